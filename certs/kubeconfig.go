@@ -1,0 +1,150 @@
+package certs
+
+import (
+	"bytes"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// DefaultContext names cluster, user and context where no name is given.
+const DefaultContext = "karve"
+
+// Kubeconfig says what WriteKubeconfig writes: one cluster, one user and the
+// context of the two, which is the current one.
+type Kubeconfig struct {
+	// Name is that of all three; DefaultContext if empty.
+	Name string
+	// Server is the URL of the API server. Required.
+	Server string
+	// CAFile is what to trust; CertFile and KeyFile are who to be. All three
+	// may be empty, for the insecure listener.
+	CAFile, CertFile, KeyFile string
+	// Reference makes the kubeconfig name the files, by absolute path, instead
+	// of carrying their contents: it follows renewals, and is of use on this
+	// machine only.
+	Reference bool
+	// NoSync leaves out fsync, as in Config.
+	NoSync bool
+}
+
+// Kubeconfig returns what WriteKubeconfig needs for user, a leaf such as Admin
+// or Scheduler, at server.
+func (s *Store) Kubeconfig(user Name, server string) Kubeconfig {
+	return Kubeconfig{
+		Server:   server,
+		CAFile:   s.CertFile(ServerCA),
+		CertFile: s.CertFile(user),
+		KeyFile:  s.KeyFile(user),
+		NoSync:   s.cfg.NoSync,
+	}
+}
+
+// WriteKubeconfig writes k to path, in one step, with exactly mode (0600 if
+// mode is 0). Missing directories are made with mode 0700. A symbolic link is
+// followed, and a file that already has that content and mode is not written.
+func WriteKubeconfig(path string, mode os.FileMode, k Kubeconfig) error {
+	if k.Server == "" {
+		return fmt.Errorf("write kubeconfig %s: no server given", path)
+	}
+	if k.Name == "" {
+		k.Name = DefaultContext
+	}
+	if mode == 0 {
+		mode = fileMode
+	}
+	cluster := &clientcmdapi.Cluster{Server: k.Server}
+	user := &clientcmdapi.AuthInfo{}
+	var err error
+	if k.Reference {
+		err = refer(k, cluster, user)
+	} else {
+		err = embed(k, cluster, user)
+	}
+	if err != nil {
+		return fmt.Errorf("write kubeconfig %s: %w", path, err)
+	}
+	config := clientcmdapi.NewConfig()
+	config.Clusters[k.Name] = cluster
+	config.AuthInfos[k.Name] = user
+	config.Contexts[k.Name] = &clientcmdapi.Context{Cluster: k.Name, AuthInfo: k.Name}
+	config.CurrentContext = k.Name
+	data, err := clientcmd.Write(*config)
+	if err != nil {
+		return fmt.Errorf("write kubeconfig %s: %w", path, err)
+	}
+	_, err = disk{noSync: k.NoSync}.replace(path, data, mode)
+	return err
+}
+
+func refer(k Kubeconfig, cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) error {
+	for _, r := range []struct {
+		to   *string
+		path string
+	}{{&cluster.CertificateAuthority, k.CAFile}, {&user.ClientCertificate, k.CertFile}, {&user.ClientKey, k.KeyFile}} {
+		if r.path == "" {
+			continue
+		}
+		abs, err := filepath.Abs(r.path)
+		if err != nil {
+			return err
+		}
+		*r.to = abs
+	}
+	return nil
+}
+
+func embed(k Kubeconfig, cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) error {
+	for _, r := range []struct {
+		to   *[]byte
+		path string
+	}{{&cluster.CertificateAuthorityData, k.CAFile}, {&user.ClientCertificateData, k.CertFile}, {&user.ClientKeyData, k.KeyFile}} {
+		if r.path == "" {
+			continue
+		}
+		data, err := os.ReadFile(r.path)
+		if err != nil {
+			return err
+		}
+		*r.to = data
+	}
+	if len(user.ClientCertificateData) == 0 {
+		return nil
+	}
+	if _, err := tls.X509KeyPair(user.ClientCertificateData, user.ClientKeyData); err != nil {
+		return fmt.Errorf("%w: %s and %s", ErrMismatch, k.CertFile, k.KeyFile)
+	}
+	return nil
+}
+
+// replace puts data in the file that path means, and says whether it had to.
+func (d disk) replace(path string, data []byte, mode os.FileMode) (bool, error) {
+	to, err := target(path)
+	if err != nil {
+		return false, err
+	}
+	f := file{path: to, data: data, mode: mode}
+	if info, err := os.Stat(to); err == nil {
+		if !info.Mode().IsRegular() {
+			return false, fmt.Errorf("write %s: it is not a regular file", path)
+		}
+		have, err := os.ReadFile(to)
+		if err == nil && bytes.Equal(have, data) && (info.Mode().Perm() == mode || runtime.GOOS == "windows") {
+			return false, nil
+		}
+		f.like = info
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("write kubeconfig: %w", err)
+	}
+	if err := d.mkdir(filepath.Dir(to)); err != nil {
+		return false, err
+	}
+	return true, d.commit([]file{f})
+}

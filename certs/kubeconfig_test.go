@@ -1,0 +1,279 @@
+package certs
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+func mustLoad(t *testing.T, path string) *clientcmdapi.Config {
+	t.Helper()
+	c, err := clientcmd.LoadFromFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func TestWriteKubeconfig(t *testing.T) {
+	b := newTestbed(t)
+	s, _ := b.ensure(t)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "new", "deep", "kubeconfig")
+	k := s.Kubeconfig(Admin, "https://192.168.1.5:6443")
+	if err := WriteKubeconfig(path, 0, k); err != nil {
+		t.Fatal(err)
+	}
+	for p, want := range map[string]os.FileMode{path: 0o600, filepath.Dir(path): 0o700, filepath.Join(dir, "new"): 0o700} {
+		if info, err := os.Stat(p); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: %v, %v, want %v", p, info.Mode(), err, want)
+		}
+	}
+	rest, err := clientcmd.BuildConfigFromFlags("", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rest.Host != k.Server || string(rest.CAData) != read(t, s.CertFile(ServerCA)) || string(rest.CertData) != read(t, s.CertFile(Admin)) || string(rest.KeyData) != read(t, s.KeyFile(Admin)) {
+		t.Errorf("what client-go reads is not what was meant: %v", rest)
+	}
+	c := mustLoad(t, path)
+	if c.CurrentContext != DefaultContext || c.Contexts[DefaultContext].Cluster != DefaultContext {
+		t.Errorf("contexts %v", c.Contexts)
+	}
+
+	// Same content: not written. Another mode: written with it.
+	old, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteKubeconfig(path, 0o600, k); err != nil {
+		t.Fatal(err)
+	}
+	if info, _ := os.Stat(path); !os.SameFile(info, old) {
+		t.Error("the same content was written again")
+	}
+	if err := WriteKubeconfig(path, 0o644, k); err != nil {
+		t.Fatal(err)
+	}
+	if info, _ := os.Stat(path); info.Mode().Perm() != 0o644 {
+		t.Errorf("mode %v", info.Mode())
+	}
+
+	// Reference names the files.
+	k.Reference, k.Name = true, "parts"
+	if err := WriteKubeconfig(path, 0, k); err != nil {
+		t.Fatal(err)
+	}
+	u := mustLoad(t, path).AuthInfos["parts"]
+	if u == nil || u.ClientKey != s.KeyFile(Admin) || u.ClientCertificate != s.CertFile(Admin) || len(u.ClientKeyData) != 0 {
+		t.Errorf("user %v", u)
+	}
+
+	// Errors leave the file.
+	before := read(t, path)
+	if err := WriteKubeconfig(path, 0, Kubeconfig{}); err == nil {
+		t.Error("no error without a server")
+	}
+	if err := WriteKubeconfig(path, 0, Kubeconfig{Server: "https://x", CAFile: filepath.Join(dir, "nothing")}); err == nil {
+		t.Error("no error without the CA")
+	}
+	if err := WriteKubeconfig(path, 0, Kubeconfig{Server: "https://x", CertFile: s.CertFile(Admin), KeyFile: s.KeyFile(Scheduler)}); !errors.Is(err, ErrMismatch) {
+		t.Errorf("a pair that does not match: %v", err)
+	}
+	if read(t, path) != before {
+		t.Error("an error changed the file")
+	}
+	if err := WriteKubeconfig(path, 0, Kubeconfig{Server: "http://127.0.0.1:8080"}); err != nil {
+		t.Errorf("insecure: %v", err)
+	}
+	if err := WriteKubeconfig(dir, 0, k); err == nil {
+		t.Error("wrote over a directory")
+	}
+}
+
+const others = `# mine
+apiVersion: v1
+kind: Config
+current-context: work
+clusters:
+- name: work
+  cluster: {server: "https://work:6443", certificate-authority: rel/ca.crt, proxy-url: "http://proxy:1"}
+contexts:
+- name: work
+  context: {cluster: work, user: me, namespace: prod}
+users:
+- name: me
+  user:
+    exec: {apiVersion: client.authentication.k8s.io/v1, command: login, interactiveMode: Never}
+`
+
+func TestMergeKubeconfig(t *testing.T) {
+	b := newTestbed(t)
+	s, _ := b.ensure(t)
+	dir := t.TempDir()
+	src := filepath.Join(dir, "karve.yaml")
+	k := s.Kubeconfig(Admin, "https://127.0.0.1:6443")
+	k.Reference = true // Merge embeds
+	if err := WriteKubeconfig(src, 0, k); err != nil {
+		t.Fatal(err)
+	}
+
+	t.Run("new file", func(t *testing.T) {
+		dst := filepath.Join(dir, "home", ".kube", "config")
+		t.Setenv("KUBECONFIG", string(os.PathListSeparator)+dst+string(os.PathListSeparator)+"/nowhere")
+		got, err := MergeKubeconfig("", src, MergeOptions{})
+		if want := (MergeResult{Path: dst, Context: "karve", Changed: true, Current: true}); err != nil || got != want {
+			t.Fatalf("%+v, %v, want %+v", got, err, want)
+		}
+		if info, _ := os.Stat(dst); info.Mode().Perm() != 0o600 {
+			t.Errorf("mode %v", info.Mode())
+		}
+		rest, err := clientcmd.BuildConfigFromFlags("", dst)
+		if err != nil || string(rest.KeyData) != read(t, s.KeyFile(Admin)) || string(rest.CAData) != read(t, s.CertFile(ServerCA)) {
+			t.Errorf("%v, %v", rest, err)
+		}
+	})
+
+	t.Run("beside others, behind a link", func(t *testing.T) {
+		real, dst := filepath.Join(dir, "real"), filepath.Join(dir, "link")
+		if err := os.WriteFile(real, []byte(others), 0o640); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink("real", dst); err != nil {
+			t.Fatal(err)
+		}
+		before := mustLoad(t, real)
+		got, err := MergeKubeconfig(dst, src, MergeOptions{Name: "boat"})
+		if err != nil || got.Path != real || got.Current || !got.Changed || got.Context != "boat" {
+			t.Fatalf("%+v, %v", got, err)
+		}
+		if to, _ := os.Readlink(dst); to != "real" {
+			t.Errorf("the link is now %q", to)
+		}
+		if info, _ := os.Stat(real); info.Mode().Perm() != 0o640 {
+			t.Errorf("mode %v", info.Mode())
+		}
+		after := mustLoad(t, real)
+		if after.CurrentContext != "work" || after.Contexts["boat"] == nil || after.AuthInfos["boat"] == nil {
+			t.Errorf("merged %v", after)
+		}
+		delete(after.Contexts, "boat")
+		delete(after.Clusters, "boat")
+		delete(after.AuthInfos, "boat")
+		a, _ := clientcmd.Write(*before)
+		if c, _ := clientcmd.Write(*after); string(a) != string(c) {
+			t.Errorf("what was there changed:\n%s\n%s", a, c)
+		}
+
+		// Again: nothing to write. Then with a namespace and a renewed user.
+		if got, err := MergeKubeconfig(dst, src, MergeOptions{Name: "boat"}); err != nil || got.Changed {
+			t.Errorf("a second merge: %+v, %v", got, err)
+		}
+		after = mustLoad(t, real)
+		after.Contexts["boat"].Namespace = "mine"
+		after.Clusters["boat"].ProxyURL = "http://proxy:2"
+		if err := clientcmd.WriteToFile(*after, real); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := s.ForceRenew(Admin, ServerCA); err != nil {
+			t.Fatal(err)
+		}
+		got, err = MergeKubeconfig(dst, src, MergeOptions{Name: "boat", SetCurrent: true})
+		if err != nil || !got.Changed || !got.Current {
+			t.Errorf("%+v, %v", got, err)
+		}
+		after = mustLoad(t, real)
+		if after.Contexts["boat"].Namespace != "mine" || string(after.AuthInfos["boat"].ClientCertificateData) != read(t, s.CertFile(Admin)) {
+			t.Error("the namespace is lost, or the user not renewed")
+		}
+		if c := after.Clusters["boat"]; c.ProxyURL != "http://proxy:2" || string(c.CertificateAuthorityData) != read(t, s.CertFile(ServerCA)) {
+			t.Error("the proxy is lost, or the authority not renewed")
+		}
+	})
+
+	t.Run("errors", func(t *testing.T) {
+		foreign := `{"apiVersion":"v1","kind":"Config","clusters":[{"name":"karve","cluster":{"server":"https://127.0.0.1:6443","insecure-skip-tls-verify":true}}]}`
+		for name, c := range map[string]struct {
+			dst  string
+			opts MergeOptions
+			want error
+		}{
+			"corrupt":           {"users: [TOPSECRET", MergeOptions{Overwrite: true}, ErrCorrupt},
+			"not a kubeconfig":  {"TOPSECRET", MergeOptions{}, ErrCorrupt},
+			"another cluster":   {foreign, MergeOptions{}, ErrConflict},
+			"another's user":    {others, MergeOptions{Name: "me"}, ErrConflict},
+			"another's context": {others, MergeOptions{Name: "work"}, ErrConflict},
+		} {
+			dst := filepath.Join(dir, "bad")
+			if err := os.WriteFile(dst, []byte(c.dst), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, err := MergeKubeconfig(dst, src, c.opts)
+			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), dst) || strings.Contains(err.Error(), "TOPSECRET") {
+				t.Errorf("%s: %v, want %v", name, err, c.want)
+			}
+			if read(t, dst) != c.dst {
+				t.Errorf("%s: the file was changed", name)
+			}
+			if c.want != ErrConflict {
+				continue
+			}
+			c.opts.Overwrite = true
+			if _, err := MergeKubeconfig(dst, src, c.opts); err != nil {
+				t.Errorf("%s, overwriting: %v", name, err)
+			}
+		}
+		dst := filepath.Join(dir, "none")
+		if _, err := MergeKubeconfig(dst, filepath.Join(dir, "nosrc"), MergeOptions{}); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("no source: %v", err)
+		}
+		if _, err := os.Stat(dst); err == nil {
+			t.Error("made a file without a source")
+		}
+	})
+
+	t.Run("karve started afresh", func(t *testing.T) {
+		dst, src2 := filepath.Join(dir, "afresh"), filepath.Join(dir, "src2")
+		if _, err := MergeKubeconfig(dst, src, MergeOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		s2, _ := newTestbed(t).ensure(t)
+		if err := WriteKubeconfig(src2, 0, s2.Kubeconfig(Admin, "https://10.0.0.9:6443")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := MergeKubeconfig(dst, src2, MergeOptions{}); !errors.Is(err, ErrConflict) {
+			t.Errorf("at another URL: %v, want %v", err, ErrConflict)
+		}
+		if err := WriteKubeconfig(src2, 0, s2.Kubeconfig(Admin, "https://127.0.0.1:6443")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := MergeKubeconfig(dst, src2, MergeOptions{}); err != nil {
+			t.Error(err)
+		}
+		if got := mustLoad(t, dst).Clusters["karve"].CertificateAuthorityData; string(got) != read(t, s2.CertFile(ServerCA)) {
+			t.Error("not the new authority")
+		}
+	})
+}
+
+func TestDefaultKubeconfig(t *testing.T) {
+	t.Setenv("KUBECONFIG", "")
+	t.Setenv("HOME", "/home/boat")
+	if got, err := DefaultKubeconfig(); err != nil || got != filepath.FromSlash("/home/boat/.kube/config") {
+		t.Errorf("%s, %v", got, err)
+	}
+}

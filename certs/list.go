@@ -1,0 +1,82 @@
+package certs
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"time"
+)
+
+// Info describes what the files of one Name hold.
+type Info struct {
+	Name Name
+	Kind Kind
+	// Subject and Issuer are in RFC 2253 form; empty for KindKey.
+	Subject, Issuer string
+	// SANs are DNS names, then IP addresses.
+	SANs []string
+	// NotAfter is the end of validity, Due the time from which the certificate
+	// is renewed or, if it is not ours, its renewal is urged.
+	NotAfter, Due time.Time
+	// DaysLeft is the number of whole days until NotAfter, negative after it.
+	DaysLeft int
+	// KeyType is, for example, "ECDSA P-256" or "RSA 2048".
+	KeyType string
+	// UserSupplied tells that the certificate was not made by this package. It
+	// is false for KindKey: keys do not say where they come from.
+	UserSupplied bool
+	// CertFile and KeyFile are the paths, empty for a file that is not there.
+	CertFile, KeyFile string
+	// Problem is why the files cannot be used, or empty.
+	Problem string
+}
+
+// List describes every Name, in the order of Names, from the files in dir. It
+// writes nothing. What is missing or cannot be read is told by Info.Problem; the
+// error is about dir itself.
+func List(dir string, now time.Time) ([]Info, error) {
+	if _, err := os.ReadDir(dir); err != nil {
+		return nil, fmt.Errorf("list certificates: %w", err)
+	}
+	infos := make([]Info, 0, len(table))
+	for _, e := range table {
+		infos = append(infos, describe(dir, e, now))
+	}
+	return infos, nil
+}
+
+func describe(dir string, e entry, now time.Time) Info {
+	info := Info{Name: e.name, Kind: e.kind}
+	if _, err := os.Lstat(certFile(dir, e.name)); err == nil && e.kind != KindKey {
+		info.CertFile = certFile(dir, e.name)
+	}
+	if _, err := os.Lstat(keyFile(dir, e.name)); err == nil {
+		info.KeyFile = keyFile(dir, e.name)
+	}
+	p, err := loadPair(dir, e)
+	if err != nil {
+		info.Problem = err.Error()
+		return info
+	}
+	if p.key != nil {
+		info.KeyType = keyType(p.key.Public())
+	}
+	switch {
+	case p.main == nil && e.kind != KindKey:
+		info.Problem = p.certFile + " is missing"
+	case p.key == nil:
+		info.Problem = p.keyFile + " is missing"
+	case e.kind != KindKey && !p.matches():
+		info.Problem = fmt.Sprintf("%s is not the key of %s", p.keyFile, p.certFile)
+	}
+	if p.main == nil {
+		return info
+	}
+	info.Subject, info.Issuer = p.main.Subject.String(), p.main.Issuer.String()
+	info.SANs = certSANs(p.main).Strings()
+	info.NotAfter, info.Due = p.main.NotAfter, p.due()
+	info.DaysLeft = int(math.Floor(p.main.NotAfter.Sub(now).Hours() / 24))
+	info.KeyType = keyType(p.main.PublicKey)
+	info.UserSupplied = !p.ours
+	return info
+}

@@ -1,0 +1,253 @@
+package certs
+
+import (
+	"bytes"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// ErrConflict is MergeKubeconfig's refusal to replace what belongs to another
+// cluster.
+var ErrConflict = errors.New("kubeconfig entry belongs to another cluster")
+
+// MergeOptions changes what MergeKubeconfig does. The zero value is the careful
+// way.
+type MergeOptions struct {
+	// Name is given to the merged context, cluster and user; by default, the
+	// name of src's current context.
+	Name string
+	// Overwrite replaces entries of that name whatever they are.
+	Overwrite bool
+	// SetCurrent makes the merged context the current one even if there is one.
+	SetCurrent bool
+}
+
+// MergeResult tells what MergeKubeconfig did.
+type MergeResult struct {
+	Path    string // the file merged into, symbolic links followed
+	Context string // the name of the merged context
+	Changed bool   // whether the file had to be written
+	Current bool   // whether the merged context is now the current one
+}
+
+// DefaultKubeconfig returns the file kubectl would write to: the first of
+// $KUBECONFIG, or else ~/.kube/config.
+func DefaultKubeconfig() (string, error) {
+	for _, p := range filepath.SplitList(os.Getenv(clientcmd.RecommendedConfigPathEnvVar)) {
+		if p != "" {
+			return p, nil
+		}
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("find ~/.kube/config: %w", err)
+	}
+	return filepath.Join(home, clientcmd.RecommendedHomeDir, clientcmd.RecommendedFileName), nil
+}
+
+// MergeKubeconfig puts the current context of the kubeconfig src, with its
+// cluster and user and the contents of the files they name, into dst, which is
+// DefaultKubeconfig() if empty and is made if it is not there.
+//
+// Everything else in dst keeps its meaning, though not its comments; so do the
+// namespace of a context merged before and its place as the current one. An
+// entry of the same name is brought up to date if it is of the same cluster,
+// which is one with the same authority, or another life of Karve at the same
+// URL. Otherwise the error is ErrConflict. A dst that cannot be read is an
+// error too. In every case of error dst is as it was. It is replaced in one
+// step, and keeps its mode, its owner and its being a symbolic link.
+func MergeKubeconfig(dst, src string, opts MergeOptions) (MergeResult, error) {
+	var err error
+	if dst == "" {
+		if dst, err = DefaultKubeconfig(); err != nil {
+			return MergeResult{}, err
+		}
+	}
+	if dst, err = target(dst); err != nil {
+		return MergeResult{}, err
+	}
+	from, err := readKubeconfig(src)
+	if err != nil {
+		return MergeResult{}, err
+	}
+	name, cluster, user, context, err := currentOf(from, src)
+	if err != nil {
+		return MergeResult{}, err
+	}
+	if opts.Name != "" {
+		name = opts.Name
+	}
+	into, err := readKubeconfig(dst)
+	mode := os.FileMode(fileMode)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		into = clientcmdapi.NewConfig()
+	case err != nil:
+		return MergeResult{}, err
+	default:
+		info, err := os.Stat(dst)
+		if err != nil {
+			return MergeResult{}, err
+		}
+		mode = info.Mode().Perm()
+	}
+	if !opts.Overwrite {
+		if err := conflict(into, name, cluster, user); err != nil {
+			return MergeResult{}, fmt.Errorf("%w in %s: merge under another name, or overwrite it", err, dst)
+		}
+	}
+	before := into.DeepCopy()
+	putCluster(into, name, cluster)
+	into.AuthInfos[name] = user
+	putContext(into, name, context)
+	if into.CurrentContext == "" || opts.SetCurrent {
+		into.CurrentContext = name
+	}
+	result := MergeResult{Path: dst, Context: name, Current: into.CurrentContext == name}
+	if reflect.DeepEqual(before, into) {
+		return result, nil // its comments and layout stay, too
+	}
+	data, err := clientcmd.Write(*into)
+	if err != nil {
+		return MergeResult{}, fmt.Errorf("write kubeconfig %s: %w", dst, err)
+	}
+	if result.Changed, err = (disk{}).replace(dst, data, mode); err != nil {
+		return MergeResult{}, err
+	}
+	return result, nil
+}
+
+// readKubeconfig reads path. The parser's own words are not passed on: they may
+// quote what is in the file.
+func readKubeconfig(path string) (*clientcmdapi.Config, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig: %w", err)
+	}
+	config, err := clientcmd.Load(data)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s is not a kubeconfig: repair or remove it; kubectl config view --kubeconfig %[2]s says where it is wrong", ErrCorrupt, path)
+	}
+	// Load leaves out what the file leaves out.
+	if config.Clusters == nil {
+		config.Clusters = map[string]*clientcmdapi.Cluster{}
+	}
+	if config.AuthInfos == nil {
+		config.AuthInfos = map[string]*clientcmdapi.AuthInfo{}
+	}
+	if config.Contexts == nil {
+		config.Contexts = map[string]*clientcmdapi.Context{}
+	}
+	return config, nil
+}
+
+// currentOf returns the current context of config, read from path, and what it
+// refers to, with the contents of files in place of their names.
+func currentOf(config *clientcmdapi.Config, path string) (string, *clientcmdapi.Cluster, *clientcmdapi.AuthInfo, *clientcmdapi.Context, error) {
+	fail := func(err error) (string, *clientcmdapi.Cluster, *clientcmdapi.AuthInfo, *clientcmdapi.Context, error) {
+		return "", nil, nil, nil, fmt.Errorf("kubeconfig %s: %w", path, err)
+	}
+	name := config.CurrentContext
+	context := config.Contexts[name]
+	if context == nil {
+		return fail(errors.New("it has no current context"))
+	}
+	cluster, user := config.Clusters[context.Cluster], config.AuthInfos[context.AuthInfo]
+	if cluster == nil || user == nil {
+		return fail(fmt.Errorf("its context %q names a cluster or user that is not there", name))
+	}
+	dir := filepath.Dir(path)
+	for _, f := range []struct {
+		path *string
+		data *[]byte
+	}{
+		{&cluster.CertificateAuthority, &cluster.CertificateAuthorityData},
+		{&user.ClientCertificate, &user.ClientCertificateData},
+		{&user.ClientKey, &user.ClientKeyData},
+	} {
+		if err := clientcmdapi.FlattenContent(f.path, f.data, dir); err != nil {
+			return fail(err)
+		}
+	}
+	return name, cluster, user, context, nil
+}
+
+// conflict says which entry of the name belongs to another cluster.
+func conflict(into *clientcmdapi.Config, name string, cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) error {
+	if have := into.Contexts[name]; have != nil && (have.Cluster != name || have.AuthInfo != name) {
+		return fmt.Errorf("%w: context %q uses cluster %q and user %q", ErrConflict, name, have.Cluster, have.AuthInfo)
+	}
+	have := into.Clusters[name]
+	if have != nil && !sameCluster(have, cluster) {
+		return fmt.Errorf("%w: cluster %q is %s, with another authority", ErrConflict, name, have.Server)
+	}
+	if u := into.AuthInfos[name]; have == nil && u != nil && !reflect.DeepEqual(u, user) {
+		return fmt.Errorf("%w: user %q is there without a cluster of that name", ErrConflict, name)
+	}
+	for other, c := range into.Contexts {
+		if other != name && c.AuthInfo == name && c.Cluster != name {
+			return fmt.Errorf("%w: user %q is used by context %q", ErrConflict, name, other)
+		}
+	}
+	return nil
+}
+
+// sameCluster reports whether two entries are of one cluster: they trust a key
+// in common, or Karve was at this URL before, with an authority that is gone.
+func sameCluster(have, want *clientcmdapi.Cluster) bool {
+	haveCA, wantCA := authorities(have), authorities(want)
+	if len(wantCA) == 0 || len(haveCA) == 0 {
+		return have.Server == want.Server && len(wantCA) == len(haveCA)
+	}
+	for _, h := range haveCA {
+		for _, w := range wantCA {
+			if bytes.Equal(h.RawSubjectPublicKeyInfo, w.RawSubjectPublicKeyInfo) {
+				return true
+			}
+		}
+		if _, ours := marked(h); ours && have.Server == want.Server {
+			return true
+		}
+	}
+	return false
+}
+
+func authorities(c *clientcmdapi.Cluster) []*x509.Certificate {
+	data := c.CertificateAuthorityData
+	if len(data) == 0 && filepath.IsAbs(c.CertificateAuthority) {
+		data, _ = os.ReadFile(c.CertificateAuthority) // unreadable is unknown
+	}
+	certs, _ := parseCerts("", data)
+	return certs
+}
+
+// putCluster keeps of an entry of the name what src has no say in, such as a
+// proxy.
+func putCluster(into *clientcmdapi.Config, name string, cluster *clientcmdapi.Cluster) {
+	have := into.Clusters[name]
+	if have == nil || !sameCluster(have, cluster) {
+		into.Clusters[name] = cluster
+		return
+	}
+	have.Server = cluster.Server
+	have.CertificateAuthority, have.CertificateAuthorityData = "", cluster.CertificateAuthorityData
+	have.InsecureSkipTLSVerify = cluster.InsecureSkipTLSVerify
+}
+
+// putContext keeps the namespace of a context of the name.
+func putContext(into *clientcmdapi.Config, name string, context *clientcmdapi.Context) {
+	if have := into.Contexts[name]; have != nil {
+		have.Cluster, have.AuthInfo = name, name
+		return
+	}
+	context.Cluster, context.AuthInfo = name, name
+	into.Contexts[name] = context
+}

@@ -1,0 +1,247 @@
+package certs
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// pair is what the disk holds, or is about to hold, of one row of the table.
+type pair struct {
+	entry
+	certFile, keyFile string
+	certs             []*x509.Certificate // as in the file; empty: there is none
+	certPEM           []byte
+	key               crypto.Signer // nil: there is none
+	keyMode           os.FileMode
+
+	// Of the certificate in use, which is certs[0] but in a user's CA file
+	// may be another:
+	main   *x509.Certificate
+	ours   bool      // made by this package
+	issued time.Time // when its life began
+}
+
+// CertFile and KeyFile by convention; NAME.crt and NAME.key in dir.
+func certFile(dir string, n Name) string { return filepath.Join(dir, string(n)+".crt") }
+func keyFile(dir string, n Name) string  { return filepath.Join(dir, string(n)+".key") }
+
+// loadPair reads the files of e in dir. A missing file is no error; one that
+// cannot be used is, and so is a CA whose key and certificate do not belong
+// together.
+func loadPair(dir string, e entry) (*pair, error) {
+	p := &pair{entry: e, certFile: certFile(dir, e.name), keyFile: keyFile(dir, e.name)}
+	var errs []error
+	if e.kind != KindKey {
+		data, _, err := readFile(p.certFile)
+		if err == nil && data != nil {
+			p.certPEM = data
+			p.certs, err = parseCerts(p.certFile, data)
+		}
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	data, mode, err := readFile(p.keyFile)
+	if err == nil && data != nil {
+		p.keyMode = mode
+		p.key, err = parseKey(p.keyFile, data)
+	}
+	if err != nil {
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	if len(p.certs) == 0 {
+		return p, nil
+	}
+	p.use(p.certs[0])
+	if e.kind == KindCA {
+		return p, p.pickSigner()
+	}
+	return p, nil
+}
+
+func (p *pair) use(c *x509.Certificate) {
+	p.main = c
+	p.issued, p.ours = marked(c)
+	if !p.ours {
+		p.issued = c.NotBefore
+	}
+}
+
+// pickSigner finds the certificate of a CA file that goes with the key. Without
+// a key it is the first one.
+func (p *pair) pickSigner() error {
+	if p.key != nil {
+		found := false
+		for _, c := range p.certs {
+			if samePublic(c.PublicKey, p.key.Public()) {
+				p.use(c)
+				found = true
+				break
+			}
+		}
+		if !found {
+			return fmt.Errorf("%w: %s is not the key of %s: put the two files of the same CA there", ErrMismatch, p.keyFile, p.certFile)
+		}
+	}
+	if !p.main.BasicConstraintsValid || !p.main.IsCA || p.main.KeyUsage != 0 && p.main.KeyUsage&x509.KeyUsageCertSign == 0 {
+		return fmt.Errorf("%w: %s is not the certificate of an authority (CA:TRUE, certificate signing): replace it by one that is", ErrCorrupt, p.certFile)
+	}
+	return nil
+}
+
+// due is when the certificate is to be renewed: with less than a third of its
+// life left. A user is not told of theirs more than a year ahead.
+func (p *pair) due() time.Time {
+	due, year := dueAt(p.issued, p.main.NotAfter), p.main.NotAfter.Add(-365*day)
+	if !p.ours && due.Before(year) {
+		return year
+	}
+	return due
+}
+
+// matches reports whether certificate and key are there and belong together.
+func (p *pair) matches() bool {
+	return p.main != nil && p.key != nil && samePublic(p.main.PublicKey, p.key.Public())
+}
+
+// chain is what of a CA file goes into the files of what it signs: the
+// intermediates, signer first. A root is what the other side has.
+func (p *pair) chain() []*x509.Certificate {
+	var chain []*x509.Certificate
+	add := func(c *x509.Certificate) {
+		if !bytes.Equal(c.RawIssuer, c.RawSubject) {
+			chain = append(chain, c)
+		}
+	}
+	add(p.main)
+	for _, c := range p.certs {
+		if c != p.main {
+			add(c)
+		}
+	}
+	return chain
+}
+
+// readFile returns nil data and no error for a file that is not there.
+func readFile(path string) ([]byte, os.FileMode, error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, lerr := os.Lstat(path); lerr == nil {
+			return nil, 0, fmt.Errorf("%s is a symbolic link to a file that is not there: bring the file back or remove the link", path)
+		}
+		return nil, 0, nil
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("read certificates: %w", err) // names the file
+	}
+	if len(bytes.TrimSpace(data)) == 0 {
+		return nil, 0, corrupt(path, "is empty")
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, 0, fmt.Errorf("read certificates: %w", err)
+	}
+	return data, info.Mode(), nil
+}
+
+func corrupt(path, why string) error {
+	return fmt.Errorf("%w: %s %s: restore it from a backup; or, if nothing depends on it any more, remove it and a new one is made", ErrCorrupt, path, why)
+}
+
+// parseCerts returns the certificates in data, at least one.
+func parseCerts(path string, data []byte) ([]*x509.Certificate, error) {
+	var certs []*x509.Certificate
+	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		c, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, corrupt(path, "holds a damaged certificate ("+err.Error()+")")
+		}
+		certs = append(certs, c)
+	}
+	if len(certs) == 0 {
+		return nil, corrupt(path, "holds no PEM certificate")
+	}
+	return certs, nil
+}
+
+// parseKey returns the first private key in data: PKCS#8, PKCS#1 or SEC 1. What
+// the parser says is not passed on: it might quote the key.
+func parseKey(path string, data []byte) (crypto.Signer, error) {
+	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+		var key any
+		var err error
+		switch block.Type {
+		case "EC PRIVATE KEY", "RSA PRIVATE KEY":
+			if block.Headers["DEK-Info"] != "" {
+				return nil, encrypted(path)
+			}
+			if block.Type == "EC PRIVATE KEY" {
+				key, err = x509.ParseECPrivateKey(block.Bytes)
+			} else {
+				key, err = x509.ParsePKCS1PrivateKey(block.Bytes)
+			}
+		case "PRIVATE KEY":
+			key, err = x509.ParsePKCS8PrivateKey(block.Bytes)
+		case "ENCRYPTED PRIVATE KEY":
+			return nil, encrypted(path)
+		default:
+			continue // EC PARAMETERS, a certificate, a public key
+		}
+		if err != nil {
+			return nil, corrupt(path, "holds a damaged private key")
+		}
+		signer, ok := key.(crypto.Signer)
+		if !ok {
+			return nil, corrupt(path, "holds a key that cannot sign")
+		}
+		return signer, nil
+	}
+	return nil, corrupt(path, "holds no PEM private key")
+}
+
+func encrypted(path string) error {
+	return fmt.Errorf("%w: %s is encrypted: decrypt it (openssl pkey -in FILE -out FILE), nobody is there to type its password", ErrCorrupt, path)
+}
+
+func encodeCerts(certs []*x509.Certificate) []byte {
+	var out []byte
+	for _, c := range certs {
+		out = append(out, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})...)
+	}
+	return out
+}
+
+func samePublic(a, b crypto.PublicKey) bool {
+	eq, ok := a.(interface{ Equal(crypto.PublicKey) bool })
+	return ok && eq.Equal(b)
+}
+
+// keyType names the algorithm and size of a public key, as List shows it.
+func keyType(pub crypto.PublicKey) string {
+	switch k := pub.(type) {
+	case *ecdsa.PublicKey:
+		return "ECDSA " + k.Curve.Params().Name
+	case *rsa.PublicKey:
+		return fmt.Sprintf("RSA %d", k.N.BitLen())
+	case ed25519.PublicKey:
+		return "Ed25519"
+	}
+	return fmt.Sprintf("%T", pub)
+}

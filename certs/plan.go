@@ -1,0 +1,348 @@
+package certs
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// plan goes through the table once and works out, in memory, what has to be
+// written. Nothing is on disk before all of it is known to be possible.
+type plan struct {
+	cfg      Config
+	now      time.Time
+	starting bool          // missing authorities are made
+	force    map[Name]bool // what to renew in any case; true: or fail
+
+	sans SANs
+	cas  map[Name]*pair // those that can be used
+
+	keys, certs []file
+	renewed     []Name
+	notes       []Note
+	nextDue     time.Time
+	signer      string
+}
+
+func (s *Store) plan(force map[Name]bool) *plan {
+	return &plan{cfg: s.cfg, now: s.cfg.Now(), force: force, cas: map[Name]*pair{}}
+}
+
+// run plans, and returns every problem there is.
+func (p *plan) run() error {
+	var errs []error
+	sans, err := p.cfg.SANs()
+	if hidden := (*interfaceError)(nil); errors.As(err, &hidden) {
+		p.note("", true, "%v: the serving certificate is not renewed for new addresses of this machine", hidden)
+		err = nil
+	}
+	if err != nil {
+		return err // without knowing the names nothing can be decided
+	}
+	p.sans = sans
+	for _, e := range table {
+		c, err := loadPair(p.cfg.Dir, e)
+		if err == nil {
+			p.warnReadable(c)
+			switch e.kind {
+			case KindCA:
+				if err = p.authority(c); err == nil {
+					p.cas[e.name] = c
+				}
+			case KindKey:
+				err = p.signingKey(c)
+			case KindLeaf:
+				err = p.leaf(c)
+			}
+		}
+		errs = append(errs, err)
+	}
+	p.checkClock()
+	return errors.Join(errs...)
+}
+
+func (p *plan) note(n Name, warning bool, format string, args ...any) {
+	p.notes = append(p.notes, Note{Name: n, Warning: warning, Text: fmt.Sprintf(format, args...)})
+}
+
+func (p *plan) warnReadable(c *pair) {
+	if c.key != nil && c.keyMode&0o004 != 0 && runtime.GOOS != "windows" {
+		p.note(c.name, true, "every user of this machine can read %s: chmod 600 it", c.keyFile)
+	}
+}
+
+// checkClock reports a clock that cannot be right.
+func (p *plan) checkClock() {
+	var latest time.Time
+	for _, ca := range p.cas {
+		if t, ok := caCreated(ca.main.Subject.CommonName); ca.ours && ok && t.After(latest) {
+			latest = t
+		}
+	}
+	switch {
+	case p.now.Before(latest):
+		p.note("", true, "the clock is earlier than the creation of the certificate authorities on %s: set it; until then nothing can be found to be due for renewal", date(latest))
+	case p.now.Before(reference):
+		p.note("", true, "the clock is earlier than this program (%s): set it; certificates are made as of that day", date(reference))
+	}
+}
+
+// authority plans for a CA.
+func (p *plan) authority(c *pair) error {
+	forced := p.force[c.name]
+	due := c.main != nil && !p.now.Before(c.due())
+	switch {
+	case c.main == nil && !p.starting:
+		return fmt.Errorf("%w: %s: put it back, or restart the server to have a new authority, which no client knows yet", ErrGone, c.certFile)
+	case c.main == nil:
+		if c.key != nil {
+			p.note(c.name, false, "%s was there without a certificate: made one for it", c.keyFile)
+		}
+		return p.makeCA(c, nil)
+	case forced && !c.ours:
+		return fmt.Errorf("%w: %s: replace it yourself", ErrUserSupplied, c.certFile)
+	case forced && c.key == nil:
+		return fmt.Errorf("%w: %s is needed to renew %s", ErrKeyMissing, c.keyFile, c.certFile)
+	case c.ours && c.key != nil && (forced || due):
+		p.note(c.name, false, "renewed with the same name and key: what it signed stays valid; clients that have a copy of the former certificate can use it until %s", date(c.main.NotAfter))
+		return p.makeCA(c, c.main)
+	case due:
+		p.note(c.name, true, "%s: put a certificate with the same name and key in place of %s", expiry(c, p.now), c.certFile)
+	case p.now.Before(c.main.NotBefore):
+		p.note(c.name, true, "%s is not valid before %s, and by the clock it is earlier: check the clock", c.certFile, date(c.main.NotBefore))
+	}
+	p.watch(c)
+	return p.exportSigner(c)
+}
+
+// makeCA issues c again, or for the first time if old is nil.
+func (p *plan) makeCA(c *pair, old *x509.Certificate) error {
+	if err := p.ensureKey(c); err != nil {
+		return err
+	}
+	cert, err := issueCA(c.entry, c.key, old, p.now)
+	if err != nil {
+		return fmt.Errorf("make %s: %w", c.certFile, err)
+	}
+	if err := p.putCert(c, cert); err != nil {
+		return err
+	}
+	return p.exportSigner(c)
+}
+
+// signingKey plans for the service account key.
+func (p *plan) signingKey(c *pair) error {
+	if c.key == nil {
+		if !p.starting {
+			return fmt.Errorf("%w: %s: put it back, or restart the server to have a new key, which makes every token invalid", ErrGone, c.keyFile)
+		}
+		return p.ensureKey(c)
+	}
+	if _, ok := c.key.Public().(ed25519.PublicKey); ok {
+		return fmt.Errorf("%w: %s is an Ed25519 key, which cannot sign service account tokens: use RSA or ECDSA", ErrCorrupt, c.keyFile)
+	}
+	return nil
+}
+
+// leaf plans for a certificate that a CA signs.
+func (p *plan) leaf(c *pair) error {
+	ca := p.cas[c.signer]
+	switch {
+	case ca == nil:
+		return nil // reported already
+	case c.main != nil && !c.ours:
+		return p.usersLeaf(c, ca)
+	}
+	named, listed := p.force[c.name]
+	why := p.whyRenew(c, ca, listed)
+	if why == "" {
+		p.watchLeaf(c, ca)
+		return nil
+	}
+	if err := p.cannotSign(c, ca); err != nil {
+		intact := c.matches() && signedBy(c.main, ca.main)
+		if named || !intact || errors.Is(err, ErrKeyMissing) && p.now.After(c.main.NotAfter) {
+			return err
+		}
+		p.note(c.name, true, "should be renewed (%s) and cannot be: %v", why, err)
+		return nil
+	}
+	if c.main != nil {
+		p.note(c.name, false, "renewed: %s", why)
+	}
+	if err := p.ensureKey(c); err != nil {
+		return err
+	}
+	cert, err := issueLeaf(c.entry, c.key.Public(), p.sans, ca, p.now)
+	if err != nil {
+		return fmt.Errorf("make %s: %w", c.certFile, err)
+	}
+	if err := p.putCert(c, cert, ca.chain()...); err != nil {
+		return err
+	}
+	if !ca.ours {
+		p.warnRejected(c, ca)
+	}
+	p.watchLeaf(c, ca)
+	return nil
+}
+
+// whyRenew returns "" if the leaf is good for some time to come.
+func (p *plan) whyRenew(c, ca *pair, forced bool) string {
+	if c.main == nil {
+		return "it is missing"
+	}
+	if c.key == nil {
+		return "its key is missing"
+	}
+	if why := stale(c, ca, p.sans); why != "" {
+		return why
+	}
+	switch {
+	case forced:
+		return "asked for"
+	// A leaf that ends with its CA would not get any more time.
+	case !p.now.Before(c.due()) && leafEnd(c.entry, ca, p.now).After(c.main.NotAfter):
+		return "it " + expiry(c, p.now)
+	}
+	return ""
+}
+
+// cannotSign says why ca cannot sign c now.
+func (p *plan) cannotSign(c, ca *pair) error {
+	switch {
+	case p.now.After(ca.main.NotAfter) && !(ca.ours && ca.key != nil):
+		return fmt.Errorf("%w: %s expired on %s and cannot sign %s: replace it by a valid one, or check the clock", ErrCAExpired, ca.certFile, date(ca.main.NotAfter), c.certFile)
+	case ca.key == nil:
+		return fmt.Errorf("%w: %s is needed to sign %s: put it there, or supply %s and %s yourself", ErrKeyMissing, ca.keyFile, c.certFile, c.certFile, c.keyFile)
+	}
+	return nil
+}
+
+// usersLeaf reports on a leaf that a user put there.
+func (p *plan) usersLeaf(c, ca *pair) error {
+	named, listed := p.force[c.name]
+	switch {
+	case c.key == nil:
+		return fmt.Errorf("%w: %s, for %s: put it there, or remove the certificate to have one made", ErrKeyMissing, c.keyFile, c.certFile)
+	case !c.matches():
+		return fmt.Errorf("%w: %s is not the key of %s: put the right one there, or remove both to have them made", ErrMismatch, c.keyFile, c.certFile)
+	case named:
+		return fmt.Errorf("%w: %s: replace it yourself, or remove it and its key to have them made", ErrUserSupplied, c.certFile)
+	case listed:
+		p.note(c.name, false, "%s was not made by karve: left as it is", c.certFile)
+	}
+	switch {
+	case !p.now.Before(c.due()):
+		p.note(c.name, true, "%s; %s was not made by karve: replace it yourself", expiry(c, p.now), c.certFile)
+	case p.now.Before(c.main.NotBefore):
+		p.note(c.name, true, "%s is not valid before %s, and by the clock it is earlier: check the clock", c.certFile, date(c.main.NotBefore))
+	}
+	if c.withSAN {
+		if lack := lacking(certSANs(c.main), p.sans); len(lack) > 0 {
+			p.note(c.name, true, "%s was not made by karve, and is not valid for %s", c.certFile, strings.Join(lack, ", "))
+		}
+	}
+	p.warnRejected(c, ca)
+	return nil
+}
+
+// warnRejected reports a leaf that who trusts ca does not accept: it is another
+// CA's, or a user's CA limits what it may sign. Expiry is reported elsewhere.
+func (p *plan) warnRejected(c, ca *pair) {
+	opts := x509.VerifyOptions{
+		Roots:         x509.NewCertPool(),
+		Intermediates: x509.NewCertPool(),
+		KeyUsages:     []x509.ExtKeyUsage{c.usage},
+		CurrentTime:   p.now,
+	}
+	for _, a := range ca.certs {
+		opts.Roots.AddCert(a)
+	}
+	for _, i := range c.certs[1:] {
+		opts.Intermediates.AddCert(i)
+	}
+	_, err := c.main.Verify(opts)
+	if invalid := (x509.CertificateInvalidError{}); err == nil || errors.As(err, &invalid) && invalid.Reason == x509.Expired {
+		return
+	}
+	p.note(c.name, true, "%s is not accepted by who trusts %s: %v", c.certFile, ca.certFile, err)
+}
+
+// expiry says in words when c ends.
+func expiry(c *pair, now time.Time) string {
+	if now.After(c.main.NotAfter) {
+		return "expired on " + date(c.main.NotAfter)
+	}
+	return "expires on " + date(c.main.NotAfter)
+}
+
+// watch makes NextDue know of c, if it is for us to renew.
+func (p *plan) watch(c *pair) {
+	if !c.ours || c.key == nil {
+		return
+	}
+	if due := c.due(); p.nextDue.IsZero() || due.Before(p.nextDue) {
+		p.nextDue = due
+	}
+}
+
+func (p *plan) watchLeaf(c, ca *pair) {
+	if p.cannotSign(c, ca) == nil && c.main.NotAfter.Before(ca.main.NotAfter) {
+		p.watch(c)
+	}
+}
+
+// ensureKey makes a key if there is none. One that is there is never replaced:
+// it may be a user's, and a certificate alone is renewed in one step.
+func (p *plan) ensureKey(c *pair) error {
+	if c.key != nil {
+		return nil
+	}
+	key, data, err := newKey()
+	if err != nil {
+		return err
+	}
+	c.key = key
+	return p.put(&p.keys, c.keyFile, data)
+}
+
+// putCert plans for c to hold cert, followed by chain.
+func (p *plan) putCert(c *pair, cert *x509.Certificate, chain ...*x509.Certificate) error {
+	c.certs = append([]*x509.Certificate{cert}, chain...)
+	c.use(cert)
+	p.renewed = append(p.renewed, c.name)
+	if c.kind == KindCA {
+		p.watch(c)
+	}
+	return p.put(&p.certs, c.certFile, encodeCerts(c.certs))
+}
+
+func (p *plan) put(list *[]file, path string, data []byte) error {
+	to, err := target(path)
+	*list = append(*list, file{path: to, data: data, mode: fileMode})
+	return err
+}
+
+// exportSigner plans for Store.SignerFile. Upstream's signer
+// (pkg/controller/certificates/signer) refuses a file of several certificates.
+func (p *plan) exportSigner(c *pair) error {
+	if c.name != ClientCA || c.key == nil {
+		return nil
+	}
+	p.signer = c.certFile
+	if len(c.certs) == 1 {
+		return nil
+	}
+	p.signer = certFile(p.cfg.Dir, c.name+"-signer")
+	want := encodeCerts([]*x509.Certificate{c.main})
+	if have, _, err := readFile(p.signer); err == nil && bytes.Equal(have, want) {
+		return nil // an unreadable one is derived, and replaced
+	}
+	return p.put(&p.certs, p.signer, want)
+}

@@ -1,0 +1,143 @@
+package certs
+
+import (
+	"errors"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestParseSAN(t *testing.T) {
+	for _, c := range []struct{ in, name, ip, err string }{
+		{"10.0.0.1", "", "10.0.0.1", ""},
+		{"fd00::1", "", "fd00::1", ""},
+		{"::ffff:10.0.0.1", "", "10.0.0.1", ""},
+		{"API.Example.com.", "api.example.com", "", ""},
+		{"*.example.com", "*.example.com", "", ""},
+		{"xn--bcher-kva.example", "xn--bcher-kva.example", "", ""},
+		{"my_host", "my_host", "", ""},
+		{"", "", "", "empty"},
+		{"fe80::1%eth0", "", "", "%eth0"},
+		{"10.0.0.300", "", "", "malformed IP"},
+		{"10.0.0.0/24", "", "", "'/'"},
+		{"host:6443", "", "", "':'"},
+		{"https://host", "", "", "URL"},
+		{"bücher.example", "", "", "xn--"},
+		{"-a.example", "", "", "hyphen"},
+		{"a..b", "", "", "empty or longer"},
+		{strings.Repeat("a", 64), "", "", "longer than 63"},
+		{strings.Repeat("a.", 127) + "aa", "", "", "longer than 253"},
+		{"*", "", "", "'*'"},
+		{"two words", "", "", "' '"},
+	} {
+		name, ip, err := ParseSAN(c.in)
+		got := ""
+		if ip != nil {
+			got = ip.String()
+		}
+		if name != c.name || got != c.ip || (err != nil) != (c.err != "") {
+			t.Errorf("ParseSAN(%q) = %q, %q, %v; want %q, %q, %q", c.in, name, got, err, c.name, c.ip, c.err)
+		}
+		if err != nil && (!strings.Contains(err.Error(), c.err) || !strings.Contains(err.Error(), `"`+c.in[:min(len(c.in), 5)])) {
+			t.Errorf("ParseSAN(%q): error %q does not say %q and the value", c.in, err, c.err)
+		}
+	}
+}
+
+func FuzzParseSAN(f *testing.F) {
+	for _, s := range []string{"a.b", "*.x", "::1", "1.2.3.4", "fe80::1%0", "-", "."} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		name, ip, err := ParseSAN(s)
+		if n := btoi(name != "") + btoi(ip != nil) + btoi(err != nil); n != 1 {
+			t.Fatalf("ParseSAN(%q) = %q, %v, %v: want exactly one", s, name, ip, err)
+		}
+		if name != "" {
+			if again, _, err := ParseSAN(name); err != nil || again != name {
+				t.Fatalf("ParseSAN(%q) = %q, %v: not stable", name, again, err)
+			}
+		}
+	})
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func TestSANs(t *testing.T) {
+	std := []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost"}
+	for _, c := range []struct {
+		name string
+		cfg  Config
+		nets []string
+		want []string
+		err  string
+	}{
+		{"nothing known", Config{Hostname: "not a name!"}, nil, append(slices.Clone(std), "127.0.0.1", "::1"), ""},
+		{"host name", Config{Hostname: "Board.LAN"}, nil, append([]string{"board.lan"}, append(slices.Clone(std), "127.0.0.1", "::1")...), ""},
+		{"interfaces", Config{Hostname: "!"},
+			[]string{"127.0.0.1/8", "192.168.1.5/24", "169.254.3.4/16", "fe80::1/64", "fd00::5/64", "224.0.0.1/4", "ff02::1/16", "0.0.0.0/0", "192.168.1.5/24"},
+			append(slices.Clone(std), "127.0.0.1", "169.254.3.4", "192.168.1.5", "::1", "fd00::5"), ""},
+		{"given", Config{Hostname: "!", ClusterDomain: "k8s.example.", ServiceIPs: []net.IP{net.ParseIP("10.43.0.1"), net.ParseIP("fd43::1")}, ExtraSANs: []string{"1.2.3.4", "x.example", "X.example"}}, nil,
+			append(slices.Clone(std[:3]), "kubernetes.default.svc.k8s.example", "localhost", "x.example", "1.2.3.4", "10.43.0.1", "127.0.0.1", "::1", "fd43::1"), ""},
+		{"several wrong", Config{ExtraSANs: []string{"a b", "https://x"}, ClusterDomain: "b/c", ServiceIPs: []net.IP{{1}}}, nil, nil, `"a b"|"https://x"|"b/c"|service IP`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.cfg.InterfaceAddrs = func() ([]net.Addr, error) {
+				var out []net.Addr
+				for _, s := range c.nets {
+					ip, n, err := net.ParseCIDR(s)
+					if err != nil {
+						t.Fatal(err)
+					}
+					out = append(out, &net.IPNet{IP: ip, Mask: n.Mask})
+				}
+				return out, nil
+			}
+			got, err := c.cfg.SANs()
+			if c.err != "" {
+				for _, part := range strings.Split(c.err, "|") {
+					if err == nil || !strings.Contains(err.Error(), part) {
+						t.Errorf("error %v, want %s", err, part)
+					}
+				}
+				return
+			}
+			if err != nil || !slices.Equal(got.Strings(), c.want) {
+				t.Errorf("got %v, %v\nwant %v", got.Strings(), err, c.want)
+			}
+		})
+	}
+}
+
+func TestSANsOfThisMachine(t *testing.T) {
+	got, err := Config{}.SANs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(got.Strings(), "127.0.0.1") || slices.ContainsFunc(got.IPs, net.IP.IsLinkLocalUnicast) && !slices.ContainsFunc(got.IPs, func(ip net.IP) bool { return ip.To4() != nil && ip.IsLinkLocalUnicast() }) {
+		t.Errorf("SANs %v", got.Strings())
+	}
+}
+
+func TestEnsureInvalidConfig(t *testing.T) {
+	b := newTestbed(t)
+	b.ExtraSANs = []string{"a b"}
+	if _, _, err := Ensure(b.Config); err == nil || !strings.Contains(err.Error(), `"a b"`) {
+		t.Errorf("error %v", err)
+	}
+	if got := b.files(t); len(got) != 0 {
+		t.Errorf("files %v", got)
+	}
+	b.ExtraSANs = nil
+	b.InterfaceAddrs = func() ([]net.Addr, error) { return nil, errors.New("sealed") }
+	if _, notes := b.ensure(t); !strings.Contains(texts(notes), "sealed") {
+		t.Errorf("notes %q", texts(notes))
+	}
+	b.verify(t, b.now)
+}

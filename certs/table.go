@@ -1,0 +1,103 @@
+package certs
+
+import (
+	"crypto/x509"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Name names one certificate authority, key or certificate of the control
+// plane. Its files are NAME.crt and NAME.key.
+type Name string
+
+// Every name there is. Which authority signs what, the subjects and the
+// lifetimes are in the table below; the requirements are upstream's:
+// https://kubernetes.io/docs/setup/best-practices/certificates/
+const (
+	ServerCA          Name = "server-ca"          // signs Serving; what clients trust
+	ClientCA          Name = "client-ca"          // signs client certificates, kubelets' too
+	FrontProxyCA      Name = "front-proxy-ca"     // signs FrontProxyClient, and nothing else
+	ServiceAccount    Name = "service-account"    // signs and verifies service account tokens; a key only
+	Serving           Name = "serving"            // the API server's own certificate
+	FrontProxyClient  Name = "front-proxy-client" // the aggregator, to extension API servers
+	KubeletClient     Name = "kubelet-client"     // the API server, to kubelets
+	Admin             Name = "admin"              // the first user, system:masters
+	ControllerManager Name = "controller-manager" // system:kube-controller-manager
+	Scheduler         Name = "scheduler"          // system:kube-scheduler
+)
+
+// Kind says what a Name is.
+type Kind string
+
+// The three kinds. KindCA and KindLeaf have a certificate and a key, KindKey
+// has a key only.
+const (
+	KindCA   Kind = "CA"
+	KindKey  Kind = "key"
+	KindLeaf Kind = "certificate"
+)
+
+const (
+	day      = 24 * time.Hour
+	leafLife = 365 * day
+	caLife   = 10 * 365 * day
+	masters  = "system:masters"
+)
+
+// entry is one row of the table.
+type entry struct {
+	name    Name
+	kind    Kind
+	signer  Name // the CA; empty unless kind is KindLeaf
+	cn      string
+	org     string // empty: no O
+	usage   x509.ExtKeyUsage
+	withSAN bool // carries Config's SANs
+	life    time.Duration
+}
+
+// table holds everything this package makes. CAs come before what they sign:
+// planning and writing go through it from top to bottom.
+var table = [...]entry{
+	{name: ServerCA, kind: KindCA, life: caLife},
+	{name: ClientCA, kind: KindCA, life: caLife},
+	{name: FrontProxyCA, kind: KindCA, life: caLife},
+	{name: ServiceAccount, kind: KindKey},
+	{name: Serving, kind: KindLeaf, signer: ServerCA, cn: "kube-apiserver", usage: x509.ExtKeyUsageServerAuth, withSAN: true, life: leafLife},
+	{name: FrontProxyClient, kind: KindLeaf, signer: FrontProxyCA, cn: "front-proxy-client", usage: x509.ExtKeyUsageClientAuth, life: leafLife},
+	{name: KubeletClient, kind: KindLeaf, signer: ClientCA, cn: "kube-apiserver-kubelet-client", org: masters, usage: x509.ExtKeyUsageClientAuth, life: leafLife},
+	{name: Admin, kind: KindLeaf, signer: ClientCA, cn: "kubernetes-admin", org: masters, usage: x509.ExtKeyUsageClientAuth, life: leafLife},
+	{name: ControllerManager, kind: KindLeaf, signer: ClientCA, cn: "system:kube-controller-manager", usage: x509.ExtKeyUsageClientAuth, life: leafLife},
+	{name: Scheduler, kind: KindLeaf, signer: ClientCA, cn: "system:kube-scheduler", usage: x509.ExtKeyUsageClientAuth, life: leafLife},
+}
+
+// Names returns every name, authorities first.
+func Names() []Name {
+	names := make([]Name, len(table))
+	for i, e := range table {
+		names[i] = e.name
+	}
+	return names
+}
+
+// ParseName returns the Name spelled s, or an error that lists the valid ones.
+func ParseName(s string) (Name, error) {
+	if _, ok := lookup(Name(s)); ok {
+		return Name(s), nil
+	}
+	known := make([]string, len(table))
+	for i, e := range table {
+		known[i] = string(e.name)
+	}
+	return "", fmt.Errorf("unknown certificate %q: it is one of %s", s, strings.Join(known, ", "))
+}
+
+func lookup(n Name) (entry, bool) {
+	for _, e := range table {
+		if e.name == n {
+			return e, true
+		}
+	}
+	return entry{}, false
+}

@@ -1,0 +1,180 @@
+// Package kine serves a datastore as the etcd API, on a unix socket.
+//
+// It is the one place that knows k3s-io/kine. The SQL dialect is put together
+// here from kine's exported parts and not taken from its sqlite driver: that
+// driver picks mattn's cgo binding whenever cgo is on, and Karve has no cgo.
+package kine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/k3s-io/kine/pkg/drivers/generic"
+	"github.com/k3s-io/kine/pkg/logstructured"
+	"github.com/k3s-io/kine/pkg/logstructured/sqllog"
+	"github.com/k3s-io/kine/pkg/query"
+	"github.com/k3s-io/kine/pkg/server"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/karve-k8s/karve/datastore"
+)
+
+// The values kine's own command uses by default (kine pkg/app), but for
+// compaction, which the API server's compactor drives.
+const (
+	compactTimeout   = 5 * time.Second
+	compactMinRetain = 1000
+	compactBatchSize = 1000
+	pollBatchSize    = 500
+	progressInterval = 5 * time.Second
+
+	// etcdVersion is answered to Status. From 3.4.31 and 3.5.13 on, the API
+	// server asks for watch progress, and serves consistent lists from its
+	// cache (k8s.io/apiserver pkg/storage/feature).
+	etcdVersion = "3.6.11"
+
+	// Request sizes as etcd has them: 1.5 MiB and room for the framing.
+	maxReceive = 1536*1024 + 512*1024
+	maxSend    = 1<<31 - 1
+
+	// drainTimeout bounds how long Close waits for requests in flight. The API
+	// server is gone by then; what is left are watches of other clients.
+	drainTimeout = 2 * time.Second
+
+	// maxSocketPath is what sockaddr_un holds on Linux, less its final zero.
+	maxSocketPath = 107
+)
+
+// Shim is a datastore served as the etcd API. Close it before the datastore.
+type Shim struct {
+	endpoint string
+	server   *grpc.Server
+	cancel   context.CancelFunc
+	work     sync.WaitGroup
+	tempDir  string
+	failed   chan error
+}
+
+// Serve starts to serve store on a unix socket, mode 0600: dir/kine.sock, or a
+// private temporary directory where that path is longer than the kernel
+// allows. The socket answers when Serve returns; ctx bounds only that start.
+func Serve(ctx context.Context, store *datastore.Store, dir string) (_ *Shim, err error) {
+	s := &Shim{failed: make(chan error, 1)}
+	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	s.cancel = cancel
+	defer func() {
+		if err != nil {
+			cancel()
+			s.work.Wait()
+			s.removeTempDir()
+		}
+	}()
+
+	backend, err := newBackend(running, &s.work, store)
+	if err != nil {
+		return nil, fmt.Errorf("open datastore: %w", err)
+	}
+	if err := backend.Start(running); err != nil {
+		return nil, fmt.Errorf("start datastore: %w", err)
+	}
+	listener, err := s.listen(dir)
+	if err != nil {
+		return nil, err
+	}
+
+	s.server = grpc.NewServer(
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 2 * time.Hour, Timeout: 20 * time.Second}),
+		grpc.MaxRecvMsgSize(maxReceive),
+		grpc.MaxSendMsgSize(maxSend),
+	)
+	server.New(backend, "unix", progressInterval, etcdVersion).Register(s.server)
+	s.work.Go(func() {
+		if err := s.server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			s.failed <- fmt.Errorf("serve etcd API on %s: %w", s.endpoint, err)
+		}
+	})
+	return s, nil
+}
+
+// Endpoint is the address for an etcd client: unix:///….
+func (s *Shim) Endpoint() string { return s.endpoint }
+
+// Failed receives the error that ended the shim, if it ends other than by Close.
+func (s *Shim) Failed() <-chan error { return s.failed }
+
+// Close drains the requests in flight, for two seconds at most, and closes
+// every connection to the database.
+func (s *Shim) Close() error {
+	timer := time.AfterFunc(drainTimeout, s.server.Stop)
+	s.server.GracefulStop()
+	timer.Stop()
+	s.cancel()
+	s.work.Wait()
+	s.removeTempDir()
+	return nil
+}
+
+func (s *Shim) listen(dir string) (net.Listener, error) {
+	path, err := filepath.Abs(filepath.Join(dir, "kine.sock"))
+	if err != nil {
+		return nil, fmt.Errorf("find socket path: %w", err)
+	}
+	if len(path) > maxSocketPath {
+		// Not an abstract socket: those have no mode, and whoever reaches the
+		// etcd API is an administrator.
+		if s.tempDir, err = os.MkdirTemp("", "karve-"); err != nil {
+			return nil, fmt.Errorf("make socket directory: %w", err)
+		}
+		path = filepath.Join(s.tempDir, "kine.sock")
+	}
+	// A socket left by a crash would refuse the bind. Nobody else uses it: the
+	// datastore's lock is ours.
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("remove old socket: %w", err)
+	}
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("listen on etcd socket: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		listener.Close()
+		return nil, fmt.Errorf("protect etcd socket: %w", err)
+	}
+	s.endpoint = "unix://" + path
+	return listener, nil
+}
+
+func (s *Shim) removeTempDir() {
+	if s.tempDir != "" {
+		os.RemoveAll(s.tempDir)
+	}
+}
+
+// newBackend is kine's SQL log on the store's connections.
+func newBackend(ctx context.Context, work *sync.WaitGroup, store *datastore.Store) (server.Backend, error) {
+	dialect, err := generic.OpenDB(ctx, work, "sqlite", store.Connector(), generic.ConnectionPoolConfig{}, "?", false, nil)
+	if err != nil {
+		return nil, err
+	}
+	dialect.LastInsertID = true
+	dialect.GetSizeSQL = query.New(datastore.SizeSQL, "?", false, "GetSize")
+	dialect.CompactSQL = query.New(datastore.CompactSQL, "?", false, "Compact")
+	dialect.PostCompactSQL = query.New(datastore.CheckpointSQL, "?", false, "PostCompactSQL")
+	dialect.ErrCode = datastore.ErrorCode
+	dialect.TranslateErr = func(err error) error {
+		if datastore.IsUniqueViolation(err) {
+			return server.ErrKeyExists // compared with == by its callers
+		}
+		return err
+	}
+	log := sqllog.New(dialect, 0, 0, compactTimeout, compactMinRetain, compactBatchSize, pollBatchSize)
+	return logstructured.New(log), nil
+}

@@ -1,0 +1,171 @@
+// Command karve is a Kubernetes control plane in one process.
+//
+// This file is the shell around it: commands, signals and the exit code. The
+// options of `karve server` are in serverflags.go, the configuration file in
+// configfile.go, the small commands in commands.go and kubectl.go; what they
+// run is in package server.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/server/logbridge"
+	"github.com/karve-k8s/karve/server/version"
+)
+
+func main() {
+	if name := filepath.Base(os.Args[0]); strings.TrimSuffix(name, ".exe") == "kubectl" {
+		runKubectl(os.Args[1:], userKubeconfigFirst)
+		return
+	}
+	if len(os.Args) > 1 && os.Args[1] == "kubectl" { // its flags are not ours to parse
+		runKubectl(os.Args[2:], ourKubeconfigFirst)
+		return
+	}
+	ctx, stop := signalContext()
+	defer stop()
+	if err := run(ctx, os.Args, os.Stdout, os.Stderr); err != nil {
+		printProblems(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// run is the whole command, but for kubectl: what it is given is all it knows
+// of the process it runs in, apart from KARVE_… variables.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	app := &cli.App{
+		Name:                      "karve",
+		Usage:                     "a Kubernetes control plane in one process",
+		Version:                   version.Full(),
+		Writer:                    stdout,
+		ErrWriter:                 stderr,
+		HideVersion:               true, // there is a command
+		DisableSliceFlagSeparator: true, // a comma may be part of a value
+		EnableBashCompletion:      true,
+		Suggest:                   true,
+		// Errors are printed by main, once, in one form.
+		ExitErrHandler: func(*cli.Context, error) {},
+		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
+			return fmt.Errorf("%w (see karve help)", err)
+		},
+		Action: func(c *cli.Context) error {
+			if c.Args().Present() {
+				return fmt.Errorf("there is no command %q (see karve help)", c.Args().First())
+			}
+			return cli.ShowAppHelp(c)
+		},
+		Commands: []*cli.Command{
+			serverCommand(),
+			kubectlCommand(),
+			kubeconfigCommand(),
+			certsCommand(),
+			versionCommand(),
+			completionCommand(),
+		},
+	}
+	return app.RunContext(ctx, args)
+}
+
+// serverCommand is `karve server`.
+func serverCommand() *cli.Command {
+	flags := serverFlags()
+	return &cli.Command{
+		Name:               "server",
+		Usage:              "run the control plane until it is told to stop",
+		CustomHelpTemplate: serverHelp(flags),
+		Flags:              flags,
+		Before:             readConfigFile,
+		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
+			return explainUsage(err, flags)
+		},
+		Action: func(c *cli.Context) error {
+			if c.Args().Present() {
+				return fmt.Errorf("karve server takes options only, got %q", c.Args().First())
+			}
+			config, err := serverConfig(c)
+			if err != nil {
+				return err
+			}
+			config.Log, err = logbridge.New(c.App.ErrWriter, c.String("log-format"), c.String("log-level"))
+			if err != nil {
+				return err
+			}
+			config.Ready = func(info server.Info) { greet(c.App.Writer, info) }
+			return server.Run(c.Context, config)
+		},
+	}
+}
+
+// greet is the one line a successful start prints.
+func greet(w io.Writer, info server.Info) {
+	plain := ""
+	if info.InsecureURL != "" {
+		plain = " and " + info.InsecureURL
+	}
+	fmt.Fprintf(w, "karve is ready after %v at %s%s. Next: export KUBECONFIG=%s; kubectl get namespaces\n",
+		info.Took.Round(time.Millisecond), info.URL, plain, info.Kubeconfig)
+}
+
+// signalContext ends with the first SIGINT or SIGTERM. The second ends the
+// process at once, whatever it is doing.
+func signalContext() (context.Context, func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	done := make(chan struct{})
+	go func() {
+		select {
+		case <-signals:
+			cancel()
+		case <-done:
+			return
+		}
+		select {
+		case s := <-signals:
+			fmt.Fprintf(os.Stderr, "karve: second signal (%v), not waiting for a clean stop\n", s)
+			code := 1
+			if n, ok := s.(syscall.Signal); ok {
+				code = 128 + int(n)
+			}
+			os.Exit(code)
+		case <-done:
+		}
+	}()
+	return ctx, func() { signal.Stop(signals); close(done); cancel() }
+}
+
+// printProblems prints an error one line for each problem that was joined in it.
+func printProblems(w io.Writer, err error) {
+	for _, problem := range flatten(err) {
+		for line := range strings.Lines(problem.Error()) {
+			fmt.Fprintf(w, "karve: %s\n", strings.TrimSpace(line))
+		}
+	}
+}
+
+func flatten(err error) []error {
+	var joined interface{ Unwrap() []error }
+	if j, ok := err.(interface{ Unwrap() []error }); ok {
+		joined = j
+	}
+	if joined == nil || !errors.Is(err, err) {
+		return []error{err}
+	}
+	var all []error
+	for _, e := range joined.Unwrap() {
+		all = append(all, flatten(e)...)
+	}
+	return all
+}

@@ -1,0 +1,148 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	"k8s.io/apimachinery/pkg/runtime"
+	genericfilters "k8s.io/apiserver/pkg/endpoints/filters"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/util/notfoundhandler"
+	"k8s.io/apiserver/pkg/util/webhook"
+	aggregatorserver "k8s.io/kube-aggregator/pkg/apiserver"
+	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/controlplane"
+	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
+	generatedopenapi "k8s.io/kubernetes/pkg/generated/openapi"
+)
+
+// withoutAggregator is the variable that, when it is set to anything, leaves
+// the aggregator out of the chain, as Kubernetes did for bare test servers.
+const withoutAggregator = "KUBE_API_VERSIONS"
+
+// configs are the three servers' configurations, made from one generic one.
+type configs struct {
+	extensions *apiextensionsserver.Config
+	kube       *controlplane.Config
+	aggregator *aggregatorserver.Config // nil without aggregator
+}
+
+// New builds the chain, ready to run. Storage must answer already: some of it
+// is dialled while the configuration is built. The error joins everything
+// upstream refuses about the options.
+func New(ctx context.Context, c Config) (*Server, error) {
+	completed, err := complete(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := newConfigs(completed)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{config: c, drained: cfg.kube.ControlPlane.Generic.DrainedNotify()}
+	last := cfg.last()
+	last.AddReadyzChecks(c.ReadyChecks...)
+	s.buildInsecureChain(last)
+	if err := s.createChain(cfg); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// last is the configuration of the server at the end of the chain, the one
+// whose handlers requests meet first.
+func (c configs) last() *genericapiserver.Config {
+	if c.aggregator != nil {
+		return &c.aggregator.GenericConfig.Config
+	}
+	return c.kube.ControlPlane.Generic
+}
+
+// newConfigs is steps 4 to 6: everything the three servers share (handler
+// chain, authentication, authorization, audit, admission, priority and
+// fairness, informers, storage), then each server's own part of it.
+//
+// The node dialer is the first step because the others capture it: requests to
+// nodes go out directly, unless the user's egress selector says otherwise,
+// which BuildGenericConfig and CreateKubeAPIServerConfig see to.
+func newConfigs(o options.CompletedOptions) (configs, error) {
+	schemes := []*runtime.Scheme{legacyscheme.Scheme, apiextensionsserver.Scheme, aggregatorscheme.Scheme}
+	generic, informers, storage, err := controlplaneapiserver.BuildGenericConfig(
+		o.CompletedOptions, schemes, controlplane.DefaultAPIResourceConfigSource(), generatedopenapi.GetOpenAPIDefinitions)
+	if err != nil {
+		return configs{}, fmt.Errorf("build generic configuration: %w", err)
+	}
+	var c configs
+	kube, resolver, admission, err := app.CreateKubeAPIServerConfig(o, generic, informers, storage)
+	if err != nil {
+		return configs{}, fmt.Errorf("configure kube-apiserver: %w", err)
+	}
+	c.kube = kube
+	shared := &kube.ControlPlane
+	webhookAuth := webhook.NewDefaultAuthenticationInfoResolverWrapper(
+		shared.ProxyTransport, shared.Generic.EgressSelector, shared.Generic.LoopbackClientConfig, shared.Generic.TracerProvider)
+	c.extensions, err = controlplaneapiserver.CreateAPIExtensionsConfig(
+		*shared.Generic, shared.VersionedInformers, admission, o.CompletedOptions, o.MasterCount, resolver, webhookAuth)
+	if err != nil {
+		return configs{}, fmt.Errorf("configure apiextensions-apiserver: %w", err)
+	}
+	if os.Getenv(withoutAggregator) != "" {
+		return c, nil
+	}
+	c.aggregator, err = controlplaneapiserver.CreateAggregatorConfig(
+		*shared.Generic, o.CompletedOptions, shared.VersionedInformers, resolver, shared.ProxyTransport, shared.PeerProxy, admission)
+	if err != nil {
+		return configs{}, fmt.Errorf("configure kube-aggregator: %w", err)
+	}
+	return c, nil
+}
+
+// createChain is steps 7 to 10: each server delegates what it does not know to
+// the one before; the first delegates to not-found.
+func (s *Server) createChain(c configs) error {
+	notFound := notfoundhandler.New(c.kube.ControlPlane.Generic.Serializer, genericfilters.NoMuxAndDiscoveryIncompleteKey)
+	extensions, err := c.extensions.Complete().New(genericapiserver.NewEmptyDelegateWithCustomHandler(notFound))
+	if err != nil {
+		return fmt.Errorf("create apiextensions-apiserver: %w", err)
+	}
+	kube, err := c.kube.Complete().New(extensions.GenericAPIServer)
+	if err != nil {
+		return fmt.Errorf("create kube-apiserver: %w", err)
+	}
+	if c.aggregator == nil {
+		s.use(kube.ControlPlane.GenericAPIServer)
+		s.run = kube.ControlPlane.GenericAPIServer.PrepareRun().RunWithContext
+		return nil
+	}
+
+	crds := extensions.Informers.Apiextensions().V1().CustomResourceDefinitions()
+	crdsServed := c.extensions.GenericConfig.MergedResourceConfig.ResourceEnabled(
+		apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"))
+	aggregator, err := controlplaneapiserver.CreateAggregatorServer(
+		c.aggregator.Complete(), kube.ControlPlane.GenericAPIServer, crds, crdsServed, priorities())
+	if err != nil {
+		return fmt.Errorf("create kube-aggregator: %w", err)
+	}
+	s.use(aggregator.GenericAPIServer)
+	prepared, err := aggregator.PrepareRun()
+	if err != nil {
+		return fmt.Errorf("prepare kube-aggregator: %w", err)
+	}
+	s.run = prepared.Run
+	return nil
+}
+
+// use keeps what the parts of Karve need of the server at the end of the chain.
+func (s *Server) use(last *genericapiserver.GenericAPIServer) {
+	s.loopback = last.LoopbackClientConfig
+	s.unfiltered = func(w http.ResponseWriter, r *http.Request) {
+		last.UnprotectedHandler().ServeHTTP(w, r)
+	}
+}

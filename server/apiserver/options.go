@@ -1,0 +1,231 @@
+// Package apiserver assembles upstream's API server chain — apiextensions,
+// kube-apiserver, aggregator — from its exported pieces, and serves it on two
+// listeners: the secure one, and the guarded plain one on loopback.
+//
+// The steps are upstream's (cmd/kube-apiserver/app/server.go) and each is a
+// function here, called in order by [New]: options → Complete → Validate → node
+// dialer → generic config → apiextensions → kube-apiserver → aggregator →
+// insecure chain → PrepareRun; then [Server.Run].
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/client-go/rest"
+	cliflag "k8s.io/component-base/cli/flag"
+	basecompatibility "k8s.io/component-base/compatibility"
+	"k8s.io/component-base/featuregate"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
+	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
+	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
+	"k8s.io/kubernetes/plugin/pkg/admission/noderestriction"
+
+	"github.com/karve-k8s/karve/server/flags"
+	"github.com/karve-k8s/karve/server/insecure"
+)
+
+// Config is what the rest of Karve decides about the API server. Everything
+// else is upstream's default, or the user's Args.
+type Config struct {
+	// SecureListener is bound already; its port is the real one.
+	SecureListener net.Listener
+	// InsecureListener is bound to loopback already; nil leaves it out.
+	InsecureListener net.Listener
+	// Insecure guards the insecure listener.
+	Insecure insecure.Options
+
+	// AdvertiseAddress goes into the endpoints of the kubernetes Service. Nil
+	// where the machine has no address but loopback's: then the Service keeps
+	// no endpoints, instead of an error every ten seconds.
+	AdvertiseAddress net.IP
+	// ServiceClusterIPRange is one CIDR, or two of different families with a comma.
+	ServiceClusterIPRange string
+	// ClusterDomain is the DNS domain of the service account issuer.
+	ClusterDomain string
+	// DisableHTTP2 leaves only HTTP/1.1 on both listeners.
+	DisableHTTP2 bool
+
+	Etcd         Etcd
+	Certificates Certificates
+
+	// ReadyChecks are added to /readyz: the parts that are not the API server.
+	ReadyChecks []healthz.HealthChecker
+	// Args are the user's own upstream options, name=value; they win over the
+	// defaults that this package sets.
+	Args []string
+}
+
+// Etcd says where storage is. The files are empty where there is no TLS.
+type Etcd struct {
+	Endpoints                 []string
+	CAFile, CertFile, KeyFile string
+}
+
+// Certificates are paths of PEM files. All but the CAs and the service account
+// key are read again when they change, without closing a connection.
+type Certificates struct {
+	// UserCert and UserKey are shown to clients in place of the serving pair,
+	// which then is shown to those who ask for localhost or kubernetes by name
+	// (SNI): the cluster's own clients trust no other. Empty: there is none.
+	UserCert, UserKey                         string
+	ServingCert, ServingKey                   string
+	ClientCA, FrontProxyCA                    string
+	FrontProxyClientCert, FrontProxyClientKey string
+	KubeletClientCert, KubeletClientKey       string
+	ServiceAccountKey                         string
+}
+
+// Upstream's flags that other parts of Karve depend on, and what to use
+// instead. They can't be passed through.
+var ownedFlags = map[string]string{
+	"etcd-servers":         "use --datastore-endpoint",
+	"etcd-cafile":          "use --datastore-cafile",
+	"etcd-certfile":        "use --datastore-certfile",
+	"etcd-keyfile":         "use --datastore-keyfile",
+	"bind-address":         "use --bind-address",
+	"secure-port":          "use --secure-port",
+	"advertise-address":    "use --advertise-address",
+	"cert-dir":             "certificates are under the data directory",
+	"permit-port-sharing":  "the listener is bound before the API server starts",
+	"tls-cert-file":        "use --tls-cert-file",
+	"tls-private-key-file": "use --tls-private-key-file",
+	"v":                    "use --log-level",
+	"vmodule":              "use --log-level",
+	"logging-format":       "use --log-format",
+	"log-flush-frequency":  "use --log-format",
+	"client-ca-file":       "put your client-ca.crt and client-ca.key into the certs directory before the first start",
+}
+
+// watchGrace is how long a stop waits until open watches have been told to end.
+// Upstream's default, zero, leaves them open and a stop waits a minute for them.
+const watchGrace = 5 * time.Second
+
+// newOptions is step 1: upstream's options with our defaults and the user's
+// wishes. The error joins every wish that upstream's flags refuse.
+func newOptions(c Config) (*options.ServerRunOptions, error) {
+	o := options.NewServerRunOptions()
+
+	o.SecureServing.Listener = c.SecureListener
+	o.SecureServing.DisableHTTP2Serving = c.DisableHTTP2
+	o.SecureServing.HTTP2MaxStreamsPerConnection = insecure.DefaultMaxConcurrentStreams
+	o.SecureServing.ServerCert.CertKey.CertFile = c.Certificates.ServingCert
+	o.SecureServing.ServerCert.CertKey.KeyFile = c.Certificates.ServingKey
+	if c.Certificates.UserCert != "" {
+		o.SecureServing.ServerCert.CertKey.CertFile = c.Certificates.UserCert
+		o.SecureServing.ServerCert.CertKey.KeyFile = c.Certificates.UserKey
+		o.SecureServing.SNICertKeys = []cliflag.NamedCertKey{{
+			Names:    []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc." + c.ClusterDomain},
+			CertFile: c.Certificates.ServingCert, KeyFile: c.Certificates.ServingKey,
+		}}
+	}
+	if c.SecureListener != nil {
+		address := c.SecureListener.Addr().(*net.TCPAddr)
+		o.SecureServing.BindAddress, o.SecureServing.BindPort = address.IP, address.Port
+	}
+	o.GenericServerRunOptions.AdvertiseAddress = c.AdvertiseAddress
+	o.GenericServerRunOptions.ShutdownWatchTerminationGracePeriod = watchGrace
+	if c.AdvertiseAddress == nil {
+		o.GenericServerRunOptions.AdvertiseAddress = net.IPv4(127, 0, 0, 1)
+		o.EndpointReconcilerType = string(reconcilers.NoneEndpointReconcilerType)
+	}
+
+	o.Etcd.StorageConfig.Transport.ServerList = c.Etcd.Endpoints
+	o.Etcd.StorageConfig.Transport.TrustedCAFile = c.Etcd.CAFile
+	o.Etcd.StorageConfig.Transport.CertFile = c.Etcd.CertFile
+	o.Etcd.StorageConfig.Transport.KeyFile = c.Etcd.KeyFile
+
+	o.Authentication.ClientCert.ClientCA = c.Certificates.ClientCA
+	o.Authentication.BootstrapToken.Enable = true
+	o.Authentication.ServiceAccounts.Issuers = []string{"https://kubernetes.default.svc." + c.ClusterDomain}
+	o.Authentication.ServiceAccounts.KeyFiles = []string{c.Certificates.ServiceAccountKey}
+	o.ServiceAccountSigningKeyFile = c.Certificates.ServiceAccountKey
+	header := o.Authentication.RequestHeader
+	header.ClientCAFile = c.Certificates.FrontProxyCA
+	header.AllowedNames = []string{"front-proxy-client"}
+	header.UsernameHeaders = []string{"X-Remote-User"}
+	header.UIDHeaders = []string{"X-Remote-Uid"}
+	header.GroupHeaders = []string{"X-Remote-Group"}
+	header.ExtraHeaderPrefixes = []string{"X-Remote-Extra-"}
+	o.ProxyClientCertFile = c.Certificates.FrontProxyClientCert
+	o.ProxyClientKeyFile = c.Certificates.FrontProxyClientKey
+	o.Authorization.Modes = []string{modes.ModeNode, modes.ModeRBAC}
+
+	o.KubeletConfig.TLSClientConfig.CertFile = c.Certificates.KubeletClientCert
+	o.KubeletConfig.TLSClientConfig.KeyFile = c.Certificates.KubeletClientKey
+	// Boards and laptops have host names that no DNS knows.
+	o.KubeletConfig.PreferredAddressTypes = []string{"InternalIP", "ExternalIP", "Hostname", "InternalDNS", "ExternalDNS"}
+
+	o.AllowPrivileged = true // as kubeadm and k3s set it: Pod Security decides
+	o.ServiceClusterIPRanges = c.ServiceClusterIPRange
+	// Without a kube-proxy on this machine a cluster IP leads nowhere: go to
+	// the endpoints, as k3s does.
+	o.EnableAggregatorRouting = true
+	// The Node authorizer is half a rule without it, as kubeadm sets it.
+	o.Admission.GenericAdmission.EnablePlugins = []string{noderestriction.PluginName}
+
+	own := o.SecureServing.SNICertKeys
+	o.SecureServing.SNICertKeys = nil // the user's first one would replace it
+	err := flags.Apply("kube-apiserver", "kube-apiserver-arg", o.Flags(), ownedFlags, c.Args)
+	o.SecureServing.SNICertKeys = append(o.SecureServing.SNICertKeys, own...)
+	return o, err
+}
+
+// Validate tells what upstream would refuse about the options, all at once. It
+// opens nothing and writes nothing but a throw-away file: c needs neither
+// listeners nor certificates yet.
+func Validate(ctx context.Context, c Config, throwAwayKey []byte) error {
+	key, err := os.CreateTemp("", "karve-check-")
+	if err != nil {
+		return fmt.Errorf("make a temporary file: %w", err)
+	}
+	defer os.Remove(key.Name())
+	_, err = key.Write(throwAwayKey)
+	if err := errors.Join(err, key.Close()); err != nil {
+		return fmt.Errorf("write a temporary file: %w", err)
+	}
+	c.Certificates.ServiceAccountKey = key.Name()
+	c.Certificates.ServingCert, c.Certificates.ServingKey = key.Name(), key.Name()
+	c.Certificates.FrontProxyCA, c.Certificates.ClientCA = key.Name(), key.Name()
+	c.Etcd.Endpoints = []string{"unix:///"}
+	_, err = complete(ctx, c)
+	return err
+}
+
+// complete is steps 1 to 3: options, Complete, Validate.
+func complete(ctx context.Context, c Config) (options.CompletedOptions, error) {
+	o, err := newOptions(c)
+	if err != nil {
+		return options.CompletedOptions{}, err
+	}
+	if err := prepareProcess(o); err != nil {
+		return options.CompletedOptions{}, err
+	}
+	completed, err := o.Complete(ctx)
+	if err != nil {
+		return options.CompletedOptions{}, err
+	}
+	return completed, errors.Join(completed.Validate()...)
+}
+
+// prepareProcess does what upstream's cobra command does before it runs
+// (cmd/kube-apiserver/app/server.go): feature gates and warnings are global to
+// the process, so several servers in one process share them, the last one's.
+func prepareProcess(o *options.ServerRunOptions) error {
+	registry := o.GenericServerRunOptions.ComponentGlobalsRegistry
+	if err := registry.Set(); err != nil {
+		return fmt.Errorf("--feature-gates: %w", err)
+	}
+	// The server's own clients would log warnings about the server's own APIs.
+	rest.SetDefaultWarningHandler(rest.NoWarnings{})
+	if gates, ok := registry.FeatureGateFor(basecompatibility.DefaultKubeComponent).(featuregate.MutableFeatureGate); ok {
+		gates.AddMetrics()
+	}
+	registry.AddMetrics()
+	return nil
+}

@@ -1,0 +1,45 @@
+package apiserver
+
+import (
+	"maps"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
+)
+
+// rank is the place of a group in discovery, and of each of its versions in
+// the group: higher comes first.
+type rank struct {
+	group    int32
+	versions map[string]int32
+}
+
+// kubeGroups ranks the API groups kube-apiserver adds to those of the generic
+// control plane. Upstream keeps the table unexported
+// (cmd/kube-apiserver/app/aggregator.go), and a group that is missing gets no
+// APIService, with no more than an info line: TestPrioritiesMatchUpstream
+// compares the two.
+var kubeGroups = map[string]rank{
+	"":                  {18000, map[string]int32{"v1": 1}},
+	"apps":              {17800, map[string]int32{"v1": 15}},
+	"autoscaling":       {17500, map[string]int32{"v1": 15, "v2": 30, "v2beta1": 9, "v2beta2": 1}},
+	"batch":             {17400, map[string]int32{"v1": 15, "v1beta1": 9, "v2alpha1": 9}},
+	"networking.k8s.io": {17200, map[string]int32{"v1": 15, "v1beta1": 9}},
+	"policy":            {17100, map[string]int32{"v1": 15, "v1beta1": 9}},
+	"storage.k8s.io":    {16800, map[string]int32{"v1": 15, "v1beta1": 9, "v1alpha1": 1}},
+	"scheduling.k8s.io": {16600, map[string]int32{"v1": 15, "v1alpha2": 2}},
+	"node.k8s.io":       {16300, map[string]int32{"v1": 15, "v1beta1": 9, "v1alpha1": 1}},
+	"resource.k8s.io":   {16200, map[string]int32{"v1": 21, "v1beta2": 15, "v1beta1": 9, "v1alpha3": 1}},
+}
+
+// priorities is the whole table, in the form the aggregator takes.
+func priorities() map[schema.GroupVersion]controlplaneapiserver.APIServicePriority {
+	all := maps.Clone(controlplaneapiserver.DefaultGenericAPIServicePriorities())
+	for group, r := range kubeGroups {
+		for version, v := range r.versions {
+			gv := schema.GroupVersion{Group: group, Version: version}
+			all[gv] = controlplaneapiserver.APIServicePriority{Group: r.group, Version: v}
+		}
+	}
+	return all
+}

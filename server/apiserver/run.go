@@ -1,0 +1,142 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/karve-k8s/karve/server/insecure"
+)
+
+// readyPoll is how often a starting server is asked whether it is ready. The
+// question is a function call; upstream offers no channel to wait on.
+const readyPoll = 5 * time.Millisecond
+
+// Server is a built chain. Run it once.
+type Server struct {
+	config        Config
+	run           func(context.Context) error
+	drained       <-chan struct{}
+	insecureChain http.Handler
+	unfiltered    http.HandlerFunc
+	loopback      *rest.Config
+	notReady      atomic.Pointer[string]
+}
+
+// LoopbackConfig is the API server's own all-powerful client. Nobody gets it
+// but who must act before there are any identities.
+func (s *Server) LoopbackConfig() *rest.Config { return rest.CopyConfig(s.loopback) }
+
+// Run serves both listeners until ctx ends, and calls ready when /readyz says
+// ok for everything but c.ReadyChecks. It returns when the termination is over
+// as upstream does it: /readyz fails, --shutdown-delay-duration passes, hooks
+// run, requests in flight are drained, watches closed, the audit log flushed.
+// The insecure listener stays open as long as the secure one.
+func (s *Server) Run(ctx context.Context, ready func()) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+
+	insecureDone := make(chan struct{})
+	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopServing()
+	go func() {
+		defer close(insecureDone)
+		if s.config.InsecureListener == nil {
+			return
+		}
+		err := insecure.Serve(serving, s.config.InsecureListener, s.insecureChain, s.config.Insecure)
+		if err != nil {
+			cancel(fmt.Errorf("insecure listener: %w", err))
+		}
+	}()
+	go func() {
+		select {
+		case <-s.drained:
+			stopServing()
+		case <-serving.Done():
+		}
+	}()
+	go func() {
+		if s.waitReady(ctx) {
+			ready()
+		}
+	}()
+
+	err := s.run(ctx)
+	stopServing()
+	<-insecureDone
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return err
+}
+
+// NotReady is what the last look at /readyz found failing.
+func (s *Server) NotReady() error {
+	if p := s.notReady.Load(); p != nil {
+		return errors.New(*p)
+	}
+	return errors.New("not serving yet")
+}
+
+func (s *Server) waitReady(ctx context.Context) bool {
+	exclude := url.Values{"verbose": {""}}
+	for _, check := range s.config.ReadyChecks {
+		exclude.Add("exclude", check.Name())
+	}
+	tick := time.NewTicker(readyPoll)
+	defer tick.Stop()
+	for {
+		status, body := s.get(ctx, "/readyz?"+exclude.Encode())
+		if status == http.StatusOK {
+			return true
+		}
+		failing := strings.Join(failingChecks(body), ", ")
+		s.notReady.Store(&failing)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// Healthy asks /livez and returns what fails.
+func (s *Server) Healthy(ctx context.Context) error {
+	status, body := s.get(ctx, "/livez?verbose")
+	if status == http.StatusOK {
+		return nil
+	}
+	return fmt.Errorf("/livez: %s", strings.Join(failingChecks(body), ", "))
+}
+
+// get asks the health endpoints directly, past all filters: no connection, no
+// identity, no limit.
+func (s *Server) get(ctx context.Context, path string) (int, string) {
+	answer := httptest.NewRecorder()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, path, nil)
+	if err != nil {
+		return 0, err.Error()
+	}
+	s.unfiltered(answer, r)
+	return answer.Code, answer.Body.String()
+}
+
+// failingChecks reads the names marked [-] in a verbose health answer.
+func failingChecks(body string) []string {
+	var failing []string
+	for line := range strings.Lines(body) {
+		if name, ok := strings.CutPrefix(line, "[-]"); ok {
+			failing = append(failing, strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(name), "failed: reason withheld")))
+		}
+	}
+	return failing
+}

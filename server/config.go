@@ -1,0 +1,324 @@
+package server
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	netutils "k8s.io/utils/net"
+
+	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/server/apiserver"
+	"github.com/karve-k8s/karve/server/insecure"
+)
+
+// Config is everything about a control plane that a user may decide. The zero
+// value, with a DataDir, is a working one: each field says what it means when
+// it is empty.
+type Config struct {
+	// DataDir keeps the state, the certificates and the admin's kubeconfig.
+	// It is made (0700) if it is missing. Required.
+	DataDir string
+
+	// BindAddress is where the secure listener listens; empty is every address.
+	BindAddress string
+	// SecurePort is its port; 0 lets the kernel choose.
+	SecurePort int
+	// AdvertiseAddress is how the cluster reaches this server; empty chooses
+	// an address of the interface with the default route.
+	AdvertiseAddress string
+
+	// InsecureBindAddress is where the insecure listener listens; empty is
+	// 127.0.0.1.
+	InsecureBindAddress string
+	// InsecurePort is its port; 0 lets the kernel choose.
+	InsecurePort int
+	// DisableInsecure leaves the insecure listener out.
+	DisableInsecure bool
+	// InsecureAllowRemote permits an InsecureBindAddress other than loopback:
+	// whoever reaches it is an administrator.
+	InsecureAllowRemote bool
+	// InsecureAnyUser lets every local user in, not only root and our own.
+	InsecureAnyUser bool
+	// DisableHTTP2 leaves HTTP/1.1 only, on both listeners.
+	DisableHTTP2 bool
+
+	// TLSSANs are names and addresses added to the serving certificate.
+	TLSSANs []string
+	// TLSCertFile and TLSKeyFile replace the serving certificate; both or none.
+	TLSCertFile, TLSKeyFile string
+	// WriteKubeconfig is a second place for the admin's kubeconfig.
+	WriteKubeconfig string
+	// WriteKubeconfigMode is that file's mode; 0 is 0600.
+	WriteKubeconfigMode os.FileMode
+
+	// ServiceClusterIPRange is a CIDR, or an IPv4 and an IPv6 one with a comma
+	// between; empty is DefaultServiceClusterIPRange.
+	ServiceClusterIPRange string
+	// ClusterCIDR is the range of Pod addresses, like ServiceClusterIPRange.
+	// Empty leaves the assignment to the network plugin.
+	ClusterCIDR string
+	// ClusterDomain is the cluster's DNS domain; empty is cluster.local.
+	ClusterDomain string
+
+	// DatastoreEndpoint is empty for the built-in datastore, or the URLs of a
+	// real etcd, http(s)://…, with commas between.
+	DatastoreEndpoint string
+	// DatastoreCAFile, DatastoreCertFile and DatastoreKeyFile are for an etcd
+	// that speaks TLS.
+	DatastoreCAFile, DatastoreCertFile, DatastoreKeyFile string
+
+	// NoControllers leaves all controllers out, DisableControllers some by
+	// name (upstream's names or aliases), DisableScheduler the scheduler.
+	NoControllers      bool
+	DisableControllers []string
+	DisableScheduler   bool
+
+	// APIServerArgs, ControllerManagerArgs and SchedulerArgs are upstream's own
+	// options, name=value; they win over Karve's defaults.
+	APIServerArgs, ControllerManagerArgs, SchedulerArgs []string
+
+	// StartTimeout bounds the start of each part; 0 is five minutes, enough
+	// for the slowest board.
+	StartTimeout time.Duration
+
+	// Log gets everything that is logged; nil is logrus' standard logger.
+	Log *logrus.Logger
+	// Ready is called once, when everything is ready; nil is no call.
+	Ready func(Info)
+}
+
+// The defaults of fields that have one.
+const (
+	DefaultSecurePort            = 6443
+	DefaultInsecurePort          = 8080
+	DefaultServiceClusterIPRange = "10.96.0.0/12"
+	DefaultClusterDomain         = "cluster.local"
+	defaultStartTimeout          = 5 * time.Minute
+)
+
+// Info is what a running control plane tells about itself.
+type Info struct {
+	// URL is the secure listener, at an address of this machine.
+	URL string
+	// InsecureURL is the insecure listener; empty if there is none.
+	InsecureURL string
+	// Kubeconfig is the path of the admin's kubeconfig.
+	Kubeconfig string
+	// Took is the time from Run's start to now.
+	Took time.Duration
+}
+
+func (c Config) path(name ...string) string {
+	return filepath.Join(append([]string{c.DataDir}, name...)...)
+}
+
+// withDefaults fills in what is empty.
+func (c Config) withDefaults() Config {
+	set := func(field *string, value string) {
+		if *field == "" {
+			*field = value
+		}
+	}
+	set(&c.InsecureBindAddress, "127.0.0.1")
+	set(&c.ServiceClusterIPRange, DefaultServiceClusterIPRange)
+	set(&c.ClusterDomain, DefaultClusterDomain)
+	if c.WriteKubeconfigMode == 0 {
+		c.WriteKubeconfigMode = 0o600
+	}
+	if c.StartTimeout == 0 {
+		c.StartTimeout = defaultStartTimeout
+	}
+	if c.Log == nil {
+		c.Log = logrus.StandardLogger()
+	}
+	if abs, err := filepath.Abs(c.DataDir); err == nil && c.DataDir != "" {
+		c.DataDir = abs
+	}
+	return c
+}
+
+// Validate reports every problem of the configuration that can be seen without
+// starting anything, joined, each naming its option.
+func (c Config) Validate(ctx context.Context) error {
+	c = c.withDefaults()
+	var errs problems
+	errs.add(checkDataDir(c.DataDir))
+	errs.add(checkPort("secure-port", c.SecurePort))
+	errs.add(checkAddress("bind-address", c.BindAddress))
+	errs.add(checkAddress("advertise-address", c.AdvertiseAddress))
+	if !c.DisableInsecure {
+		errs.add(checkPort("insecure-port", c.InsecurePort))
+		errs.add(insecure.Check(c.InsecureBindAddress, c.InsecureAllowRemote))
+		if c.SecurePort != 0 && c.SecurePort == c.InsecurePort {
+			errs.addf("--insecure-port %d: the same as --secure-port", c.InsecurePort)
+		}
+	}
+	for _, san := range c.TLSSANs {
+		if _, _, err := certs.ParseSAN(san); err != nil {
+			errs.add(fmt.Errorf("--tls-san: %w", err))
+		}
+	}
+	if (c.TLSCertFile == "") != (c.TLSKeyFile == "") {
+		errs.addf("--tls-cert-file and --tls-private-key-file: one is given without the other")
+	}
+	errs.add(checkFile("tls-cert-file", c.TLSCertFile))
+	errs.add(checkFile("tls-private-key-file", c.TLSKeyFile))
+	errs.add(checkFile("datastore-cafile", c.DatastoreCAFile))
+	errs.add(checkFile("datastore-certfile", c.DatastoreCertFile))
+	errs.add(checkFile("datastore-keyfile", c.DatastoreKeyFile))
+	errs.add(checkEndpoints(c.DatastoreEndpoint))
+
+	services, err := checkCIDRs("service-cluster-ip-range", c.ServiceClusterIPRange)
+	errs.add(err)
+	pods, err := checkCIDRs("cluster-cidr", c.ClusterCIDR)
+	errs.add(err)
+	for _, s := range services {
+		for _, p := range pods {
+			if s.Contains(p.IP) || p.Contains(s.IP) {
+				errs.addf("--cluster-cidr %s overlaps --service-cluster-ip-range %s", p, s)
+			}
+		}
+	}
+
+	// Upstream's checks need ranges that parse; its own words about ours would
+	// only repeat what was said above.
+	upstream := c
+	if services == nil {
+		upstream.ServiceClusterIPRange = DefaultServiceClusterIPRange
+	}
+	errs.add(validateUpstream(ctx, upstream))
+	return errors.Join(errs...)
+}
+
+// validateUpstream asks the three components what they would refuse.
+func validateUpstream(ctx context.Context, c Config) error {
+	var errs problems
+	// A key made for nothing else: upstream parses it while it completes.
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return fmt.Errorf("make a key: %w", err)
+	}
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return fmt.Errorf("make a key: %w", err)
+	}
+	errs.add(apiserver.Validate(ctx, c.apiserverConfig(), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der})))
+	if !c.NoControllers {
+		_, err = controllerOptions(c, nil)
+		errs.add(err)
+	}
+	if !c.DisableScheduler {
+		_, err = schedulerOptions(c)
+		errs.add(err)
+	}
+	return errors.Join(errs...)
+}
+
+// problems is a list of what is wrong; adding nil adds nothing.
+type problems []error
+
+func (p *problems) add(err error) {
+	if err != nil {
+		*p = append(*p, err)
+	}
+}
+
+func (p *problems) addf(format string, args ...any) { p.add(fmt.Errorf(format, args...)) }
+
+func checkPort(flag string, port int) error {
+	if port < 0 || port > 65535 {
+		return fmt.Errorf("--%s %d: not a port: 0 to 65535", flag, port)
+	}
+	return nil
+}
+
+func checkAddress(flag, address string) error {
+	if address != "" && net.ParseIP(address) == nil {
+		return fmt.Errorf("--%s %q: not an IP address", flag, address)
+	}
+	return nil
+}
+
+func checkFile(flag, path string) error {
+	if path == "" {
+		return nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("--%s: %w", flag, err)
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil && info.IsDir() {
+		return fmt.Errorf("--%s %s: is a directory", flag, path)
+	}
+	return nil
+}
+
+// checkDataDir tries to make and to write the directory: permissions, quotas
+// and read-only mounts are only known by trying.
+func checkDataDir(dir string) error {
+	if dir == "" {
+		return errors.New("--data-dir: needs a directory")
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("--data-dir: %w", err)
+	}
+	f, err := os.CreateTemp(dir, ".writable-")
+	if err != nil {
+		return fmt.Errorf("--data-dir: %w", err)
+	}
+	f.Close()
+	if err := os.Remove(f.Name()); err != nil {
+		return fmt.Errorf("--data-dir: %w", err)
+	}
+	return nil
+}
+
+func checkEndpoints(endpoints string) error {
+	if endpoints == "" {
+		return nil
+	}
+	for endpoint := range strings.SplitSeq(endpoints, ",") {
+		u, err := url.Parse(endpoint)
+		if err != nil {
+			// Not err itself: it repeats the URL, and that may hold a password.
+			return errors.New("--datastore-endpoint: not a URL: want http://host:port or https://host:port")
+		}
+		if (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
+			return fmt.Errorf("--datastore-endpoint %s: want http://host:port or https://host:port of an etcd, or nothing for the built-in datastore", u.Redacted())
+		}
+	}
+	return nil
+}
+
+// checkCIDRs parses one CIDR, or two of different families.
+func checkCIDRs(flag, list string) ([]*net.IPNet, error) {
+	if list == "" {
+		return nil, nil
+	}
+	parts := strings.Split(list, ",")
+	cidrs, err := netutils.ParseCIDRs(parts)
+	if err != nil {
+		return nil, fmt.Errorf("--%s %s: %w", flag, list, err)
+	}
+	if len(cidrs) > 2 {
+		return nil, fmt.Errorf("--%s %s: want one range, or one for IPv4 and one for IPv6", flag, list)
+	}
+	if len(cidrs) == 2 && netutils.IsIPv4CIDR(cidrs[0]) == netutils.IsIPv4CIDR(cidrs[1]) {
+		return nil, fmt.Errorf("--%s %s: both ranges are of one family, want one for IPv4 and one for IPv6", flag, list)
+	}
+	return cidrs, nil
+}

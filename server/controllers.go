@@ -1,0 +1,277 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+
+	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/client-go/kubernetes"
+	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	certutil "k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
+	"k8s.io/controller-manager/pkg/clientbuilder"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/app/options"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
+	signer "k8s.io/kubernetes/pkg/controller/certificates/signer/config"
+	saController "k8s.io/kubernetes/pkg/controller/serviceaccount"
+	"k8s.io/kubernetes/pkg/serviceaccount"
+
+	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/server/flags"
+)
+
+// extraControllers are off in upstream's default and on in Karve, as kubeadm
+// has them: without the two, `kubeadm join` and bootstrap tokens do not work.
+var extraControllers = []string{names.BootstrapSignerController, names.TokenCleanerController}
+
+var ownedByControllers = map[string]string{
+	"master":                    "the API server is this process",
+	"kubeconfig":                "the API server is this process",
+	"authentication-kubeconfig": "the controllers have no port of their own",
+	"authorization-kubeconfig":  "the controllers have no port of their own",
+	"secure-port":               "the controllers have no port of their own",
+	"bind-address":              "the controllers have no port of their own",
+	"leader-elect":              "there is one server",
+	"cluster-cidr":              "use --cluster-cidr",
+	"service-cluster-ip-range":  "use --service-cluster-ip-range",
+	"feature-gates":             "use --feature-gates",
+	"v":                         "use --log-level",
+	"vmodule":                   "use --log-level",
+	"logging-format":            "use --log-format",
+}
+
+// controllerOptions is kube-controller-manager's typed options with our
+// defaults and the user's wishes, which the error joins where they are refused.
+// store may be nil to validate before there are certificates.
+func controllerOptions(c Config, store *certs.Store) (*options.KubeControllerManagerOptions, error) {
+	o, err := options.NewKubeControllerManagerOptions()
+	if err != nil {
+		return nil, fmt.Errorf("default controller options: %w", err)
+	}
+	o.SecureServing.BindPort = 0
+	o.Generic.LeaderElection.LeaderElect = false
+	o.Generic.Controllers = append([]string{"*"}, extraControllers...)
+	// One identity per controller, each with no more than its own RBAC role.
+	o.KubeCloudShared.UseServiceAccountCredentials = true
+	o.KubeCloudShared.ClusterCIDR = c.ClusterCIDR
+	o.KubeCloudShared.AllocateNodeCIDRs = c.ClusterCIDR != ""
+	if first, second, ok := strings.Cut(c.ServiceClusterIPRange, ","); ok {
+		o.NodeIPAMController.ServiceCIDR, o.NodeIPAMController.SecondaryServiceCIDR = first, second
+	} else {
+		o.NodeIPAMController.ServiceCIDR = c.ServiceClusterIPRange
+	}
+	// Upstream's default is in /usr, which is neither ours nor always writable.
+	o.PersistentVolumeBinderController.VolumeConfiguration.FlexVolumePluginDir = c.path("flexvolume")
+	if store != nil {
+		o.SAController.ServiceAccountKeyFile = store.KeyFile(certs.ServiceAccount)
+		o.SAController.RootCAFile = store.CertFile(certs.ServerCA)
+		signWith(o.CSRSigningController.CSRSigningControllerConfiguration, store)
+	}
+
+	problems := []error{flags.Apply("kube-controller-manager", "kube-controller-manager-arg",
+		o.Flags(app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases()), ownedByControllers, c.ControllerManagerArgs)}
+	for _, name := range c.DisableControllers {
+		if err := checkController(name); err != nil {
+			problems = append(problems, err)
+			continue
+		}
+		// The first mention of a name counts.
+		o.Generic.Controllers = append([]string{"-" + name}, o.Generic.Controllers...)
+	}
+	if err := errors.Join(problems...); err != nil {
+		return nil, err
+	}
+	if err := o.Validate(app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases()); err != nil {
+		return nil, fmt.Errorf("--kube-controller-manager-arg: %w", err)
+	}
+	return o, nil
+}
+
+// signWith hands the signers their authorities: who serves is signed by the CA
+// that signs the API server, who asks by the one that the API server trusts for
+// clients. An authority that a user supplied without its key signs nothing.
+func signWith(c *signer.CSRSigningControllerConfiguration, store *certs.Store) {
+	if file := store.SignerFile(); file != "" {
+		client := signer.CSRSigningConfiguration{CertFile: file, KeyFile: store.KeyFile(certs.ClientCA)}
+		c.KubeletClientSignerConfiguration, c.KubeAPIServerClientSignerConfiguration = client, client
+	}
+	if key := store.KeyFile(certs.ServerCA); exists(key) {
+		server := signer.CSRSigningConfiguration{CertFile: store.CertFile(certs.ServerCA), KeyFile: key}
+		c.KubeletServingSignerConfiguration, c.LegacyUnknownSignerConfiguration = server, server
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+func checkController(name string) error {
+	known := app.KnownControllers()
+	for alias := range app.ControllerAliases() {
+		known = append(known, alias)
+	}
+	for _, k := range known {
+		if k == name {
+			return nil
+		}
+	}
+	proposal := ""
+	if near := flags.Nearest(name, known); near != "" {
+		proposal = fmt.Sprintf("; did you mean %q?", near)
+	}
+	return fmt.Errorf("--disable-controllers: there is no controller %q%s", name, proposal)
+}
+
+// controllers is kube-controller-manager as a part: all its controllers in this
+// process, with no port, no lease and no client-side rate limit.
+type controllers struct{ health }
+
+// run mirrors app.Run (cmd/kube-controller-manager/app/controllermanager.go)
+// without what a single process has no use for. It is not called because it
+// keeps the controllers' health to a port of its own.
+func (c *controllers) run(ctx context.Context, config Config, store *certs.Store, client *rest.Config, ready func()) error {
+	defer c.set(nil, errors.New("stopped"))
+	o, err := controllerOptions(config, store)
+	if err != nil {
+		return err
+	}
+	o.Master = client.Host // or upstream looks for a Pod's service account
+	cfg, err := o.Config(ctx, app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases())
+	if err != nil {
+		return fmt.Errorf("configure controllers: %w", err)
+	}
+	client.ContentType = o.Generic.ClientConnection.ContentType
+	cfg.Kubeconfig = client
+	cfg.Client, err = kubernetes.NewForConfig(rest.AddUserAgent(client, "kube-controller-manager"))
+	if err != nil {
+		return fmt.Errorf("create client for controllers: %w", err)
+	}
+	cfg.EventBroadcaster.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: cfg.Client.CoreV1().Events("")})
+	defer cfg.EventBroadcaster.Shutdown()
+
+	completed := cfg.Complete()
+	root := clientbuilder.SimpleControllerClientBuilder{ClientConfig: client}
+	perController := clientbuilder.NewDynamicClientBuilder(rest.AnonymousClientConfig(client), cfg.Client.CoreV1(), "kube-system")
+	shared, err := app.CreateControllerContext(ctx, completed, root, perController)
+	if err != nil {
+		return fmt.Errorf("prepare controllers: %w", err)
+	}
+	defer shared.InformerFactory.Shutdown()
+
+	// Upstream builds the token controller from a constructor it keeps to
+	// itself, first of all; so it is taken out of the table and made here.
+	tokens, err := newTokenController(ctx, shared, root)
+	if err != nil {
+		return err
+	}
+	descriptors := app.NewControllerDescriptors()
+	delete(descriptors, names.ServiceAccountTokenController)
+	var checks healthChecks
+	all, err := app.BuildControllers(ctx, shared, descriptors, nil, &checks)
+	if err != nil {
+		return fmt.Errorf("build controllers: %w", err)
+	}
+	all = append([]app.Controller{tokens}, all...)
+
+	shared.InformerFactory.Start(ctx.Done())
+	shared.ObjectOrMetadataInformerFactory.Start(ctx.Done())
+	close(shared.InformersStarted)
+	c.set(checks, nil)
+	ready()
+	if !app.RunControllers(ctx, shared, all, app.ControllerStartJitter, completed.ControllerShutdownTimeout) {
+		return fmt.Errorf("controllers still ran %v after they were told to stop", completed.ControllerShutdownTimeout)
+	}
+	return nil
+}
+
+// tokenController fills Secrets of type kubernetes.io/service-account-token.
+type tokenController struct {
+	*saController.TokensController
+	workers int
+}
+
+func newTokenController(ctx context.Context, shared app.ControllerContext, root clientbuilder.ControllerClientBuilder) (app.Controller, error) {
+	config := shared.ComponentConfig.SAController
+	key, err := keyutil.PrivateKeyFromFile(config.ServiceAccountKeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("read service account key: %w", err)
+	}
+	roots, err := certutil.CertsFromFile(config.RootCAFile)
+	if err != nil {
+		return nil, fmt.Errorf("read root CA: %w", err)
+	}
+	rootCA, err := certutil.EncodeCertificates(roots...)
+	if err != nil {
+		return nil, fmt.Errorf("read root CA %s: %w", config.RootCAFile, err)
+	}
+	generator, err := serviceaccount.JWTTokenGenerator(serviceaccount.LegacyIssuer, key)
+	if err != nil {
+		return nil, fmt.Errorf("use service account key: %w", err)
+	}
+	client, err := root.Client("tokens-controller")
+	if err != nil {
+		return nil, fmt.Errorf("create client for token controller: %w", err)
+	}
+	core := shared.InformerFactory.Core().V1()
+	controller, err := saController.NewTokensController(klog.FromContext(ctx), core.ServiceAccounts(), core.Secrets(), client,
+		saController.TokensControllerOptions{TokenGenerator: generator, RootCA: rootCA})
+	if err != nil {
+		return nil, fmt.Errorf("create token controller: %w", err)
+	}
+	return tokenController{controller, int(config.ConcurrentSATokenSyncs)}, nil
+}
+
+func (tokenController) Name() string { return names.ServiceAccountTokenController }
+
+func (t tokenController) Run(ctx context.Context) { t.TokensController.Run(ctx, t.workers) }
+
+// healthChecks collects what app.BuildControllers registers.
+type healthChecks []healthz.HealthChecker
+
+func (c *healthChecks) AddHealthChecker(checks ...healthz.HealthChecker) { *c = append(*c, checks...) }
+
+// health is a part's line in /readyz: not ready before it has started, then
+// whatever its own checks say.
+type health struct {
+	mu     sync.Mutex
+	checks []healthz.HealthChecker
+	err    error
+	up     bool
+}
+
+func (h *health) set(checks []healthz.HealthChecker, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.checks, h.err, h.up = checks, err, true
+}
+
+func (h *health) check(r *http.Request) error {
+	h.mu.Lock()
+	checks, err, up := h.checks, h.err, h.up
+	h.mu.Unlock()
+	if !up {
+		return errors.New("not started yet")
+	}
+	errs := []error{err}
+	for _, check := range checks {
+		if err := check.Check(r); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", check.Name(), err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// last is the reason a start that timed out names.
+func (h *health) last() error {
+	r, _ := http.NewRequest(http.MethodGet, "/", nil)
+	return h.check(r)
+}

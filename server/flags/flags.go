@@ -1,0 +1,109 @@
+// Package flags applies options a user passes through to an upstream component
+// (--kube-apiserver-arg name=value and its kin) to that component's own flag
+// sets, so that what upstream would refuse is refused, and a misspelt name is
+// an error that proposes the nearest one.
+package flags
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+	cliflag "k8s.io/component-base/cli/flag"
+)
+
+// Apply sets every name=value of args on the flags of component and returns
+// all the problems, joined. option is the name of the option the user wrote,
+// without dashes, for the messages.
+//
+// owned are the flags that Karve sets itself because another part depends on
+// their value; the reason is the map's value and is told to the user.
+func Apply(component, option string, sets cliflag.NamedFlagSets, owned map[string]string, args []string) error {
+	all := pflag.NewFlagSet(component, pflag.ContinueOnError)
+	for _, set := range sets.FlagSets {
+		all.AddFlagSet(set)
+	}
+	var errs []error
+	for _, arg := range args {
+		name, value, hasValue := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+		flag := all.Lookup(name)
+		switch reason, isOwned := owned[name]; {
+		case flag == nil:
+			errs = append(errs, fmt.Errorf("--%s: %s has no flag %q%s", option, component, name, propose(name, all)))
+			continue
+		case isOwned:
+			errs = append(errs, fmt.Errorf("--%s: %s is not for users: %s", option, name, reason))
+			continue
+		case !hasValue && flag.NoOptDefVal != "":
+			value = flag.NoOptDefVal
+		case !hasValue:
+			errs = append(errs, fmt.Errorf("--%s: %s needs a value: %s=…", option, name, name))
+			continue
+		}
+		if err := all.Set(name, value); err != nil {
+			errs = append(errs, fmt.Errorf("--%s: %s=%s: %w", option, name, value, cause(err)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// cause strips pflag's own sentence, which repeats name and value.
+func cause(err error) error {
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) && invalid.Unwrap() != nil {
+		return invalid.Unwrap()
+	}
+	return err
+}
+
+func propose(name string, set *pflag.FlagSet) string {
+	var names []string
+	set.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	if near := Nearest(name, names); near != "" {
+		return fmt.Sprintf("; did you mean %q?", near)
+	}
+	return ""
+}
+
+// Nearest is the name of names that word was most likely meant to be, or the
+// empty string when none is close: at most a third of its letters differ.
+func Nearest(word string, names []string) string {
+	names = slices.Sorted(slices.Values(names)) // ties go to the first by name
+	best, distance := "", len(word)/3+1
+	for _, name := range names {
+		if d := levenshtein(word, name); d < distance {
+			best, distance = name, d
+		}
+	}
+	if best != "" {
+		return best
+	}
+	for _, name := range names { // an abbreviation is not a spelling mistake
+		if len(word) >= 4 && (strings.Contains(name, word) || strings.Contains(word, name)) {
+			return name
+		}
+	}
+	return ""
+}
+
+// levenshtein is the edit distance of two words, by the two-row method.
+func levenshtein(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			diagonal, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, diagonal+cost)
+		}
+	}
+	return row[len(b)]
+}

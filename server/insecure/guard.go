@@ -1,0 +1,124 @@
+package insecure
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+)
+
+// refusal is the kind of a refused request, for the log.
+type refusal int
+
+const (
+	refusedHost refusal = iota
+	refusedOrigin
+	refusedOwner
+	refusedMethod
+	refusals // how many there are
+)
+
+var refusalNames = [refusals]string{"host", "origin", "owner", "method"}
+
+// Guard returns a handler that passes to next the requests that come from this
+// machine's root or the server's own user and were meant for this listener, and
+// answers the others with 403 Forbidden and a Kubernetes Status whose message
+// kubectl prints.
+//
+// The ResponseWriter is handed on as it is, so that upgrades (exec, attach,
+// port-forward), flushing and trailers work as without the guard. The server
+// must have [ConnContext] as its ConnContext, as [Serve] does: a request whose
+// connection is not known is refused unless opts.AnyUser is set or the system
+// is not Linux.
+//
+// CONNECT is refused with 405, since this is not a proxy. An absolute-form
+// request target counts as the Host, as RFC 9112, section 3.2.2 has it.
+// "OPTIONS *" gets an empty 200 when it passes the checks.
+func Guard(next http.Handler, opts Options) http.Handler {
+	return &guard{next: next, opts: opts.withDefaults(), owners: thisProcess()}
+}
+
+type guard struct {
+	next   http.Handler
+	opts   Options
+	owners owners
+	warned [refusals]atomic.Int64 // when last, in unix seconds
+}
+
+func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	// The owner first: who is not let in learns nothing about the other rules.
+	if sentence := g.owners.refuse(r.Context(), &g.opts); sentence != "" {
+		g.refuse(w, r, http.StatusForbidden, refusedOwner, sentence)
+		return
+	}
+	if kind, sentence := g.opts.foreign(r); sentence != "" {
+		g.refuse(w, r, http.StatusForbidden, kind, sentence)
+		return
+	}
+	switch {
+	case r.Method == http.MethodConnect:
+		g.refuse(w, r, http.StatusMethodNotAllowed, refusedMethod, "this is an API server, not a proxy: CONNECT is not supported")
+	case r.Method == http.MethodOptions && r.URL.Path == "*":
+		w.Header().Set("Content-Length", "0")
+	default:
+		g.next.ServeHTTP(w, r)
+	}
+}
+
+func (g *guard) refuse(w http.ResponseWriter, r *http.Request, code int, kind refusal, sentence string) {
+	g.log(r, kind, sentence)
+	reason := "Forbidden"
+	if code == http.StatusMethodNotAllowed {
+		reason = "MethodNotAllowed"
+	}
+	// The fields of metav1.Status that clients look at
+	// (k8s.io/apimachinery/pkg/apis/meta/v1/types.go).
+	body, err := json.Marshal(struct {
+		Kind       string   `json:"kind"`
+		APIVersion string   `json:"apiVersion"`
+		Metadata   struct{} `json:"metadata"`
+		Status     string   `json:"status"`
+		Message    string   `json:"message"`
+		Reason     string   `json:"reason"`
+		Code       int      `json:"code"`
+	}{"Status", "v1", struct{}{}, "Failure", sentence, reason, code})
+	if err != nil {
+		panic(err) // strings and a number: cannot happen
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	h.Set("Content-Length", strconv.Itoa(len(body)+1))
+	w.WriteHeader(code)
+	if r.Method != http.MethodHead {
+		_, _ = w.Write(append(body, '\n')) // the client may have gone
+	}
+}
+
+// log warns of the first refusal of a kind in each minute, so that a web page
+// cannot fill the disk with lines; the others are there at debug.
+func (g *guard) log(r *http.Request, kind refusal, sentence string) {
+	if g.opts.Log == nil {
+		return
+	}
+	entry := g.opts.Log.WithField("remote", r.RemoteAddr).WithField("refused", refusalNames[kind])
+	sentence = "refused a request on the insecure port: " + sentence
+	now, last := time.Now().Unix(), g.warned[kind].Load()
+	if now-last >= 60 && g.warned[kind].CompareAndSwap(last, now) {
+		entry.Warn(sentence)
+		return
+	}
+	entry.Debug(sentence)
+}
+
+// quote makes a header's value fit for a message: it is the sender's choice,
+// so its length is limited and nothing in it can act on a terminal.
+func quote(s string) string {
+	const longest = 200
+	if len(s) > longest {
+		s = s[:longest] + "…"
+	}
+	return strconv.QuoteToASCII(s)
+}

@@ -1,0 +1,114 @@
+// Package insecure is the plain-HTTP listener that Kubernetes had until 1.24
+// (--insecure-bind-address, --insecure-port), here again with a guard in front.
+//
+// Whoever can send a request through it is the administrator of the cluster:
+// nobody is asked who they are. Three kinds of senders could reach a loopback
+// port without being meant to, and each is turned away with a sentence that
+// says so:
+//
+//   - other machines: [Check] refuses addresses that are not loopback;
+//   - web pages in a browser on this machine: [Guard] refuses foreign Host
+//     names (DNS rebinding) and foreign origins (cross-site requests);
+//   - other local users: [Guard] asks the kernel who owns the socket at the
+//     other end (Linux only).
+package insecure
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/sirupsen/logrus"
+)
+
+// The flags that the messages of this package tell the user about.
+const (
+	flagBindAddress = "--insecure-bind-address"
+	flagAllowRemote = "--insecure-allow-remote"
+	flagAnyUser     = "--insecure-any-user"
+)
+
+// Defaults of the fields of [Options] which are zero.
+const (
+	// DefaultMaxConcurrentStreams is how many HTTP/2 requests one connection
+	// may have under way.
+	DefaultMaxConcurrentStreams = 250
+	// DefaultFrameSize is the largest HTTP/2 frame read, and the buffer for
+	// each upload, in bytes. Upstream's reasoning for 256 KiB is in
+	// k8s.io/apiserver/pkg/server/secure_serving.go: 99% of all objects fit.
+	DefaultFrameSize = 256 << 10
+)
+
+// ErrRemote is wrapped by the error of [Check] for an address that other
+// machines may reach.
+var ErrRemote = errors.New("is not a loopback address")
+
+// ErrStillRunning is wrapped by the error of [Serve] when requests outlived
+// ShutdownTimeout and did not end when their connections were closed either.
+var ErrStillRunning = errors.New("requests still running")
+
+// Options are the settings of the listener. The zero value is the strictest:
+// only root and the server's own user, only this machine, HTTP/1.1 and HTTP/2.
+type Options struct {
+	// AnyUser lets every local user in, not only root and the user the server
+	// runs as. On systems other than Linux the owner of a connection is not
+	// known and every local user is let in whatever this says.
+	AnyUser bool
+
+	// AllowRemote lets connections from other machines in, and their Host
+	// headers when the listener is bound to 0.0.0.0 or [::].
+	AllowRemote bool
+
+	// Addr is the address the listener is bound to: requests may name it in
+	// their Host and Origin headers. Invalid (zero): [Serve] takes it from the
+	// listener; [Guard] by itself then accepts loopback names only.
+	Addr netip.Addr
+
+	// DisableHTTP2 leaves HTTP/1.1 only.
+	DisableHTTP2 bool
+
+	// MaxConcurrentStreams is the number of HTTP/2 requests that one connection
+	// may have under way; 0 means DefaultMaxConcurrentStreams.
+	MaxConcurrentStreams uint32
+
+	// FrameSize is the largest HTTP/2 frame read, and the upload buffer per
+	// request, in bytes; between 16 KiB and 16 MiB; 0 means DefaultFrameSize.
+	FrameSize uint32
+
+	// ShutdownTimeout is how long [Serve] waits for requests under way after
+	// its context has ended; 0 closes them at once.
+	ShutdownTimeout time.Duration
+
+	// Log receives refusals (a warning per kind and minute, the others at
+	// debug) and what net/http has to say (debug). Nil: nothing is logged.
+	Log *logrus.Entry
+}
+
+func (o Options) withDefaults() Options {
+	if o.MaxConcurrentStreams == 0 {
+		o.MaxConcurrentStreams = DefaultMaxConcurrentStreams
+	}
+	if o.FrameSize == 0 {
+		o.FrameSize = DefaultFrameSize
+	}
+	o.Addr = o.Addr.Unmap().WithZone("")
+	return o
+}
+
+// Check reports whether the listener may be bound to bindAddress, the value of
+// --insecure-bind-address. It must be an IP address, and one of the loopback
+// addresses (127.0.0.0/8, ::1) unless allowRemote is set. The error names the
+// flag, its value and what to do; it wraps [ErrRemote] in the second case.
+func Check(bindAddress string, allowRemote bool) error {
+	ip, err := netip.ParseAddr(bindAddress)
+	if err != nil {
+		return fmt.Errorf("%s=%q: not an IP address; use 127.0.0.1 or ::1", flagBindAddress, bindAddress)
+	}
+	if allowRemote || ip.Unmap().IsLoopback() {
+		return nil
+	}
+	return fmt.Errorf("%s=%s %w: whoever can reach this port controls the cluster without being asked who they are; "+
+		"use 127.0.0.1, or add %s if everybody who can reach that address may do so",
+		flagBindAddress, bindAddress, ErrRemote, flagAllowRemote)
+}

@@ -1,0 +1,149 @@
+package insecure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/user"
+	"strconv"
+	"sync"
+)
+
+// errNoSocket is returned by socketOwner when the kernel has no such socket, or
+// none that a process still holds.
+var errNoSocket = errors.New("no process on this machine holds the other end of the connection")
+
+// errOwnersUnknown is returned by socketOwner where the system cannot tell.
+var errOwnersUnknown = errors.New("the owner of a connection is not known on this system")
+
+// peer is the other end of one connection. Its owner is looked up once, when
+// the first request has arrived and before it is handled.
+type peer struct {
+	conn     net.Conn
+	once     sync.Once
+	sentence string // why the connection is refused; empty: it is not
+}
+
+type peerKey struct{}
+
+// ConnContext remembers the connection for the [Guard]; it is for the field of
+// that name in http.Server.
+func ConnContext(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, peerKey{}, &peer{conn: c})
+}
+
+// owners decides who may use the listener. Its fields are the parts of the
+// system which tests replace.
+type owners struct {
+	known  bool   // whether the system can tell the owner of a connection
+	self   uint32 // the user this process runs as
+	lookup func(local, remote netip.AddrPort) (uid uint32, err error)
+	alive  func(c net.Conn) bool
+	local  func(netip.Addr) bool
+}
+
+func thisProcess() owners {
+	return owners{
+		known: ownersKnown,
+		// The kernel records the file system user of the socket's creator,
+		// which follows the effective user.
+		self:   uint32(os.Geteuid()),
+		lookup: socketOwner,
+		alive:  connAlive,
+		local:  isLocal,
+	}
+}
+
+// refuse returns why the connection of this request is not let in, or nothing.
+func (o owners) refuse(ctx context.Context, opts *Options) string {
+	if opts.AnyUser || !o.known {
+		return ""
+	}
+	p, ok := ctx.Value(peerKey{}).(*peer)
+	if !ok {
+		return "this port has no authentication, and the connection of this request is not known (a mistake in the server's set-up)"
+	}
+	p.once.Do(func() { p.sentence = o.judge(p.conn, opts) })
+	return p.sentence
+}
+
+func (o owners) judge(c net.Conn, opts *Options) string {
+	here, there := addrPort(c.LocalAddr()), addrPort(c.RemoteAddr())
+	if !here.IsValid() || !there.IsValid() {
+		return unknownOwner(errors.New("it is not a TCP connection"))
+	}
+	if opts.AllowRemote && !o.local(there.Addr()) {
+		return "" // another machine, as the flag allows; its users are not known here
+	}
+	// What is local to the other end is remote to us.
+	uid, err := o.lookup(there, here)
+	switch {
+	case err != nil:
+		return unknownOwner(err)
+	case uid != 0 && uid != o.self:
+		return otherUser(uid, o.self)
+	case !o.alive(c):
+		// The socket just found may be a later one with the same addresses: a
+		// user could send a request, reset the connection and wait for root to
+		// get the same port. While our end lives, addresses are not reused; so
+		// an end that is alive now was the one which has been looked up.
+		return unknownOwner(errNoSocket)
+	}
+	return ""
+}
+
+func otherUser(uid, self uint32) string {
+	allowed := "root"
+	if self != 0 {
+		allowed += " and " + userName(self)
+	}
+	return fmt.Sprintf("this connection belongs to %s, and this port, which has no authentication, is only for %s; "+
+		"use the authenticated port with a kubeconfig, or start the server with %s", userName(uid), allowed, flagAnyUser)
+}
+
+func unknownOwner(err error) string {
+	return fmt.Sprintf("this port has no authentication, and which local user this connection belongs to cannot be found out (%v); "+
+		"use the authenticated port with a kubeconfig, or start the server with %s", err, flagAnyUser)
+}
+
+func userName(uid uint32) string {
+	id := strconv.FormatUint(uint64(uid), 10)
+	if u, err := user.LookupId(id); err == nil && u.Username != "" {
+		return "the user " + u.Username + " (uid " + id + ")"
+	}
+	return "the user with uid " + id
+}
+
+// addrPort is a's address, IPv4 as IPv4 whatever the family of the socket.
+func addrPort(a net.Addr) netip.AddrPort {
+	tcp, ok := a.(*net.TCPAddr)
+	if !ok {
+		return netip.AddrPort{}
+	}
+	ap := tcp.AddrPort()
+	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
+}
+
+// isLocal reports whether ip is an address of this machine; also when that
+// cannot be found out, since then the stricter rule is to apply.
+func isLocal(ip netip.Addr) bool {
+	ip = ip.Unmap().WithZone("")
+	if ip.IsLoopback() || ip.IsUnspecified() {
+		return true
+	}
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return true
+	}
+	for _, a := range addrs {
+		if n, ok := a.(*net.IPNet); ok {
+			if own, ok := netip.AddrFromSlice(n.IP); ok && own.Unmap() == ip {
+				return true
+			}
+		}
+	}
+	return false
+}

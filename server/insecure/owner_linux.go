@@ -1,0 +1,87 @@
+package insecure
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+const ownersKnown = true
+
+// TCP states as the kernel numbers them (include/net/tcp_states.h).
+const (
+	tcpEstablished = 1
+	tcpFinWait1    = 4
+	tcpFinWait2    = 5
+	tcpCloseWait   = 8
+)
+
+// tcpSocket is what the kernel tells about a TCP socket.
+type tcpSocket struct {
+	local, remote netip.AddrPort
+	state         uint8
+	uid           uint32
+	inode         uint64
+}
+
+// owned reports whether a process holds the socket, so that its uid is somebody.
+//
+// A socket that nobody holds any more (closed while data is under way, or in
+// TIME_WAIT) is shown with inode 0 and uid 0, which is not root. A listening
+// socket on the same port is no end of a connection. A client that has shut
+// down its sending side (FIN_WAIT) and waits for the answer still holds its
+// socket.
+func (s tcpSocket) owned() bool {
+	switch s.state {
+	case tcpEstablished, tcpFinWait1, tcpFinWait2, tcpCloseWait:
+		return s.inode != 0
+	}
+	return false
+}
+
+// socketOwner returns the user who created the TCP socket with these addresses,
+// which belongs to some process in our network namespace. The error wraps
+// errNoSocket when there is none.
+//
+// The kernel is asked for this one socket (sock_diag(7)). Where it has no
+// tcp_diag, or does not know the socket because it is bound to a device,
+// /proc/net is searched.
+func socketOwner(local, remote netip.AddrPort) (uint32, error) {
+	s, err := diagSocket(local, remote)
+	if err != nil {
+		var perr error
+		if s, perr = procSocket(local, remote); perr != nil {
+			if errors.Is(err, errNoSocket) {
+				return 0, perr
+			}
+			return 0, fmt.Errorf("%w; and %w", perr, err)
+		}
+	}
+	if !s.owned() {
+		return 0, errNoSocket
+	}
+	return s.uid, nil
+}
+
+// connAlive reports whether our end of the connection still exists for the
+// kernel. False for a connection that has no file descriptor.
+func connAlive(c net.Conn) bool {
+	sc, ok := c.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return false
+	}
+	alive := false
+	err = raw.Control(func(fd uintptr) {
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		alive = err == nil && (info.State == tcpEstablished || info.State == tcpCloseWait)
+	})
+	return err == nil && alive
+}

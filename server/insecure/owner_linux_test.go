@@ -1,0 +1,327 @@
+package insecure
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// childURL makes the test binary a client: it requests the URL and prints the
+// status and the body.
+const childURL = "KARVE_INSECURE_TEST_URL"
+
+func TestMain(m *testing.M) {
+	if url := os.Getenv(childURL); url != "" {
+		resp, err := http.Get(url)
+		if err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		body, err := io.ReadAll(resp.Body)
+		fmt.Printf("%d %s %v", resp.StatusCode, body, err)
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// getAs requests url as another user and returns "200 body <nil>" or the like.
+func getAs(t *testing.T, uid uint32, url string) string {
+	t.Helper()
+	// The path through /proc needs no permission on the directories of the binary.
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = []string{childURL + "=" + url, "GORACE=atexit_sleep_ms=0"}
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: 65534}}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("client with uid %d: %v: %s", uid, err, out)
+	}
+	return string(out)
+}
+
+func TestOtherUsersAreRefused(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can run a client as another user")
+	}
+	for _, tc := range []struct {
+		name  string
+		self  uint32
+		opts  Options
+		uid   uint32
+		want  string
+		words string
+	}{
+		{"root to root", 0, Options{}, 0, "200", ""},
+		{"root to another", 65533, Options{}, 0, "200", ""},
+		{"own user", 65534, Options{}, 65534, "200", ""},
+		{"another to root", 0, Options{}, 65534, "403", "uid 65534"},
+		{"another to another", 65533, Options{}, 65534, "403", "only for root and"},
+		{"any user", 0, Options{AnyUser: true}, 65534, "200", ""},
+		// A way through the machine's other addresses is no way around.
+		{"allow remote", 0, Options{AllowRemote: true}, 65534, "403", "--insecure-any-user"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			for _, l := range []net.Listener{listen(t, "127.0.0.1:0"), listen(t, "[::1]:0"), listen(t, "0.0.0.0:0")} {
+				g := &guard{next: http.NotFoundHandler(), opts: tc.opts.withDefaults(), owners: thisProcess()}
+				g.next = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok") })
+				g.owners.self = tc.self
+				srv := &http.Server{Handler: g, ConnContext: ConnContext}
+				go srv.Serve(l)
+				t.Cleanup(func() { srv.Close() })
+				got := getAs(t, tc.uid, "http://"+strings.Replace(l.Addr().String(), "[::]", "127.0.0.1", 1))
+				if !strings.HasPrefix(got, tc.want) || !strings.Contains(got, tc.words) {
+					t.Errorf("%s: got %q, want %s with %q", l.Addr(), got, tc.want, tc.words)
+				}
+			}
+		})
+	}
+}
+
+func TestJudge(t *testing.T) {
+	conn := func(remote string) net.Conn {
+		return fakeConn{here: addr(t, "192.0.2.1:8080"), there: addr(t, remote)}
+	}
+	yes, no := func(net.Conn) bool { return true }, func(net.Conn) bool { return false }
+	mine := func(a netip.Addr) bool { return a.IsLoopback() || a == netip.MustParseAddr("192.0.2.1") }
+	for _, tc := range []struct {
+		name   string
+		o      owners
+		remote string
+		opts   Options
+		want   string
+	}{
+		{"alive root", owners{self: 7, alive: yes}, "127.0.0.1:9", Options{}, ""},
+		{"gone root", owners{self: 7, alive: no}, "127.0.0.1:9", Options{}, "no process"},
+		{"not found", owners{self: 7, alive: yes, lookup: lookup(0, errNoSocket)}, "127.0.0.1:9", Options{}, "no process"},
+		{"not found, remote allowed, local", owners{alive: yes, lookup: lookup(0, errNoSocket)}, "192.0.2.1:9", Options{AllowRemote: true}, "no process"},
+		{"remote allowed", owners{alive: no, lookup: lookup(0, errNoSocket)}, "192.0.2.9:9", Options{AllowRemote: true}, ""},
+		{"remote not allowed", owners{alive: yes, lookup: lookup(0, errNoSocket)}, "192.0.2.9:9", Options{}, "no process"},
+		{"lookup fails", owners{alive: yes, lookup: lookup(0, errors.New("boom"))}, "127.0.0.1:9", Options{}, "boom"},
+	} {
+		tc.o.local = mine
+		if tc.o.lookup == nil {
+			tc.o.lookup = lookup(0, nil)
+		}
+		got := tc.o.judge(conn(tc.remote), &tc.opts)
+		if (got == "") != (tc.want == "") || !strings.Contains(got, tc.want) {
+			t.Errorf("%s: got %q, want %q", tc.name, got, tc.want)
+		}
+	}
+	if got := thisProcess().refuse(context.Background(), &Options{}); got == "" {
+		t.Error("a request without a known connection was let in")
+	}
+	a, b := net.Pipe()
+	defer a.Close()
+	defer b.Close()
+	if got := thisProcess().judge(a, &Options{}); !strings.Contains(got, "not a TCP connection") {
+		t.Errorf("a pipe: got %q", got)
+	}
+}
+
+func lookup(uid uint32, err error) func(_, _ netip.AddrPort) (uint32, error) {
+	return func(_, _ netip.AddrPort) (uint32, error) { return uid, err }
+}
+
+type fakeConn struct {
+	net.Conn
+	here, there net.Addr
+}
+
+func (c fakeConn) LocalAddr() net.Addr  { return c.here }
+func (c fakeConn) RemoteAddr() net.Addr { return c.there }
+
+func addr(t *testing.T, s string) net.Addr {
+	return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(s))
+}
+
+// TestSocketStates follows one client socket through its life: only while a
+// process holds it does it have an owner. The kernel shows uid 0 for the rest.
+func TestSocketStates(t *testing.T) {
+	for _, ways := range []struct{ listen, dial string }{
+		{"127.0.0.1:0", "tcp4"}, {"[::1]:0", "tcp6"}, {"0.0.0.0:0", "mapped"},
+	} {
+		t.Run(ways.dial, func(t *testing.T) {
+			l := listen(t, ways.listen)
+			client, server := connect(t, l, ways.dial)
+			here, there := addrPort(server.RemoteAddr()), addrPort(server.LocalAddr())
+			both := func(want string) {
+				t.Helper()
+				for name, find := range map[string]func(_, _ netip.AddrPort) (tcpSocket, error){"sock_diag": diagSocket, "/proc/net": procSocket} {
+					s, err := find(here, there)
+					got := "owned"
+					if err != nil || !s.owned() {
+						got = "nobody's"
+					}
+					if got != want || (got == "owned" && s.uid != uint32(os.Geteuid())) {
+						t.Errorf("%s: got %s (%+v, %v), want %s", name, got, s, err, want)
+					}
+				}
+				if _, err := socketOwner(here, there); (err == nil) != (want == "owned") {
+					t.Errorf("socketOwner: got %v, want %s", err, want)
+				}
+			}
+			both("owned")
+			if !connAlive(server) {
+				t.Error("an open connection is not alive")
+			}
+			if err := client.CloseWrite(); err != nil { // FIN_WAIT, held
+				t.Fatal(err)
+			}
+			both("owned")
+			if _, err := io.ReadAll(server); err != nil {
+				t.Fatal(err)
+			}
+			if !connAlive(server) { // CLOSE_WAIT
+				t.Error("a connection that may still be answered is not alive")
+			}
+			client.Close() // FIN_WAIT2, nobody's
+			both("nobody's")
+			server.Close() // TIME_WAIT
+			both("nobody's")
+			if connAlive(server) {
+				t.Error("a closed connection is alive")
+			}
+		})
+	}
+}
+
+// TestListenerIsNoPeer has a listener on the port of a client that has gone:
+// the kernel's lookup falls back to it.
+func TestListenerIsNoPeer(t *testing.T) {
+	l := listen(t, "127.0.0.1:0")
+	self := addrPort(l.Addr())
+	if uid, err := socketOwner(self, netip.MustParseAddrPort("127.0.0.1:9")); !errors.Is(err, errNoSocket) {
+		t.Errorf("got uid %d, %v, want errNoSocket", uid, err)
+	}
+}
+
+func TestResetConnectionIsDead(t *testing.T) {
+	client, server := connect(t, listen(t, "127.0.0.1:0"), "tcp4")
+	if err := client.SetLinger(0); err != nil {
+		t.Fatal(err)
+	}
+	client.Close()
+	deadline := time.Now().Add(5 * time.Second)
+	for connAlive(server) {
+		if time.Now().After(deadline) {
+			t.Fatal("a reset connection is still alive after 5s")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestProcLines(t *testing.T) {
+	const file = `  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 12 1 0
+   1: 0100007F:C000 0100007F:1F90 06 00000000:00000000 03:00001000 00000000     0        0 0 3 0
+   2: 0100007F:C000 0100007F:1F90 01 00000000:00000000 00:00000000 00000000  1000        0 77 1 0
+nonsense
+`
+	if nativeBig() {
+		t.Skip("the example is of a little-endian machine")
+	}
+	s, err := findProc(strings.NewReader(file), netip.MustParseAddrPort("127.0.0.1:49152"), netip.MustParseAddrPort("127.0.0.1:8080"))
+	if err != nil || !s.owned() || s.uid != 1000 || s.inode != 77 {
+		t.Errorf("got %+v, %v, want uid 1000, inode 77", s, err)
+	}
+	ap, ok := parseProcAddr("0000000000000000FFFF00000100007F:1F90")
+	if !ok || ap != netip.MustParseAddrPort("127.0.0.1:8080") {
+		t.Errorf("a mapped address: got %v, %v", ap, ok)
+	}
+}
+
+func nativeBig() bool { ap, _ := parseProcAddr("0100007F:0000"); return !ap.Addr().IsLoopback() }
+
+func FuzzProcLine(f *testing.F) {
+	f.Add("   2: 0100007F:C000 0100007F:1F90 01 0:0 00:0 0  1000        0 77 1 0")
+	f.Fuzz(func(t *testing.T, line string) {
+		if s, ok := parseProcLine(line); ok && (!s.local.IsValid() || !s.remote.IsValid()) {
+			t.Errorf("parseProcLine(%q) = %+v", line, s)
+		}
+	})
+}
+
+func FuzzParseDiag(f *testing.F) {
+	f.Add(diagRequest(netip.MustParseAddrPort("127.0.0.1:1"), netip.MustParseAddrPort("127.0.0.1:2")))
+	f.Add(bytes.Repeat([]byte{16, 0, 0, 0}, 30))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if s, err := parseDiag(b); err == nil && !s.local.IsValid() {
+			t.Errorf("parseDiag(%x) = %+v", b, s)
+		}
+	})
+}
+
+func listen(t *testing.T, at string) net.Listener {
+	t.Helper()
+	network := "tcp"
+	l, err := net.Listen(network, at)
+	if err != nil && strings.HasPrefix(at, "[") {
+		t.Skipf("no IPv6 here: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// connect returns both ends of a connection; "mapped" is an IPv6 socket that
+// connects to ::ffff:127.0.0.1.
+func connect(t *testing.T, l net.Listener, network string) (client, server *net.TCPConn) {
+	t.Helper()
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			close(accepted)
+			return
+		}
+		accepted <- c
+	}()
+	if network == "mapped" {
+		client = dialMapped(t, addrPort(l.Addr()).Port())
+	} else {
+		c, err := net.Dial(network, l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		client = c.(*net.TCPConn)
+	}
+	c, ok := <-accepted
+	if !ok {
+		t.Fatal("accepting failed")
+	}
+	server = c.(*net.TCPConn)
+	t.Cleanup(func() { client.Close(); server.Close() })
+	return client, server
+}
+
+func dialMapped(t *testing.T, port uint16) *net.TCPConn {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET6, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Skipf("no IPv6 here: %v", err)
+	}
+	f := os.NewFile(uintptr(fd), "mapped")
+	defer f.Close()
+	to := &syscall.SockaddrInet6{Port: int(port), Addr: netip.MustParseAddr("::ffff:127.0.0.1").As16()}
+	if err := syscall.Connect(fd, to); err != nil {
+		t.Fatal(err)
+	}
+	c, err := net.FileConn(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.(*net.TCPConn)
+}

@@ -1,0 +1,350 @@
+package insecure
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+)
+
+// start serves h until the returned stop is called, which returns Serve's error.
+func start(t *testing.T, h http.Handler, opts Options) (addr string, stop func() error) {
+	t.Helper()
+	before := runtime.NumGoroutine()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- Serve(ctx, l, h, opts) }()
+	var result error
+	stopped := false
+	stop = func() error {
+		if !stopped {
+			cancel()
+			select {
+			case result = <-done:
+			case <-time.After(30 * time.Second):
+				t.Fatal("Serve did not return in 30s")
+			}
+			stopped = true
+		}
+		return result
+	}
+	t.Cleanup(func() {
+		_ = stop()
+		http.DefaultClient.CloseIdleConnections()
+		deadline := time.Now().Add(10 * time.Second)
+		for runtime.NumGoroutine() > before {
+			if time.Now().After(deadline) {
+				buf := make([]byte, 1<<16)
+				t.Errorf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, buf[:runtime.Stack(buf, true)])
+				return
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+	})
+	return l.Addr().String(), stop
+}
+
+func proto(w http.ResponseWriter, r *http.Request) {
+	fmt.Fprint(w, r.Proto, " ", r.Header.Get("Upgrade"))
+}
+
+func h2Client(t *testing.T) *http.Client {
+	tr := &http2.Transport{AllowHTTP: true, DialTLSContext: func(ctx context.Context, network, addr string, _ *tls.Config) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}}
+	t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr}
+}
+
+func get(t *testing.T, c *http.Client, url string) (int, string) {
+	t.Helper()
+	resp, err := c.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(body)
+}
+
+func TestServeBothProtocols(t *testing.T) {
+	addr, stop := start(t, http.HandlerFunc(proto), Options{ShutdownTimeout: 10 * time.Second})
+	if code, body := get(t, http.DefaultClient, "http://"+addr); code != 200 || body != "HTTP/1.1 " {
+		t.Errorf("HTTP/1.1: got %d %q", code, body)
+	}
+	c := h2Client(t)
+	if code, body := get(t, c, "http://"+addr); code != 200 || body != "HTTP/2.0 " {
+		t.Errorf("prior knowledge: got %d %q", code, body)
+	}
+	// The guard sees every HTTP/2 request too.
+	req, _ := http.NewRequest("GET", "http://"+addr, nil)
+	req.Host = "evil.example"
+	resp, err := c.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != 403 {
+		t.Errorf("HTTP/2 with a foreign authority: got %d, want 403", resp.StatusCode)
+	}
+	if err := stop(); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+}
+
+func TestDisableHTTP2(t *testing.T) {
+	addr, _ := start(t, http.HandlerFunc(proto), Options{DisableHTTP2: true, ShutdownTimeout: time.Second})
+	if code, body := get(t, http.DefaultClient, "http://"+addr); code != 200 || body != "HTTP/1.1 " {
+		t.Errorf("HTTP/1.1: got %d %q", code, body)
+	}
+	if resp, err := h2Client(t).Get("http://" + addr); err == nil {
+		resp.Body.Close()
+		t.Error("HTTP/2 was served")
+	}
+}
+
+// upgradeH2C asks for h2c by Upgrade and returns the framer and the answer's head.
+func upgradeH2C(t *testing.T, addr, host, extra string) (net.Conn, *bufio.Reader, *http.Response) {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(20 * time.Second))
+	fmt.Fprintf(c, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n%s\r\n", host, extra)
+	r := bufio.NewReader(c)
+	resp, err := http.ReadResponse(r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, r, resp
+}
+
+func TestUpgradeToH2C(t *testing.T) {
+	addr, stop := start(t, http.HandlerFunc(proto), Options{ShutdownTimeout: 10 * time.Second})
+	if _, _, resp := upgradeH2C(t, addr, "evil.example", ""); resp.StatusCode != 403 {
+		t.Errorf("foreign host: got %d, want 403 and no upgrade", resp.StatusCode)
+	}
+	if _, _, resp := upgradeH2C(t, addr, "localhost", "Content-Length: 1\r\n\r\nx"); resp.StatusCode != 200 {
+		t.Errorf("with a body: got %d, want it served as HTTP/1.1", resp.StatusCode)
+	}
+	c, r, resp := upgradeH2C(t, addr, "localhost", "")
+	if resp.StatusCode != 101 {
+		t.Fatalf("got %d, want 101", resp.StatusCode)
+	}
+	io.WriteString(c, http2.ClientPreface)
+	fr := http2.NewFramer(c, r)
+	fr.WriteSettings()
+	body := frames(t, fr, func(f http2.Frame) bool { _, ok := f.(*http2.DataFrame); return ok })
+	if want := "HTTP/1.1 "; string(body.(*http2.DataFrame).Data()) != want {
+		t.Errorf("the upgraded request: got %q, want %q without the Upgrade header", body.(*http2.DataFrame).Data(), want)
+	}
+	// The client is told to go away; then it hangs up, and Serve need not wait longer.
+	stopped := make(chan error, 1)
+	go func() { stopped <- stop() }()
+	frames(t, fr, func(f http2.Frame) bool { _, ok := f.(*http2.GoAwayFrame); return ok })
+	c.Close()
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
+
+func frames(t *testing.T, fr *http2.Framer, want func(http2.Frame) bool) http2.Frame {
+	t.Helper()
+	for {
+		f, err := fr.ReadFrame()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want(f) {
+			return f
+		}
+	}
+}
+
+// streaming writes a line, waits for more, and writes another.
+func streaming(more <-chan struct{}) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, "one\n")
+		w.(http.Flusher).Flush()
+		select {
+		case <-more:
+			io.WriteString(w, "two\n")
+		case <-r.Context().Done():
+		}
+	})
+}
+
+func TestShutdownDrains(t *testing.T) {
+	for name, client := range map[string]*http.Client{"HTTP/1.1": {Transport: &http.Transport{}}, "HTTP/2": h2Client(t)} {
+		t.Run(name, func(t *testing.T) {
+			more := make(chan struct{})
+			addr, stop := start(t, streaming(more), Options{ShutdownTimeout: 20 * time.Second})
+			resp, err := client.Get("http://" + addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			r := bufio.NewReader(resp.Body)
+			if line, err := r.ReadString('\n'); line != "one\n" {
+				t.Fatal(line, err)
+			}
+			stopped := make(chan error, 1)
+			go func() { stopped <- stop() }()
+			refused(t, addr)
+			select {
+			case err := <-stopped:
+				t.Fatalf("Serve returned (%v) with a request under way", err)
+			default:
+			}
+			close(more)
+			if rest, err := io.ReadAll(r); string(rest) != "two\n" || err != nil {
+				t.Errorf("the rest: got %q, %v", rest, err)
+			}
+			client.CloseIdleConnections()
+			if err := <-stopped; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestShutdownCutsWhatIsLeft(t *testing.T) {
+	clients := map[string]*http.Client{"HTTP/1.1": {Transport: &http.Transport{}}, "HTTP/2": h2Client(t)}
+	addr, stop := start(t, streaming(nil), Options{ShutdownTimeout: 50 * time.Millisecond})
+	var bodies []io.ReadCloser
+	for _, c := range clients {
+		resp, err := c.Get("http://" + addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bodies = append(bodies, resp.Body)
+	}
+	if _, _, resp := upgradeH2C(t, addr, "localhost", ""); resp.StatusCode != 101 {
+		t.Fatal(resp.Status)
+	}
+	if err := stop(); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+	for _, b := range bodies {
+		io.Copy(io.Discard, b)
+		b.Close()
+	}
+	for _, c := range clients {
+		c.CloseIdleConnections()
+	}
+}
+
+// TestHijack is what exec does: the connection is the handler's from then on.
+func TestHijack(t *testing.T) {
+	hijacked := make(chan struct{})
+	addr, stop := start(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c, rw, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer c.Close()
+		io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+		close(hijacked)
+		io.Copy(c, rw)
+	}), Options{ShutdownTimeout: 20 * time.Second})
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(20 * time.Second))
+	io.WriteString(c, "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+	<-hijacked
+	io.WriteString(c, "hello\n")
+	r := bufio.NewReader(c)
+	for {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		if line == "hello\n" {
+			break
+		}
+	}
+	begun := time.Now()
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(begun); took > 10*time.Second {
+		t.Errorf("stopping took %v: it waited for a hijacked connection", took)
+	}
+	if _, err := r.ReadByte(); err == nil {
+		t.Error("the hijacked connection is still open")
+	}
+}
+
+func TestHostlessAndStar(t *testing.T) {
+	addr, _ := start(t, http.HandlerFunc(proto), Options{ShutdownTimeout: time.Second})
+	for request, want := range map[string]string{
+		"GET / HTTP/1.0\r\n\r\n":                                            "HTTP/1.0 200",
+		"GET / HTTP/1.1\r\n\r\n":                                            "HTTP/1.1 400",
+		"GET / HTTP/1.1\r\nHost: a\r\nHost: localhost\r\n\r\n":              "HTTP/1.1 400",
+		"OPTIONS * HTTP/1.1\r\nHost: evil.example\r\n\r\n":                  "HTTP/1.1 403",
+		"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n":                     "HTTP/1.1 200",
+		"GET http://evil.example/ HTTP/1.1\r\nHost: localhost\r\n\r\n":      "HTTP/1.1 403",
+		"CONNECT evil.example:443 HTTP/1.1\r\nHost: localhost:8080\r\n\r\n": "HTTP/1.1 403",
+	} {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.SetDeadline(time.Now().Add(20 * time.Second))
+		io.WriteString(c, request)
+		line, err := bufio.NewReader(c).ReadString('\n')
+		c.Close()
+		if !strings.HasPrefix(line, want) {
+			t.Errorf("%q: got %q, %v, want %s", request, line, err, want)
+		}
+	}
+}
+
+func TestListenerFailure(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	if err := Serve(context.Background(), l, http.NotFoundHandler(), Options{}); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("got %v, want net.ErrClosed", err)
+	}
+}
+
+// refused waits until nothing listens on addr any more.
+func refused(t *testing.T, addr string) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			return
+		}
+		c.Close()
+		if time.Now().After(deadline) {
+			t.Fatal("still accepting after 10s")
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// part is a piece of the control plane with a life of its own.
+//
+// run starts the part, calls ready once it serves, and returns when ctx has
+// ended and everything it started is gone; or earlier, with the reason. ready
+// may be called at most once.
+type part struct {
+	name string
+	run  func(ctx context.Context, ready func()) error
+}
+
+// errStopped is a part that returned nil although nobody had told it to stop.
+var errStopped = errors.New("stopped by itself")
+
+// runParts starts the parts in order, each once the one before is ready, calls
+// up when the last is, and waits for ctx to end or a part to fail. Then it
+// stops what has started in reverse order, each part gone before the next is
+// told to go.
+//
+//	waiting → starting → ready → stopping → gone
+//	             └────────┴─ failed: stop the rest
+//
+// The parts' contexts carry ctx's values but not its end: storage must outlive
+// an API server that drains. The error names the part that failed; it is nil
+// when ctx ended first and every part stopped cleanly.
+func runParts(ctx context.Context, parts []part, starting func(name string), up func() error) error {
+	type running struct {
+		name   string
+		cancel context.CancelFunc
+		done   chan error
+	}
+	var started []running
+	var failure error
+	failed := make(chan error, len(parts))
+
+start:
+	for _, p := range parts {
+		if ctx.Err() != nil {
+			break
+		}
+		starting(p.name)
+		own, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		isReady, r := make(chan struct{}), running{p.name, cancel, make(chan error, 1)}
+		started = append(started, r)
+		go func() {
+			err := p.run(own, func() { close(isReady) })
+			if err == nil && own.Err() == nil {
+				err = errStopped
+			}
+			r.done <- err
+			if own.Err() == nil {
+				failed <- fmt.Errorf("%s: %w", p.name, err)
+			}
+		}()
+		select {
+		case <-isReady:
+		case failure = <-failed:
+			break start
+		case <-ctx.Done():
+			break start
+		}
+	}
+	if failure == nil && ctx.Err() == nil {
+		if failure = up(); failure == nil {
+			select {
+			case failure = <-failed:
+			case <-ctx.Done():
+			}
+		}
+	}
+	errs := []error{failure}
+	for i := len(started) - 1; i >= 0; i-- {
+		p := started[i]
+		p.cancel()
+		if err := <-p.done; err != nil && !errors.Is(err, context.Canceled) &&
+			(failure == nil || !errors.Is(failure, err)) {
+			errs = append(errs, fmt.Errorf("stop %s: %w", p.name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// within fails a start that takes longer than limit, naming the part and what
+// it last said about itself.
+func within(limit time.Duration, p part, last func() error) part {
+	return part{p.name, func(ctx context.Context, ready func()) error {
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		timer := time.AfterFunc(limit, func() {
+			cancel(fmt.Errorf("not ready after %v: %w", limit, last()))
+		})
+		defer timer.Stop()
+		err := p.run(ctx, func() { timer.Stop(); ready() })
+		if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+			return cause
+		}
+		return err
+	}}
+}

@@ -1,0 +1,195 @@
+package logbridge
+
+import (
+	"fmt"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/go-logr/logr"
+	"github.com/sirupsen/logrus"
+	"k8s.io/klog/v2"
+)
+
+// useSink makes our sink klog's logger.
+//
+// klog has two kinds of calls. Structured ones (InfoS, ErrorS, loggers from a
+// context) reach a logr.LogSink with their level, error and values.
+// Unstructured ones (Infof, Warningf, Fatal) would reach it as Info with their
+// severity lost; WriteKlogBuffer gets them instead, as the line klog would have
+// written, and that begins with the severity.
+func useSink() {
+	// With a logger set this only decides whether Fatal dumps its stack to
+	// stderr, in a format that is not ours.
+	klog.LogToStderr(true)
+	klog.SetLoggerWithOptions(logr.New(&sink{}), klog.ContextualLogger(true), klog.WriteKlogBuffer(writeKlogLine))
+}
+
+// writeKlogLine takes one event in klog's format, for the duration of the call.
+// klog holds its lock meanwhile.
+func writeKlogLine(line []byte) {
+	if len(line) > 4 && line[0] == 'I' && line[4] >= '0' && line[4] <= '9' {
+		if _, ok := enabled(logrus.DebugLevel); !ok {
+			return // by far the most lines, not worth taking apart
+		}
+	}
+	level, source, message := parseKlog(string(line))
+	if t, ok := enabled(level); ok {
+		t.log(level, componentKubernetes, message, "", t.source(source))
+	}
+}
+
+// source is the field with the place in the code, for those who debug.
+func (t *target) source(place string) logrus.Fields {
+	if place == "" || !t.logger.IsLevelEnabled(logrus.DebugLevel) {
+		return nil
+	}
+	return logrus.Fields{"source": place}
+}
+
+// parseKlog takes apart "W1121 05:14:52.123456    4711 file.go:12] message\n"
+// (klog.go, header). A line without a header (-skip_headers) could be anything,
+// so it is info rather than debug.
+func parseKlog(line string) (level logrus.Level, source, message string) {
+	level = logrus.InfoLevel
+	header, message, ok := strings.Cut(line, "] ")
+	words := strings.Fields(header)
+	if !ok || len(words) != 4 || len(words[0]) != 5 || strings.Trim(words[0][1:], "0123456789") != "" || strings.Contains(header, "\n") {
+		return level, "", strings.TrimRight(line, "\n")
+	}
+	switch words[0][0] {
+	case 'I':
+		level = logrus.DebugLevel
+	case 'W':
+		level = logrus.WarnLevel
+	case 'E':
+		level = logrus.ErrorLevel
+	case 'F':
+		level = logrus.FatalLevel
+	default:
+		return level, "", strings.TrimRight(line, "\n")
+	}
+	return level, words[3], strings.TrimRight(message, "\n")
+}
+
+// sink is a logr.LogSink on the current logger. Values are copied, never changed.
+type sink struct {
+	depth  int
+	name   string
+	values []any
+}
+
+var (
+	_ logr.LogSink          = &sink{}
+	_ logr.CallDepthLogSink = &sink{}
+)
+
+// Init is called once by logr.New.
+func (s *sink) Init(info logr.RuntimeInfo) { s.depth += info.CallDepth }
+
+func vLevel(v int) logrus.Level {
+	if v > 0 {
+		return logrus.TraceLevel
+	}
+	return logrus.DebugLevel
+}
+
+// Enabled asks the logger first, and klog's -v and -vmodule only then: the
+// common answer costs two loads.
+func (s *sink) Enabled(v int) bool {
+	if _, ok := enabled(vLevel(v)); !ok {
+		return false
+	}
+	return v <= 0 || klog.VDepth(s.depth+1, klog.Level(v)).Enabled()
+}
+
+// Info is called for what Enabled has let through.
+func (s *sink) Info(v int, message string, kv ...any) {
+	level := vLevel(v)
+	if t, ok := enabled(level); ok {
+		t.log(level, componentKubernetes, message, errorIn(kv), s.fields(t, kv))
+	}
+}
+
+// Error is called whatever the level.
+func (s *sink) Error(err error, message string, kv ...any) {
+	t, ok := enabled(logrus.ErrorLevel)
+	if !ok {
+		return
+	}
+	fields, errText := s.fields(t, kv), ""
+	if err != nil {
+		errText = text(err)
+		fields[logrus.ErrorKey] = errText
+	}
+	t.log(logrus.ErrorLevel, componentKubernetes, message, errText, fields)
+}
+
+// WithValues returns a sink that adds these to each event.
+func (s *sink) WithValues(kv ...any) logr.LogSink {
+	c := *s
+	// A new slice: two loggers derived from this one must not share its rest.
+	c.values = append(append(make([]any, 0, len(s.values)+len(kv)+1), s.values...), kv...)
+	if len(kv)%2 != 0 {
+		c.values = append(c.values, missing)
+	}
+	return &c
+}
+
+// WithName returns a sink whose events have the field "logger".
+func (s *sink) WithName(name string) logr.LogSink {
+	c := *s
+	if c.name != "" {
+		name = c.name + "." + name
+	}
+	c.name = name
+	return &c
+}
+
+// WithCallDepth returns a sink for a caller that is depth frames further up.
+func (s *sink) WithCallDepth(depth int) logr.LogSink {
+	c := *s
+	c.depth += depth
+	return &c
+}
+
+// fields are the values of an event; the last one of a name wins. It must be
+// called by the method that logr calls, because of the frames it counts.
+func (s *sink) fields(t *target, kv []any) logrus.Fields {
+	fields := make(logrus.Fields, (len(s.values)+len(kv))/2+4)
+	add(fields, s.values)
+	add(fields, kv)
+	if s.name != "" {
+		fields["logger"] = s.name
+	}
+	if t.logger.IsLevelEnabled(logrus.DebugLevel) {
+		if _, file, line, ok := runtime.Caller(s.depth + 2); ok {
+			fields["source"] = file[strings.LastIndexByte(file, '/')+1:] + ":" + strconv.Itoa(line)
+		}
+	}
+	return fields
+}
+
+func add(fields logrus.Fields, kv []any) {
+	for i := 0; i < len(kv); i += 2 {
+		value := any(missing)
+		if i+1 < len(kv) {
+			value = kv[i+1]
+		}
+		name, ok := kv[i].(string)
+		if !ok {
+			name = fmt.Sprint(kv[i])
+		}
+		fields[key(name)] = plain(value)
+	}
+}
+
+// errorIn finds the error of an info event, where upstream calls it "err".
+func errorIn(kv []any) string {
+	for i := 0; i+1 < len(kv); i += 2 {
+		if err, ok := kv[i+1].(error); ok && err != nil {
+			return text(err)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,317 @@
+package logbridge
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/sirupsen/logrus"
+	"go.uber.org/zap"
+	"google.golang.org/grpc/grpclog"
+	"k8s.io/klog/v2"
+)
+
+// buffer is safe for reading while a logger writes.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+// take returns the events since the last call: each line is one.
+func (b *buffer) take(t *testing.T) (events []map[string]any) {
+	t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for line := range strings.Lines(b.b.String()) {
+		var e map[string]any
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			t.Errorf("line %q: %v", line, err)
+		}
+		events = append(events, e)
+	}
+	b.b.Reset()
+	return events
+}
+
+func one(t *testing.T, b *buffer) map[string]any {
+	t.Helper()
+	events := b.take(t)
+	if len(events) != 1 {
+		t.Fatalf("got %d events, want 1: %v", len(events), events)
+	}
+	return events[0]
+}
+
+func check(t *testing.T, what string, got map[string]any, want map[string]any) {
+	t.Helper()
+	for k, v := range want {
+		if got[k] != v {
+			t.Errorf("%s: field %s is %v, want %v; event %v", what, k, got[k], v, got)
+		}
+	}
+}
+
+func logger(t *testing.T, level string) (*logrus.Logger, *buffer) {
+	t.Helper()
+	b := new(buffer)
+	l, err := New(b, "json", level)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l, b
+}
+
+func TestGoLogAndSlog(t *testing.T) {
+	l, b := logger(t, "trace")
+	Install(l)
+	for _, tc := range []struct {
+		write      func()
+		level, msg string
+	}{
+		{func() { log.Printf("http: panic serving\ngoroutine 1") }, "warning", "http: panic serving\ngoroutine 1"},
+		{func() { slog.Info("hello", "a", 1) }, "debug", "hello a=1"},
+		{func() { slog.Warn("hello") }, "warning", "hello"},
+		{func() { slog.Error("hello") }, "error", "hello"},
+	} {
+		tc.write()
+		check(t, tc.msg, one(t, b), map[string]any{"level": tc.level, "msg": tc.msg, "component": "go"})
+	}
+}
+
+func TestGRPC(t *testing.T) {
+	l, b := logger(t, "debug")
+	Install(l)
+	grpclog.Errorf("lost %d", 7)
+	check(t, "errorf", one(t, b), map[string]any{"level": "debug", "msg": "lost 7", "component": "grpc"})
+	grpclog.Component("core").Warning("a", "b")
+	check(t, "component", one(t, b), map[string]any{"level": "debug", "msg": "[core] a b"})
+	if grpclog.V(0) {
+		t.Error("V(0) at debug")
+	}
+	l, b = logger(t, "info")
+	Install(l)
+	grpclog.Error("x")
+	if e := b.take(t); len(e) != 0 {
+		t.Errorf("at info: got %v", e)
+	}
+}
+
+func TestQuiet(t *testing.T) {
+	global := logrus.StandardLogger()
+	formatter, out, hooks, level, exit := global.Formatter, global.Out, global.Hooks, global.Level, global.ExitFunc
+	t.Cleanup(func() {
+		global.SetFormatter(formatter)
+		global.SetOutput(out)
+		global.ReplaceHooks(hooks)
+		global.SetLevel(level)
+		global.ExitFunc = exit
+	})
+	exits := 0
+	global.ExitFunc = func(int) { exits++ }
+
+	l, b := logger(t, "trace")
+	Quiet(l, "kine")
+	for _, tc := range []struct {
+		write func()
+		level string
+	}{
+		{func() { logrus.Trace("m") }, "trace"},
+		{func() { logrus.Debug("m") }, "trace"},
+		{func() { logrus.Info("m") }, "debug"},
+		{func() { logrus.Warn("m") }, "warning"},
+		{func() { logrus.Error("m") }, "error"},
+		{func() { logrus.Fatal("m") }, "fatal"},
+		{func() { defer func() { recover() }(); logrus.Panic("m") }, "fatal"},
+	} {
+		tc.write()
+		check(t, tc.level, one(t, b), map[string]any{"level": tc.level, "msg": "m", "component": "kine"})
+	}
+	if exits != 1 {
+		t.Errorf("ExitFunc called %d times, want 1", exits)
+	}
+	logrus.WithError(errors.New("boom")).WithField("f", make(chan int)).Warn("with fields")
+	check(t, "fields", one(t, b), map[string]any{"error": "boom", "level": "warning"})
+
+	for level, want := range map[string]logrus.Level{"debug": logrus.InfoLevel, "info": logrus.WarnLevel, "warning": logrus.WarnLevel, "error": logrus.ErrorLevel} {
+		l, b := logger(t, level)
+		Quiet(l, "kine")
+		if got := global.GetLevel(); got != want {
+			t.Errorf("at %s the global logger is at %v, want %v", level, got, want)
+		}
+		logrus.Error("m")
+		one(t, b) // replaced, not added
+	}
+	Quiet(global, "itself") // must not loop
+	logrus.Error("m")
+}
+
+func TestZap(t *testing.T) {
+	l, b := logger(t, "trace")
+	z := Zap(l, "etcd-client").Named("v3").With(zap.String("endpoint", "unix:x"))
+	z.Debug("m")
+	check(t, "debug", one(t, b), map[string]any{"level": "trace", "logger": "v3", "endpoint": "unix:x", "component": "etcd-client"})
+	z.Info("m", zap.Int("n", 3))
+	check(t, "info", one(t, b), map[string]any{"level": "debug", "n": 3.0})
+	z.Warn("m\nn", zap.Error(errors.New("boom")))
+	check(t, "warn", one(t, b), map[string]any{"level": "warning", "error": "boom", "msg": "m\nn"})
+	z.DPanic("m")
+	check(t, "dpanic", one(t, b), map[string]any{"level": "error"})
+	l.SetLevel(logrus.InfoLevel)
+	if z.Core().Enabled(zap.InfoLevel) {
+		t.Error("info is enabled at info: it comes out at debug")
+	}
+}
+
+func TestNew(t *testing.T) {
+	for _, tc := range []struct{ format, level, want string }{
+		{"text", "info", ""},
+		{"JSON", "Warning", ""},
+		{"text", "warn", ""},
+		{"xml", "info", `--log-format="xml": want one of text, json`},
+		{"", "info", "--log-format"},
+		{"text", "verbose", `--log-level="verbose": want one of error, warning, info, debug, trace`},
+		{"text", "fatal", "--log-level"},
+	} {
+		_, err := New(io.Discard, tc.format, tc.level)
+		if (err == nil) != (tc.want == "") || (err != nil && !strings.Contains(err.Error(), tc.want)) {
+			t.Errorf("New(%q, %q): got %v, want %q", tc.format, tc.level, err, tc.want)
+		}
+	}
+}
+
+// TestOneLine has a message and values that would break a line, in each format.
+func TestOneLine(t *testing.T) {
+	nasty := "one\ntwo\r\x1b[2J\u2028three\n"
+	jsonLogger, jsonOut := logger(t, "debug")
+	jsonLogger.WithField("f", nasty).Info(nasty)
+	one(t, jsonOut)
+	for name, coloured := range map[string]bool{"logfmt": false, "terminal": true} {
+		var b bytes.Buffer
+		l := logrus.New()
+		l.SetOutput(&b)
+		l.SetFormatter(textFormatter(coloured))
+		l.WithField("f", nasty).Info(nasty)
+		got := b.String()
+		if n := strings.Count(got, "\n"); n != 1 || strings.Contains(got, "\r") || strings.Contains(got, "\x1b[2J") {
+			t.Errorf("%s: got %q, want one line without control characters", name, got)
+		}
+		if !strings.Contains(got, `one\ntwo`) {
+			t.Errorf("%s: got %q, want the newline escaped once", name, got)
+		}
+	}
+}
+
+func TestDemote(t *testing.T) {
+	l, b := logger(t, "debug")
+	install(l, []Noise{
+		{Prefix: "known", Reason: "it is known"},
+		{Prefix: "Unhandled Error", Error: "boo", Reason: "only boo"},
+	})
+	klog.Warning("known: harmless")
+	check(t, "warning", one(t, b), map[string]any{"level": "debug", "demoted": "it is known"})
+	klog.Warning("unknown")
+	check(t, "other", one(t, b), map[string]any{"level": "warning", "demoted": nil})
+	klog.ErrorS(errors.New("boo!"), "Unhandled Error")
+	check(t, "error", one(t, b), map[string]any{"level": "debug", "demoted": "only boo"})
+	klog.ErrorS(errors.New("bah!"), "Unhandled Error")
+	check(t, "other error", one(t, b), map[string]any{"level": "error"})
+	l.SetLevel(logrus.InfoLevel)
+	klog.Error("known")
+	if e := b.take(t); len(e) != 0 {
+		t.Errorf("at info: got %v", e)
+	}
+	for _, n := range Demote {
+		if n.Prefix == "" || n.Reason == "" {
+			t.Errorf("row %+v of Demote needs a prefix and a reason", n)
+		}
+	}
+}
+
+// TestConcurrent logs from everywhere while loggers are replaced; it is for -race.
+func TestConcurrent(t *testing.T) {
+	first, _ := logger(t, "trace")
+	Install(first)
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for j := range 50 {
+				klog.Warningf("w %d", j)
+				klog.V(2).InfoS("i", "j", j)
+				klog.Background().WithName("n").WithValues("i", i).Error(nil, "e")
+				log.Print("l")
+				grpclog.Info("g")
+			}
+		})
+	}
+	for range 20 {
+		l, _ := logger(t, "trace")
+		Install(l)
+	}
+	wg.Wait()
+	last, b := logger(t, "debug")
+	Install(last)
+	for i := range 4 {
+		wg.Go(func() {
+			for range 25 {
+				klog.Warningf("%d\n%d", i, i)
+			}
+		})
+	}
+	wg.Wait()
+	if got := len(b.take(t)); got != 100 {
+		t.Errorf("got %d events, want 100", got)
+	}
+}
+
+// TestMain lets the test binary be a program that ends in klog.Fatal.
+func TestMain(m *testing.M) {
+	if how := os.Getenv("KARVE_LOGBRIDGE_TEST"); how != "" {
+		l, err := New(os.Stderr, "text", "error")
+		if err != nil {
+			panic(err)
+		}
+		Install(l)
+		switch how {
+		case "fatal":
+			klog.Fatalf("the end of %s", "it")
+		case "exit":
+			klog.Exit("the end of it")
+		case "grpc":
+			grpclog.Fatal("the end of it")
+		}
+		fmt.Println("still here")
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func TestFatal(t *testing.T) {
+	for how, code := range map[string]int{"fatal": 255, "exit": 1, "grpc": 1} {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), "KARVE_LOGBRIDGE_TEST="+how)
+		out, err := cmd.CombinedOutput()
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() != code {
+			t.Errorf("%s: got %v, want exit status %d", how, err, code)
+		}
+		got := string(out)
+		if strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=fatal") || !strings.Contains(got, `msg="the end of it"`) {
+			t.Errorf("%s: got %q, want one fatal line", how, got)
+		}
+	}
+}

@@ -1,0 +1,102 @@
+package logbridge
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/go-logr/logr"
+	"github.com/sirupsen/logrus"
+)
+
+// missing is the value of a key that was given none, as in klog.
+const missing = "(MISSING)"
+
+// key makes a name fit to be written without quotes, and gives errors the one
+// name they have in our own lines.
+func key(name string) string {
+	if name == "err" {
+		return logrus.ErrorKey
+	}
+	if name == "" {
+		return "_"
+	}
+	return strings.Map(func(r rune) rune {
+		if r <= ' ' || r == '=' || r == '"' || !unicode.IsPrint(r) {
+			return '_'
+		}
+		return r
+	}, name)
+}
+
+// plain turns a value into one that every formatter can write on one line: a
+// boolean, a number or a string. It is what klog does
+// (internal/serialize/keyvalues.go), and survives values that panic.
+func plain(v any) any {
+	switch v := v.(type) {
+	case nil:
+		return "<nil>"
+	case string, bool,
+		int, int8, int16, int32, int64,
+		uint, uint8, uint16, uint32, uint64, uintptr:
+		return v
+	case float32:
+		return strconv.FormatFloat(float64(v), 'g', -1, 32) // JSON has no NaN
+	case float64:
+		return strconv.FormatFloat(v, 'g', -1, 64)
+	case []byte:
+		return string(v)
+	}
+	return text(v)
+}
+
+// text is the value as a string, whatever it is.
+func text(v any) (s string) {
+	defer func() {
+		if r := recover(); r != nil {
+			s = fmt.Sprintf("<panic: %v>", r) // a nil pointer in an interface, mostly
+		}
+	}()
+	switch v := v.(type) {
+	case error:
+		return v.Error()
+	case fmt.Stringer: // before Marshaler: "namespace/name" rather than two fields
+		return v.String()
+	case logr.Marshaler:
+		return fmt.Sprint(plain(v.MarshalLog()))
+	}
+	if b, err := json.Marshal(v); err == nil {
+		return string(b)
+	}
+	return fmt.Sprintf("%+v", v)
+}
+
+// oneLine escapes what would end the line or act on the terminal.
+func oneLine(s string) string {
+	clean := true
+	for _, r := range s {
+		if !unicode.IsPrint(r) || r == utf8.RuneError {
+			clean = false
+			break
+		}
+	}
+	if clean {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		switch {
+		case r == '\t':
+			b.WriteByte(' ')
+		case unicode.IsPrint(r):
+			b.WriteRune(r)
+		default:
+			q := strconv.QuoteRuneToASCII(r)
+			b.WriteString(q[1 : len(q)-1])
+		}
+	}
+	return b.String()
+}

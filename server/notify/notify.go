@@ -1,0 +1,195 @@
+// Package notify tells systemd how the service is doing, by the protocol of
+// sd_notify(3): datagrams of NAME=value lines to the socket that systemd names
+// in the environment. Everywhere else nothing is sent.
+package notify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// ErrUnsupported is wrapped by the errors of all methods when NOTIFY_SOCKET is
+// neither a path nor an abstract socket: systemd offers vsock addresses to
+// virtual machines.
+var ErrUnsupported = errors.New("not a path and not an abstract socket")
+
+// sendTimeout limits one message: systemd may be busy, and a full queue blocks.
+const sendTimeout = 5 * time.Second
+
+// Notifier sends messages to systemd. A nil *Notifier sends nothing and
+// reports no error: that is a process which systemd did not start, or whose
+// unit is not of Type=notify. All methods may be called concurrently.
+type Notifier struct {
+	socket   string
+	watchdog time.Duration
+
+	mu     sync.Mutex
+	status string // the last one given, to return to when an illness has passed
+}
+
+// Take reads NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID and unsets them, so
+// that nothing else in this process speaks in its name (kube-apiserver sends
+// READY=1 by itself as soon as it listens, k8s.io/apiserver/pkg/server/
+// genericapiserver.go) and no child inherits them. It returns nil when
+// NOTIFY_SOCKET is not set.
+//
+// Setting variables is not safe while other goroutines read them: call it
+// before any are started.
+func Take() *Notifier {
+	socket, usec, pid := os.Getenv("NOTIFY_SOCKET"), os.Getenv("WATCHDOG_USEC"), os.Getenv("WATCHDOG_PID")
+	for _, name := range []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
+		_ = os.Unsetenv(name) // fails for malformed names only
+	}
+	if socket == "" {
+		return nil
+	}
+	n := &Notifier{socket: socket}
+	// sd_watchdog_enabled(3): the variables may be another process's.
+	if pid == "" || pid == strconv.Itoa(os.Getpid()) {
+		const longest = uint64(1<<63-1) / uint64(time.Microsecond)
+		if v, err := strconv.ParseUint(usec, 10, 64); err == nil && v <= longest {
+			n.watchdog = time.Duration(v) * time.Microsecond
+		}
+	}
+	return n
+}
+
+// Ready says that the service is up; status is for the people who read
+// "systemctl status", and may be empty. With Type=notify, units that come
+// After= this one start now.
+func (n *Notifier) Ready(status string) error {
+	if n == nil {
+		return nil
+	}
+	n.remember(status)
+	return n.send("READY=1" + statusLine(status))
+}
+
+// Status changes the line in "systemctl status". Line breaks become spaces.
+func (n *Notifier) Status(status string) error {
+	if n == nil {
+		return nil
+	}
+	n.remember(status)
+	return n.send("STATUS=" + oneLine(status))
+}
+
+// Stopping says that the service has begun to stop.
+func (n *Notifier) Stopping() error { return n.send("STOPPING=1") }
+
+// ExtendTimeout asks for d more from now on, rounded down to microseconds, for
+// the start or stop that is under way (TimeoutStartSec=, TimeoutStopSec=). The
+// next message of this kind, or the end of the phase, must come before d is over.
+func (n *Notifier) ExtendTimeout(d time.Duration) error {
+	return n.send("EXTEND_TIMEOUT_USEC=" + strconv.FormatInt(max(d, 0).Microseconds(), 10))
+}
+
+// WatchdogTimeout is how long the service may go without a sign of life
+// (WatchdogSec=); 0 when nobody waits for one.
+func (n *Notifier) WatchdogTimeout() time.Duration {
+	if n == nil {
+		return 0
+	}
+	return n.watchdog
+}
+
+// Watchdog gives a sign of life at once and then every half of
+// [Notifier.WatchdogTimeout], as long as healthy returns nil, until ctx ends;
+// it returns nil then, and at once when there is no watchdog. When healthy
+// returns an error, or does not return within that half, there is no sign of
+// life and its error is shown by "systemctl status": systemd restarts a service
+// that stays silent for the whole time.
+//
+// It returns an error when systemd cannot be reached at all, [ErrUnsupported].
+// A message that fails is otherwise tried again the next time.
+func (n *Notifier) Watchdog(ctx context.Context, healthy func(ctx context.Context) error) error {
+	every := n.WatchdogTimeout() / 2
+	if every <= 0 {
+		return nil
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	ill := false
+	for {
+		check, cancel := context.WithTimeout(ctx, every)
+		err := healthy(check)
+		cancel()
+		if ctx.Err() != nil {
+			return nil // the error is that of a process being stopped
+		}
+		switch {
+		case err != nil:
+			ill = true
+			err = n.send("STATUS=" + oneLine("unhealthy: "+err.Error()))
+		case ill:
+			ill = false
+			err = n.send("WATCHDOG=1\nSTATUS=" + oneLine(n.remembered()))
+		default:
+			err = n.send("WATCHDOG=1")
+		}
+		if errors.Is(err, ErrUnsupported) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (n *Notifier) remember(status string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.status = status
+}
+
+func (n *Notifier) remembered() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.status
+}
+
+// send writes one datagram. The socket is opened each time: systemd makes a
+// new one when it executes itself again.
+func (n *Notifier) send(message string) error {
+	if n == nil {
+		return nil
+	}
+	// Go's net turns a leading @ into the zero byte of an abstract socket.
+	if !strings.HasPrefix(n.socket, "/") && !strings.HasPrefix(n.socket, "@") {
+		return fmt.Errorf("notifying systemd: NOTIFY_SOCKET=%q is %w", n.socket, ErrUnsupported)
+	}
+	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: n.socket, Net: "unixgram"})
+	if err != nil {
+		return fmt.Errorf("notifying systemd: %w", err)
+	}
+	defer c.Close()
+	if err := c.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil {
+		return fmt.Errorf("notifying systemd: %w", err)
+	}
+	if _, err := c.Write([]byte(message)); err != nil {
+		return fmt.Errorf("notifying systemd: %w", err)
+	}
+	return nil
+}
+
+// statusLine is an additional line, or nothing.
+func statusLine(status string) string {
+	if status == "" {
+		return ""
+	}
+	return "\nSTATUS=" + oneLine(status)
+}
+
+// oneLine keeps a text from being read as more assignments.
+func oneLine(s string) string {
+	return strings.NewReplacer("\r\n", " ", "\n", " ", "\r", " ", "\x00", " ").Replace(s)
+}

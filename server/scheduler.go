@@ -1,0 +1,128 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
+	"k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config/latest"
+	"k8s.io/kubernetes/pkg/scheduler/profile"
+
+	"github.com/karve-k8s/karve/server/flags"
+)
+
+var ownedByScheduler = map[string]string{
+	"master":                    "the API server is this process",
+	"kubeconfig":                "the API server is this process",
+	"authentication-kubeconfig": "the scheduler has no port of its own",
+	"authorization-kubeconfig":  "the scheduler has no port of its own",
+	"secure-port":               "the scheduler has no port of its own",
+	"bind-address":              "the scheduler has no port of its own",
+	"leader-elect":              "there is one server",
+	"write-config-to":           "it would end the process",
+	"feature-gates":             "use --feature-gates",
+	"v":                         "use --log-level",
+	"vmodule":                   "use --log-level",
+	"logging-format":            "use --log-format",
+}
+
+// schedulerOptions is kube-scheduler's typed options with our defaults and the
+// user's wishes, which the error joins where they are refused.
+func schedulerOptions(c Config) (*options.Options, error) {
+	o := options.NewOptions()
+	o.SecureServing.BindPort = 0
+	// The flag set says whether leader election was asked for; only that
+	// moves the default out of the way.
+	if err := o.Flags.FlagSet("leader election").Set("leader-elect", "false"); err != nil {
+		return nil, fmt.Errorf("switch off leader election: %w", err)
+	}
+	if err := flags.Apply("kube-scheduler", "kube-scheduler-arg", *o.Flags, ownedByScheduler, c.SchedulerArgs); err != nil {
+		return nil, err
+	}
+	defaults, err := latest.Default()
+	if err != nil {
+		return nil, fmt.Errorf("default scheduler configuration: %w", err)
+	}
+	o.ComponentConfig = defaults
+	if errs := o.Validate(); len(errs) > 0 {
+		return nil, fmt.Errorf("--kube-scheduler-arg: %w", errors.Join(errs...))
+	}
+	return o, nil
+}
+
+// theScheduler is kube-scheduler as a part, with no port and no lease.
+type theScheduler struct{ health }
+
+// run mirrors app.Setup and app.Run (cmd/kube-scheduler/app/server.go), which
+// take their client from a kubeconfig file and call a clean stop an error.
+func (s *theScheduler) run(ctx context.Context, config Config, client *rest.Config, ready func()) error {
+	defer s.set(nil, errors.New("stopped"))
+	o, err := schedulerOptions(config)
+	if err != nil {
+		return err
+	}
+	o.Master = client.Host // or upstream looks for a Pod's service account
+	c, err := o.Config(ctx)
+	if err != nil {
+		return fmt.Errorf("configure scheduler: %w", err)
+	}
+	c.ComponentConfig.LeaderElection.LeaderElect, c.LeaderElection = false, nil
+	client.ContentType = c.ComponentConfig.ClientConnection.ContentType
+	c.KubeConfig = client
+	clients, err := kubernetes.NewForConfig(rest.AddUserAgent(client, "scheduler"))
+	if err != nil {
+		return fmt.Errorf("create client for scheduler: %w", err)
+	}
+	dynamics, err := dynamic.NewForConfig(client)
+	if err != nil {
+		return fmt.Errorf("create client for scheduler: %w", err)
+	}
+	c.Client = clients
+	c.InformerFactory = scheduler.NewInformerFactory(clients, 0)
+	c.DynInformerFactory = dynamicinformer.NewFilteredDynamicSharedInformerFactory(dynamics, 0, "", nil)
+	c.EventBroadcaster.Shutdown()
+	c.EventBroadcaster = events.NewEventBroadcasterAdapterWithContext(ctx, clients)
+
+	completed := c.Complete()
+	component := &completed.ComponentConfig
+	recorders := profile.RecorderFactory(func(name string) events.EventRecorderLogger {
+		return completed.EventBroadcaster.NewRecorder(name)
+	})
+	sched, err := scheduler.New(ctx, completed.Client, completed.InformerFactory, completed.DynInformerFactory, recorders,
+		scheduler.WithComponentConfigVersion(component.TypeMeta.APIVersion),
+		scheduler.WithKubeConfig(completed.KubeConfig),
+		scheduler.WithProfiles(component.Profiles...),
+		scheduler.WithPercentageOfNodesToScore(component.PercentageOfNodesToScore),
+		scheduler.WithPodMaxBackoffSeconds(component.PodMaxBackoffSeconds),
+		scheduler.WithPodInitialBackoffSeconds(component.PodInitialBackoffSeconds),
+		scheduler.WithPodMaxInUnschedulablePodsDuration(completed.PodMaxInUnschedulablePodsDuration),
+		scheduler.WithExtenders(component.Extenders...),
+		scheduler.WithParallelism(component.Parallelism),
+	)
+	if err != nil {
+		return fmt.Errorf("create scheduler: %w", err)
+	}
+
+	completed.EventBroadcaster.StartRecordingToSink(ctx.Done())
+	defer completed.EventBroadcaster.Shutdown()
+	completed.InformerFactory.Start(ctx.Done())
+	defer completed.InformerFactory.Shutdown()
+	completed.DynInformerFactory.Start(ctx.Done())
+	defer completed.DynInformerFactory.Shutdown()
+	completed.InformerFactory.WaitForCacheSync(ctx.Done())
+	completed.DynInformerFactory.WaitForCacheSync(ctx.Done())
+	if err := sched.WaitForHandlersSync(ctx); err != nil {
+		return fmt.Errorf("fill the scheduler's caches: %w", err)
+	}
+	s.set(nil, nil)
+	ready()
+	sched.Run(ctx)
+	return nil
+}

@@ -1,0 +1,256 @@
+// Package server runs a whole Kubernetes control plane in this process.
+//
+// Read [Run] first: it is the start-up sequence, top to bottom. lifecycle.go
+// says how parts are started and stopped, config.go what a user can decide;
+// each part has a file: storage.go, controllers.go, scheduler.go, and the
+// package apiserver.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/client-go/rest"
+
+	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/server/apiserver"
+	"github.com/karve-k8s/karve/server/insecure"
+	"github.com/karve-k8s/karve/server/logbridge"
+	"github.com/karve-k8s/karve/server/notify"
+)
+
+// Server is what the parts of one control plane share. Each field is set
+// before the first part that reads it is started.
+type Server struct {
+	Config
+	log       *logrus.Logger
+	began     time.Time
+	systemd   *notify.Notifier
+	lock      *datastore.Lock
+	secure    net.Listener
+	plain     net.Listener // nil: switched off
+	advertise net.IP       // nil: the machine has no address to advertise
+	certs     *certs.Store
+	etcd      apiserver.Etcd
+	api       *apiserver.Server
+
+	controllers controllers
+	scheduler   theScheduler
+}
+
+// Run starts a control plane, says when it is ready (Config.Ready, sd_notify,
+// the admin's kubeconfig), and runs it until ctx ends; then it stops the parts
+// in reverse order and returns nil. An error says which part failed and why;
+// what had started by then has been stopped.
+//
+// Several control planes in one process, one after another, are fine. At the
+// same time they share upstream's global feature gates and metrics.
+func Run(ctx context.Context, c Config) (err error) {
+	s := &Server{Config: c.withDefaults(), began: time.Now()}
+	s.log = s.Config.Log
+	logbridge.Install(s.log)
+
+	// Before anything of upstream's runs: the API server would tell systemd
+	// that it is ready as soon as it listens, and unset the variable.
+	s.systemd = notify.Take()
+	defer s.systemd.Stopping()
+
+	// Everything that can be wrong is said at once, before anything is made.
+	if err := errors.Join(s.Validate(ctx), s.claim()); err != nil {
+		s.release()
+		return err
+	}
+	defer s.release()
+
+	// The kubeconfig's presence means that the cluster answers.
+	if err := removeKubeconfig(s.kubeconfigPath()); err != nil {
+		return err
+	}
+	if err := s.openCertificates(); err != nil {
+		return err
+	}
+	background, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go s.keepCertificatesFresh(background)
+	go s.systemd.Watchdog(background, s.healthy)
+
+	// Storage first and last, since all others write to it. Controllers and
+	// scheduler go before the API server does: their watches would hold it up.
+	parts := []part{
+		{"datastore", s.runStorage},
+		{"API server", s.runAPIServer},
+	}
+	if !s.NoControllers {
+		parts = append(parts, part{"controllers", s.runControllers})
+	}
+	if !s.DisableScheduler {
+		parts = append(parts, part{"scheduler", s.runScheduler})
+	}
+	for i, p := range parts {
+		parts[i] = within(s.StartTimeout, p, s.lastErrorOf(p.name))
+	}
+	return runParts(ctx, parts, s.starting, s.ready)
+}
+
+// claim takes what only one process can have: the data directory and the
+// ports. Slow work comes later, so a mistake shows at once.
+func (s *Server) claim() error {
+	var errs problems
+	var err error
+	if s.lock, err = datastore.LockDir(s.DataDir); err != nil {
+		errs.add(fmt.Errorf("--data-dir: %w", err))
+	}
+	if s.secure, err = listen("secure-port", s.BindAddress, s.SecurePort); err != nil {
+		errs.add(err)
+	}
+	if !s.DisableInsecure {
+		if s.plain, err = listen("insecure-port", s.InsecureBindAddress, s.InsecurePort); err != nil {
+			errs.add(err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// release gives back what claim took. The listeners are closed already where
+// they have been served.
+func (s *Server) release() {
+	for _, l := range []net.Listener{s.secure, s.plain} {
+		if l != nil {
+			l.Close()
+		}
+	}
+	if s.lock != nil {
+		s.lock.Close()
+	}
+}
+
+// drainTimeout is how long requests under way at the insecure listener may take
+// after the secure one has drained: none should be left.
+const drainTimeout = 5 * time.Second
+
+// apiserverConfig is the API server's share of the configuration, as far as it
+// is known before anything is open.
+func (c Config) apiserverConfig() apiserver.Config {
+	return apiserver.Config{
+		ServiceClusterIPRange: c.ServiceClusterIPRange,
+		ClusterDomain:         c.ClusterDomain,
+		DisableHTTP2:          c.DisableHTTP2,
+		AdvertiseAddress:      advertiseAddress(c),
+		Args:                  c.APIServerArgs,
+	}
+}
+
+func (s *Server) runAPIServer(ctx context.Context, ready func()) error {
+	config := s.apiserverConfig()
+	config.SecureListener, config.InsecureListener = s.secure, s.plain
+	config.Insecure = insecure.Options{
+		AnyUser: s.InsecureAnyUser, AllowRemote: s.InsecureAllowRemote,
+		DisableHTTP2: s.DisableHTTP2, ShutdownTimeout: drainTimeout,
+		Log: logrus.NewEntry(s.log),
+	}
+	config.AdvertiseAddress = s.advertise
+	config.Etcd = s.etcd
+	config.Certificates = s.certificatePaths()
+	if !s.NoControllers {
+		config.ReadyChecks = append(config.ReadyChecks, healthz.NamedCheck("controllers", s.controllers.check))
+	}
+	if !s.DisableScheduler {
+		config.ReadyChecks = append(config.ReadyChecks, healthz.NamedCheck("scheduler", s.scheduler.check))
+	}
+	var err error
+	if s.api, err = apiserver.New(ctx, config); err != nil {
+		return err
+	}
+	return s.api.Run(ctx, ready)
+}
+
+func (s *Server) runControllers(ctx context.Context, ready func()) error {
+	return s.controllers.run(ctx, s.Config, s.certs, s.clientConfig(certs.ControllerManager), ready)
+}
+
+func (s *Server) runScheduler(ctx context.Context, ready func()) error {
+	return s.scheduler.run(ctx, s.Config, s.clientConfig(certs.Scheduler), ready)
+}
+
+// clientConfig is a client of the API server with an identity of its own and no
+// rate limit: it talks to its own process.
+func (s *Server) clientConfig(identity certs.Name) *rest.Config {
+	return &rest.Config{
+		Host: s.url(),
+		TLSClientConfig: rest.TLSClientConfig{
+			ServerName: "localhost", // see apiserver.Certificates.UserCert
+			CAFile:     s.certs.CertFile(certs.ServerCA),
+			CertFile:   s.certs.CertFile(identity),
+			KeyFile:    s.certs.KeyFile(identity),
+		},
+		QPS:                -1,
+		DisableCompression: true,
+	}
+}
+
+// url is the secure listener at an address of this machine.
+func (s *Server) url() string { return "https://" + localAddress(s.secure) }
+
+func (s *Server) info() Info {
+	info := Info{URL: s.url(), Kubeconfig: s.kubeconfigPath(), Took: time.Since(s.began)}
+	if s.plain != nil {
+		info.InsecureURL = "http://" + localAddress(s.plain)
+	}
+	return info
+}
+
+// starting is called before each part is.
+func (s *Server) starting(part string) {
+	s.log.Debugf("starting the %s", part)
+	s.systemd.Status("starting the " + part)
+}
+
+// ready is called when the last part is.
+func (s *Server) ready() error {
+	if err := s.writeKubeconfigs(); err != nil {
+		return err
+	}
+	info := s.info()
+	s.systemd.Ready(fmt.Sprintf("ready at %s, started in %v", info.URL, info.Took.Round(time.Millisecond)))
+	if s.Config.Ready != nil {
+		s.Config.Ready(info)
+	}
+	return nil
+}
+
+// healthy is what the watchdog asks.
+func (s *Server) healthy(ctx context.Context) error {
+	if s.api == nil {
+		return nil // a start has its own time limit
+	}
+	return s.api.Healthy(ctx)
+}
+
+// lastErrorOf tells what a part that is not ready in time last said.
+func (s *Server) lastErrorOf(part string) func() error {
+	return func() error {
+		switch {
+		case part == "API server" && s.api != nil:
+			return s.api.NotReady()
+		case part == "controllers":
+			return s.controllers.last()
+		case part == "scheduler":
+			return s.scheduler.last()
+		}
+		return errors.New("no answer yet")
+	}
+}
+
+func removeKubeconfig(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove the last start's kubeconfig: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,82 @@
+// Package version makes every way to build Karve report the Kubernetes version
+// it is made of. Upstream gets the version from -ldflags and says
+// v0.0.0-master otherwise, which clients that parse it choke on; `go run` and
+// `go build` without flags have to be right too.
+package version
+
+import (
+	"fmt"
+	"runtime/debug"
+	"strings"
+	_ "unsafe" // for go:linkname
+
+	_ "k8s.io/client-go/pkg/version"
+	"k8s.io/component-base/version"
+)
+
+// Kubernetes is the release whose modules go.mod names; a test compares them.
+const Kubernetes = "v1.36.4"
+
+// Karve is the version of Karve itself; scripts/build sets it by -ldflags -X.
+var Karve = "dev"
+
+// upstream's fallbacks (k8s.io/component-base/version/base.go and its copy in
+// client-go, which only the User-Agent comes from).
+//
+//go:linkname gitVersion k8s.io/component-base/version.gitVersion
+var gitVersion string
+
+//go:linkname gitMajor k8s.io/component-base/version.gitMajor
+var gitMajor string
+
+//go:linkname gitMinor k8s.io/component-base/version.gitMinor
+var gitMinor string
+
+//go:linkname gitCommit k8s.io/component-base/version.gitCommit
+var gitCommit string
+
+//go:linkname gitTreeState k8s.io/component-base/version.gitTreeState
+var gitTreeState string
+
+//go:linkname clientVersion k8s.io/client-go/pkg/version.gitVersion
+var clientVersion string
+
+//go:linkname clientCommit k8s.io/client-go/pkg/version.gitCommit
+var clientCommit string
+
+func init() {
+	if !strings.HasPrefix(gitVersion, "v0.0.0") { // set by -ldflags
+		return
+	}
+	gitVersion = Full()
+	parts := strings.SplitN(strings.TrimPrefix(Kubernetes, "v"), ".", 3)
+	gitMajor, gitMinor = parts[0], parts[1]
+	gitCommit, gitTreeState = commit()
+	clientVersion, clientCommit = gitVersion, gitCommit
+	// version.Get answers from a copy that upstream's own init made.
+	if err := version.SetDynamicVersion(gitVersion); err != nil {
+		panic(fmt.Sprintf("version %q: %v", gitVersion, err)) // a constant of this file is wrong
+	}
+}
+
+// Full is what /version says: v1.36.4+karve-VERSION.
+func Full() string { return Kubernetes + "+karve-" + Karve }
+
+// commit is the revision the binary was built from, where the go command
+// recorded it, and whether the tree had changes.
+func commit() (revision, treeState string) {
+	revision, treeState = "unknown", "clean"
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return
+	}
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			revision = s.Value
+		case s.Key == "vcs.modified" && s.Value == "true":
+			treeState = "dirty"
+		}
+	}
+	return
+}

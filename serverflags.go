@@ -1,0 +1,249 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/server/apiserver"
+	"github.com/karve-k8s/karve/server/flags"
+)
+
+// The sections of `karve server --help`, in order.
+const (
+	general     = "GENERAL"
+	listeners   = "LISTENERS"
+	identity    = "CERTIFICATES AND KUBECONFIG"
+	network     = "CLUSTER NETWORK"
+	storage     = "DATASTORE"
+	components  = "CONTROLLERS AND SCHEDULER"
+	passThrough = "UPSTREAM'S OWN OPTIONS"
+)
+
+// defaultConfigFile is read if it is there; one named by --config must be.
+const defaultConfigFile = "/etc/karve/config.yaml"
+
+// serverFlags are the options of `karve server`: ours, then those that
+// kube-apiserver has under the same name.
+func serverFlags() []cli.Flag {
+	list := []cli.Flag{
+		configFlag(),
+		dataDirFlag(),
+		text(general, "log-level", "info", "`LEVEL`: error, warning, info, debug (upstream's info lines too) or trace"),
+		text(general, "log-format", "text", "`FORMAT`: text or json"),
+		&cli.DurationFlag{Category: general, Name: "start-timeout", EnvVars: env("start-timeout"), Usage: "how long each part may take to start (default: 5m)"},
+
+		text(listeners, "bind-address", "", "`IP` the secure listener listens on (default: every address)"),
+		number(listeners, "secure-port", server.DefaultSecurePort, "`PORT` of the secure listener; 0 is any free one"),
+		text(listeners, "advertise-address", "", "`IP` by which the cluster reaches this server (default: the one of the default route)"),
+		text(listeners, "insecure-bind-address", "127.0.0.1", "`IP` the insecure listener listens on"),
+		number(listeners, "insecure-port", server.DefaultInsecurePort, "`PORT` of the listener without authentication; 0 switches it off, -1 is any free one"),
+		yes(listeners, "insecure-allow-remote", "allow an insecure-bind-address that is not loopback: whoever reaches it is an administrator"),
+		yes(listeners, "insecure-any-user", "let every local user in at the insecure port, not only root and the server's own"),
+		yes(listeners, "disable-http2", "serve HTTP/1.1 only"),
+
+		texts(identity, "tls-san", "`NAME` or address to add to the serving certificate; repeatable, or with commas"),
+		text(identity, "tls-cert-file", "", "`FILE` with a serving certificate of your own"),
+		text(identity, "tls-private-key-file", "", "`FILE` with its key"),
+		text(identity, "write-kubeconfig", "", "`PATH` for a second copy of the admin's kubeconfig"),
+		text(identity, "write-kubeconfig-mode", "0600", "`MODE` of that copy"),
+
+		text(network, "service-cluster-ip-range", server.DefaultServiceClusterIPRange, "`CIDR` of Service addresses; an IPv4 and an IPv6 one with a comma between for dual-stack"),
+		text(network, "cluster-cidr", "", "`CIDR` of Pod addresses, of which each node gets a part (default: left to the network plugin)"),
+		text(network, "cluster-domain", server.DefaultClusterDomain, "DNS `DOMAIN` of the cluster"),
+
+		text(storage, "datastore-endpoint", "", "`URLS` of an etcd to use, http(s)://host:port,… (default: the built-in datastore)"),
+		text(storage, "datastore-cafile", "", "`FILE` with the CA of that etcd"),
+		text(storage, "datastore-certfile", "", "`FILE` with a client certificate for it"),
+		text(storage, "datastore-keyfile", "", "`FILE` with the key of that"),
+
+		texts(components, "disable-controllers", "`NAMES` of controllers to leave out, with commas"),
+		yes(components, "no-controllers", "leave out all controllers"),
+		yes(components, "disable-scheduler", "leave out the scheduler"),
+
+		texts(passThrough, "kube-apiserver-arg", "`NAME=VALUE`, any option of kube-apiserver; repeatable"),
+		texts(passThrough, "kube-controller-manager-arg", "`NAME=VALUE`, any option of kube-controller-manager; repeatable"),
+		texts(passThrough, "kube-scheduler-arg", "`NAME=VALUE`, any option of kube-scheduler; repeatable"),
+	}
+	upstream, err := apiserver.UserFlags()
+	if err != nil {
+		panic(err) // a test makes sure
+	}
+	for _, f := range upstream {
+		if usage := f.Usage; f.Bool {
+			list = append(list, yes(f.Section, f.Name, usage))
+		} else {
+			list = append(list, texts(f.Section, f.Name, "`VALUE`: "+usage))
+		}
+	}
+	return list
+}
+
+func configFlag() cli.Flag {
+	return text(general, "config", "", "`FILE` with options in YAML, name: value (default: "+defaultConfigFile+", if it is there)")
+}
+
+func dataDirFlag() cli.Flag {
+	return text(general, "data-dir", defaultDataDir(), "`DIR` for state, certificates and the admin's kubeconfig")
+}
+
+func text(section, name, value, usage string) *cli.StringFlag {
+	return &cli.StringFlag{Category: section, Name: name, Value: value, Usage: usage, EnvVars: env(name)}
+}
+
+func texts(section, name, usage string) *cli.StringSliceFlag {
+	return &cli.StringSliceFlag{Category: section, Name: name, Usage: usage, EnvVars: env(name)}
+}
+
+func number(section, name string, value int, usage string) *cli.IntFlag {
+	return &cli.IntFlag{Category: section, Name: name, Value: value, Usage: usage, EnvVars: env(name)}
+}
+
+func yes(section, name, usage string) *cli.BoolFlag {
+	return &cli.BoolFlag{Category: section, Name: name, Usage: usage, EnvVars: env(name)}
+}
+
+// env is the variable of an option: --data-dir is KARVE_DATA_DIR.
+func env(name string) []string {
+	return []string{"KARVE_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))}
+}
+
+// defaultDataDir is /var/lib/karve for root, and in the XDG data directory
+// (https://specifications.freedesktop.org/basedir-spec) for everybody else.
+func defaultDataDir() string {
+	if os.Geteuid() == 0 {
+		return "/var/lib/karve"
+	}
+	if dir := os.Getenv("XDG_DATA_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "karve")
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(home, ".local", "share", "karve")
+}
+
+// serverConfig reads the options into the server's configuration.
+func serverConfig(c *cli.Context) (server.Config, error) {
+	mode, err := strconv.ParseUint(c.String("write-kubeconfig-mode"), 8, 9)
+	if err != nil {
+		return server.Config{}, fmt.Errorf("--write-kubeconfig-mode %q: want an octal mode such as 0640", c.String("write-kubeconfig-mode"))
+	}
+	config := server.Config{
+		DataDir:               c.String("data-dir"),
+		BindAddress:           c.String("bind-address"),
+		SecurePort:            c.Int("secure-port"),
+		AdvertiseAddress:      c.String("advertise-address"),
+		InsecureBindAddress:   c.String("insecure-bind-address"),
+		InsecurePort:          c.Int("insecure-port"),
+		InsecureAllowRemote:   c.Bool("insecure-allow-remote"),
+		InsecureAnyUser:       c.Bool("insecure-any-user"),
+		DisableHTTP2:          c.Bool("disable-http2"),
+		TLSSANs:               split(c.StringSlice("tls-san")),
+		TLSCertFile:           c.String("tls-cert-file"),
+		TLSKeyFile:            c.String("tls-private-key-file"),
+		WriteKubeconfig:       c.String("write-kubeconfig"),
+		WriteKubeconfigMode:   os.FileMode(mode),
+		ServiceClusterIPRange: c.String("service-cluster-ip-range"),
+		ClusterCIDR:           c.String("cluster-cidr"),
+		ClusterDomain:         c.String("cluster-domain"),
+		DatastoreEndpoint:     c.String("datastore-endpoint"),
+		DatastoreCAFile:       c.String("datastore-cafile"),
+		DatastoreCertFile:     c.String("datastore-certfile"),
+		DatastoreKeyFile:      c.String("datastore-keyfile"),
+		NoControllers:         c.Bool("no-controllers"),
+		DisableControllers:    split(c.StringSlice("disable-controllers")),
+		DisableScheduler:      c.Bool("disable-scheduler"),
+		ControllerManagerArgs: c.StringSlice("kube-controller-manager-arg"),
+		SchedulerArgs:         c.StringSlice("kube-scheduler-arg"),
+		StartTimeout:          c.Duration("start-timeout"),
+	}
+	switch config.InsecurePort { // as Kubernetes had it, 0 is off
+	case 0:
+		config.DisableInsecure = true
+	case -1:
+		config.InsecurePort = 0
+	}
+	upstream, err := apiserver.UserFlags()
+	if err != nil {
+		return server.Config{}, err
+	}
+	for _, f := range upstream {
+		switch {
+		case !c.IsSet(f.Name):
+		case f.Bool:
+			config.APIServerArgs = append(config.APIServerArgs, fmt.Sprintf("%s=%v", f.Name, c.Bool(f.Name)))
+		default:
+			for _, value := range c.StringSlice(f.Name) {
+				config.APIServerArgs = append(config.APIServerArgs, f.Name+"="+value)
+			}
+		}
+	}
+	config.APIServerArgs = append(config.APIServerArgs, c.StringSlice("kube-apiserver-arg")...)
+	return config, nil
+}
+
+// split takes a,b and repeated options alike.
+func split(values []string) []string {
+	var all []string
+	for _, v := range values {
+		for item := range strings.SplitSeq(v, ",") {
+			if item = strings.TrimSpace(item); item != "" {
+				all = append(all, item)
+			}
+		}
+	}
+	return all
+}
+
+// explainUsage names the nearest option where one was misspelt.
+func explainUsage(err error, known []cli.Flag) error {
+	name, ok := strings.CutPrefix(err.Error(), "flag provided but not defined: -")
+	if !ok {
+		return fmt.Errorf("%w (see karve server --help)", err)
+	}
+	name = strings.TrimLeft(name, "-")
+	proposal := "see karve server --help, or pass it to its component by --kube-apiserver-arg " + name + "=…"
+	if near := flags.Nearest(name, flagNames(known)); near != "" {
+		proposal = fmt.Sprintf("did you mean --%s?", near)
+	}
+	return fmt.Errorf("there is no option --%s; %s", name, proposal)
+}
+
+func flagNames(list []cli.Flag) []string {
+	var names []string
+	for _, f := range list {
+		names = append(names, f.Names()...)
+	}
+	return names
+}
+
+// serverHelp prints the options by section, in the order of serverFlags:
+// cli's own template sorts the sections by name.
+func serverHelp(list []cli.Flag) string {
+	var order []string
+	bySection := map[string][]string{}
+	for _, f := range list {
+		section := f.(cli.CategorizableFlag).GetCategory()
+		if !slices.Contains(order, section) {
+			order = append(order, section)
+		}
+		bySection[section] = append(bySection[section], "   "+strings.ReplaceAll(f.String(), "\n", " "))
+	}
+	var b strings.Builder
+	b.WriteString("karve server — run the control plane until it is told to stop\n\n" +
+		"Every option can be given as --name VALUE, as a variable KARVE_NAME, and as\n" +
+		"name: value in the file of --config; the first of these that is there counts.\n")
+	for _, section := range order {
+		fmt.Fprintf(&b, "\n%s\n%s\n", section, strings.Join(bySection[section], "\n"))
+	}
+	// The template language must not see what upstream writes in its usages.
+	return "{{print " + strconv.Quote(b.String()) + "}}"
+}
