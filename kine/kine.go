@@ -44,10 +44,6 @@ const (
 	maxReceive = 1536*1024 + 512*1024
 	maxSend    = 1<<31 - 1
 
-	// drainTimeout bounds how long Close waits for requests in flight. The API
-	// server is gone by then; what is left are watches of other clients.
-	drainTimeout = 2 * time.Second
-
 	// maxSocketPath is what sockaddr_un holds on Linux, less its final zero.
 	maxSocketPath = 107
 )
@@ -110,13 +106,12 @@ func (s *Shim) Endpoint() string { return s.endpoint }
 // Failed receives the error that ended the shim, if it ends other than by Close.
 func (s *Shim) Failed() <-chan error { return s.failed }
 
-// Close drains the requests in flight, for two seconds at most, and closes
-// every connection to the database.
+// Close ends every request and closes the connections to the database. It does
+// not wait for requests in flight: the API server is gone by then, and what is
+// left are watches of other clients, which do not end by themselves.
 func (s *Shim) Close() error {
-	timer := time.AfterFunc(drainTimeout, s.server.Stop)
-	s.server.GracefulStop()
-	timer.Stop()
-	s.cancel()
+	s.cancel() // first: kine's watches look at their clients once a second only
+	s.server.Stop()
 	s.work.Wait()
 	s.removeTempDir()
 	return nil

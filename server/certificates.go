@@ -18,7 +18,7 @@ import (
 // not run while a machine sleeps, and clocks are stepped.
 const renewCheck = time.Hour
 
-func (s *Server) openCertificates() (err error) {
+func (s *controlPlane) openCertificates() (err error) {
 	s.advertise = advertiseAddress(s.Config)
 	serviceIPs, err := serviceIPs(s.ServiceClusterIPRange)
 	if err != nil {
@@ -41,7 +41,7 @@ func (s *Server) openCertificates() (err error) {
 
 // keepCertificatesFresh renews what is due, at once when an address of this
 // machine changes. The files' readers notice by themselves; nothing restarts.
-func (s *Server) keepCertificatesFresh(ctx context.Context) {
+func (s *controlPlane) keepCertificatesFresh(ctx context.Context) {
 	changed := watchAddresses(ctx)
 	told := map[certs.Note]bool{}
 	for {
@@ -73,7 +73,7 @@ func (s *Server) keepCertificatesFresh(ctx context.Context) {
 }
 
 // logNotes logs each note once; told remembers.
-func (s *Server) logNotes(notes []certs.Note, told map[certs.Note]bool) {
+func (s *controlPlane) logNotes(notes []certs.Note, told map[certs.Note]bool) {
 	for _, n := range notes {
 		switch {
 		case told[n]:
@@ -86,7 +86,7 @@ func (s *Server) logNotes(notes []certs.Note, told map[certs.Note]bool) {
 	}
 }
 
-func (s *Server) certificatePaths() apiserver.Certificates {
+func (s *controlPlane) certificatePaths() apiserver.Certificates {
 	c := s.certs
 	return apiserver.Certificates{
 		UserCert: s.TLSCertFile, UserKey: s.TLSKeyFile,
@@ -98,11 +98,11 @@ func (s *Server) certificatePaths() apiserver.Certificates {
 	}
 }
 
-func (s *Server) kubeconfigPath() string { return s.path("admin.kubeconfig") }
+func (s *controlPlane) kubeconfigPath() string { return s.path("admin.kubeconfig") }
 
 // writeKubeconfigs writes the admin's kubeconfig, and the copy the user asked
 // for first: the one in the data directory says that all is done.
-func (s *Server) writeKubeconfigs() error {
+func (s *controlPlane) writeKubeconfigs() error {
 	server := s.url()
 	if s.TLSCertFile != "" { // our certificate is shown to who asks by this name
 		_, port, _ := net.SplitHostPort(localAddress(s.secure))

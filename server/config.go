@@ -22,6 +22,7 @@ import (
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/insecure"
+	"github.com/karve-k8s/karve/server/logbridge"
 )
 
 // Config is everything about a control plane that a user may decide. The zero
@@ -94,7 +95,7 @@ type Config struct {
 	// for the slowest board.
 	StartTimeout time.Duration
 
-	// Log gets everything that is logged; nil is logrus' standard logger.
+	// Log gets everything that is logged; nil is standard error, from info up.
 	Log *logrus.Logger
 	// Ready is called once, when everything is ready; nil is no call.
 	Ready func(Info)
@@ -142,7 +143,7 @@ func (c Config) withDefaults() Config {
 		c.StartTimeout = defaultStartTimeout
 	}
 	if c.Log == nil {
-		c.Log = logrus.StandardLogger()
+		c.Log, _ = logbridge.New(os.Stderr, "text", "info") // these are valid
 	}
 	if abs, err := filepath.Abs(c.DataDir); err == nil && c.DataDir != "" {
 		c.DataDir = abs

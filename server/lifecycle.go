@@ -30,8 +30,9 @@ var errStopped = errors.New("stopped by itself")
 //
 // The parts' contexts carry ctx's values but not its end: storage must outlive
 // an API server that drains. The error names the part that failed; it is nil
-// when ctx ended first and every part stopped cleanly.
-func runParts(ctx context.Context, parts []part, starting func(name string), up func() error) error {
+// when ctx ended first and every part stopped cleanly. doing is told each
+// "starting" and "stopping" before it happens.
+func runParts(ctx context.Context, parts []part, doing func(verb, name string), up func() error) error {
 	type running struct {
 		name   string
 		cancel context.CancelFunc
@@ -46,7 +47,7 @@ start:
 		if ctx.Err() != nil {
 			break
 		}
-		starting(p.name)
+		doing("starting", p.name)
 		own, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		isReady, r := make(chan struct{}), running{p.name, cancel, make(chan error, 1)}
 		started = append(started, r)
@@ -79,6 +80,7 @@ start:
 	errs := []error{failure}
 	for i := len(started) - 1; i >= 0; i-- {
 		p := started[i]
+		doing("stopping", p.name)
 		p.cancel()
 		if err := <-p.done; err != nil && !errors.Is(err, context.Canceled) &&
 			(failure == nil || !errors.Is(failure, err)) {

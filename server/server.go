@@ -26,9 +26,9 @@ import (
 	"github.com/karve-k8s/karve/server/notify"
 )
 
-// Server is what the parts of one control plane share. Each field is set
+// controlPlane is what the parts of one control plane share. Each field is set
 // before the first part that reads it is started.
-type Server struct {
+type controlPlane struct {
 	Config
 	log       *logrus.Logger
 	began     time.Time
@@ -53,9 +53,10 @@ type Server struct {
 // Several control planes in one process, one after another, are fine. At the
 // same time they share upstream's global feature gates and metrics.
 func Run(ctx context.Context, c Config) (err error) {
-	s := &Server{Config: c.withDefaults(), began: time.Now()}
+	s := &controlPlane{Config: c.withDefaults(), began: time.Now()}
 	s.log = s.Config.Log
 	logbridge.Install(s.log)
+	logbridge.Quiet(s.log, "kine")
 
 	// Before anything of upstream's runs: the API server would tell systemd
 	// that it is ready as soon as it listens, and unset the variable.
@@ -96,12 +97,12 @@ func Run(ctx context.Context, c Config) (err error) {
 	for i, p := range parts {
 		parts[i] = within(s.StartTimeout, p, s.lastErrorOf(p.name))
 	}
-	return runParts(ctx, parts, s.starting, s.ready)
+	return runParts(ctx, parts, s.doing, s.ready)
 }
 
 // claim takes what only one process can have: the data directory and the
 // ports. Slow work comes later, so a mistake shows at once.
-func (s *Server) claim() error {
+func (s *controlPlane) claim() error {
 	var errs problems
 	var err error
 	if s.lock, err = datastore.LockDir(s.DataDir); err != nil {
@@ -120,7 +121,7 @@ func (s *Server) claim() error {
 
 // release gives back what claim took. The listeners are closed already where
 // they have been served.
-func (s *Server) release() {
+func (s *controlPlane) release() {
 	for _, l := range []net.Listener{s.secure, s.plain} {
 		if l != nil {
 			l.Close()
@@ -147,7 +148,7 @@ func (c Config) apiserverConfig() apiserver.Config {
 	}
 }
 
-func (s *Server) runAPIServer(ctx context.Context, ready func()) error {
+func (s *controlPlane) runAPIServer(ctx context.Context, ready func()) error {
 	config := s.apiserverConfig()
 	config.SecureListener, config.InsecureListener = s.secure, s.plain
 	config.Insecure = insecure.Options{
@@ -171,17 +172,17 @@ func (s *Server) runAPIServer(ctx context.Context, ready func()) error {
 	return s.api.Run(ctx, ready)
 }
 
-func (s *Server) runControllers(ctx context.Context, ready func()) error {
+func (s *controlPlane) runControllers(ctx context.Context, ready func()) error {
 	return s.controllers.run(ctx, s.Config, s.certs, s.clientConfig(certs.ControllerManager), ready)
 }
 
-func (s *Server) runScheduler(ctx context.Context, ready func()) error {
+func (s *controlPlane) runScheduler(ctx context.Context, ready func()) error {
 	return s.scheduler.run(ctx, s.Config, s.clientConfig(certs.Scheduler), ready)
 }
 
 // clientConfig is a client of the API server with an identity of its own and no
 // rate limit: it talks to its own process.
-func (s *Server) clientConfig(identity certs.Name) *rest.Config {
+func (s *controlPlane) clientConfig(identity certs.Name) *rest.Config {
 	return &rest.Config{
 		Host: s.url(),
 		TLSClientConfig: rest.TLSClientConfig{
@@ -196,9 +197,9 @@ func (s *Server) clientConfig(identity certs.Name) *rest.Config {
 }
 
 // url is the secure listener at an address of this machine.
-func (s *Server) url() string { return "https://" + localAddress(s.secure) }
+func (s *controlPlane) url() string { return "https://" + localAddress(s.secure) }
 
-func (s *Server) info() Info {
+func (s *controlPlane) info() Info {
 	info := Info{URL: s.url(), Kubeconfig: s.kubeconfigPath(), Took: time.Since(s.began)}
 	if s.plain != nil {
 		info.InsecureURL = "http://" + localAddress(s.plain)
@@ -206,14 +207,14 @@ func (s *Server) info() Info {
 	return info
 }
 
-// starting is called before each part is.
-func (s *Server) starting(part string) {
-	s.log.Debugf("starting the %s", part)
-	s.systemd.Status("starting the " + part)
+// doing is called before each part is started or stopped.
+func (s *controlPlane) doing(verb, part string) {
+	s.log.Debugf("%s the %s", verb, part)
+	s.systemd.Status(verb + " the " + part)
 }
 
 // ready is called when the last part is.
-func (s *Server) ready() error {
+func (s *controlPlane) ready() error {
 	if err := s.writeKubeconfigs(); err != nil {
 		return err
 	}
@@ -226,7 +227,7 @@ func (s *Server) ready() error {
 }
 
 // healthy is what the watchdog asks.
-func (s *Server) healthy(ctx context.Context) error {
+func (s *controlPlane) healthy(ctx context.Context) error {
 	if s.api == nil {
 		return nil // a start has its own time limit
 	}
@@ -234,7 +235,7 @@ func (s *Server) healthy(ctx context.Context) error {
 }
 
 // lastErrorOf tells what a part that is not ready in time last said.
-func (s *Server) lastErrorOf(part string) func() error {
+func (s *controlPlane) lastErrorOf(part string) func() error {
 	return func() error {
 		switch {
 		case part == "API server" && s.api != nil:

@@ -25,7 +25,7 @@ const (
 
 // runStorage is the datastore as a part: our own behind the kine shim, or the
 // user's etcd, which is only waited for.
-func (s *Server) runStorage(ctx context.Context, ready func()) error {
+func (s *controlPlane) runStorage(ctx context.Context, ready func()) error {
 	if s.DatastoreEndpoint != "" {
 		return s.useEtcd(ctx, ready)
 	}
@@ -47,7 +47,7 @@ func (s *Server) runStorage(ctx context.Context, ready func()) error {
 	}
 }
 
-func (s *Server) useEtcd(ctx context.Context, ready func()) error {
+func (s *controlPlane) useEtcd(ctx context.Context, ready func()) error {
 	s.etcd = apiserver.Etcd{
 		Endpoints: strings.Split(s.DatastoreEndpoint, ","),
 		CAFile:    s.DatastoreCAFile, CertFile: s.DatastoreCertFile, KeyFile: s.DatastoreKeyFile,
@@ -63,7 +63,7 @@ func (s *Server) useEtcd(ctx context.Context, ready func()) error {
 // preflight waits until etcd answers a read, for a minute at most, and says
 // what it waits for. Without it the API server would wait as long, in silence,
 // and then end the process.
-func (s *Server) preflight(ctx context.Context) error {
+func (s *controlPlane) preflight(ctx context.Context) error {
 	config := clientv3.Config{
 		Endpoints:   s.etcd.Endpoints,
 		DialTimeout: 5 * time.Second,

@@ -8,35 +8,43 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// grpcLog is a grpclog.LoggerV2 that writes everything at debug, and costs
-// nothing while debug is off. Fatal ends the process, as it must.
+// grpcLog is a grpclog.LoggerV2 that writes at debug what went wrong and at
+// trace the rest (every state of every connection), and costs nothing while
+// those are off. Fatal ends the process, as it must.
 type grpcLog struct{}
 
-func grpcWrite(format func() string) {
-	if t, ok := enabled(logrus.DebugLevel); ok {
-		t.log(logrus.DebugLevel, componentGRPC, format(), "", nil)
+const (
+	grpcInfo  = logrus.TraceLevel
+	grpcWrong = logrus.DebugLevel
+)
+
+func grpcWrite(level logrus.Level, format func() string) {
+	if t, ok := enabled(level); ok {
+		t.log(level, componentGRPC, format(), "", nil)
 	}
 }
 
-func grpcPrint(args []any) { grpcWrite(func() string { return fmt.Sprint(args...) }) }
-
-func grpcPrintln(args []any) {
-	grpcWrite(func() string { return strings.TrimRight(fmt.Sprintln(args...), "\n") })
+func grpcPrint(level logrus.Level, args []any) {
+	grpcWrite(level, func() string { return fmt.Sprint(args...) })
 }
 
-func grpcPrintf(format string, args []any) {
-	grpcWrite(func() string { return fmt.Sprintf(format, args...) })
+func grpcPrintln(level logrus.Level, args []any) {
+	grpcWrite(level, func() string { return strings.TrimRight(fmt.Sprintln(args...), "\n") })
 }
 
-func (grpcLog) Info(args ...any)                    { grpcPrint(args) }
-func (grpcLog) Infoln(args ...any)                  { grpcPrintln(args) }
-func (grpcLog) Infof(format string, args ...any)    { grpcPrintf(format, args) }
-func (grpcLog) Warning(args ...any)                 { grpcPrint(args) }
-func (grpcLog) Warningln(args ...any)               { grpcPrintln(args) }
-func (grpcLog) Warningf(format string, args ...any) { grpcPrintf(format, args) }
-func (grpcLog) Error(args ...any)                   { grpcPrint(args) }
-func (grpcLog) Errorln(args ...any)                 { grpcPrintln(args) }
-func (grpcLog) Errorf(format string, args ...any)   { grpcPrintf(format, args) }
+func grpcPrintf(level logrus.Level, format string, args []any) {
+	grpcWrite(level, func() string { return fmt.Sprintf(format, args...) })
+}
+
+func (grpcLog) Info(args ...any)                    { grpcPrint(grpcInfo, args) }
+func (grpcLog) Infoln(args ...any)                  { grpcPrintln(grpcInfo, args) }
+func (grpcLog) Infof(format string, args ...any)    { grpcPrintf(grpcInfo, format, args) }
+func (grpcLog) Warning(args ...any)                 { grpcPrint(grpcWrong, args) }
+func (grpcLog) Warningln(args ...any)               { grpcPrintln(grpcWrong, args) }
+func (grpcLog) Warningf(format string, args ...any) { grpcPrintf(grpcWrong, format, args) }
+func (grpcLog) Error(args ...any)                   { grpcPrint(grpcWrong, args) }
+func (grpcLog) Errorln(args ...any)                 { grpcPrintln(grpcWrong, args) }
+func (grpcLog) Errorf(format string, args ...any)   { grpcPrintf(grpcWrong, format, args) }
 func (grpcLog) Fatal(args ...any)                   { grpcFatal(fmt.Sprint(args...)) }
 func (grpcLog) Fatalln(args ...any)                 { grpcFatal(fmt.Sprintln(args...)) }
 func (grpcLog) Fatalf(format string, args ...any)   { grpcFatal(fmt.Sprintf(format, args...)) }

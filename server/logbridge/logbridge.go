@@ -12,8 +12,8 @@
 //	info (klog V(0))   debug
 //	debug (klog V(1+)) trace
 //
-// gRPC is an exception: its errors are debug, since whoever made the call gets
-// them too and knows what they mean.
+// gRPC is an exception: its warnings and errors are debug, since whoever made
+// the call gets them too and knows what they mean, and its info is trace.
 //
 // The logger must write through at once (no buffering writer): klog.Fatal ends
 // the process right after its line. Its hooks must not log through klog, which

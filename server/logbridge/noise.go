@@ -16,7 +16,18 @@ type Noise struct {
 
 // Demote is the table of warnings and errors that are written at debug. Keep it
 // short: a row that is too broad hides the next real problem.
-var Demote = []Noise{}
+var Demote = []Noise{
+	{Prefix: "Skipping API ", Reason: "a version that is off by default"},
+	{Prefix: "The manifest file is empty, ignoring.", Reason: "no static admission manifests are configured"},
+	{Prefix: "Failed to ensure lease exists, will retry", Error: `namespaces "kube-system" not found`, Reason: "the namespace is being made"},
+	{Prefix: "Error while syncing ConfigMap", Error: `namespaces "kube-system" not found`, Reason: "the namespace is being made, and it tries again"},
+	{Prefix: "Flexvolume plugin directory at", Reason: "there are no Flexvolume plugins"},
+	{Prefix: "Resetting endpoints for master service", Reason: "every start and stop does that"},
+	{Prefix: "Unable to remove endpoints from kubernetes service: StorageError: key not found", Reason: "stopped before they were made"},
+	{Prefix: "Unable to sync caches", Reason: "only said when stopped before they were"},
+	{Prefix: "Unhandled Error", Error: "timed out waiting for dependency graph builder sync", Reason: "only said when stopped before it was"},
+	{Prefix: "Unhandled Error", Error: "is not as new as written version", Reason: "the controller waits for its own write and tries again"},
+}
 
 func harmless(table []Noise, message, errText string) (reason string, ok bool) {
 	for _, n := range table {
