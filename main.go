@@ -86,26 +86,36 @@ func serverCommand() *cli.Command {
 		Usage:              "run the control plane until it is told to stop",
 		CustomHelpTemplate: serverHelp(flags),
 		Flags:              flags,
-		Before:             readConfigFile,
 		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
 			return explainUsage(err, flags)
 		},
 		Action: func(c *cli.Context) error {
-			if c.Args().Present() {
-				return fmt.Errorf("karve server takes options only, got %q", c.Args().First())
-			}
-			config, err := serverConfig(c)
-			if err != nil {
-				return err
-			}
-			config.Log, err = logbridge.New(c.App.ErrWriter, c.String("log-format"), c.String("log-level"))
-			if err != nil {
-				return err
+			config, err := readConfig(c)
+			if err != nil { // with what the server would refuse: all at once
+				return errors.Join(err, config.Validate(c.Context))
 			}
 			config.Ready = func(info server.Info) { greet(c.App.Writer, info) }
 			return server.Run(c.Context, config)
 		},
 	}
+}
+
+// readConfig makes the server's configuration of options, variables and the
+// configuration file. The error joins all that is wrong with them.
+func readConfig(c *cli.Context) (server.Config, error) {
+	var problems []error
+	if c.Args().Present() {
+		problems = append(problems, fmt.Errorf("karve server takes options only, got %q", c.Args().First()))
+	}
+	problems = append(problems, readConfigFile(c))
+	config, err := serverConfig(c)
+	problems = append(problems, err)
+	if config.Log, err = logbridge.New(c.App.ErrWriter, c.String("log-format"), c.String("log-level")); err != nil {
+		problems = append(problems, err)
+		config.Log, _ = logbridge.New(c.App.ErrWriter, "text", "error") // these are valid
+	}
+	logbridge.Install(config.Log)
+	return config, errors.Join(problems...)
 }
 
 // greet is the one line a successful start prints.
@@ -155,17 +165,19 @@ func printProblems(w io.Writer, err error) {
 	}
 }
 
+// flatten undoes errors.Join, and only that: an error that wraps two others has
+// a sentence of its own.
 func flatten(err error) []error {
-	var joined interface{ Unwrap() []error }
-	if j, ok := err.(interface{ Unwrap() []error }); ok {
-		joined = j
-	}
-	if joined == nil || !errors.Is(err, err) {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
 		return []error{err}
 	}
 	var all []error
 	for _, e := range joined.Unwrap() {
 		all = append(all, flatten(e)...)
+	}
+	if errors.Join(joined.Unwrap()...).Error() != err.Error() {
+		return []error{err}
 	}
 	return all
 }

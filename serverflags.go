@@ -2,11 +2,13 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
-	"slices"
+	"regexp"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -37,7 +39,7 @@ func serverFlags() []cli.Flag {
 		dataDirFlag(),
 		text(general, "log-level", "info", "`LEVEL`: error, warning, info, debug (upstream's info lines too) or trace"),
 		text(general, "log-format", "text", "`FORMAT`: text or json"),
-		&cli.DurationFlag{Category: general, Name: "start-timeout", EnvVars: env("start-timeout"), Usage: "how long each part may take to start (default: 5m)"},
+		&cli.DurationFlag{Category: general, Name: "start-timeout", Value: 5 * time.Minute, EnvVars: env("start-timeout"), Usage: "`DURATION` that each part may take to start"},
 
 		text(listeners, "bind-address", "", "`IP` the secure listener listens on (default: every address)"),
 		number(listeners, "secure-port", server.DefaultSecurePort, "`PORT` of the secure listener; 0 is any free one"),
@@ -132,9 +134,9 @@ func defaultDataDir() string {
 
 // serverConfig reads the options into the server's configuration.
 func serverConfig(c *cli.Context) (server.Config, error) {
-	mode, err := strconv.ParseUint(c.String("write-kubeconfig-mode"), 8, 9)
-	if err != nil {
-		return server.Config{}, fmt.Errorf("--write-kubeconfig-mode %q: want an octal mode such as 0640", c.String("write-kubeconfig-mode"))
+	mode, wrongMode := strconv.ParseUint(c.String("write-kubeconfig-mode"), 8, 9)
+	if wrongMode != nil {
+		wrongMode = fmt.Errorf("--write-kubeconfig-mode %q: want an octal mode such as 0640", c.String("write-kubeconfig-mode"))
 	}
 	config := server.Config{
 		DataDir:               c.String("data-dir"),
@@ -173,7 +175,7 @@ func serverConfig(c *cli.Context) (server.Config, error) {
 	}
 	upstream, err := apiserver.UserFlags()
 	if err != nil {
-		return server.Config{}, err
+		return config, err
 	}
 	for _, f := range upstream {
 		switch {
@@ -187,7 +189,7 @@ func serverConfig(c *cli.Context) (server.Config, error) {
 		}
 	}
 	config.APIServerArgs = append(config.APIServerArgs, c.StringSlice("kube-apiserver-arg")...)
-	return config, nil
+	return config, wrongMode
 }
 
 // split takes a,b and repeated options alike.
@@ -203,8 +205,14 @@ func split(values []string) []string {
 	return all
 }
 
+// invalidValue is how package flag refuses a value: it knows one dash only.
+var invalidValue = regexp.MustCompile(`^invalid (?:boolean )?value (".*") for (?:flag )?-+([^ :]+): (.*)$`)
+
 // explainUsage names the nearest option where one was misspelt.
 func explainUsage(err error, known []cli.Flag) error {
+	if m := invalidValue.FindStringSubmatch(err.Error()); m != nil {
+		return fmt.Errorf("--%s %s: %s (see karve server --help)", m[2], m[1], m[3])
+	}
 	name, ok := strings.CutPrefix(err.Error(), "flag provided but not defined: -")
 	if !ok {
 		return fmt.Errorf("%w (see karve server --help)", err)
@@ -225,25 +233,61 @@ func flagNames(list []cli.Flag) []string {
 	return names
 }
 
-// serverHelp prints the options by section, in the order of serverFlags:
-// cli's own template sorts the sections by name.
+// serverHelp is the help text of `karve server`: the options by section, in the
+// order of serverFlags. cli's own template sorts the sections by name and has
+// one line for each option, however much upstream has to say about it.
 func serverHelp(list []cli.Flag) string {
-	var order []string
-	bySection := map[string][]string{}
-	for _, f := range list {
-		section := f.(cli.CategorizableFlag).GetCategory()
-		if !slices.Contains(order, section) {
-			order = append(order, section)
-		}
-		bySection[section] = append(bySection[section], "   "+strings.ReplaceAll(f.String(), "\n", " "))
-	}
 	var b strings.Builder
-	b.WriteString("karve server — run the control plane until it is told to stop\n\n" +
+	b.WriteString("karve server: run the control plane until it is told to stop\n\n" +
 		"Every option can be given as --name VALUE, as a variable KARVE_NAME, and as\n" +
 		"name: value in the file of --config; the first of these that is there counts.\n")
-	for _, section := range order {
-		fmt.Fprintf(&b, "\n%s\n%s\n", section, strings.Join(bySection[section], "\n"))
+	var sections []string
+	bySection := map[string][]cli.Flag{}
+	for _, f := range list {
+		section := f.(cli.CategorizableFlag).GetCategory()
+		if bySection[section] == nil {
+			sections = append(sections, section)
+		}
+		bySection[section] = append(bySection[section], f)
+	}
+	for _, section := range sections {
+		fmt.Fprintf(&b, "\n%s\n", section)
+		for _, f := range bySection[section] {
+			writeHelp(&b, f.(cli.DocGenerationFlag))
+		}
 	}
 	// The template language must not see what upstream writes in its usages.
 	return "{{print " + strconv.Quote(b.String()) + "}}"
+}
+
+// writeHelp writes an option and what it means, wrapped.
+func writeHelp(w io.Writer, f cli.DocGenerationFlag) {
+	const width, indent = 78, "      "
+	placeholder, usage := placeholderOf(f.GetUsage())
+	fmt.Fprintln(w, strings.TrimRight("  --"+f.Names()[0]+" "+placeholder, " "))
+	if value := f.GetDefaultText(); f.TakesValue() && value != "" && value != `""` && !strings.Contains(usage, "(default: ") {
+		usage += " (default: " + strings.Trim(value, `"`) + ")"
+	}
+	line := indent
+	for word := range strings.FieldsSeq(usage) {
+		if len(line)+len(word) > width && line != indent {
+			fmt.Fprintln(w, strings.TrimRight(line, " "))
+			line = indent
+		}
+		line += word + " "
+	}
+	fmt.Fprintln(w, strings.TrimRight(line, " "))
+}
+
+// placeholderOf reads the `NAME` of the value out of a usage, as cli does.
+func placeholderOf(usage string) (placeholder, rest string) {
+	before, after, ok := strings.Cut(usage, "`")
+	name, after, closed := strings.Cut(after, "`")
+	if !ok || !closed {
+		return "", usage
+	}
+	if rest, ok := strings.CutPrefix(after, ": "); ok && before == "" {
+		return name, rest
+	}
+	return name, before + name + after
 }

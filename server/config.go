@@ -5,6 +5,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -163,9 +164,7 @@ func (c Config) Validate(ctx context.Context) error {
 	if !c.DisableInsecure {
 		errs.add(checkPort("insecure-port", c.InsecurePort))
 		errs.add(insecure.Check(c.InsecureBindAddress, c.InsecureAllowRemote))
-		if c.SecurePort != 0 && c.SecurePort == c.InsecurePort {
-			errs.addf("--insecure-port %d: the same as --secure-port", c.InsecurePort)
-		}
+		errs.add(checkPortsDiffer(c))
 	}
 	for _, san := range c.TLSSANs {
 		if _, _, err := certs.ParseSAN(san); err != nil {
@@ -175,8 +174,8 @@ func (c Config) Validate(ctx context.Context) error {
 	if (c.TLSCertFile == "") != (c.TLSKeyFile == "") {
 		errs.addf("--tls-cert-file and --tls-private-key-file: one is given without the other")
 	}
-	errs.add(checkFile("tls-cert-file", c.TLSCertFile))
-	errs.add(checkFile("tls-private-key-file", c.TLSKeyFile))
+	errs.add(checkKeyPair(c.TLSCertFile, c.TLSKeyFile))
+	errs.add(apiserver.CheckFiles(c.APIServerArgs))
 	errs.add(checkFile("datastore-cafile", c.DatastoreCAFile))
 	errs.add(checkFile("datastore-certfile", c.DatastoreCertFile))
 	errs.add(checkFile("datastore-keyfile", c.DatastoreKeyFile))
@@ -216,13 +215,22 @@ func validateUpstream(ctx context.Context, c Config) error {
 	if err != nil {
 		return fmt.Errorf("make a key: %w", err)
 	}
-	errs.add(apiserver.Validate(ctx, c.apiserverConfig(), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der})))
+	err = apiserver.Validate(ctx, c.apiserverConfig(), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}))
+	errs.add(err)
+	// All three look at the process' feature gates; one complaint is enough.
+	gatesAreFine := !errors.Is(err, apiserver.ErrFeatureGates)
 	if !c.NoControllers {
-		_, err = controllerOptions(c, nil)
+		o, err := parseControllerOptions(c, nil)
+		if err == nil && gatesAreFine {
+			err = validateControllerOptions(o)
+		}
 		errs.add(err)
 	}
 	if !c.DisableScheduler {
-		_, err = schedulerOptions(c)
+		o, err := parseSchedulerOptions(c)
+		if err == nil && gatesAreFine {
+			err = validateSchedulerOptions(o)
+		}
 		errs.add(err)
 	}
 	return errors.Join(errs...)
@@ -253,17 +261,29 @@ func checkAddress(flag, address string) error {
 	return nil
 }
 
+func checkPortsDiffer(c Config) error {
+	if c.SecurePort != 0 && c.SecurePort == c.InsecurePort {
+		return fmt.Errorf("--insecure-port %d: the same as --secure-port", c.InsecurePort)
+	}
+	return nil
+}
+
 func checkFile(flag, path string) error {
 	if path == "" {
 		return nil
 	}
-	f, err := os.Open(path)
-	if err != nil {
-		return fmt.Errorf("--%s: %w", flag, err)
+	return apiserver.CheckFile(flag, path)
+}
+
+func checkKeyPair(cert, key string) error {
+	if cert == "" || key == "" { // one without the other is another problem
+		return nil
 	}
-	defer f.Close()
-	if info, err := f.Stat(); err == nil && info.IsDir() {
-		return fmt.Errorf("--%s %s: is a directory", flag, path)
+	if err := errors.Join(checkFile("tls-cert-file", cert), checkFile("tls-private-key-file", key)); err != nil {
+		return err
+	}
+	if _, err := tls.LoadX509KeyPair(cert, key); err != nil {
+		return fmt.Errorf("--tls-cert-file %s, --tls-private-key-file %s: %w", cert, key, err)
 	}
 	return nil
 }
@@ -310,10 +330,13 @@ func checkCIDRs(flag, list string) ([]*net.IPNet, error) {
 	if list == "" {
 		return nil, nil
 	}
-	parts := strings.Split(list, ",")
-	cidrs, err := netutils.ParseCIDRs(parts)
-	if err != nil {
-		return nil, fmt.Errorf("--%s %s: %w", flag, list, err)
+	var cidrs []*net.IPNet
+	for part := range strings.SplitSeq(list, ",") {
+		_, cidr, err := net.ParseCIDR(part)
+		if err != nil {
+			return nil, fmt.Errorf("--%s %s: %q is not a CIDR such as 10.96.0.0/12 or fd00:10:96::/112", flag, list, part)
+		}
+		cidrs = append(cidrs, cidr)
 	}
 	if len(cidrs) > 2 {
 		return nil, fmt.Errorf("--%s %s: want one range, or one for IPv4 and one for IPv6", flag, list)

@@ -48,10 +48,10 @@ var ownedByControllers = map[string]string{
 	"logging-format":            "use --log-format",
 }
 
-// controllerOptions is kube-controller-manager's typed options with our
+// parseControllerOptions is kube-controller-manager's typed options with our
 // defaults and the user's wishes, which the error joins where they are refused.
 // store may be nil to validate before there are certificates.
-func controllerOptions(c Config, store *certs.Store) (*options.KubeControllerManagerOptions, error) {
+func parseControllerOptions(c Config, store *certs.Store) (*options.KubeControllerManagerOptions, error) {
 	o, err := options.NewKubeControllerManagerOptions()
 	if err != nil {
 		return nil, fmt.Errorf("default controller options: %w", err)
@@ -86,13 +86,14 @@ func controllerOptions(c Config, store *certs.Store) (*options.KubeControllerMan
 		// The first mention of a name counts.
 		o.Generic.Controllers = append([]string{"-" + name}, o.Generic.Controllers...)
 	}
-	if err := errors.Join(problems...); err != nil {
-		return nil, err
-	}
+	return o, errors.Join(problems...)
+}
+
+func validateControllerOptions(o *options.KubeControllerManagerOptions) error {
 	if err := o.Validate(app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases()); err != nil {
-		return nil, fmt.Errorf("--kube-controller-manager-arg: %w", err)
+		return fmt.Errorf("--kube-controller-manager-arg: %w", err)
 	}
-	return o, nil
+	return nil
 }
 
 // signWith hands the signers their authorities: who serves is signed by the CA
@@ -140,7 +141,7 @@ type controllers struct{ health }
 // keeps the controllers' health to a port of its own.
 func (c *controllers) run(ctx context.Context, config Config, store *certs.Store, client *rest.Config, ready func()) error {
 	defer c.set(nil, errors.New("stopped"))
-	o, err := controllerOptions(config, store)
+	o, err := parseControllerOptions(config, store)
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,12 @@ type part struct {
 	run  func(ctx context.Context, ready func()) error
 }
 
+// What is being done to a part.
+const (
+	starting = "starting"
+	stopping = "stopping"
+)
+
 // errStopped is a part that returned nil although nobody had told it to stop.
 var errStopped = errors.New("stopped by itself")
 
@@ -31,7 +37,7 @@ var errStopped = errors.New("stopped by itself")
 // The parts' contexts carry ctx's values but not its end: storage must outlive
 // an API server that drains. The error names the part that failed; it is nil
 // when ctx ended first and every part stopped cleanly. doing is told each
-// "starting" and "stopping" before it happens.
+// start and stop before it happens.
 func runParts(ctx context.Context, parts []part, doing func(verb, name string), up func() error) error {
 	type running struct {
 		name   string
@@ -47,7 +53,7 @@ start:
 		if ctx.Err() != nil {
 			break
 		}
-		doing("starting", p.name)
+		doing(starting, p.name)
 		own, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		isReady, r := make(chan struct{}), running{p.name, cancel, make(chan error, 1)}
 		started = append(started, r)
@@ -80,7 +86,7 @@ start:
 	errs := []error{failure}
 	for i := len(started) - 1; i >= 0; i-- {
 		p := started[i]
-		doing("stopping", p.name)
+		doing(stopping, p.name)
 		p.cancel()
 		if err := <-p.done; err != nil && !errors.Is(err, context.Canceled) &&
 			(failure == nil || !errors.Is(failure, err)) {

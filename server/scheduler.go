@@ -33,9 +33,9 @@ var ownedByScheduler = map[string]string{
 	"logging-format":            "use --log-format",
 }
 
-// schedulerOptions is kube-scheduler's typed options with our defaults and the
-// user's wishes, which the error joins where they are refused.
-func schedulerOptions(c Config) (*options.Options, error) {
+// parseSchedulerOptions is kube-scheduler's typed options with our defaults and
+// the user's wishes, which the error joins where they are refused.
+func parseSchedulerOptions(c Config) (*options.Options, error) {
 	o := options.NewOptions()
 	o.SecureServing.BindPort = 0
 	// The flag set says whether leader election was asked for; only that
@@ -51,10 +51,14 @@ func schedulerOptions(c Config) (*options.Options, error) {
 		return nil, fmt.Errorf("default scheduler configuration: %w", err)
 	}
 	o.ComponentConfig = defaults
-	if errs := o.Validate(); len(errs) > 0 {
-		return nil, fmt.Errorf("--kube-scheduler-arg: %w", errors.Join(errs...))
-	}
 	return o, nil
+}
+
+func validateSchedulerOptions(o *options.Options) error {
+	if errs := o.Validate(); len(errs) > 0 {
+		return fmt.Errorf("--kube-scheduler-arg: %w", errors.Join(errs...))
+	}
+	return nil
 }
 
 // theScheduler is kube-scheduler as a part, with no port and no lease.
@@ -64,7 +68,7 @@ type theScheduler struct{ health }
 // take their client from a kubeconfig file and call a clean stop an error.
 func (s *theScheduler) run(ctx context.Context, config Config, client *rest.Config, ready func()) error {
 	defer s.set(nil, errors.New("stopped"))
-	o, err := schedulerOptions(config)
+	o, err := parseSchedulerOptions(config)
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -39,7 +40,9 @@ type controlPlane struct {
 	advertise net.IP       // nil: the machine has no address to advertise
 	certs     *certs.Store
 	etcd      apiserver.Etcd
-	api       *apiserver.Server
+	api       atomic.Pointer[apiserver.Server] // nil before its part is built
+	up        atomic.Bool                      // everything has been ready
+	stopping  atomic.Bool                      // systemd has been told
 
 	controllers controllers
 	scheduler   theScheduler
@@ -61,7 +64,6 @@ func Run(ctx context.Context, c Config) (err error) {
 	// Before anything of upstream's runs: the API server would tell systemd
 	// that it is ready as soon as it listens, and unset the variable.
 	s.systemd = notify.Take()
-	defer s.systemd.Stopping()
 
 	// Everything that can be wrong is said at once, before anything is made.
 	if err := errors.Join(s.Validate(ctx), s.claim()); err != nil {
@@ -101,17 +103,23 @@ func Run(ctx context.Context, c Config) (err error) {
 }
 
 // claim takes what only one process can have: the data directory and the
-// ports. Slow work comes later, so a mistake shows at once.
+// ports. Slow work comes later, so a mistake shows at once. What Validate has
+// refused is not tried: its complaint is the better one.
 func (s *controlPlane) claim() error {
 	var errs problems
 	var err error
-	if s.lock, err = datastore.LockDir(s.DataDir); err != nil {
-		errs.add(fmt.Errorf("--data-dir: %w", err))
+	if checkDataDir(s.DataDir) == nil {
+		if s.lock, err = datastore.LockDir(s.DataDir); err != nil {
+			errs.add(fmt.Errorf("--data-dir: %w", err))
+		}
 	}
-	if s.secure, err = listen("secure-port", s.BindAddress, s.SecurePort); err != nil {
-		errs.add(err)
+	if checkPort("", s.SecurePort) == nil && checkAddress("", s.BindAddress) == nil {
+		if s.secure, err = listen("secure-port", s.BindAddress, s.SecurePort); err != nil {
+			errs.add(err)
+		}
 	}
-	if !s.DisableInsecure {
+	if !s.DisableInsecure && checkPort("", s.InsecurePort) == nil && checkPortsDiffer(s.Config) == nil &&
+		insecure.Check(s.InsecureBindAddress, s.InsecureAllowRemote) == nil {
 		if s.plain, err = listen("insecure-port", s.InsecureBindAddress, s.InsecurePort); err != nil {
 			errs.add(err)
 		}
@@ -156,7 +164,7 @@ func (s *controlPlane) runAPIServer(ctx context.Context, ready func()) error {
 		DisableHTTP2: s.DisableHTTP2, ShutdownTimeout: drainTimeout,
 		Log: logrus.NewEntry(s.log),
 	}
-	config.AdvertiseAddress = s.advertise
+	config.AdvertiseAddress, config.Log = s.advertise, s.log
 	config.Etcd = s.etcd
 	config.Certificates = s.certificatePaths()
 	if !s.NoControllers {
@@ -165,11 +173,12 @@ func (s *controlPlane) runAPIServer(ctx context.Context, ready func()) error {
 	if !s.DisableScheduler {
 		config.ReadyChecks = append(config.ReadyChecks, healthz.NamedCheck("scheduler", s.scheduler.check))
 	}
-	var err error
-	if s.api, err = apiserver.New(ctx, config); err != nil {
+	api, err := apiserver.New(ctx, config)
+	if err != nil {
 		return err
 	}
-	return s.api.Run(ctx, ready)
+	s.api.Store(api)
+	return api.Run(ctx, ready)
 }
 
 func (s *controlPlane) runControllers(ctx context.Context, ready func()) error {
@@ -210,6 +219,9 @@ func (s *controlPlane) info() Info {
 // doing is called before each part is started or stopped.
 func (s *controlPlane) doing(verb, part string) {
 	s.log.Debugf("%s the %s", verb, part)
+	if verb == stopping && s.stopping.CompareAndSwap(false, true) {
+		s.systemd.Stopping()
+	}
 	s.systemd.Status(verb + " the " + part)
 }
 
@@ -219,6 +231,7 @@ func (s *controlPlane) ready() error {
 		return err
 	}
 	info := s.info()
+	s.up.Store(true)
 	s.systemd.Ready(fmt.Sprintf("ready at %s, started in %v", info.URL, info.Took.Round(time.Millisecond)))
 	if s.Config.Ready != nil {
 		s.Config.Ready(info)
@@ -228,21 +241,23 @@ func (s *controlPlane) ready() error {
 
 // healthy is what the watchdog asks.
 func (s *controlPlane) healthy(ctx context.Context) error {
-	if s.api == nil {
+	if !s.up.Load() {
 		return nil // a start has its own time limit
 	}
-	return s.api.Healthy(ctx)
+	return s.api.Load().Healthy(ctx)
 }
 
 // lastErrorOf tells what a part that is not ready in time last said.
 func (s *controlPlane) lastErrorOf(part string) func() error {
 	return func() error {
-		switch {
-		case part == "API server" && s.api != nil:
-			return s.api.NotReady()
-		case part == "controllers":
+		switch part {
+		case "API server":
+			if api := s.api.Load(); api != nil {
+				return api.NotReady()
+			}
+		case "controllers":
 			return s.controllers.last()
-		case part == "scheduler":
+		case "scheduler":
 			return s.scheduler.last()
 		}
 		return errors.New("no answer yet")

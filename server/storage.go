@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/url"
@@ -10,16 +11,19 @@ import (
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
 
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/kine"
 	"github.com/karve-k8s/karve/server/apiserver"
-	"github.com/karve-k8s/karve/server/logbridge"
 )
 
-// How long a start waits for a datastore of the user's, and between two looks.
+// How long a start waits for a datastore of the user's, for one answer of it,
+// and between two attempts.
 const (
 	preflightTimeout = 60 * time.Second
+	preflightAttempt = 3 * time.Second
 	preflightRetry   = time.Second
 )
 
@@ -64,41 +68,54 @@ func (s *controlPlane) useEtcd(ctx context.Context, ready func()) error {
 // what it waits for. Without it the API server would wait as long, in silence,
 // and then end the process.
 func (s *controlPlane) preflight(ctx context.Context) error {
-	config := clientv3.Config{
-		Endpoints:   s.etcd.Endpoints,
-		DialTimeout: 5 * time.Second,
-		Logger:      logbridge.Zap(s.log, "etcd"),
-	}
-	if files := (transport.TLSInfo{CertFile: s.etcd.CertFile, KeyFile: s.etcd.KeyFile, TrustedCAFile: s.etcd.CAFile}); !files.Empty() || files.TrustedCAFile != "" {
-		tls, err := files.ClientConfig()
-		if err != nil {
+	files := transport.TLSInfo{CertFile: s.etcd.CertFile, KeyFile: s.etcd.KeyFile, TrustedCAFile: s.etcd.CAFile}
+	var secured *tls.Config
+	if !files.Empty() || files.TrustedCAFile != "" {
+		var err error
+		if secured, err = files.ClientConfig(); err != nil {
 			return fmt.Errorf("--datastore-cafile, --datastore-certfile, --datastore-keyfile: %w", err)
 		}
-		config.TLS = tls
 	}
-	client, err := clientv3.New(config)
-	if err != nil {
-		return fmt.Errorf("--datastore-endpoint: %w", err)
-	}
-	defer client.Close()
 	where := redacted(s.etcd.Endpoints)
-	ctx, cancel := context.WithTimeout(ctx, preflightTimeout)
+	limited, cancel := context.WithTimeout(ctx, preflightTimeout)
 	defer cancel()
 	for {
-		attempt, cancel := context.WithTimeout(ctx, 5*time.Second)
-		_, err := client.Get(attempt, "/registry/health")
-		cancel()
+		err := readOnce(limited, s.etcd.Endpoints, secured)
 		if err == nil {
 			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
 		}
 		s.log.Warnf("waiting for the datastore at %s: %v", where, err)
 		s.systemd.Status("waiting for the datastore at " + where)
 		select {
 		case <-time.After(preflightRetry):
-		case <-ctx.Done():
+		case <-limited.Done():
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
 			return fmt.Errorf("--datastore-endpoint %s: no answer in %v: %w", where, preflightTimeout, err)
 		}
 	}
+}
+
+// readOnce reads a key that need not be there. The dial blocks and fails with
+// its cause: by default, etcd's client would retry until the context ends and
+// then say no more than that.
+func readOnce(ctx context.Context, endpoints []string, secured *tls.Config) error {
+	ctx, cancel := context.WithTimeout(ctx, preflightAttempt)
+	defer cancel()
+	client, err := clientv3.New(clientv3.Config{
+		Context: ctx, Endpoints: endpoints, TLS: secured, DialTimeout: preflightAttempt, Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithBlock(), grpc.WithReturnConnectionError()},
+	})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	_, err = client.Get(ctx, "/registry/health")
+	return err
 }
 
 // redacted lists URLs without the passwords they may hold.

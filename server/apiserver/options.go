@@ -16,6 +16,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/sirupsen/logrus"
+	"go.uber.org/zap"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/client-go/rest"
 	cliflag "k8s.io/component-base/cli/flag"
@@ -28,7 +30,12 @@ import (
 
 	"github.com/karve-k8s/karve/server/flags"
 	"github.com/karve-k8s/karve/server/insecure"
+	"github.com/karve-k8s/karve/server/logbridge"
 )
+
+// ErrFeatureGates is wrapped by the error of [Validate] and [New] for feature
+// gates, or emulated versions, that do not exist.
+var ErrFeatureGates = errors.New("--feature-gates")
 
 // Config is what the rest of Karve decides about the API server. Everything
 // else is upstream's default, or the user's Args.
@@ -54,6 +61,8 @@ type Config struct {
 	Etcd         Etcd
 	Certificates Certificates
 
+	// Log gets what the etcd clients have to say; nil is nowhere.
+	Log *logrus.Logger
 	// ReadyChecks are added to /readyz: the parts that are not the API server.
 	ReadyChecks []healthz.HealthChecker
 	// Args are the user's own upstream options, name=value; they win over the
@@ -200,10 +209,7 @@ func Validate(ctx context.Context, c Config, throwAwayKey []byte) error {
 // complete is steps 1 to 3: options, Complete, Validate.
 func complete(ctx context.Context, c Config) (options.CompletedOptions, error) {
 	o, err := newOptions(c)
-	if err != nil {
-		return options.CompletedOptions{}, err
-	}
-	if err := prepareProcess(o); err != nil {
+	if err := errors.Join(err, prepareProcess(o, c.Log)); err != nil {
 		return options.CompletedOptions{}, err
 	}
 	completed, err := o.Complete(ctx)
@@ -216,10 +222,14 @@ func complete(ctx context.Context, c Config) (options.CompletedOptions, error) {
 // prepareProcess does what upstream's cobra command does before it runs
 // (cmd/kube-apiserver/app/server.go): feature gates and warnings are global to
 // the process, so several servers in one process share them, the last one's.
-func prepareProcess(o *options.ServerRunOptions) error {
+func prepareProcess(o *options.ServerRunOptions, log *logrus.Logger) error {
+	etcdLogger = zap.NewNop()
+	if log != nil {
+		etcdLogger = logbridge.Zap(log, "etcd")
+	}
 	registry := o.GenericServerRunOptions.ComponentGlobalsRegistry
 	if err := registry.Set(); err != nil {
-		return fmt.Errorf("--feature-gates: %w", err)
+		return fmt.Errorf("%w: %w", ErrFeatureGates, err)
 	}
 	// The server's own clients would log warnings about the server's own APIs.
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})

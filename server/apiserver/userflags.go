@@ -1,7 +1,11 @@
 package apiserver
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"slices"
+	"strings"
 
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 )
@@ -29,6 +33,55 @@ var userFlags = []struct {
 	{"AUDIT, ENCRYPTION, TRACING", []string{"audit-policy-file", "audit-log-path", "audit-log-maxage", "audit-log-maxbackup", "audit-log-maxsize",
 		"audit-webhook-config-file", "encryption-provider-config", "encryption-provider-config-automatic-reload", "tracing-config-file"}},
 	{"LISTENERS", []string{"tls-min-version", "tls-cipher-suites", "tls-sni-cert-key", "goaway-chance", "cors-allowed-origins"}},
+}
+
+// fileFlags are the options of kube-apiserver that name files it reads while it
+// is being configured, and would complain of late and without their names.
+var fileFlags = []string{
+	"admission-control-config-file", "audit-policy-file", "audit-webhook-config-file", "authentication-config",
+	"authentication-token-webhook-config-file", "authorization-config", "authorization-policy-file",
+	"authorization-webhook-config-file", "egress-selector-config-file", "encryption-provider-config",
+	"kubelet-certificate-authority", "kubelet-client-certificate", "kubelet-client-key", "oidc-ca-file", "proxy-client-cert-file",
+	"proxy-client-key-file", "requestheader-client-ca-file", "service-account-key-file",
+	"service-account-signing-key-file", "token-auth-file", "tracing-config-file",
+}
+
+// CheckFiles opens every file that args, name=value, name. The error joins
+// those that cannot be read, each with its option.
+func CheckFiles(args []string) error {
+	var errs []error
+	for _, arg := range args {
+		name, value, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+		files := []string{value}
+		switch {
+		case value == "":
+			continue
+		case name == "tls-sni-cert-key": // cert,key:names
+			pair, _, _ := strings.Cut(value, ":")
+			files = strings.Split(pair, ",")
+		case !slices.Contains(fileFlags, name):
+			continue
+		}
+		for _, file := range files {
+			if err := CheckFile(name, file); err != nil {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// CheckFile opens a file that an option names.
+func CheckFile(flag, path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("--%s: %w", flag, err)
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil && info.IsDir() {
+		return fmt.Errorf("--%s %s: is a directory", flag, path)
+	}
+	return nil
 }
 
 // UserFlags describes the options of kube-apiserver that the command line has

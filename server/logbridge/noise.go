@@ -24,6 +24,7 @@ var Demote = []Noise{
 	{Prefix: "Flexvolume plugin directory at", Reason: "there are no Flexvolume plugins"},
 	{Prefix: "Resetting endpoints for master service", Reason: "every start and stop does that"},
 	{Prefix: "Unable to remove endpoints from kubernetes service: StorageError: key not found", Reason: "stopped before they were made"},
+	{Prefix: "Unable to remove peer endpoint leases: StorageError: key not found", Reason: "there are no peers"},
 	{Prefix: "Unable to sync caches", Reason: "only said when stopped before they were"},
 	{Prefix: "Unhandled Error", Error: "timed out waiting for dependency graph builder sync", Reason: "only said when stopped before it was"},
 	{Prefix: "Unhandled Error", Error: "is not as new as written version", Reason: "the controller waits for its own write and tries again"},

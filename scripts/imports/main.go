@@ -1,0 +1,149 @@
+// Command imports checks which way the arrows between packages point, and that
+// each heavy dependency has one home. Run it as `go run ./scripts/imports`; it
+// prints every arrow that should not be there, with the reason, and exits 1.
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+)
+
+const module = "github.com/karve-k8s/karve"
+
+// own lists, for each of our packages, which others of ours it may import. A
+// package that is not listed is an error: say where it belongs.
+var own = map[string][]string{
+	"":                 {"server", "server/apiserver", "server/flags", "server/logbridge", "server/version", "certs", "datastore"},
+	"server":           {"server/apiserver", "server/flags", "server/insecure", "server/logbridge", "server/notify", "server/version", "bootstrap", "certs", "kine", "datastore"},
+	"server/apiserver": {"server/flags", "server/insecure", "server/logbridge", "server/version"},
+	"server/flags":     {},
+	"server/insecure":  {},
+	"server/logbridge": {},
+	"server/notify":    {},
+	"server/version":   {},
+	"bootstrap":        {},
+	"certs":            {},
+	"kine":             {"datastore"},
+	"datastore":        {},
+	"scripts/imports":  {},
+	"servertest":       {"server"},
+}
+
+// homes says which of our packages may import what starts with a prefix.
+var homes = []struct {
+	prefix string
+	home   []string
+	reason string
+}{
+	{"k8s.io/kubernetes/", []string{"server", "server/apiserver", "bootstrap"}, "a test binary that links Kubernetes takes 20 s: keep those packages few"},
+	{"k8s.io/apiserver/", []string{"server", "server/apiserver", "bootstrap"}, "it comes with most of Kubernetes"},
+	{"k8s.io/kubectl/", []string{""}, "kubectl is a command, not a part of the server"},
+	{"github.com/k3s-io/kine/pkg/endpoint", nil, "it links every driver, an etcd server and minio"},
+	{"github.com/k3s-io/kine/pkg/app", nil, "it links every driver, an etcd server and minio"},
+	{"github.com/k3s-io/kine/pkg/drivers/sqlite", nil, "with cgo on it picks mattn's binding: Karve has no cgo"},
+	{"github.com/k3s-io/kine/", []string{"kine"}, "the shim is the one place that knows kine"},
+	{"modernc.org/", []string{"datastore"}, "the datastore is the one place that knows SQLite"},
+	{"github.com/urfave/cli", []string{""}, "only the command parses a command line"},
+	{"C", nil, "there is no cgo in Karve"},
+}
+
+// banned may not be linked into the binary by anybody.
+var banned = map[string]string{
+	"github.com/mattn/go-sqlite3":     "it needs cgo",
+	"go.etcd.io/etcd/server/v3/embed": "Karve is no etcd server",
+	"github.com/cockroachdb/pebble":   "kine's t4 driver is not used",
+	"github.com/minio/minio-go/v7":    "kine's t4 driver is not used",
+}
+
+type pkg struct {
+	ImportPath string
+	Imports    []string
+	Standard   bool
+}
+
+func main() {
+	packages, err := list("-deps", "./...")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "imports:", err)
+		os.Exit(1)
+	}
+	wrong := check(packages)
+	for _, w := range wrong {
+		fmt.Println(w)
+	}
+	if len(wrong) > 0 {
+		os.Exit(1)
+	}
+	fmt.Println("imports: every arrow points the right way")
+}
+
+func check(packages []pkg) []string {
+	var wrong []string
+	for _, p := range packages {
+		if reason, ok := banned[p.ImportPath]; ok {
+			wrong = append(wrong, fmt.Sprintf("%s is linked in: %s", p.ImportPath, reason))
+		}
+		name, ours := relative(p.ImportPath)
+		if !ours {
+			continue
+		}
+		allowed, known := own[name]
+		if !known {
+			wrong = append(wrong, fmt.Sprintf("%s is not in the table of scripts/imports: say what it may import", p.ImportPath))
+			continue
+		}
+		for _, imported := range p.Imports {
+			if to, ok := relative(imported); ok {
+				if !slices.Contains(allowed, to) {
+					wrong = append(wrong, fmt.Sprintf("%s imports %s: the arrow points the other way", p.ImportPath, imported))
+				}
+				continue
+			}
+			for _, rule := range homes { // the first that fits
+				if imported == rule.prefix || strings.HasPrefix(imported, rule.prefix) && rule.prefix != "C" {
+					if !slices.Contains(rule.home, name) {
+						wrong = append(wrong, fmt.Sprintf("%s imports %s: %s", p.ImportPath, imported, rule.reason))
+					}
+					break
+				}
+			}
+		}
+	}
+	return wrong
+}
+
+// relative is the path below the module, and whether it is ours at all.
+func relative(path string) (string, bool) {
+	if path == module {
+		return "", true
+	}
+	return strings.CutPrefix(path, module+"/")
+}
+
+func list(args ...string) ([]pkg, error) {
+	cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Imports,Standard"}, args...)...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, err
+	}
+	var all []pkg
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p pkg
+		switch err := d.Decode(&p); {
+		case errors.Is(err, io.EOF):
+			return all, nil
+		case err != nil:
+			return nil, err
+		}
+		all = append(all, p)
+	}
+}
