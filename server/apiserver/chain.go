@@ -46,7 +46,8 @@ func New(ctx context.Context, c Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{config: c, drained: cfg.kube.ControlPlane.Generic.DrainedNotify()}
+	s := &Server{config: c, delay: completed.GenericServerRunOptions.ShutdownDelayDuration,
+		drained: cfg.kube.ControlPlane.Generic.DrainedNotify()}
 	last := cfg.last()
 	last.AddReadyzChecks(c.ReadyChecks...)
 	s.buildInsecureChain(last)

@@ -20,9 +20,14 @@ import (
 // question is a function call; upstream offers no channel to wait on.
 const readyPoll = 5 * time.Millisecond
 
+// terminationTimeout is how long a stop may take, --shutdown-delay-duration not
+// counted: as long as a request (--request-timeout), which systemd allows too.
+const terminationTimeout = 60 * time.Second
+
 // Server is a built chain. Run it once.
 type Server struct {
 	config        Config
+	delay         time.Duration // --shutdown-delay-duration
 	run           func(context.Context) error
 	drained       <-chan struct{}
 	insecureChain http.Handler
@@ -70,13 +75,35 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 		}
 	}()
 
-	err := s.run(ctx)
+	err := s.runBounded(ctx)
 	stopServing()
 	<-insecureDone
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause
 	}
 	return err
+}
+
+// runBounded runs the chain, and gives up on a termination that takes longer
+// than the requests in flight may. Upstream has no such limit: with storage
+// gone, its pre-shutdown hooks can wait for ever.
+func (s *Server) runBounded(ctx context.Context) error {
+	done := make(chan error, 1)
+	go func() { done <- s.run(ctx) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	limit := s.delay + terminationTimeout
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-timer.C:
+		return fmt.Errorf("still terminating %v after it was told to stop (is its storage gone?)", limit)
+	}
 }
 
 // NotReady is what the last look at /readyz found failing.

@@ -27,6 +27,7 @@ var Demote = []Noise{
 	{Prefix: "Unable to remove peer endpoint leases: StorageError: key not found", Reason: "there are no peers"},
 	{Prefix: "Unable to sync caches", Reason: "only said when stopped before they were"},
 	{Prefix: "Unhandled Error", Error: "timed out waiting for dependency graph builder sync", Reason: "only said when stopped before it was"},
+	{Prefix: "Server rejected event (will not retry!)", Error: "because it is being terminated", Reason: "what happens in a namespace on its way out"},
 	{Prefix: "Unhandled Error", Error: "is not as new as written version", Reason: "the controller waits for its own write and tries again"},
 }
 
