@@ -1,0 +1,163 @@
+package kine
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/karve-k8s/karve/datastore"
+)
+
+// serve serves dir, and returns a client and a function that stops both.
+func serve(t *testing.T, dir string) (*Shim, *clientv3.Client, func()) {
+	t.Helper()
+	lock, err := datastore.LockDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := datastore.Open(t.Context(), lock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shim, err := Serve(t.Context(), store, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{shim.Endpoint()}, DialTimeout: 10 * time.Second, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return shim, client, func() {
+		client.Close()
+		if err := shim.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+		lock.Close()
+	}
+}
+
+// create is the transaction the API server creates an object with.
+func create(ctx context.Context, c *clientv3.Client, key, value string) (*clientv3.TxnResponse, error) {
+	return c.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", 0)).Then(clientv3.OpPut(key, value)).Commit()
+}
+
+func TestKeysSurviveARestart(t *testing.T) {
+	dir := t.TempDir()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+
+	_, client, stop := serve(t, dir)
+	first, err := create(ctx, client, "/registry/a", "1")
+	if err != nil || !first.Succeeded {
+		t.Fatalf("create: %v %+v", err, first)
+	}
+	again, err := create(ctx, client, "/registry/a", "2")
+	if err != nil || again.Succeeded {
+		t.Fatalf("create what is there: %v, want not succeeded, got %+v", err, again)
+	}
+	stop()
+
+	_, client, stop = serve(t, dir)
+	defer stop()
+	got, err := client.Get(ctx, "/registry/a")
+	if err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != "1" {
+		t.Fatalf("after a restart: %v %+v, want value 1", err, got)
+	}
+	if got.Kvs[0].ModRevision != first.Header.Revision {
+		t.Errorf("revision %d after a restart, want %d", got.Kvs[0].ModRevision, first.Header.Revision)
+	}
+	second, err := create(ctx, client, "/registry/b", "1")
+	if err != nil || second.Header.Revision <= first.Header.Revision {
+		t.Errorf("the next revision is %d (%v), want more than %d", second.Header.Revision, err, first.Header.Revision)
+	}
+}
+
+func TestWatchSeesWrites(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	_, client, stop := serve(t, t.TempDir())
+	defer stop()
+	events := client.Watch(ctx, "/registry/w/", clientv3.WithPrefix(), clientv3.WithCreatedNotify())
+	if r := <-events; !r.Created {
+		t.Fatalf("got %+v, want created", r)
+	}
+	for i := range 3 {
+		key := fmt.Sprintf("/registry/w/%d", i)
+		if _, err := create(ctx, client, key, "v"); err != nil {
+			t.Fatal(err)
+		}
+		if r := <-events; len(r.Events) != 1 || string(r.Events[0].Kv.Key) != key {
+			t.Fatalf("got %+v, want one event of %s", r.Events, key)
+		}
+	}
+}
+
+func TestSocketIsForTheOwnerOnly(t *testing.T) {
+	for name, dir := range map[string]string{
+		"in the directory":       t.TempDir(),
+		"where that is too long": filepath.Join(t.TempDir(), strings.Repeat("long/", 30)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			shim, _, stop := serve(t, dir)
+			path := strings.TrimPrefix(shim.Endpoint(), "unix://")
+			info, err := os.Stat(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := info.Mode().Perm(); got != 0o600 {
+				t.Errorf("mode %o, want 600", got)
+			}
+			parent, err := os.Stat(filepath.Dir(path))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if inDir := filepath.Dir(path) == dir; !inDir && parent.Mode().Perm() != 0o700 {
+				t.Errorf("its temporary directory has mode %o, want 700", parent.Mode().Perm())
+			}
+			stop()
+			if _, err := os.Stat(path); err == nil {
+				t.Errorf("%s is still there after Close", path)
+			}
+		})
+	}
+}
+
+func TestCloseIsPromptWithAnOpenWatchAndLeavesNothing(t *testing.T) {
+	before := runtime.NumGoroutine()
+	_, client, stop := serve(t, t.TempDir())
+	events := client.Watch(t.Context(), "/", clientv3.WithPrefix(), clientv3.WithCreatedNotify())
+	<-events
+	began := time.Now()
+	stop()
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("took %v with a watch open, want less than 3 s", took)
+	}
+	deadline := time.Now().Add(5 * time.Second)
+	for runtime.NumGoroutine() > before+2 && time.Now().Before(deadline) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if n := runtime.NumGoroutine(); n > before+2 {
+		buffer := make([]byte, 1<<16)
+		t.Errorf("%d goroutines, %d before:\n%s", n, before, buffer[:runtime.Stack(buffer, true)])
+	}
+}
+
+func TestASocketOfACrashIsReplaced(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "kine.sock"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, client, stop := serve(t, dir)
+	defer stop()
+	if _, err := client.Get(t.Context(), "/"); err != nil {
+		t.Errorf("get: %v", err)
+	}
+}
