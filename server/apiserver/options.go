@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -119,6 +120,7 @@ const watchGrace = 5 * time.Second
 // wishes. The error joins every wish that upstream's flags refuse.
 func newOptions(c Config) (*options.ServerRunOptions, error) {
 	o := options.NewServerRunOptions()
+	sets := o.Flags() // first, because making a flag gives its field the flag's default
 
 	o.SecureServing.Listener = c.SecureListener
 	o.SecureServing.DisableHTTP2Serving = c.DisableHTTP2
@@ -175,13 +177,18 @@ func newOptions(c Config) (*options.ServerRunOptions, error) {
 	// Without a kube-proxy on this machine a cluster IP leads nowhere: go to
 	// the endpoints, as k3s does.
 	o.EnableAggregatorRouting = true
-	// The Node authorizer is half a rule without it, as kubeadm sets it.
-	o.Admission.GenericAdmission.EnablePlugins = []string{noderestriction.PluginName}
 
 	own := o.SecureServing.SNICertKeys
 	o.SecureServing.SNICertKeys = nil // the user's first one would replace it
-	err := flags.Apply("kube-apiserver", "kube-apiserver-arg", o.Flags(), ownedFlags, c.Args)
+	err := flags.Apply("kube-apiserver", "kube-apiserver-arg", sets, ownedFlags, c.Args)
 	o.SecureServing.SNICertKeys = append(o.SecureServing.SNICertKeys, own...)
+
+	// The Node authorizer is half a rule without it, as kubeadm sets it. Not
+	// before the user's wishes: --enable-admission-plugins would replace it.
+	if plugins := o.Admission.GenericAdmission; !slices.Contains(plugins.EnablePlugins, noderestriction.PluginName) &&
+		!slices.Contains(plugins.DisablePlugins, noderestriction.PluginName) {
+		plugins.EnablePlugins = append(plugins.EnablePlugins, noderestriction.PluginName)
+	}
 	return o, err
 }
 

@@ -20,6 +20,9 @@ import (
 // question is a function call; upstream offers no channel to wait on.
 const readyPoll = 5 * time.Millisecond
 
+// startGrace is how long a stop waits for a start that is under way.
+const startGrace = 30 * time.Second
+
 // terminationTimeout is how long a stop may take, --shutdown-delay-duration not
 // counted: as long as a request (--request-timeout), which systemd allows too.
 const terminationTimeout = 60 * time.Second
@@ -46,20 +49,41 @@ func (s *Server) LoopbackConfig() *rest.Config { return rest.CopyConfig(s.loopba
 // run, requests in flight are drained, watches closed, the audit log flushed.
 // The insecure listener stays open as long as the secure one.
 func (s *Server) Run(ctx context.Context, ready func()) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	running, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer stop(nil)
+	isReady := make(chan struct{})
+	go func() {
+		if s.waitReady(running) {
+			close(isReady)
+			ready()
+		}
+	}()
+	go func() {
+		select {
+		case <-ctx.Done():
+		case <-running.Done():
+			return
+		}
+		// A post-start hook that is cut short ends the process (klog.Fatalf in
+		// k8s.io/apiserver pkg/server/hooks.go): let them come to their end.
+		select {
+		case <-isReady:
+		case <-time.After(startGrace):
+		}
+		stop(context.Cause(ctx))
+	}()
 
-	insecureDone := make(chan struct{})
+	plain := make(chan struct{})
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServing()
 	go func() {
-		defer close(insecureDone)
+		defer close(plain)
 		if s.config.InsecureListener == nil {
 			return
 		}
 		err := insecure.Serve(serving, s.config.InsecureListener, s.insecureChain, s.config.Insecure)
 		if err != nil {
-			cancel(fmt.Errorf("insecure listener: %w", err))
+			stop(fmt.Errorf("insecure listener: %w", err))
 		}
 	}()
 	go func() {
@@ -69,16 +93,11 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 		case <-serving.Done():
 		}
 	}()
-	go func() {
-		if s.waitReady(ctx) {
-			ready()
-		}
-	}()
 
-	err := s.runBounded(ctx)
+	err := s.runBounded(running)
 	stopServing()
-	<-insecureDone
-	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+	<-plain
+	if cause := context.Cause(running); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause
 	}
 	return err

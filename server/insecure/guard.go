@@ -1,7 +1,7 @@
 package insecure
 
 import (
-	"encoding/json"
+	"io"
 	"net/http"
 	"strconv"
 	"sync/atomic"
@@ -23,8 +23,7 @@ var refusalNames = [refusals]string{"host", "origin", "owner", "method"}
 
 // Guard returns a handler that passes to next the requests that come from this
 // machine's root or the server's own user and were meant for this listener, and
-// answers the others with 403 Forbidden and a Kubernetes Status whose message
-// kubectl prints.
+// answers the others with 403 Forbidden and a sentence that kubectl prints.
 //
 // The ResponseWriter is handed on as it is, so that upgrades (exec, attach,
 // port-forward), flushing and trailers work as without the guard. The server
@@ -68,32 +67,18 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (g *guard) refuse(w http.ResponseWriter, r *http.Request, code int, kind refusal, sentence string) {
 	g.log(r, kind, sentence)
-	reason := "Forbidden"
-	if code == http.StatusMethodNotAllowed {
-		reason = "MethodNotAllowed"
-	}
-	// The fields of metav1.Status that clients look at
-	// (k8s.io/apimachinery/pkg/apis/meta/v1/types.go).
-	body, err := json.Marshal(struct {
-		Kind       string   `json:"kind"`
-		APIVersion string   `json:"apiVersion"`
-		Metadata   struct{} `json:"metadata"`
-		Status     string   `json:"status"`
-		Message    string   `json:"message"`
-		Reason     string   `json:"reason"`
-		Code       int      `json:"code"`
-	}{"Status", "v1", struct{}{}, "Failure", sentence, reason, code})
-	if err != nil {
-		panic(err) // strings and a number: cannot happen
-	}
+	// Plain text, not a metav1.Status: client-go shows the sentence of either, but
+	// kubectl's discovery only that of text (k8s.io/client-go/rest/request.go,
+	// isTextResponse), and it is discovery that kubectl begins with.
+	body := sentence + "\n"
 	h := w.Header()
-	h.Set("Content-Type", "application/json")
+	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
-	h.Set("Content-Length", strconv.Itoa(len(body)+1))
+	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(code)
 	if r.Method != http.MethodHead {
-		_, _ = w.Write(append(body, '\n')) // the client may have gone
+		_, _ = io.WriteString(w, body) // the client may have gone
 	}
 }
 

@@ -14,6 +14,10 @@ type Noise struct {
 	Reason string
 }
 
+// stoppedEarly is the reason for what upstream only says when it is told to stop
+// while it starts: its waits for caches have no other end.
+const stoppedEarly = "stopped while it started"
+
 // Demote is the table of warnings and errors that are written at debug. Keep it
 // short: a row that is too broad hides the next real problem.
 var Demote = []Noise{
@@ -25,8 +29,17 @@ var Demote = []Noise{
 	{Prefix: "Resetting endpoints for master service", Reason: "every start and stop does that"},
 	{Prefix: "Unable to remove endpoints from kubernetes service: StorageError: key not found", Reason: "stopped before they were made"},
 	{Prefix: "Unable to remove peer endpoint leases: StorageError: key not found", Reason: "there are no peers"},
-	{Prefix: "Unable to sync caches", Reason: "only said when stopped before they were"},
-	{Prefix: "Unhandled Error", Error: "timed out waiting for dependency graph builder sync", Reason: "only said when stopped before it was"},
+	{Prefix: "Unable to sync caches", Reason: stoppedEarly},
+	{Prefix: "Timed out waiting for caches to sync", Reason: stoppedEarly},
+	{Prefix: "Timed out waiting for quota monitor sync", Reason: stoppedEarly},
+	{Prefix: "Unable start event watcher (will not retry!)", Error: "broadcaster already stopped", Reason: stoppedEarly},
+	{Prefix: "Error removing old endpoints from kubernetes service: no API server IP addresses were listed in storage", Reason: stoppedEarly},
+	{Prefix: "Device taint processing leading to Pod eviction failed", Error: "context canceled", Reason: stoppedEarly},
+	{Prefix: "Service account work item failed", Error: "context canceled", Reason: stoppedEarly},
+	{Prefix: "Unhandled Error", Error: "timed out waiting for caches to sync", Reason: stoppedEarly},
+	{Prefix: "Unhandled Error", Error: "Unable to sync caches for", Reason: stoppedEarly},
+	{Prefix: "Unhandled Error", Error: "unable to sync caches for", Reason: stoppedEarly},
+	{Prefix: "Unhandled Error", Error: "timed out waiting for dependency graph builder sync", Reason: stoppedEarly},
 	{Prefix: "Server rejected event (will not retry!)", Error: "because it is being terminated", Reason: "what happens in a namespace on its way out"},
 	{Prefix: "Unhandled Error", Error: "is not as new as written version", Reason: "the controller waits for its own write and tries again"},
 }
