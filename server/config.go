@@ -215,7 +215,11 @@ func validateUpstream(ctx context.Context, c Config) error {
 	if err != nil {
 		return fmt.Errorf("make a key: %w", err)
 	}
-	err = apiserver.Validate(ctx, c.apiserverConfig(), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}))
+	scratch := c.DataDir // a read-only root may have no /tmp
+	if checkDataDir(c.DataDir) != nil {
+		scratch = ""
+	}
+	err = apiserver.Validate(ctx, c.apiserverConfig(), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), scratch)
 	errs.add(err)
 	// All three look at the process' feature gates; one complaint is enough.
 	gatesAreFine := !errors.Is(err, apiserver.ErrFeatureGates)

@@ -32,6 +32,9 @@ import (
 // has them: without the two, `kubeadm join` and bootstrap tokens do not work.
 var extraControllers = []string{names.BootstrapSignerController, names.TokenCleanerController}
 
+// flexVolumes is a directory of the data directory: see parseControllerOptions.
+const flexVolumes = "flexvolume"
+
 var ownedByControllers = map[string]string{
 	"master":                    "the API server is this process",
 	"kubeconfig":                "the API server is this process",
@@ -56,6 +59,8 @@ func parseControllerOptions(c Config, store *certs.Store) (*options.KubeControll
 	if err != nil {
 		return nil, fmt.Errorf("default controller options: %w", err)
 	}
+	// First, because making a flag gives its field the flag's default.
+	sets := o.Flags(app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases())
 	o.SecureServing.BindPort = 0
 	o.Generic.LeaderElection.LeaderElect = false
 	o.Generic.Controllers = append([]string{"*"}, extraControllers...)
@@ -69,15 +74,14 @@ func parseControllerOptions(c Config, store *certs.Store) (*options.KubeControll
 		o.NodeIPAMController.ServiceCIDR = c.ServiceClusterIPRange
 	}
 	// Upstream's default is in /usr, which is neither ours nor always writable.
-	o.PersistentVolumeBinderController.VolumeConfiguration.FlexVolumePluginDir = c.path("flexvolume")
+	o.PersistentVolumeBinderController.VolumeConfiguration.FlexVolumePluginDir = c.path(flexVolumes)
 	if store != nil {
 		o.SAController.ServiceAccountKeyFile = store.KeyFile(certs.ServiceAccount)
 		o.SAController.RootCAFile = store.CertFile(certs.ServerCA)
 		signWith(o.CSRSigningController.CSRSigningControllerConfiguration, store)
 	}
 
-	problems := []error{flags.Apply("kube-controller-manager", "kube-controller-manager-arg",
-		o.Flags(app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases()), ownedByControllers, c.ControllerManagerArgs)}
+	problems := []error{flags.Apply("kube-controller-manager", "kube-controller-manager-arg", sets, ownedByControllers, c.ControllerManagerArgs)}
 	for _, name := range c.DisableControllers {
 		if err := checkController(name); err != nil {
 			problems = append(problems, err)
@@ -144,6 +148,10 @@ func (c *controllers) run(ctx context.Context, config Config, store *certs.Store
 	o, err := parseControllerOptions(config, store)
 	if err != nil {
 		return err
+	}
+	// Upstream would make it for everybody to read.
+	if err := os.MkdirAll(config.path(flexVolumes), 0o700); err != nil {
+		return fmt.Errorf("make directory for Flexvolume plugins: %w", err)
 	}
 	o.Master = client.Host // or upstream looks for a Pod's service account
 	cfg, err := o.Config(ctx, app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases())

@@ -121,6 +121,8 @@ const watchGrace = 5 * time.Second
 func newOptions(c Config) (*options.ServerRunOptions, error) {
 	o := options.NewServerRunOptions()
 	sets := o.Flags() // first, because making a flag gives its field the flag's default
+	registry := o.GenericServerRunOptions.ComponentGlobalsRegistry
+	forgotten := forgetGates(sets, registry)
 
 	o.SecureServing.Listener = c.SecureListener
 	o.SecureServing.DisableHTTP2Serving = c.DisableHTTP2
@@ -182,6 +184,9 @@ func newOptions(c Config) (*options.ServerRunOptions, error) {
 	o.SecureServing.SNICertKeys = nil // the user's first one would replace it
 	err := flags.Apply("kube-apiserver", "kube-apiserver-arg", sets, ownedFlags, c.Args)
 	o.SecureServing.SNICertKeys = append(o.SecureServing.SNICertKeys, own...)
+	if gates := tryGates(sets, registry); gates != nil {
+		err = errors.Join(err, gates, forgetGates(sets, registry))
+	}
 
 	// The Node authorizer is half a rule without it, as kubeadm sets it. Not
 	// before the user's wishes: --enable-admission-plugins would replace it.
@@ -189,21 +194,21 @@ func newOptions(c Config) (*options.ServerRunOptions, error) {
 		!slices.Contains(plugins.DisablePlugins, noderestriction.PluginName) {
 		plugins.EnablePlugins = append(plugins.EnablePlugins, noderestriction.PluginName)
 	}
-	return o, err
+	return o, errors.Join(forgotten, err)
 }
 
 // Validate tells what upstream would refuse about the options, all at once. It
-// opens nothing and writes nothing but a throw-away file: c needs neither
-// listeners nor certificates yet.
-func Validate(ctx context.Context, c Config, throwAwayKey []byte) error {
-	key, err := os.CreateTemp("", "karve-check-")
+// opens nothing and writes nothing but a throw-away file in dir: c needs neither
+// listeners nor certificates yet. An empty dir is that of temporary files.
+func Validate(ctx context.Context, c Config, throwAwayKey []byte, dir string) error {
+	key, err := os.CreateTemp(dir, ".check-")
 	if err != nil {
-		return fmt.Errorf("make a temporary file: %w", err)
+		return fmt.Errorf("write a key to check the configuration with: %w", err)
 	}
 	defer os.Remove(key.Name())
 	_, err = key.Write(throwAwayKey)
 	if err := errors.Join(err, key.Close()); err != nil {
-		return fmt.Errorf("write a temporary file: %w", err)
+		return fmt.Errorf("write a key to check the configuration with: %w", err)
 	}
 	c.Certificates.ServiceAccountKey = key.Name()
 	c.Certificates.ServingCert, c.Certificates.ServingKey = key.Name(), key.Name()

@@ -40,6 +40,7 @@ var Demote = []Noise{
 	{Prefix: "Unhandled Error", Error: "Unable to sync caches for", Reason: stoppedEarly},
 	{Prefix: "Unhandled Error", Error: "unable to sync caches for", Reason: stoppedEarly},
 	{Prefix: "Unhandled Error", Error: "timed out waiting for dependency graph builder sync", Reason: stoppedEarly},
+	{Prefix: "Unhandled Error", Error: "is not allocated; repairing", Reason: "the first start makes the Service before its address, and this allocates it"},
 	{Prefix: "Server rejected event (will not retry!)", Error: "because it is being terminated", Reason: "what happens in a namespace on its way out"},
 	{Prefix: "Unhandled Error", Error: "is not as new as written version", Reason: "the controller waits for its own write and tries again"},
 }
