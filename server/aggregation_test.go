@@ -1,0 +1,163 @@
+package server_test
+
+import (
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	registrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	aggregator "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
+	"k8s.io/utils/ptr"
+)
+
+// interfaceAddress is an address of this machine that endpoints may have:
+// those of loopback are refused.
+func interfaceAddress(t *testing.T) string {
+	t.Helper()
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addresses {
+		if ip, ok := a.(*net.IPNet); ok && ip.IP.IsGlobalUnicast() && ip.IP.To4() != nil {
+			return ip.IP.String()
+		}
+	}
+	t.Skip("this machine has no IPv4 address but loopback's, which endpoints must not have")
+	return ""
+}
+
+// extension is an API server of one group, fleet.test/v1, with one resource,
+// ships. Every ship is named after the user who asks.
+func extension(t *testing.T) http.Handler {
+	answer := func(w http.ResponseWriter, object any) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(object)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/apis/fleet.test/v1", func(w http.ResponseWriter, r *http.Request) {
+		answer(w, metav1.APIResourceList{
+			TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: "fleet.test/v1",
+			APIResources: []metav1.APIResource{{Name: "ships", SingularName: "ship", Kind: "Ship", Verbs: metav1.Verbs{"get"}}},
+		})
+	})
+	mux.HandleFunc("/apis/fleet.test/v1/ships/mine", func(w http.ResponseWriter, r *http.Request) {
+		if cn := r.TLS.PeerCertificates[0].Subject.CommonName; cn != "front-proxy-client" {
+			t.Errorf("the proxy's certificate: got %s, want front-proxy-client", cn)
+		}
+		answer(w, map[string]any{
+			"kind": "Ship", "apiVersion": "fleet.test/v1",
+			"metadata": map[string]any{"name": r.Header.Get("X-Remote-User")},
+			"groups":   r.Header.Values("X-Remote-Group"),
+			"token":    r.Header.Get("Authorization"),
+		})
+	})
+	return mux
+}
+
+func TestAggregatedAPI(t *testing.T) {
+	c := shared(t)
+	ctx := t.Context()
+	address := interfaceAddress(t)
+	ns := c.namespace(t)
+
+	// What an extension API server is to trust is published for it.
+	published, err := c.CoreV1().ConfigMaps("kube-system").Get(ctx, "extension-apiserver-authentication", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	frontProxy := x509.NewCertPool()
+	if !frontProxy.AppendCertsFromPEM([]byte(published.Data["requestheader-client-ca-file"])) {
+		t.Fatalf("no front-proxy CA in %v", published.Data)
+	}
+	at, ca := serveTLS(t, address, []string{"extension." + ns + ".svc"}, frontProxy, extension(t))
+	u, err := url.Parse(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := strconv.Atoi(u.Port())
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	create(t, c.CoreV1().Services(ns), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "extension"},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "https", Port: 443}}},
+	})
+	create(t, c.DiscoveryV1().EndpointSlices(ns), &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: "extension", Labels: map[string]string{discoveryv1.LabelServiceName: "extension"}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{address}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)}}},
+		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("https"), Port: ptr.To(int32(port))}},
+	})
+	services, err := aggregator.NewForConfig(c.admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const name = "v1.fleet.test"
+	create(t, services.ApiregistrationV1().APIServices(), &registrationv1.APIService{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: registrationv1.APIServiceSpec{
+			Group: "fleet.test", Version: "v1", GroupPriorityMinimum: 1000, VersionPriority: 10, CABundle: ca,
+			Service: &registrationv1.ServiceReference{Namespace: ns, Name: "extension", Port: ptr.To(int32(443))},
+		},
+	})
+	// An unreachable group would spoil discovery for every other client.
+	defer services.ApiregistrationV1().APIServices().Delete(ctx, name, metav1.DeleteOptions{})
+	eventually(t, name+" is available", func() error {
+		s, err := services.ApiregistrationV1().APIServices().Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, condition := range s.Status.Conditions {
+			if condition.Type == registrationv1.Available {
+				if condition.Status == registrationv1.ConditionTrue {
+					return nil
+				}
+				return fmt.Errorf("%s: %s", condition.Reason, condition.Message)
+			}
+		}
+		return fmt.Errorf("no condition in %v", s.Status)
+	})
+
+	ships := schema.GroupVersionResource{Group: "fleet.test", Version: "v1", Resource: "ships"}
+	ship, err := c.dynamic.Resource(ships).Get(ctx, "mine", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := ship.GetName(); got != "kubernetes-admin" {
+		t.Errorf("X-Remote-User: got %q, want kubernetes-admin", got)
+	}
+	groups := fmt.Sprint(ship.Object["groups"])
+	if groups != "[system:masters system:authenticated]" && groups != "[kubeadm:cluster-admins system:authenticated]" {
+		t.Errorf("X-Remote-Group: got %s, want the administrator's", groups)
+	}
+	eventually(t, "ships are discovered", func() error {
+		_, lists, err := c.Discovery().ServerGroupsAndResources()
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(lists, func(l *metav1.APIResourceList) bool { return l.GroupVersion == "fleet.test/v1" }) {
+			return fmt.Errorf("no fleet.test/v1 in %d groups", len(lists))
+		}
+		return nil
+	})
+
+	// Who connects without the front proxy's certificate is not believed.
+	config := &rest.Config{Host: at, TLSClientConfig: rest.TLSClientConfig{CAData: ca}}
+	if answer, err := httpClient(t, config).Get(at + "/apis/fleet.test/v1"); err == nil {
+		answer.Body.Close()
+		t.Errorf("without a certificate: got status %d, want no connection", answer.StatusCode)
+	}
+}

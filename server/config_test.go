@@ -1,0 +1,182 @@
+package server
+
+import (
+	"bytes"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+
+	"github.com/karve-k8s/karve/server/logbridge"
+)
+
+// quietConfig is a valid configuration that logs nowhere.
+func quietConfig(t *testing.T) Config {
+	t.Helper()
+	log, err := logbridge.New(&bytes.Buffer{}, "text", "error")
+	if err != nil {
+		t.Fatal(err)
+	}
+	logbridge.Install(log)
+	return Config{DataDir: filepath.Join(t.TempDir(), "data"), SecurePort: 6443, InsecurePort: 8080, Log: log}
+}
+
+// One row is one mistake: what it does to a valid configuration, and the words,
+// the option's name among them, in which it is reported.
+var mistakes = map[string]struct {
+	make func(*Config)
+	want []string
+}{
+	"no data directory": {func(c *Config) { c.DataDir = "" }, []string{"--data-dir", "needs a directory"}},
+	"data directory is a file": {func(c *Config) {
+		c.DataDir = os.DevNull
+	}, []string{"--data-dir", os.DevNull}},
+	"secure port":             {func(c *Config) { c.SecurePort = 70000 }, []string{"--secure-port 70000"}},
+	"negative port":           {func(c *Config) { c.SecurePort = -1 }, []string{"--secure-port -1"}},
+	"insecure port":           {func(c *Config) { c.InsecurePort = 65536 }, []string{"--insecure-port 65536"}},
+	"one port for both":       {func(c *Config) { c.InsecurePort = c.SecurePort }, []string{"--insecure-port 6443", "--secure-port"}},
+	"bind address":            {func(c *Config) { c.BindAddress = "localhost" }, []string{`--bind-address "localhost"`}},
+	"advertise address":       {func(c *Config) { c.AdvertiseAddress = "300.1.1.1" }, []string{`--advertise-address "300.1.1.1"`}},
+	"insecure to all":         {func(c *Config) { c.InsecureBindAddress = "0.0.0.0" }, []string{"--insecure-bind-address", "--insecure-allow-remote"}},
+	"service range":           {func(c *Config) { c.ServiceClusterIPRange = "10.96.0.0/33" }, []string{"--service-cluster-ip-range 10.96.0.0/33"}},
+	"two ranges of a family":  {func(c *Config) { c.ServiceClusterIPRange = "10.96.0.0/16,10.97.0.0/16" }, []string{"--service-cluster-ip-range", "one family"}},
+	"three ranges":            {func(c *Config) { c.ServiceClusterIPRange = "10.1.0.0/16,fd00::/112,10.2.0.0/16" }, []string{"--service-cluster-ip-range", "want one range"}},
+	"cluster range":           {func(c *Config) { c.ClusterCIDR = "pods" }, []string{"--cluster-cidr pods"}},
+	"overlap":                 {func(c *Config) { c.ClusterCIDR = "10.100.0.0/16" }, []string{"--cluster-cidr 10.100.0.0/16 overlaps --service-cluster-ip-range 10.96.0.0/12"}},
+	"overlap the other way":   {func(c *Config) { c.ClusterCIDR = "10.0.0.0/8" }, []string{"--cluster-cidr 10.0.0.0/8 overlaps"}},
+	"certificate without key": {func(c *Config) { c.TLSCertFile = "config_test.go" }, []string{"--tls-cert-file and --tls-private-key-file"}},
+	"certificate is none": {func(c *Config) {
+		c.TLSCertFile, c.TLSKeyFile = "config_test.go", "config_test.go"
+	}, []string{"--tls-cert-file config_test.go"}},
+	"unreadable file":        {func(c *Config) { c.DatastoreCAFile = "/nowhere/ca" }, []string{"--datastore-cafile", "/nowhere/ca"}},
+	"file is a directory":    {func(c *Config) { c.DatastoreKeyFile = "." }, []string{"--datastore-keyfile"}},
+	"SAN":                    {func(c *Config) { c.TLSSANs = []string{"good.example.org", "not a name"} }, []string{"--tls-san", "not a name"}},
+	"datastore":              {func(c *Config) { c.DatastoreEndpoint = "postgres://me:secret@db" }, []string{"--datastore-endpoint", "postgres://me:xxxxx@db"}},
+	"controller":             {func(c *Config) { c.DisableControllers = []string{"deploymnet"} }, []string{"--disable-controllers", `"deploymnet"`, `did you mean "deployment"?`}},
+	"API server's flag":      {func(c *Config) { c.APIServerArgs = []string{"event-tll=1h"} }, []string{"--kube-apiserver-arg", `"event-tll"`, `did you mean "event-ttl"?`}},
+	"API server's value":     {func(c *Config) { c.APIServerArgs = []string{"event-ttl=soon"} }, []string{"event-ttl", "soon"}},
+	"API server's own flag":  {func(c *Config) { c.APIServerArgs = []string{"secure-port=1"} }, []string{"--kube-apiserver-arg", "use --secure-port"}},
+	"admission plugin":       {func(c *Config) { c.APIServerArgs = []string{"enable-admission-plugins=Nonsense"} }, []string{"enable-admission-plugins", "Nonsense"}},
+	"feature gate":           {func(c *Config) { c.APIServerArgs = []string{"feature-gates=NoSuchThing=true"} }, []string{"feature-gates", "NoSuchThing"}},
+	"node ports":             {func(c *Config) { c.APIServerArgs = []string{"service-node-port-range=low-high"} }, []string{"service-node-port-range"}},
+	"controllers' flag":      {func(c *Config) { c.ControllerManagerArgs = []string{"node-monitor-perod=1s"} }, []string{"--kube-controller-manager-arg", `did you mean "node-monitor-period"?`}},
+	"controllers' own flag":  {func(c *Config) { c.ControllerManagerArgs = []string{"leader-elect"} }, []string{"--kube-controller-manager-arg", "there is one server"}},
+	"scheduler's flag":       {func(c *Config) { c.SchedulerArgs = []string{"kube-api-qsp=5"} }, []string{"--kube-scheduler-arg", `did you mean "kube-api-qps"?`}},
+	"scheduler's own flag":   {func(c *Config) { c.SchedulerArgs = []string{"secure-port=1"} }, []string{"--kube-scheduler-arg", "no port of its own"}},
+	"scheduler's flag value": {func(c *Config) { c.SchedulerArgs = []string{"kube-api-qps=fast"} }, []string{"--kube-scheduler-arg", "kube-api-qps=fast"}},
+}
+
+func TestValidateNamesTheOption(t *testing.T) {
+	if err := quietConfig(t).Validate(t.Context()); err != nil {
+		t.Fatalf("a valid configuration: got %v", err)
+	}
+	for name, mistake := range mistakes {
+		t.Run(name, func(t *testing.T) {
+			c := quietConfig(t)
+			mistake.make(&c)
+			err := c.Validate(t.Context())
+			if err == nil {
+				t.Fatal("got no error")
+			}
+			for _, want := range mistake.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("got %q, want %q in it", err, want)
+				}
+			}
+			if lines := strings.Split(err.Error(), "\n"); len(lines) > 1 {
+				t.Errorf("one mistake is told in %d lines:\n%v", len(lines), err)
+			}
+			if strings.Contains(err.Error(), "secret") {
+				t.Errorf("the error has a password in it: %v", err)
+			}
+		})
+	}
+	// Upstream's globals must not remember the mistakes.
+	if err := quietConfig(t).Validate(t.Context()); err != nil {
+		t.Errorf("a valid configuration after all those: got %v", err)
+	}
+}
+
+// Gates are global to the process, but the next server's are its own.
+func TestFeatureGatesAreForgotten(t *testing.T) {
+	const gate = "CRIListStreaming" // alpha, and a kubelet's: no server behaves otherwise
+	c := quietConfig(t)
+	c.APIServerArgs = []string{"feature-gates=" + gate + "=true"}
+	if err := c.Validate(t.Context()); err != nil || !utilfeature.DefaultFeatureGate.Enabled(gate) {
+		t.Fatalf("got %v and error %v, want the gate on", utilfeature.DefaultFeatureGate.Enabled(gate), err)
+	}
+	c.APIServerArgs = nil
+	if err := c.Validate(t.Context()); err != nil || utilfeature.DefaultFeatureGate.Enabled(gate) {
+		t.Errorf("without it: got %v and error %v, want the gate off", utilfeature.DefaultFeatureGate.Enabled(gate), err)
+	}
+}
+
+func TestValidateReportsAllAtOnce(t *testing.T) {
+	c := quietConfig(t)
+	var want []string
+	for _, name := range []string{"secure port", "insecure to all", "advertise address", "overlap", "unreadable file", "SAN", "datastore",
+		"controller", "API server's flag", "controllers' flag", "scheduler's flag"} {
+		mistakes[name].make(&c)
+		want = append(want, mistakes[name].want...)
+	}
+	err := c.Validate(t.Context())
+	if err == nil {
+		t.Fatal("got no error")
+	}
+	for _, w := range want {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("got\n%v\nwant %q in it", err, w)
+		}
+	}
+}
+
+func TestRunRefusesBeforeItStarts(t *testing.T) {
+	c := quietConfig(t)
+	c.SecurePort, c.InsecurePort = 0, 70000
+	c.Ready = func(Info) { t.Error("it was ready") }
+	err := Run(t.Context(), c)
+	if err == nil || !strings.Contains(err.Error(), "--insecure-port 70000") {
+		t.Errorf("got %v, want the mistake", err)
+	}
+	if made, _ := filepath.Glob(filepath.Join(c.DataDir, "*")); len(made) > 0 {
+		for _, file := range made {
+			if name := filepath.Base(file); name == "state.db" || name == "certs" || name == "admin.kubeconfig" {
+				t.Errorf("%s was made", file)
+			}
+		}
+	}
+}
+
+// A second server is told who has the directory, and which port is taken.
+func TestRunNamesWhatIsTaken(t *testing.T) {
+	c := quietConfig(t)
+	c.SecurePort, c.InsecurePort = 0, 0
+	s := &controlPlane{Config: c.withDefaults()}
+	if err := s.Validate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.claim(); err != nil {
+		t.Fatal(err)
+	}
+	defer s.release()
+	second := c
+	second.SecurePort = portOf(t, s.secure)
+	second.InsecurePort = portOf(t, s.plain)
+	err := Run(t.Context(), second)
+	if err == nil {
+		t.Fatal("got no error")
+	}
+	for _, want := range []string{"--data-dir", "--secure-port", "--insecure-port", "in use"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("got\n%v\nwant %q in it", err, want)
+		}
+	}
+}
+
+func portOf(t *testing.T, l net.Listener) int {
+	t.Helper()
+	return l.Addr().(*net.TCPAddr).Port
+}

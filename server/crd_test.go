@@ -1,0 +1,170 @@
+package server_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+var boats = schema.GroupVersionResource{Group: "karve.test", Version: "v1", Resource: "boats"}
+
+// boatDefinition has two versions of one schema, with a default, a CEL rule and
+// a status of its own.
+func boatDefinition() *apiextensionsv1.CustomResourceDefinition {
+	object := func(properties map[string]apiextensionsv1.JSONSchemaProps) apiextensionsv1.JSONSchemaProps {
+		return apiextensionsv1.JSONSchemaProps{Type: "object", Properties: properties}
+	}
+	spec := object(map[string]apiextensionsv1.JSONSchemaProps{
+		"oars":  {Type: "integer", Default: &apiextensionsv1.JSON{Raw: []byte("12")}},
+		"sails": {Type: "integer"},
+	})
+	spec.XValidations = apiextensionsv1.ValidationRules{{Rule: "self.oars % 2 == 0", Message: "a boat needs an even number of oars"}}
+	all := object(map[string]apiextensionsv1.JSONSchemaProps{
+		"spec":   spec,
+		"status": object(map[string]apiextensionsv1.JSONSchemaProps{"afloat": {Type: "boolean"}}),
+	})
+	version := func(name string, stored bool) apiextensionsv1.CustomResourceDefinitionVersion {
+		return apiextensionsv1.CustomResourceDefinitionVersion{
+			Name: name, Served: true, Storage: stored,
+			Schema:       &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &all},
+			Subresources: &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}},
+		}
+	}
+	return &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: "boats.karve.test"},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: boats.Group, Scope: apiextensionsv1.NamespaceScoped,
+			Names:      apiextensionsv1.CustomResourceDefinitionNames{Plural: "boats", Singular: "boat", Kind: "Boat", ListKind: "BoatList"},
+			Versions:   []apiextensionsv1.CustomResourceDefinitionVersion{version("v1", true), version("v2", false)},
+			Conversion: &apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.NoneConverter},
+		},
+	}
+}
+
+func boat(name string, spec, status map[string]any) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "karve.test/v1", "kind": "Boat",
+		"metadata": map[string]any{"name": name}, "spec": spec,
+	}}
+	if status != nil {
+		u.Object["status"] = status
+	}
+	return u
+}
+
+func TestCustomResources(t *testing.T) {
+	c := shared(t)
+	ctx := t.Context()
+	ns := c.namespace(t)
+	extensions, err := apiextensions.NewForConfig(c.admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	definitions := extensions.ApiextensionsV1().CustomResourceDefinitions()
+	create(t, definitions, boatDefinition())
+	client := c.dynamic.Resource(boats).Namespace(ns)
+	eventually(t, "boats are served", func() error {
+		_, err := client.List(ctx, metav1.ListOptions{})
+		return err
+	})
+
+	made, err := client.Create(ctx, boat("longship", map[string]any{"sails": int64(1)}, map[string]any{"afloat": true}), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if oars, _, _ := unstructured.NestedInt64(made.Object, "spec", "oars"); oars != 12 {
+		t.Errorf("spec.oars: got %d, want the schema's default, 12", oars)
+	}
+	if _, found := made.Object["status"]; found {
+		t.Error("status could be set without its subresource")
+	}
+
+	made.Object["status"] = map[string]any{"afloat": true}
+	made.Object["spec"] = map[string]any{"oars": int64(2)}
+	made, err = client.UpdateStatus(ctx, made, metav1.UpdateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	afloat, _, _ := unstructured.NestedBool(made.Object, "status", "afloat")
+	oars, _, _ := unstructured.NestedInt64(made.Object, "spec", "oars")
+	if !afloat || oars != 12 {
+		t.Errorf("after an update of the status: got afloat %v and oars %d, want true, and 12 as before", afloat, oars)
+	}
+
+	v2, err := c.dynamic.Resource(boats.GroupResource().WithVersion("v2")).Namespace(ns).Get(ctx, "longship", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := v2.GetAPIVersion(); got != "karve.test/v2" {
+		t.Errorf("read as v2: got apiVersion %s", got)
+	}
+
+	for name, spec := range map[string]map[string]any{
+		"a boat needs an even number of oars": {"oars": int64(3)},
+		"must be of type integer":             {"sails": "many"},
+	} {
+		_, err := client.Create(ctx, boat("odd", spec, nil), metav1.CreateOptions{})
+		if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), name) {
+			t.Errorf("create %v: got %v, want it refused: %s", spec, err, name)
+		}
+	}
+	if err := unknownFieldsPruned(t, c, ns); err != nil {
+		t.Error(err)
+	}
+
+	// The definition takes its objects with it.
+	if err := definitions.Delete(ctx, "boats.karve.test", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the definition is gone", func() error {
+		_, err := definitions.Get(ctx, "boats.karve.test", metav1.GetOptions{})
+		return wantNotFound(err)
+	})
+	eventually(t, "boats are no longer served", func() error {
+		_, err := client.Get(ctx, "longship", metav1.GetOptions{})
+		return wantNotFound(err)
+	})
+	create(t, definitions, boatDefinition())
+	eventually(t, "boats are served again, and none is left", func() error {
+		list, err := client.List(ctx, metav1.ListOptions{})
+		if err == nil && len(list.Items) > 0 {
+			err = fmt.Errorf("%d boats outlived their definition", len(list.Items))
+		}
+		return err
+	})
+	if err := definitions.Delete(ctx, "boats.karve.test", metav1.DeleteOptions{}); err != nil {
+		t.Error(err)
+	}
+}
+
+func unknownFieldsPruned(t *testing.T, c *cluster, ns string) error {
+	made, err := c.dynamic.Resource(boats).Namespace(ns).Create(t.Context(),
+		boat("pruned", map[string]any{"rudders": int64(1)}, nil), metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	spec, _, _ := unstructured.NestedMap(made.Object, "spec")
+	if _, found := spec["rudders"]; found {
+		return errors.New("a field that the schema does not know was kept")
+	}
+	return nil
+}
+
+// wantNotFound is nil if err is the API's answer that there is no such object.
+func wantNotFound(err error) error {
+	switch {
+	case err == nil:
+		return errors.New("it is still there")
+	case apierrors.IsNotFound(err):
+		return nil
+	}
+	return err
+}

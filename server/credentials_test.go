@@ -1,0 +1,219 @@
+package server_test
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// The credentials that controllers hand out.
+
+func (c *cluster) readFile(t *testing.T, name string) []byte {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(c.dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
+}
+
+func TestTokenSecretIsFilled(t *testing.T) {
+	c := shared(t)
+	ns := c.namespace(t)
+	create(t, c.CoreV1().Secrets(ns), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "token", Annotations: map[string]string{corev1.ServiceAccountNameKey: "default"}},
+		Type:       corev1.SecretTypeServiceAccountToken,
+	})
+	var secret *corev1.Secret
+	eventually(t, "the Secret has a token", func() (err error) {
+		secret, err = c.CoreV1().Secrets(ns).Get(t.Context(), "token", metav1.GetOptions{})
+		if err == nil && len(secret.Data[corev1.ServiceAccountTokenKey]) == 0 {
+			err = errors.New("none yet")
+		}
+		return err
+	})
+	if got := string(secret.Data[corev1.ServiceAccountNamespaceKey]); got != ns {
+		t.Errorf("namespace: got %s, want %s", got, ns)
+	}
+	if want := c.readFile(t, "certs/server-ca.crt"); !sameCertificates(secret.Data[corev1.ServiceAccountRootCAKey], want) {
+		t.Errorf("ca.crt: got %s, want the server's CA", secret.Data[corev1.ServiceAccountRootCAKey])
+	}
+	config := rest.AnonymousClientConfig(c.admin)
+	config.BearerToken = string(secret.Data[corev1.ServiceAccountTokenKey])
+	if got, _ := whoami(t, clientFor(t, config)); got != "system:serviceaccount:"+ns+":default" {
+		t.Errorf("the token's user: got %s", got)
+	}
+}
+
+func sameCertificates(a, b []byte) bool {
+	ablock, _ := pem.Decode(a)
+	bblock, _ := pem.Decode(b)
+	return ablock != nil && bblock != nil && bytes.Equal(ablock.Bytes, bblock.Bytes)
+}
+
+func TestRootCAIsPublished(t *testing.T) {
+	c := shared(t)
+	ns := c.namespace(t)
+	eventually(t, "kube-root-ca.crt", func() error {
+		published, err := c.CoreV1().ConfigMaps(ns).Get(t.Context(), "kube-root-ca.crt", metav1.GetOptions{})
+		if err == nil && !sameCertificates([]byte(published.Data["ca.crt"]), c.readFile(t, "certs/server-ca.crt")) {
+			err = errors.New("it is not the server's CA: " + published.Data["ca.crt"])
+		}
+		return err
+	})
+}
+
+// bootstrapToken makes a token that kubeadm join could use.
+func bootstrapToken(t *testing.T, c *cluster, id string) *rest.Config {
+	t.Helper()
+	const secret = "0123456789abcdef"
+	create(t, c.CoreV1().Secrets("kube-system"), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-" + id},
+		Type:       corev1.SecretTypeBootstrapToken,
+		StringData: map[string]string{
+			"token-id": id, "token-secret": secret, "usage-bootstrap-authentication": "true", "usage-bootstrap-signing": "true",
+			"auth-extra-groups": "system:bootstrappers:test",
+		},
+	})
+	config := rest.AnonymousClientConfig(c.admin)
+	config.BearerToken = id + "." + secret
+	return config
+}
+
+func TestBootstrapToken(t *testing.T) {
+	c := shared(t)
+	config := bootstrapToken(t, c, "aaaaaa")
+	var name string
+	var groups []string
+	eventually(t, "the token authenticates", func() error {
+		_, err := clientFor(t, config).Discovery().RESTClient().Get().AbsPath("/api/v1").DoRaw(t.Context())
+		return err
+	})
+	name, groups = whoami(t, clientFor(t, config))
+	if name != "system:bootstrap:aaaaaa" || !slices.Contains(groups, "system:bootstrappers:test") {
+		t.Errorf("got %s of %v", name, groups)
+	}
+
+	create(t, c.CoreV1().ConfigMaps("kube-public"), &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "cluster-info"}, Data: map[string]string{"kubeconfig": "what a new node starts from"},
+	})
+	eventually(t, "cluster-info is signed", func() error {
+		info, err := c.CoreV1().ConfigMaps("kube-public").Get(t.Context(), "cluster-info", metav1.GetOptions{})
+		if err == nil && strings.Count(info.Data["jws-kubeconfig-aaaaaa"], ".") != 2 {
+			err = errors.New("no signature of the token's")
+		}
+		return err
+	})
+	// tokencleaner
+	create(t, c.CoreV1().Secrets("kube-system"), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-bbbbbb"},
+		Type:       corev1.SecretTypeBootstrapToken,
+		StringData: map[string]string{"token-id": "bbbbbb", "token-secret": "0123456789abcdef", "expiration": "2020-01-01T00:00:00Z"},
+	})
+	eventually(t, "a token that has expired is removed", func() error {
+		_, err := c.CoreV1().Secrets("kube-system").Get(t.Context(), "bootstrap-token-bbbbbb", metav1.GetOptions{})
+		return wantNotFound(err)
+	})
+}
+
+// requestCertificate asks as client for a certificate and returns its key.
+func requestCertificate(t *testing.T, client kubernetes.Interface, name, signer string, subject pkix.Name) []byte {
+	t.Helper()
+	key, keyPEM := newKey(t)
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: subject}, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	create(t, client.CertificatesV1().CertificateSigningRequests(), &certificatesv1.CertificateSigningRequest{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: certificatesv1.CertificateSigningRequestSpec{
+			SignerName: signer, Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth},
+			Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
+		},
+	})
+	return keyPEM
+}
+
+func (c *cluster) issued(t *testing.T, name string) []byte {
+	t.Helper()
+	var cert []byte
+	eventually(t, "the certificate is issued", func() error {
+		request, err := c.CertificatesV1().CertificateSigningRequests().Get(t.Context(), name, metav1.GetOptions{})
+		if err == nil && len(request.Status.Certificate) == 0 {
+			err = errors.New("none yet")
+		}
+		if err == nil {
+			cert = request.Status.Certificate
+		}
+		return err
+	})
+	return cert
+}
+
+// approve approves a request for a certificate, as an administrator does.
+func approve(t *testing.T, c *cluster, name string) {
+	t.Helper()
+	requests := c.CertificatesV1().CertificateSigningRequests()
+	request, err := requests.Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Status.Conditions = append(request.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
+		Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "Test",
+	})
+	if _, err := requests.UpdateApproval(t.Context(), name, request, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestApprovedRequestIsSigned(t *testing.T) {
+	c := shared(t)
+	key := requestCertificate(t, c, "olaf", certificatesv1.KubeAPIServerClientSignerName, pkix.Name{CommonName: "olaf", Organization: []string{"crew"}})
+	approve(t, c, "olaf")
+	name, groups := whoami(t, clientFor(t, c.with(c.issued(t, "olaf"), key)))
+	if name != "olaf" || groups[0] != "crew" {
+		t.Errorf("got %s of %v, want olaf of the crew", name, groups)
+	}
+}
+
+// A kubelet that joins with a bootstrap token gets its certificate without
+// anyone's approval, once the group has the role that kubeadm gives it.
+func TestKubeletRequestIsApproved(t *testing.T) {
+	c := shared(t)
+	create(t, c.RbacV1().ClusterRoleBindings(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "test-kubelet-bootstrap"},
+		Subjects:   []rbacv1.Subject{{Kind: "Group", APIGroup: rbacv1.GroupName, Name: "system:bootstrappers:test"}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:node-bootstrapper"},
+	})
+	create(t, c.RbacV1().ClusterRoleBindings(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "test-kubelet-approve"},
+		Subjects:   []rbacv1.Subject{{Kind: "Group", APIGroup: rbacv1.GroupName, Name: "system:bootstrappers:test"}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:certificates.k8s.io:certificatesigningrequests:nodeclient"},
+	})
+	kubelet := clientFor(t, bootstrapToken(t, c, "cccccc"))
+	eventually(t, "the token may request certificates", func() error {
+		_, err := kubelet.CertificatesV1().CertificateSigningRequests().List(t.Context(), metav1.ListOptions{})
+		return err
+	})
+	key := requestCertificate(t, kubelet, "kubelet", certificatesv1.KubeAPIServerClientKubeletSignerName,
+		pkix.Name{CommonName: "system:node:joining", Organization: []string{"system:nodes"}})
+	name, groups := whoami(t, clientFor(t, c.with(c.issued(t, "kubelet"), key)))
+	if name != "system:node:joining" || groups[0] != "system:nodes" {
+		t.Errorf("got %s of %v, want the node", name, groups)
+	}
+}

@@ -1,0 +1,203 @@
+package server_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/karve-k8s/karve/server/version"
+)
+
+// bothListeners runs test with a client of the administrator's at the secure
+// listener and with one that has no identity at the insecure one.
+func bothListeners(t *testing.T, c *cluster, test func(*testing.T, *rest.Config)) {
+	t.Run("secure", func(t *testing.T) { test(t, c.admin) })
+	t.Run("insecure", func(t *testing.T) { test(t, &rest.Config{Host: c.InsecureURL}) })
+}
+
+func TestClientsAtBothListeners(t *testing.T) {
+	c := shared(t)
+	bothListeners(t, c, func(t *testing.T, config *rest.Config) {
+		client, err := kubernetes.NewForConfig(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := client.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, n := range all.Items {
+			names = append(names, n.Name)
+		}
+		for _, want := range []string{"default", "kube-system", "kube-public", "kube-node-lease"} {
+			if !slices.Contains(names, want) {
+				t.Errorf("namespaces: got %v, want %s among them", names, want)
+			}
+		}
+		info, err := client.Discovery().ServerVersion()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := version.Full(); info.GitVersion != want || !strings.HasPrefix(want, "v1.36.4+karve") {
+			t.Errorf("/version: got %s, want %s, of v1.36.4+karve", info.GitVersion, want)
+		}
+		if got := info.Major + "." + info.Minor; got != "1.36" {
+			t.Errorf("/version: got %s, want 1.36", got)
+		}
+	})
+}
+
+func TestDiscovery(t *testing.T) {
+	c := shared(t)
+	want := []string{"v1 pods", "v1 pods/binding", "apps/v1 deployments", "rbac.authorization.k8s.io/v1 clusterroles",
+		"apiextensions.k8s.io/v1 customresourcedefinitions", "apiregistration.k8s.io/v1 apiservices",
+		"admissionregistration.k8s.io/v1 validatingadmissionpolicies", "flowcontrol.apiserver.k8s.io/v1 flowschemas"}
+	for name, legacy := range map[string]bool{"aggregated": false, "legacy": true} {
+		t.Run(name, func(t *testing.T) {
+			client, err := discovery.NewDiscoveryClientForConfig(c.admin)
+			if err != nil {
+				t.Fatal(err)
+			}
+			client.UseLegacyDiscovery = legacy
+			groups, lists, err := client.ServerGroupsAndResources()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(groups) < 20 {
+				t.Errorf("got %d groups, want all of upstream's, 20 and more", len(groups))
+			}
+			got := map[string]bool{}
+			for _, list := range lists {
+				for _, r := range list.APIResources {
+					got[list.GroupVersion+" "+r.Name] = true
+				}
+			}
+			for _, resource := range want {
+				if !got[resource] {
+					t.Errorf("not discovered: %s", resource)
+				}
+			}
+		})
+	}
+	// The two kinds of clients above fall back on each other: ask for the
+	// aggregated form by name.
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.URL+"/apis", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
+	answer, err := httpClient(t, c.admin).Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	var list metav1.TypeMeta
+	if err := json.NewDecoder(answer.Body).Decode(&list); err != nil || list.Kind != "APIGroupDiscoveryList" {
+		t.Errorf("/apis, aggregated: got kind %q and error %v, want APIGroupDiscoveryList", list.Kind, err)
+	}
+}
+
+func TestOpenAPI(t *testing.T) {
+	c := shared(t)
+	bothListeners(t, c, func(t *testing.T, config *rest.Config) {
+		client := httpClient(t, config)
+		for path, want := range map[string][]string{
+			"/openapi/v2":                {"io.k8s.api.apps.v1.Deployment", "io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.APIService", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"},
+			"/openapi/v3":                {`"api/v1"`, `"apis/apps/v1"`, `"apis/apiregistration.k8s.io/v1"`, `"apis/apiextensions.k8s.io/v1"`},
+			"/openapi/v3/apis/apps/v1":   {"io.k8s.api.apps.v1.Deployment"},
+			"/openapi/v3/api/v1":         {"io.k8s.api.core.v1.Pod"},
+			"/openapi/v3/apis/policy/v1": {"io.k8s.api.policy.v1.PodDisruptionBudget"},
+		} {
+			// The specifications are put together after the start.
+			eventually(t, path, func() error {
+				status, body := get(t, client, config.Host+path)
+				return contains(status, body, want...)
+			})
+		}
+	})
+}
+
+func TestHealthAndMetrics(t *testing.T) {
+	c := shared(t)
+	bothListeners(t, c, func(t *testing.T, config *rest.Config) {
+		client := httpClient(t, config)
+		for path, want := range map[string][]string{
+			"/healthz":        {"ok"},
+			"/livez":          {"ok"},
+			"/livez?verbose":  {"[+]etcd ok", "livez check passed"},
+			"/readyz":         {"ok"},
+			"/readyz?verbose": {"[+]controllers ok", "[+]scheduler ok", "[+]etcd ok", "[+]informer-sync ok", "readyz check passed"},
+			"/healthz/etcd":   {"ok"},
+			"/version":        {`"gitVersion": "v1.36.4+karve`},
+			"/api":            {"APIVersions"},
+			"/metrics":        {"apiserver_request_total{", "apiserver_storage_objects{", "workqueue_depth{", "scheduler_pending_pods{", "kubernetes_build_info{"},
+			"/metrics/slis":   {"kubernetes_healthchecks_total{"},
+		} {
+			status, body := get(t, client, config.Host+path)
+			if err := contains(status, body, want...); err != nil {
+				t.Errorf("%s: %v", path, err)
+			}
+		}
+		if status, _ := get(t, client, config.Host+"/this-is-nowhere"); status != http.StatusNotFound {
+			t.Errorf("/this-is-nowhere: got %d, want %d", status, http.StatusNotFound)
+		}
+	})
+}
+
+func TestPriorityAndFairness(t *testing.T) {
+	c := shared(t)
+	for _, name := range []string{"system", "leader-election", "workload-high", "workload-low", "global-default", "exempt", "catch-all"} {
+		if _, err := c.FlowcontrolV1().PriorityLevelConfigurations().Get(t.Context(), name, metav1.GetOptions{}); err != nil {
+			t.Errorf("priority level %s: %v", name, err)
+		}
+	}
+	// It sorts requests at both listeners.
+	bothListeners(t, c, func(t *testing.T, config *rest.Config) {
+		answer, err := httpClient(t, config).Get(config.Host + "/api/v1/namespaces")
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close()
+		exempt, err := c.FlowcontrolV1().FlowSchemas().Get(t.Context(), "exempt", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := answer.Header.Get("X-Kubernetes-PF-FlowSchema-UID"); got != string(exempt.UID) {
+			t.Errorf("an administrator's flow schema: got %q, want that of exempt, %s", got, exempt.UID)
+		}
+	})
+}
+
+// The documents by which others verify this cluster's service account tokens.
+func TestServiceAccountIssuerDiscovery(t *testing.T) {
+	c := shared(t)
+	ns := c.namespace(t)
+	token, err := c.CoreV1().ServiceAccounts(ns).CreateToken(t.Context(), "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := rest.AnonymousClientConfig(c.admin)
+	config.BearerToken = token.Status.Token
+	client := httpClient(t, config)
+	status, body := get(t, client, c.URL+"/.well-known/openid-configuration")
+	if err := contains(status, body, `"issuer":"https://kubernetes.default.svc.cluster.local"`, "/openid/v1/jwks", "ES256"); err != nil {
+		t.Errorf("openid-configuration: %v", err)
+	}
+	status, body = get(t, client, c.URL+"/openid/v1/jwks")
+	if err := contains(status, body, `"kty":"EC"`, `"crv":"P-256"`); err != nil {
+		t.Errorf("jwks: %v", err)
+	}
+	status, _ = get(t, httpClient(t, rest.AnonymousClientConfig(c.admin)), c.URL+"/openid/v1/jwks")
+	if status != http.StatusForbidden {
+		t.Errorf("jwks without a token: got %d, want %d as upstream's roles have it", status, http.StatusForbidden)
+	}
+}

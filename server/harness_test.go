@@ -1,0 +1,308 @@
+package server_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/karve-k8s/karve/server"
+)
+
+// The tests of this package run the server in this process, which has one set
+// of upstream's globals: control planes run one after another. A test that
+// needs a configuration of its own calls start and is sequential. All others
+// call shared, which makes them parallel: the testing package holds those back
+// until the sequential ones are over, and then they share one control plane.
+// Under -short both skip.
+
+const (
+	startLimit = 2 * time.Minute // of a start on a busy machine
+	stopLimit  = time.Minute     // of a stop
+	patience   = time.Minute     // of eventually
+)
+
+// cluster is a running control plane and its administrator's clients.
+type cluster struct {
+	server.Info
+	*kubernetes.Clientset
+	dynamic dynamic.Interface
+	admin   *rest.Config
+	dir     string
+	log     *logText
+
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error // of Run; valid once done is closed
+}
+
+// launch runs a control plane until it is ready. Without help from configure it
+// has a new data directory, ports that the kernel chooses, and warnings and
+// worse in its log.
+func launch(dir string, configure func(*server.Config)) (*cluster, error) {
+	c := &cluster{dir: dir, log: &logText{}, done: make(chan struct{})}
+	ready := make(chan server.Info, 1)
+	config := server.Config{
+		DataDir: dir,
+		Log:     &logrus.Logger{Out: c.log, Formatter: &logrus.TextFormatter{DisableColors: true}, Level: logrus.InfoLevel, Hooks: logrus.LevelHooks{}},
+		Ready:   func(i server.Info) { ready <- i },
+	}
+	if configure != nil {
+		configure(&config)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	c.cancel = cancel
+	go func() {
+		defer close(c.done)
+		c.err = server.Run(ctx, config)
+	}()
+	select {
+	case c.Info = <-ready:
+	case <-c.done:
+		return c, fmt.Errorf("did not start: %w", c.err)
+	case <-time.After(startLimit):
+		cancel()
+		return c, fmt.Errorf("not ready after %v; log:\n%s", startLimit, c.log)
+	}
+	var err error
+	if c.admin, err = clientcmd.BuildConfigFromFlags("", c.Kubeconfig); err != nil {
+		return c, err
+	}
+	c.admin.QPS = -1
+	c.admin.WarningHandler = rest.NoWarnings{}
+	if c.Clientset, err = kubernetes.NewForConfig(c.admin); err != nil {
+		return c, err
+	}
+	c.dynamic, err = dynamic.NewForConfig(c.admin)
+	return c, err
+}
+
+// stop ends the control plane and says what is wrong with how it went.
+func (c *cluster) stop() error {
+	c.cancel()
+	select {
+	case <-c.done:
+	case <-time.After(stopLimit):
+		return fmt.Errorf("still running %v after it was told to stop; goroutines of ours:\n%s", stopLimit, strings.Join(ourGoroutines(), "\n\n"))
+	}
+	if c.err != nil {
+		return fmt.Errorf("Run: got %w, want nil after a clean stop", c.err)
+	}
+	return errors.Join(poll(10*time.Second, noGoroutines), noOpenFiles(c.dir))
+}
+
+// start runs a control plane of the test's own, which ends with the test.
+func start(t *testing.T, configure func(*server.Config)) *cluster {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts a control plane")
+	}
+	c, err := launch(t.TempDir(), configure)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.stop(); err != nil {
+			t.Errorf("%v; log:\n%s", err, c.log)
+		}
+	})
+	return c
+}
+
+var sharedCluster struct {
+	sync.Once
+	*cluster
+	err error
+}
+
+// shared makes the test parallel and returns the control plane that all
+// parallel tests share: namespaces and cluster-wide names are the test's own.
+func shared(t *testing.T) *cluster {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts a control plane")
+	}
+	t.Parallel()
+	sharedCluster.Do(func() {
+		var dir string
+		if dir, sharedCluster.err = os.MkdirTemp("", "karve-shared-"); sharedCluster.err == nil {
+			sharedCluster.cluster, sharedCluster.err = launch(dir, nil)
+		}
+	})
+	if sharedCluster.err != nil {
+		t.Fatal("the shared control plane: ", sharedCluster.err)
+	}
+	return sharedCluster.cluster
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if c := sharedCluster.cluster; c != nil {
+		err := errors.Join(c.stop(), os.RemoveAll(c.dir))
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "FAIL: the shared control plane: %v; log:\n%s\n", err, c.log)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// eventually polls until check returns nil; past the deadline the test fails
+// with what it last returned.
+func eventually(t *testing.T, what string, check func() error) {
+	t.Helper()
+	if err := poll(patience, check); err != nil {
+		t.Fatalf("%s: still not so after %v: %v", what, patience, err)
+	}
+}
+
+func poll(limit time.Duration, check func() error) error {
+	for deadline := time.Now().Add(limit); ; time.Sleep(20 * time.Millisecond) {
+		err := check()
+		if err == nil || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
+// noGoroutines is nil when nothing of Karve's own runs. Upstream leaves some of
+// its own behind; they hold nothing of ours.
+func noGoroutines() error {
+	if left := ourGoroutines(); len(left) > 0 {
+		return fmt.Errorf("%d goroutines of ours are left, the first:\n%s", len(left), left[0])
+	}
+	return nil
+}
+
+func ourGoroutines() []string {
+	stacks := make([]byte, 64<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	var ours []string
+	for stack := range strings.SplitSeq(string(stacks), "\n\n") {
+		for _, pkg := range []string{"server", "kine", "datastore", "certs", "bootstrap"} {
+			if strings.Contains(stack, "/karve/"+pkg+".") || strings.Contains(stack, "/karve/"+pkg+"/") && !strings.Contains(stack, "_test.go") {
+				ours = append(ours, stack)
+				break
+			}
+		}
+	}
+	return ours
+}
+
+// noOpenFiles is nil when this process has no file open below dir. Where there
+// is no /proc, nothing is known.
+func noOpenFiles(dir string) error {
+	links, _ := filepath.Glob("/proc/self/fd/*")
+	for _, link := range links {
+		if path, err := os.Readlink(link); err == nil && strings.HasPrefix(path, dir) {
+			return fmt.Errorf("still open after the stop: %s", path)
+		}
+	}
+	return nil
+}
+
+// logText is what a server logged.
+type logText struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logText) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+var namespaces atomic.Int64
+
+// namespace makes one for the test, with its default service account.
+func (c *cluster) namespace(t *testing.T) string {
+	t.Helper()
+	name := fmt.Sprintf("test-%d", namespaces.Add(1))
+	create(t, c.CoreV1().Namespaces(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	eventually(t, "the default service account of "+name, func() error {
+		_, err := c.CoreV1().ServiceAccounts(name).Get(t.Context(), "default", metav1.GetOptions{})
+		return err
+	})
+	return name
+}
+
+// creator is the part of every typed client that create needs.
+type creator[T any] interface {
+	Create(context.Context, T, metav1.CreateOptions) (T, error)
+}
+
+func create[T any](t *testing.T, client creator[T], object T) T {
+	t.Helper()
+	made, err := client.Create(t.Context(), object, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatalf("create %T: %v", object, err)
+	}
+	return made
+}
+
+// get asks for url and returns the answer's status and body.
+func get(t *testing.T, client *http.Client, url string) (int, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := client.Do(r)
+	if err != nil {
+		t.Fatalf("GET %s: %v", url, err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatalf("GET %s: %v", url, err)
+	}
+	return answer.StatusCode, string(body)
+}
+
+// httpClient is a client with config's identity and trust.
+func httpClient(t *testing.T, config *rest.Config) *http.Client {
+	t.Helper()
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// contains is nil for an answer of 200 OK with every one of want in it.
+func contains(status int, body string, want ...string) error {
+	if status != http.StatusOK {
+		return fmt.Errorf("got status %d, want 200: %.300s", status, body)
+	}
+	for _, w := range want {
+		if !strings.Contains(body, w) {
+			return fmt.Errorf("got %d bytes without %q: %.300s", len(body), w, body)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,299 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// script is what a fake part does, and when: it fails before it is ready, ends
+// by itself after it is, takes its time, or fails while it stops.
+type script struct {
+	failStart error
+	hang      bool          // never ready
+	endAfter  time.Duration // 0: not by itself
+	end       error         // what it ends with
+	startIn   time.Duration
+	stopIn    time.Duration
+	failStop  error
+}
+
+// stage runs fake parts and notes what happens, in order.
+type stage struct {
+	mu     sync.Mutex
+	events []string
+}
+
+func (s *stage) note(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.events = append(s.events, fmt.Sprintf(format, args...))
+}
+
+func (s *stage) parts(scripts ...script) []part {
+	var parts []part
+	for i, sc := range scripts {
+		name := string(rune('a' + i))
+		parts = append(parts, part{name, func(ctx context.Context, ready func()) error {
+			s.note("%s starts", name)
+			defer s.note("%s is gone", name)
+			if sc.failStart != nil {
+				return sc.failStart
+			}
+			if sc.hang {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			time.Sleep(sc.startIn)
+			s.note("%s is ready", name)
+			ready()
+			var end <-chan time.Time
+			if sc.endAfter != 0 {
+				end = time.After(sc.endAfter)
+			}
+			select {
+			case <-ctx.Done():
+			case <-end:
+				return sc.end
+			}
+			s.note("%s stops", name)
+			time.Sleep(sc.stopIn)
+			return sc.failStop
+		}})
+	}
+	return parts
+}
+
+// run runs the parts and ends ctx after life.
+func (s *stage) run(life time.Duration, up func() error, parts []part) error {
+	ctx, cancel := context.WithTimeout(context.Background(), life)
+	defer cancel()
+	if up == nil {
+		up = func() error { s.note("up"); return nil }
+	}
+	return runParts(ctx, parts, func(verb, name string) { s.note("%s %s", verb, name) }, up)
+}
+
+func (s *stage) want(t *testing.T, want string) {
+	t.Helper()
+	if got := strings.Join(s.events, ", "); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// synctest.Test fails when a goroutine of the bubble is left behind, so every
+// test here is one of leaks too.
+
+func TestPartsStartInOrderAndStopInReverse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stage{}
+		slow := script{startIn: time.Second, stopIn: time.Second}
+		began := time.Now()
+		if err := s.run(time.Minute, nil, s.parts(slow, slow, slow)); err != nil {
+			t.Errorf("got %v, want nil", err)
+		}
+		s.want(t, "starting a, a starts, a is ready, starting b, b starts, b is ready, starting c, c starts, c is ready, up, "+
+			"stopping c, c stops, c is gone, stopping b, b stops, b is gone, stopping a, a stops, a is gone")
+		if got, want := time.Since(began), time.Minute+3*time.Second; got != want {
+			t.Errorf("took %v, want %v: the stop waits for each part", got, want)
+		}
+	})
+}
+
+func TestFailedStartStopsWhatHadStarted(t *testing.T) {
+	broken := errors.New("broken")
+	for position, want := range []string{
+		"starting a, a starts, a is gone, stopping a",
+		"starting a, a starts, a is ready, starting b, b starts, b is gone, stopping b, stopping a, a stops, a is gone",
+		"starting a, a starts, a is ready, starting b, b starts, b is ready, starting c, c starts, c is gone, stopping c, " +
+			"stopping b, b stops, b is gone, stopping a, a stops, a is gone",
+	} {
+		t.Run(string(rune('a'+position)), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &stage{}
+				scripts := make([]script, 3)
+				scripts[position].failStart = broken
+				err := s.run(time.Minute, nil, s.parts(scripts...))
+				if want := string(rune('a'+position)) + ": broken"; !errors.Is(err, broken) || err.Error() != want {
+					t.Errorf("got %v, want %s, once", err, want)
+				}
+				s.want(t, want)
+			})
+		})
+	}
+}
+
+func TestPartThatEndsStopsTheOthers(t *testing.T) {
+	broken := errors.New("broken")
+	for name, c := range map[string]struct{ with, want error }{
+		"with an error": {broken, broken}, "without one": {nil, errStopped},
+	} {
+		for position := range 3 {
+			t.Run(fmt.Sprintf("%s, at %d", name, position), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := &stage{}
+					scripts := make([]script, 3)
+					scripts[position].endAfter, scripts[position].end = time.Second, c.with
+					began := time.Now()
+					err := s.run(time.Hour, nil, s.parts(scripts...))
+					if part := string(rune('a' + position)); !errors.Is(err, c.want) || !strings.HasPrefix(err.Error(), part+": ") {
+						t.Errorf("got %v, want %s: %v", err, part, c.want)
+					}
+					if took := time.Since(began); took != time.Second {
+						t.Errorf("noticed after %v, want at once, after 1s", took)
+					}
+					var gone []string
+					for _, e := range s.events {
+						if part, ok := strings.CutSuffix(e, " is gone"); ok && part != string(rune('a'+position)) {
+							gone = append(gone, part)
+						}
+					}
+					want := slices.DeleteFunc([]string{"c", "b", "a"}, func(p string) bool { return p == string(rune('a'+position)) })
+					if !slices.Equal(gone, want) {
+						t.Errorf("the others: got %v gone in this order, want %v", gone, want)
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestPartThatEndsWhileAnotherStarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stage{}
+		broken := errors.New("broken")
+		err := s.run(time.Hour, nil, s.parts(script{endAfter: time.Second, end: broken}, script{hang: true}, script{}))
+		if !errors.Is(err, broken) || !strings.HasPrefix(err.Error(), "a: ") {
+			t.Errorf("got %v, want a: broken", err)
+		}
+		s.want(t, "starting a, a starts, a is ready, starting b, b starts, a is gone, stopping b, b is gone, stopping a")
+	})
+}
+
+func TestContextEndsDuringStart(t *testing.T) {
+	for position := range 3 {
+		synctest.Test(t, func(t *testing.T) {
+			s := &stage{}
+			scripts := make([]script, 3)
+			scripts[position].hang = true
+			if err := s.run(time.Second, nil, s.parts(scripts...)); err != nil {
+				t.Errorf("hanging at %d: got %v, want nil: being told to stop is no failure", position, err)
+			}
+			if slices.Contains(s.events, "up") {
+				t.Errorf("hanging at %d: up was called: %v", position, s.events)
+			}
+			if last := s.events[len(s.events)-1]; last != "a is gone" {
+				t.Errorf("hanging at %d: last was %q, want a to be gone", position, last)
+			}
+			if started := strings.Count(strings.Join(s.events, ","), "starting"); started != position+1 {
+				t.Errorf("hanging at %d: %d parts were started, want %d", position, started, position+1)
+			}
+		})
+	}
+}
+
+func TestContextEndedBeforeStart(t *testing.T) {
+	s := &stage{}
+	if err := s.run(0, nil, s.parts(script{}, script{})); err != nil || len(s.events) != 0 {
+		t.Errorf("got %v and %v, want nothing at all to happen", err, s.events)
+	}
+}
+
+func TestFailingUpStopsAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stage{}
+		broken := errors.New("no kubeconfig")
+		err := s.run(time.Hour, func() error { return broken }, s.parts(script{}, script{}))
+		if !errors.Is(err, broken) {
+			t.Errorf("got %v, want %v", err, broken)
+		}
+		s.want(t, "starting a, a starts, a is ready, starting b, b starts, b is ready, stopping b, b stops, b is gone, stopping a, a stops, a is gone")
+	})
+}
+
+func TestEveryFailedStopIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stage{}
+		one, two := errors.New("one"), errors.New("two")
+		err := s.run(time.Second, nil, s.parts(script{failStop: one}, script{failStop: context.Canceled}, script{failStop: two}))
+		if !errors.Is(err, one) || !errors.Is(err, two) || errors.Is(err, context.Canceled) {
+			t.Errorf("got %v, want one and two, and no cancelled context, which is a clean stop", err)
+		}
+		for _, want := range []string{"a: one", "c: two"} {
+			if err != nil && !strings.Contains(err.Error(), want) {
+				t.Errorf("got %v, want %q in it", err, want)
+			}
+		}
+	})
+}
+
+func TestTimeoutNamesThePartAndItsLastError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stage{}
+		parts := s.parts(script{}, script{hang: true}, script{})
+		for i, p := range parts {
+			parts[i] = within(time.Minute, p, func() error { return errors.New(p.name + " waits for Godot") })
+		}
+		began := time.Now()
+		err := s.run(time.Hour, nil, parts)
+		if err == nil || !strings.Contains(err.Error(), "b: not ready after 1m0s") || !strings.Contains(err.Error(), "b waits for Godot") {
+			t.Errorf("got %v, want the name b, the time and what b waits for", err)
+		}
+		if took := time.Since(began); took != time.Minute {
+			t.Errorf("took %v, want 1m0s", took)
+		}
+		if last := s.events[len(s.events)-1]; last != "a is gone" {
+			t.Errorf("last was %q, want a to be gone", last)
+		}
+	})
+}
+
+// The limit is one of the start: a part that is ready may run for ever.
+func TestTimeoutEndsWithReadiness(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stage{}
+		parts := s.parts(script{startIn: 59 * time.Second})
+		parts[0] = within(time.Minute, parts[0], func() error { return errors.New("late") })
+		if err := s.run(time.Hour, nil, parts); err != nil {
+			t.Errorf("got %v, want nil", err)
+		}
+	})
+}
+
+// Storage must outlive an API server that drains: the end of ctx reaches a part
+// only when it is its turn. Values are passed on.
+func TestPartsOutliveTheContext(t *testing.T) {
+	type key struct{}
+	synctest.Test(t, func(t *testing.T) {
+		s := &stage{}
+		parts := s.parts(script{}, script{stopIn: time.Second})
+		var value any
+		var early error
+		run := parts[0].run
+		parts[0].run = func(ctx context.Context, ready func()) error {
+			value = ctx.Value(key{})
+			go func() {
+				time.Sleep(10*time.Second + 500*time.Millisecond) // b stops now
+				early = ctx.Err()
+			}()
+			return run(ctx, ready)
+		}
+		ctx, cancel := context.WithTimeout(context.WithValue(context.Background(), key{}, "kept"), 10*time.Second)
+		defer cancel()
+		if err := runParts(ctx, parts, func(string, string) {}, func() error { return nil }); err != nil {
+			t.Error(err)
+		}
+		if early != nil {
+			t.Errorf("a's context while b stops: got %v, want it open", early)
+		}
+		if value != "kept" {
+			t.Errorf("value of the context: got %v, want it kept", value)
+		}
+	})
+}

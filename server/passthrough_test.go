@@ -1,0 +1,152 @@
+package server_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	registrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/karve-k8s/karve/server"
+)
+
+// Upstream's options that change what is served and how it is reached.
+
+func TestRuntimeConfigAndFeatureGates(t *testing.T) {
+	const gate = "CRIListStreaming" // alpha, and a kubelet's: no server behaves otherwise
+	c := start(t, func(config *server.Config) {
+		config.APIServerArgs = []string{"runtime-config=networking.k8s.io/v1beta1=true", "feature-gates=" + gate + "=true"}
+	})
+	client := httpClient(t, c.admin)
+	for path, want := range map[string]int{
+		"/apis/networking.k8s.io/v1beta1": http.StatusOK,
+		"/apis/policy/v1beta1":            http.StatusNotFound,
+	} {
+		if status, _ := get(t, client, c.URL+path); status != want {
+			t.Errorf("%s: got %d, want %d", path, status, want)
+		}
+	}
+	status, body := get(t, client, c.URL+"/metrics")
+	if err := contains(status, body, `kubernetes_feature_enabled{name="`+gate+`",stage="ALPHA"} 1`); err != nil {
+		t.Error(err)
+	}
+}
+
+// connectProxy is an HTTP CONNECT proxy at a unix socket; it notes where to.
+type connectProxy struct {
+	mu sync.Mutex
+	to []string
+}
+
+func (p *connectProxy) connections() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return strings.Join(p.to, " ")
+}
+
+func (p *connectProxy) serve(l net.Listener) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer conn.Close()
+			from := bufio.NewReader(conn)
+			r, err := http.ReadRequest(from)
+			if err != nil || r.Method != http.MethodConnect {
+				return
+			}
+			p.mu.Lock()
+			p.to = append(p.to, r.Host)
+			p.mu.Unlock()
+			onward, err := net.Dial("tcp", r.Host)
+			if err != nil {
+				return
+			}
+			defer onward.Close()
+			fmt.Fprint(conn, "HTTP/1.1 200 Connection established\r\n\r\n")
+			go io.Copy(onward, from)
+			io.Copy(conn, onward)
+		}()
+	}
+}
+
+// Webhooks that a URL names are in the control plane's network, which is reached
+// through a proxy here.
+func TestEgressSelector(t *testing.T) {
+	dir, err := os.MkdirTemp("", "karve-egress-") // a socket's path must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	socket := filepath.Join(dir, "proxy")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	proxy := &connectProxy{}
+	go proxy.serve(l)
+	selector := writeFile(t, "egress.yaml", `
+apiVersion: apiserver.k8s.io/v1beta1
+kind: EgressSelectorConfiguration
+egressSelections:
+- name: controlplane
+  connection: {proxyProtocol: HTTPConnect, transport: {uds: {udsName: `+socket+`}}}
+- name: cluster
+  connection: {proxyProtocol: Direct}
+`)
+	c := start(t, func(config *server.Config) {
+		config.APIServerArgs = []string{"egress-selector-config-file=" + selector}
+	})
+	ns := c.namespace(t)
+	url, ca := serveTLS(t, "127.0.0.1", nil, nil, review(t, func(*admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+		return &admissionv1.AdmissionResponse{Result: &metav1.Status{Message: "through the proxy, no"}}
+	}))
+	create(t, c.AdmissionregistrationV1().ValidatingWebhookConfigurations(), &registrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: ns},
+		Webhooks: []registrationv1.ValidatingWebhook{{
+			Name: "validate.karve.test", Rules: configMaps, NamespaceSelector: inNamespace(ns),
+			ClientConfig: registrationv1.WebhookClientConfig{URL: &url, CABundle: ca},
+			SideEffects:  ptr.To(registrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
+		}},
+	})
+	refusedSoon(t, c, ns, "through the proxy, no")
+	if host := strings.TrimPrefix(url, "https://"); !strings.Contains(proxy.connections(), host) {
+		t.Errorf("the proxy connected to %q, want %s among them", proxy.connections(), host)
+	}
+}
+
+func TestWithoutAggregator(t *testing.T) {
+	t.Setenv("KUBE_API_VERSIONS", "v1")
+	c := start(t, nil)
+	client := httpClient(t, c.admin)
+	for path, want := range map[string]int{
+		"/apis/apiregistration.k8s.io/v1": http.StatusNotFound,
+		"/apis/apiextensions.k8s.io/v1":   http.StatusOK,
+		"/apis/apps/v1":                   http.StatusOK,
+		"/openapi/v2":                     http.StatusOK,
+	} {
+		if status, _ := get(t, client, c.URL+path); status != want {
+			t.Errorf("%s: got %d, want %d", path, status, want)
+		}
+	}
+	ns := c.namespace(t)
+	create(t, c.AppsV1().Deployments(ns), deployment("web", 1))
+	c.wantPods(t, ns, 1)
+	status, _ := get(t, &http.Client{}, c.InsecureURL+"/api/v1/namespaces/"+ns)
+	if status != http.StatusOK {
+		t.Errorf("insecure listener: got %d, want %d", status, http.StatusOK)
+	}
+}

@@ -1,0 +1,153 @@
+package server_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/karve-k8s/karve/server"
+)
+
+// shownTo is the certificate a client is shown that asks for name.
+func (c *cluster) shownTo(t *testing.T, name string) *x509.Certificate {
+	t.Helper()
+	u, err := url.Parse(c.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What it is shown is looked at below, not believed.
+	conn, err := tls.Dial("tcp", u.Host, &tls.Config{ServerName: name, InsecureSkipVerify: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	return conn.ConnectionState().PeerCertificates[0]
+}
+
+// trustedFor checks that clients of the cluster's CA can reach the server by
+// each name or address.
+func trustedFor(t *testing.T, c *cluster, names ...string) {
+	t.Helper()
+	roots, err := tlsTrust(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert := c.shownTo(t, "localhost")
+	for _, name := range names {
+		if _, err := cert.Verify(x509.VerifyOptions{Roots: roots, DNSName: name}); err != nil {
+			t.Errorf("serving certificate: %v", err)
+		}
+	}
+}
+
+// A user's serving certificate is shown to everyone who does not ask for a name
+// of the cluster's own; the administrator's kubeconfig works all the same.
+func TestUserServingCertificate(t *testing.T) {
+	key, keyPEM := newKey(t)
+	der := selfSigned(t, key, "cluster.example.org")
+	cert := writeFile(t, "tls.crt", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
+	kubeconfig := filepath.Join(t.TempDir(), "there", "config")
+	if err := os.Mkdir(filepath.Dir(kubeconfig), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c := start(t, func(config *server.Config) {
+		config.TLSCertFile, config.TLSKeyFile = cert, writeFile(t, "tls.key", string(keyPEM))
+		config.WriteKubeconfig, config.WriteKubeconfigMode = kubeconfig, 0o640
+		config.TLSSANs = []string{"karve.example.org", "192.0.2.77"}
+	})
+	for name, want := range map[string]string{
+		"cluster.example.org": "cluster.example.org", "192.0.2.2": "cluster.example.org", "elsewhere": "cluster.example.org",
+		"localhost": "kube-apiserver", "kubernetes.default.svc": "kube-apiserver",
+	} {
+		if got := c.shownTo(t, name).Subject.CommonName; got != want {
+			t.Errorf("who asks for %s is shown %s, want %s", name, got, want)
+		}
+	}
+	trustedFor(t, c, "karve.example.org", "192.0.2.77")
+
+	for path, mode := range map[string]os.FileMode{c.Kubeconfig: 0o600, kubeconfig: 0o640} {
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := info.Mode().Perm(); got != mode {
+			t.Errorf("%s: got mode %o, want %o", path, got, mode)
+		}
+		config, err := clientcmd.BuildConfigFromFlags("", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := clientFor(t, config).CoreV1().Namespaces().Get(t.Context(), "default", metav1.GetOptions{}); err != nil {
+			t.Errorf("with %s: %v", path, err)
+		}
+	}
+}
+
+func TestUnusedListeners(t *testing.T) {
+	c := start(t, func(config *server.Config) { config.DisableInsecure, config.DisableHTTP2 = true, true })
+	if c.InsecureURL != "" {
+		t.Errorf("InsecureURL: got %s, want none", c.InsecureURL)
+	}
+	client := httpClient(t, c.admin)
+	answer, err := client.Get(c.URL + "/version")
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer.Body.Close()
+	if answer.ProtoMajor != 1 {
+		t.Errorf("with HTTP/2 disabled: got %s, want HTTP/1.1", answer.Proto)
+	}
+	_, port, err := net.SplitHostPort(strings.TrimPrefix(c.URL, "https://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Nothing of this process listens but the secure listener.
+	if listeners := listening(t); len(listeners) != 1 || listeners[0] != port {
+		t.Errorf("TCP ports that this process listens on: got %v, want %s only", listeners, port)
+	}
+}
+
+// listening lists the TCP ports that this process listens on.
+func listening(t *testing.T) []string {
+	t.Helper()
+	inodes := map[string]bool{}
+	links, _ := filepath.Glob("/proc/self/fd/*")
+	for _, link := range links {
+		if to, err := os.Readlink(link); err == nil && strings.HasPrefix(to, "socket:[") {
+			inodes[strings.Trim(to, "socket:[]")] = true
+		}
+	}
+	if len(inodes) == 0 {
+		t.Skip("there is no /proc to look the sockets up in")
+	}
+	var ports []string
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		content, err := os.ReadFile(table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(content)) {
+			f := strings.Fields(line)
+			if len(f) < 10 || f[3] != "0A" || !inodes[f[9]] { // 0A: listening
+				continue
+			}
+			_, hex, _ := strings.Cut(f[1], ":")
+			port, err := strconv.ParseUint(hex, 16, 16)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ports = append(ports, strconv.FormatUint(port, 10))
+		}
+	}
+	return ports
+}

@@ -1,0 +1,146 @@
+package server_test
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/karve-k8s/karve/server"
+)
+
+// kubernetesEndpoint waits for the endpoint by which Pods reach the server, and
+// returns its address and its slice's address type.
+func (c *cluster) kubernetesEndpoint(t *testing.T) (address string, family discoveryv1.AddressType) {
+	t.Helper()
+	eventually(t, "the kubernetes Service has an endpoint", func() error {
+		slice, err := c.DiscoveryV1().EndpointSlices("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if len(slice.Endpoints) == 0 {
+			return fmt.Errorf("no endpoint in %+v", slice)
+		}
+		address, family = slice.Endpoints[0].Addresses[0], slice.AddressType
+		u, err := url.Parse(c.URL)
+		if err != nil {
+			return err
+		}
+		if port := fmt.Sprint(*slice.Ports[0].Port); port != u.Port() {
+			return fmt.Errorf("port %s, want %s", port, u.Port())
+		}
+		return nil
+	})
+	return address, family
+}
+
+func (c *cluster) service(t *testing.T, name string, policy corev1.IPFamilyPolicy) []string {
+	t.Helper()
+	return create(t, c.CoreV1().Services("default"), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       corev1.ServiceSpec{IPFamilyPolicy: ptr.To(policy), Ports: []corev1.ServicePort{{Port: 80}}},
+	}).Spec.ClusterIPs
+}
+
+func inRange(t *testing.T, ip, cidr string) bool {
+	t.Helper()
+	_, ipnet, err := net.ParseCIDR(cidr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ipnet.Contains(net.ParseIP(ip))
+}
+
+func TestDualStack(t *testing.T) {
+	c := start(t, func(config *server.Config) {
+		config.ServiceClusterIPRange = "10.96.0.0/16,fd00:10:96::/112"
+		config.ClusterCIDR = "10.244.0.0/16,fd00:10:244::/48"
+	})
+	both := c.service(t, "both", corev1.IPFamilyPolicyPreferDualStack)
+	if len(both) != 2 || !inRange(t, both[0], "10.96.0.0/16") || !inRange(t, both[1], "fd00:10:96::/112") {
+		t.Errorf("cluster IPs of a dual-stack Service: got %v, want one of each range", both)
+	}
+	if one := c.service(t, "one", corev1.IPFamilyPolicySingleStack); len(one) != 1 || !inRange(t, one[0], "10.96.0.0/16") {
+		t.Errorf("cluster IPs of a single-stack Service: got %v, want one of the first range", one)
+	}
+	eventually(t, "the kubernetes Service has the first address", func() error { // made after the start
+		kubernetes, err := c.CoreV1().Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
+		if err == nil && kubernetes.Spec.ClusterIP != "10.96.0.1" {
+			err = fmt.Errorf("got %s", kubernetes.Spec.ClusterIP)
+		}
+		return err
+	})
+	c.node(t, "dual")
+	eventually(t, "the node has a Pod range of each family", func() error {
+		node, err := c.CoreV1().Nodes().Get(t.Context(), "dual", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		ranges := node.Spec.PodCIDRs
+		if len(ranges) != 2 || !strings.HasPrefix(ranges[0], "10.244.") || !strings.HasPrefix(ranges[1], "fd00:10:244:") {
+			return fmt.Errorf("got %v", ranges)
+		}
+		return nil
+	})
+	trustedFor(t, c, "10.96.0.1", "fd00:10:96::1", "kubernetes.default.svc", "localhost", "127.0.0.1")
+}
+
+func TestIPv6Only(t *testing.T) {
+	if l, err := net.Listen("tcp", "[::1]:0"); err != nil {
+		t.Skip("this machine has no IPv6 loopback: ", err)
+	} else {
+		l.Close()
+	}
+	c := start(t, func(config *server.Config) {
+		config.ServiceClusterIPRange = "fd00:10:96::/112"
+		config.BindAddress, config.InsecureBindAddress = "::1", "::1"
+	})
+	for name, u := range map[string]string{"secure": c.URL, "insecure": c.InsecureURL} {
+		if at, err := url.Parse(u); err != nil || at.Hostname() != "::1" {
+			t.Errorf("%s listener: got %s and error %v, want it at ::1", name, u, err)
+		}
+	}
+	if ips := c.service(t, "six", corev1.IPFamilyPolicyPreferDualStack); len(ips) != 1 || !inRange(t, ips[0], "fd00:10:96::/112") {
+		t.Errorf("cluster IPs: got %v, want one of the range", ips)
+	}
+	status, _ := get(t, httpClient(t, c.admin), c.InsecureURL+"/api/v1/namespaces/default")
+	if status != 200 {
+		t.Errorf("insecure listener: got %d, want 200", status)
+	}
+	trustedFor(t, c, "fd00:10:96::1", "::1")
+	if !haveIPv6(t) {
+		t.Skip("this machine has no IPv6 address but loopback's to advertise")
+	}
+	address, family := c.kubernetesEndpoint(t)
+	if ip := net.ParseIP(address); family != discoveryv1.AddressTypeIPv6 || ip.To4() != nil || ip.IsLoopback() {
+		t.Errorf("advertised: got %s %s, want an IPv6 address of an interface", family, address)
+	}
+}
+
+func haveIPv6(t *testing.T) bool {
+	t.Helper()
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addresses {
+		if ip, ok := a.(*net.IPNet); ok && ip.IP.To4() == nil && ip.IP.IsGlobalUnicast() {
+			return true
+		}
+	}
+	return false
+}
+
+func TestAdvertisedEndpoint(t *testing.T) {
+	c := shared(t)
+	want := interfaceAddress(t)
+	if got, family := c.kubernetesEndpoint(t); got != want && net.ParseIP(got).IsLoopback() || family != discoveryv1.AddressTypeIPv4 {
+		t.Errorf("got %s %s, want IPv4 of an interface, such as %s", family, got, want)
+	}
+}

@@ -1,0 +1,168 @@
+package server_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	registrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
+// serveTLS serves handler over HTTPS at address for as long as the test runs,
+// with a certificate for names of an authority of its own, which it returns in
+// PEM. clients, if not nil, is who may connect.
+func serveTLS(t *testing.T, address string, names []string, clients *x509.CertPool, handler http.Handler) (url string, ca []byte) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true,
+		KeyUsage:    x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		DNSNames:    names, IPAddresses: []net.IP{net.ParseIP(address)},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewUnstartedServer(handler)
+	s.Listener.Close()
+	s.Listener = l
+	s.EnableHTTP2 = true
+	s.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
+	if clients != nil {
+		s.TLS.ClientCAs, s.TLS.ClientAuth = clients, tls.RequireAndVerifyClientCert
+	}
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	return s.URL, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+// review answers admission reviews.
+func review(t *testing.T, decide func(*admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var ask admissionv1.AdmissionReview
+		if err := json.NewDecoder(r.Body).Decode(&ask); err != nil || ask.Request == nil {
+			t.Errorf("webhook got no review: %v", err)
+			http.Error(w, "no review", http.StatusBadRequest)
+			return
+		}
+		answer := admissionv1.AdmissionReview{TypeMeta: ask.TypeMeta, Response: decide(ask.Request)}
+		answer.Response.UID = ask.Request.UID
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(answer)
+	})
+}
+
+var configMaps = []registrationv1.RuleWithOperations{{
+	Operations: []registrationv1.OperationType{registrationv1.Create},
+	Rule:       registrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
+}}
+
+func inNamespace(name string) *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: name}}
+}
+
+func TestValidatingWebhook(t *testing.T) {
+	c := shared(t)
+	ns := c.namespace(t)
+	url, ca := serveTLS(t, "127.0.0.1", nil, nil, review(t, func(r *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+		if r.Name == "forbidden" {
+			return &admissionv1.AdmissionResponse{Result: &metav1.Status{Message: "the webhook says no"}}
+		}
+		return &admissionv1.AdmissionResponse{Allowed: true}
+	}))
+	configurations := c.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	create(t, configurations, &registrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: ns},
+		Webhooks: []registrationv1.ValidatingWebhook{{
+			Name: "validate.karve.test", Rules: configMaps, NamespaceSelector: inNamespace(ns),
+			ClientConfig: registrationv1.WebhookClientConfig{URL: &url, CABundle: ca},
+			SideEffects:  ptr.To(registrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
+		}},
+	})
+	defer configurations.Delete(t.Context(), ns, metav1.DeleteOptions{})
+	refusedSoon(t, c, ns, "the webhook says no")
+	create(t, c.CoreV1().ConfigMaps(ns), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "allowed"}})
+}
+
+// refusedSoon waits until the ConfigMap "forbidden" is refused with words:
+// admission learns of its configuration by a watch.
+func refusedSoon(t *testing.T, c *cluster, ns, words string) {
+	t.Helper()
+	maps := c.CoreV1().ConfigMaps(ns)
+	eventually(t, "the ConfigMap is refused", func() error {
+		_, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "forbidden"}}, metav1.CreateOptions{})
+		switch {
+		case err == nil:
+			_ = maps.Delete(t.Context(), "forbidden", metav1.DeleteOptions{})
+			return errors.New("it was created")
+		case strings.Contains(err.Error(), words):
+			return nil
+		}
+		return err
+	})
+}
+
+func TestMutatingWebhook(t *testing.T) {
+	c := shared(t)
+	ns := c.namespace(t)
+	url, ca := serveTLS(t, "127.0.0.1", nil, nil, review(t, func(r *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+		return &admissionv1.AdmissionResponse{
+			Allowed: true, PatchType: ptr.To(admissionv1.PatchTypeJSONPatch),
+			Patch: []byte(`[{"op":"add","path":"/data","value":{"from":"webhook"}}]`),
+		}
+	}))
+	configurations := c.AdmissionregistrationV1().MutatingWebhookConfigurations()
+	create(t, configurations, &registrationv1.MutatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: ns},
+		Webhooks: []registrationv1.MutatingWebhook{{
+			Name: "mutate.karve.test", Rules: configMaps, NamespaceSelector: inNamespace(ns),
+			ClientConfig: registrationv1.WebhookClientConfig{URL: &url, CABundle: ca},
+			SideEffects:  ptr.To(registrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
+		}},
+	})
+	defer configurations.Delete(t.Context(), ns, metav1.DeleteOptions{})
+	mutatedSoon(t, c, ns, "webhook")
+}
+
+// mutatedSoon waits until new ConfigMaps get the data from=want.
+func mutatedSoon(t *testing.T, c *cluster, ns, want string) {
+	t.Helper()
+	eventually(t, "the ConfigMap is mutated", func() error {
+		made, err := c.CoreV1().ConfigMaps(ns).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "mutated-"}}, metav1.CreateOptions{})
+		if err != nil {
+			return err
+		}
+		if got := made.Data["from"]; got != want {
+			return fmt.Errorf("data from: got %q, want %q", got, want)
+		}
+		return nil
+	})
+}
