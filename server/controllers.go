@@ -9,12 +9,14 @@ import (
 	"strings"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/client-go/kubernetes"
 	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	certutil "k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
+	genericcontrollers "k8s.io/controller-manager/app"
 	"k8s.io/controller-manager/pkg/clientbuilder"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
@@ -98,6 +100,27 @@ func validateControllerOptions(o *options.KubeControllerManagerOptions) error {
 		return fmt.Errorf("--kube-controller-manager-arg: %w", err)
 	}
 	return nil
+}
+
+// makesServiceAccounts tells whether the controller runs that gives each
+// namespace its default ServiceAccount.
+func (s *controlPlane) makesServiceAccounts() bool {
+	if s.NoControllers {
+		return false
+	}
+	o, err := parseControllerOptions(s.Config, nil)
+	if err != nil {
+		return false
+	}
+	var enabled []string
+	for _, name := range o.Generic.Controllers { // the user's names may be aliases
+		bare := strings.TrimPrefix(name, "-")
+		if full, ok := app.ControllerAliases()[bare]; ok {
+			name = strings.Replace(name, bare, full, 1)
+		}
+		enabled = append(enabled, name)
+	}
+	return genericcontrollers.IsControllerEnabled(names.ServiceAccountController, sets.NewString(), enabled)
 }
 
 // signWith hands the signers their authorities: who serves is signed by the CA

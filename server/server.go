@@ -46,6 +46,7 @@ type controlPlane struct {
 
 	controllers controllers
 	scheduler   theScheduler
+	first       firstObjects
 }
 
 // Run starts a control plane, says when it is ready (Config.Ready, sd_notify,
@@ -96,6 +97,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	if !s.DisableScheduler {
 		parts = append(parts, part{"scheduler", s.runScheduler})
 	}
+	parts = append(parts, part{"first objects", s.runFirstObjects})
 	for i, p := range parts {
 		parts[i] = within(s.StartTimeout, p, s.lastErrorOf(p.name))
 	}
@@ -189,6 +191,10 @@ func (s *controlPlane) runScheduler(ctx context.Context, ready func()) error {
 	return s.scheduler.run(ctx, s.Config, s.clientConfig(certs.Scheduler), ready)
 }
 
+func (s *controlPlane) runFirstObjects(ctx context.Context, ready func()) error {
+	return s.first.run(ctx, s, ready)
+}
+
 // clientConfig is a client of the API server with an identity of its own and no
 // rate limit: it talks to its own process.
 func (s *controlPlane) clientConfig(identity certs.Name) *rest.Config {
@@ -247,6 +253,8 @@ func (s *controlPlane) healthy(ctx context.Context) error {
 	return s.api.Load().Healthy(ctx)
 }
 
+var errNoAnswer = errors.New("no answer yet")
+
 // lastErrorOf tells what a part that is not ready in time last said.
 func (s *controlPlane) lastErrorOf(part string) func() error {
 	return func() error {
@@ -259,8 +267,10 @@ func (s *controlPlane) lastErrorOf(part string) func() error {
 			return s.controllers.last()
 		case "scheduler":
 			return s.scheduler.last()
+		case "first objects":
+			return s.first.last()
 		}
-		return errors.New("no answer yet")
+		return errNoAnswer
 	}
 }
 
