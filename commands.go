@@ -24,8 +24,8 @@ func outputFlag() cli.Flag {
 	return &cli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: "table", Usage: "`FORMAT`: table or json"}
 }
 
-// print writes value as JSON or what table writes, as --output says.
-func print(c *cli.Context, value any, table func(io.Writer)) error {
+// show writes value as JSON or what table writes, as --output says.
+func show(c *cli.Context, value any, table func(io.Writer)) error {
 	switch format := c.String("output"); format {
 	case "table":
 		w := tabwriter.NewWriter(c.App.Writer, 0, 0, 3, ' ', 0)
@@ -124,7 +124,7 @@ func listCerts(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	return print(c, infos, func(w io.Writer) {
+	return show(c, infos, func(w io.Writer) {
 		fmt.Fprintln(w, "NAME\tKIND\tSUBJECT\tKEY\tEXPIRES\tDAYS LEFT\tORIGIN")
 		for _, i := range infos {
 			origin, expires, days := "karve", "-", "-"
@@ -234,7 +234,7 @@ func versionCommand() *cli.Command {
 				Go         string `json:"go"`
 				Platform   string `json:"platform"`
 			}{version.Karve, version.Kubernetes, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
-			return print(c, v, func(w io.Writer) {
+			return show(c, v, func(w io.Writer) {
 				fmt.Fprintf(w, "karve\t%s\nkubernetes\t%s\ngo\t%s\nplatform\t%s\n", v.Karve, v.Kubernetes, v.Go, v.Platform)
 			})
 		},

@@ -42,17 +42,12 @@ func wantForbidden(t *testing.T, what string, err error) {
 func TestServiceAccountTokenIsAccepted(t *testing.T) {
 	c := shared(t)
 	ns := c.namespace(t)
-	token, err := c.CoreV1().ServiceAccounts(ns).CreateToken(t.Context(), "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := rest.AnonymousClientConfig(c.admin)
-	config.BearerToken = token.Status.Token
+	config := c.asServiceAccount(t, ns)
 	client := clientFor(t, config)
 	if got, _ := whoami(t, client); got != "system:serviceaccount:"+ns+":default" {
 		t.Errorf("got %s", got)
 	}
-	_, err = client.CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{})
+	_, err := client.CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{})
 	wantForbidden(t, "list Pods without a role", err)
 
 	// Rights granted to the account come into force.

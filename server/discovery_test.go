@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
@@ -181,12 +180,7 @@ func TestPriorityAndFairness(t *testing.T) {
 func TestServiceAccountIssuerDiscovery(t *testing.T) {
 	c := shared(t)
 	ns := c.namespace(t)
-	token, err := c.CoreV1().ServiceAccounts(ns).CreateToken(t.Context(), "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := rest.AnonymousClientConfig(c.admin)
-	config.BearerToken = token.Status.Token
+	config := c.asServiceAccount(t, ns)
 	client := httpClient(t, config)
 	status, body := get(t, client, c.URL+"/.well-known/openid-configuration")
 	if err := contains(status, body, `"issuer":"https://kubernetes.default.svc.cluster.local"`, "/openid/v1/jwks", "ES256"); err != nil {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
@@ -305,4 +306,17 @@ func contains(status int, body string, want ...string) error {
 		}
 	}
 	return nil
+}
+
+// asServiceAccount is a client configuration with a token of the namespace's
+// default service account.
+func (c *cluster) asServiceAccount(t *testing.T, ns string) *rest.Config {
+	t.Helper()
+	token, err := c.CoreV1().ServiceAccounts(ns).CreateToken(t.Context(), "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := rest.AnonymousClientConfig(c.admin)
+	config.BearerToken = token.Status.Token
+	return config
 }
