@@ -5,13 +5,15 @@ import (
 	"os"
 )
 
-// checkpoint copies the log into the database once it has grown to its target.
+// checkpoint copies the log into the database once it has grown to its target,
+// or to a small part of that when the disk is full: what is copied back can be
+// written over, and needs no new space.
 //
 // PASSIVE only: it waits for nobody. The log begins anew with the next commit
 // that finds everything copied and no reader in it; should readers prevent that
 // until the limit is near, that commit first waits for them at the gate.
-func (d *disk) checkpoint() error {
-	if d.wal < walTarget {
+func (d *disk) checkpoint(full bool) error {
+	if d.wal < walTarget && !(full && d.wal >= walTarget/16) {
 		return nil
 	}
 	return d.copyBack()
@@ -62,16 +64,19 @@ func (d *disk) sync() error {
 	return d.walFile.Sync()
 }
 
-// vacuumPages is how many pages one slice gives back.
+// How many pages a slice gives back, and how many when the disk is full and the
+// log must not grow.
 const (
 	vacuumPages = 256
 	vacuumSQL   = `PRAGMA incremental_vacuum(256)`
+	fullPages   = 16
+	fullSQL     = `PRAGMA incremental_vacuum(16)`
 )
 
 // vacuum gives free pages back to the file system and says whether more should
-// go. Unless all are asked for, a quarter of the file may stay free: new writes use it without
-// the file growing again.
-func (d *disk) vacuum(all bool) (more bool, err error) {
+// go. A quarter of the file may stay free, for new writes to use without the file
+// growing again; when the disk is full, nothing may.
+func (d *disk) vacuum(full bool) (more bool, err error) {
 	free, err := d.writer.number(`PRAGMA freelist_count`)
 	if err != nil {
 		return false, err
@@ -80,10 +85,16 @@ func (d *disk) vacuum(all bool) (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if free == 0 || !all && (free < 256 || free < pages/4) {
+	if free == 0 || !full && (free < 32 || free < pages/4) {
 		return false, nil
 	}
-	d.wal += vacuumPages * 3 * 4096
-	err = d.writer.exec(vacuumSQL)
-	return err == nil && free > vacuumPages, err
+	n, query := int64(vacuumPages), vacuumSQL
+	if full {
+		n, query = fullPages, fullSQL
+	}
+	d.wal += n * 3 * 4096
+	if err := d.writer.exec(query); err != nil {
+		return false, err
+	}
+	return free > n, nil
 }

@@ -30,6 +30,11 @@ func (e *Engine) Compact(ctx context.Context, revision int64, physical bool) err
 	if err != nil || !physical {
 		return err
 	}
+	return e.waitTidy(ctx)
+}
+
+// waitTidy waits until everything compacted is deleted.
+func (e *Engine) waitTidy(ctx context.Context) error {
 	for e.backlog.Load() > 0 {
 		idle := e.tidied()
 		if e.backlog.Load() == 0 {
@@ -82,8 +87,9 @@ const (
 // maintain does the most urgent piece of housekeeping and says whether it did
 // anything. Giving pages back waits until nobody writes.
 func (e *Engine) maintain(idle bool) (worked bool) {
+	full := e.ballast.released.Load()
 	if e.disk != nil {
-		if err := e.disk.checkpoint(); err != nil {
+		if err := e.disk.checkpoint(full); err != nil {
 			if !isFull(err) {
 				e.fail(fmt.Errorf("checkpoint: %w", err))
 				return false
@@ -108,7 +114,7 @@ func (e *Engine) maintain(idle bool) (worked bool) {
 		g.vacuum = false
 		return false
 	}
-	more, err := e.disk.vacuum(e.ballast.released.Load())
+	more, err := e.disk.vacuum(full)
 	if err == nil && !more {
 		g.vacuum = false
 		err = e.disk.copyBack() // this is what makes the file shorter

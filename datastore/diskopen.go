@@ -153,15 +153,20 @@ func (d *disk) create() error {
 		return fmt.Errorf("make database: %w", err)
 	}
 	f.Close()
-	c, err := fresh.connect(url.Values{"_pragma": {
-		"page_size(4096)", "auto_vacuum(INCREMENTAL)", "journal_mode(WAL)", "synchronous(FULL)",
-		fmt.Sprintf("application_id(%d)", applicationID),
-		fmt.Sprintf("user_version(%d)", schemaVersion),
-	}})
+	c, err := fresh.connect(nil)
 	if err != nil {
 		return explainSQL(d.path, err)
 	}
-	for _, statement := range engineSchema {
+	// The first two only before anything else: the others begin the file.
+	setup := []string{
+		`PRAGMA page_size = 4096`,
+		`PRAGMA auto_vacuum = INCREMENTAL`,
+		`PRAGMA journal_mode = WAL`,
+		`PRAGMA synchronous = FULL`,
+		fmt.Sprintf(`PRAGMA application_id = %d`, applicationID),
+		fmt.Sprintf(`PRAGMA user_version = %d`, schemaVersion),
+	}
+	for _, statement := range append(setup, engineSchema...) {
 		if err := c.exec(statement); err != nil {
 			c.close()
 			return explainSQL(d.path, err)

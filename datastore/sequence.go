@@ -75,7 +75,7 @@ func (e *Engine) Txn(ctx context.Context, req TxnRequest) (*TxnResponse, error) 
 // The lock is the sequencer: the caller's own goroutine does the work of
 // ordering, so that a write costs two goroutine switches and not four.
 func (e *Engine) submit(ctx context.Context, change func(*batch) (needsSpace bool, err error)) error {
-	for {
+	for refused := 0; ; {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -127,8 +127,9 @@ func (e *Engine) submit(ctx context.Context, change func(*batch) (needsSpace boo
 		switch {
 		case wait.err == nil:
 			return nil
-		case wait.err == errRetry || wait.err == ErrNoSpace && !needsSpace:
-			continue
+		case wait.err == errRetry:
+		case wait.err == ErrNoSpace && !needsSpace && refused < 3:
+			refused++ // by a put in the same batch, or there was still ballast to give
 		case wait.err == ErrNoSpace:
 			return fmt.Errorf("%w: %s", ErrNoSpace, e.path)
 		default:
