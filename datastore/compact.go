@@ -80,7 +80,7 @@ func (g *garbage) add(r ring, end uint64, revision int64) {
 
 // How long a slice may hold up the writers, and what it looks at.
 const (
-	sliceTime   = 5 * time.Millisecond
+	sliceTime   = 3 * time.Millisecond
 	sliceEvents = 512
 )
 
