@@ -42,6 +42,7 @@ const (
 // Shim is a backend served as the etcd API. Close it before the datastore.
 type Shim struct {
 	endpoint string
+	local    *local
 	server   *grpc.Server
 	cancel   context.CancelFunc
 	work     sync.WaitGroup
@@ -66,6 +67,10 @@ func Serve(ctx context.Context, backend server.Backend, dir string) (_ *Shim, er
 	if err := backend.Start(running); err != nil {
 		return nil, fmt.Errorf("start datastore: %w", err)
 	}
+	revision, err := backend.CurrentRevision(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("start datastore: %w", err)
+	}
 	listener, err := s.listen(dir)
 	if err != nil {
 		return nil, err
@@ -77,7 +82,10 @@ func Serve(ctx context.Context, backend server.Backend, dir string) (_ *Shim, er
 		grpc.MaxRecvMsgSize(maxReceive),
 		grpc.MaxSendMsgSize(maxSend),
 	)
-	server.New(backend, "unix", progressInterval, etcdVersion).Register(s.server)
+	bridge := server.New(backend, "unix", progressInterval, etcdVersion)
+	bridge.Register(s.server)
+	s.local = register(running, backend, bridge)
+	s.work.Go(func() { s.local.notify(revision) })
 	s.work.Go(func() {
 		if err := s.server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			s.failed <- fmt.Errorf("serve etcd API on %s: %w", s.endpoint, err)
@@ -89,6 +97,9 @@ func Serve(ctx context.Context, backend server.Backend, dir string) (_ *Shim, er
 // Endpoint is the address for an etcd client: unix:///….
 func (s *Shim) Endpoint() string { return s.endpoint }
 
+// LocalEndpoint is the address for [NewClient], in this process only: karve://….
+func (s *Shim) LocalEndpoint() string { return s.local.endpoint }
+
 // Failed receives the error that ended the shim, if it ends other than by Close.
 func (s *Shim) Failed() <-chan error { return s.failed }
 
@@ -96,6 +107,7 @@ func (s *Shim) Failed() <-chan error { return s.failed }
 // server is gone by then, and what is left are watches of other clients, which
 // do not end by themselves.
 func (s *Shim) Close() error {
+	s.local.unregister()
 	s.cancel()
 	s.server.Stop()
 	s.work.Wait()

@@ -66,7 +66,7 @@ func (s *controlPlane) useEngine(ctx context.Context, where endpoint, ready func
 		return err
 	}
 	defer func() { err = errors.Join(err, shim.Close()) }() // before the engine
-	s.etcd = apiserver.Etcd{Endpoints: []string{shim.Endpoint()}}
+	s.etcd = apiserver.Etcd{Endpoints: []string{shim.LocalEndpoint()}}
 	ready()
 	select {
 	case <-ctx.Done():
