@@ -56,11 +56,13 @@ func (s *controlPlane) useEngine(ctx context.Context, where endpoint, ready func
 	if err := checkOldTable(cmp.Or(where.dir, s.DataDir), where.options); err != nil {
 		return err
 	}
+	where.options.OnCommit = observeCommit
 	engine, err := datastore.OpenEngine(lock, where.options)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, engine.Close()) }()
+	defer showFigures(engine)()
 	shim, err := kine.Serve(ctx, kine.NewBackend(engine), s.DataDir)
 	if err != nil {
 		return err
