@@ -1,0 +1,223 @@
+package datastore
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// latencies prints the percentiles of what it was given.
+type latencies struct {
+	mu  sync.Mutex
+	all []time.Duration
+}
+
+func (l *latencies) add(d time.Duration) {
+	l.mu.Lock()
+	l.all = append(l.all, d)
+	l.mu.Unlock()
+}
+
+func (l *latencies) report(b *testing.B) {
+	if len(l.all) == 0 {
+		return
+	}
+	slices.Sort(l.all)
+	at := func(p float64) float64 {
+		return float64(l.all[min(len(l.all)-1, int(float64(len(l.all))*p))].Microseconds())
+	}
+	b.ReportMetric(at(.5), "p50-us")
+	b.ReportMetric(at(.99), "p99-us")
+	b.ReportMetric(float64(l.all[len(l.all)-1].Microseconds()), "max-us")
+}
+
+// fill puts n keys of 1 KB and answers their names.
+func fill(b testing.TB, e *Engine, n int) []string {
+	names := make([]string, n)
+	for begin := 0; begin < n; begin += 500 {
+		var ops []Op
+		for i := begin; i < min(n, begin+500); i++ {
+			names[i] = fmt.Sprintf("/registry/pods/default/%06d", i)
+			ops = append(ops, Op{Put: &PutRequest{Key: names[i], Value: make([]byte, 1024)}})
+		}
+		if _, err := e.Txn(context.Background(), TxnRequest{Then: ops}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return names
+}
+
+// BenchmarkUpdate is a guarded update, as the API server does it, of 1 KB.
+func BenchmarkUpdate(b *testing.B) {
+	for _, mode := range []Durability{Full, Relaxed, Memory} {
+		for _, clients := range []int{1, 16, 64} {
+			b.Run(fmt.Sprintf("%v/%d", mode, clients), func(b *testing.B) {
+				e := openTest(b, b.TempDir(), Options{Durability: mode})
+				names := fill(b, e, 3000)
+				var took latencies
+				var left atomic.Int64
+				work := make(chan struct{})
+				var group sync.WaitGroup
+				for c := range clients {
+					group.Go(func() {
+						mine := make([]time.Duration, 0, 1024)
+						revision := make(map[string]int64)
+						for i := 0; ; i++ {
+							if _, more := <-work; !more {
+								break
+							}
+							name := names[(c+i*clients)%(len(names)/clients*clients)]
+							at := revision[name]
+							if at == 0 {
+								at = get(b, e, name, 0).ModRevision
+							}
+							begin := time.Now()
+							resp, err := e.Txn(context.Background(), TxnRequest{
+								Compare: []Compare{{Key: name, Target: CompareModRevision, Number: at}},
+								Then:    []Op{{Put: &PutRequest{Key: name, Value: make([]byte, 1024)}}},
+								Else:    []Op{{Range: &RangeRequest{Key: name}}},
+							})
+							if err != nil || !resp.Succeeded {
+								b.Errorf("update of %s: %+v, %v", name, resp, err)
+								return
+							}
+							mine = append(mine, time.Since(begin))
+							revision[name] = resp.Revision
+						}
+						for _, d := range mine {
+							took.add(d)
+						}
+						left.Add(1)
+					})
+				}
+				for b.Loop() {
+					work <- struct{}{}
+				}
+				close(work)
+				group.Wait()
+				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "writes/s")
+				took.report(b)
+				if e.disk != nil {
+					b.ReportMetric(float64(e.disk.walBytes())/(1<<20), "wal-MB")
+					if n := e.disk.walBytes(); n > walLimit {
+						b.Errorf("log: %d bytes, the limit is %d", n, walLimit)
+					}
+				}
+			})
+		}
+	}
+}
+
+func BenchmarkGet(b *testing.B) {
+	e := openTest(b, b.TempDir(), Options{})
+	names := fill(b, e, 3000)
+	b.RunParallel(func(pb *testing.PB) {
+		for i := 0; pb.Next(); i++ {
+			if get(b, e, names[i*7%len(names)], 0) == nil {
+				b.Error("missing")
+			}
+		}
+	})
+}
+
+func BenchmarkList(b *testing.B) {
+	e := openTest(b, b.TempDir(), Options{})
+	fill(b, e, 3000)
+	for b.Loop() {
+		resp, err := e.Range(b.Context(), RangeRequest{Key: "/registry/pods/default/001", End: "/registry/pods/default/002", Limit: 150})
+		if err != nil || len(resp.KVs) != 150 {
+			b.Fatal(len(resp.KVs), err)
+		}
+	}
+}
+
+func BenchmarkCount(b *testing.B) {
+	for _, n := range []int{3000, 100000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			e := openTest(b, b.TempDir(), Options{Durability: Memory})
+			fill(b, e, n)
+			for b.Loop() {
+				resp, err := e.Range(b.Context(), RangeRequest{Key: "/registry/pods/", End: PrefixEnd("/registry/pods/"), CountOnly: true})
+				if err != nil || resp.Count != int64(n) {
+					b.Fatal(resp, err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkPutToWatch is the time from the begin of a put until a watcher has its
+// event, the durable commit included.
+func BenchmarkPutToWatch(b *testing.B) {
+	e := openTest(b, b.TempDir(), Options{})
+	w, err := e.Watch(WatchRequest{Key: "/w/", End: PrefixEnd("/w/")})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer w.Close()
+	seen := make(chan time.Time)
+	go func() {
+		for {
+			resp, err := w.Next(b.Context())
+			if err != nil {
+				return
+			}
+			for range resp.Events {
+				seen <- time.Now()
+			}
+		}
+	}()
+	var took latencies
+	for b.Loop() {
+		begin := time.Now()
+		put(b, e, "/w/a", "v")
+		took.add((<-seen).Sub(begin))
+	}
+	took.report(b)
+}
+
+// BenchmarkOpen is a start with 100,000 keys of 1 KB, every checksum verified.
+func BenchmarkOpen(b *testing.B) {
+	dir := b.TempDir()
+	e, lock := openLocked(b, dir, Options{})
+	fill(b, e, 100000)
+	if err := e.Close(); err != nil {
+		b.Fatal(err)
+	}
+	lock.Close()
+	for b.Loop() {
+		e, lock := openLocked(b, dir, Options{})
+		b.StopTimer()
+		if n := e.Stats().Keys; n != 100000 {
+			b.Fatal(n)
+		}
+		e.Close()
+		lock.Close()
+		b.StartTimer()
+	}
+}
+
+// BenchmarkListPage is a page of 500 from 100,000 keys of 1 KB, most of whose
+// values are on the disk; the second page comes back to the first one's revision.
+func BenchmarkListPage(b *testing.B) {
+	e := openTest(b, b.TempDir(), Options{})
+	names := fill(b, e, 100000)
+	var after runtime.MemStats
+	begin := 0
+	for b.Loop() {
+		at := names[begin%(len(names)-500)]
+		begin += 500
+		resp, err := e.Range(b.Context(), RangeRequest{Key: at, End: PrefixEnd("/registry/pods/"), Limit: 500})
+		if err != nil || len(resp.KVs) != 500 {
+			b.Fatal(resp, err)
+		}
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	b.ReportMetric(float64(after.HeapAlloc)/(1<<20), "heap-MB")
+}

@@ -1,0 +1,195 @@
+package datastore
+
+import (
+	"math"
+	"sync"
+)
+
+// cacheSlot says which queue of the cache a version's value is accounted in.
+type cacheSlot uint8
+
+const (
+	slotNone cacheSlot = iota
+	slotLive           // newest version of its key
+	slotLate           // superseded: wanted by watchers for a moment, then rarely
+)
+
+// valueCache bounds the bytes of values in memory. Readers do not come here on
+// a hit: they load the version's pointer and set its used bit. Eviction is
+// second chance (CLOCK) over two queues, superseded versions first, so a hot
+// key's history does not push out other keys' values.
+type valueCache struct {
+	mu         sync.Mutex
+	budget     int64 // all values
+	lateBudget int64 // superseded ones among them
+	used, late int64 // bytes
+	count      [3]int
+	queue      [3]fifo // by slot; entries whose slot has changed are skipped
+}
+
+// newValueCache makes a cache; a budget of 0 is no bound.
+func newValueCache(budget int64) *valueCache {
+	if budget <= 0 {
+		return &valueCache{budget: math.MaxInt64, lateBudget: math.MaxInt64}
+	}
+	return &valueCache{budget: budget, lateBudget: budget / 8}
+}
+
+// add accounts for values that are on the disk and makes room for them.
+func (c *valueCache) add(vs ...*version) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, v := range vs {
+		if v.tombstone() {
+			continue
+		}
+		c.put(v)
+	}
+	c.shrink()
+}
+
+// addValue gives v a value that was re-read.
+func (c *valueCache) addValue(v *version, value []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if v.slot != slotNone {
+		return
+	}
+	v.value.Store(&value)
+	c.put(v)
+	c.shrink()
+}
+
+func (c *valueCache) put(v *version) {
+	if v.slot != slotNone {
+		return
+	}
+	v.slot = slotLive
+	if v.late.Load() {
+		v.slot = slotLate
+		c.late += v.cost()
+	}
+	c.used += v.cost()
+	c.count[v.slot]++
+	c.queue[v.slot].push(v)
+}
+
+// retire moves superseded versions to the queue that is emptied first.
+func (c *valueCache) retire(vs ...*version) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, v := range vs {
+		v.late.Store(true)
+		if v.slot != slotLive {
+			continue
+		}
+		c.count[slotLive]--
+		c.count[slotLate]++
+		v.slot = slotLate
+		v.used.Store(false)
+		c.late += v.cost()
+		c.queue[slotLate].push(v)
+	}
+	c.shrink()
+	for i := range c.queue {
+		c.queue[i].tidy(c.count[i], cacheSlot(i))
+	}
+}
+
+// drop forgets values whose rows are gone.
+func (c *valueCache) drop(vs ...*version) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, v := range vs {
+		c.evict(v)
+	}
+	for i := range c.queue {
+		c.queue[i].tidy(c.count[i], cacheSlot(i))
+	}
+}
+
+func (c *valueCache) evict(v *version) {
+	if v.slot == slotNone {
+		return
+	}
+	if v.slot == slotLate {
+		c.late -= v.cost()
+	}
+	c.used -= v.cost()
+	c.count[v.slot]--
+	v.slot = slotNone
+	v.value.Store(nil)
+}
+
+func (c *valueCache) shrink() {
+	for c.late > c.lateBudget || c.used > c.budget && c.late > 0 {
+		c.evictFrom(slotLate)
+	}
+	for c.used > c.budget && c.count[slotLive] > 0 {
+		c.evictFrom(slotLive)
+	}
+}
+
+func (c *valueCache) evictFrom(slot cacheSlot) {
+	v := c.queue[slot].pop()
+	if v.slot != slot {
+		return // an entry left behind
+	}
+	if v.used.CompareAndSwap(true, false) {
+		c.queue[slot].push(v)
+		return
+	}
+	c.evict(v)
+}
+
+func (c *valueCache) bytes() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.used
+}
+
+// cost is what a cached value takes, its slice header included.
+func (v *version) cost() int64 { return int64(v.size) + 24 }
+
+// fifo is a queue in a ring buffer.
+type fifo struct {
+	items   []*version
+	head, n int
+}
+
+func (q *fifo) push(v *version) {
+	if q.n == len(q.items) {
+		grown := make([]*version, max(64, 2*len(q.items)))
+		for i := range q.n {
+			grown[i] = q.items[(q.head+i)%len(q.items)]
+		}
+		q.items, q.head = grown, 0
+	}
+	q.items[(q.head+q.n)%len(q.items)] = v
+	q.n++
+}
+
+func (q *fifo) pop() *version {
+	v := q.items[q.head]
+	q.items[q.head] = nil
+	q.head = (q.head + 1) % len(q.items)
+	q.n--
+	return v
+}
+
+// tidy removes entries left behind once they are the greater part, so that they
+// do not keep compacted versions from being collected.
+func (q *fifo) tidy(live int, slot cacheSlot) {
+	if q.n < 2*live+1024 {
+		return
+	}
+	kept := make([]*version, 0, live+64)
+	seen := make(map[*version]bool, live)
+	for q.n > 0 {
+		if v := q.pop(); v.slot == slot && !seen[v] {
+			seen[v] = true
+			kept = append(kept, v)
+		}
+	}
+	*q = fifo{items: kept[:cap(kept)], n: len(kept)}
+}

@@ -1,0 +1,171 @@
+package datastore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func TestCompactErrors(t *testing.T) {
+	e := openTest(t, "", Options{Durability: Memory})
+	put(t, e, "/a", "1")
+	put(t, e, "/a", "2")
+	if err := e.Compact(t.Context(), 4, false); !errors.Is(err, ErrFutureRevision) {
+		t.Errorf("future: %v", err)
+	}
+	if err := e.Compact(t.Context(), 3, true); err != nil {
+		t.Fatal(err)
+	}
+	for _, revision := range []int64{0, 2, 3} {
+		if err := e.Compact(t.Context(), revision, false); !errors.Is(err, ErrCompacted) {
+			t.Errorf("compact %d again: %v", revision, err)
+		}
+	}
+	if _, err := e.Range(t.Context(), RangeRequest{Key: "/a", Revision: 2}); !errors.Is(err, ErrCompacted) {
+		t.Errorf("read of a compacted revision: %v", err)
+	}
+	wantValue(t, e, "/a", 3, "2")
+}
+
+// After compaction memory and file hold what is live and little more, and what a
+// kill left undone is done at the next start.
+func TestCompactionFreesSpace(t *testing.T) {
+	dir := t.TempDir()
+	e, lock := openLocked(t, dir, Options{})
+	names := fill(t, e, 300)
+	for range 30 {
+		var ops []Op
+		for _, name := range names {
+			ops = append(ops, Op{Put: &PutRequest{Key: name, Value: incompressibleValue()}})
+		}
+		if _, err := e.Txn(t.Context(), TxnRequest{Then: ops}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := e.Delete(t.Context(), DeleteRequest{Key: names[0], End: names[100]}); err != nil {
+		t.Fatal(err)
+	}
+	put(t, e, "/last", "v")
+	if err := e.Compact(t.Context(), e.Revision(), false); err != nil {
+		t.Fatal(err)
+	}
+	crash(t, e) // in the middle of it
+	lock.Close()
+	e, lock = openLocked(t, dir, Options{})
+	if err := e.waitTidy(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	live := int64(200 * 1100)
+	for {
+		info, err := os.Stat(e.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Size() <= 2*live+64<<10 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the file is %d bytes with %d bytes of live data", info.Size(), live)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if s := e.Stats(); s.Keys != 201 || s.Events != 1 || s.CacheBytes > 2*live || e.snap.Load().dead.Len() != 0 {
+		t.Errorf("after compaction: %+v and %d tombstones; want 201 keys, 1 event, none", s, e.snap.Load().dead.Len())
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	lock.Close()
+	e = openTest(t, dir, Options{})
+	if e.rows != 201 {
+		t.Errorf("%d rows, want 201", e.rows)
+	}
+}
+
+func incompressibleValue() []byte { return []byte(fmt.Sprintf("%1024d", time.Now().UnixNano())) }
+
+// A compaction of many revisions does not hold up writers. KARVE_COMPACT sets how
+// many revisions; 1,000,000 is the figure to reach with a stall below 50 ms.
+func TestCompactionDoesNotStallWrites(t *testing.T) {
+	revisions := 20000
+	if n, err := strconv.Atoi(os.Getenv("KARVE_COMPACT")); err == nil {
+		revisions = n
+	} else if testing.Short() {
+		t.Skip("writes 20,000 revisions")
+	}
+	e := openTest(t, "", Options{})
+	var next atomic.Int64
+	done := make(chan error, 64)
+	for range 64 {
+		go func() {
+			for next.Add(1) <= int64(revisions) {
+				i := next.Load()
+				if _, err := e.Put(context.Background(), PutRequest{Key: fmt.Sprintf("/k/%d", i*7919%10000), Value: make([]byte, 200)}); err != nil {
+					done <- err
+					return
+				}
+			}
+			done <- nil
+		}()
+	}
+	for range 64 {
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+	compacted := make(chan error, 1)
+	begin := time.Now()
+	go func() { compacted <- e.Compact(context.Background(), e.Revision(), true) }()
+	var longest time.Duration
+	var wal int64
+	for writes := 0; ; writes++ {
+		one := time.Now()
+		put(t, e, "/probe", "v")
+		longest = max(longest, time.Since(one))
+		wal = max(wal, e.Stats().WALBytes)
+		select {
+		case err := <-compacted:
+			t.Logf("%d revisions compacted in %v, beside %d writes; the longest took %v; log at most %d KiB",
+				revisions, time.Since(begin).Round(time.Millisecond), writes, longest, wal>>10)
+			if err != nil {
+				t.Error(err)
+			}
+			if wal > walLimit {
+				t.Errorf("log: %d bytes, the limit is %d", wal, walLimit)
+			}
+			// The machine's own pauses are not ours: the figure is in the log.
+			if longest > 500*time.Millisecond {
+				t.Errorf("a write took %v", longest)
+			}
+			return
+		default:
+		}
+	}
+}
+
+// An idle engine does nothing at all: no commit, no checkpoint, no timer.
+func TestIdle(t *testing.T) {
+	e := openTest(t, "", Options{})
+	put(t, e, "/a", "v")
+	stat := func() (out [2]time.Time) {
+		for i, suffix := range []string{"", "-wal"} {
+			info, err := os.Stat(e.path + suffix)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out[i] = info.ModTime()
+		}
+		return out
+	}
+	before := stat()
+	time.Sleep(300 * time.Millisecond)
+	if after := stat(); after != before {
+		t.Errorf("files were written while idle: %v, %v", before, after)
+	}
+}

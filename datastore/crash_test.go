@@ -1,0 +1,221 @@
+package datastore
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestMain runs the child of the crash test instead of the tests when asked to.
+func TestMain(m *testing.M) {
+	if dir := os.Getenv("KARVE_CRASH_DIR"); dir != "" {
+		if err := crashChild(dir, os.Getenv("KARVE_CRASH_MODE")); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// crashChild writes until it is killed. Standard output is the journal, as the
+// pipe outlives the process: one line, in one write call, before every write
+// (client, keys, value; a value ending in D deletes the second key) and one after
+// it was acknowledged (revision, client).
+func crashChild(dir, mode string) error {
+	lock, err := LockDir(dir)
+	if err != nil {
+		return err
+	}
+	opts := Options{BallastBytes: -1, CacheBytes: 4096}
+	if mode == "relaxed" {
+		opts.Durability = Relaxed
+	}
+	begin := time.Now()
+	e, err := OpenEngine(lock, opts)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("open %d %d\n", e.Revision(), time.Since(begin).Milliseconds())
+	var group sync.WaitGroup
+	for c := range 8 {
+		group.Go(func() {
+			random := rand.New(rand.NewPCG(rand.Uint64(), uint64(c)))
+			for i := 0; ; i++ {
+				// Two keys in one transaction, so that half a revision would show.
+				a, b := fmt.Sprintf("/c%d/%d", c, random.IntN(5)), fmt.Sprintf("/d%d/%d", c, random.IntN(5))
+				value := strconv.FormatUint(random.Uint64(), 36) + strings.Repeat("x", random.IntN(2000))
+				op := Op{Put: &PutRequest{Key: b, Value: []byte(value)}}
+				if i%5 == 0 {
+					op = Op{Delete: &DeleteRequest{Key: b}}
+					value += "D"
+				}
+				fmt.Printf("try %d %s %s %s\n", c, a, b, value)
+				resp, err := e.Txn(context.Background(), TxnRequest{Then: []Op{{Put: &PutRequest{Key: a, Value: []byte(value)}}, op}})
+				if err != nil {
+					fmt.Fprintln(os.Stderr, err)
+					os.Exit(1)
+				}
+				fmt.Printf("ack %d %d\n", resp.Revision, c)
+				if c == 0 && i%40 == 39 {
+					if err := e.Compact(context.Background(), resp.Revision-10, false); err != nil {
+						fmt.Fprintln(os.Stderr, err)
+						os.Exit(1)
+					}
+				}
+			}
+		})
+	}
+	group.Wait()
+	return nil
+}
+
+// TestCrash kills a writing process again and again and looks at what is left.
+// KARVE_CRASHES sets how often; the default is a short sweep.
+func TestCrash(t *testing.T) {
+	crashes := 20
+	if n, err := strconv.Atoi(os.Getenv("KARVE_CRASHES")); err == nil {
+		crashes = n
+	} else if testing.Short() {
+		crashes = 4
+	}
+	for _, mode := range []string{"full", "relaxed"} {
+		t.Run(mode, func(t *testing.T) { sweep(t, mode, crashes/2) })
+	}
+}
+
+type acknowledged struct {
+	revision int64
+	a, b     string
+	value    string
+	deleted  bool
+}
+
+func sweep(t *testing.T, mode string, crashes int) {
+	dir := t.TempDir()
+	newest := map[string]int64{} // by key, the newest acknowledged revision
+	values := map[string]string{}
+	seen := map[int64]bool{}
+	var last int64
+	writes := 0
+	var slowest time.Duration
+	for n := range crashes {
+		acks, open := killedChild(t, dir, mode, time.Duration(rand.IntN(150))*time.Millisecond, last)
+		removed := map[string]bool{} // by a write that was under way
+		for _, try := range open {
+			if try.deleted {
+				removed[try.b] = true
+			}
+		}
+		for _, ack := range acks {
+			if ack.revision <= last || seen[ack.revision] {
+				t.Fatalf("crash %d: revision %d was given out again (the newest before the start was %d)", n, ack.revision, last)
+			}
+			seen[ack.revision] = true
+			for _, key := range []string{ack.a, ack.b} {
+				if ack.revision > newest[key] {
+					newest[key] = ack.revision
+					values[key] = ack.value
+					if key == ack.b && ack.deleted {
+						values[key] = ""
+					}
+				}
+			}
+		}
+		writes += len(acks)
+		begin := time.Now()
+		e, lock := openLocked(t, dir, Options{Durability: map[string]Durability{"full": Full, "relaxed": Relaxed}[mode]})
+		took := time.Since(begin)
+		slowest = max(slowest, took)
+		if took > time.Second {
+			t.Errorf("crash %d: start took %v, want less than 1 s", n, took)
+		}
+		for revision := range seen {
+			last = max(last, revision)
+		}
+		if e.Revision() < last {
+			t.Fatalf("crash %d: revision went back from %d to %d", n, last, e.Revision())
+		}
+		for key, revision := range newest {
+			// A write whose answer never left may have followed; never one before.
+			kv := get(t, e, key, 0)
+			switch {
+			case kv == nil && values[key] != "" && !removed[key]:
+				t.Fatalf("crash %d: %s, written at %d, is gone", n, key, revision)
+			case kv != nil && kv.ModRevision < revision:
+				t.Fatalf("crash %d: %s is of revision %d, acknowledged was %d", n, key, kv.ModRevision, revision)
+			case kv != nil && kv.ModRevision == revision && string(kv.Value) != values[key]:
+				t.Fatalf("crash %d: %s at %d has another value than was acknowledged", n, key, revision)
+			}
+		}
+		// What was found is the truth from here on, writes under way included.
+		for key := range newest {
+			newest[key], values[key] = 0, ""
+			if kv := get(t, e, key, 0); kv != nil {
+				newest[key], values[key] = kv.ModRevision, string(kv.Value)
+			}
+		}
+		last = max(last, e.Revision())
+		clear(seen)
+		if n%2 == 0 {
+			crash(t, e) // the next child then starts after two unclean stops
+		} else if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
+		lock.Close()
+	}
+	t.Logf("%d kills, %d acknowledged writes, slowest start %v", crashes, writes, slowest.Round(time.Millisecond))
+}
+
+// killedChild lets a child write for a while and answers what it acknowledged, and
+// what was under way.
+func killedChild(t *testing.T, dir, mode string, after time.Duration, last int64) (acks []acknowledged, open map[string]acknowledged) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "KARVE_CRASH_DIR="+dir, "KARVE_CRASH_MODE="+mode)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewReader(out)
+	open = map[string]acknowledged{}
+	for {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			break // the end; a line cut off was not acknowledged to anybody
+		}
+		f := strings.Fields(line)
+		revision, _ := strconv.ParseInt(f[1], 10, 64)
+		switch f[0] {
+		case "open":
+			if revision < last {
+				t.Errorf("a child started at revision %d, acknowledged was %d", revision, last)
+			}
+			time.AfterFunc(after, func() { cmd.Process.Kill() })
+		case "try":
+			open[f[1]] = acknowledged{a: f[2], b: f[3], value: f[4], deleted: strings.HasSuffix(f[4], "D")}
+		case "ack":
+			ack := open[f[2]]
+			delete(open, f[2])
+			ack.revision = revision
+			acks = append(acks, ack)
+		}
+	}
+	err = cmd.Wait()
+	if cmd.ProcessState.ExitCode() != -1 {
+		t.Fatalf("the child ended by itself: %v", err)
+	}
+	return acks, open
+}

@@ -1,0 +1,343 @@
+package datastore
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// written makes a store of a few hundred rows and answers its directory.
+func writtenStore(t *testing.T, clean bool) string {
+	t.Helper()
+	dir := t.TempDir()
+	e, lock := openLocked(t, dir, Options{})
+	for i := range 300 {
+		put(t, e, fmt.Sprintf("/k/%03d", i%100), strings.Repeat(fmt.Sprint(i), 100))
+	}
+	if clean {
+		if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
+	} else {
+		crash(t, e)
+	}
+	lock.Close()
+	return dir
+}
+
+func copyStore(t *testing.T, from string) string {
+	t.Helper()
+	to := t.TempDir()
+	for _, name := range []string{EngineFile, EngineFile + "-wal"} {
+		b, err := os.ReadFile(filepath.Join(from, name))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(to, name), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return to
+}
+
+// contents is every version that can be read, to notice that one is missing.
+func contents(t *testing.T, dir string) string {
+	t.Helper()
+	e, lock := openLocked(t, dir, Options{})
+	defer lock.Close()
+	defer e.Close()
+	w := watch(t, e, WatchRequest{Key: "/", End: "0", StartRevision: 2, PrevKV: true})
+	var b strings.Builder
+	for w.RequestProgress(); ; w.RequestProgress() {
+		resp, err := w.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(resp.Events) == 0 {
+			return fmt.Sprint(e.Revision(), b.String())
+		}
+		b.WriteString(describe(resp.Events))
+	}
+}
+
+// A flipped bit is either refused, or does not matter: never a store that
+// silently lacks something. Only the last transaction of the log cannot be told from one
+// that was never finished.
+func TestFlippedBits(t *testing.T) {
+	flips := 150
+	if testing.Short() {
+		flips = 30
+	}
+	for _, c := range []struct {
+		name, file string
+		clean      bool
+	}{{"database after a clean stop", EngineFile, true}, {"log after a kill", EngineFile + "-wal", false}} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := writtenStore(t, c.clean)
+			want := contents(t, copyStore(t, dir))
+			whole, err := os.ReadFile(filepath.Join(dir, c.file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			end := len(whole)
+			if !c.clean {
+				end = beforeLastCommit(whole)
+			}
+			refused := 0
+			for range flips {
+				at, bit := rand.IntN(end), byte(1)<<rand.IntN(8)
+				damaged := copyStore(t, dir)
+				b := bytes.Clone(whole)
+				b[at] ^= bit
+				if err := os.WriteFile(filepath.Join(damaged, c.file), b, 0o600); err != nil {
+					t.Fatal(err)
+				}
+				if err := tryOpen(t, damaged); err != nil {
+					refused++
+					if !strings.Contains(err.Error(), EngineFile) {
+						t.Errorf("byte %d: the error does not name the file: %v", at, err)
+					}
+					continue
+				}
+				if got := contents(t, damaged); got != want {
+					t.Errorf("byte %d, bit %#x: opened with other contents", at, bit)
+				}
+			}
+			t.Logf("%d of %d flips refused, the others without effect", refused, flips)
+			if refused == 0 {
+				t.Error("nothing was refused")
+			}
+		})
+	}
+}
+
+// beforeLastCommit is where the last transaction of a log begins; bits after that
+// can be taken for a torn write, by their nature.
+func beforeLastCommit(wal []byte) int {
+	const frame = 24 + 4096
+	end, previous := 32, 32
+	for at := 32; at+frame <= len(wal) && bytes.Equal(wal[at+8:at+16], wal[16:24]); at += frame {
+		if binary.BigEndian.Uint32(wal[at+4:]) != 0 {
+			previous, end = end, at+frame
+		}
+	}
+	_ = end
+	return previous
+}
+
+func TestMissingLogIsRefused(t *testing.T) {
+	for name, damage := range map[string]func(string) error{
+		"missing": os.Remove,
+		"empty":   func(p string) error { return os.Truncate(p, 0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := writtenStore(t, false)
+			if err := damage(filepath.Join(dir, EngineFile+"-wal")); err != nil {
+				t.Fatal(err)
+			}
+			before, _ := os.ReadFile(filepath.Join(dir, EngineFile))
+			for range 2 {
+				if err := tryOpen(t, dir); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "-wal") {
+					t.Errorf("got %v, want ErrCorrupt naming the log", err)
+				}
+			}
+			if after, _ := os.ReadFile(filepath.Join(dir, EngineFile)); !bytes.Equal(before, after) {
+				t.Error("the refused database was changed")
+			}
+		})
+	}
+}
+
+func TestRefusedFilesAreLeftAlone(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		offset int64
+		bytes  []byte
+		want   error
+	}{
+		{"newer schema", 60, []byte{0, 0, 0, schemaVersion + 1}, ErrNewerSchema},
+		{"another program's", 68, []byte("else"), ErrForeign},
+		{"no database", 0, []byte("not SQLite at all"), ErrCorrupt},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := writtenStore(t, true)
+			path := filepath.Join(dir, EngineFile)
+			f, err := os.OpenFile(path, os.O_RDWR, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := f.WriteAt(c.bytes, c.offset); err != nil {
+				t.Fatal(err)
+			}
+			f.Close()
+			before, _ := os.ReadFile(path)
+			if err := tryOpen(t, dir); !errors.Is(err, c.want) || !strings.Contains(err.Error(), path) {
+				t.Errorf("got %v, want %v naming %s", err, c.want, path)
+			}
+			if after, _ := os.ReadFile(path); !bytes.Equal(before, after) {
+				t.Error("the file was changed")
+			}
+			if left, _ := filepath.Glob(path + "-*"); len(left) > 0 {
+				t.Errorf("files were made: %v", left)
+			}
+		})
+	}
+}
+
+func TestBadRowIsNamed(t *testing.T) {
+	dir := writtenStore(t, true)
+	path := filepath.Join(dir, EngineFile)
+	b, _ := os.ReadFile(path)
+	at := bytes.Index(b, []byte("123123123"))
+	b[at] = '9'
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := tryOpen(t, dir)
+	if want := fmt.Sprintf("row %d (revision 125)", rowID(125, 0)); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
+		t.Errorf("got %v, want it to name %s and %s", err, path, want)
+	}
+	if again := tryOpen(t, dir); fmt.Sprint(again) != fmt.Sprint(err) {
+		t.Errorf("the second start says %v", again)
+	}
+}
+
+func TestFailedCommitPoisons(t *testing.T) {
+	for _, step := range []string{"begin", "commit"} {
+		t.Run(step, func(t *testing.T) {
+			dir := t.TempDir()
+			e, lock := openLocked(t, dir, Options{})
+			put(t, e, "/a", "durable")
+			e.disk.fail = func(at string) error {
+				if at == step {
+					return errors.New("input/output error")
+				}
+				return nil
+			}
+			for range 3 {
+				_, err := e.Put(t.Context(), PutRequest{Key: "/a", Value: []byte("unknown")})
+				if !errors.Is(err, ErrUnknownOutcome) || !strings.Contains(err.Error(), "input/output error") {
+					t.Errorf("got %v, want %v with its cause", err, ErrUnknownOutcome)
+				}
+			}
+			select {
+			case <-e.Failed():
+			default:
+				t.Error("the engine does not say that it failed")
+			}
+			wantValue(t, e, "/a", 0, "durable")
+			if err := e.Close(); !errors.Is(err, ErrUnknownOutcome) {
+				t.Errorf("close: %v, want the failure", err)
+			}
+			lock.Close()
+			e = openTest(t, dir, Options{})
+			wantValue(t, e, "/a", 0, "durable")
+		})
+	}
+}
+
+// A disk whose fsync fails, for real: strace answers EIO to the n-th one.
+func TestFailedFsync(t *testing.T) {
+	strace, err := exec.LookPath("strace")
+	if err != nil {
+		t.Skip("strace is not installed: no way to make fsync fail")
+	}
+	if out, err := exec.Command(strace, "-f", "-o", os.DevNull, "true").CombinedOutput(); err != nil {
+		t.Skipf("strace may not trace here: %v: %s", err, out)
+	}
+	unknown := 0
+	for n := 10; n < 90; n += 13 {
+		dir := t.TempDir()
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		cmd := exec.CommandContext(ctx, strace, "-f", "-qq", "-o", os.DevNull, "-e", "trace=fsync,fdatasync",
+			"-e", fmt.Sprintf("inject=fsync,fdatasync:error=EIO:when=%d+", n), os.Args[0])
+		cmd.Env = append(os.Environ(), "KARVE_CRASH_DIR="+dir, "KARVE_CRASH_MODE=full")
+		var stdout, stderr bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		err := cmd.Run()
+		cancel()
+		switch {
+		case err != nil && strings.Contains(stderr.String(), ErrUnknownOutcome.Error()):
+			unknown++
+		case err != nil && strings.Contains(stderr.String(), EngineFile) && !strings.Contains(stdout.String(), "ack"):
+			continue // it failed to start
+		default:
+			t.Fatalf("fsync %d: the child ended with %v and said %q, want %q", n, err, stderr.String(), ErrUnknownOutcome)
+		}
+		acks := 0
+		var last int64
+		for line := range strings.Lines(stdout.String()) {
+			var revision int64
+			if _, err := fmt.Sscanf(line, "ack %d", &revision); err == nil {
+				acks++
+				last = max(last, revision)
+			}
+		}
+		e, lock := openLocked(t, dir, Options{})
+		if e.Revision() < last {
+			t.Errorf("fsync %d: revision %d, acknowledged was %d", n, e.Revision(), last)
+		}
+		e.Close()
+		lock.Close()
+		t.Logf("fsync %d failed: %d writes acknowledged before, the newest at %d, all there", n, acks, last)
+	}
+	if unknown == 0 {
+		t.Error("no fsync failed under a write")
+	}
+}
+
+func TestTwoProcesses(t *testing.T) {
+	dir := t.TempDir()
+	openTest(t, dir, Options{})
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "KARVE_CRASH_DIR="+dir)
+	out, err := cmd.CombinedOutput()
+	if err == nil || !strings.Contains(string(out), fmt.Sprint("process ", os.Getpid())) {
+		t.Errorf("a second process: %v, %s; want it refused with the pid %d", err, out, os.Getpid())
+	}
+}
+
+// What mode Relaxed loses with the machine is never given out a second time, and
+// whoever has seen it is sent to list again.
+func TestRelaxedLossIsNoticed(t *testing.T) {
+	dir := t.TempDir()
+	e, lock := openLocked(t, dir, Options{Durability: Relaxed, SyncInterval: time.Hour})
+	put(t, e, "/a", "kept")
+	path := filepath.Join(dir, EngineFile)
+	saved, err := os.ReadFile(path + "-wal")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lost int64
+	for range 50 {
+		lost = put(t, e, "/a", "lost")
+	}
+	crash(t, e)
+	lock.Close()
+	if err := os.WriteFile(path+"-wal", saved, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e = openTest(t, dir, Options{})
+	wantValue(t, e, "/a", 0, "kept")
+	if e.Revision() <= lost {
+		t.Errorf("revision %d, want it above the lost %d", e.Revision(), lost)
+	}
+	if _, err := e.Watch(WatchRequest{Key: "/a", StartRevision: lost + 1}); !errors.Is(err, ErrCompacted) {
+		t.Errorf("watch from a lost revision: %v, want %v", err, ErrCompacted)
+	}
+	if got := put(t, e, "/a", "new"); got <= lost {
+		t.Errorf("revision %d was given out again", got)
+	}
+}

@@ -1,0 +1,307 @@
+package datastore
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"sync"
+	"time"
+
+	"modernc.org/sqlite"
+)
+
+// disk is the log in its file: one writer connection, used by the committer
+// only, and a few for reading values back.
+//
+// It works on driver connections, without database/sql: no pool, no
+// cancellable context (the driver starts a goroutine per statement for one),
+// statements prepared once.
+type disk struct {
+	path   string
+	writer *connection
+
+	// gate is held shared by readers while a statement of theirs is open and
+	// exclusively for the rare checkpoint that must not find any.
+	gate    sync.RWMutex
+	readers chan *connection
+
+	wal     int64 // upper estimate of the log's bytes since it began anew
+	corner  bool  // the next commit has to find no reader, so that the log begins anew
+	walFile *os.File
+
+	// fail, if set, is asked before each step that a test wants to break.
+	fail func(step string) error
+}
+
+// walTarget is where a checkpoint is due; walLimit is what the log never
+// exceeds while transactions are smaller than their difference.
+const (
+	walTarget = 4 << 20
+	walLimit  = 16 << 20
+)
+
+// connection is one SQLite connection with its prepared statements.
+type connection struct {
+	driver.Conn
+	stmts map[string]driver.Stmt
+}
+
+func (d *disk) connect(query url.Values) (*connection, error) {
+	u := url.URL{Scheme: "file", Path: d.path, RawQuery: query.Encode()}
+	connector, err := sqlite.NewConnector(u.String())
+	if err != nil {
+		return nil, err
+	}
+	c, err := connector.Connect(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	return &connection{c, map[string]driver.Stmt{}}, nil
+}
+
+// pragmas of a connection that takes part in the log.
+func pragmas(synchronous string) url.Values {
+	return url.Values{"_pragma": {
+		"busy_timeout(10000)",
+		"journal_mode(WAL)",
+		"synchronous(" + synchronous + ")",
+		"wal_autocheckpoint(0)",
+		"cache_size(-4096)",
+	}}
+}
+
+func (c *connection) stmt(query string) (driver.Stmt, error) {
+	if s := c.stmts[query]; s != nil {
+		return s, nil
+	}
+	s, err := c.Prepare(query)
+	if err != nil {
+		return nil, err
+	}
+	c.stmts[query] = s
+	return s, nil
+}
+
+func named(args []driver.Value) []driver.NamedValue {
+	out := make([]driver.NamedValue, len(args))
+	for i, a := range args {
+		out[i] = driver.NamedValue{Ordinal: i + 1, Value: a}
+	}
+	return out
+}
+
+func (c *connection) exec(query string, args ...driver.Value) error {
+	s, err := c.stmt(query)
+	if err != nil {
+		return err
+	}
+	_, err = s.(driver.StmtExecContext).ExecContext(context.Background(), named(args))
+	return err
+}
+
+// query calls row for every row of the answer; values are the row's own.
+func (c *connection) query(query string, row func([]driver.Value) error, args ...driver.Value) (err error) {
+	s, err := c.stmt(query)
+	if err != nil {
+		return err
+	}
+	rows, err := s.(driver.StmtQueryContext).QueryContext(context.Background(), named(args))
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if e := rows.Close(); err == nil {
+			err = e
+		}
+	}()
+	values := make([]driver.Value, len(rows.Columns()))
+	for {
+		if err := rows.Next(values); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if err := row(values); err != nil {
+			return err
+		}
+	}
+}
+
+// number answers a query of one integer.
+func (c *connection) number(query string, args ...driver.Value) (n int64, err error) {
+	err = c.query(query, func(v []driver.Value) error {
+		n, _ = v[0].(int64)
+		return nil
+	}, args...)
+	return n, err
+}
+
+func (c *connection) close() error {
+	for _, s := range c.stmts {
+		s.Close()
+	}
+	return c.Conn.Close()
+}
+
+const (
+	insertSQL  = `INSERT INTO log (id, key, flags, create_revision, version, lease, crc, value) VALUES (?,?,?,?,?,?,?,?)`
+	metaSQL    = `INSERT INTO meta (name, value) VALUES (?,?) ON CONFLICT (name) DO UPDATE SET value = excluded.value`
+	grantSQL   = `INSERT INTO lease (id, ttl) VALUES (?,?) ON CONFLICT (id) DO UPDATE SET ttl = excluded.ttl`
+	revokeSQL  = `DELETE FROM lease WHERE id = ?`
+	deleteSQL  = `DELETE FROM log WHERE id = ?`
+	readSQL    = `SELECT crc, value FROM log WHERE id = ?`
+	readersMax = 4
+)
+
+// transaction runs body between BEGIN IMMEDIATE and COMMIT. When it fails with
+// isFull the transaction is rolled back and nothing of it is there; after any
+// other error of COMMIT its outcome is open.
+func (d *disk) transaction(body func(*connection) error) error {
+	if d.corner {
+		d.gate.Lock()
+		defer d.gate.Unlock()
+		if err := d.copyBack(); err != nil {
+			return err
+		}
+		d.corner = false // the commit below begins the log anew
+	}
+	if err := d.broken("begin"); err != nil {
+		return err
+	}
+	if err := d.writer.exec("BEGIN IMMEDIATE"); err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
+	err := body(d.writer)
+	if err == nil {
+		err = d.broken("commit")
+	}
+	if err == nil {
+		err = d.writer.exec("COMMIT")
+	}
+	if err != nil {
+		// SQLite may have rolled back by itself: then this fails and all is well.
+		_ = d.writer.exec("ROLLBACK")
+		return fmt.Errorf("commit: %w", err)
+	}
+	return nil
+}
+
+func (d *disk) broken(step string) error {
+	if d.fail == nil {
+		return nil
+	}
+	return d.fail(step)
+}
+
+// commit writes one batch.
+func (d *disk) commit(b *batch) error {
+	pages := int64(5 * 4096)
+	err := d.transaction(func(c *connection) error {
+		for _, v := range b.rows {
+			value := b.value(v)
+			var stored driver.Value
+			if !v.tombstone() {
+				stored = value
+			}
+			if err := c.exec(insertSQL, v.id, []byte(v.key), v.flags(), v.create, v.version, v.lease, v.checksum(value), stored); err != nil {
+				return err
+			}
+			pages += rowPages(v)
+		}
+		for _, m := range b.meta {
+			if err := c.exec(metaSQL, m.name, m.value); err != nil {
+				return err
+			}
+		}
+		for _, l := range b.leases {
+			pages += 4096
+			var err error
+			if l.revoked {
+				err = c.exec(revokeSQL, l.id)
+			} else {
+				err = c.exec(grantSQL, l.id, l.ttl)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	d.wal += pages
+	return err
+}
+
+// rowPages is how many bytes of log a row takes, on the safe side.
+func rowPages(v *version) int64 {
+	n := (int64(v.size) + int64(len(v.key)) + 100) * 6 / 5
+	if n > 4000 {
+		n = (n + 4*4096) &^ 4095
+	}
+	return n
+}
+
+// setMeta writes meta values in a transaction of their own.
+func (d *disk) setMeta(ms ...meta) error {
+	d.wal += 5 * 4096
+	return d.transaction(func(c *connection) error {
+		for _, m := range ms {
+			if err := c.exec(metaSQL, m.name, m.value); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// deleteRows removes rows of the log until the budget is used up and says how
+// many it did.
+func (d *disk) deleteRows(ids []int64, budget time.Duration) (done int, err error) {
+	err = d.transaction(func(c *connection) error {
+		begin := time.Now()
+		for _, id := range ids {
+			if err := c.exec(deleteSQL, id); err != nil {
+				return err
+			}
+			done++
+			if done%16 == 0 && time.Since(begin) > budget {
+				return nil
+			}
+		}
+		return nil
+	})
+	d.wal += int64(done)*2*4096 + 5*4096
+	return done, err
+}
+
+// read answers the value of a row, checked.
+func (d *disk) read(v *version) ([]byte, error) {
+	c := <-d.readers
+	defer func() { d.readers <- c }()
+	d.gate.RLock()
+	defer d.gate.RUnlock()
+	found := false
+	var value []byte
+	err := c.query(readSQL, func(row []driver.Value) error {
+		found = true
+		sum, _ := row[0].(int64)
+		value, _ = row[1].([]byte)
+		if v.checksum(value) != sum {
+			return fmt.Errorf("%w: %s: row %d (revision %d) has a bad checksum (restore a backup)", ErrCorrupt, d.path, v.id, v.revision())
+		}
+		return nil
+	}, v.id)
+	if err != nil && !errors.Is(err, ErrCorrupt) {
+		return nil, explainSQL(d.path, err)
+	}
+	if err == nil && !found {
+		return nil, errRowMissing
+	}
+	if value == nil {
+		value = []byte{}
+	}
+	return value, err
+}

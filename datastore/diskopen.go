@@ -1,0 +1,252 @@
+package datastore
+
+import (
+	"bytes"
+	"database/sql/driver"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+
+	"modernc.org/sqlite"
+)
+
+// EngineFile is the name of the engine's database inside the data directory.
+// It is not [FileName], which has another program's table layout: conversion
+// builds a whole new file and renames it into place, and the old one stays.
+const EngineFile = "mvcc.db"
+
+const (
+	applicationID = 0x4b617276 // "Karv", in the header of the file
+	schemaVersion = 1
+)
+
+// engineSchema: the log is a rowid table, so its id is the B-tree's own key and
+// a commit appends to one leaf; there is no other index.
+var engineSchema = []string{
+	`CREATE TABLE log (
+		id              INTEGER PRIMARY KEY, -- revision << 16 | number of the change in it
+		key             BLOB NOT NULL,
+		flags           INTEGER NOT NULL,    -- 1: the key was deleted
+		create_revision INTEGER NOT NULL,
+		version         INTEGER NOT NULL,
+		lease           INTEGER NOT NULL,
+		crc             INTEGER NOT NULL,    -- CRC32C of all of the row
+		value           BLOB
+	)`,
+	`CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID`,
+	`CREATE TABLE lease (id INTEGER PRIMARY KEY, ttl INTEGER NOT NULL)`,
+	`INSERT INTO meta (name, value) VALUES ('clean', 1), ('log_rows', 0), ('log_sum', 0)`,
+}
+
+// meta is a row of the meta table. The names:
+//
+//	compact_revision  history up to it may be gone
+//	revision          the store's revision is at least this
+//	reserved          no revision up to it may be given out again after a crash
+//	clean             1: closed in order; 0: in use or killed; -1: the same, in mode Relaxed
+//	log_rows, log_sum number of rows and a sum over their ids, when clean
+type meta struct {
+	name  string
+	value int64
+}
+
+// openDisk opens or makes the database. Nothing is written to a file that is
+// refused.
+func openDisk(path string, mode Durability) (*disk, error) {
+	d := &disk{path: path}
+	if err := d.inspect(); err != nil {
+		return nil, err
+	}
+	synchronous := "FULL"
+	if mode == Relaxed {
+		synchronous = "NORMAL"
+	}
+	var err error
+	if d.writer, err = d.connect(pragmas(synchronous)); err != nil {
+		return nil, explainSQL(path, err)
+	}
+	d.readers = make(chan *connection, readersMax)
+	for range readersMax {
+		c, err := d.connect(pragmas(synchronous))
+		if err != nil {
+			d.close()
+			return nil, explainSQL(path, err)
+		}
+		d.readers <- c
+	}
+	// The log survives a connection that closes after a failed start: it is
+	// the evidence of what was committed.
+	if err := d.keepLog(1); err != nil {
+		d.close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// inspect looks at the file without SQLite, makes it if there is none, and
+// refuses what must not be opened.
+func (d *disk) inspect() error {
+	header := make([]byte, 100)
+	f, err := os.Open(d.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return d.create()
+	}
+	if err != nil {
+		return fmt.Errorf("open database: %w", err)
+	}
+	n, err := io.ReadFull(f, header)
+	f.Close()
+	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("read database: %w", err)
+	}
+	if n < len(header) || !bytes.HasPrefix(header, []byte("SQLite format 3\x00")) {
+		return fmt.Errorf("%w: %s is not a database (restore a backup)", ErrCorrupt, d.path)
+	}
+	if id := binary.BigEndian.Uint32(header[68:]); id != applicationID {
+		return fmt.Errorf("%w: %s has application id %#x", ErrForeign, d.path, id)
+	}
+	if v := binary.BigEndian.Uint32(header[60:]); v > schemaVersion {
+		return fmt.Errorf("%w: %s has schema %d, this release knows %d", ErrNewerSchema, d.path, v, schemaVersion)
+	}
+	return d.inspectLog()
+}
+
+// inspectLog compares what the database, read without its log, says of the last
+// stop with the log that is there.
+func (d *disk) inspectLog() error {
+	c, err := d.connect(url.Values{"mode": {"ro"}, "immutable": {"1"}})
+	if err != nil {
+		return explainSQL(d.path, err)
+	}
+	defer c.close()
+	clean, err := c.number(`SELECT value FROM meta WHERE name = 'clean'`)
+	if err != nil {
+		// A checkpoint that a power loss tore: the log has the pages.
+		return nil
+	}
+	if clean == 1 {
+		return nil
+	}
+	return checkWAL(d.path, clean == 0)
+}
+
+// create makes the database under another name and renames it into place, so
+// that the file exists only with its whole schema.
+func (d *disk) create() error {
+	if _, err := os.Stat(d.path + "-wal"); err == nil {
+		return fmt.Errorf("%w: %s is missing, but its log is there (restore a backup)", ErrCorrupt, d.path)
+	}
+	fresh := &disk{path: d.path + ".new"}
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		if err := os.Remove(fresh.path + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("make database: %w", err)
+		}
+	}
+	// SQLite would use the umask's mode; the state holds every Secret.
+	f, err := os.OpenFile(fresh.path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return fmt.Errorf("make database: %w", err)
+	}
+	f.Close()
+	c, err := fresh.connect(nil)
+	if err != nil {
+		return explainSQL(d.path, err)
+	}
+	// The first two only before anything else: the others begin the file.
+	setup := []string{
+		`PRAGMA page_size = 4096`,
+		`PRAGMA auto_vacuum = INCREMENTAL`,
+		`PRAGMA journal_mode = WAL`,
+		`PRAGMA synchronous = FULL`,
+		fmt.Sprintf(`PRAGMA application_id = %d`, applicationID),
+		fmt.Sprintf(`PRAGMA user_version = %d`, schemaVersion),
+	}
+	for _, statement := range append(setup, engineSchema...) {
+		if err := c.exec(statement); err != nil {
+			c.close()
+			return explainSQL(d.path, err)
+		}
+	}
+	if err := c.close(); err != nil {
+		return explainSQL(d.path, err)
+	}
+	if err := os.Rename(fresh.path, d.path); err != nil {
+		return fmt.Errorf("make database: %w", err)
+	}
+	return syncDir(filepath.Dir(d.path))
+}
+
+// keepLog says whether SQLite leaves the log's file when connections close.
+func (d *disk) keepLog(keep int) error {
+	all := []*connection{d.writer}
+	for range len(d.readers) {
+		c := <-d.readers
+		all = append(all, c)
+		d.readers <- c
+	}
+	for _, c := range all {
+		if _, err := c.Conn.(sqlite.FileControl).FileControlPersistWAL("main", keep); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// quickCheck is SQLite's own check of the file's structure.
+func (d *disk) quickCheck() error {
+	found := ""
+	err := d.writer.query(`PRAGMA quick_check(1)`, func(row []driver.Value) error {
+		found, _ = row[0].(string)
+		return nil
+	})
+	if err == nil && found != "ok" {
+		return fmt.Errorf("%w: %s: %s (restore a backup)", ErrCorrupt, d.path, found)
+	}
+	if err != nil {
+		return explainSQL(d.path, err)
+	}
+	return nil
+}
+
+func (d *disk) metas() (map[string]int64, error) {
+	out := map[string]int64{}
+	err := d.writer.query(`SELECT name, value FROM meta`, func(row []driver.Value) error {
+		name, _ := row[0].(string)
+		out[name], _ = row[1].(int64)
+		return nil
+	})
+	return out, err
+}
+
+// close closes the connections; the readers must be idle.
+func (d *disk) close() error {
+	var errs []error
+	for range len(d.readers) {
+		c := <-d.readers
+		errs = append(errs, c.close())
+	}
+	if d.writer != nil {
+		errs = append(errs, d.writer.close())
+	}
+	if d.walFile != nil {
+		errs = append(errs, d.walFile.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := f.Sync(); err != nil {
+		return fmt.Errorf("sync %s: %w", dir, err)
+	}
+	return nil
+}

@@ -1,0 +1,262 @@
+package datastore
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+)
+
+// Engine is a revisioned key-value store with etcd's data model, over an SQLite
+// file. DESIGN.md beside this file tells how it works and what always holds.
+//
+// All methods may be called at any time by any goroutine. Call [OpenEngine] for
+// one.
+type Engine struct {
+	path    string
+	opts    Options
+	disk    *disk // nil in mode Memory
+	cache   *valueCache
+	ballast ballast
+
+	snap  atomic.Pointer[snapshot] // the durable state; swapped by publish only
+	pages pageCache                // snapshots that paged lists come back to
+
+	// mu is the sequencer: who holds it decides what comes next.
+	mu        sync.Mutex
+	spec      view          // the durable state and everything on its way to the disk
+	compacted int64         // the same of the compaction revision
+	leases    leaseTable    // the same of the leases
+	pending   *batch        // gathering; nil when there is nothing to commit
+	inflight  *batch        // being committed
+	room      chan struct{} // closed when pending is taken
+	tidy      chan struct{} // closed when compaction has nothing left to delete
+	closing   bool
+	fatal     error // why no write is taken any more
+
+	wake      chan struct{} // to the committer: there is a batch, or closing
+	failed    chan struct{} // closed when fatal is set
+	stopped   chan struct{} // closed when the committer has ended
+	stopOnce  sync.Once
+	stopError error
+
+	// The committer's own.
+	reserved int64 // mode Relaxed: revisions up to it are reserved on the disk
+	garbage  garbage
+	unsynced bool
+	rows     int64 // rows of the log, and a sum over their ids
+	sum      int64
+
+	backlog  atomic.Int64 // rows waiting to be deleted
+	watchers watcherSet
+	commits  atomic.Int64
+}
+
+// OpenEngine opens or makes the database in the directory that lock holds. The
+// lock must be kept until Close has returned; mode Memory needs none.
+//
+// After an unclean stop SQLite's own check runs first, and every row's checksum
+// is verified always: a file with any damage is refused with [ErrCorrupt],
+// naming the file and row, and so is one of a newer release with
+// [ErrNewerSchema]. Nothing is ever repaired by leaving something out.
+func OpenEngine(lock *Lock, opts Options) (*Engine, error) {
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	opts = opts.withDefaults()
+	e := &Engine{
+		path:    "memory",
+		opts:    opts,
+		room:    make(chan struct{}),
+		wake:    make(chan struct{}, 1),
+		failed:  make(chan struct{}),
+		stopped: make(chan struct{}),
+	}
+	e.watchers.init()
+	if opts.Durability == Memory {
+		e.cache = newValueCache(0)
+		e.start(&loaded{revision: 1})
+		return e, nil
+	}
+	if lock == nil {
+		return nil, errors.New("open datastore: the data directory is not locked")
+	}
+	e.path = filepath.Join(lock.dir, EngineFile)
+	e.cache = newValueCache(opts.CacheBytes)
+	var err error
+	if e.disk, err = openDisk(e.path, opts.Durability); err != nil {
+		return nil, err
+	}
+	state, err := e.load()
+	if err != nil {
+		return nil, errors.Join(err, e.disk.close())
+	}
+	e.ballast.open(e.path+".ballast", opts.BallastBytes)
+	e.start(state)
+	return e, nil
+}
+
+// start publishes what was loaded and starts the committer.
+func (e *Engine) start(state *loaded) {
+	if state.live == nil {
+		state.live, state.dead = newTree(), newTree()
+	}
+	first := &snapshot{
+		view:      view{state.revision, state.live, state.dead},
+		compacted: state.compacted,
+		ring:      state.ring,
+	}
+	e.spec = first.view.copy()
+	e.compacted = state.compacted
+	e.snap.Store(first)
+	e.watchers.end = first.ring.next
+	e.garbage.ids = state.garbage
+	e.garbage.vacuum = len(state.garbage) > 0
+	e.backlog.Store(int64(len(state.garbage)))
+	e.leases.init(e, state.leases, first.live)
+	go e.run()
+	if len(state.garbage) > 0 {
+		e.wakeCommitter()
+	}
+}
+
+// Close commits what is pending, ends every watch with [ErrClosed] and closes the
+// file, which then is the whole state by itself. Calling it again answers the
+// same.
+func (e *Engine) Close() error {
+	e.stopOnce.Do(func() {
+		e.mu.Lock()
+		e.closing = true
+		e.leases.stop()
+		e.mu.Unlock()
+		e.wakeCommitter()
+		<-e.stopped
+		e.watchers.closeAll()
+		e.stopError = e.closeDisk()
+	})
+	return e.stopError
+}
+
+// closeDisk records a clean stop, unless there was a failure.
+func (e *Engine) closeDisk() error {
+	if e.disk == nil {
+		return nil
+	}
+	if e.fatal != nil {
+		return errors.Join(e.fatal, e.disk.close())
+	}
+	clean := []meta{{"log_rows", e.rows}, {"log_sum", e.sum}, {"reserved", 0}, {"clean", 1}}
+	if e.opts.Durability == Relaxed {
+		// First the log, then what says that it is whole.
+		if err := e.disk.sync(); err != nil {
+			return errors.Join(fmt.Errorf("sync datastore: %w", err), e.disk.close())
+		}
+	}
+	err := e.disk.setMeta(clean...)
+	if err == nil {
+		err = e.disk.copyBack()
+	}
+	if err == nil && e.disk.wal == 0 {
+		err = e.disk.keepLog(0)
+	}
+	if err != nil {
+		err = fmt.Errorf("close datastore: %w", err)
+	}
+	return errors.Join(err, e.disk.close())
+}
+
+// Path is the database file, or "memory".
+func (e *Engine) Path() string { return e.path }
+
+// Revision is the newest durable revision.
+func (e *Engine) Revision() int64 { return e.snap.Load().revision }
+
+// CompactRevision is the newest compaction: history before it may be gone. 0
+// before the first one.
+func (e *Engine) CompactRevision() int64 { return e.snap.Load().compacted }
+
+// Failed is closed when the disk has failed and no write is taken any more; Err
+// then says why.
+func (e *Engine) Failed() <-chan struct{} { return e.failed }
+
+// Err is the failure of the disk, or nil.
+func (e *Engine) Err() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.fatal
+}
+
+// fail ends the taking of writes: what a failed COMMIT or fsync left on the disk is
+// not known, and a later fsync that succeeds would say nothing of it
+// (https://lwn.net/Articles/752063/).
+func (e *Engine) fail(err error) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.fatal == nil {
+		e.fatal = fmt.Errorf("%w: %s: %w", ErrUnknownOutcome, e.path, err)
+		close(e.failed)
+	}
+	return e.fatal
+}
+
+// Stats are figures of a moment.
+type Stats struct {
+	Revision        int64
+	CompactRevision int64
+	Keys            int64 // keys that are there
+	Events          int64 // changes that a watch can still see
+	CacheBytes      int64 // values in memory
+	WALBytes        int64 // size of SQLite's log
+	Backlog         int64 // compacted rows not yet deleted
+	Commits         int64 // batches since the start
+	Watchers        int64
+	SlowWatchers    int64 // watchers with events they have not taken
+	Leases          int64
+	NoSpace         bool // puts are refused until the disk has room
+}
+
+// Stats answers the figures of now.
+func (e *Engine) Stats() Stats {
+	snap := e.snap.Load()
+	s := Stats{
+		Revision:        snap.revision,
+		CompactRevision: snap.compacted,
+		Keys:            int64(snap.live.Len()),
+		Events:          int64(snap.ring.next - snap.ring.first),
+		CacheBytes:      e.cache.bytes(),
+		Backlog:         e.backlog.Load(),
+		Commits:         e.commits.Load(),
+		NoSpace:         e.ballast.released.Load(),
+	}
+	s.Watchers, s.SlowWatchers = e.watchers.counts()
+	if e.disk != nil {
+		s.WALBytes = e.disk.walBytes()
+	}
+	e.mu.Lock()
+	s.Leases = int64(len(e.leases.byID))
+	e.mu.Unlock()
+	return s
+}
+
+// value answers a version's value, from memory or from the disk.
+func (e *Engine) value(v *version) ([]byte, error) {
+	if p := v.value.Load(); p != nil {
+		if !v.used.Load() {
+			v.used.Store(true)
+		}
+		return *p, nil
+	}
+	if v.tombstone() {
+		return nil, nil
+	}
+	if e.disk == nil {
+		return nil, errRowMissing
+	}
+	value, err := e.disk.read(v)
+	if err != nil {
+		return nil, err
+	}
+	e.cache.addValue(v, value)
+	return value, nil
+}

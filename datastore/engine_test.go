@@ -1,0 +1,365 @@
+package datastore
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// openTest opens an engine in dir and closes it with the test.
+func openTest(t testing.TB, dir string, opts Options) *Engine {
+	t.Helper()
+	e, lock := openLocked(t, dir, opts)
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil && !errors.Is(err, ErrUnknownOutcome) {
+			t.Errorf("close: %v", err)
+		}
+		lock.Close()
+	})
+	return e
+}
+
+func openLocked(t testing.TB, dir string, opts Options) (*Engine, *Lock) {
+	t.Helper()
+	if opts.BallastBytes == 0 {
+		opts.BallastBytes = -1
+	}
+	if dir == "" {
+		dir = t.TempDir()
+	}
+	lock, err := LockDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := OpenEngine(lock, opts)
+	if err != nil {
+		lock.Close()
+		t.Fatal(err)
+	}
+	return e, lock
+}
+
+// tryOpen answers only the error of a start.
+func tryOpen(t testing.TB, dir string) error {
+	t.Helper()
+	lock, err := LockDir(dir)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	e, err := OpenEngine(lock, Options{BallastBytes: -1})
+	if err != nil {
+		return err
+	}
+	return e.Close()
+}
+
+func put(t testing.TB, e *Engine, key, value string) int64 {
+	t.Helper()
+	resp, err := e.Put(t.Context(), PutRequest{Key: key, Value: []byte(value)})
+	if err != nil {
+		t.Fatalf("put %s: %v", key, err)
+	}
+	return resp.Revision
+}
+
+func get(t testing.TB, e *Engine, key string, revision int64) *KeyValue {
+	t.Helper()
+	resp, err := e.Range(t.Context(), RangeRequest{Key: key, Revision: revision})
+	if err != nil {
+		t.Fatalf("get %s: %v", key, err)
+	}
+	if len(resp.KVs) == 0 {
+		return nil
+	}
+	return &resp.KVs[0]
+}
+
+func wantValue(t testing.TB, e *Engine, key string, revision int64, want string) {
+	t.Helper()
+	kv := get(t, e, key, revision)
+	if kv == nil || string(kv.Value) != want {
+		t.Errorf("%s at %d: got %v, want value %q", key, revision, kv, want)
+	}
+}
+
+func TestRevisions(t *testing.T) {
+	e := openTest(t, t.TempDir(), Options{})
+	if got := e.Revision(); got != 1 {
+		t.Errorf("revision of an empty store: got %d, want 1", got)
+	}
+	if got := put(t, e, "/a", "1"); got != 2 {
+		t.Errorf("first write: revision %d, want 2", got)
+	}
+	put(t, e, "/a", "2")
+	put(t, e, "/b", "3")
+	kv := get(t, e, "/a", 0)
+	want := KeyValue{Key: "/a", Value: []byte("2"), CreateRevision: 2, ModRevision: 3, Version: 2}
+	if fmt.Sprint(*kv) != fmt.Sprint(want) {
+		t.Errorf("got %v, want %v", *kv, want)
+	}
+	wantValue(t, e, "/a", 2, "1")
+	if kv := get(t, e, "/b", 3); kv != nil {
+		t.Errorf("/b before it was created: %v", kv)
+	}
+	resp, err := e.Delete(t.Context(), DeleteRequest{Key: "/", End: PrefixEnd("/"), PrevKV: true})
+	if err != nil || resp.Deleted != 2 || resp.Revision != 5 || len(resp.Prev) != 2 || string(resp.Prev[1].Value) != "3" {
+		t.Errorf("delete: %+v, %v", resp, err)
+	}
+	resp, err = e.Delete(t.Context(), DeleteRequest{Key: "/", End: PrefixEnd("/")})
+	if err != nil || resp.Deleted != 0 || resp.Revision != 5 {
+		t.Errorf("delete of nothing: %+v, %v; want the revision to stay 5", resp, err)
+	}
+	put(t, e, "/a", "4")
+	if kv := get(t, e, "/a", 0); kv.Version != 1 || kv.CreateRevision != 6 {
+		t.Errorf("created again: %+v, want version 1, create revision 6", kv)
+	}
+	wantValue(t, e, "/a", 4, "2")
+	if _, err := e.Range(t.Context(), RangeRequest{Key: "/a", Revision: 7}); !errors.Is(err, ErrFutureRevision) {
+		t.Errorf("future revision: %v", err)
+	}
+	if _, err := e.Put(t.Context(), PutRequest{}); !errors.Is(err, ErrEmptyKey) {
+		t.Errorf("empty key: %v", err)
+	}
+}
+
+func TestRangeLimitsAndCounts(t *testing.T) {
+	e := openTest(t, t.TempDir(), Options{Durability: Memory})
+	for i := range 1000 {
+		put(t, e, fmt.Sprintf("/k/%04d", i), "v")
+	}
+	at := e.Revision()
+	ask := func(r RangeRequest) *RangeResponse {
+		t.Helper()
+		resp, err := e.Range(t.Context(), r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp
+	}
+	first := ask(RangeRequest{Key: "/k/", End: PrefixEnd("/k/"), Limit: 10})
+	if len(first.KVs) != 10 || !first.More || first.Count != 1000 {
+		t.Errorf("page: %d keys, more %v, count %d", len(first.KVs), first.More, first.Count)
+	}
+	for i := range 1000 {
+		if i%2 == 0 {
+			if _, err := e.Delete(t.Context(), DeleteRequest{Key: fmt.Sprintf("/k/%04d", i)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	second := ask(RangeRequest{Key: first.KVs[9].Key + "\x00", End: PrefixEnd("/k/"), Limit: 10, Revision: at})
+	if second.KVs[0].Key != "/k/0010" || second.Count != 990 {
+		t.Errorf("second page begins at %s, count %d; want /k/0010, 990", second.KVs[0].Key, second.Count)
+	}
+	e.pages = pageCache{}
+	again := ask(RangeRequest{Key: first.KVs[9].Key + "\x00", End: PrefixEnd("/k/"), Limit: 10, Revision: at})
+	if fmt.Sprint(again) != fmt.Sprint(second) {
+		t.Errorf("a page from history differs from one of the kept state:\n%v\n%v", again, second)
+	}
+	for _, c := range []struct {
+		key, end string
+		want     int64
+	}{{"/k/", "/k0", 500}, {"/k/0500", "\x00", 500/2 - 0}, {"/k/0501", "", 1}, {"/k/0500", "", 0}, {"/z", "/a", 0}, {"\x00", "\x00", 500}} {
+		if got := ask(RangeRequest{Key: c.key, End: c.end, CountOnly: true}); got.Count != c.want || len(got.KVs) != 0 {
+			t.Errorf("count [%q,%q): got %d, want %d", c.key, c.end, got.Count, c.want)
+		}
+	}
+	if got := ask(RangeRequest{Key: "/k/", End: "/k0", KeysOnly: true}); got.KVs[0].Value != nil || got.KVs[0].ModRevision == 0 {
+		t.Errorf("keys only: %+v", got.KVs[0])
+	}
+}
+
+func TestTxn(t *testing.T) {
+	e := openTest(t, t.TempDir(), Options{})
+	created := Compare{Key: "/a", Target: CompareModRevision, Number: 0}
+	create := TxnRequest{
+		Compare: []Compare{created},
+		Then:    []Op{{Put: &PutRequest{Key: "/a", Value: []byte("1")}}, {Put: &PutRequest{Key: "/b", Value: []byte("2")}}, {Range: &RangeRequest{Key: "/", End: PrefixEnd("/")}}},
+		Else:    []Op{{Range: &RangeRequest{Key: "/a"}}},
+	}
+	resp, err := e.Txn(t.Context(), create)
+	if err != nil || !resp.Succeeded || resp.Revision != 2 {
+		t.Fatalf("create: %+v, %v", resp, err)
+	}
+	if kvs := resp.Responses[2].Range.KVs; len(kvs) != 2 || string(kvs[0].Value) != "1" || kvs[1].ModRevision != 2 {
+		t.Errorf("range in the transaction: %v, want both keys it put", kvs)
+	}
+	resp, err = e.Txn(t.Context(), create)
+	if err != nil || resp.Succeeded || resp.Revision != 2 || string(resp.Responses[0].Range.KVs[0].Value) != "1" {
+		t.Errorf("create again: %+v, %v", resp, err)
+	}
+	for _, c := range []struct {
+		c    Compare
+		want bool
+	}{
+		{Compare{Key: "/a", Target: CompareValue, Value: []byte("1")}, true},
+		{Compare{Key: "/a", Target: CompareValue, Result: Greater, Value: []byte("0")}, true},
+		{Compare{Key: "/none", Target: CompareValue, Result: NotEqual, Value: []byte("1")}, false},
+		{Compare{Key: "/a", Target: CompareVersion, Number: 1}, true},
+		{Compare{Key: "/", End: "/z", Target: CompareCreateRevision, Number: 2}, true},
+		{Compare{Key: "/", End: "/z", Target: CompareValue, Value: []byte("1")}, false},
+		{Compare{Key: "/a", Target: CompareLease, Result: Less, Number: 1}, true},
+		{Compare{Key: "/a", Target: CompareModRevision, Result: Less, Number: 2}, false},
+	} {
+		resp, err := e.Txn(t.Context(), TxnRequest{Compare: []Compare{c.c}})
+		if err != nil || resp.Succeeded != c.want {
+			t.Errorf("%+v: got %v, %v; want %v", c.c, resp.Succeeded, err, c.want)
+		}
+	}
+	twice := []Op{{Put: &PutRequest{Key: "/a"}}, {Put: &PutRequest{Key: "/a"}}}
+	nested := []Op{{Put: &PutRequest{Key: "/a"}}, {Txn: &TxnRequest{Else: []Op{{Delete: &DeleteRequest{Key: "/", End: "/z"}}}}}}
+	for _, ops := range [][]Op{twice, nested, {{Put: &PutRequest{Key: "/a"}}, {Delete: &DeleteRequest{Key: "/a"}}}} {
+		if _, err := e.Txn(t.Context(), TxnRequest{Then: ops}); !errors.Is(err, ErrDuplicateKey) {
+			t.Errorf("a key written twice: %v", err)
+		}
+	}
+	resp, err = e.Txn(t.Context(), TxnRequest{Then: []Op{
+		{Put: &PutRequest{Key: "/a", IgnoreValue: true, PrevKV: true}},
+		{Txn: &TxnRequest{Compare: []Compare{{Key: "/a", Target: CompareVersion, Number: 1}}, Then: []Op{{Delete: &DeleteRequest{Key: "/b"}}}}},
+	}})
+	if err != nil || resp.Revision != 3 || !resp.Responses[1].Txn.Succeeded || resp.Responses[1].Txn.Responses[0].Delete.Deleted != 1 {
+		t.Fatalf("nested: %+v, %v", resp, err)
+	}
+	wantValue(t, e, "/a", 0, "1")
+	if _, err := e.Put(t.Context(), PutRequest{Key: "/none", IgnoreValue: true}); !errors.Is(err, ErrKeyNotFound) {
+		t.Errorf("ignore value of no key: %v", err)
+	}
+	many := make([]Op, maxSubs+1)
+	for i := range many {
+		many[i].Put = &PutRequest{Key: fmt.Sprint(i)}
+	}
+	if _, err := e.Txn(t.Context(), TxnRequest{Then: many}); !errors.Is(err, ErrTooManyChanges) {
+		t.Errorf("65,537 changes: %v", err)
+	}
+	if got := e.Revision(); got != 3 {
+		t.Errorf("revision after refused transactions: %d, want 3", got)
+	}
+}
+
+func TestReopen(t *testing.T) {
+	dir := t.TempDir()
+	for _, clean := range []bool{true, false} {
+		e, lock := openLocked(t, dir, Options{})
+		begin := e.Revision()
+		for i := range 50 {
+			put(t, e, fmt.Sprintf("/k/%d", i%7), fmt.Sprint(i))
+		}
+		put(t, e, "/empty", "")
+		if _, err := e.Delete(t.Context(), DeleteRequest{Key: "/k/3"}); err != nil {
+			t.Fatal(err)
+		}
+		if clean {
+			if err := e.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Stat(filepath.Join(dir, EngineFile+"-wal")); err == nil {
+				t.Error("the log is still there after a clean stop")
+			}
+		} else {
+			crash(t, e)
+		}
+		lock.Close()
+		before := e.snap.Load()
+		e, lock = openLocked(t, dir, Options{})
+		if got, want := e.Revision(), begin+52; got != want {
+			t.Errorf("clean %v: revision %d, want %d", clean, got, want)
+		}
+		wantValue(t, e, "/empty", 0, "")
+		wantValue(t, e, "/k/3", e.Revision()-2, "45")
+		after := e.snap.Load()
+		for r := int64(1); r <= after.revision; r++ {
+			for i := range 7 {
+				was, is := before.head(fmt.Sprintf("/k/%d", i)).at(r), after.head(fmt.Sprintf("/k/%d", i)).at(r)
+				if (was == nil) != (is == nil) || was != nil && fmt.Sprint(was.header()) != fmt.Sprint(is.header()) {
+					t.Fatalf("key %d at %d: was %v, is %v", i, r, was, is)
+				}
+			}
+		}
+		if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
+		lock.Close()
+	}
+}
+
+// crash stops the engine as a kill would: no clean mark, the log in place.
+func crash(t testing.TB, e *Engine) {
+	t.Helper()
+	e.fail(errors.New("killed by the test"))
+	e.wakeCommitter()
+	<-e.stopped
+	saved := map[string][]byte{}
+	for _, suffix := range []string{"", "-wal"} {
+		b, err := os.ReadFile(e.path + suffix)
+		if err != nil {
+			t.Fatal(err)
+		}
+		saved[suffix] = b
+	}
+	e.Close()
+	for suffix, b := range saved {
+		if err := os.WriteFile(e.path+suffix, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	os.Remove(e.path + "-shm")
+}
+
+func TestEvictedValuesAreReadAgain(t *testing.T) {
+	e := openTest(t, t.TempDir(), Options{CacheBytes: 64 << 10})
+	value := func(i int) string { return string(bytes.Repeat([]byte{byte(i)}, 1000)) }
+	for i := range 500 {
+		put(t, e, fmt.Sprintf("/k/%03d", i), value(i))
+	}
+	if got := e.Stats().CacheBytes; got > 64<<10 {
+		t.Errorf("cache: %d bytes, want at most 64 KiB", got)
+	}
+	resp, err := e.Range(t.Context(), RangeRequest{Key: "/k/", End: "/k0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, kv := range resp.KVs {
+		if string(kv.Value) != value(i) {
+			t.Errorf("%s: wrong value", kv.Key)
+		}
+	}
+	if got := e.Stats().CacheBytes; got > 64<<10 {
+		t.Errorf("cache after reading all: %d bytes, want at most 64 KiB", got)
+	}
+}
+
+func TestCloseEndsWritesAndWatches(t *testing.T) {
+	e := openTest(t, t.TempDir(), Options{})
+	w, err := e.Watch(WatchRequest{Key: "/a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error)
+	go func() {
+		_, err := w.Next(context.Background())
+		ended <- err
+	}()
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-ended:
+		if !errors.Is(err, ErrClosed) {
+			t.Errorf("watch: %v, want %v", err, ErrClosed)
+		}
+	case <-time.After(5 * time.Second):
+		t.Fatal("the watch did not end")
+	}
+	if _, err := e.Put(t.Context(), PutRequest{Key: "/a"}); !errors.Is(err, ErrClosed) {
+		t.Errorf("put: %v, want %v", err, ErrClosed)
+	}
+	if _, err := e.Watch(WatchRequest{Key: "/a"}); !errors.Is(err, ErrClosed) {
+		t.Errorf("watch: %v, want %v", err, ErrClosed)
+	}
+}

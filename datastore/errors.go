@@ -1,0 +1,93 @@
+package datastore
+
+import (
+	"errors"
+	"fmt"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+)
+
+// Errors of the engine. They are wrapped with detail: compare with errors.Is.
+var (
+	// ErrCompacted: the revision asked for is older than the compaction
+	// revision, so its history is gone.
+	ErrCompacted = errors.New("revision has been compacted")
+
+	// ErrFutureRevision: the revision asked for has not happened yet.
+	ErrFutureRevision = errors.New("revision is in the future")
+
+	// ErrEmptyKey: a key must have at least one byte.
+	ErrEmptyKey = errors.New("key is empty")
+
+	// ErrDuplicateKey: one branch of a transaction writes a key twice.
+	ErrDuplicateKey = errors.New("key is written twice in one transaction")
+
+	// ErrTooManyChanges: one revision cannot hold more than 65,536 changes.
+	ErrTooManyChanges = errors.New("transaction changes too many keys")
+
+	// ErrKeyNotFound: a put that keeps the value or lease of its key needs
+	// the key to be there.
+	ErrKeyNotFound = errors.New("key not found")
+
+	// ErrLeaseNotFound: there is no such lease, or it has expired.
+	ErrLeaseNotFound = errors.New("lease not found")
+
+	// ErrLeaseExists: a lease with the id asked for is already granted.
+	ErrLeaseExists = errors.New("lease already exists")
+
+	// ErrNoSpace: the write was not done because the disk is full. Reads,
+	// watches, deletes and compaction go on; puts work again by themselves
+	// once there is room.
+	ErrNoSpace = errors.New("no space left for the datastore")
+
+	// ErrUnknownOutcome: the disk failed while a batch was being committed. The
+	// write may or may not be there after the next start; it is never right
+	// to treat it as a conflict. The engine takes no write after it.
+	ErrUnknownOutcome = errors.New("outcome of the write is unknown")
+
+	// ErrClosed: the engine is closed or closing.
+	ErrClosed = errors.New("datastore is closed")
+
+	// ErrNewerSchema: the file was written by a newer release. It is left
+	// as it is.
+	ErrNewerSchema = errors.New("database was written by a newer release")
+
+	// ErrForeign: the file is a database, but of some other program.
+	ErrForeign = errors.New("database belongs to another program")
+)
+
+// errRetry tells a caller inside the package to evaluate its transaction again:
+// the state it was compared against never became durable.
+var errRetry = errors.New("evaluate again")
+
+// errRowMissing: a row that an index entry points to is not on the disk,
+// because compaction was faster than the reader.
+var errRowMissing = errors.New("row is gone")
+
+// sqliteCode is SQLite's primary result code of err, 0 for any other error.
+func sqliteCode(err error) int {
+	var coded *sqlite.Error
+	if errors.As(err, &coded) {
+		return coded.Code() & 0xff
+	}
+	return 0
+}
+
+// isFull tells whether a statement failed for want of space. SQLite reports
+// SQLITE_FULL only from a write, never from an fsync, and the frame that
+// commits is the last one written: the transaction is certainly not committed.
+func isFull(err error) bool { return sqliteCode(err) == sqlite3.SQLITE_FULL }
+
+// explainSQL turns SQLite's code into an error that names path and what to do.
+func explainSQL(path string, err error) error {
+	switch sqliteCode(err) {
+	case sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT:
+		return fmt.Errorf("%w: %s: %v (restore a backup)", ErrCorrupt, path, err)
+	case sqlite3.SQLITE_FULL:
+		return fmt.Errorf("%w: %s", ErrNoSpace, path)
+	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PERM:
+		return fmt.Errorf("open database %s: %w (is the data directory writable?)", path, err)
+	}
+	return fmt.Errorf("open database %s: %w", path, err)
+}

@@ -1,0 +1,193 @@
+package datastore
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// mount makes a small file system for the test, or skips it.
+func mount(t *testing.T, size string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); err != nil {
+		t.Skipf("a small tmpfs cannot be mounted here (needs root): %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Errorf("unmount: %v", err)
+		}
+	})
+	return dir
+}
+
+func incompressible(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(rand.Uint32())
+	}
+	return b
+}
+
+// The disk fills up: puts say so, everything else goes on, and once there is
+// room again puts do too, with nothing lost in between.
+func TestDiskFull(t *testing.T) {
+	dir := mount(t, "12m")
+	e, lock := openLocked(t, dir, Options{BallastBytes: 2 << 20})
+	t.Cleanup(func() { e.Close(); lock.Close() })
+	w := watch(t, e, WatchRequest{Key: "/", End: "0"})
+	acked := map[string]string{}
+	var failure error
+	for i := 0; i < 20000 && failure == nil; i++ {
+		key, value := fmt.Sprintf("/k/%05d", i), string(incompressible(1024))
+		if _, failure = e.Put(t.Context(), PutRequest{Key: key, Value: []byte(value)}); failure == nil {
+			acked[key] = value
+		}
+	}
+	if !errors.Is(failure, ErrNoSpace) || !strings.Contains(failure.Error(), EngineFile) {
+		t.Fatalf("after %d puts: %v, want %v naming the file", len(acked), failure, ErrNoSpace)
+	}
+	if _, err := os.Stat(filepath.Join(dir, EngineFile+".ballast")); err == nil {
+		t.Error("the ballast is still there")
+	}
+	check := func() {
+		t.Helper()
+		resp, err := e.Range(t.Context(), RangeRequest{Key: "/k/", End: "/k0"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(resp.KVs) != len(acked) {
+			t.Errorf("%d keys, want %d", len(resp.KVs), len(acked))
+		}
+		for _, kv := range resp.KVs {
+			if acked[kv.Key] != string(kv.Value) {
+				t.Errorf("%s has another value", kv.Key)
+			}
+		}
+	}
+	check()
+	if _, err := e.Grant(t.Context(), 0, 60); !errors.Is(err, ErrNoSpace) {
+		t.Errorf("grant on a full disk: %v", err)
+	}
+	if resp := next(t, w); len(resp.Events) == 0 {
+		t.Error("the watch has no events")
+	}
+	// Whoever deletes and compacts gets on without help.
+	for i := 0; i < len(acked); i++ {
+		key := fmt.Sprintf("/k/%05d", i)
+		if i%4 == 0 {
+			continue
+		}
+		if _, err := e.Delete(t.Context(), DeleteRequest{Key: key}); err != nil {
+			t.Fatalf("delete %d on a full disk: %v", i, err)
+		}
+		defer delete(acked, key)
+	}
+	if err := e.Compact(t.Context(), e.Revision(), true); err != nil {
+		t.Fatalf("compaction on a full disk: %v", err)
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		_, err := e.Put(t.Context(), PutRequest{Key: "/again", Value: []byte("room")})
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, ErrNoSpace) || time.Now().After(deadline) {
+			t.Fatalf("put after compaction: %v (%+v)", err, e.Stats())
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if err := e.Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	lock.Close()
+	e, lock = openLocked(t, dir, Options{BallastBytes: 2 << 20})
+	for i := 0; i < len(acked); i += 4 {
+		key := fmt.Sprintf("/k/%05d", i)
+		wantValue(t, e, key, 0, acked[key])
+	}
+	wantValue(t, e, "/again", 0, "room")
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	lock.Close()
+}
+
+// Somebody else fills the disk and makes room again, while many write.
+func TestDiskFilledByAnother(t *testing.T) {
+	dir := mount(t, "16m")
+	e, lock := openLocked(t, dir, Options{BallastBytes: 1 << 20})
+	defer lock.Close()
+	defer e.Close()
+	other := filepath.Join(dir, "other")
+	f, err := os.Create(other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, block := range []int{1 << 20, 1 << 12} {
+		for {
+			if _, err := f.Write(incompressible(block)); err != nil {
+				break
+			}
+		}
+	}
+	f.Close()
+	failed := make(chan error, 8)
+	for c := range 8 {
+		go func() {
+			for i := range 2000 {
+				if _, err := e.Put(t.Context(), PutRequest{Key: fmt.Sprintf("/%d/%d", c, i%5), Value: incompressible(2000)}); err != nil {
+					failed <- err
+					return
+				}
+			}
+			failed <- nil
+		}()
+	}
+	for range 8 {
+		if err := <-failed; !errors.Is(err, ErrNoSpace) {
+			t.Errorf("put: %v, want %v", err, ErrNoSpace)
+		}
+	}
+	revision := e.Revision()
+	if err := os.Remove(other); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(ballastRetry)
+	if got := put(t, e, "/back", "v"); got != revision+1 {
+		t.Errorf("the first put after it: revision %d, want %d", got, revision+1)
+	}
+}
+
+func TestReadOnlyDirectory(t *testing.T) {
+	dir := mount(t, "4m")
+	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		t.Skipf("cannot make a file system read-only here: %v", err)
+	}
+	if err := tryOpen(t, dir); err == nil || !strings.Contains(err.Error(), dir) {
+		t.Errorf("got %v, want an error that names %s", err, dir)
+	}
+	if err := unix.Mount("", dir, "", unix.MS_REMOUNT, ""); err != nil {
+		t.Fatal(err)
+	}
+	e, lock := openLocked(t, dir, Options{})
+	put(t, e, "/a", "v")
+	e.Close()
+	lock.Close()
+	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		t.Fatalf("cannot make the used file system read-only: %v", err)
+	}
+	if _, err := OpenEngine(&Lock{dir: dir}, Options{}); err == nil || !strings.Contains(err.Error(), EngineFile) {
+		t.Errorf("got %v, want an error that names the database", err)
+	}
+}

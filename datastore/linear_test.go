@@ -1,0 +1,155 @@
+package datastore
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// A history of concurrent clients on a few keys: guarded puts, deletes and reads.
+// A key's state is its mod revision; 0 is absent.
+type linearInput struct {
+	key    string
+	kind   int   // 0 read, 1 put if the revision is guard, 2 delete if it is
+	guard  int64 // expected mod revision
+	client int
+}
+
+type linearOutput struct {
+	ok       bool
+	revision int64 // of the key found, or made
+}
+
+// linearModel is a register with compare-and-swap, whose values are revisions that
+// may only grow.
+var linearModel = porcupine.Model{
+	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
+		byKey := map[string][]porcupine.Operation{}
+		for _, op := range history {
+			key := op.Input.(linearInput).key
+			byKey[key] = append(byKey[key], op)
+		}
+		var parts [][]porcupine.Operation
+		for _, part := range byKey {
+			parts = append(parts, part)
+		}
+		return parts
+	},
+	Init: func() any { return [2]int64{} }, // mod revision, highest revision ever
+	Step: func(state, input, output any) (bool, any) {
+		s, in, out := state.([2]int64), input.(linearInput), output.(linearOutput)
+		switch {
+		case in.kind == 0:
+			return out.revision == s[0], s
+		case !out.ok:
+			return s[0] != in.guard && out.revision == s[0], s
+		case s[0] != in.guard || out.revision <= s[1]:
+			return false, s
+		case in.kind == 1:
+			return true, [2]int64{out.revision, out.revision}
+		default:
+			return true, [2]int64{0, out.revision}
+		}
+	},
+	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v -> %+v", input, output) },
+}
+
+// record runs clients for a while and answers what they saw.
+func record(t *testing.T, e *Engine, clients, calls int) []porcupine.Operation {
+	begin := time.Now()
+	histories := make([][]porcupine.Operation, clients)
+	var group sync.WaitGroup
+	for c := range clients {
+		group.Go(func() {
+			random := rand.New(rand.NewPCG(rand.Uint64(), 1))
+			known := map[string]int64{}
+			for range calls {
+				in := linearInput{key: fmt.Sprintf("/%d", random.IntN(3)), kind: random.IntN(3), client: c}
+				in.guard = known[in.key]
+				call := time.Since(begin).Nanoseconds()
+				out, err := linearCall(t, e, in)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				known[in.key] = out.revision
+				if out.ok && in.kind == 2 {
+					known[in.key] = 0
+				}
+				histories[c] = append(histories[c], porcupine.Operation{ClientId: c, Input: in, Output: out, Call: call, Return: time.Since(begin).Nanoseconds()})
+			}
+		})
+	}
+	group.Wait()
+	var all []porcupine.Operation
+	for _, h := range histories {
+		all = append(all, h...)
+	}
+	return all
+}
+
+func linearCall(t *testing.T, e *Engine, in linearInput) (out linearOutput, err error) {
+	if in.kind == 0 {
+		resp, err := e.Range(t.Context(), RangeRequest{Key: in.key})
+		if err == nil && len(resp.KVs) > 0 {
+			out.revision = resp.KVs[0].ModRevision
+		}
+		return out, err
+	}
+	op := Op{Put: &PutRequest{Key: in.key, Value: []byte(fmt.Sprint(in.client))}}
+	if in.kind == 2 {
+		op = Op{Delete: &DeleteRequest{Key: in.key}}
+	}
+	resp, err := e.Txn(t.Context(), TxnRequest{
+		Compare: []Compare{{Key: in.key, Target: CompareModRevision, Number: in.guard}},
+		Then:    []Op{op},
+		Else:    []Op{{Range: &RangeRequest{Key: in.key}}},
+	})
+	switch {
+	case err != nil:
+		return out, err
+	case resp.Succeeded && in.kind == 2 && in.guard == 0:
+		return linearOutput{ok: false}, nil // nothing to delete: no revision, a read of an absent key
+	case resp.Succeeded:
+		return linearOutput{ok: true, revision: resp.Revision}, nil
+	}
+	if kvs := resp.Responses[0].Range.KVs; len(kvs) > 0 {
+		out.revision = kvs[0].ModRevision
+	}
+	return out, nil
+}
+
+func TestLinearizable(t *testing.T) {
+	for _, mode := range []Durability{Full, Memory} {
+		t.Run(mode.String(), func(t *testing.T) {
+			e := openTest(t, t.TempDir(), Options{Durability: mode, CacheBytes: 50})
+			history := record(t, e, 8, 150)
+			for i, op := range history { // a delete of nothing is a read that found nothing
+				if in := op.Input.(linearInput); in.kind == 2 && in.guard == 0 && !op.Output.(linearOutput).ok && op.Output.(linearOutput).revision == 0 {
+					in.kind = 0
+					history[i].Input = in
+				}
+			}
+			result, info := porcupine.CheckOperationsVerbose(linearModel, history, 30*time.Second)
+			if result != porcupine.Ok {
+				_ = info
+				t.Errorf("history of %d calls: %v", len(history), result)
+			}
+		})
+	}
+}
+
+// The checker has to be able to fail: a read of the past is not linearizable.
+func TestLinearizableNoticesStaleReads(t *testing.T) {
+	history := []porcupine.Operation{
+		{ClientId: 0, Input: linearInput{key: "/0", kind: 1}, Output: linearOutput{ok: true, revision: 2}, Call: 0, Return: 1},
+		{ClientId: 1, Input: linearInput{key: "/0"}, Output: linearOutput{}, Call: 2, Return: 3},
+	}
+	if porcupine.CheckOperations(linearModel, history) {
+		t.Error("a stale read was accepted")
+	}
+}

@@ -1,0 +1,95 @@
+package datastore
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Durability says when an acknowledged write survives a power loss.
+type Durability int
+
+const (
+	// Full: always. Every batch of writes is on the disk before anyone is
+	// told of it. The default.
+	Full Durability = iota
+
+	// Relaxed: after at most [Options.SyncInterval]. A process that is
+	// killed loses nothing, only a failing machine does; revisions are never
+	// used twice, because a range of them is reserved on the disk ahead of
+	// use, and clients that saw a lost one are told to list again.
+	Relaxed
+
+	// Memory: never. There is no file; for tests.
+	Memory
+)
+
+// String is the name of the mode in an endpoint: full, relaxed or memory.
+func (d Durability) String() string {
+	switch d {
+	case Full:
+		return "full"
+	case Relaxed:
+		return "relaxed"
+	case Memory:
+		return "memory"
+	}
+	return fmt.Sprintf("Durability(%d)", int(d))
+}
+
+// Options configure an [Engine]. The zero value is what a server wants.
+type Options struct {
+	// Durability; default Full.
+	Durability Durability
+
+	// CacheBytes bounds the values kept in memory; those beyond it are read
+	// from the disk when asked for. Default 64 MiB. Keys are always in memory.
+	CacheBytes int64
+
+	// SyncInterval is the longest time a write of mode Relaxed stays
+	// unsynced. Default 100 ms.
+	SyncInterval time.Duration
+
+	// BallastBytes is the size of a file that is kept only to be removed
+	// when the disk is full, so that deletes and compaction have room.
+	// Default 4 MiB; negative for none.
+	BallastBytes int64
+
+	// OnCommit, if set, is told of every durable batch, for metrics. It is
+	// called by the goroutine that commits and must not block.
+	OnCommit func(Commit)
+}
+
+// Commit describes one durable batch.
+type Commit struct {
+	Rows     int           // changes in the batch
+	Duration time.Duration // from BEGIN to the end of COMMIT
+}
+
+// Validate reports every problem of the options at once.
+func (o Options) Validate() error {
+	var errs []error
+	if o.Durability < Full || o.Durability > Memory {
+		errs = append(errs, fmt.Errorf("durability: %v is none of full, relaxed, memory", o.Durability))
+	}
+	if o.CacheBytes < 0 {
+		errs = append(errs, fmt.Errorf("cache: %d bytes is negative", o.CacheBytes))
+	}
+	if o.SyncInterval < 0 {
+		errs = append(errs, fmt.Errorf("sync interval: %v is negative", o.SyncInterval))
+	}
+	return errors.Join(errs...)
+}
+
+func (o Options) withDefaults() Options {
+	if o.CacheBytes == 0 {
+		o.CacheBytes = 64 << 20
+	}
+	if o.SyncInterval == 0 {
+		o.SyncInterval = 100 * time.Millisecond
+	}
+	if o.BallastBytes == 0 {
+		o.BallastBytes = 4 << 20
+	}
+	return o
+}

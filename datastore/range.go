@@ -1,0 +1,126 @@
+package datastore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+)
+
+// Range reads keys in order, without a lock. It sees every write that was
+// answered before the call.
+//
+// A revision older than the compaction is [ErrCompacted], one that has not
+// happened [ErrFutureRevision]. Count costs the same whatever the number of
+// keys, for the newest revision and for the revision of a list with more pages.
+func (e *Engine) Range(ctx context.Context, req RangeRequest) (*RangeResponse, error) {
+	if req.Key == "" {
+		return nil, ErrEmptyKey
+	}
+	for try := 0; ; try++ {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		resp, err := e.rangeOnce(&req)
+		if errors.Is(err, errRowMissing) {
+			// Compaction took a row between the index and the disk. The newest
+			// state is read again; for a revision asked for, it is compacted.
+			switch {
+			case req.Revision != 0 && req.Revision < e.CompactRevision():
+				return nil, e.compactedError(req.Revision)
+			case try < 1000:
+				continue
+			}
+			return nil, fmt.Errorf("%w: %s: a row of the index is missing (restore a backup)", ErrCorrupt, e.path)
+		}
+		return resp, err
+	}
+}
+
+func (e *Engine) rangeOnce(req *RangeRequest) (*RangeResponse, error) {
+	snap := e.snap.Load()
+	if req.Revision > snap.revision {
+		return nil, fmt.Errorf("%w: %d, the newest is %d", ErrFutureRevision, req.Revision, snap.revision)
+	}
+	if req.Revision != 0 && req.Revision < snap.compacted {
+		return nil, e.compactedError(req.Revision)
+	}
+	source := &snap.view
+	if req.Revision != 0 && req.Revision != snap.revision {
+		if page := e.pages.get(req.Revision); page != nil {
+			source = page
+		}
+	}
+	hits, count := source.find(req.Key, req.End, req.Revision, req.Limit, req.CountOnly)
+	resp := &RangeResponse{Revision: snap.revision, Count: count}
+	resp.More = !req.CountOnly && count > int64(len(hits))
+	if len(hits) > 0 {
+		resp.KVs = make([]KeyValue, len(hits))
+	}
+	for i, v := range hits {
+		resp.KVs[i] = v.header()
+		if req.KeysOnly {
+			continue
+		}
+		value, err := e.value(v)
+		if err != nil {
+			return nil, err
+		}
+		resp.KVs[i].Value = value
+	}
+	// History that was followed while compaction cut it may have had holes.
+	if req.Revision != 0 && req.Revision < e.CompactRevision() {
+		return nil, e.compactedError(req.Revision)
+	}
+	if resp.More && source == &snap.view && (req.Revision == 0 || req.Revision == snap.revision) {
+		e.pages.keep(&snap.view)
+	}
+	return resp, nil
+}
+
+func (e *Engine) compactedError(revision int64) error {
+	return fmt.Errorf("%w: %d, compacted to %d", ErrCompacted, revision, e.CompactRevision())
+}
+
+// pageCache remembers the last few states from which a list was answered in
+// part, so that the next page counts and seeks in that state's own index. What a
+// kept state costs is the index nodes that changed since.
+type pageCache struct {
+	mu    sync.Mutex
+	views [8]*view
+	next  int
+}
+
+func (p *pageCache) keep(v *view) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, have := range p.views {
+		if have != nil && have.revision == v.revision {
+			return
+		}
+	}
+	p.views[p.next] = v
+	p.next = (p.next + 1) % len(p.views)
+}
+
+func (p *pageCache) get(revision int64) *view {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, v := range p.views {
+		if v != nil && v.revision == revision {
+			return v
+		}
+	}
+	return nil
+}
+
+// forget drops the states older than a compaction.
+func (p *pageCache) forget(revision int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, v := range p.views {
+		if v != nil && v.revision < revision {
+			p.views[i] = nil
+		}
+	}
+}

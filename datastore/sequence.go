@@ -1,0 +1,176 @@
+package datastore
+
+import (
+	"context"
+	"fmt"
+)
+
+// batch gathers transactions until the committer takes it. It is guarded by
+// Engine.mu until then, by the committer alone afterwards; err is set before
+// done is closed.
+type batch struct {
+	rows    []*version
+	meta    []meta
+	leases  []leaseChange
+	compact int64 // the new compaction revision, or 0
+	bytes   int
+	puts    bool // a part of it needs space
+
+	state view // after the batch; filled when it is sealed
+	done  chan struct{}
+	err   error
+}
+
+// A batch is full at either bound; writers wait for the next one.
+const (
+	batchRows  = 4096
+	batchBytes = 4 << 20
+)
+
+func newBatch() *batch { return &batch{done: make(chan struct{})} }
+
+func (b *batch) full() bool { return len(b.rows) >= batchRows || b.bytes >= batchBytes }
+
+// value of a row of the batch: cached from its birth until it is published.
+func (b *batch) value(v *version) []byte {
+	if p := v.value.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// Txn evaluates a transaction and waits until its outcome is durable, and so is
+// everything its answer reveals. If ctx ends first the error is ctx's and the
+// transaction may still happen.
+func (e *Engine) Txn(ctx context.Context, req TxnRequest) (*TxnResponse, error) {
+	if err := checkTxn(&req); err != nil {
+		return nil, err
+	}
+	var resp *TxnResponse
+	err := e.submit(ctx, func(b *batch) (needsSpace bool, err error) {
+		t := &txn{e: e, b: b, revision: e.spec.revision}
+		if err := t.prepare(&req); err != nil {
+			return false, err
+		}
+		if t.needsSpace {
+			if err := e.roomForPuts(); err != nil {
+				return false, err
+			}
+		}
+		resp = t.apply(&req)
+		e.spec.revision = t.revision
+		return t.needsSpace, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+// submit runs change against the speculative state, with the pending batch to
+// add to, and waits for the batch to be durable. Change runs again, from the
+// durable state, if a batch before it failed. It must not have changed anything
+// if it returns an error.
+//
+// The lock is the sequencer: the caller's own goroutine does the work of
+// ordering, so that a write costs two goroutine switches and not four.
+func (e *Engine) submit(ctx context.Context, change func(*batch) (needsSpace bool, err error)) error {
+	for refused := 0; ; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		e.mu.Lock()
+		if err := e.refusal(); err != nil {
+			e.mu.Unlock()
+			return err
+		}
+		if b := e.pending; b != nil && b.full() {
+			room := e.room
+			e.mu.Unlock()
+			select {
+			case <-room:
+				continue
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		b := e.pending
+		if b == nil {
+			b = newBatch()
+		}
+		before := b.weight()
+		needsSpace, err := change(b)
+		if err != nil {
+			e.mu.Unlock()
+			return err
+		}
+		wait := e.pending
+		if b.weight() != before {
+			e.pending, wait = b, b
+			b.puts = b.puts || needsSpace
+		}
+		if wait == nil {
+			wait = e.inflight // what was read may be on its way to the disk
+		}
+		e.mu.Unlock()
+		if wait == nil {
+			return nil
+		}
+		if wait == b {
+			e.wakeCommitter()
+		}
+		select {
+		case <-wait.done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		switch {
+		case wait.err == nil:
+			return nil
+		case wait.err == errRetry:
+		case wait.err == ErrNoSpace && !needsSpace && refused < 3:
+			refused++ // by a put in the same batch, or there was still ballast to give
+		case wait.err == ErrNoSpace:
+			return fmt.Errorf("%w: %s", ErrNoSpace, e.path)
+		default:
+			return wait.err
+		}
+	}
+}
+
+func (b *batch) weight() int {
+	return len(b.rows) + len(b.meta) + len(b.leases)
+}
+
+// refusal is the reason to take no more work, or nil. The caller holds e.mu.
+func (e *Engine) refusal() error {
+	if e.fatal != nil {
+		return e.fatal
+	}
+	if e.closing {
+		return ErrClosed
+	}
+	return nil
+}
+
+// change adds a version to the speculative state and to the batch.
+func (e *Engine) change(b *batch, v *version, value []byte) {
+	head := e.spec.head(v.key)
+	if head != nil {
+		v.key = head.key // one string per key
+		v.prev.Store(head)
+	}
+	if v.tombstone() {
+		e.detach(head)
+	} else {
+		v.size = int32(len(value))
+		v.value.Store(&value)
+		if head != nil && !head.tombstone() && head.lease != v.lease {
+			e.detach(head)
+		}
+		e.attach(v)
+	}
+	e.spec.set(v)
+	b.rows = append(b.rows, v)
+	b.bytes += len(v.key) + len(value) + 64
+}

@@ -1,0 +1,113 @@
+package datastore
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+)
+
+// checkWAL looks, before SQLite does, at the log that an unclean stop left
+// (https://sqlite.org/fileformat2.html#walformat).
+//
+// SQLite takes a log's first bad frame for its end, as it must be after a torn
+// write, and silently drops every commit after it. But with ordered commits only
+// the last transaction can be torn: each one is on the disk before the next is
+// written. So a bad frame that is followed by the frames of a later transaction is
+// damage, and reading on would lose acknowledged writes.
+func checkWAL(path string, ordered bool) error {
+	f, err := os.Open(path + "-wal")
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: %s was not closed in order and its log %s-wal is missing (restore a backup)", ErrCorrupt, path, path)
+	}
+	if err != nil {
+		return fmt.Errorf("open log of database: %w", err)
+	}
+	defer f.Close()
+	var header [32]byte
+	if _, err := io.ReadFull(f, header[:]); err != nil {
+		return fmt.Errorf("%w: %s was not closed in order and its log %s-wal is cut off (restore a backup)", ErrCorrupt, path, path)
+	}
+	if !ordered {
+		return nil
+	}
+	bad, err := walDamage(f, header[:])
+	if err != nil {
+		return fmt.Errorf("read log of database: %w", err)
+	}
+	if bad > 0 {
+		return fmt.Errorf("%w: %s-wal: frame %d has a bad checksum, and later commits follow it (restore a backup)", ErrCorrupt, path, bad)
+	}
+	return nil
+}
+
+// walDamage is the number of the first bad frame, counted from 1, if there are
+// commits after its own transaction; otherwise 0.
+func walDamage(r io.Reader, header []byte) (int, error) {
+	be := binary.BigEndian
+	magic := be.Uint32(header)
+	pageSize := int(be.Uint32(header[8:]))
+	if magic&^1 != 0x377f0682 || pageSize < 512 || pageSize > 1<<16 {
+		return 1, nil
+	}
+	var order binary.ByteOrder = binary.LittleEndian
+	if magic&1 == 1 {
+		order = be
+	}
+	s1, s2 := walSum(order, 0, 0, header[:24])
+	headerGood := s1 == be.Uint32(header[24:]) && s2 == be.Uint32(header[28:])
+	salt := string(header[16:24])
+
+	frame := make([]byte, 24+pageSize)
+	bad, commits := 0, 0
+	if !headerGood {
+		return 1, nil
+	}
+	for n := 1; ; n++ {
+		if _, err := io.ReadFull(r, frame); errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			break
+		} else if err != nil {
+			return 0, err
+		}
+		if string(frame[8:16]) != salt && bad > 0 {
+			// A remainder of the log before this one, or garbage.
+			s1, s2 = be.Uint32(frame[16:]), be.Uint32(frame[20:])
+			continue
+		}
+		s1, s2 = walSum(order, s1, s2, frame[:8])
+		s1, s2 = walSum(order, s1, s2, frame[24:])
+		good := string(frame[8:16]) == salt && s1 == be.Uint32(frame[16:]) && s2 == be.Uint32(frame[20:])
+		commit := be.Uint32(frame[4:]) != 0
+		if !good {
+			if bad == 0 {
+				if string(frame[8:16]) != salt {
+					// Most likely the end; a damaged salt shows by what follows.
+					commit = false
+				}
+				bad = n
+				if commit {
+					commits++
+				}
+			}
+		} else if bad > 0 && commit {
+			commits++
+		}
+		// A frame's sum begins with the one before it: go on from what is written.
+		s1, s2 = be.Uint32(frame[16:]), be.Uint32(frame[20:])
+	}
+	if commits >= 2 {
+		return bad, nil
+	}
+	return 0, nil
+}
+
+// walSum is SQLite's checksum of a log.
+func walSum(order binary.ByteOrder, s1, s2 uint32, b []byte) (uint32, uint32) {
+	for i := 0; i+8 <= len(b); i += 8 {
+		s1 += order.Uint32(b[i:]) + s2
+		s2 += order.Uint32(b[i+4:]) + s1
+	}
+	return s1, s2
+}

@@ -1,0 +1,207 @@
+package datastore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+)
+
+// EventType says what happened to a key.
+type EventType int
+
+// A key was put, or deleted.
+const (
+	EventPut EventType = iota
+	EventDelete
+)
+
+// Event is one change of one key.
+type Event struct {
+	Type EventType
+	KV   KeyValue  // of a deletion, only Key and ModRevision
+	Prev *KeyValue // what the key was before, if asked for; nil if it was not there or is compacted
+}
+
+// IsCreate tells whether the key was not there before.
+func (e *Event) IsCreate() bool {
+	return e.Type == EventPut && e.KV.CreateRevision == e.KV.ModRevision
+}
+
+// WatchRequest names the keys to watch and where to begin.
+type WatchRequest struct {
+	Key, End      string
+	StartRevision int64 // first revision to see; 0 is the next one
+	PrevKV        bool  // fill in Event.Prev
+}
+
+// WatchResponse is a piece of history: every change of the range that follows
+// the response before it, up to and including Revision.
+type WatchResponse struct {
+	Revision int64
+	Events   []Event // in order; a revision is never split over two responses
+}
+
+// Watcher is a cursor on the history of a range. It holds no events and no
+// goroutine: a slow one costs others nothing, and what it has not read by the
+// time it is compacted is lost to it ([ErrCompacted]). Next must not be called
+// by two goroutines at once; the other methods may be called at any time.
+type Watcher struct {
+	e      *Engine
+	group  *watchGroup
+	start  int64
+	prev   bool
+	pos    atomic.Uint64 // next position of the ring to look at
+	ask    atomic.Bool   // a progress response is wanted
+	closed atomic.Bool
+	wake   chan struct{} // of capacity 1; sent to when it stops being parked
+}
+
+// watchEvents bounds a response, except that it never splits a revision.
+const watchEvents = 1000
+
+// Watch opens a cursor. A start before the compaction revision is
+// [ErrCompacted]; one in the future waits for it. Close it in the end.
+func (e *Engine) Watch(req WatchRequest) (*Watcher, error) {
+	if req.Key == "" {
+		return nil, ErrEmptyKey
+	}
+	snap := e.snap.Load()
+	w := &Watcher{e: e, start: req.StartRevision, prev: req.PrevKV, wake: make(chan struct{}, 1)}
+	if w.start <= 0 {
+		w.start = snap.revision + 1
+	}
+	if w.start < snap.compacted {
+		return nil, e.compactedError(w.start)
+	}
+	w.pos.Store(snap.ring.seek(w.start))
+	if err := e.watchers.add(w, req.Key, req.End); err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// Next waits for changes and answers them. With no change it answers only to
+// [Watcher.RequestProgress], with no events. It ends with ctx's error (and can be
+// called again), with ErrCompacted when the cursor was overtaken, and with
+// [ErrClosed] after Close of the watcher or the engine.
+func (w *Watcher) Next(ctx context.Context) (*WatchResponse, error) {
+	for {
+		if w.closed.Load() {
+			return nil, ErrClosed
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		ask := w.ask.Swap(false) // before the snapshot: the answer is at least the revision of the request
+		snap := w.e.snap.Load()
+		resp, err := w.scan(snap)
+		if err != nil {
+			return nil, err
+		}
+		if len(resp.Events) > 0 {
+			if ask {
+				w.ask.Store(true) // to be answered when there are no more
+			}
+			return resp, nil
+		}
+		if ask {
+			return resp, nil
+		}
+		if !w.e.watchers.park(w, snap.ring.next) {
+			continue
+		}
+		select {
+		case <-w.wake:
+		case <-ctx.Done():
+			w.e.watchers.unpark(w)
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// scan reads from the cursor to the end of snap, or until there is enough.
+func (w *Watcher) scan(snap *snapshot) (*WatchResponse, error) {
+	resp := &WatchResponse{Revision: snap.revision}
+	pos := w.pos.Load()
+	r := snap.ring
+	if pos < r.first {
+		if w.start < snap.compacted {
+			return nil, w.e.compactedError(snap.compacted - 1)
+		}
+		pos = r.first
+	}
+	var last int64
+	for ; pos < r.next; pos++ {
+		v := r.at(pos)
+		if v.revision() < w.start || !inRange(v.key, w.group.key, w.group.end) {
+			continue
+		}
+		if len(resp.Events) >= watchEvents && v.revision() != last {
+			resp.Revision = last
+			break
+		}
+		last = v.revision()
+		event, err := w.event(v)
+		if err != nil {
+			return nil, err
+		}
+		resp.Events = append(resp.Events, event)
+	}
+	w.pos.Store(pos)
+	return resp, nil
+}
+
+// event makes the event of a change, with values re-read if memory has let go
+// of them.
+func (w *Watcher) event(v *version) (Event, error) {
+	event := Event{Type: EventPut, KV: v.header()}
+	if v.tombstone() {
+		event = Event{Type: EventDelete, KV: KeyValue{Key: v.key, ModRevision: v.revision()}}
+	} else {
+		value, err := w.e.value(v)
+		if err != nil {
+			return event, w.explain(v, err)
+		}
+		event.KV.Value = value
+	}
+	if !w.prev {
+		return event, nil
+	}
+	// A change of the compaction revision itself stays; what it replaced is gone.
+	if p := v.before(); p != nil && v.revision() > w.e.CompactRevision() {
+		value, err := w.e.value(p)
+		if err != nil {
+			return event, w.explain(v, err)
+		}
+		kv := p.header()
+		kv.Value = value
+		event.Prev = &kv
+	}
+	return event, nil
+}
+
+// explain tells a row that compaction took from one that is lost.
+func (w *Watcher) explain(v *version, err error) error {
+	if !errors.Is(err, errRowMissing) {
+		return err
+	}
+	if v.revision() <= w.e.CompactRevision() {
+		return w.e.compactedError(v.revision())
+	}
+	return fmt.Errorf("%w: %s: row %d is missing (restore a backup)", ErrCorrupt, w.e.path, v.id)
+}
+
+// RequestProgress makes the present or next Next answer as soon as the cursor has
+// reached the newest revision, never before the events up to it, even when there
+// are none.
+func (w *Watcher) RequestProgress() {
+	w.ask.Store(true)
+	w.e.watchers.unpark(w)
+}
+
+// Close ends the watch and a Next that waits in it.
+func (w *Watcher) Close() {
+	w.closed.Store(true)
+	w.e.watchers.remove(w)
+}

@@ -1,0 +1,249 @@
+package datastore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+)
+
+func watch(t testing.TB, e *Engine, req WatchRequest) *Watcher {
+	t.Helper()
+	w, err := e.Watch(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.Close)
+	return w
+}
+
+func next(t testing.TB, w *Watcher) *WatchResponse {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	resp, err := w.Next(ctx)
+	if err != nil {
+		t.Fatalf("watch: %v", err)
+	}
+	return resp
+}
+
+func TestWatchOfEveryShapeSeesOnlyItsKeys(t *testing.T) {
+	e := openTest(t, "", Options{Durability: Memory})
+	all := watch(t, e, WatchRequest{Key: "\x00", End: "\x00"})
+	prefix := watch(t, e, WatchRequest{Key: "/a/", End: PrefixEnd("/a/")})
+	longer := watch(t, e, WatchRequest{Key: "/a/b/", End: PrefixEnd("/a/b/")})
+	single := watch(t, e, WatchRequest{Key: "/a/x"})
+	span := watch(t, e, WatchRequest{Key: "/a/w", End: "/c"})
+	future := watch(t, e, WatchRequest{Key: "/a/", End: PrefixEnd("/a/"), StartRevision: 4})
+	got := make([]chan string, 6)
+	for i, w := range []*Watcher{all, prefix, longer, single, span, future} {
+		got[i] = make(chan string, 100)
+		go func() {
+			for {
+				resp, err := w.Next(context.Background())
+				if err != nil {
+					close(got[i])
+					return
+				}
+				for _, e := range resp.Events {
+					got[i] <- e.KV.Key
+				}
+			}
+		}()
+	}
+	for _, key := range []string{"/a/b/c", "/a/x", "/a/x", "/b"} {
+		put(t, e, key, "v")
+	}
+	for i, want := range [][]string{
+		{"/a/b/c", "/a/x", "/a/x", "/b"}, {"/a/b/c", "/a/x", "/a/x"}, {"/a/b/c"}, {"/a/x", "/a/x"}, {"/a/x", "/a/x", "/b"}, {"/a/x"},
+	} {
+		for _, key := range want {
+			select {
+			case k := <-got[i]:
+				if k != key {
+					t.Errorf("watch %d: got %s, want %s", i, k, key)
+				}
+			case <-time.After(5 * time.Second):
+				t.Fatalf("watch %d: no event of %s", i, key)
+			}
+		}
+	}
+	e.Close()
+	for i := range got {
+		for key := range got[i] {
+			t.Errorf("watch %d: unexpected event of %s", i, key)
+		}
+	}
+}
+
+func TestWatchDoesNotSplitRevisions(t *testing.T) {
+	e := openTest(t, "", Options{Durability: Memory})
+	for range 3 {
+		var ops []Op
+		for i := range 700 {
+			ops = append(ops, Op{Put: &PutRequest{Key: fmt.Sprintf("/%d", i), Value: []byte("v")}})
+		}
+		if _, err := e.Txn(t.Context(), TxnRequest{Then: ops}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := watch(t, e, WatchRequest{Key: "/", End: "0", StartRevision: 1, PrevKV: true})
+	first, second := next(t, w), next(t, w)
+	if len(first.Events) != 1400 || first.Revision != 3 || len(second.Events) != 700 || second.Revision != 4 {
+		t.Errorf("got %d events to %d, then %d to %d; want 1400 to 3, 700 to 4", len(first.Events), first.Revision, len(second.Events), second.Revision)
+	}
+	if e := second.Events[0]; e.Prev == nil || e.Prev.ModRevision != 3 || e.IsCreate() || !first.Events[0].IsCreate() {
+		t.Errorf("previous value: %+v", e)
+	}
+}
+
+func TestProgressComesAfterEvents(t *testing.T) {
+	e := openTest(t, "", Options{Durability: Memory})
+	w := watch(t, e, WatchRequest{Key: "/a"})
+	put(t, e, "/a", "1")
+	put(t, e, "/b", "1")
+	w.RequestProgress()
+	if resp := next(t, w); len(resp.Events) != 1 {
+		t.Fatalf("got %+v, want the event first", resp)
+	}
+	if resp := next(t, w); len(resp.Events) != 0 || resp.Revision != 3 {
+		t.Fatalf("got %+v, want progress at 3", resp)
+	}
+	waiting := make(chan *WatchResponse)
+	go func() { resp, _ := w.Next(context.Background()); waiting <- resp }()
+	for e.watchers.mu.Lock(); e.watchers.parked == 0; e.watchers.mu.Lock() {
+		e.watchers.mu.Unlock()
+		runtime.Gosched()
+	}
+	e.watchers.mu.Unlock()
+	put(t, e, "/b", "2")
+	w.RequestProgress()
+	if resp := <-waiting; resp == nil || len(resp.Events) != 0 || resp.Revision != 4 {
+		t.Fatalf("got %+v, want progress at 4", resp)
+	}
+}
+
+// A watcher that waits is never overtaken by compaction, one that does not take
+// its events is told, and neither holds up anybody.
+func TestCompactionAndWatchers(t *testing.T) {
+	e := openTest(t, "", Options{})
+	slow := watch(t, e, WatchRequest{Key: "/a", StartRevision: 2})
+	quiet := watch(t, e, WatchRequest{Key: "/quiet"})
+	got := make(chan *WatchResponse, 1)
+	go func() { resp, _ := quiet.Next(context.Background()); got <- resp }()
+	for e.watchers.mu.Lock(); e.watchers.parked == 0; e.watchers.mu.Lock() {
+		e.watchers.mu.Unlock()
+		runtime.Gosched()
+	}
+	e.watchers.mu.Unlock()
+	for range 2000 / 20 {
+		var ops []Op
+		for i := range 20 {
+			ops = append(ops, Op{Put: &PutRequest{Key: fmt.Sprintf("/a%d", i)}})
+		}
+		ops[0].Put.Key = "/a"
+		if _, err := e.Txn(t.Context(), TxnRequest{Then: ops}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := e.Stats(); got.Watchers != 2 || got.SlowWatchers != 1 {
+		t.Errorf("%d watchers, %d slow; want 2, 1", got.Watchers, got.SlowWatchers)
+	}
+	if err := e.Compact(t.Context(), e.Revision()-1, true); err != nil {
+		t.Fatal(err)
+	}
+	if got := e.Stats().Events; got != 40 {
+		t.Errorf("%d events kept, want those of two revisions, 40", got)
+	}
+	if _, err := slow.Next(t.Context()); !errors.Is(err, ErrCompacted) {
+		t.Errorf("slow watcher: %v, want %v", err, ErrCompacted)
+	}
+	if _, err := e.Watch(WatchRequest{Key: "/a", StartRevision: e.CompactRevision() - 1}); !errors.Is(err, ErrCompacted) {
+		t.Errorf("watch of a compacted revision: %v", err)
+	}
+	put(t, e, "/quiet", "now")
+	if resp := <-got; resp == nil || len(resp.Events) != 1 || string(resp.Events[0].KV.Value) != "now" {
+		t.Errorf("quiet watcher: %+v", resp)
+	}
+}
+
+// Many watchers come, go and read while writers write: all see the same history.
+func TestWatchersAgree(t *testing.T) {
+	e := openTest(t, "", Options{CacheBytes: 2000})
+	const writes = 300
+	var readers, writers sync.WaitGroup
+	histories := make([]string, 20)
+	for i := range histories {
+		w := watch(t, e, WatchRequest{Key: "/k/", End: PrefixEnd("/k/"), StartRevision: 2})
+		readers.Go(func() {
+			n, last := 0, int64(0)
+			for n < writes {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(1+i)*time.Millisecond)
+				resp, err := w.Next(ctx)
+				cancel()
+				if errors.Is(err, context.DeadlineExceeded) {
+					continue
+				}
+				if err != nil {
+					t.Errorf("watcher %d: %v", i, err)
+					return
+				}
+				for _, e := range resp.Events {
+					if e.KV.ModRevision < last {
+						t.Errorf("watcher %d: revision %d after %d", i, e.KV.ModRevision, last)
+					}
+					last = e.KV.ModRevision
+					histories[i] += fmt.Sprintf("%d:%s ", e.KV.ModRevision, e.KV.Value)
+					n++
+				}
+			}
+		})
+	}
+	for c := range 6 {
+		writers.Go(func() {
+			for i := range writes / 6 {
+				put(t, e, fmt.Sprintf("/k/%d", i%3), fmt.Sprintf("%d-%d", c, i))
+				put(t, e, "/other", "x")
+			}
+		})
+	}
+	writers.Wait()
+	readers.Wait()
+	for i := range histories {
+		if histories[i] != histories[0] {
+			t.Errorf("watcher %d saw another history:\n%s\n%s", i, histories[i], histories[0])
+		}
+	}
+}
+
+// A watch starts at the compaction revision itself, and finds the deletion of it.
+func TestWatchFromCompactRevisionAfterStart(t *testing.T) {
+	dir := t.TempDir()
+	e, lock := openLocked(t, dir, Options{})
+	put(t, e, "/a", "1")
+	deleted, err := e.Delete(t.Context(), DeleteRequest{Key: "/a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Compact(t.Context(), deleted.Revision, true); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		w := watch(t, e, WatchRequest{Key: "/a", StartRevision: deleted.Revision, PrevKV: true})
+		resp := next(t, w)
+		if len(resp.Events) != 1 || resp.Events[0].Type != EventDelete || resp.Events[0].Prev != nil {
+			t.Errorf("got %+v, want the deletion", resp)
+		}
+		if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
+		lock.Close()
+		e, lock = openLocked(t, dir, Options{})
+	}
+	e.Close()
+	lock.Close()
+}

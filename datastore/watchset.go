@@ -1,0 +1,210 @@
+package datastore
+
+import (
+	"sort"
+	"sync"
+)
+
+// watchGroup is the watchers of one range.
+type watchGroup struct {
+	key, end string
+	all      map[*Watcher]bool // value: parked, that is, waiting for a wake
+	parked   int
+}
+
+type watchRange struct{ key, end string }
+
+// watcherSet finds the watchers to wake for a key: by the key itself, by the
+// lengths of prefixes in use, and one by one for ranges of any other shape. Only
+// parked watchers are woken, and the cursor of one is moved to its event, past
+// everything that did not concern it.
+type watcherSet struct {
+	mu       sync.Mutex
+	end      uint64 // history up to here has been looked through
+	closed   bool
+	parked   int
+	groups   map[watchRange]*watchGroup
+	keys     map[string]*watchGroup // watches of one key
+	prefixes map[string]*watchGroup
+	lengths  map[int]int // of prefixes, with the number of groups
+	sorted   []int       // the lengths in order
+	others   map[*watchGroup]bool
+}
+
+func (s *watcherSet) init() {
+	s.groups = map[watchRange]*watchGroup{}
+	s.keys = map[string]*watchGroup{}
+	s.prefixes = map[string]*watchGroup{}
+	s.lengths = map[int]int{}
+	s.others = map[*watchGroup]bool{}
+}
+
+func (s *watcherSet) add(w *Watcher, key, end string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return ErrClosed
+	}
+	g := s.groups[watchRange{key, end}]
+	if g == nil {
+		g = &watchGroup{key: key, end: end, all: map[*Watcher]bool{}}
+		s.groups[watchRange{key, end}] = g
+		switch end {
+		case "":
+			s.keys[key] = g
+		case PrefixEnd(key):
+			s.prefixes[key] = g
+			s.lengths[len(key)]++
+			s.sortLengths()
+		default:
+			s.others[g] = true
+		}
+	}
+	g.all[w] = false
+	w.group = g
+	return nil
+}
+
+func (s *watcherSet) sortLengths() {
+	s.sorted = s.sorted[:0]
+	for n := range s.lengths {
+		s.sorted = append(s.sorted, n)
+	}
+	sort.Ints(s.sorted)
+}
+
+func (s *watcherSet) remove(w *Watcher) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := w.group
+	if _, ok := g.all[w]; !ok {
+		return
+	}
+	s.release(w)
+	delete(g.all, w)
+	if len(g.all) > 0 {
+		return
+	}
+	delete(s.groups, watchRange{g.key, g.end})
+	switch g.end {
+	case "":
+		delete(s.keys, g.key)
+	case PrefixEnd(g.key):
+		delete(s.prefixes, g.key)
+		if s.lengths[len(g.key)]--; s.lengths[len(g.key)] == 0 {
+			delete(s.lengths, len(g.key))
+			s.sortLengths()
+		}
+	default:
+		delete(s.others, g)
+	}
+}
+
+// park lets w wait for the next event of its range; false if history has gone on
+// beyond seen, so that w has to look again first.
+func (s *watcherSet) park(w *Watcher, seen uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.end != seen || w.closed.Load() || w.ask.Load() {
+		return false
+	}
+	select {
+	case <-w.wake: // left over from an unpark that nobody waited for
+	default:
+	}
+	w.group.all[w] = true
+	w.group.parked++
+	s.parked++
+	return true
+}
+
+// unpark wakes w without an event.
+func (s *watcherSet) unpark(w *Watcher) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w.group.all[w] {
+		w.pos.Store(s.end) // it would have been woken for anything before
+		s.release(w)
+	}
+}
+
+// release stops w being parked and sends the wake.
+func (s *watcherSet) release(w *Watcher) {
+	if !w.group.all[w] {
+		return
+	}
+	w.group.all[w] = false
+	w.group.parked--
+	s.parked--
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// notify wakes the watchers of the last n changes of a published state.
+func (s *watcherSet) notify(snap *snapshot, n uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.end = snap.ring.next
+	for pos := s.end - n; pos < s.end && s.parked > 0; pos++ {
+		v := snap.ring.at(pos)
+		if g := s.keys[v.key]; g != nil {
+			s.wakeGroup(g, v, pos)
+		}
+		for _, length := range s.sorted {
+			if length > len(v.key) {
+				break
+			}
+			if g := s.prefixes[v.key[:length]]; g != nil {
+				s.wakeGroup(g, v, pos)
+			}
+		}
+		for g := range s.others {
+			if inRange(v.key, g.key, g.end) {
+				s.wakeGroup(g, v, pos)
+			}
+		}
+	}
+}
+
+func (s *watcherSet) wakeGroup(g *watchGroup, v *version, pos uint64) {
+	if g.parked == 0 {
+		return
+	}
+	for w, parked := range g.all {
+		if parked && v.revision() >= w.start {
+			w.pos.Store(pos)
+			s.release(w)
+		}
+	}
+}
+
+// closeAll ends every watch.
+func (s *watcherSet) closeAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for _, g := range s.groups {
+		for w := range g.all {
+			w.closed.Store(true)
+			s.release(w)
+		}
+	}
+}
+
+// counts answers how many watchers there are and how many have fallen behind by
+// more than a response.
+func (s *watcherSet) counts() (all, slow int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, g := range s.groups {
+		for w, parked := range g.all {
+			all++
+			if !parked && s.end-w.pos.Load() > watchEvents && s.end > w.pos.Load() {
+				slow++
+			}
+		}
+	}
+	return all, slow
+}
