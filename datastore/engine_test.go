@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -361,5 +364,57 @@ func TestCloseEndsWritesAndWatches(t *testing.T) {
 	}
 	if _, err := e.Watch(WatchRequest{Key: "/a"}); !errors.Is(err, ErrClosed) {
 		t.Errorf("watch: %v, want %v", err, ErrClosed)
+	}
+}
+
+// The log stays bounded while readers are in it all the time.
+func TestLogIsBoundedUnderReaders(t *testing.T) {
+	e := openTest(t, t.TempDir(), Options{CacheBytes: 1})
+	stop := make(chan struct{})
+	var readers, writers sync.WaitGroup
+	for range 4 {
+		readers.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if _, err := e.Range(t.Context(), RangeRequest{Key: "/", End: "0"}); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	var largest atomic.Int64
+	for c := range 8 {
+		writers.Go(func() {
+			for i := range 500 {
+				put(t, e, fmt.Sprintf("/%d/%d", c, i%10), strings.Repeat("x", 10000))
+				if n := e.Stats().WALBytes; n > largest.Load() {
+					largest.Store(n)
+				}
+			}
+		})
+	}
+	writers.Wait()
+	close(stop)
+	readers.Wait()
+	if got := largest.Load(); got > walLimit {
+		t.Errorf("the log was %d bytes, the limit is %d", got, walLimit)
+	}
+	t.Logf("the log was at most %d KiB after 40 MB of writes", largest.Load()>>10)
+}
+
+func TestReadAfterClose(t *testing.T) {
+	e, lock := openLocked(t, t.TempDir(), Options{CacheBytes: 1})
+	defer lock.Close()
+	put(t, e, "/a", "not in memory")
+	if err := errors.Join(e.Close(), e.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Range(t.Context(), RangeRequest{Key: "/a"}); !errors.Is(err, ErrClosed) {
+		t.Errorf("got %v, want %v", err, ErrClosed)
 	}
 }
