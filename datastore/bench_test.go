@@ -3,6 +3,8 @@ package datastore
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"sync"
@@ -50,6 +52,28 @@ func fill(b testing.TB, e *Engine, n int) []string {
 		}
 	}
 	return names
+}
+
+// BenchmarkFsync is the floor of a durable write here: 4 KiB appended and synced.
+func BenchmarkFsync(b *testing.B) {
+	f, err := os.Create(filepath.Join(b.TempDir(), "f"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer f.Close()
+	var took latencies
+	page := make([]byte, 4096)
+	for b.Loop() {
+		begin := time.Now()
+		if _, err := f.Write(page); err != nil {
+			b.Fatal(err)
+		}
+		if err := f.Sync(); err != nil {
+			b.Fatal(err)
+		}
+		took.add(time.Since(begin))
+	}
+	took.report(b)
 }
 
 // BenchmarkUpdate is a guarded update, as the API server does it, of 1 KB.

@@ -183,6 +183,9 @@ func (d *disk) transaction(body func(*connection) error) error {
 	if err == nil {
 		err = d.writer.exec("COMMIT")
 	}
+	if err == nil {
+		err = d.broken("committed")
+	}
 	if err != nil {
 		// SQLite may have rolled back by itself: then this fails and all is well.
 		_ = d.writer.exec("ROLLBACK")
