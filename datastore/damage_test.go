@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -245,6 +246,47 @@ func TestFailedCommitPoisons(t *testing.T) {
 			e = openTest(t, dir, Options{})
 			wantValue(t, e, "/a", 0, "durable")
 		})
+	}
+}
+
+// Housekeeping fails while a batch waits: the batch is not acknowledged, and not
+// written either.
+func TestFailedCheckpointPoisons(t *testing.T) {
+	dir := t.TempDir()
+	e, lock := openLocked(t, dir, Options{})
+	failing, fail := make(chan struct{}), make(chan struct{})
+	e.disk.fail = func(at string) error {
+		if at != "checkpoint" {
+			return nil
+		}
+		close(failing)
+		<-fail
+		return errors.New("input/output error")
+	}
+	before := put(t, e, "/a", strings.Repeat("x", 3<<20))
+	<-failing
+	answer := make(chan error)
+	go func() {
+		_, err := e.Put(context.Background(), PutRequest{Key: "/a", Value: []byte("too late")})
+		answer <- err
+	}()
+	for e.mu.Lock(); e.pending == nil; e.mu.Lock() {
+		e.mu.Unlock()
+		runtime.Gosched()
+	}
+	e.mu.Unlock()
+	close(fail)
+	if err := <-answer; !errors.Is(err, ErrUnknownOutcome) {
+		t.Errorf("got %v, want %v", err, ErrUnknownOutcome)
+	}
+	if got := e.Revision(); got != before {
+		t.Errorf("revision %d, want it to stay %d", got, before)
+	}
+	e.Close()
+	lock.Close()
+	e = openTest(t, dir, Options{})
+	if got := e.Revision(); got != before {
+		t.Errorf("after a start: revision %d, want %d", got, before)
 	}
 }
 

@@ -41,7 +41,7 @@ type disk struct {
 // walTarget is where a checkpoint is due; walLimit is what the log never
 // exceeds while transactions are smaller than their difference.
 const (
-	walTarget = 4 << 20
+	walTarget = 2 << 20
 	walLimit  = 16 << 20
 )
 
