@@ -207,12 +207,23 @@ func BenchmarkPutToWatch(b *testing.B) {
 
 // BenchmarkOpen is a start with 100,000 keys of 1 KB, every checksum verified.
 func BenchmarkOpen(b *testing.B) {
+	for _, how := range []string{"clean", "killed"} {
+		b.Run(how, func(b *testing.B) { benchmarkOpen(b, how == "clean") })
+	}
+}
+
+func benchmarkOpen(b *testing.B, clean bool) {
+	stop := func(e *Engine) {
+		if !clean {
+			crash(b, e)
+		} else if err := e.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
 	dir := b.TempDir()
 	e, lock := openLocked(b, dir, Options{})
 	fill(b, e, 100000)
-	if err := e.Close(); err != nil {
-		b.Fatal(err)
-	}
+	stop(e)
 	lock.Close()
 	for b.Loop() {
 		e, lock := openLocked(b, dir, Options{})
@@ -220,7 +231,7 @@ func BenchmarkOpen(b *testing.B) {
 		if n := e.Stats().Keys; n != 100000 {
 			b.Fatal(n)
 		}
-		e.Close()
+		stop(e)
 		lock.Close()
 		b.StartTimer()
 	}

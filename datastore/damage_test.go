@@ -292,13 +292,7 @@ func TestFailedCheckpointPoisons(t *testing.T) {
 
 // A disk whose fsync fails, for real: strace answers EIO to the n-th one.
 func TestFailedFsync(t *testing.T) {
-	strace, err := exec.LookPath("strace")
-	if err != nil {
-		t.Skip("strace is not installed: no way to make fsync fail")
-	}
-	if out, err := exec.Command(strace, "-f", "-o", os.DevNull, "true").CombinedOutput(); err != nil {
-		t.Skipf("strace may not trace here: %v: %s", err, out)
-	}
+	strace := traceable(t)
 	unknown := 0
 	for n := 10; n < 90; n += 13 {
 		dir := t.TempDir()
