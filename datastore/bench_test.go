@@ -256,3 +256,40 @@ func BenchmarkListPage(b *testing.B) {
 	runtime.ReadMemStats(&after)
 	b.ReportMetric(float64(after.HeapAlloc)/(1<<20), "heap-MB")
 }
+
+// BenchmarkFanOut is a durable put until the last of many watchers has its event.
+func BenchmarkFanOut(b *testing.B) {
+	for _, watchers := range []int{50, 500} {
+		b.Run(fmt.Sprint(watchers), func(b *testing.B) {
+			e := openTest(b, b.TempDir(), Options{})
+			var group sync.WaitGroup
+			for range watchers {
+				w, err := e.Watch(WatchRequest{Key: "/w/", End: PrefixEnd("/w/"), PrevKV: true})
+				if err != nil {
+					b.Fatal(err)
+				}
+				defer w.Close()
+				go func() {
+					for {
+						resp, err := w.Next(context.Background())
+						if err != nil {
+							return
+						}
+						for range resp.Events {
+							group.Done()
+						}
+					}
+				}()
+			}
+			var took latencies
+			for b.Loop() {
+				begin := time.Now()
+				group.Add(watchers)
+				put(b, e, "/w/a", "v")
+				group.Wait()
+				took.add(time.Since(begin))
+			}
+			took.report(b)
+		})
+	}
+}

@@ -351,3 +351,20 @@ func TestReadAfterClose(t *testing.T) {
 		t.Errorf("got %v, want %v", err, ErrClosed)
 	}
 }
+
+func TestOptionsReportEveryProblem(t *testing.T) {
+	err := Options{Durability: 7, CacheBytes: -1, SyncInterval: -1}.Validate()
+	for _, want := range []string{"durability", "cache", "sync interval"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want it to name the %s", err, want)
+		}
+	}
+	for d := Full; d <= Memory; d++ {
+		if got, err := ParseDurability(d.String()); err != nil || got != d {
+			t.Errorf("%v: got %v, %v", d, got, err)
+		}
+	}
+	if _, err := ParseDurability("some"); err == nil {
+		t.Error("an unknown mode was accepted")
+	}
+}
