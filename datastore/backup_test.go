@@ -318,3 +318,61 @@ func TestRestoreOverDamage(t *testing.T) {
 		})
 	}
 }
+
+// After a stop at any step, a start finds the old data or the new, and a second
+// restore succeeds.
+func TestRestoreStoppedAnywhere(t *testing.T) {
+	file := filepath.Join(writtenStore(t, true), EngineFile)
+	for _, old := range []string{"closed", "killed", "table"} {
+		seen := map[bool]int{}
+		for n := 1; ; n++ {
+			dir := t.TempDir()
+			if old == "table" {
+				kineFixture(t, dir)
+			} else {
+				e, lock := openLocked(t, dir, Options{})
+				put(t, e, "/mine", "v")
+				if old == "closed" {
+					e.Close()
+				} else {
+					crash(t, e)
+				}
+				lock.Close()
+			}
+			step := stopAt(dir, n, file)
+			if step == "done <nil>" {
+				if n < 5 {
+					t.Errorf("%d steps were looked at, want 5 at least", n-1)
+				}
+				break
+			}
+			if step == "" || strings.HasPrefix(step, "done") {
+				t.Fatalf("step %d: the child said %q", n, step)
+			}
+			again := copyDir(t, dir)
+			e, _, lock := openConverted(t, dir)
+			restored := get(t, e, "/k/099", 0) != nil
+			if mine := get(t, e, "/mine", 0) != nil || get(t, e, "/registry/new", 0) != nil; mine == restored {
+				t.Errorf("%s, stopped at %q: old data %v, restored data %v", old, step, mine, restored)
+			}
+			seen[restored]++
+			e.Close()
+			lock.Close()
+			if end := stopAt(again, 0, file); end != "done <nil>" {
+				t.Errorf("%s, stopped at %q, restored again: %s", old, step, end)
+			}
+		}
+		if seen[true] == 0 || seen[false] == 0 {
+			t.Errorf("%s: restored at the stop %v, want both", old, seen)
+		}
+	}
+}
+
+func copyDir(t *testing.T, from string) string {
+	t.Helper()
+	to := t.TempDir()
+	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+		t.Fatal(err)
+	}
+	return to
+}

@@ -15,27 +15,42 @@ import (
 	"time"
 )
 
-// A child of this test converts a directory and kills itself at the n-th step.
+// A child of these tests converts a directory, or restores a file into it, and
+// kills itself at the n-th step.
 func init() {
 	dir := os.Getenv("KARVE_TEST_CONVERT")
 	if dir == "" {
 		return
 	}
 	n, _ := strconv.Atoi(os.Getenv("KARVE_TEST_CONVERT_STOP"))
+	at := func(step string) {
+		if n--; n == 0 {
+			fmt.Print(step)
+			self, _ := os.FindProcess(os.Getpid())
+			self.Kill()
+			select {}
+		}
+	}
 	lock, err := LockDir(dir)
 	if err == nil {
-		_, err = convert(context.Background(), dir, nil, func(step string) {
-			if n--; n == 0 {
-				fmt.Print(step)
-				self, _ := os.FindProcess(os.Getpid())
-				self.Kill()
-				select {}
-			}
-		})
+		if file := os.Getenv("KARVE_TEST_RESTORE"); file != "" {
+			_, err = restore(context.Background(), lock, file, nil, at)
+		} else {
+			_, err = convert(context.Background(), dir, nil, at)
+		}
 		lock.Close()
 	}
 	fmt.Print("done ", err)
 	os.Exit(0)
+}
+
+// stopAt runs the child and answers the step at which it stopped, or "done" and
+// the error.
+func stopAt(dir string, n int, restore string) string {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "KARVE_TEST_CONVERT="+dir, fmt.Sprint("KARVE_TEST_CONVERT_STOP=", n), "KARVE_TEST_RESTORE="+restore)
+	out, _ := cmd.Output()
+	return string(out)
 }
 
 func openConverted(t testing.TB, dir string) (*Engine, *Conversion, *Lock) {
@@ -203,13 +218,7 @@ func TestConversionStoppedAnywhere(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, FileName), text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		child := func(stop int) string {
-			cmd := exec.Command(os.Args[0])
-			cmd.Env = append(os.Environ(), "KARVE_TEST_CONVERT="+dir, fmt.Sprint("KARVE_TEST_CONVERT_STOP=", stop))
-			out, _ := cmd.Output()
-			return string(out)
-		}
-		step := child(n)
+		step := stopAt(dir, n, "")
 		if step == "done <nil>" {
 			break
 		}
@@ -217,7 +226,7 @@ func TestConversionStoppedAnywhere(t *testing.T) {
 			t.Fatalf("step %d: the child said %q", n, step)
 		}
 		steps++
-		child(n) // and a second time at the same place, or at what is that now
+		stopAt(dir, n, "") // and a second time at the same place, or at what is that now
 		e, _, lock := openConverted(t, dir)
 		wantKeys(t, e, want)
 		if e.Revision() != revision {

@@ -31,6 +31,11 @@ const RestoreMargin = 1_000_000_000
 // A stop at any point leaves the old database in place or the new one.
 // progress may be nil.
 func Restore(ctx context.Context, lock *Lock, file string, progress Progress) (*Copy, error) {
+	return restore(ctx, lock, file, progress, func(string) {})
+}
+
+// restore says what it has done so far to at, for a test to stop there.
+func restore(ctx context.Context, lock *Lock, file string, progress Progress, at func(string)) (*Copy, error) {
 	begin := time.Now()
 	to, table := filepath.Join(lock.dir, EngineFile), filepath.Join(lock.dir, FileName)
 	if same(file, to) {
@@ -67,16 +72,20 @@ func Restore(ctx context.Context, lock *Lock, file string, progress Progress) (*
 		return nil, fmt.Errorf("restore %s: %w", file, err)
 	}
 
+	at("copied")
 	suffix := ".before-restore-" + begin.UTC().Format("20060102T150405Z")
-	if out.Kept, err = keepOld(lock, to, suffix); err != nil {
+	if out.Kept, err = keepOld(lock, to, suffix, at); err != nil {
 		return nil, fmt.Errorf("restore %s: keep the old database: %w", file, err)
 	}
+	at("kept")
 	if err := os.Rename(fresh, to); err != nil {
 		return nil, fmt.Errorf("restore %s: %w", file, err)
 	}
+	at("renamed")
 	if err := syncDir(lock.dir); err != nil {
 		return nil, err
 	}
+	at("synced")
 	if there, _ := exists(table); there {
 		// A table that was never converted: the next start must not do it now.
 		kept, err := setAside(table, suffix)
@@ -125,7 +134,7 @@ func tableRevision(path string) int64 {
 // name, and takes away its log, which must not be taken for that of the file that
 // comes in its place. It answers the second name, or nothing if there was no
 // database.
-func keepOld(lock *Lock, path, suffix string) (string, error) {
+func keepOld(lock *Lock, path, suffix string, at func(string)) (string, error) {
 	kept, err := unusedName(path + suffix)
 	if err != nil {
 		return "", err
@@ -142,6 +151,7 @@ func keepOld(lock *Lock, path, suffix string) (string, error) {
 			}
 		}
 	}
+	at("closed")
 	if hasLog(path) {
 		if err := secondName(path+"-wal", kept+"-wal"); err != nil {
 			return "", err
@@ -154,6 +164,7 @@ func keepOld(lock *Lock, path, suffix string) (string, error) {
 	} else {
 		kept = ""
 	}
+	at("named")
 	dir := filepath.Dir(path)
 	if err := syncDir(dir); err != nil {
 		return "", err
