@@ -95,6 +95,11 @@ func TestDatastoreStopped(t *testing.T) {
 	if s := readDatastore(t, dir); s.Revision != 61+datastore.RestoreMargin || s.CompactRevision != s.Revision {
 		t.Errorf("stats after restore: got %+v, want revision and compaction %d", s, 61+datastore.RestoreMargin)
 	}
+	for _, args := range []string{"stats --data-dir .", "verify --data-dir .", "backup --data-dir . b", "compact --data-dir .", "restore --data-dir . b", "restore --data-dir new b"} {
+		cmd := command(t, "karve", append([]string{"datastore"}, strings.Fields(args)...)...)
+		cmd.Dir = dir // names are relative to where the command runs
+		succeed(t, cmd)
+	}
 	empty := filepath.Join(t.TempDir(), "new")
 	karve(t, "datastore", "restore", "--data-dir", empty, backup)
 	e, done := engine(t, empty)

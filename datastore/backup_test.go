@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -39,7 +40,8 @@ func TestBackupOfLiveEngine(t *testing.T) {
 		}
 	}()
 	for i := range 5 {
-		for n := writes.Load(); writes.Load() < n+50; {
+		for n := writes.Load(); writes.Load() < n+50 && !t.Failed(); {
+			runtime.Gosched()
 		}
 		file := filepath.Join(out, fmt.Sprint("backup", i))
 		seen := e.Revision()
@@ -109,6 +111,34 @@ func TestBackupNeverOverwrites(t *testing.T) {
 	}
 	if left := glob(t, dir, "*-*"); len(left) > 0 {
 		t.Errorf("files were made beside the database: %v", left)
+	}
+}
+
+func TestCancelledWorkLeavesNothing(t *testing.T) {
+	dir, table := writtenStore(t, true), t.TempDir()
+	kineFixture(t, table)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	out := t.TempDir()
+	if _, err := BackupFile(ctx, filepath.Join(dir, EngineFile), filepath.Join(out, "b"), BackupOptions{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("backup: %v, want it cancelled", err)
+	}
+	lock, err := LockDir(table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if _, err := Restore(ctx, lock, filepath.Join(dir, EngineFile), nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("restore: %v, want it cancelled", err)
+	}
+	if _, err := Convert(ctx, lock, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("convert: %v, want it cancelled", err)
+	}
+	if left := append(glob(t, out, ".*"), glob(t, out, "*")...); len(left) > 0 {
+		t.Errorf("left by the backup: %v", left)
+	}
+	if left := glob(t, table, "*"); len(left) != 2 {
+		t.Errorf("left by the conversion: %v, want state.db and the lock", left)
 	}
 }
 

@@ -125,10 +125,14 @@ func (t *kineTable) readRows(ctx context.Context, c *connection, progress Progre
 		case k.deleted:
 		case number(2) != 0 || number(4) == id:
 			k.create, k.version = id, 1
-		case known && !before.deleted:
-			k.create, k.version = before.create, before.version+1
-		default: // what it updated is compacted
-			k.create, k.version = number(4), 2
+		default: // kine answers the create revision that the row has
+			k.create, k.version = number(4), 2 // or more, if what it updated is compacted
+			if known && !before.deleted {
+				k.version = before.version + 1
+				if k.create <= 0 {
+					k.create = before.create
+				}
+			}
 			if k.create <= 0 || k.create >= id {
 				k.create, k.version = id, 1
 			}
