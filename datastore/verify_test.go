@@ -2,6 +2,7 @@ package datastore
 
 import (
 	"bytes"
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestReadStats(t *testing.T) {
@@ -179,4 +181,58 @@ func TestCompactFile(t *testing.T) {
 	}
 	defer e.Close()
 	wantValue(t, e, "/one", 0, strings.Repeat("999", 1000))
+}
+
+// Readers come at every moment of starts and stops: what they see is whole.
+func TestReadersDuringStartsAndStops(t *testing.T) {
+	dir := writtenStore(t, true)
+	path := filepath.Join(dir, EngineFile)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for i := range 15 {
+			lock, err := LockDir(dir)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			e, err := OpenEngine(lock, Options{BallastBytes: -1})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for j := range 30 {
+				value := []byte(strings.Repeat(fmt.Sprint(i), 500))
+				if _, err := e.Put(context.Background(), PutRequest{Key: fmt.Sprint("/k/", j), Value: value}); err != nil {
+					t.Error(err)
+				}
+			}
+			if err := e.Close(); err != nil {
+				t.Error(err)
+			}
+			lock.Close()
+			time.Sleep(30 * time.Millisecond)
+		}
+	}()
+	var last int64
+	reads := 0
+	for running := true; running; reads++ {
+		select {
+		case <-ended:
+			running = false
+		default:
+		}
+		v, err := Verify(t.Context(), path, nil)
+		if err != nil || !v.OK || v.Revision < last {
+			t.Fatalf("read %d: %+v, %v; want it sound, at revision %d at least", reads, v, err, last)
+		}
+		last = v.Revision
+		if _, err := BackupFile(t.Context(), path, filepath.Join(t.TempDir(), "b"), BackupOptions{}); err != nil {
+			t.Fatalf("backup %d: %v", reads, err)
+		}
+	}
+	if want := int64(301 + 15*30); last != want {
+		t.Errorf("revision %d at the end, want %d", last, want)
+	}
+	t.Logf("%d reads", reads)
 }
