@@ -2,8 +2,8 @@
 //
 // This file is the shell around it: commands, signals and the exit code. The
 // options of `karve server` are in serverflags.go, the configuration file in
-// configfile.go, the small commands in commands.go and kubectl.go; what they
-// run is in package server.
+// configfile.go, the small commands in commands.go, datastorecommand.go and
+// kubectl.go; what they run is in package server.
 package main
 
 import (
@@ -71,6 +71,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			kubectlCommand(),
 			kubeconfigCommand(),
 			certsCommand(),
+			datastoreCommand(),
 			versionCommand(),
 			completionCommand(),
 		},

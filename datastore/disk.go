@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/url"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -52,7 +53,11 @@ type connection struct {
 }
 
 func (d *disk) connect(query url.Values) (*connection, error) {
-	u := url.URL{Scheme: "file", Path: d.path, RawQuery: query.Encode()}
+	path, err := filepath.Abs(d.path) // a relative one would be taken for a host
+	if err != nil {
+		return nil, err
+	}
+	u := url.URL{Scheme: "file", Path: path, RawQuery: query.Encode()}
 	connector, err := sqlite.NewConnector(u.String())
 	if err != nil {
 		return nil, err

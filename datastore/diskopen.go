@@ -137,21 +137,31 @@ func (d *disk) create() error {
 	if _, err := os.Stat(d.path + "-wal"); err == nil {
 		return fmt.Errorf("%w: %s is missing, but its log is there (restore a backup)", ErrCorrupt, d.path)
 	}
-	fresh := &disk{path: d.path + ".new"}
-	for _, suffix := range []string{"", "-wal", "-shm"} {
-		if err := os.Remove(fresh.path + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("make database: %w", err)
-		}
+	fresh := d.path + ".new"
+	if err := makeFile(fresh); err != nil {
+		return err
+	}
+	if err := os.Rename(fresh, d.path); err != nil {
+		return fmt.Errorf("make database: %w", err)
+	}
+	return syncDir(filepath.Dir(d.path))
+}
+
+// makeFile makes an empty database, mode 0600, over whatever a start before
+// this one has left under that name. It is closed and has no log beside it.
+func makeFile(path string) error {
+	if err := removeFile(path); err != nil {
+		return fmt.Errorf("make database: %w", err)
 	}
 	// SQLite would use the umask's mode; the state holds every Secret.
-	f, err := os.OpenFile(fresh.path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return fmt.Errorf("make database: %w", err)
 	}
 	f.Close()
-	c, err := fresh.connect(nil)
+	c, err := (&disk{path: path}).connect(nil)
 	if err != nil {
-		return explainSQL(d.path, err)
+		return explainSQL(path, err)
 	}
 	// The first two only before anything else: the others begin the file.
 	setup := []string{
@@ -165,16 +175,24 @@ func (d *disk) create() error {
 	for _, statement := range append(setup, engineSchema...) {
 		if err := c.exec(statement); err != nil {
 			c.close()
-			return explainSQL(d.path, err)
+			return explainSQL(path, err)
 		}
 	}
 	if err := c.close(); err != nil {
-		return explainSQL(d.path, err)
+		return explainSQL(path, err)
 	}
-	if err := os.Rename(fresh.path, d.path); err != nil {
-		return fmt.Errorf("make database: %w", err)
+	return nil
+}
+
+// removeFile removes a database that was not finished, with what SQLite keeps
+// beside it. One that is not there is no error.
+func removeFile(path string) error {
+	for _, suffix := range []string{"-wal", "-shm", "-journal", ""} {
+		if err := os.Remove(path + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	}
-	return syncDir(filepath.Dir(d.path))
+	return nil
 }
 
 // quickCheck is SQLite's own check of the file's structure.
@@ -193,15 +211,7 @@ func (d *disk) quickCheck() error {
 	return nil
 }
 
-func (d *disk) metas() (map[string]int64, error) {
-	out := map[string]int64{}
-	err := d.writer.query(`SELECT name, value FROM meta`, func(row []driver.Value) error {
-		name, _ := row[0].(string)
-		out[name], _ = row[1].(int64)
-		return nil
-	})
-	return out, err
-}
+func (d *disk) metas() (map[string]int64, error) { return d.writer.metas() }
 
 // close waits for the readers and closes all connections. SQLite then leaves its
 // log, which is the evidence of what was committed, unless the stop is clean: then

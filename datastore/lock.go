@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Lock is a data directory nobody else may use: an open file, dir/lock, with an
@@ -29,7 +30,13 @@ func LockDir(dir string) (*Lock, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open lock of data directory: %w", err)
 	}
-	if err := tryLock(f); err != nil {
+	err = tryLock(f)
+	for try := 0; errors.Is(err, errHeld) && try < 3; try++ {
+		// Somebody may only be asking whether it is held (inUse).
+		time.Sleep(10 * time.Millisecond)
+		err = tryLock(f)
+	}
+	if err != nil {
 		defer f.Close()
 		if !errors.Is(err, errHeld) {
 			return nil, fmt.Errorf("lock data directory %s: %w", dir, err)
