@@ -21,11 +21,18 @@ type ballast struct {
 }
 
 // open makes the ballast. A disk that has no room for it counts as full.
-func (b *ballast) open(path string, size int64) {
-	b.path, b.size = path, size
+func (b *ballast) open() {
+	if b.released.Load() {
+		return // it was needed to start: the first put looks again
+	}
 	if b.make() != nil {
 		b.release()
 	}
+}
+
+func (b *ballast) exists() bool {
+	_, err := os.Stat(b.path)
+	return err == nil
 }
 
 // make writes the file, with its blocks: a sparse one would hold no room.

@@ -3,6 +3,8 @@ package datastore
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"sync"
@@ -50,6 +52,28 @@ func fill(b testing.TB, e *Engine, n int) []string {
 		}
 	}
 	return names
+}
+
+// BenchmarkFsync is the floor of a durable write here: 4 KiB appended and synced.
+func BenchmarkFsync(b *testing.B) {
+	f, err := os.Create(filepath.Join(b.TempDir(), "f"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer f.Close()
+	var took latencies
+	page := make([]byte, 4096)
+	for b.Loop() {
+		begin := time.Now()
+		if _, err := f.Write(page); err != nil {
+			b.Fatal(err)
+		}
+		if err := f.Sync(); err != nil {
+			b.Fatal(err)
+		}
+		took.add(time.Since(begin))
+	}
+	took.report(b)
 }
 
 // BenchmarkUpdate is a guarded update, as the API server does it, of 1 KB.
@@ -183,12 +207,23 @@ func BenchmarkPutToWatch(b *testing.B) {
 
 // BenchmarkOpen is a start with 100,000 keys of 1 KB, every checksum verified.
 func BenchmarkOpen(b *testing.B) {
+	for _, how := range []string{"clean", "killed"} {
+		b.Run(how, func(b *testing.B) { benchmarkOpen(b, how == "clean") })
+	}
+}
+
+func benchmarkOpen(b *testing.B, clean bool) {
+	stop := func(e *Engine) {
+		if !clean {
+			crash(b, e)
+		} else if err := e.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
 	dir := b.TempDir()
 	e, lock := openLocked(b, dir, Options{})
 	fill(b, e, 100000)
-	if err := e.Close(); err != nil {
-		b.Fatal(err)
-	}
+	stop(e)
 	lock.Close()
 	for b.Loop() {
 		e, lock := openLocked(b, dir, Options{})
@@ -196,7 +231,7 @@ func BenchmarkOpen(b *testing.B) {
 		if n := e.Stats().Keys; n != 100000 {
 			b.Fatal(n)
 		}
-		e.Close()
+		stop(e)
 		lock.Close()
 		b.StartTimer()
 	}
@@ -220,4 +255,41 @@ func BenchmarkListPage(b *testing.B) {
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 	b.ReportMetric(float64(after.HeapAlloc)/(1<<20), "heap-MB")
+}
+
+// BenchmarkFanOut is a durable put until the last of many watchers has its event.
+func BenchmarkFanOut(b *testing.B) {
+	for _, watchers := range []int{50, 500} {
+		b.Run(fmt.Sprint(watchers), func(b *testing.B) {
+			e := openTest(b, b.TempDir(), Options{})
+			var group sync.WaitGroup
+			for range watchers {
+				w, err := e.Watch(WatchRequest{Key: "/w/", End: PrefixEnd("/w/"), PrevKV: true})
+				if err != nil {
+					b.Fatal(err)
+				}
+				defer w.Close()
+				go func() {
+					for {
+						resp, err := w.Next(context.Background())
+						if err != nil {
+							return
+						}
+						for range resp.Events {
+							group.Done()
+						}
+					}
+				}()
+			}
+			var took latencies
+			for b.Loop() {
+				begin := time.Now()
+				group.Add(watchers)
+				put(b, e, "/w/a", "v")
+				group.Wait()
+				took.add(time.Since(begin))
+			}
+			took.report(b)
+		})
+	}
 }

@@ -40,8 +40,10 @@ func (d *disk) copyBack() error {
 }
 
 // walBytes is the size of the log's file.
-func (d *disk) walBytes() int64 {
-	info, err := os.Stat(d.path + "-wal")
+func (d *disk) walBytes() int64 { return fileBytes(d.path + "-wal") }
+
+func fileBytes(path string) int64 {
+	info, err := os.Stat(path)
 	if err != nil {
 		return 0
 	}

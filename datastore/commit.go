@@ -19,24 +19,23 @@ func (e *Engine) wakeCommitter() {
 func (e *Engine) run() {
 	defer close(e.stopped)
 	var syncDue <-chan time.Time
-	for {
+	for e.Err() == nil { // asked after every step that may fail: nothing is acknowledged after a failure
 		b, closing := e.take()
+		if b == nil && closing {
+			return
+		}
 		if b != nil {
-			e.finish(b, e.commit(b))
+			if e.finish(b, e.commit(b)); e.Err() != nil {
+				continue
+			}
 			if e.unsynced && syncDue == nil {
 				syncDue = time.After(e.opts.SyncInterval)
 			}
 		}
-		if e.Err() != nil {
-			e.abandon()
-			return
-		}
-		if b == nil && closing {
-			return
-		}
-		if e.maintain(b == nil) || b != nil {
+		worked := e.maintain(b == nil)
+		if worked || b != nil || e.Err() != nil {
 			select {
-			case <-syncDue:
+			case <-syncDue: // also while there is always more to do
 				syncDue = nil
 				e.sync()
 			default:
@@ -50,6 +49,7 @@ func (e *Engine) run() {
 			e.sync()
 		}
 	}
+	e.abandon()
 }
 
 // take seals the pending batch.
@@ -110,6 +110,9 @@ func (e *Engine) reserve(revision int64) error {
 
 // sync bounds what mode Relaxed can lose.
 func (e *Engine) sync() {
+	if e.Err() != nil {
+		return
+	}
 	e.unsynced = false
 	if err := e.disk.sync(); err != nil {
 		e.fail(fmt.Errorf("sync: %w", err))

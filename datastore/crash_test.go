@@ -88,8 +88,42 @@ func TestCrash(t *testing.T) {
 		crashes = 4
 	}
 	for _, mode := range []string{"full", "relaxed"} {
-		t.Run(mode, func(t *testing.T) { sweep(t, mode, crashes/2) })
+		t.Run(mode, func(t *testing.T) {
+			sweep(t, mode, crashes/2, func(int) []string { return nil })
+		})
 	}
+}
+
+// TestKilledAtSystemCall kills the writing process at its n-th write, fsync or
+// truncation, for a sweep of n: between the steps of a commit and of a checkpoint.
+func TestKilledAtSystemCall(t *testing.T) {
+	strace := traceable(t)
+	kills, stride := 12, 23
+	if n, err := strconv.Atoi(os.Getenv("KARVE_CRASHES")); err == nil {
+		kills, stride = n, 1
+	} else if testing.Short() {
+		kills, stride = 3, 97
+	}
+	for _, calls := range []string{"pwrite64", "fsync,fdatasync,ftruncate"} {
+		t.Run(calls, func(t *testing.T) {
+			sweep(t, "full", kills/2, func(n int) []string {
+				return []string{strace, "-f", "-qq", "-o", os.DevNull, "-e", "trace=" + calls, "-e", fmt.Sprintf("inject=%s:signal=SIGKILL:when=%d", calls, 1+n*stride)}
+			})
+		})
+	}
+}
+
+// traceable is the path of strace, if it can be used here.
+func traceable(t *testing.T) string {
+	t.Helper()
+	strace, err := exec.LookPath("strace")
+	if err != nil {
+		t.Skip("strace is not installed: no way to interfere with system calls")
+	}
+	if out, err := exec.Command(strace, "-f", "-o", os.DevNull, "true").CombinedOutput(); err != nil {
+		t.Skipf("strace may not trace here: %v: %s", err, out)
+	}
+	return strace
 }
 
 type acknowledged struct {
@@ -99,7 +133,7 @@ type acknowledged struct {
 	deleted  bool
 }
 
-func sweep(t *testing.T, mode string, crashes int) {
+func sweep(t *testing.T, mode string, crashes int, wrap func(n int) []string) {
 	dir := t.TempDir()
 	newest := map[string]int64{} // by key, the newest acknowledged revision
 	values := map[string]string{}
@@ -108,7 +142,7 @@ func sweep(t *testing.T, mode string, crashes int) {
 	writes := 0
 	var slowest time.Duration
 	for n := range crashes {
-		acks, open := killedChild(t, dir, mode, time.Duration(rand.IntN(150))*time.Millisecond, last)
+		acks, open := killedChild(t, dir, mode, time.Duration(rand.IntN(150))*time.Millisecond, last, wrap(n))
 		removed := map[string]bool{} // by a write that was under way
 		for _, try := range open {
 			if try.deleted {
@@ -176,10 +210,11 @@ func sweep(t *testing.T, mode string, crashes int) {
 }
 
 // killedChild lets a child write for a while and answers what it acknowledged, and
-// what was under way.
-func killedChild(t *testing.T, dir, mode string, after time.Duration, last int64) (acks []acknowledged, open map[string]acknowledged) {
+// what was under way. With a wrapper, that one does the killing.
+func killedChild(t *testing.T, dir, mode string, after time.Duration, last int64, wrapper []string) (acks []acknowledged, open map[string]acknowledged) {
 	t.Helper()
-	cmd := exec.Command(os.Args[0])
+	args := append(wrapper, os.Args[0])
+	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Env = append(os.Environ(), "KARVE_CRASH_DIR="+dir, "KARVE_CRASH_MODE="+mode)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
@@ -203,7 +238,9 @@ func killedChild(t *testing.T, dir, mode string, after time.Duration, last int64
 			if revision < last {
 				t.Errorf("a child started at revision %d, acknowledged was %d", revision, last)
 			}
-			time.AfterFunc(after, func() { cmd.Process.Kill() })
+			if wrapper == nil {
+				time.AfterFunc(after, func() { cmd.Process.Kill() })
+			}
 		case "try":
 			open[f[1]] = acknowledged{a: f[2], b: f[3], value: f[4], deleted: strings.HasSuffix(f[4], "D")}
 		case "ack":

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -248,15 +249,50 @@ func TestFailedCommitPoisons(t *testing.T) {
 	}
 }
 
+// Housekeeping fails while a batch waits: the batch is not acknowledged, and not
+// written either.
+func TestFailedCheckpointPoisons(t *testing.T) {
+	dir := t.TempDir()
+	e, lock := openLocked(t, dir, Options{})
+	failing, fail := make(chan struct{}), make(chan struct{})
+	e.disk.fail = func(at string) error {
+		if at != "checkpoint" {
+			return nil
+		}
+		close(failing)
+		<-fail
+		return errors.New("input/output error")
+	}
+	before := put(t, e, "/a", strings.Repeat("x", 3<<20))
+	<-failing
+	answer := make(chan error)
+	go func() {
+		_, err := e.Put(context.Background(), PutRequest{Key: "/a", Value: []byte("too late")})
+		answer <- err
+	}()
+	for e.mu.Lock(); e.pending == nil; e.mu.Lock() {
+		e.mu.Unlock()
+		runtime.Gosched()
+	}
+	e.mu.Unlock()
+	close(fail)
+	if err := <-answer; !errors.Is(err, ErrUnknownOutcome) {
+		t.Errorf("got %v, want %v", err, ErrUnknownOutcome)
+	}
+	if got := e.Revision(); got != before {
+		t.Errorf("revision %d, want it to stay %d", got, before)
+	}
+	e.Close()
+	lock.Close()
+	e = openTest(t, dir, Options{})
+	if got := e.Revision(); got != before {
+		t.Errorf("after a start: revision %d, want %d", got, before)
+	}
+}
+
 // A disk whose fsync fails, for real: strace answers EIO to the n-th one.
 func TestFailedFsync(t *testing.T) {
-	strace, err := exec.LookPath("strace")
-	if err != nil {
-		t.Skip("strace is not installed: no way to make fsync fail")
-	}
-	if out, err := exec.Command(strace, "-f", "-o", os.DevNull, "true").CombinedOutput(); err != nil {
-		t.Skipf("strace may not trace here: %v: %s", err, out)
-	}
+	strace := traceable(t)
 	unknown := 0
 	for n := 10; n < 90; n += 13 {
 		dir := t.TempDir()

@@ -27,7 +27,8 @@ type disk struct {
 	// gate is held shared by readers while a statement of theirs is open and
 	// exclusively for the rare checkpoint that must not find any.
 	gate    sync.RWMutex
-	readers chan *connection
+	readers chan *connection // those at rest; closed with the disk
+	reading int              // how many there are
 
 	wal     int64 // upper estimate of the log's bytes since it began anew
 	corner  bool  // the next commit has to find no reader, so that the log begins anew
@@ -40,7 +41,7 @@ type disk struct {
 // walTarget is where a checkpoint is due; walLimit is what the log never
 // exceeds while transactions are smaller than their difference.
 const (
-	walTarget = 4 << 20
+	walTarget = 2 << 20
 	walLimit  = 16 << 20
 )
 
@@ -182,6 +183,9 @@ func (d *disk) transaction(body func(*connection) error) error {
 	if err == nil {
 		err = d.writer.exec("COMMIT")
 	}
+	if err == nil {
+		err = d.broken("committed")
+	}
 	if err != nil {
 		// SQLite may have rolled back by itself: then this fails and all is well.
 		_ = d.writer.exec("ROLLBACK")
@@ -280,6 +284,9 @@ func (d *disk) deleteRows(ids []int64, budget time.Duration) (done int, err erro
 // read answers the value of a row, checked.
 func (d *disk) read(v *version) ([]byte, error) {
 	c := <-d.readers
+	if c == nil {
+		return nil, ErrClosed
+	}
 	defer func() { d.readers <- c }()
 	d.gate.RLock()
 	defer d.gate.RUnlock()

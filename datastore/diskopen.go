@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
 
 	"modernc.org/sqlite"
 )
@@ -74,16 +75,11 @@ func openDisk(path string, mode Durability) (*disk, error) {
 	for range readersMax {
 		c, err := d.connect(pragmas(synchronous))
 		if err != nil {
-			d.close()
+			d.close(false)
 			return nil, explainSQL(path, err)
 		}
 		d.readers <- c
-	}
-	// The log survives a connection that closes after a failed start: it is
-	// the evidence of what was committed.
-	if err := d.keepLog(1); err != nil {
-		d.close()
-		return nil, err
+		d.reading++
 	}
 	return d, nil
 }
@@ -181,22 +177,6 @@ func (d *disk) create() error {
 	return syncDir(filepath.Dir(d.path))
 }
 
-// keepLog says whether SQLite leaves the log's file when connections close.
-func (d *disk) keepLog(keep int) error {
-	all := []*connection{d.writer}
-	for range len(d.readers) {
-		c := <-d.readers
-		all = append(all, c)
-		d.readers <- c
-	}
-	for _, c := range all {
-		if _, err := c.Conn.(sqlite.FileControl).FileControlPersistWAL("main", keep); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // quickCheck is SQLite's own check of the file's structure.
 func (d *disk) quickCheck() error {
 	found := ""
@@ -223,15 +203,26 @@ func (d *disk) metas() (map[string]int64, error) {
 	return out, err
 }
 
-// close closes the connections; the readers must be idle.
-func (d *disk) close() error {
-	var errs []error
-	for range len(d.readers) {
-		c := <-d.readers
-		errs = append(errs, c.close())
+// close waits for the readers and closes all connections. SQLite then leaves its
+// log, which is the evidence of what was committed, unless the stop is clean: then
+// the database alone is everything.
+func (d *disk) close(clean bool) error {
+	all := []*connection{d.writer}
+	for range d.reading {
+		all = append(all, <-d.readers)
 	}
-	if d.writer != nil {
-		errs = append(errs, d.writer.close())
+	close(d.readers)
+	keep := 1
+	if clean {
+		keep = 0
+	}
+	var errs []error
+	for _, c := range all {
+		_, err := c.Conn.(sqlite.FileControl).FileControlPersistWAL("main", keep)
+		errs = append(errs, err)
+	}
+	for _, c := range all {
+		errs = append(errs, c.close())
 	}
 	if d.walFile != nil {
 		errs = append(errs, d.walFile.Close())
@@ -239,7 +230,11 @@ func (d *disk) close() error {
 	return errors.Join(errs...)
 }
 
+// syncDir makes a rename in dir durable; Windows has no such call and needs none.
 func syncDir(dir string) error {
+	if runtime.GOOS == "windows" {
+		return nil
+	}
 	f, err := os.Open(dir)
 	if err != nil {
 		return err

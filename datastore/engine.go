@@ -83,18 +83,31 @@ func OpenEngine(lock *Lock, opts Options) (*Engine, error) {
 		return nil, errors.New("open datastore: the data directory is not locked")
 	}
 	e.path = filepath.Join(lock.dir, EngineFile)
-	e.cache = newValueCache(opts.CacheBytes)
-	var err error
-	if e.disk, err = openDisk(e.path, opts.Durability); err != nil {
+	e.ballast.path, e.ballast.size = e.path+".ballast", opts.BallastBytes
+	state, err := e.openFile()
+	if err != nil && e.ballast.exists() && mayBeFull(err) {
+		// Even a start needs some room, for SQLite's own files.
+		e.ballast.release()
+		state, err = e.openFile()
+	}
+	if err != nil {
 		return nil, err
 	}
-	state, err := e.load()
-	if err != nil {
-		return nil, errors.Join(err, e.disk.close())
-	}
-	e.ballast.open(e.path+".ballast", opts.BallastBytes)
+	e.ballast.open()
 	e.start(state)
 	return e, nil
+}
+
+// openFile opens the database and loads it.
+func (e *Engine) openFile() (state *loaded, err error) {
+	e.cache, e.rows, e.sum = newValueCache(e.opts.CacheBytes), 0, 0
+	if e.disk, err = openDisk(e.path, e.opts.Durability); err != nil {
+		return nil, err
+	}
+	if state, err = e.load(); err != nil {
+		return nil, errors.Join(err, e.disk.close(false))
+	}
+	return state, nil
 }
 
 // start publishes what was loaded and starts the committer.
@@ -144,26 +157,23 @@ func (e *Engine) closeDisk() error {
 		return nil
 	}
 	if e.fatal != nil {
-		return errors.Join(e.fatal, e.disk.close())
+		return errors.Join(e.fatal, e.disk.close(false))
 	}
 	clean := []meta{{"log_rows", e.rows}, {"log_sum", e.sum}, {"reserved", 0}, {"clean", 1}}
 	if e.opts.Durability == Relaxed {
 		// First the log, then what says that it is whole.
 		if err := e.disk.sync(); err != nil {
-			return errors.Join(fmt.Errorf("sync datastore: %w", err), e.disk.close())
+			return errors.Join(fmt.Errorf("sync datastore: %w", err), e.disk.close(false))
 		}
 	}
 	err := e.disk.setMeta(clean...)
 	if err == nil {
 		err = e.disk.copyBack()
 	}
-	if err == nil && e.disk.wal == 0 {
-		err = e.disk.keepLog(0)
-	}
 	if err != nil {
-		err = fmt.Errorf("close datastore: %w", err)
+		return errors.Join(fmt.Errorf("close datastore: %w", err), e.disk.close(false))
 	}
-	return errors.Join(err, e.disk.close())
+	return e.disk.close(e.disk.wal == 0)
 }
 
 // Path is the database file, or "memory".
@@ -207,6 +217,7 @@ type Stats struct {
 	Keys            int64 // keys that are there
 	Events          int64 // changes that a watch can still see
 	CacheBytes      int64 // values in memory
+	FileBytes       int64 // size of the database
 	WALBytes        int64 // size of SQLite's log
 	Backlog         int64 // compacted rows not yet deleted
 	Commits         int64 // batches since the start
@@ -231,7 +242,7 @@ func (e *Engine) Stats() Stats {
 	}
 	s.Watchers, s.SlowWatchers = e.watchers.counts()
 	if e.disk != nil {
-		s.WALBytes = e.disk.walBytes()
+		s.FileBytes, s.WALBytes = fileBytes(e.path), e.disk.walBytes()
 	}
 	e.mu.Lock()
 	s.Leases = int64(len(e.leases.byID))

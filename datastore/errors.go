@@ -79,6 +79,16 @@ func sqliteCode(err error) int {
 // commits is the last one written: the transaction is certainly not committed.
 func isFull(err error) bool { return sqliteCode(err) == sqlite3.SQLITE_FULL }
 
+// mayBeFull tells whether an error of a start can come from a full disk, of which
+// SQLite says different things depending on the file it has no room for.
+func mayBeFull(err error) bool {
+	switch sqliteCode(err) {
+	case sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN:
+		return true
+	}
+	return errors.Is(err, ErrNoSpace)
+}
+
 // explainSQL turns SQLite's code into an error that names path and what to do.
 func explainSQL(path string, err error) error {
 	switch sqliteCode(err) {

@@ -169,6 +169,38 @@ func TestDiskFilledByAnother(t *testing.T) {
 	}
 }
 
+// A start on a disk without a free byte gives the ballast away and serves reads.
+func TestStartOnFullDisk(t *testing.T) {
+	dir := mount(t, "8m")
+	e, lock := openLocked(t, dir, Options{BallastBytes: 1 << 20})
+	put(t, e, "/a", "v")
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	lock.Close()
+	f, err := os.Create(filepath.Join(dir, "other"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, block := range []int{1 << 20, 1 << 12, 1} {
+		for {
+			if _, err := f.Write(incompressible(block)); err != nil {
+				break
+			}
+		}
+	}
+	f.Close()
+	e, lock = openLocked(t, dir, Options{BallastBytes: 1 << 20})
+	t.Cleanup(func() { e.Close(); lock.Close() })
+	wantValue(t, e, "/a", 0, "v")
+	if _, err := e.Put(t.Context(), PutRequest{Key: "/b"}); !errors.Is(err, ErrNoSpace) {
+		t.Errorf("put: %v, want %v", err, ErrNoSpace)
+	}
+	if _, err := e.Delete(t.Context(), DeleteRequest{Key: "/a"}); err != nil {
+		t.Errorf("delete: %v", err)
+	}
+}
+
 func TestReadOnlyDirectory(t *testing.T) {
 	dir := mount(t, "4m")
 	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {

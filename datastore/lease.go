@@ -3,7 +3,6 @@ package datastore
 import (
 	"container/heap"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -39,6 +38,7 @@ type leaseTable struct {
 	due     dueHeap
 	timer   *time.Timer
 	expire  func()
+	pause   time.Time // no expiry before it: the last one found no space
 	stopped bool
 }
 
@@ -81,7 +81,7 @@ func (t *leaseTable) arm() {
 		}
 		return
 	}
-	wait := max(time.Until(t.due[0].at), 0)
+	wait := max(time.Until(t.due[0].at), time.Until(t.pause), 0)
 	if t.timer == nil {
 		t.timer = time.AfterFunc(wait, t.expire)
 		return
@@ -107,6 +107,7 @@ func (t *leaseTable) undo(changes []leaseChange) {
 			delete(t.byID, c.id)
 		}
 	}
+	t.pause = time.Now().Add(time.Second)
 	t.arm()
 }
 
@@ -247,9 +248,10 @@ func (l *lease) info(keys bool) *Lease {
 }
 
 // expireLeases is the timer's: it revokes what has run out and sets the timer to
-// the next.
+// the next. An error needs no handling here: a batch that found no space has set
+// the timer again, and a failed or closed engine needs none.
 func (e *Engine) expireLeases() {
-	err := e.submit(context.Background(), func(b *batch) (bool, error) {
+	_ = e.submit(context.Background(), func(b *batch) (bool, error) {
 		t := &e.leases
 		for len(t.due) > 0 {
 			first := t.due[0]
@@ -264,16 +266,6 @@ func (e *Engine) expireLeases() {
 		t.arm()
 		return false, nil
 	})
-	if err != nil && !errors.Is(err, ErrUnknownOutcome) && !errors.Is(err, ErrClosed) {
-		// The disk has no room even for a deletion: a client's wait, not a loop.
-		time.AfterFunc(time.Second, e.rearm)
-	}
-}
-
-func (e *Engine) rearm() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.leases.arm()
 }
 
 // due is an entry of the expiry queue; it is void once its lease was renewed or

@@ -1,9 +1,13 @@
 package datastore
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -152,4 +156,161 @@ func TestLinearizableNoticesStaleReads(t *testing.T) {
 	if porcupine.CheckOperations(linearModel, history) {
 		t.Error("a stale read was accepted")
 	}
+}
+
+// A register again, by unique values, with calls whose outcome nobody knows: they
+// may have happened at any time after the call, or never.
+type registerInput struct {
+	kind         int // 0 read, 1 put value if guard is there, 2 delete it
+	guard, value string
+	key          string
+}
+
+type registerOutput struct {
+	ok, unknown bool
+	value       string // found
+}
+
+var registerModel = porcupine.NondeterministicModel{
+	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
+		byKey := map[string][]porcupine.Operation{}
+		for _, op := range history {
+			key := op.Input.(registerInput).key
+			byKey[key] = append(byKey[key], op)
+		}
+		return slices.Collect(maps.Values(byKey))
+	},
+	Init: func() []any { return []any{""} },
+	Step: func(state, input, output any) []any {
+		s, in, out := state.(string), input.(registerInput), output.(registerOutput)
+		done := in.value // the empty string for a deletion
+		switch {
+		case in.kind == 0 || !out.ok && !out.unknown:
+			if out.value == s && (in.kind == 0 || s != in.guard) {
+				return []any{s}
+			}
+			return nil
+		case out.unknown && s == in.guard:
+			return []any{s, done}
+		case out.unknown:
+			return []any{s}
+		case s == in.guard:
+			return []any{done}
+		}
+		return nil
+	},
+}
+
+// The history stays linearizable across failures of the disk before, in and after a
+// COMMIT, each followed by a start: what was unknown is there whole or not at all.
+func TestLinearizableAcrossFailures(t *testing.T) {
+	dir := t.TempDir()
+	begin := time.Now()
+	var mu sync.Mutex
+	var history []porcupine.Operation
+	unknown := 0
+	for round := range 8 {
+		e, lock := openLocked(t, dir, Options{})
+		var left atomic.Int64
+		left.Store(int64(5 + rand.IntN(20)))
+		step := []string{"begin", "commit", "committed"}[round%3]
+		e.disk.fail = func(at string) error {
+			if at == step && left.Add(-1) < 0 {
+				return errors.New("the disk is gone")
+			}
+			return nil
+		}
+		var group sync.WaitGroup
+		for c := range 5 {
+			group.Go(func() {
+				known := map[string]string{}
+				for i := range 100 {
+					in := registerInput{key: fmt.Sprintf("/%d", rand.IntN(2)), kind: rand.IntN(3)}
+					in.guard = known[in.key]
+					if in.kind == 1 {
+						in.value = fmt.Sprintf("%d-%d-%d", round, c, i)
+					}
+					if in.kind == 2 && in.guard == "" {
+						in.kind = 0
+					}
+					call := time.Since(begin).Nanoseconds()
+					out, err := registerCall(t, e, in)
+					op := porcupine.Operation{ClientId: c, Input: in, Output: out, Call: call, Return: time.Since(begin).Nanoseconds()}
+					if err != nil {
+						if !errors.Is(err, ErrUnknownOutcome) {
+							t.Errorf("round %d: %v, want %v", round, err, ErrUnknownOutcome)
+						}
+						op.Output, op.Return = registerOutput{unknown: true}, int64(time.Hour)
+					}
+					mu.Lock()
+					history = append(history, op)
+					if err != nil {
+						unknown++
+					}
+					mu.Unlock()
+					if err != nil {
+						return
+					}
+					known[in.key] = out.value
+				}
+			})
+		}
+		group.Wait()
+		if e.Err() == nil {
+			e.fail(errors.New("the round is over"))
+		}
+		crash(t, e)
+		lock.Close()
+	}
+	e, lock := openLocked(t, dir, Options{})
+	for _, key := range []string{"/0", "/1"} {
+		in := registerInput{key: key}
+		call := time.Since(begin).Nanoseconds()
+		out, err := registerCall(t, e, in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		history = append(history, porcupine.Operation{Input: in, Output: out, Call: call, Return: time.Since(begin).Nanoseconds()})
+	}
+	e.Close()
+	lock.Close()
+	if unknown == 0 {
+		t.Error("no call had an unknown outcome")
+	}
+	if got := porcupine.CheckOperationsTimeout(registerModel.ToModel(), history, 30*time.Second); got != porcupine.Ok {
+		t.Errorf("history of %d calls, %d of them unknown: %v", len(history), unknown, got)
+	}
+}
+
+func registerCall(t *testing.T, e *Engine, in registerInput) (out registerOutput, err error) {
+	found := func(r *RangeResponse) {
+		if len(r.KVs) > 0 {
+			out.value = string(r.KVs[0].Value)
+		}
+	}
+	if in.kind == 0 {
+		resp, err := e.Range(t.Context(), RangeRequest{Key: in.key})
+		if err == nil {
+			found(resp)
+		}
+		return out, err
+	}
+	op := Op{Put: &PutRequest{Key: in.key, Value: []byte(in.value)}}
+	if in.kind == 2 {
+		op = Op{Delete: &DeleteRequest{Key: in.key}}
+	}
+	guard := Compare{Key: in.key, Target: CompareValue, Value: []byte(in.guard)}
+	if in.guard == "" {
+		guard = Compare{Key: in.key, Target: CompareVersion}
+	}
+	resp, err := e.Txn(t.Context(), TxnRequest{Compare: []Compare{guard}, Then: []Op{op}, Else: []Op{{Range: &RangeRequest{Key: in.key}}}})
+	if err != nil {
+		return out, err
+	}
+	if out.ok = resp.Succeeded; out.ok {
+		out.value = in.value
+		return out, nil
+	}
+	found(resp.Responses[0].Range)
+	return out, nil
 }

@@ -37,6 +37,16 @@ func (d Durability) String() string {
 	return fmt.Sprintf("Durability(%d)", int(d))
 }
 
+// ParseDurability is the mode of a name that [Durability.String] gives.
+func ParseDurability(name string) (Durability, error) {
+	for d := Full; d <= Memory; d++ {
+		if d.String() == name {
+			return d, nil
+		}
+	}
+	return 0, fmt.Errorf("durability: %q is none of full, relaxed, memory", name)
+}
+
 // Options configure an [Engine]. The zero value is what a server wants.
 type Options struct {
 	// Durability; default Full.

@@ -171,6 +171,40 @@ func TestCompactionAndWatchers(t *testing.T) {
 	}
 }
 
+// A put that is published in the moment a watcher lies down wakes it.
+func TestNoWakeIsLost(t *testing.T) {
+	e := openTest(t, "", Options{Durability: Memory})
+	const watchers, rounds = 4, 3000
+	seen := make(chan int64, watchers)
+	for range watchers {
+		w := watch(t, e, WatchRequest{Key: "/", End: "0"})
+		go func() {
+			for {
+				resp, err := w.Next(context.Background())
+				if err != nil {
+					return
+				}
+				for _, e := range resp.Events {
+					seen <- e.KV.ModRevision
+				}
+			}
+		}()
+	}
+	for i := range rounds {
+		revision := put(t, e, "/a", "v")
+		for range watchers {
+			select {
+			case got := <-seen:
+				if got != revision {
+					t.Fatalf("round %d: event of revision %d, want %d", i, got, revision)
+				}
+			case <-time.After(5 * time.Second):
+				t.Fatalf("round %d: a watcher sleeps on", i)
+			}
+		}
+	}
+}
+
 // Many watchers come, go and read while writers write: all see the same history.
 func TestWatchersAgree(t *testing.T) {
 	e := openTest(t, "", Options{CacheBytes: 2000})
