@@ -64,7 +64,7 @@ func child(ctx context.Context, args []string, stdin io.Reader, stdout, stderr i
 			return fail(err)
 		}
 		defer closeEngine()
-		b := &bench{store: direct{engine}, plan: p, peer: ownPID, dir: dir, told: func(r result) { enc.Encode(message{Row: &r}) }}
+		b := &bench{store: direct{engine}, plan: p, peer: ownPID, dir: dir, file: files[role], told: func(r result) { enc.Encode(message{Row: &r}) }}
 		r, err := b.measure(ctx)
 		if err != nil {
 			return fail(err)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -12,17 +11,24 @@ import (
 // deliveryTimeout is how long an event may take to reach a watcher.
 const deliveryTimeout = 20 * time.Second
 
+// A delivery is an event that has reached a watcher.
+type delivery struct {
+	revision int64
+	latency  time.Duration
+}
+
 // fanOut measures how long it takes from the moment a client asks for a write
 // until a watcher has the event: the write itself is in it. put writes the n-th
-// time; the next write waits until all watchers have the event of this one. An
-// operation is an event that has reached a watcher.
-func fanOut(ctx context.Context, s store, watchers, puts int, most time.Duration, put func(ctx context.Context, n int) error) (_ result, err error) {
+// time and answers the revision; the next write waits until all watchers have the
+// event of this one, and no other event may come. An operation is an event that
+// has reached a watcher.
+func fanOut(ctx context.Context, s store, watchers, puts int, most time.Duration, put func(ctx context.Context, n int) (int64, error)) (result, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var (
 		work  sync.WaitGroup
 		asked atomic.Int64 // since began
 		began = time.Now()
-		got   = make(chan time.Duration, watchers)
+		got   = make(chan delivery, watchers)
 	)
 	defer func() { cancel(nil); work.Wait() }()
 	for range watchers {
@@ -32,15 +38,15 @@ func fanOut(ctx context.Context, s store, watchers, puts int, most time.Duration
 		}
 		work.Go(func() {
 			for {
-				events, err := next()
+				revisions, err := next()
 				if err != nil {
 					cancel(fmt.Errorf("read watch: %w", err))
 					return
 				}
 				latency := time.Since(began) - time.Duration(asked.Load())
-				for range events {
+				for _, revision := range revisions {
 					select {
-					case got <- latency:
+					case got <- delivery{revision, latency}:
 					case <-ctx.Done():
 						return
 					}
@@ -56,17 +62,21 @@ func fanOut(ctx context.Context, s store, watchers, puts int, most time.Duration
 	for n := 0; n < puts && time.Since(first) < most; n++ {
 		timeout.Reset(deliveryTimeout)
 		asked.Store(int64(time.Since(began)))
-		if err := put(ctx, n); err != nil {
+		revision, err := put(ctx, n)
+		if err != nil {
 			return result{}, err
 		}
 		for i := range watchers {
 			select {
-			case latency := <-got:
-				took = append(took, latency)
+			case d := <-got:
+				if d.revision != revision {
+					return result{}, fmt.Errorf("%w: event of revision %d, want %d", errWrong, d.revision, revision)
+				}
+				took = append(took, d.latency)
 			case <-timeout.C:
 				return result{}, fmt.Errorf("%d of %d watchers have the event after %v", i, watchers, deliveryTimeout)
 			case <-ctx.Done():
-				return result{}, errors.Join(context.Cause(ctx))
+				return result{}, context.Cause(ctx)
 			}
 		}
 	}

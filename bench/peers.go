@@ -42,6 +42,15 @@ var servers = map[string]func(ctx context.Context, dir string) (*served, error){
 	"etcd":         serveEtcd,
 }
 
+// files are where the peers keep the keys, below their directories.
+var files = map[string]string{
+	roleDirect:     datastore.EngineFile,
+	"karve-socket": datastore.EngineFile,
+	"kine-normal":  stockFile,
+	"kine-full":    stockFile,
+	"etcd":         "etcd/member/snap/db",
+}
+
 func serveEngine(ctx context.Context, dir string) (*served, error) {
 	engine, closeEngine, err := openEngine(dir)
 	if err != nil {
@@ -129,8 +138,8 @@ func serveEtcd(ctx context.Context, dir string) (*served, error) {
 	cfg.LogLevel = "error"
 	cfg.LogOutputs = []string{os.DevNull}
 	client := url.URL{Scheme: "unix", Path: filepath.Join(dir, "etcd.sock")}
+	cfg.ListenClientUrls = []url.URL{client}             // it would not advertise a socket
 	peer := url.URL{Scheme: "http", Host: "127.0.0.1:0"} // a cluster of one: nobody calls
-	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
 	e, err := embed.StartEtcd(cfg)

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"time"
 )
 
@@ -36,6 +38,7 @@ type round struct {
 	MemoryAfter   int64    `json:"memory_after"` // and after the last
 	DiskWritten   int64    `json:"disk_written"` // before the compaction
 	DiskCompacted int64    `json:"disk_compacted"`
+	Database      int64    `json:"database"`                // the one file of keys, after the compaction
 	CPU           float64  `json:"cpu_seconds"`             // of the peer
 	CPUWithClient float64  `json:"cpu_seconds_with_client"` // the same for a peer in process
 }
@@ -46,6 +49,7 @@ type bench struct {
 	plan  plan
 	peer  int    // process id
 	dir   string // its data
+	file  string // the file in dir that has the keys
 	told  func(result)
 
 	keys      []string
@@ -173,7 +177,7 @@ func (b *bench) update(clients, ops int) func(context.Context) (result, error) {
 }
 
 func (b *bench) get(ctx context.Context) (result, error) {
-	return drive(ctx, b.load(16, 40000), func(ctx context.Context, _, _, i int) error {
+	return drive(ctx, b.load(16, 200000), func(ctx context.Context, _, _, i int) error {
 		found, err := b.store.get(ctx, b.keys[i*7%len(b.keys)])
 		return expect(found, 1, err)
 	})
@@ -181,14 +185,14 @@ func (b *bench) get(ctx context.Context) (result, error) {
 
 func (b *bench) list(ctx context.Context) (result, error) {
 	directories := len(b.keys) / listKeys
-	return drive(ctx, b.load(4, 4000), func(ctx context.Context, _, _, i int) error {
+	return drive(ctx, b.load(4, 40000), func(ctx context.Context, _, _, i int) error {
 		found, err := b.store.list(ctx, fmt.Sprintf("%s%03d/", keyPrefix, i%directories), "", 0)
 		return expect(found, listKeys, err)
 	})
 }
 
 func (b *bench) page(ctx context.Context) (result, error) {
-	return drive(ctx, b.load(4, 2000), func(ctx context.Context, _, _, i int) error {
+	return drive(ctx, b.load(4, 20000), func(ctx context.Context, _, _, i int) error {
 		// Any page but the last ones, which are shorter.
 		from := b.keys[i*listKeys%(len(b.keys)-pageKeys)]
 		found, err := b.store.list(ctx, keyPrefix, from, pageKeys)
@@ -197,7 +201,7 @@ func (b *bench) page(ctx context.Context) (result, error) {
 }
 
 func (b *bench) count(ctx context.Context) (result, error) {
-	return drive(ctx, b.load(4, 8000), func(ctx context.Context, _, _, _ int) error {
+	return drive(ctx, b.load(4, 200000), func(ctx context.Context, _, _, _ int) error {
 		found, err := b.store.count(ctx, keyPrefix)
 		return expect(int(found), len(b.keys), err)
 	})
@@ -205,8 +209,10 @@ func (b *bench) count(ctx context.Context) (result, error) {
 
 func (b *bench) watch(watchers, puts int) func(context.Context) (result, error) {
 	return func(ctx context.Context) (result, error) {
-		return fanOut(ctx, b.store, watchers, max(1, puts/b.plan.Part), b.plan.Most, func(ctx context.Context, n int) error {
-			return b.put(ctx, n%len(b.keys), n)
+		return fanOut(ctx, b.store, watchers, max(1, puts/b.plan.Part), b.plan.Most, func(ctx context.Context, n int) (int64, error) {
+			key := n % len(b.keys)
+			err := b.put(ctx, key, n)
+			return b.revisions[key], err
 		})
 	}
 }
@@ -225,8 +231,15 @@ func (b *bench) compact(ctx context.Context, r *round) (err error) {
 	if err := b.store.compact(ctx); err != nil {
 		return err
 	}
-	r.DiskCompacted, err = settledDisk(ctx, b.dir)
-	return err
+	if r.DiskCompacted, err = settledDisk(ctx, b.dir); err != nil {
+		return err
+	}
+	info, err := os.Stat(filepath.Join(b.dir, b.file))
+	if err != nil {
+		return fmt.Errorf("look at database: %w", err)
+	}
+	r.Database = info.Size()
+	return nil
 }
 
 // cpu is the time the peer has used, and that with its client's.

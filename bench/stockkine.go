@@ -18,6 +18,8 @@ import (
 	sqlitelib "modernc.org/sqlite/lib"
 )
 
+const stockFile = "state.db"
+
 // Stock kine, put together from its exported parts with what its own sqlite
 // driver uses when it is built without cgo (kine pkg/drivers/sqlite, v0.16.4):
 // the package itself would pick mattn's binding wherever cgo is on.
@@ -73,7 +75,7 @@ func openStockKine(ctx context.Context, work *sync.WaitGroup, dir, synchronous s
 		"_pragma": {"journal_mode(WAL)", "busy_timeout(30000)", "synchronous(" + synchronous + ")"},
 		"_txlock": {"immediate"},
 	}
-	connector, err := sqlite.NewConnector("file://" + filepath.Join(dir, "state.db") + "?" + params.Encode())
+	connector, err := sqlite.NewConnector("file://" + filepath.Join(dir, stockFile) + "?" + params.Encode())
 	if err != nil {
 		return nil, fmt.Errorf("prepare database: %w", err)
 	}

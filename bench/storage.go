@@ -58,7 +58,7 @@ func storage(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		return err
 	}
 
-	p, most := plan{Keys: 3000, Part: 1, Most: 5 * time.Second}, 3*time.Minute
+	p, most := plan{Keys: 3000, Part: 1, Most: 3 * time.Second}, 3*time.Minute
 	if *quick {
 		p, most = plan{Keys: 1200, Part: 5, Most: 500 * time.Millisecond}, 30*time.Second
 	}
@@ -185,7 +185,7 @@ func measurePeer(ctx context.Context, role string, p plan, most time.Duration, w
 			if _, err := s.count(ctx, keyPrefix); err != nil { // the connection is there
 				return nil, fmt.Errorf("reach peer: %w", err)
 			}
-			b := &bench{store: s, plan: p, peer: c.cmd.Process.Pid, dir: dir, told: told}
+			b := &bench{store: s, plan: p, peer: c.cmd.Process.Pid, dir: dir, file: files[role], told: told}
 			return b.measure(ctx)
 		}
 	}

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-
-	"go.etcd.io/etcd/client/v3/kubernetes"
+	"strconv"
+	"sync/atomic"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/kubernetes"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/karve-k8s/karve/datastore"
 )
@@ -24,15 +26,24 @@ type store interface {
 	get(ctx context.Context, key string) (found int, err error)
 	list(ctx context.Context, prefix, from string, limit int64) (found int, err error)
 	count(ctx context.Context, prefix string) (int64, error)
-	// watch is open when it returns. The function waits for more events and
-	// answers how many came; it ends with ctx.
-	watch(ctx context.Context, prefix string) (func() (int, error), error)
+	// watch begins after the newest revision and is open when it returns. The
+	// function waits for more events and answers their revisions; it ends
+	// with ctx.
+	watch(ctx context.Context, prefix string) (func() ([]int64, error), error)
 	// compact lets go of all history.
 	compact(ctx context.Context) error
 }
 
+// watchStreams is over how many streams watches are spread: an API server has
+// one for each resource, some dozens, and no peer should be measured by how it
+// queues 500 watches on one.
+const watchStreams = 32
+
 // remote is a peer behind the etcd API, called as the API server calls it.
-type remote struct{ client *kubernetes.Client }
+type remote struct {
+	client  *kubernetes.Client
+	watches *atomic.Int64 // that have been opened
+}
 
 // dial connects to a peer: one connection, as Karve's and (for most resources)
 // upstream's API server have.
@@ -41,7 +52,7 @@ func dial(endpoint string) (remote, func(), error) {
 	if err != nil {
 		return remote{}, nil, fmt.Errorf("connect to %s: %w", endpoint, err)
 	}
-	return remote{c}, func() { c.Close() }, nil
+	return remote{c, new(atomic.Int64)}, func() { c.Close() }, nil
 }
 
 func (r remote) put(ctx context.Context, key string, value []byte, revision int64) (int64, error) {
@@ -77,14 +88,26 @@ func (r remote) count(ctx context.Context, prefix string) (int64, error) {
 	return r.client.Count(ctx, prefix, kubernetes.CountOptions{})
 }
 
-func (r remote) watch(ctx context.Context, prefix string) (func() (int, error), error) {
-	ch := r.client.Watch(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCreatedNotify())
-	next := func() (int, error) {
+func (r remote) watch(ctx context.Context, prefix string) (func() ([]int64, error), error) {
+	// From a revision, as the API server does it: without one, kine begins
+	// with all of history.
+	now, err := r.revision(ctx)
+	if err != nil {
+		return nil, err
+	}
+	// The client has a stream for each set of metadata.
+	ctx = metadata.AppendToOutgoingContext(ctx, "bench-stream", strconv.FormatInt(r.watches.Add(1)%watchStreams, 10))
+	ch := r.client.Watch(ctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(now+1), clientv3.WithCreatedNotify())
+	next := func() ([]int64, error) {
 		resp, ok := <-ch
 		if !ok {
-			return 0, fmt.Errorf("watch ended: %w", context.Cause(ctx))
+			return nil, fmt.Errorf("watch ended: %w", context.Cause(ctx))
 		}
-		return len(resp.Events), resp.Err()
+		revisions := make([]int64, len(resp.Events))
+		for i, event := range resp.Events {
+			revisions[i] = event.Kv.ModRevision
+		}
+		return revisions, resp.Err()
 	}
 	if _, err := next(); err != nil { // the answer that it is open
 		return nil, err
@@ -93,12 +116,20 @@ func (r remote) watch(ctx context.Context, prefix string) (func() (int, error), 
 }
 
 func (r remote) compact(ctx context.Context) error {
-	resp, err := r.client.KV.Get(ctx, keyPrefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+	now, err := r.revision(ctx)
 	if err != nil {
 		return err
 	}
-	_, err = r.client.Compact(ctx, resp.Header.Revision, clientv3.WithCompactPhysical())
+	_, err = r.client.Compact(ctx, now, clientv3.WithCompactPhysical())
 	return err
+}
+
+func (r remote) revision(ctx context.Context) (int64, error) {
+	resp, err := r.client.KV.Get(ctx, keyPrefix, clientv3.WithPrefix(), clientv3.WithLimit(1))
+	if err != nil {
+		return 0, err
+	}
+	return resp.Header.Revision, nil
 }
 
 // direct is the engine in the process of the benchmark.
@@ -161,18 +192,22 @@ func (d direct) count(ctx context.Context, prefix string) (int64, error) {
 	return resp.Count, nil
 }
 
-func (d direct) watch(ctx context.Context, prefix string) (func() (int, error), error) {
+func (d direct) watch(ctx context.Context, prefix string) (func() ([]int64, error), error) {
 	w, err := d.engine.Watch(datastore.WatchRequest{Key: prefix, End: datastore.PrefixEnd(prefix)})
 	if err != nil {
 		return nil, err
 	}
 	context.AfterFunc(ctx, w.Close)
-	return func() (int, error) {
+	return func() ([]int64, error) {
 		resp, err := w.Next(ctx)
 		if err != nil {
-			return 0, err
+			return nil, err
 		}
-		return len(resp.Events), nil
+		revisions := make([]int64, len(resp.Events))
+		for i := range resp.Events {
+			revisions[i] = resp.Events[i].KV.ModRevision
+		}
+		return revisions, nil
 	}, nil
 }
 
