@@ -60,7 +60,7 @@ func serverFlags() []cli.Flag {
 		text(network, "cluster-cidr", "", "`CIDR` of Pod addresses, of which each node gets a part (default: left to the network plugin)"),
 		text(network, "cluster-domain", server.DefaultClusterDomain, "DNS `DOMAIN` of the cluster"),
 
-		text(storage, "datastore-endpoint", "", "`URLS` of an etcd to use, http(s)://host:port,… (default: the built-in datastore)"),
+		text(storage, "datastore-endpoint", "", "`URL` of the datastore: sqlite://DIR?durability=full|relaxed|memory&cache=BYTES, memory://, or an etcd's http(s)://host:port,… (default: the built-in one in the data directory)"),
 		text(storage, "datastore-cafile", "", "`FILE` with the CA of that etcd"),
 		text(storage, "datastore-certfile", "", "`FILE` with a client certificate for it"),
 		text(storage, "datastore-keyfile", "", "`FILE` with the key of that"),

@@ -1,8 +1,9 @@
-// Package kine serves a datastore as the etcd API, on a unix socket.
+// Package kine serves a datastore as the etcd API: on a unix socket, and to this
+// process without one.
 //
-// It is the one place that knows k3s-io/kine. The SQL dialect is put together
-// here from kine's exported parts and not taken from its sqlite driver: that
-// driver picks mattn's cgo binding whenever cgo is on, and Karve has no cgo.
+// It is the one place that knows k3s-io/kine. kine's bridge (pkg/server) speaks
+// etcd's protocol; what it speaks for is a server.Backend, ours being [Backend],
+// the engine of package datastore. kine's own SQL store is not linked.
 package kine
 
 import (
@@ -15,24 +16,14 @@ import (
 	"sync"
 	"time"
 
-	"github.com/k3s-io/kine/pkg/drivers/generic"
-	"github.com/k3s-io/kine/pkg/logstructured"
-	"github.com/k3s-io/kine/pkg/logstructured/sqllog"
-	"github.com/k3s-io/kine/pkg/query"
 	"github.com/k3s-io/kine/pkg/server"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
-
-	"github.com/karve-k8s/karve/datastore"
 )
 
-// The values kine's own command uses by default (kine pkg/app), but for
-// compaction, which the API server's compactor drives.
 const (
-	compactTimeout   = 5 * time.Second
-	compactMinRetain = 1000
-	compactBatchSize = 1000
-	pollBatchSize    = 500
+	// progressInterval is how often a watch that asked for it is told the
+	// revision: kine's default (kine pkg/app).
 	progressInterval = 5 * time.Second
 
 	// etcdVersion is answered to Status. From 3.4.31 and 3.5.13 on, the API
@@ -48,9 +39,10 @@ const (
 	maxSocketPath = 107
 )
 
-// Shim is a datastore served as the etcd API. Close it before the datastore.
+// Shim is a backend served as the etcd API. Close it before the datastore.
 type Shim struct {
 	endpoint string
+	local    *local
 	server   *grpc.Server
 	cancel   context.CancelFunc
 	work     sync.WaitGroup
@@ -58,26 +50,25 @@ type Shim struct {
 	failed   chan error
 }
 
-// Serve starts to serve store on a unix socket, mode 0600: dir/kine.sock, or a
+// Serve starts to serve backend on a unix socket, mode 0600: dir/kine.sock, or a
 // private temporary directory where that path is longer than the kernel
 // allows. The socket answers when Serve returns; ctx bounds only that start.
-func Serve(ctx context.Context, store *datastore.Store, dir string) (_ *Shim, err error) {
+func Serve(ctx context.Context, backend server.Backend, dir string) (_ *Shim, err error) {
 	s := &Shim{failed: make(chan error, 1)}
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s.cancel = cancel
 	defer func() {
 		if err != nil {
 			cancel()
-			s.work.Wait()
 			s.removeTempDir()
 		}
 	}()
 
-	backend, err := newBackend(running, &s.work, store)
-	if err != nil {
-		return nil, fmt.Errorf("open datastore: %w", err)
-	}
 	if err := backend.Start(running); err != nil {
+		return nil, fmt.Errorf("start datastore: %w", err)
+	}
+	revision, err := backend.CurrentRevision(ctx)
+	if err != nil {
 		return nil, fmt.Errorf("start datastore: %w", err)
 	}
 	listener, err := s.listen(dir)
@@ -91,7 +82,10 @@ func Serve(ctx context.Context, store *datastore.Store, dir string) (_ *Shim, er
 		grpc.MaxRecvMsgSize(maxReceive),
 		grpc.MaxSendMsgSize(maxSend),
 	)
-	server.New(backend, "unix", progressInterval, etcdVersion).Register(s.server)
+	bridge := server.New(backend, "unix", progressInterval, etcdVersion)
+	bridge.Register(s.server)
+	s.local = register(running, backend, bridge)
+	s.work.Go(func() { s.local.notify(revision) })
 	s.work.Go(func() {
 		if err := s.server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			s.failed <- fmt.Errorf("serve etcd API on %s: %w", s.endpoint, err)
@@ -103,14 +97,18 @@ func Serve(ctx context.Context, store *datastore.Store, dir string) (_ *Shim, er
 // Endpoint is the address for an etcd client: unix:///….
 func (s *Shim) Endpoint() string { return s.endpoint }
 
+// LocalEndpoint is the address for [NewClient], in this process only: karve://….
+func (s *Shim) LocalEndpoint() string { return s.local.endpoint }
+
 // Failed receives the error that ended the shim, if it ends other than by Close.
 func (s *Shim) Failed() <-chan error { return s.failed }
 
-// Close ends every request and closes the connections to the database. It does
-// not wait for requests in flight: the API server is gone by then, and what is
-// left are watches of other clients, which do not end by themselves.
+// Close ends every request. It does not wait for requests in flight: the API
+// server is gone by then, and what is left are watches of other clients, which
+// do not end by themselves.
 func (s *Shim) Close() error {
-	s.cancel() // first: kine's watches look at their clients once a second only
+	s.local.unregister()
+	s.cancel()
 	s.server.Stop()
 	s.work.Wait()
 	s.removeTempDir()
@@ -151,25 +149,4 @@ func (s *Shim) removeTempDir() {
 	if s.tempDir != "" {
 		os.RemoveAll(s.tempDir)
 	}
-}
-
-// newBackend is kine's SQL log on the store's connections.
-func newBackend(ctx context.Context, work *sync.WaitGroup, store *datastore.Store) (server.Backend, error) {
-	dialect, err := generic.OpenDB(ctx, work, "sqlite", store.Connector(), generic.ConnectionPoolConfig{}, "?", false, nil)
-	if err != nil {
-		return nil, err
-	}
-	dialect.LastInsertID = true
-	dialect.GetSizeSQL = query.New(datastore.SizeSQL, "?", false, "GetSize")
-	dialect.CompactSQL = query.New(datastore.CompactSQL, "?", false, "Compact")
-	dialect.PostCompactSQL = query.New(datastore.CheckpointSQL, "?", false, "PostCompactSQL")
-	dialect.ErrCode = datastore.ErrorCode
-	dialect.TranslateErr = func(err error) error {
-		if datastore.IsUniqueViolation(err) {
-			return server.ErrKeyExists // compared with == by its callers
-		}
-		return err
-	}
-	log := sqllog.New(dialect, 0, 0, compactTimeout, compactMinRetain, compactBatchSize, pollBatchSize)
-	return logstructured.New(log), nil
 }

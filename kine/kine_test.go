@@ -23,11 +23,11 @@ func serve(t *testing.T, dir string) (*Shim, *clientv3.Client, func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := datastore.Open(t.Context(), lock)
+	engine, err := datastore.OpenEngine(lock, datastore.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	shim, err := Serve(t.Context(), store, dir)
+	shim, err := Serve(t.Context(), NewBackend(engine), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,6 +39,9 @@ func serve(t *testing.T, dir string) (*Shim, *clientv3.Client, func()) {
 		client.Close()
 		if err := shim.Close(); err != nil {
 			t.Errorf("close: %v", err)
+		}
+		if err := engine.Close(); err != nil {
+			t.Errorf("close engine: %v", err)
 		}
 		lock.Close()
 	}

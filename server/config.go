@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -75,8 +74,10 @@ type Config struct {
 	// ClusterDomain is the cluster's DNS domain; empty is cluster.local.
 	ClusterDomain string
 
-	// DatastoreEndpoint is empty for the built-in datastore, or the URLs of a
-	// real etcd, http(s)://…, with commas between.
+	// DatastoreEndpoint is empty for the built-in datastore in DataDir;
+	// sqlite://DIR?durability=full|relaxed|memory&cache=BYTES for it somewhere
+	// else or in another mode; memory:// for one that keeps nothing; or the
+	// URLs of a real etcd, http(s)://…, with commas between.
 	DatastoreEndpoint string
 	// DatastoreCAFile, DatastoreCertFile and DatastoreKeyFile are for an etcd
 	// that speaks TLS.
@@ -179,7 +180,8 @@ func (c Config) Validate(ctx context.Context) error {
 	errs.add(checkFile("datastore-cafile", c.DatastoreCAFile))
 	errs.add(checkFile("datastore-certfile", c.DatastoreCertFile))
 	errs.add(checkFile("datastore-keyfile", c.DatastoreKeyFile))
-	errs.add(checkEndpoints(c.DatastoreEndpoint))
+	_, err := parseEndpoint(c.DatastoreEndpoint)
+	errs.add(err)
 
 	services, err := checkCIDRs("service-cluster-ip-range", c.ServiceClusterIPRange)
 	errs.add(err)
@@ -308,23 +310,6 @@ func checkDataDir(dir string) error {
 	f.Close()
 	if err := os.Remove(f.Name()); err != nil {
 		return fmt.Errorf("--data-dir: %w", err)
-	}
-	return nil
-}
-
-func checkEndpoints(endpoints string) error {
-	if endpoints == "" {
-		return nil
-	}
-	for endpoint := range strings.SplitSeq(endpoints, ",") {
-		u, err := url.Parse(endpoint)
-		if err != nil {
-			// Not err itself: it repeats the URL, and that may hold a password.
-			return errors.New("--datastore-endpoint: not a URL: want http://host:port or https://host:port")
-		}
-		if (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-			return fmt.Errorf("--datastore-endpoint %s: want http://host:port or https://host:port of an etcd, or nothing for the built-in datastore", u.Redacted())
-		}
 	}
 	return nil
 }

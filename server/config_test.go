@@ -10,6 +10,7 @@ import (
 
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
+	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/server/logbridge"
 )
 
@@ -143,7 +144,7 @@ func TestRunRefusesBeforeItStarts(t *testing.T) {
 	}
 	if made, _ := filepath.Glob(filepath.Join(c.DataDir, "*")); len(made) > 0 {
 		for _, file := range made {
-			if name := filepath.Base(file); name == "state.db" || name == "certs" || name == "admin.kubeconfig" {
+			if name := filepath.Base(file); name == datastore.EngineFile || name == "certs" || name == "admin.kubeconfig" {
 				t.Errorf("%s was made", file)
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/server"
 )
 
@@ -46,7 +47,7 @@ resources:
 	}
 
 	var state []byte
-	files, _ := filepath.Glob(filepath.Join(c.dir, "state.db*"))
+	files, _ := filepath.Glob(filepath.Join(c.dir, datastore.EngineFile+"*"))
 	for _, file := range files {
 		content, err := os.ReadFile(file)
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"sync/atomic"
 	"time"
 
@@ -35,6 +36,7 @@ type controlPlane struct {
 	began     time.Time
 	systemd   *notify.Notifier
 	lock      *datastore.Lock
+	storeLock *datastore.Lock // of the datastore's directory; nil if it is the same
 	secure    net.Listener
 	plain     net.Listener // nil: switched off
 	advertise net.IP       // nil: the machine has no address to advertise
@@ -115,6 +117,11 @@ func (s *controlPlane) claim() error {
 			errs.add(fmt.Errorf("--data-dir: %w", err))
 		}
 	}
+	if where, err := parseEndpoint(s.DatastoreEndpoint); err == nil && where.dir != "" && filepath.Clean(where.dir) != filepath.Clean(s.DataDir) {
+		if s.storeLock, err = datastore.LockDir(where.dir); err != nil {
+			errs.add(fmt.Errorf("--datastore-endpoint: %w", err))
+		}
+	}
 	if checkPort("", s.SecurePort) == nil && checkAddress("", s.BindAddress) == nil {
 		if s.secure, err = listen("secure-port", s.BindAddress, s.SecurePort); err != nil {
 			errs.add(err)
@@ -137,8 +144,10 @@ func (s *controlPlane) release() {
 			l.Close()
 		}
 	}
-	if s.lock != nil {
-		s.lock.Close()
+	for _, lock := range []*datastore.Lock{s.storeLock, s.lock} {
+		if lock != nil {
+			lock.Close()
+		}
 	}
 }
 

@@ -1,11 +1,14 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -27,33 +30,74 @@ const (
 	preflightRetry   = time.Second
 )
 
-// runStorage is the datastore as a part: our own behind the kine shim, or the
-// user's etcd, which is only waited for.
+// errOldTable: there is state of an earlier release, and none of this one.
+var errOldTable = errors.New("the data directory holds the state of an earlier release, which this one does not read")
+
+// runStorage is the datastore as a part: our own engine, or the user's etcd,
+// which is only waited for.
 func (s *controlPlane) runStorage(ctx context.Context, ready func()) error {
-	if s.DatastoreEndpoint != "" {
-		return s.useEtcd(ctx, ready)
-	}
-	store, err := datastore.Open(ctx, s.lock)
+	where, err := parseEndpoint(s.DatastoreEndpoint)
 	if err != nil {
 		return err
 	}
-	shim, err := kine.Serve(ctx, store, s.DataDir)
+	if where.etcd != nil {
+		return s.useEtcd(ctx, where.etcd, ready)
+	}
+	return s.useEngine(ctx, where, ready)
+}
+
+// useEngine opens the engine and serves it. The engine's failure to write is the
+// part's: whatever was answered before it is on the disk.
+func (s *controlPlane) useEngine(ctx context.Context, where endpoint, ready func()) (err error) {
+	lock := s.lock
+	if s.storeLock != nil {
+		lock = s.storeLock
+	}
+	if err := checkOldTable(cmp.Or(where.dir, s.DataDir), where.options); err != nil {
+		return err
+	}
+	where.options.OnCommit = observeCommit
+	engine, err := datastore.OpenEngine(lock, where.options)
 	if err != nil {
 		return err
 	}
-	s.etcd = apiserver.Etcd{Endpoints: []string{shim.Endpoint()}}
+	defer func() { err = errors.Join(err, engine.Close()) }()
+	defer showFigures(engine)()
+	shim, err := kine.Serve(ctx, kine.NewBackend(engine), s.DataDir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, shim.Close()) }() // before the engine
+	s.etcd = apiserver.Etcd{Endpoints: []string{shim.LocalEndpoint()}}
 	ready()
 	select {
 	case <-ctx.Done():
-		return shim.Close()
+		return nil
+	case <-engine.Failed():
+		return engine.Err()
 	case err := <-shim.Failed():
-		return errors.Join(err, shim.Close())
+		return err
 	}
 }
 
-func (s *controlPlane) useEtcd(ctx context.Context, ready func()) error {
+// checkOldTable refuses to begin anew beside state that would be forgotten.
+func checkOldTable(dir string, options datastore.Options) error {
+	if options.Durability == datastore.Memory {
+		return nil
+	}
+	old := filepath.Join(dir, datastore.FileName)
+	if _, err := os.Stat(old); err != nil {
+		return nil
+	}
+	if _, err := os.Stat(filepath.Join(dir, datastore.EngineFile)); err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", old, errOldTable)
+}
+
+func (s *controlPlane) useEtcd(ctx context.Context, endpoints []string, ready func()) error {
 	s.etcd = apiserver.Etcd{
-		Endpoints: strings.Split(s.DatastoreEndpoint, ","),
+		Endpoints: endpoints,
 		CAFile:    s.DatastoreCAFile, CertFile: s.DatastoreCertFile, KeyFile: s.DatastoreKeyFile,
 	}
 	if err := s.preflight(ctx); err != nil {

@@ -22,7 +22,7 @@ const module = "github.com/karve-k8s/karve"
 var own = map[string][]string{
 	"":                 {"server", "server/apiserver", "server/flags", "server/logbridge", "server/version", "certs", "datastore"},
 	"server":           {"server/apiserver", "server/flags", "server/insecure", "server/logbridge", "server/notify", "server/version", "bootstrap", "certs", "kine", "datastore"},
-	"server/apiserver": {"server/flags", "server/insecure", "server/logbridge", "server/version"},
+	"server/apiserver": {"server/flags", "server/insecure", "server/logbridge", "server/version", "kine"},
 	"server/flags":     {},
 	"server/insecure":  {},
 	"server/logbridge": {},

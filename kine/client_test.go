@@ -1,0 +1,337 @@
+package kine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/k3s-io/kine/pkg/server"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/kubernetes"
+)
+
+// foreign hides what our backend can do beyond kine's interface, so that the
+// client treats it as any other.
+type foreign struct{ server.Backend }
+
+// clients runs a test with a client of our backend and with one of any other.
+func clients(t *testing.T, test func(t *testing.T, b *Backend, l *local, c *kubernetes.Client)) {
+	for name, wrap := range map[string]func(*Backend) server.Backend{
+		"engine": func(b *Backend) server.Backend { return b },
+		"other":  func(b *Backend) server.Backend { return foreign{b} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := memory(t)
+			shim, err := Serve(t.Context(), wrap(b), t.TempDir())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { shim.Close() })
+			c, err := NewClient(shim.LocalEndpoint())
+			if err != nil {
+				t.Fatal(err)
+			}
+			test(t, b, shim.local, c)
+		})
+	}
+}
+
+func TestFieldsOfTheClient(t *testing.T) {
+	op := clientv3.OpGet("/a", clientv3.WithPrevKV(), clientv3.WithProgressNotify(), clientv3.WithCreatedNotify(), clientv3.WithFilterPut(), clientv3.WithFilterDelete())
+	for _, name := range []string{"prevKV", "progressNotify", "createdNotify", "filterPut", "filterDelete"} {
+		if !flag(op, name) {
+			t.Errorf("%s is not what its option sets", name)
+		}
+	}
+	resp := clientv3.WatchResponse{Canceled: true}
+	setField(&resp, "cancelReason", rpctypes.ErrorDesc(rpctypes.ErrGRPCUnhealthy))
+	if got := resp.Err(); got == nil || got.Error() != rpctypes.ErrUnhealthy.Error() {
+		t.Errorf("the reason of a watch's end is %v, want %v", got, rpctypes.ErrUnhealthy)
+	}
+	clients(t, func(t *testing.T, _ *Backend, l *local, c *kubernetes.Client) {
+		if got := c.Endpoints(); !slices.Equal(got, []string{l.endpoint}) {
+			t.Errorf("endpoints %v, want %v", got, l.endpoint)
+		}
+	})
+}
+
+func TestClientReadsAndWrites(t *testing.T) {
+	clients(t, func(t *testing.T, b *Backend, _ *local, c *kubernetes.Client) {
+		ctx, k := t.Context(), c.Kubernetes
+		made, err := k.OptimisticPut(ctx, "/a/1", []byte("1"), 0, kubernetes.PutOptions{})
+		if err != nil || !made.Succeeded || made.KV != nil {
+			t.Fatalf("create: %+v, %v", made, err)
+		}
+		again, err := k.OptimisticPut(ctx, "/a/1", []byte("2"), 0, kubernetes.PutOptions{GetOnFailure: true})
+		if err != nil || again.Succeeded || again.KV == nil || string(again.KV.Value) != "1" {
+			t.Errorf("create again: %+v, %v, want what is there", again, err)
+		}
+		updated, err := k.OptimisticPut(ctx, "/a/1", []byte("2"), made.Revision, kubernetes.PutOptions{GetOnFailure: true})
+		if err != nil || !updated.Succeeded || updated.Revision != made.Revision+1 || updated.KV != nil {
+			t.Errorf("update: %+v, %v", updated, err)
+		}
+		stale, err := k.OptimisticPut(ctx, "/a/1", []byte("3"), made.Revision, kubernetes.PutOptions{GetOnFailure: true})
+		if err != nil || stale.Succeeded || stale.KV == nil || string(stale.KV.Value) != "2" {
+			t.Errorf("stale update: %+v, %v, want what is there", stale, err)
+		}
+		got, err := k.Get(ctx, "/a/1", kubernetes.GetOptions{})
+		if err != nil || got.Revision != updated.Revision || got.KV == nil || got.KV.Version != 2 || got.KV.CreateRevision != made.Revision {
+			t.Errorf("get: %+v, %v", got, err)
+		}
+		for i := range 4 {
+			must(t, b, fmt.Sprintf("/a/%d", i+2), "v")
+		}
+		must(t, b, "/b", "")
+		page, err := k.List(ctx, "/a/", kubernetes.ListOptions{Limit: 2})
+		if err != nil || len(page.Kvs) != 2 || page.Count != 5 || page.Revision != made.Revision+6 {
+			t.Errorf("list: %+v, %v, want 2 of 5", page, err)
+		}
+		must(t, b, "/a/9", "later")
+		rest, err := k.List(ctx, "/a/", kubernetes.ListOptions{Limit: 10, Revision: page.Revision, Continue: string(page.Kvs[1].Key) + "\x00"})
+		if err != nil || len(rest.Kvs) != 3 || rest.Count != 3 {
+			t.Errorf("the rest: %+v, %v, want 3 of 3", rest, err)
+		}
+		if n, err := k.Count(ctx, "/a/", kubernetes.CountOptions{}); n != 6 || err != nil {
+			t.Errorf("count: %d, %v, want 6", n, err)
+		}
+		keys, err := c.KV.Get(ctx, "/a/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+		if err != nil || len(keys.Kvs) != 6 || len(keys.Kvs[0].Value) != 0 {
+			t.Errorf("keys only: %+v, %v", keys, err)
+		}
+		if none, err := k.OptimisticDelete(ctx, "/none", made.Revision, kubernetes.DeleteOptions{GetOnFailure: true}); err != nil || none.Succeeded || none.KV != nil {
+			t.Errorf("delete no key: %+v, %v", none, err)
+		}
+		wrong, err := k.OptimisticDelete(ctx, "/a/1", made.Revision, kubernetes.DeleteOptions{GetOnFailure: true})
+		if err != nil || wrong.Succeeded || wrong.KV == nil {
+			t.Errorf("delete an old revision: %+v, %v, want what is there", wrong, err)
+		}
+		gone, err := k.OptimisticDelete(ctx, "/a/1", updated.Revision, kubernetes.DeleteOptions{})
+		if err != nil || !gone.Succeeded || gone.Revision != b.engine.Revision() {
+			t.Errorf("delete: %+v, %v", gone, err)
+		}
+	})
+}
+
+func TestClientsErrorsAreEtcds(t *testing.T) {
+	clients(t, func(t *testing.T, b *Backend, _ *local, c *kubernetes.Client) {
+		old := must(t, b, "/a", "1")
+		last := must(t, b, "/b", "1")
+		if _, err := c.Kubernetes.List(t.Context(), "/", kubernetes.ListOptions{Revision: last + 1}); !errors.Is(err, rpctypes.ErrFutureRev) {
+			t.Errorf("list the future: %v, want ErrFutureRev", err)
+		}
+		if _, err := c.Compact(t.Context(), last); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Kubernetes.Get(t.Context(), "/a", kubernetes.GetOptions{Revision: old}); !errors.Is(err, rpctypes.ErrCompacted) {
+			t.Errorf("get what is compacted: %v, want ErrCompacted", err)
+		}
+		if _, err := c.Compact(t.Context(), last); !errors.Is(err, rpctypes.ErrCompacted) {
+			t.Errorf("compact again: %v, want ErrCompacted", err)
+		}
+		events := c.Watch(t.Context(), "/a", clientv3.WithRev(old))
+		if r := <-events; r.CompactRevision != last || !errors.Is(r.Err(), rpctypes.ErrCompacted) {
+			t.Errorf("watch what is compacted: %+v, want ErrCompacted and revision %d", r, last)
+		}
+		if r, open := <-events; open {
+			t.Errorf("then %+v, want the end", r)
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := c.Kubernetes.Get(ended, "/a", kubernetes.GetOptions{}); !errors.Is(err, context.Canceled) {
+			t.Errorf("get with an ended context: %v, want Canceled", err)
+		}
+	})
+}
+
+// The key of the API server's compactor means something else to kine.
+func TestTheCompactorsKey(t *testing.T) {
+	clients(t, func(t *testing.T, _ *Backend, _ *local, c *kubernetes.Client) {
+		events := c.Watch(t.Context(), compactKey, clientv3.WithRev(1))
+		put := func(version int64, value string) *clientv3.TxnResponse {
+			resp, err := c.KV.Txn(t.Context()).If(clientv3.Compare(clientv3.Version(compactKey), "=", version)).
+				Then(clientv3.OpPut(compactKey, value)).Else(clientv3.OpGet(compactKey)).Commit()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return resp
+		}
+		if !put(0, "0").Succeeded || !put(1, "7").Succeeded {
+			t.Fatal("the right version was refused")
+		}
+		refused := put(1, "8")
+		if kv := refused.Responses[0].GetResponseRange().Kvs[0]; refused.Succeeded || kv.Version != 2 || string(kv.Value) != "7" {
+			t.Errorf("got %+v, want version 2 with value 7", refused)
+		}
+		var last *clientv3.Event
+		for n := 0; n < 2; {
+			r := <-events
+			n += len(r.Events)
+			last = r.Events[len(r.Events)-1]
+		}
+		if string(last.Kv.Key) != compactKey || string(last.Kv.Value) != "7" || last.Kv.Version != 2 {
+			t.Errorf("watched %+v, want version 2 with value 7", last.Kv)
+		}
+		if got, err := c.KV.Get(t.Context(), compactKey); err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != "7" {
+			t.Errorf("get: %+v, %v, want 7", got, err)
+		}
+	})
+}
+
+func TestClientWatches(t *testing.T) {
+	clients(t, func(t *testing.T, b *Backend, _ *local, c *kubernetes.Client) {
+		start := must(t, b, "/w/1", "1")
+		ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(t.Context()))
+		events := c.Watch(ctx, "/w/", clientv3.WithPrefix(), clientv3.WithRev(start), clientv3.WithPrevKV(), clientv3.WithFragment())
+		deletes := c.Watch(ctx, "/w/", clientv3.WithPrefix(), clientv3.WithRev(start), clientv3.WithFilterPut(), clientv3.WithCreatedNotify())
+		next := must(t, b, "/w/2", "2")
+		b.Update(ctx, "/w/2", []byte("3"), next, 0)
+		b.Delete(ctx, "/w/1", 0)
+		var got []*clientv3.Event
+		for len(got) < 4 {
+			r := <-events
+			if r.Err() != nil {
+				t.Fatal(r.Err())
+			}
+			got = append(got, r.Events...)
+		}
+		if !got[0].IsCreate() || got[0].PrevKv != nil || !got[2].IsModify() || string(got[2].PrevKv.Value) != "2" {
+			t.Errorf("got %v, want a create and, third, an update with what was before", got)
+		}
+		if d := got[3]; d.Type != clientv3.EventTypeDelete || d.PrevKv == nil || string(d.PrevKv.Value) != "1" || d.Kv.ModRevision != next+2 {
+			t.Errorf("got %v, want a delete with what was before", d)
+		}
+		if r := <-deletes; !r.Created {
+			t.Errorf("got %+v, want to be told of the creation", r)
+		}
+		if r := <-deletes; len(r.Events) != 1 || r.Events[0].Type != clientv3.EventTypeDelete {
+			t.Errorf("got %+v, want the delete alone", r)
+		}
+		cancel()
+		if r, open := <-events; open {
+			t.Errorf("got %+v after the end of the context, want a closed channel", r)
+		}
+	})
+}
+
+func TestProgressComesAtOnceAndAfterTheEvents(t *testing.T) {
+	clients(t, func(t *testing.T, b *Backend, _ *local, c *kubernetes.Client) {
+		events := c.Watch(t.Context(), "/w/", clientv3.WithPrefix())
+		for range 50 {
+			revision := must(t, b, fmt.Sprintf("/w/%d", b.engine.Revision()), "")
+			seen, began := false, time.Now()
+			for synced := false; !synced; {
+				if err := c.RequestProgress(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				select {
+				case r := <-events:
+					for _, e := range r.Events {
+						seen = seen || e.Kv.ModRevision == revision
+					}
+					if synced = r.IsProgressNotify() && r.Header.Revision >= revision; synced && !seen {
+						t.Fatalf("told of revision %d before its event", r.Header.Revision)
+					}
+				case <-time.After(100 * time.Millisecond): // as the API server asks again
+				}
+			}
+			if took := time.Since(began); took > 90*time.Millisecond && t.Name() == "TestProgressComesAtOnceAndAfterTheEvents/engine" {
+				t.Errorf("took %v", took)
+			}
+		}
+	})
+}
+
+func TestProgressIsToldAfterWritesElsewhere(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for the interval of progress")
+	}
+	clients(t, func(t *testing.T, b *Backend, _ *local, c *kubernetes.Client) {
+		t.Parallel()
+		told := c.Watch(t.Context(), "/idle/", clientv3.WithPrefix(), clientv3.WithProgressNotify())
+		not := c.Watch(t.Context(), "/idle/", clientv3.WithPrefix())
+		revision := must(t, b, "/registry/elsewhere", "")
+		if r := <-told; !r.IsProgressNotify() || r.Header.Revision < revision {
+			t.Errorf("got %+v, want the progress to %d", r, revision)
+		}
+		select {
+		case r := <-not:
+			t.Errorf("got %+v without having asked for it", r)
+		default:
+		}
+	})
+}
+
+func TestCloseEndsTheWatchesOfOneClientOnly(t *testing.T) {
+	clients(t, func(t *testing.T, b *Backend, l *local, c *kubernetes.Client) {
+		other, err := NewClient(l.endpoint)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ends, stays := other.Watch(t.Context(), "/w"), c.Watch(t.Context(), "/w")
+		other.Close()
+		if r, open := <-ends; open {
+			t.Errorf("got %+v, want the end of the watch", r)
+		}
+		if _, open := <-other.Watch(t.Context(), "/w"); open {
+			t.Error("a closed client watches")
+		}
+		must(t, b, "/w", "")
+		if r := <-stays; len(r.Events) != 1 {
+			t.Errorf("got %+v, want the event: the other client was closed", r)
+		}
+	})
+}
+
+func TestClientsEndWithTheShim(t *testing.T) {
+	b := memory(t)
+	shim, err := Serve(t.Context(), b, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := NewClient(shim.LocalEndpoint())
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := c.Watch(t.Context(), "/", clientv3.WithPrefix())
+	shim.Close()
+	if r, open := <-events; open {
+		t.Errorf("got %+v, want the end of the watch", r)
+	}
+	if _, err := NewClient(shim.LocalEndpoint()); !errors.Is(err, ErrNotServed) {
+		t.Errorf("a new client: %v, want ErrNotServed", err)
+	}
+}
+
+func TestStatusIsOfAnEtcdWithProgress(t *testing.T) {
+	clients(t, func(t *testing.T, b *Backend, l *local, c *kubernetes.Client) {
+		must(t, b, "/a", "1")
+		if s, err := c.Status(t.Context(), l.endpoint); err != nil || s.Version != etcdVersion || s.DbSize == 0 {
+			t.Errorf("got %+v, %v, want version %s and a size", s, err, etcdVersion)
+		}
+	})
+}
+
+func TestLeasesOfTheClient(t *testing.T) {
+	clients(t, func(t *testing.T, b *Backend, _ *local, c *kubernetes.Client) {
+		lease, err := c.Lease.Grant(t.Context(), 60)
+		if err != nil || lease.TTL != 60 {
+			t.Fatalf("grant: %+v, %v", lease, err)
+		}
+		for _, key := range []string{"/a", "/b"} {
+			if resp, err := c.Kubernetes.OptimisticPut(t.Context(), key, nil, 0, kubernetes.PutOptions{LeaseID: lease.ID}); err != nil || !resp.Succeeded {
+				t.Fatalf("put: %+v, %v", resp, err)
+			}
+		}
+		want := 2 // one for each key
+		if _, ok := any(c.Kubernetes.(direct).backend).(granter); ok {
+			want = 1
+		}
+		if got := b.engine.Stats().Leases; got != int64(want) {
+			t.Errorf("%d leases, want %d", got, want)
+		}
+	})
+}

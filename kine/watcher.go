@@ -1,0 +1,183 @@
+package kine
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/k3s-io/kine/pkg/server"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/status"
+)
+
+// watcher is the watches of one client.
+type watcher struct {
+	local *local
+
+	mu      sync.Mutex
+	watches map[*clientWatch]bool // nil when closed
+}
+
+// clientWatch is one of them.
+type clientWatch struct {
+	cursor cursor
+	cancel context.CancelFunc
+	out    chan clientv3.WatchResponse
+	op     watchOptions
+}
+
+// watchOptions are the options of a watch that an Op has and does not show.
+type watchOptions struct {
+	createdNotify, progressNotify, prevKV, filterPut, filterDelete bool
+}
+
+func newWatcher(l *local) *watcher { return &watcher{local: l, watches: map[*clientWatch]bool{}} }
+
+// Watch begins a watch as an etcd client does it; what differs: a response is
+// never split (WithFragment), and a slow reader is cut off when what it has not
+// read is compacted, instead of filling the memory.
+func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
+	op := clientv3.OpGet(key, opts...)
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(w.local.ctx, cancel)
+	one := &clientWatch{
+		cancel: func() { stop(); cancel() },
+		out:    make(chan clientv3.WatchResponse, 1),
+		op: watchOptions{
+			createdNotify: flag(op, "createdNotify"), progressNotify: flag(op, "progressNotify"), prevKV: flag(op, "prevKV"),
+			filterPut: flag(op, "filterPut"), filterDelete: flag(op, "filterDelete"),
+		},
+	}
+	start := string(op.KeyBytes())
+	if start == compactKey {
+		start = compactKeyOfKine
+	}
+	var err error
+	if one.cursor, err = w.local.open(ctx, start, string(op.RangeBytes()), op.Rev(), one.op.prevKV); err != nil {
+		one.end(ctx, err)
+		return one.out
+	}
+	if !w.add(one) {
+		one.cursor.Close()
+		one.cancel()
+		close(one.out)
+		return one.out
+	}
+	if one.op.createdNotify {
+		revision, _ := w.local.backend.CurrentRevision(ctx)
+		one.out <- clientv3.WatchResponse{Header: pb.ResponseHeader{Revision: revision}, Created: true}
+	}
+	go func() {
+		defer w.remove(one)
+		defer one.cursor.Close()
+		one.run(ctx)
+	}()
+	return one.out
+}
+
+// run passes on what the cursor reads until the watch ends.
+func (c *clientWatch) run(ctx context.Context) {
+	for {
+		revision, events, err := c.cursor.Next(ctx)
+		if err != nil {
+			c.end(ctx, err)
+			return
+		}
+		if len(events) > 0 {
+			if events = c.op.filter(events); len(events) == 0 {
+				continue
+			}
+		}
+		select {
+		case c.out <- clientv3.WatchResponse{Header: pb.ResponseHeader{Revision: revision}, Events: events}:
+		case <-ctx.Done():
+			c.end(ctx, ctx.Err())
+			return
+		}
+	}
+}
+
+// end tells why the watch ends, unless it was told to, and closes it.
+func (c *clientWatch) end(ctx context.Context, err error) {
+	defer close(c.out)
+	defer c.cancel()
+	if ctx.Err() != nil || errors.Is(err, context.Canceled) {
+		return
+	}
+	resp := clientv3.WatchResponse{Canceled: true}
+	if gone := (compactedError{}); errors.As(err, &gone) {
+		resp.Header.Revision, resp.CompactRevision = gone.current, gone.compacted
+	} else {
+		setField(&resp, "cancelReason", status.Convert(err).Message())
+		if err == server.ErrCompacted {
+			resp.CompactRevision = 1
+		}
+	}
+	select {
+	case c.out <- resp:
+	case <-ctx.Done():
+	}
+}
+
+func (o watchOptions) filter(events []*clientv3.Event) []*clientv3.Event {
+	if !o.filterPut && !o.filterDelete {
+		return events
+	}
+	var kept []*clientv3.Event
+	for _, e := range events {
+		if isDelete := e.Type == clientv3.EventTypeDelete; isDelete && !o.filterDelete || !isDelete && !o.filterPut {
+			kept = append(kept, e)
+		}
+	}
+	return kept
+}
+
+// RequestProgress makes every watch of the client answer its revision as soon as
+// it has passed on all events up to it.
+func (w *watcher) RequestProgress(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for one := range w.watches {
+		one.cursor.RequestProgress()
+	}
+	return nil
+}
+
+// Close ends the client's watches.
+func (w *watcher) Close() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for one := range w.watches {
+		one.cancel()
+	}
+	w.watches = nil
+	return nil
+}
+
+func (w *watcher) add(one *clientWatch) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.watches == nil {
+		return false
+	}
+	w.watches[one] = true
+	if one.op.progressNotify {
+		w.local.mu.Lock()
+		defer w.local.mu.Unlock()
+		w.local.notified[one] = true
+	}
+	return true
+}
+
+func (w *watcher) remove(one *clientWatch) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.watches, one)
+	w.local.mu.Lock()
+	defer w.local.mu.Unlock()
+	delete(w.local.notified, one)
+}
