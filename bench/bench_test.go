@@ -15,20 +15,20 @@ var tiny = plan{Keys: 4 * listKeys, Part: 1000, Most: 200 * time.Millisecond}
 // is served, all in this process.
 func TestMeasure(t *testing.T) {
 	if testing.Short() {
-		t.Skip("opens five databases")
+		t.Skip("opens six databases")
 	}
 	for _, p := range peers {
 		t.Run(p.role, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			b := &bench{plan: tiny, peer: ownPID, dir: t.TempDir(), file: files[p.role], told: func(result) {}}
-			if p.role == roleDirect {
-				engine, closeEngine, err := openEngine(b.dir)
+			if open, ok := local[p.role]; ok {
+				s, closeStore, err := open(ctx, b.dir)
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer closeEngine()
-				b.store = direct{engine}
+				defer closeStore()
+				b.store = s
 			} else {
 				s, err := servers[p.role](ctx, b.dir)
 				if err != nil {
@@ -134,7 +134,7 @@ func TestTable(t *testing.T) {
 			got = strings.Fields(line)
 		}
 	}
-	if want := "create /s 4,000 2,000 – 2.00"; strings.Join(got, " ") != want {
+	if want := "create /s 4,000 2,000 – – 2.00"; strings.Join(got, " ") != want {
 		t.Errorf("line is %q, want %q", strings.Join(got, " "), want)
 	}
 }

@@ -21,7 +21,8 @@ import (
 // is closed, so that it never outlives the benchmark.
 const (
 	childCommand = "child"
-	roleDirect   = "karve" // the engine with its client in one process
+	roleDirect   = "karve"        // the engine's Go API
+	roleClient   = "karve-client" // etcd's client on the engine, without a socket
 
 	// stopTimeout is how long a child may take to end before it is killed.
 	stopTimeout = 5 * time.Second
@@ -58,13 +59,13 @@ func child(ctx context.Context, args []string, stdin io.Reader, stdout, stderr i
 		enc.Encode(message{Error: err.Error()})
 		return err
 	}
-	if role == roleDirect {
-		engine, closeEngine, err := openEngine(dir)
+	if open, ok := local[role]; ok {
+		s, closeStore, err := open(ctx, dir)
 		if err != nil {
 			return fail(err)
 		}
-		defer closeEngine()
-		b := &bench{store: direct{engine}, plan: p, peer: ownPID, dir: dir, file: files[role], told: func(r result) { enc.Encode(message{Row: &r}) }}
+		defer closeStore()
+		b := &bench{store: s, plan: p, peer: ownPID, dir: dir, file: files[role], told: func(r result) { enc.Encode(message{Row: &r}) }}
 		r, err := b.measure(ctx)
 		if err != nil {
 			return fail(err)

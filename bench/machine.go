@@ -50,6 +50,29 @@ func cpuTime(pid int) (time.Duration, error) {
 	return time.Duration(ts.Nano()), nil
 }
 
+// busyTime is the time all cores together have spent on anything, also on
+// other machines where this one is a guest.
+func busyTime() (time.Duration, error) {
+	stat, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, fmt.Errorf("read load: %w", err)
+	}
+	line, _, _ := strings.Cut(string(stat), "\n")
+	var ticks int64
+	for i, field := range strings.Fields(line) {
+		// cpu user nice system idle iowait irq softirq steal; guests are in user.
+		if i == 0 || i == 4 || i == 5 || i > 8 {
+			continue
+		}
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("read load: %w", err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * (time.Second / 100), nil // USER_HZ is 100 everywhere
+}
+
 // diskBytes is what the files of a directory occupy, with what is preallocated.
 func diskBytes(dir string) (int64, error) {
 	var total int64

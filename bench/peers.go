@@ -45,6 +45,7 @@ var servers = map[string]func(ctx context.Context, dir string) (*served, error){
 // files are where the peers keep the keys, below their directories.
 var files = map[string]string{
 	roleDirect:     datastore.EngineFile,
+	roleClient:     datastore.EngineFile,
 	"karve-socket": datastore.EngineFile,
 	"kine-normal":  stockFile,
 	"kine-full":    stockFile,
@@ -52,18 +53,25 @@ var files = map[string]string{
 }
 
 func serveEngine(ctx context.Context, dir string) (*served, error) {
+	shim, closeEngine, err := openShim(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	return &served{endpoint: shim.Endpoint(), close: closeEngine}, nil
+}
+
+// openShim opens the engine and serves it as a Karve server does.
+func openShim(ctx context.Context, dir string) (*kine.Shim, func(), error) {
 	engine, closeEngine, err := openEngine(dir)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	s, err := serveBackend(ctx, kine.NewBackend(engine), dir)
+	shim, err := kine.Serve(ctx, kine.NewBackend(engine), dir)
 	if err != nil {
 		closeEngine()
-		return nil, err
+		return nil, nil, err
 	}
-	closeServer := s.close
-	s.close = func() { closeServer(); closeEngine() }
-	return s, nil
+	return shim, func() { shim.Close(); closeEngine() }, nil
 }
 
 // openEngine opens Karve's engine with the options a server has by default.
@@ -103,7 +111,27 @@ func serveStockKine(ctx context.Context, dir, synchronous string) (*served, erro
 	return s, nil
 }
 
-// serveBackend puts kine's bridge before a backend as kine's endpoint package
+// local opens the peers that are in one process with their client, by role.
+var local = map[string]func(ctx context.Context, dir string) (store, func(), error){
+	roleDirect: func(_ context.Context, dir string) (store, func(), error) {
+		engine, closeEngine, err := openEngine(dir)
+		return direct{engine}, closeEngine, err
+	},
+	roleClient: func(ctx context.Context, dir string) (store, func(), error) {
+		shim, closeShim, err := openShim(ctx, dir)
+		if err != nil {
+			return nil, nil, err
+		}
+		client, err := kine.NewClient(shim.LocalEndpoint())
+		if err != nil {
+			closeShim()
+			return nil, nil, err
+		}
+		return newRemote(client), func() { client.Close(); closeShim() }, nil
+	},
+}
+
+// serveBackend puts kine's bridge before stock kine as its endpoint package
 // does; that one links every driver of kine, minio and much else.
 func serveBackend(ctx context.Context, backend server.Backend, dir string) (*served, error) {
 	path := filepath.Join(dir, "kine.sock")

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"time"
 )
 
@@ -41,6 +42,7 @@ type round struct {
 	Database      int64    `json:"database"`                // the one file of keys, after the compaction
 	CPU           float64  `json:"cpu_seconds"`             // of the peer
 	CPUWithClient float64  `json:"cpu_seconds_with_client"` // the same for a peer in process
+	OtherLoad     float64  `json:"other_load"`              // part of the machine that was busy with something else
 }
 
 // A bench is one peer under measurement.
@@ -67,6 +69,12 @@ func (b *bench) measure(ctx context.Context) (*round, error) {
 		return nil, err
 	}
 	peer, all, err := b.cpu()
+	if err != nil {
+		return nil, err
+	}
+
+	began := time.Now()
+	busy, err := busyTime()
 	if err != nil {
 		return nil, err
 	}
@@ -121,6 +129,12 @@ func (b *bench) measure(ctx context.Context) (*round, error) {
 	if err != nil {
 		return nil, err
 	}
+	busyAfter, err := busyTime()
+	if err != nil {
+		return nil, err
+	}
+	other := busyAfter - busy - (allAfter - all)
+	r.OtherLoad = max(0, other.Seconds()/time.Since(began).Seconds()/float64(runtime.NumCPU()))
 	r.CPU, r.CPUWithClient = (peerAfter - peer).Seconds(), (allAfter - all).Seconds()
 	return r, nil
 }

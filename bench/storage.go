@@ -16,7 +16,8 @@ import (
 
 // peers are the columns of the table, in the order in which they are measured.
 var peers = []struct{ role, title string }{
-	{roleDirect, "karve in process"},
+	{roleDirect, "karve Go API"},
+	{roleClient, "karve client"},
 	{"karve-socket", "karve socket"},
 	{"kine-normal", "kine NORMAL"},
 	{"kine-full", "kine FULL"},
@@ -40,7 +41,7 @@ func storage(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	output := flags.String("o", "table", "what to print: table or json, which has every round")
 	rounds := flags.Int("rounds", 0, "rounds to take the medians of (default 3, with -quick 1)")
 	dir := flags.String("dir", "", "directory on the disk to measure (default the one for temporary files)")
-	chosen := flags.String("peers", "", "comma-separated peers to measure (default all): karve,karve-socket,kine-normal,kine-full,etcd")
+	chosen := flags.String("peers", "", "comma-separated peers to measure (default all): karve,karve-client,karve-socket,kine-normal,kine-full,etcd")
 	if err := flags.Parse(args); err != nil {
 		return flag.ErrHelp
 	}

@@ -39,11 +39,13 @@ type store interface {
 // queues 500 watches on one.
 const watchStreams = 32
 
-// remote is a peer behind the etcd API, called as the API server calls it.
+// remote is a peer called through etcd's client, as the API server calls it.
 type remote struct {
 	client  *kubernetes.Client
 	watches *atomic.Int64 // that have been opened
 }
+
+func newRemote(client *kubernetes.Client) remote { return remote{client, new(atomic.Int64)} }
 
 // dial connects to a peer: one connection, as Karve's and (for most resources)
 // upstream's API server have.
@@ -52,7 +54,7 @@ func dial(endpoint string) (remote, func(), error) {
 	if err != nil {
 		return remote{}, nil, fmt.Errorf("connect to %s: %w", endpoint, err)
 	}
-	return remote{c, new(atomic.Int64)}, func() { c.Close() }, nil
+	return newRemote(c), func() { c.Close() }, nil
 }
 
 func (r remote) put(ctx context.Context, key string, value []byte, revision int64) (int64, error) {

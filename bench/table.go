@@ -9,10 +9,10 @@ import (
 	"unicode/utf8"
 )
 
-// print writes the medians as one aligned table, with what the two karve
-// columns are divided by etcd's.
+// print writes the medians as one aligned table, with what the karve columns
+// are divided by etcd's.
 func (rep *report) print(w io.Writer, roles []string) error {
-	fmt.Fprintf(w, "%s; %d keys of %d bytes; medians of %d round(s); etcd API on a unix socket\n",
+	fmt.Fprintf(w, "%s; %d keys of %d bytes; medians of %d round(s); etcd API on a unix socket;\nGo API and client: in process, the engine itself and etcd's client on it\n",
 		rep.Machine, rep.Plan.Keys, valueBytes, len(rep.FsyncP50))
 	fmt.Fprintf(w, "this disk makes an append of 1 KB durable in %s ms (p99 %s ms)\n",
 		number(median(rep.FsyncP50)), number(median(rep.FsyncP99)))
@@ -25,7 +25,7 @@ func (rep *report) print(w io.Writer, roles []string) error {
 			head = append(head, p.title)
 		}
 	}
-	t = append(t, append(head, "in process / etcd", "socket / etcd"))
+	t = append(t, append(head, "Go API / etcd", "client / etcd", "socket / etcd"))
 
 	for i, name := range rep.rowNames() {
 		rep.line(&t, roles, name, "/s", func(r *round) float64 { return r.Rows[i].PerSecond })
@@ -45,6 +45,7 @@ func (rep *report) print(w io.Writer, roles []string) error {
 	})
 	rep.line(&t, roles, "CPU, whole run", "s", func(r *round) float64 { return r.CPU })
 	rep.line(&t, roles, "CPU with its client", "s", func(r *round) float64 { return r.CPUWithClient })
+	rep.line(&t, roles, "machine busy with others", "%", func(r *round) float64 { return 100 * r.OtherLoad })
 	t.print(w)
 	_, err := fmt.Fprint(w, "\nCPU us: for one operation, the peer and its client together. In process, memory and CPU have the client in them.\n"+
 		"Rows end at a number of operations or at a time limit, so that CPU of the whole run compares only where none was cut short.\n")
@@ -82,7 +83,7 @@ func (rep *report) line(t *table, roles []string, name, unit string, figure func
 		}
 		cells = append(cells, cell)
 	}
-	for _, role := range []string{roleDirect, "karve-socket"} {
+	for _, role := range []string{roleDirect, roleClient, "karve-socket"} {
 		own, ok := found[role]
 		etcd := found["etcd"]
 		if !ok || etcd <= 0 {
