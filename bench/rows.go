@@ -1,0 +1,279 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+)
+
+const (
+	keyPrefix  = "/bench/"
+	listKeys   = 150 // keys in one list, and so in each directory of keys
+	pageKeys   = 500
+	valueBytes = 1024
+
+	// mostCreate bounds the creates: they are never cut short, because the
+	// rows after them need every key.
+	mostCreate = time.Minute
+)
+
+// A plan is how much is done in a round.
+type plan struct {
+	Keys int           // a multiple of listKeys
+	Part int           // every count of operations is divided by this
+	Most time.Duration // of a row; what was done by then is what counts
+}
+
+// round is what was measured of one peer in one round. Sizes are in bytes.
+type round struct {
+	Peer          string   `json:"peer"`
+	Round         int      `json:"round"`
+	Rows          []result `json:"rows"`
+	MemoryEmpty   int64    `json:"memory_empty"` // anonymous memory before the first write
+	MemoryAfter   int64    `json:"memory_after"` // and after the last
+	DiskWritten   int64    `json:"disk_written"` // before the compaction
+	DiskCompacted int64    `json:"disk_compacted"`
+	Database      int64    `json:"database"`                // the one file of keys, after the compaction
+	CPU           float64  `json:"cpu_seconds"`             // of the peer
+	CPUWithClient float64  `json:"cpu_seconds_with_client"` // the same for a peer in process
+	OtherLoad     float64  `json:"other_load"`              // part of the machine that was busy with something else
+}
+
+// A bench is one peer under measurement.
+type bench struct {
+	store store
+	plan  plan
+	peer  int    // process id
+	dir   string // its data
+	file  string // the file in dir that has the keys
+	told  func(result)
+
+	keys      []string
+	revisions []int64
+	noise     []byte
+}
+
+// measure runs every row. The order is part of the benchmark: reads find a
+// history behind every key, as in a cluster that has run for a while.
+func (b *bench) measure(ctx context.Context) (*round, error) {
+	b.prepare()
+	r := &round{}
+	var err error
+	if r.MemoryEmpty, err = anonymousMemory(b.peer); err != nil {
+		return nil, err
+	}
+	peer, all, err := b.cpu()
+	if err != nil {
+		return nil, err
+	}
+
+	began := time.Now()
+	busy, err := busyTime()
+	if err != nil {
+		return nil, err
+	}
+
+	rows := []struct {
+		name string
+		run  func(context.Context) (result, error)
+	}{
+		{"create, 16 clients", b.create},
+		{"update, 1 client", b.update(1, 4000)},
+		{"update, 16 clients", b.update(16, 20000)},
+		{"update, 64 clients", b.update(64, 30000)},
+		{"get, 16 clients", b.get},
+		{"list 150 keys, 4 clients", b.list},
+		{"list page of 500, 4 clients", b.page},
+		{"count, 4 clients", b.count},
+		{"put to watch", b.watch(1, 1000)},
+		{"fan-out, 50 watchers", b.watch(50, 200)},
+		{"fan-out, 500 watchers", b.watch(500, 60)},
+		{"delete, 16 clients", b.remove},
+	}
+	for _, row := range rows {
+		if row.name == "delete, 16 clients" {
+			if err := b.compact(ctx, r); err != nil {
+				return nil, fmt.Errorf("compact: %w", err)
+			}
+		}
+		_, before, err := b.cpu()
+		if err != nil {
+			return nil, err
+		}
+		res, err := row.run(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", row.name, err)
+		}
+		_, after, err := b.cpu()
+		if err != nil {
+			return nil, err
+		}
+		res.Row = row.name
+		if res.Ops > 0 {
+			res.CPU = float64((after - before).Microseconds()) / float64(res.Ops)
+		}
+		r.Rows = append(r.Rows, res)
+		b.told(res)
+	}
+
+	if r.MemoryAfter, err = anonymousMemory(b.peer); err != nil {
+		return nil, err
+	}
+	peerAfter, allAfter, err := b.cpu()
+	if err != nil {
+		return nil, err
+	}
+	busyAfter, err := busyTime()
+	if err != nil {
+		return nil, err
+	}
+	other := busyAfter - busy - (allAfter - all)
+	r.OtherLoad = max(0, other.Seconds()/time.Since(began).Seconds()/float64(runtime.NumCPU()))
+	r.CPU, r.CPUWithClient = (peerAfter - peer).Seconds(), (allAfter - all).Seconds()
+	return r, nil
+}
+
+func (b *bench) prepare() {
+	b.keys = make([]string, b.plan.Keys)
+	b.revisions = make([]int64, b.plan.Keys)
+	for i := range b.keys {
+		b.keys[i] = fmt.Sprintf("%s%03d/%04d", keyPrefix, i/listKeys, i%listKeys)
+	}
+	// Not compressible, and the same in every run.
+	b.noise = make([]byte, 1<<20)
+	rand.NewChaCha8([32]byte{}).Read(b.noise)
+}
+
+// value is a new value: a peer in process may keep the slice.
+func (b *bench) value(n int) []byte {
+	v := make([]byte, valueBytes)
+	copy(v, b.noise[n*31%(len(b.noise)-valueBytes):])
+	binary.LittleEndian.PutUint64(v, uint64(n))
+	return v
+}
+
+func (b *bench) load(clients, ops int) load {
+	return load{clients: clients, ops: max(1, ops/b.plan.Part), most: b.plan.Most}
+}
+
+func (b *bench) put(ctx context.Context, key, n int) error {
+	revision, err := b.store.put(ctx, b.keys[key], b.value(n), b.revisions[key])
+	if err != nil {
+		return err
+	}
+	b.revisions[key] = revision
+	return nil
+}
+
+func (b *bench) create(ctx context.Context) (result, error) {
+	res, err := drive(ctx, load{16, len(b.keys), mostCreate}, func(ctx context.Context, _, _, i int) error {
+		return b.put(ctx, i, i)
+	})
+	if err == nil && res.Ops < len(b.keys) {
+		err = fmt.Errorf("%d of %d keys after %v", res.Ops, len(b.keys), mostCreate)
+	}
+	return res, err
+}
+
+func (b *bench) update(clients, ops int) func(context.Context) (result, error) {
+	return func(ctx context.Context) (result, error) {
+		own := len(b.keys) / clients // no two clients write the same key
+		return drive(ctx, b.load(clients, ops), func(ctx context.Context, worker, n, i int) error {
+			return b.put(ctx, worker+clients*(n%own), i)
+		})
+	}
+}
+
+func (b *bench) get(ctx context.Context) (result, error) {
+	return drive(ctx, b.load(16, 200000), func(ctx context.Context, _, _, i int) error {
+		found, err := b.store.get(ctx, b.keys[i*7%len(b.keys)])
+		return expect(found, 1, err)
+	})
+}
+
+func (b *bench) list(ctx context.Context) (result, error) {
+	directories := len(b.keys) / listKeys
+	return drive(ctx, b.load(4, 40000), func(ctx context.Context, _, _, i int) error {
+		found, err := b.store.list(ctx, fmt.Sprintf("%s%03d/", keyPrefix, i%directories), "", 0)
+		return expect(found, listKeys, err)
+	})
+}
+
+func (b *bench) page(ctx context.Context) (result, error) {
+	return drive(ctx, b.load(4, 20000), func(ctx context.Context, _, _, i int) error {
+		// Any page but the last ones, which are shorter.
+		from := b.keys[i*listKeys%(len(b.keys)-pageKeys)]
+		found, err := b.store.list(ctx, keyPrefix, from, pageKeys)
+		return expect(found, pageKeys, err)
+	})
+}
+
+func (b *bench) count(ctx context.Context) (result, error) {
+	return drive(ctx, b.load(4, 200000), func(ctx context.Context, _, _, _ int) error {
+		found, err := b.store.count(ctx, keyPrefix)
+		return expect(int(found), len(b.keys), err)
+	})
+}
+
+func (b *bench) watch(watchers, puts int) func(context.Context) (result, error) {
+	return func(ctx context.Context) (result, error) {
+		return fanOut(ctx, b.store, watchers, max(1, puts/b.plan.Part), b.plan.Most, func(ctx context.Context, n int) (int64, error) {
+			key := n % len(b.keys)
+			err := b.put(ctx, key, n)
+			return b.revisions[key], err
+		})
+	}
+}
+
+func (b *bench) remove(ctx context.Context) (result, error) {
+	return drive(ctx, load{16, len(b.keys), mostCreate}, func(ctx context.Context, _, _, i int) error {
+		return b.store.remove(ctx, b.keys[i], b.revisions[i])
+	})
+}
+
+// compact lets the peer forget all history and measures what that gives back.
+func (b *bench) compact(ctx context.Context, r *round) (err error) {
+	if r.DiskWritten, err = diskBytes(b.dir); err != nil {
+		return err
+	}
+	if err := b.store.compact(ctx); err != nil {
+		return err
+	}
+	if r.DiskCompacted, err = settledDisk(ctx, b.dir); err != nil {
+		return err
+	}
+	info, err := os.Stat(filepath.Join(b.dir, b.file))
+	if err != nil {
+		return fmt.Errorf("look at database: %w", err)
+	}
+	r.Database = info.Size()
+	return nil
+}
+
+// cpu is the time the peer has used, and that with its client's.
+func (b *bench) cpu() (peer, all time.Duration, err error) {
+	if peer, err = cpuTime(b.peer); err != nil {
+		return 0, 0, err
+	}
+	if b.peer == ownPID {
+		return peer, peer, nil
+	}
+	own, err := cpuTime(ownPID)
+	return peer, peer + own, err
+}
+
+// errWrong: a peer gave a wrong answer, so its speed means nothing.
+var errWrong = errors.New("wrong answer")
+
+func expect(got, want int, err error) error {
+	if err == nil && got != want {
+		return fmt.Errorf("%w: %d keys, want %d", errWrong, got, want)
+	}
+	return err
+}

@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+)
+
+// peers are the columns of the table, in the order in which they are measured.
+var peers = []struct{ role, title string }{
+	{roleDirect, "karve Go API"},
+	{roleClient, "karve client"},
+	{"karve-socket", "karve socket"},
+	{"kine-normal", "kine NORMAL"},
+	{"kine-full", "kine FULL"},
+	{"etcd", "etcd 3.6.13"},
+}
+
+// report is everything a run has found out.
+type report struct {
+	Machine  string    `json:"machine"`
+	Plan     plan      `json:"plan"`
+	FsyncP50 []float64 `json:"fsync_p50_ms"` // one 1 KB append, for each round
+	FsyncP99 []float64 `json:"fsync_p99_ms"`
+	Rounds   []*round  `json:"rounds"`
+}
+
+// storage is the command of that name.
+func storage(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("storage", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	quick := flags.Bool("quick", false, "one round of fewer operations, in less than a minute")
+	output := flags.String("o", "table", "what to print: table or json, which has every round")
+	rounds := flags.Int("rounds", 0, "rounds to take the medians of (default 3, with -quick 1)")
+	dir := flags.String("dir", "", "directory on the disk to measure (default the one for temporary files)")
+	chosen := flags.String("peers", "", "comma-separated peers to measure (default all): karve,karve-client,karve-socket,kine-normal,kine-full,etcd")
+	if err := flags.Parse(args); err != nil {
+		return flag.ErrHelp
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("storage takes no argument %q", flags.Arg(0))
+	}
+	if *output != "table" && *output != "json" {
+		return fmt.Errorf("-o is %q, want table or json", *output)
+	}
+	if *rounds < 0 || *rounds > 20 {
+		return fmt.Errorf("-rounds is %d, want 1 to 20", *rounds)
+	}
+	roles, err := choose(*chosen)
+	if err != nil {
+		return err
+	}
+
+	p, most := plan{Keys: 3000, Part: 1, Most: 3 * time.Second}, 3*time.Minute
+	if *quick {
+		p, most = plan{Keys: 1200, Part: 5, Most: 500 * time.Millisecond}, 30*time.Second
+	}
+	if *rounds == 0 {
+		*rounds = 3
+		if *quick {
+			*rounds = 1
+		}
+	}
+
+	work, err := os.MkdirTemp(*dir, "kb-") // short: a socket's path has 107 bytes
+	if err != nil {
+		return fmt.Errorf("make work directory: %w", err)
+	}
+	defer os.RemoveAll(work)
+	if volatile, err := inMemory(work); err != nil {
+		return err
+	} else if volatile {
+		return fmt.Errorf("%s is not on a disk, where a sync costs nothing: choose another with -dir", work)
+	}
+
+	rep := &report{
+		Machine: fmt.Sprintf("%d cores, %s, %s/%s", runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH),
+		Plan:    p,
+	}
+	failed := rep.measure(ctx, roles, *rounds, most, work, stderr)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if *output == "json" {
+		enc := json.NewEncoder(stdout)
+		enc.SetIndent("", "  ")
+		err = enc.Encode(rep)
+	} else {
+		err = rep.print(stdout, roles)
+	}
+	return errors.Join(err, failed)
+}
+
+// choose parses a list of roles; the empty one is all.
+func choose(list string) ([]string, error) {
+	var all, roles []string
+	for _, p := range peers {
+		all = append(all, p.role)
+	}
+	if list == "" {
+		return all, nil
+	}
+	for role := range strings.SplitSeq(list, ",") {
+		if !slices.Contains(all, role) {
+			return nil, fmt.Errorf("there is no peer %q, only %s", role, strings.Join(all, ", "))
+		}
+		if !slices.Contains(roles, role) {
+			roles = append(roles, role)
+		}
+	}
+	return roles, nil
+}
+
+// measure runs the rounds, in each the peers one after the other, so that a
+// machine that gets slower does so for all of them. A peer that fails leaves a
+// gap in the table; the rest goes on.
+func (rep *report) measure(ctx context.Context, roles []string, rounds int, most time.Duration, work string, stderr io.Writer) error {
+	var failed []error
+	for n := 1; n <= rounds; n++ {
+		p50, p99, err := probeDisk(work)
+		if err != nil {
+			return fmt.Errorf("probe disk: %w", err)
+		}
+		rep.FsyncP50, rep.FsyncP99 = append(rep.FsyncP50, p50), append(rep.FsyncP99, p99)
+		for _, role := range roles {
+			told := func(r result) {
+				fmt.Fprintf(stderr, "round %d/%d  %-13s %-28s %12s/s  p50 %s ms  p99 %s ms\n",
+					n, rounds, role, r.Row, number(r.PerSecond), number(r.P50), number(r.P99))
+			}
+			r, err := measurePeer(ctx, role, rep.Plan, most, work, told, stderr)
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			if err != nil {
+				err = fmt.Errorf("round %d: %s: %w", n, role, err)
+				fmt.Fprintln(stderr, "bench:", err)
+				failed = append(failed, err)
+				continue
+			}
+			r.Peer, r.Round = role, n
+			rep.Rounds = append(rep.Rounds, r)
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// measurePeer starts a peer on an empty directory, runs every row and stops it.
+func measurePeer(ctx context.Context, role string, p plan, most time.Duration, work string, told func(result), stderr io.Writer) (*round, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("not done after %v", most))
+	defer cancel()
+	dir, err := os.MkdirTemp(work, "")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	c, err := startChild(ctx, role, dir, p, stderr)
+	if err != nil {
+		return nil, err
+	}
+	defer c.stop()
+
+	for {
+		m, err := c.read()
+		if err != nil {
+			return nil, errors.Join(context.Cause(ctx), err)
+		}
+		switch {
+		case m.Row != nil:
+			told(*m.Row)
+		case m.Round != nil:
+			return m.Round, nil
+		default:
+			s, hangUp, err := dial(m.Endpoint)
+			if err != nil {
+				return nil, err
+			}
+			defer hangUp()
+			if _, err := s.count(ctx, keyPrefix); err != nil { // the connection is there
+				return nil, fmt.Errorf("reach peer: %w", err)
+			}
+			b := &bench{store: s, plan: p, peer: c.cmd.Process.Pid, dir: dir, file: files[role], told: told}
+			return b.measure(ctx)
+		}
+	}
+}

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// print writes the medians as one aligned table, with what the karve columns
+// are divided by etcd's.
+func (rep *report) print(w io.Writer, roles []string) error {
+	fmt.Fprintf(w, "%s; %d keys of %d bytes; medians of %d round(s); etcd API on a unix socket;\nGo API and client: in process, the engine itself and etcd's client on it\n",
+		rep.Machine, rep.Plan.Keys, valueBytes, len(rep.FsyncP50))
+	fmt.Fprintf(w, "this disk makes an append of 1 KB durable in %s ms (p99 %s ms)\n",
+		number(median(rep.FsyncP50)), number(median(rep.FsyncP99)))
+	fmt.Fprint(w, "ratios: karve / etcd; more is better in lines of /s, less in all others\n\n")
+
+	var t table
+	head := []string{"", ""}
+	for _, p := range peers {
+		if slices.Contains(roles, p.role) {
+			head = append(head, p.title)
+		}
+	}
+	t = append(t, append(head, "Go API / etcd", "client / etcd", "socket / etcd"))
+
+	for i, name := range rep.rowNames() {
+		rep.line(&t, roles, name, "/s", func(r *round) float64 { return r.Rows[i].PerSecond })
+		rep.line(&t, roles, "", "p50 ms", func(r *round) float64 { return r.Rows[i].P50 })
+		rep.line(&t, roles, "", "p99 ms", func(r *round) float64 { return r.Rows[i].P99 })
+		rep.line(&t, roles, "", "CPU us", func(r *round) float64 { return r.Rows[i].CPU })
+	}
+	const mb = 1 << 20
+	rep.line(&t, roles, "memory, empty", "MB", func(r *round) float64 { return float64(r.MemoryEmpty) / mb })
+	rep.line(&t, roles, "memory after the run", "MB", func(r *round) float64 { return float64(r.MemoryAfter) / mb })
+	rep.line(&t, roles, "memory gained", "MB", func(r *round) float64 { return float64(r.MemoryAfter-r.MemoryEmpty) / mb })
+	rep.line(&t, roles, "disk after the updates", "MB", func(r *round) float64 { return float64(r.DiskWritten) / mb })
+	rep.line(&t, roles, "disk after compaction", "MB", func(r *round) float64 { return float64(r.DiskCompacted) / mb })
+	rep.line(&t, roles, "database file, compacted", "MB", func(r *round) float64 { return float64(r.Database) / mb })
+	rep.line(&t, roles, "database file / live data", "", func(r *round) float64 {
+		return float64(r.Database) / float64(rep.Plan.Keys*valueBytes)
+	})
+	rep.line(&t, roles, "CPU, whole run", "s", func(r *round) float64 { return r.CPU })
+	rep.line(&t, roles, "CPU with its client", "s", func(r *round) float64 { return r.CPUWithClient })
+	rep.line(&t, roles, "machine busy with others", "%", func(r *round) float64 { return 100 * r.OtherLoad })
+	t.print(w)
+	_, err := fmt.Fprint(w, "\nCPU us: for one operation, the peer and its client together. In process, memory and CPU have the client in them.\n"+
+		"Rows end at a number of operations or at a time limit, so that CPU of the whole run compares only where none was cut short.\n")
+	return err
+}
+
+func (rep *report) rowNames() []string {
+	var names []string
+	if len(rep.Rounds) > 0 {
+		for _, r := range rep.Rounds[0].Rows {
+			names = append(names, r.Row)
+		}
+	}
+	return names
+}
+
+// line adds the medians of one figure to t.
+func (rep *report) line(t *table, roles []string, name, unit string, figure func(*round) float64) {
+	cells := []string{name, unit}
+	found := map[string]float64{}
+	for _, p := range peers {
+		if !slices.Contains(roles, p.role) {
+			continue
+		}
+		var values []float64
+		for _, r := range rep.Rounds {
+			if r.Peer == p.role {
+				values = append(values, figure(r))
+			}
+		}
+		cell := "–"
+		if len(values) > 0 {
+			found[p.role] = median(values)
+			cell = number(found[p.role])
+		}
+		cells = append(cells, cell)
+	}
+	for _, role := range []string{roleDirect, roleClient, "karve-socket"} {
+		own, ok := found[role]
+		etcd := found["etcd"]
+		if !ok || etcd <= 0 {
+			cells = append(cells, "–")
+			continue
+		}
+		cells = append(cells, strconv.FormatFloat(own/etcd, 'f', 2, 64))
+	}
+	*t = append(*t, cells)
+}
+
+// A table is lines of cells, the first two columns texts and the others figures.
+type table [][]string
+
+func (t table) print(w io.Writer) {
+	width := map[int]int{}
+	for _, cells := range t {
+		for i, cell := range cells {
+			width[i] = max(width[i], utf8.RuneCountInString(cell))
+		}
+	}
+	for _, cells := range t {
+		var line strings.Builder
+		for i, cell := range cells {
+			gap := strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell))
+			switch {
+			case i == 0:
+				line.WriteString(cell + gap)
+			case i == 1:
+				line.WriteString("  " + cell + gap)
+			default:
+				line.WriteString("  " + gap + cell)
+			}
+		}
+		fmt.Fprintln(w, line.String())
+	}
+}
+
+// median of values, the mean of the middle two of an even number. It sorts a
+// copy; there must be at least one.
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	n := len(sorted)
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+}
+
+// number has about three digits that count and groups those of large ones.
+func number(v float64) string {
+	switch {
+	case v >= 1000:
+		s := strconv.FormatFloat(v, 'f', 0, 64)
+		for i := len(s) - 3; i > 0; i -= 3 {
+			s = s[:i] + "," + s[i:]
+		}
+		return s
+	case v >= 100:
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	case v >= 10:
+		return strconv.FormatFloat(v, 'f', 1, 64)
+	case v >= 1:
+		return strconv.FormatFloat(v, 'f', 2, 64)
+	case v == 0:
+		return "0"
+	case v >= 0.01:
+		return strconv.FormatFloat(v, 'f', 3, 64)
+	default:
+		return strconv.FormatFloat(v, 'f', 5, 64)
+	}
+}
