@@ -90,7 +90,7 @@ func datastoreStats(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	return print(c, s, func(w io.Writer) {
+	return show(c, s, func(w io.Writer) {
 		stop := "not closed in order, or in use"
 		if s.Clean {
 			stop = "closed in order"

@@ -1,14 +1,11 @@
 package server
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -30,9 +27,6 @@ const (
 	preflightRetry   = time.Second
 )
 
-// errOldTable: there is state of an earlier release, and none of this one.
-var errOldTable = errors.New("the data directory holds the state of an earlier release, which this one does not read")
-
 // runStorage is the datastore as a part: our own engine, or the user's etcd,
 // which is only waited for.
 func (s *controlPlane) runStorage(ctx context.Context, ready func()) error {
@@ -53,13 +47,14 @@ func (s *controlPlane) useEngine(ctx context.Context, where endpoint, ready func
 	if s.storeLock != nil {
 		lock = s.storeLock
 	}
-	if err := checkOldTable(cmp.Or(where.dir, s.DataDir), where.options); err != nil {
-		return err
-	}
 	where.options.OnCommit = observeCommit
-	engine, err := datastore.OpenEngine(lock, where.options)
+	engine, converted, err := datastore.OpenConverted(ctx, lock, where.options)
 	if err != nil {
 		return err
+	}
+	if converted != nil {
+		s.log.Infof("converted %s to %s: %d keys at revision %d; the old file is %s",
+			converted.From, converted.To, converted.Keys, converted.Revision, converted.Kept)
 	}
 	defer func() { err = errors.Join(err, engine.Close()) }()
 	defer showFigures(engine)()
@@ -78,21 +73,6 @@ func (s *controlPlane) useEngine(ctx context.Context, where endpoint, ready func
 	case err := <-shim.Failed():
 		return err
 	}
-}
-
-// checkOldTable refuses to begin anew beside state that would be forgotten.
-func checkOldTable(dir string, options datastore.Options) error {
-	if options.Durability == datastore.Memory {
-		return nil
-	}
-	old := filepath.Join(dir, datastore.FileName)
-	if _, err := os.Stat(old); err != nil {
-		return nil
-	}
-	if _, err := os.Stat(filepath.Join(dir, datastore.EngineFile)); err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s: %w", old, errOldTable)
 }
 
 func (s *controlPlane) useEtcd(ctx context.Context, endpoints []string, ready func()) error {
