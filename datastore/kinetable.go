@@ -183,8 +183,9 @@ func (t *kineTable) writeTo(ctx context.Context, c *connection, b *builder, prog
 		}
 		v := &version{id: rowID(k.id, 0), key: k.name, create: k.create, version: k.version, size: int32(len(value))}
 		if k.lease > 0 {
-			v.lease = v.id
 			leases++
+			// As package kine grants them: the TTL below, something unique above.
+			v.lease = leases<<32 | min(k.lease, 1<<31-1)
 			if err := b.grant(v.lease, min(k.lease, maxTTL)); err != nil {
 				return 0, 0, err
 			}
