@@ -123,7 +123,7 @@ func datastoreVerify(c *cli.Context) error {
 		return err
 	}
 	if v.OK || c.String("output") != "table" {
-		err = print(c, v, func(w io.Writer) {
+		err = show(c, v, func(w io.Writer) {
 			fmt.Fprintf(w, "%s is sound: %d rows, %d keys, revision %d\n", v.Path, v.Rows, v.Keys, v.Revision)
 		})
 	}
