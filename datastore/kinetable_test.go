@@ -110,10 +110,12 @@ func kineFixture(t testing.TB, dir string) (want map[string]KeyValue, revision i
 	w, done := newKineTable(t, dir)
 	defer done()
 	want = map[string]KeyValue{}
+	leases := int64(0) // in the order of the table
 	expect := func(name, value string, create, mod, version, ttl int64) {
 		kv := KeyValue{Key: name, Value: []byte(value), CreateRevision: create, ModRevision: mod, Version: version}
 		if ttl > 0 {
-			kv.Lease = rowID(mod, 0)
+			leases++
+			kv.Lease = leases<<32 | ttl
 		}
 		want[name] = kv
 	}
