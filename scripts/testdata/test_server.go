@@ -4,9 +4,12 @@
 package testserver
 
 import (
+	"context"
 	"os"
+	"sync"
 	"testing"
 	"time"
+	_ "unsafe" // for go:linkname
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
@@ -60,15 +63,68 @@ func RunEtcd(t testing.TB, _ *embed.Config) *kubernetes.Client {
 	return client
 }
 
+// newETCD3Client is upstream's constructor of clients, for the tests that let a
+// storage make its own (k8s.io/apiserver pkg/storage/storagebackend/factory).
+//
+//go:linkname newETCD3Client k8s.io/apiserver/pkg/storage/storagebackend/factory.newETCD3Client
+var newETCD3Client func(transportConfig) (*kubernetes.Client, error)
+
+// transportConfig has the shape of storagebackend.TransportConfig, which imports
+// packages whose tests import this one.
+type transportConfig struct {
+	ServerList                       []string
+	KeyFile, CertFile, TrustedCAFile string
+	EgressLookup                     func()
+	TracerProvider                   interface{ notCalled() }
+}
+
 func connect(t testing.TB, shim *kine.Shim) *kubernetes.Client {
-	client, err := kubernetes.New(clientv3.Config{
-		Endpoints:   []string{shim.Endpoint()},
-		DialTimeout: 10 * time.Second,
-		DialOptions: []grpc.DialOption{grpc.WithBlock()},
-		Logger:      zaptest.NewLogger(t, zaptest.Level(zapcore.ErrorLevel)).Named("etcd-client"),
+	if os.Getenv("KARVE_STORAGE") == "socket" {
+		client, err := kubernetes.New(clientv3.Config{
+			Endpoints:   []string{shim.Endpoint()},
+			DialTimeout: 10 * time.Second,
+			DialOptions: []grpc.DialOption{grpc.WithBlock()},
+			Logger:      zaptest.NewLogger(t, zaptest.Level(zapcore.ErrorLevel)).Named("etcd-client"),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return client
+	}
+	replace.Do(func() {
+		if upstream := newETCD3Client; upstream != nil { // the package is linked
+			newETCD3Client = func(c transportConfig) (*kubernetes.Client, error) {
+				if len(c.ServerList) == 1 && kine.IsLocal(c.ServerList[0]) {
+					return kine.NewClient(c.ServerList[0])
+				}
+				return upstream(c)
+			}
+		}
 	})
+	client, err := kine.NewClient(shim.LocalEndpoint())
 	if err != nil {
 		t.Fatal(err)
 	}
+	client.Kubernetes = counted{client.Kubernetes, client}
 	return client
 }
+
+// counted lets upstream's recorder of client.KV see the reads that etcd's client
+// would make through it and ours makes directly: tests count them. Each read is
+// accompanied by one of nothing.
+type counted struct {
+	kubernetes.Interface
+	client *kubernetes.Client
+}
+
+func (c counted) Get(ctx context.Context, key string, opts kubernetes.GetOptions) (kubernetes.GetResponse, error) {
+	c.client.KV.Get(ctx, "nothing", clientv3.WithCountOnly())
+	return c.Interface.Get(ctx, key, opts)
+}
+
+func (c counted) List(ctx context.Context, prefix string, opts kubernetes.ListOptions) (kubernetes.ListResponse, error) {
+	c.client.KV.Get(ctx, "nothing", clientv3.WithCountOnly())
+	return c.Interface.List(ctx, prefix, opts)
+}
+
+var replace sync.Once
