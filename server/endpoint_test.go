@@ -1,6 +1,9 @@
 package server
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -41,5 +44,28 @@ func TestDatastoreEndpoint(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "--datastore-endpoint") || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%q: got %v, want --datastore-endpoint and %q, and no password", text, err, want)
 		}
+	}
+}
+
+func TestStateOfAnEarlierReleaseIsNotForgotten(t *testing.T) {
+	dir := t.TempDir()
+	if err := checkOldTable(dir, datastore.Options{}); err != nil {
+		t.Errorf("an empty directory: %v", err)
+	}
+	touch := func(name string) {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	touch(datastore.FileName)
+	if err := checkOldTable(dir, datastore.Options{}); !errors.Is(err, errOldTable) {
+		t.Errorf("the old table alone: %v, want errOldTable", err)
+	}
+	if err := checkOldTable(dir, datastore.Options{Durability: datastore.Memory}); err != nil {
+		t.Errorf("in memory: %v", err)
+	}
+	touch(datastore.EngineFile)
+	if err := checkOldTable(dir, datastore.Options{}); err != nil {
+		t.Errorf("kept beside the engine's file: %v", err)
 	}
 }
