@@ -1,10 +1,10 @@
-// Package datastore opens and guards the file a control plane keeps its state
-// in: <data-dir>/state.db, an SQLite database.
+// Package datastore is the storage engine: etcd's data model (revisions,
+// transactions, watches, leases, compaction) over one SQLite file,
+// <data-dir>/mvcc.db, in a directory it locks. Begin with [OpenConverted];
+// DESIGN.md has the decisions and what always holds.
 //
-// It owns the directory lock, the pragmas that make a commit durable and the
-// on-disk schema. It speaks SQL to nobody but its one caller, package kine,
-// which serves the database as the etcd API; that seam is the method
-// [Store.Connector] and the two error predicates, and nothing else.
+// This file is the old table, kine's state.db, which is only opened to be
+// converted.
 package datastore
 
 import (

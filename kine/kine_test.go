@@ -164,3 +164,32 @@ func TestASocketOfACrashIsReplaced(t *testing.T) {
 		t.Errorf("get: %v", err)
 	}
 }
+
+func TestProgressOnTheSocketWaitsForTheBridgesTickOnly(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	_, client, stop := serve(t, t.TempDir())
+	defer stop()
+	events := client.Watch(ctx, "/idle/", clientv3.WithPrefix(), clientv3.WithProgressNotify(), clientv3.WithCreatedNotify())
+	<-events
+	for range 5 {
+		made, err := create(ctx, client, fmt.Sprintf("/busy/%d", time.Now().UnixNano()), "v")
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		for told := false; !told; {
+			if err := client.RequestProgress(ctx); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case r := <-events:
+				told = r.IsProgressNotify() && r.Header.Revision >= made.Header.Revision
+			case <-time.After(200 * time.Millisecond):
+			}
+		}
+		if took := time.Since(began); took > 900*time.Millisecond {
+			t.Errorf("took %v, want about 100 ms", took)
+		}
+	}
+}
