@@ -26,13 +26,17 @@ func NewClient(endpoint string) (*kubernetes.Client, error) {
 	client.KV = clientv3.NewKVFromKVClient(localKV{l}, client)
 	client.Lease = clientv3.NewLeaseFromLeaseClient(localLease{l}, client, 0)
 	client.Maintenance = clientv3.NewMaintenanceFromMaintenanceClient(localMaintenance{l}, client)
-	client.Watcher = newWatcher(l)
-	return &kubernetes.Client{Client: client, Kubernetes: direct{l}}, nil
+	watcher := newWatcher(l)
+	client.Watcher = watcher
+	return &kubernetes.Client{Client: client, Kubernetes: direct{l, watcher}}, nil
 }
 
 // direct is kubernetes.Interface on a backend; upstream's own is the model
 // (go.etcd.io/etcd/client/v3/kubernetes/client.go).
-type direct struct{ *local }
+type direct struct {
+	*local
+	watcher *watcher
+}
 
 // pager is a backend that lists and counts in one call.
 type pager interface {
@@ -43,6 +47,13 @@ func (d direct) Get(ctx context.Context, key string, opts kubernetes.GetOptions)
 	revision, kv, err := d.backend.Get(ctx, key, opts.Revision, false)
 	if err != nil {
 		return resp, clientv3.ContextError(ctx, err)
+	}
+	// A read of a key that is not there, the resource's prefix, is how the API
+	// server asks for the newest revision, to wait until its cache knows of it
+	// (etcd3/store.go, GetCurrentResourceVersion). It would ask for progress
+	// within 100 ms; this is the same, at once.
+	if kv == nil && opts.Revision == 0 {
+		d.watcher.tell(revision)
 	}
 	resp.Revision, resp.KV = revision, optionalKV(kv)
 	return resp, nil

@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
+	"google.golang.org/grpc/metadata"
 )
 
 // foreign hides what our backend can do beyond kine's interface, so that the
@@ -241,6 +242,64 @@ func TestProgressComesAtOnceAndAfterTheEvents(t *testing.T) {
 			if took := time.Since(began); took > 90*time.Millisecond && t.Name() == "TestProgressComesAtOnceAndAfterTheEvents/engine" {
 				t.Errorf("took %v", took)
 			}
+		}
+	})
+}
+
+// The API server's cache waits for the revision that a read of no key answers.
+func TestProgressIsToldToWhomAsksForTheRevision(t *testing.T) {
+	clients(t, func(t *testing.T, b *Backend, _ *local, c *kubernetes.Client) {
+		cache := c.Watch(t.Context(), "/idle/", clientv3.WithPrefix(), clientv3.WithProgressNotify())
+		plain := c.Watch(t.Context(), "/idle/", clientv3.WithPrefix())
+		written := must(t, b, "/elsewhere", "")
+		for told := false; !told; {
+			resp, err := c.Kubernetes.Get(t.Context(), "/idle", kubernetes.GetOptions{})
+			if err != nil || resp.Revision != written {
+				t.Fatalf("get: %+v, %v", resp, err)
+			}
+			select {
+			case r := <-cache:
+				if told = r.IsProgressNotify() && r.Header.Revision == written; !told {
+					t.Errorf("got %+v, want the progress to %d", r, written)
+				}
+			case <-time.After(100 * time.Millisecond):
+				if _, ours := c.Kubernetes.(direct).backend.(*Backend); ours {
+					t.Fatal("not told")
+				}
+			}
+		}
+		if _, ours := c.Kubernetes.(direct).backend.(*Backend); ours { // another's may be on its way twice
+			c.Kubernetes.Get(t.Context(), "/idle", kubernetes.GetOptions{})
+			select {
+			case r := <-cache:
+				t.Errorf("got %+v, want no progress to what is known", r)
+			case r := <-plain:
+				t.Errorf("got %+v without having asked for it", r)
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	})
+}
+
+func TestProgressIsForTheStreamThatAsks(t *testing.T) {
+	clients(t, func(t *testing.T, b *Backend, _ *local, c *kubernetes.Client) {
+		mine := metadata.AppendToOutgoingContext(t.Context(), "source", "cache")
+		asked, other := c.Watch(mine, "/w", clientv3.WithRev(1)), c.Watch(t.Context(), "/w", clientv3.WithRev(1))
+		must(t, b, "/elsewhere", "")
+		for told := false; !told; {
+			if err := c.RequestProgress(mine); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case r := <-asked:
+				told = r.IsProgressNotify()
+			case <-time.After(100 * time.Millisecond):
+			}
+		}
+		select {
+		case r := <-other:
+			t.Errorf("got %+v, want nothing: another stream asked", r)
+		case <-time.After(20 * time.Millisecond):
 		}
 	})
 }

@@ -3,11 +3,14 @@ package kine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/k3s-io/kine/pkg/server"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 )
 
@@ -21,7 +24,9 @@ type watcher struct {
 
 // clientWatch is one of them.
 type clientWatch struct {
+	stream string // those with the same answer a request for progress together
 	cursor cursor
+	told   atomic.Int64 // the newest revision that its reader knows of
 	cancel context.CancelFunc
 	out    chan clientv3.WatchResponse
 	op     watchOptions
@@ -42,6 +47,7 @@ func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(w.local.ctx, cancel)
 	one := &clientWatch{
+		stream: stream(ctx),
 		cancel: func() { stop(); cancel() },
 		out:    make(chan clientv3.WatchResponse, 1),
 		op: watchOptions{
@@ -89,6 +95,11 @@ func (c *clientWatch) run(ctx context.Context) {
 				continue
 			}
 		}
+		known := revision
+		if n := len(events); n > 0 {
+			known = events[n-1].Kv.ModRevision // the API server looks at no header beside events
+		}
+		c.told.Store(known) // it is on its way, which is as good
 		select {
 		case c.out <- clientv3.WatchResponse{Header: pb.ResponseHeader{Revision: revision}, Events: events}:
 		case <-ctx.Done():
@@ -133,18 +144,43 @@ func (o watchOptions) filter(events []*clientv3.Event) []*clientv3.Event {
 	return kept
 }
 
-// RequestProgress makes every watch of the client answer its revision as soon as
-// it has passed on all events up to it.
+// RequestProgress makes every watch with the metadata of ctx answer its revision
+// as soon as it has passed on all events up to it.
 func (w *watcher) RequestProgress(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	stream := stream(ctx)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for one := range w.watches {
-		one.cursor.RequestProgress()
+		if one.stream == stream {
+			one.cursor.RequestProgress()
+		}
 	}
 	return nil
+}
+
+// tell makes the watches that want to know it answer a revision that their reader
+// is about to wait for.
+func (w *watcher) tell(revision int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for one := range w.watches {
+		if one.op.progressNotify && one.told.Load() < revision {
+			one.cursor.RequestProgress()
+		}
+	}
+}
+
+// stream tells watches apart as etcd's client does, which has a stream for each
+// metadata (client/v3/watch.go, streamKeyFromCtx): the API server keeps its cache's
+// watch from those of clients in that way.
+func stream(ctx context.Context) string {
+	if md, ok := metadata.FromOutgoingContext(ctx); ok {
+		return fmt.Sprint(map[string][]string(md))
+	}
+	return ""
 }
 
 // Close ends the client's watches.
