@@ -25,9 +25,9 @@ const (
 
 // A plan is how much is done in a round.
 type plan struct {
-	Keys int           // a multiple of listKeys
-	Part int           // every count of operations is divided by this
-	Most time.Duration // of a row; what was done by then is what counts
+	Keys int           `json:"keys"`         // a multiple of listKeys
+	Part int           `json:"part"`         // every count of operations is divided by this
+	Most time.Duration `json:"row_limit_ns"` // what was done by then is what counts
 }
 
 // round is what was measured of one peer in one round. Sizes are in bytes.

@@ -9,6 +9,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
+	"go.uber.org/zap"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/karve-k8s/karve/datastore"
@@ -50,7 +51,11 @@ func newRemote(client *kubernetes.Client) remote { return remote{client, new(ato
 // dial connects to a peer: one connection, as Karve's and (for most resources)
 // upstream's API server have.
 func dial(endpoint string) (remote, func(), error) {
-	c, err := kubernetes.New(clientv3.Config{Endpoints: []string{endpoint}, DialTimeout: serveTimeout})
+	c, err := kubernetes.New(clientv3.Config{
+		Endpoints:   []string{endpoint},
+		DialTimeout: serveTimeout,
+		Logger:      zap.NewNop(), // errors are answered, too
+	})
 	if err != nil {
 		return remote{}, nil, fmt.Errorf("connect to %s: %w", endpoint, err)
 	}

@@ -47,9 +47,22 @@ func (rep *report) print(w io.Writer, roles []string) error {
 	rep.line(&t, roles, "CPU with its client", "s", func(r *round) float64 { return r.CPUWithClient })
 	rep.line(&t, roles, "machine busy with others", "%", func(r *round) float64 { return 100 * r.OtherLoad })
 	t.print(w)
+	if other := rep.mostOtherLoad(); other > quiet {
+		fmt.Fprintf(w, "\nDISTURBED: the machine was up to %.0f %% busy with something else. Only CPU us compares then.\n", 100*other)
+	}
 	_, err := fmt.Fprint(w, "\nCPU us: for one operation, the peer and its client together. In process, memory and CPU have the client in them.\n"+
 		"Rows end at a number of operations or at a time limit, so that CPU of the whole run compares only where none was cut short.\n")
 	return err
+}
+
+// quiet is the part of the machine that others may use without a remark.
+const quiet = 0.10
+
+func (rep *report) mostOtherLoad() (most float64) {
+	for _, r := range rep.Rounds {
+		most = max(most, r.OtherLoad)
+	}
+	return most
 }
 
 func (rep *report) rowNames() []string {
@@ -86,7 +99,7 @@ func (rep *report) line(t *table, roles []string, name, unit string, figure func
 	for _, role := range []string{roleDirect, roleClient, "karve-socket"} {
 		own, ok := found[role]
 		etcd := found["etcd"]
-		if !ok || etcd <= 0 {
+		if !ok || etcd <= 0 || unit == "%" {
 			cells = append(cells, "–")
 			continue
 		}
