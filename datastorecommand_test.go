@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -167,28 +168,21 @@ func (k *compactor) Compact(ctx context.Context, r *etcdserverpb.CompactionReque
 func TestDatastoreImport(t *testing.T) {
 	t.Parallel()
 	k3s := t.TempDir()
-	lock, err := datastore.LockDir(k3s)
+	// The driver comes with package datastore.
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(k3s, datastore.FileName)+"?_pragma=journal_mode(WAL)")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer lock.Close()
-	store, err := datastore.Open(t.Context(), lock)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := store.Connector().Connect(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	insert, err := c.Prepare(`INSERT INTO kine(id, name, created, deleted, create_revision, prev_revision, lease, value)
-		VALUES (1, 'compact_rev_key', 1, 0, 0, 0, 0, ''), (2000, '/registry/pods/a', 1, 0, 0, 0, 0, 'pod')`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer insert.Close()
-	if _, err := insert.Exec(nil); err != nil {
-		t.Fatal(err)
+	defer db.Close() // imported from while it is open, its rows in the log
+	for _, statement := range []string{
+		`CREATE TABLE kine (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT, created INTEGER, deleted INTEGER,
+			create_revision INTEGER, prev_revision INTEGER, lease INTEGER, value BLOB, old_value BLOB)`,
+		`INSERT INTO kine(id, name, created, deleted, create_revision, prev_revision, lease, value)
+			VALUES (1, 'compact_rev_key', 1, 0, 0, 0, 0, ''), (2000, '/registry/pods/a', 1, 0, 0, 0, 0, 'pod')`,
+	} {
+		if _, err := db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
 	}
 	file, dir := filepath.Join(k3s, datastore.FileName), filepath.Join(t.TempDir(), "new")
 	wantOutput(t, karve(t, "datastore", "import", "--data-dir", dir, file), "imported 1 keys at revision 2000 from "+file)

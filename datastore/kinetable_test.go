@@ -22,11 +22,7 @@ func newKineTable(t testing.TB, dir string) (w *kineWriter, close func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := Open(t.Context(), lock)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w = &kineWriter{t, sql.OpenDB(store.Connector())}
+	w = &kineWriter{t, openOldTable(t, dir)}
 	w.insert(kineCompactKey, true, false, 0, 0, 0, "")
 	w.create(kineHealthKey, kineHealthValue, 0)
 	return w, func() {
@@ -100,7 +96,7 @@ func (w *kineWriter) fill() int64 {
 
 func (w *kineWriter) compact(revision int64) {
 	w.t.Helper()
-	w.exec(CompactSQL, revision, revision)
+	w.exec(oldCompactSQL, revision, revision)
 	w.exec(`UPDATE kine SET prev_revision = ? WHERE name = 'compact_rev_key'`, revision)
 }
 

@@ -46,17 +46,17 @@ func TestStateOfAnEarlierReleaseIsConverted(t *testing.T) {
 // key's revision.
 func writeKineTable(t *testing.T, dir, key, value string) (revision int64) {
 	t.Helper()
-	lock, err := datastore.LockDir(dir)
+	db, err := sql.Open("sqlite", // the driver comes with package datastore
+		filepath.Join(dir, datastore.FileName))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer lock.Close()
-	store, err := datastore.Open(t.Context(), lock)
-	if err != nil {
-		t.Fatal(err)
-	}
-	db := sql.OpenDB(store.Connector())
 	defer db.Close()
+	const table = `CREATE TABLE kine (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT, created INTEGER, deleted INTEGER,
+		create_revision INTEGER, prev_revision INTEGER, lease INTEGER, value BLOB, old_value BLOB)`
+	if _, err := db.Exec(table); err != nil {
+		t.Fatal(err)
+	}
 	const insert = `INSERT INTO kine(name, created, deleted, create_revision, prev_revision, lease, value) VALUES(?, 1, 0, 0, 0, 0, ?)`
 	if _, err := db.Exec(insert, "compact_rev_key", []byte{}); err != nil {
 		t.Fatal(err)
