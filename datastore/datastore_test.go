@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // lockVariable names a directory for a child of this test to lock.
@@ -87,4 +88,21 @@ func TestFilesAreForTheOwnerOnly(t *testing.T) {
 			t.Errorf("%q: mode %o, want %o", name, got, want)
 		}
 	}
+}
+
+// A server that is killed and started again at once meets the lock of the one
+// that the kernel is still taking apart.
+func TestLockWaitsForADyingHolder(t *testing.T) {
+	dir := t.TempDir()
+	dying, err := LockDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	timer := time.AfterFunc(lockPatience/5, func() { dying.Close() })
+	defer timer.Stop()
+	lock, err := LockDir(dir)
+	if err != nil {
+		t.Fatalf("got %v, want the lock when its holder is gone", err)
+	}
+	lock.Close()
 }

@@ -19,6 +19,15 @@ type Lock struct {
 	f   *os.File
 }
 
+// How long a lock is waited for. A process that has been killed keeps its locks
+// until the kernel has taken its memory apart, and one that only asks whether a
+// directory is in use (inUse) holds it for a moment: neither is a reason to refuse
+// a start.
+const (
+	lockPatience = time.Second
+	lockRetry    = 10 * time.Millisecond
+)
+
 // LockDir takes the lock of a data directory, making the directory (0700) if it
 // is missing. The error wraps [ErrLocked] and names the process that holds it.
 func LockDir(dir string) (*Lock, error) {
@@ -31,9 +40,8 @@ func LockDir(dir string) (*Lock, error) {
 		return nil, fmt.Errorf("open lock of data directory: %w", err)
 	}
 	err = tryLock(f)
-	for try := 0; errors.Is(err, errHeld) && try < 3; try++ {
-		// Somebody may only be asking whether it is held (inUse).
-		time.Sleep(10 * time.Millisecond)
+	for deadline := time.Now().Add(lockPatience); errors.Is(err, errHeld) && time.Now().Before(deadline); {
+		time.Sleep(lockRetry)
 		err = tryLock(f)
 	}
 	if err != nil {
