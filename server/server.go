@@ -136,11 +136,12 @@ func (s *controlPlane) claim() error {
 	return errors.Join(errs...)
 }
 
-// release gives back what claim took. The listeners are closed already where
-// they have been served.
+// release gives back what claim took. Listeners that the API server has are its
+// own to close: upstream panics when one is closed under it, which would happen
+// where its termination was given up.
 func (s *controlPlane) release() {
 	for _, l := range []net.Listener{s.secure, s.plain} {
-		if l != nil {
+		if l != nil && s.api.Load() == nil {
 			l.Close()
 		}
 	}
