@@ -221,7 +221,7 @@ func validateUpstream(ctx context.Context, c Config) error {
 	if checkDataDir(c.DataDir) != nil {
 		scratch = ""
 	}
-	err = apiserver.Validate(ctx, c.apiserverConfig(), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), scratch)
+	err = apiserver.Validate(ctx, c.apiserverConfig(advertiseAddress(c)), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), scratch)
 	errs.add(err)
 	// All three look at the process' feature gates; one complaint is enough.
 	gatesAreFine := !errors.Is(err, apiserver.ErrFeatureGates)

@@ -158,25 +158,25 @@ const drainTimeout = 5 * time.Second
 
 // apiserverConfig is the API server's share of the configuration, as far as it
 // is known before anything is open.
-func (c Config) apiserverConfig() apiserver.Config {
+func (c Config) apiserverConfig(advertise net.IP) apiserver.Config {
 	return apiserver.Config{
 		ServiceClusterIPRange: c.ServiceClusterIPRange,
 		ClusterDomain:         c.ClusterDomain,
 		DisableHTTP2:          c.DisableHTTP2,
-		AdvertiseAddress:      advertiseAddress(c),
+		AdvertiseAddress:      advertise,
 		Args:                  c.APIServerArgs,
 	}
 }
 
 func (s *controlPlane) runAPIServer(ctx context.Context, ready func()) error {
-	config := s.apiserverConfig()
+	config := s.apiserverConfig(s.advertise)
 	config.SecureListener, config.InsecureListener = s.secure, s.plain
 	config.Insecure = insecure.Options{
 		AnyUser: s.InsecureAnyUser, AllowRemote: s.InsecureAllowRemote,
 		DisableHTTP2: s.DisableHTTP2, ShutdownTimeout: drainTimeout,
 		Log: logrus.NewEntry(s.log),
 	}
-	config.AdvertiseAddress, config.Log = s.advertise, s.log
+	config.Log = s.log
 	config.Etcd = s.etcd
 	config.Certificates = s.certificatePaths()
 	if !s.NoControllers {

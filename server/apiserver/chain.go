@@ -142,7 +142,6 @@ func (s *Server) createChain(c configs) error {
 
 // use keeps what the parts of Karve need of the server at the end of the chain.
 func (s *Server) use(last *genericapiserver.GenericAPIServer) {
-	s.loopback = last.LoopbackClientConfig
 	s.unfiltered = func(w http.ResponseWriter, r *http.Request) {
 		last.UnprotectedHandler().ServeHTTP(w, r)
 	}

@@ -11,8 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"k8s.io/client-go/rest"
-
 	"github.com/karve-k8s/karve/server/insecure"
 )
 
@@ -35,13 +33,8 @@ type Server struct {
 	drained       <-chan struct{}
 	insecureChain http.Handler
 	unfiltered    http.HandlerFunc
-	loopback      *rest.Config
 	notReady      atomic.Pointer[string]
 }
-
-// LoopbackConfig is the API server's own all-powerful client. Nobody gets it
-// but who must act before there are any identities.
-func (s *Server) LoopbackConfig() *rest.Config { return rest.CopyConfig(s.loopback) }
 
 // Run serves both listeners until ctx ends, and calls ready when /readyz says
 // ok for everything but c.ReadyChecks. It returns when the termination is over
