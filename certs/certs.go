@@ -1,7 +1,8 @@
 // Package certs makes and keeps the keys, certificates and kubeconfigs of a
 // control plane: three authorities, the service account key and six
 // certificates, all in one directory, as laid out in
-// https://kubernetes.io/docs/setup/best-practices/certificates/.
+// https://kubernetes.io/docs/setup/best-practices/certificates/; and if the etcd
+// API is served, an authority and two certificates for that.
 //
 // Ensure makes what is missing and renews what is due; Store.Renew does the
 // same while the server runs. Nothing restarts: upstream's loaders read changed
@@ -52,6 +53,9 @@ type Config struct {
 	// InterfaceAddrs lists this machine's addresses. It defaults to those of
 	// every interface but kube-ipvs0, and is called again by every Renew.
 	InterfaceAddrs func() ([]net.Addr, error)
+	// Etcd makes EtcdCA, EtcdServer and EtcdClient too. Once made, they are kept
+	// up without it.
+	Etcd bool
 	// Now defaults to time.Now.
 	Now func() time.Time
 	// NoSync leaves out fsync, for clusters that are thrown away. After a power
@@ -168,6 +172,9 @@ func (s *Store) ForceRenew(names ...Name) (renewed []Name, notes []Note, err err
 		if !ok {
 			_, err := ParseName(string(n))
 			return nil, nil, err
+		}
+		if !e.wanted(s.cfg.Dir, s.cfg.Etcd) {
+			return nil, nil, fmt.Errorf("there is no %s: it is made by a server with --etcd-listen", n)
 		}
 		if e.kind == KindKey {
 			return nil, nil, fmt.Errorf("%s is not renewed, every token would become invalid; to do that, stop the server and remove %s", n, s.KeyFile(n))

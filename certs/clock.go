@@ -18,6 +18,9 @@ import (
 // with a release; never backward.
 var reference = time.Date(2026, time.November, 1, 0, 0, 0, 0, time.UTC)
 
+// Reference is that date: a clock that says less is wrong.
+func Reference() time.Time { return reference }
+
 // notBefore is the start of every certificate's validity.
 var notBefore = time.Unix(0, 0).UTC()
 

@@ -31,8 +31,8 @@ type Info struct {
 	Problem string
 }
 
-// List describes every Name, in the order of Names, from the files in dir. It
-// writes nothing. What is missing or cannot be read is told by Info.Problem; the
+// List describes every Name, in the order of Names, from the files in dir; those
+// of etcd if there are any. It writes nothing. What is missing or cannot be read is told by Info.Problem; the
 // error is about dir itself.
 func List(dir string, now time.Time) ([]Info, error) {
 	if _, err := os.ReadDir(dir); err != nil {
@@ -40,6 +40,9 @@ func List(dir string, now time.Time) ([]Info, error) {
 	}
 	infos := make([]Info, 0, len(table))
 	for _, e := range table {
+		if !e.wanted(dir, false) {
+			continue
+		}
 		infos = append(infos, describe(dir, e, now))
 	}
 	return infos, nil

@@ -46,6 +46,9 @@ func (p *plan) run() error {
 	}
 	p.sans = sans
 	for _, e := range table {
+		if !e.wanted(p.cfg.Dir, p.cfg.Etcd) {
+			continue
+		}
 		c, err := loadPair(p.cfg.Dir, e)
 		if err == nil {
 			p.warnReadable(c)

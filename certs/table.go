@@ -3,6 +3,7 @@ package certs
 import (
 	"crypto/x509"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 )
@@ -25,6 +26,11 @@ const (
 	Admin             Name = "admin"              // the first user, system:masters
 	ControllerManager Name = "controller-manager" // system:kube-controller-manager
 	Scheduler         Name = "scheduler"          // system:kube-scheduler
+
+	// Made for a server that serves the etcd API beyond its socket.
+	EtcdCA     Name = "etcd-ca"     // signs the two below: who has a certificate of it is an administrator
+	EtcdServer Name = "etcd-server" // the etcd API's own certificate
+	EtcdClient Name = "etcd-client" // whoever is to use it
 )
 
 // Kind says what a Name is.
@@ -55,6 +61,7 @@ type entry struct {
 	usage   x509.ExtKeyUsage
 	withSAN bool // carries Config's SANs
 	life    time.Duration
+	etcd    bool // made with Config.Etcd, and kept where EtcdCA is there
 }
 
 // table holds everything this package makes. CAs come before what they sign:
@@ -70,6 +77,18 @@ var table = [...]entry{
 	{name: Admin, kind: KindLeaf, signer: ClientCA, cn: "kubernetes-admin", org: masters, usage: x509.ExtKeyUsageClientAuth, life: leafLife},
 	{name: ControllerManager, kind: KindLeaf, signer: ClientCA, cn: "system:kube-controller-manager", usage: x509.ExtKeyUsageClientAuth, life: leafLife},
 	{name: Scheduler, kind: KindLeaf, signer: ClientCA, cn: "system:kube-scheduler", usage: x509.ExtKeyUsageClientAuth, life: leafLife},
+	{name: EtcdCA, kind: KindCA, life: caLife, etcd: true},
+	{name: EtcdServer, kind: KindLeaf, signer: EtcdCA, cn: "etcd-server", usage: x509.ExtKeyUsageServerAuth, withSAN: true, life: leafLife, etcd: true},
+	{name: EtcdClient, kind: KindLeaf, signer: EtcdCA, cn: "etcd-client", usage: x509.ExtKeyUsageClientAuth, life: leafLife, etcd: true},
+}
+
+// wanted tells whether e is made and kept in dir.
+func (e entry) wanted(dir string, etcd bool) bool {
+	if !e.etcd || etcd {
+		return true
+	}
+	_, err := os.Lstat(certFile(dir, EtcdCA))
+	return err == nil
 }
 
 // Names returns every name, authorities first.

@@ -94,6 +94,7 @@ func TestHandshake(t *testing.T) {
 
 func TestList(t *testing.T) {
 	b := newTestbed(t)
+	b.Etcd = true
 	if _, err := List(b.Dir, today); err == nil || !strings.Contains(err.Error(), b.Dir) {
 		t.Errorf("no directory: %v", err)
 	}

@@ -64,16 +64,20 @@ func BackupFile(ctx context.Context, from, to string, opts BackupOptions) (*Copy
 			return nil, fmt.Errorf("back up: %s is the database itself", to)
 		}
 	}
-	partial, err := partialFile(to)
+	unfinished, err := newPartial(to)
 	if err != nil {
 		return nil, fmt.Errorf("back up: %w", err)
 	}
-	defer removeFile(partial)
-	s, err := copyDatabase(ctx, from, partial, opts.Progress, nil)
+	defer unfinished.remove()
+	file, err := unfinished.file()
 	if err != nil {
 		return nil, fmt.Errorf("back up: %w", err)
 	}
-	if err := giveName(partial, to, opts.Overwrite); err != nil {
+	s, err := copyDatabase(ctx, from, file, opts.Progress, nil)
+	if err != nil {
+		return nil, fmt.Errorf("back up: %w", err)
+	}
+	if err := giveName(file, to, opts.Overwrite); err != nil {
 		return nil, fmt.Errorf("back up: %w", err)
 	}
 	out := &Copy{From: from, To: to, Revision: s.revision, Keys: s.keys, Took: time.Since(begin)}
@@ -83,35 +87,26 @@ func BackupFile(ctx context.Context, from, to string, opts BackupOptions) (*Copy
 	return out, nil
 }
 
-// partialFile makes an empty file, mode 0600, beside the one that it will become.
-func partialFile(to string) (string, error) {
-	f, err := os.CreateTemp(filepath.Dir(to), "."+filepath.Base(to)+".*.partial")
-	if err != nil {
-		return "", err
-	}
-	return f.Name(), f.Close()
-}
-
 // giveName gives a finished file its name.
-func giveName(partial, to string, overwrite bool) error {
+func giveName(file, to string, overwrite bool) error {
 	if overwrite {
-		if err := os.Rename(partial, to); err != nil {
+		if err := os.Rename(file, to); err != nil {
 			return err
 		}
 		return syncDir(filepath.Dir(to))
 	}
 	// A link never replaces; where there are none, the check has to do.
-	err := os.Link(partial, to)
+	err := os.Link(file, to)
 	switch {
 	case err == nil:
-		err = os.Remove(partial)
+		err = os.Remove(file)
 	case errors.Is(err, fs.ErrExist):
 		return fmt.Errorf("%w: %s", ErrExists, to)
 	default:
 		if taken, statErr := exists(to); statErr != nil || taken {
 			return fmt.Errorf("%w: %s", ErrExists, to)
 		}
-		err = os.Rename(partial, to)
+		err = os.Rename(file, to)
 	}
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -114,6 +115,57 @@ func TestBackupNeverOverwrites(t *testing.T) {
 	}
 }
 
+// What a killed backup leaves is removed by the next one of that name, and nothing
+// else is: not what another is still working at, and not what only looks like it.
+func TestNextBackupRemovesWhatAKilledOneLeft(t *testing.T) {
+	from := filepath.Join(writtenStore(t, true), EngineFile)
+	out := t.TempDir()
+	to := filepath.Join(out, "b[1]?") // a pattern, if somebody took it for one
+	killed, err := newPartial(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := killed.file(); err != nil {
+		t.Fatal(err)
+	}
+	killed.lock.Close() // as the kernel does it
+	atWork, err := newPartial(to + "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer atWork.remove()
+	same := filepath.Join(out, ".b[1]?.2.partial")
+	if err := os.Rename(atWork.dir, same); err != nil {
+		t.Fatal(err)
+	}
+	atWork.dir = same
+	others := []string{".b[1]?.mine.partial", ".b1.3.partial", ".b[1]?.4.partial.old"}
+	for _, name := range others {
+		if err := os.Mkdir(filepath.Join(out, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(out, name, "lock"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := BackupFile(t.Context(), from, to, BackupOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, entry := range entries {
+		got = append(got, entry.Name())
+	}
+	want := append([]string{"b[1]?", filepath.Base(same)}, others...)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("left are %q, want %q", got, want)
+	}
+}
+
 func TestCancelledWorkLeavesNothing(t *testing.T) {
 	dir, table := writtenStore(t, true), t.TempDir()
 	kineFixture(t, table)
@@ -146,7 +198,7 @@ func TestCancelledWorkLeavesNothing(t *testing.T) {
 func TestBackupOfAnotherProcess(t *testing.T) {
 	dir := t.TempDir()
 	child := exec.Command(os.Args[0])
-	child.Env = append(os.Environ(), "KARVE_CRASH_DIR="+dir, "KARVE_CRASH_MODE=full")
+	child.Env = append(os.Environ(), "KARVE_CRASH_DIR="+dir, "KARVE_CRASH_MODE=crash-full")
 	out, err := child.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

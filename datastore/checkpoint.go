@@ -33,7 +33,8 @@ func (d *disk) copyBack() error {
 	if err != nil {
 		return err
 	}
-	const frame = 4096 + 24
+	const frame = pageSize + 24
+	d.frames = frames
 	d.corner = frames*frame > walTarget+(walLimit-walTarget)/4
 	d.wal = (frames - copied) * frame
 	return nil
@@ -94,7 +95,10 @@ func (d *disk) vacuum(full bool) (more bool, err error) {
 	if full {
 		n, query = fullPages, fullSQL
 	}
-	d.wal += n * 3 * 4096
+	if err := d.reserveIndex(n * 3); err != nil {
+		return false, err
+	}
+	d.wal += n * 3 * pageSize
 	if err := d.writer.exec(query); err != nil {
 		return false, err
 	}

@@ -82,6 +82,7 @@ func (g *garbage) add(r ring, end uint64, revision int64) {
 const (
 	sliceTime   = 3 * time.Millisecond
 	sliceEvents = 512
+	sliceRows   = 1024
 )
 
 // maintain does the most urgent piece of housekeeping and says whether it did

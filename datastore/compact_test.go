@@ -148,24 +148,3 @@ func TestCompactionDoesNotStallWrites(t *testing.T) {
 		}
 	}
 }
-
-// An idle engine does nothing at all: no commit, no checkpoint, no timer.
-func TestIdle(t *testing.T) {
-	e := openTest(t, "", Options{})
-	put(t, e, "/a", "v")
-	stat := func() (out [2]time.Time) {
-		for i, suffix := range []string{"", "-wal"} {
-			info, err := os.Stat(e.path + suffix)
-			if err != nil {
-				t.Fatal(err)
-			}
-			out[i] = info.ModTime()
-		}
-		return out
-	}
-	before := stat()
-	time.Sleep(300 * time.Millisecond)
-	if after := stat(); after != before {
-		t.Errorf("files were written while idle: %v, %v", before, after)
-	}
-}

@@ -299,7 +299,7 @@ func TestFailedFsync(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		cmd := exec.CommandContext(ctx, strace, "-f", "-qq", "-o", os.DevNull, "-e", "trace=fsync,fdatasync",
 			"-e", fmt.Sprintf("inject=fsync,fdatasync:error=EIO:when=%d+", n), os.Args[0])
-		cmd.Env = append(os.Environ(), "KARVE_CRASH_DIR="+dir, "KARVE_CRASH_MODE=full")
+		cmd.Env = append(os.Environ(), "KARVE_CRASH_DIR="+dir, "KARVE_CRASH_MODE=crash-full")
 		var stdout, stderr bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &stdout, &stderr
 		err := cmd.Run()

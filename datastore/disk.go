@@ -31,9 +31,12 @@ type disk struct {
 	readers chan *connection // those at rest; closed with the disk
 	reading int              // how many there are
 
-	wal     int64 // upper estimate of the log's bytes since it began anew
+	wal     int64 // upper estimate of the log's bytes that are not copied back
+	frames  int64 // upper estimate of all its frames
 	corner  bool  // the next commit has to find no reader, so that the log begins anew
 	walFile *os.File
+	index   *os.File // of the log; nil until it has to grow
+	indexed int64    // bytes that it has room for
 
 	// fail, if set, is asked before each step that a test wants to break.
 	fail func(step string) error
@@ -163,10 +166,10 @@ const (
 	readersMax = 4
 )
 
-// transaction runs body between BEGIN IMMEDIATE and COMMIT. When it fails with
-// isFull the transaction is rolled back and nothing of it is there; after any
-// other error of COMMIT its outcome is open.
-func (d *disk) transaction(body func(*connection) error) error {
+// transaction runs body, which changes at most that many pages, between BEGIN
+// IMMEDIATE and COMMIT. When it fails with isFull the transaction is rolled back
+// and nothing of it is there; after any other error of COMMIT its outcome is open.
+func (d *disk) transaction(pages int64, body func(*connection) error) error {
 	if d.corner {
 		d.gate.Lock()
 		defer d.gate.Unlock()
@@ -178,6 +181,10 @@ func (d *disk) transaction(body func(*connection) error) error {
 	if err := d.broken("begin"); err != nil {
 		return err
 	}
+	if err := d.reserveIndex(pages); err != nil {
+		return err
+	}
+	d.wal += pages * pageSize
 	if err := d.writer.exec("BEGIN IMMEDIATE"); err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
@@ -206,10 +213,20 @@ func (d *disk) broken(step string) error {
 	return d.fail(step)
 }
 
+// pageSize is that of the database.
+const pageSize = 4096
+
+// metaPages is how many pages a transaction changes beside the rows it is about, on
+// the safe side.
+const metaPages = 5
+
 // commit writes one batch.
 func (d *disk) commit(b *batch) error {
-	pages := int64(5 * 4096)
-	err := d.transaction(func(c *connection) error {
+	bytes := int64(metaPages+len(b.leases)) * pageSize
+	for _, v := range b.rows {
+		bytes += rowPages(v)
+	}
+	return d.transaction((bytes+pageSize-1)/pageSize, func(c *connection) error {
 		for _, v := range b.rows {
 			value := b.value(v)
 			var stored driver.Value
@@ -219,7 +236,6 @@ func (d *disk) commit(b *batch) error {
 			if err := c.exec(insertSQL, v.id, []byte(v.key), v.flags(), v.create, v.version, v.lease, v.checksum(value), stored); err != nil {
 				return err
 			}
-			pages += rowPages(v)
 		}
 		for _, m := range b.meta {
 			if err := c.exec(metaSQL, m.name, m.value); err != nil {
@@ -227,7 +243,6 @@ func (d *disk) commit(b *batch) error {
 			}
 		}
 		for _, l := range b.leases {
-			pages += 4096
 			var err error
 			if l.revoked {
 				err = c.exec(revokeSQL, l.id)
@@ -240,23 +255,20 @@ func (d *disk) commit(b *batch) error {
 		}
 		return nil
 	})
-	d.wal += pages
-	return err
 }
 
 // rowPages is how many bytes of log a row takes, on the safe side.
 func rowPages(v *version) int64 {
 	n := (int64(v.size) + int64(len(v.key)) + 100) * 6 / 5
 	if n > 4000 {
-		n = (n + 4*4096) &^ 4095
+		n = (n + 4*pageSize) &^ (pageSize - 1)
 	}
 	return n
 }
 
 // setMeta writes meta values in a transaction of their own.
 func (d *disk) setMeta(ms ...meta) error {
-	d.wal += 5 * 4096
-	return d.transaction(func(c *connection) error {
+	return d.transaction(metaPages, func(c *connection) error {
 		for _, m := range ms {
 			if err := c.exec(metaSQL, m.name, m.value); err != nil {
 				return err
@@ -266,10 +278,11 @@ func (d *disk) setMeta(ms ...meta) error {
 	})
 }
 
-// deleteRows removes rows of the log until the budget is used up and says how
-// many it did.
+// deleteRows removes rows of the log, until the budget is used up, and says how many
+// it did.
 func (d *disk) deleteRows(ids []int64, budget time.Duration) (done int, err error) {
-	err = d.transaction(func(c *connection) error {
+	ids = ids[:min(len(ids), sliceRows)]
+	err = d.transaction(int64(len(ids))*2+metaPages, func(c *connection) error {
 		begin := time.Now()
 		for _, id := range ids {
 			if err := c.exec(deleteSQL, id); err != nil {
@@ -282,7 +295,11 @@ func (d *disk) deleteRows(ids []int64, budget time.Duration) (done int, err erro
 		}
 		return nil
 	})
-	d.wal += int64(done)*2*4096 + 5*4096
+	if err == nil {
+		unused := int64(len(ids)-done) * 2
+		d.wal -= unused * pageSize
+		d.frames -= unused
+	}
 	return done, err
 }
 

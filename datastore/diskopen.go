@@ -59,7 +59,7 @@ type meta struct {
 // openDisk opens or makes the database. Nothing is written to a file that is
 // refused.
 func openDisk(path string, mode Durability) (*disk, error) {
-	d := &disk{path: path}
+	d := &disk{path: path, indexed: indexRegion} // SQLite itself makes the first one, whole
 	if err := d.inspect(); err != nil {
 		return nil, err
 	}
@@ -141,10 +141,14 @@ func (d *disk) create() error {
 	if err := makeFile(fresh); err != nil {
 		return err
 	}
-	if err := os.Rename(fresh, d.path); err != nil {
-		return fmt.Errorf("make database: %w", err)
+	err := os.Rename(fresh, d.path)
+	if err == nil {
+		err = syncDir(filepath.Dir(d.path))
 	}
-	return syncDir(filepath.Dir(d.path))
+	if err != nil {
+		return fmt.Errorf("make database %s: %w", d.path, err)
+	}
+	return nil
 }
 
 // makeFile makes an empty database, mode 0600, over whatever a start before
@@ -234,8 +238,10 @@ func (d *disk) close(clean bool) error {
 	for _, c := range all {
 		errs = append(errs, c.close())
 	}
-	if d.walFile != nil {
-		errs = append(errs, d.walFile.Close())
+	for _, f := range []*os.File{d.walFile, d.index} {
+		if f != nil {
+			errs = append(errs, f.Close())
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -250,8 +256,5 @@ func syncDir(dir string) error {
 		return err
 	}
 	defer f.Close()
-	if err := f.Sync(); err != nil {
-		return fmt.Errorf("sync %s: %w", dir, err)
-	}
-	return nil
+	return f.Sync() // its error names dir
 }

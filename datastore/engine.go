@@ -76,7 +76,7 @@ func OpenEngine(lock *Lock, opts Options) (*Engine, error) {
 	e.watchers.init()
 	if opts.Durability == Memory {
 		e.cache = newValueCache(0)
-		e.start(&loaded{revision: 1})
+		e.start(&loaded{view: newView(1)})
 		return e, nil
 	}
 	if lock == nil {
@@ -112,11 +112,8 @@ func (e *Engine) openFile() (state *loaded, err error) {
 
 // start publishes what was loaded and starts the committer.
 func (e *Engine) start(state *loaded) {
-	if state.live == nil {
-		state.live, state.dead = newTree(), newTree()
-	}
 	first := &snapshot{
-		view:      view{state.revision, state.live, state.dead},
+		view:      state.view,
 		compacted: state.compacted,
 		ring:      state.ring,
 	}
@@ -215,6 +212,7 @@ type Stats struct {
 	Revision        int64
 	CompactRevision int64
 	Keys            int64 // keys that are there
+	LiveBytes       int64 // of those keys and their values
 	Events          int64 // changes that a watch can still see
 	CacheBytes      int64 // values in memory
 	FileBytes       int64 // size of the database
@@ -234,6 +232,7 @@ func (e *Engine) Stats() Stats {
 		Revision:        snap.revision,
 		CompactRevision: snap.compacted,
 		Keys:            int64(snap.live.Len()),
+		LiveBytes:       snap.bytes,
 		Events:          int64(snap.ring.next - snap.ring.first),
 		CacheBytes:      e.cache.bytes(),
 		Backlog:         e.backlog.Load(),

@@ -178,6 +178,49 @@ func TestRangeLimitsAndCounts(t *testing.T) {
 	}
 }
 
+// What a count or a limited list looks at grows with the depth of the index, not
+// with the number of keys; also for the older revision of a list with more pages.
+func TestReadsDoNotGrowWithTheNumberOfKeys(t *testing.T) {
+	all := RangeRequest{Key: "/registry/pods/", End: PrefixEnd("/registry/pods/")}
+	count, first, page := all, all, all
+	count.CountOnly, first.Limit, page.Limit = true, 1, 500
+	work := func(keys int) (figures [5]int64) {
+		first, page := first, page
+		e := openTest(t, "", Options{Durability: Memory})
+		visits := new(atomic.Int64)
+		e.mu.Lock()
+		e.spec.visits = visits
+		e.mu.Unlock()
+		fill(t, e, keys)
+		measure := func(n int, req RangeRequest) (revision int64) {
+			t.Helper()
+			visits.Store(0)
+			resp, err := e.Range(t.Context(), req)
+			if err != nil || resp.Count != int64(keys) || int64(len(resp.KVs)) != req.Limit {
+				t.Fatalf("%+v: %d keys of %d, %v", req, len(resp.KVs), resp.Count, err)
+			}
+			figures[n] = visits.Load()
+			return resp.Revision
+		}
+		measure(0, count)
+		measure(1, first)
+		then := measure(2, page)
+		put(t, e, all.Key+"later", "v")
+		first.Revision, page.Revision = then, then
+		measure(3, first)
+		measure(4, page)
+		return figures
+	}
+	few, many := work(1000), work(100000)
+	for i, name := range []string{"count", "limit 1", "limit 500", "limit 1 of an older revision", "limit 500 of an older revision"} {
+		t.Logf("%s: looks at %d of 1,000 keys, at %d of 100,000", name, few[i], many[i])
+		// Both ends of the range are searched for: 2 × log2(100) keys more.
+		if few[i] == 0 || many[i] > few[i]+2*7 {
+			t.Errorf("%s: looks at %d of 1,000 keys and at %d of 100,000", name, few[i], many[i])
+		}
+	}
+}
+
 func TestReopen(t *testing.T) {
 	dir := t.TempDir()
 	for _, clean := range []bool{true, false} {

@@ -77,7 +77,11 @@ func sqliteCode(err error) int {
 // isFull tells whether a statement failed for want of space. SQLite reports
 // SQLITE_FULL only from a write, never from an fsync, and the frame that
 // commits is the last one written: the transaction is certainly not committed.
-func isFull(err error) bool { return sqliteCode(err) == sqlite3.SQLITE_FULL }
+//
+// ErrNoSpace is the answer of [disk.reserveIndex], before a transaction.
+func isFull(err error) bool {
+	return sqliteCode(err) == sqlite3.SQLITE_FULL || errors.Is(err, ErrNoSpace)
+}
 
 // mayBeFull tells whether an error of a start can come from a full disk, of which
 // SQLite says different things depending on the file it has no room for.

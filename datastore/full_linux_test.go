@@ -123,6 +123,78 @@ func TestDiskFull(t *testing.T) {
 	lock.Close()
 }
 
+// leaveRoom makes the file other so large that the disk has that many bytes left.
+func leaveRoom(t *testing.T, other string, left int64) {
+	t.Helper()
+	var disk unix.Statfs_t
+	if err := unix.Statfs(filepath.Dir(other), &disk); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(other, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	change := int64(disk.Bavail)*disk.Bsize - left
+	if change > 0 {
+		_, err = f.Write(incompressible(int(change)))
+	} else if change < 0 {
+		err = f.Truncate(fileBytes(other) + change)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The index of SQLite's log has no room to grow: that is a full disk like any other,
+// and not the unknown outcome that SQLite makes of it.
+func TestIndexOfTheLogOnAFullDisk(t *testing.T) {
+	for name, full := range map[string]int64{"room was reserved": 4000, "no room to reserve": 3000} {
+		t.Run(name, func(t *testing.T) {
+			dir := mount(t, "48m")
+			e, lock := openLocked(t, dir, Options{BallastBytes: -1})
+			t.Cleanup(func() { e.Close(); lock.Close() })
+			put(t, e, "/a", "v")
+			// Somebody who reads, as a backup does, keeps the log from beginning anew.
+			reader, err := e.disk.connect(pragmas("FULL"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer reader.close()
+			if err := reader.exec("BEGIN"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := reader.number("SELECT count(*) FROM log"); err != nil {
+				t.Fatal(err)
+			}
+			const frame = 24 + 4096
+			for e.disk.walBytes()/frame < full {
+				put(t, e, "/a", strings.Repeat("v", 8000))
+			}
+			// Room for what a put appends to the log, but not for 32 KiB of its index,
+			// which has to be there for frame 4,063.
+			other := filepath.Join(dir, "other")
+			refused := 0
+			for n := 0; n < 3000 && e.disk.walBytes()/frame < 4200 && refused == 0; n++ {
+				leaveRoom(t, other, 16<<10)
+				_, err := e.Put(t.Context(), PutRequest{Key: "/a", Value: []byte("v")})
+				if errors.Is(err, ErrNoSpace) {
+					refused++
+				} else if err != nil {
+					t.Fatalf("put at frame %d: %v", e.disk.walBytes()/frame, err)
+				}
+			}
+			if frames := e.disk.walBytes() / frame; (refused > 0) != (full == 3000) {
+				t.Errorf("%d puts were refused; the log has %d frames", refused, frames)
+			}
+			leaveRoom(t, other, 1<<20)
+			time.Sleep(ballastRetry)
+			put(t, e, "/a", "again")
+			wantValue(t, e, "/a", 0, "again")
+		})
+	}
+}
+
 // Somebody else fills the disk and makes room again, while many write.
 func TestDiskFilledByAnother(t *testing.T) {
 	dir := mount(t, "16m")
@@ -198,6 +270,57 @@ func TestStartOnFullDisk(t *testing.T) {
 	}
 	if _, err := e.Delete(t.Context(), DeleteRequest{Key: "/a"}); err != nil {
 		t.Errorf("delete: %v", err)
+	}
+}
+
+// A process that may open no more files goes on with what it has open.
+func TestOutOfFileDescriptors(t *testing.T) {
+	e := openTest(t, "", Options{CacheBytes: 10 << 10})
+	names := fill(t, e, 100)
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(os.DevNull) // the lowest descriptor that is free
+	if err != nil {
+		t.Fatal(err)
+	}
+	lowest := uint64(f.Fd())
+	f.Close()
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: lowest, Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
+	if f, err := os.Open(os.DevNull); err == nil {
+		f.Close()
+		t.Fatal("a file could be opened: the limit is none")
+	}
+
+	w := watch(t, e, WatchRequest{Key: "/big/", End: PrefixEnd("/big/")})
+	var ops []Op // more than the first part of a log's index is for
+	for i := range 20 {
+		ops = append(ops, Op{Put: &PutRequest{Key: fmt.Sprint("/big/", i), Value: incompressible(1 << 20)}})
+	}
+	if _, err := e.Txn(t.Context(), TxnRequest{Then: ops}); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		put(t, e, "/big/a", strings.Repeat("v", 1<<20))
+	}
+	if resp := next(t, w); len(resp.Events) == 0 {
+		t.Error("the watch has no events")
+	}
+	if resp, err := e.Range(t.Context(), RangeRequest{Key: names[0], End: PrefixEnd("/registry/")}); err != nil || len(resp.KVs) != 100 || len(resp.KVs[99].Value) != 1024 {
+		t.Errorf("read from the disk: %v", err)
+	}
+	if err := e.Compact(t.Context(), e.Revision(), true); err != nil {
+		t.Errorf("compaction: %v", err)
+	}
+	if _, err := e.Backup(t.Context(), filepath.Join(t.TempDir(), "b"), BackupOptions{}); !errors.Is(err, unix.EMFILE) {
+		t.Errorf("backup: %v, want %v", err, unix.EMFILE)
+	}
+	if err := e.Err(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -28,11 +28,11 @@ type kineKey struct {
 }
 
 // Keys that kine keeps for itself (its pkg/server/types.go, pkg/server/compact.go,
-// pkg/drivers/generic/generic.go). The API server's own compact_rev_key is under
-// another name, compact_rev_key_apiserver, and stays.
+// pkg/drivers/generic/generic.go).
 const (
-	kineCompactKey  = "compact_rev_key"  // prev_revision is the compaction revision
-	kineHealthKey   = "/registry/health" // made by every start of kine
+	kineCompactKey  = "compact_rev_key"           // prev_revision is the compaction revision
+	kineOtherKey    = "compact_rev_key_apiserver" // what kine makes of the API server's key of the first name
+	kineHealthKey   = "/registry/health"          // made by every start of kine
 	kineHealthValue = `{"health":"true"}`
 	kineFillPrefix  = "gap-" // a row put where a transaction was rolled back
 )
@@ -147,6 +147,7 @@ func (t *kineTable) readRows(ctx context.Context, c *connection, progress Progre
 		return err
 	}
 	delete(newest, kineCompactKey)
+	delete(newest, kineOtherKey) // the API server's compactor begins anew without its key
 	for _, k := range newest {
 		switch {
 		case !k.deleted:
@@ -184,7 +185,7 @@ func (t *kineTable) writeTo(ctx context.Context, c *connection, b *builder, prog
 		v := &version{id: rowID(k.id, 0), key: k.name, create: k.create, version: k.version, size: int32(len(value))}
 		if k.lease > 0 {
 			leases++
-			// As package kine grants them: the TTL below, something unique above.
+			// Beyond the ids that people choose: a number, and the TTL to know it by.
 			v.lease = leases<<32 | min(k.lease, 1<<31-1)
 			if err := b.grant(v.lease, min(k.lease, maxTTL)); err != nil {
 				return 0, 0, err

@@ -141,8 +141,7 @@ func kineFixture(t testing.TB, dir string) (want map[string]KeyValue, revision i
 	id = w.create("/registry/masterleases/1", "lease", 15)
 	mod = w.update("/registry/masterleases/1", "lease 2", 20)
 	expect("/registry/masterleases/1", "lease 2", id, mod, 2, 20)
-	id = w.create("compact_rev_key_apiserver", "3|1000", 0)
-	expect("compact_rev_key_apiserver", "3|1000", id, id, 1, 0)
+	w.create("compact_rev_key_apiserver", "3|1000", 0)
 	id = w.create("gap-of-a-client", "v", 0) // no fill row: it is there
 	expect("gap-of-a-client", "v", id, id, 1, 0)
 	w.fill()

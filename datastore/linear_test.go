@@ -1,6 +1,7 @@
 package datastore
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -166,9 +167,24 @@ type registerInput struct {
 	key          string
 }
 
+// nextRegisterInput is a random call on a key by a client that last saw the values
+// of known; fresh is a value that nobody has put yet.
+func nextRegisterInput(key string, known map[string]string, fresh string) registerInput {
+	in := registerInput{key: key, kind: rand.IntN(3)}
+	in.guard = known[in.key]
+	if in.kind == 1 {
+		in.value = fresh
+	}
+	if in.kind == 2 && in.guard == "" {
+		in.kind = 0
+	}
+	return in
+}
+
 type registerOutput struct {
 	ok, unknown bool
-	value       string // found
+	value       string // found, or put
+	revision    int64  // of it, or of the deletion; the model does not look at it
 }
 
 var registerModel = porcupine.NondeterministicModel{
@@ -225,16 +241,9 @@ func TestLinearizableAcrossFailures(t *testing.T) {
 			group.Go(func() {
 				known := map[string]string{}
 				for i := range 100 {
-					in := registerInput{key: fmt.Sprintf("/%d", rand.IntN(2)), kind: rand.IntN(3)}
-					in.guard = known[in.key]
-					if in.kind == 1 {
-						in.value = fmt.Sprintf("%d-%d-%d", round, c, i)
-					}
-					if in.kind == 2 && in.guard == "" {
-						in.kind = 0
-					}
+					in := nextRegisterInput(fmt.Sprintf("/%d", rand.IntN(2)), known, fmt.Sprintf("%d-%d-%d", round, c, i))
 					call := time.Since(begin).Nanoseconds()
-					out, err := registerCall(t, e, in)
+					out, err := registerCall(t.Context(), e, in)
 					op := porcupine.Operation{ClientId: c, Input: in, Output: out, Call: call, Return: time.Since(begin).Nanoseconds()}
 					if err != nil {
 						if !errors.Is(err, ErrUnknownOutcome) {
@@ -266,7 +275,7 @@ func TestLinearizableAcrossFailures(t *testing.T) {
 	for _, key := range []string{"/0", "/1"} {
 		in := registerInput{key: key}
 		call := time.Since(begin).Nanoseconds()
-		out, err := registerCall(t, e, in)
+		out, err := registerCall(t.Context(), e, in)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -282,14 +291,14 @@ func TestLinearizableAcrossFailures(t *testing.T) {
 	}
 }
 
-func registerCall(t *testing.T, e *Engine, in registerInput) (out registerOutput, err error) {
+func registerCall(ctx context.Context, e *Engine, in registerInput) (out registerOutput, err error) {
 	found := func(r *RangeResponse) {
 		if len(r.KVs) > 0 {
-			out.value = string(r.KVs[0].Value)
+			out.value, out.revision = string(r.KVs[0].Value), r.KVs[0].ModRevision
 		}
 	}
 	if in.kind == 0 {
-		resp, err := e.Range(t.Context(), RangeRequest{Key: in.key})
+		resp, err := e.Range(ctx, RangeRequest{Key: in.key})
 		if err == nil {
 			found(resp)
 		}
@@ -303,12 +312,12 @@ func registerCall(t *testing.T, e *Engine, in registerInput) (out registerOutput
 	if in.guard == "" {
 		guard = Compare{Key: in.key, Target: CompareVersion}
 	}
-	resp, err := e.Txn(t.Context(), TxnRequest{Compare: []Compare{guard}, Then: []Op{op}, Else: []Op{{Range: &RangeRequest{Key: in.key}}}})
+	resp, err := e.Txn(ctx, TxnRequest{Compare: []Compare{guard}, Then: []Op{op}, Else: []Op{{Range: &RangeRequest{Key: in.key}}}})
 	if err != nil {
 		return out, err
 	}
 	if out.ok = resp.Succeeded; out.ok {
-		out.value = in.value
+		out.value, out.revision = in.value, resp.Revision
 		return out, nil
 	}
 	found(resp.Responses[0].Range)

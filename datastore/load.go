@@ -9,10 +9,8 @@ import (
 
 // loaded is the state that the file holds.
 type loaded struct {
-	revision  int64
+	view
 	compacted int64
-	live      *tree
-	dead      *tree
 	ring      ring
 	garbage   []int64 // rows that compaction had not deleted yet
 	leases    []leaseChange
@@ -31,7 +29,7 @@ func (e *Engine) load() (*loaded, error) {
 			return nil, err
 		}
 	}
-	l := &loaded{revision: max(1, m["revision"], m["compact_revision"]), compacted: m["compact_revision"], live: newTree(), dead: newTree()}
+	l := &loaded{view: newView(max(1, m["revision"], m["compact_revision"])), compacted: m["compact_revision"]}
 	var changed []meta
 	if floor := m["reserved"]; floor > 0 {
 		// Mode Relaxed and no clean stop: clients may have seen revisions up to
@@ -143,6 +141,7 @@ func (e *Engine) loadLog(l *loaded) error {
 			l.dead.Load(key, v)
 		} else {
 			l.live.Load(key, v)
+			l.bytes += v.bytes()
 		}
 	}
 	return nil

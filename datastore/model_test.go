@@ -25,6 +25,15 @@ func newModel() *model {
 
 func (m *model) state() map[string]KeyValue { return m.states[m.revision] }
 
+// size is how many keys there are, and the bytes of them and their values.
+func (m *model) size() (keys, bytes int64) {
+	for key, kv := range m.state() {
+		keys++
+		bytes += int64(len(key) + len(kv.Value))
+	}
+	return keys, bytes
+}
+
 func (m *model) get(req RangeRequest, now map[string]KeyValue, revision int64) (*RangeResponse, error) {
 	state := now
 	if req.Revision > revision {

@@ -1,6 +1,10 @@
 package datastore
 
-import "github.com/tidwall/btree"
+import (
+	"sync/atomic"
+
+	"github.com/tidwall/btree"
+)
 
 // tree is an ordered map from keys to versions; Copy is O(1) and shares nodes
 // until one side changes them.
@@ -18,11 +22,27 @@ func newTree() *tree { return btree.NewMap[string, *version](treeDegree) }
 type view struct {
 	revision   int64
 	live, dead *tree
+	bytes      int64 // of the keys in live and of their values
+
+	// visits, if set, counts the keys that reads look at, for tests.
+	visits *atomic.Int64
+}
+
+func newView(revision int64) view {
+	return view{revision: revision, live: newTree(), dead: newTree()}
 }
 
 // copy is a view that does not change when v does.
 func (v *view) copy() view {
-	return view{revision: v.revision, live: v.live.Copy(), dead: v.dead.Copy()}
+	c := *v
+	c.live, c.dead = v.live.Copy(), v.dead.Copy()
+	return c
+}
+
+func (v *view) visit() {
+	if v.visits != nil {
+		v.visits.Add(1)
+	}
 }
 
 // head is the newest version of key, tombstones included, or nil.
@@ -37,23 +57,29 @@ func (v *view) head(key string) *version {
 // set makes n the newest version of its key.
 func (v *view) set(n *version) {
 	if n.tombstone() {
-		v.live.Delete(n.key)
+		if old, was := v.live.Delete(n.key); was {
+			v.bytes -= old.bytes()
+		}
 		v.dead.Set(n.key, n)
 		return
 	}
-	v.live.Set(n.key, n)
+	v.bytes += n.bytes()
+	if old, was := v.live.Set(n.key, n); was {
+		v.bytes -= old.bytes()
+	}
 	if v.dead.Len() > 0 {
 		v.dead.Delete(n.key)
 	}
 }
 
-// rank is the number of keys of t before key: a binary search by position, as
+// rank is the number of live keys before key: a binary search by position, as
 // the tree keeps counts.
-func rank(t *tree, key string) int {
-	low, high := 0, t.Len()
+func (v *view) rank(key string) int {
+	low, high := 0, v.live.Len()
 	for low < high {
+		v.visit()
 		mid := (low + high) / 2
-		if k, _, _ := t.GetAt(mid); k < key {
+		if k, _, _ := v.live.GetAt(mid); k < key {
 			low = mid + 1
 		} else {
 			high = mid
@@ -71,12 +97,12 @@ func (v *view) count(key, end string) int64 {
 		}
 		return 0
 	case allKeys:
-		return int64(v.live.Len() - rank(v.live, key))
+		return int64(v.live.Len() - v.rank(key))
 	}
 	if end <= key {
 		return 0
 	}
-	return int64(rank(v.live, end) - rank(v.live, key))
+	return int64(v.rank(end) - v.rank(key))
 }
 
 // find answers the versions in a range as of revision, at most limit of them (0
@@ -104,6 +130,7 @@ func (v *view) find(key, end string, revision, limit int64, countOnly bool) (hit
 	}
 	hits = make([]*version, 0, size)
 	v.live.Ascend(key, func(k string, n *version) bool {
+		v.visit()
 		if int64(len(hits)) == size {
 			return false
 		}
@@ -116,6 +143,7 @@ func (v *view) find(key, end string, revision, limit int64, countOnly bool) (hit
 // findAt reads the past: it merges live and dead keys and follows their history.
 func (v *view) findAt(key, end string, revision, limit int64, countOnly bool) (hits []*version, count int64) {
 	take := func(head *version) {
+		v.visit()
 		n := head.at(revision)
 		if n == nil {
 			return

@@ -5,7 +5,6 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -140,12 +139,8 @@ func checkStop(path string, metas map[string]int64) error {
 }
 
 // inUse tells whether a process holds the lock of the directory that path is the
-// database of.
+// database of, or may hold it.
 func inUse(path string) bool {
-	f, err := os.OpenFile(filepath.Join(filepath.Dir(path), "lock"), os.O_RDWR, 0)
-	if err != nil {
-		return !errors.Is(err, fs.ErrNotExist)
-	}
-	defer f.Close() // and with it the lock, if we have got it
-	return tryLock(f) != nil
+	_, held, err := Holder(filepath.Dir(path))
+	return held || err != nil
 }

@@ -53,6 +53,9 @@ func (v *version) at(revision int64) *version {
 	return nil
 }
 
+// bytes is the size of the key and its value.
+func (v *version) bytes() int64 { return int64(len(v.key)) + int64(v.size) }
+
 // before is what the key was before v: nil if v created it or if that has been
 // compacted.
 func (v *version) before() *version {

@@ -10,6 +10,10 @@ import (
 	"time"
 )
 
+// viewTries is how often a file is read that changes under the reader: a server
+// that is started and stopped again and again can do that for a while.
+const viewTries = 50
+
 // viewFile reads an SQLite database as of one moment and changes nothing of it, while
 // another process may be writing to it. body is called again if that process
 // came in between.
@@ -23,7 +27,7 @@ import (
 // would drop the locks of an engine in this process
 // (https://sqlite.org/howtocorrupt.html#posixlocks).
 func viewFile(path string, body func(c *connection) error) error {
-	for range 5 {
+	for range viewTries {
 		before, err := os.Stat(path)
 		if err != nil {
 			return fmt.Errorf("open database: %w", err)

@@ -33,6 +33,11 @@ type WatchRequest struct {
 	Key, End      string
 	StartRevision int64 // first revision to see; 0 is the next one
 	PrevKV        bool  // fill in Event.Prev
+
+	// Wake is for a watcher that is read by Poll: it is called once after Poll
+	// has said that there is no more, as soon as there is, or the watch ends.
+	// It must not block, nor call the engine.
+	Wake func()
 }
 
 // WatchResponse is a piece of history: every change of the range that follows
@@ -44,8 +49,8 @@ type WatchResponse struct {
 
 // Watcher is a cursor on the history of a range. It holds no events and no
 // goroutine: a slow one costs others nothing, and what it has not read by the
-// time it is compacted is lost to it ([ErrCompacted]). Next must not be called
-// by two goroutines at once; the other methods may be called at any time.
+// time it is compacted is lost to it ([ErrCompacted]). Next and Poll must not be
+// called by two goroutines at once; the other methods may be called at any time.
 type Watcher struct {
 	e      *Engine
 	group  *watchGroup
@@ -55,10 +60,15 @@ type Watcher struct {
 	ask    atomic.Bool   // a progress response is wanted
 	closed atomic.Bool
 	wake   chan struct{} // of capacity 1; sent to when it stops being parked
+	woken  func()        // called instead, if set
 }
 
-// watchEvents bounds a response, except that it never splits a revision.
-const watchEvents = 1000
+// What bounds a response, except that it never splits a revision: events, and the
+// bytes of their values.
+const (
+	watchEvents = 1000
+	watchBytes  = 4 << 20
+)
 
 // Watch opens a cursor. A start before the compaction revision is
 // [ErrCompacted]; one in the future waits for it. Close it in the end.
@@ -67,7 +77,7 @@ func (e *Engine) Watch(req WatchRequest) (*Watcher, error) {
 		return nil, ErrEmptyKey
 	}
 	snap := e.snap.Load()
-	w := &Watcher{e: e, start: req.StartRevision, prev: req.PrevKV, wake: make(chan struct{}, 1)}
+	w := &Watcher{e: e, start: req.StartRevision, prev: req.PrevKV, wake: make(chan struct{}, 1), woken: req.Wake}
 	if w.start <= 0 {
 		w.start = snap.revision + 1
 	}
@@ -87,28 +97,14 @@ func (e *Engine) Watch(req WatchRequest) (*Watcher, error) {
 // [ErrClosed] after Close of the watcher or the engine.
 func (w *Watcher) Next(ctx context.Context) (*WatchResponse, error) {
 	for {
-		if w.closed.Load() {
-			return nil, ErrClosed
-		}
-		if err := ctx.Err(); err != nil {
+		if err := ctx.Err(); err != nil && !w.closed.Load() {
 			return nil, err
 		}
-		ask := w.ask.Swap(false) // before the snapshot: the answer is at least the revision of the request
-		snap := w.e.snap.Load()
-		resp, err := w.scan(snap)
-		if err != nil {
-			return nil, err
+		resp, err := w.read()
+		if resp != nil || err != nil {
+			return resp, err
 		}
-		if len(resp.Events) > 0 {
-			if ask {
-				w.ask.Store(true) // to be answered when there are no more
-			}
-			return resp, nil
-		}
-		if ask {
-			return resp, nil
-		}
-		if !w.e.watchers.park(w, snap.ring.next) {
+		if !w.e.watchers.park(w, w.pos.Load()) {
 			continue
 		}
 		select {
@@ -118,6 +114,38 @@ func (w *Watcher) Next(ctx context.Context) (*WatchResponse, error) {
 			return nil, ctx.Err()
 		}
 	}
+}
+
+// Poll is [Watcher.Next] without the wait, so that one goroutine can read many
+// watchers: the response is nil if there is none. Where there is no more, the
+// watch rests until WatchRequest.Wake is called; otherwise Poll is to be called
+// again, when the response has been dealt with.
+func (w *Watcher) Poll() (resp *WatchResponse, more bool, err error) {
+	if resp, err = w.read(); err != nil {
+		return nil, false, err
+	}
+	return resp, !w.e.watchers.park(w, w.pos.Load()), nil
+}
+
+// read answers what there is, events or a progress that was asked for, or nil.
+func (w *Watcher) read() (*WatchResponse, error) {
+	if w.closed.Load() {
+		return nil, ErrClosed
+	}
+	ask := w.ask.Swap(false) // before the snapshot: the answer is at least the revision of the request
+	resp, err := w.scan(w.e.snap.Load())
+	switch {
+	case err != nil:
+		return nil, err
+	case len(resp.Events) > 0:
+		if ask {
+			w.ask.Store(true) // to be answered when there are no more
+		}
+		return resp, nil
+	case ask:
+		return resp, nil
+	}
+	return nil, nil
 }
 
 // scan reads from the cursor to the end of snap, or until there is enough.
@@ -131,17 +159,17 @@ func (w *Watcher) scan(snap *snapshot) (*WatchResponse, error) {
 		}
 		pos = r.first
 	}
-	var last int64
+	var last, size int64
 	for ; pos < r.next; pos++ {
 		v := r.at(pos)
 		if v.revision() < w.start || !inRange(v.key, w.group.key, w.group.end) {
 			continue
 		}
-		if len(resp.Events) >= watchEvents && v.revision() != last {
+		if (len(resp.Events) >= watchEvents || size >= watchBytes) && v.revision() != last {
 			resp.Revision = last
 			break
 		}
-		last = v.revision()
+		last, size = v.revision(), size+int64(v.size)
 		event, err := w.event(v)
 		if err != nil {
 			return nil, err

@@ -281,3 +281,83 @@ func TestWatchFromCompactRevisionAfterStart(t *testing.T) {
 	e.Close()
 	lock.Close()
 }
+
+// One goroutine reads many watchers: each is woken once after it has said that it
+// has no more, and never when it has.
+func TestPoll(t *testing.T) {
+	e := openTest(t, "", Options{Durability: Memory})
+	const watchers, writes = 20, 500
+	woken := make(chan int, 10*watchers) // more than there may be
+	all := make([]*Watcher, watchers)
+	for i := range all {
+		all[i] = watch(t, e, WatchRequest{Key: "/", End: "0", Wake: func() { woken <- i }})
+		if resp, more, err := all[i].Poll(); resp != nil || more || err != nil {
+			t.Fatalf("nothing has happened: %v, %v, %v", resp, more, err)
+		}
+	}
+	var writer sync.WaitGroup
+	defer writer.Wait()
+	writer.Go(func() {
+		for range writes {
+			put(t, e, "/a", "v")
+			put(t, e, "elsewhere", "v")
+		}
+	})
+	var seen [watchers]int
+	for done := 0; done < watchers; {
+		var i int
+		select {
+		case i = <-woken:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%d of %d have everything, and nobody is woken", done, watchers)
+		}
+		for more := true; more; {
+			var resp *WatchResponse
+			var err error
+			if resp, more, err = all[i].Poll(); err != nil {
+				t.Fatal(err)
+			}
+			if resp != nil {
+				seen[i] += len(resp.Events)
+			}
+		}
+		if seen[i] == writes {
+			done++
+		}
+	}
+	writer.Wait()
+	all[0].RequestProgress()
+	if i := <-woken; i != 0 {
+		t.Errorf("progress of 0 wakes %d", i)
+	}
+	if resp, more, err := all[0].Poll(); resp == nil || len(resp.Events) > 0 || resp.Revision != e.Revision() || more || err != nil {
+		t.Errorf("progress: %v, %v, %v", resp, more, err)
+	}
+	e.Close()
+	if _, _, err := all[0].Poll(); !errors.Is(err, ErrClosed) {
+		t.Errorf("closed: %v, want ErrClosed", err)
+	}
+	if n := len(woken); n != watchers {
+		t.Errorf("the end wakes %d of %d", n, watchers)
+	}
+}
+
+// A response is bounded by bytes too, and still whole revisions.
+func TestWatchResponsesAreBounded(t *testing.T) {
+	e := openTest(t, "", Options{Durability: Memory})
+	const writes = 20
+	for range writes {
+		put(t, e, "/a", string(make([]byte, 1<<20)))
+	}
+	w := watch(t, e, WatchRequest{Key: "/a", StartRevision: 2})
+	for n := 0; n < writes; {
+		resp := next(t, w)
+		if len(resp.Events) > watchBytes>>20 {
+			t.Errorf("%d MiB in one response, want at most %d", len(resp.Events), watchBytes>>20)
+		}
+		n += len(resp.Events)
+		if last := resp.Events[len(resp.Events)-1].KV.ModRevision; last != int64(n+1) || n < writes && resp.Revision != last {
+			t.Errorf("revision %d of events up to %d, want %d", resp.Revision, last, n+1)
+		}
+	}
+}

@@ -100,12 +100,14 @@ func (s *watcherSet) remove(w *Watcher) {
 	}
 }
 
-// park lets w wait for the next event of its range; false if history has gone on
-// beyond seen, so that w has to look again first.
+// park lets w wait for the next event of its range; false if history has been
+// looked through beyond seen, so that w has to look again first. Should w be ahead
+// (what it has seen is published, but nobody has been woken for it yet), it is not
+// woken for what it has seen.
 func (s *watcherSet) park(w *Watcher, seen uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.end != seen || w.closed.Load() || w.ask.Load() {
+	if s.end > seen || w.closed.Load() || w.ask.Load() {
 		return false
 	}
 	select {
@@ -123,7 +125,7 @@ func (s *watcherSet) unpark(w *Watcher) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if w.group.all[w] {
-		w.pos.Store(s.end) // it would have been woken for anything before
+		w.pos.Store(max(w.pos.Load(), s.end)) // it would have been woken for anything before
 		s.release(w)
 	}
 }
@@ -136,6 +138,10 @@ func (s *watcherSet) release(w *Watcher) {
 	w.group.all[w] = false
 	w.group.parked--
 	s.parked--
+	if w.woken != nil {
+		w.woken()
+		return
+	}
 	select {
 	case w.wake <- struct{}{}:
 	default:
@@ -173,7 +179,7 @@ func (s *watcherSet) wakeGroup(g *watchGroup, v *version, pos uint64) {
 		return
 	}
 	for w, parked := range g.all {
-		if parked && v.revision() >= w.start {
+		if parked && v.revision() >= w.start && pos >= w.pos.Load() {
 			w.pos.Store(pos)
 			s.release(w)
 		}

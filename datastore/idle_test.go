@@ -1,0 +1,161 @@
+package datastore
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// idleClient leaves a store as a server has it: written to, compacted, watched, and
+// with a lease that ends in a day. Then it does nothing more.
+func idleClient(e *Engine, _ int) error {
+	ctx := context.Background()
+	lease, err := e.Grant(ctx, 0, 24*60*60)
+	if err != nil {
+		return err
+	}
+	for i := range 20 {
+		prefix := fmt.Sprintf("/%d/", i%5)
+		w, err := e.Watch(WatchRequest{Key: prefix, End: PrefixEnd(prefix)})
+		if err != nil {
+			return err
+		}
+		go func() {
+			for {
+				if _, err := w.Next(ctx); err != nil {
+					return
+				}
+			}
+		}()
+	}
+	for i := range 500 {
+		put := PutRequest{Key: fmt.Sprintf("/%d/%d", i%5, i%50), Value: make([]byte, 1000), Lease: lease.ID * int64(i%2)}
+		if _, err := e.Put(ctx, put); err != nil {
+			return err
+		}
+	}
+	if err := e.Compact(ctx, e.Revision(), true); err != nil {
+		return err
+	}
+	debug.FreeOSMemory() // what Go's runtime would do in the background
+	fmt.Println("idle")
+	select {}
+}
+
+// restlessClient is what must not go unnoticed: a tick now and then, and a write.
+func restlessClient(e *Engine, c int) error {
+	f, err := os.Create(filepath.Join(filepath.Dir(e.path), "restless"))
+	if err != nil {
+		return err
+	}
+	go func() {
+		for range time.Tick(500 * time.Millisecond) {
+			f.Write([]byte("x"))
+		}
+	}()
+	return idleClient(e, c)
+}
+
+// activity is what a process has done so far, as the kernel counts it.
+type activity struct {
+	writes   int64 // system calls that write to a file, pipe or socket
+	written  int64 // bytes that have to go to a disk
+	switches int64 // how often a thread went to sleep
+	threads  int64
+}
+
+func activityOf(t *testing.T, pid int) (a activity) {
+	t.Helper()
+	dir := fmt.Sprintf("/proc/%d/", pid)
+	fields := func(file string) map[string]int64 {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := map[string]int64{}
+		for line := range strings.Lines(string(text)) {
+			name, value, _ := strings.Cut(line, ":")
+			out[name], _ = strconv.ParseInt(strings.TrimSpace(value), 10, 64)
+		}
+		return out
+	}
+	io := fields(dir + "io")
+	a.writes, a.written = io["syscw"], io["write_bytes"]
+	threads, err := filepath.Glob(dir + "task/*/status")
+	if err != nil || len(threads) == 0 {
+		t.Fatalf("threads of process %d: %v, %v", pid, threads, err)
+	}
+	for _, thread := range threads {
+		status := fields(thread)
+		a.switches += status["voluntary_ctxt_switches"] + status["nonvoluntary_ctxt_switches"]
+		a.threads++
+	}
+	return a
+}
+
+// idleTime is how long an engine has to do nothing.
+const idleTime = 2 * time.Second
+
+// idling runs a child with that task and looks at stretches of idleTime after it has
+// said that it is idle, at most that many, until nothing happens in one. It answers
+// what happened in the last one it looked at.
+func idling(t *testing.T, task string, stretches int) (in activity) {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		t.Skip("needs Linux' figures of a process")
+	}
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "KARVE_CRASH_DIR="+t.TempDir(), "KARVE_CRASH_MODE="+task+"-full")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { cmd.Process.Kill(); cmd.Wait() }()
+	lines := bufio.NewScanner(out)
+	for lines.Scan() && lines.Text() != "idle" {
+	}
+	if lines.Text() != "idle" {
+		t.Fatalf("the child ended: %q", lines.Text())
+	}
+	time.Sleep(300 * time.Millisecond)
+	for range stretches {
+		before := activityOf(t, cmd.Process.Pid)
+		time.Sleep(idleTime)
+		after := activityOf(t, cmd.Process.Pid)
+		in = activity{after.writes - before.writes, after.written - before.written, after.switches - before.switches, after.threads - before.threads}
+		if in == (activity{}) {
+			break
+		}
+	}
+	return in
+}
+
+// An idle engine does nothing at all: it writes nothing, and no thread of its process
+// even wakes up, so there is no timer that fires.
+func TestIdle(t *testing.T) {
+	t.Run("idle", func(t *testing.T) {
+		t.Parallel()
+		if got := idling(t, "idle", 4); got != (activity{}) {
+			t.Errorf("in %v: %+v, want nothing", idleTime, got)
+		}
+	})
+	t.Run("restless", func(t *testing.T) {
+		t.Parallel()
+		if got := idling(t, "restless", 1); got.writes < 2 || got.switches < 2 {
+			t.Errorf("one that writes every 500 ms, in %v: %+v: this test does not see it", idleTime, got)
+		}
+	})
+}
