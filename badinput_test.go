@@ -54,6 +54,8 @@ func TestBadInput(t *testing.T) {
 		{"port in use", []string{"--bind-address=127.0.0.1", "--secure-port=" + port}, []string{"--secure-port " + port + "…in use"}},
 		{"insecure port in use", []string{"--insecure-port=" + port}, []string{"--insecure-port " + port + "…in use"}},
 		{"node ports", []string{"--service-node-port-range=30000-nonsense"}, []string{"service-node-port-range…30000-nonsense"}},
+		{"memory limit", []string{"--memory-limit=lots"}, []string{`--memory-limit "lots"…200Mi`}},
+		{"memory limit too small", []string{"--memory-limit=1Mi"}, []string{`--memory-limit "1Mi"…96Mi`}},
 		{"address", []string{"--bind-address=300.1.1.1"}, []string{"--bind-address…300.1.1.1"}},
 		{"address of another machine", []string{"--bind-address=203.0.113.77"}, []string{"203.0.113.77"}},
 		{"advertised address", []string{"--advertise-address=here"}, []string{"--advertise-address…here"}},
@@ -207,22 +209,31 @@ func TestDataDirInUse(t *testing.T) {
 
 // TestUnreachableDatastore waits and says for what; a stop need not wait.
 func TestUnreachableDatastore(t *testing.T) {
-	parallel(t)
-	p := launch(t, t.TempDir(), "--datastore-endpoint=http://user:secret@127.0.0.1:1")
-	p.poll("a line that says what it waits for", func() error {
-		for line := range strings.Lines(p.stderr.String()) {
-			if strings.Contains(line, "waiting for the datastore") && strings.Contains(line, "127.0.0.1:1") && strings.Contains(line, "connection refused") {
-				return nil
+	for endpoint, why := range map[string]string{
+		"http://user:secret@127.0.0.1:1":          "connection refused",
+		"postgres://user:secret@127.0.0.1:1/db":   "connection refused",
+		"mysql://user:secret@tcp(127.0.0.1:1)/db": "connection refused",
+		"nats://user:secret@127.0.0.1:1":          "no servers available",
+	} {
+		t.Run(endpoint[:4], func(t *testing.T) {
+			parallel(t)
+			p := launch(t, t.TempDir(), "--datastore-endpoint="+endpoint)
+			p.poll("a line that says what it waits for", func() error {
+				for line := range strings.Lines(p.stderr.String()) {
+					if strings.Contains(line, "waiting for the datastore") && strings.Contains(line, "127.0.0.1:1") && strings.Contains(line, why) {
+						return nil
+					}
+				}
+				return fmt.Errorf("got %q", p.stderr.String())
+			})
+			p.signal(syscall.SIGTERM)
+			p.wantCleanEnd(10 * time.Second)
+			if got := p.stderr.String(); strings.Contains(got, "secret") || strings.Contains(got, "cancel") {
+				t.Errorf("the log has a password, or a complaint that it was stopped: %s", got)
 			}
-		}
-		return fmt.Errorf("got %q", p.stderr.String())
-	})
-	p.signal(syscall.SIGTERM)
-	p.wantCleanEnd(10 * time.Second)
-	if got := p.stderr.String(); strings.Contains(got, "secret") || strings.Contains(got, "cancel") {
-		t.Errorf("the log has a password, or a complaint that it was stopped: %s", got)
-	}
-	if got := p.stdout.String(); got != "" {
-		t.Errorf("standard output: got %q, want nothing", got)
+			if got := p.stdout.String(); got != "" {
+				t.Errorf("standard output: got %q, want nothing", got)
+			}
+		})
 	}
 }

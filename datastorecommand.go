@@ -18,6 +18,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/server"
 )
 
 // datastoreCommand looks after the file of the datastore. All but restore and
@@ -26,7 +27,7 @@ func datastoreCommand() *cli.Command {
 	sub := func(name, args, usage string, action cli.ActionFunc, more ...cli.Flag) *cli.Command {
 		return &cli.Command{
 			Name: name, ArgsUsage: args, Usage: usage, Before: readDataDir, Action: action,
-			Flags: append([]cli.Flag{configFlag(), dataDirFlag()}, more...),
+			Flags: append([]cli.Flag{configFlag(), dataDirFlag(), datastoreEndpointFlag()}, more...),
 		}
 	}
 	return &cli.Command{
@@ -59,18 +60,26 @@ func oneFile(c *cli.Context) (string, error) {
 	return c.Args().First(), nil
 }
 
+// datastoreDir is where the database is, or has to be.
+func datastoreDir(c *cli.Context) (string, error) {
+	return server.DatastoreDir(c.String("datastore-endpoint"), c.String("data-dir"))
+}
+
 // engineFile is the path of the database, which must be there.
 func engineFile(c *cli.Context) (string, error) {
-	dir := c.String("data-dir")
+	dir, err := datastoreDir(c)
+	if err != nil {
+		return "", err
+	}
 	path := filepath.Join(dir, datastore.EngineFile)
-	_, err := os.Stat(path)
+	_, err = os.Stat(path)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return path, err
 	}
 	if old := filepath.Join(dir, datastore.FileName); exists(old) {
 		return "", fmt.Errorf("%s is of the version before and not converted yet: start the server once", old)
 	}
-	return "", fmt.Errorf("%s is not there: no server has been started with this --data-dir, or its datastore is elsewhere", path)
+	return "", fmt.Errorf("%s is not there: no server has been started with this --data-dir and --datastore-endpoint", path)
 }
 
 func exists(path string) bool {
@@ -154,14 +163,21 @@ func datastoreBackup(c *cli.Context) error {
 	} else if err != nil {
 		return err
 	}
+	if err := datastore.RecordBackup(b, time.Now()); err != nil { // of the backup nothing is missing
+		fmt.Fprintf(c.App.ErrWriter, "karve: %v (karve status will not know of this backup)\n", err)
+	}
 	fmt.Fprintf(c.App.Writer, "backed up %d keys at revision %d to %s (%d bytes)\n", b.Keys, b.Revision, b.To, b.Bytes)
 	return nil
 }
 
-// stopped runs body with the lock of the data directory, which a running server
-// has.
+// stopped runs body with the lock of the database's directory, which a running
+// server has.
 func stopped(c *cli.Context, body func(lock *datastore.Lock, progress datastore.Progress) error) (err error) {
-	lock, err := datastore.LockDir(c.String("data-dir"))
+	dir, err := datastoreDir(c)
+	if err != nil {
+		return err
+	}
+	lock, err := datastore.LockDir(dir)
 	if errors.Is(err, datastore.ErrLocked) {
 		return fmt.Errorf("%w: stop the server first", err)
 	} else if err != nil {
@@ -223,9 +239,13 @@ func datastoreCompact(c *cli.Context) error {
 	if _, err := engineFile(c); err != nil {
 		return err
 	}
-	dir := c.String("data-dir")
+	dir, err := datastoreDir(c)
+	if err != nil {
+		return err
+	}
 	lock, err := datastore.LockDir(dir)
 	if errors.Is(err, datastore.ErrLocked) {
+		dir := c.String("data-dir") // of the server, which has the socket
 		revision, err := compactServer(c.Context, dir)
 		if err != nil {
 			return fmt.Errorf("compact the datastore of the server that uses %s: %w", dir, err)
@@ -253,6 +273,10 @@ func compactServer(ctx context.Context, dir string) (int64, error) {
 	}
 	if !exists(path) {
 		return 0, fmt.Errorf("%s is not there: the server is not ready, or its etcd API is elsewhere", path)
+	}
+	// Where the path is too long for a socket it is a link to one.
+	if path, err = filepath.EvalSymlinks(path); err != nil {
+		return 0, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

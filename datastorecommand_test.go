@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -149,6 +150,20 @@ func TestDatastoreLive(t *testing.T) {
 	if got := e.CompactRevision(); got != 2 {
 		t.Errorf("compacted to %d, want 2", got)
 	}
+
+	// Where the path is too long for a socket, the server leaves a link to it.
+	elsewhere := filepath.Join(dir, "elsewhere")
+	if err := errors.Join(os.Rename(socket, elsewhere), os.Symlink(elsewhere, socket)); err != nil {
+		t.Fatal(err)
+	}
+	long := filepath.Join(dir, strings.Repeat("long/", 30))
+	if err := errors.Join(os.MkdirAll(filepath.Dir(long), 0o700), os.Symlink(dir, long)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Put(t.Context(), datastore.PutRequest{Key: "/registry/live", Value: []byte("w")}); err != nil {
+		t.Fatal(err)
+	}
+	wantOutput(t, karve(t, "datastore", "compact", "--data-dir", long), "compacted to revision 3;")
 }
 
 // compactor is as much of the etcd API as compaction takes.
@@ -236,4 +251,45 @@ func TestDatastoreProblems(t *testing.T) {
 	}
 	wantProblems(t, finish(t, command(t, "karve", "datastore", "backup", "--data-dir", dir, filepath.Join(dir, "b"))), path+"…has a bad checksum")
 	wantProblems(t, finish(t, command(t, "karve", "datastore", "restore", "--data-dir", empty, path)), path+"…has a bad checksum")
+}
+
+// The commands find the datastore where --datastore-endpoint says, in each of the
+// ways to say it, and send you elsewhere with one that is not the built-in.
+func TestDatastoreElsewhere(t *testing.T) {
+	t.Parallel()
+	dir, data := stored(t), t.TempDir()
+	endpoint := "sqlite://" + dir + "?durability=relaxed"
+	want := []string{"revision            61\n"}
+	wantOutput(t, karve(t, "datastore", "stats", "--data-dir", data, "--datastore-endpoint", endpoint), want...)
+	config := write(t, "config.yaml", "data-dir: "+data+"\ndatastore-endpoint: "+endpoint+"\n")
+	wantOutput(t, karve(t, "datastore", "stats", "--config", config), want...)
+	cmd := command(t, "karve", "datastore", "stats", "--data-dir", data)
+	cmd.Env = append(cmd.Environ(), "KARVE_DATASTORE_ENDPOINT="+endpoint)
+	wantOutput(t, succeed(t, cmd), want...)
+
+	backup := filepath.Join(t.TempDir(), "backup.db")
+	for _, args := range [][]string{{"verify"}, {"backup", backup}, {"compact"}, {"restore", backup}} {
+		karve(t, append([]string{"datastore", args[0], "--config", config}, args[1:]...)...)
+	}
+	if s := readDatastore(t, dir); s.Revision != 61+datastore.RestoreMargin {
+		t.Errorf("after restore: %+v, want revision %d", s, 61+datastore.RestoreMargin)
+	}
+	if left, err := os.ReadDir(data); err != nil || len(left) > 0 {
+		t.Errorf("in the data directory: %v (%v), want nothing", left, err)
+	}
+	for endpoint, want := range map[string]string{
+		"postgres://u:s3cret@h/db":     "postgres://u@h/db is a database of yours: use pg_dump",
+		"mysql://u:s3cret@tcp(h:1)/db": "mysql://u@tcp(h:1)/db is a database of yours: use mysqldump",
+		"nats://u:s3cret@h":            "nats://h is a database of yours: use nats stream",
+		"https://u:s3cret@h:2379":      "https://u:xxxxx@h:2379 is an etcd: use etcdctl",
+		"memory://":                    "keeps nothing on the disk",
+	} {
+		for _, args := range [][]string{{"stats"}, {"verify"}, {"compact"}, {"backup", "B"}, {"restore", backup}, {"import", backup}} {
+			got := finish(t, command(t, "karve", append([]string{"datastore", args[0], "--data-dir", data, "--datastore-endpoint", endpoint}, args[1:]...)...))
+			wantProblems(t, got, want)
+			if strings.Contains(got.stderr, "s3cret") {
+				t.Errorf("a password in %q", got.stderr)
+			}
+		}
+	}
 }

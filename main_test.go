@@ -143,7 +143,7 @@ type process struct {
 	url, insecure, kubeconfig string // from the ready line
 }
 
-var readyLine = regexp.MustCompile(`^karve is ready after \S+ at (https://\S+?)(?: and (http://\S+?))?\. Next: export KUBECONFIG=(\S+); kubectl get namespaces\n$`)
+var readyLine = regexp.MustCompile(`^karve is ready after \S+ \([A-Za-z ]+ \d[^)]*\) at (https://\S+?)(?: and (http://\S+?))?\. Next: export KUBECONFIG=(\S+); kubectl get namespaces\n$`)
 
 // launch starts `karve server` on free ports with the data directory dir, and
 // does not wait for it. At the end of the test it is stopped, and must then

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/flags"
+	"github.com/karve-k8s/karve/server/memory"
 )
 
 // The sections of `karve server --help`, in order.
@@ -39,6 +41,8 @@ func serverFlags() []cli.Flag {
 		dataDirFlag(),
 		text(general, "log-level", "info", "`LEVEL`: error, warning, info, debug (upstream's info lines too) or trace"),
 		text(general, "log-format", "text", "`FORMAT`: text or json"),
+		text(general, "startup-trace", "", "`FILE` for a trace of the start, to be read by Perfetto or Chrome's tracing"),
+		text(general, "memory-limit", memory.Auto, "soft limit of memory, a `SIZE` such as 200Mi; auto is GOMEMLIMIT, or what the control group or the machine has to spare"),
 		&cli.DurationFlag{Category: general, Name: "start-timeout", Value: 5 * time.Minute, EnvVars: env("start-timeout"), Usage: "`DURATION` that each part may take to start"},
 
 		text(listeners, "bind-address", "", "`IP` the secure listener listens on (default: every address)"),
@@ -60,10 +64,12 @@ func serverFlags() []cli.Flag {
 		text(network, "cluster-cidr", "", "`CIDR` of Pod addresses, of which each node gets a part (default: left to the network plugin)"),
 		text(network, "cluster-domain", server.DefaultClusterDomain, "DNS `DOMAIN` of the cluster"),
 
-		text(storage, "datastore-endpoint", "", "`URL` of the datastore: sqlite://DIR?durability=full|relaxed|memory&cache=BYTES, memory://, or an etcd's http(s)://host:port,… (default: the built-in one in the data directory)"),
-		text(storage, "datastore-cafile", "", "`FILE` with the CA of that etcd"),
+		datastoreEndpointFlag(),
+		text(storage, "datastore-cafile", "", "`FILE` with the CA of that database or etcd"),
 		text(storage, "datastore-certfile", "", "`FILE` with a client certificate for it"),
 		text(storage, "datastore-keyfile", "", "`FILE` with the key of that"),
+
+		text(storage, "etcd-listen", "", "`URL` where the datastore is served as the etcd API, too: https://ADDRESS:PORT, for who has a certificate of certs/etcd-ca in the data directory, or http:// with a loopback address (default: only its socket)"),
 
 		texts(components, "disable-controllers", "`NAMES` of controllers to leave out, with commas"),
 		yes(components, "no-controllers", "leave out all controllers"),
@@ -93,6 +99,10 @@ func configFlag() cli.Flag {
 
 func dataDirFlag() cli.Flag {
 	return text(general, "data-dir", defaultDataDir(), "`DIR` for state, certificates and the admin's kubeconfig")
+}
+
+func datastoreEndpointFlag() cli.Flag {
+	return text(storage, "datastore-endpoint", "", "`URL` of the datastore: sqlite://DIR?durability=full|relaxed|memory&cache=BYTES, memory://, postgres://USER:PASSWORD@HOST/DATABASE, mysql://USER:PASSWORD@tcp(HOST:PORT)/DATABASE, nats://HOST, or an etcd's http(s)://host:port,… (default: the built-in one in the data directory). Others see the command line: a password is better given by the variable or the file")
 }
 
 func text(section, name, value, usage string) *cli.StringFlag {
@@ -138,7 +148,12 @@ func serverConfig(c *cli.Context) (server.Config, error) {
 	if wrongMode != nil {
 		wrongMode = fmt.Errorf("--write-kubeconfig-mode %q: want an octal mode such as 0640", c.String("write-kubeconfig-mode"))
 	}
+	limit, wrongLimit := memory.Limit(c.String("memory-limit"))
+	if wrongLimit != nil {
+		wrongLimit = fmt.Errorf("--memory-limit %q: %w", c.String("memory-limit"), wrongLimit)
+	}
 	config := server.Config{
+		MemoryLimit:           limit,
 		DataDir:               c.String("data-dir"),
 		BindAddress:           c.String("bind-address"),
 		SecurePort:            c.Int("secure-port"),
@@ -160,11 +175,13 @@ func serverConfig(c *cli.Context) (server.Config, error) {
 		DatastoreCAFile:       c.String("datastore-cafile"),
 		DatastoreCertFile:     c.String("datastore-certfile"),
 		DatastoreKeyFile:      c.String("datastore-keyfile"),
+		EtcdListen:            c.String("etcd-listen"),
 		NoControllers:         c.Bool("no-controllers"),
 		DisableControllers:    split(c.StringSlice("disable-controllers")),
 		DisableScheduler:      c.Bool("disable-scheduler"),
 		ControllerManagerArgs: c.StringSlice("kube-controller-manager-arg"),
 		SchedulerArgs:         c.StringSlice("kube-scheduler-arg"),
+		StartupTrace:          c.String("startup-trace"),
 		StartTimeout:          c.Duration("start-timeout"),
 	}
 	switch config.InsecurePort { // as Kubernetes had it, 0 is off
@@ -189,7 +206,7 @@ func serverConfig(c *cli.Context) (server.Config, error) {
 		}
 	}
 	config.APIServerArgs = append(config.APIServerArgs, c.StringSlice("kube-apiserver-arg")...)
-	return config, wrongMode
+	return config, errors.Join(wrongMode, wrongLimit)
 }
 
 // split takes a,b and repeated options alike.

@@ -8,26 +8,45 @@ import (
 	"testing"
 	"time"
 
-	"github.com/k3s-io/kine/pkg/server"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	"google.golang.org/grpc/metadata"
+
+	"github.com/karve-k8s/karve/datastore"
 )
 
-// foreign hides what our backend can do beyond kine's interface, so that the
-// client treats it as any other.
-type foreign struct{ server.Backend }
+// memory is an engine without a file.
+func memory(t testing.TB) *datastore.Engine {
+	t.Helper()
+	engine, err := datastore.OpenEngine(nil, datastore.Options{Durability: datastore.Memory})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { engine.Close() })
+	return engine
+}
 
-// clients runs a test with a client of our backend and with one of any other.
-func clients(t *testing.T, test func(t *testing.T, b *Backend, l *local, c *kubernetes.Client)) {
-	for name, wrap := range map[string]func(*Backend) server.Backend{
-		"engine": func(b *Backend) server.Backend { return b },
-		"other":  func(b *Backend) server.Backend { return foreign{b} },
+// must puts a key and answers its revision.
+func must(t testing.TB, e *datastore.Engine, key, value string) int64 {
+	t.Helper()
+	resp, err := e.Put(t.Context(), datastore.PutRequest{Key: key, Value: []byte(value)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.Revision
+}
+
+// clients runs a test with a client of the engine and with one of a backend of
+// kine's.
+func clients(t *testing.T, test func(t *testing.T, e *datastore.Engine, l *local, c *kubernetes.Client)) {
+	for name, serve := range map[string]func(*datastore.Engine) (*Shim, error){
+		"engine": func(e *datastore.Engine) (*Shim, error) { return Serve(t.Context(), e, t.TempDir()) },
+		"other":  func(e *datastore.Engine) (*Shim, error) { return ServeBackend(t.Context(), newForeign(e), t.TempDir()) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := memory(t)
-			shim, err := Serve(t.Context(), wrap(b), t.TempDir())
+			e := memory(t)
+			shim, err := serve(e)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -36,9 +55,15 @@ func clients(t *testing.T, test func(t *testing.T, b *Backend, l *local, c *kube
 			if err != nil {
 				t.Fatal(err)
 			}
-			test(t, b, shim.local, c)
+			test(t, e, shim.local, c)
 		})
 	}
+}
+
+// isEngine tells which of the two it is.
+func isEngine(l *local) bool {
+	_, ok := l.store.(native)
+	return ok
 }
 
 func TestFieldsOfTheClient(t *testing.T) {
@@ -53,7 +78,7 @@ func TestFieldsOfTheClient(t *testing.T) {
 	if got := resp.Err(); got == nil || got.Error() != rpctypes.ErrUnhealthy.Error() {
 		t.Errorf("the reason of a watch's end is %v, want %v", got, rpctypes.ErrUnhealthy)
 	}
-	clients(t, func(t *testing.T, _ *Backend, l *local, c *kubernetes.Client) {
+	clients(t, func(t *testing.T, _ *datastore.Engine, l *local, c *kubernetes.Client) {
 		if got := c.Endpoints(); !slices.Equal(got, []string{l.endpoint}) {
 			t.Errorf("endpoints %v, want %v", got, l.endpoint)
 		}
@@ -61,7 +86,7 @@ func TestFieldsOfTheClient(t *testing.T) {
 }
 
 func TestClientReadsAndWrites(t *testing.T) {
-	clients(t, func(t *testing.T, b *Backend, _ *local, c *kubernetes.Client) {
+	clients(t, func(t *testing.T, e *datastore.Engine, _ *local, c *kubernetes.Client) {
 		ctx, k := t.Context(), c.Kubernetes
 		made, err := k.OptimisticPut(ctx, "/a/1", []byte("1"), 0, kubernetes.PutOptions{})
 		if err != nil || !made.Succeeded || made.KV != nil {
@@ -84,14 +109,14 @@ func TestClientReadsAndWrites(t *testing.T) {
 			t.Errorf("get: %+v, %v", got, err)
 		}
 		for i := range 4 {
-			must(t, b, fmt.Sprintf("/a/%d", i+2), "v")
+			must(t, e, fmt.Sprintf("/a/%d", i+2), "v")
 		}
-		must(t, b, "/b", "")
+		must(t, e, "/b", "")
 		page, err := k.List(ctx, "/a/", kubernetes.ListOptions{Limit: 2})
 		if err != nil || len(page.Kvs) != 2 || page.Count != 5 || page.Revision != made.Revision+6 {
 			t.Errorf("list: %+v, %v, want 2 of 5", page, err)
 		}
-		must(t, b, "/a/9", "later")
+		must(t, e, "/a/9", "later")
 		rest, err := k.List(ctx, "/a/", kubernetes.ListOptions{Limit: 10, Revision: page.Revision, Continue: string(page.Kvs[1].Key) + "\x00"})
 		if err != nil || len(rest.Kvs) != 3 || rest.Count != 3 {
 			t.Errorf("the rest: %+v, %v, want 3 of 3", rest, err)
@@ -111,16 +136,16 @@ func TestClientReadsAndWrites(t *testing.T) {
 			t.Errorf("delete an old revision: %+v, %v, want what is there", wrong, err)
 		}
 		gone, err := k.OptimisticDelete(ctx, "/a/1", updated.Revision, kubernetes.DeleteOptions{})
-		if err != nil || !gone.Succeeded || gone.Revision != b.engine.Revision() {
+		if err != nil || !gone.Succeeded || gone.Revision != e.Revision() {
 			t.Errorf("delete: %+v, %v", gone, err)
 		}
 	})
 }
 
 func TestClientsErrorsAreEtcds(t *testing.T) {
-	clients(t, func(t *testing.T, b *Backend, _ *local, c *kubernetes.Client) {
-		old := must(t, b, "/a", "1")
-		last := must(t, b, "/b", "1")
+	clients(t, func(t *testing.T, e *datastore.Engine, _ *local, c *kubernetes.Client) {
+		old := must(t, e, "/a", "1")
+		last := must(t, e, "/b", "1")
 		if _, err := c.Kubernetes.List(t.Context(), "/", kubernetes.ListOptions{Revision: last + 1}); !errors.Is(err, rpctypes.ErrFutureRev) {
 			t.Errorf("list the future: %v, want ErrFutureRev", err)
 		}
@@ -150,7 +175,7 @@ func TestClientsErrorsAreEtcds(t *testing.T) {
 
 // The key of the API server's compactor means something else to kine.
 func TestTheCompactorsKey(t *testing.T) {
-	clients(t, func(t *testing.T, _ *Backend, _ *local, c *kubernetes.Client) {
+	clients(t, func(t *testing.T, _ *datastore.Engine, _ *local, c *kubernetes.Client) {
 		events := c.Watch(t.Context(), compactKey, clientv3.WithRev(1))
 		put := func(version int64, value string) *clientv3.TxnResponse {
 			resp, err := c.KV.Txn(t.Context()).If(clientv3.Compare(clientv3.Version(compactKey), "=", version)).
@@ -183,14 +208,14 @@ func TestTheCompactorsKey(t *testing.T) {
 }
 
 func TestClientWatches(t *testing.T) {
-	clients(t, func(t *testing.T, b *Backend, _ *local, c *kubernetes.Client) {
-		start := must(t, b, "/w/1", "1")
+	clients(t, func(t *testing.T, e *datastore.Engine, _ *local, c *kubernetes.Client) {
+		start := must(t, e, "/w/1", "1")
 		ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(t.Context()))
 		events := c.Watch(ctx, "/w/", clientv3.WithPrefix(), clientv3.WithRev(start), clientv3.WithPrevKV(), clientv3.WithFragment())
 		deletes := c.Watch(ctx, "/w/", clientv3.WithPrefix(), clientv3.WithRev(start), clientv3.WithFilterPut(), clientv3.WithCreatedNotify())
-		next := must(t, b, "/w/2", "2")
-		b.Update(ctx, "/w/2", []byte("3"), next, 0)
-		b.Delete(ctx, "/w/1", 0)
+		next := must(t, e, "/w/2", "2")
+		must(t, e, "/w/2", "3")
+		e.Delete(ctx, datastore.DeleteRequest{Key: "/w/1"})
 		var got []*clientv3.Event
 		for len(got) < 4 {
 			r := <-events
@@ -219,10 +244,10 @@ func TestClientWatches(t *testing.T) {
 }
 
 func TestProgressComesAtOnceAndAfterTheEvents(t *testing.T) {
-	clients(t, func(t *testing.T, b *Backend, _ *local, c *kubernetes.Client) {
+	clients(t, func(t *testing.T, e *datastore.Engine, _ *local, c *kubernetes.Client) {
 		events := c.Watch(t.Context(), "/w/", clientv3.WithPrefix())
 		for range 50 {
-			revision := must(t, b, fmt.Sprintf("/w/%d", b.engine.Revision()), "")
+			revision := must(t, e, fmt.Sprintf("/w/%d", e.Revision()), "")
 			seen, began := false, time.Now()
 			for synced := false; !synced; {
 				if err := c.RequestProgress(t.Context()); err != nil {
@@ -248,10 +273,10 @@ func TestProgressComesAtOnceAndAfterTheEvents(t *testing.T) {
 
 // The API server's cache waits for the revision that a read of no key answers.
 func TestProgressIsToldToWhomAsksForTheRevision(t *testing.T) {
-	clients(t, func(t *testing.T, b *Backend, _ *local, c *kubernetes.Client) {
+	clients(t, func(t *testing.T, e *datastore.Engine, l *local, c *kubernetes.Client) {
 		cache := c.Watch(t.Context(), "/idle/", clientv3.WithPrefix(), clientv3.WithProgressNotify())
 		plain := c.Watch(t.Context(), "/idle/", clientv3.WithPrefix())
-		written := must(t, b, "/elsewhere", "")
+		written := must(t, e, "/elsewhere", "")
 		for told := false; !told; {
 			resp, err := c.Kubernetes.Get(t.Context(), "/idle", kubernetes.GetOptions{})
 			if err != nil || resp.Revision != written {
@@ -263,12 +288,12 @@ func TestProgressIsToldToWhomAsksForTheRevision(t *testing.T) {
 					t.Errorf("got %+v, want the progress to %d", r, written)
 				}
 			case <-time.After(100 * time.Millisecond):
-				if _, ours := c.Kubernetes.(direct).backend.(*Backend); ours {
+				if isEngine(l) {
 					t.Fatal("not told")
 				}
 			}
 		}
-		if _, ours := c.Kubernetes.(direct).backend.(*Backend); ours { // another's may be on its way twice
+		if isEngine(l) { // another's may be on its way twice
 			c.Kubernetes.Get(t.Context(), "/idle", kubernetes.GetOptions{})
 			select {
 			case r := <-cache:
@@ -282,10 +307,10 @@ func TestProgressIsToldToWhomAsksForTheRevision(t *testing.T) {
 }
 
 func TestProgressIsForTheStreamThatAsks(t *testing.T) {
-	clients(t, func(t *testing.T, b *Backend, _ *local, c *kubernetes.Client) {
+	clients(t, func(t *testing.T, e *datastore.Engine, _ *local, c *kubernetes.Client) {
 		mine := metadata.AppendToOutgoingContext(t.Context(), "source", "cache")
 		asked, other := c.Watch(mine, "/w", clientv3.WithRev(1)), c.Watch(t.Context(), "/w", clientv3.WithRev(1))
-		must(t, b, "/elsewhere", "")
+		must(t, e, "/elsewhere", "")
 		for told := false; !told; {
 			if err := c.RequestProgress(mine); err != nil {
 				t.Fatal(err)
@@ -308,11 +333,11 @@ func TestProgressIsToldAfterWritesElsewhere(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for the interval of progress")
 	}
-	clients(t, func(t *testing.T, b *Backend, _ *local, c *kubernetes.Client) {
+	clients(t, func(t *testing.T, e *datastore.Engine, _ *local, c *kubernetes.Client) {
 		t.Parallel()
 		told := c.Watch(t.Context(), "/idle/", clientv3.WithPrefix(), clientv3.WithProgressNotify())
 		not := c.Watch(t.Context(), "/idle/", clientv3.WithPrefix())
-		revision := must(t, b, "/registry/elsewhere", "")
+		revision := must(t, e, "/registry/elsewhere", "")
 		if r := <-told; !r.IsProgressNotify() || r.Header.Revision < revision {
 			t.Errorf("got %+v, want the progress to %d", r, revision)
 		}
@@ -325,7 +350,7 @@ func TestProgressIsToldAfterWritesElsewhere(t *testing.T) {
 }
 
 func TestCloseEndsTheWatchesOfOneClientOnly(t *testing.T) {
-	clients(t, func(t *testing.T, b *Backend, l *local, c *kubernetes.Client) {
+	clients(t, func(t *testing.T, e *datastore.Engine, l *local, c *kubernetes.Client) {
 		other, err := NewClient(l.endpoint)
 		if err != nil {
 			t.Fatal(err)
@@ -338,7 +363,7 @@ func TestCloseEndsTheWatchesOfOneClientOnly(t *testing.T) {
 		if _, open := <-other.Watch(t.Context(), "/w"); open {
 			t.Error("a closed client watches")
 		}
-		must(t, b, "/w", "")
+		must(t, e, "/w", "")
 		if r := <-stays; len(r.Events) != 1 {
 			t.Errorf("got %+v, want the event: the other client was closed", r)
 		}
@@ -346,8 +371,8 @@ func TestCloseEndsTheWatchesOfOneClientOnly(t *testing.T) {
 }
 
 func TestClientsEndWithTheShim(t *testing.T) {
-	b := memory(t)
-	shim, err := Serve(t.Context(), b, t.TempDir())
+	e := memory(t)
+	shim, err := Serve(t.Context(), e, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -366,8 +391,8 @@ func TestClientsEndWithTheShim(t *testing.T) {
 }
 
 func TestStatusIsOfAnEtcdWithProgress(t *testing.T) {
-	clients(t, func(t *testing.T, b *Backend, l *local, c *kubernetes.Client) {
-		must(t, b, "/a", "1")
+	clients(t, func(t *testing.T, e *datastore.Engine, l *local, c *kubernetes.Client) {
+		must(t, e, "/a", "1")
 		if s, err := c.Status(t.Context(), l.endpoint); err != nil || s.Version != etcdVersion || s.DbSize == 0 {
 			t.Errorf("got %+v, %v, want version %s and a size", s, err, etcdVersion)
 		}
@@ -375,7 +400,7 @@ func TestStatusIsOfAnEtcdWithProgress(t *testing.T) {
 }
 
 func TestLeasesOfTheClient(t *testing.T) {
-	clients(t, func(t *testing.T, b *Backend, _ *local, c *kubernetes.Client) {
+	clients(t, func(t *testing.T, e *datastore.Engine, l *local, c *kubernetes.Client) {
 		lease, err := c.Lease.Grant(t.Context(), 60)
 		if err != nil || lease.TTL != 60 {
 			t.Fatalf("grant: %+v, %v", lease, err)
@@ -386,10 +411,10 @@ func TestLeasesOfTheClient(t *testing.T) {
 			}
 		}
 		want := 2 // one for each key
-		if _, ok := any(c.Kubernetes.(direct).backend).(granter); ok {
+		if isEngine(l) {
 			want = 1
 		}
-		if got := b.engine.Stats().Leases; got != int64(want) {
+		if got := e.Stats().Leases; got != int64(want) {
 			t.Errorf("%d leases, want %d", got, want)
 		}
 	})

@@ -1,24 +1,30 @@
-// Package kine serves a datastore as the etcd API: on a unix socket, and to this
-// process without one.
+// Package kine serves a datastore as the etcd API: on a unix socket, over TCP if
+// asked to, and to this process without either.
 //
-// It is the one place that knows k3s-io/kine. kine's bridge (pkg/server) speaks
-// etcd's protocol; what it speaks for is a server.Backend, ours being [Backend],
-// the engine of package datastore. kine's own SQL store is not linked.
+// It is the one place that knows k3s-io/kine, whose bridge (pkg/server) speaks
+// etcd's protocol for its drivers. For our own engine, package datastore, package
+// etcdapi does.
 package kine
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/k3s-io/kine/pkg/server"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
+
+	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/kine/etcdapi"
 )
 
 const (
@@ -39,35 +45,67 @@ const (
 	maxSocketPath = 107
 )
 
-// Shim is a backend served as the etcd API. Close it before the datastore.
+// Shim is a datastore served as the etcd API. Close it before the datastore.
 type Shim struct {
 	endpoint string
 	local    *local
-	server   *grpc.Server
+	servers  []*grpc.Server
 	cancel   context.CancelFunc
 	work     sync.WaitGroup
 	tempDir  string
+	link     string // in the data directory, to the socket in tempDir
 	failed   chan error
 }
 
-// Serve starts to serve backend on a unix socket, mode 0600: dir/kine.sock, or a
+// Listener is a place beyond the socket where the etcd API is served.
+type Listener struct {
+	net.Listener
+	URL string      // by which clients reach it
+	TLS *tls.Config // nil is none
+}
+
+// Serve starts to serve an engine on a unix socket, mode 0600: dir/kine.sock, or a
 // private temporary directory where that path is longer than the kernel
-// allows. The socket answers when Serve returns; ctx bounds only that start.
-func Serve(ctx context.Context, backend server.Backend, dir string) (_ *Shim, err error) {
-	s := &Shim{failed: make(chan error, 1)}
+// allows (dir/kine.sock then is a link to it); and on the listeners, which are the
+// shim's to close once it is served. The socket answers when Serve returns; ctx
+// bounds only that start.
+func Serve(ctx context.Context, engine *datastore.Engine, dir string, listeners ...Listener) (*Shim, error) {
+	api := etcdapi.New(engine, etcdVersion)
+	s, err := begin(ctx, native{engine}, func(string) service { return api }, dir, listeners)
+	if err != nil {
+		return nil, err
+	}
+	urls := map[string]string{"unix": s.endpoint}
+	for _, l := range listeners {
+		urls[l.Addr().Network()] = l.URL
+	}
+	api.SetClientURLs(urls)
+	return s, nil
+}
+
+// ServeBackend is [Serve] for a backend of kine's, by kine's bridge.
+func ServeBackend(ctx context.Context, backend server.Backend, dir string, listeners ...Listener) (*Shim, error) {
+	bridge := func(scheme string) service { // it answers the scheme with its members
+		return server.New(backend, scheme, progressInterval, etcdVersion)
+	}
+	return begin(ctx, bridged{backend}, bridge, dir, listeners)
+}
+
+func begin(ctx context.Context, store store, api func(scheme string) service, dir string, listeners []Listener) (_ *Shim, err error) {
+	s := &Shim{failed: make(chan error, 1+len(listeners))}
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s.cancel = cancel
 	defer func() {
 		if err != nil {
 			cancel()
-			s.removeTempDir()
+			s.removeLinked()
 		}
 	}()
 
-	if err := backend.Start(running); err != nil {
+	if err := store.start(running); err != nil {
 		return nil, fmt.Errorf("start datastore: %w", err)
 	}
-	revision, err := backend.CurrentRevision(ctx)
+	revision, err := store.CurrentRevision(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("start datastore: %w", err)
 	}
@@ -75,23 +113,38 @@ func Serve(ctx context.Context, backend server.Backend, dir string) (_ *Shim, er
 	if err != nil {
 		return nil, err
 	}
+	service := api("unix")
+	s.local = register(running, store, service)
+	s.work.Go(func() { s.local.notify(revision) })
+	s.serve(listener, service, s.endpoint)
+	for _, l := range listeners {
+		scheme, _, _ := strings.Cut(l.URL, "://")
+		var secure []grpc.ServerOption
+		if l.TLS != nil {
+			secure = append(secure, grpc.Creds(credentials.NewTLS(l.TLS)))
+		}
+		s.serve(l, api(scheme), l.URL, secure...)
+	}
+	return s, nil
+}
 
-	s.server = grpc.NewServer(
+// serve serves api on one listener.
+func (s *Shim) serve(listener net.Listener, api service, where string, opts ...grpc.ServerOption) {
+	server := grpc.NewServer(append(opts,
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 2 * time.Hour, Timeout: 20 * time.Second}),
 		grpc.MaxRecvMsgSize(maxReceive),
 		grpc.MaxSendMsgSize(maxSend),
-	)
-	bridge := server.New(backend, "unix", progressInterval, etcdVersion)
-	bridge.Register(s.server)
-	s.local = register(running, backend, bridge)
-	s.work.Go(func() { s.local.notify(revision) })
+		grpc.ForceServerCodecV2(etcdapi.Codec()),
+		grpc.WaitForHandlers(true),
+	)...)
+	api.Register(server)
+	s.servers = append(s.servers, server)
 	s.work.Go(func() {
-		if err := s.server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-			s.failed <- fmt.Errorf("serve etcd API on %s: %w", s.endpoint, err)
+		if err := server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			s.failed <- fmt.Errorf("serve etcd API on %s: %w", where, err)
 		}
 	})
-	return s, nil
 }
 
 // Endpoint is the address for an etcd client: unix:///….
@@ -109,9 +162,11 @@ func (s *Shim) Failed() <-chan error { return s.failed }
 func (s *Shim) Close() error {
 	s.local.unregister()
 	s.cancel()
-	s.server.Stop()
+	for _, server := range s.servers {
+		s.work.Go(server.Stop)
+	}
 	s.work.Wait()
-	s.removeTempDir()
+	s.removeLinked()
 	return nil
 }
 
@@ -120,18 +175,25 @@ func (s *Shim) listen(dir string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find socket path: %w", err)
 	}
+	// A socket left by a crash would refuse the bind. Nobody else uses it: the
+	// datastore's lock is ours. If it is a link, only what is empty goes with it.
+	if linked, err := os.Readlink(path); err == nil && filepath.Base(linked) == filepath.Base(path) {
+		os.Remove(linked)
+		os.Remove(filepath.Dir(linked))
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("remove old socket: %w", err)
+	}
 	if len(path) > maxSocketPath {
 		// Not an abstract socket: those have no mode, and whoever reaches the
 		// etcd API is an administrator.
 		if s.tempDir, err = os.MkdirTemp("", "karve-"); err != nil {
 			return nil, fmt.Errorf("make socket directory: %w", err)
 		}
-		path = filepath.Join(s.tempDir, "kine.sock")
-	}
-	// A socket left by a crash would refuse the bind. Nobody else uses it: the
-	// datastore's lock is ours.
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("remove old socket: %w", err)
+		s.link, path = path, filepath.Join(s.tempDir, "kine.sock")
+		if err := os.Symlink(path, s.link); err != nil {
+			return nil, fmt.Errorf("link to etcd socket: %w", err)
+		}
 	}
 	listener, err := net.Listen("unix", path)
 	if err != nil {
@@ -145,8 +207,12 @@ func (s *Shim) listen(dir string) (net.Listener, error) {
 	return listener, nil
 }
 
-func (s *Shim) removeTempDir() {
+// removeLinked removes the socket that had no room in the data directory.
+func (s *Shim) removeLinked() {
 	if s.tempDir != "" {
 		os.RemoveAll(s.tempDir)
+	}
+	if s.link != "" {
+		os.Remove(s.link)
 	}
 }

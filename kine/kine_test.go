@@ -2,7 +2,9 @@ package kine
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -27,7 +29,7 @@ func serve(t *testing.T, dir string) (*Shim, *clientv3.Client, func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shim, err := Serve(t.Context(), NewBackend(engine), dir)
+	shim, err := Serve(t.Context(), engine, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,9 +127,15 @@ func TestSocketIsForTheOwnerOnly(t *testing.T) {
 			if inDir := filepath.Dir(path) == dir; !inDir && parent.Mode().Perm() != 0o700 {
 				t.Errorf("its temporary directory has mode %o, want 700", parent.Mode().Perm())
 			}
+			inDir := filepath.Join(dir, "kine.sock")
+			if link, err := os.Readlink(inDir); path != inDir && link != path {
+				t.Errorf("%s links to %q (%v), want %s", inDir, link, err, path)
+			}
 			stop()
-			if _, err := os.Stat(path); err == nil {
-				t.Errorf("%s is still there after Close", path)
+			for _, path := range []string{path, inDir} {
+				if _, err := os.Lstat(path); err == nil {
+					t.Errorf("%s is still there after Close", path)
+				}
 			}
 		})
 	}
@@ -165,31 +173,62 @@ func TestASocketOfACrashIsReplaced(t *testing.T) {
 	}
 }
 
-func TestProgressOnTheSocketWaitsForTheBridgesTickOnly(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	_, client, stop := serve(t, t.TempDir())
-	defer stop()
-	events := client.Watch(ctx, "/idle/", clientv3.WithPrefix(), clientv3.WithProgressNotify(), clientv3.WithCreatedNotify())
-	<-events
-	for range 5 {
-		made, err := create(ctx, client, fmt.Sprintf("/busy/%d", time.Now().UnixNano()), "v")
-		if err != nil {
-			t.Fatal(err)
-		}
-		began := time.Now()
-		for told := false; !told; {
-			if err := client.RequestProgress(ctx); err != nil {
+// What is on the socket is on the other listeners too, whatever the datastore is,
+// and a client is told of the one that it came by.
+func TestListeners(t *testing.T) {
+	for name, serve := range map[string]func(*datastore.Engine, Listener) (*Shim, error){
+		"engine": func(e *datastore.Engine, l Listener) (*Shim, error) { return Serve(t.Context(), e, t.TempDir(), l) },
+		"other": func(e *datastore.Engine, l Listener) (*Shim, error) {
+			return ServeBackend(t.Context(), newForeign(e), t.TempDir(), l)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tcp, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
 				t.Fatal(err)
 			}
-			select {
-			case r := <-events:
-				told = r.IsProgressNotify() && r.Header.Revision >= made.Header.Revision
-			case <-time.After(200 * time.Millisecond):
+			url := "http://" + tcp.Addr().String()
+			shim, err := serve(memory(t), Listener{Listener: tcp, URL: url})
+			if err != nil {
+				t.Fatal(err)
 			}
-		}
-		if took := time.Since(began); took > 900*time.Millisecond {
-			t.Errorf("took %v, want about 100 ms", took)
-		}
+			for i, endpoint := range []string{shim.Endpoint(), url} {
+				c, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, DialTimeout: 10 * time.Second, Logger: zap.NewNop()})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if made, err := create(t.Context(), c, "/a", "1"); err != nil || made.Succeeded != (i == 0) {
+					t.Errorf("create at %s: %v, %v, want it to be there after the first", endpoint, made, err)
+				}
+				members, err := c.MemberList(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if scheme, _, _ := strings.Cut(endpoint, ":"); !strings.HasPrefix(members.Members[0].ClientURLs[0], scheme+":") {
+					t.Errorf("members at %s: %v", endpoint, members.Members)
+				}
+				c.Close()
+			}
+			if err := shim.Close(); err != nil {
+				t.Error(err)
+			}
+			if _, err := net.Dial("tcp", tcp.Addr().String()); err == nil {
+				t.Error("the listener is open after Close")
+			}
+		})
+	}
+}
+
+func TestALinkedSocketOfACrashIsRemoved(t *testing.T) {
+	dir, left := t.TempDir(), filepath.Join(t.TempDir(), "karve-1")
+	socket := filepath.Join(left, "kine.sock")
+	err := errors.Join(os.Mkdir(left, 0o700), os.WriteFile(socket, nil, 0o600), os.Symlink(socket, filepath.Join(dir, "kine.sock")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _, stop := serve(t, dir)
+	defer stop()
+	if _, err := os.Stat(left); err == nil {
+		t.Errorf("%s is still there", left)
 	}
 }

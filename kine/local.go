@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/k3s-io/kine/pkg/server"
+	"github.com/karve-k8s/karve/kine/etcdapi"
 )
 
 // LocalScheme begins the endpoints that [NewClient] understands.
@@ -17,19 +17,19 @@ const LocalScheme = "karve://"
 // ErrNotServed: no shim of this process serves that endpoint, or not any more.
 var ErrNotServed = errors.New("no datastore of this process has this endpoint")
 
-// local is a backend as clients in this process see it. The bridge is for what is
-// not on their hot path, so that there is one translation of etcd's transactions.
+// local is a store as clients in this process see it. The API is for what is not
+// on their hot path, so that there is one translation of etcd's transactions.
 type local struct {
 	endpoint string
-	backend  server.Backend
-	bridge   *server.KVServerBridge
+	store    store
+	api      service
 	ctx      context.Context // ends with the shim
 
 	mu       sync.Mutex
 	notified map[*clientWatch]bool // watches that want to know the revision now and then
 }
 
-// locals are the backends by endpoint. The API server's constructors have only a
+// locals are the stores by endpoint. The API server's constructors have only a
 // string to hand through to the place where a client is made.
 var locals struct {
 	sync.Mutex
@@ -37,14 +37,14 @@ var locals struct {
 	made       int
 }
 
-// register gives a backend an endpoint, until ctx ends.
-func register(ctx context.Context, backend server.Backend, bridge *server.KVServerBridge) *local {
+// register gives a store an endpoint, until ctx ends.
+func register(ctx context.Context, store store, api service) *local {
 	locals.Lock()
 	defer locals.Unlock()
 	locals.made++
 	l := &local{
 		endpoint: fmt.Sprintf("%s%d", LocalScheme, locals.made),
-		backend:  backend, bridge: bridge, ctx: ctx,
+		store:    store, api: api, ctx: ctx,
 		notified: map[*clientWatch]bool{},
 	}
 	if locals.byEndpoint == nil {
@@ -76,15 +76,25 @@ func IsLocal(endpoint string) bool { return strings.HasPrefix(endpoint, LocalSch
 // notify tells the watches that asked for it the revision, progressInterval after
 // it has moved: without that, the resourceVersion of a resource where nothing
 // happens would be compacted under its watchers. While nothing is written it
-// waits for the next write, and no timer runs.
+// waits for the next write, and no timer runs. A backend that is away for a while
+// is asked again. On a socket our own API is told to do the same; kine's bridge has
+// its own timer.
 func (l *local) notify(told int64) {
-	for l.waitForWrite(told + 1) {
+	for l.ctx.Err() == nil {
+		l.waitForWrite(told + 1)
 		select {
 		case <-time.After(progressInterval):
 		case <-l.ctx.Done():
 			return
 		}
-		told, _ = l.backend.CurrentRevision(l.ctx)
+		revision, err := l.store.CurrentRevision(l.ctx)
+		if err != nil || revision <= told {
+			continue
+		}
+		told = revision
+		if api, ok := l.api.(*etcdapi.Server); ok {
+			api.Notify()
+		}
 		l.mu.Lock()
 		for w := range l.notified {
 			w.cursor.RequestProgress()
@@ -93,23 +103,13 @@ func (l *local) notify(told int64) {
 	}
 }
 
-// waitForWrite returns when something has been written at revision or after it;
-// false at the end.
-func (l *local) waitForWrite(revision int64) bool {
-	ctx, cancel := context.WithCancel(l.ctx)
-	result := l.backend.Watch(ctx, "/", "0", revision) // all keys that begin with a slash
-	defer func() {
-		cancel()
-		for range result.Events {
-		}
-	}()
-	if result.CompactRevision != 0 {
-		return true
+// waitForWrite returns when something has been written at revision or after it, or
+// when it cannot find out.
+func (l *local) waitForWrite(revision int64) {
+	cursor, err := l.store.open(l.ctx, "/", "0", revision, false) // all keys that begin with a slash
+	if err != nil {
+		return
 	}
-	select {
-	case _, open := <-result.Events:
-		return open
-	case <-ctx.Done():
-		return false
-	}
+	defer cursor.Close()
+	cursor.Next(l.ctx)
 }

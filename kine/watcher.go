@@ -55,12 +55,8 @@ func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 			filterPut: flag(op, "filterPut"), filterDelete: flag(op, "filterDelete"),
 		},
 	}
-	start := string(op.KeyBytes())
-	if start == compactKey {
-		start = compactKeyOfKine
-	}
 	var err error
-	if one.cursor, err = w.local.open(ctx, start, string(op.RangeBytes()), op.Rev(), one.op.prevKV); err != nil {
+	if one.cursor, err = w.local.store.open(ctx, string(op.KeyBytes()), string(op.RangeBytes()), op.Rev(), one.op.prevKV); err != nil {
 		one.end(ctx, err)
 		return one.out
 	}
@@ -71,7 +67,7 @@ func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 		return one.out
 	}
 	if one.op.createdNotify {
-		revision, _ := w.local.backend.CurrentRevision(ctx)
+		revision, _ := w.local.store.CurrentRevision(ctx)
 		one.out <- clientv3.WatchResponse{Header: pb.ResponseHeader{Revision: revision}, Created: true}
 	}
 	go func() {

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"context"
 	"crypto/x509"
 	"encoding/json"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	registrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
@@ -66,12 +68,12 @@ func extension(t *testing.T) http.Handler {
 	return mux
 }
 
-func TestAggregatedAPI(t *testing.T) {
-	c := shared(t)
+// aggregate serves fleet.test/v1 by handler, as an APIService of the cluster's whose
+// Service is in ns, until the test ends. It returns when the group is available.
+func (c *cluster) aggregate(t *testing.T, ns string, handler http.Handler) (at string, ca []byte) {
+	t.Helper()
 	ctx := t.Context()
 	address := interfaceAddress(t)
-	ns := c.namespace(t)
-
 	// What an extension API server is to trust is published for it.
 	published, err := c.CoreV1().ConfigMaps("kube-system").Get(ctx, "extension-apiserver-authentication", metav1.GetOptions{})
 	if err != nil {
@@ -81,7 +83,7 @@ func TestAggregatedAPI(t *testing.T) {
 	if !frontProxy.AppendCertsFromPEM([]byte(published.Data["requestheader-client-ca-file"])) {
 		t.Fatalf("no front-proxy CA in %v", published.Data)
 	}
-	at, ca := serveTLS(t, address, []string{"extension." + ns + ".svc"}, frontProxy, extension(t))
+	at, ca = serveTLS(t, address, []string{"extension." + ns + ".svc"}, frontProxy, handler)
 	u, err := url.Parse(at)
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +116,9 @@ func TestAggregatedAPI(t *testing.T) {
 		},
 	})
 	// An unreachable group would spoil discovery for every other client.
-	defer services.ApiregistrationV1().APIServices().Delete(ctx, name, metav1.DeleteOptions{})
+	t.Cleanup(func() {
+		_ = services.ApiregistrationV1().APIServices().Delete(context.Background(), name, metav1.DeleteOptions{})
+	})
 	eventually(t, name+" is available", func() error {
 		s, err := services.ApiregistrationV1().APIServices().Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
@@ -130,12 +134,22 @@ func TestAggregatedAPI(t *testing.T) {
 		}
 		return fmt.Errorf("no condition in %v", s.Status)
 	})
+	return at, ca
+}
+
+func TestAggregatedAPI(t *testing.T) {
+	c := shared(t)
+	ctx := t.Context()
+	ns := c.namespace(t)
+
+	at, ca := c.aggregate(t, ns, extension(t))
 
 	ships := schema.GroupVersionResource{Group: "fleet.test", Version: "v1", Resource: "ships"}
-	ship, err := c.dynamic.Resource(ships).Get(ctx, "mine", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	var ship *unstructured.Unstructured
+	eventually(t, "ships are served", func() (err error) { // an APIService can be available a moment earlier
+		ship, err = c.dynamic.Resource(ships).Get(ctx, "mine", metav1.GetOptions{})
+		return err
+	})
 	if got := ship.GetName(); got != "kubernetes-admin" {
 		t.Errorf("X-Remote-User: got %q, want kubernetes-admin", got)
 	}

@@ -1,16 +1,12 @@
 package server_test
 
 import (
-	"bufio"
-	"bytes"
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/karve-k8s/karve/server"
@@ -58,18 +54,10 @@ rules:
 	if err := c.stop(); err != nil {
 		t.Fatal(err)
 	}
-	content, err := os.ReadFile(log)
-	if err != nil {
-		t.Fatal(err)
-	}
 	users := map[string]string{}
-	for lines := bufio.NewScanner(bytes.NewReader(content)); lines.Scan(); {
-		var event auditv1.Event
-		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
-			t.Fatalf("%v: %s", err, lines.Text())
-		}
+	for _, event := range auditEvents(t, log) {
 		if event.Verb != "create" || event.ObjectRef == nil || event.ObjectRef.Resource != "configmaps" {
-			t.Errorf("not in the policy: %s", lines.Text())
+			t.Errorf("not in the policy: %+v", event)
 			continue
 		}
 		users[event.ObjectRef.Name] = event.User.Username

@@ -18,6 +18,17 @@ import (
 // not run while a machine sleeps, and clocks are stepped.
 const renewCheck = time.Hour
 
+// runCertificates makes what is missing of the certificates, and renews them until
+// everything has stopped.
+func (s *controlPlane) runCertificates(ctx context.Context, ready func()) error {
+	if err := s.openCertificates(); err != nil {
+		return err
+	}
+	ready()
+	s.keepCertificatesFresh(ctx)
+	return nil
+}
+
 func (s *controlPlane) openCertificates() (err error) {
 	s.advertise = advertiseAddress(s.Config)
 	serviceIPs, err := serviceIPs(s.ServiceClusterIPRange)
@@ -31,9 +42,10 @@ func (s *controlPlane) openCertificates() (err error) {
 	var notes []certs.Note
 	s.certs, notes, err = certs.Ensure(certs.Config{
 		Dir: s.path("certs"), ServiceIPs: serviceIPs, ExtraSANs: sans, ClusterDomain: s.ClusterDomain,
+		Etcd: s.etcdAPI != nil,
 	})
 	if err != nil {
-		return fmt.Errorf("certificates: %w", err)
+		return err
 	}
 	s.logNotes(notes, map[certs.Note]bool{})
 	return nil

@@ -23,6 +23,8 @@ import (
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/insecure"
 	"github.com/karve-k8s/karve/server/logbridge"
+	"github.com/karve-k8s/karve/server/memory"
+	"github.com/karve-k8s/karve/server/startup"
 )
 
 // Config is everything about a control plane that a user may decide. The zero
@@ -82,6 +84,11 @@ type Config struct {
 	// DatastoreCAFile, DatastoreCertFile and DatastoreKeyFile are for an etcd
 	// that speaks TLS.
 	DatastoreCAFile, DatastoreCertFile, DatastoreKeyFile string
+	// EtcdListen is where the datastore is served as the etcd API beyond its
+	// socket: https://ADDRESS:PORT, for who has a certificate of the etcd
+	// authority in DataDir/certs, or http:// with a loopback address, for root and
+	// the server's own user. Empty is nowhere.
+	EtcdListen string
 
 	// NoControllers leaves all controllers out, DisableControllers some by
 	// name (upstream's names or aliases), DisableScheduler the scheduler.
@@ -96,11 +103,28 @@ type Config struct {
 	// StartTimeout bounds the start of each part; 0 is five minutes, enough
 	// for the slowest board.
 	StartTimeout time.Duration
+	// StopTimeout bounds the termination of the API server, its
+	// --shutdown-delay-duration not counted; 0 is a minute, as long as a request
+	// may take (--request-timeout), which systemd allows too.
+	StopTimeout time.Duration
+
+	// MemoryLimit is a soft limit, in bytes, to what the Go runtime of this process
+	// uses, and with one the garbage collector is tuned for a server: see package
+	// memory, whose Limit reads and chooses one. 0 leaves the collector alone.
+	MemoryLimit int64
+
+	// StartupTrace is a file for a trace of the start, in the format of Chrome's
+	// tracing and Perfetto; empty is none. It is written when all is ready or the
+	// start has failed.
+	StartupTrace string
 
 	// Log gets everything that is logged; nil is standard error, from info up.
 	Log *logrus.Logger
 	// Ready is called once, when everything is ready; nil is no call.
 	Ready func(Info)
+
+	eagerOpenAPI   bool // see apiserver.Config
+	upstreamsHooks bool // no seeding: for tests that compare
 }
 
 // The defaults of fields that have one.
@@ -110,6 +134,7 @@ const (
 	DefaultServiceClusterIPRange = "10.96.0.0/12"
 	DefaultClusterDomain         = "cluster.local"
 	defaultStartTimeout          = 5 * time.Minute
+	defaultStopTimeout           = time.Minute
 )
 
 // Info is what a running control plane tells about itself.
@@ -118,10 +143,14 @@ type Info struct {
 	URL string
 	// InsecureURL is the insecure listener; empty if there is none.
 	InsecureURL string
+	// EtcdURL is the etcd API beyond its socket; empty if it is not served there.
+	EtcdURL string
 	// Kubeconfig is the path of the admin's kubeconfig.
 	Kubeconfig string
 	// Took is the time from Run's start to now.
 	Took time.Duration
+	// Slowest are the parts that took longest to start, the slowest first.
+	Slowest []startup.Span
 }
 
 func (c Config) path(name ...string) string {
@@ -143,6 +172,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.StartTimeout == 0 {
 		c.StartTimeout = defaultStartTimeout
+	}
+	if c.StopTimeout == 0 {
+		c.StopTimeout = defaultStopTimeout
 	}
 	if c.Log == nil {
 		c.Log, _ = logbridge.New(os.Stderr, "text", "info") // these are valid
@@ -182,6 +214,11 @@ func (c Config) Validate(ctx context.Context) error {
 	errs.add(checkFile("datastore-keyfile", c.DatastoreKeyFile))
 	_, err := parseEndpoint(c.DatastoreEndpoint)
 	errs.add(err)
+	errs.add(checkEtcdListen(c))
+	errs.add(checkStartupTrace(c.StartupTrace))
+	if c.MemoryLimit < 0 || c.MemoryLimit > 0 && c.MemoryLimit < memory.Least {
+		errs.addf("--memory-limit %d: want %dMi at least", c.MemoryLimit, memory.Least>>20)
+	}
 
 	services, err := checkCIDRs("service-cluster-ip-range", c.ServiceClusterIPRange)
 	errs.add(err)
@@ -252,6 +289,19 @@ func (p *problems) add(err error) {
 }
 
 func (p *problems) addf(format string, args ...any) { p.add(fmt.Errorf(format, args...)) }
+
+func checkStartupTrace(file string) error {
+	if file == "" {
+		return nil
+	}
+	if info, err := os.Stat(file); err == nil && info.IsDir() {
+		return fmt.Errorf("--startup-trace %s: is a directory", file)
+	}
+	if _, err := os.Stat(filepath.Dir(file)); err != nil {
+		return fmt.Errorf("--startup-trace %s: %w", file, err)
+	}
+	return nil
+}
 
 func checkPort(flag string, port int) error {
 	if port < 0 || port > 65535 {

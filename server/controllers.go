@@ -8,9 +8,12 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
@@ -18,6 +21,7 @@ import (
 	"k8s.io/client-go/util/keyutil"
 	genericcontrollers "k8s.io/controller-manager/app"
 	"k8s.io/controller-manager/pkg/clientbuilder"
+	controllerhealthz "k8s.io/controller-manager/pkg/healthz"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app/options"
@@ -102,16 +106,8 @@ func validateControllerOptions(o *options.KubeControllerManagerOptions) error {
 	return nil
 }
 
-// makesServiceAccounts tells whether the controller runs that gives each
-// namespace its default ServiceAccount.
-func (s *controlPlane) makesServiceAccounts() bool {
-	if s.NoControllers {
-		return false
-	}
-	o, err := parseControllerOptions(s.Config, nil)
-	if err != nil {
-		return false
-	}
+// runs tells whether a controller of that name is one of those o asks for.
+func runs(o *options.KubeControllerManagerOptions, controller string) bool {
 	var enabled []string
 	for _, name := range o.Generic.Controllers { // the user's names may be aliases
 		bare := strings.TrimPrefix(name, "-")
@@ -120,7 +116,7 @@ func (s *controlPlane) makesServiceAccounts() bool {
 		}
 		enabled = append(enabled, name)
 	}
-	return genericcontrollers.IsControllerEnabled(names.ServiceAccountController, sets.NewString(), enabled)
+	return genericcontrollers.IsControllerEnabled(controller, sets.NewString(), enabled)
 }
 
 // signWith hands the signers their authorities: who serves is signed by the CA
@@ -161,13 +157,17 @@ func checkController(name string) error {
 
 // controllers is kube-controller-manager as a part: all its controllers in this
 // process, with no port, no lease and no client-side rate limit.
-type controllers struct{ health }
+type controllers struct {
+	health
+	informers atomic.Pointer[informers.SharedInformerFactory] // nil before they are started
+}
 
 // run mirrors app.Run (cmd/kube-controller-manager/app/controllermanager.go)
 // without what a single process has no use for. It is not called because it
 // keeps the controllers' health to a port of its own.
-func (c *controllers) run(ctx context.Context, config Config, store *certs.Store, client *rest.Config, ready func()) error {
+func (c *controllers) run(ctx context.Context, config Config, store *certs.Store, clients inProcess, fromAPI informers.SharedInformerFactory, step func(string) func(), ready func()) error {
 	defer c.set(nil, errors.New("stopped"))
+	done := step("configuration")
 	o, err := parseControllerOptions(config, store)
 	if err != nil {
 		return err
@@ -176,6 +176,7 @@ func (c *controllers) run(ctx context.Context, config Config, store *certs.Store
 	if err := os.MkdirAll(config.path(flexVolumes), 0o700); err != nil {
 		return fmt.Errorf("make directory for Flexvolume plugins: %w", err)
 	}
+	client := clients.config(certs.ControllerManager)
 	o.Master = client.Host // or upstream looks for a Pod's service account
 	cfg, err := o.Config(ctx, app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases())
 	if err != nil {
@@ -192,12 +193,20 @@ func (c *controllers) run(ctx context.Context, config Config, store *certs.Store
 
 	completed := cfg.Complete()
 	root := clientbuilder.SimpleControllerClientBuilder{ClientConfig: client}
-	perController := clientbuilder.NewDynamicClientBuilder(rest.AnonymousClientConfig(client), cfg.Client.CoreV1(), "kube-system")
+	anonymous := clients.anonymous()
+	anonymous.ContentType = client.ContentType
+	perController := clientbuilder.NewDynamicClientBuilder(anonymous, cfg.Client.CoreV1(), metav1.NamespaceSystem)
 	shared, err := app.CreateControllerContext(ctx, completed, root, perController)
 	if err != nil {
 		return fmt.Errorf("prepare controllers: %w", err)
 	}
 	defer shared.InformerFactory.Shutdown()
+	if err := shareInformers(shared.InformerFactory, fromAPI, withAPIServer...); err != nil {
+		return err
+	}
+
+	done()
+	done = step("controllers")
 
 	// Upstream builds the token controller from a constructor it keeps to
 	// itself, first of all; so it is taken out of the table and made here.
@@ -207,16 +216,40 @@ func (c *controllers) run(ctx context.Context, config Config, store *certs.Store
 	}
 	descriptors := app.NewControllerDescriptors()
 	delete(descriptors, names.ServiceAccountTokenController)
+	mine := shared.IsControllerEnabled(descriptors[names.NamespaceController]) && config.ownsStorage()
+	if mine {
+		delete(descriptors, names.NamespaceController)
+	}
+	policyStatus := descriptors[names.ValidatingAdmissionPolicyStatusController]
+	delete(descriptors, names.ValidatingAdmissionPolicyStatusController)
 	var checks healthChecks
 	all, err := app.BuildControllers(ctx, shared, descriptors, nil, &checks)
 	if err != nil {
 		return fmt.Errorf("build controllers: %w", err)
 	}
 	all = append([]app.Controller{tokens}, all...)
+	if mine {
+		namespaces, err := newNamespaceController(ctx, shared)
+		if err != nil {
+			return err
+		}
+		all = append(all, namespaces)
+		checks.AddHealthChecker(controllerhealthz.NamedPingChecker(namespaces.Name()))
+	}
+	if shared.IsControllerEnabled(policyStatus) {
+		controller, err := newPolicyStatusController(shared)
+		if err != nil {
+			return err
+		}
+		all = append(all, controller)
+		checks.AddHealthChecker(controllerhealthz.NamedPingChecker(controller.Name()))
+	}
 
-	shared.InformerFactory.Start(ctx.Done())
+	done()
+	shared.InformerFactory.StartWithContext(ctx)
 	shared.ObjectOrMetadataInformerFactory.Start(ctx.Done())
 	close(shared.InformersStarted)
+	c.informers.Store(&shared.InformerFactory)
 	c.set(checks, nil)
 	ready()
 	if !app.RunControllers(ctx, shared, all, app.ControllerStartJitter, completed.ControllerShutdownTimeout) {

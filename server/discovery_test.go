@@ -139,7 +139,7 @@ func TestHealthAndMetrics(t *testing.T) {
 			"/version":        {`"gitVersion": "v1.36.4+karve`},
 			"/api":            {"APIVersions"},
 			"/metrics": {"apiserver_request_total{", "apiserver_storage_objects{", "workqueue_depth{", "scheduler_pending_pods{", "kubernetes_build_info{",
-				"karve_datastore_commit_duration_seconds_bucket{", "karve_datastore_commit_changes_count ", "karve_datastore_revision ", "karve_datastore_keys ", "karve_datastore_commits_total "},
+				"karve_datastore_commit_duration_seconds_bucket{", "karve_datastore_commit_changes_count ", "karve_datastore_revision ", "karve_datastore_keys ", "karve_datastore_live_bytes ", "karve_datastore_commits_total "},
 			"/metrics/slis": {"kubernetes_healthchecks_total{"},
 		} {
 			status, body := get(t, client, config.Host+path)

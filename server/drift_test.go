@@ -51,18 +51,17 @@ func TestEveryDefaultControllerIsBuilt(t *testing.T) {
 	var log bytes.Buffer
 	c := Config{DataDir: t.TempDir(), ClusterCIDR: "10.244.0.0/16"} // or there is no node-ipam-controller
 	c.Log, _ = logbridge.New(&log, "text", "warning")               // these are valid
-	s := &controlPlane{Config: c.withDefaults(), began: time.Now()}
-	s.log = s.Config.Log
-	logbridge.Install(s.log)
-	logbridge.Quiet(s.log, "kine")
+	s := newControlPlane(c)
 	if err := s.claim(); err != nil {
 		t.Fatal(err)
 	}
 	defer s.release()
-	if err := s.openCertificates(); err != nil {
-		t.Fatal(err)
+	parts := []part{
+		{certificatesPart, nil, s.runCertificates},
+		{datastorePart, nil, s.runStorage},
+		{apiserverPart, []string{certificatesPart, datastorePart}, s.runAPIServer},
+		{controllersPart, []string{apiserverPart}, s.runControllers},
 	}
-	parts := []part{{"datastore", s.runStorage}, {"API server", s.runAPIServer}, {"controllers", s.runControllers}}
 	for i, p := range parts {
 		parts[i] = within(time.Minute, p, s.lastErrorOf(p.name))
 	}

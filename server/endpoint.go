@@ -10,17 +10,25 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/kine"
 )
 
 // endpoint is what --datastore-endpoint says.
 type endpoint struct {
-	etcd    []string          // URLs of a real etcd; nil: our own engine, with
-	dir     string            // its directory, empty for the data directory, and
-	options datastore.Options // how it works
+	etcd     []string          // URLs of a real etcd
+	external *kine.External    // a database; neither: our own engine, with
+	dir      string            // its directory, empty for the data directory, and
+	options  datastore.Options // how it works
+}
+
+// ownsStorage tells that no other process has the same storage.
+func (c Config) ownsStorage() bool {
+	where, err := parseEndpoint(c.DatastoreEndpoint)
+	return err == nil && where.etcd == nil && where.external == nil
 }
 
 // What --datastore-endpoint can be, for messages.
-const endpointForms = "want sqlite://DIR?durability=full|relaxed|memory&cache=BYTES, memory://, or http(s)://host:port,… of an etcd; nothing is the built-in datastore in the data directory"
+const endpointForms = "want sqlite://DIR?durability=full|relaxed|memory&cache=BYTES, memory://, postgres://…, mysql://…, nats://…, or http(s)://host:port,… of an etcd; nothing is the built-in datastore in the data directory"
 
 // parseEndpoint reads --datastore-endpoint:
 //
@@ -29,6 +37,7 @@ const endpointForms = "want sqlite://DIR?durability=full|relaxed|memory&cache=BY
 //	                                 data directory), D full, relaxed or memory,
 //	                                 N bytes of values in memory (64Mi is fine)
 //	memory://                        the engine, without a file
+//	postgres://, mysql://, nats://   a database (kine.ParseExternal)
 //	http(s)://host:port,…            a real etcd
 //
 // No error repeats a password.
@@ -44,6 +53,12 @@ func parseEndpoint(text string) (endpoint, error) {
 			return endpoint{}, fmt.Errorf("--datastore-endpoint memory://: takes nothing more, got %q", rest)
 		}
 		return endpoint{options: datastore.Options{Durability: datastore.Memory}}, nil
+	case kine.IsExternal(text):
+		external, err := kine.ParseExternal(text)
+		if err != nil {
+			return endpoint{}, fmt.Errorf("--datastore-endpoint: %w", err)
+		}
+		return endpoint{external: external}, nil
 	}
 	e := endpoint{etcd: strings.Split(text, ",")}
 	for _, one := range e.etcd {
@@ -95,4 +110,24 @@ func parseSQLite(rest string) (endpoint, error) {
 		}
 	}
 	return e, errors.Join(errs...)
+}
+
+// DatastoreDir is the directory in which --datastore-endpoint keeps the built-in
+// datastore. An endpoint that is something else is an error, which says what to look
+// after it with.
+func DatastoreDir(text, dataDir string) (string, error) {
+	where, err := parseEndpoint(text)
+	switch {
+	case err != nil:
+		return "", err
+	case where.etcd != nil:
+		return "", fmt.Errorf("--datastore-endpoint %s is an etcd: use etcdctl and etcdutl for it", redacted(where.etcd))
+	case where.external != nil:
+		return "", fmt.Errorf("--datastore-endpoint %s is a database of yours: use %s for it", where.external, where.external.Tools())
+	case where.options.Durability == datastore.Memory:
+		return "", fmt.Errorf("--datastore-endpoint %s keeps nothing on the disk", text)
+	case where.dir != "":
+		return where.dir, nil
+	}
+	return dataDir, nil
 }

@@ -21,17 +21,20 @@ type firstObjects struct{ missing atomic.Pointer[error] }
 const firstObjectsPoll = 10 * time.Millisecond
 
 func (f *firstObjects) run(ctx context.Context, s *controlPlane, ready func()) error {
-	client, err := kubernetes.NewForConfig(s.clientConfig(certs.Admin))
+	client, err := kubernetes.NewForConfig(s.clients().config(certs.Admin))
 	if err != nil {
 		return fmt.Errorf("create client: %w", err)
 	}
 	cached := metav1.GetOptions{ResourceVersion: "0"}
-	accounts := s.makesServiceAccounts()
+	objects, err := s.bootstrapOptions()
+	if err != nil {
+		return err
+	}
 	look := func() error {
 		if _, err := client.CoreV1().Services("default").Get(ctx, "kubernetes", cached); err != nil {
 			return err
 		}
-		if !accounts {
+		if !objects.ServiceAccounts {
 			return nil
 		}
 		_, err := client.CoreV1().ServiceAccounts("default").Get(ctx, "default", cached)

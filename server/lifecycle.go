@@ -4,17 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
+
+	"github.com/karve-k8s/karve/server/startup"
 )
 
 // part is a piece of the control plane with a life of its own.
 //
-// run starts the part, calls ready once it serves, and returns when ctx has
-// ended and everything it started is gone; or earlier, with the reason. ready
-// may be called at most once.
+// It is started when the parts it needs are ready; those that are not there at
+// all, because they are switched off, are not waited for. run starts the part,
+// calls ready once it serves, and returns when ctx has ended and everything it
+// started is gone; or earlier, with the reason. ready may be called at most once.
 type part struct {
-	name string
-	run  func(ctx context.Context, ready func()) error
+	name  string
+	needs []string
+	run   func(ctx context.Context, ready func()) error
 }
 
 // What is being done to a part.
@@ -26,10 +31,10 @@ const (
 // errStopped is a part that returned nil although nobody had told it to stop.
 var errStopped = errors.New("stopped by itself")
 
-// runParts starts the parts in order, each once the one before is ready, calls
-// up when the last is, and waits for ctx to end or a part to fail. Then it
-// stops what has started in reverse order, each part gone before the next is
-// told to go.
+// runParts starts each part once those it needs are ready, at the same time where
+// they need not wait for each other, calls up when all are, and waits for ctx to
+// end or a part to fail. Then it stops what has started in reverse order, each
+// part gone before the next is told to go.
 //
 //	waiting → starting → ready → stopping → gone
 //	             └────────┴─ failed: stop the rest
@@ -45,20 +50,14 @@ func runParts(ctx context.Context, parts []part, doing func(verb, name string), 
 		done   chan error
 	}
 	var started []running
-	var failure error
-	failed := make(chan error, len(parts))
-
-start:
-	for _, p := range parts {
-		if ctx.Err() != nil {
-			break
-		}
+	failed, isReady := make(chan error, len(parts)), make(chan string, len(parts))
+	start := func(p part) {
 		doing(starting, p.name)
 		own, cancel := context.WithCancel(context.WithoutCancel(ctx))
-		isReady, r := make(chan struct{}), running{p.name, cancel, make(chan error, 1)}
+		r := running{p.name, cancel, make(chan error, 1)}
 		started = append(started, r)
 		go func() {
-			err := p.run(own, func() { close(isReady) })
+			err := p.run(own, func() { isReady <- p.name })
 			if err == nil && own.Err() == nil {
 				err = errStopped
 			}
@@ -67,12 +66,25 @@ start:
 				failed <- fmt.Errorf("%s: %w", p.name, err)
 			}
 		}()
+	}
+
+	var failure error
+	waiting, unready := slices.Clone(parts), partNames(parts)
+	for len(unready) > 0 && failure == nil && ctx.Err() == nil {
+		var blocked []part
+		for _, p := range waiting {
+			if slices.ContainsFunc(p.needs, func(need string) bool { return slices.Contains(unready, need) }) {
+				blocked = append(blocked, p)
+			} else {
+				start(p)
+			}
+		}
+		waiting = blocked
 		select {
-		case <-isReady:
+		case name := <-isReady:
+			unready = slices.DeleteFunc(unready, func(n string) bool { return n == name })
 		case failure = <-failed:
-			break start
 		case <-ctx.Done():
-			break start
 		}
 	}
 	if failure == nil && ctx.Err() == nil {
@@ -96,10 +108,26 @@ start:
 	return errors.Join(errs...)
 }
 
+func partNames(parts []part) []string {
+	var all []string
+	for _, p := range parts {
+		all = append(all, p.name)
+	}
+	return all
+}
+
+// traced records how long a part takes to be ready.
+func traced(t *startup.Trace, p part) part {
+	return part{p.name, p.needs, func(ctx context.Context, ready func()) error {
+		done := t.Part(p.name)
+		return p.run(ctx, func() { done(); ready() })
+	}}
+}
+
 // within fails a start that takes longer than limit, naming the part and what
 // it last said about itself.
 func within(limit time.Duration, p part, last func() error) part {
-	return part{p.name, func(ctx context.Context, ready func()) error {
+	return part{p.name, p.needs, func(ctx context.Context, ready func()) error {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		timer := time.AfterFunc(limit, func() {

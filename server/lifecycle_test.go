@@ -36,11 +36,12 @@ func (s *stage) note(format string, args ...any) {
 	s.events = append(s.events, fmt.Sprintf(format, args...))
 }
 
+// parts are called a, b, c and need all before them.
 func (s *stage) parts(scripts ...script) []part {
 	var parts []part
 	for i, sc := range scripts {
 		name := string(rune('a' + i))
-		parts = append(parts, part{name, func(ctx context.Context, ready func()) error {
+		parts = append(parts, part{name, partNames(parts), func(ctx context.Context, ready func()) error {
 			s.note("%s starts", name)
 			defer s.note("%s is gone", name)
 			if sc.failStart != nil {
@@ -104,6 +105,69 @@ func TestPartsStartInOrderAndStopInReverse(t *testing.T) {
 			t.Errorf("took %v, want %v: the stop waits for each part", got, want)
 		}
 	})
+}
+
+// A diamond: b and c need a, d needs both; e, which d needs too, is switched off.
+func (s *stage) diamond(scripts ...script) []part {
+	parts := s.parts(scripts...)
+	for i, needs := range [][]string{nil, {"a"}, {"a"}, {"b", "e", "c"}} {
+		parts[i].needs = needs
+	}
+	return parts
+}
+
+func TestPartsStartAtTheSameTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stage{}
+		began := time.Now()
+		var took time.Duration
+		up := func() error { took = time.Since(began); return nil }
+		parts := s.diamond(script{startIn: time.Second}, script{startIn: 5 * time.Second, stopIn: time.Second}, script{startIn: 3 * time.Second, stopIn: time.Second}, script{startIn: time.Second})
+		if err := s.run(time.Minute, up, parts); err != nil {
+			t.Errorf("got %v, want nil", err)
+		}
+		if want := 7 * time.Second; took != want {
+			t.Errorf("the start took %v, want %v: as long as the slower of b and c, and a and d", took, want)
+		}
+		if got, want := time.Since(began), time.Minute+2*time.Second; got != want {
+			t.Errorf("took %v, want %v: b and c stop one after another", got, want)
+		}
+		s.wantOrder(t, "a is ready", "starting b", "starting c", "c is ready", "b is ready", "starting d", "d is ready",
+			"stopping d", "d is gone", "stopping c", "c is gone", "stopping b", "b is gone", "stopping a", "a is gone")
+	})
+}
+
+func TestFailedStartStopsWhatStartsToo(t *testing.T) {
+	for name, want := range map[string]string{"b": "c is gone", "c": "b is gone"} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &stage{}
+			broken := errors.New("broken")
+			scripts := map[string]*script{"a": {}, "b": {hang: true}, "c": {hang: true}, "d": {}}
+			*scripts[name] = script{failStart: broken}
+			err := s.run(time.Minute, nil, s.diamond(*scripts["a"], *scripts["b"], *scripts["c"], *scripts["d"]))
+			if !errors.Is(err, broken) || err.Error() != name+": broken" {
+				t.Errorf("got %v, want %s: broken", err, name)
+			}
+			s.wantOrder(t, want, "stopping a", "a is gone")
+			if slices.Contains(s.events, "starting d") {
+				t.Errorf("d was started: %v", s.events)
+			}
+		})
+	}
+}
+
+// wantOrder fails the test unless all of want happened, in this order.
+func (s *stage) wantOrder(t *testing.T, want ...string) {
+	t.Helper()
+	left := want
+	for _, e := range s.events {
+		if len(left) > 0 && e == left[0] {
+			left = left[1:]
+		}
+	}
+	if len(left) > 0 {
+		t.Errorf("%q did not happen, or not in this order: got %v", left[0], s.events)
+	}
 }
 
 func TestFailedStartStopsWhatHadStarted(t *testing.T) {

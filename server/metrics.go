@@ -63,6 +63,7 @@ var allFigures = []figure{
 	newFigure("revision", "Newest durable revision.", metrics.GaugeValue, func(s *datastore.Stats) int64 { return s.Revision }),
 	newFigure("compact_revision", "Revision of the newest compaction.", metrics.GaugeValue, func(s *datastore.Stats) int64 { return s.CompactRevision }),
 	newFigure("keys", "Keys that are there.", metrics.GaugeValue, func(s *datastore.Stats) int64 { return s.Keys }),
+	newFigure("live_bytes", "Size of the keys that are there and of their values.", metrics.GaugeValue, func(s *datastore.Stats) int64 { return s.LiveBytes }),
 	newFigure("history_events", "Changes that a watch can still see.", metrics.GaugeValue, func(s *datastore.Stats) int64 { return s.Events }),
 	newFigure("cache_bytes", "Values kept in memory.", metrics.GaugeValue, func(s *datastore.Stats) int64 { return s.CacheBytes }),
 	newFigure("wal_bytes", "Size of the write-ahead log.", metrics.GaugeValue, func(s *datastore.Stats) int64 { return s.WALBytes }),

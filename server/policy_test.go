@@ -1,6 +1,8 @@
 package server_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	registrationv1 "k8s.io/api/admissionregistration/v1"
@@ -56,4 +58,29 @@ func TestMutatingAdmissionPolicy(t *testing.T) {
 		},
 	})
 	mutatedSoon(t, c, ns, "policy")
+}
+
+// The controller that checks the types in policies has to know built-in types.
+func TestPolicyTypesAreChecked(t *testing.T) {
+	c := shared(t)
+	ns := c.namespace(t)
+	policies := c.AdmissionregistrationV1().ValidatingAdmissionPolicies()
+	create(t, policies, &registrationv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: ns},
+		Spec: registrationv1.ValidatingAdmissionPolicySpec{
+			MatchConstraints: policyRules(),
+			Validations:      []registrationv1.Validation{{Expression: `object.date.size() == 0`}},
+		},
+	})
+	eventually(t, "the wrong field is in the policy's status", func() error {
+		policy, err := policies.Get(t.Context(), ns, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if checked := policy.Status.TypeChecking; checked == nil || len(checked.ExpressionWarnings) != 1 ||
+			!strings.Contains(checked.ExpressionWarnings[0].Warning, "undefined field 'date'") {
+			return fmt.Errorf("got %+v, want a warning that date is undefined", policy.Status.TypeChecking)
+		}
+		return nil
+	})
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
@@ -66,8 +68,11 @@ type theScheduler struct{ health }
 
 // run mirrors app.Setup and app.Run (cmd/kube-scheduler/app/server.go), which
 // take their client from a kubeconfig file and call a clean stop an error.
-func (s *theScheduler) run(ctx context.Context, config Config, client *rest.Config, ready func()) error {
+//
+// fromControllers is nil when there are none.
+func (s *theScheduler) run(ctx context.Context, config Config, client *rest.Config, fromAPI informers.SharedInformerFactory, fromControllers *informers.SharedInformerFactory, step func(string) func(), ready func()) error {
 	defer s.set(nil, errors.New("stopped"))
+	done := step("configuration")
 	o, err := parseSchedulerOptions(config)
 	if err != nil {
 		return err
@@ -90,10 +95,19 @@ func (s *theScheduler) run(ctx context.Context, config Config, client *rest.Conf
 	}
 	c.Client = clients
 	c.InformerFactory = scheduler.NewInformerFactory(clients, 0)
+	err = shareInformers(c.InformerFactory, fromAPI, withScheduler...)
+	if fromControllers != nil {
+		err = errors.Join(err, shareInformers(c.InformerFactory, *fromControllers, withControllers...))
+	}
+	if err != nil {
+		return err
+	}
 	c.DynInformerFactory = dynamicinformer.NewFilteredDynamicSharedInformerFactory(dynamics, 0, "", nil)
 	c.EventBroadcaster.Shutdown()
 	c.EventBroadcaster = events.NewEventBroadcasterAdapterWithContext(ctx, clients)
 
+	done()
+	done = step("scheduler")
 	completed := c.Complete()
 	component := &completed.ComponentConfig
 	recorders := profile.RecorderFactory(func(name string) events.EventRecorderLogger {
@@ -114,19 +128,38 @@ func (s *theScheduler) run(ctx context.Context, config Config, client *rest.Conf
 		return fmt.Errorf("create scheduler: %w", err)
 	}
 
+	done()
+	done = step("informers")
 	completed.EventBroadcaster.StartRecordingToSink(ctx.Done())
 	defer completed.EventBroadcaster.Shutdown()
-	completed.InformerFactory.Start(ctx.Done())
+	completed.InformerFactory.StartWithContext(ctx)
 	defer completed.InformerFactory.Shutdown()
 	completed.DynInformerFactory.Start(ctx.Done())
 	defer completed.DynInformerFactory.Shutdown()
 	completed.InformerFactory.WaitForCacheSync(ctx.Done())
 	completed.DynInformerFactory.WaitForCacheSync(ctx.Done())
-	if err := sched.WaitForHandlersSync(ctx); err != nil {
+	if err := waitForHandlers(ctx, sched); err != nil {
 		return fmt.Errorf("fill the scheduler's caches: %w", err)
 	}
+	done()
 	s.set(nil, nil)
 	ready()
 	sched.Run(ctx)
 	return nil
+}
+
+// handlersPoll is how often the scheduler is asked whether it has seen everything.
+const handlersPoll = 5 * time.Millisecond
+
+// waitForHandlers is the scheduler's WaitForHandlersSync, which looks at once and
+// then every 100 ms: too seldom for caches that are filled in memory.
+func waitForHandlers(ctx context.Context, sched *scheduler.Scheduler) error {
+	for {
+		look, cancel := context.WithTimeout(ctx, handlersPoll)
+		err := sched.WaitForHandlersSync(look)
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+	}
 }

@@ -13,19 +13,23 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
 	"k8s.io/apiserver/pkg/server/healthz"
-	"k8s.io/client-go/rest"
 
+	"github.com/karve-k8s/karve/bootstrap"
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/insecure"
 	"github.com/karve-k8s/karve/server/logbridge"
+	"github.com/karve-k8s/karve/server/loopback"
+	"github.com/karve-k8s/karve/server/memory"
 	"github.com/karve-k8s/karve/server/notify"
+	"github.com/karve-k8s/karve/server/startup"
 )
 
 // controlPlane is what the parts of one control plane share. Each field is set
@@ -34,21 +38,39 @@ type controlPlane struct {
 	Config
 	log       *logrus.Logger
 	began     time.Time
+	trace     *startup.Trace
 	systemd   *notify.Notifier
 	lock      *datastore.Lock
 	storeLock *datastore.Lock // of the datastore's directory; nil if it is the same
 	secure    net.Listener
 	plain     net.Listener // nil: switched off
+	etcdAPI   net.Listener // nil: on its socket only
 	advertise net.IP       // nil: the machine has no address to advertise
 	certs     *certs.Store
 	etcd      apiserver.Etcd
+	store     bootstrap.Store // to seed; nil: the user's own
+	loopback  *loopback.Server
 	api       atomic.Pointer[apiserver.Server] // nil before its part is built
 	up        atomic.Bool                      // everything has been ready
+	settling  sync.WaitGroup                   // what is done once everything is
+	collector *memory.Collector                // nil: left alone
 	stopping  atomic.Bool                      // systemd has been told
 
 	controllers controllers
 	scheduler   theScheduler
 	first       firstObjects
+}
+
+// newControlPlane prepares what needs no decision and can't fail.
+func newControlPlane(c Config) *controlPlane {
+	s := &controlPlane{Config: c.withDefaults(), began: time.Now()}
+	s.trace = startup.New(s.began)
+	s.log = s.Config.Log
+	s.loopback = loopback.NewServer(s.log.Errorf)
+	logbridge.Install(s.log)
+	logbridge.Stopping(false)
+	logbridge.Quiet(s.log, "kine")
+	return s
 }
 
 // Run starts a control plane, says when it is ready (Config.Ready, sd_notify,
@@ -59,52 +81,70 @@ type controlPlane struct {
 // Several control planes in one process, one after another, are fine. At the
 // same time they share upstream's global feature gates and metrics.
 func Run(ctx context.Context, c Config) (err error) {
-	s := &controlPlane{Config: c.withDefaults(), began: time.Now()}
-	s.log = s.Config.Log
-	logbridge.Install(s.log)
-	logbridge.Quiet(s.log, "kine")
+	s := newControlPlane(c)
+	if s.MemoryLimit != 0 {
+		s.collector = memory.Begin(s.MemoryLimit)
+		defer s.collector.End()
+	}
+	defer s.settling.Wait()
 
 	// Before anything of upstream's runs: the API server would tell systemd
 	// that it is ready as soon as it listens, and unset the variable.
 	s.systemd = notify.Take()
 
 	// Everything that can be wrong is said at once, before anything is made.
+	checked := s.trace.Part("configuration")
 	if err := errors.Join(s.Validate(ctx), s.claim()); err != nil {
 		s.release()
 		return err
 	}
 	defer s.release()
+	checked()
 
 	// The kubeconfig's presence means that the cluster answers.
 	if err := removeKubeconfig(s.kubeconfigPath()); err != nil {
 		return err
 	}
-	if err := s.openCertificates(); err != nil {
-		return err
-	}
 	background, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go s.keepCertificatesFresh(background)
 	go s.systemd.Watchdog(background, s.healthy)
+	defer s.writeFailedTrace()
 
-	// Storage first and last, since all others write to it. Controllers and
-	// scheduler go before the API server does: their watches would hold it up.
+	// Storage stops last, since all others write to it. Controllers and scheduler
+	// go before the API server does: their watches would hold it up. The scheduler
+	// has informers from the controllers. The etcd API, if it is served, shows a
+	// certificate.
+	storageNeeds := []string(nil)
+	if s.etcdAPI != nil {
+		storageNeeds = []string{certificatesPart}
+	}
 	parts := []part{
-		{"datastore", s.runStorage},
-		{"API server", s.runAPIServer},
+		{certificatesPart, nil, s.runCertificates},
+		{datastorePart, storageNeeds, s.runStorage},
+		{apiserverPart, []string{certificatesPart, datastorePart}, s.runAPIServer},
 	}
 	if !s.NoControllers {
-		parts = append(parts, part{"controllers", s.runControllers})
+		parts = append(parts, part{controllersPart, []string{apiserverPart}, s.runControllers})
 	}
 	if !s.DisableScheduler {
-		parts = append(parts, part{"scheduler", s.runScheduler})
+		parts = append(parts, part{schedulerPart, []string{apiserverPart, controllersPart}, s.runScheduler})
 	}
-	parts = append(parts, part{"first objects", s.runFirstObjects})
+	parts = append(parts, part{firstObjectsPart, []string{apiserverPart, controllersPart}, s.runFirstObjects})
 	for i, p := range parts {
-		parts[i] = within(s.StartTimeout, p, s.lastErrorOf(p.name))
+		parts[i] = traced(s.trace, within(s.StartTimeout, p, s.lastErrorOf(p.name)))
 	}
 	return runParts(ctx, parts, s.doing, s.ready)
 }
+
+// The parts, by the names that users see.
+const (
+	certificatesPart = "certificates"
+	datastorePart    = "datastore"
+	apiserverPart    = "API server"
+	controllersPart  = "controllers"
+	schedulerPart    = "scheduler"
+	firstObjectsPart = "first objects"
+)
 
 // claim takes what only one process can have: the data directory and the
 // ports. Slow work comes later, so a mistake shows at once. What Validate has
@@ -122,15 +162,19 @@ func (s *controlPlane) claim() error {
 			errs.add(fmt.Errorf("--datastore-endpoint: %w", err))
 		}
 	}
-	if checkPort("", s.SecurePort) == nil && checkAddress("", s.BindAddress) == nil {
-		if s.secure, err = listen("secure-port", s.BindAddress, s.SecurePort); err != nil {
+	for _, p := range s.Ports() {
+		l, err := listen(p.Option, p.Address, p.Number)
+		if err != nil {
 			errs.add(err)
+			continue
 		}
-	}
-	if !s.DisableInsecure && checkPort("", s.InsecurePort) == nil && checkPortsDiffer(s.Config) == nil &&
-		insecure.Check(s.InsecureBindAddress, s.InsecureAllowRemote) == nil {
-		if s.plain, err = listen("insecure-port", s.InsecureBindAddress, s.InsecurePort); err != nil {
-			errs.add(err)
+		switch p.Option {
+		case securePort:
+			s.secure = l
+		case insecurePort:
+			s.plain = l
+		case etcdPort:
+			s.etcdAPI = l
 		}
 	}
 	return errors.Join(errs...)
@@ -144,6 +188,9 @@ func (s *controlPlane) release() {
 		if l != nil && s.api.Load() == nil {
 			l.Close()
 		}
+	}
+	if s.etcdAPI != nil {
+		s.etcdAPI.Close() // the shim has closed it, if it had it
 	}
 	for _, lock := range []*datastore.Lock{s.storeLock, s.lock} {
 		if lock != nil {
@@ -168,8 +215,9 @@ func (c Config) apiserverConfig(advertise net.IP) apiserver.Config {
 	}
 }
 
-func (s *controlPlane) runAPIServer(ctx context.Context, ready func()) error {
+func (s *controlPlane) runAPIServer(ctx context.Context, ready func()) (err error) {
 	config := s.apiserverConfig(s.advertise)
+	config.TerminationTimeout = s.StopTimeout
 	config.SecureListener, config.InsecureListener = s.secure, s.plain
 	config.Insecure = insecure.Options{
 		AnyUser: s.InsecureAnyUser, AllowRemote: s.InsecureAllowRemote,
@@ -177,7 +225,16 @@ func (s *controlPlane) runAPIServer(ctx context.Context, ready func()) error {
 		Log: logrus.NewEntry(s.log),
 	}
 	config.Log = s.log
+	config.Step = s.stepsOf(apiserverPart)
+	config.EagerOpenAPI = s.eagerOpenAPI
 	config.Etcd = s.etcd
+	config.UpstreamsHooks = s.upstreamsHooks
+	if !s.upstreamsHooks {
+		config.Store = s.store
+	}
+	if config.Bootstrap, err = s.bootstrapOptions(); err != nil {
+		return err
+	}
 	config.Certificates = s.certificatePaths()
 	if !s.NoControllers {
 		config.ReadyChecks = append(config.ReadyChecks, healthz.NamedCheck("controllers", s.controllers.check))
@@ -185,6 +242,9 @@ func (s *controlPlane) runAPIServer(ctx context.Context, ready func()) error {
 	if !s.DisableScheduler {
 		config.ReadyChecks = append(config.ReadyChecks, healthz.NamedCheck("scheduler", s.scheduler.check))
 	}
+	config.Loopback = s.loopback
+	config.Alone = s.ownsStorage()
+	defer s.loopback.Close()
 	api, err := apiserver.New(ctx, config)
 	if err != nil {
 		return err
@@ -194,38 +254,22 @@ func (s *controlPlane) runAPIServer(ctx context.Context, ready func()) error {
 }
 
 func (s *controlPlane) runControllers(ctx context.Context, ready func()) error {
-	return s.controllers.run(ctx, s.Config, s.certs, s.clientConfig(certs.ControllerManager), ready)
+	return s.controllers.run(ctx, s.Config, s.certs, s.clients(), s.api.Load().Informers(), s.stepsOf(controllersPart), ready)
 }
 
 func (s *controlPlane) runScheduler(ctx context.Context, ready func()) error {
-	return s.scheduler.run(ctx, s.Config, s.clientConfig(certs.Scheduler), ready)
+	return s.scheduler.run(ctx, s.Config, s.clients().config(certs.Scheduler), s.api.Load().Informers(), s.controllers.informers.Load(), s.stepsOf(schedulerPart), ready)
 }
 
 func (s *controlPlane) runFirstObjects(ctx context.Context, ready func()) error {
 	return s.first.run(ctx, s, ready)
 }
 
-// clientConfig is a client of the API server with an identity of its own and no
-// rate limit: it talks to its own process.
-func (s *controlPlane) clientConfig(identity certs.Name) *rest.Config {
-	return &rest.Config{
-		Host: s.url(),
-		TLSClientConfig: rest.TLSClientConfig{
-			ServerName: "localhost", // see apiserver.Certificates.UserCert
-			CAFile:     s.certs.CertFile(certs.ServerCA),
-			CertFile:   s.certs.CertFile(identity),
-			KeyFile:    s.certs.KeyFile(identity),
-		},
-		QPS:                -1,
-		DisableCompression: true,
-	}
-}
-
 // url is the secure listener at an address of this machine.
 func (s *controlPlane) url() string { return "https://" + localAddress(s.secure) }
 
 func (s *controlPlane) info() Info {
-	info := Info{URL: s.url(), Kubeconfig: s.kubeconfigPath(), Took: time.Since(s.began)}
+	info := Info{URL: s.url(), EtcdURL: s.etcdURL(), Kubeconfig: s.kubeconfigPath(), Took: time.Since(s.began), Slowest: s.trace.Slowest(slowest)}
 	if s.plain != nil {
 		info.InsecureURL = "http://" + localAddress(s.plain)
 	}
@@ -237,6 +281,7 @@ func (s *controlPlane) doing(verb, part string) {
 	s.log.Debugf("%s the %s", verb, part)
 	if verb == stopping && s.stopping.CompareAndSwap(false, true) {
 		s.systemd.Stopping()
+		logbridge.Stopping(true)
 	}
 	s.systemd.Status(verb + " the " + part)
 }
@@ -247,12 +292,51 @@ func (s *controlPlane) ready() error {
 		return err
 	}
 	info := s.info()
+	if s.StartupTrace != "" {
+		if err := s.trace.Write(s.StartupTrace); err != nil {
+			s.log.Errorf("--startup-trace: %v", err)
+		}
+	}
 	s.up.Store(true)
+	s.settling.Go(s.settle)
 	s.systemd.Ready(fmt.Sprintf("ready at %s, started in %v", info.URL, info.Took.Round(time.Millisecond)))
 	if s.Config.Ready != nil {
 		s.Config.Ready(info)
 	}
 	return nil
+}
+
+// slowest is how many parts the ready line names.
+const slowest = 3
+
+// stepsOf begins steps of a part in the trace of the start.
+func (s *controlPlane) stepsOf(part string) func(step string) (done func()) {
+	return func(step string) func() { return s.trace.Step(part, step) }
+}
+
+// writeFailedTrace writes the trace of a start that did not get to its end.
+func (s *controlPlane) writeFailedTrace() {
+	if !s.up.Load() {
+		s.writeTrace()
+	}
+}
+
+// writeTrace writes the trace of the start, if the user wants one.
+func (s *controlPlane) writeTrace() {
+	if s.StartupTrace == "" {
+		return
+	}
+	if err := s.trace.Write(s.StartupTrace); err != nil {
+		s.log.Errorf("--startup-trace: %v", err)
+	}
+}
+
+// settle does what had to wait until everything is ready.
+func (s *controlPlane) settle() {
+	s.api.Load().Settle()
+	if s.collector != nil && !s.stopping.Load() {
+		s.collector.Settle()
+	}
 }
 
 // healthy is what the watchdog asks.
@@ -269,15 +353,15 @@ var errNoAnswer = errors.New("no answer yet")
 func (s *controlPlane) lastErrorOf(part string) func() error {
 	return func() error {
 		switch part {
-		case "API server":
+		case apiserverPart:
 			if api := s.api.Load(); api != nil {
 				return api.NotReady()
 			}
-		case "controllers":
+		case controllersPart:
 			return s.controllers.last()
-		case "scheduler":
+		case schedulerPart:
 			return s.scheduler.last()
-		case "first objects":
+		case firstObjectsPart:
 			return s.first.last()
 		}
 		return errNoAnswer

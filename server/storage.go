@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"k8s.io/component-base/metrics/legacyregistry"
 
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/kine"
@@ -27,15 +28,18 @@ const (
 	preflightRetry   = time.Second
 )
 
-// runStorage is the datastore as a part: our own engine, or the user's etcd,
-// which is only waited for.
+// runStorage is the datastore as a part: our own engine, a database of the user's,
+// or the user's etcd, which is only waited for.
 func (s *controlPlane) runStorage(ctx context.Context, ready func()) error {
 	where, err := parseEndpoint(s.DatastoreEndpoint)
 	if err != nil {
 		return err
 	}
-	if where.etcd != nil {
+	switch {
+	case where.etcd != nil:
 		return s.useEtcd(ctx, where.etcd, ready)
+	case where.external != nil:
+		return s.useExternal(ctx, where.external, ready)
 	}
 	return s.useEngine(ctx, where, ready)
 }
@@ -48,28 +52,36 @@ func (s *controlPlane) useEngine(ctx context.Context, where endpoint, ready func
 		lock = s.storeLock
 	}
 	where.options.OnCommit = observeCommit
+	done := s.trace.Step(datastorePart, "open")
 	engine, converted, err := datastore.OpenConverted(ctx, lock, where.options)
 	if err != nil {
 		return err
 	}
+	done()
 	if converted != nil {
 		s.log.Infof("converted %s to %s: %d keys at revision %d; the old file is %s",
 			converted.From, converted.To, converted.Keys, converted.Revision, converted.Kept)
 	}
-	defer func() { err = errors.Join(err, engine.Close()) }()
+	defer func() {
+		closing := engine.Close()
+		if err == nil || engine.Err() == nil { // after a failure it says the same again
+			err = errors.Join(err, closing)
+		}
+	}()
 	defer showFigures(engine)()
-	shim, err := kine.Serve(ctx, kine.NewBackend(engine), s.DataDir)
+	shim, err := kine.Serve(ctx, engine, s.DataDir, s.etcdListeners()...)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, shim.Close()) }() // before the engine
 	s.etcd = apiserver.Etcd{Endpoints: []string{shim.LocalEndpoint()}}
+	s.store = birthplace{engine, shim.LocalEndpoint()}
 	ready()
 	select {
 	case <-ctx.Done():
 		return nil
 	case <-engine.Failed():
-		return engine.Err()
+		return fmt.Errorf("the disk has failed: %w", engine.Err())
 	case err := <-shim.Failed():
 		return err
 	}
@@ -88,9 +100,48 @@ func (s *controlPlane) useEtcd(ctx context.Context, endpoints []string, ready fu
 	return nil
 }
 
-// preflight waits until etcd answers a read, for a minute at most, and says
-// what it waits for. Without it the API server would wait as long, in silence,
-// and then end the process.
+// useExternal serves a database of the user's. One that goes away while it is used
+// makes requests fail until it is back; only kine giving up ends the part.
+func (s *controlPlane) useExternal(ctx context.Context, where *kine.External, ready func()) (err error) {
+	var backend *kine.ExternalBackend
+	err = s.waitForDatastore(ctx, where.String(), func(ctx context.Context) (err error) {
+		backend, err = where.Open(ctx, kine.ExternalOptions{
+			CAFile: s.DatastoreCAFile, CertFile: s.DatastoreCertFile, KeyFile: s.DatastoreKeyFile,
+			Metrics: legacyregistry.Registerer(), State: s.externalState,
+		})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer backend.Close()
+	shim, err := kine.ServeBackend(ctx, backend, s.DataDir, s.etcdListeners()...)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, shim.Close()) }() // before the backend
+	s.etcd = apiserver.Etcd{Endpoints: []string{shim.LocalEndpoint()}}
+	ready()
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-backend.Failed():
+		return err
+	case err := <-shim.Failed():
+		return err
+	}
+}
+
+func (s *controlPlane) externalState(err error) {
+	if err != nil {
+		s.log.Error(err)
+		return
+	}
+	s.log.Info("the datastore answers again")
+}
+
+// preflight waits until etcd answers a read. Without it the API server would wait
+// as long, in silence, and then end the process.
 func (s *controlPlane) preflight(ctx context.Context) error {
 	files := transport.TLSInfo{CertFile: s.etcd.CertFile, KeyFile: s.etcd.KeyFile, TrustedCAFile: s.etcd.CAFile}
 	var secured *tls.Config
@@ -100,16 +151,25 @@ func (s *controlPlane) preflight(ctx context.Context) error {
 			return fmt.Errorf("--datastore-cafile, --datastore-certfile, --datastore-keyfile: %w", err)
 		}
 	}
-	where := redacted(s.etcd.Endpoints)
+	return s.waitForDatastore(ctx, redacted(s.etcd.Endpoints), func(ctx context.Context) error {
+		return readOnce(ctx, s.etcd.Endpoints, secured)
+	})
+}
+
+// waitForDatastore tries until it works, for a minute at most, and says what it
+// waits for. What will not work by waiting it says at once.
+func (s *controlPlane) waitForDatastore(ctx context.Context, where string, try func(context.Context) error) error {
 	limited, cancel := context.WithTimeout(ctx, preflightTimeout)
 	defer cancel()
 	for {
-		err := readOnce(limited, s.etcd.Endpoints, secured)
-		if err == nil {
+		err := try(limited)
+		switch {
+		case err == nil:
 			return nil
-		}
-		if ctx.Err() != nil {
+		case ctx.Err() != nil:
 			return ctx.Err()
+		case errors.Is(err, kine.ErrRefused):
+			return fmt.Errorf("--datastore-endpoint %s: %w", where, err)
 		}
 		s.log.Warnf("waiting for the datastore at %s: %v", where, err)
 		s.systemd.Status("waiting for the datastore at " + where)

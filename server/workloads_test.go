@@ -166,10 +166,7 @@ func TestNamespaceDeletion(t *testing.T) {
 	if err := c.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the namespace is gone", func() error {
-		_, err := c.CoreV1().Namespaces().Get(ctx, ns, metav1.GetOptions{})
-		return wantNotFound(err)
-	})
+	c.namespaceGone(t, ns)
 	t.Logf("gone after %v", time.Since(began).Round(time.Millisecond))
 	if pods, err := c.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{}); err != nil || len(pods.Items) != 0 {
 		t.Errorf("Pods left: got %v and error %v, want none", pods.Items, err)

@@ -47,7 +47,7 @@ func RunEtcd(t testing.TB, _ *embed.Config) *kubernetes.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shim, err := kine.Serve(t.Context(), kine.NewBackend(engine), dir)
+	shim, err := kine.Serve(t.Context(), engine, dir)
 	if err != nil {
 		t.Fatal(err)
 	}

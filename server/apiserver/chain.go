@@ -38,22 +38,32 @@ type configs struct {
 // is dialled while the configuration is built. The error joins everything
 // upstream refuses about the options.
 func New(ctx context.Context, c Config) (*Server, error) {
+	if c.Step == nil {
+		c.Step = func(string) func() { return func() {} }
+	}
+	done := c.Step("options")
 	completed, err := complete(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	cfg, err := newConfigs(completed)
+	done()
+	cfg, err := newConfigs(completed, c)
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{config: c, delay: completed.GenericServerRunOptions.ShutdownDelayDuration,
-		drained: cfg.kube.ControlPlane.Generic.DrainedNotify()}
+		drained: cfg.kube.ControlPlane.Generic.DrainedNotify(), informers: cfg.kube.ControlPlane.VersionedInformers,
+		settled: make(chan struct{}), stopping: make(chan struct{})}
+	if err := c.bootstrap(ctx, cfg); err != nil {
+		return nil, err
+	}
 	last := cfg.last()
 	last.AddReadyzChecks(c.ReadyChecks...)
 	s.buildInsecureChain(last)
 	if err := s.createChain(cfg); err != nil {
 		return nil, err
 	}
+	c.Loopback.Serve(s.handler)
 	return s, nil
 }
 
@@ -73,13 +83,21 @@ func (c configs) last() *genericapiserver.Config {
 // The node dialer is the first step because the others capture it: requests to
 // nodes go out directly, unless the user's egress selector says otherwise,
 // which BuildGenericConfig and CreateKubeAPIServerConfig see to.
-func newConfigs(o options.CompletedOptions) (configs, error) {
+func newConfigs(o options.CompletedOptions, own Config) (configs, error) {
+	done := own.Step("generic configuration")
 	schemes := []*runtime.Scheme{legacyscheme.Scheme, apiextensionsserver.Scheme, aggregatorscheme.Scheme}
 	generic, informers, storage, err := controlplaneapiserver.BuildGenericConfig(
 		o.CompletedOptions, schemes, controlplane.DefaultAPIResourceConfigSource(), generatedopenapi.GetOpenAPIDefinitions)
 	if err != nil {
 		return configs{}, fmt.Errorf("build generic configuration: %w", err)
 	}
+	if err := useLoopback(generic, informers, own.Loopback); err != nil {
+		return configs{}, err
+	}
+	forgetBuilders(generic.OpenAPIConfig, generic.OpenAPIV3Config)
+	rememberClientCertificates(&generic.Authentication)
+	done()
+	defer own.Step("configuration of the servers")()
 	var c configs
 	kube, resolver, admission, err := app.CreateKubeAPIServerConfig(o, generic, informers, storage)
 	if err != nil {
@@ -87,6 +105,9 @@ func newConfigs(o options.CompletedOptions) (configs, error) {
 	}
 	c.kube = kube
 	shared := &kube.ControlPlane
+	if own.Alone {
+		withoutPeers(shared)
+	}
 	webhookAuth := webhook.NewDefaultAuthenticationInfoResolverWrapper(
 		shared.ProxyTransport, shared.Generic.EgressSelector, shared.Generic.LoopbackClientConfig, shared.Generic.TracerProvider)
 	c.extensions, err = controlplaneapiserver.CreateAPIExtensionsConfig(
@@ -108,21 +129,31 @@ func newConfigs(o options.CompletedOptions) (configs, error) {
 // createChain is steps 7 to 10: each server delegates what it does not know to
 // the one before; the first delegates to not-found.
 func (s *Server) createChain(c configs) error {
+	done := s.config.Step("apiextensions-apiserver")
 	notFound := notfoundhandler.New(c.kube.ControlPlane.Generic.Serializer, genericfilters.NoMuxAndDiscoveryIncompleteKey)
 	extensions, err := c.extensions.Complete().New(genericapiserver.NewEmptyDelegateWithCustomHandler(notFound))
 	if err != nil {
 		return fmt.Errorf("create apiextensions-apiserver: %w", err)
 	}
+	done()
+	done = s.config.Step("kube-apiserver")
+	generic := c.kube.ControlPlane.Generic
+	generic.SkipOpenAPIInstallation = !s.config.EagerOpenAPI
 	kube, err := c.kube.Complete().New(extensions.GenericAPIServer)
 	if err != nil {
 		return fmt.Errorf("create kube-apiserver: %w", err)
 	}
+	if !s.config.EagerOpenAPI {
+		serveDocuments(kube.ControlPlane.GenericAPIServer, generic.OpenAPIConfig, generic.OpenAPIV3Config, s.stopping)
+	}
+	done()
 	if c.aggregator == nil {
 		s.use(kube.ControlPlane.GenericAPIServer)
 		s.run = kube.ControlPlane.GenericAPIServer.PrepareRun().RunWithContext
 		return nil
 	}
 
+	done = s.config.Step("kube-aggregator")
 	crds := extensions.Informers.Apiextensions().V1().CustomResourceDefinitions()
 	crdsServed := c.extensions.GenericConfig.MergedResourceConfig.ResourceEnabled(
 		apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"))
@@ -132,9 +163,20 @@ func (s *Server) createChain(c configs) error {
 		return fmt.Errorf("create kube-aggregator: %w", err)
 	}
 	s.use(aggregator.GenericAPIServer)
+	if !s.config.EagerOpenAPI {
+		if s.openAPI, err = aggregateOpenAPI(aggregator, generic.OpenAPIConfig, generic.OpenAPIV3Config, s.stopping, s.holdOpenAPI(c.kube.ControlPlane.VersionedInformers)); err != nil {
+			return fmt.Errorf("prepare OpenAPI: %w", err)
+		}
+	}
+	done()
+	defer s.config.Step("prepare to run")()
 	prepared, err := aggregator.PrepareRun()
 	if err != nil {
 		return fmt.Errorf("prepare kube-aggregator: %w", err)
+	}
+	if s.openAPI != nil {
+		s.openAPI.serve(aggregator.GenericAPIServer.Handler.NonGoRestfulMux)
+		generic.OpenAPIV3Config.Definitions = nil // each builder makes its own
 	}
 	s.run = prepared.Run
 	return nil
@@ -145,4 +187,5 @@ func (s *Server) use(last *genericapiserver.GenericAPIServer) {
 	s.unfiltered = func(w http.ResponseWriter, r *http.Request) {
 		last.UnprotectedHandler().ServeHTTP(w, r)
 	}
+	s.handler = last.Handler
 }

@@ -25,13 +25,16 @@ import (
 	basecompatibility "k8s.io/component-base/compatibility"
 	"k8s.io/component-base/featuregate"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
+	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
 	"k8s.io/kubernetes/plugin/pkg/admission/noderestriction"
 
+	"github.com/karve-k8s/karve/bootstrap"
 	"github.com/karve-k8s/karve/server/flags"
 	"github.com/karve-k8s/karve/server/insecure"
 	"github.com/karve-k8s/karve/server/logbridge"
+	"github.com/karve-k8s/karve/server/loopback"
 )
 
 // ErrFeatureGates is wrapped by the error of [Validate] and [New] for feature
@@ -47,6 +50,9 @@ type Config struct {
 	InsecureListener net.Listener
 	// Insecure guards the insecure listener.
 	Insecure insecure.Options
+	// Loopback gets the chain's handler once it is built: the API server's own
+	// clients, and those of the rest of the process, call it there.
+	Loopback *loopback.Server
 
 	// AdvertiseAddress goes into the endpoints of the kubernetes Service. Nil
 	// where the machine has no address but loopback's: then the Service keeps
@@ -61,9 +67,29 @@ type Config struct {
 
 	Etcd         Etcd
 	Certificates Certificates
+	// Alone says that no other API server has this storage.
+	Alone bool
+
+	// TerminationTimeout is how long a stop may take,
+	// --shutdown-delay-duration not counted.
+	TerminationTimeout time.Duration
+
+	// Store takes the objects of a new cluster before the chain is built; nil
+	// leaves them to upstream's hooks and controllers.
+	Store bootstrap.Store
+	// Bootstrap is what those objects depend on besides.
+	Bootstrap bootstrap.Options
+	// UpstreamsHooks keeps upstream's slow hooks, to compare with.
+	UpstreamsHooks bool
 
 	// Log gets what the etcd clients have to say; nil is nowhere.
 	Log *logrus.Logger
+	// Step is told each step of a start, and gives a function to call when the step
+	// is done; nil is nobody.
+	Step func(name string) (done func())
+	// EagerOpenAPI makes all OpenAPI documents before serving, and keeps them, as
+	// upstream does: for the test that compares ours with them.
+	EagerOpenAPI bool
 	// ReadyChecks are added to /readyz: the parts that are not the API server.
 	ReadyChecks []healthz.HealthChecker
 	// Args are the user's own upstream options, name=value; they win over the
@@ -116,6 +142,11 @@ var ownedFlags = map[string]string{
 // Upstream's default, zero, leaves them open and a stop waits a minute for them.
 const watchGrace = 5 * time.Second
 
+// identityLeaseRenewal is how often the API server's lease is written. It lasts
+// for an hour (IdentityLeaseDurationSeconds); upstream writes it every ten
+// seconds all the same, which is most of what an idle cluster writes.
+const identityLeaseRenewal = 10 * time.Minute
+
 // newOptions is step 1: upstream's options with our defaults and the user's
 // wishes. The error joins every wish that upstream's flags refuse.
 func newOptions(c Config) (*options.ServerRunOptions, error) {
@@ -146,6 +177,12 @@ func newOptions(c Config) (*options.ServerRunOptions, error) {
 	if c.AdvertiseAddress == nil {
 		o.GenericServerRunOptions.AdvertiseAddress = net.IPv4(127, 0, 0, 1)
 		o.EndpointReconcilerType = string(reconcilers.NoneEndpointReconcilerType)
+	}
+
+	if c.Alone && c.AdvertiseAddress != nil {
+		// Without others that would have to know when this one is gone, no lease
+		// is written every ten seconds. Addresses of earlier starts go at once.
+		o.EndpointReconcilerType = string(reconcilers.MasterCountReconcilerType)
 	}
 
 	o.Etcd.StorageConfig.Transport.ServerList = c.Etcd.Endpoints
@@ -245,6 +282,7 @@ func prepareProcess(o *options.ServerRunOptions, log *logrus.Logger) error {
 	}
 	// The server's own clients would log warnings about the server's own APIs.
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
+	controlplaneapiserver.IdentityLeaseRenewIntervalPeriod = identityLeaseRenewal
 	if gates, ok := registry.FeatureGateFor(basecompatibility.DefaultKubeComponent).(featuregate.MutableFeatureGate); ok {
 		gates.AddMetrics()
 	}

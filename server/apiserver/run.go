@@ -7,9 +7,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
+
+	"k8s.io/client-go/informers"
 
 	"github.com/karve-k8s/karve/server/insecure"
 )
@@ -21,10 +25,6 @@ const readyPoll = 5 * time.Millisecond
 // startGrace is how long a stop waits for a start that is under way.
 const startGrace = 30 * time.Second
 
-// terminationTimeout is how long a stop may take, --shutdown-delay-duration not
-// counted: as long as a request (--request-timeout), which systemd allows too.
-const terminationTimeout = 60 * time.Second
-
 // Server is a built chain. Run it once.
 type Server struct {
 	config        Config
@@ -32,9 +32,27 @@ type Server struct {
 	run           func(context.Context) error
 	drained       <-chan struct{}
 	insecureChain http.Handler
+	handler       http.Handler // the whole chain
+	informers     informers.SharedInformerFactory
 	unfiltered    http.HandlerFunc
 	notReady      atomic.Pointer[string]
+	openAPI       *aggregatedOpenAPI // nil: upstream's own, or no aggregator
+	settled       chan struct{}      // everything around the server is up
+	settle        sync.Once
+	stopping      chan struct{} // it has been told to stop
 }
+
+// Settle tells the server that everything around it is up, and does what could wait
+// for that: the index of OpenAPI documents. It returns when that is done.
+func (s *Server) Settle() {
+	s.release()
+	if s.openAPI != nil {
+		_, _ = s.openAPI.v3.current() // requests get the error
+	}
+}
+
+// release lets requests go on that are held until everything is up.
+func (s *Server) release() { s.settle.Do(func() { close(s.settled) }) }
 
 // Run serves both listeners until ctx ends, and calls ready when /readyz says
 // ok for everything but c.ReadyChecks. It returns when the termination is over
@@ -57,6 +75,8 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 		case <-running.Done():
 			return
 		}
+		close(s.stopping)
+		s.release() // a held request would hold up the stop
 		// A post-start hook that is cut short ends the process (klog.Fatalf in
 		// k8s.io/apiserver pkg/server/hooks.go): let them come to their end.
 		select {
@@ -107,7 +127,7 @@ func (s *Server) runBounded(ctx context.Context) error {
 		return err
 	case <-ctx.Done():
 	}
-	limit := s.delay + terminationTimeout
+	limit := s.delay + s.config.TerminationTimeout
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
@@ -117,6 +137,10 @@ func (s *Server) runBounded(ctx context.Context) error {
 		return fmt.Errorf("still terminating %v after it was told to stop (is its storage gone?)", limit)
 	}
 }
+
+// Informers are those of the API server itself; what it has started runs until
+// it has drained. Others in the process may use them and add to them.
+func (s *Server) Informers() informers.SharedInformerFactory { return s.informers }
 
 // NotReady is what the last look at /readyz found failing.
 func (s *Server) NotReady() error {
@@ -133,17 +157,42 @@ func (s *Server) waitReady(ctx context.Context) bool {
 	}
 	tick := time.NewTicker(readyPoll)
 	defer tick.Stop()
+	hooks := checkSteps{s.config.Step, map[string]func(){}}
+	defer hooks.see(nil)
 	for {
 		status, body := s.get(ctx, "/readyz?"+exclude.Encode())
 		if status == http.StatusOK {
 			return true
 		}
-		failing := strings.Join(failingChecks(body), ", ")
-		s.notReady.Store(&failing)
+		failing := failingChecks(body)
+		hooks.see(failing)
+		text := strings.Join(failing, ", ")
+		s.notReady.Store(&text)
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return false
+		}
+	}
+}
+
+// checkSteps makes a step of each check of /readyz that fails for a while: of each
+// post-start hook, above all. They are as exact as readyPoll.
+type checkSteps struct {
+	begin   func(step string) (done func())
+	failing map[string]func()
+}
+
+func (c checkSteps) see(failing []string) {
+	for _, name := range failing {
+		if c.failing[name] == nil {
+			c.failing[name] = c.begin(name)
+		}
+	}
+	for name, done := range c.failing {
+		if !slices.Contains(failing, name) {
+			done()
+			delete(c.failing, name)
 		}
 	}
 }

@@ -35,7 +35,7 @@ func TestFactoryReachesTheEngine(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer engine.Close()
-		shim, err := kine.Serve(t.Context(), kine.NewBackend(engine), t.TempDir())
+		shim, err := kine.Serve(t.Context(), engine, t.TempDir())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -200,8 +200,9 @@ func (f forward) Fire(e *logrus.Entry) error {
 // Quiet leads the global logrus logger (logrus.StandardLogger) into logger: the
 // info lines of libraries that use it come out at debug, their debug lines at
 // trace, each with the field component. A library that calls logrus.Fatal still
-// ends the process. Hooks, level, formatter and output of the global logger are
-// replaced; its ExitFunc is kept. A second call replaces the first.
+// ends the process. Level, formatter and output of the global logger are replaced;
+// its ExitFunc and hooks of others are kept, and come first. A second call replaces
+// the first.
 //
 // The level is taken from logger here, so that what is not wanted costs
 // nothing: call Quiet again after changing it. If logger is the global logger
@@ -221,6 +222,13 @@ func Quiet(logger *logrus.Logger, component string) {
 		level = logrus.WarnLevel
 	}
 	hooks := logrus.LevelHooks{}
+	for level, others := range global.ReplaceHooks(logrus.LevelHooks{}) {
+		for _, h := range others {
+			if _, ours := h.(forward); !ours {
+				hooks[level] = append(hooks[level], h)
+			}
+		}
+	}
 	hooks.Add(forward{&target{logger: logger, noise: Demote}, component})
 	global.SetFormatter(nowhere{})
 	global.SetOutput(io.Discard)

@@ -2,6 +2,7 @@ package logbridge
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -147,6 +148,8 @@ func TestQuiet(t *testing.T) {
 	logrus.WithError(errors.New("boom")).WithField("f", make(chan int)).Warn("with fields")
 	check(t, "fields", one(t, b), map[string]any{"error": "boom", "level": "warning"})
 
+	seen := &counter{}
+	global.AddHook(seen)
 	for level, want := range map[string]logrus.Level{"debug": logrus.InfoLevel, "info": logrus.WarnLevel, "warning": logrus.WarnLevel, "error": logrus.ErrorLevel} {
 		l, b := logger(t, level)
 		Quiet(l, "kine")
@@ -156,9 +159,18 @@ func TestQuiet(t *testing.T) {
 		logrus.Error("m")
 		one(t, b) // replaced, not added
 	}
+	if seen.events != 4 {
+		t.Errorf("a hook of somebody else saw %d events, want 4", seen.events)
+	}
 	Quiet(global, "itself") // must not loop
 	logrus.Error("m")
 }
+
+// counter is a hook that Quiet has to keep.
+type counter struct{ events int }
+
+func (*counter) Levels() []logrus.Level     { return logrus.AllLevels }
+func (c *counter) Fire(*logrus.Entry) error { c.events++; return nil }
 
 func TestZap(t *testing.T) {
 	l, b := logger(t, "trace")
@@ -221,7 +233,21 @@ func TestDemote(t *testing.T) {
 	install(l, []Noise{
 		{Prefix: "known", Reason: "it is known"},
 		{Prefix: "Unhandled Error", Error: "boo", Reason: "only boo"},
+		{Prefix: "cut short", Stopping: true, Reason: "it stops"},
 	})
+	defer Stopping(false)
+	klog.Warning("cut short")
+	check(t, "before a stop", one(t, b), map[string]any{"level": "warning", "demoted": nil})
+	Stopping(true)
+	klog.Warning("cut short")
+	check(t, "in a stop", one(t, b), map[string]any{"level": "debug", "demoted": "it stops"})
+	klog.ErrorS(context.Canceled, "a request")
+	check(t, "a request in a stop", one(t, b), map[string]any{"level": "debug", "demoted": underWay})
+	klog.ErrorS(errors.New("disk full"), "a request")
+	check(t, "another error in a stop", one(t, b), map[string]any{"level": "error"})
+	Stopping(false)
+	klog.ErrorS(context.Canceled, "a request")
+	check(t, "a request that somebody else ended", one(t, b), map[string]any{"level": "error"})
 	klog.Warning("known: harmless")
 	check(t, "warning", one(t, b), map[string]any{"level": "debug", "demoted": "it is known"})
 	klog.Warning("unknown")

@@ -1,0 +1,278 @@
+package bootstrap
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/sets"
+	flowcontrolbootstrap "k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	"k8s.io/kube-aggregator/pkg/controllers/autoregister"
+	pkgscheduling "k8s.io/kubernetes/pkg/apis/scheduling/v1"
+	"k8s.io/kubernetes/pkg/controller/certificates/rootcacertpublisher"
+	"k8s.io/kubernetes/pkg/controlplane/controller/defaultservicecidr"
+	"k8s.io/kubernetes/pkg/registry/core/service/ipallocator"
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
+	netutils "k8s.io/utils/net"
+)
+
+// Field managers that upstream names in its own requests; all others carry the
+// name of the program. TestBornAsUpstreamMakesIt compares them.
+const (
+	flowControlProducer = "api-priority-and-fairness-config-producer-v1"
+	flowControlConsumer = "api-priority-and-fairness-config-consumer-v1"
+	serviceCIDRStarter  = "kubernetes-service-cidr-controller"
+	roleAggregator      = "clusterrole-aggregation-controller"
+)
+
+// objects lists everything, as upstream's code would send it to the API.
+func (c *Config) objects() []object {
+	var all []object
+	for _, list := range [][]object{
+		c.systemNamespaces(), c.controllerAccounts(), c.policy(), c.priorityClasses(), c.flowControl(), c.serviceNetwork(), c.apiServices(),
+	} {
+		all = append(all, list...)
+	}
+	return slices.DeleteFunc(all, func(o object) bool {
+		return o.in.RESTOptionsGetter == nil || !o.in.ResourceEnabled(o.resource)
+	})
+}
+
+func (c *Config) systemNamespaces() []object {
+	var all []object
+	for _, name := range c.namespaces {
+		all = append(all, c.kube.new(namespaces, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+		if c.ServiceAccounts {
+			all = append(all, c.kube.new(serviceAccounts, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: name}}))
+		}
+		if c.RootCA != "" {
+			all = append(all, c.kube.new(configMaps, &corev1.ConfigMap{
+				ObjectMeta: metav1.ObjectMeta{
+					Name: rootcacertpublisher.RootCACertConfigMapName, Namespace: name,
+					Annotations: map[string]string{rootcacertpublisher.DescriptionAnnotation: rootcacertpublisher.Description},
+				},
+				Data: map[string]string{"ca.crt": c.RootCA},
+			}))
+		}
+	}
+	return all
+}
+
+// idle are the controllers' ServiceAccounts that have roles, but are not made:
+// their controllers are a cloud's, or off by default.
+var idle = sets.New("cloud-provider", "route-controller", "service-controller", "selinux-warning-controller")
+
+// controllerAccounts are the ServiceAccounts that are bound to controllers' roles.
+// The controller manager would make one after the other as it starts, and wait
+// for the disk each time.
+func (c *Config) controllerAccounts() []object {
+	if !c.ControllerAccounts {
+		return nil
+	}
+	var subjects []rbacv1.Subject
+	for _, binding := range bootstrappolicy.ControllerRoleBindings() {
+		subjects = append(subjects, binding.Subjects...)
+	}
+	for _, binding := range bootstrappolicy.NamespaceRoleBindings()[metav1.NamespaceSystem] {
+		if strings.HasPrefix(binding.Name, "system:controller:") {
+			subjects = append(subjects, binding.Subjects...)
+		}
+	}
+	var all []object
+	made := idle.Clone()
+	for _, s := range subjects {
+		if s.Kind != rbacv1.ServiceAccountKind || made.Has(s.Name) {
+			continue
+		}
+		made.Insert(s.Name)
+		all = append(all, c.kube.new(serviceAccounts, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: s.Name, Namespace: s.Namespace}}))
+	}
+	return all
+}
+
+// policy is RBAC's part.
+func (c *Config) policy() []object {
+	if !c.rbac {
+		return nil
+	}
+	var all []object
+	p := upstreamsPolicy()
+	for i := range p.ClusterRoles {
+		role := &p.ClusterRoles[i]
+		o := c.kube.new(clusterRoles, role)
+		if role.AggregationRule != nil && c.AggregatedRoles {
+			rules := aggregate(role, p.ClusterRoles)
+			o.fill = func() { role.Rules = rules }
+			o.also = []metav1.ManagedFieldsEntry{applied(roleAggregator, "", `{"f:rules":{}}`)}
+		}
+		all = append(all, o)
+	}
+	for i := range p.ClusterRoleBindings {
+		all = append(all, c.kube.new(clusterRoleBindings, &p.ClusterRoleBindings[i]))
+	}
+	for _, inNamespace := range p.Roles {
+		for i := range inNamespace {
+			all = append(all, c.kube.new(roles, &inNamespace[i]))
+		}
+	}
+	for _, inNamespace := range p.RoleBindings {
+		for i := range inNamespace {
+			all = append(all, c.kube.new(roleBindings, &inNamespace[i]))
+		}
+	}
+	return all
+}
+
+// aggregate is what the controller of that name would fill a role with.
+func aggregate(into *rbacv1.ClusterRole, all []rbacv1.ClusterRole) []rbacv1.PolicyRule {
+	sorted := slices.Clone(all)
+	slices.SortFunc(sorted, func(a, b rbacv1.ClusterRole) int { return strings.Compare(a.Name, b.Name) })
+	rules := []rbacv1.PolicyRule{}
+	for i := range into.AggregationRule.ClusterRoleSelectors {
+		selector, err := metav1.LabelSelectorAsSelector(&into.AggregationRule.ClusterRoleSelectors[i])
+		if err != nil {
+			continue // upstream's table has none such
+		}
+		for _, role := range sorted {
+			if role.Name == into.Name || !selector.Matches(labels.Set(role.Labels)) {
+				continue
+			}
+			source := role.Rules
+			if role.AggregationRule != nil {
+				source = aggregate(&role, all)
+			}
+			for _, rule := range source {
+				if !slices.ContainsFunc(rules, func(r rbacv1.PolicyRule) bool { return equality.Semantic.DeepEqual(r, rule) }) {
+					rules = append(rules, rule)
+				}
+			}
+		}
+	}
+	return rules
+}
+
+func (c *Config) priorityClasses() []object {
+	var all []object
+	for _, class := range pkgscheduling.SystemPriorityClasses() {
+		all = append(all, c.kube.new(priorityClasses, class.DeepCopy()))
+	}
+	return all
+}
+
+// flowControl is priority and fairness: upstream's suggested and mandatory
+// configurations, both updated by upstream until somebody edits them.
+func (c *Config) flowControl() []object {
+	var all []object
+	for _, level := range slices.Concat(flowcontrolbootstrap.SuggestedPriorityLevelConfigurations, flowcontrolbootstrap.MandatoryPriorityLevelConfigurations) {
+		level := level.DeepCopy()
+		metav1.SetMetaDataAnnotation(&level.ObjectMeta, flowcontrolv1.AutoUpdateAnnotationKey, "true")
+		o := c.kube.new(priorityLevels, level)
+		o.manager = flowControlProducer
+		all = append(all, o)
+	}
+	for _, flow := range slices.Concat(flowcontrolbootstrap.SuggestedFlowSchemas, flowcontrolbootstrap.MandatoryFlowSchemas) {
+		flow := flow.DeepCopy()
+		metav1.SetMetaDataAnnotation(&flow.ObjectMeta, flowcontrolv1.AutoUpdateAnnotationKey, "true")
+		o := c.kube.new(flowSchemas, flow)
+		o.manager = flowControlProducer
+		o.status = func() {
+			flow.Status.Conditions = []flowcontrolv1.FlowSchemaCondition{{
+				Type: flowcontrolv1.FlowSchemaConditionDangling, Status: flowcontrolv1.ConditionFalse, Reason: "Found",
+				Message:            fmt.Sprintf("This FlowSchema references the PriorityLevelConfiguration object named %q and it exists", flow.Spec.PriorityLevelConfiguration.Name),
+				LastTransitionTime: flow.CreationTimestamp,
+			}}
+		}
+		o.also = []metav1.ManagedFieldsEntry{appliedCondition(flowControlConsumer, "Dangling", "lastTransitionTime", "message", "reason", "status", "type")}
+		all = append(all, o)
+	}
+	return all
+}
+
+// serviceNetwork is the default ServiceCIDR, and the kubernetes Service with its
+// address. Its endpoints are not here: nobody serves them before the API server
+// does, which then adds its own. Nor is a Service with a node port, which
+// upstream's allocator has to know of first.
+func (c *Config) serviceNetwork() []object {
+	cidr := &networkingv1.ServiceCIDR{
+		ObjectMeta: metav1.ObjectMeta{Name: defaultservicecidr.DefaultServiceCIDRName},
+		Spec:       networkingv1.ServiceCIDRSpec{CIDRs: c.service.ranges},
+	}
+	o := c.kube.new(serviceCIDRs, cidr)
+	o.status = func() {
+		cidr.Status.Conditions = []metav1.Condition{{
+			Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue,
+			Message: "Kubernetes default Service CIDR is ready", LastTransitionTime: cidr.CreationTimestamp,
+		}}
+	}
+	o.also = []metav1.ManagedFieldsEntry{appliedCondition(serviceCIDRStarter, "Ready", "lastTransitionTime", "message", "status", "type")}
+	all := []object{o}
+	if c.service.ip == nil || c.service.nodePort != 0 {
+		return all
+	}
+	singleStack := corev1.IPFamilyPolicySingleStack
+	kubernetes := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "kubernetes", Namespace: metav1.NamespaceDefault,
+			Labels: map[string]string{"provider": "kubernetes", "component": "apiserver"},
+		},
+		Spec: corev1.ServiceSpec{
+			ClusterIP: c.service.ip.String(), IPFamilyPolicy: &singleStack,
+			Type: corev1.ServiceTypeClusterIP, SessionAffinity: corev1.ServiceAffinityNone,
+			Ports: []corev1.ServicePort{{Name: "https", Protocol: corev1.ProtocolTCP,
+				Port: int32(c.service.port), TargetPort: intstr.FromInt32(int32(c.service.target))}},
+		},
+	}
+	family := corev1.IPv4Protocol
+	if netutils.IsIPv6(c.service.ip) {
+		family = corev1.IPv6Protocol
+	}
+	o = c.kube.new(services, kubernetes)
+	o.fill = func() {
+		kubernetes.Spec.ClusterIPs = []string{kubernetes.Spec.ClusterIP}
+		kubernetes.Spec.IPFamilies = []corev1.IPFamily{family}
+	}
+	address := c.kube.new(ipAddresses, &networkingv1.IPAddress{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:   c.service.ip.String(),
+			Labels: map[string]string{networkingv1.LabelIPAddressFamily: string(family), networkingv1.LabelManagedBy: ipallocator.ControllerName},
+		},
+		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{
+			Resource: "services", Namespace: kubernetes.Namespace, Name: kubernetes.Name,
+		}},
+	})
+	return append(all, o, address)
+}
+
+// apiServices has one for each version of each group that is enabled. One for
+// which no resource turns out to be served is deleted by upstream's controller,
+// as after an upgrade.
+func (c *Config) apiServices() []object {
+	var all []object
+	for gv, priority := range c.priorities {
+		if !enabled(c.kube.APIResourceConfigSource, gv) && !enabled(c.extensions, gv) {
+			continue
+		}
+		all = append(all, c.aggregator.new(apiServices, &apiregistrationv1.APIService{
+			ObjectMeta: metav1.ObjectMeta{Name: gv.Version + "." + gv.Group, Labels: map[string]string{autoregister.AutoRegisterManagedLabel: "onstart"}},
+			Spec: apiregistrationv1.APIServiceSpec{Group: gv.Group, Version: gv.Version,
+				GroupPriorityMinimum: priority.Group, VersionPriority: priority.Version},
+		}))
+	}
+	return all
+}
+
+func enabled(in serverstorage.APIResourceConfigSource, gv schema.GroupVersion) bool {
+	config, ok := in.(*serverstorage.ResourceConfig)
+	return ok && config.GroupVersionConfigs[gv]
+}

@@ -1,0 +1,170 @@
+package kine
+
+import (
+	"context"
+
+	"github.com/k3s-io/kine/pkg/server"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/kubernetes"
+)
+
+// bridged is a backend of kine's as a store: what kine's bridge does for clients
+// on the socket, this does for the one in the process.
+type bridged struct{ server.Backend }
+
+func (b bridged) start(ctx context.Context) error { return b.Start(ctx) }
+
+func (b bridged) open(ctx context.Context, key, end string, revision int64, _ bool) (cursor, error) {
+	if key == compactKey {
+		key = compactKeyOfKine
+	}
+	if revision == 0 { // for kine's own backends that is all of history
+		current, err := b.Backend.CurrentRevision(ctx)
+		if err != nil {
+			return nil, err
+		}
+		revision = current + 1
+	}
+	return openBridge(ctx, b.Backend, key, end, revision)
+}
+
+func (b bridged) client(w *watcher) kubernetes.Interface { return direct{b.Backend, w} }
+
+// direct is kubernetes.Interface on a backend; upstream's own is the model
+// (go.etcd.io/etcd/client/v3/kubernetes/client.go).
+type direct struct {
+	backend server.Backend
+	watcher *watcher
+}
+
+func (d direct) Get(ctx context.Context, key string, opts kubernetes.GetOptions) (resp kubernetes.GetResponse, err error) {
+	revision, kv, err := d.backend.Get(ctx, key, opts.Revision, false)
+	if err != nil {
+		return resp, clientv3.ContextError(ctx, err)
+	}
+	if kv == nil && opts.Revision == 0 {
+		d.watcher.tell(revision)
+	}
+	resp.Revision, resp.KV = revision, optionalKV(kv)
+	return resp, nil
+}
+
+func (d direct) List(ctx context.Context, prefix string, opts kubernetes.ListOptions) (resp kubernetes.ListResponse, err error) {
+	start, end := prefix, clientv3.GetPrefixRangeEnd(prefix)
+	if opts.Continue != "" {
+		start = opts.Continue
+	}
+	revision, kvs, count, err := d.listAndCount(ctx, start, end, opts)
+	if err != nil {
+		return resp, clientv3.ContextError(ctx, err)
+	}
+	resp.Revision, resp.Count = revision, count
+	resp.Kvs = make([]*mvccpb.KeyValue, len(kvs))
+	for i, kv := range kvs {
+		resp.Kvs[i] = clientKV(kv)
+	}
+	return resp, nil
+}
+
+// listAndCount asks for one key too many, as kine's bridge does: only if it is
+// there do the keys have to be counted.
+func (d direct) listAndCount(ctx context.Context, start, end string, opts kubernetes.ListOptions) (int64, []*server.KeyValue, int64, error) {
+	limit := opts.Limit
+	if limit > 0 {
+		limit++
+	}
+	revision, kvs, err := d.backend.List(ctx, start, end, limit, opts.Revision, false)
+	if err != nil || opts.Limit == 0 || int64(len(kvs)) <= opts.Limit {
+		return revision, kvs, int64(len(kvs)), err
+	}
+	at := opts.Revision
+	if at == 0 {
+		at = revision
+	}
+	_, count, err := d.backend.Count(ctx, start, end, at)
+	return revision, kvs[:opts.Limit], count, err
+}
+
+func (d direct) Count(ctx context.Context, prefix string, _ kubernetes.CountOptions) (int64, error) {
+	_, count, err := d.backend.Count(ctx, prefix, clientv3.GetPrefixRangeEnd(prefix), 0)
+	return count, clientv3.ContextError(ctx, err)
+}
+
+func (d direct) OptimisticPut(ctx context.Context, key string, value []byte, expectedRevision int64, opts kubernetes.PutOptions) (resp kubernetes.PutResponse, err error) {
+	var kv *server.KeyValue
+	if expectedRevision == 0 {
+		resp.Revision, err = d.backend.Create(ctx, key, value, int64(opts.LeaseID))
+		resp.Succeeded = err == nil
+		if err == server.ErrKeyExists {
+			err = nil
+			if opts.GetOnFailure {
+				resp.Revision, kv, err = d.backend.Get(ctx, key, 0, false)
+			}
+		}
+	} else {
+		resp.Revision, kv, resp.Succeeded, err = d.backend.Update(ctx, key, value, expectedRevision, int64(opts.LeaseID))
+	}
+	if err != nil {
+		return kubernetes.PutResponse{}, clientv3.ContextError(ctx, err)
+	}
+	if opts.GetOnFailure && !resp.Succeeded {
+		resp.KV = optionalKV(kv)
+	}
+	return resp, nil
+}
+
+func (d direct) OptimisticDelete(ctx context.Context, key string, expectedRevision int64, opts kubernetes.DeleteOptions) (resp kubernetes.DeleteResponse, err error) {
+	var kv *server.KeyValue
+	if expectedRevision == 0 { // for a backend that is any revision; here it is no key
+		resp.Revision, kv, err = d.backend.Get(ctx, key, 0, false)
+		resp.Succeeded = err == nil && kv == nil
+	} else {
+		resp.Revision, kv, resp.Succeeded, err = d.backend.Delete(ctx, key, expectedRevision)
+	}
+	if err != nil {
+		return kubernetes.DeleteResponse{}, clientv3.ContextError(ctx, err)
+	}
+	if opts.GetOnFailure && !resp.Succeeded {
+		resp.KV = optionalKV(kv)
+	}
+	return resp, nil
+}
+
+func optionalKV(kv *server.KeyValue) *mvccpb.KeyValue {
+	if kv == nil {
+		return nil
+	}
+	return clientKV(kv)
+}
+
+func clientEvent(e *server.Event) *clientv3.Event {
+	out := &clientv3.Event{Kv: clientKV(e.KV)}
+	if e.Delete {
+		out.Type = mvccpb.DELETE
+	}
+	if !e.Create && e.PrevKV != nil {
+		out.PrevKv = clientKV(e.PrevKV)
+	}
+	for _, kv := range []*mvccpb.KeyValue{out.Kv, out.PrevKv} {
+		if kv != nil && string(kv.Key) == compactKeyOfKine {
+			kv.Key = []byte(compactKey)
+			kv.Version, kv.Value = server.DecodeVersion(kv.Value)
+		}
+	}
+	return out
+}
+
+// The key of the API server's compactor, and what kine's bridge makes of it
+// (kine pkg/server/compact.go).
+const (
+	compactKey       = "compact_rev_key"
+	compactKeyOfKine = "compact_rev_key_apiserver"
+)
+
+func clientKV(kv *server.KeyValue) *mvccpb.KeyValue {
+	return &mvccpb.KeyValue{
+		Key: []byte(kv.Key), Value: kv.Value, Version: kv.Version, Lease: kv.Lease,
+		CreateRevision: kv.CreateRevision, ModRevision: kv.ModRevision,
+	}
+}

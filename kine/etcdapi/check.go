@@ -1,0 +1,93 @@
+package etcdapi
+
+import (
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+)
+
+// etcd's own limits, by default (server/embed/config.go).
+const (
+	maxOps     = 128         // of a transaction, nested ones included
+	maxRequest = 1536 * 1024 // bytes of a write
+)
+
+// What is wrong with a request whatever the state is, in the words of etcd
+// (server/etcdserver/api/v3rpc/key.go). Keys that a transaction writes twice are
+// found by the engine.
+
+func checkRange(r *pb.RangeRequest) error {
+	if len(r.GetKey()) == 0 {
+		return rpctypes.ErrGRPCEmptyKey
+	}
+	if _, ok := pb.RangeRequest_SortOrder_name[int32(r.SortOrder)]; !ok {
+		return rpctypes.ErrGRPCInvalidSortOption
+	}
+	if _, ok := pb.RangeRequest_SortTarget_name[int32(r.SortTarget)]; !ok {
+		return rpctypes.ErrGRPCInvalidSortOption
+	}
+	return nil
+}
+
+func checkPut(r *pb.PutRequest) error {
+	switch {
+	case len(r.GetKey()) == 0:
+		return rpctypes.ErrGRPCEmptyKey
+	case r.IgnoreValue && len(r.Value) > 0:
+		return rpctypes.ErrGRPCValueProvided
+	case r.IgnoreLease && r.Lease != 0:
+		return rpctypes.ErrGRPCLeaseProvided
+	}
+	return nil
+}
+
+func checkDelete(r *pb.DeleteRangeRequest) error {
+	if len(r.GetKey()) == 0 {
+		return rpctypes.ErrGRPCEmptyKey
+	}
+	return nil
+}
+
+// checkTxn allows so many operations, of which a transaction uses as many as it
+// has in its longest part, and those nested in it have the rest.
+func checkTxn(r *pb.TxnRequest, allowed int) error {
+	used := max(len(r.GetCompare()), len(r.GetSuccess()), len(r.GetFailure()))
+	if used > allowed {
+		return rpctypes.ErrGRPCTooManyOps
+	}
+	for _, c := range r.GetCompare() {
+		if len(c.GetKey()) == 0 {
+			return rpctypes.ErrGRPCEmptyKey
+		}
+	}
+	for _, branch := range [][]*pb.RequestOp{r.GetSuccess(), r.GetFailure()} {
+		for _, op := range branch {
+			if err := checkOp(op, allowed-used); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func checkOp(op *pb.RequestOp, allowed int) error {
+	switch op := op.GetRequest().(type) {
+	case *pb.RequestOp_RequestRange:
+		return checkRange(op.RequestRange)
+	case *pb.RequestOp_RequestPut:
+		return checkPut(op.RequestPut)
+	case *pb.RequestOp_RequestDeleteRange:
+		return checkDelete(op.RequestDeleteRange)
+	case *pb.RequestOp_RequestTxn:
+		return checkTxn(op.RequestTxn, allowed)
+	}
+	return rpctypes.ErrGRPCKeyNotFound // as etcd says of no operation
+}
+
+// checkSize refuses writes that etcd would refuse, so that what fits here fits
+// there.
+func checkSize(r interface{ Size() int }) error {
+	if r.Size() > maxRequest {
+		return rpctypes.ErrGRPCRequestTooLarge
+	}
+	return nil
+}

@@ -1,0 +1,76 @@
+// Package etcdapi serves the storage engine as the etcd API: what etcd's clients
+// and etcdctl call, answered by package datastore, whose data model is etcd's.
+//
+// What it is, and is not: one member that is always the leader, without
+// authentication (who reaches the listener is an administrator), without
+// snapshots (karve datastore backup makes consistent ones of a running server).
+package etcdapi
+
+import (
+	"sync"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/karve-k8s/karve/datastore"
+)
+
+// The cluster and its one member. Clients only compare them; etcd's are random.
+const (
+	clusterID = 0x6b61727665000001
+	memberID  = 0x6b61727665000002
+	raftTerm  = 1
+)
+
+// Server answers the etcd API for an engine. It writes nothing by itself and has
+// no goroutine but those of the streams it serves.
+type Server struct {
+	pb.UnimplementedMaintenanceServer
+	pb.UnimplementedClusterServer
+	pb.UnimplementedAuthServer
+
+	engine  *datastore.Engine
+	version string
+	encoded eventCache
+
+	mu      sync.Mutex
+	streams map[*stream]bool
+	urls    map[string]string // by network
+}
+
+// New makes a server of an engine, which the caller closes, after the gRPC
+// servers. version is the release of etcd that Status answers.
+func New(engine *datastore.Engine, version string) *Server {
+	return &Server{engine: engine, version: version, streams: map[*stream]bool{}}
+}
+
+// Register adds the services to a gRPC server. It must have been made with
+// [Codec].
+func (s *Server) Register(server *grpc.Server) {
+	pb.RegisterKVServer(server, s)
+	pb.RegisterWatchServer(server, s)
+	pb.RegisterLeaseServer(server, s)
+	pb.RegisterMaintenanceServer(server, s)
+	pb.RegisterClusterServer(server, s)
+	pb.RegisterAuthServer(server, s)
+	healthpb.RegisterHealthServer(server, health.NewServer())
+}
+
+// SetClientURLs says where clients reach the server on each network ("unix",
+// "tcp"). The list of members has the one of the network of who asks: clients use
+// it to connect again.
+func (s *Server) SetClientURLs(urls map[string]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.urls = urls
+}
+
+// header begins an answer of a revision.
+func header(revision int64) *pb.ResponseHeader {
+	return &pb.ResponseHeader{ClusterId: clusterID, MemberId: memberID, Revision: revision, RaftTerm: raftTerm}
+}
+
+// newest begins an answer that has no revision of its own.
+func (s *Server) newest() *pb.ResponseHeader { return header(s.engine.Revision()) }

@@ -1,0 +1,97 @@
+package etcdapi
+
+import (
+	"encoding/binary"
+	"hash/maphash"
+	"sync/atomic"
+	"weak"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"google.golang.org/grpc/mem"
+
+	"github.com/karve-k8s/karve/datastore"
+)
+
+// watchMessage is a WatchResponse, marshalled: a head of its own, and events that
+// it shares with those of other watchers. The wire format is a sequence of
+// fields, so a message may be put together of pieces.
+type watchMessage struct{ parts mem.BufferSlice }
+
+// message marshals resp, which has no events, and appends those that are encoded.
+func message(resp *pb.WatchResponse, events []*encoded) (*watchMessage, error) {
+	head, err := resp.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	m := &watchMessage{make(mem.BufferSlice, 1, 1+len(events))}
+	m.parts[0] = mem.SliceBuffer(head)
+	for _, e := range events {
+		m.parts = append(m.parts, e.buffer)
+	}
+	return m, nil
+}
+
+// encoded is an event as a field of a WatchResponse: tag, length, Event.
+type encoded struct{ buffer mem.Buffer }
+
+func (e *encoded) size() int { return e.buffer.Len() }
+
+// eventTag is that of WatchResponse.events: field 11, of bytes.
+const eventTag = 11<<3 | 2
+
+// Event is e in etcd's form; the values are shared.
+func Event(e *datastore.Event) *mvccpb.Event {
+	out := &mvccpb.Event{Kv: KeyValue(&e.KV)}
+	if e.Type == datastore.EventDelete {
+		out.Type = mvccpb.DELETE
+	}
+	if e.Prev != nil {
+		out.PrevKv = KeyValue(e.Prev)
+	}
+	return out
+}
+
+func encode(e *datastore.Event) (*encoded, error) {
+	event := Event(e)
+	size := event.Size()
+	data := binary.AppendUvarint(append(make([]byte, 0, 1+binary.MaxVarintLen64+size), eventTag), uint64(size))
+	begin := len(data)
+	data = data[:begin+size]
+	if _, err := event.MarshalToSizedBuffer(data[begin:]); err != nil {
+		return nil, err
+	}
+	return &encoded{mem.SliceBuffer(data)}, nil
+}
+
+// eventCache finds the newest events that are encoded, so that many watchers of
+// one event send the same bytes. It holds none of them itself: what nobody is
+// sending any more goes with the next collection of garbage.
+type eventCache struct {
+	slots [256]atomic.Pointer[cachedEvent]
+}
+
+// cachedEvent names an event: a revision changes a key once.
+type cachedEvent struct {
+	revision int64
+	key      string
+	prev     bool // with the previous key-value, which is part of it
+	encoded  weak.Pointer[encoded]
+}
+
+var eventSeed = maphash.MakeSeed()
+
+func (c *eventCache) get(e *datastore.Event) (*encoded, error) {
+	slot := &c.slots[(maphash.String(eventSeed, e.KV.Key)+uint64(e.KV.ModRevision))%uint64(len(c.slots))]
+	if have := slot.Load(); have != nil && have.revision == e.KV.ModRevision && have.key == e.KV.Key && have.prev == (e.Prev != nil) {
+		if found := have.encoded.Value(); found != nil {
+			return found, nil
+		}
+	}
+	made, err := encode(e)
+	if err != nil {
+		return nil, err
+	}
+	slot.Store(&cachedEvent{e.KV.ModRevision, e.KV.Key, e.Prev != nil, weak.Make(made)})
+	return made, nil
+}

@@ -1,0 +1,110 @@
+package etcdapi
+
+import (
+	"bytes"
+	"cmp"
+	"slices"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/karve-k8s/karve/datastore"
+)
+
+// rangeRequest is r for the engine, which knows neither sorting nor bounds of
+// revisions: then it answers all, and rangeResponse takes what was asked for.
+func rangeRequest(r *pb.RangeRequest) datastore.RangeRequest {
+	key, end := bounds(r.Key, r.RangeEnd)
+	req := datastore.RangeRequest{Key: key, End: end, Revision: r.Revision, Limit: max(r.Limit, 0), KeysOnly: r.KeysOnly, CountOnly: r.CountOnly}
+	switch {
+	case r.SortOrder != pb.RangeRequest_NONE || filters(r):
+		req.Limit = 0
+	case sorts(r) && req.Limit > 0:
+		req.Limit++ // a target without an order: etcd sorts the first keys only
+	}
+	if r.SortTarget == pb.RangeRequest_VALUE {
+		req.KeysOnly = false
+	}
+	return req
+}
+
+// sorts tells whether r asks for another order than the engine's, that of keys.
+func sorts(r *pb.RangeRequest) bool {
+	return r.SortTarget != pb.RangeRequest_KEY || r.SortOrder == pb.RangeRequest_DESCEND
+}
+
+func filters(r *pb.RangeRequest) bool {
+	return r.MinModRevision != 0 || r.MaxModRevision != 0 || r.MinCreateRevision != 0 || r.MaxCreateRevision != 0
+}
+
+// rangeResponse answers r out of what the engine answered to rangeRequest. As in
+// etcd, the count is that of the range, whatever is filtered.
+func rangeResponse(r *pb.RangeRequest, resp *datastore.RangeResponse, h *pb.ResponseHeader) *pb.RangeResponse {
+	kvs, more := resp.KVs, resp.More
+	if filters(r) {
+		kvs = slices.DeleteFunc(kvs, func(kv datastore.KeyValue) bool {
+			return outside(kv.ModRevision, r.MinModRevision, r.MaxModRevision) ||
+				outside(kv.CreateRevision, r.MinCreateRevision, r.MaxCreateRevision)
+		})
+	}
+	if sorts(r) {
+		slices.SortStableFunc(kvs, order(r))
+	}
+	if r.Limit > 0 && int64(len(kvs)) > r.Limit {
+		kvs, more = kvs[:r.Limit], true
+	}
+	if r.KeysOnly {
+		for i := range kvs {
+			kvs[i].Value = nil
+		}
+	}
+	return &pb.RangeResponse{Header: h, Kvs: KeyValues(kvs), More: more, Count: resp.Count}
+}
+
+func outside(revision, least, most int64) bool {
+	return least != 0 && revision < least || most != 0 && revision > most
+}
+
+func order(r *pb.RangeRequest) func(a, b datastore.KeyValue) int {
+	by := func(a, b datastore.KeyValue) int { return cmp.Compare(a.Key, b.Key) }
+	switch r.SortTarget {
+	case pb.RangeRequest_VERSION:
+		by = func(a, b datastore.KeyValue) int { return cmp.Compare(a.Version, b.Version) }
+	case pb.RangeRequest_CREATE:
+		by = func(a, b datastore.KeyValue) int { return cmp.Compare(a.CreateRevision, b.CreateRevision) }
+	case pb.RangeRequest_MOD:
+		by = func(a, b datastore.KeyValue) int { return cmp.Compare(a.ModRevision, b.ModRevision) }
+	case pb.RangeRequest_VALUE:
+		by = func(a, b datastore.KeyValue) int { return bytes.Compare(a.Value, b.Value) }
+	}
+	if r.SortOrder == pb.RangeRequest_DESCEND {
+		return func(a, b datastore.KeyValue) int { return by(b, a) }
+	}
+	return by
+}
+
+// KeyValue is kv in etcd's form; the value is shared.
+func KeyValue(kv *datastore.KeyValue) *mvccpb.KeyValue {
+	out := new(mvccpb.KeyValue)
+	fill(out, kv)
+	return out
+}
+
+// KeyValues are kvs in etcd's form; the values are shared.
+func KeyValues(kvs []datastore.KeyValue) []*mvccpb.KeyValue {
+	if len(kvs) == 0 {
+		return nil
+	}
+	block, out := make([]mvccpb.KeyValue, len(kvs)), make([]*mvccpb.KeyValue, len(kvs))
+	for i := range kvs {
+		fill(&block[i], &kvs[i])
+		out[i] = &block[i]
+	}
+	return out
+}
+
+func fill(out *mvccpb.KeyValue, kv *datastore.KeyValue) {
+	out.Key, out.Value = []byte(kv.Key), kv.Value
+	out.CreateRevision, out.ModRevision = kv.CreateRevision, kv.ModRevision
+	out.Version, out.Lease = kv.Version, kv.Lease
+}

@@ -1,0 +1,346 @@
+package etcdapi
+
+import (
+	"errors"
+	"io"
+	"sync"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/karve-k8s/karve/datastore"
+)
+
+// noWatch is the id in an answer about no watch, or all of a stream
+// (clientv3.InvalidWatchID).
+const noWatch = -1
+
+// stream is a client's stream of watches. Its own goroutine does everything but
+// receive: it makes the watches, polls those that the engine has woken, and
+// sends. So there is no goroutine, channel or buffer for a watch, and a client
+// that does not read holds up itself only: its cursors stay where they are.
+type stream struct {
+	server   *Server
+	grpc     pb.Watch_WatchServer
+	requests chan *pb.WatchRequest // from receive
+	watches  map[int64]*watch
+	nextID   int64
+	progress progress
+	signal   chan struct{} // of capacity 1: woken or tell has changed
+
+	mu    sync.Mutex // the engine calls wake with a lock of its own held
+	woken []*watch
+	tell  bool // the watches with progressNotify are due
+}
+
+// watch is one of a stream. It rests in the engine, or is in stream.woken, or
+// among those that the stream is polling: in one of them exactly.
+type watch struct {
+	id     int64
+	cursor *datastore.Watcher
+	start  int64 // as asked for
+	ended  bool
+
+	noPut, noDelete, fragment bool
+
+	progressNotify bool
+	silent         bool // nothing has been sent since the last round of notifications
+	due            bool // to be told the revision itself
+	asked          bool // to say when it has reached the revision, for stream.progress
+}
+
+// Watch serves a stream until its client or the server ends it.
+func (s *Server) Watch(server pb.Watch_WatchServer) error {
+	st := &stream{
+		server: s, grpc: server,
+		requests: make(chan *pb.WatchRequest),
+		watches:  map[int64]*watch{},
+		signal:   make(chan struct{}, 1),
+	}
+	s.mu.Lock()
+	s.streams[st] = true
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.streams, st)
+		s.mu.Unlock()
+		for _, w := range st.watches {
+			w.cursor.Close()
+		}
+	}()
+	failed := make(chan error, 1)
+	go st.receive(failed) // ends with the stream's context
+	err := st.run(failed)
+	if server.Context().Err() != nil {
+		return rpctypes.ErrGRPCWatchCanceled
+	}
+	return err
+}
+
+var _ pb.WatchServer = (*Server)(nil)
+
+// receive hands requests over. A client that has no more of them may still want
+// its events.
+func (st *stream) receive(failed chan<- error) {
+	for {
+		r, err := st.grpc.Recv()
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		if err != nil {
+			failed <- err
+			return
+		}
+		select {
+		case st.requests <- r:
+		case <-st.grpc.Context().Done():
+			return
+		}
+	}
+}
+
+// run waits for requests and wakes. Watches that have more to send take turns, a
+// response each, and requests come between the rounds.
+func (st *stream) run(failed <-chan error) error {
+	var busy []*watch
+	for {
+		busy = st.takeWoken(busy)
+		if len(busy) == 0 {
+			select {
+			case <-st.signal:
+				continue
+			case r := <-st.requests:
+				if err := st.handle(r); err != nil {
+					return err
+				}
+				continue
+			case err := <-failed:
+				return err
+			case <-st.grpc.Context().Done():
+				return nil
+			}
+		}
+		select {
+		case r := <-st.requests:
+			if err := st.handle(r); err != nil {
+				return err
+			}
+		case err := <-failed:
+			return err
+		default:
+		}
+		more := busy[:0]
+		for _, w := range busy {
+			again, err := st.poll(w)
+			if err != nil {
+				return err
+			}
+			if again {
+				more = append(more, w)
+			}
+		}
+		clear(busy[len(more):])
+		busy = more
+	}
+}
+
+// wake is called by the engine.
+func (st *stream) wake(w *watch) {
+	st.mu.Lock()
+	st.woken = append(st.woken, w)
+	st.mu.Unlock()
+	st.notice()
+}
+
+func (st *stream) notice() {
+	select {
+	case st.signal <- struct{}{}:
+	default:
+	}
+}
+
+// takeWoken adds the watches that have been woken to those that are polled.
+func (st *stream) takeWoken(busy []*watch) []*watch {
+	st.mu.Lock()
+	tell := st.tell
+	st.tell = false
+	st.mu.Unlock()
+	if tell {
+		st.notify()
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	busy = append(busy, st.woken...)
+	clear(st.woken)
+	st.woken = st.woken[:0]
+	return busy
+}
+
+// handle does what a client asks for. What has no meaning is left unanswered, as
+// in etcd.
+func (st *stream) handle(r *pb.WatchRequest) error {
+	switch r := r.RequestUnion.(type) {
+	case *pb.WatchRequest_CreateRequest:
+		if r.CreateRequest != nil {
+			return st.create(r.CreateRequest)
+		}
+	case *pb.WatchRequest_CancelRequest:
+		if w := st.watches[r.CancelRequest.GetWatchId()]; w != nil && r.CancelRequest != nil {
+			if err := st.end(w); err != nil {
+				return err
+			}
+			return st.grpc.Send(&pb.WatchResponse{Header: st.server.newest(), WatchId: w.id, Canceled: true})
+		}
+	case *pb.WatchRequest_ProgressRequest:
+		return st.askProgress()
+	}
+	return nil
+}
+
+// What is wrong with a watch, in etcd's words (server/storage/mvcc/watcher.go).
+var (
+	errEmptyRange  = errors.New("mvcc: watcher range is empty")
+	errDuplicateID = errors.New("mvcc: duplicate watch ID provided on the WatchStream")
+)
+
+func (st *stream) create(r *pb.WatchCreateRequest) error {
+	key, end := bounds(r.Key, r.RangeEnd)
+	if key == "" {
+		key = "\x00" // the least there is
+	}
+	switch {
+	case r.StartRevision < 0:
+		return st.refuse(rpctypes.ErrCompacted)
+	case end != "" && end != "\x00" && key >= end:
+		return st.refuse(errEmptyRange)
+	case r.WatchId != 0 && st.watches[r.WatchId] != nil:
+		return st.refuse(errDuplicateID)
+	}
+	w := &watch{
+		id: r.WatchId, start: r.StartRevision, fragment: r.Fragment,
+		progressNotify: r.ProgressNotify, silent: true,
+	}
+	for _, f := range r.Filters {
+		w.noPut = w.noPut || f == pb.WatchCreateRequest_NOPUT
+		w.noDelete = w.noDelete || f == pb.WatchCreateRequest_NODELETE
+	}
+	if w.id == 0 {
+		for st.watches[st.nextID] != nil {
+			st.nextID++
+		}
+		w.id = st.nextID
+		st.nextID++
+	}
+	cursor, err := st.server.engine.Watch(datastore.WatchRequest{
+		Key: key, End: end, StartRevision: r.StartRevision, PrevKV: r.PrevKv, Wake: func() { st.wake(w) },
+	})
+	gone := errors.Is(err, datastore.ErrCompacted)
+	if err != nil && !gone {
+		return Status(err)
+	}
+	if err := st.grpc.Send(&pb.WatchResponse{Header: st.server.newest(), WatchId: w.id, Created: true}); err != nil {
+		if cursor != nil {
+			cursor.Close()
+		}
+		return err
+	}
+	if gone {
+		return st.sendCompacted(w)
+	}
+	w.cursor = cursor
+	st.watches[w.id] = w
+	st.wake(w) // to be polled for the first time
+	return nil
+}
+
+func (st *stream) refuse(reason error) error {
+	return st.grpc.Send(&pb.WatchResponse{
+		Header: st.server.newest(), WatchId: noWatch, Created: true, Canceled: true, CancelReason: reason.Error(),
+	})
+}
+
+func (st *stream) sendCompacted(w *watch) error {
+	return st.grpc.Send(&pb.WatchResponse{
+		Header: st.server.newest(), WatchId: w.id, Canceled: true, CompactRevision: st.server.engine.CompactRevision(),
+	})
+}
+
+// end forgets a watch; whoever waited for it to reach a revision does not any more.
+func (st *stream) end(w *watch) error {
+	delete(st.watches, w.id)
+	w.ended = true
+	w.cursor.Close()
+	return st.reached(w, st.server.engine.Revision())
+}
+
+// poll sends the next piece of what a watch has to say, and answers whether there
+// is more.
+func (st *stream) poll(w *watch) (more bool, err error) {
+	if w.ended {
+		return false, nil
+	}
+	resp, more, err := w.cursor.Poll()
+	switch {
+	case errors.Is(err, datastore.ErrCompacted):
+		if err := st.sendCompacted(w); err != nil {
+			return false, err
+		}
+		return false, st.end(w)
+	case err != nil:
+		return false, Status(err)
+	case resp == nil:
+		return more, nil
+	case len(resp.Events) == 0:
+		return more, st.tellProgress(w, resp.Revision)
+	}
+	return more, st.send(w, resp)
+}
+
+// send sends events.
+func (st *stream) send(w *watch, resp *datastore.WatchResponse) error {
+	events := make([]*encoded, 0, len(resp.Events))
+	size := 0
+	for i := range resp.Events {
+		e := &resp.Events[i]
+		if isDelete := e.Type == datastore.EventDelete; isDelete && w.noDelete || !isDelete && w.noPut {
+			continue
+		}
+		one, err := st.server.encoded.get(e)
+		if err != nil {
+			return err
+		}
+		events = append(events, one)
+		size += one.size()
+	}
+	if len(events) == 0 {
+		return nil
+	}
+	w.silent = false
+	for w.fragment && size >= maxFragment && len(events) > 1 {
+		n, part := 1, events[0].size()
+		for n < len(events) && part+events[n].size() < maxFragment {
+			part += events[n].size()
+			n++
+		}
+		if n == len(events) {
+			break
+		}
+		if err := st.sendEvents(w, resp.Revision, events[:n], true); err != nil {
+			return err
+		}
+		events, size = events[n:], size-part
+	}
+	return st.sendEvents(w, resp.Revision, events, false)
+}
+
+// maxFragment is how large a response may be that a client wants in pieces: what
+// gRPC's client accepts by default is twice that.
+const maxFragment = maxRequest + 512*1024
+
+func (st *stream) sendEvents(w *watch, revision int64, events []*encoded, fragment bool) error {
+	m, err := message(&pb.WatchResponse{Header: header(revision), WatchId: w.id, Fragment: fragment}, events)
+	if err != nil {
+		return err
+	}
+	return st.grpc.SendMsg(m)
+}

@@ -1,0 +1,448 @@
+package etcdapi
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/karve-k8s/karve/datastore"
+)
+
+// raw is a stream without etcd's client, which hides most of the protocol.
+type raw struct {
+	t      testing.TB
+	stream pb.Watch_WatchClient
+}
+
+func (s *served) raw(t testing.TB) raw {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	stream, err := pb.NewWatchClient(s.conn(t)).Watch(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw{t, stream}
+}
+
+func (r raw) next() *pb.WatchResponse {
+	r.t.Helper()
+	resp, err := r.stream.Recv()
+	if err != nil {
+		r.t.Fatalf("receive: %v", err)
+	}
+	return resp
+}
+
+func (r raw) send(m *pb.WatchRequest) {
+	r.t.Helper()
+	if err := r.stream.Send(m); err != nil {
+		r.t.Fatalf("send: %v", err)
+	}
+}
+
+// create asks for a watch and answers what the server says first.
+func (r raw) create(c *pb.WatchCreateRequest) *pb.WatchResponse {
+	r.t.Helper()
+	r.send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: c}})
+	return r.next()
+}
+
+func (r raw) progress() {
+	r.t.Helper()
+	r.send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_ProgressRequest{ProgressRequest: &pb.WatchProgressRequest{}}})
+}
+
+func (r raw) cancel(id int64) {
+	r.t.Helper()
+	r.send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{WatchId: id}}})
+}
+
+// events are those of a response: the id of its watch, then each event.
+func events(resp *pb.WatchResponse) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d:", resp.WatchId)
+	for _, e := range resp.Events {
+		fmt.Fprintf(&b, " %s %s=%s@%d", e.Type, e.Kv.Key, e.Kv.Value, e.Kv.ModRevision)
+		if e.PrevKv != nil {
+			fmt.Fprintf(&b, " was %s", e.PrevKv.Value)
+		}
+	}
+	return b.String()
+}
+
+func (r raw) want(what string, want string) {
+	r.t.Helper()
+	if got := events(r.next()); got != want {
+		r.t.Errorf("%s: got %s, want %s", what, got, want)
+	}
+}
+
+func TestWatchCreatesAndCancels(t *testing.T) {
+	s := serve(t)
+	s.put(t, "a", "0")
+	r := s.raw(t)
+	for want, c := range []*pb.WatchCreateRequest{
+		{Key: []byte("a")},
+		{Key: []byte("a"), RangeEnd: []byte("b")},
+		{Key: nil, RangeEnd: []byte{0}, WatchId: 7},
+		{Key: []byte("a"), RangeEnd: []byte{0}},
+	} {
+		id := []int64{0, 1, 7, 2}[want]
+		if got := r.create(c); !got.Created || got.Canceled || got.WatchId != id || got.Header.Revision != 2 {
+			t.Errorf("create %d: %v", id, got)
+		}
+	}
+	for reason, c := range map[string]*pb.WatchCreateRequest{
+		"duplicate watch ID":     {Key: []byte("a"), WatchId: 7},
+		"watcher range is empty": {Key: []byte("b"), RangeEnd: []byte("a")},
+		"compacted":              {Key: []byte("a"), StartRevision: -1},
+	} {
+		if got := r.create(c); !got.Created || !got.Canceled || got.WatchId != noWatch || !strings.Contains(got.CancelReason, reason) {
+			t.Errorf("%s: %v", reason, got)
+		}
+	}
+	r.cancel(1)
+	if got := r.next(); !got.Canceled || got.WatchId != 1 || got.CompactRevision != 0 {
+		t.Errorf("cancel: %v", got)
+	}
+	r.cancel(99) // not answered
+	s.put(t, "a", "1")
+	got := map[string]bool{}
+	for range 3 {
+		got[events(r.next())] = true
+	}
+	for _, id := range []int{0, 7, 2} {
+		if want := fmt.Sprintf("%d: PUT a=1@3", id); !got[want] {
+			t.Errorf("got %v, want %s", got, want)
+		}
+	}
+	r.stream.CloseSend() // a client that asks no more still gets its events
+	s.put(t, "x", "1")
+	for range 2 {
+		r.next()
+	}
+}
+
+func TestWatchFiltersAndPrevious(t *testing.T) {
+	s := serve(t)
+	s.put(t, "a", "1")
+	r := s.raw(t)
+	all := []byte{0}
+	r.create(&pb.WatchCreateRequest{Key: []byte("a"), RangeEnd: all, Filters: []pb.WatchCreateRequest_FilterType{pb.WatchCreateRequest_NOPUT}})
+	r.create(&pb.WatchCreateRequest{Key: []byte("a"), RangeEnd: all, Filters: []pb.WatchCreateRequest_FilterType{pb.WatchCreateRequest_NODELETE}, StartRevision: 2, PrevKv: true})
+	r.want("history", "1: PUT a=1@2")
+	s.put(t, "a", "2")
+	r.want("update", "1: PUT a=2@3 was 1")
+	if _, err := s.Delete(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	r.want("deletion", "0: DELETE a=@4")
+	r.create(&pb.WatchCreateRequest{Key: []byte("a"), PrevKv: true, StartRevision: 4})
+	r.want("deletion with what was there", "2: DELETE a=@4 was 2")
+}
+
+func TestWatchesOfWhatIsCompacted(t *testing.T) {
+	s := serve(t)
+	for i := range 5 {
+		s.put(t, "a", fmt.Sprint(i))
+	}
+	if _, err := s.Compact(t.Context(), 4); err != nil {
+		t.Fatal(err)
+	}
+	r := s.raw(t)
+	if got := r.create(&pb.WatchCreateRequest{Key: []byte("a"), StartRevision: 3}); !got.Created || got.Canceled {
+		t.Errorf("got %v, want created first", got)
+	}
+	if got := r.next(); !got.Canceled || got.CompactRevision != 4 || got.WatchId != 0 {
+		t.Errorf("got %v, want canceled at revision 4", got)
+	}
+	r.create(&pb.WatchCreateRequest{Key: []byte("a"), StartRevision: 4})
+	r.want("from the compaction", "1: PUT a=2@4 PUT a=3@5 PUT a=4@6")
+	events := s.Watch(t.Context(), "a", clientv3.WithRev(1))
+	if got := <-events; got.CompactRevision != 4 || got.Err() == nil {
+		t.Errorf("etcd's client: %+v, want compacted at 4", got)
+	}
+}
+
+func TestProgressOnRequest(t *testing.T) {
+	s := serve(t)
+	s.put(t, "a", "1")
+	r := s.raw(t)
+	r.progress() // of no watch: not answered
+	r.create(&pb.WatchCreateRequest{Key: []byte("a")})
+	r.create(&pb.WatchCreateRequest{Key: []byte("b"), StartRevision: 2})
+	began := time.Now()
+	for i := range 50 {
+		s.put(t, "elsewhere", fmt.Sprint(i))
+		r.progress()
+		if got := r.next(); got.WatchId != noWatch || len(got.Events) != 0 || got.Header.Revision != int64(i)+3 {
+			t.Fatalf("got %v, want the revision %d", got, i+3)
+		}
+	}
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("50 answers took %v: something waits for a tick", took)
+	}
+	r.create(&pb.WatchCreateRequest{Key: []byte("a"), StartRevision: 1000})
+	r.progress()
+	r.cancel(2) // the first answer is to this: there is no progress before a watch has begun
+	if got := r.next(); !got.Canceled {
+		t.Errorf("got %v, want no progress before the start of a watch", got)
+	}
+	r.progress()
+	if got := r.next(); got.WatchId != noWatch || got.Header.Revision != s.engine.Revision() {
+		t.Errorf("got %v, want progress again", got)
+	}
+}
+
+// A progress of revision n comes after every event up to n, whatever happens
+// meanwhile and however often it is asked for.
+func TestProgressIsNeverBeforeItsEvents(t *testing.T) {
+	s := serve(t)
+	r := s.raw(t)
+	const watches = 20
+	for i := range watches {
+		r.create(&pb.WatchCreateRequest{Key: []byte("k/"), RangeEnd: []byte("k0"), StartRevision: 1 + int64(i%2)})
+	}
+	const writes = 1000
+	var written sync.WaitGroup
+	for w := range 4 {
+		written.Go(func() {
+			for i := range writes / 4 {
+				if _, err := s.engine.Put(context.Background(), datastore.PutRequest{Key: fmt.Sprintf("k/%d-%d", w, i), Value: []byte("v")}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	defer written.Wait()
+	go func() {
+		for range 200 {
+			if r.stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_ProgressRequest{ProgressRequest: &pb.WatchProgressRequest{}}}) != nil {
+				return
+			}
+			time.Sleep(100 * time.Microsecond)
+		}
+	}()
+	var reached [watches]int64 // the newest event of each
+	answers := 0
+	for {
+		resp := r.next()
+		if resp.WatchId == noWatch {
+			answers++
+			for id, last := range reached {
+				if want := resp.Header.Revision; last != want { // every revision is an event of every watch
+					t.Fatalf("progress at %d, but watch %d has events up to %d", want, id, last)
+				}
+			}
+		}
+		for _, e := range resp.Events {
+			if e.Kv.ModRevision != max(reached[resp.WatchId], 1)+1 {
+				t.Fatalf("watch %d: revision %d after %d", resp.WatchId, e.Kv.ModRevision, reached[resp.WatchId])
+			}
+			reached[resp.WatchId] = e.Kv.ModRevision
+		}
+		done := answers > 0
+		for _, last := range reached {
+			done = done && last == writes+1
+		}
+		if done {
+			return
+		}
+	}
+}
+
+func TestNotifications(t *testing.T) {
+	s := serve(t)
+	r := s.raw(t)
+	r.create(&pb.WatchCreateRequest{Key: []byte("a"), ProgressNotify: true})
+	r.create(&pb.WatchCreateRequest{Key: []byte("b")})
+	s.put(t, "elsewhere", "1")
+	s.server.Notify()
+	if got := r.next(); got.WatchId != 0 || len(got.Events) != 0 || got.Header.Revision != 2 {
+		t.Errorf("got %v, want the revision for watch 0", got)
+	}
+	s.put(t, "a", "1")
+	r.want("event", "0: PUT a=1@3")
+	s.server.Notify() // it knows
+	s.put(t, "b", "1")
+	r.want("event", "1: PUT b=1@4")
+	s.server.Notify()
+	if got := r.next(); got.WatchId != 0 || got.Header.Revision != 4 {
+		t.Errorf("got %v, want the revision for watch 0", got)
+	}
+}
+
+func TestFragments(t *testing.T) {
+	s := serve(t)
+	for i := range 5 {
+		s.put(t, fmt.Sprintf("k/%d", i), strings.Repeat("x", 1<<20))
+	}
+	r := s.raw(t)
+	r.create(&pb.WatchCreateRequest{Key: []byte("k/"), RangeEnd: []byte("k0"), StartRevision: 2, Fragment: true})
+	var got []string
+	for {
+		resp := r.next()
+		if resp.Size() > maxFragment {
+			t.Errorf("a piece of %d bytes, want at most %d", resp.Size(), maxFragment)
+		}
+		for _, e := range resp.Events {
+			got = append(got, string(e.Kv.Key))
+		}
+		if len(got) == 5 {
+			if resp.Fragment {
+				t.Error("the last piece says that there is more")
+			}
+			break
+		}
+	}
+	if want := "k/0 k/1 k/2 k/3 k/4"; strings.Join(got, " ") != want {
+		t.Errorf("got %v, want %s", got, want)
+	}
+}
+
+// A client that does not read holds up nobody, and gets what it has missed in few
+// responses.
+func TestASlowStream(t *testing.T) {
+	s := serve(t)
+	slow, quick := s.raw(t), s.raw(t)
+	for _, r := range []raw{slow, quick} {
+		r.create(&pb.WatchCreateRequest{Key: []byte("k/"), RangeEnd: []byte("k0")})
+	}
+	const writes = 500
+	value := strings.Repeat("x", 4096)
+	for i := range writes {
+		s.put(t, fmt.Sprintf("k/%d", i), value)
+		if got := quick.next(); len(got.Events) != 1 {
+			t.Fatalf("the other stream got %d events at once, want 1", len(got.Events))
+		}
+	}
+	responses := 0
+	for n := 0; n < writes; responses++ {
+		for _, e := range slow.next().Events {
+			if want := int64(n + 2); e.Kv.ModRevision != want {
+				t.Fatalf("revision %d, want %d", e.Kv.ModRevision, want)
+			}
+			n++
+		}
+	}
+	if responses > writes/2 {
+		t.Errorf("%d responses for %d events, want fewer", responses, writes)
+	}
+}
+
+// 500 watchers, of several clients and streams: every event once, in order, and
+// no goroutine of the server for any of them.
+func TestManyWatchers(t *testing.T) {
+	s := serve(t)
+	const streams, each, writes = 10, 50, 40
+	var got atomic.Int64
+	var readers sync.WaitGroup
+	for range streams {
+		r := s.raw(t)
+		for range each {
+			r.create(&pb.WatchCreateRequest{Key: []byte("k/"), RangeEnd: []byte("k0"), PrevKv: true})
+		}
+		readers.Go(func() {
+			var last [each]int64
+			for n := 0; n < each*writes; {
+				resp, err := r.stream.Recv()
+				if err != nil {
+					t.Errorf("receive: %v", err)
+					return
+				}
+				for _, e := range resp.Events {
+					if e.Kv.ModRevision != max(last[resp.WatchId], 1)+1 || string(e.Kv.Value) != fmt.Sprint(e.Kv.ModRevision) {
+						t.Errorf("watch %d: %v after revision %d", resp.WatchId, e.Kv, last[resp.WatchId])
+						return
+					}
+					last[resp.WatchId] = e.Kv.ModRevision
+					n++
+				}
+			}
+			got.Add(1)
+		})
+	}
+	if n := s.engine.Stats().Watchers; n != streams*each {
+		t.Errorf("%d watchers, want %d", n, streams*each)
+	}
+	// Of each stream the server has two, and its connection three, as has the client.
+	if n := runtime.NumGoroutine(); n > streams*10+50 {
+		t.Errorf("%d goroutines for %d watches on %d streams", n, streams*each, streams)
+	}
+	for i := range writes {
+		s.put(t, "k/1", fmt.Sprint(i+2))
+	}
+	readers.Wait()
+	if got.Load() != streams {
+		t.Errorf("%d of %d streams have everything", got.Load(), streams)
+	}
+}
+
+// Many watchers of an event send the same bytes.
+func TestAnEventIsEncodedOnce(t *testing.T) {
+	var cache eventCache
+	e := datastore.Event{KV: datastore.KeyValue{Key: "a", Value: []byte("1"), ModRevision: 2, CreateRevision: 2, Version: 1}}
+	one, err := cache.get(&e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, _ := cache.get(&e); again != one {
+		t.Error("encoded again")
+	}
+	with := e
+	with.Prev = &datastore.KeyValue{Key: "a", Value: []byte("0")}
+	if other, _ := cache.get(&with); other == one {
+		t.Error("with the previous value it is the same as without")
+	}
+	for i := range 10_000 { // of other events, some have its place
+		other := e
+		other.KV.ModRevision += int64(i) + 1
+		if got, _ := cache.get(&other); got == one {
+			t.Fatalf("revision %d has the bytes of revision 2", other.KV.ModRevision)
+		}
+	}
+	runtime.KeepAlive(one)
+}
+
+func BenchmarkFanOut(b *testing.B) {
+	for _, watchers := range []int{50, 500} {
+		b.Run(fmt.Sprint(watchers), func(b *testing.B) {
+			s := serve(b)
+			const streams = 32
+			var got sync.WaitGroup
+			for i := range min(watchers, streams) {
+				r := s.raw(b)
+				n := watchers/streams + min(1, max(0, watchers%streams-i))
+				for range n {
+					r.create(&pb.WatchCreateRequest{Key: []byte("k/"), RangeEnd: []byte("k0")})
+				}
+				go func() {
+					for {
+						resp, err := r.stream.Recv()
+						if err != nil {
+							return
+						}
+						got.Add(-len(resp.Events))
+					}
+				}()
+			}
+			value := make([]byte, 1024)
+			for b.Loop() {
+				got.Add(int(s.engine.Stats().Watchers))
+				if _, err := s.engine.Put(b.Context(), datastore.PutRequest{Key: "k/1", Value: value}); err != nil {
+					b.Fatal(err)
+				}
+				got.Wait()
+			}
+		})
+	}
+}

@@ -1,0 +1,179 @@
+package kine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/k3s-io/kine/pkg/drivers"
+	"github.com/k3s-io/kine/pkg/drivers/generic"
+	"github.com/k3s-io/kine/pkg/server"
+	"github.com/k3s-io/kine/pkg/tls"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// ErrRefused: the database answers, and its answer will not change by waiting: a
+// wrong password, a database that may not be made, a certificate of somebody else.
+var ErrRefused = errors.New("refused")
+
+// How kine's SQL store works. Its batches are those of kine (kine pkg/app).
+const (
+	// openConns bounds the connections of one server. kine has no bound, and
+	// PostgreSQL by default 100 for everybody.
+	openConns     = 40
+	connectLimit  = 5 * time.Second
+	idleConns     = 10
+	idleTime      = 5 * time.Minute
+	compactBatch  = 1000
+	compactRetain = 1000
+	compactLimit  = 30 * time.Second
+	pollBatch     = 500
+
+	// progressSlack is the time that what kine has read may take to its watches.
+	progressSlack = 100 * time.Millisecond
+)
+
+// External is a database of the user's, which kine's drivers speak to.
+type External struct {
+	kind    *driver
+	rest    string // of the endpoint, after ://
+	where   string
+	secrets []string
+}
+
+// driver is one of kine's, and what it leaves to be done.
+type driver struct {
+	form  string // for messages
+	tools string // that make a backup, and look into it
+	parse func(rest string) (where string, secrets []string, err error)
+	// prepare connects once, makes the database if it has to, and answers the
+	// configuration for open. Errors that waiting will not cure are ErrRefused.
+	prepare func(ctx context.Context, rest string, files tls.Config) (config drivers.Config, release func(), err error)
+	open    func(context.Context, *sync.WaitGroup, *drivers.Config) (bool, server.Backend, error)
+	sql     bool
+	// patience is how long a call may take; 0: as long as the caller says.
+	patience time.Duration
+}
+
+var kinds = map[string]*driver{
+	"postgres": &postgres, "postgresql": &postgres,
+	"mysql": &mySQL,
+	"nats":  &natsKV,
+}
+
+// IsExternal tells whether endpoint names a database for [ParseExternal].
+func IsExternal(endpoint string) bool {
+	scheme, _, found := strings.Cut(endpoint, "://")
+	return found && kinds[scheme] != nil
+}
+
+// ParseExternal reads an endpoint:
+//
+//	postgres://USER:PASSWORD@HOST:PORT/DATABASE?…  as libpq and pgx take it
+//	mysql://USER:PASSWORD@tcp(HOST:PORT)/DATABASE?…  a DSN of go-sql-driver/mysql
+//	nats://USER:PASSWORD@HOST:PORT,…?bucket=…  see kine's examples/nats.md
+//
+// The database is kubernetes if none is named, and is made if it is not there. No
+// error repeats a password.
+func ParseExternal(endpoint string) (*External, error) {
+	scheme, rest, _ := strings.Cut(endpoint, "://")
+	kind := kinds[scheme]
+	if kind == nil {
+		return nil, fmt.Errorf("%s://: no such kind of database", scheme)
+	}
+	where, secrets, err := kind.parse(rest)
+	e := &External{kind: kind, rest: rest, where: where, secrets: secrets}
+	if err != nil {
+		return nil, fmt.Errorf("%s://…: %s: want %s", scheme, e.scrub(err), kind.form)
+	}
+	return e, nil
+}
+
+// String is the endpoint for people: without passwords and parameters.
+func (e *External) String() string { return e.where }
+
+// Tools are the programs that look after such a database.
+func (e *External) Tools() string { return e.kind.tools }
+
+// ExternalOptions are how an External is opened.
+type ExternalOptions struct {
+	// Files with the CA of the server's certificate and a client certificate of
+	// ours; each may be empty.
+	CAFile, CertFile, KeyFile string
+	// Metrics takes kine's figures, while the backend is open; nil: nobody wants them.
+	Metrics prometheus.Registerer
+	// State is told when a call found the database away, with the reason, and
+	// when one found it back, with nil. Calls may overlap.
+	State func(error)
+}
+
+// Open connects, makes the database and its table if they are not there, and gives
+// a backend for [Serve]. ctx bounds only that. Where waiting will not help the
+// error is ErrRefused.
+func (e *External) Open(ctx context.Context, o ExternalOptions) (_ *ExternalBackend, err error) {
+	defer func() {
+		if err != nil {
+			refused := errors.Is(err, ErrRefused)
+			err = errors.New(e.scrub(err))
+			if refused {
+				err = refusal{err}
+			}
+		}
+	}()
+	first, cancel := context.WithTimeout(ctx, connectLimit)
+	defer cancel()
+	config, release, err := e.kind.prepare(first, e.rest, tls.Config{CAFile: o.CAFile, CertFile: o.CertFile, KeyFile: o.KeyFile})
+	if err != nil {
+		return nil, err
+	}
+	b := &ExternalBackend{external: e, state: o.State, failed: make(chan error, 1), release: release}
+	config.MetricsRegisterer = b.figures(o.Metrics)
+	config.ConnectionPoolConfig = generic.ConnectionPoolConfig{MaxOpen: openConns, MaxIdle: idleConns, MaxIdleTime: idleTime}
+	// kine's compactor is a goroutine that ends when a commit fails. The API
+	// server's compacts as it does with etcd, and is not ended by that.
+	config.CompactInterval = 0
+	config.CompactTimeout, config.CompactMinRetain, config.CompactBatchSize = compactLimit, compactRetain, compactBatch
+	config.PollBatchSize = pollBatch
+
+	catchFatal()
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	b.cancel = end
+	inTime := context.AfterFunc(ctx, end)
+	err = contain(func() (err error) {
+		_, b.backend, err = e.kind.open(life, &b.work, &config)
+		return err
+	})
+	if !inTime() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		b.Close()
+		return nil, err
+	}
+	running.Lock()
+	defer running.Unlock()
+	if running.all == nil {
+		running.all = map[*ExternalBackend]bool{}
+	}
+	running.all[b] = true
+	return b, nil
+}
+
+// scrub is an error's text in one line and without the secrets.
+func (e *External) scrub(err error) string {
+	text := strings.Join(strings.Fields(err.Error()), " ")
+	for _, secret := range e.secrets {
+		if secret != "" {
+			text = strings.ReplaceAll(text, secret, "xxxxx")
+		}
+	}
+	return text
+}
+
+// refusal is an error that is ErrRefused and does not say so twice.
+type refusal struct{ error }
+
+func (refusal) Is(target error) bool { return target == ErrRefused }

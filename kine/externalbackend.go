@@ -1,0 +1,257 @@
+package kine
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/k3s-io/kine/pkg/metrics"
+	"github.com/k3s-io/kine/pkg/server"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// ExternalBackend is a database behind kine's driver, with what the driver leaves
+// out: errors that etcd's clients understand, and no failure that looks like an
+// answer. DESIGN.md says which ones do in kine.
+type ExternalBackend struct {
+	external *External
+	backend  server.Backend
+	state    func(error)
+	away     atomic.Bool
+	failed   chan error
+	cancel   context.CancelFunc
+	release  func()
+	work     sync.WaitGroup  // of the driver
+	done     <-chan struct{} // of Start's context
+	metrics  prometheus.Registerer
+	shown    []prometheus.Collector
+}
+
+var _ server.Backend = (*ExternalBackend)(nil)
+
+// Failed receives the reason when the driver has given up.
+func (b *ExternalBackend) Failed() <-chan error { return b.failed }
+
+func (b *ExternalBackend) fail(err error) {
+	select {
+	case b.failed <- fmt.Errorf("%s: %s", b.external, b.external.scrub(err)):
+	default:
+	}
+}
+
+// ending tells whether it is on its way to Close.
+func (b *ExternalBackend) ending() bool {
+	select {
+	case <-b.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// Close closes the connections and waits until they are. Close the shim first.
+func (b *ExternalBackend) Close() {
+	running.Lock()
+	delete(running.all, b)
+	running.Unlock()
+	b.cancel()
+	b.work.Wait()
+	b.release()
+	for _, c := range b.shown {
+		b.metrics.Unregister(c)
+	}
+}
+
+// status is the error of a call as etcd has it: the database is Unavailable for
+// whatever reason, unless the caller has ended the call or kine has answered in
+// etcd's words.
+func (b *ExternalBackend) status(ctx context.Context, err error) error {
+	if err == nil {
+		b.tell(nil)
+		return nil
+	}
+	if _, etcds := status.FromError(err); etcds || ctx.Err() != nil {
+		return err
+	}
+	err = fmt.Errorf("datastore %s: %s", b.external, b.external.scrub(err))
+	b.tell(err)
+	return status.Error(codes.Unavailable, err.Error())
+}
+
+// limit bounds a call of a driver that would wait for a lost connection as long as
+// the caller does.
+func (b *ExternalBackend) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	if b.external.kind.patience == 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, b.external.kind.patience)
+}
+
+// tell tells the first of several equal states.
+func (b *ExternalBackend) tell(err error) {
+	if b.away.Swap(err != nil) != (err != nil) && b.state != nil {
+		b.state(err)
+	}
+}
+
+// unchanged is a write that the driver reports as a conflict although the key is as
+// the caller expected it: the database has refused it, for a full disk for
+// instance, and the API server would try again at once and for ever.
+func (b *ExternalBackend) unchanged(key string) error {
+	return status.Errorf(codes.Unavailable, "datastore %s: the database refused to write %s", b.external, key)
+}
+
+// Start begins to follow the log of the database.
+func (b *ExternalBackend) Start(ctx context.Context) error {
+	b.done = ctx.Done() // before kine's goroutines are there
+	return b.status(ctx, contain(func() error { return b.backend.Start(ctx) }))
+}
+
+// Get reads one key; nil if it is not there. Then kine's revision is the newest that
+// this server has seen, which says nothing about others that write to the database;
+// that of a key which is always there is read in the database. It is how the API
+// server asks what a consistent list has to wait for.
+func (b *ExternalBackend) Get(ctx context.Context, key string, revision int64, keysOnly bool) (int64, *server.KeyValue, error) {
+	limited, cancel := b.limit(ctx)
+	defer cancel()
+	rev, kv, err := b.backend.Get(limited, key, revision, keysOnly)
+	if err == nil && kv == nil && revision == 0 {
+		rev, _, err = b.backend.Get(limited, server.HealthKey, 0, true)
+	}
+	return rev, kv, b.status(ctx, err)
+}
+
+// List reads a range. A list that the end of a connection has cut short is no
+// error to kine, which does not ask sql.Rows for one: so the keys are counted.
+func (b *ExternalBackend) List(ctx context.Context, key, end string, limit, revision int64, keysOnly bool) (int64, []*server.KeyValue, error) {
+	limited, cancel := b.limit(ctx)
+	defer cancel()
+	const attempts = 3 // a write that became visible in between counts too
+	for range attempts {
+		rev, kvs, err := b.backend.List(limited, key, end, limit, revision, keysOnly)
+		if err != nil || !b.external.kind.sql || end == "" || limit > 0 && int64(len(kvs)) >= limit {
+			return rev, kvs, b.status(ctx, err)
+		}
+		at := revision
+		if at == 0 && len(kvs) > 0 { // of an empty list the revision may be an old one
+			at = rev
+		}
+		_, count, err := b.backend.Count(limited, key, end, at)
+		if err != nil || count == int64(len(kvs)) {
+			return rev, kvs, b.status(ctx, err)
+		}
+	}
+	return 0, nil, status.Errorf(codes.Unavailable, "datastore %s: the list of %s is not complete", b.external, key)
+}
+
+// Count counts a range.
+func (b *ExternalBackend) Count(ctx context.Context, key, end string, revision int64) (int64, int64, error) {
+	limited, cancel := b.limit(ctx)
+	defer cancel()
+	rev, count, err := b.backend.Count(limited, key, end, revision)
+	return rev, count, b.status(ctx, err)
+}
+
+// Create puts a key that is not there.
+func (b *ExternalBackend) Create(ctx context.Context, key string, value []byte, lease int64) (int64, error) {
+	limited, cancel := b.limit(ctx)
+	defer cancel()
+	rev, err := b.backend.Create(limited, key, value, lease)
+	return rev, b.status(ctx, err)
+}
+
+// Update puts a key that is at revision.
+func (b *ExternalBackend) Update(ctx context.Context, key string, value []byte, revision, lease int64) (int64, *server.KeyValue, bool, error) {
+	limited, cancel := b.limit(ctx)
+	defer cancel()
+	rev, kv, ok, err := b.backend.Update(limited, key, value, revision, lease)
+	if err == nil && !ok && kv != nil && kv.ModRevision == revision {
+		err = b.unchanged(key)
+	}
+	return rev, kv, ok && err == nil, b.status(ctx, err)
+}
+
+// Delete removes a key that is at revision, or at any if that is 0.
+func (b *ExternalBackend) Delete(ctx context.Context, key string, revision int64) (int64, *server.KeyValue, bool, error) {
+	limited, cancel := b.limit(ctx)
+	defer cancel()
+	rev, kv, ok, err := b.backend.Delete(limited, key, revision)
+	switch {
+	case err != nil:
+	case kv == nil:
+		ok = false // kine has deleted a key that was never there
+	case !ok && len(kv.Value) == 0:
+		kv = nil // the mark that a deleted key leaves
+	case !ok && kv.ModRevision == revision:
+		err = b.unchanged(key)
+	}
+	return rev, kv, ok && err == nil, b.status(ctx, err)
+}
+
+// Watch hands over what happens in a range from revision on.
+func (b *ExternalBackend) Watch(ctx context.Context, key, end string, revision int64) server.WatchResult {
+	return b.backend.Watch(ctx, key, end, revision)
+}
+
+func (b *ExternalBackend) watchesAll() bool { return b.external.kind.sql }
+
+// DbSize is the size of the table, in bytes.
+func (b *ExternalBackend) DbSize(ctx context.Context) (int64, error) {
+	limited, cancel := b.limit(ctx)
+	defer cancel()
+	size, err := b.backend.DbSize(limited)
+	return size, b.status(ctx, err)
+}
+
+// CurrentRevision is the newest revision that this server knows of.
+func (b *ExternalBackend) CurrentRevision(ctx context.Context) (int64, error) {
+	revision, err := b.backend.CurrentRevision(ctx)
+	return revision, b.status(ctx, err)
+}
+
+// Compact lets go of history up to revision, but for the newest compactRetain.
+func (b *ExternalBackend) Compact(ctx context.Context, revision int64) (now int64, err error) {
+	err = contain(func() (err error) {
+		now, err = b.backend.Compact(ctx, revision)
+		return err
+	})
+	return now, b.status(ctx, err)
+}
+
+// WaitForSyncTo returns when events up to revision are on their way to the watches.
+func (b *ExternalBackend) WaitForSyncTo(revision int64) { b.backend.WaitForSyncTo(revision) }
+
+// figures registers kine's figures, and gives the driver what it may register its
+// own with: it would end the process the second time.
+func (b *ExternalBackend) figures(to prometheus.Registerer) prometheus.Registerer {
+	if b.metrics = to; to == nil {
+		return nil
+	}
+	r := registerer{b}
+	if b.external.kind.sql {
+		r.MustRegister(metrics.SQLTotal, metrics.SQLTime, metrics.CompactTotal, metrics.InsertErrorsTotal)
+	}
+	return r
+}
+
+// registerer registers what is not there yet, and remembers it for Close.
+type registerer struct{ b *ExternalBackend }
+
+func (r registerer) Register(c prometheus.Collector) error {
+	err := r.b.metrics.Register(c)
+	if err == nil {
+		r.b.shown = append(r.b.shown, c)
+	}
+	return err
+}
+
+func (r registerer) MustRegister(all ...prometheus.Collector) {
+	for _, c := range all {
+		r.Register(c) // another control plane of this process shows them
+	}
+}
+
+func (r registerer) Unregister(c prometheus.Collector) bool { return r.b.metrics.Unregister(c) }

@@ -1,0 +1,96 @@
+package kine
+
+import (
+	"errors"
+	"runtime"
+	"strings"
+	"sync"
+
+	"github.com/sirupsen/logrus"
+)
+
+// kine's SQL store calls logrus.Fatal where it cannot commit or roll back
+// (kine pkg/drivers/generic/tx.go: MustCommit, MustRollback). That would end the
+// process for a compaction that was interrupted. A hook of the global logger turns
+// it into an error; anybody else's Fatal stays what it is.
+
+const kineFrames = "github.com/k3s-io/kine/"
+
+// containFrame is the name of contain in a stack trace.
+const containFrame = "github.com/karve-k8s/karve/kine.contain"
+
+// gaveUp is the message of a logrus.Fatal on its way to contain.
+type gaveUp struct{ message string }
+
+// watcherLost is what kine's NATS driver logs as an error before it goes on with
+// the watch that it has not got, which is a panic (kine pkg/drivers/nats/backend.go,
+// compactWatcher): when the connection is lost or closed right after the start.
+const watcherLost = "Failed to configure watch for compact revision"
+
+// contain runs body. If kine calls logrus.Fatal in it, the message is the error.
+// kine's deferred calls run; at its calls of Fatal it holds no lock.
+func contain(body func() error) (err error) {
+	defer func() {
+		switch reason := recover().(type) {
+		case nil:
+		case gaveUp:
+			err = errors.New(reason.message)
+		default:
+			panic(reason)
+		}
+	}()
+	return body()
+}
+
+// running are the databases that are open, for a Fatal in a goroutine of kine's
+// own: whose it is nobody can tell, so it is all of theirs.
+var running struct {
+	sync.Mutex
+	all map[*ExternalBackend]bool
+}
+
+// catchFatal installs the hook, once. logbridge.Quiet keeps it.
+var catchFatal = sync.OnceFunc(func() { logrus.AddHook(fatalHook{}) })
+
+type fatalHook struct{}
+
+func (fatalHook) Levels() []logrus.Level {
+	return []logrus.Level{logrus.FatalLevel, logrus.ErrorLevel}
+}
+
+// Fire is called in the goroutine that called Fatal, before the process is ended,
+// with no lock of the logger's held.
+func (fatalHook) Fire(e *logrus.Entry) error {
+	if e.Level == logrus.ErrorLevel && !strings.HasPrefix(e.Message, watcherLost) {
+		return nil
+	}
+	ofKine, contained := callers()
+	switch {
+	case !ofKine:
+		return nil
+	case contained:
+		panic(gaveUp{e.Message})
+	}
+	running.Lock()
+	for b := range running.all {
+		if !b.ending() {
+			b.fail(errors.New(e.Message))
+		}
+	}
+	running.Unlock()
+	runtime.Goexit()
+	return nil
+}
+
+// callers tells whether kine is on the stack, and contain above it.
+func callers() (ofKine, contained bool) {
+	pcs := make([]uintptr, 128)
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
+	for more := true; more; {
+		var frame runtime.Frame
+		frame, more = frames.Next()
+		ofKine = ofKine || strings.HasPrefix(frame.Function, kineFrames)
+		contained = contained || frame.Function == containFrame
+	}
+	return ofKine, contained
+}

@@ -1,0 +1,275 @@
+package kine
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/k3s-io/kine/pkg/server"
+
+	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/kine/etcdapi"
+)
+
+// foreign is the engine as one of kine's backends, with the contract of kine's
+// server.Backend as its bridge relies on it: what the parts for those are tested
+// with.
+type foreign struct {
+	engine *datastore.Engine
+
+	mu      sync.Mutex
+	moved   sync.Cond // some watch has handed over more, or ended
+	watches map[*watch]bool
+}
+
+var _ server.Backend = (*foreign)(nil)
+
+func newForeign(engine *datastore.Engine) *foreign {
+	b := &foreign{engine: engine, watches: map[*watch]bool{}}
+	b.moved.L = &b.mu
+	return b
+}
+
+// Start has nothing to do: an open engine runs.
+func (b *foreign) Start(context.Context) error { return nil }
+
+// Get reads one key; nil if it is not there.
+func (b *foreign) Get(ctx context.Context, key string, revision int64, keysOnly bool) (int64, *server.KeyValue, error) {
+	resp, err := b.engine.Range(ctx, datastore.RangeRequest{Key: key, Revision: revision, KeysOnly: keysOnly})
+	if err != nil {
+		return b.engine.Revision(), nil, etcdapi.Status(err)
+	}
+	return resp.Revision, firstOf(resp), nil
+}
+
+// List reads a range in order.
+func (b *foreign) List(ctx context.Context, key, end string, limit, revision int64, keysOnly bool) (int64, []*server.KeyValue, error) {
+	resp, err := b.engine.Range(ctx, datastore.RangeRequest{Key: key, End: end, Revision: revision, Limit: limit, KeysOnly: keysOnly})
+	if err != nil {
+		return b.engine.Revision(), nil, etcdapi.Status(err)
+	}
+	kvs := make([]*server.KeyValue, len(resp.KVs))
+	for i := range resp.KVs {
+		kv := keyValue(&resp.KVs[i])
+		kvs[i] = &kv
+	}
+	return resp.Revision, kvs, nil
+}
+
+// Count counts a range, at a cost that does not depend on the number of keys.
+func (b *foreign) Count(ctx context.Context, key, end string, revision int64) (int64, int64, error) {
+	resp, err := b.engine.Range(ctx, datastore.RangeRequest{Key: key, End: end, Revision: revision, CountOnly: true})
+	if err != nil {
+		return b.engine.Revision(), 0, etcdapi.Status(err)
+	}
+	return resp.Revision, resp.Count, nil
+}
+
+// Create puts a key that is not there. If it is, the error is exactly
+// server.ErrKeyExists.
+func (b *foreign) Create(ctx context.Context, key string, value []byte, lease int64) (int64, error) {
+	put, err := b.put(ctx, key, value, lease)
+	if err != nil {
+		return b.engine.Revision(), err
+	}
+	resp, err := b.engine.Txn(ctx, datastore.TxnRequest{
+		Compare: []datastore.Compare{{Key: key, Target: datastore.CompareModRevision}},
+		Then:    []datastore.Op{{Put: put}},
+	})
+	if err != nil {
+		return b.engine.Revision(), etcdapi.Status(err)
+	}
+	if !resp.Succeeded {
+		return resp.Revision, server.ErrKeyExists
+	}
+	return resp.Revision, nil
+}
+
+// Update puts a key that is at revision. If it is not, the answer is the key as
+// it is, or nil, with false and no error.
+func (b *foreign) Update(ctx context.Context, key string, value []byte, revision, lease int64) (int64, *server.KeyValue, bool, error) {
+	if revision <= 0 { // no key is at 0: the compare would create it
+		rev, kv, err := b.Get(ctx, key, 0, false)
+		return rev, kv, false, err
+	}
+	put, err := b.put(ctx, key, value, lease)
+	if err != nil {
+		return b.engine.Revision(), nil, false, err
+	}
+	resp, err := b.engine.Txn(ctx, datastore.TxnRequest{
+		Compare: []datastore.Compare{{Key: key, Target: datastore.CompareModRevision, Number: revision}},
+		Then:    []datastore.Op{{Put: put}, {Range: &datastore.RangeRequest{Key: key}}},
+		Else:    []datastore.Op{{Range: &datastore.RangeRequest{Key: key}}},
+	})
+	if err != nil {
+		return b.engine.Revision(), nil, false, etcdapi.Status(err)
+	}
+	return resp.Revision, firstOf(resp.Responses[len(resp.Responses)-1].Range), resp.Succeeded, nil
+}
+
+// Delete removes a key that is at revision, or at any if that is 0. The answer is
+// the key as it was or, with false, as it is; nil and false if there is none.
+func (b *foreign) Delete(ctx context.Context, key string, revision int64) (int64, *server.KeyValue, bool, error) {
+	req := datastore.TxnRequest{
+		Then: []datastore.Op{{Delete: &datastore.DeleteRequest{Key: key, PrevKV: true}}},
+		Else: []datastore.Op{{Range: &datastore.RangeRequest{Key: key}}},
+	}
+	if revision != 0 {
+		req.Compare = []datastore.Compare{{Key: key, Target: datastore.CompareModRevision, Number: revision}}
+	}
+	resp, err := b.engine.Txn(ctx, req)
+	if err != nil {
+		return b.engine.Revision(), nil, false, etcdapi.Status(err)
+	}
+	if !resp.Succeeded {
+		return resp.Revision, firstOf(resp.Responses[0].Range), false, nil
+	}
+	deleted := resp.Responses[0].Delete
+	if len(deleted.Prev) == 0 {
+		return resp.Revision, nil, false, nil
+	}
+	kv := keyValue(&deleted.Prev[0])
+	return resp.Revision, &kv, true, nil
+}
+
+// DbSize is anything.
+func (b *foreign) DbSize(context.Context) (int64, error) { return 1, nil }
+
+// CurrentRevision is the newest durable revision.
+func (b *foreign) CurrentRevision(context.Context) (int64, error) { return b.engine.Revision(), nil }
+
+// Compact lets go of history up to revision.
+func (b *foreign) Compact(ctx context.Context, revision int64) (int64, error) {
+	err := b.engine.Compact(ctx, revision, false)
+	return b.engine.Revision(), etcdapi.Status(err)
+}
+
+// put is a request to put a key; a lease is a TTL, anew for each key.
+func (b *foreign) put(ctx context.Context, key string, value []byte, ttl int64) (*datastore.PutRequest, error) {
+	put := &datastore.PutRequest{Key: key, Value: value}
+	if ttl != 0 {
+		lease, err := b.engine.Grant(ctx, 0, ttl)
+		if err != nil {
+			return nil, etcdapi.Status(err)
+		}
+		put.Lease = lease.ID
+	}
+	return put, nil
+}
+
+// keyValue is kv as kine has it.
+func keyValue(kv *datastore.KeyValue) server.KeyValue {
+	return server.KeyValue{
+		Key: kv.Key, Value: kv.Value, Version: kv.Version, Lease: kv.Lease,
+		CreateRevision: kv.CreateRevision, ModRevision: kv.ModRevision,
+	}
+}
+
+func firstOf(resp *datastore.RangeResponse) *server.KeyValue {
+	if len(resp.KVs) == 0 {
+		return nil
+	}
+	kv := keyValue(&resp.KVs[0])
+	return &kv
+}
+
+// watch is a cursor whose events are handed to kine's bridge. foreign.mu guards
+// its fields but the cursor.
+type watch struct {
+	cursor *datastore.Watcher
+	handed int64 // the bridge has every event up to this revision
+	ended  bool
+}
+
+// Watch hands over what happens in a range from revision on, or from the next one
+// if that is 0, until ctx ends: then Events is closed. A start that is compacted
+// is answered with CompactRevision alone.
+//
+// The channel has no buffer: what has been handed over, the bridge has.
+func (b *foreign) Watch(ctx context.Context, key, end string, revision int64) server.WatchResult {
+	events, errc := make(chan []*server.Event), make(chan error, 1)
+	result := server.WatchResult{Events: events, Errorc: errc}
+	cursor, err := b.engine.Watch(datastore.WatchRequest{Key: key, End: end, StartRevision: revision, PrevKV: true})
+	if err != nil {
+		if errors.Is(err, datastore.ErrCompacted) {
+			result.CurrentRevision, result.CompactRevision = b.engine.Revision(), b.engine.CompactRevision()
+		}
+		errc <- etcdapi.Status(err)
+		close(events)
+		return result
+	}
+	w := &watch{cursor: cursor}
+	b.mu.Lock()
+	b.watches[w] = true
+	b.mu.Unlock()
+	go b.hand(ctx, w, events, errc)
+	return result
+}
+
+func (b *foreign) hand(ctx context.Context, w *watch, events chan<- []*server.Event, errc chan<- error) {
+	defer func() {
+		w.cursor.Close()
+		close(events)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.watches, w)
+		w.ended = true
+		b.moved.Broadcast()
+	}()
+	for {
+		resp, err := w.cursor.Next(ctx)
+		if err != nil {
+			if ctx.Err() == nil {
+				errc <- etcdapi.Status(err)
+			}
+			return
+		}
+		if len(resp.Events) > 0 {
+			batch := make([]*server.Event, len(resp.Events))
+			for i := range resp.Events {
+				batch[i] = event(&resp.Events[i])
+			}
+			select {
+			case events <- batch:
+			case <-ctx.Done():
+				return
+			}
+		}
+		b.mu.Lock()
+		w.handed = resp.Revision
+		b.moved.Broadcast()
+		b.mu.Unlock()
+	}
+}
+
+// WaitForSyncTo returns when every watch has handed over its events up to
+// revision. It waits for nothing else, and no timer is involved; a client that
+// does not read holds it up, as the interface leaves no way to say which watches
+// the caller means.
+func (b *foreign) WaitForSyncTo(revision int64) {
+	revision = min(revision, b.engine.Revision())
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var behind []*watch
+	for w := range b.watches {
+		if w.handed < revision {
+			behind = append(behind, w)
+			w.cursor.RequestProgress()
+		}
+	}
+	for _, w := range behind {
+		for w.handed < revision && !w.ended {
+			b.moved.Wait()
+		}
+	}
+}
+
+func event(e *datastore.Event) *server.Event {
+	kv := keyValue(&e.KV)
+	out := &server.Event{Delete: e.Type == datastore.EventDelete, Create: e.IsCreate(), KV: &kv}
+	if e.Prev != nil {
+		prev := keyValue(e.Prev)
+		out.PrevKV = &prev
+	}
+	return out
+}

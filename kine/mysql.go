@@ -1,0 +1,141 @@
+package kine
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/k3s-io/kine/pkg/drivers"
+	kinemysql "github.com/k3s-io/kine/pkg/drivers/mysql"
+	"github.com/k3s-io/kine/pkg/tls"
+	"github.com/sirupsen/logrus"
+)
+
+var mySQL = driver{
+	form:    "mysql://USER:PASSWORD@tcp(HOST:PORT)/DATABASE",
+	tools:   "mysqldump and mysql (mariadb-dump and mariadb)",
+	parse:   parseMySQL,
+	prepare: prepareMySQL,
+	open:    kinemysql.New,
+	sql:     true,
+}
+
+// The driver prints what it thinks of connections on standard error.
+func init() { mysql.SetLogger(mysqlLog{}) }
+
+type mysqlLog struct{}
+
+func (mysqlLog) Print(v ...any) { logrus.Debug(append([]any{"mysql: "}, v...)...) }
+
+// mysqlConfig reads a DSN; none is kine's default.
+func mysqlConfig(rest string) (*mysql.Config, error) {
+	if rest == "" {
+		rest = "root@unix(/var/run/mysqld/mysqld.sock)/"
+	}
+	config, err := mysql.ParseDSN(rest)
+	if err != nil {
+		return nil, err
+	}
+	if config.DBName == "" {
+		config.DBName = defaultDatabase
+	}
+	return config, nil
+}
+
+func parseMySQL(rest string) (where string, secrets []string, err error) {
+	config, err := mysqlConfig(rest)
+	if err != nil {
+		// Where a DSN is wrong, parts of a password may be taken for something else.
+		if at := strings.LastIndexByte(rest, '@'); at >= 0 {
+			if _, password, found := strings.Cut(rest[:at], ":"); found {
+				secrets = append([]string{password}, strings.FieldsFunc(password, func(r rune) bool { return strings.ContainsRune("/@:()?&=", r) })...)
+			}
+		}
+		return "", secrets, err
+	}
+	return fmt.Sprintf("mysql://%s@%s(%s)/%s", config.User, config.Net, config.Addr, config.DBName), []string{config.Passwd}, nil
+}
+
+var tlsConfigs atomic.Int64
+
+// prepareMySQL names the TLS configuration, which a DSN can only refer to.
+func prepareMySQL(ctx context.Context, rest string, files tls.Config) (_ drivers.Config, release func(), err error) {
+	config, err := mysqlConfig(rest)
+	if err != nil {
+		return drivers.Config{}, nil, err
+	}
+	secured, err := files.ClientConfig()
+	if err != nil {
+		return drivers.Config{}, nil, refusal{err}
+	}
+	release = func() {}
+	if secured != nil && (config.TLSConfig == "" || config.TLSConfig == "false") {
+		config.TLSConfig = fmt.Sprintf("karve-%d", tlsConfigs.Add(1))
+		release = func() { mysql.DeregisterTLSConfig(config.TLSConfig) }
+		if err := mysql.RegisterTLSConfig(config.TLSConfig, secured); err != nil {
+			return drivers.Config{}, nil, err
+		}
+	}
+	dsn := config.FormatDSN()
+	if config, err = mysql.ParseDSN(dsn); err == nil { // looks the name up
+		err = tryMySQL(ctx, config)
+	}
+	if number(err) == 1049 { // ER_BAD_DB_ERROR
+		err = createMySQL(ctx, config)
+	}
+	if refusedByMySQL(err) {
+		err = refusal{err}
+	}
+	if err != nil {
+		release()
+	}
+	return drivers.Config{DataSourceName: dsn}, release, err
+}
+
+func tryMySQL(ctx context.Context, config *mysql.Config) error {
+	connector, err := mysql.NewConnector(config)
+	if err != nil {
+		return err
+	}
+	conn, err := connector.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+func createMySQL(ctx context.Context, config *mysql.Config) error {
+	other := config.Clone()
+	other.DBName = ""
+	connector, err := mysql.NewConnector(other)
+	if err != nil {
+		return err
+	}
+	db := sql.OpenDB(connector)
+	defer db.Close()
+	if _, err = db.ExecContext(ctx, "CREATE DATABASE IF NOT EXISTS `"+strings.ReplaceAll(config.DBName, "`", "``")+"`"); err != nil {
+		return refusal{fmt.Errorf("database %q is not there, and cannot be made: %w", config.DBName, err)}
+	}
+	return nil
+}
+
+func number(err error) uint16 {
+	if e := (*mysql.MySQLError)(nil); errors.As(err, &e) {
+		return e.Number
+	}
+	return 0
+}
+
+// refusedByMySQL: access denied for the database, for the user, for the host, and
+// by a plugin (https://dev.mysql.com/doc/mysql-errors/8.4/en/server-error-reference.html).
+func refusedByMySQL(err error) bool {
+	switch number(err) {
+	case 1044, 1045, 1130, 1698:
+		return true
+	}
+	return untrusted(err)
+}

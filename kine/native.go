@@ -1,0 +1,151 @@
+package kine
+
+import (
+	"context"
+	"errors"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/kubernetes"
+
+	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/kine/etcdapi"
+)
+
+// native is the engine as a store: nothing is between it and the client.
+type native struct{ engine *datastore.Engine }
+
+func (n native) start(context.Context) error { return nil } // an open engine runs
+
+func (n native) CurrentRevision(context.Context) (int64, error) { return n.engine.Revision(), nil }
+
+func (n native) open(_ context.Context, key, end string, revision int64, prev bool) (cursor, error) {
+	watcher, err := n.engine.Watch(datastore.WatchRequest{Key: key, End: end, StartRevision: revision, PrevKV: prev})
+	if err != nil {
+		return nil, n.watchError(err)
+	}
+	return engineCursor{n, watcher}, nil
+}
+
+func (n native) watchError(err error) error {
+	if errors.Is(err, datastore.ErrCompacted) {
+		return compactedError{n.engine.Revision(), n.engine.CompactRevision()}
+	}
+	return etcdapi.Status(err)
+}
+
+func (n native) client(w *watcher) kubernetes.Interface { return nativeClient{n.engine, w} }
+
+// nativeClient is kubernetes.Interface on the engine. Each method does what
+// upstream's transaction does (go.etcd.io/etcd/client/v3/kubernetes/client.go).
+type nativeClient struct {
+	engine  *datastore.Engine
+	watcher *watcher
+}
+
+// failure is err as a client of etcd has it.
+func failure(ctx context.Context, err error) error {
+	return clientv3.ContextError(ctx, etcdapi.Status(err))
+}
+
+func (c nativeClient) Get(ctx context.Context, key string, opts kubernetes.GetOptions) (kubernetes.GetResponse, error) {
+	resp, err := c.engine.Range(ctx, datastore.RangeRequest{Key: key, Revision: opts.Revision})
+	if err != nil {
+		return kubernetes.GetResponse{}, failure(ctx, err)
+	}
+	if len(resp.KVs) == 0 && opts.Revision == 0 {
+		c.watcher.tell(resp.Revision)
+	}
+	return kubernetes.GetResponse{Revision: resp.Revision, KV: first(resp)}, nil
+}
+
+func (c nativeClient) List(ctx context.Context, prefix string, opts kubernetes.ListOptions) (kubernetes.ListResponse, error) {
+	req := datastore.RangeRequest{Key: prefix, End: datastore.PrefixEnd(prefix), Limit: opts.Limit, Revision: opts.Revision}
+	if opts.Continue != "" {
+		req.Key = opts.Continue
+	}
+	resp, err := c.engine.Range(ctx, req)
+	if err != nil {
+		return kubernetes.ListResponse{}, failure(ctx, err)
+	}
+	return kubernetes.ListResponse{Revision: resp.Revision, Kvs: etcdapi.KeyValues(resp.KVs), Count: resp.Count}, nil
+}
+
+func (c nativeClient) Count(ctx context.Context, prefix string, _ kubernetes.CountOptions) (int64, error) {
+	resp, err := c.engine.Range(ctx, datastore.RangeRequest{Key: prefix, End: datastore.PrefixEnd(prefix), CountOnly: true})
+	if err != nil {
+		return 0, failure(ctx, err)
+	}
+	return resp.Count, nil
+}
+
+func (c nativeClient) OptimisticPut(ctx context.Context, key string, value []byte, expectedRevision int64, opts kubernetes.PutOptions) (kubernetes.PutResponse, error) {
+	if len(key)+len(value) > maxRequest {
+		return kubernetes.PutResponse{}, rpctypes.ErrRequestTooLarge
+	}
+	put := datastore.Op{Put: &datastore.PutRequest{Key: key, Value: value, Lease: int64(opts.LeaseID)}}
+	revision, kv, succeeded, err := c.optimistic(ctx, key, expectedRevision, put, opts.GetOnFailure)
+	return kubernetes.PutResponse{Revision: revision, KV: kv, Succeeded: succeeded}, err
+}
+
+func (c nativeClient) OptimisticDelete(ctx context.Context, key string, expectedRevision int64, opts kubernetes.DeleteOptions) (kubernetes.DeleteResponse, error) {
+	remove := datastore.Op{Delete: &datastore.DeleteRequest{Key: key}}
+	revision, kv, succeeded, err := c.optimistic(ctx, key, expectedRevision, remove, opts.GetOnFailure)
+	return kubernetes.DeleteResponse{Revision: revision, KV: kv, Succeeded: succeeded}, err
+}
+
+// optimistic does op if key is at revision, 0 being that it is not there, and
+// otherwise reads it if get says so.
+func (c nativeClient) optimistic(ctx context.Context, key string, revision int64, op datastore.Op, get bool) (int64, *mvccpb.KeyValue, bool, error) {
+	req := datastore.TxnRequest{
+		Compare: []datastore.Compare{{Key: key, Target: datastore.CompareModRevision, Number: revision}},
+		Then:    []datastore.Op{op},
+	}
+	if get {
+		req.Else = []datastore.Op{{Range: &datastore.RangeRequest{Key: key}}}
+	}
+	resp, err := c.engine.Txn(ctx, req)
+	if err != nil {
+		return 0, nil, false, failure(ctx, err)
+	}
+	if resp.Succeeded || !get {
+		return resp.Revision, nil, resp.Succeeded, nil
+	}
+	return resp.Revision, first(resp.Responses[0].Range), false, nil
+}
+
+func first(resp *datastore.RangeResponse) *mvccpb.KeyValue {
+	if len(resp.KVs) == 0 {
+		return nil
+	}
+	return etcdapi.KeyValue(&resp.KVs[0])
+}
+
+// maxRequest is the largest write, key and value together: etcd's default for
+// --max-request-bytes, so that an object that fits here fits there.
+const maxRequest = 1536 * 1024
+
+// engineCursor is the engine's own cursor.
+type engineCursor struct {
+	store   native
+	watcher *datastore.Watcher
+}
+
+func (c engineCursor) Next(ctx context.Context) (int64, []*clientv3.Event, error) {
+	resp, err := c.watcher.Next(ctx)
+	if err != nil {
+		return 0, nil, c.store.watchError(err)
+	}
+	if len(resp.Events) == 0 {
+		return resp.Revision, nil, nil
+	}
+	events := make([]*clientv3.Event, len(resp.Events))
+	for i := range resp.Events {
+		events[i] = (*clientv3.Event)(etcdapi.Event(&resp.Events[i]))
+	}
+	return resp.Revision, events, nil
+}
+
+func (c engineCursor) RequestProgress() { c.watcher.RequestProgress() }
+func (c engineCursor) Close()           { c.watcher.Close() }

@@ -1,0 +1,145 @@
+package kine
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/k3s-io/kine/pkg/drivers"
+	"github.com/k3s-io/kine/pkg/drivers/pgsql"
+	kinetls "github.com/k3s-io/kine/pkg/tls"
+)
+
+var postgres = driver{
+	form:    "postgres://USER:PASSWORD@HOST:PORT/DATABASE",
+	tools:   "pg_dump, pg_restore and psql",
+	parse:   parsePostgres,
+	prepare: preparePostgres,
+	open:    pgsql.New,
+	sql:     true,
+}
+
+// defaultDatabase is kine's, and k3s's.
+const defaultDatabase = "kubernetes"
+
+// postgresURL is the URL as kine's driver reads it: the name of the database is in
+// lower case.
+func postgresURL(rest string) (*url.URL, error) {
+	u, err := url.Parse("postgres://" + rest)
+	if err != nil { // which repeats the URL
+		return nil, errors.New("not a URL; special characters of a password are percent-encoded in one")
+	}
+	if u.Path = strings.ToLower(u.Path); strings.Trim(u.Path, "/") == "" {
+		u.Path = "/" + defaultDatabase
+	}
+	return u, nil
+}
+
+func parsePostgres(rest string) (where string, secrets []string, err error) {
+	u, err := postgresURL(rest)
+	if err != nil {
+		return "", nil, err
+	}
+	query, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return "", nil, errors.New("not a URL; special characters of a parameter are percent-encoded in one")
+	}
+	secrets = append(userSecrets(u), query.Get("password"), query.Get("sslpassword"))
+	config, err := pgx.ParseConfig(u.String())
+	if err != nil {
+		return "", secrets, err
+	}
+	public := url.URL{Scheme: "postgres", User: url.User(config.User), Host: u.Host, Path: u.Path}
+	return public.String(), append(secrets, config.Password), nil
+}
+
+// userSecrets is the password in a URL, as it is and as it is written.
+func userSecrets(u *url.URL) []string {
+	password, there := u.User.Password()
+	if !there {
+		return nil
+	}
+	_, written, _ := strings.Cut(u.User.String(), ":")
+	return []string{password, written}
+}
+
+// preparePostgres adds the files to the URL as kine's driver does, which by itself
+// would take 300 attempts for an answer, whatever it is.
+func preparePostgres(ctx context.Context, rest string, files kinetls.Config) (_ drivers.Config, release func(), err error) {
+	u, err := postgresURL(rest)
+	if err != nil {
+		return drivers.Config{}, nil, err
+	}
+	query := u.Query()
+	for name, file := range map[string]string{"sslrootcert": files.CAFile, "sslcert": files.CertFile, "sslkey": files.KeyFile} {
+		if file == "" {
+			continue
+		}
+		if !query.Has(name) {
+			query.Set(name, file)
+		}
+		if !query.Has("sslmode") {
+			query.Set("sslmode", "verify-full")
+		}
+	}
+	u.RawQuery = query.Encode()
+	config, err := pgx.ParseConfig(u.String())
+	if err != nil {
+		return drivers.Config{}, nil, fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	err = tryPostgres(ctx, config)
+	if code(err) == "3D000" { // invalid_catalog_name
+		err = createPostgres(ctx, config)
+	}
+	if refusedByPostgres(err) {
+		err = refusal{err}
+	}
+	return drivers.Config{DataSourceName: strings.TrimPrefix(u.String(), "postgres://")}, func() {}, err
+}
+
+func tryPostgres(ctx context.Context, config *pgx.ConnConfig) error {
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return err
+	}
+	return conn.Close(ctx)
+}
+
+// createPostgres makes the database, in the one that is always there.
+func createPostgres(ctx context.Context, config *pgx.ConnConfig) error {
+	other := config.Copy()
+	other.Database = "postgres"
+	conn, err := pgx.ConnectConfig(ctx, other)
+	if err == nil {
+		defer conn.Close(ctx)
+		_, err = conn.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{config.Database}.Sanitize())
+	}
+	if c := code(err); err == nil || c == "42P04" || c == "23505" { // another server was faster
+		return nil
+	}
+	return refusal{fmt.Errorf("database %q is not there, and cannot be made: %w", config.Database, err)}
+}
+
+func code(err error) string {
+	if e := (*pgconn.PgError)(nil); errors.As(err, &e) {
+		return e.Code
+	}
+	return ""
+}
+
+// refusedByPostgres: class 28 is "invalid authorization specification"
+// (https://www.postgresql.org/docs/current/errcodes-appendix.html).
+func refusedByPostgres(err error) bool {
+	return strings.HasPrefix(code(err), "28") || code(err) == "42501" || untrusted(err)
+}
+
+// untrusted is a certificate that does not become another by waiting.
+func untrusted(err error) bool {
+	e := (*tls.CertificateVerificationError)(nil)
+	return errors.As(err, &e)
+}

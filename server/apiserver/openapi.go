@@ -1,0 +1,240 @@
+package apiserver
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha512"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	restful "github.com/emicklei/go-restful/v3"
+	"k8s.io/apimachinery/pkg/labels"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/mux"
+	"k8s.io/apiserver/pkg/server/routes"
+	"k8s.io/client-go/informers"
+	openapibuilder "k8s.io/kube-openapi/pkg/builder"
+	openapicommon "k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kube-openapi/pkg/common/restfuladapter"
+	"k8s.io/kube-openapi/pkg/handler"
+	"k8s.io/kube-openapi/pkg/handler3"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+)
+
+// Where upstream serves OpenAPI. Below the last, one document for each group
+// version: /openapi/v3/apis/apps/v1.
+const (
+	openAPIV2         = "/openapi/v2"
+	openAPIV3         = "/openapi/v3"
+	openAPIV3Versions = openAPIV3 + "/"
+)
+
+// holdPoll is how often a held request looks for a policy, during a start.
+const holdPoll = 10 * time.Millisecond
+
+// documents are the OpenAPI documents of kube-apiserver's own API groups. Upstream
+// makes all of them before it serves, and keeps them: a third of a start's CPU,
+// and a third of an idle server's heap. Here each is made, by upstream's
+// builders, when somebody asks for it, and forgotten when nobody does.
+type documents struct {
+	v2     kept[http.Handler]
+	v3     map[string]*kept[http.Handler] // by group version: apis/apps/v1
+	index  func() (index, error)
+	absent *handler3.OpenAPIService // what upstream answers for other group versions
+}
+
+// errStopping is an index that is not made because the server is told to stop.
+var errStopping = errors.New("the server is stopping")
+
+// index lists all documents of v3 with their hashes. It is made once: none changes.
+type index struct {
+	body []byte
+	etag string
+	made time.Time
+}
+
+// serveDocuments serves the documents of a server whose configuration has
+// SkipOpenAPIInstallation, until it is stopping. All its API groups are there already.
+func serveDocuments(s *genericapiserver.GenericAPIServer, v2 *openapicommon.Config, v3 *openapicommon.OpenAPIV3Config, stopping <-chan struct{}) {
+	d := &documents{v3: map[string]*kept[http.Handler]{}, absent: handler3.NewOpenAPIService()}
+	services := s.Handler.GoRestfulContainer.RegisteredWebServices()
+	d.v2.make = func() (http.Handler, error) { return buildV2(services, v2) }
+
+	// All group versions are made of the same definitions of types, and upstream's
+	// builder writes into them: one at a time, and serialised before the next.
+	var building sync.Mutex
+	definitions := kept[*openapicommon.OpenAPIV3Config]{
+		make: func() (*openapicommon.OpenAPIV3Config, error) { return withDefinitions(v3), nil },
+	}
+	byVersion := map[string]*restful.WebService{} // the last of a name, as upstream
+	for _, service := range services {
+		byVersion[strings.TrimPrefix(service.RootPath(), "/")] = service
+	}
+	for version, service := range byVersion {
+		d.v3[version] = &kept[http.Handler]{make: func() (http.Handler, error) {
+			building.Lock()
+			defer building.Unlock()
+			config, _ := definitions.get() // never fails
+			document := buildV3(service, config)
+			readIndex(document) // serialises it
+			return document, nil
+		}}
+	}
+	d.index = sync.OnceValues(func() (index, error) { return buildIndex(byVersion, v3, stopping) })
+
+	paths := s.Handler.NonGoRestfulMux
+	paths.HandleFunc(openAPIV2, d.serveV2)
+	paths.HandleFunc(openAPIV3, d.serveIndex)
+	paths.HandlePrefix(openAPIV3Versions, http.HandlerFunc(d.serveV3))
+}
+
+func (d *documents) serveV2(w http.ResponseWriter, r *http.Request) {
+	document, err := d.v2.get()
+	serveBuilt(document, err, w, r)
+}
+
+func (d *documents) serveV3(w http.ResponseWriter, r *http.Request) {
+	version, ok := d.v3[strings.TrimPrefix(r.URL.Path, openAPIV3Versions)]
+	if !ok {
+		d.absent.HandleGroupVersion(w, r)
+		return
+	}
+	document, err := version.get()
+	serveBuilt(document, err, w, r)
+}
+
+func (d *documents) serveIndex(w http.ResponseWriter, r *http.Request) {
+	index, err := d.index()
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	w.Header().Set("Etag", strconv.Quote(index.etag))
+	w.Header().Set("Content-Type", "application/json")
+	http.ServeContent(w, r, openAPIV3, index.made, bytes.NewReader(index.body))
+}
+
+// serveBuilt is h, unless there was an error in making it.
+func serveBuilt(h http.Handler, err error, w http.ResponseWriter, r *http.Request) {
+	if err != nil {
+		http.Error(w, "build OpenAPI document: "+err.Error(), http.StatusInternalServerError)
+		return
+	}
+	h.ServeHTTP(w, r)
+}
+
+// forgetBuilders sets what each builder of documents would otherwise set itself, to a
+// function that holds on to the builder: with all definitions and the first
+// document it made, for as long as there is a configuration.
+func forgetBuilders(v2 *openapicommon.Config, v3 *openapicommon.OpenAPIV3Config) {
+	v2.GetOperationIDAndTagsFromRoute = operationOf(v2.GetOperationIDAndTags)
+	v3.GetOperationIDAndTagsFromRoute = operationOf(v3.GetOperationIDAndTags)
+}
+
+func operationOf(name func(*restful.Route) (string, []string, error)) func(openapicommon.Route) (string, []string, error) {
+	return func(r openapicommon.Route) (string, []string, error) {
+		adapter, ok := r.(*restfuladapter.RouteAdapter)
+		if !ok {
+			return "", nil, fmt.Errorf("not a route of go-restful: %T", r)
+		}
+		return name(adapter.Route)
+	}
+}
+
+// buildV2 makes the one document of all API groups, as upstream's routes.OpenAPI
+// does, which ends the process where it can't.
+func buildV2(services []*restful.WebService, config *openapicommon.Config) (http.Handler, error) {
+	swagger, err := openapibuilder.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices(services), config)
+	if err != nil {
+		return nil, err
+	}
+	swagger.Definitions = handler.PruneDefaults(swagger.Definitions)
+	paths := mux.NewPathRecorderMux("openapi-v2")
+	handler.NewOpenAPIService(swagger).RegisterOpenAPIVersionedService(openAPIV2, paths)
+	return paths, nil
+}
+
+// buildV3 makes the document of one group version.
+func buildV3(service *restful.WebService, config *openapicommon.OpenAPIV3Config) http.Handler {
+	container := restful.NewContainer()
+	container.Add(service)
+	paths := mux.NewPathRecorderMux("openapi-v3")
+	routes.OpenAPI{V3Config: config}.InstallV3(container, paths)
+	return paths
+}
+
+// withDefinitions is config with the definitions of all types, as upstream's
+// DefaultOpenAPIV3Config makes them.
+func withDefinitions(config *openapicommon.OpenAPIV3Config) *openapicommon.OpenAPIV3Config {
+	with := *config
+	with.Definitions = config.GetDefinitions(func(name string) spec.Ref {
+		defined, _ := config.GetDefinitionName(name)
+		return spec.MustCreateRef("#/components/schemas/" + openapicommon.EscapeJsonPointer(defined))
+	})
+	return &with
+}
+
+// buildIndex makes every document to learn its hash, and keeps none. One at a time:
+// it is most often made right after a start, when users have the first claim.
+func buildIndex(services map[string]*restful.WebService, config *openapicommon.OpenAPIV3Config, stopping <-chan struct{}) (index, error) {
+	all := handler3.OpenAPIV3Discovery{Paths: map[string]handler3.OpenAPIV3DiscoveryGroupVersion{}}
+	config = withDefinitions(config)
+	for _, service := range services {
+		select {
+		case <-stopping:
+			return index{}, errStopping
+		default:
+		}
+		maps.Copy(all.Paths, readIndex(buildV3(service, config)).Paths)
+	}
+	body, err := json.Marshal(all)
+	if err != nil {
+		return index{}, err
+	}
+	return index{body, fmt.Sprintf("%X", sha512.Sum512(body)), time.Now()}, nil
+}
+
+// readIndex asks which documents of v3 h serves.
+func readIndex(h http.Handler) (discovery handler3.OpenAPIV3Discovery) {
+	answer := httptest.NewRecorder()
+	h.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, openAPIV3, nil))
+	// Where upstream could not build a document, it has logged why.
+	_ = json.Unmarshal(answer.Body.Bytes(), &discovery)
+	return discovery
+}
+
+// holdOpenAPI returns what the server's own requests for the index of v3 wait for.
+// The plugin of MutatingAdmissionPolicies asks for it in the middle of a start, and
+// then every five seconds (k8s.io/apiserver pkg/admission/plugin/policy/mutating).
+// It has no use for it before there is a policy, so the index is made as soon as
+// everything else is up.
+func (s *Server) holdOpenAPI(shared informers.SharedInformerFactory) func(context.Context) {
+	policies := shared.Admissionregistration().V1().MutatingAdmissionPolicies()
+	synced, lister := policies.Informer().HasSynced, policies.Lister()
+	return func(ctx context.Context) {
+		tick := time.NewTicker(holdPoll)
+		defer tick.Stop()
+		for {
+			if synced() {
+				if all, err := lister.List(labels.Everything()); err != nil || len(all) > 0 {
+					return
+				}
+			}
+			select {
+			case <-s.settled:
+				return
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+		}
+	}
+}

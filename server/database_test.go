@@ -1,0 +1,220 @@
+package server_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/karve-k8s/karve/server"
+)
+
+// A whole control plane on a database of the user's: it works, it survives a
+// restart of its own and one of the database, and a second one shares it.
+func TestControlPlaneOnADatabase(t *testing.T) {
+	for _, kind := range []string{"postgres", "mysql", "nats"} {
+		t.Run(kind, func(t *testing.T) {
+			name := "KARVE_TEST_" + strings.ToUpper(kind)
+			endpoint, control := os.Getenv(name), os.Getenv(name+"_CONTROL")
+			if endpoint == "" {
+				t.Skipf("%s is not set: scripts/external-databases starts a database and sets it", name)
+			}
+			database := func(verb string) {
+				t.Helper()
+				if out, err := exec.Command(control, verb).CombinedOutput(); err != nil {
+					t.Fatalf("%s %s: %v\n%s", control, verb, err, out)
+				}
+			}
+			own := fmt.Sprintf("plane%d", time.Now().UnixNano())
+			if kind == "nats" {
+				own = "?bucket=" + own
+			}
+			configure := func(c *server.Config) {
+				c.DatastoreEndpoint, c.AdvertiseAddress = endpoint+own, "192.0.2.1"
+			}
+			began := time.Now()
+			done := func(what string) {
+				t.Logf("%s: %v", what, time.Since(began).Round(10*time.Millisecond))
+				began = time.Now()
+			}
+			dir := t.TempDir()
+			c, err := launch(dir, configure)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { c.cancel(); <-c.done })
+			done("start on an empty database")
+			useAll(t, c)
+			done("use")
+			metrics, err := c.RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
+			if has := strings.Contains(string(metrics), "kine_sql_total{"); err != nil || has != (kind != "nats") {
+				t.Errorf("kine's figures in /metrics: %v, %v", has, err)
+			}
+
+			second := start(t, func(c *server.Config) {
+				configure(c)
+				c.AdvertiseAddress, c.NoControllers, c.DisableScheduler = "192.0.2.2", true, true
+			})
+			done("start of a second")
+			shareAll(t, c, second, kind != "nats") // there reads are of the server's own index
+			second.cancel()
+			if <-second.done; second.err != nil {
+				t.Error("the second: ", second.err)
+			}
+
+			done("share")
+			database("kill")
+			if _, err := makeConfigMap(t, c, "while-away"); err == nil {
+				t.Error("a write without a database succeeded")
+			}
+			done("a write without the database")
+			database("start")
+			done("start of the database")
+			eventually(t, "a write after the database is back", func() error {
+				_, err := makeConfigMap(t, c, "back")
+				return err
+			})
+			done("the first write after it")
+			eventually(t, "the controllers work again", func() error { return deploy(t, c, "again") })
+			done("the controllers after it")
+			if err := c.stop(); err != nil {
+				t.Errorf("%v; log:\n%s", err, c.log)
+			}
+			done("stop")
+			if text := c.log.String(); strings.Contains(text, "ss/w0rd") || strings.Contains(text, "p%40ss") || strings.Contains(text, "passw0rd") {
+				t.Errorf("the password is in the log:\n%s", text)
+			}
+
+			if c, err = launch(dir, configure); err != nil {
+				t.Fatal("again: ", err)
+			}
+			done("start again")
+			if _, err := c.CoreV1().ConfigMaps("default").Get(t.Context(), "back", metav1.GetOptions{}); err != nil {
+				t.Error("after a restart: ", err)
+			}
+			if err := c.stop(); err != nil {
+				t.Errorf("%v; log:\n%s", err, c.log)
+			}
+		})
+	}
+}
+
+func makeConfigMap(t *testing.T, c *cluster, name string) (*corev1.ConfigMap, error) {
+	return c.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"k": "v"}}, metav1.CreateOptions{})
+}
+
+// useAll does what kubectl would: create, get, update, list, watch, delete, and a
+// Deployment.
+func useAll(t *testing.T, c *cluster) {
+	t.Helper()
+	ctx, maps := t.Context(), c.CoreV1().ConfigMaps("default")
+	made, err := makeConfigMap(t, c, "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	events, err := maps.Watch(ctx, metav1.ListOptions{ResourceVersion: made.ResourceVersion, FieldSelector: "metadata.name=one"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer events.Stop()
+	made.Data["k"] = "w"
+	changed, err := maps.Update(ctx, made, metav1.UpdateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := maps.Update(ctx, made, metav1.UpdateOptions{}); err == nil {
+		t.Error("an update of an old version succeeded")
+	}
+	list, err := maps.List(ctx, metav1.ListOptions{}) // consistent: it has the update
+	if err != nil || !slices.ContainsFunc(list.Items, func(m corev1.ConfigMap) bool { return m.ResourceVersion == changed.ResourceVersion }) {
+		t.Errorf("list right after an update: %d items, %v, want version %s", len(list.Items), err, changed.ResourceVersion)
+	}
+	if err := maps.Delete(ctx, "one", metav1.DeleteOptions{}); err != nil {
+		t.Error(err)
+	}
+	for want := range slices.Values([]string{"MODIFIED", "DELETED"}) {
+		select {
+		case e := <-events.ResultChan():
+			if m, ok := e.Object.(*corev1.ConfigMap); string(e.Type) != want || !ok || m.Name != "one" {
+				t.Errorf("watched %v %v, want %s of one", e.Type, e.Object, want)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("no %s within 10 s", want)
+		}
+	}
+	eventually(t, "a Deployment has Pods", func() error { return deploy(t, c, "web") })
+}
+
+// deploy makes a Deployment and tells whether it has its Pods.
+func deploy(t *testing.T, c *cluster, name string) error {
+	replicas := int32(3)
+	labels := map[string]string{"app": name}
+	c.AppsV1().Deployments("default").Create(t.Context(), &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "image"}}},
+			},
+		},
+	}, metav1.CreateOptions{})
+	pods, err := c.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{LabelSelector: "app=" + name})
+	if err == nil && len(pods.Items) != int(replicas) {
+		err = fmt.Errorf("%d Pods, want %d", len(pods.Items), replicas)
+	}
+	return err
+}
+
+// shareAll is two servers of one cluster: a watch at one sees writes at the other,
+// a consistent list too, and the Service of the API has both addresses.
+func shareAll(t *testing.T, first, second *cluster, consistent bool) {
+	t.Helper()
+	ctx := t.Context()
+	list, err := second.CoreV1().ConfigMaps("default").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	events, err := second.CoreV1().ConfigMaps("default").Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion, FieldSelector: "metadata.name=shared"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer events.Stop()
+	made, err := makeConfigMap(t, first, "shared")
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err = second.CoreV1().ConfigMaps("default").List(ctx, metav1.ListOptions{})
+	if err != nil || consistent && !slices.ContainsFunc(list.Items, func(m corev1.ConfigMap) bool { return m.UID == made.UID }) {
+		t.Errorf("the other server's list right after: %d items, %v, want the new one", len(list.Items), err)
+	}
+	select {
+	case e := <-events.ResultChan():
+		if m, ok := e.Object.(*corev1.ConfigMap); !ok || m.UID != made.UID {
+			t.Errorf("the other server's watch saw %v %v", e.Type, e.Object)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the other server's watch saw nothing within 10 s")
+	}
+	eventually(t, "both are endpoints of the Service kubernetes", func() error {
+		slices, err := first.DiscoveryV1().EndpointSlices("default").Get(ctx, "kubernetes", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		var all []string
+		for _, e := range slices.Endpoints {
+			all = append(all, e.Addresses...)
+		}
+		if len(all) != 2 {
+			return fmt.Errorf("endpoints %v, want two", all)
+		}
+		return nil
+	})
+}

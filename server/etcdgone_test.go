@@ -1,0 +1,140 @@
+package server_test
+
+import (
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/kine"
+	"github.com/karve-k8s/karve/server"
+)
+
+// relay passes TCP connections on to a socket, until it is told to hold everything
+// back, as a network does that loses all packets: nothing is refused, nothing
+// answers.
+type relay struct {
+	listener net.Listener
+	socket   string
+
+	mu   sync.Mutex // held: nothing passes
+	work sync.WaitGroup
+	all  []net.Conn
+}
+
+func newRelay(t *testing.T, socket string) *relay {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &relay{listener: listener, socket: socket}
+	r.work.Go(r.accept)
+	return r
+}
+
+func (r *relay) accept() {
+	for {
+		near, err := r.listener.Accept()
+		if err != nil {
+			return
+		}
+		far, err := net.Dial("unix", r.socket)
+		if err != nil {
+			near.Close()
+			continue
+		}
+		r.mu.Lock()
+		r.all = append(r.all, near, far)
+		r.mu.Unlock()
+		for from, to := range map[net.Conn]net.Conn{near: far, far: near} {
+			r.work.Go(func() {
+				io.Copy(passing{to, &r.mu}, from)
+				to.Close()
+			})
+		}
+	}
+}
+
+// passing writes when mu can be had.
+type passing struct {
+	io.Writer
+	mu *sync.Mutex
+}
+
+func (p passing) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.Writer.Write(b)
+}
+
+// end closes everything; what is held back is passed on or lost.
+func (r *relay) end() {
+	r.listener.Close()
+	for _, conn := range r.all {
+		conn.Close()
+	}
+	r.work.Wait()
+}
+
+// A stop ends in time, and says why it was not a clean one, when etcd does not
+// answer any more.
+func TestStopWithEtcdGone(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a control plane")
+	}
+	engine, err := datastore.OpenEngine(nil, datastore.Options{Durability: datastore.Memory})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Close()
+	etcd, err := kine.Serve(t.Context(), engine, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer etcd.Close()
+	way := newRelay(t, strings.TrimPrefix(etcd.Endpoint(), "unix://"))
+	defer way.end()
+
+	const limit = 2 * time.Second
+	c, err := launch(t.TempDir(), func(config *server.Config) {
+		config.DatastoreEndpoint = "http://" + way.listener.Addr().String()
+		config.NoControllers, config.DisableScheduler = true, true
+		config.StopTimeout = limit
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	way.mu.Lock()
+	began := time.Now()
+	c.cancel()
+	select {
+	case <-c.done:
+	case <-time.After(stopLimit):
+		t.Error("still running")
+	}
+	took := time.Since(began)
+	way.mu.Unlock()
+	<-c.done
+	if took > limit+10*time.Second {
+		t.Errorf("the stop took %v, its limit is %v", took, limit)
+	}
+	for _, want := range []string{"stop API server: ", "still terminating 2s after it was told to stop", "is its storage gone?"} {
+		if c.err == nil || !strings.Contains(c.err.Error(), want) {
+			t.Errorf("got %v, want an error with %q", c.err, want)
+		}
+	}
+	t.Logf("after %v: %v", took.Round(time.Millisecond), c.err)
+	// With etcd back, what upstream was still doing comes to its end.
+	eventually(t, "nothing of the server is left", func() error {
+		for _, stack := range ourGoroutines() {
+			if strings.Contains(stack, "/karve/server") {
+				return errors.New(stack)
+			}
+		}
+		return noOpenFiles(c.dir)
+	})
+}

@@ -1,0 +1,214 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	nodev1 "k8s.io/api/node/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+)
+
+// The API server, the controllers and the scheduler each keep informers of
+// their own, which is the same objects decoded and kept up to three times in
+// one process, and a watch with a dozen goroutines for each. Those of the
+// following types are one, its first user's; the others see the same objects.
+//
+// Not shared are Pods with the scheduler, which asks for those that have not
+// ended; namespaces and quotas with the API server, because the resync of a
+// started informer can't be made shorter, and options set theirs; and resource
+// claims and slices, to which two of the parts add an index of the same name.
+var (
+	withAPIServer = []runtime.Object{
+		&corev1.LimitRange{}, &corev1.Node{}, &corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}, &corev1.Pod{},
+		&corev1.Secret{}, &corev1.ServiceAccount{}, &corev1.Service{},
+		&admissionv1.MutatingAdmissionPolicy{}, &admissionv1.MutatingAdmissionPolicyBinding{}, &admissionv1.MutatingWebhookConfiguration{},
+		&admissionv1.ValidatingAdmissionPolicy{}, &admissionv1.ValidatingAdmissionPolicyBinding{}, &admissionv1.ValidatingWebhookConfiguration{},
+		&discoveryv1.EndpointSlice{}, &flowcontrolv1.FlowSchema{}, &flowcontrolv1.PriorityLevelConfiguration{},
+		&networkingv1.IngressClass{}, &networkingv1.IPAddress{}, &networkingv1.ServiceCIDR{}, &nodev1.RuntimeClass{},
+		&rbacv1.ClusterRoleBinding{}, &rbacv1.ClusterRole{}, &rbacv1.RoleBinding{}, &rbacv1.Role{},
+		&resourcev1.DeviceClass{}, &schedulingv1.PriorityClass{},
+		&storagev1.CSIDriver{}, &storagev1.StorageClass{}, &storagev1.VolumeAttachment{},
+	}
+	withScheduler = []runtime.Object{
+		&corev1.Node{}, &corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}, &corev1.Service{},
+		&resourcev1.DeviceClass{}, &storagev1.CSIDriver{}, &storagev1.StorageClass{}, &storagev1.VolumeAttachment{},
+	}
+	// withControllers are the scheduler's as well, if there are controllers.
+	withControllers = []runtime.Object{
+		&corev1.Namespace{}, &corev1.ReplicationController{}, &appsv1.ReplicaSet{}, &appsv1.StatefulSet{},
+		&policyv1.PodDisruptionBudget{}, &storagev1.CSINode{}, &storagev1.CSIStorageCapacity{},
+	}
+)
+
+// shareInformers gives to the informers of from, in place of its own of these
+// types, which must not have been made yet.
+func shareInformers(to, from informers.SharedInformerFactory, types ...runtime.Object) error {
+	for _, object := range types {
+		resource, err := resourceOf(object)
+		if err != nil {
+			return fmt.Errorf("share informers: %w", err)
+		}
+		generic, err := from.ForResource(resource)
+		if err != nil {
+			return fmt.Errorf("share informers: %w", err)
+		}
+		var theirs cache.SharedIndexInformer = &sharedInformer{SharedIndexInformer: generic.Informer()}
+		ours := to.InformerFor(object, func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer { return theirs })
+		if ours != theirs {
+			return fmt.Errorf("share informers: %s has been made already", resource.Resource)
+		}
+	}
+	return nil
+}
+
+func resourceOf(object runtime.Object) (schema.GroupVersionResource, error) {
+	kinds, _, err := scheme.Scheme.ObjectKinds(object)
+	if err != nil {
+		return schema.GroupVersionResource{}, err
+	}
+	resource, _ := meta.UnsafeGuessKindToResource(kinds[0])
+	return resource, nil
+}
+
+// sharedInformer is another factory's informer, as that of a factory which
+// starts later: until it is run it calls no handler, as upstream's controllers
+// rely on (many add theirs before they are complete), and afterwards it takes
+// its handlers away again.
+type sharedInformer struct {
+	cache.SharedIndexInformer
+
+	mu      sync.Mutex
+	running <-chan struct{} // nil before the run, closed after it
+	added   []*handlerRegistration
+}
+
+// handlerRegistration is the handle of a handler that was added before the run.
+type handlerRegistration struct {
+	handler cache.ResourceEventHandler
+	options cache.HandlerOptions
+
+	registered chan struct{} // closed once real is set
+	real       cache.ResourceEventHandlerRegistration
+	synced     chan struct{} // closed once real has synced
+}
+
+// SetTransform does nothing: the owner's transform has been the same.
+func (*sharedInformer) SetTransform(cache.TransformFunc) error { return nil }
+
+func (s *sharedInformer) AddEventHandler(h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	return s.AddEventHandlerWithOptions(h, cache.HandlerOptions{})
+}
+
+func (s *sharedInformer) AddEventHandlerWithResyncPeriod(h cache.ResourceEventHandler, every time.Duration) (cache.ResourceEventHandlerRegistration, error) {
+	return s.AddEventHandlerWithOptions(h, cache.HandlerOptions{ResyncPeriod: &every})
+}
+
+func (s *sharedInformer) AddEventHandlerWithOptions(h cache.ResourceEventHandler, options cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := &handlerRegistration{handler: h, options: options, registered: make(chan struct{}), synced: make(chan struct{})}
+	if s.running != nil {
+		if err := s.register(r); err != nil {
+			return nil, err
+		}
+	}
+	s.added = append(s.added, r)
+	return r, nil
+}
+
+func (s *sharedInformer) register(r *handlerRegistration) (err error) {
+	if r.real, err = s.SharedIndexInformer.AddEventHandlerWithOptions(r.handler, r.options); err != nil {
+		return err
+	}
+	close(r.registered)
+	stopped := s.running
+	go func() {
+		select {
+		case <-r.real.HasSyncedChecker().Done():
+			close(r.synced)
+		case <-stopped:
+		}
+	}()
+	return nil
+}
+
+func (s *sharedInformer) RemoveEventHandler(handle cache.ResourceEventHandlerRegistration) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.IndexFunc(s.added, func(r *handlerRegistration) bool { return r == handle })
+	if i < 0 {
+		return nil // upstream's does not mind either
+	}
+	r := s.added[i]
+	s.added = slices.Delete(s.added, i, i+1)
+	if r.real == nil {
+		return nil
+	}
+	return s.SharedIndexInformer.RemoveEventHandler(r.real)
+}
+
+func (s *sharedInformer) Run(stop <-chan struct{}) { s.RunWithContext(wait.ContextForChannel(stop)) }
+
+// RunWithContext lets the handlers be called until ctx ends. It also runs the
+// owner's informer, if the owner has not.
+func (s *sharedInformer) RunWithContext(ctx context.Context) {
+	s.mu.Lock()
+	s.running = ctx.Done()
+	for _, r := range s.added {
+		if err := s.register(r); err != nil { // it has stopped, and so will we
+			klog.FromContext(ctx).Error(err, "Sharing an informer failed")
+		}
+	}
+	s.mu.Unlock()
+	context.AfterFunc(ctx, s.detach)
+	s.SharedIndexInformer.RunWithContext(ctx) // returns at once if it runs
+}
+
+func (s *sharedInformer) detach() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.added {
+		if r.real != nil {
+			_ = s.SharedIndexInformer.RemoveEventHandler(r.real) // can't fail
+		}
+	}
+	s.added = nil
+}
+
+func (r *handlerRegistration) HasSynced() bool {
+	select {
+	case <-r.registered:
+		return r.real.HasSynced()
+	default:
+		return false
+	}
+}
+
+func (r *handlerRegistration) HasSyncedChecker() cache.DoneChecker { return handlerSynced{r} }
+
+type handlerSynced struct{ *handlerRegistration }
+
+func (handlerSynced) Name() string            { return "handler of a shared informer" }
+func (h handlerSynced) Done() <-chan struct{} { return h.synced }

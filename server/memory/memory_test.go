@@ -1,0 +1,100 @@
+package memory
+
+import (
+	"errors"
+	"io/fs"
+	"runtime/debug"
+	"testing"
+)
+
+func TestLimit(t *testing.T) {
+	for text, want := range map[string]int64{
+		"100663296": Least, "98304Ki": Least, "200Mi": 200 << 20, "3Gi": 3 << 30,
+	} {
+		if got, err := Limit(text); got != want || err != nil {
+			t.Errorf("Limit(%q): got %d, %v, want %d", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "Mi", "a lot", "1.5Gi", "-200Mi", "200MB", "200M", "9223372036854775807Ki", "200 Mi"} {
+		if got, err := Limit(text); !errors.Is(err, ErrSize) {
+			t.Errorf("Limit(%q): got %d, %v, want %v", text, got, err, ErrSize)
+		}
+	}
+	if got, err := Limit("95Mi"); err == nil || errors.Is(err, ErrSize) {
+		t.Errorf("Limit of less than the least: got %d, %v, want an error that names it", got, err)
+	}
+}
+
+func TestAutoIsTheUsersGOMEMLIMIT(t *testing.T) {
+	before := debug.SetMemoryLimit(123 << 20) // as the runtime does with the variable
+	defer debug.SetMemoryLimit(before)
+	t.Setenv("GOMEMLIMIT", "123MiB")
+	if got, err := Limit(Auto); got != 123<<20 || err != nil {
+		t.Errorf("got %d, %v, want %d", got, err, 123<<20)
+	}
+}
+
+func TestChoose(t *testing.T) {
+	const meminfo, self = "/proc/meminfo", "/proc/self/cgroup"
+	const twoGi = "MemTotal:        2097152 kB\nMemFree:          1024 kB\n"
+	for name, c := range map[string]struct {
+		files map[string]string
+		want  int64
+	}{
+		"nothing is known":     {nil, NoLimit},
+		"a machine":            {map[string]string{meminfo: twoGi}, 1 << 30},
+		"a very small machine": {map[string]string{meminfo: "MemTotal: 65536 kB\n"}, Least},
+		"version 2": {map[string]string{meminfo: twoGi, self: "0::/system.slice/karve.service\n",
+			"/sys/fs/cgroup/system.slice/karve.service/memory.max": "max\n",
+			"/sys/fs/cgroup/system.slice/memory.max":               "209715200\n",
+			"/sys/fs/cgroup/memory.max":                            "1073741824\n"}, 167772160},
+		"version 2, a container": {map[string]string{meminfo: twoGi, self: "0::/../../seen/from/outside\n",
+			"/sys/fs/cgroup/memory.max": "209715200\n"}, 167772160},
+		"a group with more than the machine has": {map[string]string{meminfo: twoGi, self: "0::/\n",
+			"/sys/fs/cgroup/memory.max": "8589934592\n"}, 1 << 30},
+		"version 1": {map[string]string{meminfo: twoGi, self: "5:cpu,cpuacct:/a\n4:memory:/a/b\n0::/a\n",
+			"/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes": "9223372036854771712\n",
+			"/sys/fs/cgroup/memory/a/memory.limit_in_bytes":   "209715200\n"}, 167772160},
+		"version 1 without a limit": {map[string]string{meminfo: twoGi, self: "4:memory:/\n",
+			"/sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"}, 1 << 30},
+		"nonsense": {map[string]string{meminfo: "MemTotal: much\n", self: "::\nx\n4:memory\n"}, NoLimit},
+	} {
+		got := choose(func(path string) ([]byte, error) {
+			if text, ok := c.files[path]; ok {
+				return []byte(text), nil
+			}
+			return nil, fs.ErrNotExist
+		})
+		if got != c.want {
+			t.Errorf("%s: got %d, want %d", name, got, c.want)
+		}
+	}
+}
+
+// settings are the collector's percent and limit.
+func settings() (int, int64) {
+	percent := debug.SetGCPercent(100)
+	debug.SetGCPercent(percent)
+	return percent, debug.SetMemoryLimit(-1)
+}
+
+func TestCollector(t *testing.T) {
+	for gogc, want := range map[string]int{"": restPercent, "33": 100} {
+		t.Setenv("GOGC", gogc)
+		debug.SetGCPercent(100)
+		_, before := settings()
+		const limit = 300 << 20
+		check := func(when string, wantPercent int, wantLimit int64) {
+			t.Helper()
+			if p, l := settings(); p != wantPercent || l != wantLimit {
+				t.Errorf("GOGC=%q, %s: got %d %%, limit %d, want %d %%, limit %d", gogc, when, p, l, wantPercent, wantLimit)
+			}
+		}
+		c := Begin(limit)
+		check("after Begin", 100, limit)
+		c.Settle()
+		check("after Settle", want, limit)
+		c.End()
+		check("after End", 100, before)
+	}
+}

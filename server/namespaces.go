@@ -1,0 +1,183 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/klog/v2"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	"k8s.io/kube-aggregator/pkg/controllers/autoregister"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
+	"k8s.io/kubernetes/pkg/controller/namespace/deletion"
+)
+
+// How long the namespace controller waits after a namespace was deleted, and
+// after it has found something in it that is still going.
+//
+// Upstream waits five seconds, for the caches of other API servers and for
+// etcd's followers (namespaceDeletionGracePeriod in pkg/controller/namespace).
+// There are none here: the API server refuses what is new from the moment it
+// has marked the namespace, and the rest is for requests admitted before that.
+// Where somebody else may let something in later, upstream's time holds.
+const (
+	namespaceGrace         = 100 * time.Millisecond
+	namespaceUpstreamGrace = 5 * time.Second
+	namespaceRetry         = 50 * time.Millisecond // doubled each time
+	namespaceRetryLimit    = time.Minute
+)
+
+// othersAdmit are resources of which one object is enough for upstream's grace:
+// API servers of the user's see the deletion when their own caches do, and a
+// webhook may hold back a request that has been found to be in time.
+var othersAdmit = []struct {
+	schema.GroupVersionResource
+	but string // a label selector
+}{
+	{apiregistrationv1.SchemeGroupVersion.WithResource("apiservices"), "!" + autoregister.AutoRegisterManagedLabel},
+	{admissionregistrationv1.SchemeGroupVersion.WithResource("mutatingwebhookconfigurations"), ""},
+	{admissionregistrationv1.SchemeGroupVersion.WithResource("validatingwebhookconfigurations"), ""},
+}
+
+// namespaceController empties namespaces that are being deleted, and lets them
+// go. What that takes is upstream's (package deletion); when it is tried is not.
+type namespaceController struct {
+	informer cache.SharedIndexInformer
+	contents metadata.Interface
+	deleter  deletion.NamespacedResourcesDeleterInterface
+	queue    workqueue.TypedDelayingInterface[string]
+	retry    workqueue.TypedRateLimiter[string]
+	workers  int
+}
+
+func newNamespaceController(ctx context.Context, shared app.ControllerContext) (app.Controller, error) {
+	config, err := shared.NewClientConfig("namespace-controller")
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("create client for namespace controller: %w", err)
+	}
+	contents, err := metadata.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("create client for namespace controller: %w", err)
+	}
+	options := shared.ComponentConfig.NamespaceController
+	c := &namespaceController{
+		informer: shared.InformerFactory.Core().V1().Namespaces().Informer(),
+		contents: contents,
+		deleter: deletion.NewNamespacedResourcesDeleter(ctx, client.CoreV1().Namespaces(), contents, client.CoreV1(),
+			client.Discovery().ServerPreferredNamespacedResources, corev1.FinalizerKubernetes),
+		queue:   workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{Name: "namespace"}),
+		retry:   workqueue.NewTypedItemExponentialFailureRateLimiter[string](namespaceRetry, namespaceRetryLimit),
+		workers: int(options.ConcurrentNamespaceSyncs),
+	}
+	_, err = c.informer.AddEventHandlerWithResyncPeriod(cache.ResourceEventHandlerFuncs{
+		AddFunc:    c.changed,
+		UpdateFunc: func(_, now any) { c.changed(now) },
+	}, options.NamespaceSyncPeriod.Duration)
+	if err != nil {
+		return nil, fmt.Errorf("watch namespaces: %w", err)
+	}
+	return c, nil
+}
+
+func (*namespaceController) Name() string { return names.NamespaceController }
+
+func (c *namespaceController) changed(object any) {
+	if ns := object.(*corev1.Namespace); !ns.DeletionTimestamp.IsZero() {
+		c.queue.AddAfter(ns.Name, namespaceGrace)
+	}
+}
+
+func (c *namespaceController) Run(ctx context.Context) {
+	var workers sync.WaitGroup
+	defer workers.Wait()
+	defer c.queue.ShutDown()
+	if !cache.WaitForCacheSync(ctx.Done(), c.informer.HasSynced) {
+		return
+	}
+	for range c.workers {
+		workers.Go(func() {
+			for c.next(ctx) {
+			}
+		})
+	}
+	<-ctx.Done()
+}
+
+// next empties one namespace, and comes back to it as long as there is
+// something left: soon at first, because finalizers are a matter of
+// milliseconds, and in the end when upstream would.
+func (c *namespaceController) next(ctx context.Context) bool {
+	name, quit := c.queue.Get()
+	if quit {
+		return false
+	}
+	defer c.queue.Done(name)
+	again := c.empty(ctx, name)
+	if again == 0 {
+		c.retry.Forget(name)
+	} else {
+		c.queue.AddAfter(name, again)
+	}
+	return true
+}
+
+// empty returns when to look again, 0 for never.
+func (c *namespaceController) empty(ctx context.Context, name string) time.Duration {
+	ns, exists, _ := c.informer.GetStore().GetByKey(name)
+	if !exists {
+		return 0
+	}
+	if early := c.early(ctx, ns.(*corev1.Namespace)); early > 0 {
+		return early
+	}
+	err := c.deleter.Delete(ctx, name)
+	if err == nil {
+		return 0
+	}
+	soon := c.retry.When(name)
+	var remaining *deletion.ResourcesRemainingError
+	if errors.As(err, &remaining) {
+		return min(soon, time.Duration(remaining.Estimate/2+1)*time.Second) // the latter is upstream's
+	}
+	klog.FromContext(ctx).Error(err, "Deletion of namespace failed", "namespace", name)
+	return soon
+}
+
+// early returns how much of upstream's grace is left to a namespace, where that is
+// the one that holds.
+func (c *namespaceController) early(ctx context.Context, ns *corev1.Namespace) time.Duration {
+	if ns.DeletionTimestamp.IsZero() {
+		return 0
+	}
+	// The time of the deletion is in whole seconds, cut off.
+	left := time.Until(ns.DeletionTimestamp.Add(time.Second + namespaceUpstreamGrace))
+	if left <= 0 {
+		return 0
+	}
+	for _, r := range othersAdmit {
+		one, err := c.contents.Resource(r.GroupVersionResource).List(ctx, metav1.ListOptions{Limit: 1, LabelSelector: r.but, ResourceVersion: "0"})
+		if apierrors.IsNotFound(err) {
+			continue // not served here
+		}
+		if err != nil || len(one.Items) > 0 {
+			return left
+		}
+	}
+	return 0
+}

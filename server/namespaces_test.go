@@ -1,0 +1,144 @@
+package server_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	registrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
+// What has a finalizer holds its namespace, which says so, and goes soon after.
+func TestNamespaceWaitsForFinalizers(t *testing.T) {
+	c := shared(t)
+	ctx := t.Context()
+	ns := c.namespace(t)
+	maps := c.CoreV1().ConfigMaps(ns)
+	held := create(t, maps, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "held", Finalizers: []string{"example.org/hold"}}})
+	if err := c.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the namespace says what holds it", func() error {
+		now, err := c.CoreV1().Namespaces().Get(ctx, ns, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err) // it may not be gone
+		}
+		for _, condition := range now.Status.Conditions {
+			if condition.Type == corev1.NamespaceFinalizersRemaining && condition.Status == corev1.ConditionTrue {
+				return nil
+			}
+		}
+		return fmt.Errorf("conditions: %v", now.Status.Conditions)
+	})
+	held, err := maps.Get(ctx, held.Name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	held.Finalizers = nil
+	if _, err := maps.Update(ctx, held, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.namespaceGone(t, ns)
+}
+
+// Whoever goes on to create while a namespace is deleted leaves nothing behind.
+func TestNothingOutlivesItsNamespace(t *testing.T) {
+	c := shared(t)
+	ctx := t.Context()
+	for range 5 {
+		ns := c.namespace(t)
+		var writers sync.WaitGroup
+		for w := range 8 {
+			writers.Go(func() {
+				for i := 0; ; i++ {
+					object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("w%d-%d", w, i)}}
+					if _, err := c.CoreV1().ConfigMaps(ns).Create(ctx, object, metav1.CreateOptions{}); err != nil {
+						return
+					}
+				}
+			})
+		}
+		if err := c.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		writers.Wait()
+		c.namespaceGone(t, ns)
+		left, err := c.CoreV1().ConfigMaps(ns).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(left.Items) > 0 {
+			t.Errorf("%d objects are left in a namespace that is gone", len(left.Items))
+		}
+	}
+}
+
+// A webhook may hold back a request that was found to be in time.
+func TestNothingOutlivesItsNamespaceByAWebhook(t *testing.T) {
+	c := shared(t)
+	ctx := t.Context()
+	ns := c.namespace(t)
+	asked, deleted := make(chan struct{}), make(chan struct{})
+	url, ca := serveTLS(t, "127.0.0.1", nil, nil, review(t, func(*admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+		close(asked)
+		<-deleted
+		time.Sleep(time.Second) // a slow webhook, and many times our own grace
+		return &admissionv1.AdmissionResponse{Allowed: true}
+	}))
+	configurations := c.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	create(t, configurations, &registrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: ns},
+		Webhooks: []registrationv1.ValidatingWebhook{{
+			Name: "slow.karve.test", Rules: configMaps, NamespaceSelector: inNamespace(ns),
+			MatchConditions: []registrationv1.MatchCondition{{Name: "ours", Expression: `request.name == "late"`}},
+			ClientConfig:    registrationv1.WebhookClientConfig{URL: &url, CABundle: ca},
+			SideEffects:     ptr.To(registrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
+		}},
+	})
+	defer configurations.Delete(ctx, ns, metav1.DeleteOptions{})
+
+	created := make(chan error, 1)
+	maps := c.CoreV1().ConfigMaps(ns)
+	late := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "late"}}
+	eventually(t, "the webhook is asked", func() error {
+		// Admission learns of its configuration by a watch.
+		go func() {
+			_, err := maps.Create(ctx, late, metav1.CreateOptions{})
+			created <- err
+		}()
+		select {
+		case <-asked:
+			return nil
+		case err := <-created:
+			if err == nil {
+				err = maps.Delete(ctx, late.Name, metav1.DeleteOptions{})
+			}
+			return fmt.Errorf("created without the webhook: %w", err)
+		}
+	})
+	if err := c.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	close(deleted)
+	if err := <-created; err != nil {
+		t.Fatalf("a request that was in time: %v", err)
+	}
+	c.namespaceGone(t, ns)
+	if _, err := maps.Get(ctx, late.Name, metav1.GetOptions{}); wantNotFound(err) != nil {
+		t.Errorf("what was created late is left in a namespace that is gone: %v", err)
+	}
+}
+
+// namespaceGone waits until a namespace that is being deleted is gone.
+func (c *cluster) namespaceGone(t *testing.T, ns string) {
+	t.Helper()
+	eventually(t, "the namespace is gone", func() error {
+		_, err := c.CoreV1().Namespaces().Get(t.Context(), ns, metav1.GetOptions{})
+		return wantNotFound(err)
+	})
+}

@@ -1,0 +1,139 @@
+// Package startup records what a start spends its time on.
+package startup
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Trace is the parts of a start and their steps, and how long each took. Its methods
+// may be called by several goroutines, and on a nil Trace, which records nothing.
+type Trace struct {
+	began time.Time
+	mu    sync.Mutex
+	spans []*Span
+}
+
+// Span is a part, or a step of one.
+type Span struct {
+	Part, Step string        // Step is empty for the whole part
+	Start      time.Duration // since the start of everything
+	Took       time.Duration // 0 while it goes on
+}
+
+// New is an empty trace of a start that began then.
+func New(began time.Time) *Trace { return &Trace{began: began} }
+
+// Part begins a part; call the function it returns when the part is done.
+func (t *Trace) Part(name string) (done func()) { return t.Step(name, "") }
+
+// Step begins a step of a part.
+func (t *Trace) Step(part, name string) (done func()) {
+	if t == nil {
+		return func() {}
+	}
+	s := &Span{Part: part, Step: name, Start: time.Since(t.began)}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.spans = append(t.spans, s)
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if s.Took == 0 {
+			s.Took = max(time.Since(t.began)-s.Start, 1)
+		}
+	}
+}
+
+// Slowest are the n parts that took longest, the slowest first.
+func (t *Trace) Slowest(n int) []Span {
+	var parts []Span
+	for _, s := range t.all() {
+		if s.Step == "" && s.Took > 0 {
+			parts = append(parts, s)
+		}
+	}
+	slices.SortStableFunc(parts, func(a, b Span) int { return cmp.Compare(b.Took, a.Took) })
+	return parts[:min(n, len(parts))]
+}
+
+func (t *Trace) all() []Span {
+	if t == nil {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := make([]Span, len(t.spans))
+	for i, s := range t.spans {
+		all[i] = *s
+	}
+	return all
+}
+
+// event is one of Chrome's trace events, in microseconds
+// (https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU).
+type event struct {
+	Name  string         `json:"name"`
+	Phase string         `json:"ph"`
+	Start float64        `json:"ts"`
+	Took  float64        `json:"dur"`
+	PID   int            `json:"pid"`
+	TID   int            `json:"tid"`
+	Args  map[string]any `json:"args,omitempty"`
+}
+
+// Write writes the trace to a file (0600) that Chrome's tracing and Perfetto read,
+// whole or not at all. What goes on still ends now, and is marked as unfinished.
+func (t *Trace) Write(path string) error {
+	events := []event{{Name: "process_name", Phase: "M", PID: 1, Args: map[string]any{"name": "karve"}}}
+	tracks := map[string]int{}
+	now := time.Since(t.began)
+	for _, s := range t.all() {
+		tid, known := tracks[s.Part]
+		if !known {
+			tid = len(tracks) + 1
+			tracks[s.Part] = tid
+			events = append(events, event{Name: "thread_name", Phase: "M", PID: 1, TID: tid, Args: map[string]any{"name": s.Part}})
+		}
+		e := event{Name: cmp.Or(s.Step, s.Part), Phase: "X", Start: micro(s.Start), Took: micro(s.Took), PID: 1, TID: tid}
+		if s.Took == 0 {
+			e.Took, e.Args = micro(now-s.Start), map[string]any{"unfinished": true}
+		}
+		events = append(events, e)
+	}
+	text, err := json.Marshal(map[string]any{"traceEvents": events, "displayTimeUnit": "ms"})
+	if err != nil {
+		return fmt.Errorf("write startup trace: %w", err)
+	}
+	return replace(path, text)
+}
+
+func micro(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+
+// replace puts a file in the place of another, or of none.
+func replace(path string, text []byte) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), ".startup-") // 0600
+	if err != nil {
+		return fmt.Errorf("write startup trace: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			os.Remove(f.Name())
+			err = fmt.Errorf("write startup trace: %w", err)
+		}
+	}()
+	if _, err := f.Write(text); err != nil {
+		f.Close()
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
