@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -62,6 +63,22 @@ func TestMeasure(t *testing.T) {
 				t.Errorf("put at a wrong revision: %v, want %v", err, errConflict)
 			}
 		})
+	}
+}
+
+// TestScale runs every line at a small size.
+func TestScale(t *testing.T) {
+	if testing.Short() {
+		t.Skip("writes 6,000 revisions")
+	}
+	s := &scaling{plan: scalePlan{few: 100, many: 1000, reads: 20, revisions: 5000}, dir: t.TempDir(), stderr: io.Discard}
+	if err := s.measure(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, cells := range s.lines {
+		if len(cells) != 5 || cells[2] == "0" || cells[2] == "NaN" {
+			t.Errorf("line is %q", cells)
+		}
 	}
 }
 

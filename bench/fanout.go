@@ -17,12 +17,18 @@ type delivery struct {
 	latency  time.Duration
 }
 
+// watchable is what fanOut needs of a store.
+type watchable interface {
+	// watch opens a watch; next waits for events and answers their revisions.
+	watch(ctx context.Context, prefix string) (next func() ([]int64, error), err error)
+}
+
 // fanOut measures how long it takes from the moment a client asks for a write
 // until a watcher has the event: the write itself is in it. put writes the n-th
 // time and answers the revision; the next write waits until all watchers have the
 // event of this one, and no other event may come. An operation is an event that
 // has reached a watcher.
-func fanOut(ctx context.Context, s store, watchers, puts int, most time.Duration, put func(ctx context.Context, n int) (int64, error)) (result, error) {
+func fanOut(ctx context.Context, s watchable, watchers, puts int, most time.Duration, put func(ctx context.Context, n int) (int64, error)) (result, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var (
 		work  sync.WaitGroup

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,18 +26,58 @@ var ownPID = os.Getpid()
 // anonymousMemory is RssAnon of a process in bytes: what the kernel cannot
 // reclaim, as opposed to pages of files that it has mapped.
 func anonymousMemory(pid int) (int64, error) {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
+	kb, err := procField(fmt.Sprintf("/proc/%d/status", pid), "RssAnon")
+	return kb << 10, err
+}
+
+// residentMemory is all memory that a process has, in bytes.
+func residentMemory(pid int) (int64, error) {
+	kb, err := procField(fmt.Sprintf("/proc/%d/status", pid), "VmRSS")
+	return kb << 10, err
+}
+
+// writtenBytes is what a process has caused to be written to disks.
+func writtenBytes(pid int) (int64, error) {
+	return procField(fmt.Sprintf("/proc/%d/io", pid), "write_bytes")
+}
+
+// procField reads a number from a file of lines "name: value [kB]".
+func procField(file, name string) (int64, error) {
+	f, err := os.Open(file)
 	if err != nil {
-		return 0, fmt.Errorf("read memory: %w", err)
+		return 0, fmt.Errorf("read %s: %w", name, err)
 	}
 	defer f.Close()
 	for s := bufio.NewScanner(f); s.Scan(); {
-		if value, ok := strings.CutPrefix(s.Text(), "RssAnon:"); ok {
-			kb, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(value, "kB")), 10, 64)
-			return kb << 10, err
+		if value, ok := strings.CutPrefix(s.Text(), name+":"); ok {
+			return strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(value, "kB")), 10, 64)
 		}
 	}
-	return 0, fmt.Errorf("read memory: process %d tells no RssAnon", pid)
+	return 0, fmt.Errorf("read %s: %s does not tell it", name, file)
+}
+
+// describeMachine says where figures come from, with how long the disk of a
+// directory takes for a durable write.
+func describeMachine(dir string) (string, error) {
+	model := runtime.GOARCH
+	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		for line := range strings.Lines(string(info)) {
+			if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == "model name" {
+				model = strings.TrimSpace(value)
+				break
+			}
+		}
+	}
+	memory, err := procField("/proc/meminfo", "MemTotal")
+	if err != nil {
+		return "", err
+	}
+	p50, p99, err := probeDisk(dir)
+	if err != nil {
+		return "", fmt.Errorf("probe disk: %w", err)
+	}
+	return fmt.Sprintf("%d cores (%s), %s MB, %s, %s/%s; an append of 1 KB is durable in %s ms (p99 %s ms)",
+		runtime.NumCPU(), model, number(float64(memory)*1024/1e6), runtime.Version(), runtime.GOOS, runtime.GOARCH, number(p50), number(p99)), nil
 }
 
 // cpuTime is the time a process has used on all cores, to the nanosecond; that
@@ -142,6 +183,23 @@ func probeDisk(dir string) (p50, p99 float64, err error) {
 	}
 	slices.Sort(took)
 	return milliseconds(quantile(took, 0.50)), milliseconds(quantile(took, 0.99)), nil
+}
+
+// workDir makes a directory on a disk, below dir or where temporary files are.
+func workDir(dir string) (string, error) {
+	work, err := os.MkdirTemp(dir, "kb-") // short: a socket's path has 107 bytes
+	if err != nil {
+		return "", fmt.Errorf("make work directory: %w", err)
+	}
+	volatile, err := inMemory(work)
+	if err == nil && volatile {
+		err = fmt.Errorf("%s is not on a disk, where a sync costs nothing: choose another with -dir", filepath.Dir(work))
+	}
+	if err != nil {
+		os.Remove(work)
+		return "", err
+	}
+	return work, nil
 }
 
 // inMemory tells whether a directory is on a file system without a disk.

@@ -1,7 +1,8 @@
 // Command bench measures Karve beside what it replaces, in one run on one
 // machine, so that the ratios mean something where the times do not. It is a
-// module of its own: its peers (an etcd server, kine with its own SQLite driver)
-// have no place among Karve's dependencies. scripts/bench builds and runs it.
+// module of its own: its peers (an etcd server, a kube-apiserver, kine with its
+// own SQLite driver) have no place among Karve's dependencies. scripts/bench
+// builds and runs it.
 package main
 
 import (
@@ -15,13 +16,25 @@ import (
 	"syscall"
 )
 
-const usage = `usage: scripts/bench storage [-quick] [-o table|json] [-rounds N] [-dir DIR] [-peers a,b]
+const usage = `usage: scripts/bench storage|scale|start|footprint|api [options]
 
-storage  the engine, in process and on a socket, beside kine on SQLite and etcd
+storage    the engine, in process and on a socket, beside kine on SQLite and etcd
+scale      the engine with many keys: starts, memory, pages, counts, compaction
+start      from the start of the process until everything a cluster is born with
+           answers, and from SIGTERM until it is gone; beside etcd + kube-apiserver
+footprint  memory, CPU, writes and goroutines of an idle control plane, and its size
+api        creates, updates, deletes, reads and watches through the API, and how fast
+           the controllers are
+
+scripts/bench NAME -h lists the options of a benchmark. Nothing else should run meanwhile.
 `
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // as under nohup
+		signals = append(signals, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), signals...)
 	defer stop()
 	err := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 	if errors.Is(err, flag.ErrHelp) {
@@ -41,12 +54,20 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	switch args[0] {
 	case "storage":
 		return storage(ctx, args[1:], stdout, stderr)
+	case "scale":
+		return scale(ctx, args[1:], stdout, stderr)
+	case "start":
+		return start(ctx, args[1:], stdout, stderr)
+	case "footprint":
+		return footprint(ctx, args[1:], stdout, stderr)
+	case "api":
+		return api(ctx, args[1:], stdout, stderr)
 	case childCommand:
 		return child(ctx, args[1:], stdin, stdout, stderr)
 	case "-h", "-help", "--help", "help":
 		fmt.Fprint(stderr, usage)
 		return flag.ErrHelp
 	default:
-		return fmt.Errorf("there is no benchmark %q, only storage", args[0])
+		return fmt.Errorf("there is no benchmark %q, only storage, scale, start, footprint and api", args[0])
 	}
 }

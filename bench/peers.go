@@ -66,7 +66,7 @@ func openShim(ctx context.Context, dir string) (*kine.Shim, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	shim, err := kine.Serve(ctx, kine.NewBackend(engine), dir)
+	shim, err := kine.Serve(ctx, engine, dir)
 	if err != nil {
 		closeEngine()
 		return nil, nil, err

@@ -90,6 +90,7 @@ func (b *bench) measure(ctx context.Context) (*round, error) {
 		{"get, 16 clients", b.get},
 		{"list 150 keys, 4 clients", b.list},
 		{"list page of 500, 4 clients", b.page},
+		{"list with limit 1, 4 clients", b.first},
 		{"count, 4 clients", b.count},
 		{"put to watch", b.watch(1, 1000)},
 		{"fan-out, 50 watchers", b.watch(50, 200)},
@@ -214,6 +215,13 @@ func (b *bench) page(ctx context.Context) (result, error) {
 	})
 }
 
+func (b *bench) first(ctx context.Context) (result, error) {
+	return drive(ctx, b.load(4, 200000), func(ctx context.Context, _, _, _ int) error {
+		found, err := b.store.list(ctx, keyPrefix, "", 1)
+		return expect(found, 1, err)
+	})
+}
+
 func (b *bench) count(ctx context.Context) (result, error) {
 	return drive(ctx, b.load(4, 200000), func(ctx context.Context, _, _, _ int) error {
 		found, err := b.store.count(ctx, keyPrefix)
@@ -273,7 +281,7 @@ var errWrong = errors.New("wrong answer")
 
 func expect(got, want int, err error) error {
 	if err == nil && got != want {
-		return fmt.Errorf("%w: %d keys, want %d", errWrong, got, want)
+		return fmt.Errorf("%w: got %d, want %d", errWrong, got, want)
 	}
 	return err
 }

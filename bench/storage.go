@@ -70,16 +70,11 @@ func storage(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		}
 	}
 
-	work, err := os.MkdirTemp(*dir, "kb-") // short: a socket's path has 107 bytes
+	work, err := workDir(*dir)
 	if err != nil {
-		return fmt.Errorf("make work directory: %w", err)
+		return err
 	}
 	defer os.RemoveAll(work)
-	if volatile, err := inMemory(work); err != nil {
-		return err
-	} else if volatile {
-		return fmt.Errorf("%s is not on a disk, where a sync costs nothing: choose another with -dir", work)
-	}
 
 	rep := &report{
 		Machine: fmt.Sprintf("%d cores, %s, %s/%s", runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH),

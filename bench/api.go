@@ -1,0 +1,279 @@
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"github.com/karve-k8s/karve/certs"
+)
+
+const (
+	rowCreate         = "create, 32 clients"
+	rowUpdate         = "update, 32 clients"
+	rowDelete         = "delete, 32 clients"
+	rowGet            = "get, 32 clients"
+	rowList           = "list 2,000, 4 clients"
+	rowWatch          = "update → watch event"
+	rowServiceAccount = "Namespace → default ServiceAccount"
+	rowDeployment     = "Deployment → 20 Pods created"
+	rowNamespace      = "Namespace with 20 Pods deleted → gone"
+	rowMemoryNow      = "memory after 2,000 objects, 10,000 writes"
+	rowMemoryPeak     = "memory, peak"
+	rowCgroupPeak     = "memory of the cgroup, peak"
+
+	perServer, perClient = "server µs each", "client µs each"
+)
+
+// apiClients is how many clients ask at the same time; with -connections 0 each
+// has a connection of its own, as separate programs have.
+const apiClients = 32
+
+// An apiPlan is how much is done in a round.
+type apiPlan struct {
+	objects int // that are there while others are updated and listed
+	updates int
+	events  int // updates that are waited for in a watch
+	extra   int // objects that are created and deleted for these two rows
+	gets    int
+	lists   int
+	repeats int           // of what controllers do
+	most    time.Duration // for a row that may be cut short
+}
+
+var (
+	apiWhole = apiPlan{objects: 2000, updates: 7500, events: 500, extra: 6000, gets: 20000, lists: 200, repeats: 5, most: 10 * time.Second}
+	apiQuick = apiPlan{objects: 2000, updates: 640, events: 50, extra: 640, gets: 1000, lists: 10, repeats: 1, most: 2 * time.Second}
+)
+
+func apiLines() []line {
+	var lines []line
+	speed := func(row string, least float64) {
+		lines = append(lines, line{row: row, unit: "/s", target: ratioAtLeast(least)}, line{row: row, unit: "p50 ms"}, line{row: row, unit: "p99 ms"},
+			line{row: row, unit: perServer}, line{row: row, unit: perClient})
+	}
+	speed(rowCreate, 1.3)
+	speed(rowUpdate, 1.3)
+	speed(rowDelete, 1.3)
+	speed(rowGet, 1.1)
+	speed(rowList, 1.1)
+	return append(lines,
+		line{row: rowWatch, unit: "p50 ms", target: atMost(1)}, line{row: rowWatch, unit: "p99 ms"}, line{row: rowWatch, unit: perServer},
+		line{row: rowServiceAccount, unit: "p50 ms", target: atMost(10), controllers: true},
+		line{row: rowDeployment, unit: "p50 ms", target: atMost(60), controllers: true},
+		line{row: rowNamespace, unit: "p50 ms", target: atMost(500), controllers: true},
+		line{row: rowMemoryNow, unit: "MB", target: atMost(200)},
+		line{row: rowMemoryPeak, unit: "MB", target: atMost(250)},
+		line{row: rowCgroupPeak, unit: "MB"},
+	)
+}
+
+// api is the command of that name.
+func api(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	rows := []string{"create", "update", "delete", "get", "list", "watch", "serviceaccount", "deployment", "namespace"}
+	cmp, only := newComparison("api", 3, rows, stdout, stderr)
+	quick := cmp.flags.Bool("quick", false, "a few of everything, to see that it works: the figures mean little")
+	connections := cmp.flags.Int("connections", apiClients, "connections of the clients together")
+	limit := cmp.flags.String("memory-limit", "", "run karve in a cgroup (version 2) with that memory and no swap, such as 200M")
+	profiles := cmp.flags.String("profile", "", "directory for CPU profiles of the API server, one for each row and peer")
+	if err := cmp.parse(args, only, rows); err != nil {
+		return err
+	}
+	if *profiles != "" {
+		if err := os.MkdirAll(*profiles, 0o755); err != nil {
+			return fmt.Errorf("-profile: %w", err)
+		}
+	}
+	if *connections < 1 || *connections > apiClients {
+		return fmt.Errorf("-connections is %d, want 1 to %d", *connections, apiClients)
+	}
+	plan := apiWhole
+	if *quick {
+		plan = apiQuick
+	}
+	cmp.Setting = fmt.Sprintf("ConfigMaps of 1 KB; client-go with protobuf, %d connection(s), no rate limit, on the same cores", *connections)
+	if *limit != "" {
+		bytes, err := parseSize(*limit)
+		if err != nil {
+			return fmt.Errorf("-memory-limit: %w", err)
+		}
+		if cmp.limit, err = limitMemory(bytes); err != nil {
+			return fmt.Errorf("-memory-limit: %w", err)
+		}
+		defer cmp.limit.close()
+		cmp.Setting += "; karve limited to " + *limit
+	}
+	klog.LogToStderr(false) // client-go's complaints about a server that is stopped
+	klog.SetOutput(io.Discard)
+	cmp.lines = apiLines()
+	cmp.notes = "server, client µs each: CPU time of one operation. memory: RssAnon. never: it has no controllers.\n"
+	return cmp.run(ctx, func(ctx context.Context, p *peer, dir string, s *sample) error {
+		c, probe, err := p.startReady(ctx, dir)
+		if err != nil {
+			return err
+		}
+		defer c.kill()
+		defer probe.close()
+		b := &apiBench{comparison: cmp, cluster: c, peer: p, sample: s, plan: plan, probe: probe, profiles: *profiles}
+		probe.close() // which opens another connection where there is a profile
+		if err := b.connect(*connections); err != nil {
+			return err
+		}
+		if err := b.measure(ctx); err != nil {
+			if failed := c.failed(); failed != nil {
+				return failed
+			}
+			return err
+		}
+		_, err = c.stop(ctx)
+		return err
+	})
+}
+
+// An apiBench is one control plane under measurement.
+type apiBench struct {
+	*comparison
+	cluster *cluster
+	peer    *peer
+	sample  *sample
+	plan    apiPlan
+	clients []kubernetes.Interface // one for each worker
+	noise   string
+
+	probe    *prober
+	profiles string // directory; empty: none
+}
+
+// connect makes the clients.
+func (b *apiBench) connect(connections int) error {
+	file := func(name certs.Name, ext string) string { return filepath.Join(b.cluster.certs, string(name)+ext) }
+	made := make([]kubernetes.Interface, connections)
+	for i := range made {
+		config := &rest.Config{
+			Host: "https://" + b.cluster.host,
+			QPS:  -1,
+			TLSClientConfig: rest.TLSClientConfig{
+				CAFile: file(certs.ServerCA, ".crt"), CertFile: file(certs.Admin, ".crt"), KeyFile: file(certs.Admin, ".key"),
+			},
+			ContentConfig: rest.ContentConfig{ContentType: "application/vnd.kubernetes.protobuf"},
+			// client-go shares a connection between clients of the same dialer.
+			Dial: (&net.Dialer{}).DialContext,
+		}
+		client, err := kubernetes.NewForConfig(config)
+		if err != nil {
+			return err
+		}
+		made[i] = client
+	}
+	for worker := range apiClients {
+		b.clients = append(b.clients, made[worker%connections])
+	}
+	noise := make([]byte, 1<<17) // not compressible, and the same in every run
+	rand.NewChaCha8([32]byte{}).Read(noise)
+	b.noise = hex.EncodeToString(noise)
+	return nil
+}
+
+// measure does every row. What is created, updated and watched comes first:
+// memory is measured after that.
+func (b *apiBench) measure(ctx context.Context) error {
+	if err := b.configMaps(ctx); err != nil {
+		return err
+	}
+	if b.peer.controllers {
+		return b.controllers(ctx)
+	}
+	return nil
+}
+
+// row measures one row and its CPU time.
+func (b *apiBench) row(ctx context.Context, name string, run func(context.Context) (result, error)) error {
+	from := len(b.sample.Figures)
+	server, client, err := b.cpu()
+	if err != nil {
+		return err
+	}
+	profiled := b.profile(ctx, name)
+	res, err := run(ctx)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	serverAfter, clientAfter, err := b.cpu()
+	if err != nil {
+		return err
+	}
+	if err := profiled(); err != nil {
+		return fmt.Errorf("%s: profile: %w", name, err)
+	}
+	if res.Ops == 0 {
+		return fmt.Errorf("%s: nothing was done", name)
+	}
+	each := func(d time.Duration) float64 { return float64(d.Microseconds()) / float64(res.Ops) }
+	b.sample.add(name, "/s", res.PerSecond)
+	b.sample.add(name, "p50 ms", res.P50)
+	b.sample.add(name, "p99 ms", res.P99)
+	b.sample.add(name, perServer, each(serverAfter-server))
+	b.sample.add(name, perClient, each(clientAfter-client))
+	b.told(b.peer, b.sample, from)
+	return nil
+}
+
+// profileTime is how much of a row is profiled.
+const profileTime = 3 * time.Second
+
+// profile has the API server profile itself; the function it answers waits until
+// that is done.
+func (b *apiBench) profile(ctx context.Context, row string) (done func() error) {
+	if b.profiles == "" {
+		return func() error { return nil }
+	}
+	written := make(chan error, 1)
+	go func() {
+		profile, err := b.probe.do(ctx, http.MethodGet, fmt.Sprintf("/debug/pprof/profile?seconds=%.0f", profileTime.Seconds()), nil)
+		if err == nil {
+			name := strings.NewReplacer(" + ", "-", " ", "-", ",", "", "/", "-").Replace(b.peer.title + "-" + row)
+			err = os.WriteFile(filepath.Join(b.profiles, name+".pprof"), profile, 0o644)
+		}
+		written <- err
+	}()
+	return func() error { return <-written }
+}
+
+// cpu is the time that the control plane and its client have used.
+func (b *apiBench) cpu() (server, client time.Duration, err error) {
+	if server, err = b.cluster.cpu(); err != nil {
+		return 0, 0, err
+	}
+	client, err = cpuTime(ownPID)
+	return server, client, err
+}
+
+// sampleMemory watches the anonymous memory until the function it answers is
+// called, which tells the most there was, in bytes.
+func (b *apiBench) sampleMemory(ctx context.Context) (stop func() float64) {
+	ctx, cancel := context.WithCancel(ctx)
+	most := make(chan float64)
+	go func() {
+		peak := 0.0
+		for pause(ctx, 20*time.Millisecond) == nil {
+			if parts, err := b.cluster.each(anonymousMemory); err == nil {
+				peak = max(peak, sum(parts))
+			}
+		}
+		most <- peak
+	}()
+	return sync.OnceValue(func() float64 { cancel(); return <-most })
+}

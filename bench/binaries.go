@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// The peers, as their packages in the module proxy are called. go.mod has them
+// as tools and says which versions.
+const (
+	etcdPackage          = "go.etcd.io/etcd/server/v3"
+	kubeAPIServerPackage = "k8s.io/kubernetes/cmd/kube-apiserver"
+	kubernetesVersion    = "v1.36.4"
+)
+
+// binaries are the programs under measurement.
+type binaries struct {
+	karve         string
+	etcd          string
+	kubeAPIServer string
+}
+
+// buildDir is where scripts/bench has put this program: ignored by git, and
+// inside the repository.
+func buildDir() (string, error) {
+	own, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find own binary: %w", err)
+	}
+	return filepath.Dir(own), nil
+}
+
+// buildKarve builds what a user would install.
+func buildKarve(ctx context.Context, stderr io.Writer) (string, error) {
+	dir, err := buildDir()
+	if err != nil {
+		return "", err
+	}
+	output := filepath.Join(dir, "karve")
+	return output, build(ctx, stderr, "karve", exec.CommandContext(ctx, filepath.Join(filepath.Dir(dir), "scripts", "build"), output))
+}
+
+// buildPeers builds etcd and kube-apiserver, as small as Karve is built.
+func (b *binaries) buildPeers(ctx context.Context, stderr io.Writer) error {
+	dir, err := buildDir()
+	if err != nil {
+		return err
+	}
+	peer := func(name, pkg, ldflags string) (string, error) {
+		output := filepath.Join(dir, "peers", name)
+		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w "+ldflags, "-o", output, pkg)
+		cmd.Dir = filepath.Join(filepath.Dir(dir), "bench")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		return output, build(ctx, stderr, name, cmd)
+	}
+	if b.etcd, err = peer("etcd", etcdPackage, ""); err != nil {
+		return err
+	}
+	b.kubeAPIServer, err = peer("kube-apiserver", kubeAPIServerPackage, "-X k8s.io/component-base/version.gitVersion="+kubernetesVersion)
+	return err
+}
+
+// build runs a compilation and says every now and then that it goes on.
+func build(ctx context.Context, stderr io.Writer, name string, cmd *exec.Cmd) error {
+	cmd.Stdout, cmd.Stderr = stderr, stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = stopTimeout
+	fmt.Fprintf(stderr, "build %s (minutes the first time)\n", name)
+	began := time.Now()
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		for {
+			select {
+			case <-time.After(20 * time.Second):
+				fmt.Fprintf(stderr, "build %s: %v\n", name, time.Since(began).Round(time.Second))
+			case <-done:
+				return
+			}
+		}
+	}()
+	if err := cmd.Run(); err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return fmt.Errorf("build %s: %w", name, err)
+	}
+	return nil
+}

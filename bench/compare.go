@@ -1,0 +1,232 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Values of -against that are no binary.
+const (
+	againstEtcd = "etcd"
+	againstNone = "none"
+)
+
+// A comparison measures Karve and what it is compared with, in turn, for a
+// number of rounds.
+type comparison struct {
+	Machine string    `json:"machine"`
+	Setting string    `json:"setting"` // what was measured, in words
+	Rounds  int       `json:"rounds"`
+	Samples []*sample `json:"samples"`
+
+	name    string
+	lines   []line // of the table
+	notes   string
+	peers   []*peer // Karve is the last
+	only    []string
+	output  string
+	dir     string
+	karve   string
+	against string
+	limit   *cgroup
+	flags   *flag.FlagSet
+	stdout  io.Writer
+	stderr  io.Writer
+}
+
+// newComparison has the options that start, footprint and api share.
+func newComparison(name string, rounds int, rows []string, stdout, stderr io.Writer) (*comparison, *string) {
+	cmp := &comparison{name: name, flags: flag.NewFlagSet(name, flag.ContinueOnError), stdout: stdout, stderr: stderr}
+	cmp.flags.SetOutput(stderr)
+	cmp.flags.StringVar(&cmp.output, "o", "table", "what to print: table or json, which has every round")
+	cmp.flags.IntVar(&cmp.Rounds, "rounds", rounds, "rounds to take the medians of")
+	cmp.flags.StringVar(&cmp.dir, "dir", "", "directory on the disk to measure (default the one for temporary files)")
+	cmp.flags.StringVar(&cmp.karve, "karve", "", "binary to measure (default: what scripts/build makes now)")
+	cmp.flags.StringVar(&cmp.against, "against", againstEtcd, "what to compare with: etcd (and kube-apiserver), none, or another karve binary")
+	only := cmp.flags.String("only", "", "comma-separated rows to measure (default all): "+strings.Join(rows, ","))
+	return cmp, only
+}
+
+// parse reads the options.
+func (cmp *comparison) parse(args []string, only *string, rows []string) error {
+	if err := cmp.flags.Parse(args); err != nil {
+		return flag.ErrHelp
+	}
+	if cmp.flags.NArg() > 0 {
+		return fmt.Errorf("%s takes no argument %q", cmp.name, cmp.flags.Arg(0))
+	}
+	if cmp.output != "table" && cmp.output != "json" {
+		return fmt.Errorf("-o is %q, want table or json", cmp.output)
+	}
+	if cmp.Rounds < 1 || cmp.Rounds > 100 {
+		return fmt.Errorf("-rounds is %d, want 1 to 100", cmp.Rounds)
+	}
+	for flag, binary := range map[string]string{"-karve": cmp.karve, "-against": cmp.against} {
+		if binary == "" || flag == "-against" && (binary == againstEtcd || binary == againstNone) {
+			continue
+		}
+		if info, err := os.Stat(binary); err != nil {
+			return fmt.Errorf("%s: %w", flag, err)
+		} else if !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {
+			return fmt.Errorf("%s: %s is not a program", flag, binary)
+		}
+	}
+	cmp.only = rows
+	if *only != "" {
+		cmp.only = strings.Split(*only, ",")
+	}
+	for _, row := range cmp.only {
+		if !slices.Contains(rows, row) {
+			return fmt.Errorf("-only: there is no row %q, only %s", row, strings.Join(rows, ", "))
+		}
+	}
+	return nil
+}
+
+// wants tells whether a row is to be measured.
+func (cmp *comparison) wants(row string) bool { return slices.Contains(cmp.only, row) }
+
+// run builds what has to be built, measures every round and prints. A peer that
+// fails leaves a gap in the table; the rest goes on.
+func (cmp *comparison) run(ctx context.Context, measure func(ctx context.Context, p *peer, dir string, s *sample) error) error {
+	work, err := workDir(cmp.dir)
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	if err := cmp.choosePeers(ctx, filepath.Join(work, "pki")); err != nil {
+		return err
+	}
+	if cmp.Machine, err = describeMachine(work); err != nil {
+		return err
+	}
+
+	var failed []error
+	for n := 1; n <= cmp.Rounds; n++ {
+		order := slices.Clone(cmp.peers)
+		if n%2 == 0 { // who comes first finds another machine than who comes second
+			slices.Reverse(order)
+		}
+		for _, p := range order {
+			s := &sample{Peer: p.title, Round: n}
+			err := cmp.measureOne(ctx, work, p, s, measure)
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			if err != nil {
+				err = fmt.Errorf("round %d: %s: %w", n, p.title, err)
+				fmt.Fprintln(cmp.stderr, "bench:", err)
+				failed = append(failed, err)
+				continue
+			}
+			cmp.Samples = append(cmp.Samples, s)
+		}
+	}
+	failed = append(failed, cmp.sameObjects())
+	if cmp.output == "json" {
+		enc := json.NewEncoder(cmp.stdout)
+		enc.SetIndent("", "  ")
+		err = enc.Encode(cmp)
+	} else {
+		err = cmp.print(cmp.stdout)
+	}
+	return errors.Join(err, errors.Join(failed...))
+}
+
+// choosePeers builds the binaries.
+func (cmp *comparison) choosePeers(ctx context.Context, pki string) (err error) {
+	if cmp.karve == "" {
+		cmp.karve, err = buildKarve(ctx, cmp.stderr)
+	} else {
+		cmp.karve, err = filepath.Abs(cmp.karve)
+	}
+	if err != nil {
+		return err
+	}
+	switch cmp.against {
+	case againstNone:
+	case againstEtcd:
+		var b binaries
+		if err := b.buildPeers(ctx, cmp.stderr); err != nil {
+			return err
+		}
+		cmp.peers = append(cmp.peers, etcdAndKubeAPIServer(b, pki))
+	default:
+		binary, err := filepath.Abs(cmp.against)
+		if err != nil {
+			return err
+		}
+		cmp.peers = append(cmp.peers, karve(cmp.against, binary, nil))
+	}
+	cmp.peers = append(cmp.peers, karve("karve", cmp.karve, cmp.limit))
+	return nil
+}
+
+// measureOne gives a peer a directory, and finds out what else the machine did.
+func (cmp *comparison) measureOne(ctx context.Context, work string, p *peer, s *sample, measure func(context.Context, *peer, string, *sample) error) error {
+	dir, err := os.MkdirTemp(work, "")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	runtime.GC() // what the peer before has left in the client
+	began := time.Now()
+	busy, err := busyTime()
+	if err != nil {
+		return err
+	}
+	own := ownTime()
+	if err := measure(ctx, p, dir, s); err != nil {
+		return err
+	}
+	busyAfter, err := busyTime()
+	if err != nil {
+		return err
+	}
+	other := busyAfter - busy - (ownTime() - own)
+	s.OtherLoad = max(0, other.Seconds()/time.Since(began).Seconds()/float64(runtime.NumCPU()))
+	return nil
+}
+
+// told says what has been measured since there were so many figures, a line for
+// each row.
+func (cmp *comparison) told(p *peer, s *sample, since int) {
+	var row string
+	var figures []string
+	flush := func() {
+		if figures != nil {
+			fmt.Fprintf(cmp.stderr, "round %d/%d  %-22s %-41s %s\n", s.Round, cmp.Rounds, p.title, row, strings.Join(figures, ", "))
+		}
+	}
+	for _, f := range s.Figures[since:] {
+		if f.Row != row {
+			flush()
+			row, figures = f.Row, nil
+		}
+		figures = append(figures, strings.TrimSpace(number(sum(f.Parts))+" "+f.Unit))
+	}
+	flush()
+}
+
+// ownTime is the CPU time of this process and of all that it has waited for.
+func ownTime() (total time.Duration) {
+	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
+		var u unix.Rusage
+		if unix.Getrusage(who, &u) == nil {
+			total += time.Duration(u.Utime.Nano() + u.Stime.Nano())
+		}
+	}
+	return total
+}

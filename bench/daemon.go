@@ -1,0 +1,148 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// killTimeout is how long a control plane may take to stop.
+const killTimeout = 30 * time.Second
+
+// A daemon is a server process. It does not outlive the benchmark: the kernel
+// kills it when the benchmark is killed.
+type daemon struct {
+	name string
+	cmd  *exec.Cmd
+	log  string
+	gone chan struct{} // closed when it has ended and been waited for
+}
+
+// startDaemon starts a binary. What it prints goes to a file in dir. limit may
+// be nil.
+func startDaemon(dir, name string, limit *cgroup, binary string, args ...string) (*daemon, error) {
+	d := &daemon{name: name, log: filepath.Join(dir, name+".log"), gone: make(chan struct{})}
+	log, err := os.OpenFile(d.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	d.cmd = exec.Command(binary, args...)
+	d.cmd.Dir = dir
+	d.cmd.Stdout, d.cmd.Stderr = log, log
+	// A group of its own: Ctrl-C is for the benchmark, which then stops it.
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if limit != nil {
+		limit.apply(d.cmd.SysProcAttr)
+	}
+	if err := d.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	go func() {
+		d.cmd.Wait()
+		close(d.gone)
+	}()
+	return d, nil
+}
+
+func (d *daemon) pid() int { return d.cmd.Process.Pid }
+
+// failed tells why a daemon has ended by itself, nil while it runs.
+func (d *daemon) failed() error {
+	select {
+	case <-d.gone:
+	default:
+		return nil
+	}
+	said, _ := os.ReadFile(d.log)
+	lines := bytes.Split(bytes.TrimSpace(said), []byte("\n"))
+	return fmt.Errorf("%s has ended (%v), its last lines:\n%s",
+		d.name, d.cmd.ProcessState, bytes.Join(lines[max(0, len(lines)-5):], []byte("\n")))
+}
+
+// stop asks the daemon to end and waits until it has.
+func (d *daemon) stop(ctx context.Context) error {
+	if err := d.failed(); err != nil {
+		return err
+	}
+	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return fmt.Errorf("stop %s: %w", d.name, err)
+	}
+	select {
+	case <-d.gone:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(killTimeout):
+		return fmt.Errorf("stop %s: it is still there %v after SIGTERM", d.name, killTimeout)
+	}
+}
+
+// kill ends the daemon if it has not ended.
+func (d *daemon) kill() {
+	d.cmd.Process.Kill()
+	<-d.gone
+}
+
+// A cluster is a running control plane.
+type cluster struct {
+	began   time.Time // when its first process was started
+	daemons []*daemon // in the order of their start
+	host    string    // host:port of the secure listener
+	etcd    string    // host:port of an etcd of its own, or empty
+	certs   string    // directory with admin.crt, admin.key and server-ca.crt
+}
+
+// stop ends the processes, the last one first, and says how long that took.
+func (c *cluster) stop(ctx context.Context) (time.Duration, error) {
+	began := time.Now()
+	for i := len(c.daemons) - 1; i >= 0; i-- {
+		if err := c.daemons[i].stop(ctx); err != nil {
+			return 0, err
+		}
+	}
+	return time.Since(began), nil
+}
+
+// kill ends what has not ended, at once.
+func (c *cluster) kill() {
+	for _, d := range c.daemons {
+		d.kill()
+	}
+}
+
+// failed tells whether a process has ended by itself.
+func (c *cluster) failed() error {
+	var errs []error
+	for _, d := range c.daemons {
+		errs = append(errs, d.failed())
+	}
+	return errors.Join(errs...)
+}
+
+// each reads a figure of every process.
+func (c *cluster) each(read func(pid int) (int64, error)) (parts []float64, err error) {
+	for _, d := range c.daemons {
+		n, err := read(d.pid())
+		if err != nil {
+			return nil, errors.Join(err, d.failed())
+		}
+		parts = append(parts, float64(n))
+	}
+	return parts, nil
+}
+
+// cpu is the time its processes have used.
+func (c *cluster) cpu() (time.Duration, error) {
+	parts, err := c.each(func(pid int) (int64, error) {
+		t, err := cpuTime(pid)
+		return int64(t), err
+	})
+	return time.Duration(sum(parts)), err
+}

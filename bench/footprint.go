@@ -1,0 +1,261 @@
+package main
+
+import (
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+)
+
+const (
+	rowMemory     = "anonymous memory (RssAnon)"
+	rowRSS        = "RSS in all"
+	rowIdleCPU    = "idle CPU"
+	rowIdleDisk   = "idle disk writes"
+	rowIdleSyncs  = "idle durable commits"
+	rowGoroutines = "goroutines"
+	rowBinary     = "binary"
+	rowDownload   = "download"
+)
+
+var footprintLines = []line{
+	{row: rowMemory, unit: "MB", target: atMost(90)},
+	{row: rowRSS, unit: "MB", target: atMost(170)},
+	{row: rowIdleCPU, unit: "% of a core", target: atMost(0.5)},
+	{row: rowIdleDisk, unit: "kB/s", target: atMost(0.5)},
+	{row: rowIdleSyncs, unit: "/min"},
+	{row: rowGoroutines, unit: "", target: atMost(2000)},
+	{row: rowBinary, unit: "MB", target: atMost(125)},
+	{row: rowDownload, unit: "MB", target: atMost(28)},
+}
+
+// footprint is the command of that name.
+func footprint(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	rows := []string{"idle", "binary", "download"}
+	cmp, only := newComparison("footprint", 1, rows, stdout, stderr)
+	settle := cmp.flags.Duration("settle", 30*time.Second, "how long a new control plane is left alone before it is measured")
+	window := cmp.flags.Duration("window", time.Minute, "how long it is measured")
+	if err := cmp.parse(args, only, rows); err != nil {
+		return err
+	}
+	if *settle < 0 || *window <= 0 {
+		return fmt.Errorf("-settle is %v and -window is %v, want at least 0 and more than 0", *settle, *window)
+	}
+	compressor := "xz -9"
+	if _, err := exec.LookPath("xz"); err != nil {
+		compressor = "gzip -9"
+	}
+	cmp.Setting = fmt.Sprintf("a new control plane, idle for %v after %v; MB are millions of bytes; download is %s", *window, *settle, compressor)
+	cmp.lines = footprintLines
+	sizes := map[string][]float64{}
+	return cmp.run(ctx, func(ctx context.Context, p *peer, dir string, s *sample) (err error) {
+		if cmp.wants("idle") {
+			if err := measureIdle(ctx, p, dir, s, *settle, *window); err != nil {
+				return err
+			}
+		}
+		if cmp.wants("binary") {
+			parts, err := p.sizes()
+			if err != nil {
+				return err
+			}
+			s.add(rowBinary, "MB", megabytes(parts)...)
+		}
+		if cmp.wants("download") {
+			if sizes[p.title] == nil { // takes a minute: once is enough
+				if sizes[p.title], err = p.downloads(ctx, compressor); err != nil {
+					return err
+				}
+			}
+			s.add(rowDownload, "MB", megabytes(sizes[p.title])...)
+		}
+		cmp.told(p, s, 0)
+		return nil
+	})
+}
+
+// megabytes are millions of bytes, as TARGETS and ls --si count them.
+func megabytes(bytes []float64) []float64 {
+	mb := make([]float64, len(bytes))
+	for i, b := range bytes {
+		mb[i] = b / 1e6
+	}
+	return mb
+}
+
+// measureIdle leaves a new control plane alone and looks what it does then.
+func measureIdle(ctx context.Context, p *peer, dir string, s *sample, settle, window time.Duration) error {
+	c, probe, err := p.startReady(ctx, dir)
+	if err != nil {
+		return err
+	}
+	defer c.kill()
+	defer probe.close()
+	if err := pause(ctx, settle); err != nil {
+		return err
+	}
+	// A look at the metrics costs memory, so there is some time after it.
+	before, err := c.commits(ctx, probe)
+	if err != nil {
+		return err
+	}
+	probe.close()
+	looked := time.Now()
+	if err := pause(ctx, min(5*time.Second, settle)); err != nil {
+		return err
+	}
+	was, err := c.consumption()
+	if err != nil {
+		return err
+	}
+	if err := pause(ctx, window); err != nil {
+		return err
+	}
+	is, err := c.consumption()
+	if err != nil {
+		return err
+	}
+	seconds := is.at.Sub(was.at).Seconds()
+	s.add(rowMemory, "MB", megabytes(is.anonymous)...)
+	s.add(rowRSS, "MB", megabytes(is.resident)...)
+	s.add(rowIdleCPU, "% of a core", 100*(is.cpu-was.cpu).Seconds()/seconds)
+	s.add(rowIdleDisk, "kB/s", (sum(is.written)-sum(was.written))/1e3/seconds)
+	after, err := c.commits(ctx, probe)
+	if err != nil {
+		return err
+	}
+	s.add(rowIdleSyncs, "/min", (after-before)/time.Since(looked).Minutes())
+	goroutines, err := c.goroutines(ctx, probe)
+	if err != nil {
+		return err
+	}
+	s.add(rowGoroutines, "", goroutines...)
+	_, err = c.stop(ctx)
+	return err
+}
+
+// consumption is what the processes of a cluster have, and have used so far.
+type consumption struct {
+	at                           time.Time
+	cpu                          time.Duration
+	anonymous, resident, written []float64 // bytes, for each process
+}
+
+func (c *cluster) consumption() (u consumption, err error) {
+	u.at = time.Now()
+	var errs [4]error
+	u.cpu, errs[0] = c.cpu()
+	u.anonymous, errs[1] = c.each(anonymousMemory)
+	u.resident, errs[2] = c.each(residentMemory)
+	u.written, errs[3] = c.each(writtenBytes)
+	return u, errors.Join(errs[:]...)
+}
+
+// pages are the metrics of the processes, in their order.
+func (c *cluster) pages(ctx context.Context, probe *prober) ([][]byte, error) {
+	var pages [][]byte
+	if c.etcd != "" {
+		etcd := &prober{cluster: c, base: "http://" + c.etcd, client: &http.Client{Transport: &http.Transport{}}}
+		defer etcd.close()
+		page, err := etcd.do(ctx, http.MethodGet, "/metrics", nil)
+		if err != nil {
+			return nil, err
+		}
+		pages = append(pages, page)
+	}
+	page, err := probe.do(ctx, http.MethodGet, "/metrics", nil)
+	return append(pages, page), err
+}
+
+// commits is how often the datastore has made something durable.
+func (c *cluster) commits(ctx context.Context, probe *prober) (total float64, err error) {
+	pages, err := c.pages(ctx, probe)
+	if err != nil {
+		return 0, err
+	}
+	names := []string{"karve_datastore_commits_total"}
+	if c.etcd != "" {
+		names = []string{"etcd_disk_wal_fsync_duration_seconds_count", "etcd_disk_backend_commit_duration_seconds_count"}
+	}
+	for _, name := range names {
+		v, err := metric(pages[0], name)
+		if err != nil {
+			return 0, err
+		}
+		total += v
+	}
+	return total, nil
+}
+
+func (c *cluster) goroutines(ctx context.Context, probe *prober) (parts []float64, err error) {
+	pages, err := c.pages(ctx, probe)
+	if err != nil {
+		return nil, err
+	}
+	for _, page := range pages {
+		v, err := metric(page, "go_goroutines")
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, v)
+	}
+	return parts, nil
+}
+
+// downloads are the sizes of the compressed binaries.
+func (p *peer) downloads(ctx context.Context, compressor string) (parts []float64, err error) {
+	for _, name := range p.binaries {
+		var size counter
+		if compressor == "xz -9" {
+			cmd := exec.CommandContext(ctx, "xz", "-9", "-c", "--", name)
+			cmd.Stdout = &size
+			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+			err = cmd.Run()
+		} else {
+			err = gzipped(name, &size)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("compress %s: %w", name, err)
+		}
+		parts = append(parts, float64(size))
+	}
+	return parts, nil
+}
+
+func gzipped(name string, w io.Writer) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	z, err := gzip.NewWriterLevel(w, gzip.BestCompression)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(z, f)
+	return errors.Join(err, z.Close())
+}
+
+// A counter counts what is written to it.
+type counter int64
+
+func (c *counter) Write(p []byte) (int, error) {
+	*c += counter(len(p))
+	return len(p), nil
+}
+
+// pause sleeps.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

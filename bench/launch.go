@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/karve-k8s/karve/certs"
+)
+
+// A peer is a control plane that can be started: Karve, or what it is compared
+// with.
+type peer struct {
+	title string
+	// controllers tells that it has controllers and a scheduler, too.
+	controllers bool
+	binaries    []string // in the order of the title, as the processes are
+	limit       *cgroup  // nil: none
+	// launch starts the processes on a data directory, which may have one's
+	// earlier state, and adds them to c. It does not wait until they are ready.
+	launch func(ctx context.Context, dir string, c *cluster) error
+}
+
+// freePorts finds ports that nobody has at the moment. kube-apiserver and etcd
+// do not tell which one they got.
+func freePorts(n int) ([]string, error) {
+	ports := make([]string, n)
+	for i := range ports {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, fmt.Errorf("find a free port: %w", err)
+		}
+		defer l.Close()
+		ports[i] = strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports, nil
+}
+
+// karve is the whole control plane with its defaults, on loopback.
+func karve(title, binary string, limit *cgroup) *peer {
+	return &peer{title: title, controllers: true, binaries: []string{binary}, limit: limit,
+		launch: func(_ context.Context, dir string, c *cluster) error {
+			ports, err := freePorts(1)
+			if err != nil {
+				return err
+			}
+			c.host, c.certs = net.JoinHostPort("127.0.0.1", ports[0]), filepath.Join(dir, "certs")
+			c.began = time.Now()
+			d, err := startDaemon(dir, "karve", limit, binary, "server", "--data-dir", dir,
+				"--bind-address", "127.0.0.1", "--secure-port", ports[0], "--insecure-port", "-1")
+			if err != nil {
+				return err
+			}
+			c.daemons = append(c.daemons, d)
+			return nil
+		}}
+}
+
+// etcdAndKubeAPIServer is the bare test server of controller-runtime's envtest:
+// no controllers, no scheduler, etcd with its defaults and so with fsync. Its
+// keys and certificates are ECDSA and made beforehand, in pki, and
+// kube-apiserver is started when etcd answers: both are to its advantage.
+func etcdAndKubeAPIServer(b binaries, pki string) *peer {
+	made := sync.OnceValue(func() error {
+		_, _, err := certs.Ensure(certs.Config{Dir: pki, ServiceIPs: []net.IP{net.IPv4(10, 0, 0, 1)}, NoSync: true})
+		return err
+	})
+	return &peer{title: "etcd + kube-apiserver", binaries: []string{b.etcd, b.kubeAPIServer},
+		launch: func(ctx context.Context, dir string, c *cluster) error {
+			if err := made(); err != nil {
+				return err
+			}
+			ports, err := freePorts(3)
+			if err != nil {
+				return err
+			}
+			c.host, c.etcd, c.certs = net.JoinHostPort("127.0.0.1", ports[0]), net.JoinHostPort("127.0.0.1", ports[1]), pki
+			c.began = time.Now()
+			if err := c.launchEtcd(ctx, b.etcd, dir, ports[2]); err != nil {
+				return err
+			}
+			return c.launchKubeAPIServer(b.kubeAPIServer, dir, ports[0])
+		}}
+}
+
+func (c *cluster) launchEtcd(ctx context.Context, binary, dir, peerPort string) error {
+	client, members := "http://"+c.etcd, "http://127.0.0.1:"+peerPort
+	d, err := startDaemon(dir, "etcd", nil, binary, "--data-dir", filepath.Join(dir, "etcd"),
+		"--listen-client-urls", client, "--advertise-client-urls", client,
+		"--listen-peer-urls", members, "--initial-advertise-peer-urls", members, "--initial-cluster", "default="+members)
+	if err != nil {
+		return err
+	}
+	c.daemons = append(c.daemons, d)
+	p := &prober{cluster: c, base: client, client: &http.Client{Timeout: time.Second, Transport: &http.Transport{}}}
+	defer p.close()
+	return p.await(ctx, "/health")
+}
+
+func (c *cluster) launchKubeAPIServer(binary, dir, port string) error {
+	key := filepath.Join(c.certs, string(certs.ServiceAccount)+".key")
+	file := func(name certs.Name, ext string) string { return filepath.Join(c.certs, string(name)+ext) }
+	d, err := startDaemon(dir, "kube-apiserver", nil, binary,
+		"--etcd-servers", "http://"+c.etcd,
+		"--bind-address", "127.0.0.1", "--advertise-address", "127.0.0.1", "--secure-port", port,
+		"--tls-cert-file", file(certs.Serving, ".crt"), "--tls-private-key-file", file(certs.Serving, ".key"),
+		"--client-ca-file", file(certs.ClientCA, ".crt"),
+		"--service-account-issuer", "https://kubernetes.default.svc.cluster.local",
+		"--service-account-key-file", key, "--service-account-signing-key-file", key,
+		"--service-cluster-ip-range", "10.0.0.0/24", "--authorization-mode", "RBAC",
+		"--allow-privileged=true", "--disable-admission-plugins", "ServiceAccount",
+		"--cert-dir", dir)
+	if err != nil {
+		return err
+	}
+	c.daemons = append(c.daemons, d)
+	return nil
+}
+
+// sizes are those of the peer's binaries, in bytes.
+func (p *peer) sizes() (parts []float64, err error) {
+	for _, name := range p.binaries {
+		info, err := os.Stat(name)
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, float64(info.Size()))
+	}
+	return parts, nil
+}

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/karve-k8s/karve/certs"
+)
+
+const (
+	// pollEvery is how often a starting control plane is asked, and so the
+	// error of a time.
+	pollEvery = 2 * time.Millisecond
+
+	// startTimeout bounds the start of a control plane.
+	startTimeout = time.Minute
+)
+
+// A prober asks a starting control plane the same thing until the answer is
+// right: over one connection and with nothing that costs time, since its CPU is
+// the control plane's too.
+type prober struct {
+	cluster *cluster
+	base    string // URL without a path
+	client  *http.Client
+}
+
+// probe waits for the administrator's certificate, which Karve makes at its
+// first start.
+func (c *cluster) probe(ctx context.Context) (*prober, error) {
+	file := func(name certs.Name, ext string) string { return filepath.Join(c.certs, string(name)+ext) }
+	var admin tls.Certificate
+	err := c.poll(ctx, func() (err error) {
+		admin, err = tls.LoadX509KeyPair(file(certs.Admin, ".crt"), file(certs.Admin, ".key"))
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("wait for the administrator's certificate: %w", err)
+	}
+	return &prober{cluster: c, base: "https://" + c.host, client: &http.Client{
+		Timeout: startTimeout,
+		Transport: &http.Transport{
+			MaxIdleConnsPerHost: 1,
+			// Without the authority, which may not be there yet: it is loopback.
+			TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{admin}, InsecureSkipVerify: true},
+		},
+	}}, nil
+}
+
+// close ends the connection.
+func (p *prober) close() { p.client.CloseIdleConnections() }
+
+// await polls until all paths have answered 200, one after the other.
+func (p *prober) await(ctx context.Context, paths ...string) error {
+	for _, path := range paths {
+		err := p.cluster.poll(ctx, func() error {
+			_, err := p.do(ctx, http.MethodGet, path, nil)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("wait for %s: %w", path, err)
+		}
+	}
+	return nil
+}
+
+// poll calls ask until it succeeds, the time is over or a process has ended.
+func (c *cluster) poll(ctx context.Context, ask func() error) error {
+	deadline := time.Now().Add(startTimeout)
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		err := ask()
+		if err == nil {
+			return nil
+		}
+		if failed := c.failed(); failed != nil {
+			return failed
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("not there after %v: %w", startTimeout, err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// do asks once and answers the body. Anything but a 2xx is an error.
+func (p *prober) do(ctx context.Context, method, path string, body []byte) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, p.base+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := p.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode/100 != 2 {
+		return nil, fmt.Errorf("%s %s: %s: %.200s", method, path, resp.Status, answer)
+	}
+	return answer, nil
+}
+
+// names lists what a cluster has at a path of the API, as namespace/name.
+func (p *prober) names(ctx context.Context, path string) ([]string, error) {
+	answer, err := p.do(ctx, http.MethodGet, path, nil)
+	if err != nil {
+		return nil, err
+	}
+	var list struct {
+		Items []struct {
+			Metadata struct{ Namespace, Name string }
+		}
+	}
+	if err := json.Unmarshal(answer, &list); err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	var names []string
+	for _, item := range list.Items {
+		names = append(names, strings.TrimPrefix(item.Metadata.Namespace+"/"+item.Metadata.Name, "/"))
+	}
+	return names, nil
+}
+
+// metric reads one value without labels of a page in Prometheus' text format.
+func metric(page []byte, name string) (float64, error) {
+	for line := range strings.Lines(string(page)) {
+		rest, ok := strings.CutPrefix(line, name+" ")
+		if !ok {
+			continue
+		}
+		var v float64
+		if _, err := fmt.Sscan(rest, &v); err != nil {
+			return 0, fmt.Errorf("read metric %s: %w", name, err)
+		}
+		return v, nil
+	}
+	return 0, fmt.Errorf("%w: there is no metric %s", errNoMetric, name)
+}
+
+var errNoMetric = errors.New("metric missing")

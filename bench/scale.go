@@ -1,0 +1,287 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/karve-k8s/karve/datastore"
+)
+
+// A scalePlan says how much of everything there is.
+type scalePlan struct {
+	few, many int // keys of 1 KB that counts and lists are compared at
+	reads     int // of each kind
+	revisions int // compacted at once
+}
+
+var (
+	fullScale  = scalePlan{few: 1000, many: 100000, reads: 2000, revisions: 1000000}
+	quickScale = scalePlan{few: 1000, many: 20000, reads: 500, revisions: 50000}
+)
+
+// scaling measures the engine in process, with the options of a server, at a size.
+type scaling struct {
+	plan   scalePlan
+	dir    string
+	stderr io.Writer
+	lines  table
+}
+
+func (s *scaling) add(row, unit string, value float64, want target) {
+	s.lines = append(s.lines, []string{row, unit, number(value), want.String(), want.mark(value, nil)})
+	fmt.Fprintf(s.stderr, "%-44s %12s %s\n", row, number(value), unit)
+}
+
+// scale is the command of that name.
+func scale(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("scale", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	quick := flags.Bool("quick", false, "fewer keys and revisions, in some seconds")
+	dir := flags.String("dir", "", "directory on the disk to measure (default the one for temporary files)")
+	if err := flags.Parse(args); err != nil {
+		return flag.ErrHelp
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("scale takes no argument %q", flags.Arg(0))
+	}
+	plan := fullScale
+	if *quick {
+		plan = quickScale
+	}
+	work, err := workDir(*dir)
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	machine, err := describeMachine(work)
+	if err != nil {
+		return err
+	}
+	s := &scaling{plan: plan, dir: work, stderr: stderr}
+	if err := s.measure(ctx); err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "%s\nthe engine in this process; keys of %d bytes, %d keys unless a line says otherwise\n\n", machine, valueBytes, plan.many)
+	append(table{{"", "", "", "target", ""}}, s.lines...).print(stdout)
+	return nil
+}
+
+func (s *scaling) measure(ctx context.Context) error {
+	few, err := s.reads(ctx, s.plan.few, false)
+	if err != nil {
+		return err
+	}
+	many, err := s.reads(ctx, s.plan.many, true)
+	if err != nil {
+		return err
+	}
+	for i, name := range []string{"count", "list with limit 1"} {
+		s.add(fmt.Sprintf("%s, %d keys", name, s.plan.few), "us p50", few[i], target{})
+		s.add(fmt.Sprintf("%s, %d keys", name, s.plan.many), "us p50", many[i], target{})
+		s.add(name+", ratio of these", "", many[i]/few[i], atMost(3))
+	}
+	return s.compaction(ctx)
+}
+
+// reads fills a store and answers how long a count and a limited list take, in
+// microseconds. With all it measures starts, memory and pages on the way.
+func (s *scaling) reads(ctx context.Context, keys int, all bool) (p50 [2]float64, err error) {
+	dir := filepath.Join(s.dir, fmt.Sprint("reads-", keys))
+	b := &bench{plan: plan{Keys: keys}}
+	b.prepare()
+	engine, closeEngine, err := openEngine(dir)
+	if err != nil {
+		return p50, err
+	}
+	if err := s.fill(ctx, engine, b); err != nil {
+		closeEngine()
+		return p50, err
+	}
+	if all {
+		killed := dir + "-killed"
+		err := copyStore(dir, killed)
+		closeEngine()
+		if err != nil {
+			return p50, err
+		}
+		if engine, closeEngine, err = s.start("start after a kill", killed); err != nil {
+			return p50, err
+		}
+		closeEngine()
+		if engine, closeEngine, err = s.start("start after a stop", dir); err != nil {
+			return p50, err
+		}
+		s.memory(engine)
+	}
+	defer closeEngine()
+	b.store = direct{engine}
+	if all {
+		pages, err := drive(ctx, load{1, s.plan.reads, time.Minute}, func(ctx context.Context, _, _, i int) error {
+			found, err := b.store.list(ctx, keyPrefix, b.keys[i*7919%(keys-pageKeys)], pageKeys)
+			return expect(found, pageKeys, err)
+		})
+		if err != nil {
+			return p50, err
+		}
+		s.add("page of 500", "ms p50", pages.P50, atMost(5))
+		s.add("", "ms p99", pages.P99, target{})
+	}
+	for i, read := range []func(context.Context) error{
+		func(ctx context.Context) error {
+			found, err := b.store.count(ctx, keyPrefix)
+			return expect(int(found), keys, err)
+		},
+		func(ctx context.Context) error {
+			found, err := b.store.list(ctx, keyPrefix, "", 1)
+			return expect(found, 1, err)
+		},
+	} {
+		res, err := drive(ctx, load{1, 10 * s.plan.reads, time.Minute}, func(ctx context.Context, _, _, _ int) error { return read(ctx) })
+		if err != nil {
+			return p50, err
+		}
+		p50[i] = res.P50 * 1000
+	}
+	return p50, nil
+}
+
+// fill puts every key, many at a time.
+func (s *scaling) fill(ctx context.Context, engine *datastore.Engine, b *bench) error {
+	const together = 500
+	for from := 0; from < len(b.keys); from += together {
+		var ops []datastore.Op
+		for i := from; i < min(from+together, len(b.keys)); i++ {
+			ops = append(ops, datastore.Op{Put: &datastore.PutRequest{Key: b.keys[i], Value: b.value(i)}})
+		}
+		if _, err := engine.Txn(ctx, datastore.TxnRequest{Then: ops}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// copyStore makes of an idle store what a kill would have left of it.
+func copyStore(from, to string) error {
+	if err := os.Mkdir(to, 0o700); err != nil {
+		return err
+	}
+	for _, name := range []string{datastore.EngineFile, datastore.EngineFile + "-wal"} {
+		if err := copyFile(filepath.Join(from, name), filepath.Join(to, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func copyFile(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
+}
+
+// start opens a store that is there.
+func (s *scaling) start(row, dir string) (*datastore.Engine, func(), error) {
+	debug.FreeOSMemory()
+	began := time.Now()
+	engine, closeEngine, err := openEngine(dir)
+	if err == nil {
+		s.add(row, "s", time.Since(began).Seconds(), atMost(2))
+	}
+	return engine, closeEngine, err
+}
+
+func (s *scaling) memory(engine *datastore.Engine) {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	stats := engine.Stats()
+	const mb = 1 << 20
+	s.add("live keys and values", "MB", float64(stats.LiveBytes)/mb, target{})
+	s.add("values in memory", "MB", float64(stats.CacheBytes)/mb, atMost(64))
+	s.add("memory beside them, of a key", "bytes", float64(int64(m.HeapAlloc)-stats.CacheBytes)/float64(stats.Keys), target{})
+}
+
+// compaction writes revisions and lets go of all of them, beside writers. Those
+// write alone before it, so that the pauses of the machine show.
+func (s *scaling) compaction(ctx context.Context) error {
+	engine, closeEngine, err := openEngine(filepath.Join(s.dir, "compaction"))
+	if err != nil {
+		return err
+	}
+	defer closeEngine()
+	value := make([]byte, 200)
+	_, err = drive(ctx, load{64, s.plan.revisions, time.Hour}, func(ctx context.Context, _, _, i int) error {
+		_, err := engine.Put(ctx, datastore.PutRequest{Key: fmt.Sprintf("%s%d", keyPrefix, i*7919%10000), Value: value})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	alone := time.After(2 * time.Second)
+	if err := s.writers(ctx, engine, "write, nothing else going on", target{}, func() error { <-alone; return nil }); err != nil {
+		return err
+	}
+	name := fmt.Sprintf("compaction of %d revisions", s.plan.revisions)
+	began := time.Now()
+	err = s.writers(ctx, engine, "write, beside it", atMost(50), func() error {
+		return engine.Compact(ctx, engine.Revision(), true)
+	})
+	s.add(name, "s", time.Since(began).Seconds(), target{})
+	return err
+}
+
+// writers write one after the other, four at a time, until work is done.
+func (s *scaling) writers(ctx context.Context, engine *datastore.Engine, row string, stall target, work func() error) error {
+	const clients = 4
+	var done atomic.Bool
+	var group sync.WaitGroup
+	result := make(chan error, 1)
+	go func() { result <- work(); done.Store(true) }()
+	samples, failed := make([][]time.Duration, clients), make([]error, clients)
+	wal := make([]int64, clients)
+	began := time.Now()
+	for c := range clients {
+		group.Go(func() {
+			for i := 0; !done.Load() && failed[c] == nil; i++ {
+				asked := time.Now()
+				_, failed[c] = engine.Put(ctx, datastore.PutRequest{Key: fmt.Sprintf("%sprobe/%d", keyPrefix, c), Value: make([]byte, valueBytes)})
+				samples[c] = append(samples[c], time.Since(asked))
+				if i%50 == 0 {
+					wal[c] = max(wal[c], engine.Stats().WALBytes)
+				}
+			}
+		})
+	}
+	group.Wait()
+	if err := errors.Join(append(failed, <-result)...); err != nil {
+		return err
+	}
+	var took []time.Duration
+	for _, of := range samples {
+		took = append(took, of...)
+	}
+	res := summarise(took, time.Since(began))
+	s.add(row, "ms p50", res.P50, target{})
+	s.add("", "ms p99", res.P99, target{})
+	s.add("", "ms max", milliseconds(took[len(took)-1]), stall)
+	s.add("the log at most", "MB", float64(max(wal[0], wal[1], wal[2], wal[3]))/(1<<20), atMost(16))
+	return nil
+}

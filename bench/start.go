@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	rowCold  = "cold, empty data directory"
+	rowWarm  = "warm, existing data directory"
+	rowStop  = "stop (SIGTERM → gone)"
+	rowWrite = "first write after a cold start"
+)
+
+var startLines = []line{
+	{row: rowCold, unit: "s", target: atMost(0.6)}, {row: rowCold, unit: "CPU s"},
+	{row: rowWarm, unit: "s", target: atMost(0.45)}, {row: rowWarm, unit: "CPU s"},
+	{row: rowStop, unit: "s", target: atMost(0.3)},
+	{row: rowWrite, unit: "s"},
+}
+
+// born is what a cluster has to have before it counts as started.
+var born = []string{
+	"/readyz",
+	"/apis/rbac.authorization.k8s.io/v1/clusterroles/cluster-admin",
+	"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/cluster-admin",
+	"/apis/rbac.authorization.k8s.io/v1/namespaces/kube-system/rolebindings/system::leader-locking-kube-scheduler",
+	"/apis/rbac.authorization.k8s.io/v1/namespaces/kube-public/rolebindings/system:controller:bootstrap-signer",
+	"/apis/scheduling.k8s.io/v1/priorityclasses/system-node-critical",
+	"/api/v1/namespaces/default",
+	"/api/v1/namespaces/kube-system",
+	"/api/v1/namespaces/kube-public",
+	"/api/v1/namespaces/kube-node-lease",
+	"/api/v1/namespaces/default/services/kubernetes",
+}
+
+const defaultServiceAccount = "/api/v1/namespaces/default/serviceaccounts/default"
+
+// compared are the lists in which Karve must have all that its peer has.
+var compared = []string{
+	"/api/v1/namespaces",
+	"/apis/rbac.authorization.k8s.io/v1/clusterroles",
+	"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+	"/apis/rbac.authorization.k8s.io/v1/roles",
+	"/apis/rbac.authorization.k8s.io/v1/rolebindings",
+	"/apis/scheduling.k8s.io/v1/priorityclasses",
+	"/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas",
+	"/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations",
+	"/apis/networking.k8s.io/v1/servicecidrs",
+	"/apis/apiregistration.k8s.io/v1/apiservices",
+}
+
+// start is the command of that name.
+func start(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	rows := []string{"cold", "warm"}
+	cmp, only := newComparison("start", 5, rows, stdout, stderr)
+	if err := cmp.parse(args, only, rows); err != nil {
+		return err
+	}
+	cmp.Setting = fmt.Sprintf("from the start of the process until /readyz is ok and all that a cluster is born with answers, polled every %v", pollEvery)
+	cmp.lines = startLines
+	cmp.notes = "etcd + kube-apiserver: without the default ServiceAccount, which it never makes, and without controllers and scheduler.\n" +
+		"stop: without clients; of cold and warm starts. first write: from the start of the process, after all the rest.\n" +
+		"CPU s: what all processes have used until then; it compares on a busy machine, too.\n"
+	return cmp.run(ctx, cmp.measureStart)
+}
+
+func (cmp *comparison) measureStart(ctx context.Context, p *peer, dir string, s *sample) error {
+	if err := cmp.startOnce(ctx, p, dir, s, rowCold); err != nil {
+		return err
+	}
+	if !cmp.wants("warm") {
+		return nil
+	}
+	return cmp.startOnce(ctx, p, dir, s, rowWarm)
+}
+
+// startOnce starts, and stops again.
+func (cmp *comparison) startOnce(ctx context.Context, p *peer, dir string, s *sample, row string) error {
+	from := len(s.Figures)
+	c, probe, err := p.startReady(ctx, dir)
+	if err != nil {
+		return err
+	}
+	defer c.kill()
+	defer probe.close()
+	s.add(row, "s", time.Since(c.began).Seconds())
+	cpu, err := c.cpu()
+	if err != nil {
+		return err
+	}
+	s.add(row, "CPU s", cpu.Seconds())
+	if row == rowCold {
+		body := []byte(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"first"}}`)
+		if _, err := probe.do(ctx, http.MethodPost, "/api/v1/namespaces/default/configmaps", body); err != nil {
+			return err
+		}
+		s.add(rowWrite, "s", time.Since(c.began).Seconds())
+	} else if s.objects, err = probe.objects(ctx); err != nil {
+		return err
+	}
+	probe.close()
+	stopped, err := c.stop(ctx)
+	if err != nil {
+		return err
+	}
+	s.add(rowStop, "s", stopped.Seconds())
+	cmp.told(p, s, from)
+	return nil
+}
+
+// objects are the names of all that is compared, by path.
+func (p *prober) objects(ctx context.Context) (map[string][]string, error) {
+	objects := map[string][]string{}
+	for _, path := range compared {
+		names, err := p.names(ctx, path)
+		if err != nil {
+			return nil, err
+		}
+		objects[path] = names
+	}
+	return objects, nil
+}
+
+// startReady launches the peer and waits until it has all that a cluster is born
+// with. Nothing is left if that fails.
+func (p *peer) startReady(ctx context.Context, dir string) (*cluster, *prober, error) {
+	c := &cluster{began: time.Now()}
+	probe, err := p.launchReady(ctx, dir, c)
+	if err != nil {
+		c.kill()
+		return nil, nil, err
+	}
+	return c, probe, nil
+}
+
+func (p *peer) launchReady(ctx context.Context, dir string, c *cluster) (*prober, error) {
+	if err := p.launch(ctx, dir, c); err != nil {
+		return nil, err
+	}
+	probe, err := c.probe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	paths := slices.Clone(born)
+	if p.controllers {
+		paths = append(paths, defaultServiceAccount)
+	}
+	if err := probe.await(ctx, paths...); err != nil {
+		probe.close()
+		return nil, err
+	}
+	return probe, nil
+}
+
+// sameObjects is an error where Karve was born with less than its peer: then it
+// was not the same start.
+func (cmp *comparison) sameObjects() error {
+	var missing []error
+	own := cmp.peers[len(cmp.peers)-1].title
+	for _, theirs := range cmp.Samples {
+		for _, ours := range cmp.Samples {
+			if theirs.Peer == own || ours.Peer != own || theirs.Round != 1 || ours.Round != 1 {
+				continue
+			}
+			for path, names := range theirs.objects {
+				names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return slices.Contains(ours.objects[path], name) })
+				if len(names) > 0 {
+					missing = append(missing, fmt.Errorf("%s: karve lacks %s", path, strings.Join(names, ", ")))
+				}
+			}
+		}
+	}
+	return errors.Join(missing...)
+}
