@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -26,18 +27,27 @@ func outputFlag() cli.Flag {
 
 // show writes value as JSON or what table writes, as --output says.
 func show(c *cli.Context, value any, table func(io.Writer)) error {
-	switch format := c.String("output"); format {
+	if err := wantFormat(c); err != nil {
+		return err
+	}
+	switch c.String("output") {
 	case "table":
 		w := tabwriter.NewWriter(c.App.Writer, 0, 0, 3, ' ', 0)
 		table(w)
 		return w.Flush()
-	case "json":
+	default:
 		encoder := json.NewEncoder(c.App.Writer)
 		encoder.SetIndent("", "  ")
 		return encoder.Encode(value)
-	default:
+	}
+}
+
+// wantFormat refuses what show would, for commands that work before they show.
+func wantFormat(c *cli.Context) error {
+	if format := c.String("output"); format != "table" && format != "json" {
 		return fmt.Errorf("--output %q: want table or json", format)
 	}
+	return nil
 }
 
 func kubeconfigCommand() *cli.Command {
@@ -197,8 +207,8 @@ func rewriteKubeconfig(store *certs.Store, path string) error {
 	return fmt.Errorf("%s names no cluster", path)
 }
 
-// readDataDir takes data-dir from the server's configuration file, and leaves
-// the other options in it alone.
+// readDataDir takes data-dir, and datastore-endpoint for the commands that have it,
+// from the server's configuration file, and leaves the other options in it alone.
 func readDataDir(c *cli.Context) error {
 	path := c.String("config")
 	if path == "" {
@@ -214,9 +224,15 @@ func readDataDir(c *cli.Context) error {
 	if err != nil {
 		return fmt.Errorf("--config %s: %w", path, err)
 	}
+	known := flagNames(c.Command.Flags)
 	for _, v := range values {
-		if v.name == "data-dir" && len(v.values) == 1 && !c.IsSet("data-dir") {
-			return c.Set("data-dir", v.values[0])
+		if v.name != "data-dir" && v.name != "datastore-endpoint" || !slices.Contains(known, v.name) {
+			continue
+		}
+		if len(v.values) == 1 && !c.IsSet(v.name) {
+			if err := c.Set(v.name, v.values[0]); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

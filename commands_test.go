@@ -5,8 +5,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -172,3 +174,44 @@ func TestCompletion(t *testing.T) {
 
 // isHelp: cli offers help everywhere.
 func isHelp(word string) bool { return word == "help" || word == "h" || word == "--help" }
+
+// kubectl's packages are part of every karve, but translate when karve is kubectl only.
+func TestTranslations(t *testing.T) {
+	t.Parallel()
+	run := func(args ...string) outcome {
+		cmd := command(t, "karve", args...)
+		cmd.Env = append(cmd.Env, "LC_ALL=de_DE.UTF-8", "GODEBUG=inittrace=1")
+		return finish(t, cmd)
+	}
+	const translating = "init k8s.io/kubectl/pkg/cmd/options "
+	initialised := func(o outcome) string {
+		for line := range strings.Lines(o.stderr) {
+			if strings.HasPrefix(line, translating) {
+				return line
+			}
+		}
+		return ""
+	}
+	allocated := regexp.MustCompile(` (\d+) bytes`)
+	bytes := func(o outcome) int {
+		m := allocated.FindStringSubmatch(initialised(o))
+		if m == nil {
+			return 0 // too little to be listed
+		}
+		n, err := strconv.Atoi(m[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if n := bytes(run("version")); n > 100_000 {
+		t.Errorf("karve version: %s allocated %d bytes, want none for translations", translating, n)
+	}
+	help := run("kubectl", "--help")
+	if n := bytes(help); n < 100_000 {
+		t.Errorf("karve kubectl: %s allocated %d bytes: this test looks at the wrong package", translating, n)
+	}
+	if want := "Leere Knoten, um eine Wartung vorzubereiten"; !strings.Contains(help.stdout, want) {
+		t.Errorf("karve kubectl --help in German: got %q, want %q in it", help.stdout, want)
+	}
+}

@@ -2,8 +2,8 @@
 //
 // This file is the shell around it: commands, signals and the exit code. The
 // options of `karve server` are in serverflags.go, the configuration file in
-// configfile.go, the small commands in commands.go, datastorecommand.go and
-// kubectl.go; what they run is in package server.
+// configfile.go, the small commands in commands.go, check.go, status.go,
+// datastorecommand.go and kubectl.go; what they run is in package server.
 package main
 
 import (
@@ -13,7 +13,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -21,16 +20,17 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/server/locale"
 	"github.com/karve-k8s/karve/server/logbridge"
 	"github.com/karve-k8s/karve/server/version"
 )
 
 func main() {
-	if name := filepath.Base(os.Args[0]); strings.TrimSuffix(name, ".exe") == "kubectl" {
+	if locale.IsKubectl(os.Args[:1]) {
 		runKubectl(os.Args[1:], userKubeconfigFirst)
 		return
 	}
-	if len(os.Args) > 1 && os.Args[1] == "kubectl" { // its flags are not ours to parse
+	if locale.IsKubectl(os.Args) { // its flags are not ours to parse
 		runKubectl(os.Args[2:], ourKubeconfigFirst)
 		return
 	}
@@ -38,8 +38,16 @@ func main() {
 	defer stop()
 	if err := run(ctx, os.Args, os.Stdout, os.Stderr); err != nil {
 		printProblems(os.Stderr, err)
-		os.Exit(1)
+		os.Exit(exitCode(err))
 	}
+}
+
+// exitCode is 1, but for the commands whose answer it is.
+func exitCode(err error) int {
+	if coded := cli.ExitCoder(nil); errors.As(err, &coded) {
+		return coded.ExitCode()
+	}
+	return 1
 }
 
 // run is the whole command, but for kubectl: what it is given is all it knows
@@ -68,6 +76,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		},
 		Commands: []*cli.Command{
 			serverCommand(),
+			checkCommand(),
+			statusCommand(),
 			kubectlCommand(),
 			kubeconfigCommand(),
 			certsCommand(),
@@ -106,7 +116,7 @@ func serverCommand() *cli.Command {
 func readConfig(c *cli.Context) (server.Config, error) {
 	var problems []error
 	if c.Args().Present() {
-		problems = append(problems, fmt.Errorf("karve server takes options only, got %q", c.Args().First()))
+		problems = append(problems, fmt.Errorf("karve %s takes options only, got %q", c.Command.Name, c.Args().First()))
 	}
 	problems = append(problems, readConfigFile(c))
 	config, err := serverConfig(c)
@@ -125,8 +135,12 @@ func greet(w io.Writer, info server.Info) {
 	if info.InsecureURL != "" {
 		plain = " and " + info.InsecureURL
 	}
-	fmt.Fprintf(w, "karve is ready after %v at %s%s. Next: export KUBECONFIG=%s; kubectl get namespaces\n",
-		info.Took.Round(time.Millisecond), info.URL, plain, info.Kubeconfig)
+	var slowest []string
+	for _, part := range info.Slowest {
+		slowest = append(slowest, fmt.Sprintf("%s %v", part.Part, part.Took.Round(time.Millisecond)))
+	}
+	fmt.Fprintf(w, "karve is ready after %v (%s) at %s%s. Next: export KUBECONFIG=%s; kubectl get namespaces\n",
+		info.Took.Round(time.Millisecond), strings.Join(slowest, ", "), info.URL, plain, info.Kubeconfig)
 }
 
 // signalContext ends with the first SIGINT or SIGTERM. The second ends the

@@ -1,0 +1,84 @@
+package preflight
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/datastore"
+)
+
+// slack is what a clock may be wrong by before it is called so.
+const slack = time.Hour
+
+// clock looks for a clock that cannot be right. A server starts with one and goes
+// on when it is set, so that is a warning; an expired certificate of the user's own
+// is not made better by waiting.
+func (h *host) clock(t Target) Finding {
+	const check = "clock"
+	now := h.now()
+	text := now.UTC().Format("2006-01-02 15:04:05 MST")
+	const do = "set the clock, or let NTP do it; a start works anyhow"
+	least := certs.Reference()
+	if t.Built.After(least) {
+		least = t.Built
+	}
+	if now.Before(least.Add(-slack)) {
+		return found(check, Warn, do, "%s, but this program is of %s", text, least.UTC().Format(time.DateOnly))
+	}
+	if written := lastWritten(t); written.After(now.Add(slack)) {
+		return found(check, Warn, do, "%s, but the data directory was written at %s", text, written.UTC().Format("2006-01-02 15:04:05 MST"))
+	}
+	infos, err := certs.List(filepath.Join(t.DataDir, "certs"), now)
+	if err != nil {
+		return found(check, OK, "", "%s", text) // no certificates yet
+	}
+	var theirs, ended []string
+	for _, i := range infos {
+		if i.NotAfter.IsZero() || now.Before(i.NotAfter) {
+			continue
+		}
+		ended = append(ended, string(i.Name))
+		if i.UserSupplied {
+			theirs = append(theirs, fmt.Sprintf("%s on %s", i.Name, i.NotAfter.Format(time.DateOnly)))
+		}
+	}
+	switch {
+	case len(theirs) > 0:
+		return found(check, Fail, "renew what you supplied, or set the clock", "%s; your certificate ended: %s", text, theirs[0])
+	case len(ended) > 0:
+		return found(check, Warn, "set the clock if it is wrong; a start renews them", "%s; %d certificates have ended (%s)", text, len(ended), ended[0])
+	}
+	return found(check, OK, "", "%s", text)
+}
+
+// lastWritten is when something was last written to the data directory; zero for
+// a new one.
+func lastWritten(t Target) time.Time {
+	var last time.Time
+	for _, path := range []string{
+		filepath.Join(t.DataDir, "lock"),
+		filepath.Join(t.StoreDir, datastore.EngineFile),
+		filepath.Join(t.StoreDir, datastore.EngineFile+"-wal"),
+	} {
+		if info, err := os.Stat(path); err == nil && info.ModTime().After(last) {
+			last = info.ModTime()
+		}
+	}
+	return last
+}
+
+// timeZone matters to CronJobs that name none: they go by the server's.
+func (h *host) timeZone() Finding {
+	const check = "time zone"
+	name := h.env("TZ")
+	if name != "" && name[0] != ':' {
+		if _, err := time.LoadLocation(name); err != nil {
+			return found(check, Warn, "correct TZ, or unset it", "TZ=%s is not known, so it is UTC", name)
+		}
+	}
+	zone, offset := h.zone()
+	return found(check, OK, "", "%s (UTC%+03d:%02d); CronJobs without a timeZone go by it", zone, offset/3600, max(offset, -offset)%3600/60)
+}

@@ -1,0 +1,180 @@
+package preflight
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/karve-k8s/karve/datastore"
+)
+
+// checkPlaces looks at the data directory, and at that of the datastore, where it
+// is another: the disk that counts is the datastore's.
+func checkPlaces(ctx context.Context, t Target) []Finding {
+	all := []Finding{checkDir("data directory", t.DataDir)}
+	store := t.DataDir
+	if t.StoreDir != "" {
+		store = t.StoreDir
+	}
+	if filepath.Clean(store) != filepath.Clean(t.DataDir) {
+		all = append(all, checkDir("datastore's directory", store))
+	}
+	dir := existing(store)
+	all = append(all, checkSpace(dir), checkFileSystem(dir))
+	if t.StoreDir == "" {
+		return all // its speed is not this disk's
+	}
+	return append(all, checkSpeed(ctx, dir))
+}
+
+// existing is the directory itself, or the nearest above it that is there: the
+// one in which it would be made.
+func existing(dir string) string {
+	for {
+		if info, err := os.Stat(dir); err == nil && info.IsDir() || dir == filepath.Dir(dir) {
+			return dir
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+// checkDir looks at a directory of the server's: that we may write to it, nobody
+// else may read it, and no server uses it.
+func checkDir(check, dir string) Finding {
+	pid, held, err := datastore.Holder(dir)
+	if err != nil {
+		return found(check, Fail, "run this as the server's user or root", "%v", err)
+	}
+	if held {
+		return found(check, Fail, "it runs already: karve status; or choose another --data-dir", "%s is in use by %s", dir, process{pid, "a server"})
+	}
+	info, err := os.Stat(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return found(check, Fail, "run this as the server's user or root", "%v", err)
+	}
+	at := existing(dir)
+	probe, failure := os.CreateTemp(at, ".writable-")
+	if failure != nil {
+		return found(check, Fail, "make it writable for the server's user, or choose another --data-dir", "%v", failure)
+	}
+	probe.Close()
+	os.Remove(probe.Name())
+	switch {
+	case err != nil:
+		return found(check, OK, "", "%s will be made in %s", dir, at)
+	case !info.IsDir():
+		return found(check, Fail, "choose another --data-dir", "%s is not a directory", dir)
+	case readableByOthers(info):
+		return found(check, Warn, "chmod 0700 "+dir, "%s has mode %04o: other users can look into it", dir, info.Mode().Perm())
+	}
+	return found(check, OK, "", "%s, mode %04o", dir, info.Mode().Perm())
+}
+
+// What has to be free: for the ballast, the log and the first objects, and for a
+// server that runs for years.
+const (
+	leastSpace = 32 << 20
+	easySpace  = 512 << 20
+)
+
+func checkSpace(dir string) Finding {
+	const check = "disk space"
+	free, err := freeSpace(dir)
+	switch {
+	case err != nil:
+		return notKnown(check, err)
+	case free < leastSpace:
+		return found(check, Fail, "make room", "%s free at %s; a start needs %s", size(free), dir, size(leastSpace))
+	case free < easySpace:
+		return found(check, Warn, "make room soon", "%s free at %s", size(free), dir)
+	}
+	return found(check, OK, "", "%s free at %s", size(free), dir)
+}
+
+// doubtful are file systems on which a database is at risk, and why.
+var doubtful = map[string]string{
+	"nfs":     "its locks and its mmap depend on the server",
+	"cifs":    "its locks and its mmap depend on the server",
+	"smb":     "its locks and its mmap depend on the server",
+	"9p":      "it has no shared mmap everywhere",
+	"fuse":    "mmap, locks and fsync are what its program makes of them",
+	"ceph":    "its locks and its mmap depend on the servers",
+	"overlay": "it is a container's own and goes with it",
+	"tmpfs":   "it is memory: nothing survives a boot",
+	"ramfs":   "it is memory: nothing survives a boot",
+	"vfat":    "it has no permissions and loses files with the power",
+	"exfat":   "it has no permissions and loses files with the power",
+}
+
+// checkFileSystem names the file system, and tries what the datastore needs of it.
+func checkFileSystem(dir string) Finding {
+	const check = "file system"
+	name, err := fileSystem(dir)
+	if err != nil {
+		return notKnown(check, err)
+	}
+	if err := tryFileSystem(dir); err != nil {
+		return found(check, Fail, "put --data-dir on a local disk (ext4, xfs, btrfs, f2fs)", "%s: %v", name, err)
+	}
+	if why := doubtful[name]; why != "" {
+		return found(check, Warn, "put --data-dir on a local disk (ext4, xfs, btrfs, f2fs), or on a volume", "%s: %s", name, why)
+	}
+	return found(check, OK, "", "%s; locks and mmap work", name)
+}
+
+// A write is answered when an fsync is done. With slowSync, one client that waits
+// for its writes has fifty in a second.
+const (
+	slowSync  = 20 * time.Millisecond
+	syncs     = 50
+	syncLimit = 2 * time.Second
+)
+
+func checkSpeed(ctx context.Context, dir string) Finding {
+	return judgeSpeed(measureSync(ctx, dir))
+}
+
+func judgeSpeed(took []time.Duration, err error) Finding {
+	const check = "disk speed"
+	if err != nil {
+		return notKnown(check, err)
+	}
+	slices.Sort(took)
+	median, worst := took[len(took)/2], took[len(took)-1]
+	text := fmt.Sprintf("fsync %v, at worst %v of %d", round(median), round(worst), len(took))
+	if median > slowSync {
+		return found(check, Warn, "a better card or an SSD; or --datastore-endpoint sqlite://?durability=relaxed, which may lose the last 100 ms with the power",
+			"%s: every write waits for one", text)
+	}
+	return found(check, OK, "", "%s", text)
+}
+
+func round(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
+
+// measureSync appends pages to a file and waits for each to be on the disk, as
+// the datastore's log does; the file has no name left when it is done.
+func measureSync(ctx context.Context, dir string) (took []time.Duration, err error) {
+	f, err := os.CreateTemp(dir, ".speed-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	page := make([]byte, 4096)
+	for begin := time.Now(); len(took) < syncs && (len(took) == 0 || time.Since(begin) < syncLimit) && ctx.Err() == nil; {
+		one := time.Now()
+		if _, err := f.Write(page); err != nil {
+			return nil, err
+		}
+		if err := f.Sync(); err != nil {
+			return nil, err
+		}
+		took = append(took, time.Since(one))
+	}
+	return took, ctx.Err()
+}

@@ -1,0 +1,187 @@
+package preflight
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// ports tries each port, and names who has it, as far as we may see.
+func (h *host) ports(ports []Port) []Finding {
+	var all []Finding
+	for _, p := range ports {
+		check := "port " + p.Option
+		err := p.Try()
+		switch {
+		case err == nil && p.Number == 0:
+			all = append(all, found(check, OK, "", "any free one"))
+		case err == nil:
+			all = append(all, found(check, OK, "", "%d is free", p.Number))
+		default:
+			who := ""
+			if owner := h.listener(p.Number); owner != "" {
+				who = ": it is " + owner
+			}
+			all = append(all, found(check, Fail, "stop what has it, or choose another by --"+p.Option, "%v%s", err, who))
+		}
+	}
+	return all
+}
+
+// listener names the process that listens on a TCP port, "k3s-server (pid 7)";
+// empty if there is none, or none that this user may look at.
+func (h *host) listener(port int) string {
+	sockets := map[string]bool{}
+	for _, s := range h.listening() {
+		if s.port == port {
+			sockets[s.link] = true
+		}
+	}
+	if len(sockets) == 0 {
+		return ""
+	}
+	for _, p := range h.processes() {
+		if slices.ContainsFunc(h.descriptors(p.pid), func(link string) bool { return sockets[link] }) {
+			return p.String()
+		}
+	}
+	return ""
+}
+
+// Listening are the TCP addresses on which a process listens, host:port, as far
+// as we may see; none where there is no /proc.
+func Listening(pid int) []string { return thisHost().listeningOf(pid) }
+
+func (h *host) listeningOf(pid int) []string {
+	links := h.descriptors(pid)
+	var all []string
+	for _, s := range h.listening() {
+		if slices.Contains(links, s.link) {
+			all = append(all, net.JoinHostPort(s.ip.String(), strconv.Itoa(s.port)))
+		}
+	}
+	return all
+}
+
+// descriptors are what a process' open files are links to (proc_pid_fd(5)).
+func (h *host) descriptors(pid int) []string {
+	dir := fmt.Sprintf("proc/%d/fd", pid)
+	entries, err := fs.ReadDir(h.root, dir)
+	if err != nil {
+		return nil
+	}
+	var links []string
+	for _, e := range entries {
+		if to, err := fs.ReadLink(h.root, dir+"/"+e.Name()); err == nil {
+			links = append(links, to)
+		}
+	}
+	return links
+}
+
+// socket is a listening one; link is how /proc shows a descriptor of it.
+type socket struct {
+	ip   net.IP
+	port int
+	link string
+}
+
+// listening reads the kernel's tables of TCP sockets (proc_pid_net(5)).
+func (h *host) listening() []socket {
+	var all []socket
+	for _, path := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		text, err := h.read(path)
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(text)) {
+			f := strings.Fields(line)
+			if len(f) < 10 || f[3] != "0A" { // TCP_LISTEN
+				continue
+			}
+			address, number, _ := strings.Cut(f[1], ":")
+			port, err := strconv.ParseUint(number, 16, 16)
+			if ip := kernelIP(address); ip != nil && err == nil {
+				all = append(all, socket{ip, int(port), "socket:[" + f[9] + "]"})
+			}
+		}
+	}
+	return all
+}
+
+// kernelIP reads an address as the kernel prints it: words of four bytes, each in
+// the machine's order.
+func kernelIP(text string) net.IP {
+	b, err := hex.DecodeString(text)
+	if err != nil || len(b) != net.IPv4len && len(b) != net.IPv6len {
+		return nil
+	}
+	for i := 0; i < len(b); i += 4 {
+		binary.NativeEndian.PutUint32(b[i:], binary.BigEndian.Uint32(b[i:]))
+	}
+	return net.IP(b)
+}
+
+type process struct {
+	pid  int
+	name string
+}
+
+func (p process) String() string { return fmt.Sprintf("%s (pid %d)", p.name, p.pid) }
+
+// processes are those of this machine; none where there is no /proc.
+func (h *host) processes() []process {
+	entries, err := fs.ReadDir(h.root, "proc")
+	if err != nil {
+		return nil
+	}
+	var all []process
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if name, err := h.read("/proc/" + e.Name() + "/comm"); err == nil {
+			all = append(all, process{pid, strings.TrimSpace(string(name))})
+		}
+	}
+	slices.SortFunc(all, func(a, b process) int { return a.pid - b.pid })
+	return all
+}
+
+// What else is Kubernetes on a machine, by the names of its processes. A kubelet
+// is what joins a control plane, so it is told of and not warned of.
+var (
+	controlPlanes = []string{"k3s-server", "k3s", "k0s", "kubelite", "kube-apiserver", "kube-controller", "kube-scheduler", "etcd", "rke2", "minikube"}
+	nodes         = []string{"kubelet", "k3s-agent", "kube-proxy"}
+)
+
+// others looks for another Kubernetes, which would want the same ports.
+func (h *host) others() Finding {
+	const check = "other Kubernetes"
+	all := h.processes()
+	if all == nil {
+		return notKnown(check, nil)
+	}
+	var planes, joined []string
+	for _, p := range all {
+		switch {
+		case slices.Contains(controlPlanes, p.name):
+			planes = append(planes, p.String())
+		case slices.Contains(nodes, p.name):
+			joined = append(joined, p.String())
+		}
+	}
+	switch {
+	case len(planes) > 0:
+		return found(check, Warn, "stop it if this is to take its place; otherwise give the ports other numbers", "runs here: %s", strings.Join(planes, ", "))
+	case len(joined) > 0:
+		return found(check, OK, "", "a node only: %s", strings.Join(joined, ", "))
+	}
+	return found(check, OK, "", "none runs here")
+}

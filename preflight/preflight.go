@@ -1,0 +1,127 @@
+// Package preflight looks at a machine before a control plane starts on it, and
+// says what would be refused, what would be slow, and what to do about it. It
+// changes nothing that stays.
+package preflight
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+)
+
+// Result is what a check came to.
+type Result string
+
+// A start is refused, or loses data, where a check fails; a warning is for
+// what works and may surprise.
+const (
+	OK      Result = "ok"
+	Warn    Result = "warn"
+	Fail    Result = "fail"
+	Unknown Result = "unknown" // this system does not tell
+)
+
+// Finding is what one check found.
+type Finding struct {
+	Check  string `json:"check"`
+	Result Result `json:"result"`
+	Found  string `json:"found"`
+	Do     string `json:"do,omitempty"` // what to do about it; empty if nothing
+}
+
+// Target is what a start would use.
+type Target struct {
+	// DataDir is the server's data directory, which need not be there yet.
+	DataDir string
+	// StoreDir is that of the built-in datastore; empty if the datastore is
+	// something else, and then Store says what.
+	StoreDir, Store string
+	// Ports are those the server would listen on.
+	Ports []Port
+	// MemoryLimit is the Go runtime's soft limit, in bytes; 0 is none.
+	MemoryLimit int64
+	// Built is when this program was, as far as that is known.
+	Built time.Time
+}
+
+// Port is a port that the server would listen on.
+type Port struct {
+	Option string       // that names it, without dashes
+	Number int          // 0 is any free one
+	Try    func() error // listens and stops again; the error names the option
+}
+
+// host is the machine, as the checks see it: tests have others.
+type host struct {
+	root fs.FS // its files; paths have no leading slash
+	now  func() time.Time
+	zone func() (name string, offset int)
+	env  func(string) string
+}
+
+func thisHost() *host {
+	return &host{
+		root: os.DirFS("/"),
+		now:  time.Now,
+		zone: func() (string, int) { return time.Now().Zone() },
+		env:  os.Getenv,
+	}
+}
+
+// read is os.ReadFile on that machine.
+func (h *host) read(path string) ([]byte, error) { return fs.ReadFile(h.root, path[1:]) }
+
+// Run makes every check, in an order in which a person wants to read them. What
+// the disk's speed takes to measure is bounded by two seconds.
+func Run(ctx context.Context, t Target) []Finding {
+	h := thisHost()
+	all := []Finding{
+		h.kernel(),
+		h.controlGroup(),
+		h.memory(t.MemoryLimit),
+		h.clock(t),
+		h.timeZone(),
+	}
+	all = append(all, checkPlaces(ctx, t)...)
+	all = append(all, checkStore(t))
+	all = append(all, h.ports(t.Ports)...)
+	return append(all, h.others())
+}
+
+// Failed counts the findings that are failures.
+func Failed(all []Finding) int {
+	n := 0
+	for _, f := range all {
+		if f.Result == Fail {
+			n++
+		}
+	}
+	return n
+}
+
+func found(check string, r Result, do, format string, args ...any) Finding {
+	return Finding{Check: check, Result: r, Found: fmt.Sprintf(format, args...), Do: do}
+}
+
+// notKnown is the finding of a check whose source is not there, as on every
+// system but Linux.
+func notKnown(check string, err error) Finding {
+	if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, errors.ErrUnsupported) {
+		return found(check, Unknown, "", "not known here")
+	}
+	return found(check, Unknown, "", "not known here: %v", err)
+}
+
+// size prints bytes as people read them.
+func size(bytes int64) string {
+	switch {
+	case bytes >= 10<<30:
+		return fmt.Sprintf("%d Gi", bytes>>30)
+	case bytes >= 1<<30:
+		return fmt.Sprintf("%.1f Gi", float64(bytes)/(1<<30))
+	}
+	return fmt.Sprintf("%d Mi", bytes>>20)
+}
