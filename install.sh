@@ -1,0 +1,775 @@
+#!/bin/sh
+# Installs Karve as a service, upgrades it, or changes its options:
+#
+#   curl -sfL https://github.com/karve-k8s/karve/releases/latest/download/install.sh | sh -
+#   … | sh -s - --secure-port 443 --tls-san board.example     options of `karve server`
+#   KARVE_SECURE_PORT=443 sh install.sh                       the same as variables
+#   KARVE_BINARY=./karve sh install.sh                        without a network
+#   sh install.sh unit [user]                                 only print the systemd unit
+#
+# Options go to the configuration file and stay there when it is run again;
+# --name= (nothing behind it) takes one out. A switch is --name or --name=false.
+#
+# Variables of this script itself:
+#   KARVE_DOWNLOAD_URL     where SHA256SUMS and the binaries are (default: the newest release)
+#   KARVE_BINARY           a file instead, also .xz or .gz; checked if SHA256SUMS beside it names it
+#   KARVE_INSTALL_TIMEOUT  seconds the service may take to become ready (default 300)
+#
+# As root: /usr/local/bin, /etc/karve/config.yaml, /var/lib/karve, a user "karve"
+# and a service of systemd or OpenRC. Otherwise: ~/.local/bin, ~/.config/karve,
+# ~/.local/share/karve and a unit of the user's systemd. Without either init
+# system it says how to run it.
+#
+# Why it is as it is:
+# - Nothing that runs is touched before the new binary is here, has the right
+#   checksum, starts, and knows all the options given.
+# - A checksum from the same place as the file finds damage, not malice: that is
+#   what https is for.
+# - The backup is made with the service stopped, by the old binary, which is the
+#   one that knows the old data: nothing acknowledged before is missing in it.
+# - When the new version is not ready in time, binary, configuration and unit go
+#   back, and the data if `karve datastore stats` says something else than before:
+#   a version that refused the data has not touched it.
+# - Time is counted in rounds of a second, not read from a clock, which NTP may
+#   set at this very moment on a board without a battery.
+# - All is in functions and the last line calls them: half a script does nothing.
+set -u
+umask 022
+
+say() { printf 'karve: %s\n' "$*"; }
+warn() { printf 'karve: %s\n' "$*" >&2; }
+
+# fail says what is wrong, puts back what was changed, and ends.
+fail() {
+	trap - INT TERM HUP
+	warn "$*"
+	if [ "$switched" = yes ]; then
+		roll_back
+	elif [ "$stopped" = yes ]; then
+		stopped=no
+		if start_service && wait_ready; then
+			warn "the version installed before runs on"
+		else
+			warn "the version installed before was started again, and is not ready:"
+			log_lines
+		fi
+	elif [ -n "$had" ]; then
+		warn "nothing was changed: $had"
+	fi
+	exit 1
+}
+
+clean_up() {
+	[ -z "$work" ] || rm -rf "$work"
+	[ -z "$stage" ] || rm -rf "$stage"
+}
+
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# platform sets the name that releases have for this machine.
+platform() {
+	case $(uname -s) in
+	Linux) os=linux ;;
+	Darwin) os=darwin ;;
+	*) fail "there is no release for $(uname -s); build it with scripts/build" ;;
+	esac
+	case $(uname -m) in
+	x86_64 | amd64) arch=amd64 ;;
+	aarch64 | arm64) arch=arm64 ;;
+	armv7* | armv8*) arch=armv7 ;;
+	armv6*) arch=armv6 ;;
+	riscv64) arch=riscv64 ;;
+	*) fail "there is no release for $(uname -m); build it with scripts/build" ;;
+	esac
+}
+
+# layout sets where everything is, by who runs this.
+layout() {
+	if [ "$(id -u)" = 0 ]; then
+		scope=system
+		bin_dir=/usr/local/bin
+		config=/etc/karve/config.yaml
+		data_dir=/var/lib/karve
+		unit=/etc/systemd/system/karve.service
+	else
+		scope=user
+		[ -n "${HOME:-}" ] || fail "HOME is not set"
+		bin_dir=$HOME/.local/bin
+		config=${XDG_CONFIG_HOME:-$HOME/.config}/karve/config.yaml
+		data_dir=${XDG_DATA_HOME:-$HOME/.local/share}/karve
+		unit=${XDG_CONFIG_HOME:-$HOME/.config}/systemd/user/karve.service
+	fi
+	bin=$bin_dir/karve
+	uninstall=$bin_dir/karve-uninstall.sh
+	if [ -d /run/systemd/system ] && have systemctl && { [ $scope = system ] || ctl show-environment >/dev/null 2>&1; }; then
+		init=systemd
+	elif [ $scope = system ] && have openrc-run && have rc-service; then
+		init=openrc
+		unit=/etc/init.d/karve
+	else
+		init=none
+		unit=
+	fi
+	[ ! -x "$bin" ] || had="the version installed before is as it was"
+}
+
+ctl() {
+	if [ $scope = user ]; then systemctl --user "$@"; else systemctl "$@"; fi
+}
+
+# download URL FILE
+download() {
+	if have curl; then
+		case $1 in
+		https:*) curl -fsSL --proto '=https' --retry 3 --connect-timeout 20 -o "$2" "$1" ;;
+		*) curl -fsSL --retry 3 --connect-timeout 20 -o "$2" "$1" ;;
+		esac
+	elif have wget; then
+		wget -q -O "$2" "$1"
+	else
+		fail "neither curl nor wget is here: install one, or bring the file and set KARVE_BINARY"
+	fi || fail "$1 could not be downloaded to $2 ($(free_space "$2"))"
+}
+
+free_space() {
+	df -Pk "$(dirname "$1")" | awk 'END { print int($4 / 1024) " MB free on " $6 }'
+}
+
+sha256() {
+	if have sha256sum; then
+		sha256sum <"$1"
+	elif have shasum; then
+		shasum -a 256 <"$1"
+	else
+		openssl dgst -sha256 -r <"$1"
+	fi | awk '{ print $1 }'
+}
+
+# listed SUMS NAME prints the checksum that the list has for a name.
+listed() { awk -v name="$2" '$2 == name || $2 == "*" name { print $1; exit }' "$1"; }
+
+# unpacks_xz: the binaries for amd64 are packed by a filter that busybox has not.
+unpacks_xz() {
+	have xz && { [ $arch != amd64 ] || xz --version 2>/dev/null | grep -q liblzma; }
+}
+
+check_sum() { # FILE NAME SUMS
+	want=$(listed "$3" "$2")
+	[ -n "$want" ] || fail "SHA256SUMS does not name $2: is there a release for this machine?"
+	have sha256sum || have shasum || have openssl || fail "no sha256sum, shasum or openssl is here to check $2 with"
+	got=$(sha256 "$1")
+	[ "$got" = "$want" ] || fail "$2 is damaged: its SHA-256 is $got, want $want; try again"
+}
+
+# fetch makes $new, the binary to install, on the file system where it will be:
+# what does not fit fails here.
+fetch() {
+	mkdir -p "$bin_dir" || fail "$bin_dir could not be made"
+	stage=$(mktemp -d "$bin_dir/.karve-install.XXXXXX") || fail "$bin_dir cannot be written"
+	new=$stage/karve
+	if [ -n "${KARVE_BINARY:-}" ]; then
+		packed=$KARVE_BINARY
+		[ -r "$packed" ] || fail "KARVE_BINARY: $packed cannot be read"
+		sums=$(dirname "$packed")/SHA256SUMS
+		if [ -r "$sums" ] && [ -n "$(listed "$sums" "$(basename "$packed")")" ]; then
+			check_sum "$packed" "$(basename "$packed")" "$sums"
+		else
+			say "no SHA256SUMS beside $packed names it: taken as it is"
+		fi
+	else
+		platform
+		if unpacks_xz; then suffix=xz; elif have gzip; then suffix=gz; else fail "neither xz nor gzip is here"; fi
+		base=${KARVE_DOWNLOAD_URL:-https://github.com/karve-k8s/karve/releases/latest/download}
+		name=karve-$os-$arch.$suffix
+		packed=$stage/$name
+		say "downloading $base/$name"
+		download "${base%/}/SHA256SUMS" "$stage/SHA256SUMS"
+		download "${base%/}/$name" "$packed"
+		check_sum "$packed" "$name" "$stage/SHA256SUMS"
+	fi
+	case $packed in
+	*.xz) xz -dc <"$packed" >"$new" ;;
+	*.gz) gzip -dc <"$packed" >"$new" ;;
+	*) cat <"$packed" >"$new" ;;
+	esac || fail "$packed could not be unpacked to $bin_dir ($(free_space "$new"))"
+	case $packed in "$stage"/*) rm -f "$packed" ;; esac
+	chmod 0755 "$stage" "$new"
+	"$new" version >"$work/version" 2>&1 || fail "the new binary does not run here: $(head -n 1 "$work/version")"
+	"$new" server --help >"$work/help" 2>&1 || fail "the new binary does not tell its options: $(head -n 1 "$work/help")"
+	version=$(head -n 1 "$work/version")
+}
+
+# takes_value NAME: whether an option has a value; fails if there is no such one.
+takes_value() { # NAME WHERE-FROM
+	line=$(grep -E "^  --$1( |\$)" "$work/help" | head -n 1)
+	case $1 in
+	config) fail "$2: the configuration is $config" ;;
+	*[!a-z0-9-]* | '') line= ;;
+	esac
+	[ -n "$line" ] || fail "$2: there is no option --$1 (see karve server --help)"
+	[ "$line" != "  --$1" ]
+}
+
+# note DIR NAME VALUE keeps one value of an option.
+note() {
+	case $3 in *'
+'*) fail "--$2: a line break in a value belongs into $config, by hand" ;; esac
+	mkdir -p "$work/$1"
+	printf '%s\n' "$3" >>"$work/$1/$2"
+}
+
+# read_options checks the variables and arguments, the arguments counting more.
+read_options() {
+	for variable in $(env | sed -n 's/^KARVE_\([A-Z0-9_]*\)=.*/\1/p'); do
+		case $variable in DOWNLOAD_URL | BINARY | INSTALL_* | VERSION) continue ;; esac
+		eval "value=\${KARVE_$variable:-}"
+		[ -n "$value" ] || continue
+		name=$(printf '%s' "$variable" | tr 'A-Z_' 'a-z-')
+		takes_value "$name" "KARVE_$variable" || :
+		note options "$name" "$value"
+	done
+	[ "${1:-}" != server ] || shift
+	while [ $# -gt 0 ]; do
+		case $1 in
+		--?*) ;;
+		*) fail "want options of karve server (--name value), got \"$1\"" ;;
+		esac
+		name=${1#--}
+		name=${name%%=*}
+		case $1 in
+		*=*)
+			takes_value "$name" "$1" || :
+			note given "$name" "${1#*=}"
+			;;
+		*)
+			if ! takes_value "$name" "$1"; then
+				note given "$name" true
+			elif [ $# -gt 1 ]; then
+				note given "$name" "$2"
+				shift
+			else
+				fail "--$name needs a value"
+			fi
+			;;
+		esac
+		shift
+	done
+	mkdir -p "$work/options"
+	[ ! -d "$work/given" ] || cp "$work"/given/* "$work/options/"
+}
+
+# without NAME prints a configuration without an option, be it a value or a list.
+without() {
+	awk -v key="$1" '
+		/^[^ \t-]/ { name = $0; sub(/[ \t]*:.*/, "", name); gsub(/["\047]/, "", name); skip = name == key }
+		!skip { print }'
+}
+
+# option NAME prints its value in the new configuration.
+option() {
+	awk -v key="$1" '
+		{ name = $0; sub(/[ \t]*:.*/, "", name); gsub(/["\047]/, "", name) }
+		/^[^ \t#-]/ && name == key {
+			sub(/^[^:]*:[ \t]*/, "")
+			if (!/^["\047]/) sub(/[ \t]+#.*/, "")
+			gsub(/^["\047]|["\047][ \t]*$/, "")
+			print
+			exit
+		}' "$work/config"
+}
+
+# quoted prints standard input, a value a line, as YAML strings after a prefix.
+quoted() { sed "s/'/''/g; s/^/$1'/; s/\$/'/"; }
+
+# make_config writes the new configuration: what is there and what was given. No
+# value is an argument of another process, which others could see.
+make_config() {
+	(umask 077 && : >"$work/config")
+	if [ -e "$config" ]; then
+		cat "$config" >"$work/config" || fail "$config cannot be read"
+		[ -z "$(tail -c 1 "$config")" ] || echo >>"$work/config"
+	else
+		echo "# Options of karve server; install.sh changes those it is given." >"$work/config"
+	fi
+	for file in "$work"/options/*; do
+		[ -e "$file" ] || continue
+		name=$(basename "$file")
+		without "$name" <"$work/config" >"$work/config.next" && cat "$work/config.next" >"$work/config"
+		if [ "$(wc -l <"$file")" -gt 1 ]; then
+			{ echo "$name:" && quoted "- " <"$file"; } >>"$work/config"
+		elif [ -s "$file" ] && [ "$(wc -c <"$file")" -gt 1 ]; then
+			quoted "$name: " <"$file" >>"$work/config"
+		fi
+	done
+	given=$(option data-dir)
+	if [ -n "$given" ]; then data_dir=${given%/}; else printf "data-dir: '%s'\n" "$data_dir" >>"$work/config"; fi
+	store_dir=$data_dir
+	endpoint=$(option datastore-endpoint)
+	case $endpoint in
+	'' | sqlite:///*) built_in=yes ;;
+	*) built_in=no ;;
+	esac
+	case $endpoint in sqlite:///*) store_dir=${endpoint#sqlite://} && store_dir=${store_dir%%\?*} ;; esac
+	plain_path data-dir "$data_dir"
+	plain_path datastore-endpoint "$store_dir"
+}
+
+# plain_path refuses what would need quoting in units and scripts, and what is not
+# Karve's: the directory gets another owner, and goes with --purge.
+plain_path() {
+	case $2 in
+	/*/*) ;;
+	*) fail "--$1 $2: want an absolute path below a directory" ;;
+	esac
+	case $2 in *[!A-Za-z0-9/._@+-]* | */../* | */..) fail "--$1 $2: want a path of letters, digits and ._@+-" ;; esac
+	[ ! -e "$2" ] || [ -d "$2" ] || fail "--$1 $2: is not a directory"
+	data_in "$2" || [ -e "$2/certs" ] || [ -e "$2/lock" ] ||
+		[ -z "$(find "$2" -mindepth 1 -maxdepth 1 ! -name lost+found 2>/dev/null | head -n 1)" ] ||
+		fail "--$1 $2: there are other files than Karve's"
+}
+
+data_in() { [ -e "$1/mvcc.db" ] || [ -e "$1/state.db" ]; }
+
+# low_port says whether a port below 1024 is asked for.
+low_port() {
+	for name in secure-port insecure-port; do
+		port=$(option $name)
+		case $port in '' | *[!0-9]*) continue ;; esac
+		[ "$port" -eq 0 ] || [ "$port" -ge 1024 ] || return 0
+	done
+	option etcd-listen | grep -Eq ':([1-9][0-9]{0,2}|10[01][0-9]|102[0-3])$'
+}
+
+# writable prints the directories the service writes to.
+writable() {
+	printf '%s' "$data_dir"
+	[ "$store_dir" = "$data_dir" ] || printf ' %s' "$store_dir"
+	copy=$(option write-kubeconfig)
+	case $copy in *[!A-Za-z0-9/._@+-]*) ;; /*/*) printf ' -%s' "$(dirname "$copy")" ;; esac
+}
+
+# systemd_unit is the one source of the unit, for the machine's systemd or a user's.
+systemd_unit() {
+	cat <<END
+[Unit]
+Description=Karve, the Kubernetes control plane in one process
+Documentation=https://github.com/karve-k8s/karve
+END
+	if [ $scope = system ]; then
+		printf 'Wants=network-online.target\nAfter=network-online.target\n'
+	fi
+	cat <<END
+# However often it fails, it is tried again: nobody is there to start a board by hand.
+StartLimitIntervalSec=0
+
+[Service]
+Type=notify
+NotifyAccess=main
+ExecStart=$bin server --config $config
+TimeoutStartSec=330
+TimeoutStopSec=90
+WatchdogSec=60
+Restart=always
+RestartSec=2
+LimitNOFILE=1048576
+UMask=0077
+NoNewPrivileges=yes
+LockPersonality=yes
+MemoryDenyWriteExecute=yes
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+SystemCallArchitectures=native
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
+END
+	if [ $scope = user ]; then
+		printf '\n[Install]\nWantedBy=default.target\n'
+		return
+	fi
+	[ "$service_user" = root ] || printf 'User=%s\nGroup=%s\n' "$service_user" "$service_user"
+	if low_port; then
+		printf 'AmbientCapabilities=CAP_NET_BIND_SERVICE\nCapabilityBoundingSet=CAP_NET_BIND_SERVICE\n'
+	else
+		printf 'CapabilityBoundingSet=\n'
+	fi
+	cat <<END
+# Other paths to write to (an audit log): systemctl edit karve, ReadWritePaths=.
+ProtectSystem=strict
+ReadWritePaths=$(writable)
+ProtectHome=read-only
+PrivateTmp=yes
+PrivateDevices=yes
+ProtectClock=yes
+ProtectControlGroups=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+ProtectProc=invisible
+
+[Install]
+WantedBy=multi-user.target
+END
+}
+
+openrc_script() {
+	cat <<END
+#!/sbin/openrc-run
+# Made by install.sh.
+description="Karve, the Kubernetes control plane in one process"
+supervisor=supervise-daemon
+command=$bin
+command_args="server --config $config"
+command_user=$service_user
+respawn_delay=2
+respawn_max=0
+umask=0077
+rc_ulimit="-n 1048576"
+output_log=/var/log/karve.log
+error_log=/var/log/karve.log
+END
+	! low_port || [ "$service_user" = root ] || echo 'capabilities="^cap_net_bind_service"'
+	cat <<END
+
+depend() {
+	need localmount
+	want net
+	after firewall
+}
+
+start_pre() {
+	checkpath -f -m 0600 -o \$command_user /var/log/karve.log
+}
+END
+}
+
+# uninstall_script prints a script that undoes all this.
+uninstall_script() {
+	cat <<END
+#!/bin/sh
+# Removes Karve. Made by install.sh. Data and configuration are kept unless the
+# question is answered with yes, or --purge is given.
+set -u
+scope=$scope
+init=$init
+bin_dir='$bin_dir'
+config='$config'
+data_dir='$data_dir'
+store_dir='$store_dir'
+unit='$unit'
+comment='$comment'
+END
+	cat <<'END'
+
+case ${1:-} in
+--purge) purge=yes ;;
+'') purge=no ;;
+*) echo "usage: karve-uninstall.sh [--purge]" >&2 && exit 1 ;;
+esac
+if [ $scope = system ] && [ "$(id -u)" != 0 ]; then
+	echo "karve-uninstall.sh: has to be run by root" >&2
+	exit 1
+fi
+if [ "$purge" = no ] && [ -t 0 ]; then
+	printf 'Remove the data in %s and the configuration, too? [y/N] ' "$data_dir"
+	read -r answer && case $answer in y | Y | yes) purge=yes ;; esac
+fi
+
+ctl() {
+	if [ $scope = user ]; then systemctl --user "$@"; else systemctl "$@"; fi
+}
+
+case $init in
+systemd)
+	ctl disable --quiet karve
+	ctl stop karve || exit 1
+	rm -rf "$unit" "$unit.d"
+	ctl daemon-reload
+	;;
+openrc)
+	rc-service karve --ifstarted stop || exit 1
+	rc-update -q del karve default
+	rm -f "$unit"
+	;;
+none) echo "a karve that runs is not stopped by this" ;;
+esac
+[ "$(readlink "$bin_dir/kubectl")" != karve ] || rm -f "$bin_dir/kubectl"
+rm -f "$bin_dir/karve"
+if [ "$purge" = yes ]; then
+	rm -rf "$data_dir" "$store_dir" "$data_dir.before-upgrade" "$(dirname "$config")"
+	[ $init != openrc ] || rm -f /var/log/karve.log
+	if [ $scope = system ] && grep -q "^karve:.*:$comment:" /etc/passwd; then
+		userdel karve 2>/dev/null || deluser karve
+	fi
+	echo "Karve and its data are gone"
+else
+	echo "Karve is gone; $data_dir and $config are kept"
+fi
+rm -f "$bin_dir/karve-uninstall.sh"
+END
+}
+
+# own_user makes the service's user; where that cannot be it is root.
+own_user() {
+	service_user=root
+	[ $scope = system ] && [ $init != none ] || return 0
+	if ! id karve >/dev/null 2>&1; then
+		if have useradd; then
+			useradd --system --user-group --no-create-home --home-dir "$data_dir" --shell /bin/false --comment "$comment" karve
+		elif have adduser; then
+			addgroup -S karve && adduser -S -D -H -h "$data_dir" -s /bin/false -g "$comment" -G karve karve
+		fi >"$work/user" 2>&1
+	fi
+	if id karve >/dev/null 2>&1; then service_user=karve; else warn "no user of its own could be made; the service runs as root"; fi
+}
+
+# owned gives the service what it writes. Nothing is followed: the directory may
+# be another user's, and this is root.
+owned() {
+	for dir in "$data_dir" "$store_dir"; do
+		[ -d "$dir" ] || (umask 077 && mkdir -p "$dir") || fail "$dir could not be made"
+		[ "$scope" = user ] || [ "$init" = none ] || chown -hR "$service_user:$service_user" "$dir" || fail "$dir could not be given to $service_user"
+	done
+}
+
+running() {
+	case $init in
+	systemd) case $(ctl is-active karve) in active | activating | reloading) ;; *) return 1 ;; esac ;;
+	openrc) rc-service karve status >/dev/null 2>&1 ;;
+	none) false ;;
+	esac
+}
+
+stop_service() {
+	case $init in
+	systemd) [ ! -e "$unit" ] || ctl stop karve ;;
+	openrc) [ ! -e "$unit" ] || rc-service karve --ifstarted stop ;;
+	esac
+}
+
+# start_service begins a start and does not wait for its end.
+start_service() {
+	rm -f "$data_dir/admin.kubeconfig" # there again when all is ready
+	case $init in
+	systemd) ctl daemon-reload && ctl start --no-block karve ;;
+	openrc) rc-service karve start ;;
+	esac
+}
+
+ready() {
+	case $init in
+	systemd) ctl is-active --quiet karve ;; # Type=notify: active is ready
+	openrc) running && [ -e "$data_dir/admin.kubeconfig" ] ;;
+	esac
+}
+
+# hopeless says whether the service has already failed again and again.
+hopeless() {
+	[ "$init" = systemd ] || return 1
+	restarts=$(ctl show -p NRestarts karve | sed 's/.*=//')
+	[ "${restarts:-0}" -ge 3 ] || ctl is-failed --quiet karve
+}
+
+wait_ready() {
+	waited=0
+	until ready; do
+		if [ $waited -ge "$timeout" ] || hopeless; then
+			[ ! -t 1 ] || echo
+			return 1
+		fi
+		if [ -t 1 ]; then
+			printf '\rkarve: waiting until it is ready: %d s' $waited
+		elif [ $((waited % 10)) = 0 ]; then
+			say "waiting until it is ready: $waited s"
+		fi
+		sleep 1
+		waited=$((waited + 1))
+	done
+	[ ! -t 1 ] || printf '\r\033[K'
+}
+
+log_lines() {
+	case $init in
+	systemd)
+		if [ $scope = user ]; then set -- --user; else set --; fi
+		journalctl "$@" -u karve -n 10 --no-pager -o cat
+		;;
+	openrc) tail -n 10 /var/log/karve.log ;;
+	esac 2>/dev/null | sed 's/^/  | /' >&2
+}
+
+# back_up keeps what an upgrade might spoil. Called with the service stopped.
+back_up() {
+	backup=
+	cmp -s "$new" "$bin" && return # the same version: it converts nothing
+	if [ $built_in = no ]; then
+		warn "the datastore is not the built-in one: it is yours to back up; only the binary could be put back"
+		return
+	fi
+	data_in "$store_dir" || return 0
+	(umask 077 && mkdir -p "$data_dir.before-upgrade") || fail "$data_dir.before-upgrade could not be made"
+	"$bin" datastore stats --config "$config" >"$work/stats" 2>&1
+	"$bin" datastore backup --config "$config" --overwrite "$data_dir.before-upgrade/mvcc.db" >"$work/backup" 2>&1 ||
+		fail "no upgrade without a backup, and it failed: $(tail -n 1 "$work/backup")"
+	backup=$data_dir.before-upgrade/mvcc.db
+	say "$(tail -n 1 "$work/backup")"
+}
+
+# replace NEW PATH MODE keeps what is there and puts a new file in its place: at
+# no time is there none, or half of one.
+replace() {
+	mkdir -p "$(dirname "$2")" || return 1
+	if [ -e "$2" ]; then
+		rm -f "$2.previous"
+		ln "$2" "$2.previous" 2>/dev/null || cp -p "$2" "$2.previous" || return 1
+	fi
+	if [ "$1" != "$new" ]; then
+		(umask 077 && cat "$1" >"$2.new") || { rm -f "$2.new"; return 1; }
+		set -- "$2.new" "$2" "$3"
+	fi
+	chmod "$3" "$1" && { [ "$2" != "$config" ] || [ "$scope" = user ] || chown "root:$service_user" "$1"; } && mv -f "$1" "$2"
+}
+
+# each_file calls a command with every file that replace puts in its place.
+each_file() {
+	for path in "$bin" "$config" "$uninstall" ${unit:+"$unit"}; do "$1" "$path"; done
+}
+
+forget() { rm -f "$1.previous"; }
+
+put_back() {
+	if [ -e "$1.previous" ]; then mv -f "$1.previous" "$1"; elif [ "$fresh" = no ]; then rm -f "$1"; fi
+}
+
+switch_over() {
+	switched=yes
+	replace "$new" "$bin" 0755 || fail "$bin could not be written"
+	mode=0640
+	[ $scope = system ] || mode=0600
+	replace "$work/config" "$config" $mode || fail "$config could not be written"
+	replace "$work/uninstall" "$uninstall" 0755 || fail "$uninstall could not be written"
+	if [ $init != none ]; then
+		mode=0644
+		[ $init = systemd ] || mode=0755
+		replace "$work/unit" "$unit" $mode || fail "$unit could not be written"
+	fi
+	! have restorecon || restorecon "$bin" 2>/dev/null || :
+	sync
+}
+
+# roll_back makes it as it was before switch_over.
+roll_back() {
+	switched=no
+	if [ "$fresh" = yes ]; then
+		stop_service
+		each_file forget
+		warn "nothing was installed here before: it is stopped, and stays installed. Run install.sh again with other options, or karve-uninstall.sh"
+		return
+	fi
+	stop_service
+	each_file put_back
+	if [ -n "$backup" ] && ! { "$bin" datastore stats --config "$config" 2>&1 | cmp -s - "$work/stats"; }; then
+		"$bin" datastore restore --config "$config" "$backup" >"$work/restore" 2>&1 ||
+			warn "the data could not be put back: $(tail -n 1 "$work/restore"). The backup is $backup"
+		warn "the data of before the upgrade is back"
+	fi
+	owned
+	if [ "$was_running" = no ]; then
+		warn "the version of before is back, stopped as it was"
+	elif start_service && wait_ready; then
+		warn "the version of before is back, and ready"
+	else
+		warn "the version of before is back, and not ready either:"
+		log_lines
+	fi
+}
+
+enable_service() {
+	case $init in
+	systemd)
+		ctl enable --quiet karve || warn "systemctl enable karve failed: it does not start with the machine"
+		[ $scope = system ] || loginctl enable-linger 2>/dev/null ||
+			warn "it ends when you log out, until root runs: loginctl enable-linger $(id -un)"
+		;;
+	openrc) rc-update -q add karve default || warn "rc-update add karve default failed: it does not start with the machine" ;;
+	esac
+}
+
+what_next() {
+	say "$version is installed"
+	if [ $init = none ]; then
+		say "neither systemd nor OpenRC is here. To run it: $bin server --config $config"
+		[ "$fresh" = yes ] || say "one that runs is still the old one: stop and start it"
+	else
+		say "it is ready; its options are in $config"
+	fi
+	case :$PATH: in *:"$bin_dir":*) ;; *) say "$bin_dir is not in your PATH" ;; esac
+	if [ $scope = system ] && [ "$data_dir" = /var/lib/karve ]; then
+		say "next, as root: karve kubectl get namespaces"
+	else
+		say "next: KUBECONFIG=$data_dir/admin.kubeconfig karve kubectl get namespaces"
+	fi
+	say "to remove it: $uninstall"
+}
+
+install_karve() {
+	layout
+	timeout=${KARVE_INSTALL_TIMEOUT:-300}
+	case $timeout in '' | *[!0-9]*) fail "KARVE_INSTALL_TIMEOUT $timeout: want seconds" ;; esac
+	work=$(umask 077 && mktemp -d "${TMPDIR:-/tmp}/karve-install.XXXXXX") || fail "no temporary directory could be made"
+	trap clean_up EXIT
+	trap 'fail "interrupted"' INT TERM HUP
+	fresh=yes
+	[ ! -x "$bin" ] || fresh=no
+	fetch
+	read_options "$@"
+	make_config
+	own_user
+	if [ $init = openrc ]; then openrc_script; else systemd_unit; fi >"$work/unit"
+	uninstall_script >"$work/uninstall"
+	was_running=no
+	! running || was_running=yes
+	if [ $was_running = yes ] && ready && cmp -s "$new" "$bin" && cmp -s "$work/config" "$config" && cmp -s "$work/unit" "$unit"; then
+		say "$version is installed already, with these options, and ready"
+		return
+	fi
+	stopped=$was_running
+	stop_service || fail "the running version could not be stopped"
+	[ "$fresh" = yes ] || back_up
+	owned
+	switch_over
+	if [ $init != none ]; then
+		start_service || fail "$version could not be started"
+		wait_ready || { warn "$version was not ready within $waited s. Its log ends with:" && log_lines && fail "giving it up"; }
+		enable_service
+	fi
+	switched=no stopped=no
+	each_file forget
+	have kubectl || ln -s karve "$bin_dir/kubectl" || warn "$bin_dir/kubectl could not be made"
+	what_next
+}
+
+# print_unit prints the unit as it is without any options.
+print_unit() {
+	work=$(mktemp -d) || exit 1
+	trap clean_up EXIT
+	: >"$work/config"
+	scope=system service_user=karve
+	bin=/usr/local/bin/karve config=/etc/karve/config.yaml data_dir=/var/lib/karve store_dir=/var/lib/karve
+	if [ "${1:-}" = user ]; then
+		scope=user bin=%h/.local/bin/karve config=%h/.config/karve/config.yaml
+	fi
+	systemd_unit
+}
+
+main() {
+	work='' stage='' had='' switched=no stopped=no backup='' service_user=root
+	comment='Karve service, made by install.sh'
+	if [ "${1:-}" = unit ]; then
+		print_unit "${2:-}"
+	else
+		install_karve "$@"
+	fi
+}
+
+main "$@"
