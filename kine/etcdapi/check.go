@@ -3,6 +3,8 @@ package etcdapi
 import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // etcd's own limits, by default (server/embed/config.go).
@@ -57,6 +59,14 @@ func checkTxn(r *pb.TxnRequest, allowed int) error {
 	for _, c := range r.GetCompare() {
 		if len(c.GetKey()) == 0 {
 			return rpctypes.ErrGRPCEmptyKey
+		}
+		// Numbers of a client newer than this. etcd lets a transaction pass by
+		// them (server/etcdserver/txn/txn.go): here no condition passes unread.
+		if _, ok := targets[c.Target]; !ok {
+			return status.Errorf(codes.InvalidArgument, "there is no compare target %d", c.Target)
+		}
+		if _, ok := results[c.Result]; !ok {
+			return status.Errorf(codes.InvalidArgument, "there is no compare result %d", c.Result)
 		}
 	}
 	for _, branch := range [][]*pb.RequestOp{r.GetSuccess(), r.GetFailure()} {

@@ -9,6 +9,8 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 func wantText(t testing.TB, what string, err error, text string) {
@@ -224,6 +226,16 @@ func TestTxn(t *testing.T) {
 	wantError(t, "no operation", err, rpctypes.ErrGRPCKeyNotFound)
 	_, err = kv.Txn(ctx, &pb.TxnRequest{Compare: []*pb.Compare{{}}})
 	wantError(t, "compare no key", err, rpctypes.ErrGRPCEmptyKey)
+	for name, c := range map[string]*pb.Compare{
+		"target": {Key: []byte("a"), Target: 5},
+		"result": {Key: []byte("a"), Result: 4},
+	} {
+		_, err = kv.Txn(ctx, &pb.TxnRequest{Compare: []*pb.Compare{c}, Success: []*pb.RequestOp{{Request: &pb.RequestOp_RequestPut{
+			RequestPut: &pb.PutRequest{Key: []byte("a")}}}}})
+		if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), name) {
+			t.Errorf("an unknown %s: %v, want InvalidArgument with its number", name, err)
+		}
+	}
 	if n := s.engine.Revision(); n != 4 {
 		t.Errorf("revision %d, want 4: something refused was written", n)
 	}

@@ -18,8 +18,7 @@ func txnRequest(r *pb.TxnRequest) datastore.TxnRequest {
 	return req
 }
 
-// The engine's constants by etcd's. A target or result that etcd does not know
-// cannot come: both sides have the same enumeration.
+// The engine's constants by etcd's; checkTxn refuses others.
 var (
 	targets = map[pb.Compare_CompareTarget]datastore.CompareTarget{
 		pb.Compare_VERSION: datastore.CompareVersion,
