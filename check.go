@@ -11,6 +11,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/preflight"
 	"github.com/karve-k8s/karve/server"
 )
@@ -18,20 +19,23 @@ import (
 const checkHelp = `karve check: look whether this machine is ready for karve server
 
 It takes the options of karve server (see karve server --help), variables and
-configuration file too, and --output table or json. Nothing is started, and
-nothing that it makes stays. Exit code: 0 if nothing fails, 1 if something does.
+configuration file too, and --output table or json. With --replaces DIR the server
+that runs with that data directory is about to make way: what it uses is free.
+Nothing is started, and nothing that it makes stays. Exit code: 0 if nothing fails,
+1 if something does.
 `
 
 // checkCommand is `karve check`: what a start would find, before it.
 func checkCommand() *cli.Command {
-	flags := append(serverFlags(), outputFlag())
+	flags := append(serverFlags(), outputFlag(),
+		&cli.StringFlag{Name: "replaces", Usage: "`DIR` of the data of a server that stops before the start"})
 	return &cli.Command{
 		Name:               "check",
 		Usage:              "look whether this machine is ready for karve server, whose options it takes",
 		CustomHelpTemplate: checkHelp,
 		Flags:              flags,
 		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
-			return explainUsage(err, flags)
+			return explainUsage(err, "karve check", flags)
 		},
 		Action: check,
 	}
@@ -42,7 +46,14 @@ func check(c *cli.Context) error {
 		return err
 	}
 	config, err := readConfig(c)
-	all := preflight.Run(c.Context, target(config))
+	looked := target(config)
+	if old := c.String("replaces"); old != "" {
+		var wrong error
+		if looked.Replaced, _, wrong = datastore.Holder(absolute(old)); wrong != nil {
+			err = errors.Join(err, fmt.Errorf("--replaces: %w", wrong))
+		}
+	}
+	all := preflight.Run(c.Context, looked)
 	// Last, as it makes the data directory, and shown first.
 	all = append(checkConfig(c, config, err), all...)
 	err = show(c, all, func(w io.Writer) {

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -99,6 +100,17 @@ func TestCheckFindsWhatAStartWouldRefuse(t *testing.T) {
 	wantFinding(t, all, "data directory", preflight.Fail, "in use by a server (pid "+strconv.Itoa(os.Getpid())+")")
 	wantFinding(t, all, "datastore", preflight.Fail, "schema 99")
 	wantFinding(t, all, "port etcd-listen", preflight.Fail, "--etcd-listen "+strconv.Itoa(port)+": the port is in use")
+	// A server that makes way is no hindrance, nor are its ports; here it is this test.
+	if _, err := f.WriteAt([]byte{1}, 63); err != nil {
+		t.Fatal(err)
+	}
+	replacing := findings(t, "--config", config, "--service-cluster-ip-range", "10.96.0.0/12", "--replaces", dir)
+	wantFinding(t, replacing, "configuration", preflight.OK, "")
+	wantFinding(t, replacing, "data directory", preflight.OK, dir)
+	if runtime.GOOS == "linux" {
+		wantFinding(t, replacing, "port etcd-listen", preflight.OK, "(pid "+strconv.Itoa(os.Getpid())+"), which this replaces")
+	}
+	wantFinding(t, findings(t, "--config", config, "--replaces", t.TempDir()), "data directory", preflight.Fail, "in use")
 	if err := lock.Close(); err != nil {
 		t.Fatal(err)
 	}

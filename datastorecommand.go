@@ -45,14 +45,7 @@ func datastoreCommand() *cli.Command {
 	}
 }
 
-// noArgs and oneFile are what the commands take beside options.
-func noArgs(c *cli.Context) error {
-	if c.Args().Present() {
-		return fmt.Errorf("karve datastore %s takes options only, got %q", c.Command.Name, c.Args().First())
-	}
-	return nil
-}
-
+// oneFile is what some commands take beside options.
 func oneFile(c *cli.Context) (string, error) {
 	if c.Args().Len() != 1 || c.Args().First() == "" {
 		return "", fmt.Errorf("karve datastore %s takes one FILE, after the options, got %d", c.Command.Name, c.Args().Len())
@@ -88,9 +81,6 @@ func exists(path string) bool {
 }
 
 func datastoreStats(c *cli.Context) error {
-	if err := noArgs(c); err != nil {
-		return err
-	}
 	path, err := engineFile(c)
 	if err != nil {
 		return err
@@ -118,9 +108,6 @@ func datastoreStats(c *cli.Context) error {
 }
 
 func datastoreVerify(c *cli.Context) error {
-	if err := noArgs(c); err != nil {
-		return err
-	}
 	path, err := engineFile(c)
 	if err != nil {
 		return err
@@ -233,9 +220,6 @@ func datastoreImport(c *cli.Context) error {
 }
 
 func datastoreCompact(c *cli.Context) error {
-	if err := noArgs(c); err != nil {
-		return err
-	}
 	if _, err := engineFile(c); err != nil {
 		return err
 	}

@@ -86,7 +86,40 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			completionCommand(),
 		},
 	}
+	explainMistakes("karve", app.Commands)
 	return app.RunContext(ctx, args)
+}
+
+// explainMistakes makes commands tell a mistake in a line, as `karve server` does,
+// where cli would print the whole help: a wrong option, a word too many, no such
+// command of a group. Those that explain themselves are left alone.
+func explainMistakes(above string, commands []*cli.Command) {
+	for _, command := range commands {
+		name := above + " " + command.Name
+		explainMistakes(name, command.Subcommands)
+		if command.OnUsageError != nil || command.SkipFlagParsing {
+			continue
+		}
+		command.OnUsageError = func(_ *cli.Context, err error, _ bool) error {
+			return explainUsage(err, name, command.Flags)
+		}
+		switch action := command.Action; {
+		case len(command.Subcommands) > 0:
+			command.Action = func(c *cli.Context) error {
+				if c.Args().Present() {
+					return fmt.Errorf("there is no command %q (see %s --help)", name+" "+c.Args().First(), name)
+				}
+				return cli.ShowSubcommandHelp(c)
+			}
+		case command.ArgsUsage == "":
+			command.Action = func(c *cli.Context) error {
+				if c.Args().Present() {
+					return fmt.Errorf("%s takes options only, got %q", name, c.Args().First())
+				}
+				return action(c)
+			}
+		}
+	}
 }
 
 // serverCommand is `karve server`.
@@ -98,7 +131,7 @@ func serverCommand() *cli.Command {
 		CustomHelpTemplate: serverHelp(flags),
 		Flags:              flags,
 		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
-			return explainUsage(err, flags)
+			return explainUsage(err, "karve server", flags)
 		},
 		Action: func(c *cli.Context) error {
 			config, err := readConfig(c)

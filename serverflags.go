@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -65,6 +66,7 @@ func serverFlags() []cli.Flag {
 		text(network, "cluster-domain", server.DefaultClusterDomain, "DNS `DOMAIN` of the cluster"),
 
 		datastoreEndpointFlag(),
+		text(storage, "durability", "", "`MODE` of the built-in datastore: full, every write is on the disk before it is answered; or relaxed, which is kind to SD cards, and may lose the last 100 ms when the power fails (default: full)"),
 		text(storage, "datastore-cafile", "", "`FILE` with the CA of that database or etcd"),
 		text(storage, "datastore-certfile", "", "`FILE` with a client certificate for it"),
 		text(storage, "datastore-keyfile", "", "`FILE` with the key of that"),
@@ -172,6 +174,7 @@ func serverConfig(c *cli.Context) (server.Config, error) {
 		ClusterCIDR:           c.String("cluster-cidr"),
 		ClusterDomain:         c.String("cluster-domain"),
 		DatastoreEndpoint:     c.String("datastore-endpoint"),
+		Durability:            c.String("durability"),
 		DatastoreCAFile:       c.String("datastore-cafile"),
 		DatastoreCertFile:     c.String("datastore-certfile"),
 		DatastoreKeyFile:      c.String("datastore-keyfile"),
@@ -225,19 +228,28 @@ func split(values []string) []string {
 // invalidValue is how package flag refuses a value: it knows one dash only.
 var invalidValue = regexp.MustCompile(`^invalid (?:boolean )?value (".*") for (?:flag )?-+([^ :]+): (.*)$`)
 
-// explainUsage names the nearest option where one was misspelt.
-func explainUsage(err error, known []cli.Flag) error {
+// explainUsage tells a mistake in the options of a command, and names the nearest
+// one where one was misspelt.
+func explainUsage(err error, command string, known []cli.Flag) error {
+	see := "see " + command + " --help"
 	if m := invalidValue.FindStringSubmatch(err.Error()); m != nil {
-		return fmt.Errorf("--%s %s: %s (see karve server --help)", m[2], m[1], m[3])
+		return fmt.Errorf("--%s %s: %s (%s)", m[2], m[1], m[3], see)
+	}
+	if name, ok := strings.CutPrefix(err.Error(), "flag needs an argument: -"); ok {
+		return fmt.Errorf("--%s needs a value (%s)", strings.TrimLeft(name, "-"), see)
 	}
 	name, ok := strings.CutPrefix(err.Error(), "flag provided but not defined: -")
 	if !ok {
-		return fmt.Errorf("%w (see karve server --help)", err)
+		return fmt.Errorf("%w (%s)", err, see)
 	}
 	name = strings.TrimLeft(name, "-")
-	proposal := "see karve server --help, or pass it to its component by --kube-apiserver-arg " + name + "=…"
-	if near := flags.Nearest(name, flagNames(known)); near != "" {
+	proposal := see
+	names := flagNames(known)
+	long := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return len(name) == 1 })
+	if near := flags.Nearest(name, long); near != "" {
 		proposal = fmt.Sprintf("did you mean --%s?", near)
+	} else if slices.Contains(names, "kube-apiserver-arg") {
+		proposal += ", or pass it to its component by --kube-apiserver-arg " + name + "=…"
 	}
 	return fmt.Errorf("there is no option --%s; %s", name, proposal)
 }

@@ -78,9 +78,6 @@ func statusCommand() *cli.Command {
 		Flags:  []cli.Flag{configFlag(), dataDirFlag(), datastoreEndpointFlag(), outputFlag()},
 		Before: readDataDir,
 		Action: func(c *cli.Context) error {
-			if c.Args().Present() {
-				return fmt.Errorf("karve status takes options only, got %q", c.Args().First())
-			}
 			s, err := readStatus(c.Context, absolute(c.String("data-dir")), c.String("datastore-endpoint"), time.Now())
 			if err != nil {
 				return err

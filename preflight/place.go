@@ -16,13 +16,13 @@ import (
 // checkPlaces looks at the data directory, and at that of the datastore, where it
 // is another: the disk that counts is the datastore's.
 func checkPlaces(ctx context.Context, t Target) []Finding {
-	all := []Finding{checkDir("data directory", t.DataDir)}
+	all := []Finding{checkDir("data directory", t.DataDir, t.Replaced)}
 	store := t.DataDir
 	if t.StoreDir != "" {
 		store = t.StoreDir
 	}
 	if filepath.Clean(store) != filepath.Clean(t.DataDir) {
-		all = append(all, checkDir("datastore's directory", store))
+		all = append(all, checkDir("datastore's directory", store, t.Replaced))
 	}
 	dir := existing(store)
 	all = append(all, checkSpace(dir), checkFileSystem(dir))
@@ -44,13 +44,13 @@ func existing(dir string) string {
 }
 
 // checkDir looks at a directory of the server's: that we may write to it, nobody
-// else may read it, and no server uses it.
-func checkDir(check, dir string) Finding {
+// else may read it, and no server uses it but the one that will be replaced.
+func checkDir(check, dir string, replaced int) Finding {
 	pid, held, err := datastore.Holder(dir)
 	if err != nil {
 		return found(check, Fail, "run this as the server's user or root", "%v", err)
 	}
-	if held {
+	if held && (pid == 0 || pid != replaced) {
 		return found(check, Fail, "it runs already: karve status; or choose another --data-dir", "%s is in use by %s", dir, process{pid, "a server"})
 	}
 	info, err := os.Stat(dir)
@@ -148,7 +148,7 @@ func judgeSpeed(took []time.Duration, err error) Finding {
 	median, worst := took[len(took)/2], took[len(took)-1]
 	text := fmt.Sprintf("fsync %v, at worst %v of %d", round(median), round(worst), len(took))
 	if median > slowSync {
-		return found(check, Warn, "a better card or an SSD; or --datastore-endpoint sqlite://?durability=relaxed, which may lose the last 100 ms with the power",
+		return found(check, Warn, "a better card or an SSD; or --durability relaxed, which may lose the last 100 ms with the power",
 			"%s: every write waits for one", text)
 	}
 	return found(check, OK, "", "%s", text)

@@ -11,8 +11,9 @@ import (
 	"strings"
 )
 
-// ports tries each port, and names who has it, as far as we may see.
-func (h *host) ports(ports []Port) []Finding {
+// ports tries each port, and names who has it, as far as we may see. What the
+// server has that will be replaced is free.
+func (h *host) ports(ports []Port, replaced int) []Finding {
 	var all []Finding
 	for _, p := range ports {
 		check := "port " + p.Option
@@ -23,9 +24,13 @@ func (h *host) ports(ports []Port) []Finding {
 		case err == nil:
 			all = append(all, found(check, OK, "", "%d is free", p.Number))
 		default:
-			who := ""
-			if owner := h.listener(p.Number); owner != "" {
-				who = ": it is " + owner
+			owner, who := h.listener(p.Number), ""
+			if owner.pid != 0 && owner.pid == replaced {
+				all = append(all, found(check, OK, "", "%d is used by %s, which this replaces", p.Number, owner))
+				continue
+			}
+			if owner.pid != 0 {
+				who = ": it is " + owner.String()
 			}
 			all = append(all, found(check, Fail, "stop what has it, or choose another by --"+p.Option, "%v%s", err, who))
 		}
@@ -33,9 +38,9 @@ func (h *host) ports(ports []Port) []Finding {
 	return all
 }
 
-// listener names the process that listens on a TCP port, "k3s-server (pid 7)";
-// empty if there is none, or none that this user may look at.
-func (h *host) listener(port int) string {
+// listener is the process that listens on a TCP port; its pid is 0 if there is
+// none, or none that this user may look at.
+func (h *host) listener(port int) process {
 	sockets := map[string]bool{}
 	for _, s := range h.listening() {
 		if s.port == port {
@@ -43,14 +48,14 @@ func (h *host) listener(port int) string {
 		}
 	}
 	if len(sockets) == 0 {
-		return ""
+		return process{}
 	}
 	for _, p := range h.processes() {
 		if slices.ContainsFunc(h.descriptors(p.pid), func(link string) bool { return sockets[link] }) {
-			return p.String()
+			return p
 		}
 	}
-	return ""
+	return process{}
 }
 
 // Listening are the TCP addresses on which a process listens, host:port, as far

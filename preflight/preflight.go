@@ -41,6 +41,9 @@ type Target struct {
 	StoreDir, Store string
 	// Ports are those the server would listen on.
 	Ports []Port
+	// Replaced is a server that stops before the start, so that what it uses
+	// will be free; 0 is none.
+	Replaced int
 	// MemoryLimit is the Go runtime's soft limit, in bytes; 0 is none.
 	MemoryLimit int64
 	// Built is when this program was, as far as that is known.
@@ -87,7 +90,7 @@ func Run(ctx context.Context, t Target) []Finding {
 	}
 	all = append(all, checkPlaces(ctx, t)...)
 	all = append(all, checkStore(t))
-	all = append(all, h.ports(t.Ports)...)
+	all = append(all, h.ports(t.Ports, t.Replaced)...)
 	return append(all, h.others())
 }
 

@@ -155,7 +155,7 @@ func TestPorts(t *testing.T) {
 	free, taken := func() error { return nil }, func() error { return errors.New("the port is in use") }
 	got := h.ports([]Port{
 		{"secure-port", 6443, taken}, {"insecure-port", 8080, taken}, {"etcd-listen", 2379, taken}, {"a", 7000, free}, {"b", 0, free},
-	})
+	}, 0)
 	want(t, got[0], Fail, "in use: it is k3s-server (pid 77)")
 	want(t, got[1], Fail, "in use: it is nginx (pid 99)")
 	if got[2].Found != "the port is in use" {
@@ -163,6 +163,9 @@ func TestPorts(t *testing.T) {
 	}
 	want(t, got[3], OK, "7000 is free")
 	want(t, got[4], OK, "any free one")
+	replacing := h.ports([]Port{{"secure-port", 6443, taken}, {"insecure-port", 8080, taken}}, 77)
+	want(t, replacing[0], OK, "6443 is used by k3s-server (pid 77), which this replaces")
+	want(t, replacing[1], Fail, "in use: it is nginx (pid 99)")
 	if got, want := h.listeningOf(77), []string{"[::1]:6443"}; !slices.Equal(got, want) {
 		t.Errorf("k3s listens on %v, want %v", got, want)
 	}
@@ -184,13 +187,13 @@ func TestDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	below := filepath.Join(dir, "a", "b")
-	want(t, checkDir("data directory", dir), OK, "mode 0700")
-	want(t, checkDir("data directory", below), OK, "will be made in "+dir)
+	want(t, checkDir("data directory", dir, 0), OK, "mode 0700")
+	want(t, checkDir("data directory", below, 0), OK, "will be made in "+dir)
 	file := filepath.Join(dir, "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	want(t, checkDir("data directory", file), Fail, "file")
+	want(t, checkDir("data directory", file, 0), Fail, "file")
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
 		t.Errorf("left behind: %v (%v), want nothing but the file", left, err)
 	}
@@ -198,14 +201,16 @@ func TestDirectory(t *testing.T) {
 		if err := os.Chmod(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		want(t, checkDir("data directory", dir), Warn, "mode 0755")
+		want(t, checkDir("data directory", dir, 0), Warn, "mode 0755")
 	}
 	lock, err := datastore.LockDir(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer lock.Close()
-	want(t, checkDir("data directory", dir), Fail, "is in use by a server (pid ")
+	want(t, checkDir("data directory", dir, 0), Fail, "is in use by a server (pid ")
+	want(t, checkDir("data directory", dir, os.Getpid()+1), Fail, "is in use by a server (pid ")
+	want(t, checkDir("data directory", dir, os.Getpid()), Warn, "mode 0755")
 }
 
 func TestFileSystem(t *testing.T) {

@@ -81,6 +81,10 @@ type Config struct {
 	// else or in another mode; memory:// for one that keeps nothing; or the
 	// URLs of a real etcd, http(s)://…, with commas between.
 	DatastoreEndpoint string
+
+	// Durability is full (the default) or relaxed, of the built-in datastore:
+	// what durability= of DatastoreEndpoint is.
+	Durability string
 	// DatastoreCAFile, DatastoreCertFile and DatastoreKeyFile are for an etcd
 	// that speaks TLS.
 	DatastoreCAFile, DatastoreCertFile, DatastoreKeyFile string
@@ -212,7 +216,7 @@ func (c Config) Validate(ctx context.Context) error {
 	errs.add(checkFile("datastore-cafile", c.DatastoreCAFile))
 	errs.add(checkFile("datastore-certfile", c.DatastoreCertFile))
 	errs.add(checkFile("datastore-keyfile", c.DatastoreKeyFile))
-	_, err := parseEndpoint(c.DatastoreEndpoint)
+	_, err := c.datastore()
 	errs.add(err)
 	errs.add(checkEtcdListen(c))
 	errs.add(checkStartupTrace(c.StartupTrace))

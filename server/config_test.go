@@ -56,6 +56,7 @@ var mistakes = map[string]struct {
 	"file is a directory":    {func(c *Config) { c.DatastoreKeyFile = "." }, []string{"--datastore-keyfile"}},
 	"SAN":                    {func(c *Config) { c.TLSSANs = []string{"good.example.org", "not a name"} }, []string{"--tls-san", "not a name"}},
 	"datastore":              {func(c *Config) { c.DatastoreEndpoint = "redis://me:secret@db" }, []string{"--datastore-endpoint", "redis://me:xxxxx@db"}},
+	"durability":             {func(c *Config) { c.Durability = "none" }, []string{`--durability "none"`, "full or relaxed"}},
 	"etcd listener":          {func(c *Config) { c.EtcdListen = "127.0.0.1:2379" }, []string{"--etcd-listen", "https://ADDRESS:PORT"}},
 	"etcd listener's port":   {func(c *Config) { c.EtcdListen = "https://127.0.0.1" }, []string{"--etcd-listen https://127.0.0.1", "PORT"}},
 	"etcd listener's name":   {func(c *Config) { c.EtcdListen = "https://etcd.example:2379" }, []string{"--etcd-listen", `"etcd.example" is not an IP address`}},

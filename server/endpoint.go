@@ -112,6 +112,25 @@ func parseSQLite(rest string) (endpoint, error) {
 	return e, errors.Join(errs...)
 }
 
+// datastore is what --datastore-endpoint and --durability say together.
+func (c Config) datastore() (endpoint, error) {
+	where, err := parseEndpoint(c.DatastoreEndpoint)
+	if err != nil || c.Durability == "" {
+		return where, err
+	}
+	mode, err := datastore.ParseDurability(c.Durability)
+	switch {
+	case err != nil || mode == datastore.Memory:
+		return where, fmt.Errorf("--durability %q: want full or relaxed", c.Durability)
+	case where.etcd != nil || where.external != nil || where.options.Durability == datastore.Memory:
+		return where, fmt.Errorf("--durability %s is for the built-in datastore on a disk, which --datastore-endpoint does not name", c.Durability)
+	case strings.Contains(c.DatastoreEndpoint, "durability=") && where.options.Durability != mode:
+		return where, fmt.Errorf("--durability %s: --datastore-endpoint says durability=%s", c.Durability, where.options.Durability)
+	}
+	where.options.Durability = mode
+	return where, nil
+}
+
 // DatastoreDir is the directory in which --datastore-endpoint keeps the built-in
 // datastore. An endpoint that is something else is an error, which says what to look
 // after it with.

@@ -8,6 +8,35 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 )
 
+func TestDurability(t *testing.T) {
+	for _, tc := range []struct {
+		endpoint, durability string
+		want                 datastore.Durability
+		problem              string
+	}{
+		{"", "", datastore.Full, ""},
+		{"", "full", datastore.Full, ""},
+		{"", "relaxed", datastore.Relaxed, ""},
+		{"sqlite:///x?cache=16Mi", "relaxed", datastore.Relaxed, ""},
+		{"sqlite://?durability=relaxed", "relaxed", datastore.Relaxed, ""},
+		{"sqlite://?durability=relaxed", "", datastore.Relaxed, ""},
+		{"sqlite://?durability=relaxed", "full", 0, "--datastore-endpoint says durability=relaxed"},
+		{"", "memory", 0, "want full or relaxed"},
+		{"", "some", 0, "want full or relaxed"},
+		{"memory://", "full", 0, "built-in datastore on a disk"},
+		{"http://etcd:2379", "relaxed", 0, "built-in datastore on a disk"},
+		{"postgres://me:secret@db/x", "relaxed", 0, "built-in datastore on a disk"},
+	} {
+		where, err := Config{DatastoreEndpoint: tc.endpoint, Durability: tc.durability}.datastore()
+		switch {
+		case tc.problem == "" && (err != nil || where.options.Durability != tc.want):
+			t.Errorf("%q, --durability %q: got %v, %v, want %v", tc.endpoint, tc.durability, where.options.Durability, err, tc.want)
+		case tc.problem != "" && (err == nil || !strings.Contains(err.Error(), "--durability") || !strings.Contains(err.Error(), tc.problem)):
+			t.Errorf("%q, --durability %q: got %v, want %q", tc.endpoint, tc.durability, err, tc.problem)
+		}
+	}
+}
+
 func TestDatastoreEndpoint(t *testing.T) {
 	for text, want := range map[string]endpoint{
 		"":                              {},

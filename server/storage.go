@@ -31,7 +31,7 @@ const (
 // runStorage is the datastore as a part: our own engine, a database of the user's,
 // or the user's etcd, which is only waited for.
 func (s *controlPlane) runStorage(ctx context.Context, ready func()) error {
-	where, err := parseEndpoint(s.DatastoreEndpoint)
+	where, err := s.datastore()
 	if err != nil {
 		return err
 	}
