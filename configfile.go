@@ -15,11 +15,12 @@ import (
 
 // readConfigFile gives the options that neither the command line nor a variable
 // has set the values of the configuration file. Its keys are the options'
-// names; lists are lists. A key that is no option is an error.
-func readConfigFile(c *cli.Context) error {
+// names; lists are lists. A key that is no option is an error. If no file is named
+// it is the usual one, which need not be there.
+func readConfigFile(c *cli.Context, usual string) error {
 	path, named := c.String("config"), true
 	if path == "" {
-		path, named = defaultConfigFile, false
+		path, named = usual, false
 	}
 	text, err := os.ReadFile(path)
 	switch {

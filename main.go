@@ -2,7 +2,7 @@
 //
 // This file is the shell around it: commands, signals and the exit code. The
 // options of `karve server` are in serverflags.go, the configuration file in
-// configfile.go, the small commands in commands.go, check.go, status.go,
+// configfile.go, the small commands in commands.go, run.go, check.go, status.go,
 // datastorecommand.go and kubectl.go; what they run is in package server.
 package main
 
@@ -76,6 +76,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		},
 		Commands: []*cli.Command{
 			serverCommand(),
+			runCommand(),
 			checkCommand(),
 			statusCommand(),
 			kubectlCommand(),
@@ -128,7 +129,7 @@ func serverCommand() *cli.Command {
 	return &cli.Command{
 		Name:               "server",
 		Usage:              "run the control plane until it is told to stop",
-		CustomHelpTemplate: serverHelp(flags),
+		CustomHelpTemplate: helpOf(flags, "karve server: run the control plane until it is told to stop\n"),
 		Flags:              flags,
 		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
 			return explainUsage(err, "karve server", flags)
@@ -144,14 +145,21 @@ func serverCommand() *cli.Command {
 	}
 }
 
-// readConfig makes the server's configuration of options, variables and the
-// configuration file. The error joins all that is wrong with them.
+// readConfig is readOptions for a command that takes nothing else.
 func readConfig(c *cli.Context) (server.Config, error) {
-	var problems []error
+	var surplus error
 	if c.Args().Present() {
-		problems = append(problems, fmt.Errorf("karve %s takes options only, got %q", c.Command.Name, c.Args().First()))
+		surplus = fmt.Errorf("karve %s takes options only, got %q", c.Command.Name, c.Args().First())
 	}
-	problems = append(problems, readConfigFile(c))
+	config, err := readOptions(c, defaultConfigFile)
+	return config, errors.Join(surplus, err)
+}
+
+// readOptions makes the server's configuration of options, variables and the
+// configuration file, which is usual if no other is named. The error joins all
+// that is wrong with them.
+func readOptions(c *cli.Context, usual string) (server.Config, error) {
+	problems := []error{readConfigFile(c, usual)}
 	config, err := serverConfig(c)
 	problems = append(problems, err)
 	if config.Log, err = logbridge.New(c.App.ErrWriter, c.String("log-format"), c.String("log-level")); err != nil {
@@ -176,17 +184,22 @@ func greet(w io.Writer, info server.Info) {
 		info.Took.Round(time.Millisecond), strings.Join(slowest, ", "), info.URL, plain, info.Kubeconfig)
 }
 
-// signalContext ends with the first SIGINT or SIGTERM. The second ends the
-// process at once, whatever it is doing.
+// stopSignal is the cause of the end of signalContext.
+type stopSignal struct{ os.Signal }
+
+func (s stopSignal) Error() string { return s.String() }
+
+// signalContext ends with the first SIGINT or SIGTERM, its cause. The second ends
+// the process at once, whatever it is doing.
 func signalContext() (context.Context, func()) {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	done := make(chan struct{})
 	go func() {
 		select {
-		case <-signals:
-			cancel()
+		case s := <-signals:
+			cancel(stopSignal{s})
 		case <-done:
 			return
 		}
@@ -201,7 +214,7 @@ func signalContext() (context.Context, func()) {
 		case <-done:
 		}
 	}()
-	return ctx, func() { signal.Stop(signals); close(done); cancel() }
+	return ctx, func() { signal.Stop(signals); close(done); cancel(nil) }
 }
 
 // printProblems prints an error one line for each problem that was joined in it.

@@ -262,12 +262,13 @@ func flagNames(list []cli.Flag) []string {
 	return names
 }
 
-// serverHelp is the help text of `karve server`: the options by section, in the
-// order of serverFlags. cli's own template sorts the sections by name and has
-// one line for each option, however much upstream has to say about it.
-func serverHelp(list []cli.Flag) string {
+// helpOf is the help text of a command with the options of a server: what it is
+// for, then the options by section, in the order of serverFlags. cli's own
+// template sorts the sections by name and has one line for each option, however
+// much upstream has to say about it.
+func helpOf(list []cli.Flag, purpose string) string {
 	var b strings.Builder
-	b.WriteString("karve server: run the control plane until it is told to stop\n\n" +
+	b.WriteString(purpose + "\n" +
 		"Every option can be given as --name VALUE, as a variable KARVE_NAME, and as\n" +
 		"name: value in the file of --config; the first of these that is there counts.\n")
 	var sections []string
