@@ -14,6 +14,7 @@
 #   KARVE_DOWNLOAD_URL     where SHA256SUMS and the binaries are (default: the newest release)
 #   KARVE_BINARY           a file instead, also .xz or .gz; checked if SHA256SUMS beside it names it
 #   KARVE_INSTALL_TIMEOUT  seconds the service may take to become ready (default 300)
+#   KARVE_INSTALL_CHECK    no: do not ask `karve check` before
 #
 # As root: /usr/local/bin, /etc/karve/config.yaml, /var/lib/karve, a user "karve"
 # and a service of systemd or OpenRC. Otherwise: ~/.local/bin, ~/.config/karve,
@@ -22,14 +23,18 @@
 #
 # Why it is as it is:
 # - Nothing that runs is touched before the new binary is here, has the right
-#   checksum, starts, and knows all the options given.
+#   checksum, starts, knows all the options given, and finds with `karve check`
+#   nothing on this machine that it would fail at. What the version that runs
+#   has, its ports and its data, is no hindrance.
 # - A checksum from the same place as the file finds damage, not malice: that is
 #   what https is for.
 # - The backup is made with the service stopped, by the old binary, which is the
-#   one that knows the old data: nothing acknowledged before is missing in it.
+#   one that knows the old data: nothing acknowledged before is missing in it. Of
+#   a state.db, which the new version converts, it is a copy of the files.
 # - When the new version is not ready in time, binary, configuration and unit go
 #   back, and the data if `karve datastore stats` says something else than before:
-#   a version that refused the data has not touched it.
+#   a version that refused the data has not touched it. Certificates stay: every
+#   version takes those of another, and renews what it does not like.
 # - Time is counted in rounds of a second, not read from a clock, which NTP may
 #   set at this very moment on a board without a battery.
 # - All is in functions and the last line calls them: half a script does nothing.
@@ -55,6 +60,8 @@ fail() {
 		fi
 	elif [ -n "$had" ]; then
 		warn "nothing was changed: $had"
+	else
+		warn "nothing was installed"
 	fi
 	exit 1
 }
@@ -223,6 +230,7 @@ read_options() {
 	for variable in $(env | sed -n 's/^KARVE_\([A-Z0-9_]*\)=.*/\1/p'); do
 		case $variable in DOWNLOAD_URL | BINARY | INSTALL_* | VERSION) continue ;; esac
 		eval "value=\${KARVE_$variable:-}"
+		unset "KARVE_$variable" # for karve it would count more than the configuration
 		[ -n "$value" ] || continue
 		name=$(printf '%s' "$variable" | tr 'A-Z_' 'a-z-')
 		takes_value "$name" "KARVE_$variable" || :
@@ -265,7 +273,7 @@ without() {
 		!skip { print }'
 }
 
-# option NAME prints its value in the new configuration.
+# option NAME prints its value in the new configuration, or in that of a file.
 option() {
 	awk -v key="$1" '
 		{ name = $0; sub(/[ \t]*:.*/, "", name); gsub(/["\047]/, "", name) }
@@ -275,7 +283,7 @@ option() {
 			gsub(/^["\047]|["\047][ \t]*$/, "")
 			print
 			exit
-		}' "$work/config"
+		}' "${2:-$work/config}"
 }
 
 # quoted prints standard input, a value a line, as YAML strings after a prefix.
@@ -301,6 +309,8 @@ make_config() {
 			quoted "$name: " <"$file" >>"$work/config"
 		fi
 	done
+	old_data=$data_dir
+	if [ -r "$config" ] && [ -n "$(option data-dir "$config")" ]; then old_data=$(option data-dir "$config"); fi
 	given=$(option data-dir)
 	if [ -n "$given" ]; then data_dir=${given%/}; else printf "data-dir: '%s'\n" "$data_dir" >>"$work/config"; fi
 	store_dir=$data_dir
@@ -428,11 +438,11 @@ rc_ulimit="-n 1048576"
 output_log=/var/log/karve.log
 error_log=/var/log/karve.log
 END
-	! low_port || [ "$service_user" = root ] || echo 'capabilities="^cap_net_bind_service"'
+	! low_port || [ "$service_user" = root ] || echo "capabilities=\"$bind_low\""
 	cat <<END
 
 depend() {
-	need localmount
+	use localmount
 	want net
 	after firewall
 }
@@ -509,6 +519,20 @@ rm -f "$bin_dir/karve-uninstall.sh"
 END
 }
 
+# look_around asks the new version whether it would start on this machine, beside
+# the one that runs. It says what it finds, and fails if that would keep a service
+# from starting.
+look_around() {
+	[ "${KARVE_INSTALL_CHECK:-yes}" != no ] && "$new" check --help >/dev/null 2>&1 || return 0
+	set --
+	[ ! -d "$old_data" ] || set -- --replaces "$old_data"
+	if "$new" check --config "$work/config" "$@" >"$work/check" 2>"$work/check.problems"; then well=yes; else well=no; fi
+	# Columns have three spaces between them at least.
+	awk -F '   +' '$2 == "warn" || $2 == "fail" { print "karve: check: " $2 ": " $1 ": " $3 ($4 == "-" ? "" : " (" $4 ")") }' "$work/check" >&2
+	[ $well = no ] && [ $init != none ] || return 0
+	fail "karve check: $(tail -n 1 "$work/check.problems" | sed 's/^karve: //'); KARVE_INSTALL_CHECK=no goes on without it"
+}
+
 # own_user makes the service's user; where that cannot be it is root.
 own_user() {
 	service_user=root
@@ -520,7 +544,13 @@ own_user() {
 			addgroup -S karve && adduser -S -D -H -h "$data_dir" -s /bin/false -g "$comment" -G karve karve
 		fi >"$work/user" 2>&1
 	fi
-	if id karve >/dev/null 2>&1; then service_user=karve; else warn "no user of its own could be made; the service runs as root"; fi
+	if ! id karve >/dev/null 2>&1; then
+		warn "no user of its own could be made; the service runs as root"
+	elif [ $init = openrc ] && low_port && ! RC_SVCNAME=karve supervise-daemon karve --capabilities "$bind_low" --version >/dev/null 2>&1; then
+		warn "this OpenRC gives no capabilities; for a port below 1024 the service runs as root"
+	else
+		service_user=karve
+	fi
 }
 
 # owned gives the service what it writes. Nothing is followed: the directory may
@@ -608,11 +638,46 @@ back_up() {
 	fi
 	data_in "$store_dir" || return 0
 	(umask 077 && mkdir -p "$data_dir.before-upgrade") || fail "$data_dir.before-upgrade could not be made"
-	"$bin" datastore stats --config "$config" >"$work/stats" 2>&1
-	"$bin" datastore backup --config "$config" --overwrite "$data_dir.before-upgrade/mvcc.db" >"$work/backup" 2>&1 ||
+	if [ ! -e "$store_dir/mvcc.db" ]; then
+		for suffix in -wal -shm ''; do # the file itself last: with it, it is all there
+			rm -f "$data_dir.before-upgrade/state.db$suffix"
+			[ ! -e "$store_dir/state.db$suffix" ] || cp -p "$store_dir/state.db$suffix" "$data_dir.before-upgrade/" ||
+				fail "no upgrade without a backup, and $store_dir/state.db$suffix could not be copied ($(free_space "$data_dir.before-upgrade"))"
+		done
+		sync
+		backup=$data_dir.before-upgrade/state.db
+		say "copied $store_dir/state.db to $backup"
+		return
+	fi
+	"$bin" datastore stats --config "$work/config" >"$work/stats" 2>&1
+	"$bin" datastore backup --config "$work/config" --overwrite "$data_dir.before-upgrade/mvcc.db" >"$work/backup" 2>&1 ||
 		fail "no upgrade without a backup, and it failed: $(tail -n 1 "$work/backup")"
 	backup=$data_dir.before-upgrade/mvcc.db
 	say "$(tail -n 1 "$work/backup")"
+}
+
+# put_data_back undoes what the new version has done to the data, if it has.
+put_data_back() {
+	case $backup in
+	'') return ;;
+	*/state.db)
+		[ -e "$store_dir/mvcc.db" ] || return 0 # not converted
+		aside=$store_dir/given-up.$(date +%Y%m%dT%H%M%S)
+		if ! { mkdir "$aside" && mv "$store_dir"/mvcc.db* "$store_dir"/state.db* "$aside/" && cp -p "$backup"* "$store_dir/"; }; then
+			warn "the data could not be put back into $store_dir. The backup is $backup"
+			return
+		fi
+		warn "what the new version made of them is in $aside"
+		;;
+	*)
+		! "$bin" datastore stats --config "$work/config" 2>&1 | cmp -s - "$work/stats" || return 0
+		if ! "$bin" datastore restore --config "$work/config" "$backup" >"$work/restore" 2>&1; then
+			warn "the data could not be put back: $(tail -n 1 "$work/restore"). The backup is $backup"
+			return
+		fi
+		;;
+	esac
+	warn "the data of before the upgrade is back"
 }
 
 # replace NEW PATH MODE keeps what is there and puts a new file in its place: at
@@ -620,14 +685,14 @@ back_up() {
 replace() {
 	mkdir -p "$(dirname "$2")" || return 1
 	if [ -e "$2" ]; then
-		rm -f "$2.previous"
 		ln "$2" "$2.previous" 2>/dev/null || cp -p "$2" "$2.previous" || return 1
 	fi
 	if [ "$1" != "$new" ]; then
 		(umask 077 && cat "$1" >"$2.new") || { rm -f "$2.new"; return 1; }
 		set -- "$2.new" "$2" "$3"
 	fi
-	chmod "$3" "$1" && { [ "$2" != "$config" ] || [ "$scope" = user ] || chown "root:$service_user" "$1"; } && mv -f "$1" "$2"
+	chmod "$3" "$1" && { [ "$2" != "$config" ] || [ "$scope" = user ] || chown "root:$service_user" "$1"; } && mv -f "$1" "$2" || return 1
+	[ -e "$2.previous" ] || mkdir -p "$work/made$2"
 }
 
 # each_file calls a command with every file that replace puts in its place.
@@ -637,11 +702,13 @@ each_file() {
 
 forget() { rm -f "$1.previous"; }
 
+# put_back leaves alone what was not replaced yet.
 put_back() {
-	if [ -e "$1.previous" ]; then mv -f "$1.previous" "$1"; elif [ "$fresh" = no ]; then rm -f "$1"; fi
+	if [ -e "$1.previous" ]; then mv -f "$1.previous" "$1"; elif [ -d "$work/made$1" ]; then rm -f "$1"; fi
 }
 
 switch_over() {
+	each_file forget # left by an installation that was killed
 	switched=yes
 	replace "$new" "$bin" 0755 || fail "$bin could not be written"
 	mode=0640
@@ -668,11 +735,7 @@ roll_back() {
 	fi
 	stop_service
 	each_file put_back
-	if [ -n "$backup" ] && ! { "$bin" datastore stats --config "$config" 2>&1 | cmp -s - "$work/stats"; }; then
-		"$bin" datastore restore --config "$config" "$backup" >"$work/restore" 2>&1 ||
-			warn "the data could not be put back: $(tail -n 1 "$work/restore"). The backup is $backup"
-		warn "the data of before the upgrade is back"
-	fi
+	put_data_back
 	owned
 	if [ "$was_running" = no ]; then
 		warn "the version of before is back, stopped as it was"
@@ -724,6 +787,7 @@ install_karve() {
 	fetch
 	read_options "$@"
 	make_config
+	look_around
 	own_user
 	if [ $init = openrc ]; then openrc_script; else systemd_unit; fi >"$work/unit"
 	uninstall_script >"$work/uninstall"
@@ -764,7 +828,7 @@ print_unit() {
 
 main() {
 	work='' stage='' had='' switched=no stopped=no backup='' service_user=root
-	comment='Karve service, made by install.sh'
+	comment='Karve service, made by install.sh' bind_low='^cap_net_bind_service'
 	if [ "${1:-}" = unit ]; then
 		print_unit "${2:-}"
 	else
