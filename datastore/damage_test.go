@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -195,6 +196,46 @@ func TestRefusedFilesAreLeftAlone(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A newer release that was killed may have its schema in the log only: the file's
+// header says what this release knows.
+func TestNewerSchemaInTheLogIsRefused(t *testing.T) {
+	dir := writtenStore(t, false)
+	path := filepath.Join(dir, EngineFile)
+	c, err := (&disk{path: path}).connect(pragmas("FULL"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.exec(fmt.Sprintf("PRAGMA user_version = %d", schemaVersion+1)); err != nil {
+		t.Fatal(err)
+	}
+	killed := copyStore(t, dir)
+	c.close()
+	if v, err := headerSchema(filepath.Join(killed, EngineFile)); err != nil || v != schemaVersion {
+		t.Fatalf("the header says schema %d (%v), want %d: this tests nothing", v, err, schemaVersion)
+	}
+	before := filesOf(t, killed)
+	if err := tryOpen(t, killed); !errors.Is(err, ErrNewerSchema) || !strings.Contains(err.Error(), "use the newer release") {
+		t.Errorf("got %v, want %v and what to do", err, ErrNewerSchema)
+	}
+	if after := filesOf(t, killed); !maps.Equal(before, after) {
+		t.Error("the refused database or its log was changed")
+	}
+}
+
+// filesOf are the database and its log, by name.
+func filesOf(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	for _, name := range []string{EngineFile, EngineFile + "-wal"} {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[name] = string(b)
+	}
+	return files
 }
 
 func TestBadRowIsNamed(t *testing.T) {

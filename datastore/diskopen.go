@@ -60,7 +60,7 @@ type meta struct {
 // refused.
 func openDisk(path string, mode Durability) (*disk, error) {
 	d := &disk{path: path, indexed: indexRegion} // SQLite itself makes the first one, whole
-	if err := d.inspect(); err != nil {
+	if err := d.inspect(schemaVersion); err != nil {
 		return nil, err
 	}
 	synchronous := "FULL"
@@ -85,8 +85,8 @@ func openDisk(path string, mode Durability) (*disk, error) {
 }
 
 // inspect looks at the file without SQLite, makes it if there is none, and
-// refuses what must not be opened.
-func (d *disk) inspect() error {
+// refuses what must not be opened, or has a newer schema than that.
+func (d *disk) inspect(newest int64) error {
 	header := make([]byte, 100)
 	f, err := os.Open(d.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -106,10 +106,18 @@ func (d *disk) inspect() error {
 	if id := binary.BigEndian.Uint32(header[68:]); id != applicationID {
 		return fmt.Errorf("%w: %s has application id %#x", ErrForeign, d.path, id)
 	}
-	if v := binary.BigEndian.Uint32(header[60:]); v > schemaVersion {
-		return fmt.Errorf("%w: %s has schema %d, this release knows %d", ErrNewerSchema, d.path, v, schemaVersion)
+	if v := int64(binary.BigEndian.Uint32(header[60:])); v > newest {
+		return newerSchema(d.path, v)
 	}
-	return d.inspectLog()
+	if err := d.inspectLog(); err != nil || !hasLog(d.path) {
+		return err
+	}
+	// A newer release that was killed may have said so in the log only. Whatever
+	// else keeps it from being read is told by those who need it.
+	if v, err := logSchema(d.path); err == nil && v > newest {
+		return newerSchema(d.path, v)
+	}
+	return nil
 }
 
 // inspectLog compares what the database, read without its log, says of the last

@@ -35,6 +35,8 @@ type Engine struct {
 	closing   bool
 	fatal     error // why no write is taken any more
 
+	upgraded *SchemaUpgrade // what the start has done to the file, if anything
+
 	wake      chan struct{} // to the committer: there is a batch, or closing
 	failed    chan struct{} // closed when fatal is set
 	stopped   chan struct{} // closed when the committer has ended
@@ -83,6 +85,10 @@ func OpenEngine(lock *Lock, opts Options) (*Engine, error) {
 		return nil, errors.New("open datastore: the data directory is not locked")
 	}
 	e.path = filepath.Join(lock.dir, EngineFile)
+	var err error
+	if e.upgraded, err = upgradeSchema(e.path, schemaSteps, func(string) {}); err != nil {
+		return nil, err
+	}
 	e.ballast.path, e.ballast.size = e.path+".ballast", opts.BallastBytes
 	state, err := e.openFile()
 	if err != nil && e.ballast.exists() && mayBeFull(err) {
@@ -172,6 +178,10 @@ func (e *Engine) closeDisk() error {
 	}
 	return e.disk.close(e.disk.wal == 0)
 }
+
+// Upgraded tells what was done to a database of an older release; nil if it was of
+// this one.
+func (e *Engine) Upgraded() *SchemaUpgrade { return e.upgraded }
 
 // Path is the database file, or "memory".
 func (e *Engine) Path() string { return e.path }

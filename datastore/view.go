@@ -107,7 +107,7 @@ func checkIdentity(path string, c *connection) error {
 		return explainSQL(path, err)
 	}
 	if v > schemaVersion {
-		return fmt.Errorf("%w: %s has schema %d, this release knows %d", ErrNewerSchema, path, v, schemaVersion)
+		return newerSchema(path, v)
 	}
 	return nil
 }

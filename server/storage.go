@@ -62,6 +62,9 @@ func (s *controlPlane) useEngine(ctx context.Context, where endpoint, ready func
 		s.log.Infof("converted %s to %s: %d keys at revision %d; the old file is %s",
 			converted.From, converted.To, converted.Keys, converted.Revision, converted.Kept)
 	}
+	if up := engine.Upgraded(); up != nil {
+		s.log.Infof("the datastore's schema was %d and is %d; as it was before it is in %s", up.From, up.To, up.Backup)
+	}
 	defer func() {
 		closing := engine.Close()
 		if err == nil || engine.Err() == nil { // after a failure it says the same again
