@@ -54,6 +54,7 @@ func serverFlags() []cli.Flag {
 		yes(listeners, "insecure-allow-remote", "allow an insecure-bind-address that is not loopback: whoever reaches it is an administrator"),
 		yes(listeners, "insecure-any-user", "let every local user in at the insecure port, not only root and the server's own"),
 		yes(listeners, "disable-http2", "serve HTTP/1.1 only"),
+		yes(listeners, "compress-loopback", "compress large answers for clients on this machine too, if they ask for it: for a tunnel that ends here"),
 
 		texts(identity, "tls-san", "`NAME` or address to add to the serving certificate; repeatable, or with commas"),
 		text(identity, "tls-cert-file", "", "`FILE` with a serving certificate of your own"),
@@ -165,6 +166,7 @@ func serverConfig(c *cli.Context) (server.Config, error) {
 		InsecureAllowRemote:   c.Bool("insecure-allow-remote"),
 		InsecureAnyUser:       c.Bool("insecure-any-user"),
 		DisableHTTP2:          c.Bool("disable-http2"),
+		CompressLoopback:      c.Bool("compress-loopback"),
 		TLSSANs:               split(c.StringSlice("tls-san")),
 		TLSCertFile:           c.String("tls-cert-file"),
 		TLSKeyFile:            c.String("tls-private-key-file"),

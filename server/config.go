@@ -57,6 +57,9 @@ type Config struct {
 	InsecureAnyUser bool
 	// DisableHTTP2 leaves HTTP/1.1 only, on both listeners.
 	DisableHTTP2 bool
+	// CompressLoopback compresses large answers for clients on this machine too,
+	// when they ask for it: for tunnels and relays that end here.
+	CompressLoopback bool
 
 	// TLSSANs are names and addresses added to the serving certificate.
 	TLSSANs []string

@@ -210,6 +210,7 @@ func (c Config) apiserverConfig(advertise net.IP) apiserver.Config {
 		ServiceClusterIPRange: c.ServiceClusterIPRange,
 		ClusterDomain:         c.ClusterDomain,
 		DisableHTTP2:          c.DisableHTTP2,
+		CompressLoopback:      c.CompressLoopback,
 		AdvertiseAddress:      advertise,
 		Args:                  c.APIServerArgs,
 	}

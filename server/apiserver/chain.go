@@ -59,6 +59,10 @@ func New(ctx context.Context, c Config) (*Server, error) {
 	}
 	last := cfg.last()
 	last.AddReadyzChecks(c.ReadyChecks...)
+	if !c.CompressLoopback {
+		leaveUncompressed(last)
+	}
+	writeWidely(last)
 	s.buildInsecureChain(last)
 	if err := s.createChain(cfg); err != nil {
 		return nil, err

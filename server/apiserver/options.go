@@ -64,6 +64,9 @@ type Config struct {
 	ClusterDomain string
 	// DisableHTTP2 leaves only HTTP/1.1 on both listeners.
 	DisableHTTP2 bool
+	// CompressLoopback lets upstream compress what it sends to clients on this
+	// machine, as it does for others.
+	CompressLoopback bool
 
 	Etcd         Etcd
 	Certificates Certificates
