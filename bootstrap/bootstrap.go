@@ -65,6 +65,8 @@ type part struct {
 // service is the configuration of the kubernetes Service and its network.
 type service struct {
 	ranges         []string // CIDRs of different families; the first is the default
+	primary        net.IPNet
+	secondary      net.IPNet // no IP: there is none
 	ip             net.IP
 	port, nodePort int
 	target         int // the API server's own port
@@ -83,6 +85,7 @@ func New(o Options, extensions *apiextensionsserver.Config, kube *controlplane.C
 		namespaces: kube.ControlPlane.SystemNamespaces,
 		service: service{
 			ranges: []string{kube.ServiceIPRange.String()}, ip: kube.APIServerServiceIP,
+			primary: kube.ServiceIPRange, secondary: kube.SecondaryServiceIPRange,
 			port: kube.APIServerServicePort, nodePort: kube.KubernetesServiceNodePort, target: port,
 		},
 		// Without RBAC, upstream leaves its hook out, and the roles with it.

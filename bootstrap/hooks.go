@@ -3,33 +3,49 @@ package bootstrap
 import (
 	"context"
 	"fmt"
+	"slices"
 
+	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/kubernetes"
 	restclient "k8s.io/client-go/rest"
 	pkgscheduling "k8s.io/kubernetes/pkg/apis/scheduling/v1"
+	"k8s.io/kubernetes/pkg/controlplane/controller/defaultservicecidr"
+	"k8s.io/kubernetes/pkg/features"
 	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
 	schedulingrest "k8s.io/kubernetes/pkg/registry/scheduling/rest"
 )
 
 // A hook looks whether everything is there, with one list for each kind, and ends
-// if it is; then it has nothing to do. If not, it is upstream's, which first waits
-// a second: so what it repairs, and how, is upstream's by construction.
+// if it is; then it has nothing to do. If not, it is upstream's, which first waits:
+// so what it repairs, and how, is upstream's by construction.
 //
 // It must not fail for its own reasons: upstream ends the process when a hook does.
 type hook struct {
 	group     string // has to be served
-	upstreams genericapiserver.PostStartHookProvider
-	looks     func(context.Context, kubernetes.Interface) (complete bool, err error)
+	upstreams func(*Config) (name string, run genericapiserver.PostStartHookFunc, err error)
+	looks     func(*Config, context.Context, kubernetes.Interface) (complete bool, err error)
+	// goesOn is upstream's hook leaving something running, which then has to run in
+	// any case; but nobody needs to wait for it. It is not worth a word, either: it
+	// waits a tenth of a second, the others a whole one.
+	goesOn bool
 }
 
 var hooks = []hook{
-	{rbacv1.GroupName, rbacrest.RESTStorageProvider{}, policyComplete},
-	{schedulingv1.GroupName, schedulingrest.RESTStorageProvider{}, priorityClassesComplete},
+	{rbacv1.GroupName, provided(rbacrest.RESTStorageProvider{}), policyComplete, false},
+	{schedulingv1.GroupName, provided(schedulingrest.RESTStorageProvider{}), priorityClassesComplete, false},
+	{networkingv1.GroupName, (*Config).serviceCIDRHook, (*Config).serviceCIDRComplete, true},
+}
+
+func provided(p genericapiserver.PostStartHookProvider) func(*Config) (string, genericapiserver.PostStartHookFunc, error) {
+	return func(*Config) (string, genericapiserver.PostStartHookFunc, error) { return p.PostStartHook() }
 }
 
 // ReplaceHooks puts ours in the place of upstream's, under the same names: what
@@ -38,22 +54,15 @@ var hooks = []hook{
 func (c *Config) ReplaceHooks(first *genericapiserver.Config, others ...*genericapiserver.Config) error {
 	first.DisabledPostStartHooks = sets.NewString(first.DisabledPostStartHooks.UnsortedList()...)
 	for _, h := range hooks {
-		name, upstreams, err := h.upstreams.PostStartHook()
+		name, upstreams, err := h.upstreams(c)
 		if err != nil {
 			return fmt.Errorf("find upstream's hook for %s: %w", h.group, err)
 		}
-		if first.DisabledPostStartHooks.Has(name) || !c.kube.AnyResourceForGroupEnabled(h.group) {
+		if upstreams == nil || first.DisabledPostStartHooks.Has(name) || !c.kube.AnyResourceForGroupEnabled(h.group) {
 			continue // upstream has none either: RBAC may not be an authorizer, or the group be switched off
 		}
 		err = first.AddPostStartHook(name, func(hc genericapiserver.PostStartHookContext) error {
-			complete, err := h.look(hc)
-			if complete {
-				return nil
-			}
-			if c.Repairing != nil {
-				c.Repairing(name, err)
-			}
-			return upstreams(hc)
+			return h.run(c, name, upstreams, hc)
 		})
 		if err != nil {
 			return err
@@ -65,17 +74,32 @@ func (c *Config) ReplaceHooks(first *genericapiserver.Config, others ...*generic
 	return nil
 }
 
-func (h hook) look(c genericapiserver.PostStartHookContext) (bool, error) {
-	config := restclient.CopyConfig(c.LoopbackClientConfig)
+func (h hook) run(c *Config, name string, upstreams genericapiserver.PostStartHookFunc, hc genericapiserver.PostStartHookContext) error {
+	complete, err := h.look(c, hc)
+	switch {
+	case complete && h.goesOn:
+		go func() { _ = upstreams(hc) }() // no failure but to make a client, and look has made one
+		return nil
+	case complete:
+		return nil
+	}
+	if c.Repairing != nil && !h.goesOn {
+		c.Repairing(name, err)
+	}
+	return upstreams(hc)
+}
+
+func (h hook) look(c *Config, hc genericapiserver.PostStartHookContext) (bool, error) {
+	config := restclient.CopyConfig(hc.LoopbackClientConfig)
 	config.ContentType = "application/vnd.kubernetes.protobuf"
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return false, err
 	}
-	return h.looks(c, client)
+	return h.looks(c, hc, client)
 }
 
-func priorityClassesComplete(ctx context.Context, client kubernetes.Interface) (bool, error) {
+func priorityClassesComplete(_ *Config, ctx context.Context, client kubernetes.Interface) (bool, error) {
 	list, err := client.SchedulingV1().PriorityClasses().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return false, err
@@ -90,4 +114,31 @@ func priorityClassesComplete(ctx context.Context, client kubernetes.Interface) (
 		}
 	}
 	return true, nil
+}
+
+// serviceCIDRHook is upstream's hook that makes the ServiceCIDR of the Service range
+// and then looks after it (pkg/controlplane/instance.go).
+func (c *Config) serviceCIDRHook() (string, genericapiserver.PostStartHookFunc, error) {
+	const name = "start-kubernetes-service-cidr-controller"
+	if !utilfeature.DefaultFeatureGate.Enabled(features.MultiCIDRServiceAllocator) {
+		return name, nil, nil
+	}
+	return name, func(hc genericapiserver.PostStartHookContext) error {
+		client, err := kubernetes.NewForConfig(hc.LoopbackClientConfig)
+		if err != nil {
+			return err
+		}
+		defaultservicecidr.NewController(c.service.primary, c.service.secondary, client).Start(hc)
+		return nil
+	}, nil
+}
+
+// serviceCIDRComplete is whether the controller has nothing to do.
+func (c *Config) serviceCIDRComplete(ctx context.Context, client kubernetes.Interface) (bool, error) {
+	cidr, err := client.NetworkingV1().ServiceCIDRs().Get(ctx, defaultservicecidr.DefaultServiceCIDRName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil && cidr.DeletionTimestamp == nil && slices.Equal(cidr.Spec.CIDRs, c.service.ranges) &&
+		meta.IsStatusConditionTrue(cidr.Status.Conditions, networkingv1.ServiceCIDRConditionReady), err
 }

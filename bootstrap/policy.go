@@ -3,6 +3,7 @@ package bootstrap
 import (
 	"context"
 	"errors"
+	"reflect"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,7 +30,7 @@ func upstreamsPolicy() *rbacrest.PolicyData {
 // policyComplete asks upstream's reconcilers whether they would change anything.
 // What upstream migrates besides (ClusterRolesToAggregate and
 // ClusterRoleBindingsToSplit) it does only while one of the policy's own is missing.
-func policyComplete(ctx context.Context, client kubernetes.Interface) (bool, error) {
+func policyComplete(_ *Config, ctx context.Context, client kubernetes.Interface) (bool, error) {
 	policy := upstreamsPolicy()
 	there, err := listPolicy(ctx, client)
 	if err != nil {
@@ -62,7 +63,14 @@ func policyComplete(ctx context.Context, client kubernetes.Interface) (bool, err
 	return true, nil
 }
 
+// roleDone asks only where something differs at all, because upstream's reconciler
+// compares every rule with every other.
 func roleDone(want reconciliation.RuleOwner, there *listed) (bool, error) {
+	if has, ok := there.roles[[2]string{want.GetNamespace(), want.GetName()}]; ok &&
+		reflect.DeepEqual(has.GetLabels(), want.GetLabels()) && reflect.DeepEqual(has.GetAnnotations(), want.GetAnnotations()) &&
+		reflect.DeepEqual(has.GetRules(), want.GetRules()) && reflect.DeepEqual(has.GetAggregationRule(), want.GetAggregationRule()) {
+		return true, nil
+	}
 	o := reconciliation.ReconcileRoleOptions{Role: want, Client: listedRoles{there}}
 	result, err := o.Run()
 	return err == nil && (result.Protected || result.Operation == reconciliation.ReconcileNone), err

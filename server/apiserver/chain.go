@@ -57,6 +57,11 @@ func New(ctx context.Context, c Config) (*Server, error) {
 	if err := c.bootstrap(ctx, cfg); err != nil {
 		return nil, err
 	}
+	if !c.UpstreamsHooks {
+		if s.early, err = startEarly(ctx, &cfg.extensions.GenericConfig.Config, s.informers); err != nil {
+			return nil, err
+		}
+	}
 	last := cfg.last()
 	last.AddReadyzChecks(c.ReadyChecks...)
 	if !c.CompressLoopback {
@@ -65,9 +70,9 @@ func New(ctx context.Context, c Config) (*Server, error) {
 	writeWidely(last)
 	s.buildInsecureChain(last)
 	if err := s.createChain(cfg); err != nil {
+		s.stopEarly()
 		return nil, err
 	}
-	c.Loopback.Serve(s.handler)
 	return s, nil
 }
 
@@ -90,20 +95,16 @@ func (c configs) last() *genericapiserver.Config {
 func newConfigs(o options.CompletedOptions, own Config) (configs, error) {
 	done := own.Step("generic configuration")
 	schemes := []*runtime.Scheme{legacyscheme.Scheme, apiextensionsserver.Scheme, aggregatorscheme.Scheme}
-	generic, informers, storage, err := controlplaneapiserver.BuildGenericConfig(
-		o.CompletedOptions, schemes, controlplane.DefaultAPIResourceConfigSource(), generatedopenapi.GetOpenAPIDefinitions)
+	generic, err := buildGenericConfig(o.CompletedOptions, own.Loopback, schemes, controlplane.DefaultAPIResourceConfigSource(), generatedopenapi.GetOpenAPIDefinitions)
 	if err != nil {
 		return configs{}, fmt.Errorf("build generic configuration: %w", err)
 	}
-	if err := useLoopback(generic, informers, own.Loopback); err != nil {
-		return configs{}, err
-	}
 	forgetBuilders(generic.OpenAPIConfig, generic.OpenAPIV3Config)
-	rememberClientCertificates(&generic.Authentication)
+	rememberClientCertificates(&generic.Config.Authentication)
 	done()
 	defer own.Step("configuration of the servers")()
 	var c configs
-	kube, resolver, admission, err := app.CreateKubeAPIServerConfig(o, generic, informers, storage)
+	kube, resolver, admission, err := app.CreateKubeAPIServerConfig(o, generic.Config, generic.informers, generic.storage)
 	if err != nil {
 		return configs{}, fmt.Errorf("configure kube-apiserver: %w", err)
 	}
@@ -118,6 +119,9 @@ func newConfigs(o options.CompletedOptions, own Config) (configs, error) {
 		*shared.Generic, shared.VersionedInformers, admission, o.CompletedOptions, o.MasterCount, resolver, webhookAuth)
 	if err != nil {
 		return configs{}, fmt.Errorf("configure apiextensions-apiserver: %w", err)
+	}
+	if !own.EagerOpenAPI {
+		describeOwnTypes(&c.extensions.GenericConfig.Config)
 	}
 	if os.Getenv(withoutAggregator) != "" {
 		return c, nil
@@ -151,8 +155,10 @@ func (s *Server) createChain(c configs) error {
 		serveDocuments(kube.ControlPlane.GenericAPIServer, generic.OpenAPIConfig, generic.OpenAPIV3Config, s.stopping)
 	}
 	done()
+	servers := []*genericapiserver.GenericAPIServer{extensions.GenericAPIServer, kube.ControlPlane.GenericAPIServer}
+	informers := []informerFactory{s.informers, extensions.Informers}
 	if c.aggregator == nil {
-		s.use(kube.ControlPlane.GenericAPIServer)
+		s.use(servers, informers)
 		s.run = kube.ControlPlane.GenericAPIServer.PrepareRun().RunWithContext
 		return nil
 	}
@@ -166,7 +172,7 @@ func (s *Server) createChain(c configs) error {
 	if err != nil {
 		return fmt.Errorf("create kube-aggregator: %w", err)
 	}
-	s.use(aggregator.GenericAPIServer)
+	s.use(append(servers, aggregator.GenericAPIServer), append(informers, aggregator.APIRegistrationInformers))
 	if !s.config.EagerOpenAPI {
 		if s.openAPI, err = aggregateOpenAPI(aggregator, generic.OpenAPIConfig, generic.OpenAPIV3Config, s.stopping, s.holdOpenAPI(c.kube.ControlPlane.VersionedInformers)); err != nil {
 			return fmt.Errorf("prepare OpenAPI: %w", err)
@@ -186,10 +192,22 @@ func (s *Server) createChain(c configs) error {
 	return nil
 }
 
-// use keeps what the parts of Karve need of the server at the end of the chain.
-func (s *Server) use(last *genericapiserver.GenericAPIServer) {
+// use keeps what the parts of Karve need of the server at the end of the chain, and
+// lets those in this process call it.
+func (s *Server) use(servers []*genericapiserver.GenericAPIServer, informers []informerFactory) {
+	last := servers[len(servers)-1]
 	s.unfiltered = func(w http.ResponseWriter, r *http.Request) {
 		last.UnprotectedHandler().ServeHTTP(w, r)
 	}
-	s.handler = last.Handler
+	s.config.Loopback.Serve(last.Handler)
+	if s.early != nil {
+		go s.early.fill(servers, informers)
+	}
+}
+
+// stopEarly stops the informers of a chain whose hooks may never have run.
+func (s *Server) stopEarly() {
+	if s.early != nil {
+		s.early.stop()
+	}
 }

@@ -16,10 +16,12 @@ import (
 	"time"
 
 	restful "github.com/emicklei/go-restful/v3"
+	extensionsopenapi "k8s.io/apiextensions-apiserver/pkg/generated/openapi"
 	"k8s.io/apimachinery/pkg/labels"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/mux"
 	"k8s.io/apiserver/pkg/server/routes"
+	"k8s.io/apiserver/pkg/util/openapi"
 	"k8s.io/client-go/informers"
 	openapibuilder "k8s.io/kube-openapi/pkg/builder"
 	openapicommon "k8s.io/kube-openapi/pkg/common"
@@ -147,6 +149,15 @@ func operationOf(name func(*restful.Route) (string, []string, error)) func(opena
 		}
 		return name(adapter.Route)
 	}
+}
+
+// describeOwnTypes lets apiextensions-apiserver, whose document of v2 is made at the
+// start, look for its few types among those of its own module, in place of all of
+// Kubernetes'.
+func describeOwnTypes(c *genericapiserver.Config) {
+	own := *c.OpenAPIConfig
+	own.GetDefinitions = openapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(extensionsopenapi.GetOpenAPIDefinitions)
+	c.OpenAPIConfig = &own
 }
 
 // buildV2 makes the one document of all API groups, as upstream's routes.OpenAPI

@@ -32,8 +32,8 @@ type Server struct {
 	run           func(context.Context) error
 	drained       <-chan struct{}
 	insecureChain http.Handler
-	handler       http.Handler // the whole chain
 	informers     informers.SharedInformerFactory
+	early         *earlyInformers // nil: upstream's hook starts them
 	unfiltered    http.HandlerFunc
 	notReady      atomic.Pointer[string]
 	openAPI       *aggregatedOpenAPI // nil: upstream's own, or no aggregator
@@ -107,7 +107,13 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 		}
 	}()
 
+	if s.early != nil {
+		done := s.config.Step("informers")
+		s.early.wait(running)
+		done()
+	}
 	err := s.runBounded(running)
+	s.stopEarly()
 	stopServing()
 	<-plain
 	if cause := context.Cause(running); cause != nil && !errors.Is(cause, context.Canceled) {

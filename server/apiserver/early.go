@@ -1,0 +1,102 @@
+package apiserver
+
+import (
+	"context"
+	"reflect"
+	"time"
+
+	genericapiserver "k8s.io/apiserver/pkg/server"
+)
+
+// startInformersHook is upstream's hook that starts the informers all servers share.
+// Upstream adds it to a server only where nobody has.
+const startInformersHook = "generic-apiserver-start-informers"
+
+const (
+	// earlyLimit is how long the post-start hooks are held back for informers that
+	// don't fill: with storage gone, for example. Then hooks wait as upstream's do.
+	earlyLimit = 2 * time.Second
+	// storagePoll is how often a storage is asked whether its cache is filled.
+	storagePoll = time.Millisecond
+)
+
+// informerFactory is what all generated informer factories have in common.
+type informerFactory interface {
+	Start(stop <-chan struct{})
+	WaitForCacheSync(stop <-chan struct{}) map[reflect.Type]bool
+}
+
+// earlyInformers starts the servers' informers as soon as the handlers are there,
+// while the chain is prepared to run. Upstream starts them in a post-start hook,
+// at the same moment as the other hooks, most of which look whether they have
+// synced, and look again after 100 ms. These find them synced at their first look.
+//
+// What the informers ask for is what they would ask for later, of the same
+// handlers; they stop when the hook of upstream's that starts them is told to stop.
+type earlyInformers struct {
+	ctx    context.Context
+	stop   context.CancelFunc
+	filled chan struct{} // closed once all have synced
+}
+
+// startEarly replaces upstream's hook in first, the server whose hooks the others
+// take over. It returns nil where informers have to wait for it: an audit backend
+// is run after the chain is prepared, and must see every request.
+func startEarly(ctx context.Context, first *genericapiserver.Config, shared informerFactory) (*earlyInformers, error) {
+	if first.AuditBackend != nil || first.DisabledPostStartHooks.Has(startInformersHook) {
+		return nil, nil
+	}
+	e := &earlyInformers{filled: make(chan struct{})}
+	e.ctx, e.stop = context.WithCancel(context.WithoutCancel(ctx))
+	err := first.AddPostStartHook(startInformersHook, func(hc genericapiserver.PostStartHookContext) error {
+		context.AfterFunc(hc, e.stop)
+		shared.Start(hc.Done()) // what was added since
+		return nil
+	})
+	return e, err
+}
+
+// fill starts the informers of factories once the servers' storages can be watched
+// (a watch of one that can't is refused, and tried again after a second).
+func (e *earlyInformers) fill(servers []*genericapiserver.GenericAPIServer, factories []informerFactory) {
+	for _, s := range servers {
+		if !e.awaitStorage(s.StorageReadinessHook) {
+			return
+		}
+	}
+	for _, f := range factories {
+		f.Start(e.ctx.Done())
+	}
+	for _, f := range factories {
+		f.WaitForCacheSync(e.ctx.Done())
+	}
+	close(e.filled)
+}
+
+// awaitStorage is upstream's hook of that purpose, which looks at once and then
+// every 100 ms. It does not say what it has found; so each look is cut short.
+func (e *earlyInformers) awaitStorage(ready *genericapiserver.StorageReadinessHook) bool {
+	for e.ctx.Err() == nil {
+		look, cancel := context.WithCancel(e.ctx)
+		timer := time.AfterFunc(storagePoll, cancel)
+		_ = ready.Hook(genericapiserver.PostStartHookContext{Context: look}) // never fails
+		timer.Stop()
+		found := look.Err() == nil
+		cancel()
+		if found {
+			return true
+		}
+	}
+	return false
+}
+
+// wait returns when the informers have synced, after earlyLimit, or when ctx ends.
+func (e *earlyInformers) wait(ctx context.Context) {
+	timer := time.NewTimer(earlyLimit)
+	defer timer.Stop()
+	select {
+	case <-e.filled:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

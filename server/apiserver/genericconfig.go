@@ -1,0 +1,161 @@
+package apiserver
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
+	genericfeatures "k8s.io/apiserver/pkg/features"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/filters"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/apiserver/pkg/util/openapi"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/transport"
+	"k8s.io/component-base/tracing"
+	"k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
+	"k8s.io/kubernetes/pkg/controlplane/apiserver/options"
+	"k8s.io/kubernetes/pkg/kubeapiserver"
+	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
+
+	"github.com/karve-k8s/karve/server/loopback"
+)
+
+// internalResync is how often the API server's own informers tell their handlers
+// everything again.
+const internalResync = 10 * time.Minute
+
+// genericConfig is what the three servers share, as it is made.
+type genericConfig struct {
+	options.CompletedOptions
+	*genericapiserver.Config
+	client    kubernetes.Interface
+	informers informers.SharedInformerFactory
+	storage   *serverstorage.DefaultStorageFactory
+}
+
+// buildGenericConfig is upstream's BuildGenericConfig, whose steps are all
+// exported, with another certificate for the server's own clients, which
+// upstream makes two RSA keys for (a third of a start's CPU time), and with
+// those clients calling the handler through own. A test compares the results.
+//
+// The order counts: the client is made of the serving options, storage looks at
+// the egress selector, authentication at nearly everything before it.
+func buildGenericConfig(o options.CompletedOptions, own *loopback.Server, schemes []*runtime.Scheme, resources *serverstorage.ResourceConfig, definitions common.GetOpenAPIDefinitions) (*genericConfig, error) {
+	c := &genericConfig{CompletedOptions: o, Config: genericapiserver.NewConfig(legacyscheme.Codecs)}
+	c.Config.Flagz = o.Flagz
+	c.MergedResourceConfig = resources
+	for _, apply := range []func() error{
+		func() error { return o.GenericServerRunOptions.ApplyTo(c.Config) },
+		func() error { return serveWithLoopback(o.SecureServing.SecureServingOptions, c.Config) },
+		func() error { return c.useLoopback(own) },
+		func() error { return o.Features.ApplyTo(c.Config, c.client, c.informers) },
+		func() error { return o.APIEnablement.ApplyTo(c.Config, resources, legacyscheme.Scheme) },
+		func() error { return o.EgressSelector.ApplyTo(c.Config) },
+		c.trace,
+		func() error { c.describe(schemes, definitions); return nil },
+		c.store,
+		c.authenticate,
+		c.authorize,
+		func() error { return o.Audit.ApplyTo(c.Config) },
+	} {
+		if err := apply(); err != nil {
+			return nil, err
+		}
+	}
+	c.AggregatedDiscoveryGroupManager = aggregated.NewResourceManager("apis")
+	return c, nil
+}
+
+// useLoopback makes the API server's own clients call its handler through own
+// instead of connecting to its listener. Who they are does not change: they have
+// a token that only they know. What wants to take a connection over still gets one.
+func (c *genericConfig) useLoopback(own *loopback.Server) (err error) {
+	config := c.LoopbackClientConfig
+	config.ContentType = runtime.ContentTypeProtobuf
+	config.DisableCompression = true
+	config.WrapTransport = transport.Wrappers(func(connecting http.RoundTripper) http.RoundTripper {
+		return &loopback.Transport{Server: own, Upgrade: connecting}
+	}, config.WrapTransport)
+	if c.client, err = kubernetes.NewForConfig(config); err != nil {
+		return fmt.Errorf("create client: %w", err)
+	}
+	c.informers = informers.NewSharedInformerFactoryWithOptions(c.client, internalResync, informers.WithTransform(dropFieldOwners))
+	return nil
+}
+
+// dropFieldOwners takes from the cached objects what nothing in the server reads.
+func dropFieldOwners(object any) (any, error) {
+	if m, err := meta.Accessor(object); err == nil && m.GetManagedFields() != nil {
+		m.SetManagedFields(nil)
+	}
+	return object, nil
+}
+
+func (c *genericConfig) trace() error {
+	if !traced() {
+		return nil
+	}
+	return c.Traces.ApplyTo(c.Config.EgressSelector, c.Config)
+}
+
+func traced() bool { return utilfeature.DefaultFeatureGate.Enabled(genericfeatures.APIServerTracing) }
+
+// describe says how OpenAPI documents are made, and which requests take long.
+func (c *genericConfig) describe(schemes []*runtime.Scheme, definitions common.GetOpenAPIDefinitions) {
+	definitions = openapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(definitions)
+	namer := openapinamer.NewDefinitionNamer(schemes...)
+	c.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(definitions, namer)
+	c.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(definitions, namer)
+	c.OpenAPIConfig.Info.Title, c.OpenAPIV3Config.Info.Title = "Kubernetes", "Kubernetes"
+	c.LongRunningFunc = filters.BasicLongRunningRequestCheck(
+		sets.NewString("watch", "proxy"), sets.NewString("attach", "exec", "proxy", "log", "portforward"))
+}
+
+func (c *genericConfig) store() (err error) {
+	dial := &c.Etcd.StorageConfig.Transport
+	if c.Config.EgressSelector != nil {
+		dial.EgressLookup = c.Config.EgressSelector.Lookup
+	}
+	dial.TracerProvider = tracing.NewNoopTracerProvider()
+	if traced() {
+		dial.TracerProvider = c.TracerProvider
+	}
+	factory := kubeapiserver.NewStorageFactoryConfigEffectiveVersion(c.EffectiveVersion)
+	factory.APIResourceConfig = c.MergedResourceConfig
+	factory.DefaultResourceEncoding.SetEffectiveVersion(c.EffectiveVersion)
+	if c.storage, err = factory.Complete(c.Etcd).New(); err != nil {
+		return err
+	}
+	c.storage.StorageConfig.StorageObjectCountTracker = c.StorageObjectCountTracker
+	return c.Etcd.ApplyWithStorageFactoryTo(c.storage, c.Config)
+}
+
+// What authentication and authorization start ends when the last request has.
+func (c *genericConfig) authenticate() error {
+	return c.CompletedOptions.Authentication.ApplyTo(wait.ContextForChannel(c.DrainedNotify()), &c.Config.Authentication,
+		c.Config.SecureServing, c.Config.EgressSelector, c.OpenAPIConfig, c.OpenAPIV3Config, c.client, c.informers, c.APIServerID)
+}
+
+func (c *genericConfig) authorize() error {
+	authorizer, rules, rbac, err := controlplaneapiserver.BuildAuthorizer(wait.ContextForChannel(c.DrainedNotify()),
+		c.CompletedOptions, c.Config.EgressSelector, c.APIServerID, c.informers)
+	if err != nil {
+		return fmt.Errorf("invalid authorization config: %w", err)
+	}
+	c.Config.Authorization.Authorizer, c.RuleResolver = authorizer, rules
+	if c.CompletedOptions.Authorization != nil && !rbac {
+		c.DisabledPostStartHooks.Insert(rbacrest.PostStartHookName)
+	}
+	return nil
+}
