@@ -140,7 +140,17 @@ func serverCommand() *cli.Command {
 				return errors.Join(err, config.Validate(c.Context))
 			}
 			config.Ready = func(info server.Info) { greet(c.App.Writer, info) }
-			return server.Run(c.Context, config)
+			ctx := c.Context
+			if c.Bool("stop-with-stdin") {
+				var end context.CancelFunc
+				ctx, end = context.WithCancel(ctx)
+				defer end()
+				go func() {
+					_, _ = io.Copy(io.Discard, os.Stdin)
+					end()
+				}()
+			}
+			return server.Run(ctx, config)
 		},
 	}
 }

@@ -63,7 +63,7 @@ func runFlags() []cli.Flag {
 		"bind-address":       "`IP` the secure listener listens on",
 		"datastore-endpoint": "`URL` of the datastore, as of karve server (default: memory:// without --data-dir)",
 	}
-	list := serverFlags()
+	list := slices.DeleteFunc(serverFlags(), func(f cli.Flag) bool { return f.Names()[0] == "stop-with-stdin" })
 	for _, f := range list {
 		switch f := f.(type) {
 		case *cli.StringFlag:

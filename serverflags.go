@@ -45,6 +45,7 @@ func serverFlags() []cli.Flag {
 		text(general, "startup-trace", "", "`FILE` for a trace of the start, to be read by Perfetto or Chrome's tracing"),
 		text(general, "memory-limit", memory.Auto, "soft limit of memory, a `SIZE` such as 200Mi; auto is GOMEMLIMIT, or what the control group or the machine has to spare"),
 		&cli.DurationFlag{Category: general, Name: "start-timeout", Value: 5 * time.Minute, EnvVars: env("start-timeout"), Usage: "`DURATION` that each part may take to start"},
+		yes(general, "stop-with-stdin", "stop when standard input ends, as a pipe does with the process at its other end"),
 
 		text(listeners, "bind-address", "", "`IP` the secure listener listens on (default: every address)"),
 		number(listeners, "secure-port", server.DefaultSecurePort, "`PORT` of the secure listener; 0 is any free one"),

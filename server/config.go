@@ -126,9 +126,9 @@ type Config struct {
 	StartupTrace string
 
 	// Log gets everything that is logged; nil is standard error, from info up.
-	Log *logrus.Logger
+	Log *logrus.Logger `json:"-"`
 	// Ready is called once, when everything is ready; nil is no call.
-	Ready func(Info)
+	Ready func(Info) `json:"-"`
 
 	eagerOpenAPI   bool // see apiserver.Config
 	upstreamsHooks bool // no seeding: for tests that compare

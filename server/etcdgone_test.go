@@ -12,6 +12,7 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/kine"
 	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/servertest"
 )
 
 // relay passes TCP connections on to a socket, until it is told to hold everything
@@ -130,11 +131,11 @@ func TestStopWithEtcdGone(t *testing.T) {
 	t.Logf("after %v: %v", took.Round(time.Millisecond), c.err)
 	// With etcd back, what upstream was still doing comes to its end.
 	eventually(t, "nothing of the server is left", func() error {
-		for _, stack := range ourGoroutines() {
+		for _, stack := range servertest.Goroutines() {
 			if strings.Contains(stack, "/karve/server") {
 				return errors.New(stack)
 			}
 		}
-		return noOpenFiles(c.dir)
+		return servertest.OpenFiles(c.dir)
 	})
 }

@@ -1,15 +1,12 @@
 package server_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
-	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,6 +23,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/servertest"
+	"github.com/karve-k8s/karve/servertest/process"
 )
 
 // The tests of this package run the server in this process, which has one set
@@ -48,7 +47,7 @@ type cluster struct {
 	dynamic dynamic.Interface
 	admin   *rest.Config
 	dir     string
-	log     *logText
+	log     *process.Text
 
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -59,7 +58,7 @@ type cluster struct {
 // has a new data directory, ports that the kernel chooses, and warnings and
 // worse in its log.
 func launch(dir string, configure func(*server.Config)) (*cluster, error) {
-	c := &cluster{dir: dir, log: &logText{}, done: make(chan struct{})}
+	c := &cluster{dir: dir, log: &process.Text{}, done: make(chan struct{})}
 	ready := make(chan server.Info, 1)
 	config := server.Config{
 		DataDir: dir,
@@ -102,12 +101,12 @@ func (c *cluster) stop() error {
 	select {
 	case <-c.done:
 	case <-time.After(stopLimit):
-		return fmt.Errorf("still running %v after it was told to stop; goroutines of ours:\n%s", stopLimit, strings.Join(ourGoroutines(), "\n\n"))
+		return fmt.Errorf("still running %v after it was told to stop; goroutines of ours:\n%s", stopLimit, strings.Join(servertest.Goroutines(), "\n\n"))
 	}
 	if c.err != nil {
 		return fmt.Errorf("Run: got %w, want nil after a clean stop", c.err)
 	}
-	return errors.Join(poll(10*time.Second, noGoroutines), noOpenFiles(c.dir))
+	return servertest.Leaks(c.dir)
 }
 
 // start runs a control plane of the test's own, which ends with the test.
@@ -182,60 +181,6 @@ func poll(limit time.Duration, check func() error) error {
 			return err
 		}
 	}
-}
-
-// noGoroutines is nil when nothing of Karve's own runs. Upstream leaves some of
-// its own behind; they hold nothing of ours.
-func noGoroutines() error {
-	if left := ourGoroutines(); len(left) > 0 {
-		return fmt.Errorf("%d goroutines of ours are left, the first:\n%s", len(left), left[0])
-	}
-	return nil
-}
-
-func ourGoroutines() []string {
-	stacks := make([]byte, 64<<20)
-	stacks = stacks[:runtime.Stack(stacks, true)]
-	var ours []string
-	for stack := range strings.SplitSeq(string(stacks), "\n\n") {
-		for _, pkg := range []string{"server", "kine", "datastore", "certs", "bootstrap"} {
-			if strings.Contains(stack, "/karve/"+pkg+".") || strings.Contains(stack, "/karve/"+pkg+"/") && !strings.Contains(stack, "_test.go") {
-				ours = append(ours, stack)
-				break
-			}
-		}
-	}
-	return ours
-}
-
-// noOpenFiles is nil when this process has no file open below dir. Where there
-// is no /proc, nothing is known.
-func noOpenFiles(dir string) error {
-	links, _ := filepath.Glob("/proc/self/fd/*")
-	for _, link := range links {
-		if path, err := os.Readlink(link); err == nil && strings.HasPrefix(path, dir) {
-			return fmt.Errorf("still open after the stop: %s", path)
-		}
-	}
-	return nil
-}
-
-// logText is what a server logged.
-type logText struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logText) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logText) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 var namespaces atomic.Int64

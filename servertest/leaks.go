@@ -1,0 +1,58 @@
+package servertest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+)
+
+// leakLimit is how long goroutines that have been told to end may take for it.
+const leakLimit = 10 * time.Second
+
+// Leaks is nil when nothing of Karve's runs in this process any more and no file
+// below dir is open, which it waits for, some seconds. Upstream leaves goroutines
+// of its own behind; they hold nothing of ours. It is for tests that start control
+// planes by other means than [Start].
+func Leaks(dir string) error {
+	for deadline := time.Now().Add(leakLimit); ; time.Sleep(10 * time.Millisecond) {
+		left := Goroutines()
+		if len(left) == 0 {
+			return OpenFiles(dir)
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%d goroutines of the cluster's are left, the first:\n%s", len(left), left[0])
+		}
+	}
+}
+
+// Goroutines are the stacks of those with a function of Karve's.
+func Goroutines() []string {
+	stacks := make([]byte, 64<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	var ours []string
+	for stack := range strings.SplitSeq(string(stacks), "\n\n") {
+		ofOurs := func(name string) bool {
+			return strings.Contains(stack, "/karve/"+name+".") || strings.Contains(stack, "/karve/"+name+"/") && !strings.Contains(stack, "_test.go")
+		}
+		if slices.ContainsFunc([]string{"server", "kine", "datastore", "certs", "bootstrap"}, ofOurs) {
+			ours = append(ours, stack)
+		}
+	}
+	return ours
+}
+
+// OpenFiles is nil when this process has no file open below dir. Where there is no
+// /proc, nothing is known.
+func OpenFiles(dir string) error {
+	links, _ := filepath.Glob("/proc/self/fd/*")
+	for _, link := range links {
+		if path, err := os.Readlink(link); err == nil && strings.HasPrefix(path, dir+string(filepath.Separator)) {
+			return fmt.Errorf("still open after the stop: %s", path)
+		}
+	}
+	return nil
+}

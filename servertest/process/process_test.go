@@ -1,0 +1,295 @@
+package process_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/karve-k8s/karve/servertest/process"
+)
+
+// A Deployment gets its Pods: the controllers are there. Nobody runs the Pods, for
+// there is no node.
+func Example() {
+	var t *testing.T // the test's
+	cluster := process.Start(t)
+	namespace := cluster.Namespace(t)
+	labels := map[string]string{"app": "web"}
+	two := int32(2)
+	_, err := cluster.Client().AppsV1().Deployments(namespace).Create(t.Context(), &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: "web"},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &two,
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "web"}}},
+			},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pods, err := cluster.Client().CoreV1().Pods(namespace).Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pods.Stop()
+	for range 2 {
+		fmt.Println((<-pods.ResultChan()).Type == watch.Added)
+	}
+}
+
+func TestMain(m *testing.M) {
+	if os.Getenv("TEST_STARTS_A_CLUSTER") != "" {
+		childTest()
+	}
+	os.Exit(m.Run())
+}
+
+func TestPodsOfADeployment(t *testing.T) {
+	cluster := process.Start(t)
+	namespace := cluster.Namespace(t)
+	if !strings.HasPrefix(namespace, "testpodsofadeployment-") {
+		t.Errorf("namespace %q has not the test's name", namespace)
+	}
+	labels := map[string]string{"app": "web"}
+	two := int32(2)
+	_, err := cluster.Client().AppsV1().Deployments(namespace).Create(t.Context(), &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: "web"},
+		Spec: appsv1.DeploymentSpec{Replicas: &two, Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: labels},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "web"}}},
+		}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		pods, err := cluster.Client().CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
+		if err == nil && len(pods.Items) != 2 {
+			err = fmt.Errorf("%d pods, want 2", len(pods.Items))
+		}
+		return err
+	})
+}
+
+func TestRestartKeepsObjectsAndAddress(t *testing.T) {
+	cluster := process.Start(t, process.APIOnly())
+	namespace := cluster.Namespace(t) // no controllers: nothing to wait for
+	client := cluster.Client()
+	cluster.Restart(t)
+	if _, err := client.CoreV1().Namespaces().Get(t.Context(), namespace, metav1.GetOptions{}); err != nil {
+		t.Errorf("after a restart, by a client from before: %v", err)
+	}
+	// Nobody admits it for the sake of a service account that nobody makes.
+	_, err := client.CoreV1().Pods(namespace).Create(t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCRDsAndWebhooks(t *testing.T) {
+	cluster := process.Start(t, process.APIOnly())
+	dir := t.TempDir()
+	for name, text := range map[string]string{"crd.yaml": boats, "hook.yaml": hook, "README.md": "not a manifest"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cluster.CRDs(t, dir)
+	cluster.CRDs(t, dir) // again: nothing changes
+	reach := cluster.Webhooks(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var review admissionv1.AdmissionReview
+		if err := json.NewDecoder(r.Body).Decode(&review); err != nil || r.URL.Path != "/validate" {
+			http.Error(w, fmt.Sprint(r.URL, err), http.StatusBadRequest)
+			return
+		}
+		review.Response = &admissionv1.AdmissionResponse{UID: review.Request.UID, Result: &metav1.Status{Message: "no boats today"}}
+		json.NewEncoder(w).Encode(review)
+	}), dir)
+	if reach.URL == nil || len(reach.CABundle) == 0 {
+		t.Errorf("%+v says not how to reach it", reach)
+	}
+	boats := cluster.Dynamic().Resource(schema.GroupVersionResource{Group: "example.org", Version: "v1", Resource: "boats"}).Namespace("default")
+	boat := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.org/v1", "kind": "Boat", "metadata": map[string]any{"name": "karve"}}}
+	eventually(t, func() error { // webhooks come to the API server by a watch
+		_, err := boats.Create(t.Context(), boat, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err == nil || !strings.Contains(err.Error(), "no boats today") {
+			return fmt.Errorf("a boat was made: %v", err)
+		}
+		return nil
+	})
+}
+
+func TestOptions(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "here")
+	t.Run("first", func(t *testing.T) {
+		cluster := process.Start(t, process.DataDir(dir), process.WithoutControllers("deployment-controller"),
+			process.FeatureGates("ContextualLogging=true", "LoggingBetaOptions=true"), process.Args("--log-level", "debug"))
+		if !strings.Contains(cluster.Log(), "starting the API server") {
+			t.Errorf("no debug lines in the log: %.200s", cluster.Log())
+		}
+		_, err := cluster.Client().CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}, metav1.CreateOptions{})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("again", func(t *testing.T) {
+		cluster := process.Start(t, process.DataDir(dir))
+		if _, err := cluster.Client().CoreV1().ConfigMaps("default").Get(t.Context(), "kept", metav1.GetOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// fatal is a test that may fail.
+type fatal struct {
+	testing.TB
+	said string
+}
+
+func (f *fatal) Fatal(args ...any) {
+	f.said = fmt.Sprint(args...)
+	panic(f)
+}
+
+func (f *fatal) Helper() {}
+
+func TestAStartThatFails(t *testing.T) {
+	for _, test := range []struct{ options, want string }{
+		{"--secure-prot=1", "did you mean --secure-port?"},
+		{"--feature-gates=NoSuchGate=true", "NoSuchGate"},
+	} {
+		f := &fatal{TB: t}
+		func() {
+			defer func() { recover() }()
+			process.Start(f, process.Args(test.options))
+		}()
+		if !strings.Contains(f.said, test.want) {
+			t.Errorf("%s: %q, want the server's own words: %q", test.options, f.said, test.want)
+		}
+	}
+	f := &fatal{TB: t}
+	func() {
+		defer func() { recover() }()
+		process.Start(f, process.Binary("/no/such/karve"))
+	}()
+	if !strings.Contains(f.said, "/no/such/karve") {
+		t.Errorf("%q names no program", f.said)
+	}
+}
+
+// childTest is a test process that starts a cluster and hangs until it is killed.
+func childTest() {
+	t := &fatal{TB: alone{}}
+	cluster := process.Start(t, process.APIOnly(), process.DataDir(os.Getenv("TEST_STARTS_A_CLUSTER")))
+	fmt.Println(cluster.Kubeconfig())
+	select {}
+}
+
+// alone is a test outside the testing package's hands.
+type alone struct{ testing.TB }
+
+func (alone) Cleanup(func()) {}
+
+// A test that is killed, not even by a signal that it could handle, takes its
+// cluster along.
+func TestAKilledTestEndsItsCluster(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "data")
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), "TEST_STARTS_A_CLUSTER="+dir)
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var kubeconfig string
+	if _, err := fmt.Fscanln(stdout, &kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	cluster, err := process.Connect(kubeconfig, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	alive := func() error {
+		_, err := cluster.Client().Discovery().ServerVersion()
+		return err
+	}
+	if err := alive(); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Process.Kill()
+	cmd.Wait()
+	eventually(t, func() error {
+		if alive() == nil {
+			return fmt.Errorf("the cluster of a test that was killed is there")
+		}
+		return nil
+	})
+}
+
+func eventually(t *testing.T, try func() error) {
+	t.Helper()
+	var err error
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		if err = try(); err == nil {
+			return
+		}
+	}
+	t.Fatal(err)
+}
+
+const boats = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: boats.example.org}
+spec:
+  group: example.org
+  scope: Namespaced
+  names: {plural: boats, singular: boat, kind: Boat, listKind: BoatList}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: another-kind, namespace: default}
+`
+
+const hook = `
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: {name: boats}
+webhooks:
+- name: boats.example.org
+  admissionReviewVersions: [v1]
+  sideEffects: None
+  clientConfig: {service: {name: hook, namespace: default, path: /validate}}
+  rules:
+  - {apiGroups: [example.org], apiVersions: [v1], resources: [boats], operations: [CREATE]}
+`

@@ -1,0 +1,268 @@
+// Package servertest gives a Go test a Kubernetes cluster of its own, in the
+// test's process: API server, controllers and scheduler.
+//
+//	func TestMyController(t *testing.T) {
+//		cluster := servertest.Start(t)
+//		cluster.CRDs(t, "config/crd/bases")
+//		namespace := cluster.Namespace(t)
+//		…
+//
+// It links Kubernetes into the test, and the module that imports it needs the
+// replace lines of this module's go.mod. Package servertest/process has the same
+// cluster, with the same methods, in a process of karve, and needs client-go only.
+//
+// Tests may run in parallel, each with a cluster. Upstream has state that all
+// clusters of a process share: the feature gates, the names of informers, of which
+// the controllers' may be there once, the registry of metrics, and the loggers of
+// its libraries, whose lines go to the cluster that was started last. So a process
+// has one cluster with controllers at a time and any number of those with
+// [APIOnly], all with the same feature gates; another cluster is started in a
+// process of its own, which is this program once more, and ends with it.
+package servertest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/servertest/process"
+)
+
+// Option changes how a cluster is started.
+type Option func(*options)
+
+type options struct {
+	server.Config
+	gates    []string
+	separate bool
+}
+
+// APIOnly leaves controllers and scheduler out, and the admission of service
+// accounts, which would wait for them: what etcd and kube-apiserver alone are.
+func APIOnly() Option {
+	return func(o *options) {
+		o.NoControllers, o.DisableScheduler = true, true
+		o.APIServerArgs = append(o.APIServerArgs, "disable-admission-plugins=ServiceAccount")
+	}
+}
+
+// WithoutControllers leaves some out, by upstream's names.
+func WithoutControllers(names ...string) Option {
+	return func(o *options) { o.DisableControllers = append(o.DisableControllers, names...) }
+}
+
+// FeatureGates sets upstream's, each as Name=true or Name=false, in all parts.
+func FeatureGates(gates ...string) Option {
+	return func(o *options) { o.gates = append(o.gates, gates...) }
+}
+
+// DataDir is where the cluster's state stays after the test; a cluster that is
+// there goes on. Without it the state goes with the test.
+func DataDir(dir string) Option { return func(o *options) { o.DataDir = dir } }
+
+// Configure changes anything else of the server's configuration. Log and Ready are
+// the package's own; feature gates are the business of [FeatureGates].
+func Configure(change func(*server.Config)) Option {
+	return func(o *options) { change(&o.Config) }
+}
+
+// Separate starts the cluster in a process of its own, even if nothing makes that
+// necessary.
+func Separate() Option { return func(o *options) { o.separate = true } }
+
+// Server is a running cluster, as its administrator sees it. Its methods fail the
+// test that they are given.
+type Server struct {
+	*process.Cluster
+
+	config server.Config
+	run    running
+	gates  []string
+}
+
+// running is a control plane, here or in a child process.
+type running interface {
+	stop() error
+	log() string
+}
+
+// Start runs a cluster and returns when everything is ready. It ends with the
+// test. The test fails, with the server's log, if it does not start, does not end
+// cleanly or leaves goroutines or open files behind.
+func Start(t testing.TB, opts ...Option) *Server {
+	t.Helper()
+	o := options{Config: server.Config{BindAddress: "127.0.0.1", DisableInsecure: true}}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	if o.DataDir == "" {
+		o.DataDir = filepath.Join(t.TempDir(), "karve")
+	}
+	if o.DatastoreEndpoint == "" { // commits are not synced: they outlive this process, which is enough here
+		o.DatastoreEndpoint = "sqlite://" + (&url.URL{Path: o.DataDir}).EscapedPath() + "?durability=relaxed"
+	}
+	slices.Sort(o.gates)
+	for _, gate := range o.gates {
+		o.APIServerArgs = append(o.APIServerArgs, "feature-gates="+gate)
+	}
+	s := &Server{config: o.Config, gates: o.gates}
+	if err := s.start(o.separate); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.run.stop(); err != nil {
+			t.Errorf("%v; the server's log:\n%s", err, s.run.log())
+		}
+	})
+	cluster, err := process.Connect(filepath.Join(s.config.DataDir, "admin.kubeconfig"), !s.config.NoControllers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Cluster = cluster
+	return s
+}
+
+func (s *Server) start(separate bool) error {
+	if separate || !shared.take(s.gates, !s.config.NoControllers) {
+		started, err := startChild(s.config)
+		if err == nil {
+			s.run = started
+		}
+		return err
+	}
+	here, err := startHere(s.config)
+	if err != nil {
+		shared.release(!s.config.NoControllers)
+		return err
+	}
+	s.run = here
+	return nil
+}
+
+// Restart stops the cluster and starts it again, with its objects and at the same
+// address. Watches end and connections break, as they do for every client.
+func (s *Server) Restart(t testing.TB) {
+	t.Helper()
+	address, err := url.Parse(s.Config().Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(address.Host)
+	if s.config.SecurePort, err = strconv.Atoi(port); err != nil {
+		t.Fatal(err)
+	}
+	_, separate := s.run.(child)
+	if err := s.run.stop(); err != nil {
+		t.Fatalf("%v; the server's log:\n%s", err, s.run.log())
+	}
+	if err := s.start(separate); err != nil {
+		s.run = stopped{}
+		t.Fatal(err)
+	}
+}
+
+// Log is what the server has logged since it was started or restarted.
+func (s *Server) Log() string { return s.run.log() }
+
+// stopped is what a failed restart leaves.
+type stopped struct{}
+
+func (stopped) stop() error { return nil }
+func (stopped) log() string { return "" }
+
+// shared is what the control planes of this process have in common.
+var shared state
+
+type state struct {
+	mu          sync.Mutex
+	running     int
+	gates       []string
+	controllers bool // one of them has some
+}
+
+// take counts a control plane, if it can be beside those that run: with the same
+// feature gates, and with controllers only if no other has any. Gates that nobody
+// sets go back to their defaults with the last one.
+func (s *state) take(gates []string, controllers bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running > 0 && (!slices.Equal(s.gates, gates) || s.controllers && controllers) {
+		return false
+	}
+	s.running++
+	s.gates = gates
+	s.controllers = s.controllers || controllers
+	return true
+}
+
+// release undoes take and tells whether it was the last one.
+func (s *state) release(controllers bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running--
+	s.controllers = s.controllers && !controllers
+	return s.running == 0
+}
+
+// here is a control plane in this process.
+type here struct {
+	config server.Config
+	cancel context.CancelFunc
+	text   process.Text
+	done   chan struct{}
+	err    error // of Run; valid once done is closed
+}
+
+func startHere(config server.Config) (*here, error) {
+	h := &here{config: config, done: make(chan struct{})}
+	if config.Log == nil {
+		h.config.Log = &logrus.Logger{Out: &h.text, Formatter: &logrus.TextFormatter{DisableColors: true}, Level: logrus.InfoLevel, Hooks: logrus.LevelHooks{}}
+	}
+	ready := make(chan struct{})
+	h.config.Ready = func(server.Info) { close(ready) }
+	ctx, cancel := context.WithCancel(context.Background())
+	h.cancel = cancel
+	go func() {
+		defer close(h.done)
+		h.err = server.Run(ctx, h.config)
+	}()
+	select {
+	case <-ready:
+		return h, nil
+	case <-h.done:
+		return nil, fmt.Errorf("the cluster did not start: %w\n%s", h.err, h.log())
+	case <-time.After(process.StartLimit):
+		cancel()
+		return nil, fmt.Errorf("the cluster is not ready after %v:\n%s", process.StartLimit, h.log())
+	}
+}
+
+func (h *here) log() string { return h.text.String() }
+
+func (h *here) stop() error {
+	h.cancel()
+	select {
+	case <-h.done:
+	case <-time.After(process.StopLimit):
+		return fmt.Errorf("the cluster was still running %v after it was told to stop; its goroutines:\n%s", process.StopLimit, strings.Join(Goroutines(), "\n\n"))
+	}
+	last := shared.release(!h.config.NoControllers)
+	if h.err != nil {
+		return h.err
+	}
+	if !last { // of goroutines nobody knows whose they are
+		return OpenFiles(h.config.DataDir)
+	}
+	return Leaks(h.config.DataDir)
+}
