@@ -3,6 +3,7 @@ package datastore
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -105,4 +106,33 @@ func TestLockWaitsForADyingHolder(t *testing.T) {
 		t.Fatalf("got %v, want the lock when its holder is gone", err)
 	}
 	lock.Close()
+}
+
+func TestDataSource(t *testing.T) {
+	for path, want := range map[string]string{
+		"/a b/x?y#z.db":   "file:///a%20b/x%3Fy%23z.db?_pragma=fullfsync%281%29&_pragma=synchronous%28FULL%29&mode=ro",
+		"C:/Users/a/x.db": "file:///C:/Users/a/x.db?_pragma=fullfsync%281%29&_pragma=synchronous%28FULL%29&mode=ro",
+	} {
+		if got := dataSource(path, url.Values{"_pragma": {"synchronous(FULL)"}, "mode": {"ro"}}); got != want {
+			t.Errorf("%s: got %s, want %s", path, got, want)
+		}
+	}
+}
+
+// macOS' fsync does not reach the disk: SQLite has to be told so on every connection.
+func TestEveryConnectionAsksForFullSync(t *testing.T) {
+	e, lock := openLocked(t, "", Options{})
+	defer lock.Close()
+	defer e.Close()
+	if n, err := e.disk.writer.number("PRAGMA fullfsync"); n != 1 || err != nil {
+		t.Errorf("the writer: fullfsync is %d (%v), want 1", n, err)
+	}
+	c, err := (&disk{path: filepath.Join(t.TempDir(), "x.db")}).connect(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.close()
+	if n, err := c.number("PRAGMA fullfsync"); n != 1 || err != nil {
+		t.Errorf("a connection without options: fullfsync is %d (%v), want 1", n, err)
+	}
 }

@@ -60,8 +60,7 @@ func (d *disk) connect(query url.Values) (*connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	u := url.URL{Scheme: "file", Path: path, RawQuery: query.Encode()}
-	connector, err := sqlite.NewConnector(u.String())
+	connector, err := sqlite.NewConnector(dataSource(filepath.ToSlash(path), query))
 	if err != nil {
 		return nil, err
 	}
@@ -70,6 +69,23 @@ func (d *disk) connect(query url.Values) (*connection, error) {
 		return nil, err
 	}
 	return &connection{c, map[string]driver.Stmt{}}, nil
+}
+
+// dataSource names an absolute path, with slashes, for SQLite.
+func dataSource(path string, query url.Values) string {
+	if path[0] != '/' {
+		path = "/" + path // C:/… of Windows; SQLite takes the slash off again
+	}
+	// On macOS alone, where fsync(2) leaves data in the disk's cache: SQLite asks for
+	// F_FULLFSYNC then (https://sqlite.org/pragma.html#pragma_fullfsync).
+	all := url.Values{"_pragma": append([]string{"fullfsync(1)"}, query["_pragma"]...)}
+	for name, values := range query {
+		if name != "_pragma" {
+			all[name] = values
+		}
+	}
+	u := url.URL{Scheme: "file", Path: path, RawQuery: all.Encode()}
+	return u.String()
 }
 
 // pragmas of a connection that takes part in the log.
