@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,7 +33,20 @@ const (
 )
 
 // defaultConfigFile is read if it is there; one named by --config must be.
-const defaultConfigFile = "/etc/karve/config.yaml"
+var defaultConfigFile = systemConfigFile()
+
+// systemConfigFile is /etc/karve/config.yaml; on Windows, where every user may make
+// such a directory, it is the user's own.
+func systemConfigFile() string {
+	if runtime.GOOS != "windows" {
+		return "/etc/karve/config.yaml"
+	}
+	dir, err := os.UserConfigDir()
+	if err != nil {
+		return "" // no %AppData%: there is none
+	}
+	return filepath.Join(dir, "karve", "config.yaml")
+}
 
 // serverFlags are the options of `karve server`: ours, then those that
 // kube-apiserver has under the same name.
