@@ -378,6 +378,8 @@ NotifyAccess=main
 ExecStart=$bin server --config $config
 TimeoutStartSec=330
 TimeoutStopSec=90
+# After the watchdog's SIGABRT it writes what it was doing, megabytes, which may take a board minutes.
+TimeoutAbortSec=15
 WatchdogSec=60
 Restart=always
 RestartSec=2
