@@ -39,6 +39,7 @@ var own = map[string][]string{
 	"datastore":          {},
 	"preflight":          {"certs", "datastore", "server/memory"},
 	"scripts/imports":    {},
+	"scripts/plug":       {},
 	"scripts/sbom":       {},
 	"servertest":         {"server", "servertest/process"},
 	"servertest/process": {},
