@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/emicklei/go-restful/v3"
 	"github.com/sirupsen/logrus"
 	netutils "k8s.io/utils/net"
 
@@ -131,6 +132,7 @@ type Config struct {
 	Ready func(Info) `json:"-"`
 
 	eagerOpenAPI   bool // see apiserver.Config
+	routers        func(ours, upstreams restful.RouteSelector, services []*restful.WebService)
 	upstreamsHooks bool // no seeding: for tests that compare
 }
 

@@ -1,7 +1,14 @@
 package server
 
+import "github.com/emicklei/go-restful/v3"
+
 // WithEagerOpenAPI makes OpenAPI documents as upstream does; see apiserver.Config.
 func WithEagerOpenAPI(c *Config) { c.eagerOpenAPI = true }
 
 // WithUpstreamsHooks leaves a new cluster's objects to upstream; see apiserver.Config.
 func WithUpstreamsHooks(c *Config) { c.upstreamsHooks = true }
+
+// WithRouters is told the routers; see apiserver.Config.
+func WithRouters(told func(ours, upstreams restful.RouteSelector, services []*restful.WebService)) func(*Config) {
+	return func(c *Config) { c.routers = told }
+}

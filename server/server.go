@@ -228,6 +228,7 @@ func (s *controlPlane) runAPIServer(ctx context.Context, ready func()) (err erro
 	config.Log = s.log
 	config.Step = s.stepsOf(apiserverPart)
 	config.EagerOpenAPI = s.eagerOpenAPI
+	config.Routers = s.routers
 	config.Etcd = s.etcd
 	config.UpstreamsHooks = s.upstreamsHooks
 	if !s.upstreamsHooks {

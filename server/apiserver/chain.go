@@ -151,6 +151,7 @@ func (s *Server) createChain(c configs) error {
 	if err != nil {
 		return fmt.Errorf("create kube-apiserver: %w", err)
 	}
+	s.rememberRoutes(kube.ControlPlane.GenericAPIServer.Handler.GoRestfulContainer)
 	if !s.config.EagerOpenAPI {
 		serveDocuments(kube.ControlPlane.GenericAPIServer, generic.OpenAPIConfig, generic.OpenAPIV3Config, s.stopping)
 	}

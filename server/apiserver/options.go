@@ -17,6 +17,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/emicklei/go-restful/v3"
 	"github.com/sirupsen/logrus"
 	"go.uber.org/zap"
 	"k8s.io/apiserver/pkg/server/healthz"
@@ -93,6 +94,9 @@ type Config struct {
 	// EagerOpenAPI makes all OpenAPI documents before serving, and keeps them, as
 	// upstream does: for the test that compares ours with them.
 	EagerOpenAPI bool
+	// Routers is told the router of kube-apiserver, upstream's that it stands for,
+	// and the services: for the test that compares the two; nil is nobody.
+	Routers func(ours, upstreams restful.RouteSelector, services []*restful.WebService)
 	// ReadyChecks are added to /readyz: the parts that are not the API server.
 	ReadyChecks []healthz.HealthChecker
 	// Args are the user's own upstream options, name=value; they win over the
