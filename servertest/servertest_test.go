@@ -5,7 +5,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -41,17 +40,13 @@ func deployment(replicas int32) *appsv1.Deployment {
 // wantPods waits for those of a deployment.
 func wantPods(t *testing.T, cluster *servertest.Server, namespace string, want int) {
 	t.Helper()
-	var got int
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	cluster.Eventually(t, "the pods of the deployment", func() error {
 		pods, err := cluster.Client().CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
-		if err != nil {
-			t.Fatal(err)
+		if err == nil && len(pods.Items) != want {
+			err = fmt.Errorf("%d pods, want %d", len(pods.Items), want)
 		}
-		if got = len(pods.Items); got == want {
-			return
-		}
-	}
-	t.Fatalf("%d pods, want %d", got, want)
+		return err
+	})
 }
 
 func TestRestart(t *testing.T) {

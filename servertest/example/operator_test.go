@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -65,7 +64,7 @@ func TestOperator(t *testing.T) {
 		err = api.List(ctx, &list, client.InNamespace(namespace))
 		return len(list.Items), err
 	}
-	eventually(t, func() error {
+	cluster.Eventually(t, "a crew of three", func() error {
 		n, err := pods()
 		if err != nil {
 			return err
@@ -88,7 +87,7 @@ func TestOperator(t *testing.T) {
 	if err := api.Delete(ctx, &first); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
+	cluster.Eventually(t, "another crew", func() error {
 		var now appsv1.Deployment
 		if err := api.Get(ctx, client.ObjectKeyFromObject(boat), &now); err != nil {
 			return err
@@ -99,15 +98,4 @@ func TestOperator(t *testing.T) {
 		}
 		return err
 	})
-}
-
-func eventually(t *testing.T, try func() error) {
-	t.Helper()
-	var err error
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		if err = try(); err == nil {
-			return
-		}
-	}
-	t.Fatal(err)
 }

@@ -89,7 +89,7 @@ func (c *Cluster) Namespace(t testing.TB) string {
 		}
 	})
 	if c.controllers {
-		c.eventually(t, "the default service account of "+ns.Name, func() error {
+		c.Eventually(t, "the default service account of "+ns.Name, func() error {
 			_, err := c.client.CoreV1().ServiceAccounts(ns.Name).Get(t.Context(), "default", metav1.GetOptions{})
 			return err
 		})
@@ -127,7 +127,7 @@ func (c *Cluster) CRDs(t testing.TB, paths ...string) {
 		c.put(t, crds, crd)
 	}
 	for _, crd := range all {
-		c.eventually(t, crd.GetName()+" is served", func() error { return c.served(t.Context(), crd.GetName()) })
+		c.Eventually(t, crd.GetName()+" is served", func() error { return c.served(t.Context(), crd.GetName()) })
 	}
 }
 
@@ -274,8 +274,9 @@ func readManifests(paths []string, kinds ...string) ([]*unstructured.Unstructure
 	return all, nil
 }
 
-// eventually waits until try returns nil, and fails the test with its last error.
-func (c *Cluster) eventually(t testing.TB, what string, try func() error) {
+// Eventually waits until try returns nil, as it should once the cluster has done
+// what it does by itself, and fails the test with its last error after a minute.
+func (c *Cluster) Eventually(t testing.TB, what string, try func() error) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
 		err := try()

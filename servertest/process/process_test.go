@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -79,7 +78,7 @@ func TestPodsOfADeployment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error {
+	cluster.Eventually(t, "two pods", func() error {
 		pods, err := cluster.Client().CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
 		if err == nil && len(pods.Items) != 2 {
 			err = fmt.Errorf("%d pods, want 2", len(pods.Items))
@@ -129,7 +128,7 @@ func TestCRDsAndWebhooks(t *testing.T) {
 	}
 	boats := cluster.Dynamic().Resource(schema.GroupVersionResource{Group: "example.org", Version: "v1", Resource: "boats"}).Namespace("default")
 	boat := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.org/v1", "kind": "Boat", "metadata": map[string]any{"name": "karve"}}}
-	eventually(t, func() error { // webhooks come to the API server by a watch
+	cluster.Eventually(t, "the webhook is asked", func() error { // webhooks come to the API server by a watch
 		_, err := boats.Create(t.Context(), boat, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if err == nil || !strings.Contains(err.Error(), "no boats today") {
 			return fmt.Errorf("a boat was made: %v", err)
@@ -243,23 +242,12 @@ func TestAKilledTestEndsItsCluster(t *testing.T) {
 	}
 	cmd.Process.Kill()
 	cmd.Wait()
-	eventually(t, func() error {
+	cluster.Eventually(t, "the cluster goes", func() error {
 		if alive() == nil {
 			return fmt.Errorf("the cluster of a test that was killed is there")
 		}
 		return nil
 	})
-}
-
-func eventually(t *testing.T, try func() error) {
-	t.Helper()
-	var err error
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		if err = try(); err == nil {
-			return
-		}
-	}
-	t.Fatal(err)
 }
 
 const boats = `
