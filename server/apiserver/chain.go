@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
@@ -53,7 +54,7 @@ func New(ctx context.Context, c Config) (*Server, error) {
 	}
 	s := &Server{config: c, delay: completed.GenericServerRunOptions.ShutdownDelayDuration,
 		drained: cfg.kube.ControlPlane.Generic.DrainedNotify(), informers: cfg.kube.ControlPlane.VersionedInformers,
-		settled: make(chan struct{}), stopping: make(chan struct{})}
+		prepared: make(chan struct{}), settled: make(chan struct{}), stopping: make(chan struct{})}
 	if err := c.bootstrap(ctx, cfg); err != nil {
 		return nil, err
 	}
@@ -73,6 +74,7 @@ func New(ctx context.Context, c Config) (*Server, error) {
 		s.stopEarly()
 		return nil, err
 	}
+	close(s.prepared)
 	return s, nil
 }
 
@@ -200,10 +202,25 @@ func (s *Server) use(servers []*genericapiserver.GenericAPIServer, informers []i
 	s.unfiltered = func(w http.ResponseWriter, r *http.Request) {
 		last.UnprotectedHandler().ServeHTTP(w, r)
 	}
-	s.config.Loopback.Serve(last.Handler)
+	s.config.Loopback.Serve(s.whenPrepared(last.Handler))
 	if s.early != nil {
 		go s.early.fill(servers, informers)
 	}
+}
+
+// whenPrepared is h, where those who ask for OpenAPI wait until it is installed, which
+// is the last of the preparations. Until then a server further down would answer,
+// with its own documents, all of which it would have to make.
+func (s *Server) whenPrepared(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, openAPI) {
+			select {
+			case <-s.prepared:
+			case <-r.Context().Done():
+			}
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // stopEarly stops the informers of a chain whose hooks may never have run.

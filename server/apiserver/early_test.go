@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -141,6 +143,40 @@ func TestEarlyInformersHaveALimit(t *testing.T) {
 		case <-e.filled:
 			t.Error("filled, with a storage that was not ready")
 		default:
+		}
+	})
+}
+
+// Who asks for OpenAPI before it is installed, and only who does, waits: the next
+// server of the chain would make all of its documents for an answer that lacks the others'.
+func TestOpenAPIWaitsUntilTheChainIsPrepared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &Server{prepared: make(chan struct{})}
+		h := s.whenPrepared(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
+		var answers atomic.Int32
+		ask := func(path string) {
+			answer := httptest.NewRecorder()
+			h.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, path, nil).WithContext(t.Context()))
+			if answer.Code == http.StatusTeapot {
+				answers.Add(1)
+			}
+		}
+		ask("/api/v1/namespaces")
+		ask("/readyz")
+		if n := answers.Load(); n != 2 {
+			t.Errorf("%d answers, want both", n)
+		}
+		for _, path := range []string{openAPIV2, openAPIV3, openAPIV3Versions + "apis/apps/v1"} {
+			go ask(path)
+		}
+		synctest.Wait()
+		if n := answers.Load(); n != 2 {
+			t.Errorf("%d documents were asked for too early", n-2)
+		}
+		close(s.prepared)
+		synctest.Wait()
+		if n := answers.Load(); n != 5 {
+			t.Errorf("%d answers, want all", n)
 		}
 	})
 }

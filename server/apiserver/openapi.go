@@ -34,8 +34,9 @@ import (
 // Where upstream serves OpenAPI. Below the last, one document for each group
 // version: /openapi/v3/apis/apps/v1.
 const (
-	openAPIV2         = "/openapi/v2"
-	openAPIV3         = "/openapi/v3"
+	openAPI           = "/openapi/"
+	openAPIV2         = openAPI + "v2"
+	openAPIV3         = openAPI + "v3"
 	openAPIV3Versions = openAPIV3 + "/"
 )
 

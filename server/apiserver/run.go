@@ -37,6 +37,7 @@ type Server struct {
 	unfiltered    http.HandlerFunc
 	notReady      atomic.Pointer[string]
 	openAPI       *aggregatedOpenAPI // nil: upstream's own, or no aggregator
+	prepared      chan struct{}      // everything is installed
 	settled       chan struct{}      // everything around the server is up
 	settle        sync.Once
 	stopping      chan struct{} // it has been told to stop
