@@ -107,3 +107,43 @@ func TestLeaseExpiry(t *testing.T) {
 		}
 	})
 }
+
+// A lease's end is a moment of the monotonic clock, however often it is renewed: the
+// time of day, which NTP sets forward by decades and back by hours, is not in it.
+// scripts/clock-test sets a real clock.
+func TestLeasesDoNotKnowTheTimeOfDay(t *testing.T) {
+	dir := t.TempDir()
+	e, lock := openLocked(t, dir, Options{})
+	monotonic := func(e *Engine, when string) {
+		t.Helper()
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		l := e.leases.find(7)
+		// Round takes the monotonic reading away, and == compares it too.
+		if l == nil || l.expires == l.expires.Round(0) {
+			t.Errorf("%s: the lease %+v ends by the time of day", when, l)
+		}
+		for _, d := range e.leases.due {
+			if d.at == d.at.Round(0) {
+				t.Errorf("%s: %v in the queue is a time of day", when, d.at)
+			}
+		}
+	}
+	if _, err := e.Grant(t.Context(), 7, 3600); err != nil {
+		t.Fatal(err)
+	}
+	monotonic(e, "granted")
+	if _, err := e.KeepAlive(7); err != nil {
+		t.Fatal(err)
+	}
+	monotonic(e, "renewed")
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	lock.Close()
+	e = openTest(t, dir, Options{})
+	monotonic(e, "after a start")
+	if l, err := e.TimeToLive(7, false); err != nil || l.Remaining < 3500*time.Second {
+		t.Errorf("after a start: %+v, %v, want the whole TTL", l, err)
+	}
+}

@@ -14,8 +14,7 @@ import (
 	"github.com/karve-k8s/karve/server/apiserver"
 )
 
-// renewCheck is the longest time between two looks at what is due. Timers do
-// not run while a machine sleeps, and clocks are stepped.
+// renewCheck is the longest time between two looks at what is due.
 const renewCheck = time.Hour
 
 // runCertificates makes what is missing of the certificates, and renews them until
@@ -25,7 +24,7 @@ func (s *controlPlane) runCertificates(ctx context.Context, ready func()) error 
 		return err
 	}
 	ready()
-	s.keepCertificatesFresh(ctx)
+	s.keepCertificatesFresh(ctx, watchAddresses(ctx), watchClock(ctx, systemClock()))
 	return nil
 }
 
@@ -52,9 +51,9 @@ func (s *controlPlane) openCertificates() (err error) {
 }
 
 // keepCertificatesFresh renews what is due, at once when an address of this
-// machine changes. The files' readers notice by themselves; nothing restarts.
-func (s *controlPlane) keepCertificatesFresh(ctx context.Context) {
-	changed := watchAddresses(ctx)
+// machine changes or its clock is set. The files' readers notice by themselves;
+// nothing restarts.
+func (s *controlPlane) keepCertificatesFresh(ctx context.Context, changed <-chan struct{}, set <-chan time.Duration) {
 	told := map[certs.Note]bool{}
 	for {
 		wait := renewCheck
@@ -65,6 +64,8 @@ func (s *controlPlane) keepCertificatesFresh(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-changed:
+		case step := <-set:
+			s.log.Infof("the clock was set by %v: looking at the certificates", step.Round(time.Second))
 		case <-time.After(wait):
 		}
 		renewed, notes, err := s.certs.Renew()

@@ -166,7 +166,8 @@ func (c *namespaceController) early(ctx context.Context, ns *corev1.Namespace) t
 		return 0
 	}
 	// The time of the deletion is in whole seconds, cut off.
-	left := time.Until(ns.DeletionTimestamp.Add(time.Second + namespaceUpstreamGrace))
+	const most = time.Second + namespaceUpstreamGrace
+	left := min(time.Until(ns.DeletionTimestamp.Add(most)), most) // the clock may have been set back
 	if left <= 0 {
 		return 0
 	}

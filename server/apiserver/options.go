@@ -272,6 +272,9 @@ func complete(ctx context.Context, c Config) (options.CompletedOptions, error) {
 	if err != nil {
 		return options.CompletedOptions{}, err
 	}
+	if completed.ServiceAccountSigningKeyFile != "" { // otherwise a user's own signer makes them
+		completed.ServiceAccountIssuer = backdated{completed.ServiceAccountIssuer}
+	}
 	return completed, errors.Join(completed.Validate()...)
 }
 
