@@ -21,7 +21,7 @@ const module = "github.com/karve-k8s/karve"
 // package that is not listed is an error: say where it belongs.
 var own = map[string][]string{
 	"":                   {"server", "server/apiserver", "server/flags", "server/locale", "server/logbridge", "server/memory", "server/version", "certs", "datastore", "preflight"},
-	"server":             {"server/apiserver", "server/flags", "server/insecure", "server/logbridge", "server/loopback", "server/memory", "server/notify", "server/startup", "server/version", "bootstrap", "certs", "kine", "datastore"},
+	"server":             {"server/apiserver", "server/flags", "server/insecure", "server/logbridge", "server/loopback", "server/memory", "server/notify", "server/queues", "server/startup", "server/version", "bootstrap", "certs", "kine", "datastore"},
 	"server/apiserver":   {"bootstrap", "server/flags", "server/insecure", "server/logbridge", "server/loopback", "server/version", "kine"},
 	"server/flags":       {},
 	"server/insecure":    {},
@@ -30,6 +30,7 @@ var own = map[string][]string{
 	"server/loopback":    {},
 	"server/memory":      {},
 	"server/notify":      {},
+	"server/queues":      {},
 	"server/startup":     {},
 	"server/version":     {},
 	"bootstrap":          {},

@@ -1,0 +1,220 @@
+package queues
+
+import (
+	"bytes"
+	"fmt"
+	"runtime/pprof"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/component-base/metrics/legacyregistry"
+)
+
+func TestNamesAreUpstreams(t *testing.T) {
+	if provider == nil {
+		t.Error("provider is nil: upstream no longer sets workqueue.globalMetricsProvider, look for its new name")
+	}
+	if unfinished == nil || longest == nil {
+		t.Error("unfinished or longest is nil: look for the new names of upstream's gauges")
+	}
+}
+
+// upstreams are the metrics of a queue that has upstream's provider and its goroutine.
+func upstreams(t *testing.T) workqueue.MetricsProvider {
+	t.Helper()
+	ours, ok := provider.(resting)
+	if !ok {
+		t.Fatalf("the provider is a %T, want ours", provider)
+	}
+	return ours.MetricsProvider
+}
+
+func queue(t *testing.T, name string, provider workqueue.MetricsProvider) workqueue.TypedRateLimitingInterface[string] {
+	t.Helper()
+	q := workqueue.NewTypedRateLimitingQueueWithConfig(workqueue.DefaultTypedControllerRateLimiter[string](),
+		workqueue.TypedRateLimitingQueueConfig[string]{Name: name, MetricsProvider: provider})
+	t.Cleanup(q.ShutDown)
+	return q
+}
+
+// looking counts the goroutines that look at queues.
+func looking(t *testing.T) int {
+	t.Helper()
+	var all bytes.Buffer
+	if err := pprof.Lookup("goroutine").WriteTo(&all, 2); err != nil {
+		t.Fatal(err)
+	}
+	return strings.Count(all.String(), lookLoop+"(")
+}
+
+// isAge tells the two gauges of time.
+func isAge(metric string) bool {
+	return strings.HasPrefix(metric, "workqueue_unfinished") || strings.HasPrefix(metric, "workqueue_longest")
+}
+
+func eventually(t *testing.T, what string, check func() error) {
+	t.Helper()
+	var err error
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if err = check(); err == nil {
+			return
+		}
+	}
+	t.Fatalf("%s: %v", what, err)
+}
+
+// values are all metrics of a queue but the buckets of histograms.
+func values(t *testing.T, queue string) map[string]float64 {
+	t.Helper()
+	families, err := legacyregistry.DefaultGatherer.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if len(m.GetLabel()) != 1 || m.GetLabel()[0].GetValue() != queue || !strings.HasPrefix(f.GetName(), "workqueue_") {
+				continue
+			}
+			switch name := f.GetName() + " " + f.GetHelp(); {
+			case m.Gauge != nil:
+				got[name] = m.Gauge.GetValue()
+			case m.Counter != nil:
+				got[name] = m.Counter.GetValue()
+			case m.Histogram != nil:
+				got[name] = float64(m.Histogram.GetSampleCount())
+			}
+		}
+	}
+	return got
+}
+
+// A queue of ours behaves as upstream's, without its goroutine, and shows the same.
+func TestMetricsAreUpstreams(t *testing.T) {
+	theirs := queue(t, "theirs", upstreams(t))
+	eventually(t, "upstream's queue has a goroutine that looks", func() error {
+		if n := looking(t); n != 1 {
+			return fmt.Errorf("got %d", n)
+		}
+		return nil
+	})
+	ours := queue(t, "ours", nil)
+	eventually(t, "the goroutine of ours ends", func() error {
+		if n := looking(t); n != 1 {
+			return fmt.Errorf("got %d goroutines that look, want upstream's only", n)
+		}
+		return nil
+	})
+
+	// The same steps in both: three are taken, one is finished, one is added again
+	// while it is worked on, one waits.
+	both := []workqueue.TypedRateLimitingInterface[string]{theirs, ours}
+	each := func(do func(workqueue.TypedRateLimitingInterface[string])) {
+		for _, q := range both {
+			do(q)
+		}
+	}
+	take := func(q workqueue.TypedRateLimitingInterface[string]) {
+		if _, down := q.Get(); down {
+			t.Error("the queue is down")
+		}
+	}
+	each(func(q workqueue.TypedRateLimitingInterface[string]) { q.Add("a"); q.Add("b"); q.Add("c"); q.Add("d") })
+	each(take)
+	time.Sleep(300 * time.Millisecond)
+	each(take)
+	each(take)
+	each(func(q workqueue.TypedRateLimitingInterface[string]) { q.Done("b"); q.AddRateLimited("c") })
+	compare := func(when string) map[string]float64 {
+		t.Helper()
+		var got, want map[string]float64
+		eventually(t, when+": the same as upstream", func() error {
+			got, want = values(t, "ours"), values(t, "theirs")
+			if len(want) != 7 || len(got) != len(want) {
+				return fmt.Errorf("got %d metrics, upstream has %d, want 7", len(got), len(want))
+			}
+			for name, w := range want {
+				// Upstream's gauges of time are up to half a second old, for each item.
+				tolerance := 0.0
+				if isAge(name) {
+					tolerance = 2
+				}
+				if g, ok := got[name]; !ok || g < w-tolerance || g > w+tolerance {
+					return fmt.Errorf("%s: got %v (there: %v), want %v", name, g, ok, w)
+				}
+			}
+			return nil
+		})
+		return got
+	}
+	time.Sleep(time.Second)
+	busy := compare("busy")
+	for name, v := range busy {
+		if strings.Contains(name, "unfinished") && v < 2 { // a and c, a second each
+			t.Errorf("%s: got %v, want the time of both items", name, v)
+		}
+		if strings.Contains(name, "longest") && v < 1.2 { // a
+			t.Errorf("%s: got %v, want the time of the older one", name, v)
+		}
+	}
+	each(func(q workqueue.TypedRateLimitingInterface[string]) {
+		q.Done("a")
+		q.Done("c")
+		for range 2 { // c again, and d
+			item, _ := q.Get()
+			q.Done(item)
+		}
+	})
+	idle := compare("idle again")
+	for name, v := range idle {
+		if isAge(name) && v != 0 {
+			t.Errorf("%s: got %v, want 0", name, v)
+		}
+	}
+	each(func(q workqueue.TypedRateLimitingInterface[string]) { q.ShutDownWithDrain() })
+}
+
+// telling tells of the first look.
+type telling struct {
+	workqueue.MetricsProvider
+	looked chan struct{}
+}
+
+func (p telling) NewUnfinishedWorkSecondsMetric(string) workqueue.SettableGaugeMetric { return p }
+
+func (p telling) Set(float64) { close(p.looked) }
+
+// The goroutine's end lets go of all it has: a queue goes on, and down at once.
+func TestShutDownOfAQueueThatRests(t *testing.T) {
+	look := telling{upstreams(t), make(chan struct{})}
+	q := queue(t, "down", resting{look})
+	<-look.looked
+	eventually(t, "the goroutine ends", func() error {
+		if n := looking(t); n != 0 {
+			return fmt.Errorf("got %d goroutines", n)
+		}
+		return nil
+	})
+	down := make(chan struct{})
+	go func() {
+		defer close(down)
+		q.Add("a")
+		if item, _ := q.Get(); item != "a" {
+			t.Errorf("got %q, want a", item)
+		}
+		q.Done("a")
+		q.ShutDown()
+	}()
+	select {
+	case <-down:
+	case <-time.After(30 * time.Second):
+		t.Fatal("the queue waits for a goroutine that is gone, or for its lock")
+	}
+}
+
+// Somebody else who sets the gauge goes on.
+func TestOnlyTheLoopEnds(t *testing.T) {
+	resting{upstreams(t)}.NewUnfinishedWorkSecondsMetric("set").Set(1)
+}
