@@ -15,7 +15,7 @@ type bridged struct{ server.Backend }
 
 func (b bridged) start(ctx context.Context) error { return b.Start(ctx) }
 
-func (b bridged) open(ctx context.Context, key, end string, revision int64, _ bool) (cursor, error) {
+func (b bridged) open(ctx context.Context, key, end string, revision int64, _ bool, _ func()) (cursor, error) {
 	if key == compactKey {
 		key = compactKeyOfKine
 	}

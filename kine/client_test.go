@@ -1,10 +1,13 @@
 package kine
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"runtime/pprof"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -239,6 +242,60 @@ func TestClientWatches(t *testing.T) {
 		cancel()
 		if r, open := <-events; open {
 			t.Errorf("got %+v after the end of the context, want a closed channel", r)
+		}
+	})
+}
+
+// A watch of the engine in which nothing happens has no goroutine, and is told of what
+// happens then.
+func TestQuietWatchesHaveNoGoroutine(t *testing.T) {
+	clients(t, func(t *testing.T, e *datastore.Engine, l *local, c *kubernetes.Client) {
+		const watches = 50
+		reading := func() int {
+			var all bytes.Buffer
+			if err := pprof.Lookup("goroutine").WriteTo(&all, 2); err != nil {
+				t.Fatal(err)
+			}
+			if !isEngine(l) {
+				return 0 // its watches have one each
+			}
+			return strings.Count(all.String(), "kine.(*clientWatch).")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var all []clientv3.WatchChan
+		for range watches {
+			all = append(all, c.Watch(ctx, "/quiet/", clientv3.WithPrefix(), clientv3.WithPrevKV()))
+		}
+		for round := range 3 {
+			for n, deadline := reading(), time.Now().Add(time.Minute); n > 0; n = reading() {
+				if time.Now().After(deadline) {
+					t.Fatalf("%d goroutines read quiet watches", n)
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			var revision int64
+			for range 20 {
+				revision = must(t, e, "/quiet/1", fmt.Sprint(round))
+			}
+			for _, events := range all {
+				for last := int64(0); last < revision; {
+					r := <-events
+					if r.Err() != nil {
+						t.Fatal(r.Err())
+					}
+					for _, event := range r.Events {
+						if event.Kv.ModRevision <= last {
+							t.Errorf("revision %d came after %d", event.Kv.ModRevision, last)
+						}
+						last = event.Kv.ModRevision
+					}
+				}
+			}
+		}
+		cancel()
+		for _, events := range all {
+			for range events {
+			}
 		}
 	})
 }

@@ -15,8 +15,9 @@ type store interface {
 	start(ctx context.Context) error
 	// CurrentRevision is the newest one.
 	CurrentRevision(ctx context.Context) (int64, error)
-	// open begins a watch at revision, or at the next one if that is 0.
-	open(ctx context.Context, key, end string, revision int64, prev bool) (cursor, error)
+	// open begins a watch at revision, or at the next one if that is 0. A cursor that
+	// is a poller calls wake.
+	open(ctx context.Context, key, end string, revision int64, prev bool, wake func()) (cursor, error)
 	// client reads and writes resources for the user that has these watches.
 	//
 	// A read of a key that is not there, the resource's prefix, is how the API
@@ -35,6 +36,13 @@ type cursor interface {
 	// events are on their way.
 	RequestProgress()
 	Close()
+}
+
+// poller is a cursor that can be read without a wait, so that a watch without events
+// needs no goroutine. Where there is no more, wake is called when there is, or when
+// Close is.
+type poller interface {
+	Poll() (revision int64, events []*clientv3.Event, some, more bool, err error)
 }
 
 // compactedError is a watch whose history is gone.

@@ -106,7 +106,7 @@ func (l *local) notify(told int64) {
 // waitForWrite returns when something has been written at revision or after it, or
 // when it cannot find out.
 func (l *local) waitForWrite(revision int64) {
-	cursor, err := l.store.open(l.ctx, "/", "0", revision, false) // all keys that begin with a slash
+	cursor, err := l.store.open(l.ctx, "/", "0", revision, false, nil) // all keys that begin with a slash
 	if err != nil {
 		return
 	}

@@ -20,8 +20,8 @@ func (n native) start(context.Context) error { return nil } // an open engine ru
 
 func (n native) CurrentRevision(context.Context) (int64, error) { return n.engine.Revision(), nil }
 
-func (n native) open(_ context.Context, key, end string, revision int64, prev bool) (cursor, error) {
-	watcher, err := n.engine.Watch(datastore.WatchRequest{Key: key, End: end, StartRevision: revision, PrevKV: prev})
+func (n native) open(_ context.Context, key, end string, revision int64, prev bool, wake func()) (cursor, error) {
+	watcher, err := n.engine.Watch(datastore.WatchRequest{Key: key, End: end, StartRevision: revision, PrevKV: prev, Wake: wake})
 	if err != nil {
 		return nil, n.watchError(err)
 	}
@@ -137,14 +137,29 @@ func (c engineCursor) Next(ctx context.Context) (int64, []*clientv3.Event, error
 	if err != nil {
 		return 0, nil, c.store.watchError(err)
 	}
+	return resp.Revision, clientEvents(resp), nil
+}
+
+func (c engineCursor) Poll() (revision int64, events []*clientv3.Event, some, more bool, err error) {
+	resp, more, err := c.watcher.Poll()
+	if err != nil {
+		return 0, nil, false, false, c.store.watchError(err)
+	}
+	if resp == nil {
+		return 0, nil, false, more, nil
+	}
+	return resp.Revision, clientEvents(resp), true, more, nil
+}
+
+func clientEvents(resp *datastore.WatchResponse) []*clientv3.Event {
 	if len(resp.Events) == 0 {
-		return resp.Revision, nil, nil
+		return nil
 	}
 	events := make([]*clientv3.Event, len(resp.Events))
 	for i := range resp.Events {
 		events[i] = (*clientv3.Event)(etcdapi.Event(&resp.Events[i]))
 	}
-	return resp.Revision, events, nil
+	return events
 }
 
 func (c engineCursor) RequestProgress() { c.watcher.RequestProgress() }

@@ -30,6 +30,8 @@ type clientWatch struct {
 	cancel context.CancelFunc
 	out    chan clientv3.WatchResponse
 	op     watchOptions
+	wakes  atomic.Int64 // since a goroutine began to read, if one does
+	done   func()       // when the watch has ended
 }
 
 // watchOptions are the options of a watch that an Op has and does not show.
@@ -56,7 +58,7 @@ func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 		},
 	}
 	var err error
-	if one.cursor, err = w.local.store.open(ctx, string(op.KeyBytes()), string(op.RangeBytes()), op.Rev(), one.op.prevKV); err != nil {
+	if one.cursor, err = w.local.store.open(ctx, string(op.KeyBytes()), string(op.RangeBytes()), op.Rev(), one.op.prevKV, func() { one.wake(ctx) }); err != nil {
 		one.end(ctx, err)
 		return one.out
 	}
@@ -70,11 +72,16 @@ func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 		revision, _ := w.local.store.CurrentRevision(ctx)
 		one.out <- clientv3.WatchResponse{Header: pb.ResponseHeader{Revision: revision}, Created: true}
 	}
-	go func() {
-		defer w.remove(one)
-		defer one.cursor.Close()
-		one.run(ctx)
-	}()
+	one.done = func() {
+		one.cursor.Close()
+		w.remove(one)
+	}
+	if _, ok := one.cursor.(poller); ok {
+		context.AfterFunc(ctx, one.cursor.Close) // which wakes it
+		one.wake(ctx)
+	} else {
+		go one.run(ctx)
+	}
 	return one.out
 }
 
@@ -82,31 +89,69 @@ func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 func (c *clientWatch) run(ctx context.Context) {
 	for {
 		revision, events, err := c.cursor.Next(ctx)
+		if err == nil {
+			err = c.pass(ctx, revision, events)
+		}
 		if err != nil {
 			c.end(ctx, err)
-			return
-		}
-		if len(events) > 0 {
-			if events = c.op.filter(events); len(events) == 0 {
-				continue
-			}
-		}
-		known := revision
-		if n := len(events); n > 0 {
-			known = events[n-1].Kv.ModRevision // the API server looks at no header beside events
-		}
-		c.told.Store(known) // it is on its way, which is as good
-		select {
-		case c.out <- clientv3.WatchResponse{Header: pb.ResponseHeader{Revision: revision}, Events: events}:
-		case <-ctx.Done():
-			c.end(ctx, ctx.Err())
 			return
 		}
 	}
 }
 
+// wake makes a goroutine read the poller until there is no more. One at a time: the
+// next wake may come while what was read last is passed on.
+func (c *clientWatch) wake(ctx context.Context) {
+	if c.wakes.Add(1) == 1 {
+		go c.read(ctx)
+	}
+}
+
+func (c *clientWatch) read(ctx context.Context) {
+	for {
+		wakes := c.wakes.Load()
+		for more := true; more; {
+			revision, events, some, left, err := c.cursor.(poller).Poll()
+			if err == nil && some {
+				err = c.pass(ctx, revision, events)
+			}
+			if err != nil {
+				c.end(ctx, err)
+				return // and no wake begins another
+			}
+			more = left
+		}
+		if c.wakes.CompareAndSwap(wakes, 0) {
+			return
+		}
+	}
+}
+
+// pass passes on a response; the error is ctx's.
+func (c *clientWatch) pass(ctx context.Context, revision int64, events []*clientv3.Event) error {
+	if len(events) > 0 {
+		if events = c.op.filter(events); len(events) == 0 {
+			return nil
+		}
+	}
+	known := revision
+	if n := len(events); n > 0 {
+		known = events[n-1].Kv.ModRevision // the API server looks at no header beside events
+	}
+	c.told.Store(known) // it is on its way, which is as good
+	select {
+	case c.out <- clientv3.WatchResponse{Header: pb.ResponseHeader{Revision: revision}, Events: events}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // end tells why the watch ends, unless it was told to, and closes it.
 func (c *clientWatch) end(ctx context.Context, err error) {
+	if c.done != nil {
+		defer c.done()
+	}
 	defer close(c.out)
 	defer c.cancel()
 	if ctx.Err() != nil || errors.Is(err, context.Canceled) {
