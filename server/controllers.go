@@ -70,6 +70,10 @@ func parseControllerOptions(c Config, store *certs.Store) (*options.KubeControll
 	o.SecureServing.BindPort = 0
 	o.Generic.LeaderElection.LeaderElect = false
 	o.Generic.Controllers = append([]string{"*"}, extraControllers...)
+	// Their requests are calls in this process and wait for little but its cores: fifty
+	// and forty workers do no more than these.
+	o.ResourceClaimController.ConcurrentSyncs = 10
+	o.GarbageCollectorController.ConcurrentGCSyncs = 10
 	// One identity per controller, each with no more than its own RBAC role.
 	o.KubeCloudShared.UseServiceAccountCredentials = true
 	o.KubeCloudShared.ClusterCIDR = c.ClusterCIDR
@@ -203,6 +207,11 @@ func (c *controllers) run(ctx context.Context, config Config, store *certs.Store
 	defer shared.InformerFactory.Shutdown()
 	if err := shareInformers(shared.InformerFactory, fromAPI, withAPIServer...); err != nil {
 		return err
+	}
+	if shared.GraphBuilder != nil {
+		if err := relayInformers(shared.InformerFactory, ofControllers...); err != nil {
+			return err
+		}
 	}
 
 	done()

@@ -9,6 +9,10 @@ import (
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	batchv1 "k8s.io/api/batch/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
@@ -62,6 +66,18 @@ var (
 	}
 )
 
+// ofControllers are the types of which the controllers have informers of their own, as
+// long as there is garbage collection, which looks at everything.
+var ofControllers = []runtime.Object{
+	&corev1.ConfigMap{}, &corev1.Endpoints{}, &corev1.Namespace{}, &corev1.PodTemplate{}, &corev1.ReplicationController{}, &corev1.ResourceQuota{},
+	&appsv1.ControllerRevision{}, &appsv1.DaemonSet{}, &appsv1.Deployment{}, &appsv1.ReplicaSet{}, &appsv1.StatefulSet{},
+	&autoscalingv2.HorizontalPodAutoscaler{}, &batchv1.CronJob{}, &batchv1.Job{},
+	&certificatesv1.CertificateSigningRequest{}, &coordinationv1.Lease{},
+	&networkingv1.Ingress{}, &networkingv1.NetworkPolicy{}, &policyv1.PodDisruptionBudget{},
+	&resourcev1.ResourceClaim{}, &resourcev1.ResourceClaimTemplate{}, &resourcev1.ResourceSlice{},
+	&storagev1.CSINode{}, &storagev1.CSIStorageCapacity{}, &storagev1.VolumeAttributesClass{},
+}
+
 // shareInformers gives to the informers of from, in place of its own of these
 // types, which must not have been made yet.
 func shareInformers(to, from informers.SharedInformerFactory, types ...runtime.Object) error {
@@ -92,30 +108,67 @@ func resourceOf(object runtime.Object) (schema.GroupVersionResource, error) {
 	return resource, nil
 }
 
+// relayInformers gives to informers of its own for these types, which must not have
+// been made yet, with one handler of upstream's for all handlers they get.
+func relayInformers(to informers.SharedInformerFactory, types ...runtime.Object) error {
+	for _, object := range types {
+		resource, err := resourceOf(object)
+		if err != nil {
+			return fmt.Errorf("relay informers: %w", err)
+		}
+		var own *sharedInformer
+		got := to.InformerFor(object, func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
+			var generic informers.GenericInformer
+			factory := informers.NewSharedInformerFactoryWithOptions(client, resync, informers.WithInformerName(to.InformerName()))
+			if generic, err = factory.ForResource(resource); err != nil {
+				return nil
+			}
+			own = &sharedInformer{SharedIndexInformer: generic.Informer(), only: true}
+			return own
+		})
+		if err != nil {
+			return fmt.Errorf("relay informers: %w", err)
+		}
+		if got != own {
+			return fmt.Errorf("relay informers: %s has been made already", resource.Resource)
+		}
+	}
+	return nil
+}
+
 // sharedInformer is another factory's informer, as that of a factory which
 // starts later: until it is run it calls no handler, as upstream's controllers
 // rely on (many add theirs before they are complete), and afterwards it takes
 // its handlers away again.
 type sharedInformer struct {
 	cache.SharedIndexInformer
+	only bool // nobody else has it
 
 	mu      sync.Mutex
 	running <-chan struct{} // nil before the run, closed after it
 	added   []*handlerRegistration
+	relay   *relay                                 // nil if nobody needs one
+	relayed cache.ResourceEventHandlerRegistration // the relay's
 }
 
 // handlerRegistration is the handle of a handler that was added before the run.
 type handlerRegistration struct {
-	handler cache.ResourceEventHandler
-	options cache.HandlerOptions
+	recipient // if relayed: what is passed on to it
+	relayed   bool
+	options   cache.HandlerOptions
 
-	registered chan struct{} // closed once real is set
+	registered chan struct{} // closed once real is set; never, if relayed
 	real       cache.ResourceEventHandlerRegistration
-	synced     chan struct{} // closed once real has synced
 }
 
-// SetTransform does nothing: the owner's transform has been the same.
-func (*sharedInformer) SetTransform(cache.TransformFunc) error { return nil }
+// SetTransform does nothing for an informer that is shared: the owner's transform has
+// been the same.
+func (s *sharedInformer) SetTransform(transform cache.TransformFunc) error {
+	if s.only {
+		return s.SharedIndexInformer.SetTransform(transform)
+	}
+	return nil
+}
 
 func (s *sharedInformer) AddEventHandler(h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
 	return s.AddEventHandlerWithOptions(h, cache.HandlerOptions{})
@@ -128,7 +181,7 @@ func (s *sharedInformer) AddEventHandlerWithResyncPeriod(h cache.ResourceEventHa
 func (s *sharedInformer) AddEventHandlerWithOptions(h cache.ResourceEventHandler, options cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := &handlerRegistration{handler: h, options: options, registered: make(chan struct{}), synced: make(chan struct{})}
+	r := &handlerRegistration{recipient: recipient{handler: h, synced: make(chan struct{})}, options: options, registered: make(chan struct{})}
 	if s.running != nil {
 		if err := s.register(r); err != nil {
 			return nil, err
@@ -138,20 +191,53 @@ func (s *sharedInformer) AddEventHandlerWithOptions(h cache.ResourceEventHandler
 	return r, nil
 }
 
+// longResync is a resync period that is as good as any other: the default is between
+// 12 and 24 hours, at random.
+const longResync = time.Hour
+
+// relays tells whether a handler's resyncs are those of the relay, or none.
+func (s *sharedInformer) relays(o cache.HandlerOptions) bool {
+	return o.ResyncPeriod == nil || *o.ResyncPeriod == 0 || s.only && *o.ResyncPeriod >= longResync
+}
+
 func (s *sharedInformer) register(r *handlerRegistration) (err error) {
+	if s.relays(r.options) {
+		return s.join(r)
+	}
 	if r.real, err = s.SharedIndexInformer.AddEventHandlerWithOptions(r.handler, r.options); err != nil {
 		return err
 	}
 	close(r.registered)
+	s.whenSynced(r.real, func() { close(r.synced) })
+	return nil
+}
+
+func (s *sharedInformer) join(r *handlerRegistration) (err error) {
+	if s.relay == nil {
+		relay := newRelay()
+		if s.relayed, err = s.SharedIndexInformer.AddEventHandler(relay); err != nil {
+			return err
+		}
+		s.relay = relay
+		s.whenSynced(s.relayed, relay.synced)
+	}
+	r.relayed = true
+	r.resyncs = r.options.ResyncPeriod == nil || *r.options.ResyncPeriod > 0
+	s.relay.join(&r.recipient)
+	return nil
+}
+
+// whenSynced does something once a handler of upstream's has been told of every object
+// there was, if that is before the end of the run.
+func (s *sharedInformer) whenSynced(real cache.ResourceEventHandlerRegistration, do func()) {
 	stopped := s.running
 	go func() {
 		select {
-		case <-r.real.HasSyncedChecker().Done():
-			close(r.synced)
+		case <-real.HasSyncedChecker().Done():
+			do()
 		case <-stopped:
 		}
 	}()
-	return nil
 }
 
 func (s *sharedInformer) RemoveEventHandler(handle cache.ResourceEventHandlerRegistration) error {
@@ -163,10 +249,18 @@ func (s *sharedInformer) RemoveEventHandler(handle cache.ResourceEventHandlerReg
 	}
 	r := s.added[i]
 	s.added = slices.Delete(s.added, i, i+1)
-	if r.real == nil {
-		return nil
+	return s.unregister(r)
+}
+
+func (s *sharedInformer) unregister(r *handlerRegistration) error {
+	switch {
+	case r.real != nil:
+		return s.SharedIndexInformer.RemoveEventHandler(r.real)
+	case r.relayed && s.relay.leave(&r.recipient) == 0:
+		s.relay = nil // what it is told after this is of no use to another
+		return s.SharedIndexInformer.RemoveEventHandler(s.relayed)
 	}
-	return s.SharedIndexInformer.RemoveEventHandler(r.real)
+	return nil
 }
 
 func (s *sharedInformer) Run(stop <-chan struct{}) { s.RunWithContext(wait.ContextForChannel(stop)) }
@@ -175,6 +269,10 @@ func (s *sharedInformer) Run(stop <-chan struct{}) { s.RunWithContext(wait.Conte
 // owner's informer, if the owner has not.
 func (s *sharedInformer) RunWithContext(ctx context.Context) {
 	s.mu.Lock()
+	if s.running != nil { // somebody shares this one, and was first
+		s.mu.Unlock()
+		return
+	}
 	s.running = ctx.Done()
 	for _, r := range s.added {
 		if err := s.register(r); err != nil { // it has stopped, and so will we
@@ -190,15 +288,15 @@ func (s *sharedInformer) detach() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.added {
-		if r.real != nil {
-			_ = s.SharedIndexInformer.RemoveEventHandler(r.real) // can't fail
-		}
+		_ = s.unregister(r) // can't fail
 	}
 	s.added = nil
 }
 
 func (r *handlerRegistration) HasSynced() bool {
 	select {
+	case <-r.synced:
+		return true
 	case <-r.registered:
 		return r.real.HasSynced()
 	default:
