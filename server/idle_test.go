@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
@@ -26,6 +27,20 @@ func TestIdleClusterWritesNothing(t *testing.T) {
 		}
 		if quiet := time.Since(since); quiet < still {
 			return fmt.Errorf("the last write was %v ago, at revision %s", quiet.Round(time.Millisecond), revision)
+		}
+		return nil
+	})
+}
+
+// Stacks and queues of goroutines that wait for ever are a sixth of an idle server's
+// memory: there are no more of them than there have to be.
+func TestIdleClusterHasFewGoroutines(t *testing.T) {
+	const most = 2000
+	before := runtime.NumGoroutine()
+	start(t, nil)
+	eventually(t, fmt.Sprintf("no more than %d goroutines", most), func() error {
+		if n := runtime.NumGoroutine() - before; n > most {
+			return fmt.Errorf("got %d", n)
 		}
 		return nil
 	})

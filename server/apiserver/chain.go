@@ -126,14 +126,14 @@ func newConfigs(o options.CompletedOptions, own Config) (configs, error) {
 		describeOwnTypes(&c.extensions.GenericConfig.Config)
 	}
 	if os.Getenv(withoutAggregator) != "" {
-		return c, nil
+		return c, quietStorage(c, own.Alone, o.Etcd.WatchCacheSizes)
 	}
 	c.aggregator, err = controlplaneapiserver.CreateAggregatorConfig(
 		*shared.Generic, o.CompletedOptions, shared.VersionedInformers, resolver, shared.ProxyTransport, shared.PeerProxy, admission)
 	if err != nil {
 		return configs{}, fmt.Errorf("configure kube-aggregator: %w", err)
 	}
-	return c, nil
+	return c, quietStorage(c, own.Alone, o.Etcd.WatchCacheSizes)
 }
 
 // createChain is steps 7 to 10: each server delegates what it does not know to

@@ -22,7 +22,7 @@ const (
 
 // informerFactory is what all generated informer factories have in common.
 type informerFactory interface {
-	Start(stop <-chan struct{})
+	StartWithContext(ctx context.Context)
 	WaitForCacheSync(stop <-chan struct{}) map[reflect.Type]bool
 }
 
@@ -30,6 +30,10 @@ type informerFactory interface {
 // while the chain is prepared to run. Upstream starts them in a post-start hook,
 // at the same moment as the other hooks, most of which look whether they have
 // synced, and look again after 100 ms. These find them synced at their first look.
+//
+// They get a context that can be cancelled, where upstream's hook has a channel: of
+// each context below one that stands for a channel, the standard library keeps a
+// goroutine that waits for it, two for each informer.
 //
 // What the informers ask for is what they would ask for later, of the same
 // handlers; they stop when the hook of upstream's that starts them is told to stop.
@@ -50,7 +54,7 @@ func startEarly(ctx context.Context, first *genericapiserver.Config, shared info
 	e.ctx, e.stop = context.WithCancel(context.WithoutCancel(ctx))
 	err := first.AddPostStartHook(startInformersHook, func(hc genericapiserver.PostStartHookContext) error {
 		context.AfterFunc(hc, e.stop)
-		shared.Start(hc.Done()) // what was added since
+		shared.StartWithContext(e.ctx) // what was added since
 		return nil
 	})
 	return e, err
@@ -65,7 +69,7 @@ func (e *earlyInformers) fill(servers []*genericapiserver.GenericAPIServer, fact
 		}
 	}
 	for _, f := range factories {
-		f.Start(e.ctx.Done())
+		f.StartWithContext(e.ctx)
 	}
 	for _, f := range factories {
 		f.WaitForCacheSync(e.ctx.Done())

@@ -1,0 +1,158 @@
+package server_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/utils/ptr"
+)
+
+// A type without a watch cache answers lists and watches as one with it: the same
+// objects and events for each way to ask.
+func TestTypeWithoutCacheIsServedAsOneWithIt(t *testing.T) {
+	c := shared(t)
+	with := storyOf(t, c.dynamic, "runtimeclasses", &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "any",
+	}})
+	without := storyOf(t, c.dynamic, "priorityclasses", &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": int64(7),
+	}})
+	if !slices.Equal(with, without) {
+		t.Errorf("with a cache:\n%s\nwithout:\n%s", strings.Join(with, "\n"), strings.Join(without, "\n"))
+	}
+	if len(with) < 20 {
+		t.Errorf("the story is %q: has the test lost its steps?", with)
+	}
+	var metrics string
+	eventually(t, "metrics", func() error {
+		status, body := get(t, httpClient(t, c.admin), c.InsecureURL+"/metrics")
+		if metrics = string(body); status != 200 {
+			return fmt.Errorf("got %d", status)
+		}
+		return nil
+	})
+	for resource, cached := range map[string]bool{"runtimeclasses": true, "priorityclasses": false} {
+		found := false
+		for line := range strings.Lines(metrics) {
+			found = found || strings.HasPrefix(line, "apiserver_watch_cache_") && strings.Contains(line, `resource="`+resource+`"`)
+		}
+		if found != cached {
+			t.Errorf("%s: has metrics of a cache: %v, want %v", resource, found, cached)
+		}
+	}
+}
+
+// storyOf asks for objects of a type in every way while they change, and tells what
+// came back.
+func storyOf(t *testing.T, client dynamic.Interface, resource string, template *unstructured.Unstructured) (log []string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	gv, err := schema.ParseGroupVersion(template.GetAPIVersion())
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := client.Resource(gv.WithResource(resource))
+	const mine = "uncached-test=yes"
+	object := func(name, step string) *unstructured.Unstructured {
+		o := template.DeepCopy()
+		o.SetName(name)
+		o.SetLabels(map[string]string{"uncached-test": "yes", "step": step})
+		return o
+	}
+	made := func(o *unstructured.Unstructured, err error) *unstructured.Unstructured {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	list := func(what string, o metav1.ListOptions) *unstructured.UnstructuredList {
+		t.Helper()
+		o.LabelSelector = mine
+		l, err := objects.List(ctx, o)
+		if err != nil {
+			log = append(log, fmt.Sprintf("list %s: %s", what, apierrors.ReasonForError(err)))
+			return nil
+		}
+		var names []string
+		for _, item := range l.Items {
+			names = append(names, item.GetName()+"/"+item.GetLabels()["step"])
+		}
+		log = append(log, fmt.Sprintf("list %s: %q continues=%v", what, names, l.GetContinue() != ""))
+		return l
+	}
+	watching := func(what, selector string, o metav1.ListOptions, events int) {
+		t.Helper()
+		o.LabelSelector = selector
+		w, err := objects.Watch(ctx, o)
+		if err != nil {
+			log = append(log, fmt.Sprintf("watch %s: %s", what, apierrors.ReasonForError(err)))
+			return
+		}
+		defer w.Stop()
+		for range events {
+			e, ok := <-w.ResultChan()
+			if !ok {
+				t.Fatalf("%s: watch %s ended; so far %q", resource, what, log)
+			}
+			o := e.Object.(*unstructured.Unstructured)
+			text := fmt.Sprintf("%s %s/%s", e.Type, o.GetName(), o.GetLabels()["step"])
+			if e.Type == watch.Bookmark {
+				text = fmt.Sprintf("%s %s", e.Type, o.GetAnnotations()[metav1.InitialEventsAnnotationKey])
+			}
+			log = append(log, "watch "+what+": "+text)
+		}
+	}
+	relabel := func(o *unstructured.Unstructured, step string) *unstructured.Unstructured {
+		u := o.DeepCopy()
+		u.SetLabels(map[string]string{"uncached-test": "yes", "step": step})
+		return made(objects.Update(ctx, u, metav1.UpdateOptions{}))
+	}
+	a := made(objects.Create(ctx, object("uncached-a", "1"), metav1.CreateOptions{}))
+	made(objects.Create(ctx, object("uncached-b", "1"), metav1.CreateOptions{}))
+	list("newest", metav1.ListOptions{})
+	a = relabel(a, "2")
+	made(objects.Create(ctx, object("uncached-c", "1"), metav1.CreateOptions{}))
+	if err := objects.Delete(ctx, "uncached-b", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	first := list("after changes", metav1.ListOptions{})
+	list("exactly then", metav1.ListOptions{ResourceVersion: a.GetResourceVersion(), ResourceVersionMatch: metav1.ResourceVersionMatchExact})
+	list("not older", metav1.ListOptions{ResourceVersion: first.GetResourceVersion(), ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
+	if page := list("a page", metav1.ListOptions{Limit: 1}); page != nil {
+		list("the next page", metav1.ListOptions{Limit: 1, Continue: page.GetContinue()})
+	}
+	list("of the future", metav1.ListOptions{ResourceVersion: "999999999999", ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
+
+	// From then on: c appears, b goes. With a selector, what leaves it is deleted.
+	watching("since", mine, metav1.ListOptions{ResourceVersion: a.GetResourceVersion()}, 2)
+	watching("any", mine, metav1.ListOptions{ResourceVersion: "0"}, 2)
+	watching("newest", mine, metav1.ListOptions{}, 2)
+	relabel(a, "3")
+	watching("of what leaves and enters", "step=2", metav1.ListOptions{ResourceVersion: first.GetResourceVersion()}, 1)
+	watching("of what enters", "step=3", metav1.ListOptions{ResourceVersion: first.GetResourceVersion()}, 1)
+	initial := metav1.ListOptions{SendInitialEvents: ptr.To(true), AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan}
+	watching("with initial events", mine, initial, 3)
+	initial.ResourceVersion = first.GetResourceVersion()
+	watching("with initial events since", mine, initial, 3)
+	initial.AllowWatchBookmarks = false
+	watching("with initial events and no bookmarks", mine, initial, 2)
+	for _, name := range []string{"uncached-a", "uncached-c"} {
+		if err := objects.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list("at the end", metav1.ListOptions{})
+	return log
+}
