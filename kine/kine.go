@@ -68,7 +68,7 @@ type Listener struct {
 // private temporary directory where that path is longer than the kernel
 // allows (dir/kine.sock then is a link to it); and on the listeners, which are the
 // shim's to close once it is served. The socket answers when Serve returns; ctx
-// bounds only that start.
+// bounds only that start. A Windows before 10 1803 has no such sockets: there is none.
 func Serve(ctx context.Context, engine *datastore.Engine, dir string, listeners ...Listener) (*Shim, error) {
 	api := etcdapi.New(engine, etcdVersion)
 	s, err := begin(ctx, native{engine}, func(string) service { return api }, dir, listeners)
@@ -110,13 +110,15 @@ func begin(ctx context.Context, store store, api func(scheme string) service, di
 		return nil, fmt.Errorf("start datastore: %w", err)
 	}
 	listener, err := s.listen(dir)
-	if err != nil {
+	if err != nil && !noSockets(err) {
 		return nil, err
 	}
 	service := api("unix")
 	s.local = register(running, store, service)
 	s.work.Go(func() { s.local.notify(revision) })
-	s.serve(listener, service, s.endpoint)
+	if listener != nil {
+		s.serve(listener, service, s.endpoint)
+	}
 	for _, l := range listeners {
 		scheme, _, _ := strings.Cut(l.URL, "://")
 		var secure []grpc.ServerOption
