@@ -24,6 +24,7 @@ type options struct {
 	dir            string // for the images and logs
 	port           int    // on 127.0.0.1, of karve's secure listener
 	server         string // options of karve server, behind the machine's own
+	mount          string // options of ext4
 }
 
 func (o options) image() string { return filepath.Join(o.dir, "data.img") }
@@ -54,7 +55,7 @@ func boot(o options) (*machine, error) {
 		"-machine", "pc,accel="+o.accel, "-m", strconv.Itoa(o.memory), "-smp", strconv.Itoa(o.cores),
 		"-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-no-reboot",
 		"-kernel", o.kernel, "-initrd", o.initrd,
-		"-append", "console=ttyS0 quiet loglevel=4 panic=-1 karve="+strings.ReplaceAll(o.server, " ", ","),
+		"-append", "console=ttyS0 quiet loglevel=4 panic=-1 mount="+o.mount+" karve="+strings.ReplaceAll(o.server, " ", ","),
 		"-blockdev", "driver=raw,node-name=program,read-only=on,file.driver=file,file.filename="+o.program,
 		"-device", "virtio-blk-pci,drive=program",
 		"-blockdev", "driver=file,node-name=disk,filename="+o.disk(),

@@ -35,6 +35,7 @@ func main() {
 	flag.StringVar(&o.accel, "accel", "tcg", "qemu's accelerator")
 	flag.IntVar(&o.port, "port", 36443, "`PORT` on 127.0.0.1 that leads to karve")
 	flag.StringVar(&o.server, "options", "", "more options of karve server")
+	flag.StringVar(&o.mount, "mount", "barrier=1", "options of ext4")
 	flag.StringVar(&token, "token", "", "the administrator's")
 	flag.IntVar(&pulls, "pulls", 10, "how often the plug is pulled during writes")
 	flag.IntVar(&clients, "clients", 8, "how many clients write")
