@@ -82,7 +82,7 @@ func serverFlags() []cli.Flag {
 		text(network, "cluster-domain", server.DefaultClusterDomain, "DNS `DOMAIN` of the cluster"),
 
 		datastoreEndpointFlag(),
-		text(storage, "durability", "", "`MODE` of the built-in datastore: full, every write is on the disk before it is answered; or relaxed, which is kind to SD cards, and may lose the last 100 ms when the power fails (default: full)"),
+		text(storage, "durability", "", "`MODE` of the built-in datastore: full, every write is on the disk before it is answered; or relaxed, which writes less, for SD cards: a power cut may lose the last 100 ms, and the last 30 s of nodes' heartbeats (default: full)"),
 		text(storage, "datastore-cafile", "", "`FILE` with the CA of that database or etcd"),
 		text(storage, "datastore-certfile", "", "`FILE` with a client certificate for it"),
 		text(storage, "datastore-keyfile", "", "`FILE` with the key of that"),

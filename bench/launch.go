@@ -42,8 +42,8 @@ func freePorts(n int) ([]string, error) {
 	return ports, nil
 }
 
-// karve is the whole control plane with its defaults, on loopback.
-func karve(title, binary string, limit *cgroup) *peer {
+// karve is the whole control plane with its defaults but for options, on loopback.
+func karve(title, binary string, limit *cgroup, options ...string) *peer {
 	return &peer{title: title, controllers: true, binaries: []string{binary}, limit: limit,
 		launch: func(_ context.Context, dir string, c *cluster) error {
 			ports, err := freePorts(1)
@@ -52,8 +52,8 @@ func karve(title, binary string, limit *cgroup) *peer {
 			}
 			c.host, c.certs = net.JoinHostPort("127.0.0.1", ports[0]), filepath.Join(dir, "certs")
 			c.began = time.Now()
-			d, err := startDaemon(dir, "karve", limit, binary, "server", "--data-dir", dir,
-				"--bind-address", "127.0.0.1", "--secure-port", ports[0], "--insecure-port", "-1")
+			args := append([]string{"server", "--data-dir", dir, "--bind-address", "127.0.0.1", "--secure-port", ports[0], "--insecure-port", "-1"}, options...)
+			d, err := startDaemon(dir, "karve", limit, binary, args...)
 			if err != nil {
 				return err
 			}

@@ -16,7 +16,7 @@ import (
 	"syscall"
 )
 
-const usage = `usage: scripts/bench storage|scale|start|footprint|api [options]
+const usage = `usage: scripts/bench storage|scale|start|footprint|api|flash [options]
 
 storage    the engine, in process and on a socket, beside kine on SQLite and etcd
 scale      the engine with many keys: starts, memory, pages, counts, compaction
@@ -25,6 +25,7 @@ start      from the start of the process until everything a cluster is born with
 footprint  memory, CPU, writes and goroutines of an idle control plane, and its size
 api        creates, updates, deletes, reads and watches through the API, and how fast
            the controllers are
+flash      what an idle cluster with nodes writes to the disk in a day
 
 scripts/bench NAME -h lists the options of a benchmark. Nothing else should run meanwhile.
 `
@@ -62,12 +63,14 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return footprint(ctx, args[1:], stdout, stderr)
 	case "api":
 		return api(ctx, args[1:], stdout, stderr)
+	case "flash":
+		return flash(ctx, args[1:], stdout, stderr)
 	case childCommand:
 		return child(ctx, args[1:], stdin, stdout, stderr)
 	case "-h", "-help", "--help", "help":
 		fmt.Fprint(stderr, usage)
 		return flag.ErrHelp
 	default:
-		return fmt.Errorf("there is no benchmark %q, only storage, scale, start, footprint and api", args[0])
+		return fmt.Errorf("there is no benchmark %q, only storage, scale, start, footprint, api and flash", args[0])
 	}
 }

@@ -103,7 +103,10 @@ func (p *prober) do(ctx context.Context, method, path string, body []byte) ([]by
 	if err != nil {
 		return nil, err
 	}
-	if body != nil {
+	switch {
+	case method == http.MethodPatch:
+		req.Header.Set("Content-Type", "application/merge-patch+json")
+	case body != nil:
 		req.Header.Set("Content-Type", "application/json")
 	}
 	resp, err := p.client.Do(req)

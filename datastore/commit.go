@@ -18,19 +18,25 @@ func (e *Engine) wakeCommitter() {
 // there is nothing to do it blocks on a channel, with no timer.
 func (e *Engine) run() {
 	defer close(e.stopped)
-	var syncDue <-chan time.Time
+	var syncDue, writeDue <-chan time.Time
 	for e.Err() == nil { // asked after every step that may fail: nothing is acknowledged after a failure
 		b, closing := e.take()
 		if b == nil && closing {
+			e.writeLate()
 			return
 		}
 		if b != nil {
 			if e.finish(b, e.commit(b)); e.Err() != nil {
 				continue
 			}
-			if e.unsynced && syncDue == nil {
-				syncDue = time.After(e.opts.SyncInterval)
+			if len(e.late) == 0 {
+				writeDue = nil // what is due is of heartbeats that are yet to come
+			} else if writeDue == nil {
+				writeDue = time.After(e.opts.HeartbeatInterval)
 			}
+		}
+		if e.unsynced && syncDue == nil {
+			syncDue = time.After(e.opts.SyncInterval)
 		}
 		worked := e.maintain(b == nil)
 		if worked || b != nil || e.Err() != nil {
@@ -38,6 +44,9 @@ func (e *Engine) run() {
 			case <-syncDue: // also while there is always more to do
 				syncDue = nil
 				e.sync()
+			case <-writeDue:
+				writeDue = nil
+				e.writeLate()
 			default:
 			}
 			continue
@@ -47,6 +56,11 @@ func (e *Engine) run() {
 		case <-syncDue:
 			syncDue = nil
 			e.sync()
+		case <-writeDue:
+			writeDue = nil
+			if e.writeLate(); len(e.late) > 0 {
+				writeDue = time.After(e.opts.HeartbeatInterval)
+			}
 		}
 	}
 	e.abandon()
@@ -77,9 +91,12 @@ func (e *Engine) commit(b *batch) error {
 		if err := e.reserve(b.state.revision); err != nil {
 			return err
 		}
-		e.unsynced = true
+		if e.isHeartbeat(b) {
+			e.late, b.late = append(e.late, b.rows...), true
+			return nil
+		}
 	}
-	if err := e.disk.commit(b); err != nil {
+	if err := e.write(b); err != nil {
 		return err
 	}
 	if e.opts.OnCommit != nil {
@@ -141,10 +158,14 @@ func (e *Engine) finish(b *batch, err error) {
 // publish makes a durable batch visible: first to readers, then to watchers;
 // its callers are answered after that.
 func (e *Engine) publish(b *batch) {
-	e.commits.Add(1)
+	if !b.late {
+		e.commits.Add(1)
+	}
 	old := e.snap.Load()
 	next := &snapshot{view: b.state, compacted: old.compacted, ring: old.ring.append(b.rows)}
-	e.cache.add(b.rows...)
+	if !b.late {
+		e.cache.add(b.rows...)
+	}
 	var late []*version
 	for _, v := range b.rows {
 		if p := v.prev.Load(); p != nil {

@@ -47,7 +47,8 @@ type Engine struct {
 	reserved int64 // mode Relaxed: revisions up to it are reserved on the disk
 	garbage  garbage
 	unsynced bool
-	rows     int64 // rows of the log, and a sum over their ids
+	late     []*version // published heartbeats that are not written yet
+	rows     int64      // rows of the log, and a sum over their ids
 	sum      int64
 
 	backlog  atomic.Int64 // rows waiting to be deleted
@@ -161,6 +162,9 @@ func (e *Engine) closeDisk() error {
 	}
 	if e.fatal != nil {
 		return errors.Join(e.fatal, e.disk.close(false))
+	}
+	if len(e.late) > 0 { // no space was found for them: the next start has to know
+		return errors.Join(fmt.Errorf("close datastore: %w: %s", ErrNoSpace, e.path), e.disk.close(false))
 	}
 	clean := []meta{{"log_rows", e.rows}, {"log_sum", e.sum}, {"reserved", 0}, {"clean", 1}}
 	if e.opts.Durability == Relaxed {

@@ -15,7 +15,7 @@ const (
 	Full Durability = iota
 
 	// Relaxed: after at most [Options.SyncInterval]. A process that is
-	// killed loses nothing, only a failing machine does; revisions are never
+	// killed loses nothing but [Options.Heartbeats]; revisions are never
 	// used twice, because a range of them is reserved on the disk ahead of
 	// use, and clients that saw a lost one are told to list again.
 	Relaxed
@@ -60,6 +60,14 @@ type Options struct {
 	// unsynced. Default 100 ms.
 	SyncInterval time.Duration
 
+	// Heartbeats is a prefix of keys whose updates say only that something is
+	// still there: in mode Relaxed they may be written HeartbeatInterval after they
+	// are acknowledged, together; a killed process loses them. Empty for none.
+	Heartbeats string
+
+	// HeartbeatInterval is the longest time they are not written. Default 30 s.
+	HeartbeatInterval time.Duration
+
 	// BallastBytes is the size of a file that is kept only to be removed
 	// when the disk is full, so that deletes and compaction have room.
 	// Default 4 MiB; negative for none.
@@ -88,6 +96,9 @@ func (o Options) Validate() error {
 	if o.SyncInterval < 0 {
 		errs = append(errs, fmt.Errorf("sync interval: %v is negative", o.SyncInterval))
 	}
+	if o.HeartbeatInterval < 0 {
+		errs = append(errs, fmt.Errorf("heartbeat interval: %v is negative", o.HeartbeatInterval))
+	}
 	return errors.Join(errs...)
 }
 
@@ -97,6 +108,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.SyncInterval == 0 {
 		o.SyncInterval = 100 * time.Millisecond
+	}
+	if o.HeartbeatInterval == 0 {
+		o.HeartbeatInterval = 30 * time.Second
 	}
 	if o.BallastBytes == 0 {
 		o.BallastBytes = 4 << 20

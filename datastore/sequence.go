@@ -15,6 +15,7 @@ type batch struct {
 	compact int64 // the new compaction revision, or 0
 	bytes   int
 	puts    bool // a part of it needs space
+	late    bool // its rows are not on the disk yet; see heartbeat.go
 
 	state view // after the batch; filled when it is sealed
 	done  chan struct{}

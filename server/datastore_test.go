@@ -3,9 +3,12 @@ package server_test
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -32,6 +35,47 @@ func TestDatastoreInAnotherDirectory(t *testing.T) {
 	}
 	if _, err := launch(t.TempDir(), func(c *server.Config) { c.DatastoreEndpoint = "sqlite://" + elsewhere }); err == nil || !strings.Contains(err.Error(), "--datastore-endpoint: ") {
 		t.Errorf("a second server on it: %v, want --datastore-endpoint refused", err)
+	}
+}
+
+// Kubelets' renewals wait for the next write in mode relaxed, under the key that
+// upstream has for them. An election's lease, and what is new, does not.
+func TestNodeLeasesAreWrittenTogether(t *testing.T) {
+	c := start(t, func(c *server.Config) {
+		c.Durability = "relaxed"
+		c.NoControllers, c.DisableScheduler = true, true
+	})
+	written := func(resourceVersion string) bool {
+		t.Helper()
+		look, err := datastore.LookAt(filepath.Join(c.dir, datastore.EngineFile))
+		if err != nil {
+			t.Fatal(err)
+		}
+		revision, err := strconv.ParseInt(resourceVersion, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return look.Revision >= revision
+	}
+	for namespace, want := range map[string]bool{"kube-node-lease": false, "kube-system": true} {
+		leases := c.CoordinationV1().Leases(namespace)
+		lease, err := leases.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "one"}}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !written(lease.ResourceVersion) {
+			t.Errorf("%s: a new lease is not written", namespace)
+		}
+		lease.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()}
+		if lease, err = leases.Update(t.Context(), lease, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if got := written(lease.ResourceVersion); got != want {
+			t.Errorf("%s: a renewal is written: got %v, want %v", namespace, got, want)
+		}
+		if seen, err := leases.Get(t.Context(), "one", metav1.GetOptions{}); err != nil || seen.ResourceVersion != lease.ResourceVersion {
+			t.Errorf("%s: got %v, %v, want the renewed one", namespace, seen, err)
+		}
 	}
 }
 

@@ -28,6 +28,10 @@ const (
 	preflightRetry   = time.Second
 )
 
+// nodeLeases are the keys that kubelets update every ten seconds. Leases by which
+// something is elected are not among them: who holds one must not be forgotten.
+const nodeLeases = "/registry/leases/kube-node-lease/"
+
 // runStorage is the datastore as a part: our own engine, a database of the user's,
 // or the user's etcd, which is only waited for.
 func (s *controlPlane) runStorage(ctx context.Context, ready func()) error {
@@ -52,6 +56,7 @@ func (s *controlPlane) useEngine(ctx context.Context, where endpoint, ready func
 		lock = s.storeLock
 	}
 	where.options.OnCommit = observeCommit
+	where.options.Heartbeats = nodeLeases
 	done := s.trace.Step(datastorePart, "open")
 	engine, converted, err := datastore.OpenConverted(ctx, lock, where.options)
 	if err != nil {

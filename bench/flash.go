@@ -1,0 +1,309 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// What a kubelet writes when nothing happens on its node (its defaults:
+// nodeLeaseDurationSeconds 40, renewed at a quarter of it, and
+// nodeStatusReportFrequency).
+const (
+	leaseEvery  = 10 * time.Second
+	statusEvery = 5 * time.Minute
+)
+
+// flashModes are the datastores that are measured.
+var flashModes = []string{"full", "relaxed"}
+
+// flash is the command of that name: what an idle cluster with nodes writes to the
+// disk in a day.
+func flash(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("flash", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	dir := flags.String("dir", "", "directory on a disk (default the one for temporary files)")
+	binary := flags.String("karve", "", "binary to measure (default: what scripts/build makes now)")
+	nodes := flags.String("nodes", "0,3,10", "comma-separated numbers of nodes")
+	settle := flags.Duration("settle", 30*time.Second, "how long the control planes are left alone before they are measured")
+	window := flags.Duration("window", 10*time.Minute, "how long they are measured")
+	if err := flags.Parse(args); err != nil {
+		return flag.ErrHelp
+	}
+	if flags.NArg() > 0 || *settle < 0 || *window <= 0 {
+		return fmt.Errorf("flash: -settle is %v, -window %v, and there are %d arguments; want none, and times", *settle, *window, flags.NArg())
+	}
+	work, err := workDir(*dir)
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	machine, err := describeMachine(work)
+	if err != nil {
+		return err
+	}
+	if *binary == "" {
+		if *binary, err = buildKarve(ctx, stderr); err != nil {
+			return err
+		}
+	}
+	var all []*worn
+	defer func() {
+		for _, w := range all {
+			w.end()
+		}
+	}()
+	for text := range strings.SplitSeq(*nodes, ",") {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 || n > 1000 {
+			return fmt.Errorf("-nodes: %q is no number of nodes", text)
+		}
+		for _, mode := range flashModes {
+			w := &worn{mode: mode, nodes: n, dir: filepath.Join(work, mode+text)}
+			all = append(all, w)
+			if err := w.begin(ctx, *binary, stderr); err != nil {
+				return fmt.Errorf("%s with %d nodes: %w", mode, n, err)
+			}
+		}
+	}
+	// All at once: what each writes is counted for itself.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	failed := make(chan error, len(all))
+	for _, w := range all {
+		go func() { failed <- w.kubelets(ctx) }()
+	}
+	wait := func(d time.Duration) error {
+		select {
+		case err := <-failed:
+			return err
+		case <-time.After(d):
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	if err := wait(*settle); err != nil {
+		return err
+	}
+	for _, w := range all {
+		if err := w.look(ctx, &w.before); err != nil {
+			return err
+		}
+	}
+	if err := wait(*window); err != nil {
+		return err
+	}
+	for _, w := range all {
+		if err := w.look(ctx, &w.after); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(stdout, "%s\nnodes that renew a lease every %v and report their status every %v, measured for %v; a day is that, multiplied\n\n", machine, leaseEvery, statusEvery, *window)
+	lines := table{{"nodes", "durability", "commits/min", "by karve, MB/day", "by the disk, MB/day", "flushes/min"}}
+	for _, w := range all {
+		lines = append(lines, w.line())
+	}
+	lines.print(stdout)
+	if all[0].device == "" {
+		fmt.Fprintln(stdout, "\nby the disk, with the file system's journal: only root can make one for each")
+	}
+	return nil
+}
+
+// A worn is a control plane with nodes, on a disk of its own where that can be.
+type worn struct {
+	mode   string
+	nodes  int
+	dir    string
+	device string // loop3; empty: no disk of its own
+	image  string
+
+	cluster       *cluster
+	probe         *prober
+	before, after wear
+}
+
+// wear is what was written until a moment.
+type wear struct {
+	at                     time.Time
+	process, disk, commits float64 // bytes, bytes, number
+	flushes                float64
+}
+
+// begin makes the disk and starts the control plane.
+func (w *worn) begin(ctx context.Context, binary string, stderr io.Writer) error {
+	if err := os.Mkdir(w.dir, 0o700); err != nil {
+		return err
+	}
+	if err := w.mount(ctx); err != nil {
+		fmt.Fprintf(stderr, "no disk of its own: %v\n", err)
+	}
+	options := []string{"--durability", w.mode}
+	var err error
+	w.cluster, w.probe, err = karve("karve", binary, nil, options...).startReady(ctx, w.dir)
+	if err != nil {
+		return err
+	}
+	for n := range w.nodes {
+		node := fmt.Sprintf(`{"metadata": {"name": %q}}`, nodeName(n))
+		if _, err := w.probe.do(ctx, http.MethodPost, "/api/v1/nodes", []byte(node)); err != nil {
+			return err
+		}
+		lease := fmt.Sprintf(`{"metadata": {"name": %q}, "spec": {"holderIdentity": %[1]q, "leaseDurationSeconds": 40}}`, nodeName(n))
+		if _, err := w.probe.do(ctx, http.MethodPost, "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", []byte(lease)); err != nil {
+			return err
+		}
+		if err := w.status(ctx, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mount gives it an ext4 with its defaults on a loop device, whose writes the
+// kernel counts.
+func (w *worn) mount(ctx context.Context) error {
+	if os.Getuid() != 0 {
+		return errors.New("not root")
+	}
+	w.image = w.dir + ".img"
+	for _, command := range [][]string{
+		{"truncate", "-s", "512M", w.image},
+		{"mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", w.image},
+		{"mount", "-o", "loop", w.image, w.dir},
+	} {
+		if out, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", command[0], err, bytes.TrimSpace(out))
+		}
+	}
+	devices, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		return err
+	}
+	for _, file := range devices {
+		if text, err := os.ReadFile(file); err == nil && strings.TrimSpace(string(text)) == w.image {
+			w.device = strings.Split(file, "/")[3]
+			return nil
+		}
+	}
+	return fmt.Errorf("no loop device has %s", w.image)
+}
+
+// end stops the control plane and takes the disk away.
+func (w *worn) end() {
+	if w.probe != nil {
+		w.probe.close()
+	}
+	if w.cluster != nil {
+		w.cluster.kill()
+	}
+	if w.device != "" {
+		exec.Command("umount", w.dir).Run()
+	}
+}
+
+func nodeName(n int) string { return fmt.Sprintf("node-%d", n) }
+
+// kubelets writes what those of the nodes do, spread over the time.
+func (w *worn) kubelets(ctx context.Context) error {
+	if w.nodes == 0 {
+		<-ctx.Done()
+		return nil
+	}
+	begin := time.Now()
+	for turn := 0; ; turn++ {
+		n := turn % w.nodes
+		due := begin.Add(leaseEvery * time.Duration(turn) / time.Duration(w.nodes))
+		select {
+		case <-time.After(time.Until(due)):
+		case <-ctx.Done():
+			return nil
+		}
+		lease := fmt.Sprintf(`{"spec": {"renewTime": %q}}`, time.Now().UTC().Format("2006-01-02T15:04:05.000000Z"))
+		path := "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/" + nodeName(n)
+		if _, err := w.probe.do(ctx, http.MethodPatch, path, []byte(lease)); err != nil && ctx.Err() == nil {
+			return err
+		}
+		// One after another, too.
+		if perStatus := int(statusEvery / leaseEvery); turn/w.nodes%perStatus == n*perStatus/w.nodes {
+			if err := w.status(ctx, n); err != nil && ctx.Err() == nil {
+				return err
+			}
+		}
+	}
+}
+
+// status reports that a node is well, with what a node of some images tells.
+func (w *worn) status(ctx context.Context, n int) error {
+	now := time.Now().UTC().Format(time.RFC3339)
+	var conditions, images []string
+	for _, name := range []string{"MemoryPressure", "DiskPressure", "PIDPressure", "Ready"} {
+		value := "False"
+		if name == "Ready" {
+			value = "True"
+		}
+		conditions = append(conditions, fmt.Sprintf(`{"type": %[1]q, "status": %[2]q, "reason": "Kubelet%[1]s", "message": "kubelet says so", "lastHeartbeatTime": %[3]q, "lastTransitionTime": "2026-01-01T00:00:00Z"}`, name, value, now))
+	}
+	for i := range 20 {
+		images = append(images, fmt.Sprintf(`{"names": ["registry.example/image-%d@sha256:%064d", "registry.example/image-%[1]d:v1"], "sizeBytes": 12345678}`, i, i))
+	}
+	body := fmt.Sprintf(`{"status": {"conditions": [%s], "images": [%s]}}`, strings.Join(conditions, ","), strings.Join(images, ","))
+	_, err := w.probe.do(ctx, http.MethodPatch, "/api/v1/nodes/"+nodeName(n)+"/status", []byte(body))
+	return err
+}
+
+// look reads the counters.
+func (w *worn) look(ctx context.Context, into *wear) error {
+	commits, err := w.cluster.commits(ctx, w.probe)
+	if err != nil {
+		return err
+	}
+	used, err := w.cluster.consumption()
+	if err != nil {
+		return err
+	}
+	*into = wear{at: time.Now(), process: sum(used.written), commits: commits}
+	if w.device == "" {
+		return nil
+	}
+	// What the kernel holds back belongs to it (iostats.rst: sectors written are
+	// the seventh figure, flushes the sixteenth).
+	if out, err := exec.CommandContext(ctx, "sync", "-f", w.dir).CombinedOutput(); err != nil {
+		return fmt.Errorf("sync: %w: %s", err, out)
+	}
+	text, err := os.ReadFile("/sys/block/" + w.device + "/stat")
+	if err != nil {
+		return err
+	}
+	figures := strings.Fields(string(text))
+	if len(figures) < 16 {
+		return fmt.Errorf("/sys/block/%s/stat has %d figures, want 16 (Linux 5.5)", w.device, len(figures))
+	}
+	sectors, err := strconv.ParseFloat(figures[6], 64)
+	if err == nil {
+		into.flushes, err = strconv.ParseFloat(figures[15], 64)
+	}
+	into.disk = sectors * 512
+	return err
+}
+
+func (w *worn) line() []string {
+	took := w.after.at.Sub(w.before.at)
+	day := func(bytes float64) string { return fmt.Sprintf("%.0f", bytes/1e6*float64(24*time.Hour)/float64(took)) }
+	line := []string{strconv.Itoa(w.nodes), w.mode, fmt.Sprintf("%.0f", (w.after.commits-w.before.commits)/took.Minutes()), day(w.after.process - w.before.process)}
+	if w.device == "" {
+		return append(line, "", "")
+	}
+	return append(line, day(w.after.disk-w.before.disk), fmt.Sprintf("%.0f", (w.after.flushes-w.before.flushes)/took.Minutes()))
+}
