@@ -28,7 +28,7 @@ func (s *controlPlane) clients() inProcess { return inProcess{s.loopback, s.cert
 
 // config is a client with the certificate of identity.
 func (p inProcess) config(identity certs.Name) *rest.Config {
-	pair := &clientCertificate{cert: p.store.CertFile(identity), key: p.store.KeyFile(identity)}
+	pair := &clientCertificate{cert: p.store.CertFile(identity), key: p.store.KeyFile(identity), now: time.Now}
 	return p.through(&loopback.Transport{Server: p.server, Certificates: pair.chain})
 }
 
@@ -41,9 +41,11 @@ func (p inProcess) through(transport http.RoundTripper) *rest.Config {
 	return &rest.Config{Host: p.host, Transport: transport, QPS: -1, DisableCompression: true}
 }
 
-// clientCertificate is read again now and then, because it is renewed.
+// clientCertificate is read again now and then, because it is renewed; at once when
+// it has ended, which it does when the clock is set.
 type clientCertificate struct {
 	cert, key string // files
+	now       func() time.Time
 
 	mu     sync.Mutex
 	loaded []*x509.Certificate
@@ -58,7 +60,7 @@ const certificateRefresh = 5 * time.Minute
 func (c *clientCertificate) chain() ([]*x509.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.loaded != nil && time.Since(c.read) < certificateRefresh {
+	if now := c.now(); c.loaded != nil && now.Sub(c.read) < certificateRefresh && !now.After(c.loaded[0].NotAfter) {
 		return c.loaded, nil
 	}
 	pair, err := tls.LoadX509KeyPair(c.cert, c.key)
@@ -73,6 +75,6 @@ func (c *clientCertificate) chain() ([]*x509.Certificate, error) {
 		}
 		chain = append(chain, parsed)
 	}
-	c.loaded, c.read = chain, time.Now()
+	c.loaded, c.read = chain, c.now()
 	return chain, nil
 }
