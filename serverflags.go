@@ -214,9 +214,10 @@ func serverConfig(c *cli.Context) (server.Config, error) {
 	if err != nil {
 		return config, err
 	}
+	set := setFlags(c)
 	for _, f := range upstream {
 		switch {
-		case !c.IsSet(f.Name):
+		case !set[f.Name]:
 		case f.Bool:
 			config.APIServerArgs = append(config.APIServerArgs, fmt.Sprintf("%s=%v", f.Name, c.Bool(f.Name)))
 		default:
@@ -227,6 +228,22 @@ func serverConfig(c *cli.Context) (server.Config, error) {
 	}
 	config.APIServerArgs = append(config.APIServerArgs, c.StringSlice("kube-apiserver-arg")...)
 	return config, errors.Join(wrongMode, wrongLimit)
+}
+
+// setFlags are the names of what was given on the command line, in the configuration
+// file or in a variable. It is Context.IsSet for all flags at once, which goes
+// through all of them for each.
+func setFlags(c *cli.Context) map[string]bool {
+	set := map[string]bool{}
+	for _, name := range c.FlagNames() {
+		set[name] = true
+	}
+	for _, f := range c.Command.Flags {
+		if f.IsSet() {
+			set[f.Names()[0]] = true
+		}
+	}
+	return set
 }
 
 // split takes a,b and repeated options alike.

@@ -8,7 +8,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -163,7 +162,18 @@ func checkController(name string) error {
 // process, with no port, no lease and no client-side rate limit.
 type controllers struct {
 	health
-	informers atomic.Pointer[informers.SharedInformerFactory] // nil before they are started
+	shared  informers.SharedInformerFactory
+	started chan struct{} // closed once shared is set and started
+}
+
+// informers waits until they are started.
+func (c *controllers) informers(ctx context.Context) (informers.SharedInformerFactory, error) {
+	select {
+	case <-c.started:
+		return c.shared, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // run mirrors app.Run (cmd/kube-controller-manager/app/controllermanager.go)
@@ -258,7 +268,8 @@ func (c *controllers) run(ctx context.Context, config Config, store *certs.Store
 	shared.InformerFactory.StartWithContext(ctx)
 	shared.ObjectOrMetadataInformerFactory.Start(ctx.Done())
 	close(shared.InformersStarted)
-	c.informers.Store(&shared.InformerFactory)
+	c.shared = shared.InformerFactory
+	close(c.started)
 	c.set(checks, nil)
 	ready()
 	if !app.RunControllers(ctx, shared, all, app.ControllerStartJitter, completed.ControllerShutdownTimeout) {

@@ -12,6 +12,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	schedulerconfig "k8s.io/kubernetes/cmd/kube-scheduler/app/config"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
 	"k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/latest"
@@ -69,8 +71,9 @@ type theScheduler struct{ health }
 // run mirrors app.Setup and app.Run (cmd/kube-scheduler/app/server.go), which
 // take their client from a kubeconfig file and call a clean stop an error.
 //
-// fromControllers is nil when there are none.
-func (s *theScheduler) run(ctx context.Context, config Config, client *rest.Config, fromAPI informers.SharedInformerFactory, fromControllers *informers.SharedInformerFactory, step func(string) func(), ready func()) error {
+// fromControllers is nil when there are none; otherwise it waits until their
+// informers are there.
+func (s *theScheduler) run(ctx context.Context, config Config, client *rest.Config, fromAPI informers.SharedInformerFactory, fromControllers func(context.Context) (informers.SharedInformerFactory, error), step func(string) func(), ready func()) error {
 	defer s.set(nil, errors.New("stopped"))
 	done := step("configuration")
 	o, err := parseSchedulerOptions(config)
@@ -78,11 +81,13 @@ func (s *theScheduler) run(ctx context.Context, config Config, client *rest.Conf
 		return err
 	}
 	o.Master = client.Host // or upstream looks for a Pod's service account
-	c, err := o.Config(ctx)
-	if err != nil {
+	// Options.Config would go on to make clients of a kubeconfig, and to ask the
+	// server something with them.
+	c := &schedulerconfig.Config{ComponentGlobalsRegistry: o.ComponentGlobalsRegistry}
+	if err := o.ApplyTo(klog.FromContext(ctx), c); err != nil {
 		return fmt.Errorf("configure scheduler: %w", err)
 	}
-	c.ComponentConfig.LeaderElection.LeaderElect, c.LeaderElection = false, nil
+	c.ComponentConfig.LeaderElection.LeaderElect = false
 	client.ContentType = c.ComponentConfig.ClientConnection.ContentType
 	c.KubeConfig = client
 	clients, err := kubernetes.NewForConfig(rest.AddUserAgent(client, "scheduler"))
@@ -94,19 +99,25 @@ func (s *theScheduler) run(ctx context.Context, config Config, client *rest.Conf
 		return fmt.Errorf("create client for scheduler: %w", err)
 	}
 	c.Client = clients
+	c.DynInformerFactory = dynamicinformer.NewFilteredDynamicSharedInformerFactory(dynamics, 0, "", nil)
+	c.EventBroadcaster = events.NewEventBroadcasterAdapterWithContext(ctx, clients)
 	c.InformerFactory = scheduler.NewInformerFactory(clients, 0)
-	err = shareInformers(c.InformerFactory, fromAPI, withScheduler...)
-	if fromControllers != nil {
-		err = errors.Join(err, shareInformers(c.InformerFactory, *fromControllers, withControllers...))
-	}
-	if err != nil {
+	if err := shareInformers(c.InformerFactory, fromAPI, withScheduler...); err != nil {
 		return err
 	}
-	c.DynInformerFactory = dynamicinformer.NewFilteredDynamicSharedInformerFactory(dynamics, 0, "", nil)
-	c.EventBroadcaster.Shutdown()
-	c.EventBroadcaster = events.NewEventBroadcasterAdapterWithContext(ctx, clients)
-
 	done()
+	if fromControllers != nil {
+		done = step("wait for the controllers")
+		theirs, err := fromControllers(ctx)
+		if err != nil {
+			return err
+		}
+		if err := shareInformers(c.InformerFactory, theirs, withControllers...); err != nil {
+			return err
+		}
+		done()
+	}
+
 	done = step("scheduler")
 	completed := c.Complete()
 	component := &completed.ComponentConfig

@@ -65,6 +65,7 @@ type controlPlane struct {
 func newControlPlane(c Config) *controlPlane {
 	s := &controlPlane{Config: c.withDefaults(), began: time.Now()}
 	s.trace = startup.New(s.began)
+	s.controllers.started = make(chan struct{})
 	s.log = s.Config.Log
 	s.loopback = loopback.NewServer(s.log.Errorf)
 	logbridge.Install(s.log)
@@ -112,8 +113,8 @@ func Run(ctx context.Context, c Config) (err error) {
 
 	// Storage stops last, since all others write to it. Controllers and scheduler
 	// go before the API server does: their watches would hold it up. The scheduler
-	// has informers from the controllers. The etcd API, if it is served, shows a
-	// certificate.
+	// has informers from the controllers, which it waits for itself. The etcd API,
+	// if it is served, shows a certificate.
 	storageNeeds := []string(nil)
 	if s.etcdAPI != nil {
 		storageNeeds = []string{certificatesPart}
@@ -127,9 +128,9 @@ func Run(ctx context.Context, c Config) (err error) {
 		parts = append(parts, part{controllersPart, []string{apiserverPart}, s.runControllers})
 	}
 	if !s.DisableScheduler {
-		parts = append(parts, part{schedulerPart, []string{apiserverPart, controllersPart}, s.runScheduler})
+		parts = append(parts, part{schedulerPart, []string{apiserverPart}, s.runScheduler})
 	}
-	parts = append(parts, part{firstObjectsPart, []string{apiserverPart, controllersPart}, s.runFirstObjects})
+	parts = append(parts, part{firstObjectsPart, []string{apiserverPart}, s.runFirstObjects})
 	for i, p := range parts {
 		parts[i] = traced(s.trace, within(s.StartTimeout, p, s.lastErrorOf(p.name)))
 	}
@@ -260,7 +261,11 @@ func (s *controlPlane) runControllers(ctx context.Context, ready func()) error {
 }
 
 func (s *controlPlane) runScheduler(ctx context.Context, ready func()) error {
-	return s.scheduler.run(ctx, s.Config, s.clients().config(certs.Scheduler), s.api.Load().Informers(), s.controllers.informers.Load(), s.stepsOf(schedulerPart), ready)
+	informers := s.controllers.informers
+	if s.NoControllers {
+		informers = nil
+	}
+	return s.scheduler.run(ctx, s.Config, s.clients().config(certs.Scheduler), s.api.Load().Informers(), informers, s.stepsOf(schedulerPart), ready)
 }
 
 func (s *controlPlane) runFirstObjects(ctx context.Context, ready func()) error {

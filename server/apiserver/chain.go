@@ -105,6 +105,7 @@ func newConfigs(o options.CompletedOptions, own Config) (configs, error) {
 	rememberClientCertificates(&generic.Config.Authentication)
 	done()
 	defer own.Step("configuration of the servers")()
+	defer generic.wait()
 	var c configs
 	kube, resolver, admission, err := app.CreateKubeAPIServerConfig(o, generic.Config, generic.informers, generic.storage)
 	if err != nil {

@@ -42,17 +42,24 @@ type genericConfig struct {
 	client    kubernetes.Interface
 	informers informers.SharedInformerFactory
 	storage   *serverstorage.DefaultStorageFactory
+	described chan struct{} // closed once OpenAPIV3Config.Definitions are there
 }
+
+// wait until everything is there.
+func (c *genericConfig) wait() { <-c.described }
 
 // buildGenericConfig is upstream's BuildGenericConfig, whose steps are all
 // exported, with another certificate for the server's own clients, which
 // upstream makes two RSA keys for (a third of a start's CPU time), and with
 // those clients calling the handler through own. A test compares the results.
 //
+// Call wait before a server is made of it: the definitions of types are collected
+// beside what else there is to configure.
+//
 // The order counts: the client is made of the serving options, storage looks at
 // the egress selector, authentication at nearly everything before it.
 func buildGenericConfig(o options.CompletedOptions, own *loopback.Server, schemes []*runtime.Scheme, resources *serverstorage.ResourceConfig, definitions common.GetOpenAPIDefinitions) (*genericConfig, error) {
-	c := &genericConfig{CompletedOptions: o, Config: genericapiserver.NewConfig(legacyscheme.Codecs)}
+	c := &genericConfig{CompletedOptions: o, Config: genericapiserver.NewConfig(legacyscheme.Codecs), described: make(chan struct{})}
 	c.Config.Flagz = o.Flagz
 	c.MergedResourceConfig = resources
 	for _, apply := range []func() error{
@@ -116,7 +123,14 @@ func (c *genericConfig) describe(schemes []*runtime.Scheme, definitions common.G
 	definitions = openapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(definitions)
 	namer := openapinamer.NewDefinitionNamer(schemes...)
 	c.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(definitions, namer)
-	c.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(definitions, namer)
+	none := func(common.ReferenceCallback) map[string]common.OpenAPIDefinition { return nil }
+	v3 := genericapiserver.DefaultOpenAPIV3Config(none, namer)
+	v3.GetDefinitions = definitions
+	c.OpenAPIV3Config = v3
+	go func() {
+		v3.Definitions = definitionsV3(definitions, namer.GetDefinitionName)
+		close(c.described)
+	}()
 	c.OpenAPIConfig.Info.Title, c.OpenAPIV3Config.Info.Title = "Kubernetes", "Kubernetes"
 	c.LongRunningFunc = filters.BasicLongRunningRequestCheck(
 		sets.NewString("watch", "proxy"), sets.NewString("attach", "exec", "proxy", "log", "portforward"))

@@ -76,6 +76,7 @@ func TestGenericConfigIsUpstreams(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			ours.wait()
 			got := &everything{ours.Config, ours.informers, ours.storage, o}
 			if o, err = complete(t.Context(), c); err != nil {
 				t.Fatal(err)

@@ -183,15 +183,20 @@ func buildV3(service *restful.WebService, config *openapicommon.OpenAPIV3Config)
 	return paths
 }
 
-// withDefinitions is config with the definitions of all types, as upstream's
-// DefaultOpenAPIV3Config makes them.
+// withDefinitions is config with the definitions of all types.
 func withDefinitions(config *openapicommon.OpenAPIV3Config) *openapicommon.OpenAPIV3Config {
 	with := *config
-	with.Definitions = config.GetDefinitions(func(name string) spec.Ref {
-		defined, _ := config.GetDefinitionName(name)
+	with.Definitions = definitionsV3(config.GetDefinitions, config.GetDefinitionName)
+	return &with
+}
+
+// definitionsV3 are the definitions of all types, as upstream's DefaultOpenAPIV3Config
+// makes them.
+func definitionsV3(all openapicommon.GetOpenAPIDefinitions, name func(string) (string, spec.Extensions)) map[string]openapicommon.OpenAPIDefinition {
+	return all(func(of string) spec.Ref {
+		defined, _ := name(of)
 		return spec.MustCreateRef("#/components/schemas/" + openapicommon.EscapeJsonPointer(defined))
 	})
-	return &with
 }
 
 // buildIndex makes every document to learn its hash, and keeps none. One at a time:
