@@ -65,6 +65,9 @@ func New(ctx context.Context, c Config) (*Server, error) {
 	}
 	last := cfg.last()
 	last.AddReadyzChecks(c.ReadyChecks...)
+	if last.FlowControl != nil && (completed.Traces == nil || completed.Traces.ConfigFile == "") {
+		passTracesOn(last) // without flow control each chain would have limits of its own
+	}
 	if !c.CompressLoopback {
 		leaveUncompressed(last)
 	}
