@@ -87,7 +87,7 @@ func api(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	cmp, only := newComparison("api", 3, rows, stdout, stderr)
 	quick := cmp.flags.Bool("quick", false, "a few of everything, to see that it works: the figures mean little")
 	connections := cmp.flags.Int("connections", apiClients, "connections of the clients together")
-	limit := cmp.flags.String("memory-limit", "", "run karve in a cgroup (version 2) with that memory and no swap, such as 200M")
+	limit := cmp.flags.String("memory-limit", "", "run karve in a cgroup with that memory and no swap, such as 200M")
 	profiles := cmp.flags.String("profile", "", "directory for CPU profiles of the API server, one for each row and peer")
 	if err := cmp.parse(args, only, rows); err != nil {
 		return err

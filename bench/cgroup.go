@@ -4,24 +4,34 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 )
 
-// cgroupMount is where cgroups are, https://docs.kernel.org/admin-guide/cgroup-v2.html.
+// cgroupMount is where cgroups are (cgroups(7)): the one hierarchy of version 2, or
+// those of version 1, of which memory is one.
 const cgroupMount = "/sys/fs/cgroup"
 
 var errNoCgroup = errors.New("memory cannot be limited here")
 
 // A cgroup bounds the memory of the processes that are started in it.
 type cgroup struct {
-	dir  string
-	file *os.File
+	dir   string
+	file  *os.File // version 2
+	files cgroupFiles
 }
+
+// cgroupFiles are the names of a version's files.
+type cgroupFiles struct{ limit, withSwap, peak string }
+
+var (
+	filesV1 = cgroupFiles{"memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.max_usage_in_bytes"}
+	filesV2 = cgroupFiles{"memory.max", "memory.swap.max", "memory.peak"}
+)
 
 // limitMemory makes a cgroup of so many bytes, without swap, below the nearest
 // one above this process' that hands memory out to its children.
@@ -30,15 +40,20 @@ func limitMemory(bytes int64) (*cgroup, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNoCgroup, err)
 	}
+	files := filesV2
 	parent, err := memoryParent(cgroupMount, string(own))
 	if err != nil {
-		return nil, err
+		var errV1 error
+		if parent, errV1 = memoryParentV1(cgroupMount, string(own)); errV1 != nil {
+			return nil, errors.Join(err, errV1)
+		}
+		files = filesV1
 	}
 	dir, err := os.MkdirTemp(parent, "karve-bench-")
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w (run as root, or under systemd-run --user --scope -p Delegate=yes)", errNoCgroup, err)
 	}
-	c := &cgroup{dir: dir}
+	c := &cgroup{dir: dir, files: files}
 	if err := c.limit(bytes); err != nil {
 		c.close()
 		return nil, err
@@ -70,13 +85,37 @@ func memoryParent(mount, own string) (string, error) {
 	}
 }
 
+// memoryParentV1 is memoryParent for the memory hierarchy of version 1, in which every
+// cgroup limits memory.
+func memoryParentV1(mount, own string) (string, error) {
+	for line := range strings.Lines(own) {
+		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(fields) != 3 || !slices.Contains(strings.Split(fields[1], ","), "memory") {
+			continue
+		}
+		dir := filepath.Join(mount, "memory", fields[2])
+		if _, err := os.Stat(filepath.Join(dir, filesV1.limit)); err != nil {
+			return "", fmt.Errorf("%w: %w", errNoCgroup, err)
+		}
+		return dir, nil
+	}
+	return "", fmt.Errorf("%w: there is no memory hierarchy of cgroup v1", errNoCgroup)
+}
+
 func (c *cgroup) limit(bytes int64) (err error) {
-	if err := os.WriteFile(filepath.Join(c.dir, "memory.max"), []byte(strconv.FormatInt(bytes, 10)), 0o644); err != nil {
+	text, withSwap := []byte(strconv.FormatInt(bytes, 10)), []byte("0")
+	if c.files == filesV1 {
+		withSwap = text // memory and swap together
+	}
+	if err := os.WriteFile(filepath.Join(c.dir, c.files.limit), text, 0o644); err != nil {
 		return fmt.Errorf("%w: %w", errNoCgroup, err)
 	}
 	// A kernel without swap has no such file.
-	if err := os.WriteFile(filepath.Join(c.dir, "memory.swap.max"), []byte("0"), 0o644); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := writeThere(filepath.Join(c.dir, c.files.withSwap), withSwap); err != nil {
 		return fmt.Errorf("%w: %w", errNoCgroup, err)
+	}
+	if c.files == filesV1 {
+		return nil
 	}
 	if c.file, err = os.Open(c.dir); err != nil {
 		return fmt.Errorf("%w: %w", errNoCgroup, err)
@@ -84,15 +123,35 @@ func (c *cgroup) limit(bytes int64) (err error) {
 	return nil
 }
 
-// apply makes a process start in the cgroup.
-func (c *cgroup) apply(attr *syscall.SysProcAttr) {
-	attr.UseCgroupFD, attr.CgroupFD = true, int(c.file.Fd())
+// writeThere writes a file if it is there. Creating one in a cgroup is refused with
+// another error than that it is not.
+func writeThere(name string, text []byte) error {
+	if _, err := os.Stat(name); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return os.WriteFile(name, text, 0o644)
+}
+
+// apply makes a command start in the cgroup: a fork into one there is in version 2
+// only, so in version 1 a shell goes there and becomes the command.
+func (c *cgroup) apply(cmd *exec.Cmd) error {
+	if c.files == filesV2 {
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(c.file.Fd())
+		return nil
+	}
+	shell, err := exec.LookPath("sh")
+	if err != nil {
+		return fmt.Errorf("%w: %w", errNoCgroup, err)
+	}
+	cmd.Args = append([]string{shell, "-c", `echo $$ > "$0" && exec "$@"`, filepath.Join(c.dir, "cgroup.procs"), cmd.Path}, cmd.Args[1:]...)
+	cmd.Path = shell
+	return nil
 }
 
 // peak is the most memory that was ever in use, in bytes; -1 where the kernel
 // (before 5.19) does not tell.
 func (c *cgroup) peak() (int64, error) {
-	text, err := os.ReadFile(filepath.Join(c.dir, "memory.peak"))
+	text, err := os.ReadFile(filepath.Join(c.dir, c.files.peak))
 	if errors.Is(err, os.ErrNotExist) {
 		return -1, nil
 	}

@@ -39,7 +39,9 @@ func startDaemon(dir, name string, limit *cgroup, binary string, args ...string)
 	// A group of its own: Ctrl-C is for the benchmark, which then stops it.
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if limit != nil {
-		limit.apply(d.cmd.SysProcAttr)
+		if err := limit.apply(d.cmd); err != nil {
+			return nil, err
+		}
 	}
 	if err := d.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
