@@ -48,6 +48,21 @@ func (s *controlPlane) runStorage(ctx context.Context, ready func()) error {
 	return s.useEngine(ctx, where, ready)
 }
 
+// What the engine keeps of values in memory, if the user has not said it: a sixteenth
+// of the limit, but no less than an empty cluster needs, and no more than the engine's
+// own default.
+const (
+	leastCache = 4 << 20
+	mostCache  = 64 << 20
+)
+
+func cacheBytes(limit int64) int64 {
+	if limit == 0 {
+		return mostCache
+	}
+	return min(max(limit/16, leastCache), mostCache)
+}
+
 // useEngine opens the engine and serves it. The engine's failure to write is the
 // part's: whatever was answered before it is on the disk.
 func (s *controlPlane) useEngine(ctx context.Context, where endpoint, ready func()) (err error) {
@@ -57,6 +72,9 @@ func (s *controlPlane) useEngine(ctx context.Context, where endpoint, ready func
 	}
 	where.options.OnCommit = observeCommit
 	where.options.Heartbeats = nodeLeases
+	if where.options.CacheBytes == 0 {
+		where.options.CacheBytes = cacheBytes(s.MemoryLimit)
+	}
 	done := s.trace.Step(datastorePart, "open")
 	engine, converted, err := datastore.OpenConverted(ctx, lock, where.options)
 	if err != nil {
