@@ -5,6 +5,7 @@ package memory
 import (
 	"os"
 	"runtime/debug"
+	"time"
 )
 
 // restPercent is what the heap of a server that is up may grow by before it is
@@ -12,8 +13,16 @@ import (
 // see the server's DESIGN.md.
 const restPercent = 75
 
+// again is how long after a start its last garbage is given back: controllers and
+// caches go on for some seconds once everything is ready, and without requests it may
+// be two minutes until the next collection.
+const again = 10 * time.Second
+
 // Collector is the garbage collector of this process, with a limit.
-type Collector struct{ percent, limit func() }
+type Collector struct {
+	percent, limit func()
+	again          *time.Timer // nil before Settle
+}
 
 // Begin sets a soft limit in bytes to what the Go runtime uses (debug.SetMemoryLimit):
 // near it, collecting takes more and more of the CPU, up to half, and nothing is
@@ -31,12 +40,20 @@ func (c *Collector) Settle() {
 		before := debug.SetGCPercent(restPercent)
 		c.percent = func() { debug.SetGCPercent(before) }
 	}
+	giveBack()
+	c.again = time.AfterFunc(again, giveBack)
+}
+
+func giveBack() {
 	debug.FreeOSMemory()
 	_ = dropProgram() // a kernel that can't has lost nothing
 }
 
-// End sets everything to what it was before Begin.
+// End sets everything to what it was before Begin. It is not called during Settle.
 func (c *Collector) End() {
+	if c.again != nil {
+		c.again.Stop()
+	}
 	c.percent()
 	c.limit()
 }
