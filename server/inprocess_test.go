@@ -99,11 +99,16 @@ func auditEvents(t *testing.T, log string) []auditv1.Event {
 // Nothing in the process has a connection to itself that would have to be
 // drained: HTTP/2 alone waits a second for the other side of one.
 func TestStopWithoutClients(t *testing.T) {
-	c := start(t, nil)
-	began := time.Now()
-	c.cancel()
-	<-c.done
-	if took := time.Since(began); took > time.Second {
-		t.Errorf("the stop took %v, want less than a second", took)
+	const tries = 3 // on a machine that is busy with something else
+	var took time.Duration
+	for range tries {
+		c := start(t, nil)
+		began := time.Now()
+		c.cancel()
+		<-c.done
+		if took = time.Since(began); took < time.Second {
+			return
+		}
 	}
+	t.Errorf("the stop took %v, and %d before no less than a second, want less", took, tries-1)
 }
