@@ -85,6 +85,11 @@ func (d disk) commit(files []file) (err error) {
 	if err := d.syncAll(files, open); err != nil {
 		return err
 	}
+	for i, f := range files { // Windows renames no open file
+		if err := open[i].Close(); err != nil {
+			return fmt.Errorf("write %s: %w", f.path, err)
+		}
+	}
 	for i, f := range files {
 		if err := d.step("rename", f.path); err != nil {
 			return err
