@@ -161,20 +161,20 @@ func readConfig(c *cli.Context) (server.Config, error) {
 	if c.Args().Present() {
 		surplus = fmt.Errorf("karve %s takes options only, got %q", c.Command.Name, c.Args().First())
 	}
-	config, err := readOptions(c, defaultConfigFile)
+	config, err := readOptions(c, defaultConfigFile, c.App.ErrWriter)
 	return config, errors.Join(surplus, err)
 }
 
 // readOptions makes the server's configuration of options, variables and the
-// configuration file, which is usual if no other is named. The error joins all
-// that is wrong with them.
-func readOptions(c *cli.Context, usual string) (server.Config, error) {
+// configuration file, which is usual if no other is named; the server logs to log.
+// The error joins all that is wrong with them.
+func readOptions(c *cli.Context, usual string, log io.Writer) (server.Config, error) {
 	problems := []error{readConfigFile(c, usual)}
 	config, err := serverConfig(c)
 	problems = append(problems, err)
-	if config.Log, err = logbridge.New(c.App.ErrWriter, c.String("log-format"), c.String("log-level")); err != nil {
+	if config.Log, err = logbridge.New(log, c.String("log-format"), c.String("log-level")); err != nil {
 		problems = append(problems, err)
-		config.Log, _ = logbridge.New(c.App.ErrWriter, "text", "error") // these are valid
+		config.Log, _ = logbridge.New(log, "text", "error") // these are valid
 	}
 	logbridge.Install(config.Log)
 	return config, errors.Join(problems...)

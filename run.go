@@ -92,10 +92,7 @@ func runWithCluster(c *cli.Context) (err error) {
 	}
 	defer log.Close()
 
-	terminal := c.App.ErrWriter
-	c.App.ErrWriter = log // what the server has to say is read only if something fails
-	config, err := runConfig(c, dir)
-	c.App.ErrWriter = terminal
+	config, err := runConfig(c, dir, log)
 	if err != nil {
 		return errors.Join(err, config.Validate(c.Context))
 	}
@@ -123,15 +120,15 @@ func runWithCluster(c *cli.Context) (err error) {
 		failed = errors.Join(err, failed)
 	}
 	if failed != nil {
-		showLog(terminal, log)
+		showLog(c.App.ErrWriter, log)
 	}
 	return failed
 }
 
 // runConfig is the configuration of a cluster in dir, if the user names no other
-// place.
-func runConfig(c *cli.Context, dir string) (server.Config, error) {
-	config, err := readOptions(c, "")
+// place. What the server has to say is read only if something fails.
+func runConfig(c *cli.Context, dir string, log io.Writer) (server.Config, error) {
+	config, err := readOptions(c, "", log)
 	if config.DataDir == "" {
 		config.DataDir = filepath.Join(dir, "data")
 		if config.DatastoreEndpoint == "" {

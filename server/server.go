@@ -299,11 +299,7 @@ func (s *controlPlane) ready() error {
 		return err
 	}
 	info := s.info()
-	if s.StartupTrace != "" {
-		if err := s.trace.Write(s.StartupTrace); err != nil {
-			s.log.Errorf("--startup-trace: %v", err)
-		}
-	}
+	s.writeTrace()
 	s.up.Store(true)
 	s.settling.Go(s.settle)
 	s.systemd.Ready(fmt.Sprintf("ready at %s, started in %v", info.URL, info.Took.Round(time.Millisecond)))

@@ -9,8 +9,6 @@ import (
 	"os/exec"
 	"regexp"
 
-	"github.com/sirupsen/logrus"
-
 	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/servertest/process"
 )
@@ -39,7 +37,6 @@ func beChild(configuration string) int {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", childVariable, err)
 		return 2
 	}
-	config.Log = &logrus.Logger{Out: os.Stderr, Formatter: &logrus.TextFormatter{DisableColors: true}, Level: logrus.InfoLevel, Hooks: logrus.LevelHooks{}}
 	config.Ready = func(server.Info) { io.WriteString(os.Stdout, "ready\n") }
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {

@@ -23,7 +23,6 @@ package servertest
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/url"
 	"path/filepath"
 	"slices"
@@ -33,9 +32,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sirupsen/logrus"
-
 	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/server/logbridge"
 	"github.com/karve-k8s/karve/servertest/process"
 )
 
@@ -158,8 +156,7 @@ func (s *Server) Restart(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, port, _ := net.SplitHostPort(address.Host)
-	if s.config.SecurePort, err = strconv.Atoi(port); err != nil {
+	if s.config.SecurePort, err = strconv.Atoi(address.Port()); err != nil {
 		t.Fatal(err)
 	}
 	_, separate := s.run.(child)
@@ -227,7 +224,7 @@ type here struct {
 func startHere(config server.Config) (*here, error) {
 	h := &here{config: config, done: make(chan struct{})}
 	if config.Log == nil {
-		h.config.Log = &logrus.Logger{Out: &h.text, Formatter: &logrus.TextFormatter{DisableColors: true}, Level: logrus.InfoLevel, Hooks: logrus.LevelHooks{}}
+		h.config.Log, _ = logbridge.New(&h.text, "text", "info") // these are valid
 	}
 	ready := make(chan struct{})
 	h.config.Ready = func(server.Info) { close(ready) }

@@ -42,7 +42,7 @@ var own = map[string][]string{
 	"scripts/imports":    {},
 	"scripts/plug":       {},
 	"scripts/sbom":       {},
-	"servertest":         {"server", "servertest/process"},
+	"servertest":         {"server", "server/logbridge", "servertest/process"},
 	"servertest/process": {},
 }
 

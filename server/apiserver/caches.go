@@ -24,8 +24,9 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// quietStorage makes storage whose idle caches wake the process all together, and whose objects are counted without a goroutine for each resource.
-// Upstream has a timer of its own for each of sixty caches.
+// quietStorage makes storage whose idle caches wake the process all together, and
+// whose objects are counted without a goroutine for each resource. Upstream has a
+// timer of its own for each of sixty caches.
 //
 // With storage of this process alone, types of which there is a handful have no cache
 // unless the user has named a size: what they would keep, storage keeps in memory.

@@ -22,9 +22,14 @@ var identity = []string{"identity"}
 // of the CPU time of a large list went into packing and unpacking it, with no
 // network in between.
 func leaveUncompressed(c *genericapiserver.Config) {
+	putInFront(c, uncompressed)
+}
+
+// putInFront makes a filter the first of a chain.
+func putInFront(c *genericapiserver.Config, filter func(http.Handler) http.Handler) {
 	build := c.BuildHandlerChainFunc
 	c.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		return uncompressed(build(api, c))
+		return filter(build(api, c))
 	}
 }
 

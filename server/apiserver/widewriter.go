@@ -19,10 +19,7 @@ var wideBuffers = sync.Pool{New: func() any { return bufio.NewWriterSize(nil, wi
 // writeWidely changes a chain so that answers over HTTP/2 are written in large
 // pieces.
 func writeWidely(c *genericapiserver.Config) {
-	build := c.BuildHandlerChainFunc
-	c.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		return widely(build(api, c))
-	}
+	putInFront(c, widely)
 }
 
 // widely comes before the filter of timeouts: nothing is written any more when

@@ -10,7 +10,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -287,13 +286,4 @@ func (c *Cluster) Eventually(t testing.TB, what string, try func() error) {
 			t.Fatalf("%s: not after %v: %v", what, patience, err)
 		}
 	}
-}
-
-// hostOf is host:port of a client configuration's Host, which is a URL.
-func hostOf(host string) string {
-	u, err := url.Parse(host)
-	if err != nil {
-		return ""
-	}
-	return u.Host
 }

@@ -16,7 +16,6 @@ package process
 
 import (
 	"fmt"
-	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -126,14 +125,14 @@ func Start(t testing.TB, opts ...Option) *Server {
 // address. Watches end and connections break, as they do for every client.
 func (s *Server) Restart(t testing.TB) {
 	t.Helper()
-	_, port, err := net.SplitHostPort(hostOf(s.config.Host))
+	address, err := url.Parse(s.config.Host)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := s.child.Stop(); err != nil {
 		t.Fatalf("%v; the server's log:\n%s", err, s.child.Log())
 	}
-	child, err := s.launch(port)
+	child, err := s.launch(address.Port())
 	if err != nil {
 		t.Fatal(err)
 	}
