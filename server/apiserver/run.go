@@ -109,6 +109,10 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	}()
 
 	if s.early != nil {
+		// Upstream ends its informers when no request is let in any more, and at once
+		// counts the watches there are, which it lets go of at 200 a second. Theirs
+		// are gone by then if they end with the delay, before the pre-shutdown hooks.
+		context.AfterFunc(running, func() { time.AfterFunc(s.delay, s.early.stop) })
 		done := s.config.Step("informers")
 		s.early.wait(running)
 		done()
