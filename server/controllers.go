@@ -235,33 +235,36 @@ func (c *controllers) run(ctx context.Context, config Config, store *certs.Store
 	}
 	descriptors := app.NewControllerDescriptors()
 	delete(descriptors, names.ServiceAccountTokenController)
-	mine := shared.IsControllerEnabled(descriptors[names.NamespaceController]) && config.ownsStorage()
-	if mine {
-		delete(descriptors, names.NamespaceController)
+	ours := map[string]func(context.Context, app.ControllerContext) (app.Controller, error){
+		names.GarbageCollectorController:                newGarbageController,
+		names.ValidatingAdmissionPolicyStatusController: newPolicyStatusController,
 	}
-	policyStatus := descriptors[names.ValidatingAdmissionPolicyStatusController]
-	delete(descriptors, names.ValidatingAdmissionPolicyStatusController)
+	if config.ownsStorage() {
+		ours[names.NamespaceController] = newNamespaceController
+	}
+	for name := range ours {
+		if shared.IsControllerEnabled(descriptors[name]) {
+			delete(descriptors, name)
+		} else {
+			delete(ours, name)
+		}
+	}
 	var checks healthChecks
 	all, err := app.BuildControllers(ctx, shared, descriptors, nil, &checks)
 	if err != nil {
 		return fmt.Errorf("build controllers: %w", err)
 	}
 	all = append([]app.Controller{tokens}, all...)
-	if mine {
-		namespaces, err := newNamespaceController(ctx, shared)
+	for name, build := range ours {
+		controller, err := build(ctx, shared)
 		if err != nil {
 			return err
 		}
-		all = append(all, namespaces)
-		checks.AddHealthChecker(controllerhealthz.NamedPingChecker(namespaces.Name()))
-	}
-	if shared.IsControllerEnabled(policyStatus) {
-		controller, err := newPolicyStatusController(shared)
-		if err != nil {
-			return err
+		if controller == nil {
+			continue // its own option switches it off
 		}
 		all = append(all, controller)
-		checks.AddHealthChecker(controllerhealthz.NamedPingChecker(controller.Name()))
+		checks.AddHealthChecker(controllerhealthz.NamedPingChecker(name))
 	}
 
 	done()

@@ -1,11 +1,14 @@
 package server_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -167,4 +170,71 @@ func wantNotFound(err error) error {
 		return nil
 	}
 	return err
+}
+
+// TestGarbageOfNewKinds is about what upstream does every 30 seconds only: it
+// takes two kinds, one after the other, less than that to be collected.
+func TestGarbageOfNewKinds(t *testing.T) {
+	c := shared(t)
+	ctx := t.Context()
+	ns := c.namespace(t)
+	extensions, err := apiextensions.NewForConfig(c.admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	definitions := extensions.ApiextensionsV1().CustomResourceDefinitions()
+	maps := c.CoreV1().ConfigMaps(ns)
+	began := time.Now()
+	for _, plural := range []string{"rafts", "skiffs"} {
+		definition := boatDefinition()
+		definition.Name = plural + ".karve.test"
+		definition.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{Plural: plural, Kind: plural, ListKind: plural + "List"}
+		create(t, definitions, definition)
+		t.Cleanup(func() {
+			if err := definitions.Delete(context.Background(), definition.Name, metav1.DeleteOptions{}); err != nil {
+				t.Error(err)
+			}
+		})
+		client := c.dynamic.Resource(boats.GroupVersion().WithResource(plural)).Namespace(ns)
+		eventually(t, plural+" are served", func() error {
+			_, err := client.List(ctx, metav1.ListOptions{})
+			return err
+		})
+		made := time.Now()
+		vessel := func(name string, owners ...metav1.OwnerReference) *unstructured.Unstructured {
+			object := boat(name, map[string]any{}, nil)
+			object.SetKind(plural)
+			object.SetOwnerReferences(owners)
+			object, err := client.Create(ctx, object, metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return object
+		}
+		owner := vessel("owner")
+		crew := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: plural, OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "karve.test/v1", Kind: plural, Name: owner.GetName(), UID: owner.GetUID()}}}}
+		create(t, maps, crew)
+		port := create(t, maps, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "port-of-" + plural}})
+		vessel("owned", metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: port.Name, UID: port.UID})
+
+		if err := client.Delete(ctx, "owner", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := maps.Delete(ctx, port.Name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "what a custom resource owns goes", func() error {
+			_, err := maps.Get(ctx, crew.Name, metav1.GetOptions{})
+			return wantNotFound(err)
+		})
+		eventually(t, "the custom resource that is owned goes", func() error {
+			_, err := client.Get(ctx, "owned", metav1.GetOptions{})
+			return wantNotFound(err)
+		})
+		t.Logf("%s were collected %v after they were served", plural, time.Since(made))
+	}
+	if took, upstream := time.Since(began), 25*time.Second; took > upstream {
+		t.Errorf("two new kinds took %v, no less than upstream's looks are apart", took)
+	}
 }

@@ -27,7 +27,7 @@ type policyStatusController struct {
 	workers int
 }
 
-func newPolicyStatusController(shared app.ControllerContext) (app.Controller, error) {
+func newPolicyStatusController(_ context.Context, shared app.ControllerContext) (app.Controller, error) {
 	discovery, err := shared.ClientBuilder.DiscoveryClient(names.ValidatingAdmissionPolicyStatusController)
 	if err != nil {
 		return nil, fmt.Errorf("create discovery client for policy status controller: %w", err)

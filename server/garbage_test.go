@@ -1,0 +1,96 @@
+package server
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/discovery"
+)
+
+// served is a discovery whose ConfigMaps become known at some time, and which
+// notes when it was asked.
+type served struct {
+	discovery.ServerResourcesInterface
+	began, from time.Time
+
+	mu    sync.Mutex
+	looks []time.Duration
+}
+
+func (s *served) ServerPreferredResources() ([]*metav1.APIResourceList, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.looks = append(s.looks, time.Since(s.began))
+	verbs := metav1.Verbs{"delete", "list", "watch"}
+	list := &metav1.APIResourceList{GroupVersion: "v1", APIResources: []metav1.APIResource{{Name: "pods", Verbs: verbs}}}
+	if !time.Now().Before(s.from) {
+		list.APIResources = append(list.APIResources, metav1.APIResource{Name: "configmaps", Verbs: verbs})
+	}
+	return []*metav1.APIResourceList{list}, nil
+}
+
+func TestKindsAreLookedForAfterChanges(t *testing.T) {
+	// asks is upstream's loop: it asks, and a second after the answer again.
+	asks := func(ctx context.Context, k *kinds) (answers []time.Duration) {
+		began := time.Now()
+		for ctx.Err() == nil {
+			k.ServerPreferredResources()
+			answers = append(answers, time.Since(began))
+			time.Sleep(kindsPause)
+		}
+		return answers
+	}
+	const after = 10 * time.Second
+	for _, test := range []struct {
+		name    string
+		changes func(*kinds)
+		from    time.Duration // when the ConfigMaps are known
+		want    []time.Duration
+	}{
+		{"no change", func(*kinds) {}, 0, []time.Duration{0, 31 * time.Second, 62 * time.Second}},
+		// The first look after the start is news in any case.
+		{"a change", func(k *kinds) { k.change() }, 12 * time.Second, []time.Duration{0, after + kindsFirstLook, 12100 * time.Millisecond, 43100 * time.Millisecond}},
+		{"changes without an end", func(k *kinds) {
+			for range 4000 {
+				k.change()
+				time.Sleep(kindsFirstLook / 5)
+			}
+		}, 12 * time.Second, nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), 62500*time.Millisecond)
+				defer cancel()
+				there := &served{began: time.Now(), from: time.Now().Add(test.from)}
+				k := &kinds{ServerResourcesInterface: there, ctx: ctx, changed: make(chan struct{}, 1)}
+				go func() {
+					time.Sleep(after)
+					test.changes(k)
+				}()
+				answers := asks(ctx, k)
+				if i := slices.IndexFunc(answers, func(d time.Duration) bool { return d >= test.from && d <= test.from+2*time.Second }); test.from > 0 && i < 0 {
+					t.Errorf("got answers after %v, want one soon after %v", answers, test.from)
+				}
+				if test.want == nil {
+					return
+				}
+				if len(answers) > len(test.want) {
+					answers = answers[:len(test.want)]
+				}
+				for i, want := range test.want {
+					if i >= len(answers) || (answers[i]-want).Abs() > 200*time.Millisecond {
+						t.Fatalf("got answers after %v, want about %v; looks were at %v", answers, test.want, there.looks)
+					}
+				}
+				if most := 25; len(there.looks) > most {
+					t.Errorf("got %d looks, want %d at most: %v", len(there.looks), most, there.looks)
+				}
+			})
+		})
+	}
+}
