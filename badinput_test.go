@@ -80,6 +80,7 @@ func TestBadInput(t *testing.T) {
 		{"log level", []string{"--log-level=loud"}, []string{"--log-level…loud…debug"}},
 		{"log format", []string{"--log-format=xml"}, []string{"--log-format…xml…json"}},
 		{"mode", []string{"--write-kubeconfig-mode=rw"}, []string{"--write-kubeconfig-mode…rw"}},
+		{"settling before it is up", []string{"--settle-after=-1s"}, []string{`--settle-after -1s…0 or more`}},
 		{"time", []string{"--start-timeout=soon"}, []string{`--start-timeout "soon"`}},
 		{"option", []string{"--service-clustr-ip-range=10.0.0.0/24"}, []string{"--service-clustr-ip-range…did you mean --service-cluster-ip-range?"}},
 		{"option of upstream's", []string{"--etcd-compaction-interval=1m"}, []string{"--etcd-compaction-interval…--kube-apiserver-arg"}},

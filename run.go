@@ -24,6 +24,9 @@ const (
 	exitSignal        = 128 // and the signal's number
 )
 
+// settleAfter is how long the cluster hurries: most commands are done by then.
+const settleAfter = 10 * time.Second
+
 // farewell is how long the command may take to end after it was told to.
 const farewell = 10 * time.Second
 
@@ -69,6 +72,10 @@ func runFlags() []cli.Flag {
 		case *cli.StringFlag:
 			if value, ok := defaults[f.Name]; ok {
 				f.Value, f.Usage, f.EnvVars = value, usages[f.Name], nil
+			}
+		case *cli.DurationFlag:
+			if f.Name == "settle-after" {
+				f.Value, f.EnvVars = settleAfter, nil
 			}
 		case *cli.IntFlag:
 			if f.Name == "secure-port" || f.Name == "insecure-port" {

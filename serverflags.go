@@ -58,6 +58,7 @@ func serverFlags() []cli.Flag {
 		text(general, "log-format", "text", "`FORMAT`: text or json"),
 		text(general, "startup-trace", "", "`FILE` for a trace of the start, to be read by Perfetto or Chrome's tracing"),
 		text(general, "memory-limit", memory.Auto, "soft limit of memory, a `SIZE` such as 200Mi; auto is GOMEMLIMIT, or what the control group or the machine has to spare"),
+		&cli.DurationFlag{Category: general, Name: "settle-after", EnvVars: env("settle-after"), Usage: "`DURATION` after which a server that is ready gives back the memory of its start; more than 0 is for clusters that are soon gone: up sooner, with more memory"},
 		&cli.DurationFlag{Category: general, Name: "start-timeout", Value: 5 * time.Minute, EnvVars: env("start-timeout"), Usage: "`DURATION` that each part may take to start"},
 		yes(general, "stop-with-stdin", "stop when standard input ends, as a pipe does with the process at its other end"),
 
@@ -172,6 +173,7 @@ func serverConfig(c *cli.Context) (server.Config, error) {
 	}
 	config := server.Config{
 		MemoryLimit:           limit,
+		SettleAfter:           c.Duration("settle-after"),
 		DataDir:               c.String("data-dir"),
 		BindAddress:           c.String("bind-address"),
 		SecurePort:            c.Int("secure-port"),

@@ -121,6 +121,13 @@ type Config struct {
 	// memory, whose Limit reads and chooses one. 0 leaves the collector alone.
 	MemoryLimit int64
 
+	// SettleAfter is how long after it is ready the server comes to rest: then it gives
+	// back the memory that its start took, and makes what is ready for the first who
+	// asks (the index of OpenAPI). 0 is at once, which suits a server that stays. With
+	// any other value the garbage collector does less until then: a cluster for a short
+	// command is up sooner, and takes more memory.
+	SettleAfter time.Duration
+
 	// StartupTrace is a file for a trace of the start, in the format of Chrome's
 	// tracing and Perfetto; empty is none. It is written when all is ready or the
 	// start has failed.
@@ -225,6 +232,9 @@ func (c Config) Validate(ctx context.Context) error {
 	errs.add(err)
 	errs.add(checkEtcdListen(c))
 	errs.add(checkStartupTrace(c.StartupTrace))
+	if c.SettleAfter < 0 {
+		errs.addf("--settle-after %v: want 0 or more", c.SettleAfter)
+	}
 	if c.MemoryLimit < 0 || c.MemoryLimit > 0 && c.MemoryLimit < memory.Least {
 		errs.addf("--memory-limit %d: want %dMi at least", c.MemoryLimit, memory.Least>>20)
 	}

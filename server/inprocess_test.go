@@ -106,7 +106,10 @@ func TestStopWithoutClients(t *testing.T) {
 	var took time.Duration
 	var watches string
 	for range tries {
-		c := start(t, func(c *server.Config) { c.Log.Level = logrus.TraceLevel })
+		c := start(t, func(c *server.Config) {
+			c.Log.Level = logrus.TraceLevel
+			c.SettleAfter = time.Hour // the stop does not wait for it
+		})
 		began := time.Now()
 		c.cancel()
 		<-c.done

@@ -84,7 +84,7 @@ func newControlPlane(c Config) *controlPlane {
 func Run(ctx context.Context, c Config) (err error) {
 	s := newControlPlane(c)
 	if s.MemoryLimit != 0 {
-		s.collector = memory.Begin(s.MemoryLimit)
+		s.collector = memory.Begin(s.MemoryLimit, s.SettleAfter > 0)
 		defer s.collector.End()
 	}
 	defer s.settling.Wait()
@@ -134,7 +134,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	for i, p := range parts {
 		parts[i] = traced(s.trace, within(s.StartTimeout, p, s.lastErrorOf(p.name)))
 	}
-	return runParts(ctx, parts, s.doing, s.ready)
+	return runParts(ctx, parts, s.doing, func() error { return s.ready(background) })
 }
 
 // The parts, by the names that users see.
@@ -293,15 +293,15 @@ func (s *controlPlane) doing(verb, part string) {
 	s.systemd.Status(verb + " the " + part)
 }
 
-// ready is called when the last part is.
-func (s *controlPlane) ready() error {
+// ready is called when the last part is; running ends when the stop begins.
+func (s *controlPlane) ready(running context.Context) error {
 	if err := s.writeKubeconfigs(); err != nil {
 		return err
 	}
 	info := s.info()
 	s.writeTrace()
 	s.up.Store(true)
-	s.settling.Go(s.settle)
+	s.settling.Go(func() { s.settle(running) })
 	s.systemd.Ready(fmt.Sprintf("ready at %s, started in %v", info.URL, info.Took.Round(time.Millisecond)))
 	if s.Config.Ready != nil {
 		s.Config.Ready(info)
@@ -335,7 +335,16 @@ func (s *controlPlane) writeTrace() {
 }
 
 // settle does what had to wait until everything is ready.
-func (s *controlPlane) settle() {
+func (s *controlPlane) settle(running context.Context) {
+	if s.SettleAfter > 0 {
+		timer := time.NewTimer(s.SettleAfter)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-running.Done():
+			return
+		}
+	}
 	s.api.Load().Settle()
 	if s.collector != nil && !s.stopping.Load() {
 		s.collector.Settle()

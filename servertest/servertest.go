@@ -100,7 +100,7 @@ type running interface {
 // cleanly or leaves goroutines or open files behind.
 func Start(t testing.TB, opts ...Option) *Server {
 	t.Helper()
-	o := options{Config: server.Config{BindAddress: "127.0.0.1", DisableInsecure: true}}
+	o := options{Config: server.Config{BindAddress: "127.0.0.1", DisableInsecure: true, SettleAfter: 10 * time.Second}}
 	for _, opt := range opts {
 		opt(&o)
 	}

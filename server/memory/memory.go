@@ -13,6 +13,10 @@ import (
 // see the server's DESIGN.md.
 const restPercent = 75
 
+// hastyPercent is the same for the start of a server whose memory matters less than
+// its time: a quarter of the CPU of such a start is the collector's.
+const hastyPercent = 400
+
 // again is how long after a start its last garbage is given back: controllers and
 // caches go on for some seconds once everything is ready, and without requests it may
 // be two minutes until the next collection.
@@ -26,20 +30,29 @@ type Collector struct {
 
 // Begin sets a soft limit in bytes to what the Go runtime uses (debug.SetMemoryLimit):
 // near it, collecting takes more and more of the CPU, up to half, and nothing is
-// refused.
-func Begin(limit int64) *Collector {
+// refused. A hasty server collects less until it settles.
+func Begin(limit int64, hasty bool) *Collector {
 	before := debug.SetMemoryLimit(limit)
-	return &Collector{percent: func() {}, limit: func() { debug.SetMemoryLimit(before) }}
+	c := &Collector{percent: func() {}, limit: func() { debug.SetMemoryLimit(before) }}
+	if hasty {
+		c.setPercent(hastyPercent)
+	}
+	return c
 }
 
-// Settle sets the target for a server that is up, unless the user has set GOGC, and
-// gives back to the system what the start has left: memory, and the pages of the
+// setPercent sets the target, unless the user has set GOGC.
+func (c *Collector) setPercent(percent int) {
+	if os.Getenv("GOGC") != "" {
+		return
+	}
+	before, restore := debug.SetGCPercent(percent), c.percent
+	c.percent = func() { debug.SetGCPercent(before); restore() }
+}
+
+// Settle sets the target for a server that is up, and gives back to the system what the start has left: memory, and the pages of the
 // program that only a start needs.
 func (c *Collector) Settle() {
-	if os.Getenv("GOGC") == "" {
-		before := debug.SetGCPercent(restPercent)
-		c.percent = func() { debug.SetGCPercent(before) }
-	}
+	c.setPercent(restPercent)
 	giveBack()
 	c.again = time.AfterFunc(again, giveBack)
 }

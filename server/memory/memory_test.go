@@ -79,21 +79,30 @@ func settings() (int, int64) {
 }
 
 func TestCollector(t *testing.T) {
-	for gogc, want := range map[string]int{"": restPercent, "33": 100} {
-		t.Setenv("GOGC", gogc)
+	for _, test := range []struct {
+		gogc        string
+		hasty       bool
+		start, rest int
+	}{
+		{"", false, 100, restPercent},
+		{"", true, hastyPercent, restPercent},
+		{"33", false, 100, 100},
+		{"33", true, 100, 100},
+	} {
+		t.Setenv("GOGC", test.gogc)
 		debug.SetGCPercent(100)
 		_, before := settings()
 		const limit = 300 << 20
 		check := func(when string, wantPercent int, wantLimit int64) {
 			t.Helper()
 			if p, l := settings(); p != wantPercent || l != wantLimit {
-				t.Errorf("GOGC=%q, %s: got %d %%, limit %d, want %d %%, limit %d", gogc, when, p, l, wantPercent, wantLimit)
+				t.Errorf("%+v, %s: got %d %%, limit %d, want %d %%, limit %d", test, when, p, l, wantPercent, wantLimit)
 			}
 		}
-		c := Begin(limit)
-		check("after Begin", 100, limit)
+		c := Begin(limit, test.hasty)
+		check("after Begin", test.start, limit)
 		c.Settle()
-		check("after Settle", want, limit)
+		check("after Settle", test.rest, limit)
 		c.End()
 		check("after End", 100, before)
 	}

@@ -98,7 +98,7 @@ func Start(t testing.TB, opts ...Option) *Server {
 		s.dir = filepath.Join(t.TempDir(), "karve")
 	}
 	// Commits are not synced: they outlive this process, which is enough here.
-	s.args = []string{binary, "server", "--config", os.DevNull, "--data-dir", s.dir, "--stop-with-stdin",
+	s.args = []string{binary, "server", "--config", os.DevNull, "--data-dir", s.dir, "--stop-with-stdin", "--settle-after", "10s",
 		"--bind-address", "127.0.0.1", "--insecure-port", "0",
 		"--datastore-endpoint", "sqlite://" + (&url.URL{Path: s.dir}).EscapedPath() + "?durability=relaxed"}
 	if o.apiOnly {
