@@ -19,6 +19,7 @@ import (
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/flags"
 	"github.com/karve-k8s/karve/server/memory"
+	"github.com/karve-k8s/karve/server/simulate"
 )
 
 // The sections of `karve server --help`, in order.
@@ -29,6 +30,7 @@ const (
 	network     = "CLUSTER NETWORK"
 	storage     = "DATASTORE"
 	components  = "CONTROLLERS AND SCHEDULER"
+	simulation  = "SIMULATED NODES"
 	passThrough = "UPSTREAM'S OWN OPTIONS"
 )
 
@@ -93,6 +95,8 @@ func serverFlags() []cli.Flag {
 		texts(components, "disable-controllers", "`NAMES` of controllers to leave out, with commas"),
 		yes(components, "no-controllers", "leave out all controllers"),
 		yes(components, "disable-scheduler", "leave out the scheduler"),
+
+		number(simulation, "simulate-nodes", 0, "`N` nodes that run Pods without running them, for tests: Pods become ready, Jobs complete, and annotations "+simulate.Prefix+"… of Pods and Nodes make them fail (see the README)"),
 
 		texts(passThrough, "kube-apiserver-arg", "`NAME=VALUE`, any option of kube-apiserver; repeatable"),
 		texts(passThrough, "kube-controller-manager-arg", "`NAME=VALUE`, any option of kube-controller-manager; repeatable"),
@@ -201,6 +205,7 @@ func serverConfig(c *cli.Context) (server.Config, error) {
 		NoControllers:         c.Bool("no-controllers"),
 		DisableControllers:    split(c.StringSlice("disable-controllers")),
 		DisableScheduler:      c.Bool("disable-scheduler"),
+		SimulateNodes:         c.Int("simulate-nodes"),
 		ControllerManagerArgs: c.StringSlice("kube-controller-manager-arg"),
 		SchedulerArgs:         c.StringSlice("kube-scheduler-arg"),
 		StartupTrace:          c.String("startup-trace"),

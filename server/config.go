@@ -104,6 +104,10 @@ type Config struct {
 	DisableControllers []string
 	DisableScheduler   bool
 
+	// SimulateNodes is how many nodes are simulated in this process: see package
+	// simulate.
+	SimulateNodes int
+
 	// APIServerArgs, ControllerManagerArgs and SchedulerArgs are upstream's own
 	// options, name=value; they win over Karve's defaults.
 	APIServerArgs, ControllerManagerArgs, SchedulerArgs []string
@@ -250,6 +254,8 @@ func (c Config) Validate(ctx context.Context) error {
 			}
 		}
 	}
+
+	errs.add(checkSimulation(c, services))
 
 	// Upstream's checks need ranges that parse; its own words about ours would
 	// only repeat what was said above.

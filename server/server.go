@@ -29,6 +29,7 @@ import (
 	"github.com/karve-k8s/karve/server/loopback"
 	"github.com/karve-k8s/karve/server/memory"
 	"github.com/karve-k8s/karve/server/notify"
+	"github.com/karve-k8s/karve/server/simulate"
 	"github.com/karve-k8s/karve/server/startup"
 )
 
@@ -59,6 +60,7 @@ type controlPlane struct {
 	controllers controllers
 	scheduler   theScheduler
 	first       firstObjects
+	kubelet     simulate.Kubelet // of the simulated nodes
 }
 
 // newControlPlane prepares what needs no decision and can't fail.
@@ -130,6 +132,9 @@ func Run(ctx context.Context, c Config) (err error) {
 	if !s.DisableScheduler {
 		parts = append(parts, part{schedulerPart, []string{apiserverPart}, s.runScheduler})
 	}
+	if s.SimulateNodes > 0 {
+		parts = append(parts, part{simulationPart, []string{apiserverPart}, s.runSimulation})
+	}
 	parts = append(parts, part{firstObjectsPart, []string{apiserverPart}, s.runFirstObjects})
 	for i, p := range parts {
 		parts[i] = traced(s.trace, within(s.StartTimeout, p, s.lastErrorOf(p.name)))
@@ -144,6 +149,7 @@ const (
 	apiserverPart    = "API server"
 	controllersPart  = "controllers"
 	schedulerPart    = "scheduler"
+	simulationPart   = "simulated nodes"
 	firstObjectsPart = "first objects"
 )
 
@@ -246,6 +252,9 @@ func (s *controlPlane) runAPIServer(ctx context.Context, ready func()) (err erro
 		config.ReadyChecks = append(config.ReadyChecks, healthz.NamedCheck("scheduler", s.scheduler.check))
 	}
 	config.Loopback = s.loopback
+	if s.SimulateNodes > 0 {
+		config.Dial = s.kubelet.Dial
+	}
 	config.Alone = s.ownsStorage()
 	defer s.loopback.Close()
 	api, err := apiserver.New(ctx, config)

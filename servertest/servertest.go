@@ -65,6 +65,11 @@ func FeatureGates(gates ...string) Option {
 	return func(o *options) { o.gates = append(o.gates, gates...) }
 }
 
+// Nodes has n simulated nodes: Pods are scheduled to them, become ready, end and are
+// deleted as if they ran. Annotations of Pods and Nodes make them fail; the README
+// lists them.
+func Nodes(n int) Option { return func(o *options) { o.SimulateNodes = n } }
+
 // DataDir is where the cluster's state stays after the test; a cluster that is
 // there goes on. Without it the state goes with the test.
 func DataDir(dir string) Option { return func(o *options) { o.DataDir = dir } }

@@ -49,6 +49,50 @@ func wantPods(t *testing.T, cluster *servertest.Server, namespace string, want i
 	})
 }
 
+// With nodes the Pods run, as far as the cluster can tell.
+func ExampleNodes() {
+	var t *testing.T // the test's
+	cluster := servertest.Start(t, servertest.Nodes(3))
+	namespace := cluster.Namespace(t)
+	deployments := cluster.Client().AppsV1().Deployments(namespace)
+	if _, err := deployments.Create(t.Context(), deployment(2), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	wantAvailable(t, cluster, namespace)
+}
+
+func wantAvailable(t *testing.T, cluster *servertest.Server, namespace string) {
+	t.Helper()
+	cluster.Eventually(t, "the deployment is available", func() error {
+		d, err := cluster.Client().AppsV1().Deployments(namespace).Get(t.Context(), "web", metav1.GetOptions{})
+		if err == nil && d.Status.AvailableReplicas != *d.Spec.Replicas {
+			err = fmt.Errorf("status: %+v", d.Status)
+		}
+		return err
+	})
+}
+
+func TestNodes(t *testing.T) {
+	for _, where := range []struct {
+		name    string
+		options []servertest.Option
+	}{{"here", nil}, {"separate", []servertest.Option{servertest.Separate()}}} {
+		t.Run(where.name, func(t *testing.T) {
+			cluster := servertest.Start(t, append(where.options, servertest.Nodes(2))...)
+			namespace := cluster.Namespace(t)
+			if _, err := cluster.Client().AppsV1().Deployments(namespace).Create(t.Context(), deployment(2), metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			wantAvailable(t, cluster, namespace)
+			cluster.Restart(t)
+			if err := cluster.Client().AppsV1().Deployments(namespace).Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			wantPods(t, cluster, namespace, 0)
+		})
+	}
+}
+
 func TestRestart(t *testing.T) {
 	for _, where := range []struct {
 		name    string

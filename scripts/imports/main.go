@@ -20,8 +20,8 @@ const module = "github.com/karve-k8s/karve"
 // own lists, for each of our packages, which others of ours it may import. A
 // package that is not listed is an error: say where it belongs.
 var own = map[string][]string{
-	"":                   {"server", "server/apiserver", "server/flags", "server/locale", "server/logbridge", "server/memory", "server/version", "certs", "datastore", "preflight"},
-	"server":             {"server/apiserver", "server/flags", "server/insecure", "server/logbridge", "server/loopback", "server/memory", "server/notify", "server/queues", "server/startup", "server/version", "bootstrap", "certs", "kine", "datastore"},
+	"":                   {"server", "server/apiserver", "server/flags", "server/locale", "server/logbridge", "server/memory", "server/simulate", "server/version", "certs", "datastore", "preflight"},
+	"server":             {"server/apiserver", "server/flags", "server/insecure", "server/logbridge", "server/loopback", "server/memory", "server/notify", "server/queues", "server/simulate", "server/startup", "server/version", "bootstrap", "certs", "kine", "datastore"},
 	"server/apiserver":   {"bootstrap", "server/flags", "server/insecure", "server/logbridge", "server/loopback", "server/version", "kine"},
 	"server/flags":       {},
 	"server/insecure":    {},
@@ -31,6 +31,7 @@ var own = map[string][]string{
 	"server/memory":      {},
 	"server/notify":      {},
 	"server/queues":      {},
+	"server/simulate":    {},
 	"server/startup":     {},
 	"server/version":     {},
 	"bootstrap":          {},

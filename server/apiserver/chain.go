@@ -116,6 +116,9 @@ func newConfigs(o options.CompletedOptions, own Config) (configs, error) {
 	}
 	c.kube = kube
 	shared := &kube.ControlPlane
+	if own.Dial != nil {
+		dialThrough(kube, own.Dial)
+	}
 	if own.Alone {
 		withoutPeers(shared)
 	}

@@ -55,6 +55,10 @@ type Config struct {
 	// clients, and those of the rest of the process, call it there.
 	Loopback *loopback.Server
 
+	// Dial takes the dialler of connections to nodes, Pods and Services, and gives
+	// another in its place; nil leaves it.
+	Dial func(next DialFunc) DialFunc
+
 	// AdvertiseAddress goes into the endpoints of the kubernetes Service. Nil
 	// where the machine has no address but loopback's: then the Service keeps
 	// no endpoints, instead of an error every ten seconds.

@@ -21,6 +21,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"testing"
 )
 
@@ -65,6 +66,13 @@ func FeatureGates(gates ...string) Option {
 
 // Args are options of `karve server`, such as --tls-san.
 func Args(args ...string) Option { return func(o *options) { o.args = append(o.args, args...) } }
+
+// Nodes has n simulated nodes: Pods are scheduled to them, become ready, end and are
+// deleted as if they ran. Annotations of Pods and Nodes make them fail; the README
+// of karve lists them.
+func Nodes(n int) Option {
+	return func(o *options) { o.args = append(o.args, "--simulate-nodes", strconv.Itoa(n)) }
+}
 
 // DataDir is where the cluster's state stays after the test; a cluster that is
 // there goes on. Without it the state goes with the test.

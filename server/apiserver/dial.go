@@ -1,0 +1,39 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"time"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apiserver/pkg/server/egressselector"
+	"k8s.io/kubernetes/pkg/controlplane"
+)
+
+// DialFunc is a net.Dialer's DialContext.
+type DialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
+
+// dialThrough puts another dialler before those of connections to kubelets (logs, exec,
+// the proxy of nodes) and to Pods and Services (their proxies, webhooks, aggregated
+// APIs).
+func dialThrough(kube *controlplane.Config, with func(DialFunc) DialFunc) {
+	kubelets := &kube.Extra.KubeletClientConfig
+	lookup := kubelets.Lookup
+	kubelets.Lookup = func(to egressselector.NetworkContext) (utilnet.DialFunc, error) {
+		// As transport.New has it for who brings no dialler.
+		next := utilnet.DialFunc((&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext)
+		if lookup != nil {
+			selected, err := lookup(to)
+			if err != nil {
+				return nil, fmt.Errorf("look up the way to nodes: %w", err)
+			}
+			if selected != nil {
+				next = selected
+			}
+		}
+		return with(next), nil
+	}
+	proxies := kube.ControlPlane.ProxyTransport
+	proxies.DialContext = with(proxies.DialContext)
+}

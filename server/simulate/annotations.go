@@ -1,0 +1,228 @@
+package simulate
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Prefix begins the annotations by which Pods and Nodes are told how to behave, and
+// the label of the Nodes.
+const Prefix = "simulate.karve/"
+
+// The annotations of a Pod. They speak of its containers, but not of its init
+// containers; with a dot and a container's name after it, of that container only.
+const (
+	StartDelay     = Prefix + "start-delay"      // duration of ContainerCreating; of the Pod only
+	ImagePullError = Prefix + "image-pull-error" // true: the image can't be pulled
+	RunFor         = Prefix + "run-for"          // duration after which the container ends, or forever
+	ExitCode       = Prefix + "exit-code"        // what it ends with
+	ExitReason     = Prefix + "exit-reason"      // the reason it ends for, such as OOMKilled
+	CrashLoop      = Prefix + "crash-loop"       // true: it ends with 1 again and again
+	BackOff        = Prefix + "back-off"         // duration of the first back-off, which doubles
+	ReadyAfter     = Prefix + "ready-after"      // duration from its start until it is ready
+	NotReadyAfter  = Prefix + "not-ready-after"  // duration from its start until it is no longer ready
+	StopAfter      = Prefix + "stop-after"       // duration it takes to end when the Pod is deleted; of the Pod only
+)
+
+// The annotations of a Node.
+const (
+	NodeDown     = Prefix + "down"      // true: the node is silent, as a machine without power
+	NodeNotReady = Prefix + "not-ready" // true: the node says that it is not ready
+)
+
+// NodeLabel is on every Node that is simulated.
+const NodeLabel = Prefix + "node"
+
+const (
+	forever = time.Duration(-1)
+
+	// jobLength is how long a container of a Job runs, and shortRun one that is told
+	// how to end but not when: long enough to be seen running.
+	jobLength = time.Second
+	shortRun  = time.Second
+
+	// The kubelet's back-off (MaxContainerBackOff and backOffPeriod in pkg/kubelet).
+	firstBackOff = 10 * time.Second
+	mostBackOff  = 5 * time.Minute
+)
+
+// script is what one container does.
+type script struct {
+	pullError     bool
+	runFor        time.Duration // or forever
+	exitCode      int32
+	exitReason    string // empty: as the exit code has it
+	backOff       time.Duration
+	readyAfter    time.Duration
+	notReadyAfter time.Duration // forever: never
+}
+
+// podScript is what a Pod does.
+type podScript struct {
+	startDelay, stopAfter time.Duration
+	containers            map[string]script
+}
+
+var podOnly = []string{StartDelay, StopAfter}
+var ofContainers = []string{ImagePullError, RunFor, ExitCode, ExitReason, CrashLoop, BackOff, ReadyAfter, NotReadyAfter}
+
+// readScript reads a Pod's annotations. The error names the first that is wrong, in
+// the order of their names.
+func readScript(pod *corev1.Pod) (podScript, error) {
+	s := podScript{containers: map[string]script{}}
+	if err := checkNames(pod); err != nil {
+		return s, err
+	}
+	r := reader{annotations: pod.Annotations}
+	s.startDelay = r.duration(StartDelay, 0)
+	s.stopAfter = r.duration(StopAfter, 0)
+	usual := forever
+	if ofJob(pod) {
+		usual = jobLength
+	}
+	for i := range pod.Spec.Containers {
+		name := pod.Spec.Containers[i].Name
+		r.container, r.whole = name, true
+		s.containers[name] = r.script(usual)
+	}
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		r.container, r.whole = c.Name, false
+		usual := time.Duration(0)
+		if isSidecar(c) {
+			usual = forever
+		}
+		s.containers[c.Name] = r.script(usual)
+	}
+	return s, r.err
+}
+
+// ofJob tells whether a Pod is one that a Job waits for.
+func ofJob(pod *corev1.Pod) bool {
+	owner := metav1.GetControllerOf(pod)
+	return owner != nil && owner.Kind == "Job" && strings.HasPrefix(owner.APIVersion, "batch/") &&
+		pod.Spec.RestartPolicy != corev1.RestartPolicyAlways
+}
+
+// checkNames finds misspelt annotations, which would do nothing.
+func checkNames(pod *corev1.Pod) error {
+	var names []string
+	for name := range pod.Annotations {
+		if strings.HasPrefix(name, Prefix) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		base, container, suffixed := strings.Cut(strings.TrimPrefix(name, Prefix), ".")
+		base = Prefix + base
+		switch {
+		case slices.Contains(podOnly, base):
+			if suffixed {
+				return fmt.Errorf("annotation %s: want %s, it is of the whole Pod", name, base)
+			}
+		case !slices.Contains(ofContainers, base):
+			return fmt.Errorf("annotation %s: there is none of that name, want one of %s", name, strings.Join(append(slices.Clone(podOnly), ofContainers...), ", "))
+		case suffixed && !hasContainer(pod, container):
+			return fmt.Errorf("annotation %s: the Pod has no container %q", name, container)
+		}
+	}
+	return nil
+}
+
+func hasContainer(pod *corev1.Pod, name string) bool {
+	is := func(c corev1.Container) bool { return c.Name == name }
+	return slices.ContainsFunc(pod.Spec.Containers, is) || slices.ContainsFunc(pod.Spec.InitContainers, is)
+}
+
+// reader reads the annotations for one container after the other, and keeps the first
+// error.
+type reader struct {
+	annotations map[string]string
+	container   string
+	whole       bool // the Pod's annotations count for this container
+	err         error
+}
+
+func (r *reader) script(usual time.Duration) script {
+	s := script{
+		pullError:     r.truth(ImagePullError),
+		exitReason:    r.text(ExitReason),
+		backOff:       r.duration(BackOff, firstBackOff),
+		readyAfter:    r.duration(ReadyAfter, 0),
+		notReadyAfter: r.duration(NotReadyAfter, forever),
+	}
+	crash := r.truth(CrashLoop)
+	if code := r.text(ExitCode); code != "" {
+		n, err := strconv.ParseInt(code, 10, 32)
+		if err != nil || n < 0 || n > 255 {
+			r.fail(ExitCode, code, "a number from 0 to 255")
+		}
+		s.exitCode = int32(n)
+		usual = shortRun
+	} else if crash {
+		s.exitCode = 1
+		usual = shortRun
+	}
+	if s.runFor = usual; r.text(RunFor) == "forever" {
+		s.runFor = forever
+	} else {
+		s.runFor = r.duration(RunFor, usual)
+	}
+	return s
+}
+
+// text is the value for this container, or the Pod's.
+func (r *reader) text(name string) string {
+	if r.container != "" {
+		if v, ok := r.annotations[name+"."+r.container]; ok {
+			return v
+		}
+		if !r.whole {
+			return ""
+		}
+	}
+	return r.annotations[name]
+}
+
+func (r *reader) truth(name string) bool {
+	switch v := r.text(name); v {
+	case "", "false":
+		return false
+	case "true":
+		return true
+	default:
+		r.fail(name, v, "true or false")
+		return false
+	}
+}
+
+func (r *reader) duration(name string, usual time.Duration) time.Duration {
+	v := r.text(name)
+	if v == "" {
+		return usual
+	}
+	d, err := time.ParseDuration(v)
+	if err != nil || d < 0 {
+		r.fail(name, v, "a duration such as 30s or 500ms")
+	}
+	return d
+}
+
+func (r *reader) fail(name, value, want string) {
+	if r.err == nil {
+		r.err = fmt.Errorf("annotation %s: %q is not %s", name, value, want)
+	}
+}
+
+// isTrue tells whether a Node's annotation is set.
+func isTrue(annotations map[string]string, name string) bool {
+	v, err := strconv.ParseBool(annotations[name])
+	return err == nil && v
+}

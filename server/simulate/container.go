@@ -1,0 +1,250 @@
+package simulate
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// The reasons that the kubelet gives.
+const (
+	reasonCreating     = "ContainerCreating"
+	reasonInitializing = "PodInitializing"
+	reasonPull         = "ErrImagePull"
+	reasonPullBackOff  = "ImagePullBackOff"
+	reasonCrash        = "CrashLoopBackOff"
+	reasonCompleted    = "Completed"
+	reasonError        = "Error"
+
+	// Ours: an annotation can't be understood.
+	reasonAnnotation = "SimulationError"
+)
+
+// Exit codes of a container that is ended.
+const (
+	exitTerminated = 143 // by SIGTERM
+	exitKilled     = 137 // by SIGKILL
+)
+
+// longRun is how long a container has to run for its next end to be the first again.
+const longRun = 2 * mostBackOff
+
+// run is what becomes of a container that may run: its next state, at most one change
+// after the last, so that who watches sees each. Waiting and started is one.
+func (l *life) run(c *corev1.Container, was *corev1.ContainerStatus) corev1.ContainerStatus {
+	s, status := l.script.containers[c.Name], l.blank(c, was)
+	switch state := &status.State; {
+	case state.Terminated != nil:
+		status.Ready, status.Started = false, new(bool)
+		return status
+	case state.Running != nil:
+		l.perhapsEnd(c, &status, s)
+	case s.pullError && status.RestartCount == 0 && status.LastTerminationState.Terminated == nil:
+		l.failToPull(c, &status)
+	case state.Waiting != nil && state.Waiting.Reason == reasonCrash:
+		ended := status.LastTerminationState.Terminated
+		if l.reached(c.Name, ended.FinishedAt, backOff(s, status.RestartCount)) {
+			status.RestartCount++
+			l.start(c, &status)
+		}
+	default:
+		l.start(c, &status)
+		if s.runFor == 0 { // an init container that has nothing to do
+			l.perhapsEnd(c, &status, s)
+		}
+	}
+	l.judge(c, &status, s)
+	return status
+}
+
+// blank is a status as it was, or that of a container which has never run.
+func (l *life) blank(c *corev1.Container, was *corev1.ContainerStatus) corev1.ContainerStatus {
+	if was != nil {
+		status := *was.DeepCopy()
+		l.describe(c, &status)
+		return status
+	}
+	status := corev1.ContainerStatus{Name: c.Name, Image: c.Image, Started: new(bool),
+		State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reasonCreating}}}
+	return status
+}
+
+// describe says what the container has, once it has run: a resize is done at once.
+func (l *life) describe(c *corev1.Container, status *corev1.ContainerStatus) {
+	if status.ContainerID == "" || status.State.Running == nil {
+		return
+	}
+	status.AllocatedResources = c.Resources.Requests.DeepCopy()
+	status.Resources = c.Resources.DeepCopy()
+	status.Resources.Claims = nil
+	if status.Image != c.Image { // an image may be changed in a running Pod: another container
+		ended := terminated(status, 0, reasonCompleted, l.now)
+		status.LastTerminationState = corev1.ContainerState{Terminated: ended}
+		status.RestartCount++
+		l.start(c, status)
+	}
+}
+
+// start sets the container running.
+func (l *life) start(c *corev1.Container, status *corev1.ContainerStatus) {
+	status.Image = c.Image
+	status.ImageID = "simulated://" + hash(c.Image)
+	status.ContainerID = "simulated://" + hash(string(l.pod.UID), c.Name, strconv.Itoa(int(status.RestartCount)))[len("sha256:"):]
+	status.State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: l.moment(c.Name)}}
+	l.describe(c, status)
+}
+
+// perhapsEnd ends a container that has run for long enough, and begins again where the
+// Pod wants that.
+func (l *life) perhapsEnd(c *corev1.Container, status *corev1.ContainerStatus, s script) {
+	started := status.State.Running.StartedAt
+	if s.runFor == forever || !l.reached(c.Name, started, s.runFor) {
+		return
+	}
+	reason := s.exitReason
+	switch {
+	case reason != "":
+	case s.exitCode == 0:
+		reason = reasonCompleted
+	default:
+		reason = reasonError
+	}
+	ranFor := l.now.Sub(l.exactly(c.Name, started))
+	ended := terminated(status, s.exitCode, reason, l.now)
+	ended.FinishedAt = l.moment(c.Name)
+	if !shouldRestart(c, l.pod, s.exitCode) {
+		status.State = corev1.ContainerState{Terminated: ended}
+		return
+	}
+	status.LastTerminationState = corev1.ContainerState{Terminated: ended}
+	wait := backOff(s, status.RestartCount)
+	if ranFor >= longRun {
+		wait = 0
+	}
+	if wait == 0 {
+		status.RestartCount++
+		l.start(c, status)
+		return
+	}
+	status.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reasonCrash, Message: fmt.Sprintf(
+		"back-off %v restarting failed container=%s pod=%s_%s(%s)", wait, c.Name, l.pod.Name, l.pod.Namespace, l.pod.UID)}}
+	l.wake(wait)
+}
+
+// failToPull is a container whose image can't be had: it fails, and then waits.
+func (l *life) failToPull(c *corev1.Container, status *corev1.ContainerStatus) {
+	const seen = time.Second // how long the error is seen before the wait for the next try
+	message := fmt.Sprintf("simulated: failed to pull image %q, as annotation %s has it", c.Image, ImagePullError)
+	waiting := status.State.Waiting
+	switch {
+	case waiting == nil || waiting.Reason == reasonCreating || waiting.Reason == reasonInitializing || waiting.Reason == reasonAnnotation:
+		l.moment(c.Name)
+		status.State.Waiting = &corev1.ContainerStateWaiting{Reason: reasonPull, Message: message}
+		l.wake(seen)
+	case waiting.Reason == reasonPull && l.since(c.Name, seen):
+		status.State.Waiting = &corev1.ContainerStateWaiting{Reason: reasonPullBackOff, Message: fmt.Sprintf("Back-off pulling image %q: %s", c.Image, message)}
+	}
+}
+
+// judge says whether the container is started and ready.
+func (l *life) judge(c *corev1.Container, status *corev1.ContainerStatus, s script) {
+	running := status.State.Running
+	started := running != nil
+	status.Started = &started
+	status.Ready = started && l.reached(c.Name, running.StartedAt, s.readyAfter) &&
+		(s.notReadyAfter == forever || !l.reached(c.Name, running.StartedAt, s.notReadyAfter))
+}
+
+// terminated is the end of what status says is running, or of what never ran.
+func terminated(status *corev1.ContainerStatus, code int32, reason string, at time.Time) *corev1.ContainerStateTerminated {
+	ended := &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason, FinishedAt: metav1.NewTime(at), ContainerID: status.ContainerID}
+	if status.State.Running != nil {
+		ended.StartedAt = status.State.Running.StartedAt
+	}
+	return ended
+}
+
+// backOff is how long a container waits that has been restarted so often, as the
+// kubelet has it: the first time not at all.
+func backOff(s script, restarts int32) time.Duration {
+	if restarts == 0 {
+		return 0
+	}
+	wait := s.backOff
+	for range restarts - 1 {
+		if wait *= 2; wait >= mostBackOff {
+			return max(mostBackOff, s.backOff)
+		}
+	}
+	return wait
+}
+
+// shouldRestart tells whether a container starts again that has ended: as upstream
+// decides, but for init containers, which are done once they have succeeded.
+func shouldRestart(c *corev1.Container, pod *corev1.Pod, code int32) bool {
+	isInit := slices.ContainsFunc(pod.Spec.InitContainers, func(i corev1.Container) bool { return i.Name == c.Name })
+	if isInit && code == 0 && !isSidecar(c) {
+		return false
+	}
+	return ShouldRestart(c, pod, code)
+}
+
+// ShouldRestart is upstream's podutil.ContainerShouldRestart; a test compares them.
+func ShouldRestart(c *corev1.Container, pod *corev1.Pod, code int32) bool {
+	if c.RestartPolicy != nil {
+		for _, rule := range c.RestartPolicyRules {
+			if matches(rule, code) {
+				return true // both actions there are start it again
+			}
+		}
+		switch *c.RestartPolicy {
+		case corev1.ContainerRestartPolicyAlways:
+			return true
+		case corev1.ContainerRestartPolicyOnFailure:
+			return code != 0
+		case corev1.ContainerRestartPolicyNever:
+			return false
+		}
+	}
+	switch pod.Spec.RestartPolicy {
+	case corev1.RestartPolicyNever:
+		return false
+	case corev1.RestartPolicyOnFailure:
+		return code != 0
+	default:
+		return true
+	}
+}
+
+func matches(rule corev1.ContainerRestartRule, code int32) bool {
+	if rule.ExitCodes == nil {
+		return false
+	}
+	found := slices.Contains(rule.ExitCodes.Values, code)
+	switch rule.ExitCodes.Operator {
+	case corev1.ContainerRestartRuleOnExitCodesOpIn:
+		return found
+	case corev1.ContainerRestartRuleOnExitCodesOpNotIn:
+		return !found
+	}
+	return false
+}
+
+func isSidecar(c *corev1.Container) bool {
+	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+}
+
+func hash(parts ...string) string {
+	h := sha256.New()
+	for _, p := range parts {
+		h.Write([]byte(p))
+		h.Write([]byte{0})
+	}
+	return "sha256:" + hex.EncodeToString(h.Sum(nil))
+}

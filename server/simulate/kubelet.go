@@ -1,0 +1,190 @@
+package simulate
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+)
+
+// ErrSimulated is wrapped by the error of who connects to a Pod.
+var ErrSimulated = errors.New("simulated")
+
+// Kubelet answers the API server's requests to simulated nodes: `kubectl logs`, exec
+// and what else would reach a kubelet. Nothing listens anywhere: who dials through
+// Dial the address of a simulated node has a connection that is a pipe.
+//
+// The zero value is one of no nodes, which dials as ever.
+type Kubelet struct {
+	// Sign signs the nodes' serving certificates; nil is themselves.
+	Sign *tls.Certificate
+
+	mu     sync.Mutex
+	of     *simulation
+	server *http.Server
+	pipes  chan net.Conn
+	key    *ecdsa.PrivateKey
+	closed chan struct{}
+}
+
+// DialFunc is a net.Dialer's DialContext.
+type DialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
+
+// Dial connects to simulated nodes itself, refuses simulated Pods, and leaves all others
+// to next.
+func (k *Kubelet) Dial(next DialFunc) DialFunc {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		k.mu.Lock()
+		s, pipes, closed := k.of, k.pipes, k.closed
+		k.mu.Unlock()
+		to, err := netip.ParseAddrPort(address)
+		if s == nil || err != nil {
+			return next(ctx, network, address)
+		}
+		if pod, ok := s.addresses.owner(to.Addr()); ok {
+			return nil, fmt.Errorf("%w: nothing listens at %s, the address of Pod %s: its node only simulates it", ErrSimulated, address, pod)
+		}
+		if !s.isNode(to.Addr()) {
+			return next(ctx, network, address)
+		}
+		config, err := k.tls(to.Addr())
+		if err != nil {
+			return nil, err
+		}
+		here, there := net.Pipe()
+		select {
+		case pipes <- tls.Server(there, config):
+			return here, nil
+		case <-closed:
+			return nil, fmt.Errorf("%w: the nodes have stopped", ErrSimulated)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (s *simulation) isNode(at netip.Addr) bool {
+	for i, six := range s.IPv6 {
+		if at.Is6() == six && nodeRanges[family(six)].Contains(at) {
+			for _, n := range s.nodes {
+				if n.hosts[i].IP == at.String() {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// open begins to answer for the nodes of s.
+func (k *Kubelet) open(s *simulation) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.of, k.pipes, k.closed = s, make(chan net.Conn), make(chan struct{})
+	k.server = &http.Server{Handler: http.HandlerFunc(k.answer), ErrorLog: log.New(io.Discard, "", 0), ReadHeaderTimeout: time.Minute}
+	go k.server.Serve(pipeListener{k.pipes, k.closed})
+}
+
+func (k *Kubelet) close() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	close(k.closed)
+	k.server.Close()
+	k.of = nil
+}
+
+// answer says what there is to say.
+func (k *Kubelet) answer(w http.ResponseWriter, r *http.Request) {
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	of := func(what string) string {
+		if len(parts) < 3 {
+			return what
+		}
+		return fmt.Sprintf("%s of Pod %s/%s", what, parts[1], parts[2])
+	}
+	say := func(status int, text string) {
+		w.Header().Set("Content-Type", "text/plain")
+		w.WriteHeader(status)
+		fmt.Fprintf(w, "simulated: %s\n", text)
+	}
+	switch parts[0] {
+	case "healthz":
+		io.WriteString(w, "ok")
+	case "containerLogs":
+		what := "Pod"
+		if len(parts) > 3 {
+			what = "container " + parts[3]
+		}
+		say(http.StatusOK, of(what)+" runs no program, which could log something")
+	case "exec", "attach", "run":
+		say(http.StatusNotImplemented, of("the container")+" runs no program, so there is nothing to "+parts[0]+" in it")
+	case "portForward":
+		say(http.StatusNotImplemented, of("the container")+" runs no program, which could listen on a port")
+	default:
+		say(http.StatusNotFound, "this node has no /"+strings.Join(parts, "/"))
+	}
+}
+
+// tls is for connections to one node.
+func (k *Kubelet) tls(node netip.Addr) (*tls.Config, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.key == nil {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			return nil, err
+		}
+		k.key = key
+	}
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: "simulated node"}, IPAddresses: []net.IP{node.AsSlice()},
+		NotBefore: time.Now().Add(-24 * time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	parent, signer := template, any(k.key)
+	if k.Sign != nil {
+		parent, signer = k.Sign.Leaf, k.Sign.PrivateKey
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &k.key.PublicKey, signer)
+	if err != nil {
+		return nil, fmt.Errorf("make the certificate of a simulated node: %w", err)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: k.key}}, MinVersion: tls.VersionTLS12}, nil
+}
+
+// pipeListener hands out the pipes that were dialled.
+type pipeListener struct {
+	pipes  chan net.Conn
+	closed chan struct{}
+}
+
+func (l pipeListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.pipes:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (pipeListener) Close() error { return nil }
+
+func (pipeListener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }

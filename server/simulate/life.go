@@ -1,0 +1,377 @@
+package simulate
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// life is a Pod at a moment. Everything about it but the exact times is in its
+// status, so it goes on after a restart of the server where it was, give or take
+// the second that the API rounds to.
+type life struct {
+	pod    *corev1.Pod
+	script podScript
+	wrong  error // of the annotations
+	now    time.Time
+	times  map[string]time.Time // of each container's last change
+	hosts  []corev1.HostIP
+	addrs  []corev1.PodIP
+
+	again time.Duration // until there is something to do; 0: until the Pod is changed
+}
+
+// wake asks for a look after d.
+func (l *life) wake(d time.Duration) {
+	if d = max(d, time.Millisecond); l.again == 0 || d < l.again {
+		l.again = d
+	}
+}
+
+// moment is now, as the API has it, and remembers it for a container.
+func (l *life) moment(name string) metav1.Time {
+	l.times[name] = l.now
+	return second(l.now)
+}
+
+// second is a time as the API stores it.
+func second(t time.Time) metav1.Time { return metav1.NewTime(t.Truncate(time.Second)) }
+
+// exactly is the time of a container's last change, of which the API knows the second.
+func (l *life) exactly(name string, t metav1.Time) time.Time {
+	if exact, ok := l.times[name]; ok && exact.Truncate(time.Second).Equal(t.Time) {
+		return exact
+	}
+	return t.Time
+}
+
+// reached tells whether d has passed since a container's change at t. If not, it asks
+// for a look when it has.
+func (l *life) reached(name string, t metav1.Time, d time.Duration) bool {
+	left := l.exactly(name, t).Add(d).Sub(l.now)
+	if left > 0 {
+		l.wake(left)
+	}
+	return left <= 0
+}
+
+// since is reached for a state without a time in the API. After a restart it counts
+// as long ago.
+func (l *life) since(name string, d time.Duration) bool {
+	exact, ok := l.times[name]
+	return !ok || l.reached(name, second(exact), d)
+}
+
+// advance is the Pod's status now.
+func (l *life) advance() corev1.PodStatus {
+	status := *l.pod.Status.DeepCopy()
+	if status.Phase == corev1.PodSucceeded || status.Phase == corev1.PodFailed {
+		return status
+	}
+	status.ObservedGeneration = l.pod.Generation
+	if status.StartTime == nil {
+		at := l.moment("")
+		status.StartTime = &at
+	}
+	status.HostIPs, status.HostIP = l.hosts, l.hosts[0].IP
+	l.condition(&status, corev1.PodScheduled, nil, "", "") // of a Pod that was made with its node's name
+	if status.Phase == "" {
+		status.Phase = corev1.PodPending
+	}
+	switch {
+	case l.wrong != nil && !hasStarted(&status):
+		l.hold(&status, reasonAnnotation, l.wrong.Error())
+		return status
+	case !hasStarted(&status) && !l.reached("", *status.StartTime, l.script.startDelay):
+		l.hold(&status, "", "")
+		return status
+	}
+	if l.wrong != nil { // it was understood when it started
+		return status
+	}
+	status.PodIPs, status.PodIP = l.addrs, l.addrs[0].IP
+	l.condition(&status, corev1.PodReadyToStartContainers, nil, "", "")
+	initialized, failed := l.initialize(&status)
+	l.runContainers(&status, initialized)
+	l.deadline(&status)
+	if status.Phase != corev1.PodFailed {
+		status.Phase = phaseOf(l.pod, &status, initialized, failed)
+	}
+	if over(status.Phase) {
+		l.endAll(&status)
+	}
+	l.conditions(&status)
+	return status
+}
+
+func over(phase corev1.PodPhase) bool {
+	return phase == corev1.PodSucceeded || phase == corev1.PodFailed
+}
+
+// hasStarted tells whether the Pod has its addresses, and so is past its beginning.
+func hasStarted(status *corev1.PodStatus) bool { return status.PodIP != "" }
+
+// hold leaves all containers waiting.
+func (l *life) hold(status *corev1.PodStatus, reason, message string) {
+	usual := reasonCreating
+	if len(l.pod.Spec.InitContainers) > 0 {
+		usual = reasonInitializing
+	}
+	wait := func(containers []corev1.Container) (all []corev1.ContainerStatus) {
+		for i := range containers {
+			c := l.blank(&containers[i], nil)
+			c.State.Waiting.Reason, c.State.Waiting.Message = usual, ""
+			if reason != "" {
+				c.State.Waiting.Reason, c.State.Waiting.Message = reason, message
+			}
+			all = append(all, c)
+		}
+		return all
+	}
+	status.InitContainerStatuses, status.ContainerStatuses = wait(l.pod.Spec.InitContainers), wait(l.pod.Spec.Containers)
+	l.condition(status, corev1.PodReadyToStartContainers, []string{""}, "", "")
+	l.conditions(status)
+}
+
+// initialize runs the init containers in order, and tells whether all have done what
+// the others wait for, and whether one has failed for good.
+func (l *life) initialize(status *corev1.PodStatus) (initialized, failed bool) {
+	was := status.InitContainerStatuses
+	status.InitContainerStatuses = nil
+	initialized = true
+	begun := slices.ContainsFunc(status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
+		return c.ContainerID != ""
+	})
+	for i := range l.pod.Spec.InitContainers {
+		c := &l.pod.Spec.InitContainers[i]
+		var now corev1.ContainerStatus
+		switch {
+		case isSidecar(c) && (initialized || begun):
+			now = l.run(c, find(was, c.Name))
+			initialized = initialized && (*now.Started || begun)
+		case !initialized || begun:
+			now = l.blank(c, find(was, c.Name))
+			if w := now.State.Waiting; w != nil && w.Reason != reasonCrash {
+				w.Reason, w.Message = reasonInitializing, ""
+			}
+		default:
+			now = l.run(c, find(was, c.Name))
+			ended := now.State.Terminated
+			now.Ready = ended != nil && ended.ExitCode == 0
+			initialized, failed = now.Ready, ended != nil && ended.ExitCode != 0
+		}
+		status.InitContainerStatuses = append(status.InitContainerStatuses, now)
+	}
+	return initialized || begun, failed
+}
+
+func (l *life) runContainers(status *corev1.PodStatus, initialized bool) {
+	was := status.ContainerStatuses
+	status.ContainerStatuses = nil
+	for i := range l.pod.Spec.Containers {
+		c := &l.pod.Spec.Containers[i]
+		var now corev1.ContainerStatus
+		if initialized {
+			now = l.run(c, find(was, c.Name))
+		} else {
+			now = l.blank(c, find(was, c.Name))
+			now.State.Waiting = &corev1.ContainerStateWaiting{Reason: reasonInitializing}
+		}
+		status.ContainerStatuses = append(status.ContainerStatuses, now)
+	}
+	wasEphemeral := status.EphemeralContainerStatuses
+	status.EphemeralContainerStatuses = nil
+	for i := range l.pod.Spec.EphemeralContainers {
+		c := corev1.Container(l.pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+		now := find(wasEphemeral, c.Name)
+		if now == nil {
+			now = &corev1.ContainerStatus{Name: c.Name}
+			l.start(&c, now)
+		}
+		status.EphemeralContainerStatuses = append(status.EphemeralContainerStatuses, *now)
+	}
+}
+
+// deadline ends a Pod that has been active for too long, as the kubelet does.
+func (l *life) deadline(status *corev1.PodStatus) {
+	if seconds := l.pod.Spec.ActiveDeadlineSeconds; seconds != nil && l.reached("", *status.StartTime, time.Duration(*seconds)*time.Second) {
+		status.Phase, status.Reason = corev1.PodFailed, "DeadlineExceeded"
+		status.Message = "Pod was active on the node longer than the specified deadline"
+	}
+}
+
+// end is the status of a Pod that has been told to end.
+func (l *life) end() corev1.PodStatus {
+	status := *l.pod.Status.DeepCopy()
+	status.ObservedGeneration = l.pod.Generation
+	status.Phase = corev1.PodFailed
+	l.endAll(&status)
+	l.conditions(&status)
+	return status
+}
+
+// endAll ends what still runs or waits in a Pod that is over.
+func (l *life) endAll(status *corev1.PodStatus) {
+	code, reason := int32(exitTerminated), reasonError
+	switch {
+	case status.Phase == corev1.PodSucceeded:
+		code, reason = 0, reasonCompleted
+	case status.Reason != "":
+		code = exitKilled
+	}
+	for _, all := range [][]corev1.ContainerStatus{status.InitContainerStatuses, status.ContainerStatuses, status.EphemeralContainerStatuses} {
+		for i := range all {
+			c := &all[i]
+			ranOut := c.State.Terminated != nil && c.Ready // an init container that has done its work
+			if c.State.Running != nil {
+				c.State = corev1.ContainerState{Terminated: terminated(c, code, reason, l.now.Truncate(time.Second))}
+			}
+			c.Started, c.Ready = new(bool), ranOut
+		}
+	}
+}
+
+// phaseOf is getPhase of the kubelet (pkg/kubelet/kubelet_pods.go).
+func phaseOf(pod *corev1.Pod, status *corev1.PodStatus, initialized, failed bool) corev1.PodPhase {
+	if failed {
+		return corev1.PodFailed
+	}
+	if !initialized {
+		return corev1.PodPending
+	}
+	running, waiting, stopped, succeeded := 0, 0, 0, 0
+	for i, c := range status.ContainerStatuses {
+		switch {
+		case c.State.Running != nil:
+			running++
+		case c.State.Terminated != nil:
+			stopped++
+			if c.State.Terminated.ExitCode == 0 {
+				succeeded++
+			}
+			if shouldRestart(&pod.Spec.Containers[i], pod, c.State.Terminated.ExitCode) {
+				running++
+			}
+		case c.LastTerminationState.Terminated != nil: // it will be restarted
+			running++
+		default:
+			waiting++
+		}
+	}
+	switch {
+	case waiting > 0:
+		return corev1.PodPending
+	case running > 0:
+		return corev1.PodRunning
+	case stopped == succeeded:
+		return corev1.PodSucceeded
+	default:
+		return corev1.PodFailed
+	}
+}
+
+// conditions are those that the kubelet writes.
+func (l *life) conditions(status *corev1.PodStatus) {
+	var incomplete, unready []string
+	for i, c := range status.InitContainerStatuses {
+		sidecar := isSidecar(&l.pod.Spec.InitContainers[i])
+		if sidecar && !*c.Started || !sidecar && !c.Ready {
+			incomplete = append(incomplete, c.Name)
+		}
+		if sidecar && !c.Ready {
+			unready = append(unready, c.Name)
+		}
+	}
+	begun := false
+	for _, c := range status.ContainerStatuses {
+		begun = begun || c.ContainerID != ""
+		if !c.Ready {
+			unready = append(unready, c.Name)
+		}
+	}
+	switch {
+	case status.Phase == corev1.PodSucceeded:
+		l.condition(status, corev1.PodInitialized, nil, "PodCompleted", "")
+	case begun:
+		l.condition(status, corev1.PodInitialized, nil, "", "")
+	default:
+		l.condition(status, corev1.PodInitialized, incomplete, "ContainersNotInitialized", "containers with incomplete status: %s")
+	}
+	switch status.Phase {
+	case corev1.PodSucceeded:
+		l.notReady(status, "PodCompleted", "")
+	case corev1.PodFailed:
+		l.notReady(status, "PodFailed", "")
+	default:
+		if len(unready) > 0 {
+			l.notReady(status, "ContainersNotReady", fmt.Sprintf("containers with unready status: %s", unready))
+			return
+		}
+		l.condition(status, corev1.ContainersReady, nil, "", "")
+		l.condition(status, corev1.PodReady, l.closedGates(status), "ReadinessGatesNotReady", "")
+	}
+}
+
+func (l *life) notReady(status *corev1.PodStatus, reason, message string) {
+	set(status, l.pod.Generation, corev1.ContainersReady, corev1.ConditionFalse, reason, message, l.now)
+	set(status, l.pod.Generation, corev1.PodReady, corev1.ConditionFalse, reason, message, l.now)
+}
+
+// closedGates says which readiness gates nobody has opened.
+func (l *life) closedGates(status *corev1.PodStatus) (closed []string) {
+	for _, gate := range l.pod.Spec.ReadinessGates {
+		i := slices.IndexFunc(status.Conditions, func(c corev1.PodCondition) bool { return c.Type == gate.ConditionType })
+		switch {
+		case i < 0:
+			closed = append(closed, fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.", gate.ConditionType))
+		case status.Conditions[i].Status != corev1.ConditionTrue:
+			closed = append(closed, fmt.Sprintf("the status of pod readiness gate %q is not \"True\", but %v", gate.ConditionType, status.Conditions[i].Status))
+		}
+	}
+	return closed
+}
+
+// condition sets a condition to true, or to false for what is missing. A message with
+// %s lists that, an empty one is that.
+func (l *life) condition(status *corev1.PodStatus, kind corev1.PodConditionType, missing []string, reason, message string) {
+	state := corev1.ConditionTrue
+	switch {
+	case len(missing) == 0:
+		message = ""
+		if reason != "PodCompleted" {
+			reason = ""
+		}
+	case message == "":
+		state, message = corev1.ConditionFalse, strings.Join(missing, ", ")
+	default:
+		state, message = corev1.ConditionFalse, fmt.Sprintf(message, missing)
+	}
+	set(status, l.pod.Generation, kind, state, reason, message, l.now)
+}
+
+// set changes one condition and no other: others belong to others.
+func set(status *corev1.PodStatus, generation int64, kind corev1.PodConditionType, state corev1.ConditionStatus, reason, message string, now time.Time) {
+	i := slices.IndexFunc(status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind })
+	if i < 0 {
+		status.Conditions = append(status.Conditions, corev1.PodCondition{Type: kind})
+		i = len(status.Conditions) - 1
+	}
+	c := &status.Conditions[i]
+	if c.Status != state {
+		c.LastTransitionTime = second(now)
+	}
+	c.Status, c.Reason, c.Message, c.ObservedGeneration = state, reason, message, generation
+}
+
+func find(all []corev1.ContainerStatus, name string) *corev1.ContainerStatus {
+	for i := range all {
+		if all[i].Name == name {
+			return &all[i]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,348 @@
+package simulate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+)
+
+// The kubelet's own times (pkg/kubelet/apis/config/v1beta1/defaults.go,
+// pkg/kubelet/kubelet.go).
+const (
+	leaseSeconds  = 40
+	renewInterval = leaseSeconds * time.Second / 4
+	reportStatus  = 5 * time.Minute
+)
+
+// slots is how many groups of nodes renew their leases together: one timer and few
+// commits for a hundred nodes, and no more at a time.
+const slots = 10
+
+// KubeletPort is where nodes say that their kubelet listens. Nothing does: see Kubelet.
+const KubeletPort = 10250
+
+// node is one simulated node.
+type node struct {
+	name  string
+	index int
+	hosts []corev1.HostIP
+
+	// Only its worker has the following.
+	lease    *coordinationv1.Lease
+	renewed  time.Time
+	reported time.Time
+
+	mu   sync.Mutex
+	down bool
+}
+
+// Name is the name of a node.
+func Name(index int) string { return fmt.Sprintf("simulated-%d", index) }
+
+func newNode(index int, ipv6 []bool) *node {
+	n := &node{name: Name(index), index: index}
+	for _, six := range ipv6 {
+		n.hosts = append(n.hosts, corev1.HostIP{IP: nodeAddress(index, six).String()})
+	}
+	return n
+}
+
+func (n *node) isDown() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.down
+}
+
+// setDown tells whether that is new.
+func (n *node) setDown(down bool) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	changed := n.down != down
+	n.down = down
+	return changed
+}
+
+// object is the node as it registers itself.
+func (s *simulation) object(n *node, now time.Time) *corev1.Node {
+	o := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: n.name, Labels: map[string]string{
+			corev1.LabelHostname: n.name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
+			"beta.kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "amd64",
+			NodeLabel: "",
+		}},
+		Status: corev1.NodeStatus{
+			Capacity: corev1.ResourceList{
+				corev1.ResourceCPU: resource.MustParse("32"), corev1.ResourceMemory: resource.MustParse("256Gi"),
+				corev1.ResourceEphemeralStorage: resource.MustParse("1Ti"), corev1.ResourcePods: resource.MustParse("110"),
+				"hugepages-1Gi": resource.MustParse("0"), "hugepages-2Mi": resource.MustParse("0"),
+			},
+		},
+	}
+	o.Status.Allocatable = o.Status.Capacity.DeepCopy()
+	if !s.PodCIDRs {
+		for _, six := range s.IPv6 {
+			o.Spec.PodCIDRs = append(o.Spec.PodCIDRs, podRangeOf(n.index, six).String())
+		}
+		o.Spec.PodCIDR = o.Spec.PodCIDRs[0]
+	}
+	s.describe(n, &o.Status)
+	o.Status.Conditions = conditionsOf(n, nil, now)
+	return o
+}
+
+// describe is what a node says about itself that nobody else may change.
+func (s *simulation) describe(n *node, status *corev1.NodeStatus) {
+	status.Addresses = nil
+	for _, h := range n.hosts {
+		status.Addresses = append(status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: h.IP})
+	}
+	status.Addresses = append(status.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: n.name})
+	status.DaemonEndpoints.KubeletEndpoint.Port = KubeletPort
+	id := strings.TrimPrefix(hash("node", n.name), "sha256:")
+	status.NodeInfo = corev1.NodeSystemInfo{
+		MachineID: id[:32], SystemUUID: fmt.Sprintf("%s-%s-%s-%s-%s", id[:8], id[8:12], id[12:16], id[16:20], id[20:32]),
+		BootID:        fmt.Sprintf("%s-%s-%s-%s-%s", id[32:40], id[40:44], id[44:48], id[48:52], id[52:64]),
+		KernelVersion: "simulated", OSImage: "simulated", ContainerRuntimeVersion: "simulated://" + strings.TrimPrefix(s.Version, "v"),
+		KubeletVersion: s.Version, OperatingSystem: "linux", Architecture: "amd64",
+	}
+}
+
+// conditionsOf are a node's conditions at its next report.
+func conditionsOf(n *node, o *corev1.Node, now time.Time) []corev1.NodeCondition {
+	ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "simulated kubelet is posting ready status"}
+	if o != nil && isTrue(o.Annotations, NodeNotReady) {
+		ready = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "KubeletNotReady", Message: "annotation " + NodeNotReady + " says so"}
+	}
+	all := []corev1.NodeCondition{
+		{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasSufficientMemory", Message: "kubelet has sufficient memory available"},
+		{Type: corev1.NodeDiskPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasNoDiskPressure", Message: "kubelet has no disk pressure"},
+		{Type: corev1.NodePIDPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasSufficientPID", Message: "kubelet has sufficient PID available"},
+		ready,
+	}
+	for i := range all {
+		c := &all[i]
+		c.LastHeartbeatTime, c.LastTransitionTime = second(now), second(now)
+		if o == nil {
+			continue
+		}
+		if was := conditionOf(o, c.Type); was != nil && was.Status == c.Status {
+			c.LastTransitionTime = was.LastTransitionTime
+		}
+	}
+	return all
+}
+
+func conditionOf(o *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
+	for i := range o.Status.Conditions {
+		if o.Status.Conditions[i].Type == kind {
+			return &o.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// nodeEvents are what happens to Node objects.
+func (s *simulation) nodeEvents() cache.ResourceEventHandler {
+	look := func(object any) {
+		if o, ok := object.(*corev1.Node); ok && s.nodes[o.Name] != nil {
+			s.due.Add(o.Name)
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: look,
+		UpdateFunc: func(old, object any) {
+			was, is := old.(*corev1.Node), object.(*corev1.Node)
+			switch { // nothing else concerns the node, least of all its own reports
+			case was.UID != is.UID, was.Annotations[NodeDown] != is.Annotations[NodeDown], was.Annotations[NodeNotReady] != is.Annotations[NodeNotReady],
+				readiness(was) != readiness(is):
+				look(is)
+			}
+		},
+		// One that is deleted comes back with its next heartbeat: to delete it is to
+		// see what becomes of its Pods.
+	}
+}
+
+func readiness(o *corev1.Node) corev1.ConditionStatus {
+	if c := conditionOf(o, corev1.NodeReady); c != nil {
+		return c.Status
+	}
+	return corev1.ConditionUnknown
+}
+
+// takeUpNodes registers the nodes that are not there, and takes those away that an
+// earlier start with more nodes has left.
+func (s *simulation) takeUpNodes(ctx context.Context) error {
+	var errs []error
+	for _, object := range s.NodeInformer.GetStore().List() {
+		o := object.(*corev1.Node)
+		_, ours := o.Labels[NodeLabel]
+		switch {
+		case ours && s.nodes[o.Name] == nil:
+			s.Log.Infof("simulated nodes: taking %s away, which is one too many", o.Name)
+			err := s.core.Delete().Resource("nodes").Name(o.Name).Do(ctx).Error()
+			if err != nil && !apierrors.IsNotFound(err) {
+				errs = append(errs, fmt.Errorf("delete node %s: %w", o.Name, err))
+			}
+		case !ours && s.nodes[o.Name] != nil:
+			errs = append(errs, fmt.Errorf("there is a node %s that is not a simulated one (it has no label %s): delete it, or leave the nodes to it", o.Name, NodeLabel))
+		}
+	}
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	missing := make(chan *node)
+	var wait sync.WaitGroup
+	var mu sync.Mutex
+	for range nodeWorkers {
+		wait.Go(func() {
+			for n := range missing {
+				if err := s.register(ctx, n); err != nil && ctx.Err() == nil {
+					mu.Lock()
+					errs = append(errs, err)
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	for i := range s.Nodes {
+		n := s.nodes[Name(i)]
+		if _, there, _ := s.NodeInformer.GetStore().GetByKey(n.name); !there {
+			missing <- n
+		}
+		s.due.Add(n.name) // its lease is old
+	}
+	close(missing)
+	wait.Wait()
+	return errors.Join(errs...)
+}
+
+func (s *simulation) register(ctx context.Context, n *node) error {
+	now := time.Now()
+	err := as(s.core.Post().Resource("nodes"), n.name).Body(s.object(n, now)).Do(ctx).Error()
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("register node %s: %w", n.name, err)
+	}
+	n.reported = now
+	return nil
+}
+
+// syncNode does what is due for a node.
+func (s *simulation) syncNode(ctx context.Context, name string) (time.Duration, error) {
+	n, now := s.nodes[name], time.Now()
+	object, there, err := s.NodeInformer.GetStore().GetByKey(name)
+	if err != nil {
+		return 0, err
+	}
+	if !there {
+		if now.Sub(n.reported) < time.Second { // the informer has not seen it yet
+			return time.Second, nil
+		}
+		return s.nextRenewal(n, now), s.register(ctx, n)
+	}
+	o := object.(*corev1.Node)
+	down := isTrue(o.Annotations, NodeDown)
+	if n.setDown(down) {
+		s.lookAtPodsOf(name)
+	}
+	if down {
+		return 0, nil
+	}
+	if now.Sub(n.renewed) >= renewInterval*9/10 { // a slot may be a little early
+		if err := s.renew(ctx, n, o, now); err != nil {
+			return 0, err
+		}
+	}
+	want := corev1.ConditionTrue
+	if isTrue(o.Annotations, NodeNotReady) {
+		want = corev1.ConditionFalse
+	}
+	if now.Sub(n.reported) >= reportStatus || readiness(o) != want {
+		if err := s.report(ctx, n, o, now); err != nil {
+			return 0, err
+		}
+	}
+	return s.nextRenewal(n, now), nil
+}
+
+// nextRenewal is the time until the node's next slot: slot i begins i seconds into
+// each interval.
+func (s *simulation) nextRenewal(n *node, now time.Time) time.Duration {
+	const each = renewInterval / slots
+	at := now.Truncate(renewInterval).Add(time.Duration(n.index%slots) * each)
+	for at.Sub(n.renewed) < renewInterval*9/10 || !at.After(now) {
+		at = at.Add(renewInterval)
+	}
+	return at.Sub(now)
+}
+
+// renew writes the node's lease.
+func (s *simulation) renew(ctx context.Context, n *node, o *corev1.Node, now time.Time) error {
+	leases := func(verb string) string { return fmt.Sprintf("%s lease of node %s", verb, n.name) }
+	micro := metav1.NewMicroTime(now)
+	if n.lease != nil && len(n.lease.OwnerReferences) > 0 && n.lease.OwnerReferences[0].UID == o.UID {
+		next := n.lease.DeepCopy()
+		next.Spec.RenewTime = &micro
+		written := &coordinationv1.Lease{}
+		err := as(s.coordination.Put().Namespace(corev1.NamespaceNodeLease).Resource("leases").Name(n.name), n.name).Body(next).Do(ctx).Into(written)
+		if err == nil {
+			n.lease, n.renewed = written, now
+			return nil
+		}
+		n.lease = nil
+		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("%s: %w", leases("renew"), err)
+		}
+	}
+	seconds := int32(leaseSeconds)
+	lease := &coordinationv1.Lease{}
+	err := as(s.coordination.Get().Namespace(corev1.NamespaceNodeLease).Resource("leases").Name(n.name), n.name).Do(ctx).Into(lease)
+	create := apierrors.IsNotFound(err)
+	if err != nil && !create {
+		return fmt.Errorf("%s: %w", leases("read"), err)
+	}
+	lease.ObjectMeta.Name, lease.ObjectMeta.Namespace = n.name, corev1.NamespaceNodeLease
+	lease.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.name, UID: o.UID}}
+	lease.Spec = coordinationv1.LeaseSpec{HolderIdentity: &n.name, LeaseDurationSeconds: &seconds, RenewTime: &micro}
+	request := s.coordination.Put().Name(n.name)
+	if create {
+		request = s.coordination.Post()
+	}
+	written := &coordinationv1.Lease{}
+	if err := as(request.Namespace(corev1.NamespaceNodeLease).Resource("leases"), n.name).Body(lease).Do(ctx).Into(written); err != nil {
+		return fmt.Errorf("%s: %w", leases("write"), err)
+	}
+	written.ManagedFields = nil
+	n.lease, n.renewed = written, now
+	return nil
+}
+
+// report writes the node's status. Capacity and what else a user may have changed stays.
+func (s *simulation) report(ctx context.Context, n *node, o *corev1.Node, now time.Time) error {
+	status := corev1.NodeStatus{Conditions: conditionsOf(n, o, now)}
+	s.describe(n, &status)
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{
+		"conditions": status.Conditions, "addresses": status.Addresses, "daemonEndpoints": status.DaemonEndpoints, "nodeInfo": status.NodeInfo,
+	}})
+	if err != nil {
+		return err
+	}
+	err = as(s.core.Patch(types.StrategicMergePatchType).Resource("nodes").Name(n.name).SubResource("status"), n.name).Body(patch).Do(ctx).Error()
+	if err != nil {
+		return fmt.Errorf("report status of node %s: %w", n.name, err)
+	}
+	n.reported = now
+	return nil
+}

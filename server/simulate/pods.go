@@ -1,0 +1,256 @@
+package simulate
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/client-go/tools/cache"
+)
+
+// record is what is known about a Pod beside its object. Only the Pod's worker has it.
+type record struct {
+	uid     types.UID
+	written string               // the resourceVersion of the last write; the informer may be behind
+	times   map[string]time.Time // see life; nil if nothing waits for one
+	addrs   []netip.Addr         // nil: none yet, or given back
+	deleted time.Time            // when the deletion was seen
+}
+
+// podEvents are what happens to Pods.
+func (s *simulation) podEvents() cache.ResourceEventHandler {
+	look := func(object any) {
+		if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+			object = gone.Obj
+		}
+		if p, ok := object.(*corev1.Pod); ok && s.nodes[p.Spec.NodeName] != nil {
+			s.pods.Add(types.NamespacedName{Namespace: p.Namespace, Name: p.Name})
+		}
+	}
+	return cache.ResourceEventHandlerFuncs{AddFunc: look, UpdateFunc: func(_, p any) { look(p) }, DeleteFunc: look}
+}
+
+// takeUpPods notes the addresses of the Pods there are, before one of them is given to
+// another.
+func (s *simulation) takeUpPods() {
+	for _, object := range s.PodInformer.GetStore().List() {
+		p := object.(*corev1.Pod)
+		if s.nodes[p.Spec.NodeName] == nil || p.Spec.HostNetwork || over(p.Status.Phase) {
+			continue
+		}
+		s.recordOf(types.NamespacedName{Namespace: p.Namespace, Name: p.Name}, p)
+	}
+}
+
+// lookAtPodsOf has all Pods of a node looked at.
+func (s *simulation) lookAtPodsOf(node string) {
+	for _, object := range s.PodInformer.GetStore().List() {
+		if p := object.(*corev1.Pod); p.Spec.NodeName == node {
+			s.pods.Add(types.NamespacedName{Namespace: p.Namespace, Name: p.Name})
+		}
+	}
+}
+
+// recordOf is the record of a Pod; a new one if it is another Pod of that name.
+func (s *simulation) recordOf(key types.NamespacedName, p *corev1.Pod) *record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.records[key]
+	if r != nil && r.uid == p.UID {
+		return r
+	}
+	if r != nil {
+		s.giveBack(key, r)
+	}
+	r = &record{uid: p.UID}
+	s.records[key] = r
+	if p.Spec.HostNetwork {
+		return r
+	}
+	for _, ip := range p.Status.PodIPs {
+		if at, err := netip.ParseAddr(ip.IP); err == nil {
+			s.addresses.keep(at, key)
+			r.addrs = append(r.addrs, at)
+		}
+	}
+	return r
+}
+
+// forget is the end of a Pod that is gone.
+func (s *simulation) forget(key types.NamespacedName) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.records[key]; r != nil {
+		s.giveBack(key, r)
+		delete(s.records, key)
+	}
+}
+
+func (s *simulation) giveBack(key types.NamespacedName, r *record) {
+	for _, at := range r.addrs {
+		s.addresses.giveBack(at, key)
+	}
+	r.addrs = nil
+}
+
+// rangePoll is how often a Pod looks whether its node has a range of addresses, which
+// takes the controller a moment after a node is registered.
+const rangePoll = 200 * time.Millisecond
+
+// syncPod takes a Pod to where it should be by now.
+func (s *simulation) syncPod(ctx context.Context, key types.NamespacedName) (time.Duration, error) {
+	object, there, err := s.PodInformer.GetStore().GetByKey(key.String())
+	if err != nil {
+		return 0, err
+	}
+	if !there {
+		s.forget(key)
+		return 0, nil
+	}
+	p := object.(*corev1.Pod)
+	n := s.nodes[p.Spec.NodeName]
+	if n == nil || n.isDown() { // it is looked at when the node is back
+		return 0, nil
+	}
+	r := s.recordOf(key, p)
+	if order, err := resourceversion.CompareResourceVersion(p.ResourceVersion, r.written); err == nil && order < 0 {
+		return 0, nil // what we have written is still to come, and is a reason to look again
+	}
+	l := &life{pod: p, now: time.Now(), times: r.times, hosts: n.hosts}
+	if l.times == nil {
+		l.times = map[string]time.Time{}
+	}
+	l.script, l.wrong = readScript(p)
+	if p.DeletionTimestamp != nil {
+		return s.endPod(ctx, n, r, l)
+	}
+	if over(p.Status.Phase) {
+		s.giveBack(key, r)
+		return 0, nil
+	}
+	if l.addrs, err = s.addressesOf(key, r, n, p); err != nil {
+		return 0, err
+	}
+	if l.addrs == nil { // the node has no range yet
+		return rangePoll, nil
+	}
+	status := l.advance()
+	if err := s.write(ctx, n, r, l, status); err != nil {
+		return 0, err
+	}
+	if r.times = l.times; l.again == 0 {
+		r.times = nil
+	}
+	return l.again, nil
+}
+
+// addressesOf are a Pod's addresses, which are taken when it has none. They stay its own
+// until it is over.
+func (s *simulation) addressesOf(key types.NamespacedName, r *record, n *node, p *corev1.Pod) ([]corev1.PodIP, error) {
+	var all []corev1.PodIP
+	if p.Spec.HostNetwork {
+		for _, h := range n.hosts {
+			all = append(all, corev1.PodIP{IP: h.IP})
+		}
+		return all, nil
+	}
+	if r.addrs == nil {
+		object, there, err := s.NodeInformer.GetStore().GetByKey(n.name)
+		if err != nil || !there {
+			return nil, err
+		}
+		for _, from := range rangesOf(object.(*corev1.Node)) {
+			at, err := s.addresses.take(from, key)
+			if err != nil {
+				s.giveBack(key, r)
+				return nil, fmt.Errorf("pod %s on node %s: %w", key, n.name, err)
+			}
+			r.addrs = append(r.addrs, at)
+		}
+	}
+	for _, at := range r.addrs {
+		all = append(all, corev1.PodIP{IP: at.String()})
+	}
+	return all, nil
+}
+
+// write writes a Pod's status, if it is another.
+func (s *simulation) write(ctx context.Context, n *node, r *record, l *life, status corev1.PodStatus) error {
+	p := l.pod
+	if equality.Semantic.DeepEqual(status, p.Status) {
+		return nil
+	}
+	// With the resourceVersion of what has been looked at: nothing is taken back that
+	// another has written since.
+	next := &corev1.Pod{ObjectMeta: p.ObjectMeta, Spec: p.Spec, Status: status}
+	written := &corev1.Pod{}
+	err := as(s.core.Put().Namespace(p.Namespace).Resource("pods").Name(p.Name).SubResource("status"), n.name).Body(next).Do(ctx).Into(written)
+	switch {
+	case apierrors.IsConflict(err):
+		return errLater
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("write status of pod %s/%s: %w", p.Namespace, p.Name, err)
+	}
+	r.written = written.ResourceVersion
+	return nil
+}
+
+// endPod ends a Pod that is being deleted: when it has taken as long as it is told to,
+// but no longer than it may.
+func (s *simulation) endPod(ctx context.Context, n *node, r *record, l *life) (time.Duration, error) {
+	p := l.pod
+	var grace time.Duration
+	if p.DeletionGracePeriodSeconds != nil {
+		grace = time.Duration(*p.DeletionGracePeriodSeconds) * time.Second
+	}
+	if r.deleted.IsZero() {
+		r.deleted = l.now
+		if asked := p.DeletionTimestamp.Add(-grace); l.now.Sub(asked) > 2*time.Second { // before our time
+			r.deleted = asked
+		}
+	}
+	takes := time.Duration(0)
+	if !over(p.Status.Phase) && hasStarted(&p.Status) {
+		takes = min(l.script.stopAfter+longestPreStop(p), grace)
+	}
+	if left := r.deleted.Add(takes).Sub(l.now); left > 0 {
+		return left, nil
+	}
+	// Who keeps the Pod with a finalizer, as Jobs do, wants to see how it ended.
+	if len(p.Finalizers) > 0 && !over(p.Status.Phase) {
+		if err := s.write(ctx, n, r, l, l.end()); err != nil {
+			return 0, err
+		}
+	}
+	if len(p.Finalizers) > 0 && grace == 0 { // it has been deleted, and waits for others
+		return 0, nil
+	}
+	zero := int64(0)
+	err := as(s.core.Delete().Namespace(p.Namespace).Resource("pods").Name(p.Name), n.name).
+		Body(&metav1.DeleteOptions{GracePeriodSeconds: &zero, Preconditions: &metav1.Preconditions{UID: &p.UID}}).Do(ctx).Error()
+	switch {
+	case err == nil, apierrors.IsNotFound(err), apierrors.IsConflict(err): // another Pod of that name
+		return 0, nil
+	default:
+		return 0, fmt.Errorf("delete pod %s/%s: %w", p.Namespace, p.Name, err)
+	}
+}
+
+// longestPreStop is how long the Pod's hooks sleep before it ends.
+func longestPreStop(p *corev1.Pod) (longest time.Duration) {
+	for i := range p.Spec.Containers {
+		if hook := p.Spec.Containers[i].Lifecycle; hook != nil && hook.PreStop != nil && hook.PreStop.Sleep != nil {
+			longest = max(longest, time.Duration(hook.PreStop.Sleep.Seconds)*time.Second)
+		}
+	}
+	return longest
+}

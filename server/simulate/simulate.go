@@ -1,0 +1,181 @@
+// Package simulate is nodes without machines: Node objects that are ready, and
+// Pods that run on them as far as anybody can see who asks the API, and nowhere
+// else. It does what a kubelet does to the API, with a kubelet's identity: it
+// registers Nodes, renews their leases, takes Pods to where their specification and
+// their annotations have them, and ends those that are deleted.
+//
+// simulate.go starts and stops it; nodes.go is what it does for Nodes, pods.go for
+// Pods. What becomes of a Pod is decided in life.go (the Pod), container.go (each
+// container) and annotations.go (what it is told), none of which has a client or a
+// clock. kubelet.go answers who asks a node. DESIGN.md has the decisions.
+package simulate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/transport"
+	"k8s.io/client-go/util/workqueue"
+)
+
+// Config is what a simulation needs.
+type Config struct {
+	// Nodes is how many there are; up to [Most].
+	Nodes int
+	// Version is the kubelets', such as v1.36.4.
+	Version string
+	// IPv6 says for each family of addresses, the first one first, whether it is IPv6.
+	IPv6 []bool
+	// PodCIDRs leaves the ranges of Pod addresses to another, who writes them into
+	// the Nodes.
+	PodCIDRs bool
+	// Client is an administrator's: nodes are impersonated.
+	Client *rest.Config
+	// PodInformer and NodeInformer see all of the cluster, and are running.
+	PodInformer, NodeInformer cache.SharedIndexInformer
+	// Kubelet answers who asks a node; nil is nobody.
+	Kubelet *Kubelet
+	// Log is told what goes wrong.
+	Log *logrus.Logger
+}
+
+// Workers of the two kinds. They wait for answers, which the datastore gives to many
+// at a time.
+const (
+	podWorkers  = 16
+	nodeWorkers = 8
+)
+
+// simulation is a running one.
+type simulation struct {
+	Config
+	core, coordination rest.Interface
+	nodes              map[string]*node
+	addresses          *addresses
+	pods               workqueue.TypedRateLimitingInterface[types.NamespacedName]
+	due                workqueue.TypedRateLimitingInterface[string] // nodes
+
+	mu      sync.Mutex
+	records map[types.NamespacedName]*record
+}
+
+// Run registers the nodes, calls ready, and simulates them until ctx ends. Then all
+// stays as it is, as with kubelets that are stopped.
+func Run(ctx context.Context, c Config, ready func()) error {
+	s := &simulation{Config: c, nodes: map[string]*node{}, addresses: newAddresses(), records: map[types.NamespacedName]*record{}}
+	client := rest.CopyConfig(c.Client)
+	client.ContentType, client.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf
+	clients, err := kubernetes.NewForConfig(rest.AddUserAgent(client, "simulated-kubelet"))
+	if err != nil {
+		return fmt.Errorf("create client: %w", err)
+	}
+	s.core, s.coordination = clients.CoreV1().RESTClient(), clients.CoordinationV1().RESTClient()
+	for i := range c.Nodes {
+		n := newNode(i, c.IPv6)
+		s.nodes[n.name] = n
+	}
+	if c.Kubelet != nil {
+		c.Kubelet.open(s)
+		defer c.Kubelet.close()
+	}
+
+	s.pods = workqueue.NewTypedRateLimitingQueue(retries[types.NamespacedName]())
+	s.due = workqueue.NewTypedRateLimitingQueue(retries[string]())
+	defer s.pods.ShutDown()
+	defer s.due.ShutDown()
+	nodes, err := c.NodeInformer.AddEventHandler(s.nodeEvents())
+	if err != nil {
+		return fmt.Errorf("watch nodes: %w", err)
+	}
+	defer c.NodeInformer.RemoveEventHandler(nodes)
+	pods, err := c.PodInformer.AddEventHandler(s.podEvents())
+	if err != nil {
+		return fmt.Errorf("watch pods: %w", err)
+	}
+	defer c.PodInformer.RemoveEventHandler(pods)
+	if !cache.WaitForCacheSync(ctx.Done(), nodes.HasSynced, pods.HasSynced) {
+		return nil
+	}
+	s.takeUpPods()
+	if err := s.takeUpNodes(ctx); err != nil {
+		return err
+	}
+
+	var workers sync.WaitGroup
+	defer workers.Wait()
+	defer s.pods.ShutDown()
+	defer s.due.ShutDown()
+	for range podWorkers {
+		workers.Go(func() { work(ctx, s.pods, s.syncPod, s.complain) })
+	}
+	for range nodeWorkers {
+		workers.Go(func() { work(ctx, s.due, s.syncNode, s.complain) })
+	}
+	ready()
+	<-ctx.Done()
+	return nil
+}
+
+func retries[T comparable]() workqueue.TypedRateLimiter[T] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[T](20*time.Millisecond, 10*time.Second)
+}
+
+// errLater is a failure that nobody has to hear of: somebody else was faster.
+var errLater = errors.New("changed by another")
+
+// work does what is in a queue until it is shut down. do says when it wants to be
+// called again; 0 is when there is a reason to.
+func work[T comparable](ctx context.Context, q workqueue.TypedRateLimitingInterface[T], do func(context.Context, T) (time.Duration, error), complain func(error)) {
+	for {
+		item, shutdown := q.Get()
+		if shutdown {
+			return
+		}
+		if ctx.Err() != nil {
+			q.Done(item)
+			continue
+		}
+		again, err := do(ctx, item)
+		switch {
+		case err == nil:
+			q.Forget(item)
+			if again > 0 {
+				q.AddAfter(item, again)
+			}
+		case ctx.Err() == nil:
+			if !errors.Is(err, errLater) {
+				complain(err)
+			}
+			q.AddRateLimited(item)
+		}
+		q.Done(item)
+	}
+}
+
+func (s *simulation) complain(err error) { s.Log.Warnf("simulated nodes: %v; trying again", err) }
+
+// as makes a request a node's own: it is authorized, and admitted, as a kubelet's.
+func as(r *rest.Request, node string) *rest.Request {
+	return r.SetHeader(transport.ImpersonateUserHeader, "system:node:"+node).SetHeader(transport.ImpersonateGroupHeader, "system:nodes")
+}
+
+// rangesOf are the ranges of a Node's Pod addresses.
+func rangesOf(n *corev1.Node) (ranges []netip.Prefix) {
+	for _, cidr := range n.Spec.PodCIDRs {
+		if p, err := netip.ParsePrefix(cidr); err == nil {
+			ranges = append(ranges, p)
+		}
+	}
+	return ranges
+}

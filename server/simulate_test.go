@@ -1,0 +1,659 @@
+package server_test
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/kubernetes/pkg/kubelet/status"
+	"k8s.io/utils/ptr"
+
+	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/server/simulate"
+)
+
+// TestSimulatedNodes has what users do with Pods happen on nodes that are not there.
+func TestSimulatedNodes(t *testing.T) {
+	c := start(t, func(config *server.Config) {
+		config.SimulateNodes = 3
+		// So that a node that is silent counts as gone before the test's patience ends; it
+		// may be silent for the ten seconds of its lease.
+		config.ControllerManagerArgs = []string{"node-monitor-grace-period=20s", "node-monitor-period=1s"}
+	})
+	for name, test := range map[string]func(*testing.T, *cluster){
+		"nodes": testSimulatedNodes, "Deployment": testSimulatedDeployment, "Job": testSimulatedJob, "Job that fails": testSimulatedJobFails,
+		"StatefulSet": testSimulatedStatefulSet, "DaemonSet": testSimulatedDaemonSet, "disruption budget": testSimulatedDisruption,
+		"deletion": testSimulatedDeletion, "crash loop": testSimulatedCrashLoop, "image pull error": testSimulatedPullError,
+		"not ready": testSimulatedNotReady, "readiness gate": testSimulatedGate, "init containers": testSimulatedInit,
+		"misspelt annotation": testSimulatedMisspelt, "ephemeral container and resize": testSimulatedChanges,
+		"logs and exec": testSimulatedKubelet, "node down": testSimulatedNodeDown, "node deleted": testSimulatedNodeDeleted,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, c)
+		})
+	}
+}
+
+// simulated is a Pod with annotations, as name and value in turn.
+func simulated(name string, annotations ...string) *corev1.Pod {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{}, Labels: map[string]string{"app": "web"}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "web:1"}}, TerminationGracePeriodSeconds: ptr.To[int64](30)},
+	}
+	for i := 0; i < len(annotations); i += 2 {
+		p.Annotations[annotations[i]] = annotations[i+1]
+	}
+	return p
+}
+
+func template(annotations ...string) corev1.PodTemplateSpec {
+	p := simulated("", annotations...)
+	return corev1.PodTemplateSpec{ObjectMeta: p.ObjectMeta, Spec: p.Spec}
+}
+
+var web = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+
+func isReady(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// wantPod waits until a Pod is as it should be.
+func (c *cluster) wantPod(t *testing.T, ns, name, what string, ok func(*corev1.Pod) bool) *corev1.Pod {
+	t.Helper()
+	var p *corev1.Pod
+	eventually(t, "Pod "+name+" "+what, func() (err error) {
+		if p, err = c.CoreV1().Pods(ns).Get(t.Context(), name, metav1.GetOptions{}); err == nil && !ok(p) {
+			err = fmt.Errorf("status: %+v", p.Status)
+		}
+		return err
+	})
+	wantUpstreamsConditions(t, p)
+	return p
+}
+
+// wantUpstreamsConditions compares the conditions of a Pod with those that the kubelet
+// makes of the same containers.
+func wantUpstreamsConditions(t *testing.T, p *corev1.Pod) {
+	t.Helper()
+	if p.Spec.NodeName == "" || p.Status.StartTime == nil {
+		return
+	}
+	all := append(slices.Clone(p.Status.InitContainerStatuses), p.Status.ContainerStatuses...)
+	for _, want := range []corev1.PodCondition{
+		status.GeneratePodInitializedCondition(p, &p.Status, all, p.Status.Phase),
+		status.GenerateContainersReadyCondition(p, &p.Status, all, p.Status.Phase),
+		status.GeneratePodReadyCondition(p, &p.Status, p.Status.Conditions, all, p.Status.Phase),
+	} {
+		i := slices.IndexFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == want.Type })
+		if i < 0 {
+			t.Errorf("Pod %s has no condition %s", p.Name, want.Type)
+			continue
+		}
+		got := p.Status.Conditions[i]
+		want.LastTransitionTime, want.ObservedGeneration = got.LastTransitionTime, got.ObservedGeneration
+		if got != want {
+			t.Errorf("condition of Pod %s: got %+v, want the kubelet's %+v", p.Name, got, want)
+		}
+	}
+}
+
+func testSimulatedNodes(t *testing.T, c *cluster) {
+	for i := range 3 {
+		name := simulate.Name(i)
+		eventually(t, name+" is ready, without taints, and has a lease", func() error {
+			n, err := c.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			ready := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+				return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+			})
+			if !ready || len(n.Spec.Taints) > 0 || n.Spec.PodCIDR == "" || n.Labels[corev1.LabelHostname] != name || n.Status.NodeInfo.KubeletVersion == "" {
+				return fmt.Errorf("got %+v", n)
+			}
+			lease, err := c.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(t.Context(), name, metav1.GetOptions{})
+			if err == nil && (lease.OwnerReferences[0].UID != n.UID || time.Since(lease.Spec.RenewTime.Time) > 30*time.Second) {
+				err = fmt.Errorf("lease: %+v", lease)
+			}
+			return err
+		})
+	}
+}
+
+func testSimulatedDeployment(t *testing.T, c *cluster) {
+	ns := c.namespace(t)
+	deployments := c.AppsV1().Deployments(ns)
+	d := create(t, deployments, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.DeploymentSpec{
+		Replicas: ptr.To[int32](4), Selector: web, Template: template(),
+	}})
+	available := func() error {
+		now, err := deployments.Get(t.Context(), "web", metav1.GetOptions{})
+		if err == nil && (now.Status.ObservedGeneration != now.Generation || now.Status.UpdatedReplicas != 4 || now.Status.Replicas != 4 || now.Status.AvailableReplicas != 4) {
+			err = fmt.Errorf("status: %+v", now.Status)
+		}
+		return err
+	}
+	eventually(t, "the Deployment is available", available)
+	addresses := map[string]bool{}
+	for _, p := range c.wantPods(t, ns, 4) {
+		n, err := c.CoreV1().Nodes().Get(t.Context(), p.Spec.NodeName, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at, err := netip.ParseAddr(p.Status.PodIP); err != nil || !netip.MustParsePrefix(n.Spec.PodCIDR).Contains(at) || addresses[p.Status.PodIP] {
+			t.Errorf("address %q of Pod %s: want one of its own of %s", p.Status.PodIP, p.Name, n.Spec.PodCIDR)
+		}
+		addresses[p.Status.PodIP] = true
+		if p.Status.HostIP != n.Status.Addresses[0].Address || p.Status.StartTime == nil || p.Status.ObservedGeneration != p.Generation {
+			t.Errorf("status of Pod %s: %+v", p.Name, p.Status)
+		}
+		wantUpstreamsConditions(t, &p)
+	}
+	patch := `{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"web:2"}]}}}}`
+	if _, err := deployments.Patch(t.Context(), d.Name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the new image is rolled out", func() error {
+		if err := available(); err != nil {
+			return err
+		}
+		for _, p := range c.wantPods(t, ns, 4) {
+			if p.Status.ContainerStatuses[0].Image != "web:2" {
+				return fmt.Errorf("Pod %s has %s", p.Name, p.Status.ContainerStatuses[0].Image)
+			}
+		}
+		return nil
+	})
+}
+
+func job(name string, spec batchv1.JobSpec, annotations ...string) *batchv1.Job {
+	spec.Template = template(annotations...)
+	spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
+	return &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
+}
+
+func (c *cluster) wantJob(t *testing.T, ns, name string, kind batchv1.JobConditionType) batchv1.JobStatus {
+	t.Helper()
+	var status batchv1.JobStatus
+	eventually(t, fmt.Sprintf("Job %s is %s", name, kind), func() error {
+		j, err := c.BatchV1().Jobs(ns).Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		status = j.Status
+		if !slices.ContainsFunc(status.Conditions, func(c batchv1.JobCondition) bool { return c.Type == kind && c.Status == corev1.ConditionTrue }) {
+			return fmt.Errorf("status: %+v", status)
+		}
+		return nil
+	})
+	return status
+}
+
+func testSimulatedJob(t *testing.T, c *cluster) {
+	ns := c.namespace(t)
+	create(t, c.BatchV1().Jobs(ns), job("three", batchv1.JobSpec{Completions: ptr.To[int32](3), Parallelism: ptr.To[int32](2)}))
+	if got := c.wantJob(t, ns, "three", batchv1.JobComplete); got.Succeeded != 3 || got.Failed != 0 {
+		t.Errorf("status: %+v, want 3 succeeded", got)
+	}
+	// A service does not end because it may.
+	p := simulated("service")
+	p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
+	create(t, c.CoreV1().Pods(ns), p)
+	create(t, c.BatchV1().Jobs(ns), job("long", batchv1.JobSpec{}, simulate.RunFor, "forever"))
+	c.wantPod(t, ns, "service", "runs", isReady)
+	time.Sleep(3 * time.Second) // longer than Jobs run: there is nothing to wait for
+	for _, p := range c.wantPods(t, ns, 5) {
+		want := corev1.PodRunning
+		if strings.HasPrefix(p.Name, "three-") {
+			want = corev1.PodSucceeded
+		}
+		if p.Status.Phase != want {
+			t.Errorf("Pod %s: got phase %s, want %s", p.Name, p.Status.Phase, want)
+		}
+		wantUpstreamsConditions(t, &p)
+	}
+}
+
+func testSimulatedJobFails(t *testing.T, c *cluster) {
+	ns := c.namespace(t)
+	create(t, c.BatchV1().Jobs(ns), job("bad", batchv1.JobSpec{BackoffLimit: ptr.To[int32](0)}, simulate.ExitCode, "7", simulate.RunFor, "100ms"))
+	if got := c.wantJob(t, ns, "bad", batchv1.JobFailed); got.Failed != 1 {
+		t.Errorf("status: %+v, want 1 failed", got)
+	}
+	p := c.wantPods(t, ns, 1)[0]
+	if ended := p.Status.ContainerStatuses[0].State.Terminated; p.Status.Phase != corev1.PodFailed || ended == nil || ended.ExitCode != 7 || ended.Reason != "Error" {
+		t.Errorf("status: %+v", p.Status)
+	}
+	wantUpstreamsConditions(t, &p)
+}
+
+func testSimulatedStatefulSet(t *testing.T, c *cluster) {
+	ns := c.namespace(t)
+	create(t, c.AppsV1().StatefulSets(ns), &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "db"}, Spec: appsv1.StatefulSetSpec{
+		Replicas: ptr.To[int32](3), Selector: web, Template: template(simulate.ReadyAfter, "1100ms"),
+	}})
+	var before *corev1.Pod
+	for i := range 3 {
+		p := c.wantPod(t, ns, fmt.Sprintf("db-%d", i), "is ready", isReady)
+		if before != nil {
+			was := before.Status.Conditions[slices.IndexFunc(before.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady })]
+			if p.CreationTimestamp.Before(&was.LastTransitionTime) {
+				t.Errorf("%s was made at %v, before %s was ready at %v", p.Name, p.CreationTimestamp, before.Name, was.LastTransitionTime)
+			}
+		}
+		before = p
+	}
+}
+
+func testSimulatedDaemonSet(t *testing.T, c *cluster) {
+	ns := c.namespace(t)
+	create(t, c.AppsV1().DaemonSets(ns), &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "agent"}, Spec: appsv1.DaemonSetSpec{Selector: web, Template: template()}})
+	eventually(t, "the DaemonSet is on every node", func() error {
+		d, err := c.AppsV1().DaemonSets(ns).Get(t.Context(), "agent", metav1.GetOptions{})
+		if err == nil && (d.Status.NumberReady < 3 || d.Status.NumberReady != d.Status.DesiredNumberScheduled) {
+			err = fmt.Errorf("status: %+v", d.Status)
+		}
+		return err
+	})
+}
+
+// testSimulatedDisruption is what a drain does: it evicts, and a budget holds it up
+// until another Pod is ready.
+func testSimulatedDisruption(t *testing.T, c *cluster) {
+	ns := c.namespace(t)
+	create(t, c.PolicyV1().PodDisruptionBudgets(ns), &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "web"},
+		Spec: policyv1.PodDisruptionBudgetSpec{Selector: web, MinAvailable: ptr.To(intstr.FromInt32(2))}})
+	create(t, c.AppsV1().Deployments(ns), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.DeploymentSpec{
+		Replicas: ptr.To[int32](2), Selector: web, Template: template(simulate.ReadyAfter, "2s"),
+	}})
+	evict := func(name string) error {
+		return c.PolicyV1().Evictions(ns).Evict(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: ns}})
+	}
+	first := c.wantPods(t, ns, 2)
+	for _, p := range first {
+		c.wantPod(t, ns, p.Name, "is ready", isReady)
+	}
+	eventually(t, "the budget is known", func() error {
+		err := evict(first[0].Name)
+		if !apierrors.IsTooManyRequests(err) || !strings.Contains(err.Error(), "disruption budget") {
+			return fmt.Errorf("got %v, want to be refused", err)
+		}
+		b, err := c.PolicyV1().PodDisruptionBudgets(ns).Get(t.Context(), "web", metav1.GetOptions{})
+		if err == nil && b.Status.CurrentHealthy != 2 {
+			err = fmt.Errorf("status: %+v", b.Status)
+		}
+		return err
+	})
+	if _, err := c.AppsV1().Deployments(ns).Patch(t.Context(), "web", types.MergePatchType, []byte(`{"spec":{"replicas":3}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a Pod may go when there are three", func() error { return evict(first[0].Name) })
+	eventually(t, "it is gone", func() error {
+		_, err := c.CoreV1().Pods(ns).Get(t.Context(), first[0].Name, metav1.GetOptions{})
+		return wantNotFound(err)
+	})
+}
+
+func testSimulatedDeletion(t *testing.T, c *cluster) {
+	ns := c.namespace(t)
+	pods := c.CoreV1().Pods(ns)
+	kept := simulated("kept")
+	kept.Finalizers = []string{"karve.test/late"}
+	create(t, pods, kept)
+	create(t, pods, simulated("quick"))
+	create(t, pods, simulated("slow", simulate.StopAfter, "1h"))
+	uids := map[string]types.UID{}
+	for _, name := range []string{"kept", "quick", "slow"} {
+		uids[name] = c.wantPod(t, ns, name, "is ready", isReady).UID
+	}
+	gone := func(name string) {
+		eventually(t, name+" is gone", func() error {
+			_, err := pods.Get(t.Context(), name, metav1.GetOptions{})
+			return wantNotFound(err)
+		})
+	}
+	began := time.Now()
+	if err := pods.Delete(t.Context(), "slow", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](2)}); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := pods.Get(t.Context(), "slow", metav1.GetOptions{}); err != nil || p.DeletionTimestamp == nil || !isReady(p) {
+		t.Errorf("slow, while it ends: got %v and %v, want it ready and being deleted", p.Status, err)
+	}
+	for _, name := range []string{"kept", "quick"} {
+		if err := pods.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gone("quick")
+	gone("slow")
+	if took := time.Since(began); took < 1900*time.Millisecond {
+		t.Errorf("slow was gone after %v, want its grace period of 2 s", took)
+	}
+	c.wantPod(t, ns, "kept", "has failed", func(p *corev1.Pod) bool {
+		return p.Status.Phase == corev1.PodFailed && p.Status.ContainerStatuses[0].State.Terminated != nil
+	})
+	if _, err := pods.Patch(t.Context(), "kept", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	gone("kept")
+}
+
+func testSimulatedCrashLoop(t *testing.T, c *cluster) {
+	ns := c.namespace(t)
+	create(t, c.CoreV1().Pods(ns), simulated("bad", simulate.CrashLoop, "true", simulate.RunFor, "50ms", simulate.BackOff, "200ms", simulate.ExitReason, "OOMKilled"))
+	c.wantPod(t, ns, "bad", "waits to be restarted", func(p *corev1.Pod) bool {
+		s := p.Status.ContainerStatuses
+		return p.Status.Phase == corev1.PodRunning && len(s) == 1 && s[0].State.Waiting != nil && s[0].State.Waiting.Reason == "CrashLoopBackOff" &&
+			s[0].LastTerminationState.Terminated.ExitCode == 1 && s[0].LastTerminationState.Terminated.Reason == "OOMKilled"
+	})
+	c.wantPod(t, ns, "bad", "is restarted four times", func(p *corev1.Pod) bool { return p.Status.ContainerStatuses[0].RestartCount >= 4 })
+	// It is repaired while it runs.
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:null,%q:null}}}`, simulate.CrashLoop, simulate.RunFor)
+	if _, err := c.CoreV1().Pods(ns).Patch(t.Context(), "bad", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.wantPod(t, ns, "bad", "is ready", isReady)
+}
+
+func testSimulatedPullError(t *testing.T, c *cluster) {
+	ns := c.namespace(t)
+	create(t, c.CoreV1().Pods(ns), simulated("bad", simulate.ImagePullError, "true"))
+	for _, reason := range []string{"ErrImagePull", "ImagePullBackOff"} {
+		c.wantPod(t, ns, "bad", reason, func(p *corev1.Pod) bool {
+			s := p.Status.ContainerStatuses
+			return p.Status.Phase == corev1.PodPending && len(s) == 1 && s[0].State.Waiting != nil && (s[0].State.Waiting.Reason == reason || s[0].State.Waiting.Reason == "ImagePullBackOff")
+		})
+	}
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:null}}}`, simulate.ImagePullError)
+	if _, err := c.CoreV1().Pods(ns).Patch(t.Context(), "bad", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.wantPod(t, ns, "bad", "is ready", isReady)
+}
+
+func testSimulatedNotReady(t *testing.T, c *cluster) {
+	ns := c.namespace(t)
+	create(t, c.CoreV1().Pods(ns), simulated("sick", simulate.NotReadyAfter, "2s"))
+	create(t, c.CoreV1().Pods(ns), simulated("late", simulate.StartDelay, "1s"))
+	c.wantPod(t, ns, "late", "is being created", func(p *corev1.Pod) bool {
+		s := p.Status.ContainerStatuses
+		return isReady(p) || len(s) == 1 && s[0].State.Waiting != nil && s[0].State.Waiting.Reason == "ContainerCreating"
+	})
+	c.wantPod(t, ns, "late", "is ready", isReady)
+	c.wantPod(t, ns, "sick", "runs and is not ready", func(p *corev1.Pod) bool {
+		return p.Status.Phase == corev1.PodRunning && !isReady(p) && *p.Status.ContainerStatuses[0].Started
+	})
+}
+
+func testSimulatedGate(t *testing.T, c *cluster) {
+	ns := c.namespace(t)
+	p := simulated("gated")
+	p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "karve.test/open"}}
+	create(t, c.CoreV1().Pods(ns), p)
+	c.wantPod(t, ns, "gated", "runs", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning && !isReady(p) })
+	patch := `{"status":{"conditions":[{"type":"karve.test/open","status":"True"}]}}`
+	if _, err := c.CoreV1().Pods(ns).Patch(t.Context(), "gated", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	c.wantPod(t, ns, "gated", "is ready", isReady)
+}
+
+func testSimulatedInit(t *testing.T, c *cluster) {
+	ns := c.namespace(t)
+	p := simulated("web", simulate.RunFor+".first", "1100ms", simulate.RunFor, "3s")
+	p.Spec.RestartPolicy = corev1.RestartPolicyNever
+	p.Spec.InitContainers = []corev1.Container{
+		{Name: "first", Image: "init"},
+		{Name: "proxy", Image: "sidecar", RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways)},
+		{Name: "second", Image: "init"},
+	}
+	create(t, c.CoreV1().Pods(ns), p)
+	c.wantPod(t, ns, "web", "waits for the first init container", func(p *corev1.Pod) bool {
+		s := p.Status.InitContainerStatuses
+		return len(s) == 3 && (s[0].State.Running != nil && s[1].State.Waiting != nil && s[2].State.Waiting != nil && p.Status.Phase == corev1.PodPending || isReady(p))
+	})
+	got := c.wantPod(t, ns, "web", "is ready", isReady)
+	s := got.Status.InitContainerStatuses
+	if s[0].State.Terminated == nil || s[1].State.Running == nil || !s[1].Ready || s[2].State.Terminated == nil {
+		t.Fatalf("init containers: %+v", s)
+	}
+	if proxy, first := s[1].State.Running.StartedAt, s[0].State.Terminated.FinishedAt; proxy.Before(&first) {
+		t.Errorf("the sidecar started at %v, before the first init container ended at %v", proxy, first)
+	}
+	c.wantPod(t, ns, "web", "has succeeded", func(p *corev1.Pod) bool {
+		return p.Status.Phase == corev1.PodSucceeded && p.Status.InitContainerStatuses[1].State.Terminated != nil
+	})
+
+	fails := simulated("fails", simulate.ExitCode+".first", "3")
+	fails.Spec.RestartPolicy = corev1.RestartPolicyNever
+	fails.Spec.InitContainers = []corev1.Container{{Name: "first", Image: "init"}}
+	create(t, c.CoreV1().Pods(ns), fails)
+	c.wantPod(t, ns, "fails", "has failed", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed })
+}
+
+func testSimulatedMisspelt(t *testing.T, c *cluster) {
+	ns := c.namespace(t)
+	for name, annotation := range map[string][2]string{
+		"unknown": {"simulate.karve/crashloop", "true"}, "value": {simulate.RunFor, "5 minutes"}, "container": {simulate.RunFor + ".mian", "5m"},
+	} {
+		create(t, c.CoreV1().Pods(ns), simulated(name, annotation[0], annotation[1]))
+		c.wantPod(t, ns, name, "says what is wrong", func(p *corev1.Pod) bool {
+			s := p.Status.ContainerStatuses
+			return len(s) == 1 && s[0].State.Waiting != nil && s[0].State.Waiting.Reason == "SimulationError" && strings.Contains(s[0].State.Waiting.Message, annotation[0])
+		})
+	}
+}
+
+func testSimulatedChanges(t *testing.T, c *cluster) {
+	ns := c.namespace(t)
+	pods := c.CoreV1().Pods(ns)
+	create(t, pods, simulated("web"))
+	p := c.wantPod(t, ns, "web", "is ready", isReady)
+	p.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debug", Image: "busybox"}}}
+	if _, err := pods.UpdateEphemeralContainers(t.Context(), "web", p, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.wantPod(t, ns, "web", "has its ephemeral container", func(p *corev1.Pod) bool {
+		s := p.Status.EphemeralContainerStatuses
+		return len(s) == 1 && s[0].Name == "debug" && s[0].State.Running != nil
+	})
+	patch := `{"spec":{"containers":[{"name":"main","resources":{"requests":{"cpu":"300m"},"limits":{"cpu":"300m"}}}]}}`
+	p = simulated("sized")
+	p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}
+	p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}
+	create(t, pods, p)
+	c.wantPod(t, ns, "sized", "is ready", isReady)
+	if _, err := pods.Patch(t.Context(), "sized", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "resize"); err != nil {
+		t.Fatal(err)
+	}
+	c.wantPod(t, ns, "sized", "has its new size", func(p *corev1.Pod) bool {
+		s := p.Status.ContainerStatuses[0]
+		return s.Resources != nil && s.Resources.Limits.Cpu().String() == "300m" && s.AllocatedResources.Cpu().String() == "300m" && s.RestartCount == 0
+	})
+}
+
+func testSimulatedKubelet(t *testing.T, c *cluster) {
+	ns := c.namespace(t)
+	create(t, c.CoreV1().Pods(ns), simulated("web"))
+	c.wantPod(t, ns, "web", "is ready", isReady)
+	logs, err := c.CoreV1().Pods(ns).GetLogs("web", &corev1.PodLogOptions{}).DoRaw(t.Context())
+	if want := "simulated: container main of Pod " + ns + "/web"; err != nil || !strings.HasPrefix(string(logs), want) {
+		t.Errorf("logs: got %q and %v, want %q…", logs, err, want)
+	}
+	request := c.CoreV1().RESTClient().Post().Namespace(ns).Resource("pods").Name("web").SubResource("exec").
+		VersionedParams(&corev1.PodExecOptions{Command: []string{"ls"}, Stdout: true}, scheme.ParameterCodec)
+	exec, err := remotecommand.NewSPDYExecutor(c.admin, "POST", request.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	var out strings.Builder
+	if err := exec.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &out}); err == nil || !strings.Contains(err.Error(), "simulated: ") {
+		t.Errorf("exec: got %v, want an error that says simulated", err)
+	}
+	body, err := c.CoreV1().Pods(ns).ProxyGet("http", "web", "80", "/", nil).DoRaw(ctx)
+	if err == nil || !strings.Contains(string(body), "simulated: ") {
+		t.Errorf("proxy: got %q and %v, want an error that says simulated", body, err)
+	}
+}
+
+// annotateNode sets or, with an empty value, takes away.
+func (c *cluster) annotateNode(t *testing.T, node, name, value string) {
+	t.Helper()
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, name, value)
+	if value == "" {
+		patch = fmt.Sprintf(`{"metadata":{"annotations":{%q:null}}}`, name)
+	}
+	if _, err := c.CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantNode waits until a node's readiness is this.
+func (c *cluster) wantNode(t *testing.T, name string, want corev1.ConditionStatus) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("readiness of %s is %s", name, want), func() error {
+		n, err := c.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, condition := range n.Status.Conditions {
+			if condition.Type == corev1.NodeReady && condition.Status == want {
+				return nil
+			}
+		}
+		return fmt.Errorf("conditions: %+v", n.Status.Conditions)
+	})
+}
+
+// The test's Pods are bound to their node: the other tests' are elsewhere meanwhile, or
+// are made again there.
+func testSimulatedNodeDown(t *testing.T, c *cluster) {
+	ns := c.namespace(t)
+	down := simulate.Name(0)
+	p := simulated("web")
+	p.Spec.NodeName = down
+	p.Spec.Tolerations = []corev1.Toleration{
+		{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: ptr.To[int64](0)},
+		{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: ptr.To[int64](300)},
+	}
+	create(t, c.CoreV1().Pods(ns), p)
+	c.wantPod(t, ns, "web", "is ready", isReady)
+	c.annotateNode(t, down, simulate.NodeNotReady, "true")
+	c.wantNode(t, down, corev1.ConditionFalse)
+	c.annotateNode(t, down, simulate.NodeNotReady, "")
+	c.wantNode(t, down, corev1.ConditionTrue)
+
+	c.annotateNode(t, down, simulate.NodeDown, "true")
+	c.wantNode(t, down, corev1.ConditionUnknown)
+	eventually(t, "the Pod is evicted, and stays, for nobody ends it", func() error {
+		p, err := c.CoreV1().Pods(ns).Get(t.Context(), "web", metav1.GetOptions{})
+		if err == nil && (p.DeletionTimestamp == nil || isReady(p)) { // it is not ready because a controller says so
+			err = fmt.Errorf("got %+v", p)
+		}
+		return err
+	})
+	c.annotateNode(t, down, simulate.NodeDown, "")
+	c.wantNode(t, down, corev1.ConditionTrue)
+	eventually(t, "the Pod is gone", func() error {
+		_, err := c.CoreV1().Pods(ns).Get(t.Context(), "web", metav1.GetOptions{})
+		return wantNotFound(err)
+	})
+}
+
+func testSimulatedNodeDeleted(t *testing.T, c *cluster) {
+	name := simulate.Name(1)
+	before, err := c.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.CoreV1().Nodes().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the node registers again", func() error {
+		now, err := c.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
+		if err == nil && now.UID == before.UID {
+			err = fmt.Errorf("it is still the old one")
+		}
+		return err
+	})
+	c.wantNode(t, name, corev1.ConditionTrue)
+}
+
+// TestSimulatedRestart starts with fewer nodes than before.
+func TestSimulatedRestart(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a control plane")
+	}
+	dir := t.TempDir()
+	up := func(nodes int) *cluster {
+		c, err := launch(dir, func(config *server.Config) { config.SimulateNodes = nodes })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	c := up(3)
+	ns := c.namespace(t)
+	var pods [3]*corev1.Pod
+	for i := range pods {
+		p := simulated(fmt.Sprint("on-", i), simulate.RunFor, "forever")
+		p.Spec.NodeName = simulate.Name(i)
+		create(t, c.CoreV1().Pods(ns), p)
+		pods[i] = c.wantPod(t, ns, p.Name, "is ready", isReady)
+	}
+	before, err := c.CoreV1().Nodes().Get(t.Context(), simulate.Name(0), metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.stop(); err != nil {
+		t.Fatal(err)
+	}
+	c = up(2)
+	defer func() {
+		if err := c.stop(); err != nil {
+			t.Errorf("%v; log:\n%s", err, c.log)
+		}
+	}()
+	nodes, err := c.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{LabelSelector: simulate.NodeLabel})
+	if err != nil || len(nodes.Items) != 2 || nodes.Items[0].UID != before.UID {
+		t.Errorf("nodes: got %v and %v, want the first two of before", nodes, err)
+	}
+	after := simulated("after")
+	after.Spec.NodeName = simulate.Name(0)
+	create(t, c.CoreV1().Pods(ns), after)
+	fresh := c.wantPod(t, ns, "after", "is ready", isReady)
+	kept := c.wantPod(t, ns, "on-0", "is ready", isReady)
+	if kept.Status.PodIP != pods[0].Status.PodIP || fresh.Status.PodIP == kept.Status.PodIP || kept.Status.ContainerStatuses[0].RestartCount != 0 {
+		t.Errorf("a Pod of before: got %+v, want it as it was: %+v", kept.Status, pods[0].Status)
+	}
+	if kept.ResourceVersion != pods[0].ResourceVersion {
+		t.Errorf("a Pod of before was written, though nothing has changed: %+v, was %+v", kept.Status, pods[0].Status)
+	}
+	if err := c.CoreV1().Pods(ns).Delete(t.Context(), "on-1", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a Pod of before can be deleted", func() error {
+		_, err := c.CoreV1().Pods(ns).Get(t.Context(), "on-1", metav1.GetOptions{})
+		return wantNotFound(err)
+	})
+}
