@@ -4,17 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 )
 
 var boats = schema.GroupVersionResource{Group: "karve.test", Version: "v1", Resource: "boats"}
@@ -236,5 +240,61 @@ func TestGarbageOfNewKinds(t *testing.T) {
 	}
 	if took, upstream := time.Since(began), 25*time.Second; took > upstream {
 		t.Errorf("two new kinds took %v, no less than upstream's looks are apart", took)
+	}
+}
+
+// The first request for custom resources of a kind is answered, where upstream says
+// that storage is being initialised; and a definition that goes before anybody has
+// asked for its kind goes at once. TestCustomResources compares what is stored.
+func TestFirstRequestOfAKind(t *testing.T) {
+	c := shared(t)
+	ctx := t.Context()
+	extensions, err := apiextensions.NewForConfig(c.admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	web, err := rest.HTTPClientFor(c.admin) // which does not try again by itself
+	if err != nil {
+		t.Fatal(err)
+	}
+	definitions := extensions.ApiextensionsV1().CustomResourceDefinitions()
+	for i := range 5 {
+		definition := boatDefinition()
+		definition.Spec.Group = fmt.Sprintf("first%d.karve.test", i)
+		definition.Name = "boats." + definition.Spec.Group
+		create(t, definitions, definition)
+		eventually(t, "boats are established", func() error {
+			now, err := definitions.Get(ctx, definition.Name, metav1.GetOptions{})
+			if err == nil && !apihelpers.IsCRDConditionTrue(now, apiextensionsv1.Established) {
+				err = errors.New("not yet")
+			}
+			return err
+		})
+		if i%2 == 0 {
+			eventually(t, "boats are served", func() error {
+				resp, err := web.Get(c.URL + "/apis/" + definition.Spec.Group + "/v1/boats")
+				if err != nil {
+					return err
+				}
+				defer resp.Body.Close()
+				if resp.StatusCode == http.StatusTooManyRequests {
+					t.Errorf("%s: %s", definition.Name, resp.Status)
+				}
+				if resp.StatusCode == http.StatusNotFound {
+					return errors.New(resp.Status)
+				}
+				return nil
+			})
+		}
+		if err := definitions.Delete(ctx, definition.Name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the definition is gone", func() error {
+			_, err := definitions.Get(ctx, definition.Name, metav1.GetOptions{})
+			return wantNotFound(err)
+		})
+	}
+	if found := regexp.MustCompile(`boats\.first.*\(re\)initializing`).FindString(c.log.String()); found != "" {
+		t.Errorf("the finalizer of definitions: %s", found)
 	}
 }

@@ -51,7 +51,7 @@ func quietStorage(c configs, alone bool, sizes []string) error {
 		servers = append(servers, &c.aggregator.GenericConfig.RESTOptionsGetter)
 	}
 	for _, getter := range servers {
-		*getter = quietOptions{*getter, uncached}
+		*getter = quietOptions{*getter, uncached, getter == &c.extensions.ExtraConfig.CRDRESTOptionsGetter}
 	}
 	return nil
 }
@@ -85,6 +85,7 @@ var handful = []schema.GroupResource{
 type quietOptions struct {
 	generic.RESTOptionsGetter
 	uncached map[schema.GroupResource]bool
+	awaited  bool // storage is made when somebody has asked for it
 }
 
 func (q quietOptions) GetRESTOptions(resource schema.GroupResource, example apiruntime.Object) (generic.RESTOptions, error) {
@@ -102,7 +103,41 @@ func (q quietOptions) GetRESTOptions(resource schema.GroupResource, example apir
 		options.Decorator = count(options.Decorator, resource, options.CountMetricPollPeriod, options.StorageObjectCountTracker)
 		options.CountMetricPollPeriod = 0
 	}
+	if q.awaited {
+		options.Decorator = await(options.Decorator)
+	}
 	return options, nil
+}
+
+const (
+	// fillLimit is how long a request may wait for a cache to be filled. It takes
+	// milliseconds where storage is well; while it does, no storage of another kind
+	// is made.
+	fillLimit = 250 * time.Millisecond
+	fillPoll  = time.Millisecond
+)
+
+// await makes storage that is ready for the request it is made for. Storage of custom
+// resources is made by the first request, which upstream then refuses ("storage is
+// (re)initializing"), since the cache is empty: clients try again after a second. And
+// when it is the finalizer of a CustomResourceDefinition that nobody has used, its
+// second attempt comes 5 ms later, and is its last one until the resync after five
+// minutes, if its informer has not heard of what the first one wrote
+// (k8s.io/apiextensions-apiserver pkg/controller/finalizer: a conflict is no error, and
+// a change of the condition Terminating alone no reason to look again).
+func await(decorator generic.StorageDecorator) generic.StorageDecorator {
+	return func(config *storagebackend.ConfigForResource, prefix string, keyFunc func(apiruntime.Object) (string, error),
+		newFunc, newListFunc func() apiruntime.Object, getAttrs storage.AttrFunc, triggers storage.IndexerFuncs,
+		indexers *cache.Indexers) (storage.Interface, factory.DestroyFunc, error) {
+		store, destroy, err := decorator(config, prefix, keyFunc, newFunc, newListFunc, getAttrs, triggers, indexers)
+		if err != nil {
+			return store, destroy, err
+		}
+		for began := time.Now(); store.ReadinessCheck() != nil && time.Since(began) < fillLimit; {
+			time.Sleep(fillPoll)
+		}
+		return store, destroy, nil
+	}
 }
 
 // isUpstreamsCacher tells the decorator that StorageWithCacher makes from the one

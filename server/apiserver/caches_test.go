@@ -53,7 +53,7 @@ func TestDecorators(t *testing.T) {
 	if !isUpstreamsCacher(genericregistry.StorageWithCacher()) || isUpstreamsCacher(generic.UndecoratedStorage) {
 		t.Error("upstream's decorators are not told apart")
 	}
-	getter := quietOptions{upstreamsOptions("events#0"), map[schema.GroupResource]bool{roles: true}}
+	getter := quietOptions{upstreamsOptions("events#0"), map[schema.GroupResource]bool{roles: true}, false}
 	for resource, want := range map[schema.GroupResource]generic.StorageDecorator{pods: quietCacher, roles: generic.UndecoratedStorage, events: generic.UndecoratedStorage} {
 		theirs, err := getter.RESTOptionsGetter.GetRESTOptions(resource, nil)
 		if err != nil {
@@ -75,7 +75,7 @@ func TestDecorators(t *testing.T) {
 		if same(ours.Decorator, want) {
 			t.Errorf("%s: is not counted", resource)
 		}
-		if ours, err = (quietOptions{withoutCount{getter.RESTOptionsGetter}, getter.uncached}).GetRESTOptions(resource, nil); err != nil {
+		if ours, err = (quietOptions{withoutCount{getter.RESTOptionsGetter}, getter.uncached, false}).GetRESTOptions(resource, nil); err != nil {
 			t.Fatal(err)
 		}
 		if !same(ours.Decorator, want) {
