@@ -34,6 +34,10 @@ func main() {
 		runKubectl(os.Args[2:], ourKubeconfigFirst)
 		return
 	}
+	if name, run := face(os.Args[0]); run != nil {
+		runFace(name, run)
+		return
+	}
 	ctx, stop := signalContext()
 	defer stop()
 	if err := run(ctx, os.Args, os.Stdout, os.Stderr); err != nil {
@@ -80,6 +84,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			checkCommand(),
 			statusCommand(),
 			kubectlCommand(),
+			envtestAssetsCommand(),
 			kubeconfigCommand(),
 			certsCommand(),
 			datastoreCommand(),

@@ -156,7 +156,15 @@ func launch(t testing.TB, dir string, args ...string) *process {
 func launchWith(t testing.TB, dir string, env []string, args ...string) *process {
 	t.Helper()
 	args = append([]string{"server", "--data-dir", dir, "--secure-port", "0", "--insecure-port", "-1"}, args...)
-	p := &process{t: t, cmd: command(t, "karve", args...), dir: dir, ended: make(chan struct{})}
+	p := launchAs(t, "karve", env, args...)
+	p.dir = dir
+	return p
+}
+
+// launchAs is launchWith for any program that karve is.
+func launchAs(t testing.TB, name string, env []string, args ...string) *process {
+	t.Helper()
+	p := &process{t: t, cmd: command(t, name, args...), ended: make(chan struct{})}
 	p.cmd.Env = append(append(p.cmd.Env, asKarve+"="+withParent), env...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
 	if _, err := p.cmd.StdinPipe(); err != nil {
@@ -174,7 +182,7 @@ func launchWith(t testing.TB, dir string, env []string, args ...string) *process
 			p.stop()
 		}
 		if t.Failed() {
-			t.Logf("the log of karve %v:\n%s", args, p.stderr.tail())
+			t.Logf("the log of %s %v:\n%s", name, args, p.stderr.tail())
 		}
 	})
 	return p

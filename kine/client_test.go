@@ -450,8 +450,8 @@ func TestClientsEndWithTheShim(t *testing.T) {
 func TestStatusIsOfAnEtcdWithProgress(t *testing.T) {
 	clients(t, func(t *testing.T, e *datastore.Engine, l *local, c *kubernetes.Client) {
 		must(t, e, "/a", "1")
-		if s, err := c.Status(t.Context(), l.endpoint); err != nil || s.Version != etcdVersion || s.DbSize == 0 {
-			t.Errorf("got %+v, %v, want version %s and a size", s, err, etcdVersion)
+		if s, err := c.Status(t.Context(), l.endpoint); err != nil || s.Version != EtcdVersion || s.DbSize == 0 {
+			t.Errorf("got %+v, %v, want version %s and a size", s, err, EtcdVersion)
 		}
 	})
 }

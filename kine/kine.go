@@ -32,10 +32,12 @@ const (
 	// revision: kine's default (kine pkg/app).
 	progressInterval = 5 * time.Second
 
-	// etcdVersion is answered to Status. From 3.4.31 and 3.5.13 on, the API
+	// EtcdVersion is answered to Status. From 3.4.31 and 3.5.13 on, the API
 	// server asks for watch progress, and serves consistent lists from its
-	// cache (k8s.io/apiserver pkg/storage/feature).
-	etcdVersion = "3.6.11"
+	// cache (k8s.io/apiserver pkg/storage/feature). EtcdClusterVersion is the
+	// release of a cluster of such members.
+	EtcdVersion        = "3.6.11"
+	EtcdClusterVersion = "3.6.0"
 
 	// Request sizes as etcd has them: 1.5 MiB and room for the framing.
 	maxReceive = 1536*1024 + 512*1024
@@ -70,7 +72,12 @@ type Listener struct {
 // shim's to close once it is served. The socket answers when Serve returns; ctx
 // bounds only that start. A Windows before 10 1803 has no such sockets: there is none.
 func Serve(ctx context.Context, engine *datastore.Engine, dir string, listeners ...Listener) (*Shim, error) {
-	api := etcdapi.New(engine, etcdVersion)
+	return ServeAPI(ctx, engine, etcdapi.New(engine, EtcdVersion), dir, listeners...)
+}
+
+// ServeAPI is [Serve] with an API of the engine that the caller has made. Without a
+// dir there is no socket.
+func ServeAPI(ctx context.Context, engine *datastore.Engine, api *etcdapi.Server, dir string, listeners ...Listener) (*Shim, error) {
 	s, err := begin(ctx, native{engine}, func(string) service { return api }, dir, listeners)
 	if err != nil {
 		return nil, err
@@ -86,7 +93,7 @@ func Serve(ctx context.Context, engine *datastore.Engine, dir string, listeners 
 // ServeBackend is [Serve] for a backend of kine's, by kine's bridge.
 func ServeBackend(ctx context.Context, backend server.Backend, dir string, listeners ...Listener) (*Shim, error) {
 	bridge := func(scheme string) service { // it answers the scheme with its members
-		return server.New(backend, scheme, progressInterval, etcdVersion)
+		return server.New(backend, scheme, progressInterval, EtcdVersion)
 	}
 	return begin(ctx, bridged{backend}, bridge, dir, listeners)
 }
@@ -109,9 +116,11 @@ func begin(ctx context.Context, store store, api func(scheme string) service, di
 	if err != nil {
 		return nil, fmt.Errorf("start datastore: %w", err)
 	}
-	listener, err := s.listen(dir)
-	if err != nil && !noSockets(err) {
-		return nil, err
+	var listener net.Listener
+	if dir != "" {
+		if listener, err = s.listen(dir); err != nil && !noSockets(err) {
+			return nil, err
+		}
 	}
 	service := api("unix")
 	s.local = register(running, store, service)

@@ -130,7 +130,7 @@ func (s *controlPlane) useEtcd(ctx context.Context, endpoints []string, ready fu
 // makes requests fail until it is back; only kine giving up ends the part.
 func (s *controlPlane) useExternal(ctx context.Context, where *kine.External, ready func()) (err error) {
 	var backend *kine.ExternalBackend
-	err = s.waitForDatastore(ctx, where.String(), func(ctx context.Context) (err error) {
+	err = s.waitForDatastore(ctx, datastoreEndpoint, where.String(), func(ctx context.Context) (err error) {
 		backend, err = where.Open(ctx, kine.ExternalOptions{
 			CAFile: s.DatastoreCAFile, CertFile: s.DatastoreCertFile, KeyFile: s.DatastoreKeyFile,
 			Metrics: legacyregistry.Registerer(), State: s.externalState,
@@ -177,14 +177,17 @@ func (s *controlPlane) preflight(ctx context.Context) error {
 			return fmt.Errorf("--datastore-cafile, --datastore-certfile, --datastore-keyfile: %w", err)
 		}
 	}
-	return s.waitForDatastore(ctx, redacted(s.etcd.Endpoints), func(ctx context.Context) error {
+	return s.waitForDatastore(ctx, datastoreEndpoint, redacted(s.etcd.Endpoints), func(ctx context.Context) error {
 		return readOnce(ctx, s.etcd.Endpoints, secured)
 	})
 }
 
+// datastoreEndpoint is the option that says where the datastore is.
+const datastoreEndpoint = "datastore-endpoint"
+
 // waitForDatastore tries until it works, for a minute at most, and says what it
-// waits for. What will not work by waiting it says at once.
-func (s *controlPlane) waitForDatastore(ctx context.Context, where string, try func(context.Context) error) error {
+// waits for; option is what named it. What will not work by waiting it says at once.
+func (s *controlPlane) waitForDatastore(ctx context.Context, option, where string, try func(context.Context) error) error {
 	limited, cancel := context.WithTimeout(ctx, preflightTimeout)
 	defer cancel()
 	for {
@@ -195,7 +198,7 @@ func (s *controlPlane) waitForDatastore(ctx context.Context, where string, try f
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(err, kine.ErrRefused):
-			return fmt.Errorf("--datastore-endpoint %s: %w", where, err)
+			return fmt.Errorf("--%s %s: %w", option, where, err)
 		}
 		s.log.Warnf("waiting for the datastore at %s: %v", where, err)
 		s.systemd.Status("waiting for the datastore at " + where)
@@ -205,7 +208,7 @@ func (s *controlPlane) waitForDatastore(ctx context.Context, where string, try f
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			return fmt.Errorf("--datastore-endpoint %s: no answer in %v: %w", where, preflightTimeout, err)
+			return fmt.Errorf("--%s %s: no answer in %v: %w", option, where, preflightTimeout, err)
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 // etcd's own limits, by default (server/embed/config.go).
 const (
-	maxOps     = 128         // of a transaction, nested ones included
+	maxOps     = 128         // of a transaction, nested ones included; see SetMaxTxnOps
 	maxRequest = 1536 * 1024 // bytes of a write
 )
 

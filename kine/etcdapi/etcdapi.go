@@ -33,6 +33,7 @@ type Server struct {
 
 	engine  *datastore.Engine
 	version string
+	maxOps  int
 	encoded eventCache
 
 	mu      sync.Mutex
@@ -43,7 +44,16 @@ type Server struct {
 // New makes a server of an engine, which the caller closes, after the gRPC
 // servers. version is the release of etcd that Status answers.
 func New(engine *datastore.Engine, version string) *Server {
-	return &Server{engine: engine, version: version, streams: map[*stream]bool{}}
+	return &Server{engine: engine, version: version, maxOps: maxOps, streams: map[*stream]bool{}}
+}
+
+// SetMaxTxnOps changes how many operations a transaction may have from etcd's default,
+// 128. Call it before the server is registered.
+func (s *Server) SetMaxTxnOps(n int) { s.maxOps = n }
+
+// Ours tells whether an answer comes from such a server, and not from an etcd.
+func Ours(h *pb.ResponseHeader) bool {
+	return h.GetClusterId() == clusterID && h.GetMemberId() == memberID
 }
 
 // Register adds the services to a gRPC server. It must have been made with

@@ -52,7 +52,7 @@ func (s *Server) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest) (*pb
 
 // Txn does one branch or the other, in one revision.
 func (s *Server) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
-	if err := checkTxn(r, maxOps); err != nil {
+	if err := checkTxn(r, s.maxOps); err != nil {
 		return nil, err
 	}
 	if err := checkSize(r); err != nil {

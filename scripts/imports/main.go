@@ -20,8 +20,8 @@ const module = "github.com/karve-k8s/karve"
 // own lists, for each of our packages, which others of ours it may import. A
 // package that is not listed is an error: say where it belongs.
 var own = map[string][]string{
-	"":                   {"server", "server/apiserver", "server/flags", "server/locale", "server/logbridge", "server/memory", "server/simulate", "server/version", "certs", "datastore", "preflight"},
-	"server":             {"server/apiserver", "server/flags", "server/insecure", "server/logbridge", "server/loopback", "server/memory", "server/notify", "server/queues", "server/simulate", "server/startup", "server/version", "bootstrap", "certs", "kine", "datastore"},
+	"":                   {"etcd", "server", "server/apiserver", "server/flags", "server/locale", "server/logbridge", "server/memory", "server/simulate", "server/version", "certs", "datastore", "preflight"},
+	"server":             {"server/apiserver", "server/flags", "server/insecure", "server/logbridge", "server/loopback", "server/memory", "server/notify", "server/queues", "server/simulate", "server/startup", "server/version", "bootstrap", "certs", "kine", "kine/etcdapi", "datastore"},
 	"server/apiserver":   {"bootstrap", "server/flags", "server/insecure", "server/logbridge", "server/loopback", "server/version", "kine"},
 	"server/flags":       {},
 	"server/insecure":    {},
@@ -36,6 +36,7 @@ var own = map[string][]string{
 	"server/version":     {},
 	"bootstrap":          {},
 	"certs":              {},
+	"etcd":               {"kine", "kine/etcdapi", "datastore"},
 	"kine":               {"kine/etcdapi", "datastore"},
 	"kine/etcdapi":       {"datastore"},
 	"datastore":          {},

@@ -43,8 +43,11 @@ func New(ctx context.Context, c Config) (*Server, error) {
 		c.Step = func(string) func() { return func() {} }
 	}
 	done := c.Step("options")
-	completed, err := complete(ctx, c)
-	if err != nil {
+	var completed options.CompletedOptions
+	var err error
+	if c.Upstream != nil {
+		completed = *c.Upstream
+	} else if completed, err = complete(ctx, c); err != nil {
 		return nil, err
 	}
 	done()

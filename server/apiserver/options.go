@@ -106,6 +106,10 @@ type Config struct {
 	// Args are the user's own upstream options, name=value; they win over the
 	// defaults that this package sets.
 	Args []string
+	// Upstream, if there is one, is a whole configuration of kube-apiserver's
+	// (see [Upstream]): none of the options above that upstream has an option for
+	// counts then.
+	Upstream *options.CompletedOptions
 }
 
 // Etcd says where storage is. The files are empty where there is no TLS.
@@ -272,6 +276,10 @@ func complete(ctx context.Context, c Config) (options.CompletedOptions, error) {
 	if err := errors.Join(err, prepareProcess(o, c.Log)); err != nil {
 		return options.CompletedOptions{}, err
 	}
+	return completeOptions(ctx, o)
+}
+
+func completeOptions(ctx context.Context, o *options.ServerRunOptions) (options.CompletedOptions, error) {
 	completed, err := o.Complete(ctx)
 	if err != nil {
 		return options.CompletedOptions{}, err

@@ -1,0 +1,261 @@
+// Package etcd is Karve's datastore as a program that takes etcd's flags, for those
+// who start one to put a kube-apiserver on it: controller-runtime's envtest above all.
+//
+// It knows nothing of Kubernetes, and must not: karve under the name etcd does not wait
+// for the initialisation of packages that it does not use (see package etcd/early).
+package etcd
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/kine"
+	"github.com/karve-k8s/karve/kine/etcdapi"
+)
+
+// Command is one invocation of the program.
+type Command struct {
+	Args           []string // without the program's name
+	Stdout, Stderr io.Writer
+	Version        string // of Karve
+	// Nearest is the name that a word was most likely meant to be.
+	Nearest func(word string, names []string) string
+}
+
+// Run does what the flags say: it serves until ctx ends.
+func (c Command) Run(ctx context.Context) error {
+	o, warnings, err := parse(c.Args, c.Nearest)
+	switch {
+	case errors.Is(err, errHelp):
+		help(c.Stdout)
+		return nil
+	case err != nil:
+		return err
+	case o.version:
+		fmt.Fprintf(c.Stdout, "etcd Version: %s\nKarve: %s\n", kine.EtcdVersion, c.Version)
+		return nil
+	}
+	log := logrus.New()
+	log.SetOutput(c.Stderr)
+	log.SetFormatter(&logrus.TextFormatter{DisableColors: true, TimestampFormat: "2006-01-02T15:04:05.000Z07:00"})
+	level, err := logrus.ParseLevel(o.logLevel)
+	if err != nil || level < logrus.ErrorLevel {
+		return fmt.Errorf("--log-level %s: want debug, info, warn or error", o.logLevel)
+	}
+	log.SetLevel(level)
+	for _, w := range warnings {
+		log.Warn(w)
+	}
+	return serve(ctx, o, log)
+}
+
+// serve takes the ports first: who connects meanwhile waits, instead of being refused
+// and trying again later, and is answered when all is ready.
+func serve(ctx context.Context, o options, log *logrus.Logger) (err error) {
+	places, err := o.listen()
+	defer func() {
+		for _, p := range places {
+			p.Close()
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	engine, unlock, err := o.open()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	defer func() { err = errors.Join(err, engine.Close()) }()
+
+	api := etcdapi.New(engine, kine.EtcdVersion)
+	api.SetMaxTxnOps(int(o.maxTxnOps))
+	web := &http.Server{Handler: newHandler(engine), ReadHeaderTimeout: helloLimit}
+	var work sync.WaitGroup
+	defer work.Wait()
+	defer web.Close()
+	failed := make(chan error, len(places))
+	var forClients []kine.Listener
+	for _, p := range places {
+		grpc, plain := split(p.Listener, p.tls)
+		if !p.grpc {
+			grpc.(*branch).end(net.ErrClosed) // such connections are closed
+		} else {
+			forClients = append(forClients, kine.Listener{Listener: grpc, URL: p.url})
+		}
+		if !p.http {
+			plain.(*branch).end(net.ErrClosed)
+			continue
+		}
+		work.Go(func() {
+			if err := web.Serve(plain); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+				failed <- fmt.Errorf("serve HTTP at %s: %w", p.url, err)
+			}
+		})
+	}
+	shim, err := kine.ServeAPI(ctx, engine, api, "", forClients...)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, shim.Close()) }() // before the engine
+	log.Infof("serving the datastore in %s at revision %d, at %s", o.dataDir, engine.Revision(), o.clientURLs)
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-engine.Failed():
+		return fmt.Errorf("the disk has failed: %w", engine.Err())
+	case err := <-shim.Failed():
+		return err
+	case err := <-failed:
+		return err
+	}
+}
+
+// open takes the directory and opens the engine in it.
+func (o options) open() (*datastore.Engine, func(), error) {
+	if _, err := os.Stat(filepath.Join(o.dataDir, "member")); err == nil {
+		return nil, nil, fmt.Errorf("--data-dir %s: has the state of a real etcd in it (member), which is not understood here: name another directory", o.dataDir)
+	}
+	lock, err := datastore.LockDir(o.dataDir)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--data-dir: %w", err)
+	}
+	var how datastore.Options
+	if o.noSync {
+		how.Durability = datastore.Relaxed
+		how.BallastBytes = -1 // of use only to who keeps something
+	}
+	engine, err := datastore.OpenEngine(lock, how)
+	if err != nil {
+		lock.Close()
+		return nil, nil, fmt.Errorf("--data-dir %s: %w", o.dataDir, err)
+	}
+	return engine, func() { lock.Close() }, nil
+}
+
+// place is an address at which something is served.
+type place struct {
+	net.Listener
+	url        string // by which it is reached
+	tls        *tls.Config
+	grpc, http bool
+}
+
+// listen takes the addresses of all the URLs. On an error it returns those it has.
+func (o options) listen() ([]place, error) {
+	secure, err := o.tls()
+	if err != nil {
+		return nil, err
+	}
+	var places []place
+	var problems []error
+	for _, list := range []struct {
+		flag, urls string
+		grpc, http bool
+	}{
+		{"listen-client-urls", o.clientURLs, true, o.httpURLs == ""},
+		{"listen-client-http-urls", o.httpURLs, false, true},
+		{"listen-metrics-urls", o.metricsURLs, false, true},
+	} {
+		for one := range strings.SplitSeq(list.urls, ",") {
+			if one == "" {
+				continue
+			}
+			p, err := listenAt(one)
+			if err != nil {
+				problems = append(problems, fmt.Errorf("--%s %s: %w", list.flag, one, err))
+				continue
+			}
+			p.grpc, p.http = list.grpc, list.http
+			if strings.HasPrefix(one, "https:") || strings.HasPrefix(one, "unixs:") {
+				if p.tls = secure; secure == nil {
+					problems = append(problems, fmt.Errorf("--%s %s: needs --cert-file and --key-file", list.flag, one))
+				}
+			}
+			if first, _, _ := strings.Cut(o.advertised, ","); first != "" && list.grpc {
+				p.url = first
+			}
+			places = append(places, p)
+		}
+	}
+	if !slices.ContainsFunc(places, func(p place) bool { return p.grpc }) && len(problems) == 0 {
+		problems = append(problems, errors.New("--listen-client-urls: wants one at least"))
+	}
+	return places, errors.Join(problems...)
+}
+
+var errURL = errors.New("want http://ADDRESS:PORT, https://ADDRESS:PORT, unix://PATH or unixs://PATH")
+
+func listenAt(text string) (place, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" && u.Path == "" {
+		return place{}, errURL
+	}
+	network, address := "tcp", u.Host
+	switch u.Scheme {
+	case "http", "https":
+		if host := u.Hostname(); u.Port() == "" || u.Path != "" || host != "localhost" && host != "" && net.ParseIP(host) == nil {
+			return place{}, errURL // as etcd has it: no names
+		}
+	case "unix", "unixs":
+		network, address = "unix", u.Host+u.Path
+		os.Remove(address) // of who was killed; what cannot be removed is the error below
+	default:
+		return place{}, errURL
+	}
+	l, err := net.Listen(network, address)
+	if err != nil {
+		return place{}, err
+	}
+	if network == "unix" {
+		if err := os.Chmod(address, 0o600); err != nil { // who reaches it is an administrator
+			l.Close()
+			return place{}, err
+		}
+	} else if u.Port() == "0" {
+		text = u.Scheme + "://" + l.Addr().String()
+	}
+	return place{Listener: l, url: text}, nil
+}
+
+// tls is what the flags say of TLS; nil without a certificate. A client that speaks
+// HTTP/1 as well gets that: the others are those of gRPC.
+func (o options) tls() (*tls.Config, error) {
+	if o.certFile == "" {
+		return nil, nil
+	}
+	pair, err := tls.LoadX509KeyPair(o.certFile, o.keyFile)
+	if err != nil {
+		return nil, fmt.Errorf("--cert-file %s, --key-file %s: %w", o.certFile, o.keyFile, err)
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1", "h2"}, Certificates: []tls.Certificate{pair}}
+	if o.minTLS == "TLS1.3" {
+		config.MinVersion = tls.VersionTLS13
+	}
+	if o.trustedCAFile != "" {
+		pem, err := os.ReadFile(o.trustedCAFile)
+		if err != nil {
+			return nil, fmt.Errorf("--trusted-ca-file: %w", err)
+		}
+		config.ClientCAs, config.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
+		if !config.ClientCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("--trusted-ca-file %s: has no certificate in it", o.trustedCAFile)
+		}
+	}
+	return config, nil
+}

@@ -1,0 +1,319 @@
+package etcd
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/karve-k8s/karve/kine/etcdapi"
+)
+
+const patience = 60 * time.Second
+
+// run is the program with arguments; the function stops it and answers how it ended.
+func run(t *testing.T, args ...string) (stop func() error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- Command{Args: args, Stdout: io.Discard, Stderr: io.Discard, Nearest: nearest}.Run(ctx)
+	}()
+	ended := false
+	stop = func() error {
+		cancel()
+		if ended {
+			return nil
+		}
+		ended = true
+		select {
+		case err := <-done:
+			return err
+		case <-time.After(patience):
+			return errors.New("did not end")
+		}
+	}
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return stop
+}
+
+func nearest(word string, names []string) string {
+	if word == "data-bir" && slices.Contains(names, "data-dir") {
+		return "data-dir"
+	}
+	return ""
+}
+
+// freeAddress is one that nobody has at the moment.
+func freeAddress(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func dial(t *testing.T, url string, secure *tls.Config) *clientv3.Client {
+	t.Helper()
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{url}, TLS: secure, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	return client
+}
+
+// get waits until a path is answered, as envtest does.
+func get(t *testing.T, client *http.Client, url string) (status int, body string) {
+	t.Helper()
+	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		resp, err := client.Get(url)
+		if err == nil {
+			defer resp.Body.Close()
+			text, err := io.ReadAll(resp.Body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return resp.StatusCode, string(text)
+		}
+		if time.Since(began) > patience {
+			t.Fatal(err)
+		}
+	}
+}
+
+// With what envtest gives it, it answers health on the URL of gRPC, has a client's keys,
+// and has them again after a restart.
+func TestAsEnvtestRunsIt(t *testing.T) {
+	dir, url := t.TempDir(), "http://"+freeAddress(t)
+	args := []string{"--advertise-client-urls=" + url, "--data-dir=" + dir, "--listen-client-urls=" + url,
+		"--listen-peer-urls=http://" + freeAddress(t), "--unsafe-no-fsync=true"}
+	for round := range 2 {
+		stop := run(t, args...)
+		for path, want := range map[string]string{
+			"/health": `{"health":"true","reason":""}`, "/livez": "ok\n", "/readyz": "ok\n", "/readyz?verbose": "[+]serializable_read ok\nok\n",
+			"/version": `{"etcdserver":"3.6.11","etcdcluster":"3.6.0","storage":"3.6.0"}` + "\n",
+		} {
+			if status, body := get(t, http.DefaultClient, url+path); status != http.StatusOK || body != want {
+				t.Errorf("%s: %d %q, want %q", path, status, body, want)
+			}
+		}
+		if status, _ := get(t, http.DefaultClient, url+"/nowhere"); status != http.StatusNotFound {
+			t.Errorf("/nowhere: %d", status)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		client := dial(t, url, nil)
+		resp, err := client.Get(ctx, "key")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(resp.Kvs) != round {
+			t.Errorf("round %d: %v", round, resp.Kvs)
+		}
+		if !etcdapi.Ours(resp.Header) {
+			t.Errorf("not to be told from a real etcd: %v", resp.Header)
+		}
+		var puts []clientv3.Op // more than etcd takes
+		for i := range 200 {
+			puts = append(puts, clientv3.OpPut(fmt.Sprintf("many/%d", i), "value"))
+		}
+		if _, err := client.Txn(ctx).Then(append(puts, clientv3.OpPut("key", "value"))...).Commit(); err != nil {
+			t.Error(err)
+		}
+		members, err := client.MemberList(ctx)
+		if err != nil || len(members.Members) != 1 || members.Members[0].ClientURLs[0] != url {
+			t.Errorf("members: %v, %v", members, err)
+		}
+		client.Close()
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		if l, err := net.Listen("tcp", strings.TrimPrefix(url, "http://")); err != nil {
+			t.Errorf("the port is not free after a stop: %v", err)
+		} else {
+			l.Close()
+		}
+	}
+}
+
+// Over TLS, gRPC and HTTP/1 share the port as well, also with a client that would
+// speak HTTP/2; who has no certificate of the authority gets nothing.
+func TestTLS(t *testing.T) {
+	dir := t.TempDir()
+	cert, key := selfSigned(t, dir)
+	address := freeAddress(t)
+	url := "https://" + address
+	stop := run(t, "--listen-client-urls", url, "--data-dir", filepath.Join(dir, "data"), "--cert-file", cert, "--key-file", key,
+		"--trusted-ca-file", cert, "--client-cert-auth")
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := x509.NewCertPool()
+	pem, _ := os.ReadFile(cert)
+	known.AppendCertsFromPEM(pem)
+	secure := &tls.Config{RootCAs: known, Certificates: []tls.Certificate{pair}}
+	modern := &http.Client{Transport: &http.Transport{TLSClientConfig: secure.Clone(), ForceAttemptHTTP2: true}}
+	defer modern.CloseIdleConnections()
+	if status, body := get(t, modern, url+"/health"); status != http.StatusOK {
+		t.Errorf("/health: %d %s", status, body)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if _, err := dial(t, url, secure.Clone()).Put(ctx, "key", "value"); err != nil {
+		t.Error(err)
+	}
+	nobody := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: known}}}
+	if resp, err := nobody.Get(url + "/health"); err == nil {
+		resp.Body.Close()
+		t.Errorf("without a certificate: %s", resp.Status)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+func selfSigned(t *testing.T, dir string) (cert, key string) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalECPrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	for file, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "EC PRIVATE KEY", Bytes: secret}} {
+		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return cert, key
+}
+
+// A connection that does not say what it speaks holds nobody up, and ends with the program.
+func TestSilentConnection(t *testing.T) {
+	address := freeAddress(t)
+	stop := run(t, "--listen-client-urls", "http://"+address, "--data-dir", t.TempDir())
+	get(t, http.DefaultClient, "http://"+address+"/health")
+	silent, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	get(t, http.DefaultClient, "http://"+address+"/health")
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMistakes(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	real, file := t.TempDir(), filepath.Join(t.TempDir(), "file")
+	if err := os.Mkdir(filepath.Join(real, "member"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	free := "--listen-client-urls=http://127.0.0.1:0"
+	for name, test := range map[string]struct {
+		args []string
+		want []string
+	}{
+		"a typo":                  {[]string{"--data-bir=x"}, []string{"no flag --data-bir", "did you mean --data-dir"}},
+		"no such flag":            {[]string{"--nonsensical-option"}, []string{"no flag --nonsensical-option", "see etcd --help"}},
+		"a word":                  {[]string{"gateway"}, []string{"flags only", "gateway"}},
+		"no value":                {[]string{"--max-txn-ops=many"}, []string{"many", "max-txn-ops"}},
+		"a port that is taken":    {[]string{"--data-dir", t.TempDir(), "--listen-client-urls", "http://" + taken.Addr().String()}, []string{"--listen-client-urls", taken.Addr().String(), "in use"}},
+		"a URL without a scheme":  {[]string{"--listen-client-urls=127.0.0.1:1"}, []string{"--listen-client-urls 127.0.0.1:1", "want http://"}},
+		"a name":                  {[]string{"--listen-client-urls=http://example.org:1"}, []string{"want http://"}},
+		"no URL":                  {[]string{"--listen-client-urls="}, []string{"--listen-client-urls: wants one"}},
+		"https without a pair":    {[]string{"--listen-client-urls=https://127.0.0.1:0"}, []string{"needs --cert-file and --key-file"}},
+		"half a pair":             {[]string{"--cert-file=x"}, []string{"one is given without the other"}},
+		"a directory of etcd's":   {[]string{free, "--data-dir", real}, []string{real, "a real etcd"}},
+		"a file as the directory": {[]string{free, "--data-dir", file}, []string{"--data-dir", file}},
+		"more than one member":    {[]string{"--initial-cluster", "a=http://1.2.3.4:1,b=http://1.2.3.5:1"}, []string{"--initial-cluster", "one member"}},
+		"to join":                 {[]string{"--initial-cluster-state=existing", "--client-crl-file=x"}, []string{"--initial-cluster-state existing", "--client-crl-file: it would let in"}},
+		"a log level":             {[]string{"--log-level=loud"}, []string{"--log-level loud"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := Command{Args: test.args, Stdout: io.Discard, Stderr: io.Discard, Nearest: nearest}.Run(t.Context())
+			if err == nil {
+				t.Fatal("was accepted")
+			}
+			for _, want := range test.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("%q does not say %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+// Of what does nothing, what somebody could miss is said.
+func TestWithoutEffect(t *testing.T) {
+	t.Setenv("ETCD_QUOTA_BACKEND_BYTES", "1000000")
+	t.Setenv("ETCD_DATA_DIR", "from the environment")
+	o, warnings, err := parse([]string{"--snapshot-count=10", "--pre-vote", "--auto-compaction-retention=0", "--enable-pprof", "-unsafe-no-fsync"}, nearest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.dataDir != "from the environment" || !o.noSync {
+		t.Errorf("%+v", o)
+	}
+	want := "--quota-backend-bytes has no effect here: the disk is the limit\n--enable-pprof has no effect here: there is no such part"
+	if got := strings.Join(warnings, "\n"); got != want {
+		t.Errorf("%s\nwant\n%s", got, want)
+	}
+}
+
+// envtest looks into the help for a flag at the beginning of a line.
+func TestHelp(t *testing.T) {
+	var text strings.Builder
+	if err := (Command{Args: []string{"--help"}, Stdout: &text}).Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for name := range Flags() {
+		if !strings.Contains(text.String(), "\n  --"+name) {
+			t.Errorf("--%s is not in it", name)
+		}
+	}
+}

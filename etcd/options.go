@@ -1,0 +1,261 @@
+package etcd
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+)
+
+// options are what etcd's flags say, as far as they mean something here.
+type options struct {
+	dataDir, name       string
+	clientURLs          string
+	httpURLs            string // of HTTP alone; with some, clientURLs are of gRPC alone
+	metricsURLs         string
+	advertised          string
+	noSync              bool
+	certFile, keyFile   string
+	trustedCAFile       string
+	clientCertAuth      bool
+	minTLS              string
+	maxTxnOps           uint
+	logLevel            string
+	version             bool
+	initialCluster      string
+	initialClusterState string
+}
+
+// A flag of etcd's that does nothing here is moot, where there is nothing for it to
+// do; missing, where somebody could expect something, who is told that it is not
+// there; or refused, where to go on would be another thing than was asked for.
+type effect int
+
+const (
+	moot effect = iota
+	missing
+	refused
+)
+
+// idle are the flags of etcd v3.6 (server/embed/config.go, server/etcdmain/config.go)
+// that do nothing here, by what that means. A test in bench/ compares them with etcd's.
+var idle = []struct {
+	effect
+	reason string
+	names  string // of those that take a value
+	bools  string
+}{
+	{moot, "there is one member, and no raft",
+		`heartbeat-interval election-timeout listen-peer-urls initial-advertise-peer-urls initial-cluster-token
+		raft-read-timeout raft-write-timeout snapshot-count max-snapshots max-wals wal-dir max-learners
+		snapshot-catchup-entries experimental-snapshot-catchup-entries
+		peer-cert-file peer-key-file peer-client-cert-file peer-client-key-file peer-trusted-ca-file peer-crl-file peer-cert-allowed-cn
+		peer-cert-allowed-hostname downgrade-check-time experimental-downgrade-check-time
+		corrupt-check-time experimental-corrupt-check-time compact-hash-check-time experimental-compact-hash-check-time v2-deprecation
+		client-cert-file client-key-file`,
+		`initial-election-tick-advance strict-reconfig-check pre-vote force-new-cluster peer-client-cert-auth peer-auto-tls
+		peer-skip-client-san-verification experimental-peer-skip-client-san-verification experimental-initial-corrupt-check
+		experimental-compact-hash-check-enabled experimental-enable-lease-checkpoint experimental-enable-lease-checkpoint-persist`},
+	{moot, "the storage engine is another",
+		`backend-bbolt-freelist-type backend-batch-interval backend-batch-limit compaction-batch-limit experimental-compaction-batch-limit
+		compaction-sleep-interval experimental-compaction-sleep-interval bootstrap-defrag-threshold-megabytes
+		experimental-bootstrap-defrag-threshold-megabytes`,
+		`experimental-txn-mode-write-with-shared-buffer experimental-stop-grpc-service-on-defrag`},
+	{moot, "there are no users to authenticate", `auth-token bcrypt-cost auth-token-ttl self-signed-cert-validity`, ``},
+	{moot, "etcd ignores it, too",
+		`cluster-active-size cluster-remove-delay cluster-sync-interval config force max-result-buffer max-retry-attempts
+		peer-heartbeat-interval peer-election-timeout retry-interval snapshot v vv`, ``},
+	{moot, "the log is lines of text on standard error", `logger log-outputs log-format log-rotation-config-json`, `enable-log-rotation`},
+	{missing, "the disk is the limit", `quota-backend-bytes`, ``},
+	{missing, "requests are limited to 1.5 MiB", `max-request-bytes`, ``},
+	{missing, "kube-apiserver compacts every five minutes, and nobody else does", `auto-compaction-retention auto-compaction-mode`, ``},
+	{missing, "connections are kept as etcd keeps them by default",
+		`grpc-keepalive-min-time grpc-keepalive-interval grpc-keepalive-timeout max-concurrent-streams`, `socket-reuse-port socket-reuse-address`},
+	{missing, "progress is told every five seconds", `watch-progress-notify-interval experimental-watch-progress-notify-interval`, ``},
+	{missing, "there are no such warnings",
+		`warning-apply-duration experimental-warning-apply-duration warning-unary-request-duration experimental-warning-unary-request-duration`, ``},
+	{missing, "there is no such part",
+		`feature-gates metrics cors host-whitelist distributed-tracing-address experimental-distributed-tracing-address
+		distributed-tracing-service-name experimental-distributed-tracing-service-name distributed-tracing-instance-id
+		experimental-distributed-tracing-instance-id distributed-tracing-sampling-rate experimental-distributed-tracing-sampling-rate`,
+		`enable-pprof enable-grpc-gateway enable-distributed-tracing experimental-enable-distributed-tracing memory-mlock experimental-memory-mlock`},
+	{refused, "this is one member, which joins no others",
+		`discovery discovery-endpoints discovery-token discovery-dial-timeout discovery-request-timeout discovery-keepalive-time
+		discovery-keepalive-timeout discovery-cert discovery-key discovery-cacert discovery-user discovery-password discovery-proxy
+		discovery-srv discovery-srv-name discovery-fallback`,
+		`discovery-insecure-transport discovery-insecure-skip-tls-verify`},
+	{refused, "give the options on the command line", `config-file`, ``},
+	{refused, "it would let in whom etcd keeps out", `client-crl-file client-cert-allowed-hostname cipher-suites tls-max-version`, ``},
+	{refused, "make a certificate, and name it by --cert-file and --key-file", ``, `auto-tls`},
+}
+
+// unless are values that ask for nothing.
+var unless = map[string]string{
+	"auto-compaction-retention": "0", "quota-backend-bytes": "0", "max-request-bytes": "1572864", "enable-grpc-gateway": "false",
+	"auto-compaction-mode": "periodic", "metrics": "basic",
+}
+
+// usedFlags are those that do here what they do in etcd.
+func (o *options) usedFlags(fs *flag.FlagSet) {
+	fs.StringVar(&o.dataDir, "data-dir", "", "the `directory` of the datastore (default: NAME.etcd)")
+	fs.StringVar(&o.name, "name", "default", "the member's `name`, of which the default of --data-dir is made")
+	fs.StringVar(&o.clientURLs, "listen-client-urls", "http://localhost:2379", "`URLs` where clients are served, with commas: http, https, unix or unixs; /health, /livez, /readyz and /version, too")
+	fs.StringVar(&o.httpURLs, "listen-client-http-urls", "", "`URLs` where those paths are served instead")
+	fs.StringVar(&o.metricsURLs, "listen-metrics-urls", "", "`URLs` where those paths are served as well")
+	fs.StringVar(&o.advertised, "advertise-client-urls", "", "`URLs` by which clients are told to connect")
+	fs.BoolVar(&o.noSync, "unsafe-no-fsync", false, "answer a write before it is on the disk: a power cut may lose the last 100 ms, the end of the process loses nothing")
+	fs.StringVar(&o.certFile, "cert-file", "", "`file` with the certificate that clients see")
+	fs.StringVar(&o.keyFile, "key-file", "", "`file` with its key")
+	fs.StringVar(&o.trustedCAFile, "trusted-ca-file", "", "`file` with the authority of clients' certificates, which they then need")
+	fs.BoolVar(&o.clientCertAuth, "client-cert-auth", false, "clients need a certificate")
+	fs.StringVar(&o.minTLS, "tls-min-version", "TLS1.2", "TLS1.2 or TLS1.3")
+	fs.UintVar(&o.maxTxnOps, "max-txn-ops", defaultMaxTxnOps, "the `number` of operations that a transaction may have")
+	fs.StringVar(&o.logLevel, "log-level", "warn", "debug, info, warn or error")
+	fs.StringVar(&o.initialCluster, "initial-cluster", "", "`members`, which can only be this one")
+	fs.StringVar(&o.initialClusterState, "initial-cluster-state", "new", "new: there is nothing to join")
+	fs.BoolVar(&o.version, "version", false, "print the version and exit")
+}
+
+// defaultMaxTxnOps is more than etcd's 128: an API server of Karve's writes what a new
+// cluster is born with in one transaction.
+const defaultMaxTxnOps = 4096
+
+// idleFlag takes a value and says whether it was given one.
+type idleFlag struct {
+	boolean bool
+	value   *string
+}
+
+func (f idleFlag) String() string     { return "" }
+func (f idleFlag) Set(v string) error { *f.value = v; return nil }
+func (f idleFlag) IsBoolFlag() bool   { return f.boolean }
+
+// newFlags is the set of all of etcd's flags.
+func newFlags(o *options) *flag.FlagSet {
+	fs := flag.NewFlagSet("etcd", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	o.usedFlags(fs)
+	for _, group := range idle {
+		for i, names := range []string{group.names, group.bools} {
+			for name := range strings.FieldsSeq(names) {
+				fs.Var(idleFlag{boolean: i == 1, value: new(string)}, name, group.reason)
+			}
+		}
+	}
+	return fs
+}
+
+// errHelp is a question for the options.
+var errHelp = flag.ErrHelp
+
+// parse reads a command line, and ETCD_NAME for what it does not have. The error
+// joins all that is wrong; warnings are what has no effect.
+func parse(args []string, nearest func(string, []string) string) (o options, warnings []string, err error) {
+	fs := newFlags(&o)
+	if err := fs.Parse(args); err != nil {
+		return o, nil, explain(err, fs, nearest)
+	}
+	if fs.NArg() > 0 {
+		return o, nil, fmt.Errorf("etcd takes flags only, got %q", fs.Arg(0))
+	}
+	given := map[string]bool{}
+	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	var problems []error
+	fs.VisitAll(func(f *flag.Flag) {
+		variable := "ETCD_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		if value := os.Getenv(variable); value != "" && !given[f.Name] {
+			if err := fs.Set(f.Name, value); err != nil {
+				problems = append(problems, fmt.Errorf("%s=%s: %w", variable, value, err))
+			}
+			given[f.Name] = true
+		}
+	})
+	for _, group := range idle {
+		for name := range strings.FieldsSeq(group.names + " " + group.bools) {
+			value := *fs.Lookup(name).Value.(idleFlag).value
+			switch {
+			case !given[name] || value == unless[name] && value != "" || group.effect == moot:
+			case group.effect == missing:
+				warnings = append(warnings, fmt.Sprintf("--%s has no effect here: %s", name, group.reason))
+			default:
+				problems = append(problems, fmt.Errorf("--%s: %s", name, group.reason))
+			}
+		}
+	}
+	return o, warnings, errors.Join(append(problems, o.check())...)
+}
+
+// check tells what is wrong with the options of which there is something here.
+func (o *options) check() error {
+	var problems []error
+	if o.dataDir == "" {
+		o.dataDir = o.name + ".etcd"
+	}
+	if strings.Contains(o.initialCluster, ",") {
+		problems = append(problems, fmt.Errorf("--initial-cluster %s: this is one member, which joins no others", o.initialCluster))
+	}
+	if o.initialClusterState != "new" {
+		problems = append(problems, fmt.Errorf("--initial-cluster-state %s: this is one member, which joins no others", o.initialClusterState))
+	}
+	if o.minTLS != "TLS1.2" && o.minTLS != "TLS1.3" && o.minTLS != "" {
+		problems = append(problems, fmt.Errorf("--tls-min-version %s: want TLS1.2 or TLS1.3", o.minTLS))
+	}
+	if (o.certFile == "") != (o.keyFile == "") {
+		problems = append(problems, errors.New("--cert-file and --key-file: one is given without the other"))
+	}
+	if o.clientCertAuth && o.trustedCAFile == "" {
+		problems = append(problems, errors.New("--client-cert-auth needs --trusted-ca-file"))
+	}
+	return errors.Join(problems...)
+}
+
+// explain is a mistake in a command line as Karve tells it.
+func explain(err error, fs *flag.FlagSet, nearest func(string, []string) string) error {
+	if errors.Is(err, flag.ErrHelp) {
+		return errHelp
+	}
+	text := err.Error()
+	name, ok := strings.CutPrefix(text, "flag provided but not defined: -")
+	if !ok {
+		return errors.New(text + " (see etcd --help)")
+	}
+	var names []string
+	fs.VisitAll(func(f *flag.Flag) { names = append(names, f.Name) })
+	name = strings.TrimLeft(name, "-")
+	if near := nearest(name, names); near != "" {
+		return fmt.Errorf("etcd has no flag --%s; did you mean --%s?", name, near)
+	}
+	return fmt.Errorf("etcd has no flag --%s (see etcd --help)", name)
+}
+
+// help is for people, and for envtest, which looks for names at the start of a line.
+func help(w io.Writer) {
+	fmt.Fprint(w, "etcd: Karve's datastore with the flags of etcd, for one member\n")
+	var o options
+	used := flag.NewFlagSet("etcd", flag.ContinueOnError)
+	o.usedFlags(used)
+	used.VisitAll(func(f *flag.Flag) {
+		value, usage := flag.UnquoteUsage(f)
+		fmt.Fprintf(w, "\n%s\n      %s\n", strings.TrimRight("  --"+f.Name+" "+value, " "), usage)
+	})
+	for _, group := range idle {
+		verb := map[effect]string{moot: "Nothing to do", missing: "No effect", refused: "Refused"}[group.effect]
+		fmt.Fprintf(w, "\n%s: %s\n", verb, group.reason)
+		for name := range strings.FieldsSeq(group.names + " " + group.bools) {
+			fmt.Fprintf(w, "  --%s\n", name)
+		}
+	}
+}
+
+// Flags are the names of all flags that are understood, and whether each takes no
+// value: to compare with etcd's.
+func Flags() map[string]bool {
+	all := map[string]bool{}
+	newFlags(&options{}).VisitAll(func(f *flag.Flag) {
+		b, ok := f.Value.(interface{ IsBoolFlag() bool })
+		all[f.Name] = ok && b.IsBoolFlag()
+	})
+	return all
+}

@@ -1,0 +1,96 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/sirupsen/logrus"
+	"github.com/spf13/pflag"
+	cliflag "k8s.io/component-base/cli/flag"
+	"k8s.io/component-base/cli/globalflag"
+	"k8s.io/component-base/logs"
+	"k8s.io/component-base/term"
+	"k8s.io/component-base/version/verflag"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
+
+	"github.com/karve-k8s/karve/server/flags"
+)
+
+// Upstream is a command line of kube-apiserver: upstream's flags with upstream's
+// defaults, where everything else in this package has Karve's.
+type Upstream struct {
+	*options.ServerRunOptions
+	sets cliflag.NamedFlagSets
+	all  *pflag.FlagSet
+}
+
+const upstreamsName = "kube-apiserver"
+
+// ParseUpstream reads the arguments of kube-apiserver (cmd/kube-apiserver/app/server.go,
+// NewAPIServerCommand). The error is [pflag.ErrHelp] for --help.
+func ParseUpstream(args []string) (*Upstream, error) {
+	o := options.NewServerRunOptions()
+	o.GenericServerRunOptions.ShutdownWatchTerminationGracePeriod = watchGrace // see there
+	u := &Upstream{ServerRunOptions: o, sets: o.Flags(), all: pflag.NewFlagSet(upstreamsName, pflag.ContinueOnError)}
+	if err := forgetGates(u.sets, o.GenericServerRunOptions.ComponentGlobalsRegistry); err != nil {
+		return nil, err
+	}
+	verflag.AddFlags(u.sets.FlagSet("global"))
+	globalflag.AddGlobalFlags(u.sets.FlagSet("global"), upstreamsName, logs.SkipLoggingConfigurationFlags())
+	u.all.SetOutput(io.Discard)
+	u.all.SetNormalizeFunc(cliflag.WordSepNormalizeFunc)
+	for _, set := range u.sets.FlagSets {
+		u.all.AddFlagSet(set)
+	}
+	if err := u.all.Parse(args); err != nil {
+		return u, u.explain(err)
+	}
+	if asked, err := u.all.GetBool("help"); err == nil && asked {
+		return u, pflag.ErrHelp
+	}
+	if u.all.NArg() > 0 && strings.Join(u.all.Args(), "") != "" {
+		return u, fmt.Errorf("%s takes flags only, got %q", upstreamsName, u.all.Args())
+	}
+	return u, nil
+}
+
+// explain proposes the nearest flag where one was misspelt.
+func (u *Upstream) explain(err error) error {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) {
+		return err
+	}
+	var names []string
+	u.all.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	name := unknown.GetSpecifiedName()
+	if near := flags.Nearest(name, names); near != "" {
+		return fmt.Errorf("%s has no flag --%s; did you mean --%s?", upstreamsName, name, near)
+	}
+	return fmt.Errorf("%s has no flag --%s (see %s --help)", upstreamsName, name, upstreamsName)
+}
+
+// Help writes what upstream's --help does.
+func (u *Upstream) Help(w io.Writer) {
+	fmt.Fprintf(w, "The Kubernetes API server, as karve runs it.\n\nUsage:\n  %s [flags]\n", upstreamsName)
+	columns, _, _ := term.TerminalSize(w)
+	cliflag.PrintSections(w, u.sets, columns)
+}
+
+// Given tells whether the command line has a flag.
+func (u *Upstream) Given(name string) bool { return u.all.Changed(name) }
+
+// PrintVersion does what --version asks for, and ends the process, if it is given.
+func (u *Upstream) PrintVersion() { verflag.PrintAndExitIfRequested() }
+
+// Complete is the configuration of the command line, and all that upstream refuses of
+// it. It has global effects: feature gates, warnings and loggers are the process'.
+func (u *Upstream) Complete(ctx context.Context, log *logrus.Logger) (*options.CompletedOptions, error) {
+	if err := prepareProcess(u.ServerRunOptions, log); err != nil {
+		return nil, err
+	}
+	completed, err := completeOptions(ctx, u.ServerRunOptions)
+	return &completed, err
+}
