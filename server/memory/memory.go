@@ -5,6 +5,7 @@ package memory
 import (
 	"os"
 	"runtime/debug"
+	"runtime/metrics"
 	"time"
 )
 
@@ -17,15 +18,20 @@ const restPercent = 75
 // its time: a quarter of the CPU of such a start is the collector's.
 const hastyPercent = 400
 
-// again is how long after a start its last garbage is given back: controllers and
-// caches go on for some seconds once everything is ready, and without requests it may
-// be two minutes until the next collection.
-const again = 10 * time.Second
+const (
+	// lull is how often it is looked whether there is memory to give back. The first
+	// time there always is: controllers and caches go on for some seconds once
+	// everything is ready. Later it is what a burst of work has left: without requests
+	// it may be two minutes until the next collection, which keeps most of it.
+	lull = 10 * time.Second
+	// worth is how many bytes of it are worth a collection.
+	worth = 16 << 20
+)
 
 // Collector is the garbage collector of this process, with a limit.
 type Collector struct {
 	percent, limit func()
-	again          *time.Timer // nil before Settle
+	end, ended     chan struct{} // nil before Settle
 }
 
 // Begin sets a soft limit in bytes to what the Go runtime uses (debug.SetMemoryLimit):
@@ -54,7 +60,7 @@ func (c *Collector) setPercent(percent int) {
 func (c *Collector) Settle() {
 	c.setPercent(restPercent)
 	giveBack()
-	c.again = time.AfterFunc(again, giveBack)
+	c.watch(lull)
 }
 
 func giveBack() {
@@ -62,10 +68,55 @@ func giveBack() {
 	_ = dropProgram() // a kernel that can't has lost nothing
 }
 
+// watch looks so often whether to give back what is left when work has come to a
+// lull, until End.
+func (c *Collector) watch(period time.Duration) {
+	c.end, c.ended = make(chan struct{}), make(chan struct{})
+	go c.giveBackInLulls(time.NewTicker(period))
+}
+
+func (c *Collector) giveBackInLulls(tick *time.Ticker) {
+	defer close(c.ended)
+	defer tick.Stop()
+	first, before := true, uint64(0)
+	for {
+		select {
+		case <-tick.C:
+		case <-c.end:
+			return
+		}
+		cycles, spare := heap()
+		switch {
+		case first:
+			giveBack()
+			first = false
+		case cycles == before && spare > worth:
+			debug.FreeOSMemory()
+		}
+		before, _ = heap()
+	}
+}
+
+// heap tells how many collections there have been, and how much memory another one
+// could give back to the system, about: what has been allocated since the last, of
+// which most is garbage by now, and what is free already.
+func heap() (cycles, spare uint64) {
+	figures := []metrics.Sample{
+		{Name: "/gc/cycles/total:gc-cycles"},
+		{Name: "/gc/heap/live:bytes"}, // at the end of the last one
+		{Name: "/memory/classes/heap/objects:bytes"},
+		{Name: "/memory/classes/heap/free:bytes"},
+	}
+	metrics.Read(figures)
+	value := func(i int) uint64 { return figures[i].Value.Uint64() }
+	return value(0), value(2) - min(value(1), value(2)) + value(3)
+}
+
 // End sets everything to what it was before Begin. It is not called during Settle.
 func (c *Collector) End() {
-	if c.again != nil {
-		c.again.Stop()
+	if c.end != nil {
+		close(c.end)
+		<-c.ended
 	}
 	c.percent()
 	c.limit()

@@ -3,8 +3,10 @@ package memory
 import (
 	"errors"
 	"io/fs"
+	"runtime"
 	"runtime/debug"
 	"testing"
+	"time"
 )
 
 func TestLimit(t *testing.T) {
@@ -106,4 +108,27 @@ func TestCollector(t *testing.T) {
 		c.End()
 		check("after End", 100, before)
 	}
+}
+
+// What a burst of work leaves is given back once nothing is collected any more.
+func TestMemoryOfABurst(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // so that nobody else collects
+	await := func(what string, done func(cycles, spare uint64) bool) {
+		t.Helper()
+		for deadline := time.Now().Add(time.Minute); !done(heap()); time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				cycles, spare := heap()
+				t.Fatalf("%s: not after a minute: %d collections, %d bytes could be given back", what, cycles, spare)
+			}
+		}
+	}
+	c := Begin(1<<30, false)
+	defer c.End()
+	before, _ := heap()
+	c.watch(10 * time.Millisecond)
+	await("the first look", func(cycles, _ uint64) bool { return cycles > before })
+	before, _ = heap()
+	burst := make([]byte, 4*worth)
+	await("the look after a burst", func(cycles, spare uint64) bool { return cycles > before && spare < worth })
+	runtime.KeepAlive(burst)
 }
