@@ -6,6 +6,7 @@
 #   KARVE_SECURE_PORT=443 sh install.sh                       the same as variables
 #   KARVE_BINARY=./karve sh install.sh                        without a network
 #   sh install.sh unit [user]                                 only print the systemd unit
+#   sh install.sh binary [DIRECTORY]                          only the programs: no service, no configuration
 #
 # Options go to the configuration file and stay there when it is run again;
 # --name= (nothing behind it) takes one out. A switch is --name or --name=false.
@@ -815,6 +816,22 @@ install_karve() {
 	what_next
 }
 
+# install_binary is for CI: the same download and checks, and nothing that stays
+# when the directory goes.
+install_binary() {
+	layout
+	[ -z "${1:-}" ] || bin_dir=$1
+	# A service's binary is replaced with a backup and a way back only.
+	[ ! -e "$bin_dir/karve-uninstall.sh" ] || fail "Karve is installed in $bin_dir as a service: run install.sh without \"binary\" to upgrade it, or name another directory"
+	work=$(umask 077 && mktemp -d "${TMPDIR:-/tmp}/karve-install.XXXXXX") || fail "no temporary directory could be made"
+	trap clean_up EXIT
+	trap 'fail "interrupted"' INT TERM HUP
+	fetch
+	mv -f "$new" "$bin_dir/karve" || fail "$bin_dir/karve could not be written"
+	[ -e "$bin_dir/kubectl" ] || have kubectl || ln -s karve "$bin_dir/kubectl" || warn "$bin_dir/kubectl could not be made"
+	say "$version is $bin_dir/karve"
+}
+
 # print_unit prints the unit as it is without any options.
 print_unit() {
 	work=$(mktemp -d) || exit 1
@@ -831,11 +848,11 @@ print_unit() {
 main() {
 	work='' stage='' had='' switched=no stopped=no backup='' service_user=root
 	comment='Karve service, made by install.sh' bind_low='^cap_net_bind_service'
-	if [ "${1:-}" = unit ]; then
-		print_unit "${2:-}"
-	else
-		install_karve "$@"
-	fi
+	case ${1:-} in
+	unit) print_unit "${2:-}" ;;
+	binary) install_binary "${2:-}" ;;
+	*) install_karve "$@" ;;
+	esac
 }
 
 main "$@"

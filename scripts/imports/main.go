@@ -43,6 +43,7 @@ var own = map[string][]string{
 	"preflight":          {"certs", "datastore", "server/memory"},
 	"scripts/imports":    {},
 	"scripts/plug":       {},
+	"scripts/recipes":    {},
 	"scripts/sbom":       {},
 	"servertest":         {"server", "server/logbridge", "servertest/process"},
 	"servertest/process": {},
