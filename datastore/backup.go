@@ -33,12 +33,16 @@ type BackupOptions struct {
 }
 
 // Backup writes the state of a running engine as of now to the file to. See
-// [BackupFile].
+// [BackupFile]. Of one in mode Memory the history stays behind.
 func (e *Engine) Backup(ctx context.Context, to string, opts BackupOptions) (*Copy, error) {
-	if e.disk == nil {
-		return nil, errors.New("back up datastore: it is in memory only")
+	if e.disk != nil {
+		return BackupFile(ctx, e.path, to, opts)
 	}
-	return BackupFile(ctx, e.path, to, opts)
+	c, err := e.Contents(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return c.WriteFile(to, opts)
 }
 
 // BackupFile writes the state of the engine's database at from, as of now, to the

@@ -54,6 +54,8 @@ func crashChild(dir, mode string) error {
 		client, clients = idleClient, 1
 	case "restless":
 		client, clients = restlessClient, 1
+	case "reset":
+		client, clients = resetClient, 1
 	}
 	failed := make(chan error)
 	for c := range clients {

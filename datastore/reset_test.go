@@ -1,0 +1,516 @@
+package datastore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// stateAt is every key and value of the engine at a revision, 0 for the newest.
+func stateAt(t testing.TB, e *Engine, revision int64) map[string]string {
+	t.Helper()
+	resp, err := e.Range(context.Background(), RangeRequest{Key: "\x00", End: allKeys, Revision: revision})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]string{}
+	for _, kv := range resp.KVs {
+		out[kv.Key] = string(kv.Value)
+	}
+	return out
+}
+
+func stateOf(c *Contents) map[string]string {
+	out := map[string]string{}
+	c.Each(func(key string, value []byte) bool { out[key] = string(value); return true })
+	return out
+}
+
+func contentsOf(t testing.TB, e *Engine) *Contents {
+	t.Helper()
+	c, err := e.Contents(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func reset(t testing.TB, e *Engine, to *Contents, opts ResetOptions) *ResetResult {
+	t.Helper()
+	r, err := e.Reset(context.Background(), to, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// Random histories: a reset gives every key the value that it had, watchers see
+// exactly what differed, each change in a revision of its own, and nothing at all
+// when nothing differed. Contents may be the engine's own or of a file.
+func TestResetGoesBack(t *testing.T) {
+	for _, mode := range []Durability{Full, Relaxed, Memory} {
+		t.Run(mode.String(), func(t *testing.T) {
+			for seed := range uint64(8) {
+				resetsOf(t, mode, seed)
+			}
+		})
+	}
+}
+
+func resetsOf(t *testing.T, mode Durability, seed uint64) {
+	random := rand.New(rand.NewPCG(seed, 1))
+	// Values beyond the cache are on the disk only.
+	e := openTest(t, t.TempDir(), Options{Durability: mode, CacheBytes: 2000})
+	defer e.Close()
+	lease, err := e.Grant(t.Context(), 0, 3600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	act := func() {
+		for range random.IntN(80) {
+			key := fmt.Sprintf("/%d", random.IntN(40))
+			if random.IntN(3) == 0 {
+				if _, err := e.Delete(t.Context(), DeleteRequest{Key: key}); err != nil {
+					t.Fatal(err)
+				}
+				continue
+			}
+			req := PutRequest{Key: key, Value: []byte(strconv.Itoa(random.IntN(4)) + strings.Repeat("x", random.IntN(300)))}
+			if random.IntN(5) == 0 {
+				req.Lease = lease.ID
+			}
+			if _, err := e.Put(t.Context(), req); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	act()
+	c := contentsOf(t, e)
+	want := stateAt(t, e, 0)
+	if got := stateOf(c); !maps.Equal(got, want) {
+		t.Fatalf("seed %d: the contents are %v, want %v", seed, got, want)
+	}
+	file := filepath.Join(t.TempDir(), "contents")
+	if _, err := c.WriteFile(file, BackupOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	read, err := ReadContents(t.Context(), file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if read.Revision() != c.Revision() || !maps.Equal(stateOf(read), want) {
+		t.Fatalf("seed %d: a file of the contents has revision %d and other keys, want %d", seed, read.Revision(), c.Revision())
+	}
+	for round := range 6 {
+		if random.IntN(3) > 0 {
+			act()
+		}
+		if random.IntN(4) == 0 {
+			if err := e.Compact(t.Context(), e.Revision(), true); err != nil && !errors.Is(err, ErrCompacted) {
+				t.Fatal(err)
+			}
+		}
+		before, from := stateAt(t, e, 0), e.Revision()
+		w := watch(t, e, WatchRequest{Key: "\x00", End: allKeys, StartRevision: from + 1})
+		to := c
+		if round%2 == 1 {
+			to = read
+		}
+		differs, err := e.Differs(to, ResetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := reset(t, e, to, ResetOptions{})
+		if got := stateAt(t, e, 0); !maps.Equal(got, want) {
+			t.Fatalf("seed %d: after a reset %v, want %v", seed, got, want)
+		}
+		if fmt.Sprint(*differs) != fmt.Sprint(r.Difference) {
+			t.Errorf("seed %d: a reset did %v, and was said to do %v", seed, r.Difference, *differs)
+		}
+		if e.Revision() != from+int64(r.Len()) || r.Revision != e.Revision() {
+			t.Errorf("seed %d: %d changes from revision %d on led to %d (answered: %d)", seed, r.Len(), from, e.Revision(), r.Revision)
+		}
+		wantEvents(t, w, before, want, from, r.Len())
+		w.Close()
+		if again := reset(t, e, to, ResetOptions{}); again.Len() > 0 || again.Revision != r.Revision {
+			t.Errorf("seed %d: a second reset changed %v", seed, again.Difference)
+		}
+	}
+}
+
+// wantEvents takes n events and wants them to be what leads from one state to the other.
+func wantEvents(t *testing.T, w *Watcher, before, after map[string]string, revision int64, n int) {
+	t.Helper()
+	state := maps.Clone(before)
+	seen := map[string]bool{}
+	for got := 0; got < n; {
+		for _, event := range next(t, w).Events {
+			got++
+			revision++
+			if event.KV.ModRevision != revision {
+				t.Errorf("an event of %s has revision %d, want %d: each its own", event.KV.Key, event.KV.ModRevision, revision)
+			}
+			if seen[event.KV.Key] {
+				t.Errorf("two events of %s", event.KV.Key)
+			}
+			seen[event.KV.Key] = true
+			if event.Type == EventDelete {
+				delete(state, event.KV.Key)
+			} else {
+				state[event.KV.Key] = string(event.KV.Value)
+			}
+		}
+	}
+	if !maps.Equal(state, after) {
+		t.Errorf("by its events the reset led to %v, want %v", state, after)
+	}
+}
+
+// While others write, a reset is one step: at its revision there is exactly what there
+// was to be, what it keeps is left alone, and no reader sees a part of it.
+func TestResetBesideWriters(t *testing.T) {
+	e := openTest(t, t.TempDir(), Options{})
+	defer e.Close()
+	for i := range 200 {
+		put(t, e, fmt.Sprintf("/a/%03d", i), "then")
+	}
+	c := contentsOf(t, e)
+	ctx, cancel := context.WithCancel(t.Context())
+	var clients sync.WaitGroup
+	var kept sync.Map
+	for n := range 4 {
+		clients.Go(func() {
+			for i := 0; ctx.Err() == nil; i++ {
+				if _, err := e.Put(context.Background(), PutRequest{Key: fmt.Sprintf("/a/%03d", (i*7+n)%300), Value: []byte("now")}); err != nil {
+					t.Error(err)
+				}
+				key := fmt.Sprintf("/kept/%d", n)
+				kept.Store(key, strconv.Itoa(i))
+				if _, err := e.Put(context.Background(), PutRequest{Key: key, Value: []byte(strconv.Itoa(i))}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	opts := ResetOptions{Keep: func(key string, _ bool) bool { return strings.HasPrefix(key, "/kept/") }}
+	want := stateOf(c)
+	for range 30 {
+		time.Sleep(2 * time.Millisecond)
+		r := reset(t, e, c, opts)
+		got := stateAt(t, e, r.Revision)
+		maps.DeleteFunc(got, func(key, _ string) bool { return opts.Keep(key, true) })
+		if !maps.Equal(got, want) {
+			t.Fatalf("at the revision of a reset, %d, are %d keys that are not %d", r.Revision, len(got), len(want))
+		}
+	}
+	cancel()
+	clients.Wait()
+	kept.Range(func(key, value any) bool {
+		wantValue(t, e, key.(string), 0, value.(string))
+		return true
+	})
+}
+
+// A reader sees what was before a reset or what is after it.
+func TestResetIsSeenAtOnce(t *testing.T) {
+	e := openTest(t, t.TempDir(), Options{Durability: Relaxed})
+	defer e.Close()
+	var sides [2]*Contents
+	for side := range sides {
+		if _, err := e.Delete(t.Context(), DeleteRequest{Key: "\x00", End: allKeys}); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 500 {
+			put(t, e, fmt.Sprintf("/%d", i*(side+1)), strconv.Itoa(side))
+		}
+		sides[side] = contentsOf(t, e)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range 60 {
+			if _, err := e.Reset(context.Background(), sides[i%2], ResetOptions{}); err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	for looks := 0; ; looks++ {
+		got := stateAt(t, e, 0)
+		if !maps.Equal(got, stateOf(sides[0])) && !maps.Equal(got, stateOf(sides[1])) {
+			t.Errorf("a reader saw %d keys that are neither side", len(got))
+		}
+		select {
+		case <-done:
+			if looks == 0 {
+				t.Error("nobody looked")
+			}
+			return
+		default:
+		}
+	}
+}
+
+// A key that stands for another object now is deleted and made, oldest first.
+func TestResetOfAnotherObject(t *testing.T) {
+	e := openTest(t, t.TempDir(), Options{Durability: Memory})
+	defer e.Close()
+	put(t, e, "/owner", "1 a")
+	put(t, e, "/owned", "1 a")
+	put(t, e, "/same", "1 a")
+	c := contentsOf(t, e)
+	for _, key := range []string{"/owned", "/owner"} {
+		if _, err := e.Delete(t.Context(), DeleteRequest{Key: key}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(t, e, "/owner", "2 b")
+	put(t, e, "/owned", "2 b")
+	put(t, e, "/same", "1 b")
+	w := watch(t, e, WatchRequest{Key: "\x00", End: allKeys, StartRevision: e.Revision() + 1})
+	another := func(now, then []byte) bool { return now[0] != then[0] }
+	r := reset(t, e, c, ResetOptions{Another: another})
+	if got := fmt.Sprint(r.Difference); got != "{[] [/owned /owner /same] []}" {
+		t.Errorf("the reset did %s", got)
+	}
+	var events []string
+	for len(events) < 5 {
+		for _, event := range next(t, w).Events {
+			events = append(events, fmt.Sprintf("%d %s %v", event.Type, event.KV.Key, event.IsCreate()))
+		}
+	}
+	want := []string{"1 /owner false", "1 /owned false", "0 /owner true", "0 /owned true", "0 /same false"}
+	if !slices.Equal(events, want) {
+		t.Errorf("events %q, want %q", events, want)
+	}
+	if kv := get(t, e, "/same", 0); kv.Version != 3 {
+		t.Errorf("/same has version %d, want 3: it was updated", kv.Version)
+	}
+}
+
+// A key whose lease has gone comes back with one of the same id and time.
+func TestResetOfLeases(t *testing.T) {
+	dir := t.TempDir()
+	e, lock := openLocked(t, dir, Options{})
+	gone, err := e.Grant(t.Context(), 77, 3600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	there, err := e.Grant(t.Context(), 78, 60)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, id := range map[string]int64{"/gone": gone.ID, "/there": there.ID} {
+		if _, err := e.Put(t.Context(), PutRequest{Key: key, Value: []byte("v"), Lease: id}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := contentsOf(t, e)
+	if err := e.Revoke(t.Context(), gone.ID); err != nil {
+		t.Fatal(err)
+	}
+	put(t, e, "/there", "v") // now without a lease: it would stay for ever
+	reset(t, e, c, ResetOptions{})
+	check := func() {
+		t.Helper()
+		for id, want := range map[int64]string{77: "3600 [/gone]", 78: "60 [/there]"} {
+			l, err := e.TimeToLive(id, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := fmt.Sprint(l.TTL, l.Keys); got != want {
+				t.Errorf("lease %d: %s, want %s", id, got, want)
+			}
+		}
+	}
+	check()
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	lock.Close()
+	e, lock = openLocked(t, dir, Options{})
+	defer lock.Close()
+	defer e.Close()
+	check()
+	if v, err := Verify(t.Context(), e.Path(), nil); err != nil || !v.OK {
+		t.Errorf("%v %v", v, err)
+	}
+}
+
+// A backup of what is only in memory can be opened as any other.
+func TestBackupOfMemory(t *testing.T) {
+	e := openTest(t, "", Options{Durability: Memory})
+	defer e.Close()
+	put(t, e, "/a", "1")
+	put(t, e, "/b", "1")
+	put(t, e, "/a", "2")
+	if _, err := e.Delete(t.Context(), DeleteRequest{Key: "/b"}); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	file := filepath.Join(dir, EngineFile)
+	made, err := e.Backup(t.Context(), file, BackupOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if made.Keys != 1 || made.Revision != e.Revision() {
+		t.Errorf("%d keys at revision %d, want 1 at %d", made.Keys, made.Revision, e.Revision())
+	}
+	if v, err := Verify(t.Context(), file, nil); err != nil || !v.OK {
+		t.Errorf("%v %v", v, err)
+	}
+	again := openTest(t, dir, Options{})
+	defer again.Close()
+	if got, want := get(t, again, "/a", 0), get(t, e, "/a", 0); fmt.Sprint(*got) != fmt.Sprint(*want) {
+		t.Errorf("%v, want %v", *got, *want)
+	}
+	if again.Revision() != e.Revision() {
+		t.Errorf("revision %d, want %d", again.Revision(), e.Revision())
+	}
+	if _, err := e.Backup(t.Context(), file, BackupOptions{}); !errors.Is(err, ErrExists) {
+		t.Errorf("over a file that is there: %v, want %v", err, ErrExists)
+	}
+}
+
+// resetSide is one of the two states that the child of TestResetKilled goes back to
+// in turn.
+func resetSide(side int) map[string]string {
+	state := map[string]string{}
+	for i := range 60 {
+		state[fmt.Sprintf("/%d", i*(side+1))] = strings.Repeat(strconv.Itoa(side), 100+i*20)
+	}
+	return state
+}
+
+// resetClient goes from one side to the other.
+func resetClient(e *Engine, _ int) error {
+	ctx := context.Background()
+	var sides [2]*Contents
+	for side := range sides {
+		scratch, err := OpenEngine(nil, Options{Durability: Memory})
+		if err != nil {
+			return err
+		}
+		state := resetSide(side)
+		for _, key := range slices.Sorted(maps.Keys(state)) {
+			if _, err := scratch.Put(ctx, PutRequest{Key: key, Value: []byte(state[key])}); err != nil {
+				return err
+			}
+		}
+		if sides[side], err = scratch.Contents(ctx); err != nil {
+			return err
+		}
+		scratch.Close()
+	}
+	for i := 0; ; i++ {
+		r, err := e.Reset(ctx, sides[i%2], ResetOptions{})
+		if err != nil {
+			return err
+		}
+		fmt.Printf("reset %d %d\n", r.Revision, i%2)
+		if i%20 == 19 {
+			if err := e.Compact(ctx, r.Revision-50, false); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// A process that is killed at any moment, and at any write or sync, leaves one of the
+// two sides, whole: the one that was acknowledged or the next.
+func TestResetKilled(t *testing.T) {
+	strace := ""
+	t.Run("at a system call", func(t *testing.T) { strace = traceable(t) })
+	kills := 8
+	if n, err := strconv.Atoi(os.Getenv("KARVE_CRASHES")); err == nil {
+		kills = n
+	} else if testing.Short() {
+		kills = 2
+	}
+	for _, mode := range []string{"full", "relaxed"} {
+		dir := t.TempDir()
+		resets := 0
+		for n := range kills {
+			var wrapper []string
+			if strace != "" && n%2 == 1 {
+				calls := []string{"pwrite64", "fsync,fdatasync,ftruncate"}[n/2%2]
+				wrapper = []string{strace, "-f", "-qq", "-o", os.DevNull, "-e", "trace=" + calls, "-e", fmt.Sprintf("inject=%s:signal=SIGKILL:when=%d", calls, 5+n*13)}
+			}
+			var acknowledged string
+			var revision int64
+			journal(t, dir, "reset-"+mode, time.Duration(rand.IntN(100))*time.Millisecond, wrapper, func(f []string) {
+				if f[0] == "reset" {
+					resets++
+					acknowledged = f[2]
+					revision, _ = strconv.ParseInt(f[1], 10, 64)
+				}
+			})
+			e, lock := openLocked(t, dir, Options{BallastBytes: -1})
+			got := stateAt(t, e, 0)
+			side := -1
+			for s := range 2 {
+				if maps.Equal(got, resetSide(s)) {
+					side = s
+				}
+			}
+			if side < 0 && (len(got) > 0 || acknowledged != "") {
+				t.Fatalf("%s, kill %d: %d keys that are neither side", mode, n, len(got))
+			}
+			if e.Revision() < revision {
+				t.Errorf("%s, kill %d: revision %d, acknowledged was %d", mode, n, e.Revision(), revision)
+			}
+			if acknowledged != "" && strconv.Itoa(side) != acknowledged && e.Revision() == revision {
+				t.Errorf("%s, kill %d: side %d, acknowledged was %s", mode, n, side, acknowledged)
+			}
+			e.Close()
+			lock.Close()
+		}
+		if resets == 0 {
+			t.Errorf("%s: no reset was acknowledged before a kill", mode)
+		}
+	}
+}
+
+// BenchmarkReset is a reset of 40 of 1,000 keys, as after a small test, by the kind of
+// contents.
+func BenchmarkReset(b *testing.B) {
+	e := openTest(b, b.TempDir(), Options{Durability: Relaxed})
+	defer e.Close()
+	value := strings.Repeat("x", 1500)
+	for i := range 1000 {
+		put(b, e, fmt.Sprintf("/%04d", i), value)
+	}
+	own := contentsOf(b, e)
+	file := filepath.Join(b.TempDir(), "contents")
+	if _, err := own.WriteFile(file, BackupOptions{}); err != nil {
+		b.Fatal(err)
+	}
+	read, err := ReadContents(context.Background(), file)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for name, c := range map[string]*Contents{"own": own, "of a file": read} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				for i := range 20 {
+					put(b, e, fmt.Sprintf("/%04d", i*40), "changed")
+					put(b, e, fmt.Sprintf("/%04d", 2000+i), value)
+				}
+				b.StartTimer()
+				if r := reset(b, e, c, ResetOptions{}); r.Len() != 40 {
+					b.Fatalf("%d changes, want 40", r.Len())
+				}
+			}
+		})
+	}
+}
