@@ -3,7 +3,7 @@
 // This file is the shell around it: commands, signals and the exit code. The
 // options of `karve server` are in serverflags.go, the configuration file in
 // configfile.go, the small commands in commands.go, run.go, check.go, status.go,
-// datastorecommand.go and kubectl.go; what they run is in package server.
+// datastorecommand.go, snapshotcommand.go and kubectl.go; what they run is in package server.
 package main
 
 import (
@@ -88,6 +88,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			kubeconfigCommand(),
 			certsCommand(),
 			datastoreCommand(),
+			snapshotCommand(),
+			resetCommand(),
 			versionCommand(),
 			completionCommand(),
 		},

@@ -31,7 +31,7 @@ var virtual = []string{"componentstatuses"}
 // objects is everything the API server has, as JSON by resource, namespace and name.
 type objects map[string]string
 
-func snapshot(t *testing.T, p *process) objects {
+func stateOf(t *testing.T, p *process) objects {
 	t.Helper()
 	_, lists, err := discovery.ServerGroupsAndResources(client(t, p.plain()).Discovery())
 	if err != nil {
@@ -103,10 +103,10 @@ func different(one, other objects) (keys []string) {
 // there is then.
 func settled(t *testing.T, p *process) objects {
 	t.Helper()
-	last := snapshot(t, p)
+	last := stateOf(t, p)
 	same := 0
 	poll(t, "the controllers to come to rest", func() error {
-		now := snapshot(t, p)
+		now := stateOf(t, p)
 		changed := append(different(now, last), different(last, now)...)
 		last = now
 		if len(changed) > 0 {
@@ -188,7 +188,7 @@ func TestRestart(t *testing.T) {
 	p.stop()
 
 	p = start(t, dir)
-	after := snapshot(t, p)
+	after := stateOf(t, p)
 	for _, k := range different(before, after) {
 		t.Errorf("%s\nbefore the restart: %s\nafter it:           %s", k, before[k], after[k])
 	}

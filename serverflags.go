@@ -86,6 +86,7 @@ func serverFlags() []cli.Flag {
 
 		datastoreEndpointFlag(),
 		text(storage, "durability", "", "`MODE` of the built-in datastore: full, every write is on the disk before it is answered; or relaxed, which writes less, for SD cards: a power cut may lose the last 100 ms, and the last 30 s of nodes' heartbeats (default: full)"),
+		text(storage, "fork-from", "", "`FILE` of karve snapshot, or the data directory of another cluster, running or not: this one begins with its objects, certificates and keys; there must be no cluster in --data-dir yet"),
 		text(storage, "datastore-cafile", "", "`FILE` with the CA of that database or etcd"),
 		text(storage, "datastore-certfile", "", "`FILE` with a client certificate for it"),
 		text(storage, "datastore-keyfile", "", "`FILE` with the key of that"),
@@ -198,6 +199,7 @@ func serverConfig(c *cli.Context) (server.Config, error) {
 		ClusterDomain:         c.String("cluster-domain"),
 		DatastoreEndpoint:     c.String("datastore-endpoint"),
 		Durability:            c.String("durability"),
+		ForkFrom:              c.String("fork-from"),
 		DatastoreCAFile:       c.String("datastore-cafile"),
 		DatastoreCertFile:     c.String("datastore-certfile"),
 		DatastoreKeyFile:      c.String("datastore-keyfile"),

@@ -97,7 +97,7 @@ func giveName(file, to string, overwrite bool) error {
 		if err := os.Rename(file, to); err != nil {
 			return err
 		}
-		return syncDir(filepath.Dir(to))
+		return SyncDir(filepath.Dir(to))
 	}
 	// A link never replaces; where there are none, the check has to do.
 	err := os.Link(file, to)
@@ -115,7 +115,7 @@ func giveName(file, to string, overwrite bool) error {
 	if err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(to))
+	return SyncDir(filepath.Dir(to))
 }
 
 func same(a, b string) bool {

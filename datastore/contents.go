@@ -219,3 +219,21 @@ func (c *Contents) build(file string) (err error) {
 	}
 	return b.finish(meta{"revision", c.revision}, meta{"compact_revision", c.revision})
 }
+
+// loaded is the state of an engine that begins with the contents; nil is the empty one.
+func (c *Contents) loaded() *loaded {
+	if c == nil {
+		return &loaded{view: newView(1)}
+	}
+	l := &loaded{view: newView(c.revision), compacted: c.revision}
+	for id, ttl := range c.leases {
+		l.leases = append(l.leases, leaseChange{id: id, ttl: ttl})
+	}
+	for _, k := range c.keys {
+		v := &version{id: k.id, key: k.key, create: k.create, version: k.version, lease: k.lease, size: int32(len(k.value))}
+		v.value.Store(&k.value)
+		l.live.Load(k.key, v)
+		l.bytes += v.bytes()
+	}
+	return l
+}

@@ -103,7 +103,7 @@ func convert(ctx context.Context, dir string, progress Progress, at func(string)
 		return nil, fmt.Errorf("convert database: %w", err)
 	}
 	at("renamed")
-	if err := syncDir(dir); err != nil {
+	if err := SyncDir(dir); err != nil {
 		return nil, err
 	}
 	at("synced")
@@ -216,7 +216,7 @@ func setAside(path, suffix string) (string, error) {
 	if err := os.Rename(path, name); err != nil {
 		return "", fmt.Errorf("keep old database: %w", err)
 	}
-	return name, syncDir(filepath.Dir(path))
+	return name, SyncDir(filepath.Dir(path))
 }
 
 // unusedName is name, or name with a number.
@@ -252,7 +252,7 @@ func Import(ctx context.Context, lock *Lock, file string, progress Progress) (*C
 		return nil, fmt.Errorf("import %s: %w", file, err)
 	}
 	c.Took = time.Since(begin)
-	return c, syncDir(lock.dir)
+	return c, SyncDir(lock.dir)
 }
 
 // makeRoom checks that there is nothing in a directory that an import would

@@ -151,7 +151,7 @@ func (d *disk) create() error {
 	}
 	err := os.Rename(fresh, d.path)
 	if err == nil {
-		err = syncDir(filepath.Dir(d.path))
+		err = SyncDir(filepath.Dir(d.path))
 	}
 	if err != nil {
 		return fmt.Errorf("make database %s: %w", d.path, err)
@@ -254,8 +254,8 @@ func (d *disk) close(clean bool) error {
 	return errors.Join(errs...)
 }
 
-// syncDir makes a rename in dir durable; Windows has no such call and needs none.
-func syncDir(dir string) error {
+// SyncDir makes a rename in dir durable; Windows has no such call and needs none.
+func SyncDir(dir string) error {
 	if runtime.GOOS == "windows" {
 		return nil
 	}

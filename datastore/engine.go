@@ -79,7 +79,7 @@ func OpenEngine(lock *Lock, opts Options) (*Engine, error) {
 	e.watchers.init()
 	if opts.Durability == Memory {
 		e.cache = newValueCache(0)
-		e.start(&loaded{view: newView(1)})
+		e.start(opts.Contents.loaded())
 		return e, nil
 	}
 	if lock == nil {

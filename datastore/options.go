@@ -73,6 +73,10 @@ type Options struct {
 	// Default 4 MiB; negative for none.
 	BallastBytes int64
 
+	// Contents are what an engine of mode Memory begins with, at their revision, as
+	// if all before it had been compacted. Nil is nothing. Files have their own.
+	Contents *Contents
+
 	// OnCommit, if set, is told of every durable batch, for metrics. It is
 	// called by the goroutine that commits and must not block.
 	OnCommit func(Commit)
@@ -98,6 +102,9 @@ func (o Options) Validate() error {
 	}
 	if o.HeartbeatInterval < 0 {
 		errs = append(errs, fmt.Errorf("heartbeat interval: %v is negative", o.HeartbeatInterval))
+	}
+	if o.Contents != nil && o.Durability != Memory {
+		errs = append(errs, fmt.Errorf("contents: only an engine in memory begins with some, and durability is %v", o.Durability))
 	}
 	return errors.Join(errs...)
 }

@@ -381,6 +381,43 @@ func TestBackupOfMemory(t *testing.T) {
 	}
 }
 
+// An engine in memory begins with contents as one does with a file of them.
+func TestContentsInMemory(t *testing.T) {
+	e := openTest(t, t.TempDir(), Options{})
+	defer e.Close()
+	lease, err := e.Grant(t.Context(), 5, 3600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, e, "/a", "1")
+	if _, err := e.Put(t.Context(), PutRequest{Key: "/b", Value: []byte("1"), Lease: lease.ID}); err != nil {
+		t.Fatal(err)
+	}
+	put(t, e, "/a", "2")
+	fork := openTest(t, "", Options{Durability: Memory, Contents: contentsOf(t, e)})
+	defer fork.Close()
+	for _, key := range []string{"/a", "/b"} {
+		if got, want := get(t, fork, key, 0), get(t, e, key, 0); fmt.Sprint(*got) != fmt.Sprint(*want) {
+			t.Errorf("%v, want %v", *got, *want)
+		}
+	}
+	if fork.Revision() != e.Revision() || fork.Stats().LiveBytes != e.Stats().LiveBytes {
+		t.Errorf("revision %d and %d bytes, want %d and %d", fork.Revision(), fork.Stats().LiveBytes, e.Revision(), e.Stats().LiveBytes)
+	}
+	w := watch(t, fork, WatchRequest{Key: "/a", StartRevision: fork.Revision() + 1})
+	put(t, fork, "/a", "3")
+	if events := next(t, w).Events; len(events) != 1 || string(events[0].KV.Value) != "3" {
+		t.Errorf("%v, want one event", events)
+	}
+	if err := fork.Revoke(t.Context(), lease.ID); err != nil || get(t, fork, "/b", 0) != nil {
+		t.Errorf("a revoked lease leaves its key: %v", err)
+	}
+	wantValue(t, e, "/a", 0, "2")
+	if _, err := OpenEngine(nil, Options{Contents: contentsOf(t, e)}); err == nil {
+		t.Error("an engine with a file took contents")
+	}
+}
+
 // resetSide is one of the two states that the child of TestResetKilled goes back to
 // in turn.
 func resetSide(side int) map[string]string {

@@ -82,7 +82,7 @@ func restore(ctx context.Context, lock *Lock, file string, progress Progress, at
 		return nil, fmt.Errorf("restore %s: %w", file, err)
 	}
 	at("renamed")
-	if err := syncDir(lock.dir); err != nil {
+	if err := SyncDir(lock.dir); err != nil {
 		return nil, err
 	}
 	at("synced")
@@ -166,7 +166,7 @@ func keepOld(lock *Lock, path, suffix string, at func(string)) (string, error) {
 	}
 	at("named")
 	dir := filepath.Dir(path)
-	if err := syncDir(dir); err != nil {
+	if err := SyncDir(dir); err != nil {
 		return "", err
 	}
 	for _, suffix := range []string{"-wal", "-shm"} {
@@ -174,7 +174,7 @@ func keepOld(lock *Lock, path, suffix string, at func(string)) (string, error) {
 			return "", err
 		}
 	}
-	return kept, syncDir(dir)
+	return kept, SyncDir(dir)
 }
 
 // secondName links a file, or copies it where there are no links.

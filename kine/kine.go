@@ -12,8 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -25,6 +23,7 @@ import (
 
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/kine/etcdapi"
+	"github.com/karve-k8s/karve/socket"
 )
 
 const (
@@ -42,9 +41,6 @@ const (
 	// Request sizes as etcd has them: 1.5 MiB and room for the framing.
 	maxReceive = 1536*1024 + 512*1024
 	maxSend    = 1<<31 - 1
-
-	// maxSocketPath is what sockaddr_un holds on Linux, less its final zero.
-	maxSocketPath = 107
 )
 
 // Shim is a datastore served as the etcd API. Close it before the datastore.
@@ -54,8 +50,6 @@ type Shim struct {
 	servers  []*grpc.Server
 	cancel   context.CancelFunc
 	work     sync.WaitGroup
-	tempDir  string
-	link     string // in the data directory, to the socket in tempDir
 	failed   chan error
 }
 
@@ -105,7 +99,6 @@ func begin(ctx context.Context, store store, api func(scheme string) service, di
 	defer func() {
 		if err != nil {
 			cancel()
-			s.removeLinked()
 		}
 	}()
 
@@ -116,16 +109,17 @@ func begin(ctx context.Context, store store, api func(scheme string) service, di
 	if err != nil {
 		return nil, fmt.Errorf("start datastore: %w", err)
 	}
-	var listener net.Listener
+	var listener *socket.Listener
 	if dir != "" {
-		if listener, err = s.listen(dir); err != nil && !noSockets(err) {
-			return nil, err
+		if listener, err = socket.Listen(dir, "kine.sock"); err != nil && !errors.Is(err, socket.ErrMissing) {
+			return nil, fmt.Errorf("etcd API: %w", err)
 		}
 	}
 	service := api("unix")
 	s.local = register(running, store, service)
 	s.work.Go(func() { s.local.notify(revision) })
 	if listener != nil {
+		s.endpoint = "unix://" + listener.Path()
 		s.serve(listener, service, s.endpoint)
 	}
 	for _, l := range listeners {
@@ -177,53 +171,5 @@ func (s *Shim) Close() error {
 		s.work.Go(server.Stop)
 	}
 	s.work.Wait()
-	s.removeLinked()
 	return nil
-}
-
-func (s *Shim) listen(dir string) (net.Listener, error) {
-	path, err := filepath.Abs(filepath.Join(dir, "kine.sock"))
-	if err != nil {
-		return nil, fmt.Errorf("find socket path: %w", err)
-	}
-	// A socket left by a crash would refuse the bind. Nobody else uses it: the
-	// datastore's lock is ours. If it is a link, only what is empty goes with it.
-	if linked, err := os.Readlink(path); err == nil && filepath.Base(linked) == filepath.Base(path) {
-		os.Remove(linked)
-		os.Remove(filepath.Dir(linked))
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("remove old socket: %w", err)
-	}
-	if len(path) > maxSocketPath {
-		// Not an abstract socket: those have no mode, and whoever reaches the
-		// etcd API is an administrator.
-		if s.tempDir, err = os.MkdirTemp("", "karve-"); err != nil {
-			return nil, fmt.Errorf("make socket directory: %w", err)
-		}
-		s.link, path = path, filepath.Join(s.tempDir, "kine.sock")
-		if err := os.Symlink(path, s.link); err != nil {
-			return nil, fmt.Errorf("link to etcd socket: %w", err)
-		}
-	}
-	listener, err := net.Listen("unix", path)
-	if err != nil {
-		return nil, fmt.Errorf("listen on etcd socket: %w", err)
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		listener.Close()
-		return nil, fmt.Errorf("protect etcd socket: %w", err)
-	}
-	s.endpoint = "unix://" + path
-	return listener, nil
-}
-
-// removeLinked removes the socket that had no room in the data directory.
-func (s *Shim) removeLinked() {
-	if s.tempDir != "" {
-		os.RemoveAll(s.tempDir)
-	}
-	if s.link != "" {
-		os.Remove(s.link)
-	}
 }

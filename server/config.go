@@ -86,6 +86,11 @@ type Config struct {
 	// URLs of a real etcd, http(s)://…, with commas between.
 	DatastoreEndpoint string
 
+	// ForkFrom is a file of `karve snapshot`, or the data directory of a cluster,
+	// which may be running: this one begins with its objects, certificates and keys.
+	// There must not be a cluster in DataDir yet. Empty is none.
+	ForkFrom string
+
 	// Durability is full (the default) or relaxed, of the built-in datastore:
 	// what durability= of DatastoreEndpoint is.
 	Durability string
@@ -234,6 +239,9 @@ func (c Config) Validate(ctx context.Context) error {
 	errs.add(checkFile("datastore-keyfile", c.DatastoreKeyFile))
 	_, err := c.datastore()
 	errs.add(err)
+	if err == nil && c.DataDir != "" {
+		errs.add(checkFork(c))
+	}
 	errs.add(checkEtcdListen(c))
 	errs.add(checkStartupTrace(c.StartupTrace))
 	if c.SettleAfter < 0 {

@@ -12,3 +12,9 @@ func WithUpstreamsHooks(c *Config) { c.upstreamsHooks = true }
 func WithRouters(told func(ours, upstreams restful.RouteSelector, services []*restful.WebService)) func(*Config) {
 	return func(c *Config) { c.routers = told }
 }
+
+// ObjectUID and OfServer are what a reset asks of values and keys.
+var (
+	ObjectUID = objectUID
+	OfServer  = ofServer
+)

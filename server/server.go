@@ -103,6 +103,9 @@ func Run(ctx context.Context, c Config) (err error) {
 	}
 	defer s.release()
 	checked()
+	if err := s.fork(ctx); err != nil {
+		return err
+	}
 
 	// The kubeconfig's presence means that the cluster answers.
 	if err := removeKubeconfig(s.kubeconfigPath()); err != nil {

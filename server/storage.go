@@ -75,6 +75,11 @@ func (s *controlPlane) useEngine(ctx context.Context, where endpoint, ready func
 	if where.options.CacheBytes == 0 {
 		where.options.CacheBytes = cacheBytes(s.MemoryLimit)
 	}
+	if s.ForkFrom != "" && where.options.Durability == datastore.Memory {
+		if where.options.Contents, err = s.forkedContents(ctx); err != nil {
+			return fmt.Errorf("--fork-from: %w", err)
+		}
+	}
 	done := s.trace.Step(datastorePart, "open")
 	engine, converted, err := datastore.OpenConverted(ctx, lock, where.options)
 	if err != nil {
@@ -95,11 +100,21 @@ func (s *controlPlane) useEngine(ctx context.Context, where endpoint, ready func
 		}
 	}()
 	defer showFigures(engine)()
+	if s.ForkFrom != "" {
+		if err := forgetServers(ctx, engine); err != nil {
+			return err
+		}
+	}
 	shim, err := kine.Serve(ctx, engine, s.DataDir, s.etcdListeners()...)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, shim.Close()) }() // before the engine
+	endControl, err := s.serveControl(engine)
+	if err != nil {
+		return err
+	}
+	defer endControl()
 	s.etcd = apiserver.Etcd{Endpoints: []string{shim.LocalEndpoint()}}
 	s.store = birthplace{engine, shim.LocalEndpoint()}
 	ready()
@@ -121,6 +136,11 @@ func (s *controlPlane) useEtcd(ctx context.Context, endpoints []string, ready fu
 	if err := s.preflight(ctx); err != nil {
 		return err
 	}
+	endControl, err := s.serveControl(nil)
+	if err != nil {
+		return err
+	}
+	defer endControl()
 	ready()
 	<-ctx.Done()
 	return nil
@@ -146,6 +166,11 @@ func (s *controlPlane) useExternal(ctx context.Context, where *kine.External, re
 		return err
 	}
 	defer func() { err = errors.Join(err, shim.Close()) }() // before the backend
+	endControl, err := s.serveControl(nil)
+	if err != nil {
+		return err
+	}
+	defer endControl()
 	s.etcd = apiserver.Etcd{Endpoints: []string{shim.LocalEndpoint()}}
 	ready()
 	select {

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	_ "unsafe" // for go:linkname
 
@@ -70,15 +71,23 @@ func (p resting) NewUnfinishedWorkSecondsMetric(queue string) workqueue.Settable
 	return looked{p.MetricsProvider.NewUnfinishedWorkSecondsMetric(queue)}
 }
 
-// depth sees what workers take: a queue gets shorter in no other way.
+// depth sees what is added, and what workers take: a queue gets shorter in no other way.
 type depth struct {
 	workqueue.GaugeMetric
 	work *work
 }
 
+func (d depth) Inc() {
+	d.GaugeMetric.Inc()
+	d.work.waiting.Add(1)
+}
+
 func (d depth) Dec() {
+	held.RLock() // a worker takes something: see Hold
+	held.RUnlock()
 	d.GaugeMetric.Dec()
 	d.work.begin(time.Now())
+	d.work.waiting.Add(-1)
 }
 
 // duration sees what workers have done.
@@ -117,6 +126,8 @@ func (l looked) Set(seconds float64) {
 
 // work is what the workers of the queues of one name are busy with.
 type work struct {
+	waiting atomic.Int64 // items that no worker has taken
+
 	mu    sync.Mutex
 	since []time.Time
 }
@@ -173,6 +184,45 @@ func (all *works) of(queue string) *work {
 		all.byName[queue] = w
 	}
 	return w
+}
+
+// held is locked while no worker may take anything.
+var held sync.RWMutex
+
+// Hold keeps the workers of all queues of this process from taking anything, until
+// release is called, which must be soon: adding to a queue waits for a worker that
+// waits. Informers go on, so what the workers take next they judge by what is known
+// then. It does not wait for work that is under way; [Working] tells of that.
+func Hold() (release func()) {
+	held.Lock()
+	return held.Unlock
+}
+
+// Working tells that some worker is at work.
+func Working() bool { return everything.any((*work).working) }
+
+// Busy tells that some queue has something in it, or a worker is at work. What is to be
+// added later, after a failure or a delay, does not count. What was in a queue when that
+// was shut down counts for ever.
+func Busy() bool {
+	return everything.any(func(w *work) bool { return w.waiting.Load() > 0 || w.working() })
+}
+
+func (all *works) any(is func(*work) bool) bool {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	for _, w := range all.byName {
+		if is(w) {
+			return true
+		}
+	}
+	return false
+}
+
+func (w *work) working() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.since) > 0
 }
 
 // show sets both gauges of every queue.

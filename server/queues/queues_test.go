@@ -218,3 +218,42 @@ func TestShutDownOfAQueueThatRests(t *testing.T) {
 func TestOnlyTheLoopEnds(t *testing.T) {
 	resting{upstreams(t)}.NewUnfinishedWorkSecondsMetric("set").Set(1)
 }
+
+// While queues are held nothing is taken of them, and what is added is taken afterwards.
+func TestHold(t *testing.T) {
+	q := workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[string]{Name: "held"})
+	defer q.ShutDown()
+	taken := make(chan string)
+	go func() {
+		for {
+			item, shutdown := q.Get()
+			if shutdown {
+				return
+			}
+			taken <- item
+			q.Done(item)
+		}
+	}()
+	release := Hold()
+	q.Add("a")
+	select {
+	case <-taken:
+		t.Error("an item was taken of a queue that is held")
+	case <-time.After(50 * time.Millisecond):
+	}
+	if !Busy() {
+		t.Error("a queue with an item in it is not busy")
+	}
+	release()
+	if item := <-taken; item != "a" {
+		t.Errorf("taken was %q", item)
+	}
+	for deadline := time.Now().Add(time.Minute); everything.of("held").working() || everything.of("held").waiting.Load() != 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("a queue without work stays busy")
+		}
+	}
+	if q.Len() != 0 {
+		t.Errorf("%d items are left", q.Len())
+	}
+}

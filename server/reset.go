@@ -1,0 +1,248 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/server/queues"
+	"github.com/karve-k8s/karve/servertest/process/control"
+	"github.com/karve-k8s/karve/snapshot"
+)
+
+// What is of the server that runs, and not of the cluster's state: a reset does not take
+// it back, and a fork begins without it.
+var (
+	// serverPrefixes are of keys by which servers tell that they are there.
+	serverPrefixes = []string{
+		"/registry/masterleases/",                 // addresses (k8s.io/kubernetes pkg/controlplane/reconcilers)
+		"/registry/peerserverleases/",             // the same, for peers
+		"/registry/leases/kube-system/apiserver-", // identities (pkg/controlplane/apiserver)
+		"compact_rev_key",                         // clock of the compaction (k8s.io/apiserver storage/etcd3), and kine's
+	}
+	// serverObjects are kept right by a server.
+	serverObjects = []string{
+		"/registry/services/endpoints/default/kubernetes",
+		"/registry/endpointslices/default/kubernetes",
+		"/registry/health",
+	}
+)
+
+func ofServer(key string) bool {
+	return slices.Contains(serverObjects, key) ||
+		slices.ContainsFunc(serverPrefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
+}
+
+// resetOptions are how the API server's keys go back. Who is alive says so by a lease
+// that is newer than any snapshot: nodes' leases stay where the snapshot has them too.
+var resetOptions = datastore.ResetOptions{
+	Keep: func(key string, both bool) bool {
+		return ofServer(key) || both && strings.HasPrefix(key, nodeLeases)
+	},
+	Another: func(now, then []byte) bool {
+		a, b := objectUID(now), objectUID(then)
+		return a != "" && b != "" && a != b
+	},
+}
+
+// objectUID is the uid of an object as the API server stores it, in protobuf or JSON;
+// empty if it cannot be told: it is encrypted, or no object.
+func objectUID(value []byte) string {
+	if rest, ok := bytes.CutPrefix(value, []byte("k8s\x00")); ok {
+		// runtime.Unknown: raw = 2; of every object metadata = 1; ObjectMeta: uid = 5.
+		for _, number := range []protowire.Number{2, 1, 5} {
+			rest = protoField(rest, number)
+		}
+		return string(rest)
+	}
+	if !bytes.HasPrefix(value, []byte("{")) {
+		return ""
+	}
+	var object struct {
+		Metadata struct {
+			UID string `json:"uid"`
+		} `json:"metadata"`
+	}
+	_ = json.Unmarshal(value, &object) // then it has none
+	return object.Metadata.UID
+}
+
+// protoField is the first field of that number with bytes in it, or nil.
+func protoField(message []byte, number protowire.Number) []byte {
+	for len(message) > 0 {
+		n, kind, size := protowire.ConsumeTag(message)
+		if size < 0 {
+			return nil
+		}
+		message = message[size:]
+		if n == number && kind == protowire.BytesType {
+			value, _ := protowire.ConsumeBytes(message)
+			return value
+		}
+		if size = protowire.ConsumeFieldValue(n, kind, message); size < 0 {
+			return nil
+		}
+		message = message[size:]
+	}
+	return nil
+}
+
+// forgetServers deletes what the servers of a cluster have said of themselves, before
+// the first server of a fork says it anew.
+func forgetServers(ctx context.Context, engine *datastore.Engine) error {
+	var req datastore.TxnRequest
+	for _, prefix := range serverPrefixes {
+		req.Then = append(req.Then, datastore.Op{Delete: &datastore.DeleteRequest{Key: prefix, End: datastore.PrefixEnd(prefix)}})
+	}
+	if _, err := engine.Txn(ctx, req); err != nil {
+		return fmt.Errorf("forget the servers that were: %w", err)
+	}
+	return nil
+}
+
+// The times of a reset.
+const (
+	// workTime is how long work that is under way may go on before a reset, and
+	// catchUp and catchUpLimit how long everybody has at least and at most to learn
+	// of it before work goes on.
+	workTime     = 100 * time.Millisecond
+	catchUp      = 8 * time.Millisecond
+	catchUpLimit = 200 * time.Millisecond
+
+	// A reset that settles takes back what is done about what was, again and again,
+	// until for quietTime nothing has changed and nobody was at work. Queues that say
+	// they are busy are not believed for longer than busyTime: they may be those of
+	// another cluster in this process, which has ended.
+	quietTime   = 40 * time.Millisecond
+	quietTick   = 4 * time.Millisecond
+	busyTime    = 400 * time.Millisecond
+	settleLimit = 10 * time.Second
+)
+
+// resetAtRest resets while controllers rest: one that saw a ReplicaSet come back before
+// it saw its Pods would make others. That the informers have seen everything cannot be
+// asked; a controller that was quicker does what it does whenever its informers lag.
+func resetAtRest(ctx context.Context, engine *datastore.Engine, to *datastore.Contents) (*datastore.ResetResult, error) {
+	defer queues.Hold()()
+	for began := time.Now(); queues.Working() && time.Since(began) < workTime; {
+		time.Sleep(time.Millisecond)
+	}
+	done, err := engine.Reset(ctx, to, resetOptions)
+	if err != nil || done.Len() == 0 {
+		return done, err
+	}
+	// First the watches of the API server, then those of the informers.
+	for began := time.Now(); engine.Stats().SlowWatchers > 0 && time.Since(began) < catchUpLimit; {
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(catchUp)
+	return done, nil
+}
+
+// settle resets until it is quiet.
+func settle(ctx context.Context, engine *datastore.Engine, to *datastore.Contents) (*control.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, settleLimit)
+	defer cancel()
+	out := &control.Result{}
+	for {
+		r, err := resetAtRest(ctx, engine, to)
+		if err != nil {
+			return nil, err
+		}
+		out.Rounds++
+		out.Revision, out.Took = r.Revision, r.Took
+		if out.Rounds == 1 {
+			out.Missing, out.Changed, out.Surplus = len(r.Missing), len(r.Changed), len(r.Surplus)
+		}
+		if same, err := staysQuiet(ctx, engine, to); err != nil {
+			return nil, fmt.Errorf("not settled after %d rounds, in the last of which %d objects had changed: %w", out.Rounds, r.Len(), err)
+		} else if same {
+			return out, nil
+		}
+	}
+}
+
+// staysQuiet waits until nothing has happened for a while; false is that something
+// differs from the contents again.
+func staysQuiet(ctx context.Context, engine *datastore.Engine, to *datastore.Contents) (bool, error) {
+	tick := time.NewTicker(quietTick)
+	defer tick.Stop()
+	began := time.Now()
+	revision, quiet := int64(0), 0
+	for quiet < int(quietTime/quietTick) { // ticks and not time: on a busy machine others get none either
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
+		if now := engine.Revision(); now != revision {
+			revision = now
+			d, err := engine.Differs(to, resetOptions)
+			if err != nil {
+				return false, err
+			}
+			if d.Len() > 0 {
+				return false, nil
+			}
+			quiet = 0
+		}
+		if queues.Busy() && time.Since(began) < busyTime {
+			quiet = 0
+			continue
+		}
+		quiet++
+	}
+	return true, nil
+}
+
+// ResetStopped is `karve reset` where no server runs: it goes back to a snapshot in the
+// datastore of a data directory, or only tells what that would do.
+func ResetStopped(ctx context.Context, dataDir, endpoint, file string, dryRun bool) (_ *control.Result, err error) {
+	dir, err := DatastoreDir(endpoint, dataDir)
+	if err != nil {
+		return nil, err
+	}
+	lock, err := datastore.LockDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Close()
+	var to *datastore.Contents
+	err = snapshot.WithFile(file, func(s *snapshot.Snapshot) (err error) {
+		if err := SameCluster(s, dataDir); err != nil {
+			return err
+		}
+		to, err = s.Contents(ctx, dir)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	engine, err := datastore.OpenEngine(lock, datastore.Options{})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, engine.Close()) }()
+	if dryRun {
+		d, err := engine.Differs(to, resetOptions)
+		if err != nil {
+			return nil, err
+		}
+		return resultOf(*d), nil
+	}
+	done, err := engine.Reset(ctx, to, resetOptions)
+	if err != nil {
+		return nil, err
+	}
+	out := resultOf(done.Difference)
+	out.Revision, out.Rounds, out.Took = done.Revision, 1, done.Took
+	return out, nil
+}

@@ -1,0 +1,132 @@
+// Package control asks a running server for a snapshot of its cluster, and to go back
+// to one. It is how `karve snapshot` and `karve reset` reach the server, by a unix
+// socket in its data directory that is open to the server's user and root.
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Socket is its name in the data directory.
+const Socket = "karve.sock"
+
+// ErrMissing: there is no socket, so no server runs, or it is not that far.
+var ErrMissing = errors.New("no server answers")
+
+// What the server understands; see package server, control.go.
+const (
+	SnapshotPath = "/snapshot" // GET: a snapshot file
+	ResetPath    = "/reset"    // POST: a snapshot file, or nothing: the one in the data directory
+	DryRun       = "dry-run"   // ?dry-run=true: nothing is changed
+	Settle       = "settle"    // ?settle=true: until nothing of what was goes on
+)
+
+// Result tells what a reset did, or would do.
+type Result struct {
+	Revision int64 `json:"revision"` // of the datastore, after it
+	Missing  int   `json:"missing"`  // objects that were made again
+	Changed  int   `json:"changed"`  // and put as they were
+	Surplus  int   `json:"surplus"`  // and deleted
+	Rounds   int   `json:"rounds"`   // how often, until it was settled
+	// Keys are the datastore's names of what differs, in a dry run the first of them.
+	Keys []string      `json:"keys,omitempty"`
+	Took time.Duration `json:"took"` // of the last round, in ns
+}
+
+// Len is how many objects differ, or did.
+func (r *Result) Len() int { return r.Missing + r.Changed + r.Surplus }
+
+// Client is for the server of a data directory.
+type Client struct {
+	http *http.Client
+	path string
+}
+
+// New does not connect yet. Close the client.
+func New(dataDir string) *Client {
+	c := &Client{path: filepath.Join(dataDir, Socket)}
+	c.http = &http.Client{Transport: &http.Transport{DialContext: c.dial}}
+	return c
+}
+
+func (c *Client) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	path, err := filepath.Abs(c.path)
+	if err == nil { // where the path is too long for a socket it is a link to one
+		path, err = filepath.EvalSymlinks(path)
+	}
+	if err == nil {
+		var conn net.Conn
+		if conn, err = (&net.Dialer{}).DialContext(ctx, "unix", path); err == nil {
+			return conn, nil
+		}
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		return nil, fmt.Errorf("%w (run this as root or the server's user)", err)
+	}
+	return nil, fmt.Errorf("%w at %s: %w", ErrMissing, c.path, err)
+}
+
+// Close lets go of connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Snapshot writes one to w.
+func (c *Client) Snapshot(ctx context.Context, w io.Writer) error {
+	answer, err := c.do(ctx, http.MethodGet, SnapshotPath, nil)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	_, err = io.Copy(w, answer.Body)
+	return err
+}
+
+// Reset goes back to a snapshot, that in the data directory if from is nil. The
+// parameters are DryRun and Settle.
+func (c *Client) Reset(ctx context.Context, from io.Reader, parameters ...string) (*Result, error) {
+	query := url.Values{}
+	for _, p := range parameters {
+		query.Set(p, "true")
+	}
+	answer, err := c.do(ctx, http.MethodPost, ResetPath+"?"+query.Encode(), from)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	out := &Result{}
+	if err := json.NewDecoder(answer.Body).Decode(out); err != nil {
+		return nil, fmt.Errorf("read the server's answer: %w", err)
+	}
+	return out, nil
+}
+
+func (c *Client) do(ctx context.Context, method, path string, body io.Reader) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, method, "http://karve"+path, body)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := c.http.Do(request)
+	if err != nil {
+		var wrapped *url.Error
+		if errors.As(err, &wrapped) { // it names an address that says nothing
+			err = wrapped.Err
+		}
+		return nil, err
+	}
+	if answer.StatusCode != http.StatusOK {
+		defer answer.Body.Close()
+		text, _ := io.ReadAll(io.LimitReader(answer.Body, 64<<10))
+		return nil, errors.New(strings.TrimSpace(string(text)))
+	}
+	return answer, nil
+}

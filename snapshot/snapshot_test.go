@@ -1,0 +1,264 @@
+package snapshot_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/snapshot"
+)
+
+// cluster is what a data directory of one has, as far as snapshots go.
+func cluster(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	certs := filepath.Join(dir, "certs")
+	if err := os.Mkdir(certs, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"ca.crt": "certificate", "ca.key": "key", ".karve-1.tmp": "unfinished"} {
+		if err := os.WriteFile(filepath.Join(certs, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("ca.crt", filepath.Join(certs, "link.crt")); err != nil {
+		t.Fatal(err)
+	}
+	put(t, dir, "/registry/a", "1")
+	return dir
+}
+
+// put writes a key into a datastore that nobody has open.
+func put(t *testing.T, dir, key, value string) {
+	t.Helper()
+	lock, err := datastore.LockDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	e, err := datastore.OpenEngine(lock, datastore.Options{BallastBytes: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Put(t.Context(), datastore.PutRequest{Key: key, Value: []byte(value)}); err != nil {
+		t.Error(err)
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func made(t *testing.T, dir string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "file")
+	info, err := snapshot.Make(t.Context(), snapshot.Source{DataDir: dir, StoreDir: dir}, file, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Keys != 1 || info.Revision != 2 {
+		t.Errorf("%+v: want 1 key at revision 2", info)
+	}
+	return file
+}
+
+// wantCluster wants a data directory to be what cluster made.
+func wantCluster(t *testing.T, dir, storeDir string) {
+	t.Helper()
+	c, err := datastore.ReadContents(t.Context(), filepath.Join(storeDir, datastore.EngineFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Each(func(key string, value []byte) bool {
+		if key != "/registry/a" || string(value) != "1" {
+			t.Errorf("%s is %s", key, value)
+		}
+		return true
+	})
+	if c.Keys() != 1 {
+		t.Errorf("%d keys, want 1", c.Keys())
+	}
+	var got []string
+	entries, err := os.ReadDir(filepath.Join(dir, "certs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		text, err := os.ReadFile(filepath.Join(dir, "certs", e.Name()))
+		info, statErr := e.Info()
+		if err != nil || statErr != nil || info.Mode() != 0o600 {
+			t.Errorf("%s: %v %v %v", e.Name(), info.Mode(), err, statErr)
+		}
+		got = append(got, e.Name()+" "+string(text))
+	}
+	if want := []string{"ca.crt certificate", "ca.key key", "link.crt certificate"}; !slices.Equal(got, want) {
+		t.Errorf("certificates %q, want %q", got, want)
+	}
+	if err := snapshot.Unfinished(dir); err != nil {
+		t.Error(err)
+	}
+	if err := snapshot.WithFile(filepath.Join(dir, snapshot.FileName), func(*snapshot.Snapshot) error { return nil }); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestFork(t *testing.T) {
+	source := cluster(t)
+	file := made(t, source)
+	if info, err := os.Stat(file); err != nil || info.Mode() != 0o600 {
+		t.Errorf("%v %v: want mode 0600, as secrets are in it", info.Mode(), err)
+	}
+	before := listing(t, source)
+	for name, from := range map[string]string{"file": file, "directory": source} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if _, err := snapshot.Fork(t.Context(), from, dir, dir); err != nil {
+				t.Fatal(err)
+			}
+			wantCluster(t, dir, dir)
+			if _, err := snapshot.Fork(t.Context(), from, dir, dir); !errors.Is(err, snapshot.ErrOccupied) {
+				t.Errorf("over a cluster: %v, want %v", err, snapshot.ErrOccupied)
+			}
+		})
+	}
+	t.Run("store elsewhere", func(t *testing.T) {
+		dir, store := t.TempDir(), t.TempDir()
+		if _, err := snapshot.Fork(t.Context(), file, dir, store); err != nil {
+			t.Fatal(err)
+		}
+		wantCluster(t, dir, store)
+	})
+	t.Run("into itself", func(t *testing.T) {
+		if _, err := snapshot.Fork(t.Context(), source, source, source); err == nil || !strings.Contains(err.Error(), "itself") {
+			t.Errorf("%v, want that it is the directory itself", err)
+		}
+	})
+	if after := listing(t, source); after != before {
+		t.Errorf("a fork left in its source\n%s, before it was\n%s", after, before)
+	}
+	if _, err := snapshot.Make(t.Context(), snapshot.Source{DataDir: source, StoreDir: source}, file, false); !errors.Is(err, snapshot.ErrExists) {
+		t.Errorf("over a file: %v, want %v", err, snapshot.ErrExists)
+	}
+}
+
+// listing is every file below a directory, with its size.
+func listing(t *testing.T, dir string) string {
+	t.Helper()
+	var b strings.Builder
+	err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+		if err == nil && !e.IsDir() {
+			info, err := e.Info()
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(&b, path, info.Size(), info.Mode())
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// What a killed fork leaves says so, and the next one makes it whole: whatever of it
+// was there.
+func TestHalfAFork(t *testing.T) {
+	file := made(t, cluster(t))
+	whole := t.TempDir()
+	if _, err := snapshot.Fork(t.Context(), file, whole, whole); err != nil {
+		t.Fatal(err)
+	}
+	for i, left := range [][]string{{}, {snapshot.FileName}, {snapshot.FileName, "certs/ca.crt"}, {snapshot.FileName, "certs/ca.crt", "certs/ca.key", datastore.EngineFile}} {
+		dir := t.TempDir()
+		for _, name := range append(left, "fork-unfinished") {
+			text, err := os.ReadFile(filepath.Join(whole, name))
+			if err != nil && name != "fork-unfinished" {
+				t.Fatal(err)
+			}
+			path := filepath.Join(dir, name)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, text[:len(text)/2], 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := snapshot.Unfinished(dir); !errors.Is(err, snapshot.ErrHalf) {
+			t.Errorf("%d: %v, want %v", i, err, snapshot.ErrHalf)
+		}
+		if _, err := snapshot.Fork(t.Context(), file, dir, dir); err != nil {
+			t.Fatal(err)
+		}
+		wantCluster(t, dir, dir)
+	}
+	// One that cannot be finished stays marked.
+	damaged := filepath.Join(t.TempDir(), "damaged")
+	text, err := os.ReadFile(file)
+	if err == nil {
+		err = os.WriteFile(damaged, text[:len(text)-8192], 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if _, err := snapshot.Fork(t.Context(), damaged, dir, dir); !errors.Is(err, snapshot.ErrNone) {
+		t.Errorf("half a snapshot: %v, want %v", err, snapshot.ErrNone)
+	}
+	if err := snapshot.Unfinished(dir); !errors.Is(err, snapshot.ErrHalf) {
+		t.Errorf("after it: %v, want %v", err, snapshot.ErrHalf)
+	}
+}
+
+// archive is a tar file of pairs of name and content.
+func archive(t testing.TB, entries ...string) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for i := 0; i < len(entries); i += 2 {
+		if err := w.WriteHeader(&tar.Header{Name: entries[i], Size: int64(len(entries[i+1])), Mode: 0o600}); err != nil {
+			t.Fatal(err)
+		}
+		io.WriteString(w, entries[i+1])
+	}
+	w.Close()
+	return b.Bytes()
+}
+
+func TestWhatIsNoSnapshot(t *testing.T) {
+	const info = "karve-snapshot.json"
+	for name, test := range map[string]struct {
+		text []byte
+		want error
+	}{
+		"nothing":          {nil, snapshot.ErrNone},
+		"text":             {[]byte(strings.Repeat("hello\n", 500)), snapshot.ErrNone},
+		"another archive":  {archive(t, "README", "hello"), snapshot.ErrNone},
+		"no database":      {archive(t, info, `{"format":1}`, "certs/ca.crt", "x"), snapshot.ErrNone},
+		"out of certs":     {archive(t, info, `{"format":1}`, "certs/../../x", "x", "mvcc.db", "x"), snapshot.ErrNone},
+		"absolute":         {archive(t, info, `{"format":1}`, "/etc/passwd", "x", "mvcc.db", "x"), snapshot.ErrNone},
+		"below certs":      {archive(t, info, `{"format":1}`, "certs/a/b", "x", "mvcc.db", "x"), snapshot.ErrNone},
+		"a newer format":   {archive(t, info, `{"format":2}`, "mvcc.db", "x"), snapshot.ErrNewer},
+		"wrong first file": {archive(t, "mvcc.db", "x"), snapshot.ErrNone},
+	} {
+		if _, err := snapshot.Read(bytes.NewReader(test.text)); !errors.Is(err, test.want) {
+			t.Errorf("%s: %v, want %v", name, err, test.want)
+		}
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add(archive(f, "karve-snapshot.json", `{"format":1}`, "certs/ca.crt", "x", "mvcc.db", "database"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		s, err := snapshot.Read(bytes.NewReader(text))
+		if err != nil {
+			return
+		}
+		dir := t.TempDir()
+		_ = s.CopyDatabase(filepath.Join(dir, "db"))
+	})
+}

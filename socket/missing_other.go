@@ -1,0 +1,5 @@
+//go:build !windows
+
+package socket
+
+func missing(error) bool { return false }
