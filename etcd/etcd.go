@@ -1,8 +1,5 @@
 // Package etcd is Karve's datastore as a program that takes etcd's flags, for those
 // who start one to put a kube-apiserver on it: controller-runtime's envtest above all.
-//
-// It knows nothing of Kubernetes, and must not: karve under the name etcd does not wait
-// for the initialisation of packages that it does not use (see package etcd/early).
 package etcd
 
 import (
