@@ -16,7 +16,7 @@ import (
 	"syscall"
 )
 
-const usage = `usage: scripts/bench storage|scale|start|footprint|api|flash [options]
+const usage = `usage: scripts/bench storage|scale|start|footprint|api|flash|simulate [options]
 
 storage    the engine, in process and on a socket, beside kine on SQLite and etcd
 scale      the engine with many keys: starts, memory, pages, counts, compaction
@@ -26,6 +26,7 @@ footprint  memory, CPU, writes and goroutines of an idle control plane, and its 
 api        creates, updates, deletes, reads and watches through the API, and how fast
            the controllers are
 flash      what an idle cluster with nodes writes to the disk in a day
+simulate   what simulated nodes cost, and how fast Pods run on them
 
 scripts/bench NAME -h lists the options of a benchmark. Nothing else should run meanwhile.
 `
@@ -65,12 +66,14 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return api(ctx, args[1:], stdout, stderr)
 	case "flash":
 		return flash(ctx, args[1:], stdout, stderr)
+	case "simulate":
+		return simulate(ctx, args[1:], stdout, stderr)
 	case childCommand:
 		return child(ctx, args[1:], stdin, stdout, stderr)
 	case "-h", "-help", "--help", "help":
 		fmt.Fprint(stderr, usage)
 		return flag.ErrHelp
 	default:
-		return fmt.Errorf("there is no benchmark %q, only storage, scale, start, footprint, api and flash", args[0])
+		return fmt.Errorf("there is no benchmark %q, only storage, scale, start, footprint, api, flash and simulate", args[0])
 	}
 }

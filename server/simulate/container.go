@@ -59,6 +59,9 @@ func (l *life) run(c *corev1.Container, was *corev1.ContainerStatus) corev1.Cont
 			l.perhapsEnd(c, &status, s)
 		}
 	}
+	if running := status.State.Running; running != nil && s.runFor != forever && l.reached(c.Name, running.StartedAt, s.runFor) {
+		l.wake(0) // it has only just started, and ends in a write of its own
+	}
 	l.judge(c, &status, s)
 	return status
 }

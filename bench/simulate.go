@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// podsOfDeployment is how many of the Pods belong together.
+const podsOfDeployment = 100
+
+// simulate is the command of that name: what simulated nodes cost, and the Pods on
+// them.
+func simulate(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("simulate", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	dir := flags.String("dir", "", "directory on a disk (default the one for temporary files)")
+	binary := flags.String("karve", "", "binary to measure (default: what scripts/build makes now)")
+	sizes := flags.String("nodes", "0,100,1000", "comma-separated numbers of nodes, one cluster after the other")
+	endpoint := flags.String("datastore-endpoint", "memory://", "of the clusters; the default is that of karve run")
+	perNode := flags.Int("pods", 10, "Pods for each node, in Deployments of "+strconv.Itoa(podsOfDeployment))
+	settle := flags.Duration("settle", 20*time.Second, "how long a cluster is left alone before its memory and idle CPU are measured")
+	window := flags.Duration("window", 30*time.Second, "how long it is measured")
+	most := flags.Duration("most", 10*time.Minute, "how long the Pods may take to run, or to be gone")
+	if err := flags.Parse(args); err != nil {
+		return flag.ErrHelp
+	}
+	if flags.NArg() > 0 || *settle < 0 || *window <= 0 || *perNode < 1 || *perNode > 100 {
+		return fmt.Errorf("simulate: -settle is %v, -window %v, -pods %d, and there are %d arguments; want times, 1 to 100 and none", *settle, *window, *perNode, flags.NArg())
+	}
+	work, err := workDir(*dir)
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	machine, err := describeMachine(work)
+	if err != nil {
+		return err
+	}
+	if *binary == "" {
+		if *binary, err = buildKarve(ctx, stderr); err != nil {
+			return err
+		}
+	}
+	lines := table{{"nodes", "Pods", "ready, s", "memory, MB", "idle CPU, %", "all run, s", "Pods/s", "CPU, ms/Pod", "memory, MB", "idle CPU, %", "gone, s"}}
+	for text := range strings.SplitSeq(*sizes, ",") {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 || n > 16384 {
+			return fmt.Errorf("-nodes: %q is no number of nodes", text)
+		}
+		s := &simulated{nodes: n, pods: n * *perNode, endpoint: *endpoint, settle: *settle, window: *window, most: *most, stderr: stderr}
+		line, err := s.measure(ctx, *binary, filepath.Join(work, text))
+		if err != nil {
+			return fmt.Errorf("%d nodes: %w", n, err)
+		}
+		lines = append(lines, line)
+	}
+	fmt.Fprintf(stdout, "%s; %s\nready: from the start of the process until all nodes are; memory is anonymous, and idle CPU of a core in %v, %v\nafter the nodes, or all Pods, were ready; all run: from the first of the Deployments of %d Pods until all are available;\nCPU is the server's meanwhile; gone: their namespace is\n\n", machine, *endpoint, *window, *settle, podsOfDeployment)
+	lines.print(stdout)
+	return nil
+}
+
+// simulated is a cluster with nodes under measurement.
+type simulated struct {
+	nodes, pods          int
+	endpoint             string
+	settle, window, most time.Duration
+	stderr               io.Writer
+
+	cluster *cluster
+	probe   *prober
+}
+
+func (s *simulated) measure(ctx context.Context, binary, dir string) (line []string, err error) {
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	options := []string{"--simulate-nodes", strconv.Itoa(s.nodes), "--datastore-endpoint", s.endpoint}
+	if s.cluster, s.probe, err = karve("karve", binary, nil, options...).startReady(ctx, dir); err != nil {
+		return nil, err
+	}
+	defer s.cluster.kill()
+	defer s.probe.close()
+	if err := s.wait(ctx, s.nodesReady); err != nil {
+		return nil, err
+	}
+	line = []string{strconv.Itoa(s.nodes), strconv.Itoa(s.pods), seconds(time.Since(began))}
+	idle, err := s.idle(ctx)
+	if err != nil {
+		return nil, err
+	}
+	line = append(line, idle...)
+	if s.pods == 0 {
+		return append(line, "", "", "", "", "", ""), nil
+	}
+	before, err := s.cluster.cpu()
+	if err != nil {
+		return nil, err
+	}
+	began = time.Now()
+	if err := s.create(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.wait(ctx, s.available); err != nil {
+		return nil, err
+	}
+	took := time.Since(began)
+	after, err := s.cluster.cpu()
+	if err != nil {
+		return nil, err
+	}
+	fmt.Fprintf(s.stderr, "%d nodes: %d Pods run after %v\n", s.nodes, s.pods, took.Round(100*time.Millisecond))
+	line = append(line, seconds(took), fmt.Sprintf("%.0f", float64(s.pods)/took.Seconds()), fmt.Sprintf("%.1f", milliseconds(after-before)/float64(s.pods)))
+	if idle, err = s.idle(ctx); err != nil {
+		return nil, err
+	}
+	began = time.Now()
+	if _, err := s.probe.do(ctx, http.MethodDelete, "/api/v1/namespaces/bench", nil); err != nil {
+		return nil, err
+	}
+	err = s.wait(ctx, func() (bool, error) {
+		_, err := s.probe.do(ctx, http.MethodGet, "/api/v1/namespaces/bench", nil)
+		return err != nil && strings.Contains(err.Error(), "404"), nil
+	})
+	return append(append(line, idle...), seconds(time.Since(began))), err
+}
+
+func seconds(d time.Duration) string { return fmt.Sprintf("%.1f", d.Seconds()) }
+
+// wait looks twice a second: the question costs the server time, too.
+func (s *simulated) wait(ctx context.Context, done func() (bool, error)) error {
+	for deadline := time.Now().Add(s.most); ; {
+		ok, err := done()
+		if err != nil || ok {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("not there after %v", s.most)
+		}
+		if err := s.cluster.failed(); err != nil {
+			return err
+		}
+		if err := pause(ctx, 500*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// nodesReady tells whether all nodes are there and can be scheduled to.
+func (s *simulated) nodesReady() (bool, error) {
+	var list struct {
+		Items []struct {
+			Spec struct{ Taints []any }
+		}
+	}
+	if err := s.list("/api/v1/nodes", &list); err != nil {
+		return false, err
+	}
+	ready := 0
+	for _, n := range list.Items {
+		if len(n.Spec.Taints) == 0 {
+			ready++
+		}
+	}
+	return ready == s.nodes, nil
+}
+
+// available tells whether all Deployments have all their Pods.
+func (s *simulated) available() (bool, error) {
+	var list struct {
+		Items []struct {
+			Status struct{ AvailableReplicas int }
+		}
+	}
+	if err := s.list("/apis/apps/v1/namespaces/bench/deployments", &list); err != nil {
+		return false, err
+	}
+	total := 0
+	for _, d := range list.Items {
+		total += d.Status.AvailableReplicas
+	}
+	return total == s.pods, nil
+}
+
+func (s *simulated) list(path string, into any) error {
+	answer, err := s.probe.do(context.Background(), http.MethodGet, path+"?resourceVersion=0", nil)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(answer, into)
+}
+
+func (s *simulated) create(ctx context.Context) error {
+	if _, err := s.probe.do(ctx, http.MethodPost, "/api/v1/namespaces", []byte(`{"metadata": {"name": "bench"}}`)); err != nil {
+		return err
+	}
+	for i, left := 0, s.pods; left > 0; i, left = i+1, left-podsOfDeployment {
+		body := fmt.Sprintf(`{"metadata": {"name": "web-%d"}, "spec": {"replicas": %d, "selector": {"matchLabels": {"app": "web-%[1]d"}},
+			"template": {"metadata": {"labels": {"app": "web-%[1]d"}}, "spec": {"containers": [{"name": "web", "image": "example.invalid/web",
+			"resources": {"requests": {"cpu": "100m", "memory": "128Mi"}}}]}}}}`, i, min(left, podsOfDeployment))
+		if _, err := s.probe.do(ctx, http.MethodPost, "/apis/apps/v1/namespaces/bench/deployments", []byte(body)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// idle leaves the cluster alone, and tells its memory and how much it works.
+func (s *simulated) idle(ctx context.Context) ([]string, error) {
+	s.probe.close()
+	if err := pause(ctx, s.settle); err != nil {
+		return nil, err
+	}
+	was, err := s.cluster.consumption()
+	if err != nil {
+		return nil, err
+	}
+	if err := pause(ctx, s.window); err != nil {
+		return nil, err
+	}
+	is, err := s.cluster.consumption()
+	if err != nil {
+		return nil, err
+	}
+	return []string{fmt.Sprintf("%.0f", sum(is.anonymous)/1e6), fmt.Sprintf("%.2f", 100*(is.cpu-was.cpu).Seconds()/is.at.Sub(was.at).Seconds())}, nil
+}
