@@ -249,6 +249,10 @@ func testSimulatedStatefulSet(t *testing.T, c *cluster) {
 	ns := c.namespace(t)
 	create(t, c.AppsV1().StatefulSets(ns), &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "db"}, Spec: appsv1.StatefulSetSpec{
 		Replicas: ptr.To[int32](3), Selector: web, Template: template(simulate.ReadyAfter, "1100ms"),
+		VolumeClaimTemplates: []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"}, Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+		}}},
 	}})
 	var before *corev1.Pod
 	for i := range 3 {
@@ -261,6 +265,21 @@ func testSimulatedStatefulSet(t *testing.T, c *cluster) {
 		}
 		before = p
 	}
+	claim, err := c.CoreV1().PersistentVolumeClaims(ns).Get(t.Context(), "data-db-0", metav1.GetOptions{})
+	if err != nil || claim.Status.Phase != corev1.ClaimBound {
+		t.Fatalf("the claim of a Pod: got %+v and %v, want it bound", claim, err)
+	}
+	// The volume goes with its claim, which goes once no Pod has it.
+	if err := c.AppsV1().StatefulSets(ns).Delete(t.Context(), "db", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.CoreV1().PersistentVolumeClaims(ns).Delete(t.Context(), claim.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the volume is gone", func() error {
+		_, err := c.CoreV1().PersistentVolumes().Get(t.Context(), claim.Spec.VolumeName, metav1.GetOptions{})
+		return wantNotFound(err)
+	})
 }
 
 func testSimulatedDaemonSet(t *testing.T, c *cluster) {

@@ -52,6 +52,7 @@ func (s *controlPlane) runSimulation(ctx context.Context, ready func()) error {
 	}
 	shared := s.api.Load().Informers()
 	c.PodInformer, c.NodeInformer = shared.Core().V1().Pods().Informer(), shared.Core().V1().Nodes().Informer()
+	c.ClaimInformer, c.VolumeInformer = shared.Core().V1().PersistentVolumeClaims().Informer(), shared.Core().V1().PersistentVolumes().Informer()
 	shared.StartWithContext(ctx) // they run already, unless authorization is the user's own
 	return simulate.Run(ctx, c, ready)
 }

@@ -44,6 +44,8 @@ type Config struct {
 	Client *rest.Config
 	// PodInformer and NodeInformer see all of the cluster, and are running.
 	PodInformer, NodeInformer cache.SharedIndexInformer
+	// ClaimInformer and VolumeInformer do so of persistent volumes.
+	ClaimInformer, VolumeInformer cache.SharedIndexInformer
 	// Kubelet answers who asks a node; nil is nobody.
 	Kubelet *Kubelet
 	// Log is told what goes wrong.
@@ -53,18 +55,19 @@ type Config struct {
 // Workers of the two kinds. They wait for answers, which the datastore gives to many
 // at a time.
 const (
-	podWorkers  = 16
-	nodeWorkers = 8
+	podWorkers    = 16
+	nodeWorkers   = 8
+	volumeWorkers = 2
 )
 
 // simulation is a running one.
 type simulation struct {
 	Config
-	core, coordination rest.Interface
-	nodes              map[string]*node
-	addresses          *addresses
-	pods               workqueue.TypedRateLimitingInterface[types.NamespacedName]
-	due                workqueue.TypedRateLimitingInterface[string] // nodes
+	core, coordination, storage rest.Interface
+	nodes                       map[string]*node
+	addresses                   *addresses
+	pods, volumes               workqueue.TypedRateLimitingInterface[types.NamespacedName]
+	due                         workqueue.TypedRateLimitingInterface[string] // nodes
 
 	mu      sync.Mutex
 	records map[types.NamespacedName]*record
@@ -80,7 +83,7 @@ func Run(ctx context.Context, c Config, ready func()) error {
 	if err != nil {
 		return fmt.Errorf("create client: %w", err)
 	}
-	s.core, s.coordination = clients.CoreV1().RESTClient(), clients.CoordinationV1().RESTClient()
+	s.core, s.coordination, s.storage = clients.CoreV1().RESTClient(), clients.CoordinationV1().RESTClient(), clients.StorageV1().RESTClient()
 	for i := range c.Nodes {
 		n := newNode(i, c.IPv6)
 		s.nodes[n.name] = n
@@ -91,36 +94,44 @@ func Run(ctx context.Context, c Config, ready func()) error {
 	}
 
 	s.pods = workqueue.NewTypedRateLimitingQueue(retries[types.NamespacedName]())
+	s.volumes = workqueue.NewTypedRateLimitingQueue(retries[types.NamespacedName]())
 	s.due = workqueue.NewTypedRateLimitingQueue(retries[string]())
-	defer s.pods.ShutDown()
-	defer s.due.ShutDown()
-	nodes, err := c.NodeInformer.AddEventHandler(s.nodeEvents())
-	if err != nil {
-		return fmt.Errorf("watch nodes: %w", err)
+	shutDown := func() { s.pods.ShutDown(); s.volumes.ShutDown(); s.due.ShutDown() }
+	defer shutDown()
+	var synced []cache.InformerSynced
+	for _, w := range []struct {
+		informer cache.SharedIndexInformer
+		events   cache.ResourceEventHandler
+	}{{c.NodeInformer, s.nodeEvents()}, {c.PodInformer, s.podEvents()}, {c.ClaimInformer, s.volumeEvents()}, {c.VolumeInformer, s.volumeEvents()}} {
+		handle, err := w.informer.AddEventHandler(w.events)
+		if err != nil {
+			return fmt.Errorf("watch: %w", err)
+		}
+		defer w.informer.RemoveEventHandler(handle)
+		synced = append(synced, handle.HasSynced)
 	}
-	defer c.NodeInformer.RemoveEventHandler(nodes)
-	pods, err := c.PodInformer.AddEventHandler(s.podEvents())
-	if err != nil {
-		return fmt.Errorf("watch pods: %w", err)
-	}
-	defer c.PodInformer.RemoveEventHandler(pods)
-	if !cache.WaitForCacheSync(ctx.Done(), nodes.HasSynced, pods.HasSynced) {
+	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
 		return nil
 	}
 	s.takeUpPods()
-	if err := s.takeUpNodes(ctx); err != nil {
+	if err := errors.Join(s.takeUpNodes(ctx), s.makeDefaultClass(ctx)); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
 		return err
 	}
 
 	var workers sync.WaitGroup
 	defer workers.Wait()
-	defer s.pods.ShutDown()
-	defer s.due.ShutDown()
+	defer shutDown()
 	for range podWorkers {
 		workers.Go(func() { work(ctx, s.pods, s.syncPod, s.complain) })
 	}
 	for range nodeWorkers {
 		workers.Go(func() { work(ctx, s.due, s.syncNode, s.complain) })
+	}
+	for range volumeWorkers {
+		workers.Go(func() { work(ctx, s.volumes, s.syncVolume, s.complain) })
 	}
 	ready()
 	<-ctx.Done()
