@@ -97,7 +97,7 @@ func serverFlags() []cli.Flag {
 		yes(components, "no-controllers", "leave out all controllers"),
 		yes(components, "disable-scheduler", "leave out the scheduler"),
 
-		number(simulation, "simulate-nodes", 0, "`N` nodes that run Pods without running them, for tests: Pods become ready, Jobs complete, and annotations "+simulate.Prefix+"… of Pods and Nodes make them fail (see the README)"),
+		number(simulation, "simulate-nodes", 0, "`N` nodes that run Pods without running them, for tests: Pods become ready, Jobs complete, and annotations "+simulate.Prefix+"… of Pods and Nodes make them fail (see docs/testing.md)"),
 
 		texts(passThrough, "kube-apiserver-arg", "`NAME=VALUE`, any option of kube-apiserver; repeatable"),
 		texts(passThrough, "kube-controller-manager-arg", "`NAME=VALUE`, any option of kube-controller-manager; repeatable"),

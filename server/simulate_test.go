@@ -577,6 +577,10 @@ func testSimulatedNodeDown(t *testing.T, c *cluster) {
 	}
 	create(t, c.CoreV1().Pods(ns), p)
 	c.wantPod(t, ns, "web", "is ready", isReady)
+	extended := `{"status":{"capacity":{"example.com/gpu":"4"},"allocatable":{"example.com/gpu":"4"}}}`
+	if _, err := c.CoreV1().Nodes().Patch(t.Context(), down, types.MergePatchType, []byte(extended), metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
 	c.annotateNode(t, down, simulate.NodeNotReady, "true")
 	c.wantNode(t, down, corev1.ConditionFalse)
 	c.annotateNode(t, down, simulate.NodeNotReady, "")
@@ -593,6 +597,10 @@ func testSimulatedNodeDown(t *testing.T, c *cluster) {
 	})
 	c.annotateNode(t, down, simulate.NodeDown, "")
 	c.wantNode(t, down, corev1.ConditionTrue)
+	n, err := c.CoreV1().Nodes().Get(t.Context(), down, metav1.GetOptions{})
+	if gpus := n.Status.Allocatable["example.com/gpu"]; err != nil || gpus.Value() != 4 {
+		t.Errorf("what a user has given the node: got %v and %v, want it to stay", n.Status.Allocatable, err)
+	}
 	eventually(t, "the Pod is gone", func() error {
 		_, err := c.CoreV1().Pods(ns).Get(t.Context(), "web", metav1.GetOptions{})
 		return wantNotFound(err)

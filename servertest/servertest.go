@@ -66,7 +66,7 @@ func FeatureGates(gates ...string) Option {
 }
 
 // Nodes has n simulated nodes: Pods are scheduled to them, become ready, end and are
-// deleted as if they ran. Annotations of Pods and Nodes make them fail; the README
+// deleted as if they ran. Annotations of Pods and Nodes make them fail; docs/testing.md
 // lists them.
 func Nodes(n int) Option { return func(o *options) { o.SimulateNodes = n } }
 

@@ -68,7 +68,7 @@ func FeatureGates(gates ...string) Option {
 func Args(args ...string) Option { return func(o *options) { o.args = append(o.args, args...) } }
 
 // Nodes has n simulated nodes: Pods are scheduled to them, become ready, end and are
-// deleted as if they ran. Annotations of Pods and Nodes make them fail; the README
+// deleted as if they ran. Annotations of Pods and Nodes make them fail; docs/testing.md
 // of karve lists them.
 func Nodes(n int) Option {
 	return func(o *options) { o.args = append(o.args, "--simulate-nodes", strconv.Itoa(n)) }
