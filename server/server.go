@@ -257,6 +257,7 @@ func (s *controlPlane) runAPIServer(ctx context.Context, ready func()) (err erro
 	config.Loopback = s.loopback
 	if s.SimulateNodes > 0 {
 		config.Dial = s.kubelet.Dial
+		config.Group = simulatedMetrics
 	}
 	config.Alone = s.ownsStorage()
 	defer s.loopback.Close()

@@ -10,6 +10,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	genericfilters "k8s.io/apiserver/pkg/endpoints/filters"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/util/notfoundhandler"
@@ -163,6 +164,14 @@ func (s *Server) createChain(c configs) error {
 	if err != nil {
 		return fmt.Errorf("create kube-apiserver: %w", err)
 	}
+	var extras []schema.GroupVersion
+	if s.config.Group != nil {
+		group := s.config.Group(s.informers)
+		if err := kube.ControlPlane.GenericAPIServer.InstallAPIGroup(group); err != nil {
+			return fmt.Errorf("install %s: %w", group.PrioritizedVersions[0].Group, err)
+		}
+		extras = group.PrioritizedVersions
+	}
 	s.rememberRoutes(kube.ControlPlane.GenericAPIServer.Handler.GoRestfulContainer)
 	if !s.config.EagerOpenAPI {
 		serveDocuments(kube.ControlPlane.GenericAPIServer, generic.OpenAPIConfig, generic.OpenAPIV3Config, s.stopping)
@@ -181,7 +190,7 @@ func (s *Server) createChain(c configs) error {
 	crdsServed := c.extensions.GenericConfig.MergedResourceConfig.ResourceEnabled(
 		apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"))
 	aggregator, err := controlplaneapiserver.CreateAggregatorServer(
-		c.aggregator.Complete(), kube.ControlPlane.GenericAPIServer, crds, crdsServed, priorities())
+		c.aggregator.Complete(), kube.ControlPlane.GenericAPIServer, crds, crdsServed, priorities(extras...))
 	if err != nil {
 		return fmt.Errorf("create kube-aggregator: %w", err)
 	}

@@ -20,7 +20,9 @@ import (
 	"github.com/emicklei/go-restful/v3"
 	"github.com/sirupsen/logrus"
 	"go.uber.org/zap"
+	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/rest"
 	cliflag "k8s.io/component-base/cli/flag"
 	basecompatibility "k8s.io/component-base/compatibility"
@@ -58,6 +60,10 @@ type Config struct {
 	// Dial takes the dialler of connections to nodes, Pods and Services, and gives
 	// another in its place; nil leaves it.
 	Dial func(next DialFunc) DialFunc
+
+	// Group is an API group beside upstream's, made with the shared informers; nil is
+	// none. Its APIServices have the priorities of an extension.
+	Group func(informers.SharedInformerFactory) *genericapiserver.APIGroupInfo
 
 	// AdvertiseAddress goes into the endpoints of the kubernetes Service. Nil
 	// where the machine has no address but loopback's: then the Service keeps

@@ -32,14 +32,21 @@ var kubeGroups = map[string]rank{
 	"resource.k8s.io":   {16200, map[string]int32{"v1": 21, "v1beta2": 15, "v1beta1": 9, "v1alpha3": 1}},
 }
 
-// priorities is the whole table, in the form the aggregator takes.
-func priorities() map[schema.GroupVersion]controlplaneapiserver.APIServicePriority {
+// extensionPriority is what APIServices of extensions have by custom, metrics-server's
+// for one: after everything of Kubernetes.
+var extensionPriority = controlplaneapiserver.APIServicePriority{Group: 100, Version: 100}
+
+// priorities is the whole table, in the form the aggregator takes, with extensions.
+func priorities(extensions ...schema.GroupVersion) map[schema.GroupVersion]controlplaneapiserver.APIServicePriority {
 	all := maps.Clone(controlplaneapiserver.DefaultGenericAPIServicePriorities())
 	for group, r := range kubeGroups {
 		for version, v := range r.versions {
 			gv := schema.GroupVersion{Group: group, Version: version}
 			all[gv] = controlplaneapiserver.APIServicePriority{Group: r.group, Version: v}
 		}
+	}
+	for _, gv := range extensions {
+		all[gv] = extensionPriority
 	}
 	return all
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -27,6 +28,8 @@ const (
 	BackOff        = Prefix + "back-off"         // duration of the first back-off, which doubles
 	ReadyAfter     = Prefix + "ready-after"      // duration from its start until it is ready
 	NotReadyAfter  = Prefix + "not-ready-after"  // duration from its start until it is no longer ready
+	CPUUsage       = Prefix + "cpu-usage"        // what it uses, as metrics.k8s.io tells
+	MemoryUsage    = Prefix + "memory-usage"     // the same
 	StopAfter      = Prefix + "stop-after"       // duration it takes to end when the Pod is deleted; of the Pod only
 )
 
@@ -70,7 +73,7 @@ type podScript struct {
 }
 
 var podOnly = []string{StartDelay, StopAfter}
-var ofContainers = []string{ImagePullError, RunFor, ExitCode, ExitReason, CrashLoop, BackOff, ReadyAfter, NotReadyAfter}
+var ofContainers = []string{ImagePullError, RunFor, ExitCode, ExitReason, CrashLoop, BackOff, ReadyAfter, NotReadyAfter, CPUUsage, MemoryUsage}
 
 // readScript reads a Pod's annotations. The error names the first that is wrong, in
 // the order of their names.
@@ -158,6 +161,8 @@ func (r *reader) script(usual time.Duration) script {
 		readyAfter:    r.duration(ReadyAfter, 0),
 		notReadyAfter: r.duration(NotReadyAfter, forever),
 	}
+	r.quantity(CPUUsage, idleCPU) // for who asks how much it is: Usage
+	r.quantity(MemoryUsage, idleMemory)
 	crash := r.truth(CrashLoop)
 	if code := r.text(ExitCode); code != "" {
 		n, err := strconv.ParseInt(code, 10, 32)
@@ -215,11 +220,49 @@ func (r *reader) duration(name string, usual time.Duration) time.Duration {
 	return d
 }
 
+func (r *reader) quantity(name string, usual resource.Quantity) resource.Quantity {
+	v := r.text(name)
+	if v == "" {
+		return usual
+	}
+	q, err := resource.ParseQuantity(v)
+	if err != nil || q.Sign() < 0 {
+		r.fail(name, v, "a quantity such as 250m or 64Mi")
+		return usual
+	}
+	return q
+}
+
 func (r *reader) fail(name, value, want string) {
 	if r.err == nil {
 		r.err = fmt.Errorf("annotation %s: %q is not %s", name, value, want)
 	}
 }
+
+// What a container uses that has no annotation: next to nothing.
+var (
+	idleCPU    = resource.MustParse("1m")
+	idleMemory = resource.MustParse("8Mi")
+)
+
+// Usage is how much CPU and memory a running container of a Pod uses, as its annotations
+// have it; those that can't be understood have held up its start.
+func Usage(p *corev1.Pod, container string) corev1.ResourceList {
+	r := reader{annotations: p.Annotations, container: container, whole: true}
+	return corev1.ResourceList{
+		corev1.ResourceCPU:    r.quantity(CPUUsage, idleCPU),
+		corev1.ResourceMemory: r.quantity(MemoryUsage, idleMemory),
+	}
+}
+
+// IsNode tells whether a Node is simulated.
+func IsNode(n *corev1.Node) bool {
+	_, there := n.Labels[NodeLabel]
+	return there
+}
+
+// IsDown tells whether a Node is silent.
+func IsDown(n *corev1.Node) bool { return isTrue(n.Annotations, NodeDown) }
 
 // isTrue tells whether a Node's annotation is set.
 func isTrue(annotations map[string]string, name string) bool {

@@ -188,7 +188,7 @@ func (s *simulation) takeUpNodes(ctx context.Context) error {
 	var errs []error
 	for _, object := range s.NodeInformer.GetStore().List() {
 		o := object.(*corev1.Node)
-		_, ours := o.Labels[NodeLabel]
+		ours := IsNode(o)
 		switch {
 		case ours && s.nodes[o.Name] == nil:
 			s.Log.Infof("simulated nodes: taking %s away, which is one too many", o.Name)
@@ -253,7 +253,7 @@ func (s *simulation) syncNode(ctx context.Context, name string) (time.Duration, 
 		return s.nextRenewal(n, now), s.register(ctx, n)
 	}
 	o := object.(*corev1.Node)
-	down := isTrue(o.Annotations, NodeDown)
+	down := IsDown(o)
 	if n.setDown(down) {
 		s.lookAtPodsOf(name)
 	}
