@@ -43,7 +43,7 @@ func (s *controlPlane) runSimulation(ctx context.Context, ready func()) error {
 	for _, r := range services {
 		c.IPv6 = append(c.IPv6, netutils.IsIPv6CIDR(r))
 	}
-	if err := s.warnOfMissing(&c); err != nil {
+	if err := s.withControllers(&c); err != nil {
 		return err
 	}
 	// Who verifies kubelets (--kubelet-certificate-authority) trusts this one, if it has a key.
@@ -57,8 +57,9 @@ func (s *controlPlane) runSimulation(ctx context.Context, ready func()) error {
 	return simulate.Run(ctx, c, ready)
 }
 
-// warnOfMissing tells what nodes can't do without those who are left out.
-func (s *controlPlane) warnOfMissing(c *simulate.Config) error {
+// withControllers fills in what the controllers expect of nodes, and tells what nodes
+// can't do without those who are left out.
+func (s *controlPlane) withControllers(c *simulate.Config) error {
 	if s.DisableScheduler {
 		s.log.Warn("--simulate-nodes without scheduler: only Pods with a spec.nodeName will run")
 	}
@@ -73,6 +74,7 @@ func (s *controlPlane) warnOfMissing(c *simulate.Config) error {
 	if !runs(o, names.NodeLifecycleController) {
 		s.log.Warnf("--simulate-nodes without the %s: nodes keep the taint node.kubernetes.io/not-ready, so only Pods that tolerate it, or have a spec.nodeName, will run", names.NodeLifecycleController)
 	}
+	c.Grace = o.NodeLifecycleController.NodeMonitorGracePeriod.Duration
 	c.PodCIDRs = o.KubeCloudShared.AllocateNodeCIDRs && runs(o, names.NodeIpamController)
 	return nil
 }

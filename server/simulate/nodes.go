@@ -18,13 +18,24 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// The kubelet's own times (pkg/kubelet/apis/config/v1beta1/defaults.go,
-// pkg/kubelet/kubelet.go).
+// The kubelet's own times (pkg/kubelet/apis/config/v1beta1/defaults.go).
 const (
-	leaseSeconds  = 40
-	renewInterval = leaseSeconds * time.Second / 4
-	reportStatus  = 5 * time.Minute
+	leaseSeconds = 40
+	reportStatus = 5 * time.Minute
 )
+
+// defaultGrace is for how long the node lifecycle controller believes in a node that it
+// does not hear of, if a user does not want otherwise (--node-monitor-grace-period).
+const defaultGrace = 50 * time.Second
+
+// renewInterval is the time between two renewals of a lease: one may be missing. A kubelet
+// renews its own every ten seconds, because a network is between it and the controller.
+func renewInterval(grace time.Duration) time.Duration {
+	if grace <= 0 {
+		grace = defaultGrace
+	}
+	return max(min(grace, defaultGrace)*2/5, time.Second)
+}
 
 // slots is how many groups of nodes renew their leases together: one timer and few
 // commits for a hundred nodes, and no more at a time.
@@ -260,7 +271,7 @@ func (s *simulation) syncNode(ctx context.Context, name string) (time.Duration, 
 	if down {
 		return 0, nil
 	}
-	if now.Sub(n.renewed) >= renewInterval*9/10 { // a slot may be a little early
+	if now.Sub(n.renewed) >= s.interval*9/10 { // a slot may be a little early
 		if err := s.renew(ctx, n, o, now); err != nil {
 			return 0, err
 		}
@@ -277,13 +288,12 @@ func (s *simulation) syncNode(ctx context.Context, name string) (time.Duration, 
 	return s.nextRenewal(n, now), nil
 }
 
-// nextRenewal is the time until the node's next slot: slot i begins i seconds into
-// each interval.
+// nextRenewal is the time until the node's next slot: slot i begins after i of
+// ten parts of each interval.
 func (s *simulation) nextRenewal(n *node, now time.Time) time.Duration {
-	const each = renewInterval / slots
-	at := now.Truncate(renewInterval).Add(time.Duration(n.index%slots) * each)
-	for at.Sub(n.renewed) < renewInterval*9/10 || !at.After(now) {
-		at = at.Add(renewInterval)
+	at := now.Truncate(s.interval).Add(time.Duration(n.index%slots) * s.interval / slots)
+	for at.Sub(n.renewed) < s.interval*9/10 || !at.After(now) {
+		at = at.Add(s.interval)
 	}
 	return at.Sub(now)
 }

@@ -37,6 +37,8 @@ type Config struct {
 	Version string
 	// IPv6 says for each family of addresses, the first one first, whether it is IPv6.
 	IPv6 []bool
+	// Grace is for how long nodes may be silent; 0 is 50 seconds, upstream's default.
+	Grace time.Duration
 	// PodCIDRs leaves the ranges of Pod addresses to another, who writes them into
 	// the Nodes.
 	PodCIDRs bool
@@ -63,6 +65,7 @@ const (
 // simulation is a running one.
 type simulation struct {
 	Config
+	interval                    time.Duration // between two renewals of a lease
 	core, coordination, storage rest.Interface
 	nodes                       map[string]*node
 	addresses                   *addresses
@@ -76,7 +79,7 @@ type simulation struct {
 // Run registers the nodes, calls ready, and simulates them until ctx ends. Then all
 // stays as it is, as with kubelets that are stopped.
 func Run(ctx context.Context, c Config, ready func()) error {
-	s := &simulation{Config: c, nodes: map[string]*node{}, addresses: newAddresses(), records: map[types.NamespacedName]*record{}}
+	s := &simulation{Config: c, interval: renewInterval(c.Grace), nodes: map[string]*node{}, addresses: newAddresses(), records: map[types.NamespacedName]*record{}}
 	client := rest.CopyConfig(c.Client)
 	client.ContentType, client.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf
 	clients, err := kubernetes.NewForConfig(rest.AddUserAgent(client, "simulated-kubelet"))
@@ -165,7 +168,9 @@ func work[T comparable](ctx context.Context, q workqueue.TypedRateLimitingInterf
 				q.AddAfter(item, again)
 			}
 		case ctx.Err() == nil:
-			if !errors.Is(err, errLater) {
+			// Once is no news: a Pod whose labels have just been changed, say, may
+			// not be written with the labels of before.
+			if !errors.Is(err, errLater) && q.NumRequeues(item) > 0 {
 				complain(err)
 			}
 			q.AddRateLimited(item)
