@@ -147,6 +147,7 @@ func (s *upstreamServer) listen() error {
 	}
 	s.door = &heldListener{Listener: l, open: make(chan struct{})}
 	s.secure, serving.Listener = s.door, s.door
+	apiserver.ShortenGoodbyes(l)
 	return nil
 }
 
