@@ -20,7 +20,8 @@ const module = "github.com/karve-k8s/karve"
 // own lists, for each of our packages, which others of ours it may import. A
 // package that is not listed is an error: say where it belongs.
 var own = map[string][]string{
-	"":                           {"etcd", "server", "server/apiserver", "server/flags", "server/locale", "server/logbridge", "server/memory", "server/simulate", "server/version", "certs", "datastore", "preflight", "snapshot", "servertest/process/control"},
+	"":                           {"command"},
+	"command":                    {"etcd", "server", "server/apiserver", "server/flags", "server/locale", "server/logbridge", "server/memory", "server/simulate", "server/version", "certs", "datastore", "preflight", "snapshot", "servertest/process/control"},
 	"server":                     {"server/apiserver", "server/flags", "server/insecure", "server/logbridge", "server/loopback", "server/memory", "server/notify", "server/queues", "server/simulate", "server/startup", "server/version", "bootstrap", "certs", "kine", "kine/etcdapi", "datastore", "snapshot", "socket", "servertest/process/control"},
 	"server/apiserver":           {"bootstrap", "server/flags", "server/insecure", "server/logbridge", "server/loopback", "server/version", "kine"},
 	"server/flags":               {},
@@ -61,7 +62,7 @@ var homes = []struct {
 	{"k8s.io/kubernetes/", []string{"server", "server/apiserver", "bootstrap"}, "a test binary that links Kubernetes takes 20 s: keep those packages few"},
 	{"k8s.io/apiserver/", []string{"server", "server/apiserver", "bootstrap"}, "it comes with most of Kubernetes"},
 	{"k8s.io/kubectl/pkg/util/i18n", []string{"server/locale"}, "it has to be initialised first"},
-	{"k8s.io/kubectl/", []string{""}, "kubectl is a command, not a part of the server"},
+	{"k8s.io/kubectl/", []string{"command"}, "kubectl is a command, not a part of the server"},
 	{"github.com/k3s-io/kine/pkg/endpoint", nil, "it links every driver, an etcd server and minio"},
 	{"github.com/k3s-io/kine/pkg/app", nil, "it links every driver, an etcd server and minio"},
 	{"github.com/k3s-io/kine/pkg/drivers/sqlite", nil, "with cgo on it picks mattn's binding: Karve has no cgo"},
@@ -71,7 +72,7 @@ var homes = []struct {
 	{"github.com/go-sql-driver/mysql", []string{"kine"}, "external databases are the shim's"},
 	{"github.com/nats-io/", []string{"kine"}, "external databases are the shim's"},
 	{"modernc.org/", []string{"datastore"}, "the datastore is the one place that knows SQLite"},
-	{"github.com/urfave/cli", []string{""}, "only the command parses a command line"},
+	{"github.com/urfave/cli", []string{"command"}, "only the command parses a command line"},
 	{"C", nil, "there is no cgo in Karve"},
 }
 

@@ -1,0 +1,13 @@
+//go:build unix
+
+package command
+
+import (
+	"os/exec"
+	"syscall"
+)
+
+// become makes cmd run as another user, in no group of ours.
+func become(cmd *exec.Cmd, id uint32) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: id, Gid: id}}
+}

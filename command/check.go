@@ -1,0 +1,138 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/preflight"
+	"github.com/karve-k8s/karve/server"
+)
+
+const checkHelp = `karve check: look whether this machine is ready for karve server
+
+It takes the options of karve server (see karve server --help), variables and
+configuration file too, and --output table or json. With --replaces DIR the server
+that runs with that data directory is about to make way: what it uses is free.
+Nothing is started, and nothing that it makes stays. Exit code: 0 if nothing fails,
+1 if something does.
+`
+
+// checkCommand is `karve check`: what a start would find, before it.
+func checkCommand() *cli.Command {
+	flags := append(serverFlags(), outputFlag(),
+		&cli.StringFlag{Name: "replaces", Usage: "`DIR` of the data of a server that stops before the start"})
+	return &cli.Command{
+		Name:               "check",
+		Usage:              "look whether this machine is ready for karve server, whose options it takes",
+		CustomHelpTemplate: checkHelp,
+		Flags:              flags,
+		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
+			return explainUsage(err, "karve check", flags)
+		},
+		Action: check,
+	}
+}
+
+func check(c *cli.Context) error {
+	if err := wantFormat(c); err != nil { // before seconds of work
+		return err
+	}
+	config, err := readConfig(c)
+	looked := target(config)
+	if old := c.String("replaces"); old != "" {
+		var wrong error
+		if looked.Replaced, _, wrong = datastore.Holder(absolute(old)); wrong != nil {
+			err = errors.Join(err, fmt.Errorf("--replaces: %w", wrong))
+		}
+	}
+	all := preflight.Run(c.Context, looked)
+	// Last, as it makes the data directory, and shown first.
+	all = append(checkConfig(c, config, err), all...)
+	err = show(c, all, func(w io.Writer) {
+		fmt.Fprintln(w, "CHECK\tRESULT\tFOUND\tWHAT TO DO")
+		for _, f := range all {
+			do := f.Do
+			if do == "" {
+				do = "-"
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", f.Check, f.Result, f.Found, do)
+		}
+	})
+	if failed := preflight.Failed(all); err == nil && failed > 0 {
+		return fmt.Errorf("%d of %d checks failed", failed, len(all))
+	}
+	return err
+}
+
+// target is what a server of that configuration would use.
+func target(config server.Config) preflight.Target {
+	t := preflight.Target{DataDir: absolute(config.DataDir), MemoryLimit: config.MemoryLimit, Built: built()}
+	if dir, err := server.DatastoreDir(config.DatastoreEndpoint, t.DataDir); err == nil {
+		t.StoreDir = dir
+	} else {
+		t.Store = "not the built-in one"
+	}
+	for _, p := range config.Ports() {
+		t.Ports = append(t.Ports, preflight.Port{Option: p.Option, Number: p.Number, Try: p.Try})
+	}
+	return t
+}
+
+// checkConfig is a finding for each problem of the configuration: those of reading
+// it, and what a start would refuse.
+func checkConfig(c *cli.Context, config server.Config, reading error) []preflight.Finding {
+	const name = "configuration"
+	made := missing(absolute(config.DataDir))
+	err := errors.Join(reading, config.Validate(c.Context))
+	for _, dir := range made {
+		os.Remove(dir) // if it is empty, which it is unless a server came meanwhile
+	}
+	if err == nil {
+		return []preflight.Finding{{Check: name, Result: preflight.OK, Found: "every option is understood"}}
+	}
+	var all []preflight.Finding
+	for _, problem := range flatten(err) {
+		all = append(all, preflight.Finding{Check: name, Result: preflight.Fail, Found: problem.Error(), Do: "see karve server --help"})
+	}
+	return all
+}
+
+func absolute(dir string) string {
+	if abs, err := filepath.Abs(dir); err == nil && dir != "" {
+		return abs
+	}
+	return dir
+}
+
+// missing are the directories that making dir would make, the lowest first.
+func missing(dir string) []string {
+	var all []string
+	for ; dir != "" && !exists(dir) && dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+		all = append(all, dir)
+	}
+	return all
+}
+
+// built is when the commit was made that this program was built of; zero if the go
+// command did not record it.
+func built() time.Time {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return time.Time{}
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.time" {
+			t, _ := time.Parse(time.RFC3339, s.Value)
+			return t
+		}
+	}
+	return time.Time{}
+}

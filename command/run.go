@@ -1,0 +1,228 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/karve-k8s/karve/server"
+)
+
+// Exit codes of `karve run` beside the command's own, as shells have them.
+const (
+	exitNotExecutable = 126
+	exitNotFound      = 127
+	exitSignal        = 128 // and the signal's number
+)
+
+// settleAfter is how long the cluster hurries: most commands are done by then.
+const settleAfter = 10 * time.Second
+
+// farewell is how long the command may take to end after it was told to.
+const farewell = 10 * time.Second
+
+// runCommand is `karve run`.
+func runCommand() *cli.Command {
+	flags := runFlags()
+	return &cli.Command{
+		Name:      "run",
+		Usage:     "run a command with a cluster of its own, which goes when it ends",
+		ArgsUsage: "-- COMMAND [ARGUMENT...]",
+		CustomHelpTemplate: helpOf(flags, "karve run [OPTION...] -- COMMAND [ARGUMENT...]: run a command with a cluster of its own\n\n"+
+			"The cluster is in a temporary directory and in memory, on a free port of this\n"+
+			"machine. The command has its kubeconfig in KUBECONFIG and, if there is none,\n"+
+			"kubectl in its PATH. karve ends with the command's exit code, and shows the\n"+
+			"server's log on standard error if that is not 0. With --data-dir the cluster\n"+
+			"stays there. No file in /etc is read.\n"),
+		Flags: flags,
+		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
+			return explainUsage(err, "karve run", flags)
+		},
+		Action: func(c *cli.Context) error {
+			if !c.Args().Present() {
+				return errors.New("there is no command to run; want karve run -- COMMAND")
+			}
+			return runWithCluster(c)
+		},
+	}
+}
+
+// runFlags are the options of a server, where some have another default: nothing
+// of a server that is installed on the machine is used or touched.
+func runFlags() []cli.Flag {
+	defaults := map[string]string{"data-dir": "", "config": "", "bind-address": "127.0.0.1", "datastore-endpoint": ""}
+	usages := map[string]string{
+		"data-dir":           "`DIR` where the cluster stays (default: a temporary one)",
+		"config":             "`FILE` with options in YAML, name: value",
+		"bind-address":       "`IP` the secure listener listens on",
+		"datastore-endpoint": "`URL` of the datastore, as of karve server (default: memory:// without --data-dir)",
+	}
+	list := slices.DeleteFunc(serverFlags(), func(f cli.Flag) bool { return f.Names()[0] == "stop-with-stdin" })
+	for _, f := range list {
+		switch f := f.(type) {
+		case *cli.StringFlag:
+			if value, ok := defaults[f.Name]; ok {
+				f.Value, f.Usage, f.EnvVars = value, usages[f.Name], nil
+			}
+		case *cli.DurationFlag:
+			if f.Name == "settle-after" {
+				f.Value, f.EnvVars = settleAfter, nil
+			}
+		case *cli.IntFlag:
+			if f.Name == "secure-port" || f.Name == "insecure-port" {
+				f.Value, f.EnvVars = 0, nil
+			}
+		}
+	}
+	return list
+}
+
+// runWithCluster starts the cluster, runs the command, and ends both.
+func runWithCluster(c *cli.Context) (err error) {
+	dir, err := os.MkdirTemp("", "karve-run-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	log, err := os.OpenFile(filepath.Join(dir, "server.log"), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+
+	config, err := runConfig(c, dir, log)
+	if err != nil {
+		return errors.Join(err, config.Validate(c.Context))
+	}
+
+	// A signal ends the command, and its end the server.
+	up := make(chan server.Info, 1)
+	config.Ready = func(info server.Info) { up <- info }
+	life, end := context.WithCancel(context.WithoutCancel(c.Context))
+	defer end()
+	ended := make(chan error, 1)
+	go func() { ended <- server.Run(life, config) }()
+
+	var failed error
+	select {
+	case info := <-up:
+		failed = runBeside(c, c.Args().Slice(), info.Kubeconfig, dir, ended)
+		end()
+	case <-c.Context.Done():
+		failed = cli.Exit("", exitSignal+signalNumber(c.Context))
+		end()
+	case err := <-ended:
+		ended <- err
+	}
+	if err := <-ended; err != nil {
+		failed = errors.Join(err, failed)
+	}
+	if failed != nil {
+		showLog(c.App.ErrWriter, log)
+	}
+	return failed
+}
+
+// runConfig is the configuration of a cluster in dir, if the user names no other
+// place. What the server has to say is read only if something fails.
+func runConfig(c *cli.Context, dir string, log io.Writer) (server.Config, error) {
+	config, err := readOptions(c, "", log)
+	if config.DataDir == "" {
+		config.DataDir = filepath.Join(dir, "data")
+		if config.DatastoreEndpoint == "" {
+			config.DatastoreEndpoint = "memory://"
+		}
+	}
+	return config, err
+}
+
+// runBeside runs the user's command and returns nil if it has succeeded, or what
+// karve has to exit with. When the server ends before it does, so does it.
+func runBeside(c *cli.Context, args []string, kubeconfig, dir string, serverEnded chan error) error {
+	path, env, err := withKubectl(args[0], filepath.Join(dir, "bin"))
+	if err != nil {
+		code := exitNotExecutable
+		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
+			code = exitNotFound
+		}
+		return cli.Exit(err.Error(), code)
+	}
+	cmd := exec.Command(path, args[1:]...)
+	cmd.Args[0] = args[0]
+	cmd.Env = append(env, "KUBECONFIG="+kubeconfig)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, c.App.Writer, c.App.ErrWriter
+	if err := cmd.Start(); err != nil {
+		return cli.Exit(err.Error(), exitNotExecutable)
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	select {
+	case err = <-done:
+	case <-c.Context.Done():
+		if !heardByAll(c.Context) {
+			cmd.Process.Signal(signalOf(c.Context))
+		}
+		err = <-done
+	case gone := <-serverEnded:
+		serverEnded <- gone
+		stop := time.AfterFunc(farewell, func() { cmd.Process.Kill() })
+		terminate(cmd.Process)
+		<-done
+		stop.Stop()
+		return fmt.Errorf("the server has ended before %s", args[0])
+	}
+	if code := exitCodeOf(cmd.ProcessState); code != 0 {
+		return cli.Exit("", code)
+	}
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) { // of copying its output
+		return err
+	}
+	return nil
+}
+
+// withKubectl finds a program, and the environment for it: with this program as
+// kubectl, in bin, after everything the user has.
+func withKubectl(name, bin string) (path string, env []string, err error) {
+	env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "KUBECONFIG=") })
+	self, err := os.Executable()
+	if err != nil {
+		return "", nil, err
+	}
+	kubectl := filepath.Join(bin, "kubectl"+filepath.Ext(self))
+	if _, missing := exec.LookPath("kubectl"); missing != nil {
+		if err := os.Mkdir(bin, 0o700); err != nil {
+			return "", nil, err
+		}
+		// Where links are not for everybody the command finds no kubectl, as before.
+		if os.Symlink(self, kubectl) == nil {
+			env = append(env, "PATH="+os.Getenv("PATH")+string(filepath.ListSeparator)+bin)
+			if name == "kubectl" {
+				return kubectl, env, nil
+			}
+		}
+	}
+	path, err = exec.LookPath(name)
+	return path, env, err
+}
+
+// logShown is how much of the server's log is shown: its end.
+const logShown = 256 << 10
+
+func showLog(w io.Writer, log *os.File) {
+	size, err := log.Seek(0, io.SeekEnd)
+	if err != nil || size == 0 {
+		return
+	}
+	fmt.Fprintln(w, "karve: the server's log:")
+	io.Copy(w, io.NewSectionReader(log, max(0, size-logShown), logShown))
+}
