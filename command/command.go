@@ -160,6 +160,7 @@ func serverCommand() *cli.Command {
 					end()
 				}()
 			}
+			config.ShortenGoodbyes()
 			return server.Run(ctx, config)
 		},
 	}

@@ -210,6 +210,20 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// ShortenGoodbyes makes a stop of the one server that this process has shorter, if
+// nobody on another machine can reach it.
+func (c Config) ShortenGoodbyes() {
+	if !c.Reachable() {
+		apiserver.ShortenGoodbyes()
+	}
+}
+
+// Reachable tells whether other machines can reach one of the listeners.
+func (c Config) Reachable() bool {
+	c = c.withDefaults()
+	return !net.ParseIP(c.BindAddress).IsLoopback() || !c.DisableInsecure && !net.ParseIP(c.InsecureBindAddress).IsLoopback()
+}
+
 // Validate reports every problem of the configuration that can be seen without
 // starting anything, joined, each naming its option.
 func (c Config) Validate(ctx context.Context) error {

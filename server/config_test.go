@@ -189,3 +189,22 @@ func portOf(t *testing.T, l net.Listener) int {
 	t.Helper()
 	return l.Addr().(*net.TCPAddr).Port
 }
+
+// Without a word about addresses everybody can reach the secure listener.
+func TestReachable(t *testing.T) {
+	for name, test := range map[string]struct {
+		config Config
+		want   bool
+	}{
+		"default":         {Config{}, true},
+		"every address":   {Config{BindAddress: "0.0.0.0"}, true},
+		"loopback":        {Config{BindAddress: "127.0.0.1"}, false},
+		"IPv6's":          {Config{BindAddress: "::1", DisableInsecure: true}, false},
+		"insecure remote": {Config{BindAddress: "127.0.0.1", InsecureBindAddress: "0.0.0.0", InsecureAllowRemote: true}, true},
+		"switched off":    {Config{BindAddress: "127.0.0.1", InsecureBindAddress: "0.0.0.0", DisableInsecure: true}, false},
+	} {
+		if got := test.config.Reachable(); got != test.want {
+			t.Errorf("%s: reachable from other machines: %v, want %v", name, got, test.want)
+		}
+	}
+}

@@ -147,7 +147,9 @@ func (s *upstreamServer) listen() error {
 	}
 	s.door = &heldListener{Listener: l, open: make(chan struct{})}
 	s.secure, serving.Listener = s.door, s.door
-	apiserver.ShortenGoodbyes(l)
+	if serving.BindAddress.IsLoopback() {
+		apiserver.ShortenGoodbyes()
+	}
 	return nil
 }
 

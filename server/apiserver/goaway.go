@@ -1,7 +1,6 @@
 package apiserver
 
 import (
-	"net"
 	"time"
 	_ "unsafe" // for go:linkname
 
@@ -18,11 +17,7 @@ var goAwayTimeout time.Duration
 // loopbackGoAway is that for clients on the same machine: enough for one that is busy.
 const loopbackGoAway = 100 * time.Millisecond
 
-// ShortenGoodbyes ends idle connections sooner in a stop, if l can be reached by clients
-// on this machine only: a second is most of what a stop takes. It is for a process with
-// one server, before that serves.
-func ShortenGoodbyes(l net.Listener) {
-	if address, ok := l.Addr().(*net.TCPAddr); ok && address.IP.IsLoopback() {
-		goAwayTimeout = loopbackGoAway
-	}
-}
+// ShortenGoodbyes ends idle connections sooner in a stop: a second is most of what one
+// takes. It is for a process with one server, which other machines can't reach, and
+// before that serves.
+func ShortenGoodbyes() { goAwayTimeout = loopbackGoAway }
