@@ -1,0 +1,120 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// A list is a file of tests that Karve passes, one name a line.
+type list struct {
+	Name  string
+	Nodes bool // they need simulated nodes
+	tests []string
+}
+
+// excludedList is the file of the tests that are not run, below a line "# REASON".
+const excludedList = "excluded"
+
+var lists = []*list{{Name: "nodeless"}, {Name: "simulated", Nodes: true}}
+
+func listNames() (names []string) {
+	for _, l := range lists {
+		names = append(names, l.Name)
+	}
+	return names
+}
+
+func listOf(name string) *list {
+	if i := slices.Index(listNames(), name); i >= 0 {
+		return lists[i]
+	}
+	return nil
+}
+
+// A reason is why some tests are not run.
+type reason struct {
+	Reason string `json:"reason"`
+	Tests  int    `json:"tests"`
+}
+
+// compareLists reads the lists and answers why how many tests are not run. It is
+// an error if a test of upstream's is in none of them or in two, and if one that
+// is listed is not upstream's.
+func compareLists(dir string, upstream []string) ([]reason, error) {
+	seen := map[string]string{}
+	var problems []error
+	take := func(file string, name string) {
+		if before, ok := seen[name]; ok {
+			problems = append(problems, fmt.Errorf("%s: %s is also in %s", file, name, before))
+		}
+		seen[name] = file
+		if !slices.Contains(upstream, name) {
+			problems = append(problems, fmt.Errorf("%s: upstream has no Conformance test %s: take it out", file, name))
+		}
+	}
+	var reasons []reason
+	for _, name := range append(listNames(), excludedList) {
+		file := filepath.Join(dir, name+".txt")
+		groups, err := readList(file)
+		if err != nil {
+			return nil, err
+		}
+		var tests []string
+		for _, g := range groups {
+			for _, test := range g.tests {
+				take(file, test)
+			}
+			tests = append(tests, g.tests...)
+			if name != excludedList {
+				continue
+			}
+			if g.reason == "" && len(g.tests) > 0 {
+				problems = append(problems, fmt.Errorf("%s: %s is below no line \"# REASON\"", file, g.tests[0]))
+			}
+			if len(g.tests) > 0 {
+				reasons = append(reasons, reason{g.reason, len(g.tests)})
+			}
+		}
+		if l := listOf(name); l != nil {
+			l.tests = tests
+		}
+	}
+	for _, name := range upstream {
+		if seen[name] == "" {
+			problems = append(problems, fmt.Errorf("%s: upstream's Conformance test %s is in no list: add it to the one that fits, see scripts/conformance -all", dir, name))
+		}
+	}
+	return reasons, errors.Join(problems...)
+}
+
+type group struct {
+	reason string
+	tests  []string
+}
+
+func readList(file string) ([]group, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, fmt.Errorf("read list: %w", err)
+	}
+	defer f.Close()
+	groups := []group{{}}
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		line := strings.TrimSpace(lines.Text())
+		switch rest, isReason := strings.CutPrefix(line, "#"); {
+		case line == "":
+		case isReason:
+			groups = append(groups, group{reason: strings.TrimSpace(rest)})
+		default:
+			last := &groups[len(groups)-1]
+			last.tests = append(last.tests, line)
+		}
+	}
+	return groups, lines.Err()
+}
