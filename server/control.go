@@ -76,9 +76,17 @@ func (a *controlAPI) source() snapshot.Source {
 	}}
 }
 
+// restLimit is how long a snapshot waits for a cluster to come to rest.
+const restLimit = 5 * time.Second
+
 // snapshot answers one. It is made as a whole first: an answer that has begun cannot
 // become an error.
 func (a *controlAPI) snapshot(w http.ResponseWriter, r *http.Request) error {
+	if r.URL.Query().Get(control.Settle) == "true" {
+		ctx, cancel := context.WithTimeout(r.Context(), restLimit)
+		_ = waitQuiet(ctx, a.engine, func() (bool, error) { return true, nil }) // or as it is
+		cancel()
+	}
 	f, err := os.CreateTemp(a.DataDir, ".snapshot-*")
 	if err != nil {
 		return err

@@ -32,6 +32,8 @@ var (
 	serverObjects = []string{
 		"/registry/services/endpoints/default/kubernetes",
 		"/registry/endpointslices/default/kubernetes",
+		"/registry/configmaps/kube-system/extension-apiserver-authentication",
+		"/registry/configmaps/kube-system/kube-apiserver-legacy-service-account-token-tracking",
 		"/registry/health",
 	}
 )
@@ -152,20 +154,22 @@ func settle(ctx context.Context, engine *datastore.Engine, to *datastore.Content
 	ctx, cancel := context.WithTimeout(ctx, settleLimit)
 	defer cancel()
 	out := &control.Result{}
-	for {
+	for last := out; ; {
 		r, err := resetAtRest(ctx, engine, to)
+		if err == nil {
+			last = resultOf(r.Difference)
+			out.Rounds++
+			out.Revision, out.Took = r.Revision, r.Took
+			if out.Rounds == 1 {
+				out.Missing, out.Changed, out.Surplus = last.Missing, last.Changed, last.Surplus
+			}
+			var quiet bool
+			if quiet, err = staysQuiet(ctx, engine, to); quiet {
+				return out, nil
+			}
+		}
 		if err != nil {
-			return nil, err
-		}
-		out.Rounds++
-		out.Revision, out.Took = r.Revision, r.Took
-		if out.Rounds == 1 {
-			out.Missing, out.Changed, out.Surplus = len(r.Missing), len(r.Changed), len(r.Surplus)
-		}
-		if same, err := staysQuiet(ctx, engine, to); err != nil {
-			return nil, fmt.Errorf("not settled after %d rounds, in the last of which %d objects had changed: %w", out.Rounds, r.Len(), err)
-		} else if same {
-			return out, nil
+			return nil, fmt.Errorf("not settled after %d rounds, in the last of which %d objects had changed (%s): %w", out.Rounds, last.Len(), strings.Join(last.Keys, ", "), err)
 		}
 	}
 }
@@ -173,6 +177,18 @@ func settle(ctx context.Context, engine *datastore.Engine, to *datastore.Content
 // staysQuiet waits until nothing has happened for a while; false is that something
 // differs from the contents again.
 func staysQuiet(ctx context.Context, engine *datastore.Engine, to *datastore.Contents) (bool, error) {
+	same := true
+	err := waitQuiet(ctx, engine, func() (bool, error) {
+		d, err := engine.Differs(to, resetOptions)
+		same = err == nil && d.Len() == 0
+		return same, err
+	})
+	return same, err
+}
+
+// waitQuiet waits until nothing has happened for a while. changed is asked after each
+// change whether to go on.
+func waitQuiet(ctx context.Context, engine *datastore.Engine, changed func() (bool, error)) error {
 	tick := time.NewTicker(quietTick)
 	defer tick.Stop()
 	began := time.Now()
@@ -181,18 +197,13 @@ func staysQuiet(ctx context.Context, engine *datastore.Engine, to *datastore.Con
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return false, ctx.Err()
+			return ctx.Err()
 		}
 		if now := engine.Revision(); now != revision {
-			revision = now
-			d, err := engine.Differs(to, resetOptions)
-			if err != nil {
-				return false, err
+			revision, quiet = now, 0
+			if on, err := changed(); !on || err != nil {
+				return err
 			}
-			if d.Len() > 0 {
-				return false, nil
-			}
-			quiet = 0
 		}
 		if queues.Busy() && time.Since(began) < busyTime {
 			quiet = 0
@@ -200,7 +211,7 @@ func staysQuiet(ctx context.Context, engine *datastore.Engine, to *datastore.Con
 		}
 		quiet++
 	}
-	return true, nil
+	return nil
 }
 
 // ResetStopped is `karve reset` where no server runs: it goes back to a snapshot in the

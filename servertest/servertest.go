@@ -89,9 +89,17 @@ func Separate() Option { return func(o *options) { o.separate = true } }
 type Server struct {
 	*process.Cluster
 
-	config server.Config
-	run    running
-	gates  []string
+	run   *instance
+	mu    sync.Mutex
+	forks *process.Forks // of the last snapshot; nil: there is none
+}
+
+// instance is a control plane, and how to start it again.
+type instance struct {
+	config   server.Config
+	gates    []string
+	separate bool // in a process of its own, by the user's wish
+	running
 }
 
 // running is a control plane, here or in a child process.
@@ -112,23 +120,27 @@ func Start(t testing.TB, opts ...Option) *Server {
 	if o.DataDir == "" {
 		o.DataDir = filepath.Join(t.TempDir(), "karve")
 	}
-	if o.DatastoreEndpoint == "" { // commits are not synced: they outlive this process, which is enough here
-		o.DatastoreEndpoint = "sqlite://" + (&url.URL{Path: o.DataDir}).EscapedPath() + "?durability=relaxed"
+	if o.DatastoreEndpoint == "" {
+		o.DatastoreEndpoint = relaxed(o.DataDir)
 	}
 	slices.Sort(o.gates)
 	for _, gate := range o.gates {
 		o.APIServerArgs = append(o.APIServerArgs, "feature-gates="+gate)
 	}
-	s := &Server{config: o.Config, gates: o.gates}
-	if err := s.start(o.separate); err != nil {
+	run := &instance{config: o.Config, gates: o.gates, separate: o.separate}
+	if err := run.start(); err != nil {
 		t.Fatal(err)
 	}
+	s := &Server{run: run}
 	t.Cleanup(func() {
-		if err := s.run.stop(); err != nil {
-			t.Errorf("%v; the server's log:\n%s", err, s.run.log())
+		if err := s.endForks(); err != nil {
+			t.Errorf("forks: %v", err)
+		}
+		if err := run.Stop(); err != nil {
+			t.Errorf("%v; the server's log:\n%s", err, run.Log())
 		}
 	})
-	cluster, err := process.Connect(filepath.Join(s.config.DataDir, "admin.kubeconfig"), !s.config.NoControllers)
+	cluster, err := process.Connect(filepath.Join(o.DataDir, "admin.kubeconfig"), !o.NoControllers)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,22 +148,33 @@ func Start(t testing.TB, opts ...Option) *Server {
 	return s
 }
 
-func (s *Server) start(separate bool) error {
-	if separate || !shared.take(s.gates, !s.config.NoControllers) {
-		started, err := startChild(s.config)
+// relaxed is a datastore whose commits are not synced: they outlive this process, which
+// is enough here.
+func relaxed(dir string) string {
+	return "sqlite://" + (&url.URL{Path: dir}).EscapedPath() + "?durability=relaxed"
+}
+
+func (i *instance) start() error {
+	if i.separate || !shared.take(i.gates, !i.config.NoControllers) {
+		started, err := startChild(i.config)
 		if err == nil {
-			s.run = started
+			i.running = started
 		}
 		return err
 	}
-	here, err := startHere(s.config)
+	here, err := startHere(i.config)
 	if err != nil {
-		shared.release(!s.config.NoControllers)
+		shared.release(!i.config.NoControllers)
 		return err
 	}
-	s.run = here
+	i.running = here
 	return nil
 }
+
+// DataDir, Log and Stop make it a process.Instance.
+func (i *instance) DataDir() string { return i.config.DataDir }
+func (i *instance) Log() string     { return i.log() }
+func (i *instance) Stop() error     { return i.stop() }
 
 // Restart stops the cluster and starts it again, with its objects and at the same
 // address. Watches end and connections break, as they do for every client.
@@ -161,21 +184,22 @@ func (s *Server) Restart(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.config.SecurePort, err = strconv.Atoi(address.Port()); err != nil {
+	run := s.run
+	if run.config.SecurePort, err = strconv.Atoi(address.Port()); err != nil {
 		t.Fatal(err)
 	}
-	_, separate := s.run.(child)
-	if err := s.run.stop(); err != nil {
-		t.Fatalf("%v; the server's log:\n%s", err, s.run.log())
+	_, run.separate = run.running.(child) // it stays where it is
+	if err := run.Stop(); err != nil {
+		t.Fatalf("%v; the server's log:\n%s", err, run.Log())
 	}
-	if err := s.start(separate); err != nil {
-		s.run = stopped{}
+	if err := run.start(); err != nil {
+		run.running = stopped{}
 		t.Fatal(err)
 	}
 }
 
 // Log is what the server has logged since it was started or restarted.
-func (s *Server) Log() string { return s.run.log() }
+func (s *Server) Log() string { return s.run.Log() }
 
 // stopped is what a failed restart leaves.
 type stopped struct{}

@@ -49,7 +49,7 @@ var own = map[string][]string{
 	"scripts/recipes":            {},
 	"scripts/sbom":               {},
 	"servertest":                 {"server", "server/logbridge", "servertest/process"},
-	"servertest/process":         {},
+	"servertest/process":         {"servertest/process/control"},
 	"servertest/process/control": {},
 }
 

@@ -15,13 +15,16 @@
 package process
 
 import (
+	"context"
 	"fmt"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
+	"sync"
 	"testing"
 )
 
@@ -83,9 +86,16 @@ func DataDir(dir string) Option { return func(o *options) { o.dataDir = dir } }
 type Server struct {
 	*Cluster
 
-	args  []string
-	dir   string
-	child *Child
+	run   *instance
+	mu    sync.Mutex
+	forks *Forks // of the last snapshot; nil: there is none
+}
+
+// instance is the process of a cluster, and how to start it again.
+type instance struct {
+	options options
+	dir     string
+	child   *Child
 }
 
 // Start runs a cluster and returns when everything is ready. It ends with the
@@ -97,33 +107,27 @@ func Start(t testing.TB, opts ...Option) *Server {
 	for _, opt := range opts {
 		opt(&o)
 	}
-	binary, err := o.program()
-	if err != nil {
+	var err error
+	if o.binary, err = o.program(); err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{dir: o.dataDir}
-	if s.dir == "" {
-		s.dir = filepath.Join(t.TempDir(), "karve")
+	run := &instance{options: o, dir: o.dataDir}
+	if run.dir == "" {
+		run.dir = filepath.Join(t.TempDir(), "karve")
 	}
-	// Commits are not synced: they outlive this process, which is enough here.
-	s.args = []string{binary, "server", "--config", os.DevNull, "--data-dir", s.dir, "--stop-with-stdin", "--settle-after", "10s",
-		"--bind-address", "127.0.0.1", "--insecure-port", "0",
-		"--datastore-endpoint", "sqlite://" + (&url.URL{Path: s.dir}).EscapedPath() + "?durability=relaxed"}
-	if o.apiOnly {
-		s.args = append(s.args, "--no-controllers", "--disable-scheduler", "--disable-admission-plugins", "ServiceAccount")
-	}
-	s.args = append(s.args, o.args...)
-	s.child, err = s.launch("0")
-	if err != nil {
+	if err := run.launch("0"); err != nil {
 		t.Fatal(err)
 	}
+	s := &Server{run: run}
 	t.Cleanup(func() {
-		if err := s.child.Stop(); err != nil {
-			t.Errorf("%v; the server's log:\n%s", err, s.child.Log())
+		if err := s.endForks(); err != nil {
+			t.Errorf("forks: %v", err)
+		}
+		if err := run.Stop(); err != nil {
+			t.Errorf("%v; the server's log:\n%s", err, run.Log())
 		}
 	})
-	s.Cluster, err = Connect(filepath.Join(s.dir, "admin.kubeconfig"), !o.apiOnly)
-	if err != nil {
+	if s.Cluster, err = Connect(filepath.Join(run.dir, "admin.kubeconfig"), !o.apiOnly); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -137,18 +141,83 @@ func (s *Server) Restart(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.child.Stop(); err != nil {
-		t.Fatalf("%v; the server's log:\n%s", err, s.child.Log())
+	if err := s.run.Stop(); err != nil {
+		t.Fatalf("%v; the server's log:\n%s", err, s.run.Log())
 	}
-	child, err := s.launch(address.Port())
-	if err != nil {
+	if err := s.run.launch(address.Port()); err != nil {
 		t.Fatal(err)
 	}
-	s.child = child
 }
 
 // Log is what the server has logged since it was started or restarted.
-func (s *Server) Log() string { return s.child.Log() }
+func (s *Server) Log() string { return s.run.Log() }
+
+// Snapshot remembers the cluster as it is now: what [Server.Fork] begins with. It waits
+// some seconds at most for the cluster to come to rest.
+func (s *Server) Snapshot(t testing.TB) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.snapshot(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *Server) snapshot(ctx context.Context) error {
+	if err := s.closeForks(); err != nil {
+		return err
+	}
+	forks, err := NewForks(ctx, s.Cluster, s.run.dir, func(snapshot, dir string) (Instance, error) {
+		run := &instance{options: s.run.options, dir: dir}
+		return run, run.launch("0", "--fork-from", snapshot)
+	})
+	if err == nil {
+		s.forks = forks
+	}
+	return err
+}
+
+// Fork is another cluster with the same objects, certificates and kinds as this one had
+// at its last [Server.Snapshot], which is taken now if there was none. It is the test's
+// own until that ends, runs beside this one and other forks, and has the options of
+// this one, but for a fixed port or data directory. A client of the fork must end with
+// the test: the same process is the next fork, once it is as the snapshot was.
+//
+// This cluster has to be there: the tests with forks are its test's subtests.
+func (s *Server) Fork(t testing.TB) *Server {
+	t.Helper()
+	s.mu.Lock()
+	if s.forks == nil {
+		if err := s.snapshot(t.Context()); err != nil {
+			s.mu.Unlock()
+			t.Fatal(err)
+		}
+	}
+	forks := s.forks
+	s.mu.Unlock()
+	run, cluster := forks.Fork(t)
+	fork := &Server{Cluster: cluster, run: run.(*instance)}
+	t.Cleanup(func() {
+		if err := fork.endForks(); err != nil {
+			t.Errorf("forks: %v", err)
+		}
+	})
+	return fork
+}
+
+func (s *Server) endForks() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closeForks()
+}
+
+func (s *Server) closeForks() error {
+	if s.forks == nil {
+		return nil
+	}
+	defer func() { s.forks = nil }()
+	return s.forks.Close()
+}
 
 func (o *options) program() (string, error) {
 	for _, path := range []string{o.binary, os.Getenv(BinaryVariable)} {
@@ -166,6 +235,24 @@ func (o *options) program() (string, error) {
 // readyLine begins what karve prints when all is there (main.go, greet).
 var readyLine = regexp.MustCompile(`(?m)^karve is ready after .*\n`)
 
-func (s *Server) launch(port string) (*Child, error) {
-	return StartChild(exec.Command(s.args[0], append(s.args[1:len(s.args):len(s.args)], "--secure-port", port)...), readyLine)
+// launch starts the process and waits until it is ready.
+func (i *instance) launch(port string, more ...string) error {
+	// Commits are not synced: they outlive this process, which is enough here.
+	args := []string{"server", "--config", os.DevNull, "--data-dir", i.dir, "--stop-with-stdin", "--settle-after", "10s",
+		"--bind-address", "127.0.0.1", "--insecure-port", "0",
+		"--datastore-endpoint", "sqlite://" + (&url.URL{Path: i.dir}).EscapedPath() + "?durability=relaxed"}
+	if i.options.apiOnly {
+		args = append(args, "--no-controllers", "--disable-scheduler", "--disable-admission-plugins", "ServiceAccount")
+	}
+	args = slices.Concat(args, i.options.args, more, []string{"--secure-port", port})
+	child, err := StartChild(exec.Command(i.options.binary, args...), readyLine)
+	if err == nil {
+		i.child = child
+	}
+	return err
 }
+
+// DataDir, Log and Stop make it an Instance.
+func (i *instance) DataDir() string { return i.dir }
+func (i *instance) Log() string     { return i.child.Log() }
+func (i *instance) Stop() error     { return i.child.Stop() }

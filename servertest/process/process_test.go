@@ -1,6 +1,7 @@
 package process_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -199,7 +200,7 @@ func TestAStartThatFails(t *testing.T) {
 func childTest() {
 	t := &fatal{TB: alone{}}
 	cluster := process.Start(t, process.APIOnly(), process.DataDir(os.Getenv("TEST_STARTS_A_CLUSTER")))
-	fmt.Println(cluster.Kubeconfig())
+	fmt.Println(cluster.Kubeconfig(), cluster.Fork(t).Kubeconfig())
 	select {}
 }
 
@@ -207,6 +208,8 @@ func childTest() {
 type alone struct{ testing.TB }
 
 func (alone) Cleanup(func()) {}
+
+func (alone) Context() context.Context { return context.Background() }
 
 // A test that is killed, not even by a signal that it could handle, takes its
 // cluster along.
@@ -225,26 +228,34 @@ func TestAKilledTestEndsItsCluster(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	var kubeconfig string
-	if _, err := fmt.Fscanln(stdout, &kubeconfig); err != nil {
+	var kubeconfig, forks string
+	if _, err := fmt.Fscanln(stdout, &kubeconfig, &forks); err != nil {
 		t.Fatal(err)
 	}
-	cluster, err := process.Connect(kubeconfig, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	alive := func() error {
-		_, err := cluster.Client().Discovery().ServerVersion()
-		return err
-	}
-	if err := alive(); err != nil {
-		t.Fatal(err)
+	defer os.RemoveAll(filepath.Dir(filepath.Dir(forks))) // files stay, as t.TempDir's do
+	alive := map[string]func() error{}
+	var any *process.Cluster
+	for _, path := range []string{kubeconfig, forks} {
+		cluster, err := process.Connect(path, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		any = cluster
+		alive[path] = func() error {
+			_, err := cluster.Client().Discovery().ServerVersion()
+			return err
+		}
+		if err := alive[path](); err != nil {
+			t.Fatal(err)
+		}
 	}
 	cmd.Process.Kill()
 	cmd.Wait()
-	cluster.Eventually(t, "the cluster goes", func() error {
-		if alive() == nil {
-			return fmt.Errorf("the cluster of a test that was killed is there")
+	any.Eventually(t, "the clusters go", func() error {
+		for path, alive := range alive {
+			if alive() == nil {
+				return fmt.Errorf("the cluster of %s is there, and its test was killed", path)
+			}
 		}
 		return nil
 	})

@@ -29,7 +29,7 @@ const (
 	SnapshotPath = "/snapshot" // GET: a snapshot file
 	ResetPath    = "/reset"    // POST: a snapshot file, or nothing: the one in the data directory
 	DryRun       = "dry-run"   // ?dry-run=true: nothing is changed
-	Settle       = "settle"    // ?settle=true: until nothing of what was goes on
+	Settle       = "settle"    // ?settle=true: when, and until, the cluster has come to rest
 )
 
 // Result tells what a reset did, or would do.
@@ -80,9 +80,9 @@ func (c *Client) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 // Close lets go of connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Snapshot writes one to w.
-func (c *Client) Snapshot(ctx context.Context, w io.Writer) error {
-	answer, err := c.do(ctx, http.MethodGet, SnapshotPath, nil)
+// Snapshot writes one to w. The parameter is Settle.
+func (c *Client) Snapshot(ctx context.Context, w io.Writer, parameters ...string) error {
+	answer, err := c.do(ctx, http.MethodGet, SnapshotPath, parameters, nil)
 	if err != nil {
 		return err
 	}
@@ -94,11 +94,7 @@ func (c *Client) Snapshot(ctx context.Context, w io.Writer) error {
 // Reset goes back to a snapshot, that in the data directory if from is nil. The
 // parameters are DryRun and Settle.
 func (c *Client) Reset(ctx context.Context, from io.Reader, parameters ...string) (*Result, error) {
-	query := url.Values{}
-	for _, p := range parameters {
-		query.Set(p, "true")
-	}
-	answer, err := c.do(ctx, http.MethodPost, ResetPath+"?"+query.Encode(), from)
+	answer, err := c.do(ctx, http.MethodPost, ResetPath, parameters, from)
 	if err != nil {
 		return nil, err
 	}
@@ -110,8 +106,12 @@ func (c *Client) Reset(ctx context.Context, from io.Reader, parameters ...string
 	return out, nil
 }
 
-func (c *Client) do(ctx context.Context, method, path string, body io.Reader) (*http.Response, error) {
-	request, err := http.NewRequestWithContext(ctx, method, "http://karve"+path, body)
+func (c *Client) do(ctx context.Context, method, path string, parameters []string, body io.Reader) (*http.Response, error) {
+	query := url.Values{}
+	for _, p := range parameters {
+		query.Set(p, "true")
+	}
+	request, err := http.NewRequestWithContext(ctx, method, "http://karve"+path+"?"+query.Encode(), body)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,331 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/karve-k8s/karve/servertest/process/control"
+)
+
+// Instance is how a cluster runs: in a child process, or in that of the test.
+type Instance interface {
+	DataDir() string
+	Log() string
+	Stop() error // and what was wrong with its end
+}
+
+// Forks are clusters of one snapshot. A cluster whose test has ended goes back to the
+// snapshot, in the background, and is the next fork: to go back takes milliseconds, and
+// to start a cluster hundreds of them. One that does not come back as it was is thrown
+// away. One is started ahead, as soon as there is a snapshot; and one more when a fork
+// has been waited for that was still going back.
+//
+// It is what Fork of this package and of servertest is made of.
+type Forks struct {
+	start       func(snapshot, dataDir string) (Instance, error)
+	controllers bool
+	file        string // the snapshot
+	kinds       kinds  // of the cluster it was made of
+
+	mu       sync.Mutex
+	changed  *sync.Cond
+	idle     []*fork
+	waiting  int
+	starting int
+	cleaning int
+	spare    bool // the one more has been started
+	closed   bool
+	failures []error // of starts, for those who wait
+	ends     []error // of clusters that nobody had any more
+	thrown   []error // why clusters were not handed on
+}
+
+// fork is one of the clusters.
+type fork struct {
+	Instance
+	*Cluster
+	dir     string // around its data directory
+	control *control.Client
+	kinds   kinds // what it has served at first
+}
+
+// The time limits of the work in the background.
+const (
+	cleanLimit = 30 * time.Second
+	kindsLimit = 10 * time.Second
+)
+
+// NewForks takes the snapshot of a running cluster. start starts another one in
+// dataDir, of the snapshot in a file. Close the forks.
+func NewForks(ctx context.Context, base *Cluster, dataDir string, start func(snapshot, dataDir string) (Instance, error)) (*Forks, error) {
+	f := &Forks{start: start, controllers: base.controllers}
+	f.changed = sync.NewCond(&f.mu)
+	file, err := os.CreateTemp("", "karve-snapshot-") // mode 0600
+	if err != nil {
+		return nil, err
+	}
+	f.file = file.Name()
+	client := control.New(dataDir)
+	defer client.Close()
+	err = client.Snapshot(ctx, file, control.Settle)
+	if e := file.Close(); err == nil {
+		err = e
+	}
+	if err == nil {
+		f.kinds, err = kindsOf(ctx, base)
+	}
+	if err != nil {
+		os.Remove(f.file)
+		return nil, fmt.Errorf("snapshot: %w", err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.begin()
+	return f, nil
+}
+
+// Fork is a cluster as the snapshot was, until the test ends.
+func (f *Forks) Fork(t testing.TB) (Instance, *Cluster) {
+	t.Helper()
+	one, err := f.take()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.give(one) })
+	return one.Instance, one.Cluster
+}
+
+// take waits for a cluster.
+func (f *Forks) take() (*fork, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.waiting++
+	defer func() { f.waiting-- }()
+	for {
+		switch {
+		case f.closed:
+			return nil, errors.New("fork: the cluster that it is of has ended, or has another snapshot")
+		case len(f.idle) > 0:
+			one := f.idle[0]
+			f.idle = f.idle[1:]
+			f.mu.Unlock()
+			same := one.same()
+			f.mu.Lock()
+			if same {
+				return one, nil
+			}
+			f.clean(one) // something has come late
+			continue
+		case len(f.failures) > 0:
+			err := f.failures[0]
+			f.failures = f.failures[1:]
+			return nil, err
+		case f.starting+f.cleaning < f.waiting:
+			f.begin()
+		case f.starting == 0 && !f.spare:
+			f.spare = true
+			f.begin()
+		}
+		f.changed.Wait()
+	}
+}
+
+// begin starts a cluster in the background. The caller holds f.mu, as of those below.
+func (f *Forks) begin() {
+	f.starting++
+	go func() {
+		one, err := f.make()
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.starting--
+		f.changed.Broadcast()
+		switch {
+		case err == nil:
+			f.idle = append(f.idle, one)
+		case f.waiting > 0:
+			f.failures = append(f.failures, err)
+		default:
+			f.thrown = append(f.thrown, err)
+		}
+	}()
+}
+
+func (f *Forks) make() (*fork, error) {
+	dir, err := os.MkdirTemp("", "karve-fork-")
+	if err != nil {
+		return nil, err
+	}
+	one := &fork{dir: dir}
+	data := filepath.Join(dir, "karve")
+	if one.Instance, err = f.start(f.file, data); err != nil {
+		os.RemoveAll(dir)
+		return nil, err
+	}
+	one.control = control.New(data)
+	one.Cluster, err = Connect(filepath.Join(data, "admin.kubeconfig"), f.controllers)
+	if err == nil {
+		err = one.rest(f.kinds)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("fork: %w; the server's log:\n%s", err, one.Log()), one.end())
+	}
+	return one, nil
+}
+
+// rest takes back what the cluster has done by itself since its start, and waits until
+// it serves what its snapshot did.
+func (o *fork) rest(want kinds) (err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), cleanLimit)
+	defer cancel()
+	if err := o.wait(ctx, want); err != nil {
+		return err
+	}
+	if _, err := o.control.Reset(ctx, nil, control.Settle); err != nil {
+		return err
+	}
+	o.kinds, err = kindsOf(ctx, o.Cluster)
+	return err
+}
+
+// give takes a cluster back whose test has ended.
+func (f *Forks) give(one *fork) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		f.ends = append(f.ends, one.end())
+		return
+	}
+	f.clean(one)
+}
+
+// clean makes a cluster in the background what it was.
+func (f *Forks) clean(one *fork) {
+	f.cleaning++
+	go func() {
+		err := one.clean()
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.cleaning--
+		f.changed.Broadcast()
+		if err == nil {
+			f.idle = append(f.idle, one)
+			return
+		}
+		// A child that has crashed is the fault of its test, which has ended.
+		f.thrown = append(f.thrown, errors.Join(err, one.end()))
+	}()
+}
+
+func (o *fork) clean() error {
+	ctx, cancel := context.WithTimeout(context.Background(), cleanLimit)
+	defer cancel()
+	if _, err := o.control.Reset(ctx, nil, control.Settle); err != nil {
+		return err
+	}
+	return o.wait(ctx, o.kinds)
+}
+
+// same tells that a cluster is as its snapshot was.
+func (o *fork) same() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), cleanLimit)
+	defer cancel()
+	differs, err := o.control.Reset(ctx, nil, control.DryRun)
+	return err == nil && differs.Len() == 0
+}
+
+func (o *fork) end() error {
+	o.control.Close()
+	return errors.Join(o.Stop(), os.RemoveAll(o.dir))
+}
+
+// Close ends all clusters that no test has, and tells what was wrong with the ends.
+func (f *Forks) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed = true
+	f.changed.Broadcast()
+	for f.starting+f.cleaning > 0 {
+		f.changed.Wait()
+	}
+	for _, one := range f.idle {
+		f.ends = append(f.ends, one.end())
+	}
+	f.idle = nil
+	return errors.Join(append(f.ends, os.Remove(f.file))...)
+}
+
+// kinds is what tells one state of discovery from another.
+type kinds []string
+
+// kindsOf asks for the tags of the documents that list all kinds
+// (k8s.io/apiserver pkg/endpoints/discovery/aggregated).
+func kindsOf(ctx context.Context, c *Cluster) (kinds, error) {
+	client, err := rest.HTTPClientFor(c.config)
+	if err != nil {
+		return nil, err
+	}
+	var all kinds
+	for _, path := range []string{"/api", "/apis"} {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.config.Host+path, nil)
+		if err != nil {
+			return nil, err
+		}
+		request.Header.Set("Accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
+		answer, err := client.Do(request)
+		if err != nil {
+			return nil, err
+		}
+		_, err = io.Copy(io.Discard, answer.Body)
+		answer.Body.Close()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, answer.Header.Get("ETag"))
+	}
+	return all, nil
+}
+
+// wait waits until a cluster serves these kinds, and all custom ones answer.
+func (o *fork) wait(ctx context.Context, want kinds) error {
+	for deadline := time.Now().Add(kindsLimit); ; time.Sleep(2 * time.Millisecond) {
+		got, err := kindsOf(ctx, o.Cluster)
+		if err != nil {
+			return err
+		}
+		if slices.Equal(got, want) {
+			break
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("it has served other kinds for %v than its snapshot did", kindsLimit)
+		}
+	}
+	all, err := o.dynamic.Resource(crds).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, crd := range all.Items {
+		for {
+			err := o.served(ctx, crd.GetName())
+			if err == nil {
+				break
+			}
+			if ctx.Err() != nil {
+				return fmt.Errorf("%s: %w", crd.GetName(), err)
+			}
+			time.Sleep(2 * time.Millisecond)
+		}
+	}
+	return nil
+}
