@@ -626,14 +626,18 @@ func testSimulatedNodeDeleted(t *testing.T, c *cluster) {
 	c.wantNode(t, name, corev1.ConditionTrue)
 }
 
-// TestSimulatedRestart starts with fewer nodes than before.
+// TestSimulatedRestart starts with fewer nodes than before. Pods have an address of each
+// family, of the ranges that the controllers give to nodes.
 func TestSimulatedRestart(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a control plane")
 	}
 	dir := t.TempDir()
 	up := func(nodes int) *cluster {
-		c, err := launch(dir, func(config *server.Config) { config.SimulateNodes = nodes })
+		c, err := launch(dir, func(config *server.Config) {
+			config.SimulateNodes = nodes
+			config.ServiceClusterIPRange, config.ClusterCIDR = "10.96.0.0/12,fd00:10:96::/112", "10.244.0.0/16,fd00:10:244::/56"
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -672,6 +676,14 @@ func TestSimulatedRestart(t *testing.T) {
 	kept := c.wantPod(t, ns, "on-0", "is ready", isReady)
 	if kept.Status.PodIP != pods[0].Status.PodIP || fresh.Status.PodIP == kept.Status.PodIP || kept.Status.ContainerStatuses[0].RestartCount != 0 {
 		t.Errorf("a Pod of before: got %+v, want it as it was: %+v", kept.Status, pods[0].Status)
+	}
+	for _, ip := range kept.Status.PodIPs {
+		at, err := netip.ParseAddr(ip.IP)
+		if err != nil || len(kept.Status.PodIPs) != 2 || len(kept.Status.HostIPs) != 2 || !slices.ContainsFunc(before.Spec.PodCIDRs, func(cidr string) bool {
+			return netip.MustParsePrefix(cidr).Contains(at) && (strings.HasPrefix(cidr, "10.244.") || strings.HasPrefix(cidr, "fd00:10:244:"))
+		}) {
+			t.Errorf("addresses: got %v and the node's %v, want one of each of %v", kept.Status.PodIPs, kept.Status.HostIPs, before.Spec.PodCIDRs)
+		}
 	}
 	if kept.ResourceVersion != pods[0].ResourceVersion {
 		t.Errorf("a Pod of before was written, though nothing has changed: %+v, was %+v", kept.Status, pods[0].Status)
