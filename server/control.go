@@ -41,6 +41,10 @@ func (s *controlPlane) serveControl(engine *datastore.Engine) (stop func(), err 
 		return nil, fmt.Errorf("control socket: %w", err)
 	}
 	a := &controlAPI{controlPlane: s, engine: engine}
+	if err := os.RemoveAll(a.scratch()); err != nil { // of a server that was killed
+		listener.Close()
+		return nil, fmt.Errorf("control socket: %w", err)
+	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+control.SnapshotPath, a.answer(a.snapshot))
 	mux.HandleFunc("POST "+control.ResetPath, a.answer(a.reset))
@@ -49,8 +53,12 @@ func (s *controlPlane) serveControl(engine *datastore.Engine) (stop func(), err 
 	return func() {
 		server.Close()
 		a.handling.Wait()
+		os.RemoveAll(a.scratch()) // the next start tries again
 	}, nil
 }
+
+// scratch is a directory for what is made on the way, which answer makes.
+func (a *controlAPI) scratch() string { return a.path(".control") }
 
 // answer refuses what cannot be done and makes answers of errors.
 func (a *controlAPI) answer(do func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
@@ -63,7 +71,11 @@ func (a *controlAPI) answer(do func(http.ResponseWriter, *http.Request) error) h
 		case !a.up.Load():
 			http.Error(w, "the server is not ready yet", http.StatusServiceUnavailable)
 		default:
-			if err := do(w, r); err != nil {
+			err := os.MkdirAll(a.scratch(), 0o700)
+			if err == nil {
+				err = do(w, r)
+			}
+			if err != nil {
 				http.Error(w, err.Error(), http.StatusUnprocessableEntity)
 			}
 		}
@@ -87,13 +99,13 @@ func (a *controlAPI) snapshot(w http.ResponseWriter, r *http.Request) error {
 		_ = waitQuiet(ctx, a.engine, func() (bool, error) { return true, nil }) // or as it is
 		cancel()
 	}
-	f, err := os.CreateTemp(a.DataDir, ".snapshot-*")
+	f, err := os.CreateTemp(a.scratch(), "snapshot-*")
 	if err != nil {
 		return err
 	}
 	defer os.Remove(f.Name())
 	defer f.Close()
-	if _, err := snapshot.Write(r.Context(), a.source(), a.DataDir, f); err != nil {
+	if _, err := snapshot.Write(r.Context(), a.source(), a.scratch(), f); err != nil {
 		return err
 	}
 	size, err := f.Seek(0, io.SeekCurrent)
@@ -188,7 +200,7 @@ func (a *controlAPI) contentsOf(ctx context.Context, s *snapshot.Snapshot) (*dat
 	if err := SameCluster(s, a.DataDir); err != nil {
 		return nil, err
 	}
-	return s.Contents(ctx, a.DataDir)
+	return s.Contents(ctx, a.scratch())
 }
 
 // ErrAnotherCluster: a snapshot is not of the cluster that is to go back to it.
