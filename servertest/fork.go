@@ -1,7 +1,6 @@
 package servertest
 
 import (
-	"context"
 	"strings"
 	"testing"
 
@@ -12,22 +11,7 @@ import (
 // some seconds at most for the cluster to come to rest.
 func (s *Server) Snapshot(t testing.TB) {
 	t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.snapshot(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func (s *Server) snapshot(ctx context.Context) error {
-	if err := s.closeForks(); err != nil {
-		return err
-	}
-	forks, err := process.NewForks(ctx, s.Cluster, s.run.DataDir(), s.run.fork)
-	if err == nil {
-		s.forks = forks
-	}
-	return err
+	s.base.Snapshot(t)
 }
 
 // fork starts another cluster with the options of this one, here if it can be beside
@@ -57,35 +41,8 @@ func (i *instance) fork(snapshot, dir string) (process.Instance, error) {
 // This cluster has to be there: the tests with forks are its test's subtests.
 func (s *Server) Fork(t testing.TB) *Server {
 	t.Helper()
-	s.mu.Lock()
-	if s.forks == nil {
-		if err := s.snapshot(t.Context()); err != nil {
-			s.mu.Unlock()
-			t.Fatal(err)
-		}
-	}
-	forks := s.forks
-	s.mu.Unlock()
-	run, cluster := forks.Fork(t)
-	fork := &Server{Cluster: cluster, run: run.(*instance)}
-	t.Cleanup(func() {
-		if err := fork.endForks(); err != nil {
-			t.Errorf("forks: %v", err)
-		}
-	})
+	run, cluster := s.base.Fork(t)
+	fork := newServer(cluster, run.(*instance))
+	t.Cleanup(func() { fork.base.End(t) })
 	return fork
-}
-
-func (s *Server) endForks() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.closeForks()
-}
-
-func (s *Server) closeForks() error {
-	if s.forks == nil {
-		return nil
-	}
-	defer func() { s.forks = nil }()
-	return s.forks.Close()
 }

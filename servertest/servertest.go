@@ -89,9 +89,8 @@ func Separate() Option { return func(o *options) { o.separate = true } }
 type Server struct {
 	*process.Cluster
 
-	run   *instance
-	mu    sync.Mutex
-	forks *process.Forks // of the last snapshot; nil: there is none
+	run  *instance
+	base process.Base
 }
 
 // instance is a control plane, and how to start it again.
@@ -131,11 +130,9 @@ func Start(t testing.TB, opts ...Option) *Server {
 	if err := run.start(); err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{run: run}
+	s := newServer(nil, run)
 	t.Cleanup(func() {
-		if err := s.endForks(); err != nil {
-			t.Errorf("forks: %v", err)
-		}
+		s.base.End(t)
 		if err := run.Stop(); err != nil {
 			t.Errorf("%v; the server's log:\n%s", err, run.Log())
 		}
@@ -145,6 +142,14 @@ func Start(t testing.TB, opts ...Option) *Server {
 		t.Fatal(err)
 	}
 	s.Cluster = cluster
+	return s
+}
+
+func newServer(cluster *process.Cluster, run *instance) *Server {
+	s := &Server{Cluster: cluster, run: run}
+	s.base.Take = func(ctx context.Context) (*process.Forks, error) {
+		return process.NewForks(ctx, s.Cluster, run.DataDir(), run.fork)
+	}
 	return s
 }
 

@@ -24,7 +24,6 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"sync"
 	"testing"
 )
 
@@ -86,9 +85,8 @@ func DataDir(dir string) Option { return func(o *options) { o.dataDir = dir } }
 type Server struct {
 	*Cluster
 
-	run   *instance
-	mu    sync.Mutex
-	forks *Forks // of the last snapshot; nil: there is none
+	run  *instance
+	base Base
 }
 
 // instance is the process of a cluster, and how to start it again.
@@ -118,11 +116,9 @@ func Start(t testing.TB, opts ...Option) *Server {
 	if err := run.launch("0"); err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{run: run}
+	s := newServer(nil, run)
 	t.Cleanup(func() {
-		if err := s.endForks(); err != nil {
-			t.Errorf("forks: %v", err)
-		}
+		s.base.End(t)
 		if err := run.Stop(); err != nil {
 			t.Errorf("%v; the server's log:\n%s", err, run.Log())
 		}
@@ -130,6 +126,12 @@ func Start(t testing.TB, opts ...Option) *Server {
 	if s.Cluster, err = Connect(filepath.Join(run.dir, "admin.kubeconfig"), !o.apiOnly); err != nil {
 		t.Fatal(err)
 	}
+	return s
+}
+
+func newServer(cluster *Cluster, run *instance) *Server {
+	s := &Server{Cluster: cluster, run: run}
+	s.base.Take = func(ctx context.Context) (*Forks, error) { return NewForks(ctx, s.Cluster, run.dir, run.fork) }
 	return s
 }
 
@@ -156,25 +158,7 @@ func (s *Server) Log() string { return s.run.Log() }
 // some seconds at most for the cluster to come to rest.
 func (s *Server) Snapshot(t testing.TB) {
 	t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.snapshot(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func (s *Server) snapshot(ctx context.Context) error {
-	if err := s.closeForks(); err != nil {
-		return err
-	}
-	forks, err := NewForks(ctx, s.Cluster, s.run.dir, func(snapshot, dir string) (Instance, error) {
-		run := &instance{options: s.run.options, dir: dir}
-		return run, run.launch("0", "--fork-from", snapshot)
-	})
-	if err == nil {
-		s.forks = forks
-	}
-	return err
+	s.base.Snapshot(t)
 }
 
 // Fork is another cluster with the same objects, certificates and kinds as this one had
@@ -186,37 +170,16 @@ func (s *Server) snapshot(ctx context.Context) error {
 // This cluster has to be there: the tests with forks are its test's subtests.
 func (s *Server) Fork(t testing.TB) *Server {
 	t.Helper()
-	s.mu.Lock()
-	if s.forks == nil {
-		if err := s.snapshot(t.Context()); err != nil {
-			s.mu.Unlock()
-			t.Fatal(err)
-		}
-	}
-	forks := s.forks
-	s.mu.Unlock()
-	run, cluster := forks.Fork(t)
-	fork := &Server{Cluster: cluster, run: run.(*instance)}
-	t.Cleanup(func() {
-		if err := fork.endForks(); err != nil {
-			t.Errorf("forks: %v", err)
-		}
-	})
+	run, cluster := s.base.Fork(t)
+	fork := newServer(cluster, run.(*instance))
+	t.Cleanup(func() { fork.base.End(t) })
 	return fork
 }
 
-func (s *Server) endForks() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.closeForks()
-}
-
-func (s *Server) closeForks() error {
-	if s.forks == nil {
-		return nil
-	}
-	defer func() { s.forks = nil }()
-	return s.forks.Close()
+// fork starts another cluster with the options of this one.
+func (i *instance) fork(snapshot, dir string) (Instance, error) {
+	other := &instance{options: i.options, dir: dir}
+	return other, other.launch("0", "--fork-from", snapshot)
 }
 
 func (o *options) program() (string, error) {
