@@ -196,10 +196,15 @@ func TestForks(t *testing.T) {
 		if _, err := c.CoreV1().ConfigMaps("default").Update(t.Context(), got, metav1.UpdateOptions{}); err != nil {
 			t.Error(err)
 		}
-		slices, err := c.DiscoveryV1().EndpointSlices("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
-		if err != nil || !strings.HasSuffix(fork.url, fmt.Sprint(":", *slices.Ports[0].Port)) {
-			t.Errorf("fork %d, at %s, says that it is at %v: %v", i, fork.url, slices.Ports, err)
-		}
+		// Upstream takes the address of the server that was there out, and puts its own
+		// in a moment later.
+		fork.poll("a fork says where it is", func() error {
+			slices, err := c.DiscoveryV1().EndpointSlices("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
+			if err == nil && (len(slices.Ports) != 1 || !strings.HasSuffix(fork.url, fmt.Sprint(":", *slices.Ports[0].Port))) {
+				err = fmt.Errorf("fork %d, at %s, says that it is at %v", i, fork.url, slices.Ports)
+			}
+			return err
+		})
 	}
 	for i, p := range append(forks, base) {
 		got, err := client(t, p.plain()).CoreV1().ConfigMaps("default").Get(t.Context(), "one", metav1.GetOptions{})
