@@ -43,15 +43,11 @@ func flash(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if flags.NArg() > 0 || *settle < 0 || *window <= 0 {
 		return fmt.Errorf("flash: -settle is %v, -window %v, and there are %d arguments; want none, and times", *settle, *window, flags.NArg())
 	}
-	work, err := workDir(*dir)
+	work, machine, err := workPlace(*dir)
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(work)
-	machine, err := describeMachine(work)
-	if err != nil {
-		return err
-	}
 	if *binary == "" {
 		if *binary, err = buildKarve(ctx, stderr); err != nil {
 			return err

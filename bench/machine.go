@@ -185,6 +185,19 @@ func probeDisk(dir string) (p50, p99 float64, err error) {
 	return milliseconds(quantile(took, 0.50)), milliseconds(quantile(took, 0.99)), nil
 }
 
+// workPlace makes a directory as workDir does, and describes the machine. The caller
+// removes the directory.
+func workPlace(dir string) (work, machine string, err error) {
+	if work, err = workDir(dir); err != nil {
+		return "", "", err
+	}
+	if machine, err = describeMachine(work); err != nil {
+		os.RemoveAll(work)
+		return "", "", err
+	}
+	return work, machine, nil
+}
+
 // workDir makes a directory on a disk, below dir or where temporary files are.
 func workDir(dir string) (string, error) {
 	work, err := os.MkdirTemp(dir, "kb-") // short: a socket's path has 107 bytes

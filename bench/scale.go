@@ -58,15 +58,11 @@ func scale(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if *quick {
 		plan = quickScale
 	}
-	work, err := workDir(*dir)
+	work, machine, err := workPlace(*dir)
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(work)
-	machine, err := describeMachine(work)
-	if err != nil {
-		return err
-	}
 	s := &scaling{plan: plan, dir: work, stderr: stderr}
 	if err := s.measure(ctx); err != nil {
 		return err

@@ -36,15 +36,11 @@ func simulate(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 	if flags.NArg() > 0 || *settle < 0 || *window <= 0 || *perNode < 1 || *perNode > 100 {
 		return fmt.Errorf("simulate: -settle is %v, -window %v, -pods %d, and there are %d arguments; want times, 1 to 100 and none", *settle, *window, *perNode, flags.NArg())
 	}
-	work, err := workDir(*dir)
+	work, machine, err := workPlace(*dir)
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(work)
-	machine, err := describeMachine(work)
-	if err != nil {
-		return err
-	}
 	if *binary == "" {
 		if *binary, err = buildKarve(ctx, stderr); err != nil {
 			return err

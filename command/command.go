@@ -44,7 +44,7 @@ func Main() {
 	ctx, stop := signalContext()
 	defer stop()
 	if err := run(ctx, os.Args, os.Stdout, os.Stderr); err != nil {
-		printProblems(os.Stderr, err)
+		printProblems(os.Stderr, "karve", err)
 		os.Exit(exitCode(err))
 	}
 }
@@ -238,11 +238,12 @@ func signalContext() (context.Context, func()) {
 	return ctx, func() { signal.Stop(signals); close(done); cancel(nil) }
 }
 
-// printProblems prints an error one line for each problem that was joined in it.
-func printProblems(w io.Writer, err error) {
+// printProblems prints an error of a program, one line for each problem that was joined
+// in it.
+func printProblems(w io.Writer, program string, err error) {
 	for _, problem := range flatten(err) {
 		for line := range strings.Lines(problem.Error()) {
-			fmt.Fprintf(w, "karve: %s\n", strings.TrimSpace(line))
+			fmt.Fprintf(w, "%s: %s\n", program, strings.TrimSpace(line))
 		}
 	}
 }

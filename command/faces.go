@@ -44,11 +44,7 @@ func runFace(name string, run func(context.Context, []string, io.Writer, io.Writ
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	if err != nil {
-		for _, problem := range flatten(err) {
-			for line := range strings.Lines(problem.Error()) {
-				fmt.Fprintf(os.Stderr, "%s (karve): %s\n", name, strings.TrimSpace(line))
-			}
-		}
+		printProblems(os.Stderr, name+" (karve)", err)
 		os.Exit(1)
 	}
 }
