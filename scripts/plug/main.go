@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/karve-k8s/karve/durability"
 )
 
 // chance decides when the plug is pulled and what the disk then has lost. Its
@@ -46,7 +48,7 @@ func main() {
 	chance = rand.New(rand.NewPCG(seed, 0))
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	t := &test{options: o, api: newAPI(o.port, token), journal: newJournal(), clients: clients, longest: longest, limit: ready}
+	t := &test{options: o, api: newAPI(o.port, token), journal: durability.NewJournal(), clients: clients, longest: longest, limit: ready}
 	if err := t.run(ctx, pulls); err != nil {
 		fmt.Fprintf(os.Stderr, "plug: %v\nplug: -seed %d\n", err, seed)
 		os.Exit(1)
@@ -57,8 +59,8 @@ func upTo(d time.Duration) time.Duration { return time.Duration(chance.Int64N(in
 
 type test struct {
 	options
-	api            *api
-	journal        *journal
+	api            *durability.API
+	journal        *durability.Journal
 	clients        int
 	longest, limit time.Duration
 
@@ -78,7 +80,7 @@ func (t *test) run(ctx context.Context, pulls int) error {
 			return fmt.Errorf("pull %d: %w", n, err)
 		}
 	}
-	fmt.Printf("%d pulls, %d acknowledged writes, none lost\n", pulls, t.journal.acks)
+	fmt.Printf("%d pulls, %d acknowledged writes, none lost\n", pulls, t.journal.Acks())
 	return nil
 }
 
@@ -101,11 +103,11 @@ func (t *test) round(ctx context.Context, n int, last bool) (err error) {
 		return err
 	}
 	t.lastStart = time.Since(m.began)
-	have, revision, err := t.api.list(ctx)
+	have, revision, err := list(ctx, t.api)
 	if err != nil {
 		return err
 	}
-	if err := t.journal.compare(have, revision); err != nil {
+	if err := t.journal.Compare(have, revision); err != nil {
 		return fmt.Errorf("after %v: %w", t.lastStart.Round(time.Second), err)
 	}
 	verified := ""
@@ -129,7 +131,7 @@ func (t *test) round(ctx context.Context, n int, last bool) (err error) {
 	writing, stop := context.WithCancel(ctx)
 	defer stop()
 	loaded := make(chan error, 1)
-	before := t.journal.acks
+	before := t.journal.Acks()
 	began := time.Now()
 	go func() { loaded <- load(writing, t.api, t.journal, t.clients) }()
 	select {
@@ -151,8 +153,8 @@ func (t *test) round(ctx context.Context, n int, last bool) (err error) {
 	if err := <-loaded; err != nil {
 		return err
 	}
-	t.api.http.CloseIdleConnections()
-	acks := t.journal.acks - before
+	t.api.HTTP.CloseIdleConnections()
+	acks := t.journal.Acks() - before
 	available, anonymous := m.console.memory()
 	fmt.Printf("pull %d: after %v and %d acknowledged writes (%.0f/s); %s; at least %d MB available, karve at most %d MB of its own\n",
 		n, wrote.Round(time.Second/10), acks, float64(acks)/wrote.Seconds(), lost, available, anonymous)
@@ -207,7 +209,7 @@ func (t *test) waitReady(ctx context.Context, m *machine) error {
 func (t *test) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	return t.api.do(ctx, "GET", "/readyz", nil, nil)
+	return t.api.Do(ctx, "GET", "/readyz", nil, nil)
 }
 
 // controllersWork makes a Deployment and waits for its Pods.
@@ -215,7 +217,7 @@ func (t *test) controllersWork(ctx context.Context) error {
 	const pods = 10
 	began := time.Now()
 	labels := map[string]any{"app": "plug"}
-	err := t.api.do(ctx, "POST", "/apis/apps/v1/namespaces/default/deployments", map[string]any{
+	err := t.api.Do(ctx, "POST", "/apis/apps/v1/namespaces/default/deployments", map[string]any{
 		"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"name": "plug"},
 		"spec": map[string]any{"replicas": pods, "selector": map[string]any{"matchLabels": labels}, "template": map[string]any{
 			"metadata": map[string]any{"labels": labels},
@@ -231,7 +233,7 @@ func (t *test) controllersWork(ctx context.Context) error {
 			return fmt.Errorf("a Deployment has %d of %d Pods after %v", len(list.Items), pods, t.limit)
 		}
 		time.Sleep(200 * time.Millisecond)
-		if err := t.api.do(ctx, "GET", "/api/v1/namespaces/default/pods?labelSelector=app%3Dplug", nil, &list); err != nil {
+		if err := t.api.Do(ctx, "GET", "/api/v1/namespaces/default/pods?labelSelector=app%3Dplug", nil, &list); err != nil {
 			return err
 		}
 	}

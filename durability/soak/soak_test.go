@@ -1,0 +1,153 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestSlope(t *testing.T) {
+	for name, c := range map[string]struct {
+		points []point
+		want   float64
+		none   bool
+	}{
+		"a line":                           {points: []point{{0, 0, 5}, {0, 1, 7}, {0, 2, 9}}, want: 2},
+		"noise around a line":              {points: []point{{0, 0, 1}, {0, 1, 0}, {0, 2, 3}, {0, 3, 2}}, want: 0.6},
+		"lives with levels of their own":   {points: []point{{0, 0, 5}, {0, 1, 6}, {1, 2, 100}, {1, 3, 101}}, want: 1},
+		"a level that grows between lives": {points: []point{{0, 0, 5}, {0, 1, 5}, {1, 2, 100}, {1, 3, 100}}, want: 0},
+		"nothing":                          {none: true},
+		"a single point":                   {points: []point{{0, 3, 5}}, none: true},
+		"one point in each life":           {points: []point{{0, 3, 5}, {1, 4, 6}}, none: true},
+	} {
+		got, ok := slope(c.points)
+		if ok == c.none || math.Abs(got-c.want) > 1e-9 {
+			t.Errorf("%s: got %v, %v, want %v, %v", name, got, ok, c.want, !c.none)
+		}
+	}
+}
+
+// The warm-up of each life counts for no slope, and the longest life has its own.
+func TestRows(t *testing.T) {
+	var samples []sample
+	for life, level := range []float64{100, 200} {
+		for minute := range 30 {
+			value := level + float64(minute) // 60 an hour
+			if minute < 5 {
+				value = 1000 // the start
+			}
+			samples = append(samples, sample{
+				Seconds: float64(life*1800 + minute*60), InLife: float64(minute * 60), Life: life,
+				Figures: map[string]float64{"RSS": value},
+			})
+		}
+	}
+	got := rows(samples, 5*time.Minute, 1)
+	if len(got) != len(columns) || got[0].Name != "RSS" {
+		t.Fatalf("got %d rows, the first %+v; want %d, the first RSS", len(got), got[0], len(columns))
+	}
+	r := got[0]
+	if r.Min != 105 || r.Max != 229 {
+		t.Errorf("got %v to %v, want 105 to 229: without the warm-ups", r.Min, r.Max)
+	}
+	if math.Abs(*r.Within-60) > 1e-9 || math.Abs(*r.Longest-60) > 1e-9 {
+		t.Errorf("got %v within lives and %v in the longest, want 60", *r.Within, *r.Longest)
+	}
+	if *r.All < 150 {
+		t.Errorf("got %v over all, want what the level gains from life to life too", *r.All)
+	}
+	if got := rows(samples, time.Hour, 1); got != nil {
+		t.Errorf("got %v after a warm-up that is longer than the lives, want nothing", got)
+	}
+}
+
+func TestQuantile(t *testing.T) {
+	took := make([]time.Duration, 100)
+	for i := range took {
+		took[i] = time.Duration(i+1) * time.Millisecond
+	}
+	for q, want := range map[float64]float64{0.5: 51, 0.99: 100, 1: 100, 0: 1} {
+		if got := milliseconds(quantile(took, q)); got != want {
+			t.Errorf("quantile %v: got %v ms, want %v", q, got, want)
+		}
+	}
+	if got := quantile(nil, 0.5); got != 0 {
+		t.Errorf("got %v of nothing, want 0", got)
+	}
+}
+
+func TestMetric(t *testing.T) {
+	page := []byte("# HELP go_goroutines x\ngo_goroutines_total 7\ngo_goroutines 2001\ngo_gc_heap_live_bytes 4.909736e+07\n")
+	for name, want := range map[string]float64{"go_goroutines": 2001, "go_gc_heap_live_bytes": 49097360} {
+		if got, err := metric(page, name); err != nil || got != want {
+			t.Errorf("%s: got %v, %v, want %v", name, got, err, want)
+		}
+	}
+	if _, err := metric(page, "nope"); err == nil {
+		t.Error("a missing metric is no error")
+	}
+}
+
+// A report of a failed run says so, and every format can be written.
+func TestReport(t *testing.T) {
+	r := &report{
+		Failure: "acknowledged data is missing", Acknowledged: 7, Lives: []life{{Ended: 60}}, Latency: map[string]figures{"create": {7, 1, 2, 3}},
+		Counts: map[string]int{"create": 7, "failed: create": 2}, Log: map[string]int{"watch chan error": 3},
+		Rows: rows([]sample{{Seconds: 1, InLife: 1, Figures: map[string]float64{}}}, 0, 0),
+	}
+	var table, text bytes.Buffer
+	if err := errors.Join(r.write(&table, "table"), r.write(&text, "json")); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(table.String(), "none lost") || !strings.Contains(table.String(), "FAILED") {
+		t.Errorf("the table does not say that the run failed:\n%s", &table)
+	}
+	for _, want := range []string{"failed: create", "watch chan error", "goroutines"} {
+		if !strings.Contains(table.String(), want) {
+			t.Errorf("the table has no %q:\n%s", want, &table)
+		}
+	}
+	var back report
+	if err := json.Unmarshal(text.Bytes(), &back); err != nil || back.Failure != r.Failure || len(back.Rows) != len(columns) {
+		t.Errorf("got %+v, %v from JSON, want the report", back, err)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	for _, args := range [][]string{
+		{}, {"-karve", "/nowhere/karve"}, {"-karve", "/bin/true", "-for", "0s"}, {"-karve", "/bin/true", "-rate", "-1"},
+		{"-karve", "/bin/true", "-o", "yaml"}, {"-karve", "/bin/true", "2h"}, {"-karve", "/bin/true", "-nodes", "0"},
+	} {
+		if _, err := parse(args, new(bytes.Buffer)); err == nil {
+			t.Errorf("%q: no error", args)
+		}
+	}
+	o, err := parse([]string{"-karve", "/bin/true", "-for", "1h"}, new(bytes.Buffer))
+	if err != nil || o.length != time.Hour {
+		t.Errorf("got %+v, %v, want an hour", o, err)
+	}
+}
+
+// The watches of a run cover what it writes and what nobody writes.
+func TestWatched(t *testing.T) {
+	paths := strings.Join(watched(), "\n")
+	for _, k := range kinds {
+		if !strings.Contains(paths, k.collection()) {
+			t.Errorf("%s is not watched", k.collection())
+		}
+	}
+	if !strings.Contains(paths, "/quiets") {
+		t.Error("no kind that nobody writes is watched")
+	}
+	share := 0
+	for _, k := range kinds {
+		share += k.share
+	}
+	if share != 100 {
+		t.Errorf("the kinds have %d of 100 writes", share)
+	}
+}

@@ -1,0 +1,65 @@
+package durability
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+)
+
+// An Event is one of a watch.
+type Event struct {
+	Type   string // ADDED, MODIFIED, DELETED or BOOKMARK
+	Object Object
+}
+
+// ErrExpired says that a watch cannot go on from its revision: the client has to
+// list again.
+var ErrExpired = errors.New("the revision of the watch is gone")
+
+// Watch reads the events after a revision, bookmarks included, until each returns
+// an error, the server ends the watch or ctx ends. It returns an ErrExpired if the
+// server says 410, and nil if the server ended the watch properly.
+func (a *API) Watch(ctx context.Context, path string, revision int64, each func(Event) error) error {
+	resp, err := a.send(ctx, http.MethodGet, fmt.Sprintf("%s?watch=true&allowWatchBookmarks=true&resourceVersion=%d", path, revision), nil)
+	if Refused(err) == http.StatusGone {
+		return fmt.Errorf("%w: %w", ErrExpired, err)
+	} else if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	in := bufio.NewScanner(resp.Body)
+	in.Buffer(nil, 4<<20)
+	for in.Scan() {
+		var event struct {
+			Type   string
+			Object json.RawMessage
+		}
+		if err := json.Unmarshal(in.Bytes(), &event); err != nil {
+			return fmt.Errorf("watch %s: %w", path, err)
+		}
+		if event.Type == "ERROR" {
+			var status struct {
+				Code    int
+				Message string
+			}
+			if err := json.Unmarshal(event.Object, &status); err != nil {
+				return fmt.Errorf("watch %s: %w", path, err)
+			}
+			if status.Code == http.StatusGone {
+				return fmt.Errorf("watch %s: %w: %s", path, ErrExpired, status.Message)
+			}
+			return fmt.Errorf("watch %s: %d %s", path, status.Code, status.Message)
+		}
+		one := Event{Type: event.Type}
+		if err := json.Unmarshal(event.Object, &one.Object); err != nil {
+			return fmt.Errorf("watch %s: %w", path, err)
+		}
+		if err := each(one); err != nil {
+			return err
+		}
+	}
+	return in.Err()
+}
