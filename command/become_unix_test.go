@@ -3,6 +3,7 @@
 package command
 
 import (
+	"io/fs"
 	"os/exec"
 	"syscall"
 )
@@ -11,3 +12,5 @@ import (
 func become(cmd *exec.Cmd, id uint32) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: id, Gid: id}}
 }
+
+func ownedBy(info fs.FileInfo, id uint32) bool { return info.Sys().(*syscall.Stat_t).Uid == id }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/server/locale"
 	"github.com/karve-k8s/karve/server/logbridge"
@@ -161,7 +162,7 @@ func serverCommand() *cli.Command {
 				}()
 			}
 			config.ShortenGoodbyes()
-			return server.Run(ctx, config)
+			return ownership.Explain(server.Run(ctx, config), config.DataDir)
 		},
 	}
 }

@@ -111,7 +111,7 @@ func certsCommand() *cli.Command {
 				ArgsUsage: "[NAME…]",
 				Flags:     []cli.Flag{configFlag(), dataDirFlag()},
 				Before:    readDataDir,
-				Action:    renewCerts,
+				Action:    asOwner(renewCerts),
 			},
 		},
 	}

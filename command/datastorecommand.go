@@ -18,6 +18,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/server"
 )
 
@@ -34,9 +35,9 @@ func datastoreCommand() *cli.Command {
 		Name:  "datastore",
 		Usage: "look at the datastore, back it up, and put a backup in its place",
 		Subcommands: []*cli.Command{
-			sub("stats", "", "print its figures", datastoreStats, outputFlag()),
-			sub("verify", "", "check every page and row of it", datastoreVerify, outputFlag()),
-			sub("compact", "", "let go of all history, and make the file smaller", datastoreCompact),
+			sub("stats", "", "print its figures", asOwner(datastoreStats), outputFlag()),
+			sub("verify", "", "check every page and row of it", asOwner(datastoreVerify), outputFlag()),
+			sub("compact", "", "let go of all history, and make the file smaller", asOwner(datastoreCompact)),
 			sub("backup", "FILE", "write it, as of now, to a file; a server may run", datastoreBackup,
 				&cli.BoolFlag{Name: "overwrite", Usage: "replace the file if it is there"}),
 			sub("restore", "FILE", "put a backup in its place; the server must be stopped", datastoreRestore),
@@ -143,14 +144,19 @@ func datastoreBackup(c *cli.Context) error {
 		return err
 	}
 	progress, end := meter(c)
-	b, err := datastore.BackupFile(c.Context, path, file, datastore.BackupOptions{Overwrite: c.Bool("overwrite"), Progress: progress})
+	var b *datastore.Copy
+	err = asOwnerIn(c, file, func() (err error) {
+		b, err = datastore.BackupFile(c.Context, path, file, datastore.BackupOptions{Overwrite: c.Bool("overwrite"), Progress: progress})
+		return err
+	})
 	end()
 	if errors.Is(err, datastore.ErrExists) {
 		return fmt.Errorf("%w (--overwrite replaces it)", err)
 	} else if err != nil {
 		return err
 	}
-	if err := datastore.RecordBackup(b, time.Now()); err != nil { // of the backup nothing is missing
+	record := func() error { return datastore.RecordBackup(b, time.Now()) }
+	if err := ownership.Act(filepath.Dir(path), record); err != nil { // of the backup nothing is missing
 		fmt.Fprintf(c.App.ErrWriter, "karve: %v (karve status will not know of this backup)\n", err)
 	}
 	fmt.Fprintf(c.App.Writer, "backed up %d keys at revision %d to %s (%d bytes)\n", b.Keys, b.Revision, b.To, b.Bytes)
@@ -188,16 +194,22 @@ func datastoreRestore(c *cli.Context) error {
 	if !exists(file) { // before a data directory is made for nothing
 		return fmt.Errorf("restore %s: %w", file, fs.ErrNotExist)
 	}
-	return stopped(c, func(lock *datastore.Lock, progress datastore.Progress) error {
-		r, err := datastore.Restore(c.Context, lock, file, progress)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(c.App.Writer, "restored %d keys to %s, now at revision %d\n", r.Keys, r.To, r.Revision)
-		if r.Kept != "" {
-			fmt.Fprintf(c.App.Writer, "what was there before is %s\n", r.Kept)
-		}
-		return nil
+	copyFile := func(to string) error {
+		_, err := datastore.BackupFile(c.Context, file, to, datastore.BackupOptions{})
+		return err
+	}
+	return withReadable(ownedDir(c), file, copyFile, func(file string) error {
+		return stopped(c, func(lock *datastore.Lock, progress datastore.Progress) error {
+			r, err := datastore.Restore(c.Context, lock, file, progress)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(c.App.Writer, "restored %d keys to %s, now at revision %d\n", r.Keys, r.To, r.Revision)
+			if r.Kept != "" {
+				fmt.Fprintf(c.App.Writer, "what was there before is %s\n", r.Kept)
+			}
+			return nil
+		})
 	})
 }
 
@@ -209,13 +221,16 @@ func datastoreImport(c *cli.Context) error {
 	if !exists(file) {
 		return fmt.Errorf("import %s: %w", file, fs.ErrNotExist)
 	}
-	return stopped(c, func(lock *datastore.Lock, progress datastore.Progress) error {
-		i, err := datastore.Import(c.Context, lock, file, progress)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(c.App.Writer, "imported %d keys at revision %d from %s to %s\n", i.Keys, i.Revision, i.From, i.To)
-		return nil
+	copyFile := func(to string) error { return datastore.CopyTable(c.Context, file, to) }
+	return withReadable(ownedDir(c), file, copyFile, func(from string) error {
+		return stopped(c, func(lock *datastore.Lock, progress datastore.Progress) error {
+			i, err := datastore.Import(c.Context, lock, from, progress)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(c.App.Writer, "imported %d keys at revision %d from %s to %s\n", i.Keys, i.Revision, file, i.To)
+			return nil
+		})
 	})
 }
 

@@ -180,26 +180,37 @@ func (k *compactor) Compact(ctx context.Context, r *etcdserverpb.CompactionReque
 	return &etcdserverpb.CompactionResponse{Header: &etcdserverpb.ResponseHeader{}}, k.engine.Compact(ctx, r.Revision, false)
 }
 
-func TestDatastoreImport(t *testing.T) {
-	t.Parallel()
-	k3s := t.TempDir()
+// stateOfK3s makes the state.db of a k3s with one key. It stays open until the end of the
+// test, its rows in the log.
+func stateOfK3s(t *testing.T, dir string) string {
+	t.Helper()
+	path := filepath.Join(dir, datastore.FileName)
 	// The driver comes with package datastore.
-	db, err := sql.Open("sqlite", "file:"+filepath.Join(k3s, datastore.FileName)+"?_pragma=journal_mode(WAL)")
+	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=journal_mode(WAL)")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close() // imported from while it is open, its rows in the log
+	t.Cleanup(func() { db.Close() })
 	for _, statement := range []string{
 		`CREATE TABLE kine (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT, created INTEGER, deleted INTEGER,
 			create_revision INTEGER, prev_revision INTEGER, lease INTEGER, value BLOB, old_value BLOB)`,
 		`INSERT INTO kine(id, name, created, deleted, create_revision, prev_revision, lease, value)
-			VALUES (1, 'compact_rev_key', 1, 0, 0, 0, 0, ''), (2000, '/registry/pods/a', 1, 0, 0, 0, 0, 'pod')`,
+			VALUES (1, 'compact_rev_key', 1, 0, 0, 0, 0, ''), (2000, '/registry/somewhere/a', 1, 0, 0, 0, 0, 'value')`,
 	} {
 		if _, err := db.ExecContext(t.Context(), statement); err != nil {
 			t.Fatal(err)
 		}
 	}
-	file, dir := filepath.Join(k3s, datastore.FileName), filepath.Join(t.TempDir(), "new")
+	if err := os.Chmod(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestDatastoreImport(t *testing.T) {
+	t.Parallel()
+	k3s := t.TempDir()
+	file, dir := stateOfK3s(t, k3s), filepath.Join(t.TempDir(), "new")
 	wantOutput(t, karve(t, "datastore", "import", "--data-dir", dir, file), "imported 1 keys at revision 2000 from "+file)
 	if s := readDatastore(t, dir); s.Revision != 2000 || s.CompactRevision != 2000 || s.Keys != 1 {
 		t.Errorf("stats: got %+v, want 1 key, revision 2000", s)

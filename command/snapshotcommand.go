@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/servertest/process/control"
 	"github.com/karve-k8s/karve/snapshot"
@@ -38,7 +40,8 @@ func snapshotCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			if err := takeSnapshot(c, dir, file, c.Bool("overwrite")); errors.Is(err, snapshot.ErrExists) {
+			take := func() error { return takeSnapshot(c, dir, file, c.Bool("overwrite")) }
+			if err := asOwnerIn(c, file, take); errors.Is(err, snapshot.ErrExists) {
 				return fmt.Errorf("%w (--overwrite replaces it)", err)
 			} else if err != nil {
 				return err
@@ -116,10 +119,19 @@ func resetCluster(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+	from, err := os.Open(file) // by root, if this is root: the server's user may not read it
+	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: make a snapshot by karve snapshot", err)
+	} else if err != nil {
+		return err
 	}
-	differs, err := askReset(c, dir, file, true)
+	defer from.Close()
+	return ownership.Act(ownedDir(c), func() error { return resetTo(c, dir, from) })
+}
+
+// resetTo goes back to the snapshot that was opened.
+func resetTo(c *cli.Context, dir string, from *os.File) error {
+	differs, err := askReset(c, dir, from, true)
 	if err != nil {
 		return err
 	}
@@ -135,7 +147,7 @@ func resetCluster(c *cli.Context) error {
 		})
 	}
 	if !c.Bool("yes") {
-		if err := confirm(c, dir, file, differs); err != nil {
+		if err := confirm(c, dir, from, differs); err != nil {
 			return err
 		}
 	}
@@ -146,7 +158,7 @@ func resetCluster(c *cli.Context) error {
 			return fmt.Errorf("nothing is reset: %w (--no-backup resets without)", err)
 		}
 	}
-	done, err := askReset(c, dir, file, false)
+	done, err := askReset(c, dir, from, false)
 	if err != nil {
 		return err
 	}
@@ -160,7 +172,7 @@ func resetCluster(c *cli.Context) error {
 }
 
 // askReset lets the server do it, or does it itself if none runs.
-func askReset(c *cli.Context, dir, file string, dryRun bool) (*control.Result, error) {
+func askReset(c *cli.Context, dir string, from *os.File, dryRun bool) (*control.Result, error) {
 	_, held, err := datastore.Holder(dir)
 	if err != nil {
 		return nil, fmt.Errorf("%w (run this as root or the server's user)", err)
@@ -169,26 +181,22 @@ func askReset(c *cli.Context, dir, file string, dryRun bool) (*control.Result, e
 		if _, err := engineFile(c); err != nil {
 			return nil, err
 		}
-		return server.ResetStopped(c.Context, dir, c.String("datastore-endpoint"), file, dryRun)
+		return server.ResetStopped(c.Context, dir, c.String("datastore-endpoint"), from, dryRun)
 	}
-	f, err := os.Open(file) // here: the server's user may not read it
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
 	client := control.New(dir)
 	defer client.Close()
+	whole := io.NewSectionReader(from, 0, math.MaxInt64) // the client would close the file itself
 	if dryRun {
-		return client.Reset(c.Context, f, control.DryRun)
+		return client.Reset(c.Context, whole, control.DryRun)
 	}
-	return client.Reset(c.Context, f)
+	return client.Reset(c.Context, whole)
 }
 
 // confirm asks a person who sits at a terminal.
-func confirm(c *cli.Context, dir, file string, differs *control.Result) error {
-	return snapshot.WithFile(file, func(s *snapshot.Snapshot) error {
+func confirm(c *cli.Context, dir string, from *os.File, differs *control.Result) error {
+	return snapshot.WithOpen(from, func(s *snapshot.Snapshot) error {
 		what := fmt.Sprintf("the cluster in %s goes back to %s, of %s: %d objects made again, %d changed back, %d deleted",
-			dir, file, s.Time.Local().Format(time.DateTime), differs.Missing, differs.Changed, differs.Surplus)
+			dir, from.Name(), s.Time.Local().Format(time.DateTime), differs.Missing, differs.Changed, differs.Surplus)
 		if !term.IsTerminal(int(os.Stdin.Fd())) {
 			return fmt.Errorf("%s: nobody is there to be asked, and --yes is not given", what)
 		}

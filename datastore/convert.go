@@ -255,6 +255,25 @@ func Import(ctx context.Context, lock *Lock, file string, progress Progress) (*C
 	return c, SyncDir(lock.dir)
 }
 
+// CopyTable writes a state.db of k3s or kine, as of one moment, to the file to, which
+// must not exist. The source is only read, with its log, and may be in use.
+func CopyTable(ctx context.Context, file, to string) error {
+	err := viewFile(file, func(c *connection) error {
+		// A transaction cannot be vacuumed, and VACUUM INTO is one by itself.
+		if err := c.exec("COMMIT"); err != nil {
+			return explainSQL(file, err)
+		}
+		if err := removeFile(to); err != nil { // of a read that did not count
+			return err
+		}
+		return c.execContext(ctx, file, "VACUUM INTO ?", to)
+	})
+	if err != nil {
+		return fmt.Errorf("copy %s: %w", file, err)
+	}
+	return nil
+}
+
 // makeRoom checks that there is nothing in a directory that an import would
 // replace: only an engine's file in which nothing was ever written.
 func makeRoom(lock *Lock, to string) error {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -214,9 +215,9 @@ func waitQuiet(ctx context.Context, engine *datastore.Engine, changed func() (bo
 	return nil
 }
 
-// ResetStopped is `karve reset` where no server runs: it goes back to a snapshot in the
-// datastore of a data directory, or only tells what that would do.
-func ResetStopped(ctx context.Context, dataDir, endpoint, file string, dryRun bool) (_ *control.Result, err error) {
+// ResetStopped is `karve reset` where no server runs: it goes back to a snapshot, an open
+// file, in the datastore of a data directory, or only tells what that would do.
+func ResetStopped(ctx context.Context, dataDir, endpoint string, from *os.File, dryRun bool) (_ *control.Result, err error) {
 	dir, err := DatastoreDir(endpoint, dataDir)
 	if err != nil {
 		return nil, err
@@ -227,7 +228,7 @@ func ResetStopped(ctx context.Context, dataDir, endpoint, file string, dryRun bo
 	}
 	defer lock.Close()
 	var to *datastore.Contents
-	err = snapshot.WithFile(file, func(s *snapshot.Snapshot) (err error) {
+	err = snapshot.WithOpen(from, func(s *snapshot.Snapshot) (err error) {
 		if err := SameCluster(s, dataDir); err != nil {
 			return err
 		}

@@ -23,6 +23,7 @@ import (
 	"github.com/karve-k8s/karve/bootstrap"
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/insecure"
 	"github.com/karve-k8s/karve/server/logbridge"
@@ -163,12 +164,12 @@ func (s *controlPlane) claim() error {
 	var errs problems
 	var err error
 	if checkDataDir(s.DataDir) == nil {
-		if s.lock, err = datastore.LockDir(s.DataDir); err != nil {
+		if s.lock, err = lockDir(s.DataDir); err != nil {
 			errs.add(fmt.Errorf("--data-dir: %w", err))
 		}
 	}
 	if where, err := parseEndpoint(s.DatastoreEndpoint); err == nil && where.dir != "" && filepath.Clean(where.dir) != filepath.Clean(s.DataDir) {
-		if s.storeLock, err = datastore.LockDir(where.dir); err != nil {
+		if s.storeLock, err = lockDir(where.dir); err != nil {
 			errs.add(fmt.Errorf("--datastore-endpoint: %w", err))
 		}
 	}
@@ -188,6 +189,16 @@ func (s *controlPlane) claim() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// lockDir locks a directory of the server's, unless this is root and the directory is a
+// service's: the service could not open what root leaves there. `karve check` does not
+// mind, since install.sh asks it as root about the service's directory.
+func lockDir(dir string) (*datastore.Lock, error) {
+	if err := ownership.Check(dir); err != nil {
+		return nil, err
+	}
+	return datastore.LockDir(dir)
 }
 
 // release gives back what claim took. Listeners that the API server has are its

@@ -307,12 +307,21 @@ func WithFile(path string, body func(*Snapshot) error) error {
 		return err
 	}
 	defer f.Close()
-	s, err := Read(f)
+	return WithOpen(f, body)
+}
+
+// WithOpen is WithFile for a file that is open, from its beginning.
+func WithOpen(f *os.File, body func(*Snapshot) error) error {
+	_, err := f.Seek(0, io.SeekStart)
+	var s *Snapshot
+	if err == nil {
+		s, err = Read(f)
+	}
 	if err == nil {
 		err = body(s)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+		return fmt.Errorf("%s: %w", f.Name(), err)
 	}
 	return nil
 }

@@ -21,8 +21,8 @@ const module = "github.com/karve-k8s/karve"
 // package that is not listed is an error: say where it belongs.
 var own = map[string][]string{
 	"":                           {"command"},
-	"command":                    {"etcd", "server", "server/apiserver", "server/flags", "server/locale", "server/logbridge", "server/memory", "server/simulate", "server/version", "certs", "datastore", "preflight", "snapshot", "servertest/process/control"},
-	"server":                     {"server/apiserver", "server/flags", "server/insecure", "server/logbridge", "server/loopback", "server/memory", "server/notify", "server/queues", "server/simulate", "server/startup", "server/version", "bootstrap", "certs", "kine", "kine/etcdapi", "datastore", "snapshot", "socket", "servertest/process/control"},
+	"command":                    {"etcd", "internal/ownership", "server", "server/apiserver", "server/flags", "server/locale", "server/logbridge", "server/memory", "server/simulate", "server/version", "certs", "datastore", "preflight", "snapshot", "servertest/process/control"},
+	"server":                     {"internal/ownership", "server/apiserver", "server/flags", "server/insecure", "server/logbridge", "server/loopback", "server/memory", "server/notify", "server/queues", "server/simulate", "server/startup", "server/version", "bootstrap", "certs", "kine", "kine/etcdapi", "datastore", "snapshot", "socket", "servertest/process/control"},
 	"server/apiserver":           {"bootstrap", "server/flags", "server/insecure", "server/logbridge", "server/loopback", "server/version", "kine"},
 	"server/flags":               {},
 	"server/insecure":            {},
@@ -38,6 +38,7 @@ var own = map[string][]string{
 	"bootstrap":                  {},
 	"certs":                      {},
 	"etcd":                       {"kine", "kine/etcdapi", "datastore"},
+	"internal/ownership":         {}, // plumbing of commands and the server, without dependencies
 	"kine":                       {"kine/etcdapi", "datastore", "socket"},
 	"kine/etcdapi":               {"datastore"},
 	"datastore":                  {},

@@ -1,0 +1,16 @@
+//go:build unix
+
+package ownership
+
+import (
+	"io/fs"
+	"syscall"
+)
+
+func ownerOf(info fs.FileInfo) (Owner, bool) {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return Owner{}, false
+	}
+	return Owner{int(st.Uid), int(st.Gid)}, true
+}

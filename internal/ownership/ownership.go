@@ -1,0 +1,155 @@
+// Package ownership keeps root's commands from breaking a service that runs as a user
+// of its own.
+//
+// A file that root makes in the data directory of such a service cannot be opened by the
+// service. Root also must not work by path in a directory that somebody else can change:
+// a symbolic link there could lead it to any file of the machine. Both are solved by
+// the same means: [Act] makes the process work as the owner of the directory, so that
+// the kernel gives new files the right owner and refuses what the owner may not do.
+package ownership
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+)
+
+// Owner is the user and group that a directory belongs to.
+type Owner struct {
+	UID, GID int
+}
+
+// String is the user's name if the machine has one for it, and the number.
+func (o Owner) String() string {
+	id := strconv.Itoa(o.UID)
+	if u, err := user.LookupId(id); err == nil {
+		return fmt.Sprintf("%s (uid %s)", u.Username, id)
+	}
+	return "uid " + id
+}
+
+// Foreign returns the owner of dir, and whether that is another user than root while
+// this process is root. It is false for a directory that does not exist.
+func Foreign(dir string) (Owner, bool, error) {
+	if os.Geteuid() != 0 {
+		return Owner{}, false, nil
+	}
+	info, err := os.Stat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Owner{}, false, nil
+	} else if err != nil {
+		return Owner{}, false, err
+	}
+	o, ok := ownerOf(info)
+	return o, ok && o.UID != 0, nil
+}
+
+// Act calls body. While it runs, this process acts as the owner of dir if it is root and
+// dir is another user's; every other process and directory is not affected.
+//
+// The identity is the whole process's: no other goroutine may depend on being root
+// meanwhile. Errors about permissions say whom the process was acting as.
+func Act(dir string, body func() error) (err error) {
+	owner, foreign, err := Foreign(dir)
+	if err != nil {
+		return err
+	}
+	if !foreign {
+		return body()
+	}
+	back, err := become(owner)
+	if err != nil {
+		return fmt.Errorf("act as %s, who owns %s: %w (run this command as that user)", owner, dir, err)
+	}
+	defer func() {
+		if restoring := back(); restoring != nil {
+			err = errors.Join(err, fmt.Errorf("become root again: %w", restoring))
+		}
+	}()
+	return Explain(body(), dir)
+}
+
+// Same tells whether root would act as the owner of dir, and place is a directory of
+// the same owner's: what is made in place is then made as that owner. Anywhere else a file
+// that root asked for is root's.
+func Same(dir, place string) bool {
+	owner, foreign, err := Foreign(dir)
+	if err != nil || !foreign {
+		return false
+	}
+	other, foreign, err := Foreign(place)
+	return err == nil && foreign && other.UID == owner.UID
+}
+
+// Lend gives f, a file that this process has made in a directory that only root can
+// change, to o.
+func Lend(f *os.File, o Owner) error { return f.Chown(o.UID, o.GID) }
+
+// Explain adds to an error about permissions which files of dir belong to another user
+// than dir itself, and the remedy. Other errors are returned as they are.
+func Explain(err error, dir string) error {
+	if !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	info, statErr := os.Stat(dir)
+	if statErr != nil {
+		return err
+	}
+	owner, ok := ownerOf(info)
+	if !ok {
+		return err
+	}
+	stranger := ""
+	// What cannot be read here is not what could be named.
+	_ = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, walkErr error) error {
+		if walkErr != nil {
+			return nil
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return nil
+		}
+		if o, ok := ownerOf(info); ok && o.UID != owner.UID {
+			stranger = fmt.Sprintf("%s belongs to %s", path, o)
+			return filepath.SkipAll
+		}
+		return nil
+	})
+	if stranger == "" {
+		return err
+	}
+	return fmt.Errorf("%w (%s, but the directory to %s; as root: chown -hR %d:%d %s)", err, stranger, owner, owner.UID, owner.GID, dir)
+}
+
+// ErrForeign: root would leave files in another user's data directory.
+var ErrForeign = errors.New("the directory belongs to another user")
+
+// Check is [ErrForeign] if what this process, being root, makes in dir belongs to
+// another user than dir does. It tries, because a file system may have no owners of its
+// own (vfat, a shared directory of a virtual machine, NFS with root_squash): there all is
+// the same user's.
+func Check(dir string) error {
+	owner, foreign, err := Foreign(dir)
+	if err != nil || !foreign {
+		return err
+	}
+	probe, err := os.CreateTemp(dir, ".owner-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(probe.Name())
+	defer probe.Close()
+	info, err := probe.Stat()
+	if err != nil {
+		return err
+	}
+	if made, ok := ownerOf(info); !ok || made.UID == owner.UID {
+		return nil
+	}
+	return fmt.Errorf("%w: %s to %s, and this is root, whose files its service could not open: run this as that user (setpriv --reuid %d --regid %d --clear-groups karve …; or start the service), or make the directory root's for good (chown -hR 0:0 %[2]s)",
+		ErrForeign, dir, owner, owner.UID, owner.GID)
+}
