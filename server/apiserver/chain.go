@@ -76,6 +76,7 @@ func New(ctx context.Context, c Config) (*Server, error) {
 		leaveUncompressed(last)
 	}
 	writeWidely(last)
+	s.streams = endStreams(last)
 	s.buildInsecureChain(last)
 	if err := s.createChain(cfg); err != nil {
 		s.stopEarly()
@@ -180,9 +181,9 @@ func (s *Server) createChain(c configs) error {
 	servers := []*genericapiserver.GenericAPIServer{extensions.GenericAPIServer, kube.ControlPlane.GenericAPIServer}
 	informers := []informerFactory{s.informers, extensions.Informers}
 	if c.aggregator == nil {
-		s.use(servers, informers)
+		err := s.use(servers, informers)
 		s.run = kube.ControlPlane.GenericAPIServer.PrepareRun().RunWithContext
-		return nil
+		return err
 	}
 
 	done = s.config.Step("kube-aggregator")
@@ -194,7 +195,9 @@ func (s *Server) createChain(c configs) error {
 	if err != nil {
 		return fmt.Errorf("create kube-aggregator: %w", err)
 	}
-	s.use(append(servers, aggregator.GenericAPIServer), append(informers, aggregator.APIRegistrationInformers))
+	if err := s.use(append(servers, aggregator.GenericAPIServer), append(informers, aggregator.APIRegistrationInformers)); err != nil {
+		return err
+	}
 	if !s.config.EagerOpenAPI {
 		if s.openAPI, err = aggregateOpenAPI(aggregator, generic.OpenAPIConfig, generic.OpenAPIV3Config, s.stopping, s.holdOpenAPI(c.kube.ControlPlane.VersionedInformers)); err != nil {
 			return fmt.Errorf("prepare OpenAPI: %w", err)
@@ -216,15 +219,18 @@ func (s *Server) createChain(c configs) error {
 
 // use keeps what the parts of Karve need of the server at the end of the chain, and
 // lets those in this process call it.
-func (s *Server) use(servers []*genericapiserver.GenericAPIServer, informers []informerFactory) {
+func (s *Server) use(servers []*genericapiserver.GenericAPIServer, informers []informerFactory) error {
 	last := servers[len(servers)-1]
 	s.unfiltered = func(w http.ResponseWriter, r *http.Request) {
 		last.UnprotectedHandler().ServeHTTP(w, r)
 	}
 	s.config.Loopback.Serve(s.whenPrepared(last.Handler))
-	if s.early != nil {
-		go s.early.fill(servers, informers)
+	if s.early == nil {
+		return nil
 	}
+	s.early.factories, s.early.requests = informers, s.config.Loopback.Running
+	go s.early.fill(servers)
+	return s.early.stopAfterHooks(last, servers[0], s.delay)
 }
 
 // whenPrepared is h, where those who ask for OpenAPI wait until it is installed, which

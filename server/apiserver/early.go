@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"maps"
 	"reflect"
 	"time"
 
@@ -18,6 +19,11 @@ const (
 	earlyLimit = 2 * time.Second
 	// storagePoll is how often a storage is asked whether its cache is filled.
 	storagePoll = time.Millisecond
+	// stopLimit is how long the pre-shutdown hook waits for the watches of the informers
+	// to end, and stopPoll how often it looks. It takes about a millisecond; each watch
+	// that is left after the limit makes the stop five milliseconds longer.
+	stopLimit = 100 * time.Millisecond
+	stopPoll  = time.Millisecond
 )
 
 // informerFactory is what all generated informer factories have in common.
@@ -36,11 +42,17 @@ type informerFactory interface {
 // goroutine that waits for it, two for each informer.
 //
 // What the informers ask for is what they would ask for later, of the same
-// handlers; they stop when the hook of upstream's that starts them is told to stop.
+// handlers. They stop when no more requests are accepted, as upstream's do, after the
+// pre-shutdown hooks: until then requests are served, whose authorization and admission
+// read them.
 type earlyInformers struct {
 	ctx    context.Context
 	stop   context.CancelFunc
 	filled chan struct{} // closed once all have synced
+
+	factories []informerFactory
+	requests  func() int   // how many requests of this process are under way
+	hooks     func() error // runs the pre-shutdown hooks
 }
 
 // startEarly replaces upstream's hook in first, the server whose hooks the others
@@ -60,18 +72,51 @@ func startEarly(ctx context.Context, first *genericapiserver.Config, shared info
 	return e, err
 }
 
+// stopAfterHooks stops the informers when last has run its pre-shutdown hooks and delay
+// has passed, just before upstream counts the watches there are, which it lets go of at
+// 200 a second.
+//
+// Upstream runs the hooks in no order, so this one has to be the only one: other, a
+// server further down the chain whose hooks nobody runs, takes the rest.
+func (e *earlyInformers) stopAfterHooks(last, other *genericapiserver.GenericAPIServer, delay time.Duration) error {
+	maps.Copy(other.PreShutdownHooks(), last.PreShutdownHooks())
+	clear(last.PreShutdownHooks())
+	e.hooks = other.RunPreShutdownHooks
+	return last.AddPreShutdownHook("stop-informers", func() error {
+		delayed := time.After(delay)
+		err := e.hooks()
+		<-delayed
+		before := e.requests()
+		e.stop()
+		for end := time.Now().Add(stopLimit); e.requests() > before-e.started() && time.Now().Before(end); {
+			time.Sleep(stopPoll)
+		}
+		return err
+	})
+}
+
+// started is how many informers run, each of which has a watch.
+func (e *earlyInformers) started() (n int) {
+	now := make(chan struct{})
+	close(now)
+	for _, f := range e.factories {
+		n += len(f.WaitForCacheSync(now))
+	}
+	return n
+}
+
 // fill starts the informers of factories once the servers' storages can be watched
 // (a watch of one that can't is refused, and tried again after a second).
-func (e *earlyInformers) fill(servers []*genericapiserver.GenericAPIServer, factories []informerFactory) {
+func (e *earlyInformers) fill(servers []*genericapiserver.GenericAPIServer) {
 	for _, s := range servers {
 		if !e.awaitStorage(s.StorageReadinessHook) {
 			return
 		}
 	}
-	for _, f := range factories {
+	for _, f := range e.factories {
 		f.StartWithContext(e.ctx)
 	}
-	for _, f := range factories {
+	for _, f := range e.factories {
 		f.WaitForCacheSync(e.ctx.Done())
 	}
 	close(e.filled)

@@ -99,6 +99,34 @@ func TestInformersAreSyncedBeforeTheHooks(t *testing.T) {
 	}
 }
 
+// Until no more requests are accepted, the informers follow what happens: requests are
+// authorized by what they know, those of pre-shutdown hooks too.
+func TestInformersOutlivePreShutdownHooks(t *testing.T) {
+	s, run, stop := built(t, chainConfig(t, nil))
+	run()
+	hooks, ran := s.early.hooks, false
+	s.early.hooks = func() error {
+		err := hooks()
+		ran = true
+		select {
+		case <-s.early.ctx.Done():
+			t.Error("the informers were stopped before the hooks had finished")
+		case <-time.After(500 * time.Millisecond):
+		}
+		if now, want := s.early.requests(), s.early.started(); now < want || want < 30 {
+			t.Errorf("%d requests of this process are under way, want the watches of %d informers, at least", now, want)
+		}
+		return err
+	}
+	stop()
+	if !ran {
+		t.Error("the hooks did not run")
+	}
+	if s.early.ctx.Err() == nil {
+		t.Error("the informers were not stopped")
+	}
+}
+
 // An audit backend has to be running before the first request.
 func TestInformersWaitForAudit(t *testing.T) {
 	s, run, stop := built(t, chainConfig(t, []string{"audit-log-path=" + filepath.Join(t.TempDir(), "audit.log"), "audit-policy-file=" + auditPolicy(t)}))
@@ -135,7 +163,7 @@ func TestEarlyInformersHaveALimit(t *testing.T) {
 		unready := genericapiserver.NewStorageReadinessHook(time.Hour)
 		unready.RegisterStorage(metav1.GroupVersionResource{Version: "v1", Resource: "pods"}, neverReady{})
 		var filling sync.WaitGroup
-		filling.Go(func() { e.fill([]*genericapiserver.GenericAPIServer{{StorageReadinessHook: unready}}, nil) })
+		filling.Go(func() { e.fill([]*genericapiserver.GenericAPIServer{{StorageReadinessHook: unready}}) })
 		time.Sleep(time.Minute)
 		e.stop()
 		filling.Wait()

@@ -34,6 +34,7 @@ type Server struct {
 	insecureChain http.Handler
 	informers     informers.SharedInformerFactory
 	early         *earlyInformers // nil: upstream's hook starts them
+	streams       *streams
 	unfiltered    http.HandlerFunc
 	notReady      atomic.Pointer[string]
 	openAPI       *aggregatedOpenAPI // nil: upstream's own, or no aggregator
@@ -58,7 +59,8 @@ func (s *Server) release() { s.settle.Do(func() { close(s.settled) }) }
 // Run serves both listeners until ctx ends, and calls ready when /readyz says
 // ok for everything but c.ReadyChecks. It returns when the termination is over
 // as upstream does it: /readyz fails, --shutdown-delay-duration passes, hooks
-// run, requests in flight are drained, watches closed, the audit log flushed.
+// run, requests in flight are drained, watches and other streams closed, the audit log
+// flushed. No handler runs any more then.
 // The insecure listener stays open as long as the secure one.
 func (s *Server) Run(ctx context.Context, ready func()) error {
 	running, stop := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -109,10 +111,6 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	}()
 
 	if s.early != nil {
-		// Upstream ends its informers when no request is let in any more, and at once
-		// counts the watches there are, which it lets go of at 200 a second. Theirs
-		// are gone by then if they end with the delay, before the pre-shutdown hooks.
-		context.AfterFunc(running, func() { time.AfterFunc(s.delay, s.early.stop) })
 		done := s.config.Step("informers")
 		s.early.wait(running)
 		done()
@@ -121,6 +119,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	s.stopEarly()
 	stopServing()
 	<-plain
+	err = errors.Join(err, s.streams.wait())
 	if cause := context.Cause(running); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause
 	}

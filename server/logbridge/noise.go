@@ -51,6 +51,7 @@ var Demote = []Noise{
 	{Prefix: "Error removing old endpoints from kubernetes service: no API server IP addresses were listed in storage", Reason: stoppedEarly},
 	{Prefix: "Unhandled Error", Error: "http: Handler timeout", Stopping: true, Reason: underWay},
 	{Prefix: "Timeout or abort while handling", Stopping: true, Reason: underWay},
+	{Prefix: "Error on socket receive", Error: "use of closed network connection", Stopping: true, Reason: underWay},
 	{Prefix: "Post-timeout activity", Stopping: true, Reason: underWay},
 	{Prefix: "Getting lastest possible tracked_since time", Error: "not found", Reason: "the API server is about to make it, and it is asked for again"},
 	{Prefix: "Unhandled Error", Error: "timed out waiting for caches to sync", Reason: stoppedEarly},

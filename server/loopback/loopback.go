@@ -23,6 +23,7 @@ import (
 	"net/url"
 	"runtime/debug"
 	"strings"
+	"sync/atomic"
 	"syscall"
 )
 
@@ -50,6 +51,7 @@ type Server struct {
 	close   context.CancelFunc
 	serving chan struct{} // closed once handler is set
 	handler http.Handler
+	running atomic.Int64
 }
 
 // NewServer returns a server that has no handler yet: its requests wait for
@@ -71,6 +73,9 @@ func (s *Server) Serve(h http.Handler) {
 // Close refuses requests from now on and breaks off those under way: their
 // contexts end, and clients see a broken connection. It does not wait.
 func (s *Server) Close() { s.close() }
+
+// Running is how many requests have a handler that has not returned.
+func (s *Server) Running() int { return int(s.running.Load()) }
 
 // Transport is a client's way to a server. It ignores the host of a URL.
 type Transport struct {
@@ -141,6 +146,7 @@ func (t *Transport) start(r *http.Request) (*response, error) {
 	}
 	w := newResponse(ctx, cancel, r, served.Body)
 	served.Body = w.request
+	t.Server.running.Add(1)
 	go t.Server.serve(w, served)
 	return w, nil
 }
@@ -180,6 +186,7 @@ func received(ctx context.Context, r *http.Request, state *tls.ConnectionState) 
 
 // serve runs the handler as net/http's server does.
 func (s *Server) serve(w *response, r *http.Request) {
+	defer s.running.Add(-1)
 	finished := false
 	defer func() {
 		if !finished {
