@@ -86,7 +86,7 @@ func serverFlags() []cli.Flag {
 
 		datastoreEndpointFlag(),
 		text(storage, "durability", "", "`MODE` of the built-in datastore: full, every write is on the disk before it is answered; or relaxed, which writes less, for SD cards: a power cut may lose the last 100 ms, and the last 30 s of nodes' heartbeats (default: full)"),
-		text(storage, "fork-from", "", "`FILE` of karve snapshot, or the data directory of another cluster, running or not: this one begins with its objects, certificates and keys; there must be no cluster in --data-dir yet"),
+		text(storage, "fork-from", "", "`FILE` of karve snapshot, or the data directory of another cluster, running or not: this one begins with its objects, certificates and keys; a --data-dir that is a fork of it already goes on as it is"),
 		text(storage, "datastore-cafile", "", "`FILE` with the CA of that database or etcd"),
 		text(storage, "datastore-certfile", "", "`FILE` with a client certificate for it"),
 		text(storage, "datastore-keyfile", "", "`FILE` with the key of that"),

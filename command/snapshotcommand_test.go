@@ -227,15 +227,47 @@ func TestForks(t *testing.T) {
 	}
 	wantOutput(t, karve(t, "snapshot", "--data-dir", forks[2].dir, "--overwrite"), "keys at revision")
 
-	// Where a cluster is, none is made.
-	forks[0].stop()
-	occupied := finish(t, command(t, "karve", "server", "--data-dir", forks[0].dir, "--secure-port", "0", "--insecure-port", "0", "--fork-from", file))
-	wantProblems(t, occupied, "--fork-from: there is a cluster already…data directory of its own")
-	if err := os.WriteFile(filepath.Join(forks[0].dir, "fork-unfinished"), nil, 0o600); err != nil {
+	// A service is started with the same options again, in the datastore's directory and
+	// in memory; what it has written since is there. Of another cluster no fork is made.
+	again := func(p *process, options ...string) []string {
+		return append(append([]string{"server", "--data-dir", p.dir, "--secure-port", "0", "--insecure-port", "0"}, bare...), options...)
+	}
+	c := client(t, forks[0].plain()).CoreV1().ConfigMaps("default")
+	if _, err := c.Create(t.Context(), configMap("since", "0"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	half := finish(t, command(t, "karve", "server", "--data-dir", forks[0].dir, "--secure-port", "0", "--insecure-port", "0"))
-	wantProblems(t, half, "a fork was begun here and not finished…--fork-from again")
+	forks[0].stop()
+	forks[2].stop()
+	config := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(config, []byte("fork-from: "+file+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	restarted := start(t, forks[0].dir, append([]string{"--config", config}, bare...)...)
+	if _, err := client(t, restarted.plain()).CoreV1().ConfigMaps("default").Get(t.Context(), "since", metav1.GetOptions{}); err != nil {
+		t.Errorf("what a fork has written is gone after a restart: %v", err)
+	}
+	if want := "is a fork of " + file; !strings.Contains(restarted.stderr.String(), want) {
+		t.Errorf("the log of the restart: got %q, want %q in it", restarted.stderr.String(), want)
+	}
+	restarted.stop()
+	start(t, forks[2].dir, append([]string{"--fork-from", file, "--datastore-endpoint", "memory://"}, bare...)...).stop()
+	other := start(t, t.TempDir(), bare...)
+	wantProblems(t, finish(t, command(t, "karve", again(forks[0], "--fork-from", other.dir)...)), "--fork-from: there is a cluster already…data directory of its own")
+
+	// A mark in a cluster that has been used is not a reason to make it anew.
+	mark := filepath.Join(forks[0].dir, "fork-unfinished")
+	if err := os.WriteFile(mark, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, options := range [][]string{nil, {"--fork-from", file}} {
+		wantProblems(t, finish(t, command(t, "karve", again(forks[0], options...)...)), "it is a cluster in use…Remove the file "+mark+", and nothing else")
+	}
+	// One in which nothing has run is.
+	half := &process{dir: t.TempDir()}
+	if err := os.WriteFile(filepath.Join(half.dir, "fork-unfinished"), []byte(file+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wantProblems(t, finish(t, command(t, "karve", again(half)...)), "a fork was begun here and not finished…--fork-from "+file)
 }
 
 func TestSnapshotProblems(t *testing.T) {

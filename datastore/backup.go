@@ -81,7 +81,7 @@ func BackupFile(ctx context.Context, from, to string, opts BackupOptions) (*Copy
 	if err != nil {
 		return nil, fmt.Errorf("back up: %w", err)
 	}
-	if err := giveName(file, to, opts.Overwrite); err != nil {
+	if err := GiveName(file, to, opts.Overwrite); err != nil {
 		return nil, fmt.Errorf("back up: %w", err)
 	}
 	out := &Copy{From: from, To: to, Revision: s.revision, Keys: s.keys, Took: time.Since(begin)}
@@ -91,8 +91,9 @@ func BackupFile(ctx context.Context, from, to string, opts BackupOptions) (*Copy
 	return out, nil
 }
 
-// giveName gives a finished file its name.
-func giveName(file, to string, overwrite bool) error {
+// GiveName gives a finished file its name, in the same directory or file system, and makes
+// the name durable. Without overwrite, a file that is there is [ErrExists].
+func GiveName(file, to string, overwrite bool) error {
 	if overwrite {
 		if err := os.Rename(file, to); err != nil {
 			return err

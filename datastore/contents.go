@@ -185,7 +185,7 @@ func (c *Contents) WriteFile(to string, opts BackupOptions) (*Copy, error) {
 	if err := c.build(file); err != nil {
 		return nil, fmt.Errorf("write datastore: %w", err)
 	}
-	if err := giveName(file, to, opts.Overwrite); err != nil {
+	if err := GiveName(file, to, opts.Overwrite); err != nil {
 		return nil, fmt.Errorf("write datastore: %w", err)
 	}
 	out := &Copy{To: to, Revision: c.revision, Keys: int64(len(c.keys)), Took: time.Since(begin)}

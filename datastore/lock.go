@@ -3,10 +3,12 @@ package datastore
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -31,7 +33,7 @@ const (
 // LockDir takes the lock of a data directory, making the directory (0700) if it
 // is missing. The error wraps [ErrLocked] and names the process that holds it.
 func LockDir(dir string) (*Lock, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := MakeDir(dir); err != nil {
 		return nil, fmt.Errorf("make data directory: %w", err)
 	}
 	path := filepath.Join(dir, "lock")
@@ -60,6 +62,36 @@ func LockDir(dir string) (*Lock, error) {
 		}
 	}
 	return &Lock{dir, f}, nil
+}
+
+// MakeDir makes a directory (0700) and what is missing above it, and makes the names
+// durable: with the name of its directory, a power cut would take all that was ever
+// written there. A directory that exists costs nothing.
+func MakeDir(dir string) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	if info, err := os.Stat(dir); err == nil && info.IsDir() {
+		return nil
+	}
+	above := filepath.Dir(dir)
+	if above != dir {
+		if err := MakeDir(above); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	} else if info, statErr := os.Stat(dir); statErr != nil || !info.IsDir() {
+		return errors.Join(err, statErr) // a file of that name
+	}
+	// Some file systems cannot sync directories, and some directories may be written but
+	// not read: nothing more can be done there.
+	if err := SyncDir(above); err != nil && !errors.Is(err, errors.ErrUnsupported) && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	return nil
 }
 
 func holder(path string) string {

@@ -106,7 +106,7 @@ func RecordBackup(made *Copy, now time.Time) error {
 		err = os.Chmod(file, 0o644)
 	}
 	if err == nil {
-		err = giveName(file, to, true)
+		err = GiveName(file, to, true)
 	}
 	if err != nil {
 		return fmt.Errorf("record backup: %w", err)

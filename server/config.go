@@ -21,6 +21,7 @@ import (
 	netutils "k8s.io/utils/net"
 
 	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/insecure"
 	"github.com/karve-k8s/karve/server/logbridge"
@@ -88,7 +89,7 @@ type Config struct {
 
 	// ForkFrom is a file of `karve snapshot`, or the data directory of a cluster,
 	// which may be running: this one begins with its objects, certificates and keys.
-	// There must not be a cluster in DataDir yet. Empty is none.
+	// A DataDir that is a fork of it already goes on as it is. Empty is none.
 	ForkFrom string
 
 	// Durability is full (the default) or relaxed, of the built-in datastore:
@@ -397,7 +398,7 @@ func checkDataDir(dir string) error {
 	if dir == "" {
 		return errors.New("--data-dir: needs a directory")
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := datastore.MakeDir(dir); err != nil {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
 	f, err := os.CreateTemp(dir, ".writable-")

@@ -23,13 +23,13 @@ func (c Config) storeDir() (string, error) {
 
 // checkFork looks at what --fork-from names, and that nobody starts half of a fork.
 func checkFork(c Config) error {
+	dir, err := c.storeDir()
 	if c.ForkFrom == "" {
-		if err := snapshot.Unfinished(c.DataDir); err != nil {
+		if err := snapshot.Unfinished(c.DataDir, dir); err != nil {
 			return fmt.Errorf("--data-dir: %w", err)
 		}
 		return nil
 	}
-	dir, err := c.storeDir()
 	if err == nil {
 		err = snapshot.Check(c.ForkFrom, c.DataDir, dir)
 	}
@@ -39,7 +39,7 @@ func checkFork(c Config) error {
 	return nil
 }
 
-// fork makes the data directory of what --fork-from names.
+// fork makes the data directory of what --fork-from names, once.
 func (s *controlPlane) fork(ctx context.Context) error {
 	if s.ForkFrom == "" {
 		return nil
@@ -49,13 +49,27 @@ func (s *controlPlane) fork(ctx context.Context) error {
 		return fmt.Errorf("--fork-from: %w", err)
 	}
 	done := s.trace.Part("fork")
-	info, err := snapshot.Fork(ctx, s.ForkFrom, s.DataDir, dir)
+	made, err := snapshot.Fork(ctx, s.ForkFrom, s.DataDir, dir)
 	if err != nil {
 		return fmt.Errorf("--fork-from: %w", err)
 	}
 	done()
-	s.log.Infof("forked %s: %d keys at revision %d", s.ForkFrom, info.Keys, info.Revision)
+	if made.Already {
+		s.log.Infof("%s is a fork of %s already: --fork-from changes nothing", s.DataDir, &made.Origin)
+	} else {
+		s.log.Infof("forked %s: %d keys at revision %d", s.ForkFrom, made.Keys, made.Revision)
+	}
 	return nil
+}
+
+// newFork tells whether the datastore is as a fork begins with it: no server has written
+// to it.
+func (s *controlPlane) newFork(engine *datastore.Engine, inMemory bool) bool {
+	if s.ForkFrom == "" {
+		return false
+	}
+	of := snapshot.OriginOf(s.DataDir)
+	return inMemory || of != nil && engine.Revision() <= of.Revision
 }
 
 // forkedContents are what a datastore in memory begins with.

@@ -100,7 +100,7 @@ func (s *controlPlane) useEngine(ctx context.Context, where endpoint, ready func
 		}
 	}()
 	defer showFigures(engine)()
-	if s.ForkFrom != "" {
+	if s.newFork(engine, where.options.Durability == datastore.Memory) {
 		if err := forgetServers(ctx, engine); err != nil {
 			return err
 		}

@@ -18,9 +18,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/karve-k8s/karve/datastore"
@@ -33,6 +31,7 @@ var (
 	ErrExists   = datastore.ErrExists
 	ErrOccupied = errors.New("there is a cluster already")
 	ErrHalf     = errors.New("a fork was begun here and not finished")
+	ErrUsed     = errors.New("this fork is marked as unfinished, but it is a cluster in use")
 )
 
 // FileName is the snapshot in a data directory: where `karve snapshot` writes and
@@ -91,7 +90,8 @@ func Make(ctx context.Context, from Source, to string, overwrite bool) (*Info, e
 	return info, nil
 }
 
-// Place gives the file that write writes its name, when all of it is on the disk.
+// Place gives the file that write writes its name, when all of it is on the disk. The name
+// is on the disk, too, when it returns.
 func Place(to string, overwrite bool, write func(io.Writer) error) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(to), "."+filepath.Base(to)+".*.partial") // mode 0600
 	if err != nil {
@@ -108,16 +108,10 @@ func Place(to string, overwrite bool, write func(io.Writer) error) (err error) {
 	if err != nil {
 		return fmt.Errorf("make snapshot %s: %w", to, err)
 	}
-	if overwrite {
-		return os.Rename(f.Name(), to)
+	if err := datastore.GiveName(f.Name(), to, overwrite); err != nil {
+		return fmt.Errorf("make snapshot: %w", err)
 	}
-	// A link never replaces; where there are none, the check has to do.
-	if err := os.Link(f.Name(), to); err == nil {
-		return nil
-	} else if _, there := os.Lstat(to); there == nil {
-		return fmt.Errorf("make snapshot: %w: %s", ErrExists, to)
-	}
-	return os.Rename(f.Name(), to)
+	return nil
 }
 
 // Write writes a snapshot; scratch is a directory that has room for a copy of the
@@ -322,180 +316,6 @@ func WithOpen(f *os.File, body func(*Snapshot) error) error {
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", f.Name(), err)
-	}
-	return nil
-}
-
-// unfinished is in a data directory while a fork is being made there.
-const unfinished = "fork-unfinished"
-
-// Check tells whether source can be forked into a data directory and the directory of
-// its datastore, empty where that is in memory, as far as a glance shows.
-func Check(source, dataDir, storeDir string) error {
-	info, err := os.Stat(source)
-	if err != nil {
-		return err
-	}
-	if info.IsDir() {
-		if _, err := os.Stat(filepath.Join(source, datastore.EngineFile)); err != nil {
-			return fmt.Errorf("%w (a server that keeps its state elsewhere, or in memory, is forked by a file: karve snapshot --data-dir %s FILE)", err, source)
-		}
-		if same(source, dataDir) {
-			return fmt.Errorf("%s is the data directory itself", source)
-		}
-	} else if err := WithFile(source, func(*Snapshot) error { return nil }); err != nil {
-		return err
-	}
-	if Unfinished(dataDir) == nil {
-		for _, path := range occupied(dataDir, storeDir) {
-			if _, err := os.Lstat(path); err == nil {
-				return fmt.Errorf("%w: %s; a fork needs a data directory of its own", ErrOccupied, path)
-			}
-		}
-	}
-	return nil
-}
-
-func same(a, b string) bool {
-	x, err := os.Stat(a)
-	if err != nil {
-		return false
-	}
-	y, err := os.Stat(b)
-	return err == nil && os.SameFile(x, y)
-}
-
-// occupied are the names that a cluster has and a fork makes.
-func occupied(dataDir, storeDir string) []string {
-	names := []string{filepath.Join(dataDir, certsName), filepath.Join(dataDir, FileName)}
-	dirs := []string{dataDir}
-	if storeDir != "" && filepath.Clean(storeDir) != filepath.Clean(dataDir) {
-		dirs = append(dirs, storeDir)
-	}
-	for _, dir := range dirs {
-		for _, name := range []string{datastore.EngineFile, datastore.EngineFile + "-wal", datastore.FileName} {
-			names = append(names, filepath.Join(dir, name))
-		}
-	}
-	return names
-}
-
-// Unfinished is [ErrHalf] for a data directory in which a fork was begun and not
-// finished: what is there must not be started.
-func Unfinished(dataDir string) error {
-	if _, err := os.Lstat(filepath.Join(dataDir, unfinished)); err != nil {
-		return nil
-	}
-	return fmt.Errorf("%w: give --fork-from again, or remove %s", ErrHalf, dataDir)
-}
-
-// Fork makes what a cluster is started from of a snapshot in a file, or of the data
-// directory of another cluster, running or not, which is only read. The snapshot is
-// kept as FileName. The caller holds the locks of both directories; storeDir is empty
-// where the datastore is to be in memory.
-//
-// A stop at any point leaves a directory that says so ([Unfinished]), and of which
-// the next call makes the fork.
-func Fork(ctx context.Context, source, dataDir, storeDir string) (*Info, error) {
-	if err := Check(source, dataDir, storeDir); err != nil {
-		return nil, fmt.Errorf("fork %s: %w", source, err)
-	}
-	mark := filepath.Join(dataDir, unfinished)
-	if Unfinished(dataDir) != nil {
-		for _, path := range occupied(dataDir, storeDir) {
-			if err := os.RemoveAll(path); err != nil {
-				return nil, fmt.Errorf("fork %s: %w", source, err)
-			}
-		}
-	} else if err := os.WriteFile(mark, []byte(source+"\n"), 0o600); err != nil {
-		return nil, fmt.Errorf("fork %s: %w", source, err)
-	}
-	info, err := fork(ctx, source, dataDir, storeDir)
-	if err == nil {
-		err = syncDirs(dataDir, filepath.Join(dataDir, certsName), storeDir)
-	}
-	if err == nil {
-		err = os.Remove(mark)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("fork %s: %w", source, err)
-	}
-	return info, nil
-}
-
-func fork(ctx context.Context, source, dataDir, storeDir string) (*Info, error) {
-	own := filepath.Join(dataDir, FileName)
-	from, err := os.Stat(source)
-	if err != nil {
-		return nil, err
-	}
-	if from.IsDir() {
-		_, err = Make(ctx, Source{DataDir: source, StoreDir: source}, own, false)
-	} else {
-		err = copyFile(source, own)
-	}
-	if err != nil {
-		return nil, err
-	}
-	var info *Info
-	err = WithFile(own, func(s *Snapshot) error {
-		info = &s.Info
-		dir := filepath.Join(dataDir, certsName)
-		if err := os.Mkdir(dir, 0o700); err != nil {
-			return err
-		}
-		if err := writeAll(dir, s.certs); err != nil {
-			return err
-		}
-		if storeDir == "" {
-			return nil
-		}
-		return s.CopyDatabase(filepath.Join(storeDir, datastore.EngineFile))
-	})
-	return info, err
-}
-
-// writeAll syncs the files at the same time: the file system's journal then commits
-// once or twice, not once for each.
-func writeAll(dir string, files []file) error {
-	errs := make([]error, len(files))
-	var writing sync.WaitGroup
-	for i, f := range files {
-		writing.Go(func() {
-			w, err := os.OpenFile(filepath.Join(dir, f.name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-			if err != nil {
-				errs[i] = err
-				return
-			}
-			_, err = w.Write(f.content)
-			errs[i] = errors.Join(err, w.Sync(), w.Close())
-		})
-	}
-	writing.Wait()
-	return errors.Join(errs...)
-}
-
-func copyFile(from, to string) error {
-	r, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	return Place(to, false, func(w io.Writer) error { // shares blocks where it can
-		_, err := io.Copy(w, r)
-		return err
-	})
-}
-
-// syncDirs makes the names in directories durable.
-func syncDirs(dirs ...string) error {
-	for _, dir := range slices.Compact(dirs) {
-		if dir == "" {
-			continue
-		}
-		if err := datastore.SyncDir(dir); err != nil {
-			return err
-		}
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ func cluster(t *testing.T) string {
 	if err := os.Mkdir(certs, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range map[string]string{"ca.crt": "certificate", "ca.key": "key", ".karve-1.tmp": "unfinished"} {
+	for name, text := range map[string]string{"ca.crt": "certificate", "ca.key": "key", "service-account.key": "accounts", ".karve-1.tmp": "unfinished"} {
 		if err := os.WriteFile(filepath.Join(certs, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -98,10 +98,10 @@ func wantCluster(t *testing.T, dir, storeDir string) {
 		}
 		got = append(got, e.Name()+" "+string(text))
 	}
-	if want := []string{"ca.crt certificate", "ca.key key", "link.crt certificate"}; !slices.Equal(got, want) {
+	if want := []string{"ca.crt certificate", "ca.key key", "link.crt certificate", "service-account.key accounts"}; !slices.Equal(got, want) {
 		t.Errorf("certificates %q, want %q", got, want)
 	}
-	if err := snapshot.Unfinished(dir); err != nil {
+	if err := snapshot.Unfinished(dir, dir); err != nil {
 		t.Error(err)
 	}
 	if err := snapshot.WithFile(filepath.Join(dir, snapshot.FileName), func(*snapshot.Snapshot) error { return nil }); err != nil {
@@ -123,8 +123,12 @@ func TestFork(t *testing.T) {
 				t.Fatal(err)
 			}
 			wantCluster(t, dir, dir)
-			if _, err := snapshot.Fork(t.Context(), from, dir, dir); !errors.Is(err, snapshot.ErrOccupied) {
-				t.Errorf("over a cluster: %v, want %v", err, snapshot.ErrOccupied)
+			before := listing(t, dir)
+			if again, err := snapshot.Fork(t.Context(), from, dir, dir); err != nil || !again.Already || again.Source != from {
+				t.Errorf("again: %+v, %v; want that it is a fork already", again, err)
+			}
+			if after := listing(t, dir); after != before {
+				t.Errorf("the second time left\n%s, before it was\n%s", after, before)
 			}
 		})
 	}
@@ -166,52 +170,6 @@ func listing(t *testing.T, dir string) string {
 		t.Fatal(err)
 	}
 	return b.String()
-}
-
-// What a killed fork leaves says so, and the next one makes it whole: whatever of it
-// was there.
-func TestHalfAFork(t *testing.T) {
-	file := made(t, cluster(t))
-	whole := t.TempDir()
-	if _, err := snapshot.Fork(t.Context(), file, whole, whole); err != nil {
-		t.Fatal(err)
-	}
-	for i, left := range [][]string{{}, {snapshot.FileName}, {snapshot.FileName, "certs/ca.crt"}, {snapshot.FileName, "certs/ca.crt", "certs/ca.key", datastore.EngineFile}} {
-		dir := t.TempDir()
-		for _, name := range append(left, "fork-unfinished") {
-			text, err := os.ReadFile(filepath.Join(whole, name))
-			if err != nil && name != "fork-unfinished" {
-				t.Fatal(err)
-			}
-			path := filepath.Join(dir, name)
-			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, text[:len(text)/2], 0o600)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := snapshot.Unfinished(dir); !errors.Is(err, snapshot.ErrHalf) {
-			t.Errorf("%d: %v, want %v", i, err, snapshot.ErrHalf)
-		}
-		if _, err := snapshot.Fork(t.Context(), file, dir, dir); err != nil {
-			t.Fatal(err)
-		}
-		wantCluster(t, dir, dir)
-	}
-	// One that cannot be finished stays marked.
-	damaged := filepath.Join(t.TempDir(), "damaged")
-	text, err := os.ReadFile(file)
-	if err == nil {
-		err = os.WriteFile(damaged, text[:len(text)-8192], 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	if _, err := snapshot.Fork(t.Context(), damaged, dir, dir); !errors.Is(err, snapshot.ErrNone) {
-		t.Errorf("half a snapshot: %v, want %v", err, snapshot.ErrNone)
-	}
-	if err := snapshot.Unfinished(dir); !errors.Is(err, snapshot.ErrHalf) {
-		t.Errorf("after it: %v, want %v", err, snapshot.ErrHalf)
-	}
 }
 
 // archive is a tar file of pairs of name and content.

@@ -1,0 +1,118 @@
+package snapshot_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/snapshot"
+)
+
+const forkVariable = "KARVE_TEST_FORK" // SOURCE:DIRECTORY, for a child of the test
+
+func TestMain(m *testing.M) {
+	if source, dir, ok := strings.Cut(os.Getenv(forkVariable), ":"); ok {
+		_, err := snapshot.Fork(context.Background(), source, dir, dir)
+		fmt.Print("done ", err)
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// A power cut may lose every name that no fsync of its directory has made durable, and
+// keep any other. So the kernel has to see these steps in this order.
+func TestForkIsDurableInOrder(t *testing.T) {
+	strace, err := exec.LookPath("strace")
+	if err != nil {
+		t.Skip("strace is not installed: no way to see the order of system calls")
+	}
+	if out, err := exec.Command(strace, "-f", "-o", os.DevNull, "true").CombinedOutput(); err != nil {
+		t.Skipf("strace may not trace here: %v: %s", err, out)
+	}
+	file, dir := made(t, cluster(t)), t.TempDir()
+	trace := filepath.Join(t.TempDir(), "trace")
+	cmd := exec.Command(strace, "-f", "-y", "-qq", "-o", trace, "-e", "trace=fsync,fdatasync,/^rename,/^link,/^unlink,/^mkdir,openat", os.Args[0])
+	cmd.Env = append(os.Environ(), forkVariable+"="+file+":"+dir)
+	if out, err := cmd.Output(); err != nil || string(out) != "done <nil>" {
+		t.Fatalf("%s, %v", out, err)
+	}
+	text, err := os.ReadFile(trace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps := stepsIn(string(text), dir)
+	at := func(step string, from int) int {
+		i := slices.Index(steps[from:], step)
+		if i < 0 {
+			t.Fatalf("there is no %q after step %d of\n%s", step, from, strings.Join(steps, "\n"))
+		}
+		return from + i
+	}
+	// The mark, and its name, before anything that it marks.
+	marked := at("name fork-unfinished", 0)
+	durable := at("sync .", marked)
+	for _, later := range []string{"name " + snapshot.FileName, "make certs", "make " + datastore.EngineFile, "name fork-of"} {
+		if i := at(later, 0); i < durable {
+			t.Errorf("%q is step %d, before the mark is durable at step %d", later, i, durable)
+		}
+	}
+	// Everything before the mark goes, files and the names of them.
+	gone := at("remove fork-unfinished", 0)
+	for made, synced := range map[string]string{
+		"name " + snapshot.FileName:      "sync .",
+		"name fork-of":                   "sync .",
+		"make certs":                     "sync .",
+		"make certs/ca.key":              "sync certs",
+		"make " + datastore.EngineFile:   "sync " + datastore.EngineFile,
+		"make certs/service-account.key": "sync certs/service-account.key",
+		"sync " + datastore.EngineFile:   "sync .",
+		"sync certs/" + "ca.crt":         "sync certs",
+		"sync certs/service-account.key": "sync .",
+	} {
+		if i := at(synced, at(made, 0)); i > gone {
+			t.Errorf("%q is durable at step %d, after the mark has gone at step %d", made, i, gone)
+		}
+	}
+	// And that it has gone is durable when the fork is said to be made.
+	at("sync .", gone)
+	if t.Failed() {
+		t.Log(strings.Join(steps, "\n"))
+	}
+}
+
+var (
+	syncCall   = regexp.MustCompile(`f(?:data)?sync\(\d+<([^>]*)>`)
+	madeCall   = regexp.MustCompile(`(?:mkdir|mkdirat|openat)\([^"]*"([^"]*)", (\S.*)`)
+	nameCall   = regexp.MustCompile(`(?:rename\w*|link\w*)\([^"]*"[^"]*", [^"]*"([^"]*)"`)
+	removeCall = regexp.MustCompile(`unlink\w*\([^"]*"([^"]*)"`)
+)
+
+// stepsIn are the calls about files below dir: "make", "sync", "name" and "remove" with a
+// path in it.
+func stepsIn(trace, dir string) []string {
+	var steps []string
+	add := func(step, path string) {
+		if name, err := filepath.Rel(dir, path); err == nil && filepath.IsLocal(name) {
+			steps = append(steps, step+" "+name)
+		}
+	}
+	for line := range strings.Lines(trace) {
+		if m := syncCall.FindStringSubmatch(line); m != nil {
+			add("sync", m[1])
+		} else if m := nameCall.FindStringSubmatch(line); m != nil {
+			add("name", m[1])
+		} else if m := removeCall.FindStringSubmatch(line); m != nil {
+			add("remove", m[1])
+		} else if m := madeCall.FindStringSubmatch(line); m != nil && (strings.Contains(line, "mkdir") || strings.Contains(m[2], "O_CREAT")) {
+			add("make", m[1])
+		}
+	}
+	return steps
+}
