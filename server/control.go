@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"net/http"
 	"os"
 	"strconv"
@@ -26,59 +25,50 @@ type controlAPI struct {
 	*controlPlane
 	engine *datastore.Engine // nil: the datastore is the user's own
 
-	one      sync.Mutex // one reset at a time
-	own      *datastore.Contents
-	ownFile  os.FileInfo // that own was read from
-	handling sync.WaitGroup
+	one sync.Mutex // one reset at a time
+	own ownContents
 }
 
-// serveControl serves it until stop is called, which waits for what is under way.
+// serveControl serves the control socket until stop is called, which returns when no
+// request uses the engine any more.
 func (s *controlPlane) serveControl(engine *datastore.Engine) (stop func(), err error) {
-	listener, err := socket.Listen(s.DataDir, control.Socket)
+	door, err := listenControl(s.DataDir)
 	if errors.Is(err, socket.ErrMissing) {
 		return func() {}, nil // as without kine.sock
 	} else if err != nil {
-		return nil, fmt.Errorf("control socket: %w", err)
+		return nil, err
 	}
 	a := &controlAPI{controlPlane: s, engine: engine}
 	if err := os.RemoveAll(a.scratch()); err != nil { // of a server that was killed
-		listener.Close()
+		door.stop()
 		return nil, fmt.Errorf("control socket: %w", err)
 	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+control.SnapshotPath, a.answer(a.snapshot))
-	mux.HandleFunc("POST "+control.ResetPath, a.answer(a.reset))
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0)}
-	a.handling.Go(func() { _ = server.Serve(listener) }) // its end is ours
+	door.handle("GET "+control.SnapshotPath, a.ready(a.snapshot))
+	door.handle("POST "+control.ResetPath, a.ready(a.reset))
+	door.serve()
 	return func() {
-		server.Close()
-		a.handling.Wait()
+		door.stop()
+		a.own.forget()
 		os.RemoveAll(a.scratch()) // the next start tries again
 	}, nil
 }
 
-// scratch is a directory for what is made on the way, which answer makes.
+// scratch is a directory for what is made on the way, which ready makes.
 func (a *controlAPI) scratch() string { return a.path(".control") }
 
-// answer refuses what cannot be done and makes answers of errors.
-func (a *controlAPI) answer(do func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		a.handling.Add(1)
-		defer a.handling.Done()
+// ready refuses what cannot be done now, or with this datastore.
+func (a *controlAPI) ready(do controlHandler) controlHandler {
+	return func(w http.ResponseWriter, r *http.Request) error {
 		switch {
 		case a.engine == nil:
-			http.Error(w, "the datastore of this server is not the built-in one (--datastore-endpoint): use its own tools", http.StatusNotImplemented)
+			return controlError{http.StatusNotImplemented, "the datastore of this server is not the built-in one (--datastore-endpoint): use its own tools"}
 		case !a.up.Load():
-			http.Error(w, "the server is not ready yet", http.StatusServiceUnavailable)
-		default:
-			err := os.MkdirAll(a.scratch(), 0o700)
-			if err == nil {
-				err = do(w, r)
-			}
-			if err != nil {
-				http.Error(w, err.Error(), http.StatusUnprocessableEntity)
-			}
+			return controlError{http.StatusServiceUnavailable, "the server is not ready yet"}
 		}
+		if err := os.MkdirAll(a.scratch(), 0o700); err != nil {
+			return err
+		}
+		return do(w, r)
 	}
 }
 
@@ -171,7 +161,7 @@ func resultOf(d datastore.Difference) *control.Result {
 }
 
 // wanted are the contents to go back to: those that come with the request, or of the
-// snapshot in the data directory, which are kept in memory for the next time.
+// snapshot in the data directory.
 func (a *controlAPI) wanted(r *http.Request) (*datastore.Contents, error) {
 	if r.ContentLength != 0 {
 		s, err := snapshot.Read(r.Body)
@@ -181,19 +171,13 @@ func (a *controlAPI) wanted(r *http.Request) (*datastore.Contents, error) {
 		return a.contentsOf(r.Context(), s)
 	}
 	path := a.path(snapshot.FileName)
-	file, err := os.Stat(path)
-	if err != nil {
-		return nil, fmt.Errorf("%w: there is no snapshot yet", err)
-	}
-	if a.own != nil && os.SameFile(file, a.ownFile) && file.Size() == a.ownFile.Size() && file.ModTime().Equal(a.ownFile.ModTime()) {
-		return a.own, nil
-	}
-	err = snapshot.WithFile(path, func(s *snapshot.Snapshot) (err error) {
-		a.own, err = a.contentsOf(r.Context(), s)
-		a.ownFile = file
-		return err
+	return a.own.of(path, func() (contents *datastore.Contents, err error) {
+		err = snapshot.WithFile(path, func(s *snapshot.Snapshot) (err error) {
+			contents, err = a.contentsOf(r.Context(), s)
+			return err
+		})
+		return contents, err
 	})
-	return a.own, err
 }
 
 func (a *controlAPI) contentsOf(ctx context.Context, s *snapshot.Snapshot) (*datastore.Contents, error) {

@@ -1,0 +1,100 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/karve-k8s/karve/servertest/process/control"
+	"github.com/karve-k8s/karve/socket"
+)
+
+// controlGrace is how long a stop waits for the answers to requests of the control socket,
+// which have been cancelled, before it closes their connections.
+const controlGrace = time.Second
+
+// errControlStops is why a request of the control socket ends when the server stops.
+var errControlStops = controlError{http.StatusServiceUnavailable, "the server is shutting down"}
+
+// controlError is an error with a status; any other is an answer of 422.
+type controlError struct {
+	status int
+	text   string
+}
+
+func (e controlError) Error() string { return e.text }
+
+// controlHandler answers a request of the control socket, or returns why it cannot.
+type controlHandler func(http.ResponseWriter, *http.Request) error
+
+// controlSocket serves HTTP on the socket in the data directory. Add handlers before it
+// serves.
+type controlSocket struct {
+	listener net.Listener
+	mux      *http.ServeMux
+	server   *http.Server
+	serving  sync.WaitGroup
+	cancel   context.CancelCauseFunc
+	running  sync.RWMutex // read-locked by each request
+}
+
+// listenControl makes the socket. The error may be socket.ErrMissing: this system has none.
+func listenControl(dataDir string) (*controlSocket, error) {
+	listener, err := socket.Listen(dataDir, control.Socket)
+	if err != nil {
+		return nil, fmt.Errorf("control socket: %w", err)
+	}
+	s := &controlSocket{listener: listener, mux: http.NewServeMux()}
+	var requests context.Context
+	requests, s.cancel = context.WithCancelCause(context.Background())
+	s.server = &http.Server{
+		Handler: s.mux, ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0),
+		BaseContext: func(net.Listener) context.Context { return requests },
+	}
+	return s, nil
+}
+
+// handle adds a handler, whose errors become answers.
+func (s *controlSocket) handle(pattern string, do controlHandler) {
+	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		err := error(errControlStops)
+		if s.running.TryRLock() { // not while stop waits, nor after it
+			defer s.running.RUnlock()
+			err = do(w, r)
+		}
+		if err != nil && errors.Is(context.Cause(r.Context()), errControlStops) {
+			err = errControlStops
+		}
+		var known controlError
+		switch {
+		case err == nil:
+		case errors.As(err, &known):
+			http.Error(w, known.text, known.status)
+		default:
+			http.Error(w, err.Error(), http.StatusUnprocessableEntity)
+		}
+	})
+}
+
+func (s *controlSocket) serve() {
+	s.serving.Go(func() { _ = s.server.Serve(s.listener) }) // until stop
+}
+
+// stop cancels the requests under way and returns when their handlers have. It may be
+// called once, also without serve.
+func (s *controlSocket) stop() {
+	s.cancel(errControlStops)
+	grace, done := context.WithTimeout(context.Background(), controlGrace)
+	defer done()
+	_ = s.server.Shutdown(grace)
+	s.server.Close() // connections whose client neither reads nor writes
+	s.listener.Close()
+	s.serving.Wait()
+	s.running.Lock() // for good
+}

@@ -1,0 +1,57 @@
+package server
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/karve-k8s/karve/datastore"
+)
+
+// ownContentsIdle is how long the contents of the snapshot in the data directory stay in
+// memory after a reset. Tests that share a cluster reset it every few seconds.
+const ownContentsIdle = time.Minute
+
+// ownContents are the contents of the snapshot in the data directory. They are read when
+// they are needed, and forgotten when they have not been for a while.
+type ownContents struct {
+	mu       sync.Mutex
+	contents *datastore.Contents
+	file     os.FileInfo // that contents was read from
+	idle     *time.Timer
+}
+
+// of returns the contents of the snapshot at path, which read reads unless they are known.
+func (o *ownContents) of(path string, read func() (*datastore.Contents, error)) (*datastore.Contents, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	file, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("%w: there is no snapshot yet", err)
+	}
+	if o.contents == nil || !os.SameFile(file, o.file) || file.Size() != o.file.Size() || !file.ModTime().Equal(o.file.ModTime()) {
+		o.contents = nil // both are too much
+		contents, err := read()
+		if err != nil {
+			return nil, err
+		}
+		o.contents, o.file = contents, file
+	}
+	if o.idle == nil {
+		o.idle = time.AfterFunc(ownContentsIdle, o.forget)
+	} else {
+		o.idle.Reset(ownContentsIdle)
+	}
+	return o.contents, nil
+}
+
+// forget lets go of the contents.
+func (o *ownContents) forget() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.contents, o.file = nil, nil
+	if o.idle != nil {
+		o.idle.Stop()
+	}
+}
