@@ -44,7 +44,7 @@ func (converter) ObjectToTyped(o runtime.Object, opts ...typed.ValidationOptions
 func applied(manager, subresource, set string) metav1.ManagedFieldsEntry {
 	return metav1.ManagedFieldsEntry{
 		Manager: manager, Operation: metav1.ManagedFieldsOperationApply, Subresource: subresource,
-		FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(set)},
+		FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(set),
 	}
 }
 

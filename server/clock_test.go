@@ -83,7 +83,7 @@ func TestClientCertificateWhenTheClockIsSet(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := &clientCertificate{cert: store.CertFile(certs.ControllerManager), key: store.KeyFile(certs.ControllerManager), now: func() time.Time {
-		return time.Now().Add(machine.now().Sub(time.Now()))
+		return time.Now().Add(time.Until(machine.now()))
 	}}
 	end := func() time.Time {
 		chain, err := c.chain()

@@ -69,6 +69,7 @@ var (
 // ofControllers are the types of which the controllers have informers of their own, as
 // long as there is garbage collection, which looks at everything.
 var ofControllers = []runtime.Object{
+	//lint:ignore SA1019 the controllers have an informer of Endpoints, as long as upstream has that API
 	&corev1.ConfigMap{}, &corev1.Endpoints{}, &corev1.Namespace{}, &corev1.PodTemplate{}, &corev1.ReplicationController{}, &corev1.ResourceQuota{},
 	&appsv1.ControllerRevision{}, &appsv1.DaemonSet{}, &appsv1.Deployment{}, &appsv1.ReplicaSet{}, &appsv1.StatefulSet{},
 	&autoscalingv2.HorizontalPodAutoscaler{}, &batchv1.CronJob{}, &batchv1.Job{},

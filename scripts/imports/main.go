@@ -51,6 +51,7 @@ var own = map[string][]string{
 	"scripts/plug":               {"durability"},
 	"scripts/recipes":            {},
 	"scripts/sbom":               {},
+	"scripts/vulncheck":          {},
 	"servertest":                 {"server", "server/logbridge", "servertest/process"},
 	"servertest/process":         {"servertest/process/control"},
 	"servertest/process/control": {},

@@ -138,7 +138,9 @@ func serveBuilt(h http.Handler, err error, w http.ResponseWriter, r *http.Reques
 // function that holds on to the builder: with all definitions and the first
 // document it made, for as long as there is a configuration.
 func forgetBuilders(v2 *openapicommon.Config, v3 *openapicommon.OpenAPIV3Config) {
+	//lint:ignore SA1019 upstream's configuration sets this one and not its successor
 	v2.GetOperationIDAndTagsFromRoute = operationOf(v2.GetOperationIDAndTags)
+	//lint:ignore SA1019 as above
 	v3.GetOperationIDAndTagsFromRoute = operationOf(v3.GetOperationIDAndTags)
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"golang.org/x/net/http/httpguts"
 	"golang.org/x/net/http2"
+	//lint:ignore SA1019 net/http has no Upgrade to HTTP/2: see upgradable
 	"golang.org/x/net/http2/h2c"
 )
 
@@ -148,6 +149,7 @@ func upgradable(next http.Handler, h2 *http2.Server, opts Options, upgraded *tal
 		}
 		next.ServeHTTP(w, r)
 	}), opts)
+	//lint:ignore SA1019 as above
 	upgrade = h2c.NewHandler(guarded, h2)
 	return guarded
 }

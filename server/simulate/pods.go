@@ -157,7 +157,7 @@ func (s *simulation) addressesOf(key types.NamespacedName, r *record, n *node, p
 	var all []corev1.PodIP
 	if p.Spec.HostNetwork {
 		for _, h := range n.hosts {
-			all = append(all, corev1.PodIP{IP: h.IP})
+			all = append(all, corev1.PodIP(h))
 		}
 		return all, nil
 	}

@@ -1,0 +1,343 @@
+package durability
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os/exec"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+const (
+	// checkLimit bounds the check of one history.
+	checkLimit = 2 * time.Minute
+
+	historyClients = 5
+	historyKeys    = 20
+)
+
+// A collection is one whose objects a history is of.
+type collection struct {
+	apiVersion, kind, path string
+	upsert                 bool // see input
+}
+
+var collections = map[string]collection{
+	"configmaps": {"v1", "ConfigMap", "/api/v1/namespaces/default/configmaps", false},
+	"leases":     {"coordination.k8s.io/v1", "Lease", "/apis/coordination.k8s.io/v1/namespaces/default/leases", true},
+}
+
+// A history is what concurrent clients saw of one cluster across everything that
+// happens to it.
+type history struct {
+	*testServer
+	in    collection
+	begin time.Time
+
+	mu      sync.Mutex
+	ops     []porcupine.Operation
+	lists   []listed         // of this life
+	writes  map[int64]change // of this life
+	given   map[int64]string // resourceVersions that writes were given: what was written
+	replays int
+	checked int // lists and writes compared with replays
+	unknown int
+	serial  int // of values
+}
+
+func newHistory(t *testing.T, in collection, args ...string) *history {
+	t.Helper()
+	return &history{testServer: newServer(t, args...), in: in, begin: time.Now(), given: map[int64]string{}}
+}
+
+func (h *history) now() int64 { return time.Since(h.begin).Nanoseconds() }
+
+// start runs the server; a life begins.
+func (h *history) start() *API {
+	h.t.Helper()
+	h.lists, h.writes = nil, map[int64]change{}
+	return h.testServer.start()
+}
+
+// command runs karve with a command that concerns all objects, as an operation of
+// the history.
+func (h *history) command(in input, args ...string) {
+	h.t.Helper()
+	op := porcupine.Operation{ClientId: historyClients, Input: in, Output: answer{}, Call: h.now()}
+	out, err := exec.Command(h.Binary, args...).CombinedOutput()
+	if err != nil {
+		h.t.Fatalf("karve %v: %v: %s", args, err, out)
+	}
+	op.Return = h.now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ops = append(h.ops, op)
+}
+
+// live lets clients and watches work while during runs, then kills the server, or
+// stops it, in the middle of that. Calls without an answer were carried out before
+// the server ended, or never.
+func (h *history) live(api *API, kill bool, during func()) {
+	h.t.Helper()
+	ctx, cancel := context.WithCancel(h.t.Context())
+	defer cancel()
+	var work sync.WaitGroup
+	open := make([]*porcupine.Operation, historyClients)
+	for c := range historyClients {
+		work.Go(func() { open[c] = h.client(ctx, api, c) })
+	}
+	var replays []*replay
+	for range 3 {
+		work.Go(func() {
+			all := h.watch(ctx, api)
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			replays = append(replays, all...)
+		})
+	}
+	during()
+	if kill {
+		h.kill()
+	} else {
+		h.stop()
+	}
+	ended := h.now()
+	cancel()
+	work.Wait()
+	api.HTTP.CloseIdleConnections()
+	for _, op := range open {
+		if op != nil && op.Input.(input).action != read {
+			op.Output, op.Return = answer{unknown: true}, ended
+			h.ops = append(h.ops, *op)
+			h.unknown++
+		}
+	}
+	for _, r := range replays {
+		compared, err := r.check(h.lists, h.writes)
+		if err != nil {
+			h.t.Error(err)
+		}
+		h.replays++
+		h.checked += compared
+	}
+}
+
+// client calls until the server is gone. It returns the call that had no answer.
+func (h *history) client(ctx context.Context, api *API, c int) *porcupine.Operation {
+	known := map[string]version{}
+	for ctx.Err() == nil {
+		if rand.IntN(10) == 0 {
+			if err := h.list(ctx, api, c, known); err != nil {
+				return nil
+			}
+			continue
+		}
+		h.mu.Lock()
+		h.serial++
+		in := nextInput(known, strconv.Itoa(h.serial))
+		in.upsert = h.in.upsert
+		h.mu.Unlock()
+		op := porcupine.Operation{ClientId: c, Input: in, Call: h.now()}
+		out, err := h.call(ctx, api, in)
+		op.Return = h.now()
+		if err != nil {
+			return &op
+		}
+		op.Output = out
+		h.saw(op)
+		switch {
+		case out.ok:
+			known[in.key] = out.found
+		case out.absent:
+			known[in.key] = version{}
+		default: // read it before the next attempt
+			delete(known, in.key)
+		}
+	}
+	return nil
+}
+
+// nextInput is a call on any object, half of them on the first two, where the clients
+// meet.
+func nextInput(known map[string]version, fresh string) input {
+	key := fmt.Sprintf("object-%d", rand.IntN(historyKeys))
+	if rand.IntN(2) == 0 {
+		key = fmt.Sprintf("object-%d", rand.IntN(2))
+	}
+	guard, seen := known[key]
+	in := input{key: key, guard: guard, value: fresh}
+	switch {
+	case !seen:
+		in.action = read
+	case !guard.present():
+		in.action = []action{create, create, read}[rand.IntN(3)]
+	default:
+		in.action = []action{update, update, update, patch, remove, create, read}[rand.IntN(7)]
+	}
+	return in
+}
+
+// call makes one. An error means that nobody knows what became of it.
+func (h *history) call(ctx context.Context, api *API, in input) (out answer, err error) {
+	path := h.in.path + "/" + in.key
+	object := Object{APIVersion: h.in.apiVersion, Kind: h.in.kind, Metadata: Metadata{Name: in.key, Annotations: map[string]string{ValueAnnotation: in.value}}}
+	guard := strconv.FormatInt(in.guard.rv, 10)
+	var got Object
+	switch in.action {
+	case read:
+		err = api.Do(ctx, http.MethodGet, path, nil, &got)
+	case create:
+		err = api.Do(ctx, http.MethodPost, h.in.path, object, &got)
+	case update:
+		object.Metadata.ResourceVersion = guard
+		err = api.Do(ctx, http.MethodPut, path, object, &got)
+	case patch:
+		err = api.Do(ctx, http.MethodPatch, path, map[string]any{"metadata": object.Metadata}, &got)
+	case remove:
+		options := map[string]any{"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": map[string]any{"resourceVersion": guard}}
+		err = api.Do(ctx, http.MethodDelete, path, options, nil)
+	}
+	switch code := Refused(err); {
+	case err == nil:
+		return answer{ok: true, found: version{got.Value(), got.Revision()}}, nil
+	case code == http.StatusNotFound && in.action == read:
+		return answer{ok: true}, nil
+	case code == http.StatusNotFound:
+		return answer{absent: true}, nil
+	case code == http.StatusConflict:
+		return answer{}, nil
+	case errors.Is(err, ErrRefused):
+		h.t.Errorf("%s of %s: %v", actions[in.action], in.key, err)
+	}
+	return answer{}, err
+}
+
+// saw takes an answer down.
+func (h *history) saw(op porcupine.Operation) {
+	in, out := op.Input.(input), op.Output.(answer)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ops = append(h.ops, op)
+	if !out.ok || in.action == read || in.action == remove {
+		return
+	}
+	if before, ok := h.given[out.found.rv]; ok {
+		h.t.Errorf("%s=%s has resourceVersion %d, which was given to %s", in.key, in.value, out.found.rv, before)
+	}
+	h.given[out.found.rv] = in.key + "=" + in.value
+	h.writes[out.found.rv] = change{key: in.key, version: version{in.value, out.found.rv}}
+}
+
+// list reads all objects at once, and so each of them; half of the lists are of a
+// revision that another list was of.
+func (h *history) list(ctx context.Context, api *API, c int, known map[string]version) error {
+	query := "labelSelector="
+	h.mu.Lock()
+	exact := len(h.lists) > 0 && rand.IntN(2) == 0
+	if exact {
+		old := h.lists[rand.IntN(len(h.lists))]
+		query += fmt.Sprintf("&resourceVersion=%d&resourceVersionMatch=Exact", old.revision)
+	}
+	h.mu.Unlock()
+	call := h.now()
+	objects, revision, err := api.List(ctx, h.in.path, query)
+	if Refused(err) == http.StatusGone {
+		return nil // compacted, or a restore: no answer is no contradiction
+	} else if err != nil {
+		return err
+	}
+	back := h.now()
+	l := listed{revision, map[string]version{}}
+	for _, o := range objects {
+		if o.Value() != "" { // not kube-root-ca.crt
+			l.objects[o.Metadata.Name] = version{o.Value(), o.Revision()}
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lists = append(h.lists, l)
+	if exact {
+		return nil // of the past: the replays have a word on it
+	}
+	for n := range historyKeys {
+		key := fmt.Sprintf("object-%d", n)
+		known[key] = l.objects[key]
+		h.ops = append(h.ops, porcupine.Operation{ClientId: c, Input: input{key: key}, Output: answer{ok: true, found: l.objects[key]}, Call: call, Return: back})
+	}
+	return nil
+}
+
+// watch follows the objects from any list of this life for a while, again and again,
+// until the server is gone.
+func (h *history) watch(ctx context.Context, api *API) (all []*replay) {
+	for ctx.Err() == nil {
+		h.mu.Lock()
+		n := len(h.lists)
+		var from listed
+		if n > 0 {
+			from = h.lists[rand.IntN(n)]
+		}
+		h.mu.Unlock()
+		if n == 0 {
+			if err := h.list(ctx, api, historyClients, map[string]version{}); err != nil {
+				return all
+			}
+			continue
+		}
+		r := &replay{from: from, through: from.revision}
+		enough := 20 + rand.IntN(300)
+		err := api.Watch(ctx, h.in.path, from.revision, func(e Event) error {
+			if e.Object.Value() == "" && e.Type != "BOOKMARK" {
+				return nil // kube-root-ca.crt
+			}
+			if err := r.add(e); err != nil {
+				h.t.Error(err)
+			}
+			if len(r.changes) >= enough {
+				return io.EOF
+			}
+			return nil
+		})
+		all = append(all, r)
+		switch {
+		case errors.Is(err, ErrExpired) || errors.Is(err, io.EOF): // another one
+		case errors.Is(err, ErrRefused):
+			h.t.Error(err)
+			return all
+		case err != nil:
+			return all
+		}
+	}
+	return all
+}
+
+// look starts the server once more and reads every object.
+func (h *history) look() {
+	h.t.Helper()
+	api := h.start()
+	if err := h.list(h.t.Context(), api, 0, map[string]version{}); err != nil {
+		h.t.Fatal(err)
+	}
+	api.HTTP.CloseIdleConnections()
+	h.stop()
+}
+
+// check judges the whole.
+func (h *history) check() {
+	h.t.Helper()
+	if got := checkHistory(h.ops); got != porcupine.Ok {
+		h.t.Errorf("history of %d calls, %d of them without an answer: %v; the calls before it became so:\n%s", len(h.ops), h.unknown, got, explain(h.ops))
+	}
+	if h.checked == 0 {
+		h.t.Error("no watch could be compared with a list")
+	}
+	h.t.Logf("%d calls, %d of them without an answer; %d replays of watches, compared with %d lists and writes", len(h.ops), h.unknown, h.replays, h.checked)
+}

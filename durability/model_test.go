@@ -1,0 +1,265 @@
+package durability
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// A version is what one object is at one time: a value that nothing else was ever set
+// to, and the resourceVersion of the write. The zero value is an absent object.
+type version struct {
+	value string
+	rv    int64
+}
+
+// Resource versions that no answer has told yet.
+const (
+	rvUnanswered = 0  // of a write without an answer
+	rvReset      = -1 // of an object that a reset has put back
+)
+
+func (v version) present() bool { return v.value != "" }
+
+// An action is what one call does to one object.
+type action int
+
+const (
+	read    action = iota
+	create         // if the object is absent
+	update         // if it is what guard says
+	remove         // if it is what guard says
+	patch          // if it is there
+	save           // remember it in a slot: karve snapshot, karve datastore backup
+	reset          // make it what the slot has, as a new write: karve reset
+	restore        // make it what the slot has: karve datastore restore
+)
+
+var actions = [...]string{"read", "create", "update", "delete", "patch", "save", "reset", "restore"}
+
+// slots are the copies of the cluster that a history makes.
+const (
+	snapshotSlot = iota
+	backupSlot
+	slots
+)
+
+type input struct {
+	key    string // empty: all keys
+	action action
+	guard  version
+	value  string // that create, update and patch set
+	slot   int
+	upsert bool // update creates an absent object: upstream's strategy has AllowCreateOnUpdate
+}
+
+type answer struct {
+	unknown bool    // there was none
+	ok      bool    // the call changed the object, or is a read
+	absent  bool    // it was refused since there is no such object
+	found   version // by a read, or made
+}
+
+// A state is one object, and what the copies have of it.
+type state struct {
+	is    version
+	saved [slots]version
+}
+
+// matches says whether a guard may, and whether it must, match an object.
+func (s state) matches(guard version) (may, must bool) {
+	switch {
+	case s.is.value != guard.value:
+		return false, false
+	case s.is.rv == rvReset:
+		return true, false // the guard may be from before the reset
+	case s.is.rv == rvUnanswered:
+		return true, true
+	}
+	return s.is.rv == guard.rv, s.is.rv == guard.rv
+}
+
+// historyModel says which answers each object may give: whole-object compare-and-swap
+// with resourceVersions, in one order of all calls that respects the time. A call
+// without an answer was carried out at some time after it, or never.
+var historyModel = porcupine.NondeterministicModel{
+	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
+		byKey := map[string][]porcupine.Operation{}
+		for _, op := range history {
+			if key := op.Input.(input).key; key != "" {
+				byKey[key] = nil
+			}
+		}
+		for _, op := range history {
+			if key := op.Input.(input).key; key != "" {
+				byKey[key] = append(byKey[key], op)
+				continue
+			}
+			for key := range byKey {
+				byKey[key] = append(byKey[key], op)
+			}
+		}
+		return slices.Collect(maps.Values(byKey))
+	},
+	Init: func() []any { return []any{state{}} },
+	Step: func(from, in, out any) []any { return step(from.(state), in.(input), out.(answer)) },
+	DescribeOperation: func(in, out any) string {
+		i := in.(input)
+		return fmt.Sprintf("%s %s guard=%v value=%q -> %+v", actions[i.action], i.key, i.guard, i.value, out)
+	},
+	DescribeState: func(s any) string { return fmt.Sprintf("%+v", s) },
+}
+
+func step(s state, in input, out answer) []any {
+	to := func(v version) state { return state{v, s.saved} }
+	may, must := false, false // the call changes the object
+	after := version{in.value, out.found.rv}
+	switch in.action {
+	case read:
+		switch {
+		case out.found == s.is:
+			return []any{s}
+		case out.found.value == s.is.value && s.is.present() && s.is.rv <= 0:
+			return []any{to(out.found)} // the read has told its resourceVersion
+		}
+		return nil
+	case save:
+		s.saved[in.slot] = s.is
+		return []any{s}
+	case reset:
+		saved := s.saved[in.slot]
+		if saved.value == s.is.value {
+			return []any{s}
+		} else if saved.present() {
+			saved.rv = rvReset
+		}
+		return []any{to(saved)}
+	case restore:
+		return []any{to(s.saved[in.slot])}
+	case create:
+		may, must = !s.is.present(), !s.is.present()
+	case patch:
+		may, must = s.is.present(), s.is.present()
+	case update:
+		if may, must = s.matches(in.guard); in.upsert && !s.is.present() {
+			may, must = true, true // whatever the guard is
+		}
+	case remove:
+		may, must = s.matches(in.guard)
+		after = version{}
+	}
+	switch {
+	case out.unknown && may:
+		return []any{s, to(after)}
+	case out.unknown:
+		return []any{s}
+	case out.ok && may:
+		return []any{to(after)}
+	case out.ok || must:
+		return nil
+	case in.action != create && out.absent == s.is.present():
+		return nil // 404 of an object that is there, or 409 of one that is not
+	}
+	return []any{s}
+}
+
+func checkHistory(history []porcupine.Operation) porcupine.CheckResult {
+	return porcupine.CheckOperationsTimeout(historyModel.ToModel(), history, checkLimit)
+}
+
+// explain describes the calls that end with the first answer which cannot be: some of
+// those of the same object before it, and those that were under way.
+func explain(history []porcupine.Operation) string {
+	for _, part := range historyModel.Partition(history) {
+		if checkHistory(part) == porcupine.Ok {
+			continue
+		}
+		slices.SortFunc(part, func(a, b porcupine.Operation) int { return cmp.Compare(a.Return, b.Return) })
+		n, _ := slices.BinarySearchFunc(part, true, func(op porcupine.Operation, _ bool) int {
+			if checkHistory(until(part, op.Return)) == porcupine.Ok {
+				return -1
+			}
+			return 0
+		})
+		var text strings.Builder
+		for i, op := range until(part, part[min(n, len(part)-1)].Return) {
+			if i >= n-20 {
+				fmt.Fprintf(&text, "%12d to %12d, client %d: %s\n", op.Call, op.Return, op.ClientId, historyModel.DescribeOperation(op.Input, op.Output))
+			}
+		}
+		return text.String()
+	}
+	return ""
+}
+
+// until is a history as it was at a time: the calls that were under way have no answer.
+func until(part []porcupine.Operation, now int64) []porcupine.Operation {
+	var known []porcupine.Operation
+	for _, op := range part {
+		in := op.Input.(input)
+		switch {
+		case op.Return <= now:
+		case op.Call > now || in.action == read:
+			continue
+		case in.action < save:
+			op.Output, op.Return = answer{unknown: true}, now+1
+		}
+		known = append(known, op)
+	}
+	return known
+}
+
+// The checker has to notice what a history must not have.
+func TestHistoryModel(t *testing.T) {
+	v := func(value string, rv int64) version { return version{value, rv} }
+	done := func(found version) answer { return answer{ok: true, found: found} }
+	made := []any{input{key: "a", action: create, value: "1"}, done(v("1", 5))}
+	guarded := func(a action, guard version, value string) input {
+		return input{key: "a", action: a, guard: guard, value: value}
+	}
+	get := input{key: "a"}
+	for name, c := range map[string]struct {
+		calls []any // pairs, one after the other
+		want  porcupine.CheckResult
+	}{
+		"what was made is read":                  {append(made, get, done(v("1", 5))), porcupine.Ok},
+		"a lost write":                           {append(made, get, done(version{})), porcupine.Illegal},
+		"another resourceVersion":                {append(made, get, done(v("1", 6))), porcupine.Illegal},
+		"a stale read":                           {append(made, guarded(update, v("1", 5), "2"), done(v("2", 6)), get, done(v("1", 5))), porcupine.Illegal},
+		"an update with an old guard":            {append(made, guarded(update, v("1", 5), "2"), done(v("2", 6)), guarded(update, v("1", 5), "3"), done(v("3", 7))), porcupine.Illegal},
+		"a refused update with an old guard":     {append(made, guarded(update, v("1", 5), "2"), done(v("2", 6)), guarded(update, v("1", 5), "3"), answer{}), porcupine.Ok},
+		"a refused update with the right guard":  {append(made, guarded(update, v("1", 5), "2"), answer{}), porcupine.Illegal},
+		"a second creation":                      {append(made, input{key: "a", action: create, value: "2"}, done(v("2", 6))), porcupine.Illegal},
+		"a 404 of an object that is there":       {append(made, guarded(update, v("0", 3), "2"), answer{absent: true}), porcupine.Illegal},
+		"a deletion":                             {append(made, guarded(remove, v("1", 5), ""), done(version{}), get, done(version{})), porcupine.Ok},
+		"a deleted object that is back":          {append(made, guarded(remove, v("1", 5), ""), done(version{}), get, done(v("1", 5))), porcupine.Illegal},
+		"no answer, and carried out":             {append(made, guarded(update, v("1", 5), "2"), answer{unknown: true}, get, done(v("2", 9))), porcupine.Ok},
+		"no answer, and not carried out":         {append(made, guarded(update, v("1", 5), "2"), answer{unknown: true}, get, done(v("1", 5))), porcupine.Ok},
+		"no answer, and another resourceVersion": {append(made, guarded(update, v("1", 5), "2"), answer{unknown: true}, get, done(v("2", 9)), get, done(v("2", 10))), porcupine.Illegal},
+		"no answer, and undone":                  {append(made, guarded(update, v("1", 5), "2"), answer{unknown: true}, get, done(v("2", 9)), get, done(v("1", 5))), porcupine.Illegal},
+		"no answer, and the guard was wrong":     {append(made, guarded(update, v("0", 3), "2"), answer{unknown: true}, get, done(v("2", 9))), porcupine.Illegal},
+		"an update of an absent object":          {[]any{guarded(update, v("1", 5), "2"), done(v("2", 6))}, porcupine.Illegal},
+		"an update that creates":                 {[]any{input{key: "a", action: update, guard: v("1", 5), value: "2", upsert: true}, done(v("2", 6))}, porcupine.Ok},
+		"an update that should have created":     {[]any{input{key: "a", action: update, guard: v("1", 5), value: "2", upsert: true}, answer{absent: true}}, porcupine.Illegal},
+		"a patch":                                {append(made, guarded(patch, version{}, "2"), done(v("2", 6)), get, done(v("2", 6))), porcupine.Ok},
+		"a reset":                                {append(made, input{action: save}, answer{}, guarded(update, v("1", 5), "2"), done(v("2", 6)), input{action: reset}, answer{}, get, done(v("1", 8))), porcupine.Ok},
+		"a reset that did nothing":               {append(made, input{action: save}, answer{}, guarded(update, v("1", 5), "2"), done(v("2", 6)), input{action: reset}, answer{}, get, done(v("2", 6))), porcupine.Illegal},
+		"a reset that touched what was the same": {append(made, input{action: save}, answer{}, input{action: reset}, answer{}, get, done(v("1", 8))), porcupine.Illegal},
+		"a guard from before a reset":            {append(made, input{action: save}, answer{}, guarded(update, v("1", 5), "2"), done(v("2", 6)), input{action: reset}, answer{}, guarded(update, v("1", 5), "3"), answer{}), porcupine.Ok},
+		"a restore":                              {append(made, input{action: save}, answer{}, guarded(remove, v("1", 5), ""), done(version{}), input{action: restore}, answer{}, get, done(v("1", 5))), porcupine.Ok},
+		"a restore of something else":            {append(made, input{action: save}, answer{}, guarded(update, v("1", 5), "2"), done(v("2", 6)), input{action: restore}, answer{}, get, done(v("2", 6))), porcupine.Illegal},
+	} {
+		var history []porcupine.Operation
+		for i := 0; i < len(c.calls); i += 2 {
+			history = append(history, porcupine.Operation{Input: c.calls[i], Output: c.calls[i+1], Call: int64(i * 10), Return: int64(i*10 + 5)})
+		}
+		if got := checkHistory(history); got != c.want {
+			t.Errorf("%s: got %v, want %v", name, got, c.want)
+		}
+	}
+}
