@@ -11,10 +11,15 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/urfave/cli/v2"
 	"golang.org/x/net/http2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/karve-k8s/karve/server"
 )
 
 func do(c *http.Client, r *http.Request) (answer, error) {
@@ -58,10 +63,16 @@ func TestInsecure(t *testing.T) {
 		{[]string{"Host", "evil.example:" + port}, 403, "evil.example"},
 		{[]string{"Host", "localhost.evil.example"}, 403, "localhost.evil.example"},
 		{[]string{"Host", "192.0.2.1:" + port}, 403, "192.0.2.1"},
-		{[]string{"Origin", "http://localhost:3000"}, 200, `"kind":"NamespaceList"`},
+		{[]string{"Origin", p.insecure}, 200, `"kind":"NamespaceList"`},
+		// A tunnel's end has another port, in both.
+		{[]string{"Origin", "http://localhost:9090", "Host", "localhost:9090"}, 200, `"kind":"NamespaceList"`},
+		{[]string{"Origin", "http://localhost:3000"}, 403, "http://localhost:3000"},
+		{[]string{"Origin", "http://127.0.0.1:3000"}, 403, "http://127.0.0.1:3000"},
 		{[]string{"Origin", "https://evil.example"}, 403, "https://evil.example"},
 		{[]string{"Origin", "null"}, 403, "null"},
 		{[]string{"Sec-Fetch-Site", "cross-site"}, 403, "cross-site"},
+		{[]string{"Sec-Fetch-Site", "same-site"}, 403, "same-site"},
+		{[]string{"Sec-Fetch-Site", "none"}, 200, `"kind":"NamespaceList"`},
 		// Credentials are not looked at: everybody is the administrator.
 		{[]string{"Authorization", "Bearer nonsense"}, 200, `"kind":"NamespaceList"`},
 	} {
@@ -88,6 +99,64 @@ func TestInsecure(t *testing.T) {
 			t.Errorf("a stack: %s", got.stderr)
 		}
 	})
+}
+
+// TestInsecureBodies sends what a page of another site could, which creates nothing,
+// and what kubectl and curl send.
+func TestInsecureBodies(t *testing.T) {
+	parallel(t)
+	p := start(t, t.TempDir(), bare...)
+	maps := client(t, p.config()).CoreV1().ConfigMaps("default")
+	create := p.insecure + "/api/v1/namespaces/default/configmaps"
+	const object = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"%s"}}`
+	for i, headers := range []http.Header{
+		{}, // a Blob without a type
+		{"Content-Type": {"text/plain"}},
+		{"Content-Type": {"application/x-www-form-urlencoded"}},
+		{"Content-Type": {"multipart/form-data; boundary=x"}},
+		{"Content-Type": {"application/json"}, "Origin": {"http://localhost:3000"}},
+		{"Content-Type": {"application/json"}, "Sec-Fetch-Site": {"same-site"}},
+		{"Content-Type": {"application/json"}, "Referer": {"http://evil.localhost/"}},
+	} {
+		r, err := http.NewRequest(http.MethodPost, create, strings.NewReader(fmt.Sprintf(object, fmt.Sprintf("page-%d", i))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header = headers
+		if got, err := do(http.DefaultClient, r); err != nil || got.code != 403 {
+			t.Errorf("%v: got %v, %v, want 403", headers, got, err)
+		}
+	}
+	file := write(t, "raw.json", fmt.Sprintf(object, "kubectl-raw"))
+	raw := strings.TrimPrefix(create, p.insecure)
+	for _, args := range [][]string{
+		{"create", "configmap", "kubectl-typed"},
+		{"create", "--raw", raw, "-f", file}, // without a Content-Type
+		{"patch", "configmap", "kubectl-typed", "-p", `{"data":{"a":"b"}}`},
+		{"apply", "--server-side", "-f", file},
+		{"delete", "configmap", "kubectl-typed"},
+	} {
+		succeed(t, command(t, "kubectl", append([]string{"--server", p.insecure}, args...)...))
+	}
+	r, err := http.NewRequest(http.MethodPost, create, strings.NewReader(fmt.Sprintf(object, "curl")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	if got, err := do(http.DefaultClient, r); err != nil || got.code != 201 {
+		t.Errorf("JSON: got %v, %v, want 201", got, err)
+	}
+	list, err := maps.List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, m := range list.Items {
+		names = append(names, m.Name)
+	}
+	if slices.Sort(names); !slices.Equal(names, []string{"curl", "kubectl-raw"}) {
+		t.Errorf("created: got %q, want curl and kubectl-raw only", names)
+	}
 }
 
 // asNobody runs kubectl as another user, with the insecure port.
@@ -186,6 +255,36 @@ func listening(t *testing.T, p *process) (addresses []string) {
 		}
 	}
 	return addresses
+}
+
+// TestInsecureOfUnknownOwners has the options of a system that does not tell who
+// connects.
+func TestInsecureOfUnknownOwners(t *testing.T) {
+	t.Parallel()
+	help := helpOf([]cli.Flag{insecurePortFlag(false), anyUserFlag(false)}, "")
+	for _, want := range []string{"(default: 0)", "needs --insecure-any-user", "every container on this machine"} {
+		if text := strings.Join(strings.Fields(strings.ReplaceAll(help, `\n`, " ")), " "); !strings.Contains(text, want) {
+			t.Errorf("help: got %q, want %q in it", text, want)
+		}
+	}
+	if got := insecurePortFlag(false).(*cli.IntFlag).Value; got != 0 {
+		t.Errorf("--insecure-port: got %d by default, want 0", got)
+	}
+	if got := insecurePortFlag(true).(*cli.IntFlag).Value; got != server.DefaultInsecurePort {
+		t.Errorf("--insecure-port where owners are known: got %d by default, want %d", got, server.DefaultInsecurePort)
+	}
+	for _, tc := range []struct{ known, anyUser, portGiven, refused bool }{
+		{known: true, anyUser: true},
+		{},
+		{portGiven: true}, // the server refuses it
+		{anyUser: true, portGiven: true},
+		{anyUser: true, refused: true},
+	} {
+		err := checkAnyUser(tc.known, tc.anyUser, tc.portGiven)
+		if (err != nil) != tc.refused || err != nil && !strings.Contains(err.Error(), "--insecure-port") {
+			t.Errorf("%+v: got %v", tc, err)
+		}
+	}
 }
 
 // TestInsecureRemote is what somebody gets who insists.

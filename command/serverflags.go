@@ -68,9 +68,9 @@ func serverFlags() []cli.Flag {
 		number(listeners, "secure-port", server.DefaultSecurePort, "`PORT` of the secure listener; 0 is any free one"),
 		text(listeners, "advertise-address", "", "`IP` by which the cluster reaches this server (default: the one of the default route)"),
 		text(listeners, "insecure-bind-address", "127.0.0.1", "`IP` the insecure listener listens on"),
-		number(listeners, "insecure-port", server.DefaultInsecurePort, "`PORT` of the listener without authentication; 0 switches it off, -1 is any free one"),
+		insecurePortFlag(server.OwnersKnown),
 		yes(listeners, "insecure-allow-remote", "allow an insecure-bind-address that is not loopback: whoever reaches it is an administrator"),
-		yes(listeners, "insecure-any-user", "let every local user in at the insecure port, not only root and the server's own"),
+		anyUserFlag(server.OwnersKnown),
 		yes(listeners, "disable-http2", "serve HTTP/1.1 only"),
 		yes(listeners, "compress-loopback", "compress large answers for clients on this machine too, if they ask for it: for a tunnel that ends here"),
 
@@ -115,6 +115,33 @@ func serverFlags() []cli.Flag {
 		}
 	}
 	return list
+}
+
+// insecurePortFlag is --insecure-port, whose default is off where the system does not
+// tell which user opens a connection (ownersKnown).
+func insecurePortFlag(ownersKnown bool) cli.Flag {
+	const usage = "`PORT` of the listener without authentication; 0 switches it off, -1 is any free one"
+	if ownersKnown {
+		return number(listeners, "insecure-port", server.DefaultInsecurePort, usage)
+	}
+	return number(listeners, "insecure-port", 0, usage+"; any but 0 needs --insecure-any-user on this system (default: 0)")
+}
+
+// anyUserFlag is --insecure-any-user, which says what it opens.
+func anyUserFlag(ownersKnown bool) cli.Flag {
+	if ownersKnown {
+		return yes(listeners, "insecure-any-user", "accept every local user at the insecure port as an administrator, not only root and the server's own user, and containers that share this machine's network")
+	}
+	return yes(listeners, "insecure-any-user", "open the insecure port that --insecure-port names, although this system does not tell which user connects to it: every local user, every program and, with Docker Desktop, every container on this machine is an administrator")
+}
+
+// checkAnyUser refuses --insecure-any-user where it would do nothing: where the
+// insecure port is off unless it is named.
+func checkAnyUser(ownersKnown, anyUser, portGiven bool) error {
+	if ownersKnown || !anyUser || portGiven {
+		return nil
+	}
+	return fmt.Errorf("--insecure-any-user: the insecure port is off on this system; add --insecure-port %d to open it", server.DefaultInsecurePort)
 }
 
 func configFlag() cli.Flag {
@@ -236,7 +263,7 @@ func serverConfig(c *cli.Context) (server.Config, error) {
 		}
 	}
 	config.APIServerArgs = append(config.APIServerArgs, c.StringSlice("kube-apiserver-arg")...)
-	return config, errors.Join(wrongMode, wrongLimit)
+	return config, errors.Join(wrongMode, wrongLimit, checkAnyUser(server.OwnersKnown, config.InsecureAnyUser, set["insecure-port"]))
 }
 
 // setFlags are the names of what was given on the command line, in the configuration

@@ -50,12 +50,14 @@ type Config struct {
 	InsecureBindAddress string
 	// InsecurePort is its port; 0 lets the kernel choose.
 	InsecurePort int
-	// DisableInsecure leaves the insecure listener out.
+	// DisableInsecure leaves the insecure listener out. Where OwnersKnown is false,
+	// a configuration needs this or InsecureAnyUser.
 	DisableInsecure bool
 	// InsecureAllowRemote permits an InsecureBindAddress other than loopback:
 	// whoever reaches it is an administrator.
 	InsecureAllowRemote bool
-	// InsecureAnyUser lets every local user in, not only root and our own.
+	// InsecureAnyUser accepts every local user at the insecure listener, not only
+	// root and our own, and containers that share this machine's network.
 	InsecureAnyUser bool
 	// DisableHTTP2 leaves HTTP/1.1 only, on both listeners.
 	DisableHTTP2 bool
@@ -151,7 +153,13 @@ type Config struct {
 	eagerOpenAPI   bool // see apiserver.Config
 	routers        func(ours, upstreams restful.RouteSelector, services []*restful.WebService)
 	upstreamsHooks bool // no seeding: for tests that compare
+	unknownOwners  bool // as if OwnersKnown were false: for tests
 }
+
+// OwnersKnown says that this system tells which user opened a connection. Without
+// that knowledge the insecure port would make every local user, every program and,
+// with Docker Desktop, every container an administrator.
+const OwnersKnown = insecure.OwnersKnown
 
 // The defaults of fields that have one.
 const (
@@ -237,6 +245,7 @@ func (c Config) Validate(ctx context.Context) error {
 	if !c.DisableInsecure {
 		errs.add(checkPort("insecure-port", c.InsecurePort))
 		errs.add(insecure.Check(c.InsecureBindAddress, c.InsecureAllowRemote))
+		errs.add(checkOwners(c))
 		errs.add(checkPortsDiffer(c))
 	}
 	for _, san := range c.TLSSANs {
@@ -364,6 +373,17 @@ func checkAddress(flag, address string) error {
 	}
 	return nil
 }
+
+// checkOwners says what is wrong with an insecure port on a system that does not tell
+// who connects to it.
+func checkOwners(c Config) error {
+	if err := insecure.CheckOwners(c.ownersKnown(), c.InsecureAnyUser); err != nil {
+		return fmt.Errorf("--insecure-port %d: %w", c.InsecurePort, err)
+	}
+	return nil
+}
+
+func (c Config) ownersKnown() bool { return OwnersKnown && !c.unknownOwners }
 
 func checkPortsDiffer(c Config) error {
 	if c.SecurePort != 0 && c.SecurePort == c.InsecurePort {

@@ -35,12 +35,16 @@ var mistakes = map[string]struct {
 	"data directory is a file": {func(c *Config) {
 		c.DataDir = os.DevNull
 	}, []string{"--data-dir", os.DevNull}},
-	"secure port":             {func(c *Config) { c.SecurePort = 70000 }, []string{"--secure-port 70000"}},
-	"negative port":           {func(c *Config) { c.SecurePort = -1 }, []string{"--secure-port -1"}},
-	"insecure port":           {func(c *Config) { c.InsecurePort = 65536 }, []string{"--insecure-port 65536"}},
-	"one port for both":       {func(c *Config) { c.InsecurePort = c.SecurePort }, []string{"--insecure-port 6443", "--secure-port"}},
-	"bind address":            {func(c *Config) { c.BindAddress = "localhost" }, []string{`--bind-address "localhost"`}},
-	"advertise address":       {func(c *Config) { c.AdvertiseAddress = "300.1.1.1" }, []string{`--advertise-address "300.1.1.1"`}},
+	"secure port":       {func(c *Config) { c.SecurePort = 70000 }, []string{"--secure-port 70000"}},
+	"negative port":     {func(c *Config) { c.SecurePort = -1 }, []string{"--secure-port -1"}},
+	"insecure port":     {func(c *Config) { c.InsecurePort = 65536 }, []string{"--insecure-port 65536"}},
+	"one port for both": {func(c *Config) { c.InsecurePort = c.SecurePort }, []string{"--insecure-port 6443", "--secure-port"}},
+	"bind address":      {func(c *Config) { c.BindAddress = "localhost" }, []string{`--bind-address "localhost"`}},
+	"advertise address": {func(c *Config) { c.AdvertiseAddress = "300.1.1.1" }, []string{`--advertise-address "300.1.1.1"`}},
+	"insecure to whom":  {func(c *Config) { c.unknownOwners = true }, []string{"--insecure-port", "does not tell which user", "--insecure-any-user"}},
+	"etcd to whom": {func(c *Config) {
+		c.unknownOwners, c.InsecureAnyUser, c.EtcdListen = true, true, "http://127.0.0.1:0"
+	}, []string{"--etcd-listen http://127.0.0.1:0", "does not tell which user", "use https://"}},
 	"insecure to all":         {func(c *Config) { c.InsecureBindAddress = "0.0.0.0" }, []string{"--insecure-bind-address", "--insecure-allow-remote"}},
 	"service range":           {func(c *Config) { c.ServiceClusterIPRange = "10.96.0.0/33" }, []string{"--service-cluster-ip-range 10.96.0.0/33"}},
 	"two ranges of a family":  {func(c *Config) { c.ServiceClusterIPRange = "10.96.0.0/16,10.97.0.0/16" }, []string{"--service-cluster-ip-range", "one family"}},
@@ -106,6 +110,36 @@ func TestValidateNamesTheOption(t *testing.T) {
 	// Upstream's globals must not remember the mistakes.
 	if err := quietConfig(t).Validate(t.Context()); err != nil {
 		t.Errorf("a valid configuration after all those: got %v", err)
+	}
+}
+
+// Where the system does not tell who connects, there is no insecure port unless the
+// user says that it may be anybody's.
+func TestInsecurePortOfUnknownOwners(t *testing.T) {
+	for name, tc := range map[string]struct {
+		make func(*Config)
+		want bool // an insecure port
+	}{
+		"known":              {func(*Config) {}, true},
+		"known, any user":    {func(c *Config) { c.InsecureAnyUser = true }, true},
+		"unknown":            {func(c *Config) { c.unknownOwners = true }, false},
+		"unknown, any user":  {func(c *Config) { c.unknownOwners, c.InsecureAnyUser = true, true }, true},
+		"unknown, off":       {func(c *Config) { c.unknownOwners, c.DisableInsecure = true, true }, false},
+		"unknown, TLS etcd":  {func(c *Config) { c.unknownOwners, c.DisableInsecure, c.EtcdListen = true, true, "https://127.0.0.1:0" }, false},
+		"unknown, open etcd": {func(c *Config) { c.unknownOwners, c.DisableInsecure, c.EtcdListen = true, true, "http://127.0.0.1:0" }, false},
+	} {
+		c := quietConfig(t)
+		tc.make(&c)
+		options := map[string]bool{}
+		for _, p := range c.Ports() {
+			options[p.Option] = true
+		}
+		if options[insecurePort] != tc.want {
+			t.Errorf("%s: got ports %v, want an insecure one: %v", name, options, tc.want)
+		}
+		if wantEtcd := c.EtcdListen == "https://127.0.0.1:0"; options[etcdPort] != wantEtcd {
+			t.Errorf("%s: got ports %v, want the etcd API's: %v", name, options, wantEtcd)
+		}
 	}
 }
 

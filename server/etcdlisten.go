@@ -61,6 +61,9 @@ func checkEtcdListen(c Config) error {
 	if where, err := parseEndpoint(c.DatastoreEndpoint); err == nil && where.etcd != nil {
 		return fmt.Errorf("--etcd-listen %s: the datastore is an etcd, which listens itself: leave the flag out", c.EtcdListen)
 	}
+	if !l.secure && !c.ownersKnown() {
+		return fmt.Errorf("--etcd-listen %s: %w, so every local user would be an administrator: use https://", c.EtcdListen, insecure.ErrOwnersUnknown)
+	}
 	return nil
 }
 

@@ -24,7 +24,7 @@ func (c Config) Ports() []Port {
 	if checkPort("", c.SecurePort) == nil && checkAddress("", c.BindAddress) == nil {
 		all = append(all, Port{securePort, c.BindAddress, c.SecurePort})
 	}
-	if !c.DisableInsecure && checkPort("", c.InsecurePort) == nil && checkPortsDiffer(c) == nil &&
+	if !c.DisableInsecure && checkPort("", c.InsecurePort) == nil && checkPortsDiffer(c) == nil && checkOwners(c) == nil &&
 		insecure.Check(c.InsecureBindAddress, c.InsecureAllowRemote) == nil {
 		all = append(all, Port{insecurePort, c.InsecureBindAddress, c.InsecurePort})
 	}

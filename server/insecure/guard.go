@@ -14,22 +14,24 @@ type refusal int
 const (
 	refusedHost refusal = iota
 	refusedOrigin
+	refusedBody
 	refusedOwner
 	refusedMethod
 	refusals // how many there are
 )
 
-var refusalNames = [refusals]string{"host", "origin", "owner", "method"}
+var refusalNames = [refusals]string{"host", "origin", "body", "owner", "method"}
 
 // Guard returns a handler that passes to next the requests that come from this
 // machine's root or the server's own user and were meant for this listener, and
 // answers the others with 403 Forbidden and a sentence that kubectl prints.
 //
 // The ResponseWriter is handed on as it is, so that upgrades (exec, attach,
-// port-forward), flushing and trailers work as without the guard. The server
+// port-forward), flushing and trailers work as without the guard. Every answer has
+// the header "Cross-Origin-Resource-Policy: same-origin", so that a browser gives
+// it to no page of another origin, not even as an image or a script. The server
 // must have [ConnContext] as its ConnContext, as [Serve] does: a request whose
-// connection is not known is refused unless opts.AnyUser is set or the system
-// is not Linux.
+// connection is not known is refused.
 //
 // CONNECT is refused with 405, since this is not a proxy. An absolute-form
 // request target counts as the Host, as RFC 9112, section 3.2.2 has it.
@@ -46,7 +48,8 @@ type guard struct {
 }
 
 func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	// The owner first: who is not let in learns nothing about the other rules.
+	w.Header().Set("Cross-Origin-Resource-Policy", "same-origin")
+	// The owner first: others learn nothing about the other rules.
 	if sentence := g.owners.refuse(r.Context(), &g.opts); sentence != "" {
 		g.refuse(w, r, http.StatusForbidden, refusedOwner, sentence)
 		return

@@ -2,15 +2,17 @@
 // (--insecure-bind-address, --insecure-port), here again with a guard in front.
 //
 // Whoever can send a request through it is the administrator of the cluster:
-// nobody is asked who they are. Three kinds of senders could reach a loopback
-// port without being meant to, and each is turned away with a sentence that
-// says so:
+// nobody is asked who they are. Four kinds of senders could reach a loopback port
+// without being meant to. Each is refused with a sentence that says so:
 //
-//   - other machines: [Check] refuses addresses that are not loopback;
-//   - web pages in a browser on this machine: [Guard] refuses foreign Host
-//     names (DNS rebinding) and foreign origins (cross-site requests);
-//   - other local users: [Guard] asks the kernel who owns the socket at the
-//     other end (Linux only).
+//   - other machines: [Check] refuses addresses that are not loopback, and [Guard]
+//     refuses peers that are not on this machine;
+//   - web pages in a browser on this machine: [Guard] refuses foreign Host names
+//     (DNS rebinding), foreign origins and what only a page would send;
+//   - other local users: [Guard] asks the kernel who owns the socket at the other
+//     end, where the kernel tells ([OwnersKnown]);
+//   - containers that share the network of this machine, such as Pods with
+//     hostNetwork: [Guard] asks for the control group of that socket's process.
 package insecure
 
 import (
@@ -44,6 +46,9 @@ const (
 // machines may reach.
 var ErrRemote = errors.New("is not a loopback address")
 
+// ErrOwnersUnknown is wrapped by the error of [CheckOwners].
+var ErrOwnersUnknown = errors.New("this system does not tell which user opens a connection")
+
 // ErrStillRunning is wrapped by the error of [Serve] when requests outlived
 // ShutdownTimeout and did not end when their connections were closed either.
 var ErrStillRunning = errors.New("requests still running")
@@ -51,17 +56,17 @@ var ErrStillRunning = errors.New("requests still running")
 // Options are the settings of the listener. The zero value is the strictest:
 // only root and the server's own user, only this machine, HTTP/1.1 and HTTP/2.
 type Options struct {
-	// AnyUser lets every local user in, not only root and the user the server
-	// runs as. On systems other than Linux the owner of a connection is not
-	// known and every local user is let in whatever this says.
+	// AnyUser accepts every local user, not only root and the user the server runs
+	// as, and containers that share this machine's network. Without it a system
+	// that does not tell the owner of a connection has no user to accept.
 	AnyUser bool
 
-	// AllowRemote lets connections from other machines in, and their Host
-	// headers when the listener is bound to 0.0.0.0 or [::].
+	// AllowRemote accepts connections from other machines, and their Host headers
+	// when the listener is bound to 0.0.0.0 or [::].
 	AllowRemote bool
 
 	// Addr is the address the listener is bound to: requests may name it in
-	// their Host and Origin headers. Invalid (zero): [Serve] takes it from the
+	// their Host header. Invalid (zero): [Serve] takes it from the
 	// listener; [Guard] by itself then accepts loopback names only.
 	Addr netip.Addr
 
@@ -111,4 +116,16 @@ func Check(bindAddress string, allowRemote bool) error {
 	return fmt.Errorf("%s=%s %w: whoever can reach this port controls the cluster without being asked who they are; "+
 		"use 127.0.0.1, or add %s if everybody who can reach that address may do so",
 		flagBindAddress, bindAddress, ErrRemote, flagAllowRemote)
+}
+
+// CheckOwners reports whether the listener may be opened on a system that tells the
+// owner of a connection (known, see [OwnersKnown]) or does not. Where it does not,
+// the user has to say that every local user may use the port. The error says what
+// to do; it wraps [ErrOwnersUnknown].
+func CheckOwners(known, anyUser bool) error {
+	if known || anyUser {
+		return nil
+	}
+	return fmt.Errorf("%w, so every local user, every program and, with Docker Desktop, every container would be an administrator; "+
+		"leave the port off, or add %s if all of them may be", ErrOwnersUnknown, flagAnyUser)
 }

@@ -16,8 +16,11 @@ import (
 // none that a process still holds.
 var errNoSocket = errors.New("no process on this machine holds the other end of the connection")
 
-// errOwnersUnknown is returned by socketOwner where the system cannot tell.
-var errOwnersUnknown = errors.New("the owner of a connection is not known on this system")
+// An owner is whoever opened a socket.
+type owner struct {
+	uid    uint32
+	cgroup uint64 // the control group of the process; 0: the kernel does not tell
+}
 
 // peer is the other end of one connection. Its owner is looked up once, when
 // the first request has arrived and before it is handled.
@@ -38,30 +41,29 @@ func ConnContext(ctx context.Context, c net.Conn) context.Context {
 // owners decides who may use the listener. Its fields are the parts of the
 // system which tests replace.
 type owners struct {
-	known  bool   // whether the system can tell the owner of a connection
-	self   uint32 // the user this process runs as
-	lookup func(local, remote netip.AddrPort) (uid uint32, err error)
-	alive  func(c net.Conn) bool
-	local  func(netip.Addr) bool
+	known     bool   // whether the system can tell the owner of a connection
+	self      uint32 // the user this process runs as
+	lookup    func(local, remote netip.AddrPort) (owner, error)
+	container func(cgroup uint64) string // names the container that the control group is of; empty: none
+	alive     func(c net.Conn) bool
+	local     func(netip.Addr) bool
 }
 
 func thisProcess() owners {
 	return owners{
-		known: ownersKnown,
+		known: OwnersKnown,
 		// The kernel records the file system user of the socket's creator,
 		// which follows the effective user.
-		self:   uint32(os.Geteuid()),
-		lookup: socketOwner,
-		alive:  connAlive,
-		local:  isLocal,
+		self:      uint32(os.Geteuid()),
+		lookup:    socketOwner,
+		container: newContainers().of,
+		alive:     connAlive,
+		local:     isLocal,
 	}
 }
 
-// refuse returns why the connection of this request is not let in, or nothing.
+// refuse returns why the connection of this request is refused, or nothing.
 func (o owners) refuse(ctx context.Context, opts *Options) string {
-	if opts.AnyUser || !o.known {
-		return ""
-	}
 	p, ok := ctx.Value(peerKey{}).(*peer)
 	if !ok {
 		return "this port has no authentication, and the connection of this request is not known (a mistake in the server's set-up)"
@@ -75,16 +77,27 @@ func (o owners) judge(c net.Conn, opts *Options) string {
 	if !here.IsValid() || !there.IsValid() {
 		return unknownOwner(errors.New("it is not a TCP connection"))
 	}
-	if opts.AllowRemote && !o.local(there.Addr()) {
-		return "" // another machine, as the flag allows; its users are not known here
+	// A loopback address does not keep other machines out: where route_localnet is
+	// set, as kube-proxy does, the kernel delivers their packets to it.
+	if !o.local(there.Addr()) {
+		if opts.AllowRemote {
+			return "" // the users of another machine are not known here
+		}
+		return otherMachine(there.Addr())
+	}
+	if opts.AnyUser {
+		return ""
+	}
+	if !o.known {
+		return unknownOwner(ErrOwnersUnknown)
 	}
 	// What is local to the other end is remote to us.
-	uid, err := o.lookup(there, here)
+	of, err := o.lookup(there, here)
 	switch {
 	case err != nil:
 		return unknownOwner(err)
-	case uid != 0 && uid != o.self:
-		return otherUser(uid, o.self)
+	case of.uid != 0 && of.uid != o.self:
+		return otherUser(of.uid, o.self)
 	case !o.alive(c):
 		// The socket just found may be a later one with the same addresses: a
 		// user could send a request, reset the connection and wait for root to
@@ -92,7 +105,15 @@ func (o owners) judge(c net.Conn, opts *Options) string {
 		// an end that is alive now was the one which has been looked up.
 		return unknownOwner(errNoSocket)
 	}
+	if container := o.container(of.cgroup); container != "" {
+		return inContainer(container)
+	}
 	return ""
+}
+
+func otherMachine(ip netip.Addr) string {
+	return fmt.Sprintf("this connection comes from another machine or container (%s), and this port, which has no authentication, is only for this machine; "+
+		"use the authenticated port with a kubeconfig, or start the server with %s", ip, flagAllowRemote)
 }
 
 func otherUser(uid, self uint32) string {
@@ -102,6 +123,11 @@ func otherUser(uid, self uint32) string {
 	}
 	return fmt.Sprintf("this connection belongs to %s, and this port, which has no authentication, is only for %s; "+
 		"use the authenticated port with a kubeconfig, or start the server with %s", userName(uid), allowed, flagAnyUser)
+}
+
+func inContainer(container string) string {
+	return fmt.Sprintf("this connection comes from a container (%s), and this port, which has no authentication, is only for processes outside containers; "+
+		"use the authenticated port with a kubeconfig or a service account, or start the server with %s", container, flagAnyUser)
 }
 
 func unknownOwner(err error) string {

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const ownersKnown = true
+// OwnersKnown says that this system can tell which user opened a connection.
+const OwnersKnown = true
 
 // TCP states as the kernel numbers them (include/net/tcp_states.h).
 const (
@@ -26,6 +27,7 @@ type tcpSocket struct {
 	state         uint8
 	uid           uint32
 	inode         uint64
+	cgroup        uint64 // identifier of the control group; 0: not told
 }
 
 // owned reports whether a process holds the socket, so that its uid is somebody.
@@ -43,28 +45,28 @@ func (s tcpSocket) owned() bool {
 	return false
 }
 
-// socketOwner returns the user who created the TCP socket with these addresses,
-// which belongs to some process in our network namespace. The error wraps
-// errNoSocket when there is none.
+// socketOwner returns who created the TCP socket with these addresses, which
+// belongs to some process in our network namespace. The error wraps errNoSocket
+// when there is none.
 //
 // The kernel is asked for this one socket (sock_diag(7)). Where it has no
 // tcp_diag, or does not know the socket because it is bound to a device,
 // /proc/net is searched.
-func socketOwner(local, remote netip.AddrPort) (uint32, error) {
+func socketOwner(local, remote netip.AddrPort) (owner, error) {
 	s, err := diagSocket(local, remote)
 	if err != nil {
 		var perr error
 		if s, perr = procSocket(local, remote); perr != nil {
 			if errors.Is(err, errNoSocket) {
-				return 0, perr
+				return owner{}, perr
 			}
-			return 0, fmt.Errorf("%w; and %w", perr, err)
+			return owner{}, fmt.Errorf("%w; and %w", perr, err)
 		}
 	}
 	if !s.owned() {
-		return 0, errNoSocket
+		return owner{}, errNoSocket
 	}
-	return s.uid, nil
+	return owner{s.uid, s.cgroup}, nil
 }
 
 // connAlive reports whether our end of the connection still exists for the

@@ -7,10 +7,10 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// OwnOnly lets in what l accepts from root and the user the server runs as, and
-// closes all other connections at once, with a warning a minute at most: what
-// [Guard] does, for a protocol that is not HTTP. On systems other than Linux the
-// owner of a connection is not known, and every local user is let in.
+// OwnOnly is l for root and the user the server runs as. It closes all other
+// connections when it accepts them, with a warning a minute at most: it asks what
+// [Guard] asks of a connection, for a protocol that is not HTTP. Where the owner of
+// a connection is not known ([OwnersKnown]) it closes every connection.
 func OwnOnly(l net.Listener, log *logrus.Entry) net.Listener {
 	return &ownListener{Listener: l, owners: thisProcess(), log: log}
 }
@@ -22,11 +22,11 @@ type ownListener struct {
 	warned time.Time
 }
 
-// Accept waits for the next connection that is let in.
+// Accept waits for the next connection that is not refused.
 func (l *ownListener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
-		if err != nil || !l.owners.known {
+		if err != nil {
 			return c, err
 		}
 		why := l.owners.judge(c, &Options{})

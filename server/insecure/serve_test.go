@@ -143,7 +143,7 @@ func TestUpgradeToH2C(t *testing.T) {
 	if _, _, resp := upgradeH2C(t, addr, "evil.example", ""); resp.StatusCode != 403 {
 		t.Errorf("foreign host: got %d, want 403 and no upgrade", resp.StatusCode)
 	}
-	if _, _, resp := upgradeH2C(t, addr, "localhost", "Content-Length: 1\r\n\r\nx"); resp.StatusCode != 200 {
+	if _, _, resp := upgradeH2C(t, addr, "localhost", "Content-Type: application/json\r\nContent-Length: 1\r\n\r\nx"); resp.StatusCode != 200 {
 		t.Errorf("with a body: got %d, want it served as HTTP/1.1", resp.StatusCode)
 	}
 	c, r, resp := upgradeH2C(t, addr, "localhost", "")

@@ -18,6 +18,10 @@ const (
 	diagSocketID   = 48 // struct inet_diag_sockid
 	diagRequestLen = diagHeaderLen + 8 + diagSocketID
 	diagReplyLen   = 4 + diagSocketID + 5*4 // struct inet_diag_msg
+
+	// The attribute with the identifier of the control group that the socket was
+	// made in, 64 bits, since Linux 5.9.
+	diagCgroupID = 21 // INET_DIAG_CGROUP_ID
 )
 
 // errBadReply is a netlink message that is not what the kernel documents.
@@ -130,7 +134,26 @@ func parseDiag(b []byte) (tcpSocket, error) {
 		state:  b[1],
 		uid:    ne.Uint32(rest[12:]),
 		inode:  uint64(ne.Uint32(rest[16:])),
+		cgroup: cgroupAttribute(b[diagReplyLen:]),
 	}, nil
+}
+
+// cgroupAttribute finds the control group among the attributes (struct nlattr) of an
+// answer; 0 if there is none, as before Linux 5.9.
+func cgroupAttribute(b []byte) uint64 {
+	const header = 4
+	ne := binary.NativeEndian
+	for len(b) >= header {
+		size, kind := int(ne.Uint16(b)), ne.Uint16(b[2:])
+		if size < header || size > len(b) {
+			return 0
+		}
+		if kind == diagCgroupID && size >= header+8 {
+			return ne.Uint64(b[header:])
+		}
+		b = b[min((size+3)&^3, len(b)):] // aligned to four bytes
+	}
+	return 0
 }
 
 func zoneless(a netip.AddrPort) netip.AddrPort {

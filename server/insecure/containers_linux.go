@@ -1,0 +1,177 @@
+package insecure
+
+import (
+	"bufio"
+	"errors"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// containers tells which control groups (cgroup v2) belong to containers.
+//
+// A root process of a Pod with hostNetwork is root for the kernel, and its socket
+// is one of this machine's. What tells it from root's shell is the control group
+// that the kernel noted when the socket was made. A container cannot leave its own:
+// it has no write access to the hierarchy, unless it is privileged, and then it is
+// root of the machine by other ways as well.
+//
+// A connection is refused only for a reason that is known, never for the lack of
+// knowledge: a kernel before 5.9 tells no group, and on a machine with cgroup v1
+// only, all processes are in the root group.
+type containers struct {
+	mountinfo, self string // files of /proc, see proc(5)
+
+	once  sync.Once
+	root  string // where the hierarchy is mounted; empty: nowhere
+	whole bool   // it is all of it, and not a cgroup namespace's part
+	own   string // the container that this process is in; empty: none
+
+	mu    sync.Mutex
+	known map[uint64]string // answers; identifiers are not used again
+}
+
+func newContainers() *containers {
+	return &containers{mountinfo: "/proc/self/mountinfo", self: "/proc/self/cgroup"}
+}
+
+// rootGroup is the identifier of the hierarchy's root.
+const rootGroup = 1
+
+// of names the container's control group that cgroup belongs to; empty if it belongs
+// to no container, or to that of this process, or if that cannot be found out.
+func (c *containers) of(cgroup uint64) string {
+	if cgroup == 0 || cgroup == rootGroup {
+		return ""
+	}
+	c.once.Do(c.look)
+	if c.root == "" {
+		return ""
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock() // one walk for a burst of connections
+	answer, ok := c.known[cgroup]
+	if ok {
+		return answer
+	}
+	switch name, err := c.find(cgroup); {
+	case err != nil:
+		return "" // not to be remembered
+	case name != "":
+		if container := containerOf(name); container != "" && container != c.own {
+			answer = "control group " + quote(container)
+		}
+	case c.whole:
+		// A process made the socket there, went elsewhere, and removed the group or
+		// closed it to others. Sessions and services do neither; a container that
+		// is given a part of the hierarchy could.
+		answer = "a control group that is gone or hidden"
+	}
+	if len(c.known) >= 4096 || c.known == nil {
+		c.known = map[uint64]string{}
+	}
+	c.known[cgroup] = answer
+	return answer
+}
+
+// look finds the hierarchy and this process in it.
+func (c *containers) look() {
+	mounts, err := os.Open(c.mountinfo)
+	if err != nil {
+		return
+	}
+	defer mounts.Close()
+	for lines := bufio.NewScanner(mounts); lines.Scan(); {
+		if at, ok := cgroup2Mount(lines.Text()); ok {
+			c.root = at
+			break
+		}
+	}
+	if id, ok := inode(c.root); ok {
+		c.whole = id == rootGroup
+	}
+	text, err := os.ReadFile(c.self)
+	if err != nil {
+		return
+	}
+	for line := range strings.Lines(string(text)) {
+		if name, ok := strings.CutPrefix(line, "0::"); ok {
+			c.own = containerOf(strings.TrimSuffix(name, "\n"))
+		}
+	}
+}
+
+// cgroup2Mount reads a line of /proc/self/mountinfo: the mount point, if it is of
+// cgroup v2.
+func cgroup2Mount(line string) (at string, ok bool) {
+	mount, kind, found := strings.Cut(line, " - ")
+	fields := strings.Fields(mount)
+	if !found || len(fields) < 5 || !strings.HasPrefix(kind, "cgroup2 ") {
+		return "", false
+	}
+	// A space in it is \040.
+	at, err := strconv.Unquote(`"` + strings.ReplaceAll(fields[4], `"`, `\"`) + `"`)
+	return at, err == nil
+}
+
+// find returns the path of a control group within the hierarchy; empty if it is not
+// there. Its identifier is the inode number of its directory.
+func (c *containers) find(cgroup uint64) (found string, err error) {
+	err = filepath.WalkDir(c.root, func(dir string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil && (dir == c.root || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission)):
+			return err
+		case err != nil:
+			return nil // it has been removed meanwhile, or hides what is in it
+		case !entry.IsDir():
+			return nil
+		}
+		id, ok := inode(dir)
+		// A 32-bit kernel shows the lower half.
+		if ok && (id == cgroup || strconv.IntSize == 32 && id == cgroup&(1<<32-1)) {
+			found = "/" + strings.TrimPrefix(strings.TrimPrefix(dir, c.root), "/")
+			return filepath.SkipAll
+		}
+		return nil
+	})
+	return found, err
+}
+
+func inode(name string) (uint64, bool) {
+	info, err := os.Stat(name)
+	if err != nil {
+		return 0, false
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, false
+	}
+	return uint64(stat.Ino), true
+}
+
+// containerName are the names of the groups in which container runtimes put what
+// they run: an OCI container's has its identifier of 64 hexadecimal digits in it
+// (docker-….scope, cri-containerd-….scope, crio-….scope, libpod-….scope, or nothing
+// else), Pods are below kubepods or kubepods.slice, whatever the prefix, containers
+// and virtual machines of systemd-machined in machine.slice, those of LXC and of
+// Docker's builder below groups of fixed names. None of them is a name that systemd,
+// a login or sudo uses.
+var containerName = regexp.MustCompile(`[0-9a-f]{64}|^kubepods$|^(.*-)?kubepods(-.*)?\.slice$|^machine\.slice$|^lxc\.payload(\..*)?$|^lxc$|^docker$|^buildkit$`)
+
+// containerOf is the part of a control group's path that names the container; empty
+// if it is none's.
+func containerOf(name string) string {
+	parts := strings.Split(name, "/")
+	for i := len(parts) - 1; i >= 0; i-- {
+		if containerName.MatchString(parts[i]) {
+			return path.Join("/", path.Join(parts[:i+1]...))
+		}
+	}
+	return ""
+}
