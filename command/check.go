@@ -47,6 +47,7 @@ func check(c *cli.Context) error {
 	}
 	config, err := readConfig(c)
 	looked := target(config)
+	looked.Look = func(path string) (*datastore.Look, error) { return lookAt(c.Context, looked.DataDir, path) }
 	if old := c.String("replaces"); old != "" {
 		var wrong error
 		if looked.Replaced, _, wrong = datastore.Holder(absolute(old)); wrong != nil {

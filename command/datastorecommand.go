@@ -20,9 +20,10 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/servertest/process/control"
 )
 
-// datastoreCommand looks after the file of the datastore. All but restore and
+// datastoreCommand looks after the file of the datastore. All but restore, salvage and
 // import work beside a running server as well as without one.
 func datastoreCommand() *cli.Command {
 	sub := func(name, args, usage string, action cli.ActionFunc, more ...cli.Flag) *cli.Command {
@@ -41,6 +42,7 @@ func datastoreCommand() *cli.Command {
 			sub("backup", "FILE", "write it, as of now, to a file; a server may run", datastoreBackup,
 				&cli.BoolFlag{Name: "overwrite", Usage: "replace the file if it is there"}),
 			sub("restore", "FILE", "put a backup in its place; the server must be stopped", datastoreRestore),
+			sub("salvage", "", "save what can be read of a damaged one; the server must be stopped", asOwner(datastoreSalvage), outputFlag()),
 			sub("import", "FILE", "take over the state.db of a k3s; the server must be stopped", datastoreImport),
 		},
 	}
@@ -86,7 +88,7 @@ func datastoreStats(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	s, err := datastore.ReadStats(c.Context, path)
+	s, err := beside(c.Context, c.String("data-dir"), control.StatsPath, func() (*datastore.FileStats, error) { return datastore.ReadStats(c.Context, path) })
 	if err != nil {
 		return err
 	}
@@ -114,7 +116,7 @@ func datastoreVerify(c *cli.Context) error {
 		return err
 	}
 	progress, end := meter(c)
-	v, err := datastore.Verify(c.Context, path, progress)
+	v, err := beside(c.Context, c.String("data-dir"), control.VerifyPath, func() (*datastore.Verification, error) { return datastore.Verify(c.Context, path, progress) })
 	end()
 	if err != nil {
 		return err
@@ -129,7 +131,7 @@ func datastoreVerify(c *cli.Context) error {
 		problems = append(problems, fmt.Errorf("%s: %s", v.Path, p))
 	}
 	if !v.OK {
-		problems = append(problems, fmt.Errorf("%s is damaged: stop the server and put a backup in its place (karve datastore restore FILE)", v.Path))
+		problems = append(problems, fmt.Errorf("%s is damaged: stop the server, and put a backup in its place (karve datastore restore FILE) or save what can be read (karve datastore salvage)", v.Path))
 	}
 	return errors.Join(problems...)
 }
@@ -144,9 +146,13 @@ func datastoreBackup(c *cli.Context) error {
 		return err
 	}
 	progress, end := meter(c)
+	opts := datastore.BackupOptions{Overwrite: c.Bool("overwrite"), Progress: progress}
 	var b *datastore.Copy
 	err = asOwnerIn(c, file, func() (err error) {
-		b, err = datastore.BackupFile(c.Context, path, file, datastore.BackupOptions{Overwrite: c.Bool("overwrite"), Progress: progress})
+		b, err = datastore.BackupFile(c.Context, path, file, opts)
+		if errors.Is(err, datastore.ErrBusy) {
+			b, err = backupOfServer(c, path, file, opts, err)
+		}
 		return err
 	})
 	end()
@@ -161,6 +167,16 @@ func datastoreBackup(c *cli.Context) error {
 	}
 	fmt.Fprintf(c.App.Writer, "backed up %d keys at revision %d to %s (%d bytes)\n", b.Keys, b.Revision, b.To, b.Bytes)
 	return nil
+}
+
+// backupOfServer receives a backup from the server that the database is in use by.
+func backupOfServer(c *cli.Context, path, file string, opts datastore.BackupOptions, busy error) (*datastore.Copy, error) {
+	body, err := askServer(c.Context, c.String("data-dir"), control.BackupPath, busy)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	return datastore.ReceiveBackup(c.Context, body, path, file, opts)
 }
 
 // stopped runs body with the lock of the database's directory, which a running
@@ -209,6 +225,25 @@ func datastoreRestore(c *cli.Context) error {
 				fmt.Fprintf(c.App.Writer, "what was there before is %s\n", r.Kept)
 			}
 			return nil
+		})
+	})
+}
+
+func datastoreSalvage(c *cli.Context) error {
+	if _, err := engineFile(c); err != nil {
+		return err
+	}
+	return stopped(c, func(lock *datastore.Lock, progress datastore.Progress) error {
+		s, err := datastore.Salvage(c.Context, lock, progress)
+		if err != nil {
+			return err
+		}
+		return show(c, s, func(w io.Writer) {
+			for _, problem := range s.Problems {
+				fmt.Fprintf(w, "%s\n", problem)
+			}
+			fmt.Fprintf(w, "saved %d keys to %s, now at revision %d\n", s.Keys, s.Path, s.Revision)
+			fmt.Fprintf(w, "the damaged database is %s\n", s.Kept)
 		})
 	})
 }

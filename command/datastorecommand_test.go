@@ -1,12 +1,14 @@
 package command
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +18,8 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/servertest/process/control"
 )
 
 // stored makes a data directory with an engine's file of 20 keys, 60 revisions.
@@ -124,6 +128,18 @@ func TestDatastoreLive(t *testing.T) {
 	if _, err := e.Put(t.Context(), datastore.PutRequest{Key: "/registry/live", Value: []byte("v")}); err != nil {
 		t.Fatal(err)
 	}
+	for _, args := range []string{"stats", "verify", "backup b"} {
+		cmd := command(t, "karve", append([]string{"datastore"}, strings.Fields(args)...)...)
+		cmd.Env = append(cmd.Env, "KARVE_DATA_DIR="+dir)
+		wantProblems(t, finish(t, cmd), fmt.Sprintf("mvcc.db is open in process %d (…karve.sock", os.Getpid()))
+	}
+	asked, err := net.Listen("unix", filepath.Join(dir, control.Socket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers := &http.Server{Handler: server.DatastoreHandler(e)}
+	go answers.Serve(asked)
+	defer answers.Close()
 	if s := readDatastore(t, dir); s.Revision != 2 || s.Clean || s.WALBytes == 0 {
 		t.Errorf("stats: got %+v, want revision 2 and a log", s)
 	}
@@ -142,10 +158,10 @@ func TestDatastoreLive(t *testing.T) {
 		t.Fatal(err)
 	}
 	kv := &compactor{engine: e}
-	server := grpc.NewServer()
-	etcdserverpb.RegisterKVServer(server, kv)
-	go server.Serve(listener)
-	defer server.Stop()
+	etcd := grpc.NewServer()
+	etcdserverpb.RegisterKVServer(etcd, kv)
+	go etcd.Serve(listener)
+	defer etcd.Stop()
 	wantOutput(t, karve(t, "datastore", "compact", "--data-dir", dir), "compacted to revision 2;")
 	if got := e.CompactRevision(); got != 2 {
 		t.Errorf("compacted to %d, want 2", got)
@@ -164,6 +180,29 @@ func TestDatastoreLive(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantOutput(t, karve(t, "datastore", "compact", "--data-dir", long), "compacted to revision 3;")
+}
+
+func TestDatastoreSalvage(t *testing.T) {
+	t.Parallel()
+	dir := stored(t)
+	path := filepath.Join(dir, datastore.EngineFile)
+	wantProblems(t, finish(t, command(t, "karve", "datastore", "salvage", "--data-dir", dir)), "nothing is wrong with the database: start the server")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = bytes.Replace(text, []byte("value 47"), []byte("value 74"), 1)
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := karve(t, "datastore", "salvage", "--data-dir", dir)
+	wantOutput(t, got, `row 3211264 (revision 49) of key "/registry/7" has a bad checksum`, "saved 20 keys to "+path, "the damaged database is "+path+".before-salvage-")
+	wantOutput(t, karve(t, "datastore", "verify", "--data-dir", dir), "is sound: 20 rows, 20 keys")
+	e, done := engine(t, dir)
+	defer done()
+	if r, err := e.Range(t.Context(), datastore.RangeRequest{Key: "/registry/7"}); err != nil || len(r.KVs) != 1 || string(r.KVs[0].Value) != "value 27" {
+		t.Errorf("the key with the damaged row: %+v, %v, want the version before", r, err)
+	}
 }
 
 // compactor is as much of the etcd API as compaction takes.
@@ -254,7 +293,7 @@ func TestDatastoreProblems(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantProblems(t, finish(t, command(t, "karve", "datastore", "verify", "--data-dir", dir)),
-		path+"…(revision 49) has a bad checksum", path+" is damaged: stop the server and put a backup in its place")
+		path+"…(revision 49) has a bad checksum", path+" is damaged: stop the server, and put a backup in its place (karve datastore restore FILE) or save what can be read (karve datastore salvage)")
 	got := finish(t, command(t, "karve", "datastore", "verify", "--data-dir", dir, "-o", "json"))
 	var v datastore.Verification
 	if err := json.Unmarshal([]byte(got.stdout), &v); err != nil || got.code != 1 || v.OK || len(v.Problems) != 1 {

@@ -24,6 +24,7 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/preflight"
 	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/servertest/process/control"
 )
 
 // What a server can be, and the exit codes of `karve status` that say so; 1 is an
@@ -117,7 +118,7 @@ func readStatus(ctx context.Context, dir, endpoint string, now time.Time) (*serv
 			return nil, err
 		}
 	}
-	return s, errors.Join(s.readCertificates(filepath.Join(dir, "certs"), now), s.readDatastore(endpoint, dir))
+	return s, errors.Join(s.readCertificates(filepath.Join(dir, "certs"), now), s.readDatastore(ctx, endpoint, dir))
 }
 
 // ask asks a running server how it is.
@@ -239,7 +240,7 @@ func (s *serverStatus) readCertificates(dir string, now time.Time) error {
 	return nil
 }
 
-func (s *serverStatus) readDatastore(endpoint, dataDir string) error {
+func (s *serverStatus) readDatastore(ctx context.Context, endpoint, dataDir string) error {
 	dir, err := server.DatastoreDir(endpoint, dataDir)
 	if err != nil {
 		s.Elsewhere = err.Error()
@@ -249,7 +250,11 @@ func (s *serverStatus) readDatastore(endpoint, dataDir string) error {
 	if !exists(path) {
 		return nil
 	}
-	if s.Datastore, err = datastore.LookAt(path); err != nil {
+	s.Datastore, err = lookAt(ctx, dataDir, path)
+	if errors.Is(err, control.ErrMissing) && s.State == stateStarting {
+		s.Elsewhere, err = path+" (being opened)", nil
+	}
+	if err != nil {
 		return err
 	}
 	s.LastBackup, err = datastore.LastBackup(path)

@@ -36,7 +36,7 @@ type BackupOptions struct {
 // [BackupFile]. Of one in mode Memory the history stays behind.
 func (e *Engine) Backup(ctx context.Context, to string, opts BackupOptions) (*Copy, error) {
 	if e.disk != nil {
-		return BackupFile(ctx, e.path, to, opts)
+		return backupOrigin(ctx, e.origin(), to, opts)
 	}
 	c, err := e.Contents(ctx)
 	if err != nil {
@@ -45,46 +45,65 @@ func (e *Engine) Backup(ctx context.Context, to string, opts BackupOptions) (*Co
 	return c.WriteFile(to, opts)
 }
 
-// BackupFile writes the state of the engine's database at from, as of now, to the
-// file to: also while a server in any process writes to it, which is not held up
-// (its log cannot begin anew before the copy is read, so it may grow meanwhile).
+// BackupFile writes the state of the engine's database at from to the file to. Beside a
+// running server the error is [ErrBusy]: [Engine.SendBackup] and [ReceiveBackup] work then.
 //
 // The backup is a database as a clean stop leaves it, without free pages, mode
 // 0600. It gets its name when every row's checksum has been verified and all of
 // it is on the disk.
 func BackupFile(ctx context.Context, from, to string, opts BackupOptions) (*Copy, error) {
+	return backupOrigin(ctx, fileOrigin(from), to, opts)
+}
+
+func backupOrigin(ctx context.Context, from origin, to string, opts BackupOptions) (*Copy, error) {
+	return writeBackup(from.path, to, opts, func(file string) (*Copy, error) {
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			return nil, err
+		}
+		s, err := copyDatabase(ctx, from, file, opts.Progress, nil)
+		if err != nil {
+			return nil, err
+		}
+		return &Copy{Revision: s.revision, Keys: s.keys}, nil
+	})
+}
+
+// writeBackup has a sound database made under another name, in a directory of its own
+// beside to, and then gives it its name.
+func writeBackup(from, to string, opts BackupOptions, make func(file string) (*Copy, error)) (_ *Copy, err error) {
 	begin := time.Now()
-	to, err := filepath.Abs(to)
-	if err != nil {
-		return nil, fmt.Errorf("back up: %w", err)
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("back up: %w", err)
+		}
+	}()
+	if to, err = filepath.Abs(to); err != nil {
+		return nil, err
 	}
 	if taken, err := exists(to); err != nil {
-		return nil, fmt.Errorf("back up: %w", err)
+		return nil, err
 	} else if taken {
 		if !opts.Overwrite {
-			return nil, fmt.Errorf("back up: %w: %s", ErrExists, to)
+			return nil, fmt.Errorf("%w: %s", ErrExists, to)
 		}
 		if same(from, to) {
-			return nil, fmt.Errorf("back up: %s is the database itself", to)
+			return nil, fmt.Errorf("%s is the database itself", to)
 		}
 	}
 	unfinished, err := newPartial(to)
 	if err != nil {
-		return nil, fmt.Errorf("back up: %w", err)
+		return nil, err
 	}
 	defer unfinished.remove()
-	file, err := unfinished.file()
+	file := filepath.Join(unfinished.dir, "copy")
+	out, err := make(file)
 	if err != nil {
-		return nil, fmt.Errorf("back up: %w", err)
-	}
-	s, err := copyDatabase(ctx, from, file, opts.Progress, nil)
-	if err != nil {
-		return nil, fmt.Errorf("back up: %w", err)
+		return nil, err
 	}
 	if err := GiveName(file, to, opts.Overwrite); err != nil {
-		return nil, fmt.Errorf("back up: %w", err)
+		return nil, err
 	}
-	out := &Copy{From: from, To: to, Revision: s.revision, Keys: s.keys, Took: time.Since(begin)}
+	out.From, out.To, out.Took = from, to, time.Since(begin)
 	if info, err := os.Stat(to); err == nil {
 		out.Bytes = info.Size()
 	}
@@ -130,29 +149,29 @@ func same(a, b string) bool {
 
 // copyDatabase makes of the empty file to a sound, durable copy of the engine's
 // database from, with the metas that change answers.
-func copyDatabase(ctx context.Context, from, to string, progress Progress, change func(*scan) ([]meta, error)) (*scan, error) {
-	err := viewEngine(from, func(c *connection) error {
+func copyDatabase(ctx context.Context, from origin, to string, progress Progress, change func(*scan) ([]meta, error)) (*scan, error) {
+	err := from.view(ctx, func(ctx context.Context, c *connection) error {
 		metas, err := c.metas()
 		if err != nil {
-			return explainSQL(from, err)
+			return explainSQL(from.path, err)
 		}
-		if err := checkStop(from, metas); err != nil {
+		if err := checkStop(from.path, metas); err != nil {
 			return err
 		}
 		// A transaction cannot be vacuumed, and VACUUM INTO is one by itself.
 		if err := c.exec("COMMIT"); err != nil {
-			return explainSQL(from, err)
+			return explainSQL(from.path, err)
 		}
 		if err := os.Truncate(to, 0); err != nil {
 			return err
 		}
 		pages, err := c.number("PRAGMA page_count")
 		if err != nil {
-			return explainSQL(from, err)
+			return explainSQL(from.path, err)
 		}
 		stop := watchSize(to, pages*4096, progress)
 		defer stop()
-		return c.execContext(ctx, from, "VACUUM INTO ?", to)
+		return c.execContext(ctx, from.path, "VACUUM INTO ?", to)
 	})
 	if err != nil {
 		return nil, err
@@ -161,7 +180,7 @@ func copyDatabase(ctx context.Context, from, to string, progress Progress, chang
 	if err != nil {
 		return nil, explainSQL(to, err)
 	}
-	s, err := sealCopy(ctx, c, to, from, progress, change)
+	s, err := sealCopy(ctx, c, to, from.path, progress, change)
 	if e := c.close(); err == nil && e != nil {
 		err = explainSQL(to, e)
 	}

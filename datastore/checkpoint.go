@@ -7,16 +7,66 @@ import (
 
 // checkpoint copies the log into the database once it has grown to its target,
 // or to a small part of that when the disk is full: what is copied back can be
-// written over, and needs no new space.
-//
-// PASSIVE only: it waits for nobody. The log begins anew with the next commit
-// that finds everything copied and no reader in it; should readers prevent that
-// until the limit is near, that commit first waits for them at the gate.
-func (d *disk) checkpoint(full bool) error {
+// written over, and needs no new space. When idle, nothing else is about to be
+// committed.
+func (d *disk) checkpoint(full, idle bool) error {
 	if d.wal < walTarget && !(full && d.wal >= walTarget/16) {
+		if idle && d.sealing && !d.sealed {
+			return d.seal()
+		}
 		return nil
 	}
+	return d.writeBack()
+}
+
+// writeBack is a checkpoint that keeps a promise: the database by itself says "sealed"
+// (see stopState) only if nothing is missing in it. It commits "open", and copies the log
+// back up to there; the next commit says "sealed" again, in the log only.
+//
+// The copy is PASSIVE: it waits for nobody. No reader may be older than the commit of
+// "open", or the copy could end before it, at "sealed": so that commit waits for the
+// statements of our readers, and while a long read is under way there is no checkpoint.
+// The log begins anew with the next commit that finds everything copied and no reader in
+// it; should readers prevent that until the limit is near, transaction takes the gate.
+func (d *disk) writeBack() error {
+	d.gate.Lock()
+	if d.long > 0 {
+		d.gate.Unlock()
+		return nil
+	}
+	return d.writeBackAlone(d.gate.Unlock)
+}
+
+// writeBackAlone is writeBack with the gate held. It calls release once readers may come.
+func (d *disk) writeBackAlone(release func()) error {
+	if d.sealing {
+		err := d.setState(d.openState)
+		if isFull(err) {
+			// Not even a page can be appended. Copied back as it is, and with the gate
+			// held, the log begins anew with that commit, in the space that it has.
+			if err = d.copyBack(); err == nil {
+				err = d.setState(d.openState)
+			}
+		}
+		if err != nil {
+			release()
+			return err
+		}
+		d.sealed = false
+	}
+	release()
 	return d.copyBack()
+}
+
+// seal commits "sealed", if nothing else does it.
+func (d *disk) seal() error { return d.transaction(0, func(*connection) error { return nil }) }
+
+// setState records a stopState in a transaction of its own.
+func (d *disk) setState(s stopState, more ...meta) error {
+	if err := d.broken("state"); err != nil {
+		return err
+	}
+	return d.commitPages(metaPages, func(c *connection) error { return c.setMetas(append(more, s.meta())) })
 }
 
 // copyBack is one passive checkpoint.
@@ -34,7 +84,6 @@ func (d *disk) copyBack() error {
 		return err
 	}
 	const frame = pageSize + 24
-	d.frames = frames
 	d.corner = frames*frame > walTarget+(walLimit-walTarget)/4
 	d.wal = (frames - copied) * frame
 	return nil
@@ -94,9 +143,6 @@ func (d *disk) vacuum(full bool) (more bool, err error) {
 	n, query := int64(vacuumPages), vacuumSQL
 	if full {
 		n, query = fullPages, fullSQL
-	}
-	if err := d.reserveIndex(n * 3); err != nil {
-		return false, err
 	}
 	d.wal += n * 3 * pageSize
 	if err := d.writer.exec(query); err != nil {

@@ -146,6 +146,9 @@ func (e *Engine) finish(b *batch, err error) {
 		e.ballast.release()
 		b.err = ErrNoSpace
 		e.undo(b)
+	case isBusy(err):
+		b.err = err
+		e.undo(b)
 	default:
 		b.err = e.fail(err)
 	}

@@ -90,12 +90,14 @@ const (
 func (e *Engine) maintain(idle bool) (worked bool) {
 	full := e.ballast.released.Load()
 	if e.disk != nil {
-		if err := e.disk.checkpoint(full); err != nil {
-			if !isFull(err) {
+		if err := e.disk.checkpoint(full, idle); err != nil {
+			switch {
+			case isFull(err):
+				e.ballast.release()
+			case !isBusy(err):
 				e.fail(fmt.Errorf("checkpoint: %w", err))
 				return false
 			}
-			e.ballast.release()
 		}
 	}
 	g := &e.garbage
@@ -118,21 +120,24 @@ func (e *Engine) maintain(idle bool) (worked bool) {
 	more, err := e.disk.vacuum(full)
 	if err == nil && !more {
 		g.vacuum = false
-		err = e.disk.copyBack() // this is what makes the file shorter
+		err = e.disk.writeBack() // this is what makes the file shorter
 	}
 	return e.tolerate(err)
 }
 
-// tolerate sorts the errors of housekeeping: without space it waits, anything
+// tolerate sorts the errors of housekeeping: without space, or beside another program's lock, it waits; anything
 // else is a failure of the disk.
 func (e *Engine) tolerate(err error) bool {
 	if err == nil {
 		return true
 	}
-	if isFull(err) {
+	switch {
+	case isFull(err):
 		e.ballast.release()
 		e.garbage.blocked = true
-	} else {
+	case isBusy(err):
+		e.garbage.blocked = true
+	default:
 		e.fail(fmt.Errorf("housekeeping: %w", err))
 	}
 	return false

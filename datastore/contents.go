@@ -149,7 +149,7 @@ func readContents(ctx context.Context, from *connection, path string) (*Contents
 		}
 		return nil, err
 	}
-	if metas["clean"] == 1 && (metas["log_rows"] != rows || metas["log_sum"] != sum) {
+	if stopStateOf(metas).closed() && (metas["log_rows"] != rows || metas["log_sum"] != sum) {
 		return nil, fmt.Errorf("%w: %s has %d rows where the last stop left %d", ErrCorrupt, path, rows, metas["log_rows"])
 	}
 	c.revision = max(1, metas["revision"], metas["compact_revision"], last>>subBits)

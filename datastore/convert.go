@@ -68,7 +68,7 @@ func convert(ctx context.Context, dir string, progress Progress, at func(string)
 	from, to := filepath.Join(dir, FileName), filepath.Join(dir, EngineFile)
 	fresh := to + ".converting"
 	// Left by a power cut: they were not finished, or not wanted any more.
-	for _, name := range []string{fresh, to + ".importing", to + ".restoring"} {
+	for _, name := range []string{fresh, to + ".importing", to + ".restoring", to + ".salvaging"} {
 		if err := removeFile(name); err != nil {
 			return nil, fmt.Errorf("convert database: %w", err)
 		}

@@ -31,6 +31,12 @@ func TestMain(m *testing.M) {
 // pipe outlives the process: lines in one write call each, of which the first is
 // "open", the revision and the milliseconds that the start took.
 func crashChild(dir, mode string) error {
+	if statement, ok := strings.CutPrefix(mode, holding); ok {
+		return holdingChild(dir, statement)
+	}
+	if mode == "restarts-full" {
+		return restartingChild(dir)
+	}
 	lock, err := LockDir(dir)
 	if err != nil {
 		return err

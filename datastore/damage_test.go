@@ -203,7 +203,7 @@ func TestRefusedFilesAreLeftAlone(t *testing.T) {
 func TestNewerSchemaInTheLogIsRefused(t *testing.T) {
 	dir := writtenStore(t, false)
 	path := filepath.Join(dir, EngineFile)
-	c, err := (&disk{path: path}).connect(pragmas("FULL"))
+	c, err := (&disk{path: path}).connect(pragmas(Full))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -79,7 +79,7 @@ func TestFilesAreForTheOwnerOnly(t *testing.T) {
 	if _, err := e.Put(t.Context(), PutRequest{Key: "a", Value: []byte("secret")}); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]os.FileMode{"": 0o700, EngineFile: 0o600, EngineFile + "-wal": 0o600, EngineFile + "-shm": 0o600,
+	for name, want := range map[string]os.FileMode{"": 0o700, EngineFile: 0o600, EngineFile + "-wal": 0o600,
 		EngineFile + ".ballast": 0o600, "lock": 0o600} {
 		info, err := os.Stat(filepath.Join(dir, name))
 		if err != nil {

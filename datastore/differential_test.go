@@ -262,7 +262,7 @@ func differential(t *testing.T, mode Durability, seed uint64, steps int) {
 		r.e = r.reopen(r.e)
 	}
 	if mode != Memory {
-		scanned, err := ReadStats(t.Context(), r.e.path)
+		scanned, err := r.e.FileStats(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

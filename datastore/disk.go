@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"modernc.org/sqlite"
@@ -25,18 +27,32 @@ type disk struct {
 	path   string
 	writer *connection
 
-	// gate is held shared by readers while a statement of theirs is open and
-	// exclusively for the rare checkpoint that must not find any.
+	vfs string // of the engine's connections; empty for SQLite's default
+
+	// gate is held shared by readers while a statement of theirs is open, and
+	// exclusively for commits that must not find any: see writeBack.
 	gate    sync.RWMutex
+	long    int              // long reads that are under way; guarded by gate
 	readers chan *connection // those at rest; closed with the disk
 	reading int              // how many there are
 
 	wal     int64 // upper estimate of the log's bytes that are not copied back
-	frames  int64 // upper estimate of all its frames
 	corner  bool  // the next commit has to find no reader, so that the log begins anew
 	walFile *os.File
-	index   *os.File // of the log; nil until it has to grow
-	indexed int64    // bytes that it has room for
+
+	longReads sync.WaitGroup
+	closing   bool // guarded by gate: no long read begins
+	closed    context.Context
+	endReads  context.CancelFunc // of closed
+
+	giveUp atomic.Bool // the engine is about to close: wait for no other program
+	onWait func(error)
+
+	copied    bool // another program had written the log back before this start
+	sealing   bool // nobody else can checkpoint the log: the states below are kept
+	sealed    bool // the newest commit says sealedState
+	openState stopState
+	sealState stopState
 
 	// fail, if set, is asked before each step that a test wants to break.
 	fail func(step string) error
@@ -59,6 +75,13 @@ func (d *disk) connect(query url.Values) (*connection, error) {
 	path, err := filepath.Abs(d.path) // a relative one would be taken for a host
 	if err != nil {
 		return nil, err
+	}
+	if d.vfs != "" {
+		query = maps.Clone(query)
+		if query == nil {
+			query = url.Values{}
+		}
+		query.Set("vfs", d.vfs)
 	}
 	connector, err := sqlite.NewConnector(dataSource(filepath.ToSlash(path), query))
 	if err != nil {
@@ -89,9 +112,13 @@ func dataSource(path string, query url.Values) string {
 }
 
 // pragmas of a connection that takes part in the log.
-func pragmas(synchronous string) url.Values {
+func pragmas(mode Durability) url.Values {
+	synchronous := "FULL"
+	if mode == Relaxed {
+		synchronous = "NORMAL"
+	}
 	return url.Values{"_pragma": {
-		"busy_timeout(10000)",
+		"busy_timeout(100)",
 		"journal_mode(WAL)",
 		"synchronous(" + synchronous + ")",
 		"wal_autocheckpoint(0)",
@@ -185,25 +212,57 @@ const (
 // transaction runs body, which changes at most that many pages, between BEGIN
 // IMMEDIATE and COMMIT. When it fails with isFull the transaction is rolled back
 // and nothing of it is there; after any other error of COMMIT its outcome is open.
+//
+// Unless the newest commit says "sealed", this one does.
 func (d *disk) transaction(pages int64, body func(*connection) error) error {
 	if d.corner {
 		d.gate.Lock()
 		defer d.gate.Unlock()
-		if err := d.copyBack(); err != nil {
-			return err
+		if d.long == 0 {
+			if err := d.writeBackAlone(func() {}); err != nil {
+				return err
+			}
+			d.corner = false // the commit below begins the log anew
 		}
-		d.corner = false // the commit below begins the log anew
 	}
 	if err := d.broken("begin"); err != nil {
 		return err
 	}
-	if err := d.reserveIndex(pages); err != nil {
-		return err
+	if !d.sealing || d.sealed {
+		return d.commitPages(pages, body)
 	}
-	d.wal += pages * pageSize
+	err := d.commitPages(pages+metaPages, func(c *connection) error {
+		if err := body(c); err != nil {
+			return err
+		}
+		return c.setMetas([]meta{d.sealState.meta()})
+	})
+	d.sealed = err == nil
+	return err
+}
+
+// commitPages is transaction without the state. While another program has locked the
+// database nothing is written, so it tries again until the engine is about to close.
+func (d *disk) commitPages(pages int64, body func(*connection) error) error {
+	told := ""
+	for {
+		err := d.commitOnce(pages, body)
+		if !isBusy(err) || d.giveUp.Load() {
+			return err
+		}
+		if busy := busyWith(d.path); d.onWait != nil && busy.Error() != told {
+			told = busy.Error()
+			d.onWait(busy)
+		}
+		time.Sleep(busyRetry)
+	}
+}
+
+func (d *disk) commitOnce(pages int64, body func(*connection) error) error {
 	if err := d.writer.exec("BEGIN IMMEDIATE"); err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
+	d.wal += pages * pageSize
 	err := body(d.writer)
 	if err == nil {
 		err = d.broken("commit")
@@ -253,10 +312,8 @@ func (d *disk) commit(b *batch) error {
 				return err
 			}
 		}
-		for _, m := range b.meta {
-			if err := c.exec(metaSQL, m.name, m.value); err != nil {
-				return err
-			}
+		if err := c.setMetas(b.meta); err != nil {
+			return err
 		}
 		for _, l := range b.leases {
 			var err error
@@ -284,14 +341,16 @@ func rowPages(v *version) int64 {
 
 // setMeta writes meta values in a transaction of their own.
 func (d *disk) setMeta(ms ...meta) error {
-	return d.transaction(metaPages, func(c *connection) error {
-		for _, m := range ms {
-			if err := c.exec(metaSQL, m.name, m.value); err != nil {
-				return err
-			}
+	return d.transaction(metaPages, func(c *connection) error { return c.setMetas(ms) })
+}
+
+func (c *connection) setMetas(ms []meta) error {
+	for _, m := range ms {
+		if err := c.exec(metaSQL, m.name, m.value); err != nil {
+			return err
 		}
-		return nil
-	})
+	}
+	return nil
 }
 
 // deleteRows removes rows of the log, until the budget is used up, and says how many
@@ -300,6 +359,7 @@ func (d *disk) deleteRows(ids []int64, budget time.Duration) (done int, err erro
 	ids = ids[:min(len(ids), sliceRows)]
 	err = d.transaction(int64(len(ids))*2+metaPages, func(c *connection) error {
 		begin := time.Now()
+		done = 0
 		for _, id := range ids {
 			if err := c.exec(deleteSQL, id); err != nil {
 				return err
@@ -312,9 +372,7 @@ func (d *disk) deleteRows(ids []int64, budget time.Duration) (done int, err erro
 		return nil
 	})
 	if err == nil {
-		unused := int64(len(ids)-done) * 2
-		d.wal -= unused * pageSize
-		d.frames -= unused
+		d.wal -= int64(len(ids)-done) * 2 * pageSize
 	}
 	return done, err
 }
@@ -335,7 +393,7 @@ func (d *disk) read(v *version) ([]byte, error) {
 		sum, _ := row[0].(int64)
 		value, _ = row[1].([]byte)
 		if v.checksum(value) != sum {
-			return fmt.Errorf("%w: %s: row %d (revision %d) has a bad checksum (restore a backup)", ErrCorrupt, d.path, v.id, v.revision())
+			return fmt.Errorf("%w: %s: row %d (revision %d) has a bad checksum (%s)", ErrCorrupt, d.path, v.id, v.revision(), wayOut)
 		}
 		return nil
 	}, v.id)

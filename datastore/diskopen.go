@@ -2,6 +2,7 @@ package datastore
 
 import (
 	"bytes"
+	"context"
 	"database/sql/driver"
 	"encoding/binary"
 	"errors"
@@ -49,7 +50,7 @@ var engineSchema = []string{
 //	compact_revision  history up to it may be gone
 //	revision          the store's revision is at least this
 //	reserved          no revision up to it may be given out again after a crash
-//	clean             1: closed in order; 0: in use or killed; -1: the same, in mode Relaxed
+//	clean             how the last process left the database; see stopState
 //	log_rows, log_sum number of rows and a sum over their ids, when clean
 type meta struct {
 	name  string
@@ -58,28 +59,39 @@ type meta struct {
 
 // openDisk opens or makes the database. Nothing is written to a file that is
 // refused.
-func openDisk(path string, mode Durability) (*disk, error) {
-	d := &disk{path: path, indexed: indexRegion} // SQLite itself makes the first one, whole
-	if err := d.inspect(schemaVersion); err != nil {
-		return nil, err
+func openDisk(path string, opts Options) (*disk, error) {
+	d := &disk{path: path, vfs: exclusiveVFS, sealing: exclusiveVFS != "", onWait: opts.OnWait}
+	if opts.shared {
+		d.vfs, d.sealing = "", false
 	}
-	synchronous := "FULL"
-	if mode == Relaxed {
-		synchronous = "NORMAL"
-	}
-	var err error
-	if d.writer, err = d.connect(pragmas(synchronous)); err != nil {
+	d.openState, d.sealState = inUseStates(opts.Durability)
+	d.closed, d.endReads = context.WithCancel(context.Background())
+	query := pragmas(opts.Durability)
+	err := patiently(path, opts.busyPatience, opts.OnWait, func() (err error) {
+		if err = d.inspect(schemaVersion); err == nil {
+			d.writer, err = d.connect(query)
+		}
+		return err
+	})
+	if err != nil {
 		return nil, explainSQL(path, err)
 	}
 	d.readers = make(chan *connection, readersMax)
 	for range readersMax {
-		c, err := d.connect(pragmas(synchronous))
+		c, err := d.connect(query)
 		if err != nil {
 			d.close(false)
 			return nil, explainSQL(path, err)
 		}
 		d.readers <- c
 		d.reading++
+	}
+	if d.vfs != "" {
+		// Of a process that was killed: nobody has it open, and we make none.
+		if err := os.Remove(path + "-shm"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			d.close(false)
+			return nil, fmt.Errorf("open database: %w", err)
+		}
 	}
 	return d, nil
 }
@@ -101,7 +113,7 @@ func (d *disk) inspect(newest int64) error {
 		return fmt.Errorf("read database: %w", err)
 	}
 	if n < len(header) || !bytes.HasPrefix(header, []byte("SQLite format 3\x00")) {
-		return fmt.Errorf("%w: %s is not a database (restore a backup)", ErrCorrupt, d.path)
+		return fmt.Errorf("%w: %s is not a database (%s)", ErrCorrupt, d.path, wayOut)
 	}
 	if id := binary.BigEndian.Uint32(header[68:]); id != applicationID {
 		return fmt.Errorf("%w: %s has application id %#x", ErrForeign, d.path, id)
@@ -128,15 +140,14 @@ func (d *disk) inspectLog() error {
 		return explainSQL(d.path, err)
 	}
 	defer c.close()
-	clean, err := c.number(`SELECT value FROM meta WHERE name = 'clean'`)
+	value, err := c.number(`SELECT value FROM meta WHERE name = 'clean'`)
 	if err != nil {
 		// A checkpoint that a power loss tore: the log has the pages.
 		return nil
 	}
-	if clean == 1 {
-		return nil
-	}
-	return checkWAL(d.path, clean == 0)
+	state := stopState(value)
+	d.copied = state.sealed() && !hasLog(d.path)
+	return checkStopped(d.path, state)
 }
 
 // create makes the database under another name and renames it into place, so
@@ -215,7 +226,7 @@ func (d *disk) quickCheck() error {
 		return nil
 	})
 	if err == nil && found != "ok" {
-		return fmt.Errorf("%w: %s: %s (restore a backup)", ErrCorrupt, d.path, found)
+		return fmt.Errorf("%w: %s: %s (%s)", ErrCorrupt, d.path, found, wayOut)
 	}
 	if err != nil {
 		return explainSQL(d.path, err)
@@ -234,6 +245,7 @@ func (d *disk) close(clean bool) error {
 		all = append(all, <-d.readers)
 	}
 	close(d.readers)
+	d.endLongReads()
 	keep := 1
 	if clean {
 		keep = 0
@@ -246,10 +258,8 @@ func (d *disk) close(clean bool) error {
 	for _, c := range all {
 		errs = append(errs, c.close())
 	}
-	for _, f := range []*os.File{d.walFile, d.index} {
-		if f != nil {
-			errs = append(errs, f.Close())
-		}
+	if d.walFile != nil {
+		errs = append(errs, d.walFile.Close())
 	}
 	return errors.Join(errs...)
 }

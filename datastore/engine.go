@@ -108,7 +108,7 @@ func OpenEngine(lock *Lock, opts Options) (*Engine, error) {
 // openFile opens the database and loads it.
 func (e *Engine) openFile() (state *loaded, err error) {
 	e.cache, e.rows, e.sum = newValueCache(e.opts.CacheBytes), 0, 0
-	if e.disk, err = openDisk(e.path, e.opts.Durability); err != nil {
+	if e.disk, err = openDisk(e.path, e.opts); err != nil {
 		return nil, err
 	}
 	if state, err = e.load(); err != nil {
@@ -145,6 +145,9 @@ func (e *Engine) Close() error {
 	e.stopOnce.Do(func() {
 		e.mu.Lock()
 		e.closing = true
+		if e.disk != nil {
+			e.disk.giveUp.Store(true)
+		}
 		e.leases.stop()
 		e.mu.Unlock()
 		e.wakeCommitter()
@@ -166,14 +169,14 @@ func (e *Engine) closeDisk() error {
 	if len(e.late) > 0 { // no space was found for them: the next start has to know
 		return errors.Join(fmt.Errorf("close datastore: %w: %s", ErrNoSpace, e.path), e.disk.close(false))
 	}
-	clean := []meta{{"log_rows", e.rows}, {"log_sum", e.sum}, {"reserved", 0}, {"clean", 1}}
 	if e.opts.Durability == Relaxed {
 		// First the log, then what says that it is whole.
 		if err := e.disk.sync(); err != nil {
 			return errors.Join(fmt.Errorf("sync datastore: %w", err), e.disk.close(false))
 		}
 	}
-	err := e.disk.setMeta(clean...)
+	e.disk.endLongReads() // or the copy would end where they began
+	err := e.disk.setState(stopClosed, meta{"log_rows", e.rows}, meta{"log_sum", e.sum}, meta{"reserved", 0})
 	if err == nil {
 		err = e.disk.copyBack()
 	}
@@ -182,6 +185,10 @@ func (e *Engine) closeDisk() error {
 	}
 	return e.disk.close(e.disk.wal == 0)
 }
+
+// LogWasCopied tells whether another program, such as an sqlite3 shell, had copied the
+// whole log back into the database after the last stop. Nothing is missing then.
+func (e *Engine) LogWasCopied() bool { return e.disk != nil && e.disk.copied }
 
 // Upgraded tells what was done to a database of an older release; nil if it was of
 // this one.

@@ -57,6 +57,12 @@ var (
 	ErrForeign = errors.New("database belongs to another program")
 )
 
+// errNoFile: an engine in mode Memory has no database to look at.
+var errNoFile = errors.New("the datastore is in memory and has no file")
+
+// wayOut is what remains to do about a database that is damaged.
+const wayOut = "restore a backup, or save what can be read with karve datastore salvage"
+
 // errRetry tells a caller inside the package to evaluate its transaction again:
 // the state it was compared against never became durable.
 var errRetry = errors.New("evaluate again")
@@ -77,8 +83,6 @@ func sqliteCode(err error) int {
 // isFull tells whether a statement failed for want of space. SQLite reports
 // SQLITE_FULL only from a write, never from an fsync, and the frame that
 // commits is the last one written: the transaction is certainly not committed.
-//
-// ErrNoSpace is the answer of [disk.reserveIndex], before a transaction.
 func isFull(err error) bool {
 	return sqliteCode(err) == sqlite3.SQLITE_FULL || errors.Is(err, ErrNoSpace)
 }
@@ -95,9 +99,14 @@ func mayBeFull(err error) bool {
 
 // explainSQL turns SQLite's code into an error that names path and what to do.
 func explainSQL(path string, err error) error {
+	if errors.Is(err, ErrBusy) {
+		return err
+	}
 	switch sqliteCode(err) {
+	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
+		return busyWith(path)
 	case sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT:
-		return fmt.Errorf("%w: %s: %v (restore a backup)", ErrCorrupt, path, err)
+		return fmt.Errorf("%w: %s: %v (%s)", ErrCorrupt, path, err, wayOut)
 	case sqlite3.SQLITE_FULL:
 		return fmt.Errorf("%w: %s", ErrNoSpace, path)
 	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PERM:

@@ -57,6 +57,7 @@ func (e *Engine) writeLate() {
 		}
 	case isFull(err):
 		e.ballast.release()
+	case isBusy(err): // the same
 	default:
 		e.fail(err)
 	}

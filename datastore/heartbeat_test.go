@@ -10,11 +10,11 @@ import (
 
 func fileRevision(t *testing.T, e *Engine) int64 {
 	t.Helper()
-	look, err := LookAt(e.Path())
+	stats, err := e.FileStats(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return look.Revision
+	return stats.Revision
 }
 
 func relaxed(interval time.Duration) Options {

@@ -23,7 +23,7 @@ func (e *Engine) load() (*loaded, error) {
 	if err != nil {
 		return nil, explainSQL(e.path, err)
 	}
-	clean := m["clean"] == 1
+	clean := stopStateOf(m).closed()
 	if !clean {
 		if err := d.quickCheck(); err != nil {
 			return nil, err
@@ -43,7 +43,7 @@ func (e *Engine) load() (*loaded, error) {
 		return nil, err
 	}
 	if clean && (m["log_rows"] != e.rows || m["log_sum"] != e.sum) {
-		return nil, fmt.Errorf("%w: %s has %d rows where the last stop left %d (restore a backup)", ErrCorrupt, e.path, e.rows, m["log_rows"])
+		return nil, fmt.Errorf("%w: %s has %d rows where the last stop left %d (%s)", ErrCorrupt, e.path, e.rows, m["log_rows"], wayOut)
 	}
 	err = d.writer.query(`SELECT id, ttl FROM lease`, func(row []driver.Value) error {
 		id, _ := row[0].(int64)
@@ -58,14 +58,11 @@ func (e *Engine) load() (*loaded, error) {
 }
 
 // markInUse records, in the database itself and not only in its log, that there
-// has been no clean stop: a log that is missing then is noticed.
+// has been no clean stop: a log that is missing then is noticed. The committer's first
+// work is to seal that.
 func (e *Engine) markInUse(changed []meta) error {
-	state := int64(0)
-	if e.opts.Durability == Relaxed {
-		state = -1
-	}
 	d := e.disk
-	err := d.setMeta(append(changed, meta{"clean", state})...)
+	err := d.setState(d.openState, changed...)
 	if err == nil && e.opts.Durability == Relaxed {
 		err = d.sync()
 	}
@@ -93,7 +90,7 @@ func (e *Engine) loadLog(l *loaded) error {
 			return err
 		}
 		if v.id <= last {
-			return fmt.Errorf("%w: %s: row %d follows row %d (restore a backup)", ErrCorrupt, e.path, v.id, last)
+			return fmt.Errorf("%w: %s: row %d follows row %d (%s)", ErrCorrupt, e.path, v.id, last, wayOut)
 		}
 		last = v.id
 		e.account(v, +1)
@@ -154,7 +151,7 @@ func (e *Engine) row(row []driver.Value) (*version, []byte, error) {
 	value, _ := row[7].([]byte)
 	v := &version{id: number(0), key: string(key), create: number(3), version: number(4), lease: number(5), size: int32(len(value))}
 	if v.checksum(value) != number(6) || v.flags() != number(2) {
-		return nil, nil, fmt.Errorf("%w: %s: row %d (revision %d) has a bad checksum (restore a backup)", ErrCorrupt, e.path, v.id, v.revision())
+		return nil, nil, fmt.Errorf("%w: %s: row %d (revision %d) has a bad checksum (%s)", ErrCorrupt, e.path, v.id, v.revision(), wayOut)
 	}
 	if value == nil {
 		value = []byte{}

@@ -22,8 +22,8 @@ type Look struct {
 }
 
 // LookAt reads the few figures of the engine's database at path that need no
-// scan, also while a server has it open. What a start would refuse by the file's
-// header is an error here too: [ErrNewerSchema], [ErrForeign], [ErrCorrupt].
+// scan. What a start would refuse by the file's header is an error here too:
+// [ErrNewerSchema], [ErrForeign], [ErrCorrupt]; beside a running server it is [ErrBusy].
 func LookAt(path string) (*Look, error) {
 	out := &Look{Path: path}
 	err := viewEngine(path, func(c *connection) error {
@@ -46,6 +46,22 @@ func LookAt(path string) (*Look, error) {
 	}
 	out.Bytes, out.WALBytes = fileBytes(path), fileBytes(path+"-wal")
 	return out, nil
+}
+
+// Err is [ErrNewerSchema] for a database that this release cannot open, or nil.
+func (l *Look) Err() error {
+	if l.SchemaVersion > schemaVersion {
+		return newerSchema(l.Path, l.SchemaVersion)
+	}
+	return nil
+}
+
+// Look tells the same of the engine's own database, from memory.
+func (e *Engine) Look() (*Look, error) {
+	if e.disk == nil {
+		return nil, errNoFile
+	}
+	return &Look{Path: e.path, SchemaVersion: schemaVersion, Revision: e.Revision(), Bytes: fileBytes(e.path), WALBytes: e.disk.walBytes()}, nil
 }
 
 // Holder tells whether a process holds the lock of a data directory, and which:

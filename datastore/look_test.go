@@ -1,6 +1,7 @@
 package datastore
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -9,7 +10,7 @@ import (
 	"time"
 )
 
-// LookAt has to say, of a live file and of one at rest, what a scan of all says.
+// A look has to say, of a live file and of one at rest, what a scan of all says.
 func TestLookAtAgreesWithScan(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, EngineFile)
@@ -27,11 +28,16 @@ func TestLookAtAgreesWithScan(t *testing.T) {
 	}
 	compare := func(when string) {
 		t.Helper()
-		got, err := LookAt(path)
+		look, scan := e.Look, e.FileStats
+		if when == "at rest" {
+			look = func() (*Look, error) { return LookAt(path) }
+			scan = func(ctx context.Context) (*FileStats, error) { return ReadStats(ctx, path) }
+		}
+		got, err := look()
 		if err != nil {
 			t.Fatal(err)
 		}
-		want, err := ReadStats(t.Context(), path)
+		want, err := scan(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,7 +52,7 @@ func TestLookAtAgreesWithScan(t *testing.T) {
 		}
 	}
 	compare("written to")
-	if look, _ := LookAt(path); look.Revision != 6 {
+	if look, _ := e.Look(); look.Revision != 6 {
 		t.Errorf("revision: got %d, want 6", look.Revision)
 	}
 	if err := e.Close(); err != nil {

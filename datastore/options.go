@@ -80,6 +80,13 @@ type Options struct {
 	// OnCommit, if set, is told of every durable batch, for metrics. It is
 	// called by the goroutine that commits and must not block.
 	OnCommit func(Commit)
+
+	// OnWait, if set, is told what a start or a write waits for: another program that
+	// has the database open.
+	OnWait func(error)
+
+	shared       bool          // let other programs use the database, as where there is no exclusiveVFS
+	busyPatience time.Duration // how long a start waits for other programs; busyPatience
 }
 
 // Commit describes one durable batch.
@@ -118,6 +125,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.HeartbeatInterval == 0 {
 		o.HeartbeatInterval = 30 * time.Second
+	}
+	if o.busyPatience == 0 {
+		o.busyPatience = busyPatience
 	}
 	if o.BallastBytes == 0 {
 		o.BallastBytes = 4 << 20

@@ -341,7 +341,7 @@ func TestResetOfLeases(t *testing.T) {
 	defer lock.Close()
 	defer e.Close()
 	check()
-	if v, err := Verify(t.Context(), e.Path(), nil); err != nil || !v.OK {
+	if v, err := e.Verify(t.Context(), nil); err != nil || !v.OK {
 		t.Errorf("%v %v", v, err)
 	}
 }

@@ -60,7 +60,7 @@ func restore(ctx context.Context, lock *Lock, file string, progress Progress, at
 		return nil, fmt.Errorf("restore %s: %w", file, err)
 	}
 	out := &Copy{From: file, To: to}
-	_, err = copyDatabase(ctx, file, fresh, progress, func(s *scan) ([]meta, error) {
+	_, err = copyDatabase(ctx, fileOrigin(file), fresh, progress, func(s *scan) ([]meta, error) {
 		out.Keys = s.keys
 		out.Revision = max(s.revision, s.metas["reserved"], seen) + RestoreMargin
 		if out.Revision > maxRevision {
@@ -74,33 +74,43 @@ func restore(ctx context.Context, lock *Lock, file string, progress Progress, at
 
 	at("copied")
 	suffix := ".before-restore-" + begin.UTC().Format("20060102T150405Z")
-	if out.Kept, err = keepOld(lock, to, suffix, at); err != nil {
-		return nil, fmt.Errorf("restore %s: keep the old database: %w", file, err)
-	}
-	at("kept")
-	if err := os.Rename(fresh, to); err != nil {
+	if out.Kept, err = replaceDatabase(lock, fresh, suffix, at); err != nil {
 		return nil, fmt.Errorf("restore %s: %w", file, err)
-	}
-	at("renamed")
-	if err := SyncDir(lock.dir); err != nil {
-		return nil, err
-	}
-	at("synced")
-	if there, _ := exists(table); there {
-		// A table that was never converted: the next start must not do it now.
-		kept, err := setAside(table, suffix)
-		if err != nil {
-			return nil, fmt.Errorf("restore %s: it is in place, but %s has to be moved away: %w", file, table, err)
-		}
-		if out.Kept == "" {
-			out.Kept = kept
-		}
 	}
 	if info, err := os.Stat(to); err == nil {
 		out.Bytes = info.Size()
 	}
 	out.Took = time.Since(begin)
 	return out, nil
+}
+
+// replaceDatabase puts a finished database in the place of that in a locked directory,
+// and answers what the old one is called then, or nothing if there was none.
+func replaceDatabase(lock *Lock, fresh, suffix string, at func(string)) (kept string, err error) {
+	to, table := filepath.Join(lock.dir, EngineFile), filepath.Join(lock.dir, FileName)
+	if kept, err = keepOld(lock, to, suffix, at); err != nil {
+		return "", fmt.Errorf("keep the old database: %w", err)
+	}
+	at("kept")
+	if err := os.Rename(fresh, to); err != nil {
+		return "", err
+	}
+	at("renamed")
+	if err := SyncDir(lock.dir); err != nil {
+		return "", err
+	}
+	at("synced")
+	if there, _ := exists(table); there {
+		// A table that was never converted: the next start must not do it now.
+		aside, err := setAside(table, suffix)
+		if err != nil {
+			return "", fmt.Errorf("it is in place, but %s has to be moved away: %w", table, err)
+		}
+		if kept == "" {
+			kept = aside
+		}
+	}
+	return kept, nil
 }
 
 // newestRevision is the highest revision that a database, which may be damaged or

@@ -118,7 +118,7 @@ func scanLog(ctx context.Context, c *connection, path string, values bool, progr
 			}
 		}
 	}
-	if s.metas["clean"] == 1 && (s.metas["log_rows"] != s.rows || s.metas["log_sum"] != s.sum) {
+	if stopStateOf(s.metas).closed() && (s.metas["log_rows"] != s.rows || s.metas["log_sum"] != s.sum) {
 		s.problem("%d rows where the last stop left %d", s.rows, s.metas["log_rows"])
 	}
 	progress.report(total, total)

@@ -72,7 +72,7 @@ func runSteps(path string, from int64, steps []schemaStep, at func(string)) erro
 		if err != nil {
 			return err
 		}
-		if metas["clean"] == 1 {
+		if stopStateOf(metas).closed() {
 			keep = 0
 		}
 		if err := c.exec("BEGIN IMMEDIATE"); err != nil {
@@ -119,7 +119,7 @@ func headerSchema(path string) (int64, error) {
 
 // logSchema is the version of the schema, as SQLite reads it: with the log.
 func logSchema(path string) (version int64, err error) {
-	err = viewFile(path, func(c *connection) (err error) {
+	err = viewLocked(path, func(c *connection) (err error) {
 		if version, err = c.number("PRAGMA user_version"); err != nil {
 			return explainSQL(path, err)
 		}

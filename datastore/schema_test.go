@@ -32,7 +32,7 @@ func schemaOf(t *testing.T, path string) int64 {
 // which ignores what it does not know: its rows can then be compared.
 func asThisRelease(t *testing.T, path string) {
 	t.Helper()
-	c, err := (&disk{path: path}).connect(pragmas("FULL"))
+	c, err := (&disk{path: path}).connect(pragmas(Full))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,18 +25,31 @@ type FileStats struct {
 	Clean           bool   `json:"clean"`     // closed in order; false while a server runs
 }
 
-// ReadStats reads the figures of the engine's database at path, also while a
-// server has it open.
+// ReadStats reads the figures of the engine's database at path. Beside a running server
+// the error is [ErrBusy].
 func ReadStats(ctx context.Context, path string) (*FileStats, error) {
+	return readStats(ctx, fileOrigin(path))
+}
+
+// FileStats reads the figures of the engine's database. In mode Memory there is none.
+func (e *Engine) FileStats(ctx context.Context) (*FileStats, error) {
+	if e.disk == nil {
+		return nil, errNoFile
+	}
+	return readStats(ctx, e.origin())
+}
+
+func readStats(ctx context.Context, from origin) (*FileStats, error) {
 	var out FileStats
-	err := viewEngine(path, func(c *connection) error {
+	path := from.path
+	err := from.view(ctx, func(ctx context.Context, c *connection) error {
 		s, err := scanLog(ctx, c, path, false, nil)
 		if err != nil {
 			return err
 		}
 		out = FileStats{
 			Path: path, Revision: s.revision, CompactRevision: s.metas["compact_revision"],
-			Keys: s.keys, LiveBytes: s.bytes, Rows: s.rows, Leases: s.leases, Clean: s.metas["clean"] == 1,
+			Keys: s.keys, LiveBytes: s.bytes, Rows: s.rows, Leases: s.leases, Clean: stopStateOf(s.metas).closed(),
 		}
 		if out.SchemaVersion, err = c.number("PRAGMA user_version"); err != nil {
 			return explainSQL(path, err)
@@ -77,14 +90,26 @@ func (v *Verification) Err() error {
 	return fmt.Errorf("%w: %s: %s", ErrCorrupt, v.Path, v.Problems[0])
 }
 
-// Verify looks at the engine's database at path, also while a server has it
-// open: SQLite's own check of its structure, the checksum of every row, and what
-// always holds between rows. Nothing is changed. Damage is in the answer; the
-// error is for a file that cannot be read, or is none of the engine's.
-// progress may be nil.
+// Verify looks at the engine's database at path: SQLite's own check of its structure, the
+// checksum of every row, and what always holds between rows. Nothing is changed. Damage is
+// in the answer; the error is for a file that cannot be read, [ErrBusy] beside a running
+// server, or is none of the engine's. progress may be nil.
 func Verify(ctx context.Context, path string, progress Progress) (*Verification, error) {
+	return verify(ctx, fileOrigin(path), progress)
+}
+
+// Verify does the same for the engine's own database while it is in use.
+func (e *Engine) Verify(ctx context.Context, progress Progress) (*Verification, error) {
+	if e.disk == nil {
+		return nil, errNoFile
+	}
+	return verify(ctx, e.origin(), progress)
+}
+
+func verify(ctx context.Context, from origin, progress Progress) (*Verification, error) {
 	var out *Verification
-	err := viewEngine(path, func(c *connection) error {
+	path := from.path
+	err := from.view(ctx, func(ctx context.Context, c *connection) error {
 		out = &Verification{Path: path}
 		err := c.query(`PRAGMA quick_check(20)`, func(row []driver.Value) error {
 			if text, _ := row[0].(string); text != "ok" {
@@ -128,10 +153,11 @@ func Verify(ctx context.Context, path string, progress Progress) (*Verification,
 // closed in order, for the damage which a start would refuse and SQLite does not
 // see.
 func checkStop(path string, metas map[string]int64) error {
-	if metas["clean"] == 1 || inUse(path) {
+	state := stopStateOf(metas)
+	if state.closed() || inUse(path) {
 		return nil
 	}
-	err := checkWAL(path, metas["clean"] == 0)
+	err := checkStopped(path, state)
 	if err != nil && inUse(path) {
 		return nil // it was being started: what we saw is that
 	}

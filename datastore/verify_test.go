@@ -8,10 +8,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 func TestReadStats(t *testing.T) {
@@ -147,7 +147,7 @@ func TestVerifyAcceptsWhatTheEngineWrites(t *testing.T) {
 			put(t, e, key, fmt.Sprint(i))
 		}
 		if i%25 == 0 || i%50 == 49 {
-			if v, err := Verify(t.Context(), e.Path(), nil); err != nil || !v.OK || v.Revision != e.Revision() || v.Keys != e.Stats().Keys {
+			if v, err := e.Verify(t.Context(), nil); err != nil || !v.OK || v.Revision != e.Revision() || v.Keys != e.Stats().Keys {
 				t.Errorf("after %d: %+v, %v; want %d keys at revision %d", i, v, err, e.Stats().Keys, e.Revision())
 			}
 		}
@@ -183,56 +183,72 @@ func TestCompactFile(t *testing.T) {
 	wantValue(t, e, "/one", 0, strings.Repeat("999", 1000))
 }
 
-// Readers come at every moment of starts and stops: what they see is whole.
+// Readers come at every moment of another process' starts and stops: what they see is
+// whole, or they are told that it is in use; and each start waits for them.
 func TestReadersDuringStartsAndStops(t *testing.T) {
 	dir := writtenStore(t, true)
 	path := filepath.Join(dir, EngineFile)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for i := range 15 {
-			lock, err := LockDir(dir)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			e, err := OpenEngine(lock, Options{BallastBytes: -1})
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			for j := range 30 {
-				value := []byte(strings.Repeat(fmt.Sprint(i), 500))
-				if _, err := e.Put(context.Background(), PutRequest{Key: fmt.Sprint("/k/", j), Value: value}); err != nil {
-					t.Error(err)
-				}
-			}
-			if err := e.Close(); err != nil {
-				t.Error(err)
-			}
-			lock.Close()
-			time.Sleep(30 * time.Millisecond)
-		}
-	}()
+	child := exec.Command(os.Args[0])
+	child.Env = append(os.Environ(), "KARVE_CRASH_DIR="+dir, "KARVE_CRASH_MODE=restarts-full")
+	var said bytes.Buffer
+	child.Stdout, child.Stderr = &said, &said
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- child.Wait() }()
 	var last int64
-	reads := 0
+	reads, refused := 0, 0
 	for running := true; running; reads++ {
 		select {
-		case <-ended:
+		case err := <-ended:
 			running = false
+			if err != nil {
+				t.Fatalf("%v: %s", err, &said)
+			}
 		default:
 		}
 		v, err := Verify(t.Context(), path, nil)
+		if errors.Is(err, ErrBusy) {
+			refused++
+			continue
+		}
 		if err != nil || !v.OK || v.Revision < last {
 			t.Fatalf("read %d: %+v, %v; want it sound, at revision %d at least", reads, v, err, last)
 		}
 		last = v.Revision
-		if _, err := BackupFile(t.Context(), path, filepath.Join(t.TempDir(), "b"), BackupOptions{}); err != nil {
+		if _, err := BackupFile(t.Context(), path, filepath.Join(t.TempDir(), "b"), BackupOptions{}); err != nil && !errors.Is(err, ErrBusy) {
 			t.Fatalf("backup %d: %v", reads, err)
 		}
 	}
-	if want := int64(301 + 15*30); last != want {
+	if want := int64(301 + restarts*30); last != want {
 		t.Errorf("revision %d at the end, want %d", last, want)
 	}
-	t.Logf("%d reads", reads)
+	t.Logf("%d reads, of which %d met a running engine", reads, refused)
+}
+
+// restarts is how often restartingChild starts and stops an engine.
+const restarts = 15
+
+func restartingChild(dir string) error {
+	for i := range restarts {
+		lock, err := LockDir(dir)
+		if err != nil {
+			return err
+		}
+		e, err := OpenEngine(lock, Options{BallastBytes: -1})
+		if err != nil {
+			return err
+		}
+		for j := range 30 {
+			value := []byte(strings.Repeat(fmt.Sprint(i), 500))
+			if _, err := e.Put(context.Background(), PutRequest{Key: fmt.Sprint("/k/", j), Value: value}); err != nil {
+				return err
+			}
+		}
+		if err := errors.Join(e.Close(), lock.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -18,14 +18,16 @@ const viewTries = 50
 // another process may be writing to it. body is called again if that process
 // came in between.
 //
-// A file with a log beside it is read with SQLite's locks, through both. One
+// A file with a log beside it is read with SQLite's locks, through both; beside a server
+// in another process, which lets nobody else read it, the error is [ErrBusy]. One
 // without is nobody's at present: it is read with no locks and no files made
 // beside it, so that a read-only disk will do; if a log has appeared by the end,
 // the answer may be torn and is thrown away.
 //
 // The file itself is never opened but by SQLite: closing a descriptor of ours
 // would drop the locks of an engine in this process
-// (https://sqlite.org/howtocorrupt.html#posixlocks).
+// (https://sqlite.org/howtocorrupt.html#posixlocks). What this process has open itself is
+// read through the engine instead: see [disk.longRead].
 func viewFile(path string, body func(c *connection) error) error {
 	for range viewTries {
 		before, err := os.Stat(path)
@@ -51,6 +53,9 @@ func viewFile(path string, body func(c *connection) error) error {
 
 func viewOnce(path string, alone bool, body func(c *connection) error) error {
 	query := url.Values{"mode": {"ro"}, "_pragma": {"busy_timeout(10000)", "cache_size(-8192)"}}
+	if inUse(path) {
+		query = url.Values{"mode": {"ro"}, "_pragma": {"busy_timeout(100)", "cache_size(-8192)"}} // the server does not go away
+	}
 	if alone {
 		query.Set("immutable", "1")
 	}
@@ -59,14 +64,37 @@ func viewOnce(path string, alone bool, body func(c *connection) error) error {
 		return explainSQL(path, err)
 	}
 	defer c.close()
-	// A transaction that reads begins with its first read.
+	return c.asOfNow(path, func() error { return body(c) })
+}
+
+// asOfNow runs body in a transaction that reads, which begins with its first read.
+func (c *connection) asOfNow(path string, body func() error) error {
 	if err := c.exec("BEGIN"); err != nil {
 		return explainSQL(path, err)
 	}
 	if _, err := c.number("SELECT count(*) FROM sqlite_master"); err != nil {
 		return explainSQL(path, err)
 	}
-	return body(c)
+	return body()
+}
+
+// viewLocked reads a database of which this process alone has the directory's lock,
+// through its log, without locks and with no files made beside it: there may be no room
+// for any.
+func viewLocked(path string, body func(c *connection) error) error {
+	if lockless == "" {
+		return viewFile(path, body)
+	}
+	if !hasLog(path) {
+		return viewOnce(path, true, body)
+	}
+	// No other pragma: the first one that reads has to find this mode.
+	c, err := (&disk{path: path, vfs: lockless}).connect(url.Values{"mode": {"ro"}, "_pragma": {"locking_mode(EXCLUSIVE)"}})
+	if err != nil {
+		return explainSQL(path, err)
+	}
+	defer c.close()
+	return c.asOfNow(path, func() error { return body(c) })
 }
 
 // hasLog tells whether there is a log beside the database with anything in it.

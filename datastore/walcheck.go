@@ -5,9 +5,23 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 )
+
+// checkStopped compares the state that a database, read without its log, says of the
+// last stop with the log that is there. The error is for one that lacks commits.
+func checkStopped(path string, state stopState) error {
+	if state.closed() {
+		return nil
+	}
+	if !hasLog(path) {
+		if state.sealed() {
+			return nil // another program has copied it back and removed it
+		}
+		return fmt.Errorf("%w: %s was not closed in order, and its log %s-wal, which has the newest changes, is missing or empty (%s)", ErrCorrupt, path, path, wayOut)
+	}
+	return checkWAL(path, state.ordered())
+}
 
 // checkWAL looks, before SQLite does, at the log that an unclean stop left
 // (https://sqlite.org/fileformat2.html#walformat).
@@ -19,16 +33,13 @@ import (
 // damage, and reading on would lose acknowledged writes.
 func checkWAL(path string, ordered bool) error {
 	f, err := os.Open(path + "-wal")
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%w: %s was not closed in order and its log %s-wal is missing (restore a backup)", ErrCorrupt, path, path)
-	}
 	if err != nil {
 		return fmt.Errorf("open log of database: %w", err)
 	}
 	defer f.Close()
 	var header [32]byte
 	if _, err := io.ReadFull(f, header[:]); err != nil {
-		return fmt.Errorf("%w: %s was not closed in order and its log %s-wal is cut off (restore a backup)", ErrCorrupt, path, path)
+		return fmt.Errorf("%w: %s was not closed in order, and its log %s-wal is cut off (%s)", ErrCorrupt, path, path, wayOut)
 	}
 	if !ordered {
 		return nil
@@ -38,7 +49,7 @@ func checkWAL(path string, ordered bool) error {
 		return fmt.Errorf("read log of database: %w", err)
 	}
 	if bad > 0 {
-		return fmt.Errorf("%w: %s-wal: frame %d has a bad checksum, and later commits follow it (restore a backup)", ErrCorrupt, path, bad)
+		return fmt.Errorf("%w: %s-wal: frame %d has a bad checksum, and later commits follow it (%s)", ErrCorrupt, path, bad, wayOut)
 	}
 	return nil
 }

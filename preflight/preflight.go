@@ -10,6 +10,8 @@ import (
 	"io/fs"
 	"os"
 	"time"
+
+	"github.com/karve-k8s/karve/datastore"
 )
 
 // Result is what a check came to.
@@ -39,6 +41,9 @@ type Target struct {
 	// StoreDir is that of the built-in datastore; empty if the datastore is
 	// something else, and then Store says what.
 	StoreDir, Store string
+	// Look reads the database; [datastore.LookAt] if nil. Beside a running server, only
+	// that server can do it.
+	Look func(path string) (*datastore.Look, error)
 	// Ports are those the server would listen on.
 	Ports []Port
 	// Replaced is a server that stops before the start, so that what it uses

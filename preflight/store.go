@@ -22,14 +22,20 @@ func checkStore(t Target) Finding {
 		}
 		return found(check, OK, "", "none yet, a start makes it")
 	}
-	look, err := datastore.LookAt(path)
+	lookAt := t.Look
+	if lookAt == nil {
+		lookAt = datastore.LookAt
+	}
+	look, err := lookAt(path)
 	switch {
 	case errors.Is(err, datastore.ErrNewerSchema):
 		return found(check, Fail, "use the newer release, or restore a backup of this one", "%v", err)
 	case errors.Is(err, datastore.ErrForeign):
 		return found(check, Fail, "choose another --data-dir", "%v", err)
 	case errors.Is(err, datastore.ErrCorrupt):
-		return found(check, Fail, "put a backup in its place (karve datastore restore FILE)", "%v", err)
+		return found(check, Fail, "put a backup in its place (karve datastore restore FILE), or save what can be read (karve datastore salvage)", "%v", err)
+	case errors.Is(err, datastore.ErrBusy):
+		return found(check, Fail, "close it in the other program", "%v", err)
 	case err != nil:
 		return found(check, Fail, "run this as the server's user or root", "%v", err)
 	}

@@ -19,8 +19,8 @@ import (
 	"github.com/karve-k8s/karve/socket"
 )
 
-// controlAPI is what `karve snapshot` and `karve reset` ask, on a socket in the data
-// directory (package control has the client).
+// controlAPI is what `karve snapshot`, `karve reset` and `karve datastore` ask, on a socket
+// in the data directory (package control has the client).
 type controlAPI struct {
 	*controlPlane
 	engine *datastore.Engine // nil: the datastore is the user's own
@@ -45,6 +45,10 @@ func (s *controlPlane) serveControl(engine *datastore.Engine) (stop func(), err 
 	}
 	door.handle("GET "+control.SnapshotPath, a.ready(a.snapshot))
 	door.handle("POST "+control.ResetPath, a.ready(a.reset))
+	door.handle("/datastore/", func(w http.ResponseWriter, r *http.Request) error {
+		DatastoreHandler(engine).ServeHTTP(w, r)
+		return nil
+	})
 	door.serve()
 	return func() {
 		door.stop()
@@ -56,12 +60,15 @@ func (s *controlPlane) serveControl(engine *datastore.Engine) (stop func(), err 
 // scratch is a directory for what is made on the way, which ready makes.
 func (a *controlAPI) scratch() string { return a.path(".control") }
 
+// notBuiltIn is the answer where there is no engine.
+const notBuiltIn = "the datastore of this server is not the built-in one (--datastore-endpoint): use its own tools"
+
 // ready refuses what cannot be done now, or with this datastore.
 func (a *controlAPI) ready(do controlHandler) controlHandler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		switch {
 		case a.engine == nil:
-			return controlError{http.StatusNotImplemented, "the datastore of this server is not the built-in one (--datastore-endpoint): use its own tools"}
+			return controlError{http.StatusNotImplemented, notBuiltIn}
 		case !a.up.Load():
 			return controlError{http.StatusServiceUnavailable, "the server is not ready yet"}
 		}

@@ -80,6 +80,10 @@ func (s *controlPlane) useEngine(ctx context.Context, where endpoint, ready func
 			return fmt.Errorf("--fork-from: %w", err)
 		}
 	}
+	where.options.OnWait = func(err error) {
+		s.log.Warnf("waiting: %v", err)
+		_ = s.systemd.Status("waiting: " + err.Error())
+	}
 	done := s.trace.Step(datastorePart, "open")
 	engine, converted, err := datastore.OpenConverted(ctx, lock, where.options)
 	if err != nil {
@@ -92,6 +96,9 @@ func (s *controlPlane) useEngine(ctx context.Context, where endpoint, ready func
 	}
 	if up := engine.Upgraded(); up != nil {
 		s.log.Infof("the datastore's schema was %d and is %d; as it was before it is in %s", up.From, up.To, up.Backup)
+	}
+	if engine.LogWasCopied() {
+		s.log.Warnf("another program, such as an sqlite3 shell, has copied the log of %s back into it after the last stop; nothing is missing", engine.Path())
 	}
 	defer func() {
 		closing := engine.Close()

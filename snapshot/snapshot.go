@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/servertest/process/control"
 )
 
 // The errors that callers can tell apart.
@@ -58,7 +59,7 @@ type Source struct {
 	// DataDir is where its certificates are.
 	DataDir string
 	// Backup writes its datastore to a file that is not there yet. Nil is the
-	// database in StoreDir, which a server may be using.
+	// database in StoreDir; while a server of DataDir uses it, that server is asked.
 	Backup   func(ctx context.Context, to string) (*datastore.Copy, error)
 	StoreDir string
 }
@@ -67,7 +68,19 @@ func (s Source) backup(ctx context.Context, to string) (*datastore.Copy, error) 
 	if s.Backup != nil {
 		return s.Backup(ctx, to)
 	}
-	return datastore.BackupFile(ctx, filepath.Join(s.StoreDir, datastore.EngineFile), to, datastore.BackupOptions{})
+	path := filepath.Join(s.StoreDir, datastore.EngineFile)
+	made, err := datastore.BackupFile(ctx, path, to, datastore.BackupOptions{})
+	if !errors.Is(err, datastore.ErrBusy) {
+		return made, err
+	}
+	client := control.New(s.DataDir)
+	defer client.Close()
+	stream, asking := client.Get(ctx, control.BackupPath)
+	if asking != nil {
+		return nil, fmt.Errorf("%w: %w", err, asking)
+	}
+	defer stream.Close()
+	return datastore.ReceiveBackup(ctx, stream, path, to, datastore.BackupOptions{})
 }
 
 // Make writes a snapshot to a file, which gets its name when all of it is on the disk.

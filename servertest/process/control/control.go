@@ -1,6 +1,7 @@
-// Package control asks a running server for a snapshot of its cluster, and to go back
-// to one. It is how `karve snapshot` and `karve reset` reach the server, by a unix
-// socket in its data directory that is open to the server's user and root.
+// Package control asks a running server for a snapshot of its cluster, to go back to one,
+// and about its datastore. It is how `karve snapshot`, `karve reset`, `karve datastore` and
+// `karve status` reach the server: by a unix socket in its data directory that is open to
+// the server's user and root.
 package control
 
 import (
@@ -31,6 +32,18 @@ const (
 	DryRun       = "dry-run"   // ?dry-run=true: nothing is changed
 	Settle       = "settle"    // ?settle=true: when, and until, the cluster has come to rest
 )
+
+// What the server tells of its datastore, whose file nobody else can read while it runs;
+// see package server, controldatastore.go. The answers are those of package datastore.
+const (
+	LookPath   = "/datastore/look"   // GET: a Look, in JSON
+	StatsPath  = "/datastore/stats"  // GET: FileStats, in JSON
+	VerifyPath = "/datastore/verify" // GET: a Verification, in JSON
+	BackupPath = "/datastore/backup" // GET: a stream for ReceiveBackup
+)
+
+// ErrUnknown: the server is of a release that does not know the path.
+var ErrUnknown = errors.New("the server is of a release that cannot answer this")
 
 // Result tells what a reset did, or would do.
 type Result struct {
@@ -91,6 +104,15 @@ func (c *Client) Snapshot(ctx context.Context, w io.Writer, parameters ...string
 	return err
 }
 
+// Get asks for a path of the datastore's. Close the answer.
+func (c *Client) Get(ctx context.Context, path string) (io.ReadCloser, error) {
+	answer, err := c.do(ctx, http.MethodGet, path, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	return answer.Body, nil
+}
+
 // Reset goes back to a snapshot, that in the data directory if from is nil. The
 // parameters are DryRun and Settle.
 func (c *Client) Reset(ctx context.Context, from io.Reader, parameters ...string) (*Result, error) {
@@ -125,6 +147,9 @@ func (c *Client) do(ctx context.Context, method, path string, parameters []strin
 	}
 	if answer.StatusCode != http.StatusOK {
 		defer answer.Body.Close()
+		if answer.StatusCode == http.StatusNotFound {
+			return nil, ErrUnknown
+		}
 		text, _ := io.ReadAll(io.LimitReader(answer.Body, 64<<10))
 		return nil, errors.New(strings.TrimSpace(string(text)))
 	}

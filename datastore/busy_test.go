@@ -1,0 +1,221 @@
+package datastore
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+// otherProgram has the database open, with the lock of a statement.
+type otherProgram struct {
+	cmd   *exec.Cmd
+	close func() // lets go of it, and waits
+}
+
+// hold starts one. The error is its own.
+func hold(t *testing.T, dir, statement string) (*otherProgram, error) {
+	t.Helper()
+	h := &otherProgram{cmd: exec.Command(os.Args[0])}
+	h.cmd.Env = append(os.Environ(), "KARVE_CRASH_DIR="+dir, "KARVE_CRASH_MODE="+holding+statement)
+	in, err := h.cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := h.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	h.close = func() {
+		in.Close()
+		_ = h.cmd.Wait()
+	}
+	t.Cleanup(h.close)
+	line, _ := bufio.NewReader(out).ReadString('\n')
+	if text, refused := strings.CutPrefix(line, "refused: "); refused {
+		return nil, errors.New(text)
+	}
+	return h, nil
+}
+
+const holding = "hold:"
+
+// holdingChild is the other program: it begins a transaction, says so, and ends with
+// standard input.
+func holdingChild(dir, statement string) error {
+	c, err := (&disk{path: filepath.Join(dir, EngineFile)}).connect(url.Values{"_pragma": {"busy_timeout(100)"}})
+	if err != nil {
+		return err
+	}
+	err = c.exec(statement)
+	if err == nil {
+		_, err = c.number("SELECT count(*) FROM log")
+	}
+	if err != nil {
+		fmt.Println("refused:", err)
+		return nil
+	}
+	fmt.Println("holding")
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return errors.Join(err, c.close())
+}
+
+// A start waits for another program that has the database open, says for which, and then
+// refuses, or goes on as soon as it is closed. The file stays as it is meanwhile.
+func TestStartWaitsForAnotherProgram(t *testing.T) {
+	if exclusiveVFS == "" {
+		t.Skip("other programs may have the database open here")
+	}
+	for _, statement := range []string{"BEGIN", "BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"} {
+		for _, clean := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, clean=%v", statement, clean), func(t *testing.T) {
+				dir := writtenStore(t, clean)
+				want := newestOf(t, copyStore(t, dir))
+				other, err := hold(t, dir, statement)
+				if err != nil {
+					t.Fatal(err)
+				}
+				lock, err := LockDir(dir)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer lock.Close()
+				before := filesOf(t, dir)
+				var waits []error
+				opts := Options{BallastBytes: -1, busyPatience: 300 * time.Millisecond, OnWait: func(err error) { waits = append(waits, err) }}
+				_, err = OpenEngine(lock, opts)
+				name := ""
+				if runtime.GOOS == "linux" {
+					name = fmt.Sprintf("process %d (", other.cmd.Process.Pid)
+				}
+				if !errors.Is(err, ErrBusy) || errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), EngineFile) || !strings.Contains(err.Error(), name) {
+					t.Errorf("got %v, want ErrBusy with the file and %q", err, name)
+				}
+				if len(waits) != 1 || !strings.Contains(waits[0].Error(), name) {
+					t.Errorf("waited for %v, want it said once", waits)
+				}
+				if after := filesOf(t, dir); fmt.Sprint(after) != fmt.Sprint(before) {
+					t.Error("the database or its log was changed")
+				}
+				opts.busyPatience = time.Minute
+				opts.OnWait = func(error) { other.close() }
+				e, err := OpenEngine(lock, opts)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := e.Close(); err != nil {
+					t.Fatal(err)
+				}
+				lock.Close()
+				if got := newestOf(t, dir); got != want {
+					t.Error("opened with other contents")
+				}
+			})
+		}
+	}
+}
+
+// While an engine runs, no other program can read its database, lock it, or copy its log
+// back; and it makes no file for the index of the log. All of that stays so when the
+// engine has been looked at by its own methods, and through a start with a file -shm of a
+// process that was killed.
+func TestNobodyElseUsesTheDatabase(t *testing.T) {
+	if exclusiveVFS == "" {
+		t.Skip("other programs may have the database open here")
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, EngineFile+"-shm"), make([]byte, 32<<10), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e := openTest(t, dir, Options{CacheBytes: 1})
+	refused := func(when string) {
+		t.Helper()
+		for _, statement := range []string{"BEGIN", "BEGIN IMMEDIATE", "PRAGMA journal_mode=DELETE"} {
+			if _, err := hold(t, dir, statement); err == nil || !strings.Contains(err.Error(), "locked") {
+				t.Errorf("%s, %s: got %v, want it refused", when, statement, err)
+			}
+		}
+		if left := glob(t, dir, "*-shm"); len(left) > 0 {
+			t.Errorf("%s: %v is there", when, left)
+		}
+	}
+	refused("opened")
+	put(t, e, "/a", strings.Repeat("v", 3<<20))
+	wantValue(t, e, "/a", 0, strings.Repeat("v", 3<<20))
+	refused("written")
+	if _, err := e.Verify(t.Context(), nil); err != nil {
+		t.Error(err)
+	}
+	if _, err := e.FileStats(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := e.Backup(t.Context(), filepath.Join(t.TempDir(), "b"), BackupOptions{}); err != nil {
+		t.Error(err)
+	}
+	if err := e.SendBackup(t.Context(), io.Discard); err != nil {
+		t.Error(err)
+	}
+	refused("looked at")
+	if err := e.Compact(t.Context(), e.Revision(), true); err != nil {
+		t.Error(err)
+	}
+	refused("compacted")
+}
+
+// Where other programs can lock the database of a running engine: a write waits until
+// they let go, and says for whom. Nothing has failed.
+func TestWriteWaitsForAnotherProgram(t *testing.T) {
+	dir := t.TempDir()
+	waiting := make(chan error, 10)
+	e, lock := openLocked(t, dir, Options{shared: true, OnWait: func(err error) { waiting <- err }})
+	defer lock.Close()
+	defer e.Close()
+	put(t, e, "/a", "before")
+	for range 2 {
+		other, err := hold(t, dir, "BEGIN IMMEDIATE")
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer := make(chan error, 1)
+		go func() {
+			_, err := e.Put(t.Context(), PutRequest{Key: "/a", Value: []byte("during")})
+			answer <- err
+		}()
+		err = <-waiting
+		if !errors.Is(err, ErrBusy) || runtime.GOOS == "linux" && !strings.Contains(err.Error(), fmt.Sprintf("process %d (", other.cmd.Process.Pid)) {
+			t.Errorf("waits for %v, want process %d", err, other.cmd.Process.Pid)
+		}
+		select {
+		case err := <-answer:
+			t.Errorf("answered before the lock is gone: %v", err)
+		default:
+		}
+		other.close()
+		if err := <-answer; err != nil {
+			t.Error(err)
+		}
+		wantValue(t, e, "/a", 0, "during")
+	}
+	if _, err := hold(t, dir, "BEGIN IMMEDIATE"); err != nil {
+		t.Fatal(err)
+	}
+	go e.Put(t.Context(), PutRequest{Key: "/a", Value: []byte("never")})
+	<-waiting
+	if err := e.Close(); err == nil || errors.Is(err, ErrUnknownOutcome) {
+		t.Errorf("close beside a lock that stays: %v, want that it is not in order, and no failure of the disk", err)
+	}
+	if err := e.Err(); err != nil {
+		t.Errorf("the engine has failed: %v", err)
+	}
+}

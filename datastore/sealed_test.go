@@ -1,0 +1,178 @@
+package datastore
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"modernc.org/sqlite"
+)
+
+// foreign does what an sqlite3 shell does to the database in dir when it is closed: the
+// log is copied back and removed. statement comes before that.
+func foreign(t *testing.T, dir, statement string) {
+	t.Helper()
+	c, err := (&disk{path: filepath.Join(dir, EngineFile)}).connect(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.query(statement, func([]driver.Value) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func needsSeal(t *testing.T) {
+	t.Helper()
+	if exclusiveVFS == "" {
+		t.Skip("other programs can checkpoint the log of a running engine here: there is no seal")
+	}
+}
+
+// waitSealed waits until the newest commit says "sealed".
+func waitSealed(t *testing.T, e *Engine) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		var state stopState
+		err := e.disk.longRead(t.Context(), func(_ context.Context, c *connection) error {
+			metas, err := c.metas()
+			state = stopStateOf(metas)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if state.sealed() {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the log does not say that it is sealed")
+		}
+	}
+}
+
+// After a kill, another program copies the whole log back: nothing is missing, and the
+// start says what it found. In whatever way it did it, in both modes, at every size.
+func TestLogCopiedByAnotherProgram(t *testing.T) {
+	needsSeal(t)
+	for name, how := range map[string]func(t *testing.T, dir string){
+		"looked into":  func(t *testing.T, dir string) { foreign(t, dir, "SELECT count(*) FROM log") },
+		"truncated":    func(t *testing.T, dir string) { truncateLog(t, dir) },
+		"journal mode": func(t *testing.T, dir string) { foreign(t, dir, "PRAGMA journal_mode=DELETE") },
+		"vacuumed":     func(t *testing.T, dir string) { foreign(t, dir, "VACUUM") },
+	} {
+		for _, mode := range []Durability{Full, Relaxed} {
+			for _, writes := range []int{0, 10, 2000} {
+				t.Run(fmt.Sprintf("%s, %v, %d writes", name, mode, writes), func(t *testing.T) {
+					dir := t.TempDir()
+					e, lock := openLocked(t, dir, Options{Durability: mode})
+					for i := range writes {
+						put(t, e, fmt.Sprintf("/k/%03d", i%100), strings.Repeat(fmt.Sprint(i), 500))
+					}
+					waitSealed(t, e)
+					crash(t, e)
+					lock.Close()
+					want := newestOf(t, copyStore(t, dir))
+					how(t, dir)
+					if hasLog(filepath.Join(dir, EngineFile)) {
+						t.Fatal("the log is still there: this tests nothing")
+					}
+					if v, err := Verify(t.Context(), filepath.Join(dir, EngineFile), nil); err != nil || !v.OK {
+						t.Errorf("verify: %+v, %v", v, err)
+					}
+					if _, err := BackupFile(t.Context(), filepath.Join(dir, EngineFile), filepath.Join(t.TempDir(), "b"), BackupOptions{}); err != nil {
+						t.Error(err)
+					}
+					e, lock = openLocked(t, dir, Options{Durability: mode})
+					if !e.LogWasCopied() {
+						t.Error("the start does not say that another program has copied the log back")
+					}
+					e.Close()
+					lock.Close()
+					if got := newestOf(t, dir); got != want {
+						t.Error("opened with other contents")
+					}
+				})
+			}
+		}
+	}
+}
+
+// truncateLog leaves an empty log, as wal_checkpoint(TRUNCATE) does.
+func truncateLog(t *testing.T, dir string) {
+	t.Helper()
+	c, err := (&disk{path: filepath.Join(dir, EngineFile)}).connect(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.Conn.(sqlite.FileControl).FileControlPersistWAL("main", 1)
+	if err == nil {
+		err = c.query("PRAGMA wal_checkpoint(TRUNCATE)", func([]driver.Value) error { return nil })
+	}
+	if err := errors.Join(err, c.close()); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(filepath.Join(dir, EngineFile+"-wal")); err != nil || info.Size() != 0 {
+		t.Fatalf("the log: %v, %v; want it there and empty", info, err)
+	}
+}
+
+// newestOf is every key that is there, with its revision and value.
+func newestOf(t *testing.T, dir string) string {
+	t.Helper()
+	e, lock := openLocked(t, dir, Options{})
+	defer lock.Close()
+	defer e.Close()
+	resp, err := e.Range(t.Context(), RangeRequest{Key: "/", End: "0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprint(resp.KVs)
+}
+
+// The engine's own file is never enough by itself while it is in use, at whatever moment
+// its log goes: the database says so, and is refused.
+func TestOwnFileWithoutItsLogIsRefused(t *testing.T) {
+	needsSeal(t)
+	for _, mode := range []Durability{Full, Relaxed} {
+		t.Run(mode.String(), func(t *testing.T) {
+			dir := t.TempDir()
+			e, lock := openLocked(t, dir, Options{Durability: mode})
+			t.Cleanup(func() { e.Close(); lock.Close() })
+			refused := 0
+			e.disk.fail = func(step string) error { // called by the committer: nobody else writes
+				alone := t.TempDir()
+				b, err := os.ReadFile(e.path)
+				if err == nil {
+					err = os.WriteFile(filepath.Join(alone, EngineFile), b, 0o600)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+				if err := tryOpen(t, alone); errors.Is(err, ErrCorrupt) && strings.Contains(err.Error(), "salvage") {
+					refused++
+				} else {
+					t.Errorf("%s: got %v, want it refused and what to do", step, err)
+				}
+				return nil
+			}
+			for i := range 60 {
+				put(t, e, fmt.Sprint("/k/", i%10), strings.Repeat("v", 200<<10))
+			}
+			if err := e.Compact(t.Context(), e.Revision(), true); err != nil {
+				t.Fatal(err)
+			}
+			if refused < 100 {
+				t.Errorf("looked at %d times only", refused)
+			}
+		})
+	}
+}

@@ -1,0 +1,63 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/servertest/process/control"
+)
+
+// DatastoreHandler answers questions about the file of the datastore: while the engine
+// runs, nobody else can read it (see package datastore, DESIGN.md). The control socket
+// serves it as soon as the datastore is open, also while the server starts or stops. A nil
+// engine is a datastore of the user's own.
+func DatastoreHandler(engine *datastore.Engine) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+control.LookPath, tell(func(context.Context) (*datastore.Look, error) { return engine.Look() }))
+	mux.HandleFunc("GET "+control.StatsPath, tell(engine.FileStats))
+	mux.HandleFunc("GET "+control.VerifyPath, tell(func(ctx context.Context) (*datastore.Verification, error) { return engine.Verify(ctx, nil) }))
+	mux.HandleFunc("GET "+control.BackupPath, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/octet-stream")
+		// What goes wrong is said in the stream: its status has been sent by then.
+		_ = engine.SendBackup(r.Context(), patientWriter{w, http.NewResponseController(w)})
+	})
+	if engine == nil {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, notBuiltIn, http.StatusNotImplemented)
+		})
+	}
+	return mux
+}
+
+// tell answers in JSON.
+func tell[T any](ask func(context.Context) (*T, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		out, err := ask(r.Context())
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusUnprocessableEntity)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(out) // whoever went away needs no answer
+	}
+}
+
+// backupPatience is how long the receiver of a backup may take for a part of it: while it
+// is sent, SQLite's log grows.
+const backupPatience = time.Minute
+
+// patientWriter fails when a write takes longer than backupPatience.
+type patientWriter struct {
+	http.ResponseWriter
+	control *http.ResponseController
+}
+
+func (w patientWriter) Write(b []byte) (int, error) {
+	if err := w.control.SetWriteDeadline(time.Now().Add(backupPatience)); err != nil {
+		return 0, err
+	}
+	return w.ResponseWriter.Write(b)
+}
