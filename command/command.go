@@ -1,8 +1,8 @@
 // Package command is the commands of karve: the shell around package server.
 //
-// This file has what they share: signals, the exit code, how mistakes are told. The
-// options of `karve server` are in serverflags.go, the configuration file in
-// configfile.go, the small commands in commands.go, run.go, check.go, status.go,
+// This file has what they share: the exit code, how mistakes are told. Signals are in
+// signals.go, the options of `karve server` in serverflags.go, the configuration file in
+// configfile.go, variables in variables.go, the small commands in commands.go, run.go, check.go, status.go,
 // datastorecommand.go, snapshotcommand.go, envtestassets.go and kubectl.go; faces.go is
 // what karve is under the names etcd and kube-apiserver.
 package command
@@ -13,9 +13,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -99,6 +97,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		},
 	}
 	explainMistakes("karve", app.Commands)
+	refuseMisspelt(app.Commands)
 	return app.RunContext(ctx, args)
 }
 
@@ -204,39 +203,6 @@ func greet(w io.Writer, info server.Info) {
 	}
 	fmt.Fprintf(w, "karve is ready after %v (%s) at %s%s. Next: export KUBECONFIG=%s; kubectl get namespaces\n",
 		info.Took.Round(time.Millisecond), strings.Join(slowest, ", "), info.URL, plain, info.Kubeconfig)
-}
-
-// stopSignal is the cause of the end of signalContext.
-type stopSignal struct{ os.Signal }
-
-func (s stopSignal) Error() string { return s.String() }
-
-// signalContext ends with the first SIGINT or SIGTERM, its cause. The second ends
-// the process at once, whatever it is doing.
-func signalContext() (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(context.Background())
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	done := make(chan struct{})
-	go func() {
-		select {
-		case s := <-signals:
-			cancel(stopSignal{s})
-		case <-done:
-			return
-		}
-		select {
-		case s := <-signals:
-			fmt.Fprintf(os.Stderr, "karve: second signal (%v), not waiting for a clean stop\n", s)
-			code := 1
-			if n, ok := s.(syscall.Signal); ok {
-				code = 128 + int(n)
-			}
-			os.Exit(code)
-		case <-done:
-		}
-	}()
-	return ctx, func() { signal.Stop(signals); close(done); cancel(nil) }
 }
 
 // printProblems prints an error of a program, one line for each problem that was joined

@@ -1,8 +1,10 @@
 package command
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"slices"
@@ -73,11 +75,24 @@ var errForm = errors.New("want name: value, or name: and a list of values")
 
 func parseConfig(text []byte) ([]configValue, error) {
 	var document yaml.Node
-	if err := yaml.Unmarshal(text, &document); err != nil {
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	if err := decoder.Decode(&document); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
-	if len(document.Content) == 0 || document.Content[0].Tag == "!!null" {
-		return nil, nil // an empty file
+	// What follows would be ignored, options that protect something included.
+	for {
+		var another yaml.Node
+		if err := decoder.Decode(&another); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return nil, err
+		}
+		if !isEmpty(another) {
+			return nil, fmt.Errorf("line %d: a second document begins (---): put all options into one", another.Line)
+		}
+	}
+	if isEmpty(document) {
+		return nil, nil
 	}
 	root := document.Content[0]
 	if root.Kind != yaml.MappingNode {
@@ -105,4 +120,8 @@ func parseConfig(text []byte) ([]configValue, error) {
 		all = append(all, v)
 	}
 	return all, nil
+}
+
+func isEmpty(document yaml.Node) bool {
+	return len(document.Content) == 0 || document.Content[0].Tag == "!!null"
 }

@@ -42,7 +42,10 @@ func runCommand() *cli.Command {
 			"machine. The command has its kubeconfig in KUBECONFIG and, if there is none,\n"+
 			"kubectl in its PATH. karve ends with the command's exit code, and shows the\n"+
 			"server's log on standard error if that is not 0. With --data-dir the cluster\n"+
-			"stays there. No file in /etc is read.\n"),
+			"stays there. No file in /etc is read.\n\n"+
+			"SIGINT, SIGTERM and SIGHUP are handed on to the command. A second SIGINT or\n"+
+			"SIGTERM kills it. The temporary directory is removed in every case; what a\n"+
+			"karve run that was killed (kill -9) has left, the next one removes.\n"),
 		Flags: flags,
 		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
 			return explainUsage(err, "karve run", flags)
@@ -88,11 +91,11 @@ func runFlags() []cli.Flag {
 
 // runWithCluster starts the cluster, runs the command, and ends both.
 func runWithCluster(c *cli.Context) (err error) {
-	dir, err := os.MkdirTemp("", "karve-run-")
+	dir, remove, err := runDir(c.Context)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	defer func() { err = errors.Join(err, remove()) }()
 	log, err := os.OpenFile(filepath.Join(dir, "server.log"), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
@@ -164,6 +167,7 @@ func runBeside(c *cli.Context, args []string, kubeconfig, dir string, serverEnde
 	if err := cmd.Start(); err != nil {
 		return cli.Exit(err.Error(), exitNotExecutable)
 	}
+	defer lastly(c.Context, func() { cmd.Process.Kill() })()
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }()
 	select {

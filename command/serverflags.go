@@ -340,7 +340,9 @@ func helpOf(list []cli.Flag, purpose string) string {
 	var b strings.Builder
 	b.WriteString(purpose + "\n" +
 		"Every option can be given as --name VALUE, as a variable KARVE_NAME, and as\n" +
-		"name: value in the file of --config; the first of these that is there counts.\n")
+		"name: value in the file of --config; the first of these that is there counts.\n" +
+		"A variable that is nearly the name of an option is an error. Any other KARVE_…\n" +
+		"that sets nothing is a warning, but for those of install.sh and of Services.\n")
 	var sections []string
 	bySection := map[string][]cli.Flag{}
 	for _, f := range list {

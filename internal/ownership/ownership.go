@@ -73,6 +73,13 @@ func Act(dir string, body func() error) (err error) {
 	return Explain(body(), dir)
 }
 
+// Mine tells whether a file is this process' user's; it is true where files have no
+// owners of this kind.
+func Mine(info fs.FileInfo) bool {
+	o, ok := ownerOf(info)
+	return !ok || o.UID == os.Geteuid()
+}
+
 // Same tells whether root would act as the owner of dir, and place is a directory of
 // the same owner's: what is made in place is then made as that owner. Anywhere else a file
 // that root asked for is root's.

@@ -70,22 +70,30 @@ func propose(name string, set *pflag.FlagSet) string {
 // Nearest is the name of names that word was most likely meant to be, or the
 // empty string when none is close: at most a third of its letters differ.
 func Nearest(word string, names []string) string {
-	names = slices.Sorted(slices.Values(names)) // ties go to the first by name
-	best, distance := "", len(word)/3+1
-	for _, name := range names {
-		if d := levenshtein(word, name); d < distance {
-			best, distance = name, d
-		}
+	if near := nearest(word, names, len(word)/3+1); near != "" {
+		return near
 	}
-	if best != "" {
-		return best
-	}
-	for _, name := range names { // an abbreviation is not a spelling mistake
+	for _, name := range slices.Sorted(slices.Values(names)) { // an abbreviation is not a spelling mistake
 		if len(word) >= 4 && (strings.Contains(name, word) || strings.Contains(word, name)) {
 			return name
 		}
 	}
 	return ""
+}
+
+// Misspelt is the name that word is an obvious misspelling of: two letters are wrong,
+// missing or too many at most, or swapped. It is empty if there is none.
+func Misspelt(word string, names []string) string { return nearest(word, names, 3) }
+
+// nearest is the name with the least edit distance, below limit.
+func nearest(word string, names []string, limit int) string {
+	best := ""
+	for _, name := range slices.Sorted(slices.Values(names)) { // ties go to the first by name
+		if d := levenshtein(word, name); d < limit {
+			best, limit = name, d
+		}
+	}
+	return best
 }
 
 // levenshtein is the edit distance of two words, by the two-row method.

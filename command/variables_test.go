@@ -1,0 +1,113 @@
+package command
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/urfave/cli/v2"
+)
+
+func TestVariables(t *testing.T) {
+	t.Parallel()
+	options := variablesOf([]*cli.Command{serverCommand()})
+	for _, test := range []struct {
+		variable, problem, warning string
+	}{
+		{"KARVE_SECURE_PORT=7443", "", ""},
+		{"KARVE_AUTHORIZATION_MODE=Node", "", ""},
+		{"KARVE_SECURE_PROT=7443", "there is no variable KARVE_SECURE_PROT; did you mean KARVE_SECURE_PORT?", ""},
+		{"KARVE_DATADIR=/x", "did you mean KARVE_DATA_DIR?", ""},
+		{"KARVE_TLSSAN=x", "did you mean KARVE_TLS_SAN?", ""},
+		// The user's own are left alone.
+		{"KARVE_COLOUR_OF_THE_SHED=red", "", "the variable KARVE_COLOUR_OF_THE_SHED is no option and sets nothing\n"},
+		{"KARVE_AUDIT=x", "", "did you mean KARVE_AUDIT_"},
+		{"KARVETTE=x", "", ""},
+		{"PATH=/x", "", ""},
+		// Those of install.sh and of tests.
+		{"KARVE_BINARY=/x", "", ""},
+		{"KARVE_INSTALL_TIMEOUT=5", "", ""},
+		{"KARVE_TEST_ANYTHING=1", "", ""},
+		// In a Pod beside a Service named karve, or karve-api.
+		{"KARVE_SERVICE_HOST=10.96.0.7", "", ""},
+		{"KARVE_SERVICE_PORT=6443", "", ""},
+		{"KARVE_SERVICE_PORT_HTTPS=6443", "", ""},
+		{"KARVE_PORT=tcp://10.96.0.7:6443", "", ""},
+		{"KARVE_PORT_6443_TCP=tcp://10.96.0.7:6443", "", ""},
+		{"KARVE_PORT_6443_TCP_ADDR=10.96.0.7", "", ""},
+		{"KARVE_API_SERVICE_HOST=10.96.0.7", "", ""},
+		{"KARVE_API_PORT=tcp://10.96.0.7:6443", "", ""},
+		{"KARVE_SECUR_PORT=7443", "did you mean KARVE_SECURE_PORT?", ""},
+	} {
+		var warnings strings.Builder
+		err := checkVariables([]string{test.variable}, options, &warnings)
+		if test.problem == "" && err != nil || test.problem != "" && (err == nil || !strings.Contains(err.Error(), test.problem)) {
+			t.Errorf("%s: got %v, want %q", test.variable, err, test.problem)
+		}
+		if got := warnings.String(); (got == "") != (test.warning == "") || !strings.Contains(got, test.warning) {
+			t.Errorf("%s: warned %q, want %q", test.variable, got, test.warning)
+		}
+	}
+}
+
+// Every KARVE_… variable that this repository speaks of is one that karve knows.
+func TestVariablesOfTheRepository(t *testing.T) {
+	t.Parallel()
+	options := variablesOf([]*cli.Command{serverCommand(), checkCommand()})
+	// A placeholder, and one of the stand-in for karve in a test of install.sh.
+	examples := []string{"KARVE_NAME", "KARVE_TOKEN"}
+	mentioned := regexp.MustCompile(`\bKARVE_[A-Z0-9_]*[A-Z0-9]`)
+	seen := 0
+	err := filepath.WalkDir("..", func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && (entry.Name() == ".git" || entry.Name() == "node_modules"):
+			return filepath.SkipDir
+		case !entry.Type().IsRegular() || filepath.Base(path) == "variables_test.go":
+			return nil
+		}
+		if info, err := entry.Info(); err != nil || info.Size() > 1<<20 {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		for _, name := range mentioned.FindAllString(string(text), -1) {
+			seen++
+			known := slices.Contains(options, name) || isOther(name) || slices.Contains(examples, name) || slices.Contains(otherVariables, name+"_")
+			if !known && checkVariables([]string{name + "=x"}, options, &strings.Builder{}) == nil {
+				t.Errorf("%s speaks of %s, which is neither an option nor one of otherVariables", path, name)
+			}
+		}
+		return nil
+	})
+	if err != nil || seen < 50 {
+		t.Errorf("%d variables seen: %v", seen, err)
+	}
+}
+
+// A misspelt variable stops the command before it does anything, with other problems.
+func TestMisspeltVariableStopsTheCommand(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"server"}, {"run", "--", "echo", "ran"}, {"datastore", "stats"}, {"certs", "list"}} {
+		cmd := command(t, "karve", args...)
+		cmd.Env = append(cmd.Env, "KARVE_DATA_DRI=/nowhere")
+		got := finish(t, cmd)
+		if got.code != 1 || got.stdout != "" || !strings.Contains(got.stderr, "karve: there is no variable KARVE_DATA_DRI; did you mean KARVE_DATA_DIR?\n") {
+			t.Errorf("%v: %+v, want that there is no such variable", args, got)
+		}
+	}
+	for _, args := range [][]string{{"version"}, {"server", "--help"}, {"completion", "bash"}} {
+		cmd := command(t, "karve", args...)
+		cmd.Env = append(cmd.Env, "KARVE_DATA_DRI=/nowhere")
+		if got := finish(t, cmd); got.code != 0 {
+			t.Errorf("%v: %+v, want that it does not mind", args, got)
+		}
+	}
+}
