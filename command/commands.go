@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/server/version"
@@ -107,7 +106,7 @@ func certsCommand() *cli.Command {
 			},
 			{
 				Name:      "renew",
-				Usage:     "renew the named certificates, or all but the authorities; a running server uses them at once",
+				Usage:     "renew the named certificates, or all but the authorities, and the admin's kubeconfigs; a running server uses them immediately",
 				ArgsUsage: "[NAME…]",
 				Flags:     []cli.Flag{configFlag(), dataDirFlag()},
 				Before:    readDataDir,
@@ -189,22 +188,7 @@ func renewCerts(c *cli.Context) error {
 	for _, name := range renewed {
 		fmt.Fprintf(c.App.Writer, "renewed %s\n", name)
 	}
-	return rewriteKubeconfig(store, filepath.Join(c.String("data-dir"), "admin.kubeconfig"))
-}
-
-// rewriteKubeconfig gives the admin's kubeconfig the new certificate, if the
-// file is there.
-func rewriteKubeconfig(store *certs.Store, path string) error {
-	config, err := clientcmd.LoadFromFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	} else if err != nil {
-		return err
-	}
-	for _, cluster := range config.Clusters {
-		return certs.WriteKubeconfig(path, 0, store.Kubeconfig(certs.Admin, cluster.Server))
-	}
-	return fmt.Errorf("%s names no cluster", path)
+	return certs.RenewKubeconfigs(store, filepath.Join(c.String("data-dir"), "admin.kubeconfig"))
 }
 
 // readDataDir takes data-dir, and datastore-endpoint for the commands that have it,

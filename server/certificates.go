@@ -14,9 +14,6 @@ import (
 	"github.com/karve-k8s/karve/server/apiserver"
 )
 
-// renewCheck is the longest time between two looks at what is due.
-const renewCheck = time.Hour
-
 // runCertificates makes what is missing of the certificates, and renews them until
 // everything has stopped.
 func (s *controlPlane) runCertificates(ctx context.Context, ready func()) error {
@@ -46,57 +43,13 @@ func (s *controlPlane) openCertificates() (err error) {
 	if err != nil {
 		return err
 	}
-	s.logNotes(notes, map[certs.Note]bool{})
+	logNotes(s.log, notes, map[certs.Note]bool{})
 	return nil
 }
 
-// keepCertificatesFresh renews what is due, at once when an address of this
-// machine changes or its clock is set. The files' readers notice by themselves;
-// nothing restarts.
+// keepCertificatesFresh renews what is due until ctx ends.
 func (s *controlPlane) keepCertificatesFresh(ctx context.Context, changed <-chan struct{}, set <-chan time.Duration) {
-	told := map[certs.Note]bool{}
-	for {
-		wait := renewCheck
-		if due := s.certs.NextDue(); !due.IsZero() {
-			wait = max(min(wait, time.Until(due)), time.Second)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-changed:
-		case step := <-set:
-			s.log.Infof("the clock was set by %v: looking at the certificates", step.Round(time.Second))
-		case <-time.After(wait):
-		}
-		renewed, notes, err := s.certs.Renew()
-		s.logNotes(notes, told)
-		if err != nil {
-			s.log.Errorf("renew certificates: %v", err)
-		}
-		if len(renewed) == 0 {
-			continue
-		}
-		s.log.Infof("renewed certificates: %v", renewed)
-		if slices.Contains(renewed, certs.Admin) || slices.Contains(renewed, certs.ServerCA) {
-			if err := s.writeKubeconfigs(); err != nil {
-				s.log.Errorf("renew kubeconfig: %v", err)
-			}
-		}
-	}
-}
-
-// logNotes logs each note once; told remembers.
-func (s *controlPlane) logNotes(notes []certs.Note, told map[certs.Note]bool) {
-	for _, n := range notes {
-		switch {
-		case told[n]:
-		case n.Warning:
-			s.log.Warnf("certificates: %s", n)
-		default:
-			s.log.Infof("certificates: %s", n)
-		}
-		told[n] = true
-	}
+	renewer{renew: s.certs.Renew, nextDue: s.certs.NextDue, publish: s.renewKubeconfigs, log: s.log}.run(ctx, changed, set)
 }
 
 func (s *controlPlane) certificatePaths() apiserver.Certificates {
@@ -113,21 +66,35 @@ func (s *controlPlane) certificatePaths() apiserver.Certificates {
 
 func (s *controlPlane) kubeconfigPath() string { return s.path("admin.kubeconfig") }
 
-// writeKubeconfigs writes the admin's kubeconfig, and the copy the user asked
-// for first: the one in the data directory says that all is done.
+// publishKubeconfigs writes the admin's kubeconfig for the first time: its presence says
+// that the cluster answers. From then on a renewal writes it again.
+func (s *controlPlane) publishKubeconfigs() error {
+	s.kubeconfigs.Lock()
+	defer s.kubeconfigs.Unlock()
+	s.published = true
+	return s.writeKubeconfigs()
+}
+
+// renewKubeconfigs writes what has been published again, with the certificates of now.
+// A start that is under way publishes them itself.
+func (s *controlPlane) renewKubeconfigs() error {
+	s.kubeconfigs.Lock()
+	defer s.kubeconfigs.Unlock()
+	if !s.published {
+		return nil
+	}
+	return s.writeKubeconfigs()
+}
+
+// writeKubeconfigs writes the admin's kubeconfig and the copy that the user asked for.
 func (s *controlPlane) writeKubeconfigs() error {
 	server := s.url()
-	if s.TLSCertFile != "" { // our certificate is shown to who asks by this name
+	if s.TLSCertFile != "" { // clients that ask by this name are shown our certificate
 		_, port, _ := net.SplitHostPort(localAddress(s.secure))
 		server = "https://" + net.JoinHostPort("localhost", port)
 	}
-	k := s.certs.Kubeconfig(certs.Admin, server)
-	if s.WriteKubeconfig != "" {
-		if err := certs.WriteKubeconfig(s.WriteKubeconfig, s.WriteKubeconfigMode, k); err != nil {
-			return fmt.Errorf("--write-kubeconfig: %w", err)
-		}
-	}
-	return certs.WriteKubeconfig(s.kubeconfigPath(), 0, k)
+	files := certs.KubeconfigFiles{Path: s.kubeconfigPath(), Copy: s.WriteKubeconfig, CopyMode: s.WriteKubeconfigMode}
+	return files.Write(s.certs.Kubeconfig(certs.Admin, server))
 }
 
 // serviceIPs are the addresses of the kubernetes Service: the first of each range.

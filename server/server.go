@@ -58,6 +58,9 @@ type controlPlane struct {
 	collector *memory.Collector                // nil: left alone
 	stopping  atomic.Bool                      // systemd has been told
 
+	kubeconfigs sync.Mutex // held while they are written
+	published   bool       // they have been
+
 	controllers controllers
 	scheduler   theScheduler
 	first       firstObjects
@@ -319,7 +322,7 @@ func (s *controlPlane) doing(verb, part string) {
 
 // ready is called when the last part is; running ends when the stop begins.
 func (s *controlPlane) ready(running context.Context) error {
-	if err := s.writeKubeconfigs(); err != nil {
+	if err := s.publishKubeconfigs(); err != nil {
 		return err
 	}
 	info := s.info()

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -24,19 +25,41 @@ func watchAddresses(ctx context.Context) <-chan struct{} {
 	// A non-blocking file is the runtime poller's: Close ends a Read.
 	socket := os.NewFile(uintptr(fd), "rtnetlink")
 	context.AfterFunc(ctx, func() { socket.Close() })
-	go func() {
-		buffer := make([]byte, 8192)
-		for {
-			// What happened does not matter, nor that a burst overran the
-			// buffer (ENOBUFS): the addresses are read anew.
-			if _, err := socket.Read(buffer); err != nil && ctx.Err() != nil {
-				return
-			}
-			select {
-			case changed <- struct{}{}:
-			default:
-			}
-		}
-	}()
+	go readChanges(ctx, socket.Read, changed)
 	return changed
 }
+
+// readChanges sends to changed whenever read returns, until ctx ends. What has happened
+// does not matter: the receiver reads the addresses anew. That holds for an error as
+// well, since the kernel tells by one that a burst did not fit (ENOBUFS). Errors that
+// last are read ever more rarely, up to once a minute: that is how often addresses are
+// looked at where nothing tells of them.
+func readChanges(ctx context.Context, read func([]byte) (int, error), changed chan<- struct{}) {
+	buffer := make([]byte, 8192)
+	retry := delays(readRetry, readRetryLimit)
+	for {
+		_, err := read(buffer)
+		if ctx.Err() != nil {
+			return
+		}
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+		if err == nil {
+			retry = delays(readRetry, readRetryLimit)
+			continue
+		}
+		select {
+		case <-time.After(retry.Step()):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// The first and the longest delay after an error of the kernel's news.
+const (
+	readRetry      = 100 * time.Millisecond
+	readRetryLimit = time.Minute
+)

@@ -1,0 +1,105 @@
+package certs
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// KubeconfigFiles are where a server keeps its admin's kubeconfig: a file of its own,
+// and a copy where the user wants one. Beside the first it notes where the copy is, so
+// that [RenewKubeconfigs] finds it without the server's options.
+type KubeconfigFiles struct {
+	// Path is the server's own file. Required.
+	Path string
+	// Copy is the user's; empty is none.
+	Copy string
+	// CopyMode is the mode of the copy; 0 is 0600.
+	CopyMode os.FileMode
+}
+
+// copyNote is what the note says.
+type copyNote struct {
+	Path string `json:"path"`
+	Mode string `json:"mode"` // octal
+}
+
+// notePath is the file of the note for a server's own kubeconfig.
+func notePath(path string) string { return path + ".copy" }
+
+// Write writes k to the copy, and then to the server's own file, whose presence
+// says that all is done. An error about the copy names --write-kubeconfig.
+func (f KubeconfigFiles) Write(k Kubeconfig) error {
+	if err := f.writeCopy(k); err != nil {
+		return fmt.Errorf("--write-kubeconfig: %w", err)
+	}
+	return WriteKubeconfig(f.Path, 0, k)
+}
+
+func (f KubeconfigFiles) writeCopy(k Kubeconfig) error {
+	if f.Copy == "" {
+		if err := os.Remove(notePath(f.Path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("forget the copy of a start before: %w", err)
+		}
+		return nil
+	}
+	at, err := filepath.Abs(f.Copy)
+	if err != nil {
+		return err
+	}
+	mode := f.CopyMode
+	if mode == 0 {
+		mode = fileMode
+	}
+	note, err := json.Marshal(copyNote{at, fmt.Sprintf("%#o", mode)})
+	if err != nil {
+		return err
+	}
+	if err := WriteKubeconfig(at, mode, k); err != nil {
+		return err
+	}
+	_, err = disk{noSync: k.NoSync}.replace(notePath(f.Path), append(note, '\n'), fileMode)
+	return err
+}
+
+// RenewKubeconfigs gives the kubeconfig at path, and the copy that the server has noted
+// beside it, the admin's present certificate and authority. A file that is not there is
+// not made; what it says of the server stays.
+func RenewKubeconfigs(store *Store, path string) error {
+	err := renewKubeconfig(store, path, fileMode)
+	text, noted := os.ReadFile(notePath(path))
+	if errors.Is(noted, fs.ErrNotExist) {
+		return err
+	}
+	var note copyNote
+	if noted == nil {
+		noted = json.Unmarshal(text, &note)
+	}
+	mode, wrong := strconv.ParseUint(note.Mode, 8, 9)
+	if noted = errors.Join(noted, wrong); noted != nil {
+		return errors.Join(err, fmt.Errorf("find the copy of --write-kubeconfig: %s: %w", notePath(path), noted))
+	}
+	if copied := renewKubeconfig(store, note.Path, os.FileMode(mode)); copied != nil {
+		err = errors.Join(err, fmt.Errorf("renew the copy of --write-kubeconfig: %w", copied))
+	}
+	return err
+}
+
+func renewKubeconfig(store *Store, path string, mode os.FileMode) error {
+	config, err := clientcmd.LoadFromFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	for _, cluster := range config.Clusters {
+		return WriteKubeconfig(path, mode, store.Kubeconfig(Admin, cluster.Server))
+	}
+	return fmt.Errorf("%s names no cluster", path)
+}

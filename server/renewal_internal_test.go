@@ -1,0 +1,155 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/karve-k8s/karve/certs"
+)
+
+// A disk that takes no writes is tried ever more rarely, and the log has a line for
+// each of these attempts.
+func TestRenewalThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var attempts, published int
+		full := true
+		denied := errors.New("a kubeconfig's disk is full too")
+		var logged strings.Builder
+		log := logrus.New()
+		log.SetOutput(&logged)
+		changed := make(chan struct{})
+		due := time.Now()
+		r := renewer{
+			renew: func() ([]certs.Name, []certs.Note, error) {
+				attempts++
+				if full {
+					return nil, nil, syscall.ENOSPC
+				}
+				if due.After(time.Now()) {
+					return nil, nil, nil
+				}
+				due = time.Now().AddDate(0, 8, 0)
+				return []certs.Name{certs.Admin, certs.Serving}, nil, nil
+			},
+			nextDue: func() time.Time { return due },
+			publish: func() error { published++; return denied },
+			log:     log,
+		}
+		go r.run(ctx, changed, nil)
+		lines := func() int { return strings.Count(logged.String(), "renew certificates, next attempt in") }
+		pass := func(d time.Duration) { time.Sleep(d); synctest.Wait() }
+
+		// 1 + 2 + 4 + … + 2048 s are twelve attempts in 68 minutes; then an hour each.
+		pass(10 * time.Hour)
+		if attempts < 12 || attempts > 24 {
+			t.Errorf("%d attempts in ten hours, want about 20", attempts)
+		}
+		if got := lines(); got != attempts {
+			t.Errorf("%d lines of %d attempts: %s", got, attempts, &logged)
+		}
+		// Addresses that come and go are looked at, but not logged.
+		before := lines()
+		for range 100 {
+			changed <- struct{}{}
+		}
+		synctest.Wait()
+		if got := lines(); got != before {
+			t.Errorf("%d lines more of 100 changes of addresses", got-before)
+		}
+		// It works again, but for the kubeconfigs: they are tried like that.
+		full = false
+		pass(renewCheck + time.Second)
+		if published == 0 {
+			t.Fatal("renewed after the disk has room: not within an hour")
+		}
+		published = 0
+		pass(10 * time.Hour)
+		if published < 9 || published > 24 {
+			t.Errorf("the kubeconfigs: %d attempts in ten hours, want 10 to 20", published)
+		}
+		denied = nil
+		pass(renewCheck + time.Second)
+		attempts, published = 0, 0
+		pass(10 * time.Hour)
+		if attempts != 10 || published != 0 {
+			t.Errorf("at rest: %d looks and %d kubeconfigs in ten hours, want 10 and 0", attempts, published)
+		}
+		if !strings.Contains(logged.String(), "can be renewed again") {
+			t.Errorf("nothing tells that it works again: %s", &logged)
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
+// A certificate that is renewed while the server starts writes no kubeconfig, whose
+// presence says that the cluster answers; the one that is written then carries it.
+func TestRenewalDuringTheStart(t *testing.T) {
+	machine := settable{}
+	dir := t.TempDir()
+	store, _, err := certs.Ensure(certs.Config{Dir: filepath.Join(dir, "certs"), Hostname: "board", NoSync: true, Now: machine.now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	copied := filepath.Join(dir, "copy")
+	s := &controlPlane{Config: Config{DataDir: dir, WriteKubeconfig: copied}.withDefaults(), certs: store, secure: listener, log: logrus.New()}
+	s.log.SetOutput(io.Discard)
+	steps := make(chan time.Duration)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { s.keepCertificatesFresh(ctx, nil, steps); close(ended) }()
+	defer func() { cancel(); <-ended }()
+	renew := func() {
+		machine.set(3 * 365 * 24 * time.Hour)
+		steps <- time.Hour
+		steps <- 0 // received when the first has been dealt with
+	}
+	carries := func(path string) bool {
+		k := certs.Kubeconfig{Server: s.url(), CAFile: store.CertFile(certs.ServerCA), CertFile: store.CertFile(certs.Admin), KeyFile: store.KeyFile(certs.Admin)}
+		want := filepath.Join(t.TempDir(), "want")
+		if err := certs.WriteKubeconfig(want, 0, k); err != nil {
+			t.Fatal(err)
+		}
+		a, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := os.ReadFile(want)
+		return err == nil && string(a) == string(b)
+	}
+
+	renew()
+	for _, path := range []string{s.kubeconfigPath(), copied} {
+		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s before the server is ready: %v", path, err)
+		}
+	}
+	if err := s.publishKubeconfigs(); err != nil {
+		t.Fatal(err)
+	}
+	for _, when := range []string{"ready", "renewed"} {
+		for _, path := range []string{s.kubeconfigPath(), copied} {
+			if !carries(path) {
+				t.Errorf("%s: %s does not carry the certificates of now", when, path)
+			}
+		}
+		renew()
+	}
+}
