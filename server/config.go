@@ -152,8 +152,9 @@ type Config struct {
 
 	eagerOpenAPI   bool // see apiserver.Config
 	routers        func(ours, upstreams restful.RouteSelector, services []*restful.WebService)
-	upstreamsHooks bool // no seeding: for tests that compare
-	unknownOwners  bool // as if OwnersKnown were false: for tests
+	upstreamsHooks bool        // no seeding: for tests that compare
+	unknownOwners  bool        // as if OwnersKnown were false: for tests
+	clockDoubted   func() bool // in place of a clockDoubt: for tests
 }
 
 // OwnersKnown says that this system tells which user opened a connection. Without

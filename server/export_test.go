@@ -18,3 +18,8 @@ var (
 	ObjectUID = objectUID
 	OfServer  = ofServer
 )
+
+// WithClockDoubted says whether the clock is doubted when a token is made.
+func WithClockDoubted(doubted bool) func(*Config) {
+	return func(c *Config) { c.clockDoubted = func() bool { return doubted } }
+}

@@ -274,6 +274,9 @@ func (s *controlPlane) runAPIServer(ctx context.Context, ready func()) (err erro
 		config.Group = simulatedMetrics
 	}
 	config.Alone = s.ownsStorage()
+	if config.ClockDoubted = s.clockDoubted; s.clockDoubted == nil {
+		config.ClockDoubted = newClockDoubt(machineClock(), timesyncd).doubted
+	}
 	defer s.loopback.Close()
 	api, err := apiserver.New(ctx, config)
 	if err != nil {

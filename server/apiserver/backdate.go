@@ -13,16 +13,25 @@ import (
 const tokenBackdate = 24 * time.Hour
 
 // backdated makes the tokens of service accounts as upstream does, but valid from a
-// day before. A board without a clock battery may make some with a clock that is
-// ahead, by the hours of a time zone say, and NTP then sets it back: upstream's are
-// refused until the clock has caught up, and Pods with them. When a token begins to
-// be valid says nothing else: it is always when it was made. Its end is upstream's.
-type backdated struct{ serviceaccount.TokenGenerator }
+// day before as long as the clock is doubted. A board without a clock battery may make
+// some with a clock that is ahead, by the hours of a time zone for example, and NTP then
+// sets it back: upstream's are refused until the clock has caught up, and Pods with
+// them. When a token begins to be valid says nothing else: it is always when it was
+// made. Its end is upstream's.
+//
+// With a clock that is right a token is upstream's in everything: verifiers outside the
+// cluster may limit the time between the beginning and the end.
+type backdated struct {
+	serviceaccount.TokenGenerator
+	doubted func() bool
+}
 
 // GenerateToken implements serviceaccount.TokenGenerator.
 func (b backdated) GenerateToken(ctx context.Context, public *jwt.Claims, private any) (string, error) {
 	claims := *public
-	claims.IssuedAt, claims.NotBefore = earlier(claims.IssuedAt), earlier(claims.NotBefore)
+	if b.doubted() {
+		claims.IssuedAt, claims.NotBefore = earlier(claims.IssuedAt), earlier(claims.NotBefore)
+	}
 	return b.TokenGenerator.GenerateToken(ctx, &claims, private)
 }
 

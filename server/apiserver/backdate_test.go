@@ -5,6 +5,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"errors"
+	"reflect"
 	"testing"
 	"time"
 
@@ -13,8 +14,9 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
 
-// Of a token only the beginning differs from upstream's, so that it is valid after
-// the clock was set back by hours, where upstream's is not.
+// With a clock that is doubted only the beginning of a token differs from upstream's, so
+// that it is valid after the clock was set back by hours, where upstream's is not. With
+// one that is not, nothing differs.
 func TestTokensSurviveAClockSetBack(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -44,7 +46,12 @@ func TestTokensSurviveAClockSetBack(t *testing.T) {
 		}
 		return c
 	}
-	theirs, ours := claims(upstream), claims(backdated{upstream})
+	doubted := func() bool { return true }
+	theirs, ours := claims(upstream), claims(backdated{upstream, doubted})
+	plausible := claims(backdated{upstream, func() bool { return false }})
+	if !reflect.DeepEqual(plausible, theirs) {
+		t.Errorf("with a plausible clock: got %+v, want upstream's %+v", plausible, theirs)
+	}
 	made := theirs.IssuedAt.Time()
 	at := func(c jwt.Claims, now time.Time) error { return c.Validate(jwt.Expected{Time: now}) }
 	for _, back := range []time.Duration{0, 3 * time.Hour, 23 * time.Hour} {

@@ -83,6 +83,9 @@ type Config struct {
 	Certificates Certificates
 	// Alone says that no other API server has this storage.
 	Alone bool
+	// ClockDoubted is asked whether the clock may be set back by hours, when a token
+	// is made; nil: never.
+	ClockDoubted func() bool
 
 	// TerminationTimeout is how long a stop may take,
 	// --shutdown-delay-duration not counted.
@@ -282,16 +285,17 @@ func complete(ctx context.Context, c Config) (options.CompletedOptions, error) {
 	if err := errors.Join(err, prepareProcess(o, c.Log)); err != nil {
 		return options.CompletedOptions{}, err
 	}
-	return completeOptions(ctx, o)
+	return completeOptions(ctx, o, c.ClockDoubted)
 }
 
-func completeOptions(ctx context.Context, o *options.ServerRunOptions) (options.CompletedOptions, error) {
+func completeOptions(ctx context.Context, o *options.ServerRunOptions, clockDoubted func() bool) (options.CompletedOptions, error) {
 	completed, err := o.Complete(ctx)
 	if err != nil {
 		return options.CompletedOptions{}, err
 	}
-	if completed.ServiceAccountSigningKeyFile != "" { // otherwise a user's own signer makes them
-		completed.ServiceAccountIssuer = backdated{completed.ServiceAccountIssuer}
+	// Without the file a user's own signer makes the tokens.
+	if completed.ServiceAccountSigningKeyFile != "" && clockDoubted != nil {
+		completed.ServiceAccountIssuer = backdated{completed.ServiceAccountIssuer, clockDoubted}
 	}
 	return completed, errors.Join(completed.Validate()...)
 }

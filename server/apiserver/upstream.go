@@ -91,6 +91,6 @@ func (u *Upstream) Complete(ctx context.Context, log *logrus.Logger) (*options.C
 	if err := prepareProcess(u.ServerRunOptions, log); err != nil {
 		return nil, err
 	}
-	completed, err := completeOptions(ctx, u.ServerRunOptions)
+	completed, err := completeOptions(ctx, u.ServerRunOptions, nil)
 	return &completed, err
 }
