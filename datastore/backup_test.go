@@ -79,7 +79,7 @@ func TestBackupOfLiveEngine(t *testing.T) {
 		if !bytes.Equal(x.Value, y.Value) || x.ModRevision != y.ModRevision || x.ModRevision != b.Revision() {
 			t.Errorf("backup %d has half a transaction: %d, %d of %d", i, x.ModRevision, y.ModRevision, b.Revision())
 		}
-		if l, err := b.TimeToLive(7, true); err != nil || fmt.Sprint(l.Keys) != "[/leased]" {
+		if l, err := b.TimeToLive(t.Context(), 7, true); err != nil || fmt.Sprint(l.Keys) != "[/leased]" {
 			t.Errorf("lease: %+v, %v", l, err)
 		}
 		b.Close()

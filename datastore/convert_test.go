@@ -114,11 +114,11 @@ func TestConvertedLeases(t *testing.T) {
 	done()
 	e, _, _ := openConverted(t, dir)
 	kv := get(t, e, "/long", 0)
-	l, err := e.TimeToLive(kv.Lease, true)
+	l, err := e.TimeToLive(t.Context(), kv.Lease, true)
 	if err != nil || l.TTL != 3600 || l.Remaining < 3500*time.Second || fmt.Sprint(l.Keys) != "[/long]" {
 		t.Errorf("lease of /long: %+v, %v; want its own, of 3600 s", l, err)
 	}
-	if l, err := e.TimeToLive(get(t, e, "/endless", 0).Lease, false); err != nil || l.TTL != maxTTL || l.Remaining < time.Hour {
+	if l, err := e.TimeToLive(t.Context(), get(t, e, "/endless", 0).Lease, false); err != nil || l.TTL != maxTTL || l.Remaining < time.Hour {
 		t.Errorf("lease of /endless: %+v, %v", l, err)
 	}
 	for deadline := time.Now().Add(20 * time.Second); get(t, e, "/short", 0) != nil; time.Sleep(20 * time.Millisecond) {

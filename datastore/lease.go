@@ -21,8 +21,12 @@ type Lease struct {
 type lease struct {
 	id, ttl int64
 	expires time.Time
+	place   int // in leaseTable.due; notDue if it is not there
 	keys    map[string]struct{}
 }
+
+// notDue is the place of a lease that was revoked.
+const notDue = -1
 
 // leaseChange is a row of the lease table to write or delete, and how to undo it.
 type leaseChange struct {
@@ -35,7 +39,7 @@ type leaseChange struct {
 // timer stands at the earliest expiry; without leases there is none.
 type leaseTable struct {
 	byID    map[int64]*lease
-	due     dueHeap
+	due     dueHeap // the same leases, the next to expire first
 	timer   *time.Timer
 	expire  func()
 	pause   time.Time // no expiry before it: the last one found no space
@@ -54,24 +58,35 @@ func (t *leaseTable) init(e *Engine, rows []leaseChange, live *tree) {
 func (t *leaseTable) find(id int64) *lease { return t.byID[id] }
 
 func (t *leaseTable) grant(id, ttl int64) *lease {
-	l := &lease{id: id, ttl: ttl, keys: map[string]struct{}{}}
-	t.byID[id] = l
-	t.renew(l)
+	l := &lease{id: id, ttl: ttl, expires: fromNow(ttl), keys: map[string]struct{}{}}
+	t.add(l)
+	t.arm()
 	return l
 }
 
+// add puts a lease into the table; the caller arms the timer.
+func (t *leaseTable) add(l *lease) {
+	t.byID[l.id] = l
+	heap.Push(&t.due, l)
+}
+
+// remove takes a lease out of the table; the caller arms the timer.
+func (t *leaseTable) remove(l *lease) {
+	delete(t.byID, l.id)
+	heap.Remove(&t.due, l.place)
+}
+
 func (t *leaseTable) renew(l *lease) {
-	l.expires = time.Now().Add(time.Duration(l.ttl) * time.Second)
-	heap.Push(&t.due, due{l.expires, l})
+	l.expires = fromNow(l.ttl)
+	heap.Fix(&t.due, l.place)
 	t.arm()
 }
 
-// arm sets the timer to the earliest expiry, skipping entries that a renewal or
-// a revocation has made void.
+// fromNow has the monotonic clock's reading in it.
+func fromNow(seconds int64) time.Time { return time.Now().Add(time.Duration(seconds) * time.Second) }
+
+// arm sets the timer to the earliest expiry.
 func (t *leaseTable) arm() {
-	for len(t.due) > 0 && !t.due[0].valid(t) {
-		heap.Pop(&t.due)
-	}
 	if t.stopped {
 		return
 	}
@@ -81,7 +96,7 @@ func (t *leaseTable) arm() {
 		}
 		return
 	}
-	wait := max(time.Until(t.due[0].at), time.Until(t.pause), 0)
+	wait := max(time.Until(t.due[0].expires), time.Until(t.pause), 0)
 	if t.timer == nil {
 		t.timer = time.AfterFunc(wait, t.expire)
 		return
@@ -101,10 +116,9 @@ func (t *leaseTable) undo(changes []leaseChange) {
 	for i := len(changes) - 1; i >= 0; i-- {
 		c := changes[i]
 		if c.revoked {
-			t.byID[c.id] = c.lease
-			heap.Push(&t.due, due{c.lease.expires, c.lease})
+			t.add(c.lease)
 		} else {
-			delete(t.byID, c.id)
+			t.remove(c.lease)
 		}
 	}
 	t.pause = time.Now().Add(time.Second)
@@ -188,7 +202,7 @@ func (e *Engine) Revoke(ctx context.Context, id int64) error {
 }
 
 func (e *Engine) revoke(b *batch, l *lease) {
-	delete(e.leases.byID, l.id)
+	e.leases.remove(l)
 	revision, sub := e.spec.revision+1, 0
 	for _, key := range sortedKeys(l.keys) {
 		if sub == maxSubs {
@@ -202,41 +216,65 @@ func (e *Engine) revoke(b *batch, l *lease) {
 	e.leases.arm()
 }
 
-// KeepAlive gives a lease its whole TTL again. It writes nothing.
-func (e *Engine) KeepAlive(id int64) (*Lease, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if err := e.refusal(); err != nil {
+// KeepAlive gives a lease its whole TTL again. It writes nothing, but for a lease
+// whose time is up: that one it revokes, as the timer is about to do, because the
+// answer that there is no such lease must stay true after a crash.
+func (e *Engine) KeepAlive(ctx context.Context, id int64) (*Lease, error) {
+	var out *Lease
+	err := e.submit(ctx, func(b *batch) (bool, error) {
+		l := e.leases.find(id)
+		if l == nil {
+			return false, fmt.Errorf("%w: %d", ErrLeaseNotFound, id)
+		}
+		if !time.Now().Before(l.expires) {
+			e.revoke(b, l)
+			out = nil
+			return false, nil
+		}
+		e.leases.renew(l)
+		out = l.info(false)
+		return false, nil
+	})
+	if err == nil && out == nil {
+		err = fmt.Errorf("%w: %d", ErrLeaseNotFound, id)
+	}
+	if err != nil {
 		return nil, err
 	}
-	l := e.leases.find(id)
-	if l == nil || !time.Now().Before(l.expires) {
-		return nil, fmt.Errorf("%w: %d", ErrLeaseNotFound, id)
-	}
-	e.leases.renew(l)
-	return l.info(false), nil
+	return out, nil
 }
 
 // TimeToLive describes a lease, with its keys if asked to.
-func (e *Engine) TimeToLive(id int64, keys bool) (*Lease, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	l := e.leases.find(id)
-	if l == nil {
-		return nil, fmt.Errorf("%w: %d", ErrLeaseNotFound, id)
+func (e *Engine) TimeToLive(ctx context.Context, id int64, keys bool) (*Lease, error) {
+	var out *Lease
+	err := e.submit(ctx, func(*batch) (bool, error) {
+		l := e.leases.find(id)
+		if l == nil {
+			return false, fmt.Errorf("%w: %d", ErrLeaseNotFound, id)
+		}
+		out = l.info(keys)
+		return false, nil
+	})
+	if err != nil {
+		return nil, err
 	}
-	return l.info(keys), nil
+	return out, nil
 }
 
 // Leases lists all leases, in no order and without their keys.
-func (e *Engine) Leases() []Lease {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	out := make([]Lease, 0, len(e.leases.byID))
-	for _, l := range e.leases.byID {
-		out = append(out, *l.info(false))
+func (e *Engine) Leases(ctx context.Context) ([]Lease, error) {
+	var out []Lease
+	err := e.submit(ctx, func(*batch) (bool, error) {
+		out = make([]Lease, 0, len(e.leases.byID))
+		for _, l := range e.leases.byID {
+			out = append(out, *l.info(false))
+		}
+		return false, nil
+	})
+	if err != nil {
+		return nil, err
 	}
-	return out
+	return out, nil
 }
 
 func (l *lease) info(keys bool) *Lease {
@@ -253,42 +291,35 @@ func (l *lease) info(keys bool) *Lease {
 func (e *Engine) expireLeases() {
 	_ = e.submit(context.Background(), func(b *batch) (bool, error) {
 		t := &e.leases
-		for len(t.due) > 0 {
-			first := t.due[0]
-			if first.valid(t) && time.Now().Before(first.at) {
-				break
-			}
-			heap.Pop(&t.due)
-			if first.valid(t) {
-				e.revoke(b, first.lease)
-			}
+		for len(t.due) > 0 && !time.Now().Before(t.due[0].expires) {
+			e.revoke(b, t.due[0])
 		}
 		t.arm()
 		return false, nil
 	})
 }
 
-// due is an entry of the expiry queue; it is void once its lease was renewed or
-// is gone.
-type due struct {
-	at    time.Time
-	lease *lease
-}
-
-func (d due) valid(t *leaseTable) bool {
-	return t.byID[d.lease.id] == d.lease && d.lease.expires.Equal(d.at)
-}
-
-type dueHeap []due
+// dueHeap has each lease once, whatever the number of its renewals.
+type dueHeap []*lease
 
 func (h dueHeap) Len() int           { return len(h) }
-func (h dueHeap) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
-func (h dueHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *dueHeap) Push(x any)        { *h = append(*h, x.(due)) }
+func (h dueHeap) Less(i, j int) bool { return h[i].expires.Before(h[j].expires) }
+func (h dueHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].place, h[j].place = i, j
+}
+
+func (h *dueHeap) Push(x any) {
+	l := x.(*lease)
+	l.place = len(*h)
+	*h = append(*h, l)
+}
+
 func (h *dueHeap) Pop() any {
 	old := *h
 	last := old[len(old)-1]
-	old[len(old)-1] = due{}
+	last.place = notDue
+	old[len(old)-1] = nil
 	*h = old[:len(old)-1]
 	return last
 }

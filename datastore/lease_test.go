@@ -43,7 +43,7 @@ func TestLeases(t *testing.T) {
 	lock.Close()
 
 	e = openTest(t, dir, Options{})
-	info, err := e.TimeToLive(l.ID, true)
+	info, err := e.TimeToLive(t.Context(), l.ID, true)
 	if err != nil || info.TTL != 100 || !slices.Equal(info.Keys, []string{"/a", "/d"}) {
 		t.Fatalf("after a start: %+v, %v; want the keys /a and /d", info, err)
 	}
@@ -60,8 +60,8 @@ func TestLeases(t *testing.T) {
 	if err := e.Revoke(t.Context(), l.ID); !errors.Is(err, ErrLeaseNotFound) {
 		t.Errorf("revoked again: %v", err)
 	}
-	if got := e.Leases(); len(got) != 0 {
-		t.Errorf("leases: %v, want none", got)
+	if got, err := e.Leases(t.Context()); err != nil || len(got) != 0 {
+		t.Errorf("leases: %v, %v, want none", got, err)
 	}
 }
 
@@ -81,7 +81,7 @@ func TestLeaseExpiry(t *testing.T) {
 			}
 		}
 		time.Sleep(9 * time.Second)
-		if _, err := e.KeepAlive(1); err != nil {
+		if _, err := e.KeepAlive(t.Context(), 1); err != nil {
 			t.Fatal(err)
 		}
 		for _, step := range []struct {
@@ -90,8 +90,12 @@ func TestLeaseExpiry(t *testing.T) {
 		}{{2, []int64{1, 2, 3}}, {9, []int64{3}}, {10, nil}} { // 11 s, 20 s, 30 s
 			time.Sleep(step.wait * time.Second)
 			synctest.Wait()
+			leases, err := e.Leases(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
 			var got []int64
-			for _, l := range e.Leases() {
+			for _, l := range leases {
 				got = append(got, l.ID)
 			}
 			slices.Sort(got)
@@ -102,7 +106,7 @@ func TestLeaseExpiry(t *testing.T) {
 				t.Errorf("%d keys, want %d", n, len(step.want))
 			}
 		}
-		if _, err := e.KeepAlive(1); !errors.Is(err, ErrLeaseNotFound) {
+		if _, err := e.KeepAlive(t.Context(), 1); !errors.Is(err, ErrLeaseNotFound) {
 			t.Errorf("keep alive of an expired lease: %v", err)
 		}
 	})
@@ -123,9 +127,9 @@ func TestLeasesDoNotKnowTheTimeOfDay(t *testing.T) {
 		if l == nil || l.expires == l.expires.Round(0) {
 			t.Errorf("%s: the lease %+v ends by the time of day", when, l)
 		}
-		for _, d := range e.leases.due {
-			if d.at == d.at.Round(0) {
-				t.Errorf("%s: %v in the queue is a time of day", when, d.at)
+		for _, l := range e.leases.due {
+			if l.expires == l.expires.Round(0) {
+				t.Errorf("%s: %v in the queue is a time of day", when, l.expires)
 			}
 		}
 	}
@@ -133,7 +137,7 @@ func TestLeasesDoNotKnowTheTimeOfDay(t *testing.T) {
 		t.Fatal(err)
 	}
 	monotonic(e, "granted")
-	if _, err := e.KeepAlive(7); err != nil {
+	if _, err := e.KeepAlive(t.Context(), 7); err != nil {
 		t.Fatal(err)
 	}
 	monotonic(e, "renewed")
@@ -143,7 +147,7 @@ func TestLeasesDoNotKnowTheTimeOfDay(t *testing.T) {
 	lock.Close()
 	e = openTest(t, dir, Options{})
 	monotonic(e, "after a start")
-	if l, err := e.TimeToLive(7, false); err != nil || l.Remaining < 3500*time.Second {
+	if l, err := e.TimeToLive(t.Context(), 7, false); err != nil || l.Remaining < 3500*time.Second {
 		t.Errorf("after a start: %+v, %v, want the whole TTL", l, err)
 	}
 }

@@ -323,7 +323,7 @@ func TestResetOfLeases(t *testing.T) {
 	check := func() {
 		t.Helper()
 		for id, want := range map[int64]string{77: "3600 [/gone]", 78: "60 [/there]"} {
-			l, err := e.TimeToLive(id, true)
+			l, err := e.TimeToLive(t.Context(), id, true)
 			if err != nil {
 				t.Fatal(err)
 			}

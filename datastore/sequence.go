@@ -2,6 +2,7 @@ package datastore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 )
 
@@ -73,6 +74,11 @@ func (e *Engine) Txn(ctx context.Context, req TxnRequest) (*TxnResponse, error) 
 // durable state, if a batch before it failed. It must not have changed anything
 // if it returns an error.
 //
+// An error of change waits too: "there is no such lease" tells the caller about a
+// revocation that may still be on its way to the disk. If that batch fails, the
+// revocation has not happened, and change runs again. Only [ErrNoSpace] is
+// returned immediately: it is about the disk, not about the state.
+//
 // The lock is the sequencer: the caller's own goroutine does the work of
 // ordering, so that a write costs two goroutine switches and not four.
 func (e *Engine) submit(ctx context.Context, change func(*batch) (needsSpace bool, err error)) error {
@@ -100,13 +106,13 @@ func (e *Engine) submit(ctx context.Context, change func(*batch) (needsSpace boo
 			b = newBatch()
 		}
 		before := b.weight()
-		needsSpace, err := change(b)
-		if err != nil {
+		needsSpace, answer := change(b)
+		if errors.Is(answer, ErrNoSpace) {
 			e.mu.Unlock()
-			return err
+			return answer
 		}
-		wait := e.pending
-		if b.weight() != before {
+		wait, changed := e.pending, b.weight() != before
+		if changed {
 			e.pending, wait = b, b
 			b.puts = b.puts || needsSpace
 		}
@@ -115,7 +121,7 @@ func (e *Engine) submit(ctx context.Context, change func(*batch) (needsSpace boo
 		}
 		e.mu.Unlock()
 		if wait == nil {
-			return nil
+			return answer
 		}
 		if wait == b {
 			e.wakeCommitter()
@@ -127,8 +133,9 @@ func (e *Engine) submit(ctx context.Context, change func(*batch) (needsSpace boo
 		}
 		switch {
 		case wait.err == nil:
-			return nil
+			return answer
 		case wait.err == errRetry:
+		case wait.err == ErrNoSpace && !changed: // somebody else's: what was read has not happened
 		case wait.err == ErrNoSpace && !needsSpace && refused < 3:
 			refused++ // by a put in the same batch, or there was still ballast to give
 		case wait.err == ErrNoSpace:

@@ -53,8 +53,8 @@ func (s *Server) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error {
 		if err != nil {
 			return err
 		}
+		lease, err := s.engine.KeepAlive(stream.Context(), r.ID)
 		resp := &pb.LeaseKeepAliveResponse{Header: s.newest(), ID: r.ID}
-		lease, err := s.engine.KeepAlive(r.ID)
 		switch {
 		case err == nil:
 			resp.TTL = lease.TTL
@@ -68,9 +68,9 @@ func (s *Server) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error {
 }
 
 // LeaseTimeToLive describes a lease; one that is not there has a TTL of -1.
-func (s *Server) LeaseTimeToLive(_ context.Context, r *pb.LeaseTimeToLiveRequest) (*pb.LeaseTimeToLiveResponse, error) {
+func (s *Server) LeaseTimeToLive(ctx context.Context, r *pb.LeaseTimeToLiveRequest) (*pb.LeaseTimeToLiveResponse, error) {
+	lease, err := s.engine.TimeToLive(ctx, r.ID, r.Keys)
 	resp := &pb.LeaseTimeToLiveResponse{Header: s.newest(), ID: r.ID, TTL: -1}
-	lease, err := s.engine.TimeToLive(r.ID, r.Keys)
 	if errors.Is(err, datastore.ErrLeaseNotFound) {
 		return resp, nil
 	}
@@ -85,8 +85,11 @@ func (s *Server) LeaseTimeToLive(_ context.Context, r *pb.LeaseTimeToLiveRequest
 }
 
 // LeaseLeases lists all leases, the next to expire first.
-func (s *Server) LeaseLeases(context.Context, *pb.LeaseLeasesRequest) (*pb.LeaseLeasesResponse, error) {
-	leases := s.engine.Leases()
+func (s *Server) LeaseLeases(ctx context.Context, _ *pb.LeaseLeasesRequest) (*pb.LeaseLeasesResponse, error) {
+	leases, err := s.engine.Leases(ctx)
+	if err != nil {
+		return nil, Status(err)
+	}
 	slices.SortFunc(leases, func(a, b datastore.Lease) int { return cmp.Compare(a.Remaining, b.Remaining) })
 	resp := &pb.LeaseLeasesResponse{Header: s.newest(), Leases: make([]*pb.LeaseStatus, len(leases))}
 	for i, lease := range leases {

@@ -1,0 +1,224 @@
+package datastore
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+)
+
+// heldCommit makes an engine stop at its next commit, until end is called with what
+// the disk then says. held is closed when the commit has begun.
+func heldCommit(e *Engine) (held <-chan struct{}, end func(error)) {
+	begun, release := make(chan struct{}), make(chan error, 1)
+	var once sync.Once
+	e.disk.fail = func(at string) (err error) {
+		if at == "begin" {
+			once.Do(func() {
+				close(begun)
+				err = <-release
+			})
+		}
+		return err
+	}
+	return begun, func(err error) { release <- err }
+}
+
+// waiting is a context that tells when somebody waits for its end, which a call of
+// the engine does once it has evaluated its request and before it answers.
+type waiting struct {
+	context.Context
+	once  sync.Once
+	waits chan struct{}
+}
+
+func (w *waiting) Done() <-chan struct{} {
+	w.once.Do(func() { close(w.waits) })
+	return w.Context.Done()
+}
+
+// What an answer reveals is durable before it is given, a refusal included: each
+// case has a change that is held at its commit, and a question whose answer depends
+// on it.
+func TestRefusalsRevealOnlyWhatIsDurable(t *testing.T) {
+	anything := func(ctx context.Context, e *Engine) error {
+		_, err := e.Put(ctx, PutRequest{Key: "/leased", Value: []byte("1"), Lease: 7})
+		return err
+	}
+	revoke := func(ctx context.Context, e *Engine) error { return e.Revoke(ctx, 7) }
+	grant := func(ctx context.Context, e *Engine) error { _, err := e.Grant(ctx, 8, 100); return err }
+	for name, test := range map[string]struct {
+		change, ask func(context.Context, *Engine) error
+		want        error // of ask, once change is durable
+	}{
+		"put with a lease that was revoked": {revoke, anything, ErrLeaseNotFound},
+		"revoked again":                     {revoke, revoke, ErrLeaseNotFound},
+		"renewal of what was revoked": {revoke, func(ctx context.Context, e *Engine) error {
+			_, err := e.KeepAlive(ctx, 7)
+			return err
+		}, ErrLeaseNotFound},
+		"look at what was revoked": {revoke, func(ctx context.Context, e *Engine) error {
+			_, err := e.TimeToLive(ctx, 7, true)
+			return err
+		}, ErrLeaseNotFound},
+		"granted again": {grant, grant, ErrLeaseExists},
+		"renewal of what was granted": {grant, func(ctx context.Context, e *Engine) error {
+			_, err := e.KeepAlive(ctx, 8)
+			return err
+		}, nil},
+		"list of leases": {grant, func(ctx context.Context, e *Engine) error {
+			all, err := e.Leases(ctx)
+			if err == nil && len(all) != 2 {
+				return errors.New("the lease is not in the list")
+			}
+			return err
+		}, nil},
+		"value of a deleted key": {
+			func(ctx context.Context, e *Engine) error {
+				_, err := e.Delete(ctx, DeleteRequest{Key: "/there"})
+				return err
+			},
+			func(ctx context.Context, e *Engine) error {
+				_, err := e.Put(ctx, PutRequest{Key: "/there", IgnoreValue: true})
+				return err
+			}, ErrKeyNotFound},
+		"failed compare": {
+			func(ctx context.Context, e *Engine) error {
+				_, err := e.Put(ctx, PutRequest{Key: "/new"})
+				return err
+			},
+			func(ctx context.Context, e *Engine) error {
+				resp, err := e.Txn(ctx, TxnRequest{Compare: []Compare{{Key: "/new", Target: CompareVersion}}})
+				if err == nil && resp.Succeeded {
+					return errors.New("the key is not there")
+				}
+				return err
+			}, nil},
+		"compacted twice": {
+			func(ctx context.Context, e *Engine) error { return e.Compact(ctx, 2, false) },
+			func(ctx context.Context, e *Engine) error { return e.Compact(ctx, 2, false) },
+			ErrCompacted},
+	} {
+		for outcome, failure := range map[string]error{"committed": nil, "failed": errors.New("input/output error")} {
+			t.Run(name+", "+outcome, func(t *testing.T) {
+				e := openTest(t, "", Options{})
+				if _, err := e.Grant(t.Context(), 7, 100); err != nil {
+					t.Fatal(err)
+				}
+				put(t, e, "/there", "1")
+				put(t, e, "/there", "2")
+				held, end := heldCommit(e)
+				changed, asked := make(chan error, 1), make(chan error, 1)
+				go func() { changed <- test.change(context.Background(), e) }()
+				<-held
+				ctx := &waiting{Context: context.Background(), waits: make(chan struct{})}
+				go func() { asked <- test.ask(ctx, e) }()
+				select {
+				case <-ctx.waits:
+				case err := <-asked:
+					t.Errorf("answered %v before the change was durable", err)
+					asked <- err
+				}
+				end(failure)
+				got, want := <-asked, test.want
+				if failure != nil {
+					want = ErrUnknownOutcome
+				}
+				if !errors.Is(got, want) {
+					t.Errorf("got %v, want %v", got, want)
+				}
+				if err := <-changed; failure == nil && err != nil || failure != nil && !errors.Is(err, ErrUnknownOutcome) {
+					t.Errorf("the change: %v", err)
+				}
+			})
+		}
+	}
+}
+
+// A refusal is not given for something that in the end has not happened: the disk
+// had no room for it.
+func TestRefusalIsEvaluatedAgain(t *testing.T) {
+	e := openTest(t, "", Options{})
+	held, end := heldCommit(e)
+	first, second := make(chan error, 1), make(chan error, 1)
+	go func() { _, err := e.Grant(context.Background(), 7, 100); first <- err }()
+	<-held
+	ctx := &waiting{Context: context.Background(), waits: make(chan struct{})}
+	go func() { _, err := e.Grant(ctx, 7, 100); second <- err }()
+	select {
+	case <-ctx.waits:
+	case err := <-second:
+		t.Errorf("answered %v while the first grant was on its way", err)
+		second <- err
+	}
+	end(ErrNoSpace)
+	if err := <-first; !errors.Is(err, ErrNoSpace) {
+		t.Errorf("first grant: %v, want %v", err, ErrNoSpace)
+	}
+	// What there is room for again is granted.
+	if err := <-second; err != nil && !errors.Is(err, ErrNoSpace) {
+		t.Errorf("second grant: %v, want none, or %v", err, ErrNoSpace)
+	}
+}
+
+// A lease whose time is up is gone, durably, before somebody is told that it is.
+func TestRenewalAfterTheEndRevokes(t *testing.T) {
+	dir := t.TempDir()
+	e, lock := openLocked(t, dir, Options{})
+	if _, err := e.Grant(t.Context(), 7, 1000); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Put(t.Context(), PutRequest{Key: "/leased", Lease: 7}); err != nil {
+		t.Fatal(err)
+	}
+	e.mu.Lock()
+	e.leases.stop() // the timer is late
+	l := e.leases.find(7)
+	l.expires = l.expires.Add(-1001 * time.Second)
+	e.mu.Unlock()
+	if _, err := e.KeepAlive(t.Context(), 7); !errors.Is(err, ErrLeaseNotFound) {
+		t.Errorf("renewal: %v, want %v", err, ErrLeaseNotFound)
+	}
+	crash(t, e)
+	lock.Close()
+	e = openTest(t, dir, Options{})
+	if _, err := e.TimeToLive(t.Context(), 7, false); !errors.Is(err, ErrLeaseNotFound) {
+		t.Errorf("after a start: %v, want %v", err, ErrLeaseNotFound)
+	}
+	if get(t, e, "/leased", 0) != nil {
+		t.Error("after a start the key of the lease is there")
+	}
+}
+
+// A million renewals leave one entry for each lease, and none for what is gone.
+func TestRenewalsTakeNoMemory(t *testing.T) {
+	e := openTest(t, "", Options{Durability: Memory})
+	const leases, renewals = 10, 1_000_000
+	for id := int64(1); id <= leases; id++ {
+		if _, err := e.Grant(t.Context(), id, 3600+id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range int64(renewals) {
+		if _, err := e.KeepAlive(t.Context(), 1+i%leases); err != nil {
+			t.Fatal(err)
+		}
+	}
+	queue := func() (length, capacity int) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return len(e.leases.due), cap(e.leases.due)
+	}
+	if n, room := queue(); n != leases || room > 2*leases {
+		t.Errorf("%d entries, room for %d; want one for each of %d leases", n, room, leases)
+	}
+	for id := int64(1); id <= leases; id++ {
+		if err := e.Revoke(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, _ := queue(); n != 0 {
+		t.Errorf("%d entries of leases that were revoked", n)
+	}
+}
