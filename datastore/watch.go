@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync/atomic"
 )
 
@@ -54,6 +55,7 @@ type WatchResponse struct {
 type Watcher struct {
 	e      *Engine
 	group  *watchGroup
+	opened int64 // revision of the store when it was opened
 	start  int64
 	prev   bool
 	pos    atomic.Uint64 // next position of the ring to look at
@@ -77,7 +79,7 @@ func (e *Engine) Watch(req WatchRequest) (*Watcher, error) {
 		return nil, ErrEmptyKey
 	}
 	snap := e.snap.Load()
-	w := &Watcher{e: e, start: req.StartRevision, prev: req.PrevKV, wake: make(chan struct{}, 1), woken: req.Wake}
+	w := &Watcher{e: e, opened: snap.revision, start: req.StartRevision, prev: req.PrevKV, wake: make(chan struct{}, 1), woken: req.Wake}
 	if w.start <= 0 {
 		w.start = snap.revision + 1
 	}
@@ -91,6 +93,10 @@ func (e *Engine) Watch(req WatchRequest) (*Watcher, error) {
 	return w, nil
 }
 
+// Opened is the revision of the store when the watch was opened. A watch without a
+// start begins with the one after it.
+func (w *Watcher) Opened() int64 { return w.opened }
+
 // Next waits for changes and answers them. With no change it answers only to
 // [Watcher.RequestProgress], with no events. It ends with ctx's error (and can be
 // called again), with ErrCompacted when the cursor was overtaken, and with
@@ -100,7 +106,7 @@ func (w *Watcher) Next(ctx context.Context) (*WatchResponse, error) {
 		if err := ctx.Err(); err != nil && !w.closed.Load() {
 			return nil, err
 		}
-		resp, err := w.read()
+		resp, err := w.read(math.MaxInt64)
 		if resp != nil || err != nil {
 			return resp, err
 		}
@@ -121,19 +127,26 @@ func (w *Watcher) Next(ctx context.Context) (*WatchResponse, error) {
 // watch rests until WatchRequest.Wake is called; otherwise Poll is to be called
 // again, when the response has been dealt with.
 func (w *Watcher) Poll() (resp *WatchResponse, more bool, err error) {
-	if resp, err = w.read(); err != nil {
+	return w.PollTo(math.MaxInt64)
+}
+
+// PollTo is [Watcher.Poll] that looks at no revision after last. More is true where
+// there are such revisions: then the watch does not rest, and Wake is not called.
+func (w *Watcher) PollTo(last int64) (resp *WatchResponse, more bool, err error) {
+	if resp, err = w.read(last); err != nil {
 		return nil, false, err
 	}
 	return resp, !w.e.watchers.park(w, w.pos.Load()), nil
 }
 
-// read answers what there is, events or a progress that was asked for, or nil.
-func (w *Watcher) read() (*WatchResponse, error) {
+// read returns what there is up to a revision: events, a progress that was asked
+// for, or nil.
+func (w *Watcher) read(last int64) (*WatchResponse, error) {
 	if w.closed.Load() {
 		return nil, ErrClosed
 	}
 	ask := w.ask.Swap(false) // before the snapshot: the answer is at least the revision of the request
-	resp, err := w.scan(w.e.snap.Load())
+	resp, err := w.scan(w.e.snap.Load(), last)
 	switch {
 	case err != nil:
 		return nil, err
@@ -148,9 +161,10 @@ func (w *Watcher) read() (*WatchResponse, error) {
 	return nil, nil
 }
 
-// scan reads from the cursor to the end of snap, or until there is enough.
-func (w *Watcher) scan(snap *snapshot) (*WatchResponse, error) {
-	resp := &WatchResponse{Revision: snap.revision}
+// scan reads from the cursor to the end of snap or of revision end, or until there
+// is enough.
+func (w *Watcher) scan(snap *snapshot, end int64) (*WatchResponse, error) {
+	resp := &WatchResponse{Revision: min(snap.revision, end)}
 	pos := w.pos.Load()
 	r := snap.ring
 	if pos < r.first {
@@ -162,6 +176,9 @@ func (w *Watcher) scan(snap *snapshot) (*WatchResponse, error) {
 	var last, size int64
 	for ; pos < r.next; pos++ {
 		v := r.at(pos)
+		if v.revision() > end {
+			break
+		}
 		if v.revision() < w.start || !inRange(v.key, w.group.key, w.group.end) {
 			continue
 		}
@@ -226,6 +243,47 @@ func (w *Watcher) explain(v *version, err error) error {
 func (w *Watcher) RequestProgress() {
 	w.ask.Store(true)
 	w.e.watchers.unpark(w)
+}
+
+// WaitFor waits until the store's revision is at least revision. No timer runs
+// meanwhile; the next change wakes it.
+func (e *Engine) WaitFor(ctx context.Context, revision int64) error {
+	if e.Revision() >= revision {
+		return nil
+	}
+	woken := make(chan struct{}, 1)
+	wake := func() {
+		select {
+		case woken <- struct{}{}:
+		default:
+		}
+	}
+	w, err := e.Watch(WatchRequest{Key: allKeys, End: allKeys, StartRevision: revision, Wake: wake})
+	if errors.Is(err, ErrCompacted) {
+		return nil // it has come and gone meanwhile
+	}
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	for {
+		// Nothing at or after revision is read: if there is something, this ends.
+		_, more, err := w.PollTo(revision - 1)
+		if err != nil {
+			return err
+		}
+		if e.Revision() >= revision {
+			return nil
+		}
+		if more {
+			continue
+		}
+		select {
+		case <-woken:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // Close ends the watch and a Next that waits in it.

@@ -361,3 +361,63 @@ func TestWatchResponsesAreBounded(t *testing.T) {
 		}
 	}
 }
+
+// PollTo stops at a revision, says that there is more, and goes on from there.
+func TestPollTo(t *testing.T) {
+	e := openTest(t, "", Options{Durability: Memory})
+	w := watch(t, e, WatchRequest{Key: "/", End: "0", StartRevision: 2, Wake: func() {}})
+	if got := w.Opened(); got != 1 {
+		t.Errorf("opened at %d, want 1", got)
+	}
+	for i := range 4 { // revisions 2 to 5
+		put(t, e, []string{"/a", "other"}[i%2], "v")
+	}
+	for _, step := range []struct {
+		last, want int64
+		events     int
+		ask, more  bool
+	}{{1, 1, 0, true, true}, {3, 3, 1, false, true}, {3, 3, 0, true, true}, {4, 4, 1, false, true}, {100, 5, 0, true, false}} {
+		if step.ask {
+			w.RequestProgress()
+		}
+		resp, more, err := w.PollTo(step.last)
+		if err != nil || resp == nil || resp.Revision != step.want || len(resp.Events) != step.events || more != step.more {
+			t.Errorf("to %d: %+v, %v, %v; want %d events up to %d, more: %v", step.last, resp, more, err, step.events, step.want, step.more)
+		}
+	}
+}
+
+func TestWaitFor(t *testing.T) {
+	e := openTest(t, "", Options{Durability: Memory})
+	if err := e.WaitFor(t.Context(), 1); err != nil {
+		t.Errorf("for what has happened: %v", err)
+	}
+	reached := make(chan error, 1)
+	go func() {
+		err := e.WaitFor(context.Background(), 100)
+		if e.Revision() < 100 {
+			t.Errorf("returned at revision %d", e.Revision())
+		}
+		reached <- err
+	}()
+	for e.Revision() < 100 {
+		put(t, e, "a", "v")
+	}
+	if err := <-reached; err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { reached <- e.WaitFor(ctx, 1000) }()
+	cancel()
+	if err := <-reached; !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+	go func() { reached <- e.WaitFor(context.Background(), 1000) }()
+	e.Close()
+	if err := <-reached; !errors.Is(err, ErrClosed) {
+		t.Errorf("closed: %v", err)
+	}
+	if n := e.Stats().Watchers; n != 0 {
+		t.Errorf("%d watchers are left", n)
+	}
+}

@@ -105,7 +105,7 @@ func serve(ctx context.Context, o options, log *logrus.Logger) (err error) {
 			}
 		})
 	}
-	shim, err := kine.ServeAPI(ctx, engine, api, "", forClients...)
+	shim, err := kine.ServeAPI(ctx, engine, api, o.progress, "", forClients...)
 	if err != nil {
 		return err
 	}

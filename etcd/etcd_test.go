@@ -24,6 +24,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/karve-k8s/karve/kine"
 	"github.com/karve-k8s/karve/kine/etcdapi"
 )
 
@@ -315,5 +316,71 @@ func TestHelp(t *testing.T) {
 		if !strings.Contains(text.String(), "\n  --"+name) {
 			t.Errorf("--%s is not in it", name)
 		}
+	}
+}
+
+// The interval of progress has etcd's two names, and etcd's rules.
+func TestProgressInterval(t *testing.T) {
+	for _, test := range []struct {
+		args    []string
+		want    time.Duration
+		warning string
+		problem string
+	}{
+		{nil, kine.ProgressInterval, "", ""},
+		{[]string{"--watch-progress-notify-interval=2s"}, 2 * time.Second, "", ""},
+		{[]string{"--experimental-watch-progress-notify-interval", "3s"}, 3 * time.Second, "", ""},
+		{[]string{"--experimental-watch-progress-notify-interval=3s", "--watch-progress-notify-interval=2s"}, 3 * time.Second, "", ""},
+		{[]string{"--watch-progress-notify-interval=0"}, kine.ProgressInterval, "", ""},
+		{[]string{"--watch-progress-notify-interval=1ms"}, 100 * time.Millisecond, "the least is 100ms", ""},
+		{[]string{"--watch-progress-notify-interval=5"}, 0, "", "watch-progress-notify-interval"},
+		{[]string{"--watch-progress-notify-interval=-5s"}, 0, "", "--watch-progress-notify-interval -5s: want a time"},
+		{[]string{"--experimental-watch-progress-notify-interval=-5s"}, 0, "", "--experimental-watch-progress-notify-interval -5s: want a time"},
+	} {
+		o, warnings, err := parse(test.args, nearest)
+		switch {
+		case test.problem != "":
+			if err == nil || !strings.Contains(err.Error(), test.problem) {
+				t.Errorf("%q: %v, want %q", test.args, err, test.problem)
+			}
+		case err != nil || o.progress != test.want:
+			t.Errorf("%q: %v, %v, want %v", test.args, o.progress, err, test.want)
+		case test.warning == "" && len(warnings) > 0 || !strings.Contains(strings.Join(warnings, "\n"), test.warning):
+			t.Errorf("%q: warns %q, want %q", test.args, warnings, test.warning)
+		}
+	}
+	t.Setenv("ETCD_WATCH_PROGRESS_NOTIFY_INTERVAL", "4s")
+	if o, _, err := parse(nil, nearest); err != nil || o.progress != 4*time.Second {
+		t.Errorf("from the environment: %v, %v, want 4s", o.progress, err)
+	}
+}
+
+// A watch on the network that asked for progress is told it, also after writes of keys
+// that have nothing to do with Kubernetes, and one that has not is not.
+func TestProgressUnasked(t *testing.T) {
+	url := "http://" + freeAddress(t)
+	run(t, "--listen-client-urls", url, "--data-dir", t.TempDir(), "--experimental-watch-progress-notify-interval", "100ms")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	client := dial(t, url, nil)
+	plain := client.Watch(ctx, "quiet")
+	asked := client.Watch(ctx, "quiet", clientv3.WithProgressNotify(), clientv3.WithCreatedNotify())
+	if r := <-asked; !r.Created {
+		t.Fatalf("%+v, want it created", r)
+	}
+	for i := range 3 {
+		resp, err := client.Put(ctx, "busy", fmt.Sprint(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := <-asked; !r.IsProgressNotify() || r.Header.Revision != resp.Header.Revision {
+			t.Errorf("%+v, want progress to %d", r, resp.Header.Revision)
+		}
+	}
+	if _, err := client.Put(ctx, "quiet", ""); err != nil {
+		t.Fatal(err)
+	}
+	if r := <-plain; len(r.Events) != 1 {
+		t.Errorf("%+v without having asked for progress, want the event first", r)
 	}
 }

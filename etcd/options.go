@@ -7,6 +7,9 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
+
+	"github.com/karve-k8s/karve/kine"
 )
 
 // options are what etcd's flags say, as far as they mean something here.
@@ -26,6 +29,8 @@ type options struct {
 	version             bool
 	initialCluster      string
 	initialClusterState string
+
+	progress, experimentalProgress time.Duration
 }
 
 // A flag of etcd's that does nothing here is moot, where there is nothing for it to
@@ -73,7 +78,6 @@ var idle = []struct {
 	{missing, "kube-apiserver compacts every five minutes, and nobody else does", `auto-compaction-retention auto-compaction-mode`, ``},
 	{missing, "connections are kept as etcd keeps them by default",
 		`grpc-keepalive-min-time grpc-keepalive-interval grpc-keepalive-timeout max-concurrent-streams`, `socket-reuse-port socket-reuse-address`},
-	{missing, "progress is told every five seconds", `watch-progress-notify-interval experimental-watch-progress-notify-interval`, ``},
 	{missing, "there are no such warnings",
 		`warning-apply-duration experimental-warning-apply-duration warning-unary-request-duration experimental-warning-unary-request-duration`, ``},
 	{missing, "there is no such part",
@@ -112,6 +116,8 @@ func (o *options) usedFlags(fs *flag.FlagSet) {
 	fs.BoolVar(&o.clientCertAuth, "client-cert-auth", false, "clients need a certificate")
 	fs.StringVar(&o.minTLS, "tls-min-version", "TLS1.2", "TLS1.2 or TLS1.3")
 	fs.UintVar(&o.maxTxnOps, "max-txn-ops", defaultMaxTxnOps, "the `number` of operations that a transaction may have")
+	fs.DurationVar(&o.progress, "watch-progress-notify-interval", kine.ProgressInterval, "the `time` after a write when watches that asked for progress are told the revision; at least 100ms")
+	fs.DurationVar(&o.experimentalProgress, "experimental-watch-progress-notify-interval", 0, "the same `time`, by the name before etcd 3.6")
 	fs.StringVar(&o.logLevel, "log-level", "warn", "debug, info, warn or error")
 	fs.StringVar(&o.initialCluster, "initial-cluster", "", "`members`, which can only be this one")
 	fs.StringVar(&o.initialClusterState, "initial-cluster-state", "new", "new: there is nothing to join")
@@ -184,8 +190,17 @@ func parse(args []string, nearest func(string, []string) string) (o options, war
 			}
 		}
 	}
-	return o, warnings, errors.Join(append(problems, o.check())...)
+	if err := o.check(); err != nil {
+		problems = append(problems, err)
+	} else if o.progress < leastProgress {
+		warnings = append(warnings, fmt.Sprintf("--watch-progress-notify-interval %v: the least is %v, which is taken", o.progress, leastProgress))
+		o.progress = leastProgress
+	}
+	return o, warnings, errors.Join(problems...)
 }
+
+// leastProgress is etcd's (server/etcdserver/api/v3rpc/watch.go, minWatchProgressInterval).
+const leastProgress = 100 * time.Millisecond
 
 // check tells what is wrong with the options of which there is something here.
 func (o *options) check() error {
@@ -204,6 +219,19 @@ func (o *options) check() error {
 	}
 	if (o.certFile == "") != (o.keyFile == "") {
 		problems = append(problems, errors.New("--cert-file and --key-file: one is given without the other"))
+	}
+	for name, interval := range map[string]time.Duration{
+		"watch-progress-notify-interval": o.progress, "experimental-watch-progress-notify-interval": o.experimentalProgress,
+	} {
+		if interval < 0 {
+			problems = append(problems, fmt.Errorf("--%s %v: want a time such as 5s", name, interval))
+		}
+	}
+	switch { // as in etcd, the old name wins and 0 is the default
+	case o.experimentalProgress > 0:
+		o.progress = o.experimentalProgress
+	case o.progress == 0:
+		o.progress = kine.ProgressInterval
 	}
 	if o.clientCertAuth && o.trustedCAFile == "" {
 		problems = append(problems, errors.New("--client-cert-auth needs --trusted-ca-file"))

@@ -15,18 +15,32 @@ type bridged struct{ server.Backend }
 
 func (b bridged) start(ctx context.Context) error { return b.Start(ctx) }
 
-func (b bridged) open(ctx context.Context, key, end string, revision int64, _ bool, _ func()) (cursor, error) {
+func (b bridged) waitFor(ctx context.Context, revision int64) {
+	key, end := "/", "0" // all keys that begin with a slash
+	if w, ok := b.Backend.(watchesAll); ok && w.watchesAll() {
+		key, end = "\x00", "\x00" // all, that of the API server's compactor included
+	}
+	c, _, err := b.open(ctx, key, end, revision, false, nil)
+	if err != nil {
+		return
+	}
+	defer c.Close()
+	c.Next(ctx)
+}
+
+func (b bridged) open(ctx context.Context, key, end string, revision int64, _ bool, _ func()) (cursor, int64, error) {
 	if key == compactKey {
 		key = compactKeyOfKine
 	}
 	if revision == 0 { // for kine's own backends that is all of history
 		current, err := b.Backend.CurrentRevision(ctx)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		revision = current + 1
 	}
-	return openBridge(ctx, b.Backend, key, end, revision)
+	c, err := openBridge(ctx, b.Backend, key, end, revision)
+	return c, revision - 1, err
 }
 
 func (b bridged) client(w *watcher) kubernetes.Interface { return direct{b.Backend, w} }

@@ -15,9 +15,13 @@ type store interface {
 	start(ctx context.Context) error
 	// CurrentRevision is the newest one.
 	CurrentRevision(ctx context.Context) (int64, error)
+	// waitFor waits until something was written at revision or after it. It may
+	// return earlier, when it cannot find out.
+	waitFor(ctx context.Context, revision int64)
 	// open begins a watch at revision, or at the next one if that is 0. A cursor that
-	// is a poller calls wake.
-	open(ctx context.Context, key, end string, revision int64, prev bool, wake func()) (cursor, error)
+	// is a poller calls wake. opened is a revision of the store at which the watch had
+	// begun, before which it sends nothing if it has no revision.
+	open(ctx context.Context, key, end string, revision int64, prev bool, wake func()) (c cursor, opened int64, err error)
 	// client reads and writes resources for the user that has these watches.
 	//
 	// A read of a key that is not there, the resource's prefix, is how the API

@@ -27,9 +27,9 @@ import (
 )
 
 const (
-	// progressInterval is how often a watch that asked for it is told the
-	// revision: kine's default (kine pkg/app).
-	progressInterval = 5 * time.Second
+	// ProgressInterval is how long after a write a watch that asked for it is told
+	// the revision: what kubeadm gives etcd, and kine's default (kine pkg/app).
+	ProgressInterval = 5 * time.Second
 
 	// EtcdVersion is answered to Status. From 3.4.31 and 3.5.13 on, the API
 	// server asks for watch progress, and serves consistent lists from its
@@ -66,13 +66,14 @@ type Listener struct {
 // shim's to close once it is served. The socket answers when Serve returns; ctx
 // bounds only that start. A Windows before 10 1803 has no such sockets: there is none.
 func Serve(ctx context.Context, engine *datastore.Engine, dir string, listeners ...Listener) (*Shim, error) {
-	return ServeAPI(ctx, engine, etcdapi.New(engine, EtcdVersion), dir, listeners...)
+	return ServeAPI(ctx, engine, etcdapi.New(engine, EtcdVersion), ProgressInterval, dir, listeners...)
 }
 
-// ServeAPI is [Serve] with an API of the engine that the caller has made. Without a
-// dir there is no socket.
-func ServeAPI(ctx context.Context, engine *datastore.Engine, api *etcdapi.Server, dir string, listeners ...Listener) (*Shim, error) {
-	s, err := begin(ctx, native{engine}, func(string) service { return api }, dir, listeners)
+// ServeAPI is [Serve] with an API of the engine that the caller has made, and with
+// the interval after which watches are told the revision unasked. Without a dir there
+// is no socket.
+func ServeAPI(ctx context.Context, engine *datastore.Engine, api *etcdapi.Server, progress time.Duration, dir string, listeners ...Listener) (*Shim, error) {
+	s, err := begin(ctx, native{engine}, func(string) service { return api }, progress, dir, listeners)
 	if err != nil {
 		return nil, err
 	}
@@ -87,12 +88,12 @@ func ServeAPI(ctx context.Context, engine *datastore.Engine, api *etcdapi.Server
 // ServeBackend is [Serve] for a backend of kine's, by kine's bridge.
 func ServeBackend(ctx context.Context, backend server.Backend, dir string, listeners ...Listener) (*Shim, error) {
 	bridge := func(scheme string) service { // it answers the scheme with its members
-		return server.New(backend, scheme, progressInterval, EtcdVersion)
+		return server.New(backend, scheme, ProgressInterval, EtcdVersion)
 	}
-	return begin(ctx, bridged{backend}, bridge, dir, listeners)
+	return begin(ctx, bridged{backend}, bridge, ProgressInterval, dir, listeners)
 }
 
-func begin(ctx context.Context, store store, api func(scheme string) service, dir string, listeners []Listener) (_ *Shim, err error) {
+func begin(ctx context.Context, store store, api func(scheme string) service, progress time.Duration, dir string, listeners []Listener) (_ *Shim, err error) {
 	s := &Shim{failed: make(chan error, 1+len(listeners))}
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s.cancel = cancel
@@ -116,7 +117,10 @@ func begin(ctx context.Context, store store, api func(scheme string) service, di
 		}
 	}
 	service := api("unix")
-	s.local = register(running, store, service)
+	s.local = register(running, store, service, progress)
+	if ours, ok := service.(*etcdapi.Server); ok {
+		ours.OnNotified(s.local.interest.add)
+	}
 	s.work.Go(func() { s.local.notify(revision) })
 	if listener != nil {
 		s.endpoint = "unix://" + listener.Path()

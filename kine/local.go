@@ -7,8 +7,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/karve-k8s/karve/kine/etcdapi"
 )
 
 // LocalScheme begins the endpoints that [NewClient] understands.
@@ -25,6 +23,9 @@ type local struct {
 	api      service
 	ctx      context.Context // ends with the shim
 
+	interval time.Duration // of notifications
+	interest interest      // in them: of clients in this process, and of those of the API
+
 	mu       sync.Mutex
 	notified map[*clientWatch]bool // watches that want to know the revision now and then
 }
@@ -38,13 +39,14 @@ var locals struct {
 }
 
 // register gives a store an endpoint, until ctx ends.
-func register(ctx context.Context, store store, api service) *local {
+func register(ctx context.Context, store store, api service, interval time.Duration) *local {
 	locals.Lock()
 	defer locals.Unlock()
 	locals.made++
 	l := &local{
 		endpoint: fmt.Sprintf("%s%d", LocalScheme, locals.made),
 		store:    store, api: api, ctx: ctx,
+		interval: interval, interest: newInterest(),
 		notified: map[*clientWatch]bool{},
 	}
 	if locals.byEndpoint == nil {
@@ -72,44 +74,3 @@ func find(endpoint string) (*local, error) {
 
 // IsLocal tells whether endpoint is one for [NewClient].
 func IsLocal(endpoint string) bool { return strings.HasPrefix(endpoint, LocalScheme) }
-
-// notify tells the watches that asked for it the revision, progressInterval after
-// it has moved: without that, the resourceVersion of a resource where nothing
-// happens would be compacted under its watchers. While nothing is written it
-// waits for the next write, and no timer runs. A backend that is away for a while
-// is asked again. On a socket our own API is told to do the same; kine's bridge has
-// its own timer.
-func (l *local) notify(told int64) {
-	for l.ctx.Err() == nil {
-		l.waitForWrite(told + 1)
-		select {
-		case <-time.After(progressInterval):
-		case <-l.ctx.Done():
-			return
-		}
-		revision, err := l.store.CurrentRevision(l.ctx)
-		if err != nil || revision <= told {
-			continue
-		}
-		told = revision
-		if api, ok := l.api.(*etcdapi.Server); ok {
-			api.Notify()
-		}
-		l.mu.Lock()
-		for w := range l.notified {
-			w.cursor.RequestProgress()
-		}
-		l.mu.Unlock()
-	}
-}
-
-// waitForWrite returns when something has been written at revision or after it, or
-// when it cannot find out.
-func (l *local) waitForWrite(revision int64) {
-	cursor, err := l.store.open(l.ctx, "/", "0", revision, false, nil) // all keys that begin with a slash
-	if err != nil {
-		return
-	}
-	defer cursor.Close()
-	cursor.Next(l.ctx)
-}

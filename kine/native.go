@@ -20,12 +20,14 @@ func (n native) start(context.Context) error { return nil } // an open engine ru
 
 func (n native) CurrentRevision(context.Context) (int64, error) { return n.engine.Revision(), nil }
 
-func (n native) open(_ context.Context, key, end string, revision int64, prev bool, wake func()) (cursor, error) {
+func (n native) waitFor(ctx context.Context, revision int64) { n.engine.WaitFor(ctx, revision) }
+
+func (n native) open(_ context.Context, key, end string, revision int64, prev bool, wake func()) (cursor, int64, error) {
 	watcher, err := n.engine.Watch(datastore.WatchRequest{Key: key, End: end, StartRevision: revision, PrevKV: prev, Wake: wake})
 	if err != nil {
-		return nil, n.watchError(err)
+		return nil, 0, n.watchError(err)
 	}
-	return engineCursor{n, watcher}, nil
+	return engineCursor{n, watcher}, watcher.Opened(), nil
 }
 
 func (n native) watchError(err error) error {

@@ -26,6 +26,7 @@ type watcher struct {
 type clientWatch struct {
 	stream string // those with the same answer a request for progress together
 	cursor cursor
+	least  int64        // the first revision that a progress may have: etcd tells none before the start
 	told   atomic.Int64 // the newest revision that its reader knows of
 	cancel context.CancelFunc
 	out    chan clientv3.WatchResponse
@@ -58,9 +59,15 @@ func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 		},
 	}
 	var err error
-	if one.cursor, err = w.local.store.open(ctx, string(op.KeyBytes()), string(op.RangeBytes()), op.Rev(), one.op.prevKV, func() { one.wake(ctx) }); err != nil {
+	var opened int64
+	if one.cursor, opened, err = w.local.store.open(ctx, string(op.KeyBytes()), string(op.RangeBytes()), op.Rev(), one.op.prevKV, func() { one.wake(ctx) }); err != nil {
 		one.end(ctx, err)
 		return one.out
+	}
+	if one.least = op.Rev(); one.least > 0 {
+		one.told.Store(one.least - 1)
+	} else {
+		one.least = opened
 	}
 	if !w.add(one) {
 		one.cursor.Close()
@@ -69,8 +76,7 @@ func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 		return one.out
 	}
 	if one.op.createdNotify {
-		revision, _ := w.local.store.CurrentRevision(ctx)
-		one.out <- clientv3.WatchResponse{Header: pb.ResponseHeader{Revision: revision}, Created: true}
+		one.out <- clientv3.WatchResponse{Header: pb.ResponseHeader{Revision: opened}, Created: true}
 	}
 	one.done = func() {
 		one.cursor.Close()
@@ -137,6 +143,8 @@ func (c *clientWatch) pass(ctx context.Context, revision int64, events []*client
 	known := revision
 	if n := len(events); n > 0 {
 		known = events[n-1].Kv.ModRevision // the API server looks at no header beside events
+	} else if revision < c.least {
+		return nil
 	}
 	c.told.Store(known) // it is on its way, which is as good
 	select {
@@ -246,6 +254,7 @@ func (w *watcher) add(one *clientWatch) bool {
 		w.local.mu.Lock()
 		defer w.local.mu.Unlock()
 		w.local.notified[one] = true
+		w.local.interest.add(+1)
 	}
 	return true
 }
@@ -254,7 +263,10 @@ func (w *watcher) remove(one *clientWatch) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.watches, one)
-	w.local.mu.Lock()
-	defer w.local.mu.Unlock()
-	delete(w.local.notified, one)
+	if one.op.progressNotify {
+		w.local.mu.Lock()
+		defer w.local.mu.Unlock()
+		delete(w.local.notified, one)
+		w.local.interest.add(-1)
+	}
 }

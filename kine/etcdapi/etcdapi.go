@@ -36,6 +36,8 @@ type Server struct {
 	maxOps  int
 	encoded eventCache
 
+	notified func(delta int) // see OnNotified
+
 	mu      sync.Mutex
 	streams map[*stream]bool
 	urls    map[string]string // by network
@@ -44,7 +46,7 @@ type Server struct {
 // New makes a server of an engine, which the caller closes, after the gRPC
 // servers. version is the release of etcd that Status answers.
 func New(engine *datastore.Engine, version string) *Server {
-	return &Server{engine: engine, version: version, maxOps: maxOps, streams: map[*stream]bool{}}
+	return &Server{engine: engine, version: version, maxOps: maxOps, notified: func(int) {}, streams: map[*stream]bool{}}
 }
 
 // SetMaxTxnOps changes how many operations a transaction may have from etcd's default,

@@ -25,6 +25,8 @@ type stream struct {
 	requests chan *pb.WatchRequest // from receive
 	watches  map[int64]*watch
 	nextID   int64
+	busy     []*watch // to be polled
+	told     int64    // the newest revision that was sent with a watch's events or progress
 	progress progress
 	signal   chan struct{} // of capacity 1: woken or tell has changed
 
@@ -33,20 +35,21 @@ type stream struct {
 	tell  bool // the watches with progressNotify are due
 }
 
-// watch is one of a stream. It rests in the engine, or is in stream.woken, or
-// among those that the stream is polling: in one of them exactly.
+// watch is one of a stream. It rests in the engine, or is in stream.woken, in
+// stream.busy or in progress.held: in one of them exactly.
 type watch struct {
 	id     int64
 	cursor *datastore.Watcher
-	start  int64 // as asked for
+	least  int64 // the first revision that a progress may have
+	sent   int64 // all events up to it have been sent
+	told   int64 // the newest revision that the client knows of by this watch
 	ended  bool
 
 	noPut, noDelete, fragment bool
 
 	progressNotify bool
-	silent         bool // nothing has been sent since the last round of notifications
 	due            bool // to be told the revision itself
-	asked          bool // to say when it has reached the revision, for stream.progress
+	behind         bool // not yet at progress.target
 }
 
 // Watch serves a stream until its client or the server ends it.
@@ -65,7 +68,7 @@ func (s *Server) Watch(server pb.Watch_WatchServer) error {
 		delete(s.streams, st)
 		s.mu.Unlock()
 		for _, w := range st.watches {
-			w.cursor.Close()
+			st.forget(w)
 		}
 	}()
 	failed := make(chan error, 1)
@@ -102,10 +105,9 @@ func (st *stream) receive(failed chan<- error) {
 // run waits for requests and wakes. Watches that have more to send take turns, a
 // response each, and requests come between the rounds.
 func (st *stream) run(failed <-chan error) error {
-	var busy []*watch
 	for {
-		busy = st.takeWoken(busy)
-		if len(busy) == 0 {
+		st.takeWoken()
+		if len(st.busy) == 0 {
 			select {
 			case <-st.signal:
 				continue
@@ -129,19 +131,26 @@ func (st *stream) run(failed <-chan error) error {
 			return err
 		default:
 		}
-		more := busy[:0]
-		for _, w := range busy {
-			again, err := st.poll(w)
-			if err != nil {
-				return err
-			}
-			if again {
-				more = append(more, w)
-			}
+		if err := st.round(); err != nil {
+			return err
 		}
-		clear(busy[len(more):])
-		busy = more
 	}
+}
+
+// round polls every busy watch once.
+func (st *stream) round() error {
+	all := st.busy
+	st.busy = nil
+	for _, w := range all {
+		again, err := st.poll(w)
+		if err != nil {
+			return err
+		}
+		if again {
+			st.busy = append(st.busy, w)
+		}
+	}
+	return nil
 }
 
 // wake is called by the engine.
@@ -160,7 +169,7 @@ func (st *stream) notice() {
 }
 
 // takeWoken adds the watches that have been woken to those that are polled.
-func (st *stream) takeWoken(busy []*watch) []*watch {
+func (st *stream) takeWoken() {
 	st.mu.Lock()
 	tell := st.tell
 	st.tell = false
@@ -170,10 +179,9 @@ func (st *stream) takeWoken(busy []*watch) []*watch {
 	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	busy = append(busy, st.woken...)
+	st.busy = append(st.busy, st.woken...)
 	clear(st.woken)
 	st.woken = st.woken[:0]
-	return busy
 }
 
 // handle does what a client asks for. What has no meaning is left unanswered, as
@@ -186,10 +194,10 @@ func (st *stream) handle(r *pb.WatchRequest) error {
 		}
 	case *pb.WatchRequest_CancelRequest:
 		if w := st.watches[r.CancelRequest.GetWatchId()]; w != nil && r.CancelRequest != nil {
-			if err := st.end(w); err != nil {
+			if err := st.grpc.Send(&pb.WatchResponse{Header: st.server.newest(), WatchId: w.id, Canceled: true}); err != nil {
 				return err
 			}
-			return st.grpc.Send(&pb.WatchResponse{Header: st.server.newest(), WatchId: w.id, Canceled: true})
+			return st.end(w)
 		}
 	case *pb.WatchRequest_ProgressRequest:
 		return st.askProgress()
@@ -216,10 +224,7 @@ func (st *stream) create(r *pb.WatchCreateRequest) error {
 	case r.WatchId != 0 && st.watches[r.WatchId] != nil:
 		return st.refuse(errDuplicateID)
 	}
-	w := &watch{
-		id: r.WatchId, start: r.StartRevision, fragment: r.Fragment,
-		progressNotify: r.ProgressNotify, silent: true,
-	}
+	w := &watch{id: r.WatchId, fragment: r.Fragment, progressNotify: r.ProgressNotify}
 	for _, f := range r.Filters {
 		w.noPut = w.noPut || f == pb.WatchCreateRequest_NOPUT
 		w.noDelete = w.noDelete || f == pb.WatchCreateRequest_NODELETE
@@ -238,19 +243,45 @@ func (st *stream) create(r *pb.WatchCreateRequest) error {
 	if err != nil && !gone {
 		return Status(err)
 	}
-	if err := st.grpc.Send(&pb.WatchResponse{Header: st.server.newest(), WatchId: w.id, Created: true}); err != nil {
-		if cursor != nil {
-			cursor.Close()
-		}
-		return err
-	}
+	created := &pb.WatchResponse{Header: st.server.newest(), WatchId: w.id, Created: true}
 	if gone {
+		if err := st.grpc.Send(created); err != nil {
+			return err
+		}
 		return st.sendCompacted(w)
 	}
-	w.cursor = cursor
+	// A client whose watch has no start begins at this revision when it connects
+	// again: the newest one may be beyond events that the watch has yet to send.
+	created.Header = header(cursor.Opened())
+	w.cursor, w.least, w.sent = cursor, r.StartRevision, r.StartRevision-1
+	if r.StartRevision == 0 {
+		w.least, w.sent = cursor.Opened(), cursor.Opened()
+	}
+	w.told = w.sent
+	st.remember(w)
+	if err := st.grpc.Send(created); err != nil {
+		return err
+	}
+	st.busy = append(st.busy, w) // to be polled for the first time
+	return st.askAgain()
+}
+
+// remember makes w one of the stream's watches.
+func (st *stream) remember(w *watch) {
 	st.watches[w.id] = w
-	st.wake(w) // to be polled for the first time
-	return nil
+	if w.progressNotify {
+		st.server.notified(+1)
+	}
+}
+
+// forget takes it away.
+func (st *stream) forget(w *watch) {
+	delete(st.watches, w.id)
+	w.ended = true
+	w.cursor.Close()
+	if w.progressNotify {
+		st.server.notified(-1)
+	}
 }
 
 func (st *stream) refuse(reason error) error {
@@ -265,21 +296,20 @@ func (st *stream) sendCompacted(w *watch) error {
 	})
 }
 
-// end forgets a watch; whoever waited for it to reach a revision does not any more.
+// end forgets a watch, of whose end the client has been told; no progress waits for
+// it any more.
 func (st *stream) end(w *watch) error {
-	delete(st.watches, w.id)
-	w.ended = true
-	w.cursor.Close()
-	return st.reached(w, st.server.engine.Revision())
+	st.forget(w)
+	return st.caughtUp(w)
 }
 
 // poll sends the next piece of what a watch has to say, and answers whether there
 // is more.
 func (st *stream) poll(w *watch) (more bool, err error) {
-	if w.ended {
+	if w.ended || st.hold(w) {
 		return false, nil
 	}
-	resp, more, err := w.cursor.Poll()
+	resp, more, err := w.cursor.PollTo(st.limit())
 	switch {
 	case errors.Is(err, datastore.ErrCompacted):
 		if err := st.sendCompacted(w); err != nil {
@@ -291,9 +321,14 @@ func (st *stream) poll(w *watch) (more bool, err error) {
 	case resp == nil:
 		return more, nil
 	case len(resp.Events) == 0:
-		return more, st.tellProgress(w, resp.Revision)
+		err = st.tellProgress(w, resp.Revision)
+	default:
+		err = st.send(w, resp)
 	}
-	return more, st.send(w, resp)
+	if err != nil {
+		return false, err
+	}
+	return more, st.reached(w, resp.Revision)
 }
 
 // send sends events.
@@ -315,7 +350,8 @@ func (st *stream) send(w *watch, resp *datastore.WatchResponse) error {
 	if len(events) == 0 {
 		return nil
 	}
-	w.silent = false
+	w.told = resp.Events[len(resp.Events)-1].KV.ModRevision
+	st.told = max(st.told, w.told)
 	for w.fragment && size >= maxFragment && len(events) > 1 {
 		n, part := 1, events[0].size()
 		for n < len(events) && part+events[n].size() < maxFragment {

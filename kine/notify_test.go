@@ -1,0 +1,209 @@
+package kine
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/kubernetes"
+
+	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/kine/etcdapi"
+)
+
+// looks is a store that counts how often somebody wants to know its revision.
+type looks struct {
+	native
+	n *atomic.Int64
+}
+
+func (l looks) CurrentRevision(ctx context.Context) (int64, error) {
+	l.n.Add(1)
+	return l.native.CurrentRevision(ctx)
+}
+
+// inBubble runs a test on an engine and a client with a clock that jumps.
+func inBubble(t *testing.T, interval time.Duration, test func(t *testing.T, e *datastore.Engine, c *kubernetes.Client, looked *atomic.Int64)) {
+	synctest.Test(t, func(t *testing.T) {
+		e := memory(t)
+		looked := new(atomic.Int64)
+		api := etcdapi.New(e, EtcdVersion)
+		shim, err := begin(t.Context(), looks{native{e}, looked}, func(string) service { return api }, interval, "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer shim.Close()
+		c, err := NewClient(shim.LocalEndpoint())
+		if err != nil {
+			t.Fatal(err)
+		}
+		looked.Store(0)
+		test(t, e, c, looked)
+	})
+}
+
+// nothing fails the test if a watch has something to say.
+func nothing(t *testing.T, when string, watches ...clientv3.WatchChan) {
+	t.Helper()
+	synctest.Wait()
+	for i, w := range watches {
+		select {
+		case r := <-w:
+			t.Errorf("%s: watch %d is told %+v", when, i, r)
+		default:
+		}
+	}
+}
+
+// A watch that asked for it is told the revision one interval after a write, of any
+// key; whoever has not asked, or knows it, is told nothing.
+func TestNotificationsComeAnIntervalAfterAWrite(t *testing.T) {
+	const interval = 7 * time.Second
+	inBubble(t, interval, func(t *testing.T, e *datastore.Engine, c *kubernetes.Client, _ *atomic.Int64) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		asked := c.Watch(ctx, "/quiet/", clientv3.WithPrefix(), clientv3.WithRev(e.Revision()+1), clientv3.WithProgressNotify())
+		not := c.Watch(ctx, "/quiet/", clientv3.WithPrefix())
+		later := c.Watch(ctx, "/quiet/", clientv3.WithPrefix(), clientv3.WithRev(100), clientv3.WithProgressNotify())
+		busy := c.Watch(ctx, "/busy/", clientv3.WithPrefix(), clientv3.WithProgressNotify(), clientv3.WithRev(e.Revision()+1))
+		time.Sleep(time.Hour)
+		nothing(t, "nothing was written", asked, not, later, busy)
+
+		// The key of the API server's compactor does not begin with a slash.
+		for range 3 {
+			revision := must(t, e, compactKey, "")
+			time.Sleep(interval - time.Millisecond)
+			nothing(t, "before the interval is over", asked, not, later, busy)
+			time.Sleep(time.Millisecond)
+			synctest.Wait()
+			for name, w := range map[string]clientv3.WatchChan{"quiet": asked, "busy": busy} {
+				select {
+				case r := <-w:
+					if !r.IsProgressNotify() || r.Header.Revision != revision {
+						t.Errorf("%s: %+v, want progress to %d", name, r, revision)
+					}
+				default:
+					t.Errorf("%s: is not told", name)
+				}
+			}
+			time.Sleep(time.Hour)
+			nothing(t, "known", asked, not, later, busy)
+		}
+
+		revision := must(t, e, "/busy/1", "")
+		if r := <-busy; len(r.Events) != 1 {
+			t.Errorf("%+v, want the event", r)
+		}
+		if r := <-asked; !r.IsProgressNotify() || r.Header.Revision != revision {
+			t.Errorf("%+v, want progress to %d", r, revision)
+		}
+		nothing(t, "the event told it", busy, not, later)
+	})
+}
+
+// While nothing is written, and while nobody asked for progress, nothing runs.
+func TestNotificationsCostNothingWhileNothingChanges(t *testing.T) {
+	const interval = 5 * time.Second
+	inBubble(t, interval, func(t *testing.T, e *datastore.Engine, c *kubernetes.Client, looked *atomic.Int64) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		c.Watch(ctx, "/quiet/", clientv3.WithPrefix())
+		for range 100 {
+			must(t, e, "/busy/1", "")
+			time.Sleep(time.Second)
+		}
+		if n := looked.Load(); n != 0 {
+			t.Errorf("nobody asked for progress, and the revision was looked at %d times", n)
+		}
+		watching, end := context.WithCancel(ctx)
+		asked := c.Watch(watching, "/quiet/", clientv3.WithPrefix(), clientv3.WithProgressNotify(), clientv3.WithRev(e.Revision()+1))
+		time.Sleep(24 * time.Hour)
+		if n := looked.Load(); n > 1 { // for the writes before it
+			t.Errorf("nothing was written in a day, and the revision was looked at %d times", n)
+		}
+		nothing(t, "nothing was written", asked)
+		looked.Store(0)
+		told := 0
+		for range 100 {
+			must(t, e, "/busy/1", "")
+			time.Sleep(time.Second)
+			synctest.Wait()
+			select {
+			case <-asked:
+				told++
+			default:
+			}
+		}
+		if n := looked.Load(); told == 0 || n > 100/5+1 || int64(told) > n {
+			t.Errorf("in 100 s of writes told %d times, looked %d times; want every %v", told, n, interval)
+		}
+		end()
+		time.Sleep(interval)
+		looked.Store(0)
+		for range 100 {
+			must(t, e, "/busy/1", "")
+			time.Sleep(time.Second)
+		}
+		if n := looked.Load(); n > 1 { // after the last wait, perhaps
+			t.Errorf("the watch has ended, and the revision was looked at %d times", n)
+		}
+	})
+}
+
+// A quiet watch can be renewed from what it was told, however often history is
+// compacted in between; from where it began it cannot.
+func TestQuietWatchesKeepAheadOfCompaction(t *testing.T) {
+	inBubble(t, ProgressInterval, func(t *testing.T, e *datastore.Engine, c *kubernetes.Client, _ *atomic.Int64) {
+		begin := e.Revision() + 1
+		next := begin
+		for round := range 20 {
+			ctx, cancel := context.WithCancel(t.Context())
+			quiet := c.Watch(ctx, "/quiet/", clientv3.WithPrefix(), clientv3.WithRev(next), clientv3.WithProgressNotify())
+			for i := range 30 {
+				must(t, e, fmt.Sprint("/busy/", i), "")
+			}
+			r := <-quiet
+			if !r.IsProgressNotify() || r.Header.Revision != e.Revision() {
+				t.Fatalf("round %d: %+v, want progress to %d", round, r, e.Revision())
+			}
+			next = r.Header.Revision + 1
+			cancel()
+			if err := e.Compact(t.Context(), r.Header.Revision, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		if r := <-c.Watch(ctx, "/quiet/", clientv3.WithPrefix(), clientv3.WithRev(begin)); r.CompactRevision != e.CompactRevision() {
+			t.Errorf("from the beginning: %+v, want it compacted", r)
+		}
+	})
+}
+
+// "created" has the revision at which the watch begins, not a newer one.
+func TestCreatedIsTheBeginOfTheWatch(t *testing.T) {
+	clients(t, func(t *testing.T, e *datastore.Engine, l *local, c *kubernetes.Client) {
+		writing, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for writing.Err() == nil {
+				e.Put(context.Background(), datastore.PutRequest{Key: "/w"})
+			}
+		}()
+		defer func() { stop(); <-done }()
+		for range 300 {
+			ctx, cancel := context.WithCancel(t.Context())
+			events := c.Watch(ctx, "/w", clientv3.WithCreatedNotify())
+			created, first := <-events, <-events
+			if !created.Created || len(first.Events) == 0 || first.Events[0].Kv.ModRevision != created.Header.Revision+1 {
+				t.Fatalf("created %+v, then %+v; want the event after that revision", created, first)
+			}
+			cancel()
+		}
+	})
+}
