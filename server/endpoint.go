@@ -21,10 +21,11 @@ type endpoint struct {
 	options  datastore.Options // how it works
 }
 
-// ownsStorage tells that no other process has the same storage.
+// ownsStorage tells that no other process has the same storage: it is neither an
+// etcd's nor a database's, and --etcd-listen offers it to nobody.
 func (c Config) ownsStorage() bool {
 	where, err := parseEndpoint(c.DatastoreEndpoint)
-	return err == nil && where.etcd == nil && where.external == nil
+	return err == nil && where.etcd == nil && where.external == nil && c.EtcdListen == ""
 }
 
 // What --datastore-endpoint can be, for messages.
