@@ -44,6 +44,7 @@ var own = map[string][]string{
 	"datastore":                  {},
 	"durability":                 {"certs"}, // the names of the administrator's files; all else it sees from outside
 	"durability/soak":            {"durability"},
+	"durability/watchsoak":       {"certs", "durability"},
 	"snapshot":                   {"datastore", "servertest/process/control"}, // a running server alone can read its database
 	"socket":                     {},
 	"preflight":                  {"certs", "datastore", "server/memory"},

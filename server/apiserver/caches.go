@@ -57,9 +57,8 @@ func quietStorage(c configs, alone bool, sizes []string) error {
 }
 
 // handful are types of which a cluster has few, and which hardly anybody watches but
-// controllers in this process. A watch of one is of storage's history, an answer to a
-// read is decoded each time, and a quiet watch gets no bookmarks: when it is renewed
-// after history was compacted, a client lists again, as after any long silence.
+// controllers in this process. A watch of one is of storage's history, and an answer to
+// a read is decoded each time.
 var handful = []schema.GroupResource{
 	{Resource: "limitranges"}, {Resource: "podtemplates"}, {Resource: "replicationcontrollers"}, {Resource: "resourcequotas"},
 	{Group: "admissionregistration.k8s.io", Resource: "mutatingadmissionpolicies"},
@@ -96,8 +95,10 @@ func (q quietOptions) GetRESTOptions(resource schema.GroupResource, example apir
 	if isUpstreamsCacher(options.Decorator) {
 		options.Decorator = quietCacher
 		if q.uncached[resource] {
-			options.Decorator = generic.UndecoratedStorage
+			options.Decorator = uncachedStorage
 		}
+	} else if isUpstreamsUncached(options.Decorator) {
+		options.Decorator = uncachedStorage
 	}
 	if options.CountMetricPollPeriod > 0 {
 		options.Decorator = count(options.Decorator, resource, options.CountMetricPollPeriod, options.StorageObjectCountTracker)

@@ -53,8 +53,11 @@ func TestDecorators(t *testing.T) {
 	if !isUpstreamsCacher(genericregistry.StorageWithCacher()) || isUpstreamsCacher(generic.UndecoratedStorage) {
 		t.Error("upstream's decorators are not told apart")
 	}
+	if !isUpstreamsUncached(generic.UndecoratedStorage) || isUpstreamsUncached(genericregistry.StorageWithCacher()) {
+		t.Error("upstream's storage without a cache is not recognised")
+	}
 	getter := quietOptions{upstreamsOptions("events#0"), map[schema.GroupResource]bool{roles: true}, false}
-	for resource, want := range map[schema.GroupResource]generic.StorageDecorator{pods: quietCacher, roles: generic.UndecoratedStorage, events: generic.UndecoratedStorage} {
+	for resource, want := range map[schema.GroupResource]generic.StorageDecorator{pods: quietCacher, roles: uncachedStorage, events: uncachedStorage} {
 		theirs, err := getter.RESTOptionsGetter.GetRESTOptions(resource, nil)
 		if err != nil {
 			t.Fatal(err)
