@@ -37,11 +37,11 @@ resources:
 `)
 	for name, configure := range map[string]func(*testing.T, *server.Config){
 		"by default": func(*testing.T, *server.Config) {},
-		"encrypted, as JSON, elsewhere, with every API, in two address families": func(_ *testing.T, c *server.Config) {
+		"encrypted, as JSON, with every API, in two address families": func(_ *testing.T, c *server.Config) {
 			c.ServiceClusterIPRange = "fd00:10:96::/112,10.96.0.0/16"
 			c.APIServerArgs = []string{
 				"encryption-provider-config=" + encryption, "storage-media-type=application/json",
-				"etcd-prefix=/elsewhere", "runtime-config=api/all=true", "feature-gates=AllBeta=true",
+				"runtime-config=api/all=true", "feature-gates=AllBeta=true",
 			}
 		},
 		"with less: groups off, no RBAC, no controllers": func(_ *testing.T, c *server.Config) {

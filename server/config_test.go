@@ -56,26 +56,30 @@ var mistakes = map[string]struct {
 	"certificate is none": {func(c *Config) {
 		c.TLSCertFile, c.TLSKeyFile = "config_test.go", "config_test.go"
 	}, []string{"--tls-cert-file config_test.go"}},
-	"unreadable file":        {func(c *Config) { c.DatastoreCAFile = "/nowhere/ca" }, []string{"--datastore-cafile", "/nowhere/ca"}},
-	"file is a directory":    {func(c *Config) { c.DatastoreKeyFile = "." }, []string{"--datastore-keyfile"}},
-	"SAN":                    {func(c *Config) { c.TLSSANs = []string{"good.example.org", "not a name"} }, []string{"--tls-san", "not a name"}},
-	"datastore":              {func(c *Config) { c.DatastoreEndpoint = "redis://me:secret@db" }, []string{"--datastore-endpoint", "redis://me:xxxxx@db"}},
-	"durability":             {func(c *Config) { c.Durability = "none" }, []string{`--durability "none"`, "full or relaxed"}},
-	"etcd listener":          {func(c *Config) { c.EtcdListen = "127.0.0.1:2379" }, []string{"--etcd-listen", "https://ADDRESS:PORT"}},
-	"etcd listener's port":   {func(c *Config) { c.EtcdListen = "https://127.0.0.1" }, []string{"--etcd-listen https://127.0.0.1", "PORT"}},
-	"etcd listener's name":   {func(c *Config) { c.EtcdListen = "https://etcd.example:2379" }, []string{"--etcd-listen", `"etcd.example" is not an IP address`}},
-	"etcd listener's path":   {func(c *Config) { c.EtcdListen = "https://me:secret@127.0.0.1:2379" }, []string{"--etcd-listen: want https://"}},
-	"etcd without TLS":       {func(c *Config) { c.EtcdListen = "http://0.0.0.0:2379" }, []string{"--etcd-listen http://0.0.0.0:2379", "use https://"}},
-	"etcd without TLS, all":  {func(c *Config) { c.EtcdListen = "http://:2379" }, []string{"--etcd-listen http://:2379", "use https://"}},
-	"etcd before an etcd":    {func(c *Config) { c.DatastoreEndpoint, c.EtcdListen = "http://127.0.0.1:1", "https://:0" }, []string{"--etcd-listen https://:0", "is an etcd"}},
-	"controller":             {func(c *Config) { c.DisableControllers = []string{"deploymnet"} }, []string{"--disable-controllers", `"deploymnet"`, `did you mean "deployment"?`}},
-	"API server's flag":      {func(c *Config) { c.APIServerArgs = []string{"event-tll=1h"} }, []string{"--kube-apiserver-arg", `"event-tll"`, `did you mean "event-ttl"?`}},
-	"API server's value":     {func(c *Config) { c.APIServerArgs = []string{"event-ttl=soon"} }, []string{"event-ttl", "soon"}},
-	"API server's own flag":  {func(c *Config) { c.APIServerArgs = []string{"secure-port=1"} }, []string{"--kube-apiserver-arg", "use --secure-port"}},
-	"admission plugin":       {func(c *Config) { c.APIServerArgs = []string{"enable-admission-plugins=Nonsense"} }, []string{"enable-admission-plugins", "Nonsense"}},
-	"feature gate":           {func(c *Config) { c.APIServerArgs = []string{"feature-gates=NoSuchThing=true"} }, []string{"feature-gates", "NoSuchThing"}},
-	"node ports":             {func(c *Config) { c.APIServerArgs = []string{"service-node-port-range=low-high"} }, []string{"service-node-port-range"}},
-	"controllers' flag":      {func(c *Config) { c.ControllerManagerArgs = []string{"node-monitor-perod=1s"} }, []string{"--kube-controller-manager-arg", `did you mean "node-monitor-period"?`}},
+	"unreadable file":                  {func(c *Config) { c.DatastoreCAFile = "/nowhere/ca" }, []string{"--datastore-cafile", "/nowhere/ca"}},
+	"file is a directory":              {func(c *Config) { c.DatastoreKeyFile = "." }, []string{"--datastore-keyfile"}},
+	"SAN":                              {func(c *Config) { c.TLSSANs = []string{"good.example.org", "not a name"} }, []string{"--tls-san", "not a name"}},
+	"datastore":                        {func(c *Config) { c.DatastoreEndpoint = "redis://me:secret@db" }, []string{"--datastore-endpoint", "redis://me:xxxxx@db"}},
+	"durability":                       {func(c *Config) { c.Durability = "none" }, []string{`--durability "none"`, "full or relaxed"}},
+	"etcd listener":                    {func(c *Config) { c.EtcdListen = "127.0.0.1:2379" }, []string{"--etcd-listen", "https://ADDRESS:PORT"}},
+	"etcd listener's port":             {func(c *Config) { c.EtcdListen = "https://127.0.0.1" }, []string{"--etcd-listen https://127.0.0.1", "PORT"}},
+	"etcd listener's name":             {func(c *Config) { c.EtcdListen = "https://etcd.example:2379" }, []string{"--etcd-listen", `"etcd.example" is not an IP address`}},
+	"etcd listener's path":             {func(c *Config) { c.EtcdListen = "https://me:secret@127.0.0.1:2379" }, []string{"--etcd-listen: want https://"}},
+	"etcd without TLS":                 {func(c *Config) { c.EtcdListen = "http://0.0.0.0:2379" }, []string{"--etcd-listen http://0.0.0.0:2379", "use https://"}},
+	"etcd without TLS, all":            {func(c *Config) { c.EtcdListen = "http://:2379" }, []string{"--etcd-listen http://:2379", "use https://"}},
+	"etcd before an etcd":              {func(c *Config) { c.DatastoreEndpoint, c.EtcdListen = "http://127.0.0.1:1", "https://:0" }, []string{"--etcd-listen https://:0", "is an etcd"}},
+	"controller":                       {func(c *Config) { c.DisableControllers = []string{"deploymnet"} }, []string{"--disable-controllers", `"deploymnet"`, `did you mean "deployment"?`}},
+	"API server's flag":                {func(c *Config) { c.APIServerArgs = []string{"event-tll=1h"} }, []string{"--kube-apiserver-arg", `"event-tll"`, `did you mean "event-ttl"?`}},
+	"API server's value":               {func(c *Config) { c.APIServerArgs = []string{"event-ttl=soon"} }, []string{"event-ttl", "soon"}},
+	"API server's own flag":            {func(c *Config) { c.APIServerArgs = []string{"secure-port=1"} }, []string{"--kube-apiserver-arg", "use --secure-port"}},
+	"admission plugin":                 {func(c *Config) { c.APIServerArgs = []string{"enable-admission-plugins=Nonsense"} }, []string{"enable-admission-plugins", "Nonsense"}},
+	"feature gate":                     {func(c *Config) { c.APIServerArgs = []string{"feature-gates=NoSuchThing=true"} }, []string{"feature-gates", "NoSuchThing"}},
+	"node ports":                       {func(c *Config) { c.APIServerArgs = []string{"service-node-port-range=low-high"} }, []string{"service-node-port-range"}},
+	"controllers' flag":                {func(c *Config) { c.ControllerManagerArgs = []string{"node-monitor-perod=1s"} }, []string{"--kube-controller-manager-arg", `did you mean "node-monitor-period"?`}},
+	"prefix of the built-in datastore": {func(c *Config) { c.APIServerArgs = []string{"etcd-prefix=/elsewhere"} }, []string{"--kube-apiserver-arg", "etcd-prefix", "--datastore-endpoint"}},
+	"prefix of the built-in datastore, elsewhere": {func(c *Config) {
+		c.DatastoreEndpoint, c.APIServerArgs = "memory://", []string{"etcd-prefix=/elsewhere"}
+	}, []string{"--kube-apiserver-arg", "etcd-prefix"}},
 	"controllers' own flag":  {func(c *Config) { c.ControllerManagerArgs = []string{"leader-elect"} }, []string{"--kube-controller-manager-arg", "there is one server"}},
 	"scheduler's flag":       {func(c *Config) { c.SchedulerArgs = []string{"kube-api-qsp=5"} }, []string{"--kube-scheduler-arg", `did you mean "kube-api-qps"?`}},
 	"scheduler's own flag":   {func(c *Config) { c.SchedulerArgs = []string{"secure-port=1"} }, []string{"--kube-scheduler-arg", "no port of its own"}},
@@ -110,6 +114,17 @@ func TestValidateNamesTheOption(t *testing.T) {
 	// Upstream's globals must not remember the mistakes.
 	if err := quietConfig(t).Validate(t.Context()); err != nil {
 		t.Errorf("a valid configuration after all those: got %v", err)
+	}
+}
+
+// An etcd may hold several clusters, and a database of the user's is theirs to share.
+func TestPrefixOfADatastoreOfTheUsers(t *testing.T) {
+	for _, endpoint := range []string{"http://127.0.0.1:1", "postgres://user@127.0.0.1:1/db"} {
+		c := quietConfig(t)
+		c.DatastoreEndpoint, c.APIServerArgs = endpoint, []string{"etcd-prefix=/elsewhere"}
+		if err := c.Validate(t.Context()); err != nil {
+			t.Errorf("%s: got %v, want the prefix accepted", endpoint, err)
+		}
 	}
 }
 

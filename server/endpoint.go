@@ -151,3 +151,9 @@ func DatastoreDir(text, dataDir string) (string, error) {
 	}
 	return dataDir, nil
 }
+
+// builtIn reports whether the datastore is our own engine, on a disk or in memory.
+func (c Config) builtIn() bool {
+	where, err := c.datastore()
+	return err == nil && where.etcd == nil && where.external == nil
+}

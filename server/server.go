@@ -237,6 +237,7 @@ func (c Config) apiserverConfig(advertise net.IP) apiserver.Config {
 		CompressLoopback:      c.CompressLoopback,
 		AdvertiseAddress:      advertise,
 		Args:                  c.APIServerArgs,
+		BuiltIn:               c.builtIn(),
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -83,6 +84,8 @@ type Config struct {
 	Certificates Certificates
 	// Alone says that no other API server has this storage.
 	Alone bool
+	// BuiltIn says that the storage is Karve's own, which knows objects by their keys.
+	BuiltIn bool
 	// ClockDoubted is asked whether the clock may be set back by hours, when a token
 	// is made; nil: never.
 	ClockDoubted func() bool
@@ -160,6 +163,19 @@ var ownedFlags = map[string]string{
 	"logging-format":       "use --log-format",
 	"log-flush-frequency":  "use --log-format",
 	"client-ca-file":       "put your client-ca.crt and client-ca.key into the certs directory before the first start",
+}
+
+// owned are the flags that can't be passed through with this configuration.
+func (c Config) owned() map[string]string {
+	if !c.BuiltIn {
+		return ownedFlags
+	}
+	// In an etcd that clusters share, the prefix tells them apart. The built-in
+	// datastore holds one cluster, and resets, forks and `karve reset` of a stopped
+	// server, which has no options, know its objects by upstream's prefix.
+	owned := maps.Clone(ownedFlags)
+	owned["etcd-prefix"] = "the built-in datastore holds one cluster, below /registry; leave it out, or name an etcd that clusters share by --datastore-endpoint"
+	return owned
 }
 
 // watchGrace is how long a stop waits until open watches have been told to end.
@@ -243,7 +259,7 @@ func newOptions(c Config) (*options.ServerRunOptions, error) {
 
 	own := o.SecureServing.SNICertKeys
 	o.SecureServing.SNICertKeys = nil // the user's first one would replace it
-	err := flags.Apply("kube-apiserver", "kube-apiserver-arg", sets, ownedFlags, c.Args)
+	err := flags.Apply("kube-apiserver", "kube-apiserver-arg", sets, c.owned(), c.Args)
 	o.SecureServing.SNICertKeys = append(o.SecureServing.SNICertKeys, own...)
 	if gates := tryGates(sets, registry); gates != nil {
 		err = errors.Join(err, gates, forgetGates(sets, registry))
