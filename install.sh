@@ -16,6 +16,9 @@
 #   KARVE_BINARY           a file instead, also .xz or .gz; checked if SHA256SUMS beside it names it
 #   KARVE_INSTALL_TIMEOUT  seconds the service may take to become ready (default 300)
 #   KARVE_INSTALL_CHECK    no: do not ask `karve check` before
+#   KARVE_REQUIRE_SIGNATURE  yes: install nothing whose signature was not checked;
+#                          no: take a build that is not signed. A wrong signature is
+#                          refused in any case. See docs/install.md.
 #
 # As root: /usr/local/bin, /etc/karve/config.yaml, /var/lib/karve, a user "karve"
 # and a service of systemd or OpenRC. Otherwise: ~/.local/bin, ~/.config/karve,
@@ -27,8 +30,13 @@
 #   checksum, starts, knows all the options given, and finds with `karve check`
 #   nothing on this machine that it would fail at. What the version that runs
 #   has, its ports and its data, is no hindrance.
-# - A checksum from the same place as the file finds damage, not malice: that is
-#   what https is for.
+# - A checksum from the same place as the file finds damage, not malice. SHA256SUMS is
+#   signed, so it does not matter where it comes from. Where the machine has neither
+#   minisign nor OpenSSL 3 to check that, https has to do, and this says so.
+# - No redirect leads from https to http: curl is told so, of GNU's wget the redirects
+#   are followed here, and others (busybox) are used only if the signature can be checked.
+# - A directory gets another owner, or goes with --purge, only if Karve has made what is
+#   in it: the server puts the file karve-data there at its first start.
 # - The backup is made with the service stopped, by the old binary, which is the
 #   one that knows the old data: nothing acknowledged before is missing in it. Of
 #   a state.db, which the new version converts, it is a copy of the files.
@@ -41,6 +49,10 @@
 # - All is in functions and the last line calls them: half a script does nothing.
 set -u
 umask 022
+
+# The public keys of releases, with spaces between; the first is that of
+# scripts/release.pub. docs/release.md says how they change.
+release_keys='RWTbTOAIDc8fAxjosbhJPUeHbmQob1kk8hVrMeWL7Tdr4vJb9fS1YVTI'
 
 say() { printf 'karve: %s\n' "$*"; }
 warn() { printf 'karve: %s\n' "$*" >&2; }
@@ -109,9 +121,9 @@ layout() {
 	fi
 	bin=$bin_dir/karve
 	uninstall=$bin_dir/karve-uninstall.sh
-	if [ -d /run/systemd/system ] && have systemctl && { [ $scope = system ] || ctl show-environment >/dev/null 2>&1; }; then
+	if [ -d /run/systemd/system ] && have systemctl && { [ "$scope" = system ] || ctl show-environment >/dev/null 2>&1; }; then
 		init=systemd
-	elif [ $scope = system ] && have openrc-run && have rc-service; then
+	elif [ "$scope" = system ] && have openrc-run && have rc-service; then
 		init=openrc
 		unit=/etc/init.d/karve
 	else
@@ -122,21 +134,114 @@ layout() {
 }
 
 ctl() {
-	if [ $scope = user ]; then systemctl --user "$@"; else systemctl "$@"; fi
+	if [ "$scope" = user ]; then systemctl --user "$@"; else systemctl "$@"; fi
+}
+
+# downloader prints what there is to download with. One that follows redirects from
+# https to http is "unsafe".
+downloader() {
+	if have curl; then
+		echo curl
+	elif have wget && wget --version 2>/dev/null | grep -q '^GNU Wget 1'; then
+		echo wget
+	elif have wget; then
+		echo unsafe
+	fi
 }
 
 # download URL FILE
 download() {
-	if have curl; then
-		case $1 in
-		https:*) curl -fsSL --proto '=https' --retry 3 --connect-timeout 20 -o "$2" "$1" ;;
-		*) curl -fsSL --retry 3 --connect-timeout 20 -o "$2" "$1" ;;
+	case $(downloader) in
+	'') fail "neither curl nor wget is here: install one, or bring the file and set KARVE_BINARY" ;;
+	unsafe)
+		case $1 in https:*)
+			[ -n "$(verifier)" ] || fail "this wget follows redirects from https to http, and neither minisign nor OpenSSL 3 is here to check the signature: install curl, GNU's wget or one of them, or bring the file and set KARVE_BINARY"
+			;;
 		esac
-	elif have wget; then
-		wget -q -O "$2" "$1"
-	else
-		fail "neither curl nor wget is here: install one, or bring the file and set KARVE_BINARY"
-	fi || fail "$1 could not be downloaded to $2 ($(free_space "$2"))"
+		;;
+	esac
+	try_download "$1" "$2" || fail "$1 could not be downloaded to $2 ($(free_space "$2"))$(why_not)"
+}
+
+# try_download is download, but does not end if the file does not come.
+try_download() {
+	: >"$work/redirect"
+	case $(downloader):$1 in
+	curl:https:*) curl -fsSL --proto '=https' --retry 3 --connect-timeout 20 -o "$2" "$1" ;;
+	curl:*) curl -fsSL --retry 3 --connect-timeout 20 -o "$2" "$1" ;;
+	wget:https:*) wget_https "$1" "$2" ;;
+	*) wget -q -O "$2" "$1" ;;
+	esac
+}
+
+# wget_https URL FILE follows redirects itself: wget would follow one to http, too.
+wget_https() {
+	from=$1 hops=0
+	while [ $hops -lt 10 ]; do
+		! wget -q -S --max-redirect=0 --tries=3 --timeout=20 -O "$2" "$from" 2>"$work/wget" || return 0
+		next=$(sed -n 's/^[[:space:]]*[Ll]ocation:[[:space:]]*//p' "$work/wget" | tail -n 1 | tr -d '\r')
+		case $next in
+		https://*) from=$next ;;
+		//*) from=https:$next ;;
+		/*) from=$(printf '%s' "$from" | sed 's,^\(https://[^/]*\).*,\1,')$next ;;
+		*://*) echo "$from redirects to $next, which is not https" >"$work/redirect" && return 1 ;;
+		*) return 1 ;;
+		esac
+		hops=$((hops + 1))
+	done
+	return 1
+}
+
+why_not() { [ ! -s "$work/redirect" ] || printf ': %s' "$(cat "$work/redirect")"; }
+
+# verifier prints what can check a signature here.
+verifier() {
+	if have minisign; then
+		echo minisign
+	elif have openssl && openssl pkeyutl -help 2>&1 | grep -q -e -rawin; then
+		echo openssl
+	fi
+}
+
+# signature_matches FILE SIGNATURE KEY: what minisign -V -P KEY does, if need be by OpenSSL. In
+# both, signature and key begin with the letters "Ed" and the number of the key, ten
+# bytes; of the signature's 74, an Ed25519 signature of the file follows.
+signature_matches() {
+	if [ "$(verifier)" = minisign ]; then
+		minisign -V -q -P "$3" -m "$1" -x "$2" >/dev/null 2>&1
+		return
+	fi
+	sed -n 2p "$2" | openssl base64 -d -A >"$work/signature" 2>/dev/null
+	printf '%s\n' "$3" | openssl base64 -d -A >"$work/key" 2>/dev/null
+	[ "$(wc -c <"$work/signature")" -eq 74 ] && [ "$(wc -c <"$work/key")" -eq 42 ] || return 1
+	head -c 10 "$work/key" >"$work/number"
+	head -c 10 "$work/signature" | cmp -s - "$work/number" || return 1
+	# The key as OpenSSL reads it: RFC 8410, section 4, has these twelve bytes before it.
+	{ printf '\060\052\060\005\006\003\053\145\160\003\041\000' && tail -c 32 "$work/key"; } >"$work/key.der"
+	tail -c 64 "$work/signature" >"$work/signature.raw"
+	openssl pkeyutl -verify -pubin -keyform DER -inkey "$work/key.der" -rawin -in "$1" -sigfile "$work/signature.raw" >/dev/null 2>&1
+}
+
+# check_signature SUMS WHERE-FROM: by SUMS.minisig, which is empty or not there if there is none.
+check_signature() {
+	if [ ! -s "$1.minisig" ]; then
+		[ "$signature" = no ] || return 1
+		case $(downloader):$2 in unsafe:https:*) return 1 ;; esac
+		warn "what is at $2 is not signed; KARVE_REQUIRE_SIGNATURE=no takes it as it is"
+		return
+	fi
+	if [ -z "$(verifier)" ]; then
+		[ "$signature" != yes ] || fail "the signature of $2 cannot be checked, and KARVE_REQUIRE_SIGNATURE is set: install minisign or OpenSSL 3"
+		warn "the signature of $2 was NOT checked: neither minisign nor OpenSSL 3 is here"
+		return
+	fi
+	for key in $release_keys; do
+		if signature_matches "$1" "$1.minisig" "$key"; then
+			say "the signature of $2 is good (checked by $(verifier))"
+			return
+		fi
+	done
+	fail "the signature of $2 is wrong: it was not made by the release manager, or a newer install.sh has the key. Nothing of it was used"
 }
 
 free_space() {
@@ -180,8 +285,16 @@ fetch() {
 		[ -r "$packed" ] || fail "KARVE_BINARY: $packed cannot be read"
 		sums=$(dirname "$packed")/SHA256SUMS
 		if [ -r "$sums" ] && [ -n "$(listed "$sums" "$(basename "$packed")")" ]; then
-			check_sum "$packed" "$(basename "$packed")" "$sums"
+			cp "$sums" "$stage/SHA256SUMS" || fail "$sums could not be copied to $stage"
+			[ ! -r "$sums.minisig" ] || cp "$sums.minisig" "$stage/SHA256SUMS.minisig" || fail "$sums.minisig could not be copied to $stage"
+			if [ -s "$stage/SHA256SUMS.minisig" ]; then
+				check_signature "$stage/SHA256SUMS" "$sums"
+			else
+				unsigned_file
+			fi
+			check_sum "$packed" "$(basename "$packed")" "$stage/SHA256SUMS"
 		else
+			unsigned_file
 			say "no SHA256SUMS beside $packed names it: taken as it is"
 		fi
 	else
@@ -192,6 +305,9 @@ fetch() {
 		packed=$stage/$name
 		say "downloading $base/$name"
 		download "${base%/}/SHA256SUMS" "$stage/SHA256SUMS"
+		try_download "${base%/}/SHA256SUMS.minisig" "$stage/SHA256SUMS.minisig" 2>/dev/null || rm -f "$stage/SHA256SUMS.minisig"
+		check_signature "$stage/SHA256SUMS" "${base%/}/SHA256SUMS" ||
+			fail "${base%/}/SHA256SUMS.minisig could not be downloaded$(why_not), and releases are signed. By curl or GNU's wget, KARVE_REQUIRE_SIGNATURE=no takes a build of your own without"
 		download "${base%/}/$name" "$packed"
 		check_sum "$packed" "$name" "$stage/SHA256SUMS"
 	fi
@@ -205,6 +321,11 @@ fetch() {
 	"$new" version >"$work/version" 2>&1 || fail "the new binary does not run here: $(head -n 1 "$work/version")"
 	"$new" server --help >"$work/help" 2>&1 || fail "the new binary does not tell its options: $(head -n 1 "$work/help")"
 	version=$(head -n 1 "$work/version")
+}
+
+# unsigned_file: a file that somebody brought needs no signature, unless one is asked for.
+unsigned_file() {
+	[ "$signature" != yes ] || fail "KARVE_BINARY: $packed is not signed (SHA256SUMS and SHA256SUMS.minisig beside it), and KARVE_REQUIRE_SIGNATURE is set"
 }
 
 # takes_value NAME: whether an option has a value; fails if there is no such one.
@@ -229,7 +350,7 @@ note() {
 # read_options checks the variables and arguments, the arguments counting more.
 read_options() {
 	for variable in $(env | sed -n 's/^KARVE_\([A-Z0-9_]*\)=.*/\1/p'); do
-		case $variable in DOWNLOAD_URL | BINARY | INSTALL_* | VERSION) continue ;; esac
+		case $variable in DOWNLOAD_URL | BINARY | INSTALL_* | REQUIRE_SIGNATURE | VERSION) continue ;; esac
 		eval "value=\${KARVE_$variable:-}"
 		unset "KARVE_$variable" # for karve it would count more than the configuration
 		[ -n "$value" ] || continue
@@ -334,9 +455,45 @@ plain_path() {
 	esac
 	case $2 in *[!A-Za-z0-9/._@+-]* | */../* | */..) fail "--$1 $2: want a path of letters, digits and ._@+-" ;; esac
 	[ ! -e "$2" ] || [ -d "$2" ] || fail "--$1 $2: is not a directory"
-	data_in "$2" || [ -e "$2/certs" ] || [ -e "$2/lock" ] ||
-		[ -z "$(find "$2" -mindepth 1 -maxdepth 1 ! -name lost+found 2>/dev/null | head -n 1)" ] ||
-		fail "--$1 $2: there are other files than Karve's"
+	ours "$2" "$new" || vacant "$2" ||
+		fail "--$1 $2: there are other files than Karve's, and no karve-data, which the server makes: name an empty directory, or one that does not exist"
+}
+
+# ours_function prints a function that the uninstaller needs, too.
+ours_function() {
+	cat <<'END'
+# ours DIRECTORY PROGRAM says whether Karve has made what is in a directory: by the file
+# that the server puts there at its first start; or, as earlier releases did not, by the
+# header of its database, k3s' table, or a lock beside certificates that Karve has issued.
+ours() {
+	[ -d "$1" ] && [ ! -L "$1/karve-data" ] || return 1
+	if [ -f "$1/karve-data" ]; then
+		head -n 1 "$1/karve-data" | grep -q '^Karve keeps the data of a cluster here'
+		return
+	fi
+	if [ -f "$1/mvcc.db" ] && [ ! -L "$1/mvcc.db" ] && [ "$(dd if="$1/mvcc.db" bs=1 skip=68 count=4 2>/dev/null | tr -d '\000')" = Karv ]; then return; fi
+	if [ -f "$1/state.db" ] && [ ! -L "$1/state.db" ] && [ "$(head -c 15 "$1/state.db")" = 'SQLite format 3' ] && grep -q kine "$1/state.db"; then return; fi
+	[ -f "$1/lock" ] && [ ! -L "$1/certs" ] && "$2" certs list --data-dir "$1" 2>/dev/null | grep -q '  karve *$'
+}
+END
+}
+
+# vacant DIR says whether there is nothing in a directory, but for certificates that
+# somebody has put there for the first start, under the names that Karve has for them.
+vacant() {
+	[ -z "$(find "$1" -mindepth 1 -maxdepth 1 ! -name lost+found ! -name lock ! -name certs 2>/dev/null | head -n 1)" ] || return 1
+	[ ! -L "$1/certs" ] || return 1
+	for file in "$1"/certs/* "$1"/certs/.[!.]*; do
+		name=${file##*/}
+		if [ -e "$file" ] || [ -L "$file" ]; then
+			case $name in *.crt | *.key) name=${name%.*} ;; *) return 1 ;; esac
+			case $name in
+			server-ca | client-ca | client-ca-signer | front-proxy-ca | etcd-ca | service-account) ;;
+			serving | admin | controller-manager | scheduler | kubelet-client | front-proxy-client | etcd-server | etcd-client) ;;
+			*) return 1 ;;
+			esac
+		fi
+	done
 }
 
 data_in() { [ -e "$1/mvcc.db" ] || [ -e "$1/state.db" ]; }
@@ -366,7 +523,7 @@ systemd_unit() {
 Description=Karve, the Kubernetes control plane in one process
 Documentation=https://github.com/karve-k8s/karve
 END
-	if [ $scope = system ]; then
+	if [ "$scope" = system ]; then
 		printf 'Wants=network-online.target\nAfter=network-online.target\n'
 	fi
 	cat <<END
@@ -395,7 +552,7 @@ RestrictSUIDSGID=yes
 SystemCallArchitectures=native
 RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
 END
-	if [ $scope = user ]; then
+	if [ "$scope" = user ]; then
 		printf '\n[Install]\nWantedBy=default.target\n'
 		return
 	fi
@@ -471,7 +628,9 @@ data_dir='$data_dir'
 store_dir='$store_dir'
 unit='$unit'
 comment='$comment'
+
 END
+	ours_function
 	cat <<'END'
 
 case ${1:-} in
@@ -479,7 +638,7 @@ case ${1:-} in
 '') purge=no ;;
 *) echo "usage: karve-uninstall.sh [--purge]" >&2 && exit 1 ;;
 esac
-if [ $scope = system ] && [ "$(id -u)" != 0 ]; then
+if [ "$scope" = system ] && [ "$(id -u)" != 0 ]; then
 	echo "karve-uninstall.sh: has to be run by root" >&2
 	exit 1
 fi
@@ -489,7 +648,7 @@ if [ "$purge" = no ] && [ -t 0 ]; then
 fi
 
 ctl() {
-	if [ $scope = user ]; then systemctl --user "$@"; else systemctl "$@"; fi
+	if [ "$scope" = user ]; then systemctl --user "$@"; else systemctl "$@"; fi
 }
 
 case $init in
@@ -506,15 +665,29 @@ openrc)
 	;;
 none) echo "a karve that runs is not stopped by this" ;;
 esac
+left=
+if [ "$purge" = yes ]; then
+	for dir in "$data_dir" "$store_dir" "$data_dir.before-upgrade"; do
+		if ours "$dir" "$bin_dir/karve"; then
+			rm -rf "$dir"
+		elif [ -e "$dir" ]; then
+			rmdir "$dir" 2>/dev/null || left="$left $dir"
+		fi
+	done
+	rm -rf "$(dirname "$config")"
+fi
 [ "$(readlink "$bin_dir/kubectl")" != karve ] || rm -f "$bin_dir/kubectl"
 rm -f "$bin_dir/karve"
 if [ "$purge" = yes ]; then
-	rm -rf "$data_dir" "$store_dir" "$data_dir.before-upgrade" "$(dirname "$config")"
 	[ $init != openrc ] || rm -f /var/log/karve.log
-	if [ $scope = system ] && grep -q "^karve:.*:$comment:" /etc/passwd; then
+	if [ "$scope" = system ] && grep -q "^karve:.*:$comment:" /etc/passwd; then
 		userdel karve 2>/dev/null || deluser karve
 	fi
-	echo "Karve and its data are gone"
+	if [ -z "$left" ]; then
+		echo "Karve and its data are gone"
+	else
+		echo "Karve is gone; kept, as no file karve-data says that they are Karve's:$left" >&2
+	fi
 else
 	echo "Karve is gone; $data_dir and $config are kept"
 fi
@@ -539,7 +712,7 @@ look_around() {
 # own_user makes the service's user; where that cannot be it is root.
 own_user() {
 	service_user=root
-	[ $scope = system ] && [ $init != none ] || return 0
+	[ "$scope" = system ] && [ $init != none ] || return 0
 	if ! id karve >/dev/null 2>&1; then
 		if have useradd; then
 			useradd --system --user-group --no-create-home --home-dir "$data_dir" --shell /bin/false --comment "$comment" karve
@@ -624,7 +797,7 @@ wait_ready() {
 log_lines() {
 	case $init in
 	systemd)
-		if [ $scope = user ]; then set -- --user; else set --; fi
+		if [ "$scope" = user ]; then set -- --user; else set --; fi
 		journalctl "$@" -u karve -n 10 --no-pager -o cat
 		;;
 	openrc) tail -n 10 /var/log/karve.log ;;
@@ -640,7 +813,11 @@ back_up() {
 		return
 	fi
 	data_in "$store_dir" || return 0
-	(umask 077 && mkdir -p "$data_dir.before-upgrade") || fail "$data_dir.before-upgrade could not be made"
+	if [ -e "$data_dir.before-upgrade" ] && ! ours "$data_dir.before-upgrade" "$bin"; then
+		rmdir "$data_dir.before-upgrade" 2>/dev/null || fail "no upgrade without a backup: in $data_dir.before-upgrade are other files than Karve's"
+	fi
+	(umask 077 && mkdir -p "$data_dir.before-upgrade" && echo 'Karve keeps the data of a cluster here: the backup of an upgrade.' >"$data_dir.before-upgrade/karve-data") ||
+		fail "$data_dir.before-upgrade could not be made"
 	if [ ! -e "$store_dir/mvcc.db" ]; then
 		for suffix in -wal -shm ''; do # the file itself last: with it, it is all there
 			rm -f "$data_dir.before-upgrade/state.db$suffix"
@@ -715,7 +892,7 @@ switch_over() {
 	switched=yes
 	replace "$new" "$bin" 0755 || fail "$bin could not be written"
 	mode=0640
-	[ $scope = system ] || mode=0600
+	[ "$scope" = system ] || mode=0600
 	replace "$work/config" "$config" $mode || fail "$config could not be written"
 	replace "$work/uninstall" "$uninstall" 0755 || fail "$uninstall could not be written"
 	if [ $init != none ]; then
@@ -754,7 +931,7 @@ enable_service() {
 	case $init in
 	systemd)
 		ctl enable --quiet karve || warn "systemctl enable karve failed: it does not start with the machine"
-		[ $scope = system ] || loginctl enable-linger 2>/dev/null ||
+		[ "$scope" = system ] || loginctl enable-linger 2>/dev/null ||
 			warn "it ends when you log out, until root runs: loginctl enable-linger $(id -un)"
 		;;
 	openrc) rc-update -q add karve default || warn "rc-update add karve default failed: it does not start with the machine" ;;
@@ -770,7 +947,7 @@ what_next() {
 		say "it is ready; its options are in $config"
 	fi
 	case :$PATH: in *:"$bin_dir":*) ;; *) say "$bin_dir is not in your PATH" ;; esac
-	if [ $scope = system ] && [ "$data_dir" = /var/lib/karve ]; then
+	if [ "$scope" = system ] && [ "$data_dir" = /var/lib/karve ]; then
 		say "next, as root: karve kubectl get namespaces"
 	else
 		say "next: KUBECONFIG=$data_dir/admin.kubeconfig karve kubectl get namespaces"
@@ -848,6 +1025,13 @@ print_unit() {
 main() {
 	work='' stage='' had='' switched=no stopped=no backup='' service_user=root
 	comment='Karve service, made by install.sh' bind_low='^cap_net_bind_service'
+	eval "$(ours_function)"
+	case ${KARVE_REQUIRE_SIGNATURE:-} in
+	'') signature=if-possible ;;
+	1 | yes | true) signature=yes ;;
+	0 | no | false) signature=no ;;
+	*) fail "KARVE_REQUIRE_SIGNATURE $KARVE_REQUIRE_SIGNATURE: want yes or no" ;;
+	esac
 	case ${1:-} in
 	unit) print_unit "${2:-}" ;;
 	binary) install_binary "${2:-}" ;;

@@ -201,7 +201,14 @@ func lockDir(dir string) (*datastore.Lock, error) {
 	if err := ownership.Check(dir); err != nil {
 		return nil, err
 	}
-	return datastore.LockDir(dir)
+	lock, err := datastore.LockDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := mark(dir); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return lock, nil
 }
 
 // release gives back what claim took. Listeners that the API server has are its

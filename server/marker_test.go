@@ -1,0 +1,81 @@
+package server
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/datastore"
+)
+
+func TestMark(t *testing.T) {
+	t.Parallel()
+	write := func(name, text string) func(*testing.T, string) {
+		return func(t *testing.T, dir string) {
+			path := filepath.Join(dir, name)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for name, test := range map[string]struct {
+		with []func(*testing.T, string)
+		want bool
+	}{
+		"nothing":                         {nil, true},
+		"certificates put there before":   {[]func(*testing.T, string){write("certs/server-ca.crt", "of a company")}, true},
+		"a mark that a power cut emptied": {[]func(*testing.T, string){write(markerFile, ""), write("lock", "1")}, true},
+		"like /etc/ssl":                   {[]func(*testing.T, string){write("certs/ca.pem", "x"), write("openssl.cnf", "x")}, false},
+		"another program's lock":          {[]func(*testing.T, string){write("lock", "1"), write("data", "x")}, false},
+		"no database":                     {[]func(*testing.T, string){write(datastore.EngineFile, "of another program"), write("x", "x")}, false},
+		"k3s' database":                   {[]func(*testing.T, string){write(datastore.FileName, "SQLite format 3\x00 and more"), write("x", "x")}, true},
+		"ours, of an earlier release": {[]func(*testing.T, string){write("x", "x"), func(t *testing.T, dir string) {
+			lock, err := datastore.LockDir(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer lock.Close()
+			e, err := datastore.OpenEngine(lock, datastore.Options{BallastBytes: -1})
+			if err == nil {
+				err = e.Close()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}}, true},
+		"ours, with another datastore": {[]func(*testing.T, string){write("x", "x"), func(t *testing.T, dir string) {
+			if _, _, err := certs.Ensure(certs.Config{Dir: filepath.Join(dir, "certs"), NoSync: true}); err != nil {
+				t.Fatal(err)
+			}
+		}}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			for _, with := range test.with {
+				with(t, dir)
+			}
+			for range 2 { // the second time it is there
+				if err := mark(dir); err != nil {
+					t.Fatal(err)
+				}
+				text, err := os.ReadFile(filepath.Join(dir, markerFile))
+				if !test.want && errors.Is(err, fs.ErrNotExist) {
+					continue
+				}
+				if err != nil || !test.want || !strings.HasPrefix(string(text), markerBegins) {
+					t.Errorf("got %q, %v; want a mark: %v", text, err, test.want)
+				}
+			}
+		})
+	}
+	// The scripts look for the same words in the same file.
+	script, err := os.ReadFile("../install.sh")
+	if err != nil || !strings.Contains(string(script), "$1/"+markerFile) || !strings.Contains(string(script), "'^"+markerBegins+"'") {
+		t.Errorf("install.sh does not look for %q in %s: %v", markerBegins, markerFile, err)
+	}
+}
