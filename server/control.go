@@ -126,6 +126,9 @@ func (a *controlAPI) reset(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	o := others{a.forgetAbsent, func(ctx context.Context, done *datastore.ResetResult) error {
+		return a.awaitInformers(ctx, a.engine, done)
+	}}
 	yes := func(name string) bool { return r.URL.Query().Get(name) == "true" }
 	var out *control.Result
 	switch {
@@ -137,11 +140,11 @@ func (a *controlAPI) reset(w http.ResponseWriter, r *http.Request) error {
 		out = resultOf(*d)
 		out.Revision = a.engine.Revision()
 	case yes(control.Settle):
-		if out, err = settle(r.Context(), a.engine, to); err != nil {
+		if out, err = settle(r.Context(), a.engine, to, o); err != nil {
 			return err
 		}
 	default:
-		done, err := resetAtRest(r.Context(), a.engine, to)
+		done, err := resetAtRest(r.Context(), a.engine, to, o)
 		if err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/server/healthz"
@@ -21,11 +22,13 @@ import (
 	genericcontrollers "k8s.io/controller-manager/app"
 	"k8s.io/controller-manager/pkg/clientbuilder"
 	controllerhealthz "k8s.io/controller-manager/pkg/healthz"
+	"k8s.io/controller-manager/pkg/informerfactory"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app/options"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 	signer "k8s.io/kubernetes/pkg/controller/certificates/signer/config"
+	"k8s.io/kubernetes/pkg/controller/garbagecollector"
 	saController "k8s.io/kubernetes/pkg/controller/serviceaccount"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
@@ -162,8 +165,11 @@ func checkController(name string) error {
 // process, with no port, no lease and no client-side rate limit.
 type controllers struct {
 	health
-	shared  informers.SharedInformerFactory
-	started chan struct{} // closed once shared is set and started
+	shared    informers.SharedInformerFactory
+	collected informerfactory.InformerFactory // has custom resources too; nil without garbage collection
+	mapper    meta.RESTMapper
+	graph     *garbagecollector.GraphBuilder // nil without garbage collection
+	started   chan struct{}                  // closed once these are set and started
 }
 
 // informers waits until they are started.
@@ -271,7 +277,10 @@ func (c *controllers) run(ctx context.Context, config Config, store *certs.Store
 	shared.InformerFactory.StartWithContext(ctx)
 	shared.ObjectOrMetadataInformerFactory.Start(ctx.Done())
 	close(shared.InformersStarted)
-	c.shared = shared.InformerFactory
+	c.shared, c.mapper = shared.InformerFactory, shared.RESTMapper
+	if shared.GraphBuilder != nil {
+		c.collected, c.graph = shared.ObjectOrMetadataInformerFactory, shared.GraphBuilder
+	}
 	close(c.started)
 	c.set(checks, nil)
 	ready()

@@ -92,6 +92,19 @@ func newGarbageController(ctx context.Context, shared app.ControllerContext) (ap
 	return garbageController{collector, kinds, int(options.ConcurrentGCSyncs)}, nil
 }
 
+// rememberNoAbsentOwners makes garbage collection ask the API server for each owner that it
+// does not know. Upstream remembers the last 500 that were not there, by their uids, which
+// are never there again; but a reset makes objects again as they were. Their dependents
+// would be deleted. Workers must be at rest.
+func rememberNoAbsentOwners(graph *garbagecollector.GraphBuilder) {
+	_, _, absent := graph.GetGraphResources()
+	*absent = *garbagecollector.NewReferenceCache(rememberNothing)
+}
+
+// rememberNothing is a size of an LRU cache that drops at once what is added to it; zero
+// would be one without a limit.
+const rememberNothing = -1
+
 func (garbageController) Name() string { return names.GarbageCollectorController }
 
 func (c garbageController) Run(ctx context.Context) {

@@ -10,6 +10,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/discovery"
+	"k8s.io/kubernetes/pkg/controller/garbagecollector"
+	"k8s.io/utils/lru"
 )
 
 // served is a discovery whose ConfigMaps become known at some time, and which
@@ -32,6 +34,22 @@ func (s *served) ServerPreferredResources() ([]*metav1.APIResourceList, error) {
 		list.APIResources = append(list.APIResources, metav1.APIResource{Name: "configmaps", Verbs: verbs})
 	}
 	return []*metav1.APIResourceList{list}, nil
+}
+
+// After a reset, garbage collection does not take an owner for absent because it once was.
+func TestNoAbsentOwnersAreRemembered(t *testing.T) {
+	cache := lru.New(rememberNothing)
+	cache.Add("owner", nil)
+	if _, found := cache.Get("owner"); found || cache.Len() > 0 {
+		t.Error("a cache of this size remembers something")
+	}
+	graph := garbagecollector.NewDependencyGraphBuilder(t.Context(), nil, nil, nil, nil, nil)
+	_, _, before := graph.GetGraphResources()
+	was := *before
+	rememberNoAbsentOwners(graph)
+	if _, _, after := graph.GetGraphResources(); after != before || *after == was {
+		t.Error("the cache that the workers have is not replaced")
+	}
 }
 
 func TestKindsAreLookedForAfterChanges(t *testing.T) {

@@ -114,11 +114,10 @@ func forgetServers(ctx context.Context, engine *datastore.Engine) error {
 // The times of a reset.
 const (
 	// workTime is how long work that is under way may go on before a reset, and
-	// catchUp and catchUpLimit how long everybody has at least and at most to learn
-	// of it before work goes on.
-	workTime     = 100 * time.Millisecond
-	catchUp      = 8 * time.Millisecond
-	catchUpLimit = 200 * time.Millisecond
+	// catchUpLimit how long informers may take to see it. On an idle machine both
+	// take milliseconds.
+	workTime     = 2 * time.Second
+	catchUpLimit = 10 * time.Second
 
 	// A reset that settles takes back what is done about what was, again and again,
 	// until for quietTime nothing has changed and nobody was at work. Queues that say
@@ -130,33 +129,42 @@ const (
 	settleLimit = 10 * time.Second
 )
 
+// others is what a reset has to do with those in the process who know how things are.
+type others struct {
+	// forget is called while they rest, before the reset.
+	forget func()
+	// caughtUp returns when their informers have seen the reset.
+	caughtUp func(context.Context, *datastore.ResetResult) error
+}
+
 // resetAtRest resets while controllers rest: one that saw a ReplicaSet come back before
-// it saw its Pods would make others. That the informers have seen everything cannot be
-// asked; a controller that was quicker does what it does whenever its informers lag.
-func resetAtRest(ctx context.Context, engine *datastore.Engine, to *datastore.Contents) (*datastore.ResetResult, error) {
+// it saw its Pods would make others. Workers go on when their informers have seen
+// everything; that they do not is the reset's error, although it has been made.
+func resetAtRest(ctx context.Context, engine *datastore.Engine, to *datastore.Contents, o others) (*datastore.ResetResult, error) {
 	defer queues.Hold()()
 	for began := time.Now(); queues.Working() && time.Since(began) < workTime; {
 		time.Sleep(time.Millisecond)
 	}
+	o.forget()
 	done, err := engine.Reset(ctx, to, resetOptions)
 	if err != nil || done.Len() == 0 {
 		return done, err
 	}
-	// First the watches of the API server, then those of the informers.
-	for began := time.Now(); engine.Stats().SlowWatchers > 0 && time.Since(began) < catchUpLimit; {
-		time.Sleep(time.Millisecond)
+	ctx, cancel := context.WithTimeout(ctx, catchUpLimit)
+	defer cancel()
+	if err := o.caughtUp(ctx, done); err != nil {
+		return nil, fmt.Errorf("all objects went back, in revision %d, but controllers may have changed some since: %w", done.Revision, err)
 	}
-	time.Sleep(catchUp)
 	return done, nil
 }
 
 // settle resets until it is quiet.
-func settle(ctx context.Context, engine *datastore.Engine, to *datastore.Contents) (*control.Result, error) {
+func settle(ctx context.Context, engine *datastore.Engine, to *datastore.Contents, o others) (*control.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, settleLimit)
 	defer cancel()
 	out := &control.Result{}
 	for last := out; ; {
-		r, err := resetAtRest(ctx, engine, to)
+		r, err := resetAtRest(ctx, engine, to, o)
 		if err == nil {
 			last = resultOf(r.Difference)
 			out.Rounds++

@@ -66,7 +66,10 @@ func validateSchedulerOptions(o *options.Options) error {
 }
 
 // theScheduler is kube-scheduler as a part, with no port and no lease.
-type theScheduler struct{ health }
+type theScheduler struct {
+	health
+	informers informers.SharedInformerFactory // set when they are started
+}
 
 // run mirrors app.Setup and app.Run (cmd/kube-scheduler/app/server.go), which
 // take their client from a kubeconfig file and call a clean stop an error.
@@ -153,6 +156,7 @@ func (s *theScheduler) run(ctx context.Context, config Config, client *rest.Conf
 		return fmt.Errorf("fill the scheduler's caches: %w", err)
 	}
 	done()
+	s.informers = completed.InformerFactory
 	s.set(nil, nil)
 	ready()
 	sched.Run(ctx)

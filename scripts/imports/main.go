@@ -22,9 +22,10 @@ const module = "github.com/karve-k8s/karve"
 var own = map[string][]string{
 	"":                           {"command"},
 	"command":                    {"etcd", "internal/ownership", "server", "server/apiserver", "server/flags", "server/locale", "server/logbridge", "server/memory", "server/simulate", "server/version", "certs", "datastore", "preflight", "snapshot", "servertest/process/control"},
-	"server":                     {"internal/ownership", "server/apiserver", "server/flags", "server/insecure", "server/logbridge", "server/loopback", "server/memory", "server/notify", "server/queues", "server/simulate", "server/startup", "server/version", "bootstrap", "certs", "kine", "kine/etcdapi", "datastore", "snapshot", "socket", "servertest/process/control"},
-	"server/apiserver":           {"bootstrap", "server/flags", "server/insecure", "server/logbridge", "server/loopback", "server/version", "kine"},
+	"server":                     {"internal/ownership", "server/apiserver", "server/flags", "server/informed", "server/insecure", "server/logbridge", "server/loopback", "server/memory", "server/notify", "server/queues", "server/simulate", "server/startup", "server/version", "bootstrap", "certs", "kine", "kine/etcdapi", "datastore", "snapshot", "socket", "servertest/process/control"},
+	"server/apiserver":           {"bootstrap", "server/flags", "server/informed", "server/insecure", "server/logbridge", "server/loopback", "server/version", "kine"},
 	"server/flags":               {},
+	"server/informed":            {}, // both the API server and its neighbours have informers
 	"server/insecure":            {},
 	"server/locale":              {},
 	"server/logbridge":           {},

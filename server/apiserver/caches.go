@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"fmt"
+	"path"
 	"reflect"
 	"runtime"
 	"strings"
@@ -30,7 +31,7 @@ import (
 //
 // With storage of this process alone, types of which there is a handful have no cache
 // unless the user has named a size: what they would keep, storage keeps in memory.
-func quietStorage(c configs, alone bool, sizes []string) error {
+func quietStorage(c configs, alone bool, sizes []string, stored *prefixes) error {
 	uncached := map[schema.GroupResource]bool{}
 	if alone {
 		named, err := genericoptions.ParseWatchCacheSizes(sizes)
@@ -51,7 +52,7 @@ func quietStorage(c configs, alone bool, sizes []string) error {
 		servers = append(servers, &c.aggregator.GenericConfig.RESTOptionsGetter)
 	}
 	for _, getter := range servers {
-		*getter = quietOptions{*getter, uncached, getter == &c.extensions.ExtraConfig.CRDRESTOptionsGetter}
+		*getter = quietOptions{*getter, uncached, getter == &c.extensions.ExtraConfig.CRDRESTOptionsGetter, stored}
 	}
 	return nil
 }
@@ -85,6 +86,7 @@ type quietOptions struct {
 	generic.RESTOptionsGetter
 	uncached map[schema.GroupResource]bool
 	awaited  bool // storage is made when somebody has asked for it
+	stored   *prefixes
 }
 
 func (q quietOptions) GetRESTOptions(resource schema.GroupResource, example apiruntime.Object) (generic.RESTOptions, error) {
@@ -92,6 +94,7 @@ func (q quietOptions) GetRESTOptions(resource schema.GroupResource, example apir
 	if err != nil {
 		return options, err
 	}
+	q.stored.add(path.Join("/", options.StorageConfig.Prefix, options.ResourcePrefix), resource)
 	if isUpstreamsCacher(options.Decorator) {
 		options.Decorator = quietCacher
 		if q.uncached[resource] {

@@ -56,7 +56,7 @@ func TestDecorators(t *testing.T) {
 	if !isUpstreamsUncached(generic.UndecoratedStorage) || isUpstreamsUncached(genericregistry.StorageWithCacher()) {
 		t.Error("upstream's storage without a cache is not recognised")
 	}
-	getter := quietOptions{upstreamsOptions("events#0"), map[schema.GroupResource]bool{roles: true}, false}
+	getter := quietOptions{upstreamsOptions("events#0"), map[schema.GroupResource]bool{roles: true}, false, &prefixes{of: map[string]schema.GroupResource{}}}
 	for resource, want := range map[schema.GroupResource]generic.StorageDecorator{pods: quietCacher, roles: uncachedStorage, events: uncachedStorage} {
 		theirs, err := getter.RESTOptionsGetter.GetRESTOptions(resource, nil)
 		if err != nil {
@@ -78,7 +78,7 @@ func TestDecorators(t *testing.T) {
 		if same(ours.Decorator, want) {
 			t.Errorf("%s: is not counted", resource)
 		}
-		if ours, err = (quietOptions{withoutCount{getter.RESTOptionsGetter}, getter.uncached, false}).GetRESTOptions(resource, nil); err != nil {
+		if ours, err = (quietOptions{withoutCount{getter.RESTOptionsGetter}, getter.uncached, false, &prefixes{of: map[string]schema.GroupResource{}}}).GetRESTOptions(resource, nil); err != nil {
 			t.Fatal(err)
 		}
 		if !same(ours.Decorator, want) {

@@ -34,6 +34,8 @@ type configs struct {
 	extensions *apiextensionsserver.Config
 	kube       *controlplane.Config
 	aggregator *aggregatorserver.Config // nil without aggregator
+
+	stored *prefixes
 }
 
 // New builds the chain, ready to run. Storage must answer already: some of it
@@ -57,7 +59,7 @@ func New(ctx context.Context, c Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{config: c, delay: completed.GenericServerRunOptions.ShutdownDelayDuration,
-		drained: cfg.kube.ControlPlane.Generic.DrainedNotify(), informers: cfg.kube.ControlPlane.VersionedInformers,
+		drained: cfg.kube.ControlPlane.Generic.DrainedNotify(), informers: cfg.kube.ControlPlane.VersionedInformers, prefixes: cfg.stored,
 		prepared: make(chan struct{}), settled: make(chan struct{}), stopping: make(chan struct{})}
 	if err := c.bootstrap(ctx, cfg); err != nil {
 		return nil, err
@@ -114,7 +116,7 @@ func newConfigs(o options.CompletedOptions, own Config) (configs, error) {
 	done()
 	defer own.Step("configuration of the servers")()
 	defer generic.wait()
-	var c configs
+	c := configs{stored: &prefixes{of: map[string]schema.GroupResource{}}}
 	kube, resolver, admission, err := app.CreateKubeAPIServerConfig(o, generic.Config, generic.informers, generic.storage)
 	if err != nil {
 		return configs{}, fmt.Errorf("configure kube-apiserver: %w", err)
@@ -138,14 +140,14 @@ func newConfigs(o options.CompletedOptions, own Config) (configs, error) {
 		describeOwnTypes(&c.extensions.GenericConfig.Config)
 	}
 	if os.Getenv(withoutAggregator) != "" {
-		return c, quietStorage(c, own.Alone, o.Etcd.WatchCacheSizes)
+		return c, quietStorage(c, own.Alone, o.Etcd.WatchCacheSizes, c.stored)
 	}
 	c.aggregator, err = controlplaneapiserver.CreateAggregatorConfig(
 		*shared.Generic, o.CompletedOptions, shared.VersionedInformers, resolver, shared.ProxyTransport, shared.PeerProxy, admission)
 	if err != nil {
 		return configs{}, fmt.Errorf("configure kube-aggregator: %w", err)
 	}
-	return c, quietStorage(c, own.Alone, o.Etcd.WatchCacheSizes)
+	return c, quietStorage(c, own.Alone, o.Etcd.WatchCacheSizes, c.stored)
 }
 
 // createChain is steps 7 to 10: each server delegates what it does not know to
@@ -157,6 +159,7 @@ func (s *Server) createChain(c configs) error {
 	if err != nil {
 		return fmt.Errorf("create apiextensions-apiserver: %w", err)
 	}
+	s.definitions = extensions.Informers
 	done()
 	done = s.config.Step("kube-apiserver")
 	generic := c.kube.ControlPlane.Generic
@@ -195,6 +198,7 @@ func (s *Server) createChain(c configs) error {
 	if err != nil {
 		return fmt.Errorf("create kube-aggregator: %w", err)
 	}
+	s.registrations = aggregator.APIRegistrationInformers
 	if err := s.use(append(servers, aggregator.GenericAPIServer), append(informers, aggregator.APIRegistrationInformers)); err != nil {
 		return err
 	}

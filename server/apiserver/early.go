@@ -97,10 +97,8 @@ func (e *earlyInformers) stopAfterHooks(last, other *genericapiserver.GenericAPI
 
 // started is how many informers run, each of which has a watch.
 func (e *earlyInformers) started() (n int) {
-	now := make(chan struct{})
-	close(now)
 	for _, f := range e.factories {
-		n += len(f.WaitForCacheSync(now))
+		n += len(started(f))
 	}
 	return n
 }

@@ -34,14 +34,16 @@ type Server struct {
 	insecureChain http.Handler
 	informers     informers.SharedInformerFactory
 	early         *earlyInformers // nil: upstream's hook starts them
-	streams       *streams
-	unfiltered    http.HandlerFunc
-	notReady      atomic.Pointer[string]
-	openAPI       *aggregatedOpenAPI // nil: upstream's own, or no aggregator
-	prepared      chan struct{}      // everything is installed
-	settled       chan struct{}      // everything around the server is up
-	settle        sync.Once
-	stopping      chan struct{} // it has been told to stop
+	otherFactories
+	prefixes   *prefixes
+	streams    *streams
+	unfiltered http.HandlerFunc
+	notReady   atomic.Pointer[string]
+	openAPI    *aggregatedOpenAPI // nil: upstream's own, or no aggregator
+	prepared   chan struct{}      // everything is installed
+	settled    chan struct{}      // everything around the server is up
+	settle     sync.Once
+	stopping   chan struct{} // it has been told to stop
 }
 
 // Settle tells the server that everything around it is up, and does what could wait

@@ -1,0 +1,89 @@
+package apiserver
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"sync"
+
+	apiextensionsscheme "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/scheme"
+	apiextensionsinformers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/cache"
+	registrationscheme "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/scheme"
+	registrationinformers "k8s.io/kube-aggregator/pkg/client/informers/externalversions"
+
+	"github.com/karve-k8s/karve/server/informed"
+)
+
+// Followers are the informers of the API server, with those that others in the process
+// share.
+func (s *Server) Followers() ([]informed.Informer, error) {
+	const whose = "API server"
+	all, err := informed.Of(whose, scheme.Scheme, started(s.informers), func(o runtime.Object) cache.SharedIndexInformer {
+		return s.informers.InformerFor(o, nil)
+	})
+	var more []informed.Informer
+	if f := s.definitions; f != nil && err == nil {
+		more, err = informed.Of(whose, apiextensionsscheme.Scheme, started(f), func(o runtime.Object) cache.SharedIndexInformer {
+			return f.InformerFor(o, nil)
+		})
+		all = append(all, more...)
+	}
+	if f := s.registrations; f != nil && err == nil {
+		more, err = informed.Of(whose, registrationscheme.Scheme, started(f), func(o runtime.Object) cache.SharedIndexInformer {
+			return f.InformerFor(o, nil)
+		})
+		all = append(all, more...)
+	}
+	return all, err
+}
+
+// started are the types whose informers a factory has started.
+func started(f interface {
+	WaitForCacheSync(stop <-chan struct{}) map[reflect.Type]bool
+}) map[reflect.Type]bool {
+	now := make(chan struct{})
+	close(now)
+	return f.WaitForCacheSync(now)
+}
+
+// otherFactories are the informers of the chain that are not Kubernetes' own types'.
+type otherFactories struct {
+	definitions   apiextensionsinformers.SharedInformerFactory
+	registrations registrationinformers.SharedInformerFactory // nil without aggregator
+}
+
+// ErrUnknownKey: no API that has been served so far keeps objects under a key.
+var ErrUnknownKey = errors.New("not a key of an API object")
+
+// ObjectOf tells what kind of object is stored under a key, and the object's key in the
+// store of an informer.
+func (s *Server) ObjectOf(key string) (resource schema.GroupResource, object string, err error) {
+	return s.prefixes.objectOf(key)
+}
+
+// prefixes are where resources are stored.
+type prefixes struct {
+	mu sync.Mutex
+	of map[string]schema.GroupResource
+}
+
+func (p *prefixes) add(prefix string, resource schema.GroupResource) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.of[prefix] = resource
+}
+
+func (p *prefixes) objectOf(key string) (schema.GroupResource, string, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for end := strings.LastIndexByte(key, '/'); end > 0; end = strings.LastIndexByte(key[:end], '/') {
+		if resource, ok := p.of[key[:end]]; ok {
+			return resource, key[end+1:], nil
+		}
+	}
+	return schema.GroupResource{}, "", ErrUnknownKey
+}

@@ -1,0 +1,176 @@
+// Package informed tells whether informers have seen what storage has.
+//
+// A shared informer has a resourceVersion, but no way to wait for one: it moves with the
+// events of its own type only, and a filtered informer's with those that pass. So the
+// question is asked of the objects: whether the informer's store has each key that has
+// changed as it is in storage, or newer.
+package informed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
+)
+
+// ErrLagging is wrapped by the error of [Wait] that names the informers which have not
+// caught up.
+var ErrLagging = errors.New("informers have not caught up")
+
+// poll is how often the stores are looked at.
+const poll = time.Millisecond
+
+// named is how many informers, and keys of each, an error names.
+const named = 5
+
+// Informer is one that may have to catch up.
+type Informer struct {
+	Resource schema.GroupResource
+	Informer cache.SharedIndexInformer
+	// Of says whose it is.
+	Of string
+	// Keeps tells whether an object passes the informer's selector; nil is any object.
+	Keeps func(object any) bool
+}
+
+// Change is what has become of an object.
+type Change struct {
+	Key      string // in a store: NAMESPACE/NAME, or NAME
+	Revision int64  // in which it was written; 0: it was deleted
+}
+
+// Changes are what has changed in storage up to a revision.
+type Changes struct {
+	Revision int64
+	Of       map[schema.GroupResource][]Change
+	// Gone tells whether an object that was written has been deleted since; nil is never.
+	Gone func(resource schema.GroupResource, key string) bool
+}
+
+// Of lists the informers that a generated factory has started. get is the factory's
+// InformerFor, for informers that are there.
+func Of(whose string, scheme *runtime.Scheme, started map[reflect.Type]bool, get func(runtime.Object) cache.SharedIndexInformer) ([]Informer, error) {
+	var all []Informer
+	for t := range started {
+		object, ok := reflect.New(t.Elem()).Interface().(runtime.Object)
+		if !ok {
+			return nil, fmt.Errorf("informers of %s: %v is no object", whose, t)
+		}
+		kinds, _, err := scheme.ObjectKinds(object)
+		if err != nil {
+			return nil, fmt.Errorf("informers of %s: %w", whose, err)
+		}
+		resource, _ := meta.UnsafeGuessKindToResource(kinds[0])
+		all = append(all, Informer{Resource: resource.GroupResource(), Informer: get(object), Of: whose})
+	}
+	return all, nil
+}
+
+// Wait returns when every informer has seen the changes of its resource, or with an error
+// that names those which have not when ctx ends. Informers that have not been filled yet,
+// or have stopped, are not waited for: nobody works by them.
+func Wait(ctx context.Context, informers []Informer, changes Changes) error {
+	var waiting []*pending
+	seen := map[cache.Store]bool{}
+	for _, i := range informers {
+		if len(changes.Of[i.Resource]) == 0 || seen[i.Informer.GetStore()] || !i.Informer.HasSynced() {
+			continue
+		}
+		seen[i.Informer.GetStore()] = true
+		waiting = append(waiting, &pending{Informer: i, all: informers, changes: changes.Of[i.Resource]})
+	}
+	tick := time.NewTicker(poll)
+	defer tick.Stop()
+	for {
+		waiting = slices.DeleteFunc(waiting, func(p *pending) bool { return p.caughtUp(changes) })
+		if len(waiting) == 0 {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return lagging(waiting, changes.Revision)
+		}
+	}
+}
+
+// pending is an informer with what it has not been found to have.
+type pending struct {
+	Informer
+	all     []Informer
+	changes []Change
+}
+
+func (p *pending) caughtUp(all Changes) bool {
+	if p.Informer.Informer.IsStopped() {
+		return true
+	}
+	for len(p.changes) > 0 && p.has(p.changes[0], all) {
+		p.changes = p.changes[1:]
+	}
+	return len(p.changes) == 0
+}
+
+func (p *pending) has(c Change, all Changes) bool {
+	_, revision, found := lookUp(p.Informer.Informer, c.Key)
+	switch {
+	case c.Revision == 0:
+		return !found || revision > all.Revision // made again since
+	case found:
+		return revision >= c.Revision
+	case p.filtered(c):
+		return true
+	}
+	return all.Gone != nil && all.Gone(p.Resource, c.Key)
+}
+
+// filtered tells whether an object is missing because it does not pass the selector, by
+// what an informer without one has.
+func (p *pending) filtered(c Change) bool {
+	if p.Keeps == nil {
+		return false
+	}
+	for _, other := range p.all {
+		if other.Resource != p.Resource || other.Keeps != nil {
+			continue
+		}
+		if object, revision, found := lookUp(other.Informer, c.Key); found && revision >= c.Revision {
+			return !p.Keeps(object)
+		}
+	}
+	return false
+}
+
+func lookUp(i cache.SharedIndexInformer, key string) (object any, revision int64, found bool) {
+	object, found, err := i.GetStore().GetByKey(key)
+	if err != nil || !found {
+		return nil, 0, false
+	}
+	accessor, err := meta.Accessor(object)
+	if err != nil {
+		return nil, 0, false
+	}
+	revision, _ = strconv.ParseInt(accessor.GetResourceVersion(), 10, 64) // 0: never new enough
+	return object, revision, true
+}
+
+func lagging(waiting []*pending, revision int64) error {
+	var names []string
+	for _, p := range waiting[:min(len(waiting), named)] {
+		var keys []string
+		for _, c := range p.changes[:min(len(p.changes), named)] {
+			keys = append(keys, c.Key)
+		}
+		names = append(names, fmt.Sprintf("%s of the %s (%s)", p.Resource, p.Of, strings.Join(keys, ", ")))
+	}
+	return fmt.Errorf("%w with revision %d: %s", ErrLagging, revision, strings.Join(names, "; "))
+}
