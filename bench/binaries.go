@@ -21,7 +21,6 @@ const (
 
 // binaries are the programs under measurement.
 type binaries struct {
-	karve         string
 	etcd          string
 	kubeAPIServer string
 }

@@ -115,7 +115,7 @@ func (b *apiBench) namespaceGone(ctx context.Context, namespace string) (time.Du
 		return 0, err
 	}
 	if err := expect(len(pods.Items), deploymentPods, nil); err != nil {
-		return 0, fmt.Errorf("Pods: %w", err)
+		return 0, fmt.Errorf("count the Pods: %w", err)
 	}
 	w, err := core.Namespaces().Watch(ctx, named(namespace))
 	if err != nil {

@@ -110,7 +110,7 @@ func (s *scaling) reads(ctx context.Context, keys int, all bool) (p50 [2]float64
 		if err != nil {
 			return p50, err
 		}
-		if engine, closeEngine, err = s.start("start after a kill", killed); err != nil {
+		if _, closeEngine, err = s.start("start after a kill", killed); err != nil {
 			return p50, err
 		}
 		closeEngine()

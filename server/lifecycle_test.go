@@ -338,13 +338,13 @@ func TestPartsOutliveTheContext(t *testing.T) {
 		s := &stage{}
 		parts := s.parts(script{}, script{stopIn: time.Second})
 		var value any
-		var early error
+		early := make(chan error, 1)
 		run := parts[0].run
 		parts[0].run = func(ctx context.Context, ready func()) error {
 			value = ctx.Value(key{})
 			go func() {
 				time.Sleep(10*time.Second + 500*time.Millisecond) // b stops now
-				early = ctx.Err()
+				early <- ctx.Err()
 			}()
 			return run(ctx, ready)
 		}
@@ -353,8 +353,8 @@ func TestPartsOutliveTheContext(t *testing.T) {
 		if err := runParts(ctx, parts, func(string, string) {}, func() error { return nil }); err != nil {
 			t.Error(err)
 		}
-		if early != nil {
-			t.Errorf("a's context while b stops: got %v, want it open", early)
+		if err := <-early; err != nil {
+			t.Errorf("a's context while b stops: got %v, want it open", err)
 		}
 		if value != "kept" {
 			t.Errorf("value of the context: got %v, want it kept", value)

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -18,23 +20,42 @@ import (
 	"github.com/karve-k8s/karve/certs"
 )
 
+// text is what a log has written, to be read meanwhile.
+type text struct {
+	mu  sync.Mutex
+	all strings.Builder
+}
+
+func (w *text) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.all.Write(p)
+}
+
+func (w *text) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.all.String()
+}
+
 // A disk that takes no writes is tried ever more rarely, and the log has a line for
 // each of these attempts.
 func TestRenewalThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		var attempts, published int
-		full := true
-		denied := errors.New("a kubeconfig's disk is full too")
-		var logged strings.Builder
+		var attempts, published atomic.Int64
+		var full, denied atomic.Bool
+		full.Store(true)
+		denied.Store(true)
+		var logged text
 		log := logrus.New()
 		log.SetOutput(&logged)
 		changed := make(chan struct{})
 		due := time.Now()
 		r := renewer{
 			renew: func() ([]certs.Name, []certs.Note, error) {
-				attempts++
-				if full {
+				attempts.Add(1)
+				if full.Load() {
 					return nil, nil, syscall.ENOSPC
 				}
 				if due.After(time.Now()) {
@@ -44,8 +65,14 @@ func TestRenewalThatFails(t *testing.T) {
 				return []certs.Name{certs.Admin, certs.Serving}, nil, nil
 			},
 			nextDue: func() time.Time { return due },
-			publish: func() error { published++; return denied },
-			log:     log,
+			publish: func() error {
+				published.Add(1)
+				if denied.Load() {
+					return errors.New("a kubeconfig's disk is full too")
+				}
+				return nil
+			},
+			log: log,
 		}
 		go r.run(ctx, changed, nil)
 		lines := func() int { return strings.Count(logged.String(), "renew certificates, next attempt in") }
@@ -53,11 +80,11 @@ func TestRenewalThatFails(t *testing.T) {
 
 		// 1 + 2 + 4 + … + 2048 s are twelve attempts in 68 minutes; then an hour each.
 		pass(10 * time.Hour)
-		if attempts < 12 || attempts > 24 {
-			t.Errorf("%d attempts in ten hours, want about 20", attempts)
+		if got := attempts.Load(); got < 12 || got > 24 {
+			t.Errorf("%d attempts in ten hours, want about 20", got)
 		}
-		if got := lines(); got != attempts {
-			t.Errorf("%d lines of %d attempts: %s", got, attempts, &logged)
+		if got, want := lines(), int(attempts.Load()); got != want {
+			t.Errorf("%d lines of %d attempts: %s", got, want, &logged)
 		}
 		// Addresses that come and go are looked at, but not logged.
 		before := lines()
@@ -69,22 +96,23 @@ func TestRenewalThatFails(t *testing.T) {
 			t.Errorf("%d lines more of 100 changes of addresses", got-before)
 		}
 		// It works again, but for the kubeconfigs: they are tried like that.
-		full = false
+		full.Store(false)
 		pass(renewCheck + time.Second)
-		if published == 0 {
+		if published.Load() == 0 {
 			t.Fatal("renewed after the disk has room: not within an hour")
 		}
-		published = 0
+		published.Store(0)
 		pass(10 * time.Hour)
-		if published < 9 || published > 24 {
-			t.Errorf("the kubeconfigs: %d attempts in ten hours, want 10 to 20", published)
+		if got := published.Load(); got < 9 || got > 24 {
+			t.Errorf("the kubeconfigs: %d attempts in ten hours, want 10 to 20", got)
 		}
-		denied = nil
+		denied.Store(false)
 		pass(renewCheck + time.Second)
-		attempts, published = 0, 0
+		attempts.Store(0)
+		published.Store(0)
 		pass(10 * time.Hour)
-		if attempts != 10 || published != 0 {
-			t.Errorf("at rest: %d looks and %d kubeconfigs in ten hours, want 10 and 0", attempts, published)
+		if looks, made := attempts.Load(), published.Load(); looks != 10 || made != 0 {
+			t.Errorf("at rest: %d looks and %d kubeconfigs in ten hours, want 10 and 0", looks, made)
 		}
 		if !strings.Contains(logged.String(), "can be renewed again") {
 			t.Errorf("nothing tells that it works again: %s", &logged)

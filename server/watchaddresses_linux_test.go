@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,12 +14,14 @@ import (
 func TestAddressNewsThatFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		reads, broken := 0, true
+		var reads atomic.Int64
+		var broken atomic.Bool
+		broken.Store(true)
 		news := make(chan struct{})
 		changed := make(chan struct{}, 1)
 		go readChanges(ctx, func([]byte) (int, error) {
-			reads++
-			if broken {
+			reads.Add(1)
+			if broken.Load() {
 				return 0, errors.New("the socket is broken")
 			}
 			select {
@@ -31,15 +34,15 @@ func TestAddressNewsThatFail(t *testing.T) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		// 0.1 + 0.2 + … + 51.2 s, and then a minute each.
-		if reads < 60 || reads > 75 {
-			t.Errorf("%d reads in an hour, want about 69", reads)
+		if got := reads.Load(); got < 60 || got > 75 {
+			t.Errorf("%d reads in an hour, want about 69", got)
 		}
 		select {
 		case <-changed:
 		default:
 			t.Error("an error does not count as a change")
 		}
-		broken = false
+		broken.Store(false)
 		time.Sleep(readRetryLimit)
 		for range 3 {
 			begun := time.Now()

@@ -140,6 +140,7 @@ func TestEnvtest(t *testing.T) {
 	if err := limited.List(ctx, &corev1.SecretList{}); !apierrors.IsForbidden(err) {
 		t.Errorf("a user without rights lists secrets: %v", err)
 	}
+	//lint:ignore SA1019 suites that exist call this one
 	out, said, err := e.ControlPlane.KubeCtl().Run("get", "boats", "-o", "name")
 	if err != nil {
 		t.Fatalf("kubectl: %v", err)
