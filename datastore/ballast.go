@@ -1,60 +1,96 @@
 package datastore
 
 import (
+	"bytes"
+	"context"
+	"errors"
 	"fmt"
+	"io"
+	"math/rand/v2"
 	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
-// ballast is a file that takes up room for an emergency. When the disk is full it
-// is removed: deletes and compaction then have space, and puts are refused until
-// it could be made again, which proves that there is room for them too.
+// ballast is two files that take up room for an emergency. When the disk is full the
+// large one is removed: deletes and compaction then have space, and puts are refused until
+// it could be made again, which proves that there is room for them too. The small one
+// stays, whoever fills the disk further: it is removed by a start that has no room.
 type ballast struct {
 	path string
-	size int64
+	size int64       // of the large one; the small one has a quarter of it
+	told func(error) // Options.OnFull; may be nil
 
 	released atomic.Bool // the disk is full, or was when somebody last looked
+	quota    atomic.Bool // a quota is used up, which free space says nothing of
 	mu       sync.Mutex
 	tried    time.Time // last attempt to make it again
 }
+
+// ballastMargin is what has to be free beside the ballast: for the files of a start, such
+// as the administrator's kubeconfig, and the log.
+const ballastMargin = 1 << 20
 
 // open makes the ballast. A disk that has no room for it counts as full.
 func (b *ballast) open() {
 	if b.released.Load() {
 		return // it was needed to start: the first put looks again
 	}
-	if b.make() != nil {
-		b.release()
+	if err := b.make(); err != nil {
+		b.release(err)
 	}
 }
 
-func (b *ballast) exists() bool {
-	_, err := os.Stat(b.path)
+func (b *ballast) small() string { return b.path + ".start" }
+
+func (b *ballast) exists() bool { return present(b.path) || present(b.small()) }
+
+func present(path string) bool {
+	_, err := os.Stat(path)
 	return err == nil
 }
 
-// make writes the file, with its blocks: a sparse one would hold no room.
+// needs is how much has to be free to make what is missing, with a margin.
+func (b *ballast) needs() int64 {
+	n := int64(ballastMargin)
+	if !present(b.path) {
+		n += b.size
+	}
+	if !present(b.small()) {
+		n += b.size / 4
+	}
+	return n
+}
+
+// make writes the files.
 func (b *ballast) make() error {
 	if b.size <= 0 {
 		return nil
 	}
-	if info, err := os.Stat(b.path); err == nil && info.Size() == b.size {
+	if free, known := freeBytes(filepath.Dir(b.path)); known && free < b.needs() && b.needs() > ballastMargin {
+		return syscall.ENOSPC // to fill the disk up, even for a moment, could be others' failure
+	}
+	if err := makeBallast(b.small(), b.size/4); err != nil {
+		return err
+	}
+	return makeBallast(b.path, b.size)
+}
+
+// makeBallast writes a file, with its blocks: a sparse one would hold no room, and neither
+// would one that the file system can compress.
+func makeBallast(path string, size int64) error {
+	if info, err := os.Stat(path); err == nil && info.Size() == size && !compressible(path) {
 		return nil
 	}
-	f, err := os.OpenFile(b.path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
-	// Not zeros: some file systems store those as holes.
-	block := make([]byte, 64<<10)
-	for i := range block {
-		block[i] = byte(i*7 + 1)
-	}
-	for left := b.size; left > 0 && err == nil; left -= int64(len(block)) {
-		_, err = f.Write(block[:min(left, int64(len(block)))])
-	}
+	_, err = io.CopyN(f, randomBytes(), size)
 	if err == nil {
 		err = f.Sync()
 	}
@@ -62,51 +98,154 @@ func (b *ballast) make() error {
 		err = e
 	}
 	if err != nil {
-		os.Remove(b.path)
+		os.Remove(path)
 	}
 	return err
 }
 
-// release gives the room away.
-func (b *ballast) release() {
+func randomBytes() io.Reader {
+	var seed [32]byte
+	for i := range seed {
+		seed[i] = byte(rand.Uint32())
+	}
+	return rand.NewChaCha8(seed)
+}
+
+// compressible tells whether a file repeats itself, as releases before have written it.
+func compressible(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	block := make([]byte, 512)
+	if _, err := io.ReadFull(f, block); err != nil {
+		return false
+	}
+	return bytes.Equal(block[:256], block[256:])
+}
+
+// makeRoom removes what is there of the ballast, the small file last, before a start that
+// has no room for its own files.
+func (b *ballast) makeRoom() {
+	if b.size <= 0 {
+		return
+	}
+	for _, path := range []string{b.path, b.small()} {
+		err := tryWrite(filepath.Dir(b.path))
+		if free, known := freeBytes(filepath.Dir(b.path)); known && free < ballastMargin/4 && err == nil {
+			err = syscall.ENOSPC
+		}
+		if !isFull(err) {
+			return
+		}
+		b.release(err)
+		os.Remove(path)
+		if errors.Is(err, syscall.EDQUOT) {
+			settleQuota(filepath.Dir(b.path))
+		}
+	}
+}
+
+// tryWrite writes a file as large as the first pages of a log, and removes it.
+func tryWrite(dir string) error {
+	f, err := os.CreateTemp(dir, ".room-")
+	if err != nil {
+		return err
+	}
+	_, err = io.CopyN(f, randomBytes(), 64<<10)
+	return errors.Join(err, f.Close(), os.Remove(f.Name()))
+}
+
+// release gives the room away; why is what could not be written.
+func (b *ballast) release(why error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.tried = time.Now()
-	b.released.Store(true)
+	b.quota.Store(errors.Is(why, syscall.EDQUOT))
+	before := b.released.Swap(true)
 	if b.path != "" {
 		os.Remove(b.path)
 	}
+	if !before && b.told != nil {
+		b.told(b.noSpace())
+	}
 }
+
+// noSpace is ErrNoSpace with where, why, and what to do about it.
+func (b *ballast) noSpace() error {
+	var why []string
+	if b.quota.Load() {
+		why = append(why, "a disk quota is used up")
+	}
+	do := "make room there, or delete objects; writes then work again by themselves"
+	free, known := freeBytes(filepath.Dir(b.path))
+	if known {
+		why = append(why, fmt.Sprintf("%.1f MiB free on its file system", float64(free)/(1<<20)))
+	}
+	if need := b.needs(); b.size > 0 && known && free >= need && !b.quota.Load() {
+		do = "try again in a moment"
+	} else if b.size > 0 {
+		why = append(why, fmt.Sprintf("writes need %.1f MiB", float64(need)/(1<<20)))
+	}
+	return fmt.Errorf("%w in %s (%s): %s", ErrNoSpace, filepath.Dir(b.path), strings.Join(why, ", "), do)
+}
+
+// NoSpace is the error of a write that the disk has no room for, as of now.
+func (e *Engine) NoSpace() error { return e.ballast.noSpace() }
 
 // ballastRetry is how often a full disk is looked at, and only when somebody
 // wants to put something: there is no timer.
 const ballastRetry = 500 * time.Millisecond
 
-// regained looks whether the disk has room again.
-func (b *ballast) regained() bool {
+// regained looks whether the disk has room again; tried tells that it has just been
+// looked for.
+func (b *ballast) regained() (ok, tried bool) {
 	if !b.released.Load() {
-		return true
+		return true, false
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.released.Load() {
-		return true
+		return true, false
 	}
 	if time.Since(b.tried) < ballastRetry {
-		return false
+		return false, false
 	}
 	b.tried = time.Now()
-	if b.make() != nil {
-		return false
+	if err := b.make(); err != nil {
+		b.quota.Store(errors.Is(err, syscall.EDQUOT))
+		return false, true
 	}
 	b.released.Store(false)
-	return true
+	if b.told != nil {
+		b.told(nil)
+	}
+	return true, true
 }
 
-// roomForPuts refuses what needs space while the disk is full.
+// roomForPuts refuses what needs space while the disk is full. The caller holds e.mu.
 func (e *Engine) roomForPuts() error {
-	if e.ballast.regained() {
+	ok, tried := e.ballast.regained()
+	if ok {
 		return nil
 	}
-	return fmt.Errorf("%w: %s (free some, or delete and compact)", ErrNoSpace, e.path)
+	if tried {
+		e.reclaim()
+		e.retry.Store(true)
+		e.wakeCommitter()
+	}
+	return e.ballast.noSpace()
+}
+
+// reclaim compacts to the newest revision, while a disk is full and somebody wants to put
+// something: what was deleted still takes room as history, and the API server compacts
+// that after five minutes only. Watches that are behind have to list again, which is
+// better than a cluster that takes no write. The caller holds e.mu.
+func (e *Engine) reclaim() {
+	revision := e.snap.Load().revision
+	if revision <= e.compacted || e.backlog.Load() > 0 || e.closing {
+		return
+	}
+	e.reclaiming.Go(func() { _ = e.Compact(context.Background(), revision, false) }) // the next put tries again
 }

@@ -143,7 +143,7 @@ func (e *Engine) finish(b *batch, err error) {
 	case err == nil:
 		e.publish(b)
 	case isFull(err):
-		e.ballast.release()
+		e.ballast.release(err)
 		b.err = ErrNoSpace
 		e.undo(b)
 	case isBusy(err):

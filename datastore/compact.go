@@ -3,6 +3,7 @@ package datastore
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"time"
 )
 
@@ -89,11 +90,17 @@ const (
 // anything. Giving pages back waits until nobody writes.
 func (e *Engine) maintain(idle bool) (worked bool) {
 	full := e.ballast.released.Load()
+	if e.retry.Swap(false) {
+		e.garbage.blocked = false
+		if e.ballast.quota.Load() {
+			settleQuota(filepath.Dir(e.path))
+		}
+	}
 	if e.disk != nil {
 		if err := e.disk.checkpoint(full, idle); err != nil {
 			switch {
 			case isFull(err):
-				e.ballast.release()
+				e.ballast.release(err)
 			case !isBusy(err):
 				e.fail(fmt.Errorf("checkpoint: %w", err))
 				return false
@@ -133,7 +140,7 @@ func (e *Engine) tolerate(err error) bool {
 	}
 	switch {
 	case isFull(err):
-		e.ballast.release()
+		e.ballast.release(err)
 		e.garbage.blocked = true
 	case isBusy(err):
 		e.garbage.blocked = true

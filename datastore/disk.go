@@ -152,7 +152,7 @@ func (c *connection) exec(query string, args ...driver.Value) error {
 		return err
 	}
 	_, err = s.(driver.StmtExecContext).ExecContext(context.Background(), named(args))
-	return err
+	return c.withCause(err)
 }
 
 // query calls row for every row of the answer; values are the row's own.
@@ -163,7 +163,7 @@ func (c *connection) query(query string, row func([]driver.Value) error, args ..
 	}
 	rows, err := s.(driver.StmtQueryContext).QueryContext(context.Background(), named(args))
 	if err != nil {
-		return err
+		return c.withCause(err)
 	}
 	defer func() {
 		if e := rows.Close(); err == nil {
@@ -175,7 +175,7 @@ func (c *connection) query(query string, row func([]driver.Value) error, args ..
 		if err := rows.Next(values); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {
-			return err
+			return c.withCause(err)
 		}
 		if err := row(values); err != nil {
 			return err

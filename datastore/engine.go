@@ -3,6 +3,7 @@ package datastore
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -37,11 +38,14 @@ type Engine struct {
 
 	upgraded *SchemaUpgrade // what the start has done to the file, if anything
 
-	wake      chan struct{} // to the committer: there is a batch, or closing
-	failed    chan struct{} // closed when fatal is set
-	stopped   chan struct{} // closed when the committer has ended
-	stopOnce  sync.Once
-	stopError error
+	wake     chan struct{} // to the committer: there is a batch, or closing
+	failed   chan struct{} // closed when fatal is set
+	stopped  chan struct{} // closed when the committer has ended
+	stopOnce sync.Once
+
+	reclaiming sync.WaitGroup // compactions of a full disk
+	retry      atomic.Bool    // housekeeping that had no room should try again
+	stopError  error
 
 	// The committer's own.
 	reserved int64 // mode Relaxed: revisions up to it are reserved on the disk
@@ -90,11 +94,13 @@ func OpenEngine(lock *Lock, opts Options) (*Engine, error) {
 	if e.upgraded, err = upgradeSchema(e.path, schemaSteps, func(string) {}); err != nil {
 		return nil, err
 	}
-	e.ballast.path, e.ballast.size = e.path+".ballast", opts.BallastBytes
+	e.ballast.path, e.ballast.size, e.ballast.told = e.path+".ballast", opts.BallastBytes, opts.OnFull
+	e.ballast.makeRoom()
 	state, err := e.openFile()
 	if err != nil && e.ballast.exists() && mayBeFull(err) {
 		// Even a start needs some room, for SQLite's own files.
-		e.ballast.release()
+		e.ballast.release(err)
+		os.Remove(e.ballast.small())
 		state, err = e.openFile()
 	}
 	if err != nil {
@@ -152,6 +158,7 @@ func (e *Engine) Close() error {
 		e.mu.Unlock()
 		e.wakeCommitter()
 		<-e.stopped
+		e.reclaiming.Wait()
 		e.watchers.closeAll()
 		e.stopError = e.closeDisk()
 	})
@@ -167,7 +174,7 @@ func (e *Engine) closeDisk() error {
 		return errors.Join(e.fatal, e.disk.close(false))
 	}
 	if len(e.late) > 0 { // no space was found for them: the next start has to know
-		return errors.Join(fmt.Errorf("close datastore: %w: %s", ErrNoSpace, e.path), e.disk.close(false))
+		return errors.Join(fmt.Errorf("close datastore: %w", e.ballast.noSpace()), e.disk.close(false))
 	}
 	if e.opts.Durability == Relaxed {
 		// First the log, then what says that it is whole.

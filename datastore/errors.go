@@ -3,6 +3,7 @@ package datastore
 import (
 	"errors"
 	"fmt"
+	"syscall"
 
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
@@ -72,20 +73,29 @@ var errRetry = errors.New("evaluate again")
 var errRowMissing = errors.New("row is gone")
 
 // sqliteCode is SQLite's primary result code of err, 0 for any other error.
-func sqliteCode(err error) int {
+func sqliteCode(err error) int { return extendedCode(err) & 0xff }
+
+// extendedCode is SQLite's result code with its detail.
+func extendedCode(err error) int {
 	var coded *sqlite.Error
 	if errors.As(err, &coded) {
-		return coded.Code() & 0xff
+		return coded.Code()
 	}
 	return 0
 }
 
-// isFull tells whether a statement failed for want of space. SQLite reports
+// isFull tells whether something failed for want of space. SQLite reports
 // SQLITE_FULL only from a write, never from an fsync, and the frame that
 // commits is the last one written: the transaction is certainly not committed.
+// A used-up quota is found by [connection.withCause].
 func isFull(err error) bool {
-	return sqliteCode(err) == sqlite3.SQLITE_FULL || errors.Is(err, ErrNoSpace)
+	return sqliteCode(err) == sqlite3.SQLITE_FULL || errors.Is(err, ErrNoSpace) ||
+		errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
+
+// IsFull tells whether something could not be written because a disk is full or a quota is
+// used up.
+func IsFull(err error) bool { return isFull(err) }
 
 // mayBeFull tells whether an error of a start can come from a full disk, of which
 // SQLite says different things depending on the file it has no room for.
@@ -102,13 +112,16 @@ func explainSQL(path string, err error) error {
 	if errors.Is(err, ErrBusy) {
 		return err
 	}
+	if isFull(err) {
+		b := ballast{path: path}
+		b.quota.Store(errors.Is(err, syscall.EDQUOT))
+		return b.noSpace()
+	}
 	switch sqliteCode(err) {
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
 		return busyWith(path)
 	case sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT:
 		return fmt.Errorf("%w: %s: %v (%s)", ErrCorrupt, path, err, wayOut)
-	case sqlite3.SQLITE_FULL:
-		return fmt.Errorf("%w: %s", ErrNoSpace, path)
 	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PERM:
 		return fmt.Errorf("open database %s: %w (is the data directory writable?)", path, err)
 	}

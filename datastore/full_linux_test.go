@@ -52,8 +52,8 @@ func TestDiskFull(t *testing.T) {
 			acked[key] = value
 		}
 	}
-	if !errors.Is(failure, ErrNoSpace) || !strings.Contains(failure.Error(), EngineFile) {
-		t.Fatalf("after %d puts: %v, want %v naming the file", len(acked), failure, ErrNoSpace)
+	if !errors.Is(failure, ErrNoSpace) || !strings.Contains(failure.Error(), dir) || !strings.Contains(failure.Error(), "MiB free") {
+		t.Fatalf("after %d puts: %v, want %v, the directory and the free space", len(acked), failure, ErrNoSpace)
 	}
 	if _, err := os.Stat(filepath.Join(dir, EngineFile+".ballast")); err == nil {
 		t.Error("the ballast is still there")
@@ -136,7 +136,7 @@ func leaveRoom(t *testing.T, other string, left int64) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	change := int64(disk.Bavail)*disk.Bsize - left
+	change := int64(disk.Bavail)*int64(disk.Bsize) - left
 	if change > 0 {
 		_, err = f.Write(incompressible(int(change)))
 	} else if change < 0 {

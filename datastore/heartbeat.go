@@ -56,7 +56,7 @@ func (e *Engine) writeLate() {
 			e.opts.OnCommit(Commit{Rows: rows, Duration: time.Since(begin)})
 		}
 	case isFull(err):
-		e.ballast.release()
+		e.ballast.release(err)
 	case isBusy(err): // the same
 	default:
 		e.fail(err)

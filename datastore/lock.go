@@ -54,12 +54,13 @@ func LockDir(dir string) (*Lock, error) {
 		return nil, fmt.Errorf("%w: %s is held by %s", ErrLocked, dir, holder(path))
 	}
 	// Only now: the pid of a holder is not overwritten by one who was refused.
-	if err := f.Truncate(0); err == nil {
+	err = f.Truncate(0)
+	if err == nil {
 		_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
-		if err != nil {
-			f.Close()
-			return nil, fmt.Errorf("write lock of data directory: %w", err)
-		}
+	}
+	if err != nil && !isFull(err) { // without room there is no pid, but the lock holds
+		f.Close()
+		return nil, fmt.Errorf("write lock of data directory: %w", err)
 	}
 	return &Lock{dir, f}, nil
 }

@@ -85,6 +85,10 @@ type Options struct {
 	// has the database open.
 	OnWait func(error)
 
+	// OnFull, if set, is told when puts begin to be refused because the disk is full, and
+	// by nil when they work again.
+	OnFull func(error)
+
 	shared       bool          // let other programs use the database, as where there is no exclusiveVFS
 	busyPatience time.Duration // how long a start waits for other programs; busyPatience
 }

@@ -2,8 +2,10 @@ package kine
 
 import (
 	"context"
+	"errors"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -41,7 +43,11 @@ func (l localKV) Compact(ctx context.Context, in *pb.CompactionRequest, _ ...grp
 type localLease struct{ *local }
 
 func (l localLease) LeaseGrant(ctx context.Context, in *pb.LeaseGrantRequest, _ ...grpc.CallOption) (*pb.LeaseGrantResponse, error) {
-	return l.api.LeaseGrant(ctx, in)
+	out, err := l.api.LeaseGrant(ctx, in)
+	if engine, ok := l.store.(native); ok && errors.Is(err, rpctypes.ErrGRPCNoSpace) {
+		err = noSpace(engine.engine.NoSpace())
+	}
+	return out, err
 }
 
 func (l localLease) LeaseRevoke(ctx context.Context, in *pb.LeaseRevokeRequest, _ ...grpc.CallOption) (*pb.LeaseRevokeResponse, error) {

@@ -46,8 +46,11 @@ type nativeClient struct {
 	watcher *watcher
 }
 
-// failure is err as a client of etcd has it.
+// failure is err as a client of etcd has it, but for a full disk.
 func failure(ctx context.Context, err error) error {
+	if errors.Is(err, datastore.ErrNoSpace) {
+		return noSpace(err)
+	}
 	return clientv3.ContextError(ctx, etcdapi.Status(err))
 }
 

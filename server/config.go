@@ -423,7 +423,9 @@ func checkDataDir(dir string) error {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
 	f, err := os.CreateTemp(dir, ".writable-")
-	if err != nil {
+	if datastore.IsFull(err) {
+		return nil // a start makes room, by what the datastore keeps for that
+	} else if err != nil {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
 	f.Close()

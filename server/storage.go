@@ -84,6 +84,13 @@ func (s *controlPlane) useEngine(ctx context.Context, where endpoint, ready func
 		s.log.Warnf("waiting: %v", err)
 		_ = s.systemd.Status("waiting: " + err.Error())
 	}
+	where.options.OnFull = func(err error) {
+		if err == nil {
+			s.log.Info("there is room for the datastore again: writes work")
+			return
+		}
+		s.log.Errorf("writes are refused, but for deletes: %v", err)
+	}
 	done := s.trace.Step(datastorePart, "open")
 	engine, converted, err := datastore.OpenConverted(ctx, lock, where.options)
 	if err != nil {

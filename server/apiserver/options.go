@@ -275,24 +275,35 @@ func newOptions(c Config) (*options.ServerRunOptions, error) {
 }
 
 // Validate tells what upstream would refuse about the options, all at once. It
-// opens nothing and writes nothing but a throw-away file in dir: c needs neither
-// listeners nor certificates yet. An empty dir is that of temporary files.
+// opens nothing and writes nothing but a throw-away file, in memory where the system can
+// do that, and otherwise in dir: c needs neither listeners nor certificates yet. An empty
+// dir is that of temporary files.
 func Validate(ctx context.Context, c Config, throwAwayKey []byte, dir string) error {
-	key, err := os.CreateTemp(dir, ".check-")
+	key, remove, err := throwAwayFile(dir, throwAwayKey)
 	if err != nil {
 		return fmt.Errorf("write a key to check the configuration with: %w", err)
 	}
-	defer os.Remove(key.Name())
-	_, err = key.Write(throwAwayKey)
-	if err := errors.Join(err, key.Close()); err != nil {
-		return fmt.Errorf("write a key to check the configuration with: %w", err)
-	}
-	c.Certificates.ServiceAccountKey = key.Name()
-	c.Certificates.ServingCert, c.Certificates.ServingKey = key.Name(), key.Name()
-	c.Certificates.FrontProxyCA, c.Certificates.ClientCA = key.Name(), key.Name()
+	defer remove()
+	c.Certificates.ServiceAccountKey = key
+	c.Certificates.ServingCert, c.Certificates.ServingKey = key, key
+	c.Certificates.FrontProxyCA, c.Certificates.ClientCA = key, key
 	c.Etcd.Endpoints = []string{"unix:///"}
 	_, err = complete(ctx, c)
 	return err
+}
+
+// temporaryFile makes a file in dir, mode 0600, until it is removed.
+func temporaryFile(dir string, content []byte) (path string, remove func(), err error) {
+	f, err := os.CreateTemp(dir, ".check-")
+	if err != nil {
+		return "", nil, err
+	}
+	_, err = f.Write(content)
+	if err := errors.Join(err, f.Close()); err != nil {
+		os.Remove(f.Name())
+		return "", nil, err
+	}
+	return f.Name(), func() { os.Remove(f.Name()) }, nil
 }
 
 // complete is steps 1 to 3: options, Complete, Validate.
