@@ -4,25 +4,43 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
 
-// heldCommit makes an engine stop at its next commit, until end is called with what
-// the disk then says. held is closed when the commit has begun.
-func heldCommit(e *Engine) (held <-chan struct{}, end func(error)) {
-	begun, release := make(chan struct{}), make(chan error, 1)
-	var once sync.Once
-	e.disk.fail = func(at string) (err error) {
-		if at == "begin" {
-			once.Do(func() {
-				close(begun)
-				err = <-release
-			})
+// stoppable is an engine that can be stopped at a commit.
+type stoppable struct {
+	*Engine
+	begun   chan struct{} // closed when the commit that is held has begun
+	outcome chan error    // what the disk then says
+	armed   atomic.Bool
+}
+
+// openStoppable opens one, and commits something. The committer itself sets the hook, as
+// it also reads it between batches.
+func openStoppable(t *testing.T) *stoppable {
+	h := &stoppable{begun: make(chan struct{}), outcome: make(chan error, 1)}
+	var opened atomic.Pointer[Engine]
+	h.Engine = openTest(t, "", Options{OnCommit: func(Commit) {
+		if e := opened.Load(); e != nil {
+			e.disk.fail = h.hold
 		}
-		return err
+	}})
+	opened.Store(h.Engine)
+	put(t, h.Engine, "/there", "1")
+	return h
+}
+
+// next holds the next commit.
+func (h *stoppable) next() { h.armed.Store(true) }
+
+func (h *stoppable) hold(at string) error {
+	if at != "begin" || !h.armed.CompareAndSwap(true, false) {
+		return nil
 	}
-	return begun, func(err error) { release <- err }
+	close(h.begun)
+	return <-h.outcome
 }
 
 // waiting is a context that tells when somebody waits for its end, which a call of
@@ -102,25 +120,24 @@ func TestRefusalsRevealOnlyWhatIsDurable(t *testing.T) {
 	} {
 		for outcome, failure := range map[string]error{"committed": nil, "failed": errors.New("input/output error")} {
 			t.Run(name+", "+outcome, func(t *testing.T) {
-				e := openTest(t, "", Options{})
+				e := openStoppable(t)
 				if _, err := e.Grant(t.Context(), 7, 100); err != nil {
 					t.Fatal(err)
 				}
-				put(t, e, "/there", "1")
-				put(t, e, "/there", "2")
-				held, end := heldCommit(e)
+				put(t, e.Engine, "/there", "2")
+				e.next()
 				changed, asked := make(chan error, 1), make(chan error, 1)
-				go func() { changed <- test.change(context.Background(), e) }()
-				<-held
+				go func() { changed <- test.change(context.Background(), e.Engine) }()
+				<-e.begun
 				ctx := &waiting{Context: context.Background(), waits: make(chan struct{})}
-				go func() { asked <- test.ask(ctx, e) }()
+				go func() { asked <- test.ask(ctx, e.Engine) }()
 				select {
 				case <-ctx.waits:
 				case err := <-asked:
 					t.Errorf("answered %v before the change was durable", err)
 					asked <- err
 				}
-				end(failure)
+				e.outcome <- failure
 				got, want := <-asked, test.want
 				if failure != nil {
 					want = ErrUnknownOutcome
@@ -139,11 +156,11 @@ func TestRefusalsRevealOnlyWhatIsDurable(t *testing.T) {
 // A refusal is not given for something that in the end has not happened: the disk
 // had no room for it.
 func TestRefusalIsEvaluatedAgain(t *testing.T) {
-	e := openTest(t, "", Options{})
-	held, end := heldCommit(e)
+	e := openStoppable(t)
+	e.next()
 	first, second := make(chan error, 1), make(chan error, 1)
 	go func() { _, err := e.Grant(context.Background(), 7, 100); first <- err }()
-	<-held
+	<-e.begun
 	ctx := &waiting{Context: context.Background(), waits: make(chan struct{})}
 	go func() { _, err := e.Grant(ctx, 7, 100); second <- err }()
 	select {
@@ -152,7 +169,7 @@ func TestRefusalIsEvaluatedAgain(t *testing.T) {
 		t.Errorf("answered %v while the first grant was on its way", err)
 		second <- err
 	}
-	end(ErrNoSpace)
+	e.outcome <- ErrNoSpace
 	if err := <-first; !errors.Is(err, ErrNoSpace) {
 		t.Errorf("first grant: %v, want %v", err, ErrNoSpace)
 	}
