@@ -82,7 +82,7 @@ func TestVariablesOfTheRepository(t *testing.T) {
 			seen++
 			known := slices.Contains(options, name) || isOther(name) || slices.Contains(examples, name) || slices.Contains(otherVariables, name+"_")
 			if !known && checkVariables([]string{name + "=x"}, options, &strings.Builder{}) == nil {
-				t.Errorf("%s speaks of %s, which is neither an option nor one of otherVariables", path, name)
+				t.Errorf("%s speaks of %s, which is no option: add it to otherVariables, or call it KARVE_TEST_…", path, name)
 			}
 		}
 		return nil
