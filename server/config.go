@@ -316,9 +316,15 @@ func validateUpstream(ctx context.Context, c Config) error {
 	if checkDataDir(c.DataDir) != nil {
 		scratch = ""
 	}
-	err = apiserver.Validate(ctx, c.apiserverConfig(advertiseAddress(c)), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), scratch)
+	api := c.apiserverConfig(advertiseAddress(c))
+	if gates, err := apiserver.GatesOf(api); err == nil { // else the next says it
+		if release, err := gates.Hold(); err == nil {
+			defer release()
+		}
+	}
+	err = apiserver.Validate(ctx, api, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), scratch)
 	errs.add(err)
-	// All three look at the process' feature gates; one complaint is enough.
+	// All three look at the process' feature gates, which are held; one complaint is enough.
 	gatesAreFine := !errors.Is(err, apiserver.ErrFeatureGates)
 	if !c.NoControllers {
 		o, err := parseControllerOptions(c, nil)

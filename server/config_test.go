@@ -2,13 +2,17 @@ package server
 
 import (
 	"bytes"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	utilcompatibility "k8s.io/apiserver/pkg/util/compatibility"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	basecompatibility "k8s.io/component-base/compatibility"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
 
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/server/logbridge"
@@ -158,17 +162,39 @@ func TestInsecurePortOfUnknownOwners(t *testing.T) {
 	}
 }
 
-// Gates are global to the process, but the next server's are its own.
-func TestFeatureGatesAreForgotten(t *testing.T) {
-	const gate = "CRIListStreaming" // alpha, and a kubelet's: no server behaves otherwise
-	c := quietConfig(t)
-	c.APIServerArgs = []string{"feature-gates=" + gate + "=true"}
-	if err := c.Validate(t.Context()); err != nil || !utilfeature.DefaultFeatureGate.Enabled(gate) {
-		t.Fatalf("got %v and error %v, want the gate on", utilfeature.DefaultFeatureGate.Enabled(gate), err)
+// A validation knows the gates that a configuration asks for, and leaves the process' as
+// they are, with whatever the program has set itself.
+func TestValidateTouchesNoGates(t *testing.T) {
+	const own, needed = "CRIListStreaming", "UnknownVersionInteroperabilityProxy"
+	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, own, true)
+	state := func() string {
+		version := utilcompatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent)
+		return fmt.Sprint(utilfeature.DefaultFeatureGate, " ", version.EmulationVersion(), " ", version.MinCompatibilityVersion())
 	}
-	c.APIServerArgs = nil
-	if err := c.Validate(t.Context()); err != nil || utilfeature.DefaultFeatureGate.Enabled(gate) {
-		t.Errorf("without it: got %v and error %v, want the gate off", utilfeature.DefaultFeatureGate.Enabled(gate), err)
+	before := state()
+	c := quietConfig(t)
+	for _, args := range [][]string{
+		nil,
+		{"feature-gates=AllAlpha=true"},
+		{"feature-gates=" + own + "=false"},
+		{"feature-gates=NoSuchThing=true"},
+		{"emulated-version=1.35"},
+	} {
+		c.APIServerArgs = args
+		_ = c.Validate(t.Context())
+		if after := state(); after != before {
+			t.Errorf("%v: the process' gates are %s after a validation, and were %s", args, after, before)
+		}
+	}
+	// Upstream looks at the process' gates to say what an option needs.
+	peer := "peer-advertise-ip=192.0.2.1"
+	c.APIServerArgs = []string{peer, "feature-gates=" + needed + "=false"}
+	if err := c.Validate(t.Context()); err == nil || !strings.Contains(err.Error(), needed) {
+		t.Errorf("without the gate: got %v, want a complaint about %s", err, needed)
+	}
+	c.APIServerArgs = []string{peer, "feature-gates=" + needed + "=true"}
+	if err := c.Validate(t.Context()); err != nil && strings.Contains(err.Error(), needed) {
+		t.Errorf("with the gate: got %v", err)
 	}
 }
 

@@ -68,6 +68,15 @@ func (k KubeAPIServer) Run(ctx context.Context) (err error) {
 		return err
 	}
 	flags.PrintVersion()
+	gates, err := flags.Gates()
+	if err != nil {
+		return err
+	}
+	releaseGates, err := gates.Hold()
+	if err != nil {
+		return err
+	}
+	defer releaseGates()
 	log, err := upstreamLog(flags, k.Stderr)
 	if err != nil {
 		return err

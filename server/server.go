@@ -85,8 +85,9 @@ func newControlPlane(c Config) *controlPlane {
 // in reverse order and returns nil. An error says which part failed and why;
 // what had started by then has been stopped.
 //
-// Several control planes in one process, one after another, are fine. At the
-// same time they share upstream's global feature gates and metrics.
+// Several control planes in one process, one after another, are fine. At the same time
+// they share upstream's global metrics, and must have the same feature gates: another
+// one is refused with [apiserver.ErrOtherGates].
 func Run(ctx context.Context, c Config) (err error) {
 	s := newControlPlane(c)
 	if s.MemoryLimit != 0 {
@@ -106,6 +107,11 @@ func Run(ctx context.Context, c Config) (err error) {
 		return err
 	}
 	defer s.release()
+	releaseGates, err := s.holdGates()
+	if err != nil {
+		return err
+	}
+	defer releaseGates()
 	checked()
 	if err := s.fork(ctx); err != nil {
 		return err
@@ -147,6 +153,15 @@ func Run(ctx context.Context, c Config) (err error) {
 		parts[i] = traced(s.trace, within(s.StartTimeout, p, s.lastErrorOf(p.name)))
 	}
 	return runParts(ctx, parts, s.doing, func() error { return s.ready(background) })
+}
+
+// holdGates gives the process the feature gates of the configuration, while it runs.
+func (c Config) holdGates() (release func(), err error) {
+	gates, err := apiserver.GatesOf(c.apiserverConfig(nil))
+	if err != nil {
+		return nil, err
+	}
+	return gates.Hold()
 }
 
 // The parts, by the names that users see.

@@ -16,7 +16,7 @@ func enabledPluginNames(*genericoptions.AdmissionOptions) []string
 
 func enabledBy(t *testing.T, args ...string) []string {
 	t.Helper()
-	o, err := newOptions(Config{Args: args})
+	o, _, err := newOptions(Config{Args: args})
 	if err != nil {
 		t.Fatal(err)
 	}

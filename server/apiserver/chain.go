@@ -39,7 +39,8 @@ type configs struct {
 }
 
 // New builds the chain, ready to run. Storage must answer already: some of it
-// is dialled while the configuration is built. The error joins everything
+// is dialled while the configuration is built. The process must have the gates of the
+// configuration (see [Gates.Hold]) until it has run. The error joins everything
 // upstream refuses about the options.
 func New(ctx context.Context, c Config) (*Server, error) {
 	if c.Step == nil {
@@ -50,8 +51,11 @@ func New(ctx context.Context, c Config) (*Server, error) {
 	var err error
 	if c.Upstream != nil {
 		completed = *c.Upstream
-	} else if completed, err = complete(ctx, c); err != nil {
-		return nil, err
+	} else {
+		prepareProcess(c.Log)
+		if completed, err = complete(ctx, c); err != nil {
+			return nil, err
+		}
 	}
 	done()
 	cfg, err := newConfigs(completed, c)

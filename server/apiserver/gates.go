@@ -3,90 +3,185 @@ package apiserver
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 
 	"github.com/spf13/pflag"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
 	utilcompatibility "k8s.io/apiserver/pkg/util/compatibility"
 	cliflag "k8s.io/component-base/cli/flag"
 	basecompatibility "k8s.io/component-base/compatibility"
 	"k8s.io/component-base/featuregate"
 )
 
-// gateFlags are the three flags whose values upstream keeps in a registry that
-// is global to the process.
+// ErrOtherGates is wrapped by the error of a start, or a validation, that needs other
+// feature gates, or emulated versions, than a server which runs in this process.
+var ErrOtherGates = fmt.Errorf("%w: another cluster in this process runs with others, and Kubernetes has one set for a process", ErrFeatureGates)
+
+// gateFlags are the three flags whose values upstream keeps in a registry that is global
+// to the process.
 var gateFlags = []string{"feature-gates", "emulated-version", "min-compatibility-version"}
 
-// forgetGates undoes what an earlier configuration in this process left in
-// upstream's registry: its flags add to what they were given before, and gates
-// stay as they were set.
-func forgetGates(sets cliflag.NamedFlagSets, registry basecompatibility.ComponentGlobalsRegistry) error {
-	for _, name := range gateFlags {
-		switch v := lookup(sets, name).Value.(type) {
-		case *cliflag.ColonSeparatedMultimapStringString:
-			*v.Multimap = nil
-		case pflag.SliceValue:
-			_ = v.Replace(nil) // a list of strings takes any
-		}
-	}
-	gates, err := kubeGates(registry)
-	if err != nil {
-		return err
-	}
-	for name := range gates.GetAll() {
-		if err := gates.ResetFeatureValueToDefault(name); err != nil {
-			return fmt.Errorf("reset feature gates: %w", err)
-		}
-	}
-	return nil
+// Gates are the feature gates and versions that a configuration asks for.
+type Gates struct {
+	version basecompatibility.MutableEffectiveVersion
+	gates   featuregate.MutableVersionedFeatureGate
 }
 
-// tryGates applies the three flags to a copy of the registry. A registry that
-// has refused a gate refuses everything from then on; so the process' own must
-// only be given what it will take.
-func tryGates(sets cliflag.NamedFlagSets, registry basecompatibility.ComponentGlobalsRegistry) error {
-	gates, err := kubeGates(registry)
+// processGates are those of the process: upstream's registry, with how many servers,
+// starts and validations rely on it now. Who is the first changes it, who is the last puts
+// it back.
+var processGates struct {
+	sync.Mutex
+	holders int
+	restore func() error
+}
+
+// GatesOf reads the gates of a configuration, without a look at those of the process.
+func GatesOf(c Config) (*Gates, error) {
+	trial, err := trialRegistry()
 	if err != nil {
-		return err
+		return nil, err
+	}
+	set := pflag.NewFlagSet("", pflag.ContinueOnError)
+	trial.AddFlags(set)
+	set.SetNormalizeFunc(cliflag.WordSepNormalizeFunc)
+	for _, arg := range c.Args {
+		name, value, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+		if slices.Contains(gateFlags, string(cliflag.WordSepNormalizeFunc(set, name))) {
+			if err := set.Set(name, value); err != nil {
+				return nil, fmt.Errorf("%w: %w", ErrFeatureGates, err)
+			}
+		}
+	}
+	return gatesOf(trial)
+}
+
+// gatesOf makes a trial registry apply the flags it was given, and returns what that gives.
+func gatesOf(trial basecompatibility.ComponentGlobalsRegistry) (*Gates, error) {
+	if err := trial.Set(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrFeatureGates, err)
+	}
+	return registered(trial)
+}
+
+// trialRegistry is a registry with the defaults of upstream's.
+func trialRegistry() (basecompatibility.ComponentGlobalsRegistry, error) {
+	ours, err := registered(genericoptions.NewServerRunOptions().ComponentGlobalsRegistry)
+	if err != nil {
+		return nil, err
 	}
 	trial := basecompatibility.NewComponentGlobalsRegistry()
-	if err := trial.Register(basecompatibility.DefaultKubeComponent, utilcompatibility.DefaultBuildEffectiveVersion(), gates.DeepCopy()); err != nil {
-		return fmt.Errorf("copy feature gates: %w", err)
+	if err := trial.Register(basecompatibility.DefaultKubeComponent, utilcompatibility.DefaultBuildEffectiveVersion(), ours.gates.DeepCopyAndReset()); err != nil {
+		return nil, fmt.Errorf("copy feature gates: %w", err)
 	}
-	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
-	trial.AddFlags(flags)
-	for _, name := range gateFlags {
-		f := lookup(sets, name)
-		if !f.Changed {
-			continue
-		}
-		value := f.Value.String()
-		if list, ok := f.Value.(pflag.SliceValue); ok {
-			value = strings.Join(list.GetSlice(), ",")
-		}
-		if err := flags.Set(name, value); err != nil {
-			return fmt.Errorf("%w: %w", ErrFeatureGates, err)
-		}
-	}
-	if err := trial.Set(); err != nil {
-		return fmt.Errorf("%w: %w", ErrFeatureGates, err)
-	}
-	return nil
+	return trial, nil
 }
 
-func kubeGates(registry basecompatibility.ComponentGlobalsRegistry) (featuregate.MutableVersionedFeatureGate, error) {
-	gates, ok := registry.FeatureGateFor(basecompatibility.DefaultKubeComponent).(featuregate.MutableVersionedFeatureGate)
-	if !ok {
+func registered(r basecompatibility.ComponentGlobalsRegistry) (*Gates, error) {
+	gates, ok := r.FeatureGateFor(basecompatibility.DefaultKubeComponent).(featuregate.MutableVersionedFeatureGate)
+	version, ok2 := r.EffectiveVersionFor(basecompatibility.DefaultKubeComponent).(basecompatibility.MutableEffectiveVersion)
+	if !ok || !ok2 {
 		return nil, errors.New("upstream's feature gates cannot be set")
 	}
-	return gates, nil
+	return &Gates{version, gates}, nil
 }
 
-// lookup finds a flag; one that upstream no longer has is an empty one.
-func lookup(sets cliflag.NamedFlagSets, name string) *pflag.Flag {
-	for _, set := range sets.FlagSets {
-		if f := set.Lookup(name); f != nil {
-			return f
+// Hold makes these the process' gates until release is called, and keeps them: others
+// are refused with [ErrOtherGates] meanwhile.
+func (g *Gates) Hold() (release func(), err error) {
+	processGates.Lock()
+	defer processGates.Unlock()
+	registry := genericoptions.NewServerRunOptions().ComponentGlobalsRegistry
+	process, err := registered(registry)
+	if err != nil {
+		return nil, err
+	}
+	different := g.differences(process)
+	switch {
+	case len(different) > 0 && processGates.holders > 0:
+		return nil, fmt.Errorf("%w (%s)", ErrOtherGates, strings.Join(different, ", "))
+	case processGates.holders == 0:
+		// Or the options of controllers and scheduler do, and complain. No flag of the
+		// registry's has a value, so nothing changes.
+		if err := registry.Set(); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrFeatureGates, err)
+		}
+		restore, err := process.become(g)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("%w: %w", ErrFeatureGates, err), restore())
+		}
+		processGates.restore = restore
+	}
+	processGates.holders++
+	return sync.OnceFunc(func() {
+		processGates.Lock()
+		defer processGates.Unlock()
+		if processGates.holders--; processGates.holders == 0 {
+			_ = processGates.restore() // they have been so before
+		}
+	}), nil
+}
+
+// differences tells what is other in another set.
+func (g *Gates) differences(other *Gates) []string {
+	var all []string
+	if a, b := g.version.EmulationVersion(), other.version.EmulationVersion(); !a.EqualTo(b) {
+		all = append(all, fmt.Sprintf("emulated-version=%s and not %s", b, a))
+	}
+	if a, b := g.version.MinCompatibilityVersion(), other.version.MinCompatibilityVersion(); !a.EqualTo(b) {
+		all = append(all, fmt.Sprintf("min-compatibility-version=%s and not %s", b, a))
+	}
+	for name := range g.gates.GetAll() {
+		if a, b := g.gates.Enabled(name), other.gates.Enabled(name); a != b {
+			all = append(all, fmt.Sprintf("%s=%v and not %v", name, b, a))
 		}
 	}
-	return &pflag.Flag{}
+	slices.Sort(all)
+	return all
+}
+
+// become makes g as want is. restore makes it as it was.
+func (g *Gates) become(want *Gates) (restore func() error, err error) {
+	was := &Gates{gates: g.gates.DeepCopy()}
+	emulated, compatible := g.version.EmulationVersion(), g.version.MinCompatibilityVersion()
+	restore = func() error {
+		g.version.SetEmulationVersion(emulated)
+		g.version.SetMinCompatibilityVersion(compatible)
+		return g.setGates(was.gates)
+	}
+	g.version.SetEmulationVersion(want.version.EmulationVersion())
+	g.version.SetMinCompatibilityVersion(want.version.MinCompatibilityVersion())
+	return restore, g.setGates(want.gates)
+}
+
+// setGates gives gates the values that others have, and touches none that is so already.
+func (g *Gates) setGates(want featuregate.MutableVersionedFeatureGate) error {
+	emulated, compatible := g.version.EmulationVersion(), g.version.MinCompatibilityVersion()
+	if !emulated.EqualTo(g.gates.EmulationVersion()) || !compatible.EqualTo(g.gates.MinCompatibilityVersion()) {
+		if err := g.gates.SetEmulationVersionAndMinCompatibilityVersion(emulated, compatible); err != nil {
+			return err
+		}
+	}
+	different := func(name featuregate.Feature) bool {
+		return g.gates.Enabled(name) != want.Enabled(name) || g.gates.ExplicitlySet(name) != want.ExplicitlySet(name)
+	}
+	for name := range g.gates.GetAll() {
+		if different(name) {
+			if err := g.gates.ResetFeatureValueToDefault(name); err != nil {
+				return err
+			}
+		}
+	}
+	values := map[string]bool{}
+	for name := range want.GetAll() {
+		if different(name) {
+			values[string(name)] = want.Enabled(name)
+		}
+	}
+	if len(values) == 0 {
+		return nil
+	}
+	return g.gates.SetFromMap(values)
 }

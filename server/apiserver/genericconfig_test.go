@@ -68,6 +68,15 @@ func TestGenericConfigIsUpstreams(t *testing.T) {
 			c := chainConfig(t, args)
 			own := loopback.NewServer(t.Logf)
 			defer own.Close()
+			gates, err := GatesOf(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			release, err := gates.Hold()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer release()
 			o, err := complete(t.Context(), c)
 			if err != nil {
 				t.Fatal(err)

@@ -23,6 +23,7 @@ import (
 	"go.uber.org/zap"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/rest"
 	cliflag "k8s.io/component-base/cli/flag"
@@ -188,12 +189,18 @@ const watchGrace = 5 * time.Second
 const identityLeaseRenewal = 10 * time.Minute
 
 // newOptions is step 1: upstream's options with our defaults and the user's
-// wishes. The error joins every wish that upstream's flags refuse.
-func newOptions(c Config) (*options.ServerRunOptions, error) {
+// wishes, and the gates among them, which are not set yet. The error joins every wish
+// that upstream's flags refuse.
+func newOptions(c Config) (*options.ServerRunOptions, *Gates, error) {
 	o := options.NewServerRunOptions()
+	process := o.GenericServerRunOptions.ComponentGlobalsRegistry
+	trial, err := trialRegistry()
+	if err != nil {
+		return nil, nil, err
+	}
+	o.GenericServerRunOptions.ComponentGlobalsRegistry = trial
 	sets := o.Flags() // first, because making a flag gives its field the flag's default
-	registry := o.GenericServerRunOptions.ComponentGlobalsRegistry
-	forgotten := forgetGates(sets, registry)
+	o.GenericServerRunOptions.ComponentGlobalsRegistry = process
 
 	o.SecureServing.Listener = c.SecureListener
 	o.SecureServing.DisableHTTP2Serving = c.DisableHTTP2
@@ -259,11 +266,9 @@ func newOptions(c Config) (*options.ServerRunOptions, error) {
 
 	own := o.SecureServing.SNICertKeys
 	o.SecureServing.SNICertKeys = nil // the user's first one would replace it
-	err := flags.Apply("kube-apiserver", "kube-apiserver-arg", sets, c.owned(), c.Args)
+	err = flags.Apply("kube-apiserver", "kube-apiserver-arg", sets, c.owned(), c.Args)
 	o.SecureServing.SNICertKeys = append(o.SecureServing.SNICertKeys, own...)
-	if gates := tryGates(sets, registry); gates != nil {
-		err = errors.Join(err, gates, forgetGates(sets, registry))
-	}
+	gates, refused := gatesOf(trial)
 
 	// The Node authorizer is half a rule without it, as kubeadm sets it. Not
 	// before the user's wishes: --enable-admission-plugins would replace it.
@@ -271,7 +276,7 @@ func newOptions(c Config) (*options.ServerRunOptions, error) {
 		!slices.Contains(plugins.DisablePlugins, noderestriction.PluginName) {
 		plugins.EnablePlugins = append(plugins.EnablePlugins, noderestriction.PluginName)
 	}
-	return o, errors.Join(forgotten, err)
+	return o, gates, errors.Join(err, refused)
 }
 
 // Validate tells what upstream would refuse about the options, all at once. It
@@ -307,11 +312,19 @@ func temporaryFile(dir string, content []byte) (path string, remove func(), err 
 }
 
 // complete is steps 1 to 3: options, Complete, Validate.
+//
+// Upstream reads the process' gates while it completes and validates, so they are held
+// for that long at least.
 func complete(ctx context.Context, c Config) (options.CompletedOptions, error) {
-	o, err := newOptions(c)
-	if err := errors.Join(err, prepareProcess(o, c.Log)); err != nil {
+	o, gates, err := newOptions(c)
+	if err != nil {
 		return options.CompletedOptions{}, err
 	}
+	release, err := gates.Hold()
+	if err != nil {
+		return options.CompletedOptions{}, err
+	}
+	defer release()
 	return completeOptions(ctx, o, c.ClockDoubted)
 }
 
@@ -328,23 +341,20 @@ func completeOptions(ctx context.Context, o *options.ServerRunOptions, clockDoub
 }
 
 // prepareProcess does what upstream's cobra command does before it runs
-// (cmd/kube-apiserver/app/server.go): feature gates and warnings are global to
-// the process, so several servers in one process share them, the last one's.
-func prepareProcess(o *options.ServerRunOptions, log *logrus.Logger) error {
+// (cmd/kube-apiserver/app/server.go), but for feature gates, which are set already:
+// warnings and loggers are global to the process, so several servers in one process share
+// them, the last one's.
+func prepareProcess(log *logrus.Logger) {
 	etcdLogger = zap.NewNop()
 	if log != nil {
 		etcdLogger = logbridge.Zap(log, "etcd")
 	}
-	registry := o.GenericServerRunOptions.ComponentGlobalsRegistry
-	if err := registry.Set(); err != nil {
-		return fmt.Errorf("%w: %w", ErrFeatureGates, err)
-	}
 	// The server's own clients would log warnings about the server's own APIs.
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
 	controlplaneapiserver.IdentityLeaseRenewIntervalPeriod = identityLeaseRenewal
+	registry := genericoptions.NewServerRunOptions().ComponentGlobalsRegistry
 	if gates, ok := registry.FeatureGateFor(basecompatibility.DefaultKubeComponent).(featuregate.MutableFeatureGate); ok {
 		gates.AddMetrics()
 	}
 	registry.AddMetrics()
-	return nil
 }

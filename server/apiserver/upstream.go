@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/component-base/cli/globalflag"
+	basecompatibility "k8s.io/component-base/compatibility"
 	"k8s.io/component-base/logs"
 	"k8s.io/component-base/term"
 	"k8s.io/component-base/version/verflag"
@@ -25,6 +26,8 @@ type Upstream struct {
 	*options.ServerRunOptions
 	sets cliflag.NamedFlagSets
 	all  *pflag.FlagSet
+
+	trial basecompatibility.ComponentGlobalsRegistry // has what the flags say of gates
 }
 
 const upstreamsName = "kube-apiserver"
@@ -34,10 +37,14 @@ const upstreamsName = "kube-apiserver"
 func ParseUpstream(args []string) (*Upstream, error) {
 	o := options.NewServerRunOptions()
 	o.GenericServerRunOptions.ShutdownWatchTerminationGracePeriod = watchGrace // see there
-	u := &Upstream{ServerRunOptions: o, sets: o.Flags(), all: pflag.NewFlagSet(upstreamsName, pflag.ContinueOnError)}
-	if err := forgetGates(u.sets, o.GenericServerRunOptions.ComponentGlobalsRegistry); err != nil {
+	process := o.GenericServerRunOptions.ComponentGlobalsRegistry
+	trial, err := trialRegistry()
+	if err != nil {
 		return nil, err
 	}
+	o.GenericServerRunOptions.ComponentGlobalsRegistry = trial
+	u := &Upstream{ServerRunOptions: o, sets: o.Flags(), all: pflag.NewFlagSet(upstreamsName, pflag.ContinueOnError), trial: trial}
+	o.GenericServerRunOptions.ComponentGlobalsRegistry = process
 	verflag.AddFlags(u.sets.FlagSet("global"))
 	globalflag.AddGlobalFlags(u.sets.FlagSet("global"), upstreamsName, logs.SkipLoggingConfigurationFlags())
 	u.all.SetOutput(io.Discard)
@@ -85,12 +92,14 @@ func (u *Upstream) Given(name string) bool { return u.all.Changed(name) }
 // PrintVersion does what --version asks for, and ends the process, if it is given.
 func (u *Upstream) PrintVersion() { verflag.PrintAndExitIfRequested() }
 
+// Gates are those of the command line.
+func (u *Upstream) Gates() (*Gates, error) { return gatesOf(u.trial) }
+
 // Complete is the configuration of the command line, and all that upstream refuses of
-// it. It has global effects: feature gates, warnings and loggers are the process'.
+// it. It has global effects: warnings and loggers are the process'. So are feature gates,
+// which must be those of the command line already.
 func (u *Upstream) Complete(ctx context.Context, log *logrus.Logger) (*options.CompletedOptions, error) {
-	if err := prepareProcess(u.ServerRunOptions, log); err != nil {
-		return nil, err
-	}
+	prepareProcess(log)
 	completed, err := completeOptions(ctx, u.ServerRunOptions, nil)
 	return &completed, err
 }

@@ -80,7 +80,7 @@ func TestParseUpstream(t *testing.T) {
 	if _, err := ParseUpstream([]string{"-h"}); !errors.Is(err, pflag.ErrHelp) {
 		t.Errorf("-h: %v", err)
 	}
-	if err := forgetGates(u.sets, u.GenericServerRunOptions.ComponentGlobalsRegistry); err != nil {
-		t.Error(err)
+	if _, err := u.Gates(); !errors.Is(err, ErrFeatureGates) {
+		t.Errorf("gates that don't exist: %v", err)
 	}
 }

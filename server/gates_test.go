@@ -1,0 +1,52 @@
+package server_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+
+	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/server/apiserver"
+)
+
+// While a cluster runs, another in its process has the same gates or does not start.
+func TestGatesOfASecondCluster(t *testing.T) {
+	const gate = "CRIListStreaming" // alpha, and a kubelet's: no server behaves otherwise
+	c := start(t, func(config *server.Config) { config.APIServerArgs = []string{"feature-gates=" + gate + "=true"} })
+	on := func() {
+		t.Helper()
+		if !utilfeature.DefaultFeatureGate.Enabled(gate) {
+			t.Fatal("the gate of the cluster that runs is off")
+		}
+	}
+	on()
+	other := server.Config{DataDir: t.TempDir()}
+	for _, err := range []error{other.Validate(t.Context()), server.Run(t.Context(), other)} {
+		if !errors.Is(err, apiserver.ErrOtherGates) || !strings.Contains(err.Error(), gate+"=true and not false") {
+			t.Errorf("other gates: got %v", err)
+		}
+		on()
+	}
+	second := start(t, func(config *server.Config) {
+		config.APIServerArgs = []string{"feature-gates=" + gate + "=true"}
+		config.NoControllers, config.DisableScheduler = true, true // upstream's are once in a process
+	})
+	on()
+	second.cancel()
+	<-second.done
+	if second.err != nil {
+		t.Error(second.err)
+	}
+	on()
+	if err := c.stop(); err != nil {
+		t.Error(err)
+	}
+	if utilfeature.DefaultFeatureGate.Enabled(gate) {
+		t.Error("the gate is on after the last cluster")
+	}
+	if err := other.Validate(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
