@@ -21,6 +21,9 @@ func (e *Engine) run() {
 	var syncDue, writeDue <-chan time.Time
 	for e.Err() == nil { // asked after every step that may fail: nothing is acknowledged after a failure
 		b, closing := e.take()
+		if b == nil && e.Err() != nil {
+			break // a panic of a caller
+		}
 		if b == nil && closing {
 			e.writeLate()
 			return
@@ -71,6 +74,9 @@ func (e *Engine) take() (b *batch, closing bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	b = e.pending
+	if e.fatal != nil {
+		return nil, false // a panic has left it half changed
+	}
 	if b == nil {
 		return nil, e.closing
 	}

@@ -42,7 +42,7 @@ func OpenConverted(ctx context.Context, lock *Lock, opts Options) (*Engine, *Con
 		e, err := OpenEngine(lock, opts)
 		return e, nil, err
 	}
-	conversion, err := Convert(ctx, lock, nil)
+	conversion, err := Convert(ctx, lock, opts.progress("converting "+FileName))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -418,3 +418,39 @@ func TestRelaxedLossIsNoticed(t *testing.T) {
 		t.Errorf("revision %d was given out again", got)
 	}
 }
+
+// A defect that panics under the lock of the sequencer, in a caller that recovers: nobody
+// waits for the lock, nothing half changed is committed, and the owner is told.
+func TestPanicPoisons(t *testing.T) {
+	dir := t.TempDir()
+	e, lock := openLocked(t, dir, Options{})
+	defer lock.Close()
+	before := put(t, e, "/a", "durable")
+	err := e.submit(t.Context(), func(b *batch) (bool, error) {
+		e.spec.revision++
+		e.change(b, &version{id: rowID(e.spec.revision, 0), key: "/a", create: before, version: 2}, []byte("half"))
+		panic("a defect")
+	})
+	var defect *PanicError
+	if !errors.Is(err, ErrUnknownOutcome) || !errors.As(err, &defect) || !strings.Contains(string(defect.Stack), "TestPanicPoisons") {
+		t.Errorf("got %v, want the panic and its stack", err)
+	}
+	select {
+	case <-e.Failed():
+	case <-time.After(time.Minute):
+		t.Fatal("the owner is not told")
+	}
+	if _, err := e.Put(t.Context(), PutRequest{Key: "/a", Value: []byte("after")}); !errors.As(err, &defect) {
+		t.Errorf("a write after it: %v, want the panic", err)
+	}
+	wantValue(t, e, "/a", 0, "durable")
+	if err := e.Close(); !errors.As(err, &defect) {
+		t.Errorf("close: %v, want the panic", err)
+	}
+	lock.Close()
+	e = openTest(t, dir, Options{})
+	wantValue(t, e, "/a", 0, "durable")
+	if got := e.Revision(); got != before {
+		t.Errorf("revision %d, want %d", got, before)
+	}
+}

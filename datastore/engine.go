@@ -91,7 +91,7 @@ func OpenEngine(lock *Lock, opts Options) (*Engine, error) {
 	}
 	e.path = filepath.Join(lock.dir, EngineFile)
 	var err error
-	if e.upgraded, err = upgradeSchema(e.path, schemaSteps, func(string) {}); err != nil {
+	if e.upgraded, err = upgradeSchema(e.path, schemaSteps, opts, func(string) {}); err != nil {
 		return nil, err
 	}
 	e.ballast.path, e.ballast.size, e.ballast.told = e.path+".ballast", opts.BallastBytes, opts.OnFull
@@ -228,6 +228,11 @@ func (e *Engine) Err() error {
 func (e *Engine) fail(err error) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	return e.poison(err)
+}
+
+// poison is fail for a caller that holds e.mu.
+func (e *Engine) poison(err error) error {
 	if e.fatal == nil {
 		e.fatal = fmt.Errorf("%w: %s: %w", ErrUnknownOutcome, e.path, err)
 		close(e.failed)

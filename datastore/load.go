@@ -25,7 +25,10 @@ func (e *Engine) load() (*loaded, error) {
 	}
 	clean := stopStateOf(m).closed()
 	if !clean {
-		if err := d.quickCheck(); err != nil {
+		stop := watchIO(e.opts.progress("checking " + EngineFile))
+		err := d.quickCheck()
+		stop()
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -39,7 +42,7 @@ func (e *Engine) load() (*loaded, error) {
 		l.compacted = l.revision
 		changed = []meta{{"revision", l.revision}, {"compact_revision", l.compacted}, {"reserved", 0}}
 	}
-	if err := e.loadLog(l); err != nil {
+	if err := e.loadLog(l, m["log_rows"]); err != nil {
 		return nil, err
 	}
 	if clean && (m["log_rows"] != e.rows || m["log_sum"] != e.sum) {
@@ -75,8 +78,10 @@ func (e *Engine) markInUse(changed []meta) error {
 	return nil
 }
 
-// loadLog reads the rows in order and links them into the index and the ring.
-func (e *Engine) loadLog(l *loaded) error {
+// loadLog reads the rows in order and links them into the index and the ring. About total
+// rows come, as far as the last stop knew.
+func (e *Engine) loadLog(l *loaded, total int64) error {
+	progress := e.opts.progress("loading " + EngineFile)
 	heads := map[string]*version{}
 	var last int64
 	var batch []*version
@@ -94,6 +99,9 @@ func (e *Engine) loadLog(l *loaded) error {
 		}
 		last = v.id
 		e.account(v, +1)
+		if e.rows%4096 == 0 {
+			progress.report(e.rows, max(total, e.rows))
+		}
 		head := heads[v.key]
 		if head != nil {
 			v.key = head.key

@@ -17,8 +17,9 @@ import (
 // crash leaves nothing to clean up; the pid in the file is only for the message
 // another process prints.
 type Lock struct {
-	dir string
-	f   *os.File
+	dir     string
+	f       *os.File
+	claimed bool // the directory is on a network's file system, and has our claim
 }
 
 // How long a lock is waited for. A process that has been killed keeps its locks
@@ -62,7 +63,14 @@ func LockDir(dir string) (*Lock, error) {
 		f.Close()
 		return nil, fmt.Errorf("write lock of data directory: %w", err)
 	}
-	return &Lock{dir, f}, nil
+	l := &Lock{dir: dir, f: f, claimed: networked(dir)}
+	if l.claimed {
+		if err := claimDir(dir, thisHost()); err != nil {
+			f.Close()
+			return nil, err
+		}
+	}
+	return l, nil
 }
 
 // MakeDir makes a directory (0700) and what is missing above it, and makes the names
@@ -106,6 +114,12 @@ func holder(path string) string {
 
 // Close releases the lock: the last thing to happen to a data directory. The file stays: removing it would let a third
 // process lock a name the second one no longer sees.
-func (l *Lock) Close() error { return l.f.Close() }
+func (l *Lock) Close() error {
+	var err error
+	if l.claimed {
+		err = unclaim(l.dir)
+	}
+	return errors.Join(err, l.f.Close())
+}
 
 var errHeld = errors.New("held by another process")

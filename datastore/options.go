@@ -3,6 +3,7 @@ package datastore
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 )
 
@@ -85,6 +86,11 @@ type Options struct {
 	// has the database open.
 	OnWait func(error)
 
+	// OnProgress, if set, is told how far a long start has come: what it does, and in
+	// units of which total is all (0: not known). It is called only when something has
+	// been done since the last call, often, by any goroutine, and must return soon.
+	OnProgress func(what string, done, total int64)
+
 	// OnFull, if set, is told when puts begin to be refused because the disk is full, and
 	// by nil when they work again.
 	OnFull func(error)
@@ -118,6 +124,20 @@ func (o Options) Validate() error {
 		errs = append(errs, fmt.Errorf("contents: only an engine in memory begins with some, and durability is %v", o.Durability))
 	}
 	return errors.Join(errs...)
+}
+
+// progress is OnProgress for one thing that is done.
+func (o Options) progress(what string) Progress {
+	if o.OnProgress == nil {
+		return nil
+	}
+	var last atomic.Int64
+	last.Store(-1)
+	return func(done, total int64) {
+		if before := last.Swap(done); done > before {
+			o.OnProgress(what, done, total)
+		}
+	}
 }
 
 func (o Options) withDefaults() Options {

@@ -31,7 +31,7 @@ type SchemaUpgrade struct {
 // one transaction: a stop at any point leaves the old schema or the new one, and
 // the backup before either. With nothing to do it answers nil, and at is called
 // with what is done so far, for a test to stop there.
-func upgradeSchema(path string, steps []schemaStep, at func(string)) (*SchemaUpgrade, error) {
+func upgradeSchema(path string, steps []schemaStep, opts Options, at func(string)) (*SchemaUpgrade, error) {
 	newest := int64(1 + len(steps))
 	if v, err := headerSchema(path); err != nil || v >= newest {
 		return nil, nil // the opening says what is wrong, and makes one if there is none
@@ -51,11 +51,14 @@ func upgradeSchema(path string, steps []schemaStep, at func(string)) (*SchemaUpg
 	}
 	out.Backup = fmt.Sprintf("%s.schema-%d", path, from)
 	// One that is there is of a start that was killed before it changed anything.
-	if _, err := BackupFile(context.Background(), path, out.Backup, BackupOptions{Overwrite: true}); err != nil {
+	if _, err := BackupFile(context.Background(), path, out.Backup, BackupOptions{Overwrite: true, Progress: opts.progress("backing up " + EngineFile)}); err != nil {
 		return nil, fmt.Errorf("schema %d of %s becomes %d, and not without a backup: %w", from, path, newest, err)
 	}
 	at("backed up")
-	if err := runSteps(path, from, steps, at); err != nil {
+	stop := watchIO(opts.progress("upgrading the schema of " + EngineFile))
+	err = runSteps(path, from, steps, at)
+	stop()
+	if err != nil {
 		return nil, fmt.Errorf("schema %d of %s becomes %d: %w (as it was before it is in %s)", from, path, newest, err, out.Backup)
 	}
 	return out, nil

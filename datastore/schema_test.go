@@ -55,7 +55,7 @@ func TestSchemaUpgradeBacksUpFirst(t *testing.T) {
 			dir := writtenStore(t, clean)
 			path, want := filepath.Join(dir, EngineFile), contents(t, copyStore(t, dir))
 			backedUp := false
-			up, err := upgradeSchema(path, nextSchema, func(step string) {
+			up, err := upgradeSchema(path, nextSchema, Options{}, func(step string) {
 				if step == "backed up" {
 					backedUp = true
 					if v := schemaOf(t, path); v != 1 {
@@ -91,7 +91,7 @@ func TestSchemaUpgradeBacksUpFirst(t *testing.T) {
 			if got := contents(t, dir); got != want {
 				t.Error("after the upgrade the rows are others")
 			}
-			if again, err := upgradeSchema(filepath.Join(old, EngineFile), nil, nil); again != nil || err != nil {
+			if again, err := upgradeSchema(filepath.Join(old, EngineFile), nil, Options{}, nil); again != nil || err != nil {
 				t.Errorf("with nothing to do: got %+v, %v", again, err)
 			}
 		})
@@ -113,7 +113,7 @@ func TestSchemaUpgradeStoppedAnywhere(t *testing.T) {
 			dir := copyStore(t, master)
 			path := filepath.Join(dir, EngineFile)
 			killed := ""
-			_, err := upgradeSchema(path, nextSchema, func(at string) {
+			_, err := upgradeSchema(path, nextSchema, Options{}, func(at string) {
 				if at == step { // what a kill would leave now
 					killed = copyStore(t, dir)
 				}
@@ -123,7 +123,7 @@ func TestSchemaUpgradeStoppedAnywhere(t *testing.T) {
 			}
 			path = filepath.Join(killed, EngineFile)
 			early := slices.Contains([]string{"backed up", "begun", "changed"}, step)
-			up, err := upgradeSchema(path, nextSchema, func(string) {})
+			up, err := upgradeSchema(path, nextSchema, Options{}, func(string) {})
 			if err != nil || (up != nil) != early {
 				t.Errorf("clean=%v, stopped at %q: the next start did %+v, %v", clean, step, up, err)
 			}
@@ -155,7 +155,7 @@ func TestSchemaUpgradeThatFailsChangesNothing(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(path+".schema-1", "in the way"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := upgradeSchema(path, nextSchema, func(string) {}); err == nil || !strings.Contains(err.Error(), "not without a backup") {
+	if _, err := upgradeSchema(path, nextSchema, Options{}, func(string) {}); err == nil || !strings.Contains(err.Error(), "not without a backup") {
 		t.Errorf("with no room for a backup: %v", err)
 	}
 	unchanged("no backup")
@@ -163,7 +163,7 @@ func TestSchemaUpgradeThatFailsChangesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	failing := append(slices.Clone(nextSchema), func(*connection) error { return errors.New("no such thing") })
-	if _, err := upgradeSchema(path, failing, func(string) {}); err == nil || !strings.Contains(err.Error(), "no such thing") || !strings.Contains(err.Error(), path+".schema-1") {
+	if _, err := upgradeSchema(path, failing, Options{}, func(string) {}); err == nil || !strings.Contains(err.Error(), "no such thing") || !strings.Contains(err.Error(), path+".schema-1") {
 		t.Errorf("a step that fails: %v, want its error and the backup named", err)
 	}
 	if got := schemaOf(t, path); got != 1 {
@@ -174,7 +174,7 @@ func TestSchemaUpgradeThatFailsChangesNothing(t *testing.T) {
 	if err := os.WriteFile(path, before, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := upgradeSchema(path, nextSchema, func(string) {}); err == nil {
+	if _, err := upgradeSchema(path, nextSchema, Options{}, func(string) {}); err == nil {
 		t.Error("a damaged file was upgraded")
 	}
 	unchanged("damage")

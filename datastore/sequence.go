@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 )
 
 // batch gathers transactions until the committer takes it. It is guarded by
@@ -106,8 +107,8 @@ func (e *Engine) submit(ctx context.Context, change func(*batch) (needsSpace boo
 			b = newBatch()
 		}
 		before := b.weight()
-		needsSpace, answer := change(b)
-		if errors.Is(answer, ErrNoSpace) {
+		needsSpace, answer := e.evaluate(change, b)
+		if errors.Is(answer, ErrNoSpace) || e.fatal != nil {
 			e.mu.Unlock()
 			return answer
 		}
@@ -139,11 +140,32 @@ func (e *Engine) submit(ctx context.Context, change func(*batch) (needsSpace boo
 		case wait.err == ErrNoSpace && !needsSpace && refused < 3:
 			refused++ // by a put in the same batch, or there was still ballast to give
 		case wait.err == ErrNoSpace:
-			return fmt.Errorf("%w: %s", ErrNoSpace, e.path)
+			return e.ballast.noSpace()
 		default:
 			return wait.err
 		}
 	}
+}
+
+// PanicError is a defect that showed while a transaction was evaluated: the speculative
+// state may be half changed, so the engine takes no write after it.
+type PanicError struct {
+	Value any
+	Stack []byte
+}
+
+func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
+
+// evaluate calls change with e.mu held, and returns so even after a panic: a caller that
+// recovers, as an HTTP server does, would leave the lock held for ever.
+func (e *Engine) evaluate(change func(*batch) (bool, error), b *batch) (needsSpace bool, err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			needsSpace, err = false, e.poison(&PanicError{value, debug.Stack()})
+			e.wakeCommitter()
+		}
+	}()
+	return change(b)
 }
 
 func (b *batch) weight() int {

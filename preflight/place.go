@@ -53,6 +53,9 @@ func checkDir(check, dir string, replaced int) Finding {
 	if held && (pid == 0 || pid != replaced) {
 		return found(check, Fail, "it runs already: karve status; or choose another --data-dir", "%s is in use by %s", dir, process{pid, "a server"})
 	}
+	if err := datastore.ClaimedElsewhere(existing(dir)); err != nil {
+		return found(check, Fail, "choose another --data-dir", "%v", err)
+	}
 	info, err := os.Stat(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return found(check, Fail, "run this as the server's user or root", "%v", err)

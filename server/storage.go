@@ -84,6 +84,7 @@ func (s *controlPlane) useEngine(ctx context.Context, where endpoint, ready func
 		s.log.Warnf("waiting: %v", err)
 		_ = s.systemd.Status("waiting: " + err.Error())
 	}
+	where.options.OnProgress = newStartProgress(s.systemd, time.Now).report
 	where.options.OnFull = func(err error) {
 		if err == nil {
 			s.log.Info("there is room for the datastore again: writes work")
@@ -136,6 +137,10 @@ func (s *controlPlane) useEngine(ctx context.Context, where endpoint, ready func
 	case <-ctx.Done():
 		return nil
 	case <-engine.Failed():
+		if defect := (*datastore.PanicError)(nil); errors.As(engine.Err(), &defect) {
+			s.log.Errorf("%v\n%s", defect, defect.Stack)
+			return fmt.Errorf("the datastore has a defect (please report what the log says): %w", engine.Err())
+		}
 		return fmt.Errorf("the disk has failed: %w", engine.Err())
 	case err := <-shim.Failed():
 		return err
