@@ -5,6 +5,7 @@ package command
 import (
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -52,6 +53,12 @@ func runDirs(t *testing.T, temp string) []string {
 // The directory has the keys of the cluster's authorities: no signal leaves it behind.
 func TestRunLeavesNothingAfterSignals(t *testing.T) {
 	parallel(t)
+	if signal.Ignored(syscall.SIGHUP) {
+		// Under nohup; and children inherit that, but not a handler.
+		hangups := make(chan os.Signal, 1)
+		signal.Notify(hangups, syscall.SIGHUP)
+		t.Cleanup(func() { signal.Stop(hangups) })
+	}
 	const stubborn = `trap "echo heard" INT TERM HUP; echo up $$; while :; do sleep 0.1; done`
 	for name, test := range map[string]struct {
 		script  string

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -33,6 +34,9 @@ func TestMain(m *testing.M) {
 func crashChild(dir, mode string) error {
 	if statement, ok := strings.CutPrefix(mode, holding); ok {
 		return holdingChild(dir, statement)
+	}
+	if mode == faulty {
+		return faultyChild(dir)
 	}
 	if mode == "restarts-full" {
 		return restartingChild(dir)
@@ -75,26 +79,35 @@ func crashChild(dir, mode string) error {
 func crashClient(e *Engine, c int) error {
 	random := rand.New(rand.NewPCG(rand.Uint64(), uint64(c)))
 	for i := 0; ; i++ {
-		// Two keys in one transaction, so that half a revision would show.
-		a, b := fmt.Sprintf("/c%d/%d", c, random.IntN(5)), fmt.Sprintf("/d%d/%d", c, random.IntN(5))
-		value := strconv.FormatUint(random.Uint64(), 36) + strings.Repeat("x", random.IntN(2000))
-		op := Op{Put: &PutRequest{Key: b, Value: []byte(value)}}
-		if i%5 == 0 {
-			op = Op{Delete: &DeleteRequest{Key: b}}
-			value += "D"
-		}
-		fmt.Printf("try %d %s %s %s\n", c, a, b, value)
-		resp, err := e.Txn(context.Background(), TxnRequest{Then: []Op{{Put: &PutRequest{Key: a, Value: []byte(value)}}, op}})
+		revision, err := crashWrite(e, c, i, random)
 		if err != nil {
 			return err
 		}
-		fmt.Printf("ack %d %d\n", resp.Revision, c)
 		if c == 0 && i%40 == 39 {
-			if err := e.Compact(context.Background(), resp.Revision-10, false); err != nil {
+			if err := e.Compact(context.Background(), revision-10, false); err != nil {
 				return err
 			}
 		}
 	}
+}
+
+// crashWrite is the i-th write of a client.
+func crashWrite(e *Engine, c, i int, random *rand.Rand) (revision int64, err error) {
+	// Two keys in one transaction, so that half a revision would show.
+	a, b := fmt.Sprintf("/c%d/%d", c, random.IntN(5)), fmt.Sprintf("/d%d/%d", c, random.IntN(5))
+	value := strconv.FormatUint(random.Uint64(), 36) + strings.Repeat("x", random.IntN(2000))
+	op := Op{Put: &PutRequest{Key: b, Value: []byte(value)}}
+	if i%5 == 0 {
+		op = Op{Delete: &DeleteRequest{Key: b}}
+		value += "D"
+	}
+	fmt.Printf("try %d %s %s %s\n", c, a, b, value)
+	resp, err := e.Txn(context.Background(), TxnRequest{Then: []Op{{Put: &PutRequest{Key: a, Value: []byte(value)}}, op}})
+	if err != nil {
+		return 0, err
+	}
+	fmt.Printf("ack %d %d\n", resp.Revision, c)
+	return resp.Revision, nil
 }
 
 // TestCrash kills a writing process again and again and looks at what is left.
@@ -173,34 +186,13 @@ func replace(t *testing.T, to, from string) {
 func sweep(t *testing.T, mode string, crashes int, wrap func(n int) []string) {
 	dir, copies := t.TempDir(), t.TempDir()
 	left, again := filepath.Join(copies, "left"), filepath.Join(copies, "again")
-	newest := map[string]int64{} // by key, the newest acknowledged revision
-	values := map[string]string{}
-	seen := map[int64]bool{}
-	var last int64
+	l := newLedger()
 	writes := 0
 	var slowest time.Duration
 	for n := range crashes {
-		acks, open := killedChild(t, dir, "crash-"+mode, time.Duration(rand.IntN(150))*time.Millisecond, last, wrap(n))
-		removed := map[string]bool{} // by a write that was under way
-		for _, try := range open {
-			if try.deleted {
-				removed[try.b] = true
-			}
-		}
-		for _, ack := range acks {
-			if ack.revision <= last || seen[ack.revision] {
-				t.Fatalf("crash %d: revision %d was given out again (the newest before the start was %d)", n, ack.revision, last)
-			}
-			seen[ack.revision] = true
-			for _, key := range []string{ack.a, ack.b} {
-				if ack.revision > newest[key] {
-					newest[key] = ack.revision
-					values[key] = ack.value
-					if key == ack.b && ack.deleted {
-						values[key] = ""
-					}
-				}
-			}
+		acks, open := killedChild(t, dir, "crash-"+mode, time.Duration(rand.IntN(150))*time.Millisecond, l.last, wrap(n))
+		if err := l.acknowledge(acks); err != nil {
+			t.Fatalf("crash %d: %v", n, err)
 		}
 		writes += len(acks)
 		opts := Options{Durability: map[string]Durability{"full": Full, "relaxed": Relaxed}[mode]}
@@ -219,33 +211,9 @@ func sweep(t *testing.T, mode string, crashes int, wrap func(n int) []string) {
 			t.Errorf("crash %d: the start took %v at best, want less than %v", n, took, startLimit)
 		}
 		slowest = max(slowest, took)
-		for revision := range seen {
-			last = max(last, revision)
+		if err := l.compare(t, e, open); err != nil {
+			t.Fatalf("crash %d: %v", n, err)
 		}
-		if e.Revision() < last {
-			t.Fatalf("crash %d: revision went back from %d to %d", n, last, e.Revision())
-		}
-		for key, revision := range newest {
-			// A write whose answer never left may have followed; never one before.
-			kv := get(t, e, key, 0)
-			switch {
-			case kv == nil && values[key] != "" && !removed[key]:
-				t.Fatalf("crash %d: %s, written at %d, is gone", n, key, revision)
-			case kv != nil && kv.ModRevision < revision:
-				t.Fatalf("crash %d: %s is of revision %d, acknowledged was %d", n, key, kv.ModRevision, revision)
-			case kv != nil && kv.ModRevision == revision && string(kv.Value) != values[key]:
-				t.Fatalf("crash %d: %s at %d has another value than was acknowledged", n, key, revision)
-			}
-		}
-		// What was found is the truth from here on, writes under way included.
-		for key := range newest {
-			newest[key], values[key] = 0, ""
-			if kv := get(t, e, key, 0); kv != nil {
-				newest[key], values[key] = kv.ModRevision, string(kv.Value)
-			}
-		}
-		last = max(last, e.Revision())
-		clear(seen)
 		// Children that are killed early compact nothing, and all rows of hundreds
 		// of them are not what a start is measured with.
 		if n%10 == 9 {
@@ -263,28 +231,124 @@ func sweep(t *testing.T, mode string, crashes int, wrap func(n int) []string) {
 	t.Logf("%d kills, %d acknowledged writes, slowest start %v", crashes, writes, slowest.Round(time.Millisecond))
 }
 
+// A ledger is what a directory has to have after everything that was done to it.
+type ledger struct {
+	newest map[string]int64 // by key, the newest acknowledged revision
+	values map[string]string
+	seen   map[int64]bool // revisions given out since the last comparison
+	last   int64          // the newest of them
+}
+
+func newLedger() *ledger {
+	return &ledger{newest: map[string]int64{}, values: map[string]string{}, seen: map[int64]bool{}}
+}
+
+// acknowledge takes writes down. It is an error if a revision was given out before.
+func (l *ledger) acknowledge(acks []acknowledged) error {
+	for _, ack := range acks {
+		if ack.revision <= l.last || l.seen[ack.revision] {
+			return fmt.Errorf("revision %d was given out again (the newest before the start was %d)", ack.revision, l.last)
+		}
+		l.seen[ack.revision] = true
+		for _, key := range []string{ack.a, ack.b} {
+			if ack.revision > l.newest[key] {
+				l.newest[key] = ack.revision
+				l.values[key] = ack.value
+				if key == ack.b && ack.deleted {
+					l.values[key] = ""
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// compare says what a started engine lacks of the ledger, given the writes that were
+// under way, and takes what it has as the truth from here on.
+func (l *ledger) compare(t *testing.T, e *Engine, open map[string]acknowledged) error {
+	t.Helper()
+	removed := map[string]bool{} // by a write that was under way
+	for _, try := range open {
+		if try.deleted {
+			removed[try.b] = true
+		}
+	}
+	for revision := range l.seen {
+		l.last = max(l.last, revision)
+	}
+	if e.Revision() < l.last {
+		return fmt.Errorf("the revision went back from %d to %d", l.last, e.Revision())
+	}
+	for key, revision := range l.newest {
+		// A write whose answer never left may have followed; never one before.
+		kv := get(t, e, key, 0)
+		switch {
+		case kv == nil && l.values[key] != "" && !removed[key]:
+			return fmt.Errorf("%s, written at %d, is gone", key, revision)
+		case kv != nil && kv.ModRevision < revision:
+			return fmt.Errorf("%s is of revision %d, acknowledged was %d", key, kv.ModRevision, revision)
+		case kv != nil && kv.ModRevision == revision && string(kv.Value) != l.values[key]:
+			return fmt.Errorf("%s at %d has another value than was acknowledged", key, revision)
+		}
+	}
+	for key := range l.newest {
+		l.newest[key], l.values[key] = 0, ""
+		if kv := get(t, e, key, 0); kv != nil {
+			l.newest[key], l.values[key] = kv.ModRevision, string(kv.Value)
+		}
+	}
+	l.last = max(l.last, e.Revision())
+	clear(l.seen)
+	return nil
+}
+
 // killedChild lets a child write for a while and answers what it acknowledged, and
 // what was under way. With a wrapper, that one does the killing.
 func killedChild(t *testing.T, dir, mode string, after time.Duration, last int64, wrapper []string) (acks []acknowledged, open map[string]acknowledged) {
 	t.Helper()
-	open = map[string]acknowledged{}
+	said := newTestimony()
 	journal(t, dir, mode, after, wrapper, func(f []string) {
-		revision, _ := strconv.ParseInt(f[1], 10, 64)
-		switch f[0] {
-		case "open":
-			if revision < last {
-				t.Errorf("a child started at revision %d, acknowledged was %d", revision, last)
-			}
-		case "try":
-			open[f[1]] = acknowledged{a: f[2], b: f[3], value: f[4], deleted: strings.HasSuffix(f[4], "D")}
-		case "ack":
-			ack := open[f[2]]
-			delete(open, f[2])
-			ack.revision = revision
-			acks = append(acks, ack)
+		if said.hear(f); said.opened < last {
+			t.Errorf("a child started at revision %d, acknowledged was %d", said.opened, last)
 		}
 	})
-	return acks, open
+	return said.acks, said.open
+}
+
+// A testimony is what the clients of a child have written into its journal.
+type testimony struct {
+	opened int64 // the revision at the start
+	acks   []acknowledged
+	open   map[string]acknowledged // by client, the write that is under way
+	full   int                     // writes that were not done for want of space
+	closed bool                    // the child was done, and has closed the engine
+}
+
+func newTestimony() *testimony {
+	return &testimony{opened: math.MaxInt64, open: map[string]acknowledged{}}
+}
+
+func (s *testimony) hear(f []string) {
+	revision := int64(0)
+	if len(f) > 1 {
+		revision, _ = strconv.ParseInt(f[1], 10, 64)
+	}
+	switch f[0] {
+	case "open":
+		s.opened = revision
+	case "try":
+		s.open[f[1]] = acknowledged{a: f[2], b: f[3], value: f[4], deleted: strings.HasSuffix(f[4], "D")}
+	case "ack":
+		ack := s.open[f[2]]
+		delete(s.open, f[2])
+		ack.revision = revision
+		s.acks = append(s.acks, ack)
+	case "full":
+		delete(s.open, f[1])
+		s.full++
+	case "closed":
+		s.closed = true
+	}
 }
 
 // journal runs a child in dir, calls line with the fields of every line of its

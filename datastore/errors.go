@@ -64,6 +64,10 @@ var errNoFile = errors.New("the datastore is in memory and has no file")
 // wayOut is what remains to do about a database that is damaged.
 const wayOut = "restore a backup, or save what can be read with karve datastore salvage"
 
+// mayBeUnread is what an error adds that can come from a failing disk as well as from
+// damaged data.
+const mayBeUnread = "its disk fails to read"
+
 // errRetry tells a caller inside the package to evaluate its transaction again:
 // the state it was compared against never became durable.
 var errRetry = errors.New("evaluate again")
@@ -120,8 +124,11 @@ func explainSQL(path string, err error) error {
 	switch sqliteCode(err) {
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
 		return busyWith(path)
-	case sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT:
+	case sqlite3.SQLITE_NOTADB:
 		return fmt.Errorf("%w: %s: %v (%s)", ErrCorrupt, path, err, wayOut)
+	case sqlite3.SQLITE_CORRUPT:
+		// SQLite makes the same of an EIO from a read (SQLITE_IOERR_CORRUPTFS).
+		return fmt.Errorf("%w, or %s: %s: %v (if the kernel's log has I/O errors, copy the data directory to another disk first; %s)", ErrCorrupt, mayBeUnread, path, err, wayOut)
 	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PERM:
 		return fmt.Errorf("open database %s: %w (is the data directory writable?)", path, err)
 	}
