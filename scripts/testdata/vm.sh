@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # For the scripts that start a virtual machine: its kernel, Debian's, and the
-# first file system, busybox with what the kernel needs to find its disks. They
+# first file system, busybox with what the kernel needs to find its disks and sockets. They
 # are emulated (KARVE_VM_ACCEL=tcg) unless another accelerator of qemu's is named.
 # Needs Debian's packages qemu-system-x86, busybox-static and e2fsprogs.
 
@@ -37,12 +37,12 @@ vm_initrd() {
 	mkdir -p "$tree/bin" "$tree/modules"
 	cp "$(command -v busybox)" "$tree/bin/busybox"
 	for module in drivers/virtio/virtio{_ring,,_pci_legacy_dev,_pci_modern_dev,_pci} \
-		net/core/failover drivers/net/net_failover drivers/block/virtio_blk drivers/net/virtio_net; do
+		net/core/failover drivers/net/net_failover drivers/block/virtio_blk drivers/net/virtio_net net/ipv4/{inet,tcp}_diag; do
 		cp "$1/modules/$module.ko" "$tree/modules/"
 	done
 	# An order in which each finds what it needs.
 	cat >"$tree/modules/load" <<'END'
-for m in virtio_ring virtio virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci virtio_blk failover net_failover virtio_net; do
+for m in virtio_ring virtio virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci virtio_blk failover net_failover virtio_net inet_diag tcp_diag; do
 	/bin/busybox insmod /modules/$m.ko
 done
 END

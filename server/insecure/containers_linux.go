@@ -23,8 +23,8 @@ import (
 // root of the machine by other ways as well.
 //
 // A connection is refused only for a reason that is known, never for the lack of
-// knowledge: a kernel before 5.9 tells no group, and on a machine with cgroup v1
-// only, all processes are in the root group.
+// knowledge: a kernel before 5.9, or without tcp_diag, tells no group, and on a
+// machine with cgroup v1 only, all processes are in the root group.
 type containers struct {
 	mountinfo, self string // files of /proc, see proc(5)
 
