@@ -26,6 +26,7 @@ type stream struct {
 	watches  map[int64]*watch
 	nextID   int64
 	busy     []*watch // to be polled
+	spare    []*watch // the room of the last round's
 	told     int64    // the newest revision that was sent with a watch's events or progress
 	progress progress
 	signal   chan struct{} // of capacity 1: woken or tell has changed
@@ -140,7 +141,7 @@ func (st *stream) run(failed <-chan error) error {
 // round polls every busy watch once.
 func (st *stream) round() error {
 	all := st.busy
-	st.busy = nil
+	st.busy = st.spare
 	for _, w := range all {
 		again, err := st.poll(w)
 		if err != nil {
@@ -150,6 +151,8 @@ func (st *stream) round() error {
 			st.busy = append(st.busy, w)
 		}
 	}
+	clear(all)
+	st.spare = all[:0]
 	return nil
 }
 
