@@ -262,12 +262,12 @@ func TestFailedCommitPoisons(t *testing.T) {
 			dir := t.TempDir()
 			e, lock := openLocked(t, dir, Options{})
 			put(t, e, "/a", "durable")
-			e.disk.fail = func(at string) error {
+			e.disk.failAt(func(at string) error {
 				if at == step {
 					return errors.New("input/output error")
 				}
 				return nil
-			}
+			})
 			for range 3 {
 				_, err := e.Put(t.Context(), PutRequest{Key: "/a", Value: []byte("unknown")})
 				if !errors.Is(err, ErrUnknownOutcome) || !strings.Contains(err.Error(), "input/output error") {
@@ -296,14 +296,14 @@ func TestFailedCheckpointPoisons(t *testing.T) {
 	dir := t.TempDir()
 	e, lock := openLocked(t, dir, Options{})
 	failing, fail := make(chan struct{}), make(chan struct{})
-	e.disk.fail = func(at string) error {
+	e.disk.failAt(func(at string) error {
 		if at != "checkpoint" {
 			return nil
 		}
 		close(failing)
 		<-fail
 		return errors.New("input/output error")
-	}
+	})
 	before := put(t, e, "/a", strings.Repeat("x", 3<<20))
 	<-failing
 	answer := make(chan error)

@@ -55,7 +55,7 @@ type disk struct {
 	sealState stopState
 
 	// fail, if set, is asked before each step that a test wants to break.
-	fail func(step string) error
+	fail atomic.Pointer[func(step string) error]
 }
 
 // walTarget is where a checkpoint is due; walLimit is what the log never
@@ -282,10 +282,10 @@ func (d *disk) commitOnce(pages int64, body func(*connection) error) error {
 }
 
 func (d *disk) broken(step string) error {
-	if d.fail == nil {
-		return nil
+	if fail := d.fail.Load(); fail != nil {
+		return (*fail)(step)
 	}
-	return d.fail(step)
+	return nil
 }
 
 // pageSize is that of the database.

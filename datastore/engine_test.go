@@ -411,3 +411,7 @@ func TestOptionsReportEveryProblem(t *testing.T) {
 		t.Error("an unknown mode was accepted")
 	}
 }
+
+// failAt has fail called at every step of the disk's work, with the step's name.
+// Housekeeping may be at work: it is called from the next step on.
+func (d *disk) failAt(fail func(step string) error) { d.fail.Store(&fail) }

@@ -230,12 +230,12 @@ func TestLinearizableAcrossFailures(t *testing.T) {
 		var left atomic.Int64
 		left.Store(int64(5 + rand.IntN(20)))
 		step := []string{"begin", "commit", "committed"}[round%3]
-		e.disk.fail = func(at string) error {
+		e.disk.failAt(func(at string) error {
 			if at == step && left.Add(-1) < 0 {
 				return errors.New("the disk is gone")
 			}
 			return nil
-		}
+		})
 		var group sync.WaitGroup
 		for c := range 5 {
 			group.Go(func() {

@@ -17,30 +17,22 @@ type stoppable struct {
 	armed   atomic.Bool
 }
 
-// openStoppable opens one, and commits something. The committer itself sets the hook, as
-// it also reads it between batches.
 func openStoppable(t *testing.T) *stoppable {
-	h := &stoppable{begun: make(chan struct{}), outcome: make(chan error, 1)}
-	var opened atomic.Pointer[Engine]
-	h.Engine = openTest(t, "", Options{OnCommit: func(Commit) {
-		if e := opened.Load(); e != nil {
-			e.disk.fail = h.hold
-		}
-	}})
-	opened.Store(h.Engine)
-	put(t, h.Engine, "/there", "1")
-	return h
+	s := &stoppable{Engine: openTest(t, "", Options{}), begun: make(chan struct{}), outcome: make(chan error, 1)}
+	s.disk.failAt(s.hold)
+	put(t, s.Engine, "/there", "1")
+	return s
 }
 
 // next holds the next commit.
-func (h *stoppable) next() { h.armed.Store(true) }
+func (s *stoppable) next() { s.armed.Store(true) }
 
-func (h *stoppable) hold(at string) error {
-	if at != "begin" || !h.armed.CompareAndSwap(true, false) {
+func (s *stoppable) hold(at string) error {
+	if at != "begin" || !s.armed.CompareAndSwap(true, false) {
 		return nil
 	}
-	close(h.begun)
-	return <-h.outcome
+	close(s.begun)
+	return <-s.outcome
 }
 
 // waiting is a context that tells when somebody waits for its end, which a call of

@@ -41,7 +41,7 @@ func TestCompactionTakesTurnsWithWriters(t *testing.T) {
 	var compacting bool // guarded by e.mu, as the others are
 	var slices, most, backlog int64
 	var waited *batch // when the last slice began
-	e.disk.fail = func(at string) error {
+	e.disk.failAt(func(at string) error {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		if at != "begin" || !compacting {
@@ -60,7 +60,7 @@ func TestCompactionTakesTurnsWithWriters(t *testing.T) {
 		most = max(most, backlog-now)
 		backlog = now
 		return nil
-	}
+	})
 	for range 10 {
 		fill(t, e, 2000)
 	}

@@ -148,7 +148,7 @@ func TestOwnFileWithoutItsLogIsRefused(t *testing.T) {
 			e, lock := openLocked(t, dir, Options{Durability: mode})
 			t.Cleanup(func() { e.Close(); lock.Close() })
 			refused := 0
-			e.disk.fail = func(step string) error { // called by the committer: nobody else writes
+			e.disk.failAt(func(step string) error { // called by the committer: nobody else writes
 				alone := t.TempDir()
 				b, err := os.ReadFile(e.path)
 				if err == nil {
@@ -163,7 +163,7 @@ func TestOwnFileWithoutItsLogIsRefused(t *testing.T) {
 					t.Errorf("%s: got %v, want it refused and what to do", step, err)
 				}
 				return nil
-			}
+			})
 			for i := range 60 {
 				put(t, e, fmt.Sprint("/k/", i%10), strings.Repeat("v", 200<<10))
 			}
