@@ -70,6 +70,12 @@ func (e *Engine) Txn(ctx context.Context, req TxnRequest) (*TxnResponse, error) 
 	return resp, nil
 }
 
+// Barrier returns when every change that was ordered before the call is durable and can
+// be read, or has failed: those of callers that have gone away are among them.
+func (e *Engine) Barrier(ctx context.Context) error {
+	return e.submit(ctx, func(*batch) (bool, error) { return false, nil })
+}
+
 // submit runs change against the speculative state, with the pending batch to
 // add to, and waits for the batch to be durable. Change runs again, from the
 // durable state, if a batch before it failed. It must not have changed anything

@@ -169,6 +169,7 @@ type controllers struct {
 	collected informerfactory.InformerFactory // has custom resources too; nil without garbage collection
 	mapper    meta.RESTMapper
 	graph     *garbagecollector.GraphBuilder // nil without garbage collection
+	writes    writesOf                       // set before the run, where storage is our own
 	started   chan struct{}                  // closed once these are set and started
 }
 
@@ -246,7 +247,9 @@ func (c *controllers) run(ctx context.Context, config Config, store *certs.Store
 		names.ValidatingAdmissionPolicyStatusController: newPolicyStatusController,
 	}
 	if config.ownsStorage() {
-		ours[names.NamespaceController] = newNamespaceController
+		ours[names.NamespaceController] = func(ctx context.Context, shared app.ControllerContext) (app.Controller, error) {
+			return newNamespaceController(ctx, shared, c.writes)
+		}
 	}
 	for name := range ours {
 		if shared.IsControllerEnabled(descriptors[name]) {

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
@@ -24,20 +25,34 @@ import (
 	"k8s.io/kubernetes/pkg/controller/namespace/deletion"
 )
 
-// How long the namespace controller waits after a namespace was deleted, and
-// after it has found something in it that is still going.
+// How long the namespace controller waits for those who may still make something in a
+// namespace that was deleted, and after it has found something that is still going.
 //
-// Upstream waits five seconds, for the caches of other API servers and for
-// etcd's followers (namespaceDeletionGracePeriod in pkg/controller/namespace).
-// There are none here: the API server refuses what is new from the moment it
-// has marked the namespace, and the rest is for requests admitted before that.
-// Where somebody else may let something in later, upstream's time holds.
+// Upstream waits five seconds, for the caches of other API servers and for etcd's
+// followers (namespaceDeletionGracePeriod in pkg/controller/namespace), and hopes that
+// requests admitted before the deletion are through. There are no others here: the API
+// server refuses what is new from the moment it has marked the namespace, and the requests
+// before that are known; see writesOf. Where somebody else may let something in later,
+// upstream's time holds.
 const (
-	namespaceGrace         = 100 * time.Millisecond
 	namespaceUpstreamGrace = 5 * time.Second
+	namespaceWrites        = time.Second           // then the worker looks after another
 	namespaceRetry         = 50 * time.Millisecond // doubled each time
 	namespaceRetryLimit    = time.Minute
 )
+
+// writesOf returns when no object can appear in a namespace any more by a request that
+// was admitted before now.
+type writesOf func(ctx context.Context, namespace string) error
+
+// writesOf waits for the handlers of such requests, and then for what they may have left
+// with the engine when their clients went away.
+func (s *controlPlane) writesOf(ctx context.Context, namespace string) error {
+	if err := s.api.Load().AwaitWrites(ctx, namespace); err != nil {
+		return err
+	}
+	return s.settleWrites(ctx)
+}
 
 // othersAdmit are resources of which one object is enough for upstream's grace:
 // API servers of the user's see the deletion when their own caches do, and a
@@ -60,9 +75,13 @@ type namespaceController struct {
 	queue    workqueue.TypedDelayingInterface[string]
 	retry    workqueue.TypedRateLimiter[string]
 	workers  int
+	writes   writesOf
+
+	mu      sync.Mutex
+	settled map[types.UID]bool // namespaces to which writesOf has said yes
 }
 
-func newNamespaceController(ctx context.Context, shared app.ControllerContext) (app.Controller, error) {
+func newNamespaceController(ctx context.Context, shared app.ControllerContext, writes writesOf) (app.Controller, error) {
 	config, err := shared.NewClientConfig("namespace-controller")
 	if err != nil {
 		return nil, err
@@ -84,10 +103,13 @@ func newNamespaceController(ctx context.Context, shared app.ControllerContext) (
 		queue:   workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{Name: "namespace"}),
 		retry:   workqueue.NewTypedItemExponentialFailureRateLimiter[string](namespaceRetry, namespaceRetryLimit),
 		workers: int(options.ConcurrentNamespaceSyncs),
+		writes:  writes,
+		settled: map[types.UID]bool{},
 	}
 	_, err = c.informer.AddEventHandlerWithResyncPeriod(cache.ResourceEventHandlerFuncs{
 		AddFunc:    c.changed,
 		UpdateFunc: func(_, now any) { c.changed(now) },
+		DeleteFunc: c.gone,
 	}, options.NamespaceSyncPeriod.Duration)
 	if err != nil {
 		return nil, fmt.Errorf("watch namespaces: %w", err)
@@ -99,8 +121,39 @@ func (*namespaceController) Name() string { return names.NamespaceController }
 
 func (c *namespaceController) changed(object any) {
 	if ns := object.(*corev1.Namespace); !ns.DeletionTimestamp.IsZero() {
-		c.queue.AddAfter(ns.Name, namespaceGrace)
+		c.queue.Add(ns.Name)
 	}
+}
+
+func (c *namespaceController) gone(object any) {
+	if unseen, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		object = unseen.Obj
+	}
+	if ns, ok := object.(*corev1.Namespace); ok {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.settled, ns.UID)
+	}
+}
+
+// settles waits for a while until nobody writes to a namespace who was let in before it
+// was deleted.
+func (c *namespaceController) settles(ctx context.Context, ns *corev1.Namespace) bool {
+	c.mu.Lock()
+	done := c.settled[ns.UID]
+	c.mu.Unlock()
+	if done || ns.DeletionTimestamp.IsZero() {
+		return true
+	}
+	limited, cancel := context.WithTimeout(ctx, namespaceWrites)
+	defer cancel()
+	if c.writes(limited, ns.Name) != nil {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.settled[ns.UID] = true
+	return true
 }
 
 func (c *namespaceController) Run(ctx context.Context) {
@@ -145,6 +198,9 @@ func (c *namespaceController) empty(ctx context.Context, name string) time.Durat
 	}
 	if early := c.early(ctx, ns.(*corev1.Namespace)); early > 0 {
 		return early
+	}
+	if !c.settles(ctx, ns.(*corev1.Namespace)) {
+		return c.retry.When(name)
 	}
 	err := c.deleter.Delete(ctx, name)
 	if err == nil {

@@ -1,7 +1,11 @@
 package server_test
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
 	"sync"
 	"testing"
 	"time"
@@ -141,4 +145,57 @@ func (c *cluster) namespaceGone(t *testing.T, ns string) {
 		_, err := c.CoreV1().Namespaces().Get(t.Context(), ns, metav1.GetOptions{})
 		return wantNotFound(err)
 	})
+}
+
+// A request that was begun before the deletion may take its time: the namespace is there
+// until it has ended, and nothing of it is left afterwards.
+func TestNamespaceWaitsForRequests(t *testing.T) {
+	c := shared(t)
+	ctx := t.Context()
+	ns := c.namespace(t)
+	body, writing := io.Pipe()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.InsecureURL+"/api/v1/namespaces/"+ns+"/configmaps", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	// The server says "100 Continue" when the handler begins to read the body.
+	request.Header.Set("Expect", "100-continue")
+	begun := make(chan struct{})
+	request = request.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got100Continue: func() { close(begun) }}))
+	transport := &http.Transport{ExpectContinueTimeout: patience}
+	defer transport.CloseIdleConnections()
+	answered := make(chan error, 1)
+	go func() {
+		answer, err := transport.RoundTrip(request)
+		if err == nil {
+			answer.Body.Close()
+			if answer.StatusCode == http.StatusCreated {
+				err = errors.New("an object was made in a namespace that is being deleted")
+			}
+		}
+		answered <- err
+	}()
+	select {
+	case <-begun:
+	case <-time.After(patience):
+		t.Fatal("the request has not begun")
+	}
+	if err := c.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		if _, err := c.CoreV1().Namespaces().Get(ctx, ns, metav1.GetOptions{}); err != nil {
+			t.Fatalf("the namespace while a request is under way: %v", err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if _, err := io.WriteString(writing, `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"late"}}`); err != nil {
+		t.Fatal(err)
+	}
+	writing.Close()
+	if err := <-answered; err != nil {
+		t.Error(err)
+	}
+	c.namespaceGone(t, ns)
 }

@@ -51,6 +51,9 @@ type controlPlane struct {
 	certs     *certs.Store
 	etcd      apiserver.Etcd
 	store     bootstrap.Store // to seed; nil: the user's own
+
+	settleWrites func(context.Context) error // datastore.Engine.Barrier; nil: storage is the user's own
+
 	loopback  *loopback.Server
 	api       atomic.Pointer[apiserver.Server] // nil before its part is built
 	up        atomic.Bool                      // everything has been ready
@@ -310,6 +313,7 @@ func (s *controlPlane) runAPIServer(ctx context.Context, ready func()) (err erro
 }
 
 func (s *controlPlane) runControllers(ctx context.Context, ready func()) error {
+	s.controllers.writes = s.writesOf
 	return s.controllers.run(ctx, s.Config, s.certs, s.clients(), s.api.Load().Informers(), s.stepsOf(controllersPart), ready)
 }
 

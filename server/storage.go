@@ -132,6 +132,7 @@ func (s *controlPlane) useEngine(ctx context.Context, where endpoint, ready func
 	defer endControl()
 	s.etcd = apiserver.Etcd{Endpoints: []string{shim.LocalEndpoint()}}
 	s.store = birthplace{engine, shim.LocalEndpoint()}
+	s.settleWrites = engine.Barrier
 	ready()
 	select {
 	case <-ctx.Done():

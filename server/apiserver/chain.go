@@ -82,7 +82,7 @@ func New(ctx context.Context, c Config) (*Server, error) {
 		leaveUncompressed(last)
 	}
 	writeWidely(last)
-	s.streams = endStreams(last)
+	s.streams, s.writes = endStreams(last), countWrites(last)
 	s.buildInsecureChain(last)
 	if err := s.createChain(cfg); err != nil {
 		s.stopEarly()

@@ -37,6 +37,7 @@ type Server struct {
 	otherFactories
 	prefixes   *prefixes
 	streams    *streams
+	writes     *writes
 	unfiltered http.HandlerFunc
 	notReady   atomic.Pointer[string]
 	openAPI    *aggregatedOpenAPI // nil: upstream's own, or no aggregator
