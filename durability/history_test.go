@@ -265,7 +265,7 @@ func (h *history) list(ctx context.Context, api *API, c int, known map[string]ve
 	defer h.mu.Unlock()
 	h.lists = append(h.lists, l)
 	if exact {
-		return nil // of the past: the replays have a word on it
+		return nil // a list of the past is no read of the model: the replays check it
 	}
 	for n := range historyKeys {
 		key := fmt.Sprintf("object-%d", n)

@@ -60,6 +60,7 @@ var Demote = []Noise{
 	{Prefix: "Unhandled Error", Error: "timed out waiting for dependency graph builder sync", Reason: stoppedEarly},
 	{Prefix: "Unhandled Error", Error: "is not allocated; repairing", Reason: "the first start makes the Service before its address, and this allocates it"},
 	{Prefix: "Server rejected event (will not retry!)", Error: "because it is being terminated", Reason: "what happens in a namespace on its way out"},
+	{Prefix: "Failed to encode watch event", Error: "loopback response body is closed", Reason: "an informer of this process has ended its watch"},
 	{Prefix: "Unhandled Error", Error: "is not as new as written version", Reason: "the controller waits for its own write and tries again"},
 }
 
