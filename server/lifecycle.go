@@ -28,6 +28,18 @@ const (
 	stopping = "stopping"
 )
 
+// failed tells runParts that the part whose context ctx is has failed, and why, while it
+// goes on serving the parts above it until they have stopped. A part that returns instead
+// takes its services away from them first: watches of a closed datastore, say, are begun
+// again and again without a pause, which holds up the stop. Only the first failure counts.
+func failed(ctx context.Context, err error) {
+	if tell, ok := ctx.Value(failedKey{}).(func(error)); ok {
+		tell(err)
+	}
+}
+
+type failedKey struct{}
+
 // errStopped is a part that returned nil although nobody had told it to stop.
 var errStopped = errors.New("stopped by itself")
 
@@ -50,10 +62,16 @@ func runParts(ctx context.Context, parts []part, doing func(verb, name string), 
 		done   chan error
 	}
 	var started []running
-	failed, isReady := make(chan error, len(parts)), make(chan string, len(parts))
+	failures, isReady := make(chan error, 1), make(chan string, len(parts))
 	start := func(p part) {
 		doing(starting, p.name)
-		own, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		fail := func(err error) {
+			select {
+			case failures <- fmt.Errorf("%s: %w", p.name, err):
+			default: // another was first
+			}
+		}
+		own, cancel := context.WithCancel(context.WithValue(context.WithoutCancel(ctx), failedKey{}, fail))
 		r := running{p.name, cancel, make(chan error, 1)}
 		started = append(started, r)
 		go func() {
@@ -63,7 +81,7 @@ func runParts(ctx context.Context, parts []part, doing func(verb, name string), 
 			}
 			r.done <- err
 			if own.Err() == nil {
-				failed <- fmt.Errorf("%s: %w", p.name, err)
+				fail(err)
 			}
 		}()
 	}
@@ -83,14 +101,14 @@ func runParts(ctx context.Context, parts []part, doing func(verb, name string), 
 		select {
 		case name := <-isReady:
 			unready = slices.DeleteFunc(unready, func(n string) bool { return n == name })
-		case failure = <-failed:
+		case failure = <-failures:
 		case <-ctx.Done():
 		}
 	}
 	if failure == nil && ctx.Err() == nil {
 		if failure = up(); failure == nil {
 			select {
-			case failure = <-failed:
+			case failure = <-failures:
 			case <-ctx.Done():
 			}
 		}

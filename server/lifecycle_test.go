@@ -13,7 +13,7 @@ import (
 )
 
 // script is what a fake part does, and when: it fails before it is ready, ends
-// by itself after it is, takes its time, or fails while it stops.
+// by itself after it is, takes its time, fails while it stops, or fails and serves on.
 type script struct {
 	failStart error
 	hang      bool          // never ready
@@ -22,6 +22,7 @@ type script struct {
 	startIn   time.Duration
 	stopIn    time.Duration
 	failStop  error
+	failed    error // after a second, while it goes on
 }
 
 // stage runs fake parts and notes what happens, in order.
@@ -58,6 +59,11 @@ func (s *stage) parts(scripts ...script) []part {
 			if sc.endAfter != 0 {
 				end = time.After(sc.endAfter)
 			}
+			if sc.failed != nil {
+				time.Sleep(time.Second) // all are up
+				failed(ctx, sc.failed)
+				failed(ctx, errors.New("a second failure"))
+			}
 			select {
 			case <-ctx.Done():
 			case <-end:
@@ -90,6 +96,22 @@ func (s *stage) want(t *testing.T, want string) {
 
 // synctest.Test fails when a goroutine of the bubble is left behind, so every
 // test here is one of leaks too.
+
+// A part that has failed may go on serving, and goes when those above it have gone.
+func TestFailedPartStopsInItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stage{}
+		broken := errors.New("the disk has failed")
+		err := s.run(time.Minute, nil, s.parts(script{failed: broken, stopIn: time.Second}, script{stopIn: time.Second}))
+		if !errors.Is(err, broken) || err.Error() != "a: the disk has failed" {
+			t.Errorf("got %v, want a: %v", err, broken)
+		}
+		got := strings.Join(s.events, ", ")
+		if want := "stopping b, b stops, b is gone, stopping a, a stops, a is gone"; !strings.HasSuffix(got, want) {
+			t.Errorf("got %s, want %s at its end", got, want)
+		}
+	})
+}
 
 func TestPartsStartInOrderAndStopInReverse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -108,9 +108,9 @@ func (s *controlPlane) useEngine(ctx context.Context, where endpoint, ready func
 	if engine.LogWasCopied() {
 		s.log.Warnf("another program, such as an sqlite3 shell, has copied the log of %s back into it after the last stop; nothing is missing", engine.Path())
 	}
+	told := false // that the engine has failed
 	defer func() {
-		closing := engine.Close()
-		if err == nil || engine.Err() == nil { // after a failure it says the same again
+		if closing := engine.Close(); !told { // or it says the same again
 			err = errors.Join(err, closing)
 		}
 	}()
@@ -138,14 +138,18 @@ func (s *controlPlane) useEngine(ctx context.Context, where endpoint, ready func
 	case <-ctx.Done():
 		return nil
 	case <-engine.Failed():
+		told = true
+		failure := fmt.Errorf("the disk has failed: %w", engine.Err())
 		if defect := (*datastore.PanicError)(nil); errors.As(engine.Err(), &defect) {
 			s.log.Errorf("%v\n%s", defect, defect.Stack)
-			return fmt.Errorf("the datastore has a defect (please report what the log says): %w", engine.Err())
+			failure = fmt.Errorf("the datastore has a defect (please report what the log says): %w", engine.Err())
 		}
-		return fmt.Errorf("the disk has failed: %w", engine.Err())
+		failed(ctx, failure)
 	case err := <-shim.Failed():
-		return err
+		failed(ctx, err)
 	}
+	<-ctx.Done() // reads and watches go on until the API server has stopped
+	return nil
 }
 
 func (s *controlPlane) useEtcd(ctx context.Context, endpoints []string, ready func()) error {
@@ -197,10 +201,12 @@ func (s *controlPlane) useExternal(ctx context.Context, where *kine.External, re
 	case <-ctx.Done():
 		return nil
 	case err := <-backend.Failed():
-		return err
+		failed(ctx, err)
 	case err := <-shim.Failed():
-		return err
+		failed(ctx, err)
 	}
+	<-ctx.Done()
+	return nil
 }
 
 func (s *controlPlane) externalState(err error) {

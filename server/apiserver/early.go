@@ -7,6 +7,7 @@ import (
 	"time"
 
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/klog/v2"
 )
 
 // startInformersHook is upstream's hook that starts the informers all servers share.
@@ -24,6 +25,11 @@ const (
 	// that is left after the limit makes the stop five milliseconds longer.
 	stopLimit = 100 * time.Millisecond
 	stopPoll  = time.Millisecond
+	// hooksLimit is how long the other pre-shutdown hooks may take. They write to storage,
+	// and without it one of them waits for ever: it wants a lock that the renewal of the
+	// server's lease holds while it tries again (k8s.io/component-helpers
+	// apimachinery/lease, Stop and backoffEnsureLease).
+	hooksLimit = 5 * time.Second
 )
 
 // informerFactory is what all generated informer factories have in common.
@@ -84,7 +90,7 @@ func (e *earlyInformers) stopAfterHooks(last, other *genericapiserver.GenericAPI
 	e.hooks = other.RunPreShutdownHooks
 	return last.AddPreShutdownHook("stop-informers", func() error {
 		delayed := time.After(delay)
-		err := e.hooks()
+		err := e.runHooks(hooksLimit)
 		<-delayed
 		before := e.requests()
 		e.stop()
@@ -93,6 +99,22 @@ func (e *earlyInformers) stopAfterHooks(last, other *genericapiserver.GenericAPI
 		}
 		return err
 	})
+}
+
+// runHooks runs the pre-shutdown hooks. It does not wait for those that take longer than
+// limit: that is no error, with which upstream would skip what comes after the hooks.
+func (e *earlyInformers) runHooks(limit time.Duration) error {
+	done := make(chan error, 1)
+	go func() { done <- e.hooks() }()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-timer.C:
+		klog.Warningf("Pre-shutdown hooks still run after %v; the shutdown goes on without them (is storage gone?)", limit)
+		return nil
+	}
 }
 
 // started is how many informers run, each of which has a watch.

@@ -127,6 +127,23 @@ func TestInformersOutlivePreShutdownHooks(t *testing.T) {
 	}
 }
 
+// A hook that waits for storage that is gone does not keep the rest of the shutdown waiting.
+func TestHooksHaveALimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release, began := make(chan struct{}), time.Now()
+		e := &earlyInformers{hooks: func() error { <-release; return errors.New("too late") }}
+		if err := e.runHooks(hooksLimit); err != nil || time.Since(began) != hooksLimit {
+			t.Errorf("got %v after %v, want nil after %v", err, time.Since(began), hooksLimit)
+		}
+		close(release)
+		broken := errors.New("broken")
+		e.hooks = func() error { return broken }
+		if err := e.runHooks(hooksLimit); !errors.Is(err, broken) {
+			t.Errorf("got %v, want %v", err, broken)
+		}
+	})
+}
+
 // An audit backend has to be running before the first request.
 func TestInformersWaitForAudit(t *testing.T) {
 	s, run, stop := built(t, chainConfig(t, []string{"audit-log-path=" + filepath.Join(t.TempDir(), "audit.log"), "audit-policy-file=" + auditPolicy(t)}))
