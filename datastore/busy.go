@@ -60,12 +60,12 @@ func patiently(path string, patience time.Duration, waiting func(error), try fun
 			return err
 		}
 		busy := busyWith(path)
-		if time.Now().After(deadline) {
-			return busy
-		}
 		if waiting != nil && busy.Error() != told {
 			told = busy.Error()
-			waiting(busy)
+			waiting(busy) // also where one try has taken the whole patience
+		}
+		if time.Now().After(deadline) {
+			return busy
 		}
 	}
 }
