@@ -36,6 +36,12 @@ func residentMemory(pid int) (int64, error) {
 	return kb << 10, err
 }
 
+// peakMemory is the most resident memory that a process has had, in bytes.
+func peakMemory(pid int) (int64, error) {
+	n, err := procField(fmt.Sprintf("/proc/%d/status", pid), "VmHWM")
+	return n << 10, err
+}
+
 // writtenBytes is what a process has caused to be written to disks.
 func writtenBytes(pid int) (int64, error) {
 	return procField(fmt.Sprintf("/proc/%d/io", pid), "write_bytes")

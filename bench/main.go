@@ -16,7 +16,7 @@ import (
 	"syscall"
 )
 
-const usage = `usage: scripts/bench storage|scale|start|footprint|api|flash|simulate [options]
+const usage = `usage: scripts/bench storage|scale|start|footprint|api|abandoned|flash|simulate [options]
 
 storage    the engine, in process and on a socket, beside kine on SQLite and etcd
 scale      the engine with many keys: starts, memory, pages, counts, compaction
@@ -25,6 +25,8 @@ start      from the start of the process until everything a cluster is born with
 footprint  memory, CPU, writes and goroutines of an idle control plane, and its size
 api        creates, updates, deletes, reads and watches through the API, and how fast
            the controllers are
+abandoned  what a large request costs whose client leaves, beside etcd +
+           kube-apiserver
 flash      what an idle cluster with nodes writes to the disk in a day
 simulate   what simulated nodes cost, and how fast Pods run on them
 
@@ -64,6 +66,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return footprint(ctx, args[1:], stdout, stderr)
 	case "api":
 		return api(ctx, args[1:], stdout, stderr)
+	case "abandoned":
+		return abandoned(ctx, args[1:], stdout, stderr)
 	case "flash":
 		return flash(ctx, args[1:], stdout, stderr)
 	case "simulate":
@@ -74,6 +78,6 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		fmt.Fprint(stderr, usage)
 		return flag.ErrHelp
 	default:
-		return fmt.Errorf("there is no benchmark %q, only storage, scale, start, footprint, api, flash and simulate", args[0])
+		return fmt.Errorf("there is no benchmark %q, only storage, scale, start, footprint, api, abandoned, flash and simulate", args[0])
 	}
 }

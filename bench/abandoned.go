@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// abandonedLabels is the number of labels of a ConfigMap whose body, 2.5 MB,
+	// is below the API server's limit of 3 MB.
+	abandonedLabels = 190_000
+
+	// abandonedAfter is how long a client waits before it leaves.
+	abandonedAfter = 2 * time.Second
+
+	// A control plane is idle after idleLooks seconds in a row in each of which
+	// it used less CPU time than idleCPU.
+	idleCPU     = 100 * time.Millisecond
+	idleLooks   = 3
+	idleTimeout = 15 * time.Minute
+
+	rowPeakRSS = "RSS in all, peak"
+)
+
+// abandonedRows are the numbers of requests sent at once, by the name of the row.
+var abandonedRows = []struct {
+	name, row string
+	requests  int
+}{
+	{"one", "1 request", 1},
+	{"eight", "8 requests at once", 8},
+}
+
+// abandoned is the command of that name.
+func abandoned(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	var rows []string
+	for _, r := range abandonedRows {
+		rows = append(rows, r.name)
+	}
+	cmp, only := newComparison("abandoned", 1, rows, stdout, stderr)
+	if err := cmp.parse(args, only, rows); err != nil {
+		return err
+	}
+	cmp.Setting = fmt.Sprintf("create of a ConfigMap with %s labels; the client leaves after %v", number(abandonedLabels), abandonedAfter)
+	for _, r := range abandonedRows {
+		cmp.lines = append(cmp.lines, line{row: r.row, unit: "CPU s"})
+	}
+	cmp.lines = append(cmp.lines, line{row: rowPeakRSS, unit: "MB"})
+	cmp.notes = fmt.Sprintf("CPU s: what all processes used until they were idle again (less than %v in each of %d seconds).\n", idleCPU, idleLooks)
+	body := manyLabels(abandonedLabels)
+	return cmp.run(ctx, func(ctx context.Context, p *peer, dir string, s *sample) error {
+		c, probe, err := p.startReady(ctx, dir)
+		if err != nil {
+			return err
+		}
+		defer c.kill()
+		defer probe.close()
+		for _, r := range abandonedRows {
+			if !cmp.wants(r.name) {
+				continue
+			}
+			from := len(s.Figures)
+			before, err := c.awaitIdle(ctx)
+			if err != nil {
+				return err
+			}
+			if err := probe.abandon(ctx, r.requests, body, abandonedAfter); err != nil {
+				return err
+			}
+			after, err := c.awaitIdle(ctx)
+			if err != nil {
+				return err
+			}
+			s.add(r.row, "CPU s", (after - before).Seconds())
+			cmp.told(p, s, from)
+		}
+		peaks, err := c.each(peakMemory)
+		if err != nil {
+			return err
+		}
+		s.add(rowPeakRSS, "MB", megabytes(peaks)...)
+		cmp.told(p, s, len(s.Figures)-1)
+		_, err = c.stop(ctx)
+		return err
+	})
+}
+
+// manyLabels is a ConfigMap with n labels, in JSON.
+func manyLabels(n int) []byte {
+	var b strings.Builder
+	b.WriteString(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"many","labels":{`)
+	for i := range n {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, `"l%06d":""`, i)
+	}
+	b.WriteString(`}}}`)
+	return []byte(b.String())
+}
+
+// abandon sends n requests at once and leaves after that time. An answer before that
+// is an error: nothing was abandoned then.
+func (p *prober) abandon(ctx context.Context, n int, body []byte, after time.Duration) error {
+	errs := make([]error, n)
+	var clients sync.WaitGroup
+	for i := range n {
+		clients.Go(func() {
+			ctx, leave := context.WithTimeout(ctx, after)
+			defer leave()
+			_, err := p.do(ctx, http.MethodPost, "/api/v1/namespaces/default/configmaps", body)
+			switch {
+			case err == nil:
+				errs[i] = errors.New("the request was answered before the client left")
+			case !errors.Is(err, context.DeadlineExceeded):
+				errs[i] = fmt.Errorf("before the client left: %w", err)
+			}
+		})
+	}
+	clients.Wait()
+	return errors.Join(errs...)
+}
+
+// awaitIdle waits until the control plane is idle. It returns the CPU time that
+// the processes have used.
+func (c *cluster) awaitIdle(ctx context.Context) (time.Duration, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, idleTimeout, fmt.Errorf("not idle after %v", idleTimeout))
+	defer cancel()
+	used, err := c.cpu()
+	for looks := 0; err == nil && looks < idleLooks; looks++ {
+		if err := pause(ctx, time.Second); err != nil {
+			return 0, err
+		}
+		before := used
+		if used, err = c.cpu(); used-before >= idleCPU {
+			looks = -1
+		}
+	}
+	return used, err
+}
