@@ -11,10 +11,14 @@ import (
 // withCause adds the system's error to SQLite's "disk I/O error" of a write: where a
 // quota is used up, that says no more (only ENOSPC becomes SQLITE_FULL). Nothing was
 // written then either, and the frame that commits is the last one, so it is a full disk.
+// The same goes for making the database shorter at the end of a checkpoint, for which
+// btrfs needs space: the log still counts as not copied, and the next checkpoint does it.
 //
 // A failed fsync is another matter, whatever its cause: what it left is not known.
 func (c *connection) withCause(err error) error {
-	if extendedCode(err) != sqlite3.SQLITE_IOERR_WRITE {
+	switch extendedCode(err) {
+	case sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_TRUNCATE:
+	default:
 		return err
 	}
 	errno := c.errno()
