@@ -29,6 +29,7 @@ type ballast struct {
 	quota    atomic.Bool // a quota is used up, which free space says nothing of
 	mu       sync.Mutex
 	tried    time.Time // last attempt to make it again
+	gone     bool      // the small one too, as the last resort
 }
 
 // ballastMargin is what has to be free beside the ballast: for the files of a start, such
@@ -74,10 +75,22 @@ func (b *ballast) make() error {
 	if free, known := freeBytes(filepath.Dir(b.path)); known && free < b.needs() && b.needs() > ballastMargin {
 		return syscall.ENOSPC // to fill the disk up, even for a moment, could be others' failure
 	}
-	if err := makeBallast(b.small(), b.size/4); err != nil {
+	if !b.gone {
+		if err := makeBallast(b.small(), b.size/4); err != nil {
+			return err
+		}
+		return makeBallast(b.path, b.size)
+	}
+	// Housekeeping needs what little room there is until there is enough for both.
+	if err := makeBallast(b.path, b.size); err != nil {
 		return err
 	}
-	return makeBallast(b.path, b.size)
+	if err := makeBallast(b.small(), b.size/4); err != nil {
+		os.Remove(b.path)
+		return err
+	}
+	b.gone = false
+	return nil
 }
 
 // makeBallast writes a file, with its blocks: a sparse one would hold no room, and neither
@@ -90,7 +103,10 @@ func makeBallast(path string, size int64) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.CopyN(f, randomBytes(), size)
+	// All or nothing: what a failed write has taken, and gives back later, others lack.
+	if err = allocate(f, size); err == nil {
+		_, err = io.CopyN(f, randomBytes(), size)
+	}
 	if err == nil {
 		err = f.Sync()
 	}
@@ -162,14 +178,32 @@ func (b *ballast) release(why error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.tried = time.Now()
-	b.quota.Store(errors.Is(why, syscall.EDQUOT))
+	quota := errors.Is(why, syscall.EDQUOT)
+	b.quota.Store(quota)
 	before := b.released.Swap(true)
-	if b.path != "" {
-		os.Remove(b.path)
+	if b.path != "" && os.Remove(b.path) == nil && quota {
+		settleQuota(filepath.Dir(b.path))
 	}
 	if !before && b.told != nil {
 		b.told(b.noSpace())
 	}
+}
+
+// lastResort gives the small file away too, and tells whether there was one: for deletes
+// and housekeeping that fail although the large one is gone. Where each overwrite needs new
+// space, as on btrfs, they can use up the large one before they have made any room.
+// Without room nothing would ever work again; with it the files are made anew.
+func (b *ballast) lastResort(why error) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.released.Load() || b.size <= 0 || present(b.path) || os.Remove(b.small()) != nil {
+		return false
+	}
+	b.gone = true
+	if errors.Is(why, syscall.EDQUOT) {
+		settleQuota(filepath.Dir(b.path))
+	}
+	return true
 }
 
 // noSpace is ErrNoSpace with where, why, and what to do about it.
@@ -197,6 +231,17 @@ func (e *Engine) NoSpace() error { return e.ballast.noSpace() }
 // ballastRetry is how often a full disk is looked at, and only when somebody
 // wants to put something: there is no timer.
 const ballastRetry = 500 * time.Millisecond
+
+// makeRoom gives ballast away for a write that needs no space of its own, and tells
+// whether there was any to give.
+func (e *Engine) makeRoom(why error) bool {
+	if e.ballast.lastResort(why) {
+		return true
+	}
+	given := present(e.ballast.path)
+	e.ballast.release(why)
+	return given
+}
 
 // regained looks whether the disk has room again; tried tells that it has just been
 // looked for.
@@ -232,17 +277,26 @@ func (e *Engine) roomForPuts() error {
 	}
 	if tried {
 		e.reclaim()
-		e.retry.Store(true)
-		e.wakeCommitter()
 	}
 	return e.ballast.noSpace()
 }
 
-// reclaim compacts to the newest revision, while a disk is full and somebody wants to put
-// something: what was deleted still takes room as history, and the API server compacts
+// reclaimSometimes reclaims while somebody deletes on a full disk: many deletes take what
+// room there is before they have given any back. The caller holds e.mu.
+func (e *Engine) reclaimSometimes() {
+	if e.ballast.released.Load() && time.Since(e.reclaimed) >= ballastRetry {
+		e.reclaim()
+	}
+}
+
+// reclaim lets housekeeping go on and compacts to the newest revision, while a disk is full
+// and somebody wants to put or delete something: what was deleted still takes room as history, and the API server compacts
 // that after five minutes only. Watches that are behind have to list again, which is
 // better than a cluster that takes no write. The caller holds e.mu.
 func (e *Engine) reclaim() {
+	e.reclaimed = time.Now()
+	e.retry.Store(true)
+	e.wakeCommitter()
 	revision := e.snap.Load().revision
 	if revision <= e.compacted || e.backlog.Load() > 0 || e.closing {
 		return

@@ -149,7 +149,11 @@ func (e *Engine) finish(b *batch, err error) {
 	case err == nil:
 		e.publish(b)
 	case isFull(err):
-		e.ballast.release(err)
+		if b.puts {
+			e.ballast.release(err)
+		} else {
+			e.makeRoom(err)
+		}
 		b.err = ErrNoSpace
 		e.undo(b)
 	case isBusy(err):

@@ -100,7 +100,7 @@ func (e *Engine) maintain(idle bool) (worked bool) {
 		if err := e.disk.checkpoint(full, idle); err != nil {
 			switch {
 			case isFull(err):
-				e.ballast.release(err)
+				e.makeRoom(err)
 			case !isBusy(err):
 				e.fail(fmt.Errorf("checkpoint: %w", err))
 				return false
@@ -140,7 +140,9 @@ func (e *Engine) tolerate(err error) bool {
 	}
 	switch {
 	case isFull(err):
-		e.ballast.release(err)
+		if e.makeRoom(err) {
+			return true // it is tried again
+		}
 		e.garbage.blocked = true
 	case isBusy(err):
 		e.garbage.blocked = true

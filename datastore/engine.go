@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Engine is a revisioned key-value store with etcd's data model, over an SQLite
@@ -45,6 +46,7 @@ type Engine struct {
 
 	reclaiming sync.WaitGroup // compactions of a full disk
 	retry      atomic.Bool    // housekeeping that had no room should try again
+	reclaimed  time.Time      // when a full disk was last reclaimed; guarded by mu
 	stopError  error
 
 	// The committer's own.

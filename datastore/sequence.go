@@ -61,6 +61,9 @@ func (e *Engine) Txn(ctx context.Context, req TxnRequest) (*TxnResponse, error) 
 			}
 		}
 		resp = t.apply(&req)
+		if t.revision > e.spec.revision {
+			e.reclaimSometimes()
+		}
 		e.spec.revision = t.revision
 		return t.needsSpace, nil
 	})

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -74,9 +75,25 @@ func TestSystemError(t *testing.T) {
 
 // What was deleted gives room without a compaction by anybody else.
 func TestDeletesMakeRoom(t *testing.T) {
-	dir := mount(t, "16m")
+	t.Run("tmpfs", func(t *testing.T) { deletesMakeRoom(t, mount(t, "16m"), 1<<20) })
+	// Each overwrite needs new space there, and old space counts until all of an extent is
+	// overwritten.
+	t.Run("quota of btrfs", func(t *testing.T) {
+		root := loopMount(t, "btrfs")
+		dir := filepath.Join(root, "limited")
+		for _, args := range [][]string{{"quota", "enable", root}, {"subvolume", "create", dir}, {"qgroup", "limit", "48M", dir}} {
+			if out, err := exec.Command("btrfs", args...).CombinedOutput(); err != nil {
+				t.Skipf("btrfs has no quotas here: %v: %s", err, out)
+			}
+		}
+		deletesMakeRoom(t, dir, 4<<20)
+	})
+}
+
+func deletesMakeRoom(t *testing.T, dir string, ballast int64) {
+	t.Helper()
 	var told []error
-	e, lock := openLocked(t, dir, Options{BallastBytes: 1 << 20, OnFull: func(err error) { told = append(told, err) }})
+	e, lock := openLocked(t, dir, Options{BallastBytes: ballast, OnFull: func(err error) { told = append(told, err) }})
 	defer lock.Close()
 	defer e.Close()
 	var err error

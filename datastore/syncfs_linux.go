@@ -16,3 +16,12 @@ func settleQuota(dir string) {
 	defer f.Close()
 	_ = unix.Syncfs(int(f.Fd())) // it counts later, then
 }
+
+// allocate has the file system set size bytes aside for a file, or none. One that cannot
+// do that takes them as they are written.
+func allocate(f *os.File, size int64) error {
+	if err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, size); isFull(err) {
+		return err
+	}
+	return nil
+}
