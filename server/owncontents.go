@@ -3,6 +3,7 @@ package server
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"sync"
 	"time"
 
@@ -39,7 +40,12 @@ func (o *ownContents) of(path string, read func() (*datastore.Contents, error)) 
 		o.contents, o.file = contents, file
 	}
 	if o.idle == nil {
-		o.idle = time.AfterFunc(ownContentsIdle, o.forget)
+		o.idle = time.AfterFunc(ownContentsIdle, func() {
+			o.forget()
+			// Package memory counts what was allocated since the last collection. It
+			// does not see that something older became garbage.
+			runtime.GC()
+		})
 	} else {
 		o.idle.Reset(ownContentsIdle)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/karve-k8s/karve/datastore"
 )
@@ -17,11 +18,14 @@ func TestOwnContentsAreForgotten(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "snapshot.tar")
 		var o ownContents
 		reads := 0
+		var newest weak.Pointer[datastore.Contents]
 		of := func(want int) {
 			t.Helper()
 			contents, err := o.of(path, func() (*datastore.Contents, error) {
 				reads++
-				return &datastore.Contents{}, nil
+				contents := &datastore.Contents{}
+				newest = weak.Make(contents)
+				return contents, nil
 			})
 			if err != nil || contents == nil || reads != want {
 				t.Fatalf("got %v, %v after %d reads, want the contents after %d", contents, err, reads, want)
@@ -50,6 +54,9 @@ func TestOwnContentsAreForgotten(t *testing.T) {
 			t.Error("the contents are kept")
 		}
 		o.mu.Unlock()
+		if newest.Value() != nil {
+			t.Error("the contents are not collected")
+		}
 		of(3)
 		o.forget()
 		if o.contents != nil {
