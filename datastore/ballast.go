@@ -41,7 +41,12 @@ func (b *ballast) open() {
 	if b.released.Load() {
 		return // it was needed to start: the first put looks again
 	}
-	if err := b.make(); err != nil {
+	err := b.make()
+	if isFull(err) {
+		settleDeletions(filepath.Dir(b.path)) // somebody may have made room just before this start
+		err = b.make()
+	}
+	if err != nil {
 		b.release(err)
 	}
 }
@@ -158,7 +163,7 @@ func (b *ballast) makeRoom() {
 		b.release(err)
 		os.Remove(path)
 		if errors.Is(err, syscall.EDQUOT) {
-			settleQuota(filepath.Dir(b.path))
+			settleDeletions(filepath.Dir(b.path))
 		}
 	}
 }
@@ -182,7 +187,7 @@ func (b *ballast) release(why error) {
 	b.quota.Store(quota)
 	before := b.released.Swap(true)
 	if b.path != "" && os.Remove(b.path) == nil && quota {
-		settleQuota(filepath.Dir(b.path))
+		settleDeletions(filepath.Dir(b.path))
 	}
 	if !before && b.told != nil {
 		b.told(b.noSpace())
@@ -201,7 +206,7 @@ func (b *ballast) lastResort(why error) bool {
 	}
 	b.gone = true
 	if errors.Is(why, syscall.EDQUOT) {
-		settleQuota(filepath.Dir(b.path))
+		settleDeletions(filepath.Dir(b.path))
 	}
 	return true
 }

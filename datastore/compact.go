@@ -93,7 +93,7 @@ func (e *Engine) maintain(idle bool) (worked bool) {
 	if e.retry.Swap(false) {
 		e.garbage.blocked = false
 		if e.ballast.quota.Load() {
-			settleQuota(filepath.Dir(e.path))
+			settleDeletions(filepath.Dir(e.path))
 		}
 	}
 	if e.disk != nil {

@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settleQuota has the file system of dir finish what is under way: btrfs counts what was
+// settleDeletions has the file system of dir finish what is under way: btrfs counts what was
 // removed as used until then, up to 30 s.
-func settleQuota(dir string) {
+func settleDeletions(dir string) {
 	f, err := os.Open(dir)
 	if err != nil {
 		return

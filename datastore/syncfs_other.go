@@ -4,8 +4,8 @@ package datastore
 
 import "os"
 
-// settleQuota is for a file system of Linux.
-func settleQuota(string) {}
+// settleDeletions is for a file system of Linux.
+func settleDeletions(string) {}
 
 // allocate is what [os.File.Write] does there.
 func allocate(*os.File, int64) error { return nil }
