@@ -43,7 +43,9 @@ func (d *disk) writeBackAlone(release func()) error {
 		err := d.setState(d.openState)
 		if isFull(err) {
 			// Not even a page can be appended. Copied back as it is, and with the gate
-			// held, the log begins anew with that commit, in the space that it has.
+			// held, the log begins anew with that commit, in the space that it has. Until
+			// "open" has been copied back too, the database itself may say "sealed".
+			d.mustOpen = true
 			if err = d.copyBack(); err == nil {
 				err = d.setState(d.openState)
 			}
@@ -55,7 +57,11 @@ func (d *disk) writeBackAlone(release func()) error {
 		d.sealed = false
 	}
 	release()
-	return d.copyBack()
+	err := d.copyBack()
+	if err == nil {
+		d.mustOpen = false
+	}
+	return err
 }
 
 // seal commits "sealed", if nothing else does it.
@@ -74,14 +80,18 @@ func (d *disk) copyBack() error {
 	if err := d.broken("checkpoint"); err != nil {
 		return err
 	}
-	var frames, copied int64
+	var busy, frames, copied int64
 	err := d.writer.query(`PRAGMA wal_checkpoint(PASSIVE)`, func(row []driver.Value) error {
+		busy, _ = row[0].(int64)
 		frames, _ = row[1].(int64)
 		copied, _ = row[2].(int64)
 		return nil
 	})
 	if err != nil {
 		return err
+	}
+	if busy != 0 { // another program's checkpoint: not where the database is ours alone
+		return busyWith(d.path)
 	}
 	const frame = pageSize + 24
 	d.corner = frames*frame > walTarget+(walLimit-walTarget)/4

@@ -230,7 +230,7 @@ func (e *Engine) bury(vs []*version) {
 			e.spec.dead.Delete(v.key)
 		}
 	}
-	if e.pending == nil {
+	if e.pending == nil && e.fatal == nil { // a panic may have left e.spec half changed
 		snap := *e.snap.Load()
 		snap.view = e.spec.copy()
 		e.snap.Store(&snap)

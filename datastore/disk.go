@@ -51,6 +51,7 @@ type disk struct {
 	copied    bool // another program had written the log back before this start
 	sealing   bool // nobody else can checkpoint the log: the states below are kept
 	sealed    bool // the newest commit says sealedState
+	mustOpen  bool // the database itself may say sealedState: no commit before it says openState
 	openState stopState
 	sealState stopState
 
@@ -215,14 +216,19 @@ const (
 //
 // Unless the newest commit says "sealed", this one does.
 func (d *disk) transaction(pages int64, body func(*connection) error) error {
-	if d.corner {
+	if d.corner || d.mustOpen {
 		d.gate.Lock()
 		defer d.gate.Unlock()
 		if d.long == 0 {
-			if err := d.writeBackAlone(func() {}); err != nil {
+			switch err := d.writeBackAlone(func() {}); {
+			case err == nil:
+				d.corner = false // the commit below begins the log anew
+			case !isBusy(err):
 				return err
 			}
-			d.corner = false // the commit below begins the log anew
+		}
+		if d.mustOpen {
+			return fmt.Errorf("%w: the log could not be copied back before", ErrNoSpace)
 		}
 	}
 	if err := d.broken("begin"); err != nil {

@@ -70,7 +70,7 @@ func (e *Engine) markInUse(changed []meta) error {
 		err = d.sync()
 	}
 	if err == nil {
-		err = d.copyBack()
+		err = patiently(e.path, e.opts.busyPatience, e.opts.OnWait, d.copyBack)
 	}
 	if err != nil {
 		return explainSQL(e.path, err)

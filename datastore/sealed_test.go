@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -172,6 +174,56 @@ func TestOwnFileWithoutItsLogIsRefused(t *testing.T) {
 			}
 			if refused < 100 {
 				t.Errorf("looked at %d times only", refused)
+			}
+		})
+	}
+}
+
+// On a full disk a checkpoint may copy "sealed" back and then fail: before the next
+// commit, "open" has to reach the database.
+func TestCheckpointOnAFullDiskLeavesTheFileOpen(t *testing.T) {
+	needsSeal(t)
+	// The commit of "open" finds no room. After the log has been copied back as it is, the
+	// second attempt finds none either, or the copy that would bring "open" into the file.
+	for fails, nth := range map[string]int32{"state": 1, "checkpoint": 2} {
+		t.Run(fails, func(t *testing.T) {
+			dir := t.TempDir()
+			e, lock := openLocked(t, dir, Options{})
+			t.Cleanup(func() { e.Close(); lock.Close() })
+			waitSealed(t, e)
+			var on atomic.Bool
+			var states, then atomic.Int32
+			e.disk.failAt(func(step string) error {
+				if !on.Load() {
+					return nil
+				}
+				if step == "state" && states.Add(1) == 1 || step == fails && states.Load() > 0 && then.Add(1) == nth {
+					return syscall.ENOSPC
+				}
+				return nil
+			})
+			on.Store(true)
+			// Small ones: those that come after the failure must not make the next checkpoint due.
+			for i := 0; then.Load() < nth; i++ {
+				_, err := e.Put(t.Context(), PutRequest{Key: fmt.Sprint("/k/", i%10), Value: []byte(strings.Repeat("v", 20<<10))})
+				if err != nil && !errors.Is(err, ErrNoSpace) {
+					t.Fatal(err)
+				}
+			}
+			on.Store(false)
+			if _, err := e.Delete(t.Context(), DeleteRequest{Key: "/k/0"}); err != nil {
+				t.Fatal(err)
+			}
+			alone := t.TempDir()
+			b, err := os.ReadFile(e.path)
+			if err == nil {
+				err = os.WriteFile(filepath.Join(alone, EngineFile), b, 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := tryOpen(t, alone); !errors.Is(err, ErrCorrupt) {
+				t.Errorf("without the log, which has an acknowledged delete: got %v, want it refused", err)
 			}
 		})
 	}
