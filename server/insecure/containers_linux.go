@@ -1,8 +1,8 @@
 package insecure
 
 import (
-	"bufio"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path"
@@ -22,18 +22,20 @@ import (
 // it has no write access to the hierarchy, unless it is privileged, and then it is
 // root of the machine by other ways as well.
 //
-// A connection is refused only for a reason that is known, never for the lack of
-// knowledge: a kernel before 5.9, or without tcp_diag, tells no group, and on a
-// machine with cgroup v1 only, all processes are in the root group.
+// A machine that cannot tell refuses nobody: a kernel before 5.9, or without
+// tcp_diag, tells no group, and on a machine with cgroup v1 only, all processes are
+// in the root group. A failure to look, such as too many open files, refuses the
+// connection, since a client could cause it.
 type containers struct {
 	mountinfo, self string // files of /proc, see proc(5)
 
-	once  sync.Once
-	root  string // where the hierarchy is mounted; empty: nowhere
-	whole bool   // it is all of it, and not a cgroup namespace's part
-	own   string // the container that this process is in; empty: none
+	mu sync.Mutex
 
-	mu    sync.Mutex
+	looked bool   // the next three are known
+	root   string // where the hierarchy is mounted; empty: nowhere
+	whole  bool   // it is all of it, and not a cgroup namespace's part
+	own    string // the container that this process is in; empty: none
+
 	known map[uint64]string // answers; identifiers are not used again
 }
 
@@ -45,24 +47,29 @@ func newContainers() *containers {
 const rootGroup = 1
 
 // of names the container's control group that cgroup belongs to; empty if it belongs
-// to no container, or to that of this process, or if that cannot be found out.
-func (c *containers) of(cgroup uint64) string {
+// to no container, or to that of this process, or if this machine cannot tell. An
+// error means that looking failed this time.
+func (c *containers) of(cgroup uint64) (string, error) {
 	if cgroup == 0 || cgroup == rootGroup {
-		return ""
-	}
-	c.once.Do(c.look)
-	if c.root == "" {
-		return ""
+		return "", nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock() // one walk for a burst of connections
+	if err := c.look(); err != nil {
+		return "", err
+	}
+	if c.root == "" {
+		return "", nil
+	}
 	answer, ok := c.known[cgroup]
 	if ok {
-		return answer
+		return answer, nil
 	}
 	switch name, err := c.find(cgroup); {
+	case unseen(err):
+		return "", nil // not to be remembered, nor is the next
 	case err != nil:
-		return "" // not to be remembered
+		return "", fmt.Errorf("searching the control groups: %w", err)
 	case name != "":
 		if container := containerOf(name); container != "" && container != c.own {
 			answer = "control group " + quote(container)
@@ -77,18 +84,30 @@ func (c *containers) of(cgroup uint64) string {
 		c.known = map[uint64]string{}
 	}
 	c.known[cgroup] = answer
-	return answer
+	return answer, nil
 }
 
-// look finds the hierarchy and this process in it.
-func (c *containers) look() {
-	mounts, err := os.Open(c.mountinfo)
-	if err != nil {
-		return
+// unseen reports whether err means that there is nothing, or nothing to be seen by
+// this process.
+func unseen(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)
+}
+
+// look finds the hierarchy and this process in it, unless it has done so.
+func (c *containers) look() error {
+	if c.looked {
+		return nil
 	}
-	defer mounts.Close()
-	for lines := bufio.NewScanner(mounts); lines.Scan(); {
-		if at, ok := cgroup2Mount(lines.Text()); ok {
+	mounts, err := os.ReadFile(c.mountinfo)
+	if err != nil && !unseen(err) {
+		return fmt.Errorf("searching for the control groups: %w", err)
+	}
+	self, err := os.ReadFile(c.self)
+	if err != nil && !unseen(err) {
+		return fmt.Errorf("searching for the server's control group: %w", err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if at, ok := cgroup2Mount(strings.TrimSuffix(line, "\n")); ok {
 			c.root = at
 			break
 		}
@@ -96,15 +115,13 @@ func (c *containers) look() {
 	if id, ok := inode(c.root); ok {
 		c.whole = id == rootGroup
 	}
-	text, err := os.ReadFile(c.self)
-	if err != nil {
-		return
-	}
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(string(self)) {
 		if name, ok := strings.CutPrefix(line, "0::"); ok {
 			c.own = containerOf(strings.TrimSuffix(name, "\n"))
 		}
 	}
+	c.looked = true
+	return nil
 }
 
 // cgroup2Mount reads a line of /proc/self/mountinfo: the mount point, if it is of
@@ -125,7 +142,7 @@ func cgroup2Mount(line string) (at string, ok bool) {
 func (c *containers) find(cgroup uint64) (found string, err error) {
 	err = filepath.WalkDir(c.root, func(dir string, entry fs.DirEntry, err error) error {
 		switch {
-		case err != nil && (dir == c.root || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission)):
+		case err != nil && (dir == c.root || !unseen(err)):
 			return err
 		case err != nil:
 			return nil // it has been removed meanwhile, or hides what is in it

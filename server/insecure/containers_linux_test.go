@@ -1,6 +1,7 @@
 package insecure
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestContainerNames(t *testing.T) {
@@ -73,14 +76,23 @@ func TestCgroup2Mount(t *testing.T) {
 	}
 }
 
+// looked are the containers of this machine.
+func looked(t testing.TB) *containers {
+	t.Helper()
+	c := newContainers()
+	if err := c.look(); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 // realCgroups makes a control group of this test's, below which it may make others.
 func realCgroups(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("only root can make control groups")
 	}
-	c := newContainers()
-	c.look()
+	c := looked(t)
 	if c.root == "" || !c.whole {
 		t.Skip("there is no cgroup v2 hierarchy here, or not all of it")
 	}
@@ -108,8 +120,8 @@ func makeGroup(t *testing.T, names ...string) string {
 	return dir
 }
 
-// getIn requests url from a process in a control group.
-func getIn(t *testing.T, group, url string) string {
+// getIn requests url from a process in a control group; more is its environment.
+func getIn(t *testing.T, group, url string, more ...string) string {
 	t.Helper()
 	dir, err := os.Open(group)
 	if err != nil {
@@ -117,7 +129,7 @@ func getIn(t *testing.T, group, url string) string {
 	}
 	defer dir.Close()
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = []string{childURL + "=" + url}
+	cmd.Env = append(more, childURL+"="+url)
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -170,8 +182,12 @@ func TestContainersAreRefused(t *testing.T) {
 		{docker, serve(Options{}, strings.TrimPrefix(inner, rootOf(t))), "200", ""},
 		{container, serve(Options{}, strings.TrimPrefix(inner, rootOf(t))), "403", "cri-containerd-"},
 	} {
-		if got := getIn(t, tc.group, tc.url); !strings.HasPrefix(got, tc.want) || !strings.Contains(got, tc.words) {
-			t.Errorf("%s: got %q, want %s with %q", tc.group, got, tc.want, tc.words)
+		// A socket that is bound to a device is found as well.
+		for _, device := range []string{"", "lo"} {
+			got := getIn(t, tc.group, tc.url, childDevice+"="+device)
+			if !strings.HasPrefix(got, tc.want) || !strings.Contains(got, tc.words) {
+				t.Errorf("%s, device %q: got %q, want %s with %q", tc.group, device, got, tc.want, tc.words)
+			}
 		}
 	}
 	if got := getAs(t, 0, strict); !strings.HasPrefix(got, "200") {
@@ -181,8 +197,7 @@ func TestContainersAreRefused(t *testing.T) {
 
 func rootOf(t *testing.T) string {
 	t.Helper()
-	c := newContainers()
-	c.look()
+	c := looked(t)
 	return c.root
 }
 
@@ -198,20 +213,19 @@ func TestRemovedGroup(t *testing.T) {
 	if !ok {
 		t.Fatal("no inode number")
 	}
-	if got := newContainers().of(id); got != "" {
-		t.Errorf("while it is there: got %q, want none", got)
+	if got, err := newContainers().of(id); got != "" || err != nil {
+		t.Errorf("while it is there: got %q, %v, want none", got, err)
 	}
 	if err := os.Remove(dir); err != nil {
 		t.Fatal(err)
 	}
-	if got := newContainers().of(id); !strings.Contains(got, "gone") {
-		t.Errorf("removed: got %q, want it refused", got)
+	if got, err := newContainers().of(id); !strings.Contains(got, "gone") || err != nil {
+		t.Errorf("removed: got %q, %v, want it refused", got, err)
 	}
-	part := newContainers()
-	part.once.Do(part.look)
+	part := looked(t)
 	part.whole = false // as in a cgroup namespace
-	if got := part.of(id); got != "" {
-		t.Errorf("in a part of the hierarchy: got %q, want none", got)
+	if got, err := part.of(id); got != "" || err != nil {
+		t.Errorf("in a part of the hierarchy: got %q, %v, want none", got, err)
 	}
 }
 
@@ -221,15 +235,56 @@ func TestUnknownGroups(t *testing.T) {
 		{mountinfo: "/nowhere", self: "/nowhere"},
 		{mountinfo: "/dev/null", self: "/proc/self/cgroup"},
 	} {
-		if got := c.of(4711); got != "" {
-			t.Errorf("no hierarchy: got %q, want none", got)
+		if got, err := c.of(4711); got != "" || err != nil {
+			t.Errorf("no hierarchy: got %q, %v, want none", got, err)
 		}
 	}
 	c := newContainers()
 	for _, id := range []uint64{0, rootGroup} {
-		if got := c.of(id); got != "" {
-			t.Errorf("group %d: got %q, want none", id, got)
+		if got, err := c.of(id); got != "" || err != nil {
+			t.Errorf("group %d: got %q, %v, want none", id, got, err)
 		}
+	}
+}
+
+// Too many open files, which clients can bring about, let nobody in, and the failure is
+// not remembered.
+func TestNoFilesLeft(t *testing.T) {
+	known := looked(t)
+	if known.root == "" {
+		t.Skip("there is no cgroup v2 hierarchy here")
+	}
+	root, ok := inode(known.root)
+	if !ok {
+		t.Fatal("no inode number")
+	}
+	known.whole = false
+	fresh := newContainers()
+	_, server := connect(t, listen(t, "127.0.0.1:0"), "tcp4")
+
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: before.Max}); err != nil {
+		t.Fatal(err)
+	}
+	_, walked := known.of(root + 1<<40)
+	_, found := fresh.of(root + 1<<40)
+	_, owner := socketOwner(addrPort(server.RemoteAddr()), addrPort(server.LocalAddr()))
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	for name, err := range map[string]error{"the groups": walked, "the hierarchy": found, "the owner": owner} {
+		if !errors.Is(err, unix.EMFILE) {
+			t.Errorf("searching for %s: got %v, want %v", name, err, unix.EMFILE)
+		}
+	}
+	if _, err := known.of(root + 1<<40); err != nil {
+		t.Errorf("afterwards, the groups: %v", err)
+	}
+	if _, err := fresh.of(root + 1<<40); err != nil || fresh.root != known.root {
+		t.Errorf("afterwards, the hierarchy: got %q, %v, want %q", fresh.root, err, known.root)
 	}
 }
 
@@ -238,8 +293,7 @@ func TestUnknownGroups(t *testing.T) {
 func BenchmarkFindGroup(b *testing.B) {
 	for _, n := range []int{100, 1000} {
 		b.Run(fmt.Sprintf("groups=%d", n), func(b *testing.B) {
-			c := newContainers()
-			c.look()
+			c := looked(b)
 			dir, err := os.MkdirTemp(c.root, "karve-bench-")
 			if err != nil || os.Geteuid() != 0 {
 				b.Skipf("no control group can be made: %v", err)

@@ -44,7 +44,7 @@ type owners struct {
 	known     bool   // whether the system can tell the owner of a connection
 	self      uint32 // the user this process runs as
 	lookup    func(local, remote netip.AddrPort) (owner, error)
-	container func(cgroup uint64) string // names the container that the control group is of; empty: none
+	container func(cgroup uint64) (string, error) // names the container that the control group is of; empty: none
 	alive     func(c net.Conn) bool
 	local     func(netip.Addr) bool
 }
@@ -105,7 +105,10 @@ func (o owners) judge(c net.Conn, opts *Options) string {
 		// an end that is alive now was the one which has been looked up.
 		return unknownOwner(errNoSocket)
 	}
-	if container := o.container(of.cgroup); container != "" {
+	switch container, err := o.container(of.cgroup); {
+	case err != nil:
+		return unknownContainer(err)
+	case container != "":
 		return inContainer(container)
 	}
 	return ""
@@ -128,6 +131,11 @@ func otherUser(uid, self uint32) string {
 func inContainer(container string) string {
 	return fmt.Sprintf("this connection comes from a container (%s), and this port, which has no authentication, is only for processes outside containers; "+
 		"use the authenticated port with a kubeconfig or a service account, or start the server with %s", container, flagAnyUser)
+}
+
+func unknownContainer(err error) string {
+	return fmt.Sprintf("this port has no authentication, and the server cannot find out whether this connection comes from a container (%v); "+
+		"try again, use the authenticated port with a kubeconfig, or start the server with %s", err, flagAnyUser)
 }
 
 func unknownOwner(err error) string {

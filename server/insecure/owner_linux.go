@@ -49,24 +49,38 @@ func (s tcpSocket) owned() bool {
 // belongs to some process in our network namespace. The error wraps errNoSocket
 // when there is none.
 //
-// The kernel is asked for this one socket (sock_diag(7)). Where it has no
-// tcp_diag, or does not know the socket because it is bound to a device,
-// /proc/net is searched.
+// The kernel is asked for this one socket (sock_diag(7)). /proc/net, which does not
+// tell the control group, is searched only where the kernel cannot be asked: whoever
+// could get a connection looked up there would pass for a process outside containers.
 func socketOwner(local, remote netip.AddrPort) (owner, error) {
 	s, err := diagSocket(local, remote)
-	if err != nil {
+	if diagMissing(err) {
 		var perr error
 		if s, perr = procSocket(local, remote); perr != nil {
-			if errors.Is(err, errNoSocket) {
-				return owner{}, perr
-			}
 			return owner{}, fmt.Errorf("%w; and %w", perr, err)
 		}
+	} else if err != nil {
+		return owner{}, err
 	}
 	if !s.owned() {
 		return owner{}, errNoSocket
 	}
 	return owner{s.uid, s.cgroup}, nil
+}
+
+// diagMissing reports whether err means that this kernel or sandbox has no sock_diag,
+// or keeps it from this process. What a client can bring about, such as too many
+// open files, is not among these errors.
+func diagMissing(err error) bool {
+	for _, missing := range []error{
+		errNoDiag, unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT, unix.ESOCKTNOSUPPORT, unix.EOPNOTSUPP,
+		unix.ENOSYS, unix.EINVAL, unix.EPERM, unix.EACCES, unix.ECONNREFUSED,
+	} {
+		if errors.Is(err, missing) {
+			return true
+		}
+	}
+	return false
 }
 
 // connAlive reports whether our end of the connection still exists for the

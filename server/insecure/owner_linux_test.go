@@ -20,9 +20,28 @@ import (
 // status and the body.
 const childURL = "KARVE_INSECURE_TEST_URL"
 
+// childDevice is the network interface that the client binds its socket to.
+const childDevice = "KARVE_INSECURE_TEST_DEVICE"
+
+// bindTo binds the socket to a device before it connects.
+func bindTo(device string) func(network, address string, c syscall.RawConn) error {
+	return func(_, _ string, c syscall.RawConn) error {
+		if device == "" {
+			return nil
+		}
+		var bound error
+		if err := c.Control(func(fd uintptr) { bound = syscall.BindToDevice(int(fd), device) }); err != nil {
+			return err
+		}
+		return bound
+	}
+}
+
 func TestMain(m *testing.M) {
 	if url := os.Getenv(childURL); url != "" {
-		resp, err := http.Get(url)
+		dialer := net.Dialer{Control: bindTo(os.Getenv(childDevice))}
+		client := http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}}
+		resp, err := client.Get(url)
 		if err != nil {
 			fmt.Println(err)
 			os.Exit(1)
@@ -41,12 +60,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// getAs requests url as another user and returns "200 body <nil>" or the like.
-func getAs(t *testing.T, uid uint32, url string) string {
+// getAs requests url as another user and returns "200 body <nil>" or the like; more is
+// the client's environment.
+func getAs(t *testing.T, uid uint32, url string, more ...string) string {
 	t.Helper()
 	// The path through /proc needs no permission on the directories of the binary.
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = []string{childURL + "=" + url, "GORACE=atexit_sleep_ms=0"}
+	cmd.Env = append(more, childURL+"="+url, "GORACE=atexit_sleep_ms=0")
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: 65534}}
 	out, err := cmd.CombinedOutput()
@@ -85,9 +105,11 @@ func TestOtherUsersAreRefused(t *testing.T) {
 				srv := &http.Server{Handler: g, ConnContext: ConnContext}
 				go srv.Serve(l)
 				t.Cleanup(func() { srv.Close() })
-				got := getAs(t, tc.uid, "http://"+strings.Replace(l.Addr().String(), "[::]", "127.0.0.1", 1))
-				if !strings.HasPrefix(got, tc.want) || !strings.Contains(got, tc.words) {
-					t.Errorf("%s: got %q, want %s with %q", l.Addr(), got, tc.want, tc.words)
+				for _, device := range []string{"", "lo"} {
+					got := getAs(t, tc.uid, "http://"+strings.Replace(l.Addr().String(), "[::]", "127.0.0.1", 1), childDevice+"="+device)
+					if !strings.HasPrefix(got, tc.want) || !strings.Contains(got, tc.words) {
+						t.Errorf("%s, device %q: got %q, want %s with %q", l.Addr(), device, got, tc.want, tc.words)
+					}
 				}
 			}
 		})
@@ -142,6 +164,55 @@ func TestSocketStates(t *testing.T) {
 				t.Error("a closed connection is alive")
 			}
 		})
+	}
+}
+
+// TestDiagLookups has the kernel replaced: which lookups are made, and which error
+// leads to /proc/net.
+func TestDiagLookups(t *testing.T) {
+	client, server := netip.MustParseAddrPort("127.0.0.1:9"), netip.MustParseAddrPort("127.0.0.1:8080")
+	listener := tcpSocket{local: server}
+	full := errors.New("full")
+	for _, tc := range []struct {
+		name      string
+		bound     uint32 // the client's device; 99: there is no client
+		own       error  // the answer for the server's end
+		deviceErr error  // instead of the interfaces
+		fails     error  // the first lookup's
+		want      error
+		missing   bool
+	}{
+		{name: "not bound"},
+		{name: "bound to lo", bound: 1},
+		{name: "bound to another", bound: 2},
+		{name: "no client", bound: 99, want: errNoSocket},
+		{name: "no tcp_diag", bound: 99, own: errNoSocket, want: errNoDiag, missing: true},
+		{name: "no sock_diag", fails: syscall.EPROTONOSUPPORT, want: syscall.EPROTONOSUPPORT, missing: true},
+		{name: "no files", fails: syscall.EMFILE, want: syscall.EMFILE},
+		{name: "no files for the server's end", bound: 1, own: syscall.EMFILE, want: syscall.EMFILE},
+		{name: "no interfaces", bound: 1, deviceErr: full},
+	} {
+		s, err := findDiag(client, server, func() ([]uint32, error) { return []uint32{1, 2}, tc.deviceErr },
+			func(local, remote netip.AddrPort, device uint32) (tcpSocket, error) {
+				switch {
+				case local == server:
+					return listener, tc.own
+				case tc.fails != nil:
+					return tcpSocket{}, tc.fails
+				case device == tc.bound:
+					return tcpSocket{local: local, remote: remote, inode: 5}, nil
+				}
+				return tcpSocket{}, errNoSocket
+			})
+		if tc.deviceErr != nil {
+			if err == nil || !strings.Contains(err.Error(), "full") || diagMissing(err) {
+				t.Errorf("%s: got %+v, %v, want a failure", tc.name, s, err)
+			}
+			continue
+		}
+		if !errors.Is(err, tc.want) || diagMissing(err) != tc.missing || (err == nil && s.inode != 5) {
+			t.Errorf("%s: got %+v, %v, missing %v, want %v, missing %v", tc.name, s, err, diagMissing(err), tc.want, tc.missing)
+		}
 	}
 }
 
@@ -202,7 +273,7 @@ func FuzzProcLine(f *testing.F) {
 }
 
 func FuzzParseDiag(f *testing.F) {
-	f.Add(diagRequest(netip.MustParseAddrPort("127.0.0.1:1"), netip.MustParseAddrPort("127.0.0.1:2")))
+	f.Add(diagRequest(netip.MustParseAddrPort("127.0.0.1:1"), netip.MustParseAddrPort("127.0.0.1:2"), 0))
 	f.Add(bytes.Repeat([]byte{16, 0, 0, 0}, 30))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if s, err := parseDiag(b); err == nil && !s.local.IsValid() {

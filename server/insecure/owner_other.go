@@ -20,4 +20,4 @@ type containers struct{}
 
 func newContainers() *containers { return nil }
 
-func (*containers) of(uint64) string { return "" }
+func (*containers) of(uint64) (string, error) { return "", nil }

@@ -12,15 +12,18 @@ import (
 // TestJudge has the parts of the system replaced, so that it is about every system.
 func TestJudge(t *testing.T) {
 	yes, no := func(net.Conn) bool { return true }, func(net.Conn) bool { return false }
-	const inPod = 77
+	const inPod, failing = 77, 78
 	system := owners{
 		known: true, self: 7, alive: yes,
 		lookup: func(_, _ netip.AddrPort) (owner, error) { return owner{}, nil },
-		container: func(cgroup uint64) string {
-			if cgroup == inPod {
-				return "control group /kubepods"
+		container: func(cgroup uint64) (string, error) {
+			switch cgroup {
+			case inPod:
+				return "control group /kubepods", nil
+			case failing:
+				return "", errors.New("too many open files")
 			}
-			return ""
+			return "", nil
 		},
 		local: func(a netip.Addr) bool { return a.IsLoopback() || a == netip.MustParseAddr("192.0.2.1") },
 	}
@@ -48,6 +51,7 @@ func TestJudge(t *testing.T) {
 		{"not found, remote allowed, local", as(0, 0, errNoSocket), "192.0.2.1:9", Options{AllowRemote: true}, "no process"},
 		{"lookup fails", as(0, 0, errors.New("boom")), "127.0.0.1:9", Options{}, "boom"},
 		{"root of a container", as(0, inPod, nil), "127.0.0.1:9", Options{}, "/kubepods"},
+		{"root of a group that cannot be searched for", as(0, failing, nil), "127.0.0.1:9", Options{}, "too many open files"},
 		{"our user in a container", as(7, inPod, nil), "127.0.0.1:9", Options{}, "/kubepods"},
 		{"another user in a container", as(8, inPod, nil), "127.0.0.1:9", Options{}, "uid 8"},
 		{"root of a container, any user", as(0, inPod, nil), "127.0.0.1:9", Options{AnyUser: true}, ""},

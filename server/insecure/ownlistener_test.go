@@ -18,7 +18,7 @@ func TestOwnOnly(t *testing.T) {
 	var logged strings.Builder
 	l := OwnOnly(tcp, logrus.NewEntry(&logrus.Logger{Out: &logged, Formatter: &logrus.TextFormatter{}, Level: logrus.InfoLevel})).(*ownListener)
 	defer l.Close()
-	l.owners = owners{known: true, self: 7, alive: func(net.Conn) bool { return true }, local: isLocal, container: func(uint64) string { return "" }}
+	l.owners = owners{known: true, self: 7, alive: func(net.Conn) bool { return true }, local: isLocal, container: func(uint64) (string, error) { return "", nil }}
 	users := []uint32{8, 9, 7} // of those that connect
 	l.owners.lookup = func(_, _ netip.AddrPort) (owner, error) {
 		uid := users[0]
