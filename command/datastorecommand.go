@@ -88,7 +88,7 @@ func datastoreStats(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	s, err := beside(c.Context, c.String("data-dir"), control.StatsPath, func() (*datastore.FileStats, error) { return datastore.ReadStats(c.Context, path) })
+	s, err := beside(c.Context, c.String("data-dir"), path, control.StatsPath, func() (*datastore.FileStats, error) { return datastore.ReadStats(c.Context, path) })
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func datastoreVerify(c *cli.Context) error {
 		return err
 	}
 	progress, end := meter(c)
-	v, err := beside(c.Context, c.String("data-dir"), control.VerifyPath, func() (*datastore.Verification, error) { return datastore.Verify(c.Context, path, progress) })
+	v, err := beside(c.Context, c.String("data-dir"), path, control.VerifyPath, func() (*datastore.Verification, error) { return datastore.Verify(c.Context, path, progress) })
 	end()
 	if err != nil {
 		return err
@@ -171,7 +171,7 @@ func datastoreBackup(c *cli.Context) error {
 
 // backupOfServer receives a backup from the server that the database is in use by.
 func backupOfServer(c *cli.Context, path, file string, opts datastore.BackupOptions, busy error) (*datastore.Copy, error) {
-	body, err := askServer(c.Context, c.String("data-dir"), control.BackupPath, busy)
+	body, err := askServer(c.Context, c.String("data-dir"), path, control.BackupPath, busy)
 	if err != nil {
 		return nil, err
 	}
@@ -270,17 +270,14 @@ func datastoreImport(c *cli.Context) error {
 }
 
 func datastoreCompact(c *cli.Context) error {
-	if _, err := engineFile(c); err != nil {
-		return err
-	}
-	dir, err := datastoreDir(c)
+	path, err := engineFile(c)
 	if err != nil {
 		return err
 	}
-	lock, err := datastore.LockDir(dir)
+	lock, err := datastore.LockDir(filepath.Dir(path))
 	if errors.Is(err, datastore.ErrLocked) {
 		dir := c.String("data-dir") // of the server, which has the socket
-		revision, err := compactServer(c.Context, dir)
+		revision, err := compactServer(c.Context, dir, path)
 		if err != nil {
 			return fmt.Errorf("compact the datastore of the server that uses %s: %w", dir, err)
 		}
@@ -298,9 +295,14 @@ func datastoreCompact(c *cli.Context) error {
 	return nil
 }
 
-// compactServer asks a running server, by the etcd API, to compact to its newest
-// revision.
-func compactServer(ctx context.Context, dir string) (int64, error) {
+// compactServer asks the server of dir, which must use the database named file, to compact
+// to its newest revision. It does so by the etcd API.
+func compactServer(ctx context.Context, dir, file string) (int64, error) {
+	asked := control.New(dir)
+	defer asked.Close()
+	if err := asked.Uses(ctx, file); err != nil {
+		return 0, err
+	}
 	path, err := filepath.Abs(filepath.Join(dir, "kine.sock"))
 	if err != nil {
 		return 0, err

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -203,6 +204,64 @@ func TestDatastoreSalvage(t *testing.T) {
 	if r, err := e.Range(t.Context(), datastore.RangeRequest{Key: "/registry/7"}); err != nil || len(r.KVs) != 1 || string(r.KVs[0].Value) != "value 27" {
 		t.Errorf("the key with the damaged row: %+v, %v, want the version before", r, err)
 	}
+}
+
+// With a --datastore-endpoint, the default --data-dir may be that of another server.
+func TestDatastoreOfAnotherServer(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("", "karve-other-") // short: there is a socket in it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	e, done := engine(t, dir)
+	defer done()
+	asked, err := net.Listen("unix", filepath.Join(dir, control.Socket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers := &http.Server{Handler: server.DatastoreHandler(e)}
+	go answers.Serve(asked)
+	defer answers.Close()
+	listener, err := net.Listen("unix", filepath.Join(dir, "kine.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	etcd := grpc.NewServer()
+	etcdserverpb.RegisterKVServer(etcd, &compactor{engine: e})
+	go etcd.Serve(listener)
+	defer etcd.Stop()
+	if _, err := e.Put(t.Context(), datastore.PutRequest{Key: "/registry/a", Value: []byte("v")}); err != nil {
+		t.Fatal(err)
+	}
+
+	other := t.TempDir() // another server uses it
+	_, done = engine(t, other)
+	defer done()
+	backup := filepath.Join(t.TempDir(), "backup.db")
+	if err := os.WriteFile(backup, []byte("the last one"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := "the server of " + dir + " uses another datastore, " + filepath.Join(dir, datastore.EngineFile) +
+		"; name the --data-dir of the server that uses " + filepath.Join(other, datastore.EngineFile) + " with --data-dir"
+	for _, args := range [][]string{{"datastore", "stats"}, {"datastore", "verify"}, {"datastore", "compact"}, {"datastore", "backup", "--overwrite"}, {"status"}} {
+		args = append(args, "--data-dir", dir, "--datastore-endpoint", "sqlite://"+other)
+		if slices.Contains(args, "backup") {
+			args = append(args, backup)
+		}
+		wantProblems(t, finish(t, command(t, "karve", args...)), want)
+	}
+	if text, err := os.ReadFile(backup); err != nil || string(text) != "the last one" {
+		t.Errorf("the file of the backup: %q, %v, want it untouched", text, err)
+	}
+	if got := e.CompactRevision(); got > 1 {
+		t.Errorf("the other server's database was compacted to %d", got)
+	}
+	link := filepath.Join(t.TempDir(), "link") // another name of the same directory
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	wantOutput(t, karve(t, "datastore", "backup", "--overwrite", "--data-dir", dir, "--datastore-endpoint", "sqlite://"+link, backup), "backed up 1 keys at revision 2")
 }
 
 // compactor is as much of the etcd API as compaction takes.

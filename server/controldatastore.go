@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"net/url"
+	"path/filepath"
 	"time"
 
 	"github.com/karve-k8s/karve/datastore"
@@ -29,7 +31,13 @@ func DatastoreHandler(engine *datastore.Engine) http.Handler {
 			http.Error(w, notBuiltIn, http.StatusNotImplemented)
 		})
 	}
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// The client compares it with the file that it was asked about, which another server may use.
+		if path, err := filepath.Abs(engine.Path()); err == nil {
+			w.Header().Set(control.DatastoreHeader, url.PathEscape(path))
+		}
+		mux.ServeHTTP(w, r)
+	})
 }
 
 // tell answers in JSON.

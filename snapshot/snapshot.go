@@ -75,7 +75,7 @@ func (s Source) backup(ctx context.Context, to string) (*datastore.Copy, error) 
 	}
 	client := control.New(s.DataDir)
 	defer client.Close()
-	stream, asking := client.Get(ctx, control.BackupPath)
+	stream, asking := client.Get(ctx, control.BackupPath, path)
 	if asking != nil {
 		return nil, fmt.Errorf("%w: %w", err, asking)
 	}

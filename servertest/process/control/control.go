@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -41,6 +42,13 @@ const (
 	VerifyPath = "/datastore/verify" // GET: a Verification, in JSON
 	BackupPath = "/datastore/backup" // GET: a stream for ReceiveBackup
 )
+
+// DatastoreHeader names, in these answers, the file that they are about: an absolute path,
+// escaped as in a URL.
+const DatastoreHeader = "Karve-Datastore"
+
+// ErrOther: the server's database is not the one that was asked about.
+var ErrOther = errors.New("uses another datastore")
 
 // ErrUnknown: the server is of a release that does not know the path.
 var ErrUnknown = errors.New("the server is of a release that cannot answer this")
@@ -104,13 +112,48 @@ func (c *Client) Snapshot(ctx context.Context, w io.Writer, parameters ...string
 	return err
 }
 
-// Get asks for a path of the datastore's. Close the answer.
-func (c *Client) Get(ctx context.Context, path string) (io.ReadCloser, error) {
+// Get asks for a path of the datastore's, which must be the database named file: the error
+// wraps [ErrOther] if the server uses another one. Close the answer.
+func (c *Client) Get(ctx context.Context, path, file string) (io.ReadCloser, error) {
 	answer, err := c.do(ctx, http.MethodGet, path, nil, nil)
 	if err != nil {
 		return nil, err
 	}
+	if err := c.uses(answer.Header.Get(DatastoreHeader), file); err != nil {
+		answer.Body.Close()
+		return nil, err
+	}
 	return answer.Body, nil
+}
+
+// Uses checks that the server's database is that named file, as Get does.
+func (c *Client) Uses(ctx context.Context, file string) error {
+	body, err := c.Get(ctx, LookPath, file)
+	if err != nil {
+		return err
+	}
+	return body.Close()
+}
+
+// uses compares the server's database, as its answer names it, with the wanted file.
+func (c *Client) uses(header, file string) error {
+	if header == "" {
+		return fmt.Errorf("%w: it does not say which datastore it uses", ErrUnknown)
+	}
+	its, err := url.PathUnescape(header)
+	if err != nil {
+		return fmt.Errorf("read the server's answer: %w", err)
+	}
+	same := its == file
+	if a, err := os.Stat(its); err == nil {
+		b, err := os.Stat(file)
+		same = err == nil && os.SameFile(a, b)
+	}
+	if same {
+		return nil
+	}
+	return fmt.Errorf("the server of %s %w, %s; name the --data-dir of the server that uses %s with --data-dir",
+		filepath.Dir(c.path), ErrOther, its, file)
 }
 
 // Reset goes back to a snapshot, that in the data directory if from is nil. The
