@@ -464,16 +464,35 @@ ours_function() {
 	cat <<'END'
 # ours DIRECTORY PROGRAM says whether Karve has made what is in a directory: by the file
 # that the server puts there at its first start; or, as earlier releases did not, by the
-# header of its database, k3s' table, or a lock beside certificates that Karve has issued.
+# header of its database, kine's table beside a lock, which k3s has not, or a lock beside
+# certificates that Karve has issued, if nothing there has a name that Karve does not give.
 ours() {
 	[ -d "$1" ] && [ ! -L "$1/karve-data" ] || return 1
 	if [ -f "$1/karve-data" ]; then
 		head -n 1 "$1/karve-data" | grep -q '^Karve keeps the data of a cluster here'
 		return
 	fi
+	own_names "$1" || return 1
 	if [ -f "$1/mvcc.db" ] && [ ! -L "$1/mvcc.db" ] && [ "$(dd if="$1/mvcc.db" bs=1 skip=68 count=4 2>/dev/null | tr -d '\000')" = Karv ]; then return; fi
+	[ -f "$1/lock" ] || return 1
 	if [ -f "$1/state.db" ] && [ ! -L "$1/state.db" ] && [ "$(head -c 15 "$1/state.db")" = 'SQLite format 3' ] && grep -q kine "$1/state.db"; then return; fi
-	[ -f "$1/lock" ] && [ ! -L "$1/certs" ] && "$2" certs list --data-dir "$1" 2>/dev/null | grep -q '  karve *$'
+	[ ! -L "$1/certs" ] && "$2" certs list --data-dir "$1" 2>/dev/null | grep -q '  karve *$'
+}
+
+# own_names DIRECTORY says whether everything in it has a name that Karve gives.
+own_names() {
+	[ -r "$1" ] || return 1
+	for path in "$1"/* "$1"/.[!.]* "$1"/..?*; do
+		[ -e "$path" ] || [ -L "$path" ] || continue
+		case ${path##*/} in
+		# Every name that Karve gives; server/marker.go has the same list.
+		karve-data | lock | lock.host | certs | flexvolume | admin.kubeconfig | admin.kubeconfig.copy | \
+			karve.sock | kine.sock | .control | fork-of | fork-unfinished | snapshot | snapshot.before-reset-* | \
+			mvcc.db | mvcc.db-* | mvcc.db.* | state.db | state.db-* | state.db.* | \
+			.*.partial | .karve-*.tmp | .snapshot-* | .room-* | .writable-* | .owner-* | lost+found) ;;
+		*) return 1 ;;
+		esac
+	done
 }
 END
 }

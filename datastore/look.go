@@ -66,27 +66,19 @@ func (e *Engine) Look() (*Look, error) {
 	return &Look{Path: e.path, SchemaVersion: schemaVersion, Revision: e.Revision(), Bytes: fileBytes(e.path), WALBytes: e.disk.walBytes()}, nil
 }
 
-// HasDatabase tells by the headers of files whether there is a database of the engine, or
-// one of kine's, in a directory. The caller holds its lock, so that no server of this
-// process has them open.
+// HasDatabase tells by the header of the file whether there is a database of the engine in a
+// directory. The caller holds its lock, so that no server of this process has it open.
 func HasDatabase(dir string) bool {
-	const sqliteHeader = "SQLite format 3\x00"
-	begins := func(name string, length int) string {
-		f, err := os.Open(filepath.Join(dir, name))
-		if err != nil {
-			return ""
-		}
-		defer f.Close()
-		header := make([]byte, length)
-		if _, err := io.ReadFull(f, header); err != nil {
-			return ""
-		}
-		return string(header)
+	f, err := os.Open(filepath.Join(dir, EngineFile))
+	if err != nil {
+		return false
 	}
-	if header := begins(EngineFile, 100); header != "" && binary.BigEndian.Uint32([]byte(header[68:])) == applicationID {
-		return true
+	defer f.Close()
+	header := make([]byte, 100)
+	if _, err := io.ReadFull(f, header); err != nil {
+		return false
 	}
-	return begins(FileName, len(sqliteHeader)) == sqliteHeader
+	return binary.BigEndian.Uint32(header[68:]) == applicationID
 }
 
 // Holder tells whether a process holds the lock of a data directory, and which:

@@ -2,6 +2,9 @@ package server
 
 import "github.com/emicklei/go-restful/v3"
 
+// OwnName tells whether Karve gives a file of a data directory this name.
+var OwnName = ownName
+
 // WithEagerOpenAPI makes OpenAPI documents as upstream does; see apiserver.Config.
 func WithEagerOpenAPI(c *Config) { c.eagerOpenAPI = true }
 

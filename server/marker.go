@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,12 +24,22 @@ const (
 		"install.sh and karve-uninstall.sh change only directories that have this file.\n"
 )
 
-// mark marks a directory whose lock is held, if it was empty or Karve has made what is in
-// it. A directory with other files stays unmarked: a server that was once started in the
-// wrong place must not make all of it Karve's.
+// ownNames are the names of all that Karve makes at the top of its directories, as patterns
+// of path.Match: of the server, the datastore with its unfinished and kept files, snapshots
+// and forks, and lost+found, which file systems make. install.sh has the same list.
+var ownNames = [...]string{
+	markerFile, "lock", "lock.host", "certs", "flexvolume", "admin.kubeconfig", "admin.kubeconfig.copy",
+	"karve.sock", "kine.sock", ".control", "fork-of", "fork-unfinished", "snapshot", "snapshot.before-reset-*",
+	"mvcc.db", "mvcc.db-*", "mvcc.db.*", "state.db", "state.db-*", "state.db.*",
+	".*.partial", ".karve-*.tmp", ".snapshot-*", ".room-*", ".writable-*", ".owner-*", "lost+found",
+}
+
+// mark marks a directory whose lock is held, if Karve has made all that is in it. A
+// directory with other files stays unmarked, also when Karve's database has been among them
+// since a start before: the scripts would give all of it away, or remove it.
 func mark(dir string) error {
-	path := filepath.Join(dir, markerFile)
-	if text, err := os.ReadFile(path); err == nil && strings.HasPrefix(string(text), markerBegins) {
+	file := filepath.Join(dir, markerFile)
+	if text, err := os.ReadFile(file); err == nil && strings.HasPrefix(string(text), markerBegins) {
 		return nil
 	}
 	if !karves(dir) {
@@ -35,7 +47,7 @@ func mark(dir string) error {
 	}
 	// Without fsync, which would take time at every first start: should a power cut leave an
 	// empty file, the next start writes it again.
-	err := os.WriteFile(path, []byte(markerText), 0o600)
+	err := os.WriteFile(file, []byte(markerText), 0o600)
 	if errors.Is(err, fs.ErrPermission) {
 		return nil // somebody else's; whoever starts there has other problems
 	} else if err != nil {
@@ -44,26 +56,53 @@ func mark(dir string) error {
 	return nil
 }
 
-// karves tells whether Karve has made what is in a directory, or may: nothing is there but
-// the lock, and certificates that were put there for the first start.
+// karves tells whether Karve has made all that is in a directory, or may: every name is one
+// that Karve gives, and there is its database, a certificate that it has issued, or nothing
+// but the lock and certificates that were put there for the first start. A state.db is no
+// evidence: k3s has one, too.
 func karves(dir string) bool {
-	if datastore.HasDatabase(dir) {
-		return true
-	}
-	infos, _ := certs.List(filepath.Join(dir, "certs"), time.Now()) // what cannot be read is not known to be Karve's
-	for _, info := range infos {
-		if info.Problem == "" && info.Kind != certs.KindKey && !info.UserSupplied {
-			return true
-		}
-	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return false
 	}
+	fresh := true
 	for _, e := range entries {
+		if !ownName(e.Name()) {
+			return false
+		}
 		switch e.Name() {
-		case "lock", "certs", "lost+found", markerFile:
+		case "lock", "lock.host", "certs", "lost+found", markerFile:
 		default:
+			fresh = false
+		}
+	}
+	if fresh && certificatesOnly(filepath.Join(dir, "certs")) || datastore.HasDatabase(dir) {
+		return true
+	}
+	infos, _ := certs.List(filepath.Join(dir, "certs"), time.Now()) // what cannot be read is not known to be Karve's
+	return slices.ContainsFunc(infos, func(i certs.Info) bool {
+		return i.Problem == "" && i.Kind != certs.KindKey && !i.UserSupplied
+	})
+}
+
+func ownName(name string) bool {
+	return slices.ContainsFunc(ownNames[:], func(pattern string) bool {
+		same, err := path.Match(pattern, name)
+		return same && err == nil
+	})
+}
+
+// certificatesOnly tells whether a directory is missing or has only files that are named as
+// Karve's certificates are.
+func certificatesOnly(dir string) bool {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return errors.Is(err, fs.ErrNotExist)
+	}
+	for _, e := range entries {
+		name, extension := e.Name(), filepath.Ext(e.Name())
+		name = strings.TrimSuffix(strings.TrimSuffix(name, extension), "-signer") // a user's CA may have signers
+		if extension != ".crt" && extension != ".key" || !slices.Contains(certs.Names(), certs.Name(name)) {
 			return false
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,36 +23,42 @@ func TestMark(t *testing.T) {
 			}
 		}
 	}
+	database := func(t *testing.T, dir string) {
+		lock, err := datastore.LockDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer lock.Close()
+		e, err := datastore.OpenEngine(lock, datastore.Options{BallastBytes: -1})
+		if err == nil {
+			err = e.Close()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	issued := func(t *testing.T, dir string) {
+		if _, _, err := certs.Ensure(certs.Config{Dir: filepath.Join(dir, "certs"), NoSync: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for name, test := range map[string]struct {
 		with []func(*testing.T, string)
 		want bool
 	}{
-		"nothing":                         {nil, true},
-		"certificates put there before":   {[]func(*testing.T, string){write("certs/server-ca.crt", "of a company")}, true},
-		"a mark that a power cut emptied": {[]func(*testing.T, string){write(markerFile, ""), write("lock", "1")}, true},
-		"like /etc/ssl":                   {[]func(*testing.T, string){write("certs/ca.pem", "x"), write("openssl.cnf", "x")}, false},
-		"another program's lock":          {[]func(*testing.T, string){write("lock", "1"), write("data", "x")}, false},
-		"no database":                     {[]func(*testing.T, string){write(datastore.EngineFile, "of another program"), write("x", "x")}, false},
-		"k3s' database":                   {[]func(*testing.T, string){write(datastore.FileName, "SQLite format 3\x00 and more"), write("x", "x")}, true},
-		"ours, of an earlier release": {[]func(*testing.T, string){write("x", "x"), func(t *testing.T, dir string) {
-			lock, err := datastore.LockDir(dir)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer lock.Close()
-			e, err := datastore.OpenEngine(lock, datastore.Options{BallastBytes: -1})
-			if err == nil {
-				err = e.Close()
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		}}, true},
-		"ours, with another datastore": {[]func(*testing.T, string){write("x", "x"), func(t *testing.T, dir string) {
-			if _, _, err := certs.Ensure(certs.Config{Dir: filepath.Join(dir, "certs"), NoSync: true}); err != nil {
-				t.Fatal(err)
-			}
-		}}, true},
+		"nothing":                             {nil, true},
+		"certificates put there before":       {[]func(*testing.T, string){write("certs/server-ca.crt", "of a company")}, true},
+		"a mark that a power cut emptied":     {[]func(*testing.T, string){write(markerFile, ""), write("lock", "1")}, true},
+		"like /etc/ssl":                       {[]func(*testing.T, string){write("certs/ca.pem", "x"), write("openssl.cnf", "x")}, false},
+		"another program's lock":              {[]func(*testing.T, string){write("lock", "1"), write("data", "x")}, false},
+		"no database":                         {[]func(*testing.T, string){write(datastore.EngineFile, "of another program"), write("x", "x")}, false},
+		"of another program, and made before": {[]func(*testing.T, string){database, write("x", "x")}, false},
+		"nothing but others' in certs":        {[]func(*testing.T, string){write("certs/ca.pem", "x")}, false},
+		"k3s' database":                       {[]func(*testing.T, string){write(datastore.FileName, "SQLite format 3\x00 and more")}, false},
+		"ours, of an earlier release": {[]func(*testing.T, string){database, write("lock", "1"), write("lost+found/x", "x"),
+			write(datastore.FileName+datastore.ConvertedSuffix, "x"), write(datastore.EngineFile+".before-restore-20260102T030405Z-wal", "x")}, true},
+		"ours, with another datastore": {[]func(*testing.T, string){issued, write("flexvolume/x", "x")}, true},
+		"certificates and more":        {[]func(*testing.T, string){issued, write("x", "x")}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -77,5 +84,10 @@ func TestMark(t *testing.T) {
 	script, err := os.ReadFile("../install.sh")
 	if err != nil || !strings.Contains(string(script), "$1/"+markerFile) || !strings.Contains(string(script), "'^"+markerBegins+"'") {
 		t.Errorf("install.sh does not look for %q in %s: %v", markerBegins, markerFile, err)
+	}
+	_, list, _ := strings.Cut(string(script), "# Every name that Karve gives; server/marker.go has the same list.\n")
+	list, _, _ = strings.Cut(list, ") ;;")
+	if got := strings.Fields(strings.NewReplacer("|", " ", "\\", " ").Replace(list)); !slices.Equal(got, ownNames[:]) {
+		t.Errorf("install.sh has the names %q, want %q", got, ownNames)
 	}
 }

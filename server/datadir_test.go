@@ -1,0 +1,45 @@
+package server_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/karve-k8s/karve/server"
+)
+
+// install.sh takes a directory with any other name for somebody else's.
+func TestDataDirHasOwnNamesOnly(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("", "karve-names-") // short: there are sockets in it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	want := func(names ...string) {
+		t.Helper()
+		for _, name := range names {
+			if _, err := os.Lstat(filepath.Join(dir, name)); err != nil {
+				t.Error(err)
+			}
+		}
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			if !server.OwnName(e.Name()) {
+				t.Errorf("%s is not in the list of names", e.Name())
+			}
+		}
+	}
+	c, err := launch(dir, func(c *server.Config) { c.WriteKubeconfig = filepath.Join(t.TempDir(), "copy") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	want("karve-data", "mvcc.db", "admin.kubeconfig", "admin.kubeconfig.copy")
+	if err := c.stop(); err != nil {
+		t.Fatal(err)
+	}
+	want("karve-data", "mvcc.db")
+}
