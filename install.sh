@@ -468,7 +468,7 @@ ours_function() {
 # certificates that Karve has issued, if nothing there has a name that Karve does not give.
 ours() {
 	[ -d "$1" ] && [ ! -L "$1/karve-data" ] || return 1
-	if [ -f "$1/karve-data" ]; then
+	if [ -s "$1/karve-data" ] && [ -f "$1/karve-data" ]; then # an empty one is of a full disk
 		head -n 1 "$1/karve-data" | grep -q '^Karve keeps the data of a cluster here'
 		return
 	fi

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/karve-k8s/karve/certs"
@@ -45,9 +46,7 @@ func mark(dir string) error {
 	if !karves(dir) {
 		return nil
 	}
-	// Without fsync, which would take time at every first start: should a power cut leave an
-	// empty file, the next start writes it again.
-	err := os.WriteFile(file, []byte(markerText), 0o600)
+	err := writeMark(file)
 	if errors.Is(err, fs.ErrPermission) {
 		return nil // somebody else's; whoever starts there has other problems
 	} else if err != nil {
@@ -55,6 +54,26 @@ func mark(dir string) error {
 	}
 	return nil
 }
+
+// writeMark writes the file durably, or leaves none.
+func writeMark(file string) error {
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(markerText)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return errors.Join(err, os.Remove(file))
+	}
+	return nil
+}
+
+// mayStayUnmarked tells whether an error of mark is one that a server starts with: a full
+// disk, on which it can still make room, or one that cannot be written.
+func mayStayUnmarked(err error) bool { return datastore.IsFull(err) || errors.Is(err, syscall.EROFS) }
 
 // karves tells whether Karve has made all that is in a directory, or may: every name is one
 // that Karve gives, and there is its database, a certificate that it has issued, or nothing

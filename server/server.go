@@ -185,12 +185,12 @@ func (s *controlPlane) claim() error {
 	var errs problems
 	var err error
 	if checkDataDir(s.DataDir) == nil {
-		if s.lock, err = lockDir(s.DataDir); err != nil {
+		if s.lock, err = s.lockDir(s.DataDir); err != nil {
 			errs.add(fmt.Errorf("--data-dir: %w", err))
 		}
 	}
 	if where, err := parseEndpoint(s.DatastoreEndpoint); err == nil && where.dir != "" && filepath.Clean(where.dir) != filepath.Clean(s.DataDir) {
-		if s.storeLock, err = lockDir(where.dir); err != nil {
+		if s.storeLock, err = s.lockDir(where.dir); err != nil {
 			errs.add(fmt.Errorf("--datastore-endpoint: %w", err))
 		}
 	}
@@ -215,7 +215,7 @@ func (s *controlPlane) claim() error {
 // lockDir locks a directory of the server's, unless this is root and the directory is a
 // service's: the service could not open what root leaves there. `karve check` does not
 // mind, since install.sh asks it as root about the service's directory.
-func lockDir(dir string) (*datastore.Lock, error) {
+func (s *controlPlane) lockDir(dir string) (*datastore.Lock, error) {
 	if err := ownership.Check(dir); err != nil {
 		return nil, err
 	}
@@ -223,7 +223,9 @@ func lockDir(dir string) (*datastore.Lock, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := mark(dir); err != nil {
+	if err := mark(dir); mayStayUnmarked(err) {
+		s.log.Warnf("%s has no mark that it is Karve's, by which install.sh knows it; the next start tries again: %v", dir, err)
+	} else if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 	return lock, nil
