@@ -9,6 +9,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/internal/ownership"
 )
 
@@ -16,7 +17,9 @@ import (
 // service has to be able to open every file that it leaves there.
 func asOwner(action cli.ActionFunc) cli.ActionFunc {
 	return func(c *cli.Context) error {
-		return ownership.Act(ownedDir(c), func() error { return action(c) })
+		dir := ownedDir(c)
+		removeStages(dir)
+		return ownership.Act(dir, func() error { return action(c) })
 	}
 }
 
@@ -51,14 +54,15 @@ func withReadable(dir, file string, copyFile func(to string) error, body func(fi
 	if err != nil {
 		return err
 	}
+	removeStages(dir)
 	if !foreign || mayRead(dir, file) {
 		return ownership.Act(dir, func() error { return body(file) })
 	}
-	stage, err := os.MkdirTemp(stagePlace(dir), ".karve-staged-")
+	stage, remove, err := datastore.NewStage(stagePlace(dir))
 	if err != nil {
 		return fmt.Errorf("copy %s, which %s may not read: %w", file, owner, err)
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(stage)) }()
+	defer func() { err = errors.Join(err, remove()) }()
 	staged := filepath.Join(stage, filepath.Base(file))
 	if err := copyFile(staged); err != nil {
 		return err
@@ -73,6 +77,14 @@ func withReadable(dir, file string, copyFile func(to string) error, body func(fi
 		return err
 	}
 	return ownership.Act(dir, func() error { return body(staged) })
+}
+
+// removeStages removes the copies that root's killed commands have left: they have every
+// Secret of a cluster, and the owner of dir can read them.
+func removeStages(dir string) {
+	if _, foreign, err := ownership.Foreign(dir); err == nil && foreign {
+		datastore.RemoveStages(stagePlace(dir))
+	}
 }
 
 // mayRead tells whether the owner of dir can read file, with the log beside it.
@@ -100,7 +112,7 @@ func stagePlace(dir string) string {
 	info, err := os.Stat(place)
 	_, foreign, foreignErr := ownership.Foreign(place)
 	if err != nil || foreignErr != nil || foreign || info.Mode().Perm()&0o022 != 0 && info.Mode()&os.ModeSticky == 0 {
-		return ""
+		return os.TempDir()
 	}
 	return place
 }

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/karve-k8s/karve/datastore"
 )
 
 const nobodyID = 65534
@@ -163,5 +165,40 @@ func TestServiceNamesWhatRootLeft(t *testing.T) {
 	got := finish(t, cmd)
 	if want := key + " belongs to root (uid 0), but the directory to "; got.code != 1 || !strings.Contains(got.stderr, want) || !strings.Contains(got.stderr, "chown -hR 65534:65534 "+dir) {
 		t.Errorf("code %d, standard error %q, want %q and the remedy", got.code, got.stderr, want)
+	}
+}
+
+// A restore that was killed leaves a copy of the backup; the next command removes it, but not
+// that of one that still works.
+func TestCommandsRemoveStages(t *testing.T) {
+	parallel(t)
+	dir := servicesDir(t)
+	above := filepath.Dir(dir)
+	used, remove, err := datastore.NewStage(above)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, words := range []string{"datastore stats", "datastore restore FILE"} {
+		left := filepath.Join(above, ".karve-staged.123.partial")
+		secret := filepath.Join(left, "backup.db")
+		file := filepath.Join(t.TempDir(), "backup.db")
+		if err := errors.Join(os.Mkdir(left, 0o711), os.WriteFile(filepath.Join(left, "lock"), nil, 0o600),
+			os.WriteFile(secret, []byte("secret"), 0o600), os.WriteFile(file, []byte("no database"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		args := strings.Fields(strings.Replace(words, "FILE", file, 1))
+		args = append(append(args[:2:2], "--data-dir", dir), args[2:]...)
+		if got := finish(t, command(t, "karve", args...)); got.code == 0 {
+			t.Errorf("%s: no error without a database", words)
+		}
+		if _, err := os.Lstat(left); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("after %s, the copy is still there: %v", words, err)
+		}
+		if _, err := os.Lstat(used); err != nil {
+			t.Errorf("after %s: %v", words, err)
+		}
+	}
+	if err := remove(); err != nil {
+		t.Error(err)
 	}
 }

@@ -45,12 +45,29 @@ func (p *partial) file() (string, error) {
 	return path, os.WriteFile(path, nil, 0o600)
 }
 
-func (p *partial) remove() {
+func (p *partial) remove() error {
 	if p.lock != nil {
 		p.lock.Close()
 	}
-	os.RemoveAll(p.dir)
+	return os.RemoveAll(p.dir)
 }
+
+// stageName is what a stage is named after.
+const stageName = "karve-staged"
+
+// NewStage makes a directory (0700) in above, for files that remove removes. If the process
+// is killed before, [RemoveStages] does.
+func NewStage(above string) (dir string, remove func() error, err error) {
+	p, err := newPartial(filepath.Join(above, stageName))
+	if err != nil {
+		return "", nil, err
+	}
+	return p.dir, p.remove, nil
+}
+
+// RemoveStages removes what killed processes have left of their stages in above. It leaves
+// those that a process still uses.
+func RemoveStages(above string) { removeStale(filepath.Join(above, stageName)) }
 
 // removeStale removes what killed processes have left beside to. Whatever prevents
 // it is no reason not to make the file.
