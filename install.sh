@@ -479,6 +479,9 @@ ours() {
 	[ ! -L "$1/certs" ] && "$2" certs list --data-dir "$1" 2>/dev/null | grep -q '  karve *$'
 }
 
+# real DIRECTORY prints its path without symbolic links: the directory may be on another disk.
+real() { (cd "$1" 2>/dev/null && pwd -P) || printf '%s\n' "$1"; }
+
 # own_names DIRECTORY says whether everything in it has a name that Karve gives.
 own_names() {
 	[ -r "$1" ] || return 1
@@ -500,7 +503,7 @@ END
 # vacant DIR says whether there is nothing in a directory, but for certificates that
 # somebody has put there for the first start, under the names that Karve has for them.
 vacant() {
-	[ -z "$(find "$1" -mindepth 1 -maxdepth 1 ! -name lost+found ! -name lock ! -name certs 2>/dev/null | head -n 1)" ] || return 1
+	[ -z "$(find "$(real "$1")" -mindepth 1 -maxdepth 1 ! -name lost+found ! -name lock ! -name certs 2>/dev/null | head -n 1)" ] || return 1
 	[ ! -L "$1/certs" ] || return 1
 	for file in "$1"/certs/* "$1"/certs/.[!.]*; do
 		name=${file##*/}
@@ -688,7 +691,8 @@ left=
 if [ "$purge" = yes ]; then
 	for dir in "$data_dir" "$store_dir" "$data_dir.before-upgrade"; do
 		if ours "$dir" "$bin_dir/karve"; then
-			rm -rf "$dir"
+			rm -rf "$(real "$dir")"
+			[ ! -L "$dir" ] || rm -f "$dir"
 		elif [ -e "$dir" ]; then
 			rmdir "$dir" 2>/dev/null || left="$left $dir"
 		fi
@@ -748,12 +752,12 @@ own_user() {
 	fi
 }
 
-# owned gives the service what it writes. Nothing is followed: the directory may
-# be another user's, and this is root.
+# owned gives the service what it writes. A link to the directory is followed, and nothing
+# in it: that may be another user's, and this is root.
 owned() {
 	for dir in "$data_dir" "$store_dir"; do
 		[ -d "$dir" ] || (umask 077 && mkdir -p "$dir") || fail "$dir could not be made"
-		[ "$scope" = user ] || [ "$init" = none ] || chown -hR "$service_user:$service_user" "$dir" || fail "$dir could not be given to $service_user"
+		[ "$scope" = user ] || [ "$init" = none ] || chown -hR "$service_user:$service_user" "$(real "$dir")" || fail "$dir could not be given to $service_user"
 	done
 }
 
