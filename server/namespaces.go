@@ -25,7 +25,7 @@ import (
 	"k8s.io/kubernetes/pkg/controller/namespace/deletion"
 )
 
-// How long the namespace controller waits for those who may still make something in a
+// How long the namespace controller waits for those that may still make something in a
 // namespace that was deleted, and after it has found something that is still going.
 //
 // Upstream waits five seconds, for the caches of other API servers and for etcd's
@@ -36,22 +36,29 @@ import (
 // upstream's time holds.
 const (
 	namespaceUpstreamGrace = 5 * time.Second
-	namespaceWrites        = time.Second           // then the worker looks after another
+	namespaceWrites        = time.Second           // for the engine; then the worker looks after another
 	namespaceRetry         = 50 * time.Millisecond // doubled each time
 	namespaceRetryLimit    = time.Minute
 )
 
-// writesOf returns when no object can appear in a namespace any more by a request that
-// was admitted before now.
-type writesOf func(ctx context.Context, namespace string) error
+// writesOf knows the writes that were admitted to a namespace.
+type writesOf struct {
+	// requests returns a channel that is closed when the handlers of those under way have
+	// ended, or their time is over.
+	requests func(namespace string) <-chan struct{}
+	// engine returns when what such handlers have left with the engine is durable, or has failed.
+	engine func(context.Context) error
+}
 
-// writesOf waits for the handlers of such requests, and then for what they may have left
-// with the engine when their clients went away.
-func (s *controlPlane) writesOf(ctx context.Context, namespace string) error {
-	if err := s.api.Load().AwaitWrites(ctx, namespace); err != nil {
-		return err
-	}
-	return s.settleWrites(ctx)
+func (s *controlPlane) writesOf() writesOf {
+	return writesOf{s.api.Load().WritesEnd, s.settleWrites}
+}
+
+// settling is the wait for the writes that were admitted to a namespace before its
+// deletion. The set of requests is taken once, so later ones cannot prolong the wait.
+type settling struct {
+	requests <-chan struct{}
+	settled  bool
 }
 
 // othersAdmit are resources of which one object is enough for upstream's grace:
@@ -77,8 +84,8 @@ type namespaceController struct {
 	workers  int
 	writes   writesOf
 
-	mu      sync.Mutex
-	settled map[types.UID]bool // namespaces to which writesOf has said yes
+	mu       sync.Mutex
+	settling map[types.UID]*settling // of namespaces in the informer's store
 }
 
 func newNamespaceController(ctx context.Context, shared app.ControllerContext, writes writesOf) (app.Controller, error) {
@@ -100,15 +107,20 @@ func newNamespaceController(ctx context.Context, shared app.ControllerContext, w
 		contents: contents,
 		deleter: deletion.NewNamespacedResourcesDeleter(ctx, client.CoreV1().Namespaces(), contents, client.CoreV1(),
 			client.Discovery().ServerPreferredNamespacedResources, corev1.FinalizerKubernetes),
-		queue:   workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{Name: "namespace"}),
-		retry:   workqueue.NewTypedItemExponentialFailureRateLimiter[string](namespaceRetry, namespaceRetryLimit),
-		workers: int(options.ConcurrentNamespaceSyncs),
-		writes:  writes,
-		settled: map[types.UID]bool{},
+		queue:    workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{Name: "namespace"}),
+		retry:    workqueue.NewTypedItemExponentialFailureRateLimiter[string](namespaceRetry, namespaceRetryLimit),
+		workers:  int(options.ConcurrentNamespaceSyncs),
+		writes:   writes,
+		settling: map[types.UID]*settling{},
 	}
 	_, err = c.informer.AddEventHandlerWithResyncPeriod(cache.ResourceEventHandlerFuncs{
-		AddFunc:    c.changed,
-		UpdateFunc: func(_, now any) { c.changed(now) },
+		AddFunc: c.changed,
+		UpdateFunc: func(old, now any) {
+			if old.(*corev1.Namespace).UID != now.(*corev1.Namespace).UID {
+				c.gone(old) // a new list may show another namespace of the name
+			}
+			c.changed(now)
+		},
 		DeleteFunc: c.gone,
 	}, options.NamespaceSyncPeriod.Duration)
 	if err != nil {
@@ -132,28 +144,73 @@ func (c *namespaceController) gone(object any) {
 	if ns, ok := object.(*corev1.Namespace); ok {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		delete(c.settled, ns.UID)
+		delete(c.settling, ns.UID)
 	}
 }
 
-// settles waits for a while until nobody writes to a namespace who was let in before it
-// was deleted.
-func (c *namespaceController) settles(ctx context.Context, ns *corev1.Namespace) bool {
+// settles reports whether no object can appear in a namespace any more by a request that
+// was admitted before its deletion. If not, it returns when to ask again, 0 for when the
+// name is in the queue again: it is added when the requests have ended.
+func (c *namespaceController) settles(ctx context.Context, ns *corev1.Namespace) (bool, time.Duration) {
+	if ns.DeletionTimestamp.IsZero() {
+		return true, 0
+	}
+	now := c.settlingOf(ctx, ns)
+	if now == nil {
+		return false, 0 // it has gone
+	}
+	select {
+	case <-now.requests:
+	default:
+		return false, 0
+	}
 	c.mu.Lock()
-	done := c.settled[ns.UID]
+	settled := now.settled
 	c.mu.Unlock()
-	if done || ns.DeletionTimestamp.IsZero() {
-		return true
+	if settled {
+		return true, 0
 	}
 	limited, cancel := context.WithTimeout(ctx, namespaceWrites)
 	defer cancel()
-	if c.writes(limited, ns.Name) != nil {
-		return false
+	if err := c.writes.engine(limited); err != nil {
+		klog.FromContext(ctx).V(2).Info("Namespace waits for the datastore", "namespace", ns.Name, "err", err)
+		return false, namespaceWrites
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.settled[ns.UID] = true
-	return true
+	now.settled = true
+	return true, 0
+}
+
+// settlingOf begins the wait for a namespace, once, nil if the namespace has gone. The
+// informer that this controller shares with admission shows the deletion, so no request
+// that is not in the set will be admitted.
+func (c *namespaceController) settlingOf(ctx context.Context, ns *corev1.Namespace) *settling {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now := c.settling[ns.UID]; now != nil {
+		return now
+	}
+	// The store forgets a namespace before gone is called, which then waits for the mutex:
+	// nothing is kept for a namespace that has gone.
+	stored, exists, _ := c.informer.GetStore().GetByKey(ns.Name)
+	if !exists || stored.(*corev1.Namespace).UID != ns.UID {
+		return nil
+	}
+	now := &settling{requests: c.writes.requests(ns.Name)}
+	c.settling[ns.UID] = now
+	select {
+	case <-now.requests:
+	default:
+		go func() {
+			select {
+			case <-now.requests:
+				c.queue.Add(ns.Name)
+			case <-ctx.Done():
+			}
+		}()
+	}
+	return now
 }
 
 func (c *namespaceController) Run(ctx context.Context) {
@@ -190,7 +247,7 @@ func (c *namespaceController) next(ctx context.Context) bool {
 	return true
 }
 
-// empty returns when to look again, 0 for never.
+// empty returns when to look again, 0 for when the name is in the queue again.
 func (c *namespaceController) empty(ctx context.Context, name string) time.Duration {
 	ns, exists, _ := c.informer.GetStore().GetByKey(name)
 	if !exists {
@@ -199,8 +256,8 @@ func (c *namespaceController) empty(ctx context.Context, name string) time.Durat
 	if early := c.early(ctx, ns.(*corev1.Namespace)); early > 0 {
 		return early
 	}
-	if !c.settles(ctx, ns.(*corev1.Namespace)) {
-		return c.retry.When(name)
+	if settled, again := c.settles(ctx, ns.(*corev1.Namespace)); !settled {
+		return again
 	}
 	err := c.deleter.Delete(ctx, name)
 	if err == nil {

@@ -1,11 +1,13 @@
 package server_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptrace"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 	registrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	admissionregistration "k8s.io/client-go/kubernetes/typed/admissionregistration/v1"
 	"k8s.io/utils/ptr"
 )
 
@@ -85,55 +88,106 @@ func TestNothingOutlivesItsNamespace(t *testing.T) {
 // A webhook may hold back a request that was found to be in time.
 func TestNothingOutlivesItsNamespaceByAWebhook(t *testing.T) {
 	c := shared(t)
+	ns := c.namespace(t)
+	late := c.holdCreate(t, ns)
+	if err := c.CoreV1().Namespaces().Delete(t.Context(), ns, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	late.end(t)
+	c.wantNothingLate(t, ns)
+}
+
+// A request that was admitted before the deletion may take its time: the namespace is
+// there until it has ended, and nothing of it is left afterwards.
+func TestNamespaceWaitsForRequests(t *testing.T) {
+	c := start(t, nil) // no other test's webhook, which would mean upstream's grace
 	ctx := t.Context()
 	ns := c.namespace(t)
-	asked, deleted := make(chan struct{}), make(chan struct{})
+	late := c.holdCreate(t, ns)
+	// Without a webhook there is no grace but the wait for the request.
+	if err := late.configurations.Delete(ctx, ns, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for range 20 {
+		if _, err := c.CoreV1().Namespaces().Get(ctx, ns, metav1.GetOptions{}); err != nil {
+			t.Fatalf("the namespace while a request is under way: %v", err)
+		}
+		time.Sleep(50 * time.Millisecond) // not to wait for something: a chance for it to go wrong
+	}
+	late.end(t)
+	c.wantNothingLate(t, ns)
+}
+
+// heldCreate is a create that was admitted to a namespace and is held by a webhook.
+type heldCreate struct {
+	configurations admissionregistration.ValidatingWebhookConfigurationInterface
+	release        chan struct{}
+	created        chan error
+}
+
+func (c *cluster) holdCreate(t *testing.T, ns string) *heldCreate {
+	t.Helper()
+	ctx := t.Context()
+	held := &heldCreate{c.AdmissionregistrationV1().ValidatingWebhookConfigurations(), make(chan struct{}), make(chan error, 1)}
+	asked := make(chan struct{})
 	url, ca := serveTLS(t, "127.0.0.1", nil, nil, review(t, func(*admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 		close(asked)
-		<-deleted
-		time.Sleep(time.Second) // a slow webhook, and many times our own grace
+		select {
+		case <-held.release:
+		case <-ctx.Done():
+		}
 		return &admissionv1.AdmissionResponse{Allowed: true}
 	}))
-	configurations := c.AdmissionregistrationV1().ValidatingWebhookConfigurations()
-	create(t, configurations, &registrationv1.ValidatingWebhookConfiguration{
+	create(t, held.configurations, &registrationv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: ns},
 		Webhooks: []registrationv1.ValidatingWebhook{{
 			Name: "slow.karve.test", Rules: configMaps, NamespaceSelector: inNamespace(ns),
 			MatchConditions: []registrationv1.MatchCondition{{Name: "ours", Expression: `request.name == "late"`}},
 			ClientConfig:    registrationv1.WebhookClientConfig{URL: &url, CABundle: ca},
 			SideEffects:     ptr.To(registrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
+			TimeoutSeconds: ptr.To[int32](30),
 		}},
 	})
-	defer configurations.Delete(ctx, ns, metav1.DeleteOptions{})
-
-	created := make(chan error, 1)
+	t.Cleanup(func() {
+		_ = held.configurations.Delete(context.WithoutCancel(ctx), ns, metav1.DeleteOptions{}) // the test may have
+	})
 	maps := c.CoreV1().ConfigMaps(ns)
 	late := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "late"}}
 	eventually(t, "the webhook is asked", func() error {
 		// Admission learns of its configuration by a watch.
 		go func() {
 			_, err := maps.Create(ctx, late, metav1.CreateOptions{})
-			created <- err
+			held.created <- err
 		}()
 		select {
 		case <-asked:
 			return nil
-		case err := <-created:
+		case err := <-held.created:
 			if err == nil {
 				err = maps.Delete(ctx, late.Name, metav1.DeleteOptions{})
 			}
 			return fmt.Errorf("created without the webhook: %w", err)
 		}
 	})
-	if err := c.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	close(deleted)
-	if err := <-created; err != nil {
+	return held
+}
+
+func (h *heldCreate) end(t *testing.T) {
+	t.Helper()
+	close(h.release)
+	if err := <-h.created; err != nil {
 		t.Fatalf("a request that was in time: %v", err)
 	}
+}
+
+// wantNothingLate waits until a namespace is gone, and fails if what was created late is left.
+func (c *cluster) wantNothingLate(t *testing.T, ns string) {
+	t.Helper()
 	c.namespaceGone(t, ns)
-	if _, err := maps.Get(ctx, late.Name, metav1.GetOptions{}); wantNotFound(err) != nil {
+	if _, err := c.CoreV1().ConfigMaps(ns).Get(t.Context(), "late", metav1.GetOptions{}); wantNotFound(err) != nil {
 		t.Errorf("what was created late is left in a namespace that is gone: %v", err)
 	}
 }
@@ -147,9 +201,9 @@ func (c *cluster) namespaceGone(t *testing.T, ns string) {
 	})
 }
 
-// A request that was begun before the deletion may take its time: the namespace is there
-// until it has ended, and nothing of it is left afterwards.
-func TestNamespaceWaitsForRequests(t *testing.T) {
+// A request whose body does not arrive has been admitted to nothing, and does not hold up
+// the deletion. When the body arrives after all, the request makes nothing.
+func TestStalledBodyHoldsNoNamespace(t *testing.T) {
 	c := shared(t)
 	ctx := t.Context()
 	ns := c.namespace(t)
@@ -158,6 +212,8 @@ func TestNamespaceWaitsForRequests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	const whole = 100000
+	request.ContentLength = whole // else HTTP/1.1 sends chunks
 	request.Header.Set("Content-Type", "application/json")
 	// The server says "100 Continue" when the handler begins to read the body.
 	request.Header.Set("Expect", "100-continue")
@@ -171,7 +227,7 @@ func TestNamespaceWaitsForRequests(t *testing.T) {
 		if err == nil {
 			answer.Body.Close()
 			if answer.StatusCode == http.StatusCreated {
-				err = errors.New("an object was made in a namespace that is being deleted")
+				err = errors.New("an object was made in a namespace that is gone")
 			}
 		}
 		answered <- err
@@ -181,21 +237,24 @@ func TestNamespaceWaitsForRequests(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatal("the request has not begun")
 	}
+	first, rest := `{`, `"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"late"}}`
+	if _, err := io.WriteString(writing, first); err != nil {
+		t.Fatal(err)
+	}
 	if err := c.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	for range 20 {
-		if _, err := c.CoreV1().Namespaces().Get(ctx, ns, metav1.GetOptions{}); err != nil {
-			t.Fatalf("the namespace while a request is under way: %v", err)
-		}
-		time.Sleep(50 * time.Millisecond)
+	c.namespaceGone(t, ns)
+	select {
+	case err := <-answered:
+		t.Fatalf("the request has ended before its body: %v", err)
+	default:
 	}
-	if _, err := io.WriteString(writing, `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"late"}}`); err != nil {
+	if _, err := io.WriteString(writing, rest+strings.Repeat(" ", whole-len(first)-len(rest))); err != nil {
 		t.Fatal(err)
 	}
 	writing.Close()
 	if err := <-answered; err != nil {
 		t.Error(err)
 	}
-	c.namespaceGone(t, ns)
 }

@@ -315,7 +315,7 @@ func (s *controlPlane) runAPIServer(ctx context.Context, ready func()) (err erro
 }
 
 func (s *controlPlane) runControllers(ctx context.Context, ready func()) error {
-	s.controllers.writes = s.writesOf
+	s.controllers.writes = s.writesOf()
 	return s.controllers.run(ctx, s.Config, s.certs, s.clients(), s.api.Load().Informers(), s.stepsOf(controllersPart), ready)
 }
 

@@ -1,36 +1,64 @@
 package apiserver
 
 import (
-	"context"
+	"io"
 	"net/http"
 	"sync"
+	"time"
 
 	"k8s.io/apiserver/pkg/endpoints/request"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 )
 
-// writes are the requests under way that may make an object, by the namespace.
+// writesMargin is what a handler gets, after the deadline of its request, to return and
+// to leave what it has begun with the engine.
+const writesMargin = 5 * time.Second
+
+// writes are the requests under way that may make an object, by namespace.
 //
 // Admission lets a request into a namespace some time before its object is in storage, and
-// a stalled commit or body makes that time as long as a request may take. Who empties a
-// namespace waits for them, instead of for a time that is long enough nearly always.
+// a stalled commit makes that time as long as a request may take. Whoever empties a
+// namespace waits for these requests, because no fixed delay is long enough.
 type writes struct {
+	limit time.Duration // no handler works longer
+
 	mu sync.Mutex
 	of map[string]map[*write]struct{}
 }
 
-// write is one; done is nil unless somebody waits for it.
-type write struct{ done chan struct{} }
+// write is one request, counted from when its body has been read to the end. Upstream's
+// handlers read the whole body before they ask admission (limitedReadBody in
+// k8s.io/apiserver/pkg/endpoints/handlers), so a request whose body is incomplete has been
+// admitted to nothing. It must not count: no timeout ends a blocked read.
+type write struct {
+	all       *writes
+	namespace string
 
-// countWrites makes c count them, before admission looks at them and until storage has
-// answered. It is the innermost of the filters: that of timeouts answers earlier.
+	// Of writes.mu:
+	begun, ended bool
+	awaited      []*barrier
+}
+
+// barrier is a set of requests that somebody waits for; writes.mu guards it.
+type barrier struct {
+	left  int
+	done  chan struct{} // nil once closed
+	limit *time.Timer
+}
+
+// countWrites makes c count the requests, before admission looks at them and until storage
+// has answered. It is the innermost filter, because the timeout filter answers earlier.
 func countWrites(c *genericapiserver.Config) *writes {
-	all := &writes{of: map[string]map[*write]struct{}{}}
+	all := newWrites(c.RequestTimeout + writesMargin)
 	build := c.BuildHandlerChainFunc
 	c.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
 		return build(all.count(api, c.LongRunningFunc), c)
 	}
 	return all
+}
+
+func newWrites(limit time.Duration) *writes {
+	return &writes{limit: limit, of: map[string]map[*write]struct{}{}}
 }
 
 func (a *writes) count(next http.Handler, longRunning request.LongRunningRequestCheck) http.Handler {
@@ -40,62 +68,111 @@ func (a *writes) count(next http.Handler, longRunning request.LongRunningRequest
 			next.ServeHTTP(w, r)
 			return
 		}
-		defer a.begin(info.Namespace)()
+		counted := &write{all: a, namespace: info.Namespace}
+		defer counted.end()
+		if r.Body == nil || r.Body == http.NoBody {
+			counted.begin()
+		} else {
+			r = r.WithContext(r.Context()) // the caller's request keeps its body
+			r.Body = &countedBody{r.Body, counted}
+		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// makesObjects tells whether a verb may: an update and a server-side apply do, too.
+// makesObjects reports whether a verb may make an object. An update and a server-side
+// apply may, too.
 func makesObjects(verb string) bool {
 	return verb == "create" || verb == "update" || verb == "patch"
 }
 
-func (a *writes) begin(namespace string) (end func()) {
-	w := &write{}
+// countedBody is the body of a request that counts before its reader learns of the end.
+// A reader that stops earlier has met the limit of size and refuses the request.
+type countedBody struct {
+	io.ReadCloser
+	write *write
+}
+
+func (b *countedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err == io.EOF {
+		b.write.begin()
+	}
+	return n, err
+}
+
+// begin counts the request once, unless its handler has returned: a proxy's transport may
+// still read the body then.
+func (w *write) begin() {
+	a := w.all
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.of[namespace] == nil {
-		a.of[namespace] = map[*write]struct{}{}
+	if w.begun || w.ended {
+		return
 	}
-	a.of[namespace][w] = struct{}{}
-	return func() {
+	w.begun = true
+	if a.of[w.namespace] == nil {
+		a.of[w.namespace] = map[*write]struct{}{}
+	}
+	a.of[w.namespace][w] = struct{}{}
+}
+
+func (w *write) end() {
+	a := w.all
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	w.ended = true
+	if !w.begun {
+		return
+	}
+	delete(a.of[w.namespace], w)
+	if len(a.of[w.namespace]) == 0 {
+		delete(a.of, w.namespace)
+	}
+	for _, b := range w.awaited {
+		if b.left--; b.left == 0 {
+			b.lift()
+		}
+	}
+}
+
+// lift needs writes.mu.
+func (b *barrier) lift() {
+	if b.done != nil {
+		b.limit.Stop()
+		close(b.done)
+		b.done = nil
+	}
+}
+
+// barrier returns a channel that is closed when the requests that are under way now have
+// ended, or have passed their deadline.
+func (a *writes) barrier(namespace string) <-chan struct{} {
+	done := make(chan struct{})
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := a.of[namespace]
+	if len(all) == 0 {
+		close(done)
+		return done
+	}
+	b := &barrier{left: len(all), done: done}
+	for w := range all {
+		w.awaited = append(w.awaited, b)
+	}
+	b.limit = time.AfterFunc(a.limit, func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		delete(a.of[namespace], w)
-		if len(a.of[namespace]) == 0 {
-			delete(a.of, namespace)
-		}
-		if w.done != nil {
-			close(w.done)
-		}
-	}
+		b.lift()
+	})
+	return done
 }
 
-// await returns when those that are under way now have ended, or why ctx has.
-func (a *writes) await(ctx context.Context, namespace string) error {
-	a.mu.Lock()
-	var all []chan struct{}
-	for w := range a.of[namespace] {
-		if w.done == nil {
-			w.done = make(chan struct{})
-		}
-		all = append(all, w.done)
-	}
-	a.mu.Unlock()
-	for _, done := range all {
-		select {
-		case <-done:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	return nil
-}
-
-// AwaitWrites returns when the requests that may make an object in a namespace, and are
-// under way now, have ended: those from the secure and the insecure port, and from this
-// process, for built-in and custom resources. What other API servers store is not known.
-// A request whose client has gone may still be on its way through storage.
-func (s *Server) AwaitWrites(ctx context.Context, namespace string) error {
-	return s.writes.await(ctx, namespace)
+// WritesEnd returns a channel that is closed when the requests that may make an object in
+// a namespace, and are under way now, have ended: those from the secure and the insecure
+// port, and from this process, for built-in and custom resources. It is closed at the
+// latest when the time that a request may take has passed. What other API servers store is
+// not known. A request whose client has gone may still be on its way through storage.
+func (s *Server) WritesEnd(namespace string) <-chan struct{} {
+	return s.writes.barrier(namespace)
 }
