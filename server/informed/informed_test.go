@@ -140,13 +140,13 @@ func TestWaitNamesTheCulprit(t *testing.T) {
 
 func TestOf(t *testing.T) {
 	want := newInformer()
-	got, err := Of("tests", scheme.Scheme, map[reflect.Type]bool{reflect.TypeFor[*corev1.Pod](): true, reflect.TypeFor[*corev1.Endpoints](): false},
+	got, err := Of("tests", scheme.Scheme, map[reflect.Type]bool{reflect.TypeFor[*corev1.Pod](): true, reflect.TypeFor[*corev1.ConfigMap](): false},
 		func(runtime.Object) cache.SharedIndexInformer { return want })
 	if err != nil || len(got) != 2 {
 		t.Fatalf("got %v, %v", got, err)
 	}
 	for _, i := range got {
-		if i.Informer != cache.SharedIndexInformer(want) || i.Of != "tests" || i.Resource != pods && i.Resource != corev1.Resource("endpoints") {
+		if i.Informer != cache.SharedIndexInformer(want) || i.Of != "tests" || i.Resource != pods && i.Resource != corev1.Resource("configmaps") {
 			t.Errorf("got %+v", i)
 		}
 	}
