@@ -69,7 +69,17 @@ func claimDir(dir string, host claim) error {
 		if err == nil {
 			err = f.Sync()
 		}
-		return errors.Join(err, f.Close())
+		if err = errors.Join(err, f.Close()); err == nil {
+			return nil
+		}
+		// An unfinished claim would keep this machine out as well.
+		if err := os.Remove(path); err != nil {
+			return err
+		}
+		if isFull(err) {
+			return nil // a start on a full disk is how room is made; the kernel's lock is left
+		}
+		return err
 	}
 	return fmt.Errorf("%w: %s: another machine starts at the same time", ErrLocked, dir)
 }
@@ -86,7 +96,7 @@ func claimedElsewhere(path string, host claim) error {
 	if err := json.Unmarshal(text, &have); err == nil && have.sameHost(host) {
 		return nil
 	}
-	who := "another machine"
+	who := "another machine, or by a start that did not finish"
 	if have.Host != "" {
 		who = fmt.Sprintf("process %d of the machine %s", have.PID, have.Host)
 	}

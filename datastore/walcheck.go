@@ -18,7 +18,7 @@ func checkStopped(path string, state stopState) error {
 		if state.sealed() {
 			return nil // another program has copied it back and removed it
 		}
-		return fmt.Errorf("%w: %s was not closed in order, and its log %s-wal, which has the newest changes, is missing or empty (%s)", ErrCorrupt, path, path, wayOut)
+		return fmt.Errorf("%w: %s was not closed in order, and its log %s-wal, which has the newest changes, is missing or empty; a kill during a checkpoint looks the same if another program then copied the log back, so try salvage first (%s)", ErrCorrupt, path, path, wayOut)
 	}
 	return checkWAL(path, state.ordered())
 }
