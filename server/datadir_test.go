@@ -33,7 +33,10 @@ func TestDataDirHasOwnNamesOnly(t *testing.T) {
 			}
 		}
 	}
-	c, err := launch(dir, func(c *server.Config) { c.WriteKubeconfig = filepath.Join(t.TempDir(), "copy") })
+	c, err := launch(dir, func(c *server.Config) {
+		c.WriteKubeconfig = filepath.Join(t.TempDir(), "copy")
+		c.NoControllers, c.DisableScheduler = true, true // a process has room for those of one cluster
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
