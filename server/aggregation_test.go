@@ -74,11 +74,12 @@ func (c *cluster) aggregate(t *testing.T, ns string, handler http.Handler) (at s
 	t.Helper()
 	ctx := t.Context()
 	address := interfaceAddress(t)
-	// What an extension API server is to trust is published for it.
-	published, err := c.CoreV1().ConfigMaps("kube-system").Get(ctx, "extension-apiserver-authentication", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	// What an extension API server is to trust is published for it, some time after a start.
+	var published *corev1.ConfigMap
+	eventually(t, "the published CAs", func() (err error) {
+		published, err = c.CoreV1().ConfigMaps("kube-system").Get(ctx, "extension-apiserver-authentication", metav1.GetOptions{})
+		return err
+	})
 	frontProxy := x509.NewCertPool()
 	if !frontProxy.AppendCertsFromPEM([]byte(published.Data["requestheader-client-ca-file"])) {
 		t.Fatalf("no front-proxy CA in %v", published.Data)
