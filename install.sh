@@ -33,8 +33,9 @@
 # - A checksum from the same place as the file finds damage, not malice. SHA256SUMS is
 #   signed, so it does not matter where it comes from. Where the machine has neither
 #   minisign nor OpenSSL 3 to check that, https has to do, and this says so.
-# - No redirect leads from https to http: curl is told so, of GNU's wget the redirects
-#   are followed here, and others (busybox) are used only if the signature can be checked.
+# - No redirect leads from https to http: curl has an option for that, this script follows
+#   redirects itself for GNU's wget, and it uses others (busybox) only if it can check the
+#   signature.
 # - A directory gets another owner, or goes with --purge, only if Karve has made what is
 #   in it: the server puts the file karve-data there at its first start.
 # - The backup is made with the service stopped, by the old binary, which is the

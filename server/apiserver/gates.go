@@ -30,7 +30,7 @@ type Gates struct {
 }
 
 // processGates are those of the process: upstream's registry, with how many servers,
-// starts and validations rely on it now. Who is the first changes it, who is the last puts
+// starts and validations rely on it now. The first one changes it, and the last one puts
 // it back.
 var processGates struct {
 	sync.Mutex
@@ -66,7 +66,7 @@ func gatesOf(trial basecompatibility.ComponentGlobalsRegistry) (*Gates, error) {
 	return registered(trial)
 }
 
-// trialRegistry is a registry with the defaults of upstream's.
+// trialRegistry is a registry with upstream's defaults.
 func trialRegistry() (basecompatibility.ComponentGlobalsRegistry, error) {
 	ours, err := registered(genericoptions.NewServerRunOptions().ComponentGlobalsRegistry)
 	if err != nil {
