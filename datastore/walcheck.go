@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 )
 
 // checkStopped compares the state that a database, read without its log, says of the
@@ -71,42 +72,72 @@ func walDamage(r io.Reader, header []byte) (int, error) {
 	headerGood := s1 == be.Uint32(header[24:]) && s2 == be.Uint32(header[28:])
 	salt := string(header[16:24])
 
-	frame := make([]byte, 24+pageSize)
-	bad, commits := 0, 0
 	if !headerGood {
 		return 1, nil
 	}
+	// A frame's sum continues the sum of the frame before it. After a bad frame, that
+	// is the sum in its header, or, if the damage is in that sum, the one of its content.
+	type sum struct{ s1, s2 uint32 }
+	before := []sum{{s1, s2}}
+	frame := make([]byte, 24+pageSize)
+	bad, commits := 0, 0
 	for n := 1; ; n++ {
 		if _, err := io.ReadFull(r, frame); errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 			break
 		} else if err != nil {
 			return 0, err
 		}
-		if string(frame[8:16]) != salt && bad > 0 {
-			// A remainder of the log before this one, or garbage.
-			s1, s2 = be.Uint32(frame[16:]), be.Uint32(frame[20:])
+		written := sum{be.Uint32(frame[16:]), be.Uint32(frame[20:])}
+		content := func(head []byte) []sum {
+			after := make([]sum, 0, len(before))
+			for _, b := range before {
+				s1, s2 := walSum(order, b.s1, b.s2, head)
+				s1, s2 = walSum(order, s1, s2, frame[24:])
+				after = append(after, sum{s1, s2})
+			}
+			return after
+		}
+		ours := string(frame[8:16]) == salt
+		commit := be.Uint32(frame[4:]) != 0
+		if !ours && bad > 0 {
+			// It is what an earlier generation of the log left, or garbage.
+			before = []sum{written}
 			continue
 		}
-		s1, s2 = walSum(order, s1, s2, frame[:8])
-		s1, s2 = walSum(order, s1, s2, frame[24:])
-		good := string(frame[8:16]) == salt && s1 == be.Uint32(frame[16:]) && s2 == be.Uint32(frame[20:])
-		commit := be.Uint32(frame[4:]) != 0
-		if !good {
-			if bad == 0 {
-				if string(frame[8:16]) != salt {
-					// Most likely the end; a damaged salt shows by what follows.
-					commit = false
-				}
-				bad = n
-				if commit {
-					commits++
+		sums := content(frame[:8])
+		matches := slices.Contains(sums, written)
+		switch {
+		case matches && ours:
+			if bad > 0 && commit {
+				commits++
+			}
+		case bad == 0:
+			bad = n
+			switch {
+			case matches:
+				// Only the salt is damaged: a frame of an earlier generation does not
+				// continue this generation's sum.
+			case !ours:
+				// This is most likely the end. A damaged frame shows by what follows.
+				commit = false
+			case !commit:
+				// A commit frame has the size of the database here. Damage to one bit
+				// of a size that is a power of two makes it zero.
+				var head [8]byte
+				copy(head[:], frame)
+				for bit := 0; bit < 32 && !commit; bit++ {
+					be.PutUint32(head[4:], 1<<bit)
+					commit = slices.Contains(content(head[:]), written)
 				}
 			}
-		} else if bad > 0 && commit {
-			commits++
+			if commit {
+				commits++
+			}
 		}
-		// A frame's sum begins with the one before it: go on from what is written.
-		s1, s2 = be.Uint32(frame[16:]), be.Uint32(frame[20:])
+		before = []sum{written}
+		if n == bad && !matches {
+			before = append(before, sums...)
+		}
 	}
 	if commits >= 2 {
 		return bad, nil
