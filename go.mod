@@ -112,6 +112,7 @@ require (
 	github.com/jonboulle/clockwork v0.5.0 // indirect
 	github.com/josharian/intern v1.0.0 // indirect
 	github.com/json-iterator/go v1.1.12 // indirect
+	github.com/karve-k8s/karve/control v0.0.0
 	github.com/karve-k8s/karve/servertest/process v0.0.0
 	github.com/klauspost/compress v1.19.2 // indirect
 	github.com/kylelemons/godebug v1.1.0 // indirect
@@ -252,3 +253,5 @@ replace (
 )
 
 replace github.com/karve-k8s/karve/servertest/process => ./servertest/process
+
+replace github.com/karve-k8s/karve/control => ./control

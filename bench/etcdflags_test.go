@@ -7,7 +7,7 @@ import (
 
 	"go.etcd.io/etcd/server/v3/embed"
 
-	"github.com/karve-k8s/karve/etcd"
+	"github.com/karve-k8s/karve/envtest/etcd"
 )
 
 // Karve's etcd knows the flags of etcd, and no others. Those that only the command has

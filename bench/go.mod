@@ -229,3 +229,5 @@ tool (
 	go.etcd.io/etcd/server/v3
 	k8s.io/kubernetes/cmd/kube-apiserver
 )
+
+replace github.com/karve-k8s/karve/control => ../control

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore"
-	"github.com/karve-k8s/karve/servertest/process/control"
 )
 
 // beside reads something of the database's file; path is what to ask of a server. While a server has it open, only that

@@ -18,11 +18,11 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/karve-k8s/karve/command/locale"
+	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/internal/ownership"
+	"github.com/karve-k8s/karve/internal/version"
 	"github.com/karve-k8s/karve/server"
-	"github.com/karve-k8s/karve/server/locale"
-	"github.com/karve-k8s/karve/server/logbridge"
-	"github.com/karve-k8s/karve/server/version"
 )
 
 // Main is the program: what os.Args and the name it was started by ask for. It ends the

@@ -17,7 +17,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/karve-k8s/karve/certs"
-	"github.com/karve-k8s/karve/server/version"
+	"github.com/karve-k8s/karve/internal/version"
 )
 
 func outputFlag() cli.Flag {

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/karve-k8s/karve/server/version"
+	"github.com/karve-k8s/karve/internal/version"
 )
 
 func TestVersion(t *testing.T) {

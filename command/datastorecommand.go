@@ -17,10 +17,10 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/term"
 
+	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/server"
-	"github.com/karve-k8s/karve/servertest/process/control"
 )
 
 // datastoreCommand looks after the file of the datastore. All but restore, salvage and

@@ -18,9 +18,9 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
 
+	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/server"
-	"github.com/karve-k8s/karve/servertest/process/control"
 )
 
 // stored makes a data directory with an engine's file of 20 keys, 60 revisions.

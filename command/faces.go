@@ -9,11 +9,11 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/karve-k8s/karve/etcd"
+	"github.com/karve-k8s/karve/envtest/etcd"
+	"github.com/karve-k8s/karve/internal/memory"
+	"github.com/karve-k8s/karve/internal/version"
 	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/server/flags"
-	"github.com/karve-k8s/karve/server/memory"
-	"github.com/karve-k8s/karve/server/version"
 )
 
 // The names under which karve is another program: those of which envtest starts one

@@ -15,11 +15,11 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/karve-k8s/karve/internal/memory"
 	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/flags"
-	"github.com/karve-k8s/karve/server/memory"
-	"github.com/karve-k8s/karve/server/simulate"
+	"github.com/karve-k8s/karve/simulate"
 )
 
 // The sections of `karve server --help`, in order.

@@ -15,10 +15,10 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/term"
 
+	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/server"
-	"github.com/karve-k8s/karve/servertest/process/control"
 	"github.com/karve-k8s/karve/snapshot"
 )
 

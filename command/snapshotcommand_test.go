@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/karve-k8s/karve/servertest/process/control"
+	"github.com/karve-k8s/karve/control"
 )
 
 // withoutVersions is a state without what a reset changes: resourceVersions.

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/karve-k8s/karve/certs"
-	"github.com/karve-k8s/karve/server/version"
+	"github.com/karve-k8s/karve/internal/version"
 )
 
 // TestStart is a first start with no options but for the ports, and what a

@@ -21,10 +21,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/preflight"
 	"github.com/karve-k8s/karve/server"
-	"github.com/karve-k8s/karve/servertest/process/control"
 )
 
 // What a server can be, and the exit codes of `karve status` that say so; 1 is an

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/karve-k8s/karve/datastore"
-	"github.com/karve-k8s/karve/server/version"
+	"github.com/karve-k8s/karve/internal/version"
 )
 
 func status(t *testing.T, dir string, wantCode int) serverStatus {

@@ -88,7 +88,7 @@ require (
 	github.com/json-iterator/go v1.1.12 // indirect
 	github.com/k3s-io/kine v0.16.4 // indirect
 	github.com/karve-k8s/karve v0.0.0 // indirect
-	github.com/karve-k8s/karve/servertest/process v0.0.0 // indirect
+	github.com/karve-k8s/karve/control v0.0.0 // indirect
 	github.com/klauspost/compress v1.19.2 // indirect
 	github.com/kylelemons/godebug v1.1.0 // indirect
 	github.com/liggitt/tabwriter v0.0.0-20181228230101-89fcab3d43de // indirect
@@ -266,3 +266,5 @@ tool (
 	github.com/karve-k8s/karve
 	github.com/onsi/ginkgo/v2/ginkgo
 )
+
+replace github.com/karve-k8s/karve/control => ../control

@@ -22,8 +22,8 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/internal/socket"
 	"github.com/karve-k8s/karve/kine/etcdapi"
-	"github.com/karve-k8s/karve/socket"
 )
 
 const (

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/karve-k8s/karve/server/memory"
+	"github.com/karve-k8s/karve/internal/memory"
 )
 
 // The oldest kernels: Go's runtime needs the first (go.dev/doc/go1.24), upstream

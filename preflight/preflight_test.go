@@ -16,7 +16,7 @@ import (
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/datastore"
-	"github.com/karve-k8s/karve/server/memory"
+	"github.com/karve-k8s/karve/internal/memory"
 )
 
 func fake(files map[string]string) *host {

@@ -22,10 +22,10 @@ import (
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/internal/logbridge"
+	"github.com/karve-k8s/karve/internal/memory"
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/insecure"
-	"github.com/karve-k8s/karve/server/logbridge"
-	"github.com/karve-k8s/karve/server/memory"
 	"github.com/karve-k8s/karve/server/startup"
 )
 

@@ -15,7 +15,7 @@ import (
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
 
 	"github.com/karve-k8s/karve/datastore"
-	"github.com/karve-k8s/karve/server/logbridge"
+	"github.com/karve-k8s/karve/internal/logbridge"
 )
 
 // quietConfig is a valid configuration that logs nowhere.

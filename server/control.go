@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore"
-	"github.com/karve-k8s/karve/servertest/process/control"
+	"github.com/karve-k8s/karve/internal/socket"
 	"github.com/karve-k8s/karve/snapshot"
-	"github.com/karve-k8s/karve/socket"
 )
 
 // controlAPI is what `karve snapshot`, `karve reset` and `karve datastore` ask, on a socket

@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore"
-	"github.com/karve-k8s/karve/servertest/process/control"
 )
 
 // DatastoreHandler answers questions about the file of the datastore: while the engine

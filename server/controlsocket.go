@@ -11,8 +11,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/karve-k8s/karve/servertest/process/control"
-	"github.com/karve-k8s/karve/socket"
+	"github.com/karve-k8s/karve/control"
+	"github.com/karve-k8s/karve/internal/socket"
 )
 
 // controlGrace is how long a stop waits for the answers to requests of the control socket,

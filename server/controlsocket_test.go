@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/karve-k8s/karve/servertest/process/control"
+	"github.com/karve-k8s/karve/control"
 )
 
 // A stop cancels requests, waits until their handlers have returned, whatever their

@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/karve-k8s/karve/server/version"
+	"github.com/karve-k8s/karve/internal/version"
 )
 
 // bothListeners runs test with a client of the administrator's at the secure

@@ -14,7 +14,7 @@ import (
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 	"k8s.io/kubernetes/pkg/features"
 
-	"github.com/karve-k8s/karve/server/logbridge"
+	"github.com/karve-k8s/karve/internal/logbridge"
 )
 
 func TestExtraControllersExistAndAreOffUpstream(t *testing.T) {

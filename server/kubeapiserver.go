@@ -24,10 +24,10 @@ import (
 
 	"github.com/karve-k8s/karve/bootstrap"
 	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/internal/logbridge"
+	"github.com/karve-k8s/karve/internal/memory"
 	"github.com/karve-k8s/karve/kine/etcdapi"
 	"github.com/karve-k8s/karve/server/apiserver"
-	"github.com/karve-k8s/karve/server/logbridge"
-	"github.com/karve-k8s/karve/server/memory"
 )
 
 // KubeAPIServer is the program kube-apiserver: upstream's flags, with upstream's

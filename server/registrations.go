@@ -8,6 +8,6 @@ import (
 	_ "k8s.io/component-base/metrics/prometheus/clientgo" // rest_client_… metrics
 	_ "k8s.io/component-base/metrics/prometheus/version"  // kubernetes_build_info
 
-	_ "github.com/karve-k8s/karve/server/queues"  // their queues rest
-	_ "github.com/karve-k8s/karve/server/version" // the version all of them report
+	_ "github.com/karve-k8s/karve/internal/version" // the version all of them report
+	_ "github.com/karve-k8s/karve/server/queues"    // their queues rest
 )

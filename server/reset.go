@@ -13,9 +13,9 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/server/queues"
-	"github.com/karve-k8s/karve/servertest/process/control"
 	"github.com/karve-k8s/karve/snapshot"
 )
 

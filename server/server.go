@@ -23,15 +23,15 @@ import (
 	"github.com/karve-k8s/karve/bootstrap"
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/internal/logbridge"
+	"github.com/karve-k8s/karve/internal/memory"
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/insecure"
-	"github.com/karve-k8s/karve/server/logbridge"
 	"github.com/karve-k8s/karve/server/loopback"
-	"github.com/karve-k8s/karve/server/memory"
 	"github.com/karve-k8s/karve/server/notify"
-	"github.com/karve-k8s/karve/server/simulate"
 	"github.com/karve-k8s/karve/server/startup"
+	"github.com/karve-k8s/karve/simulate"
 )
 
 // controlPlane is what the parts of one control plane share. Each field is set

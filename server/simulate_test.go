@@ -24,7 +24,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/karve-k8s/karve/server"
-	"github.com/karve-k8s/karve/server/simulate"
+	"github.com/karve-k8s/karve/simulate"
 )
 
 // TestSimulatedNodes has what users do with Pods happen on nodes that are not there.

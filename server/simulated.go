@@ -11,8 +11,8 @@ import (
 	netutils "k8s.io/utils/net"
 
 	"github.com/karve-k8s/karve/certs"
-	"github.com/karve-k8s/karve/server/simulate"
-	"github.com/karve-k8s/karve/server/version"
+	"github.com/karve-k8s/karve/internal/version"
+	"github.com/karve-k8s/karve/simulate"
 )
 
 // checkSimulation says what is wrong about --simulate-nodes.

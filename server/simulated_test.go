@@ -9,7 +9,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/karve-k8s/karve/server"
-	"github.com/karve-k8s/karve/server/simulate"
+	"github.com/karve-k8s/karve/simulate"
 )
 
 func TestSimulateNodesIsChecked(t *testing.T) {

@@ -23,7 +23,7 @@ import (
 	"k8s.io/metrics/pkg/apis/metrics/install"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
-	"github.com/karve-k8s/karve/server/simulate"
+	"github.com/karve-k8s/karve/simulate"
 )
 
 // usageWindow is how long the usage is said to have been measured for. The autoscaler waits

@@ -13,7 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/karve-k8s/karve/server"
-	"github.com/karve-k8s/karve/server/simulate"
+	"github.com/karve-k8s/karve/simulate"
 )
 
 // TestSimulatedUsage has a HorizontalPodAutoscaler follow what Pods say that they use;

@@ -32,8 +32,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/server"
-	"github.com/karve-k8s/karve/server/logbridge"
 	"github.com/karve-k8s/karve/servertest/process"
 )
 

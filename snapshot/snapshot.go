@@ -21,8 +21,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore"
-	"github.com/karve-k8s/karve/servertest/process/control"
 )
 
 // The errors that callers can tell apart.

@@ -36,9 +36,9 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/admission/noderestriction"
 
 	"github.com/karve-k8s/karve/bootstrap"
+	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/server/flags"
 	"github.com/karve-k8s/karve/server/insecure"
-	"github.com/karve-k8s/karve/server/logbridge"
 	"github.com/karve-k8s/karve/server/loopback"
 )
 

@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/go-logr/logr v1.4.3
+	github.com/karve-k8s/karve/control v0.0.0 // indirect
 	github.com/karve-k8s/karve/servertest/process v0.0.0
 	k8s.io/api v0.36.4
 	k8s.io/apimachinery v0.36.4
@@ -62,3 +63,5 @@ require (
 )
 
 replace github.com/karve-k8s/karve/servertest/process => ../process
+
+replace github.com/karve-k8s/karve/control => ../../control

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/karve-k8s/karve/servertest/process/control"
+	"github.com/karve-k8s/karve/control"
 )
 
 // Instance is how a cluster runs: in a child process, or in that of the test.

@@ -3,6 +3,7 @@ module github.com/karve-k8s/karve/servertest/process
 go 1.26.0
 
 require (
+	github.com/karve-k8s/karve/control v0.0.0
 	k8s.io/api v0.36.4
 	k8s.io/apimachinery v0.36.4
 	k8s.io/client-go v0.36.4
@@ -46,3 +47,5 @@ require (
 	sigs.k8s.io/structured-merge-diff/v6 v6.3.3 // indirect
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
+
+replace github.com/karve-k8s/karve/control => ../../control
