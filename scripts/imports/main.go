@@ -50,6 +50,7 @@ var own = map[string][]string{
 	"internal/socket":      {},
 	"preflight":            {"certs", "datastore", "internal/memory"},
 	"scripts/imports":      {},
+	"scripts/markdown":     {},
 	"scripts/plug":         {"durability"},
 	"scripts/recipes":      {},
 	"scripts/sbom":         {},
