@@ -74,36 +74,6 @@ func TestClockThatIsSet(t *testing.T) {
 	})
 }
 
-// The clients in this process do not hold on to a certificate that has ended because
-// the clock was set: the controllers would be nobody for minutes.
-func TestClientCertificateWhenTheClockIsSet(t *testing.T) {
-	var machine settable
-	store, _, err := certs.Ensure(certs.Config{Dir: t.TempDir(), Hostname: "board", NoSync: true, Now: machine.now})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &clientCertificate{cert: store.CertFile(certs.ControllerManager), key: store.KeyFile(certs.ControllerManager), now: func() time.Time {
-		return time.Now().Add(time.Until(machine.now()))
-	}}
-	end := func() time.Time {
-		chain, err := c.chain()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return chain[0].NotAfter
-	}
-	first := end()
-	machine.set(3 * 365 * 24 * time.Hour)
-	end() // looked at before it is renewed
-	if _, _, err := store.Renew(); err != nil {
-		t.Fatal(err)
-	}
-	c.read = c.now() // as if that look were within the time for which it is kept
-	if got := end(); !got.After(machine.now()) || !got.After(first) {
-		t.Errorf("the certificate in use ends at %v, and it is %v", got, machine.now())
-	}
-}
-
 // Certificates that were made while the clock said 1970 have ended when it is set
 // to a day long after: they are renewed within seconds, not at the next look.
 func TestCertificatesWhenTheClockIsSet(t *testing.T) {

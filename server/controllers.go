@@ -34,6 +34,7 @@ import (
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/server/flags"
+	"github.com/karve-k8s/karve/server/loopback"
 )
 
 // extraControllers are off in upstream's default and on in Karve, as kubeadm
@@ -186,7 +187,7 @@ func (c *controllers) informers(ctx context.Context) (informers.SharedInformerFa
 // run mirrors app.Run (cmd/kube-controller-manager/app/controllermanager.go)
 // without what a single process has no use for. It is not called because it
 // keeps the controllers' health to a port of its own.
-func (c *controllers) run(ctx context.Context, config Config, store *certs.Store, clients inProcess, fromAPI informers.SharedInformerFactory, step func(string) func(), ready func()) error {
+func (c *controllers) run(ctx context.Context, config Config, store *certs.Store, clients loopback.Clients, fromAPI informers.SharedInformerFactory, step func(string) func(), ready func()) error {
 	defer c.set(nil, errors.New("stopped"))
 	done := step("configuration")
 	o, err := parseControllerOptions(config, store)
@@ -197,7 +198,7 @@ func (c *controllers) run(ctx context.Context, config Config, store *certs.Store
 	if err := os.MkdirAll(config.path(flexVolumes), 0o700); err != nil {
 		return fmt.Errorf("make directory for Flexvolume plugins: %w", err)
 	}
-	client := clients.config(certs.ControllerManager)
+	client := clients.Config(certs.ControllerManager)
 	o.Master = client.Host // or upstream looks for a Pod's service account
 	cfg, err := o.Config(ctx, app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases())
 	if err != nil {
@@ -214,7 +215,7 @@ func (c *controllers) run(ctx context.Context, config Config, store *certs.Store
 
 	completed := cfg.Complete()
 	root := clientbuilder.SimpleControllerClientBuilder{ClientConfig: client}
-	anonymous := clients.anonymous()
+	anonymous := clients.Anonymous()
 	anonymous.ContentType = client.ContentType
 	perController := clientbuilder.NewDynamicClientBuilder(anonymous, cfg.Client.CoreV1(), metav1.NamespaceSystem)
 	shared, err := app.CreateControllerContext(ctx, completed, root, perController)

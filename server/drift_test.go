@@ -15,6 +15,7 @@ import (
 	"k8s.io/kubernetes/pkg/features"
 
 	"github.com/karve-k8s/karve/internal/logbridge"
+	"github.com/karve-k8s/karve/server/lifecycle"
 )
 
 func TestExtraControllersExistAndAreOffUpstream(t *testing.T) {
@@ -56,19 +57,19 @@ func TestEveryDefaultControllerIsBuilt(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.release()
-	parts := []part{
-		{certificatesPart, nil, s.runCertificates},
-		{datastorePart, nil, s.runStorage},
-		{apiserverPart, []string{certificatesPart, datastorePart}, s.runAPIServer},
-		{controllersPart, []string{apiserverPart}, s.runControllers},
+	parts := []lifecycle.Part{
+		{Name: certificatesPart, Run: s.runCertificates},
+		{Name: datastorePart, Run: s.runStorage},
+		{Name: apiserverPart, Needs: []string{certificatesPart, datastorePart}, Run: s.runAPIServer},
+		{Name: controllersPart, Needs: []string{apiserverPart}, Run: s.runControllers},
 	}
 	for i, p := range parts {
-		parts[i] = within(time.Minute, p, s.lastErrorOf(p.name))
+		parts[i] = lifecycle.Within(time.Minute, p, s.lastErrorOf(p.Name))
 	}
 	built := []string{names.ServiceAccountTokenController} // has no check, but a failure to build it is one to start
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	err := runParts(ctx, parts, func(string, string) {}, func() error {
+	err := lifecycle.Run(ctx, parts, func(string, string) {}, func() error {
 		s.controllers.mu.Lock()
 		defer s.controllers.mu.Unlock()
 		for _, check := range s.controllers.checks {

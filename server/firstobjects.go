@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/server/lifecycle"
 )
 
 // firstObjects is the last part to start: it waits for what upstream makes in
@@ -21,7 +22,7 @@ type firstObjects struct{ missing atomic.Pointer[error] }
 const firstObjectsPoll = 10 * time.Millisecond
 
 func (f *firstObjects) run(ctx context.Context, s *controlPlane, ready func()) error {
-	client, err := kubernetes.NewForConfig(s.clients().config(certs.Admin))
+	client, err := kubernetes.NewForConfig(s.clients().Config(certs.Admin))
 	if err != nil {
 		return fmt.Errorf("create client: %w", err)
 	}
@@ -64,5 +65,5 @@ func (f *firstObjects) last() error {
 	if err := f.missing.Load(); err != nil {
 		return *err
 	}
-	return errNoAnswer
+	return lifecycle.ErrNoAnswer
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/karve-k8s/karve/internal/memory"
 	"github.com/karve-k8s/karve/kine/etcdapi"
 	"github.com/karve-k8s/karve/server/apiserver"
+	"github.com/karve-k8s/karve/server/lifecycle"
 )
 
 // KubeAPIServer is the program kube-apiserver: upstream's flags, with upstream's
@@ -113,21 +114,21 @@ func (k KubeAPIServer) Run(ctx context.Context) (err error) {
 		s.adoptKeys()
 	}
 
-	parts := []part{
-		{datastorePart, nil, s.runEtcd},
-		{apiserverPart, []string{datastorePart}, s.runUpstream},
+	parts := []lifecycle.Part{
+		{Name: datastorePart, Run: s.runEtcd},
+		{Name: apiserverPart, Needs: []string{datastorePart}, Run: s.runUpstream},
 	}
 	if k.Controllers {
-		parts = append(parts, part{controllersPart, []string{apiserverPart}, s.runControllers},
-			part{schedulerPart, []string{apiserverPart}, s.runScheduler},
-			part{firstObjectsPart, []string{apiserverPart}, s.runFirstObjects})
+		parts = append(parts, lifecycle.Part{Name: controllersPart, Needs: []string{apiserverPart}, Run: s.runControllers},
+			lifecycle.Part{Name: schedulerPart, Needs: []string{apiserverPart}, Run: s.runScheduler},
+			lifecycle.Part{Name: firstObjectsPart, Needs: []string{apiserverPart}, Run: s.runFirstObjects})
 	}
 	for i, p := range parts {
-		parts[i] = traced(s.trace, within(s.StartTimeout, p, s.lastErrorOf(p.name)))
+		parts[i] = lifecycle.Traced(s.trace, lifecycle.Within(s.StartTimeout, p, s.lastErrorOf(p.Name)))
 	}
 	background, cancel := context.WithCancel(ctx)
 	defer cancel()
-	return runParts(ctx, parts, s.doing, func() error { return s.ready(background) })
+	return lifecycle.Run(ctx, parts, s.doing, func() error { return s.ready(background) })
 }
 
 // upstreamLog is where kube-apiserver's log goes: what -v 1 adds are the lines that
@@ -266,7 +267,7 @@ func (s *upstreamServer) runUpstream(ctx context.Context, ready func()) error {
 
 func (s *upstreamServer) doing(verb, part string) {
 	s.log.Debugf("%s the %s", verb, part)
-	if verb == stopping && s.stopping.CompareAndSwap(false, true) {
+	if verb == lifecycle.Stopping && s.stopping.CompareAndSwap(false, true) {
 		logbridge.Stopping(true)
 	}
 }

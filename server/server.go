@@ -1,7 +1,7 @@
 // Package server runs a whole Kubernetes control plane in this process.
 //
-// Read [Run] first: it is the start-up sequence, top to bottom. lifecycle.go
-// says how parts are started and stopped, config.go what a user can decide;
+// Read [Run] first: it is the start-up sequence, top to bottom. package
+// lifecycle says how parts are started and stopped, config.go what a user can decide;
 // each part has a file: storage.go, controllers.go, scheduler.go, and the
 // package apiserver.
 package server
@@ -28,6 +28,7 @@ import (
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/insecure"
+	"github.com/karve-k8s/karve/server/lifecycle"
 	"github.com/karve-k8s/karve/server/loopback"
 	"github.com/karve-k8s/karve/server/notify"
 	"github.com/karve-k8s/karve/server/startup"
@@ -137,25 +138,25 @@ func Run(ctx context.Context, c Config) (err error) {
 	if s.etcdAPI != nil {
 		storageNeeds = []string{certificatesPart}
 	}
-	parts := []part{
-		{certificatesPart, nil, s.runCertificates},
-		{datastorePart, storageNeeds, s.runStorage},
-		{apiserverPart, []string{certificatesPart, datastorePart}, s.runAPIServer},
+	parts := []lifecycle.Part{
+		{Name: certificatesPart, Run: s.runCertificates},
+		{Name: datastorePart, Needs: storageNeeds, Run: s.runStorage},
+		{Name: apiserverPart, Needs: []string{certificatesPart, datastorePart}, Run: s.runAPIServer},
 	}
 	if !s.NoControllers {
-		parts = append(parts, part{controllersPart, []string{apiserverPart}, s.runControllers})
+		parts = append(parts, lifecycle.Part{Name: controllersPart, Needs: []string{apiserverPart}, Run: s.runControllers})
 	}
 	if !s.DisableScheduler {
-		parts = append(parts, part{schedulerPart, []string{apiserverPart}, s.runScheduler})
+		parts = append(parts, lifecycle.Part{Name: schedulerPart, Needs: []string{apiserverPart}, Run: s.runScheduler})
 	}
 	if s.SimulateNodes > 0 {
-		parts = append(parts, part{simulationPart, []string{apiserverPart}, s.runSimulation})
+		parts = append(parts, lifecycle.Part{Name: simulationPart, Needs: []string{apiserverPart}, Run: s.runSimulation})
 	}
-	parts = append(parts, part{firstObjectsPart, []string{apiserverPart}, s.runFirstObjects})
+	parts = append(parts, lifecycle.Part{Name: firstObjectsPart, Needs: []string{apiserverPart}, Run: s.runFirstObjects})
 	for i, p := range parts {
-		parts[i] = traced(s.trace, within(s.StartTimeout, p, s.lastErrorOf(p.name)))
+		parts[i] = lifecycle.Traced(s.trace, lifecycle.Within(s.StartTimeout, p, s.lastErrorOf(p.Name)))
 	}
-	return runParts(ctx, parts, s.doing, func() error { return s.ready(background) })
+	return lifecycle.Run(ctx, parts, s.doing, func() error { return s.ready(background) })
 }
 
 // holdGates gives the process the feature gates of the configuration, while it runs.
@@ -324,7 +325,7 @@ func (s *controlPlane) runScheduler(ctx context.Context, ready func()) error {
 	if s.NoControllers {
 		informers = nil
 	}
-	return s.scheduler.run(ctx, s.Config, s.clients().config(certs.Scheduler), s.api.Load().Informers(), informers, s.stepsOf(schedulerPart), ready)
+	return s.scheduler.run(ctx, s.Config, s.clients().Config(certs.Scheduler), s.api.Load().Informers(), informers, s.stepsOf(schedulerPart), ready)
 }
 
 func (s *controlPlane) runFirstObjects(ctx context.Context, ready func()) error {
@@ -333,6 +334,11 @@ func (s *controlPlane) runFirstObjects(ctx context.Context, ready func()) error 
 
 // url is the secure listener at an address of this machine.
 func (s *controlPlane) url() string { return "https://" + localAddress(s.secure) }
+
+// clients are those of the parts in this process.
+func (s *controlPlane) clients() loopback.Clients {
+	return loopback.Clients{Server: s.loopback, Store: s.certs, Host: s.url()}
+}
 
 func (s *controlPlane) info() Info {
 	info := Info{URL: s.url(), EtcdURL: s.etcdURL(), Kubeconfig: s.kubeconfigPath(), Took: time.Since(s.began), Slowest: s.trace.Slowest(slowest)}
@@ -345,7 +351,7 @@ func (s *controlPlane) info() Info {
 // doing is called before each part is started or stopped.
 func (s *controlPlane) doing(verb, part string) {
 	s.log.Debugf("%s the %s", verb, part)
-	if verb == stopping && s.stopping.CompareAndSwap(false, true) {
+	if verb == lifecycle.Stopping && s.stopping.CompareAndSwap(false, true) {
 		s.systemd.Stopping()
 		logbridge.Stopping(true)
 	}
@@ -418,8 +424,6 @@ func (s *controlPlane) healthy(ctx context.Context) error {
 	return s.api.Load().Healthy(ctx)
 }
 
-var errNoAnswer = errors.New("no answer yet")
-
 // lastErrorOf tells what a part that is not ready in time last said.
 func (s *controlPlane) lastErrorOf(part string) func() error {
 	return func() error {
@@ -435,7 +439,7 @@ func (s *controlPlane) lastErrorOf(part string) func() error {
 		case firstObjectsPart:
 			return s.first.last()
 		}
-		return errNoAnswer
+		return lifecycle.ErrNoAnswer
 	}
 }
 

@@ -39,7 +39,7 @@ func (s *controlPlane) runSimulation(ctx context.Context, ready func()) error {
 	if err != nil {
 		return err
 	}
-	c := simulate.Config{Nodes: s.SimulateNodes, Version: version.Kubernetes, Client: s.clients().config(certs.Admin), Kubelet: &s.kubelet, Log: s.log}
+	c := simulate.Config{Nodes: s.SimulateNodes, Version: version.Kubernetes, Client: s.clients().Config(certs.Admin), Kubelet: &s.kubelet, Log: s.log}
 	for _, r := range services {
 		c.IPv6 = append(c.IPv6, netutils.IsIPv6CIDR(r))
 	}

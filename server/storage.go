@@ -18,6 +18,7 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/kine"
 	"github.com/karve-k8s/karve/server/apiserver"
+	"github.com/karve-k8s/karve/server/lifecycle"
 )
 
 // How long a start waits for a datastore of the user's, for one answer of it,
@@ -144,9 +145,9 @@ func (s *controlPlane) useEngine(ctx context.Context, where endpoint, ready func
 			s.log.Errorf("%v\n%s", defect, defect.Stack)
 			failure = fmt.Errorf("the datastore has a defect (please report what the log says): %w", engine.Err())
 		}
-		failed(ctx, failure)
+		lifecycle.Failed(ctx, failure)
 	case err := <-shim.Failed():
-		failed(ctx, err)
+		lifecycle.Failed(ctx, err)
 	}
 	<-ctx.Done() // reads and watches go on until the API server has stopped
 	return nil
@@ -201,9 +202,9 @@ func (s *controlPlane) useExternal(ctx context.Context, where *kine.External, re
 	case <-ctx.Done():
 		return nil
 	case err := <-backend.Failed():
-		failed(ctx, err)
+		lifecycle.Failed(ctx, err)
 	case err := <-shim.Failed():
-		failed(ctx, err)
+		lifecycle.Failed(ctx, err)
 	}
 	<-ctx.Done()
 	return nil

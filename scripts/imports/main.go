@@ -22,14 +22,15 @@ const module = "github.com/karve-k8s/karve"
 var own = map[string][]string{
 	"":                     {"command"},
 	"command":              {"envtest/etcd", "internal/ownership", "server", "server/apiserver", "server/flags", "command/locale", "internal/logbridge", "internal/memory", "simulate", "internal/version", "certs", "datastore", "preflight", "snapshot", "control"},
-	"server":               {"internal/ownership", "server/apiserver", "server/flags", "server/informed", "server/insecure", "internal/logbridge", "server/loopback", "internal/memory", "server/notify", "server/queues", "simulate", "server/startup", "internal/version", "bootstrap", "certs", "kine", "kine/etcdapi", "datastore", "snapshot", "internal/socket", "control"},
+	"server":               {"internal/ownership", "server/apiserver", "server/flags", "server/informed", "server/insecure", "server/lifecycle", "internal/logbridge", "server/loopback", "internal/memory", "server/notify", "server/queues", "simulate", "server/startup", "internal/version", "bootstrap", "certs", "kine", "kine/etcdapi", "datastore", "snapshot", "internal/socket", "control"},
 	"server/apiserver":     {"bootstrap", "server/flags", "server/informed", "server/insecure", "internal/logbridge", "server/loopback", "internal/version", "kine"},
 	"server/flags":         {},
 	"server/informed":      {}, // both the API server and its neighbours have informers
 	"server/insecure":      {},
 	"command/locale":       {},
 	"internal/logbridge":   {},
-	"server/loopback":      {},
+	"server/lifecycle":     {"server/startup"},
+	"server/loopback":      {"certs"}, // clients show certificates
 	"internal/memory":      {},
 	"server/notify":        {},
 	"server/queues":        {},

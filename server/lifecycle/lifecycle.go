@@ -1,4 +1,6 @@
-package server
+// Package lifecycle starts the parts of a control plane in order, and stops them in
+// reverse. It knows nothing about them but their names and what they need.
+package lifecycle
 
 import (
 	"context"
@@ -10,29 +12,31 @@ import (
 	"github.com/karve-k8s/karve/server/startup"
 )
 
-// part is a piece of the control plane with a life of its own.
+// Part is a piece of the control plane with a life of its own.
 //
-// It is started when the parts it needs are ready; those that are not there at
-// all, because they are switched off, are not waited for. run starts the part,
-// calls ready once it serves, and returns when ctx has ended and everything it
-// started is gone; or earlier, with the reason. ready may be called at most once.
-type part struct {
-	name  string
-	needs []string
-	run   func(ctx context.Context, ready func()) error
+// It is started when the parts that it needs are ready. A part that is switched off, and
+// so is not in the list, is not waited for. Run starts the part, calls ready once it
+// serves, and returns when ctx has ended and everything that it started is gone; or
+// earlier, with the reason. Run calls ready at most once.
+//
+// What a part hands over to those that need it is complete before it calls ready.
+type Part struct {
+	Name  string
+	Needs []string
+	Run   func(ctx context.Context, ready func()) error
 }
 
 // What is being done to a part.
 const (
-	starting = "starting"
-	stopping = "stopping"
+	Starting = "starting"
+	Stopping = "stopping"
 )
 
-// failed tells runParts that the part whose context ctx is has failed, and why, while it
+// Failed tells [Run] that the part whose context ctx is has failed, and why, while the part
 // goes on serving the parts above it until they have stopped. A part that returns instead
-// takes its services away from them first: watches of a closed datastore, say, are begun
-// again and again without a pause, which holds up the stop. Only the first failure counts.
-func failed(ctx context.Context, err error) {
+// takes its services away from them first: watches of a closed datastore, for example, are
+// begun again and again without a pause, which holds up the stop. Only the first failure counts.
+func Failed(ctx context.Context, err error) {
 	if tell, ok := ctx.Value(failedKey{}).(func(error)); ok {
 		tell(err)
 	}
@@ -40,10 +44,14 @@ func failed(ctx context.Context, err error) {
 
 type failedKey struct{}
 
-// errStopped is a part that returned nil although nobody had told it to stop.
-var errStopped = errors.New("stopped by itself")
+var (
+	// ErrStopped is the failure of a part that returned nil before its context ended.
+	ErrStopped = errors.New("stopped by itself")
+	// ErrNoAnswer is what a part says about itself as long as it has nothing to say.
+	ErrNoAnswer = errors.New("no answer yet")
+)
 
-// runParts starts each part once those it needs are ready, at the same time where
+// Run starts each part once those it needs are ready, at the same time where
 // they need not wait for each other, calls up when all are, and waits for ctx to
 // end or a part to fail. Then it stops what has started in reverse order, each
 // part gone before the next is told to go.
@@ -53,9 +61,9 @@ var errStopped = errors.New("stopped by itself")
 //
 // The parts' contexts carry ctx's values but not its end: storage must outlive
 // an API server that drains. The error names the part that failed; it is nil
-// when ctx ended first and every part stopped cleanly. doing is told each
+// when ctx ended first and every part stopped cleanly. doing is told of each
 // start and stop before it happens.
-func runParts(ctx context.Context, parts []part, doing func(verb, name string), up func() error) error {
+func Run(ctx context.Context, parts []Part, doing func(verb, name string), up func() error) error {
 	type running struct {
 		name   string
 		cancel context.CancelFunc
@@ -63,21 +71,21 @@ func runParts(ctx context.Context, parts []part, doing func(verb, name string), 
 	}
 	var started []running
 	failures, isReady := make(chan error, 1), make(chan string, len(parts))
-	start := func(p part) {
-		doing(starting, p.name)
+	start := func(p Part) {
+		doing(Starting, p.Name)
 		fail := func(err error) {
 			select {
-			case failures <- fmt.Errorf("%s: %w", p.name, err):
+			case failures <- fmt.Errorf("%s: %w", p.Name, err):
 			default: // another was first
 			}
 		}
 		own, cancel := context.WithCancel(context.WithValue(context.WithoutCancel(ctx), failedKey{}, fail))
-		r := running{p.name, cancel, make(chan error, 1)}
+		r := running{p.Name, cancel, make(chan error, 1)}
 		started = append(started, r)
 		go func() {
-			err := p.run(own, func() { isReady <- p.name })
+			err := p.Run(own, func() { isReady <- p.Name })
 			if err == nil && own.Err() == nil {
-				err = errStopped
+				err = ErrStopped
 			}
 			r.done <- err
 			if own.Err() == nil {
@@ -87,11 +95,11 @@ func runParts(ctx context.Context, parts []part, doing func(verb, name string), 
 	}
 
 	var failure error
-	waiting, unready := slices.Clone(parts), partNames(parts)
+	waiting, unready := slices.Clone(parts), names(parts)
 	for len(unready) > 0 && failure == nil && ctx.Err() == nil {
-		var blocked []part
+		var blocked []Part
 		for _, p := range waiting {
-			if slices.ContainsFunc(p.needs, func(need string) bool { return slices.Contains(unready, need) }) {
+			if slices.ContainsFunc(p.Needs, func(need string) bool { return slices.Contains(unready, need) }) {
 				blocked = append(blocked, p)
 			} else {
 				start(p)
@@ -116,7 +124,7 @@ func runParts(ctx context.Context, parts []part, doing func(verb, name string), 
 	errs := []error{failure}
 	for i := len(started) - 1; i >= 0; i-- {
 		p := started[i]
-		doing(stopping, p.name)
+		doing(Stopping, p.name)
 		p.cancel()
 		if err := <-p.done; err != nil && !errors.Is(err, context.Canceled) &&
 			(failure == nil || !errors.Is(failure, err)) {
@@ -126,33 +134,33 @@ func runParts(ctx context.Context, parts []part, doing func(verb, name string), 
 	return errors.Join(errs...)
 }
 
-func partNames(parts []part) []string {
+func names(parts []Part) []string {
 	var all []string
 	for _, p := range parts {
-		all = append(all, p.name)
+		all = append(all, p.Name)
 	}
 	return all
 }
 
-// traced records how long a part takes to be ready.
-func traced(t *startup.Trace, p part) part {
-	return part{p.name, p.needs, func(ctx context.Context, ready func()) error {
-		done := t.Part(p.name)
-		return p.run(ctx, func() { done(); ready() })
+// Traced records how long a part takes to be ready.
+func Traced(t *startup.Trace, p Part) Part {
+	return Part{p.Name, p.Needs, func(ctx context.Context, ready func()) error {
+		done := t.Part(p.Name)
+		return p.Run(ctx, func() { done(); ready() })
 	}}
 }
 
-// within fails a start that takes longer than limit, naming the part and what
+// Within fails a start that takes longer than limit, naming the part and what
 // it last said about itself.
-func within(limit time.Duration, p part, last func() error) part {
-	return part{p.name, p.needs, func(ctx context.Context, ready func()) error {
+func Within(limit time.Duration, p Part, last func() error) Part {
+	return Part{p.Name, p.Needs, func(ctx context.Context, ready func()) error {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		timer := time.AfterFunc(limit, func() {
 			cancel(fmt.Errorf("not ready after %v: %w", limit, last()))
 		})
 		defer timer.Stop()
-		err := p.run(ctx, func() { timer.Stop(); ready() })
+		err := p.Run(ctx, func() { timer.Stop(); ready() })
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 			return cause
 		}

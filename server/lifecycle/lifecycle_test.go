@@ -1,4 +1,4 @@
-package server
+package lifecycle
 
 import (
 	"context"
@@ -38,11 +38,11 @@ func (s *stage) note(format string, args ...any) {
 }
 
 // parts are called a, b, c and need all before them.
-func (s *stage) parts(scripts ...script) []part {
-	var parts []part
+func (s *stage) parts(scripts ...script) []Part {
+	var parts []Part
 	for i, sc := range scripts {
 		name := string(rune('a' + i))
-		parts = append(parts, part{name, partNames(parts), func(ctx context.Context, ready func()) error {
+		parts = append(parts, Part{name, names(parts), func(ctx context.Context, ready func()) error {
 			s.note("%s starts", name)
 			defer s.note("%s is gone", name)
 			if sc.failStart != nil {
@@ -61,8 +61,8 @@ func (s *stage) parts(scripts ...script) []part {
 			}
 			if sc.failed != nil {
 				time.Sleep(time.Second) // all are up
-				failed(ctx, sc.failed)
-				failed(ctx, errors.New("a second failure"))
+				Failed(ctx, sc.failed)
+				Failed(ctx, errors.New("a second failure"))
 			}
 			select {
 			case <-ctx.Done():
@@ -78,13 +78,13 @@ func (s *stage) parts(scripts ...script) []part {
 }
 
 // run runs the parts and ends ctx after life.
-func (s *stage) run(life time.Duration, up func() error, parts []part) error {
+func (s *stage) run(life time.Duration, up func() error, parts []Part) error {
 	ctx, cancel := context.WithTimeout(context.Background(), life)
 	defer cancel()
 	if up == nil {
 		up = func() error { s.note("up"); return nil }
 	}
-	return runParts(ctx, parts, func(verb, name string) { s.note("%s %s", verb, name) }, up)
+	return Run(ctx, parts, func(verb, name string) { s.note("%s %s", verb, name) }, up)
 }
 
 func (s *stage) want(t *testing.T, want string) {
@@ -130,10 +130,10 @@ func TestPartsStartInOrderAndStopInReverse(t *testing.T) {
 }
 
 // A diamond: b and c need a, d needs both; e, which d needs too, is switched off.
-func (s *stage) diamond(scripts ...script) []part {
+func (s *stage) diamond(scripts ...script) []Part {
 	parts := s.parts(scripts...)
 	for i, needs := range [][]string{nil, {"a"}, {"a"}, {"b", "e", "c"}} {
-		parts[i].needs = needs
+		parts[i].Needs = needs
 	}
 	return parts
 }
@@ -218,7 +218,7 @@ func TestFailedStartStopsWhatHadStarted(t *testing.T) {
 func TestPartThatEndsStopsTheOthers(t *testing.T) {
 	broken := errors.New("broken")
 	for name, c := range map[string]struct{ with, want error }{
-		"with an error": {broken, broken}, "without one": {nil, errStopped},
+		"with an error": {broken, broken}, "without one": {nil, ErrStopped},
 	} {
 		for position := range 3 {
 			t.Run(fmt.Sprintf("%s, at %d", name, position), func(t *testing.T) {
@@ -324,7 +324,7 @@ func TestTimeoutNamesThePartAndItsLastError(t *testing.T) {
 		s := &stage{}
 		parts := s.parts(script{}, script{hang: true}, script{})
 		for i, p := range parts {
-			parts[i] = within(time.Minute, p, func() error { return errors.New(p.name + " waits for Godot") })
+			parts[i] = Within(time.Minute, p, func() error { return errors.New(p.Name + " waits for Godot") })
 		}
 		began := time.Now()
 		err := s.run(time.Hour, nil, parts)
@@ -345,7 +345,7 @@ func TestTimeoutEndsWithReadiness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stage{}
 		parts := s.parts(script{startIn: 59 * time.Second})
-		parts[0] = within(time.Minute, parts[0], func() error { return errors.New("late") })
+		parts[0] = Within(time.Minute, parts[0], func() error { return errors.New("late") })
 		if err := s.run(time.Hour, nil, parts); err != nil {
 			t.Errorf("got %v, want nil", err)
 		}
@@ -361,8 +361,8 @@ func TestPartsOutliveTheContext(t *testing.T) {
 		parts := s.parts(script{}, script{stopIn: time.Second})
 		var value any
 		early := make(chan error, 1)
-		run := parts[0].run
-		parts[0].run = func(ctx context.Context, ready func()) error {
+		run := parts[0].Run
+		parts[0].Run = func(ctx context.Context, ready func()) error {
 			value = ctx.Value(key{})
 			go func() {
 				time.Sleep(10*time.Second + 500*time.Millisecond) // b stops now
@@ -372,7 +372,7 @@ func TestPartsOutliveTheContext(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(context.WithValue(context.Background(), key{}, "kept"), 10*time.Second)
 		defer cancel()
-		if err := runParts(ctx, parts, func(string, string) {}, func() error { return nil }); err != nil {
+		if err := Run(ctx, parts, func(string, string) {}, func() error { return nil }); err != nil {
 			t.Error(err)
 		}
 		if err := <-early; err != nil {
