@@ -16,7 +16,7 @@ var tiny = plan{Keys: 4 * listKeys, Part: 1000, Most: 200 * time.Millisecond}
 // is served, all in this process.
 func TestMeasure(t *testing.T) {
 	if testing.Short() {
-		t.Skip("opens six databases")
+		t.Skip("opens four databases")
 	}
 	for _, p := range peers {
 		t.Run(p.role, func(t *testing.T) {

@@ -9,8 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"time"
-
-	"github.com/sirupsen/logrus"
 )
 
 // Every peer runs in a process of its own: this binary again, with
@@ -36,7 +34,7 @@ type message struct {
 	Error    string  `json:",omitempty"`
 }
 
-func child(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+func child(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer) error {
 	if len(args) != 3 {
 		return fmt.Errorf("%s is for the benchmark itself", childCommand)
 	}
@@ -51,9 +49,6 @@ func child(ctx context.Context, args []string, stdin io.Reader, stdout, stderr i
 		io.Copy(io.Discard, stdin)
 		cancel()
 	}()
-	logrus.SetOutput(stderr)
-	logrus.SetLevel(logrus.FatalLevel) // kine's own
-
 	enc := json.NewEncoder(stdout)
 	fail := func(err error) error {
 		enc.Encode(message{Error: err.Error()})

@@ -1,8 +1,7 @@
 // Command bench measures Karve beside what it replaces, in one run on one
 // machine, so that the ratios mean something where the times do not. It is a
-// module of its own: its peers (an etcd server, a kube-apiserver, kine with its
-// own SQLite driver) have no place among Karve's dependencies. scripts/bench
-// builds and runs it.
+// module of its own: its peers (an etcd server and a kube-apiserver) have no place
+// among Karve's dependencies. scripts/bench builds and runs it.
 package main
 
 import (
@@ -18,7 +17,7 @@ import (
 
 const usage = `usage: scripts/bench storage|scale|start|footprint|api|abandoned|flash|simulate [options]
 
-storage    the engine, in process and on a socket, beside kine on SQLite and etcd
+storage    the engine, in process and on a socket, beside etcd
 scale      the engine with many keys: starts, memory, pages, counts, compaction
 start      from the start of the process until everything a cluster is born with
            answers, and from SIGTERM until it is gone; beside etcd + kube-apiserver
@@ -73,7 +72,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	case "simulate":
 		return simulate(ctx, args[1:], stdout, stderr)
 	case childCommand:
-		return child(ctx, args[1:], stdin, stdout, stderr)
+		return child(ctx, args[1:], stdin, stdout)
 	case "-h", "-help", "--help", "help":
 		fmt.Fprint(stderr, usage)
 		return flag.ErrHelp

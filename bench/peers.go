@@ -3,28 +3,19 @@ package main
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
-	"github.com/k3s-io/kine/pkg/server"
 	"go.etcd.io/etcd/server/v3/embed"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/keepalive"
 
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/kine"
 )
 
-const (
-	stockCompactTimeout = 5 * time.Second
-
-	// serveTimeout bounds the start of a peer.
-	serveTimeout = 20 * time.Second
-)
+// serveTimeout bounds the start of a peer.
+const serveTimeout = 20 * time.Second
 
 // A served peer answers the etcd API on a unix socket until it is closed.
 type served struct {
@@ -32,13 +23,10 @@ type served struct {
 	close    func()
 }
 
-// servers starts the peers that are on a socket, by role. All are on the same
-// transport, and every one but kine-normal has a write on the disk before it
-// answers it.
+// servers starts the peers that are on a socket, by role. All use the same
+// transport, and all sync a write to the disk before they answer it.
 var servers = map[string]func(ctx context.Context, dir string) (*served, error){
 	"karve-socket": serveEngine,
-	"kine-normal":  func(ctx context.Context, dir string) (*served, error) { return serveStockKine(ctx, dir, "NORMAL") },
-	"kine-full":    func(ctx context.Context, dir string) (*served, error) { return serveStockKine(ctx, dir, "FULL") },
 	"etcd":         serveEtcd,
 }
 
@@ -47,8 +35,6 @@ var files = map[string]string{
 	roleDirect:     datastore.EngineFile,
 	roleClient:     datastore.EngineFile,
 	"karve-socket": datastore.EngineFile,
-	"kine-normal":  stockFile,
-	"kine-full":    stockFile,
 	"etcd":         "etcd/member/snap/db",
 }
 
@@ -88,29 +74,6 @@ func openEngine(dir string) (*datastore.Engine, func(), error) {
 	return engine, func() { engine.Close(); lock.Close() }, nil
 }
 
-func serveStockKine(ctx context.Context, dir, synchronous string) (*served, error) {
-	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	var work sync.WaitGroup
-	stop := func() { cancel(); work.Wait() }
-	backend, err := openStockKine(running, &work, dir, synchronous)
-	if err != nil {
-		stop()
-		return nil, err
-	}
-	if err := backend.Start(running); err != nil {
-		stop()
-		return nil, fmt.Errorf("start kine: %w", err)
-	}
-	s, err := serveBackend(ctx, backend, dir)
-	if err != nil {
-		stop()
-		return nil, err
-	}
-	closeServer := s.close
-	s.close = func() { cancel(); closeServer(); work.Wait() }
-	return s, nil
-}
-
 // local opens the peers that are in one process with their client, by role.
 var local = map[string]func(ctx context.Context, dir string) (store, func(), error){
 	roleDirect: func(_ context.Context, dir string) (store, func(), error) {
@@ -129,34 +92,6 @@ var local = map[string]func(ctx context.Context, dir string) (store, func(), err
 		}
 		return newRemote(client), func() { client.Close(); closeShim() }, nil
 	},
-}
-
-// serveBackend puts kine's bridge before stock kine as its endpoint package
-// does; that one links every driver of kine, minio and much else.
-func serveBackend(ctx context.Context, backend server.Backend, dir string) (*served, error) {
-	path := filepath.Join(dir, "kine.sock")
-	var lc net.ListenConfig
-	listener, err := lc.Listen(ctx, "unix", path)
-	if err != nil {
-		return nil, fmt.Errorf("listen for etcd API: %w", err)
-	}
-	srv := grpc.NewServer(
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: embed.DefaultGRPCKeepAliveMinTime}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{
-			Time:    embed.DefaultGRPCKeepAliveInterval,
-			Timeout: embed.DefaultGRPCKeepAliveTimeout,
-		}),
-		grpc.MaxConcurrentStreams(embed.DefaultMaxConcurrentStreams),
-		grpc.MaxRecvMsgSize(embed.DefaultMaxRequestBytes+512*1024),
-		grpc.MaxSendMsgSize(1<<31-1),
-	)
-	server.New(backend, "unix", 5*time.Second, "3.6.11").Register(srv)
-	var work sync.WaitGroup
-	work.Go(func() { srv.Serve(listener) })
-	return &served{
-		endpoint: "unix://" + path,
-		close:    func() { srv.Stop(); work.Wait() },
-	}, nil
 }
 
 // serveEtcd starts one member of etcd with its defaults, fsync on.

@@ -19,8 +19,6 @@ var peers = []struct{ role, title string }{
 	{roleDirect, "karve Go API"},
 	{roleClient, "karve client"},
 	{"karve-socket", "karve socket"},
-	{"kine-normal", "kine NORMAL"},
-	{"kine-full", "kine FULL"},
 	{"etcd", "etcd 3.6.13"},
 }
 
@@ -41,7 +39,7 @@ func storage(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	output := flags.String("o", "table", "what to print: table or json, which has every round")
 	rounds := flags.Int("rounds", 0, "rounds to take the medians of (default 3, with -quick 1)")
 	dir := flags.String("dir", "", "directory on the disk to measure (default the one for temporary files)")
-	chosen := flags.String("peers", "", "comma-separated peers to measure (default all): karve,karve-client,karve-socket,kine-normal,kine-full,etcd")
+	chosen := flags.String("peers", "", "comma-separated peers to measure (default all): karve,karve-client,karve-socket,etcd")
 	if err := flags.Parse(args); err != nil {
 		return flag.ErrHelp
 	}

@@ -96,8 +96,7 @@ func (r remote) count(ctx context.Context, prefix string) (int64, error) {
 }
 
 func (r remote) watch(ctx context.Context, prefix string) (func() ([]int64, error), error) {
-	// From a revision, as the API server does it: without one, kine begins
-	// with all of history.
+	// From a revision, as the API server does it.
 	now, err := r.revision(ctx)
 	if err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package main
+package etcd
 
 import (
 	"bytes"
@@ -28,7 +28,7 @@ func TestSameAnswersAsEtcd(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 			defer cancel()
-			ours, theirs := talkTo(ctx, t, "karve-socket"), talkTo(ctx, t, "etcd")
+			ours, theirs := connect(t, serveKarve(ctx, t)), connect(t, serveEtcd(ctx, t))
 			r := requests{rand.New(rand.NewPCG(seed, 0)), 1}
 			for i := range 3000 {
 				req := r.next()
@@ -228,14 +228,10 @@ type caller struct {
 	watcher pb.WatchClient
 }
 
-func talkTo(ctx context.Context, t *testing.T, role string) caller {
+// connect returns a caller of the etcd API at an endpoint.
+func connect(t *testing.T, endpoint string) caller {
 	t.Helper()
-	s, err := servers[role](ctx, t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.close)
-	conn, err := grpc.NewClient(s.endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
