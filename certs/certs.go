@@ -21,6 +21,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"github.com/karve-k8s/karve/internal/atomicfile"
 )
 
 // The errors that callers can tell apart with errors.Is. The message names the
@@ -62,7 +64,7 @@ type Config struct {
 	// cut, files may then be empty.
 	NoSync bool
 
-	fault func(step, path string) error // see disk
+	fault func(step, path string) error // see atomicfile.Writer
 }
 
 func (c Config) withDefaults() Config {
@@ -104,8 +106,8 @@ func (n Note) String() string {
 // Two processes may renew in the same directory; the first Ensure of a
 // directory must be alone, which the lock on the data directory is for.
 type Store struct {
-	cfg  Config
-	disk disk
+	cfg   Config
+	files atomicfile.Writer
 
 	mu      sync.Mutex // held while files are read and written
 	nextDue time.Time
@@ -124,13 +126,13 @@ func Ensure(cfg Config) (*Store, []Note, error) {
 		return nil, nil, fmt.Errorf("certificates directory %s: %w", cfg.Dir, err)
 	}
 	cfg.Dir = dir
-	s := &Store{cfg: cfg.withDefaults(), disk: disk{noSync: cfg.NoSync, fault: cfg.fault}}
+	s := &Store{cfg: cfg.withDefaults(), files: atomicfile.Writer{NoSync: cfg.NoSync, Fault: cfg.fault}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.disk.mkdir(dir); err != nil {
+	if err := makeDir(s.files, dir); err != nil {
 		return nil, nil, err
 	}
-	s.disk.sweep(dir)
+	s.files.Sweep(dir)
 	p := s.plan(nil)
 	p.starting = true
 	if err := p.run(); err != nil {
@@ -205,10 +207,10 @@ func (s *Store) renew(force map[Name]bool) ([]Name, []Note, error) {
 // apply writes what is planned: keys first, because a key without a certificate
 // can always be completed, and a CA's certificate without its key cannot.
 func (s *Store) apply(p *plan) error {
-	if err := s.disk.commit(p.keys); err != nil {
+	if err := s.files.Write(p.keys...); err != nil {
 		return err
 	}
-	if err := s.disk.commit(p.certs); err != nil {
+	if err := s.files.Write(p.certs...); err != nil {
 		return err
 	}
 	s.nextDue, s.signer = p.nextDue, p.signer

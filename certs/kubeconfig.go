@@ -1,17 +1,15 @@
 package certs
 
 import (
-	"bytes"
 	"crypto/tls"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/karve-k8s/karve/internal/atomicfile"
 )
 
 // DefaultContext names cluster, user and context where no name is given.
@@ -80,7 +78,7 @@ func WriteKubeconfig(path string, mode os.FileMode, k Kubeconfig) error {
 	if err != nil {
 		return fmt.Errorf("write kubeconfig %s: %w", path, err)
 	}
-	_, err = disk{noSync: k.NoSync}.replace(path, data, mode)
+	_, err = replace(atomicfile.Writer{NoSync: k.NoSync}, path, data, mode)
 	return err
 }
 
@@ -122,29 +120,4 @@ func embed(k Kubeconfig, cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthI
 		return fmt.Errorf("%w: %s and %s", ErrMismatch, k.CertFile, k.KeyFile)
 	}
 	return nil
-}
-
-// replace puts data in the file that path means, and says whether it had to.
-func (d disk) replace(path string, data []byte, mode os.FileMode) (bool, error) {
-	to, err := target(path)
-	if err != nil {
-		return false, err
-	}
-	f := file{path: to, data: data, mode: mode}
-	if info, err := os.Stat(to); err == nil {
-		if !info.Mode().IsRegular() {
-			return false, fmt.Errorf("write %s: it is not a regular file", path)
-		}
-		have, err := os.ReadFile(to)
-		if err == nil && bytes.Equal(have, data) && (info.Mode().Perm() == mode || runtime.GOOS == "windows") {
-			return false, nil
-		}
-		f.like = info
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return false, fmt.Errorf("write kubeconfig: %w", err)
-	}
-	if err := d.mkdir(filepath.Dir(to)); err != nil {
-		return false, err
-	}
-	return true, d.commit([]file{f})
 }

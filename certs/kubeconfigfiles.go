@@ -10,6 +10,8 @@ import (
 	"strconv"
 
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/karve-k8s/karve/internal/atomicfile"
 )
 
 // KubeconfigFiles are where a server keeps its admin's kubeconfig: a file of its own,
@@ -64,7 +66,7 @@ func (f KubeconfigFiles) writeCopy(k Kubeconfig) error {
 	if err := WriteKubeconfig(at, mode, k); err != nil {
 		return err
 	}
-	_, err = disk{noSync: k.NoSync}.replace(notePath(f.Path), append(note, '\n'), fileMode)
+	_, err = replace(atomicfile.Writer{NoSync: k.NoSync}, notePath(f.Path), append(note, '\n'), fileMode)
 	return err
 }
 

@@ -12,6 +12,8 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/karve-k8s/karve/internal/atomicfile"
 )
 
 // ErrConflict is MergeKubeconfig's refusal to replace what belongs to another
@@ -119,7 +121,7 @@ func MergeKubeconfig(dst, src string, opts MergeOptions) (MergeResult, error) {
 	if err != nil {
 		return MergeResult{}, fmt.Errorf("write kubeconfig %s: %w", dst, err)
 	}
-	if result.Changed, err = (disk{}).replace(dst, data, mode); err != nil {
+	if result.Changed, err = replace(atomicfile.Writer{}, dst, data, mode); err != nil {
 		return MergeResult{}, err
 	}
 	return result, nil

@@ -9,6 +9,8 @@ import (
 	"runtime"
 	"strings"
 	"time"
+
+	"github.com/karve-k8s/karve/internal/atomicfile"
 )
 
 // plan goes through the table once and works out, in memory, what has to be
@@ -22,7 +24,7 @@ type plan struct {
 	sans SANs
 	cas  map[Name]*pair // those that can be used
 
-	keys, certs []file
+	keys, certs []atomicfile.File
 	renewed     []Name
 	notes       []Note
 	nextDue     time.Time
@@ -326,9 +328,9 @@ func (p *plan) putCert(c *pair, cert *x509.Certificate, chain ...*x509.Certifica
 	return p.put(&p.certs, c.certFile, encodeCerts(c.certs))
 }
 
-func (p *plan) put(list *[]file, path string, data []byte) error {
+func (p *plan) put(list *[]atomicfile.File, path string, data []byte) error {
 	to, err := target(path)
-	*list = append(*list, file{path: to, data: data, mode: fileMode})
+	*list = append(*list, atomicfile.File{Path: to, Data: data, Mode: fileMode})
 	return err
 }
 

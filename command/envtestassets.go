@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/karve-k8s/karve/internal/atomicfile"
 )
 
 // assetNames are the programs that envtest looks for in KUBEBUILDER_ASSETS.
@@ -149,7 +151,7 @@ func place(target, path string, duplicate bool) error {
 			return err
 		}
 	}
-	return os.Rename(next, path)
+	return atomicfile.Rename(next, path)
 }
 
 func copyProgram(from, to string) (err error) {
@@ -163,7 +165,7 @@ func copyProgram(from, to string) (err error) {
 		return err
 	}
 	_, err = io.Copy(out, in)
-	if err := errors.Join(err, out.Close()); err != nil {
+	if err := errors.Join(err, out.Sync(), out.Close()); err != nil {
 		os.Remove(to)
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/internal/atomicfile"
 )
 
 // markerFile says, in a directory, that what is in it is Karve's: install.sh gives no other
@@ -46,27 +47,11 @@ func mark(dir string) error {
 	if !karves(dir) {
 		return nil
 	}
-	err := writeMark(file)
+	err := atomicfile.Write(file, []byte(markerText), 0o600)
 	if errors.Is(err, fs.ErrPermission) {
 		return nil // somebody else's; whoever starts there has other problems
 	} else if err != nil {
 		return fmt.Errorf("mark the directory as Karve's: %w", err)
-	}
-	return nil
-}
-
-// writeMark writes the file durably, or leaves none.
-func writeMark(file string) error {
-	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(markerText)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return errors.Join(err, os.Remove(file))
 	}
 	return nil
 }

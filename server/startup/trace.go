@@ -5,11 +5,11 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/karve-k8s/karve/internal/atomicfile"
 )
 
 // Trace is the parts of a start and their steps, and how long each took. Its methods
@@ -111,29 +111,12 @@ func (t *Trace) Write(path string) error {
 	if err != nil {
 		return fmt.Errorf("write startup trace: %w", err)
 	}
-	return replace(path, text)
+	// No fsync: nobody needs the trace of a start before a power cut.
+	file := atomicfile.File{Path: path, Data: text, Mode: 0o600}
+	if err := (atomicfile.Writer{NoSync: true}).Write(file); err != nil {
+		return fmt.Errorf("write startup trace: %w", err)
+	}
+	return nil
 }
 
 func micro(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
-
-// replace puts a file in the place of another, or of none.
-func replace(path string, text []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), ".startup-") // 0600
-	if err != nil {
-		return fmt.Errorf("write startup trace: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			os.Remove(f.Name())
-			err = fmt.Errorf("write startup trace: %w", err)
-		}
-	}()
-	if _, err := f.Write(text); err != nil {
-		f.Close()
-		return err
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
-}
