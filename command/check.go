@@ -11,6 +11,9 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/karve-k8s/karve/command/datadir"
+	"github.com/karve-k8s/karve/command/options"
+	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/preflight"
 	"github.com/karve-k8s/karve/server"
@@ -27,7 +30,7 @@ Nothing is started, and nothing that it makes stays. Exit code: 0 if nothing fai
 
 // checkCommand is `karve check`: what a start would find, before it.
 func checkCommand() *cli.Command {
-	flags := append(serverFlags(), outputFlag(),
+	flags := append(options.Server(), output.Flag(),
 		&cli.StringFlag{Name: "replaces", Usage: "`DIR` of the data of a server that stops before the start"})
 	return &cli.Command{
 		Name:               "check",
@@ -35,29 +38,29 @@ func checkCommand() *cli.Command {
 		CustomHelpTemplate: checkHelp,
 		Flags:              flags,
 		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
-			return explainUsage(err, "karve check", flags)
+			return options.ExplainMistake(err, "karve check", flags)
 		},
 		Action: check,
 	}
 }
 
 func check(c *cli.Context) error {
-	if err := wantFormat(c); err != nil { // before seconds of work
+	if err := output.Check(c); err != nil { // before seconds of work
 		return err
 	}
-	config, err := readConfig(c)
+	config, err := options.Read(c)
 	looked := target(config)
-	looked.Look = func(path string) (*datastore.Look, error) { return lookAt(c.Context, looked.DataDir, path) }
+	looked.Look = func(path string) (*datastore.Look, error) { return datadir.LookAt(c.Context, looked.DataDir, path) }
 	if old := c.String("replaces"); old != "" {
 		var wrong error
-		if looked.Replaced, _, wrong = datastore.Holder(absolute(old)); wrong != nil {
+		if looked.Replaced, _, wrong = datastore.Holder(datadir.Absolute(old)); wrong != nil {
 			err = errors.Join(err, fmt.Errorf("--replaces: %w", wrong))
 		}
 	}
 	all := preflight.Run(c.Context, looked)
 	// Last, as it makes the data directory, and shown first.
 	all = append(checkConfig(c, config, err), all...)
-	err = show(c, all, func(w io.Writer) {
+	err = output.Show(c, all, func(w io.Writer) {
 		fmt.Fprintln(w, "CHECK\tRESULT\tFOUND\tWHAT TO DO")
 		for _, f := range all {
 			do := f.Do
@@ -75,7 +78,7 @@ func check(c *cli.Context) error {
 
 // target is what a server of that configuration would use.
 func target(config server.Config) preflight.Target {
-	t := preflight.Target{DataDir: absolute(config.DataDir), MemoryLimit: config.MemoryLimit, Built: built()}
+	t := preflight.Target{DataDir: datadir.Absolute(config.DataDir), MemoryLimit: config.MemoryLimit, Built: built()}
 	if dir, err := server.DatastoreDir(config.DatastoreEndpoint, t.DataDir); err == nil {
 		t.StoreDir = dir
 	} else {
@@ -91,7 +94,7 @@ func target(config server.Config) preflight.Target {
 // it, and what a start would refuse.
 func checkConfig(c *cli.Context, config server.Config, reading error) []preflight.Finding {
 	const name = "configuration"
-	made := missing(absolute(config.DataDir))
+	made := missing(datadir.Absolute(config.DataDir))
 	err := errors.Join(reading, config.Validate(c.Context))
 	for _, dir := range made {
 		os.Remove(dir) // if it is empty, which it is unless a server came meanwhile
@@ -106,17 +109,10 @@ func checkConfig(c *cli.Context, config server.Config, reading error) []prefligh
 	return all
 }
 
-func absolute(dir string) string {
-	if abs, err := filepath.Abs(dir); err == nil && dir != "" {
-		return abs
-	}
-	return dir
-}
-
 // missing are the directories that making dir would make, the lowest first.
 func missing(dir string) []string {
 	var all []string
-	for ; dir != "" && !exists(dir) && dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+	for ; dir != "" && !datadir.Exists(dir) && dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
 		all = append(all, dir)
 	}
 	return all

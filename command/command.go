@@ -1,10 +1,10 @@
 // Package command is the commands of karve: the shell around package server.
 //
-// This file has what they share: the exit code, how mistakes are told. Signals are in
-// signals.go, the options of `karve server` in serverflags.go, the configuration file in
-// configfile.go, variables in variables.go, the small commands in commands.go, run.go, check.go, status.go,
-// datastorecommand.go, snapshotcommand.go, envtestassets.go and kubectl.go; faces.go is
-// what karve is under the names etcd and kube-apiserver.
+// This file has what they share: the exit code, how mistakes are told. Each command has a
+// file: server.go, run.go, check.go, version.go, completion.go and envtestassets.go, and in
+// packages of their own the commands that work on a data directory (datadir) and kubectl
+// (kubectl). The options of a server and their defaults are in package options, with the
+// configuration file and variables. Signals are in signals.go.
 package command
 
 import (
@@ -13,31 +13,30 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
-	"time"
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/karve-k8s/karve/command/datadir"
+	"github.com/karve-k8s/karve/command/kubectl"
 	"github.com/karve-k8s/karve/command/locale"
-	"github.com/karve-k8s/karve/internal/logbridge"
-	"github.com/karve-k8s/karve/internal/ownership"
+	"github.com/karve-k8s/karve/command/options"
+	"github.com/karve-k8s/karve/envtest"
 	"github.com/karve-k8s/karve/internal/version"
-	"github.com/karve-k8s/karve/server"
 )
 
 // Main is the program: what os.Args and the name it was started by ask for. It ends the
 // process with an exit code if that is not 0.
 func Main() {
 	if locale.IsKubectl(os.Args[:1]) {
-		runKubectl(os.Args[1:], userKubeconfigFirst)
+		kubectl.Run(os.Args[1:], kubectl.UsersFirst)
 		return
 	}
 	if locale.IsKubectl(os.Args) { // its flags are not ours to parse
-		runKubectl(os.Args[2:], ourKubeconfigFirst)
+		kubectl.Run(os.Args[2:], kubectl.OursFirst)
 		return
 	}
-	if name, run := face(os.Args[0]); run != nil {
-		runFace(name, run)
+	if name, run := envtest.Persona(os.Args[0]); run != nil {
+		runPersona(name, run)
 		return
 	}
 	ctx, stop := signalContext()
@@ -45,6 +44,17 @@ func Main() {
 	if err := run(ctx, os.Args, os.Stdout, os.Stderr); err != nil {
 		printProblems(os.Stderr, "karve", err)
 		os.Exit(exitCode(err))
+	}
+}
+
+// runPersona ends with the exit code of the program that it is.
+func runPersona(name string, run envtest.Program) {
+	ctx, stop := signalContext()
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	if err != nil {
+		printProblems(os.Stderr, name+" (karve)", err)
+		os.Exit(1)
 	}
 }
 
@@ -84,20 +94,20 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			serverCommand(),
 			runCommand(),
 			checkCommand(),
-			statusCommand(),
-			kubectlCommand(),
+			datadir.Status(),
+			kubectl.Command(),
 			envtestAssetsCommand(),
-			kubeconfigCommand(),
-			certsCommand(),
-			datastoreCommand(),
-			snapshotCommand(),
-			resetCommand(),
+			datadir.Kubeconfig(),
+			datadir.Certs(),
+			datadir.Datastore(),
+			datadir.Snapshot(),
+			datadir.Reset(),
 			versionCommand(),
 			completionCommand(),
 		},
 	}
 	explainMistakes("karve", app.Commands)
-	refuseMisspelt(app.Commands)
+	options.RefuseMisspelt(app.Commands)
 	return app.RunContext(ctx, args)
 }
 
@@ -112,7 +122,7 @@ func explainMistakes(above string, commands []*cli.Command) {
 			continue
 		}
 		command.OnUsageError = func(_ *cli.Context, err error, _ bool) error {
-			return explainUsage(err, name, command.Flags)
+			return options.ExplainMistake(err, name, command.Flags)
 		}
 		switch action := command.Action; {
 		case len(command.Subcommands) > 0:
@@ -131,103 +141,4 @@ func explainMistakes(above string, commands []*cli.Command) {
 			}
 		}
 	}
-}
-
-// serverCommand is `karve server`.
-func serverCommand() *cli.Command {
-	flags := serverFlags()
-	return &cli.Command{
-		Name:               "server",
-		Usage:              "run the control plane until it is told to stop",
-		CustomHelpTemplate: helpOf(flags, "karve server: run the control plane until it is told to stop\n"),
-		Flags:              flags,
-		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
-			return explainUsage(err, "karve server", flags)
-		},
-		Action: func(c *cli.Context) error {
-			config, err := readConfig(c)
-			if err != nil { // with what the server would refuse: all at once
-				return errors.Join(err, config.Validate(c.Context))
-			}
-			config.Ready = func(info server.Info) { greet(c.App.Writer, info) }
-			ctx := c.Context
-			if c.Bool("stop-with-stdin") {
-				var end context.CancelFunc
-				ctx, end = context.WithCancel(ctx)
-				defer end()
-				go func() {
-					_, _ = io.Copy(io.Discard, os.Stdin)
-					end()
-				}()
-			}
-			config.ShortenGoodbyes()
-			return ownership.Explain(server.Run(ctx, config), config.DataDir)
-		},
-	}
-}
-
-// readConfig is readOptions for a command that takes nothing else.
-func readConfig(c *cli.Context) (server.Config, error) {
-	var surplus error
-	if c.Args().Present() {
-		surplus = fmt.Errorf("karve %s takes options only, got %q", c.Command.Name, c.Args().First())
-	}
-	config, err := readOptions(c, defaultConfigFile, c.App.ErrWriter)
-	return config, errors.Join(surplus, err)
-}
-
-// readOptions makes the server's configuration of options, variables and the
-// configuration file, which is usual if no other is named; the server logs to log.
-// The error joins all that is wrong with them.
-func readOptions(c *cli.Context, usual string, log io.Writer) (server.Config, error) {
-	problems := []error{readConfigFile(c, usual)}
-	config, err := serverConfig(c)
-	problems = append(problems, err)
-	if config.Log, err = logbridge.New(log, c.String("log-format"), c.String("log-level")); err != nil {
-		problems = append(problems, err)
-		config.Log, _ = logbridge.New(log, "text", "error") // these are valid
-	}
-	logbridge.Install(config.Log)
-	return config, errors.Join(problems...)
-}
-
-// greet is the one line a successful start prints.
-func greet(w io.Writer, info server.Info) {
-	plain := ""
-	if info.InsecureURL != "" {
-		plain = " and " + info.InsecureURL
-	}
-	var slowest []string
-	for _, part := range info.Slowest {
-		slowest = append(slowest, fmt.Sprintf("%s %v", part.Part, part.Took.Round(time.Millisecond)))
-	}
-	fmt.Fprintf(w, "karve is ready after %v (%s) at %s%s. Next: export KUBECONFIG=%s; kubectl get namespaces\n",
-		info.Took.Round(time.Millisecond), strings.Join(slowest, ", "), info.URL, plain, info.Kubeconfig)
-}
-
-// printProblems prints an error of a program, one line for each problem that was joined
-// in it.
-func printProblems(w io.Writer, program string, err error) {
-	for _, problem := range flatten(err) {
-		for line := range strings.Lines(problem.Error()) {
-			fmt.Fprintf(w, "%s: %s\n", program, strings.TrimSpace(line))
-		}
-	}
-}
-
-// flatten undoes errors.Join, and only that: an error that wraps two others has
-// a sentence of its own.
-func flatten(err error) []error {
-	joined, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		return []error{err}
-	}
-	var all []error
-	for _, e := range joined.Unwrap() {
-		all = append(all, flatten(e)...)
-	}
-	if errors.Join(joined.Unwrap()...).Error() != err.Error() {
-		return []error{err}
-	}
-	return all
 }

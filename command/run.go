@@ -14,6 +14,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/server"
 )
 
@@ -37,7 +38,7 @@ func runCommand() *cli.Command {
 		Name:      "run",
 		Usage:     "run a command with a cluster of its own, which goes when it ends",
 		ArgsUsage: "-- COMMAND [ARGUMENT...]",
-		CustomHelpTemplate: helpOf(flags, "karve run [OPTION...] -- COMMAND [ARGUMENT...]: run a command with a cluster of its own\n\n"+
+		CustomHelpTemplate: options.Help(flags, "karve run [OPTION...] -- COMMAND [ARGUMENT...]: run a command with a cluster of its own\n\n"+
 			"The cluster is in a temporary directory and in memory, on a free port of this\n"+
 			"machine. The command has its kubeconfig in KUBECONFIG and, if there is none,\n"+
 			"kubectl in its PATH. karve ends with the command's exit code, and shows the\n"+
@@ -48,7 +49,7 @@ func runCommand() *cli.Command {
 			"karve run that was killed (kill -9) has left, the next one removes.\n"),
 		Flags: flags,
 		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
-			return explainUsage(err, "karve run", flags)
+			return options.ExplainMistake(err, "karve run", flags)
 		},
 		Action: func(c *cli.Context) error {
 			if !c.Args().Present() {
@@ -69,7 +70,7 @@ func runFlags() []cli.Flag {
 		"bind-address":       "`IP` the secure listener listens on",
 		"datastore-endpoint": "`URL` of the datastore, as of karve server (default: memory:// without --data-dir)",
 	}
-	list := slices.DeleteFunc(serverFlags(), func(f cli.Flag) bool { return f.Names()[0] == "stop-with-stdin" })
+	list := slices.DeleteFunc(options.Server(), func(f cli.Flag) bool { return f.Names()[0] == "stop-with-stdin" })
 	for _, f := range list {
 		switch f := f.(type) {
 		case *cli.StringFlag:
@@ -139,7 +140,7 @@ func runWithCluster(c *cli.Context) (err error) {
 // runConfig is the configuration of a cluster in dir, if the user names no other
 // place. What the server has to say is read only if something fails.
 func runConfig(c *cli.Context, dir string, log io.Writer) (server.Config, error) {
-	config, err := readOptions(c, "", log)
+	config, err := options.ReadFrom(c, "", log)
 	if config.DataDir == "" {
 		config.DataDir = filepath.Join(dir, "data")
 		if config.DatastoreEndpoint == "" {

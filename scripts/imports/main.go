@@ -22,23 +22,40 @@ const module = "github.com/karve-k8s/karve"
 var own = map[string][]string{
 	"": {"command"},
 	"command": {
-		"certs",
+		"command/datadir",
+		"command/kubectl",
 		"command/locale",
-		"control",
+		"command/options",
+		"command/output",
 		"datastore",
-		"envtest/etcd",
-		"internal/atomicfile",
-		"internal/logbridge",
-		"internal/memory",
+		"envtest",
 		"internal/ownership",
 		"internal/version",
 		"preflight",
 		"server",
+	},
+	"command/datadir": {
+		"certs",
+		"command/options",
+		"command/output",
+		"control",
+		"datastore",
+		"internal/ownership",
+		"preflight",
+		"server",
+		"snapshot",
+	},
+	"command/endtoend": {}, // tests only
+	"command/kubectl":  {"command/options"},
+	"command/options": {
+		"internal/logbridge",
+		"internal/memory",
+		"server",
 		"server/apiserver",
 		"server/flags",
 		"simulate",
-		"snapshot",
 	},
+	"command/output": {"datastore"}, // it shows the progress of the datastore's long operations
 	"server": {
 		"bootstrap",
 		"certs",
@@ -89,6 +106,7 @@ var own = map[string][]string{
 	"internal/version":     {},
 	"bootstrap":            {},
 	"certs":                {"internal/atomicfile"}, // keys and certificates must survive a power cut
+	"envtest":              {"envtest/etcd", "internal/atomicfile", "internal/memory", "internal/version", "server", "server/flags"},
 	"envtest/etcd":         {"kine", "kine/etcdapi", "datastore"},
 	"internal/atomicfile":  {},
 	"internal/ownership":   {}, // plumbing of commands and the server, without dependencies
@@ -121,7 +139,7 @@ var homes = []struct {
 	{"k8s.io/kubernetes/", []string{"server", "server/apiserver", "bootstrap"}, "a test binary that links Kubernetes takes 20 s: keep those packages few"},
 	{"k8s.io/apiserver/", []string{"server", "server/apiserver", "bootstrap"}, "it comes with most of Kubernetes"},
 	{"k8s.io/kubectl/pkg/util/i18n", []string{"command/locale"}, "it has to be initialised first"},
-	{"k8s.io/kubectl/", []string{"command"}, "kubectl is a command, not a part of the server"},
+	{"k8s.io/kubectl/", []string{"command/kubectl"}, "kubectl is a command, not a part of the server"},
 	{"github.com/k3s-io/kine/pkg/endpoint", nil, "it links every driver, an etcd server and minio"},
 	{"github.com/k3s-io/kine/pkg/app", nil, "it links every driver, an etcd server and minio"},
 	{"github.com/k3s-io/kine/pkg/drivers/sqlite", nil, "with cgo on it picks mattn's binding: Karve has no cgo"},
@@ -131,7 +149,7 @@ var homes = []struct {
 	{"github.com/go-sql-driver/mysql", []string{"kine"}, "external databases are the shim's"},
 	{"github.com/nats-io/", []string{"kine"}, "external databases are the shim's"},
 	{"modernc.org/", []string{"datastore"}, "the datastore is the one place that knows SQLite"},
-	{"github.com/urfave/cli", []string{"command"}, "only the command parses a command line"},
+	{"github.com/urfave/cli", []string{"command", "command/datadir", "command/kubectl", "command/options", "command/output"}, "only the commands parse a command line"},
 	{"C", nil, "there is no cgo in Karve"},
 }
 

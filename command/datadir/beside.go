@@ -1,0 +1,69 @@
+package datadir
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/karve-k8s/karve/control"
+	"github.com/karve-k8s/karve/datastore"
+)
+
+// beside reads something of the database's file; path is what to ask of a server. While a server has it open, only that
+// server can: then it is asked, by its control socket in dataDir.
+func beside[T any](ctx context.Context, dataDir, file, path string, own func() (*T, error)) (*T, error) {
+	out, err := own()
+	if !errors.Is(err, datastore.ErrBusy) {
+		return out, err
+	}
+	body, err := askServer(ctx, dataDir, file, path, err)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	out = new(T)
+	if err := json.NewDecoder(body).Decode(out); err != nil {
+		return nil, fmt.Errorf("read the server's answer: %w", err)
+	}
+	return out, nil
+}
+
+// askServer asks the server that uses the database; busy is the error that says so. A server
+// in dataDir that uses another one is not asked: its answer would be about that. The answer's
+// Close lets go of the connection, too.
+func askServer(ctx context.Context, dataDir, file, path string, busy error) (io.ReadCloser, error) {
+	client := control.New(dataDir)
+	body, err := client.Get(ctx, path, file)
+	if err == nil {
+		return answerBody{body, client}, nil
+	}
+	client.Close()
+	if errors.Is(err, control.ErrMissing) {
+		return nil, fmt.Errorf("%w; if that is karve server, it is not ready yet, or has another --data-dir: %w", busy, err)
+	}
+	if errors.Is(err, control.ErrOther) {
+		return nil, fmt.Errorf("%w, and %w", busy, err)
+	}
+	return nil, err
+}
+
+type answerBody struct {
+	io.ReadCloser
+	client *control.Client
+}
+
+func (b answerBody) Close() error {
+	defer b.client.Close()
+	return b.ReadCloser.Close()
+}
+
+// lookAt is [datastore.LookAt], also beside a server.
+func LookAt(ctx context.Context, dataDir, path string) (*datastore.Look, error) {
+	look, err := beside(ctx, dataDir, path, control.LookPath, func() (*datastore.Look, error) { return datastore.LookAt(path) })
+	if err != nil {
+		return nil, err
+	}
+	return look, look.Err()
+}

@@ -1,0 +1,114 @@
+package datadir
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/command/options"
+	"github.com/karve-k8s/karve/command/output"
+)
+
+func Certs() *cli.Command {
+	return &cli.Command{
+		Name:  "certs",
+		Usage: "list the certificates, or renew them",
+		Subcommands: []*cli.Command{
+			{
+				Name:   "list",
+				Usage:  "print what there is, and how long it is valid",
+				Flags:  []cli.Flag{options.Config(), options.DataDir(), output.Flag()},
+				Before: options.ReadDataDir,
+				Action: listCerts,
+			},
+			{
+				Name:      "renew",
+				Usage:     "renew the named certificates, or all but the authorities, and the admin's kubeconfigs; a running server uses them immediately",
+				ArgsUsage: "[NAME…]",
+				Flags:     []cli.Flag{options.Config(), options.DataDir()},
+				Before:    options.ReadDataDir,
+				Action:    asOwner(renewCerts),
+			},
+		},
+	}
+}
+
+func certsDir(c *cli.Context) (string, error) {
+	dir := filepath.Join(c.String("data-dir"), "certs")
+	if _, err := os.Stat(dir); err != nil {
+		return "", fmt.Errorf("%w: no server has been started with this --data-dir", err)
+	}
+	return dir, nil
+}
+
+func listCerts(c *cli.Context) error {
+	dir, err := certsDir(c)
+	if err != nil {
+		return err
+	}
+	infos, err := certs.List(dir, time.Now())
+	if err != nil {
+		return err
+	}
+	return output.Show(c, infos, func(w io.Writer) {
+		fmt.Fprintln(w, "NAME\tKIND\tSUBJECT\tKEY\tEXPIRES\tDAYS LEFT\tORIGIN")
+		for _, i := range infos {
+			origin, expires, days := "karve", "-", "-"
+			if i.Kind != certs.KindKey && i.Problem == "" {
+				expires, days = i.NotAfter.Format(time.DateOnly), fmt.Sprint(i.DaysLeft)
+			}
+			if i.UserSupplied {
+				origin = "user"
+			}
+			if i.Problem != "" {
+				origin = i.Problem
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", i.Name, i.Kind, i.Subject, i.KeyType, expires, days, origin)
+		}
+	})
+}
+
+func renewCerts(c *cli.Context) error {
+	dir, err := certsDir(c)
+	if err != nil {
+		return err
+	}
+	var names []certs.Name
+	for _, arg := range c.Args().Slice() {
+		name, err := certs.ParseName(arg)
+		if err != nil {
+			return err
+		}
+		names = append(names, name)
+	}
+	infos, err := certs.List(dir, time.Now())
+	if err != nil {
+		return err
+	}
+	config := certs.Config{Dir: dir}
+	for _, i := range infos {
+		if i.Name == certs.Serving { // the server's options are not known here; its names are
+			config.ExtraSANs = i.SANs
+		}
+	}
+	store, notes, err := certs.Ensure(config)
+	if err != nil {
+		return err
+	}
+	renewed, more, err := store.ForceRenew(names...)
+	if err != nil {
+		return err
+	}
+	for _, note := range append(notes, more...) {
+		fmt.Fprintln(c.App.ErrWriter, "karve:", note)
+	}
+	for _, name := range renewed {
+		fmt.Fprintf(c.App.Writer, "renewed %s\n", name)
+	}
+	return certs.RenewKubeconfigs(store, filepath.Join(c.String("data-dir"), "admin.kubeconfig"))
+}

@@ -1,0 +1,331 @@
+package datadir
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/karve-k8s/karve/command/options"
+	"github.com/karve-k8s/karve/command/output"
+	"github.com/karve-k8s/karve/control"
+	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/internal/ownership"
+	"github.com/karve-k8s/karve/server"
+)
+
+// Datastore looks after the file of the datastore. All but restore, salvage and
+// import work beside a running server as well as without one.
+func Datastore() *cli.Command {
+	sub := func(name, args, usage string, action cli.ActionFunc, more ...cli.Flag) *cli.Command {
+		return &cli.Command{
+			Name: name, ArgsUsage: args, Usage: usage, Before: options.ReadDataDir, Action: action,
+			Flags: append([]cli.Flag{options.Config(), options.DataDir(), options.DatastoreEndpoint()}, more...),
+		}
+	}
+	return &cli.Command{
+		Name:  "datastore",
+		Usage: "look at the datastore, back it up, and put a backup in its place",
+		Subcommands: []*cli.Command{
+			sub("stats", "", "print its figures", asOwner(datastoreStats), output.Flag()),
+			sub("verify", "", "check every page and row of it", asOwner(datastoreVerify), output.Flag()),
+			sub("compact", "", "let go of all history, and make the file smaller", asOwner(datastoreCompact)),
+			sub("backup", "FILE", "write it, as of now, to a file; a server may run", datastoreBackup,
+				&cli.BoolFlag{Name: "overwrite", Usage: "replace the file if it is there"}),
+			sub("restore", "FILE", "put a backup in its place; the server must be stopped", datastoreRestore),
+			sub("salvage", "", "save what can be read of a damaged one; the server must be stopped", asOwner(datastoreSalvage), output.Flag()),
+			sub("import", "FILE", "take over the state.db of a k3s; the server must be stopped", datastoreImport),
+		},
+	}
+}
+
+// oneFile is what some commands take beside options.
+func oneFile(c *cli.Context) (string, error) {
+	if c.Args().Len() != 1 || c.Args().First() == "" {
+		return "", fmt.Errorf("karve datastore %s takes one FILE, after the options, got %d", c.Command.Name, c.Args().Len())
+	}
+	return c.Args().First(), nil
+}
+
+// datastoreDir is where the database is, or has to be.
+func datastoreDir(c *cli.Context) (string, error) {
+	return server.DatastoreDir(c.String("datastore-endpoint"), c.String("data-dir"))
+}
+
+// engineFile is the path of the database, which must be there.
+func engineFile(c *cli.Context) (string, error) {
+	dir, err := datastoreDir(c)
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, datastore.EngineFile)
+	_, err = os.Stat(path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return path, err
+	}
+	if old := filepath.Join(dir, datastore.FileName); Exists(old) {
+		return "", fmt.Errorf("%s is of the version before and not converted yet: start the server once", old)
+	}
+	return "", fmt.Errorf("%s is not there: no server has been started with this --data-dir and --datastore-endpoint", path)
+}
+
+func datastoreStats(c *cli.Context) error {
+	path, err := engineFile(c)
+	if err != nil {
+		return err
+	}
+	s, err := beside(c.Context, c.String("data-dir"), path, control.StatsPath, func() (*datastore.FileStats, error) { return datastore.ReadStats(c.Context, path) })
+	if err != nil {
+		return err
+	}
+	return output.Show(c, s, func(w io.Writer) {
+		stop := "not closed in order, or in use"
+		if s.Clean {
+			stop = "closed in order"
+		}
+		fmt.Fprintf(w, "file\t%s (%s)\n", s.Path, stop)
+		fmt.Fprintf(w, "schema\t%d\n", s.SchemaVersion)
+		fmt.Fprintf(w, "revision\t%d\n", s.Revision)
+		fmt.Fprintf(w, "compacted to\t%d\n", s.CompactRevision)
+		fmt.Fprintf(w, "keys\t%d\n", s.Keys)
+		fmt.Fprintf(w, "bytes in them\t%d\n", s.LiveBytes)
+		fmt.Fprintf(w, "leases\t%d\n", s.Leases)
+		fmt.Fprintf(w, "rows\t%d\n", s.Rows)
+		fmt.Fprintf(w, "bytes of the file\t%d (%d free)\n", s.FileBytes, s.FreeBytes)
+		fmt.Fprintf(w, "bytes of its log\t%d\n", s.WALBytes)
+	})
+}
+
+func datastoreVerify(c *cli.Context) error {
+	path, err := engineFile(c)
+	if err != nil {
+		return err
+	}
+	progress, end := output.Meter(c)
+	v, err := beside(c.Context, c.String("data-dir"), path, control.VerifyPath, func() (*datastore.Verification, error) { return datastore.Verify(c.Context, path, progress) })
+	end()
+	if err != nil {
+		return err
+	}
+	if v.OK || c.String("output") != "table" {
+		err = output.Show(c, v, func(w io.Writer) {
+			fmt.Fprintf(w, "%s is sound: %d rows, %d keys, revision %d\n", v.Path, v.Rows, v.Keys, v.Revision)
+		})
+	}
+	problems := []error{err}
+	for _, p := range v.Problems {
+		problems = append(problems, fmt.Errorf("%s: %s", v.Path, p))
+	}
+	if !v.OK {
+		problems = append(problems, fmt.Errorf("%s is damaged: stop the server, and put a backup in its place (karve datastore restore FILE) or save what can be read (karve datastore salvage)", v.Path))
+	}
+	return errors.Join(problems...)
+}
+
+func datastoreBackup(c *cli.Context) error {
+	file, err := oneFile(c)
+	if err != nil {
+		return err
+	}
+	path, err := engineFile(c)
+	if err != nil {
+		return err
+	}
+	progress, end := output.Meter(c)
+	opts := datastore.BackupOptions{Overwrite: c.Bool("overwrite"), Progress: progress}
+	var b *datastore.Copy
+	err = asOwnerIn(c, file, func() (err error) {
+		b, err = datastore.BackupFile(c.Context, path, file, opts)
+		if errors.Is(err, datastore.ErrBusy) {
+			b, err = backupOfServer(c, path, file, opts, err)
+		}
+		return err
+	})
+	end()
+	if errors.Is(err, datastore.ErrExists) {
+		return fmt.Errorf("%w (--overwrite replaces it)", err)
+	} else if err != nil {
+		return err
+	}
+	record := func() error { return datastore.RecordBackup(b, time.Now()) }
+	if err := ownership.Act(filepath.Dir(path), record); err != nil { // of the backup nothing is missing
+		fmt.Fprintf(c.App.ErrWriter, "karve: %v (karve status will not know of this backup)\n", err)
+	}
+	fmt.Fprintf(c.App.Writer, "backed up %d keys at revision %d to %s (%d bytes)\n", b.Keys, b.Revision, b.To, b.Bytes)
+	return nil
+}
+
+// backupOfServer receives a backup from the server that the database is in use by.
+func backupOfServer(c *cli.Context, path, file string, opts datastore.BackupOptions, busy error) (*datastore.Copy, error) {
+	body, err := askServer(c.Context, c.String("data-dir"), path, control.BackupPath, busy)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	return datastore.ReceiveBackup(c.Context, body, path, file, opts)
+}
+
+// stopped runs body with the lock of the database's directory, which a running
+// server has.
+func stopped(c *cli.Context, body func(lock *datastore.Lock, progress datastore.Progress) error) (err error) {
+	dir, err := datastoreDir(c)
+	if err != nil {
+		return err
+	}
+	lock, err := datastore.LockDir(dir)
+	if errors.Is(err, datastore.ErrLocked) {
+		return fmt.Errorf("%w: stop the server first", err)
+	} else if err != nil {
+		return err
+	}
+	defer func() {
+		if e := lock.Close(); err == nil {
+			err = e
+		}
+	}()
+	progress, end := output.Meter(c)
+	defer end()
+	return body(lock, progress)
+}
+
+func datastoreRestore(c *cli.Context) error {
+	file, err := oneFile(c)
+	if err != nil {
+		return err
+	}
+	if !Exists(file) { // before a data directory is made for nothing
+		return fmt.Errorf("restore %s: %w", file, fs.ErrNotExist)
+	}
+	copyFile := func(to string) error {
+		_, err := datastore.BackupFile(c.Context, file, to, datastore.BackupOptions{})
+		return err
+	}
+	return withReadable(ownedDir(c), file, copyFile, func(file string) error {
+		return stopped(c, func(lock *datastore.Lock, progress datastore.Progress) error {
+			r, err := datastore.Restore(c.Context, lock, file, progress)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(c.App.Writer, "restored %d keys to %s, now at revision %d\n", r.Keys, r.To, r.Revision)
+			if r.Kept != "" {
+				fmt.Fprintf(c.App.Writer, "what was there before is %s\n", r.Kept)
+			}
+			return nil
+		})
+	})
+}
+
+func datastoreSalvage(c *cli.Context) error {
+	if _, err := engineFile(c); err != nil {
+		return err
+	}
+	return stopped(c, func(lock *datastore.Lock, progress datastore.Progress) error {
+		s, err := datastore.Salvage(c.Context, lock, progress)
+		if err != nil {
+			return err
+		}
+		return output.Show(c, s, func(w io.Writer) {
+			for _, problem := range s.Problems {
+				fmt.Fprintf(w, "%s\n", problem)
+			}
+			fmt.Fprintf(w, "saved %d keys to %s, now at revision %d\n", s.Keys, s.Path, s.Revision)
+			fmt.Fprintf(w, "the damaged database is %s\n", s.Kept)
+		})
+	})
+}
+
+func datastoreImport(c *cli.Context) error {
+	file, err := oneFile(c)
+	if err != nil {
+		return err
+	}
+	if !Exists(file) {
+		return fmt.Errorf("import %s: %w", file, fs.ErrNotExist)
+	}
+	copyFile := func(to string) error { return datastore.CopyTable(c.Context, file, to) }
+	return withReadable(ownedDir(c), file, copyFile, func(from string) error {
+		return stopped(c, func(lock *datastore.Lock, progress datastore.Progress) error {
+			i, err := datastore.Import(c.Context, lock, from, progress)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(c.App.Writer, "imported %d keys at revision %d from %s to %s\n", i.Keys, i.Revision, file, i.To)
+			return nil
+		})
+	})
+}
+
+func datastoreCompact(c *cli.Context) error {
+	path, err := engineFile(c)
+	if err != nil {
+		return err
+	}
+	lock, err := datastore.LockDir(filepath.Dir(path))
+	if errors.Is(err, datastore.ErrLocked) {
+		dir := c.String("data-dir") // of the server, which has the socket
+		revision, err := compactServer(c.Context, dir, path)
+		if err != nil {
+			return fmt.Errorf("compact the datastore of the server that uses %s: %w", dir, err)
+		}
+		fmt.Fprintf(c.App.Writer, "compacted to revision %d; the server makes the file smaller when it has time\n", revision)
+		return nil
+	} else if err != nil {
+		return err
+	}
+	defer lock.Close()
+	done, err := datastore.CompactFile(c.Context, lock)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(c.App.Writer, "compacted %s to revision %d: %d bytes, before %d\n", done.Path, done.Revision, done.After, done.Before)
+	return nil
+}
+
+// compactServer asks the server of dir, which must use the database named file, to compact
+// to its newest revision. It does so by the etcd API.
+func compactServer(ctx context.Context, dir, file string) (int64, error) {
+	asked := control.New(dir)
+	defer asked.Close()
+	if err := asked.Uses(ctx, file); err != nil {
+		return 0, err
+	}
+	path, err := filepath.Abs(filepath.Join(dir, "kine.sock"))
+	if err != nil {
+		return 0, err
+	}
+	if !Exists(path) {
+		return 0, fmt.Errorf("%s is not there: the server is not ready, or its etcd API is elsewhere", path)
+	}
+	// Where the path is too long for a socket it is a link to one.
+	if path, err = filepath.EvalSymlinks(path); err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	client, err := clientv3.New(clientv3.Config{
+		Context: ctx, Endpoints: []string{"unix://" + path}, DialTimeout: 5 * time.Second, Logger: zap.NewNop(),
+	})
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", path, err)
+	}
+	defer client.Close()
+	// Any read tells the revision.
+	read, err := client.Get(ctx, "compact_rev_key")
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", path, err)
+	}
+	revision := read.Header.Revision
+	if _, err := client.Compact(ctx, revision); err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
+		return 0, fmt.Errorf("%s: %w", path, err)
+	}
+	return revision, nil
+}

@@ -1,0 +1,57 @@
+package datadir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/command/options"
+)
+
+func Kubeconfig() *cli.Command {
+	return &cli.Command{
+		Name:  "kubeconfig",
+		Usage: "print the admin's kubeconfig, or merge it into your own",
+		Flags: []cli.Flag{
+			options.Config(), options.DataDir(),
+			&cli.BoolFlag{Name: "merge", Usage: "merge it into the first file of KUBECONFIG, or ~/.kube/config"},
+			&cli.StringFlag{Name: "into", Usage: "`FILE` to merge into instead"},
+			&cli.StringFlag{Name: "name", Usage: "`NAME` of the context, cluster and user there (default: " + certs.DefaultContext + ")"},
+			&cli.BoolFlag{Name: "overwrite", Usage: "replace entries of that name even if they are of another cluster"},
+			&cli.BoolFlag{Name: "set-current", Usage: "make it the current context even if there is one"},
+		},
+		Before: options.ReadDataDir,
+		Action: func(c *cli.Context) error {
+			path := filepath.Join(c.String("data-dir"), "admin.kubeconfig")
+			text, err := os.ReadFile(path)
+			if errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("%s is not there: the server is not ready, or has another --data-dir", path)
+			} else if err != nil {
+				return err
+			}
+			if !c.Bool("merge") && c.String("into") == "" {
+				_, err = c.App.Writer.Write(text)
+				return err
+			}
+			result, err := certs.MergeKubeconfig(c.String("into"), path, certs.MergeOptions{
+				Name: c.String("name"), Overwrite: c.Bool("overwrite"), SetCurrent: c.Bool("set-current"),
+			})
+			if errors.Is(err, certs.ErrConflict) {
+				return fmt.Errorf("%w: choose another name by --name, or --overwrite it", err)
+			} else if err != nil {
+				return err
+			}
+			next := "kubectl config use-context " + result.Context
+			if result.Current {
+				next = "it is the current context"
+			}
+			fmt.Fprintf(c.App.Writer, "context %q is in %s; %s\n", result.Context, result.Path, next)
+			return nil
+		},
+	}
+}

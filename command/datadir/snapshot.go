@@ -1,0 +1,84 @@
+package datadir
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/karve-k8s/karve/command/options"
+	"github.com/karve-k8s/karve/control"
+	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/snapshot"
+)
+
+// Snapshot is `karve snapshot`.
+func Snapshot() *cli.Command {
+	return &cli.Command{
+		Name: "snapshot", ArgsUsage: "[FILE]",
+		Usage: "write the cluster, objects and certificates, to a file; a server may run",
+		Description: "FILE is DATA-DIR/" + snapshot.FileName + " if none is named. All secrets of the cluster are in it:\n" +
+			"it is for its administrator (mode 0600). karve reset goes back to it, and\n" +
+			"karve server --fork-from FILE starts another cluster of it.",
+		Before: options.ReadDataDir,
+		Flags: []cli.Flag{
+			options.Config(), options.DataDir(), options.DatastoreEndpoint(),
+			&cli.BoolFlag{Name: "overwrite", Usage: "replace the file if it is there"},
+		},
+		Action: func(c *cli.Context) error {
+			dir, file, err := snapshotOf(c)
+			if err != nil {
+				return err
+			}
+			take := func() error { return takeSnapshot(c, dir, file, c.Bool("overwrite")) }
+			if err := asOwnerIn(c, file, take); errors.Is(err, snapshot.ErrExists) {
+				return fmt.Errorf("%w (--overwrite replaces it)", err)
+			} else if err != nil {
+				return err
+			}
+			return snapshot.WithFile(file, func(s *snapshot.Snapshot) error {
+				fmt.Fprintf(c.App.Writer, "%d keys at revision %d, and the certificates, are in %s\n", s.Keys, s.Revision, file)
+				return nil
+			})
+		},
+	}
+}
+
+// snapshotOf is the data directory, and the file that is named or usual.
+func snapshotOf(c *cli.Context) (dir, file string, err error) {
+	dir = Absolute(c.String("data-dir"))
+	if !Exists(dir) {
+		return "", "", fmt.Errorf("%s is not there: no server has been started with this --data-dir", dir)
+	}
+	switch c.Args().Len() {
+	case 0:
+		return dir, filepath.Join(dir, snapshot.FileName), nil
+	case 1:
+		return dir, Absolute(c.Args().First()), nil
+	}
+	return "", "", fmt.Errorf("karve %s takes one FILE, after the options, got %d", c.Command.Name, c.Args().Len())
+}
+
+// takeSnapshot asks the server, if one runs: only it has what it keeps in memory.
+func takeSnapshot(c *cli.Context, dir, file string, overwrite bool) error {
+	_, held, err := datastore.Holder(dir)
+	if err != nil {
+		return fmt.Errorf("%w (run this as root or the server's user)", err)
+	}
+	if held {
+		if Exists(file) && !overwrite {
+			return fmt.Errorf("make snapshot: %w: %s", snapshot.ErrExists, file)
+		}
+		client := control.New(dir)
+		defer client.Close()
+		return snapshot.Place(file, overwrite, func(w io.Writer) error { return client.Snapshot(c.Context, w) })
+	}
+	path, err := engineFile(c)
+	if err != nil {
+		return err
+	}
+	_, err = snapshot.Make(c.Context, snapshot.Source{DataDir: dir, StoreDir: filepath.Dir(path)}, file, overwrite)
+	return err
+}

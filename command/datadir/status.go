@@ -1,0 +1,320 @@
+package datadir
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/command/options"
+	"github.com/karve-k8s/karve/command/output"
+	"github.com/karve-k8s/karve/control"
+	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/preflight"
+	"github.com/karve-k8s/karve/server"
+)
+
+// What a server can be, and the exit codes of `karve status` that say so; 1 is an
+// error, as of every command. 3 and 4 are the LSB's, for "not running" and "unknown".
+const (
+	stateReady    = "ready"
+	stateStarting = "starting"  // the admin's kubeconfig is not written yet
+	stateNotReady = "not ready" // it stops, or something of it is ill
+	stateStopped  = "stopped"
+
+	exitStopped  = 3
+	exitNotReady = 4
+)
+
+// askTimeout is how long a server may take for each answer.
+const askTimeout = 10 * time.Second
+
+// ServerStatus is what `karve status -o json` prints. What is not known is left out.
+type ServerStatus struct {
+	State       string                  `json:"state"`
+	Problem     string                  `json:"problem,omitempty"`
+	DataDir     string                  `json:"dataDir"`
+	PID         int                     `json:"pid,omitempty"`
+	Since       *time.Time              `json:"since,omitempty"`
+	Version     string                  `json:"version,omitempty"`
+	URL         string                  `json:"url,omitempty"`
+	Listening   []string                `json:"listening,omitempty"` // host:port of each listener
+	Memory      *memoryStatus           `json:"memory,omitempty"`
+	Certificate *certificateStatus      `json:"certificate,omitempty"` // the one that ends first
+	Datastore   *datastore.Look         `json:"datastore,omitempty"`
+	Elsewhere   string                  `json:"datastoreElsewhere,omitempty"` // what it is, if not the built-in one
+	LastBackup  *datastore.BackupRecord `json:"lastBackup"`                   // null: never, by karve datastore backup
+}
+
+type memoryStatus struct {
+	Anonymous int64 `json:"rssAnonBytes,omitempty"`
+	Limit     int64 `json:"limitBytes,omitempty"` // --memory-limit, as the server has read it
+}
+
+type certificateStatus struct {
+	Name     string    `json:"name"`
+	NotAfter time.Time `json:"notAfter"`
+	DaysLeft int       `json:"daysLeft"`
+}
+
+func Status() *cli.Command {
+	return &cli.Command{
+		Name:  "status",
+		Usage: "tell how the server of a data directory is",
+		Description: "Exit code: 0 if it is ready, 3 if it is stopped, 4 if it runs and is not ready,\n" +
+			"1 if that cannot be told.",
+		Flags:  []cli.Flag{options.Config(), options.DataDir(), options.DatastoreEndpoint(), output.Flag()},
+		Before: options.ReadDataDir,
+		Action: func(c *cli.Context) error {
+			s, err := readStatus(c.Context, Absolute(c.String("data-dir")), c.String("datastore-endpoint"), time.Now())
+			if err != nil {
+				return err
+			}
+			if err := output.Show(c, s, s.table); err != nil {
+				return err
+			}
+			switch s.State {
+			case stateReady:
+				return nil
+			case stateStopped:
+				return cli.Exit("", exitStopped)
+			}
+			return cli.Exit("", exitNotReady)
+		},
+	}
+}
+
+// readStatus asks the lock, the server, and the files of the data directory. What
+// is wrong with one of them is an error: a status that leaves things out misleads.
+func readStatus(ctx context.Context, dir, endpoint string, now time.Time) (*ServerStatus, error) {
+	if !Exists(dir) {
+		return nil, fmt.Errorf("%s is not there: no server has been started with this --data-dir", dir)
+	}
+	s := &ServerStatus{State: stateStopped, DataDir: dir}
+	pid, held, err := datastore.Holder(dir)
+	if err != nil {
+		return nil, fmt.Errorf("%w (run this as root or the server's user)", err)
+	}
+	if held {
+		s.PID, s.Listening, s.Memory = pid, preflight.Listening(pid), &memoryStatus{Anonymous: anonymous(pid)}
+		if info, err := os.Stat(filepath.Join(dir, "lock")); err == nil {
+			began := info.ModTime().UTC().Truncate(time.Second)
+			s.Since = &began // the server may know better
+		}
+		if err := s.ask(ctx, filepath.Join(dir, "admin.kubeconfig")); err != nil {
+			return nil, err
+		}
+	}
+	return s, errors.Join(s.readCertificates(filepath.Join(dir, "certs"), now), s.readDatastore(ctx, endpoint, dir))
+}
+
+// ask asks a running server how it is.
+func (s *ServerStatus) ask(ctx context.Context, kubeconfig string) error {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if errors.Is(err, fs.ErrNotExist) {
+		s.State = stateStarting
+		return nil
+	} else if err != nil {
+		return err
+	}
+	config.Timeout = askTimeout
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return fmt.Errorf("%s: %w", kubeconfig, err)
+	}
+	defer client.CloseIdleConnections()
+	get := func(path string) ([]byte, error) { return fetch(ctx, client, config.Host+path) }
+	s.State, s.URL = stateReady, config.Host
+	if text, err := get("/readyz?verbose"); err != nil {
+		s.State, s.Problem = stateNotReady, failedChecks(text, err)
+	}
+	if text, err := get("/version"); err == nil {
+		var v struct {
+			GitVersion string `json:"gitVersion"`
+		}
+		if json.Unmarshal(text, &v) == nil {
+			s.Version = v.GitVersion
+		}
+	}
+	if text, err := get("/metrics"); err == nil {
+		s.readMetrics(text)
+	}
+	return nil
+}
+
+func fetch(ctx context.Context, client *http.Client, url string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", url, response.Status)
+	}
+	return text, err
+}
+
+// failedChecks are the checks of /readyz?verbose that did not pass; where it is no
+// such text, the error.
+func failedChecks(text []byte, err error) string {
+	var failed []string
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, "[-]"); ok {
+			name, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
+			failed = append(failed, name)
+		}
+	}
+	if len(failed) == 0 {
+		return err.Error()
+	}
+	return "failed checks: " + strings.Join(failed, ", ")
+}
+
+// readMetrics takes what only the process itself knows.
+func (s *ServerStatus) readMetrics(text []byte) {
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+		name, number, _ := strings.Cut(lines.Text(), " ")
+		value, err := strconv.ParseFloat(number, 64)
+		if err != nil {
+			continue
+		}
+		switch name {
+		case "process_start_time_seconds":
+			began := time.Unix(int64(value), 0).UTC()
+			s.Since = &began
+		case "go_gc_gomemlimit_bytes":
+			if value < 1<<62 { // that is no limit
+				s.Memory.Limit = int64(value)
+			}
+		}
+	}
+}
+
+// anonymous is RssAnon of a process, in bytes: memory that the kernel cannot take
+// back (proc_pid_status(5)). 0 is unknown.
+func anonymous(pid int) int64 {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) == 3 && f[0] == "RssAnon:" {
+			n, _ := strconv.ParseInt(f[1], 10, 64)
+			return n << 10
+		}
+	}
+	return 0
+}
+
+func (s *ServerStatus) readCertificates(dir string, now time.Time) error {
+	if !Exists(dir) {
+		return nil
+	}
+	infos, err := certs.List(dir, now)
+	if err != nil {
+		return err
+	}
+	for _, i := range infos {
+		if !i.NotAfter.IsZero() && (s.Certificate == nil || i.NotAfter.Before(s.Certificate.NotAfter)) {
+			s.Certificate = &certificateStatus{Name: string(i.Name), NotAfter: i.NotAfter, DaysLeft: i.DaysLeft}
+		}
+	}
+	return nil
+}
+
+func (s *ServerStatus) readDatastore(ctx context.Context, endpoint, dataDir string) error {
+	dir, err := server.DatastoreDir(endpoint, dataDir)
+	if err != nil {
+		s.Elsewhere = err.Error()
+		return nil
+	}
+	path := filepath.Join(dir, datastore.EngineFile)
+	if !Exists(path) {
+		return nil
+	}
+	s.Datastore, err = LookAt(ctx, dataDir, path)
+	if errors.Is(err, control.ErrMissing) && s.State == stateStarting {
+		s.Elsewhere, err = path+" (being opened)", nil
+	}
+	if err != nil {
+		return err
+	}
+	s.LastBackup, err = datastore.LastBackup(path)
+	return err
+}
+
+// table writes what a person wants to know, one line each.
+func (s *ServerStatus) table(w io.Writer) {
+	line := func(name, format string, args ...any) { fmt.Fprintf(w, name+"\t"+format+"\n", args...) }
+	state := s.State
+	if s.Problem != "" {
+		state += ": " + s.Problem
+	}
+	line("state", "%s", state)
+	line("data directory", "%s", s.DataDir)
+	if s.PID != 0 {
+		line("process", "%d", s.PID)
+	}
+	if s.Since != nil {
+		line("since", "%s (%v)", s.Since.Local().Format(time.DateTime), time.Since(*s.Since).Round(time.Second))
+	}
+	if s.URL != "" {
+		line("address", "%s", s.URL)
+	}
+	if len(s.Listening) > 0 {
+		line("listening on", "%s", strings.Join(s.Listening, ", "))
+	}
+	if s.Version != "" {
+		line("version", "%s", s.Version)
+	}
+	if m := s.Memory; m != nil && m.Anonymous > 0 {
+		limit := ""
+		if m.Limit > 0 {
+			limit = fmt.Sprintf(", limit %s", mebi(m.Limit))
+		}
+		line("memory", "%s anonymous%s", mebi(m.Anonymous), limit)
+	}
+	if c := s.Certificate; c != nil {
+		line("certificates", "%d days left (%s, %s)", c.DaysLeft, c.Name, c.NotAfter.Format(time.DateOnly))
+	}
+	switch d := s.Datastore; {
+	case d != nil:
+		line("datastore", "revision %d, %s and a log of %s (%s)", d.Revision, mebi(d.Bytes), mebi(d.WALBytes), d.Path)
+	case s.Elsewhere != "":
+		line("datastore", "%s", s.Elsewhere)
+		return
+	default:
+		line("datastore", "none yet")
+	}
+	if b := s.LastBackup; b != nil {
+		gone := ""
+		if !Exists(b.File) {
+			gone = ", which is not there any more"
+		}
+		line("last backup", "%s at revision %d: %s%s", b.Time.Local().Format(time.DateTime), b.Revision, b.File, gone)
+	} else {
+		line("last backup", "never")
+	}
+}
+
+func mebi(bytes int64) string { return fmt.Sprintf("%.1f Mi", float64(bytes)/(1<<20)) }

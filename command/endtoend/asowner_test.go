@@ -1,0 +1,204 @@
+package endtoend
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/karve-k8s/karve/datastore"
+)
+
+const nobodyID = 65534
+
+// servicesDir is a data directory of a service whose user is nobody, in a directory that
+// everybody may enter.
+func servicesDir(t *testing.T) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can run commands on another user's directory")
+	}
+	above, err := os.MkdirTemp("", "karve-service-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(above) })
+	dir := filepath.Join(above, "data")
+	if err := errors.Join(os.Chmod(above, 0o711), os.Mkdir(dir, 0o700), os.Chown(dir, nobodyID, nobodyID)); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// service starts a server as nobody and waits until it is ready.
+func service(t *testing.T, dir string, env ...string) *process {
+	t.Helper()
+	p := &process{t: t, ended: make(chan struct{}), dir: dir,
+		cmd: command(t, "karve", append([]string{"server", "--data-dir", dir, "--secure-port", "0", "--insecure-port", "-1"}, bare...)...)}
+	nobody(t, p.cmd)
+	p.cmd.Env = append(p.cmd.Env, env...)
+	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_ = p.cmd.Wait()
+		close(p.ended)
+	}()
+	t.Cleanup(func() {
+		if p.running() {
+			p.kill()
+		}
+		if t.Failed() {
+			t.Logf("the server's log:\n%s", p.stderr.tail())
+		}
+	})
+	return p.waitReady()
+}
+
+// wantAllOf fails for every file below dir that belongs to somebody else.
+func wantAllOf(t *testing.T, dir, after string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := entry.Info()
+		if err == nil && !ownedBy(info, nobodyID) {
+			t.Errorf("after %s: %s is not the service's", after, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// Root's commands on the data directory of a service leave nothing there that the service
+// could not open, whether it runs or not.
+func TestRootsCommandsLeaveFilesToTheService(t *testing.T) {
+	parallel(t)
+	dir := servicesDir(t)
+	roots := t.TempDir() // closed to everybody else
+	backup := filepath.Join(roots, "backup.db")
+	all := func(state string) {
+		for _, words := range []string{
+			"datastore stats", "datastore verify", "datastore compact", "certs renew", "status",
+			"datastore backup " + filepath.Join(dir, state+".db"), "datastore backup --overwrite " + backup,
+			"snapshot --overwrite", "snapshot --overwrite " + filepath.Join(roots, "snapshot"),
+			"reset --yes", "reset --yes " + filepath.Join(roots, "snapshot"),
+		} {
+			args := strings.Fields(words)
+			n := 1
+			if len(args) > 1 && !strings.HasPrefix(args[1], "-") && !filepath.IsAbs(args[1]) {
+				n = 2
+			}
+			args = append(append(append([]string{}, args[:n]...), "--data-dir", dir), args[n:]...)
+			got := finish(t, command(t, "karve", args...))
+			if got.code != 0 && !(args[0] == "status" && got.code == exitStopped) {
+				t.Errorf("%s, %s: code %d: %s%s", words, state, got.code, got.stdout, got.stderr)
+			}
+			wantAllOf(t, dir, words+", "+state)
+		}
+		for _, file := range []string{"backup.db", "snapshot"} {
+			if info, err := os.Stat(filepath.Join(roots, file)); err != nil || !ownedBy(info, 0) || info.Mode().Perm() != 0o600 {
+				t.Errorf("root's file in root's directory: %v, %v; want root's, mode 0600", info, err)
+			}
+		}
+	}
+	p := service(t, dir)
+	all("running")
+	p.stop()
+	all("stopped")
+	karve(t, "datastore", "restore", "--data-dir", dir, backup) // which nobody may not read
+	wantAllOf(t, dir, "restore")
+	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(dir), ".karve-*")); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	service(t, dir).stop()
+
+	// In empty directories, too.
+	for _, what := range []string{"restore", "import"} {
+		dir, file := servicesDir(t), backup
+		if what == "import" {
+			file = stateOfK3s(t, roots)
+		}
+		karve(t, "datastore", what, "--data-dir", dir, file)
+		wantAllOf(t, dir, what+" into an empty directory")
+		service(t, dir).stop()
+	}
+}
+
+// A server of root's would leave its files to itself only.
+func TestRootStartsNoServerOfAService(t *testing.T) {
+	parallel(t)
+	dir := servicesDir(t)
+	got := finish(t, command(t, "karve", "server", "--data-dir", dir, "--secure-port", "0", "--insecure-port", "-1"))
+	for _, want := range []string{"--data-dir: the directory belongs to another user: " + dir, "uid 65534", "setpriv --reuid 65534", "chown -hR 0:0 " + dir} {
+		if !strings.Contains(got.stderr, want) {
+			t.Errorf("standard error: got %q, want %q in it", got.stderr, want)
+		}
+	}
+	if got.code != 1 {
+		t.Errorf("code %d, want 1", got.code)
+	}
+	wantAllOf(t, dir, "karve server by root")
+	// It is what install.sh does, as root, before it installs.
+	if got := finish(t, command(t, "karve", "check", "--data-dir", dir, "--secure-port", "0", "--insecure-port", "-1")); strings.Contains(got.stdout, "another user") {
+		t.Errorf("karve check: %s", got.stdout)
+	}
+}
+
+// What an earlier release has left to root, the service says with the remedy.
+func TestServiceNamesWhatRootLeft(t *testing.T) {
+	parallel(t)
+	dir := servicesDir(t)
+	service(t, dir).stop()
+	key := filepath.Join(dir, "certs", "admin.crt")
+	if err := os.Chown(key, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	cmd := command(t, "karve", append([]string{"server", "--data-dir", dir, "--secure-port", "0", "--insecure-port", "-1"}, bare...)...)
+	nobody(t, cmd)
+	got := finish(t, cmd)
+	if want := key + " belongs to root (uid 0), but the directory to "; got.code != 1 || !strings.Contains(got.stderr, want) || !strings.Contains(got.stderr, "chown -hR 65534:65534 "+dir) {
+		t.Errorf("code %d, standard error %q, want %q and the remedy", got.code, got.stderr, want)
+	}
+}
+
+// A restore that was killed leaves a copy of the backup; the next command removes it, but not
+// that of one that still works.
+func TestCommandsRemoveStages(t *testing.T) {
+	parallel(t)
+	dir := servicesDir(t)
+	above := filepath.Dir(dir)
+	used, remove, err := datastore.NewStage(above)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, words := range []string{"datastore stats", "datastore restore FILE"} {
+		left := filepath.Join(above, ".karve-staged.123.partial")
+		secret := filepath.Join(left, "backup.db")
+		file := filepath.Join(t.TempDir(), "backup.db")
+		if err := errors.Join(os.Mkdir(left, 0o711), os.WriteFile(filepath.Join(left, "lock"), nil, 0o600),
+			os.WriteFile(secret, []byte("secret"), 0o600), os.WriteFile(file, []byte("no database"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		args := strings.Fields(strings.Replace(words, "FILE", file, 1))
+		args = append(append(args[:2:2], "--data-dir", dir), args[2:]...)
+		if got := finish(t, command(t, "karve", args...)); got.code == 0 {
+			t.Errorf("%s: no error without a database", words)
+		}
+		if _, err := os.Lstat(left); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("after %s, the copy is still there: %v", words, err)
+		}
+		if _, err := os.Lstat(used); err != nil {
+			t.Errorf("after %s: %v", words, err)
+		}
+	}
+	if err := remove(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,240 @@
+package endtoend
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// serverWith runs `karve server` with a configuration that it must refuse.
+func serverWith(t *testing.T, env []string, args ...string) outcome {
+	t.Helper()
+	cmd := command(t, "karve", append([]string{"server"}, args...)...)
+	cmd.Env = append(cmd.Env, "KARVE_DATA_DIR="+t.TempDir(), "KARVE_SECURE_PORT=0", "KARVE_INSECURE_PORT=-1")
+	cmd.Env = append(cmd.Env, env...)
+	return finish(t, cmd)
+}
+
+// TestBadInput has one mistake, or several, in the options of the server. Each
+// must be told in a line that has these words, all at once, and nothing else.
+func TestBadInput(t *testing.T) {
+	t.Parallel()
+	busy, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
+	_, port, _ := net.SplitHostPort(busy.Addr().String())
+	nonsense := write(t, "nonsense.pem", "nonsense")
+	notDir := write(t, "file", "")
+
+	for _, tc := range []struct {
+		name string
+		args []string
+		want []string // … stands for anything
+	}{
+		{"service CIDR", []string{"--service-cluster-ip-range=10.96.0.0/33"}, []string{"--service-cluster-ip-range…10.96.0.0/33"}},
+		{"cluster CIDR", []string{"--cluster-cidr=nonsense"}, []string{"--cluster-cidr…nonsense"}},
+		{"CIDRs of one family", []string{"--cluster-cidr=10.0.0.0/16,10.1.0.0/16"}, []string{"--cluster-cidr…10.0.0.0/16,10.1.0.0/16"}},
+		{"three CIDRs", []string{"--service-cluster-ip-range=10.0.0.0/16,fd00::/112,10.1.0.0/16"}, []string{"--service-cluster-ip-range…10.1.0.0/16"}},
+		{"CIDRs overlap", []string{"--cluster-cidr=10.100.0.0/16"}, []string{"--cluster-cidr 10.100.0.0/16…--service-cluster-ip-range 10.96.0.0/12"}},
+		{"second CIDRs overlap", []string{"--cluster-cidr=10.1.0.0/16,fd00::/48", "--service-cluster-ip-range=10.96.0.0/12,fd00::/112"},
+			[]string{"--cluster-cidr fd00::/48…--service-cluster-ip-range fd00::/112"}},
+		{"port too large", []string{"--secure-port=65536"}, []string{"--secure-port 65536"}},
+		{"port negative", []string{"--secure-port=-1"}, []string{"--secure-port -1"}},
+		{"insecure port too large", []string{"--insecure-port=70000"}, []string{"--insecure-port 70000"}},
+		{"insecure port negative", []string{"--insecure-port=-2"}, []string{"--insecure-port -2"}},
+		{"port no number", []string{"--secure-port=https"}, []string{`--secure-port "https"`}},
+		{"same ports", []string{"--secure-port=7001", "--insecure-port=7001"}, []string{"--insecure-port 7001…--secure-port"}},
+		{"port in use", []string{"--bind-address=127.0.0.1", "--secure-port=" + port}, []string{"--secure-port " + port + "…in use"}},
+		{"insecure port in use", []string{"--insecure-port=" + port}, []string{"--insecure-port " + port + "…in use"}},
+		{"node ports", []string{"--service-node-port-range=30000-nonsense"}, []string{"service-node-port-range…30000-nonsense"}},
+		{"memory limit", []string{"--memory-limit=lots"}, []string{`--memory-limit "lots"…200Mi`}},
+		{"memory limit too small", []string{"--memory-limit=1Mi"}, []string{`--memory-limit "1Mi"…96Mi`}},
+		{"address", []string{"--bind-address=300.1.1.1"}, []string{"--bind-address…300.1.1.1"}},
+		{"address of another machine", []string{"--bind-address=203.0.113.77"}, []string{"203.0.113.77"}},
+		{"advertised address", []string{"--advertise-address=here"}, []string{"--advertise-address…here"}},
+		{"insecure address", []string{"--insecure-bind-address=localhost"}, []string{"--insecure-bind-address…localhost"}},
+		{"insecure for all", []string{"--insecure-bind-address=0.0.0.0"}, []string{"--insecure-bind-address…0.0.0.0…--insecure-allow-remote"}},
+		{"SAN", []string{"--tls-san=good.example,not good"}, []string{"--tls-san…not good"}},
+		{"feature gate", []string{"--feature-gates=NoSuchGate=true"}, []string{"--feature-gates…NoSuchGate"}},
+		{"feature gate's value", []string{"--feature-gates=AllAlpha=perhaps"}, []string{"feature-gates…AllAlpha=perhaps"}},
+		{"controller", []string{"--disable-controllers=deploymnet,cronjob"}, []string{`--disable-controllers…"deploymnet"…did you mean "deployment`}},
+		{"controllers", []string{"--disable-controllers=replicasetcontroller,nonesuch"}, []string{"replicasetcontroller…did you mean", "nonesuch"}},
+		{"audit policy", []string{"--audit-policy-file=/nowhere/audit.yaml"}, []string{"--audit-policy-file…/nowhere/audit.yaml"}},
+		{"encryption", []string{"--encryption-provider-config=/nowhere/encryption.yaml"}, []string{"--encryption-provider-config…/nowhere/encryption.yaml"}},
+		{"SNI certificate", []string{"--tls-sni-cert-key=/nowhere/a,/nowhere/b"}, []string{"--tls-sni-cert-key…/nowhere/a", "--tls-sni-cert-key…/nowhere/b"}},
+		{"serving certificate", []string{"--tls-cert-file=/nowhere/crt", "--tls-private-key-file=/nowhere/key"},
+			[]string{"--tls-cert-file…/nowhere/crt", "--tls-private-key-file…/nowhere/key"}},
+		{"serving certificate alone", []string{"--tls-cert-file=" + nonsense}, []string{"--tls-cert-file…--tls-private-key-file"}},
+		{"serving certificate of no use", []string{"--tls-cert-file=" + nonsense, "--tls-private-key-file=" + nonsense}, []string{"--tls-cert-file…" + nonsense}},
+		{"data directory in a file", []string{"--data-dir=" + filepath.Join(notDir, "data")}, []string{"--data-dir…" + notDir}},
+		{"data directory in /proc", []string{"--data-dir=/proc/karve"}, []string{"--data-dir…/proc/karve"}},
+		{"datastore", []string{"--datastore-endpoint=mysql://root:secret@db/x"}, []string{"--datastore-endpoint…mysql://…db"}},
+		{"datastore's CA", []string{"--datastore-endpoint=https://127.0.0.1:1", "--datastore-cafile=/nowhere/ca"}, []string{"--datastore-cafile…/nowhere/ca"}},
+		{"log level", []string{"--log-level=loud"}, []string{"--log-level…loud…debug"}},
+		{"log format", []string{"--log-format=xml"}, []string{"--log-format…xml…json"}},
+		{"mode", []string{"--write-kubeconfig-mode=rw"}, []string{"--write-kubeconfig-mode…rw"}},
+		{"settling before it is up", []string{"--settle-after=-1s"}, []string{`--settle-after -1s…0 or more`}},
+		{"time", []string{"--start-timeout=soon"}, []string{`--start-timeout "soon"`}},
+		{"option", []string{"--service-clustr-ip-range=10.0.0.0/24"}, []string{"--service-clustr-ip-range…did you mean --service-cluster-ip-range?"}},
+		{"option of upstream's", []string{"--etcd-compaction-interval=1m"}, []string{"--etcd-compaction-interval…--kube-apiserver-arg"}},
+		{"argument", []string{"now"}, []string{`"now"`}},
+		{"API server's option", []string{"--kube-apiserver-arg=evnt-ttl=1h"}, []string{`--kube-apiserver-arg…"evnt-ttl"…did you mean "event-ttl"?`}},
+		{"API server's value", []string{"--kube-apiserver-arg=event-ttl=soon"}, []string{"--kube-apiserver-arg…event-ttl=soon"}},
+		{"API server's option is ours", []string{"--kube-apiserver-arg=etcd-servers=http://x"}, []string{"etcd-servers…use --datastore-endpoint"}},
+		{"controllers' option", []string{"--kube-controller-manager-arg=node-monitr-period=5s"}, []string{`--kube-controller-manager-arg…did you mean "node-monitor-period"?`}},
+		{"scheduler's option", []string{"--kube-scheduler-arg=nonsense=1"}, []string{`--kube-scheduler-arg…"nonsense"`}},
+		{"configuration file", []string{"--config=/nowhere.yaml"}, []string{"--config…/nowhere.yaml"}},
+		{"five at once",
+			[]string{"--service-cluster-ip-range=nope", "--secure-port=70000", "--feature-gates=X=true", "--disable-controllers=deploymnet", "--log-level=loud"},
+			[]string{"--service-cluster-ip-range…nope", "--secure-port 70000", "--feature-gates…X", "--disable-controllers…deploymnet", "--log-level…loud"}},
+		{"eight at once",
+			[]string{"--cluster-cidr=nope", "--insecure-port=70000", "--audit-policy-file=/nowhere/a", "--encryption-provider-config=/nowhere/e", "--data-dir=/proc/karve",
+				"--kube-apiserver-arg=evnt-ttl=1h", "--kube-scheduler-arg=nonsense=1", "--bind-address=127.0.0.1", "--secure-port=" + port},
+			[]string{"--cluster-cidr…nope", "--insecure-port 70000", "--audit-policy-file…/nowhere/a", "--encryption-provider-config…/nowhere/e", "--data-dir…/proc/karve",
+				"--kube-apiserver-arg…evnt-ttl", "--kube-scheduler-arg…nonsense", "--secure-port " + port + "…in use"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := serverWith(t, nil, tc.args...)
+			wantProblems(t, got, tc.want...)
+			if strings.Contains(got.stderr, "secret") {
+				t.Errorf("a password is shown: %s", got.stderr)
+			}
+		})
+	}
+}
+
+// TestUnwritableDataDir is run as nobody by root, who may write everywhere.
+func TestUnwritableDataDir(t *testing.T) {
+	t.Parallel()
+	dir := publicDir(t)
+	if err := os.Chmod(dir, 0o555); err != nil {
+		t.Fatal(err)
+	}
+	cmd := command(t, "karve", "server", "--data-dir", dir, "--secure-port=0", "--insecure-port=-1")
+	if os.Geteuid() == 0 {
+		nobody(t, cmd)
+	}
+	wantProblems(t, finish(t, cmd), "--data-dir…"+dir+"…permission denied")
+}
+
+// TestConfigFile has mistakes in the file, and in a variable.
+func TestConfigFile(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, text string
+		want       []string
+	}{
+		{"unknown keys", "secure-prt: 1\nquite-something-else: 2\n", []string{`line 1…"secure-prt"…did you mean "secure-port"?`, `line 2…"quite-something-else"`}},
+		{"wrong values", "start-timeout: soon\nlog-level: loud\ncluster-cidr: nope\n", []string{`line 1…start-timeout…"soon"`, "--log-level…loud", "--cluster-cidr…nope"}},
+		{"twice", "log-level: info\nlog-level: debug\n", []string{"line 2…log-level…twice"}},
+		{"names another", "config: other.yaml\n", []string{"line 1…configuration file cannot name another"}},
+		{"a map", "tls-san: {a: b}\n", []string{"line 1…tls-san"}},
+		{"a list", "- log-level\n", []string{"want name: value"}},
+		{"no YAML", "a: [b\n", []string{"yaml"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			path := write(t, "config.yaml", tc.text)
+			for i, want := range tc.want {
+				if !strings.HasPrefix(want, "--") {
+					tc.want[i] = "--config " + path + "…" + want
+				}
+			}
+			wantProblems(t, serverWith(t, nil, "--config", path), tc.want...)
+		})
+	}
+	t.Run("variable", func(t *testing.T) {
+		wantProblems(t, serverWith(t, []string{"KARVE_SECURE_PORT=https"}), `"https"…KARVE_SECURE_PORT`)
+	})
+}
+
+// TestPrecedence shows by a value that is refused where it was taken from.
+func TestPrecedence(t *testing.T) {
+	t.Parallel()
+	path := write(t, "config.yaml", "cluster-cidr: of-file\n")
+	const variable = "KARVE_CLUSTER_CIDR=of-variable"
+	for _, tc := range []struct {
+		name string
+		env  []string
+		args []string
+		want string
+	}{
+		{"file", nil, []string{"--config", path}, "of-file"},
+		{"file by variable", []string{"KARVE_CONFIG=" + path}, nil, "of-file"},
+		{"variable over file", []string{variable}, []string{"--config", path}, "of-variable"},
+		{"option over file", nil, []string{"--config", path, "--cluster-cidr", "of-option"}, "of-option"},
+		{"option over variable and file", []string{variable}, []string{"--config", path, "--cluster-cidr", "of-option"}, "of-option"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			wantProblems(t, serverWith(t, tc.env, tc.args...), "--cluster-cidr "+tc.want)
+		})
+	}
+	t.Run("lists", func(t *testing.T) { // one replaces the other as a whole
+		path := write(t, "config.yaml", "disable-controllers: [of-file-1, of-file-2]\nkube-apiserver-arg: [event-ttl=of-file]\n")
+		wantProblems(t, serverWith(t, nil, "--config", path), "of-file-1", "of-file-2", "event-ttl=of-file")
+		wantProblems(t, serverWith(t, []string{"KARVE_DISABLE_CONTROLLERS=of-variable"}, "--config", path, "--kube-apiserver-arg=event-ttl=of-option"),
+			"of-variable", "event-ttl=of-option")
+	})
+}
+
+// TestConfigFileStarts starts a server with everything from the file.
+func TestConfigFileStarts(t *testing.T) {
+	parallel(t)
+	dir := t.TempDir()
+	other := filepath.Join(t.TempDir(), "copy.kubeconfig")
+	path := write(t, "config.yaml", fmt.Sprintf("no-controllers: true\ndisable-scheduler: true\nwrite-kubeconfig: %s\nwrite-kubeconfig-mode: 0640\n", other))
+	p := start(t, dir, "--config", path)
+	info, err := os.Stat(other)
+	if err != nil || info.Mode().Perm() != 0o640 {
+		t.Errorf("the copy of the kubeconfig: got %v, %v; want mode 0640", info, err)
+	}
+	p.kubeconfig = other
+	if got := p.kubectl("get", "--raw", "/readyz?verbose"); strings.Contains(got, "]controllers ") || strings.Contains(got, "]scheduler ") {
+		t.Errorf("/readyz: got %s, want neither controllers nor scheduler", got)
+	}
+}
+
+// TestDataDirInUse names who has it.
+func TestDataDirInUse(t *testing.T) {
+	parallel(t)
+	p := start(t, t.TempDir(), bare...)
+	wantProblems(t, serverWith(t, nil, "--data-dir", p.dir), fmt.Sprintf("--data-dir…%s…process %d", p.dir, p.cmd.Process.Pid))
+	p.kubectl("get", "namespaces") // it has done no harm, and its kubeconfig is there
+}
+
+// TestUnreachableDatastore waits and says for what; a stop need not wait.
+func TestUnreachableDatastore(t *testing.T) {
+	for endpoint, why := range map[string]string{
+		"http://user:secret@127.0.0.1:1":          "connection refused",
+		"postgres://user:secret@127.0.0.1:1/db":   "connection refused",
+		"mysql://user:secret@tcp(127.0.0.1:1)/db": "connection refused",
+		"nats://user:secret@127.0.0.1:1":          "no servers available",
+	} {
+		t.Run(endpoint[:4], func(t *testing.T) {
+			parallel(t)
+			p := launch(t, t.TempDir(), "--datastore-endpoint="+endpoint)
+			p.poll("a line that says what it waits for", func() error {
+				for line := range strings.Lines(p.stderr.String()) {
+					if strings.Contains(line, "waiting for the datastore") && strings.Contains(line, "127.0.0.1:1") && strings.Contains(line, why) {
+						return nil
+					}
+				}
+				return fmt.Errorf("got %q", p.stderr.String())
+			})
+			p.signal(syscall.SIGTERM)
+			p.wantCleanEnd(10 * time.Second)
+			if got := p.stderr.String(); strings.Contains(got, "secret") || strings.Contains(got, "cancel") {
+				t.Errorf("the log has a password, or a complaint that it was stopped: %s", got)
+			}
+			if got := p.stdout.String(); got != "" {
+				t.Errorf("standard output: got %q, want nothing", got)
+			}
+		})
+	}
+}

@@ -1,0 +1,236 @@
+package endtoend
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/karve-k8s/karve/internal/version"
+)
+
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	if got := karve(t, "version"); !strings.Contains(got, version.Kubernetes) || !strings.Contains(got, runtime.Version()) {
+		t.Errorf("karve version: got %q, want %s and %s in it", got, version.Kubernetes, runtime.Version())
+	}
+	var v struct{ Karve, Kubernetes, Go, Platform string }
+	if err := json.Unmarshal([]byte(karve(t, "version", "-o", "json")), &v); err != nil {
+		t.Fatal(err)
+	}
+	if want := runtime.GOOS + "/" + runtime.GOARCH; v.Karve != version.Karve || v.Kubernetes != version.Kubernetes || v.Platform != want {
+		t.Errorf("karve version -o json: got %+v, want %s, %s, %s", v, version.Karve, version.Kubernetes, want)
+	}
+	kubectl := karve(t, "kubectl", "version", "--client")
+	if !strings.Contains(kubectl, version.Full()) {
+		t.Errorf("karve kubectl version: got %q, want %s in it", kubectl, version.Full())
+	}
+}
+
+// TestHelp looks for the sections, and for an option of each kind.
+func TestHelp(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{}, {"help"}, {"--help"}} {
+		if got := karve(t, args...); !strings.Contains(got, "server") || !strings.Contains(got, "kubeconfig") {
+			t.Errorf("karve %v: got %q, want the commands", args, got)
+		}
+	}
+	got := karve(t, "server", "--help")
+	for _, want := range []string{
+		"\nGENERAL\n", "\nLISTENERS\n", "\nDATASTORE\n", "\nUPSTREAM'S OWN OPTIONS\n",
+		"--data-dir", "--insecure-allow-remote", "--service-cluster-ip-range", "--audit-policy-file", "--kube-scheduler-arg",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("karve server --help: got %q, want %q in it", got, want)
+		}
+	}
+}
+
+// TestWrongCommands has mistakes on the command line but for the server's.
+func TestWrongCommands(t *testing.T) {
+	t.Parallel()
+	empty := t.TempDir()
+	for _, tc := range []struct {
+		args string
+		want string // in the one line on standard error
+	}{
+		{"sevrer", `"sevrer"`},
+		{"--data-dir /x server", "data-dir"},
+		{"completion tcsh", `"tcsh": want bash, zsh or fish`},
+		{"version -o yaml", `--output "yaml": want table or json`},
+		{"kubeconfig --data-dir " + empty, filepath.Join(empty, "admin.kubeconfig")},
+		{"kubeconfig --config /nowhere", "--config: open /nowhere"},
+		{"--wrong", "wrong"},
+		{"server --scure-port 1", "did you mean --secure-port?"},
+		{"server --wrong", "--kube-apiserver-arg wrong=…"},
+		{"server word", `karve server takes options only, got "word"`},
+		{"status --wrong", "there is no option --wrong; see karve status --help"},
+		{"status --data-dri x", "did you mean --data-dir?"},
+		{"status -o", "--o needs a value (see karve status --help)"},
+		{"version --wrong", "there is no option --wrong; see karve version --help"},
+		{"version word", `karve version takes options only, got "word"`},
+		{"completion --wrong bash", "there is no option --wrong; see karve completion --help"},
+		{"kubeconfig --merge=perhaps", `--merge "perhaps": parse error (see karve kubeconfig --help)`},
+		{"kubeconfig word", `karve kubeconfig takes options only, got "word"`},
+		{"certs --wrong", "there is no option --wrong; see karve certs --help"},
+		{"certs lst", `there is no command "karve certs lst" (see karve certs --help)`},
+		{"certs list --wrong", "there is no option --wrong; see karve certs list --help"},
+		{"certs renew --wrong", "there is no option --wrong; see karve certs renew --help"},
+		{"datastore nope", `there is no command "karve datastore nope" (see karve datastore --help)`},
+		{"datastore stats --wrong", "there is no option --wrong; see karve datastore stats --help"},
+		{"datastore backup --over-write x", "did you mean --overwrite?"},
+		{"certs list --data-dir " + empty, "no server has been started with this --data-dir"},
+		{"certs renew --data-dir " + empty, "no server has been started with this --data-dir"},
+	} {
+		t.Run(tc.args, func(t *testing.T) {
+			wantProblems(t, finish(t, command(t, "karve", strings.Fields(tc.args)...)), tc.want)
+		})
+	}
+}
+
+// wantProblems checks that a command has refused to start with exactly these
+// lines (in any order), each given by strings that it contains.
+func wantProblems(t *testing.T, got outcome, want ...string) {
+	t.Helper()
+	if got.code != 1 {
+		t.Errorf("exit code: got %d, want 1", got.code)
+	}
+	if got.stdout != "" {
+		t.Errorf("standard output: got %q, want nothing", got.stdout)
+	}
+	if stack(got.stderr) != "" || strings.Contains(got.stderr, ".go:") {
+		t.Errorf("standard error has a stack: %s", got.stderr)
+	}
+	lines := strings.Split(strings.TrimSuffix(got.stderr, "\n"), "\n")
+	if len(lines) != len(want) {
+		t.Errorf("got %d lines, want %d:\n%s", len(lines), len(want), got.stderr)
+	}
+	for _, line := range lines {
+		if !strings.HasPrefix(line, "karve: ") {
+			t.Errorf("got a line %q, want karve: and a problem", line)
+		}
+	}
+	for _, w := range want {
+		found := false
+		for _, line := range lines {
+			all := true
+			for part := range strings.SplitSeq(w, "…") {
+				all = all && strings.Contains(line, part)
+			}
+			found = found || all
+		}
+		if !found {
+			t.Errorf("got\n%swant a line with %s", got.stderr, w)
+		}
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	t.Parallel()
+	scripts := map[string]string{}
+	for shell, want := range map[string]string{"bash": "complete ", "zsh": "#compdef karve", "fish": "complete "} {
+		scripts[shell] = karve(t, "completion", shell)
+		if !strings.Contains(scripts[shell], want) {
+			t.Errorf("karve completion %s: got %q, want %q in it", shell, scripts[shell], want)
+		}
+		path, err := exec.LookPath(shell)
+		if err != nil {
+			t.Logf("no %s to check the syntax with", shell)
+			continue
+		}
+		if out, err := exec.Command(path, "-n", write(t, "script", scripts[shell])).CombinedOutput(); err != nil {
+			t.Errorf("%s -n: %v\n%s", shell, err, out)
+		}
+	}
+
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("no bash here")
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := t.TempDir()
+	if err := os.Symlink(self, filepath.Join(bin, "karve")); err != nil {
+		t.Fatal(err)
+	}
+	script := write(t, "karve.bash", scripts["bash"])
+	for _, tc := range []struct {
+		words string // the last is being completed; a lone - is an empty one
+		want  string
+	}{
+		{"karve ser", "server"},
+		{"karve certs -", "list renew"},
+		{"karve server --secure-p", "--secure-port"},
+		{"karve server --insecure-a", "--insecure-allow-remote --insecure-any-user"},
+		{"karve kubectl vers", "version"},
+		{"karve nothing-begins-so", ""},
+	} {
+		t.Run(tc.words, func(t *testing.T) {
+			words := strings.Fields(tc.words)
+			if last := len(words) - 1; words[last] == "-" {
+				words[last] = ""
+			}
+			cmd := command(t, "bash", append([]string{"-c",
+				`source "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _karve; printf '%s\n' "${COMPREPLY[@]}"`, script}, words...)...)
+			cmd.Path = bash
+			cmd.Env = append(cmd.Env, "PATH="+bin+":"+os.Getenv("PATH"))
+			got := strings.Fields(succeed(t, cmd))
+			slices.Sort(got)
+			if got := strings.Join(slices.DeleteFunc(got, isHelp), " "); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+// isHelp: cli offers help everywhere.
+func isHelp(word string) bool { return word == "help" || word == "h" || word == "--help" }
+
+// kubectl's packages are part of every karve, but translate when karve is kubectl only.
+func TestTranslations(t *testing.T) {
+	t.Parallel()
+	run := func(args ...string) outcome {
+		cmd := command(t, "karve", args...)
+		cmd.Env = append(cmd.Env, "LC_ALL=de_DE.UTF-8", "GODEBUG=inittrace=1")
+		return finish(t, cmd)
+	}
+	const translating = "init k8s.io/kubectl/pkg/cmd/options "
+	initialised := func(o outcome) string {
+		for line := range strings.Lines(o.stderr) {
+			if strings.HasPrefix(line, translating) {
+				return line
+			}
+		}
+		return ""
+	}
+	allocated := regexp.MustCompile(` (\d+) bytes`)
+	bytes := func(o outcome) int {
+		m := allocated.FindStringSubmatch(initialised(o))
+		if m == nil {
+			return 0 // too little to be listed
+		}
+		n, err := strconv.Atoi(m[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if n := bytes(run("version")); n > 100_000 {
+		t.Errorf("karve version: %s allocated %d bytes, want none for translations", translating, n)
+	}
+	help := run("kubectl", "--help")
+	if n := bytes(help); n < 100_000 {
+		t.Errorf("karve kubectl: %s allocated %d bytes: this test looks at the wrong package", translating, n)
+	}
+	if want := "Leere Knoten, um eine Wartung vorzubereiten"; !strings.Contains(help.stdout, want) {
+		t.Errorf("karve kubectl --help in German: got %q, want %q in it", help.stdout, want)
+	}
+}

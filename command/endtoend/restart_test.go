@@ -1,0 +1,204 @@
+package endtoend
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+)
+
+// expected are the objects that change at a restart as they should, by the
+// beginnings of their keys in a snapshot.
+var expected = map[string]string{
+	"events/":                      "each start reports its own",
+	"events.events.k8s.io/":        "the same objects as events",
+	"leases.coordination.k8s.io/":  "they are renewed all the time: that is what they are for",
+	"endpoints/default/kubernetes": "the server's address is taken out at its stop and put back at its start",
+	"endpointslices.discovery.k8s.io/default/kubernetes": "made of the endpoints",
+}
+
+// virtual are resources that are computed when they are asked for.
+var virtual = []string{"componentstatuses"}
+
+// objects is everything the API server has, as JSON by resource, namespace and name.
+type objects map[string]string
+
+func stateOf(t *testing.T, p *process) objects {
+	t.Helper()
+	_, lists, err := discovery.ServerGroupsAndResources(client(t, p.plain()).Discovery())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := dynamic.NewForConfig(p.plain())
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := objects{}
+	for _, list := range lists {
+		gv, err := schema.ParseGroupVersion(list.GroupVersion)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range list.APIResources {
+			if !slices.Contains(r.Verbs, "list") || slices.Contains(virtual, r.Name) {
+				continue
+			}
+			gvr := gv.WithResource(r.Name)
+			found, err := c.Resource(gvr).List(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				t.Fatalf("list %s: %v", gvr, err)
+			}
+			for _, item := range found.Items {
+				all[key(gvr, item)] = content(t, item)
+			}
+		}
+	}
+	return all
+}
+
+// key does not have the version: all are views of one object, and are equal but
+// for how they are written down.
+func key(gvr schema.GroupVersionResource, o unstructured.Unstructured) string {
+	return strings.Join([]string{gvr.GroupResource().String(), o.GetNamespace(), o.GetName(), gvr.Version}, "/")
+}
+
+func content(t *testing.T, o unstructured.Unstructured) string {
+	t.Helper()
+	text, err := json.Marshal(o.Object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func isExpected(key string) bool {
+	for prefix := range expected {
+		if strings.HasPrefix(key, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// different lists the keys under which one has something else than the other,
+// but for those which are expected to.
+func different(one, other objects) (keys []string) {
+	for _, k := range slices.Sorted(maps.Keys(one)) {
+		if one[k] != other[k] && !isExpected(k) {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
+// settled waits until the controllers have nothing left to do, and returns what
+// there is then.
+func settled(t *testing.T, p *process) objects {
+	t.Helper()
+	last := stateOf(t, p)
+	same := 0
+	poll(t, "the controllers to come to rest", func() error {
+		now := stateOf(t, p)
+		changed := append(different(now, last), different(last, now)...)
+		last = now
+		if len(changed) > 0 {
+			same = 0
+			return fmt.Errorf("these still change: %q", changed)
+		}
+		if same++; same < 3 {
+			return fmt.Errorf("all was the same %d times", same)
+		}
+		return nil
+	})
+	return last
+}
+
+const someObjects = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: ships.example.com}
+spec:
+  group: example.com
+  scope: Namespaced
+  names: {plural: ships, singular: ship, kind: Ship}
+  versions:
+  - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: harbour}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: cargo, namespace: harbour}
+stringData: {what: "salt & timber"}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: pier, namespace: harbour}
+spec: {selector: {app: crane}, ports: [{port: 80}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: crane, namespace: harbour}
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: crane}}
+  template:
+    metadata: {labels: {app: crane}}
+    spec: {containers: [{name: c, image: example.com/none}]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: pilot, namespace: harbour}
+rules: [{apiGroups: [""], resources: [pods], verbs: [get]}]
+`
+
+// TestRestart compares everything before a restart with everything after it.
+func TestRestart(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts two servers and waits for the controllers of both")
+	}
+	parallel(t)
+	dir := t.TempDir()
+	p := start(t, dir)
+	p.kubectl("apply", "-f", write(t, "objects.yaml", someObjects))
+	p.kubectl("wait", "--for=condition=Established", "crd/ships.example.com")
+	p.kubectl("apply", "-f", write(t, "ship.yaml", "{apiVersion: example.com/v1, kind: Ship, metadata: {name: knarr, namespace: harbour}, spec: {oars: 12}}"))
+	poll(t, "the Pods", func() error {
+		if n := strings.Count(p.kubectl("get", "pods", "-n", "harbour", "-o", "name"), "pod/crane-"); n != 3 {
+			return fmt.Errorf("there are %d, want 3", n)
+		}
+		return nil
+	})
+	before := settled(t, p)
+	for _, want := range []string{"ships.example.com/harbour/knarr/v1", "secrets/harbour/cargo/v1", "deployments.apps/harbour/crane/v1"} {
+		if before[want] == "" {
+			t.Fatalf("the snapshot has no %s, only %q", want, slices.Sorted(maps.Keys(before)))
+		}
+	}
+	p.stop()
+
+	p = start(t, dir)
+	after := stateOf(t, p)
+	for _, k := range different(before, after) {
+		t.Errorf("%s\nbefore the restart: %s\nafter it:           %s", k, before[k], after[k])
+	}
+	after = settled(t, p)
+	for _, k := range different(before, after) {
+		t.Errorf("%s, when all is at rest\nbefore the restart: %s\nafter it:           %s", k, before[k], after[k])
+	}
+	for _, k := range different(after, before) {
+		if before[k] == "" {
+			t.Errorf("%s: came with the restart: %s", k, after[k])
+		}
+	}
+}

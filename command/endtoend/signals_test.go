@@ -1,0 +1,153 @@
+package endtoend
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// stopLimit is how long a stop may take with nothing but watches in its way:
+// five seconds of grace for them, and a busy machine.
+const stopLimit = 30 * time.Second
+
+// TestStopDuringStart stops a server before each part, and at random moments of
+// its start, with one data directory for all.
+func TestStopDuringStart(t *testing.T) {
+	parallel(t)
+	dir := filepath.Join(t.TempDir(), "data")
+	type moment struct {
+		name string
+		come func(p *process) error // nil when it is there
+		wait time.Duration          // from then on
+	}
+	said := func(words string) func(*process) error {
+		return func(p *process) error {
+			if !strings.Contains(p.stderr.String(), words) {
+				return fmt.Errorf("%q is not in the log", words)
+			}
+			return nil
+		}
+	}
+	moments := []moment{
+		// Earlier there is nothing to stop, and no handler for the signal.
+		{"the data directory is there", func(p *process) error { _, err := os.Stat(p.dir); return err }, 0},
+		{"before the datastore", said("starting the datastore"), 0},
+		{"before the API server", said("starting the API server"), 0},
+		{"before the controllers", said("starting the controllers"), 0},
+		{"before the scheduler", said("starting the scheduler"), 0},
+		{"ready", func(p *process) error {
+			if p.stdout.String() == "" {
+				return errors.New("no ready line")
+			}
+			return nil
+		}, 0},
+	}
+	if testing.Short() {
+		moments = moments[2:4]
+	} else {
+		for range 4 {
+			d := rand.N(3 * time.Second)
+			moments = append(moments, moment{"some time after the datastore", said("starting the datastore"), d})
+		}
+	}
+	for _, m := range moments {
+		t.Run(fmt.Sprintf("%s + %v", m.name, m.wait), func(t *testing.T) {
+			p := launch(t, dir, "--log-level=debug")
+			for deadline := time.Now().Add(patience); m.come(p) != nil; time.Sleep(time.Millisecond) {
+				if !p.running() || time.Now().After(deadline) {
+					t.Fatal(m.come(p))
+				}
+			}
+			time.Sleep(m.wait) // a random moment, not one to wait for
+			p.signal(syscall.SIGTERM)
+			p.wantCleanEnd(stopLimit)
+			for line := range strings.Lines(p.stderr.String()) {
+				if strings.HasPrefix(line, "karve: ") || strings.Contains(line, "level=fatal") {
+					t.Errorf("a stop that was asked for is no failure, got %s", line)
+				}
+			}
+			_, err := os.Stat(filepath.Join(dir, "admin.kubeconfig"))
+			if ready := p.stdout.String() != ""; !ready && !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("the kubeconfig of a server that never was ready: got %v, want none", err)
+			}
+		})
+	}
+	p := start(t, dir)
+	readyz(t, p)
+	p.kubectl("create", "configmap", "afterwards")
+}
+
+// TestStopWithWatches has watches open at both listeners, which end with the
+// server and do not hold it up.
+func TestStopWithWatches(t *testing.T) {
+	parallel(t)
+	p := start(t, t.TempDir())
+	type watch struct {
+		name string
+		c    kubernetes.Interface
+	}
+	h1 := p.config()
+	h1.NextProtos = []string{"http/1.1"}
+	ended := make(chan string)
+	watches := []watch{{"HTTP/2", client(t, p.config())}, {"HTTP/1.1", client(t, h1)}, {"insecure", client(t, p.plain())}}
+	for _, w := range watches {
+		open, err := w.c.CoreV1().ConfigMaps("").Watch(within(t, patience), metav1.ListOptions{})
+		if err != nil {
+			t.Fatalf("%s: %v", w.name, err)
+		}
+		go func() {
+			for range open.ResultChan() {
+			}
+			ended <- w.name
+		}()
+	}
+	began := time.Now()
+	p.signal(os.Interrupt)
+	p.wantCleanEnd(stopLimit)
+	t.Logf("stopped in %v", time.Since(began).Round(time.Millisecond))
+	for range watches {
+		select {
+		case <-ended:
+		case <-time.After(patience):
+			t.Fatal("a watch is still open after the server's end")
+		}
+	}
+}
+
+// TestSecondSignal does not wait for a stop that takes long.
+func TestSecondSignal(t *testing.T) {
+	parallel(t)
+	p := start(t, t.TempDir(), append(bare, "--shutdown-delay-duration=10m")...)
+	p.signal(syscall.SIGTERM)
+	poll(t, "/readyz to fail", func() error {
+		got, err := get(http.DefaultClient, p.insecure+"/readyz")
+		if err != nil || got.code != 500 {
+			return fmt.Errorf("got %+v, %v", got, err)
+		}
+		return nil
+	})
+	// It goes on serving until the delay is over, at both listeners.
+	for name, config := range map[string]kubernetes.Interface{"secure": client(t, p.config()), "insecure": client(t, p.plain())} {
+		if _, err := config.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{}); err != nil {
+			t.Errorf("%s: during the delay: %v", name, err)
+		}
+	}
+	p.signal(syscall.SIGTERM)
+	if got, want := p.wait(5*time.Second), 128+int(syscall.SIGTERM); got != want {
+		t.Errorf("exit code after the second signal: got %d, want %d", got, want)
+	}
+	if got := p.stderr.String(); !strings.Contains(got, "second signal") || stack(got) != "" {
+		t.Errorf("standard error: got %q, want a word about the second signal and no stack", got)
+	}
+}

@@ -1,0 +1,122 @@
+package endtoend
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/karve-k8s/karve/command/datadir"
+	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/internal/version"
+)
+
+// The exit codes of karve status for a server that does not run, and for one that is not ready.
+const (
+	exitStopped  = 3
+	exitNotReady = 4
+)
+
+func status(t *testing.T, dir string, wantCode int) datadir.ServerStatus {
+	t.Helper()
+	got := finish(t, command(t, "karve", "status", "--data-dir", dir, "-o", "json"))
+	if got.code != wantCode || got.stderr != "" {
+		t.Errorf("karve status: exit code %d, want %d\n%s%s", got.code, wantCode, got.stdout, got.stderr)
+	}
+	var s datadir.ServerStatus
+	if err := json.Unmarshal([]byte(got.stdout), &s); err != nil {
+		t.Fatalf("%q: %v", got.stdout, err)
+	}
+	return s
+}
+
+func TestStatus(t *testing.T) {
+	parallel(t)
+	dir, began := t.TempDir(), time.Now()
+	p := start(t, dir, append(bare, "--memory-limit", "200Mi")...)
+	s := status(t, dir, 0)
+	if s.State != "ready" || s.Problem != "" || s.PID != p.cmd.Process.Pid || s.URL != p.url || s.Version != version.Full() {
+		t.Errorf("got %+v, want a ready server, process %d, at %s, version %s", s, p.cmd.Process.Pid, p.url, version.Full())
+	}
+	// The kernel counts from its own start, in hundredths.
+	if s.Since == nil || s.Since.Before(began.Add(-5*time.Second)) || s.Since.After(time.Now().Add(5*time.Second)) {
+		t.Errorf("since: got %v, want about %v", s.Since, began)
+	}
+	if s.Certificate == nil || s.Certificate.DaysLeft < 300 || s.Certificate.DaysLeft > 366 {
+		t.Errorf("certificate: got %+v, want about a year left", s.Certificate)
+	}
+	if s.Datastore == nil || s.Datastore.Revision < 2 || s.Datastore.Bytes == 0 {
+		t.Errorf("datastore: got %+v, want one with revisions", s.Datastore)
+	}
+	if s.LastBackup != nil {
+		t.Errorf("last backup: got %+v, want none", s.LastBackup)
+	}
+	if s.Memory == nil || s.Memory.Limit != 200<<20 {
+		t.Errorf("memory: got %+v, want a limit of 200 Mi", s.Memory)
+	}
+	if runtime.GOOS == "linux" {
+		if s.Memory.Anonymous < 10<<20 {
+			t.Errorf("anonymous memory: got %d, want that of a server", s.Memory.Anonymous)
+		}
+		if want := strings.TrimPrefix(p.insecure, "http://"); !slices.Contains(s.Listening, want) {
+			t.Errorf("listening: got %v, want %s among them", s.Listening, want)
+		}
+	}
+
+	file := filepath.Join(t.TempDir(), "backup.db")
+	karve(t, "datastore", "backup", "--data-dir", dir, file)
+	if b := status(t, dir, 0).LastBackup; b == nil || b.File != file || b.Revision < 2 || time.Since(b.Time) > time.Minute {
+		t.Errorf("last backup: got %+v, want that of now to %s", b, file)
+	}
+	table := karve(t, "status", "--data-dir", dir)
+	for _, want := range []string{"state ", " ready\n", p.url, "days left", "limit 200.0 Mi", file} {
+		if !strings.Contains(table, want) {
+			t.Errorf("karve status: got\n%swant %q in it", table, want)
+		}
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+
+	p.stop()
+	s = status(t, dir, exitStopped)
+	if s.State != "stopped" || s.PID != 0 || s.URL != "" || s.Datastore == nil || s.Certificate == nil {
+		t.Errorf("got %+v, want a stopped server with a datastore and certificates", s)
+	}
+	got := finish(t, command(t, "karve", "status", "--data-dir", dir))
+	if got.code != exitStopped || got.stderr != "" || !strings.Contains(got.stdout, " stopped\n") || !strings.Contains(got.stdout, "not there any more") {
+		t.Errorf("karve status: got %+v, want code %d, stopped, and that the backup is gone", got, exitStopped)
+	}
+}
+
+// Whoever has the lock and has not written the kubeconfig is starting.
+func TestStatusOfAStart(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	lock, err := datastore.LockDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if s := status(t, dir, exitNotReady); s.State != "starting" || s.PID != os.Getpid() || s.Since == nil || s.Datastore != nil {
+		t.Errorf("got %+v, want process %d starting", s, os.Getpid())
+	}
+	// With a kubeconfig and nobody who answers, it is not ready, and why is said.
+	text := `{"apiVersion":"v1","kind":"Config","current-context":"k","contexts":[{"name":"k","context":{"cluster":"k"}}],"clusters":[{"name":"k","cluster":{"server":"http://127.0.0.1:1"}}]}`
+	if err := os.WriteFile(filepath.Join(dir, "admin.kubeconfig"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if s := status(t, dir, exitNotReady); s.State != "not ready" || !strings.Contains(s.Problem, "refused") {
+		t.Errorf("got %+v, want one that is not ready because connections are refused", s)
+	}
+}
+
+func TestStatusOfNothing(t *testing.T) {
+	t.Parallel()
+	wantProblems(t, finish(t, command(t, "karve", "status", "--data-dir", "/nowhere/at/all")), "no server has been started with this --data-dir")
+	wantProblems(t, finish(t, command(t, "karve", "status", "word")), "takes options only")
+}

@@ -1,0 +1,145 @@
+package options
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+
+	"github.com/urfave/cli/v2"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/karve-k8s/karve/server/flags"
+)
+
+// readConfigFile gives the options that neither the command line nor a variable
+// has set the values of the configuration file. Its keys are the options'
+// names; lists are lists. A key that is no option is an error. If no file is named
+// it is the usual one, which need not be there.
+func readConfigFile(c *cli.Context, usual string) error {
+	path, named := c.String("config"), true
+	if path == "" {
+		path, named = usual, false
+	}
+	text, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && !named:
+		return nil
+	case err != nil:
+		return fmt.Errorf("--config: %w", err)
+	}
+	return applyConfig(c, path, text)
+}
+
+func applyConfig(c *cli.Context, path string, text []byte) error {
+	values, err := parseConfig(text)
+	if err != nil {
+		return fmt.Errorf("--config %s: %w", path, err)
+	}
+	known := Names(c.Command.Flags)
+	var problems []error
+	for _, v := range values {
+		switch {
+		case !slices.Contains(known, v.name):
+			proposal := ""
+			if near := flags.Nearest(v.name, known); near != "" {
+				proposal = fmt.Sprintf("; did you mean %q?", near)
+			}
+			problems = append(problems, fmt.Errorf("--config %s: line %d: there is no option %q%s", path, v.line, v.name, proposal))
+		case v.name == "config":
+			problems = append(problems, fmt.Errorf("--config %s: line %d: a configuration file cannot name another", path, v.line))
+		case c.IsSet(v.name): // the command line and variables come first
+		default:
+			for _, value := range v.values {
+				if err := c.Set(v.name, value); err != nil {
+					problems = append(problems, fmt.Errorf("--config %s: line %d: %s: %q: %w", path, v.line, v.name, value, err))
+				}
+			}
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// configValue is one line of the configuration file, as it is written there:
+// 0640 is a mode, not the number 416.
+type configValue struct {
+	name   string
+	values []string
+	line   int
+}
+
+var errForm = errors.New("want name: value, or name: and a list of values")
+
+func parseConfig(text []byte) ([]configValue, error) {
+	var document yaml.Node
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	if err := decoder.Decode(&document); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	// What follows would be ignored, options that protect something included.
+	for {
+		var another yaml.Node
+		if err := decoder.Decode(&another); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return nil, err
+		}
+		if !isEmpty(another) {
+			return nil, fmt.Errorf("line %d: a second document begins (---): put all options into one", another.Line)
+		}
+	}
+	if isEmpty(document) {
+		return nil, nil
+	}
+	root := document.Content[0]
+	if root.Kind != yaml.MappingNode {
+		return nil, errForm
+	}
+	var all []configValue
+	seen := map[string]bool{}
+	for i := 0; i < len(root.Content); i += 2 {
+		key, value := root.Content[i], root.Content[i+1]
+		if seen[key.Value] {
+			return nil, fmt.Errorf("line %d: %s: given twice", key.Line, key.Value)
+		}
+		seen[key.Value] = true
+		items := []*yaml.Node{value}
+		if value.Kind == yaml.SequenceNode {
+			items = value.Content
+		}
+		v := configValue{name: key.Value, line: key.Line}
+		for _, item := range items {
+			if item.Kind != yaml.ScalarNode {
+				return nil, fmt.Errorf("line %d: %s: %w", item.Line, key.Value, errForm)
+			}
+			v.values = append(v.values, item.Value)
+		}
+		all = append(all, v)
+	}
+	return all, nil
+}
+
+func isEmpty(document yaml.Node) bool {
+	return len(document.Content) == 0 || document.Content[0].Tag == "!!null"
+}
+
+// DefaultFile is read if it is there; one named by --config must be.
+var DefaultFile = systemConfigFile()
+
+// systemConfigFile is /etc/karve/config.yaml; on Windows, where every user may make
+// such a directory, it is the user's own.
+func systemConfigFile() string {
+	if runtime.GOOS != "windows" {
+		return "/etc/karve/config.yaml"
+	}
+	dir, err := os.UserConfigDir()
+	if err != nil {
+		return "" // no %AppData%: there is none
+	}
+	return filepath.Join(dir, "karve", "config.yaml")
+}

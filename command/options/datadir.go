@@ -1,0 +1,71 @@
+package options
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/urfave/cli/v2"
+)
+
+func Config() cli.Flag {
+	return text(general, "config", "", "`FILE` with options in YAML, name: value (default: "+DefaultFile+", if it is there)")
+}
+
+func DataDir() cli.Flag {
+	return text(general, "data-dir", DefaultDataDir(), "`DIR` for state, certificates and the admin's kubeconfig")
+}
+
+func DatastoreEndpoint() cli.Flag {
+	return text(storage, "datastore-endpoint", "", "`URL` of the datastore: sqlite://DIR?durability=full|relaxed|memory&cache=BYTES, memory://, postgres://USER:PASSWORD@HOST/DATABASE, mysql://USER:PASSWORD@tcp(HOST:PORT)/DATABASE, nats://HOST, or an etcd's http(s)://host:port,… (default: the built-in one in the data directory). Others see the command line: a password is better given by the variable or the file")
+}
+
+// DefaultDataDir is /var/lib/karve for root, and in the XDG data directory
+// (https://specifications.freedesktop.org/basedir-spec) for everybody else.
+func DefaultDataDir() string {
+	if os.Geteuid() == 0 {
+		return "/var/lib/karve"
+	}
+	if dir := os.Getenv("XDG_DATA_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "karve")
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(home, ".local", "share", "karve")
+}
+
+// ReadDataDir takes data-dir, and datastore-endpoint for the commands that have it,
+// from the server's configuration file, and leaves the other options in it alone.
+func ReadDataDir(c *cli.Context) error {
+	path := c.String("config")
+	if path == "" {
+		path = DefaultFile
+	}
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) && c.String("config") == "" {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("--config: %w", err)
+	}
+	values, err := parseConfig(text)
+	if err != nil {
+		return fmt.Errorf("--config %s: %w", path, err)
+	}
+	known := Names(c.Command.Flags)
+	for _, v := range values {
+		if v.name != "data-dir" && v.name != "datastore-endpoint" || !slices.Contains(known, v.name) {
+			continue
+		}
+		if len(v.values) == 1 && !c.IsSet(v.name) {
+			if err := c.Set(v.name, v.values[0]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

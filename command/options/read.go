@@ -1,0 +1,37 @@
+package options
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/karve-k8s/karve/internal/logbridge"
+	"github.com/karve-k8s/karve/server"
+)
+
+// Read is ReadFrom for a command that takes nothing else.
+func Read(c *cli.Context) (server.Config, error) {
+	var surplus error
+	if c.Args().Present() {
+		surplus = fmt.Errorf("karve %s takes options only, got %q", c.Command.Name, c.Args().First())
+	}
+	config, err := ReadFrom(c, DefaultFile, c.App.ErrWriter)
+	return config, errors.Join(surplus, err)
+}
+
+// ReadFrom makes the server's configuration of options, variables and the
+// configuration file, which is usual if no other is named; the server logs to log.
+// The error joins all that is wrong with them.
+func ReadFrom(c *cli.Context, usual string, log io.Writer) (server.Config, error) {
+	problems := []error{readConfigFile(c, usual)}
+	config, err := serverConfig(c)
+	problems = append(problems, err)
+	if config.Log, err = logbridge.New(log, c.String("log-format"), c.String("log-level")); err != nil {
+		problems = append(problems, err)
+		config.Log, _ = logbridge.New(log, "text", "error") // these are valid
+	}
+	logbridge.Install(config.Log)
+	return config, errors.Join(problems...)
+}

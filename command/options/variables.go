@@ -1,0 +1,110 @@
+package options
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/karve-k8s/karve/server/flags"
+)
+
+// otherVariables are the variables named KARVE_… that are no options of a command: those of
+// install.sh, of tests that start karve, and of this project's scripts and tests. One that ends in
+// an underscore stands for all that begin with it.
+var otherVariables = []string{
+	"KARVE_BINARY", "KARVE_DOWNLOAD_URL", "KARVE_INSTALL_CHECK", "KARVE_INSTALL_TIMEOUT", "KARVE_REQUIRE_SIGNATURE",
+	"KARVE_VERSION",     // of scripts/build
+	"KARVE_CONTROLLERS", // of the kube-apiserver that envtest starts
+	"KARVE_SERVERTEST_CHILD",
+	"KARVE_COMPACT", "KARVE_CRASHES", "KARVE_CRASH_", "KARVE_HISTORIES", "KARVE_INSECURE_TEST_", "KARVE_LOGBRIDGE_TEST",
+	"KARVE_PLUG_", "KARVE_STORAGE", "KARVE_TEST_", "KARVE_VM_",
+}
+
+// serviceLink is a variable that kubelet sets in Pods for a Service whose name begins with
+// karve (https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables).
+// The first group is that of which only the value tells: a port number may be an option's.
+var serviceLink = regexp.MustCompile(`^KARVE_(?:[A-Z0-9_]*?_)??(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|(PORT)|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)$`)
+
+// checkVariables looks for KARVE_… variables that set nothing. One that is nearly the name of an
+// option is an error, as on the command line and in the configuration file. Any other is a
+// warning only: it may be the user's own, and a start must not fail because of it.
+func checkVariables(environ, options []string, warnings io.Writer) error {
+	var problems []error
+	for _, variable := range environ {
+		name, value, _ := strings.Cut(variable, "=")
+		if !strings.HasPrefix(name, "KARVE_") || slices.Contains(options, name) || isOther(name) {
+			continue
+		}
+		if m := serviceLink.FindStringSubmatch(name); m != nil && (m[1] == "" || strings.Contains(value, "://")) {
+			continue
+		}
+		if near := flags.Misspelt(name, options); near != "" {
+			problems = append(problems, fmt.Errorf("there is no variable %s; did you mean %s?", name, near))
+			continue
+		}
+		hint := ""
+		if near := flags.Nearest(strings.TrimPrefix(name, "KARVE_"), trimmed(options)); near != "" {
+			hint = " (did you mean KARVE_" + near + "?)"
+		}
+		fmt.Fprintf(warnings, "karve: warning: the variable %s is no option and sets nothing%s\n", name, hint)
+	}
+	return errors.Join(problems...)
+}
+
+func isOther(name string) bool {
+	return slices.ContainsFunc(otherVariables, func(other string) bool {
+		return name == other || strings.HasSuffix(other, "_") && strings.HasPrefix(name, other)
+	})
+}
+
+func trimmed(names []string) []string {
+	var all []string
+	for _, name := range names {
+		all = append(all, strings.TrimPrefix(name, "KARVE_"))
+	}
+	return all
+}
+
+// RefuseMisspelt makes every command that reads variables check their names first.
+func RefuseMisspelt(commands []*cli.Command) {
+	options := variablesOf(commands)
+	var wrap func([]*cli.Command)
+	wrap = func(commands []*cli.Command) {
+		for _, command := range commands {
+			wrap(command.Subcommands)
+			if len(variablesOf([]*cli.Command{{Flags: command.Flags}})) == 0 {
+				continue
+			}
+			before := command.Before
+			command.Before = func(c *cli.Context) error {
+				err := checkVariables(os.Environ(), options, c.App.ErrWriter)
+				if before != nil {
+					err = errors.Join(err, before(c))
+				}
+				return err
+			}
+		}
+	}
+	wrap(commands)
+}
+
+// variablesOf are the names of the variables that commands read.
+func variablesOf(commands []*cli.Command) []string {
+	var all []string
+	for _, command := range commands {
+		for _, f := range command.Flags {
+			if f, ok := f.(cli.DocGenerationFlag); ok {
+				all = append(all, f.GetEnvVars()...)
+			}
+		}
+		all = append(all, variablesOf(command.Subcommands)...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}

@@ -1,0 +1,40 @@
+// Package output is how commands Show what they have found: as a table or as JSON, and how far they are.
+package output
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/urfave/cli/v2"
+)
+
+func Flag() cli.Flag {
+	return &cli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: "table", Usage: "`FORMAT`: table or json"}
+}
+
+// Show writes value as JSON or what table writes, as --output says.
+func Show(c *cli.Context, value any, table func(io.Writer)) error {
+	if err := Check(c); err != nil {
+		return err
+	}
+	switch c.String("output") {
+	case "table":
+		w := tabwriter.NewWriter(c.App.Writer, 0, 0, 3, ' ', 0)
+		table(w)
+		return w.Flush()
+	default:
+		encoder := json.NewEncoder(c.App.Writer)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(value)
+	}
+}
+
+// Check refuses what Show would, for commands that work before they Show.
+func Check(c *cli.Context) error {
+	if format := c.String("output"); format != "table" && format != "json" {
+		return fmt.Errorf("--output %q: want table or json", format)
+	}
+	return nil
+}

@@ -1,0 +1,35 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// printProblems prints an error of a program, one line for each problem that was joined
+// in it.
+func printProblems(w io.Writer, program string, err error) {
+	for _, problem := range flatten(err) {
+		for line := range strings.Lines(problem.Error()) {
+			fmt.Fprintf(w, "%s: %s\n", program, strings.TrimSpace(line))
+		}
+	}
+}
+
+// flatten undoes errors.Join, and only that: an error that wraps two others has
+// a sentence of its own.
+func flatten(err error) []error {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return []error{err}
+	}
+	var all []error
+	for _, e := range joined.Unwrap() {
+		all = append(all, flatten(e)...)
+	}
+	if errors.Join(joined.Unwrap()...).Error() != err.Error() {
+		return []error{err}
+	}
+	return all
+}
