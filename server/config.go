@@ -26,6 +26,7 @@ import (
 	"github.com/karve-k8s/karve/internal/memory"
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/insecure"
+	"github.com/karve-k8s/karve/server/scheduler"
 	"github.com/karve-k8s/karve/server/startup"
 )
 
@@ -327,16 +328,16 @@ func validateUpstream(ctx context.Context, c Config) error {
 	// All three look at the process' feature gates, which are held; one complaint is enough.
 	gatesAreFine := !errors.Is(err, apiserver.ErrFeatureGates)
 	if !c.NoControllers {
-		o, err := parseControllerOptions(c, nil)
+		o, err := c.controllerOptions()
 		if err == nil && gatesAreFine {
-			err = validateControllerOptions(o)
+			err = o.Validate()
 		}
 		errs.add(err)
 	}
 	if !c.DisableScheduler {
-		o, err := parseSchedulerOptions(c)
+		o, err := scheduler.Parse(c.SchedulerArgs)
 		if err == nil && gatesAreFine {
-			err = validateSchedulerOptions(o)
+			err = o.Validate()
 		}
 		errs.add(err)
 	}

@@ -18,31 +18,6 @@ import (
 	"github.com/karve-k8s/karve/server/lifecycle"
 )
 
-func TestExtraControllersExistAndAreOffUpstream(t *testing.T) {
-	for _, name := range extraControllers {
-		if !slices.Contains(app.KnownControllers(), name) {
-			t.Errorf("%s: upstream has no such controller", name)
-		}
-		if !slices.Contains(app.ControllersDisabledByDefault(), name) {
-			t.Errorf("%s: upstream has it on by default, it needs no mention here", name)
-		}
-	}
-}
-
-// The token controller is the only one that app.BuildControllers would not
-// build by itself; another such would be missing in Karve.
-func TestTokenControllerIsTheOnlySpecialOne(t *testing.T) {
-	var special []string
-	for name, d := range app.NewControllerDescriptors() {
-		if d.RequiresSpecialHandling() {
-			special = append(special, name)
-		}
-	}
-	if want := []string{names.ServiceAccountTokenController}; !slices.Equal(special, want) {
-		t.Errorf("controllers that upstream handles specially: got %v, want %v", special, want)
-	}
-}
-
 // Every controller that upstream runs by default runs here: one that is new, or
 // that some option of ours switches off, is not missed.
 func TestEveryDefaultControllerIsBuilt(t *testing.T) {
@@ -57,24 +32,23 @@ func TestEveryDefaultControllerIsBuilt(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.release()
+	if err := s.makeControllers(); err != nil {
+		t.Fatal(err)
+	}
 	parts := []lifecycle.Part{
 		{Name: certificatesPart, Run: s.runCertificates},
 		{Name: datastorePart, Run: s.runStorage},
 		{Name: apiserverPart, Needs: []string{certificatesPart, datastorePart}, Run: s.runAPIServer},
-		{Name: controllersPart, Needs: []string{apiserverPart}, Run: s.runControllers},
+		{Name: controllersPart, Needs: []string{apiserverPart}, Run: s.controllers.Run},
 	}
 	for i, p := range parts {
 		parts[i] = lifecycle.Within(time.Minute, p, s.lastErrorOf(p.Name))
 	}
-	built := []string{names.ServiceAccountTokenController} // has no check, but a failure to build it is one to start
+	var built []string
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	err := lifecycle.Run(ctx, parts, func(string, string) {}, func() error {
-		s.controllers.mu.Lock()
-		defer s.controllers.mu.Unlock()
-		for _, check := range s.controllers.checks {
-			built = append(built, check.Name())
-		}
+		built = s.controllers.Names()
 		cancel()
 		return nil
 	})
@@ -84,7 +58,7 @@ func TestEveryDefaultControllerIsBuilt(t *testing.T) {
 
 	var want []string
 	for name, d := range app.NewControllerDescriptors() {
-		off := d.IsDisabledByDefault() && !slices.Contains(extraControllers, name)
+		off := d.IsDisabledByDefault() && !slices.Contains([]string{names.BootstrapSignerController, names.TokenCleanerController}, name)
 		gated := slices.ContainsFunc(d.GetRequiredFeatureGates(), func(f featuregate.Feature) bool {
 			return !utilfeature.DefaultFeatureGate.Enabled(f)
 		})

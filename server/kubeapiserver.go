@@ -119,8 +119,11 @@ func (k KubeAPIServer) Run(ctx context.Context) (err error) {
 		{Name: apiserverPart, Needs: []string{datastorePart}, Run: s.runUpstream},
 	}
 	if k.Controllers {
-		parts = append(parts, lifecycle.Part{Name: controllersPart, Needs: []string{apiserverPart}, Run: s.runControllers},
-			lifecycle.Part{Name: schedulerPart, Needs: []string{apiserverPart}, Run: s.runScheduler},
+		if err := s.makeControllers(); err != nil {
+			return err
+		}
+		parts = append(parts, lifecycle.Part{Name: controllersPart, Needs: []string{apiserverPart}, Run: s.controllers.Run},
+			lifecycle.Part{Name: schedulerPart, Needs: []string{apiserverPart}, Run: s.scheduler.Run},
 			lifecycle.Part{Name: firstObjectsPart, Needs: []string{apiserverPart}, Run: s.runFirstObjects})
 	}
 	for i, p := range parts {
@@ -251,7 +254,7 @@ func (s *upstreamServer) runUpstream(ctx context.Context, ready func()) error {
 	}
 	if !s.NoControllers {
 		config.ReadyChecks = []healthz.HealthChecker{
-			healthz.NamedCheck("controllers", s.controllers.check), healthz.NamedCheck("scheduler", s.scheduler.check)}
+			healthz.NamedCheck("controllers", s.controllers.Check), healthz.NamedCheck("scheduler", s.scheduler.Check)}
 	}
 	defer s.loopback.Close()
 	api, err := apiserver.New(ctx, config)

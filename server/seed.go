@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"slices"
 
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 
@@ -44,15 +43,15 @@ func (s *controlPlane) bootstrapOptions() (bootstrap.Options, error) {
 	if s.NoControllers {
 		return o, nil
 	}
-	controllers, err := parseControllerOptions(s.Config, s.certs)
+	controllers, err := s.controllerOptions()
 	if err != nil {
 		return o, err
 	}
-	o.ServiceAccounts = runs(controllers, names.ServiceAccountController)
-	o.ControllerAccounts = controllers.KubeCloudShared.UseServiceAccountCredentials &&
-		slices.Equal(controllers.Generic.Controllers, append([]string{"*"}, extraControllers...))
-	o.AggregatedRoles = runs(controllers, names.ClusterRoleAggregationController)
-	if runs(controllers, names.RootCACertificatePublisherController) {
+	controllers.UseCertificates(s.certs)
+	o.ServiceAccounts = controllers.Runs(names.ServiceAccountController)
+	o.ControllerAccounts = controllers.KubeCloudShared.UseServiceAccountCredentials && controllers.RunsDefaults()
+	o.AggregatedRoles = controllers.Runs(names.ClusterRoleAggregationController)
+	if controllers.Runs(names.RootCACertificatePublisherController) {
 		pem, err := os.ReadFile(controllers.SAController.RootCAFile)
 		if err != nil {
 			return o, fmt.Errorf("read the root CA: %w", err)

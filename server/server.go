@@ -1,9 +1,8 @@
 // Package server runs a whole Kubernetes control plane in this process.
 //
-// Read [Run] first: it is the start-up sequence, top to bottom. package
-// lifecycle says how parts are started and stopped, config.go what a user can decide;
-// each part has a file: storage.go, controllers.go, scheduler.go, and the
-// package apiserver.
+// Read [Run] first: it is the start-up sequence, top to bottom. Package lifecycle says how
+// parts are started and stopped, config.go what a user can decide; each part has a file or a
+// package: storage.go, apiserver, controllers, scheduler.
 package server
 
 import (
@@ -27,10 +26,12 @@ import (
 	"github.com/karve-k8s/karve/internal/memory"
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/server/apiserver"
+	"github.com/karve-k8s/karve/server/controllers"
 	"github.com/karve-k8s/karve/server/insecure"
 	"github.com/karve-k8s/karve/server/lifecycle"
 	"github.com/karve-k8s/karve/server/loopback"
 	"github.com/karve-k8s/karve/server/notify"
+	"github.com/karve-k8s/karve/server/scheduler"
 	"github.com/karve-k8s/karve/server/startup"
 	"github.com/karve-k8s/karve/simulate"
 )
@@ -65,8 +66,8 @@ type controlPlane struct {
 	kubeconfigs sync.Mutex // held while they are written
 	published   bool       // they have been
 
-	controllers controllers
-	scheduler   theScheduler
+	controllers *controllers.Controllers // nil: left out
+	scheduler   *scheduler.Scheduler     // nil: left out
 	first       firstObjects
 	kubelet     simulate.Kubelet // of the simulated nodes
 }
@@ -75,7 +76,6 @@ type controlPlane struct {
 func newControlPlane(c Config) *controlPlane {
 	s := &controlPlane{Config: c.withDefaults(), began: time.Now()}
 	s.trace = startup.New(s.began)
-	s.controllers.started = make(chan struct{})
 	s.log = s.Config.Log
 	s.loopback = loopback.NewServer(s.log.Errorf)
 	logbridge.Install(s.log)
@@ -143,11 +143,14 @@ func Run(ctx context.Context, c Config) (err error) {
 		{Name: datastorePart, Needs: storageNeeds, Run: s.runStorage},
 		{Name: apiserverPart, Needs: []string{certificatesPart, datastorePart}, Run: s.runAPIServer},
 	}
-	if !s.NoControllers {
-		parts = append(parts, lifecycle.Part{Name: controllersPart, Needs: []string{apiserverPart}, Run: s.runControllers})
+	if err := s.makeControllers(); err != nil {
+		return err
 	}
-	if !s.DisableScheduler {
-		parts = append(parts, lifecycle.Part{Name: schedulerPart, Needs: []string{apiserverPart}, Run: s.runScheduler})
+	if s.controllers != nil {
+		parts = append(parts, lifecycle.Part{Name: controllersPart, Needs: []string{apiserverPart}, Run: s.controllers.Run})
+	}
+	if s.scheduler != nil {
+		parts = append(parts, lifecycle.Part{Name: schedulerPart, Needs: []string{apiserverPart}, Run: s.scheduler.Run})
 	}
 	if s.SimulateNodes > 0 {
 		parts = append(parts, lifecycle.Part{Name: simulationPart, Needs: []string{apiserverPart}, Run: s.runSimulation})
@@ -291,11 +294,11 @@ func (s *controlPlane) runAPIServer(ctx context.Context, ready func()) (err erro
 		return err
 	}
 	config.Certificates = s.certificatePaths()
-	if !s.NoControllers {
-		config.ReadyChecks = append(config.ReadyChecks, healthz.NamedCheck("controllers", s.controllers.check))
+	if s.controllers != nil {
+		config.ReadyChecks = append(config.ReadyChecks, healthz.NamedCheck("controllers", s.controllers.Check))
 	}
-	if !s.DisableScheduler {
-		config.ReadyChecks = append(config.ReadyChecks, healthz.NamedCheck("scheduler", s.scheduler.check))
+	if s.scheduler != nil {
+		config.ReadyChecks = append(config.ReadyChecks, healthz.NamedCheck("scheduler", s.scheduler.Check))
 	}
 	config.Loopback = s.loopback
 	if s.SimulateNodes > 0 {
@@ -315,18 +318,52 @@ func (s *controlPlane) runAPIServer(ctx context.Context, ready func()) (err erro
 	return api.Run(ctx, ready)
 }
 
-func (s *controlPlane) runControllers(ctx context.Context, ready func()) error {
-	s.controllers.writes = s.writesOf()
-	return s.controllers.run(ctx, s.Config, s.certs, s.clients(), s.api.Load().Informers(), s.stepsOf(controllersPart), ready)
+// makeControllers prepares the controllers and the scheduler, unless they are left out.
+func (s *controlPlane) makeControllers() error {
+	if !s.NoControllers {
+		o, err := s.controllerOptions()
+		if err != nil {
+			return err
+		}
+		s.controllers = controllers.New(controllers.Options{Upstream: o, Step: s.stepsOf(controllersPart), Connect: func() controllers.Connection {
+			clients, api := s.clients(), s.api.Load()
+			c := controllers.Connection{
+				Client: clients.Config(certs.ControllerManager), Anonymous: clients.Anonymous(),
+				Certificates: s.certs, Informers: api.Informers(),
+			}
+			if s.ownsStorage() {
+				c.Writes = &controllers.Writes{Requests: api.WritesEnd, Engine: s.settleWrites}
+			}
+			return c
+		}})
+	}
+	if !s.DisableScheduler {
+		o, err := scheduler.Parse(s.SchedulerArgs)
+		if err != nil {
+			return err
+		}
+		s.scheduler = scheduler.New(scheduler.Options{Upstream: o, Step: s.stepsOf(schedulerPart), Connect: func() scheduler.Connection {
+			c := scheduler.Connection{Client: s.clients().Config(certs.Scheduler), Informers: s.api.Load().Informers()}
+			if s.controllers != nil {
+				c.Controllers = s.controllers.Informers
+			}
+			return c
+		}})
+	}
+	return nil
 }
 
-func (s *controlPlane) runScheduler(ctx context.Context, ready func()) error {
-	informers := s.controllers.informers
-	if s.NoControllers {
-		informers = nil
-	}
-	return s.scheduler.run(ctx, s.Config, s.clients().Config(certs.Scheduler), s.api.Load().Informers(), informers, s.stepsOf(schedulerPart), ready)
+// controllerOptions are what the user decided about the controllers.
+func (c Config) controllerOptions() (*controllers.Upstream, error) {
+	return controllers.Parse(controllers.Settings{
+		Args: c.ControllerManagerArgs, Disabled: c.DisableControllers,
+		ClusterCIDR: c.ClusterCIDR, ServiceClusterIPRange: c.ServiceClusterIPRange,
+		FlexVolumes: c.path(flexVolumes),
+	})
 }
+
+// flexVolumes is a directory of the data directory.
+const flexVolumes = "flexvolume"
 
 func (s *controlPlane) runFirstObjects(ctx context.Context, ready func()) error {
 	return s.first.run(ctx, s, ready)
@@ -433,9 +470,9 @@ func (s *controlPlane) lastErrorOf(part string) func() error {
 				return api.NotReady()
 			}
 		case controllersPart:
-			return s.controllers.last()
+			return s.controllers.LastError()
 		case schedulerPart:
-			return s.scheduler.last()
+			return s.scheduler.LastError()
 		case firstObjectsPart:
 			return s.first.last()
 		}

@@ -67,14 +67,14 @@ func (s *controlPlane) withControllers(c *simulate.Config) error {
 		s.log.Warn("--simulate-nodes without controllers: nodes keep the taint node.kubernetes.io/not-ready, so only Pods that tolerate it, or have a spec.nodeName, will run")
 		return nil
 	}
-	o, err := parseControllerOptions(s.Config, s.certs)
+	o, err := s.controllerOptions()
 	if err != nil {
 		return err
 	}
-	if !runs(o, names.NodeLifecycleController) {
+	if !o.Runs(names.NodeLifecycleController) {
 		s.log.Warnf("--simulate-nodes without the %s: nodes keep the taint node.kubernetes.io/not-ready, so only Pods that tolerate it, or have a spec.nodeName, will run", names.NodeLifecycleController)
 	}
 	c.Grace = o.NodeLifecycleController.NodeMonitorGracePeriod.Duration
-	c.PodCIDRs = o.KubeCloudShared.AllocateNodeCIDRs && runs(o, names.NodeIpamController)
+	c.PodCIDRs = o.KubeCloudShared.AllocateNodeCIDRs && o.Runs(names.NodeIpamController)
 	return nil
 }

@@ -15,25 +15,25 @@ import (
 	registrationscheme "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/scheme"
 	registrationinformers "k8s.io/kube-aggregator/pkg/client/informers/externalversions"
 
-	"github.com/karve-k8s/karve/server/informed"
+	"github.com/karve-k8s/karve/server/sharedinformers"
 )
 
 // Followers are the informers of the API server, with those that others in the process
 // share.
-func (s *Server) Followers() ([]informed.Informer, error) {
+func (s *Server) Followers() ([]sharedinformers.Informer, error) {
 	const whose = "API server"
-	all, err := informed.Of(whose, scheme.Scheme, started(s.informers), func(o runtime.Object) cache.SharedIndexInformer {
+	all, err := sharedinformers.Of(whose, scheme.Scheme, started(s.informers), func(o runtime.Object) cache.SharedIndexInformer {
 		return s.informers.InformerFor(o, nil)
 	})
-	var more []informed.Informer
+	var more []sharedinformers.Informer
 	if f := s.definitions; f != nil && err == nil {
-		more, err = informed.Of(whose, apiextensionsscheme.Scheme, started(f), func(o runtime.Object) cache.SharedIndexInformer {
+		more, err = sharedinformers.Of(whose, apiextensionsscheme.Scheme, started(f), func(o runtime.Object) cache.SharedIndexInformer {
 			return f.InformerFor(o, nil)
 		})
 		all = append(all, more...)
 	}
 	if f := s.registrations; f != nil && err == nil {
-		more, err = informed.Of(whose, registrationscheme.Scheme, started(f), func(o runtime.Object) cache.SharedIndexInformer {
+		more, err = sharedinformers.Of(whose, registrationscheme.Scheme, started(f), func(o runtime.Object) cache.SharedIndexInformer {
 			return f.InformerFor(o, nil)
 		})
 		all = append(all, more...)

@@ -1,4 +1,4 @@
-package server
+package controllers
 
 import (
 	"context"
@@ -32,7 +32,7 @@ import (
 // followers (namespaceDeletionGracePeriod in pkg/controller/namespace), and hopes that
 // requests admitted before the deletion are through. There are no others here: the API
 // server refuses what is new from the moment it has marked the namespace, and the requests
-// before that are known; see writesOf. Where somebody else may let something in later,
+// before that are known; see Writes. Where somebody else may let something in later,
 // upstream's time holds.
 const (
 	namespaceUpstreamGrace = 5 * time.Second
@@ -41,17 +41,14 @@ const (
 	namespaceRetryLimit    = time.Minute
 )
 
-// writesOf knows the writes that were admitted to a namespace.
-type writesOf struct {
-	// requests returns a channel that is closed when the handlers of those under way have
-	// ended, or their time is over.
-	requests func(namespace string) <-chan struct{}
-	// engine returns when what such handlers have left with the engine is durable, or has failed.
-	engine func(context.Context) error
-}
-
-func (s *controlPlane) writesOf() writesOf {
-	return writesOf{s.api.Load().WritesEnd, s.settleWrites}
+// Writes tells which writes were admitted to a namespace.
+type Writes struct {
+	// Requests returns a channel that is closed when the handlers of the writes under way
+	// have returned, or their time is over.
+	Requests func(namespace string) <-chan struct{}
+	// Engine returns when every write that such a handler left with the engine is durable
+	// or has failed.
+	Engine func(context.Context) error
 }
 
 // settling is the wait for the writes that were admitted to a namespace before its
@@ -82,13 +79,13 @@ type namespaceController struct {
 	queue    workqueue.TypedDelayingInterface[string]
 	retry    workqueue.TypedRateLimiter[string]
 	workers  int
-	writes   writesOf
+	writes   *Writes
 
 	mu       sync.Mutex
 	settling map[types.UID]*settling // of namespaces in the informer's store
 }
 
-func newNamespaceController(ctx context.Context, shared app.ControllerContext, writes writesOf) (app.Controller, error) {
+func newNamespaceController(ctx context.Context, shared app.ControllerContext, writes *Writes) (app.Controller, error) {
 	config, err := shared.NewClientConfig("namespace-controller")
 	if err != nil {
 		return nil, err
@@ -172,7 +169,7 @@ func (c *namespaceController) settles(ctx context.Context, ns *corev1.Namespace)
 	}
 	limited, cancel := context.WithTimeout(ctx, namespaceWrites)
 	defer cancel()
-	if err := c.writes.engine(limited); err != nil {
+	if err := c.writes.Engine(limited); err != nil {
 		klog.FromContext(ctx).V(2).Info("Namespace waits for the datastore", "namespace", ns.Name, "err", err)
 		return false, namespaceWrites
 	}
@@ -197,7 +194,7 @@ func (c *namespaceController) settlingOf(ctx context.Context, ns *corev1.Namespa
 	if !exists || stored.(*corev1.Namespace).UID != ns.UID {
 		return nil
 	}
-	now := &settling{requests: c.writes.requests(ns.Name)}
+	now := &settling{requests: c.writes.Requests(ns.Name)}
 	c.settling[ns.UID] = now
 	select {
 	case <-now.requests:

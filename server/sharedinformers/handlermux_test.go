@@ -1,4 +1,4 @@
-package server
+package sharedinformers
 
 import (
 	"context"
@@ -51,10 +51,10 @@ func TestRelayIsUpstreams(t *testing.T) {
 			client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "first"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gone"}})
 			factory := informers.NewSharedInformerFactory(client, 10*time.Minute)
 			if relayed {
-				if err := relayInformers(factory, &corev1.Node{}); err != nil {
+				if err := Multiplex(factory, &corev1.Node{}); err != nil {
 					t.Fatal(err)
 				}
-				if err := relayInformers(factory, &corev1.Node{}); err == nil {
+				if err := Multiplex(factory, &corev1.Node{}); err == nil {
 					t.Error("relayed twice, and no error")
 				}
 			}

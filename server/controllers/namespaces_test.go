@@ -1,4 +1,4 @@
-package server
+package controllers
 
 import (
 	"context"
@@ -36,12 +36,12 @@ func TestNamespaceSettles(t *testing.T) {
 			deleter:  &deletions,
 			queue:    workqueue.NewTypedDelayingQueue[string](),
 			retry:    workqueue.NewTypedItemExponentialFailureRateLimiter[string](namespaceRetry, namespaceRetryLimit),
-			writes: writesOf{
-				requests: func(string) <-chan struct{} {
+			writes: &Writes{
+				Requests: func(string) <-chan struct{} {
 					sets = append(sets, make(chan struct{}))
 					return sets[len(sets)-1]
 				},
-				engine: func(context.Context) error { return engine },
+				Engine: func(context.Context) error { return engine },
 			},
 			settling: map[types.UID]*settling{},
 		}

@@ -1,10 +1,4 @@
-// Package informed tells whether informers have seen what storage has.
-//
-// A shared informer has a resourceVersion, but no way to wait for one: it moves with the
-// events of its own type only, and a filtered informer's with those that pass. So the
-// question is asked of the objects: whether the informer's store has each key that has
-// changed as it is in storage, or newer.
-package informed
+package sharedinformers
 
 import (
 	"context"
@@ -19,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -58,14 +54,14 @@ type Changes struct {
 
 // Of lists the informers that a generated factory has started. get is the factory's
 // InformerFor, for informers that are there.
-func Of(whose string, scheme *runtime.Scheme, started map[reflect.Type]bool, get func(runtime.Object) cache.SharedIndexInformer) ([]Informer, error) {
+func Of(whose string, types *runtime.Scheme, started map[reflect.Type]bool, get func(runtime.Object) cache.SharedIndexInformer) ([]Informer, error) {
 	var all []Informer
 	for t := range started {
 		object, ok := reflect.New(t.Elem()).Interface().(runtime.Object)
 		if !ok {
 			return nil, fmt.Errorf("informers of %s: %v is no object", whose, t)
 		}
-		kinds, _, err := scheme.ObjectKinds(object)
+		kinds, _, err := types.ObjectKinds(object)
 		if err != nil {
 			return nil, fmt.Errorf("informers of %s: %w", whose, err)
 		}
@@ -75,18 +71,33 @@ func Of(whose string, scheme *runtime.Scheme, started map[reflect.Type]bool, get
 	return all, nil
 }
 
+// Started lists the informers that a factory of client-go's types has started.
+func Started(whose string, factory informers.SharedInformerFactory) ([]Informer, error) {
+	now := make(chan struct{})
+	close(now) // do not wait
+	return Of(whose, scheme.Scheme, factory.WaitForCacheSync(now), func(o runtime.Object) cache.SharedIndexInformer {
+		return factory.InformerFor(o, nil)
+	})
+}
+
+// IsShared reports whether [Share] put i into its factory: it is that of another factory.
+func IsShared(i cache.SharedIndexInformer) bool {
+	shared, ok := i.(*sharedInformer)
+	return ok && !shared.only
+}
+
 // Wait returns when every informer has seen the changes of its resource, or with an error
 // that names those which have not when ctx ends. Informers that have not been filled yet,
 // or have stopped, are not waited for: nobody works by them.
-func Wait(ctx context.Context, informers []Informer, changes Changes) error {
+func Wait(ctx context.Context, all []Informer, changes Changes) error {
 	var waiting []*pending
 	seen := map[cache.Store]bool{}
-	for _, i := range informers {
+	for _, i := range all {
 		if len(changes.Of[i.Resource]) == 0 || seen[i.Informer.GetStore()] || !i.Informer.HasSynced() {
 			continue
 		}
 		seen[i.Informer.GetStore()] = true
-		waiting = append(waiting, &pending{Informer: i, all: informers, changes: changes.Of[i.Resource]})
+		waiting = append(waiting, &pending{Informer: i, all: all, changes: changes.Of[i.Resource]})
 	}
 	tick := time.NewTicker(poll)
 	defer tick.Stop()

@@ -1,4 +1,4 @@
-package informed
+package sharedinformers
 
 import (
 	"context"

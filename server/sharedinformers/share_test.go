@@ -1,4 +1,4 @@
-package server
+package sharedinformers
 
 import (
 	"context"
@@ -23,10 +23,10 @@ func TestSharedInformer(t *testing.T) {
 			defer cancel()
 			client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "first"}})
 			owner, user := informers.NewSharedInformerFactory(client, 0), informers.NewSharedInformerFactory(client, 0)
-			if err := shareInformers(user, owner, &corev1.Node{}); err != nil {
+			if err := Share(user, owner, &corev1.Node{}); err != nil {
 				t.Fatal(err)
 			}
-			if err := shareInformers(user, owner, &corev1.Node{}); err == nil {
+			if err := Share(user, owner, &corev1.Node{}); err == nil {
 				t.Error("shared twice, and no error")
 			}
 			var owners, users, removed atomic.Int32

@@ -1,4 +1,4 @@
-package server
+package sharedinformers
 
 import (
 	"context"
@@ -7,22 +7,6 @@ import (
 	"sync"
 	"time"
 
-	admissionv1 "k8s.io/api/admissionregistration/v1"
-	appsv1 "k8s.io/api/apps/v1"
-	autoscalingv2 "k8s.io/api/autoscaling/v2"
-	batchv1 "k8s.io/api/batch/v1"
-	certificatesv1 "k8s.io/api/certificates/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-	nodev1 "k8s.io/api/node/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	resourcev1 "k8s.io/api/resource/v1"
-	schedulingv1 "k8s.io/api/scheduling/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -34,54 +18,9 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// The API server, the controllers and the scheduler each keep informers of
-// their own, which is the same objects decoded and kept up to three times in
-// one process, and a watch with a dozen goroutines for each. Those of the
-// following types are one, its first user's; the others see the same objects.
-//
-// Not shared are Pods with the scheduler, which asks for those that have not
-// ended; namespaces and quotas with the API server, because the resync of a
-// started informer can't be made shorter, and options set theirs; and resource
-// claims and slices, to which two of the parts add an index of the same name.
-var (
-	withAPIServer = []runtime.Object{
-		&corev1.LimitRange{}, &corev1.Node{}, &corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}, &corev1.Pod{},
-		&corev1.Secret{}, &corev1.ServiceAccount{}, &corev1.Service{},
-		&admissionv1.MutatingAdmissionPolicy{}, &admissionv1.MutatingAdmissionPolicyBinding{}, &admissionv1.MutatingWebhookConfiguration{},
-		&admissionv1.ValidatingAdmissionPolicy{}, &admissionv1.ValidatingAdmissionPolicyBinding{}, &admissionv1.ValidatingWebhookConfiguration{},
-		&discoveryv1.EndpointSlice{}, &flowcontrolv1.FlowSchema{}, &flowcontrolv1.PriorityLevelConfiguration{},
-		&networkingv1.IngressClass{}, &networkingv1.IPAddress{}, &networkingv1.ServiceCIDR{}, &nodev1.RuntimeClass{},
-		&rbacv1.ClusterRoleBinding{}, &rbacv1.ClusterRole{}, &rbacv1.RoleBinding{}, &rbacv1.Role{},
-		&resourcev1.DeviceClass{}, &schedulingv1.PriorityClass{},
-		&storagev1.CSIDriver{}, &storagev1.StorageClass{}, &storagev1.VolumeAttachment{},
-	}
-	withScheduler = []runtime.Object{
-		&corev1.Node{}, &corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}, &corev1.Service{},
-		&resourcev1.DeviceClass{}, &storagev1.CSIDriver{}, &storagev1.StorageClass{}, &storagev1.VolumeAttachment{},
-	}
-	// withControllers are the scheduler's as well, if there are controllers.
-	withControllers = []runtime.Object{
-		&corev1.Namespace{}, &corev1.ReplicationController{}, &appsv1.ReplicaSet{}, &appsv1.StatefulSet{},
-		&policyv1.PodDisruptionBudget{}, &storagev1.CSINode{}, &storagev1.CSIStorageCapacity{},
-	}
-)
-
-// ofControllers are the types of which the controllers have informers of their own, as
-// long as there is garbage collection, which looks at everything.
-var ofControllers = []runtime.Object{
-	//lint:ignore SA1019 the controllers have an informer of Endpoints, as long as upstream has that API
-	&corev1.ConfigMap{}, &corev1.Endpoints{}, &corev1.Namespace{}, &corev1.PodTemplate{}, &corev1.ReplicationController{}, &corev1.ResourceQuota{},
-	&appsv1.ControllerRevision{}, &appsv1.DaemonSet{}, &appsv1.Deployment{}, &appsv1.ReplicaSet{}, &appsv1.StatefulSet{},
-	&autoscalingv2.HorizontalPodAutoscaler{}, &batchv1.CronJob{}, &batchv1.Job{},
-	&certificatesv1.CertificateSigningRequest{}, &coordinationv1.Lease{},
-	&networkingv1.Ingress{}, &networkingv1.NetworkPolicy{}, &policyv1.PodDisruptionBudget{},
-	&resourcev1.ResourceClaim{}, &resourcev1.ResourceClaimTemplate{}, &resourcev1.ResourceSlice{},
-	&storagev1.CSINode{}, &storagev1.CSIStorageCapacity{}, &storagev1.VolumeAttributesClass{},
-}
-
-// shareInformers gives to the informers of from, in place of its own of these
+// Share gives to the informers of from, in place of its own of these
 // types, which must not have been made yet.
-func shareInformers(to, from informers.SharedInformerFactory, types ...runtime.Object) error {
+func Share(to, from informers.SharedInformerFactory, types ...runtime.Object) error {
 	for _, object := range types {
 		resource, err := resourceOf(object)
 		if err != nil {
@@ -109,13 +48,13 @@ func resourceOf(object runtime.Object) (schema.GroupVersionResource, error) {
 	return resource, nil
 }
 
-// relayInformers gives to informers of its own for these types, which must not have
+// Multiplex gives to informers of its own for these types, which must not have
 // been made yet, with one handler of upstream's for all handlers they get.
-func relayInformers(to informers.SharedInformerFactory, types ...runtime.Object) error {
+func Multiplex(to informers.SharedInformerFactory, types ...runtime.Object) error {
 	for _, object := range types {
 		resource, err := resourceOf(object)
 		if err != nil {
-			return fmt.Errorf("relay informers: %w", err)
+			return fmt.Errorf("multiplex handlers of informers: %w", err)
 		}
 		var own *sharedInformer
 		got := to.InformerFor(object, func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
@@ -128,10 +67,10 @@ func relayInformers(to informers.SharedInformerFactory, types ...runtime.Object)
 			return own
 		})
 		if err != nil {
-			return fmt.Errorf("relay informers: %w", err)
+			return fmt.Errorf("multiplex handlers of informers: %w", err)
 		}
 		if got != own {
-			return fmt.Errorf("relay informers: %s has been made already", resource.Resource)
+			return fmt.Errorf("multiplex handlers of informers: %s has been made already", resource.Resource)
 		}
 	}
 	return nil

@@ -1,0 +1,234 @@
+// Package controllers runs kube-controller-manager's controllers in this process.
+//
+// Read [Controllers.Run] first. The options are in options.go, the informers that the
+// controllers share with the API server in informers.go. Four controllers are not built by
+// upstream's own constructors: token.go, garbage.go, namespaces.go and policystatus.go give
+// the reasons.
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/controller-manager/pkg/clientbuilder"
+	controllerhealthz "k8s.io/controller-manager/pkg/healthz"
+	"k8s.io/controller-manager/pkg/informerfactory"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	controllerconfig "k8s.io/kubernetes/cmd/kube-controller-manager/app/config"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
+	"k8s.io/kubernetes/pkg/controller/garbagecollector"
+
+	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/server/health"
+	"github.com/karve-k8s/karve/server/sharedinformers"
+)
+
+// Options are what [New] needs.
+type Options struct {
+	// Upstream is what [Parse] returned. Run changes it.
+	Upstream *Upstream
+	// Connect returns what a running API server offers. Run calls it once.
+	Connect func() Connection
+	// Step records a step of the start, until done is called.
+	Step func(name string) (done func())
+}
+
+// Connection is what the controllers need of a running API server.
+type Connection struct {
+	// Client has the identity of kube-controller-manager.
+	Client *rest.Config
+	// Anonymous has no identity. Each controller adds its own service account's.
+	Anonymous *rest.Config
+	// Certificates has the keys with which controllers sign.
+	Certificates *certs.Store
+	// Informers are the API server's.
+	Informers informers.SharedInformerFactory
+	// Writes tells which writes a deleted namespace waits for. If it is nil, other API
+	// servers may write to the datastore, and upstream's namespace controller runs.
+	Writes *Writes
+}
+
+// Controllers are kube-controller-manager's controllers, with no port, no lease and no
+// client-side rate limit.
+type Controllers struct {
+	options Options
+	health  health.Part
+
+	started   chan struct{} // closed once the following are set, and the informers started
+	names     []string
+	shared    informers.SharedInformerFactory
+	collected informerfactory.InformerFactory // of custom resources too; nil without garbage collection
+	mapper    meta.RESTMapper
+	graph     *garbagecollector.GraphBuilder // nil without garbage collection
+}
+
+// New returns controllers that have not started.
+func New(o Options) *Controllers {
+	return &Controllers{options: o, started: make(chan struct{})}
+}
+
+// Check is the line "controllers" of /readyz.
+func (c *Controllers) Check(r *http.Request) error { return c.health.Check(r) }
+
+// LastError returns why the controllers are not ready, or nil if they are.
+func (c *Controllers) LastError() error { return c.health.LastError() }
+
+// Informers waits until the controllers' informers have started, and returns them.
+func (c *Controllers) Informers(ctx context.Context) (informers.SharedInformerFactory, error) {
+	select {
+	case <-c.started:
+		return c.shared, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Names returns the names of the controllers that run; none before the start.
+func (c *Controllers) Names() []string {
+	select {
+	case <-c.started:
+		return c.names
+	default:
+		return nil
+	}
+}
+
+// Run starts the controllers, calls ready, and returns when ctx has ended and they have
+// stopped.
+//
+// It mirrors app.Run (cmd/kube-controller-manager/app/controllermanager.go), which serves
+// the controllers' health on a port of its own.
+func (c *Controllers) Run(ctx context.Context, ready func()) error {
+	defer c.health.Set(errors.New("stopped"))
+	connection := c.options.Connect()
+	done := c.options.Step("configuration")
+	config, err := c.configure(ctx, connection)
+	if err != nil {
+		return err
+	}
+	config.EventBroadcaster.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: config.Client.CoreV1().Events("")})
+	defer config.EventBroadcaster.Shutdown()
+
+	root := clientbuilder.SimpleControllerClientBuilder{ClientConfig: config.Kubeconfig}
+	anonymous := connection.Anonymous
+	anonymous.ContentType = config.Kubeconfig.ContentType
+	perController := clientbuilder.NewDynamicClientBuilder(anonymous, config.Client.CoreV1(), metav1.NamespaceSystem)
+	shared, err := app.CreateControllerContext(ctx, config, root, perController)
+	if err != nil {
+		return fmt.Errorf("prepare controllers: %w", err)
+	}
+	defer shared.InformerFactory.Shutdown()
+	if err := sharedinformers.Share(shared.InformerFactory, connection.Informers, sharedWithAPIServer...); err != nil {
+		return err
+	}
+	if shared.GraphBuilder != nil {
+		if err := sharedinformers.Multiplex(shared.InformerFactory, ownInformers...); err != nil {
+			return err
+		}
+	}
+	done()
+
+	done = c.options.Step("controllers")
+	all, checks, err := build(ctx, shared, root, connection.Writes)
+	if err != nil {
+		return err
+	}
+	done()
+
+	shared.InformerFactory.StartWithContext(ctx)
+	shared.ObjectOrMetadataInformerFactory.Start(ctx.Done())
+	close(shared.InformersStarted)
+	for _, controller := range all {
+		c.names = append(c.names, controller.Name())
+	}
+	c.shared, c.mapper = shared.InformerFactory, shared.RESTMapper
+	if shared.GraphBuilder != nil {
+		c.collected, c.graph = shared.ObjectOrMetadataInformerFactory, shared.GraphBuilder
+	}
+	close(c.started)
+	c.health.Set(nil, checks...)
+	ready()
+	if limit := config.ControllerShutdownTimeout; !app.RunControllers(ctx, shared, all, app.ControllerStartJitter, limit) {
+		return fmt.Errorf("controllers still ran %v after they were told to stop", limit)
+	}
+	return nil
+}
+
+// configure turns the options into upstream's configuration, with clients of connection.
+func (c *Controllers) configure(ctx context.Context, connection Connection) (*controllerconfig.CompletedConfig, error) {
+	o := c.options.Upstream
+	o.UseCertificates(connection.Certificates)
+	// Upstream would make this directory readable for everybody.
+	if err := os.MkdirAll(o.PersistentVolumeBinderController.VolumeConfiguration.FlexVolumePluginDir, 0o700); err != nil {
+		return nil, fmt.Errorf("make directory for Flexvolume plugins: %w", err)
+	}
+	client := connection.Client
+	o.Master = client.Host // or upstream looks for the service account of a Pod
+	config, err := o.Config(ctx, app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases())
+	if err != nil {
+		return nil, fmt.Errorf("configure controllers: %w", err)
+	}
+	client.ContentType = o.Generic.ClientConnection.ContentType
+	config.Kubeconfig = client
+	config.Client, err = kubernetes.NewForConfig(rest.AddUserAgent(client, "kube-controller-manager"))
+	if err != nil {
+		return nil, fmt.Errorf("create client for controllers: %w", err)
+	}
+	return config.Complete(), nil
+}
+
+// build makes all controllers that are enabled, and a health check for each but the token
+// controller, as upstream does.
+func build(ctx context.Context, shared app.ControllerContext, root clientbuilder.ControllerClientBuilder, writes *Writes) ([]app.Controller, []health.Checker, error) {
+	// Upstream does not export the constructor of the token controller, which it builds
+	// before all others.
+	tokens, err := newTokenController(ctx, shared, root)
+	if err != nil {
+		return nil, nil, err
+	}
+	descriptors := app.NewControllerDescriptors()
+	delete(descriptors, names.ServiceAccountTokenController)
+	own := map[string]func(context.Context, app.ControllerContext) (app.Controller, error){
+		names.GarbageCollectorController:                newGarbageController,
+		names.ValidatingAdmissionPolicyStatusController: newPolicyStatusController,
+	}
+	if writes != nil {
+		own[names.NamespaceController] = func(ctx context.Context, shared app.ControllerContext) (app.Controller, error) {
+			return newNamespaceController(ctx, shared, writes)
+		}
+	}
+	for name := range own {
+		if shared.IsControllerEnabled(descriptors[name]) {
+			delete(descriptors, name)
+		} else {
+			delete(own, name)
+		}
+	}
+	var checks healthChecks
+	all, err := app.BuildControllers(ctx, shared, descriptors, nil, &checks)
+	if err != nil {
+		return nil, nil, fmt.Errorf("build controllers: %w", err)
+	}
+	all = append([]app.Controller{tokens}, all...)
+	for name, construct := range own {
+		controller, err := construct(ctx, shared)
+		if err != nil {
+			return nil, nil, err
+		}
+		if controller == nil {
+			continue // an option of its own switches it off
+		}
+		all = append(all, controller)
+		checks.AddHealthChecker(controllerhealthz.NamedPingChecker(name))
+	}
+	return all, checks, nil
+}

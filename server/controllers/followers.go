@@ -1,0 +1,62 @@
+package controllers
+
+import (
+	"slices"
+	"strings"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/karve-k8s/karve/server/health"
+	"github.com/karve-k8s/karve/server/sharedinformers"
+)
+
+// Followers returns the informers of the controllers that have to see changes, among them
+// those of the metadata that the garbage collector keeps of custom resources.
+func (c *Controllers) Followers(changes sharedinformers.Changes) ([]sharedinformers.Informer, error) {
+	if c.shared == nil {
+		return nil, nil // not started
+	}
+	const owner = "controllers"
+	all, err := sharedinformers.Started(owner, c.shared)
+	if err != nil || c.collected == nil {
+		return all, err
+	}
+	// If a definition has changed, the garbage collector replaces the informer of its
+	// custom resources. It asks the API server before it deletes anything.
+	redefined := changes.Of[apiextensions.Resource("customresourcedefinitions")]
+	for resource := range changes.Of {
+		custom := strings.Contains(resource.Group, ".") && !scheme.Scheme.IsGroupRegistered(resource.Group)
+		if !custom || slices.ContainsFunc(redefined, func(r sharedinformers.Change) bool { return r.Key == resource.String() }) {
+			continue
+		}
+		preferred, err := c.mapper.ResourceFor(resource.WithVersion(""))
+		if err != nil {
+			continue // the garbage collector has not discovered this kind yet
+		}
+		generic, err := c.collected.ForResource(preferred)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, sharedinformers.Informer{Resource: resource, Informer: generic.Informer(), Of: owner})
+	}
+	return all, nil
+}
+
+// ForgetAbsentOwners makes the garbage collector ask the API server for each owner that it
+// does not know, from now on. No worker may be running.
+func (c *Controllers) ForgetAbsentOwners() {
+	if c.graph != nil {
+		rememberNoAbsentOwners(c.graph)
+	}
+}
+
+// healthChecks collects the checks that app.BuildControllers adds.
+type healthChecks []health.Checker
+
+func (c *healthChecks) AddHealthChecker(checks ...healthz.HealthChecker) {
+	for _, check := range checks {
+		*c = append(*c, check)
+	}
+}

@@ -1,0 +1,174 @@
+package controllers
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+	genericcontrollers "k8s.io/controller-manager/app"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/app/options"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
+	signer "k8s.io/kubernetes/pkg/controller/certificates/signer/config"
+
+	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/server/flags"
+)
+
+// extraControllers are off by default upstream and on in Karve, as with kubeadm:
+// without them, `kubeadm join` and bootstrap tokens do not work.
+var extraControllers = []string{names.BootstrapSignerController, names.TokenCleanerController}
+
+var ownedFlags = map[string]string{
+	"master":                    "the API server is this process",
+	"kubeconfig":                "the API server is this process",
+	"authentication-kubeconfig": "the controllers have no port of their own",
+	"authorization-kubeconfig":  "the controllers have no port of their own",
+	"secure-port":               "the controllers have no port of their own",
+	"bind-address":              "the controllers have no port of their own",
+	"leader-elect":              "there is one server",
+	"cluster-cidr":              "use --cluster-cidr",
+	"service-cluster-ip-range":  "use --service-cluster-ip-range",
+	"feature-gates":             "use --feature-gates",
+	"v":                         "use --log-level",
+	"vmodule":                   "use --log-level",
+	"logging-format":            "use --log-format",
+}
+
+// Settings is what a user decides about the controllers.
+type Settings struct {
+	// Args are options of kube-controller-manager, NAME=VALUE.
+	Args []string
+	// Disabled are the names or aliases of controllers that do not run.
+	Disabled []string
+	// ClusterCIDR is the range of Pod addresses; empty if no controller assigns them.
+	ClusterCIDR string
+	// ServiceClusterIPRange is one CIDR, or two with a comma between them.
+	ServiceClusterIPRange string
+	// FlexVolumes is the directory of Flexvolume plugins. Run makes it.
+	FlexVolumes string
+}
+
+// Upstream is kube-controller-manager's own options, with Karve's defaults and the user's
+// settings.
+type Upstream struct {
+	*options.KubeControllerManagerOptions
+}
+
+// Parse returns the options that the settings describe. Its error joins every problem, and
+// names the option that the user wrote.
+func Parse(s Settings) (*Upstream, error) {
+	o, err := options.NewKubeControllerManagerOptions()
+	if err != nil {
+		return nil, fmt.Errorf("default controller options: %w", err)
+	}
+	// Making a flag gives its field the flag's default, so the flags come first.
+	sets := o.Flags(app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases())
+	o.SecureServing.BindPort = 0
+	o.Generic.LeaderElection.LeaderElect = false
+	o.Generic.Controllers = append([]string{"*"}, extraControllers...)
+	// Their requests are calls in this process and wait for little but its cores: fifty
+	// and forty workers do no more than these.
+	o.ResourceClaimController.ConcurrentSyncs = 10
+	o.GarbageCollectorController.ConcurrentGCSyncs = 10
+	// Each controller has an identity of its own, with no more than its own RBAC role.
+	o.KubeCloudShared.UseServiceAccountCredentials = true
+	o.KubeCloudShared.ClusterCIDR = s.ClusterCIDR
+	o.KubeCloudShared.AllocateNodeCIDRs = s.ClusterCIDR != ""
+	if first, second, ok := strings.Cut(s.ServiceClusterIPRange, ","); ok {
+		o.NodeIPAMController.ServiceCIDR, o.NodeIPAMController.SecondaryServiceCIDR = first, second
+	} else {
+		o.NodeIPAMController.ServiceCIDR = s.ServiceClusterIPRange
+	}
+	// Upstream's default is in /usr, which does not belong to Karve and may be read-only.
+	o.PersistentVolumeBinderController.VolumeConfiguration.FlexVolumePluginDir = s.FlexVolumes
+
+	problems := []error{flags.Apply("kube-controller-manager", "kube-controller-manager-arg", sets, ownedFlags, s.Args)}
+	for _, name := range s.Disabled {
+		if err := checkName(name); err != nil {
+			problems = append(problems, err)
+			continue
+		}
+		// The first mention of a name counts.
+		o.Generic.Controllers = append([]string{"-" + name}, o.Generic.Controllers...)
+	}
+	return &Upstream{o}, errors.Join(problems...)
+}
+
+// Validate returns what kube-controller-manager would refuse. It reads the feature gates of
+// the process.
+func (u *Upstream) Validate() error {
+	if err := u.KubeControllerManagerOptions.Validate(app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases()); err != nil {
+		return fmt.Errorf("--kube-controller-manager-arg: %w", err)
+	}
+	return nil
+}
+
+// Runs reports whether the controller of that name is enabled.
+func (u *Upstream) Runs(controller string) bool {
+	var enabled []string
+	for _, name := range u.Generic.Controllers { // the user's names may be aliases
+		bare := strings.TrimPrefix(name, "-")
+		if full, ok := app.ControllerAliases()[bare]; ok {
+			name = strings.Replace(name, bare, full, 1)
+		}
+		enabled = append(enabled, name)
+	}
+	return genericcontrollers.IsControllerEnabled(controller, sets.NewString(), enabled)
+}
+
+// RunsDefaults reports whether exactly the controllers that Karve enables by default are
+// enabled.
+func (u *Upstream) RunsDefaults() bool {
+	return slices.Equal(u.Generic.Controllers, append([]string{"*"}, extraControllers...))
+}
+
+// UseCertificates fills in the files of store where the user named no others.
+func (u *Upstream) UseCertificates(store *certs.Store) {
+	set := func(field *string, file string) { *field = cmp.Or(*field, file) }
+	set(&u.SAController.ServiceAccountKeyFile, store.KeyFile(certs.ServiceAccount))
+	set(&u.SAController.RootCAFile, store.CertFile(certs.ServerCA))
+	sign := func(c *signer.CSRSigningConfiguration, cert, key string) {
+		set(&c.CertFile, cert)
+		set(&c.KeyFile, key)
+	}
+	// The authority that signs the API server's certificate signs those of servers. The one
+	// that the API server trusts for clients signs those of clients. An authority whose key
+	// the user kept elsewhere signs nothing.
+	c := u.CSRSigningController
+	if c.ClusterSigningCertFile != "" || c.ClusterSigningKeyFile != "" {
+		return // the user's authority signs everything; upstream refuses others beside it
+	}
+	if cert, key := store.SignerFile(), store.KeyFile(certs.ClientCA); cert != "" {
+		sign(&c.KubeletClientSignerConfiguration, cert, key)
+		sign(&c.KubeAPIServerClientSignerConfiguration, cert, key)
+	}
+	if cert, key := store.CertFile(certs.ServerCA), store.KeyFile(certs.ServerCA); exists(key) {
+		sign(&c.KubeletServingSignerConfiguration, cert, key)
+		sign(&c.LegacyUnknownSignerConfiguration, cert, key)
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+func checkName(name string) error {
+	known := app.KnownControllers()
+	for alias := range app.ControllerAliases() {
+		known = append(known, alias)
+	}
+	if slices.Contains(known, name) {
+		return nil
+	}
+	proposal := ""
+	if near := flags.Nearest(name, known); near != "" {
+		proposal = fmt.Sprintf("; did you mean %q?", near)
+	}
+	return fmt.Errorf("--disable-controllers: there is no controller %q%s", name, proposal)
+}

@@ -1,0 +1,64 @@
+package scheduler
+
+import (
+	"errors"
+	"fmt"
+
+	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config/latest"
+
+	"github.com/karve-k8s/karve/server/flags"
+)
+
+var ownedFlags = map[string]string{
+	"master":                    "the API server is this process",
+	"kubeconfig":                "the API server is this process",
+	"authentication-kubeconfig": "the scheduler has no port of its own",
+	"authorization-kubeconfig":  "the scheduler has no port of its own",
+	"secure-port":               "the scheduler has no port of its own",
+	"bind-address":              "the scheduler has no port of its own",
+	"leader-elect":              "there is one server",
+	"write-config-to":           "it would end the process",
+	"feature-gates":             "use --feature-gates",
+	"v":                         "use --log-level",
+	"vmodule":                   "use --log-level",
+	"logging-format":            "use --log-format",
+}
+
+// Upstream is kube-scheduler's own options, with Karve's defaults and the user's settings.
+type Upstream struct{ *options.Options }
+
+// Parse returns the options that args, NAME=VALUE, describe. Its error joins every problem.
+func Parse(args []string) (*Upstream, error) {
+	o := options.NewOptions()
+	o.SecureServing.BindPort = 0
+	// Upstream replaces its default only if the flag was set.
+	if err := o.Flags.FlagSet("leader election").Set("leader-elect", "false"); err != nil {
+		return nil, fmt.Errorf("switch off leader election: %w", err)
+	}
+	if err := flags.Apply("kube-scheduler", "kube-scheduler-arg", *o.Flags, ownedFlags, args); err != nil {
+		return nil, err
+	}
+	return &Upstream{o}, nil
+}
+
+// Validate returns what kube-scheduler would refuse. It reads the feature gates of the
+// process.
+func (u *Upstream) Validate() error {
+	if err := u.complete(); err != nil {
+		return err
+	}
+	if errs := u.Options.Validate(); len(errs) > 0 {
+		return fmt.Errorf("--kube-scheduler-arg: %w", errors.Join(errs...))
+	}
+	return nil
+}
+
+// complete sets the default configuration, which depends on the feature gates of the
+// process.
+func (u *Upstream) complete() (err error) {
+	if u.ComponentConfig, err = latest.Default(); err != nil {
+		return fmt.Errorf("default scheduler configuration: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,202 @@
+// Package scheduler runs kube-scheduler in this process.
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	schedulerconfig "k8s.io/kubernetes/cmd/kube-scheduler/app/config"
+	"k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/profile"
+
+	"github.com/karve-k8s/karve/server/health"
+	"github.com/karve-k8s/karve/server/sharedinformers"
+)
+
+// Options are what [New] needs.
+type Options struct {
+	// Upstream is what [Parse] returned. Run changes it.
+	Upstream *Upstream
+	// Connect returns what a running API server offers. Run calls it once.
+	Connect func() Connection
+	// Step records a step of the start, until done is called.
+	Step func(name string) (done func())
+}
+
+// Connection is what the scheduler needs of a running API server and of the controllers.
+type Connection struct {
+	// Client has the identity of kube-scheduler.
+	Client *rest.Config
+	// Informers are the API server's.
+	Informers informers.SharedInformerFactory
+	// Controllers waits for the controllers' informers. It is nil if there are none.
+	Controllers func(context.Context) (informers.SharedInformerFactory, error)
+}
+
+// Scheduler is kube-scheduler, with no port and no lease.
+type Scheduler struct {
+	options   Options
+	health    health.Part
+	informers informers.SharedInformerFactory // set when they have started
+}
+
+// New returns a scheduler that has not started.
+func New(o Options) *Scheduler { return &Scheduler{options: o} }
+
+// Check is the line "scheduler" of /readyz.
+func (s *Scheduler) Check(r *http.Request) error { return s.health.Check(r) }
+
+// LastError returns why the scheduler is not ready, or nil if it is.
+func (s *Scheduler) LastError() error { return s.health.LastError() }
+
+// Run starts the scheduler, calls ready once its caches are filled, and returns when ctx
+// has ended and it has stopped.
+//
+// It mirrors app.Setup and app.Run (cmd/kube-scheduler/app/server.go), which read their
+// client from a kubeconfig file and return an error after a clean stop.
+func (s *Scheduler) Run(ctx context.Context, ready func()) error {
+	defer s.health.Set(errors.New("stopped"))
+	connection := s.options.Connect()
+	done := s.options.Step("configuration")
+	config, err := s.configure(ctx, connection)
+	if err != nil {
+		return err
+	}
+	if err := sharedinformers.Share(config.InformerFactory, connection.Informers, sharedWithAPIServer...); err != nil {
+		return err
+	}
+	done()
+	if connection.Controllers != nil {
+		done = s.options.Step("wait for the controllers")
+		theirs, err := connection.Controllers(ctx)
+		if err != nil {
+			return err
+		}
+		if err := sharedinformers.Share(config.InformerFactory, theirs, sharedWithControllers...); err != nil {
+			return err
+		}
+		done()
+	}
+
+	done = s.options.Step("scheduler")
+	completed := config.Complete()
+	sched, err := build(ctx, completed)
+	if err != nil {
+		return fmt.Errorf("create scheduler: %w", err)
+	}
+	done()
+
+	done = s.options.Step("informers")
+	completed.EventBroadcaster.StartRecordingToSink(ctx.Done())
+	defer completed.EventBroadcaster.Shutdown()
+	completed.InformerFactory.StartWithContext(ctx)
+	defer completed.InformerFactory.Shutdown()
+	completed.DynInformerFactory.Start(ctx.Done())
+	defer completed.DynInformerFactory.Shutdown()
+	completed.InformerFactory.WaitForCacheSync(ctx.Done())
+	completed.DynInformerFactory.WaitForCacheSync(ctx.Done())
+	if err := waitForHandlers(ctx, sched); err != nil {
+		return fmt.Errorf("fill the scheduler's caches: %w", err)
+	}
+	done()
+	s.informers = completed.InformerFactory
+	s.health.Set(nil)
+	ready()
+	sched.Run(ctx)
+	return nil
+}
+
+// configure turns the options into upstream's configuration, with clients of connection.
+// Options.Config would make clients from a kubeconfig and ask the server with them.
+func (s *Scheduler) configure(ctx context.Context, connection Connection) (*schedulerconfig.Config, error) {
+	o, client := s.options.Upstream, connection.Client
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	o.Master = client.Host // or upstream looks for the service account of a Pod
+	c := &schedulerconfig.Config{ComponentGlobalsRegistry: o.ComponentGlobalsRegistry}
+	if err := o.ApplyTo(klog.FromContext(ctx), c); err != nil {
+		return nil, fmt.Errorf("configure scheduler: %w", err)
+	}
+	c.ComponentConfig.LeaderElection.LeaderElect = false
+	client.ContentType = c.ComponentConfig.ClientConnection.ContentType
+	c.KubeConfig = client
+	clients, err := kubernetes.NewForConfig(rest.AddUserAgent(client, "scheduler"))
+	if err != nil {
+		return nil, fmt.Errorf("create client for scheduler: %w", err)
+	}
+	dynamics, err := dynamic.NewForConfig(client)
+	if err != nil {
+		return nil, fmt.Errorf("create client for scheduler: %w", err)
+	}
+	c.Client = clients
+	c.DynInformerFactory = dynamicinformer.NewFilteredDynamicSharedInformerFactory(dynamics, 0, "", nil)
+	c.EventBroadcaster = events.NewEventBroadcasterAdapterWithContext(ctx, clients)
+	c.InformerFactory = scheduler.NewInformerFactory(clients, 0)
+	return c, nil
+}
+
+func build(ctx context.Context, c schedulerconfig.CompletedConfig) (*scheduler.Scheduler, error) {
+	component := &c.ComponentConfig
+	recorders := profile.RecorderFactory(func(name string) events.EventRecorderLogger {
+		return c.EventBroadcaster.NewRecorder(name)
+	})
+	return scheduler.New(ctx, c.Client, c.InformerFactory, c.DynInformerFactory, recorders,
+		scheduler.WithComponentConfigVersion(component.TypeMeta.APIVersion),
+		scheduler.WithKubeConfig(c.KubeConfig),
+		scheduler.WithProfiles(component.Profiles...),
+		scheduler.WithPercentageOfNodesToScore(component.PercentageOfNodesToScore),
+		scheduler.WithPodMaxBackoffSeconds(component.PodMaxBackoffSeconds),
+		scheduler.WithPodInitialBackoffSeconds(component.PodInitialBackoffSeconds),
+		scheduler.WithPodMaxInUnschedulablePodsDuration(c.PodMaxInUnschedulablePodsDuration),
+		scheduler.WithExtenders(component.Extenders...),
+		scheduler.WithParallelism(component.Parallelism),
+	)
+}
+
+// handlersPoll is how often Run asks whether the scheduler's handlers have synced.
+const handlersPoll = 5 * time.Millisecond
+
+// waitForHandlers is the scheduler's WaitForHandlersSync with a shorter interval. Upstream's
+// 100 ms are long for caches that are filled from memory.
+func waitForHandlers(ctx context.Context, sched *scheduler.Scheduler) error {
+	for {
+		look, cancel := context.WithTimeout(ctx, handlersPoll)
+		err := sched.WaitForHandlersSync(look)
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// Followers returns the informers of the scheduler that have to see changes.
+func (s *Scheduler) Followers() ([]sharedinformers.Informer, error) {
+	if s.informers == nil {
+		return nil, nil // not started
+	}
+	all, err := sharedinformers.Started("scheduler", s.informers)
+	for i := range all {
+		// scheduler.NewInformerFactory watches only Pods that have not ended.
+		if all[i].Resource == corev1.Resource("pods") && !sharedinformers.IsShared(all[i].Informer) {
+			all[i].Keeps = hasNotEnded
+		}
+	}
+	return all, err
+}
+
+func hasNotEnded(object any) bool {
+	pod, ok := object.(*corev1.Pod)
+	return !ok || pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
+}
