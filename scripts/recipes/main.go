@@ -89,12 +89,11 @@ func run(document, release string, stdout io.Writer) error {
 	return nil
 }
 
-// parse finds the recipes, which are named by how the paragraph before them begins.
+// parse finds the recipes. The heading above a recipe is its name.
 func parse(text string) ([]recipe, error) {
 	var recipes []recipe
 	var language, title string
 	var block []string
-	paragraph := false // the line before belongs to one
 	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, "\n")
 		fence, isFence := strings.CutPrefix(line, "```")
@@ -106,16 +105,13 @@ func parse(text string) ([]recipe, error) {
 			if err != nil {
 				return nil, fmt.Errorf("%s %w", title, err)
 			}
-			r.title, _, _ = strings.Cut(title, ",")
-			r.title = strings.TrimSuffix(r.title, ":")
+			r.title = title
 			recipes = append(recipes, r)
 			language = ""
 		case language != "":
 			block = append(block, line)
-		case line == "":
-			paragraph = false
-		case !paragraph:
-			title, paragraph = line, true
+		case strings.HasPrefix(line, "#"):
+			title = strings.TrimLeft(line, "# ")
 		}
 	}
 	if language != "" {
