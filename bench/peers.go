@@ -12,6 +12,7 @@ import (
 
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/kine"
+	"github.com/karve-k8s/karve/kine/inprocess"
 )
 
 // serveTimeout bounds the start of a peer.
@@ -85,7 +86,7 @@ var local = map[string]func(ctx context.Context, dir string) (store, func(), err
 		if err != nil {
 			return nil, nil, err
 		}
-		client, err := kine.NewClient(shim.LocalEndpoint())
+		client, err := inprocess.NewClient(shim.LocalEndpoint())
 		if err != nil {
 			closeShim()
 			return nil, nil, err

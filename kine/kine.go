@@ -1,9 +1,9 @@
 // Package kine serves a datastore as the etcd API: on a unix socket, over TCP if
 // asked to, and to this process without either.
 //
-// It is the one place that knows k3s-io/kine, whose bridge (pkg/server) speaks
-// etcd's protocol for its drivers. For our own engine, package datastore, package
-// etcdapi does.
+// Package etcdapi is the API of our own engine (package datastore). Package inprocess has
+// the client for this process, and package external the databases that are reached through
+// k3s-io/kine. The package is named after the project whose place it takes.
 package kine
 
 import (
@@ -16,7 +16,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/k3s-io/kine/pkg/server"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
@@ -24,6 +23,7 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/internal/socket"
 	"github.com/karve-k8s/karve/kine/etcdapi"
+	"github.com/karve-k8s/karve/kine/inprocess"
 )
 
 const (
@@ -46,7 +46,7 @@ const (
 // Shim is a datastore served as the etcd API. Close it before the datastore.
 type Shim struct {
 	endpoint string
-	local    *local
+	local    *inprocess.Endpoint
 	servers  []*grpc.Server
 	cancel   context.CancelFunc
 	work     sync.WaitGroup
@@ -60,6 +60,28 @@ type Listener struct {
 	TLS *tls.Config // nil is none
 }
 
+// API is an etcd API that can be served on a listener.
+type API interface {
+	inprocess.API
+	Register(*grpc.Server)
+}
+
+// Datastore is what a [Shim] serves: a store to clients in this process, and its API to
+// clients on listeners.
+type Datastore interface {
+	inprocess.Store
+	// API answers the clients of a listener whose URL has this scheme.
+	API(scheme string) API
+}
+
+// engine is our engine with its API.
+type engine struct {
+	inprocess.Store
+	api *etcdapi.Server
+}
+
+func (e engine) API(string) API { return e.api }
+
 // Serve starts to serve an engine on a unix socket, mode 0600: dir/kine.sock, or a
 // private temporary directory where that path is longer than the kernel
 // allows (dir/kine.sock then is a link to it); and on the listeners, which are the
@@ -72,8 +94,8 @@ func Serve(ctx context.Context, engine *datastore.Engine, dir string, listeners 
 // ServeAPI is [Serve] with an API of the engine that the caller has made, and with
 // the interval after which watches are told the revision unasked. Without a dir there
 // is no socket.
-func ServeAPI(ctx context.Context, engine *datastore.Engine, api *etcdapi.Server, progress time.Duration, dir string, listeners ...Listener) (*Shim, error) {
-	s, err := begin(ctx, native{engine}, func(string) service { return api }, progress, dir, listeners)
+func ServeAPI(ctx context.Context, e *datastore.Engine, api *etcdapi.Server, progress time.Duration, dir string, listeners ...Listener) (*Shim, error) {
+	s, err := ServeDatastore(ctx, engine{inprocess.Engine(e), api}, progress, dir, listeners...)
 	if err != nil {
 		return nil, err
 	}
@@ -85,15 +107,8 @@ func ServeAPI(ctx context.Context, engine *datastore.Engine, api *etcdapi.Server
 	return s, nil
 }
 
-// ServeBackend is [Serve] for a backend of kine's, by kine's bridge.
-func ServeBackend(ctx context.Context, backend server.Backend, dir string, listeners ...Listener) (*Shim, error) {
-	bridge := func(scheme string) service { // it answers the scheme with its members
-		return server.New(backend, scheme, ProgressInterval, EtcdVersion)
-	}
-	return begin(ctx, bridged{backend}, bridge, ProgressInterval, dir, listeners)
-}
-
-func begin(ctx context.Context, store store, api func(scheme string) service, progress time.Duration, dir string, listeners []Listener) (_ *Shim, err error) {
+// ServeDatastore is [ServeAPI] for any datastore.
+func ServeDatastore(ctx context.Context, data Datastore, progress time.Duration, dir string, listeners ...Listener) (_ *Shim, err error) {
 	s := &Shim{failed: make(chan error, 1+len(listeners))}
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s.cancel = cancel
@@ -103,10 +118,10 @@ func begin(ctx context.Context, store store, api func(scheme string) service, pr
 		}
 	}()
 
-	if err := store.start(running); err != nil {
+	if err := data.Start(running); err != nil {
 		return nil, fmt.Errorf("start datastore: %w", err)
 	}
-	revision, err := store.CurrentRevision(ctx)
+	revision, err := data.CurrentRevision(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("start datastore: %w", err)
 	}
@@ -116,15 +131,15 @@ func begin(ctx context.Context, store store, api func(scheme string) service, pr
 			return nil, fmt.Errorf("etcd API: %w", err)
 		}
 	}
-	service := api("unix")
-	s.local = register(running, store, service, progress)
-	if ours, ok := service.(*etcdapi.Server); ok {
-		ours.OnNotified(s.local.interest.add)
+	api := data.API("unix")
+	s.local = inprocess.Register(running, data, api, progress)
+	if own, ok := api.(*etcdapi.Server); ok {
+		own.OnNotified(s.local.AddInterest)
 	}
-	s.work.Go(func() { s.local.notify(revision) })
+	s.work.Go(func() { s.local.Notify(revision) })
 	if listener != nil {
 		s.endpoint = "unix://" + listener.Path()
-		s.serve(listener, service, s.endpoint)
+		s.serve(listener, api, s.endpoint)
 	}
 	for _, l := range listeners {
 		scheme, _, _ := strings.Cut(l.URL, "://")
@@ -132,13 +147,13 @@ func begin(ctx context.Context, store store, api func(scheme string) service, pr
 		if l.TLS != nil {
 			secure = append(secure, grpc.Creds(credentials.NewTLS(l.TLS)))
 		}
-		s.serve(l, api(scheme), l.URL, secure...)
+		s.serve(l, data.API(scheme), l.URL, secure...)
 	}
 	return s, nil
 }
 
 // serve serves api on one listener.
-func (s *Shim) serve(listener net.Listener, api service, where string, opts ...grpc.ServerOption) {
+func (s *Shim) serve(listener net.Listener, api API, where string, opts ...grpc.ServerOption) {
 	server := grpc.NewServer(append(opts,
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 2 * time.Hour, Timeout: 20 * time.Second}),
@@ -159,8 +174,8 @@ func (s *Shim) serve(listener net.Listener, api service, where string, opts ...g
 // Endpoint is the address for an etcd client: unix:///….
 func (s *Shim) Endpoint() string { return s.endpoint }
 
-// LocalEndpoint is the address for [NewClient], in this process only: karve://….
-func (s *Shim) LocalEndpoint() string { return s.local.endpoint }
+// LocalEndpoint is the address for [inprocess.NewClient], in this process only: karve://….
+func (s *Shim) LocalEndpoint() string { return s.local.URL() }
 
 // Failed receives the error that ended the shim, if it ends other than by Close.
 func (s *Shim) Failed() <-chan error { return s.failed }
@@ -169,7 +184,7 @@ func (s *Shim) Failed() <-chan error { return s.failed }
 // server is gone by then, and what is left are watches of other clients, which
 // do not end by themselves.
 func (s *Shim) Close() error {
-	s.local.unregister()
+	s.local.Unregister()
 	s.cancel()
 	for _, server := range s.servers {
 		s.work.Go(server.Stop)

@@ -1,4 +1,4 @@
-package kine
+package kine_test
 
 import (
 	"context"
@@ -16,10 +16,13 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/kine"
+	"github.com/karve-k8s/karve/kine/external"
+	"github.com/karve-k8s/karve/kine/external/externaltest"
 )
 
 // serve serves dir, and returns a client and a function that stops both.
-func serve(t *testing.T, dir string) (*Shim, *clientv3.Client, func()) {
+func serve(t *testing.T, dir string) (*kine.Shim, *clientv3.Client, func()) {
 	t.Helper()
 	lock, err := datastore.LockDir(dir)
 	if err != nil {
@@ -29,7 +32,7 @@ func serve(t *testing.T, dir string) (*Shim, *clientv3.Client, func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shim, err := Serve(t.Context(), engine, dir)
+	shim, err := kine.Serve(t.Context(), engine, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,10 +179,12 @@ func TestASocketOfACrashIsReplaced(t *testing.T) {
 // What is on the socket is on the other listeners too, whatever the datastore is,
 // and a client is told of the one that it came by.
 func TestListeners(t *testing.T) {
-	for name, serve := range map[string]func(*datastore.Engine, Listener) (*Shim, error){
-		"engine": func(e *datastore.Engine, l Listener) (*Shim, error) { return Serve(t.Context(), e, t.TempDir(), l) },
-		"other": func(e *datastore.Engine, l Listener) (*Shim, error) {
-			return ServeBackend(t.Context(), newForeign(e), t.TempDir(), l)
+	for name, serve := range map[string]func(*datastore.Engine, kine.Listener) (*kine.Shim, error){
+		"engine": func(e *datastore.Engine, l kine.Listener) (*kine.Shim, error) {
+			return kine.Serve(t.Context(), e, t.TempDir(), l)
+		},
+		"other": func(e *datastore.Engine, l kine.Listener) (*kine.Shim, error) {
+			return kine.ServeDatastore(t.Context(), external.Bridge(externaltest.Backend(e)), kine.ProgressInterval, t.TempDir(), l)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -187,8 +192,13 @@ func TestListeners(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			engine, err := datastore.OpenEngine(nil, datastore.Options{Durability: datastore.Memory})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer engine.Close()
 			url := "http://" + tcp.Addr().String()
-			shim, err := serve(memory(t), Listener{Listener: tcp, URL: url})
+			shim, err := serve(engine, kine.Listener{Listener: tcp, URL: url})
 			if err != nil {
 				t.Fatal(err)
 			}

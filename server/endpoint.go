@@ -10,15 +10,15 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/karve-k8s/karve/datastore"
-	"github.com/karve-k8s/karve/kine"
+	"github.com/karve-k8s/karve/kine/external"
 )
 
 // endpoint is what --datastore-endpoint says.
 type endpoint struct {
-	etcd     []string          // URLs of a real etcd
-	external *kine.External    // a database; neither: our own engine, with
-	dir      string            // its directory, empty for the data directory, and
-	options  datastore.Options // how it works
+	etcd     []string           // URLs of a real etcd
+	external *external.Database // a database; neither: our own engine, with
+	dir      string             // its directory, empty for the data directory, and
+	options  datastore.Options  // how it works
 }
 
 // ownsStorage tells that no other process has the same storage: it is neither an
@@ -38,7 +38,7 @@ const endpointForms = "want sqlite://DIR?durability=full|relaxed|memory&cache=BY
 //	                                 data directory), D full, relaxed or memory,
 //	                                 N bytes of values in memory (64Mi is fine)
 //	memory://                        the engine, without a file
-//	postgres://, mysql://, nats://   a database (kine.ParseExternal)
+//	postgres://, mysql://, nats://   a database (external.Parse)
 //	http(s)://host:port,…            a real etcd
 //
 // No error repeats a password.
@@ -54,12 +54,12 @@ func parseEndpoint(text string) (endpoint, error) {
 			return endpoint{}, fmt.Errorf("--datastore-endpoint memory://: takes nothing more, got %q", rest)
 		}
 		return endpoint{options: datastore.Options{Durability: datastore.Memory}}, nil
-	case kine.IsExternal(text):
-		external, err := kine.ParseExternal(text)
+	case external.IsEndpoint(text):
+		database, err := external.Parse(text)
 		if err != nil {
 			return endpoint{}, fmt.Errorf("--datastore-endpoint: %w", err)
 		}
-		return endpoint{external: external}, nil
+		return endpoint{external: database}, nil
 	}
 	e := endpoint{etcd: strings.Split(text, ",")}
 	for _, one := range e.etcd {

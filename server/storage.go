@@ -17,6 +17,7 @@ import (
 
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/kine"
+	"github.com/karve-k8s/karve/kine/external"
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/lifecycle"
 )
@@ -173,10 +174,10 @@ func (s *controlPlane) useEtcd(ctx context.Context, endpoints []string, ready fu
 
 // useExternal serves a database of the user's. One that goes away while it is used
 // makes requests fail until it is back; only kine giving up ends the part.
-func (s *controlPlane) useExternal(ctx context.Context, where *kine.External, ready func()) (err error) {
-	var backend *kine.ExternalBackend
+func (s *controlPlane) useExternal(ctx context.Context, where *external.Database, ready func()) (err error) {
+	var backend *external.Backend
 	err = s.waitForDatastore(ctx, datastoreEndpoint, where.String(), func(ctx context.Context) (err error) {
-		backend, err = where.Open(ctx, kine.ExternalOptions{
+		backend, err = where.Open(ctx, external.Options{
 			CAFile: s.DatastoreCAFile, CertFile: s.DatastoreCertFile, KeyFile: s.DatastoreKeyFile,
 			Metrics: legacyregistry.Registerer(), State: s.externalState,
 		})
@@ -186,7 +187,7 @@ func (s *controlPlane) useExternal(ctx context.Context, where *kine.External, re
 		return err
 	}
 	defer backend.Close()
-	shim, err := kine.ServeBackend(ctx, backend, s.DataDir, s.etcdListeners()...)
+	shim, err := external.Serve(ctx, backend, s.DataDir, s.etcdListeners()...)
 	if err != nil {
 		return err
 	}
@@ -249,7 +250,7 @@ func (s *controlPlane) waitForDatastore(ctx context.Context, option, where strin
 			return nil
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case errors.Is(err, kine.ErrRefused):
+		case errors.Is(err, external.ErrRefused):
 			return fmt.Errorf("--%s %s: %w", option, where, err)
 		}
 		s.log.Warnf("waiting for the datastore at %s: %v", where, err)

@@ -69,6 +69,7 @@ var own = map[string][]string{
 		"internal/version",
 		"kine",
 		"kine/etcdapi",
+		"kine/external",
 		"server/apiserver",
 		"server/controllers",
 		"server/flags",
@@ -87,52 +88,55 @@ var own = map[string][]string{
 		"bootstrap",
 		"internal/logbridge",
 		"internal/version",
-		"kine",
+		"kine/inprocess",
 		"server/flags",
 		"server/insecure",
 		"server/loopback",
 		"server/sharedinformers",
 	},
-	"server/flags":           {},
-	"server/controllers":     {"certs", "server/flags", "server/health", "server/sharedinformers"}, // certs: the keys with which controllers sign
-	"server/scheduler":       {"server/flags", "server/health", "server/sharedinformers"},
-	"server/sharedinformers": {}, // the API server, the controllers and the scheduler use the same informers
-	"server/health":          {}, // what a part reports about itself
-	"server/insecure":        {},
-	"command/locale":         {},
-	"internal/logbridge":     {},
-	"server/lifecycle":       {"server/startup"},
-	"server/loopback":        {"certs"}, // clients show certificates
-	"internal/memory":        {},
-	"server/notify":          {},
-	"server/queues":          {},
-	"simulate":               {},
-	"server/startup":         {"internal/atomicfile"}, // the file of --startup-trace
-	"internal/version":       {},
-	"bootstrap":              {},
-	"certs":                  {"internal/atomicfile"}, // keys and certificates must survive a power cut
-	"envtest":                {"envtest/etcd", "internal/atomicfile", "internal/memory", "internal/version", "server", "server/flags"},
-	"envtest/etcd":           {"kine", "kine/etcdapi", "datastore"},
-	"internal/atomicfile":    {},
-	"internal/ownership":     {}, // plumbing of commands and the server, without dependencies
-	"kine":                   {"kine/etcdapi", "datastore", "internal/socket"},
-	"kine/etcdapi":           {"datastore"},
-	"datastore":              {},
-	"durability":             {"certs"}, // the names of the administrator's files; all else it sees from outside
-	"durability/soak":        {"durability"},
-	"durability/watchsoak":   {"certs", "durability"},
-	"snapshot":               {"datastore", "control"}, // a running server alone can read its database
-	"internal/socket":        {},
-	"preflight":              {"certs", "datastore", "internal/memory"},
-	"scripts/imports":        {},
-	"scripts/markdown":       {},
-	"scripts/plug":           {"durability"},
-	"scripts/recipes":        {},
-	"scripts/sbom":           {},
-	"scripts/vulncheck":      {},
-	"servertest":             {"server", "internal/logbridge", "servertest/process"},
-	"servertest/process":     {"control"},
-	"control":                {},
+	"server/flags":               {},
+	"server/controllers":         {"certs", "server/flags", "server/health", "server/sharedinformers"}, // certs: the keys with which controllers sign
+	"server/scheduler":           {"server/flags", "server/health", "server/sharedinformers"},
+	"server/sharedinformers":     {}, // the API server, the controllers and the scheduler use the same informers
+	"server/health":              {}, // what a part reports about itself
+	"server/insecure":            {},
+	"command/locale":             {},
+	"internal/logbridge":         {},
+	"server/lifecycle":           {"server/startup"},
+	"server/loopback":            {"certs"}, // clients show certificates
+	"internal/memory":            {},
+	"server/notify":              {},
+	"server/queues":              {},
+	"simulate":                   {},
+	"server/startup":             {"internal/atomicfile"}, // the file of --startup-trace
+	"internal/version":           {},
+	"bootstrap":                  {},
+	"certs":                      {"internal/atomicfile"}, // keys and certificates must survive a power cut
+	"envtest":                    {"envtest/etcd", "internal/atomicfile", "internal/memory", "internal/version", "server", "server/flags"},
+	"envtest/etcd":               {"kine", "kine/etcdapi", "datastore"},
+	"internal/atomicfile":        {},
+	"internal/ownership":         {}, // plumbing of commands and the server, without dependencies
+	"kine":                       {"kine/etcdapi", "kine/inprocess", "datastore", "internal/socket"},
+	"kine/external":              {"kine", "kine/inprocess"},
+	"kine/external/externaltest": {"datastore", "kine/etcdapi"},
+	"kine/inprocess":             {"datastore", "kine/etcdapi"},
+	"kine/etcdapi":               {"datastore"},
+	"datastore":                  {},
+	"durability":                 {"certs"}, // the names of the administrator's files; all else it sees from outside
+	"durability/soak":            {"durability"},
+	"durability/watchsoak":       {"certs", "durability"},
+	"snapshot":                   {"datastore", "control"}, // a running server alone can read its database
+	"internal/socket":            {},
+	"preflight":                  {"certs", "datastore", "internal/memory"},
+	"scripts/imports":            {},
+	"scripts/markdown":           {},
+	"scripts/plug":               {"durability"},
+	"scripts/recipes":            {},
+	"scripts/sbom":               {},
+	"scripts/vulncheck":          {},
+	"servertest":                 {"server", "internal/logbridge", "servertest/process"},
+	"servertest/process":         {"control"},
+	"control":                    {},
 }
 
 // homes says which of our packages may import what starts with a prefix.
@@ -149,10 +153,10 @@ var homes = []struct {
 	{"github.com/k3s-io/kine/pkg/app", nil, "it links every driver, an etcd server and minio"},
 	{"github.com/k3s-io/kine/pkg/drivers/sqlite", nil, "with cgo on it picks mattn's binding: Karve has no cgo"},
 	{"github.com/k3s-io/kine/pkg/drivers/t4", nil, "it links pebble and minio"},
-	{"github.com/k3s-io/kine/", []string{"kine"}, "the shim is the one place that knows kine"},
-	{"github.com/jackc/pgx/", []string{"kine"}, "external databases are the shim's"},
-	{"github.com/go-sql-driver/mysql", []string{"kine"}, "external databases are the shim's"},
-	{"github.com/nats-io/", []string{"kine"}, "external databases are the shim's"},
+	{"github.com/k3s-io/kine/", []string{"kine/external", "kine/external/externaltest"}, "a new version of kine has one place to be looked at"},
+	{"github.com/jackc/pgx/", []string{"kine/external"}, "a database is asked once before kine's driver is"},
+	{"github.com/go-sql-driver/mysql", []string{"kine/external"}, "a database is asked once before kine's driver is"},
+	{"github.com/nats-io/", []string{"kine/external"}, "a database is asked once before kine's driver is"},
 	{"modernc.org/", []string{"datastore"}, "the datastore is the one place that knows SQLite"},
 	{"github.com/urfave/cli", []string{"command", "command/datadir", "command/kubectl", "command/options", "command/output"}, "only the commands parse a command line"},
 	{"C", nil, "there is no cgo in Karve"},

@@ -21,6 +21,7 @@ import (
 
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/kine"
+	"github.com/karve-k8s/karve/kine/inprocess"
 )
 
 // NewTestConfig answers a configuration that RunEtcd does not look at.
@@ -94,14 +95,14 @@ func connect(t testing.TB, shim *kine.Shim) *kubernetes.Client {
 	replace.Do(func() {
 		if upstream := newETCD3Client; upstream != nil { // the package is linked
 			newETCD3Client = func(c transportConfig) (*kubernetes.Client, error) {
-				if len(c.ServerList) == 1 && kine.IsLocal(c.ServerList[0]) {
-					return kine.NewClient(c.ServerList[0])
+				if len(c.ServerList) == 1 && inprocess.IsEndpoint(c.ServerList[0]) {
+					return inprocess.NewClient(c.ServerList[0])
 				}
 				return upstream(c)
 			}
 		}
 	})
-	client, err := kine.NewClient(shim.LocalEndpoint())
+	client, err := inprocess.NewClient(shim.LocalEndpoint())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	endpointsrequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 
-	"github.com/karve-k8s/karve/kine"
+	"github.com/karve-k8s/karve/kine/inprocess"
 )
 
 // newStorageClient makes every client of storage in the chain: of resources,
@@ -27,10 +27,10 @@ var upstreamsStorageClient = newStorageClient
 // several servers, the endpoint says.
 func init() {
 	newStorageClient = func(c storagebackend.TransportConfig) (*kubernetes.Client, error) {
-		if len(c.ServerList) != 1 || !kine.IsLocal(c.ServerList[0]) {
+		if len(c.ServerList) != 1 || !inprocess.IsEndpoint(c.ServerList[0]) {
 			return upstreamsStorageClient(c)
 		}
-		client, err := kine.NewClient(c.ServerList[0])
+		client, err := inprocess.NewClient(c.ServerList[0])
 		if err != nil {
 			return nil, err
 		}

@@ -1,4 +1,4 @@
-package kine
+package inprocess_test
 
 import (
 	"bytes"
@@ -17,6 +17,10 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/kine"
+	"github.com/karve-k8s/karve/kine/external"
+	"github.com/karve-k8s/karve/kine/external/externaltest"
+	"github.com/karve-k8s/karve/kine/inprocess"
 )
 
 // memory is an engine without a file.
@@ -40,12 +44,20 @@ func must(t testing.TB, e *datastore.Engine, key, value string) int64 {
 	return resp.Revision
 }
 
+// served is what a test of [clients] has.
+type served struct {
+	endpoint string
+	direct   bool // nothing is between the client and the engine
+}
+
 // clients runs a test with a client of the engine and with one of a backend of
 // kine's.
-func clients(t *testing.T, test func(t *testing.T, e *datastore.Engine, l *local, c *kubernetes.Client)) {
-	for name, serve := range map[string]func(*datastore.Engine) (*Shim, error){
-		"engine": func(e *datastore.Engine) (*Shim, error) { return Serve(t.Context(), e, t.TempDir()) },
-		"other":  func(e *datastore.Engine) (*Shim, error) { return ServeBackend(t.Context(), newForeign(e), t.TempDir()) },
+func clients(t *testing.T, test func(t *testing.T, e *datastore.Engine, l served, c *kubernetes.Client)) {
+	for name, serve := range map[string]func(*datastore.Engine) (*kine.Shim, error){
+		"engine": func(e *datastore.Engine) (*kine.Shim, error) { return kine.Serve(t.Context(), e, t.TempDir()) },
+		"other": func(e *datastore.Engine) (*kine.Shim, error) {
+			return kine.ServeDatastore(t.Context(), external.Bridge(externaltest.Backend(e)), kine.ProgressInterval, t.TempDir())
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := memory(t)
@@ -54,34 +66,17 @@ func clients(t *testing.T, test func(t *testing.T, e *datastore.Engine, l *local
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { shim.Close() })
-			c, err := NewClient(shim.LocalEndpoint())
+			c, err := inprocess.NewClient(shim.LocalEndpoint())
 			if err != nil {
 				t.Fatal(err)
 			}
-			test(t, e, shim.local, c)
+			test(t, e, served{shim.LocalEndpoint(), name == "engine"}, c)
 		})
 	}
 }
 
-// isEngine tells which of the two it is.
-func isEngine(l *local) bool {
-	_, ok := l.store.(native)
-	return ok
-}
-
-func TestFieldsOfTheClient(t *testing.T) {
-	op := clientv3.OpGet("/a", clientv3.WithPrevKV(), clientv3.WithProgressNotify(), clientv3.WithCreatedNotify(), clientv3.WithFilterPut(), clientv3.WithFilterDelete())
-	for _, name := range []string{"prevKV", "progressNotify", "createdNotify", "filterPut", "filterDelete"} {
-		if !flag(op, name) {
-			t.Errorf("%s is not what its option sets", name)
-		}
-	}
-	resp := clientv3.WatchResponse{Canceled: true}
-	setField(&resp, "cancelReason", rpctypes.ErrorDesc(rpctypes.ErrGRPCUnhealthy))
-	if got := resp.Err(); got == nil || got.Error() != rpctypes.ErrUnhealthy.Error() {
-		t.Errorf("the reason of a watch's end is %v, want %v", got, rpctypes.ErrUnhealthy)
-	}
-	clients(t, func(t *testing.T, _ *datastore.Engine, l *local, c *kubernetes.Client) {
+func TestEndpointsOfTheClient(t *testing.T) {
+	clients(t, func(t *testing.T, _ *datastore.Engine, l served, c *kubernetes.Client) {
 		if got := c.Endpoints(); !slices.Equal(got, []string{l.endpoint}) {
 			t.Errorf("endpoints %v, want %v", got, l.endpoint)
 		}
@@ -89,7 +84,7 @@ func TestFieldsOfTheClient(t *testing.T) {
 }
 
 func TestClientReadsAndWrites(t *testing.T) {
-	clients(t, func(t *testing.T, e *datastore.Engine, _ *local, c *kubernetes.Client) {
+	clients(t, func(t *testing.T, e *datastore.Engine, _ served, c *kubernetes.Client) {
 		ctx, k := t.Context(), c.Kubernetes
 		made, err := k.OptimisticPut(ctx, "/a/1", []byte("1"), 0, kubernetes.PutOptions{})
 		if err != nil || !made.Succeeded || made.KV != nil {
@@ -146,7 +141,7 @@ func TestClientReadsAndWrites(t *testing.T) {
 }
 
 func TestClientsErrorsAreEtcds(t *testing.T) {
-	clients(t, func(t *testing.T, e *datastore.Engine, _ *local, c *kubernetes.Client) {
+	clients(t, func(t *testing.T, e *datastore.Engine, _ served, c *kubernetes.Client) {
 		old := must(t, e, "/a", "1")
 		last := must(t, e, "/b", "1")
 		if _, err := c.Kubernetes.List(t.Context(), "/", kubernetes.ListOptions{Revision: last + 1}); !errors.Is(err, rpctypes.ErrFutureRev) {
@@ -176,9 +171,12 @@ func TestClientsErrorsAreEtcds(t *testing.T) {
 	})
 }
 
+// compactKey is the key of the API server's compactor.
+const compactKey = "compact_rev_key"
+
 // The key of the API server's compactor means something else to kine.
 func TestTheCompactorsKey(t *testing.T) {
-	clients(t, func(t *testing.T, _ *datastore.Engine, _ *local, c *kubernetes.Client) {
+	clients(t, func(t *testing.T, _ *datastore.Engine, _ served, c *kubernetes.Client) {
 		events := c.Watch(t.Context(), compactKey, clientv3.WithRev(1))
 		put := func(version int64, value string) *clientv3.TxnResponse {
 			resp, err := c.KV.Txn(t.Context()).If(clientv3.Compare(clientv3.Version(compactKey), "=", version)).
@@ -211,7 +209,7 @@ func TestTheCompactorsKey(t *testing.T) {
 }
 
 func TestClientWatches(t *testing.T) {
-	clients(t, func(t *testing.T, e *datastore.Engine, _ *local, c *kubernetes.Client) {
+	clients(t, func(t *testing.T, e *datastore.Engine, _ served, c *kubernetes.Client) {
 		start := must(t, e, "/w/1", "1")
 		ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(t.Context()))
 		events := c.Watch(ctx, "/w/", clientv3.WithPrefix(), clientv3.WithRev(start), clientv3.WithPrevKV(), clientv3.WithFragment())
@@ -249,17 +247,17 @@ func TestClientWatches(t *testing.T) {
 // A watch of the engine in which nothing happens has no goroutine, and is told of what
 // happens then.
 func TestQuietWatchesHaveNoGoroutine(t *testing.T) {
-	clients(t, func(t *testing.T, e *datastore.Engine, l *local, c *kubernetes.Client) {
+	clients(t, func(t *testing.T, e *datastore.Engine, l served, c *kubernetes.Client) {
 		const watches = 50
 		reading := func() int {
 			var all bytes.Buffer
 			if err := pprof.Lookup("goroutine").WriteTo(&all, 2); err != nil {
 				t.Fatal(err)
 			}
-			if !isEngine(l) {
+			if !l.direct {
 				return 0 // its watches have one each
 			}
-			return strings.Count(all.String(), "kine.(*clientWatch).")
+			return strings.Count(all.String(), "inprocess.(*clientWatch).")
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var all []clientv3.WatchChan
@@ -301,7 +299,7 @@ func TestQuietWatchesHaveNoGoroutine(t *testing.T) {
 }
 
 func TestProgressComesAtOnceAndAfterTheEvents(t *testing.T) {
-	clients(t, func(t *testing.T, e *datastore.Engine, _ *local, c *kubernetes.Client) {
+	clients(t, func(t *testing.T, e *datastore.Engine, _ served, c *kubernetes.Client) {
 		events := c.Watch(t.Context(), "/w/", clientv3.WithPrefix())
 		for range 50 {
 			revision := must(t, e, fmt.Sprintf("/w/%d", e.Revision()), "")
@@ -330,7 +328,7 @@ func TestProgressComesAtOnceAndAfterTheEvents(t *testing.T) {
 
 // The API server's cache waits for the revision that a read of no key answers.
 func TestProgressIsToldToWhomAsksForTheRevision(t *testing.T) {
-	clients(t, func(t *testing.T, e *datastore.Engine, l *local, c *kubernetes.Client) {
+	clients(t, func(t *testing.T, e *datastore.Engine, l served, c *kubernetes.Client) {
 		cache := c.Watch(t.Context(), "/idle/", clientv3.WithPrefix(), clientv3.WithProgressNotify())
 		plain := c.Watch(t.Context(), "/idle/", clientv3.WithPrefix())
 		written := must(t, e, "/elsewhere", "")
@@ -345,12 +343,12 @@ func TestProgressIsToldToWhomAsksForTheRevision(t *testing.T) {
 					t.Errorf("got %+v, want the progress to %d", r, written)
 				}
 			case <-time.After(100 * time.Millisecond):
-				if isEngine(l) {
+				if l.direct {
 					t.Fatal("not told")
 				}
 			}
 		}
-		if isEngine(l) { // another's may be on its way twice
+		if l.direct { // another's may be on its way twice
 			c.Kubernetes.Get(t.Context(), "/idle", kubernetes.GetOptions{})
 			select {
 			case r := <-cache:
@@ -364,7 +362,7 @@ func TestProgressIsToldToWhomAsksForTheRevision(t *testing.T) {
 }
 
 func TestProgressIsForTheStreamThatAsks(t *testing.T) {
-	clients(t, func(t *testing.T, e *datastore.Engine, _ *local, c *kubernetes.Client) {
+	clients(t, func(t *testing.T, e *datastore.Engine, _ served, c *kubernetes.Client) {
 		mine := metadata.AppendToOutgoingContext(t.Context(), "source", "cache")
 		asked, other := c.Watch(mine, "/w", clientv3.WithRev(1)), c.Watch(t.Context(), "/w", clientv3.WithRev(1))
 		must(t, e, "/elsewhere", "")
@@ -390,7 +388,7 @@ func TestProgressIsToldAfterWritesElsewhere(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for the interval of progress")
 	}
-	clients(t, func(t *testing.T, e *datastore.Engine, _ *local, c *kubernetes.Client) {
+	clients(t, func(t *testing.T, e *datastore.Engine, _ served, c *kubernetes.Client) {
 		t.Parallel()
 		told := c.Watch(t.Context(), "/idle/", clientv3.WithPrefix(), clientv3.WithProgressNotify())
 		not := c.Watch(t.Context(), "/idle/", clientv3.WithPrefix())
@@ -407,8 +405,8 @@ func TestProgressIsToldAfterWritesElsewhere(t *testing.T) {
 }
 
 func TestCloseEndsTheWatchesOfOneClientOnly(t *testing.T) {
-	clients(t, func(t *testing.T, e *datastore.Engine, l *local, c *kubernetes.Client) {
-		other, err := NewClient(l.endpoint)
+	clients(t, func(t *testing.T, e *datastore.Engine, l served, c *kubernetes.Client) {
+		other, err := inprocess.NewClient(l.endpoint)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -429,11 +427,11 @@ func TestCloseEndsTheWatchesOfOneClientOnly(t *testing.T) {
 
 func TestClientsEndWithTheShim(t *testing.T) {
 	e := memory(t)
-	shim, err := Serve(t.Context(), e, t.TempDir())
+	shim, err := kine.Serve(t.Context(), e, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := NewClient(shim.LocalEndpoint())
+	c, err := inprocess.NewClient(shim.LocalEndpoint())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -442,22 +440,22 @@ func TestClientsEndWithTheShim(t *testing.T) {
 	if r, open := <-events; open {
 		t.Errorf("got %+v, want the end of the watch", r)
 	}
-	if _, err := NewClient(shim.LocalEndpoint()); !errors.Is(err, ErrNotServed) {
+	if _, err := inprocess.NewClient(shim.LocalEndpoint()); !errors.Is(err, inprocess.ErrNotServed) {
 		t.Errorf("a new client: %v, want ErrNotServed", err)
 	}
 }
 
 func TestStatusIsOfAnEtcdWithProgress(t *testing.T) {
-	clients(t, func(t *testing.T, e *datastore.Engine, l *local, c *kubernetes.Client) {
+	clients(t, func(t *testing.T, e *datastore.Engine, l served, c *kubernetes.Client) {
 		must(t, e, "/a", "1")
-		if s, err := c.Status(t.Context(), l.endpoint); err != nil || s.Version != EtcdVersion || s.DbSize == 0 {
-			t.Errorf("got %+v, %v, want version %s and a size", s, err, EtcdVersion)
+		if s, err := c.Status(t.Context(), l.endpoint); err != nil || s.Version != kine.EtcdVersion || s.DbSize == 0 {
+			t.Errorf("got %+v, %v, want version %s and a size", s, err, kine.EtcdVersion)
 		}
 	})
 }
 
 func TestLeasesOfTheClient(t *testing.T) {
-	clients(t, func(t *testing.T, e *datastore.Engine, l *local, c *kubernetes.Client) {
+	clients(t, func(t *testing.T, e *datastore.Engine, l served, c *kubernetes.Client) {
 		lease, err := c.Lease.Grant(t.Context(), 60)
 		if err != nil || lease.TTL != 60 {
 			t.Fatalf("grant: %+v, %v", lease, err)
@@ -468,7 +466,7 @@ func TestLeasesOfTheClient(t *testing.T) {
 			}
 		}
 		want := 2 // one for each key
-		if isEngine(l) {
+		if l.direct {
 			want = 1
 		}
 		if got := e.Stats().Leases; got != int64(want) {

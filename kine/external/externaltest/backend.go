@@ -1,4 +1,6 @@
-package kine
+// Package externaltest has a backend of kine's for tests: the engine. What serves kine's
+// backends is tested with it, without a database.
+package externaltest
 
 import (
 	"context"
@@ -11,10 +13,8 @@ import (
 	"github.com/karve-k8s/karve/kine/etcdapi"
 )
 
-// foreign is the engine as one of kine's backends, with the contract of kine's
-// server.Backend as its bridge relies on it: what the parts for those are tested
-// with.
-type foreign struct {
+// backend keeps the contract of kine's server.Backend as kine's bridge relies on it.
+type backend struct {
 	engine *datastore.Engine
 
 	mu      sync.Mutex
@@ -22,19 +22,20 @@ type foreign struct {
 	watches map[*watch]bool
 }
 
-var _ server.Backend = (*foreign)(nil)
+var _ server.Backend = (*backend)(nil)
 
-func newForeign(engine *datastore.Engine) *foreign {
-	b := &foreign{engine: engine, watches: map[*watch]bool{}}
+// Backend is an engine as a backend of kine's.
+func Backend(engine *datastore.Engine) server.Backend {
+	b := &backend{engine: engine, watches: map[*watch]bool{}}
 	b.moved.L = &b.mu
 	return b
 }
 
 // Start has nothing to do: an open engine runs.
-func (b *foreign) Start(context.Context) error { return nil }
+func (b *backend) Start(context.Context) error { return nil }
 
 // Get reads one key; nil if it is not there.
-func (b *foreign) Get(ctx context.Context, key string, revision int64, keysOnly bool) (int64, *server.KeyValue, error) {
+func (b *backend) Get(ctx context.Context, key string, revision int64, keysOnly bool) (int64, *server.KeyValue, error) {
 	resp, err := b.engine.Range(ctx, datastore.RangeRequest{Key: key, Revision: revision, KeysOnly: keysOnly})
 	if err != nil {
 		return b.engine.Revision(), nil, etcdapi.Status(err)
@@ -43,7 +44,7 @@ func (b *foreign) Get(ctx context.Context, key string, revision int64, keysOnly 
 }
 
 // List reads a range in order.
-func (b *foreign) List(ctx context.Context, key, end string, limit, revision int64, keysOnly bool) (int64, []*server.KeyValue, error) {
+func (b *backend) List(ctx context.Context, key, end string, limit, revision int64, keysOnly bool) (int64, []*server.KeyValue, error) {
 	resp, err := b.engine.Range(ctx, datastore.RangeRequest{Key: key, End: end, Revision: revision, Limit: limit, KeysOnly: keysOnly})
 	if err != nil {
 		return b.engine.Revision(), nil, etcdapi.Status(err)
@@ -57,7 +58,7 @@ func (b *foreign) List(ctx context.Context, key, end string, limit, revision int
 }
 
 // Count counts a range, at a cost that does not depend on the number of keys.
-func (b *foreign) Count(ctx context.Context, key, end string, revision int64) (int64, int64, error) {
+func (b *backend) Count(ctx context.Context, key, end string, revision int64) (int64, int64, error) {
 	resp, err := b.engine.Range(ctx, datastore.RangeRequest{Key: key, End: end, Revision: revision, CountOnly: true})
 	if err != nil {
 		return b.engine.Revision(), 0, etcdapi.Status(err)
@@ -67,7 +68,7 @@ func (b *foreign) Count(ctx context.Context, key, end string, revision int64) (i
 
 // Create puts a key that is not there. If it is, the error is exactly
 // server.ErrKeyExists.
-func (b *foreign) Create(ctx context.Context, key string, value []byte, lease int64) (int64, error) {
+func (b *backend) Create(ctx context.Context, key string, value []byte, lease int64) (int64, error) {
 	put, err := b.put(ctx, key, value, lease)
 	if err != nil {
 		return b.engine.Revision(), err
@@ -87,7 +88,7 @@ func (b *foreign) Create(ctx context.Context, key string, value []byte, lease in
 
 // Update puts a key that is at revision. If it is not, the answer is the key as
 // it is, or nil, with false and no error.
-func (b *foreign) Update(ctx context.Context, key string, value []byte, revision, lease int64) (int64, *server.KeyValue, bool, error) {
+func (b *backend) Update(ctx context.Context, key string, value []byte, revision, lease int64) (int64, *server.KeyValue, bool, error) {
 	if revision <= 0 { // no key is at 0: the compare would create it
 		rev, kv, err := b.Get(ctx, key, 0, false)
 		return rev, kv, false, err
@@ -109,7 +110,7 @@ func (b *foreign) Update(ctx context.Context, key string, value []byte, revision
 
 // Delete removes a key that is at revision, or at any if that is 0. The answer is
 // the key as it was or, with false, as it is; nil and false if there is none.
-func (b *foreign) Delete(ctx context.Context, key string, revision int64) (int64, *server.KeyValue, bool, error) {
+func (b *backend) Delete(ctx context.Context, key string, revision int64) (int64, *server.KeyValue, bool, error) {
 	req := datastore.TxnRequest{
 		Then: []datastore.Op{{Delete: &datastore.DeleteRequest{Key: key, PrevKV: true}}},
 		Else: []datastore.Op{{Range: &datastore.RangeRequest{Key: key}}},
@@ -133,19 +134,19 @@ func (b *foreign) Delete(ctx context.Context, key string, revision int64) (int64
 }
 
 // DbSize is anything.
-func (b *foreign) DbSize(context.Context) (int64, error) { return 1, nil }
+func (b *backend) DbSize(context.Context) (int64, error) { return 1, nil }
 
 // CurrentRevision is the newest durable revision.
-func (b *foreign) CurrentRevision(context.Context) (int64, error) { return b.engine.Revision(), nil }
+func (b *backend) CurrentRevision(context.Context) (int64, error) { return b.engine.Revision(), nil }
 
 // Compact lets go of history up to revision.
-func (b *foreign) Compact(ctx context.Context, revision int64) (int64, error) {
+func (b *backend) Compact(ctx context.Context, revision int64) (int64, error) {
 	err := b.engine.Compact(ctx, revision, false)
 	return b.engine.Revision(), etcdapi.Status(err)
 }
 
 // put is a request to put a key; a lease is a TTL, anew for each key.
-func (b *foreign) put(ctx context.Context, key string, value []byte, ttl int64) (*datastore.PutRequest, error) {
+func (b *backend) put(ctx context.Context, key string, value []byte, ttl int64) (*datastore.PutRequest, error) {
 	put := &datastore.PutRequest{Key: key, Value: value}
 	if ttl != 0 {
 		lease, err := b.engine.Grant(ctx, 0, ttl)
@@ -173,7 +174,7 @@ func firstOf(resp *datastore.RangeResponse) *server.KeyValue {
 	return &kv
 }
 
-// watch is a cursor whose events are handed to kine's bridge. foreign.mu guards
+// watch is a cursor whose events are handed to kine's bridge. backend.mu guards
 // its fields but the cursor.
 type watch struct {
 	cursor *datastore.Watcher
@@ -186,7 +187,7 @@ type watch struct {
 // is answered with CompactRevision alone.
 //
 // The channel has no buffer: what has been handed over, the bridge has.
-func (b *foreign) Watch(ctx context.Context, key, end string, revision int64) server.WatchResult {
+func (b *backend) Watch(ctx context.Context, key, end string, revision int64) server.WatchResult {
 	events, errc := make(chan []*server.Event), make(chan error, 1)
 	result := server.WatchResult{Events: events, Errorc: errc}
 	cursor, err := b.engine.Watch(datastore.WatchRequest{Key: key, End: end, StartRevision: revision, PrevKV: true})
@@ -206,7 +207,7 @@ func (b *foreign) Watch(ctx context.Context, key, end string, revision int64) se
 	return result
 }
 
-func (b *foreign) hand(ctx context.Context, w *watch, events chan<- []*server.Event, errc chan<- error) {
+func (b *backend) hand(ctx context.Context, w *watch, events chan<- []*server.Event, errc chan<- error) {
 	defer func() {
 		w.cursor.Close()
 		close(events)
@@ -246,7 +247,7 @@ func (b *foreign) hand(ctx context.Context, w *watch, events chan<- []*server.Ev
 // revision. It waits for nothing else, and no timer is involved; a client that
 // does not read holds it up, as the interface leaves no way to say which watches
 // the caller means.
-func (b *foreign) WaitForSyncTo(revision int64) {
+func (b *backend) WaitForSyncTo(revision int64) {
 	revision = min(revision, b.engine.Revision())
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,4 +1,4 @@
-package kine
+package inprocess
 
 import (
 	"context"
@@ -13,37 +13,42 @@ import (
 	"github.com/karve-k8s/karve/kine/etcdapi"
 )
 
-// native is the engine as a store: nothing is between it and the client.
-type native struct{ engine *datastore.Engine }
+// engine is the engine as a store, with nothing between it and the client.
+type engine struct{ *datastore.Engine }
 
-func (n native) start(context.Context) error { return nil } // an open engine runs
+// Engine is the store of an engine, which must be open.
+func Engine(e *datastore.Engine) Store { return engine{e} }
 
-func (n native) CurrentRevision(context.Context) (int64, error) { return n.engine.Revision(), nil }
+func (e engine) Start(context.Context) error { return nil } // an open engine runs
 
-func (n native) waitFor(ctx context.Context, revision int64) { n.engine.WaitFor(ctx, revision) }
+func (e engine) CurrentRevision(context.Context) (int64, error) { return e.Revision(), nil }
 
-func (n native) open(_ context.Context, key, end string, revision int64, prev bool, wake func()) (cursor, int64, error) {
-	watcher, err := n.engine.Watch(datastore.WatchRequest{Key: key, End: end, StartRevision: revision, PrevKV: prev, Wake: wake})
+func (e engine) WaitFor(ctx context.Context, revision int64) { e.Engine.WaitFor(ctx, revision) }
+
+func (e engine) Watch(_ context.Context, key, end string, revision int64, prevKV bool, wake func()) (Cursor, int64, error) {
+	watcher, err := e.Engine.Watch(datastore.WatchRequest{Key: key, End: end, StartRevision: revision, PrevKV: prevKV, Wake: wake})
 	if err != nil {
-		return nil, 0, n.watchError(err)
+		return nil, 0, e.watchError(err)
 	}
-	return engineCursor{n, watcher}, watcher.Opened(), nil
+	return engineCursor{e, watcher}, watcher.Opened(), nil
 }
 
-func (n native) watchError(err error) error {
+func (e engine) watchError(err error) error {
 	if errors.Is(err, datastore.ErrCompacted) {
-		return compactedError{n.engine.Revision(), n.engine.CompactRevision()}
+		return CompactedError{e.Revision(), e.CompactRevision()}
 	}
 	return etcdapi.Status(err)
 }
 
-func (n native) client(w *watcher) kubernetes.Interface { return nativeClient{n.engine, w} }
+func (e engine) Client(awaited func(revision int64)) kubernetes.Interface {
+	return engineClient{e.Engine, awaited}
+}
 
-// nativeClient is kubernetes.Interface on the engine. Each method does what
+// engineClient is kubernetes.Interface on the engine. Each method does what
 // upstream's transaction does (go.etcd.io/etcd/client/v3/kubernetes/client.go).
-type nativeClient struct {
+type engineClient struct {
 	engine  *datastore.Engine
-	watcher *watcher
+	awaited func(revision int64)
 }
 
 // failure is err as a client of etcd has it, but for a full disk.
@@ -54,18 +59,18 @@ func failure(ctx context.Context, err error) error {
 	return clientv3.ContextError(ctx, etcdapi.Status(err))
 }
 
-func (c nativeClient) Get(ctx context.Context, key string, opts kubernetes.GetOptions) (kubernetes.GetResponse, error) {
+func (c engineClient) Get(ctx context.Context, key string, opts kubernetes.GetOptions) (kubernetes.GetResponse, error) {
 	resp, err := c.engine.Range(ctx, datastore.RangeRequest{Key: key, Revision: opts.Revision})
 	if err != nil {
 		return kubernetes.GetResponse{}, failure(ctx, err)
 	}
 	if len(resp.KVs) == 0 && opts.Revision == 0 {
-		c.watcher.tell(resp.Revision)
+		c.awaited(resp.Revision)
 	}
 	return kubernetes.GetResponse{Revision: resp.Revision, KV: first(resp)}, nil
 }
 
-func (c nativeClient) List(ctx context.Context, prefix string, opts kubernetes.ListOptions) (kubernetes.ListResponse, error) {
+func (c engineClient) List(ctx context.Context, prefix string, opts kubernetes.ListOptions) (kubernetes.ListResponse, error) {
 	req := datastore.RangeRequest{Key: prefix, End: datastore.PrefixEnd(prefix), Limit: opts.Limit, Revision: opts.Revision}
 	if opts.Continue != "" {
 		req.Key = opts.Continue
@@ -77,7 +82,7 @@ func (c nativeClient) List(ctx context.Context, prefix string, opts kubernetes.L
 	return kubernetes.ListResponse{Revision: resp.Revision, Kvs: etcdapi.KeyValues(resp.KVs), Count: resp.Count}, nil
 }
 
-func (c nativeClient) Count(ctx context.Context, prefix string, _ kubernetes.CountOptions) (int64, error) {
+func (c engineClient) Count(ctx context.Context, prefix string, _ kubernetes.CountOptions) (int64, error) {
 	resp, err := c.engine.Range(ctx, datastore.RangeRequest{Key: prefix, End: datastore.PrefixEnd(prefix), CountOnly: true})
 	if err != nil {
 		return 0, failure(ctx, err)
@@ -85,7 +90,7 @@ func (c nativeClient) Count(ctx context.Context, prefix string, _ kubernetes.Cou
 	return resp.Count, nil
 }
 
-func (c nativeClient) OptimisticPut(ctx context.Context, key string, value []byte, expectedRevision int64, opts kubernetes.PutOptions) (kubernetes.PutResponse, error) {
+func (c engineClient) OptimisticPut(ctx context.Context, key string, value []byte, expectedRevision int64, opts kubernetes.PutOptions) (kubernetes.PutResponse, error) {
 	if len(key)+len(value) > maxRequest {
 		return kubernetes.PutResponse{}, rpctypes.ErrRequestTooLarge
 	}
@@ -94,7 +99,7 @@ func (c nativeClient) OptimisticPut(ctx context.Context, key string, value []byt
 	return kubernetes.PutResponse{Revision: revision, KV: kv, Succeeded: succeeded}, err
 }
 
-func (c nativeClient) OptimisticDelete(ctx context.Context, key string, expectedRevision int64, opts kubernetes.DeleteOptions) (kubernetes.DeleteResponse, error) {
+func (c engineClient) OptimisticDelete(ctx context.Context, key string, expectedRevision int64, opts kubernetes.DeleteOptions) (kubernetes.DeleteResponse, error) {
 	remove := datastore.Op{Delete: &datastore.DeleteRequest{Key: key}}
 	revision, kv, succeeded, err := c.optimistic(ctx, key, expectedRevision, remove, opts.GetOnFailure)
 	return kubernetes.DeleteResponse{Revision: revision, KV: kv, Succeeded: succeeded}, err
@@ -102,7 +107,7 @@ func (c nativeClient) OptimisticDelete(ctx context.Context, key string, expected
 
 // optimistic does op if key is at revision, 0 being that it is not there, and
 // otherwise reads it if get says so.
-func (c nativeClient) optimistic(ctx context.Context, key string, revision int64, op datastore.Op, get bool) (int64, *mvccpb.KeyValue, bool, error) {
+func (c engineClient) optimistic(ctx context.Context, key string, revision int64, op datastore.Op, get bool) (int64, *mvccpb.KeyValue, bool, error) {
 	req := datastore.TxnRequest{
 		Compare: []datastore.Compare{{Key: key, Target: datastore.CompareModRevision, Number: revision}},
 		Then:    []datastore.Op{op},
@@ -133,7 +138,7 @@ const maxRequest = 1536 * 1024
 
 // engineCursor is the engine's own cursor.
 type engineCursor struct {
-	store   native
+	store   engine
 	watcher *datastore.Watcher
 }
 

@@ -1,4 +1,4 @@
-package kine
+package external
 
 import (
 	"context"
@@ -16,6 +16,8 @@ import (
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/karve-k8s/karve/kine/inprocess"
 )
 
 // database is a real one, which scripts/external-databases has started.
@@ -50,9 +52,9 @@ func (db database) run(t *testing.T, verb string) {
 }
 
 // serve is a server of the database: its client, and how to end it.
-func (db database) serve(t *testing.T, o ExternalOptions) (*kubernetes.Client, func()) {
+func (db database) serve(t *testing.T, o Options) (*kubernetes.Client, func()) {
 	t.Helper()
-	e, err := ParseExternal(db.endpoint)
+	e, err := Parse(db.endpoint)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,11 +64,11 @@ func (db database) serve(t *testing.T, o ExternalOptions) (*kubernetes.Client, f
 	if err != nil {
 		t.Fatal(err)
 	}
-	shim, err := ServeBackend(t.Context(), b, t.TempDir())
+	shim, err := Serve(t.Context(), b, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := NewClient(shim.LocalEndpoint())
+	c, err := inprocess.NewClient(shim.LocalEndpoint())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +88,7 @@ func (db database) serve(t *testing.T, o ExternalOptions) (*kubernetes.Client, f
 
 func TestDatabaseReadsAndWrites(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		c, stop := db.serve(t, ExternalOptions{})
+		c, stop := db.serve(t, Options{})
 		ctx, k := t.Context(), c.Kubernetes
 		put := func(key, value string, revision int64) kubernetes.PutResponse {
 			t.Helper()
@@ -146,7 +148,7 @@ func TestDatabaseReadsAndWrites(t *testing.T) {
 			t.Errorf("list the future: %v, want ErrFutureRev", err)
 		}
 		stop()
-		c, _ = db.serve(t, ExternalOptions{})
+		c, _ = db.serve(t, Options{})
 		if got, err := c.Kubernetes.Get(ctx, "/a/1", kubernetes.GetOptions{}); err != nil || got.KV == nil || string(got.KV.Value) != "again" {
 			t.Errorf("after a restart: %+v, %v", got, err)
 		}
@@ -157,7 +159,7 @@ func TestDatabaseReadsAndWrites(t *testing.T) {
 func TestDatabaseStoppedAtOnce(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
 		for range 20 {
-			_, stop := db.serve(t, ExternalOptions{})
+			_, stop := db.serve(t, Options{})
 			stop()
 		}
 	})
@@ -165,7 +167,7 @@ func TestDatabaseStoppedAtOnce(t *testing.T) {
 
 func TestDatabaseLeases(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		c, _ := db.serve(t, ExternalOptions{})
+		c, _ := db.serve(t, Options{})
 		lease, err := c.Grant(t.Context(), 2)
 		if err != nil {
 			t.Fatal(err)
@@ -200,7 +202,7 @@ func TestDatabaseCompacts(t *testing.T) {
 		if db.kind == "nats" {
 			t.Skip("NATS drops history by itself: revHistory of the bucket")
 		}
-		c, _ := db.serve(t, ExternalOptions{})
+		c, _ := db.serve(t, Options{})
 		ctx := t.Context()
 		r, err := c.Kubernetes.OptimisticPut(ctx, "/a", []byte("v"), 0, kubernetes.PutOptions{})
 		first := r.Revision
@@ -232,8 +234,8 @@ func TestDatabaseCompacts(t *testing.T) {
 // and in order, and progress never overtakes it. One of two writers wins.
 func TestDatabaseOfTwoServers(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		a, _ := db.serve(t, ExternalOptions{})
-		b, _ := db.serve(t, ExternalOptions{})
+		a, _ := db.serve(t, Options{})
+		b, _ := db.serve(t, Options{})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		counter, err := a.Kubernetes.OptimisticPut(ctx, "/n", nil, 0, kubernetes.PutOptions{})
@@ -325,7 +327,7 @@ func TestDatabaseGoesAwayAndComesBack(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
 		var mu sync.Mutex
 		var states []string
-		c, _ := db.serve(t, ExternalOptions{State: func(err error) {
+		c, _ := db.serve(t, Options{State: func(err error) {
 			mu.Lock()
 			defer mu.Unlock()
 			states = append(states, fmt.Sprint(err))
@@ -432,9 +434,9 @@ func TestDatabaseGoesAwayAndComesBack(t *testing.T) {
 // Neither tells the password.
 func TestDatabaseThatCannotBeUsed(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		open := func(endpoint string, o ExternalOptions) error {
+		open := func(endpoint string, o Options) error {
 			t.Helper()
-			e, err := ParseExternal(endpoint)
+			e, err := Parse(endpoint)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -458,19 +460,19 @@ func TestDatabaseThatCannotBeUsed(t *testing.T) {
 			return err
 		}
 		wrong := strings.NewReplacer("p%40ss%2Fw0rd", "wr0ng", "p@ss/w0rd", "wr0ng", "passw0rd", "wr0ng").Replace(db.endpoint)
-		if err := open(wrong, ExternalOptions{}); !errors.Is(err, ErrRefused) {
+		if err := open(wrong, Options{}); !errors.Is(err, ErrRefused) {
 			t.Errorf("a wrong password: %v, want ErrRefused", err)
 		}
 		if db.kind != "nats" {
-			if err := open(strings.Replace(db.endpoint, "karve:", "poor:", 1), ExternalOptions{}); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "cannot be made") && db.kind == "postgres" {
+			if err := open(strings.Replace(db.endpoint, "karve:", "poor:", 1), Options{}); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "cannot be made") && db.kind == "postgres" {
 				t.Errorf("a database that may not be made: %v, want ErrRefused", err)
 			}
 			own, _ := os.Executable()
-			if err := open(db.endpoint, ExternalOptions{CAFile: own}); !errors.Is(err, ErrRefused) {
+			if err := open(db.endpoint, Options{CAFile: own}); !errors.Is(err, ErrRefused) {
 				t.Errorf("a CA file that is none: %v, want ErrRefused", err)
 			}
 			if ca := os.Getenv("KARVE_TEST_DATABASE_CA"); ca != "" {
-				c, _ := db.serve(t, ExternalOptions{CAFile: ca})
+				c, _ := db.serve(t, Options{CAFile: ca})
 				if _, err := c.Kubernetes.Get(t.Context(), "/", kubernetes.GetOptions{}); err != nil {
 					t.Errorf("with TLS: %v", err)
 				}
@@ -478,7 +480,7 @@ func TestDatabaseThatCannotBeUsed(t *testing.T) {
 		}
 		db.run(t, "kill")
 		defer db.run(t, "start")
-		if err := open(db.endpoint, ExternalOptions{}); errors.Is(err, ErrRefused) {
+		if err := open(db.endpoint, Options{}); errors.Is(err, ErrRefused) {
 			t.Errorf("a database that is not there: %v, which waiting may cure", err)
 		}
 	})

@@ -1,4 +1,4 @@
-package kine
+package inprocess
 
 import (
 	"net/http"

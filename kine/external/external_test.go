@@ -1,4 +1,4 @@
-package kine
+package external
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-func TestParseExternal(t *testing.T) {
+func TestParse(t *testing.T) {
 	t.Setenv("PGUSER", "me")
 	for endpoint, want := range map[string]string{
 		"postgres://u:s3cret@h:5432/db":                   "postgres://u@h:5432/db",
@@ -28,7 +28,7 @@ func TestParseExternal(t *testing.T) {
 		"nats://u:s3cret@h:4222?bucket=b":         "nats://h:4222",
 		"nats://s3crettoken@h:4222,nats://i:4222": "nats://h:4222,nats://i:4222",
 	} {
-		e, err := ParseExternal(endpoint)
+		e, err := Parse(endpoint)
 		if err != nil || e.String() != want {
 			t.Errorf("%s: %v, %v, want %s", endpoint, e, err, want)
 		}
@@ -44,7 +44,7 @@ func TestParseExternal(t *testing.T) {
 		"nats://u:s3cret@h?history=9":              "history",
 		"nats://u:s3%20cret@h":                     "credsFile",
 	} {
-		_, err := ParseExternal(endpoint)
+		_, err := Parse(endpoint)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3") {
 			t.Errorf("%s: %v, want %q and no password", endpoint, err, want)
 		}
@@ -85,9 +85,9 @@ type committer struct {
 
 func (c committer) Compact(context.Context, int64) (int64, error) { return 0, commit(c.t) }
 
-func anExternal(b server.Backend) *ExternalBackend {
-	return &ExternalBackend{
-		external: &External{kind: &postgres, where: "postgres://u@h/db", secrets: []string{"s3cret"}},
+func anExternal(b server.Backend) *Backend {
+	return &Backend{
+		external: &Database{kind: &postgres, where: "postgres://u@h/db", secrets: []string{"s3cret"}},
 		backend:  b, failed: make(chan error, 1), cancel: func() {}, release: func() {},
 	}
 }
@@ -112,7 +112,7 @@ func TestACommitThatFailsIsAnError(t *testing.T) {
 	}
 
 	running.Lock()
-	running.all = map[*ExternalBackend]bool{b: true}
+	running.all = map[*Backend]bool{b: true}
 	running.Unlock()
 	defer b.Close()
 	ended := make(chan bool)
@@ -178,16 +178,16 @@ func TestNoFailureLooksLikeAnAnswer(t *testing.T) {
 	ctx := t.Context()
 	for name, c := range map[string]struct {
 		backend answers
-		call    func(b *ExternalBackend) error
+		call    func(b *Backend) error
 		want    codes.Code
 	}{
-		"an update that the database refuses": {answers{kv: live}, func(b *ExternalBackend) error { _, _, _, err := b.Update(ctx, "/a", nil, 5, 0); return err }, codes.Unavailable},
-		"an update of an old revision":        {answers{kv: live}, func(b *ExternalBackend) error { _, _, _, err := b.Update(ctx, "/a", nil, 4, 0); return err }, codes.OK},
-		"a delete that the database refuses":  {answers{kv: live}, func(b *ExternalBackend) error { _, _, _, err := b.Delete(ctx, "/a", 5); return err }, codes.Unavailable},
-		"a list cut short":                    {answers{kvs: []*server.KeyValue{live}, count: 2}, func(b *ExternalBackend) error { _, _, err := b.List(ctx, "/", "0", 0, 0, false); return err }, codes.Unavailable},
-		"a whole list":                        {answers{kvs: []*server.KeyValue{live}, count: 1}, func(b *ExternalBackend) error { _, _, err := b.List(ctx, "/", "0", 0, 0, false); return err }, codes.OK},
-		"a page":                              {answers{kvs: []*server.KeyValue{live}, count: 9}, func(b *ExternalBackend) error { _, _, err := b.List(ctx, "/", "0", 1, 0, false); return err }, codes.OK},
-		"a lost connection":                   {answers{err: errors.New("dial s3cret")}, func(b *ExternalBackend) error { _, _, err := b.Count(ctx, "/", "0", 0); return err }, codes.Unavailable},
+		"an update that the database refuses": {answers{kv: live}, func(b *Backend) error { _, _, _, err := b.Update(ctx, "/a", nil, 5, 0); return err }, codes.Unavailable},
+		"an update of an old revision":        {answers{kv: live}, func(b *Backend) error { _, _, _, err := b.Update(ctx, "/a", nil, 4, 0); return err }, codes.OK},
+		"a delete that the database refuses":  {answers{kv: live}, func(b *Backend) error { _, _, _, err := b.Delete(ctx, "/a", 5); return err }, codes.Unavailable},
+		"a list cut short":                    {answers{kvs: []*server.KeyValue{live}, count: 2}, func(b *Backend) error { _, _, err := b.List(ctx, "/", "0", 0, 0, false); return err }, codes.Unavailable},
+		"a whole list":                        {answers{kvs: []*server.KeyValue{live}, count: 1}, func(b *Backend) error { _, _, err := b.List(ctx, "/", "0", 0, 0, false); return err }, codes.OK},
+		"a page":                              {answers{kvs: []*server.KeyValue{live}, count: 9}, func(b *Backend) error { _, _, err := b.List(ctx, "/", "0", 1, 0, false); return err }, codes.OK},
+		"a lost connection":                   {answers{err: errors.New("dial s3cret")}, func(b *Backend) error { _, _, err := b.Count(ctx, "/", "0", 0); return err }, codes.Unavailable},
 	} {
 		if err := c.call(anExternal(c.backend)); status.Code(err) != c.want || err != nil && strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: %v, want %v and no password", name, err, c.want)

@@ -1,4 +1,4 @@
-package kine
+package inprocess_test
 
 import (
 	"context"
@@ -12,18 +12,23 @@ import (
 	"go.etcd.io/etcd/client/v3/kubernetes"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/kine"
 	"github.com/karve-k8s/karve/kine/etcdapi"
+	"github.com/karve-k8s/karve/kine/inprocess"
 )
 
 // looks is a store that counts how often somebody wants to know its revision.
 type looks struct {
-	native
-	n *atomic.Int64
+	inprocess.Store
+	api *etcdapi.Server
+	n   *atomic.Int64
 }
+
+func (l looks) API(string) kine.API { return l.api }
 
 func (l looks) CurrentRevision(ctx context.Context) (int64, error) {
 	l.n.Add(1)
-	return l.native.CurrentRevision(ctx)
+	return l.Store.CurrentRevision(ctx)
 }
 
 // inBubble runs a test on an engine and a client with a clock that jumps.
@@ -31,13 +36,13 @@ func inBubble(t *testing.T, interval time.Duration, test func(t *testing.T, e *d
 	synctest.Test(t, func(t *testing.T) {
 		e := memory(t)
 		looked := new(atomic.Int64)
-		api := etcdapi.New(e, EtcdVersion)
-		shim, err := begin(t.Context(), looks{native{e}, looked}, func(string) service { return api }, interval, "", nil)
+		counted := looks{inprocess.Engine(e), etcdapi.New(e, kine.EtcdVersion), looked}
+		shim, err := kine.ServeDatastore(t.Context(), counted, interval, "")
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer shim.Close()
-		c, err := NewClient(shim.LocalEndpoint())
+		c, err := inprocess.NewClient(shim.LocalEndpoint())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -157,7 +162,7 @@ func TestNotificationsCostNothingWhileNothingChanges(t *testing.T) {
 // A quiet watch can be renewed from what it was told, however often history is
 // compacted in between; from where it began it cannot.
 func TestQuietWatchesKeepAheadOfCompaction(t *testing.T) {
-	inBubble(t, ProgressInterval, func(t *testing.T, e *datastore.Engine, c *kubernetes.Client, _ *atomic.Int64) {
+	inBubble(t, kine.ProgressInterval, func(t *testing.T, e *datastore.Engine, c *kubernetes.Client, _ *atomic.Int64) {
 		begin := e.Revision() + 1
 		next := begin
 		for round := range 20 {
@@ -186,7 +191,7 @@ func TestQuietWatchesKeepAheadOfCompaction(t *testing.T) {
 
 // "created" has the revision at which the watch begins, not a newer one.
 func TestCreatedIsTheBeginOfTheWatch(t *testing.T) {
-	clients(t, func(t *testing.T, e *datastore.Engine, l *local, c *kubernetes.Client) {
+	clients(t, func(t *testing.T, e *datastore.Engine, l served, c *kubernetes.Client) {
 		writing, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() {

@@ -1,4 +1,4 @@
-package kine
+package external
 
 import (
 	"context"
@@ -36,8 +36,8 @@ const (
 	progressSlack = 100 * time.Millisecond
 )
 
-// External is a database of the user's, which kine's drivers speak to.
-type External struct {
+// Database is a database of the user's, which kine's drivers speak to.
+type Database struct {
 	kind    *driver
 	rest    string // of the endpoint, after ://
 	where   string
@@ -64,13 +64,13 @@ var kinds = map[string]*driver{
 	"nats":  &natsKV,
 }
 
-// IsExternal tells whether endpoint names a database for [ParseExternal].
-func IsExternal(endpoint string) bool {
+// IsEndpoint tells whether endpoint names a database for [Parse].
+func IsEndpoint(endpoint string) bool {
 	scheme, _, found := strings.Cut(endpoint, "://")
 	return found && kinds[scheme] != nil
 }
 
-// ParseExternal reads an endpoint:
+// Parse reads an endpoint:
 //
 //	postgres://USER:PASSWORD@HOST:PORT/DATABASE?…  as libpq and pgx take it
 //	mysql://USER:PASSWORD@tcp(HOST:PORT)/DATABASE?…  a DSN of go-sql-driver/mysql
@@ -78,14 +78,14 @@ func IsExternal(endpoint string) bool {
 //
 // The database is kubernetes if none is named, and is made if it is not there. No
 // error repeats a password.
-func ParseExternal(endpoint string) (*External, error) {
+func Parse(endpoint string) (*Database, error) {
 	scheme, rest, _ := strings.Cut(endpoint, "://")
 	kind := kinds[scheme]
 	if kind == nil {
 		return nil, fmt.Errorf("%s://: no such kind of database", scheme)
 	}
 	where, secrets, err := kind.parse(rest)
-	e := &External{kind: kind, rest: rest, where: where, secrets: secrets}
+	e := &Database{kind: kind, rest: rest, where: where, secrets: secrets}
 	if err != nil {
 		return nil, fmt.Errorf("%s://…: %s: want %s", scheme, e.scrub(err), kind.form)
 	}
@@ -93,13 +93,13 @@ func ParseExternal(endpoint string) (*External, error) {
 }
 
 // String is the endpoint for people: without passwords and parameters.
-func (e *External) String() string { return e.where }
+func (e *Database) String() string { return e.where }
 
 // Tools are the programs that look after such a database.
-func (e *External) Tools() string { return e.kind.tools }
+func (e *Database) Tools() string { return e.kind.tools }
 
-// ExternalOptions are how an External is opened.
-type ExternalOptions struct {
+// Options are how an Database is opened.
+type Options struct {
 	// Files with the CA of the server's certificate and a client certificate of
 	// ours; each may be empty.
 	CAFile, CertFile, KeyFile string
@@ -113,7 +113,7 @@ type ExternalOptions struct {
 // Open connects, makes the database and its table if they are not there, and gives
 // a backend for [Serve]. ctx bounds only that. Where waiting will not help the
 // error is ErrRefused.
-func (e *External) Open(ctx context.Context, o ExternalOptions) (_ *ExternalBackend, err error) {
+func (e *Database) Open(ctx context.Context, o Options) (_ *Backend, err error) {
 	defer func() {
 		if err != nil {
 			refused := errors.Is(err, ErrRefused)
@@ -129,7 +129,7 @@ func (e *External) Open(ctx context.Context, o ExternalOptions) (_ *ExternalBack
 	if err != nil {
 		return nil, err
 	}
-	b := &ExternalBackend{external: e, state: o.State, failed: make(chan error, 1), release: release}
+	b := &Backend{external: e, state: o.State, failed: make(chan error, 1), release: release}
 	config.MetricsRegisterer = b.figures(o.Metrics)
 	config.ConnectionPoolConfig = generic.ConnectionPoolConfig{MaxOpen: openConns, MaxIdle: idleConns, MaxIdleTime: idleTime}
 	// kine's compactor is a goroutine that ends when a commit fails. The API
@@ -156,14 +156,14 @@ func (e *External) Open(ctx context.Context, o ExternalOptions) (_ *ExternalBack
 	running.Lock()
 	defer running.Unlock()
 	if running.all == nil {
-		running.all = map[*ExternalBackend]bool{}
+		running.all = map[*Backend]bool{}
 	}
 	running.all[b] = true
 	return b, nil
 }
 
 // scrub is an error's text in one line and without the secrets.
-func (e *External) scrub(err error) string {
+func (e *Database) scrub(err error) string {
 	text := strings.Join(strings.Fields(err.Error()), " ")
 	for _, secret := range e.secrets {
 		if secret != "" {

@@ -1,4 +1,4 @@
-package kine
+package external
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package kine
+package inprocess
 
 import (
 	"context"
@@ -7,8 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/k3s-io/kine/pkg/server"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -16,7 +16,7 @@ import (
 
 // watcher is the watches of one client.
 type watcher struct {
-	local *local
+	endpoint *Endpoint
 
 	mu      sync.Mutex
 	watches map[*clientWatch]bool // nil when closed
@@ -25,7 +25,7 @@ type watcher struct {
 // clientWatch is one of them.
 type clientWatch struct {
 	stream string // those with the same answer a request for progress together
-	cursor cursor
+	cursor Cursor
 	least  int64        // the first revision that a progress may have: etcd tells none before the start
 	told   atomic.Int64 // the newest revision that its reader knows of
 	cancel context.CancelFunc
@@ -40,7 +40,9 @@ type watchOptions struct {
 	createdNotify, progressNotify, prevKV, filterPut, filterDelete bool
 }
 
-func newWatcher(l *local) *watcher { return &watcher{local: l, watches: map[*clientWatch]bool{}} }
+func newWatcher(e *Endpoint) *watcher {
+	return &watcher{endpoint: e, watches: map[*clientWatch]bool{}}
+}
 
 // Watch begins a watch as an etcd client does it; what differs: a response is
 // never split (WithFragment), and a slow reader is cut off when what it has not
@@ -48,7 +50,7 @@ func newWatcher(l *local) *watcher { return &watcher{local: l, watches: map[*cli
 func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
 	op := clientv3.OpGet(key, opts...)
 	ctx, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(w.local.ctx, cancel)
+	stop := context.AfterFunc(w.endpoint.ctx, cancel)
 	one := &clientWatch{
 		stream: stream(ctx),
 		cancel: func() { stop(); cancel() },
@@ -60,7 +62,7 @@ func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 	}
 	var err error
 	var opened int64
-	if one.cursor, opened, err = w.local.store.open(ctx, string(op.KeyBytes()), string(op.RangeBytes()), op.Rev(), one.op.prevKV, func() { one.wake(ctx) }); err != nil {
+	if one.cursor, opened, err = w.endpoint.store.Watch(ctx, string(op.KeyBytes()), string(op.RangeBytes()), op.Rev(), one.op.prevKV, func() { one.wake(ctx) }); err != nil {
 		one.end(ctx, err)
 		return one.out
 	}
@@ -82,7 +84,7 @@ func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 		one.cursor.Close()
 		w.remove(one)
 	}
-	if _, ok := one.cursor.(poller); ok {
+	if _, ok := one.cursor.(Poller); ok {
 		context.AfterFunc(ctx, one.cursor.Close) // which wakes it
 		one.wake(ctx)
 	} else {
@@ -117,7 +119,7 @@ func (c *clientWatch) read(ctx context.Context) {
 	for {
 		wakes := c.wakes.Load()
 		for more := true; more; {
-			revision, events, some, left, err := c.cursor.(poller).Poll()
+			revision, events, some, left, err := c.cursor.(Poller).Poll()
 			if err == nil && some {
 				err = c.pass(ctx, revision, events)
 			}
@@ -166,11 +168,11 @@ func (c *clientWatch) end(ctx context.Context, err error) {
 		return
 	}
 	resp := clientv3.WatchResponse{Canceled: true}
-	if gone := (compactedError{}); errors.As(err, &gone) {
-		resp.Header.Revision, resp.CompactRevision = gone.current, gone.compacted
+	if gone := (CompactedError{}); errors.As(err, &gone) {
+		resp.Header.Revision, resp.CompactRevision = gone.Current, gone.Compacted
 	} else {
 		setField(&resp, "cancelReason", status.Convert(err).Message())
-		if err == server.ErrCompacted {
+		if err == rpctypes.ErrGRPCCompacted {
 			resp.CompactRevision = 1
 		}
 	}
@@ -251,10 +253,10 @@ func (w *watcher) add(one *clientWatch) bool {
 	}
 	w.watches[one] = true
 	if one.op.progressNotify {
-		w.local.mu.Lock()
-		defer w.local.mu.Unlock()
-		w.local.notified[one] = true
-		w.local.interest.add(+1)
+		w.endpoint.mu.Lock()
+		defer w.endpoint.mu.Unlock()
+		w.endpoint.notified[one] = true
+		w.endpoint.interest.add(+1)
 	}
 	return true
 }
@@ -264,9 +266,9 @@ func (w *watcher) remove(one *clientWatch) {
 	defer w.mu.Unlock()
 	delete(w.watches, one)
 	if one.op.progressNotify {
-		w.local.mu.Lock()
-		defer w.local.mu.Unlock()
-		delete(w.local.notified, one)
-		w.local.interest.add(-1)
+		w.endpoint.mu.Lock()
+		defer w.endpoint.mu.Unlock()
+		delete(w.endpoint.notified, one)
+		w.endpoint.interest.add(-1)
 	}
 }

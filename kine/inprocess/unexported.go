@@ -1,4 +1,4 @@
-package kine
+package inprocess
 
 import (
 	"reflect"
@@ -17,7 +17,7 @@ func flag(of any, name string) bool { return reflect.ValueOf(of).FieldByName(nam
 func setField[T any](pointer any, name string, value T) {
 	field := reflect.ValueOf(pointer).Elem().FieldByName(name)
 	if field.Type() != reflect.TypeFor[T]() {
-		panic("kine: " + name + " is a " + field.Type().String())
+		panic("inprocess: " + name + " is a " + field.Type().String())
 	}
 	*(*T)(unsafe.Pointer(field.UnsafeAddr())) = value
 }

@@ -1,4 +1,4 @@
-package kine
+package external
 
 import (
 	"context"
@@ -13,11 +13,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// ExternalBackend is a database behind kine's driver, with what the driver leaves
+// Backend is a database behind kine's driver, with what the driver leaves
 // out: errors that etcd's clients understand, and no failure that looks like an
 // answer. DESIGN.md says which ones do in kine.
-type ExternalBackend struct {
-	external *External
+type Backend struct {
+	external *Database
 	backend  server.Backend
 	state    func(error)
 	away     atomic.Bool
@@ -30,12 +30,12 @@ type ExternalBackend struct {
 	shown    []prometheus.Collector
 }
 
-var _ server.Backend = (*ExternalBackend)(nil)
+var _ server.Backend = (*Backend)(nil)
 
 // Failed receives the reason when the driver has given up.
-func (b *ExternalBackend) Failed() <-chan error { return b.failed }
+func (b *Backend) Failed() <-chan error { return b.failed }
 
-func (b *ExternalBackend) fail(err error) {
+func (b *Backend) fail(err error) {
 	select {
 	case b.failed <- fmt.Errorf("%s: %s", b.external, b.external.scrub(err)):
 	default:
@@ -43,7 +43,7 @@ func (b *ExternalBackend) fail(err error) {
 }
 
 // ending tells whether it is on its way to Close.
-func (b *ExternalBackend) ending() bool {
+func (b *Backend) ending() bool {
 	select {
 	case <-b.done:
 		return true
@@ -53,7 +53,7 @@ func (b *ExternalBackend) ending() bool {
 }
 
 // Close closes the connections and waits until they are. Close the shim first.
-func (b *ExternalBackend) Close() {
+func (b *Backend) Close() {
 	running.Lock()
 	delete(running.all, b)
 	running.Unlock()
@@ -68,7 +68,7 @@ func (b *ExternalBackend) Close() {
 // status is the error of a call as etcd has it: the database is Unavailable for
 // whatever reason, unless the caller has ended the call or kine has answered in
 // etcd's words.
-func (b *ExternalBackend) status(ctx context.Context, err error) error {
+func (b *Backend) status(ctx context.Context, err error) error {
 	if err == nil {
 		b.tell(nil)
 		return nil
@@ -83,7 +83,7 @@ func (b *ExternalBackend) status(ctx context.Context, err error) error {
 
 // limit bounds a call of a driver that would wait for a lost connection as long as
 // the caller does.
-func (b *ExternalBackend) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+func (b *Backend) limit(ctx context.Context) (context.Context, context.CancelFunc) {
 	if b.external.kind.patience == 0 {
 		return ctx, func() {}
 	}
@@ -91,7 +91,7 @@ func (b *ExternalBackend) limit(ctx context.Context) (context.Context, context.C
 }
 
 // tell tells the first of several equal states.
-func (b *ExternalBackend) tell(err error) {
+func (b *Backend) tell(err error) {
 	if b.away.Swap(err != nil) != (err != nil) && b.state != nil {
 		b.state(err)
 	}
@@ -100,12 +100,12 @@ func (b *ExternalBackend) tell(err error) {
 // unchanged is a write that the driver reports as a conflict although the key is as
 // the caller expected it: the database has refused it, for a full disk for
 // instance, and the API server would try again at once and for ever.
-func (b *ExternalBackend) unchanged(key string) error {
+func (b *Backend) unchanged(key string) error {
 	return status.Errorf(codes.Unavailable, "datastore %s: the database refused to write %s", b.external, key)
 }
 
 // Start begins to follow the log of the database.
-func (b *ExternalBackend) Start(ctx context.Context) error {
+func (b *Backend) Start(ctx context.Context) error {
 	b.done = ctx.Done() // before kine's goroutines are there
 	return b.status(ctx, contain(func() error { return b.backend.Start(ctx) }))
 }
@@ -114,7 +114,7 @@ func (b *ExternalBackend) Start(ctx context.Context) error {
 // this server has seen, which says nothing about others that write to the database;
 // that of a key which is always there is read in the database. It is how the API
 // server asks what a consistent list has to wait for.
-func (b *ExternalBackend) Get(ctx context.Context, key string, revision int64, keysOnly bool) (int64, *server.KeyValue, error) {
+func (b *Backend) Get(ctx context.Context, key string, revision int64, keysOnly bool) (int64, *server.KeyValue, error) {
 	limited, cancel := b.limit(ctx)
 	defer cancel()
 	rev, kv, err := b.backend.Get(limited, key, revision, keysOnly)
@@ -126,7 +126,7 @@ func (b *ExternalBackend) Get(ctx context.Context, key string, revision int64, k
 
 // List reads a range. A list that the end of a connection has cut short is no
 // error to kine, which does not ask sql.Rows for one: so the keys are counted.
-func (b *ExternalBackend) List(ctx context.Context, key, end string, limit, revision int64, keysOnly bool) (int64, []*server.KeyValue, error) {
+func (b *Backend) List(ctx context.Context, key, end string, limit, revision int64, keysOnly bool) (int64, []*server.KeyValue, error) {
 	limited, cancel := b.limit(ctx)
 	defer cancel()
 	const attempts = 3 // a write that became visible in between counts too
@@ -148,7 +148,7 @@ func (b *ExternalBackend) List(ctx context.Context, key, end string, limit, revi
 }
 
 // Count counts a range.
-func (b *ExternalBackend) Count(ctx context.Context, key, end string, revision int64) (int64, int64, error) {
+func (b *Backend) Count(ctx context.Context, key, end string, revision int64) (int64, int64, error) {
 	limited, cancel := b.limit(ctx)
 	defer cancel()
 	rev, count, err := b.backend.Count(limited, key, end, revision)
@@ -156,7 +156,7 @@ func (b *ExternalBackend) Count(ctx context.Context, key, end string, revision i
 }
 
 // Create puts a key that is not there.
-func (b *ExternalBackend) Create(ctx context.Context, key string, value []byte, lease int64) (int64, error) {
+func (b *Backend) Create(ctx context.Context, key string, value []byte, lease int64) (int64, error) {
 	limited, cancel := b.limit(ctx)
 	defer cancel()
 	rev, err := b.backend.Create(limited, key, value, lease)
@@ -164,7 +164,7 @@ func (b *ExternalBackend) Create(ctx context.Context, key string, value []byte, 
 }
 
 // Update puts a key that is at revision.
-func (b *ExternalBackend) Update(ctx context.Context, key string, value []byte, revision, lease int64) (int64, *server.KeyValue, bool, error) {
+func (b *Backend) Update(ctx context.Context, key string, value []byte, revision, lease int64) (int64, *server.KeyValue, bool, error) {
 	limited, cancel := b.limit(ctx)
 	defer cancel()
 	rev, kv, ok, err := b.backend.Update(limited, key, value, revision, lease)
@@ -175,7 +175,7 @@ func (b *ExternalBackend) Update(ctx context.Context, key string, value []byte, 
 }
 
 // Delete removes a key that is at revision, or at any if that is 0.
-func (b *ExternalBackend) Delete(ctx context.Context, key string, revision int64) (int64, *server.KeyValue, bool, error) {
+func (b *Backend) Delete(ctx context.Context, key string, revision int64) (int64, *server.KeyValue, bool, error) {
 	limited, cancel := b.limit(ctx)
 	defer cancel()
 	rev, kv, ok, err := b.backend.Delete(limited, key, revision)
@@ -192,14 +192,14 @@ func (b *ExternalBackend) Delete(ctx context.Context, key string, revision int64
 }
 
 // Watch hands over what happens in a range from revision on.
-func (b *ExternalBackend) Watch(ctx context.Context, key, end string, revision int64) server.WatchResult {
+func (b *Backend) Watch(ctx context.Context, key, end string, revision int64) server.WatchResult {
 	return b.backend.Watch(ctx, key, end, revision)
 }
 
-func (b *ExternalBackend) watchesAll() bool { return b.external.kind.sql }
+func (b *Backend) watchesAll() bool { return b.external.kind.sql }
 
 // DbSize is the size of the table, in bytes.
-func (b *ExternalBackend) DbSize(ctx context.Context) (int64, error) {
+func (b *Backend) DbSize(ctx context.Context) (int64, error) {
 	limited, cancel := b.limit(ctx)
 	defer cancel()
 	size, err := b.backend.DbSize(limited)
@@ -207,13 +207,13 @@ func (b *ExternalBackend) DbSize(ctx context.Context) (int64, error) {
 }
 
 // CurrentRevision is the newest revision that this server knows of.
-func (b *ExternalBackend) CurrentRevision(ctx context.Context) (int64, error) {
+func (b *Backend) CurrentRevision(ctx context.Context) (int64, error) {
 	revision, err := b.backend.CurrentRevision(ctx)
 	return revision, b.status(ctx, err)
 }
 
 // Compact lets go of history up to revision, but for the newest compactRetain.
-func (b *ExternalBackend) Compact(ctx context.Context, revision int64) (now int64, err error) {
+func (b *Backend) Compact(ctx context.Context, revision int64) (now int64, err error) {
 	err = contain(func() (err error) {
 		now, err = b.backend.Compact(ctx, revision)
 		return err
@@ -222,11 +222,11 @@ func (b *ExternalBackend) Compact(ctx context.Context, revision int64) (now int6
 }
 
 // WaitForSyncTo returns when events up to revision are on their way to the watches.
-func (b *ExternalBackend) WaitForSyncTo(revision int64) { b.backend.WaitForSyncTo(revision) }
+func (b *Backend) WaitForSyncTo(revision int64) { b.backend.WaitForSyncTo(revision) }
 
 // figures registers kine's figures, and gives the driver what it may register its
 // own with: it would end the process the second time.
-func (b *ExternalBackend) figures(to prometheus.Registerer) prometheus.Registerer {
+func (b *Backend) figures(to prometheus.Registerer) prometheus.Registerer {
 	if b.metrics = to; to == nil {
 		return nil
 	}
@@ -238,7 +238,7 @@ func (b *ExternalBackend) figures(to prometheus.Registerer) prometheus.Registere
 }
 
 // registerer registers what is not there yet, and remembers it for Close.
-type registerer struct{ b *ExternalBackend }
+type registerer struct{ b *Backend }
 
 func (r registerer) Register(c prometheus.Collector) error {
 	err := r.b.metrics.Register(c)

@@ -1,4 +1,4 @@
-package kine
+package external
 
 import (
 	"context"
@@ -7,20 +7,40 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
+
+	"github.com/karve-k8s/karve/kine"
+	"github.com/karve-k8s/karve/kine/inprocess"
 )
 
-// bridged is a backend of kine's as a store: what kine's bridge does for clients
-// on the socket, this does for the one in the process.
-type bridged struct{ server.Backend }
+// bridge is a backend of kine's as the shim serves it: kine's own bridge answers clients on
+// listeners, and this does the same for clients in the process.
+type bridge struct{ backend server.Backend }
 
-func (b bridged) start(ctx context.Context) error { return b.Start(ctx) }
+// Bridge is what a [kine.Shim] serves of a backend.
+func Bridge(backend server.Backend) kine.Datastore { return bridge{backend} }
 
-func (b bridged) waitFor(ctx context.Context, revision int64) {
+// Serve is [kine.Serve] for a database instead of the engine.
+func Serve(ctx context.Context, b *Backend, dir string, listeners ...kine.Listener) (*kine.Shim, error) {
+	return kine.ServeDatastore(ctx, Bridge(b), kine.ProgressInterval, dir, listeners...)
+}
+
+// API is kine's bridge. It answers the scheme with its members.
+func (b bridge) API(scheme string) kine.API {
+	return server.New(b.backend, scheme, kine.ProgressInterval, kine.EtcdVersion)
+}
+
+func (b bridge) Start(ctx context.Context) error { return b.backend.Start(ctx) }
+
+func (b bridge) CurrentRevision(ctx context.Context) (int64, error) {
+	return b.backend.CurrentRevision(ctx)
+}
+
+func (b bridge) WaitFor(ctx context.Context, revision int64) {
 	key, end := "/", "0" // all keys that begin with a slash
-	if w, ok := b.Backend.(watchesAll); ok && w.watchesAll() {
+	if w, ok := b.backend.(watchesAll); ok && w.watchesAll() {
 		key, end = "\x00", "\x00" // all, that of the API server's compactor included
 	}
-	c, _, err := b.open(ctx, key, end, revision, false, nil)
+	c, _, err := b.Watch(ctx, key, end, revision, false, nil)
 	if err != nil {
 		return
 	}
@@ -28,28 +48,30 @@ func (b bridged) waitFor(ctx context.Context, revision int64) {
 	c.Next(ctx)
 }
 
-func (b bridged) open(ctx context.Context, key, end string, revision int64, _ bool, _ func()) (cursor, int64, error) {
+func (b bridge) Watch(ctx context.Context, key, end string, revision int64, _ bool, _ func()) (inprocess.Cursor, int64, error) {
 	if key == compactKey {
 		key = compactKeyOfKine
 	}
 	if revision == 0 { // for kine's own backends that is all of history
-		current, err := b.Backend.CurrentRevision(ctx)
+		current, err := b.backend.CurrentRevision(ctx)
 		if err != nil {
 			return nil, 0, err
 		}
 		revision = current + 1
 	}
-	c, err := openBridge(ctx, b.Backend, key, end, revision)
+	c, err := openCursor(ctx, b.backend, key, end, revision)
 	return c, revision - 1, err
 }
 
-func (b bridged) client(w *watcher) kubernetes.Interface { return direct{b.Backend, w} }
+func (b bridge) Client(awaited func(revision int64)) kubernetes.Interface {
+	return direct{b.backend, awaited}
+}
 
 // direct is kubernetes.Interface on a backend; upstream's own is the model
 // (go.etcd.io/etcd/client/v3/kubernetes/client.go).
 type direct struct {
 	backend server.Backend
-	watcher *watcher
+	awaited func(revision int64)
 }
 
 func (d direct) Get(ctx context.Context, key string, opts kubernetes.GetOptions) (resp kubernetes.GetResponse, err error) {
@@ -58,7 +80,7 @@ func (d direct) Get(ctx context.Context, key string, opts kubernetes.GetOptions)
 		return resp, clientv3.ContextError(ctx, err)
 	}
 	if kv == nil && opts.Revision == 0 {
-		d.watcher.tell(revision)
+		d.awaited(revision)
 	}
 	resp.Revision, resp.KV = revision, optionalKV(kv)
 	return resp, nil

@@ -1,4 +1,4 @@
-package kine
+package external
 
 import (
 	"context"
@@ -9,20 +9,22 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/karve-k8s/karve/kine/inprocess"
 )
 
 // errCutOff is the end of a watch that nobody ended: kine lets go of one that does
 // not read (kine pkg/broadcaster).
 var errCutOff = status.Error(codes.Unavailable, "the datastore has ended the watch")
 
-// bridgeCursor reads what a backend of kine's hands over, as kine's bridge does
+// cursor reads what a backend of kine's hands over, as kine's bridge does
 // (kine pkg/server/watch.go).
 //
 // How far a watch is, only what comes out of it tells: between kine's reading of
 // the log, which is what WaitForSyncTo waits for, and the end of the channel there
 // are three goroutines with buffers of their own. So of an SQL store every watch
 // reads all keys, which costs no more: they are sorted out here instead of there.
-type bridgeCursor struct {
+type cursor struct {
 	backend  server.Backend
 	ctx      context.Context
 	cancel   context.CancelFunc
@@ -42,13 +44,13 @@ type bridgeCursor struct {
 // watchesAll is a backend that hands over every key as cheaply as some.
 type watchesAll interface{ watchesAll() bool }
 
-func openBridge(ctx context.Context, backend server.Backend, key, end string, revision int64) (cursor, error) {
+func openCursor(ctx context.Context, backend server.Backend, key, end string, revision int64) (inprocess.Cursor, error) {
 	// Without its deadline: kine's NATS driver tries for ever after one.
 	parent := ctx
 	ctx, stop := context.WithCancel(context.WithoutCancel(parent))
 	detach := context.AfterFunc(parent, stop)
 	cancel := func() { detach(); stop() }
-	c := &bridgeCursor{
+	c := &cursor{
 		backend: backend, ctx: ctx, cancel: cancel, key: key, end: end, start: revision,
 		poke: make(chan struct{}, 1), progress: make(chan int64),
 	}
@@ -62,12 +64,12 @@ func openBridge(ctx context.Context, backend server.Backend, key, end string, re
 	c.result = backend.Watch(ctx, key, end, revision)
 	if c.result.CompactRevision != 0 {
 		cancel()
-		return nil, compactedError{c.result.CurrentRevision, c.result.CompactRevision}
+		return nil, inprocess.CompactedError{Current: c.result.CurrentRevision, Compacted: c.result.CompactRevision}
 	}
 	return c, nil
 }
 
-func (c *bridgeCursor) Next(ctx context.Context) (int64, []*clientv3.Event, error) {
+func (c *cursor) Next(ctx context.Context) (int64, []*clientv3.Event, error) {
 	for {
 		if wanted, seen := c.wanted.Load(), c.seen.Load(); wanted != 0 && seen >= wanted && c.wanted.CompareAndSwap(wanted, 0) {
 			return seen, nil, nil
@@ -95,7 +97,7 @@ func (c *bridgeCursor) Next(ctx context.Context) (int64, []*clientv3.Event, erro
 }
 
 // sort keeps the events of a batch that were asked for.
-func (c *bridgeCursor) sort(batch []*server.Event) (events []*clientv3.Event) {
+func (c *cursor) sort(batch []*server.Event) (events []*clientv3.Event) {
 	for _, e := range batch {
 		if e.KV.ModRevision < c.start {
 			continue
@@ -109,7 +111,7 @@ func (c *bridgeCursor) sort(batch []*server.Event) (events []*clientv3.Event) {
 }
 
 // inRange is etcd's: no end is one key, and a zero byte all from key on.
-func (c *bridgeCursor) inRange(key string) bool {
+func (c *cursor) inRange(key string) bool {
 	switch c.end {
 	case "":
 		return key == c.key
@@ -119,7 +121,7 @@ func (c *bridgeCursor) inRange(key string) bool {
 	return key >= c.key && key < c.end
 }
 
-func (c *bridgeCursor) ended(ctx context.Context) error {
+func (c *cursor) ended(ctx context.Context) error {
 	select {
 	case err := <-c.result.Errorc:
 		return err
@@ -134,7 +136,7 @@ func (c *bridgeCursor) ended(ctx context.Context) error {
 // RequestProgress is answered when what has come says so. Where that says nothing,
 // and for a revision without an event, which kine fills gaps with, it is answered
 // if Next has nothing to do some time after the backend has caught up.
-func (c *bridgeCursor) RequestProgress() {
+func (c *cursor) RequestProgress() {
 	go func() {
 		revision, err := c.backend.CurrentRevision(c.ctx)
 		if err != nil {
@@ -164,14 +166,14 @@ func (c *bridgeCursor) RequestProgress() {
 	}()
 }
 
-func (c *bridgeCursor) pause() {
+func (c *cursor) pause() {
 	select {
 	case <-time.After(c.slack):
 	case <-c.ctx.Done():
 	}
 }
 
-func (c *bridgeCursor) Close() {
+func (c *cursor) Close() {
 	c.cancel()
 	go drain(c.result.Events)
 }

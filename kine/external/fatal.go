@@ -1,4 +1,4 @@
-package kine
+package external
 
 import (
 	"errors"
@@ -17,7 +17,7 @@ import (
 const kineFrames = "github.com/k3s-io/kine/"
 
 // containFrame is the name of contain in a stack trace.
-const containFrame = "github.com/karve-k8s/karve/kine.contain"
+const containFrame = "github.com/karve-k8s/karve/kine/external.contain"
 
 // gaveUp is the message of a logrus.Fatal on its way to contain.
 type gaveUp struct{ message string }
@@ -46,7 +46,7 @@ func contain(body func() error) (err error) {
 // own: whose it is nobody can tell, so it is all of theirs.
 var running struct {
 	sync.Mutex
-	all map[*ExternalBackend]bool
+	all map[*Backend]bool
 }
 
 // catchFatal installs the hook, once. logbridge.Quiet keeps it.

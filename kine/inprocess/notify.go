@@ -1,43 +1,41 @@
-package kine
+package inprocess
 
 import (
 	"context"
 	"sync"
 	"time"
-
-	"github.com/karve-k8s/karve/kine/etcdapi"
 )
 
-// notify tells the watches that asked for it the revision, an interval after it has
-// moved: without that, the resourceVersion of a resource where nothing happens would
+// Notify tells the watches that asked for it the revision, an interval after it has
+// moved, until the context of [Register] ends. told is the revision at the start: without that, the resourceVersion of a resource where nothing happens would
 // be compacted under its watchers. A timer runs only after a write, and only while
 // there is such a watch. Each cursor answers for itself, after its events.
 //
 // On a socket our own API does the same when it is told to; kine's bridge has its own
 // timer. A backend that is away for a while is asked again.
-func (l *local) notify(told int64) {
-	for l.interest.wait(l.ctx) {
-		l.store.waitFor(l.ctx, told+1)
+func (e *Endpoint) Notify(told int64) {
+	for e.interest.wait(e.ctx) {
+		e.store.WaitFor(e.ctx, told+1)
 		select {
-		case <-time.After(l.interval):
-		case <-l.ctx.Done():
+		case <-time.After(e.interval):
+		case <-e.ctx.Done():
 			return
 		}
-		revision, err := l.store.CurrentRevision(l.ctx)
+		revision, err := e.store.CurrentRevision(e.ctx)
 		if err != nil || revision <= told {
 			continue
 		}
 		told = revision
-		if api, ok := l.api.(*etcdapi.Server); ok {
+		if api, ok := e.api.(notifier); ok {
 			api.Notify()
 		}
-		l.mu.Lock()
-		for w := range l.notified {
+		e.mu.Lock()
+		for w := range e.notified {
 			if w.told.Load() < revision {
 				w.cursor.RequestProgress()
 			}
 		}
-		l.mu.Unlock()
+		e.mu.Unlock()
 	}
 }
 
