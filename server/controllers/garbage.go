@@ -21,29 +21,32 @@ import (
 )
 
 const (
-	// kindsPeriod is upstream's: how often its garbage collector looks for new kinds.
+	// kindsPeriod is how often upstream's garbage collector asks discovery for new kinds.
 	kindsPeriod = 30 * time.Second
-	// kindsPause is between two looks of upstream's loop, and how long it waits
-	// for the objects of new kinds before it says that it goes on without.
+	// kindsPause is the pause between two rounds of upstream's loop. It is also how long
+	// the loop waits for the objects of new kinds before it logs that it continues without
+	// them.
 	kindsPause = time.Second
-	// After a definition has changed discovery, which follows, is looked at so soon,
-	// and more and more rarely, for so long.
-	kindsFirstLook = 50 * time.Millisecond
-	kindsLooks     = 5 * time.Second
+	// Discovery changes some time after a definition has. It is polled first after
+	// kindsFirstPoll, then at growing intervals, until kindsPolling has passed.
+	kindsFirstPoll = 50 * time.Millisecond
+	kindsPolling   = 5 * time.Second
 )
 
-// garbageController is upstream's garbage collector as newGarbageCollectorController
-// of cmd/kube-controller-manager/app makes it, but for when it looks for new kinds.
-// Upstream does so every 30 seconds; what a custom resource owns, and custom
-// resources that are owned, stay that long when their definition is new. A change
-// of a CustomResourceDefinition makes this one look, too.
+// garbageController is upstream's garbage collector. It is built like
+// newGarbageCollectorController does (cmd/kube-controller-manager/app), except for when it
+// discovers new kinds.
+//
+// Upstream asks discovery every 30 seconds. Until then, the dependents of custom resources
+// whose definition is new are not deleted. This controller also asks discovery when a
+// CustomResourceDefinition has changed.
 type garbageController struct {
 	*garbagecollector.GarbageCollector
 	kinds   *kinds
 	workers int
 }
 
-// newGarbageController answers nil if there is to be no garbage collection.
+// newGarbageController returns nil if garbage collection is switched off.
 func newGarbageController(ctx context.Context, shared app.ControllerContext) (app.Controller, error) {
 	options := shared.ComponentConfig.GarbageCollectorController
 	if !options.EnableGarbageCollector {
@@ -71,8 +74,7 @@ func newGarbageController(ctx context.Context, shared app.ControllerContext) (ap
 		return nil, fmt.Errorf("create garbage collector: %w", err)
 	}
 	kinds := &kinds{ServerResourcesInterface: served, changed: make(chan struct{}, 1)}
-	// The collector watches the definitions' metadata as it does everything's; this
-	// is the same informer.
+	// The collector watches the metadata of all objects, so it has this informer already.
 	definitions, err := shared.ObjectOrMetadataInformerFactory.ForResource(apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"))
 	if err != nil {
 		return nil, fmt.Errorf("watch definitions for garbage collector: %w", err)
@@ -93,16 +95,16 @@ func newGarbageController(ctx context.Context, shared app.ControllerContext) (ap
 }
 
 // rememberNoAbsentOwners makes garbage collection ask the API server for each owner that it
-// does not know. Upstream remembers the last 500 that were not there, by their uids, which
-// are never there again; but a reset makes objects again as they were. Their dependents
-// would be deleted. Workers must be at rest.
+// does not know. Upstream remembers the UIDs of the last 500 absent owners, because a UID is
+// never used again. A reset does create objects again with their UIDs, and the collector
+// would delete their dependents. No worker may be running.
 func rememberNoAbsentOwners(graph *garbagecollector.GraphBuilder) {
 	_, _, absent := graph.GetGraphResources()
 	*absent = *garbagecollector.NewReferenceCache(rememberNothing)
 }
 
-// rememberNothing is a size of an LRU cache that drops at once what is added to it; zero
-// would be one without a limit.
+// rememberNothing is the size of an LRU cache that evicts each entry as it is added. Zero
+// would be no limit.
 const rememberNothing = -1
 
 func (garbageController) Name() string { return names.GarbageCollectorController }
@@ -115,15 +117,15 @@ func (c garbageController) Run(ctx context.Context) {
 	c.Sync(ctx, c.kinds, kindsPause)
 }
 
-// kinds is discovery for upstream's loop, which asks it what there is: it answers
-// after 30 seconds, or when that has changed after a definition has.
+// kinds is the discovery client of upstream's loop. Its answer comes after 30 seconds, or
+// earlier if a definition has changed and discovery with it.
 type kinds struct {
 	discovery.ServerResourcesInterface
 	ctx     context.Context // ends the wait before an answer
 	asked   bool
 	known   map[schema.GroupVersionResource]struct{}
-	last    atomic.Pointer[time.Time] // when a definition has changed
-	changed chan struct{}             // wakes who waits
+	last    atomic.Pointer[time.Time] // when a definition changed
+	changed chan struct{}             // wakes wait
 }
 
 func (k *kinds) change() {
@@ -131,7 +133,7 @@ func (k *kinds) change() {
 	k.last.Store(&now)
 	select {
 	case k.changed <- struct{}{}:
-	default: // it is awake
+	default: // wait has been woken already
 	}
 }
 
@@ -147,11 +149,11 @@ func (k *kinds) ServerPreferredResources() ([]*metav1.APIResourceList, error) {
 func (k *kinds) wait() {
 	for end := time.Now().Add(kindsPeriod); ; {
 		pause, changed := time.Until(end), k.changed
-		if last := k.last.Load(); last != nil && time.Since(*last) < kindsLooks {
-			// As long again as it is ago, so the looks become rarer.
-			pause = max(time.Since(*last), kindsFirstLook)
-			if pause == kindsFirstLook {
-				changed = nil // or changes without an end would put the look off for ever
+		if last := k.last.Load(); last != nil && time.Since(*last) < kindsPolling {
+			// The pause is as long as the time since the change, so polls become rarer.
+			pause = max(time.Since(*last), kindsFirstPoll)
+			if pause == kindsFirstPoll {
+				changed = nil // or a stream of changes would postpone the poll for ever
 			}
 		}
 		select {
@@ -161,18 +163,18 @@ func (k *kinds) wait() {
 			continue
 		case <-time.After(pause):
 		}
-		if !time.Now().Before(end) || k.look() {
+		if !time.Now().Before(end) || k.poll() {
 			return
 		}
 	}
 }
 
-// look answers whether discovery has changed since the last look.
-func (k *kinds) look() bool {
-	now, _ := garbagecollector.GetDeletableResources(klog.FromContext(k.ctx), k.ServerResourcesInterface)
-	if len(now) == 0 || reflect.DeepEqual(now, k.known) {
+// poll reports whether discovery has changed since the last poll.
+func (k *kinds) poll() bool {
+	current, _ := garbagecollector.GetDeletableResources(klog.FromContext(k.ctx), k.ServerResourcesInterface)
+	if len(current) == 0 || reflect.DeepEqual(current, k.known) {
 		return false
 	}
-	k.known = now
+	k.known = current
 	return true
 }

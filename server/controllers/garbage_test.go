@@ -14,20 +14,20 @@ import (
 	"k8s.io/utils/lru"
 )
 
-// served is a discovery whose ConfigMaps become known at some time, and which
-// notes when it was asked.
+// served is a discovery client that does not know ConfigMaps before from, and records when
+// it was asked.
 type served struct {
 	discovery.ServerResourcesInterface
 	began, from time.Time
 
 	mu    sync.Mutex
-	looks []time.Duration
+	polls []time.Duration
 }
 
 func (s *served) ServerPreferredResources() ([]*metav1.APIResourceList, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.looks = append(s.looks, time.Since(s.began))
+	s.polls = append(s.polls, time.Since(s.began))
 	verbs := metav1.Verbs{"delete", "list", "watch"}
 	list := &metav1.APIResourceList{GroupVersion: "v1", APIResources: []metav1.APIResource{{Name: "pods", Verbs: verbs}}}
 	if !time.Now().Before(s.from) {
@@ -36,24 +36,24 @@ func (s *served) ServerPreferredResources() ([]*metav1.APIResourceList, error) {
 	return []*metav1.APIResourceList{list}, nil
 }
 
-// After a reset, garbage collection does not take an owner for absent because it once was.
-func TestNoAbsentOwnersAreRemembered(t *testing.T) {
+// After a reset, an owner is not absent because it was absent once.
+func TestGarbageCollectorForgetsAbsentOwners(t *testing.T) {
 	cache := lru.New(rememberNothing)
 	cache.Add("owner", nil)
 	if _, found := cache.Get("owner"); found || cache.Len() > 0 {
-		t.Error("a cache of this size remembers something")
+		t.Error("a cache of size rememberNothing has an entry")
 	}
 	graph := garbagecollector.NewDependencyGraphBuilder(t.Context(), nil, nil, nil, nil, nil)
 	_, _, before := graph.GetGraphResources()
 	was := *before
 	rememberNoAbsentOwners(graph)
 	if _, _, after := graph.GetGraphResources(); after != before || *after == was {
-		t.Error("the cache that the workers have is not replaced")
+		t.Error("the workers still have the old cache")
 	}
 }
 
-func TestKindsAreLookedForAfterChanges(t *testing.T) {
-	// asks is upstream's loop: it asks, and a second after the answer again.
+func TestChangedDefinitionMakesTheGarbageCollectorDiscoverKinds(t *testing.T) {
+	// asks is upstream's loop: it asks again a second after each answer.
 	asks := func(ctx context.Context, k *kinds) (answers []time.Duration) {
 		began := time.Now()
 		for ctx.Err() == nil {
@@ -71,12 +71,12 @@ func TestKindsAreLookedForAfterChanges(t *testing.T) {
 		want    []time.Duration
 	}{
 		{"no change", func(*kinds) {}, 0, []time.Duration{0, 31 * time.Second, 62 * time.Second}},
-		// The first look after the start is news in any case.
-		{"a change", func(k *kinds) { k.change() }, 12 * time.Second, []time.Duration{0, after + kindsFirstLook, 12100 * time.Millisecond, 43100 * time.Millisecond}},
-		{"changes without an end", func(k *kinds) {
+		// The first poll after the start finds a difference in any case.
+		{"a change", func(k *kinds) { k.change() }, 12 * time.Second, []time.Duration{0, after + kindsFirstPoll, 12100 * time.Millisecond, 43100 * time.Millisecond}},
+		{"a stream of changes", func(k *kinds) {
 			for range 4000 {
 				k.change()
-				time.Sleep(kindsFirstLook / 5)
+				time.Sleep(kindsFirstPoll / 5)
 			}
 		}, 12 * time.Second, nil},
 	} {
@@ -102,11 +102,11 @@ func TestKindsAreLookedForAfterChanges(t *testing.T) {
 				}
 				for i, want := range test.want {
 					if i >= len(answers) || (answers[i]-want).Abs() > 200*time.Millisecond {
-						t.Fatalf("got answers after %v, want about %v; looks were at %v", answers, test.want, there.looks)
+						t.Fatalf("got answers after %v, want about %v; it was polled after %v", answers, test.want, there.polls)
 					}
 				}
-				if most := 25; len(there.looks) > most {
-					t.Errorf("got %d looks, want %d at most: %v", len(there.looks), most, there.looks)
+				if most := 25; len(there.polls) > most {
+					t.Errorf("got %d polls, want %d at most: %v", len(there.polls), most, there.polls)
 				}
 			})
 		})

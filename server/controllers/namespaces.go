@@ -25,19 +25,19 @@ import (
 	"k8s.io/kubernetes/pkg/controller/namespace/deletion"
 )
 
-// How long the namespace controller waits for those that may still make something in a
-// namespace that was deleted, and after it has found something that is still going.
+// How long the namespace controller waits before it empties a deleted namespace, and before
+// it looks again for objects that have not gone.
 //
-// Upstream waits five seconds, for the caches of other API servers and for etcd's
-// followers (namespaceDeletionGracePeriod in pkg/controller/namespace), and hopes that
-// requests admitted before the deletion are through. There are no others here: the API
-// server refuses what is new from the moment it has marked the namespace, and the requests
-// before that are known; see Writes. Where somebody else may let something in later,
-// upstream's time holds.
+// Upstream waits five seconds (namespaceDeletionGracePeriod in pkg/controller/namespace) for
+// the caches of other API servers and for etcd's followers, and expects that requests which
+// were admitted before the deletion have ended by then. Here, one API server refuses new
+// objects from the moment at which it has marked the namespace, and Writes tells which
+// requests were admitted before. Upstream's grace period applies where others may admit
+// something later: see othersAdmit.
 const (
 	namespaceUpstreamGrace = 5 * time.Second
-	namespaceWrites        = time.Second           // for the engine; then the worker looks after another
-	namespaceRetry         = 50 * time.Millisecond // doubled each time
+	namespaceWrites        = time.Second           // for the engine; then the worker takes another namespace
+	namespaceRetry         = 50 * time.Millisecond // doubled with each attempt
 	namespaceRetryLimit    = time.Minute
 )
 
@@ -58,20 +58,20 @@ type settling struct {
 	settled  bool
 }
 
-// othersAdmit are resources of which one object is enough for upstream's grace:
-// API servers of the user's see the deletion when their own caches do, and a
-// webhook may hold back a request that has been found to be in time.
+// othersAdmit are the resources of which a single object makes upstream's grace period apply.
+// Aggregated API servers see the deletion only when their caches do. A webhook can delay a
+// request that was admitted in time.
 var othersAdmit = []struct {
 	schema.GroupVersionResource
-	but string // a label selector
+	selector string // of labels
 }{
 	{apiregistrationv1.SchemeGroupVersion.WithResource("apiservices"), "!" + autoregister.AutoRegisterManagedLabel},
 	{admissionregistrationv1.SchemeGroupVersion.WithResource("mutatingwebhookconfigurations"), ""},
 	{admissionregistrationv1.SchemeGroupVersion.WithResource("validatingwebhookconfigurations"), ""},
 }
 
-// namespaceController empties namespaces that are being deleted, and lets them
-// go. What that takes is upstream's (package deletion); when it is tried is not.
+// namespaceController empties namespaces that are being deleted, and finalizes them.
+// Upstream's package deletion does both. Only when it is called differs from upstream.
 type namespaceController struct {
 	informer cache.SharedIndexInformer
 	contents metadata.Interface
@@ -112,11 +112,11 @@ func newNamespaceController(ctx context.Context, shared app.ControllerContext, w
 	}
 	_, err = c.informer.AddEventHandlerWithResyncPeriod(cache.ResourceEventHandlerFuncs{
 		AddFunc: c.changed,
-		UpdateFunc: func(old, now any) {
-			if old.(*corev1.Namespace).UID != now.(*corev1.Namespace).UID {
-				c.gone(old) // a new list may show another namespace of the name
+		UpdateFunc: func(old, current any) {
+			if old.(*corev1.Namespace).UID != current.(*corev1.Namespace).UID {
+				c.gone(old) // after a new list, the name may be that of another namespace
 			}
-			c.changed(now)
+			c.changed(current)
 		},
 		DeleteFunc: c.gone,
 	}, options.NamespaceSyncPeriod.Duration)
@@ -145,24 +145,24 @@ func (c *namespaceController) gone(object any) {
 	}
 }
 
-// settles reports whether no object can appear in a namespace any more by a request that
-// was admitted before its deletion. If not, it returns when to ask again, 0 for when the
-// name is in the queue again: it is added when the requests have ended.
+// settles reports whether every request that was admitted before the deletion of ns has
+// ended, so that no more objects can appear in it. If not, it returns when to ask again. 0 is
+// when the queue has the name again: it is added when the requests have ended.
 func (c *namespaceController) settles(ctx context.Context, ns *corev1.Namespace) (bool, time.Duration) {
 	if ns.DeletionTimestamp.IsZero() {
 		return true, 0
 	}
-	now := c.settlingOf(ctx, ns)
-	if now == nil {
-		return false, 0 // it has gone
+	wait := c.settlingOf(ctx, ns)
+	if wait == nil {
+		return false, 0 // the namespace has gone
 	}
 	select {
-	case <-now.requests:
+	case <-wait.requests:
 	default:
 		return false, 0
 	}
 	c.mu.Lock()
-	settled := now.settled
+	settled := wait.settled
 	c.mu.Unlock()
 	if settled {
 		return true, 0
@@ -175,39 +175,39 @@ func (c *namespaceController) settles(ctx context.Context, ns *corev1.Namespace)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now.settled = true
+	wait.settled = true
 	return true, 0
 }
 
-// settlingOf begins the wait for a namespace, once, nil if the namespace has gone. The
-// informer that this controller shares with admission shows the deletion, so no request
-// that is not in the set will be admitted.
+// settlingOf returns the wait for ns, which the first call begins. It returns nil if the
+// namespace has gone. Admission reads the same informer, which shows the deletion already, so
+// no request that is not in the set will be admitted.
 func (c *namespaceController) settlingOf(ctx context.Context, ns *corev1.Namespace) *settling {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if now := c.settling[ns.UID]; now != nil {
-		return now
+	if wait := c.settling[ns.UID]; wait != nil {
+		return wait
 	}
-	// The store forgets a namespace before gone is called, which then waits for the mutex:
-	// nothing is kept for a namespace that has gone.
+	// The store removes a namespace before gone is called, and gone waits for the mutex. So
+	// no entry is added after gone has removed it.
 	stored, exists, _ := c.informer.GetStore().GetByKey(ns.Name)
 	if !exists || stored.(*corev1.Namespace).UID != ns.UID {
 		return nil
 	}
-	now := &settling{requests: c.writes.Requests(ns.Name)}
-	c.settling[ns.UID] = now
+	wait := &settling{requests: c.writes.Requests(ns.Name)}
+	c.settling[ns.UID] = wait
 	select {
-	case <-now.requests:
+	case <-wait.requests:
 	default:
 		go func() {
 			select {
-			case <-now.requests:
+			case <-wait.requests:
 				c.queue.Add(ns.Name)
 			case <-ctx.Done():
 			}
 		}()
 	}
-	return now
+	return wait
 }
 
 func (c *namespaceController) Run(ctx context.Context) {
@@ -226,9 +226,9 @@ func (c *namespaceController) Run(ctx context.Context) {
 	<-ctx.Done()
 }
 
-// next empties one namespace, and comes back to it as long as there is
-// something left: soon at first, because finalizers are a matter of
-// milliseconds, and in the end when upstream would.
+// next empties one namespace, and queues it again while objects are left in it. The first
+// retries are early, because finalizers take milliseconds; later ones come when upstream's
+// would.
 func (c *namespaceController) next(ctx context.Context) bool {
 	name, quit := c.queue.Get()
 	if quit {
@@ -244,14 +244,14 @@ func (c *namespaceController) next(ctx context.Context) bool {
 	return true
 }
 
-// empty returns when to look again, 0 for when the name is in the queue again.
+// empty returns when to try again. 0 is when the queue has the name again.
 func (c *namespaceController) empty(ctx context.Context, name string) time.Duration {
 	ns, exists, _ := c.informer.GetStore().GetByKey(name)
 	if !exists {
 		return 0
 	}
-	if early := c.early(ctx, ns.(*corev1.Namespace)); early > 0 {
-		return early
+	if left := c.graceLeft(ctx, ns.(*corev1.Namespace)); left > 0 {
+		return left
 	}
 	if settled, again := c.settles(ctx, ns.(*corev1.Namespace)); !settled {
 		return again
@@ -269,20 +269,19 @@ func (c *namespaceController) empty(ctx context.Context, name string) time.Durat
 	return soon
 }
 
-// early returns how much of upstream's grace is left to a namespace, where that is
-// the one that holds.
-func (c *namespaceController) early(ctx context.Context, ns *corev1.Namespace) time.Duration {
+// graceLeft returns what is left of upstream's grace period, or 0 if it does not apply.
+func (c *namespaceController) graceLeft(ctx context.Context, ns *corev1.Namespace) time.Duration {
 	if ns.DeletionTimestamp.IsZero() {
 		return 0
 	}
-	// The time of the deletion is in whole seconds, cut off.
-	const most = time.Second + namespaceUpstreamGrace
-	left := min(time.Until(ns.DeletionTimestamp.Add(most)), most) // the clock may have been set back
+	// The deletion timestamp is rounded down to seconds.
+	const longest = time.Second + namespaceUpstreamGrace
+	left := min(time.Until(ns.DeletionTimestamp.Add(longest)), longest) // the clock may have been set back
 	if left <= 0 {
 		return 0
 	}
 	for _, r := range othersAdmit {
-		one, err := c.contents.Resource(r.GroupVersionResource).List(ctx, metav1.ListOptions{Limit: 1, LabelSelector: r.but, ResourceVersion: "0"})
+		one, err := c.contents.Resource(r.GroupVersionResource).List(ctx, metav1.ListOptions{Limit: 1, LabelSelector: r.selector, ResourceVersion: "0"})
 		if apierrors.IsNotFound(err) {
 			continue // not served here
 		}

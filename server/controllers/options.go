@@ -71,8 +71,8 @@ func Parse(s Settings) (*Upstream, error) {
 	o.SecureServing.BindPort = 0
 	o.Generic.LeaderElection.LeaderElect = false
 	o.Generic.Controllers = append([]string{"*"}, extraControllers...)
-	// Their requests are calls in this process and wait for little but its cores: fifty
-	// and forty workers do no more than these.
+	// Upstream's fifty and forty workers are no faster: their requests are calls in this
+	// process, and wait only for its cores.
 	o.ResourceClaimController.ConcurrentSyncs = 10
 	o.GarbageCollectorController.ConcurrentGCSyncs = 10
 	// Each controller has an identity of its own, with no more than its own RBAC role.

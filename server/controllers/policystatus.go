@@ -18,10 +18,10 @@ import (
 	generatedopenapi "k8s.io/kubernetes/pkg/generated/openapi"
 )
 
-// policyStatusController checks the types in ValidatingAdmissionPolicies. It is
-// upstream's (newValidatingAdmissionPolicyStatusController of
-// cmd/kube-controller-manager/app), but for the schemas of all built-in types,
-// which upstream makes beforehand and keeps, policies or not: 7 MB.
+// policyStatusController checks the types in ValidatingAdmissionPolicies. It is upstream's
+// controller, built like newValidatingAdmissionPolicyStatusController does
+// (cmd/kube-controller-manager/app), except for the schemas of the built-in types. Upstream
+// builds them all in advance and keeps them, even without policies: 7 MB.
 type policyStatusController struct {
 	*validatingadmissionpolicystatus.Controller
 	workers int
@@ -54,8 +54,8 @@ func (policyStatusController) Name() string { return names.ValidatingAdmissionPo
 
 func (c policyStatusController) Run(ctx context.Context) { c.Controller.Run(ctx, c.workers) }
 
-// schemas resolves the schemas of built-in types, made when they are asked for and
-// kept until the garbage collector comes by, and of others.
+// schemas resolves the schemas of built-in types and of others. Those of built-in types are
+// built when a policy needs them, and kept until the next garbage collection.
 type schemas struct {
 	others  resolver.SchemaResolver
 	mu      sync.Mutex
@@ -70,10 +70,10 @@ func (s *schemas) ResolveSchema(gvk schema.GroupVersionKind) (*spec.Schema, erro
 func (s *schemas) definitions() *resolver.DefinitionsSchemaResolver {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if made := s.builtIn.Value(); made != nil {
-		return made
+	if built := s.builtIn.Value(); built != nil {
+		return built
 	}
-	made := resolver.NewDefinitionsSchemaResolver(generatedopenapi.GetOpenAPIDefinitions, k8sscheme.Scheme, apiextensionsscheme.Scheme)
-	s.builtIn = weak.Make(made)
-	return made
+	built := resolver.NewDefinitionsSchemaResolver(generatedopenapi.GetOpenAPIDefinitions, k8sscheme.Scheme, apiextensionsscheme.Scheme)
+	s.builtIn = weak.Make(built)
+	return built
 }

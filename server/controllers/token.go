@@ -14,7 +14,8 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
 
-// tokenController fills Secrets of type kubernetes.io/service-account-token.
+// tokenController puts tokens into Secrets of type kubernetes.io/service-account-token. Upstream
+// does not export its constructor.
 type tokenController struct {
 	*saController.TokensController
 	workers int

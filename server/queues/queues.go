@@ -1,11 +1,14 @@
-// Package queues lets the work queues of an idle process rest; to import it is all.
+// Package queues keeps the work queues of an idle process from waking it up. Importing the
+// package is enough.
 //
-// Every named queue of client-go has a goroutine that wakes twice a second to set
-// two gauges: how long its workers have been busy (k8s.io/client-go
-// util/workqueue/queue.go, updateUnfinishedWorkLoop). With ninety queues that is half
-// of what wakes an idle control plane. Here the first such look ends the goroutine,
-// and the gauges are set when somebody asks for metrics. The other metrics of queues
-// are untouched.
+// Every named queue of client-go has a goroutine that wakes up twice a second and sets two
+// gauges: how long its workers have been busy (updateUnfinishedWorkLoop in k8s.io/client-go,
+// util/workqueue/queue.go). With ninety queues, these are half of the wake-ups of an idle
+// control plane. Here the goroutine ends when it first sets the gauges, and the gauges are
+// computed when a client asks for metrics. The other metrics of queues are upstream's.
+//
+// The package also counts the items in all queues, so that a reset can keep workers from
+// starting ([Hold]) and find out whether there is work ([Working], [Busy]).
 package queues
 
 import (
@@ -23,10 +26,9 @@ import (
 	_ "k8s.io/component-base/metrics/prometheus/workqueue" // sets provider, and registers the gauges
 )
 
-// provider makes the metrics of all queues. Upstream lets it be set once
-// (workqueue.SetProvider) and does that itself. unfinished and longest are the two
-// gauges. TestNamesAreUpstreams fails when one of them is renamed; then, upstream's
-// goroutines go on.
+// provider makes the metrics of all queues. Upstream's workqueue.SetProvider sets it only once,
+// and upstream calls it. unfinished and longest are the two gauges. When upstream renames one
+// of them, its goroutines are not ended, and TestNamesAreUpstreams fails.
 var (
 	//go:linkname provider k8s.io/client-go/util/workqueue.globalMetricsProvider
 	provider workqueue.MetricsProvider
@@ -48,15 +50,15 @@ func init() {
 	}
 }
 
-// fresh sets the gauges before they are read.
+// fresh computes the gauges when they are read.
 type fresh struct{ prometheus.Collector }
 
 func (f fresh) Collect(out chan<- prometheus.Metric) {
-	everything.show()
+	everything.setGauges()
 	f.Collector.Collect(out)
 }
 
-// resting is upstream's provider for queues that rest.
+// resting is upstream's provider, for queues without such a goroutine.
 type resting struct{ workqueue.MetricsProvider }
 
 func (p resting) NewDepthMetric(queue string) workqueue.GaugeMetric {
@@ -68,10 +70,11 @@ func (p resting) NewWorkDurationMetric(queue string) workqueue.HistogramMetric {
 }
 
 func (p resting) NewUnfinishedWorkSecondsMetric(queue string) workqueue.SettableGaugeMetric {
-	return looked{p.MetricsProvider.NewUnfinishedWorkSecondsMetric(queue)}
+	return endLoop{p.MetricsProvider.NewUnfinishedWorkSecondsMetric(queue)}
 }
 
-// depth sees what is added, and what workers take: a queue gets shorter in no other way.
+// depth counts the items that are added, and those that workers take. A queue becomes shorter
+// in no other way.
 type depth struct {
 	workqueue.GaugeMetric
 	work *work
@@ -83,15 +86,15 @@ func (d depth) Inc() {
 }
 
 func (d depth) Dec() {
-	held.RLock() // a worker takes something: see Hold
-	//lint:ignore SA2001 nothing is protected: the worker waits here while there is a Hold
+	held.RLock() // see Hold
+	//lint:ignore SA2001 the lock protects nothing: the worker waits here during a Hold
 	held.RUnlock()
 	d.GaugeMetric.Dec()
 	d.work.begin(time.Now())
 	d.work.waiting.Add(-1)
 }
 
-// duration sees what workers have done.
+// duration learns when a worker has finished an item.
 type duration struct {
 	workqueue.HistogramMetric
 	work *work
@@ -102,32 +105,32 @@ func (d duration) Observe(seconds float64) {
 	d.work.end(time.Now().Add(-time.Duration(seconds * float64(time.Second))))
 }
 
-// looked is the gauge that is set at the first look of a queue's goroutine, which it
-// ends. What the goroutine has deferred is done: it lets go of the queue's lock and
-// of its ticker, and a ShutDown that waits for it goes on.
-type looked struct{ workqueue.SettableGaugeMetric }
+// endLoop is the gauge that a queue's goroutine sets first, which ends the goroutine. Goexit
+// runs deferred calls: they release the queue's lock and its ticker, and a ShutDown that waits
+// for the goroutine continues.
+type endLoop struct{ workqueue.SettableGaugeMetric }
 
-// lookLoop is upstream's function in which the goroutine stays for its life.
-const lookLoop = ".updateUnfinishedWorkLoop"
+// loopName is upstream's function in which the goroutine stays for its life.
+const loopName = ".updateUnfinishedWorkLoop"
 
-func (l looked) Set(seconds float64) {
+func (l endLoop) Set(seconds float64) {
 	l.SettableGaugeMetric.Set(seconds)
 	var callers [8]uintptr
 	frames := runtime.CallersFrames(callers[:runtime.Callers(2, callers[:])])
 	for {
 		frame, more := frames.Next()
-		if strings.HasSuffix(frame.Function, lookLoop) {
+		if strings.HasSuffix(frame.Function, loopName) {
 			runtime.Goexit()
 		}
 		if !more {
-			return // somebody else's goroutine
+			return // another goroutine
 		}
 	}
 }
 
-// work is what the workers of the queues of one name are busy with.
+// work is what the queues of one name have to do.
 type work struct {
-	waiting atomic.Int64 // items that no worker has taken
+	waiting atomic.Int64 // items that no worker has taken yet
 
 	mu    sync.Mutex
 	since []time.Time
@@ -139,7 +142,7 @@ func (w *work) begin(now time.Time) {
 	w.since = append(w.since, now)
 }
 
-// end takes out what has begun nearest to the time.
+// end removes the item whose begin is nearest to that time.
 func (w *work) end(began time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -157,7 +160,7 @@ func (w *work) end(began time.Time) {
 	w.since = w.since[:last]
 }
 
-// ages are how long everything has taken so far, together, and the longest.
+// ages returns how long the items have been worked on: the sum, and the longest.
 func (w *work) ages(now time.Time) (total, oldest time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -187,29 +190,29 @@ func (all *works) of(queue string) *work {
 	return w
 }
 
-// held is locked while no worker may take anything.
+// held is locked while no worker may take an item.
 var held sync.RWMutex
 
-// Hold keeps the workers of all queues of this process from taking anything, until
-// release is called, which must be soon: adding to a queue waits for a worker that
-// waits. Informers go on, so what the workers take next they judge by what is known
-// then. It does not wait for work that is under way; [Working] tells of that.
+// Hold keeps the workers of all queues of this process from taking items until release is
+// called. Release soon: adding to a queue waits for a worker that waits. Informers continue, so
+// workers decide about the next item by what is known then. Hold does not wait for work that is
+// under way: see [Working].
 func Hold() (release func()) {
 	held.Lock()
 	return held.Unlock
 }
 
-// Working tells that some worker is at work.
-func Working() bool { return everything.any((*work).working) }
+// Working reports whether a worker is working on an item.
+func Working() bool { return everything.some((*work).working) }
 
-// Busy tells that some queue has something in it, or a worker is at work. What is to be
-// added later, after a failure or a delay, does not count. What was in a queue when that
-// was shut down counts for ever.
+// Busy reports whether a queue has an item, or a worker is working on one. An item that will be
+// added later, after a failure or a delay, does not count. Items that were in a queue when it
+// was shut down count for ever.
 func Busy() bool {
-	return everything.any(func(w *work) bool { return w.waiting.Load() > 0 || w.working() })
+	return everything.some(func(w *work) bool { return w.waiting.Load() > 0 || w.working() })
 }
 
-func (all *works) any(is func(*work) bool) bool {
+func (all *works) some(is func(*work) bool) bool {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	for _, w := range all.byName {
@@ -226,8 +229,8 @@ func (w *work) working() bool {
 	return len(w.since) > 0
 }
 
-// show sets both gauges of every queue.
-func (all *works) show() {
+// setGauges sets both gauges of every queue.
+func (all *works) setGauges() {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	now := time.Now()

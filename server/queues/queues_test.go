@@ -39,17 +39,17 @@ func queue(t *testing.T, name string, provider workqueue.MetricsProvider) workqu
 	return q
 }
 
-// looking counts the goroutines that look at queues.
-func looking(t *testing.T) int {
+// loops counts the goroutines that set the two gauges of a queue.
+func loops(t *testing.T) int {
 	t.Helper()
 	var all bytes.Buffer
 	if err := pprof.Lookup("goroutine").WriteTo(&all, 2); err != nil {
 		t.Fatal(err)
 	}
-	return strings.Count(all.String(), lookLoop+"(")
+	return strings.Count(all.String(), loopName+"(")
 }
 
-// isAge tells the two gauges of time.
+// isAge reports whether a metric is one of the two gauges.
 func isAge(metric string) bool {
 	return strings.HasPrefix(metric, "workqueue_unfinished") || strings.HasPrefix(metric, "workqueue_longest")
 }
@@ -65,7 +65,7 @@ func eventually(t *testing.T, what string, check func() error) {
 	t.Fatalf("%s: %v", what, err)
 }
 
-// values are all metrics of a queue but the buckets of histograms.
+// values returns all metrics of a queue except the buckets of histograms.
 func values(t *testing.T, queue string) map[string]float64 {
 	t.Helper()
 	families, err := legacyregistry.DefaultGatherer.Gather()
@@ -91,25 +91,25 @@ func values(t *testing.T, queue string) map[string]float64 {
 	return got
 }
 
-// A queue of ours behaves as upstream's, without its goroutine, and shows the same.
+// Without the goroutine, a queue behaves like upstream's and has the same metrics.
 func TestMetricsAreUpstreams(t *testing.T) {
 	theirs := queue(t, "theirs", upstreams(t))
-	eventually(t, "upstream's queue has a goroutine that looks", func() error {
-		if n := looking(t); n != 1 {
+	eventually(t, "upstream's queue has a goroutine", func() error {
+		if n := loops(t); n != 1 {
 			return fmt.Errorf("got %d", n)
 		}
 		return nil
 	})
 	ours := queue(t, "ours", nil)
-	eventually(t, "the goroutine of ours ends", func() error {
-		if n := looking(t); n != 1 {
-			return fmt.Errorf("got %d goroutines that look, want upstream's only", n)
+	eventually(t, "the goroutine of our queue ends", func() error {
+		if n := loops(t); n != 1 {
+			return fmt.Errorf("got %d goroutines, want only upstream's", n)
 		}
 		return nil
 	})
 
-	// The same steps in both: three are taken, one is finished, one is added again
-	// while it is worked on, one waits.
+	// The same steps in both queues: three items are taken, one is finished, one is added
+	// again while a worker has it, one waits.
 	both := []workqueue.TypedRateLimitingInterface[string]{theirs, ours}
 	each := func(do func(workqueue.TypedRateLimitingInterface[string])) {
 		for _, q := range both {
@@ -176,23 +176,23 @@ func TestMetricsAreUpstreams(t *testing.T) {
 	each(func(q workqueue.TypedRateLimitingInterface[string]) { q.ShutDownWithDrain() })
 }
 
-// telling tells of the first look.
-type telling struct {
+// firstSet closes set when the gauge is first set.
+type firstSet struct {
 	workqueue.MetricsProvider
-	looked chan struct{}
+	set chan struct{}
 }
 
-func (p telling) NewUnfinishedWorkSecondsMetric(string) workqueue.SettableGaugeMetric { return p }
+func (p firstSet) NewUnfinishedWorkSecondsMetric(string) workqueue.SettableGaugeMetric { return p }
 
-func (p telling) Set(float64) { close(p.looked) }
+func (p firstSet) Set(float64) { close(p.set) }
 
-// The goroutine's end lets go of all it has: a queue goes on, and down at once.
-func TestShutDownOfAQueueThatRests(t *testing.T) {
-	look := telling{upstreams(t), make(chan struct{})}
-	q := queue(t, "down", resting{look})
-	<-look.looked
+// The goroutine releases its locks when it ends: the queue works, and shuts down.
+func TestQueueShutsDownAfterItsGoroutineEnded(t *testing.T) {
+	first := firstSet{upstreams(t), make(chan struct{})}
+	q := queue(t, "down", resting{first})
+	<-first.set
 	eventually(t, "the goroutine ends", func() error {
-		if n := looking(t); n != 0 {
+		if n := loops(t); n != 0 {
 			return fmt.Errorf("got %d goroutines", n)
 		}
 		return nil
@@ -214,13 +214,13 @@ func TestShutDownOfAQueueThatRests(t *testing.T) {
 	}
 }
 
-// Somebody else who sets the gauge goes on.
+// Another goroutine may set the gauge.
 func TestOnlyTheLoopEnds(t *testing.T) {
 	resting{upstreams(t)}.NewUnfinishedWorkSecondsMetric("set").Set(1)
 }
 
-// While queues are held nothing is taken of them, and what is added is taken afterwards.
-func TestHold(t *testing.T) {
+// No worker takes an item during a Hold. Items that were added are taken afterwards.
+func TestHoldKeepsItemsInTheirQueues(t *testing.T) {
 	q := workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[string]{Name: "held"})
 	defer q.ShutDown()
 	taken := make(chan string)
@@ -238,7 +238,7 @@ func TestHold(t *testing.T) {
 	q.Add("a")
 	select {
 	case <-taken:
-		t.Error("an item was taken of a queue that is held")
+		t.Error("a worker took an item during a Hold")
 	case <-time.After(50 * time.Millisecond):
 	}
 	if !Busy() {
@@ -246,7 +246,7 @@ func TestHold(t *testing.T) {
 	}
 	release()
 	if item := <-taken; item != "a" {
-		t.Errorf("taken was %q", item)
+		t.Errorf("the worker took %q", item)
 	}
 	for deadline := time.Now().Add(time.Minute); everything.of("held").working() || everything.of("held").waiting.Load() != 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {

@@ -22,38 +22,38 @@ import (
 // caught up.
 var ErrLagging = errors.New("informers have not caught up")
 
-// poll is how often the stores are looked at.
+// poll is how often Wait reads the stores.
 const poll = time.Millisecond
 
-// named is how many informers, and keys of each, an error names.
+// named is the number of informers, and of keys of each, that an error names.
 const named = 5
 
-// Informer is one that may have to catch up.
+// Informer is an informer that may have to catch up.
 type Informer struct {
 	Resource schema.GroupResource
 	Informer cache.SharedIndexInformer
-	// Of says whose it is.
+	// Of names its owner, for errors.
 	Of string
-	// Keeps tells whether an object passes the informer's selector; nil is any object.
+	// Keeps reports whether an object passes the informer's selector; nil is every object.
 	Keeps func(object any) bool
 }
 
-// Change is what has become of an object.
+// Change is the state of an object after a write.
 type Change struct {
-	Key      string // in a store: NAMESPACE/NAME, or NAME
-	Revision int64  // in which it was written; 0: it was deleted
+	Key      string // in the informer's store: NAMESPACE/NAME, or NAME
+	Revision int64  // of the write; 0: the object was deleted
 }
 
-// Changes are what has changed in storage up to a revision.
+// Changes are the objects that have changed in storage up to a revision.
 type Changes struct {
 	Revision int64
 	Of       map[schema.GroupResource][]Change
-	// Gone tells whether an object that was written has been deleted since; nil is never.
+	// Gone reports whether an object that was written has been deleted since; nil is never.
 	Gone func(resource schema.GroupResource, key string) bool
 }
 
 // Of lists the informers that a generated factory has started. get is the factory's
-// InformerFor, for informers that are there.
+// InformerFor.
 func Of(whose string, types *runtime.Scheme, started map[reflect.Type]bool, get func(runtime.Object) cache.SharedIndexInformer) ([]Informer, error) {
 	var all []Informer
 	for t := range started {
@@ -86,9 +86,9 @@ func IsShared(i cache.SharedIndexInformer) bool {
 	return ok && !shared.only
 }
 
-// Wait returns when every informer has seen the changes of its resource, or with an error
-// that names those which have not when ctx ends. Informers that have not been filled yet,
-// or have stopped, are not waited for: nobody works by them.
+// Wait returns when every informer has seen the changes of its resource. When ctx ends before
+// that, it returns an error that names the others. It does not wait for informers that are not
+// filled yet or have stopped, because nothing uses them.
 func Wait(ctx context.Context, all []Informer, changes Changes) error {
 	var waiting []*pending
 	seen := map[cache.Store]bool{}
@@ -114,7 +114,7 @@ func Wait(ctx context.Context, all []Informer, changes Changes) error {
 	}
 }
 
-// pending is an informer with what it has not been found to have.
+// pending is an informer with the changes that it has not seen yet.
 type pending struct {
 	Informer
 	all     []Informer
@@ -135,7 +135,7 @@ func (p *pending) has(c Change, all Changes) bool {
 	_, revision, found := lookUp(p.Informer.Informer, c.Key)
 	switch {
 	case c.Revision == 0:
-		return !found || revision > all.Revision // made again since
+		return !found || revision > all.Revision // created again since
 	case found:
 		return revision >= c.Revision
 	case p.filtered(c):
@@ -144,8 +144,8 @@ func (p *pending) has(c Change, all Changes) bool {
 	return all.Gone != nil && all.Gone(p.Resource, c.Key)
 }
 
-// filtered tells whether an object is missing because it does not pass the selector, by
-// what an informer without one has.
+// filtered reports whether an object is missing because it does not pass the selector. An
+// informer without a selector has the object.
 func (p *pending) filtered(c Change) bool {
 	if p.Keeps == nil {
 		return false

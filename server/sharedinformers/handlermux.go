@@ -8,88 +8,88 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// relay is one handler of an informer for many. An informer keeps two goroutines and
-// room for a thousand notifications for each handler it has, and of two hundred
-// handlers nearly all rest nearly always. Here each has a queue, which a goroutine
-// empties that ends when it has: as with the informer, a handler is called for one
-// thing after the other, and waits for no other handler.
-type relay struct {
-	mu    sync.Mutex
-	to    []*recipient
-	known map[string]any // objects by their keys, for who joins later
-	full  bool           // known has been every object there was
+// handlerMux is one event handler that serves many others. Upstream's informer keeps two
+// goroutines and a buffer for 1,024 notifications for each handler, and nearly all of two
+// hundred handlers are idle nearly always. Here each handler has a queue, and a goroutine only
+// while the queue is not empty. As with upstream, a handler is called for one event after the
+// other, and waits for no other handler.
+type handlerMux struct {
+	mu       sync.Mutex
+	handlers []*muxedHandler
+	objects  map[string]any // by their keys, for handlers that join later
+	complete bool           // objects has had every initial object
 }
 
-func newRelay() *relay { return &relay{known: map[string]any{}} }
+func newHandlerMux() *handlerMux { return &handlerMux{objects: map[string]any{}} }
 
-func (r *relay) OnAdd(object any, initial bool) {
-	r.pass(object, func(h cache.ResourceEventHandler) { h.OnAdd(object, initial) }, true, false)
+func (m *handlerMux) OnAdd(object any, initial bool) {
+	m.pass(object, func(h cache.ResourceEventHandler) { h.OnAdd(object, initial) }, true, false)
 }
 
-func (r *relay) OnUpdate(old, object any) {
-	// The object that is in the store already: nothing has changed, it is a resync.
-	r.pass(object, func(h cache.ResourceEventHandler) { h.OnUpdate(old, object) }, true, old == object)
+func (m *handlerMux) OnUpdate(old, object any) {
+	// A resync passes the same object twice.
+	m.pass(object, func(h cache.ResourceEventHandler) { h.OnUpdate(old, object) }, true, old == object)
 }
 
-func (r *relay) OnDelete(object any) {
-	r.pass(object, func(h cache.ResourceEventHandler) { h.OnDelete(object) }, false, false)
+func (m *handlerMux) OnDelete(object any) {
+	m.pass(object, func(h cache.ResourceEventHandler) { h.OnDelete(object) }, false, false)
 }
 
-func (r *relay) pass(object any, call func(cache.ResourceEventHandler), exists, resync bool) {
+func (m *handlerMux) pass(object any, call func(cache.ResourceEventHandler), exists, resync bool) {
 	key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(object)
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	switch {
-	case err != nil: // upstream's informer would not have it
+	case err != nil: // an informer stores no such object
 	case exists:
-		r.known[key] = object
+		m.objects[key] = object
 	default:
-		delete(r.known, key)
+		delete(m.objects, key)
 	}
-	for _, one := range r.to {
+	for _, one := range m.handlers {
 		if !resync || one.resyncs {
 			one.push(call)
 		}
 	}
 }
 
-// join tells a handler what there is, and from now on what happens.
-func (r *relay) join(one *recipient) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, object := range r.known {
+// join adds a handler: it is called for every object there is, and for all later events.
+func (m *handlerMux) join(one *muxedHandler) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, object := range m.objects {
 		one.push(func(h cache.ResourceEventHandler) { h.OnAdd(object, true) })
 	}
-	if r.full {
+	if m.complete {
 		one.push(one.isSynced)
 	}
-	r.to = append(r.to, one)
+	m.handlers = append(m.handlers, one)
 }
 
-// leave answers how many are left.
-func (r *relay) leave(one *recipient) int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.to = slices.DeleteFunc(r.to, func(o *recipient) bool { return o == one })
+// leave removes a handler, and returns how many are left.
+func (m *handlerMux) leave(one *muxedHandler) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.handlers = slices.DeleteFunc(m.handlers, func(o *muxedHandler) bool { return o == one })
 	one.end()
-	return len(r.to)
+	return len(m.handlers)
 }
 
-// synced is called when the relay has been told of every object there was.
-func (r *relay) synced() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.full = true
-	for _, one := range r.to {
+// synced is called when the mux has seen every initial object.
+func (m *handlerMux) synced() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.complete = true
+	for _, one := range m.handlers {
 		one.push(one.isSynced)
 	}
 }
 
-// recipient is a handler of a relay.
-type recipient struct {
+// muxedHandler is a handler that a mux serves.
+type muxedHandler struct {
 	handler cache.ResourceEventHandler
 	resyncs bool
-	synced  chan struct{} // closed when the handler has seen every object there was
+	synced  chan struct{} // closed when the handler has seen every initial object
 
 	mu      sync.Mutex
 	pending []func(cache.ResourceEventHandler)
@@ -97,46 +97,46 @@ type recipient struct {
 	ended   bool
 }
 
-func (r *recipient) isSynced(cache.ResourceEventHandler) { close(r.synced) }
+func (h *muxedHandler) isSynced(cache.ResourceEventHandler) { close(h.synced) }
 
-func (r *recipient) push(call func(cache.ResourceEventHandler)) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.ended {
+func (h *muxedHandler) push(call func(cache.ResourceEventHandler)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ended {
 		return
 	}
-	r.pending = append(r.pending, call)
-	if !r.busy {
-		r.busy = true
-		go r.deliver()
+	h.pending = append(h.pending, call)
+	if !h.busy {
+		h.busy = true
+		go h.deliver()
 	}
 }
 
-func (r *recipient) deliver() {
+func (h *muxedHandler) deliver() {
 	defer utilruntime.HandleCrash()
 	for {
-		calls := r.take()
+		calls := h.take()
 		if calls == nil {
 			return
 		}
 		for _, call := range calls {
-			call(r.handler)
+			call(h.handler)
 		}
 	}
 }
 
-func (r *recipient) take() []func(cache.ResourceEventHandler) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	calls := r.pending
-	r.pending = nil
-	r.busy = len(calls) > 0
+func (h *muxedHandler) take() []func(cache.ResourceEventHandler) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	calls := h.pending
+	h.pending = nil
+	h.busy = len(calls) > 0
 	return calls
 }
 
-// end forgets what the handler has not been told yet.
-func (r *recipient) end() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.ended, r.pending = true, nil
+// end drops the events for which the handler has not been called.
+func (h *muxedHandler) end() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ended, h.pending = true, nil
 }

@@ -40,28 +40,28 @@ func (c *calls) OnUpdate(old, object any) {
 
 func (c *calls) OnDelete(object any) { c.add("delete %s", object.(*corev1.Node).Name) }
 
-// Handlers of a relay are called as an informer of upstream's calls them: those of
-// before the start and late ones, with resyncs and without, and not after removal.
-func TestRelayIsUpstreams(t *testing.T) {
-	run := func(t *testing.T, relayed bool) map[string][]string {
+// A mux calls handlers as upstream's informer does: handlers that were added before the start
+// and later, with resyncs and without. It does not call them after their removal.
+func TestHandlerMuxCallsHandlersLikeUpstream(t *testing.T) {
+	run := func(t *testing.T, multiplexed bool) map[string][]string {
 		got := map[string]*calls{}
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "first"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gone"}})
 			factory := informers.NewSharedInformerFactory(client, 10*time.Minute)
-			if relayed {
+			if multiplexed {
 				if err := Multiplex(factory, &corev1.Node{}); err != nil {
 					t.Fatal(err)
 				}
 				if err := Multiplex(factory, &corev1.Node{}); err == nil {
-					t.Error("relayed twice, and no error")
+					t.Error("multiplexed twice, and no error")
 				}
 			}
 			nodes := factory.Core().V1().Nodes().Informer()
 			_, isShared := nodes.(*sharedInformer)
-			if isShared != relayed {
-				t.Fatalf("relayed: %v, want %v", isShared, relayed)
+			if isShared != multiplexed {
+				t.Fatalf("multiplexed: %v, want %v", isShared, multiplexed)
 			}
 			handles := map[string]cache.ResourceEventHandlerRegistration{}
 			add := func(name string, resync *time.Duration) {
@@ -107,15 +107,15 @@ func TestRelayIsUpstreams(t *testing.T) {
 			change(api.Delete(ctx, "gone", metav1.DeleteOptions{}))
 			step("changed")
 			change(nodes.RemoveEventHandler(handles["removed"]))
-			add("late", nil)
-			add("late and never", &never)
+			add("later", nil)
+			add("later and never", &never)
 			synctest.Wait()
-			for _, name := range []string{"late", "late and never"} {
+			for _, name := range []string{"later", "later and never"} {
 				if !handles[name].HasSynced() || !cache.IsDone(handles[name].HasSyncedChecker()) {
 					t.Errorf("%s has not synced", name)
 				}
 			}
-			step("two are late")
+			step("two have joined")
 			_, err = api.Update(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "second", ResourceVersion: "200", Labels: map[string]string{"step": "x"}}}, metav1.UpdateOptions{})
 			change(err)
 			step("changed again")
@@ -166,13 +166,13 @@ func TestRelayIsUpstreams(t *testing.T) {
 	}
 }
 
-// A handler that does not return holds up itself only.
-func TestRelayHandlersWaitForNobody(t *testing.T) {
-	r := newRelay()
+// A handler that does not return delays no other handler.
+func TestMuxedHandlerWaitsForNoOther(t *testing.T) {
+	r := newHandlerMux()
 	stuck, release := make(chan struct{}), make(chan struct{})
-	slow := &recipient{synced: make(chan struct{}), handler: cache.ResourceEventHandlerFuncs{AddFunc: func(any) { close(stuck); <-release }}}
+	slow := &muxedHandler{synced: make(chan struct{}), handler: cache.ResourceEventHandlerFuncs{AddFunc: func(any) { close(stuck); <-release }}}
 	seen := make(chan string, 10)
-	quick := &recipient{synced: make(chan struct{}), handler: cache.ResourceEventHandlerFuncs{AddFunc: func(o any) { seen <- o.(*corev1.Node).Name }}}
+	quick := &muxedHandler{synced: make(chan struct{}), handler: cache.ResourceEventHandlerFuncs{AddFunc: func(o any) { seen <- o.(*corev1.Node).Name }}}
 	r.join(slow)
 	r.join(quick)
 	for _, name := range []string{"a", "b"} {

@@ -18,8 +18,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Share gives to the informers of from, in place of its own of these
-// types, which must not have been made yet.
+// Share makes the factory to use the informers of from for these types. to must not have made
+// informers of its own for them.
 func Share(to, from informers.SharedInformerFactory, types ...runtime.Object) error {
 	for _, object := range types {
 		resource, err := resourceOf(object)
@@ -48,8 +48,8 @@ func resourceOf(object runtime.Object) (schema.GroupVersionResource, error) {
 	return resource, nil
 }
 
-// Multiplex gives to informers of its own for these types, which must not have
-// been made yet, with one handler of upstream's for all handlers they get.
+// Multiplex makes the informers that the factory to has for these types serve all their event
+// handlers with a [handlerMux]. to must not have made them yet.
 func Multiplex(to informers.SharedInformerFactory, types ...runtime.Object) error {
 	for _, object := range types {
 		resource, err := resourceOf(object)
@@ -76,33 +76,31 @@ func Multiplex(to informers.SharedInformerFactory, types ...runtime.Object) erro
 	return nil
 }
 
-// sharedInformer is another factory's informer, as that of a factory which
-// starts later: until it is run it calls no handler, as upstream's controllers
-// rely on (many add theirs before they are complete), and afterwards it takes
-// its handlers away again.
+// sharedInformer is an informer of another factory that behaves like one of a factory which
+// starts later. It calls no handler before it runs: many of upstream's controllers add their
+// handlers before they are complete. When its run ends, it removes its handlers.
 type sharedInformer struct {
 	cache.SharedIndexInformer
-	only bool // nobody else has it
+	only bool // no other factory has it
 
 	mu      sync.Mutex
 	running <-chan struct{} // nil before the run, closed after it
 	added   []*handlerRegistration
-	relay   *relay                                 // nil if nobody needs one
-	relayed cache.ResourceEventHandlerRegistration // the relay's
+	mux     *handlerMux                            // nil if it has no handlers
+	muxed   cache.ResourceEventHandlerRegistration // of mux
 }
 
-// handlerRegistration is the handle of a handler that was added before the run.
+// handlerRegistration is what AddEventHandler returns.
 type handlerRegistration struct {
-	recipient // if relayed: what is passed on to it
-	relayed   bool
-	options   cache.HandlerOptions
+	muxedHandler // if isMuxed
+	isMuxed      bool
+	options      cache.HandlerOptions
 
-	registered chan struct{} // closed once real is set; never, if relayed
-	real       cache.ResourceEventHandlerRegistration
+	registered chan struct{} // closed once upstreams is set; never, if isMuxed
+	upstreams  cache.ResourceEventHandlerRegistration
 }
 
-// SetTransform does nothing for an informer that is shared: the owner's transform has
-// been the same.
+// SetTransform does nothing if the informer is shared: the owner has set the same transform.
 func (s *sharedInformer) SetTransform(transform cache.TransformFunc) error {
 	if s.only {
 		return s.SharedIndexInformer.SetTransform(transform)
@@ -121,7 +119,7 @@ func (s *sharedInformer) AddEventHandlerWithResyncPeriod(h cache.ResourceEventHa
 func (s *sharedInformer) AddEventHandlerWithOptions(h cache.ResourceEventHandler, options cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := &handlerRegistration{recipient: recipient{handler: h, synced: make(chan struct{})}, options: options, registered: make(chan struct{})}
+	r := &handlerRegistration{muxedHandler: muxedHandler{handler: h, synced: make(chan struct{})}, options: options, registered: make(chan struct{})}
 	if s.running != nil {
 		if err := s.register(r); err != nil {
 			return nil, err
@@ -131,49 +129,50 @@ func (s *sharedInformer) AddEventHandlerWithOptions(h cache.ResourceEventHandler
 	return r, nil
 }
 
-// longResync is a resync period that is as good as any other: the default is between
-// 12 and 24 hours, at random.
+// longResync is the shortest resync period that need not be kept exactly. Upstream's default
+// is a random one of 12 to 24 hours.
 const longResync = time.Hour
 
-// relays tells whether a handler's resyncs are those of the relay, or none.
-func (s *sharedInformer) relays(o cache.HandlerOptions) bool {
+// muxes reports whether the mux can serve a handler: the handler wants the informer's resyncs,
+// or none.
+func (s *sharedInformer) muxes(o cache.HandlerOptions) bool {
 	return o.ResyncPeriod == nil || *o.ResyncPeriod == 0 || s.only && *o.ResyncPeriod >= longResync
 }
 
 func (s *sharedInformer) register(r *handlerRegistration) (err error) {
-	if s.relays(r.options) {
+	if s.muxes(r.options) {
 		return s.join(r)
 	}
-	if r.real, err = s.SharedIndexInformer.AddEventHandlerWithOptions(r.handler, r.options); err != nil {
+	if r.upstreams, err = s.SharedIndexInformer.AddEventHandlerWithOptions(r.handler, r.options); err != nil {
 		return err
 	}
 	close(r.registered)
-	s.whenSynced(r.real, func() { close(r.synced) })
+	s.whenSynced(r.upstreams, func() { close(r.synced) })
 	return nil
 }
 
 func (s *sharedInformer) join(r *handlerRegistration) (err error) {
-	if s.relay == nil {
-		relay := newRelay()
-		if s.relayed, err = s.SharedIndexInformer.AddEventHandler(relay); err != nil {
+	if s.mux == nil {
+		mux := newHandlerMux()
+		if s.muxed, err = s.SharedIndexInformer.AddEventHandler(mux); err != nil {
 			return err
 		}
-		s.relay = relay
-		s.whenSynced(s.relayed, relay.synced)
+		s.mux = mux
+		s.whenSynced(s.muxed, mux.synced)
 	}
-	r.relayed = true
+	r.isMuxed = true
 	r.resyncs = r.options.ResyncPeriod == nil || *r.options.ResyncPeriod > 0
-	s.relay.join(&r.recipient)
+	s.mux.join(&r.muxedHandler)
 	return nil
 }
 
-// whenSynced does something once a handler of upstream's has been told of every object
-// there was, if that is before the end of the run.
-func (s *sharedInformer) whenSynced(real cache.ResourceEventHandlerRegistration, do func()) {
+// whenSynced calls do once the handler of registration has seen every initial object, unless the
+// run ends before.
+func (s *sharedInformer) whenSynced(registration cache.ResourceEventHandlerRegistration, do func()) {
 	stopped := s.running
 	go func() {
 		select {
-		case <-real.HasSyncedChecker().Done():
+		case <-registration.HasSyncedChecker().Done():
 			do()
 		case <-stopped:
 		}
@@ -185,7 +184,7 @@ func (s *sharedInformer) RemoveEventHandler(handle cache.ResourceEventHandlerReg
 	defer s.mu.Unlock()
 	i := slices.IndexFunc(s.added, func(r *handlerRegistration) bool { return r == handle })
 	if i < 0 {
-		return nil // upstream's does not mind either
+		return nil // upstream returns no error either
 	}
 	r := s.added[i]
 	s.added = slices.Delete(s.added, i, i+1)
@@ -194,34 +193,34 @@ func (s *sharedInformer) RemoveEventHandler(handle cache.ResourceEventHandlerReg
 
 func (s *sharedInformer) unregister(r *handlerRegistration) error {
 	switch {
-	case r.real != nil:
-		return s.SharedIndexInformer.RemoveEventHandler(r.real)
-	case r.relayed && s.relay.leave(&r.recipient) == 0:
-		s.relay = nil // what it is told after this is of no use to another
-		return s.SharedIndexInformer.RemoveEventHandler(s.relayed)
+	case r.upstreams != nil:
+		return s.SharedIndexInformer.RemoveEventHandler(r.upstreams)
+	case r.isMuxed && s.mux.leave(&r.muxedHandler) == 0:
+		s.mux = nil // it sees no more events, so it cannot serve another handler
+		return s.SharedIndexInformer.RemoveEventHandler(s.muxed)
 	}
 	return nil
 }
 
 func (s *sharedInformer) Run(stop <-chan struct{}) { s.RunWithContext(wait.ContextForChannel(stop)) }
 
-// RunWithContext lets the handlers be called until ctx ends. It also runs the
-// owner's informer, if the owner has not.
+// RunWithContext calls the handlers until ctx ends. It also runs the owner's informer, unless
+// the owner has started it.
 func (s *sharedInformer) RunWithContext(ctx context.Context) {
 	s.mu.Lock()
-	if s.running != nil { // somebody shares this one, and was first
+	if s.running != nil { // another factory shares this one, and started it first
 		s.mu.Unlock()
 		return
 	}
 	s.running = ctx.Done()
 	for _, r := range s.added {
-		if err := s.register(r); err != nil { // it has stopped, and so will we
+		if err := s.register(r); err != nil { // the informer has stopped; so does this one
 			klog.FromContext(ctx).Error(err, "Sharing an informer failed")
 		}
 	}
 	s.mu.Unlock()
 	context.AfterFunc(ctx, s.detach)
-	s.SharedIndexInformer.RunWithContext(ctx) // returns at once if it runs
+	s.SharedIndexInformer.RunWithContext(ctx) // returns immediately if it runs
 }
 
 func (s *sharedInformer) detach() {
@@ -238,7 +237,7 @@ func (r *handlerRegistration) HasSynced() bool {
 	case <-r.synced:
 		return true
 	case <-r.registered:
-		return r.real.HasSynced()
+		return r.upstreams.HasSynced()
 	default:
 		return false
 	}

@@ -13,9 +13,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// A factory with somebody else's informer behaves as one with its own: no
-// handler is called before its Start, all are called after it, and none after
-// its end, while the owner's go on.
+// A factory with an informer of another factory behaves like one with an informer of its own:
+// it calls no handler before its start and after its end. The owner's handlers are called on.
 func TestSharedInformer(t *testing.T) {
 	for _, ownerRuns := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -71,11 +70,10 @@ func TestSharedInformer(t *testing.T) {
 			if err := shared.Informer().RemoveEventHandler(other); err != nil {
 				t.Error(err)
 			}
-			late := shared.Informer()
-			if _, err := late.AddEventHandler(count(&users)); err != nil {
+			if _, err := shared.Informer().AddEventHandler(count(&users)); err != nil {
 				t.Fatal(err)
 			}
-			want("a handler is late", 1, 2, 1)
+			want("another handler after the start", 1, 2, 1)
 			node := func(name string) {
 				if _, err := client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
 					t.Fatal(err)
