@@ -83,10 +83,10 @@ func (p part) new(k *kind, o runtime.Object) object { return object{Object: o, k
 
 // encode makes the objects of a new cluster, each as the API server would store it
 // now. Those whose storage is not at endpoint are left out.
-func (c *Config) encode(ctx context.Context, endpoint string) ([]KeyValue, error) {
+func (c *Config) encode(ctx context.Context, endpoint string) ([]keyValue, error) {
 	objects := c.objects()
 	e := encoder{now: metav1.NewTime(time.Now()), managers: map[*kind]*managedfields.FieldManager{}}
-	all := make([]KeyValue, 0, len(objects))
+	all := make([]keyValue, 0, len(objects))
 	for _, o := range objects {
 		kv, err := e.encode(ctx, o, endpoint)
 		if err != nil {
@@ -107,7 +107,7 @@ type encoder struct {
 // encode does what upstream does with a request to create o, in that order
 // (k8s.io/apiserver pkg/endpoints/handlers/create.go, pkg/registry/generic/registry
 // Create, pkg/storage/etcd3 Create). Nil without an error: it is stored elsewhere.
-func (e *encoder) encode(ctx context.Context, o object, endpoint string) (*KeyValue, error) {
+func (e *encoder) encode(ctx context.Context, o object, endpoint string) (*keyValue, error) {
 	o.scheme.Default(o.Object)
 	if err := e.manage(o); err != nil {
 		return nil, err
@@ -159,7 +159,7 @@ func (e *encoder) encode(ctx context.Context, o object, endpoint string) (*KeyVa
 			return nil, err
 		}
 	}
-	return &KeyValue{key, data}, nil
+	return &keyValue{key, data}, nil
 }
 
 // keyOf is where upstream stores an object (pkg/registry/generic/registry

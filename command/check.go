@@ -17,6 +17,7 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/preflight"
 	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/server/storage"
 )
 
 const checkHelp = `karve check: look whether this machine is ready for karve server
@@ -79,7 +80,7 @@ func check(c *cli.Context) error {
 // target is what a server of that configuration would use.
 func target(config server.Config) preflight.Target {
 	t := preflight.Target{DataDir: datadir.Absolute(config.DataDir), MemoryLimit: config.MemoryLimit, Built: built()}
-	if dir, err := server.DatastoreDir(config.DatastoreEndpoint, t.DataDir); err == nil {
+	if dir, err := storage.Dir(config.DatastoreEndpoint, t.DataDir); err == nil {
 		t.StoreDir = dir
 	} else {
 		t.Store = "not the built-in one"

@@ -263,10 +263,11 @@ func (c Config) Validate(ctx context.Context) error {
 	errs.add(checkFile("datastore-cafile", c.DatastoreCAFile))
 	errs.add(checkFile("datastore-certfile", c.DatastoreCertFile))
 	errs.add(checkFile("datastore-keyfile", c.DatastoreKeyFile))
-	_, err := c.datastore()
+	_, err := c.location()
 	errs.add(err)
 	if err == nil && c.DataDir != "" {
-		errs.add(checkFork(c))
+		_, err := c.fork()
+		errs.add(err)
 	}
 	errs.add(checkEtcdListen(c))
 	errs.add(checkStartupTrace(c.StartupTrace))

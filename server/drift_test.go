@@ -16,6 +16,7 @@ import (
 
 	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/server/lifecycle"
+	"github.com/karve-k8s/karve/server/snapshots"
 )
 
 // Every controller that upstream runs by default runs here: one that is new, or
@@ -35,9 +36,12 @@ func TestEveryDefaultControllerIsBuilt(t *testing.T) {
 	if err := s.makeControllers(); err != nil {
 		t.Fatal(err)
 	}
+	if err := s.makeStorage(snapshots.Fork{}); err != nil {
+		t.Fatal(err)
+	}
 	parts := []lifecycle.Part{
 		{Name: certificatesPart, Run: s.runCertificates},
-		{Name: datastorePart, Run: s.runStorage},
+		{Name: datastorePart, Run: s.storage.Run},
 		{Name: apiserverPart, Needs: []string{certificatesPart, datastorePart}, Run: s.runAPIServer},
 		{Name: controllersPart, Needs: []string{apiserverPart}, Run: s.controllers.Run},
 	}

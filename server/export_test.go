@@ -16,12 +16,6 @@ func WithRouters(told func(ours, upstreams restful.RouteSelector, services []*re
 	return func(c *Config) { c.routers = told }
 }
 
-// ObjectUID and OfServer are what a reset asks of values and keys.
-var (
-	ObjectUID = objectUID
-	OfServer  = ofServer
-)
-
 // WithClockDoubted says whether the clock is doubted when a token is made.
 func WithClockDoubted(doubted bool) func(*Config) {
 	return func(c *Config) { c.clockDoubted = func() bool { return doubted } }

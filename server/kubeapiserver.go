@@ -2,33 +2,26 @@ package server
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
-	"path"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/pflag"
-	"go.etcd.io/etcd/client/pkg/v3/transport"
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
-	"google.golang.org/grpc"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 
-	"github.com/karve-k8s/karve/bootstrap"
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/internal/memory"
-	"github.com/karve-k8s/karve/kine/etcdapi"
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/lifecycle"
+	"github.com/karve-k8s/karve/server/storage"
 )
 
 // KubeAPIServer is the program kube-apiserver: upstream's flags, with upstream's
@@ -54,6 +47,7 @@ type upstreamServer struct {
 	*controlPlane
 	flags   *apiserver.Upstream
 	options *options.CompletedOptions
+	etcd    *storage.Etcd
 	door    *heldListener // nil: upstream listens
 	dir     string        // of the certificates of controllers and scheduler; empty without
 }
@@ -114,8 +108,17 @@ func (k KubeAPIServer) Run(ctx context.Context) (err error) {
 		s.adoptKeys()
 	}
 
+	// If the etcd is Karve's, the first objects of a new cluster are written in one
+	// transaction; for another, upstream makes them one by one.
+	transport := s.options.Etcd.StorageConfig.Transport
+	s.etcd = storage.NewEtcd(storage.EtcdConfig{
+		Endpoints: transport.ServerList, Prefix: s.options.Etcd.StorageConfig.Prefix,
+		CAFile: transport.TrustedCAFile, CertFile: transport.CertFile, KeyFile: transport.KeyFile,
+		Seed: true, Option: "etcd-servers", FileOptions: "--etcd-cafile, --etcd-certfile, --etcd-keyfile",
+		Log: log, Status: func(string) {},
+	})
 	parts := []lifecycle.Part{
-		{Name: datastorePart, Run: s.runEtcd},
+		{Name: datastorePart, Run: s.etcd.Run},
 		{Name: apiserverPart, Needs: []string{datastorePart}, Run: s.runUpstream},
 	}
 	if k.Controllers {
@@ -166,82 +169,6 @@ func (s *upstreamServer) listen() error {
 	return nil
 }
 
-// runEtcd waits for the etcd. If it is Karve's, a new cluster's first objects can be
-// written at once, where upstream's server has them made one by one.
-func (s *upstreamServer) runEtcd(ctx context.Context, ready func()) error {
-	t := s.options.Etcd.StorageConfig.Transport
-	files := transport.TLSInfo{CertFile: t.CertFile, KeyFile: t.KeyFile, TrustedCAFile: t.TrustedCAFile}
-	var secured *tls.Config
-	if !files.Empty() || files.TrustedCAFile != "" {
-		var err error
-		if secured, err = files.ClientConfig(); err != nil {
-			return fmt.Errorf("--etcd-cafile, --etcd-certfile, --etcd-keyfile: %w", err)
-		}
-	}
-	var client *clientv3.Client
-	err := s.waitForDatastore(ctx, "etcd-servers", redacted(t.ServerList), func(ctx context.Context) (err error) {
-		client, err = s.dialEtcd(ctx, t.ServerList, secured)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	if s.store != nil {
-		s.store = etcdStore{client, t.ServerList[0]}
-	}
-	ready()
-	<-ctx.Done()
-	return nil
-}
-
-// dialEtcd makes a client and tries it.
-func (s *upstreamServer) dialEtcd(ctx context.Context, servers []string, secured *tls.Config) (*clientv3.Client, error) {
-	// The context is the client's life; the dial has a limit of its own.
-	client, err := clientv3.New(clientv3.Config{
-		Endpoints: servers, TLS: secured, DialTimeout: preflightAttempt, Logger: zap.NewNop(),
-		//lint:ignore SA1019 etcd's client dials with grpc.DialContext, and only these make it report why that failed
-		DialOptions: []grpc.DialOption{grpc.WithBlock(), grpc.WithReturnConnectionError()},
-	})
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, preflightAttempt)
-	defer cancel()
-	resp, err := client.Get(ctx, path.Join("/", s.options.Etcd.StorageConfig.Prefix, "health"))
-	if err != nil {
-		client.Close()
-		return nil, err
-	}
-	if len(servers) == 1 && etcdapi.Ours(resp.Header) {
-		s.store = etcdStore{}
-	}
-	return client, nil
-}
-
-// etcdStore is Karve's datastore in another process as bootstrap.Store.
-type etcdStore struct {
-	client   *clientv3.Client
-	endpoint string
-}
-
-func (e etcdStore) Endpoint() string { return e.endpoint }
-
-func (e etcdStore) Empty(ctx context.Context, prefix string) (bool, error) {
-	resp, err := e.client.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
-	return err == nil && resp.Count == 0, err
-}
-
-func (e etcdStore) CreateAll(ctx context.Context, prefix string, objects []bootstrap.KeyValue) error {
-	var puts []clientv3.Op
-	for _, o := range objects {
-		puts = append(puts, clientv3.OpPut(o.Key, string(o.Value)))
-	}
-	none := clientv3.Compare(clientv3.CreateRevision(prefix).WithPrefix(), "=", 0)
-	_, err := e.client.Txn(ctx).If(none).Then(puts...).Commit()
-	return err
-}
-
 // runUpstream is the API server as its flags have it.
 func (s *upstreamServer) runUpstream(ctx context.Context, ready func()) error {
 	bootstrapping, err := s.bootstrapOptions()
@@ -249,7 +176,7 @@ func (s *upstreamServer) runUpstream(ctx context.Context, ready func()) error {
 		return err
 	}
 	config := apiserver.Config{
-		Upstream: s.options, Loopback: s.loopback, Store: s.store, Bootstrap: bootstrapping,
+		Upstream: s.options, Loopback: s.loopback, Store: s.etcd.Connection().Store, Bootstrap: bootstrapping,
 		TerminationTimeout: s.StopTimeout, Log: s.log, Step: s.stepsOf(apiserverPart),
 	}
 	if !s.NoControllers {

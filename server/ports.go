@@ -1,6 +1,9 @@
 package server
 
-import "github.com/karve-k8s/karve/server/insecure"
+import (
+	"github.com/karve-k8s/karve/server/insecure"
+	"github.com/karve-k8s/karve/server/storage"
+)
 
 // Port is one that a configuration makes the server listen on.
 type Port struct {
@@ -28,8 +31,8 @@ func (c Config) Ports() []Port {
 		insecure.Check(c.InsecureBindAddress, c.InsecureAllowRemote) == nil {
 		all = append(all, Port{insecurePort, c.InsecureBindAddress, c.InsecurePort})
 	}
-	if where, err := parseEtcdListen(c.EtcdListen); err == nil && where != nil && checkEtcdListen(c) == nil {
-		all = append(all, Port{etcdPort, where.host, where.port})
+	if where, err := storage.ParseEtcdListen(c.EtcdListen); err == nil && where != nil && checkEtcdListen(c) == nil {
+		all = append(all, Port{etcdPort, where.Host, where.Port})
 	}
 	return all
 }

@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/discovery"
 
 	"github.com/karve-k8s/karve/datastore"
-	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/server/snapshots"
 )
 
 // What a reset reads out of stored objects is what the API server answers: every uid,
@@ -48,7 +48,7 @@ func TestObjectUIDs(t *testing.T) {
 	}
 	known, without := 0, 0
 	contents.Each(func(key string, value []byte) bool {
-		uid := server.ObjectUID(value)
+		uid := snapshots.ObjectUID(value)
 		switch {
 		case slices.Contains(served, uid):
 			known++
@@ -65,11 +65,11 @@ func TestObjectUIDs(t *testing.T) {
 	}
 	t.Logf("%d known, %d not", known, without)
 	for _, value := range []string{"", "k8s\x00", "k8s\x00\x12\xff", "{", `{"metadata":3}`, "k8s:enc:aescbc:v1:key:x", "k8s\x00\x0a\x05abc"} {
-		if uid := server.ObjectUID([]byte(value)); uid != "" {
+		if uid := snapshots.ObjectUID([]byte(value)); uid != "" {
 			t.Errorf("%q has the uid %q", value, uid)
 		}
 	}
-	if uid := server.ObjectUID([]byte(`{"kind":"Boat","metadata":{"name":"a","uid":"1-2"}}`)); uid != "1-2" {
+	if uid := snapshots.ObjectUID([]byte(`{"kind":"Boat","metadata":{"name":"a","uid":"1-2"}}`)); uid != "1-2" {
 		t.Errorf("an object in JSON has the uid %q", uid)
 	}
 }
@@ -86,7 +86,7 @@ func TestWhatIsOfTheServer(t *testing.T) {
 		"/registry/configmaps/default/compact_rev_key":              false,
 		"compact_rev_key": true,
 	} {
-		if got := server.OfServer(key); got != want {
+		if got := snapshots.OfServer(key); got != want {
 			t.Errorf("%s is of the server: %v, want %v", key, got, want)
 		}
 	}

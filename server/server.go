@@ -19,7 +19,6 @@ import (
 	"github.com/sirupsen/logrus"
 	"k8s.io/apiserver/pkg/server/healthz"
 
-	"github.com/karve-k8s/karve/bootstrap"
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/internal/logbridge"
@@ -32,7 +31,9 @@ import (
 	"github.com/karve-k8s/karve/server/loopback"
 	"github.com/karve-k8s/karve/server/notify"
 	"github.com/karve-k8s/karve/server/scheduler"
+	"github.com/karve-k8s/karve/server/snapshots"
 	"github.com/karve-k8s/karve/server/startup"
+	"github.com/karve-k8s/karve/server/storage"
 	"github.com/karve-k8s/karve/simulate"
 )
 
@@ -51,10 +52,7 @@ type controlPlane struct {
 	etcdAPI   net.Listener // nil: on its socket only
 	advertise net.IP       // nil: the machine has no address to advertise
 	certs     *certs.Store
-	etcd      apiserver.Etcd
-	store     bootstrap.Store // to seed; nil: the user's own
-
-	settleWrites func(context.Context) error // datastore.Engine.Barrier; nil: storage is the user's own
+	storage   *storage.Storage
 
 	loopback  *loopback.Server
 	api       atomic.Pointer[apiserver.Server] // nil before its part is built
@@ -117,7 +115,14 @@ func Run(ctx context.Context, c Config) (err error) {
 	}
 	defer releaseGates()
 	checked()
-	if err := s.fork(ctx); err != nil {
+	fork, err := s.fork()
+	if err != nil {
+		return err
+	}
+	if err := fork.Make(ctx, s.trace, s.log); err != nil {
+		return err
+	}
+	if err := s.makeStorage(fork); err != nil {
 		return err
 	}
 
@@ -130,7 +135,8 @@ func Run(ctx context.Context, c Config) (err error) {
 	go s.systemd.Watchdog(background, s.healthy)
 	defer s.writeFailedTrace()
 
-	// Storage stops last, since all others write to it. Controllers and scheduler
+	// Storage stops last, since all others write to it, and the control socket before it,
+	// so that no request of it uses a closed engine. Controllers and scheduler
 	// go before the API server does: their watches would hold it up. The scheduler
 	// has informers from the controllers, which it waits for itself. The etcd API,
 	// if it is served, shows a certificate.
@@ -140,7 +146,8 @@ func Run(ctx context.Context, c Config) (err error) {
 	}
 	parts := []lifecycle.Part{
 		{Name: certificatesPart, Run: s.runCertificates},
-		{Name: datastorePart, Needs: storageNeeds, Run: s.runStorage},
+		{Name: datastorePart, Needs: storageNeeds, Run: s.storage.Run},
+		{Name: controlPart, Needs: []string{datastorePart}, Run: snapshots.New(s.controlOptions()).Run},
 		{Name: apiserverPart, Needs: []string{certificatesPart, datastorePart}, Run: s.runAPIServer},
 	}
 	if err := s.makeControllers(); err != nil {
@@ -175,6 +182,7 @@ func (c Config) holdGates() (release func(), err error) {
 const (
 	certificatesPart = "certificates"
 	datastorePart    = "datastore"
+	controlPart      = "control socket"
 	apiserverPart    = "API server"
 	controllersPart  = "controllers"
 	schedulerPart    = "scheduler"
@@ -193,8 +201,8 @@ func (s *controlPlane) claim() error {
 			errs.add(fmt.Errorf("--data-dir: %w", err))
 		}
 	}
-	if where, err := parseEndpoint(s.DatastoreEndpoint); err == nil && where.dir != "" && filepath.Clean(where.dir) != filepath.Clean(s.DataDir) {
-		if s.storeLock, err = s.lockDir(where.dir); err != nil {
+	if where, err := s.location(); err == nil && where.Dir != "" && filepath.Clean(where.Dir) != filepath.Clean(s.DataDir) {
+		if s.storeLock, err = s.lockDir(where.Dir); err != nil {
 			errs.add(fmt.Errorf("--datastore-endpoint: %w", err))
 		}
 	}
@@ -285,10 +293,11 @@ func (s *controlPlane) runAPIServer(ctx context.Context, ready func()) (err erro
 	config.Step = s.stepsOf(apiserverPart)
 	config.EagerOpenAPI = s.eagerOpenAPI
 	config.Routers = s.routers
-	config.Etcd = s.etcd
+	datastore := s.storage.Connection()
+	config.Etcd = apiserver.Etcd{Endpoints: datastore.Endpoints, CAFile: datastore.CAFile, CertFile: datastore.CertFile, KeyFile: datastore.KeyFile}
 	config.UpstreamsHooks = s.upstreamsHooks
 	if !s.upstreamsHooks {
-		config.Store = s.store
+		config.Store = datastore.Store
 	}
 	if config.Bootstrap, err = s.bootstrapOptions(); err != nil {
 		return err
@@ -332,7 +341,7 @@ func (s *controlPlane) makeControllers() error {
 				Certificates: s.certs, Informers: api.Informers(),
 			}
 			if s.ownsStorage() {
-				c.Writes = &controllers.Writes{Requests: api.WritesEnd, Engine: s.settleWrites}
+				c.Writes = &controllers.Writes{Requests: api.WritesEnd, Engine: s.storage.Connection().Engine.Barrier}
 			}
 			return c
 		}})

@@ -20,7 +20,7 @@ import (
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/internal/ownership"
-	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/server/storage"
 )
 
 // Datastore looks after the file of the datastore. All but restore, salvage and
@@ -58,7 +58,7 @@ func oneFile(c *cli.Context) (string, error) {
 
 // datastoreDir is where the database is, or has to be.
 func datastoreDir(c *cli.Context) (string, error) {
-	return server.DatastoreDir(c.String("datastore-endpoint"), c.String("data-dir"))
+	return storage.Dir(c.String("datastore-endpoint"), c.String("data-dir"))
 }
 
 // engineFile is the path of the database, which must be there.

@@ -20,7 +20,7 @@ import (
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/internal/ownership"
-	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/server/snapshots"
 	"github.com/karve-k8s/karve/snapshot"
 )
 
@@ -114,7 +114,7 @@ func askReset(c *cli.Context, dir string, from *os.File, dryRun bool) (*control.
 		if _, err := engineFile(c); err != nil {
 			return nil, err
 		}
-		return server.ResetStopped(c.Context, dir, c.String("datastore-endpoint"), from, dryRun)
+		return snapshots.ResetStopped(c.Context, dir, c.String("datastore-endpoint"), from, dryRun)
 	}
 	client := control.New(dir)
 	defer client.Close()

@@ -26,7 +26,7 @@ import (
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/preflight"
-	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/server/storage"
 )
 
 // What a server can be, and the exit codes of `karve status` that say so; 1 is an
@@ -243,7 +243,7 @@ func (s *ServerStatus) readCertificates(dir string, now time.Time) error {
 }
 
 func (s *ServerStatus) readDatastore(ctx context.Context, endpoint, dataDir string) error {
-	dir, err := server.DatastoreDir(endpoint, dataDir)
+	dir, err := storage.Dir(endpoint, dataDir)
 	if err != nil {
 		s.Elsewhere = err.Error()
 		return nil

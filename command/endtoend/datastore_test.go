@@ -20,7 +20,7 @@ import (
 
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore"
-	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/server/snapshots"
 )
 
 // stored makes a data directory with an engine's file of 20 keys, 60 revisions.
@@ -138,7 +138,7 @@ func TestDatastoreLive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	answers := &http.Server{Handler: server.DatastoreHandler(e)}
+	answers := &http.Server{Handler: snapshots.DatastoreHandler(e)}
 	go answers.Serve(asked)
 	defer answers.Close()
 	if s := readDatastore(t, dir); s.Revision != 2 || s.Clean || s.WALBytes == 0 {
@@ -220,7 +220,7 @@ func TestDatastoreOfAnotherServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	answers := &http.Server{Handler: server.DatastoreHandler(e)}
+	answers := &http.Server{Handler: snapshots.DatastoreHandler(e)}
 	go answers.Serve(asked)
 	defer answers.Close()
 	listener, err := net.Listen("unix", filepath.Join(dir, "kine.sock"))

@@ -33,6 +33,7 @@ var own = map[string][]string{
 		"internal/version",
 		"preflight",
 		"server",
+		"server/storage", // where --datastore-endpoint is
 	},
 	"command/datadir": {
 		"certs",
@@ -42,7 +43,8 @@ var own = map[string][]string{
 		"datastore",
 		"internal/ownership",
 		"preflight",
-		"server",
+		"server/snapshots", // a reset while no server runs
+		"server/storage",   // where --datastore-endpoint is
 		"snapshot",
 	},
 	"command/endtoend": {}, // tests only
@@ -59,20 +61,14 @@ var own = map[string][]string{
 	"server": {
 		"bootstrap",
 		"certs",
-		"control",
 		"datastore",
 		"internal/atomicfile",
 		"internal/logbridge",
 		"internal/memory",
 		"internal/ownership",
-		"internal/socket",
 		"internal/version",
-		"kine",
-		"kine/etcdapi",
-		"kine/external",
 		"server/apiserver",
 		"server/controllers",
-		"server/flags",
 		"server/insecure",
 		"server/lifecycle",
 		"server/loopback",
@@ -80,8 +76,28 @@ var own = map[string][]string{
 		"server/queues",
 		"server/scheduler",
 		"server/sharedinformers",
+		"server/snapshots",
 		"server/startup",
+		"server/storage",
 		"simulate",
+	},
+	"server/storage": {
+		"certs", // the certificate of --etcd-listen
+		"datastore",
+		"kine",
+		"kine/etcdapi", // whether an etcd is Karve's in another process
+		"kine/external",
+		"server/insecure",  // --etcd-listen without TLS is for the server's own user
+		"server/lifecycle", // a failure is reported while reads go on
+	},
+	"server/snapshots": {
+		"certs", // which cluster a snapshot is of
+		"control",
+		"datastore",
+		"internal/socket",
+		"server/queues",  // controllers rest during a reset
+		"server/startup", // a fork is a step of a start
+		"server/storage", // where the datastore is
 		"snapshot",
 	},
 	"server/apiserver": {

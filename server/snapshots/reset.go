@@ -1,4 +1,4 @@
-package server
+package snapshots
 
 import (
 	"bytes"
@@ -16,6 +16,7 @@ import (
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/server/queues"
+	"github.com/karve-k8s/karve/server/storage"
 	"github.com/karve-k8s/karve/snapshot"
 )
 
@@ -39,7 +40,8 @@ var (
 	}
 )
 
-func ofServer(key string) bool {
+// OfServer reports whether the key is of the server itself.
+func OfServer(key string) bool {
 	return slices.Contains(serverObjects, key) ||
 		slices.ContainsFunc(serverPrefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
 }
@@ -48,17 +50,17 @@ func ofServer(key string) bool {
 // that is newer than any snapshot: nodes' leases stay where the snapshot has them too.
 var resetOptions = datastore.ResetOptions{
 	Keep: func(key string, both bool) bool {
-		return ofServer(key) || both && strings.HasPrefix(key, nodeLeases)
+		return OfServer(key) || both && strings.HasPrefix(key, storage.NodeLeases)
 	},
 	Another: func(now, then []byte) bool {
-		a, b := objectUID(now), objectUID(then)
+		a, b := ObjectUID(now), ObjectUID(then)
 		return a != "" && b != "" && a != b
 	},
 }
 
-// objectUID is the uid of an object as the API server stores it, in protobuf or JSON;
+// ObjectUID is the uid of an object as the API server stores it, in protobuf or JSON;
 // empty if it cannot be told: it is encrypted, or no object.
-func objectUID(value []byte) string {
+func ObjectUID(value []byte) string {
 	if rest, ok := bytes.CutPrefix(value, []byte("k8s\x00")); ok {
 		// runtime.Unknown: raw = 2; of every object metadata = 1; ObjectMeta: uid = 5.
 		for _, number := range []protowire.Number{2, 1, 5} {
@@ -226,7 +228,7 @@ func waitQuiet(ctx context.Context, engine *datastore.Engine, changed func() (bo
 // ResetStopped is `karve reset` where no server runs: it goes back to a snapshot, an open
 // file, in the datastore of a data directory, or only tells what that would do.
 func ResetStopped(ctx context.Context, dataDir, endpoint string, from *os.File, dryRun bool) (_ *control.Result, err error) {
-	dir, err := DatastoreDir(endpoint, dataDir)
+	dir, err := storage.Dir(endpoint, dataDir)
 	if err != nil {
 		return nil, err
 	}
@@ -237,7 +239,7 @@ func ResetStopped(ctx context.Context, dataDir, endpoint string, from *os.File, 
 	defer lock.Close()
 	var to *datastore.Contents
 	err = snapshot.WithOpen(from, func(s *snapshot.Snapshot) (err error) {
-		if err := SameCluster(s, dataDir); err != nil {
+		if err := sameCluster(s, dataDir); err != nil {
 			return err
 		}
 		to, err = s.Contents(ctx, dir)

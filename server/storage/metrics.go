@@ -1,4 +1,4 @@
-package server
+package storage
 
 import (
 	"sync"
@@ -10,9 +10,9 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 )
 
-// The datastore's figures in the API server's /metrics. The registry is the
-// process', so they are registered once; of several control planes at the same
-// time, those of the one that started last are shown.
+// The datastore's metrics in the API server's /metrics. The registry is global to the
+// process, so they are registered once. Of several control planes that run at the same
+// time, it shows the metrics of the one that started last.
 
 var (
 	commitSeconds = metrics.NewHistogram(&metrics.HistogramOpts{
@@ -36,14 +36,14 @@ func observeCommit(c datastore.Commit) {
 	commitChanges.Observe(float64(c.Rows))
 }
 
-// showFigures shows an engine's figures until the function it answers is called.
+// showFigures shows an engine's metrics until hide is called.
 func showFigures(engine *datastore.Engine) (hide func()) {
 	registerFigures()
 	storeFigures.engine.Store(engine)
 	return func() { storeFigures.engine.CompareAndSwap(engine, nil) }
 }
 
-// figures reads the engine's Stats when somebody asks.
+// figures reads the engine's Stats when /metrics is read.
 type figures struct {
 	metrics.BaseStableCollector
 	engine atomic.Pointer[datastore.Engine]

@@ -1,4 +1,4 @@
-package server
+package storage
 
 import (
 	"reflect"
@@ -27,10 +27,10 @@ func TestDurability(t *testing.T) {
 		{"http://etcd:2379", "relaxed", 0, "built-in datastore on a disk"},
 		{"postgres://me:secret@db/x", "relaxed", 0, "built-in datastore on a disk"},
 	} {
-		where, err := Config{DatastoreEndpoint: tc.endpoint, Durability: tc.durability}.datastore()
+		where, err := Parse(tc.endpoint, tc.durability)
 		switch {
-		case tc.problem == "" && (err != nil || where.options.Durability != tc.want):
-			t.Errorf("%q, --durability %q: got %v, %v, want %v", tc.endpoint, tc.durability, where.options.Durability, err, tc.want)
+		case tc.problem == "" && (err != nil || where.Durability != tc.want):
+			t.Errorf("%q, --durability %q: got %v, %v, want %v", tc.endpoint, tc.durability, where.Durability, err, tc.want)
 		case tc.problem != "" && (err == nil || !strings.Contains(err.Error(), "--durability") || !strings.Contains(err.Error(), tc.problem)):
 			t.Errorf("%q, --durability %q: got %v, want %q", tc.endpoint, tc.durability, err, tc.problem)
 		}
@@ -38,18 +38,18 @@ func TestDurability(t *testing.T) {
 }
 
 func TestDatastoreEndpoint(t *testing.T) {
-	for text, want := range map[string]endpoint{
+	for text, want := range map[string]Location{
 		"":                              {},
 		"sqlite://":                     {},
-		"sqlite:///var/lib/x":           {dir: "/var/lib/x"},
-		"sqlite://?durability=relaxed":  {options: datastore.Options{Durability: datastore.Relaxed}},
-		"sqlite:///x?cache=16Mi":        {dir: "/x", options: datastore.Options{CacheBytes: 16 << 20}},
-		"sqlite://?cache=1000":          {options: datastore.Options{CacheBytes: 1000}},
-		"memory://":                     {options: datastore.Options{Durability: datastore.Memory}},
-		"http://a:2379,https://b:2379":  {etcd: []string{"http://a:2379", "https://b:2379"}},
-		"sqlite://?durability=memory":   {options: datastore.Options{Durability: datastore.Memory}},
-		"sqlite:///x?durability=full&":  {dir: "/x"},
-		"https://user:secret@etcd:2379": {etcd: []string{"https://user:secret@etcd:2379"}},
+		"sqlite:///var/lib/x":           {Dir: "/var/lib/x"},
+		"sqlite://?durability=relaxed":  {Durability: datastore.Relaxed},
+		"sqlite:///x?cache=16Mi":        {Dir: "/x", CacheBytes: 16 << 20},
+		"sqlite://?cache=1000":          {CacheBytes: 1000},
+		"memory://":                     {Durability: datastore.Memory},
+		"http://a:2379,https://b:2379":  {Etcd: []string{"http://a:2379", "https://b:2379"}},
+		"sqlite://?durability=memory":   {Durability: datastore.Memory},
+		"sqlite:///x?durability=full&":  {Dir: "/x"},
+		"https://user:secret@etcd:2379": {Etcd: []string{"https://user:secret@etcd:2379"}},
 	} {
 		if got, err := parseEndpoint(text); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%q: got %+v, %v, want %+v", text, got, err, want)
@@ -69,28 +69,6 @@ func TestDatastoreEndpoint(t *testing.T) {
 		_, err := parseEndpoint(text)
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "--datastore-endpoint") || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%q: got %v, want --datastore-endpoint and %q, and no password", text, err, want)
-		}
-	}
-}
-
-// Who else has the storage decides how long a namespace waits, which leases are
-// written and which types have a watch cache.
-func TestOwnsStorage(t *testing.T) {
-	for _, tc := range []struct {
-		config Config
-		want   bool
-	}{
-		{Config{}, true},
-		{Config{DatastoreEndpoint: "sqlite:///x"}, true},
-		{Config{DatastoreEndpoint: "memory://"}, true},
-		{Config{DatastoreEndpoint: "http://etcd:2379"}, false},
-		{Config{DatastoreEndpoint: "postgres://me@db/x"}, false},
-		{Config{EtcdListen: "https://:2379"}, false},
-		{Config{EtcdListen: "http://127.0.0.1:0"}, false},
-		{Config{DatastoreEndpoint: "memory://", EtcdListen: "https://:2379"}, false},
-	} {
-		if got := tc.config.ownsStorage(); got != tc.want {
-			t.Errorf("--datastore-endpoint %q, --etcd-listen %q: %v, want %v", tc.config.DatastoreEndpoint, tc.config.EtcdListen, got, tc.want)
 		}
 	}
 }

@@ -1,0 +1,246 @@
+// Package snapshots serves the control socket of a running server: snapshots of the cluster,
+// resets to one, and questions about the file of the datastore. It also makes the first
+// start of a fork.
+package snapshots
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/control"
+	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/internal/socket"
+	"github.com/karve-k8s/karve/snapshot"
+)
+
+// Options are what the part needs.
+type Options struct {
+	DataDir string
+	Log     *logrus.Logger
+	// Connect is called when the part starts.
+	Connect func() Connection
+}
+
+// Connection is what other parts hand over.
+type Connection struct {
+	// Engine is the built-in datastore; nil: the datastore is another.
+	Engine *datastore.Engine
+	// Ready reports whether every part of the control plane is ready.
+	Ready func() bool
+	// Forget makes controllers forget which objects they have found to be absent. It is
+	// called before a reset, while controllers rest.
+	Forget func()
+	// CaughtUp returns when the informers of this process have seen a reset.
+	CaughtUp func(context.Context, *datastore.ResetResult) error
+}
+
+// Control is the control socket as a part: what `karve snapshot`, `karve reset` and `karve
+// datastore` ask, on a socket in the data directory (package control has the client).
+type Control struct {
+	Options
+	Connection // set when Run starts
+
+	one sync.Mutex // one reset at a time
+	own ownContents
+}
+
+// New is the part before it runs.
+func New(o Options) *Control { return &Control{Options: o} }
+
+// Run serves the socket until ctx ends, and returns when no request uses the engine any more.
+func (c *Control) Run(ctx context.Context, ready func()) error {
+	c.Connection = c.Connect()
+	server, err := listenControl(c.DataDir)
+	if errors.Is(err, socket.ErrMissing) {
+		ready() // as without kine.sock
+		<-ctx.Done()
+		return nil
+	} else if err != nil {
+		return err
+	}
+	defer os.RemoveAll(c.scratch()) // or the next start does
+	defer c.own.forget()
+	defer server.stop()
+	if err := os.RemoveAll(c.scratch()); err != nil { // of a server that was killed
+		return err
+	}
+	server.handle("GET "+control.SnapshotPath, c.whenReady(c.snapshot))
+	server.handle("POST "+control.ResetPath, c.whenReady(c.reset))
+	questions := DatastoreHandler(c.Engine)
+	server.handle("/datastore/", func(w http.ResponseWriter, r *http.Request) error {
+		questions.ServeHTTP(w, r)
+		return nil
+	})
+	server.serve()
+	ready()
+	<-ctx.Done()
+	return nil
+}
+
+// scratch is a directory for files on the way, which whenReady makes.
+func (c *Control) scratch() string { return filepath.Join(c.DataDir, ".control") }
+
+// notBuiltIn is the answer where there is no engine.
+const notBuiltIn = "the datastore of this server is not the built-in one (--datastore-endpoint): use its own tools"
+
+// whenReady refuses what cannot be done now, or with this datastore.
+func (c *Control) whenReady(do controlHandler) controlHandler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		switch {
+		case c.Engine == nil:
+			return controlError{http.StatusNotImplemented, notBuiltIn}
+		case !c.Ready():
+			return controlError{http.StatusServiceUnavailable, "the server is not ready yet"}
+		}
+		if err := os.MkdirAll(c.scratch(), 0o700); err != nil {
+			return err
+		}
+		return do(w, r)
+	}
+}
+
+func (c *Control) source() snapshot.Source {
+	return snapshot.Source{DataDir: c.DataDir, Backup: func(ctx context.Context, to string) (*datastore.Copy, error) {
+		return c.Engine.Backup(ctx, to, datastore.BackupOptions{})
+	}}
+}
+
+// restLimit is how long a snapshot waits until nothing happens in the cluster.
+const restLimit = 5 * time.Second
+
+// snapshot sends one. The file is complete before the response begins: a response that has
+// begun cannot become an error.
+func (c *Control) snapshot(w http.ResponseWriter, r *http.Request) error {
+	if r.URL.Query().Get(control.Settle) == "true" {
+		ctx, cancel := context.WithTimeout(r.Context(), restLimit)
+		_ = waitQuiet(ctx, c.Engine, func() (bool, error) { return true, nil }) // or as it is
+		cancel()
+	}
+	f, err := os.CreateTemp(c.scratch(), "snapshot-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	if _, err := snapshot.Write(r.Context(), c.source(), c.scratch(), f); err != nil {
+		return err
+	}
+	size, err := f.Seek(0, io.SeekCurrent)
+	if err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/x-tar")
+	w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
+	_, _ = io.Copy(w, f) // a client that went away needs no answer
+	return nil
+}
+
+// reset goes back to a snapshot: forwards, so nothing restarts and no client loses its connection.
+func (c *Control) reset(w http.ResponseWriter, r *http.Request) error {
+	c.one.Lock()
+	defer c.one.Unlock()
+	to, err := c.wanted(r)
+	if err != nil {
+		return err
+	}
+	o := others{c.Forget, c.CaughtUp}
+	yes := func(name string) bool { return r.URL.Query().Get(name) == "true" }
+	var out *control.Result
+	switch {
+	case yes(control.DryRun):
+		d, err := c.Engine.Differs(to, resetOptions)
+		if err != nil {
+			return err
+		}
+		out = resultOf(*d)
+		out.Revision = c.Engine.Revision()
+	case yes(control.Settle):
+		if out, err = settle(r.Context(), c.Engine, to, o); err != nil {
+			return err
+		}
+	default:
+		done, err := resetAtRest(r.Context(), c.Engine, to, o)
+		if err != nil {
+			return err
+		}
+		out = resultOf(done.Difference)
+		out.Revision, out.Rounds, out.Took = done.Revision, 1, done.Took
+	}
+	if out.Rounds > 0 {
+		c.Log.Infof("went back to a snapshot of revision %d: %d objects made again, %d changed back, %d deleted; the revision is %d",
+			to.Revision(), out.Missing, out.Changed, out.Surplus, out.Revision)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	return json.NewEncoder(w).Encode(out)
+}
+
+// keysTold is how many keys a result names.
+const keysTold = 100
+
+func resultOf(d datastore.Difference) *control.Result {
+	out := &control.Result{Missing: len(d.Missing), Changed: len(d.Changed), Surplus: len(d.Surplus)}
+	for _, keys := range [][]string{d.Missing, d.Changed, d.Surplus} {
+		out.Keys = append(out.Keys, keys[:min(len(keys), keysTold-len(out.Keys))]...)
+	}
+	return out
+}
+
+// wanted are the contents to go back to: those that come with the request, or of the
+// snapshot in the data directory.
+func (c *Control) wanted(r *http.Request) (*datastore.Contents, error) {
+	if r.ContentLength != 0 {
+		s, err := snapshot.Read(r.Body)
+		if err != nil {
+			return nil, err
+		}
+		return c.contentsOf(r.Context(), s)
+	}
+	path := filepath.Join(c.DataDir, snapshot.FileName)
+	return c.own.of(path, func() (contents *datastore.Contents, err error) {
+		err = snapshot.WithFile(path, func(s *snapshot.Snapshot) (err error) {
+			contents, err = c.contentsOf(r.Context(), s)
+			return err
+		})
+		return contents, err
+	})
+}
+
+func (c *Control) contentsOf(ctx context.Context, s *snapshot.Snapshot) (*datastore.Contents, error) {
+	if err := sameCluster(s, c.DataDir); err != nil {
+		return nil, err
+	}
+	return s.Contents(ctx, c.scratch())
+}
+
+// ErrAnotherCluster: a snapshot is not of the cluster that is to go back to it.
+var ErrAnotherCluster = errors.New("the snapshot is of another cluster")
+
+// sameCluster is [ErrAnotherCluster] if a snapshot is not of the cluster in dataDir or
+// of one that has the same origin, by the key of their service accounts: tokens
+// in its Secrets would not be valid.
+func sameCluster(s *snapshot.Snapshot, dataDir string) error {
+	name := string(certs.ServiceAccount) + ".key"
+	have, err := os.ReadFile(filepath.Join(dataDir, "certs", name))
+	if err != nil {
+		return err
+	}
+	if string(have) != string(s.Certificate(name)) {
+		return fmt.Errorf("%w: its certs/%s is not that of %s (karve server --fork-from starts a cluster of it)", ErrAnotherCluster, name, dataDir)
+	}
+	return nil
+}

@@ -1,0 +1,173 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/kine/external"
+)
+
+// Location is where the datastore is, and how it works: what --datastore-endpoint and
+// --durability say together. The zero value is the built-in datastore in the data directory.
+type Location struct {
+	Etcd     []string           // the URLs of an etcd of the user's
+	External *external.Database // a database of the user's
+
+	// With neither, it is the built-in datastore:
+	Dir        string // absolute; empty: the data directory
+	Durability datastore.Durability
+	CacheBytes int64 // of values in memory; 0: Karve chooses
+}
+
+// What --datastore-endpoint can be, for messages.
+const endpointForms = "want sqlite://DIR?durability=full|relaxed|memory&cache=BYTES, memory://, postgres://…, mysql://…, nats://…, or http(s)://host:port,… of an etcd; nothing is the built-in datastore in the data directory"
+
+// Parse reads --datastore-endpoint and --durability, which may both be empty. No error
+// repeats a password.
+func Parse(endpoint, durability string) (Location, error) {
+	l, err := parseEndpoint(endpoint)
+	if err != nil || durability == "" {
+		return l, err
+	}
+	mode, err := datastore.ParseDurability(durability)
+	switch {
+	case err != nil || mode == datastore.Memory:
+		return l, fmt.Errorf("--durability %q: want full or relaxed", durability)
+	case !l.BuiltIn() || l.InMemory():
+		return l, fmt.Errorf("--durability %s is for the built-in datastore on a disk, which --datastore-endpoint does not name", durability)
+	case strings.Contains(endpoint, "durability=") && l.Durability != mode:
+		return l, fmt.Errorf("--durability %s: --datastore-endpoint says durability=%s", durability, l.Durability)
+	}
+	l.Durability = mode
+	return l, nil
+}
+
+// parseEndpoint reads --datastore-endpoint:
+//
+//	(nothing)                          the engine, in the data directory
+//	sqlite://DIR?durability=D&cache=N  the engine, in DIR (absolute; empty: the
+//	                                   data directory), D full, relaxed or memory,
+//	                                   N bytes of values in memory (64Mi is fine)
+//	memory://                          the engine, without a file
+//	postgres://, mysql://, nats://     a database (external.Parse)
+//	http(s)://host:port,…              a real etcd
+func parseEndpoint(text string) (Location, error) {
+	scheme, rest, found := strings.Cut(text, "://")
+	switch {
+	case text == "":
+		return Location{}, nil
+	case found && scheme == "sqlite":
+		return parseSQLite(rest)
+	case found && scheme == "memory":
+		if rest != "" {
+			return Location{}, fmt.Errorf("--datastore-endpoint memory://: takes nothing more, got %q", rest)
+		}
+		return Location{Durability: datastore.Memory}, nil
+	case external.IsEndpoint(text):
+		database, err := external.Parse(text)
+		if err != nil {
+			return Location{}, fmt.Errorf("--datastore-endpoint: %w", err)
+		}
+		return Location{External: database}, nil
+	}
+	l := Location{Etcd: strings.Split(text, ",")}
+	for _, one := range l.Etcd {
+		u, err := url.Parse(one)
+		if err != nil {
+			// Not err itself: it repeats the URL, which may contain a password.
+			return Location{}, errors.New("--datastore-endpoint: not a URL: " + endpointForms)
+		}
+		if (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
+			return Location{}, fmt.Errorf("--datastore-endpoint %s: %s", u.Redacted(), endpointForms)
+		}
+	}
+	return l, nil
+}
+
+func parseSQLite(rest string) (Location, error) {
+	dir, query, _ := strings.Cut(rest, "?")
+	l := Location{Dir: dir}
+	var errs []error
+	problem := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if dir != "" && !filepath.IsAbs(dir) {
+		problem("--datastore-endpoint sqlite://%s: not an absolute path: want sqlite:///path/of/a/directory", dir)
+	}
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		problem("--datastore-endpoint sqlite://%s: %w", dir, err)
+	}
+	for name, all := range values {
+		value := all[len(all)-1]
+		switch name {
+		case "durability":
+			var known bool
+			for _, d := range []datastore.Durability{datastore.Full, datastore.Relaxed, datastore.Memory} {
+				if value == d.String() {
+					l.Durability, known = d, true
+				}
+			}
+			if !known {
+				problem("--datastore-endpoint: durability=%s: want full, relaxed or memory", value)
+			}
+		case "cache":
+			size, err := resource.ParseQuantity(value)
+			if err != nil || size.Value() <= 0 {
+				problem("--datastore-endpoint: cache=%s: want a number of bytes, such as 64Mi", value)
+				continue
+			}
+			l.CacheBytes = size.Value()
+		default:
+			problem("--datastore-endpoint: %s: no such parameter: want durability or cache", name)
+		}
+	}
+	return l, errors.Join(errs...)
+}
+
+// BuiltIn reports whether the datastore is Karve's own, on a disk or in memory.
+func (l Location) BuiltIn() bool { return l.Etcd == nil && l.External == nil }
+
+// InMemory reports whether the built-in datastore keeps nothing on a disk.
+func (l Location) InMemory() bool { return l.BuiltIn() && l.Durability == datastore.Memory }
+
+// DirOnDisk is the directory of the built-in datastore; an error says that there is none,
+// and which tools the datastore has instead.
+func (l Location) DirOnDisk(dataDir string) (string, error) {
+	switch {
+	case l.Etcd != nil:
+		return "", fmt.Errorf("--datastore-endpoint %s is an etcd: use etcdctl and etcdutl for it", redacted(l.Etcd))
+	case l.External != nil:
+		return "", fmt.Errorf("--datastore-endpoint %s is a database of yours: use %s for it", l.External, l.External.Tools())
+	case l.InMemory():
+		return "", errors.New("--datastore-endpoint: a datastore in memory keeps nothing on the disk")
+	case l.Dir != "":
+		return l.Dir, nil
+	}
+	return dataDir, nil
+}
+
+// Dir is the directory in which --datastore-endpoint keeps the built-in datastore. An
+// endpoint of something else is an error, which names the tools to use for it.
+func Dir(endpoint, dataDir string) (string, error) {
+	l, err := parseEndpoint(endpoint)
+	if err != nil {
+		return "", err
+	}
+	return l.DirOnDisk(dataDir)
+}
+
+// redacted lists URLs without the passwords that they may contain.
+func redacted(endpoints []string) string {
+	var safe []string
+	for _, endpoint := range endpoints {
+		if u, err := url.Parse(endpoint); err == nil {
+			safe = append(safe, u.Redacted())
+		}
+	}
+	return strings.Join(safe, ", ")
+}

@@ -1,0 +1,130 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/kine"
+	"github.com/karve-k8s/karve/server/lifecycle"
+)
+
+// NodeLeases are the keys that kubelets update every ten seconds. Leases by which a leader
+// is elected are not among them: the datastore may not forget which of the candidates won.
+const NodeLeases = "/registry/leases/kube-node-lease/"
+
+// The bounds of what the engine keeps of values in memory, if the user has not said it: a
+// sixteenth of the limit, but no less than an empty cluster needs, and no more than the
+// engine's own default.
+const (
+	leastCache = 4 << 20
+	mostCache  = 64 << 20
+)
+
+func cacheBytes(limit int64) int64 {
+	if limit == 0 {
+		return mostCache
+	}
+	return min(max(limit/16, leastCache), mostCache)
+}
+
+// useEngine opens the engine and serves it. If the engine fails to write, the part has
+// failed: everything that was acknowledged before is on the disk.
+func (s *Storage) useEngine(ctx context.Context, ready func()) (err error) {
+	done := s.config.Step("open")
+	engine, err := s.open(ctx)
+	if err != nil {
+		return err
+	}
+	done()
+	told := false // that the engine has failed
+	defer func() {
+		if closing := engine.Close(); !told { // or Close returns the same again
+			err = errors.Join(err, closing)
+		}
+	}()
+	defer showFigures(engine)()
+	if s.config.Prepare != nil {
+		if err := s.config.Prepare(ctx, engine); err != nil {
+			return err
+		}
+	}
+	shim, err := kine.Serve(ctx, engine, s.config.DataDir, s.listeners()...)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, shim.Close()) }() // before the engine
+	s.connection = Connection{
+		Endpoints: []string{shim.LocalEndpoint()},
+		Store:     engineStore{engine, shim.LocalEndpoint()},
+		Engine:    engine,
+	}
+	ready()
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-engine.Failed():
+		told = true
+		lifecycle.Failed(ctx, s.failure(engine.Err()))
+	case err := <-shim.Failed():
+		lifecycle.Failed(ctx, err)
+	}
+	<-ctx.Done() // reads and watches go on until the API server has stopped
+	return nil
+}
+
+// open opens the engine, and logs what it found.
+func (s *Storage) open(ctx context.Context) (_ *datastore.Engine, err error) {
+	log, where := s.config.Log, s.config.Location
+	options := datastore.Options{
+		Durability: where.Durability,
+		CacheBytes: where.CacheBytes,
+		OnCommit:   observeCommit,
+		Heartbeats: NodeLeases,
+		OnProgress: s.config.OnProgress,
+		OnWait: func(err error) {
+			log.Warnf("waiting: %v", err)
+			s.config.Status("waiting: " + err.Error())
+		},
+		OnFull: func(err error) {
+			if err == nil {
+				log.Info("the disk has room for the datastore again: writes work")
+				return
+			}
+			log.Errorf("only deletes are accepted, other writes are refused: %v", err)
+		},
+	}
+	if options.CacheBytes == 0 {
+		options.CacheBytes = cacheBytes(s.config.MemoryLimit)
+	}
+	if s.config.Contents != nil && where.InMemory() {
+		if options.Contents, err = s.config.Contents(ctx); err != nil {
+			return nil, err
+		}
+	}
+	engine, converted, err := datastore.OpenConverted(ctx, s.config.Lock, options)
+	if err != nil {
+		return nil, err
+	}
+	if converted != nil {
+		log.Infof("converted %s to %s: %d keys at revision %d; the old file is %s",
+			converted.From, converted.To, converted.Keys, converted.Revision, converted.Kept)
+	}
+	if up := engine.Upgraded(); up != nil {
+		log.Infof("upgraded the datastore's schema from %d to %d; a copy from before is in %s", up.From, up.To, up.Backup)
+	}
+	if engine.LogWasCopied() {
+		log.Warnf("another program, such as an sqlite3 shell, has copied the log of %s back into it after the last stop; nothing is missing", engine.Path())
+	}
+	return engine, nil
+}
+
+// failure is the part's error for that of the engine.
+func (s *Storage) failure(err error) error {
+	if defect := (*datastore.PanicError)(nil); errors.As(err, &defect) {
+		s.config.Log.Errorf("%v\n%s", defect, defect.Stack)
+		return fmt.Errorf("the datastore has a defect (please report what the log says): %w", err)
+	}
+	return fmt.Errorf("the disk has failed: %w", err)
+}

@@ -1,0 +1,152 @@
+package storage
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"path"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+
+	"github.com/karve-k8s/karve/kine/etcdapi"
+	"github.com/karve-k8s/karve/kine/external"
+)
+
+// How long a start waits for a datastore of the user's, for one answer of it,
+// and between two attempts.
+const (
+	waitTimeout = 60 * time.Second
+	waitAttempt = 3 * time.Second
+	waitRetry   = time.Second
+)
+
+// EtcdConfig is an etcd of the user's, and the options by which the user gave it.
+type EtcdConfig struct {
+	Endpoints                 []string
+	CAFile, CertFile, KeyFile string
+	Prefix                    string // of the API server's keys
+
+	// Seed permits to write the first objects of a new cluster in one transaction, where
+	// the etcd is Karve's own in another process.
+	Seed bool
+
+	Option      string // without dashes: the one with the endpoints
+	FileOptions string // for messages: those with the files
+	Log         *logrus.Logger
+	Status      func(string)
+}
+
+// Etcd is an etcd of the user's as a part. It is waited for: without that, the API server
+// would wait as long, in silence, and then end the process.
+type Etcd struct {
+	config     EtcdConfig
+	connection Connection
+}
+
+// NewEtcd is the part before it runs.
+func NewEtcd(c EtcdConfig) *Etcd { return &Etcd{config: c} }
+
+// Connection is valid as soon as Run has called ready.
+func (e *Etcd) Connection() Connection { return e.connection }
+
+// Run calls ready when the etcd answers a read.
+func (e *Etcd) Run(ctx context.Context, ready func()) error {
+	c := e.config
+	files := transport.TLSInfo{CertFile: c.CertFile, KeyFile: c.KeyFile, TrustedCAFile: c.CAFile}
+	var secured *tls.Config
+	if !files.Empty() || files.TrustedCAFile != "" {
+		var err error
+		if secured, err = files.ClientConfig(); err != nil {
+			return fmt.Errorf("%s: %w", c.FileOptions, err)
+		}
+	}
+	e.connection = Connection{Endpoints: c.Endpoints, CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile}
+	wait := waiting{c.Option, redacted(c.Endpoints), c.Log, c.Status}
+	var client *clientv3.Client
+	err := wait.until(ctx, func(ctx context.Context) (err error) {
+		var karves bool
+		client, karves, err = e.dial(ctx, secured)
+		if karves && c.Seed && len(c.Endpoints) == 1 {
+			e.connection.Store = etcdStore{client, c.Endpoints[0]}
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if e.connection.Store == nil {
+		client.Close() // it was only for the question
+	} else {
+		defer client.Close()
+	}
+	ready()
+	<-ctx.Done()
+	return nil
+}
+
+// dial makes a client, and reads a key that need not exist. It reports whether Karve's
+// datastore answered.
+//
+// The dial blocks and fails with its cause: by default, etcd's client would retry until the
+// context ends and report no more than that.
+func (e *Etcd) dial(ctx context.Context, secured *tls.Config) (_ *clientv3.Client, karves bool, err error) {
+	// ctx is not the client's: the client lives longer.
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: e.config.Endpoints, TLS: secured, DialTimeout: waitAttempt, Logger: zap.NewNop(),
+		//lint:ignore SA1019 etcd's client dials with grpc.DialContext, and only these make it report why that failed
+		DialOptions: []grpc.DialOption{grpc.WithBlock(), grpc.WithReturnConnectionError()},
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, waitAttempt)
+	defer cancel()
+	resp, err := client.Get(ctx, path.Join("/", e.config.Prefix, "health"))
+	if err != nil {
+		client.Close()
+		return nil, false, err
+	}
+	return client, etcdapi.Ours(resp.Header), nil
+}
+
+// waiting is for a datastore of the user's.
+type waiting struct {
+	option string // without dashes, that names the datastore
+	where  string // the datastore is
+	log    *logrus.Logger
+	status func(string)
+}
+
+// until tries until it works, for a minute at most, and logs what it waits for. An error
+// that waiting does not cure is returned immediately.
+func (w waiting) until(ctx context.Context, try func(context.Context) error) error {
+	limited, cancel := context.WithTimeout(ctx, waitTimeout)
+	defer cancel()
+	for {
+		err := try(limited)
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, external.ErrRefused):
+			return fmt.Errorf("--%s %s: %w", w.option, w.where, err)
+		}
+		w.log.Warnf("waiting for the datastore at %s: %v", w.where, err)
+		w.status("waiting for the datastore at " + w.where)
+		select {
+		case <-time.After(waitRetry):
+		case <-limited.Done():
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return fmt.Errorf("--%s %s: no answer in %v: %w", w.option, w.where, waitTimeout, err)
+		}
+	}
+}

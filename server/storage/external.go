@@ -1,0 +1,55 @@
+package storage
+
+import (
+	"context"
+	"errors"
+
+	"k8s.io/component-base/metrics/legacyregistry"
+
+	"github.com/karve-k8s/karve/kine/external"
+	"github.com/karve-k8s/karve/server/lifecycle"
+)
+
+// useExternal serves a database of the user's. While the database does not answer, requests
+// fail; only kine giving up ends the part.
+func (s *Storage) useExternal(ctx context.Context, ready func()) (err error) {
+	where := s.config.Location.External
+	var backend *external.Backend
+	wait := waiting{endpointOption, where.String(), s.config.Log, s.config.Status}
+	err = wait.until(ctx, func(ctx context.Context) (err error) {
+		backend, err = where.Open(ctx, external.Options{
+			CAFile: s.config.CAFile, CertFile: s.config.CertFile, KeyFile: s.config.KeyFile,
+			Metrics: legacyregistry.Registerer(), State: s.externalState,
+		})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer backend.Close()
+	shim, err := external.Serve(ctx, backend, s.config.DataDir, s.listeners()...)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, shim.Close()) }() // before the backend
+	s.connection = Connection{Endpoints: []string{shim.LocalEndpoint()}}
+	ready()
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-backend.Failed():
+		lifecycle.Failed(ctx, err)
+	case err := <-shim.Failed():
+		lifecycle.Failed(ctx, err)
+	}
+	<-ctx.Done()
+	return nil
+}
+
+func (s *Storage) externalState(err error) {
+	if err != nil {
+		s.config.Log.Error(err)
+		return
+	}
+	s.config.Log.Info("the datastore answers again")
+}

@@ -1,0 +1,66 @@
+package storage
+
+import (
+	"context"
+	"iter"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/karve-k8s/karve/datastore"
+)
+
+// Store takes the first objects of a new cluster; see bootstrap.Store. A real etcd has none:
+// it refuses a transaction of that size, and other servers may start on it now.
+type Store interface {
+	Endpoint() string
+	Empty(ctx context.Context, prefix string) (bool, error)
+	CreateAll(ctx context.Context, prefix string, objects iter.Seq2[string, []byte]) error
+}
+
+// engineStore is the built-in datastore as a Store.
+type engineStore struct {
+	engine   *datastore.Engine
+	endpoint string
+}
+
+func (s engineStore) Endpoint() string { return s.endpoint }
+
+func (s engineStore) Empty(ctx context.Context, prefix string) (bool, error) {
+	resp, err := s.engine.Range(ctx, datastore.RangeRequest{Key: prefix, End: datastore.PrefixEnd(prefix), CountOnly: true})
+	return err == nil && resp.Count == 0, err
+}
+
+func (s engineStore) CreateAll(ctx context.Context, prefix string, objects iter.Seq2[string, []byte]) error {
+	// No key of the range has ever been created.
+	req := datastore.TxnRequest{Compare: []datastore.Compare{{
+		Key: prefix, End: datastore.PrefixEnd(prefix), Target: datastore.CompareCreateRevision,
+	}}}
+	for key, value := range objects {
+		req.Then = append(req.Then, datastore.Op{Put: &datastore.PutRequest{Key: key, Value: value}})
+	}
+	_, err := s.engine.Txn(ctx, req)
+	return err
+}
+
+// etcdStore is Karve's datastore in another process as a Store.
+type etcdStore struct {
+	client   *clientv3.Client
+	endpoint string
+}
+
+func (s etcdStore) Endpoint() string { return s.endpoint }
+
+func (s etcdStore) Empty(ctx context.Context, prefix string) (bool, error) {
+	resp, err := s.client.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+	return err == nil && resp.Count == 0, err
+}
+
+func (s etcdStore) CreateAll(ctx context.Context, prefix string, objects iter.Seq2[string, []byte]) error {
+	var puts []clientv3.Op
+	for key, value := range objects {
+		puts = append(puts, clientv3.OpPut(key, string(value)))
+	}
+	none := clientv3.Compare(clientv3.CreateRevision(prefix).WithPrefix(), "=", 0)
+	_, err := s.client.Txn(ctx).If(none).Then(puts...).Commit()
+	return err
+}
