@@ -3,6 +3,7 @@ package datastore
 import (
 	"context"
 	"database/sql/driver"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -105,6 +106,61 @@ func TestLogCopiedByAnotherProgram(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// A kill while the log begins anew leaves a database that is whole and says "open", and a
+// log with a new header and no commit. A start that is killed too, and whatever else reads
+// the database, leaves it so.
+func TestLogThatBeganAnewIsKept(t *testing.T) {
+	dir := writtenStore(t, false)
+	path := filepath.Join(dir, EngineFile)
+	c, err := (&disk{path: path}).connectToView(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.setMetas([]meta{stopOpen.meta()}); err != nil {
+		t.Fatal(err)
+	}
+	want := newestOf(t, copyStore(t, dir))
+	if err := c.close(); err != nil { // which copies everything back
+		t.Fatal(err)
+	}
+	log, err := os.ReadFile(path + "-wal")
+	if err != nil {
+		t.Fatal(err)
+	}
+	be := binary.BigEndian
+	be.PutUint32(log[16:], be.Uint32(log[16:])+1) // the salts of the next generation
+	be.PutUint32(log[20:], be.Uint32(log[20:])^0x5ca1ab1e)
+	var order binary.ByteOrder = binary.LittleEndian
+	if be.Uint32(log)&1 == 1 {
+		order = be
+	}
+	s1, s2 := walSum(order, 0, 0, log[:24])
+	be.PutUint32(log[24:], s1)
+	be.PutUint32(log[28:], s2)
+	if err := os.WriteFile(path+"-wal", log, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, read := range map[string]func() error{
+		"look":   func() error { _, err := LookAt(path); return err },
+		"verify": func() error { _, err := Verify(t.Context(), path, nil); return err },
+		"start that is killed": func() error {
+			e, lock := openLocked(t, dir, Options{})
+			crash(t, e)
+			return lock.Close()
+		},
+	} {
+		if err := read(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if !hasLog(path) {
+			t.Errorf("%s: the log is gone", name)
+		}
+	}
+	if got := newestOf(t, dir); got != want {
+		t.Error("opened with other contents")
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"os"
 	"time"
+
+	"modernc.org/sqlite"
 )
 
 // viewTries is how often a file is read that changes under the reader: a server
@@ -59,12 +61,27 @@ func viewOnce(path string, alone bool, body func(c *connection) error) error {
 	if alone {
 		query.Set("immutable", "1")
 	}
-	c, err := (&disk{path: path}).connect(query)
+	c, err := (&disk{path: path}).connectToView(query)
 	if err != nil {
 		return explainSQL(path, err)
 	}
 	defer c.close()
 	return c.asOfNow(path, func() error { return body(c) })
+}
+
+// connectToView is connect for a reader that leaves the log where it is. Even of a
+// read-only connection, SQLite removes the log when the last connection closes and there
+// is nothing to copy back. A kill while the log began anew leaves such a log, and a
+// database that says "open": without its log it would be refused.
+func (d *disk) connectToView(query url.Values) (*connection, error) {
+	c, err := d.connect(query)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.Conn.(sqlite.FileControl).FileControlPersistWAL("main", 1); err != nil {
+		return nil, errors.Join(err, c.close())
+	}
+	return c, nil
 }
 
 // asOfNow runs body in a transaction that reads, which begins with its first read.
@@ -89,7 +106,7 @@ func viewLocked(path string, body func(c *connection) error) error {
 		return viewOnce(path, true, body)
 	}
 	// No other pragma: the first one that reads has to find this mode.
-	c, err := (&disk{path: path, vfs: lockless}).connect(url.Values{"mode": {"ro"}, "_pragma": {"locking_mode(EXCLUSIVE)"}})
+	c, err := (&disk{path: path, vfs: lockless}).connectToView(url.Values{"mode": {"ro"}, "_pragma": {"locking_mode(EXCLUSIVE)"}})
 	if err != nil {
 		return explainSQL(path, err)
 	}

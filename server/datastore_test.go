@@ -38,8 +38,8 @@ func TestDatastoreInAnotherDirectory(t *testing.T) {
 	}
 }
 
-// Kubelets' renewals wait for the next write in mode relaxed, under the key that
-// upstream has for them. An election's lease, and what is new, does not.
+// In mode relaxed a kubelet's renewal, under the key that upstream has for it, waits for
+// the next write. The renewal of another lease, and a new lease, are written immediately.
 func TestNodeLeasesAreWrittenTogether(t *testing.T) {
 	c := start(t, func(c *server.Config) {
 		c.Durability = "relaxed"
@@ -66,12 +66,18 @@ func TestNodeLeasesAreWrittenTogether(t *testing.T) {
 		if !written(lease.ResourceVersion) {
 			t.Errorf("%s: a new lease is not written", namespace)
 		}
-		lease.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()}
-		if lease, err = leases.Update(t.Context(), lease, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
+		// The server's own writes take a waiting renewal with them, so that one that waits
+		// may take several tries.
+		got := !want
+		for try := 0; got != want && (try == 0 || !want && try < 20); try++ {
+			lease.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()}
+			if lease, err = leases.Update(t.Context(), lease, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			got = written(lease.ResourceVersion)
 		}
-		if got := written(lease.ResourceVersion); got != want {
-			t.Errorf("%s: a renewal is written: got %v, want %v", namespace, got, want)
+		if got != want {
+			t.Errorf("%s: a renewal is written immediately: got %v, want %v", namespace, got, want)
 		}
 		if seen, err := leases.Get(t.Context(), "one", metav1.GetOptions{}); err != nil || seen.ResourceVersion != lease.ResourceVersion {
 			t.Errorf("%s: got %v, %v, want the renewed one", namespace, seen, err)
