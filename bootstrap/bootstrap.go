@@ -1,11 +1,11 @@
-// Package bootstrap gives a new cluster the objects it is born with, and looks at
-// every start whether they are still there.
+// Package bootstrap writes the first objects of a new cluster, and checks at every start
+// that they still exist.
 //
-// Upstream makes them one by one through the API, after the server has begun to
-// serve: hooks, controllers, polls. [Config.Seed] makes the same ones from the same
-// tables, sends them through the same defaulting, field management, strategies,
-// codecs and encryption, and writes them to an empty store at once. [Config.ReplaceHooks]
-// is for the two hooks of upstream's that wait a second before they look.
+// Upstream makes them one by one through the API, after the server has begun to serve: in
+// hooks, controllers and polls. [Config.Seed] makes the same objects from the same tables.
+// It sends them through the same defaulting, field management, strategies, codecs and
+// encryption, and writes them to an empty store in one transaction. [Config.ReplaceHooks]
+// replaces the two hooks of upstream that wait a second before they look.
 package bootstrap
 
 import (
@@ -22,41 +22,40 @@ import (
 	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
 )
 
-// Options are what the rest of Karve decides. Up to AggregatedRoles it is
-// what controllers would do first, for those that will run.
+// Options are what the rest of Karve decides. The fields up to AggregatedRoles are what
+// controllers would do first, if they will run.
 type Options struct {
 	// ServiceAccounts gives every system namespace its default ServiceAccount.
 	ServiceAccounts bool
-	// ControllerAccounts are the ServiceAccounts that the controllers work as,
-	// where those run that upstream runs by default.
+	// ControllerAccounts makes the ServiceAccounts of the controllers, if those run that
+	// upstream runs by default.
 	ControllerAccounts bool
-	// RootCA, PEM, is published in every system namespace, unless it is empty.
+	// RootCA, in PEM, is published in every system namespace, unless it is empty.
 	RootCA string
-	// AggregatedRoles fills the ClusterRoles that are made up of others.
+	// AggregatedRoles fills the ClusterRoles that aggregate others.
 	AggregatedRoles bool
 
-	// Repairing is called when a hook of upstream's is needed after all: with
-	// its name, and why it was not possible to look, if it was not. Nil is no call.
+	// Repairing is called when one of upstream's hooks is needed after all, with the hook's
+	// name, and with the error if it was not possible to look. It may be nil.
 	Repairing func(hook string, err error)
 }
 
-// Priorities ranks API groups and their versions: those that are served get an
-// APIService.
+// Priorities ranks API groups and their versions. Those that are served get an APIService.
 type Priorities = map[schema.GroupVersion]controlplaneapiserver.APIServicePriority
 
-// Config is what the objects of a new cluster depend on. Make it with [New].
+// Config is what the first objects of a cluster depend on. Make it with [New].
 type Config struct {
 	Options
 	namespaces []string
 	service    service
-	rbac       bool // is one of the authorizers
+	rbac       bool // whether it is one of the authorizers
 	kube       part
 	extensions serverstorage.APIResourceConfigSource
 	aggregator part
 	priorities Priorities
 }
 
-// part is a server of the chain: where it keeps its objects, and which it serves.
+// part is a server of the chain: where it stores its objects, and which it serves.
 type part struct {
 	generic.RESTOptionsGetter
 	serverstorage.APIResourceConfigSource
@@ -66,14 +65,14 @@ type part struct {
 type service struct {
 	ranges         []string // CIDRs of different families; the first is the default
 	primary        net.IPNet
-	secondary      net.IPNet // no IP: there is none
+	secondary      net.IPNet // without an IP: there is none
 	ip             net.IP
 	port, nodePort int
 	target         int // the API server's own port
 }
 
-// New reads the configuration of a chain, before it is built from it. The
-// aggregator may be nil.
+// New reads the configuration of a chain before the chain is built. The aggregator may be
+// nil.
 func New(o Options, extensions *apiextensionsserver.Config, kube *controlplane.Config, aggregator *aggregatorapiserver.Config, priorities Priorities) (*Config, error) {
 	shared := kube.ControlPlane.Generic
 	_, port, err := shared.SecureServing.HostPort()
@@ -88,7 +87,7 @@ func New(o Options, extensions *apiextensionsserver.Config, kube *controlplane.C
 			primary: kube.ServiceIPRange, secondary: kube.SecondaryServiceIPRange,
 			port: kube.APIServerServicePort, nodePort: kube.KubernetesServiceNodePort, target: port,
 		},
-		// Without RBAC, upstream leaves its hook out, and the roles with it.
+		// Without RBAC, upstream leaves out its hook, and with it the roles.
 		rbac:       !shared.DisabledPostStartHooks.Has(rbacrest.PostStartHookName),
 		extensions: extensions.GenericConfig.MergedResourceConfig,
 		kube:       part{shared.RESTOptionsGetter, kube.ControlPlane.APIResourceConfigSource},

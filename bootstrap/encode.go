@@ -66,23 +66,24 @@ var (
 		apiservice.NewStrategy(aggregatorscheme.Scheme), aggregatorscheme.Scheme}
 )
 
-// object is one to be created, and what upstream does to it besides.
+// object is an object to create, and what upstream does to it besides.
 type object struct {
 	runtime.Object // version v1
 	*kind
 	in      part
-	manager string // of its fields; empty is the program
+	manager string // of its fields; if empty, the program's name
 
-	// fill is what its registry or a controller fills in, status what a controller
-	// says about it; both change the Object. also are those that own the fields.
+	// fill is what its registry or a controller fills in, and status what a controller
+	// reports about it. Both change the Object. also are managers that own some of the
+	// fields.
 	fill, status func()
 	also         []metav1.ManagedFieldsEntry
 }
 
 func (p part) new(k *kind, o runtime.Object) object { return object{Object: o, kind: k, in: p} }
 
-// encode makes the objects of a new cluster, each as the API server would store it
-// now. Those whose storage is not at endpoint are left out.
+// encode returns the first objects, each as the API server would store it now. It leaves
+// out those that are not stored at endpoint.
 func (c *Config) encode(ctx context.Context, endpoint string) ([]keyValue, error) {
 	objects := c.objects()
 	e := encoder{now: metav1.NewTime(time.Now()), managers: map[*kind]*managedfields.FieldManager{}}
@@ -105,8 +106,9 @@ type encoder struct {
 }
 
 // encode does what upstream does with a request to create o, in that order
-// (k8s.io/apiserver pkg/endpoints/handlers/create.go, pkg/registry/generic/registry
-// Create, pkg/storage/etcd3 Create). Nil without an error: it is stored elsewhere.
+// (k8s.io/apiserver pkg/endpoints/handlers/create.go, pkg/registry/generic/registry Create,
+// pkg/storage/etcd3 Create). It returns nil and no error for an object that is stored
+// elsewhere.
 func (e *encoder) encode(ctx context.Context, o object, endpoint string) (*keyValue, error) {
 	o.scheme.Default(o.Object)
 	if err := e.manage(o); err != nil {
@@ -126,7 +128,7 @@ func (e *encoder) encode(ctx context.Context, o object, endpoint string) (*keyVa
 	rest.FillObjectMetaSystemFields(accessor)
 	accessor.SetCreationTimestamp(e.now)
 	ctx = request.WithNamespace(ctx, accessor.GetNamespace())
-	ctx = request.WithRequestInfo(ctx, o.request(accessor)) // validation asks for it
+	ctx = request.WithRequestInfo(ctx, o.request(accessor)) // validation needs it
 	if err := rest.BeforeCreate(o.strategy, ctx, internal); err != nil {
 		return nil, err
 	}
@@ -162,7 +164,7 @@ func (e *encoder) encode(ctx context.Context, o object, endpoint string) (*keyVa
 	return &keyValue{key, data}, nil
 }
 
-// keyOf is where upstream stores an object (pkg/registry/generic/registry
+// keyOf returns the key where upstream stores an object (pkg/registry/generic/registry
 // CompleteWithOptions, pkg/storage/etcd3 newStore).
 func keyOf(ctx context.Context, o object, options generic.RESTOptions, name string) (string, error) {
 	of := registry.NoNamespaceKeyFunc
@@ -173,7 +175,7 @@ func keyOf(ctx context.Context, o object, options generic.RESTOptions, name stri
 	return path.Join("/", options.StorageConfig.Prefix) + key, err
 }
 
-// manage says who owns which fields.
+// manage records which manager owns which fields.
 func (e *encoder) manage(o object) error {
 	accessor, err := meta.Accessor(o.Object)
 	if err != nil {
@@ -200,7 +202,7 @@ func (e *encoder) manage(o object) error {
 	}
 	for _, entry := range o.also {
 		entry.APIVersion, entry.Time = o.gvk().GroupVersion().String(), &e.now
-		entries = append([]metav1.ManagedFieldsEntry{entry}, entries...) // upstream sorts them so
+		entries = append([]metav1.ManagedFieldsEntry{entry}, entries...) // upstream's order
 	}
 	accessor.SetManagedFields(entries)
 	return nil
@@ -231,7 +233,7 @@ func (o object) request(accessor metav1.Object) *request.RequestInfo {
 func (o object) gvk() schema.GroupVersionKind {
 	kinds, _, err := o.scheme.ObjectKinds(o.Object)
 	if err != nil {
-		return schema.GroupVersionKind{} // which no scheme makes objects of
+		return schema.GroupVersionKind{} // no scheme has an object of it
 	}
 	return kinds[0]
 }

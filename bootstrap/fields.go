@@ -8,10 +8,10 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 )
 
-// ownable says which parts of an object can have owners of their own, for all
-// objects here at once. Upstream takes it from its OpenAPI schema, which takes
-// longer to build than everything in this package. What is not named here is
-// deduced: every field of a struct or map, lists as a whole.
+// ownable says which parts of an object can have owners of their own, for all first objects
+// together. Upstream reads that in its OpenAPI schema, which takes longer to build than
+// everything in this package. What is not named here is deduced: every field of a struct or
+// map is ownable, and a list as a whole.
 var ownable = func() typed.ParseableType {
 	ref := func(name string) schema.TypeRef { return schema.TypeRef{NamedType: &name} }
 	deduced, whole := ref("__untyped_deduced_"), ref("__untyped_atomic_")
@@ -32,15 +32,15 @@ var ownable = func() typed.ParseableType {
 	return typed.ParseableType{Schema: &s, TypeRef: ref("object")}
 }()
 
-// converter is what a field manager asks for the schema of an object.
+// converter gives a field manager the schema of an object.
 type converter struct{ managedfields.TypeConverter }
 
 func (converter) ObjectToTyped(o runtime.Object, opts ...typed.ValidationOptions) (*typed.TypedValue, error) {
 	return ownable.FromStructured(o, opts...)
 }
 
-// applied is the entry of a manager that does not create an object but applies a
-// part of it.
+// applied returns the entry of a manager that does not create an object but applies a part
+// of it.
 func applied(manager, subresource, set string) metav1.ManagedFieldsEntry {
 	return metav1.ManagedFieldsEntry{
 		Manager: manager, Operation: metav1.ManagedFieldsOperationApply, Subresource: subresource,
@@ -48,7 +48,7 @@ func applied(manager, subresource, set string) metav1.ManagedFieldsEntry {
 	}
 }
 
-// appliedCondition is that of one condition of the status.
+// appliedCondition returns the entry for one condition of the status.
 func appliedCondition(manager, condition string, owned ...string) metav1.ManagedFieldsEntry {
 	set := `{".":{}`
 	for _, name := range owned {

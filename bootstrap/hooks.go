@@ -23,18 +23,18 @@ import (
 	schedulingrest "k8s.io/kubernetes/pkg/registry/scheduling/rest"
 )
 
-// A hook looks whether everything is there, with one list for each kind, and ends
-// if it is; then it has nothing to do. If not, it is upstream's, which first waits:
-// so what it repairs, and how, is upstream's by construction.
+// A hook checks whether everything exists, with one list for each kind. If it does, the
+// hook is done. If not, the hook calls upstream's, which waits first. So upstream's code
+// decides what to repair, and how.
 //
-// It must not fail for its own reasons: upstream ends the process when a hook does.
+// It must not fail for reasons of its own: upstream ends the process when a hook fails.
 type hook struct {
-	group     string // has to be served
+	group     string // it has to be served
 	upstreams func(*Config) (name string, run genericapiserver.PostStartHookFunc, err error)
 	looks     func(*Config, context.Context, kubernetes.Interface) (complete bool, err error)
-	// goesOn is upstream's hook leaving something running, which then has to run in
-	// any case; but nobody needs to wait for it. It is not worth a word, either: it
-	// waits a tenth of a second, the others a whole one.
+	// goesOn says that upstream's hook leaves something running. It is then called in any
+	// case, but nothing waits for it. It is not reported either: it waits a tenth of a
+	// second, the others a whole one.
 	goesOn bool
 }
 
@@ -48,9 +48,9 @@ func provided(p genericapiserver.PostStartHookProvider) func(*Config) (string, g
 	return func(*Config) (string, genericapiserver.PostStartHookFunc, error) { return p.PostStartHook() }
 }
 
-// ReplaceHooks puts ours in the place of upstream's, under the same names: what
-// asks /readyz for them gets the same answer. first is the server that is built
-// first, others are those built on top of it, which take its hooks over.
+// ReplaceHooks replaces upstream's hooks with Karve's, under the same names, so that a
+// client that asks /readyz for them gets the same answer. first is the server that is built
+// first. others are those built on top of it, which take over its hooks.
 func (c *Config) ReplaceHooks(first *genericapiserver.Config, others ...*genericapiserver.Config) error {
 	first.DisabledPostStartHooks = sets.NewString(first.DisabledPostStartHooks.UnsortedList()...)
 	for _, h := range hooks {
@@ -59,7 +59,7 @@ func (c *Config) ReplaceHooks(first *genericapiserver.Config, others ...*generic
 			return fmt.Errorf("find upstream's hook for %s: %w", h.group, err)
 		}
 		if upstreams == nil || first.DisabledPostStartHooks.Has(name) || !c.kube.AnyResourceForGroupEnabled(h.group) {
-			continue // upstream has none either: RBAC may not be an authorizer, or the group be switched off
+			continue // upstream has none either: RBAC is no authorizer, or the group is switched off
 		}
 		err = first.AddPostStartHook(name, func(hc genericapiserver.PostStartHookContext) error {
 			return h.run(c, name, upstreams, hc)
@@ -78,7 +78,7 @@ func (h hook) run(c *Config, name string, upstreams genericapiserver.PostStartHo
 	complete, err := h.look(c, hc)
 	switch {
 	case complete && h.goesOn:
-		go func() { _ = upstreams(hc) }() // no failure but to make a client, and look has made one
+		go func() { _ = upstreams(hc) }() // it fails only if it cannot make a client, and look has made one
 		return nil
 	case complete:
 		return nil
@@ -116,8 +116,8 @@ func priorityClassesComplete(_ *Config, ctx context.Context, client kubernetes.I
 	return true, nil
 }
 
-// serviceCIDRHook is upstream's hook that makes the ServiceCIDR of the Service range
-// and then looks after it (pkg/controlplane/instance.go).
+// serviceCIDRHook is upstream's hook that makes the ServiceCIDR of the Service range and
+// then maintains it (pkg/controlplane/instance.go).
 func (c *Config) serviceCIDRHook() (string, genericapiserver.PostStartHookFunc, error) {
 	const name = "start-kubernetes-service-cidr-controller"
 	if !utilfeature.DefaultFeatureGate.Enabled(features.MultiCIDRServiceAllocator) {
@@ -133,7 +133,7 @@ func (c *Config) serviceCIDRHook() (string, genericapiserver.PostStartHookFunc, 
 	}, nil
 }
 
-// serviceCIDRComplete is whether the controller has nothing to do.
+// serviceCIDRComplete reports whether the controller has nothing to do.
 func (c *Config) serviceCIDRComplete(ctx context.Context, client kubernetes.Interface) (bool, error) {
 	cidr, err := client.NetworkingV1().ServiceCIDRs().Get(ctx, defaultservicecidr.DefaultServiceCIDRName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

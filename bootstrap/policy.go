@@ -15,7 +15,7 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
 
-// upstreamsPolicy is what the hook of RBAC is given (pkg/registry/rbac/rest/storage_rbac.go).
+// upstreamsPolicy is what RBAC's hook gets (pkg/registry/rbac/rest/storage_rbac.go).
 func upstreamsPolicy() *rbacrest.PolicyData {
 	return &rbacrest.PolicyData{
 		ClusterRoles:               append(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles()...),
@@ -27,9 +27,9 @@ func upstreamsPolicy() *rbacrest.PolicyData {
 	}
 }
 
-// policyComplete asks upstream's reconcilers whether they would change anything.
-// What upstream migrates besides (ClusterRolesToAggregate and
-// ClusterRoleBindingsToSplit) it does only while one of the policy's own is missing.
+// policyComplete asks upstream's reconcilers whether they would change anything. Upstream
+// also migrates ClusterRolesToAggregate and ClusterRoleBindingsToSplit, but only while one
+// of the policy's own objects is missing.
 func policyComplete(_ *Config, ctx context.Context, client kubernetes.Interface) (bool, error) {
 	policy := upstreamsPolicy()
 	there, err := listPolicy(ctx, client)
@@ -63,8 +63,8 @@ func policyComplete(_ *Config, ctx context.Context, client kubernetes.Interface)
 	return true, nil
 }
 
-// roleDone asks only where something differs at all, because upstream's reconciler
-// compares every rule with every other.
+// roleDone asks the reconciler only if something differs at all, because upstream's
+// reconciler compares every rule with every other.
 func roleDone(want reconciliation.RuleOwner, there *listed) (bool, error) {
 	if has, ok := there.roles[[2]string{want.GetNamespace(), want.GetName()}]; ok &&
 		reflect.DeepEqual(has.GetLabels(), want.GetLabels()) && reflect.DeepEqual(has.GetAnnotations(), want.GetAnnotations()) &&
@@ -82,7 +82,7 @@ func bindingDone(want reconciliation.RoleBinding, there *listed) (bool, error) {
 	return err == nil && (result.Protected || result.Operation == reconciliation.ReconcileNone), err
 }
 
-// listed is RBAC's state by namespace and name.
+// listed is RBAC's state, by namespace and name.
 type listed struct {
 	roles    map[[2]string]reconciliation.RuleOwner
 	bindings map[[2]string]reconciliation.RoleBinding
@@ -130,8 +130,8 @@ func (l *listed) addBinding(b reconciliation.RoleBinding) {
 	l.bindings[[2]string{b.GetNamespace(), b.GetName()}] = b
 }
 
-// listedRoles and listedBindings are what a reconciler reads from. It writes
-// nothing unless it is told to confirm.
+// listedRoles and listedBindings are what a reconciler reads from. It writes nothing unless
+// it is told to confirm.
 type (
 	listedRoles    struct{ *listed }
 	listedBindings struct{ *listed }

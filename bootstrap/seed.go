@@ -16,20 +16,20 @@ type keyValue struct {
 	value []byte
 }
 
-// Store is the datastore, below what the API server knows of it.
+// Store is the datastore, seen from below the API server.
 type Store interface {
-	// Endpoint is where the API server finds it.
+	// Endpoint is the address at which the API server reaches it.
 	Endpoint() string
-	// Empty tells whether no key begins with prefix.
+	// Empty reports whether no key begins with prefix.
 	Empty(ctx context.Context, prefix string) (bool, error)
-	// CreateAll writes all of objects, which are keys with their values, in one
-	// transaction, or none of them if the store is no longer empty.
+	// CreateAll writes all of objects, keys with their values, in one transaction. If the store
+	// is no longer empty, it writes none.
 	CreateAll(ctx context.Context, prefix string, objects iter.Seq2[string, []byte]) error
 }
 
-// Seed writes the objects of a new cluster if the store is that of one, and says
-// how many they are. It does not write those that are stored elsewhere
-// (--etcd-servers-overrides): upstream makes them.
+// Seed writes the first objects if the store is that of a new cluster, and returns their
+// number. It does not write objects that are stored elsewhere (--etcd-servers-overrides);
+// upstream makes them.
 func (c *Config) Seed(ctx context.Context, store Store) (int, error) {
 	options, err := c.kube.GetRESTOptions(schema.GroupResource{Resource: "namespaces"}, &core.Namespace{})
 	if err != nil {

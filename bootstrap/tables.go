@@ -27,8 +27,8 @@ import (
 	netutils "k8s.io/utils/net"
 )
 
-// Field managers that upstream names in its own requests; all others carry the
-// name of the program. TestBornAsUpstreamMakesIt compares them.
+// Field managers that upstream names in its own requests. All others have the name of the
+// program. TestBornAsUpstreamMakesIt compares them.
 const (
 	flowControlProducer = "api-priority-and-fairness-config-producer-v1"
 	flowControlConsumer = "api-priority-and-fairness-config-consumer-v1"
@@ -36,7 +36,7 @@ const (
 	roleAggregator      = "clusterrole-aggregation-controller"
 )
 
-// objects lists everything, as upstream's code would send it to the API.
+// objects returns all first objects, as upstream's code would send them to the API.
 func (c *Config) objects() []object {
 	var all []object
 	for _, list := range [][]object{
@@ -69,13 +69,13 @@ func (c *Config) systemNamespaces() []object {
 	return all
 }
 
-// idle are the controllers' ServiceAccounts that have roles, but are not made:
-// their controllers are a cloud's, or off by default.
+// idle are ServiceAccounts of controllers that have roles and are not made, because their
+// controllers are a cloud's, or off by default.
 var idle = sets.New("cloud-provider", "route-controller", "service-controller", "selinux-warning-controller")
 
-// controllerAccounts are the ServiceAccounts that are bound to controllers' roles.
-// The controller manager would make one after the other as it starts, and wait
-// for the disk each time.
+// controllerAccounts returns the ServiceAccounts that are bound to controllers' roles. The
+// controller manager would make them one after the other as it starts, and wait for the
+// disk each time.
 func (c *Config) controllerAccounts() []object {
 	if !c.ControllerAccounts {
 		return nil
@@ -101,7 +101,7 @@ func (c *Config) controllerAccounts() []object {
 	return all
 }
 
-// policy is RBAC's part.
+// policy returns RBAC's objects.
 func (c *Config) policy() []object {
 	if !c.rbac {
 		return nil
@@ -134,7 +134,7 @@ func (c *Config) policy() []object {
 	return all
 }
 
-// aggregate is what the controller of that name would fill a role with.
+// aggregate returns the rules with which the controller of that name would fill a role.
 func aggregate(into *rbacv1.ClusterRole, all []rbacv1.ClusterRole) []rbacv1.PolicyRule {
 	sorted := slices.Clone(all)
 	slices.SortFunc(sorted, func(a, b rbacv1.ClusterRole) int { return strings.Compare(a.Name, b.Name) })
@@ -142,7 +142,7 @@ func aggregate(into *rbacv1.ClusterRole, all []rbacv1.ClusterRole) []rbacv1.Poli
 	for i := range into.AggregationRule.ClusterRoleSelectors {
 		selector, err := metav1.LabelSelectorAsSelector(&into.AggregationRule.ClusterRoleSelectors[i])
 		if err != nil {
-			continue // upstream's table has none such
+			continue // upstream's table has no such role
 		}
 		for _, role := range sorted {
 			if role.Name == into.Name || !selector.Matches(labels.Set(role.Labels)) {
@@ -170,8 +170,8 @@ func (c *Config) priorityClasses() []object {
 	return all
 }
 
-// flowControl is priority and fairness: upstream's suggested and mandatory
-// configurations, both updated by upstream until somebody edits them.
+// flowControl returns the objects of API Priority and Fairness: upstream's suggested and
+// mandatory configurations. Upstream updates both until somebody edits them.
 func (c *Config) flowControl() []object {
 	var all []object
 	for _, level := range slices.Concat(flowcontrolbootstrap.SuggestedPriorityLevelConfigurations, flowcontrolbootstrap.MandatoryPriorityLevelConfigurations) {
@@ -199,10 +199,10 @@ func (c *Config) flowControl() []object {
 	return all
 }
 
-// serviceNetwork is the default ServiceCIDR, and the kubernetes Service with its
-// address. Its endpoints are not here: nobody serves them before the API server
-// does, which then adds its own. Nor is a Service with a node port, which
-// upstream's allocator has to know of first.
+// serviceNetwork returns the default ServiceCIDR, and the kubernetes Service with its
+// address. The endpoints are not here: the API server adds its own when it serves. A
+// Service with a node port is not here either, because upstream's allocator has to know of
+// it first.
 func (c *Config) serviceNetwork() []object {
 	cidr := &networkingv1.ServiceCIDR{
 		ObjectMeta: metav1.ObjectMeta{Name: defaultservicecidr.DefaultServiceCIDRName},
@@ -254,9 +254,9 @@ func (c *Config) serviceNetwork() []object {
 	return append(all, o, address)
 }
 
-// apiServices has one for each version of each group that is enabled. One for
-// which no resource turns out to be served is deleted by upstream's controller,
-// as after an upgrade.
+// apiServices returns one for each version of each enabled group. If no resource of a
+// version turns out to be served, upstream's controller deletes its APIService, as after an
+// upgrade.
 func (c *Config) apiServices() []object {
 	var all []object
 	for gv, priority := range c.priorities {

@@ -1,16 +1,16 @@
-// Package certs makes and keeps the keys, certificates and kubeconfigs of a
-// control plane: three authorities, the service account key and six
-// certificates, all in one directory, as laid out in
-// https://kubernetes.io/docs/setup/best-practices/certificates/; and if the etcd
-// API is served, an authority and two certificates for that.
+// Package certs makes and maintains the keys, certificates and kubeconfigs of a control
+// plane: three authorities, the service account key and six certificates, all in one
+// directory, as laid out in https://kubernetes.io/docs/setup/best-practices/certificates/.
+// If the etcd API is served on the network, there are an authority and two certificates for
+// it too.
 //
-// Ensure makes what is missing and renews what is due; Store.Renew does the
-// same while the server runs. Nothing restarts: upstream's loaders read changed
-// files by themselves. Files that a user put there are used and never written
-// to. Power may fail, and the clock may be wrong, at any moment.
+// Ensure makes what is missing and renews what is due. Store.Renew renews while the server
+// runs. Nothing restarts: upstream's loaders read changed files by themselves. The package
+// uses the files that a user put there, and never writes to them. Power may fail, and the
+// clock may be wrong, at any moment.
 //
-// The package does not log. What a person should know, but need not stop for,
-// comes back as Notes.
+// The package does not log. It returns Notes: what an administrator should know, and what
+// is no reason to stop.
 package certs
 
 import (
@@ -25,13 +25,13 @@ import (
 	"github.com/karve-k8s/karve/internal/atomicfile"
 )
 
-// The errors that callers can tell apart with errors.Is. The message names the
-// file and says what to do; it never contains a part of a key.
+// Errors that callers can tell apart with errors.Is. The message names the file and the
+// remedy. It never contains a part of a key.
 var (
 	ErrCorrupt      = errors.New("file cannot be used")               // empty, damaged, encrypted, not an authority
 	ErrKeyMissing   = errors.New("private key is missing")            // and something has to be signed, or served, with it
-	ErrMismatch     = errors.New("certificate and key do not match")  // only where it is not ours to put right
-	ErrCAExpired    = errors.New("certificate authority has expired") // a user's; our own are renewed
+	ErrMismatch     = errors.New("certificate and key do not match")  // and Karve may not repair it, because a file is the user's
+	ErrCAExpired    = errors.New("certificate authority has expired") // a user's; Karve renews its own
 	ErrUserSupplied = errors.New("not made by karve, not renewed")    // ForceRenew of a user's file
 	ErrGone         = errors.New("removed while running")             // an authority or the service account key
 )
@@ -39,29 +39,29 @@ var (
 // Config says where the files are and what the serving certificate is for. The
 // zero value of every field but Dir is usable.
 type Config struct {
-	// Dir holds all files, <data-dir>/certs. It is made, with mode 0700, if it
-	// is not there. Required.
+	// Dir holds all files, <data-dir>/certs. If it does not exist, it is made with mode
+	// 0700. Required.
 	Dir string
-	// Hostname defaults to os.Hostname(). It is not made a name of the serving
-	// certificate if it is not a DNS name.
+	// Hostname defaults to os.Hostname(). The serving certificate leaves it out if it is
+	// not a DNS name.
 	Hostname string
-	// ServiceIPs are the addresses of the kubernetes Service, the first of each
-	// service range. Pods reach the API server by them.
+	// ServiceIPs are the addresses of the kubernetes Service, the first of each service
+	// range. Pods reach the API server through them.
 	ServiceIPs []net.IP
 	// ExtraSANs are further IP addresses and DNS names, as ParseSAN takes them.
 	ExtraSANs []string
 	// ClusterDomain defaults to cluster.local.
 	ClusterDomain string
-	// InterfaceAddrs lists this machine's addresses. It defaults to those of
-	// every interface but kube-ipvs0, and is called again by every Renew.
+	// InterfaceAddrs lists this machine's addresses. It defaults to those of every
+	// interface except kube-ipvs0. Every Renew calls it again.
 	InterfaceAddrs func() ([]net.Addr, error)
-	// Etcd makes EtcdCA, EtcdServer and EtcdClient too. Once made, they are kept
-	// up without it.
+	// Etcd makes EtcdCA, EtcdServer and EtcdClient too. Once made, they are maintained
+	// without it.
 	Etcd bool
 	// Now defaults to time.Now.
 	Now func() time.Time
-	// NoSync leaves out fsync, for clusters that are thrown away. After a power
-	// cut, files may then be empty.
+	// NoSync leaves out fsync, for temporary clusters. A power cut may then leave empty
+	// files.
 	NoSync bool
 
 	fault func(step, path string) error // see atomicfile.Writer
@@ -83,11 +83,11 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Note is something a person should read. It comes back from every call for as
-// long as it is true, with the same text, and is comparable: a caller can keep
-// a set of those it has logged.
+// Note is something that an administrator should read. Every call returns it for as long as
+// it is true, with the same text. It is comparable, so a caller can keep a set of those it
+// has logged.
 type Note struct {
-	Name    Name // empty: about none in particular
+	Name    Name // empty: about none of them in particular
 	Warning bool // false: for information
 	Text    string
 }
@@ -100,11 +100,11 @@ func (n Note) String() string {
 	return string(n.Name) + ": " + n.Text
 }
 
-// Store is a directory of certificates in which Ensure found or made
-// everything. Its methods may be called from several goroutines.
+// Store is a directory of certificates in which Ensure found or made everything. Several
+// goroutines may call its methods.
 //
-// Two processes may renew in the same directory; the first Ensure of a
-// directory must be alone, which the lock on the data directory is for.
+// Two processes may renew in the same directory. The first Ensure of a directory must be
+// alone; the lock of the data directory ensures that.
 type Store struct {
 	cfg   Config
 	files atomicfile.Writer
@@ -114,9 +114,8 @@ type Store struct {
 	signer  string // see SignerFile
 }
 
-// Ensure makes the missing keys and certificates of cfg.Dir, renews those that
-// are due, and returns the store. It reports every problem at once, and writes
-// nothing if there is one.
+// Ensure makes the missing keys and certificates in cfg.Dir, renews those that are due, and
+// returns the store. It reports every problem together, and writes nothing if there is one.
 func Ensure(cfg Config) (*Store, []Note, error) {
 	if cfg.Dir == "" {
 		return nil, nil, errors.New("no directory for the certificates given")
@@ -144,29 +143,28 @@ func Ensure(cfg Config) (*Store, []Note, error) {
 	return s, p.notes, nil
 }
 
-// Renew renews what is due and returns the names of it. A certificate is due
-// when less than a third of its life is left, when the serving certificate
-// lacks a name or an address, and when it does not match its authority or key.
-// The key is kept; the new certificate takes the place of the old in one step.
+// Renew renews what is due, and returns the names of what it renewed. A certificate is due
+// when less than a third of its lifetime is left, when the serving certificate lacks a name
+// or an address, and when it does not match its authority or its key. The key stays. The
+// new certificate replaces the old one in one step.
 //
-// Call it no later than NextDue, and every few minutes for addresses that come
-// with the network; when nothing is due it reads the files and writes nothing.
-// An error about one certificate does not keep the others from being renewed.
-// Authorities and the service account key are never made anew by it: if one has
-// been removed, the error is ErrGone.
+// Call it no later than NextDue, and every few minutes for addresses that the network
+// brings. When nothing is due, it reads the files and writes nothing. An error about one
+// certificate does not prevent the renewal of the others. Renew never makes a new authority
+// or service account key: if one was removed, the error is ErrGone.
 //
-// Our own authorities are renewed too, with the same name and key, so that what
-// they signed stays valid. When ServerCA is in renewed, kubeconfigs that embed
-// it should be written again.
+// Karve's own authorities are renewed too, with the same name and key, so that what they
+// signed stays valid. When renewed contains ServerCA, kubeconfigs that embed it should be
+// written again.
 func (s *Store) Renew() (renewed []Name, notes []Note, err error) {
 	return s.renew(nil)
 }
 
-// ForceRenew renews the named certificates whether they are due or not, and
-// everything else that is due; without names, every leaf made by this package.
-// An authority must be named to be renewed, and keeps its key. It is an error
-// to name the service account key, which would take every token's validity with
-// it, or a file that a user put there (ErrUserSupplied).
+// ForceRenew renews the named certificates even if they are not due, and everything else
+// that is due. Without names, it renews every leaf that this package made. An authority
+// must be named to be renewed, and keeps its key. Naming the service account key is an
+// error, because a new key would invalidate every token. Naming a user's file is
+// ErrUserSupplied.
 func (s *Store) ForceRenew(names ...Name) (renewed []Name, notes []Note, err error) {
 	force := map[Name]bool{}
 	for _, n := range names {
@@ -186,7 +184,7 @@ func (s *Store) ForceRenew(names ...Name) (renewed []Name, notes []Note, err err
 	if len(names) == 0 {
 		for _, e := range table {
 			if e.kind == KindLeaf {
-				force[e.name] = false // ours only
+				force[e.name] = false // Karve's own only
 			}
 		}
 	}
@@ -204,8 +202,8 @@ func (s *Store) renew(force map[Name]bool) ([]Name, []Note, error) {
 	return p.renewed, p.notes, err
 }
 
-// apply writes what is planned: keys first, because a key without a certificate
-// can always be completed, and a CA's certificate without its key cannot.
+// apply writes the plan. Keys come first, because a key without a certificate can always be
+// completed, and a CA's certificate without its key cannot.
 func (s *Store) apply(p *plan) error {
 	if err := s.files.Write(p.keys...); err != nil {
 		return err
@@ -217,9 +215,9 @@ func (s *Store) apply(p *plan) error {
 	return nil
 }
 
-// CertFile returns the absolute path of a certificate: of an authority, what to
-// trust; of a leaf, the certificate and its intermediates. ServiceAccount has
-// none, and gets the empty string.
+// CertFile returns the absolute path of a certificate. For an authority, the file is what
+// to trust; for a leaf, it has the certificate and its intermediates. ServiceAccount has no
+// certificate: the path is empty.
 func (s *Store) CertFile(n Name) string {
 	if n == ServiceAccount {
 		return ""
@@ -227,23 +225,23 @@ func (s *Store) CertFile(n Name) string {
 	return certFile(s.cfg.Dir, n)
 }
 
-// KeyFile returns the absolute path of a private key in PEM. A user's authority
-// may not have one.
+// KeyFile returns the absolute path of a private key in PEM. It may not exist for a user's
+// authority.
 func (s *Store) KeyFile(n Name) string { return keyFile(s.cfg.Dir, n) }
 
-// SignerFile returns the path of a file with nothing but the certificate that
-// goes with KeyFile(ClientCA), as the controller manager's
-// --cluster-signing-cert-file wants it, or "" if there is no key and requests
-// cannot be signed. It is CertFile(ClientCA) unless a user put a chain there.
+// SignerFile returns the path of a file with only the certificate that goes with
+// KeyFile(ClientCA), as the controller manager's --cluster-signing-cert-file needs it.
+// Without a key, requests cannot be signed, and the path is empty. It is
+// CertFile(ClientCA), unless a user put a chain there.
 func (s *Store) SignerFile() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.signer
 }
 
-// NextDue returns when something has to be renewed, or the zero time if nothing
-// ever has. Clocks jump: compare with the time of day now and then rather than
-// sleeping until it.
+// NextDue returns when something has to be renewed, or the zero time if nothing ever has to
+// be. Clocks jump: compare it with the time of day now and then, instead of sleeping until
+// it.
 func (s *Store) NextDue() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()

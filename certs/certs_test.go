@@ -112,8 +112,8 @@ func (b *testbed) cert(t testing.TB, n Name) *x509.Certificate {
 	return p.main
 }
 
-// verify checks that every leaf is accepted at any of the given times by who
-// trusts only the roots of its CA file.
+// verify checks that, at each of the given times, a client that trusts only the roots of
+// its CA file accepts every leaf.
 func (b *testbed) verify(t testing.TB, times ...time.Time) {
 	t.Helper()
 	for _, e := range table {
@@ -169,7 +169,7 @@ func texts(notes []Note) string {
 	return strings.Join(lines, "\n")
 }
 
-// changed is the names of files that differ between two listings.
+// changed returns the names of files that differ between two listings.
 func changed(a, b map[string]string) []string {
 	all := maps.Clone(a)
 	maps.Copy(all, b)

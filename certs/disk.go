@@ -28,8 +28,8 @@ func makeDir(w atomicfile.Writer, dir string) error {
 	return nil
 }
 
-// replace writes data to the file that path means, and reports whether it had to. The file
-// keeps its owner.
+// replace writes data to the file that path means, and reports whether the file changed. It
+// keeps the file's owner.
 func replace(w atomicfile.Writer, path string, data []byte, mode fs.FileMode) (bool, error) {
 	to, err := target(path)
 	if err != nil {
@@ -54,8 +54,8 @@ func replace(w atomicfile.Writer, path string, data []byte, mode fs.FileMode) (b
 	return true, w.Write(f)
 }
 
-// target follows symbolic links from path to the file they mean, which need not
-// exist: replacing the link itself would cut it.
+// target follows symbolic links from path to the file that they mean, which need not exist.
+// Replacing the link itself would break it.
 func target(path string) (string, error) {
 	for range 40 {
 		to, err := os.Readlink(path)

@@ -17,13 +17,14 @@ import (
 	"time"
 )
 
-// Certificates made here carry a Netscape Comment, a registered extension that
-// no verifier acts upon and every tool prints:
+// Certificates that Karve makes carry a Netscape Comment, a registered extension. No
+// verifier acts on it, and every tool prints it:
 //
 //	X509v3 Netscape Comment: karve issued 2026-11-21T05:21:17Z
 //
-// It is how ours, to be renewed, are told from a user's, never to be touched;
-// and where a life is counted from, NotBefore being long past (clock.go).
+// It distinguishes Karve's certificates, which are renewed, from a user's, which are never
+// touched. It also says from when a lifetime counts, since NotBefore is long past
+// (clock.go).
 const markerPrefix = "karve issued "
 
 var oidComment = asn1.ObjectIdentifier{2, 16, 840, 1, 113730, 1, 13}
@@ -33,7 +34,7 @@ func marker(issued time.Time) (pkix.Extension, error) {
 	return pkix.Extension{Id: oidComment, Value: value}, err
 }
 
-// marked reports whether this package made c, and when its life began.
+// marked reports whether this package made c, and when its lifetime began.
 func marked(c *x509.Certificate) (issued time.Time, ours bool) {
 	for _, e := range c.Extensions {
 		if !e.Id.Equal(oidComment) {
@@ -62,9 +63,9 @@ func newKey() (crypto.Signer, []byte, error) {
 	return key, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), nil
 }
 
-// issueCA makes a self-signed certificate for key. With old, it takes over
-// everything from it but the dates, so that whatever old signed stays valid
-// under the new one and the other way round.
+// issueCA makes a self-signed certificate for key. With old, it takes everything but the
+// dates from old. So what old signed stays valid under the new certificate, and the other
+// way round.
 func issueCA(e entry, key crypto.Signer, old *x509.Certificate, now time.Time) (*x509.Certificate, error) {
 	issued := issueTime(now)
 	t := &x509.Certificate{
@@ -77,8 +78,8 @@ func issueCA(e entry, key crypto.Signer, old *x509.Certificate, now time.Time) (
 	}
 	if old != nil {
 		t.RawSubject = old.RawSubject
-		// How the identifier is computed changes with Go versions, and OpenSSL
-		// takes another identifier for another CA.
+		// The way to compute the identifier changes with Go versions, and OpenSSL takes
+		// another identifier for another CA.
 		t.SubjectKeyId = old.SubjectKeyId
 	}
 	return sign(t, t, key.Public(), key, issued)
@@ -104,7 +105,7 @@ func issueLeaf(e entry, pub crypto.PublicKey, sans SANs, ca *pair, now time.Time
 	return sign(t, ca.main, pub, ca.key, issued)
 }
 
-// leafEnd is when a leaf of e issued now would expire: not after its CA.
+// leafEnd returns when a leaf of e issued now would expire: not after its CA.
 func leafEnd(e entry, ca *pair, now time.Time) time.Time {
 	end := issueTime(now).Add(e.life)
 	if ca.main.NotAfter.Before(end) {
@@ -134,19 +135,18 @@ func sign(t, parent *x509.Certificate, pub crypto.PublicKey, key crypto.Signer, 
 	return x509.ParseCertificate(der)
 }
 
-// stale says why the leaf p has to be issued again, or "". Age is not its
-// subject.
+// stale says why the leaf p has to be issued again, or "". It ignores the age.
 func stale(p, ca *pair, sans SANs) string {
 	c := p.main
 	switch {
 	case !p.matches():
-		return "the key is another one"
+		return "it has another key"
 	case !signedBy(c, ca.main):
 		return fmt.Sprintf("%s did not sign it", ca.name)
 	case c.Subject.CommonName != p.cn || !slices.Equal(c.Subject.Organization, subject(p.entry).Organization):
 		return "the subject is not " + subject(p.entry).String()
 	case !slices.Equal(c.ExtKeyUsage, []x509.ExtKeyUsage{p.usage}):
-		return "the key usage is another one"
+		return "its key usage has changed"
 	case !bytes.Equal(encodeCerts(p.certs[1:]), encodeCerts(ca.chain())):
 		return fmt.Sprintf("the intermediate certificates of %s changed", ca.name)
 	}

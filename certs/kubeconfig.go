@@ -12,22 +12,21 @@ import (
 	"github.com/karve-k8s/karve/internal/atomicfile"
 )
 
-// DefaultContext names cluster, user and context where no name is given.
+// DefaultContext is the name of the cluster, user and context if none is given.
 const DefaultContext = "karve"
 
-// Kubeconfig says what WriteKubeconfig writes: one cluster, one user and the
-// context of the two, which is the current one.
+// Kubeconfig says what WriteKubeconfig writes: one cluster, one user, and a context of the
+// two, which is the current one.
 type Kubeconfig struct {
-	// Name is that of all three; DefaultContext if empty.
+	// Name is the name of all three; DefaultContext if empty.
 	Name string
 	// Server is the URL of the API server. Required.
 	Server string
-	// CAFile is what to trust; CertFile and KeyFile are who to be. All three
-	// may be empty, for the insecure listener.
+	// CAFile is what to trust. CertFile and KeyFile are the user's identity. All three may
+	// be empty, for the insecure listener.
 	CAFile, CertFile, KeyFile string
-	// Reference makes the kubeconfig name the files, by absolute path, instead
-	// of carrying their contents: it follows renewals, and is of use on this
-	// machine only.
+	// Reference makes the kubeconfig name the files, by absolute path, instead of
+	// containing them. It then follows renewals, and works on this machine only.
 	Reference bool
 	// NoSync leaves out fsync, as in Config.
 	NoSync bool
@@ -45,9 +44,9 @@ func (s *Store) Kubeconfig(user Name, server string) Kubeconfig {
 	}
 }
 
-// WriteKubeconfig writes k to path, in one step, with exactly mode (0600 if
-// mode is 0). Missing directories are made with mode 0700. A symbolic link is
-// followed, and a file that already has that content and mode is not written.
+// WriteKubeconfig writes k to path, in one step, with exactly mode (0600 if mode is 0). It
+// makes missing directories with mode 0700 and follows a symbolic link. It does not write a
+// file that already has that content and mode.
 func WriteKubeconfig(path string, mode os.FileMode, k Kubeconfig) error {
 	if k.Server == "" {
 		return fmt.Errorf("write kubeconfig %s: no server given", path)

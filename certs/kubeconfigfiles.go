@@ -14,19 +14,19 @@ import (
 	"github.com/karve-k8s/karve/internal/atomicfile"
 )
 
-// KubeconfigFiles are where a server keeps its admin's kubeconfig: a file of its own,
-// and a copy where the user wants one. Beside the first it notes where the copy is, so
-// that [RenewKubeconfigs] finds it without the server's options.
+// KubeconfigFiles are the places where a server keeps the administrator's kubeconfig: a
+// file of its own, and a copy where the user wants one. Beside the first, the server notes
+// where the copy is, so that [RenewKubeconfigs] finds it without the server's options.
 type KubeconfigFiles struct {
 	// Path is the server's own file. Required.
 	Path string
-	// Copy is the user's; empty is none.
+	// Copy is the user's. If it is empty, there is none.
 	Copy string
 	// CopyMode is the mode of the copy; 0 is 0600.
 	CopyMode os.FileMode
 }
 
-// copyNote is what the note says.
+// copyNote is the content of the note.
 type copyNote struct {
 	Path string `json:"path"`
 	Mode string `json:"mode"` // octal
@@ -35,8 +35,8 @@ type copyNote struct {
 // notePath is the file of the note for a server's own kubeconfig.
 func notePath(path string) string { return path + ".copy" }
 
-// Write writes k to the copy, and then to the server's own file, whose presence
-// says that all is done. An error about the copy names --write-kubeconfig.
+// Write writes k to the copy, and then to the server's own file, which shows that
+// everything is done. An error about the copy names --write-kubeconfig.
 func (f KubeconfigFiles) Write(k Kubeconfig) error {
 	if err := f.writeCopy(k); err != nil {
 		return fmt.Errorf("--write-kubeconfig: %w", err)
@@ -47,7 +47,7 @@ func (f KubeconfigFiles) Write(k Kubeconfig) error {
 func (f KubeconfigFiles) writeCopy(k Kubeconfig) error {
 	if f.Copy == "" {
 		if err := os.Remove(notePath(f.Path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("forget the copy of a start before: %w", err)
+			return fmt.Errorf("remove the note about an earlier copy of the kubeconfig: %w", err)
 		}
 		return nil
 	}
@@ -70,9 +70,9 @@ func (f KubeconfigFiles) writeCopy(k Kubeconfig) error {
 	return err
 }
 
-// RenewKubeconfigs gives the kubeconfig at path, and the copy that the server has noted
-// beside it, the admin's present certificate and authority. A file that is not there is
-// not made; what it says of the server stays.
+// RenewKubeconfigs writes the administrator's present certificate and authority to the
+// kubeconfig at path, and to the copy that the server noted beside it. It makes no missing
+// file, and keeps what a file says about the server.
 func RenewKubeconfigs(store *Store, path string) error {
 	err := renewKubeconfig(store, path, fileMode)
 	text, noted := os.ReadFile(notePath(path))

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Info describes what the files of one Name hold.
+// Info describes the files of one Name.
 type Info struct {
 	Name Name
 	Kind Kind
@@ -15,25 +15,25 @@ type Info struct {
 	Subject, Issuer string
 	// SANs are DNS names, then IP addresses.
 	SANs []string
-	// NotAfter is the end of validity, Due the time from which the certificate
-	// is renewed or, if it is not ours, its renewal is urged.
+	// NotAfter is the end of validity. From Due on, Karve renews the certificate, or urges
+	// the user to renew theirs.
 	NotAfter, Due time.Time
 	// DaysLeft is the number of whole days until NotAfter, negative after it.
 	DaysLeft int
 	// KeyType is, for example, "ECDSA P-256" or "RSA 2048".
 	KeyType string
-	// UserSupplied tells that the certificate was not made by this package. It
-	// is false for KindKey: keys do not say where they come from.
+	// UserSupplied says that this package did not make the certificate. It is false for
+	// KindKey, because keys do not say where they come from.
 	UserSupplied bool
-	// CertFile and KeyFile are the paths, empty for a file that is not there.
+	// CertFile and KeyFile are the paths, or empty if there is no such file.
 	CertFile, KeyFile string
-	// Problem is why the files cannot be used, or empty.
+	// Problem says why the files cannot be used, or is empty.
 	Problem string
 }
 
-// List describes every Name, in the order of Names, from the files in dir; those
-// of etcd if there are any. It writes nothing. What is missing or cannot be read is told by Info.Problem; the
-// error is about dir itself.
+// List describes every Name, in the order of Names, from the files in dir; the names of
+// etcd only if there are any. It writes nothing. Info.Problem reports a file that is
+// missing or cannot be read. The error is about dir itself.
 func List(dir string, now time.Time) ([]Info, error) {
 	if _, err := os.ReadDir(dir); err != nil {
 		return nil, fmt.Errorf("list certificates: %w", err)

@@ -16,23 +16,21 @@ import (
 	"github.com/karve-k8s/karve/internal/atomicfile"
 )
 
-// ErrConflict is MergeKubeconfig's refusal to replace what belongs to another
-// cluster.
+// ErrConflict is MergeKubeconfig's refusal to replace an entry of another cluster.
 var ErrConflict = errors.New("kubeconfig entry belongs to another cluster")
 
-// MergeOptions changes what MergeKubeconfig does. The zero value is the careful
-// way.
+// MergeOptions changes what MergeKubeconfig does. The zero value is the careful way.
 type MergeOptions struct {
-	// Name is given to the merged context, cluster and user; by default, the
-	// name of src's current context.
+	// Name is the name of the merged context, cluster and user. By default, it is the name
+	// of src's current context.
 	Name string
-	// Overwrite replaces entries of that name whatever they are.
+	// Overwrite replaces entries of that name, whatever they are.
 	Overwrite bool
 	// SetCurrent makes the merged context the current one even if there is one.
 	SetCurrent bool
 }
 
-// MergeResult tells what MergeKubeconfig did.
+// MergeResult says what MergeKubeconfig did.
 type MergeResult struct {
 	Path    string // the file merged into, symbolic links followed
 	Context string // the name of the merged context
@@ -40,8 +38,8 @@ type MergeResult struct {
 	Current bool   // whether the merged context is now the current one
 }
 
-// DefaultKubeconfig returns the file kubectl would write to: the first of
-// $KUBECONFIG, or else ~/.kube/config.
+// DefaultKubeconfig returns the file that kubectl would write to: the first of $KUBECONFIG,
+// or ~/.kube/config.
 func DefaultKubeconfig() (string, error) {
 	for _, p := range filepath.SplitList(os.Getenv(clientcmd.RecommendedConfigPathEnvVar)) {
 		if p != "" {
@@ -55,17 +53,16 @@ func DefaultKubeconfig() (string, error) {
 	return filepath.Join(home, clientcmd.RecommendedHomeDir, clientcmd.RecommendedFileName), nil
 }
 
-// MergeKubeconfig puts the current context of the kubeconfig src, with its
-// cluster and user and the contents of the files they name, into dst, which is
-// DefaultKubeconfig() if empty and is made if it is not there.
+// MergeKubeconfig puts the current context of the kubeconfig src into dst, with its cluster
+// and user, and with the contents of the files that they name. dst is DefaultKubeconfig()
+// if empty, and is made if it does not exist.
 //
-// Everything else in dst keeps its meaning, though not its comments; so do the
-// namespace of a context merged before and its place as the current one. An
-// entry of the same name is brought up to date if it is of the same cluster,
-// which is one with the same authority, or another life of Karve at the same
-// URL. Otherwise the error is ErrConflict. A dst that cannot be read is an
-// error too. In every case of error dst is as it was. It is replaced in one
-// step, and keeps its mode, its owner and its being a symbolic link.
+// Everything else in dst keeps its meaning, though not its comments. A context that was
+// merged before keeps its namespace, and stays the current one if it was. An entry of the
+// same name is updated if it is of the same cluster: one with the same authority, or an
+// earlier Karve at the same URL. Otherwise the error is ErrConflict. It is also an error if
+// dst cannot be read. After an error, dst is unchanged. dst is replaced in one step. It
+// keeps its mode and its owner, and remains a symbolic link if it is one.
 func MergeKubeconfig(dst, src string, opts MergeOptions) (MergeResult, error) {
 	var err error
 	if dst == "" {
@@ -115,7 +112,7 @@ func MergeKubeconfig(dst, src string, opts MergeOptions) (MergeResult, error) {
 	}
 	result := MergeResult{Path: dst, Context: name, Current: into.CurrentContext == name}
 	if reflect.DeepEqual(before, into) {
-		return result, nil // its comments and layout stay, too
+		return result, nil // the comments and the layout stay
 	}
 	data, err := clientcmd.Write(*into)
 	if err != nil {
@@ -127,8 +124,8 @@ func MergeKubeconfig(dst, src string, opts MergeOptions) (MergeResult, error) {
 	return result, nil
 }
 
-// readKubeconfig reads path. The parser's own words are not passed on: they may
-// quote what is in the file.
+// readKubeconfig reads path. It does not pass on what the parser says, which may quote the
+// file.
 func readKubeconfig(path string) (*clientcmdapi.Config, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -151,8 +148,8 @@ func readKubeconfig(path string) (*clientcmdapi.Config, error) {
 	return config, nil
 }
 
-// currentOf returns the current context of config, read from path, and what it
-// refers to, with the contents of files in place of their names.
+// currentOf returns the current context of config, read from path, and what it refers to.
+// Contents of files replace the names of the files.
 func currentOf(config *clientcmdapi.Config, path string) (string, *clientcmdapi.Cluster, *clientcmdapi.AuthInfo, *clientcmdapi.Context, error) {
 	fail := func(err error) (string, *clientcmdapi.Cluster, *clientcmdapi.AuthInfo, *clientcmdapi.Context, error) {
 		return "", nil, nil, nil, fmt.Errorf("kubeconfig %s: %w", path, err)
@@ -202,8 +199,8 @@ func conflict(into *clientcmdapi.Config, name string, cluster *clientcmdapi.Clus
 	return nil
 }
 
-// sameCluster reports whether two entries are of one cluster: they trust a key
-// in common, or Karve was at this URL before, with an authority that is gone.
+// sameCluster reports whether two entries are of one cluster: they trust a common key, or
+// Karve was at this URL before, with an authority that is gone.
 func sameCluster(have, want *clientcmdapi.Cluster) bool {
 	haveCA, wantCA := authorities(have), authorities(want)
 	if len(wantCA) == 0 || len(haveCA) == 0 {
@@ -225,14 +222,13 @@ func sameCluster(have, want *clientcmdapi.Cluster) bool {
 func authorities(c *clientcmdapi.Cluster) []*x509.Certificate {
 	data := c.CertificateAuthorityData
 	if len(data) == 0 && filepath.IsAbs(c.CertificateAuthority) {
-		data, _ = os.ReadFile(c.CertificateAuthority) // unreadable is unknown
+		data, _ = os.ReadFile(c.CertificateAuthority) // if it cannot be read, it is unknown
 	}
 	certs, _ := parseCerts("", data)
 	return certs
 }
 
-// putCluster keeps of an entry of the name what src has no say in, such as a
-// proxy.
+// putCluster replaces a cluster entry, and keeps what src does not decide, such as a proxy.
 func putCluster(into *clientcmdapi.Config, name string, cluster *clientcmdapi.Cluster) {
 	have := into.Clusters[name]
 	if have == nil || !sameCluster(have, cluster) {
@@ -244,7 +240,7 @@ func putCluster(into *clientcmdapi.Config, name string, cluster *clientcmdapi.Cl
 	have.InsecureSkipTLSVerify = cluster.InsecureSkipTLSVerify
 }
 
-// putContext keeps the namespace of a context of the name.
+// putContext replaces a context, and keeps its namespace.
 func putContext(into *clientcmdapi.Config, name string, context *clientcmdapi.Context) {
 	if have := into.Contexts[name]; have != nil {
 		have.Cluster, have.AuthInfo = name, name

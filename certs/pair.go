@@ -16,29 +16,28 @@ import (
 	"time"
 )
 
-// pair is what the disk holds, or is about to hold, of one row of the table.
+// pair is what the disk holds, or will hold, of one row of the table.
 type pair struct {
 	entry
 	certFile, keyFile string
-	certs             []*x509.Certificate // as in the file; empty: there is none
+	certs             []*x509.Certificate // as in the file; empty if there is none
 	certPEM           []byte
-	key               crypto.Signer // nil: there is none
+	key               crypto.Signer // nil if there is none
 	keyMode           os.FileMode
 
-	// Of the certificate in use, which is certs[0] but in a user's CA file
-	// may be another:
+	// These are about the certificate in use. It is certs[0], except that in a user's CA
+	// file it may be another one.
 	main   *x509.Certificate
 	ours   bool      // made by this package
-	issued time.Time // when its life began
+	issued time.Time // when its lifetime began
 }
 
-// CertFile and KeyFile by convention; NAME.crt and NAME.key in dir.
+// certFile and keyFile return the paths in dir: NAME.crt and NAME.key.
 func certFile(dir string, n Name) string { return filepath.Join(dir, string(n)+".crt") }
 func keyFile(dir string, n Name) string  { return filepath.Join(dir, string(n)+".key") }
 
-// loadPair reads the files of e in dir. A missing file is no error; one that
-// cannot be used is, and so is a CA whose key and certificate do not belong
-// together.
+// loadPair reads the files of e in dir. A missing file is no error. A file that cannot be
+// used is an error, and so is a CA whose key and certificate do not belong together.
 func loadPair(dir string, e entry) (*pair, error) {
 	p := &pair{entry: e, certFile: certFile(dir, e.name), keyFile: keyFile(dir, e.name)}
 	var errs []error
@@ -103,8 +102,8 @@ func (p *pair) pickSigner() error {
 	return nil
 }
 
-// due is when the certificate is to be renewed: with less than a third of its
-// life left. A user is not told of theirs more than a year ahead.
+// due returns when the certificate is to be renewed: when less than a third of its lifetime
+// is left. For a user's certificate, it is at most a year before the end.
 func (p *pair) due() time.Time {
 	due, year := dueAt(p.issued, p.main.NotAfter), p.main.NotAfter.Add(-365*day)
 	if !p.ours && due.Before(year) {
@@ -113,13 +112,13 @@ func (p *pair) due() time.Time {
 	return due
 }
 
-// matches reports whether certificate and key are there and belong together.
+// matches reports whether certificate and key exist and belong together.
 func (p *pair) matches() bool {
 	return p.main != nil && p.key != nil && samePublic(p.main.PublicKey, p.key.Public())
 }
 
-// chain is what of a CA file goes into the files of what it signs: the
-// intermediates, signer first. A root is what the other side has.
+// chain returns what a CA file contributes to the files of what it signs: the
+// intermediates, signer first. The other side has the root.
 func (p *pair) chain() []*x509.Certificate {
 	var chain []*x509.Certificate
 	add := func(c *x509.Certificate) {
@@ -136,7 +135,7 @@ func (p *pair) chain() []*x509.Certificate {
 	return chain
 }
 
-// readFile returns nil data and no error for a file that is not there.
+// readFile returns nil and no error for a file that does not exist.
 func readFile(path string) ([]byte, os.FileMode, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -181,8 +180,8 @@ func parseCerts(path string, data []byte) ([]*x509.Certificate, error) {
 	return certs, nil
 }
 
-// parseKey returns the first private key in data: PKCS#8, PKCS#1 or SEC 1. What
-// the parser says is not passed on: it might quote the key.
+// parseKey returns the first private key in data: PKCS#8, PKCS#1 or SEC 1. It does not pass
+// on what the parser says, which might quote the key.
 func parseKey(path string, data []byte) (crypto.Signer, error) {
 	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
 		var key any

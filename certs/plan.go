@@ -13,8 +13,8 @@ import (
 	"github.com/karve-k8s/karve/internal/atomicfile"
 )
 
-// plan goes through the table once and works out, in memory, what has to be
-// written. Nothing is on disk before all of it is known to be possible.
+// plan goes through the table once and works out, in memory, what has to be written.
+// Nothing is written before all of it is known to be possible.
 type plan struct {
 	cfg      Config
 	now      time.Time
@@ -35,7 +35,7 @@ func (s *Store) plan(force map[Name]bool) *plan {
 	return &plan{cfg: s.cfg, now: s.cfg.Now(), force: force, cas: map[Name]*pair{}}
 }
 
-// run plans, and returns every problem there is.
+// run makes the plan, and returns every problem.
 func (p *plan) run() error {
 	var errs []error
 	sans, err := p.cfg.SANs()
@@ -44,7 +44,7 @@ func (p *plan) run() error {
 		err = nil
 	}
 	if err != nil {
-		return err // without knowing the names nothing can be decided
+		return err // without the names, nothing can be decided
 	}
 	p.sans = sans
 	for _, e := range table {
@@ -81,7 +81,7 @@ func (p *plan) warnReadable(c *pair) {
 	}
 }
 
-// checkClock reports a clock that cannot be right.
+// checkClock reports a clock that must be wrong.
 func (p *plan) checkClock() {
 	var latest time.Time
 	for _, ca := range p.cas {
@@ -91,7 +91,7 @@ func (p *plan) checkClock() {
 	}
 	switch {
 	case p.now.Before(latest):
-		p.note("", true, "the clock is earlier than the creation of the certificate authorities on %s: set it; until then nothing can be found to be due for renewal", date(latest))
+		p.note("", true, "the clock is earlier than the creation of the certificate authorities on %s: set it; until then, no certificate is found due for renewal", date(latest))
 	case p.now.Before(reference):
 		p.note("", true, "the clock is earlier than this program (%s): set it; certificates are made as of that day", date(reference))
 	}
@@ -106,7 +106,7 @@ func (p *plan) authority(c *pair) error {
 		return fmt.Errorf("%w: %s: put it back, or restart the server to have a new authority, which no client knows yet", ErrGone, c.certFile)
 	case c.main == nil:
 		if c.key != nil {
-			p.note(c.name, false, "%s was there without a certificate: made one for it", c.keyFile)
+			p.note(c.name, false, "%s had no certificate: made one for it", c.keyFile)
 		}
 		return p.makeCA(c, nil)
 	case forced && !c.ours:
@@ -197,7 +197,7 @@ func (p *plan) leaf(c *pair) error {
 	return nil
 }
 
-// whyRenew returns "" if the leaf is good for some time to come.
+// whyRenew says why the leaf has to be renewed now, or "".
 func (p *plan) whyRenew(c, ca *pair, forced bool) string {
 	if c.main == nil {
 		return "it is missing"
@@ -211,7 +211,7 @@ func (p *plan) whyRenew(c, ca *pair, forced bool) string {
 	switch {
 	case forced:
 		return "asked for"
-	// A leaf that ends with its CA would not get any more time.
+	// A leaf that ends with its CA would get no more time.
 	case !p.now.Before(c.due()) && leafEnd(c.entry, ca, p.now).After(c.main.NotAfter):
 		return "it " + expiry(c, p.now)
 	}
@@ -257,8 +257,8 @@ func (p *plan) usersLeaf(c, ca *pair) error {
 	return nil
 }
 
-// warnRejected reports a leaf that who trusts ca does not accept: it is another
-// CA's, or a user's CA limits what it may sign. Expiry is reported elsewhere.
+// warnRejected reports a leaf that clients of ca do not accept: another CA signed it, or a
+// user's CA limits what it may sign. Expiry is reported elsewhere.
 func (p *plan) warnRejected(c, ca *pair) {
 	opts := x509.VerifyOptions{
 		Roots:         x509.NewCertPool(),
@@ -276,7 +276,7 @@ func (p *plan) warnRejected(c, ca *pair) {
 	if invalid := (x509.CertificateInvalidError{}); err == nil || errors.As(err, &invalid) && invalid.Reason == x509.Expired {
 		return
 	}
-	p.note(c.name, true, "%s is not accepted by who trusts %s: %v", c.certFile, ca.certFile, err)
+	p.note(c.name, true, "clients that trust %s do not accept %s: %v", ca.certFile, c.certFile, err)
 }
 
 // expiry says in words when c ends.
@@ -287,7 +287,7 @@ func expiry(c *pair, now time.Time) string {
 	return "expires on " + date(c.main.NotAfter)
 }
 
-// watch makes NextDue know of c, if it is for us to renew.
+// watch tells NextDue of c, if Karve renews it.
 func (p *plan) watch(c *pair) {
 	if !c.ours || c.key == nil {
 		return
@@ -303,8 +303,8 @@ func (p *plan) watchLeaf(c, ca *pair) {
 	}
 }
 
-// ensureKey makes a key if there is none. One that is there is never replaced:
-// it may be a user's, and a certificate alone is renewed in one step.
+// ensureKey makes a key if there is none. It never replaces a key: it may be a user's, and
+// a certificate alone is renewed in one step.
 func (p *plan) ensureKey(c *pair) error {
 	if c.key != nil {
 		return nil
@@ -317,7 +317,7 @@ func (p *plan) ensureKey(c *pair) error {
 	return p.put(&p.keys, c.keyFile, data)
 }
 
-// putCert plans for c to hold cert, followed by chain.
+// putCert plans that c holds cert, followed by chain.
 func (p *plan) putCert(c *pair, cert *x509.Certificate, chain ...*x509.Certificate) error {
 	c.certs = append([]*x509.Certificate{cert}, chain...)
 	c.use(cert)
@@ -335,7 +335,7 @@ func (p *plan) put(list *[]atomicfile.File, path string, data []byte) error {
 }
 
 // exportSigner plans for Store.SignerFile. Upstream's signer
-// (pkg/controller/certificates/signer) refuses a file of several certificates.
+// (pkg/controller/certificates/signer) refuses a file with several certificates.
 func (p *plan) exportSigner(c *pair) error {
 	if c.name != ClientCA || c.key == nil {
 		return nil
@@ -347,7 +347,7 @@ func (p *plan) exportSigner(c *pair) error {
 	p.signer = certFile(p.cfg.Dir, c.name+"-signer")
 	want := encodeCerts([]*x509.Certificate{c.main})
 	if have, _, err := readFile(p.signer); err == nil && bytes.Equal(have, want) {
-		return nil // an unreadable one is derived, and replaced
+		return nil // it is derived, so an unreadable one is replaced
 	}
 	return p.put(&p.certs, p.signer, want)
 }

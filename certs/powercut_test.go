@@ -14,7 +14,7 @@ import (
 
 var errPowerCut = errors.New("power cut")
 
-// cutAfter lets n steps through and none after it: nothing is cleaned up.
+// cutAfter lets n steps succeed and none after them. Nothing is cleaned up.
 func cutAfter(n int) (fault func(step, path string) error, steps *int) {
 	steps = new(int)
 	return func(string, string) error {
@@ -26,8 +26,8 @@ func cutAfter(n int) (fault func(step, path string) error, steps *int) {
 	}, steps
 }
 
-// TestPowerCut cuts the first start, and a renewal of everything, after every
-// single step. The next start must work and must not touch the user's file.
+// TestPowerCut cuts the power after every step of the first start, and of a renewal of
+// everything. The next start must work, and must not touch the user's file.
 func TestPowerCut(t *testing.T) {
 	user := newUserCA(t, "their front proxy CA", ecKey(t), nil, today.AddDate(20, 0, 0))
 	for _, c := range []struct {
@@ -54,7 +54,7 @@ func TestPowerCut(t *testing.T) {
 					if *steps > n || n < 20 {
 						t.Fatalf("%d steps of %d and no error", *steps, n)
 					}
-					return // it got through
+					return // no cut came
 				}
 				if !errors.Is(err, errPowerCut) {
 					t.Fatalf("after step %d: %v", n, err)
@@ -80,9 +80,8 @@ func TestPowerCut(t *testing.T) {
 	}
 }
 
-// TestLostRenames loses any set of the renames that no directory sync had made
-// permanent yet: some keys and no certificate, or all keys and some
-// certificates.
+// TestLostRenames loses any set of the renames that no directory sync had made permanent:
+// some keys and no certificate, or all keys and some certificates.
 func TestLostRenames(t *testing.T) {
 	whole := newTestbed(t)
 	whole.ensure(t)
@@ -119,8 +118,8 @@ func TestLostRenames(t *testing.T) {
 	}
 }
 
-// TestErrorLeavesNothing checks that a disk that fails, unlike a power cut,
-// leaves no unfinished file and the old ones as they were.
+// TestErrorLeavesNothing checks that a failing disk, unlike a power cut, leaves no
+// unfinished file and keeps the old ones.
 func TestErrorLeavesNothing(t *testing.T) {
 	for _, bad := range []string{"create", "write", "sync", "rename"} {
 		t.Run(bad, func(t *testing.T) {

@@ -49,7 +49,7 @@ func TestRenewByAge(t *testing.T) {
 				}
 			}
 			if newCA := b.cert(t, ServerCA); slices.Contains(c.want, ServerCA) && c.now.Before(oldCA.NotAfter) {
-				// Who still has the former certificate accepts the new leaf.
+				// A client that still has the former certificate accepts the new leaf.
 				if err := b.cert(t, Serving).CheckSignatureFrom(oldCA); err != nil || !signedBy(b.cert(t, Serving), oldCA) {
 					t.Errorf("new leaf under the former CA: %v", err)
 				}
@@ -119,7 +119,7 @@ func TestRenewByCause(t *testing.T) {
 		{"leaf key removed", func(t *testing.T, b *testbed, _ *Store) { b.remove(t, "admin.key") }, []Name{Admin}, "its key is missing"},
 		{"leaf key replaced", func(t *testing.T, b *testbed, _ *Store) {
 			b.put(t, "scheduler.key", keyPEM(t, rsaKey(t), "PRIVATE KEY"))
-		}, []Name{Scheduler}, "the key is another one"},
+		}, []Name{Scheduler}, "it has another key"},
 		{"authority replaced", func(t *testing.T, b *testbed, _ *Store) {
 			ca := newUserCA(t, "theirs", ecKey(t), nil, today.AddDate(20, 0, 0))
 			b.put(t, "front-proxy-ca.crt", encodeCerts(certsOf(ca)))
@@ -221,7 +221,7 @@ func TestRenewConcurrently(t *testing.T) {
 	b.verify(t, b.now)
 }
 
-// TestSymlink renews behind a link without cutting it.
+// TestSymlink renews the file behind a link, and keeps the link.
 func TestSymlink(t *testing.T) {
 	b := newTestbed(t)
 	s, _ := b.ensure(t)

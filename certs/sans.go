@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// SANs are the names and addresses a serving certificate is valid for, each
-// list sorted and without duplicates.
+// SANs are the names and addresses that a serving certificate is valid for. Each list is
+// sorted and has no duplicates.
 type SANs struct {
 	DNSNames []string
 	IPs      []net.IP
@@ -26,9 +26,9 @@ func (s SANs) Strings() []string {
 	return out
 }
 
-// ParseSAN parses one value of --tls-san: an IP address or a DNS name, which
-// may begin with "*." and is returned in lower case. Exactly one of the results
-// is set. The error names the value and says what is wrong with it.
+// ParseSAN parses one value of --tls-san: an IP address, or a DNS name. A name may begin
+// with "*.", and is returned in lower case. Exactly one of the results is set. The error
+// names the value and says what is wrong with it.
 func ParseSAN(s string) (dnsName string, ip net.IP, err error) {
 	if addr, err := netip.ParseAddr(s); err == nil {
 		if addr.Zone() != "" {
@@ -43,8 +43,8 @@ func ParseSAN(s string) (dnsName string, ip net.IP, err error) {
 	return name, nil, nil
 }
 
-// notDNS says why name, in lower case, cannot be looked up in DNS. The
-// underscore is let through: it is not a host name's, but it is seen.
+// notDNS says why name, in lower case, cannot be looked up in DNS. It accepts the
+// underscore, which host names do not have, but which is in use.
 func notDNS(name string) string {
 	switch {
 	case name == "":
@@ -79,14 +79,13 @@ func notDNS(name string) string {
 }
 
 // SANs computes what the serving certificate is to be valid for: kubernetes,
-// kubernetes.default, kubernetes.default.svc and the same in the cluster
-// domain, localhost, the host name, 127.0.0.1, ::1, every interface address
-// that is not IPv6 link-local or multicast, the service IPs and the extra SANs.
+// kubernetes.default, kubernetes.default.svc and the same in the cluster domain, localhost,
+// the host name, 127.0.0.1, ::1, every interface address that is not IPv6 link-local or
+// multicast, the service IPs and the extra SANs.
 //
-// A host name that is not a DNS name is left out. The error lists every invalid
-// extra SAN, service IP and cluster domain; a machine that does not tell its
-// interface addresses is an error too, and then the SANs are complete but for
-// those addresses.
+// A host name that is not a DNS name is left out. The error lists every invalid extra SAN,
+// service IP and cluster domain. It is also an error if the machine hides its interface
+// addresses; the SANs are then complete except for those addresses.
 func (c Config) SANs() (SANs, error) {
 	c = c.withDefaults()
 	var errs []error
@@ -131,14 +130,14 @@ func (c Config) SANs() (SANs, error) {
 	return newSANs(names, append(addrs, reachable(local)...)), err
 }
 
-// interfaceError tells a machine that hides its addresses, which can be lived
-// with, from an invalid configuration, which cannot.
+// interfaceError distinguishes a machine that hides its addresses, which can be tolerated,
+// from an invalid configuration, which cannot.
 type interfaceError struct{ err error }
 
 func (e *interfaceError) Error() string { return "list the interface addresses: " + e.err.Error() }
 func (e *interfaceError) Unwrap() error { return e.err }
 
-// reachable keeps the addresses a client could connect to.
+// reachable returns the addresses that a client could connect to.
 func reachable(addrs []net.Addr) []netip.Addr {
 	var out []netip.Addr
 	for _, a := range addrs {
@@ -172,7 +171,7 @@ func newSANs(names []string, addrs []netip.Addr) SANs {
 	return s
 }
 
-// certSANs is what c is valid for.
+// certSANs returns what c is valid for.
 func certSANs(c *x509.Certificate) SANs {
 	var addrs []netip.Addr
 	for _, ip := range c.IPAddresses {
@@ -183,7 +182,7 @@ func certSANs(c *x509.Certificate) SANs {
 	return newSANs(slices.Clone(c.DNSNames), addrs)
 }
 
-// lacking is what of want is not in have.
+// lacking returns what want has and have lacks.
 func lacking(have, want SANs) []string {
 	var lack []string
 	for _, n := range want.DNSNames {
@@ -199,9 +198,9 @@ func lacking(have, want SANs) []string {
 	return lack
 }
 
-// sansChanged says why a certificate for have is not good for want, or "". The
-// names must be the same; an address more than wanted is let be, so that a
-// cable pulled out neither rewrites the certificate nor locks a client out.
+// sansChanged says why a certificate for have does not serve for want, or "". The names
+// must be equal. An address more than wanted is accepted, so that an unplugged cable
+// neither rewrites the certificate nor locks a client out.
 func sansChanged(have, want SANs) string {
 	var why []string
 	if lack := lacking(have, want); len(lack) > 0 {
@@ -213,8 +212,8 @@ func sansChanged(have, want SANs) string {
 	return strings.Join(why, "; ")
 }
 
-// interfaceAddrs is the default of Config.InterfaceAddrs. kube-ipvs0 is left
-// out: kube-proxy puts the address of every Service of the cluster on it.
+// interfaceAddrs is the default of Config.InterfaceAddrs. It leaves out kube-ipvs0, where
+// kube-proxy puts the address of every Service of the cluster.
 func interfaceAddrs() ([]net.Addr, error) {
 	interfaces, err := net.Interfaces()
 	if err != nil {
@@ -225,7 +224,7 @@ func interfaceAddrs() ([]net.Addr, error) {
 		if i.Name == "kube-ipvs0" {
 			continue
 		}
-		// An interface that has gone since it was listed has no addresses.
+		// An interface that disappeared since it was listed has no addresses.
 		if addrs, err := i.Addrs(); err == nil {
 			all = append(all, addrs...)
 		}

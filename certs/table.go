@@ -12,25 +12,25 @@ import (
 // plane. Its files are NAME.crt and NAME.key.
 type Name string
 
-// Every name there is. Which authority signs what, the subjects and the
-// lifetimes are in the table below; the requirements are upstream's:
+// All names. The table below says which authority signs what, the subjects and the
+// lifetimes. Upstream's requirements:
 // https://kubernetes.io/docs/setup/best-practices/certificates/
 const (
-	ServerCA          Name = "server-ca"          // signs Serving; what clients trust
-	ClientCA          Name = "client-ca"          // signs client certificates, kubelets' too
+	ServerCA          Name = "server-ca"          // signs Serving; clients trust it
+	ClientCA          Name = "client-ca"          // signs client certificates, also those of kubelets
 	FrontProxyCA      Name = "front-proxy-ca"     // signs FrontProxyClient, and nothing else
 	ServiceAccount    Name = "service-account"    // signs and verifies service account tokens; a key only
 	Serving           Name = "serving"            // the API server's own certificate
-	FrontProxyClient  Name = "front-proxy-client" // the aggregator, to extension API servers
-	KubeletClient     Name = "kubelet-client"     // the API server, to kubelets
+	FrontProxyClient  Name = "front-proxy-client" // of the aggregator, for extension API servers
+	KubeletClient     Name = "kubelet-client"     // of the API server, for kubelets
 	Admin             Name = "admin"              // the first user, system:masters
 	ControllerManager Name = "controller-manager" // system:kube-controller-manager
 	Scheduler         Name = "scheduler"          // system:kube-scheduler
 
-	// Made for a server that serves the etcd API beyond its socket.
-	EtcdCA     Name = "etcd-ca"     // signs the two below: who has a certificate of it is an administrator
+	// Made for a server that serves the etcd API on the network.
+	EtcdCA     Name = "etcd-ca"     // signs the two below; a holder of such a certificate is an administrator
 	EtcdServer Name = "etcd-server" // the etcd API's own certificate
-	EtcdClient Name = "etcd-client" // whoever is to use it
+	EtcdClient Name = "etcd-client" // for clients of the etcd API
 )
 
 // Kind says what a Name is.
@@ -61,11 +61,11 @@ type entry struct {
 	usage   x509.ExtKeyUsage
 	withSAN bool // carries Config's SANs
 	life    time.Duration
-	etcd    bool // made with Config.Etcd, and kept where EtcdCA is there
+	etcd    bool // made with Config.Etcd, and maintained where EtcdCA exists
 }
 
-// table holds everything this package makes. CAs come before what they sign:
-// planning and writing go through it from top to bottom.
+// table lists everything that this package makes. CAs come before what they sign, because
+// planning and writing go from top to bottom.
 var table = [...]entry{
 	{name: ServerCA, kind: KindCA, life: caLife},
 	{name: ClientCA, kind: KindCA, life: caLife},
@@ -82,7 +82,7 @@ var table = [...]entry{
 	{name: EtcdClient, kind: KindLeaf, signer: EtcdCA, cn: "etcd-client", usage: x509.ExtKeyUsageClientAuth, life: leafLife, etcd: true},
 }
 
-// wanted tells whether e is made and kept in dir.
+// wanted reports whether e is made and maintained in dir.
 func (e entry) wanted(dir string, etcd bool) bool {
 	if !e.etcd || etcd {
 		return true

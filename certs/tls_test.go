@@ -37,13 +37,13 @@ func (s *Store) load(t *testing.T, n Name) tls.Certificate {
 	return c
 }
 
-// TestHandshake has a server with Serving, which asks for client certificates
-// of ClientCA, and clients with the files of the others.
+// TestHandshake connects a server that has Serving and asks for client certificates of
+// ClientCA with clients that have the other files.
 func TestHandshake(t *testing.T) {
 	b := newTestbed(t)
 	middle := newUserCA(t, "middle", ecKey(t), nil, today.AddDate(20, 0, 0))
 	for _, users := range []bool{false, true} {
-		if users { // a chain for the server, ours for the clients
+		if users { // a chain for the server, Karve's for the clients
 			root := newUserCA(t, "root", rsaKey(t), nil, today.AddDate(20, 0, 0))
 			middle = newUserCA(t, "middle", ecKey(t), &root, today.AddDate(20, 0, 0))
 			b.put(t, "server-ca.crt", encodeCerts(certsOf(middle, root)))

@@ -72,7 +72,7 @@ func TestUsersCA(t *testing.T) {
 	}
 }
 
-// TestUsersCAEnds: leaves end with the CA, and are not renewed to no avail.
+// TestUsersCAEnds: leaves end with the CA, and are not renewed in vain.
 func TestUsersCAEnds(t *testing.T) {
 	b := newTestbed(t)
 	ca := newUserCA(t, "short", ecKey(t), nil, today.AddDate(0, 1, 0))
@@ -89,7 +89,7 @@ func TestUsersCAEnds(t *testing.T) {
 	if got, _, err := s.Renew(); err != nil || len(got) != 0 {
 		t.Errorf("renewed %v, %v", got, err)
 	}
-	// Expired: said, not fatal, the clock may be wrong.
+	// Expiry is reported and not fatal, because the clock may be wrong.
 	b.now = today.AddDate(0, 2, 0)
 	s.cfg.ExtraSANs = []string{"new.example.com"}
 	_, notes, err := s.Renew()
@@ -111,7 +111,7 @@ func TestMissingCAKey(t *testing.T) {
 	if len(notes) != 0 {
 		t.Errorf("notes: %v", texts(notes))
 	}
-	b.now = today.AddDate(0, 9, 0) // due: said
+	b.now = today.AddDate(0, 9, 0) // due: reported
 	if _, notes, err := s.Renew(); err != nil || !strings.Contains(texts(notes), "server-ca.key is needed") {
 		t.Errorf("%v, notes: %q", err, texts(notes))
 	}
@@ -152,7 +152,7 @@ func TestUsersLeaf(t *testing.T) {
 		{"good", ca.leaf(t, "api", key.Public(), x509.ExtKeyUsageServerAuth, today.AddDate(3, 0, 0), all...), key, "is not valid for 10.43.0.1, 127.0.0.1, 192.168.1.5, ::1", nil},
 		{"due", ca.leaf(t, "api", key.Public(), x509.ExtKeyUsageServerAuth, today.AddDate(0, 0, 9), all...), key, "expires on 2026-11-30; ", nil},
 		{"expired", ca.leaf(t, "api", key.Public(), x509.ExtKeyUsageServerAuth, today.AddDate(0, 0, -1), all...), key, "expired on 2026-11-20; ", nil},
-		{"of another CA", other.leaf(t, "api", key.Public(), x509.ExtKeyUsageServerAuth, today.AddDate(3, 0, 0), all...), key, "is not accepted by who trusts", nil},
+		{"of another CA", other.leaf(t, "api", key.Public(), x509.ExtKeyUsageServerAuth, today.AddDate(3, 0, 0), all...), key, "clients that trust", nil},
 		{"no key", ca.leaf(t, "api", key.Public(), x509.ExtKeyUsageServerAuth, today.AddDate(3, 0, 0)), nil, "", ErrKeyMissing},
 		{"wrong key", ca.leaf(t, "api", key.Public(), x509.ExtKeyUsageServerAuth, today.AddDate(3, 0, 0)), ecKey(t), "", ErrMismatch},
 	} {
