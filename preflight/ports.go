@@ -1,14 +1,14 @@
 package preflight
 
 import (
-	"encoding/binary"
-	"encoding/hex"
+	"bytes"
 	"fmt"
 	"io/fs"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/karve-k8s/karve/internal/procnet"
 )
 
 // ports tries each port, and names who has it, as far as we may see. What the
@@ -43,8 +43,8 @@ func (h *host) ports(ports []Port, replaced int) []Finding {
 func (h *host) listener(port int) process {
 	sockets := map[string]bool{}
 	for _, s := range h.listening() {
-		if s.port == port {
-			sockets[s.link] = true
+		if int(s.Local.Port()) == port {
+			sockets[link(s)] = true
 		}
 	}
 	if len(sockets) == 0 {
@@ -66,8 +66,8 @@ func (h *host) listeningOf(pid int) []string {
 	links := h.descriptors(pid)
 	var all []string
 	for _, s := range h.listening() {
-		if slices.Contains(links, s.link) {
-			all = append(all, net.JoinHostPort(s.ip.String(), strconv.Itoa(s.port)))
+		if slices.Contains(links, link(s)) {
+			all = append(all, s.Local.String())
 		}
 	}
 	return all
@@ -89,48 +89,25 @@ func (h *host) descriptors(pid int) []string {
 	return links
 }
 
-// socket is a listening one; link is how /proc shows a descriptor of it.
-type socket struct {
-	ip   net.IP
-	port int
-	link string
-}
-
-// listening reads the kernel's tables of TCP sockets (proc_pid_net(5)).
-func (h *host) listening() []socket {
-	var all []socket
+// listening reads the kernel's tables of TCP sockets.
+func (h *host) listening() []procnet.Socket {
+	var all []procnet.Socket
 	for _, path := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		text, err := h.read(path)
 		if err != nil {
 			continue
 		}
-		for line := range strings.Lines(string(text)) {
-			f := strings.Fields(line)
-			if len(f) < 10 || f[3] != "0A" { // TCP_LISTEN
-				continue
-			}
-			address, number, _ := strings.Cut(f[1], ":")
-			port, err := strconv.ParseUint(number, 16, 16)
-			if ip := kernelIP(address); ip != nil && err == nil {
-				all = append(all, socket{ip, int(port), "socket:[" + f[9] + "]"})
+		for s := range procnet.Sockets(bytes.NewReader(text)) {
+			if s.State == procnet.Listen {
+				all = append(all, s)
 			}
 		}
 	}
 	return all
 }
 
-// kernelIP reads an address as the kernel prints it: words of four bytes, each in
-// the machine's order.
-func kernelIP(text string) net.IP {
-	b, err := hex.DecodeString(text)
-	if err != nil || len(b) != net.IPv4len && len(b) != net.IPv6len {
-		return nil
-	}
-	for i := 0; i < len(b); i += 4 {
-		binary.NativeEndian.PutUint32(b[i:], binary.BigEndian.Uint32(b[i:]))
-	}
-	return net.IP(b)
-}
+// link is how /proc shows a descriptor of a socket.
+func link(s procnet.Socket) string { return fmt.Sprintf("socket:[%d]", s.Inode) }
 
 type process struct {
 	pid  int

@@ -115,7 +115,7 @@ var own = map[string][]string{
 	"server/scheduler":           {"server/flags", "server/health", "server/sharedinformers"},
 	"server/sharedinformers":     {}, // the API server, the controllers and the scheduler use the same informers
 	"server/health":              {}, // what a part reports about itself
-	"server/insecure":            {},
+	"server/insecure":            {"internal/procnet"},
 	"command/locale":             {},
 	"internal/logbridge":         {},
 	"server/lifecycle":           {"server/startup"},
@@ -131,6 +131,7 @@ var own = map[string][]string{
 	"envtest":                    {"envtest/etcd", "internal/atomicfile", "internal/memory", "internal/version", "server", "server/flags"},
 	"envtest/etcd":               {"kine", "kine/etcdapi", "datastore"},
 	"internal/atomicfile":        {},
+	"internal/procnet":           {},
 	"internal/ownership":         {}, // plumbing of commands and the server, without dependencies
 	"kine":                       {"kine/etcdapi", "kine/inprocess", "datastore", "internal/socket"},
 	"kine/external":              {"kine", "kine/inprocess"},
@@ -143,7 +144,7 @@ var own = map[string][]string{
 	"durability/watchsoak":       {"certs", "durability"},
 	"snapshot":                   {"datastore", "control"}, // a running server alone can read its database
 	"internal/socket":            {},
-	"preflight":                  {"certs", "datastore", "internal/memory"},
+	"preflight":                  {"certs", "datastore", "internal/memory", "internal/procnet"},
 	"scripts/imports":            {},
 	"scripts/markdown":           {},
 	"scripts/plug":               {"durability"},

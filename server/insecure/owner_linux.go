@@ -8,18 +8,12 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/karve-k8s/karve/internal/procnet"
 )
 
 // OwnersKnown says that this system can tell which user opened a connection.
 const OwnersKnown = true
-
-// TCP states as the kernel numbers them (include/net/tcp_states.h).
-const (
-	tcpEstablished = 1
-	tcpFinWait1    = 4
-	tcpFinWait2    = 5
-	tcpCloseWait   = 8
-)
 
 // tcpSocket is what the kernel tells about a TCP socket.
 type tcpSocket struct {
@@ -39,7 +33,7 @@ type tcpSocket struct {
 // socket.
 func (s tcpSocket) owned() bool {
 	switch s.state {
-	case tcpEstablished, tcpFinWait1, tcpFinWait2, tcpCloseWait:
+	case procnet.Established, procnet.FinWait1, procnet.FinWait2, procnet.CloseWait:
 		return s.inode != 0
 	}
 	return false
@@ -97,7 +91,7 @@ func connAlive(c net.Conn) bool {
 	alive := false
 	err = raw.Control(func(fd uintptr) {
 		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
-		alive = err == nil && (info.State == tcpEstablished || info.State == tcpCloseWait)
+		alive = err == nil && (info.State == procnet.Established || info.State == procnet.CloseWait)
 	})
 	return err == nil && alive
 }

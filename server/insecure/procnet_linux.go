@@ -1,15 +1,12 @@
 package insecure
 
 import (
-	"bufio"
-	"encoding/binary"
-	"encoding/hex"
 	"fmt"
 	"io"
 	"net/netip"
 	"os"
-	"strconv"
-	"strings"
+
+	"github.com/karve-k8s/karve/internal/procnet"
 )
 
 // procSocket finds the TCP socket with these addresses in /proc/net (proc(5)).
@@ -51,57 +48,16 @@ func procSocket(local, remote netip.AddrPort) (tcpSocket, error) {
 // findProc returns the socket with these addresses in a file of /proc/net, the
 // owned one if there are several, the zero socket if there is none.
 func findProc(r io.Reader, local, remote netip.AddrPort) (found tcpSocket, err error) {
-	lines := bufio.NewScanner(r)
-	for lines.Scan() {
-		s, ok := parseProcLine(lines.Text())
-		if ok && s.local == local && s.remote == remote {
-			if found = s; s.owned() {
+	for s, err := range procnet.Sockets(r) {
+		if err != nil {
+			return found, err
+		}
+		if s.Local == local && s.Remote == remote {
+			found = tcpSocket{local: s.Local, remote: s.Remote, state: s.State, uid: s.UID, inode: s.Inode}
+			if found.owned() {
 				break
 			}
 		}
 	}
-	return found, lines.Err()
-}
-
-// parseProcLine reads one line of /proc/net/tcp or tcp6:
-//
-//	sl local_address rem_address st tx_queue:rx_queue tr:tm->when retrnsmt uid timeout inode …
-func parseProcLine(line string) (s tcpSocket, ok bool) {
-	f := strings.Fields(line)
-	if len(f) < 10 {
-		return s, false
-	}
-	var okLocal, okRemote bool
-	s.local, okLocal = parseProcAddr(f[1])
-	s.remote, okRemote = parseProcAddr(f[2])
-	state, errState := strconv.ParseUint(f[3], 16, 8)
-	uid, errUID := strconv.ParseUint(f[7], 10, 32)
-	inode, errInode := strconv.ParseUint(f[9], 10, 64)
-	if !okLocal || !okRemote || errState != nil || errUID != nil || errInode != nil {
-		return tcpSocket{}, false
-	}
-	s.state, s.uid, s.inode = uint8(state), uint32(uid), inode
-	return s, true
-}
-
-// parseProcAddr reads "0100007F:1F90": the address as 32-bit words in the
-// machine's own byte order, the port as a number.
-func parseProcAddr(text string) (netip.AddrPort, bool) {
-	addr, port, ok := strings.Cut(text, ":")
-	if !ok {
-		return netip.AddrPort{}, false
-	}
-	b, err := hex.DecodeString(addr)
-	if err != nil || (len(b) != 4 && len(b) != 16) {
-		return netip.AddrPort{}, false
-	}
-	for i := 0; i < len(b); i += 4 {
-		binary.NativeEndian.PutUint32(b[i:], binary.BigEndian.Uint32(b[i:]))
-	}
-	p, err := strconv.ParseUint(port, 16, 16)
-	if err != nil {
-		return netip.AddrPort{}, false
-	}
-	ip, _ := netip.AddrFromSlice(b)
-	return netip.AddrPortFrom(ip.Unmap(), uint16(p)), true
+	return found, nil
 }
