@@ -8,19 +8,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Where addresses come from that nobody else gives out: nodes' of the range for
-// benchmarks (RFC 2544) and of the one for documentation (RFC 3849), Pods' of the
-// shared range (RFC 6598) and of a local one (RFC 4193). None is ever connected to.
+// Ranges that nothing else uses. Nodes get addresses of the range for benchmarks (RFC 2544)
+// and of the one for documentation (RFC 3849). Pods get addresses of the shared range (RFC
+// 6598) and of a local one (RFC 4193). Nothing ever connects to them.
 var (
 	nodeRanges = [2]netip.Prefix{netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("2001:db8::/32")}
 	podRanges  = [2]netip.Prefix{netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("fd73:696d::/32")}
 )
 
-// Most is how many nodes there can be: as many as have a /24 of their own.
+// Most is the largest number of nodes: so many have a /24 of their own.
 const Most = 1 << (24 - 10)
 
-// PodRange is the range of Pod addresses of one family, where no --cluster-cidr
-// names another.
+// PodRange is the range of Pod addresses of one family, unless --cluster-cidr names
+// another.
 func PodRange(ipv6 bool) netip.Prefix { return podRanges[family(ipv6)] }
 
 func family(ipv6 bool) int {
@@ -30,7 +30,7 @@ func family(ipv6 bool) int {
 	return 0
 }
 
-// nth is the address n places after the first of a range.
+// nth returns the address n places after the first of a range.
 func nth(first netip.Addr, n uint64) netip.Addr {
 	bytes := first.As16()
 	for i := len(bytes) - 1; n > 0 && i >= 0; i-- {
@@ -49,7 +49,8 @@ func nodeAddress(index int, ipv6 bool) netip.Addr {
 	return nth(nodeRanges[family(ipv6)].Addr(), uint64(index)+1)
 }
 
-// podRangeOf is a node's share: a /24 or a /64, as the node IPAM controller's.
+// podRangeOf returns a node's share: a /24 or a /64, as the node IPAM controller assigns
+// it.
 func podRangeOf(index int, ipv6 bool) netip.Prefix {
 	if ipv6 {
 		bytes := podRanges[1].Addr().As16()
@@ -59,19 +60,19 @@ func podRangeOf(index int, ipv6 bool) netip.Prefix {
 	return netip.PrefixFrom(nth(podRanges[0].Addr(), uint64(index)<<8), 24)
 }
 
-// addresses knows who has which Pod address.
+// addresses records which Pod has which address.
 type addresses struct {
 	mu     sync.Mutex
 	owners map[netip.Addr]types.NamespacedName
-	last   map[netip.Prefix]netip.Addr // given out
+	last   map[netip.Prefix]netip.Addr // the last one assigned
 }
 
 func newAddresses() *addresses {
 	return &addresses{owners: map[netip.Addr]types.NamespacedName{}, last: map[netip.Prefix]netip.Addr{}}
 }
 
-// take gives a Pod an address of a range: the next free one after the last, so that one
-// that was given back is not at once somebody else's.
+// take gives a Pod an address of a range: the next free one after the last. So an address
+// that was given back is not assigned again immediately.
 func (a *addresses) take(from netip.Prefix, pod types.NamespacedName) (netip.Addr, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -81,7 +82,7 @@ func (a *addresses) take(from netip.Prefix, pod types.NamespacedName) (netip.Add
 		at = first.Prev()
 	}
 	for range min(1<<16, 1<<min(16, at.BitLen()-from.Bits())) {
-		if at = at.Next(); !from.Contains(at) || from.Addr().Is4() && !from.Contains(at.Next()) { // not the broadcast address
+		if at = at.Next(); !from.Contains(at) || from.Addr().Is4() && !from.Contains(at.Next()) { // the broadcast address is left out
 			at = first
 		}
 		if _, taken := a.owners[at]; !taken {
@@ -92,7 +93,7 @@ func (a *addresses) take(from netip.Prefix, pod types.NamespacedName) (netip.Add
 	return netip.Addr{}, fmt.Errorf("no free address in %s", from)
 }
 
-// keep notes an address that a Pod has already.
+// keep records an address that a Pod has already.
 func (a *addresses) keep(at netip.Addr, pod types.NamespacedName) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -39,11 +39,12 @@ func TestAddressesOfPods(t *testing.T) {
 		}
 		got = append(got, at.String())
 	}
-	// Not the network's, the gateway's, the one that is taken, and the broadcast address.
+	// The network's address, the gateway's, the taken one and the broadcast address are
+	// left out.
 	if len(got) != 4 || got[0] != "10.1.2.2" || got[1] != "10.1.2.3" || got[2] != "10.1.2.5" || got[3] != "10.1.2.6" {
 		t.Fatalf("got %v", got)
 	}
-	a.giveBack(netip.MustParseAddr("10.1.2.4"), one) // not its own
+	a.giveBack(netip.MustParseAddr("10.1.2.4"), one) // another Pod's
 	if owner, _ := a.owner(netip.MustParseAddr("10.1.2.4")); owner != two {
 		t.Errorf("10.1.2.4: got %v, want it with %v", owner, two)
 	}

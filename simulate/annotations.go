@@ -12,41 +12,42 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Prefix begins the annotations by which Pods and Nodes are told how to behave, and
-// the label of the Nodes.
+// Prefix begins the annotations that tell Pods and Nodes how to behave, and the label of
+// the Nodes.
 const Prefix = "simulate.karve/"
 
-// The annotations of a Pod. They speak of its containers, but not of its init
-// containers; with a dot and a container's name after it, of that container only.
+// The annotations of a Pod. They apply to its containers, but not to its init containers.
+// With a dot and a container's name after it, an annotation applies to that container only.
 const (
-	StartDelay     = Prefix + "start-delay"      // duration of ContainerCreating; of the Pod only
+	StartDelay     = Prefix + "start-delay"      // duration of ContainerCreating; only for the whole Pod
 	ImagePullError = Prefix + "image-pull-error" // true: the image can't be pulled
 	RunFor         = Prefix + "run-for"          // duration after which the container ends, or forever
-	ExitCode       = Prefix + "exit-code"        // what it ends with
-	ExitReason     = Prefix + "exit-reason"      // the reason it ends for, such as OOMKilled
+	ExitCode       = Prefix + "exit-code"        // its exit code
+	ExitReason     = Prefix + "exit-reason"      // its reason, such as OOMKilled
 	CrashLoop      = Prefix + "crash-loop"       // true: it ends with 1 again and again
 	BackOff        = Prefix + "back-off"         // duration of the first back-off, which doubles
 	ReadyAfter     = Prefix + "ready-after"      // duration from its start until it is ready
 	NotReadyAfter  = Prefix + "not-ready-after"  // duration from its start until it is no longer ready
-	CPUUsage       = Prefix + "cpu-usage"        // what it uses, as metrics.k8s.io tells
+	CPUUsage       = Prefix + "cpu-usage"        // what it uses, as metrics.k8s.io reports it
 	MemoryUsage    = Prefix + "memory-usage"     // the same
-	StopAfter      = Prefix + "stop-after"       // duration it takes to end when the Pod is deleted; of the Pod only
+	StopAfter      = Prefix + "stop-after"       // duration it takes to end when the Pod is deleted; only for the whole Pod
 )
 
 // The annotations of a Node.
 const (
-	NodeDown     = Prefix + "down"      // true: the node is silent, as a machine without power
-	NodeNotReady = Prefix + "not-ready" // true: the node says that it is not ready
+	NodeDown     = Prefix + "down"      // true: the node is silent, like a machine without power
+	NodeNotReady = Prefix + "not-ready" // true: the node reports that it is not ready
 )
 
-// NodeLabel is on every Node that is simulated.
+// NodeLabel is on every simulated Node.
 const NodeLabel = Prefix + "node"
 
 const (
 	forever = time.Duration(-1)
 
-	// jobLength is how long a container of a Job runs, and shortRun one that is told
-	// how to end but not when: long enough to be seen running.
+	// jobLength is how long a container of a Job runs. shortRun is for one with an
+	// annotation that says how it ends and none that says when: long enough to be seen
+	// running.
 	jobLength = time.Second
 	shortRun  = time.Second
 
@@ -60,13 +61,13 @@ type script struct {
 	pullError     bool
 	runFor        time.Duration // or forever
 	exitCode      int32
-	exitReason    string // empty: as the exit code has it
+	exitReason    string // if empty, the exit code decides
 	backOff       time.Duration
 	readyAfter    time.Duration
 	notReadyAfter time.Duration // forever: never
 }
 
-// podScript is what a Pod does.
+// podScript is what a whole Pod does.
 type podScript struct {
 	startDelay, stopAfter time.Duration
 	containers            map[string]script
@@ -75,8 +76,8 @@ type podScript struct {
 var podOnly = []string{StartDelay, StopAfter}
 var ofContainers = []string{ImagePullError, RunFor, ExitCode, ExitReason, CrashLoop, BackOff, ReadyAfter, NotReadyAfter, CPUUsage, MemoryUsage}
 
-// readScript reads a Pod's annotations. The error names the first that is wrong, in
-// the order of their names.
+// readScript reads a Pod's annotations. The error names the first wrong one, in the order
+// of their names.
 func readScript(pod *corev1.Pod) (podScript, error) {
 	s := podScript{containers: map[string]script{}}
 	if err := checkNames(pod); err != nil {
@@ -106,14 +107,14 @@ func readScript(pod *corev1.Pod) (podScript, error) {
 	return s, r.err
 }
 
-// ofJob tells whether a Pod is one that a Job waits for.
+// ofJob reports whether a Job waits for the Pod.
 func ofJob(pod *corev1.Pod) bool {
 	owner := metav1.GetControllerOf(pod)
 	return owner != nil && owner.Kind == "Job" && strings.HasPrefix(owner.APIVersion, "batch/") &&
 		pod.Spec.RestartPolicy != corev1.RestartPolicyAlways
 }
 
-// checkNames finds misspelt annotations, which would do nothing.
+// checkNames finds misspelt annotations, which would have no effect.
 func checkNames(pod *corev1.Pod) error {
 	var names []string
 	for name := range pod.Annotations {
@@ -128,10 +129,10 @@ func checkNames(pod *corev1.Pod) error {
 		switch {
 		case slices.Contains(podOnly, base):
 			if suffixed {
-				return fmt.Errorf("annotation %s: want %s, it is of the whole Pod", name, base)
+				return fmt.Errorf("annotation %s: want %s, which applies to the whole Pod", name, base)
 			}
 		case !slices.Contains(ofContainers, base):
-			return fmt.Errorf("annotation %s: there is none of that name, want one of %s", name, strings.Join(append(slices.Clone(podOnly), ofContainers...), ", "))
+			return fmt.Errorf("annotation %s: unknown name, want one of %s", name, strings.Join(append(slices.Clone(podOnly), ofContainers...), ", "))
 		case suffixed && !hasContainer(pod, container):
 			return fmt.Errorf("annotation %s: the Pod has no container %q", name, container)
 		}
@@ -144,12 +145,11 @@ func hasContainer(pod *corev1.Pod, name string) bool {
 	return slices.ContainsFunc(pod.Spec.Containers, is) || slices.ContainsFunc(pod.Spec.InitContainers, is)
 }
 
-// reader reads the annotations for one container after the other, and keeps the first
-// error.
+// reader reads the annotations of one container after the other, and keeps the first error.
 type reader struct {
 	annotations map[string]string
 	container   string
-	whole       bool // the Pod's annotations count for this container
+	whole       bool // the Pod's annotations apply to this container
 	err         error
 }
 
@@ -161,7 +161,7 @@ func (r *reader) script(usual time.Duration) script {
 		readyAfter:    r.duration(ReadyAfter, 0),
 		notReadyAfter: r.duration(NotReadyAfter, forever),
 	}
-	r.quantity(CPUUsage, idleCPU) // for who asks how much it is: Usage
+	r.quantity(CPUUsage, idleCPU) // checked here; Usage returns it
 	r.quantity(MemoryUsage, idleMemory)
 	crash := r.truth(CrashLoop)
 	if code := r.text(ExitCode); code != "" {
@@ -183,7 +183,7 @@ func (r *reader) script(usual time.Duration) script {
 	return s
 }
 
-// text is the value for this container, or the Pod's.
+// text returns the value for this container, or the Pod's.
 func (r *reader) text(name string) string {
 	if r.container != "" {
 		if v, ok := r.annotations[name+"."+r.container]; ok {
@@ -239,14 +239,14 @@ func (r *reader) fail(name, value, want string) {
 	}
 }
 
-// What a container uses that has no annotation: next to nothing.
+// What a container without an annotation uses: next to nothing.
 var (
 	idleCPU    = resource.MustParse("1m")
 	idleMemory = resource.MustParse("8Mi")
 )
 
-// Usage is how much CPU and memory a running container of a Pod uses, as its annotations
-// have it; those that can't be understood have held up its start.
+// Usage returns how much CPU and memory a running container of a Pod uses, as its
+// annotations say. A Pod with annotations that cannot be understood has not started.
 func Usage(p *corev1.Pod, container string) corev1.ResourceList {
 	r := reader{annotations: p.Annotations, container: container, whole: true}
 	return corev1.ResourceList{
@@ -255,16 +255,16 @@ func Usage(p *corev1.Pod, container string) corev1.ResourceList {
 	}
 }
 
-// IsNode tells whether a Node is simulated.
+// IsNode reports whether a Node is simulated.
 func IsNode(n *corev1.Node) bool {
 	_, there := n.Labels[NodeLabel]
 	return there
 }
 
-// IsDown tells whether a Node is silent.
+// IsDown reports whether a Node is silent.
 func IsDown(n *corev1.Node) bool { return isTrue(n.Annotations, NodeDown) }
 
-// isTrue tells whether a Node's annotation is set.
+// isTrue reports whether a Node's annotation is set.
 func isTrue(annotations map[string]string, name string) bool {
 	v, err := strconv.ParseBool(annotations[name])
 	return err == nil && v

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The reasons that the kubelet gives.
+// The kubelet's reasons.
 const (
 	reasonCreating     = "ContainerCreating"
 	reasonInitializing = "PodInitializing"
@@ -22,21 +22,21 @@ const (
 	reasonCompleted    = "Completed"
 	reasonError        = "Error"
 
-	// Ours: an annotation can't be understood.
+	// The simulation's own: an annotation cannot be understood.
 	reasonAnnotation = "SimulationError"
 )
 
-// Exit codes of a container that is ended.
+// Exit codes of a container that is told to end.
 const (
 	exitTerminated = 143 // by SIGTERM
 	exitKilled     = 137 // by SIGKILL
 )
 
-// longRun is how long a container has to run for its next end to be the first again.
+// longRun is how long a container has to run for its back-off to begin again.
 const longRun = 2 * mostBackOff
 
-// run is what becomes of a container that may run: its next state, at most one change
-// after the last, so that who watches sees each. Waiting and started is one.
+// run returns the next state of a container that may run. It is at most one change after
+// the last, so that a watch sees each. Waiting and started count as one.
 func (l *life) run(c *corev1.Container, was *corev1.ContainerStatus) corev1.ContainerStatus {
 	s, status := l.script.containers[c.Name], l.blank(c, was)
 	switch state := &status.State; {
@@ -55,18 +55,18 @@ func (l *life) run(c *corev1.Container, was *corev1.ContainerStatus) corev1.Cont
 		}
 	default:
 		l.start(c, &status)
-		if s.runFor == 0 { // an init container that has nothing to do
+		if s.runFor == 0 { // an init container with nothing to do
 			l.perhapsEnd(c, &status, s)
 		}
 	}
 	if running := status.State.Running; running != nil && s.runFor != forever && l.reached(c.Name, running.StartedAt, s.runFor) {
-		l.wake(0) // it has only just started, and ends in a write of its own
+		l.wake(0) // it has just started, and ends in a write of its own
 	}
 	l.judge(c, &status, s)
 	return status
 }
 
-// blank is a status as it was, or that of a container which has never run.
+// blank returns a status as it was, or that of a container that has never run.
 func (l *life) blank(c *corev1.Container, was *corev1.ContainerStatus) corev1.ContainerStatus {
 	if was != nil {
 		status := *was.DeepCopy()
@@ -78,7 +78,7 @@ func (l *life) blank(c *corev1.Container, was *corev1.ContainerStatus) corev1.Co
 	return status
 }
 
-// describe says what the container has, once it has run: a resize is done at once.
+// describe sets what the container has once it has run. A resize takes effect immediately.
 func (l *life) describe(c *corev1.Container, status *corev1.ContainerStatus) {
 	if status.ContainerID == "" || status.State.Running == nil {
 		return
@@ -86,7 +86,7 @@ func (l *life) describe(c *corev1.Container, status *corev1.ContainerStatus) {
 	status.AllocatedResources = c.Resources.Requests.DeepCopy()
 	status.Resources = c.Resources.DeepCopy()
 	status.Resources.Claims = nil
-	if status.Image != c.Image { // an image may be changed in a running Pod: another container
+	if status.Image != c.Image { // the image of a running Pod may change: that is another container
 		ended := terminated(status, 0, reasonCompleted, l.now)
 		status.LastTerminationState = corev1.ContainerState{Terminated: ended}
 		status.RestartCount++
@@ -94,7 +94,7 @@ func (l *life) describe(c *corev1.Container, status *corev1.ContainerStatus) {
 	}
 }
 
-// start sets the container running.
+// start makes the container run.
 func (l *life) start(c *corev1.Container, status *corev1.ContainerStatus) {
 	status.Image = c.Image
 	status.ImageID = "simulated://" + hash(c.Image)
@@ -103,8 +103,8 @@ func (l *life) start(c *corev1.Container, status *corev1.ContainerStatus) {
 	l.describe(c, status)
 }
 
-// perhapsEnd ends a container that has run for long enough, and begins again where the
-// Pod wants that.
+// perhapsEnd ends a container that has run long enough, and starts it again where the Pod
+// wants that.
 func (l *life) perhapsEnd(c *corev1.Container, status *corev1.ContainerStatus, s script) {
 	started := status.State.Running.StartedAt
 	if s.runFor == forever || !l.reached(c.Name, started, s.runFor) {
@@ -140,9 +140,10 @@ func (l *life) perhapsEnd(c *corev1.Container, status *corev1.ContainerStatus, s
 	l.wake(wait)
 }
 
-// failToPull is a container whose image can't be had: it fails, and then waits.
+// failToPull returns the state of a container whose image cannot be pulled: it fails, and
+// then waits.
 func (l *life) failToPull(c *corev1.Container, status *corev1.ContainerStatus) {
-	const seen = time.Second // how long the error is seen before the wait for the next try
+	const seen = time.Second // how long the error is visible before the wait for the next attempt
 	message := fmt.Sprintf("simulated: failed to pull image %q, as annotation %s has it", c.Image, ImagePullError)
 	waiting := status.State.Waiting
 	switch {
@@ -155,7 +156,7 @@ func (l *life) failToPull(c *corev1.Container, status *corev1.ContainerStatus) {
 	}
 }
 
-// judge says whether the container is started and ready.
+// judge sets whether the container is started and ready.
 func (l *life) judge(c *corev1.Container, status *corev1.ContainerStatus, s script) {
 	running := status.State.Running
 	started := running != nil
@@ -164,7 +165,7 @@ func (l *life) judge(c *corev1.Container, status *corev1.ContainerStatus, s scri
 		(s.notReadyAfter == forever || !l.reached(c.Name, running.StartedAt, s.notReadyAfter))
 }
 
-// terminated is the end of what status says is running, or of what never ran.
+// terminated returns the end of a container that runs, or that never ran.
 func terminated(status *corev1.ContainerStatus, code int32, reason string, at time.Time) *corev1.ContainerStateTerminated {
 	ended := &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason, FinishedAt: metav1.NewTime(at), ContainerID: status.ContainerID}
 	if status.State.Running != nil {
@@ -173,8 +174,8 @@ func terminated(status *corev1.ContainerStatus, code int32, reason string, at ti
 	return ended
 }
 
-// backOff is how long a container waits that has been restarted so often, as the
-// kubelet has it: the first time not at all.
+// backOff returns how long a container waits after so many restarts, as the kubelet does:
+// before the first one not at all.
 func backOff(s script, restarts int32) time.Duration {
 	if restarts == 0 {
 		return 0
@@ -188,8 +189,8 @@ func backOff(s script, restarts int32) time.Duration {
 	return wait
 }
 
-// shouldRestart tells whether a container starts again that has ended: as upstream
-// decides, but for init containers, which are done once they have succeeded.
+// shouldRestart reports whether an ended container starts again. Upstream decides, except
+// for init containers, which are done once they have succeeded.
 func shouldRestart(c *corev1.Container, pod *corev1.Pod, code int32) bool {
 	isInit := slices.ContainsFunc(pod.Spec.InitContainers, func(i corev1.Container) bool { return i.Name == c.Name })
 	if isInit && code == 0 && !isSidecar(c) {
@@ -203,7 +204,7 @@ func ShouldRestart(c *corev1.Container, pod *corev1.Pod, code int32) bool {
 	if c.RestartPolicy != nil {
 		for _, rule := range c.RestartPolicyRules {
 			if matches(rule, code) {
-				return true // both actions there are start it again
+				return true // both existing actions start it again
 			}
 		}
 		switch *c.RestartPolicy {

@@ -21,16 +21,16 @@ import (
 	"time"
 )
 
-// ErrSimulated is wrapped by the error of who connects to a Pod.
+// ErrSimulated is wrapped by the error that a connection to a Pod gets.
 var ErrSimulated = errors.New("simulated")
 
-// Kubelet answers the API server's requests to simulated nodes: `kubectl logs`, exec
-// and what else would reach a kubelet. Nothing listens anywhere: who dials through
-// Dial the address of a simulated node has a connection that is a pipe.
+// Kubelet answers the API server's requests to simulated nodes: `kubectl logs`, exec and
+// everything else that would reach a kubelet. Nothing listens: a connection through Dial to
+// the address of a simulated node is a pipe.
 //
-// The zero value is one of no nodes, which dials as ever.
+// The zero value has no nodes, and dials as usual.
 type Kubelet struct {
-	// Sign signs the nodes' serving certificates; nil is themselves.
+	// Sign signs the nodes' serving certificates. If it is nil, they are self-signed.
 	Sign *tls.Certificate
 
 	mu     sync.Mutex
@@ -44,8 +44,8 @@ type Kubelet struct {
 // DialFunc is a net.Dialer's DialContext.
 type DialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// Dial connects to simulated nodes itself, refuses simulated Pods, and leaves all others
-// to next.
+// Dial connects to simulated nodes itself, refuses connections to simulated Pods, and
+// passes all others to next.
 func (k *Kubelet) Dial(next DialFunc) DialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		k.mu.Lock()
@@ -90,7 +90,7 @@ func (s *simulation) isNode(at netip.Addr) bool {
 	return false
 }
 
-// open begins to answer for the nodes of s.
+// open starts to answer for the nodes of s.
 func (k *Kubelet) open(s *simulation) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -107,7 +107,7 @@ func (k *Kubelet) close() {
 	k.of = nil
 }
 
-// answer says what there is to say.
+// answer handles a request to a node.
 func (k *Kubelet) answer(w http.ResponseWriter, r *http.Request) {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	of := func(what string) string {
@@ -139,7 +139,7 @@ func (k *Kubelet) answer(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// tls is for connections to one node.
+// tls returns the TLS configuration for connections to one node.
 func (k *Kubelet) tls(node netip.Addr) (*tls.Config, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -170,7 +170,7 @@ func (k *Kubelet) tls(node netip.Addr) (*tls.Config, error) {
 	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: k.key}}, MinVersion: tls.VersionTLS12}, nil
 }
 
-// pipeListener hands out the pipes that were dialled.
+// pipeListener accepts the pipes that Dial made.
 type pipeListener struct {
 	pipes  chan net.Conn
 	closed chan struct{}

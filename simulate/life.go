@@ -10,38 +10,38 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// life is a Pod at a moment. Everything about it but the exact times is in its
-// status, so it goes on after a restart of the server where it was, give or take
-// the second that the API rounds to.
+// life is a Pod at a moment. Everything about it except the exact times is in its status.
+// So after a restart of the server it continues where it was, give or take the second to
+// which the API rounds.
 type life struct {
 	pod    *corev1.Pod
 	script podScript
-	wrong  error // of the annotations
+	wrong  error // in the annotations
 	now    time.Time
 	times  map[string]time.Time // of each container's last change
 	hosts  []corev1.HostIP
 	addrs  []corev1.PodIP
 
-	again time.Duration // until there is something to do; 0: until the Pod is changed
+	again time.Duration // until something has to be done; 0: until the Pod changes
 }
 
-// wake asks for a look after d.
+// wake asks for the next look after d.
 func (l *life) wake(d time.Duration) {
 	if d = max(d, time.Millisecond); l.again == 0 || d < l.again {
 		l.again = d
 	}
 }
 
-// moment is now, as the API has it, and remembers it for a container.
+// moment returns now as the API stores it, and remembers the exact time for a container.
 func (l *life) moment(name string) metav1.Time {
 	l.times[name] = l.now
 	return second(l.now)
 }
 
-// second is a time as the API stores it.
+// second returns a time as the API stores it.
 func second(t time.Time) metav1.Time { return metav1.NewTime(t.Truncate(time.Second)) }
 
-// exactly is the time of a container's last change, of which the API knows the second.
+// exactly returns the time of a container's last change. The API has only the second.
 func (l *life) exactly(name string, t metav1.Time) time.Time {
 	if exact, ok := l.times[name]; ok && exact.Truncate(time.Second).Equal(t.Time) {
 		return exact
@@ -49,8 +49,8 @@ func (l *life) exactly(name string, t metav1.Time) time.Time {
 	return t.Time
 }
 
-// reached tells whether d has passed since a container's change at t. If not, it asks
-// for a look when it has.
+// reached reports whether d has passed since a container's change at t. If not, it asks for
+// a look at that moment.
 func (l *life) reached(name string, t metav1.Time, d time.Duration) bool {
 	left := l.exactly(name, t).Add(d).Sub(l.now)
 	if left > 0 {
@@ -59,14 +59,14 @@ func (l *life) reached(name string, t metav1.Time, d time.Duration) bool {
 	return left <= 0
 }
 
-// since is reached for a state without a time in the API. After a restart it counts
-// as long ago.
+// since is like reached, for a state without a time in the API. After a restart it assumes
+// that the time has passed.
 func (l *life) since(name string, d time.Duration) bool {
 	exact, ok := l.times[name]
 	return !ok || l.reached(name, second(exact), d)
 }
 
-// advance is the Pod's status now.
+// advance returns the Pod's status now.
 func (l *life) advance() corev1.PodStatus {
 	status := *l.pod.Status.DeepCopy()
 	if status.Phase == corev1.PodSucceeded || status.Phase == corev1.PodFailed {
@@ -78,7 +78,7 @@ func (l *life) advance() corev1.PodStatus {
 		status.StartTime = &at
 	}
 	status.HostIPs, status.HostIP = l.hosts, l.hosts[0].IP
-	l.condition(&status, corev1.PodScheduled, nil, "", "") // of a Pod that was made with its node's name
+	l.condition(&status, corev1.PodScheduled, nil, "", "") // for a Pod that was created with a node name
 	if status.Phase == "" {
 		status.Phase = corev1.PodPending
 	}
@@ -90,7 +90,7 @@ func (l *life) advance() corev1.PodStatus {
 		l.hold(&status, "", "")
 		return status
 	}
-	if l.wrong != nil { // it was understood when it started
+	if l.wrong != nil { // it was valid when the Pod started
 		return status
 	}
 	status.PodIPs, status.PodIP = l.addrs, l.addrs[0].IP
@@ -112,10 +112,10 @@ func over(phase corev1.PodPhase) bool {
 	return phase == corev1.PodSucceeded || phase == corev1.PodFailed
 }
 
-// hasStarted tells whether the Pod has its addresses, and so is past its beginning.
+// hasStarted reports whether the Pod has its addresses, and so is past its beginning.
 func hasStarted(status *corev1.PodStatus) bool { return status.PodIP != "" }
 
-// hold leaves all containers waiting.
+// hold makes all containers wait.
 func (l *life) hold(status *corev1.PodStatus, reason, message string) {
 	usual := reasonCreating
 	if len(l.pod.Spec.InitContainers) > 0 {
@@ -137,8 +137,8 @@ func (l *life) hold(status *corev1.PodStatus, reason, message string) {
 	l.conditions(status)
 }
 
-// initialize runs the init containers in order, and tells whether all have done what
-// the others wait for, and whether one has failed for good.
+// initialize runs the init containers in order. It reports whether all have done what the
+// others wait for, and whether one has failed for good.
 func (l *life) initialize(status *corev1.PodStatus) (initialized, failed bool) {
 	was := status.InitContainerStatuses
 	status.InitContainerStatuses = nil
@@ -204,7 +204,7 @@ func (l *life) deadline(status *corev1.PodStatus) {
 	}
 }
 
-// end is the status of a Pod that has been told to end.
+// end returns the status of a Pod that has been told to end.
 func (l *life) end() corev1.PodStatus {
 	status := *l.pod.Status.DeepCopy()
 	status.ObservedGeneration = l.pod.Generation
@@ -214,7 +214,7 @@ func (l *life) end() corev1.PodStatus {
 	return status
 }
 
-// endAll ends what still runs or waits in a Pod that is over.
+// endAll ends what still runs or waits in a Pod that has ended.
 func (l *life) endAll(status *corev1.PodStatus) {
 	code, reason := int32(exitTerminated), reasonError
 	switch {
@@ -226,7 +226,7 @@ func (l *life) endAll(status *corev1.PodStatus) {
 	for _, all := range [][]corev1.ContainerStatus{status.InitContainerStatuses, status.ContainerStatuses, status.EphemeralContainerStatuses} {
 		for i := range all {
 			c := &all[i]
-			ranOut := c.State.Terminated != nil && c.Ready // an init container that has done its work
+			ranOut := c.State.Terminated != nil && c.Ready // an init container that has succeeded
 			if c.State.Running != nil {
 				c.State = corev1.ContainerState{Terminated: terminated(c, code, reason, l.now.Truncate(time.Second))}
 			}
@@ -256,7 +256,7 @@ func phaseOf(pod *corev1.Pod, status *corev1.PodStatus, initialized, failed bool
 			if shouldRestart(&pod.Spec.Containers[i], pod, c.State.Terminated.ExitCode) {
 				running++
 			}
-		case c.LastTerminationState.Terminated != nil: // it will be restarted
+		case c.LastTerminationState.Terminated != nil: // it will restart
 			running++
 		default:
 			waiting++
@@ -274,7 +274,7 @@ func phaseOf(pod *corev1.Pod, status *corev1.PodStatus, initialized, failed bool
 	}
 }
 
-// conditions are those that the kubelet writes.
+// conditions sets those that the kubelet writes.
 func (l *life) conditions(status *corev1.PodStatus) {
 	var incomplete, unready []string
 	for i, c := range status.InitContainerStatuses {
@@ -321,7 +321,7 @@ func (l *life) notReady(status *corev1.PodStatus, reason, message string) {
 	set(status, l.pod.Generation, corev1.PodReady, corev1.ConditionFalse, reason, message, l.now)
 }
 
-// closedGates says which readiness gates nobody has opened.
+// closedGates returns the readiness gates without a true condition.
 func (l *life) closedGates(status *corev1.PodStatus) (closed []string) {
 	for _, gate := range l.pod.Spec.ReadinessGates {
 		i := slices.IndexFunc(status.Conditions, func(c corev1.PodCondition) bool { return c.Type == gate.ConditionType })
@@ -335,8 +335,8 @@ func (l *life) closedGates(status *corev1.PodStatus) (closed []string) {
 	return closed
 }
 
-// condition sets a condition to true, or to false for what is missing. A message with
-// %s lists that, an empty one is that.
+// condition sets a condition to true, or to false if something is missing. %s in the
+// message stands for the list of that; an empty message is the list.
 func (l *life) condition(status *corev1.PodStatus, kind corev1.PodConditionType, missing []string, reason, message string) {
 	state := corev1.ConditionTrue
 	switch {
@@ -353,7 +353,7 @@ func (l *life) condition(status *corev1.PodStatus, kind corev1.PodConditionType,
 	set(status, l.pod.Generation, kind, state, reason, message, l.now)
 }
 
-// set changes one condition and no other: others belong to others.
+// set changes this condition only: others have other owners.
 func set(status *corev1.PodStatus, generation int64, kind corev1.PodConditionType, state corev1.ConditionStatus, reason, message string, now time.Time) {
 	i := slices.IndexFunc(status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind })
 	if i < 0 {

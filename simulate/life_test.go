@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// began is not at a full second, as no Pod's beginning is.
+// began is not at a full second, because no Pod begins at one.
 var began = time.Date(2026, 11, 21, 12, 0, 0, 700e6, time.UTC)
 
 func newPod(policy corev1.RestartPolicy, annotations ...string) *corev1.Pod {
@@ -24,9 +24,9 @@ func newPod(policy corev1.RestartPolicy, annotations ...string) *corev1.Pod {
 	return p
 }
 
-// play lives a Pod's life until nothing more happens, or for so long, and tells what was
-// seen at which time after its beginning. With forgetful, nothing but the object is
-// kept from one look to the next, as if the server were restarted each time.
+// play runs a Pod's life until nothing more happens, or for the given time. It returns what
+// was visible, and when. With forgetful, it keeps only the object between two looks, as if
+// the server had restarted.
 func play(t *testing.T, p *corev1.Pod, most time.Duration, forgetful bool) (seen []string) {
 	t.Helper()
 	times := map[string]time.Time{}
@@ -53,7 +53,7 @@ func play(t *testing.T, p *corev1.Pod, most time.Duration, forgetful bool) (seen
 	return seen
 }
 
-// summary is the phase, the state of each container, and ready where it is.
+// summary returns the phase, the state of each container, and whether it is ready.
 func summary(s *corev1.PodStatus) string {
 	parts := []string{string(s.Phase)}
 	for _, c := range append(slices.Clone(s.InitContainerStatuses), s.ContainerStatuses...) {
@@ -123,10 +123,11 @@ func TestLife(t *testing.T) {
 			for _, forgetful := range []bool{false, true} {
 				got := play(t, c.pod.DeepCopy(), 8*time.Second, forgetful)
 				want := c.want
-				if forgetful { // the order is the same, the times are only about so
+				if forgetful { // the order is the same, the times are approximate
 					got, want = untimed(got), untimed(want)
 				}
-				// What is after the end of the play, with times a little shorter, is not compared.
+				// With slightly shorter times, what happens after the end of the play is
+				// not compared.
 				if len(got) < len(want) || !slices.Equal(got[:len(want)], want) || !forgetful && len(got) != len(want) {
 					t.Errorf("forgetful %v: got\n\t%s\nwant\n\t%s", forgetful, strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
 				}
@@ -166,8 +167,8 @@ func TestWrongAnnotations(t *testing.T) {
 		{RunFor, "-1s"}:                      "is not a duration",
 		{ExitCode, "256"}:                    "a number from 0 to 255",
 		{CrashLoop, "yes"}:                   "true or false",
-		{StartDelay + ".main", "1s"}:         "want simulate.karve/start-delay, it is of the whole Pod",
-		{Prefix + "crashloop", "true"}:       "there is none of that name",
+		{StartDelay + ".main", "1s"}:         "want simulate.karve/start-delay, which applies to the whole Pod",
+		{Prefix + "crashloop", "true"}:       "unknown name",
 		{ImagePullError + ".other", "true"}:  `the Pod has no container "other"`,
 		{ImagePullError + ".main", "truely"}: "true or false",
 	} {

@@ -18,18 +18,19 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// The kubelet's own times (pkg/kubelet/apis/config/v1beta1/defaults.go).
+// The kubelet's own intervals (pkg/kubelet/apis/config/v1beta1/defaults.go).
 const (
 	leaseSeconds = 40
 	reportStatus = 5 * time.Minute
 )
 
-// defaultGrace is for how long the node lifecycle controller believes in a node that it
-// does not hear of, if a user does not want otherwise (--node-monitor-grace-period).
+// defaultGrace is how long the node lifecycle controller waits for a silent node, unless a
+// user sets --node-monitor-grace-period.
 const defaultGrace = 50 * time.Second
 
-// renewInterval is the time between two renewals of a lease: one may be missing. A kubelet
-// renews its own every ten seconds, because a network is between it and the controller.
+// renewInterval is the time between two renewals of a lease; one of them may fail. A
+// kubelet renews its lease every ten seconds, because there is a network between it and the
+// controller.
 func renewInterval(grace time.Duration) time.Duration {
 	if grace <= 0 {
 		grace = defaultGrace
@@ -37,11 +38,12 @@ func renewInterval(grace time.Duration) time.Duration {
 	return max(min(grace, defaultGrace)*2/5, time.Second)
 }
 
-// slots is how many groups of nodes renew their leases together: one timer and few
-// commits for a hundred nodes, and no more at a time.
+// slots is the number of groups of nodes that renew their leases together. So a hundred
+// nodes need one timer and few commits, and no group is larger.
 const slots = 10
 
-// KubeletPort is where nodes say that their kubelet listens. Nothing does: see Kubelet.
+// KubeletPort is the port that nodes report for their kubelet. Nothing listens there; see
+// Kubelet.
 const KubeletPort = 10250
 
 // node is one simulated node.
@@ -50,7 +52,7 @@ type node struct {
 	index int
 	hosts []corev1.HostIP
 
-	// Only its worker has the following.
+	// Only its worker uses the following.
 	lease    *coordinationv1.Lease
 	renewed  time.Time
 	reported time.Time
@@ -59,7 +61,7 @@ type node struct {
 	down bool
 }
 
-// Name is the name of a node.
+// Name returns the name of node i.
 func Name(index int) string { return fmt.Sprintf("simulated-%d", index) }
 
 func newNode(index int, ipv6 []bool) *node {
@@ -76,7 +78,7 @@ func (n *node) isDown() bool {
 	return n.down
 }
 
-// setDown tells whether that is new.
+// setDown reports whether that is a change.
 func (n *node) setDown(down bool) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -85,7 +87,7 @@ func (n *node) setDown(down bool) bool {
 	return changed
 }
 
-// object is the node as it registers itself.
+// object returns the Node as it registers.
 func (s *simulation) object(n *node, now time.Time) *corev1.Node {
 	o := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: n.name, Labels: map[string]string{
@@ -113,7 +115,7 @@ func (s *simulation) object(n *node, now time.Time) *corev1.Node {
 	return o
 }
 
-// describe is what a node says about itself that nobody else may change.
+// describe sets what a node reports about itself, and what no other client may change.
 func (s *simulation) describe(n *node, status *corev1.NodeStatus) {
 	status.Addresses = nil
 	for _, h := range n.hosts {
@@ -130,7 +132,7 @@ func (s *simulation) describe(n *node, status *corev1.NodeStatus) {
 	}
 }
 
-// conditionsOf are a node's conditions at its next report.
+// conditionsOf returns a node's conditions at its next report.
 func conditionsOf(n *node, o *corev1.Node, now time.Time) []corev1.NodeCondition {
 	ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "simulated kubelet is posting ready status"}
 	if o != nil && isTrue(o.Annotations, NodeNotReady) {
@@ -164,7 +166,7 @@ func conditionOf(o *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCond
 	return nil
 }
 
-// nodeEvents are what happens to Node objects.
+// nodeEvents handles the events of Node objects.
 func (s *simulation) nodeEvents() cache.ResourceEventHandler {
 	look := func(object any) {
 		if o, ok := object.(*corev1.Node); ok && s.nodes[o.Name] != nil {
@@ -181,8 +183,8 @@ func (s *simulation) nodeEvents() cache.ResourceEventHandler {
 				look(is)
 			}
 		},
-		// One that is deleted comes back with its next heartbeat: to delete it is to
-		// see what becomes of its Pods.
+		// A deleted node comes back with its next heartbeat. Someone who deletes it wants
+		// to see what happens to its Pods.
 	}
 }
 
@@ -193,8 +195,8 @@ func readiness(o *corev1.Node) corev1.ConditionStatus {
 	return corev1.ConditionUnknown
 }
 
-// takeUpNodes registers the nodes that are not there, and takes those away that an
-// earlier start with more nodes has left.
+// takeUpNodes registers missing nodes, and deletes those that an earlier start with more
+// nodes has left.
 func (s *simulation) takeUpNodes(ctx context.Context) error {
 	var errs []error
 	for _, object := range s.NodeInformer.GetStore().List() {
@@ -208,7 +210,7 @@ func (s *simulation) takeUpNodes(ctx context.Context) error {
 				errs = append(errs, fmt.Errorf("delete node %s: %w", o.Name, err))
 			}
 		case !ours && s.nodes[o.Name] != nil:
-			errs = append(errs, fmt.Errorf("there is a node %s that is not a simulated one (it has no label %s): delete it, or leave the nodes to it", o.Name, NodeLabel))
+			errs = append(errs, fmt.Errorf("node %s exists and is not simulated (it has no label %s): delete it, or start without --simulate-nodes", o.Name, NodeLabel))
 		}
 	}
 	if len(errs) > 0 {
@@ -250,7 +252,7 @@ func (s *simulation) register(ctx context.Context, n *node) error {
 	return nil
 }
 
-// syncNode does what is due for a node.
+// syncNode does everything that is due for a node.
 func (s *simulation) syncNode(ctx context.Context, name string) (time.Duration, error) {
 	n, now := s.nodes[name], time.Now()
 	object, there, err := s.NodeInformer.GetStore().GetByKey(name)
@@ -271,7 +273,7 @@ func (s *simulation) syncNode(ctx context.Context, name string) (time.Duration, 
 	if down {
 		return 0, nil
 	}
-	if now.Sub(n.renewed) >= s.interval*9/10 { // a slot may be a little early
+	if now.Sub(n.renewed) >= s.interval*9/10 { // a slot may come a little early
 		if err := s.renew(ctx, n, o, now); err != nil {
 			return 0, err
 		}
@@ -288,8 +290,8 @@ func (s *simulation) syncNode(ctx context.Context, name string) (time.Duration, 
 	return s.nextRenewal(n, now), nil
 }
 
-// nextRenewal is the time until the node's next slot: slot i begins after i of
-// ten parts of each interval.
+// nextRenewal returns the time until the node's next slot. Slot i begins after i tenths of
+// each interval.
 func (s *simulation) nextRenewal(n *node, now time.Time) time.Duration {
 	at := now.Truncate(s.interval).Add(time.Duration(n.index%slots) * s.interval / slots)
 	for at.Sub(n.renewed) < s.interval*9/10 || !at.After(now) {
@@ -339,7 +341,8 @@ func (s *simulation) renew(ctx context.Context, n *node, o *corev1.Node, now tim
 	return nil
 }
 
-// report writes the node's status. Capacity and what else a user may have changed stays.
+// report writes the node's status. It keeps the capacity and everything else that a user
+// may change.
 func (s *simulation) report(ctx context.Context, n *node, o *corev1.Node, now time.Time) error {
 	status := corev1.NodeStatus{Conditions: conditionsOf(n, o, now)}
 	s.describe(n, &status)

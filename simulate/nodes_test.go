@@ -11,7 +11,7 @@ func TestRenewals(t *testing.T) {
 			t.Errorf("with a grace period of %v: got %v, want %v", grace, got, want)
 		}
 	}
-	// A tenth of the nodes at a time, at any time of the clock, and none too seldom.
+	// A tenth of the nodes at a time, at any time of the clock, and none too rarely.
 	s := &simulation{interval: 20 * time.Second}
 	start := time.Date(2026, 11, 21, 12, 0, 7, 300e6, time.UTC)
 	at := map[time.Time]int{}

@@ -15,16 +15,17 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// record is what is known about a Pod beside its object. Only the Pod's worker has it.
+// record is what the simulation knows about a Pod besides its object. Only the Pod's worker
+// uses it.
 type record struct {
 	uid     types.UID
 	written string               // the resourceVersion of the last write; the informer may be behind
-	times   map[string]time.Time // see life; nil if nothing waits for one
+	times   map[string]time.Time // see life; nil if nothing waits for a time
 	addrs   []netip.Addr         // nil: none yet, or given back
 	deleted time.Time            // when the deletion was seen
 }
 
-// podEvents are what happens to Pods.
+// podEvents handles the events of Pods.
 func (s *simulation) podEvents() cache.ResourceEventHandler {
 	look := func(object any) {
 		if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
@@ -37,8 +38,7 @@ func (s *simulation) podEvents() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{AddFunc: look, UpdateFunc: func(_, p any) { look(p) }, DeleteFunc: look}
 }
 
-// takeUpPods notes the addresses of the Pods there are, before one of them is given to
-// another.
+// takeUpPods records the addresses of existing Pods, before one of them is assigned again.
 func (s *simulation) takeUpPods() {
 	for _, object := range s.PodInformer.GetStore().List() {
 		p := object.(*corev1.Pod)
@@ -49,7 +49,7 @@ func (s *simulation) takeUpPods() {
 	}
 }
 
-// lookAtPodsOf has all Pods of a node looked at.
+// lookAtPodsOf queues all Pods of a node.
 func (s *simulation) lookAtPodsOf(node string) {
 	for _, object := range s.PodInformer.GetStore().List() {
 		if p := object.(*corev1.Pod); p.Spec.NodeName == node {
@@ -58,7 +58,7 @@ func (s *simulation) lookAtPodsOf(node string) {
 	}
 }
 
-// recordOf is the record of a Pod; a new one if it is another Pod of that name.
+// recordOf returns the record of a Pod: a new one if another Pod has that name now.
 func (s *simulation) recordOf(key types.NamespacedName, p *corev1.Pod) *record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,7 +83,7 @@ func (s *simulation) recordOf(key types.NamespacedName, p *corev1.Pod) *record {
 	return r
 }
 
-// forget is the end of a Pod that is gone.
+// forget removes the record of a Pod that is gone.
 func (s *simulation) forget(key types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,11 +100,11 @@ func (s *simulation) giveBack(key types.NamespacedName, r *record) {
 	r.addrs = nil
 }
 
-// rangePoll is how often a Pod looks whether its node has a range of addresses, which
-// takes the controller a moment after a node is registered.
+// rangePoll is how often a Pod checks whether its node has a range of addresses. The
+// controller assigns it a moment after the node registers.
 const rangePoll = 200 * time.Millisecond
 
-// syncPod takes a Pod to where it should be by now.
+// syncPod brings a Pod to where it should be by now.
 func (s *simulation) syncPod(ctx context.Context, key types.NamespacedName) (time.Duration, error) {
 	object, there, err := s.PodInformer.GetStore().GetByKey(key.String())
 	if err != nil {
@@ -116,12 +116,12 @@ func (s *simulation) syncPod(ctx context.Context, key types.NamespacedName) (tim
 	}
 	p := object.(*corev1.Pod)
 	n := s.nodes[p.Spec.NodeName]
-	if n == nil || n.isDown() { // it is looked at when the node is back
+	if n == nil || n.isDown() { // the Pod is queued again when the node is back
 		return 0, nil
 	}
 	r := s.recordOf(key, p)
 	if order, err := resourceversion.CompareResourceVersion(p.ResourceVersion, r.written); err == nil && order < 0 {
-		return 0, nil // what we have written is still to come, and is a reason to look again
+		return 0, nil // the event of our own write is still to come, and queues the Pod again
 	}
 	l := &life{pod: p, now: time.Now(), times: r.times, hosts: n.hosts}
 	if l.times == nil {
@@ -151,8 +151,8 @@ func (s *simulation) syncPod(ctx context.Context, key types.NamespacedName) (tim
 	return l.again, nil
 }
 
-// addressesOf are a Pod's addresses, which are taken when it has none. They stay its own
-// until it is over.
+// addressesOf returns a Pod's addresses. A Pod without addresses gets some, and keeps them
+// until it has ended.
 func (s *simulation) addressesOf(key types.NamespacedName, r *record, n *node, p *corev1.Pod) ([]corev1.PodIP, error) {
 	var all []corev1.PodIP
 	if p.Spec.HostNetwork {
@@ -181,14 +181,13 @@ func (s *simulation) addressesOf(key types.NamespacedName, r *record, n *node, p
 	return all, nil
 }
 
-// write writes a Pod's status, if it is another.
+// write writes a Pod's status if it has changed.
 func (s *simulation) write(ctx context.Context, n *node, r *record, l *life, status corev1.PodStatus) error {
 	p := l.pod
 	if equality.Semantic.DeepEqual(status, p.Status) {
 		return nil
 	}
-	// With the resourceVersion of what has been looked at: nothing is taken back that
-	// another has written since.
+	// With the resourceVersion that was read: the write never undoes another client's.
 	next := &corev1.Pod{ObjectMeta: p.ObjectMeta, Spec: p.Spec, Status: status}
 	written := &corev1.Pod{}
 	err := as(s.core.Put().Namespace(p.Namespace).Resource("pods").Name(p.Name).SubResource("status"), n.name).Body(next).Do(ctx).Into(written)
@@ -204,8 +203,8 @@ func (s *simulation) write(ctx context.Context, n *node, r *record, l *life, sta
 	return nil
 }
 
-// endPod ends a Pod that is being deleted: when it has taken as long as it is told to,
-// but no longer than it may.
+// endPod ends a Pod that is being deleted: after the time that its annotation says, and at
+// the latest after its grace period.
 func (s *simulation) endPod(ctx context.Context, n *node, r *record, l *life) (time.Duration, error) {
 	p := l.pod
 	var grace time.Duration
@@ -214,7 +213,7 @@ func (s *simulation) endPod(ctx context.Context, n *node, r *record, l *life) (t
 	}
 	if r.deleted.IsZero() {
 		r.deleted = l.now
-		if asked := p.DeletionTimestamp.Add(-grace); l.now.Sub(asked) > 2*time.Second { // before our time
+		if asked := p.DeletionTimestamp.Add(-grace); l.now.Sub(asked) > 2*time.Second { // before this start
 			r.deleted = asked
 		}
 	}
@@ -225,27 +224,28 @@ func (s *simulation) endPod(ctx context.Context, n *node, r *record, l *life) (t
 	if left := r.deleted.Add(takes).Sub(l.now); left > 0 {
 		return left, nil
 	}
-	// Who keeps the Pod with a finalizer, as Jobs do, wants to see how it ended.
+	// A controller that keeps the Pod with a finalizer, as Job does, needs to see how it
+	// ended.
 	if len(p.Finalizers) > 0 && !over(p.Status.Phase) {
 		if err := s.write(ctx, n, r, l, l.end()); err != nil {
 			return 0, err
 		}
 	}
-	if len(p.Finalizers) > 0 && grace == 0 { // it has been deleted, and waits for others
+	if len(p.Finalizers) > 0 && grace == 0 { // it was deleted, and waits for others
 		return 0, nil
 	}
 	zero := int64(0)
 	err := as(s.core.Delete().Namespace(p.Namespace).Resource("pods").Name(p.Name), n.name).
 		Body(&metav1.DeleteOptions{GracePeriodSeconds: &zero, Preconditions: &metav1.Preconditions{UID: &p.UID}}).Do(ctx).Error()
 	switch {
-	case err == nil, apierrors.IsNotFound(err), apierrors.IsConflict(err): // another Pod of that name
+	case err == nil, apierrors.IsNotFound(err), apierrors.IsConflict(err): // another Pod has that name
 		return 0, nil
 	default:
 		return 0, fmt.Errorf("delete pod %s/%s: %w", p.Namespace, p.Name, err)
 	}
 }
 
-// longestPreStop is how long the Pod's hooks sleep before it ends.
+// longestPreStop returns how long the Pod's hooks sleep before it ends.
 func longestPreStop(p *corev1.Pod) (longest time.Duration) {
 	for i := range p.Spec.Containers {
 		if hook := p.Spec.Containers[i].Lifecycle; hook != nil && hook.PreStop != nil && hook.PreStop.Sleep != nil {

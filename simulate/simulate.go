@@ -1,13 +1,13 @@
-// Package simulate is nodes without machines: Node objects that are ready, and
-// Pods that run on them as far as anybody can see who asks the API, and nowhere
-// else. It does what a kubelet does to the API, with a kubelet's identity: it
-// registers Nodes, renews their leases, takes Pods to where their specification and
-// their annotations have them, and ends those that are deleted.
+// Package simulate has nodes without machines: Node objects that are ready, and Pods that
+// run on them as far as any client of the API can see. It does to the API what a kubelet
+// does, with a kubelet's identity: it registers Nodes, renews their leases, brings Pods to
+// where their specification and their annotations want them, and ends those that are
+// deleted.
 //
-// simulate.go starts and stops it; nodes.go is what it does for Nodes, pods.go for
-// Pods. What becomes of a Pod is decided in life.go (the Pod), container.go (each
-// container) and annotations.go (what it is told), none of which has a client or a
-// clock. kubelet.go answers who asks a node. DESIGN.md has the decisions.
+// simulate.go starts and stops it. nodes.go handles Nodes, and pods.go Pods. Three files
+// decide what happens to a Pod, and have neither a client nor a clock: life.go (the Pod),
+// container.go (each container) and annotations.go (what users want). kubelet.go answers
+// requests to a node. DESIGN.md has the decisions.
 package simulate
 
 import (
@@ -31,38 +31,37 @@ import (
 
 // Config is what a simulation needs.
 type Config struct {
-	// Nodes is how many there are; up to [Most].
+	// Nodes is the number of nodes, up to [Most].
 	Nodes int
-	// Version is the kubelets', such as v1.36.4.
+	// Version is the version of the kubelets, such as v1.36.4.
 	Version string
-	// IPv6 says for each family of addresses, the first one first, whether it is IPv6.
+	// IPv6 says for each family of addresses, in order, whether it is IPv6.
 	IPv6 []bool
-	// Grace is for how long nodes may be silent; 0 is 50 seconds, upstream's default.
+	// Grace is how long nodes may be silent; 0 is 50 seconds, upstream's default.
 	Grace time.Duration
-	// PodCIDRs leaves the ranges of Pod addresses to another, who writes them into
-	// the Nodes.
+	// PodCIDRs says that a controller writes the ranges of Pod addresses into the Nodes.
 	PodCIDRs bool
-	// Client is an administrator's: nodes are impersonated.
+	// Client is an administrator's, because it impersonates nodes.
 	Client *rest.Config
-	// PodInformer and NodeInformer see all of the cluster, and are running.
+	// PodInformer and NodeInformer cover the whole cluster, and are running.
 	PodInformer, NodeInformer cache.SharedIndexInformer
-	// ClaimInformer and VolumeInformer do so of persistent volumes.
+	// ClaimInformer and VolumeInformer do the same for persistent volumes.
 	ClaimInformer, VolumeInformer cache.SharedIndexInformer
-	// Kubelet answers who asks a node; nil is nobody.
+	// Kubelet answers requests to nodes. If it is nil, nothing does.
 	Kubelet *Kubelet
-	// Log is told what goes wrong.
+	// Log receives what goes wrong.
 	Log *logrus.Logger
 }
 
-// Workers of the two kinds. They wait for answers, which the datastore gives to many
-// at a time.
+// The number of workers of the two kinds. They wait for answers, and the datastore answers
+// many at a time.
 const (
 	podWorkers    = 16
 	nodeWorkers   = 8
 	volumeWorkers = 2
 )
 
-// simulation is a running one.
+// simulation is a running simulation.
 type simulation struct {
 	Config
 	interval                    time.Duration // between two renewals of a lease
@@ -76,8 +75,8 @@ type simulation struct {
 	records map[types.NamespacedName]*record
 }
 
-// Run registers the nodes, calls ready, and simulates them until ctx ends. Then all
-// stays as it is, as with kubelets that are stopped.
+// Run registers the nodes, calls ready, and simulates them until ctx ends. Then everything
+// stays as it is, as with stopped kubelets.
 func Run(ctx context.Context, c Config, ready func()) error {
 	s := &simulation{Config: c, interval: renewInterval(c.Grace), nodes: map[string]*node{}, addresses: newAddresses(), records: map[types.NamespacedName]*record{}}
 	client := rest.CopyConfig(c.Client)
@@ -145,11 +144,11 @@ func retries[T comparable]() workqueue.TypedRateLimiter[T] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[T](20*time.Millisecond, 10*time.Second)
 }
 
-// errLater is a failure that nobody has to hear of: somebody else was faster.
-var errLater = errors.New("changed by another")
+// errLater is a failure that is not reported: another client was faster.
+var errLater = errors.New("changed by another client")
 
-// work does what is in a queue until it is shut down. do says when it wants to be
-// called again; 0 is when there is a reason to.
+// work handles what is in a queue until the queue shuts down. do returns after which time
+// to call it again; 0 is when there is a reason to.
 func work[T comparable](ctx context.Context, q workqueue.TypedRateLimitingInterface[T], do func(context.Context, T) (time.Duration, error), complain func(error)) {
 	for {
 		item, shutdown := q.Get()
@@ -168,8 +167,8 @@ func work[T comparable](ctx context.Context, q workqueue.TypedRateLimitingInterf
 				q.AddAfter(item, again)
 			}
 		case ctx.Err() == nil:
-			// Once is no news: a Pod whose labels have just been changed, say, may
-			// not be written with the labels of before.
+			// One failure is not reported: a Pod whose labels have just changed, for
+			// example, cannot be written with the old labels.
 			if !errors.Is(err, errLater) && q.NumRequeues(item) > 0 {
 				complain(err)
 			}
@@ -181,12 +180,12 @@ func work[T comparable](ctx context.Context, q workqueue.TypedRateLimitingInterf
 
 func (s *simulation) complain(err error) { s.Log.Warnf("simulated nodes: %v; trying again", err) }
 
-// as makes a request a node's own: it is authorized, and admitted, as a kubelet's.
+// as makes a request the node's own: it is authorized and admitted like a kubelet's.
 func as(r *rest.Request, node string) *rest.Request {
 	return r.SetHeader(transport.ImpersonateUserHeader, "system:node:"+node).SetHeader(transport.ImpersonateGroupHeader, "system:nodes")
 }
 
-// rangesOf are the ranges of a Node's Pod addresses.
+// rangesOf returns the ranges of a Node's Pod addresses.
 func rangesOf(n *corev1.Node) (ranges []netip.Prefix) {
 	for _, cidr := range n.Spec.PodCIDRs {
 		if p, err := netip.ParsePrefix(cidr); err == nil {

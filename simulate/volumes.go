@@ -13,14 +13,14 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Provisioner is the provisioner of StorageClasses whose volumes are simulated, and
-// DefaultClass the class that is made where there is none.
+// Provisioner is the provisioner of StorageClasses with simulated volumes. DefaultClass is
+// the class that is made if there is none.
 const (
 	Provisioner  = Prefix + "volumes"
 	DefaultClass = "simulated"
 )
 
-// Annotations by which the volume controller and a provisioner speak to each other
+// Annotations with which the volume controller and a provisioner communicate
 // (k8s.io/component-helpers/storage/volume).
 const (
 	annStorageProvisioner  = "volume.kubernetes.io/storage-provisioner"
@@ -29,7 +29,7 @@ const (
 	simulatedVolumesPrefix = "/simulated/"
 )
 
-// makeDefaultClass makes a StorageClass, if there is none of anybody's.
+// makeDefaultClass makes a StorageClass if the cluster has none.
 func (s *simulation) makeDefaultClass(ctx context.Context) error {
 	classes := &storagev1.StorageClassList{}
 	if err := s.storage.Get().Resource("storageclasses").Do(ctx).Into(classes); err != nil {
@@ -49,8 +49,7 @@ func (s *simulation) makeDefaultClass(ctx context.Context) error {
 	return nil
 }
 
-// volumeEvents are what happens to claims and volumes, which are told apart by having
-// a namespace.
+// volumeEvents handles the events of claims and volumes. Only claims have a namespace.
 func (s *simulation) volumeEvents() cache.ResourceEventHandler {
 	look := func(object any) {
 		switch o := object.(type) {
@@ -67,7 +66,7 @@ func (s *simulation) volumeEvents() cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{AddFunc: look, UpdateFunc: func(_, object any) { look(object) }}
 }
 
-// syncVolume makes the volume of a claim, or takes away one whose claim is gone.
+// syncVolume makes the volume of a claim, or deletes one whose claim is gone.
 func (s *simulation) syncVolume(ctx context.Context, key types.NamespacedName) (time.Duration, error) {
 	if key.Namespace == "" {
 		object, there, err := s.VolumeInformer.GetStore().GetByKey(key.Name)
@@ -97,7 +96,7 @@ func (s *simulation) syncVolume(ctx context.Context, key types.NamespacedName) (
 	return 0, nil
 }
 
-// volumeOf is a volume for a claim: of a kind that nobody has to attach.
+// volumeOf returns a volume for a claim, of a kind that needs no attaching.
 func volumeOf(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) *corev1.PersistentVolume {
 	name := "pvc-" + string(claim.UID)
 	v := &corev1.PersistentVolume{
