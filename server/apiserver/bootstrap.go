@@ -6,6 +6,7 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
 	"github.com/karve-k8s/karve/bootstrap"
+	"github.com/karve-k8s/karve/server/apiserver/deviations"
 )
 
 // bootstrap is done between the configuration, which says how objects are stored,
@@ -15,12 +16,12 @@ func (c Config) bootstrap(ctx context.Context, cfg configs) error {
 	if err != nil {
 		return err
 	}
-	if c.Store != nil {
+	if c.Store != nil && c.Deviations.On(deviations.Bootstrap) {
 		if _, err := new.Seed(ctx, c.Store); err != nil {
 			return err
 		}
 	}
-	if c.UpstreamsHooks {
+	if !c.Deviations.On(deviations.Bootstrap) {
 		return nil
 	}
 	others := []*genericapiserver.Config{cfg.kube.ControlPlane.Generic}

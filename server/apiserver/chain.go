@@ -5,13 +5,15 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"strings"
 
+	"github.com/karve-k8s/karve/server/apiserver/deviations"
+	"github.com/karve-k8s/karve/server/apiserver/openapi"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	genericfilters "k8s.io/apiserver/pkg/endpoints/filters"
+	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/util/notfoundhandler"
 	"k8s.io/apiserver/pkg/util/webhook"
@@ -52,7 +54,7 @@ func New(ctx context.Context, c Config) (*Server, error) {
 	if c.Upstream != nil {
 		completed = *c.Upstream
 	} else {
-		prepareProcess(c.Log)
+		prepareProcess(c.Log, c.Deviations)
 		if completed, err = complete(ctx, c); err != nil {
 			return nil, err
 		}
@@ -68,24 +70,31 @@ func New(ctx context.Context, c Config) (*Server, error) {
 	if err := c.bootstrap(ctx, cfg); err != nil {
 		return nil, err
 	}
-	if !c.UpstreamsHooks {
-		if s.early, err = startEarly(ctx, &cfg.extensions.GenericConfig.Config, s.informers); err != nil {
+	if c.Deviations.On(deviations.EarlyInformers) {
+		if s.early, err = deviations.StartEarly(ctx, &cfg.extensions.GenericConfig.Config, s.informers); err != nil {
 			return nil, err
 		}
 	}
 	last := cfg.last()
 	last.AddReadyzChecks(c.ReadyChecks...)
-	if last.FlowControl != nil && (completed.Traces == nil || completed.Traces.ConfigFile == "") {
-		passTracesOn(last) // without flow control each chain would have limits of its own
+	if c.Deviations.On(deviations.Tracing) && last.FlowControl != nil && (completed.Traces == nil || completed.Traces.ConfigFile == "") {
+		deviations.PassTracesOn(last) // without flow control each chain would have limits of its own
 	}
-	if !c.CompressLoopback {
-		leaveUncompressed(last)
+	if !c.CompressLoopback && c.Deviations.On(deviations.Compression) {
+		deviations.LeaveUncompressed(last)
 	}
-	writeWidely(last)
-	s.streams, s.writes = endStreams(last), countWrites(last)
+	if c.Deviations.On(deviations.ListBuffer) {
+		deviations.BufferLists(last)
+	}
+	if c.Deviations.On(deviations.Streams) {
+		s.streams = deviations.EndStreams(last)
+	}
+	if c.Deviations.On(deviations.Namespaces) {
+		s.writes = deviations.CountWrites(last)
+	}
 	s.buildInsecureChain(last)
 	if err := s.createChain(cfg); err != nil {
-		s.stopEarly()
+		s.early.Stop()
 		return nil, err
 	}
 	close(s.prepared)
@@ -111,17 +120,21 @@ func (c configs) last() *genericapiserver.Config {
 func newConfigs(o options.CompletedOptions, own Config) (configs, error) {
 	done := own.Step("generic configuration")
 	schemes := []*runtime.Scheme{legacyscheme.Scheme, apiextensionsserver.Scheme, aggregatorscheme.Scheme}
-	generic, err := buildGenericConfig(o.CompletedOptions, own.Loopback, schemes, controlplane.DefaultAPIResourceConfigSource(), generatedopenapi.GetOpenAPIDefinitions)
+	generic, err := own.genericConfig(o, schemes)
 	if err != nil {
 		return configs{}, fmt.Errorf("build generic configuration: %w", err)
 	}
-	forgetBuilders(generic.OpenAPIConfig, generic.OpenAPIV3Config)
-	rememberClientCertificates(&generic.Config.Authentication)
+	if own.Deviations.On(deviations.OpenAPI) {
+		openapi.ForgetBuilders(generic.OpenAPIConfig, generic.OpenAPIV3Config)
+	}
+	if own.Deviations.On(deviations.ClientCertificates) {
+		deviations.RememberClientCertificates(&generic.Config.Authentication)
+	}
 	done()
 	defer own.Step("configuration of the servers")()
-	defer generic.wait()
+	defer generic.Wait()
 	c := configs{stored: &prefixes{of: map[string]schema.GroupResource{}}}
-	kube, resolver, admission, err := app.CreateKubeAPIServerConfig(o, generic.Config, generic.informers, generic.storage)
+	kube, resolver, admission, err := app.CreateKubeAPIServerConfig(o, generic.Config, generic.Informers, generic.Storage)
 	if err != nil {
 		return configs{}, fmt.Errorf("configure kube-apiserver: %w", err)
 	}
@@ -130,8 +143,8 @@ func newConfigs(o options.CompletedOptions, own Config) (configs, error) {
 	if own.Dial != nil {
 		dialThrough(kube, own.Dial)
 	}
-	if own.Alone {
-		withoutPeers(shared)
+	if own.SingleServer && own.Deviations.On(deviations.SingleServer) {
+		deviations.WithoutPeers(shared)
 	}
 	webhookAuth := webhook.NewDefaultAuthenticationInfoResolverWrapper(
 		shared.ProxyTransport, shared.Generic.EgressSelector, shared.Generic.LoopbackClientConfig, shared.Generic.TracerProvider)
@@ -140,18 +153,42 @@ func newConfigs(o options.CompletedOptions, own Config) (configs, error) {
 	if err != nil {
 		return configs{}, fmt.Errorf("configure apiextensions-apiserver: %w", err)
 	}
-	if !own.EagerOpenAPI {
-		describeOwnTypes(&c.extensions.GenericConfig.Config)
+	if own.Deviations.On(deviations.OpenAPI) {
+		openapi.DescribeOwnTypes(&c.extensions.GenericConfig.Config)
 	}
 	if os.Getenv(withoutAggregator) != "" {
-		return c, quietStorage(c, own.Alone, o.Etcd.WatchCacheSizes, c.stored)
+		return c, c.changeStorage(own, o.Etcd.WatchCacheSizes)
 	}
 	c.aggregator, err = controlplaneapiserver.CreateAggregatorConfig(
 		*shared.Generic, o.CompletedOptions, shared.VersionedInformers, resolver, shared.ProxyTransport, shared.PeerProxy, admission)
 	if err != nil {
 		return configs{}, fmt.Errorf("configure kube-aggregator: %w", err)
 	}
-	return c, quietStorage(c, own.Alone, o.Etcd.WatchCacheSizes, c.stored)
+	return c, c.changeStorage(own, o.Etcd.WatchCacheSizes)
+}
+
+// genericConfig is what the three servers share.
+func (c Config) genericConfig(o options.CompletedOptions, schemes []*runtime.Scheme) (*deviations.Generic, error) {
+	resources, definitions := controlplane.DefaultAPIResourceConfigSource(), generatedopenapi.GetOpenAPIDefinitions
+	if !c.Deviations.On(deviations.GenericConfig) {
+		return deviations.UpstreamsGenericConfig(o.CompletedOptions, schemes, resources, definitions)
+	}
+	inProcess := c.Loopback
+	if !c.Deviations.On(deviations.Loopback) {
+		inProcess = nil
+	}
+	return deviations.BuildGenericConfig(o.CompletedOptions, inProcess, schemes, resources, definitions)
+}
+
+// changeStorage changes how the servers store objects, where deviations are on.
+func (c configs) changeStorage(own Config, watchCacheSizes []string) error {
+	custom := &c.extensions.ExtraConfig.CRDRESTOptionsGetter
+	servers := []*generic.RESTOptionsGetter{&c.kube.ControlPlane.Generic.RESTOptionsGetter, &c.extensions.GenericConfig.RESTOptionsGetter, custom}
+	if c.aggregator != nil {
+		servers = append(servers, &c.aggregator.GenericConfig.RESTOptionsGetter)
+	}
+	change := deviations.Storage{Switches: own.Deviations, SingleServer: own.SingleServer, WatchCacheSizes: watchCacheSizes, Stored: c.stored.add}
+	return change.Change(custom, servers...)
 }
 
 // createChain is steps 7 to 10: each server delegates what it does not know to
@@ -167,7 +204,7 @@ func (s *Server) createChain(c configs) error {
 	done()
 	done = s.config.Step("kube-apiserver")
 	generic := c.kube.ControlPlane.Generic
-	generic.SkipOpenAPIInstallation = !s.config.EagerOpenAPI
+	generic.SkipOpenAPIInstallation = s.config.Deviations.On(deviations.OpenAPI)
 	kube, err := c.kube.Complete().New(extensions.GenericAPIServer)
 	if err != nil {
 		return fmt.Errorf("create kube-apiserver: %w", err)
@@ -180,13 +217,19 @@ func (s *Server) createChain(c configs) error {
 		}
 		extras = group.PrioritizedVersions
 	}
-	s.rememberRoutes(kube.ControlPlane.GenericAPIServer.Handler.GoRestfulContainer)
-	if !s.config.EagerOpenAPI {
-		serveDocuments(kube.ControlPlane.GenericAPIServer, generic.OpenAPIConfig, generic.OpenAPIV3Config, s.stopping)
+	if s.config.Deviations.On(deviations.Routes) {
+		container := kube.ControlPlane.GenericAPIServer.Handler.GoRestfulContainer
+		ours, upstreams := deviations.RememberRoutes(container)
+		if s.config.Routers != nil {
+			s.config.Routers(ours, upstreams, container.RegisteredWebServices())
+		}
+	}
+	if s.config.Deviations.On(deviations.OpenAPI) {
+		openapi.ServeDocuments(kube.ControlPlane.GenericAPIServer, generic.OpenAPIConfig, generic.OpenAPIV3Config, s.stopping)
 	}
 	done()
 	servers := []*genericapiserver.GenericAPIServer{extensions.GenericAPIServer, kube.ControlPlane.GenericAPIServer}
-	informers := []informerFactory{s.informers, extensions.Informers}
+	informers := []deviations.InformerFactory{s.informers, extensions.Informers}
 	if c.aggregator == nil {
 		err := s.use(servers, informers)
 		s.run = kube.ControlPlane.GenericAPIServer.PrepareRun().RunWithContext
@@ -206,8 +249,8 @@ func (s *Server) createChain(c configs) error {
 	if err := s.use(append(servers, aggregator.GenericAPIServer), append(informers, aggregator.APIRegistrationInformers)); err != nil {
 		return err
 	}
-	if !s.config.EagerOpenAPI {
-		if s.openAPI, err = aggregateOpenAPI(aggregator, generic.OpenAPIConfig, generic.OpenAPIV3Config, s.stopping, s.holdOpenAPI(c.kube.ControlPlane.VersionedInformers)); err != nil {
+	if s.config.Deviations.On(deviations.OpenAPI) {
+		if s.openAPI, err = openapi.Aggregate(aggregator, generic.OpenAPIConfig, generic.OpenAPIV3Config, s.stopping, openapi.HoldIndex(c.kube.ControlPlane.VersionedInformers, s.settled)); err != nil {
 			return fmt.Errorf("prepare OpenAPI: %w", err)
 		}
 	}
@@ -218,7 +261,7 @@ func (s *Server) createChain(c configs) error {
 		return fmt.Errorf("prepare kube-aggregator: %w", err)
 	}
 	if s.openAPI != nil {
-		s.openAPI.serve(aggregator.GenericAPIServer.Handler.NonGoRestfulMux)
+		s.openAPI.Serve(aggregator.GenericAPIServer.Handler.NonGoRestfulMux)
 		generic.OpenAPIV3Config.Definitions = nil // each builder makes its own
 	}
 	s.run = prepared.Run
@@ -227,38 +270,16 @@ func (s *Server) createChain(c configs) error {
 
 // use keeps what the parts of Karve need of the server at the end of the chain, and
 // lets those in this process call it.
-func (s *Server) use(servers []*genericapiserver.GenericAPIServer, informers []informerFactory) error {
+func (s *Server) use(servers []*genericapiserver.GenericAPIServer, informers []deviations.InformerFactory) error {
 	last := servers[len(servers)-1]
 	s.unfiltered = func(w http.ResponseWriter, r *http.Request) {
 		last.UnprotectedHandler().ServeHTTP(w, r)
 	}
-	s.config.Loopback.Serve(s.whenPrepared(last.Handler))
+	s.config.Loopback.Serve(openapi.WhenPrepared(s.prepared, last.Handler))
 	if s.early == nil {
 		return nil
 	}
-	s.early.factories, s.early.requests = informers, s.config.Loopback.Running
-	go s.early.fill(servers)
-	return s.early.stopAfterHooks(last, servers[0], s.delay)
-}
-
-// whenPrepared is h, where those who ask for OpenAPI wait until it is installed, which
-// is the last of the preparations. Until then a server further down would answer,
-// with its own documents, all of which it would have to make.
-func (s *Server) whenPrepared(h http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasPrefix(r.URL.Path, openAPI) {
-			select {
-			case <-s.prepared:
-			case <-r.Context().Done():
-			}
-		}
-		h.ServeHTTP(w, r)
-	})
-}
-
-// stopEarly stops the informers of a chain whose hooks may never have run.
-func (s *Server) stopEarly() {
-	if s.early != nil {
-		s.early.stop()
-	}
+	s.early.Factories, s.early.Requests = informers, s.config.Loopback.Running
+	go s.early.Fill(servers)
+	return s.early.StopAfterHooks(last, servers[0], s.delay)
 }

@@ -2,7 +2,6 @@ package apiserver
 
 import (
 	"errors"
-	"reflect"
 	"strings"
 	"sync"
 
@@ -15,6 +14,7 @@ import (
 	registrationscheme "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/scheme"
 	registrationinformers "k8s.io/kube-aggregator/pkg/client/informers/externalversions"
 
+	"github.com/karve-k8s/karve/server/apiserver/deviations"
 	"github.com/karve-k8s/karve/server/sharedinformers"
 )
 
@@ -22,32 +22,23 @@ import (
 // share.
 func (s *Server) Followers() ([]sharedinformers.Informer, error) {
 	const whose = "API server"
-	all, err := sharedinformers.Of(whose, scheme.Scheme, started(s.informers), func(o runtime.Object) cache.SharedIndexInformer {
+	all, err := sharedinformers.Of(whose, scheme.Scheme, deviations.StartedTypes(s.informers), func(o runtime.Object) cache.SharedIndexInformer {
 		return s.informers.InformerFor(o, nil)
 	})
 	var more []sharedinformers.Informer
 	if f := s.definitions; f != nil && err == nil {
-		more, err = sharedinformers.Of(whose, apiextensionsscheme.Scheme, started(f), func(o runtime.Object) cache.SharedIndexInformer {
+		more, err = sharedinformers.Of(whose, apiextensionsscheme.Scheme, deviations.StartedTypes(f), func(o runtime.Object) cache.SharedIndexInformer {
 			return f.InformerFor(o, nil)
 		})
 		all = append(all, more...)
 	}
 	if f := s.registrations; f != nil && err == nil {
-		more, err = sharedinformers.Of(whose, registrationscheme.Scheme, started(f), func(o runtime.Object) cache.SharedIndexInformer {
+		more, err = sharedinformers.Of(whose, registrationscheme.Scheme, deviations.StartedTypes(f), func(o runtime.Object) cache.SharedIndexInformer {
 			return f.InformerFor(o, nil)
 		})
 		all = append(all, more...)
 	}
 	return all, err
-}
-
-// started are the types whose informers a factory has started.
-func started(f interface {
-	WaitForCacheSync(stop <-chan struct{}) map[reflect.Type]bool
-}) map[reflect.Type]bool {
-	now := make(chan struct{})
-	close(now)
-	return f.WaitForCacheSync(now)
 }
 
 // otherFactories are the informers of the chain that are not Kubernetes' own types'.

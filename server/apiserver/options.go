@@ -30,13 +30,13 @@ import (
 	basecompatibility "k8s.io/component-base/compatibility"
 	"k8s.io/component-base/featuregate"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
-	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
 	"k8s.io/kubernetes/plugin/pkg/admission/noderestriction"
 
 	"github.com/karve-k8s/karve/bootstrap"
 	"github.com/karve-k8s/karve/internal/logbridge"
+	"github.com/karve-k8s/karve/server/apiserver/deviations"
 	"github.com/karve-k8s/karve/server/flags"
 	"github.com/karve-k8s/karve/server/insecure"
 	"github.com/karve-k8s/karve/server/loopback"
@@ -83,8 +83,8 @@ type Config struct {
 
 	Etcd         Etcd
 	Certificates Certificates
-	// Alone says that no other API server has this storage.
-	Alone bool
+	// SingleServer says that no other API server uses this datastore.
+	SingleServer bool
 	// BuiltIn says that the storage is Karve's own, which knows objects by their keys.
 	BuiltIn bool
 	// ClockDoubted is asked whether the clock may be set back by hours, when a token
@@ -100,17 +100,14 @@ type Config struct {
 	Store bootstrap.Store
 	// Bootstrap is what those objects depend on besides.
 	Bootstrap bootstrap.Options
-	// UpstreamsHooks keeps upstream's slow hooks, to compare with.
-	UpstreamsHooks bool
+	// Deviations are those that run upstream's own code.
+	Deviations deviations.Switches
 
 	// Log gets what the etcd clients have to say; nil is nowhere.
 	Log *logrus.Logger
 	// Step is told each step of a start, and gives a function to call when the step
 	// is done; nil is nobody.
 	Step func(name string) (done func())
-	// EagerOpenAPI makes all OpenAPI documents before serving, and keeps them, as
-	// upstream does: for the test that compares ours with them.
-	EagerOpenAPI bool
 	// Routers is told the router of kube-apiserver, upstream's that it stands for,
 	// and the services: for the test that compares the two; nil is nobody.
 	Routers func(ours, upstreams restful.RouteSelector, services []*restful.WebService)
@@ -183,11 +180,6 @@ func (c Config) owned() map[string]string {
 // Upstream's default, zero, leaves them open and a stop waits a minute for them.
 const watchGrace = 5 * time.Second
 
-// identityLeaseRenewal is how often the API server's lease is written. It lasts
-// for an hour (IdentityLeaseDurationSeconds); upstream writes it every ten
-// seconds all the same, which is most of what an idle cluster writes.
-const identityLeaseRenewal = 10 * time.Minute
-
 // newOptions is step 1: upstream's options with our defaults and the user's
 // wishes, and the gates among them, which are not set yet. The error joins every wish
 // that upstream's flags refuse.
@@ -226,10 +218,8 @@ func newOptions(c Config) (*options.ServerRunOptions, *Gates, error) {
 		o.EndpointReconcilerType = string(reconcilers.NoneEndpointReconcilerType)
 	}
 
-	if c.Alone && c.AdvertiseAddress != nil {
-		// Without others that would have to know when this one is gone, no lease
-		// is written every ten seconds. Addresses of earlier starts go at once.
-		o.EndpointReconcilerType = string(reconcilers.MasterCountReconcilerType)
+	if c.SingleServer && c.AdvertiseAddress != nil && c.Deviations.On(deviations.SingleServer) {
+		deviations.WithoutEndpointLease(o)
 	}
 
 	o.Etcd.StorageConfig.Transport.ServerList = c.Etcd.Endpoints
@@ -325,7 +315,11 @@ func complete(ctx context.Context, c Config) (options.CompletedOptions, error) {
 		return options.CompletedOptions{}, err
 	}
 	defer release()
-	return completeOptions(ctx, o, c.ClockDoubted)
+	doubted := c.ClockDoubted
+	if !c.Deviations.On(deviations.TokenBackdate) {
+		doubted = nil
+	}
+	return completeOptions(ctx, o, doubted)
 }
 
 func completeOptions(ctx context.Context, o *options.ServerRunOptions, clockDoubted func() bool) (options.CompletedOptions, error) {
@@ -335,7 +329,7 @@ func completeOptions(ctx context.Context, o *options.ServerRunOptions, clockDoub
 	}
 	// Without the file a user's own signer makes the tokens.
 	if completed.ServiceAccountSigningKeyFile != "" && clockDoubted != nil {
-		completed.ServiceAccountIssuer = backdated{completed.ServiceAccountIssuer, clockDoubted}
+		completed.ServiceAccountIssuer = deviations.BackdateTokens(completed.ServiceAccountIssuer, clockDoubted)
 	}
 	return completed, errors.Join(completed.Validate()...)
 }
@@ -344,14 +338,14 @@ func completeOptions(ctx context.Context, o *options.ServerRunOptions, clockDoub
 // (cmd/kube-apiserver/app/server.go), but for feature gates, which are set already:
 // warnings and loggers are global to the process, so several servers in one process share
 // them, the last one's.
-func prepareProcess(log *logrus.Logger) {
+func prepareProcess(log *logrus.Logger, switches deviations.Switches) {
 	etcdLogger = zap.NewNop()
 	if log != nil {
 		etcdLogger = logbridge.Zap(log, "etcd")
 	}
 	// The server's own clients would log warnings about the server's own APIs.
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
-	controlplaneapiserver.IdentityLeaseRenewIntervalPeriod = identityLeaseRenewal
+	deviations.RenewIdentityRarely(switches.On(deviations.SingleServer))
 	registry := genericoptions.NewServerRunOptions().ComponentGlobalsRegistry
 	if gates, ok := registry.FeatureGateFor(basecompatibility.DefaultKubeComponent).(featuregate.MutableFeatureGate); ok {
 		gates.AddMetrics()

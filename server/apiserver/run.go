@@ -15,6 +15,8 @@ import (
 
 	"k8s.io/client-go/informers"
 
+	"github.com/karve-k8s/karve/server/apiserver/deviations"
+	"github.com/karve-k8s/karve/server/apiserver/openapi"
 	"github.com/karve-k8s/karve/server/insecure"
 )
 
@@ -33,16 +35,16 @@ type Server struct {
 	drained       <-chan struct{}
 	insecureChain http.Handler
 	informers     informers.SharedInformerFactory
-	early         *earlyInformers // nil: upstream's hook starts them
+	early         *deviations.Early // nil: upstream's hook starts them
 	otherFactories
 	prefixes   *prefixes
-	streams    *streams
-	writes     *writes
+	streams    *deviations.OpenStreams // nil: upstream's stop
+	writes     *deviations.Writes      // nil: they are not counted
 	unfiltered http.HandlerFunc
 	notReady   atomic.Pointer[string]
-	openAPI    *aggregatedOpenAPI // nil: upstream's own, or no aggregator
-	prepared   chan struct{}      // everything is installed
-	settled    chan struct{}      // everything around the server is up
+	openAPI    *openapi.Aggregated // nil: upstream's own, or no aggregator
+	prepared   chan struct{}       // everything is installed
+	settled    chan struct{}       // everything around the server is up
 	settle     sync.Once
 	stopping   chan struct{} // it has been told to stop
 }
@@ -52,7 +54,7 @@ type Server struct {
 func (s *Server) Settle() {
 	s.release()
 	if s.openAPI != nil {
-		_, _ = s.openAPI.v3.current() // requests get the error
+		s.openAPI.BuildIndex()
 	}
 }
 
@@ -115,14 +117,14 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 
 	if s.early != nil {
 		done := s.config.Step("informers")
-		s.early.wait(running)
+		s.early.Wait(running)
 		done()
 	}
 	err := s.runBounded(running)
-	s.stopEarly()
+	s.early.Stop()
 	stopServing()
 	<-plain
-	err = errors.Join(err, s.streams.wait())
+	err = errors.Join(err, s.streams.Wait())
 	if cause := context.Cause(running); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause
 	}
@@ -240,4 +242,13 @@ func failingChecks(body string) []string {
 		}
 	}
 	return failing
+}
+
+// WritesEnd returns a channel that is closed when the requests that may make an object in
+// a namespace, and are under way now, have ended: those from the secure and the insecure
+// port, and from this process, for built-in and custom resources. It is closed at the
+// latest when the time that a request may take has passed. What other API servers store is
+// not known. A request whose client has gone may still be on its way through storage.
+func (s *Server) WritesEnd(namespace string) <-chan struct{} {
+	return s.writes.Barrier(namespace)
 }

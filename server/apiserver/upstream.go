@@ -17,6 +17,7 @@ import (
 	"k8s.io/component-base/version/verflag"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 
+	"github.com/karve-k8s/karve/server/apiserver/deviations"
 	"github.com/karve-k8s/karve/server/flags"
 )
 
@@ -99,7 +100,7 @@ func (u *Upstream) Gates() (*Gates, error) { return gatesOf(u.trial) }
 // it. It has global effects: warnings and loggers are the process'. So are feature gates,
 // which must be those of the command line already.
 func (u *Upstream) Complete(ctx context.Context, log *logrus.Logger) (*options.CompletedOptions, error) {
-	prepareProcess(log)
+	prepareProcess(log, deviations.Switches{})
 	completed, err := completeOptions(ctx, u.ServerRunOptions, nil)
 	return &completed, err
 }

@@ -1,0 +1,362 @@
+package openapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"sync"
+	"unsafe"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/mux"
+	apiregistration "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	aggregatorserver "k8s.io/kube-aggregator/pkg/apiserver"
+	openapicontroller "k8s.io/kube-aggregator/pkg/controllers/openapi"
+	openapiaggregator "k8s.io/kube-aggregator/pkg/controllers/openapi/aggregator"
+	openapiv3controller "k8s.io/kube-aggregator/pkg/controllers/openapiv3"
+	openapiv3aggregator "k8s.io/kube-aggregator/pkg/controllers/openapiv3/aggregator"
+	openapicommon "k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kube-openapi/pkg/handler3"
+)
+
+// Aggregated is the aggregator's OpenAPI: the documents of the servers in
+// this process and those of APIServices, merged by upstream's aggregation. Upstream
+// starts that while it prepares to run, which makes all documents, and asks the
+// servers in this process for news once a second. Here it starts with the first
+// request or APIService, and asks when it is asked.
+type Aggregated struct {
+	v2       *aggregatedV2
+	v3       *aggregatedV3
+	stopping <-chan struct{}
+	hold     func(context.Context) // until a request of our own for the index need not wait
+}
+
+// Aggregate takes OpenAPI out of the aggregator's hands. Call serve when
+// the aggregator has prepared to run.
+func Aggregate(s *aggregatorserver.APIAggregator, v2 *openapicommon.Config, v3 *openapicommon.OpenAPIV3Config, stopping <-chan struct{}, hold func(context.Context)) (*Aggregated, error) {
+	a := &Aggregated{newAggregatedV2(s.GenericAPIServer, v2), newAggregatedV3(s.GenericAPIServer, v3), stopping, hold}
+	// Upstream has no setters. Without configuration it builds nothing; through its
+	// controllers it hands us the APIServices.
+	controller := openapicontroller.NewAggregationController(&a.v2.downloader, a.v2)
+	controllerV3 := openapiv3controller.NewAggregationController(a.v3)
+	if err := errors.Join(
+		setUnexported(s, "openAPIConfig", (*openapicommon.Config)(nil)),
+		setUnexported(s, "openAPIV3Config", (*openapicommon.OpenAPIV3Config)(nil)),
+		setUnexported(s, "openAPIAggregationController", controller),
+		setUnexported(s, "openAPIV3AggregationController", controllerV3),
+	); err != nil {
+		return nil, err
+	}
+	for name, run := range map[string]func(<-chan struct{}){
+		"apiservice-openapi-controller":   controller.Run,
+		"apiservice-openapiv3-controller": controllerV3.Run,
+	} {
+		err := s.GenericAPIServer.AddPostStartHook(name, func(c genericapiserver.PostStartHookContext) error {
+			go run(c.Done())
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return a, nil
+}
+
+// setUnexported sets a field of the aggregator; no server starts when upstream has
+// renamed it or changed its type.
+func setUnexported[T any](s *aggregatorserver.APIAggregator, field string, value T) error {
+	f := reflect.ValueOf(s).Elem().FieldByName(field)
+	if want := reflect.TypeFor[T](); !f.IsValid() || f.Type() != want {
+		return fmt.Errorf("kube-aggregator has no field %s of type %v", field, want)
+	}
+	*(*T)(unsafe.Pointer(f.UnsafeAddr())) = value
+	return nil
+}
+
+func (a *Aggregated) Serve(paths *mux.PathRecorderMux) {
+	paths.HandleFunc(v2Path, func(w http.ResponseWriter, r *http.Request) {
+		running, err := a.v2.running.get()
+		serveBuilt(running.paths, err, w, r)
+	})
+	serveV3 := func(w http.ResponseWriter, r *http.Request) {
+		who, ok := request.UserFrom(r.Context())
+		own := ok && who.GetName() == user.APIServerUser
+		if own {
+			a.hold(r.Context())
+		}
+		current, err := a.v3.current()
+		if err != nil && own && a.isStopping() { // who asks would log an error
+			current, err = noDocuments, nil
+		}
+		serveBuilt(current, err, w, r)
+	}
+	paths.HandleFunc(v3Path, serveV3)
+	paths.HandlePrefix(v3Prefix, http.HandlerFunc(serveV3))
+}
+
+// BuildIndex builds the index of v3, so that the first client does not wait for it.
+func (a *Aggregated) BuildIndex() {
+	_, _ = a.v3.current() // requests get the error
+}
+
+func (a *Aggregated) isStopping() bool {
+	select {
+	case <-a.stopping:
+		return true
+	default:
+		return false
+	}
+}
+
+// noDocuments is an index without any.
+var noDocuments http.Handler = http.HandlerFunc(handler3.NewOpenAPIService().HandleDiscovery)
+
+// aggregatedV2 merges /openapi/v2. Upstream's aggregator holds every server's
+// document four times over, so it is kept like the documents themselves; what
+// it has learned from APIServices survives.
+type aggregatedV2 struct {
+	downloader openapiaggregator.Downloader
+	running    expiring[runningV2]
+	mu         sync.Mutex
+	services   map[string]*remembered
+}
+
+type runningV2 struct {
+	openapiaggregator.SpecAggregator
+	paths *mux.PathRecorderMux
+}
+
+func newAggregatedV2(s *genericapiserver.GenericAPIServer, config *openapicommon.Config) *aggregatedV2 {
+	a := &aggregatedV2{downloader: openapiaggregator.NewDownloader(), services: map[string]*remembered{}}
+	a.running.make = func() (runningV2, error) {
+		paths := mux.NewPathRecorderMux("aggregated-openapi-v2")
+		specs, err := openapiaggregator.BuildAndRegisterAggregator(
+			&a.downloader, s.NextDelegate(), s.Handler.GoRestfulContainer.RegisteredWebServices(), config, paths)
+		if err != nil {
+			return runningV2{}, err
+		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		for name, service := range a.services {
+			if err := specs.AddUpdateAPIService(service.apiService, service); err != nil {
+				return runningV2{}, err
+			}
+			_ = specs.UpdateAPIServiceSpec(name) // it may never have answered
+		}
+		return runningV2{specs, paths}, nil
+	}
+	return a
+}
+
+// AddUpdateAPIService implements openapiaggregator.SpecAggregator.
+func (a *aggregatedV2) AddUpdateAPIService(apiService *apiregistration.APIService, handler http.Handler) error {
+	if apiService.Spec.Service == nil {
+		return nil
+	}
+	a.mu.Lock()
+	service, known := a.services[apiService.Name]
+	if !known {
+		service = &remembered{}
+		a.services[apiService.Name] = service
+	}
+	service.set(apiService, handler)
+	a.mu.Unlock()
+	if running, ok := a.running.peek(); ok {
+		return running.AddUpdateAPIService(apiService, service)
+	}
+	return nil
+}
+
+// UpdateAPIServiceSpec implements openapiaggregator.SpecAggregator.
+func (a *aggregatedV2) UpdateAPIServiceSpec(name string) error {
+	a.mu.Lock()
+	service, known := a.services[name]
+	a.mu.Unlock()
+	if !known {
+		return openapiaggregator.ErrAPIServiceNotFound
+	}
+	changed, err := service.refresh(&a.downloader)
+	if err != nil || !changed {
+		return err
+	}
+	if running, ok := a.running.peek(); ok {
+		return running.UpdateAPIServiceSpec(name)
+	}
+	return nil
+}
+
+// RemoveAPIService implements openapiaggregator.SpecAggregator.
+func (a *aggregatedV2) RemoveAPIService(name string) {
+	a.mu.Lock()
+	delete(a.services, name)
+	a.mu.Unlock()
+	if running, ok := a.running.peek(); ok {
+		running.RemoveAPIService(name)
+	}
+}
+
+// remembered is an APIService's own /openapi/v2, as it was when it last answered:
+// an APIService that is gone for a moment must not take its document along.
+type remembered struct {
+	mu         sync.Mutex
+	apiService *apiregistration.APIService
+	remote     http.Handler
+	etag       string
+	document   *httptest.ResponseRecorder // nil until it has answered
+}
+
+func (m *remembered) set(apiService *apiregistration.APIService, remote http.Handler) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.apiService, m.remote = apiService, remote
+}
+
+// refresh asks the APIService, and keeps what it says if it is a document.
+func (m *remembered) refresh(downloader *openapiaggregator.Downloader) (changed bool, err error) {
+	m.mu.Lock()
+	remote, etag := m.remote, m.etag
+	m.mu.Unlock()
+	var answer *httptest.ResponseRecorder
+	document, etag, status, err := downloader.Download(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer = httptest.NewRecorder()
+		remote.ServeHTTP(answer, r)
+		copyAnswer(w, answer)
+	}), etag)
+	switch {
+	case err != nil:
+		return false, err
+	case status == http.StatusNotFound:
+		return false, fmt.Errorf("it serves no %s", v2Path)
+	case document == nil: // as before
+		return false, nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.etag, m.document = etag, answer
+	return true, nil
+}
+
+// ServeHTTP answers what the APIService did.
+func (m *remembered) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	m.mu.Lock()
+	document := m.document
+	m.mu.Unlock()
+	if document == nil {
+		http.Error(w, "it has not answered yet", http.StatusServiceUnavailable)
+		return
+	}
+	copyAnswer(w, document)
+}
+
+func copyAnswer(w http.ResponseWriter, answer *httptest.ResponseRecorder) {
+	for name, values := range answer.Header() {
+		w.Header()[name] = values
+	}
+	w.WriteHeader(answer.Code)
+	_, _ = w.Write(answer.Body.Bytes()) // into memory
+}
+
+// aggregatedV3 merges the index of /openapi/v3 and sends requests for documents to
+// who has them. Upstream's aggregator holds no more than the index, so once
+// started it stays.
+type aggregatedV3 struct {
+	start    func() (openapiv3aggregator.SpecProxier, error)
+	paths    *mux.PathRecorderMux
+	starting sync.Mutex
+	local    []string // its names for the servers in this process
+
+	mu       sync.Mutex                                       // held for a moment only: APIServices wait for it
+	services map[string]func(openapiv3aggregator.SpecProxier) // that came before it was started
+	running  openapiv3aggregator.SpecProxier                  // nil before it is started
+}
+
+func newAggregatedV3(s *genericapiserver.GenericAPIServer, config *openapicommon.OpenAPIV3Config) *aggregatedV3 {
+	a := &aggregatedV3{
+		paths:    mux.NewPathRecorderMux("aggregated-openapi-v3"),
+		services: map[string]func(openapiv3aggregator.SpecProxier){},
+	}
+	a.start = func() (openapiv3aggregator.SpecProxier, error) {
+		return openapiv3aggregator.BuildAndRegisterAggregator(
+			openapiv3aggregator.NewDownloader(), s.NextDelegate(), s.Handler.GoRestfulContainer, config, a.paths)
+	}
+	return a
+}
+
+// started starts upstream's aggregator the first time.
+func (a *aggregatedV3) started() (openapiv3aggregator.SpecProxier, error) {
+	a.starting.Lock()
+	defer a.starting.Unlock()
+	if a.running != nil { // written below only
+		return a.running, nil
+	}
+	running, err := a.start()
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range running.GetAPIServiceNames() {
+		if openapiv3aggregator.IsLocalAPIService(name) {
+			a.local = append(a.local, name)
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, add := range a.services {
+		add(running)
+	}
+	a.services, a.running = nil, running
+	return running, nil
+}
+
+// current is the aggregator's handler, after it has heard what is new in this
+// process: a CustomResourceDefinition may have changed.
+func (a *aggregatedV3) current() (http.Handler, error) {
+	running, err := a.started()
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range a.local {
+		if err := running.UpdateAPIServiceSpec(name); err != nil {
+			return nil, err
+		}
+	}
+	return a.paths, nil
+}
+
+// AddUpdateAPIService implements openapiv3aggregator.SpecProxier.
+func (a *aggregatedV3) AddUpdateAPIService(handler http.Handler, apiService *apiregistration.APIService) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.running == nil {
+		a.services[apiService.Name] = func(running openapiv3aggregator.SpecProxier) { running.AddUpdateAPIService(handler, apiService) }
+		return
+	}
+	a.running.AddUpdateAPIService(handler, apiService)
+}
+
+// UpdateAPIServiceSpec implements openapiv3aggregator.SpecProxier.
+func (a *aggregatedV3) UpdateAPIServiceSpec(name string) error {
+	running, err := a.started()
+	if err != nil {
+		return err
+	}
+	return running.UpdateAPIServiceSpec(name)
+}
+
+// RemoveAPIServiceSpec implements openapiv3aggregator.SpecProxier.
+func (a *aggregatedV3) RemoveAPIServiceSpec(name string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.services, name)
+	if a.running != nil {
+		a.running.RemoveAPIServiceSpec(name)
+	}
+}
+
+// GetAPIServiceNames implements openapiv3aggregator.SpecProxier. Upstream's
+// controller asks which servers of this process to poll: see current.
+func (a *aggregatedV3) GetAPIServiceNames() []string { return nil }
