@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/server/deviations"
 )
 
 // serverCommand is `karve server`.
@@ -28,6 +30,9 @@ func serverCommand() *cli.Command {
 			return options.ExplainMistake(err, "karve server", flags)
 		},
 		Action: func(c *cli.Context) error {
+			if slices.Equal(c.StringSlice("upstream"), []string{"list"}) {
+				return deviations.Print(c.App.Writer)
+			}
 			config, err := options.Read(c)
 			if err != nil { // with what the server would refuse: all at once
 				return errors.Join(err, config.Validate(c.Context))

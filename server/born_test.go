@@ -111,7 +111,7 @@ func (h history) settle(t *testing.T, like *state) *state {
 	c, err := launch(dir, func(config *server.Config) {
 		h.configure(t, config)
 		if h.upstreams {
-			server.WithUpstreamsHooks(config)
+			config.Upstream = []string{"bootstrap", "earlyinformers"}
 		}
 	})
 	defer func() {

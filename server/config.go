@@ -25,6 +25,8 @@ import (
 	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/internal/memory"
 	"github.com/karve-k8s/karve/server/apiserver"
+	"github.com/karve-k8s/karve/server/apiserver/replacements"
+	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/server/insecure"
 	"github.com/karve-k8s/karve/server/scheduler"
 	"github.com/karve-k8s/karve/server/startup"
@@ -146,16 +148,20 @@ type Config struct {
 	// start has failed.
 	StartupTrace string
 
+	// Upstream names the deviations that are off: there upstream's code runs in place of
+	// Karve's own. deviations.Table has the names; "all" is every one. It is for tests, and
+	// for finding out whether a problem is Karve's or upstream's. A few of them are of the
+	// whole process (see deviations.Process).
+	Upstream []string
+
 	// Log gets everything that is logged; nil is standard error, from info up.
 	Log *logrus.Logger `json:"-"`
 	// Ready is called once, when everything is ready; nil is no call.
 	Ready func(Info) `json:"-"`
 
-	eagerOpenAPI   bool // see apiserver.Config
-	routers        func(ours, upstreams restful.RouteSelector, services []*restful.WebService)
-	upstreamsHooks bool        // no seeding: for tests that compare
-	unknownOwners  bool        // as if OwnersKnown were false: for tests
-	clockDoubted   func() bool // in place of a clockDoubt: for tests
+	routers       func(ours, upstreams restful.RouteSelector, services []*restful.WebService)
+	unknownOwners bool        // as if OwnersKnown were false: for tests
+	clockDoubted  func() bool // in place of a clockDoubt: for tests
 }
 
 // OwnersKnown says that this system tells which user opened a connection. Without
@@ -224,8 +230,8 @@ func (c Config) withDefaults() Config {
 // ShortenGoodbyes makes a stop of the one server that this process has shorter, if
 // nobody on another machine can reach it.
 func (c Config) ShortenGoodbyes() {
-	if !c.Reachable() {
-		apiserver.ShortenGoodbyes()
+	if !c.Reachable() && c.switches().On(deviations.GoAway) {
+		replacements.ShortenGoodbyes()
 	}
 }
 
@@ -270,6 +276,9 @@ func (c Config) Validate(ctx context.Context) error {
 		errs.add(err)
 	}
 	errs.add(checkEtcdListen(c))
+	if _, err := deviations.Parse(c.Upstream); err != nil {
+		errs.add(fmt.Errorf("--upstream: %w", err))
+	}
 	errs.add(checkStartupTrace(c.StartupTrace))
 	if c.SettleAfter < 0 {
 		errs.addf("--settle-after %v: want 0 or more", c.SettleAfter)

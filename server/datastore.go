@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/server/snapshots"
 	"github.com/karve-k8s/karve/server/storage"
 )
@@ -43,6 +44,7 @@ func (s *controlPlane) makeStorage(fork snapshots.Fork) error {
 		lock = s.storeLock
 	}
 	s.storage = storage.New(storage.Config{
+		Dial:     !s.switches().On(deviations.StorageClient),
 		Location: where, DataDir: s.DataDir, Lock: lock, MemoryLimit: s.MemoryLimit,
 		CAFile: s.DatastoreCAFile, CertFile: s.DatastoreCertFile, KeyFile: s.DatastoreKeyFile,
 		EtcdAPI:  s.servedEtcd(),

@@ -5,12 +5,6 @@ import "github.com/emicklei/go-restful/v3"
 // OwnName tells whether Karve gives a file of a data directory this name.
 var OwnName = ownName
 
-// WithEagerOpenAPI makes OpenAPI documents as upstream does; see apiserver.Config.
-func WithEagerOpenAPI(c *Config) { c.eagerOpenAPI = true }
-
-// WithUpstreamsHooks leaves a new cluster's objects to upstream; see apiserver.Config.
-func WithUpstreamsHooks(c *Config) { c.upstreamsHooks = true }
-
 // WithRouters is told the routers; see apiserver.Config.
 func WithRouters(told func(ours, upstreams restful.RouteSelector, services []*restful.WebService)) func(*Config) {
 	return func(c *Config) { c.routers = told }

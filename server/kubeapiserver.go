@@ -20,6 +20,7 @@ import (
 	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/internal/memory"
 	"github.com/karve-k8s/karve/server/apiserver"
+	"github.com/karve-k8s/karve/server/apiserver/replacements"
 	"github.com/karve-k8s/karve/server/lifecycle"
 	"github.com/karve-k8s/karve/server/storage"
 )
@@ -164,7 +165,7 @@ func (s *upstreamServer) listen() error {
 	s.door = &heldListener{Listener: l, open: make(chan struct{})}
 	s.secure, serving.Listener = s.door, s.door
 	if serving.BindAddress.IsLoopback() {
-		apiserver.ShortenGoodbyes()
+		replacements.ShortenGoodbyes()
 	}
 	return nil
 }

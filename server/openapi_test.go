@@ -23,7 +23,7 @@ import (
 // Ours is made on demand, upstream's before serving: every byte must be the same,
 // at once after the start, and after what is served has changed.
 func TestOpenAPIIsUpstreams(t *testing.T) {
-	ours, upstreams := start(t, withoutControllers), start(t, func(c *server.Config) { withoutControllers(c); server.WithEagerOpenAPI(c) })
+	ours, upstreams := start(t, withoutControllers), start(t, func(c *server.Config) { withoutControllers(c); c.Upstream = []string{"openapi"} })
 	both := []*cluster{ours, upstreams}
 	t.Cleanup(func() { ours.cancel(); upstreams.cancel() }) // neither is to be left when the other is stopped
 	compareOpenAPI(t, ours, upstreams, "after the start", `"apis/apps/v1"`)

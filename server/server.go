@@ -26,10 +26,12 @@ import (
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/controllers"
+	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/server/insecure"
 	"github.com/karve-k8s/karve/server/lifecycle"
 	"github.com/karve-k8s/karve/server/loopback"
 	"github.com/karve-k8s/karve/server/notify"
+	"github.com/karve-k8s/karve/server/queues"
 	"github.com/karve-k8s/karve/server/scheduler"
 	"github.com/karve-k8s/karve/server/snapshots"
 	"github.com/karve-k8s/karve/server/startup"
@@ -79,6 +81,7 @@ func newControlPlane(c Config) *controlPlane {
 	logbridge.Install(s.log)
 	logbridge.Stopping(false)
 	logbridge.Quiet(s.log, "kine")
+	queues.EndLoops(s.switches().On(deviations.Queues))
 	return s
 }
 
@@ -270,6 +273,7 @@ const drainTimeout = 5 * time.Second
 // is known before anything is open.
 func (c Config) apiserverConfig(advertise net.IP) apiserver.Config {
 	return apiserver.Config{
+		Deviations:            c.switches(),
 		ServiceClusterIPRange: c.ServiceClusterIPRange,
 		ClusterDomain:         c.ClusterDomain,
 		DisableHTTP2:          c.DisableHTTP2,
@@ -291,14 +295,10 @@ func (s *controlPlane) runAPIServer(ctx context.Context, ready func()) (err erro
 	}
 	config.Log = s.log
 	config.Step = s.stepsOf(apiserverPart)
-	config.EagerOpenAPI = s.eagerOpenAPI
 	config.Routers = s.routers
 	datastore := s.storage.Connection()
 	config.Etcd = apiserver.Etcd{Endpoints: datastore.Endpoints, CAFile: datastore.CAFile, CertFile: datastore.CertFile, KeyFile: datastore.KeyFile}
-	config.UpstreamsHooks = s.upstreamsHooks
-	if !s.upstreamsHooks {
-		config.Store = datastore.Store
-	}
+	config.Store = datastore.Store
 	if config.Bootstrap, err = s.bootstrapOptions(); err != nil {
 		return err
 	}
@@ -314,7 +314,7 @@ func (s *controlPlane) runAPIServer(ctx context.Context, ready func()) (err erro
 		config.Dial = s.kubelet.Dial
 		config.Group = simulatedMetrics
 	}
-	config.Alone = s.ownsStorage()
+	config.SingleServer = s.ownsStorage()
 	if config.ClockDoubted = s.clockDoubted; s.clockDoubted == nil {
 		config.ClockDoubted = newClockDoubt(machineClock(), timesyncd).doubted
 	}
@@ -334,7 +334,7 @@ func (s *controlPlane) makeControllers() error {
 		if err != nil {
 			return err
 		}
-		s.controllers = controllers.New(controllers.Options{Upstream: o, Step: s.stepsOf(controllersPart), Connect: func() controllers.Connection {
+		s.controllers = controllers.New(controllers.Options{Upstream: o, Deviations: s.switches(), Step: s.stepsOf(controllersPart), Connect: func() controllers.Connection {
 			clients, api := s.clients(), s.api.Load()
 			c := controllers.Connection{
 				Client: clients.Config(certs.ControllerManager), Anonymous: clients.Anonymous(),
@@ -351,7 +351,7 @@ func (s *controlPlane) makeControllers() error {
 		if err != nil {
 			return err
 		}
-		s.scheduler = scheduler.New(scheduler.Options{Upstream: o, Step: s.stepsOf(schedulerPart), Connect: func() scheduler.Connection {
+		s.scheduler = scheduler.New(scheduler.Options{Upstream: o, Deviations: s.switches(), Step: s.stepsOf(schedulerPart), Connect: func() scheduler.Connection {
 			c := scheduler.Connection{Client: s.clients().Config(certs.Scheduler), Informers: s.api.Load().Informers()}
 			if s.controllers != nil {
 				c.Controllers = s.controllers.Informers
@@ -383,7 +383,7 @@ func (s *controlPlane) url() string { return "https://" + localAddress(s.secure)
 
 // clients are those of the parts in this process.
 func (s *controlPlane) clients() loopback.Clients {
-	return loopback.Clients{Server: s.loopback, Store: s.certs, Host: s.url()}
+	return loopback.Clients{Server: s.loopback, Store: s.certs, Host: s.url(), Connect: !s.switches().On(deviations.Loopback)}
 }
 
 func (s *controlPlane) info() Info {

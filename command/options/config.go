@@ -59,6 +59,7 @@ func serverConfig(c *cli.Context) (server.Config, error) {
 		ControllerManagerArgs: c.StringSlice("kube-controller-manager-arg"),
 		SchedulerArgs:         c.StringSlice("kube-scheduler-arg"),
 		StartupTrace:          c.String("startup-trace"),
+		Upstream:              split(c.StringSlice("upstream")),
 		StartTimeout:          c.Duration("start-timeout"),
 	}
 	switch config.InsecurePort { // as Kubernetes had it, 0 is off

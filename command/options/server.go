@@ -36,6 +36,7 @@ func Server() []cli.Flag {
 		text(general, "memory-limit", memory.Auto, "soft limit of memory, a `SIZE` such as 200Mi; auto is GOMEMLIMIT, or what the control group or the machine has to spare"),
 		&cli.DurationFlag{Category: general, Name: "settle-after", EnvVars: env("settle-after"), Usage: "`DURATION` after which a server that is ready gives back the memory of its start; more than 0 is for clusters that are soon gone: up sooner, with more memory"},
 		&cli.DurationFlag{Category: general, Name: "start-timeout", Value: 5 * time.Minute, EnvVars: env("start-timeout"), Usage: "`DURATION` that each part may take to start"},
+		texts(general, "upstream", "`NAMES` of deviations to switch off, with commas, or all: there upstream's code runs instead of Karve's, to find out whose a problem is; list prints them (see docs/deviations.md)"),
 		yes(general, "stop-with-stdin", "stop when standard input ends, as a pipe does with the process at its other end"),
 
 		text(listeners, "bind-address", "", "`IP` the secure listener listens on (default: every address)"),

@@ -34,6 +34,7 @@ var own = map[string][]string{
 		"preflight",
 		"server",
 		"server/storage", // where --datastore-endpoint is
+		"server/deviations",
 	},
 	"command/datadir": {
 		"certs",
@@ -80,6 +81,8 @@ var own = map[string][]string{
 		"server/startup",
 		"server/storage",
 		"simulate",
+		"server/apiserver/replacements",
+		"server/deviations",
 	},
 	"server/storage": {
 		"certs", // the certificate of --etcd-listen
@@ -109,51 +112,57 @@ var own = map[string][]string{
 		"server/insecure",
 		"server/loopback",
 		"server/sharedinformers",
+		"server/apiserver/openapi",
+		"server/apiserver/replacements",
+		"server/deviations",
 	},
-	"server/flags":               {},
-	"server/controllers":         {"certs", "server/flags", "server/health", "server/sharedinformers"}, // certs: the keys with which controllers sign
-	"server/scheduler":           {"server/flags", "server/health", "server/sharedinformers"},
-	"server/sharedinformers":     {}, // the API server, the controllers and the scheduler use the same informers
-	"server/health":              {}, // what a part reports about itself
-	"server/insecure":            {"internal/procnet"},
-	"command/locale":             {},
-	"internal/logbridge":         {},
-	"server/lifecycle":           {"server/startup"},
-	"server/loopback":            {"certs"}, // clients show certificates
-	"internal/memory":            {},
-	"server/notify":              {},
-	"server/queues":              {},
-	"simulate":                   {},
-	"server/startup":             {"internal/atomicfile"}, // the file of --startup-trace
-	"internal/version":           {},
-	"bootstrap":                  {},
-	"certs":                      {"internal/atomicfile"}, // keys and certificates must survive a power cut
-	"envtest":                    {"envtest/etcd", "internal/atomicfile", "internal/memory", "internal/version", "server", "server/flags"},
-	"envtest/etcd":               {"kine", "kine/etcdapi", "datastore"},
-	"internal/atomicfile":        {},
-	"internal/procnet":           {},
-	"internal/ownership":         {}, // plumbing of commands and the server, without dependencies
-	"kine":                       {"kine/etcdapi", "kine/inprocess", "datastore", "internal/socket"},
-	"kine/external":              {"kine", "kine/inprocess"},
-	"kine/external/externaltest": {"datastore", "kine/etcdapi"},
-	"kine/inprocess":             {"datastore", "kine/etcdapi"},
-	"kine/etcdapi":               {"datastore"},
-	"datastore":                  {},
-	"durability":                 {"certs"}, // the names of the administrator's files; all else it sees from outside
-	"durability/soak":            {"durability"},
-	"durability/watchsoak":       {"certs", "durability"},
-	"snapshot":                   {"datastore", "control"}, // a running server alone can read its database
-	"internal/socket":            {},
-	"preflight":                  {"certs", "datastore", "internal/memory", "internal/procnet"},
-	"scripts/imports":            {},
-	"scripts/markdown":           {},
-	"scripts/plug":               {"durability"},
-	"scripts/recipes":            {},
-	"scripts/sbom":               {},
-	"scripts/vulncheck":          {},
-	"servertest":                 {"server", "internal/logbridge", "servertest/process"},
-	"servertest/process":         {"control"},
-	"control":                    {},
+	"server/apiserver/openapi":      {},
+	"server/apiserver/replacements": {"kine/inprocess", "server/apiserver/openapi", "server/deviations", "server/loopback"}, // kine/inprocess: the API server calls the datastore of this process
+	"server/deviations":             {},                                                                                     // every part asks whether one of its deviations is on
+	"server/flags":                  {},
+	"server/controllers":            {"certs", "server/flags", "server/health", "server/sharedinformers", "server/deviations"}, // certs: the keys with which controllers sign
+	"server/scheduler":              {"server/flags", "server/health", "server/sharedinformers", "server/deviations"},
+	"server/sharedinformers":        {"server/deviations"}, // the API server, the controllers and the scheduler use the same informers
+	"server/health":                 {},                    // what a part reports about itself
+	"server/insecure":               {"internal/procnet"},
+	"command/locale":                {},
+	"internal/logbridge":            {},
+	"server/lifecycle":              {"server/startup"},
+	"server/loopback":               {"certs"}, // clients show certificates
+	"internal/memory":               {},
+	"server/notify":                 {},
+	"server/queues":                 {},
+	"simulate":                      {},
+	"server/startup":                {"internal/atomicfile"}, // the file of --startup-trace
+	"internal/version":              {},
+	"bootstrap":                     {},
+	"certs":                         {"internal/atomicfile"}, // keys and certificates must survive a power cut
+	"envtest":                       {"envtest/etcd", "internal/atomicfile", "internal/memory", "internal/version", "server", "server/flags"},
+	"envtest/etcd":                  {"kine", "kine/etcdapi", "datastore"},
+	"internal/atomicfile":           {},
+	"internal/procnet":              {},
+	"internal/ownership":            {}, // plumbing of commands and the server, without dependencies
+	"kine":                          {"kine/etcdapi", "kine/inprocess", "datastore", "internal/socket"},
+	"kine/external":                 {"kine", "kine/inprocess"},
+	"kine/external/externaltest":    {"datastore", "kine/etcdapi"},
+	"kine/inprocess":                {"datastore", "kine/etcdapi"},
+	"kine/etcdapi":                  {"datastore"},
+	"datastore":                     {},
+	"durability":                    {"certs"}, // the names of the administrator's files; all else it sees from outside
+	"durability/soak":               {"durability"},
+	"durability/watchsoak":          {"certs", "durability"},
+	"snapshot":                      {"datastore", "control"}, // a running server alone can read its database
+	"internal/socket":               {},
+	"preflight":                     {"certs", "datastore", "internal/memory", "internal/procnet"},
+	"scripts/imports":               {},
+	"scripts/markdown":              {},
+	"scripts/plug":                  {"durability"},
+	"scripts/recipes":               {},
+	"scripts/sbom":                  {},
+	"scripts/vulncheck":             {},
+	"servertest":                    {"server", "internal/logbridge", "servertest/process"},
+	"servertest/process":            {"control"},
+	"control":                       {},
 }
 
 // homes says which of our packages may import what starts with a prefix.
@@ -162,8 +171,8 @@ var homes = []struct {
 	home   []string
 	reason string
 }{
-	{"k8s.io/kubernetes/", []string{"server", "server/apiserver", "server/controllers", "server/scheduler", "bootstrap"}, "a test binary that links Kubernetes takes 20 s: keep those packages few"},
-	{"k8s.io/apiserver/", []string{"server", "server/apiserver", "server/controllers", "bootstrap"}, "it comes with most of Kubernetes"},
+	{"k8s.io/kubernetes/", []string{"server", "server/apiserver", "server/controllers", "server/scheduler", "bootstrap", "server/apiserver/replacements"}, "a test binary that links Kubernetes takes 20 s: keep those packages few"},
+	{"k8s.io/apiserver/", []string{"server", "server/apiserver", "server/controllers", "bootstrap", "server/apiserver/openapi", "server/apiserver/replacements"}, "it comes with most of Kubernetes"},
 	{"k8s.io/kubectl/pkg/util/i18n", []string{"command/locale"}, "it has to be initialised first"},
 	{"k8s.io/kubectl/", []string{"command/kubectl"}, "kubectl is a command, not a part of the server"},
 	{"github.com/k3s-io/kine/pkg/endpoint", nil, "it links every driver, an etcd server and minio"},

@@ -6,7 +6,7 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
 	"github.com/karve-k8s/karve/bootstrap"
-	"github.com/karve-k8s/karve/server/apiserver/deviations"
+	"github.com/karve-k8s/karve/server/deviations"
 )
 
 // bootstrap is done between the configuration, which says how objects are stored,

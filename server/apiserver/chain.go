@@ -6,8 +6,9 @@ import (
 	"net/http"
 	"os"
 
-	"github.com/karve-k8s/karve/server/apiserver/deviations"
 	"github.com/karve-k8s/karve/server/apiserver/openapi"
+	"github.com/karve-k8s/karve/server/apiserver/replacements"
+	"github.com/karve-k8s/karve/server/deviations"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -71,26 +72,26 @@ func New(ctx context.Context, c Config) (*Server, error) {
 		return nil, err
 	}
 	if c.Deviations.On(deviations.EarlyInformers) {
-		if s.early, err = deviations.StartEarly(ctx, &cfg.extensions.GenericConfig.Config, s.informers); err != nil {
+		if s.early, err = replacements.StartEarly(ctx, &cfg.extensions.GenericConfig.Config, s.informers); err != nil {
 			return nil, err
 		}
 	}
 	last := cfg.last()
 	last.AddReadyzChecks(c.ReadyChecks...)
 	if c.Deviations.On(deviations.Tracing) && last.FlowControl != nil && (completed.Traces == nil || completed.Traces.ConfigFile == "") {
-		deviations.PassTracesOn(last) // without flow control each chain would have limits of its own
+		replacements.PassTracesOn(last) // without flow control each chain would have limits of its own
 	}
 	if !c.CompressLoopback && c.Deviations.On(deviations.Compression) {
-		deviations.LeaveUncompressed(last)
+		replacements.LeaveUncompressed(last)
 	}
 	if c.Deviations.On(deviations.ListBuffer) {
-		deviations.BufferLists(last)
+		replacements.BufferLists(last)
 	}
 	if c.Deviations.On(deviations.Streams) {
-		s.streams = deviations.EndStreams(last)
+		s.streams = replacements.EndStreams(last)
 	}
 	if c.Deviations.On(deviations.Namespaces) {
-		s.writes = deviations.CountWrites(last)
+		s.writes = replacements.CountWrites(last)
 	}
 	s.buildInsecureChain(last)
 	if err := s.createChain(cfg); err != nil {
@@ -128,7 +129,7 @@ func newConfigs(o options.CompletedOptions, own Config) (configs, error) {
 		openapi.ForgetBuilders(generic.OpenAPIConfig, generic.OpenAPIV3Config)
 	}
 	if own.Deviations.On(deviations.ClientCertificates) {
-		deviations.RememberClientCertificates(&generic.Config.Authentication)
+		replacements.RememberClientCertificates(&generic.Config.Authentication)
 	}
 	done()
 	defer own.Step("configuration of the servers")()
@@ -144,7 +145,7 @@ func newConfigs(o options.CompletedOptions, own Config) (configs, error) {
 		dialThrough(kube, own.Dial)
 	}
 	if own.SingleServer && own.Deviations.On(deviations.SingleServer) {
-		deviations.WithoutPeers(shared)
+		replacements.WithoutPeers(shared)
 	}
 	webhookAuth := webhook.NewDefaultAuthenticationInfoResolverWrapper(
 		shared.ProxyTransport, shared.Generic.EgressSelector, shared.Generic.LoopbackClientConfig, shared.Generic.TracerProvider)
@@ -168,16 +169,16 @@ func newConfigs(o options.CompletedOptions, own Config) (configs, error) {
 }
 
 // genericConfig is what the three servers share.
-func (c Config) genericConfig(o options.CompletedOptions, schemes []*runtime.Scheme) (*deviations.Generic, error) {
+func (c Config) genericConfig(o options.CompletedOptions, schemes []*runtime.Scheme) (*replacements.Generic, error) {
 	resources, definitions := controlplane.DefaultAPIResourceConfigSource(), generatedopenapi.GetOpenAPIDefinitions
 	if !c.Deviations.On(deviations.GenericConfig) {
-		return deviations.UpstreamsGenericConfig(o.CompletedOptions, schemes, resources, definitions)
+		return replacements.UpstreamsGenericConfig(o.CompletedOptions, schemes, resources, definitions)
 	}
 	inProcess := c.Loopback
 	if !c.Deviations.On(deviations.Loopback) {
 		inProcess = nil
 	}
-	return deviations.BuildGenericConfig(o.CompletedOptions, inProcess, schemes, resources, definitions)
+	return replacements.BuildGenericConfig(o.CompletedOptions, inProcess, schemes, resources, definitions)
 }
 
 // changeStorage changes how the servers store objects, where deviations are on.
@@ -187,7 +188,7 @@ func (c configs) changeStorage(own Config, watchCacheSizes []string) error {
 	if c.aggregator != nil {
 		servers = append(servers, &c.aggregator.GenericConfig.RESTOptionsGetter)
 	}
-	change := deviations.Storage{Switches: own.Deviations, SingleServer: own.SingleServer, WatchCacheSizes: watchCacheSizes, Stored: c.stored.add}
+	change := replacements.Storage{Switches: own.Deviations, SingleServer: own.SingleServer, WatchCacheSizes: watchCacheSizes, Stored: c.stored.add}
 	return change.Change(custom, servers...)
 }
 
@@ -219,7 +220,7 @@ func (s *Server) createChain(c configs) error {
 	}
 	if s.config.Deviations.On(deviations.Routes) {
 		container := kube.ControlPlane.GenericAPIServer.Handler.GoRestfulContainer
-		ours, upstreams := deviations.RememberRoutes(container)
+		ours, upstreams := replacements.RememberRoutes(container)
 		if s.config.Routers != nil {
 			s.config.Routers(ours, upstreams, container.RegisteredWebServices())
 		}
@@ -229,7 +230,7 @@ func (s *Server) createChain(c configs) error {
 	}
 	done()
 	servers := []*genericapiserver.GenericAPIServer{extensions.GenericAPIServer, kube.ControlPlane.GenericAPIServer}
-	informers := []deviations.InformerFactory{s.informers, extensions.Informers}
+	informers := []replacements.InformerFactory{s.informers, extensions.Informers}
 	if c.aggregator == nil {
 		err := s.use(servers, informers)
 		s.run = kube.ControlPlane.GenericAPIServer.PrepareRun().RunWithContext
@@ -270,7 +271,7 @@ func (s *Server) createChain(c configs) error {
 
 // use keeps what the parts of Karve need of the server at the end of the chain, and
 // lets those in this process call it.
-func (s *Server) use(servers []*genericapiserver.GenericAPIServer, informers []deviations.InformerFactory) error {
+func (s *Server) use(servers []*genericapiserver.GenericAPIServer, informers []replacements.InformerFactory) error {
 	last := servers[len(servers)-1]
 	s.unfiltered = func(w http.ResponseWriter, r *http.Request) {
 		last.UnprotectedHandler().ServeHTTP(w, r)

@@ -2,22 +2,14 @@ package apiserver
 
 import (
 	"context"
-	"errors"
 	"net/http"
-	"net/http/httptest"
 	"path/filepath"
 	"reflect"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apiserver/pkg/registry/rest"
-	genericapiserver "k8s.io/apiserver/pkg/server"
-
+	"github.com/karve-k8s/karve/server/apiserver/replacements"
 	"github.com/karve-k8s/karve/server/loopback"
 )
 
@@ -67,7 +59,7 @@ func TestInformersAreSyncedBeforeTheHooks(t *testing.T) {
 	deadline, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	select {
-	case <-s.early.filled:
+	case <-s.early.Filled():
 	case <-deadline.Done():
 		t.Fatal("the informers were not filled")
 	}
@@ -81,7 +73,7 @@ func TestInformersAreSyncedBeforeTheHooks(t *testing.T) {
 		}
 	}
 	_, body := s.get(t.Context(), "/readyz?verbose")
-	if failing := failingChecks(body); !slices.Contains(failing, "poststarthook/"+startInformersHook) {
+	if failing := failingChecks(body); !slices.Contains(failing, "poststarthook/"+replacements.StartInformersHook) {
 		t.Errorf("a hook has run early; not ready are %v", failing)
 	}
 	run()
@@ -94,7 +86,9 @@ func TestInformersAreSyncedBeforeTheHooks(t *testing.T) {
 		t.Errorf("/readyz: %d %s", status, body)
 	}
 	stop()
-	if s.early.ctx.Err() == nil {
+	select {
+	case <-s.early.Stopped():
+	default:
 		t.Error("the informers were not stopped")
 	}
 }
@@ -104,16 +98,16 @@ func TestInformersAreSyncedBeforeTheHooks(t *testing.T) {
 func TestInformersOutlivePreShutdownHooks(t *testing.T) {
 	s, run, stop := built(t, chainConfig(t, nil))
 	run()
-	hooks, ran := s.early.hooks, false
-	s.early.hooks = func() error {
+	hooks, ran := s.early.Hooks, false
+	s.early.Hooks = func() error {
 		err := hooks()
 		ran = true
 		select {
-		case <-s.early.ctx.Done():
+		case <-s.early.Stopped():
 			t.Error("the informers were stopped before the hooks had finished")
 		case <-time.After(500 * time.Millisecond):
 		}
-		if now, want := s.early.requests(), s.early.started(); now < want || want < 30 {
+		if now, want := s.early.Requests(), s.early.Watches(); now < want || want < 30 {
 			t.Errorf("%d requests of this process are under way, want the watches of %d informers, at least", now, want)
 		}
 		return err
@@ -122,26 +116,11 @@ func TestInformersOutlivePreShutdownHooks(t *testing.T) {
 	if !ran {
 		t.Error("the hooks did not run")
 	}
-	if s.early.ctx.Err() == nil {
+	select {
+	case <-s.early.Stopped():
+	default:
 		t.Error("the informers were not stopped")
 	}
-}
-
-// A hook that waits for storage that is gone does not keep the rest of the shutdown waiting.
-func TestHooksHaveALimit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		release, began := make(chan struct{}), time.Now()
-		e := &earlyInformers{hooks: func() error { <-release; return errors.New("too late") }}
-		if err := e.runHooks(hooksLimit); err != nil || time.Since(began) != hooksLimit {
-			t.Errorf("got %v after %v, want nil after %v", err, time.Since(began), hooksLimit)
-		}
-		close(release)
-		broken := errors.New("broken")
-		e.hooks = func() error { return broken }
-		if err := e.runHooks(hooksLimit); !errors.Is(err, broken) {
-			t.Errorf("got %v, want %v", err, broken)
-		}
-	})
 }
 
 // An audit backend has to be running before the first request.
@@ -152,76 +131,4 @@ func TestInformersWaitForAudit(t *testing.T) {
 	}
 	run()
 	stop()
-}
-
-// neverReady is a storage whose cache does not fill.
-type neverReady struct{ rest.StorageWithReadiness }
-
-func (neverReady) ReadinessCheck() error { return errors.New("no") }
-
-// Informers that don't fill hold nothing up for ever, nor a stop.
-func TestEarlyInformersHaveALimit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := &earlyInformers{filled: make(chan struct{})}
-		e.ctx, e.stop = context.WithCancel(t.Context())
-		began := time.Now()
-		e.wait(t.Context())
-		if took := time.Since(began); took != earlyLimit {
-			t.Errorf("waited %v, want %v", took, earlyLimit)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		began = time.Now()
-		e.wait(ctx)
-		if took := time.Since(began); took != 0 {
-			t.Errorf("waited %v for a server that is to stop", took)
-		}
-		// Nor does a storage that is never ready.
-		unready := genericapiserver.NewStorageReadinessHook(time.Hour)
-		unready.RegisterStorage(metav1.GroupVersionResource{Version: "v1", Resource: "pods"}, neverReady{})
-		var filling sync.WaitGroup
-		filling.Go(func() { e.fill([]*genericapiserver.GenericAPIServer{{StorageReadinessHook: unready}}) })
-		time.Sleep(time.Minute)
-		e.stop()
-		filling.Wait()
-		select {
-		case <-e.filled:
-			t.Error("filled, with a storage that was not ready")
-		default:
-		}
-	})
-}
-
-// Who asks for OpenAPI before it is installed, and only who does, waits: the next
-// server of the chain would make all of its documents for an answer that lacks the others'.
-func TestOpenAPIWaitsUntilTheChainIsPrepared(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &Server{prepared: make(chan struct{})}
-		h := s.whenPrepared(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
-		var answers atomic.Int32
-		ask := func(path string) {
-			answer := httptest.NewRecorder()
-			h.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, path, nil).WithContext(t.Context()))
-			if answer.Code == http.StatusTeapot {
-				answers.Add(1)
-			}
-		}
-		ask("/api/v1/namespaces")
-		ask("/readyz")
-		if n := answers.Load(); n != 2 {
-			t.Errorf("%d answers, want both", n)
-		}
-		for _, path := range []string{openAPIV2, openAPIV3, openAPIV3Versions + "apis/apps/v1"} {
-			go ask(path)
-		}
-		synctest.Wait()
-		if n := answers.Load(); n != 2 {
-			t.Errorf("%d documents were asked for too early", n-2)
-		}
-		close(s.prepared)
-		synctest.Wait()
-		if n := answers.Load(); n != 5 {
-			t.Errorf("%d answers, want all", n)
-		}
-	})
 }

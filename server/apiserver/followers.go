@@ -14,7 +14,7 @@ import (
 	registrationscheme "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset/scheme"
 	registrationinformers "k8s.io/kube-aggregator/pkg/client/informers/externalversions"
 
-	"github.com/karve-k8s/karve/server/apiserver/deviations"
+	"github.com/karve-k8s/karve/server/apiserver/replacements"
 	"github.com/karve-k8s/karve/server/sharedinformers"
 )
 
@@ -22,18 +22,18 @@ import (
 // share.
 func (s *Server) Followers() ([]sharedinformers.Informer, error) {
 	const whose = "API server"
-	all, err := sharedinformers.Of(whose, scheme.Scheme, deviations.StartedTypes(s.informers), func(o runtime.Object) cache.SharedIndexInformer {
+	all, err := sharedinformers.Of(whose, scheme.Scheme, replacements.StartedTypes(s.informers), func(o runtime.Object) cache.SharedIndexInformer {
 		return s.informers.InformerFor(o, nil)
 	})
 	var more []sharedinformers.Informer
 	if f := s.definitions; f != nil && err == nil {
-		more, err = sharedinformers.Of(whose, apiextensionsscheme.Scheme, deviations.StartedTypes(f), func(o runtime.Object) cache.SharedIndexInformer {
+		more, err = sharedinformers.Of(whose, apiextensionsscheme.Scheme, replacements.StartedTypes(f), func(o runtime.Object) cache.SharedIndexInformer {
 			return f.InformerFor(o, nil)
 		})
 		all = append(all, more...)
 	}
 	if f := s.registrations; f != nil && err == nil {
-		more, err = sharedinformers.Of(whose, registrationscheme.Scheme, deviations.StartedTypes(f), func(o runtime.Object) cache.SharedIndexInformer {
+		more, err = sharedinformers.Of(whose, registrationscheme.Scheme, replacements.StartedTypes(f), func(o runtime.Object) cache.SharedIndexInformer {
 			return f.InformerFor(o, nil)
 		})
 		all = append(all, more...)

@@ -27,6 +27,7 @@ import (
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/kine"
+	"github.com/karve-k8s/karve/server/apiserver/replacements"
 	"github.com/karve-k8s/karve/server/loopback"
 )
 
@@ -81,12 +82,12 @@ func TestGenericConfigIsUpstreams(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ours, err := buildGenericConfig(o.CompletedOptions, own, schemes, controlplane.DefaultAPIResourceConfigSource(), generatedopenapi.GetOpenAPIDefinitions)
+			ours, err := replacements.BuildGenericConfig(o.CompletedOptions, own, schemes, controlplane.DefaultAPIResourceConfigSource(), generatedopenapi.GetOpenAPIDefinitions)
 			if err != nil {
 				t.Fatal(err)
 			}
-			ours.wait()
-			got := &everything{ours.Config, ours.informers, ours.storage, o}
+			ours.Wait()
+			got := &everything{ours.Config, ours.Informers, ours.Storage, o}
 			if o, err = complete(t.Context(), c); err != nil {
 				t.Fatal(err)
 			}
@@ -185,7 +186,7 @@ func chainConfig(t *testing.T, args []string) Config {
 	}
 	t.Cleanup(func() { listener.Close() })
 	return Config{
-		SecureListener: listener, ServiceClusterIPRange: "10.0.0.0/24", ClusterDomain: "cluster.local", Alone: true,
+		SecureListener: listener, ServiceClusterIPRange: "10.0.0.0/24", ClusterDomain: "cluster.local", SingleServer: true,
 		Etcd: Etcd{Endpoints: []string{shim.LocalEndpoint()}}, Log: logrus.New(), Args: args,
 		Certificates: Certificates{
 			ServingCert: store.CertFile(certs.Serving), ServingKey: store.KeyFile(certs.Serving),

@@ -36,7 +36,8 @@ import (
 
 	"github.com/karve-k8s/karve/bootstrap"
 	"github.com/karve-k8s/karve/internal/logbridge"
-	"github.com/karve-k8s/karve/server/apiserver/deviations"
+	"github.com/karve-k8s/karve/server/apiserver/replacements"
+	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/server/flags"
 	"github.com/karve-k8s/karve/server/insecure"
 	"github.com/karve-k8s/karve/server/loopback"
@@ -219,7 +220,7 @@ func newOptions(c Config) (*options.ServerRunOptions, *Gates, error) {
 	}
 
 	if c.SingleServer && c.AdvertiseAddress != nil && c.Deviations.On(deviations.SingleServer) {
-		deviations.WithoutEndpointLease(o)
+		replacements.WithoutEndpointLease(o)
 	}
 
 	o.Etcd.StorageConfig.Transport.ServerList = c.Etcd.Endpoints
@@ -329,7 +330,7 @@ func completeOptions(ctx context.Context, o *options.ServerRunOptions, clockDoub
 	}
 	// Without the file a user's own signer makes the tokens.
 	if completed.ServiceAccountSigningKeyFile != "" && clockDoubted != nil {
-		completed.ServiceAccountIssuer = deviations.BackdateTokens(completed.ServiceAccountIssuer, clockDoubted)
+		completed.ServiceAccountIssuer = replacements.BackdateTokens(completed.ServiceAccountIssuer, clockDoubted)
 	}
 	return completed, errors.Join(completed.Validate()...)
 }
@@ -345,7 +346,7 @@ func prepareProcess(log *logrus.Logger, switches deviations.Switches) {
 	}
 	// The server's own clients would log warnings about the server's own APIs.
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
-	deviations.RenewIdentityRarely(switches.On(deviations.SingleServer))
+	replacements.RenewIdentityRarely(switches.On(deviations.SingleServer))
 	registry := genericoptions.NewServerRunOptions().ComponentGlobalsRegistry
 	if gates, ok := registry.FeatureGateFor(basecompatibility.DefaultKubeComponent).(featuregate.MutableFeatureGate); ok {
 		gates.AddMetrics()

@@ -15,8 +15,8 @@ import (
 
 	"k8s.io/client-go/informers"
 
-	"github.com/karve-k8s/karve/server/apiserver/deviations"
 	"github.com/karve-k8s/karve/server/apiserver/openapi"
+	"github.com/karve-k8s/karve/server/apiserver/replacements"
 	"github.com/karve-k8s/karve/server/insecure"
 )
 
@@ -35,11 +35,11 @@ type Server struct {
 	drained       <-chan struct{}
 	insecureChain http.Handler
 	informers     informers.SharedInformerFactory
-	early         *deviations.Early // nil: upstream's hook starts them
+	early         *replacements.Early // nil: upstream's hook starts them
 	otherFactories
 	prefixes   *prefixes
-	streams    *deviations.OpenStreams // nil: upstream's stop
-	writes     *deviations.Writes      // nil: they are not counted
+	streams    *replacements.OpenStreams // nil: upstream's stop
+	writes     *replacements.Writes      // nil: they are not counted
 	unfiltered http.HandlerFunc
 	notReady   atomic.Pointer[string]
 	openAPI    *openapi.Aggregated // nil: upstream's own, or no aggregator

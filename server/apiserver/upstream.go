@@ -17,7 +17,7 @@ import (
 	"k8s.io/component-base/version/verflag"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 
-	"github.com/karve-k8s/karve/server/apiserver/deviations"
+	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/server/flags"
 )
 

@@ -28,6 +28,7 @@ import (
 	"k8s.io/kubernetes/pkg/controller/garbagecollector"
 
 	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/server/health"
 	"github.com/karve-k8s/karve/server/sharedinformers"
 )
@@ -38,6 +39,8 @@ type Options struct {
 	Upstream *Upstream
 	// Connect returns what a running API server offers. Run calls it once.
 	Connect func() Connection
+	// Deviations are the places where Karve's own code runs instead of upstream's.
+	Deviations deviations.Switches
 	// Step records a step of the start, until done is called.
 	Step func(name string) (done func())
 }
@@ -127,18 +130,18 @@ func (c *Controllers) Run(ctx context.Context, ready func()) error {
 		return fmt.Errorf("prepare controllers: %w", err)
 	}
 	defer shared.InformerFactory.Shutdown()
-	if err := sharedinformers.Share(shared.InformerFactory, connection.Informers, sharedWithAPIServer...); err != nil {
+	if err := sharedinformers.Share(shared.InformerFactory, connection.Informers, c.options.Deviations, sharedWithAPIServer...); err != nil {
 		return err
 	}
 	if shared.GraphBuilder != nil {
-		if err := sharedinformers.Multiplex(shared.InformerFactory, ownInformers...); err != nil {
+		if err := sharedinformers.Multiplex(shared.InformerFactory, c.options.Deviations, ownInformers...); err != nil {
 			return err
 		}
 	}
 	done()
 
 	done = c.options.Step("controllers")
-	all, checks, err := build(ctx, shared, root, connection.Writes)
+	all, checks, err := build(ctx, shared, root, connection.Writes, c.options.Deviations)
 	if err != nil {
 		return err
 	}
@@ -188,7 +191,7 @@ func (c *Controllers) configure(ctx context.Context, connection Connection) (*co
 
 // build makes all controllers that are enabled, and a health check for each but the token
 // controller, as upstream does.
-func build(ctx context.Context, shared app.ControllerContext, root clientbuilder.ControllerClientBuilder, writes *Writes) ([]app.Controller, []health.Checker, error) {
+func build(ctx context.Context, shared app.ControllerContext, root clientbuilder.ControllerClientBuilder, writes *Writes, switches deviations.Switches) ([]app.Controller, []health.Checker, error) {
 	// Upstream does not export the constructor of the token controller, which it builds
 	// before all others.
 	tokens, err := newTokenController(ctx, shared, root)
@@ -197,11 +200,14 @@ func build(ctx context.Context, shared app.ControllerContext, root clientbuilder
 	}
 	descriptors := app.NewControllerDescriptors()
 	delete(descriptors, names.ServiceAccountTokenController)
-	own := map[string]func(context.Context, app.ControllerContext) (app.Controller, error){
-		names.GarbageCollectorController:                newGarbageController,
-		names.ValidatingAdmissionPolicyStatusController: newPolicyStatusController,
+	own := map[string]func(context.Context, app.ControllerContext) (app.Controller, error){}
+	if switches.On(deviations.Garbage) {
+		own[names.GarbageCollectorController] = newGarbageController
 	}
-	if writes != nil {
+	if switches.On(deviations.VAPStatus) {
+		own[names.ValidatingAdmissionPolicyStatusController] = newPolicyStatusController
+	}
+	if writes != nil && switches.On(deviations.Namespaces) {
 		own[names.NamespaceController] = func(ctx context.Context, shared app.ControllerContext) (app.Controller, error) {
 			return newNamespaceController(ctx, shared, writes)
 		}

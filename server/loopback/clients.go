@@ -21,16 +21,29 @@ type Clients struct {
 	Server *Server
 	Store  *certs.Store
 	Host   string // the URL of the API server, which clients show
+	// Connect makes clients that connect to Host, as upstream's do.
+	Connect bool
 }
 
 // Config is a client with the certificate of identity.
 func (c Clients) Config(identity certs.Name) *rest.Config {
+	if c.Connect {
+		config := c.Anonymous()
+		config.CertFile, config.KeyFile = c.Store.CertFile(identity), c.Store.KeyFile(identity)
+		return config
+	}
 	pair := &clientCertificate{cert: c.Store.CertFile(identity), key: c.Store.KeyFile(identity), now: time.Now}
 	return c.through(&Transport{Server: c.Server, Certificates: pair.chain})
 }
 
 // Anonymous is a client without an identity, to which its user adds one.
 func (c Clients) Anonymous() *rest.Config {
+	if c.Connect {
+		// By this name the API server shows the certificate of the cluster's own authority,
+		// also if the user has supplied another.
+		tls := rest.TLSClientConfig{CAFile: c.Store.CertFile(certs.ServerCA), ServerName: "kubernetes"}
+		return &rest.Config{Host: c.Host, TLSClientConfig: tls, QPS: -1}
+	}
 	return c.through(&Transport{Server: c.Server})
 }
 

@@ -42,6 +42,7 @@ func init() {
 	if provider == nil || unfinished == nil || longest == nil {
 		return
 	}
+	endLoops.Store(true)
 	provider = resting{provider}
 	registry := legacyregistry.Registerer()
 	for _, gauges := range []*metrics.GaugeVec{unfinished, longest} {
@@ -49,6 +50,13 @@ func init() {
 		registry.MustRegister(fresh{gauges})
 	}
 }
+
+// endLoops says that the goroutines end.
+var endLoops atomic.Bool
+
+// EndLoops switches off the goroutines of the queues of this process that start from now on
+// (the default), or leaves them as upstream has them.
+func EndLoops(end bool) { endLoops.Store(end) }
 
 // fresh computes the gauges when they are read.
 type fresh struct{ prometheus.Collector }
@@ -115,6 +123,9 @@ const loopName = ".updateUnfinishedWorkLoop"
 
 func (l endLoop) Set(seconds float64) {
 	l.SettableGaugeMetric.Set(seconds)
+	if !endLoops.Load() {
+		return
+	}
 	var callers [8]uintptr
 	frames := runtime.CallersFrames(callers[:runtime.Callers(2, callers[:])])
 	for {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/profile"
 
+	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/server/health"
 	"github.com/karve-k8s/karve/server/sharedinformers"
 )
@@ -30,6 +31,8 @@ type Options struct {
 	Upstream *Upstream
 	// Connect returns what a running API server offers. Run calls it once.
 	Connect func() Connection
+	// Deviations are the places where Karve's own code runs instead of upstream's.
+	Deviations deviations.Switches
 	// Step records a step of the start, until done is called.
 	Step func(name string) (done func())
 }
@@ -73,7 +76,7 @@ func (s *Scheduler) Run(ctx context.Context, ready func()) error {
 	if err != nil {
 		return err
 	}
-	if err := sharedinformers.Share(config.InformerFactory, connection.Informers, sharedWithAPIServer...); err != nil {
+	if err := sharedinformers.Share(config.InformerFactory, connection.Informers, s.options.Deviations, sharedWithAPIServer...); err != nil {
 		return err
 	}
 	done()
@@ -83,7 +86,7 @@ func (s *Scheduler) Run(ctx context.Context, ready func()) error {
 		if err != nil {
 			return err
 		}
-		if err := sharedinformers.Share(config.InformerFactory, theirs, sharedWithControllers...); err != nil {
+		if err := sharedinformers.Share(config.InformerFactory, theirs, s.options.Deviations, sharedWithControllers...); err != nil {
 			return err
 		}
 		done()

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/karve-k8s/karve/server/deviations"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
@@ -51,10 +52,10 @@ func TestHandlerMuxCallsHandlersLikeUpstream(t *testing.T) {
 			client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "first"}}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gone"}})
 			factory := informers.NewSharedInformerFactory(client, 10*time.Minute)
 			if multiplexed {
-				if err := Multiplex(factory, &corev1.Node{}); err != nil {
+				if err := Multiplex(factory, deviations.Switches{}, &corev1.Node{}); err != nil {
 					t.Fatal(err)
 				}
-				if err := Multiplex(factory, &corev1.Node{}); err == nil {
+				if err := Multiplex(factory, deviations.Switches{}, &corev1.Node{}); err == nil {
 					t.Error("multiplexed twice, and no error")
 				}
 			}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/karve-k8s/karve/server/deviations"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -20,7 +21,13 @@ import (
 
 // Share makes the factory to use the informers of from for these types. to must not have made
 // informers of its own for them.
-func Share(to, from informers.SharedInformerFactory, types ...runtime.Object) error {
+//
+// With [deviations.SharedInformers] off, it does nothing. With [deviations.HandlerMux] off,
+// each handler has a listener of upstream's.
+func Share(to, from informers.SharedInformerFactory, switches deviations.Switches, types ...runtime.Object) error {
+	if !switches.On(deviations.SharedInformers) {
+		return nil
+	}
 	for _, object := range types {
 		resource, err := resourceOf(object)
 		if err != nil {
@@ -30,7 +37,7 @@ func Share(to, from informers.SharedInformerFactory, types ...runtime.Object) er
 		if err != nil {
 			return fmt.Errorf("share informers: %w", err)
 		}
-		var theirs cache.SharedIndexInformer = &sharedInformer{SharedIndexInformer: generic.Informer()}
+		var theirs cache.SharedIndexInformer = &sharedInformer{SharedIndexInformer: generic.Informer(), multiplex: switches.On(deviations.HandlerMux)}
 		ours := to.InformerFor(object, func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer { return theirs })
 		if ours != theirs {
 			return fmt.Errorf("share informers: %s has been made already", resource.Resource)
@@ -50,7 +57,12 @@ func resourceOf(object runtime.Object) (schema.GroupVersionResource, error) {
 
 // Multiplex makes the informers that the factory to has for these types serve all their event
 // handlers with a [handlerMux]. to must not have made them yet.
-func Multiplex(to informers.SharedInformerFactory, types ...runtime.Object) error {
+//
+// With [deviations.HandlerMux] off, it does nothing.
+func Multiplex(to informers.SharedInformerFactory, switches deviations.Switches, types ...runtime.Object) error {
+	if !switches.On(deviations.HandlerMux) {
+		return nil
+	}
 	for _, object := range types {
 		resource, err := resourceOf(object)
 		if err != nil {
@@ -63,7 +75,7 @@ func Multiplex(to informers.SharedInformerFactory, types ...runtime.Object) erro
 			if generic, err = factory.ForResource(resource); err != nil {
 				return nil
 			}
-			own = &sharedInformer{SharedIndexInformer: generic.Informer(), only: true}
+			own = &sharedInformer{SharedIndexInformer: generic.Informer(), multiplex: true, only: true}
 			return own
 		})
 		if err != nil {
@@ -81,7 +93,8 @@ func Multiplex(to informers.SharedInformerFactory, types ...runtime.Object) erro
 // handlers before they are complete. When its run ends, it removes its handlers.
 type sharedInformer struct {
 	cache.SharedIndexInformer
-	only bool // no other factory has it
+	multiplex bool // a handlerMux serves its handlers
+	only      bool // no other factory has it
 
 	mu      sync.Mutex
 	running <-chan struct{} // nil before the run, closed after it
@@ -136,7 +149,7 @@ const longResync = time.Hour
 // muxes reports whether the mux can serve a handler: the handler wants the informer's resyncs,
 // or none.
 func (s *sharedInformer) muxes(o cache.HandlerOptions) bool {
-	return o.ResyncPeriod == nil || *o.ResyncPeriod == 0 || s.only && *o.ResyncPeriod >= longResync
+	return s.multiplex && (o.ResyncPeriod == nil || *o.ResyncPeriod == 0 || s.only && *o.ResyncPeriod >= longResync)
 }
 
 func (s *sharedInformer) register(r *handlerRegistration) (err error) {

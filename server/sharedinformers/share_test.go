@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/karve-k8s/karve/server/deviations"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
@@ -22,10 +23,10 @@ func TestSharedInformer(t *testing.T) {
 			defer cancel()
 			client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "first"}})
 			owner, user := informers.NewSharedInformerFactory(client, 0), informers.NewSharedInformerFactory(client, 0)
-			if err := Share(user, owner, &corev1.Node{}); err != nil {
+			if err := Share(user, owner, deviations.Switches{}, &corev1.Node{}); err != nil {
 				t.Fatal(err)
 			}
-			if err := Share(user, owner, &corev1.Node{}); err == nil {
+			if err := Share(user, owner, deviations.Switches{}, &corev1.Node{}); err == nil {
 				t.Error("shared twice, and no error")
 			}
 			var owners, users, removed atomic.Int32

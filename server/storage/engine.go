@@ -56,8 +56,8 @@ func (s *Storage) useEngine(ctx context.Context, ready func()) (err error) {
 	}
 	defer func() { err = errors.Join(err, shim.Close()) }() // before the engine
 	s.connection = Connection{
-		Endpoints: []string{shim.LocalEndpoint()},
-		Store:     engineStore{engine, shim.LocalEndpoint()},
+		Endpoints: []string{s.config.endpointOf(shim)},
+		Store:     engineStore{engine, s.config.endpointOf(shim)},
 		Engine:    engine,
 	}
 	ready()

@@ -32,7 +32,7 @@ func (s *Storage) useExternal(ctx context.Context, ready func()) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, shim.Close()) }() // before the backend
-	s.connection = Connection{Endpoints: []string{shim.LocalEndpoint()}}
+	s.connection = Connection{Endpoints: []string{s.config.endpointOf(shim)}}
 	ready()
 	select {
 	case <-ctx.Done():

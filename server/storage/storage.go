@@ -8,6 +8,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/kine"
 )
 
 // Config is what the part needs.
@@ -30,6 +31,10 @@ type Config struct {
 	// it; nil changes nothing.
 	Prepare func(context.Context, *datastore.Engine) error
 
+	// Dial makes the API server connect to the socket with the etcd API, as upstream's does,
+	// in place of calls in this process.
+	Dial bool
+
 	Log *logrus.Logger
 	// Status is told in a few words what a start waits for, and OnProgress how far it is.
 	Status     func(string)
@@ -46,6 +51,14 @@ type Connection struct {
 	Store Store
 	// Engine is the built-in datastore; nil: the datastore is another.
 	Engine *datastore.Engine
+}
+
+// endpointOf is where the API server finds the datastore behind shim.
+func (c Config) endpointOf(shim *kine.Shim) string {
+	if c.Dial {
+		return shim.Endpoint()
+	}
+	return shim.LocalEndpoint()
 }
 
 // Storage is the part.

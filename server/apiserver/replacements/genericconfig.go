@@ -1,0 +1,187 @@
+package replacements
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
+	genericfeatures "k8s.io/apiserver/pkg/features"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/filters"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	utilopenapi "k8s.io/apiserver/pkg/util/openapi"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/transport"
+	"k8s.io/component-base/tracing"
+	"k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
+	"k8s.io/kubernetes/pkg/controlplane/apiserver/options"
+	"k8s.io/kubernetes/pkg/kubeapiserver"
+	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
+
+	"github.com/karve-k8s/karve/server/apiserver/openapi"
+	"github.com/karve-k8s/karve/server/loopback"
+)
+
+// internalResync is how often the API server's own informers tell their handlers
+// everything again.
+const internalResync = 10 * time.Minute
+
+// Generic is what the three servers share, as it is made.
+type Generic struct {
+	options.CompletedOptions
+	*genericapiserver.Config
+	client    kubernetes.Interface
+	Informers informers.SharedInformerFactory
+	Storage   *serverstorage.DefaultStorageFactory
+	described chan struct{} // closed once OpenAPIV3Config.Definitions are there
+}
+
+// Wait until everything is there.
+func (c *Generic) Wait() { <-c.described }
+
+// UpstreamsGenericConfig is what [BuildGenericConfig] stands for.
+func UpstreamsGenericConfig(o options.CompletedOptions, schemes []*runtime.Scheme, resources *serverstorage.ResourceConfig, definitions common.GetOpenAPIDefinitions) (*Generic, error) {
+	c := &Generic{CompletedOptions: o, described: make(chan struct{})}
+	close(c.described)
+	var err error
+	c.Config, c.Informers, c.Storage, err = controlplaneapiserver.BuildGenericConfig(o, schemes, resources, definitions)
+	return c, err
+}
+
+// BuildGenericConfig is upstream's BuildGenericConfig, whose steps are all
+// exported, with another certificate for the server's own clients, which
+// upstream makes two RSA keys for (a third of a start's CPU time), and with
+// those clients calling the handler through own. A test compares the results.
+//
+// Call wait before a server is made of it: the definitions of types are collected
+// beside what else there is to configure.
+//
+// The order counts: the client is made of the serving options, storage looks at
+// the egress selector, authentication at nearly everything before it.
+func BuildGenericConfig(o options.CompletedOptions, own *loopback.Server, schemes []*runtime.Scheme, resources *serverstorage.ResourceConfig, definitions common.GetOpenAPIDefinitions) (*Generic, error) {
+	c := &Generic{CompletedOptions: o, Config: genericapiserver.NewConfig(legacyscheme.Codecs), described: make(chan struct{})}
+	c.Config.Flagz = o.Flagz
+	c.MergedResourceConfig = resources
+	for _, apply := range []func() error{
+		func() error { return o.GenericServerRunOptions.ApplyTo(c.Config) },
+		func() error { return serveWithLoopback(o.SecureServing.SecureServingOptions, c.Config) },
+		func() error { return c.useLoopback(own) },
+		func() error { return o.Features.ApplyTo(c.Config, c.client, c.Informers) },
+		func() error { return o.APIEnablement.ApplyTo(c.Config, resources, legacyscheme.Scheme) },
+		func() error { return o.EgressSelector.ApplyTo(c.Config) },
+		c.trace,
+		func() error { c.describe(schemes, definitions); return nil },
+		c.store,
+		c.authenticate,
+		c.authorize,
+		func() error { return o.Audit.ApplyTo(c.Config) },
+	} {
+		if err := apply(); err != nil {
+			return nil, err
+		}
+	}
+	c.AggregatedDiscoveryGroupManager = aggregated.NewResourceManager("apis")
+	return c, nil
+}
+
+// useLoopback makes the API server's own clients call its handler through own
+// instead of connecting to its listener. Who they are does not change: they have
+// a token that only they know. What wants to take a connection over still gets one.
+func (c *Generic) useLoopback(own *loopback.Server) (err error) {
+	config := c.LoopbackClientConfig
+	config.ContentType = runtime.ContentTypeProtobuf
+	config.DisableCompression = true
+	if own != nil {
+		config.WrapTransport = transport.Wrappers(func(connecting http.RoundTripper) http.RoundTripper {
+			return &loopback.Transport{Server: own, Upgrade: connecting}
+		}, config.WrapTransport)
+	}
+	if c.client, err = kubernetes.NewForConfig(config); err != nil {
+		return fmt.Errorf("create client: %w", err)
+	}
+	c.Informers = informers.NewSharedInformerFactoryWithOptions(c.client, internalResync, informers.WithTransform(dropFieldOwners))
+	return nil
+}
+
+// dropFieldOwners takes from the cached objects what nothing in the server reads.
+func dropFieldOwners(object any) (any, error) {
+	if m, err := meta.Accessor(object); err == nil && m.GetManagedFields() != nil {
+		m.SetManagedFields(nil)
+	}
+	return object, nil
+}
+
+func (c *Generic) trace() error {
+	if !traced() {
+		return nil
+	}
+	return c.Traces.ApplyTo(c.Config.EgressSelector, c.Config)
+}
+
+func traced() bool { return utilfeature.DefaultFeatureGate.Enabled(genericfeatures.APIServerTracing) }
+
+// describe says how OpenAPI documents are made, and which requests take long.
+func (c *Generic) describe(schemes []*runtime.Scheme, definitions common.GetOpenAPIDefinitions) {
+	definitions = utilopenapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(definitions)
+	namer := openapinamer.NewDefinitionNamer(schemes...)
+	c.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(definitions, namer)
+	none := func(common.ReferenceCallback) map[string]common.OpenAPIDefinition { return nil }
+	v3 := genericapiserver.DefaultOpenAPIV3Config(none, namer)
+	v3.GetDefinitions = definitions
+	c.OpenAPIV3Config = v3
+	go func() {
+		v3.Definitions = openapi.DefinitionsV3(definitions, namer.GetDefinitionName)
+		close(c.described)
+	}()
+	c.OpenAPIConfig.Info.Title, c.OpenAPIV3Config.Info.Title = "Kubernetes", "Kubernetes"
+	c.LongRunningFunc = filters.BasicLongRunningRequestCheck(
+		sets.NewString("watch", "proxy"), sets.NewString("attach", "exec", "proxy", "log", "portforward"))
+}
+
+func (c *Generic) store() (err error) {
+	dial := &c.Etcd.StorageConfig.Transport
+	if c.Config.EgressSelector != nil {
+		dial.EgressLookup = c.Config.EgressSelector.Lookup
+	}
+	dial.TracerProvider = tracing.NewNoopTracerProvider()
+	if traced() {
+		dial.TracerProvider = c.TracerProvider
+	}
+	factory := kubeapiserver.NewStorageFactoryConfigEffectiveVersion(c.EffectiveVersion)
+	factory.APIResourceConfig = c.MergedResourceConfig
+	factory.DefaultResourceEncoding.SetEffectiveVersion(c.EffectiveVersion)
+	if c.Storage, err = factory.Complete(c.Etcd).New(); err != nil {
+		return err
+	}
+	c.Storage.StorageConfig.StorageObjectCountTracker = c.StorageObjectCountTracker
+	return c.Etcd.ApplyWithStorageFactoryTo(c.Storage, c.Config)
+}
+
+// What authentication and authorization start ends when the last request has.
+func (c *Generic) authenticate() error {
+	return c.CompletedOptions.Authentication.ApplyTo(wait.ContextForChannel(c.DrainedNotify()), &c.Config.Authentication,
+		c.Config.SecureServing, c.Config.EgressSelector, c.OpenAPIConfig, c.OpenAPIV3Config, c.client, c.Informers, c.APIServerID)
+}
+
+func (c *Generic) authorize() error {
+	authorizer, rules, rbac, err := controlplaneapiserver.BuildAuthorizer(wait.ContextForChannel(c.DrainedNotify()),
+		c.CompletedOptions, c.Config.EgressSelector, c.APIServerID, c.Informers)
+	if err != nil {
+		return fmt.Errorf("invalid authorization config: %w", err)
+	}
+	c.Config.Authorization.Authorizer, c.RuleResolver = authorizer, rules
+	if c.CompletedOptions.Authorization != nil && !rbac {
+		c.DisabledPostStartHooks.Insert(rbacrest.PostStartHookName)
+	}
+	return nil
+}

@@ -1,0 +1,137 @@
+package replacements
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/emicklei/go-restful/v3"
+)
+
+// services are of every form that Kubernetes has, and of some that would make a
+// memory of names wrong.
+func services() []*restful.WebService {
+	const proto = "application/vnd.kubernetes.protobuf"
+	service := func(root string, paths ...string) *restful.WebService {
+		ws := new(restful.WebService).Path(root)
+		for _, path := range paths {
+			for _, method := range []string{"GET", "PUT", "DELETE"} {
+				ws.Route(ws.Method(method).Path(path).Produces("application/json", proto).Consumes("*/*").To(func(*restful.Request, *restful.Response) {}))
+			}
+			ws.Route(ws.Method("PATCH").Path(path).Produces("application/json").Consumes("application/merge-patch+json").To(func(*restful.Request, *restful.Response) {}))
+		}
+		return ws
+	}
+	v1 := service("/api/v1", "/", "/pods", "/nodes", "/nodes/{name}", "/nodes/{name}/proxy", "/nodes/{name}/proxy/{path:*}",
+		"/namespaces", "/namespaces/{name}", "/namespaces/{name}/status", "/namespaces/{name}/finalize",
+		"/namespaces/{namespace}/pods", "/namespaces/{namespace}/pods/{name}", "/namespaces/{namespace}/pods/{name}/log",
+		"/namespaces/{namespace}/pods/{name}/proxy/{path:*}", "/watch/pods", "/watch/nodes/{name}",
+		"/watch/namespaces/{namespace}/pods", "/watch/namespaces/{namespace}/pods/{name}")
+	odd := service("/apis/odd/v1", "/widgets/{name}", "/widgets/special", "/gadgets/{name:[a-c]}", "/gadgets/{name:[d-z]}",
+		"/namespaces/special/things", "/namespaces/{namespace}/things", "/namespaces/{namespace}/things/{name}", "/any/{rest:*}")
+	conditional := service("/apis/conditional/v1", "/other/{name}")
+	conditional.Route(conditional.GET("/things/{name}").If(func(r *http.Request) bool {
+		return strings.HasSuffix(r.URL.Path, "a")
+	}).To(func(*restful.Request, *restful.Response) {}))
+	return []*restful.WebService{v1, odd, conditional, service("/apis", "/"), service("/apis/odd", "/"), service("/apis/deep/v1/things/special", "/"), service("/apis/deep/v1", "/things/{name}")}
+}
+
+// chosen is what a router says, in words.
+func chosen(router restful.RouteSelector, services []*restful.WebService, r *http.Request) string {
+	service, route, err := router.SelectRoute(services, r)
+	text := fmt.Sprint(err)
+	if service != nil {
+		text = service.RootPath() + ": " + text
+	}
+	if route != nil {
+		text = fmt.Sprint(route.Method, route.Path, route.Consumes, route.Produces, text)
+	}
+	return text
+}
+
+// Whatever was asked before, the memory says what upstream's router says.
+func TestRememberedRoutesAreUpstreams(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	pick := func(from ...string) string { return from[random.IntN(len(from))] }
+	token := func() string {
+		return pick("api", "apis", "v1", "odd", "conditional", "deep", "pods", "nodes", "namespaces", "watch", "proxy", "widgets", "gadgets", "things", "any",
+			"special", "status", "finalize", "log", "a", "b", "x", "web:verb", "{name}", "")
+	}
+	all := services()
+	ours := rememberRoutes(restful.CurlyRouter{}).(*routeMemory)
+	fits := 0
+	for range 100_000 {
+		path := pick("/api/v1", "/apis/odd/v1", "/apis/conditional/v1", "/apis/deep/v1", "/api", "/apis", "")
+		for range random.IntN(6) {
+			path += "/" + token()
+		}
+		r := httptest.NewRequest(pick("GET", "GET", "PUT", "DELETE", "PATCH", "POST", "OPTIONS"), "/", nil)
+		r.URL.Path = path
+		r.Header.Set("Accept", pick("", "*/*", "application/json", "application/vnd.kubernetes.protobuf,application/json", "text/html"))
+		r.Header.Set("Content-Type", pick("", "application/json", "application/merge-patch+json", "text/html"))
+		want := chosen(restful.CurlyRouter{}, all, r)
+		if got := chosen(ours, all, r); got != want {
+			t.Fatalf("%s %s (Accept %q, Content-Type %q): got %s, want %s", r.Method, path, r.Header.Get("Accept"), r.Header.Get("Content-Type"), got, want)
+		}
+		if !strings.HasSuffix(want, "Not Found") {
+			fits++
+		}
+	}
+	if fits < 5_000 || len(ours.known) < 100 {
+		t.Errorf("%d requests met a route and %d routes are remembered: the paths are not those of the services", fits, len(ours.known))
+	}
+}
+
+// countingRouter counts what reaches upstream's.
+type countingRouter struct {
+	restful.CurlyRouter
+	asked int
+}
+
+func (r *countingRouter) SelectRoute(services []*restful.WebService, request *http.Request) (*restful.WebService, *restful.Route, error) {
+	r.asked++
+	return r.CurlyRouter.SelectRoute(services, request)
+}
+
+// One question is enough for all objects of a resource, and none for another; no
+// client can make us remember without bounds.
+func TestRoutesAreRemembered(t *testing.T) {
+	all, upstream := services(), &countingRouter{}
+	ours := rememberRoutes(upstream).(*routeMemory)
+	ask := func(method, path, accept string) int {
+		before := upstream.asked
+		r := httptest.NewRequest(method, path, nil)
+		r.Header.Set("Accept", accept)
+		ours.SelectRoute(all, r)
+		return upstream.asked - before
+	}
+	for _, c := range []struct {
+		method, path string
+		want         int
+	}{
+		{"GET", "/api/v1/namespaces/one/pods/a", 1}, {"GET", "/api/v1/namespaces/two/pods/b", 0},
+		{"PUT", "/api/v1/namespaces/one/pods/a", 1}, {"GET", "/api/v1/namespaces/one/pods", 1},
+		{"GET", "/api/v1/namespaces/two/pods/b/log", 1}, {"GET", "/api/v1/namespaces/two/pods/c/log", 0},
+		{"GET", "/apis/odd/v1/widgets/a", 1}, {"GET", "/apis/odd/v1/widgets/a", 1}, // another name would be special
+		{"GET", "/apis/conditional/v1/things/a", 1}, {"GET", "/apis/conditional/v1/things/a", 1},
+		{"GET", "/api/v1/nowhere", 1}, {"GET", "/api/v1/nowhere", 1},
+	} {
+		if got := ask(c.method, c.path, "application/json"); got != c.want {
+			t.Errorf("%s %s: upstream was asked %d times, want %d", c.method, c.path, got, c.want)
+		}
+	}
+	for i := range mostRoutes + 10 {
+		ask("GET", "/api/v1/pods", fmt.Sprintf("application/json;n=%d", i))
+	}
+	if got := len(ours.known); got > mostRoutes {
+		t.Errorf("got %d routes remembered, want %d at most", got, mostRoutes)
+	}
+	before := len(ours.known)
+	ask("GET", "/api/v1/pods", "application/json;"+strings.Repeat("x", mostHeaders))
+	if got := len(ours.known); got != before {
+		t.Errorf("got %d routes remembered after a request with very long headers, want %d as before", got, before)
+	}
+}

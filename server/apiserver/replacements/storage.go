@@ -1,0 +1,75 @@
+package replacements
+
+import (
+	"fmt"
+	"path"
+
+	"github.com/karve-k8s/karve/server/deviations"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/generic"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
+)
+
+// Storage changes how the chain's servers store objects: alignedclock, awaitstorage,
+// counting and uncached, as far as they are on.
+type Storage struct {
+	deviations.Switches
+	// SingleServer says that no other API server uses the datastore. Only then can a type
+	// do without a watch cache.
+	SingleServer bool
+	// WatchCacheSizes are --watch-cache-sizes: a type that it names keeps its cache.
+	WatchCacheSizes []string
+	// Stored is told where each resource is stored.
+	Stored func(prefix string, resource schema.GroupResource)
+}
+
+// Change wraps servers, the getters of REST options of the chain's servers. custom is
+// among them: the getter for custom resources.
+func (s Storage) Change(custom *generic.RESTOptionsGetter, servers ...*generic.RESTOptionsGetter) error {
+	uncached := map[schema.GroupResource]bool{}
+	if s.SingleServer && s.On(deviations.Uncached) {
+		named, err := genericoptions.ParseWatchCacheSizes(s.WatchCacheSizes)
+		if err != nil {
+			return fmt.Errorf("--watch-cache-sizes: %w", err)
+		}
+		for _, resource := range handful {
+			_, has := named[resource]
+			uncached[resource] = !has
+		}
+	}
+	for _, getter := range servers {
+		*getter = restOptions{*getter, s, uncached, getter == custom}
+	}
+	return nil
+}
+
+// restOptions are upstream's options for a resource with another decorator.
+type restOptions struct {
+	generic.RESTOptionsGetter
+	Storage
+	uncached map[schema.GroupResource]bool
+	custom   bool
+}
+
+func (o restOptions) GetRESTOptions(resource schema.GroupResource, example apiruntime.Object) (generic.RESTOptions, error) {
+	options, err := o.RESTOptionsGetter.GetRESTOptions(resource, example)
+	if err != nil {
+		return options, err
+	}
+	o.Stored(path.Join("/", options.StorageConfig.Prefix, options.ResourcePrefix), resource)
+	switch {
+	case isUpstreamsCacher(options.Decorator) && o.uncached[resource], isUpstreamsUncached(options.Decorator) && o.On(deviations.Uncached):
+		options.Decorator = uncachedStorage
+	case isUpstreamsCacher(options.Decorator) && o.On(deviations.AlignedClock):
+		options.Decorator = alignedCacher
+	}
+	if options.CountMetricPollPeriod > 0 && o.On(deviations.Counting) {
+		options.Decorator = count(options.Decorator, resource, options.CountMetricPollPeriod, options.StorageObjectCountTracker)
+		options.CountMetricPollPeriod = 0
+	}
+	if o.custom && o.On(deviations.AwaitStorage) {
+		options.Decorator = await(options.Decorator)
+	}
+	return options, nil
+}

@@ -1,0 +1,74 @@
+package replacements
+
+import (
+	"context"
+	"time"
+	_ "unsafe" // for go:linkname
+
+	"go.etcd.io/etcd/client/v3/kubernetes"
+	endpointsrequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+
+	"github.com/karve-k8s/karve/kine/inprocess"
+)
+
+// newStorageClient makes every client of storage in the chain: of resources,
+// probes, compaction, and size metrics (k8s.io/apiserver
+// pkg/storage/storagebackend/factory/etcd3.go). Upstream has it as a variable for
+// its own tests. TestStorageClientIsUpstreams fails when it is renamed.
+//
+//go:linkname newStorageClient k8s.io/apiserver/pkg/storage/storagebackend/factory.newETCD3Client
+var newStorageClient func(storagebackend.TransportConfig) (*kubernetes.Client, error)
+
+// upstreamsStorageClient is for a real etcd.
+var upstreamsStorageClient = newStorageClient
+
+// The datastore of this process is called, not dialled. Which one, if there are
+// several servers, the endpoint says.
+func init() {
+	newStorageClient = func(c storagebackend.TransportConfig) (*kubernetes.Client, error) {
+		if len(c.ServerList) != 1 || !inprocess.IsEndpoint(c.ServerList[0]) {
+			return upstreamsStorageClient(c)
+		}
+		client, err := inprocess.NewClient(c.ServerList[0])
+		if err != nil {
+			return nil, err
+		}
+		client.Kubernetes = timed{client.Kubernetes}
+		return client, nil
+	}
+}
+
+// timed adds what a call takes to the storage latency of its API request. Upstream
+// does that in client.KV, which its client.Kubernetes goes through and ours not
+// (k8s.io/apiserver pkg/storage/etcd3/latency_tracker.go).
+type timed struct{ kubernetes.Interface }
+
+func track(ctx context.Context, began time.Time) {
+	endpointsrequest.TrackStorageLatency(ctx, time.Since(began))
+}
+
+func (t timed) Get(ctx context.Context, key string, opts kubernetes.GetOptions) (kubernetes.GetResponse, error) {
+	defer track(ctx, time.Now())
+	return t.Interface.Get(ctx, key, opts)
+}
+
+func (t timed) List(ctx context.Context, prefix string, opts kubernetes.ListOptions) (kubernetes.ListResponse, error) {
+	defer track(ctx, time.Now())
+	return t.Interface.List(ctx, prefix, opts)
+}
+
+func (t timed) Count(ctx context.Context, prefix string, opts kubernetes.CountOptions) (int64, error) {
+	defer track(ctx, time.Now())
+	return t.Interface.Count(ctx, prefix, opts)
+}
+
+func (t timed) OptimisticPut(ctx context.Context, key string, value []byte, revision int64, opts kubernetes.PutOptions) (kubernetes.PutResponse, error) {
+	defer track(ctx, time.Now())
+	return t.Interface.OptimisticPut(ctx, key, value, revision, opts)
+}
+
+func (t timed) OptimisticDelete(ctx context.Context, key string, revision int64, opts kubernetes.DeleteOptions) (kubernetes.DeleteResponse, error) {
+	defer track(ctx, time.Now())
+	return t.Interface.OptimisticDelete(ctx, key, revision, opts)
+}

@@ -1,0 +1,123 @@
+package replacements
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	endpointsrequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/storage"
+	etcdfeature "k8s.io/apiserver/pkg/storage/feature"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/kine"
+)
+
+func TestStorageClientIsUpstreams(t *testing.T) {
+	if upstreamsStorageClient == nil {
+		t.Fatal("upstreamsStorageClient is nil: factory.newETCD3Client has another name, look for it")
+	}
+}
+
+// What the chain makes its storage with reaches the engine, of several the right one.
+func TestFactoryReachesTheEngine(t *testing.T) {
+	for range 2 {
+		engine, err := datastore.OpenEngine(nil, datastore.Options{Durability: datastore.Memory})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer engine.Close()
+		shim, err := kine.Serve(t.Context(), engine, t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer shim.Close()
+		if shim.LocalEndpoint() == "" || strings.HasPrefix(shim.LocalEndpoint(), "unix:") {
+			t.Fatalf("endpoint %q is not a local one", shim.LocalEndpoint())
+		}
+		useStorage(t, engine, shim.LocalEndpoint())
+	}
+}
+
+func useStorage(t *testing.T, engine *datastore.Engine, endpoint string) {
+	t.Helper()
+	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), "application/json")
+	v1 := corev1.SchemeGroupVersion
+	config := storagebackend.NewDefaultConfig("/registry", scheme.Codecs.CodecForVersions(info.Serializer, info.Serializer, v1, v1))
+	config.Transport.ServerList = []string{endpoint}
+	store, destroy, err := factory.Create(*config.ForResource(schema.GroupResource{Resource: "configmaps"}),
+		func() runtime.Object { return &corev1.ConfigMap{} }, func() runtime.Object { return &corev1.ConfigMapList{} }, "/configmaps/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer destroy()
+
+	ctx := endpointsrequest.WithLatencyTrackers(t.Context())
+	made := &corev1.ConfigMap{}
+	object := &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "x"}}
+	if err := store.Create(ctx, "/configmaps/x/a", object, made, 0); err != nil {
+		t.Fatal(err)
+	}
+	if latency, _ := endpointsrequest.LatencyTrackersFrom(ctx); latency == nil || latency.StorageTracker.GetLatency() == 0 {
+		t.Error("the latency of storage was not recorded")
+	}
+	found, err := engine.Range(ctx, datastore.RangeRequest{Key: "/registry/configmaps/x/a"})
+	if err != nil || len(found.KVs) != 1 || !strings.Contains(string(found.KVs[0].Value), "ConfigMap") {
+		t.Errorf("the engine has %+v, %v, want the object", found, err)
+	}
+
+	events, err := store.Watch(ctx, "/configmaps/", storage.ListOptions{ResourceVersion: made.ResourceVersion, Recursive: true, ProgressNotify: true, Predicate: storage.Everything})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer events.Stop()
+	if err := store.Delete(ctx, "/configmaps/x/a", &corev1.ConfigMap{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if e := <-events.ResultChan(); e.Type != watch.Deleted {
+		t.Errorf("got %+v, want the deletion", e)
+	}
+	if err := store.RequestWatchProgress(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if e := <-events.ResultChan(); e.Type != watch.Bookmark {
+		t.Errorf("got %+v, want the progress that was asked for", e)
+	}
+
+	// Without it, consistent lists would not come from the API server's cache.
+	deadline := time.Now().Add(10 * time.Second)
+	for !etcdfeature.DefaultFeatureSupportChecker.Supports(storage.RequestWatchProgress) {
+		if time.Now().After(deadline) {
+			t.Fatal("RequestWatchProgress is not supported")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	stop := make(chan struct{})
+	defer close(stop)
+	healthy, err := factory.CreateHealthCheck(*config, stop)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for err = healthy(); err != nil && time.Now().Before(deadline); err = healthy() {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err != nil {
+		t.Errorf("health check: %v", err)
+	}
+	monitor, err := factory.CreateMonitor(*config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer monitor.Close()
+	if m, err := monitor.Monitor(ctx); err != nil || m.Size == 0 {
+		t.Errorf("size: %+v, %v, want one", m, err)
+	}
+}

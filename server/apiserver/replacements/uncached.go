@@ -1,0 +1,72 @@
+package replacements
+
+import (
+	"context"
+	"reflect"
+
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
+	"k8s.io/client-go/tools/cache"
+)
+
+// uncachedStorage is upstream's storage without a watch cache, whose quiet watches get
+// bookmarks.
+//
+// A client whose watch ends continues from the newest resourceVersion that it knows.
+// Where nothing happens to a type, only bookmarks tell it a newer one; without them,
+// that revision has been compacted after some minutes: "watch chan error: etcdserver:
+// mvcc: required revision has been compacted", and the client lists everything again.
+// A watch cache sends bookmarks. Upstream sends none without a cache, which it has for
+// every type but events (k8s.io/apiserver pkg/storage/etcd3/watcher.go); here a client
+// that allows bookmarks gets storage's notifications of progress as such.
+func uncachedStorage(config *storagebackend.ConfigForResource, prefix string, keyFunc func(apiruntime.Object) (string, error),
+	newFunc, newListFunc func() apiruntime.Object, getAttrs storage.AttrFunc, triggers storage.IndexerFuncs,
+	indexers *cache.Indexers) (storage.Interface, factory.DestroyFunc, error) {
+	store, destroy, err := generic.UndecoratedStorage(config, prefix, keyFunc, newFunc, newListFunc, getAttrs, triggers, indexers)
+	if err != nil {
+		return store, destroy, err
+	}
+	return bookmarked{store}, destroy, nil
+}
+
+// isUpstreamsUncached tells the decorator that upstream uses without a watch cache.
+func isUpstreamsUncached(d generic.StorageDecorator) bool {
+	return reflect.ValueOf(d).Pointer() == reflect.ValueOf(generic.UndecoratedStorage).Pointer()
+}
+
+// bookmarked is storage that asks for progress where a client allows bookmarks.
+type bookmarked struct{ storage.Interface }
+
+func (b bookmarked) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
+	opts.ProgressNotify = opts.ProgressNotify || opts.Predicate.AllowWatchBookmarks
+	return b.Interface.Watch(ctx, key, opts)
+}
+
+// handful are types of which a cluster has few, and which hardly anybody watches but
+// controllers in this process. A watch of one is of storage's history, and an answer to
+// a read is decoded each time.
+var handful = []schema.GroupResource{
+	{Resource: "limitranges"}, {Resource: "podtemplates"}, {Resource: "replicationcontrollers"}, {Resource: "resourcequotas"},
+	{Group: "admissionregistration.k8s.io", Resource: "mutatingadmissionpolicies"},
+	{Group: "admissionregistration.k8s.io", Resource: "mutatingadmissionpolicybindings"},
+	{Group: "admissionregistration.k8s.io", Resource: "mutatingwebhookconfigurations"},
+	{Group: "admissionregistration.k8s.io", Resource: "validatingadmissionpolicies"},
+	{Group: "admissionregistration.k8s.io", Resource: "validatingadmissionpolicybindings"},
+	{Group: "admissionregistration.k8s.io", Resource: "validatingwebhookconfigurations"},
+	{Group: "apiregistration.k8s.io", Resource: "apiservices"},
+	{Group: "apps", Resource: "controllerrevisions"},
+	{Group: "flowcontrol.apiserver.k8s.io", Resource: "flowschemas"},
+	{Group: "flowcontrol.apiserver.k8s.io", Resource: "prioritylevelconfigurations"},
+	{Group: "networking.k8s.io", Resource: "ingressclasses"}, {Group: "networking.k8s.io", Resource: "servicecidrs"},
+	{Group: "rbac.authorization.k8s.io", Resource: "clusterrolebindings"}, {Group: "rbac.authorization.k8s.io", Resource: "clusterroles"},
+	{Group: "rbac.authorization.k8s.io", Resource: "rolebindings"}, {Group: "rbac.authorization.k8s.io", Resource: "roles"},
+	{Group: "resource.k8s.io", Resource: "deviceclasses"}, {Group: "resource.k8s.io", Resource: "resourceclaimtemplates"},
+	{Group: "scheduling.k8s.io", Resource: "priorityclasses"},
+	{Group: "storage.k8s.io", Resource: "csistoragecapacities"}, {Group: "storage.k8s.io", Resource: "storageclasses"},
+	{Group: "storage.k8s.io", Resource: "volumeattributesclasses"},
+}

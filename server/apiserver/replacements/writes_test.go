@@ -1,0 +1,145 @@
+package replacements
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apiserver/pkg/endpoints/request"
+)
+
+const testLimit = time.Minute
+
+var createInA = request.RequestInfo{Verb: "create", Namespace: "a"}
+
+func closed(done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return true
+	default:
+		return false
+	}
+}
+
+// serve counts a request whose handler reads the body whole, as upstream's do, and then
+// waits for the commit.
+func (a *Writes) serve(t *testing.T, info request.RequestInfo, exec bool, body io.Reader, commit <-chan struct{}) {
+	h := a.count(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if _, err := io.ReadAll(&io.LimitedReader{R: r.Body, N: 100}); err == nil {
+			<-commit
+		}
+	}), func(*http.Request, *request.RequestInfo) bool { return exec })
+	r := httptest.NewRequest(http.MethodPost, "/", body)
+	h.ServeHTTP(httptest.NewRecorder(), r.WithContext(request.WithRequestInfo(t.Context(), &info)))
+}
+
+// A barrier waits for what may make an object in a namespace, and was there before, and
+// for nothing else.
+func TestWritesBarrier(t *testing.T) {
+	for name, test := range map[string]struct {
+		info   request.RequestInfo
+		body   io.Reader
+		exec   bool
+		awaits bool
+	}{
+		"create":            {info: createInA, body: strings.NewReader("{}"), awaits: true},
+		"empty body":        {info: createInA, awaits: true},
+		"update":            {info: request.RequestInfo{Verb: "update", Namespace: "a"}, body: strings.NewReader("{}"), awaits: true},
+		"server-side apply": {info: request.RequestInfo{Verb: "patch", Namespace: "a"}, body: strings.NewReader("{}"), awaits: true},
+		"get":               {info: request.RequestInfo{Verb: "get", Namespace: "a"}},
+		"delete":            {info: request.RequestInfo{Verb: "delete", Namespace: "a"}},
+		"exec":              {info: createInA, exec: true},
+		"another namespace": {info: request.RequestInfo{Verb: "create", Namespace: "b"}},
+		"no namespace":      {info: request.RequestInfo{Verb: "create"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				all := newWrites(testLimit)
+				commit, late := make(chan struct{}), make(chan struct{})
+				go all.serve(t, test.info, test.exec, test.body, commit)
+				synctest.Wait()
+				done, again := all.Barrier("a"), all.Barrier("a")
+				if closed(done) == test.awaits {
+					t.Errorf("want a wait: %v", test.awaits)
+				}
+				go all.serve(t, createInA, false, nil, late) // is not waited for
+				synctest.Wait()
+				close(commit)
+				synctest.Wait()
+				if !closed(done) || !closed(again) {
+					t.Error("the requests before the barrier have ended, and it stands")
+				}
+				close(late)
+				synctest.Wait()
+				if len(all.of) != 0 {
+					t.Errorf("%v is left", all.of)
+				}
+			})
+		})
+	}
+}
+
+// A request counts when its body has been read to the end, and only until its handler has
+// returned.
+func TestWritesCountFromTheEndOfTheBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := newWrites(testLimit)
+		body, writing := io.Pipe()
+		commit := make(chan struct{})
+		go all.serve(t, createInA, false, body, commit)
+		if _, err := io.WriteString(writing, "{"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if !closed(all.Barrier("a")) {
+			t.Error("a request with an incomplete body is waited for")
+		}
+		writing.Close()
+		synctest.Wait()
+		done := all.Barrier("a")
+		if closed(done) {
+			t.Error("a request with a complete body is not waited for")
+		}
+		close(commit)
+		synctest.Wait()
+		if !closed(done) {
+			t.Error("the request has ended, and is waited for")
+		}
+
+		var left io.Reader
+		h := all.count(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { left = r.Body }),
+			func(*http.Request, *request.RequestInfo) bool { return false })
+		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("{}"))
+		h.ServeHTTP(httptest.NewRecorder(), r.WithContext(request.WithRequestInfo(t.Context(), &createInA)))
+		if _, err := io.ReadAll(left); err != nil {
+			t.Fatal(err)
+		}
+		if len(all.of) != 0 {
+			t.Error("a request counts whose body was read after its handler had returned")
+		}
+	})
+}
+
+// A handler that outlives the time of a request does not hold a barrier.
+func TestWritesBarrierIsLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := newWrites(testLimit)
+		commit := make(chan struct{})
+		go all.serve(t, createInA, false, nil, commit)
+		synctest.Wait()
+		done, begun := all.Barrier("a"), time.Now()
+		<-done
+		if waited := time.Since(begun); waited != testLimit {
+			t.Errorf("waited %v, want %v", waited, testLimit)
+		}
+		close(commit)
+		synctest.Wait()
+		if len(all.of) != 0 {
+			t.Errorf("%v is left", all.of)
+		}
+	})
+}
