@@ -40,10 +40,12 @@ type comparison struct {
 	dir     string
 	karve   string
 	against string
-	limit   *cgroup
-	flags   *flag.FlagSet
-	stdout  io.Writer
-	stderr  io.Writer
+	// upstream are deviations to switch off in the karve that is compared with.
+	upstream string
+	limit    *cgroup
+	flags    *flag.FlagSet
+	stdout   io.Writer
+	stderr   io.Writer
 }
 
 // newComparison has the options that start, footprint and api share.
@@ -55,6 +57,7 @@ func newComparison(name string, rounds int, rows []string, stdout, stderr io.Wri
 	cmp.flags.StringVar(&cmp.dir, "dir", "", "directory on the disk to measure (default the one for temporary files)")
 	cmp.flags.StringVar(&cmp.karve, "karve", "", "binary to measure (default: what scripts/build makes now)")
 	cmp.flags.StringVar(&cmp.against, "against", againstEtcd, "what to compare with: etcd (and kube-apiserver), none, or another karve binary")
+	cmp.flags.StringVar(&cmp.upstream, "upstream", "", "compare with the same karve with --upstream=`NAMES`: what these deviations gain (karve server --upstream=list)")
 	only := cmp.flags.String("only", "", "comma-separated rows to measure (default all): "+strings.Join(rows, ","))
 	return cmp, only
 }
@@ -66,6 +69,9 @@ func (cmp *comparison) parse(args []string, only *string, rows []string) error {
 	}
 	if cmp.flags.NArg() > 0 {
 		return fmt.Errorf("%s takes no argument %q", cmp.name, cmp.flags.Arg(0))
+	}
+	if cmp.upstream != "" {
+		cmp.against = againstNone
 	}
 	if cmp.output != "table" && cmp.output != "json" {
 		return fmt.Errorf("-o is %q, want table or json", cmp.output)
@@ -169,6 +175,10 @@ func (cmp *comparison) choosePeers(ctx context.Context, pki string) (err error) 
 			return err
 		}
 		cmp.peers = append(cmp.peers, karve(cmp.against, binary, nil))
+	}
+	if cmp.upstream != "" {
+		option := "--upstream=" + cmp.upstream
+		cmp.peers = append(cmp.peers, karve(option, cmp.karve, cmp.limit, option))
 	}
 	cmp.peers = append(cmp.peers, karve("karve", cmp.karve, cmp.limit))
 	return nil

@@ -111,7 +111,7 @@ func (d *difference) differ(path, a, b string) {
 // inlined is the name of a function that another's closure was inlined into, and
 // number the closure's.
 var (
-	inlined = regexp.MustCompile(`^.*/apiserver\.(\(\*\w+\)\.)?\w+\.`)
+	inlined = regexp.MustCompile(`^.*/(apiserver|replacements)\.(\(\*\w+\)\.)?\w+\.`)
 	number  = regexp.MustCompile(`\.func\d+$`)
 )
 
