@@ -8,9 +8,9 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// grpcLog is a grpclog.LoggerV2 that writes at debug what went wrong and at
-// trace the rest (every state of every connection), and costs nothing while
-// those are off. Fatal ends the process, as it must.
+// grpcLog is a grpclog.LoggerV2 that writes problems at debug and the rest, such as every state
+// of every connection, at trace. It formats nothing while those levels are off. Fatal ends the
+// process, as grpclog demands.
 type grpcLog struct{}
 
 const (
@@ -49,7 +49,7 @@ func (grpcLog) Fatal(args ...any)                   { grpcFatal(fmt.Sprint(args.
 func (grpcLog) Fatalln(args ...any)                 { grpcFatal(fmt.Sprintln(args...)) }
 func (grpcLog) Fatalf(format string, args ...any)   { grpcFatal(fmt.Sprintf(format, args...)) }
 
-// V is whether gRPC's details of this level are wanted: 0 and 1 at trace.
+// V reports whether gRPC is to log details of this level: 0 and 1 if the logger is at trace.
 func (grpcLog) V(level int) bool {
 	_, ok := enabled(logrus.TraceLevel)
 	return ok && level < 2

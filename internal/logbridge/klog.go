@@ -11,26 +11,24 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// useSink makes our sink klog's logger.
+// useSink makes a sink klog's logger.
 //
-// klog has two kinds of calls. Structured ones (InfoS, ErrorS, loggers from a
-// context) reach a logr.LogSink with their level, error and values.
-// Unstructured ones (Infof, Warningf, Fatal) would reach it as Info with their
-// severity lost; WriteKlogBuffer gets them instead, as the line klog would have
-// written, and that begins with the severity.
+// klog has two kinds of calls. Structured ones (InfoS, ErrorS, loggers from a context) reach a
+// logr.LogSink with their level, error and values. Unstructured ones (Infof, Warningf, Fatal)
+// would reach it as Info, without their severity. So WriteKlogBuffer gets them, as the line that
+// klog would have written, which begins with the severity.
 func useSink() {
-	// With a logger set this only decides whether Fatal dumps its stack to
-	// stderr, in a format that is not ours.
+	// With a logger, this only keeps Fatal from writing its stack to stderr in klog's format.
 	klog.LogToStderr(true)
 	klog.SetLoggerWithOptions(logr.New(&sink{}), klog.ContextualLogger(true), klog.WriteKlogBuffer(writeKlogLine))
 }
 
-// writeKlogLine takes one event in klog's format, for the duration of the call.
-// klog holds its lock meanwhile.
+// writeKlogLine writes one event, which is in klog's format. It must not keep line. klog holds
+// its lock during the call.
 func writeKlogLine(line []byte) {
 	if len(line) > 4 && line[0] == 'I' && line[4] >= '0' && line[4] <= '9' {
 		if _, ok := enabled(logrus.DebugLevel); !ok {
-			return // by far the most lines, not worth taking apart
+			return // most lines are of this kind: do not parse them
 		}
 	}
 	level, source, message := parseKlog(string(line))
@@ -39,7 +37,7 @@ func writeKlogLine(line []byte) {
 	}
 }
 
-// source is the field with the place in the code, for those who debug.
+// source is the field with the place in the code. Only a log at debug has it.
 func (t *target) source(place string) logrus.Fields {
 	if place == "" || !t.logger.IsLevelEnabled(logrus.DebugLevel) {
 		return nil
@@ -47,9 +45,8 @@ func (t *target) source(place string) logrus.Fields {
 	return logrus.Fields{"source": place}
 }
 
-// parseKlog takes apart "W1121 05:14:52.123456    4711 file.go:12] message\n"
-// (klog.go, header). A line without a header (-skip_headers) could be anything,
-// so it is info rather than debug.
+// parseKlog parses "W1121 05:14:52.123456    4711 file.go:12] message\n" (klog.go, header). A
+// line without a header (-skip_headers) may be of any severity, so it is info instead of debug.
 func parseKlog(line string) (level logrus.Level, source, message string) {
 	level = logrus.InfoLevel
 	header, message, ok := strings.Cut(line, "] ")
@@ -72,7 +69,7 @@ func parseKlog(line string) (level logrus.Level, source, message string) {
 	return level, words[3], strings.TrimRight(message, "\n")
 }
 
-// sink is a logr.LogSink on the current logger. Values are copied, never changed.
+// sink is a logr.LogSink that writes to the current logger. A sink never changes.
 type sink struct {
 	depth  int
 	name   string
@@ -94,8 +91,7 @@ func vLevel(v int) logrus.Level {
 	return logrus.DebugLevel
 }
 
-// Enabled asks the logger first, and klog's -v and -vmodule only then: the
-// common answer costs two loads.
+// Enabled asks the logger before klog's -v and -vmodule, so that most calls cost two loads.
 func (s *sink) Enabled(v int) bool {
 	if _, ok := enabled(vLevel(v)); !ok {
 		return false
@@ -103,7 +99,7 @@ func (s *sink) Enabled(v int) bool {
 	return v <= 0 || klog.VDepth(s.depth+1, klog.Level(v)).Enabled()
 }
 
-// Info is called for what Enabled has let through.
+// Info writes an event for which Enabled has returned true.
 func (s *sink) Info(v int, message string, kv ...any) {
 	level := vLevel(v)
 	if t, ok := enabled(level); ok {
@@ -111,7 +107,7 @@ func (s *sink) Info(v int, message string, kv ...any) {
 	}
 }
 
-// Error is called whatever the level.
+// Error writes an event; logr calls it without Enabled.
 func (s *sink) Error(err error, message string, kv ...any) {
 	t, ok := enabled(logrus.ErrorLevel)
 	if !ok {
@@ -128,7 +124,7 @@ func (s *sink) Error(err error, message string, kv ...any) {
 // WithValues returns a sink that adds these to each event.
 func (s *sink) WithValues(kv ...any) logr.LogSink {
 	c := *s
-	// A new slice: two loggers derived from this one must not share its rest.
+	// A new slice, because two loggers derived from this one must not share its capacity.
 	c.values = append(append(make([]any, 0, len(s.values)+len(kv)+1), s.values...), kv...)
 	if len(kv)%2 != 0 {
 		c.values = append(c.values, missing)
@@ -153,8 +149,8 @@ func (s *sink) WithCallDepth(depth int) logr.LogSink {
 	return &c
 }
 
-// fields are the values of an event; the last one of a name wins. It must be
-// called by the method that logr calls, because of the frames it counts.
+// fields returns the values of an event. The last value of a name counts. Only methods that logr
+// calls may call it, because it counts stack frames.
 func (s *sink) fields(t *target, kv []any) logrus.Fields {
 	fields := make(logrus.Fields, (len(s.values)+len(kv))/2+4)
 	add(fields, s.values)
@@ -184,7 +180,7 @@ func add(fields logrus.Fields, kv []any) {
 	}
 }
 
-// errorIn finds the error of an info event, where upstream calls it "err".
+// errorIn returns the error among the values of an info event.
 func errorIn(kv []any) string {
 	for i := 0; i+1 < len(kv); i += 2 {
 		if err, ok := kv[i+1].(error); ok && err != nil {

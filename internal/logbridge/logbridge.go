@@ -1,23 +1,25 @@
-// Package logbridge makes one log of everything that is written in this
-// process: klog (Kubernetes), Go's own log package, gRPC, the global logrus
-// logger (kine) and zap (the etcd client) all end up in one *logrus.Logger.
+// Package logbridge makes one log of everything that the libraries in this process log: klog
+// (Kubernetes), Go's own log package, gRPC, the global logrus logger (kine) and zap (the etcd
+// client) all write to one *logrus.Logger.
 //
-// What libraries find worth mentioning is seldom what a user wants to read, so
-// their levels are moved down by one, except where something is wrong:
+// A user seldom needs what libraries log at info, so their levels are moved down by one, except
+// for problems:
 //
 //	library            here
-//	fatal, panic       fatal    the process ends as the library has it
+//	fatal, panic       fatal    and the library ends the process
 //	error              error
 //	warning            warning
 //	info (klog V(0))   debug
 //	debug (klog V(1+)) trace
 //
-// gRPC is an exception: its warnings and errors are debug, since whoever made
-// the call gets them too and knows what they mean, and its info is trace.
+// gRPC is an exception: its warnings and errors are debug, because the caller gets them too,
+// and its info is trace.
 //
-// The logger must write through at once (no buffering writer): klog.Fatal ends
-// the process right after its line. Its hooks must not log through klog, which
-// holds a lock while it writes.
+// Warnings and errors that mean nothing to a user are debug as well: demote.go has a table of
+// them.
+//
+// The logger's writer must not buffer, because klog.Fatal ends the process immediately after
+// its line. The logger's hooks must not log through klog, which holds a lock while it writes.
 package logbridge
 
 import (
@@ -33,55 +35,54 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// The field that says which part of the process a line came from.
+// componentKey is the field that names the library a line comes from.
 const componentKey = "component"
 
-// Values of the component field for what is not ours.
+// Values of the component field.
 const (
 	componentKubernetes = "kubernetes"
 	componentGRPC       = "grpc"
 	componentGo         = "go"
 )
 
-// traceVerbosity is klog's -v while the logger is at trace: the level which
-// upstream's documentation calls debugging (5 and up print whole requests).
+// traceVerbosity is klog's -v while the logger is at trace. Upstream's documentation calls this
+// level debugging; from 5 on, whole requests are printed.
 const traceVerbosity = 4
 
 var (
-	// current is where the global loggers of libraries lead. They are pointed
-	// at it once, since most of them must not be changed while in use.
+	// current is what the global loggers of libraries write to. They are set once, because most
+	// of them must not be replaced while they are in use.
 	current atomic.Pointer[target]
 
 	installing    sync.Mutex
 	redirectOther sync.Once
 )
 
-// target is a logger with the table of what is known to be harmless.
+// target is a logger with its table of demotions.
 type target struct {
 	logger *logrus.Logger
-	noise  []Noise
+	table  []Demotion
 }
 
 // Install makes logger the log of klog, Go's log package, slog's default
 // handler and gRPC. A second call replaces the logger of the first, for loggers
 // already handed out (klog.Background, klog.FromContext) too.
 //
-// The first call must come before other goroutines log through klog, log or
-// gRPC, which do not lock; later ones may come at any time, unless somebody has
-// replaced klog's logger in between.
+// Make the first call before other goroutines log through klog, log or gRPC, which do not
+// lock. Later calls are safe at any time, unless klog's logger was replaced in between.
 //
-// klog's verbosity (-v) is 4 when the logger is at trace and 0 otherwise. It is
-// read from the logger's level here: call Install again after changing that.
-// Whoever sets -v or -vmodule afterwards gets the additional lines at trace.
+// klog's verbosity (-v) is 4 if the logger is at trace, and 0 otherwise. Call Install again
+// after a change of the logger's level. Lines of a -v or -vmodule that is set later are at
+// trace.
 //
-// Unstructured klog lines below V(0) (klog.V(3).Infof) cannot be told from
-// V(0), and come at debug rather than trace.
-func Install(logger *logrus.Logger) { install(logger, Demote) }
+// Unstructured klog lines of a verbosity above 0 (klog.V(3).Infof) look like those of V(0), so
+// they are at debug instead of trace.
+func Install(logger *logrus.Logger) { install(logger, demotions) }
 
-func install(logger *logrus.Logger, noise []Noise) {
+func install(logger *logrus.Logger, table []Demotion) {
 	installing.Lock()
 	defer installing.Unlock()
-	current.Store(&target{logger: logger, noise: noise})
+	current.Store(&target{logger: logger, table: table})
 
 	verbosity := klog.Level(0)
 	if logger.IsLevelEnabled(logrus.TraceLevel) {
@@ -90,8 +91,8 @@ func install(logger *logrus.Logger, noise []Noise) {
 	if err := verbosity.Set(strconv.Itoa(int(verbosity))); err != nil { // klog's own, not the variable's
 		panic(err) // a number: cannot happen
 	}
-	// Asking rather than a sync.Once: upstream's flag handling
-	// (k8s.io/component-base/logs/api/v1) and tests put klog's own back.
+	// This is no sync.Once, because upstream's flag handling
+	// (k8s.io/component-base/logs/api/v1) and tests restore klog's own logger.
 	if _, ours := klog.Background().GetSink().(*sink); !ours {
 		useSink()
 	}
@@ -103,10 +104,10 @@ func install(logger *logrus.Logger, noise []Noise) {
 	})
 }
 
-// log writes one event, unless it is known to be harmless and debug is off.
+// log writes one event; one that [demotions] has at debug.
 func (t *target) log(level logrus.Level, component, message, errText string, fields logrus.Fields) {
 	if level == logrus.WarnLevel || level == logrus.ErrorLevel {
-		if reason, ok := harmless(t.noise, message, errText); ok {
+		if reason, ok := demotion(t.table, message, errText, fields); ok {
 			level = logrus.DebugLevel
 			if fields == nil {
 				fields = logrus.Fields{}
@@ -132,9 +133,9 @@ func enabled(level logrus.Level) (*target, bool) {
 	return t, t != nil && t.logger.IsLevelEnabled(level)
 }
 
-// goLog is where Go's log package writes. Hardly anything uses it, and what
-// does has found something wrong (net/http: a handler that panicked), so its
-// lines are warnings; but slog's default handler writes its level in front.
+// goLog is the writer of Go's log package. Few packages use it, and for problems only
+// (net/http: a handler panicked), so its lines are warnings. slog's default handler writes to it
+// too, with the level in front.
 type goLog struct{}
 
 var slogLevels = []struct {
@@ -147,7 +148,7 @@ var slogLevels = []struct {
 	{"ERROR ", logrus.ErrorLevel},
 }
 
-// Write takes one event: log never splits or joins them.
+// Write writes one event. Package log neither splits nor joins events.
 func (goLog) Write(p []byte) (int, error) {
 	message, level := string(p), logrus.WarnLevel
 	for _, s := range slogLevels {
@@ -162,7 +163,7 @@ func (goLog) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// nowhere formats to nothing: for a logger whose hook does the work.
+// nowhere formats nothing, for a logger whose hook writes the events.
 type nowhere struct{}
 
 func (nowhere) Format(*logrus.Entry) ([]byte, error) { return nil, nil }
@@ -197,16 +198,14 @@ func (f forward) Fire(e *logrus.Entry) error {
 	return nil
 }
 
-// Quiet leads the global logrus logger (logrus.StandardLogger) into logger: the
-// info lines of libraries that use it come out at debug, their debug lines at
-// trace, each with the field component. A library that calls logrus.Fatal still
-// ends the process. Level, formatter and output of the global logger are replaced;
-// its ExitFunc and hooks of others are kept, and come first. A second call replaces
-// the first.
+// Quiet makes the global logrus logger (logrus.StandardLogger) write to logger: info lines of
+// libraries that use it at debug, their debug lines at trace, each with the field component. A
+// library that calls logrus.Fatal still ends the process. Quiet replaces the global logger's
+// level, formatter and output. It keeps the ExitFunc and the hooks of others, which are called
+// first. A second call replaces the first.
 //
-// The level is taken from logger here, so that what is not wanted costs
-// nothing: call Quiet again after changing it. If logger is the global logger
-// itself nothing happens.
+// Call Quiet again after a change of logger's level. If logger is the global logger, Quiet does
+// nothing.
 func Quiet(logger *logrus.Logger, component string) {
 	global := logrus.StandardLogger()
 	if logger == global {
@@ -229,7 +228,7 @@ func Quiet(logger *logrus.Logger, component string) {
 			}
 		}
 	}
-	hooks.Add(forward{&target{logger: logger, noise: Demote}, component})
+	hooks.Add(forward{&target{logger: logger, table: demotions}, component})
 	global.SetFormatter(nowhere{})
 	global.SetOutput(io.Discard)
 	global.ReplaceHooks(hooks)

@@ -2,7 +2,6 @@ package logbridge
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -224,46 +223,6 @@ func TestOneLine(t *testing.T) {
 		}
 		if !strings.Contains(got, `one\ntwo`) {
 			t.Errorf("%s: got %q, want the newline escaped once", name, got)
-		}
-	}
-}
-
-func TestDemote(t *testing.T) {
-	l, b := logger(t, "debug")
-	install(l, []Noise{
-		{Prefix: "known", Reason: "it is known"},
-		{Prefix: "Unhandled Error", Error: "boo", Reason: "only boo"},
-		{Prefix: "cut short", Stopping: true, Reason: "it stops"},
-	})
-	defer Stopping(false)
-	klog.Warning("cut short")
-	check(t, "before a stop", one(t, b), map[string]any{"level": "warning", "demoted": nil})
-	Stopping(true)
-	klog.Warning("cut short")
-	check(t, "in a stop", one(t, b), map[string]any{"level": "debug", "demoted": "it stops"})
-	klog.ErrorS(context.Canceled, "a request")
-	check(t, "a request in a stop", one(t, b), map[string]any{"level": "debug", "demoted": underWay})
-	klog.ErrorS(errors.New("disk full"), "a request")
-	check(t, "another error in a stop", one(t, b), map[string]any{"level": "error"})
-	Stopping(false)
-	klog.ErrorS(context.Canceled, "a request")
-	check(t, "a request that somebody else ended", one(t, b), map[string]any{"level": "error"})
-	klog.Warning("known: harmless")
-	check(t, "warning", one(t, b), map[string]any{"level": "debug", "demoted": "it is known"})
-	klog.Warning("unknown")
-	check(t, "other", one(t, b), map[string]any{"level": "warning", "demoted": nil})
-	klog.ErrorS(errors.New("boo!"), "Unhandled Error")
-	check(t, "error", one(t, b), map[string]any{"level": "debug", "demoted": "only boo"})
-	klog.ErrorS(errors.New("bah!"), "Unhandled Error")
-	check(t, "other error", one(t, b), map[string]any{"level": "error"})
-	l.SetLevel(logrus.InfoLevel)
-	klog.Error("known")
-	if e := b.take(t); len(e) != 0 {
-		t.Errorf("at info: got %v", e)
-	}
-	for _, n := range Demote {
-		if n.Prefix == "" || n.Reason == "" {
-			t.Errorf("row %+v of Demote needs a prefix and a reason", n)
 		}
 	}
 }

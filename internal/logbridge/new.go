@@ -17,7 +17,7 @@ const (
 	levels  = "error, warning, info, debug, trace"
 )
 
-// New returns the logger of the process, which writes to w at once.
+// New returns a logger that writes to w without a buffer.
 //
 // format (--log-format) is "text" or "json"; level (--log-level) is error,
 // warning, info, debug or trace, in any case. The error names the flag, the
@@ -38,7 +38,7 @@ func New(w io.Writer, format, level string) (*logrus.Logger, error) {
 		return nil, fmt.Errorf("--log-format=%q: want one of %s", format, formats)
 	}
 	l, err := logrus.ParseLevel(level)
-	if err != nil || l < logrus.ErrorLevel { // a level at which errors are lost helps nobody
+	if err != nil || l < logrus.ErrorLevel { // every valid level includes errors
 		return nil, fmt.Errorf("--log-level=%q: want one of %s", level, levels)
 	}
 	logger.SetLevel(l)
@@ -49,7 +49,7 @@ const timestamp = "2006-01-02T15:04:05.000Z07:00"
 
 func textFormatter(coloured bool) logrus.Formatter {
 	if !coloured {
-		// logfmt, with everything quoted that needs it.
+		// logfmt, with quotes where they are needed.
 		return &logrus.TextFormatter{DisableColors: true, TimestampFormat: timestamp}
 	}
 	return escaping{&logrus.TextFormatter{ForceColors: true, FullTimestamp: true, TimestampFormat: "15:04:05"}}
@@ -61,11 +61,11 @@ func onTerminal(w io.Writer) bool {
 		term.IsTerminal(int(f.Fd()))
 }
 
-// escaping keeps an event on its line where logrus does not: its coloured
-// format writes the message as it is. Keys are written as they are in both.
+// escaping escapes line breaks in messages. logrus' coloured format writes messages unchanged.
+// Neither escapes keys.
 type escaping struct{ logrus.Formatter }
 
-// Format formats e, whose message it may change: it is a copy made for this.
+// Format formats e. It may change the message, because e is a copy.
 func (f escaping) Format(e *logrus.Entry) ([]byte, error) {
 	e.Message = oneLine(strings.TrimRight(e.Message, "\n"))
 	return f.Formatter.Format(e)

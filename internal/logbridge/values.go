@@ -12,11 +12,11 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// missing is the value of a key that was given none, as in klog.
+// missing is the value of a key without a value, as in klog.
 const missing = "(MISSING)"
 
-// key makes a name fit to be written without quotes, and gives errors the one
-// name they have in our own lines.
+// key turns a name into one that can be written without quotes. Errors get the name that they
+// have in Karve's own lines.
 func key(name string) string {
 	if name == "err" {
 		return logrus.ErrorKey
@@ -32,9 +32,9 @@ func key(name string) string {
 	}, name)
 }
 
-// plain turns a value into one that every formatter can write on one line: a
-// boolean, a number or a string. It is what klog does
-// (internal/serialize/keyvalues.go), and survives values that panic.
+// plain turns a value into one that every formatter can write on one line: a boolean, a number
+// or a string. It follows klog (internal/serialize/keyvalues.go), and recovers when a value
+// panics.
 func plain(v any) any {
 	switch v := v.(type) {
 	case nil:
@@ -53,7 +53,7 @@ func plain(v any) any {
 	return text(v)
 }
 
-// text is the value as a string, whatever it is.
+// text returns any value as a string.
 func text(v any) (s string) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -74,7 +74,7 @@ func text(v any) (s string) {
 	return fmt.Sprintf("%+v", v)
 }
 
-// oneLine escapes what would end the line or act on the terminal.
+// oneLine escapes characters that end the line or control the terminal.
 func oneLine(s string) string {
 	clean := true
 	for _, r := range s {

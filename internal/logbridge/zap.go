@@ -6,12 +6,11 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// Zap returns a zap logger that writes to logger, with the field component; the
-// etcd client wants one. Its info is debug here and its debug trace. The level
-// of logger may change afterwards. Fatal and Panic end the process and panic as
-// zap has it.
+// Zap returns a zap logger that writes to logger, with the field component. The etcd client
+// takes one. Its info is debug and its debug is trace. The level of logger may change later.
+// Fatal ends the process and Panic panics, as with any zap logger.
 func Zap(logger *logrus.Logger, component string) *zap.Logger {
-	return zap.New(&zapCore{to: &target{logger: logger, noise: Demote}, component: component})
+	return zap.New(&zapCore{to: &target{logger: logger, table: demotions}, component: component})
 }
 
 type zapCore struct {
@@ -28,7 +27,7 @@ func fromZap(l zapcore.Level) logrus.Level {
 		return logrus.DebugLevel
 	case l < zapcore.ErrorLevel:
 		return logrus.WarnLevel
-	case l < zapcore.PanicLevel: // DPanic too: it only panics in development
+	case l < zapcore.PanicLevel: // DPanic too: it panics in development only
 		return logrus.ErrorLevel
 	}
 	return logrus.FatalLevel
@@ -44,7 +43,7 @@ func (c *zapCore) With(fields []zapcore.Field) zapcore.Core {
 	return &d
 }
 
-// Check adds this core to those that want the event.
+// Check adds this core to those that write the event.
 func (c *zapCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
 	if c.Enabled(e.Level) {
 		return ce.AddCore(e, c)
@@ -78,5 +77,5 @@ func (c *zapCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	return nil
 }
 
-// Sync does nothing: events are written through.
+// Sync does nothing, because events are not buffered.
 func (c *zapCore) Sync() error { return nil }

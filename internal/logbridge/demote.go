@@ -1,0 +1,168 @@
+package logbridge
+
+import (
+	"strings"
+	"sync/atomic"
+
+	"github.com/sirupsen/logrus"
+)
+
+// Demotion is a warning or error of a library that means nothing to a user. It is written
+// at debug, with the reason in the field "demoted".
+type Demotion struct {
+	// Message is how the message begins. Empty is any message; then Error is needed.
+	Message string
+	// Error is a pattern of a part of the error: each * stands for one word or a part of it.
+	// Empty is any error, or none. (Much of Kubernetes' log has the message "Unhandled
+	// Error".)
+	Error string
+	// Field and Value are a field of the event; empty is no condition.
+	Field, Value string
+	// Stopping limits the row to the time after Stopping(true).
+	Stopping bool
+	// Reason says why nobody needs to act.
+	Reason string
+}
+
+var isStopping atomic.Bool
+
+// Stopping records whether the server has been told to stop. That ends requests under way,
+// and what libraries log about them is no error.
+func Stopping(now bool) { isStopping.Store(now) }
+
+// The reasons that several rows have.
+const (
+	stoppedEarly = "stopped while it started"         // waits for caches have no other end
+	underWay     = "stopped with a request under way" // requests end with the server
+	startedFirst = "the namespace is being created"   // and the caller tries again
+	terminating  = "the namespace is being deleted"   // and refuses new objects
+	gone         = "the object was deleted meanwhile" // the controller's cache is behind
+	conflict     = "the object was changed meanwhile" // the controller tries again
+	behind       = "the controller waits for its own write, and tries again"
+)
+
+// demotions is the table. Keep each row narrow: one that is too broad hides the next real
+// problem.
+var demotions = []Demotion{
+	// Starts.
+	{Message: "Skipping API ", Reason: "a version that is off by default"},
+	{Message: "The manifest file is empty, ignoring.", Reason: "no static admission manifests are configured"},
+	{Message: "Flexvolume plugin directory at", Reason: "there are no Flexvolume plugins"},
+	{Message: "Resetting endpoints for master service", Reason: "every start and stop does that"},
+	{Message: "Found stale data, removed previous endpoints on kubernetes service", Reason: "with one API server, every start logs it"},
+	{Message: "Failed to ensure lease exists, will retry", Error: `namespaces "kube-system" not found`, Reason: startedFirst},
+	{Message: "Error while syncing ConfigMap", Error: `namespaces "kube-system" not found`, Reason: startedFirst},
+	{Message: "Getting lastest possible tracked_since time", Error: "not found", Reason: "the API server is about to create it, and the controller asks again"},
+	{Message: "Unhandled Error", Error: "is not allocated; repairing", Reason: "the first start creates the Service before its address, and this allocates it"},
+
+	// Stops.
+	{Message: "Unable to remove endpoints from kubernetes service: StorageError: key not found", Reason: "stopped before they were created"},
+	{Message: "Unable to remove peer endpoint leases: StorageError: key not found", Reason: "there are no peers"},
+	{Message: "Unable to sync caches", Reason: stoppedEarly},
+	{Message: "Timed out waiting for caches to sync", Reason: stoppedEarly},
+	{Message: "Timed out waiting for quota monitor sync", Reason: stoppedEarly},
+	{Message: "Unable start event watcher (will not retry!)", Error: "broadcaster already stopped", Reason: stoppedEarly},
+	{Message: "Error removing old endpoints from kubernetes service: no API server IP addresses were listed in storage", Reason: stoppedEarly},
+	{Message: "Unhandled Error", Error: "timed out waiting for caches to sync", Reason: stoppedEarly},
+	{Message: "Unhandled Error", Error: "Unable to sync caches for", Reason: stoppedEarly},
+	{Message: "Unhandled Error", Error: "unable to sync caches for", Reason: stoppedEarly},
+	{Message: "Unhandled Error", Error: "timed out waiting for dependency graph builder sync", Reason: stoppedEarly},
+	{Message: "Unhandled Error", Error: "http: Handler timeout", Stopping: true, Reason: underWay},
+	{Message: "Timeout or abort while handling", Stopping: true, Reason: underWay},
+	{Message: "Error on socket receive", Error: "use of closed network connection", Stopping: true, Reason: underWay},
+	{Message: "Post-timeout activity", Stopping: true, Reason: underWay},
+	{Message: "Failed to encode watch event", Error: "loopback response body is closed", Reason: "an informer of this process has ended its watch"},
+
+	// Namespaces and objects that are being deleted. Only the API server's own admission
+	// writes the first error.
+	{Error: "unable to create new content in namespace * because it is being terminated", Reason: terminating},
+	{Message: "Server rejected event (will not retry!)", Error: `namespaces "*" not found`, Reason: terminating},
+	{Message: "Unhandled Error", Error: `sync "*" failed with replicasets.apps "*" not found`, Reason: gone},
+	{Message: "Unhandled Error", Error: `sync "*" failed with replicationcontrollers "*" not found`, Reason: gone},
+	{Message: "Unhandled Error", Error: `: daemonsets.apps "*" not found`, Reason: gone},
+	{Message: "Unhandled Error", Error: `syncing job: tracking status: * uncounted pods * status: jobs.batch "*" not found`, Reason: gone},
+	{Message: "Unhandled Error", Error: `syncing job: jobs.batch "*" not found`, Reason: gone},
+	{Message: "Unhandled Error", Error: `error syncing CronJobController *, requeuing: cronjobs.batch "*" not found`, Reason: gone},
+	{Message: "Unhandled Error", Error: `failed to query scale subresource for *: * "*" not found`, Reason: gone},
+	{Message: "Unhandled Error", Error: `error getting latest scale for * during conflict retry: * "*" not found`, Reason: gone},
+	{Message: "Unhandled Error", Error: `failed to rescale *: * "*" not found`, Reason: gone},
+	{Message: "Unhandled Error", Error: `failed to update status for *: horizontalpodautoscalers.autoscaling "*" not found`, Reason: gone},
+	{Message: "Error syncing StatefulSet, requeuing", Error: `statefulsets.apps "*" not found`, Reason: gone},
+	{Message: "Error syncing StatefulSet, requeuing", Error: "pvc * is being deleted", Reason: gone},
+	{Message: "Error syncing PodDisruptionBudget, requeuing", Error: `poddisruptionbudgets.policy "*" not found`, Reason: gone},
+	{Message: "Failed to sync PDB", Error: `poddisruptionbudgets.policy "*" not found`, Reason: gone},
+	{Message: "Error processing resource quota work item", Error: `resourcequotas "*" not found`, Reason: gone},
+	{Message: "Plugin Failed", Error: `pods "*" not found`, Reason: gone},
+	{Message: "Plugin Failed", Error: "is being deleted, cannot be assigned to a host", Reason: gone},
+	{Message: "Error scheduling pod; retrying", Error: `running Bind plugin "DefaultBinder": pods "*" not found`, Reason: gone},
+	{Message: "Error scheduling pod; retrying", Error: "is being deleted, cannot be assigned to a host", Reason: gone},
+	{Message: "Error updating pod", Error: `pods "*" not found`, Reason: gone},
+
+	// Controllers that try again with the current object.
+	{Error: "is not as new as written version", Reason: behind},
+	{Message: "Unhandled Error", Error: `sync "*" failed with Operation cannot be fulfilled on * "*": the object has been modified`, Reason: conflict},
+	{Message: "Unhandled Error", Error: `failed with : Operation cannot be fulfilled on * "*": the object has been modified`, Reason: conflict},
+	{Message: "Unhandled Error", Error: `syncing job: tracking status: * uncounted pods * status: Operation cannot be fulfilled on jobs.batch "*": the object has been modified`, Reason: conflict},
+	{Message: "Error syncing StatefulSet, requeuing", Error: `Operation cannot be fulfilled on * "*": the object has been modified`, Reason: conflict},
+	{Message: "Error syncing PodDisruptionBudget, requeuing", Error: `Operation cannot be fulfilled on * "*": the object has been modified`, Reason: conflict},
+	{Error: `Operation cannot be fulfilled on resourcequotas "*": the object has been modified`, Reason: conflict},
+
+	// DynamicResources.PostFilter reads state that its PreFilter has not written, if another
+	// plugin's PreFilter has refused the Pod: every Pod with an unbound volume.
+	{Message: "Status after running PostFilter plugins for pod", Field: "status", Value: "not found", Reason: "the scheduler looked for a claim of a Pod that has none"},
+}
+
+// canceled is the error of a request that its client has ended. While the server stops, the
+// server has ended it.
+const canceled = "context canceled"
+
+// demotion returns why an event means nothing to a user. ok is false if no row of table
+// applies.
+func demotion(table []Demotion, message, errText string, fields logrus.Fields) (reason string, ok bool) {
+	if isStopping.Load() && (strings.Contains(message, canceled) || strings.Contains(errText, canceled)) {
+		return underWay, true
+	}
+	for _, d := range table {
+		if d.applies(message, errText, fields) {
+			return d.Reason, true
+		}
+	}
+	return "", false
+}
+
+func (d *Demotion) applies(message, errText string, fields logrus.Fields) bool {
+	switch {
+	case d.Stopping && !isStopping.Load(), !strings.HasPrefix(message, d.Message):
+		return false
+	case d.Field != "" && fields[d.Field] != d.Value:
+		return false
+	}
+	return contains(errText, d.Error)
+}
+
+// contains reports whether a part of text matches pattern, in which * stands for any number
+// of characters other than a space.
+func contains(text, pattern string) bool {
+	for i := range len(text) + 1 {
+		if begins(text[i:], pattern) {
+			return true
+		}
+	}
+	return false
+}
+
+func begins(text, pattern string) bool {
+	literal, rest, wildcard := strings.Cut(pattern, "*")
+	text, ok := strings.CutPrefix(text, literal)
+	if !ok || !wildcard {
+		return ok
+	}
+	for i := 0; ; i++ {
+		if begins(text[i:], rest) {
+			return true
+		}
+		if i == len(text) || text[i] == ' ' {
+			return false
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package logbridge
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/sirupsen/logrus"
+	"k8s.io/klog/v2"
+)
+
+func TestDemotedEventsAreWrittenAtDebug(t *testing.T) {
+	l, b := logger(t, "debug")
+	install(l, []Demotion{
+		{Message: "known", Reason: "it is known"},
+		{Message: "Unhandled Error", Error: "boo", Reason: "only boo"},
+		{Message: "cut short", Stopping: true, Reason: "it stops"},
+	})
+	defer Stopping(false)
+	klog.Warning("cut short")
+	check(t, "before a stop", one(t, b), map[string]any{"level": "warning", "demoted": nil})
+	Stopping(true)
+	klog.Warning("cut short")
+	check(t, "in a stop", one(t, b), map[string]any{"level": "debug", "demoted": "it stops"})
+	klog.ErrorS(context.Canceled, "a request")
+	check(t, "a request in a stop", one(t, b), map[string]any{"level": "debug", "demoted": underWay})
+	klog.ErrorS(errors.New("disk full"), "a request")
+	check(t, "another error in a stop", one(t, b), map[string]any{"level": "error"})
+	Stopping(false)
+	klog.ErrorS(context.Canceled, "a request")
+	check(t, "a request that somebody else ended", one(t, b), map[string]any{"level": "error"})
+	klog.Warning("known: harmless")
+	check(t, "warning", one(t, b), map[string]any{"level": "debug", "demoted": "it is known"})
+	klog.Warning("unknown")
+	check(t, "other", one(t, b), map[string]any{"level": "warning", "demoted": nil})
+	klog.ErrorS(errors.New("boo!"), "Unhandled Error")
+	check(t, "error", one(t, b), map[string]any{"level": "debug", "demoted": "only boo"})
+	klog.ErrorS(errors.New("bah!"), "Unhandled Error")
+	check(t, "other error", one(t, b), map[string]any{"level": "error"})
+	l.SetLevel(logrus.InfoLevel)
+	klog.Error("known")
+	if e := b.take(t); len(e) != 0 {
+		t.Errorf("at info: got %v", e)
+	}
+}
+
+func TestEachDemotionIsNarrowAndHasAReason(t *testing.T) {
+	for _, d := range demotions {
+		if d.Message == "" && len(d.Error) < 20 || d.Reason == "" || (d.Field == "") != (d.Value == "") {
+			t.Errorf("row %+v needs a message or a long error, and a reason", d)
+		}
+	}
+}
+
+// What Kubernetes writes while a namespace with content is deleted means nothing to a user.
+// The lines are from servers in which namespaces were deleted at random times.
+func TestDeletionsAreDemoted(t *testing.T) {
+	const unhandled = "Unhandled Error"
+	const bind = `running Bind plugin "DefaultBinder": `
+	for _, line := range []struct{ message, err string }{
+		{"Error syncing StatefulSet, requeuing", `pods "db-0" is forbidden: unable to create new content in namespace shop because it is being terminated`},
+		{"Error syncing StatefulSet, requeuing", `failed to create PVC data-db-0: persistentvolumeclaims "data-db-0" is forbidden: unable to create new content in namespace shop because it is being terminated`},
+		{"Error syncing StatefulSet, requeuing", "read version: 112 is not as new as written version: 130 for group resource statefulsets.apps"},
+		{"Error syncing StatefulSet, requeuing", "pvc data-db-1 is being deleted"},
+		{"Error processing resource quota work item", `Operation cannot be fulfilled on resourcequotas "quota": the object has been modified; please apply your changes to the latest version and try again`},
+		{"Error processing resource quota work item", `resourcequotas "quota" not found`},
+		{unhandled, `shop/ds failed with : failed to construct revisions of DaemonSet: controllerrevisions.apps "ds-5588875c94" is forbidden: unable to create new content in namespace shop because it is being terminated`},
+		{"Error syncing PodDisruptionBudget, requeuing", `Operation cannot be fulfilled on poddisruptionbudgets.policy "web": the object has been modified; please apply your changes to the latest version and try again`},
+		{"Error syncing PodDisruptionBudget, requeuing", `poddisruptionbudgets.policy "web" not found`},
+		{"Failed to sync PDB", `poddisruptionbudgets.policy "web" not found`},
+		{"Plugin Failed", `pods "web-1" is forbidden: unable to create new content in namespace shop because it is being terminated`},
+		{"Plugin Failed", `Operation cannot be fulfilled on pods/binding "web-1": pod web-1 is being deleted, cannot be assigned to a host`},
+		{"Plugin Failed", `pods "web-1" not found`},
+		{"Error scheduling pod; retrying", bind + `pods "web-1" is forbidden: unable to create new content in namespace shop because it is being terminated`},
+		{"Error scheduling pod; retrying", bind + `Operation cannot be fulfilled on pods/binding "web-1": pod web-1 is being deleted, cannot be assigned to a host`},
+		{"Error scheduling pod; retrying", bind + `pods "web-1" not found`},
+		{"Error updating pod", `pods "web-1" not found`},
+		{unhandled, `sync "shop/web-584b9f7f87" failed with replicasets.apps "web-584b9f7f87" not found`},
+		{unhandled, `sync "shop/web-584b9f7f87" failed with read version: 233 is not as new as written version: 286 for group resource replicasets.apps`},
+		{unhandled, `error syncing CronJobController shop/cron, requeuing: jobs.batch "cron-1" is forbidden: unable to create new content in namespace shop because it is being terminated`},
+		{unhandled, `syncing job: tracking status: adding uncounted pods to status: jobs.batch "job" not found`},
+		{unhandled, `syncing job: tracking status: removing uncounted pods from status: jobs.batch "job" not found`},
+		{unhandled, `failed to query scale subresource for Deployment/shop/web: deployments.apps "web" not found`},
+		{unhandled, `error getting latest scale for Deployment/shop/web during conflict retry: deployments.apps "web" not found`},
+		{unhandled, `failed to rescale Deployment/shop/web: deployments.apps "web" not found`},
+		{unhandled, `shop/ds failed with : error storing status for daemon set &v1.DaemonSet{TypeMeta:v1.TypeMeta{Kind:""}}: daemonsets.apps "ds" not found`},
+		{unhandled, `failed to update status for web: horizontalpodautoscalers.autoscaling "web" not found`},
+		{unhandled, `syncing job: Operation cannot be fulfilled on resourcequotas "quota": the object has been modified; please apply your changes to the latest version and try again`},
+		{"Server rejected event (will not retry!)", `namespaces "shop" not found`},
+	} {
+		if _, ok := demotion(demotions, line.message, line.err, nil); !ok {
+			t.Errorf("not demoted: %s: %s", line.message, line.err)
+		}
+	}
+	if _, ok := demotion(demotions, "Status after running PostFilter plugins for pod", "", logrus.Fields{"status": "not found"}); !ok {
+		t.Error("not demoted: the status of PostFilter plugins")
+	}
+}
+
+// Errors on which a user can act look much like those above.
+func TestRealErrorsAreNotDemoted(t *testing.T) {
+	const unhandled = "Unhandled Error"
+	for _, line := range []struct{ message, err string }{
+		{unhandled, `sync "shop/web-584b9f7f87" failed with pods "web-584b9f7f87-" is forbidden: error looking up service account shop/web: serviceaccount "web" not found`},
+		{unhandled, `sync "shop/web-584b9f7f87" failed with pods "web-584b9f7f87-x" is forbidden: exceeded quota: quota, requested: pods=1, used: pods=10, limited: pods=10`},
+		{unhandled, `sync "shop/web-584b9f7f87" failed with Internal error occurred: failed calling webhook "validate.example.com": no endpoints available for service "hook"`},
+		{unhandled, `shop/ds failed with : pods "ds-" is forbidden: violates PodSecurity "restricted:latest"`},
+		{unhandled, `failed to compute desired number of replicas based on listed metrics for Deployment/shop/web: unable to get metrics for resource cpu: no metrics returned from resource metrics API`},
+		{"Error syncing StatefulSet, requeuing", `pods "db-0" is forbidden: error looking up service account shop/db: serviceaccount "db" not found`},
+		{"Error processing resource quota work item", "etcdserver: mvcc: database space exceeded"},
+		{"Error scheduling pod; retrying", bindError},
+		{"Status after running PostFilter plugins for pod", ""},
+		{"Server rejected event (will not retry!)", `events is forbidden: User "system:serviceaccount:shop:web" cannot create resource "events"`},
+		{"Error updating lease", `Operation cannot be fulfilled on leases.coordination.k8s.io "lock": the object has been modified`},
+		{"Deletion of namespace failed", `unable to retrieve the complete list of server APIs: metrics.k8s.io/v1beta1: stale GroupVersion discovery`},
+	} {
+		if reason, ok := demotion(demotions, line.message, line.err, logrus.Fields{"status": "no space left on device"}); ok {
+			t.Errorf("demoted (%s): %s: %s", reason, line.message, line.err)
+		}
+	}
+}
+
+const bindError = `running Bind plugin "DefaultBinder": pods "web-1" is forbidden: User "system:kube-scheduler" cannot create resource "pods/binding"`
+
+func FuzzPatternIsARegularExpression(f *testing.F) {
+	f.Add(`sync "shop/web" failed with replicasets.apps "web" not found`, `sync "*" failed with * "*" not found`)
+	f.Add("pvc is being deleted", "pvc * is")
+	f.Add("aab", "a*ab")
+	f.Add("", "")
+	f.Add("x", "**")
+	f.Fuzz(func(t *testing.T, text, pattern string) {
+		if strings.Count(pattern, "*") > 5 || len(text) > 200 {
+			t.Skip("takes too long")
+		}
+		want := regexp.MustCompile(strings.ReplaceAll(regexp.QuoteMeta(strings.ToValidUTF8(pattern, "")), `\*`, "[^ ]*")).MatchString(strings.ToValidUTF8(text, ""))
+		if got := contains(strings.ToValidUTF8(text, ""), strings.ToValidUTF8(pattern, "")); got != want {
+			t.Errorf("%q contains %q: got %v, want %v", text, pattern, got, want)
+		}
+	})
+}
