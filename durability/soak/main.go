@@ -1,6 +1,5 @@
-// Command soak puts a mixed load on a karve server for hours, kills and restarts it
-// now and then, checks after each start that everything acknowledged is there, and
-// prints how memory, goroutines, files and latencies develop: see scripts/soak.
+// Command soak runs a karve server for a long time and checks from outside what should not
+// develop: lost writes, leaks, and watches that fall behind compaction. See scripts/soak.
 package main
 
 import (
@@ -10,26 +9,20 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"syscall"
-	"time"
+
+	"github.com/karve-k8s/karve/durability/soak/load"
+	"github.com/karve-k8s/karve/durability/soak/watches"
 )
 
-type options struct {
-	binary     string
-	dir        string
-	length     time.Duration
-	rate       float64
-	nodes      int
-	compact    time.Duration
-	kill       time.Duration
-	sample     time.Duration
-	warmUp     time.Duration
-	output     string
-	durability string
-}
+const usage = `usage: soak load|watches [OPTIONS]
+
+load     a mixed load for hours, with kills
+watches  client-go's informers of every type beside frequent compaction
+
+soak NAME -h lists the options.
+`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -43,68 +36,18 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	o, err := parse(args, stderr)
-	if err != nil {
-		return err
+	if len(args) == 0 {
+		fmt.Fprint(stderr, usage)
+		return flag.ErrHelp
 	}
-	if o.dir == "" {
-		if o.dir, err = os.MkdirTemp("", "karve-soak-"); err != nil {
-			return err
-		}
-		defer os.RemoveAll(o.dir)
-	} else if err := os.MkdirAll(o.dir, 0o700); err != nil {
-		return err
+	switch args[0] {
+	case "load":
+		return load.Run(ctx, args[1:], stdout, stderr)
+	case "watches":
+		return watches.Run(ctx, args[1:], stdout, stderr)
+	case "-h", "-help", "--help", "help":
+		fmt.Fprint(stderr, usage)
+		return flag.ErrHelp
 	}
-	log, err := os.OpenFile(filepath.Join(o.dir, "server.log"), os.O_CREATE|os.O_RDWR|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	defer log.Close()
-	s := newSoak(o, log, stderr)
-	failed := s.run(ctx)
-	report, err := s.report(log)
-	if failed != nil {
-		failed = fmt.Errorf("%w\nthe end of the server's log:\n%s", failed, tail(log, 20))
-	}
-	if err == nil {
-		if failed != nil {
-			report.Failure = failed.Error()
-		}
-		err = errors.Join(report.keep(filepath.Join(o.dir, "report.json")), report.write(stdout, o.output))
-	}
-	return errors.Join(failed, err)
-}
-
-func parse(args []string, stderr io.Writer) (o options, err error) {
-	flags := flag.NewFlagSet("soak", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	flags.StringVar(&o.binary, "karve", "", "`BINARY` to run")
-	flags.StringVar(&o.dir, "dir", "", "empty `DIRECTORY` for the cluster, its log and report.json, which stay there (default: a temporary one)")
-	flags.DurationVar(&o.length, "for", 2*time.Hour, "how long the load lasts")
-	flags.Float64Var(&o.rate, "rate", 30, "writes a second, besides those of the controllers")
-	flags.IntVar(&o.nodes, "nodes", 5, "simulated nodes")
-	flags.DurationVar(&o.compact, "compact", 2*time.Minute, "how often the API server compacts")
-	flags.DurationVar(&o.kill, "kill", 10*time.Minute, "how long a life lasts until the server is killed; after half of the time, no more")
-	flags.DurationVar(&o.sample, "sample", 15*time.Second, "how often is measured")
-	flags.DurationVar(&o.warmUp, "warm-up", 5*time.Minute, "how much of the beginning of each life the slopes leave out")
-	flags.StringVar(&o.output, "o", "table", "`FORMAT` of the result, table or json")
-	flags.StringVar(&o.durability, "durability", "full", "`MODE` of the datastore; with relaxed a kill loses nothing either")
-	if err := flags.Parse(args); err != nil {
-		return o, flag.ErrHelp
-	}
-	switch {
-	case flags.NArg() > 0:
-		return o, fmt.Errorf("unexpected argument %q", flags.Arg(0))
-	case o.binary == "":
-		return o, errors.New("-karve is missing: the binary to run")
-	case o.length <= 0 || o.rate <= 0 || o.kill <= 0 || o.sample <= 0 || o.compact <= 0 || o.warmUp < 0 || o.nodes < 1:
-		return o, errors.New("-for, -rate, -nodes, -kill, -sample and -compact have to be more than 0, and -warm-up not less")
-	case o.output != "table" && o.output != "json":
-		return o, fmt.Errorf("-o is %q, want table or json", o.output)
-	}
-	if o.binary, err = filepath.Abs(o.binary); err != nil {
-		return o, err
-	}
-	_, err = exec.LookPath(o.binary)
-	return o, err
+	return fmt.Errorf("there is no soak %q, only load and watches", args[0])
 }

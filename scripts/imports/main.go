@@ -148,9 +148,7 @@ var own = map[string][]string{
 	"kine/inprocess":                {"datastore", "kine/etcdapi"},
 	"kine/etcdapi":                  {"datastore"},
 	"datastore":                     {},
-	"durability":                    {"certs"}, // the names of the administrator's files; all else it sees from outside
-	"durability/soak":               {"durability"},
-	"durability/watchsoak":          {"certs", "durability"},
+	"durability":                    {"certs"},                // the names of the administrator's files; all else it sees from outside
 	"snapshot":                      {"datastore", "control"}, // a running server alone can read its database
 	"internal/socket":               {},
 	"preflight":                     {"certs", "datastore", "internal/memory", "internal/procnet"},
@@ -163,6 +161,14 @@ var own = map[string][]string{
 	"servertest":                    {"server", "internal/logbridge", "servertest/process"},
 	"servertest/process":            {"control"},
 	"control":                       {},
+
+	"durability/soak":         {"durability/soak/load", "durability/soak/watches"},
+	"durability/soak/load":    {"durability", "durability/soak/setup"},
+	"durability/soak/setup":   {},
+	"durability/soak/watches": {"certs", "durability", "durability/soak/setup"}, // client-go needs the administrator's files
+
+	"scripts":       {}, // a test of what the scripts say about themselves
+	"scripts/chart": {}, // it reads the records of bench, which is another module
 }
 
 // homes says which of our packages may import what starts with a prefix.

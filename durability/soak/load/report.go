@@ -1,4 +1,4 @@
-package main
+package load
 
 import (
 	"bytes"
@@ -13,6 +13,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/karve-k8s/karve/durability/soak/setup"
 )
 
 // A report is what the run prints at its end.
@@ -57,7 +59,7 @@ type row struct {
 }
 
 // logLines are what the run counts in the server's log.
-var logLines = []string{"required revision has been compacted", "watch chan error", "panic", "datastore is closed"}
+var logLines = append([]string{"panic", "datastore is closed"}, setup.CompactedLines...)
 
 func (s *soak) report(log *os.File) (*report, error) {
 	text, err := os.ReadFile(log.Name())
@@ -68,7 +70,7 @@ func (s *soak) report(log *os.File) (*report, error) {
 	defer s.mu.Unlock()
 	w := s.seen
 	r := &report{
-		Hours: time.Since(s.began).Hours(), Processors: runtime.NumCPU(), Rate: s.rate, CompactEvery: s.compact.String(), WarmUp: s.warmUp.String(), Nodes: s.nodes,
+		Hours: time.Since(s.began).Hours(), Processors: runtime.NumCPU(), Rate: s.rate, CompactEvery: s.Compact.String(), WarmUp: s.warmUp.String(), Nodes: s.nodes,
 		Acknowledged: s.journal.Acks(), Lives: s.lives, Counts: s.counts, Samples: s.samples, Log: map[string]int{}, Latency: map[string]figures{},
 		Watches: map[string]int{
 			"watches": len(watched()), "events": w.events, "bookmarks": w.bookmarks, "ended by the server": w.ends, "broken": w.failures,

@@ -1,4 +1,4 @@
-package main
+package load
 
 // A point of a figure over time.
 type point struct {

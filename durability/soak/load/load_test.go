@@ -1,4 +1,4 @@
-package main
+package load
 
 import (
 	"bytes"
@@ -127,7 +127,7 @@ func TestOptions(t *testing.T) {
 		}
 	}
 	o, err := parse([]string{"-karve", "/bin/true", "-for", "1h"}, new(bytes.Buffer))
-	if err != nil || o.length != time.Hour {
+	if err != nil || o.Length != time.Hour {
 		t.Errorf("got %+v, %v, want an hour", o, err)
 	}
 }

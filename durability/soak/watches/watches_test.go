@@ -1,4 +1,4 @@
-package main
+package watches
 
 import (
 	"io"
@@ -74,7 +74,7 @@ func TestOptions(t *testing.T) {
 			t.Errorf("%q: %v, want %q", args, err, want)
 		}
 	}
-	if o, err := parse([]string{"-karve", os.Args[0]}, io.Discard); err != nil || o.length != 30*time.Minute || o.compact != time.Minute {
+	if o, err := parse([]string{"-karve", os.Args[0]}, io.Discard); err != nil || o.Length != 30*time.Minute || o.Compact != time.Minute {
 		t.Errorf("%+v, %v; want half an hour of compaction every minute", o, err)
 	}
 }

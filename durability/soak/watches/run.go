@@ -1,4 +1,4 @@
-package main
+package watches
 
 import (
 	"context"
@@ -17,35 +17,25 @@ import (
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/durability"
+	"github.com/karve-k8s/karve/durability/soak/setup"
 )
 
 // stopLimit bounds the stop of the server.
 const stopLimit = 2 * time.Minute
 
-// notWanted are what the server's log may not say.
-var notWanted = []string{"watch chan error", "required revision has been compacted"}
-
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
+// Run is the command soak watches.
+func Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	o, err := parse(args, stderr)
 	if err != nil {
 		return err
 	}
-	if o.dir == "" {
-		if o.dir, err = os.MkdirTemp("", "karve-watch-soak-"); err != nil {
-			return err
-		}
-		defer os.RemoveAll(o.dir)
-	} else if err := os.MkdirAll(o.dir, 0o700); err != nil {
-		return err
-	}
-	path := filepath.Join(o.dir, "server.log")
-	log, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	log, remove, err := o.Open()
 	if err != nil {
 		return err
 	}
-	defer log.Close()
-	server := &durability.Server{Binary: o.binary, DataDir: filepath.Join(o.dir, "data"), Log: log, Args: []string{
-		"--kube-apiserver-arg", "etcd-compaction-interval=" + o.compact.String()}}
+	defer remove()
+	server := &durability.Server{Binary: o.Binary, DataDir: o.DataDir(), Log: log, Args: []string{
+		"--kube-apiserver-arg", "etcd-compaction-interval=" + o.Compact.String()}}
 	api, err := server.Start(ctx)
 	if err != nil {
 		return err
@@ -57,7 +47,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	if err := server.Stop(stopLimit); err != nil {
 		return err
 	}
-	text, err := os.ReadFile(path)
+	text, err := os.ReadFile(log.Name())
 	if err != nil {
 		return err
 	}
@@ -88,7 +78,7 @@ func hold(ctx context.Context, o options, server *durability.Server, url string)
 	writes := 0
 	tick := time.NewTicker(time.Duration(float64(time.Second) / o.rate))
 	defer tick.Stop()
-	end := time.NewTimer(o.length)
+	end := time.NewTimer(o.Length)
 	defer end.Stop()
 	for over := false; !over; {
 		select {
@@ -134,14 +124,14 @@ func report(to io.Writer, o options, w *watchers, writes int, log string) error 
 	}
 	var lines []string
 	for line := range strings.Lines(log) {
-		for _, bad := range notWanted {
+		for _, bad := range setup.CompactedLines {
 			if strings.Contains(line, bad) {
 				lines = append(lines, strings.TrimSpace(line))
 				break
 			}
 		}
 	}
-	fmt.Fprintf(to, "%v with compaction every %v: informers of %d types, %d writes of ConfigMaps\n", o.length, o.compact, len(w.types), writes)
+	fmt.Fprintf(to, "%v with compaction every %v: informers of %d types, %d writes of ConfigMaps\n", o.Length, o.Compact, len(w.types), writes)
 	fmt.Fprintf(to, "watches renewed        %d\nlists again            %d\nlines in the log       %d\n",
 		w.seen.renewals, lists, len(lines))
 	var problems []error
