@@ -71,7 +71,7 @@ func TestScale(t *testing.T) {
 	if testing.Short() {
 		t.Skip("writes 6,000 revisions")
 	}
-	s := &scaling{plan: scalePlan{few: 100, many: 1000, reads: 20, revisions: 5000}, dir: t.TempDir(), stderr: io.Discard}
+	s := &scaling{plan: scalePlan{few: 100, many: 1000, reads: 20, revisions: 5000}, dir: t.TempDir(), stderr: io.Discard, figures: newRecord("scale", "", nil, 0)}
 	if err := s.measure(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -135,6 +135,7 @@ func TestTable(t *testing.T) {
 		return &round{Peer: peer, Round: n, Rows: []result{{Row: "create", PerSecond: perSecond}}}
 	}
 	rep := &report{
+		roles:    []string{"karve-socket", "etcd"},
 		FsyncP50: []float64{1}, FsyncP99: []float64{1},
 		Rounds: []*round{
 			row("karve-socket", 1, 9000), row("karve-socket", 2, 3000), row("karve-socket", 3, 4000),
@@ -142,7 +143,7 @@ func TestTable(t *testing.T) {
 		},
 	}
 	var out strings.Builder
-	if err := rep.print(&out, []string{"karve-socket", "etcd"}); err != nil {
+	if err := rep.print(&out); err != nil {
 		t.Fatal(err)
 	}
 	var got []string

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -15,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/karve-k8s/karve/bench/measure"
 )
 
 // Values of -against that are no binary.
@@ -31,12 +32,13 @@ type comparison struct {
 	Rounds  int       `json:"rounds"`
 	Samples []*sample `json:"samples"`
 
-	name    string
-	lines   []line // of the table
-	notes   string
-	peers   []*peer // Karve is the last
-	only    []string
-	output  string
+	name  string
+	lines []line // of the table
+	notes string
+	peers []*peer // Karve is the last
+	only  []string
+	output
+	args    []string
 	dir     string
 	karve   string
 	against string
@@ -52,7 +54,7 @@ type comparison struct {
 func newComparison(name string, rounds int, rows []string, stdout, stderr io.Writer) (*comparison, *string) {
 	cmp := &comparison{name: name, flags: flag.NewFlagSet(name, flag.ContinueOnError), stdout: stdout, stderr: stderr}
 	cmp.flags.SetOutput(stderr)
-	cmp.flags.StringVar(&cmp.output, "o", "table", "what to print: table or json, which has every round")
+	cmp.register(cmp.flags)
 	cmp.flags.IntVar(&cmp.Rounds, "rounds", rounds, "rounds to take the medians of")
 	cmp.flags.StringVar(&cmp.dir, "dir", "", "directory on the disk to measure (default the one for temporary files)")
 	cmp.flags.StringVar(&cmp.karve, "karve", "", "binary to measure (default: what scripts/build makes now)")
@@ -73,9 +75,10 @@ func (cmp *comparison) parse(args []string, only *string, rows []string) error {
 	if cmp.upstream != "" {
 		cmp.against = againstNone
 	}
-	if cmp.output != "table" && cmp.output != "json" {
-		return fmt.Errorf("-o is %q, want table or json", cmp.output)
+	if err := cmp.check(); err != nil {
+		return err
 	}
+	cmp.args = args
 	if cmp.Rounds < 1 || cmp.Rounds > 100 {
 		return fmt.Errorf("-rounds is %d, want 1 to 100", cmp.Rounds)
 	}
@@ -141,14 +144,36 @@ func (cmp *comparison) run(ctx context.Context, measure func(ctx context.Context
 		}
 	}
 	failed = append(failed, cmp.sameObjects())
-	if cmp.output == "json" {
-		enc := json.NewEncoder(cmp.stdout)
-		enc.SetIndent("", "  ")
-		err = enc.Encode(cmp)
-	} else {
-		err = cmp.print(cmp.stdout)
+	return errors.Join(cmp.write(cmp.stdout, cmp), errors.Join(failed...))
+}
+
+// record implements reporter.
+func (cmp *comparison) record() *measure.Record {
+	r := newRecord(cmp.name, cmp.Machine, cmp.args, cmp.otherLoad())
+	r.Remark("setting", cmp.Setting)
+	for _, p := range cmp.peers {
+		r.Remark(p.name, p.version)
 	}
-	return errors.Join(err, errors.Join(failed...))
+	for _, s := range cmp.Samples {
+		name := s.Peer
+		for _, p := range cmp.peers {
+			if p.title == s.Peer {
+				name = p.name
+			}
+		}
+		for _, f := range s.Figures {
+			r.Add(f.Row, name, sum(f.Parts), f.Unit)
+		}
+	}
+	return r
+}
+
+// otherLoad is the largest part of the machine that was busy with something else.
+func (cmp *comparison) otherLoad() (most float64) {
+	for _, s := range cmp.Samples {
+		most = max(most, s.OtherLoad)
+	}
+	return most
 }
 
 // choosePeers builds the binaries.
@@ -174,11 +199,15 @@ func (cmp *comparison) choosePeers(ctx context.Context, pki string) (err error) 
 		if err != nil {
 			return err
 		}
-		cmp.peers = append(cmp.peers, karve(cmp.against, binary, nil))
+		before := karve(cmp.against, binary, nil)
+		before.name = "before"
+		cmp.peers = append(cmp.peers, before)
 	}
 	if cmp.upstream != "" {
 		option := "--upstream=" + cmp.upstream
-		cmp.peers = append(cmp.peers, karve(option, cmp.karve, cmp.limit, option))
+		before := karve(option, cmp.karve, cmp.limit, option)
+		before.name = "upstream"
+		cmp.peers = append(cmp.peers, before)
 	}
 	cmp.peers = append(cmp.peers, karve("karve", cmp.karve, cmp.limit))
 	return nil

@@ -44,12 +44,13 @@ func TestTargetMark(t *testing.T) {
 // twoPeers is a comparison with figures of three rounds.
 func twoPeers() *comparison {
 	cmp := &comparison{
+		name:    "api",
 		against: againstEtcd,
-		peers:   []*peer{{title: "etcd + kube-apiserver"}, {title: "karve", controllers: true}},
+		peers:   []*peer{{title: "etcd + kube-apiserver", name: "etcd-kube-apiserver"}, {title: "karve", name: "karve", controllers: true}},
 		lines: []line{
 			{row: "create", unit: "/s", target: ratioAtLeast(1.3)}, {row: "create", unit: "p99 ms"},
 			{row: "memory", unit: "MB", target: atMost(90)},
-			{row: "pods", unit: "ms", target: atMost(60), controllers: true},
+			{row: "pods", unit: "p50 ms", target: atMost(60), controllers: true},
 			{row: "not measured", unit: "s"},
 		},
 	}
@@ -61,7 +62,7 @@ func twoPeers() *comparison {
 		ours.add("create", "/s", 1.5*perSecond)
 		ours.add("create", "p99 ms", 4)
 		ours.add("memory", "MB", 91)
-		ours.add("pods", "ms", 50)
+		ours.add("pods", "p50 ms", 50)
 		cmp.Samples = append(cmp.Samples, theirs, ours)
 	}
 	return cmp
@@ -81,7 +82,7 @@ func TestComparisonTable(t *testing.T) {
 		"create /s 1,000 1,500 1.50 ≥ 1.3 × met",
 		"p99 ms 8.00 4.00 0.50",
 		"memory MB 31.0 + 149 91.0 0.51 ≤ 90 MISSED",
-		"pods ms never 50.0 – ≤ 60 met",
+		"pods p50 ms never 50.0 – ≤ 60 met",
 	}
 	if len(got) < 3+len(want) || strings.Join(got[3:3+len(want)], "\n") != strings.Join(want, "\n") {
 		t.Errorf("table is\n%s\nwant\n%s", strings.Join(got[min(3, len(got)):], "\n"), strings.Join(want, "\n"))

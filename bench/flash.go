@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/karve-k8s/karve/bench/measure"
 )
 
 // What a kubelet writes when nothing happens on its node (its defaults:
@@ -32,6 +34,8 @@ var flashModes = []string{"full", "relaxed"}
 func flash(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("flash", flag.ContinueOnError)
 	flags.SetOutput(stderr)
+	var out output
+	out.register(flags)
 	dir := flags.String("dir", "", "directory on a disk (default the one for temporary files)")
 	binary := flags.String("karve", "", "binary to measure (default: what scripts/build makes now)")
 	nodes := flags.String("nodes", "0,3,10", "comma-separated numbers of nodes")
@@ -42,6 +46,9 @@ func flash(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	if flags.NArg() > 0 || *settle < 0 || *window <= 0 {
 		return fmt.Errorf("flash: -settle is %v, -window %v, and there are %d arguments; want none, and times", *settle, *window, flags.NArg())
+	}
+	if err := out.check(); err != nil {
+		return err
 	}
 	work, machine, err := workPlace(*dir)
 	if err != nil {
@@ -105,16 +112,18 @@ func flash(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			return err
 		}
 	}
-	fmt.Fprintf(stdout, "%s\nnodes that renew a lease every %v and report their status every %v, measured for %v; a day is that, multiplied\n\n", machine, leaseEvery, statusEvery, *window)
-	lines := table{{"nodes", "durability", "commits/min", "by karve, MB/day", "by the disk, MB/day", "flushes/min"}}
+	rep := &lineReport{
+		head:    fmt.Sprintf("%s\nnodes that renew a lease every %v and report their status every %v, measured for %v; a day is that, multiplied\n", machine, leaseEvery, statusEvery, *window),
+		lines:   table{{"nodes", "durability", "commits/min", "by karve, MB/day", "by the disk, MB/day", "flushes/min"}},
+		figures: newRecord("flash", machine, args, 0),
+	}
 	for _, w := range all {
-		lines = append(lines, w.line())
+		rep.lines = append(rep.lines, w.line(rep.figures))
 	}
-	lines.print(stdout)
 	if all[0].device == "" {
-		fmt.Fprintln(stdout, "\nby the disk, with the file system's journal: only root can make one for each")
+		rep.foot = "\nby the disk, with the file system's journal: only root can make one for each\n"
 	}
-	return nil
+	return out.write(stdout, rep)
 }
 
 // A worn is a control plane with nodes, on a disk of its own where that can be.
@@ -294,12 +303,22 @@ func (w *worn) look(ctx context.Context, into *wear) error {
 	return err
 }
 
-func (w *worn) line() []string {
+// line returns the cells of the table, and adds their figures to the record.
+func (w *worn) line(figures *measure.Record) []string {
 	took := w.after.at.Sub(w.before.at)
-	day := func(bytes float64) string { return fmt.Sprintf("%.0f", bytes/1e6*float64(24*time.Hour)/float64(took)) }
-	line := []string{strconv.Itoa(w.nodes), w.mode, fmt.Sprintf("%.0f", (w.after.commits-w.before.commits)/took.Minutes()), day(w.after.process - w.before.process)}
+	row := fmt.Sprintf("%d nodes, %s", w.nodes, w.mode)
+	cell := func(row, unit string, amount float64) string {
+		figures.Add(row, "karve", amount, unit)
+		return fmt.Sprintf("%.0f", amount)
+	}
+	day := func(bytes float64) float64 { return bytes / 1e6 * float64(24*time.Hour) / float64(took) }
+	line := []string{strconv.Itoa(w.nodes), w.mode,
+		cell(row, "/min", (w.after.commits-w.before.commits)/took.Minutes()),
+		cell(row, "MB/day", day(w.after.process-w.before.process))}
 	if w.device == "" {
 		return append(line, "", "")
 	}
-	return append(line, day(w.after.disk-w.before.disk), fmt.Sprintf("%.0f", (w.after.flushes-w.before.flushes)/took.Minutes()))
+	return append(line,
+		cell(row+", by the disk", "MB/day", day(w.after.disk-w.before.disk)),
+		cell(row+", by the disk", "flushes/min", (w.after.flushes-w.before.flushes)/took.Minutes()))
 }

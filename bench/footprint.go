@@ -30,7 +30,7 @@ var footprintLines = []line{
 	{row: rowIdleCPU, unit: "% of a core", target: atMost(0.5)},
 	{row: rowIdleDisk, unit: "kB/s", target: atMost(0.5)},
 	{row: rowIdleSyncs, unit: "/min"},
-	{row: rowGoroutines, unit: "", target: atMost(2000)},
+	{row: rowGoroutines, unit: "goroutines", target: atMost(2000)},
 	{row: rowBinary, unit: "MB", target: atMost(125)},
 	{row: rowDownload, unit: "MB", target: atMost(28)},
 }
@@ -135,7 +135,7 @@ func measureIdle(ctx context.Context, p *peer, dir string, s *sample, settle, wi
 	if err != nil {
 		return err
 	}
-	s.add(rowGoroutines, "", goroutines...)
+	s.add(rowGoroutines, "goroutines", goroutines...)
 	_, err = c.stop(ctx)
 	return err
 }

@@ -6,8 +6,10 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,6 +20,9 @@ import (
 // with.
 type peer struct {
 	title string
+	name  string // in records
+	// version is what the program prints of itself; empty where it is no Karve.
+	version string
 	// controllers tells that it has controllers and a scheduler, too.
 	controllers bool
 	binaries    []string // in the order of the title, as the processes are
@@ -44,7 +49,7 @@ func freePorts(n int) ([]string, error) {
 
 // karve is the whole control plane with its defaults but for options, on loopback.
 func karve(title, binary string, limit *cgroup, options ...string) *peer {
-	return &peer{title: title, controllers: true, binaries: []string{binary}, limit: limit,
+	return &peer{title: title, name: "karve", version: karveVersion(binary), controllers: true, binaries: []string{binary}, limit: limit,
 		launch: func(_ context.Context, dir string, c *cluster) error {
 			ports, err := freePorts(1)
 			if err != nil {
@@ -62,6 +67,16 @@ func karve(title, binary string, limit *cgroup, options ...string) *peer {
 		}}
 }
 
+// karveVersion is what `karve version` prints, on one line; empty if it fails, as the
+// start of such a binary will, with a better error.
+func karveVersion(binary string) string {
+	text, err := exec.Command(binary, "version").Output()
+	if err != nil {
+		return ""
+	}
+	return strings.Join(strings.Fields(string(text)), " ")
+}
+
 // etcdAndKubeAPIServer is the bare test server of controller-runtime's envtest:
 // no controllers, no scheduler, etcd with its defaults and so with fsync. Its
 // keys and certificates are ECDSA and made beforehand, in pki, and
@@ -71,7 +86,7 @@ func etcdAndKubeAPIServer(b binaries, pki string) *peer {
 		_, _, err := certs.Ensure(certs.Config{Dir: pki, ServiceIPs: []net.IP{net.IPv4(10, 0, 0, 1)}, NoSync: true})
 		return err
 	})
-	return &peer{title: "etcd + kube-apiserver", binaries: []string{b.etcd, b.kubeAPIServer},
+	return &peer{title: "etcd + kube-apiserver", name: "etcd-kube-apiserver", binaries: []string{b.etcd, b.kubeAPIServer},
 		launch: func(ctx context.Context, dir string, c *cluster) error {
 			if err := made(); err != nil {
 				return err

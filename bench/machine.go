@@ -65,15 +65,6 @@ func procField(file, name string) (int64, error) {
 // describeMachine says where figures come from, with how long the disk of a
 // directory takes for a durable write.
 func describeMachine(dir string) (string, error) {
-	model := runtime.GOARCH
-	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {
-		for line := range strings.Lines(string(info)) {
-			if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == "model name" {
-				model = strings.TrimSpace(value)
-				break
-			}
-		}
-	}
 	memory, err := procField("/proc/meminfo", "MemTotal")
 	if err != nil {
 		return "", err
@@ -83,7 +74,19 @@ func describeMachine(dir string) (string, error) {
 		return "", fmt.Errorf("probe disk: %w", err)
 	}
 	return fmt.Sprintf("%d cores (%s), %s MB, %s, %s/%s; an append of 1 KB is durable in %s ms (p99 %s ms)",
-		runtime.NumCPU(), model, number(float64(memory)*1024/1e6), runtime.Version(), runtime.GOOS, runtime.GOARCH, number(p50), number(p99)), nil
+		runtime.NumCPU(), processor(), number(float64(memory)*1024/1e6), runtime.Version(), runtime.GOOS, runtime.GOARCH, number(p50), number(p99)), nil
+}
+
+// processor is the name of this machine's processor.
+func processor() string {
+	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		for line := range strings.Lines(string(info)) {
+			if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == "model name" {
+				return strings.TrimSpace(value)
+			}
+		}
+	}
+	return runtime.GOARCH
 }
 
 // cpuTime is the time a process has used on all cores, to the nanosecond; that

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/karve-k8s/karve/bench/measure"
 	"github.com/karve-k8s/karve/datastore"
 )
 
@@ -35,9 +36,17 @@ type scaling struct {
 	dir    string
 	stderr io.Writer
 	lines  table
+
+	figures *measure.Record
+	row     string // the last one that has a name
 }
 
+// add adds a line. A line without a row has another figure of the row before it.
 func (s *scaling) add(row, unit string, value float64, want target) {
+	if row != "" {
+		s.row = row
+	}
+	s.figures.Add(s.row, "karve", value, unit)
 	s.lines = append(s.lines, []string{row, unit, number(value), want.String(), want.mark(value, nil)})
 	fmt.Fprintf(s.stderr, "%-44s %12s %s\n", row, number(value), unit)
 }
@@ -47,12 +56,17 @@ func scale(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("scale", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	quick := flags.Bool("quick", false, "fewer keys and revisions, in some seconds")
+	var out output
+	out.register(flags)
 	dir := flags.String("dir", "", "directory on the disk to measure (default the one for temporary files)")
 	if err := flags.Parse(args); err != nil {
 		return flag.ErrHelp
 	}
 	if flags.NArg() > 0 {
 		return fmt.Errorf("scale takes no argument %q", flags.Arg(0))
+	}
+	if err := out.check(); err != nil {
+		return err
 	}
 	plan := fullScale
 	if *quick {
@@ -63,13 +77,15 @@ func scale(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	defer os.RemoveAll(work)
-	s := &scaling{plan: plan, dir: work, stderr: stderr}
+	s := &scaling{plan: plan, dir: work, stderr: stderr, figures: newRecord("scale", machine, args, 0)}
 	if err := s.measure(ctx); err != nil {
 		return err
 	}
-	fmt.Fprintf(stdout, "%s\nthe engine in this process; keys of %d bytes, %d keys unless a line says otherwise\n\n", machine, valueBytes, plan.many)
-	append(table{{"", "", "", "target", ""}}, s.lines...).print(stdout)
-	return nil
+	return out.write(stdout, &lineReport{
+		head:    fmt.Sprintf("%s\nthe engine in this process; keys of %d bytes, %d keys unless a line says otherwise\n", machine, valueBytes, plan.many),
+		lines:   append(table{{"", "", "", "target", ""}}, s.lines...),
+		figures: s.figures,
+	})
 }
 
 func (s *scaling) measure(ctx context.Context) error {
@@ -82,9 +98,9 @@ func (s *scaling) measure(ctx context.Context) error {
 		return err
 	}
 	for i, name := range []string{"count", "list with limit 1"} {
-		s.add(fmt.Sprintf("%s, %d keys", name, s.plan.few), "us p50", few[i], target{})
-		s.add(fmt.Sprintf("%s, %d keys", name, s.plan.many), "us p50", many[i], target{})
-		s.add(name+", ratio of these", "", many[i]/few[i], atMost(3))
+		s.add(fmt.Sprintf("%s, %d keys", name, s.plan.few), "p50 us", few[i], target{})
+		s.add(fmt.Sprintf("%s, %d keys", name, s.plan.many), "p50 us", many[i], target{})
+		s.add(name+", ratio of these", "×", many[i]/few[i], atMost(3))
 	}
 	return s.compaction(ctx)
 }
@@ -129,8 +145,8 @@ func (s *scaling) reads(ctx context.Context, keys int, all bool) (p50 [2]float64
 		if err != nil {
 			return p50, err
 		}
-		s.add("page of 500", "ms p50", pages.P50, atMost(5))
-		s.add("", "ms p99", pages.P99, target{})
+		s.add("page of 500", "p50 ms", pages.P50, atMost(5))
+		s.add("", "p99 ms", pages.P99, target{})
 	}
 	for i, read := range []func(context.Context) error{
 		func(ctx context.Context) error {
@@ -210,9 +226,9 @@ func (s *scaling) memory(engine *datastore.Engine) {
 	runtime.ReadMemStats(&m)
 	stats := engine.Stats()
 	const mb = 1 << 20
-	s.add("live keys and values", "MB", float64(stats.LiveBytes)/mb, target{})
-	s.add("values in memory", "MB", float64(stats.CacheBytes)/mb, atMost(64))
-	s.add("memory beside them, of a key", "bytes", float64(int64(m.HeapAlloc)-stats.CacheBytes)/float64(stats.Keys), target{})
+	s.add("live keys and values", "MiB", float64(stats.LiveBytes)/mb, target{})
+	s.add("values in memory", "MiB", float64(stats.CacheBytes)/mb, atMost(64))
+	s.add("memory beside them, of a key", "B", float64(int64(m.HeapAlloc)-stats.CacheBytes)/float64(stats.Keys), target{})
 }
 
 // compaction writes revisions and lets go of all of them, beside writers. Those
@@ -275,9 +291,9 @@ func (s *scaling) writers(ctx context.Context, engine *datastore.Engine, row str
 		took = append(took, of...)
 	}
 	res := summarise(took, time.Since(began))
-	s.add(row, "ms p50", res.P50, target{})
-	s.add("", "ms p99", res.P99, target{})
-	s.add("", "ms max", milliseconds(took[len(took)-1]), stall)
-	s.add("the log at most", "MB", float64(max(wal[0], wal[1], wal[2], wal[3]))/(1<<20), atMost(16))
+	s.add(row, "p50 ms", res.P50, target{})
+	s.add("", "p99 ms", res.P99, target{})
+	s.add("", "max ms", milliseconds(took[len(took)-1]), stall)
+	s.add("the log at most", "MiB", float64(max(wal[0], wal[1], wal[2], wal[3]))/(1<<20), atMost(16))
 	return nil
 }

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/karve-k8s/karve/bench/measure"
 )
 
 // podsOfDeployment is how many of the Pods belong together.
@@ -22,6 +24,8 @@ const podsOfDeployment = 100
 func simulate(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("simulate", flag.ContinueOnError)
 	flags.SetOutput(stderr)
+	var out output
+	out.register(flags)
 	dir := flags.String("dir", "", "directory on a disk (default the one for temporary files)")
 	binary := flags.String("karve", "", "binary to measure (default: what scripts/build makes now)")
 	sizes := flags.String("nodes", "0,100,1000", "comma-separated numbers of nodes, one cluster after the other")
@@ -36,6 +40,9 @@ func simulate(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 	if flags.NArg() > 0 || *settle < 0 || *window <= 0 || *perNode < 1 || *perNode > 100 {
 		return fmt.Errorf("simulate: -settle is %v, -window %v, -pods %d, and there are %d arguments; want times, 1 to 100 and none", *settle, *window, *perNode, flags.NArg())
 	}
+	if err := out.check(); err != nil {
+		return err
+	}
 	work, machine, err := workPlace(*dir)
 	if err != nil {
 		return err
@@ -46,22 +53,21 @@ func simulate(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 			return err
 		}
 	}
+	figures := newRecord("simulate", machine, args, 0)
 	lines := table{{"nodes", "Pods", "ready, s", "memory, MB", "idle CPU, %", "all run, s", "Pods/s", "CPU, ms/Pod", "memory, MB", "idle CPU, %", "gone, s"}}
 	for text := range strings.SplitSeq(*sizes, ",") {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 0 || n > 16384 {
 			return fmt.Errorf("-nodes: %q is no number of nodes", text)
 		}
-		s := &simulated{nodes: n, pods: n * *perNode, endpoint: *endpoint, settle: *settle, window: *window, most: *most, stderr: stderr}
+		s := &simulated{nodes: n, pods: n * *perNode, endpoint: *endpoint, settle: *settle, window: *window, most: *most, stderr: stderr, figures: figures}
 		line, err := s.measure(ctx, *binary, filepath.Join(work, text))
 		if err != nil {
 			return fmt.Errorf("%d nodes: %w", n, err)
 		}
 		lines = append(lines, line)
 	}
-	fmt.Fprintf(stdout, "%s; %s\nready: from the start of the process until all nodes are; memory is anonymous, and idle CPU of a core in %v, %v\nafter the nodes, or all Pods, were ready; all run: from the first of the Deployments of %d Pods until all are available;\nCPU is the server's meanwhile; gone: their namespace is\n\n", machine, *endpoint, *window, *settle, podsOfDeployment)
-	lines.print(stdout)
-	return nil
+	return out.write(stdout, &lineReport{head: fmt.Sprintf("%s; %s\nready: from the start of the process until all nodes are; memory is anonymous, and idle CPU of a core in %v, %v\nafter the nodes, or all Pods, were ready; all run: from the first of the Deployments of %d Pods until all are available;\nCPU is the server's meanwhile; gone: their namespace is\n", machine, *endpoint, *window, *settle, podsOfDeployment), lines: lines, figures: figures})
 }
 
 // simulated is a cluster with nodes under measurement.
@@ -70,6 +76,7 @@ type simulated struct {
 	endpoint             string
 	settle, window, most time.Duration
 	stderr               io.Writer
+	figures              *measure.Record
 
 	cluster *cluster
 	probe   *prober
@@ -89,8 +96,8 @@ func (s *simulated) measure(ctx context.Context, binary, dir string) (line []str
 	if err := s.wait(ctx, s.nodesReady); err != nil {
 		return nil, err
 	}
-	line = []string{strconv.Itoa(s.nodes), strconv.Itoa(s.pods), seconds(time.Since(began))}
-	idle, err := s.idle(ctx)
+	line = []string{strconv.Itoa(s.nodes), strconv.Itoa(s.pods), s.seconds("nodes ready", time.Since(began))}
+	idle, err := s.idle(ctx, "idle without Pods")
 	if err != nil {
 		return nil, err
 	}
@@ -115,8 +122,10 @@ func (s *simulated) measure(ctx context.Context, binary, dir string) (line []str
 		return nil, err
 	}
 	fmt.Fprintf(s.stderr, "%d nodes: %d Pods run after %v\n", s.nodes, s.pods, took.Round(100*time.Millisecond))
-	line = append(line, seconds(took), fmt.Sprintf("%.0f", float64(s.pods)/took.Seconds()), fmt.Sprintf("%.1f", milliseconds(after-before)/float64(s.pods)))
-	if idle, err = s.idle(ctx); err != nil {
+	cpu := milliseconds(after-before) / float64(s.pods)
+	s.add("all Pods available", 1e3*cpu, "server µs each")
+	line = append(line, s.seconds("all Pods available", took), fmt.Sprintf("%.0f", float64(s.pods)/took.Seconds()), fmt.Sprintf("%.1f", cpu))
+	if idle, err = s.idle(ctx, "idle with Pods"); err != nil {
 		return nil, err
 	}
 	began = time.Now()
@@ -127,10 +136,22 @@ func (s *simulated) measure(ctx context.Context, binary, dir string) (line []str
 		_, err := s.probe.do(ctx, http.MethodGet, "/api/v1/namespaces/bench", nil)
 		return err != nil && strings.Contains(err.Error(), "404"), nil
 	})
-	return append(append(line, idle...), seconds(time.Since(began))), err
+	if err != nil {
+		return nil, err
+	}
+	return append(append(line, idle...), s.seconds("namespace gone", time.Since(began))), nil
 }
 
-func seconds(d time.Duration) string { return fmt.Sprintf("%.1f", d.Seconds()) }
+// add adds a figure of these nodes to the record.
+func (s *simulated) add(row string, amount float64, unit string) {
+	s.figures.Add(fmt.Sprintf("%d nodes, %s", s.nodes, row), "karve", amount, unit)
+}
+
+// seconds is a cell with a time, which goes to the record too.
+func (s *simulated) seconds(row string, d time.Duration) string {
+	s.add(row, d.Seconds(), "s")
+	return fmt.Sprintf("%.1f", d.Seconds())
+}
 
 // wait looks twice a second: the question costs the server time, too.
 func (s *simulated) wait(ctx context.Context, done func() (bool, error)) error {
@@ -211,7 +232,7 @@ func (s *simulated) create(ctx context.Context) error {
 }
 
 // idle leaves the cluster alone, and tells its memory and how much it works.
-func (s *simulated) idle(ctx context.Context) ([]string, error) {
+func (s *simulated) idle(ctx context.Context, row string) ([]string, error) {
 	s.probe.close()
 	if err := pause(ctx, s.settle); err != nil {
 		return nil, err
@@ -227,5 +248,8 @@ func (s *simulated) idle(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []string{fmt.Sprintf("%.0f", sum(is.anonymous)/1e6), fmt.Sprintf("%.2f", 100*(is.cpu-was.cpu).Seconds()/is.at.Sub(was.at).Seconds())}, nil
+	memory, cpu := sum(is.anonymous)/1e6, 100*(is.cpu-was.cpu).Seconds()/is.at.Sub(was.at).Seconds()
+	s.add(row, memory, "MB")
+	s.add(row, cpu, "% of a core")
+	return []string{fmt.Sprintf("%.0f", memory), fmt.Sprintf("%.2f", cpu)}, nil
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -29,6 +28,9 @@ type report struct {
 	FsyncP50 []float64 `json:"fsync_p50_ms"` // one 1 KB append, for each round
 	FsyncP99 []float64 `json:"fsync_p99_ms"`
 	Rounds   []*round  `json:"rounds"`
+
+	roles []string // that were chosen
+	args  []string
 }
 
 // storage is the command of that name.
@@ -36,7 +38,8 @@ func storage(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	flags := flag.NewFlagSet("storage", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	quick := flags.Bool("quick", false, "one round of fewer operations, in less than a minute")
-	output := flags.String("o", "table", "what to print: table or json, which has every round")
+	var out output
+	out.register(flags)
 	rounds := flags.Int("rounds", 0, "rounds to take the medians of (default 3, with -quick 1)")
 	dir := flags.String("dir", "", "directory on the disk to measure (default the one for temporary files)")
 	chosen := flags.String("peers", "", "comma-separated peers to measure (default all): karve,karve-client,karve-socket,etcd")
@@ -46,8 +49,8 @@ func storage(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	if flags.NArg() > 0 {
 		return fmt.Errorf("storage takes no argument %q", flags.Arg(0))
 	}
-	if *output != "table" && *output != "json" {
-		return fmt.Errorf("-o is %q, want table or json", *output)
+	if err := out.check(); err != nil {
+		return err
 	}
 	if *rounds < 0 || *rounds > 20 {
 		return fmt.Errorf("-rounds is %d, want 1 to 20", *rounds)
@@ -77,19 +80,14 @@ func storage(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	rep := &report{
 		Machine: fmt.Sprintf("%d cores, %s, %s/%s", runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH),
 		Plan:    p,
+		roles:   roles,
+		args:    args,
 	}
-	failed := rep.measure(ctx, roles, *rounds, most, work, stderr)
+	failed := rep.measure(ctx, *rounds, most, work, stderr)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if *output == "json" {
-		enc := json.NewEncoder(stdout)
-		enc.SetIndent("", "  ")
-		err = enc.Encode(rep)
-	} else {
-		err = rep.print(stdout, roles)
-	}
-	return errors.Join(err, failed)
+	return errors.Join(out.write(stdout, rep), failed)
 }
 
 // choose parses a list of roles; the empty one is all.
@@ -115,7 +113,7 @@ func choose(list string) ([]string, error) {
 // measure runs the rounds, in each the peers one after the other, so that a
 // machine that gets slower does so for all of them. A peer that fails leaves a
 // gap in the table; the rest goes on.
-func (rep *report) measure(ctx context.Context, roles []string, rounds int, most time.Duration, work string, stderr io.Writer) error {
+func (rep *report) measure(ctx context.Context, rounds int, most time.Duration, work string, stderr io.Writer) error {
 	var failed []error
 	for n := 1; n <= rounds; n++ {
 		p50, p99, err := probeDisk(work)
@@ -123,7 +121,7 @@ func (rep *report) measure(ctx context.Context, roles []string, rounds int, most
 			return fmt.Errorf("probe disk: %w", err)
 		}
 		rep.FsyncP50, rep.FsyncP99 = append(rep.FsyncP50, p50), append(rep.FsyncP99, p99)
-		for _, role := range roles {
+		for _, role := range rep.roles {
 			told := func(r result) {
 				fmt.Fprintf(stderr, "round %d/%d  %-13s %-28s %12s/s  p50 %s ms  p99 %s ms\n",
 					n, rounds, role, r.Row, number(r.PerSecond), number(r.P50), number(r.P99))

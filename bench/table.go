@@ -7,11 +7,13 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/karve-k8s/karve/bench/measure"
 )
 
 // print writes the medians as one aligned table, with what the karve columns
 // are divided by etcd's.
-func (rep *report) print(w io.Writer, roles []string) error {
+func (rep *report) print(w io.Writer) error {
 	fmt.Fprintf(w, "%s; %d keys of %d bytes; medians of %d round(s); etcd API on a unix socket;\nGo API and client: in process, the engine itself and etcd's client on it\n",
 		rep.Machine, rep.Plan.Keys, valueBytes, len(rep.FsyncP50))
 	fmt.Fprintf(w, "this disk makes an append of 1 KB durable in %s ms (p99 %s ms)\n",
@@ -21,31 +23,31 @@ func (rep *report) print(w io.Writer, roles []string) error {
 	var t table
 	head := []string{"", ""}
 	for _, p := range peers {
-		if slices.Contains(roles, p.role) {
+		if slices.Contains(rep.roles, p.role) {
 			head = append(head, p.title)
 		}
 	}
 	t = append(t, append(head, "Go API / etcd", "client / etcd", "socket / etcd"))
 
 	for i, name := range rep.rowNames() {
-		rep.line(&t, roles, name, "/s", func(r *round) float64 { return r.Rows[i].PerSecond })
-		rep.line(&t, roles, "", "p50 ms", func(r *round) float64 { return r.Rows[i].P50 })
-		rep.line(&t, roles, "", "p99 ms", func(r *round) float64 { return r.Rows[i].P99 })
-		rep.line(&t, roles, "", "CPU us", func(r *round) float64 { return r.Rows[i].CPU })
+		rep.line(&t, name, "/s", func(r *round) float64 { return r.Rows[i].PerSecond })
+		rep.line(&t, "", "p50 ms", func(r *round) float64 { return r.Rows[i].P50 })
+		rep.line(&t, "", "p99 ms", func(r *round) float64 { return r.Rows[i].P99 })
+		rep.line(&t, "", "CPU us", func(r *round) float64 { return r.Rows[i].CPU })
 	}
 	const mb = 1 << 20
-	rep.line(&t, roles, "memory, empty", "MB", func(r *round) float64 { return float64(r.MemoryEmpty) / mb })
-	rep.line(&t, roles, "memory after the run", "MB", func(r *round) float64 { return float64(r.MemoryAfter) / mb })
-	rep.line(&t, roles, "memory gained", "MB", func(r *round) float64 { return float64(r.MemoryAfter-r.MemoryEmpty) / mb })
-	rep.line(&t, roles, "disk after the updates", "MB", func(r *round) float64 { return float64(r.DiskWritten) / mb })
-	rep.line(&t, roles, "disk after compaction", "MB", func(r *round) float64 { return float64(r.DiskCompacted) / mb })
-	rep.line(&t, roles, "database file, compacted", "MB", func(r *round) float64 { return float64(r.Database) / mb })
-	rep.line(&t, roles, "database file / live data", "", func(r *round) float64 {
+	rep.line(&t, "memory, empty", "MB", func(r *round) float64 { return float64(r.MemoryEmpty) / mb })
+	rep.line(&t, "memory after the run", "MB", func(r *round) float64 { return float64(r.MemoryAfter) / mb })
+	rep.line(&t, "memory gained", "MB", func(r *round) float64 { return float64(r.MemoryAfter-r.MemoryEmpty) / mb })
+	rep.line(&t, "disk after the updates", "MB", func(r *round) float64 { return float64(r.DiskWritten) / mb })
+	rep.line(&t, "disk after compaction", "MB", func(r *round) float64 { return float64(r.DiskCompacted) / mb })
+	rep.line(&t, "database file, compacted", "MB", func(r *round) float64 { return float64(r.Database) / mb })
+	rep.line(&t, "database file / live data", "", func(r *round) float64 {
 		return float64(r.Database) / float64(rep.Plan.Keys*valueBytes)
 	})
-	rep.line(&t, roles, "CPU, whole run", "s", func(r *round) float64 { return r.CPU })
-	rep.line(&t, roles, "CPU with its client", "s", func(r *round) float64 { return r.CPUWithClient })
-	rep.line(&t, roles, "machine busy with others", "%", func(r *round) float64 { return 100 * r.OtherLoad })
+	rep.line(&t, "CPU, whole run", "s", func(r *round) float64 { return r.CPU })
+	rep.line(&t, "CPU with its client", "s", func(r *round) float64 { return r.CPUWithClient })
+	rep.line(&t, "machine busy with others", "%", func(r *round) float64 { return 100 * r.OtherLoad })
 	t.print(w)
 	if other := rep.mostOtherLoad(); other > quiet {
 		fmt.Fprintf(w, "\nDISTURBED: the machine was up to %.0f %% busy with something else. Only CPU us compares then.\n", 100*other)
@@ -65,6 +67,26 @@ func (rep *report) mostOtherLoad() (most float64) {
 	return most
 }
 
+// record implements reporter.
+func (rep *report) record() *measure.Record {
+	rec := newRecord("storage", rep.Machine, rep.args, rep.mostOtherLoad())
+	for _, r := range rep.Rounds {
+		for _, row := range r.Rows {
+			rec.Add(row.Row, r.Peer, row.PerSecond, "/s")
+			rec.Add(row.Row, r.Peer, row.P50, "p50 ms")
+			rec.Add(row.Row, r.Peer, row.P99, "p99 ms")
+			rec.Add(row.Row, r.Peer, row.CPU, "CPU us")
+		}
+		rec.Add("memory, empty", r.Peer, float64(r.MemoryEmpty), "B")
+		rec.Add("memory after the run", r.Peer, float64(r.MemoryAfter), "B")
+		rec.Add("disk after the updates", r.Peer, float64(r.DiskWritten), "B")
+		rec.Add("disk after compaction", r.Peer, float64(r.DiskCompacted), "B")
+		rec.Add("database file, compacted", r.Peer, float64(r.Database), "B")
+		rec.Add("whole run", r.Peer, r.CPU, "CPU s")
+	}
+	return rec
+}
+
 func (rep *report) rowNames() []string {
 	var names []string
 	if len(rep.Rounds) > 0 {
@@ -76,11 +98,11 @@ func (rep *report) rowNames() []string {
 }
 
 // line adds the medians of one figure to t.
-func (rep *report) line(t *table, roles []string, name, unit string, figure func(*round) float64) {
+func (rep *report) line(t *table, name, unit string, figure func(*round) float64) {
 	cells := []string{name, unit}
 	found := map[string]float64{}
 	for _, p := range peers {
-		if !slices.Contains(roles, p.role) {
+		if !slices.Contains(rep.roles, p.role) {
 			continue
 		}
 		var values []float64

@@ -133,11 +133,7 @@ func (cmp *comparison) print(w io.Writer) error {
 
 	fmt.Fprintf(w, "%s\n%s; medians of %d round(s)%s\n\n", cmp.Machine, cmp.Setting, cmp.Rounds, ratio)
 	t.print(w)
-	most := 0.0
-	for _, s := range cmp.Samples {
-		most = max(most, s.OtherLoad)
-	}
-	if most > quiet {
+	if most := cmp.otherLoad(); most > quiet {
 		fmt.Fprintf(w, "\nDISTURBED: the machine was up to %.0f %% busy with something else. Only ratios mean anything then, and they little.\n", 100*most)
 	}
 	if cmp.notes != "" {
