@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// A list is a file of tests that Karve passes, one name a line.
+// A list is a file of tests that Karve passes, one name in each line.
 type list struct {
 	Name  string
 	Nodes bool // they need simulated nodes
 	tests []string
 }
 
-// excludedList is the file of the tests that are not run, below a line "# REASON".
+// excludedList is the file of the excluded tests, below a line "# REASON".
 const excludedList = "excluded"
 
 var lists = []*list{{Name: "nodeless"}, {Name: "simulated", Nodes: true}}
@@ -36,15 +36,15 @@ func listOf(name string) *list {
 	return nil
 }
 
-// A reason is why some tests are not run.
+// A reason says why some tests are excluded.
 type reason struct {
 	Reason string `json:"reason"`
 	Tests  int    `json:"tests"`
 }
 
-// compareLists reads the lists and answers why how many tests are not run. It is
-// an error if a test of upstream's is in none of them or in two, and if one that
-// is listed is not upstream's.
+// compareLists reads the lists, and returns how many tests are excluded for which reason.
+// It is an error if one of upstream's tests is in none of them or in two, or if a listed
+// test is not upstream's.
 func compareLists(dir string, upstream []string) ([]reason, error) {
 	seen := map[string]string{}
 	var problems []error

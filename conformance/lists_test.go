@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// The lists that are in the repository name every Conformance test of the release
-// that go.mod has, once.
+// The lists name every Conformance test of the Kubernetes version in go.mod, once.
 func TestListsAreUpstreams(t *testing.T) {
 	_, source, err := kubernetes(t.Context(), ".")
 	if err != nil {

@@ -1,8 +1,7 @@
-// Command conformance runs Kubernetes' own Conformance tests against Karve:
-// those that need no node, and those that need only nodes that say they run
-// Pods. Which these are, and why the others are not, is in lists/. It is a module
-// of its own, as upstream's suite has no place among Karve's dependencies.
-// scripts/conformance builds and runs it.
+// Command conformance runs Kubernetes' own Conformance tests against Karve: those that need
+// no node, and those that need only nodes that report Pods as running. lists/ says which
+// these are, and why the others are excluded. It is a module of its own, because upstream's
+// suite does not belong among Karve's dependencies. scripts/conformance builds and runs it.
 package main
 
 import (
@@ -95,7 +94,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("find own binary: %w", err)
 	}
-	// scripts/conformance has put it into build/conformance of the repository.
+	// scripts/conformance has put it into the repository's build/conformance.
 	dir := filepath.Dir(own)
 	module := filepath.Join(dir, "..", "..", "conformance")
 	version, source, err := kubernetes(ctx, module)
@@ -107,7 +106,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	excluded, err := compareLists(filepath.Join(module, "lists"), names)
-	if err != nil && !o.all { // which is to find out what to write into them
+	if err != nil && !o.all { // --all finds out what belongs into the lists
 		return err
 	}
 	s, err := buildSuite(ctx, dir, module, version, stderr)

@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// A report is what the tests of the lists came to.
+// A report is the result of the tests in the lists.
 type report struct {
 	Kubernetes string       `json:"kubernetes"`
-	Tests      int          `json:"conformanceTests"` // that upstream has
+	Tests      int          `json:"conformanceTests"` // all of upstream's
 	Lists      []listReport `json:"lists"`
 	Excluded   []reason     `json:"excluded"`
 }
 
 type listReport struct {
 	Name    string   `json:"name"`
-	Seconds float64  `json:"seconds"` // on the clock, the server's start included
+	Seconds float64  `json:"seconds"` // by the clock, the server's start included
 	Tests   []result `json:"tests"`
 }
 
@@ -28,7 +28,7 @@ func (r *report) add(l *list, results []result, took time.Duration) {
 	r.Lists = append(r.Lists, listReport{l.Name, took.Seconds(), results})
 }
 
-// groupOf is the special interest group at the beginning of a test's name.
+// groupOf returns the special interest group at the beginning of a test's name.
 func groupOf(name string) string {
 	if group, _, ok := strings.Cut(name, "] "); ok {
 		return strings.TrimPrefix(group, "[sig-")
@@ -54,9 +54,9 @@ func (w *row) count(r result) {
 	w.seconds += r.Seconds
 }
 
-// print writes a table with a line for each group of each list, why the rest is
-// not run, and what failed. Seconds of a group are those of its tests together,
-// of a list those on the clock.
+// print writes a table with a line for each group of each list, the reasons of the excluded
+// tests, and the failures. The seconds of a group are the sum of its tests; those of a list
+// are by the clock.
 func (r *report) print(w io.Writer) {
 	fmt.Fprintf(w, "Kubernetes %s, %d Conformance tests\n\n", r.Kubernetes, r.Tests)
 	const columns = "%-10s  %-22s  %6v  %6v  %7v  %7v\n"
@@ -92,7 +92,7 @@ func (r *report) print(w io.Writer) {
 	}
 }
 
-// verdict is an error if a test failed.
+// verdict returns an error if a test failed.
 func (r *report) verdict() error {
 	var failed []string
 	for _, l := range r.Lists {

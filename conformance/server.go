@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// A server is a karve with a data directory of its own.
+// A server is a karve process with a data directory of its own.
 type server struct {
 	cmd        *exec.Cmd
 	gone       chan struct{}
@@ -30,7 +30,8 @@ func (s *suite) start(ctx context.Context, dir string, nodes int) (*server, erro
 	}
 	defer log.Close()
 	args := []string{"server", "--data-dir", data, "--bind-address", "127.0.0.1", "--secure-port", "0", "--insecure-port", "0",
-		// Two tests wait until each has come round, every five minutes by default: one for ten minutes.
+		// Two tests wait for a round of each of these; by default a round takes five
+		// minutes, and one test waits ten.
 		"--kube-apiserver-arg", "etcd-compaction-interval=30s", "--kube-controller-manager-arg", "resource-quota-sync-period=30s"}
 	if nodes > 0 {
 		args = append(args, "--simulate-nodes", strconv.Itoa(nodes))
@@ -76,7 +77,7 @@ func (v *server) stop() {
 	}
 }
 
-// keepLog copies the log to where it is found after a failure.
+// keepLog copies the log to where someone looks for it after a failure.
 func (v *server) keepLog(dir string, stderr io.Writer) {
 	said, err := os.ReadFile(v.log)
 	kept := filepath.Join(dir, "conformance-karve.log")

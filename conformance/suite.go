@@ -26,16 +26,16 @@ const (
 	runnerPackage = "github.com/onsi/ginkgo/v2/ginkgo"
 )
 
-// A suite is upstream's tests, what runs them in parallel, and what they are
-// run against.
+// A suite is upstream's tests, the runner that runs them in parallel, and the server that
+// they test.
 type suite struct {
 	e2e    string
 	ginkgo string
 	karve  string
 }
 
-// buildSuite builds what is not there yet into dir: upstream's tests compile for
-// minutes the first time.
+// buildSuite builds what is missing into dir. The first time, upstream's tests compile for
+// minutes.
 func buildSuite(ctx context.Context, dir, module, version string, stderr io.Writer) (*suite, error) {
 	s := &suite{
 		e2e:    filepath.Join(dir, "e2e.test"),
@@ -67,7 +67,7 @@ func buildSuite(ctx context.Context, dir, module, version string, stderr io.Writ
 	return s, nil
 }
 
-// child ends with this program, and is asked to before it is killed.
+// child makes cmd end with this program. cmd is asked to end before it is killed.
 func child(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
@@ -76,7 +76,7 @@ func child(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// A result is what became of a test.
+// A result is the result of one test.
 type result struct {
 	Name    string  `json:"name"`
 	State   string  `json:"state"` // as ginkgo calls it: passed, skipped, failed, timedout, …
@@ -84,8 +84,8 @@ type result struct {
 	Message string  `json:"message,omitempty"`
 }
 
-// kubernetes is the release that go.mod of this module has, as vX.Y.Z, and where
-// its source is.
+// kubernetes returns the version in this module's go.mod, as vX.Y.Z, and the directory of
+// its source.
 func kubernetes(ctx context.Context, module string) (version, dir string, err error) {
 	cmd := child(ctx, "go", "list", "-m", "-f", "{{.Version}} {{.Dir}}", "k8s.io/kubernetes")
 	cmd.Dir = module
@@ -98,8 +98,8 @@ func kubernetes(ctx context.Context, module string) (version, dir string, err er
 	return version, dir, nil
 }
 
-// conformanceTests are the names of upstream's Conformance tests, as upstream has
-// them in a file of its own. source is Kubernetes'.
+// conformanceTests returns the names of upstream's Conformance tests, which upstream keeps
+// in a file. source is the directory of Kubernetes' source.
 func conformanceTests(source string) ([]string, error) {
 	data, err := os.ReadFile(filepath.Join(source, "test/conformance/testdata/conformance.yaml"))
 	if err != nil {
@@ -120,7 +120,7 @@ func conformanceTests(source string) ([]string, error) {
 	return names, nil
 }
 
-// run runs these tests on a control plane of their own.
+// run runs these tests on a new control plane.
 func (s *suite) run(ctx context.Context, tests []string, nodes int, o options, stderr io.Writer) ([]result, error) {
 	dir, err := os.MkdirTemp("", "karve-conformance-")
 	if err != nil {
@@ -152,7 +152,7 @@ func (s *suite) run(ctx context.Context, tests []string, nodes int, o options, s
 	cmd.Dir = dir
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	// A test that waits for something may not hear that it should end: all go with the runner.
+	// A test that waits may not notice that it should end. All of them end with the runner.
 	cmd.SysProcAttr.Setpgid = true
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = 10 * time.Second
@@ -167,7 +167,7 @@ func (s *suite) run(ctx context.Context, tests []string, nodes int, o options, s
 	if err != nil {
 		return nil, fmt.Errorf("%w: %v: %s", err, failed, tail(out.Bytes()))
 	}
-	// What is not wanted is in the report, too, as skipped.
+	// The report also has the tests that were not selected, as skipped.
 	results = slices.DeleteFunc(results, func(r result) bool { return !slices.Contains(tests, r.Name) })
 	if err := whole(results, tests); err != nil {
 		return nil, err
@@ -181,7 +181,7 @@ func (s *suite) run(ctx context.Context, tests []string, nodes int, o options, s
 	return results, nil
 }
 
-// whole makes sure that there is one result for each test.
+// whole checks that there is one result for each test.
 func whole(results []result, tests []string) error {
 	seen := map[string]int{}
 	for _, r := range results {
@@ -229,7 +229,7 @@ func readReport(file string) ([]result, error) {
 	return results, nil
 }
 
-// tail is the end of a program's output, for an error.
+// tail returns the end of a program's output, for an error.
 func tail(out []byte) string {
 	const most = 4000
 	if len(out) > most {

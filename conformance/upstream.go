@@ -2,5 +2,5 @@
 
 package main
 
-// Upstream's suite is built by its own name; this makes go.mod have what it needs.
+// Upstream's suite is built by its own name. This makes go.mod have what it needs.
 import _ "k8s.io/kubernetes/test/e2e"

@@ -10,12 +10,12 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 )
 
-// slack is what a clock may be wrong by before it is called so.
+// slack is by how much a clock may be wrong without a finding.
 const slack = time.Hour
 
-// clock looks for a clock that cannot be right. A server starts with one and goes
-// on when it is set, so that is a warning; an expired certificate of the user's own
-// is not made better by waiting.
+// clock finds a clock that must be wrong. A server starts with a wrong clock, and continues
+// when it is set, so that is a warning. If a certificate of the user's own has expired,
+// waiting does not help.
 func (h *host) clock(t Target) Finding {
 	const check = "clock"
 	now := h.now()
@@ -54,8 +54,8 @@ func (h *host) clock(t Target) Finding {
 	return found(check, OK, "", "%s", text)
 }
 
-// lastWritten is when something was last written to the data directory; zero for
-// a new one.
+// lastWritten returns when something was last written to the data directory; zero for a new
+// one.
 func lastWritten(t Target) time.Time {
 	var last time.Time
 	for _, path := range []string{
@@ -70,7 +70,7 @@ func lastWritten(t Target) time.Time {
 	return last
 }
 
-// timeZone matters to CronJobs that name none: they go by the server's.
+// timeZone matters to CronJobs that name none: they use the server's.
 func (h *host) timeZone() Finding {
 	const check = "time zone"
 	name := h.env("TZ")

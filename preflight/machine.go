@@ -10,8 +10,8 @@ import (
 	"github.com/karve-k8s/karve/internal/memory"
 )
 
-// The oldest kernels: Go's runtime needs the first (go.dev/doc/go1.24), upstream
-// tests from the second on (k8s.io/system-validators, kernelVersion).
+// The oldest kernels. Go's runtime needs the first (go.dev/doc/go1.24). Upstream tests from
+// the second on (k8s.io/system-validators, kernelVersion).
 var (
 	leastKernel  = [2]int{3, 2}
 	testedKernel = [2]int{4, 19}
@@ -54,8 +54,8 @@ func kernelVersion(release string) ([2]int, error) {
 	return v, nil
 }
 
-// controlGroup looks for the memory controller. The server itself needs it for
-// limits only; Raspberry Pi OS has it switched off, and a kubelet does not start so.
+// controlGroup checks the memory controller. The server itself needs it only for limits.
+// Raspberry Pi OS has it switched off, and a kubelet does not start then.
 func (h *host) controlGroup() Finding {
 	const missing = "for limits, and for a kubelet on this machine: boot with cgroup_enable=memory (Raspberry Pi: in /boot/firmware/cmdline.txt)"
 	if text, err := h.read("/sys/fs/cgroup/cgroup.controllers"); err == nil {
@@ -81,8 +81,8 @@ func (h *host) controlGroup() Finding {
 	return found("cgroup", Warn, missing, "v1, without the memory controller")
 }
 
-// easyMemory is what should be free: with less, a start takes it from others, or
-// the kernel ends something.
+// easyMemory is how much should be free. With less, a start takes memory from other
+// programs, or the kernel ends one.
 const easyMemory = 256 << 20
 
 func (h *host) memory(limit int64) Finding {
@@ -111,7 +111,7 @@ func (h *host) memory(limit int64) Finding {
 	return found("memory", OK, "", "%s", text)
 }
 
-// available is MemAvailable of /proc/meminfo in bytes; 0 if unknown.
+// available returns MemAvailable of /proc/meminfo in bytes; 0 if unknown.
 func (h *host) available() int64 {
 	text, err := h.read("/proc/meminfo")
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 )
 
-// checkPlaces looks at the data directory, and at that of the datastore, where it
-// is another: the disk that counts is the datastore's.
+// checkPlaces checks the data directory, and the datastore's directory if that is another
+// one. The datastore's disk is the one that counts.
 func checkPlaces(ctx context.Context, t Target) []Finding {
 	all := []Finding{checkDir("data directory", t.DataDir, t.Replaced)}
 	store := t.DataDir
@@ -27,13 +27,13 @@ func checkPlaces(ctx context.Context, t Target) []Finding {
 	dir := existing(store)
 	all = append(all, checkSpace(dir), checkFileSystem(dir))
 	if t.StoreDir == "" {
-		return all // its speed is not this disk's
+		return all // this disk's speed is not the network's
 	}
 	return append(all, checkSpeed(ctx, dir))
 }
 
-// existing is the directory itself, or the nearest above it that is there: the
-// one in which it would be made.
+// existing returns the directory itself, or the nearest existing one above it, in which it
+// would be made.
 func existing(dir string) string {
 	for {
 		if info, err := os.Stat(dir); err == nil && info.IsDir() || dir == filepath.Dir(dir) {
@@ -43,8 +43,8 @@ func existing(dir string) string {
 	}
 }
 
-// checkDir looks at a directory of the server's: that we may write to it, nobody
-// else may read it, and no server uses it but the one that will be replaced.
+// checkDir checks a directory of the server's: this process may write to it, no other user
+// may read it, and no server uses it except the one that is to be replaced.
 func checkDir(check, dir string, replaced int) Finding {
 	pid, held, err := datastore.Holder(dir)
 	if err != nil {
@@ -78,7 +78,7 @@ func checkDir(check, dir string, replaced int) Finding {
 	return found(check, OK, "", "%s, mode %04o", dir, info.Mode().Perm())
 }
 
-// What has to be free: for the ballast, the log and the first objects, and for a
+// How much space has to be free: for the ballast, the WAL and the first objects, and for a
 // server that runs for years.
 const (
 	leastSpace = 32 << 20
@@ -99,7 +99,7 @@ func checkSpace(dir string) Finding {
 	return found(check, OK, "", "%s free at %s", size(free), dir)
 }
 
-// doubtful are file systems on which a database is at risk, and why.
+// doubtful are file systems on which a database is at risk, with the reason.
 var doubtful = map[string]string{
 	"nfs":     "its locks and its mmap depend on the server",
 	"cifs":    "its locks and its mmap depend on the server",
@@ -114,7 +114,7 @@ var doubtful = map[string]string{
 	"exfat":   "it has no permissions and loses files with the power",
 }
 
-// checkFileSystem names the file system, and tries what the datastore needs of it.
+// checkFileSystem names the file system, and tries what the datastore needs.
 func checkFileSystem(dir string) Finding {
 	const check = "file system"
 	name, err := fileSystem(dir)
@@ -130,8 +130,8 @@ func checkFileSystem(dir string) Finding {
 	return found(check, OK, "", "%s; locks and mmap work", name)
 }
 
-// A write is answered when an fsync is done. With slowSync, one client that waits
-// for its writes has fifty in a second.
+// A write is answered when an fsync is done. With slowSync, one client that waits for its
+// writes has fifty in a second.
 const (
 	slowSync  = 20 * time.Millisecond
 	syncs     = 50
@@ -159,8 +159,8 @@ func judgeSpeed(took []time.Duration, err error) Finding {
 
 func round(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
 
-// measureSync appends pages to a file and waits for each to be on the disk, as
-// the datastore's log does; the file has no name left when it is done.
+// measureSync appends pages to a file and waits for each to be on the disk, as SQLite does
+// with the WAL. It removes the file.
 func measureSync(ctx context.Context, dir string) (took []time.Duration, err error) {
 	f, err := os.CreateTemp(dir, ".speed-")
 	if err != nil {

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// magics are statfs(2)'s numbers of file systems.
+// magics are the numbers by which statfs(2) names file systems.
 var magics = map[int64]string{
-	unix.EXT4_SUPER_MAGIC:      "ext4", // ext2 and ext3 say the same
+	unix.EXT4_SUPER_MAGIC:      "ext4", // ext2 and ext3 have the same number
 	unix.XFS_SUPER_MAGIC:       "xfs",
 	unix.BTRFS_SUPER_MAGIC:     "btrfs",
 	unix.F2FS_SUPER_MAGIC:      "f2fs",
@@ -35,14 +35,14 @@ func fileSystem(dir string) (string, error) {
 	if err := unix.Statfs(dir, &s); err != nil {
 		return "", fmt.Errorf("statfs %s: %w", dir, err)
 	}
-	magic := int64(uint32(s.Type)) // 32-bit systems have it signed
+	magic := int64(uint32(s.Type)) // it is signed on 32-bit systems
 	if name, ok := magics[magic]; ok {
 		return name, nil
 	}
 	return fmt.Sprintf("type %#x", magic), nil
 }
 
-// freeSpace is what users that are not root can still write at dir, in bytes.
+// freeSpace returns how many bytes users other than root can still write at dir.
 func freeSpace(dir string) (int64, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
@@ -51,8 +51,8 @@ func freeSpace(dir string) (int64, error) {
 	return int64(s.Bavail) * int64(s.Bsize), nil
 }
 
-// tryFileSystem locks a file, as the data directory is, and shares memory through
-// it, as SQLite's index of its log does.
+// tryFileSystem locks a file, as the server locks the data directory, and shares memory
+// through it, as SQLite does with the index of its WAL.
 func tryFileSystem(dir string) error {
 	f, err := os.CreateTemp(dir, ".mmap-")
 	if err != nil {

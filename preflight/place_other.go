@@ -14,7 +14,7 @@ func freeSpace(string) (int64, error) { return 0, errors.ErrUnsupported }
 
 func tryFileSystem(string) error { return nil }
 
-// readableByOthers: Windows' modes say nothing about other users.
+// readableByOthers returns false: Windows' modes say nothing about other users.
 func readableByOthers(info fs.FileInfo) bool {
 	return runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/karve-k8s/karve/internal/procnet"
 )
 
-// ports tries each port, and names who has it, as far as we may see. What the
-// server has that will be replaced is free.
+// ports tries each port, and names the process that has it, as far as this user may see.
+// What the server to be replaced has counts as free.
 func (h *host) ports(ports []Port, replaced int) []Finding {
 	var all []Finding
 	for _, p := range ports {
@@ -38,8 +38,8 @@ func (h *host) ports(ports []Port, replaced int) []Finding {
 	return all
 }
 
-// listener is the process that listens on a TCP port; its pid is 0 if there is
-// none, or none that this user may look at.
+// listener returns the process that listens on a TCP port. Its pid is 0 if there is none,
+// or none that this user may see.
 func (h *host) listener(port int) process {
 	sockets := map[string]bool{}
 	for _, s := range h.listening() {
@@ -58,8 +58,8 @@ func (h *host) listener(port int) process {
 	return process{}
 }
 
-// Listening are the TCP addresses on which a process listens, host:port, as far
-// as we may see; none where there is no /proc.
+// Listening returns the TCP addresses on which a process listens, as host:port, as far as
+// this user may see. Without /proc, there are none.
 func Listening(pid int) []string { return thisHost().listeningOf(pid) }
 
 func (h *host) listeningOf(pid int) []string {
@@ -73,7 +73,7 @@ func (h *host) listeningOf(pid int) []string {
 	return all
 }
 
-// descriptors are what a process' open files are links to (proc_pid_fd(5)).
+// descriptors returns what a process' open files link to (proc_pid_fd(5)).
 func (h *host) descriptors(pid int) []string {
 	dir := fmt.Sprintf("proc/%d/fd", pid)
 	entries, err := fs.ReadDir(h.root, dir)
@@ -106,7 +106,7 @@ func (h *host) listening() []procnet.Socket {
 	return all
 }
 
-// link is how /proc shows a descriptor of a socket.
+// link returns how /proc shows a descriptor of a socket.
 func link(s procnet.Socket) string { return fmt.Sprintf("socket:[%d]", s.Inode) }
 
 type process struct {
@@ -116,7 +116,7 @@ type process struct {
 
 func (p process) String() string { return fmt.Sprintf("%s (pid %d)", p.name, p.pid) }
 
-// processes are those of this machine; none where there is no /proc.
+// processes returns those of this machine. Without /proc, there are none.
 func (h *host) processes() []process {
 	entries, err := fs.ReadDir(h.root, "proc")
 	if err != nil {
@@ -136,14 +136,14 @@ func (h *host) processes() []process {
 	return all
 }
 
-// What else is Kubernetes on a machine, by the names of its processes. A kubelet
-// is what joins a control plane, so it is told of and not warned of.
+// Other Kubernetes programs, by the names of their processes. A kubelet is what joins a
+// control plane, so it is mentioned and is no warning.
 var (
 	controlPlanes = []string{"k3s-server", "k3s", "k0s", "kubelite", "kube-apiserver", "kube-controller", "kube-scheduler", "etcd", "rke2", "minikube"}
 	nodes         = []string{"kubelet", "k3s-agent", "kube-proxy"}
 )
 
-// others looks for another Kubernetes, which would want the same ports.
+// others finds another Kubernetes, which would want the same ports.
 func (h *host) others() Finding {
 	const check = "other Kubernetes"
 	all := h.processes()

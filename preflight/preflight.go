@@ -1,6 +1,5 @@
-// Package preflight looks at a machine before a control plane starts on it, and
-// says what would be refused, what would be slow, and what to do about it. It
-// changes nothing that stays.
+// Package preflight checks a machine before a control plane starts on it. It says what
+// would be refused, what would be slow, and what to do about it. It leaves nothing behind.
 package preflight
 
 import (
@@ -14,16 +13,16 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 )
 
-// Result is what a check came to.
+// Result is the result of a check.
 type Result string
 
-// A start is refused, or loses data, where a check fails; a warning is for
-// what works and may surprise.
+// Where a check fails, a start is refused, or loses data. A warning is about something that
+// works and may surprise.
 const (
 	OK      Result = "ok"
 	Warn    Result = "warn"
 	Fail    Result = "fail"
-	Unknown Result = "unknown" // this system does not tell
+	Unknown Result = "unknown" // the system does not tell
 )
 
 // Finding is what one check found.
@@ -34,35 +33,35 @@ type Finding struct {
 	Do     string `json:"do,omitempty"` // what to do about it; empty if nothing
 }
 
-// Target is what a start would use.
+// Target is what the start would use.
 type Target struct {
-	// DataDir is the server's data directory, which need not be there yet.
+	// DataDir is the server's data directory, which need not exist yet.
 	DataDir string
-	// StoreDir is that of the built-in datastore; empty if the datastore is
-	// something else, and then Store says what.
+	// StoreDir is the built-in datastore's directory. If it is empty, the datastore is
+	// another one, and Store names it.
 	StoreDir, Store string
 	// Look reads the database; [datastore.LookAt] if nil. Beside a running server, only
 	// that server can do it.
 	Look func(path string) (*datastore.Look, error)
-	// Ports are those the server would listen on.
+	// Ports are the ports on which the server would listen.
 	Ports []Port
-	// Replaced is a server that stops before the start, so that what it uses
-	// will be free; 0 is none.
+	// Replaced is the pid of a server that stops before the start. What it uses counts as
+	// free. 0 is none.
 	Replaced int
 	// MemoryLimit is the Go runtime's soft limit, in bytes; 0 is none.
 	MemoryLimit int64
-	// Built is when this program was, as far as that is known.
+	// Built is when this program was built, as far as that is known.
 	Built time.Time
 }
 
 // Port is a port that the server would listen on.
 type Port struct {
-	Option string       // that names it, without dashes
-	Number int          // 0 is any free one
+	Option string       // the option's name, without dashes
+	Number int          // 0 is any free port
 	Try    func() error // listens and stops again; the error names the option
 }
 
-// host is the machine, as the checks see it: tests have others.
+// host is the machine as the checks see it. Tests have others.
 type host struct {
 	root fs.FS // its files; paths have no leading slash
 	now  func() time.Time
@@ -82,8 +81,8 @@ func thisHost() *host {
 // read is os.ReadFile on that machine.
 func (h *host) read(path string) ([]byte, error) { return fs.ReadFile(h.root, path[1:]) }
 
-// Run makes every check, in an order in which a person wants to read them. What
-// the disk's speed takes to measure is bounded by two seconds.
+// Run makes every check, in the order in which people want to read them. Measuring the
+// disk's speed takes two seconds at most.
 func Run(ctx context.Context, t Target) []Finding {
 	h := thisHost()
 	all := []Finding{
@@ -114,8 +113,8 @@ func found(check string, r Result, do, format string, args ...any) Finding {
 	return Finding{Check: check, Result: r, Found: fmt.Sprintf(format, args...), Do: do}
 }
 
-// notKnown is the finding of a check whose source is not there, as on every
-// system but Linux.
+// notKnown returns the finding of a check whose source does not exist, as on every system
+// except Linux.
 func notKnown(check string, err error) Finding {
 	if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, errors.ErrUnsupported) {
 		return found(check, Unknown, "", "not known here")
@@ -123,7 +122,7 @@ func notKnown(check string, err error) Finding {
 	return found(check, Unknown, "", "not known here: %v", err)
 }
 
-// size prints bytes as people read them.
+// size formats bytes for people.
 func size(bytes int64) string {
 	switch {
 	case bytes >= 10<<30:

@@ -34,8 +34,8 @@ func fake(files map[string]string) *host {
 	}
 }
 
-// want checks a finding's result, that it says text, and that what needs an act
-// names one.
+// want checks a finding's result and its text, and that a finding that needs an act names
+// one.
 func want(t *testing.T, got Finding, result Result, text string) {
 	t.Helper()
 	if got.Result != result || !strings.Contains(got.Found, text) {
@@ -221,7 +221,7 @@ func TestFileSystem(t *testing.T) {
 	if err := tryFileSystem(t.TempDir()); err != nil {
 		t.Error(err)
 	}
-	// The kernel's own, in which nobody can make a file.
+	// The kernel's own file system, in which nobody can make a file.
 	want(t, checkFileSystem("/proc"), Fail, "type 0x9fa0")
 	want(t, checkSpace("/proc"), Fail, "0 Mi free")
 	if name, err := fileSystem("/nowhere"); !errors.Is(err, fs.ErrNotExist) {

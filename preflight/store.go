@@ -8,7 +8,7 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 )
 
-// checkStore looks at the database that is there, as a start would.
+// checkStore checks the existing database, as a start would.
 func checkStore(t Target) Finding {
 	const check = "datastore"
 	if t.StoreDir == "" {

@@ -13,12 +13,12 @@ import (
 	"github.com/karve-k8s/karve/servertest/process"
 )
 
-// childVariable has the configuration of a control plane, in JSON, for a program
-// that imports this package: it then is that, and no test.
+// childVariable has the configuration of a control plane, in JSON. A program that imports
+// this package and finds the variable is that control plane, and no test.
 const childVariable = "KARVE_SERVERTEST_CHILD"
 
-// The program becomes the child before anything of it but its imports runs, its
-// TestMain included.
+// The program becomes the child before anything but its imports runs, and before its
+// TestMain.
 func init() {
 	if configuration := os.Getenv(childVariable); configuration != "" {
 		os.Unsetenv(childVariable)
@@ -26,11 +26,11 @@ func init() {
 	}
 }
 
-// readyLine is what a child prints.
+// readyLine is what a child prints when it is ready.
 var readyLine = regexp.MustCompile("^ready\n")
 
-// beChild runs a control plane until standard input ends, as it does with the
-// parent.
+// beChild runs a control plane until standard input ends, which happens at the latest when
+// the parent ends.
 func beChild(configuration string) int {
 	var config server.Config
 	if err := json.Unmarshal([]byte(configuration), &config); err != nil {
@@ -57,7 +57,7 @@ type child struct{ *process.Child }
 func (c child) stop() error { return c.Stop() }
 func (c child) log() string { return c.Log() }
 
-// startChild is this program once more, as the child.
+// startChild starts this program again, as the child.
 func startChild(config server.Config) (child, error) {
 	configuration, err := json.Marshal(config)
 	if err != nil {

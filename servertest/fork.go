@@ -7,19 +7,19 @@ import (
 	"github.com/karve-k8s/karve/servertest/process"
 )
 
-// Snapshot remembers the cluster as it is now: what [Server.Fork] begins with. It waits
-// some seconds at most for the cluster to come to rest.
+// Snapshot takes a snapshot of the cluster as it is now, with which [Server.Fork] begins.
+// It waits a few seconds at most for the cluster to come to rest.
 func (s *Server) Snapshot(t testing.TB) {
 	t.Helper()
 	s.base.Snapshot(t)
 }
 
-// fork starts another cluster with the options of this one, here if it can be beside
-// those that run.
+// fork starts another cluster with the options of this one: in this process if it can run
+// beside the others, and otherwise in a child.
 func (i *instance) fork(snapshot, dir string) (process.Instance, error) {
 	config := i.config
 	config.DataDir, config.ForkFrom, config.SecurePort = dir, snapshot, 0
-	config.EtcdListen, config.WriteKubeconfig, config.StartupTrace = "", "", "" // there is one of each
+	config.EtcdListen, config.WriteKubeconfig, config.StartupTrace = "", "", "" // these exist once only
 	if !strings.HasPrefix(config.DatastoreEndpoint, "memory:") {
 		config.DatastoreEndpoint = relaxed(dir)
 	}
@@ -27,18 +27,18 @@ func (i *instance) fork(snapshot, dir string) (process.Instance, error) {
 	if err := other.start(); err != nil {
 		return nil, err
 	}
-	other.config.ForkFrom = "" // it is one now, also after a restart
+	other.config.ForkFrom = "" // it is a fork now, also after a restart
 	return other, nil
 }
 
-// Fork is another cluster with the same objects, certificates and kinds as this one had
-// at its last [Server.Snapshot], which is taken now if there was none. It is the test's
-// own until that ends, runs beside this one and other forks, and has the options of
-// this one, but for fixed ports, files and directories. A client of the fork must end
-// with the test: the same control plane is the next fork, once it is as the snapshot
-// was.
+// Fork returns another cluster with the same objects, certificates and kinds as this one
+// had at its last [Server.Snapshot]. If there was none, Fork takes one now. The fork
+// belongs to the test until the test ends. It runs beside this cluster and other forks, and
+// has the options of this one, except fixed ports, files and directories. A client of the
+// fork must end with the test: the same control plane becomes the next fork, once it is as
+// the snapshot was.
 //
-// This cluster has to be there: the tests with forks are its test's subtests.
+// This cluster must still run. So tests that use forks are subtests of its test.
 func (s *Server) Fork(t testing.TB) *Server {
 	t.Helper()
 	run, cluster := s.base.Fork(t)

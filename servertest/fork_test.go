@@ -12,7 +12,7 @@ import (
 )
 
 // Forks in this process, in others where upstream allows no more than one here, and in
-// memory; at the same time, and again, with each one's own objects.
+// memory: in parallel, and reused, each with its own objects.
 func TestForks(t *testing.T) {
 	for name, options := range map[string][]servertest.Option{
 		"api":       {servertest.APIOnly()},
@@ -57,8 +57,8 @@ func TestForks(t *testing.T) {
 	}
 }
 
-// BenchmarkStart is a start in a process that has had one, as the second test has it,
-// with its end left out of the time.
+// BenchmarkStart measures a start in a process that has had a cluster before. It leaves out
+// the stop.
 func BenchmarkStart(b *testing.B) {
 	for name, options := range map[string][]servertest.Option{
 		"whole": nil,
@@ -79,7 +79,7 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-// ending is a test whose end is a call.
+// ending is a test that ends when end is called.
 type ending struct {
 	testing.TB
 	cleanups []func()

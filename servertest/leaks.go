@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// leakLimit is how long goroutines that have been told to end may take for it.
+// leakLimit is how long goroutines may take to end.
 const leakLimit = 10 * time.Second
 
-// Leaks is nil when nothing of Karve's runs in this process any more and no file
-// below dir is open, which it waits for, some seconds. Upstream leaves goroutines
-// of its own behind; they hold nothing of ours. It is for tests that start control
-// planes by other means than [Start].
+// Leaks returns nil when nothing of Karve's runs in this process any more and no file below
+// dir is open. It waits a few seconds for that. Upstream leaves goroutines of its own
+// behind; they hold nothing of Karve's. It is for tests that start control planes by other
+// means than [Start].
 func Leaks(dir string) error {
 	for deadline := time.Now().Add(leakLimit); ; time.Sleep(10 * time.Millisecond) {
 		left := Goroutines()
@@ -29,7 +29,7 @@ func Leaks(dir string) error {
 	}
 }
 
-// Goroutines are the stacks of those with a function of Karve's.
+// Goroutines returns the stacks of those goroutines that are in a function of Karve's.
 func Goroutines() []string {
 	stacks := make([]byte, 64<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]
@@ -48,8 +48,8 @@ func Goroutines() []string {
 	return ours
 }
 
-// OpenFiles is nil when this process has no file open below dir. Where there is no
-// /proc, nothing is known.
+// OpenFiles returns nil when this process has no file open below dir. Without /proc, it
+// knows of none.
 func OpenFiles(dir string) error {
 	links, _ := filepath.Glob("/proc/self/fd/*")
 	for _, link := range links {

@@ -1,5 +1,5 @@
-// Package servertest gives a Go test a Kubernetes cluster of its own, in the
-// test's process: API server, controllers and scheduler.
+// Package servertest gives a Go test a Kubernetes cluster of its own, in the test's
+// process: API server, controllers and scheduler.
 //
 //	func TestMyController(t *testing.T) {
 //		cluster := servertest.Start(t)
@@ -7,17 +7,17 @@
 //		namespace := cluster.Namespace(t)
 //		…
 //
-// It links Kubernetes into the test, and the module that imports it needs the
-// replace lines of this module's go.mod. Package servertest/process has the same
-// cluster, with the same methods, in a process of karve, and needs client-go only.
+// It links Kubernetes into the test. The module that imports it needs the replace lines of
+// this module's go.mod. Package servertest/process has the same cluster, with the same
+// methods, in a karve process, and needs client-go only.
 //
-// Tests may run in parallel, each with a cluster. Upstream has state that all
-// clusters of a process share: the feature gates, the names of informers, of which
-// the controllers' may be there once, the registry of metrics, and the loggers of
-// its libraries, whose lines go to the cluster that was started last. So a process
-// has one cluster with controllers at a time and any number of those with
-// [APIOnly], all with the same feature gates; another cluster is started in a
-// process of its own, which is this program once more, and ends with it.
+// Tests may run in parallel, each with a cluster. Upstream has state that all clusters of a
+// process share: the feature gates, the names of informers, the registry of metrics, and
+// the loggers of its libraries, whose lines go to the cluster that was started last. The
+// names of the controllers' informers may exist only once. So a process has one cluster
+// with controllers at a time, and any number of those with [APIOnly], all with the same
+// feature gates. Any other cluster runs in a child process, which is this program again,
+// and ends with it.
 package servertest
 
 import (
@@ -46,8 +46,9 @@ type options struct {
 	separate bool
 }
 
-// APIOnly leaves controllers and scheduler out, and the admission of service
-// accounts, which would wait for them: what etcd and kube-apiserver alone are.
+// APIOnly leaves out the controllers and the scheduler, and the admission of service
+// accounts, which would wait for them. What remains is what etcd and kube-apiserver alone
+// are.
 func APIOnly() Option {
 	return func(o *options) {
 		o.NoControllers, o.DisableScheduler = true, true
@@ -55,37 +56,36 @@ func APIOnly() Option {
 	}
 }
 
-// WithoutControllers leaves some out, by upstream's names.
+// WithoutControllers leaves out some controllers, by upstream's names.
 func WithoutControllers(names ...string) Option {
 	return func(o *options) { o.DisableControllers = append(o.DisableControllers, names...) }
 }
 
-// FeatureGates sets upstream's, each as Name=true or Name=false, in all parts.
+// FeatureGates sets upstream's feature gates in all parts, each as Name=true or Name=false.
 func FeatureGates(gates ...string) Option {
 	return func(o *options) { o.gates = append(o.gates, gates...) }
 }
 
-// Nodes has n simulated nodes: Pods are scheduled to them, become ready, end and are
+// Nodes adds n simulated nodes. Pods are scheduled to them, become ready, end and are
 // deleted as if they ran. Annotations of Pods and Nodes make them fail; docs/testing.md
 // lists them.
 func Nodes(n int) Option { return func(o *options) { o.SimulateNodes = n } }
 
-// DataDir is where the cluster's state stays after the test; a cluster that is
-// there goes on. Without it the state goes with the test.
+// DataDir is where the cluster's state stays after the test. A cluster that is already
+// there continues. Without it, the state is deleted with the test.
 func DataDir(dir string) Option { return func(o *options) { o.DataDir = dir } }
 
-// Configure changes anything else of the server's configuration. Log and Ready are
-// the package's own; feature gates are the business of [FeatureGates].
+// Configure changes anything else in the server's configuration. The package itself sets
+// Log and Ready. Use [FeatureGates] for feature gates.
 func Configure(change func(*server.Config)) Option {
 	return func(o *options) { change(&o.Config) }
 }
 
-// Separate starts the cluster in a process of its own, even if nothing makes that
-// necessary.
+// Separate starts the cluster in a child process, even where that is not necessary.
 func Separate() Option { return func(o *options) { o.separate = true } }
 
-// Server is a running cluster, as its administrator sees it. Its methods fail the
-// test that they are given.
+// Server is a running cluster, as its administrator sees it. Its methods fail the test that
+// they get.
 type Server struct {
 	*process.Cluster
 
@@ -93,11 +93,11 @@ type Server struct {
 	base process.Base
 }
 
-// instance is a control plane, and how to start it again.
+// instance is a control plane, with what is needed to start it again.
 type instance struct {
 	config   server.Config
 	gates    []string
-	separate bool // in a process of its own, by the user's wish
+	separate bool // in a child process, because the user wants that
 	running
 }
 
@@ -107,9 +107,9 @@ type running interface {
 	log() string
 }
 
-// Start runs a cluster and returns when everything is ready. It ends with the
-// test. The test fails, with the server's log, if it does not start, does not end
-// cleanly or leaves goroutines or open files behind.
+// Start runs a cluster and returns when everything is ready. The cluster ends with the
+// test. The test fails, with the server's log, if the cluster does not start, does not end
+// cleanly, or leaves goroutines or open files behind.
 func Start(t testing.TB, opts ...Option) *Server {
 	t.Helper()
 	o := options{Config: server.Config{BindAddress: "127.0.0.1", DisableInsecure: true, SettleAfter: 10 * time.Second}}
@@ -153,8 +153,8 @@ func newServer(cluster *process.Cluster, run *instance) *Server {
 	return s
 }
 
-// relaxed is a datastore whose commits are not synced: they outlive this process, which
-// is enough here.
+// relaxed returns the endpoint of a datastore whose commits are not synced. They survive
+// the end of this process, which is enough here.
 func relaxed(dir string) string {
 	return "sqlite://" + (&url.URL{Path: dir}).EscapedPath() + "?durability=relaxed"
 }
@@ -181,8 +181,8 @@ func (i *instance) DataDir() string { return i.config.DataDir }
 func (i *instance) Log() string     { return i.log() }
 func (i *instance) Stop() error     { return i.stop() }
 
-// Restart stops the cluster and starts it again, with its objects and at the same
-// address. Watches end and connections break, as they do for every client.
+// Restart stops the cluster and starts it again, with its objects and at the same address.
+// Watches end and connections break, as they do for every client of a server that restarts.
 func (s *Server) Restart(t testing.TB) {
 	t.Helper()
 	address, err := url.Parse(s.Config().Host)
@@ -203,28 +203,28 @@ func (s *Server) Restart(t testing.TB) {
 	}
 }
 
-// Log is what the server has logged since it was started or restarted.
+// Log returns what the server has logged since its last start.
 func (s *Server) Log() string { return s.run.Log() }
 
-// stopped is what a failed restart leaves.
+// stopped is the control plane that a failed restart leaves behind.
 type stopped struct{}
 
 func (stopped) stop() error { return nil }
 func (stopped) log() string { return "" }
 
-// shared is what the control planes of this process have in common.
+// shared is the state that the control planes of this process share.
 var shared state
 
 type state struct {
 	mu          sync.Mutex
 	running     int
 	gates       []string
-	controllers bool // one of them has some
+	controllers bool // one of them has controllers
 }
 
-// take counts a control plane, if it can be beside those that run: with the same
-// feature gates, and with controllers only if no other has any. Gates that nobody
-// sets go back to their defaults with the last one.
+// take counts a control plane, if it can run beside the present ones: with the same feature
+// gates, and with controllers only if no other has them. Gates that no cluster sets return
+// to their defaults with the last one.
 func (s *state) take(gates []string, controllers bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -237,7 +237,7 @@ func (s *state) take(gates []string, controllers bool) bool {
 	return true
 }
 
-// release undoes take and tells whether it was the last one.
+// release undoes take, and reports whether it was the last one.
 func (s *state) release(controllers bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -292,7 +292,7 @@ func (h *here) stop() error {
 	if h.err != nil {
 		return h.err
 	}
-	if !last { // of goroutines nobody knows whose they are
+	if !last { // the goroutines may be another cluster's
 		return OpenFiles(h.config.DataDir)
 	}
 	return Leaks(h.config.DataDir)

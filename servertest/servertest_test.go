@@ -14,8 +14,8 @@ import (
 	"github.com/karve-k8s/karve/servertest"
 )
 
-// A Deployment gets its Pods: the controllers are there. Nobody runs the Pods, for
-// there is no node.
+// A Deployment gets its Pods, so the controllers run. Nothing runs the Pods, because there
+// is no node.
 func Example() {
 	var t *testing.T // the test's
 	cluster := servertest.Start(t)
@@ -37,7 +37,7 @@ func deployment(replicas int32) *appsv1.Deployment {
 	}
 }
 
-// wantPods waits for those of a deployment.
+// wantPods waits for the Pods of a Deployment.
 func wantPods(t *testing.T, cluster *servertest.Server, namespace string, want int) {
 	t.Helper()
 	cluster.Eventually(t, "the pods of the deployment", func() error {
@@ -49,7 +49,7 @@ func wantPods(t *testing.T, cluster *servertest.Server, namespace string, want i
 	})
 }
 
-// With nodes the Pods run, as far as the cluster can tell.
+// With nodes, the Pods run, as far as the cluster can tell.
 func ExampleNodes() {
 	var t *testing.T // the test's
 	cluster := servertest.Start(t, servertest.Nodes(3))
@@ -111,9 +111,8 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// Clusters at the same time, each with its own objects: with controllers, of which
-// one can be here, without, and with other feature gates. All are up before the
-// first one ends.
+// Clusters in parallel, each with its own objects: with controllers, of which one can be in
+// this process; without; and with other feature gates. All run before the first one ends.
 func TestParallel(t *testing.T) {
 	var up sync.WaitGroup
 	kinds := [][]servertest.Option{nil, nil, {servertest.APIOnly()}, {servertest.APIOnly()}, {servertest.APIOnly(), servertest.FeatureGates("ContextualLogging=false")}}
@@ -131,7 +130,7 @@ func TestParallel(t *testing.T) {
 
 func ownObjects(t *testing.T, i int32, up *sync.WaitGroup, options []servertest.Option) {
 	arrive := sync.OnceFunc(up.Done)
-	defer arrive() // a failure, too
+	defer arrive() // also after a failure
 	cluster := servertest.Start(t, options...)
 	namespace := cluster.Namespace(t)
 	if _, err := cluster.Client().AppsV1().Deployments(namespace).Create(t.Context(), deployment(i+1), metav1.CreateOptions{}); err != nil {
@@ -181,5 +180,5 @@ func TestAStartThatFails(t *testing.T) {
 			t.Errorf("%q is not the server's reason", f.said)
 		}
 	}
-	servertest.Start(t, servertest.APIOnly()) // nothing is left of them
+	servertest.Start(t, servertest.APIOnly()) // nothing of them is left
 }

@@ -27,8 +27,8 @@ import (
 // patience is how long a busy machine may take.
 const patience = 2 * time.Minute
 
-// environment starts envtest with programs that karve has made, and stops it with
-// the test.
+// environment starts envtest with the programs that karve provides, and stops it with the
+// test.
 func environment(t *testing.T, e *envtest.Environment) client.Client {
 	t.Helper()
 	log.SetLogger(logr.Discard())
@@ -57,7 +57,7 @@ func environment(t *testing.T, e *envtest.Environment) client.Client {
 	return api
 }
 
-// refuse is a webhook that lets no ConfigMap in that says so.
+// refuse is a webhook that refuses every ConfigMap that asks for it.
 func refuse(_ context.Context, r admission.Request) admission.Response {
 	if strings.Contains(string(r.Object.Raw), "refuse me") {
 		return admission.Denied("as it asks for")
@@ -65,8 +65,8 @@ func refuse(_ context.Context, r admission.Request) admission.Response {
 	return admission.Allowed("")
 }
 
-// What suites do with envtest: kinds of their own, webhooks in the test's process,
-// users with fewer rights, kubectl; and no controllers, which is what they expect.
+// What suites do with envtest: kinds of their own, webhooks in the test's process, users
+// with fewer rights, kubectl. There are no controllers, which is what such suites expect.
 func TestEnvtest(t *testing.T) {
 	path, none, ignore := "/refuse", admissionv1.SideEffectClassNone, admissionv1.Fail
 	e := &envtest.Environment{
@@ -103,7 +103,7 @@ func TestEnvtest(t *testing.T) {
 	object := func(name, text string) *corev1.ConfigMap {
 		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Data: map[string]string{"text": text}}
 	}
-	for { // the webhook's server has started, or not yet
+	for { // the webhook's server may not have started yet
 		err := api.Create(ctx, object("taken", "take me"))
 		if err == nil {
 			break
@@ -140,7 +140,7 @@ func TestEnvtest(t *testing.T) {
 	if err := limited.List(ctx, &corev1.SecretList{}); !apierrors.IsForbidden(err) {
 		t.Errorf("a user without rights lists secrets: %v", err)
 	}
-	//lint:ignore SA1019 suites that exist call this one
+	//lint:ignore SA1019 existing suites call this one
 	out, said, err := e.ControlPlane.KubeCtl().Run("get", "boats", "-o", "name")
 	if err != nil {
 		t.Fatalf("kubectl: %v", err)

@@ -1,6 +1,5 @@
-// Package example is a small operator, as one is written with controller-runtime,
-// and its test on a whole cluster of package servertest/process: a Boat gets a
-// Deployment that rows it.
+// Package example is a small operator on controller-runtime, with its test on a whole
+// cluster of package servertest/process. A Boat gets a Deployment that rows it.
 package example
 
 import (
@@ -16,10 +15,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 )
 
-// Kind is what the operator looks after.
+// Kind is the kind that the operator reconciles.
 var Kind = schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Boat"}
 
-// NewBoat is a Boat without a crew.
+// NewBoat returns a Boat without a crew.
 func NewBoat() *unstructured.Unstructured {
 	boat := &unstructured.Unstructured{}
 	boat.SetGroupVersionKind(Kind)
@@ -29,13 +28,13 @@ func NewBoat() *unstructured.Unstructured {
 // Operator reconciles Boats.
 type Operator struct{ client.Client }
 
-// SetupWithManager makes it part of a manager.
+// SetupWithManager adds it to a manager.
 func (o *Operator) SetupWithManager(manager ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(manager).Named("boats").For(NewBoat()).Owns(&appsv1.Deployment{}).Complete(o)
 }
 
-// Reconcile gives a Boat a Deployment with as many Pods as its crew, and tells in
-// its status how many there are.
+// Reconcile gives a Boat a Deployment with as many Pods as its crew, and reports their
+// number in the Boat's status.
 func (o *Operator) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
 	boat := NewBoat()
 	if err := o.Get(ctx, request.NamespacedName, boat); err != nil {

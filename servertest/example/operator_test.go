@@ -19,9 +19,9 @@ import (
 	"github.com/karve-k8s/karve/servertest/process"
 )
 
-// The whole life of a Boat. With an API server alone it would end at the first
-// step: who makes Pods of a Deployment, counts them, and removes what one leaves behind
-// are controllers of the cluster.
+// The whole life of a Boat. With an API server alone, it would end at the first step:
+// controllers of the cluster make the Pods of a Deployment, count them, and remove what a
+// Deployment leaves behind.
 func TestOperator(t *testing.T) {
 	cluster := process.Start(t)
 	cluster.CRDs(t, "crds")
@@ -77,9 +77,9 @@ func TestOperator(t *testing.T) {
 		}
 		return nil
 	})
-	// Somebody deletes the rowers: their Pods go, and others come. (What a Boat
-	// leaves behind goes as well, but upstream's garbage collector learns of new
-	// kinds every 30 s only.)
+	// Someone deletes the rowers: their Pods disappear, and others come. (What a Boat
+	// leaves behind disappears as well, but upstream's garbage collector learns of new
+	// kinds only every 30 s.)
 	var first appsv1.Deployment
 	if err := api.Get(ctx, client.ObjectKeyFromObject(boat), &first); err != nil {
 		t.Fatal(err)

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Base is a cluster as far as others are made of it: the forks of its last snapshot. It
-// is what Snapshot and Fork of this package and of servertest are made of.
+// Base is a cluster with the forks of its last snapshot. Snapshot and Fork of this package
+// and of servertest use it.
 type Base struct {
 	// Take takes a snapshot of the cluster as it is now (see NewForks).
 	Take func(context.Context) (*Forks, error)
@@ -16,7 +16,7 @@ type Base struct {
 	forks *Forks // nil: there is no snapshot
 }
 
-// Snapshot takes another one; what is left of the forks of the last one ends.
+// Snapshot takes a new snapshot. The remaining forks of the last one end.
 func (b *Base) Snapshot(t testing.TB) {
 	t.Helper()
 	b.mu.Lock()
@@ -26,8 +26,8 @@ func (b *Base) Snapshot(t testing.TB) {
 	}
 }
 
-// Fork is a cluster as the snapshot was, until the test ends. Without a snapshot there
-// is one now.
+// Fork returns a cluster as the snapshot was, for the test until it ends. Without a
+// snapshot, it takes one now.
 func (b *Base) Fork(t testing.TB) (Instance, *Cluster) {
 	t.Helper()
 	forks, err := b.last(t.Context())
@@ -37,7 +37,7 @@ func (b *Base) Fork(t testing.TB) (Instance, *Cluster) {
 	return forks.Fork(t)
 }
 
-// End ends what is left of the forks. The test fails if that was not as it should be.
+// End ends the remaining forks. The test fails if one of them did not end cleanly.
 func (b *Base) End(t testing.TB) {
 	t.Helper()
 	b.mu.Lock()

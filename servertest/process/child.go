@@ -11,15 +11,14 @@ import (
 	"time"
 )
 
-// Limits of a start and of a stop. A busy machine may need them.
+// Limits of a start and of a stop. A busy machine may need that long.
 const (
 	StartLimit = 2 * time.Minute
 	StopLimit  = time.Minute
 )
 
-// Child is a process that ends when its standard input does, and so with the
-// process that has started it, however that ends. It is what clusters of this
-// package and of servertest are made of.
+// Child is a process that ends when its standard input does. So it ends with the process
+// that started it, however that ends. Clusters of this package and of servertest use it.
 type Child struct {
 	cmd         *exec.Cmd
 	stdin       io.Closer
@@ -27,8 +26,8 @@ type Child struct {
 	ended       chan struct{}
 }
 
-// StartChild starts cmd, whose streams are free, and waits until it has printed
-// ready. The error has what it has logged to standard error.
+// StartChild starts cmd, whose streams must be unset, and waits until it has printed ready.
+// The error has what the child logged to standard error.
 func StartChild(cmd *exec.Cmd, ready *regexp.Regexp) (*Child, error) {
 	c := &Child{cmd: cmd, ended: make(chan struct{})}
 	c.stdout.grown = make(chan struct{}, 1)
@@ -42,7 +41,7 @@ func StartChild(cmd *exec.Cmd, ready *regexp.Regexp) (*Child, error) {
 		return nil, err
 	}
 	go func() {
-		_ = cmd.Wait() // its ProcessState says it
+		_ = cmd.Wait() // its ProcessState has the result
 		close(c.ended)
 	}()
 	limit := time.NewTimer(StartLimit)
@@ -61,10 +60,10 @@ func StartChild(cmd *exec.Cmd, ready *regexp.Regexp) (*Child, error) {
 	}
 }
 
-// Log is what the child has written to standard error.
+// Log returns what the child has written to standard error.
 func (c *Child) Log() string { return c.log.String() }
 
-// Stop ends the child and tells what was wrong with its end.
+// Stop ends the child, and returns an error if it did not end cleanly.
 func (c *Child) Stop() error {
 	c.stdin.Close()
 	select {
@@ -80,11 +79,11 @@ func (c *Child) Stop() error {
 	return nil
 }
 
-// Text keeps what is written to it, by several at a time.
+// Text keeps what is written to it. Several goroutines may write.
 type Text struct {
 	mu    sync.Mutex
 	text  bytes.Buffer
-	grown chan struct{} // nil: nobody waits
+	grown chan struct{} // nil: nothing waits
 }
 
 // Write adds p.
@@ -99,7 +98,7 @@ func (t *Text) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// String is all of it.
+// String returns all of it.
 func (t *Text) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

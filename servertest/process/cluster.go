@@ -33,7 +33,7 @@ import (
 // patience is how long something that the cluster does by itself may take.
 const patience = time.Minute
 
-// Cluster is what a test does with a cluster, however that was started.
+// Cluster is what a test does with a cluster, however the cluster was started.
 type Cluster struct {
 	config      *rest.Config
 	kubeconfig  string
@@ -42,8 +42,8 @@ type Cluster struct {
 	controllers bool
 }
 
-// Connect is the cluster of a kubeconfig. Without controllers nobody makes a
-// namespace's service accounts, and nobody waits for them.
+// Connect returns the cluster of a kubeconfig. Without controllers, nothing makes a
+// namespace's service accounts, and Namespace does not wait for them.
 func Connect(kubeconfig string, controllers bool) (*Cluster, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -58,20 +58,20 @@ func Connect(kubeconfig string, controllers bool) (*Cluster, error) {
 	return c, err
 }
 
-// Config is the administrator's client configuration, without a rate limit. It is
-// a copy: change it as you like.
+// Config returns the administrator's client configuration, without a rate limit. It is a
+// copy, and you may change it.
 func (c *Cluster) Config() *rest.Config { return rest.CopyConfig(c.config) }
 
-// Kubeconfig is the path of the administrator's kubeconfig, for programs.
+// Kubeconfig returns the path of the administrator's kubeconfig, for programs.
 func (c *Cluster) Kubeconfig() string { return c.kubeconfig }
 
-// Client is a client for the built-in kinds, as administrator.
+// Client returns a client for the built-in kinds, as administrator.
 func (c *Cluster) Client() kubernetes.Interface { return c.client }
 
-// Dynamic is a client for all kinds, as administrator.
+// Dynamic returns a client for all kinds, as administrator.
 func (c *Cluster) Dynamic() dynamic.Interface { return c.dynamic }
 
-// Namespace makes one for the test and returns its name, when Pods can be made in
+// Namespace makes a namespace for the test, and returns its name when Pods can be made in
 // it. It is deleted at the end of the test, which does not wait for that.
 func (c *Cluster) Namespace(t testing.TB) string {
 	t.Helper()
@@ -96,7 +96,7 @@ func (c *Cluster) Namespace(t testing.TB) string {
 	return ns.Name
 }
 
-// namePrefix makes the test's name one of Kubernetes'.
+// namePrefix makes a valid name from the test's name.
 func namePrefix(t testing.TB) string {
 	name := strings.Map(func(r rune) rune {
 		switch {
@@ -113,9 +113,9 @@ func namePrefix(t testing.TB) string {
 
 var crds = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
-// CRDs makes or updates the CustomResourceDefinitions in YAML or JSON files, and
-// returns when their kinds are served. A path is a file, or a directory whose
-// .yaml, .yml and .json files are read; other kinds in them are left alone.
+// CRDs makes or updates the CustomResourceDefinitions in YAML or JSON files, and returns
+// when their kinds are served. A path is a file, or a directory whose .yaml, .yml and .json
+// files are read. Other kinds in the files are ignored.
 func (c *Cluster) CRDs(t testing.TB, paths ...string) {
 	t.Helper()
 	all, err := readManifests(paths, "CustomResourceDefinition")
@@ -130,7 +130,7 @@ func (c *Cluster) CRDs(t testing.TB, paths ...string) {
 	}
 }
 
-// served is nil when all versions of a CRD that are to be answer.
+// served returns nil when all served versions of a CRD answer.
 func (c *Cluster) served(ctx context.Context, name string) error {
 	crd, err := c.dynamic.Resource(crds).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -160,7 +160,7 @@ func (c *Cluster) served(ctx context.Context, name string) error {
 	return nil
 }
 
-// put makes an object, or updates the one that is there.
+// put makes an object, or updates the existing one.
 func (c *Cluster) put(t testing.TB, gvr schema.GroupVersionResource, object *unstructured.Unstructured) {
 	t.Helper()
 	client := c.dynamic.Resource(gvr)
@@ -177,14 +177,13 @@ func (c *Cluster) put(t testing.TB, gvr schema.GroupVersionResource, object *uns
 	}
 }
 
-// Webhooks serves handler in the test's process until the test ends, and returns
-// how the cluster reaches it: for the clientConfig of a webhook, with the path as
-// the only thing to add.
+// Webhooks serves handler in the test's process until the test ends. It returns how the
+// cluster reaches it, for the clientConfig of a webhook. Only the path is missing there.
 //
-// The ValidatingWebhookConfigurations and MutatingWebhookConfigurations in
-// manifests (files or directories, as of [Cluster.CRDs]) are made or updated so
-// that they call handler instead of the Service they name, with the path they
-// name, and are deleted at the end of the test.
+// It makes or updates the ValidatingWebhookConfigurations and MutatingWebhookConfigurations
+// in manifests (files or directories, as in [Cluster.CRDs]). Instead of the Service that
+// they name, they call handler, with the path that they name. They are deleted at the end
+// of the test.
 func (c *Cluster) Webhooks(t testing.TB, handler http.Handler, manifests ...string) admissionv1.WebhookClientConfig {
 	t.Helper()
 	server := httptest.NewTLSServer(handler)
@@ -273,8 +272,8 @@ func readManifests(paths []string, kinds ...string) ([]*unstructured.Unstructure
 	return all, nil
 }
 
-// Eventually waits until try returns nil, as it should once the cluster has done
-// what it does by itself, and fails the test with its last error after a minute.
+// Eventually waits until try returns nil, as it should once the cluster has done its work.
+// After a minute, it fails the test with try's last error.
 func (c *Cluster) Eventually(t testing.TB, what string, try func() error) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {

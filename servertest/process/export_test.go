@@ -1,14 +1,14 @@
 package process
 
-// Thrown are why clusters of s's snapshot were not handed on.
+// Thrown returns why clusters of s's snapshot were discarded.
 func Thrown(s *Server) []error {
 	s.base.forks.mu.Lock()
 	defer s.base.forks.mu.Unlock()
 	return append([]error(nil), s.base.forks.thrown...)
 }
 
-// Resting waits until no cluster of s's snapshot is starting or going back to it, and
-// tells how many there are for the next forks.
+// Resting waits until no cluster of s's snapshot is starting or returning to it. It returns
+// how many are there for the next forks.
 func Resting(s *Server) int {
 	s.base.forks.mu.Lock()
 	defer s.base.forks.mu.Unlock()

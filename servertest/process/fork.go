@@ -19,25 +19,25 @@ import (
 	"github.com/karve-k8s/karve/control"
 )
 
-// Instance is how a cluster runs: in a child process, or in that of the test.
+// Instance is how a cluster runs: in a child process, or in the test's process.
 type Instance interface {
 	DataDir() string
 	Log() string
-	Stop() error // and what was wrong with its end
+	Stop() error // the error says what was wrong with its end
 }
 
-// Forks are clusters of one snapshot. A cluster whose test has ended goes back to the
-// snapshot, in the background, and is the next fork: to go back takes milliseconds, and
-// to start a cluster hundreds of them. One that does not come back as it was is thrown
-// away. One is started ahead, as soon as there is a snapshot; and one more when a fork
-// has been waited for that was still going back.
+// Forks are clusters of one snapshot. A cluster whose test has ended returns to the
+// snapshot in the background, and becomes the next fork. Returning takes milliseconds, and
+// starting a cluster takes hundreds of them. A cluster that does not return to the snapshot
+// is discarded. One is started ahead as soon as there is a snapshot. One more is started
+// when a test had to wait for a fork that was still returning.
 //
-// It is what Fork of this package and of servertest is made of.
+// Fork of this package and of servertest use it.
 type Forks struct {
 	start       func(snapshot, dataDir string) (Instance, error)
 	controllers bool
 	file        string // the snapshot
-	kinds       kinds  // of the cluster it was made of
+	kinds       kinds  // of the cluster that it was taken of
 
 	mu       sync.Mutex
 	changed  *sync.Cond
@@ -45,30 +45,30 @@ type Forks struct {
 	waiting  int
 	starting int
 	cleaning int
-	spare    bool // the one more has been started
+	spare    bool // the additional one has been started
 	closed   bool
-	failures []error // of starts, for those who wait
-	ends     []error // of clusters that nobody had any more
-	thrown   []error // why clusters were not handed on
+	failures []error // of starts, for those that wait
+	ends     []error // of clusters that no test had any more
+	thrown   []error // why clusters were discarded
 }
 
 // fork is one of the clusters.
 type fork struct {
 	Instance
 	*Cluster
-	dir     string // around its data directory
+	dir     string // the parent of its data directory
 	control *control.Client
-	kinds   kinds // what it has served at first
+	kinds   kinds // what it served at first
 }
 
-// The time limits of the work in the background.
+// The time limits of work in the background.
 const (
 	cleanLimit = 30 * time.Second
 	kindsLimit = 10 * time.Second
 )
 
-// NewForks takes the snapshot of a running cluster. start starts another one in
-// dataDir, of the snapshot in a file. Close the forks.
+// NewForks takes the snapshot of a running cluster. start starts another cluster in
+// dataDir, of the snapshot in a file. The caller closes the forks.
 func NewForks(ctx context.Context, base *Cluster, dataDir string, start func(snapshot, dataDir string) (Instance, error)) (*Forks, error) {
 	f := &Forks{start: start, controllers: base.controllers}
 	f.changed = sync.NewCond(&f.mu)
@@ -96,7 +96,7 @@ func NewForks(ctx context.Context, base *Cluster, dataDir string, start func(sna
 	return f, nil
 }
 
-// Fork is a cluster as the snapshot was, until the test ends.
+// Fork returns a cluster as the snapshot was, for the test until it ends.
 func (f *Forks) Fork(t testing.TB) (Instance, *Cluster) {
 	t.Helper()
 	one, err := f.take()
@@ -126,7 +126,7 @@ func (f *Forks) take() (*fork, error) {
 			if same {
 				return one, nil
 			}
-			f.clean(one) // something has come late
+			f.clean(one) // something changed late
 			continue
 		case len(f.failures) > 0:
 			err := f.failures[0]
@@ -142,7 +142,8 @@ func (f *Forks) take() (*fork, error) {
 	}
 }
 
-// begin starts a cluster in the background. The caller holds f.mu, as of those below.
+// begin starts a cluster in the background. The caller holds f.mu, here and in the
+// functions below.
 func (f *Forks) begin() {
 	f.starting++
 	go func() {
@@ -184,8 +185,8 @@ func (f *Forks) make() (*fork, error) {
 	return one, nil
 }
 
-// rest takes back what the cluster has done by itself since its start, and waits until
-// it serves what its snapshot did.
+// rest undoes what the cluster has done by itself since its start, and waits until it
+// serves what its snapshot did.
 func (o *fork) rest(want kinds) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanLimit)
 	defer cancel()
@@ -199,7 +200,7 @@ func (o *fork) rest(want kinds) (err error) {
 	return err
 }
 
-// give takes a cluster back whose test has ended.
+// give takes back a cluster whose test has ended.
 func (f *Forks) give(one *fork) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -210,7 +211,7 @@ func (f *Forks) give(one *fork) {
 	f.clean(one)
 }
 
-// clean makes a cluster in the background what it was.
+// clean returns a cluster to the snapshot, in the background.
 func (f *Forks) clean(one *fork) {
 	f.cleaning++
 	go func() {
@@ -223,7 +224,7 @@ func (f *Forks) clean(one *fork) {
 			f.idle = append(f.idle, one)
 			return
 		}
-		// A child that has crashed is the fault of its test, which has ended.
+		// If a child has crashed, its test is to blame, and that has ended.
 		f.thrown = append(f.thrown, errors.Join(err, one.end()))
 	}()
 }
@@ -237,7 +238,7 @@ func (o *fork) clean() error {
 	return o.wait(ctx, o.kinds)
 }
 
-// same tells that a cluster is as its snapshot was.
+// same reports whether a cluster is as its snapshot was.
 func (o *fork) same() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanLimit)
 	defer cancel()
@@ -250,7 +251,7 @@ func (o *fork) end() error {
 	return errors.Join(o.Stop(), os.RemoveAll(o.dir))
 }
 
-// Close ends all clusters that no test has, and tells what was wrong with the ends.
+// Close ends all clusters that no test has. The error says which did not end cleanly.
 func (f *Forks) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -266,11 +267,11 @@ func (f *Forks) Close() error {
 	return errors.Join(append(f.ends, os.Remove(f.file))...)
 }
 
-// kinds is what tells one state of discovery from another.
+// kinds distinguishes one state of discovery from another.
 type kinds []string
 
-// kindsOf asks for the tags of the documents that list all kinds
-// (k8s.io/apiserver pkg/endpoints/discovery/aggregated).
+// kindsOf requests the tags of the documents that list all kinds (k8s.io/apiserver
+// pkg/endpoints/discovery/aggregated).
 func kindsOf(ctx context.Context, c *Cluster) (kinds, error) {
 	client, err := rest.HTTPClientFor(c.config)
 	if err != nil {

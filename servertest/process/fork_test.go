@@ -40,8 +40,8 @@ func web(replicas int32) *appsv1.Deployment {
 	}
 }
 
-// furnished starts a cluster with a CRD and a boat, a deployment with pods, and a
-// webhook that refuses boats named "wreck"; and takes its snapshot.
+// furnished starts a cluster with a CRD and a Boat, a Deployment with Pods, and a webhook
+// that refuses Boats named "wreck". It takes a snapshot of it.
 func furnished(t *testing.T, options ...process.Option) *process.Server {
 	t.Helper()
 	base := process.Start(t, options...)
@@ -102,9 +102,9 @@ func atRest(t *testing.T, cluster *process.Server) {
 	})
 }
 
-// everything is all objects of all kinds as JSON without their resourceVersion, by
-// resource, namespace and name; but those by which servers and nodes say where and that
-// they are, and what is computed when it is asked for.
+// everything returns all objects of all kinds as JSON without their resourceVersion, by
+// resource, namespace and name. It leaves out the objects with which servers and nodes
+// report where and that they are, and what is computed for each request.
 func everything(t *testing.T, cluster *process.Server) map[string]string {
 	t.Helper()
 	_, lists, err := discovery.ServerGroupsAndResources(cluster.Client().Discovery())
@@ -161,8 +161,8 @@ func differences(a, b map[string]string) (keys []string) {
 	return keys
 }
 
-// wantSnapshot wants a fork to have what there was, and nothing else but events: the
-// scheduler may report late of a Pod that has come back.
+// wantSnapshot checks that a fork has what the snapshot had, and nothing else except
+// events: the scheduler may report late about a Pod that came back.
 func wantSnapshot(t *testing.T, fork *process.Server, want map[string]string) {
 	t.Helper()
 	got := everything(t, fork)
@@ -174,8 +174,8 @@ func wantSnapshot(t *testing.T, fork *process.Server, want map[string]string) {
 	}
 }
 
-// Forks at the same time: each has everything of the first cluster, whose clients are
-// let in, and what one does to an object the others do not see.
+// Forks in parallel: each has everything of the first cluster, and accepts that cluster's
+// clients. What one does to an object, the others do not see.
 func TestForks(t *testing.T) {
 	base := furnished(t)
 	want := everything(t, base)
@@ -183,7 +183,7 @@ func TestForks(t *testing.T) {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
 			fork := base.Fork(t)
-			// Custom resources and webhooks, at once.
+			// Custom resources and webhooks work immediately.
 			boats := fork.Dynamic().Resource(boatsResource).Namespace("default")
 			if _, err := boats.Create(t.Context(), boat("wreck"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err == nil || !strings.Contains(err.Error(), "no wrecks") {
 				t.Errorf("a wreck was made: %v", err)
@@ -218,7 +218,7 @@ func TestForks(t *testing.T) {
 }
 
 // Whatever a test does to a fork, the next one is as the snapshot: every object of every
-// kind, with its uid. It is the same cluster again, or this would prove nothing.
+// kind, with its uid. It must be the same cluster again, or this would prove nothing.
 func TestAForkIsLikeTheSnapshot(t *testing.T) {
 	t.Run("without nodes", func(t *testing.T) { forksAreLikeTheSnapshot(t) })
 	t.Run("with nodes", func(t *testing.T) { forksAreLikeTheSnapshot(t, process.Nodes(2)) })
@@ -322,7 +322,7 @@ func forksAreLikeTheSnapshot(t *testing.T, options ...process.Option) {
 	}
 }
 
-// A cluster that its test has broken is not handed on; another is.
+// A cluster that its test has broken is not handed out; another one is.
 func TestABrokenForkIsThrownAway(t *testing.T) {
 	base := process.Start(t, process.APIOnly())
 	base.Snapshot(t)
@@ -344,7 +344,7 @@ func TestABrokenForkIsThrownAway(t *testing.T) {
 	})
 }
 
-// What came into a cluster after it was cleaned is taken back before it is handed on.
+// What was written to a cluster after it was cleaned is undone before it is handed out.
 func TestWhatComesLate(t *testing.T) {
 	base := process.Start(t, process.APIOnly())
 	base.Snapshot(t)
@@ -364,10 +364,10 @@ func TestWhatComesLate(t *testing.T) {
 	}
 }
 
-// The snapshot of a fork is one of its own, and goes with it.
+// A fork's snapshot is its own, and is deleted with it.
 func TestForkOfAFork(t *testing.T) {
 	base := process.Start(t, process.APIOnly())
-	fork := base.Fork(t) // of now
+	fork := base.Fork(t) // of the state now
 	if _, err := fork.Client().CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "forks"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -380,7 +380,7 @@ func TestForkOfAFork(t *testing.T) {
 	}
 }
 
-// What a fork costs, by what there is when it is asked for: see the README.
+// What a fork costs, by what is ready when it is asked for: see docs/testing.md of karve.
 func BenchmarkFork(b *testing.B) {
 	base := process.Start(b)
 	b.Run("Start", func(b *testing.B) {
@@ -433,8 +433,8 @@ func BenchmarkFork(b *testing.B) {
 	})
 }
 
-// forkAndEnd forks, and gives the fork back as the end of a test does, which is no part
-// of the time.
+// forkAndEnd forks, and gives the fork back as the end of a test does. That is not
+// measured.
 func forkAndEnd(b *testing.B, base *process.Server) {
 	t := &ending{TB: b}
 	base.Fork(t)
@@ -443,7 +443,7 @@ func forkAndEnd(b *testing.B, base *process.Server) {
 	b.StartTimer()
 }
 
-// ending is a test whose end is a call.
+// ending is a test that ends when end is called.
 type ending struct {
 	testing.TB
 	cleanups []func()

@@ -9,9 +9,8 @@
 //		…
 //		namespace := cluster.Namespace(t)
 //
-// It is a module of its own, which needs client-go and nothing else: package
-// servertest, beside it, runs the same in the test's own process, but links
-// Kubernetes into the test.
+// It is a module of its own, which needs only client-go. Package servertest, beside it,
+// runs the same cluster in the test's own process, but links Kubernetes into the test.
 package process
 
 import (
@@ -27,8 +26,8 @@ import (
 	"testing"
 )
 
-// BinaryVariable names the karve program to run; without it and without [Binary]
-// it is looked for in the PATH.
+// BinaryVariable is the variable that names the karve program. Without it and without
+// [Binary], karve is searched for in the PATH.
 const BinaryVariable = "KARVE_BINARY"
 
 // Option changes how a cluster is started.
@@ -44,11 +43,12 @@ type options struct {
 // Binary is the path of the karve program.
 func Binary(path string) Option { return func(o *options) { o.binary = path } }
 
-// APIOnly leaves controllers and scheduler out, and the admission of service
-// accounts, which would wait for them: what etcd and kube-apiserver alone are.
+// APIOnly leaves out the controllers and the scheduler, and the admission of service
+// accounts, which would wait for them. What remains is what etcd and kube-apiserver alone
+// are.
 func APIOnly() Option { return func(o *options) { o.apiOnly = true } }
 
-// WithoutControllers leaves some out, by upstream's names.
+// WithoutControllers leaves out some controllers, by upstream's names.
 func WithoutControllers(names ...string) Option {
 	return func(o *options) {
 		for _, name := range names {
@@ -57,7 +57,7 @@ func WithoutControllers(names ...string) Option {
 	}
 }
 
-// FeatureGates sets upstream's, each as Name=true or Name=false, in all parts.
+// FeatureGates sets upstream's feature gates in all parts, each as Name=true or Name=false.
 func FeatureGates(gates ...string) Option {
 	return func(o *options) {
 		for _, gate := range gates {
@@ -66,22 +66,22 @@ func FeatureGates(gates ...string) Option {
 	}
 }
 
-// Args are options of `karve server`, such as --tls-san.
+// Args adds options of `karve server`, such as --tls-san.
 func Args(args ...string) Option { return func(o *options) { o.args = append(o.args, args...) } }
 
-// Nodes has n simulated nodes: Pods are scheduled to them, become ready, end and are
-// deleted as if they ran. Annotations of Pods and Nodes make them fail; docs/testing.md
-// of karve lists them.
+// Nodes adds n simulated nodes. Pods are scheduled to them, become ready, end and are
+// deleted as if they ran. Annotations of Pods and Nodes make them fail; docs/testing.md of
+// karve lists them.
 func Nodes(n int) Option {
 	return func(o *options) { o.args = append(o.args, "--simulate-nodes", strconv.Itoa(n)) }
 }
 
-// DataDir is where the cluster's state stays after the test; a cluster that is
-// there goes on. Without it the state goes with the test.
+// DataDir is where the cluster's state stays after the test. A cluster that is already
+// there continues. Without it, the state is deleted with the test.
 func DataDir(dir string) Option { return func(o *options) { o.dataDir = dir } }
 
-// Server is a running cluster, as its administrator sees it. Its methods fail
-// the test that they are given.
+// Server is a running cluster, as its administrator sees it. Its methods fail the test that
+// they get.
 type Server struct {
 	*Cluster
 
@@ -89,15 +89,15 @@ type Server struct {
 	base Base
 }
 
-// instance is the process of a cluster, and how to start it again.
+// instance is the process of a cluster, with what is needed to start it again.
 type instance struct {
 	options options
 	dir     string
 	child   *Child
 }
 
-// Start runs a cluster and returns when everything is ready. It ends with the
-// test. The test fails, with the server's log, if it does not start or does not
+// Start runs a cluster and returns when everything is ready. The cluster ends with the
+// test. The test fails, with the server's log, if the cluster does not start or does not
 // end cleanly.
 func Start(t testing.TB, opts ...Option) *Server {
 	t.Helper()
@@ -135,8 +135,8 @@ func newServer(cluster *Cluster, run *instance) *Server {
 	return s
 }
 
-// Restart stops the cluster and starts it again, with its objects and at the same
-// address. Watches end and connections break, as they do for every client.
+// Restart stops the cluster and starts it again, with its objects and at the same address.
+// Watches end and connections break, as they do for every client of a server that restarts.
 func (s *Server) Restart(t testing.TB) {
 	t.Helper()
 	address, err := url.Parse(s.config.Host)
@@ -151,23 +151,24 @@ func (s *Server) Restart(t testing.TB) {
 	}
 }
 
-// Log is what the server has logged since it was started or restarted.
+// Log returns what the server has logged since its last start.
 func (s *Server) Log() string { return s.run.Log() }
 
-// Snapshot remembers the cluster as it is now: what [Server.Fork] begins with. It waits
-// some seconds at most for the cluster to come to rest.
+// Snapshot takes a snapshot of the cluster as it is now, with which [Server.Fork] begins.
+// It waits a few seconds at most for the cluster to come to rest.
 func (s *Server) Snapshot(t testing.TB) {
 	t.Helper()
 	s.base.Snapshot(t)
 }
 
-// Fork is another cluster with the same objects, certificates and kinds as this one had
-// at its last [Server.Snapshot], which is taken now if there was none. It is the test's
-// own until that ends, runs beside this one and other forks, and has the options of
-// this one, but for a fixed port or data directory. A client of the fork must end with
-// the test: the same process is the next fork, once it is as the snapshot was.
+// Fork returns another cluster with the same objects, certificates and kinds as this one
+// had at its last [Server.Snapshot]. If there was none, Fork takes one now. The fork
+// belongs to the test until the test ends. It runs beside this cluster and other forks, and
+// has the options of this one, except a fixed port or data directory. A client of the fork
+// must end with the test: the same process becomes the next fork, once it is as the
+// snapshot was.
 //
-// This cluster has to be there: the tests with forks are its test's subtests.
+// This cluster must still run. So tests that use forks are subtests of its test.
 func (s *Server) Fork(t testing.TB) *Server {
 	t.Helper()
 	run, cluster := s.base.Fork(t)
@@ -195,12 +196,12 @@ func (o *options) program() (string, error) {
 	return path, err
 }
 
-// readyLine begins what karve prints when all is there (main.go, greet).
+// readyLine begins what karve prints when everything is ready.
 var readyLine = regexp.MustCompile(`(?m)^karve is ready after .*\n`)
 
 // launch starts the process and waits until it is ready.
 func (i *instance) launch(port string, more ...string) error {
-	// Commits are not synced: they outlive this process, which is enough here.
+	// Commits are not synced. They survive the end of the process, which is enough here.
 	args := []string{"server", "--config", os.DevNull, "--data-dir", i.dir, "--stop-with-stdin", "--settle-after", "10s",
 		"--bind-address", "127.0.0.1", "--insecure-port", "0",
 		"--datastore-endpoint", "sqlite://" + (&url.URL{Path: i.dir}).EscapedPath() + "?durability=relaxed"}

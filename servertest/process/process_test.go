@@ -22,8 +22,8 @@ import (
 	"github.com/karve-k8s/karve/servertest/process"
 )
 
-// A Deployment gets its Pods: the controllers are there. Nobody runs the Pods, for
-// there is no node.
+// A Deployment gets its Pods, so the controllers run. Nothing runs the Pods, because there
+// is no node.
 func Example() {
 	var t *testing.T // the test's
 	cluster := process.Start(t)
@@ -96,7 +96,7 @@ func TestRestartKeepsObjectsAndAddress(t *testing.T) {
 	if _, err := client.CoreV1().Namespaces().Get(t.Context(), namespace, metav1.GetOptions{}); err != nil {
 		t.Errorf("after a restart, by a client from before: %v", err)
 	}
-	// Nobody admits it for the sake of a service account that nobody makes.
+	// No admission waits for a service account, which nothing would make.
 	_, err := client.CoreV1().Pods(namespace).Create(t.Context(), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
 	}, metav1.CreateOptions{})
@@ -129,7 +129,7 @@ func TestCRDsAndWebhooks(t *testing.T) {
 	}
 	boats := cluster.Dynamic().Resource(schema.GroupVersionResource{Group: "example.org", Version: "v1", Resource: "boats"}).Namespace("default")
 	boat := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.org/v1", "kind": "Boat", "metadata": map[string]any{"name": "karve"}}}
-	cluster.Eventually(t, "the webhook is asked", func() error { // webhooks come to the API server by a watch
+	cluster.Eventually(t, "the webhook is asked", func() error { // the API server learns of webhooks through a watch
 		_, err := boats.Create(t.Context(), boat, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if err == nil || !strings.Contains(err.Error(), "no boats today") {
 			return fmt.Errorf("a boat was made: %v", err)
@@ -204,15 +204,14 @@ func childTest() {
 	select {}
 }
 
-// alone is a test outside the testing package's hands.
+// alone is a test that the testing package does not know of.
 type alone struct{ testing.TB }
 
 func (alone) Cleanup(func()) {}
 
 func (alone) Context() context.Context { return context.Background() }
 
-// A test that is killed, not even by a signal that it could handle, takes its
-// cluster along.
+// When a test is killed, without a chance to handle a signal, its cluster ends too.
 func TestAKilledTestEndsItsCluster(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
