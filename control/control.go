@@ -1,7 +1,6 @@
-// Package control asks a running server for a snapshot of its cluster, to go back to one,
-// and about its datastore. It is how `karve snapshot`, `karve reset`, `karve datastore` and
-// `karve status` reach the server: by a unix socket in its data directory that is open to
-// the server's user and root.
+// Package control is the client of a running server's control socket, a unix socket in its
+// data directory that is open to the server's user and root. `karve snapshot`, `karve reset`,
+// `karve datastore` and `karve status` use it.
 package control
 
 import (
@@ -20,22 +19,22 @@ import (
 	"time"
 )
 
-// Socket is its name in the data directory.
+// Socket is the name of the socket in the data directory.
 const Socket = "karve.sock"
 
-// ErrMissing: there is no socket, so no server runs, or it is not that far.
+// ErrMissing means that there is no socket: no server runs, or it has not started to listen.
 var ErrMissing = errors.New("no server answers")
 
-// What the server understands; see package server, control.go.
+// The requests that package server/snapshots answers.
 const (
-	SnapshotPath = "/snapshot" // GET: a snapshot file
-	ResetPath    = "/reset"    // POST: a snapshot file, or nothing: the one in the data directory
+	SnapshotPath = "/snapshot" // GET: returns a snapshot file
+	ResetPath    = "/reset"    // POST: takes a snapshot file; an empty body means the one in the data directory
 	DryRun       = "dry-run"   // ?dry-run=true: nothing is changed
-	Settle       = "settle"    // ?settle=true: when, and until, the cluster has come to rest
+	Settle       = "settle"    // ?settle=true: waits until the cluster has come to rest
 )
 
-// What the server tells of its datastore, whose file nobody else can read while it runs;
-// see package server, controldatastore.go. The answers are those of package datastore.
+// The requests about the datastore. Only the server can read the file while it runs. The
+// answers have the types of package datastore.
 const (
 	LookPath   = "/datastore/look"   // GET: a Look, in JSON
 	StatsPath  = "/datastore/stats"  // GET: FileStats, in JSON
@@ -43,38 +42,38 @@ const (
 	BackupPath = "/datastore/backup" // GET: a stream for ReceiveBackup
 )
 
-// DatastoreHeader names, in these answers, the file that they are about: an absolute path,
-// escaped as in a URL.
+// DatastoreHeader is a header of these answers. It names the file that the answer is about:
+// an absolute path, escaped as in a URL.
 const DatastoreHeader = "Karve-Datastore"
 
-// ErrOther: the server's database is not the one that was asked about.
+// ErrOther means that the server uses another database than the one asked about.
 var ErrOther = errors.New("uses another datastore")
 
-// ErrUnknown: the server is of a release that does not know the path.
+// ErrUnknown means that the server is of a release that does not have the request.
 var ErrUnknown = errors.New("the server is of a release that cannot answer this")
 
-// Result tells what a reset did, or would do.
+// Result reports what a reset did, or would do.
 type Result struct {
-	Revision int64 `json:"revision"` // of the datastore, after it
-	Missing  int   `json:"missing"`  // objects that were made again
-	Changed  int   `json:"changed"`  // and put as they were
-	Surplus  int   `json:"surplus"`  // and deleted
-	Rounds   int   `json:"rounds"`   // how often, until it was settled
-	// Keys are the datastore's names of what differs, in a dry run the first of them.
+	Revision int64 `json:"revision"` // of the datastore, after the reset
+	Missing  int   `json:"missing"`  // objects that were created again
+	Changed  int   `json:"changed"`  // objects that were changed back
+	Surplus  int   `json:"surplus"`  // objects that were deleted
+	Rounds   int   `json:"rounds"`   // attempts until the cluster had settled
+	// Keys are the keys of these objects in the datastore; a dry run lists only the first.
 	Keys []string      `json:"keys,omitempty"`
 	Took time.Duration `json:"took"` // of the last round, in ns
 }
 
-// Len is how many objects differ, or did.
+// Len is the number of objects that differ, or did.
 func (r *Result) Len() int { return r.Missing + r.Changed + r.Surplus }
 
-// Client is for the server of a data directory.
+// Client asks the server of a data directory.
 type Client struct {
 	http *http.Client
 	path string
 }
 
-// New does not connect yet. Close the client.
+// New makes a client. It does not connect yet. Close the client after use.
 func New(dataDir string) *Client {
 	c := &Client{path: filepath.Join(dataDir, Socket)}
 	c.http = &http.Client{Transport: &http.Transport{DialContext: c.dial}}
@@ -83,7 +82,7 @@ func New(dataDir string) *Client {
 
 func (c *Client) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	path, err := filepath.Abs(c.path)
-	if err == nil { // where the path is too long for a socket it is a link to one
+	if err == nil { // a path too long for a socket is a link to a shorter one
 		path, err = filepath.EvalSymlinks(path)
 	}
 	if err == nil {
@@ -98,10 +97,10 @@ func (c *Client) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	return nil, fmt.Errorf("%w at %s: %w", ErrMissing, c.path, err)
 }
 
-// Close lets go of connections.
+// Close closes the connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Snapshot writes one to w. The parameter is Settle.
+// Snapshot writes a snapshot of the cluster to w. The only parameter is Settle.
 func (c *Client) Snapshot(ctx context.Context, w io.Writer, parameters ...string) error {
 	answer, err := c.do(ctx, http.MethodGet, SnapshotPath, parameters, nil)
 	if err != nil {
@@ -112,8 +111,8 @@ func (c *Client) Snapshot(ctx context.Context, w io.Writer, parameters ...string
 	return err
 }
 
-// Get asks for a path of the datastore's, which must be the database named file: the error
-// wraps [ErrOther] if the server uses another one. Close the answer.
+// Get sends a request about the datastore in file. The error wraps [ErrOther] if the server
+// uses another file. Close the answer after use.
 func (c *Client) Get(ctx context.Context, path, file string) (io.ReadCloser, error) {
 	answer, err := c.do(ctx, http.MethodGet, path, nil, nil)
 	if err != nil {
@@ -126,7 +125,7 @@ func (c *Client) Get(ctx context.Context, path, file string) (io.ReadCloser, err
 	return answer.Body, nil
 }
 
-// Uses checks that the server's database is that named file, as Get does.
+// Uses checks that the server uses the database in file.
 func (c *Client) Uses(ctx context.Context, file string) error {
 	body, err := c.Get(ctx, LookPath, file)
 	if err != nil {
@@ -135,7 +134,7 @@ func (c *Client) Uses(ctx context.Context, file string) error {
 	return body.Close()
 }
 
-// uses compares the server's database, as its answer names it, with the wanted file.
+// uses compares the file that an answer names with the wanted one.
 func (c *Client) uses(header, file string) error {
 	if header == "" {
 		return fmt.Errorf("%w: it does not say which datastore it uses", ErrUnknown)
@@ -156,8 +155,8 @@ func (c *Client) uses(header, file string) error {
 		filepath.Dir(c.path), ErrOther, its, file)
 }
 
-// Reset goes back to a snapshot, that in the data directory if from is nil. The
-// parameters are DryRun and Settle.
+// Reset returns the cluster to a snapshot, or to the one in the data directory if from is
+// nil. The parameters are DryRun and Settle.
 func (c *Client) Reset(ctx context.Context, from io.Reader, parameters ...string) (*Result, error) {
 	answer, err := c.do(ctx, http.MethodPost, ResetPath, parameters, from)
 	if err != nil {
@@ -183,7 +182,7 @@ func (c *Client) do(ctx context.Context, method, path string, parameters []strin
 	answer, err := c.http.Do(request)
 	if err != nil {
 		var wrapped *url.Error
-		if errors.As(err, &wrapped) { // it names an address that says nothing
+		if errors.As(err, &wrapped) { // its URL means nothing to people
 			err = wrapped.Err
 		}
 		return nil, err
