@@ -9,6 +9,9 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/karve-k8s/karve/bench/machine"
+	"github.com/karve-k8s/karve/bench/report"
 )
 
 const (
@@ -47,7 +50,7 @@ func abandoned(ctx context.Context, args []string, stdout, stderr io.Writer) err
 	if err := cmp.parse(args, only, rows); err != nil {
 		return err
 	}
-	cmp.Setting = fmt.Sprintf("create of a ConfigMap with %s labels; the client leaves after %v", number(abandonedLabels), abandonedAfter)
+	cmp.Setting = fmt.Sprintf("create of a ConfigMap with %s labels; the client leaves after %v", report.Number(abandonedLabels), abandonedAfter)
 	for _, r := range abandonedRows {
 		cmp.lines = append(cmp.lines, line{row: r.row, unit: "CPU s"})
 	}
@@ -80,7 +83,7 @@ func abandoned(ctx context.Context, args []string, stdout, stderr io.Writer) err
 			s.add(r.row, "CPU s", (after - before).Seconds())
 			cmp.told(p, s, from)
 		}
-		peaks, err := c.each(peakMemory)
+		peaks, err := c.each(machine.PeakMemory)
 		if err != nil {
 			return err
 		}

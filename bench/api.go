@@ -18,6 +18,9 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"github.com/karve-k8s/karve/bench/load"
+	"github.com/karve-k8s/karve/bench/machine"
+	"github.com/karve-k8s/karve/bench/report"
 	"github.com/karve-k8s/karve/certs"
 )
 
@@ -62,7 +65,7 @@ var (
 func apiLines() []line {
 	var lines []line
 	speed := func(row string, least float64) {
-		lines = append(lines, line{row: row, unit: "/s", target: ratioAtLeast(least)}, line{row: row, unit: "p50 ms"}, line{row: row, unit: "p99 ms"},
+		lines = append(lines, line{row: row, unit: "/s", target: report.RatioAtLeast(least)}, line{row: row, unit: "p50 ms"}, line{row: row, unit: "p99 ms"},
 			line{row: row, unit: perServer}, line{row: row, unit: perClient})
 	}
 	speed(rowCreate, 1.3)
@@ -71,12 +74,12 @@ func apiLines() []line {
 	speed(rowGet, 1.1)
 	speed(rowList, 1.1)
 	return append(lines,
-		line{row: rowWatch, unit: "p50 ms", target: atMost(1)}, line{row: rowWatch, unit: "p99 ms"}, line{row: rowWatch, unit: perServer},
-		line{row: rowServiceAccount, unit: "p50 ms", target: atMost(10), controllers: true},
-		line{row: rowDeployment, unit: "p50 ms", target: atMost(60), controllers: true},
-		line{row: rowNamespace, unit: "p50 ms", target: atMost(500), controllers: true},
-		line{row: rowMemoryNow, unit: "MB", target: atMost(200)},
-		line{row: rowMemoryPeak, unit: "MB", target: atMost(250)},
+		line{row: rowWatch, unit: "p50 ms", target: report.AtMost(1)}, line{row: rowWatch, unit: "p99 ms"}, line{row: rowWatch, unit: perServer},
+		line{row: rowServiceAccount, unit: "p50 ms", target: report.AtMost(10), controllers: true},
+		line{row: rowDeployment, unit: "p50 ms", target: report.AtMost(60), controllers: true},
+		line{row: rowNamespace, unit: "p50 ms", target: report.AtMost(500), controllers: true},
+		line{row: rowMemoryNow, unit: "MB", target: report.AtMost(200)},
+		line{row: rowMemoryPeak, unit: "MB", target: report.AtMost(250)},
 		line{row: rowCgroupPeak, unit: "MB"},
 	)
 }
@@ -200,7 +203,7 @@ func (b *apiBench) measure(ctx context.Context) error {
 }
 
 // row measures one row and its CPU time.
-func (b *apiBench) row(ctx context.Context, name string, run func(context.Context) (result, error)) error {
+func (b *apiBench) row(ctx context.Context, name string, run func(context.Context) (load.Result, error)) error {
 	from := len(b.sample.Figures)
 	server, client, err := b.cpu()
 	if err != nil {
@@ -257,7 +260,7 @@ func (b *apiBench) cpu() (server, client time.Duration, err error) {
 	if server, err = b.cluster.cpu(); err != nil {
 		return 0, 0, err
 	}
-	client, err = cpuTime(ownPID)
+	client, err = machine.CPUTime(machine.OwnPID)
 	return server, client, err
 }
 
@@ -269,7 +272,7 @@ func (b *apiBench) sampleMemory(ctx context.Context) (stop func() float64) {
 	go func() {
 		peak := 0.0
 		for pause(ctx, 20*time.Millisecond) == nil {
-			if parts, err := b.cluster.each(anonymousMemory); err == nil {
+			if parts, err := b.cluster.each(machine.AnonymousMemory); err == nil {
 				peak = max(peak, sum(parts))
 			}
 		}

@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -18,6 +20,9 @@ const (
 	kubeAPIServerPackage = "k8s.io/kubernetes/cmd/kube-apiserver"
 	kubernetesVersion    = "v1.36.4"
 )
+
+// buildGrace is how long a compilation may take to end after an interrupt.
+const buildGrace = 5 * time.Second
 
 // binaries are the programs under measurement.
 type binaries struct {
@@ -70,7 +75,7 @@ func build(ctx context.Context, stderr io.Writer, name string, cmd *exec.Cmd) er
 	cmd.Stdout, cmd.Stderr = stderr, stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.WaitDelay = stopTimeout
+	cmd.WaitDelay = buildGrace
 	fmt.Fprintf(stderr, "build %s (minutes the first time)\n", name)
 	began := time.Now()
 	done := make(chan struct{})
@@ -92,4 +97,17 @@ func build(ctx context.Context, stderr io.Writer, name string, cmd *exec.Cmd) er
 		return fmt.Errorf("build %s: %w", name, err)
 	}
 	return nil
+}
+
+// peerVersions are those of the programs that Karve is compared with.
+func peerVersions() string {
+	versions := []string{"kube-apiserver " + kubernetesVersion}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, dep := range info.Deps {
+			if dep.Path == etcdPackage {
+				versions = append([]string{"etcd " + dep.Version}, versions...)
+			}
+		}
+	}
+	return strings.Join(versions, ", ")
 }

@@ -13,9 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/karve-k8s/karve/bench/measure"
+	"github.com/karve-k8s/karve/bench/machine"
+	"github.com/karve-k8s/karve/bench/report"
 )
 
 // Values of -against that are no binary.
@@ -37,7 +36,7 @@ type comparison struct {
 	notes string
 	peers []*peer // Karve is the last
 	only  []string
-	output
+	report.Output
 	args    []string
 	dir     string
 	karve   string
@@ -54,7 +53,7 @@ type comparison struct {
 func newComparison(name string, rounds int, rows []string, stdout, stderr io.Writer) (*comparison, *string) {
 	cmp := &comparison{name: name, flags: flag.NewFlagSet(name, flag.ContinueOnError), stdout: stdout, stderr: stderr}
 	cmp.flags.SetOutput(stderr)
-	cmp.register(cmp.flags)
+	cmp.Register(cmp.flags)
 	cmp.flags.IntVar(&cmp.Rounds, "rounds", rounds, "rounds to take the medians of")
 	cmp.flags.StringVar(&cmp.dir, "dir", "", "directory on the disk to measure (default the one for temporary files)")
 	cmp.flags.StringVar(&cmp.karve, "karve", "", "binary to measure (default: what scripts/build makes now)")
@@ -75,7 +74,7 @@ func (cmp *comparison) parse(args []string, only *string, rows []string) error {
 	if cmp.upstream != "" {
 		cmp.against = againstNone
 	}
-	if err := cmp.check(); err != nil {
+	if err := cmp.Check(); err != nil {
 		return err
 	}
 	cmp.args = args
@@ -110,7 +109,7 @@ func (cmp *comparison) wants(row string) bool { return slices.Contains(cmp.only,
 // run builds what has to be built, measures every round and prints. A peer that
 // fails leaves a gap in the table; the rest goes on.
 func (cmp *comparison) run(ctx context.Context, measure func(ctx context.Context, p *peer, dir string, s *sample) error) error {
-	work, err := workDir(cmp.dir)
+	work, err := machine.WorkDir(cmp.dir)
 	if err != nil {
 		return err
 	}
@@ -118,7 +117,7 @@ func (cmp *comparison) run(ctx context.Context, measure func(ctx context.Context
 	if err := cmp.choosePeers(ctx, filepath.Join(work, "pki")); err != nil {
 		return err
 	}
-	if cmp.Machine, err = describeMachine(work); err != nil {
+	if cmp.Machine, err = machine.Describe(work); err != nil {
 		return err
 	}
 
@@ -144,12 +143,13 @@ func (cmp *comparison) run(ctx context.Context, measure func(ctx context.Context
 		}
 	}
 	failed = append(failed, cmp.sameObjects())
-	return errors.Join(cmp.write(cmp.stdout, cmp), errors.Join(failed...))
+	return errors.Join(cmp.Write(cmp.stdout, cmp), errors.Join(failed...))
 }
 
-// record implements reporter.
-func (cmp *comparison) record() *measure.Record {
-	r := newRecord(cmp.name, cmp.Machine, cmp.args, cmp.otherLoad())
+// Record implements report.Reporter.
+func (cmp *comparison) Record() *report.Record {
+	r := report.NewRecord(cmp.name, cmp.Machine, cmp.args, cmp.otherLoad())
+	r.Remark("peers", peerVersions())
 	r.Remark("setting", cmp.Setting)
 	for _, p := range cmp.peers {
 		r.Remark(p.name, p.version)
@@ -222,19 +222,19 @@ func (cmp *comparison) measureOne(ctx context.Context, work string, p *peer, s *
 	defer os.RemoveAll(dir)
 	runtime.GC() // what the peer before has left in the client
 	began := time.Now()
-	busy, err := busyTime()
+	busy, err := machine.BusyTime()
 	if err != nil {
 		return err
 	}
-	own := ownTime()
+	own := machine.OwnTime()
 	if err := measure(ctx, p, dir, s); err != nil {
 		return err
 	}
-	busyAfter, err := busyTime()
+	busyAfter, err := machine.BusyTime()
 	if err != nil {
 		return err
 	}
-	other := busyAfter - busy - (ownTime() - own)
+	other := busyAfter - busy - (machine.OwnTime() - own)
 	s.OtherLoad = max(0, other.Seconds()/time.Since(began).Seconds()/float64(runtime.NumCPU()))
 	return nil
 }
@@ -254,18 +254,7 @@ func (cmp *comparison) told(p *peer, s *sample, since int) {
 			flush()
 			row, figures = f.Row, nil
 		}
-		figures = append(figures, strings.TrimSpace(number(sum(f.Parts))+" "+f.Unit))
+		figures = append(figures, strings.TrimSpace(report.Number(sum(f.Parts))+" "+f.Unit))
 	}
 	flush()
-}
-
-// ownTime is the CPU time of this process and of all that it has waited for.
-func ownTime() (total time.Duration) {
-	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
-		var u unix.Rusage
-		if unix.Getrusage(who, &u) == nil {
-			total += time.Duration(u.Utime.Nano() + u.Stime.Nano())
-		}
-	}
-	return total
 }

@@ -10,6 +10,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/karve-k8s/karve/bench/load"
+	"github.com/karve-k8s/karve/bench/machine"
+)
+
+const (
+	valueBytes = 1024 // of a ConfigMap's text
+
+	// mostCreate bounds the rows that are never cut short, because the rows after them need
+	// every object.
+	mostCreate = time.Minute
 )
 
 // configMaps measures the rows that need no controllers.
@@ -31,14 +42,14 @@ func (b *apiBench) onObjects(ctx context.Context) error {
 		return err
 	}
 	if b.wants("update") {
-		err := b.row(ctx, rowUpdate, func(ctx context.Context) (result, error) { return kept.update(ctx, b.plan.updates) })
+		err := b.row(ctx, rowUpdate, func(ctx context.Context) (load.Result, error) { return kept.update(ctx, b.plan.updates) })
 		if err != nil {
 			return err
 		}
 	}
 	if b.wants("watch") {
-		err := b.row(ctx, rowWatch, func(ctx context.Context) (result, error) {
-			return fanOut(ctx, kept, 1, b.plan.events, b.plan.most, kept.put)
+		err := b.row(ctx, rowWatch, func(ctx context.Context) (load.Result, error) {
+			return load.FanOut(ctx, kept.watch, 1, b.plan.events, b.plan.most, kept.put)
 		})
 		if err != nil {
 			return err
@@ -94,7 +105,7 @@ func (b *apiBench) createAndDelete(ctx context.Context) error {
 // memory adds what the processes have now, and had at most, in bytes.
 func (b *apiBench) memory(peak float64) error {
 	from := len(b.sample.Figures)
-	now, err := b.cluster.each(anonymousMemory)
+	now, err := b.cluster.each(machine.AnonymousMemory)
 	if err != nil {
 		return err
 	}
@@ -136,8 +147,8 @@ func (o *objects) text(n int) string {
 	return o.bench.noise[from : from+valueBytes]
 }
 
-func (o *objects) create(ctx context.Context) (result, error) {
-	return drive(ctx, load{apiClients, len(o.all), mostCreate}, func(ctx context.Context, worker, _, i int) (err error) {
+func (o *objects) create(ctx context.Context) (load.Result, error) {
+	return load.Drive(ctx, load.Limits{Clients: apiClients, Ops: len(o.all), Most: mostCreate}, func(ctx context.Context, worker, _, i int) (err error) {
 		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("object-%05d", i)}, Data: map[string]string{"text": o.text(i)}}
 		o.all[i], err = o.client(worker).Create(ctx, cm, metav1.CreateOptions{})
 		return err
@@ -156,9 +167,9 @@ func (o *objects) change(ctx context.Context, worker, i, n int) error {
 	return nil
 }
 
-func (o *objects) update(ctx context.Context, n int) (result, error) {
+func (o *objects) update(ctx context.Context, n int) (load.Result, error) {
 	own := len(o.all) / apiClients // no two clients write the same object
-	return drive(ctx, load{apiClients, n, mostCreate}, func(ctx context.Context, worker, k, i int) error {
+	return load.Drive(ctx, load.Limits{Clients: apiClients, Ops: n, Most: mostCreate}, func(ctx context.Context, worker, k, i int) error {
 		return o.change(ctx, worker, worker+apiClients*(k%own), i+len(o.all))
 	})
 }
@@ -172,9 +183,8 @@ func (o *objects) put(ctx context.Context, n int) (int64, error) {
 	return strconv.ParseInt(o.all[i].ResourceVersion, 10, 64)
 }
 
-// watch implements watchable: of everything that happens to the objects from
-// now on.
-func (o *objects) watch(ctx context.Context, _ string) (func() ([]int64, error), error) {
+// watch is a load.Watch: of everything that happens to the objects from now on.
+func (o *objects) watch(ctx context.Context) (func() ([]int64, error), error) {
 	now, err := o.client(1).List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {
 		return nil, err
@@ -190,36 +200,36 @@ func (o *objects) watch(ctx context.Context, _ string) (func() ([]int64, error),
 		}
 		cm, ok := event.Object.(*corev1.ConfigMap)
 		if !ok || event.Type != watch.Modified {
-			return nil, fmt.Errorf("%w: event %s of a %T", errWrong, event.Type, event.Object)
+			return nil, fmt.Errorf("%w: event %s of a %T", load.ErrWrong, event.Type, event.Object)
 		}
 		revision, err := strconv.ParseInt(cm.ResourceVersion, 10, 64)
 		return []int64{revision}, err
 	}, nil
 }
 
-func (o *objects) get(ctx context.Context) (result, error) {
-	return drive(ctx, load{apiClients, o.bench.plan.gets, o.bench.plan.most}, func(ctx context.Context, worker, _, i int) error {
+func (o *objects) get(ctx context.Context) (load.Result, error) {
+	return load.Drive(ctx, load.Limits{Clients: apiClients, Ops: o.bench.plan.gets, Most: o.bench.plan.most}, func(ctx context.Context, worker, _, i int) error {
 		want := o.all[i*7%len(o.all)]
 		cm, err := o.client(worker).Get(ctx, want.Name, metav1.GetOptions{})
 		if err == nil && cm.ResourceVersion != want.ResourceVersion {
-			err = fmt.Errorf("%w: %s is at %s, want %s", errWrong, want.Name, cm.ResourceVersion, want.ResourceVersion)
+			err = fmt.Errorf("%w: %s is at %s, want %s", load.ErrWrong, want.Name, cm.ResourceVersion, want.ResourceVersion)
 		}
 		return err
 	})
 }
 
-func (o *objects) list(ctx context.Context) (result, error) {
-	return drive(ctx, load{4, o.bench.plan.lists, o.bench.plan.most}, func(ctx context.Context, worker, _, _ int) error {
+func (o *objects) list(ctx context.Context) (load.Result, error) {
+	return load.Drive(ctx, load.Limits{Clients: 4, Ops: o.bench.plan.lists, Most: o.bench.plan.most}, func(ctx context.Context, worker, _, _ int) error {
 		list, err := o.client(worker).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
-		return expect(len(list.Items), len(o.all)+o.others(), nil)
+		return load.Expect(len(list.Items), len(o.all)+o.others(), nil)
 	})
 }
 
-func (o *objects) remove(ctx context.Context) (result, error) {
-	return drive(ctx, load{apiClients, len(o.all), mostCreate}, func(ctx context.Context, worker, _, i int) error {
+func (o *objects) remove(ctx context.Context) (load.Result, error) {
+	return load.Drive(ctx, load.Limits{Clients: apiClients, Ops: len(o.all), Most: mostCreate}, func(ctx context.Context, worker, _, i int) error {
 		return o.client(worker).Delete(ctx, o.all[i].Name, metav1.DeleteOptions{})
 	})
 }
@@ -238,11 +248,11 @@ func nextEvent(ctx context.Context, w watch.Interface) (watch.Event, error) {
 	select {
 	case event, ok := <-w.ResultChan():
 		if !ok {
-			return event, fmt.Errorf("%w: the watch has ended", errWrong)
+			return event, fmt.Errorf("%w: the watch has ended", load.ErrWrong)
 		}
 		return event, nil
-	case <-time.After(deliveryTimeout):
-		return watch.Event{}, fmt.Errorf("%w: no event for %v", errWrong, deliveryTimeout)
+	case <-time.After(load.DeliveryTimeout):
+		return watch.Event{}, fmt.Errorf("%w: no event for %v", load.ErrWrong, load.DeliveryTimeout)
 	case <-ctx.Done():
 		return watch.Event{}, context.Cause(ctx)
 	}

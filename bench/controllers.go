@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/karve-k8s/karve/bench/load"
 )
 
 const deploymentPods = 20
@@ -45,7 +47,7 @@ func (b *apiBench) controllers(ctx context.Context) error {
 	for _, r := range rows {
 		if b.wants(r.name) {
 			from := len(b.sample.Figures)
-			b.sample.add(r.row, "p50 ms", summarise(*r.took, time.Second).P50)
+			b.sample.add(r.row, "p50 ms", load.Summarise(*r.took, time.Second).P50)
 			b.told(b.peer, b.sample, from)
 		}
 	}
@@ -100,7 +102,7 @@ func (b *apiBench) deployment(ctx context.Context, namespace string) (time.Durat
 		}
 		pod, ok := event.Object.(*corev1.Pod)
 		if !ok {
-			return 0, fmt.Errorf("%w: event %s of a %T", errWrong, event.Type, event.Object)
+			return 0, fmt.Errorf("%w: event %s of a %T", load.ErrWrong, event.Type, event.Object)
 		}
 		seen[pod.Name] = true
 	}
@@ -114,7 +116,7 @@ func (b *apiBench) namespaceGone(ctx context.Context, namespace string) (time.Du
 	if err != nil {
 		return 0, err
 	}
-	if err := expect(len(pods.Items), deploymentPods, nil); err != nil {
+	if err := load.Expect(len(pods.Items), deploymentPods, nil); err != nil {
 		return 0, fmt.Errorf("count the Pods: %w", err)
 	}
 	w, err := core.Namespaces().Watch(ctx, named(namespace))

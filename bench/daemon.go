@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/karve-k8s/karve/bench/machine"
 )
 
 // killTimeout is how long a control plane may take to stop.
@@ -143,7 +145,7 @@ func (c *cluster) each(read func(pid int) (int64, error)) (parts []float64, err 
 // cpu is the time its processes have used.
 func (c *cluster) cpu() (time.Duration, error) {
 	parts, err := c.each(func(pid int) (int64, error) {
-		t, err := cpuTime(pid)
+		t, err := machine.CPUTime(pid)
 		return int64(t), err
 	})
 	return time.Duration(sum(parts)), err

@@ -15,7 +15,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/karve-k8s/karve/bench/measure"
+	"github.com/karve-k8s/karve/bench/machine"
+	"github.com/karve-k8s/karve/bench/report"
 )
 
 // What a kubelet writes when nothing happens on its node (its defaults:
@@ -34,8 +35,8 @@ var flashModes = []string{"full", "relaxed"}
 func flash(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("flash", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	var out output
-	out.register(flags)
+	var out report.Output
+	out.Register(flags)
 	dir := flags.String("dir", "", "directory on a disk (default the one for temporary files)")
 	binary := flags.String("karve", "", "binary to measure (default: what scripts/build makes now)")
 	nodes := flags.String("nodes", "0,3,10", "comma-separated numbers of nodes")
@@ -47,10 +48,10 @@ func flash(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if flags.NArg() > 0 || *settle < 0 || *window <= 0 {
 		return fmt.Errorf("flash: -settle is %v, -window %v, and there are %d arguments; want none, and times", *settle, *window, flags.NArg())
 	}
-	if err := out.check(); err != nil {
+	if err := out.Check(); err != nil {
 		return err
 	}
-	work, machine, err := workPlace(*dir)
+	work, machine, err := machine.WorkPlace(*dir)
 	if err != nil {
 		return err
 	}
@@ -112,18 +113,18 @@ func flash(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			return err
 		}
 	}
-	rep := &lineReport{
-		head:    fmt.Sprintf("%s\nnodes that renew a lease every %v and report their status every %v, measured for %v; a day is that, multiplied\n", machine, leaseEvery, statusEvery, *window),
-		lines:   table{{"nodes", "durability", "commits/min", "by karve, MB/day", "by the disk, MB/day", "flushes/min"}},
-		figures: newRecord("flash", machine, args, 0),
+	rep := &report.LineReport{
+		Head:    fmt.Sprintf("%s\nnodes that renew a lease every %v and report their status every %v, measured for %v; a day is that, multiplied\n", machine, leaseEvery, statusEvery, *window),
+		Lines:   report.Table{{"nodes", "durability", "commits/min", "by karve, MB/day", "by the disk, MB/day", "flushes/min"}},
+		Figures: report.NewRecord("flash", machine, args, 0),
 	}
 	for _, w := range all {
-		rep.lines = append(rep.lines, w.line(rep.figures))
+		rep.Lines = append(rep.Lines, w.line(rep.Figures))
 	}
 	if all[0].device == "" {
-		rep.foot = "\nby the disk, with the file system's journal: only root can make one for each\n"
+		rep.Foot = "\nby the disk, with the file system's journal: only root can make one for each\n"
 	}
-	return out.write(stdout, rep)
+	return out.Write(stdout, rep)
 }
 
 // A worn is a control plane with nodes, on a disk of its own where that can be.
@@ -304,7 +305,7 @@ func (w *worn) look(ctx context.Context, into *wear) error {
 }
 
 // line returns the cells of the table, and adds their figures to the record.
-func (w *worn) line(figures *measure.Record) []string {
+func (w *worn) line(figures *report.Record) []string {
 	took := w.after.at.Sub(w.before.at)
 	row := fmt.Sprintf("%d nodes, %s", w.nodes, w.mode)
 	cell := func(row, unit string, amount float64) string {

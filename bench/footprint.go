@@ -11,6 +11,9 @@ import (
 	"os/exec"
 	"syscall"
 	"time"
+
+	"github.com/karve-k8s/karve/bench/machine"
+	"github.com/karve-k8s/karve/bench/report"
 )
 
 const (
@@ -25,14 +28,14 @@ const (
 )
 
 var footprintLines = []line{
-	{row: rowMemory, unit: "MB", target: atMost(90)},
-	{row: rowRSS, unit: "MB", target: atMost(170)},
-	{row: rowIdleCPU, unit: "% of a core", target: atMost(0.5)},
-	{row: rowIdleDisk, unit: "kB/s", target: atMost(0.5)},
+	{row: rowMemory, unit: "MB", target: report.AtMost(90)},
+	{row: rowRSS, unit: "MB", target: report.AtMost(170)},
+	{row: rowIdleCPU, unit: "% of a core", target: report.AtMost(0.5)},
+	{row: rowIdleDisk, unit: "kB/s", target: report.AtMost(0.5)},
 	{row: rowIdleSyncs, unit: "/min"},
-	{row: rowGoroutines, unit: "goroutines", target: atMost(2000)},
-	{row: rowBinary, unit: "MB", target: atMost(125)},
-	{row: rowDownload, unit: "MB", target: atMost(28)},
+	{row: rowGoroutines, unit: "goroutines", target: report.AtMost(2000)},
+	{row: rowBinary, unit: "MB", target: report.AtMost(125)},
+	{row: rowDownload, unit: "MB", target: report.AtMost(28)},
 }
 
 // footprint is the command of that name.
@@ -151,9 +154,9 @@ func (c *cluster) consumption() (u consumption, err error) {
 	u.at = time.Now()
 	var errs [4]error
 	u.cpu, errs[0] = c.cpu()
-	u.anonymous, errs[1] = c.each(anonymousMemory)
-	u.resident, errs[2] = c.each(residentMemory)
-	u.written, errs[3] = c.each(writtenBytes)
+	u.anonymous, errs[1] = c.each(machine.AnonymousMemory)
+	u.resident, errs[2] = c.each(machine.ResidentMemory)
+	u.written, errs[3] = c.each(machine.WrittenBytes)
 	return u, errors.Join(errs[:]...)
 }
 

@@ -13,6 +13,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/karve-k8s/karve/bench/engine"
 )
 
 const usage = `usage: scripts/bench storage|scale|start|footprint|api|abandoned|flash|simulate [options]
@@ -56,9 +58,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	switch args[0] {
 	case "storage":
-		return storage(ctx, args[1:], stdout, stderr)
+		return engine.Storage(ctx, args[1:], stdout, stderr)
 	case "scale":
-		return scale(ctx, args[1:], stdout, stderr)
+		return engine.Scale(ctx, args[1:], stdout, stderr)
 	case "start":
 		return start(ctx, args[1:], stdout, stderr)
 	case "footprint":
@@ -71,8 +73,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return flash(ctx, args[1:], stdout, stderr)
 	case "simulate":
 		return simulate(ctx, args[1:], stdout, stderr)
-	case childCommand:
-		return child(ctx, args[1:], stdin, stdout)
+	case engine.ChildCommand:
+		return engine.Child(ctx, args[1:], stdin, stdout)
 	case "-h", "-help", "--help", "help":
 		fmt.Fprint(stderr, usage)
 		return flag.ErrHelp

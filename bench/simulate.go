@@ -13,7 +13,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/karve-k8s/karve/bench/measure"
+	"github.com/karve-k8s/karve/bench/load"
+	"github.com/karve-k8s/karve/bench/machine"
+	"github.com/karve-k8s/karve/bench/report"
 )
 
 // podsOfDeployment is how many of the Pods belong together.
@@ -24,8 +26,8 @@ const podsOfDeployment = 100
 func simulate(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("simulate", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	var out output
-	out.register(flags)
+	var out report.Output
+	out.Register(flags)
 	dir := flags.String("dir", "", "directory on a disk (default the one for temporary files)")
 	binary := flags.String("karve", "", "binary to measure (default: what scripts/build makes now)")
 	sizes := flags.String("nodes", "0,100,1000", "comma-separated numbers of nodes, one cluster after the other")
@@ -40,10 +42,10 @@ func simulate(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 	if flags.NArg() > 0 || *settle < 0 || *window <= 0 || *perNode < 1 || *perNode > 100 {
 		return fmt.Errorf("simulate: -settle is %v, -window %v, -pods %d, and there are %d arguments; want times, 1 to 100 and none", *settle, *window, *perNode, flags.NArg())
 	}
-	if err := out.check(); err != nil {
+	if err := out.Check(); err != nil {
 		return err
 	}
-	work, machine, err := workPlace(*dir)
+	work, machine, err := machine.WorkPlace(*dir)
 	if err != nil {
 		return err
 	}
@@ -53,8 +55,8 @@ func simulate(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 			return err
 		}
 	}
-	figures := newRecord("simulate", machine, args, 0)
-	lines := table{{"nodes", "Pods", "ready, s", "memory, MB", "idle CPU, %", "all run, s", "Pods/s", "CPU, ms/Pod", "memory, MB", "idle CPU, %", "gone, s"}}
+	figures := report.NewRecord("simulate", machine, args, 0)
+	lines := report.Table{{"nodes", "Pods", "ready, s", "memory, MB", "idle CPU, %", "all run, s", "Pods/s", "CPU, ms/Pod", "memory, MB", "idle CPU, %", "gone, s"}}
 	for text := range strings.SplitSeq(*sizes, ",") {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 0 || n > 16384 {
@@ -67,7 +69,7 @@ func simulate(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 		}
 		lines = append(lines, line)
 	}
-	return out.write(stdout, &lineReport{head: fmt.Sprintf("%s; %s\nready: from the start of the process until all nodes are; memory is anonymous, and idle CPU of a core in %v, %v\nafter the nodes, or all Pods, were ready; all run: from the first of the Deployments of %d Pods until all are available;\nCPU is the server's meanwhile; gone: their namespace is\n", machine, *endpoint, *window, *settle, podsOfDeployment), lines: lines, figures: figures})
+	return out.Write(stdout, &report.LineReport{Head: fmt.Sprintf("%s; %s\nready: from the start of the process until all nodes are; memory is anonymous, and idle CPU of a core in %v, %v\nafter the nodes, or all Pods, were ready; all run: from the first of the Deployments of %d Pods until all are available;\nCPU is the server's meanwhile; gone: their namespace is\n", machine, *endpoint, *window, *settle, podsOfDeployment), Lines: lines, Figures: figures})
 }
 
 // simulated is a cluster with nodes under measurement.
@@ -76,7 +78,7 @@ type simulated struct {
 	endpoint             string
 	settle, window, most time.Duration
 	stderr               io.Writer
-	figures              *measure.Record
+	figures              *report.Record
 
 	cluster *cluster
 	probe   *prober
@@ -122,7 +124,7 @@ func (s *simulated) measure(ctx context.Context, binary, dir string) (line []str
 		return nil, err
 	}
 	fmt.Fprintf(s.stderr, "%d nodes: %d Pods run after %v\n", s.nodes, s.pods, took.Round(100*time.Millisecond))
-	cpu := milliseconds(after-before) / float64(s.pods)
+	cpu := load.Milliseconds(after-before) / float64(s.pods)
 	s.add("all Pods available", 1e3*cpu, "server µs each")
 	line = append(line, s.seconds("all Pods available", took), fmt.Sprintf("%.0f", float64(s.pods)/took.Seconds()), fmt.Sprintf("%.1f", cpu))
 	if idle, err = s.idle(ctx, "idle with Pods"); err != nil {

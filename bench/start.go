@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/karve-k8s/karve/bench/report"
 )
 
 const (
@@ -25,12 +27,12 @@ const (
 )
 
 var startLines = []line{
-	{row: rowCold, unit: "s", target: atMost(0.6)}, {row: rowCold, unit: "CPU s"},
-	{row: rowWarm, unit: "s", target: atMost(0.45)}, {row: rowWarm, unit: "CPU s"},
-	{row: rowStop, unit: "s", target: atMost(0.3)},
+	{row: rowCold, unit: "s", target: report.AtMost(0.6)}, {row: rowCold, unit: "CPU s"},
+	{row: rowWarm, unit: "s", target: report.AtMost(0.45)}, {row: rowWarm, unit: "CPU s"},
+	{row: rowStop, unit: "s", target: report.AtMost(0.3)},
 	{row: rowWrite, unit: "s"},
-	{row: rowRun, unit: "s", target: atMost(0.8)}, {row: rowRun, unit: "CPU s"},
-	{row: rowRuns, unit: "s", target: atMost(12)},
+	{row: rowRun, unit: "s", target: report.AtMost(0.8)}, {row: rowRun, unit: "CPU s"},
+	{row: rowRuns, unit: "s", target: report.AtMost(12)},
 }
 
 // born is what a cluster has to have before it counts as started.

@@ -1,4 +1,4 @@
-package main
+package engine
 
 import (
 	"context"
@@ -14,7 +14,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/karve-k8s/karve/bench/measure"
+	"github.com/karve-k8s/karve/bench/load"
+	"github.com/karve-k8s/karve/bench/machine"
+	"github.com/karve-k8s/karve/bench/report"
 	"github.com/karve-k8s/karve/datastore"
 )
 
@@ -35,29 +37,29 @@ type scaling struct {
 	plan   scalePlan
 	dir    string
 	stderr io.Writer
-	lines  table
+	lines  report.Table
 
-	figures *measure.Record
+	figures *report.Record
 	row     string // the last one that has a name
 }
 
 // add adds a line. A line without a row has another figure of the row before it.
-func (s *scaling) add(row, unit string, value float64, want target) {
+func (s *scaling) add(row, unit string, value float64, want report.Target) {
 	if row != "" {
 		s.row = row
 	}
 	s.figures.Add(s.row, "karve", value, unit)
-	s.lines = append(s.lines, []string{row, unit, number(value), want.String(), want.mark(value, nil)})
-	fmt.Fprintf(s.stderr, "%-44s %12s %s\n", row, number(value), unit)
+	s.lines = append(s.lines, []string{row, unit, report.Number(value), want.String(), want.Mark(value, nil)})
+	fmt.Fprintf(s.stderr, "%-44s %12s %s\n", row, report.Number(value), unit)
 }
 
-// scale is the command of that name.
-func scale(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+// Scale is the command bench scale.
+func Scale(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("scale", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	quick := flags.Bool("quick", false, "fewer keys and revisions, in some seconds")
-	var out output
-	out.register(flags)
+	var out report.Output
+	out.Register(flags)
 	dir := flags.String("dir", "", "directory on the disk to measure (default the one for temporary files)")
 	if err := flags.Parse(args); err != nil {
 		return flag.ErrHelp
@@ -65,26 +67,26 @@ func scale(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if flags.NArg() > 0 {
 		return fmt.Errorf("scale takes no argument %q", flags.Arg(0))
 	}
-	if err := out.check(); err != nil {
+	if err := out.Check(); err != nil {
 		return err
 	}
 	plan := fullScale
 	if *quick {
 		plan = quickScale
 	}
-	work, machine, err := workPlace(*dir)
+	work, machine, err := machine.WorkPlace(*dir)
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(work)
-	s := &scaling{plan: plan, dir: work, stderr: stderr, figures: newRecord("scale", machine, args, 0)}
+	s := &scaling{plan: plan, dir: work, stderr: stderr, figures: report.NewRecord("scale", machine, args, 0)}
 	if err := s.measure(ctx); err != nil {
 		return err
 	}
-	return out.write(stdout, &lineReport{
-		head:    fmt.Sprintf("%s\nthe engine in this process; keys of %d bytes, %d keys unless a line says otherwise\n", machine, valueBytes, plan.many),
-		lines:   append(table{{"", "", "", "target", ""}}, s.lines...),
-		figures: s.figures,
+	return out.Write(stdout, &report.LineReport{
+		Head:    fmt.Sprintf("%s\nthe engine in this process; keys of %d bytes, %d keys unless a line says otherwise\n", machine, valueBytes, plan.many),
+		Lines:   append(report.Table{{"", "", "", "target", ""}}, s.lines...),
+		Figures: s.figures,
 	})
 }
 
@@ -98,9 +100,9 @@ func (s *scaling) measure(ctx context.Context) error {
 		return err
 	}
 	for i, name := range []string{"count", "list with limit 1"} {
-		s.add(fmt.Sprintf("%s, %d keys", name, s.plan.few), "p50 us", few[i], target{})
-		s.add(fmt.Sprintf("%s, %d keys", name, s.plan.many), "p50 us", many[i], target{})
-		s.add(name+", ratio of these", "×", many[i]/few[i], atMost(3))
+		s.add(fmt.Sprintf("%s, %d keys", name, s.plan.few), "p50 us", few[i], report.Target{})
+		s.add(fmt.Sprintf("%s, %d keys", name, s.plan.many), "p50 us", many[i], report.Target{})
+		s.add(name+", ratio of these", "×", many[i]/few[i], report.AtMost(3))
 	}
 	return s.compaction(ctx)
 }
@@ -138,27 +140,27 @@ func (s *scaling) reads(ctx context.Context, keys int, all bool) (p50 [2]float64
 	defer closeEngine()
 	b.store = direct{engine}
 	if all {
-		pages, err := drive(ctx, load{1, s.plan.reads, time.Minute}, func(ctx context.Context, _, _, i int) error {
+		pages, err := load.Drive(ctx, load.Limits{Clients: 1, Ops: s.plan.reads, Most: time.Minute}, func(ctx context.Context, _, _, i int) error {
 			found, err := b.store.list(ctx, keyPrefix, b.keys[i*7919%(keys-pageKeys)], pageKeys)
-			return expect(found, pageKeys, err)
+			return load.Expect(found, pageKeys, err)
 		})
 		if err != nil {
 			return p50, err
 		}
-		s.add("page of 500", "p50 ms", pages.P50, atMost(5))
-		s.add("", "p99 ms", pages.P99, target{})
+		s.add("page of 500", "p50 ms", pages.P50, report.AtMost(5))
+		s.add("", "p99 ms", pages.P99, report.Target{})
 	}
 	for i, read := range []func(context.Context) error{
 		func(ctx context.Context) error {
 			found, err := b.store.count(ctx, keyPrefix)
-			return expect(int(found), keys, err)
+			return load.Expect(int(found), keys, err)
 		},
 		func(ctx context.Context) error {
 			found, err := b.store.list(ctx, keyPrefix, "", 1)
-			return expect(found, 1, err)
+			return load.Expect(found, 1, err)
 		},
 	} {
-		res, err := drive(ctx, load{1, 10 * s.plan.reads, time.Minute}, func(ctx context.Context, _, _, _ int) error { return read(ctx) })
+		res, err := load.Drive(ctx, load.Limits{Clients: 1, Ops: 10 * s.plan.reads, Most: time.Minute}, func(ctx context.Context, _, _, _ int) error { return read(ctx) })
 		if err != nil {
 			return p50, err
 		}
@@ -215,7 +217,7 @@ func (s *scaling) start(row, dir string) (*datastore.Engine, func(), error) {
 	began := time.Now()
 	engine, closeEngine, err := openEngine(dir)
 	if err == nil {
-		s.add(row, "s", time.Since(began).Seconds(), atMost(2))
+		s.add(row, "s", time.Since(began).Seconds(), report.AtMost(2))
 	}
 	return engine, closeEngine, err
 }
@@ -226,9 +228,9 @@ func (s *scaling) memory(engine *datastore.Engine) {
 	runtime.ReadMemStats(&m)
 	stats := engine.Stats()
 	const mb = 1 << 20
-	s.add("live keys and values", "MiB", float64(stats.LiveBytes)/mb, target{})
-	s.add("values in memory", "MiB", float64(stats.CacheBytes)/mb, atMost(64))
-	s.add("memory beside them, of a key", "B", float64(int64(m.HeapAlloc)-stats.CacheBytes)/float64(stats.Keys), target{})
+	s.add("live keys and values", "MiB", float64(stats.LiveBytes)/mb, report.Target{})
+	s.add("values in memory", "MiB", float64(stats.CacheBytes)/mb, report.AtMost(64))
+	s.add("memory beside them, of a key", "B", float64(int64(m.HeapAlloc)-stats.CacheBytes)/float64(stats.Keys), report.Target{})
 }
 
 // compaction writes revisions and lets go of all of them, beside writers. Those
@@ -240,7 +242,7 @@ func (s *scaling) compaction(ctx context.Context) error {
 	}
 	defer closeEngine()
 	value := make([]byte, 200)
-	_, err = drive(ctx, load{64, s.plan.revisions, time.Hour}, func(ctx context.Context, _, _, i int) error {
+	_, err = load.Drive(ctx, load.Limits{Clients: 64, Ops: s.plan.revisions, Most: time.Hour}, func(ctx context.Context, _, _, i int) error {
 		_, err := engine.Put(ctx, datastore.PutRequest{Key: fmt.Sprintf("%s%d", keyPrefix, i*7919%10000), Value: value})
 		return err
 	})
@@ -248,20 +250,20 @@ func (s *scaling) compaction(ctx context.Context) error {
 		return err
 	}
 	alone := time.After(2 * time.Second)
-	if err := s.writers(ctx, engine, "write, nothing else going on", target{}, func() error { <-alone; return nil }); err != nil {
+	if err := s.writers(ctx, engine, "write, nothing else going on", report.Target{}, func() error { <-alone; return nil }); err != nil {
 		return err
 	}
 	name := fmt.Sprintf("compaction of %d revisions", s.plan.revisions)
 	began := time.Now()
-	err = s.writers(ctx, engine, "write, beside it", atMost(50), func() error {
+	err = s.writers(ctx, engine, "write, beside it", report.AtMost(50), func() error {
 		return engine.Compact(ctx, engine.Revision(), true)
 	})
-	s.add(name, "s", time.Since(began).Seconds(), target{})
+	s.add(name, "s", time.Since(began).Seconds(), report.Target{})
 	return err
 }
 
 // writers write one after the other, four at a time, until work is done.
-func (s *scaling) writers(ctx context.Context, engine *datastore.Engine, row string, stall target, work func() error) error {
+func (s *scaling) writers(ctx context.Context, engine *datastore.Engine, row string, stall report.Target, work func() error) error {
 	const clients = 4
 	var done atomic.Bool
 	var group sync.WaitGroup
@@ -290,10 +292,10 @@ func (s *scaling) writers(ctx context.Context, engine *datastore.Engine, row str
 	for _, of := range samples {
 		took = append(took, of...)
 	}
-	res := summarise(took, time.Since(began))
-	s.add(row, "p50 ms", res.P50, target{})
-	s.add("", "p99 ms", res.P99, target{})
-	s.add("", "max ms", milliseconds(took[len(took)-1]), stall)
-	s.add("the log at most", "MiB", float64(max(wal[0], wal[1], wal[2], wal[3]))/(1<<20), atMost(16))
+	res := load.Summarise(took, time.Since(began))
+	s.add(row, "p50 ms", res.P50, report.Target{})
+	s.add("", "p99 ms", res.P99, report.Target{})
+	s.add("", "max ms", load.Milliseconds(took[len(took)-1]), stall)
+	s.add("the log at most", "MiB", float64(max(wal[0], wal[1], wal[2], wal[3]))/(1<<20), report.AtMost(16))
 	return nil
 }

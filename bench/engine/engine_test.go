@@ -1,4 +1,4 @@
-package main
+package engine
 
 import (
 	"context"
@@ -7,6 +7,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/karve-k8s/karve/bench/load"
+	"github.com/karve-k8s/karve/bench/machine"
+	"github.com/karve-k8s/karve/bench/report"
 )
 
 // tiny is a plan for tests: every row once or a few times.
@@ -22,7 +26,7 @@ func TestMeasure(t *testing.T) {
 		t.Run(p.role, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			b := &bench{plan: tiny, peer: ownPID, dir: t.TempDir(), file: files[p.role], told: func(result) {}}
+			b := &bench{plan: tiny, peer: machine.OwnPID, dir: t.TempDir(), file: files[p.role], told: func(load.Result) {}}
 			if open, ok := local[p.role]; ok {
 				s, closeStore, err := open(ctx, b.dir)
 				if err != nil {
@@ -71,7 +75,7 @@ func TestScale(t *testing.T) {
 	if testing.Short() {
 		t.Skip("writes 6,000 revisions")
 	}
-	s := &scaling{plan: scalePlan{few: 100, many: 1000, reads: 20, revisions: 5000}, dir: t.TempDir(), stderr: io.Discard, figures: newRecord("scale", "", nil, 0)}
+	s := &scaling{plan: scalePlan{few: 100, many: 1000, reads: 20, revisions: 5000}, dir: t.TempDir(), stderr: io.Discard, figures: report.NewRecord("scale", "", nil, 0)}
 	if err := s.measure(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -82,59 +86,11 @@ func TestScale(t *testing.T) {
 	}
 }
 
-func TestDriveBounds(t *testing.T) {
-	nothing := func(context.Context, int, int, int) error { return nil }
-	res, err := drive(t.Context(), load{4, 10, time.Minute}, nothing)
-	if err != nil || res.Ops != 10 {
-		t.Errorf("bounded by count: %d operations, %v, want 10", res.Ops, err)
-	}
-	began := time.Now()
-	res, err = drive(t.Context(), load{4, 1 << 30 / 4096, 50 * time.Millisecond}, func(ctx context.Context, _, _, _ int) error {
-		time.Sleep(time.Millisecond)
-		return nil
-	})
-	if took := time.Since(began); err != nil || res.Ops == 0 || took > 10*time.Second {
-		t.Errorf("bounded by time: %d operations in %v, %v", res.Ops, took, err)
-	}
-	broken := errors.New("broken")
-	if _, err := drive(t.Context(), load{4, 10, time.Minute}, func(context.Context, int, int, int) error { return broken }); !errors.Is(err, broken) {
-		t.Errorf("failing operation: %v, want %v", err, broken)
-	}
-}
-
-// eventTwice answers each event twice, as no peer may.
-type eventTwice struct {
-	store
-	events chan int64
-}
-
-func (e eventTwice) watch(ctx context.Context, _ string) (func() ([]int64, error), error) {
-	return func() ([]int64, error) {
-		select {
-		case rev := <-e.events:
-			return []int64{rev, rev}, nil
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}, nil
-}
-
-func TestFanOutRefusesOtherEvents(t *testing.T) {
-	s := eventTwice{events: make(chan int64, 1)}
-	_, err := fanOut(t.Context(), s, 1, 10, time.Minute, func(_ context.Context, n int) (int64, error) {
-		s.events <- int64(n)
-		return int64(n), nil
-	})
-	if !errors.Is(err, errWrong) {
-		t.Errorf("event that comes twice: %v, want %v", err, errWrong)
-	}
-}
-
 func TestTable(t *testing.T) {
 	row := func(peer string, n int, perSecond float64) *round {
-		return &round{Peer: peer, Round: n, Rows: []result{{Row: "create", PerSecond: perSecond}}}
+		return &round{Peer: peer, Round: n, Rows: []load.Result{{Row: "create", PerSecond: perSecond}}}
 	}
-	rep := &report{
+	rep := &storageReport{
 		roles:    []string{"karve-socket", "etcd"},
 		FsyncP50: []float64{1}, FsyncP99: []float64{1},
 		Rounds: []*round{
@@ -143,7 +99,7 @@ func TestTable(t *testing.T) {
 		},
 	}
 	var out strings.Builder
-	if err := rep.print(&out); err != nil {
+	if err := rep.Print(&out); err != nil {
 		t.Fatal(err)
 	}
 	var got []string
@@ -154,16 +110,6 @@ func TestTable(t *testing.T) {
 	}
 	if want := "create /s 4,000 2,000 – – 2.00"; strings.Join(got, " ") != want {
 		t.Errorf("line is %q, want %q", strings.Join(got, " "), want)
-	}
-}
-
-func TestNumber(t *testing.T) {
-	for v, want := range map[float64]string{
-		1234567: "1,234,567", 1000: "1,000", 999.4: "999", 12.34: "12.3", 1.234: "1.23", 0.1234: "0.123", 0.0012: "0.00120", 0: "0",
-	} {
-		if got := number(v); got != want {
-			t.Errorf("number(%v) = %q, want %q", v, got, want)
-		}
 	}
 }
 

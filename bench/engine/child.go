@@ -1,4 +1,4 @@
-package main
+package engine
 
 import (
 	"bufio"
@@ -9,6 +9,9 @@ import (
 	"os"
 	"os/exec"
 	"time"
+
+	"github.com/karve-k8s/karve/bench/load"
+	"github.com/karve-k8s/karve/bench/machine"
 )
 
 // Every peer runs in a process of its own: this binary again, with
@@ -18,7 +21,7 @@ import (
 // It talks JSON lines on its standard output, and ends when its standard input
 // is closed, so that it never outlives the benchmark.
 const (
-	childCommand = "child"
+	ChildCommand = "child"
 	roleDirect   = "karve"        // the engine's Go API
 	roleClient   = "karve-client" // etcd's client on the engine, without a socket
 
@@ -28,15 +31,16 @@ const (
 
 // A message is a line of a child.
 type message struct {
-	Endpoint string  `json:",omitempty"` // ready to serve
-	Row      *result `json:",omitempty"` // a row is done
-	Round    *round  `json:",omitempty"` // all are
-	Error    string  `json:",omitempty"`
+	Endpoint string       `json:",omitempty"` // ready to serve
+	Row      *load.Result `json:",omitempty"` // a row is done
+	Round    *round       `json:",omitempty"` // all are
+	Error    string       `json:",omitempty"`
 }
 
-func child(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer) error {
+// Child is the command of a peer in a process of its own.
+func Child(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer) error {
 	if len(args) != 3 {
-		return fmt.Errorf("%s is for the benchmark itself", childCommand)
+		return fmt.Errorf("%s is for the benchmark itself", ChildCommand)
 	}
 	role, dir := args[0], args[1]
 	var p plan
@@ -60,7 +64,7 @@ func child(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer
 			return fail(err)
 		}
 		defer closeStore()
-		b := &bench{store: s, plan: p, peer: ownPID, dir: dir, file: files[role], told: func(r result) { enc.Encode(message{Row: &r}) }}
+		b := &bench{store: s, plan: p, peer: machine.OwnPID, dir: dir, file: files[role], told: func(r load.Result) { enc.Encode(message{Row: &r}) }}
 		r, err := b.measure(ctx)
 		if err != nil {
 			return fail(err)
@@ -101,7 +105,7 @@ func startChild(ctx context.Context, role, dir string, p plan, stderr io.Writer)
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, own, childCommand, role, dir, string(planned))
+	cmd := exec.CommandContext(ctx, own, ChildCommand, role, dir, string(planned))
 	cmd.Stderr = stderr
 	cmd.WaitDelay = stopTimeout
 	stdin, err := cmd.StdinPipe()

@@ -1,4 +1,4 @@
-package main
+package load
 
 import (
 	"context"
@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// deliveryTimeout is how long an event may take to reach a watcher.
-const deliveryTimeout = 20 * time.Second
+// DeliveryTimeout is how long an event may take to reach a watcher.
+const DeliveryTimeout = 20 * time.Second
 
 // A delivery is an event that has reached a watcher.
 type delivery struct {
@@ -17,18 +17,16 @@ type delivery struct {
 	latency  time.Duration
 }
 
-// watchable is what fanOut needs of a store.
-type watchable interface {
-	// watch opens a watch; next waits for events and answers their revisions.
-	watch(ctx context.Context, prefix string) (next func() ([]int64, error), err error)
-}
+// A Watch opens a watch, which ends with ctx. next waits for events and returns their
+// revisions.
+type Watch func(ctx context.Context) (next func() ([]int64, error), err error)
 
-// fanOut measures how long it takes from the moment a client asks for a write
+// FanOut measures how long it takes from the moment a client asks for a write
 // until a watcher has the event: the write itself is in it. put writes the n-th
 // time and answers the revision; the next write waits until all watchers have the
 // event of this one, and no other event may come. An operation is an event that
 // has reached a watcher.
-func fanOut(ctx context.Context, s watchable, watchers, puts int, most time.Duration, put func(ctx context.Context, n int) (int64, error)) (result, error) {
+func FanOut(ctx context.Context, watch Watch, watchers, puts int, most time.Duration, put func(ctx context.Context, n int) (int64, error)) (Result, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var (
 		work  sync.WaitGroup
@@ -38,9 +36,9 @@ func fanOut(ctx context.Context, s watchable, watchers, puts int, most time.Dura
 	)
 	defer func() { cancel(nil); work.Wait() }()
 	for range watchers {
-		next, err := s.watch(ctx, keyPrefix)
+		next, err := watch(ctx)
 		if err != nil {
-			return result{}, fmt.Errorf("open watch: %w", err)
+			return Result{}, fmt.Errorf("open watch: %w", err)
 		}
 		work.Go(func() {
 			for {
@@ -62,29 +60,29 @@ func fanOut(ctx context.Context, s watchable, watchers, puts int, most time.Dura
 	}
 
 	took := make([]time.Duration, 0, puts*watchers)
-	timeout := time.NewTimer(deliveryTimeout)
+	timeout := time.NewTimer(DeliveryTimeout)
 	defer timeout.Stop()
 	first := time.Now()
 	for n := 0; n < puts && time.Since(first) < most; n++ {
-		timeout.Reset(deliveryTimeout)
+		timeout.Reset(DeliveryTimeout)
 		asked.Store(int64(time.Since(began)))
 		revision, err := put(ctx, n)
 		if err != nil {
-			return result{}, err
+			return Result{}, err
 		}
 		for i := range watchers {
 			select {
 			case d := <-got:
 				if d.revision != revision {
-					return result{}, fmt.Errorf("%w: event of revision %d, want %d", errWrong, d.revision, revision)
+					return Result{}, fmt.Errorf("%w: event of revision %d, want %d", ErrWrong, d.revision, revision)
 				}
 				took = append(took, d.latency)
 			case <-timeout.C:
-				return result{}, fmt.Errorf("%d of %d watchers have the event after %v", i, watchers, deliveryTimeout)
+				return Result{}, fmt.Errorf("%d of %d watchers have the event after %v", i, watchers, DeliveryTimeout)
 			case <-ctx.Done():
-				return result{}, context.Cause(ctx)
+				return Result{}, context.Cause(ctx)
 			}
 		}
 	}
-	return summarise(took, time.Since(first)), nil
+	return Summarise(took, time.Since(first)), nil
 }

@@ -1,4 +1,4 @@
-package main
+package engine
 
 import (
 	"context"
@@ -11,6 +11,10 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/karve-k8s/karve/bench/load"
+	"github.com/karve-k8s/karve/bench/machine"
+	"github.com/karve-k8s/karve/bench/report"
 )
 
 // peers are the columns of the table, in the order in which they are measured.
@@ -21,8 +25,8 @@ var peers = []struct{ role, title string }{
 	{"etcd", "etcd 3.6.13"},
 }
 
-// report is everything a run has found out.
-type report struct {
+// A storageReport is everything a run has found out.
+type storageReport struct {
 	Machine  string    `json:"machine"`
 	Plan     plan      `json:"plan"`
 	FsyncP50 []float64 `json:"fsync_p50_ms"` // one 1 KB append, for each round
@@ -33,13 +37,13 @@ type report struct {
 	args  []string
 }
 
-// storage is the command of that name.
-func storage(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+// Storage is the command bench storage.
+func Storage(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("storage", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	quick := flags.Bool("quick", false, "one round of fewer operations, in less than a minute")
-	var out output
-	out.register(flags)
+	var out report.Output
+	out.Register(flags)
 	rounds := flags.Int("rounds", 0, "rounds to take the medians of (default 3, with -quick 1)")
 	dir := flags.String("dir", "", "directory on the disk to measure (default the one for temporary files)")
 	chosen := flags.String("peers", "", "comma-separated peers to measure (default all): karve,karve-client,karve-socket,etcd")
@@ -49,7 +53,7 @@ func storage(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	if flags.NArg() > 0 {
 		return fmt.Errorf("storage takes no argument %q", flags.Arg(0))
 	}
-	if err := out.check(); err != nil {
+	if err := out.Check(); err != nil {
 		return err
 	}
 	if *rounds < 0 || *rounds > 20 {
@@ -71,13 +75,13 @@ func storage(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		}
 	}
 
-	work, err := workDir(*dir)
+	work, err := machine.WorkDir(*dir)
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(work)
 
-	rep := &report{
+	rep := &storageReport{
 		Machine: fmt.Sprintf("%d cores, %s, %s/%s", runtime.NumCPU(), runtime.Version(), runtime.GOOS, runtime.GOARCH),
 		Plan:    p,
 		roles:   roles,
@@ -87,7 +91,7 @@ func storage(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	return errors.Join(out.write(stdout, rep), failed)
+	return errors.Join(out.Write(stdout, rep), failed)
 }
 
 // choose parses a list of roles; the empty one is all.
@@ -113,18 +117,18 @@ func choose(list string) ([]string, error) {
 // measure runs the rounds, in each the peers one after the other, so that a
 // machine that gets slower does so for all of them. A peer that fails leaves a
 // gap in the table; the rest goes on.
-func (rep *report) measure(ctx context.Context, rounds int, most time.Duration, work string, stderr io.Writer) error {
+func (rep *storageReport) measure(ctx context.Context, rounds int, most time.Duration, work string, stderr io.Writer) error {
 	var failed []error
 	for n := 1; n <= rounds; n++ {
-		p50, p99, err := probeDisk(work)
+		p50, p99, err := machine.ProbeDisk(work)
 		if err != nil {
 			return fmt.Errorf("probe disk: %w", err)
 		}
 		rep.FsyncP50, rep.FsyncP99 = append(rep.FsyncP50, p50), append(rep.FsyncP99, p99)
 		for _, role := range rep.roles {
-			told := func(r result) {
+			told := func(r load.Result) {
 				fmt.Fprintf(stderr, "round %d/%d  %-13s %-28s %12s/s  p50 %s ms  p99 %s ms\n",
-					n, rounds, role, r.Row, number(r.PerSecond), number(r.P50), number(r.P99))
+					n, rounds, role, r.Row, report.Number(r.PerSecond), report.Number(r.P50), report.Number(r.P99))
 			}
 			r, err := measurePeer(ctx, role, rep.Plan, most, work, told, stderr)
 			if ctx.Err() != nil {
@@ -144,7 +148,7 @@ func (rep *report) measure(ctx context.Context, rounds int, most time.Duration, 
 }
 
 // measurePeer starts a peer on an empty directory, runs every row and stops it.
-func measurePeer(ctx context.Context, role string, p plan, most time.Duration, work string, told func(result), stderr io.Writer) (*round, error) {
+func measurePeer(ctx context.Context, role string, p plan, most time.Duration, work string, told func(load.Result), stderr io.Writer) (*round, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("not done after %v", most))
 	defer cancel()
 	dir, err := os.MkdirTemp(work, "")

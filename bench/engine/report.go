@@ -1,26 +1,24 @@
-package main
+package engine
 
 import (
 	"fmt"
 	"io"
 	"slices"
 	"strconv"
-	"strings"
-	"unicode/utf8"
 
-	"github.com/karve-k8s/karve/bench/measure"
+	"github.com/karve-k8s/karve/bench/report"
 )
 
-// print writes the medians as one aligned table, with what the karve columns
+// Print writes the medians as one aligned table, with what the karve columns
 // are divided by etcd's.
-func (rep *report) print(w io.Writer) error {
+func (rep *storageReport) Print(w io.Writer) error {
 	fmt.Fprintf(w, "%s; %d keys of %d bytes; medians of %d round(s); etcd API on a unix socket;\nGo API and client: in process, the engine itself and etcd's client on it\n",
 		rep.Machine, rep.Plan.Keys, valueBytes, len(rep.FsyncP50))
 	fmt.Fprintf(w, "this disk makes an append of 1 KB durable in %s ms (p99 %s ms)\n",
-		number(median(rep.FsyncP50)), number(median(rep.FsyncP99)))
+		report.Number(report.Median(rep.FsyncP50)), report.Number(report.Median(rep.FsyncP99)))
 	fmt.Fprint(w, "ratios: karve / etcd; more is better in lines of /s, less in all others\n\n")
 
-	var t table
+	var t report.Table
 	head := []string{"", ""}
 	for _, p := range peers {
 		if slices.Contains(rep.roles, p.role) {
@@ -48,8 +46,8 @@ func (rep *report) print(w io.Writer) error {
 	rep.line(&t, "CPU, whole run", "s", func(r *round) float64 { return r.CPU })
 	rep.line(&t, "CPU with its client", "s", func(r *round) float64 { return r.CPUWithClient })
 	rep.line(&t, "machine busy with others", "%", func(r *round) float64 { return 100 * r.OtherLoad })
-	t.print(w)
-	if other := rep.mostOtherLoad(); other > quiet {
+	t.Print(w)
+	if other := rep.mostOtherLoad(); other > report.Quiet {
 		fmt.Fprintf(w, "\nDISTURBED: the machine was up to %.0f %% busy with something else. Only CPU us compares then.\n", 100*other)
 	}
 	_, err := fmt.Fprint(w, "\nCPU us: for one operation, the peer and its client together. In process, memory and CPU have the client in them.\n"+
@@ -57,19 +55,16 @@ func (rep *report) print(w io.Writer) error {
 	return err
 }
 
-// quiet is the part of the machine that others may use without a remark.
-const quiet = 0.10
-
-func (rep *report) mostOtherLoad() (most float64) {
+func (rep *storageReport) mostOtherLoad() (most float64) {
 	for _, r := range rep.Rounds {
 		most = max(most, r.OtherLoad)
 	}
 	return most
 }
 
-// record implements reporter.
-func (rep *report) record() *measure.Record {
-	rec := newRecord("storage", rep.Machine, rep.args, rep.mostOtherLoad())
+// Record implements report.Reporter.
+func (rep *storageReport) Record() *report.Record {
+	rec := report.NewRecord("storage", rep.Machine, rep.args, rep.mostOtherLoad())
 	for _, r := range rep.Rounds {
 		for _, row := range r.Rows {
 			rec.Add(row.Row, r.Peer, row.PerSecond, "/s")
@@ -87,7 +82,7 @@ func (rep *report) record() *measure.Record {
 	return rec
 }
 
-func (rep *report) rowNames() []string {
+func (rep *storageReport) rowNames() []string {
 	var names []string
 	if len(rep.Rounds) > 0 {
 		for _, r := range rep.Rounds[0].Rows {
@@ -98,7 +93,7 @@ func (rep *report) rowNames() []string {
 }
 
 // line adds the medians of one figure to t.
-func (rep *report) line(t *table, name, unit string, figure func(*round) float64) {
+func (rep *storageReport) line(t *report.Table, name, unit string, figure func(*round) float64) {
 	cells := []string{name, unit}
 	found := map[string]float64{}
 	for _, p := range peers {
@@ -113,8 +108,8 @@ func (rep *report) line(t *table, name, unit string, figure func(*round) float64
 		}
 		cell := "–"
 		if len(values) > 0 {
-			found[p.role] = median(values)
-			cell = number(found[p.role])
+			found[p.role] = report.Median(values)
+			cell = report.Number(found[p.role])
 		}
 		cells = append(cells, cell)
 	}
@@ -128,63 +123,4 @@ func (rep *report) line(t *table, name, unit string, figure func(*round) float64
 		cells = append(cells, strconv.FormatFloat(own/etcd, 'f', 2, 64))
 	}
 	*t = append(*t, cells)
-}
-
-// A table is lines of cells, the first two columns texts and the others figures.
-type table [][]string
-
-func (t table) print(w io.Writer) {
-	width := map[int]int{}
-	for _, cells := range t {
-		for i, cell := range cells {
-			width[i] = max(width[i], utf8.RuneCountInString(cell))
-		}
-	}
-	for _, cells := range t {
-		var line strings.Builder
-		for i, cell := range cells {
-			gap := strings.Repeat(" ", width[i]-utf8.RuneCountInString(cell))
-			switch {
-			case i == 0:
-				line.WriteString(cell + gap)
-			case i == 1:
-				line.WriteString("  " + cell + gap)
-			default:
-				line.WriteString("  " + gap + cell)
-			}
-		}
-		fmt.Fprintln(w, line.String())
-	}
-}
-
-// median of values, the mean of the middle two of an even number. It sorts a
-// copy; there must be at least one.
-func median(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	n := len(sorted)
-	return (sorted[(n-1)/2] + sorted[n/2]) / 2
-}
-
-// number has about three digits that count and groups those of large ones.
-func number(v float64) string {
-	switch {
-	case v >= 1000:
-		s := strconv.FormatFloat(v, 'f', 0, 64)
-		for i := len(s) - 3; i > 0; i -= 3 {
-			s = s[:i] + "," + s[i:]
-		}
-		return s
-	case v >= 100:
-		return strconv.FormatFloat(v, 'f', 0, 64)
-	case v >= 10:
-		return strconv.FormatFloat(v, 'f', 1, 64)
-	case v >= 1:
-		return strconv.FormatFloat(v, 'f', 2, 64)
-	case v == 0:
-		return "0"
-	case v >= 0.01:
-		return strconv.FormatFloat(v, 'f', 3, 64)
-	default:
-		return strconv.FormatFloat(v, 'f', 5, 64)
-	}
 }

@@ -1,4 +1,4 @@
-package measure
+package report
 
 import (
 	"bytes"

@@ -1,15 +1,17 @@
-package main
+package engine
 
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
 	"time"
+
+	"github.com/karve-k8s/karve/bench/load"
+	"github.com/karve-k8s/karve/bench/machine"
 )
 
 const (
@@ -32,17 +34,17 @@ type plan struct {
 
 // round is what was measured of one peer in one round. Sizes are in bytes.
 type round struct {
-	Peer          string   `json:"peer"`
-	Round         int      `json:"round"`
-	Rows          []result `json:"rows"`
-	MemoryEmpty   int64    `json:"memory_empty"` // anonymous memory before the first write
-	MemoryAfter   int64    `json:"memory_after"` // and after the last
-	DiskWritten   int64    `json:"disk_written"` // before the compaction
-	DiskCompacted int64    `json:"disk_compacted"`
-	Database      int64    `json:"database"`                // the one file of keys, after the compaction
-	CPU           float64  `json:"cpu_seconds"`             // of the peer
-	CPUWithClient float64  `json:"cpu_seconds_with_client"` // the same for a peer in process
-	OtherLoad     float64  `json:"other_load"`              // part of the machine that was busy with something else
+	Peer          string        `json:"peer"`
+	Round         int           `json:"round"`
+	Rows          []load.Result `json:"rows"`
+	MemoryEmpty   int64         `json:"memory_empty"` // anonymous memory before the first write
+	MemoryAfter   int64         `json:"memory_after"` // and after the last
+	DiskWritten   int64         `json:"disk_written"` // before the compaction
+	DiskCompacted int64         `json:"disk_compacted"`
+	Database      int64         `json:"database"`                // the one file of keys, after the compaction
+	CPU           float64       `json:"cpu_seconds"`             // of the peer
+	CPUWithClient float64       `json:"cpu_seconds_with_client"` // the same for a peer in process
+	OtherLoad     float64       `json:"other_load"`              // part of the machine that was busy with something else
 }
 
 // A bench is one peer under measurement.
@@ -52,7 +54,7 @@ type bench struct {
 	peer  int    // process id
 	dir   string // its data
 	file  string // the file in dir that has the keys
-	told  func(result)
+	told  func(load.Result)
 
 	keys      []string
 	revisions []int64
@@ -65,7 +67,7 @@ func (b *bench) measure(ctx context.Context) (*round, error) {
 	b.prepare()
 	r := &round{}
 	var err error
-	if r.MemoryEmpty, err = anonymousMemory(b.peer); err != nil {
+	if r.MemoryEmpty, err = machine.AnonymousMemory(b.peer); err != nil {
 		return nil, err
 	}
 	peer, all, err := b.cpu()
@@ -74,14 +76,14 @@ func (b *bench) measure(ctx context.Context) (*round, error) {
 	}
 
 	began := time.Now()
-	busy, err := busyTime()
+	busy, err := machine.BusyTime()
 	if err != nil {
 		return nil, err
 	}
 
 	rows := []struct {
 		name string
-		run  func(context.Context) (result, error)
+		run  func(context.Context) (load.Result, error)
 	}{
 		{"create, 16 clients", b.create},
 		{"update, 1 client", b.update(1, 4000)},
@@ -123,14 +125,14 @@ func (b *bench) measure(ctx context.Context) (*round, error) {
 		b.told(res)
 	}
 
-	if r.MemoryAfter, err = anonymousMemory(b.peer); err != nil {
+	if r.MemoryAfter, err = machine.AnonymousMemory(b.peer); err != nil {
 		return nil, err
 	}
 	peerAfter, allAfter, err := b.cpu()
 	if err != nil {
 		return nil, err
 	}
-	busyAfter, err := busyTime()
+	busyAfter, err := machine.BusyTime()
 	if err != nil {
 		return nil, err
 	}
@@ -159,8 +161,8 @@ func (b *bench) value(n int) []byte {
 	return v
 }
 
-func (b *bench) load(clients, ops int) load {
-	return load{clients: clients, ops: max(1, ops/b.plan.Part), most: b.plan.Most}
+func (b *bench) limits(clients, ops int) load.Limits {
+	return load.Limits{Clients: clients, Ops: max(1, ops/b.plan.Part), Most: b.plan.Most}
 }
 
 func (b *bench) put(ctx context.Context, key, n int) error {
@@ -172,8 +174,8 @@ func (b *bench) put(ctx context.Context, key, n int) error {
 	return nil
 }
 
-func (b *bench) create(ctx context.Context) (result, error) {
-	res, err := drive(ctx, load{16, len(b.keys), mostCreate}, func(ctx context.Context, _, _, i int) error {
+func (b *bench) create(ctx context.Context) (load.Result, error) {
+	res, err := load.Drive(ctx, load.Limits{Clients: 16, Ops: len(b.keys), Most: mostCreate}, func(ctx context.Context, _, _, i int) error {
 		return b.put(ctx, i, i)
 	})
 	if err == nil && res.Ops < len(b.keys) {
@@ -182,56 +184,57 @@ func (b *bench) create(ctx context.Context) (result, error) {
 	return res, err
 }
 
-func (b *bench) update(clients, ops int) func(context.Context) (result, error) {
-	return func(ctx context.Context) (result, error) {
+func (b *bench) update(clients, ops int) func(context.Context) (load.Result, error) {
+	return func(ctx context.Context) (load.Result, error) {
 		own := len(b.keys) / clients // no two clients write the same key
-		return drive(ctx, b.load(clients, ops), func(ctx context.Context, worker, n, i int) error {
+		return load.Drive(ctx, b.limits(clients, ops), func(ctx context.Context, worker, n, i int) error {
 			return b.put(ctx, worker+clients*(n%own), i)
 		})
 	}
 }
 
-func (b *bench) get(ctx context.Context) (result, error) {
-	return drive(ctx, b.load(16, 200000), func(ctx context.Context, _, _, i int) error {
+func (b *bench) get(ctx context.Context) (load.Result, error) {
+	return load.Drive(ctx, b.limits(16, 200000), func(ctx context.Context, _, _, i int) error {
 		found, err := b.store.get(ctx, b.keys[i*7%len(b.keys)])
-		return expect(found, 1, err)
+		return load.Expect(found, 1, err)
 	})
 }
 
-func (b *bench) list(ctx context.Context) (result, error) {
+func (b *bench) list(ctx context.Context) (load.Result, error) {
 	directories := len(b.keys) / listKeys
-	return drive(ctx, b.load(4, 40000), func(ctx context.Context, _, _, i int) error {
+	return load.Drive(ctx, b.limits(4, 40000), func(ctx context.Context, _, _, i int) error {
 		found, err := b.store.list(ctx, fmt.Sprintf("%s%03d/", keyPrefix, i%directories), "", 0)
-		return expect(found, listKeys, err)
+		return load.Expect(found, listKeys, err)
 	})
 }
 
-func (b *bench) page(ctx context.Context) (result, error) {
-	return drive(ctx, b.load(4, 20000), func(ctx context.Context, _, _, i int) error {
+func (b *bench) page(ctx context.Context) (load.Result, error) {
+	return load.Drive(ctx, b.limits(4, 20000), func(ctx context.Context, _, _, i int) error {
 		// Any page but the last ones, which are shorter.
 		from := b.keys[i*listKeys%(len(b.keys)-pageKeys)]
 		found, err := b.store.list(ctx, keyPrefix, from, pageKeys)
-		return expect(found, pageKeys, err)
+		return load.Expect(found, pageKeys, err)
 	})
 }
 
-func (b *bench) first(ctx context.Context) (result, error) {
-	return drive(ctx, b.load(4, 200000), func(ctx context.Context, _, _, _ int) error {
+func (b *bench) first(ctx context.Context) (load.Result, error) {
+	return load.Drive(ctx, b.limits(4, 200000), func(ctx context.Context, _, _, _ int) error {
 		found, err := b.store.list(ctx, keyPrefix, "", 1)
-		return expect(found, 1, err)
+		return load.Expect(found, 1, err)
 	})
 }
 
-func (b *bench) count(ctx context.Context) (result, error) {
-	return drive(ctx, b.load(4, 200000), func(ctx context.Context, _, _, _ int) error {
+func (b *bench) count(ctx context.Context) (load.Result, error) {
+	return load.Drive(ctx, b.limits(4, 200000), func(ctx context.Context, _, _, _ int) error {
 		found, err := b.store.count(ctx, keyPrefix)
-		return expect(int(found), len(b.keys), err)
+		return load.Expect(int(found), len(b.keys), err)
 	})
 }
 
-func (b *bench) watch(watchers, puts int) func(context.Context) (result, error) {
-	return func(ctx context.Context) (result, error) {
-		return fanOut(ctx, b.store, watchers, max(1, puts/b.plan.Part), b.plan.Most, func(ctx context.Context, n int) (int64, error) {
+func (b *bench) watch(watchers, puts int) func(context.Context) (load.Result, error) {
+	return func(ctx context.Context) (load.Result, error) {
+		watch := func(ctx context.Context) (func() ([]int64, error), error) { return b.store.watch(ctx, keyPrefix) }
+		return load.FanOut(ctx, watch, watchers, max(1, puts/b.plan.Part), b.plan.Most, func(ctx context.Context, n int) (int64, error) {
 			key := n % len(b.keys)
 			err := b.put(ctx, key, n)
 			return b.revisions[key], err
@@ -239,21 +242,21 @@ func (b *bench) watch(watchers, puts int) func(context.Context) (result, error) 
 	}
 }
 
-func (b *bench) remove(ctx context.Context) (result, error) {
-	return drive(ctx, load{16, len(b.keys), mostCreate}, func(ctx context.Context, _, _, i int) error {
+func (b *bench) remove(ctx context.Context) (load.Result, error) {
+	return load.Drive(ctx, load.Limits{Clients: 16, Ops: len(b.keys), Most: mostCreate}, func(ctx context.Context, _, _, i int) error {
 		return b.store.remove(ctx, b.keys[i], b.revisions[i])
 	})
 }
 
 // compact lets the peer forget all history and measures what that gives back.
 func (b *bench) compact(ctx context.Context, r *round) (err error) {
-	if r.DiskWritten, err = diskBytes(b.dir); err != nil {
+	if r.DiskWritten, err = machine.DiskBytes(b.dir); err != nil {
 		return err
 	}
 	if err := b.store.compact(ctx); err != nil {
 		return err
 	}
-	if r.DiskCompacted, err = settledDisk(ctx, b.dir); err != nil {
+	if r.DiskCompacted, err = machine.SettledDisk(ctx, b.dir); err != nil {
 		return err
 	}
 	info, err := os.Stat(filepath.Join(b.dir, b.file))
@@ -266,22 +269,12 @@ func (b *bench) compact(ctx context.Context, r *round) (err error) {
 
 // cpu is the time the peer has used, and that with its client's.
 func (b *bench) cpu() (peer, all time.Duration, err error) {
-	if peer, err = cpuTime(b.peer); err != nil {
+	if peer, err = machine.CPUTime(b.peer); err != nil {
 		return 0, 0, err
 	}
-	if b.peer == ownPID {
+	if b.peer == machine.OwnPID {
 		return peer, peer, nil
 	}
-	own, err := cpuTime(ownPID)
+	own, err := machine.CPUTime(machine.OwnPID)
 	return peer, peer + own, err
-}
-
-// errWrong: a peer gave a wrong answer, so its speed means nothing.
-var errWrong = errors.New("wrong answer")
-
-func expect(got, want int, err error) error {
-	if err == nil && got != want {
-		return fmt.Errorf("%w: got %d, want %d", errWrong, got, want)
-	}
-	return err
 }

@@ -5,56 +5,14 @@ import (
 	"io"
 	"strconv"
 	"strings"
+
+	"github.com/karve-k8s/karve/bench/report"
 )
-
-// A target is what Karve has to reach in a line: a bound for its own figure, or
-// for that divided by the peer's. The zero value is none.
-type target struct {
-	bound   float64
-	ratio   bool // of the ratio
-	atLeast bool // else at most
-}
-
-func atMost(bound float64) target       { return target{bound: bound} }
-func ratioAtLeast(bound float64) target { return target{bound: bound, ratio: true, atLeast: true} }
-
-func (t target) String() string {
-	if t == (target{}) {
-		return ""
-	}
-	sign := "≤ "
-	if t.atLeast {
-		sign = "≥ "
-	}
-	s := sign + strconv.FormatFloat(t.bound, 'g', -1, 64)
-	if t.ratio {
-		s += " ×"
-	}
-	return s
-}
-
-// mark says whether a figure meets the target; nothing where there is no target
-// or no peer to compare with. peer is nil then.
-func (t target) mark(own float64, peer *float64) string {
-	if t == (target{}) {
-		return ""
-	}
-	if t.ratio {
-		if peer == nil || *peer == 0 {
-			return ""
-		}
-		own /= *peer
-	}
-	if own == t.bound || (own > t.bound) == t.atLeast {
-		return "met"
-	}
-	return "MISSED"
-}
 
 // A line is one line of the table.
 type line struct {
 	row, unit string
-	target    target
+	target    report.Target
 	// controllers: only a control plane with controllers ever gets there.
 	controllers bool
 }
@@ -102,15 +60,15 @@ func medians(samples []*sample, peer, row, unit string) []float64 {
 	}
 	var all []float64
 	for _, values := range parts {
-		all = append(all, median(values))
+		all = append(all, report.Median(values))
 	}
 	return all
 }
 
-// print writes the medians as one table: the peers' columns, Karve's being the
+// Print writes the medians as one table: the peers' columns, Karve's being the
 // last of them, its ratio to the first one's, and the target.
-func (cmp *comparison) print(w io.Writer) error {
-	t := table{{"", ""}}
+func (cmp *comparison) Print(w io.Writer) error {
+	t := report.Table{{"", ""}}
 	for _, p := range cmp.peers {
 		t[0] = append(t[0], p.title)
 	}
@@ -132,8 +90,8 @@ func (cmp *comparison) print(w io.Writer) error {
 	}
 
 	fmt.Fprintf(w, "%s\n%s; medians of %d round(s)%s\n\n", cmp.Machine, cmp.Setting, cmp.Rounds, ratio)
-	t.print(w)
-	if most := cmp.otherLoad(); most > quiet {
+	t.Print(w)
+	if most := cmp.otherLoad(); most > report.Quiet {
 		fmt.Fprintf(w, "\nDISTURBED: the machine was up to %.0f %% busy with something else. Only ratios mean anything then, and they little.\n", 100*most)
 	}
 	if cmp.notes != "" {
@@ -153,7 +111,7 @@ func (cmp *comparison) cells(l line) []string {
 		case parts != nil:
 			var texts []string
 			for _, v := range parts {
-				texts = append(texts, number(v))
+				texts = append(texts, report.Number(v))
 			}
 			cells = append(cells, strings.Join(texts, " + "))
 			total := sum(parts)
@@ -170,17 +128,17 @@ func (cmp *comparison) cells(l line) []string {
 	if own == nil {
 		return nil
 	}
-	if l.target.ratio && cmp.against != againstEtcd {
-		l.target = target{} // of another peer
+	if l.target.Ratio && cmp.against != againstEtcd {
+		l.target = report.Target{} // of another peer
 	}
 	if len(cmp.peers) < 2 {
-		return append(cells, l.target.String(), l.target.mark(*own, nil))
+		return append(cells, l.target.String(), l.target.Mark(*own, nil))
 	}
 	ratio := "–"
 	if first != nil && *first > 0 {
 		ratio = strconv.FormatFloat(*own / *first, 'f', 2, 64)
 	}
-	return append(cells, ratio, l.target.String(), l.target.mark(*own, first))
+	return append(cells, ratio, l.target.String(), l.target.Mark(*own, first))
 }
 
 func sum(values []float64) (total float64) {

@@ -1,6 +1,4 @@
-// Package measure has what every benchmark uses: loads, figures of processes and disks,
-// tables, and records in Go's benchmark format.
-package measure
+package report
 
 import (
 	"fmt"
@@ -18,14 +16,14 @@ type Record struct {
 	Benchmark string   `json:"benchmark"` // such as Start
 	CPU       string   `json:"cpu"`
 	Remarks   []Remark `json:"remarks"` // benchstat ignores them
-	Results   []Result `json:"results"`
+	Entries   []Entry  `json:"entries"`
 }
 
 // A Remark says something about a run, such as its date.
 type Remark struct{ Key, Text string }
 
-// A Result is what one round measured of one row of one peer.
-type Result struct {
+// A Entry is what one round measured of one row of one peer.
+type Entry struct {
 	Row    string  `json:"row"` // as the table calls it
 	Peer   string  `json:"peer"`
 	Values []Value `json:"values"`
@@ -76,15 +74,15 @@ func (r *Record) Remark(key, text string) {
 // Add adds a figure. Figures of one row, peer and round that are added one after the other
 // share a line.
 func (r *Record) Add(row, peer string, amount float64, unit string) {
-	if n := len(r.Results); n > 0 {
-		last := &r.Results[n-1]
+	if n := len(r.Entries); n > 0 {
+		last := &r.Entries[n-1]
 		same := func(v Value) bool { return v.Unit == unit }
 		if last.Row == row && last.Peer == peer && !slices.ContainsFunc(last.Values, same) {
 			last.Values = append(last.Values, Value{amount, unit})
 			return
 		}
 	}
-	r.Results = append(r.Results, Result{row, peer, []Value{{amount, unit}}})
+	r.Entries = append(r.Entries, Entry{row, peer, []Value{{amount, unit}}})
 }
 
 // Write writes the record. It returns an error for a unit that the format has no name for.
@@ -95,11 +93,11 @@ func (r *Record) Write(w io.Writer) error {
 	}
 	fmt.Fprintf(&text, "goos: %s\ngoarch: %s\npkg: github.com/karve-k8s/karve/bench\ncpu: %s\n", runtime.GOOS, runtime.GOARCH, r.CPU)
 	declared := map[string]bool{}
-	for _, result := range r.Results {
-		for _, v := range result.Values {
+	for _, entry := range r.Entries {
+		for _, v := range entry.Values {
 			unit, known := units[v.Unit]
 			if !known {
-				return fmt.Errorf("%s: the unit %q has no name in Go's benchmark format", result.Row, v.Unit)
+				return fmt.Errorf("%s: the unit %q has no name in Go's benchmark format", entry.Row, v.Unit)
 			}
 			if unit.higher && !declared[unit.name] {
 				declared[unit.name] = true
@@ -107,9 +105,9 @@ func (r *Record) Write(w io.Writer) error {
 			}
 		}
 	}
-	for _, result := range r.Results {
-		fmt.Fprintf(&text, "Benchmark%s/%s/peer=%s 1", r.Benchmark, slug(result.Row), slug(result.Peer))
-		for _, v := range result.Values {
+	for _, entry := range r.Entries {
+		fmt.Fprintf(&text, "Benchmark%s/%s/peer=%s 1", r.Benchmark, slug(entry.Row), slug(entry.Peer))
+		for _, v := range entry.Values {
 			unit := units[v.Unit]
 			fmt.Fprintf(&text, " %s %s", strconv.FormatFloat(v.Amount*unit.factor, 'g', 6, 64), unit.name)
 		}

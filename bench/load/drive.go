@@ -1,0 +1,102 @@
+// Package load puts the load of many clients on an operation, and measures it.
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A Result is what one row measured. Times are in Milliseconds.
+type Result struct {
+	Row       string  `json:"row"`
+	Ops       int     `json:"ops"`
+	PerSecond float64 `json:"per_second"`
+	P50       float64 `json:"p50_ms"`
+	P99       float64 `json:"p99_ms"`
+	// CPU is what one operation cost the peer and its client together, in
+	// microseconds.
+	CPU float64 `json:"cpu_us_per_op"`
+}
+
+// Limits say how many clients there are, and when they end: each waits for an answer before
+// it asks again, until Ops operations are done or Most is over.
+type Limits struct {
+	Clients int
+	Ops     int
+	Most    time.Duration
+}
+
+// Drive puts the load of clients on op. worker counts the clients, n the operations of that
+// client, and i those of all of them; each from 0.
+func Drive(ctx context.Context, l Limits, op func(ctx context.Context, worker, n, i int) error) (Result, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var (
+		next    atomic.Int64
+		work    sync.WaitGroup
+		samples = make([][]time.Duration, l.Clients)
+		began   = time.Now()
+	)
+	for w := range l.Clients {
+		work.Go(func() {
+			took := make([]time.Duration, 0, l.Ops/l.Clients+1)
+			for n := 0; ctx.Err() == nil; n++ {
+				i := int(next.Add(1)) - 1
+				asked := time.Now()
+				if i >= l.Ops || asked.Sub(began) > l.Most {
+					break
+				}
+				if err := op(ctx, w, n, i); err != nil {
+					cancel(err)
+					break
+				}
+				took = append(took, time.Since(asked))
+			}
+			samples[w] = took
+		})
+	}
+	work.Wait()
+	elapsed := time.Since(began)
+	if err := context.Cause(ctx); err != nil {
+		return Result{}, err
+	}
+	return Summarise(slices.Concat(samples...), elapsed), nil
+}
+
+// Summarise sorts took and makes a Result of it.
+func Summarise(took []time.Duration, elapsed time.Duration) Result {
+	slices.Sort(took)
+	return Result{
+		Ops:       len(took),
+		PerSecond: float64(len(took)) / elapsed.Seconds(),
+		P50:       Milliseconds(Quantile(took, 0.50)),
+		P99:       Milliseconds(Quantile(took, 0.99)),
+	}
+}
+
+// Quantile is the nearest-rank Quantile of sorted values, 0 without any.
+func Quantile(sorted []time.Duration, q float64) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
+}
+
+// Milliseconds is a duration in them.
+func Milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// ErrWrong is the error of a peer that gives a wrong answer, so that its speed means nothing.
+var ErrWrong = errors.New("wrong answer")
+
+// Expect returns an ErrWrong unless got is want. An err that is not nil comes first.
+func Expect(got, want int, err error) error {
+	if err == nil && got != want {
+		return fmt.Errorf("%w: got %d, want %d", ErrWrong, got, want)
+	}
+	return err
+}

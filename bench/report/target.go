@@ -1,0 +1,53 @@
+package report
+
+import "strconv"
+
+// Quiet is the part of the machine that other processes may use without a remark.
+const Quiet = 0.10
+
+// A Target is what Karve has to reach in a line: a bound for its own figure, or
+// for that divided by the peer's. The zero value is none.
+type Target struct {
+	bound   float64
+	Ratio   bool // of the ratio
+	atLeast bool // else at most
+}
+
+// AtMost is a target for a figure.
+func AtMost(bound float64) Target { return Target{bound: bound} }
+
+// RatioAtLeast is a target for a ratio.
+func RatioAtLeast(bound float64) Target { return Target{bound: bound, Ratio: true, atLeast: true} }
+
+func (t Target) String() string {
+	if t == (Target{}) {
+		return ""
+	}
+	sign := "≤ "
+	if t.atLeast {
+		sign = "≥ "
+	}
+	s := sign + strconv.FormatFloat(t.bound, 'g', -1, 64)
+	if t.Ratio {
+		s += " ×"
+	}
+	return s
+}
+
+// Mark says whether a figure meets the Target; nothing where there is no Target
+// or no peer to compare with. peer is nil then.
+func (t Target) Mark(own float64, peer *float64) string {
+	if t == (Target{}) {
+		return ""
+	}
+	if t.Ratio {
+		if peer == nil || *peer == 0 {
+			return ""
+		}
+		own /= *peer
+	}
+	if own == t.bound || (own > t.bound) == t.atLeast {
+		return "met"
+	}
+	return "MISSED"
+}
