@@ -1,6 +1,6 @@
-// Package eventually has what tests wait with. Each function fails the test if what it waits
-// for has not happened after [Limit], which is long enough for a machine that is busy with
-// other work. No test takes that long unless it fails.
+// Package eventually has what tests wait with. A function that takes the test fails it if what
+// it waits for has not happened after [Limit], which is long enough for a machine that is busy
+// with other work.
 package eventually
 
 import (
@@ -11,7 +11,7 @@ import (
 )
 
 // Limit is how long the functions wait.
-const Limit = time.Minute
+const Limit = 90 * time.Second
 
 // pause is between two calls of a check.
 const pause = 5 * time.Millisecond
@@ -19,13 +19,18 @@ const pause = 5 * time.Millisecond
 // Nil calls check until it returns nil. what says what the test waits for.
 func Nil(t testing.TB, what string, check func() error) {
 	t.Helper()
+	if err := Poll(check); err != nil {
+		t.Fatalf("%s: not after %v: %v", what, Limit, err)
+	}
+}
+
+// Poll calls check until it returns nil, for tests that go on if it does not: then Poll returns
+// the last error.
+func Poll(check func() error) error {
 	for deadline := time.Now().Add(Limit); ; time.Sleep(pause) {
 		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not after %v: %v", what, Limit, err)
+		if err == nil || time.Now().After(deadline) {
+			return err
 		}
 	}
 }
