@@ -1,6 +1,6 @@
 // Command chart draws docs/images/figures.svg, the chart of start time, memory and writes
-// beside etcd + kube-apiserver, and writes the table of docs/figures.md, from what
-// scripts/bench has recorded in docs/figures:
+// beside etcd + kube-apiserver, and writes the tables of docs/figures.md and README.md, from
+// what scripts/bench has recorded in docs/figures:
 //
 //	go run ./scripts/chart
 //
@@ -23,7 +23,7 @@ func main() {
 	}
 }
 
-// run draws the chart and writes the table of the repository at root.
+// run draws the chart and writes the tables of the repository at root.
 func run(root string) error {
 	files, err := output(root)
 	if err != nil {
@@ -59,13 +59,15 @@ func output(root string) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	document, err := os.ReadFile(filepath.Join(root, tableFile))
-	if err != nil {
-		return nil, err
+	files := map[string][]byte{chartFile: drawn}
+	for _, d := range documents {
+		text, err := os.ReadFile(filepath.Join(root, d.file))
+		if err != nil {
+			return nil, err
+		}
+		if files[d.file], err = d.write(text, records); err != nil {
+			return nil, err
+		}
 	}
-	written, err := writeTable(document, records)
-	if err != nil {
-		return nil, err
-	}
-	return map[string][]byte{chartFile: drawn, tableFile: written}, nil
+	return files, nil
 }

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -168,8 +169,9 @@ func TestChartNeedsEveryFigure(t *testing.T) {
 }
 
 func TestTable(t *testing.T) {
-	document := []byte("# Figures\n" + tableFrom + "OLD\n" + tableTo + "the rest\n")
-	written, err := writeTable(document, example(1))
+	text := []byte("# Figures\n" + tableFrom + "OLD\n" + tableTo + "the rest\n")
+	whole := document{file: "whole.md", sources: true}
+	written, err := whole.write(text, example(1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,17 +186,35 @@ func TestTable(t *testing.T) {
 	if bytes.Contains(written, []byte("OLD")) {
 		t.Error("the old table is still there")
 	}
-	again, err := writeTable(written, example(1))
+	again, err := whole.write(written, example(1))
 	if err != nil || !bytes.Equal(again, written) {
 		t.Errorf("%v: written again, the document is another", err)
 	}
-	if _, err := writeTable([]byte("# Figures\n"), example(1)); err == nil || !strings.Contains(err.Error(), "no place for the table") {
+	if _, err := whole.write([]byte("# Figures\n"), example(1)); err == nil || !strings.Contains(err.Error(), "whole.md has no place for the table") {
 		t.Errorf("a document without a place: %v", err)
 	}
 	missing := example(1)
 	delete(missing["footprint"].figures, figure{"idle-CPU", karve, "cores"})
-	if _, err := writeTable(document, missing); err == nil || !strings.Contains(err.Error(), "footprint has no idle-CPU") {
+	if _, err := whole.write(text, missing); err == nil || !strings.Contains(err.Error(), "footprint has no idle-CPU") {
 		t.Errorf("a figure is missing: %v", err)
+	}
+
+	two := document{file: "two.md", figures: []string{"warm start", "create, 32 clients"}}
+	written, err = two.write(text, example(1))
+	if want := "# Figures\n" + tableFrom + "\n| | etcd + kube-apiserver | Karve | ratio |\n|---|---|---|---|\n" +
+		"| warm start | 40.0 s | 4.00 s | 0.10 |\n| create, 32 clients | 140/s | 14.0/s | 0.10 |\n\n" + tableTo + "the rest\n"; err != nil || string(written) != want {
+		t.Errorf("of two figures: got %s, %v, want %s", written, err, want)
+	}
+}
+
+// A document's figures are lines of the table: a label that no line has would be left out.
+func TestDocumentsNameLinesOfTheTable(t *testing.T) {
+	for _, d := range documents {
+		for _, label := range d.figures {
+			if !slices.ContainsFunc(tableLines, func(l line) bool { return l.label == label }) {
+				t.Errorf("%s wants %q, which no line of the table has", d.file, label)
+			}
+		}
 	}
 }
 

@@ -3,16 +3,28 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
 
-// tableFile has the table, between two lines that are comments in Markdown.
+// A document has a table between two lines that are comments in Markdown.
 const (
-	tableFile = "docs/figures.md"
 	tableFrom = "<!-- The table is written by go run ./scripts/chart -->\n"
 	tableTo   = "<!-- end of the table -->\n"
 )
+
+// A document is a file with a table of figures.
+type document struct {
+	file    string
+	figures []string // the labels of the lines; empty: all
+	sources bool     // the table is below the machine, the versions and the date
+}
+
+var documents = []document{
+	{file: "docs/figures.md", sources: true},
+	{file: "README.md", figures: []string{"cold start, until RBAC and namespaces exist", "idle: anonymous memory", "idle: disk writes"}},
+}
 
 // A line is one line of the table.
 type line struct {
@@ -79,21 +91,26 @@ var tableLines = []line{
 	{row{"anonymous memory, peak", "api", "memory-peak", "B"}, megabytes, false},
 }
 
-// writeTable puts the table of the records into a document, in the place of the one there.
-func writeTable(document []byte, records map[string]*record) ([]byte, error) {
-	before, rest, found := bytes.Cut(document, []byte(tableFrom))
+// write replaces the table in a document's text with one of the records.
+func (d document) write(text []byte, records map[string]*record) ([]byte, error) {
+	before, rest, found := bytes.Cut(text, []byte(tableFrom))
 	_, after, ends := bytes.Cut(rest, []byte(tableTo))
 	if !found || !ends {
-		return nil, fmt.Errorf("%s has no place for the table: want the lines %s and %s", tableFile, strings.TrimSpace(tableFrom), strings.TrimSpace(tableTo))
+		return nil, fmt.Errorf("%s has no place for the table: want the lines %s and %s", d.file, strings.TrimSpace(tableFrom), strings.TrimSpace(tableTo))
 	}
 	var out bytes.Buffer
 	out.Write(before)
 	out.WriteString(tableFrom)
-	for _, line := range source(records) {
-		fmt.Fprintf(&out, "%s.\n", line)
+	if d.sources {
+		for _, line := range source(records) {
+			fmt.Fprintf(&out, "%s.\n", line)
+		}
 	}
 	out.WriteString("\n| | etcd + kube-apiserver | Karve | ratio |\n|---|---|---|---|\n")
 	for _, l := range tableLines {
+		if len(d.figures) > 0 && !slices.Contains(d.figures, l.label) {
+			continue
+		}
 		cells, err := l.cells(records)
 		if err != nil {
 			return nil, err

@@ -151,7 +151,7 @@ func follow(project fs.FS, documents map[string]document, from, link string) str
 // A span that begins with a directory of the repository is a path, and so is a Go file
 // without a directory, which is beside the document that names it.
 func repositoryPath(project fs.FS, document, span string) string {
-	if strings.ContainsAny(span, " …*<>{}$:=") {
+	if strings.ContainsAny(span, " …*<>{}$:=") || strings.Contains(span, "vX.Y.Z") {
 		return ""
 	}
 	span = strings.TrimPrefix(strings.TrimSuffix(span, "/"), "./")
