@@ -13,9 +13,9 @@ import (
 	"strings"
 
 	"github.com/karve-k8s/karve/envtest/etcd"
+	"github.com/karve-k8s/karve/envtest/kubeapiserver"
 	"github.com/karve-k8s/karve/internal/memory"
 	"github.com/karve-k8s/karve/internal/version"
-	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/server/flags"
 )
 
@@ -61,5 +61,5 @@ func runKubeAPIServer(ctx context.Context, args []string, stdout, stderr io.Writ
 	if err != nil {
 		return err
 	}
-	return server.KubeAPIServer{Args: args, Stdout: stdout, Stderr: stderr, Controllers: controllers, MemoryLimit: limit}.Run(ctx)
+	return kubeapiserver.Program{Args: args, Stdout: stdout, Stderr: stderr, Controllers: controllers, MemoryLimit: limit}.Run(ctx)
 }

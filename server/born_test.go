@@ -20,7 +20,6 @@ import (
 	"k8s.io/client-go/discovery"
 
 	"github.com/karve-k8s/karve/datastore"
-	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/server"
 )
 
@@ -69,7 +68,7 @@ resources:
 			if upstreams.atOnce != 1 {
 				t.Errorf("upstream wrote %d keys at once: is it upstream that this compares with?", upstreams.atOnce)
 			}
-			if strings.Contains(seeded.log, "making it so") {
+			if strings.Contains(seeded.log, "creating it") {
 				t.Errorf("upstream's slow hook was needed; log:\n%s", seeded.log)
 			}
 		})
@@ -128,7 +127,7 @@ func (h history) settle(t *testing.T, like *state) *state {
 		s.objects = c.still(t)
 	} else {
 		// Failing, it is compared once more, and says what is different.
-		_ = eventually.Poll(func() error {
+		_ = poll(patience, func() error {
 			if s.objects, err = c.everything(t.Context()); err != nil {
 				return err
 			}
@@ -166,7 +165,7 @@ func (c *cluster) still(t *testing.T) map[string]map[string]any {
 	t.Helper()
 	var last map[string]map[string]any
 	since := time.Now()
-	err := eventually.Poll(func() error {
+	err := poll(patience, func() error {
 		now, err := c.everything(t.Context())
 		if err != nil {
 			return err

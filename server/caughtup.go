@@ -21,7 +21,7 @@ import (
 // handler that adds to a queue waits for the worker that waits there. Controllers decide
 // by what their informers have; what a handler adds only makes them look again.
 func (s *controlPlane) awaitInformers(ctx context.Context, engine *datastore.Engine, done *datastore.ResetResult) error {
-	api := s.api.Load()
+	api := s.api.Server()
 	changes, err := changesOf(ctx, api, engine, done)
 	if err != nil {
 		return err
@@ -35,8 +35,8 @@ func (s *controlPlane) awaitInformers(ctx context.Context, engine *datastore.Eng
 
 // forgetAbsent makes the controllers forget that objects are gone for good.
 func (s *controlPlane) forgetAbsent() {
-	if s.controllers != nil {
-		s.controllers.ForgetAbsentOwners()
+	if s.controlling != nil {
+		s.controlling.ForgetAbsentOwners()
 	}
 }
 
@@ -84,15 +84,15 @@ func (s *controlPlane) followers(api *apiserver.Server, changes sharedinformers.
 	if err != nil {
 		return nil, err
 	}
-	if s.controllers != nil {
-		more, err := s.controllers.Followers(changes)
+	if s.controlling != nil {
+		more, err := s.controlling.Followers(changes)
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, more...)
 	}
-	if s.scheduler != nil {
-		more, err := s.scheduler.Followers()
+	if s.scheduling != nil {
+		more, err := s.scheduling.Followers()
 		if err != nil {
 			return nil, err
 		}

@@ -1,43 +1,29 @@
 package server
 
 import (
+	"cmp"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
-	"errors"
-	"fmt"
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/emicklei/go-restful/v3"
 	"github.com/sirupsen/logrus"
-	netutils "k8s.io/utils/net"
 
-	"github.com/karve-k8s/karve/certs"
-	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/internal/logbridge"
-	"github.com/karve-k8s/karve/internal/memory"
-	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/apiserver/replacements"
 	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/server/insecure"
-	"github.com/karve-k8s/karve/server/scheduler"
+	"github.com/karve-k8s/karve/server/ports"
 	"github.com/karve-k8s/karve/server/startup"
 )
 
-// Config is everything about a control plane that a user may decide. The zero
-// value, with a DataDir, is a working one: each field says what it means when
-// it is empty.
+// Config is everything that a user decides about a control plane. The zero value with a
+// DataDir is a working one: each field says what it means when it is empty.
 type Config struct {
-	// DataDir keeps the state, the certificates and the admin's kubeconfig.
-	// It is made (0700) if it is missing. Required.
+	// DataDir is the directory of the state, the certificates and the admin's kubeconfig.
+	// A start creates it (0700) if it is missing. Required.
 	DataDir string
 
 	// BindAddress is where the secure listener listens; empty is every address.
@@ -57,15 +43,15 @@ type Config struct {
 	// a configuration needs this or InsecureAnyUser.
 	DisableInsecure bool
 	// InsecureAllowRemote permits an InsecureBindAddress other than loopback:
-	// whoever reaches it is an administrator.
+	// every client that reaches it is an administrator.
 	InsecureAllowRemote bool
 	// InsecureAnyUser accepts every local user at the insecure listener, not only
-	// root and our own, and containers that share this machine's network.
+	// root and the server's own, and containers that share this machine's network.
 	InsecureAnyUser bool
 	// DisableHTTP2 leaves HTTP/1.1 only, on both listeners.
 	DisableHTTP2 bool
-	// CompressLoopback compresses large answers for clients on this machine too,
-	// when they ask for it: for tunnels and relays that end here.
+	// CompressLoopback compresses large responses for clients on this machine too,
+	// when they ask for it: for tunnels and proxies that end here.
 	CompressLoopback bool
 
 	// TLSSANs are names and addresses added to the serving certificate.
@@ -104,7 +90,7 @@ type Config struct {
 	// that speaks TLS.
 	DatastoreCAFile, DatastoreCertFile, DatastoreKeyFile string
 	// EtcdListen is where the datastore is served as the etcd API beyond its
-	// socket: https://ADDRESS:PORT, for who has a certificate of the etcd
+	// socket: https://ADDRESS:PORT, for clients with a certificate of the etcd
 	// authority in DataDir/certs, or http:// with a loopback address, for root and
 	// the server's own user. Empty is nowhere.
 	EtcdListen string
@@ -136,15 +122,15 @@ type Config struct {
 	// memory, whose Limit reads and chooses one. 0 leaves the collector alone.
 	MemoryLimit int64
 
-	// SettleAfter is how long after it is ready the server comes to rest: then it gives
-	// back the memory that its start took, and makes what is ready for the first who
-	// asks (the index of OpenAPI). 0 is at once, which suits a server that stays. With
+	// SettleAfter is how long after it is ready the server settles: it gives back the
+	// memory that its start took, and makes the index of OpenAPI documents, for which
+	// the first client would wait. 0 is immediately, which suits a server that stays. With
 	// any other value the garbage collector does less until then: a cluster for a short
-	// command is up sooner, and takes more memory.
+	// command is ready sooner, and takes more memory.
 	SettleAfter time.Duration
 
 	// StartupTrace is a file for a trace of the start, in the format of Chrome's
-	// tracing and Perfetto; empty is none. It is written when all is ready or the
+	// tracing and Perfetto; empty is none. It is written when everything is ready or the
 	// start has failed.
 	StartupTrace string
 
@@ -154,19 +140,21 @@ type Config struct {
 	// whole process (see deviations.Process).
 	Upstream []string
 
-	// Log gets everything that is logged; nil is standard error, from info up.
+	// Log is the server's log; nil is standard error, from info up.
 	Log *logrus.Logger `json:"-"`
 	// Ready is called once, when everything is ready; nil is no call.
 	Ready func(Info) `json:"-"`
+	// Progress is called every few seconds while a start goes on; nil is no call.
+	Progress func(Progress) `json:"-"`
 
 	routers       func(ours, upstreams restful.RouteSelector, services []*restful.WebService)
 	unknownOwners bool        // as if OwnersKnown were false: for tests
-	clockDoubted  func() bool // in place of a clockDoubt: for tests
+	clockDoubted  func() bool // in place of certificates.ClockDoubt: for tests
 }
 
-// OwnersKnown says that this system tells which user opened a connection. Without
-// that knowledge the insecure port would make every local user, every program and,
-// with Docker Desktop, every container an administrator.
+// OwnersKnown reports whether this system tells which user opened a connection. Where it
+// does not, the insecure port would make every local user, every program and, with Docker
+// Desktop, every container an administrator.
 const OwnersKnown = insecure.OwnersKnown
 
 // The defaults of fields that have one.
@@ -179,7 +167,7 @@ const (
 	defaultStopTimeout           = time.Minute
 )
 
-// Info is what a running control plane tells about itself.
+// Info describes a control plane that is ready.
 type Info struct {
 	// URL is the secure listener, at an address of this machine.
 	URL string
@@ -195,281 +183,59 @@ type Info struct {
 	Slowest []startup.Span
 }
 
-func (c Config) path(name ...string) string {
-	return filepath.Join(append([]string{c.DataDir}, name...)...)
+// Progress is what a start is doing, for users who wait for it.
+type Progress struct {
+	// Part is the part that has been starting for the longest time.
+	Part string
+	// For is how long it has been starting, and Doing what it last reported, such as
+	// "reading the database: 40%"; empty is nothing.
+	For   time.Duration
+	Doing string
 }
 
-// withDefaults fills in what is empty.
-func (c Config) withDefaults() Config {
-	set := func(field *string, value string) {
-		if *field == "" {
-			*field = value
-		}
-	}
-	set(&c.InsecureBindAddress, "127.0.0.1")
-	set(&c.ServiceClusterIPRange, DefaultServiceClusterIPRange)
-	set(&c.ClusterDomain, DefaultClusterDomain)
-	if c.WriteKubeconfigMode == 0 {
-		c.WriteKubeconfigMode = 0o600
-	}
-	if c.StartTimeout == 0 {
-		c.StartTimeout = defaultStartTimeout
-	}
-	if c.StopTimeout == 0 {
-		c.StopTimeout = defaultStopTimeout
-	}
+// completed is a Config in which every field has a value. It is made by complete.
+type completed struct{ Config }
+
+// complete fills in the defaults.
+func (c Config) complete() completed {
+	c.InsecureBindAddress = cmp.Or(c.InsecureBindAddress, "127.0.0.1")
+	c.ServiceClusterIPRange = cmp.Or(c.ServiceClusterIPRange, DefaultServiceClusterIPRange)
+	c.ClusterDomain = cmp.Or(c.ClusterDomain, DefaultClusterDomain)
+	c.WriteKubeconfigMode = cmp.Or(c.WriteKubeconfigMode, 0o600)
+	c.StartTimeout = cmp.Or(c.StartTimeout, defaultStartTimeout)
+	c.StopTimeout = cmp.Or(c.StopTimeout, defaultStopTimeout)
 	if c.Log == nil {
 		c.Log, _ = logbridge.New(os.Stderr, "text", "info") // these are valid
 	}
 	if abs, err := filepath.Abs(c.DataDir); err == nil && c.DataDir != "" {
 		c.DataDir = abs
 	}
-	return c
+	return completed{c}
 }
 
 // ShortenGoodbyes makes a stop of the one server that this process has shorter, if
-// nobody on another machine can reach it.
+// clients on other machines cannot reach it.
 func (c Config) ShortenGoodbyes() {
-	if !c.Reachable() && c.switches().On(deviations.GoAway) {
+	if switches, _ := deviations.Parse(c.Upstream); !c.Reachable() && switches.On(deviations.GoAway) {
 		replacements.ShortenGoodbyes()
 	}
 }
 
-// Reachable tells whether other machines can reach one of the listeners.
+// Reachable reports whether other machines can reach one of the listeners.
 func (c Config) Reachable() bool {
-	c = c.withDefaults()
-	return !net.ParseIP(c.BindAddress).IsLoopback() || !c.DisableInsecure && !net.ParseIP(c.InsecureBindAddress).IsLoopback()
+	full := c.complete()
+	return !net.ParseIP(full.BindAddress).IsLoopback() || !full.DisableInsecure && !net.ParseIP(full.InsecureBindAddress).IsLoopback()
 }
 
-// Validate reports every problem of the configuration that can be seen without
-// starting anything, joined, each naming its option.
+// Validate reports every problem of the configuration that can be seen without starting
+// anything, joined, each naming its option. It changes nothing: no file, and no setting of
+// the process but, for as long as it takes, the feature gates that the configuration asks for,
+// which upstream's own validation reads.
 func (c Config) Validate(ctx context.Context) error {
-	c = c.withDefaults()
-	var errs problems
-	errs.add(checkDataDir(c.DataDir))
-	errs.add(checkPort("secure-port", c.SecurePort))
-	errs.add(checkAddress("bind-address", c.BindAddress))
-	errs.add(checkAddress("advertise-address", c.AdvertiseAddress))
-	if !c.DisableInsecure {
-		errs.add(checkPort("insecure-port", c.InsecurePort))
-		errs.add(insecure.Check(c.InsecureBindAddress, c.InsecureAllowRemote))
-		errs.add(checkOwners(c))
-		errs.add(checkPortsDiffer(c))
-	}
-	for _, san := range c.TLSSANs {
-		if _, _, err := certs.ParseSAN(san); err != nil {
-			errs.add(fmt.Errorf("--tls-san: %w", err))
-		}
-	}
-	if (c.TLSCertFile == "") != (c.TLSKeyFile == "") {
-		errs.addf("--tls-cert-file and --tls-private-key-file: one is given without the other")
-	}
-	errs.add(checkKeyPair(c.TLSCertFile, c.TLSKeyFile))
-	errs.add(apiserver.CheckFiles(c.APIServerArgs))
-	errs.add(checkFile("datastore-cafile", c.DatastoreCAFile))
-	errs.add(checkFile("datastore-certfile", c.DatastoreCertFile))
-	errs.add(checkFile("datastore-keyfile", c.DatastoreKeyFile))
-	_, err := c.location()
-	errs.add(err)
-	if err == nil && c.DataDir != "" {
-		_, err := c.fork()
-		errs.add(err)
-	}
-	errs.add(checkEtcdListen(c))
-	if _, err := deviations.Parse(c.Upstream); err != nil {
-		errs.add(fmt.Errorf("--upstream: %w", err))
-	}
-	errs.add(checkStartupTrace(c.StartupTrace))
-	if c.SettleAfter < 0 {
-		errs.addf("--settle-after %v: want 0 or more", c.SettleAfter)
-	}
-	if c.MemoryLimit < 0 || c.MemoryLimit > 0 && c.MemoryLimit < memory.Least {
-		errs.addf("--memory-limit %d: want %dMi at least", c.MemoryLimit, memory.Least>>20)
-	}
-
-	services, err := checkCIDRs("service-cluster-ip-range", c.ServiceClusterIPRange)
-	errs.add(err)
-	pods, err := checkCIDRs("cluster-cidr", c.ClusterCIDR)
-	errs.add(err)
-	for _, s := range services {
-		for _, p := range pods {
-			if s.Contains(p.IP) || p.Contains(s.IP) {
-				errs.addf("--cluster-cidr %s overlaps --service-cluster-ip-range %s", p, s)
-			}
-		}
-	}
-
-	errs.add(checkSimulation(c, services))
-
-	// Upstream's checks need ranges that parse; its own words about ours would
-	// only repeat what was said above.
-	upstream := c
-	if services == nil {
-		upstream.ServiceClusterIPRange = DefaultServiceClusterIPRange
-	}
-	errs.add(validateUpstream(ctx, upstream))
-	return errors.Join(errs...)
+	_, err := c.complete().parse().validate(ctx)
+	return err
 }
 
-// validateUpstream asks the three components what they would refuse.
-func validateUpstream(ctx context.Context, c Config) error {
-	var errs problems
-	// A key made for nothing else: upstream parses it while it completes.
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return fmt.Errorf("make a key: %w", err)
-	}
-	der, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		return fmt.Errorf("make a key: %w", err)
-	}
-	scratch := c.DataDir // a read-only root may have no /tmp
-	if checkDataDir(c.DataDir) != nil {
-		scratch = ""
-	}
-	api := c.apiserverConfig(advertiseAddress(c))
-	if gates, err := apiserver.GatesOf(api); err == nil { // else the next says it
-		if release, err := gates.Hold(); err == nil {
-			defer release()
-		}
-	}
-	err = apiserver.Validate(ctx, api, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), scratch)
-	errs.add(err)
-	// All three look at the process' feature gates, which are held; one complaint is enough.
-	gatesAreFine := !errors.Is(err, apiserver.ErrFeatureGates)
-	if !c.NoControllers {
-		o, err := c.controllerOptions()
-		if err == nil && gatesAreFine {
-			err = o.Validate()
-		}
-		errs.add(err)
-	}
-	if !c.DisableScheduler {
-		o, err := scheduler.Parse(c.SchedulerArgs)
-		if err == nil && gatesAreFine {
-			err = o.Validate()
-		}
-		errs.add(err)
-	}
-	return errors.Join(errs...)
-}
-
-// problems is a list of what is wrong; adding nil adds nothing.
-type problems []error
-
-func (p *problems) add(err error) {
-	if err != nil {
-		*p = append(*p, err)
-	}
-}
-
-func (p *problems) addf(format string, args ...any) { p.add(fmt.Errorf(format, args...)) }
-
-func checkStartupTrace(file string) error {
-	if file == "" {
-		return nil
-	}
-	if info, err := os.Stat(file); err == nil && info.IsDir() {
-		return fmt.Errorf("--startup-trace %s: is a directory", file)
-	}
-	if _, err := os.Stat(filepath.Dir(file)); err != nil {
-		return fmt.Errorf("--startup-trace %s: %w", file, err)
-	}
-	return nil
-}
-
-func checkPort(flag string, port int) error {
-	if port < 0 || port > 65535 {
-		return fmt.Errorf("--%s %d: not a port: 0 to 65535", flag, port)
-	}
-	return nil
-}
-
-func checkAddress(flag, address string) error {
-	if address != "" && net.ParseIP(address) == nil {
-		return fmt.Errorf("--%s %q: not an IP address", flag, address)
-	}
-	return nil
-}
-
-// checkOwners says what is wrong with an insecure port on a system that does not tell
-// who connects to it.
-func checkOwners(c Config) error {
-	if err := insecure.CheckOwners(c.ownersKnown(), c.InsecureAnyUser); err != nil {
-		return fmt.Errorf("--insecure-port %d: %w", c.InsecurePort, err)
-	}
-	return nil
-}
-
-func (c Config) ownersKnown() bool { return OwnersKnown && !c.unknownOwners }
-
-func checkPortsDiffer(c Config) error {
-	if c.SecurePort != 0 && c.SecurePort == c.InsecurePort {
-		return fmt.Errorf("--insecure-port %d: the same as --secure-port", c.InsecurePort)
-	}
-	return nil
-}
-
-func checkFile(flag, path string) error {
-	if path == "" {
-		return nil
-	}
-	return apiserver.CheckFile(flag, path)
-}
-
-func checkKeyPair(cert, key string) error {
-	if cert == "" || key == "" { // one without the other is another problem
-		return nil
-	}
-	if err := errors.Join(checkFile("tls-cert-file", cert), checkFile("tls-private-key-file", key)); err != nil {
-		return err
-	}
-	if _, err := tls.LoadX509KeyPair(cert, key); err != nil {
-		return fmt.Errorf("--tls-cert-file %s, --tls-private-key-file %s: %w", cert, key, err)
-	}
-	return nil
-}
-
-// checkDataDir tries to make and to write the directory: permissions, quotas
-// and read-only mounts are only known by trying.
-func checkDataDir(dir string) error {
-	if dir == "" {
-		return errors.New("--data-dir: needs a directory")
-	}
-	if err := datastore.MakeDir(dir); err != nil {
-		return fmt.Errorf("--data-dir: %w", err)
-	}
-	f, err := os.CreateTemp(dir, ".writable-")
-	if datastore.IsFull(err) {
-		return nil // a start makes room, by what the datastore keeps for that
-	} else if err != nil {
-		return fmt.Errorf("--data-dir: %w", err)
-	}
-	f.Close()
-	if err := os.Remove(f.Name()); err != nil {
-		return fmt.Errorf("--data-dir: %w", err)
-	}
-	return nil
-}
-
-// checkCIDRs parses one CIDR, or two of different families.
-func checkCIDRs(flag, list string) ([]*net.IPNet, error) {
-	if list == "" {
-		return nil, nil
-	}
-	var cidrs []*net.IPNet
-	for part := range strings.SplitSeq(list, ",") {
-		_, cidr, err := net.ParseCIDR(part)
-		if err != nil {
-			return nil, fmt.Errorf("--%s %s: %q is not a CIDR such as 10.96.0.0/12 or fd00:10:96::/112", flag, list, part)
-		}
-		cidrs = append(cidrs, cidr)
-	}
-	if len(cidrs) > 2 {
-		return nil, fmt.Errorf("--%s %s: want one range, or one for IPv4 and one for IPv6", flag, list)
-	}
-	if len(cidrs) == 2 && netutils.IsIPv4CIDR(cidrs[0]) == netutils.IsIPv4CIDR(cidrs[1]) {
-		return nil, fmt.Errorf("--%s %s: both ranges are of one family, want one for IPv4 and one for IPv6", flag, list)
-	}
-	return cidrs, nil
-}
+// Ports are those that the configuration asks for. A port that [Config.Validate] refuses is
+// left out: the reason there is the better one.
+func (c Config) Ports() []ports.Port { return c.complete().parse().ports }

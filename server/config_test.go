@@ -14,7 +14,6 @@ import (
 	basecompatibility "k8s.io/component-base/compatibility"
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
 
-	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/internal/logbridge"
 )
 
@@ -217,20 +216,61 @@ func TestValidateReportsAllAtOnce(t *testing.T) {
 	}
 }
 
-func TestRunRefusesBeforeItStarts(t *testing.T) {
-	c := quietConfig(t)
-	c.SecurePort, c.InsecurePort = 0, 70000
-	c.Ready = func(Info) { t.Error("it was ready") }
-	err := Run(t.Context(), c)
-	if err == nil || !strings.Contains(err.Error(), "--insecure-port 70000") {
-		t.Errorf("got %v, want the mistake", err)
+// A start that is refused leaves nothing: no directory, whoever is to blame.
+func TestRefusedStartLeavesNothing(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
 	}
-	if made, _ := filepath.Glob(filepath.Join(c.DataDir, "*")); len(made) > 0 {
-		for _, file := range made {
-			if name := filepath.Base(file); name == datastore.EngineFile || name == "certs" || name == "admin.kubeconfig" {
-				t.Errorf("%s was made", file)
+	defer taken.Close()
+	for name, tc := range map[string]struct {
+		make func(*Config)
+		want string
+	}{
+		"an option":  {func(c *Config) { c.InsecurePort = 70000 }, "--insecure-port 70000"},
+		"a port":     {func(c *Config) { c.BindAddress, c.SecurePort = "127.0.0.1", portOf(t, taken) }, "in use"},
+		"upstream's": {func(c *Config) { c.APIServerArgs = []string{"event-ttl=soon"} }, "event-ttl"},
+		"a directory below a file": {func(c *Config) {
+			c.DatastoreEndpoint = "sqlite://" + os.DevNull + "/x"
+		}, "--datastore-endpoint"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			above := t.TempDir()
+			c := quietConfig(t)
+			c.DataDir = filepath.Join(above, "made", "for", "karve")
+			c.SecurePort, c.InsecurePort = 0, 0
+			c.Ready = func(Info) { t.Error("it was ready") }
+			tc.make(&c)
+			if err := c.Validate(t.Context()); name != "a port" && name != "a directory below a file" && err == nil {
+				t.Error("Validate found nothing")
 			}
-		}
+			err := Run(t.Context(), c)
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+			if left, _ := os.ReadDir(above); len(left) > 0 {
+				t.Errorf("%s was left in %s", left[0].Name(), above)
+			}
+		})
+	}
+}
+
+// A configuration that is fine, too, is validated without a trace on the disk.
+func TestValidateMakesNoDirectory(t *testing.T) {
+	c := quietConfig(t)
+	if err := c.Validate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(c.DataDir); !os.IsNotExist(err) {
+		t.Errorf("the data directory was made: %v", err)
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.DataDir = filepath.Join(file, "below")
+	if err := c.Validate(t.Context()); err == nil || !strings.Contains(err.Error(), "--data-dir") || !strings.Contains(err.Error(), "not a directory") {
+		t.Errorf("below a file: got %v, want --data-dir and the reason", err)
 	}
 }
 
@@ -238,18 +278,19 @@ func TestRunRefusesBeforeItStarts(t *testing.T) {
 func TestRunNamesWhatIsTaken(t *testing.T) {
 	c := quietConfig(t)
 	c.SecurePort, c.InsecurePort = 0, 0
-	s := &controlPlane{Config: c.withDefaults()}
-	if err := s.Validate(t.Context()); err != nil {
+	plan, err := c.complete().parse().validate(t.Context())
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.claim(); err != nil {
+	first, err := plan.claim(c.Log)
+	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.release()
+	defer first.release()
 	second := c
-	second.SecurePort = portOf(t, s.secure)
-	second.InsecurePort = portOf(t, s.plain)
-	err := Run(t.Context(), second)
+	second.SecurePort = portOf(t, first.secure)
+	second.InsecurePort = portOf(t, first.insecure)
+	err = Run(t.Context(), second)
 	if err == nil {
 		t.Fatal("got no error")
 	}

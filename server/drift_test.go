@@ -16,7 +16,8 @@ import (
 
 	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/server/lifecycle"
-	"github.com/karve-k8s/karve/server/snapshots"
+	"github.com/karve-k8s/karve/server/notify"
+	"github.com/karve-k8s/karve/server/startup"
 )
 
 // Every controller that upstream runs by default runs here: one that is new, or
@@ -28,31 +29,24 @@ func TestEveryDefaultControllerIsBuilt(t *testing.T) {
 	var log bytes.Buffer
 	c := Config{DataDir: t.TempDir(), ClusterCIDR: "10.244.0.0/16"} // or there is no node-ipam-controller
 	c.Log, _ = logbridge.New(&log, "text", "warning")               // these are valid
-	s := newControlPlane(c)
-	if err := s.claim(); err != nil {
+	full := c.complete()
+	plan, releaseGates, err := full.plan(t.Context())
+	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.release()
-	if err := s.makeControllers(); err != nil {
+	defer releaseGates()
+	claim, err := plan.claim(full.Log)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.makeStorage(snapshots.Fork{}); err != nil {
-		t.Fatal(err)
-	}
-	parts := []lifecycle.Part{
-		{Name: certificatesPart, Run: s.runCertificates},
-		{Name: datastorePart, Run: s.storage.Run},
-		{Name: apiserverPart, Needs: []string{certificatesPart, datastorePart}, Run: s.runAPIServer},
-		{Name: controllersPart, Needs: []string{apiserverPart}, Run: s.controllers.Run},
-	}
-	for i, p := range parts {
-		parts[i] = lifecycle.Within(time.Minute, p, s.lastErrorOf(p.Name))
-	}
+	defer claim.release()
+	s := assemble(plan, claim, time.Now(), startup.New(time.Now()), notify.Take(), nil)
+	parts := s.parts()
 	var built []string
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	err := lifecycle.Run(ctx, parts, func(string, string) {}, func() error {
-		built = s.controllers.Names()
+	err = lifecycle.Run(ctx, parts, func(string, string) {}, func() error {
+		built = s.controlling.Names()
 		cancel()
 		return nil
 	})

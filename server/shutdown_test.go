@@ -9,7 +9,6 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/server"
 )
 
@@ -24,7 +23,7 @@ func TestShutdownDelay(t *testing.T) {
 	began := time.Now()
 	c.cancel()
 	for name, config := range clients {
-		eventually.Nil(t, name+" /readyz fails", func() error {
+		eventually(t, name+" /readyz fails", func() error {
 			status, body := get(t, httpClient(t, config), config.Host+"/readyz")
 			if status == http.StatusOK {
 				return errors.New(body)

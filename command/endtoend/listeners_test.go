@@ -19,8 +19,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-
-	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 func hostPort(t *testing.T, address string) string {
@@ -225,7 +223,7 @@ func TestUserCertificate(t *testing.T) {
 		t.Errorf("localhost: got %v, want karve's own certificate, by which the cluster's clients go on", err)
 	}
 	core := client(t, p.config()).CoreV1() // by the kubeconfig
-	eventually.Nil(t, "the controllers to work", func() error {
+	poll(t, "the controllers to work", func() error {
 		_, err := core.ServiceAccounts("default").Get(t.Context(), "default", metav1.GetOptions{})
 		return err
 	})
@@ -251,7 +249,7 @@ func TestUserCertificate(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually.Nil(t, "the new certificate", func() error {
+	poll(t, "the new certificate", func() error {
 		cert, err := shown(t, p, "cluster.example", users.pool())
 		if err == nil && cert.Subject.CommonName != "second" {
 			err = fmt.Errorf("it still is %s", cert.Subject.CommonName)

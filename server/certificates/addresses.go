@@ -1,0 +1,192 @@
+package certificates
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/karve-k8s/karve/certs"
+)
+
+// addresses are those of this machine by which clients have reached the server: the ones
+// that its serving certificate has to be valid for. Interfaces come and go with containers,
+// VPNs and virtual machines, and no client of the server uses most of them.
+type addresses struct {
+	local func() ([]net.Addr, error) // this machine's
+
+	mu      sync.Mutex
+	clients map[netip.Addr]bool
+	covered map[netip.Addr]bool // by the serving certificate
+}
+
+func newAddresses(first []net.IP) *addresses {
+	a := &addresses{local: net.InterfaceAddrs, clients: map[netip.Addr]bool{}}
+	for _, ip := range append([]net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}, first...) {
+		if addr, ok := netip.AddrFromSlice(ip); ok {
+			a.clients[addr.Unmap()] = true
+		}
+	}
+	return a
+}
+
+// used is for certs.Config.InterfaceAddrs.
+func (a *addresses) used() ([]net.Addr, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var all []net.Addr
+	for addr := range a.clients {
+		all = append(all, &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(addr.BitLen(), addr.BitLen())})
+	}
+	return all, nil
+}
+
+// covers reads which addresses the certificate in a file is valid for.
+func (a *addresses) covers(file string) {
+	covered := map[netip.Addr]bool{}
+	if cert := readCertificate(file); cert != nil {
+		for _, ip := range cert.IPAddresses {
+			if addr, ok := netip.AddrFromSlice(ip); ok {
+				covered[addr.Unmap()] = true
+			}
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.covered = covered
+}
+
+// add notes that a client uses an address, and reports whether the serving certificate
+// lacks it. It does so once for an address, and only for one that this machine has.
+func (a *addresses) add(at net.Addr) (lacking bool) {
+	tcp, ok := at.(*net.TCPAddr)
+	if !ok {
+		return false
+	}
+	addr, ok := netip.AddrFromSlice(tcp.IP)
+	if addr = addr.Unmap(); !ok || addr.IsLinkLocalUnicast() && addr.Is6() {
+		return false // a certificate cannot name the zone
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.clients[addr] || !a.has(addr) {
+		return false
+	}
+	a.clients[addr] = true
+	return !a.covered[addr]
+}
+
+// has reports whether an interface has the address: a route may make this machine answer
+// for a whole network (`ip route add local`). A system that hides its interfaces is believed.
+func (a *addresses) has(addr netip.Addr) bool {
+	local, err := a.local()
+	return err != nil || slices.ContainsFunc(local, func(one net.Addr) bool {
+		n, ok := one.(*net.IPNet)
+		return ok && n.IP.Equal(net.IP(addr.AsSlice()))
+	})
+}
+
+// coverLimit is how long the first client at an address waits for a certificate that is valid
+// for it, and servedPoll how often Karve looks whether the API server shows it already.
+const (
+	coverLimit = 5 * time.Second
+	servedPoll = 10 * time.Millisecond
+)
+
+// Covering is l for clients who verify that the serving certificate is valid for the address
+// they connect to. The first connection to an address that the certificate lacks waits until it
+// has been issued again. Where the server reads the certificate some time after it has changed,
+// at is where this process reaches l itself, to see which certificate is shown; else it is empty.
+func (c *Certificates) Covering(l net.Listener, at string) net.Listener {
+	return &coveringListener{l, c, at}
+}
+
+type coveringListener struct {
+	net.Listener
+	certificates *Certificates
+	at           string
+}
+
+func (l *coveringListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil || !l.certificates.addresses.add(conn.LocalAddr()) {
+		return conn, err
+	}
+	return &coveredConn{Conn: conn, cover: sync.OnceFunc(func() { l.certificates.cover(l.at) })}, nil
+}
+
+// coveredConn waits before the first byte is read: the TLS handshake comes after it.
+type coveredConn struct {
+	net.Conn
+	cover func()
+}
+
+func (c *coveredConn) Read(b []byte) (int, error) {
+	c.cover()
+	return c.Conn.Read(b)
+}
+
+// cover has the certificates renewed, and returns when the new one is shown, or after
+// coverLimit.
+func (c *Certificates) cover(at string) {
+	limit := time.After(coverLimit)
+	renewed := make(chan struct{})
+	select {
+	case c.asked <- func() { close(renewed) }:
+	case <-limit:
+		return
+	}
+	select {
+	case <-renewed:
+	case <-limit:
+		return
+	}
+	if at == "" {
+		return
+	}
+	tick := time.NewTicker(servedPoll)
+	defer tick.Stop()
+	for want := readCertificate(c.store.CertFile(certs.Serving)); want != nil && !shows(at, want); {
+		select {
+		case <-tick.C:
+		case <-limit:
+			return
+		}
+	}
+}
+
+// shows reports whether a TLS server shows this certificate.
+func shows(at string, want *x509.Certificate) bool {
+	dialer := &net.Dialer{Timeout: coverLimit}
+	// It is compared with the very certificate, so there is nothing to verify.
+	conn, err := tls.DialWithDialer(dialer, "tcp", at, &tls.Config{InsecureSkipVerify: true, ServerName: "localhost"})
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	shown := conn.ConnectionState().PeerCertificates
+	return len(shown) > 0 && bytes.Equal(shown[0].Raw, want.Raw)
+}
+
+// readCertificate is the first certificate in a file, or nil.
+func readCertificate(file string) *x509.Certificate {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return nil
+	}
+	block, _ := pem.Decode(content)
+	if block == nil {
+		return nil
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil
+	}
+	return cert
+}

@@ -1,0 +1,127 @@
+package certificates
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/karve-k8s/karve/certs"
+)
+
+// renewCheck is the longest time between two checks of what is due.
+const renewCheck = time.Hour
+
+// delays are those between attempts at something that fails: each is twice the one
+// before, and the last is limit.
+func delays(first, limit time.Duration) wait.Backoff {
+	return wait.Backoff{Duration: first, Factor: 2, Steps: math.MaxInt, Cap: limit}
+}
+
+// renewer keeps certificates fresh. Its fields are what tests replace.
+type renewer struct {
+	renew   func() ([]certs.Name, []certs.Note, error)
+	nextDue func() time.Time
+	publish func() error // writes the kubeconfigs, which carry the admin's certificate
+	log     *logrus.Logger
+}
+
+// run renews what is due until ctx ends. It does so immediately when it is asked, and then
+// calls what was sent, and when the clock is set. The readers of the files notice by
+// themselves; nothing restarts. After a failure it tries again in a second, and then after
+// twice as long each time, up to an hour. It logs each of these attempts.
+func (r renewer) run(ctx context.Context, asked <-chan func(), set <-chan time.Duration) {
+	told := map[certs.Note]bool{}
+	var (
+		retry  wait.Backoff
+		delay  time.Duration // before the next attempt; 0: nothing has failed
+		failed string        // what was logged of it
+		stale  bool          // the kubeconfigs carry what has been renewed
+	)
+	for {
+		next := delay
+		if delay == 0 {
+			retry, next = delays(time.Second, renewCheck), renewCheck
+			if due := r.nextDue(); !due.IsZero() {
+				next = max(min(next, time.Until(due)), time.Second)
+			}
+		}
+		waited, answer := false, func() {}
+		select {
+		case <-ctx.Done():
+			return
+		case answer = <-asked:
+		case step := <-set:
+			r.log.Infof("the clock was set by %v: checking the certificates", step.Round(time.Second))
+		case <-time.After(next):
+			waited = true
+		}
+		renewed, notes, err := r.renew()
+		logRenewal(r.log, renewed, notes, told)
+		if len(renewed) > 0 {
+			stale = stale || slices.Contains(renewed, certs.Admin) || slices.Contains(renewed, certs.ServerCA)
+		}
+		if stale {
+			unpublished := r.publish()
+			stale = unpublished != nil
+			err = errors.Join(err, unpublished)
+		}
+		answer()
+		if err == nil {
+			if delay != 0 {
+				r.log.Info("certificates can be renewed again")
+			}
+			delay, failed = 0, ""
+			continue
+		}
+		// A burst of questions must not use up the short delays, nor fill the log.
+		if waited || delay == 0 {
+			delay = retry.Step()
+		} else if err.Error() == failed {
+			continue
+		}
+		failed = err.Error()
+		r.log.Errorf("renew certificates, next attempt in %v: %v", delay, err)
+	}
+}
+
+// logRenewal logs in one line which certificates were renewed, each with its reason, and
+// every other note once; told remembers which.
+func logRenewal(log *logrus.Logger, renewed []certs.Name, notes []certs.Note, told map[certs.Note]bool) {
+	var others []certs.Note
+	reasons := map[certs.Name]string{}
+	for _, n := range notes {
+		if !n.Warning && slices.Contains(renewed, n.Name) {
+			reasons[n.Name] = ": " + strings.TrimPrefix(n.Text, "renewed: ")
+		} else {
+			others = append(others, n)
+		}
+	}
+	if len(renewed) > 0 {
+		var all []string
+		for _, name := range renewed {
+			all = append(all, string(name)+reasons[name])
+		}
+		log.Infof("renewed certificates: %s", strings.Join(all, "; "))
+	}
+	logNotes(log, others, told)
+}
+
+// logNotes logs each note once; told remembers which.
+func logNotes(log *logrus.Logger, notes []certs.Note, told map[certs.Note]bool) {
+	for _, n := range notes {
+		switch {
+		case told[n]:
+		case n.Warning:
+			log.Warnf("certificates: %s", n)
+		default:
+			log.Infof("certificates: %s", n)
+		}
+		told[n] = true
+	}
+}

@@ -1,0 +1,179 @@
+package certificates
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/karve-k8s/karve/certs"
+)
+
+// text is what a log has written, to be read meanwhile.
+type text struct {
+	mu  sync.Mutex
+	all strings.Builder
+}
+
+func (w *text) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.all.Write(p)
+}
+
+func (w *text) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.all.String()
+}
+
+// A disk that takes no writes is tried ever more rarely, and the log has a line for
+// each of these attempts.
+func TestRenewalThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var attempts, published atomic.Int64
+		var full, denied atomic.Bool
+		full.Store(true)
+		denied.Store(true)
+		var logged text
+		log := logrus.New()
+		log.SetOutput(&logged)
+		asked := make(chan func())
+		due := time.Now()
+		r := renewer{
+			renew: func() ([]certs.Name, []certs.Note, error) {
+				attempts.Add(1)
+				if full.Load() {
+					return nil, nil, syscall.ENOSPC
+				}
+				if due.After(time.Now()) {
+					return nil, nil, nil
+				}
+				due = time.Now().AddDate(0, 8, 0)
+				return []certs.Name{certs.Admin, certs.Serving}, nil, nil
+			},
+			nextDue: func() time.Time { return due },
+			publish: func() error {
+				published.Add(1)
+				if denied.Load() {
+					return errors.New("a kubeconfig's disk is full too")
+				}
+				return nil
+			},
+			log: log,
+		}
+		go r.run(ctx, asked, nil)
+		lines := func() int { return strings.Count(logged.String(), "renew certificates, next attempt in") }
+		pass := func(d time.Duration) { time.Sleep(d); synctest.Wait() }
+
+		// 1 + 2 + 4 + … + 2048 s are twelve attempts in 68 minutes; then an hour each.
+		pass(10 * time.Hour)
+		if got := attempts.Load(); got < 12 || got > 24 {
+			t.Errorf("%d attempts in ten hours, want about 20", got)
+		}
+		if got, want := lines(), int(attempts.Load()); got != want {
+			t.Errorf("%d lines of %d attempts: %s", got, want, &logged)
+		}
+		// Clients at new addresses make it try, but not log.
+		before := lines()
+		for range 100 {
+			asked <- func() {}
+		}
+		synctest.Wait()
+		if got := lines(); got != before {
+			t.Errorf("%d lines more of 100 clients at new addresses", got-before)
+		}
+		// It works again, but for the kubeconfigs: they are tried like that.
+		full.Store(false)
+		pass(renewCheck + time.Second)
+		if published.Load() == 0 {
+			t.Fatal("renewed after the disk has room: not within an hour")
+		}
+		published.Store(0)
+		pass(10 * time.Hour)
+		if got := published.Load(); got < 9 || got > 24 {
+			t.Errorf("the kubeconfigs: %d attempts in ten hours, want 10 to 20", got)
+		}
+		denied.Store(false)
+		pass(renewCheck + time.Second)
+		attempts.Store(0)
+		published.Store(0)
+		pass(10 * time.Hour)
+		if looks, made := attempts.Load(), published.Load(); looks != 10 || made != 0 {
+			t.Errorf("at rest: %d looks and %d kubeconfigs in ten hours, want 10 and 0", looks, made)
+		}
+		if !strings.Contains(logged.String(), "can be renewed again") {
+			t.Errorf("nothing tells that it works again: %s", &logged)
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
+// A certificate that is renewed while the server starts writes no kubeconfig, whose
+// presence says that the cluster answers; the one that is written then carries it.
+func TestRenewalDuringTheStart(t *testing.T) {
+	machine := settable{}
+	dir := t.TempDir()
+	store, _, err := certs.Ensure(certs.Config{Dir: filepath.Join(dir, "certs"), Hostname: "board", NoSync: true, Now: machine.now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := filepath.Join(dir, "copy")
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	c := New(Config{DataDir: dir, Server: "https://127.0.0.1:6443", KubeconfigCopy: copied, KubeconfigCopyMode: 0o600, Log: log})
+	c.use(store)
+	steps := make(chan time.Duration)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { c.keepFresh(ctx, steps); close(ended) }()
+	defer func() { cancel(); <-ended }()
+	renew := func() {
+		machine.set(3 * 365 * 24 * time.Hour)
+		steps <- time.Hour
+		steps <- 0 // received when the first has been dealt with
+	}
+	carries := func(path string) bool {
+		k := certs.Kubeconfig{Server: c.config.Server, CAFile: store.CertFile(certs.ServerCA), CertFile: store.CertFile(certs.Admin), KeyFile: store.KeyFile(certs.Admin)}
+		want := filepath.Join(t.TempDir(), "want")
+		if err := certs.WriteKubeconfig(want, 0, k); err != nil {
+			t.Fatal(err)
+		}
+		a, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := os.ReadFile(want)
+		return err == nil && string(a) == string(b)
+	}
+
+	renew()
+	for _, path := range []string{c.KubeconfigPath(), copied} {
+		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s before the server is ready: %v", path, err)
+		}
+	}
+	if err := c.Publish(); err != nil {
+		t.Fatal(err)
+	}
+	for _, when := range []string{"ready", "renewed"} {
+		for _, path := range []string{c.KubeconfigPath(), copied} {
+			if !carries(path) {
+				t.Errorf("%s: %s does not carry the certificates of now", when, path)
+			}
+		}
+		renew()
+	}
+}

@@ -1,0 +1,105 @@
+package server
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+
+	"github.com/karve-k8s/karve/server/apiserver"
+	"github.com/karve-k8s/karve/server/insecure"
+)
+
+// validateAPIServer asks upstream what it would refuse about the API server's options.
+func (p *plan) validateAPIServer(ctx context.Context) error {
+	// A key for nothing else: upstream parses it while it completes.
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return fmt.Errorf("make a key: %w", err)
+	}
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return fmt.Errorf("make a key: %w", err)
+	}
+	scratch := p.DataDir // a read-only root may have no /tmp
+	if info, err := os.Stat(p.DataDir); err != nil || !info.IsDir() {
+		scratch = ""
+	}
+	return apiserver.Validate(ctx, p.apiserverConfig(), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), scratch)
+}
+
+func checkStartupTrace(file string) error {
+	if file == "" {
+		return nil
+	}
+	if info, err := os.Stat(file); err == nil && info.IsDir() {
+		return fmt.Errorf("--startup-trace %s: is a directory", file)
+	}
+	if _, err := os.Stat(filepath.Dir(file)); err != nil {
+		return fmt.Errorf("--startup-trace %s: %w", file, err)
+	}
+	return nil
+}
+
+func checkPort(flag string, port int) error {
+	if port < 0 || port > 65535 {
+		return fmt.Errorf("--%s %d: not a port: 0 to 65535", flag, port)
+	}
+	return nil
+}
+
+func checkAddress(flag, address string) error {
+	if address != "" && net.ParseIP(address) == nil {
+		return fmt.Errorf("--%s %q: not an IP address", flag, address)
+	}
+	return nil
+}
+
+// checkOwners refuses an insecure port on a system that does not tell which user opened a
+// connection.
+func checkOwners(c Config) error {
+	if err := insecure.CheckOwners(c.ownersKnown(), c.InsecureAnyUser); err != nil {
+		return fmt.Errorf("--insecure-port %d: %w", c.InsecurePort, err)
+	}
+	return nil
+}
+
+func (c Config) ownersKnown() bool { return OwnersKnown && !c.unknownOwners }
+
+func checkPortsDiffer(c Config) error {
+	if c.SecurePort != 0 && c.SecurePort == c.InsecurePort {
+		return fmt.Errorf("--insecure-port %d: the same as --secure-port", c.InsecurePort)
+	}
+	return nil
+}
+
+func checkFile(flag, path string) error {
+	if path == "" {
+		return nil
+	}
+	return apiserver.CheckFile(flag, path)
+}
+
+func checkKeyPair(cert, key string) error {
+	if (cert == "") != (key == "") {
+		return errors.New("--tls-cert-file and --tls-private-key-file: one is given without the other")
+	}
+	if cert == "" {
+		return nil
+	}
+	if err := errors.Join(checkFile("tls-cert-file", cert), checkFile("tls-private-key-file", key)); err != nil {
+		return err
+	}
+	if _, err := tls.LoadX509KeyPair(cert, key); err != nil {
+		return fmt.Errorf("--tls-cert-file %s, --tls-private-key-file %s: %w", cert, key, err)
+	}
+	return nil
+}

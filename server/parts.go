@@ -1,0 +1,283 @@
+package server
+
+import (
+	"context"
+	"net"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"k8s.io/apiserver/pkg/server/healthz"
+
+	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/internal/memory"
+	"github.com/karve-k8s/karve/server/apiserver"
+	"github.com/karve-k8s/karve/server/certificates"
+	"github.com/karve-k8s/karve/server/controllers"
+	"github.com/karve-k8s/karve/server/deviations"
+	"github.com/karve-k8s/karve/server/insecure"
+	"github.com/karve-k8s/karve/server/lifecycle"
+	"github.com/karve-k8s/karve/server/loopback"
+	"github.com/karve-k8s/karve/server/notify"
+	"github.com/karve-k8s/karve/server/ports"
+	"github.com/karve-k8s/karve/server/ready"
+	"github.com/karve-k8s/karve/server/scheduler"
+	"github.com/karve-k8s/karve/server/snapshots"
+	"github.com/karve-k8s/karve/server/startup"
+	"github.com/karve-k8s/karve/server/storage"
+	"github.com/karve-k8s/karve/simulate/metricsapi"
+)
+
+// controlPlane is the parts of one control plane, and what announces it. A part gets from
+// the others what they hand over: it asks for that when it starts, which is when the parts that
+// it needs are ready.
+type controlPlane struct {
+	*plan
+	claim     *claim
+	began     time.Time
+	trace     *startup.Trace
+	systemd   *notify.Notifier
+	progress  *progress
+	collector *memory.Collector // nil: left alone
+	loopback  *loopback.Server
+
+	certificates *certificates.Certificates
+	storage      *storage.Storage
+	control      *snapshots.Control
+	api          *apiserver.Part
+	controlling  *controllers.Controllers // nil: left out
+	scheduling   *scheduler.Scheduler     // nil: left out
+	simulation   *simulation              // nil: left out
+	first        *ready.FirstObjects
+	settling     *ready.Settling
+
+	up       atomic.Bool // every part has been ready
+	stopping atomic.Bool // systemd has been told
+}
+
+// The parts, by the names that users see.
+const (
+	certificatesPart = "certificates"
+	datastorePart    = "datastore"
+	controlPart      = "control socket"
+	apiserverPart    = "API server"
+	controllersPart  = "controllers"
+	schedulerPart    = "scheduler"
+	simulationPart   = "simulated nodes"
+	firstObjectsPart = "first objects"
+)
+
+// assemble makes the parts, and starts none.
+func assemble(p *plan, c *claim, began time.Time, trace *startup.Trace, systemd *notify.Notifier, collector *memory.Collector) *controlPlane {
+	s := &controlPlane{plan: p, claim: c, began: began, trace: trace, systemd: systemd, collector: collector}
+	s.progress = newProgress(systemd, p.Progress, time.Now)
+	s.loopback = loopback.NewServer(p.Log.Errorf)
+	s.certificates = certificates.New(s.certificatesConfig())
+	s.storage = storage.New(s.storageConfig())
+	s.control = snapshots.New(snapshots.Options{DataDir: p.DataDir, Log: p.Log, Connect: s.snapshotsConnection})
+	s.api = &apiserver.Part{Configure: s.configureAPIServer, Built: func() { c.served = true }}
+	if p.controllers != nil {
+		s.controlling = controllers.New(controllers.Options{Upstream: p.controllers, Deviations: p.deviations, Step: s.stepsOf(controllersPart), Connect: s.controllersConnection})
+	}
+	if p.scheduler != nil {
+		s.scheduling = scheduler.New(scheduler.Options{Upstream: p.scheduler, Deviations: p.deviations, Step: s.stepsOf(schedulerPart), Connect: s.schedulerConnection})
+	}
+	if p.SimulateNodes > 0 {
+		s.simulation = newSimulation(p, s.simulationConnection)
+	}
+	s.first = &ready.FirstObjects{Client: s.adminClient}
+	if p.controllers != nil {
+		s.first.ServiceAccounts = p.controllers.MakesServiceAccounts()
+	}
+	s.settling = &ready.Settling{After: p.SettleAfter, Do: []func(){s.settle}}
+	return s
+}
+
+// parts are in the order in which they start; they stop in reverse. Storage stops last, since
+// all others write to it, and the control socket before it, so that no request of it uses
+// a closed engine. Controllers and scheduler go before the API server does: their watches would
+// hold it up. The scheduler uses informers of the controllers, for which it waits itself.
+// The etcd API, if it is served with TLS, shows a certificate.
+func (s *controlPlane) parts() []lifecycle.Part {
+	var all []lifecycle.Part
+	add := func(name string, run func(context.Context, func()) error, lastError func() error, needs ...string) {
+		part := lifecycle.Part{Name: name, Needs: needs, Run: run}
+		all = append(all, lifecycle.Traced(s.trace, lifecycle.Within(s.StartTimeout, s.progress.of(part), lastError)))
+	}
+	silent := func() error { return lifecycle.ErrNoAnswer }
+
+	add(certificatesPart, s.certificates.Run, silent)
+	if s.claim.etcd == nil {
+		add(datastorePart, s.storage.Run, silent)
+	} else {
+		add(datastorePart, s.storage.Run, silent, certificatesPart)
+	}
+	add(controlPart, s.control.Run, silent, datastorePart)
+	add(apiserverPart, s.api.Run, s.api.LastError, certificatesPart, datastorePart)
+	if s.controlling != nil {
+		add(controllersPart, s.controlling.Run, s.controlling.LastError, apiserverPart)
+	}
+	if s.scheduling != nil {
+		add(schedulerPart, s.scheduling.Run, s.scheduling.LastError, apiserverPart)
+	}
+	if s.simulation != nil {
+		add(simulationPart, s.simulation.Run, silent, apiserverPart)
+	}
+	add(firstObjectsPart, s.first.Run, s.first.LastError, apiserverPart)
+	return all
+}
+
+func (s *controlPlane) certificatesConfig() certificates.Config {
+	c := certificates.Config{
+		DataDir: s.DataDir, SANs: s.TLSSANs, ServiceIPs: s.serviceIPs, ClusterDomain: s.ClusterDomain, Etcd: s.claim.etcd != nil,
+		Server: s.claim.url(), KubeconfigCopy: s.WriteKubeconfig, KubeconfigCopyMode: s.WriteKubeconfigMode, Log: s.Log,
+	}
+	if s.advertise != nil { // it may be an address of a NAT, not of an interface
+		c.Addresses = append(c.Addresses, s.advertise)
+	}
+	for _, l := range []net.Listener{s.claim.secure, s.claim.etcd} {
+		if l != nil {
+			if ip := l.Addr().(*net.TCPAddr).IP; !ip.IsUnspecified() {
+				c.Addresses = append(c.Addresses, ip)
+			}
+		}
+	}
+	if s.TLSCertFile != "" { // clients that ask by this name are shown Karve's certificate
+		_, port, _ := net.SplitHostPort(ports.Local(s.claim.secure))
+		c.Server = "https://" + net.JoinHostPort("localhost", port)
+	}
+	return c
+}
+
+func (s *controlPlane) storageConfig() storage.Config {
+	c := storage.Config{
+		Location: s.location, DataDir: s.DataDir, Lock: s.claim.storage(), MemoryLimit: s.MemoryLimit,
+		CAFile: s.DatastoreCAFile, CertFile: s.DatastoreCertFile, KeyFile: s.DatastoreKeyFile,
+		Contents: s.fork.Contents, Prepare: s.fork.Prepare, Dial: !s.plan.deviations.On(deviations.StorageClient),
+		Log: s.Log, Status: s.progress.status, OnProgress: s.progress.report, Step: s.stepsOf(datastorePart),
+	}
+	if s.etcdListen != nil {
+		c.EtcdAPI = &storage.EtcdAPI{
+			Listener: s.claim.etcd, URL: s.etcdURL(), Secure: s.etcdListen.Secure, Certificates: s.certificates.Store,
+		}
+		if s.etcdListen.Secure { // it reads the certificate for each connection
+			c.EtcdAPI.Listener = s.certificates.Covering(s.claim.etcd, "")
+		}
+	}
+	return c
+}
+
+func (s *controlPlane) snapshotsConnection() snapshots.Connection {
+	engine := s.storage.Connection().Engine
+	return snapshots.Connection{
+		Engine: engine, Ready: s.up.Load, Forget: s.forgetAbsent,
+		CaughtUp: func(ctx context.Context, done *datastore.ResetResult) error {
+			return s.awaitInformers(ctx, engine, done)
+		},
+	}
+}
+
+// drainTimeout is how long requests under way at the insecure listener may take
+// after the secure one has drained: none should be left.
+const drainTimeout = 5 * time.Second
+
+func (s *controlPlane) configureAPIServer() (apiserver.Config, error) {
+	c := s.apiserverConfig()
+	c.TerminationTimeout = s.StopTimeout
+	c.SecureListener, c.InsecureListener = s.claim.secure, s.claim.insecure
+	if s.TLSCertFile == "" { // the user's certificate is shown to clients at an address
+		c.SecureListener = s.certificates.Covering(s.claim.secure, ports.Local(s.claim.secure))
+	}
+	c.Insecure = insecure.Options{
+		AnyUser: s.InsecureAnyUser, AllowRemote: s.InsecureAllowRemote,
+		DisableHTTP2: s.DisableHTTP2, ShutdownTimeout: drainTimeout,
+		Log: logrus.NewEntry(s.Log),
+	}
+	c.Log = s.Log
+	c.Step = s.stepsOf(apiserverPart)
+	c.Routers = s.routers
+	stored := s.storage.Connection()
+	c.Etcd = apiserver.Etcd{Endpoints: stored.Endpoints, CAFile: stored.CAFile, CertFile: stored.CertFile, KeyFile: stored.KeyFile}
+	c.Store = stored.Store
+	store := s.certificates.Store()
+	if s.plan.controllers != nil {
+		var err error
+		if c.Bootstrap, err = s.plan.controllers.Bootstrap(store); err != nil {
+			return c, err
+		}
+		c.ReadyChecks = append(c.ReadyChecks, healthz.NamedCheck("controllers", s.controlling.Check))
+	}
+	c.Bootstrap.Repairing = ready.Repairing(s.Log)
+	if s.scheduling != nil {
+		c.ReadyChecks = append(c.ReadyChecks, healthz.NamedCheck("scheduler", s.scheduling.Check))
+	}
+	c.Certificates = apiserver.Certificates{
+		UserCert: s.TLSCertFile, UserKey: s.TLSKeyFile,
+		ServingCert: store.CertFile(certs.Serving), ServingKey: store.KeyFile(certs.Serving),
+		ClientCA: store.CertFile(certs.ClientCA), FrontProxyCA: store.CertFile(certs.FrontProxyCA),
+		FrontProxyClientCert: store.CertFile(certs.FrontProxyClient), FrontProxyClientKey: store.KeyFile(certs.FrontProxyClient),
+		KubeletClientCert: store.CertFile(certs.KubeletClient), KubeletClientKey: store.KeyFile(certs.KubeletClient),
+		ServiceAccountKey: store.KeyFile(certs.ServiceAccount),
+	}
+	c.Loopback = s.loopback
+	if s.simulation != nil {
+		c.Dial, c.Group = s.simulation.kubelet.Dial, metricsapi.Group
+	}
+	c.SingleServer = s.ownsStorage()
+	if c.ClockDoubted = s.clockDoubted; s.clockDoubted == nil {
+		c.ClockDoubted = certificates.ClockDoubt()
+	}
+	return c, nil
+}
+
+func (s *controlPlane) controllersConnection() controllers.Connection {
+	clients, api := s.clients(), s.api.Server()
+	c := controllers.Connection{
+		Client: clients.Config(certs.ControllerManager), Anonymous: clients.Anonymous(),
+		Certificates: s.certificates.Store(), Informers: api.Informers(),
+	}
+	if s.ownsStorage() {
+		c.Writes = &controllers.Writes{Requests: api.WritesEnd, Engine: s.storage.Connection().Engine.Barrier}
+	}
+	return c
+}
+
+func (s *controlPlane) schedulerConnection() scheduler.Connection {
+	c := scheduler.Connection{Client: s.clients().Config(certs.Scheduler), Informers: s.api.Server().Informers()}
+	if s.controlling != nil {
+		c.Controllers = s.controlling.Informers
+	}
+	return c
+}
+
+func (s *controlPlane) simulationConnection() simulationConnection {
+	return simulationConnection{
+		client: s.adminClient(), informers: s.api.Server().Informers(), certificates: s.certificates.Store(),
+	}
+}
+
+// clients are those of the parts in this process.
+func (s *controlPlane) clients() loopback.Clients {
+	return loopback.Clients{
+		Server: s.loopback, Store: s.certificates.Store(), Host: s.claim.url(),
+		Connect: !s.plan.deviations.On(deviations.Loopback),
+	}
+}
+
+// etcdURL is where clients reach the etcd API beyond its socket; empty: it is not served there.
+func (s *controlPlane) etcdURL() string {
+	if s.etcdListen == nil {
+		return ""
+	}
+	scheme := "http://"
+	if s.etcdListen.Secure {
+		scheme = "https://"
+	}
+	address := s.claim.etcd.Addr().(*net.TCPAddr)
+	if address.IP.IsUnspecified() && s.advertise != nil { // for other machines
+		return scheme + net.JoinHostPort(s.advertise.String(), strconv.Itoa(address.Port))
+	}
+	return scheme + ports.Local(s.claim.etcd)
+}

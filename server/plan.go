@@ -1,0 +1,285 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"strings"
+
+	netutils "k8s.io/utils/net"
+
+	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/internal/memory"
+	"github.com/karve-k8s/karve/server/apiserver"
+	"github.com/karve-k8s/karve/server/controllers"
+	"github.com/karve-k8s/karve/server/deviations"
+	"github.com/karve-k8s/karve/server/insecure"
+	"github.com/karve-k8s/karve/server/ports"
+	"github.com/karve-k8s/karve/server/scheduler"
+	"github.com/karve-k8s/karve/server/snapshots"
+	"github.com/karve-k8s/karve/server/storage"
+	"github.com/karve-k8s/karve/simulate"
+)
+
+// A configuration becomes a plan in three steps, each a type, so that none can be skipped:
+//
+//	Config ─ complete → completed ─ parse → draft ─ validate → plan
+//
+// parse reads every value once, into a type of its own. The parts get these and parse nothing.
+
+// plan is a configuration that a server can be started with.
+type plan struct {
+	completed // what needs no parsing
+
+	location   storage.Location    // of the datastore
+	etcdListen *storage.EtcdListen // nil: nowhere
+	fork       snapshots.Fork
+	services   []*net.IPNet // ranges of Service addresses
+	serviceIPs []net.IP     // of the kubernetes Service: the first of each range
+	advertise  net.IP       // nil: the machine has no address to advertise
+	ports      []ports.Port
+	deviations deviations.Switches
+
+	controllers *controllers.Upstream // nil: left out
+	scheduler   *scheduler.Upstream   // nil: left out
+}
+
+// draft is a plan as far as the values could be read, with what is wrong with the others.
+type draft struct {
+	plan
+	problems
+}
+
+// problems is a list of what is wrong; adding nil adds nothing.
+type problems []error
+
+func (p *problems) add(err error) {
+	if err != nil {
+		*p = append(*p, err)
+	}
+}
+
+func (p *problems) addf(format string, args ...any) { p.add(fmt.Errorf(format, args...)) }
+
+// The options that name a port.
+const (
+	securePort   = "secure-port"
+	insecurePort = "insecure-port"
+	etcdPort     = "etcd-listen"
+)
+
+// parse reads every value. It reads files as well, and changes nothing.
+func (c completed) parse() *draft {
+	d := &draft{plan: plan{completed: c}}
+	d.add(checkDataDir(c.DataDir))
+	d.parseDatastore()
+	d.parseAddresses()
+	d.parseRanges()
+	for _, san := range c.TLSSANs {
+		if _, _, err := certs.ParseSAN(san); err != nil {
+			d.addf("--tls-san: %w", err)
+		}
+	}
+	d.add(checkKeyPair(c.TLSCertFile, c.TLSKeyFile))
+	d.add(apiserver.CheckFiles(c.APIServerArgs))
+	d.add(checkStartupTrace(c.StartupTrace))
+	var err error
+	if d.deviations, err = deviations.Parse(c.Upstream); err != nil {
+		d.addf("--upstream: %w", err)
+	}
+	if c.SettleAfter < 0 {
+		d.addf("--settle-after %v: want 0 or more", c.SettleAfter)
+	}
+	if c.MemoryLimit < 0 || c.MemoryLimit > 0 && c.MemoryLimit < memory.Least {
+		d.addf("--memory-limit %d: want %dMi at least", c.MemoryLimit, memory.Least>>20)
+	}
+	return d
+}
+
+// parseDatastore reads where the datastore is, where it is served, and what it begins with.
+func (d *draft) parseDatastore() {
+	d.add(checkFile("datastore-cafile", d.DatastoreCAFile))
+	d.add(checkFile("datastore-certfile", d.DatastoreCertFile))
+	d.add(checkFile("datastore-keyfile", d.DatastoreKeyFile))
+	var err error
+	if d.location, err = storage.Parse(d.DatastoreEndpoint, d.Durability); err != nil {
+		d.add(err)
+	} else if d.DataDir != "" {
+		d.fork, err = snapshots.NewFork(d.ForkFrom, d.DataDir, d.location)
+		d.add(err)
+	}
+	l, err := storage.ParseEtcdListen(d.EtcdListen)
+	switch {
+	case err != nil:
+		d.add(err)
+	case l == nil:
+	case d.location.Etcd != nil:
+		d.addf("--etcd-listen %s: the datastore is an etcd, which listens itself: leave the flag out", d.EtcdListen)
+	case !l.Secure && !d.ownersKnown():
+		d.addf("--etcd-listen %s: %w, so every local user would be an administrator: use https://", d.EtcdListen, insecure.ErrOwnersUnknown)
+	default:
+		d.etcdListen = l
+		d.ports = append(d.ports, ports.Port{Option: etcdPort, Address: l.Host, Number: l.Port})
+	}
+}
+
+// parseAddresses reads where the API server listens.
+func (d *draft) parseAddresses() {
+	errs := errors.Join(checkPort(securePort, d.SecurePort), checkAddress("bind-address", d.BindAddress))
+	d.add(errs)
+	if errs == nil {
+		d.ports = append(d.ports, ports.Port{Option: securePort, Address: d.BindAddress, Number: d.SecurePort})
+	}
+	d.add(checkAddress("advertise-address", d.AdvertiseAddress))
+	if d.DisableInsecure {
+		return
+	}
+	errs = errors.Join(
+		checkPort(insecurePort, d.InsecurePort),
+		insecure.Check(d.InsecureBindAddress, d.InsecureAllowRemote),
+		checkOwners(d.Config),
+		checkPortsDiffer(d.Config))
+	d.add(errs)
+	if errs == nil {
+		d.ports = append(d.ports, ports.Port{Option: insecurePort, Address: d.InsecureBindAddress, Number: d.InsecurePort})
+	}
+}
+
+// parseRanges reads the ranges of addresses, and how this server is advertised in them.
+func (d *draft) parseRanges() {
+	var err error
+	d.services, err = parseCIDRs("service-cluster-ip-range", d.ServiceClusterIPRange)
+	d.add(err)
+	pods, err := parseCIDRs("cluster-cidr", d.ClusterCIDR)
+	d.add(err)
+	for _, s := range d.services {
+		for _, p := range pods {
+			if s.Contains(p.IP) || p.Contains(s.IP) {
+				d.addf("--cluster-cidr %s overlaps --service-cluster-ip-range %s", p, s)
+			}
+		}
+		ip, err := netutils.GetIndexedIP(s, 1)
+		if err != nil {
+			d.addf("--service-cluster-ip-range %s: %w", s, err)
+			continue
+		}
+		d.serviceIPs = append(d.serviceIPs, ip)
+	}
+	d.parseSimulation()
+	// Upstream's checks need ranges that parse. What it would say about Karve's default
+	// in their place repeats nothing that was reported above.
+	if d.services == nil {
+		d.ServiceClusterIPRange = DefaultServiceClusterIPRange
+	}
+	ipv6 := len(d.services) > 0 && netutils.IsIPv6CIDR(d.services[0])
+	d.advertise = advertiseAddress(net.ParseIP(d.AdvertiseAddress), net.ParseIP(d.BindAddress), ipv6)
+}
+
+// parseSimulation reports what is wrong with --simulate-nodes.
+func (d *draft) parseSimulation() {
+	if d.SimulateNodes < 0 || d.SimulateNodes > simulate.Most {
+		d.addf("--simulate-nodes %d: want a number of nodes from 1 to %d, or 0 for none", d.SimulateNodes, simulate.Most)
+		return
+	}
+	if d.SimulateNodes == 0 || d.ClusterCIDR != "" {
+		return
+	}
+	for _, s := range d.services {
+		at, _ := netip.ParseAddr(s.IP.String())
+		pods := simulate.PodRange(netutils.IsIPv6CIDR(s))
+		if pods.Contains(at) || s.Contains(pods.Addr().AsSlice()) {
+			d.addf("--simulate-nodes: Pods of simulated nodes have addresses of %s, which overlaps --service-cluster-ip-range %s: name another range with --cluster-cidr", pods, s)
+		}
+	}
+}
+
+// parseCIDRs parses one CIDR, or two of different families.
+func parseCIDRs(flag, list string) ([]*net.IPNet, error) {
+	if list == "" {
+		return nil, nil
+	}
+	var cidrs []*net.IPNet
+	for part := range strings.SplitSeq(list, ",") {
+		_, cidr, err := net.ParseCIDR(part)
+		if err != nil {
+			return nil, fmt.Errorf("--%s %s: %q is not a CIDR such as 10.96.0.0/12 or fd00:10:96::/112", flag, list, part)
+		}
+		cidrs = append(cidrs, cidr)
+	}
+	if len(cidrs) > 2 {
+		return nil, fmt.Errorf("--%s %s: want one range, or one for IPv4 and one for IPv6", flag, list)
+	}
+	if len(cidrs) == 2 && netutils.IsIPv4CIDR(cidrs[0]) == netutils.IsIPv4CIDR(cidrs[1]) {
+		return nil, fmt.Errorf("--%s %s: both ranges are of one family, want one for IPv4 and one for IPv6", flag, list)
+	}
+	return cidrs, nil
+}
+
+// gates are the feature gates that the configuration asks for. Upstream keeps them in a
+// registry of the process, where whoever holds them is the only one to decide.
+func (d *draft) gates() (*apiserver.Gates, error) { return apiserver.GatesOf(d.apiserverConfig()) }
+
+// validate asks upstream's components what they would refuse, and returns the plan if nothing
+// is wrong.
+func (d *draft) validate(ctx context.Context) (*plan, error) {
+	errs := d.problems
+	// Upstream's validation and the defaults of its options depend on the gates.
+	if gates, err := d.gates(); err == nil { // else the next reports it
+		if release, err := gates.Hold(); err == nil {
+			defer release()
+		}
+	}
+	err := d.validateAPIServer(ctx)
+	errs.add(err)
+	// All three read the process' feature gates; one complaint about them is enough.
+	gatesAreFine := !errors.Is(err, apiserver.ErrFeatureGates)
+	if !d.NoControllers {
+		d.controllers, err = controllers.Parse(controllers.Settings{
+			Args: d.ControllerManagerArgs, Disabled: d.DisableControllers,
+			ClusterCIDR: d.ClusterCIDR, ServiceClusterIPRange: d.ServiceClusterIPRange,
+			FlexVolumes: d.path(flexVolumes),
+		})
+		if err == nil && gatesAreFine {
+			err = d.controllers.Validate()
+		}
+		errs.add(err)
+	}
+	if !d.DisableScheduler {
+		d.scheduler, err = scheduler.Parse(d.SchedulerArgs)
+		if err == nil && gatesAreFine {
+			err = d.scheduler.Validate()
+		}
+		errs.add(err)
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	return &d.plan, nil
+}
+
+// flexVolumes is a directory of the data directory.
+const flexVolumes = "flexvolume"
+
+// path is that of a file in the data directory.
+func (p *plan) path(name string) string { return filepath.Join(p.DataDir, name) }
+
+// ownsStorage reports that no other process has the same storage: it is neither an
+// etcd's nor a database's, and --etcd-listen offers it to no client.
+func (p *plan) ownsStorage() bool { return p.location.BuiltIn() && p.etcdListen == nil }
+
+// apiserverConfig is the API server's share, as far as it is known before anything is open.
+func (p *plan) apiserverConfig() apiserver.Config {
+	return apiserver.Config{
+		Deviations:            p.deviations,
+		ServiceClusterIPRange: p.ServiceClusterIPRange,
+		ClusterDomain:         p.ClusterDomain,
+		DisableHTTP2:          p.DisableHTTP2,
+		CompressLoopback:      p.CompressLoopback,
+		AdvertiseAddress:      p.advertise,
+		Args:                  p.APIServerArgs,
+		BuiltIn:               p.location.BuiltIn(),
+	}
+}

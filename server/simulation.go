@@ -1,0 +1,73 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+
+	"github.com/sirupsen/logrus"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/rest"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
+	netutils "k8s.io/utils/net"
+
+	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/internal/version"
+	"github.com/karve-k8s/karve/simulate"
+)
+
+// simulation is the simulated nodes as a part. They use the API server's informers.
+type simulation struct {
+	config  simulate.Config
+	kubelet simulate.Kubelet // answers for the nodes; the API server dials it
+	connect func() simulationConnection
+}
+
+// simulationConnection is what other parts hand over.
+type simulationConnection struct {
+	client       *rest.Config // an administrator's
+	informers    informers.SharedInformerFactory
+	certificates *certs.Store
+}
+
+// newSimulation fills in what the controllers expect of nodes, and warns what nodes can't do
+// without controllers or scheduler.
+func newSimulation(p *plan, connect func() simulationConnection) *simulation {
+	s := &simulation{connect: connect}
+	s.config = simulate.Config{Nodes: p.SimulateNodes, Version: version.Kubernetes, Kubelet: &s.kubelet, Log: p.Log}
+	for _, r := range p.services {
+		s.config.IPv6 = append(s.config.IPv6, netutils.IsIPv6CIDR(r))
+	}
+	if p.scheduler == nil {
+		p.Log.Warn("--simulate-nodes without scheduler: only Pods with a spec.nodeName will run")
+	}
+	if p.controllers == nil {
+		warnNotReady(p.Log, "controllers")
+		return s
+	}
+	if !p.controllers.Runs(names.NodeLifecycleController) {
+		warnNotReady(p.Log, "the "+names.NodeLifecycleController)
+	}
+	s.config.Grace = p.controllers.NodeLifecycleController.NodeMonitorGracePeriod.Duration
+	s.config.PodCIDRs = p.controllers.KubeCloudShared.AllocateNodeCIDRs && p.controllers.Runs(names.NodeIpamController)
+	return s
+}
+
+func warnNotReady(log *logrus.Logger, without string) {
+	log.Warnf("--simulate-nodes without %s: nodes keep the taint node.kubernetes.io/not-ready, so only Pods that tolerate it, or have a spec.nodeName, will run", without)
+}
+
+// Run simulates the nodes until ctx ends.
+func (s *simulation) Run(ctx context.Context, ready func()) error {
+	from := s.connect()
+	// An API server that verifies kubelets (--kubelet-certificate-authority) trusts this
+	// authority, if it has a key.
+	if pair, err := tls.LoadX509KeyPair(from.certificates.CertFile(certs.ServerCA), from.certificates.KeyFile(certs.ServerCA)); err == nil {
+		s.kubelet.Sign = &pair
+	}
+	c, core := s.config, from.informers.Core().V1()
+	c.Client = from.client
+	c.PodInformer, c.NodeInformer = core.Pods().Informer(), core.Nodes().Informer()
+	c.ClaimInformer, c.VolumeInformer = core.PersistentVolumeClaims().Informer(), core.PersistentVolumes().Informer()
+	from.informers.StartWithContext(ctx) // they run already, unless authorization is the user's own
+	return simulate.Run(ctx, c, ready)
+}
