@@ -320,7 +320,7 @@ fetch() {
 	case $packed in "$stage"/*) rm -f "$packed" ;; esac
 	chmod 0755 "$stage" "$new"
 	"$new" version >"$work/version" 2>&1 || fail "the new binary does not run here: $(head -n 1 "$work/version")"
-	"$new" server --help >"$work/help" 2>&1 || fail "the new binary does not tell its options: $(head -n 1 "$work/help")"
+	"$new" server --help --all >"$work/help" 2>&1 || "$new" server --help >"$work/help" 2>&1 || fail "the new binary does not tell its options: $(head -n 1 "$work/help")"
 	version=$(head -n 1 "$work/version")
 }
 

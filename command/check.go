@@ -20,27 +20,18 @@ import (
 	"github.com/karve-k8s/karve/server/storage"
 )
 
-const checkHelp = `karve check: look whether this machine is ready for karve server
-
-It takes the options of karve server (see karve server --help), variables and
-configuration file too, and --output table or json. With --replaces DIR the server
-that runs with that data directory is about to make way: what it uses is free.
-Nothing is started, and nothing that it makes stays. Exit code: 0 if nothing fails,
-1 if something does.
-`
-
 // checkCommand is `karve check`: what a start would find, before it.
 func checkCommand() *cli.Command {
-	flags := append(options.Server(), output.Flag(),
-		&cli.StringFlag{Name: "replaces", Usage: "`DIR` of the data of a server that stops before the start"})
 	return &cli.Command{
-		Name:               "check",
-		Usage:              "look whether this machine is ready for karve server, whose options it takes",
-		CustomHelpTemplate: checkHelp,
-		Flags:              flags,
-		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
-			return options.ExplainMistake(err, "karve check", flags)
-		},
+		Name:  "check",
+		Usage: "check whether this machine is ready for karve server",
+		Description: `It takes the options, variables and configuration file of karve server. It starts
+nothing, and removes all files that it creates. Exit code: 0 if no check fails,
+otherwise 1.`,
+		Flags: append([]cli.Flag{
+			output.Flag(),
+			&cli.StringFlag{Name: "replaces", Usage: "data `DIR` of a server that will stop before the start: what it uses counts as free"},
+		}, options.Server()...),
 		Action: check,
 	}
 }

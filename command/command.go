@@ -10,7 +10,6 @@ package command
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 
@@ -19,7 +18,6 @@ import (
 	"github.com/karve-k8s/karve/command/datadir"
 	"github.com/karve-k8s/karve/command/kubectl"
 	"github.com/karve-k8s/karve/command/locale"
-	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/envtest"
 	"github.com/karve-k8s/karve/internal/version"
 )
@@ -69,76 +67,57 @@ func exitCode(err error) int {
 // run is the whole command, but for kubectl: what it is given is all it knows
 // of the process it runs in, apart from KARVE_… variables.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	err := newApp(args, stdout, stderr).RunContext(ctx, args)
+	if errors.Is(err, errAnswered) {
+		return nil
+	}
+	return err
+}
+
+// newApp is karve with all its commands.
+func newApp(args []string, stdout, stderr io.Writer) *cli.App {
 	app := &cli.App{
 		Name:                      "karve",
 		Usage:                     "a Kubernetes control plane in one process",
 		Version:                   version.Full(),
 		Writer:                    stdout,
 		ErrWriter:                 stderr,
-		HideVersion:               true, // there is a command
+		HideHelp:                  true, // as HideVersion: prepare adds options of its own
+		HideVersion:               true,
 		DisableSliceFlagSeparator: true, // a comma may be part of a value
 		EnableBashCompletion:      true,
-		Suggest:                   true,
-		// Errors are printed by main, once, in one form.
+		// Errors are printed by Main, once, in one form.
 		ExitErrHandler: func(*cli.Context, error) {},
-		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
-			return fmt.Errorf("%w (see karve help)", err)
-		},
-		Action: func(c *cli.Context) error {
-			if c.Args().Present() {
-				return fmt.Errorf("there is no command %q (see karve help)", c.Args().First())
-			}
-			return cli.ShowAppHelp(c)
-		},
 		Commands: []*cli.Command{
-			serverCommand(),
-			runCommand(),
-			checkCommand(),
-			datadir.Status(),
-			kubectl.Command(),
-			envtestAssetsCommand(),
-			datadir.Kubeconfig(),
-			datadir.Certs(),
-			datadir.Datastore(),
-			datadir.Snapshot(),
-			datadir.Reset(),
-			versionCommand(),
-			completionCommand(),
+			inCategory(cluster, serverCommand()),
+			inCategory(cluster, runCommand()),
+			inCategory(cluster, datadir.Status()),
+			inCategory(cluster, kubectl.Command()),
+			inCategory(cluster, datadir.Kubeconfig()),
+			inCategory(data, datadir.Snapshot()),
+			inCategory(data, datadir.Reset()),
+			inCategory(data, datadir.Datastore()),
+			inCategory(data, datadir.Certs()),
+			inCategory(tools, checkCommand()),
+			inCategory(tools, featureGatesCommand()),
+			inCategory(tools, envtestAssetsCommand()),
+			inCategory(tools, completionCommand()),
+			inCategory(tools, versionCommand()),
+			inCategory(tools, helpCommand()),
 		},
 	}
-	explainMistakes("karve", app.Commands)
-	options.RefuseMisspelt(app.Commands)
-	return app.RunContext(ctx, args)
+	prepare(app, args)
+	return app
 }
 
-// explainMistakes makes commands tell a mistake in a line, as `karve server` does,
-// where cli would print the whole help: a wrong option, a word too many, no such
-// command of a group. Those that explain themselves are left alone.
-func explainMistakes(above string, commands []*cli.Command) {
-	for _, command := range commands {
-		name := above + " " + command.Name
-		explainMistakes(name, command.Subcommands)
-		if command.OnUsageError != nil || command.SkipFlagParsing {
-			continue
-		}
-		command.OnUsageError = func(_ *cli.Context, err error, _ bool) error {
-			return options.ExplainMistake(err, name, command.Flags)
-		}
-		switch action := command.Action; {
-		case len(command.Subcommands) > 0:
-			command.Action = func(c *cli.Context) error {
-				if c.Args().Present() {
-					return fmt.Errorf("there is no command %q (see %s --help)", name+" "+c.Args().First(), name)
-				}
-				return cli.ShowSubcommandHelp(c)
-			}
-		case command.ArgsUsage == "":
-			command.Action = func(c *cli.Context) error {
-				if c.Args().Present() {
-					return fmt.Errorf("%s takes options only, got %q", name, c.Args().First())
-				}
-				return action(c)
-			}
-		}
-	}
+// The categories of commands in the help.
+const (
+	cluster = "A CLUSTER"
+	data    = "ITS DATA"
+	tools   = "TOOLS"
+)
+
+func inCategory(category string, c *cli.Command) *cli.Command {
+	c.Category = category
+	return c
 }

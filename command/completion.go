@@ -3,18 +3,27 @@ package command
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/karve-k8s/karve/command/options"
 )
 
-// completionScripts ask karve itself, by the last argument that urfave/cli
-// answers with one proposal a line, and kubectl for what is kubectl's.
+// completionScripts ask karve itself for proposals, one in each line, by the last argument that
+// urfave/cli has for that, and kubectl for what is kubectl's.
 var completionScripts = map[string]string{
 	"bash": `_karve() {
   local word=${COMP_WORDS[COMP_CWORD]} line
   local -a before=("${COMP_WORDS[@]:1:COMP_CWORD-1}")
   COMPREPLY=()
+  # bash takes --option=value apart.
+  if [ "$word" = = ]; then
+    word=
+  elif [ ${#before[@]} -gt 0 ] && [ "${before[${#before[@]}-1]}" = = ]; then
+    unset "before[${#before[@]}-1]"
+  fi
   if [ "${before[0]}" = kubectl ]; then
     while IFS= read -r line; do
       case $line in :*) ;; *) COMPREPLY+=("${line%%$'\t'*}") ;; esac
@@ -27,6 +36,18 @@ var completionScripts = map[string]string{
   COMPREPLY=($(compgen -W "${COMPREPLY[*]}" -- "$word"))
 }
 complete -o default -F _karve karve
+`,
+	"fish": `function __karve_complete
+  set -l before (commandline -opc)
+  set -l word (commandline -ct)
+  if test (count $before) -gt 1; and test "$before[2]" = kubectl
+    karve kubectl __complete $before[3..-1] "$word" 2>/dev/null | string match -v ':*'
+    return
+  end
+  string match -q -- '-*' "$word"; and set -a before "$word"
+  karve $before[2..-1] --generate-bash-completion 2>/dev/null
+end
+complete -c karve -a '(__karve_complete)'
 `,
 	"zsh": `#compdef karve
 _karve() {
@@ -46,24 +67,64 @@ compdef _karve karve
 `,
 }
 
+// completionCommand is `karve completion`.
 func completionCommand() *cli.Command {
 	return &cli.Command{
-		Name:      "completion",
-		Usage:     "print a completion script: source <(karve completion bash)",
-		ArgsUsage: "bash|zsh|fish",
+		Name:        "completion",
+		Usage:       "print a completion script for a shell",
+		ArgsUsage:   "bash|zsh|fish",
+		Description: "In bash: source <(karve completion bash)",
 		Action: func(c *cli.Context) error {
 			shell := c.Args().First()
-			if shell == "fish" {
-				script, err := c.App.ToFishCompletion()
-				fmt.Fprint(c.App.Writer, script)
-				return err
-			}
 			script, ok := completionScripts[shell]
 			if !ok {
-				return fmt.Errorf("completion %q: want bash, zsh or fish", strings.TrimSpace(shell))
+				return fmt.Errorf("karve completion takes bash, zsh or fish, got %q", strings.TrimSpace(shell))
 			}
 			_, err := io.WriteString(c.App.Writer, script)
 			return err
 		},
 	}
+}
+
+// arguments are what a shell can propose as arguments of commands.
+var arguments = map[string][]string{
+	"completion": {"bash", "zsh", "fish"},
+}
+
+// completeWith proposes, for the command line args, what may come next in a command: the values of
+// an option that waits for one, options if a dash has been typed, and otherwise commands and
+// arguments. The last of args is that of urfave/cli.
+func completeWith(command *cli.Command, args []string) cli.BashCompleteFunc {
+	return func(c *cli.Context) {
+		last := ""
+		if len(args) > 2 {
+			last = args[len(args)-2]
+		}
+		for _, proposal := range proposals(command, last) {
+			fmt.Fprintln(c.App.Writer, proposal)
+		}
+	}
+}
+
+func proposals(command *cli.Command, last string) (all []string) {
+	name := strings.TrimLeft(last, "-")
+	if name != last {
+		for _, f := range command.Flags {
+			if takes, ok := f.(cli.DocGenerationFlag); ok && takes.TakesValue() && slices.Contains(f.Names(), name) {
+				return options.Values(name)
+			}
+		}
+		for _, f := range command.Flags {
+			if long := f.Names()[0]; strings.HasPrefix("--"+long, last) {
+				all = append(all, "--"+long)
+			}
+		}
+		return all
+	}
+	for _, sub := range command.Subcommands {
+		if !sub.Hidden {
+			all = append(all, sub.Name)
+		}
+	}
+	return append(all, arguments[command.Name]...)
 }

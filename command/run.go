@@ -33,24 +33,20 @@ const farewell = 10 * time.Second
 
 // runCommand is `karve run`.
 func runCommand() *cli.Command {
-	flags := runFlags()
 	return &cli.Command{
 		Name:      "run",
-		Usage:     "run a command with a cluster of its own, which goes when it ends",
+		Usage:     "run a command with a cluster of its own, which ends with it",
 		ArgsUsage: "-- COMMAND [ARGUMENT...]",
-		CustomHelpTemplate: options.Help(flags, "karve run [OPTION...] -- COMMAND [ARGUMENT...]: run a command with a cluster of its own\n\n"+
-			"The cluster is in a temporary directory and in memory, on a free port of this\n"+
-			"machine. The command has its kubeconfig in KUBECONFIG and, if there is none,\n"+
-			"kubectl in its PATH. karve ends with the command's exit code, and shows the\n"+
-			"server's log on standard error if that is not 0. With --data-dir the cluster\n"+
-			"stays there. No file in /etc is read.\n\n"+
-			"SIGINT, SIGTERM and SIGHUP are handed on to the command. A second SIGINT or\n"+
-			"SIGTERM kills it. The temporary directory is removed in every case; what a\n"+
-			"karve run that was killed (kill -9) has left, the next one removes.\n"),
-		Flags: flags,
-		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
-			return options.ExplainMistake(err, "karve run", flags)
-		},
+		Description: `The cluster is in memory, in a temporary directory, and on a free port of this
+machine. The command finds its kubeconfig in KUBECONFIG and, if no kubectl is
+installed, one in its PATH. karve exits with the command's exit code, and prints
+the server's log if that is not 0. With --data-dir the cluster is kept there. The
+configuration file of an installed server is not read.
+
+karve passes SIGINT, SIGTERM and SIGHUP on to the command; a second SIGINT or
+SIGTERM kills it. The temporary directory is always removed: if karve itself is
+killed (kill -9), the next karve run does that.`,
+		Flags: runFlags(),
 		Action: func(c *cli.Context) error {
 			if !c.Args().Present() {
 				return errors.New("there is no command to run; want karve run -- COMMAND")

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"os/exec"
 	"strings"
 	"time"
 
@@ -20,15 +21,13 @@ import (
 
 // serverCommand is `karve server`.
 func serverCommand() *cli.Command {
-	flags := options.Server()
 	return &cli.Command{
-		Name:               "server",
-		Usage:              "run the control plane until it is told to stop",
-		CustomHelpTemplate: options.Help(flags, "karve server: run the control plane until it is told to stop\n"),
-		Flags:              flags,
-		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
-			return options.ExplainMistake(err, "karve server", flags)
-		},
+		Name:  "server",
+		Usage: "run a control plane until it is stopped",
+		Description: `Give an option as --name VALUE, in a variable KARVE_NAME, or as name: value in the
+file of --config. The first of these that is set counts. A variable that is nearly
+the name of an option is an error.`,
+		Flags: options.Server(),
 		Action: func(c *cli.Context) error {
 			if slices.Equal(c.StringSlice("upstream"), []string{"list"}) {
 				return deviations.Print(c.App.Writer)
@@ -54,7 +53,8 @@ func serverCommand() *cli.Command {
 	}
 }
 
-// greet is the one line a successful start prints.
+// greet prints what a user needs of a server that is ready: where it is, and what to do next on
+// lines of their own.
 func greet(w io.Writer, info server.Info) {
 	plain := ""
 	if info.InsecureURL != "" {
@@ -64,6 +64,10 @@ func greet(w io.Writer, info server.Info) {
 	for _, part := range info.Slowest {
 		slowest = append(slowest, fmt.Sprintf("%s %v", part.Part, part.Took.Round(time.Millisecond)))
 	}
-	fmt.Fprintf(w, "karve is ready after %v (%s) at %s%s. Next: export KUBECONFIG=%s; kubectl get namespaces\n",
-		info.Took.Round(time.Millisecond), strings.Join(slowest, ", "), info.URL, plain, info.Kubeconfig)
+	client := "kubectl"
+	if _, err := exec.LookPath(client); err != nil {
+		client = "karve kubectl"
+	}
+	fmt.Fprintf(w, "karve is ready after %v (%s) at %s%s\nNext:\n  export KUBECONFIG=%s; %s get namespaces\n",
+		info.Took.Round(time.Millisecond), strings.Join(slowest, ", "), info.URL, plain, shellQuoted(info.Kubeconfig), client)
 }

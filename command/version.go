@@ -29,3 +29,9 @@ func versionCommand() *cli.Command {
 		},
 	}
 }
+
+// printVersion is `karve --version`: one line.
+func printVersion(w io.Writer) error {
+	_, err := fmt.Fprintf(w, "karve %s, Kubernetes %s\n", version.Karve, version.Kubernetes)
+	return err
+}

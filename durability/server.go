@@ -36,8 +36,8 @@ type Server struct {
 	done chan struct{}
 }
 
-// readyLine is what karve server prints when everything is there (main.go, greet).
-var readyLine = regexp.MustCompile(`(?m)^karve is ready after .* at (https://\S+?)\. Next: `)
+// readyLine is what karve server prints when it is ready (command/server.go, greet).
+var readyLine = regexp.MustCompile(`(?m)^karve is ready after .* at (https://\S+)(?: and \S+)?\n`)
 
 // Start runs the server and returns a client of it when everything is ready. The port
 // is any free one, and that of the first start later on.

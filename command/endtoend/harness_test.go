@@ -143,10 +143,11 @@ type process struct {
 	stdout, stderr output
 	ended          chan struct{}
 
-	url, insecure, kubeconfig string // from the ready line
+	url, insecure, kubeconfig string // from the ready text
 }
 
-var readyLine = regexp.MustCompile(`^karve is ready after \S+ \([A-Za-z ]+ \d[^)]*\) at (https://\S+?)(?: and (http://\S+?))?\. Next: export KUBECONFIG=(\S+); kubectl get namespaces\n$`)
+// readyText is what `karve server` prints when it is ready: the next command is on a line of its own.
+var readyText = regexp.MustCompile(`^karve is ready after \S+ \([A-Za-z ]+ \d[^)]*\) at (https://\S+)(?: and (http://\S+))?\nNext:\n  export KUBECONFIG=(\S+); (?:karve )?kubectl get namespaces\n$`)
 
 // launch starts `karve server` on free ports with the data directory dir, and
 // does not wait for it. At the end of the test it is stopped, and must then
@@ -202,15 +203,15 @@ var bare = []string{"--no-controllers", "--disable-scheduler"}
 
 func (p *process) waitReady() *process {
 	p.t.Helper()
-	p.poll("the ready line", func() error {
-		if !strings.Contains(p.stdout.String(), "\n") {
+	p.poll("the ready text", func() error {
+		if !strings.Contains(p.stdout.String(), " get namespaces\n") {
 			return errors.New("there is none yet")
 		}
 		return nil
 	})
-	match := readyLine.FindStringSubmatch(p.stdout.String())
+	match := readyText.FindStringSubmatch(p.stdout.String())
 	if match == nil {
-		p.t.Fatalf("standard output: got %q, want one line %s", p.stdout.String(), readyLine)
+		p.t.Fatalf("standard output: got %q, want %s", p.stdout.String(), readyText)
 	}
 	p.url, p.insecure, p.kubeconfig = match[1], match[2], match[3]
 	return p

@@ -45,7 +45,7 @@ func TestStart(t *testing.T) {
 		if n := strings.Count(p.stderr.String(), "\n"); n >= 15 {
 			t.Errorf("a start logged %d lines, want fewer than 15:\n%s", n, p.stderr.String())
 		}
-		if got := p.stdout.String(); !readyLine.MatchString(got) {
+		if got := p.stdout.String(); !readyText.MatchString(got) {
 			t.Errorf("standard output: got %q, want the ready line and nothing else", got)
 		}
 	})

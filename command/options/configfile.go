@@ -41,7 +41,7 @@ func applyConfig(c *cli.Context, path string, text []byte) error {
 	if err != nil {
 		return fmt.Errorf("--config %s: %w", path, err)
 	}
-	known := Names(c.Command.Flags)
+	known := settable(c.Command.Flags)
 	var problems []error
 	for _, v := range values {
 		switch {
@@ -57,12 +57,17 @@ func applyConfig(c *cli.Context, path string, text []byte) error {
 		default:
 			for _, value := range v.values {
 				if err := c.Set(v.name, value); err != nil {
-					problems = append(problems, fmt.Errorf("--config %s: line %d: %s: %q: %w", path, v.line, v.name, value, err))
+					problems = append(problems, fmt.Errorf("--config %s: line %d: %s: %q: want %s", path, v.line, v.name, value, wanted(v.name, c.Command.Flags)))
 				}
 			}
 		}
 	}
 	return errors.Join(problems...)
+}
+
+// settable are the names of the options that a configuration file can set: those of a server.
+func settable(list []cli.Flag) []string {
+	return Names(slices.DeleteFunc(slices.Clone(list), func(f cli.Flag) bool { return sectionOf(f) == otherSection }))
 }
 
 // configValue is one line of the configuration file, as it is written there:

@@ -11,16 +11,21 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
+// Config is --config.
 func Config() cli.Flag {
-	return text(general, "config", "", "`FILE` with options in YAML, name: value (default: "+DefaultFile+", if it is there)")
+	return text(general, "config", "", "`FILE` with options in YAML (default: "+DefaultFile+", if it exists)")
 }
 
+// DataDir is --data-dir.
 func DataDir() cli.Flag {
 	return text(general, "data-dir", DefaultDataDir(), "`DIR` for state, certificates and the admin's kubeconfig")
 }
 
+// DatastoreEndpoint is --datastore-endpoint.
 func DatastoreEndpoint() cli.Flag {
-	return text(storage, "datastore-endpoint", "", "`URL` of the datastore: sqlite://DIR?durability=full|relaxed|memory&cache=BYTES, memory://, postgres://USER:PASSWORD@HOST/DATABASE, mysql://USER:PASSWORD@tcp(HOST:PORT)/DATABASE, nats://HOST, or an etcd's http(s)://host:port,… (default: the built-in one in the data directory). Others see the command line: a password is better given by the variable or the file")
+	return text(storage, "datastore-endpoint", "", "`URL` of an external datastore: PostgreSQL, MySQL, NATS or etcd (default: the built-in one in the data directory). "+
+		"One of sqlite://DIR?durability=full|relaxed|memory&cache=BYTES, memory://, postgres://USER:PASSWORD@HOST/DATABASE, mysql://USER:PASSWORD@tcp(HOST:PORT)/DATABASE, nats://HOST, and http(s)://host:port,… of an etcd. "+
+		"Other users can see the command line: give a password in the variable or the configuration file instead.")
 }
 
 // DefaultDataDir is /var/lib/karve for root, and in the XDG data directory

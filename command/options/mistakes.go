@@ -11,24 +11,33 @@ import (
 	"github.com/karve-k8s/karve/server/flags"
 )
 
-// invalidValue is how package flag refuses a value: it knows one dash only.
-var invalidValue = regexp.MustCompile(`^invalid (?:boolean )?value (".*") for (?:flag )?-+([^ :]+): (.*)$`)
+// How package flag and cli refuse a value: that of an option, which is named with one dash
+// only, and that of a variable.
+var (
+	invalidValue    = regexp.MustCompile(`^invalid (?:boolean )?value (".*") for (?:flag )?-+([^ :]+): (.*)$`)
+	invalidVariable = regexp.MustCompile(`^could not parse (".*") as .* value from environment variable "([^"]+)" for flag ([^ :]+): .*$`)
+)
 
-// ExplainMistake tells a mistake in the options of a command, and names the nearest
-// one where one was misspelt.
+// ExplainMistake is the error for a mistake in the options of a command, and names the nearest
+// option if one was misspelt.
 func ExplainMistake(err error, command string, known []cli.Flag) error {
 	see := "see " + command + " --help"
 	if m := invalidValue.FindStringSubmatch(err.Error()); m != nil {
-		return fmt.Errorf("--%s %s: %s (%s)", m[2], m[1], m[3], see)
+		if m[1] == `"--"` {
+			return needsValue(m[2], known, see)
+		}
+		return fmt.Errorf("%s %s: want %s (%s)", dashed(m[2]), m[1], wanted(m[2], known), see)
+	}
+	if m := invalidVariable.FindStringSubmatch(err.Error()); m != nil {
+		return fmt.Errorf("%s=%s: want %s (%s)", m[2], m[1], wanted(m[3], known), see)
 	}
 	if name, ok := strings.CutPrefix(err.Error(), "flag needs an argument: -"); ok {
-		return fmt.Errorf("--%s needs a value (%s)", strings.TrimLeft(name, "-"), see)
+		return needsValue(strings.TrimLeft(name, "-"), known, see)
 	}
-	name, ok := strings.CutPrefix(err.Error(), "flag provided but not defined: -")
+	name, ok := Undefined(err)
 	if !ok {
 		return fmt.Errorf("%w (%s)", err, see)
 	}
-	name = strings.TrimLeft(name, "-")
 	proposal := see
 	names := Names(known)
 	long := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return len(name) == 1 })
@@ -37,9 +46,65 @@ func ExplainMistake(err error, command string, known []cli.Flag) error {
 	} else if slices.Contains(names, "kube-apiserver-arg") {
 		proposal += ", or pass it to its component by --kube-apiserver-arg " + name + "=…"
 	}
-	return fmt.Errorf("there is no option --%s; %s", name, proposal)
+	return fmt.Errorf("there is no option %s; %s", dashed(name), proposal)
 }
 
+// Undefined is the name of the option that an error of cli says does not exist.
+func Undefined(err error) (name string, ok bool) {
+	name, ok = strings.CutPrefix(err.Error(), "flag provided but not defined: -")
+	return strings.TrimLeft(name, "-"), ok
+}
+
+// CheckValues refuses text options whose value is --: that ends the options, and a value is
+// missing before it.
+func CheckValues(c *cli.Context) error {
+	for _, f := range c.Command.Flags {
+		if f, ok := f.(*cli.StringFlag); ok && c.String(f.Name) == "--" {
+			return needsValue(f.Name, c.Command.Flags, "see karve "+c.Command.Name+" --help")
+		}
+	}
+	return nil
+}
+
+func needsValue(name string, known []cli.Flag, see string) error {
+	return fmt.Errorf("%s needs %s (%s)", dashed(name), wanted(name, known), see)
+}
+
+// wanted says which values an option takes.
+func wanted(name string, known []cli.Flag) string {
+	at := slices.IndexFunc(known, func(f cli.Flag) bool { return slices.Contains(f.Names(), name) })
+	if at < 0 {
+		return "a value"
+	}
+	switch known[at].(type) {
+	case *cli.IntFlag:
+		switch name {
+		case "secure-port":
+			return "a number from 0 to 65535"
+		case "insecure-port":
+			return "a number from -1 to 65535"
+		}
+		return "a number"
+	case *cli.DurationFlag:
+		return "a duration such as 30s or 5m"
+	case *cli.BoolFlag:
+		return "true or false"
+	}
+	if values := Values(name); len(values) > 0 {
+		return strings.Join(values, " or ")
+	}
+	return "a value"
+}
+
+// dashed is an option as it is written on the command line.
+func dashed(name string) string {
+	if len(name) == 1 {
+		return "-" + name
+	}
+	return "--" + name
+}
+
+// Names are those of options, without dashes.
 func Names(list []cli.Flag) []string {
 	var names []string
 	for _, f := range list {

@@ -31,10 +31,10 @@ var otherVariables = []string{
 // The first group is that of which only the value tells: a port number may be an option's.
 var serviceLink = regexp.MustCompile(`^KARVE_(?:[A-Z0-9_]*?_)??(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|(PORT)|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)$`)
 
-// checkVariables looks for KARVE_… variables that set nothing. One that is nearly the name of an
+// CheckVariables looks for KARVE_… variables that set nothing. One that is nearly the name of an
 // option is an error, as on the command line and in the configuration file. Any other is a
 // warning only: it may be the user's own, and a start must not fail because of it.
-func checkVariables(environ, options []string, warnings io.Writer) error {
+func CheckVariables(environ, options []string, warnings io.Writer) error {
 	var problems []error
 	for _, variable := range environ {
 		name, value, _ := strings.Cut(variable, "=")
@@ -83,7 +83,7 @@ func RefuseMisspelt(commands []*cli.Command) {
 			}
 			before := command.Before
 			command.Before = func(c *cli.Context) error {
-				err := checkVariables(os.Environ(), options, c.App.ErrWriter)
+				err := CheckVariables(os.Environ(), options, c.App.ErrWriter)
 				if before != nil {
 					err = errors.Join(err, before(c))
 				}

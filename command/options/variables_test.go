@@ -44,7 +44,7 @@ func TestVariables(t *testing.T) {
 		{"KARVE_SECUR_PORT=7443", "did you mean KARVE_SECURE_PORT?", ""},
 	} {
 		var warnings strings.Builder
-		err := checkVariables([]string{test.variable}, options, &warnings)
+		err := CheckVariables([]string{test.variable}, options, &warnings)
 		if test.problem == "" && err != nil || test.problem != "" && (err == nil || !strings.Contains(err.Error(), test.problem)) {
 			t.Errorf("%s: got %v, want %q", test.variable, err, test.problem)
 		}
@@ -81,7 +81,7 @@ func TestVariablesOfTheRepository(t *testing.T) {
 		for _, name := range mentioned.FindAllString(string(text), -1) {
 			seen++
 			known := slices.Contains(options, name) || isOther(name) || slices.Contains(examples, name) || slices.Contains(otherVariables, name+"_")
-			if !known && checkVariables([]string{name + "=x"}, options, &strings.Builder{}) == nil {
+			if !known && CheckVariables([]string{name + "=x"}, options, &strings.Builder{}) == nil {
 				t.Errorf("%s speaks of %s, which is no option: add it to otherVariables, or call it KARVE_TEST_…", path, name)
 			}
 		}

@@ -33,13 +33,16 @@ var own = map[string][]string{
 		"internal/version",
 		"preflight",
 		"server",
-		"server/storage", // where --datastore-endpoint is
+		"server/apiserver",
 		"server/deviations",
+		"server/flags",
+		"server/storage", // where --datastore-endpoint is
 	},
 	"command/datadir": {
 		"certs",
 		"command/options",
 		"command/output",
+		"command/servers",
 		"control",
 		"datastore",
 		"internal/ownership",
@@ -49,7 +52,7 @@ var own = map[string][]string{
 		"snapshot",
 	},
 	"command/endtoend": {}, // tests only
-	"command/kubectl":  {"command/options"},
+	"command/kubectl":  {"command/options", "command/servers", "datastore", "internal/ownership"},
 	"command/options": {
 		"internal/logbridge",
 		"internal/memory",
@@ -58,7 +61,8 @@ var own = map[string][]string{
 		"server/flags",
 		"simulate",
 	},
-	"command/output": {"datastore"}, // it shows the progress of the datastore's long operations
+	"command/servers": {"control", "datastore"},
+	"command/output":  {"datastore"}, // it shows the progress of the datastore's long operations
 	"server": {
 		"certs",
 		"datastore",
