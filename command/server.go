@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 

@@ -11,8 +11,10 @@ import (
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/command/options"
+	"github.com/karve-k8s/karve/datastore"
 )
 
+// Kubeconfig is `karve kubeconfig`.
 func Kubeconfig() *cli.Command {
 	return &cli.Command{
 		Name:  "kubeconfig",
@@ -30,7 +32,7 @@ func Kubeconfig() *cli.Command {
 			path := filepath.Join(c.String("data-dir"), "admin.kubeconfig")
 			text, err := os.ReadFile(path)
 			if errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("%s is not there: the server is not ready, or has another --data-dir", path)
+				return noKubeconfig(c.String("data-dir"), path)
 			} else if err != nil {
 				return err
 			}
@@ -54,4 +56,15 @@ func Kubeconfig() *cli.Command {
 			return nil
 		},
 	}
+}
+
+// noKubeconfig is the error for a kubeconfig that is not there. A server writes it when it is ready.
+func noKubeconfig(dir, path string) error {
+	if !Exists(dir) {
+		return fmt.Errorf("there is no directory %s: start a server with this --data-dir, or name that of another", dir)
+	}
+	if pid, held, err := datastore.Holder(dir); err == nil && held {
+		return fmt.Errorf("%s does not exist yet: the server (process %d) is starting, and writes it when it is ready", path, pid)
+	}
+	return fmt.Errorf("%s does not exist: no server has been ready with this --data-dir", path)
 }

@@ -36,6 +36,7 @@ const (
 	stateStarting = "starting"  // the admin's kubeconfig is not written yet
 	stateNotReady = "not ready" // it stops, or something of it is ill
 	stateStopped  = "stopped"
+	stateUnknown  = "unknown" // of a server among several that could not be asked
 
 	exitStopped  = 3
 	exitNotReady = 4
@@ -46,19 +47,24 @@ const askTimeout = 10 * time.Second
 
 // ServerStatus is what `karve status -o json` prints. What is not known is left out.
 type ServerStatus struct {
-	State       string                  `json:"state"`
-	Problem     string                  `json:"problem,omitempty"`
-	DataDir     string                  `json:"dataDir"`
-	PID         int                     `json:"pid,omitempty"`
-	Since       *time.Time              `json:"since,omitempty"`
-	Version     string                  `json:"version,omitempty"`
-	URL         string                  `json:"url,omitempty"`
-	Listening   []string                `json:"listening,omitempty"` // host:port of each listener
-	Memory      *memoryStatus           `json:"memory,omitempty"`
-	Certificate *certificateStatus      `json:"certificate,omitempty"` // the one that ends first
-	Datastore   *datastore.Look         `json:"datastore,omitempty"`
-	Elsewhere   string                  `json:"datastoreElsewhere,omitempty"` // what it is, if not the built-in one
-	LastBackup  *datastore.BackupRecord `json:"lastBackup"`                   // null: never, by karve datastore backup
+	ServerState
+	Datastore  *datastore.Look         `json:"datastore,omitempty"`
+	Elsewhere  string                  `json:"datastoreElsewhere,omitempty"` // what it is, if not the built-in one
+	LastBackup *datastore.BackupRecord `json:"lastBackup"`                   // null: never, by karve datastore backup
+}
+
+// ServerState is what `karve status --all -o json` prints of each server: all but its datastore.
+type ServerState struct {
+	State       string             `json:"state"`
+	Problem     string             `json:"problem,omitempty"`
+	DataDir     string             `json:"dataDir"`
+	PID         int                `json:"pid,omitempty"`
+	Since       *time.Time         `json:"since,omitempty"`
+	Version     string             `json:"version,omitempty"`
+	URL         string             `json:"url,omitempty"`
+	Listening   []string           `json:"listening,omitempty"` // host:port of each listener
+	Memory      *memoryStatus      `json:"memory,omitempty"`
+	Certificate *certificateStatus `json:"certificate,omitempty"` // the one that ends first
 }
 
 type memoryStatus struct {
@@ -72,15 +78,28 @@ type certificateStatus struct {
 	DaysLeft int       `json:"daysLeft"`
 }
 
+// Status is `karve status`.
 func Status() *cli.Command {
 	return &cli.Command{
 		Name:  "status",
-		Usage: "tell how the server of a data directory is",
-		Description: "Exit code: 0 if it is ready, 3 if it is stopped, 4 if it runs and is not ready,\n" +
-			"1 if that cannot be told.",
-		Flags:  []cli.Flag{options.Config(), options.DataDir(), options.DatastoreEndpoint(), output.Flag()},
-		Before: options.ReadDataDir,
+		Usage: "show the state of the server in a data directory, or of all servers",
+		Description: `Exit code: 0 if the server is ready, 3 if it is stopped, 4 if it runs but is not
+ready, and 1 if its state cannot be determined. With --all: 0 if all servers are
+ready, 3 if none runs, otherwise 4.`,
+		Flags: []cli.Flag{
+			options.Config(), options.DataDir(), options.DatastoreEndpoint(), output.Flag(),
+			&cli.BoolFlag{Name: "all", Usage: allUsage},
+		},
+		Before: func(c *cli.Context) error {
+			if c.Bool("all") {
+				return onlyAll(c)
+			}
+			return options.ReadDataDir(c)
+		},
 		Action: func(c *cli.Context) error {
+			if c.Bool("all") {
+				return statusOfAll(c)
+			}
 			s, err := readStatus(c.Context, Absolute(c.String("data-dir")), c.String("datastore-endpoint"), time.Now())
 			if err != nil {
 				return err
@@ -103,9 +122,19 @@ func Status() *cli.Command {
 // is wrong with one of them is an error: a status that leaves things out misleads.
 func readStatus(ctx context.Context, dir, endpoint string, now time.Time) (*ServerStatus, error) {
 	if !Exists(dir) {
-		return nil, fmt.Errorf("%s is not there: no server has been started with this --data-dir", dir)
+		return nil, fmt.Errorf("there is no data directory %s: no server has been started with this --data-dir", dir)
 	}
-	s := &ServerStatus{State: stateStopped, DataDir: dir}
+	state, err := readState(ctx, dir, now)
+	if err != nil {
+		return nil, err
+	}
+	s := &ServerStatus{ServerState: *state}
+	return s, s.readDatastore(ctx, endpoint, dir)
+}
+
+// readState is readStatus without the datastore.
+func readState(ctx context.Context, dir string, now time.Time) (*ServerState, error) {
+	s := &ServerState{State: stateStopped, DataDir: dir}
 	pid, held, err := datastore.Holder(dir)
 	if err != nil {
 		return nil, fmt.Errorf("%w (run this as root or the server's user)", err)
@@ -120,17 +149,21 @@ func readStatus(ctx context.Context, dir, endpoint string, now time.Time) (*Serv
 			return nil, err
 		}
 	}
-	return s, errors.Join(s.readCertificates(filepath.Join(dir, "certs"), now), s.readDatastore(ctx, endpoint, dir))
+	return s, s.readCertificates(filepath.Join(dir, "certs"), now)
 }
 
 // ask asks a running server how it is.
-func (s *ServerStatus) ask(ctx context.Context, kubeconfig string) error {
+func (s *ServerState) ask(ctx context.Context, kubeconfig string) error {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if errors.Is(err, fs.ErrNotExist) {
 		s.State = stateStarting
 		return nil
 	} else if err != nil {
 		return err
+	}
+	if config.ExecProvider != nil || config.AuthProvider != nil {
+		// Root asks servers of other users, too: no program of theirs is to be started.
+		return fmt.Errorf("%s: starts a program for its credentials, which the server's own does not", kubeconfig)
 	}
 	config.Timeout = askTimeout
 	client, err := rest.HTTPClientFor(config)
@@ -191,7 +224,7 @@ func failedChecks(text []byte, err error) string {
 }
 
 // readMetrics takes what only the process itself knows.
-func (s *ServerStatus) readMetrics(text []byte) {
+func (s *ServerState) readMetrics(text []byte) {
 	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
 		name, number, _ := strings.Cut(lines.Text(), " ")
 		value, err := strconv.ParseFloat(number, 64)
@@ -226,7 +259,7 @@ func anonymous(pid int) int64 {
 	return 0
 }
 
-func (s *ServerStatus) readCertificates(dir string, now time.Time) error {
+func (s *ServerState) readCertificates(dir string, now time.Time) error {
 	if !Exists(dir) {
 		return nil
 	}

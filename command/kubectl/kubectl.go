@@ -1,11 +1,15 @@
+// Package kubectl is `karve kubectl`, and kubectl if karve is started under that name: upstream's
+// kubectl, for a cluster of this machine.
 package kubectl
 
 import (
+	"fmt"
+	"io"
 	"os"
-	"path/filepath"
 
 	"github.com/urfave/cli/v2"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	componentcli "k8s.io/component-base/cli"
 	"k8s.io/kubectl/pkg/cmd"
@@ -15,61 +19,73 @@ import (
 	"github.com/karve-k8s/karve/command/options"
 )
 
-// Command is only for the help: main hands `karve kubectl …` to
-// Run before options are looked at.
+// Command is only for the help and completion: command.Main hands `karve kubectl …` to Run before
+// options are parsed.
 func Command() *cli.Command {
 	return &cli.Command{
 		Name:            "kubectl",
-		Usage:           "kubectl, for this cluster unless KUBECONFIG names another",
+		Usage:           "kubectl for a cluster of this machine, unless KUBECONFIG names another",
 		SkipFlagParsing: true,
 		Action:          func(c *cli.Context) error { Run(c.Args().Slice(), OursFirst); return nil },
 	}
 }
 
-// Which kubeconfig kubectl uses when neither an option nor KUBECONFIG says.
-type kubeconfigOrder bool
+// Order says which kubeconfig kubectl uses if neither an option nor KUBECONFIG names one.
+type Order bool
 
 const (
-	OursFirst  kubeconfigOrder = true  // karve kubectl: the cluster beside it
-	UsersFirst kubeconfigOrder = false // kubectl: what kubectl does
+	OursFirst  Order = true  // karve kubectl: that of a server on this machine
+	UsersFirst Order = false // kubectl: ~/.kube/config, as upstream's
 )
 
-// Run is upstream's kubectl (k8s.io/kubernetes/cmd/kubectl). It ends the
-// process with kubectl's exit code if there was an error.
-func Run(args []string, order kubeconfigOrder) {
-	if path := ownKubeconfig(); path != "" && os.Getenv(clientcmd.RecommendedConfigPathEnvVar) == "" &&
-		(order == OursFirst || !readable(clientcmd.RecommendedHomeFile)) {
-		os.Setenv(clientcmd.RecommendedConfigPathEnvVar, path)
+// help is what upstream's help does not say.
+const help = `
+
+ karve kubectl is for a server of this machine. Name its data directory with --data-dir DIR before all other
+arguments, or in the variable KARVE_DATA_DIR. Otherwise it is the server in the usual data directory or, if none
+runs there, the only server of this user. If KUBECONFIG is set, kubectl uses that file instead.`
+
+// Run is upstream's kubectl (k8s.io/kubernetes/cmd/kubectl). It ends the process with kubectl's
+// exit code if there was an error.
+func Run(args []string, order Order) {
+	dir := ""
+	if order == OursFirst {
+		var err error
+		if dir, args, err = cutDataDir(args); err != nil {
+			fail(err)
+		}
+		if err := options.CheckVariables(os.Environ(), []string{dataDirVariable}, io.Discard); err != nil {
+			fail(err)
+		}
+	}
+	chosen := thisMachine().choose(dir, order)
+	if chosen.kubeconfig != "" {
+		os.Setenv(clientcmd.RecommendedConfigPathEnvVar, chosen.kubeconfig)
 	}
 	os.Args = append([]string{"kubectl"}, args...) // plugins and completion look there
+	flags := genericclioptions.NewConfigFlags(true).WithDeprecatedPasswordFlag().WithDiscoveryBurst(300).WithDiscoveryQPS(50)
+	flags.WithWrapConfigFn(func(c *rest.Config) *rest.Config {
+		if err := chosen.check(flags, c); err != nil {
+			fail(err)
+		}
+		return c
+	})
 	command := cmd.NewDefaultKubectlCommandWithArgs(cmd.KubectlOptions{
 		PluginHandler: cmd.NewDefaultPluginHandler(plugin.ValidPluginFilenamePrefixes),
 		Arguments:     os.Args,
-		ConfigFlags: genericclioptions.NewConfigFlags(true).WithDeprecatedPasswordFlag().
-			WithDiscoveryBurst(300).WithDiscoveryQPS(50),
-		IOStreams: genericclioptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr},
+		ConfigFlags:   flags,
+		IOStreams:     genericclioptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr},
 	})
+	if order == OursFirst {
+		command.Long += help
+	}
 	if err := componentcli.RunNoErrOutput(command); err != nil {
 		util.CheckErr(err)
 	}
 }
 
-// ownKubeconfig is the admin's kubeconfig of the server on this machine, or
-// empty if there is none, or none that this user may read.
-func ownKubeconfig() string {
-	dirs := []string{os.Getenv("KARVE_DATA_DIR"), options.DefaultDataDir(), "/var/lib/karve"}
-	for _, dir := range dirs {
-		if path := filepath.Join(dir, "admin.kubeconfig"); dir != "" && readable(path) {
-			return path
-		}
-	}
-	return ""
-}
-
-func readable(path string) bool {
-	f, err := os.Open(path)
-	if err == nil {
-		f.Close()
-	}
-	return err == nil
+// fail ends the process, as kubectl does.
+func fail(err error) {
+	fmt.Fprintf(os.Stderr, "karve: %v\n", err)
+	os.Exit(1)
 }

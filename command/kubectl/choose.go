@@ -1,0 +1,170 @@
+package kubectl
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/karve-k8s/karve/command/options"
+	"github.com/karve-k8s/karve/command/servers"
+	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/internal/ownership"
+)
+
+const (
+	dataDirVariable = "KARVE_DATA_DIR"
+	kubeconfigName  = "admin.kubeconfig" // in a data directory
+)
+
+// dialTimeout is how long a server of this machine may take to accept a connection.
+const dialTimeout = 5 * time.Second
+
+// cutDataDir takes --data-dir DIR from the beginning of kubectl's arguments.
+func cutDataDir(args []string) (dir string, rest []string, err error) {
+	if len(args) == 0 {
+		return "", args, nil
+	}
+	if value, ok := strings.CutPrefix(args[0], "--data-dir="); ok {
+		dir, rest = value, args[1:]
+	} else if args[0] != "--data-dir" {
+		return "", args, nil
+	} else if len(args) > 1 {
+		dir, rest = args[1], args[2:]
+	}
+	if dir == "" || dir == "--" {
+		return "", nil, errors.New("--data-dir needs a directory, as in karve kubectl --data-dir DIR get namespaces")
+	}
+	return dir, rest, nil
+}
+
+// machine is what a choice depends on.
+type machine struct {
+	kubeconfigVariable string
+	dataDirVariable    string
+	inCluster          bool     // in a Pod, whose service account kubectl uses
+	usersKubeconfig    string   // ~/.kube/config
+	usualDirs          []string // data directories
+	running            func(usual ...string) ([]servers.Server, error)
+}
+
+func thisMachine() machine {
+	return machine{
+		kubeconfigVariable: os.Getenv(clientcmd.RecommendedConfigPathEnvVar),
+		dataDirVariable:    os.Getenv(dataDirVariable),
+		inCluster:          os.Getenv("KUBERNETES_SERVICE_HOST") != "",
+		usersKubeconfig:    clientcmd.RecommendedHomeFile,
+		usualDirs:          []string{options.DefaultDataDir(), "/var/lib/karve"},
+		running:            servers.Running,
+	}
+}
+
+// choice is the cluster that kubectl uses.
+type choice struct {
+	kubeconfig string // empty: kubectl looks for one itself
+	missing    error  // what to say if nothing answers there; nil: what kubectl says
+	sure       bool   // that there is none: nothing needs to be tried
+}
+
+// choose picks the cluster for kubectl; dir is that of --data-dir. Commands that need no cluster work
+// whatever it is, so that there is none is only said by [choice.check].
+func (m machine) choose(dir string, order Order) choice {
+	switch {
+	case dir != "":
+		return in(dir)
+	case m.kubeconfigVariable != "", order == UsersFirst && readable(m.usersKubeconfig):
+		return choice{}
+	case m.dataDirVariable != "":
+		return in(m.dataDirVariable)
+	}
+	for _, usual := range m.usualDirs {
+		if readable(filepath.Join(usual, kubeconfigName)) && held(usual) {
+			return in(usual)
+		}
+	}
+	switch dirs := m.own(); {
+	case len(dirs) == 1:
+		return in(dirs[0])
+	case len(dirs) > 1:
+		return choice{kubeconfig: os.DevNull, sure: true,
+			missing: fmt.Errorf("%d servers of this user run, in %s: choose one with --data-dir DIR or %s", len(dirs), strings.Join(dirs, ", "), dataDirVariable)}
+	}
+	for _, usual := range m.usualDirs {
+		if readable(filepath.Join(usual, kubeconfigName)) {
+			return in(usual)
+		}
+	}
+	if readable(m.usersKubeconfig) || m.inCluster {
+		return choice{}
+	}
+	// Without a kubeconfig, kubectl tries localhost:8080, where a server may listen whose data
+	// directory this user cannot read.
+	none := in(m.usualDirs[0])
+	none.sure = false
+	return none
+}
+
+// own are the data directories of this user's running servers. A kubeconfig can name a program
+// that kubectl starts, so root does not use another user's unasked.
+func (m machine) own() (dirs []string) {
+	running, _ := m.running(m.usualDirs...) // without /proc there are only the usual ones
+	for _, s := range running {
+		info, err := os.Stat(filepath.Join(s.DataDir, kubeconfigName))
+		if err == nil && ownership.Mine(info) {
+			dirs = append(dirs, s.DataDir)
+		}
+	}
+	return dirs
+}
+
+// in is the server of a data directory.
+func in(dir string) choice {
+	path := filepath.Join(dir, kubeconfigName)
+	return choice{
+		kubeconfig: path,
+		sure:       !readable(path),
+		missing:    fmt.Errorf("no server in %s: start one with karve server, or set %s", dir, dataDirVariable),
+	}
+}
+
+// check tells that no server answers, if no option names another: upstream's kubectl would say
+// five times that it was refused.
+func (c choice) check(flags *genericclioptions.ConfigFlags, config *rest.Config) error {
+	if c.missing == nil || *flags.KubeConfig != "" || *flags.APIServer != "" || *flags.ClusterName != "" || *flags.Context != "" {
+		return nil
+	}
+	if c.sure {
+		return c.missing
+	}
+	address := config.Host
+	if u, err := url.Parse(config.Host); err == nil && u.Host != "" {
+		address = u.Host
+	}
+	connection, err := net.DialTimeout("tcp", address, dialTimeout)
+	if err != nil {
+		return c.missing
+	}
+	return connection.Close()
+}
+
+// held tells whether a server runs in a data directory, or may run there.
+func held(dir string) bool {
+	_, held, err := datastore.Holder(dir)
+	return held || err != nil
+}
+
+func readable(path string) bool {
+	f, err := os.Open(path)
+	if err == nil {
+		f.Close()
+	}
+	return err == nil
+}

@@ -1,0 +1,162 @@
+package kubectl
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/client-go/rest"
+
+	"github.com/karve-k8s/karve/command/servers"
+	"github.com/karve-k8s/karve/datastore"
+)
+
+func TestCutDataDir(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		args, dir, rest string
+		refused         bool
+	}{
+		{"get ns", "", "get ns", false},
+		{"", "", "", false},
+		{"--data-dir D get ns", "D", "get ns", false},
+		{"--data-dir=D get ns", "D", "get ns", false},
+		{"get ns --data-dir D", "", "get ns --data-dir D", false}, // kubectl refuses it
+		{"--data-dir", "", "", true},
+		{"--data-dir= get ns", "", "", true},
+		{"--data-dir -- get ns", "", "", true},
+	} {
+		dir, rest, err := cutDataDir(strings.Fields(test.args))
+		if dir != test.dir || strings.Join(rest, " ") != test.rest || (err != nil) != test.refused {
+			t.Errorf("%q: got %q, %q, %v", test.args, dir, rest, err)
+		}
+	}
+}
+
+// dirWith is a data directory with a kubeconfig, in which a server runs or not.
+func dirWith(t *testing.T, running bool) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, kubeconfigName), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if running {
+		lock, err := datastore.LockDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { lock.Close() })
+	}
+	return dir
+}
+
+func TestChoose(t *testing.T) {
+	t.Parallel()
+	empty, stopped, runs, another := t.TempDir(), dirWith(t, false), dirWith(t, true), dirWith(t, true)
+	users := filepath.Join(stopped, kubeconfigName)
+	for _, test := range []struct {
+		name    string
+		machine machine
+		dir     string
+		order   Order
+		want    string // the data directory, empty for what kubectl would use
+		missing string // in the error, if nothing answers
+		sure    bool
+	}{
+		{"nothing", machine{usualDirs: []string{empty}}, "", OursFirst, empty, "no server in " + empty + ": start one with karve server, or set KARVE_DATA_DIR", false},
+		{"the usual directory", machine{usualDirs: []string{runs}}, "", OursFirst, runs, "no server in " + runs, false},
+		{"the second usual directory, in which one runs", machine{usualDirs: []string{stopped, runs}}, "", OursFirst, runs, "", false},
+		{"a usual directory whose server has stopped", machine{usualDirs: []string{stopped}}, "", OursFirst, stopped, "no server in " + stopped, false},
+		{"the only server", machine{usualDirs: []string{stopped}, running: runningIn(another)}, "", OursFirst, another, "", false},
+		{"two servers", machine{usualDirs: []string{stopped}, running: runningIn(runs, another)}, "", OursFirst, os.DevNull, "2 servers of this user run", true},
+		{"two servers, one of them usual", machine{usualDirs: []string{runs}, running: runningIn(runs, another)}, "", OursFirst, runs, "", false},
+		{"an option", machine{usualDirs: []string{runs}, kubeconfigVariable: "x"}, another, OursFirst, another, "", false},
+		{"an option with nothing there", machine{usualDirs: []string{runs}}, empty, OursFirst, empty, "no server in " + empty, true},
+		{"a variable", machine{usualDirs: []string{runs}, dataDirVariable: another}, "", OursFirst, another, "", false},
+		{"a variable with nothing there", machine{usualDirs: []string{runs}, dataDirVariable: empty}, "", OursFirst, empty, "no server in " + empty, true},
+		{"KUBECONFIG", machine{usualDirs: []string{runs}, dataDirVariable: another, kubeconfigVariable: "x"}, "", OursFirst, "", "", false},
+		{"kubectl with a kubeconfig of the user", machine{usualDirs: []string{runs}, usersKubeconfig: users}, "", UsersFirst, "", "", false},
+		{"kubectl without", machine{usualDirs: []string{runs}}, "", UsersFirst, runs, "", false},
+		{"karve kubectl with a kubeconfig of the user", machine{usualDirs: []string{runs}, usersKubeconfig: users}, "", OursFirst, runs, "", false},
+		{"only a kubeconfig of the user", machine{usualDirs: []string{empty}, usersKubeconfig: users}, "", OursFirst, "", "", false},
+		{"in a Pod", machine{usualDirs: []string{empty}, inCluster: true}, "", OursFirst, "", "", false},
+	} {
+		if test.machine.running == nil {
+			test.machine.running = runningIn()
+		}
+		want := test.want
+		if want != "" && want != os.DevNull {
+			want = filepath.Join(want, kubeconfigName)
+		}
+		got := test.machine.choose(test.dir, test.order)
+		if got.kubeconfig != want || got.sure != test.sure {
+			t.Errorf("%s: got %+v, want %s", test.name, got, want)
+		}
+		if test.missing != "" && (got.missing == nil || !strings.Contains(got.missing.Error(), test.missing)) {
+			t.Errorf("%s: got %v, want %q", test.name, got.missing, test.missing)
+		}
+	}
+}
+
+func runningIn(dirs ...string) func(...string) ([]servers.Server, error) {
+	return func(...string) (all []servers.Server, err error) {
+		for _, dir := range dirs {
+			all = append(all, servers.Server{DataDir: dir, PID: os.Getpid()})
+		}
+		return all, nil
+	}
+}
+
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers := &rest.Config{Host: "https://" + l.Addr().String()}
+	dir := dirWith(t, false)
+	flags := func() *genericclioptions.ConfigFlags { return genericclioptions.NewConfigFlags(true) }
+	if err := in(dir).check(flags(), answers); err != nil {
+		t.Errorf("a server that answers: got %v", err)
+	}
+	if err := in(t.TempDir()).check(flags(), answers); err == nil {
+		t.Error("a directory without a kubeconfig, and another server at kubectl's default address: got no error")
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := in(dir).check(flags(), answers); err == nil || !strings.Contains(err.Error(), "no server in "+dir) {
+		t.Errorf("no server: got %v", err)
+	}
+	for _, set := range []func(*genericclioptions.ConfigFlags){
+		func(f *genericclioptions.ConfigFlags) { *f.APIServer = "https://elsewhere" },
+		func(f *genericclioptions.ConfigFlags) { *f.KubeConfig = "x" },
+		func(f *genericclioptions.ConfigFlags) { *f.Context = "x" },
+		func(f *genericclioptions.ConfigFlags) { *f.ClusterName = "x" },
+	} {
+		f := flags()
+		set(f)
+		if err := in(dir).check(f, answers); err != nil {
+			t.Errorf("an option names another cluster: got %v", err)
+		}
+	}
+}
+
+// Root does not use the kubeconfig of another user, which can name a program to start.
+func TestOwnServersOnly(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can make files of another user")
+	}
+	mine, foreign := dirWith(t, true), dirWith(t, true)
+	if err := os.Chown(filepath.Join(foreign, kubeconfigName), 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	if got := (machine{running: runningIn(foreign, mine)}).own(); !slices.Equal(got, []string{mine}) {
+		t.Errorf("got %v, want %s", got, mine)
+	}
+}
