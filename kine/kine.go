@@ -27,14 +27,15 @@ import (
 )
 
 const (
-	// ProgressInterval is how long after a write a watch that asked for it is told
-	// the revision: what kubeadm gives etcd, and kine's default (kine pkg/app).
+	// ProgressInterval is the time after a write at which a watch that asked for progress is
+	// notified of the revision. kubeadm gives etcd this value, and it is kine's default (kine
+	// pkg/app).
 	ProgressInterval = 5 * time.Second
 
-	// EtcdVersion is answered to Status. From 3.4.31 and 3.5.13 on, the API
-	// server asks for watch progress, and serves consistent lists from its
-	// cache (k8s.io/apiserver pkg/storage/feature). EtcdClusterVersion is the
-	// release of a cluster of such members.
+	// EtcdVersion is the version in the answer to Status. From 3.4.31 and 3.5.13 on, the API
+	// server requests progress of watches, and serves consistent lists from its cache
+	// (k8s.io/apiserver pkg/storage/feature). EtcdClusterVersion is the version of a cluster
+	// of such members.
 	EtcdVersion        = "3.6.11"
 	EtcdClusterVersion = "3.6.0"
 
@@ -53,7 +54,7 @@ type Shim struct {
 	failed   chan error
 }
 
-// Listener is a place beyond the socket where the etcd API is served.
+// Listener is a place besides the socket where the etcd API is served.
 type Listener struct {
 	net.Listener
 	URL string      // by which clients reach it
@@ -82,18 +83,19 @@ type engine struct {
 
 func (e engine) API(string) API { return e.api }
 
-// Serve starts to serve an engine on a unix socket, mode 0600: dir/kine.sock, or a
-// private temporary directory where that path is longer than the kernel
-// allows (dir/kine.sock then is a link to it); and on the listeners, which are the
-// shim's to close once it is served. The socket answers when Serve returns; ctx
-// bounds only that start. A Windows before 10 1803 has no such sockets: there is none.
+// Serve starts to serve an engine on a unix socket, mode 0600, and on the listeners. The
+// socket is dir/kine.sock. Where that path is longer than the kernel allows, it is a link to a
+// socket in a private temporary directory. A Windows before 10 1803 has no unix sockets, so
+// there is none.
+//
+// The socket answers when Serve returns. ctx bounds only the start. If Serve succeeds, the
+// shim closes the listeners.
 func Serve(ctx context.Context, engine *datastore.Engine, dir string, listeners ...Listener) (*Shim, error) {
 	return ServeAPI(ctx, engine, etcdapi.New(engine, EtcdVersion), ProgressInterval, dir, listeners...)
 }
 
-// ServeAPI is [Serve] with an API of the engine that the caller has made, and with
-// the interval after which watches are told the revision unasked. Without a dir there
-// is no socket.
+// ServeAPI is [Serve] with an API that the caller has made, and with the interval of
+// notifications. If dir is empty, there is no socket.
 func ServeAPI(ctx context.Context, e *datastore.Engine, api *etcdapi.Server, progress time.Duration, dir string, listeners ...Listener) (*Shim, error) {
 	s, err := ServeDatastore(ctx, engine{inprocess.Engine(e), api}, progress, dir, listeners...)
 	if err != nil {
@@ -177,12 +179,11 @@ func (s *Shim) Endpoint() string { return s.endpoint }
 // LocalEndpoint is the address for [inprocess.NewClient], in this process only: karve://….
 func (s *Shim) LocalEndpoint() string { return s.local.URL() }
 
-// Failed receives the error that ended the shim, if it ends other than by Close.
+// Failed receives the error that ended the shim, unless Close ended it.
 func (s *Shim) Failed() <-chan error { return s.failed }
 
-// Close ends every request. It does not wait for requests in flight: the API
-// server is gone by then, and what is left are watches of other clients, which
-// do not end by themselves.
+// Close ends every request. It does not wait for requests in flight: the API server has ended
+// by then, and the watches of other clients do not end by themselves.
 func (s *Shim) Close() error {
 	s.local.Unregister()
 	s.cancel()

@@ -13,9 +13,9 @@ const (
 	maxRequest = 1536 * 1024 // bytes of a write
 )
 
-// What is wrong with a request whatever the state is, in the words of etcd
-// (server/etcdserver/api/v3rpc/key.go). Keys that a transaction writes twice are
-// found by the engine.
+// Errors of requests that are wrong in any state, with etcd's texts
+// (server/etcdserver/api/v3rpc/key.go). The engine finds keys that a transaction writes
+// twice.
 
 func checkRange(r *pb.RangeRequest) error {
 	if len(r.GetKey()) == 0 {
@@ -49,8 +49,8 @@ func checkDelete(r *pb.DeleteRangeRequest) error {
 	return nil
 }
 
-// checkTxn allows so many operations, of which a transaction uses as many as it
-// has in its longest part, and those nested in it have the rest.
+// checkTxn allows a number of operations. A transaction uses as many as its longest part has,
+// and the transactions nested in it have the rest.
 func checkTxn(r *pb.TxnRequest, allowed int) error {
 	used := max(len(r.GetCompare()), len(r.GetSuccess()), len(r.GetFailure()))
 	if used > allowed {
@@ -60,8 +60,8 @@ func checkTxn(r *pb.TxnRequest, allowed int) error {
 		if len(c.GetKey()) == 0 {
 			return rpctypes.ErrGRPCEmptyKey
 		}
-		// Numbers of a client newer than this. etcd lets a transaction pass by
-		// them (server/etcdserver/txn/txn.go): here no condition passes unread.
+		// A newer client may send other numbers. etcd ignores such a compare
+		// (server/etcdserver/txn/txn.go); Karve refuses it.
 		if _, ok := targets[c.Target]; !ok {
 			return status.Errorf(codes.InvalidArgument, "there is no compare target %d", c.Target)
 		}
@@ -90,11 +90,11 @@ func checkOp(op *pb.RequestOp, allowed int) error {
 	case *pb.RequestOp_RequestTxn:
 		return checkTxn(op.RequestTxn, allowed)
 	}
-	return rpctypes.ErrGRPCKeyNotFound // as etcd says of no operation
+	return rpctypes.ErrGRPCKeyNotFound // etcd's answer to an empty operation
 }
 
-// checkSize refuses writes that etcd would refuse, so that what fits here fits
-// there.
+// checkSize refuses the writes that etcd would refuse, so that whatever fits into Karve fits
+// into etcd.
 func checkSize(r interface{ Size() int }) error {
 	if r.Size() > maxRequest {
 		return rpctypes.ErrGRPCRequestTooLarge

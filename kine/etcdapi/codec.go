@@ -6,15 +6,14 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// Codec is protobuf for a gRPC server that speaks etcd's API. gRPC's own asks a
-// message of the old generation, as etcd's are, for its size by marshalling it
-// once more; and it cannot send bytes that are there already, as the events of a
-// watch are.
+// Codec is protobuf for a gRPC server that speaks etcd's API. gRPC's own codec finds the size
+// of a message of etcd's older generation by marshalling it once more, and cannot send bytes
+// that exist already, such as the events of a watch.
 func Codec() encoding.CodecV2 { return codec{encoding.GetCodecV2(proto.Name)} }
 
 type codec struct{ encoding.CodecV2 }
 
-// generated is what etcd's messages have.
+// generated is what etcd's messages implement.
 type generated interface {
 	Size() int
 	MarshalToSizedBuffer(to []byte) (int, error)
@@ -40,7 +39,7 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 		}
 		return mem.BufferSlice{mem.NewBuffer(data, pool)}, nil
 	}
-	return c.CodecV2.Marshal(v) // the health service's
+	return c.CodecV2.Marshal(v) // a message of the health service
 }
 
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
@@ -49,6 +48,6 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 		return c.CodecV2.Unmarshal(data, v)
 	}
 	whole := data.MaterializeToBuffer(mem.DefaultBufferPool())
-	defer whole.Free() // Unmarshal copies what it keeps
+	defer whole.Free() // Unmarshal has copied what it needs
 	return m.Unmarshal(whole.ReadOnlyData())
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 )
 
-// statuses are the engine's errors in etcd's words. etcd's clients compare them by
-// text, so the detail of the engine's error is left out.
+// statuses maps the engine's errors to etcd's. etcd's clients compare errors by text, so the
+// details of the engine's error are left out.
 var statuses = []struct{ engine, etcd error }{
 	{datastore.ErrCompacted, rpctypes.ErrGRPCCompacted},
 	{datastore.ErrFutureRevision, rpctypes.ErrGRPCFutureRev},
@@ -25,10 +25,9 @@ var statuses = []struct{ engine, etcd error }{
 	{datastore.ErrLeaseExists, rpctypes.ErrGRPCLeaseExist},
 }
 
-// Status turns an error of the engine into what an etcd client understands. An end
-// of the engine is Unavailable, an outcome nobody knows too: the client must look
-// before it tries again. Never is a failure a conflict. nil and the context's
-// errors stay what they are.
+// Status turns an error of the engine into one that etcd's clients understand. A closed engine
+// and an unknown outcome are Unavailable: the client must read before it tries again. No
+// failure becomes a conflict. Status returns nil and the errors of contexts unchanged.
 func Status(err error) error {
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err

@@ -1,9 +1,9 @@
-// Package etcdapi serves the storage engine as the etcd API: what etcd's clients
-// and etcdctl call, answered by package datastore, whose data model is etcd's.
+// Package etcdapi serves the storage engine, package datastore, as the etcd API for etcd's
+// clients and etcdctl. The engine has etcd's data model.
 //
-// What it is, and is not: one member that is always the leader, without
-// authentication (who reaches the listener is an administrator), without
-// snapshots (karve datastore backup makes consistent ones of a running server).
+// The server is one member, which is always the leader. It has no authentication: every client
+// that reaches the listener is an administrator. It has no snapshots in etcd's format: karve
+// datastore backup makes consistent backups of a running server.
 package etcdapi
 
 import (
@@ -17,15 +17,15 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 )
 
-// The cluster and its one member. Clients only compare them; etcd's are random.
+// The IDs of the cluster and of its one member. Clients only compare them; etcd's are random.
 const (
 	clusterID = 0x6b61727665000001
 	memberID  = 0x6b61727665000002
 	raftTerm  = 1
 )
 
-// Server answers the etcd API for an engine. It writes nothing by itself and has
-// no goroutine but those of the streams it serves.
+// Server answers the etcd API for an engine. It writes nothing by itself, and its only
+// goroutines are those of the streams that it serves.
 type Server struct {
 	pb.UnimplementedMaintenanceServer
 	pb.UnimplementedClusterServer
@@ -43,23 +43,22 @@ type Server struct {
 	urls    map[string]string // by network
 }
 
-// New makes a server of an engine, which the caller closes, after the gRPC
-// servers. version is the release of etcd that Status answers.
+// New makes a server of an engine. The caller closes the engine after the gRPC servers.
+// version is the release of etcd in the answer to Status.
 func New(engine *datastore.Engine, version string) *Server {
 	return &Server{engine: engine, version: version, maxOps: maxOps, notified: func(int) {}, streams: map[*stream]bool{}}
 }
 
-// SetMaxTxnOps changes how many operations a transaction may have from etcd's default,
-// 128. Call it before the server is registered.
+// SetMaxTxnOps sets the number of operations that a transaction may have. The default is
+// etcd's, 128. Call it before the server is registered.
 func (s *Server) SetMaxTxnOps(n int) { s.maxOps = n }
 
-// Ours tells whether an answer comes from such a server, and not from an etcd.
+// Ours tells whether an answer comes from such a server and not from an etcd.
 func Ours(h *pb.ResponseHeader) bool {
 	return h.GetClusterId() == clusterID && h.GetMemberId() == memberID
 }
 
-// Register adds the services to a gRPC server. It must have been made with
-// [Codec].
+// Register adds the services to a gRPC server, which must have been made with [Codec].
 func (s *Server) Register(server *grpc.Server) {
 	pb.RegisterKVServer(server, s)
 	pb.RegisterWatchServer(server, s)
@@ -70,19 +69,19 @@ func (s *Server) Register(server *grpc.Server) {
 	healthpb.RegisterHealthServer(server, health.NewServer())
 }
 
-// SetClientURLs says where clients reach the server on each network ("unix",
-// "tcp"). The list of members has the one of the network of who asks: clients use
-// it to connect again.
+// SetClientURLs sets the URLs by which clients reach the server on each network ("unix",
+// "tcp"). The list of members has the URL of the network that the client came by, because
+// clients connect to it again.
 func (s *Server) SetClientURLs(urls map[string]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.urls = urls
 }
 
-// header begins an answer of a revision.
+// header is the header of an answer at a revision.
 func header(revision int64) *pb.ResponseHeader {
 	return &pb.ResponseHeader{ClusterId: clusterID, MemberId: memberID, Revision: revision, RaftTerm: raftTerm}
 }
 
-// newest begins an answer that has no revision of its own.
+// newest is the header of an answer that has no revision of its own.
 func (s *Server) newest() *pb.ResponseHeader { return header(s.engine.Revision()) }

@@ -13,12 +13,12 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 )
 
-// watchMessage is a WatchResponse, marshalled: a head of its own, and events that
-// it shares with those of other watchers. The wire format is a sequence of
-// fields, so a message may be put together of pieces.
+// watchMessage is a marshalled WatchResponse: a head of its own, and events that it shares
+// with other watchers. A message can be assembled from pieces because the wire format is a
+// sequence of fields.
 type watchMessage struct{ parts mem.BufferSlice }
 
-// message marshals resp, which has no events, and appends those that are encoded.
+// message marshals resp, which has no events, and appends encoded ones.
 func message(resp *pb.WatchResponse, events []*encoded) (*watchMessage, error) {
 	head, err := resp.Marshal()
 	if err != nil {
@@ -37,10 +37,10 @@ type encoded struct{ buffer mem.Buffer }
 
 func (e *encoded) size() int { return e.buffer.Len() }
 
-// eventTag is that of WatchResponse.events: field 11, of bytes.
+// eventTag is the tag of WatchResponse.events: field 11, bytes.
 const eventTag = 11<<3 | 2
 
-// Event is e in etcd's form; the values are shared.
+// Event is e in etcd's form. It shares the values.
 func Event(e *datastore.Event) *mvccpb.Event {
 	out := &mvccpb.Event{Kv: KeyValue(&e.KV)}
 	if e.Type == datastore.EventDelete {
@@ -64,18 +64,18 @@ func encode(e *datastore.Event) (*encoded, error) {
 	return &encoded{mem.SliceBuffer(data)}, nil
 }
 
-// eventCache finds the newest events that are encoded, so that many watchers of
-// one event send the same bytes. It holds none of them itself: what nobody is
-// sending any more goes with the next collection of garbage.
+// eventCache finds the newest encoded events, so that many watchers of an event send the same
+// bytes. It does not keep them alive: an event that nobody is sending goes with the next
+// garbage collection.
 type eventCache struct {
 	slots [256]atomic.Pointer[cachedEvent]
 }
 
-// cachedEvent names an event: a revision changes a key once.
+// cachedEvent identifies an event. That is enough, because a revision changes a key once.
 type cachedEvent struct {
 	revision int64
 	key      string
-	prev     bool // with the previous key-value, which is part of it
+	prev     bool // the event has the previous key-value
 	encoded  weak.Pointer[encoded]
 }
 

@@ -8,14 +8,13 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 )
 
-// Range answers keys, in the order, of the revisions and up to the number asked
-// for. A serializable read is like any other: there is one member.
+// Range returns keys. A serializable read is like any other, because there is one member.
 func (s *Server) Range(ctx context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error) {
 	if err := checkRange(r); err != nil {
 		return nil, err
 	}
 	req := rangeRequest(r)
-	req.Revision = max(req.Revision, 0) // to etcd, a negative one is the newest
+	req.Revision = max(req.Revision, 0) // etcd takes a negative one for the newest
 	resp, err := s.engine.Range(ctx, req)
 	if err != nil {
 		return nil, Status(err)
@@ -38,7 +37,7 @@ func (s *Server) Put(ctx context.Context, r *pb.PutRequest) (*pb.PutResponse, er
 	return putResponse(resp, header(resp.Revision)), nil
 }
 
-// DeleteRange removes keys, in one revision.
+// DeleteRange removes keys in one revision.
 func (s *Server) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest) (*pb.DeleteRangeResponse, error) {
 	if err := checkDelete(r); err != nil {
 		return nil, err
@@ -50,7 +49,7 @@ func (s *Server) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest) (*pb
 	return deleteResponse(resp, header(resp.Revision)), nil
 }
 
-// Txn does one branch or the other, in one revision.
+// Txn executes one branch in one revision.
 func (s *Server) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error) {
 	if err := checkTxn(r, s.maxOps); err != nil {
 		return nil, err
@@ -65,7 +64,8 @@ func (s *Server) Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, er
 	return txnResponse(r, resp, header), nil
 }
 
-// Compact lets go of history; physical waits until it is off the disk too.
+// Compact removes history. If physical is set, it waits until the history is removed from the
+// disk.
 func (s *Server) Compact(ctx context.Context, r *pb.CompactionRequest) (*pb.CompactionResponse, error) {
 	if err := s.engine.Compact(ctx, r.Revision, r.Physical); err != nil {
 		return nil, Status(err)
@@ -75,7 +75,7 @@ func (s *Server) Compact(ctx context.Context, r *pb.CompactionRequest) (*pb.Comp
 
 var _ pb.KVServer = (*Server)(nil)
 
-// bounds are a range in the engine's form: End is a string in both.
+// bounds are a range in the engine's form, whose End is also a string.
 func bounds(key, end []byte) (string, string) { return string(key), string(end) }
 
 func putRequest(r *pb.PutRequest) datastore.PutRequest {

@@ -15,11 +15,11 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 )
 
-// maxTTL is the longest lease, in seconds: etcd's (server/lease/lessor.go).
+// maxTTL is the longest lease in seconds, as in etcd (server/lease/lessor.go).
 const maxTTL = 9_000_000_000
 
-// LeaseGrant makes a lease, with the id asked for or one of its own. A TTL below
-// a second is a second.
+// LeaseGrant makes a lease with the requested id, or with one of its own. A TTL below one
+// second becomes one second.
 func (s *Server) LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error) {
 	switch {
 	case r.TTL > maxTTL:
@@ -42,8 +42,8 @@ func (s *Server) LeaseRevoke(ctx context.Context, r *pb.LeaseRevokeRequest) (*pb
 	return &pb.LeaseRevokeResponse{Header: s.newest()}, nil
 }
 
-// LeaseKeepAlive renews the lease of every request; a lease that is not there has
-// a TTL of 0.
+// LeaseKeepAlive renews the lease of every request. The answer for a lease that does not exist
+// has a TTL of 0.
 func (s *Server) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error {
 	for {
 		r, err := stream.Recv()
@@ -67,7 +67,8 @@ func (s *Server) LeaseKeepAlive(stream pb.Lease_LeaseKeepAliveServer) error {
 	}
 }
 
-// LeaseTimeToLive describes a lease; one that is not there has a TTL of -1.
+// LeaseTimeToLive describes a lease. The answer for a lease that does not exist has a TTL of
+// -1.
 func (s *Server) LeaseTimeToLive(ctx context.Context, r *pb.LeaseTimeToLiveRequest) (*pb.LeaseTimeToLiveResponse, error) {
 	lease, err := s.engine.TimeToLive(ctx, r.ID, r.Keys)
 	resp := &pb.LeaseTimeToLiveResponse{Header: s.newest(), ID: r.ID, TTL: -1}

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Status describes the member: always the leader, never behind. What it has of
-// its database free is given back by itself, so all of it counts as in use.
+// Status describes the member, which is always the leader and never behind. All of the
+// database's size counts as in use, because the engine returns free pages by itself.
 func (s *Server) Status(context.Context, *pb.StatusRequest) (*pb.StatusResponse, error) {
 	stats := s.engine.Stats()
 	size := stats.FileBytes + stats.WALBytes
@@ -31,15 +31,15 @@ func (s *Server) Status(context.Context, *pb.StatusRequest) (*pb.StatusResponse,
 	return resp, nil
 }
 
-// storageVersion is the layout of etcd's own files that this would be.
+// storageVersion is the version of etcd's file format that etcd of this release has.
 const storageVersion = "3.6.0"
 
 func noSpace() *pb.AlarmMember {
 	return &pb.AlarmMember{MemberID: memberID, Alarm: pb.AlarmType_NOSPACE}
 }
 
-// Alarm lists the alarm that there can be, a full disk. It goes by itself when
-// there is room again: disarming it changes nothing.
+// Alarm lists the only possible alarm, a full disk. Disarming changes nothing: the alarm ends
+// when there is room again.
 func (s *Server) Alarm(_ context.Context, r *pb.AlarmRequest) (*pb.AlarmResponse, error) {
 	if r.Action == pb.AlarmRequest_ACTIVATE {
 		return nil, status.Error(codes.Unimplemented, "alarms are not raised by hand")
@@ -51,30 +51,30 @@ func (s *Server) Alarm(_ context.Context, r *pb.AlarmRequest) (*pb.AlarmResponse
 	return resp, nil
 }
 
-// Defragment has nothing to do: the engine gives free pages back by itself after
-// a compaction, when nobody writes.
+// Defragment does nothing: the engine returns free pages by itself after a compaction, when
+// nobody writes.
 func (s *Server) Defragment(context.Context, *pb.DefragmentRequest) (*pb.DefragmentResponse, error) {
 	return &pb.DefragmentResponse{Header: s.newest()}, nil
 }
 
-// Snapshot is a file of etcd's, which there is none of.
+// Snapshot is unsupported: a snapshot is a file in etcd's format.
 func (s *Server) Snapshot(*pb.SnapshotRequest, pb.Maintenance_SnapshotServer) error {
 	return status.Error(codes.Unimplemented, "there are no etcd snapshots of this datastore: `karve datastore backup FILE` makes a consistent copy of a running server's")
 }
 
-// Hash would be compared with another member's, of etcd's own files.
+// Hash is unsupported: clients compare it with the hash of another member's files.
 func (s *Server) Hash(context.Context, *pb.HashRequest) (*pb.HashResponse, error) {
 	return nil, errHash
 }
 
-// HashKV is not there for the reason of Hash.
+// HashKV is unsupported for the same reason as Hash.
 func (s *Server) HashKV(context.Context, *pb.HashKVRequest) (*pb.HashKVResponse, error) {
 	return nil, errHash
 }
 
 var errHash = status.Error(codes.Unimplemented, "there is no other member to compare hashes with: `karve datastore verify` checks every row")
 
-// MemberList lists the one member, where the listeners are.
+// MemberList lists the one member with the URLs of the listeners.
 func (s *Server) MemberList(ctx context.Context, _ *pb.MemberListRequest) (*pb.MemberListResponse, error) {
 	member := &pb.Member{ID: memberID, Name: "karve"}
 	s.mu.Lock()
@@ -87,7 +87,7 @@ func (s *Server) MemberList(ctx context.Context, _ *pb.MemberListRequest) (*pb.M
 	return &pb.MemberListResponse{Header: s.newest(), Members: []*pb.Member{member}}, nil
 }
 
-// AuthStatus says that there are no users: the listener decides who comes in.
+// AuthStatus reports that there are no users: the listener decides which clients come in.
 func (s *Server) AuthStatus(context.Context, *pb.AuthStatusRequest) (*pb.AuthStatusResponse, error) {
 	return &pb.AuthStatusResponse{Header: s.newest()}, nil
 }

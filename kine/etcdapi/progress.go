@@ -6,25 +6,26 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
-// progress is a client's question how far all watches of its stream are.
+// progress is a client's request for the progress of all watches of its stream.
 //
-// The answer is one revision for all of them, and each takes it for its own: every
-// event up to it must have been sent, by every watch, and none after it. (What a
-// client believes to have seen, it does not ask for when it connects again. And the
-// API server's cache takes the revision of a progress as its own, also one that is
-// older than its newest event.) So the question has a target, the newest revision
-// at the time, which all watches have to reach. If one of them sends an event or a progress
-// of its own beyond it meanwhile, there is a second round: the target is moved to the newest
-// revision again, and watches that are there are held until all are.
+// The answer is one revision for all watches, and each takes it for its own: it must have sent
+// every event up to that revision, and none after it. A client that connects again does not
+// ask for events that it believes to have, and the API server's watch cache takes over the
+// revision even if it is older than its newest event.
+//
+// So the request has a target, the newest revision at that time, which all watches must reach.
+// If one of them meanwhile sends an event or a notification beyond it, there is a second
+// round: the target becomes the newest revision, and watches that have reached it are held
+// until all have.
 type progress struct {
-	target  int64 // 0: nobody asks
-	waiting int   // watches that are behind it
-	exact   bool  // the second round: no watch goes beyond target
+	target  int64 // 0: no request
+	waiting int   // watches that have not reached it
+	exact   bool  // second round: no watch goes beyond target
 	held    []*watch
-	again   bool // asked once more meanwhile, so perhaps for a newer revision
+	again   bool // a second request has come meanwhile, perhaps for a newer revision
 }
 
-// askProgress is the request. As in etcd, a stream without watches does not answer.
+// askProgress begins a request. As in etcd, a stream without watches does not answer.
 func (st *stream) askProgress() error {
 	if st.progress.target != 0 {
 		st.progress.again = true
@@ -34,7 +35,8 @@ func (st *stream) askProgress() error {
 	return st.answerProgress()
 }
 
-// askAgain begins anew when there is another watch: the answer is for that, too.
+// askAgain begins anew when a watch has been created, because the answer is for that watch
+// too.
 func (st *stream) askAgain() error {
 	if st.progress.target == 0 {
 		return nil
@@ -45,8 +47,7 @@ func (st *stream) askAgain() error {
 	return st.answerProgress()
 }
 
-// aim sets the target to the newest revision, and asks the watches that are behind
-// it to say when they are there.
+// aim sets the target to the newest revision and requests progress of the watches behind it.
 func (st *stream) aim() {
 	p := &st.progress
 	p.target, p.waiting = st.server.engine.Revision(), 0
@@ -67,7 +68,7 @@ func (st *stream) reached(w *watch, revision int64) error {
 	return st.caughtUp(w)
 }
 
-// caughtUp notes that nobody has to wait for a watch any more.
+// caughtUp notes that the request no longer waits for a watch.
 func (st *stream) caughtUp(w *watch) error {
 	if !w.behind {
 		return nil
@@ -77,7 +78,7 @@ func (st *stream) caughtUp(w *watch) error {
 	return st.answerProgress()
 }
 
-// answerProgress answers once all watches are at the target.
+// answerProgress answers once all watches have reached the target.
 func (st *stream) answerProgress() error {
 	p := &st.progress
 	if p.waiting > 0 {
@@ -115,7 +116,7 @@ func (st *stream) limit() int64 {
 	return math.MaxInt64
 }
 
-// hold sets a watch aside that has to wait for others.
+// hold sets a watch aside until all watches have reached the target.
 func (st *stream) hold(w *watch) bool {
 	if w.sent < st.limit() {
 		return false
@@ -124,14 +125,14 @@ func (st *stream) hold(w *watch) bool {
 	return true
 }
 
-// release lets the watches go on that were held.
+// release continues the watches that were held.
 func (st *stream) release() {
 	st.busy = append(st.busy, st.progress.held...)
 	st.progress.held = nil
 }
 
-// started tells whether no watch begins after revision: etcd tells no progress
-// then.
+// started tells whether all watches begin at revision or before: otherwise etcd reports no
+// progress.
 func (st *stream) started(revision int64) bool {
 	for _, w := range st.watches {
 		if w.least > revision {
@@ -141,8 +142,7 @@ func (st *stream) started(revision int64) bool {
 	return len(st.watches) > 0
 }
 
-// Notify tells the watches that asked for it (progress_notify) the revision, if
-// they do not know it.
+// Notify sends the revision to the watches with progress_notify that do not know it.
 func (s *Server) Notify() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,11 +154,11 @@ func (s *Server) Notify() {
 	}
 }
 
-// OnNotified has f called with +1 for every watch that asks for progress unasked
-// (progress_notify) and with -1 at its end. Call it before the server is registered.
+// OnNotified makes the server call f with +1 for every watch with progress_notify, and with -1
+// at its end. Call it before the server is registered.
 func (s *Server) OnNotified(f func(delta int)) { s.notified = f }
 
-// notify is Notify in the stream's own goroutine.
+// notify does Notify in the stream's own goroutine.
 func (st *stream) notify() {
 	revision := st.server.engine.Revision()
 	for _, w := range st.watches {
@@ -169,8 +169,8 @@ func (st *stream) notify() {
 	}
 }
 
-// tellProgress tells a watch's client the revision up to which everything has been
-// sent, if it is to be told.
+// tellProgress sends the revision up to which a watch has sent everything, if its client wants
+// it.
 func (st *stream) tellProgress(w *watch, revision int64) error {
 	due := w.due && w.least <= revision && w.told < revision
 	w.due = false

@@ -11,8 +11,8 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 )
 
-// rangeRequest is r for the engine, which knows neither sorting nor bounds of
-// revisions: then it answers all, and rangeResponse takes what was asked for.
+// rangeRequest is r for the engine. The engine can neither sort nor filter by revision; for
+// such a request it returns all keys, and rangeResponse selects.
 func rangeRequest(r *pb.RangeRequest) datastore.RangeRequest {
 	key, end := bounds(r.Key, r.RangeEnd)
 	req := datastore.RangeRequest{Key: key, End: end, Revision: r.Revision, Limit: max(r.Limit, 0), KeysOnly: r.KeysOnly, CountOnly: r.CountOnly}
@@ -20,7 +20,7 @@ func rangeRequest(r *pb.RangeRequest) datastore.RangeRequest {
 	case r.SortOrder != pb.RangeRequest_NONE || filters(r):
 		req.Limit = 0
 	case sorts(r) && req.Limit > 0:
-		req.Limit++ // a target without an order: etcd sorts the first keys only
+		req.Limit++ // a sort target without an order: etcd sorts only the first keys
 	}
 	if r.SortTarget == pb.RangeRequest_VALUE {
 		req.KeysOnly = false
@@ -28,7 +28,7 @@ func rangeRequest(r *pb.RangeRequest) datastore.RangeRequest {
 	return req
 }
 
-// sorts tells whether r asks for another order than the engine's, that of keys.
+// sorts tells whether r wants another order than the engine's, which is by key.
 func sorts(r *pb.RangeRequest) bool {
 	return r.SortTarget != pb.RangeRequest_KEY || r.SortOrder == pb.RangeRequest_DESCEND
 }
@@ -37,8 +37,8 @@ func filters(r *pb.RangeRequest) bool {
 	return r.MinModRevision != 0 || r.MaxModRevision != 0 || r.MinCreateRevision != 0 || r.MaxCreateRevision != 0
 }
 
-// rangeResponse answers r out of what the engine answered to rangeRequest. As in
-// etcd, the count is that of the range, whatever is filtered.
+// rangeResponse answers r from the engine's answer to rangeRequest. As in etcd, the count is
+// that of the whole range, even if r filters.
 func rangeResponse(r *pb.RangeRequest, resp *datastore.RangeResponse, h *pb.ResponseHeader) *pb.RangeResponse {
 	kvs, more := resp.KVs, resp.More
 	if filters(r) {
@@ -83,14 +83,14 @@ func order(r *pb.RangeRequest) func(a, b datastore.KeyValue) int {
 	return by
 }
 
-// KeyValue is kv in etcd's form; the value is shared.
+// KeyValue is kv in etcd's form. It shares the value.
 func KeyValue(kv *datastore.KeyValue) *mvccpb.KeyValue {
 	out := new(mvccpb.KeyValue)
 	fill(out, kv)
 	return out
 }
 
-// KeyValues are kvs in etcd's form; the values are shared.
+// KeyValues are kvs in etcd's form. They share the values.
 func KeyValues(kvs []datastore.KeyValue) []*mvccpb.KeyValue {
 	if len(kvs) == 0 {
 		return nil

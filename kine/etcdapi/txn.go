@@ -6,7 +6,7 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 )
 
-// txnRequest is r, which checkTxn has let pass, for the engine.
+// txnRequest is r for the engine. checkTxn has accepted r.
 func txnRequest(r *pb.TxnRequest) datastore.TxnRequest {
 	req := datastore.TxnRequest{Then: ops(r.Success), Else: ops(r.Failure)}
 	if len(r.Compare) > 0 {
@@ -18,7 +18,7 @@ func txnRequest(r *pb.TxnRequest) datastore.TxnRequest {
 	return req
 }
 
-// The engine's constants by etcd's; checkTxn refuses others.
+// The engine's constants by etcd's. checkTxn refuses others.
 var (
 	targets = map[pb.Compare_CompareTarget]datastore.CompareTarget{
 		pb.Compare_VERSION: datastore.CompareVersion,
@@ -38,7 +38,7 @@ var (
 func compare(c *pb.Compare) datastore.Compare {
 	key, end := bounds(c.Key, c.RangeEnd)
 	out := datastore.Compare{Key: key, End: end, Target: targets[c.Target], Result: results[c.Result]}
-	switch c.Target { // the number of another target counts as 0, as in etcd
+	switch c.Target { // as in etcd, a number for another target counts as 0
 	case pb.Compare_VERSION:
 		out.Number = c.GetVersion()
 	case pb.Compare_CREATE:
@@ -77,8 +77,8 @@ func ops(list []*pb.RequestOp) []datastore.Op {
 	return out
 }
 
-// txnResponse answers r. begin makes the header; within a transaction it has the
-// revision only, and that of a nested one not even that.
+// txnResponse answers r. begin makes the headers: an answer within a transaction has only the
+// revision, and that of a nested transaction not even that.
 func txnResponse(r *pb.TxnRequest, resp *datastore.TxnResponse, begin func(int64) *pb.ResponseHeader) *pb.TxnResponse {
 	out := &pb.TxnResponse{Header: begin(resp.Revision), Succeeded: resp.Succeeded}
 	asked := r.Success
@@ -114,5 +114,5 @@ func opResponse(asked *pb.RequestOp, got *datastore.OpResponse) *pb.ResponseOp {
 		return &pb.ResponseOp{Response: &pb.ResponseOp_ResponseTxn{
 			ResponseTxn: txnResponse(op.RequestTxn, got.Txn, nested)}}
 	}
-	return &pb.ResponseOp{} // checkTxn let it not pass
+	return &pb.ResponseOp{} // not reached: checkTxn refuses it
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 )
 
-// noWatch is the id in an answer about no watch, or all of a stream
+// noWatch is the id in answers that are about no watch or about all of a stream
 // (clientv3.InvalidWatchID).
 const noWatch = -1
 
-// stream is a client's stream of watches. Its own goroutine does everything but
-// receive: it makes the watches, polls those that the engine has woken, and
-// sends. So there is no goroutine, channel or buffer for a watch, and a client
-// that does not read holds up itself only: its cursors stay where they are.
+// stream is a client's stream of watches. Its own goroutine does everything except receiving:
+// it creates watches, polls those that the engine has woken, and sends. A watch therefore
+// needs no goroutine, channel or buffer, and a client that does not read delays only itself:
+// its cursors stay where they are.
 type stream struct {
 	server   *Server
 	grpc     pb.Watch_WatchServer
@@ -26,31 +26,31 @@ type stream struct {
 	watches  map[int64]*watch
 	nextID   int64
 	busy     []*watch // to be polled
-	spare    []*watch // the room of the last round's
-	told     int64    // the newest revision that was sent with a watch's events or progress
+	spare    []*watch // the slice of the last round, for reuse
+	told     int64    // the newest revision sent with events or progress of a watch
 	progress progress
 	signal   chan struct{} // of capacity 1: woken or tell has changed
 
-	mu    sync.Mutex // the engine calls wake with a lock of its own held
+	mu    sync.Mutex // the engine calls wake while it holds a lock of its own
 	woken []*watch
 	tell  bool // the watches with progressNotify are due
 }
 
-// watch is one of a stream. It rests in the engine, or is in stream.woken, in
-// stream.busy or in progress.held: in one of them exactly.
+// watch is one watch of a stream. It is in exactly one place: at rest in the engine, in
+// stream.woken, in stream.busy or in progress.held.
 type watch struct {
 	id     int64
 	cursor *datastore.Watcher
 	least  int64 // the first revision that a progress may have
 	sent   int64 // all events up to it have been sent
-	told   int64 // the newest revision that the client knows of by this watch
+	told   int64 // the newest revision that the client knows by this watch
 	ended  bool
 
 	noPut, noDelete, fragment bool
 
 	progressNotify bool
-	due            bool // to be told the revision itself
-	behind         bool // not yet at progress.target
+	due            bool // a notification is due
+	behind         bool // has not reached progress.target
 }
 
 // Watch serves a stream until its client or the server ends it.
@@ -83,8 +83,7 @@ func (s *Server) Watch(server pb.Watch_WatchServer) error {
 
 var _ pb.WatchServer = (*Server)(nil)
 
-// receive hands requests over. A client that has no more of them may still want
-// its events.
+// receive passes on requests. A client that sends no more of them may still want its events.
 func (st *stream) receive(failed chan<- error) {
 	for {
 		r, err := st.grpc.Recv()
@@ -103,8 +102,8 @@ func (st *stream) receive(failed chan<- error) {
 	}
 }
 
-// run waits for requests and wakes. Watches that have more to send take turns, a
-// response each, and requests come between the rounds.
+// run waits for requests and wakes. Watches with more to send take turns, one response each;
+// requests come between the rounds.
 func (st *stream) run(failed <-chan error) error {
 	for {
 		st.takeWoken()
@@ -171,7 +170,7 @@ func (st *stream) notice() {
 	}
 }
 
-// takeWoken adds the watches that have been woken to those that are polled.
+// takeWoken moves the watches that have been woken to those that are polled.
 func (st *stream) takeWoken() {
 	st.mu.Lock()
 	tell := st.tell
@@ -187,8 +186,7 @@ func (st *stream) takeWoken() {
 	st.woken = st.woken[:0]
 }
 
-// handle does what a client asks for. What has no meaning is left unanswered, as
-// in etcd.
+// handle answers a request. As in etcd, a request without a meaning gets no answer.
 func (st *stream) handle(r *pb.WatchRequest) error {
 	switch r := r.RequestUnion.(type) {
 	case *pb.WatchRequest_CreateRequest:
@@ -208,7 +206,7 @@ func (st *stream) handle(r *pb.WatchRequest) error {
 	return nil
 }
 
-// What is wrong with a watch, in etcd's words (server/storage/mvcc/watcher.go).
+// Errors of watch requests, with etcd's texts (server/storage/mvcc/watcher.go).
 var (
 	errEmptyRange  = errors.New("mvcc: watcher range is empty")
 	errDuplicateID = errors.New("mvcc: duplicate watch ID provided on the WatchStream")
@@ -217,7 +215,7 @@ var (
 func (st *stream) create(r *pb.WatchCreateRequest) error {
 	key, end := bounds(r.Key, r.RangeEnd)
 	if key == "" {
-		key = "\x00" // the least there is
+		key = "\x00" // the smallest key
 	}
 	switch {
 	case r.StartRevision < 0:
@@ -253,8 +251,8 @@ func (st *stream) create(r *pb.WatchCreateRequest) error {
 		}
 		return st.sendCompacted(w)
 	}
-	// A client whose watch has no start begins at this revision when it connects
-	// again: the newest one may be beyond events that the watch has yet to send.
+	// A client whose watch has no start revision begins here when it connects again.
+	// The newest revision would be wrong: the watch may not have sent all events up to it.
 	created.Header = header(cursor.Opened())
 	w.cursor, w.least, w.sent = cursor, r.StartRevision, r.StartRevision-1
 	if r.StartRevision == 0 {
@@ -269,7 +267,7 @@ func (st *stream) create(r *pb.WatchCreateRequest) error {
 	return st.askAgain()
 }
 
-// remember makes w one of the stream's watches.
+// remember adds w to the stream's watches.
 func (st *stream) remember(w *watch) {
 	st.watches[w.id] = w
 	if w.progressNotify {
@@ -277,7 +275,7 @@ func (st *stream) remember(w *watch) {
 	}
 }
 
-// forget takes it away.
+// forget removes w from the stream's watches.
 func (st *stream) forget(w *watch) {
 	delete(st.watches, w.id)
 	w.ended = true
@@ -299,15 +297,14 @@ func (st *stream) sendCompacted(w *watch) error {
 	})
 }
 
-// end forgets a watch, of whose end the client has been told; no progress waits for
-// it any more.
+// end forgets a watch whose client knows of its end. A request for progress no longer waits
+// for it.
 func (st *stream) end(w *watch) error {
 	st.forget(w)
 	return st.caughtUp(w)
 }
 
-// poll sends the next piece of what a watch has to say, and answers whether there
-// is more.
+// poll sends the next response of a watch, and returns whether there is more.
 func (st *stream) poll(w *watch) (more bool, err error) {
 	if w.ended || st.hold(w) {
 		return false, nil
@@ -372,8 +369,8 @@ func (st *stream) send(w *watch, resp *datastore.WatchResponse) error {
 	return st.sendEvents(w, resp.Revision, events, false)
 }
 
-// maxFragment is how large a response may be that a client wants in pieces: what
-// gRPC's client accepts by default is twice that.
+// maxFragment is the largest response to a client that accepts fragments. gRPC's client
+// accepts twice as much by default.
 const maxFragment = maxRequest + 512*1024
 
 func (st *stream) sendEvents(w *watch, revision int64, events []*encoded, fragment bool) error {

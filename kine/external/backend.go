@@ -13,9 +13,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Backend is a database behind kine's driver, with what the driver leaves
-// out: errors that etcd's clients understand, and no failure that looks like an
-// answer. DESIGN.md says which ones do in kine.
+// Backend is a database behind kine's driver, with what the driver lacks: its errors are those
+// that etcd's clients understand, and no failure looks like an answer. DESIGN.md lists where
+// kine's do.
 type Backend struct {
 	external *Database
 	backend  server.Backend
@@ -42,7 +42,7 @@ func (b *Backend) fail(err error) {
 	}
 }
 
-// ending tells whether it is on its way to Close.
+// ending tells whether Close has begun.
 func (b *Backend) ending() bool {
 	select {
 	case <-b.done:
@@ -52,7 +52,7 @@ func (b *Backend) ending() bool {
 	}
 }
 
-// Close closes the connections and waits until they are. Close the shim first.
+// Close closes the connections and waits until they are closed. Close the shim first.
 func (b *Backend) Close() {
 	running.Lock()
 	delete(running.all, b)
@@ -65,9 +65,8 @@ func (b *Backend) Close() {
 	}
 }
 
-// status is the error of a call as etcd has it: the database is Unavailable for
-// whatever reason, unless the caller has ended the call or kine has answered in
-// etcd's words.
+// status makes the error of a call one of etcd's: Unavailable, unless the caller has ended the
+// call or kine's error is one of etcd's already.
 func (b *Backend) status(ctx context.Context, err error) error {
 	if err == nil {
 		b.tell(nil)
@@ -81,8 +80,8 @@ func (b *Backend) status(ctx context.Context, err error) error {
 	return status.Error(codes.Unavailable, err.Error())
 }
 
-// limit bounds a call of a driver that would wait for a lost connection as long as
-// the caller does.
+// limit bounds a call of a driver that would wait for a lost connection as long as its caller
+// does.
 func (b *Backend) limit(ctx context.Context) (context.Context, context.CancelFunc) {
 	if b.external.kind.patience == 0 {
 		return ctx, func() {}
@@ -90,30 +89,30 @@ func (b *Backend) limit(ctx context.Context) (context.Context, context.CancelFun
 	return context.WithTimeout(ctx, b.external.kind.patience)
 }
 
-// tell tells the first of several equal states.
+// tell reports a state that differs from the one before.
 func (b *Backend) tell(err error) {
 	if b.away.Swap(err != nil) != (err != nil) && b.state != nil {
 		b.state(err)
 	}
 }
 
-// unchanged is a write that the driver reports as a conflict although the key is as
-// the caller expected it: the database has refused it, for a full disk for
-// instance, and the API server would try again at once and for ever.
+// unchanged is the error for a write that the driver reports as a conflict although the key is
+// as the caller expected it. The database has refused the write, for example because its disk
+// is full; after a conflict the API server would try again for ever.
 func (b *Backend) unchanged(key string) error {
 	return status.Errorf(codes.Unavailable, "datastore %s: the database refused to write %s", b.external, key)
 }
 
 // Start begins to follow the log of the database.
 func (b *Backend) Start(ctx context.Context) error {
-	b.done = ctx.Done() // before kine's goroutines are there
+	b.done = ctx.Done() // before kine's goroutines start
 	return b.status(ctx, contain(func() error { return b.backend.Start(ctx) }))
 }
 
-// Get reads one key; nil if it is not there. Then kine's revision is the newest that
-// this server has seen, which says nothing about others that write to the database;
-// that of a key which is always there is read in the database. It is how the API
-// server asks what a consistent list has to wait for.
+// Get reads one key. It returns nil if the key does not exist. kine's revision is then the
+// newest that this server has seen, although other servers may have written to the database.
+// Get therefore also reads a key that always exists, whose answer has the database's revision.
+// The API server waits for that revision before a consistent list.
 func (b *Backend) Get(ctx context.Context, key string, revision int64, keysOnly bool) (int64, *server.KeyValue, error) {
 	limited, cancel := b.limit(ctx)
 	defer cancel()
@@ -124,19 +123,19 @@ func (b *Backend) Get(ctx context.Context, key string, revision int64, keysOnly 
 	return rev, kv, b.status(ctx, err)
 }
 
-// List reads a range. A list that the end of a connection has cut short is no
-// error to kine, which does not ask sql.Rows for one: so the keys are counted.
+// List reads a range. kine does not ask sql.Rows for its error, so a lost connection can cut a
+// list short without an error. List therefore counts the keys.
 func (b *Backend) List(ctx context.Context, key, end string, limit, revision int64, keysOnly bool) (int64, []*server.KeyValue, error) {
 	limited, cancel := b.limit(ctx)
 	defer cancel()
-	const attempts = 3 // a write that became visible in between counts too
+	const attempts = 3 // the count includes a write that became visible meanwhile
 	for range attempts {
 		rev, kvs, err := b.backend.List(limited, key, end, limit, revision, keysOnly)
 		if err != nil || !b.external.kind.sql || end == "" || limit > 0 && int64(len(kvs)) >= limit {
 			return rev, kvs, b.status(ctx, err)
 		}
 		at := revision
-		if at == 0 && len(kvs) > 0 { // of an empty list the revision may be an old one
+		if at == 0 && len(kvs) > 0 { // the revision of an empty list may be old
 			at = rev
 		}
 		_, count, err := b.backend.Count(limited, key, end, at)
@@ -155,7 +154,7 @@ func (b *Backend) Count(ctx context.Context, key, end string, revision int64) (i
 	return rev, count, b.status(ctx, err)
 }
 
-// Create puts a key that is not there.
+// Create puts a key that does not exist.
 func (b *Backend) Create(ctx context.Context, key string, value []byte, lease int64) (int64, error) {
 	limited, cancel := b.limit(ctx)
 	defer cancel()
@@ -182,7 +181,7 @@ func (b *Backend) Delete(ctx context.Context, key string, revision int64) (int64
 	switch {
 	case err != nil:
 	case kv == nil:
-		ok = false // kine has deleted a key that was never there
+		ok = false // kine reports that it deleted a key that never existed
 	case !ok && len(kv.Value) == 0:
 		kv = nil // the mark that a deleted key leaves
 	case !ok && kv.ModRevision == revision:
@@ -191,7 +190,7 @@ func (b *Backend) Delete(ctx context.Context, key string, revision int64) (int64
 	return rev, kv, ok && err == nil, b.status(ctx, err)
 }
 
-// Watch hands over what happens in a range from revision on.
+// Watch returns the events in a range from revision on.
 func (b *Backend) Watch(ctx context.Context, key, end string, revision int64) server.WatchResult {
 	return b.backend.Watch(ctx, key, end, revision)
 }
@@ -212,7 +211,7 @@ func (b *Backend) CurrentRevision(ctx context.Context) (int64, error) {
 	return revision, b.status(ctx, err)
 }
 
-// Compact lets go of history up to revision, but for the newest compactRetain.
+// Compact removes history up to revision, except for the newest compactRetain revisions.
 func (b *Backend) Compact(ctx context.Context, revision int64) (now int64, err error) {
 	err = contain(func() (err error) {
 		now, err = b.backend.Compact(ctx, revision)
@@ -224,8 +223,8 @@ func (b *Backend) Compact(ctx context.Context, revision int64) (now int64, err e
 // WaitForSyncTo returns when events up to revision are on their way to the watches.
 func (b *Backend) WaitForSyncTo(revision int64) { b.backend.WaitForSyncTo(revision) }
 
-// figures registers kine's figures, and gives the driver what it may register its
-// own with: it would end the process the second time.
+// figures registers kine's metrics. It returns the registerer for the driver, which would end
+// the process if it registered its own a second time.
 func (b *Backend) figures(to prometheus.Registerer) prometheus.Registerer {
 	if b.metrics = to; to == nil {
 		return nil
@@ -237,7 +236,7 @@ func (b *Backend) figures(to prometheus.Registerer) prometheus.Registerer {
 	return r
 }
 
-// registerer registers what is not there yet, and remembers it for Close.
+// registerer registers what is not registered yet, and remembers it for Close.
 type registerer struct{ b *Backend }
 
 func (r registerer) Register(c prometheus.Collector) error {
@@ -250,7 +249,7 @@ func (r registerer) Register(c prometheus.Collector) error {
 
 func (r registerer) MustRegister(all ...prometheus.Collector) {
 	for _, c := range all {
-		r.Register(c) // another control plane of this process shows them
+		r.Register(c) // if it fails, another server of this process has them
 	}
 }
 

@@ -12,11 +12,11 @@ import (
 	"github.com/karve-k8s/karve/kine/inprocess"
 )
 
-// bridge is a backend of kine's as the shim serves it: kine's own bridge answers clients on
-// listeners, and this does the same for clients in the process.
+// bridge is a backend as the shim serves it: kine's bridge answers clients on listeners, and
+// the methods here do the same for clients in the process.
 type bridge struct{ backend server.Backend }
 
-// Bridge is what a [kine.Shim] serves of a backend.
+// Bridge makes a backend something that [kine.ServeDatastore] serves.
 func Bridge(backend server.Backend) kine.Datastore { return bridge{backend} }
 
 // Serve is [kine.Serve] for a database instead of the engine.
@@ -24,7 +24,7 @@ func Serve(ctx context.Context, b *Backend, dir string, listeners ...kine.Listen
 	return kine.ServeDatastore(ctx, Bridge(b), kine.ProgressInterval, dir, listeners...)
 }
 
-// API is kine's bridge. It answers the scheme with its members.
+// API is kine's bridge, which answers requests for the members with the scheme.
 func (b bridge) API(scheme string) kine.API {
 	return server.New(b.backend, scheme, kine.ProgressInterval, kine.EtcdVersion)
 }
@@ -38,7 +38,7 @@ func (b bridge) CurrentRevision(ctx context.Context) (int64, error) {
 func (b bridge) WaitFor(ctx context.Context, revision int64) {
 	key, end := "/", "0" // all keys that begin with a slash
 	if w, ok := b.backend.(watchesAll); ok && w.watchesAll() {
-		key, end = "\x00", "\x00" // all, that of the API server's compactor included
+		key, end = "\x00", "\x00" // all keys, that of the API server's compactor included
 	}
 	c, _, err := b.Watch(ctx, key, end, revision, false, nil)
 	if err != nil {
@@ -52,7 +52,7 @@ func (b bridge) Watch(ctx context.Context, key, end string, revision int64, _ bo
 	if key == compactKey {
 		key = compactKeyOfKine
 	}
-	if revision == 0 { // for kine's own backends that is all of history
+	if revision == 0 { // kine's backends take 0 for all of history
 		current, err := b.backend.CurrentRevision(ctx)
 		if err != nil {
 			return nil, 0, err
@@ -103,8 +103,8 @@ func (d direct) List(ctx context.Context, prefix string, opts kubernetes.ListOpt
 	return resp, nil
 }
 
-// listAndCount asks for one key too many, as kine's bridge does: only if it is
-// there do the keys have to be counted.
+// listAndCount reads one key more than the limit, as kine's bridge does. Only if that key
+// exists do the keys have to be counted.
 func (d direct) listAndCount(ctx context.Context, start, end string, opts kubernetes.ListOptions) (int64, []*server.KeyValue, int64, error) {
 	limit := opts.Limit
 	if limit > 0 {
@@ -152,7 +152,7 @@ func (d direct) OptimisticPut(ctx context.Context, key string, value []byte, exp
 
 func (d direct) OptimisticDelete(ctx context.Context, key string, expectedRevision int64, opts kubernetes.DeleteOptions) (resp kubernetes.DeleteResponse, err error) {
 	var kv *server.KeyValue
-	if expectedRevision == 0 { // for a backend that is any revision; here it is no key
+	if expectedRevision == 0 { // a backend takes it for any revision; here it means that the key does not exist
 		resp.Revision, kv, err = d.backend.Get(ctx, key, 0, false)
 		resp.Succeeded = err == nil && kv == nil
 	} else {

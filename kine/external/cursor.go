@@ -13,39 +13,38 @@ import (
 	"github.com/karve-k8s/karve/kine/inprocess"
 )
 
-// errCutOff is the end of a watch that nobody ended: kine lets go of one that does
-// not read (kine pkg/broadcaster).
+// errCutOff is the end of a watch that kine has ended because it did not read (kine
+// pkg/broadcaster).
 var errCutOff = status.Error(codes.Unavailable, "the datastore has ended the watch")
 
-// cursor reads what a backend of kine's hands over, as kine's bridge does
-// (kine pkg/server/watch.go).
+// cursor reads what a backend sends, as kine's bridge does (kine pkg/server/watch.go).
 //
-// How far a watch is, only what comes out of it tells: between kine's reading of
-// the log, which is what WaitForSyncTo waits for, and the end of the channel there
-// are three goroutines with buffers of their own. So of an SQL store every watch
-// reads all keys, which costs no more: they are sorted out here instead of there.
+// Only the events themselves tell how far a watch is. WaitForSyncTo waits until kine has read
+// the log; between that and the end of the channel are three goroutines with buffers of their
+// own. A watch of an SQL database therefore reads all keys and filters them here, which costs
+// no more than filtering them there.
 type cursor struct {
 	backend  server.Backend
 	ctx      context.Context
 	cancel   context.CancelFunc
 	result   server.WatchResult
 	key, end string
-	all      bool          // the backend hands over every key
+	all      bool          // the backend sends every key
 	slack    time.Duration // between WaitForSyncTo and the end of the channel
 	start    int64
 
-	seen     atomic.Int64  // everything up to it has come; if not all, something
-	wanted   atomic.Int64  // a revision that somebody wants to know of; 0: nobody
+	seen     atomic.Int64  // all: every event up to it has come; otherwise the newest that has
+	wanted   atomic.Int64  // the revision for which progress was requested; 0: none
 	poke     chan struct{} // wanted has changed
 	progress chan int64    // a revision for a reader that has nothing to read
 	waiting  atomic.Bool
 }
 
-// watchesAll is a backend that hands over every key as cheaply as some.
+// watchesAll is a backend that sends all keys as cheaply as some.
 type watchesAll interface{ watchesAll() bool }
 
 func openCursor(ctx context.Context, backend server.Backend, key, end string, revision int64) (inprocess.Cursor, error) {
-	// Without its deadline: kine's NATS driver tries for ever after one.
+	// The context has no deadline, because kine's NATS driver would try for ever after it.
 	parent := ctx
 	ctx, stop := context.WithCancel(context.WithoutCancel(parent))
 	detach := context.AfterFunc(parent, stop)
@@ -96,7 +95,7 @@ func (c *cursor) Next(ctx context.Context) (int64, []*clientv3.Event, error) {
 	}
 }
 
-// sort keeps the events of a batch that were asked for.
+// sort returns the events of a batch that the client wants.
 func (c *cursor) sort(batch []*server.Event) (events []*clientv3.Event) {
 	for _, e := range batch {
 		if e.KV.ModRevision < c.start {
@@ -110,7 +109,8 @@ func (c *cursor) sort(batch []*server.Event) (events []*clientv3.Event) {
 	return events
 }
 
-// inRange is etcd's: no end is one key, and a zero byte all from key on.
+// inRange follows etcd: without an end the range is one key, and an end of one zero byte means
+// all keys from key on.
 func (c *cursor) inRange(key string) bool {
 	switch c.end {
 	case "":
@@ -133,9 +133,9 @@ func (c *cursor) ended(ctx context.Context) error {
 	return errCutOff
 }
 
-// RequestProgress is answered when what has come says so. Where that says nothing,
-// and for a revision without an event, which kine fills gaps with, it is answered
-// if Next has nothing to do some time after the backend has caught up.
+// RequestProgress is answered when the events that have come reach the revision. If there is
+// no event at that revision, because kine filled a gap, it is answered some time after the
+// backend has caught up, if Next is idle then.
 func (c *cursor) RequestProgress() {
 	go func() {
 		revision, err := c.backend.CurrentRevision(c.ctx)
@@ -153,14 +153,14 @@ func (c *cursor) RequestProgress() {
 				return
 			}
 		}
-		if !c.waiting.CompareAndSwap(false, true) { // a backend that is away is waited for once
+		if !c.waiting.CompareAndSwap(false, true) { // only one goroutine waits for a backend that is away
 			return
 		}
 		defer c.waiting.Store(false)
 		c.backend.WaitForSyncTo(revision)
 		c.pause()
 		select {
-		case c.progress <- revision: // only a reader that waits receives it
+		case c.progress <- revision: // only a waiting reader receives it
 		default:
 		}
 	}()
@@ -178,9 +178,9 @@ func (c *cursor) Close() {
 	go drain(c.result.Events)
 }
 
-// drain reads what is left of a watch that has been told to end: kine's own backends
-// do not look at the context while they send. Where one could not follow the log at
-// all, the channel is never closed (kine pkg/logstructured, Watch).
+// drain reads the rest of a watch that has ended, because kine's backends send without looking
+// at the context. The channel of a watch that could not follow the log is never closed (kine
+// pkg/logstructured, Watch).
 func drain(events <-chan []*server.Event) {
 	for {
 		select {

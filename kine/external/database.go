@@ -15,14 +15,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// ErrRefused: the database answers, and its answer will not change by waiting: a
-// wrong password, a database that may not be made, a certificate of somebody else.
+// ErrRefused means that the database has answered, and that waiting will not change the
+// answer: the password is wrong, the database may not be created, or its certificate is not
+// trusted.
 var ErrRefused = errors.New("refused")
 
-// How kine's SQL store works. Its batches are those of kine (kine pkg/app).
+// Settings of kine's SQL drivers. The batches are those of kine (kine pkg/app).
 const (
 	// openConns bounds the connections of one server. kine has no bound, and
-	// PostgreSQL by default 100 for everybody.
+	// PostgreSQL allows 100 for all clients by default.
 	openConns     = 40
 	connectLimit  = 5 * time.Second
 	idleConns     = 10
@@ -32,11 +33,11 @@ const (
 	compactLimit  = 30 * time.Second
 	pollBatch     = 500
 
-	// progressSlack is the time that what kine has read may take to its watches.
+	// progressSlack is the time in which events that kine has read reach the watches.
 	progressSlack = 100 * time.Millisecond
 )
 
-// Database is a database of the user's, which kine's drivers speak to.
+// Database is a database of the user's behind one of kine's drivers.
 type Database struct {
 	kind    *driver
 	rest    string // of the endpoint, after ://
@@ -44,17 +45,17 @@ type Database struct {
 	secrets []string
 }
 
-// driver is one of kine's, and what it leaves to be done.
+// driver is one of kine's drivers, with what it lacks.
 type driver struct {
 	form  string // for messages
-	tools string // that make a backup, and look into it
+	tools string // for backups and for looking into the database
 	parse func(rest string) (where string, secrets []string, err error)
-	// prepare connects once, makes the database if it has to, and answers the
-	// configuration for open. Errors that waiting will not cure are ErrRefused.
+	// prepare connects once, creates the database if necessary, and returns the configuration
+	// for open. Errors that waiting cannot cure are ErrRefused.
 	prepare func(ctx context.Context, rest string, files tls.Config) (config drivers.Config, release func(), err error)
 	open    func(context.Context, *sync.WaitGroup, *drivers.Config) (bool, server.Backend, error)
 	sql     bool
-	// patience is how long a call may take; 0: as long as the caller says.
+	// patience is the longest time of a call; 0 means the caller's.
 	patience time.Duration
 }
 
@@ -76,8 +77,8 @@ func IsEndpoint(endpoint string) bool {
 //	mysql://USER:PASSWORD@tcp(HOST:PORT)/DATABASE?…  a DSN of go-sql-driver/mysql
 //	nats://USER:PASSWORD@HOST:PORT,…?bucket=…  see kine's examples/nats.md
 //
-// The database is kubernetes if none is named, and is made if it is not there. No
-// error repeats a password.
+// The default database is kubernetes. [Database.Open] creates it if it does not exist. No
+// error contains a password.
 func Parse(endpoint string) (*Database, error) {
 	scheme, rest, _ := strings.Cut(endpoint, "://")
 	kind := kinds[scheme]
@@ -92,27 +93,26 @@ func Parse(endpoint string) (*Database, error) {
 	return e, nil
 }
 
-// String is the endpoint for people: without passwords and parameters.
+// String is the endpoint for messages, without passwords and parameters.
 func (e *Database) String() string { return e.where }
 
-// Tools are the programs that look after such a database.
+// Tools names the programs for backups of such a database.
 func (e *Database) Tools() string { return e.kind.tools }
 
-// Options are how an Database is opened.
+// Options say how a Database is opened.
 type Options struct {
-	// Files with the CA of the server's certificate and a client certificate of
-	// ours; each may be empty.
+	// Files with the CA of the server's certificate, and with a client certificate and its
+	// key. Each may be empty.
 	CAFile, CertFile, KeyFile string
-	// Metrics takes kine's figures, while the backend is open; nil: nobody wants them.
+	// Metrics gets kine's metrics while the backend is open. It may be nil.
 	Metrics prometheus.Registerer
-	// State is told when a call found the database away, with the reason, and
-	// when one found it back, with nil. Calls may overlap.
+	// State is called with the reason when a call finds the database away, and with nil when
+	// one finds it back. Calls may overlap.
 	State func(error)
 }
 
-// Open connects, makes the database and its table if they are not there, and gives
-// a backend for [Serve]. ctx bounds only that. Where waiting will not help the
-// error is ErrRefused.
+// Open connects, creates the database and its table if they do not exist, and returns a
+// backend for [Serve]. ctx bounds only that. The error is ErrRefused if waiting cannot help.
 func (e *Database) Open(ctx context.Context, o Options) (_ *Backend, err error) {
 	defer func() {
 		if err != nil {
@@ -132,8 +132,8 @@ func (e *Database) Open(ctx context.Context, o Options) (_ *Backend, err error) 
 	b := &Backend{external: e, state: o.State, failed: make(chan error, 1), release: release}
 	config.MetricsRegisterer = b.figures(o.Metrics)
 	config.ConnectionPoolConfig = generic.ConnectionPoolConfig{MaxOpen: openConns, MaxIdle: idleConns, MaxIdleTime: idleTime}
-	// kine's compactor is a goroutine that ends when a commit fails. The API
-	// server's compacts as it does with etcd, and is not ended by that.
+	// kine's compactor is a goroutine that ends when a commit fails. The compactor of the API
+	// server calls Compact instead, as with etcd, and survives that.
 	config.CompactInterval = 0
 	config.CompactTimeout, config.CompactMinRetain, config.CompactBatchSize = compactLimit, compactRetain, compactBatch
 	config.PollBatchSize = pollBatch
@@ -162,7 +162,7 @@ func (e *Database) Open(ctx context.Context, o Options) (_ *Backend, err error) 
 	return b, nil
 }
 
-// scrub is an error's text in one line and without the secrets.
+// scrub is the text of an error in one line and without secrets.
 func (e *Database) scrub(err error) string {
 	text := strings.Join(strings.Fields(err.Error()), " ")
 	for _, secret := range e.secrets {
@@ -173,7 +173,7 @@ func (e *Database) scrub(err error) string {
 	return text
 }
 
-// refusal is an error that is ErrRefused and does not say so twice.
+// refusal is an error that is ErrRefused, whose text it does not repeat.
 type refusal struct{ error }
 
 func (refusal) Is(target error) bool { return target == ErrRefused }

@@ -14,21 +14,25 @@ import (
 // process for a compaction that was interrupted. A hook of the global logger turns
 // it into an error; anybody else's Fatal stays what it is.
 
+// kine's SQL drivers call logrus.Fatal where they cannot commit or roll back (kine
+// pkg/drivers/generic/tx.go: MustCommit, MustRollback). An interrupted compaction would end
+// the process. A hook of the global logger makes it an error. Fatal of any other caller works
+// as before.
 const kineFrames = "github.com/k3s-io/kine/"
 
 // containFrame is the name of contain in a stack trace.
 const containFrame = "github.com/karve-k8s/karve/kine/external.contain"
 
-// gaveUp is the message of a logrus.Fatal on its way to contain.
+// gaveUp carries the message of a logrus.Fatal to contain.
 type gaveUp struct{ message string }
 
-// watcherLost is what kine's NATS driver logs as an error before it goes on with
-// the watch that it has not got, which is a panic (kine pkg/drivers/nats/backend.go,
-// compactWatcher): when the connection is lost or closed right after the start.
+// watcherLost is logged by kine's NATS driver when it has no watch because the connection was
+// lost or closed right after the start. The driver then uses the nil watch, which is a panic
+// (kine pkg/drivers/nats/backend.go, compactWatcher).
 const watcherLost = "Failed to configure watch for compact revision"
 
-// contain runs body. If kine calls logrus.Fatal in it, the message is the error.
-// kine's deferred calls run; at its calls of Fatal it holds no lock.
+// contain runs body. If kine calls logrus.Fatal in it, contain returns the message as an
+// error. kine's deferred calls run; kine holds no lock where it calls Fatal.
 func contain(body func() error) (err error) {
 	defer func() {
 		switch reason := recover().(type) {
@@ -42,14 +46,14 @@ func contain(body func() error) (err error) {
 	return body()
 }
 
-// running are the databases that are open, for a Fatal in a goroutine of kine's
-// own: whose it is nobody can tell, so it is all of theirs.
+// running are the open databases. A Fatal in a goroutine of kine's own is reported to all of
+// them, because nothing tells whose goroutine it is.
 var running struct {
 	sync.Mutex
 	all map[*Backend]bool
 }
 
-// catchFatal installs the hook, once. logbridge.Quiet keeps it.
+// catchFatal installs the hook once. logbridge.Quiet keeps it.
 var catchFatal = sync.OnceFunc(func() { logrus.AddHook(fatalHook{}) })
 
 type fatalHook struct{}
@@ -58,8 +62,8 @@ func (fatalHook) Levels() []logrus.Level {
 	return []logrus.Level{logrus.FatalLevel, logrus.ErrorLevel}
 }
 
-// Fire is called in the goroutine that called Fatal, before the process is ended,
-// with no lock of the logger's held.
+// Fire runs in the goroutine that called Fatal, before the process would end. The logger holds
+// no lock.
 func (fatalHook) Fire(e *logrus.Entry) error {
 	if e.Level == logrus.ErrorLevel && !strings.HasPrefix(e.Message, watcherLost) {
 		return nil
@@ -82,7 +86,7 @@ func (fatalHook) Fire(e *logrus.Entry) error {
 	return nil
 }
 
-// callers tells whether kine is on the stack, and contain above it.
+// callers tells whether kine is on the stack, and whether contain is above it.
 func callers() (ofKine, contained bool) {
 	pcs := make([]uintptr, 128)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])

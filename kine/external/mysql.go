@@ -24,14 +24,14 @@ var mySQL = driver{
 	sql:     true,
 }
 
-// The driver prints what it thinks of connections on standard error.
+// The driver prints errors of connections on standard error by default.
 func init() { mysql.SetLogger(mysqlLog{}) }
 
 type mysqlLog struct{}
 
 func (mysqlLog) Print(v ...any) { logrus.Debug(append([]any{"mysql: "}, v...)...) }
 
-// mysqlConfig reads a DSN; none is kine's default.
+// mysqlConfig reads a DSN; an empty one is kine's default.
 func mysqlConfig(rest string) (*mysql.Config, error) {
 	if rest == "" {
 		rest = "root@unix(/var/run/mysqld/mysqld.sock)/"
@@ -49,7 +49,7 @@ func mysqlConfig(rest string) (*mysql.Config, error) {
 func parseMySQL(rest string) (where string, secrets []string, err error) {
 	config, err := mysqlConfig(rest)
 	if err != nil {
-		// Where a DSN is wrong, parts of a password may be taken for something else.
+		// In a malformed DSN, parts of a password may be taken for something else.
 		if at := strings.LastIndexByte(rest, '@'); at >= 0 {
 			if _, password, found := strings.Cut(rest[:at], ":"); found {
 				secrets = append([]string{password}, strings.FieldsFunc(password, func(r rune) bool { return strings.ContainsRune("/@:()?&=", r) })...)
@@ -62,7 +62,7 @@ func parseMySQL(rest string) (where string, secrets []string, err error) {
 
 var tlsConfigs atomic.Int64
 
-// prepareMySQL names the TLS configuration, which a DSN can only refer to.
+// prepareMySQL registers the TLS configuration, because a DSN can only name one.
 func prepareMySQL(ctx context.Context, rest string, files tls.Config) (_ drivers.Config, release func(), err error) {
 	config, err := mysqlConfig(rest)
 	if err != nil {
@@ -130,8 +130,8 @@ func number(err error) uint16 {
 	return 0
 }
 
-// refusedByMySQL: access denied for the database, for the user, for the host, and
-// by a plugin (https://dev.mysql.com/doc/mysql-errors/8.4/en/server-error-reference.html).
+// refusedByMySQL recognises access denied for the database, for the user, for the host, and by
+// a plugin (https://dev.mysql.com/doc/mysql-errors/8.4/en/server-error-reference.html).
 func refusedByMySQL(err error) bool {
 	switch number(err) {
 	case 1044, 1045, 1130, 1698:

@@ -27,7 +27,7 @@ var natsKV = driver{
 	patience: 5 * time.Second,
 }
 
-// natsParameters are those of kine's driver without an embedded server.
+// natsParameters are the parameters of kine's driver that need no embedded server.
 var natsParameters = map[string]bool{
 	"bucket": true, "replicas": true, "slowMethod": true, "revHistory": true, "credsFile": true, "contextFile": true,
 }
@@ -65,7 +65,7 @@ func parseNATS(rest string) (where string, secrets []string, err error) {
 	return "nats://" + strings.Join(hosts, ",nats://"), secrets, nil
 }
 
-// prepareNATS leaves it to the driver, which connects once.
+// prepareNATS does nothing: the driver connects once.
 func prepareNATS(_ context.Context, rest string, files tls.Config) (drivers.Config, func(), error) {
 	return drivers.Config{Endpoint: "nats://" + rest, BackendTLSConfig: files}, func() {}, nil
 }

@@ -24,14 +24,14 @@ var postgres = driver{
 	sql:     true,
 }
 
-// defaultDatabase is kine's, and k3s's.
+// defaultDatabase is the default of kine and k3s.
 const defaultDatabase = "kubernetes"
 
-// postgresURL is the URL as kine's driver reads it: the name of the database is in
-// lower case.
+// postgresURL is the URL as kine's driver reads it, with the name of the database in lower
+// case.
 func postgresURL(rest string) (*url.URL, error) {
 	u, err := url.Parse("postgres://" + rest)
-	if err != nil { // which repeats the URL
+	if err != nil { // it contains the URL
 		return nil, errors.New("not a URL; special characters of a password are percent-encoded in one")
 	}
 	if u.Path = strings.ToLower(u.Path); strings.Trim(u.Path, "/") == "" {
@@ -58,7 +58,7 @@ func parsePostgres(rest string) (where string, secrets []string, err error) {
 	return public.String(), append(secrets, config.Password), nil
 }
 
-// userSecrets is the password in a URL, as it is and as it is written.
+// userSecrets returns the password in a URL, decoded and as written.
 func userSecrets(u *url.URL) []string {
 	password, there := u.User.Password()
 	if !there {
@@ -68,8 +68,8 @@ func userSecrets(u *url.URL) []string {
 	return []string{password, written}
 }
 
-// preparePostgres adds the files to the URL as kine's driver does, which by itself
-// would take 300 attempts for an answer, whatever it is.
+// preparePostgres connects once, because kine's driver makes 300 attempts whatever the answer
+// is. It adds the files to the URL as the driver does.
 func preparePostgres(ctx context.Context, rest string, files kinetls.Config) (_ drivers.Config, release func(), err error) {
 	u, err := postgresURL(rest)
 	if err != nil {
@@ -110,7 +110,7 @@ func tryPostgres(ctx context.Context, config *pgx.ConnConfig) error {
 	return conn.Close(ctx)
 }
 
-// createPostgres makes the database, in the one that is always there.
+// createPostgres creates the database from the one that always exists.
 func createPostgres(ctx context.Context, config *pgx.ConnConfig) error {
 	other := config.Copy()
 	other.Database = "postgres"
@@ -132,13 +132,13 @@ func code(err error) string {
 	return ""
 }
 
-// refusedByPostgres: class 28 is "invalid authorization specification"
+// refusedByPostgres recognises class 28, "invalid authorization specification"
 // (https://www.postgresql.org/docs/current/errcodes-appendix.html).
 func refusedByPostgres(err error) bool {
 	return strings.HasPrefix(code(err), "28") || code(err) == "42501" || untrusted(err)
 }
 
-// untrusted is a certificate that does not become another by waiting.
+// untrusted recognises an error of the server's certificate, which waiting cannot cure.
 func untrusted(err error) bool {
 	e := (*tls.CertificateVerificationError)(nil)
 	return errors.As(err, &e)

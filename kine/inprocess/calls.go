@@ -11,11 +11,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// etcd's client makes its KV, Lease and Maintenance out of the generated gRPC
-// clients. These are such, and call the backend's service: the messages are handed
-// over as they are.
+// etcd's client makes its KV, Lease and Maintenance from generated gRPC clients. The types
+// here have the methods of those and call the etcd API of the store with the same
+// messages.
 
-// errNoStreams: the API server asks for watches only, and those have their own way.
+// errNoStreams is the answer to streams other than watches. The API server uses none.
 var errNoStreams = status.Error(codes.Unimplemented, "the client in this process has no streams but watches: use the socket")
 
 type kvCalls struct{ *Endpoint }

@@ -51,7 +51,7 @@ type engineClient struct {
 	awaited func(revision int64)
 }
 
-// failure is err as a client of etcd has it, but for a full disk.
+// failure is err as a client of etcd has it, except for a full disk.
 func failure(ctx context.Context, err error) error {
 	if errors.Is(err, datastore.ErrNoSpace) {
 		return noSpace(err)
@@ -105,8 +105,8 @@ func (c engineClient) OptimisticDelete(ctx context.Context, key string, expected
 	return kubernetes.DeleteResponse{Revision: revision, KV: kv, Succeeded: succeeded}, err
 }
 
-// optimistic does op if key is at revision, 0 being that it is not there, and
-// otherwise reads it if get says so.
+// optimistic does op if key is at revision; 0 means that the key does not exist. Otherwise, if
+// get is set, it reads the key.
 func (c engineClient) optimistic(ctx context.Context, key string, revision int64, op datastore.Op, get bool) (int64, *mvccpb.KeyValue, bool, error) {
 	req := datastore.TxnRequest{
 		Compare: []datastore.Compare{{Key: key, Target: datastore.CompareModRevision, Number: revision}},
@@ -132,11 +132,11 @@ func first(resp *datastore.RangeResponse) *mvccpb.KeyValue {
 	return etcdapi.KeyValue(&resp.KVs[0])
 }
 
-// maxRequest is the largest write, key and value together: etcd's default for
-// --max-request-bytes, so that an object that fits here fits there.
+// maxRequest is the largest write, key and value together. It is etcd's default for
+// --max-request-bytes, so an object that fits into Karve fits into etcd.
 const maxRequest = 1536 * 1024
 
-// engineCursor is the engine's own cursor.
+// engineCursor is a cursor of the engine.
 type engineCursor struct {
 	store   engine
 	watcher *datastore.Watcher

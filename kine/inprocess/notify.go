@@ -6,13 +6,14 @@ import (
 	"time"
 )
 
-// Notify tells the watches that asked for it the revision, an interval after it has
-// moved, until the context of [Register] ends. told is the revision at the start: without that, the resourceVersion of a resource where nothing happens would
-// be compacted under its watchers. A timer runs only after a write, and only while
-// there is such a watch. Each cursor answers for itself, after its events.
+// Notify sends notifications until the context of [Register] ends. An interval after a write,
+// it requests progress of the watches that asked for notifications, so each answers after its
+// events. Without notifications, the resourceVersion of a type without changes would be
+// compacted under its watchers. told is the revision at the start.
 //
-// On a socket our own API does the same when it is told to; kine's bridge has its own
-// timer. A backend that is away for a while is asked again.
+// A timer runs only after a write, and only while such a watch exists. Watches of the etcd API
+// get their notifications here too, if the API wants it; kine's bridge has a timer of its own.
+// Notify asks a store again that was away.
 func (e *Endpoint) Notify(told int64) {
 	for e.interest.wait(e.ctx) {
 		e.store.WaitFor(e.ctx, told+1)
@@ -39,14 +40,14 @@ func (e *Endpoint) Notify(told int64) {
 	}
 }
 
-// interest counts the watches that want to be notified.
+// interest counts the watches that want notifications.
 type interest struct {
-	mu  sync.Mutex
-	n   int
-	any chan struct{} // closed while there are some
+	mu   sync.Mutex
+	n    int
+	some chan struct{} // closed while n > 0
 }
 
-func newInterest() interest { return interest{any: make(chan struct{})} }
+func newInterest() interest { return interest{some: make(chan struct{})} }
 
 func (i *interest) add(delta int) {
 	i.mu.Lock()
@@ -55,16 +56,16 @@ func (i *interest) add(delta int) {
 	i.n += delta
 	switch {
 	case before == 0 && i.n > 0:
-		close(i.any)
+		close(i.some)
 	case before > 0 && i.n == 0:
-		i.any = make(chan struct{})
+		i.some = make(chan struct{})
 	}
 }
 
-// wait waits until there is such a watch; false is the end of ctx.
+// wait waits until there is such a watch. It returns false when ctx ends.
 func (i *interest) wait(ctx context.Context) bool {
 	i.mu.Lock()
-	some := i.any
+	some := i.some
 	i.mu.Unlock()
 	select {
 	case <-some:

@@ -159,6 +159,32 @@ func TestNotificationsCostNothingWhileNothingChanges(t *testing.T) {
 	})
 }
 
+// The engine answers a request for progress without waiting for a clock.
+func TestProgressComesImmediately(t *testing.T) {
+	inBubble(t, time.Hour, func(t *testing.T, e *datastore.Engine, c *kubernetes.Client, _ *atomic.Int64) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		began := time.Now()
+		watch := c.Watch(ctx, "/w/", clientv3.WithPrefix())
+		for range 50 {
+			event := must(t, e, "/w/1", "")
+			if r := <-watch; len(r.Events) != 1 || r.Events[0].Kv.ModRevision != event {
+				t.Fatalf("got %+v, want the event", r)
+			}
+			revision := must(t, e, "/elsewhere", "")
+			if err := c.RequestProgress(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if r := <-watch; !r.IsProgressNotify() || r.Header.Revision != revision {
+				t.Fatalf("got %+v, want progress to %d", r, revision)
+			}
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("took %v", took)
+		}
+	})
+}
+
 // A quiet watch can be renewed from what it was told, however often history is
 // compacted in between; from where it began it cannot.
 func TestQuietWatchesKeepAheadOfCompaction(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// watcher is the watches of one client.
+// watcher has the watches of one client.
 type watcher struct {
 	endpoint *Endpoint
 
@@ -22,20 +22,20 @@ type watcher struct {
 	watches map[*clientWatch]bool // nil when closed
 }
 
-// clientWatch is one of them.
+// clientWatch is one watch.
 type clientWatch struct {
-	stream string // those with the same answer a request for progress together
+	stream string // a request for progress is for all watches of a stream
 	cursor Cursor
-	least  int64        // the first revision that a progress may have: etcd tells none before the start
-	told   atomic.Int64 // the newest revision that its reader knows of
+	least  int64        // the first revision that a progress may have: as in etcd, none before the start
+	told   atomic.Int64 // the newest revision that the reader knows
 	cancel context.CancelFunc
 	out    chan clientv3.WatchResponse
 	op     watchOptions
-	wakes  atomic.Int64 // since a goroutine began to read, if one does
-	done   func()       // when the watch has ended
+	wakes  atomic.Int64 // since a goroutine began to read; 0: none reads
+	done   func()       // called when the watch has ended
 }
 
-// watchOptions are the options of a watch that an Op has and does not show.
+// watchOptions are options of a watch that an Op has in unexported fields.
 type watchOptions struct {
 	createdNotify, progressNotify, prevKV, filterPut, filterDelete bool
 }
@@ -44,9 +44,9 @@ func newWatcher(e *Endpoint) *watcher {
 	return &watcher{endpoint: e, watches: map[*clientWatch]bool{}}
 }
 
-// Watch begins a watch as an etcd client does it; what differs: a response is
-// never split (WithFragment), and a slow reader is cut off when what it has not
-// read is compacted, instead of filling the memory.
+// Watch begins a watch, as etcd's client does, with two differences. A response is never split
+// (WithFragment). A slow reader does not fill the memory: it is cut off when the events that
+// it has not read are compacted.
 func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOption) clientv3.WatchChan {
 	op := clientv3.OpGet(key, opts...)
 	ctx, cancel := context.WithCancel(ctx)
@@ -85,7 +85,7 @@ func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 		w.remove(one)
 	}
 	if _, ok := one.cursor.(Poller); ok {
-		context.AfterFunc(ctx, one.cursor.Close) // which wakes it
+		context.AfterFunc(ctx, one.cursor.Close) // Close wakes it
 		one.wake(ctx)
 	} else {
 		go one.run(ctx)
@@ -107,8 +107,8 @@ func (c *clientWatch) run(ctx context.Context) {
 	}
 }
 
-// wake makes a goroutine read the poller until there is no more. One at a time: the
-// next wake may come while what was read last is passed on.
+// wake makes a goroutine read the poller until there is no more. There is one goroutine at a
+// time, because the next wake may come while it passes on what it has read.
 func (c *clientWatch) wake(ctx context.Context) {
 	if c.wakes.Add(1) == 1 {
 		go c.read(ctx)
@@ -125,7 +125,7 @@ func (c *clientWatch) read(ctx context.Context) {
 			}
 			if err != nil {
 				c.end(ctx, err)
-				return // and no wake begins another
+				return // c.wakes stays above 0, so no wake begins another
 			}
 			more = left
 		}
@@ -135,7 +135,7 @@ func (c *clientWatch) read(ctx context.Context) {
 	}
 }
 
-// pass passes on a response; the error is ctx's.
+// pass passes on a response. Its error is that of ctx.
 func (c *clientWatch) pass(ctx context.Context, revision int64, events []*clientv3.Event) error {
 	if len(events) > 0 {
 		if events = c.op.filter(events); len(events) == 0 {
@@ -144,11 +144,11 @@ func (c *clientWatch) pass(ctx context.Context, revision int64, events []*client
 	}
 	known := revision
 	if n := len(events); n > 0 {
-		known = events[n-1].Kv.ModRevision // the API server looks at no header beside events
+		known = events[n-1].Kv.ModRevision // the API server does not read the header of a response with events
 	} else if revision < c.least {
 		return nil
 	}
-	c.told.Store(known) // it is on its way, which is as good
+	c.told.Store(known) // before it is sent: the reader will get it
 	select {
 	case c.out <- clientv3.WatchResponse{Header: pb.ResponseHeader{Revision: revision}, Events: events}:
 		return nil
@@ -157,7 +157,7 @@ func (c *clientWatch) pass(ctx context.Context, revision int64, events []*client
 	}
 }
 
-// end tells why the watch ends, unless it was told to, and closes it.
+// end sends the reason for the end, unless the client ended the watch, and closes it.
 func (c *clientWatch) end(ctx context.Context, err error) {
 	if c.done != nil {
 		defer c.done()
@@ -195,8 +195,8 @@ func (o watchOptions) filter(events []*clientv3.Event) []*clientv3.Event {
 	return kept
 }
 
-// RequestProgress makes every watch with the metadata of ctx answer its revision
-// as soon as it has passed on all events up to it.
+// RequestProgress makes every watch with the same metadata as ctx report its revision as soon
+// as it has passed on all events up to it.
 func (w *watcher) RequestProgress(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -212,8 +212,8 @@ func (w *watcher) RequestProgress(ctx context.Context) error {
 	return nil
 }
 
-// tell makes the watches that want to know it answer a revision that their reader
-// is about to wait for.
+// tell makes the watches with progressNotify report a revision that their reader is about to
+// wait for.
 func (w *watcher) tell(revision int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -224,9 +224,9 @@ func (w *watcher) tell(revision int64) {
 	}
 }
 
-// stream tells watches apart as etcd's client does, which has a stream for each
-// metadata (client/v3/watch.go, streamKeyFromCtx): the API server keeps its cache's
-// watch from those of clients in that way.
+// stream distinguishes watches as etcd's client does, which opens a stream for each metadata
+// (client/v3/watch.go, streamKeyFromCtx). The API server separates the watch of its cache from
+// those of clients in this way.
 func stream(ctx context.Context) string {
 	if md, ok := metadata.FromOutgoingContext(ctx); ok {
 		return fmt.Sprint(map[string][]string(md))
