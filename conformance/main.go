@@ -71,10 +71,10 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	}
 	var problems []error
 	if flags.NArg() > 0 {
-		problems = append(problems, fmt.Errorf("%q: there are options only", flags.Args()))
+		problems = append(problems, fmt.Errorf("%q: want only options", flags.Args()))
 	}
 	if o.output != "" && o.output != "json" {
-		problems = append(problems, fmt.Errorf("-o %s: there is json only", o.output))
+		problems = append(problems, fmt.Errorf("-o %s: want json", o.output))
 	}
 	if _, err := regexp.Compile(o.focus); err != nil {
 		problems = append(problems, fmt.Errorf("-focus: %w", err))

@@ -20,13 +20,13 @@ func (h *host) clock(t Target) Finding {
 	const check = "clock"
 	now := h.now()
 	text := now.UTC().Format("2006-01-02 15:04:05 MST")
-	const do = "set the clock, or let NTP do it; a start works anyhow"
+	const do = "set the clock, or let NTP do it; a start works anyway"
 	least := certs.Reference()
 	if t.Built.After(least) {
 		least = t.Built
 	}
 	if now.Before(least.Add(-slack)) {
-		return found(check, Warn, do, "%s, but this program is of %s", text, least.UTC().Format(time.DateOnly))
+		return found(check, Warn, do, "%s, but this program is from %s", text, least.UTC().Format(time.DateOnly))
 	}
 	if written := lastWritten(t); written.After(now.Add(slack)) {
 		return found(check, Warn, do, "%s, but the data directory was written at %s", text, written.UTC().Format("2006-01-02 15:04:05 MST"))
@@ -47,9 +47,9 @@ func (h *host) clock(t Target) Finding {
 	}
 	switch {
 	case len(theirs) > 0:
-		return found(check, Fail, "renew what you supplied, or set the clock", "%s; your certificate ended: %s", text, theirs[0])
+		return found(check, Fail, "renew what you supplied, or set the clock", "%s; your certificate has expired: %s", text, theirs[0])
 	case len(ended) > 0:
-		return found(check, Warn, "set the clock if it is wrong; a start renews them", "%s; %d certificates have ended (%s)", text, len(ended), ended[0])
+		return found(check, Warn, "set the clock if it is wrong; a start renews them", "%s; %d certificates have expired (%s)", text, len(ended), ended[0])
 	}
 	return found(check, OK, "", "%s", text)
 }
@@ -76,9 +76,9 @@ func (h *host) timeZone() Finding {
 	name := h.env("TZ")
 	if name != "" && name[0] != ':' {
 		if _, err := time.LoadLocation(name); err != nil {
-			return found(check, Warn, "correct TZ, or unset it", "TZ=%s is not known, so it is UTC", name)
+			return found(check, Warn, "correct TZ, or unset it", "TZ=%s is unknown, so UTC is used", name)
 		}
 	}
 	zone, offset := h.zone()
-	return found(check, OK, "", "%s (UTC%+03d:%02d); CronJobs without a timeZone go by it", zone, offset/3600, max(offset, -offset)%3600/60)
+	return found(check, OK, "", "%s (UTC%+03d:%02d); CronJobs without a timeZone use it", zone, offset/3600, max(offset, -offset)%3600/60)
 }

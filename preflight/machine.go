@@ -102,11 +102,11 @@ func (h *host) memory(limit int64) Finding {
 	}
 	switch {
 	case most < memory.Least:
-		return found("memory", Fail, "give the control group or the machine more", "%s; an idle server needs more than %s", text, size(memory.Least))
+		return found("memory", Fail, "give the control group or the machine more memory", "%s; an idle server needs more than %s", text, size(memory.Least))
 	case have < easyMemory:
-		return found("memory", Warn, "stop something, or leave parts out (--disable-controllers)", "%s; that is tight", text)
+		return found("memory", Warn, "stop something, or leave parts out (--disable-controllers)", "%s; little is available", text)
 	case limit > most && limit < memory.NoLimit:
-		return found("memory", Warn, "give a smaller --memory-limit", "%s; the limit is more than there is", text)
+		return found("memory", Warn, "set a smaller --memory-limit", "%s; the limit is higher than that", text)
 	}
 	return found("memory", OK, "", "%s", text)
 }

@@ -51,7 +51,7 @@ func checkDir(check, dir string, replaced int) Finding {
 		return found(check, Fail, "run this as the server's user or root", "%v", err)
 	}
 	if held && (pid == 0 || pid != replaced) {
-		return found(check, Fail, "it runs already: karve status; or choose another --data-dir", "%s is in use by %s", dir, process{pid, "a server"})
+		return found(check, Fail, "see karve status, or choose another --data-dir", "%s is in use by %s", dir, process{pid, "a server"})
 	}
 	if err := datastore.ClaimedElsewhere(existing(dir)); err != nil {
 		return found(check, Fail, "choose another --data-dir", "%v", err)
@@ -69,11 +69,11 @@ func checkDir(check, dir string, replaced int) Finding {
 	os.Remove(probe.Name())
 	switch {
 	case err != nil:
-		return found(check, OK, "", "%s will be made in %s", dir, at)
+		return found(check, OK, "", "%s will be created in %s", dir, at)
 	case !info.IsDir():
 		return found(check, Fail, "choose another --data-dir", "%s is not a directory", dir)
 	case readableByOthers(info):
-		return found(check, Warn, "chmod 0700 "+dir, "%s has mode %04o: other users can look into it", dir, info.Mode().Perm())
+		return found(check, Warn, "chmod 0700 "+dir, "%s has mode %04o: other users can read it", dir, info.Mode().Perm())
 	}
 	return found(check, OK, "", "%s, mode %04o", dir, info.Mode().Perm())
 }
@@ -92,9 +92,9 @@ func checkSpace(dir string) Finding {
 	case err != nil:
 		return notKnown(check, err)
 	case free < leastSpace:
-		return found(check, Fail, "make room", "%s free at %s; a start needs %s", size(free), dir, size(leastSpace))
+		return found(check, Fail, "free some space", "%s free at %s; a start needs %s", size(free), dir, size(leastSpace))
 	case free < easySpace:
-		return found(check, Warn, "make room soon", "%s free at %s", size(free), dir)
+		return found(check, Warn, "free some space soon", "%s free at %s", size(free), dir)
 	}
 	return found(check, OK, "", "%s free at %s", size(free), dir)
 }
@@ -110,8 +110,8 @@ var doubtful = map[string]string{
 	"overlay": "it is a container's own and goes with it",
 	"tmpfs":   "it is memory: nothing survives a boot",
 	"ramfs":   "it is memory: nothing survives a boot",
-	"vfat":    "it has no permissions and loses files with the power",
-	"exfat":   "it has no permissions and loses files with the power",
+	"vfat":    "it has no permissions, and loses files in a power cut",
+	"exfat":   "it has no permissions, and loses files in a power cut",
 }
 
 // checkFileSystem names the file system, and tries what the datastore needs.
@@ -151,7 +151,7 @@ func judgeSpeed(took []time.Duration, err error) Finding {
 	median, worst := took[len(took)/2], took[len(took)-1]
 	text := fmt.Sprintf("fsync %v, at worst %v of %d", round(median), round(worst), len(took))
 	if median > slowSync {
-		return found(check, Warn, "a better card or an SSD; or --durability relaxed, which may lose the last 100 ms with the power",
+		return found(check, Warn, "a better card or an SSD; or --durability relaxed, which may lose the last 100 ms in a power cut",
 			"%s: every write waits for one", text)
 	}
 	return found(check, OK, "", "%s", text)

@@ -20,7 +20,7 @@ func (h *host) ports(ports []Port, replaced int) []Finding {
 		err := p.Try()
 		switch {
 		case err == nil && p.Number == 0:
-			all = append(all, found(check, OK, "", "any free one"))
+			all = append(all, found(check, OK, "", "any free port"))
 		case err == nil:
 			all = append(all, found(check, OK, "", "%d is free", p.Number))
 		default:
@@ -32,7 +32,7 @@ func (h *host) ports(ports []Port, replaced int) []Finding {
 			if owner.pid != 0 {
 				who = ": it is " + owner.String()
 			}
-			all = append(all, found(check, Fail, "stop what has it, or choose another by --"+p.Option, "%v%s", err, who))
+			all = append(all, found(check, Fail, "stop that program, or choose another port with --"+p.Option, "%v%s", err, who))
 		}
 	}
 	return all
@@ -161,7 +161,7 @@ func (h *host) others() Finding {
 	}
 	switch {
 	case len(planes) > 0:
-		return found(check, Warn, "stop it if this is to take its place; otherwise give the ports other numbers", "runs here: %s", strings.Join(planes, ", "))
+		return found(check, Warn, "stop it if Karve replaces it; otherwise choose other ports", "runs here: %s", strings.Join(planes, ", "))
 	case len(joined) > 0:
 		return found(check, OK, "", "a node only: %s", strings.Join(joined, ", "))
 	}

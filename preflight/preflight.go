@@ -117,9 +117,9 @@ func found(check string, r Result, do, format string, args ...any) Finding {
 // except Linux.
 func notKnown(check string, err error) Finding {
 	if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, errors.ErrUnsupported) {
-		return found(check, Unknown, "", "not known here")
+		return found(check, Unknown, "", "unknown on this system")
 	}
-	return found(check, Unknown, "", "not known here: %v", err)
+	return found(check, Unknown, "", "unknown on this system: %v", err)
 }
 
 // size formats bytes for people.

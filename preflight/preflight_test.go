@@ -56,7 +56,7 @@ func TestKernel(t *testing.T) {
 			t.Errorf("Linux %q: got %+v, want %s", release, got, result)
 		}
 	}
-	want(t, fake(nil).kernel(), Unknown, "not known here")
+	want(t, fake(nil).kernel(), Unknown, "unknown on this system")
 }
 
 func TestControlGroup(t *testing.T) {
@@ -66,7 +66,7 @@ func TestControlGroup(t *testing.T) {
 	want(t, fake(map[string]string{"proc/cgroups": v1 + "1\n", "sys/fs/cgroup/memory/tasks": ""}).controlGroup(), Warn, "v1, with")
 	want(t, fake(map[string]string{"proc/cgroups": v1 + "1\n"}).controlGroup(), Warn, "not mounted")
 	want(t, fake(map[string]string{"proc/cgroups": v1 + "0\n"}).controlGroup(), Warn, "v1, without")
-	want(t, fake(nil).controlGroup(), Unknown, "not known here")
+	want(t, fake(nil).controlGroup(), Unknown, "unknown on this system")
 }
 
 func TestMemory(t *testing.T) {
@@ -78,12 +78,12 @@ func TestMemory(t *testing.T) {
 		})
 	}
 	want(t, machine("948304", "612000", "max").memory(0), OK, "926 Mi, 597 Mi available")
-	want(t, machine("948304", "102400", "max").memory(0), Warn, "100 Mi available; that is tight")
-	want(t, machine("948304", "612000", "104857600").memory(0), Warn, "control group 100 Mi; that is tight")
+	want(t, machine("948304", "102400", "max").memory(0), Warn, "100 Mi available; little is available")
+	want(t, machine("948304", "612000", "104857600").memory(0), Warn, "control group 100 Mi; little is available")
 	want(t, machine("948304", "612000", "50000000").memory(0), Fail, "needs more than "+size(memory.Least))
 	want(t, machine("48304", "40000", "max").memory(0), Fail, "needs more than "+size(memory.Least))
-	want(t, machine("948304", "612000", "max").memory(2<<30), Warn, "the limit is more than there is")
-	want(t, fake(nil).memory(0), Unknown, "not known here")
+	want(t, machine("948304", "612000", "max").memory(2<<30), Warn, "the limit is higher than that")
+	want(t, fake(nil).memory(0), Unknown, "unknown on this system")
 }
 
 func TestClock(t *testing.T) {
@@ -96,16 +96,16 @@ func TestClock(t *testing.T) {
 	}
 	now := time.Now()
 	want(t, at(now), OK, now.UTC().Format(time.DateOnly))
-	want(t, at(time.Unix(0, 0)), Warn, "this program is of "+certs.Reference().Format(time.DateOnly))
+	want(t, at(time.Unix(0, 0)), Warn, "this program is from "+certs.Reference().Format(time.DateOnly))
 	target.Built = now.Add(24 * time.Hour)
-	want(t, at(now), Warn, "this program is of "+target.Built.UTC().Format(time.DateOnly))
+	want(t, at(now), Warn, "this program is from "+target.Built.UTC().Format(time.DateOnly))
 	target.Built = time.Time{}
 
 	if _, _, err := certs.Ensure(certs.Config{Dir: filepath.Join(dir, "certs")}); err != nil {
 		t.Fatal(err)
 	}
 	want(t, at(now), OK, now.UTC().Format(time.DateOnly))
-	want(t, at(now.AddDate(3, 0, 0)), Warn, "certificates have ended")
+	want(t, at(now.AddDate(3, 0, 0)), Warn, "certificates have expired")
 
 	written := now.Add(48 * time.Hour)
 	file := filepath.Join(dir, datastore.EngineFile)
@@ -120,7 +120,7 @@ func TestTimeZone(t *testing.T) {
 	h.zone = func() (string, int) { return "NST", -(3*3600 + 1800) }
 	want(t, h.timeZone(), OK, "NST (UTC-03:30)")
 	h.env = func(string) string { return "Europe/Atlantis" }
-	want(t, h.timeZone(), Warn, "TZ=Europe/Atlantis is not known")
+	want(t, h.timeZone(), Warn, "TZ=Europe/Atlantis is unknown")
 }
 
 // Sockets as the kernel of a little-endian machine prints them.
@@ -162,7 +162,7 @@ func TestPorts(t *testing.T) {
 		t.Errorf("a port of nobody we see: got %q", got[2].Found)
 	}
 	want(t, got[3], OK, "7000 is free")
-	want(t, got[4], OK, "any free one")
+	want(t, got[4], OK, "any free port")
 	replacing := h.ports([]Port{{"secure-port", 6443, taken}, {"insecure-port", 8080, taken}}, 77)
 	want(t, replacing[0], OK, "6443 is used by k3s-server (pid 77), which this replaces")
 	want(t, replacing[1], Fail, "in use: it is nginx (pid 99)")
@@ -178,7 +178,7 @@ func TestOthers(t *testing.T) {
 	want(t, machineWithK3s().others(), Warn, "k3s-server (pid 77)")
 	want(t, fake(map[string]string{"proc/5/comm": "kubelet\n", "proc/6/comm": "etcdctl\n"}).others(), OK, "a node only: kubelet (pid 5)")
 	want(t, fake(map[string]string{"proc/6/comm": "sh\n"}).others(), OK, "none")
-	want(t, fake(nil).others(), Unknown, "not known here")
+	want(t, fake(nil).others(), Unknown, "unknown on this system")
 }
 
 func TestDirectory(t *testing.T) {
@@ -188,7 +188,7 @@ func TestDirectory(t *testing.T) {
 	}
 	below := filepath.Join(dir, "a", "b")
 	want(t, checkDir("data directory", dir, 0), OK, "mode 0700")
-	want(t, checkDir("data directory", below, 0), OK, "will be made in "+dir)
+	want(t, checkDir("data directory", below, 0), OK, "will be created in "+dir)
 	file := filepath.Join(dir, "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -215,7 +215,7 @@ func TestDirectory(t *testing.T) {
 
 func TestFileSystem(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		want(t, checkFileSystem(t.TempDir()), Unknown, "not known here")
+		want(t, checkFileSystem(t.TempDir()), Unknown, "unknown on this system")
 		return
 	}
 	if err := tryFileSystem(t.TempDir()); err != nil {
@@ -255,7 +255,7 @@ func TestSpeed(t *testing.T) {
 func TestStore(t *testing.T) {
 	dir := t.TempDir()
 	target := Target{DataDir: dir, StoreDir: dir}
-	want(t, checkStore(Target{Store: "an etcd"}), OK, "an etcd: not looked at here")
+	want(t, checkStore(Target{Store: "an etcd"}), OK, "an etcd: not checked here")
 	want(t, checkStore(target), OK, "none yet")
 	old := filepath.Join(dir, datastore.FileName)
 	if err := os.WriteFile(old, nil, 0o600); err != nil {

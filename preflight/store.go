@@ -12,7 +12,7 @@ import (
 func checkStore(t Target) Finding {
 	const check = "datastore"
 	if t.StoreDir == "" {
-		return found(check, OK, "", "%s: not looked at here", t.Store)
+		return found(check, OK, "", "%s: not checked here", t.Store)
 	}
 	path := filepath.Join(t.StoreDir, datastore.EngineFile)
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
@@ -20,7 +20,7 @@ func checkStore(t Target) Finding {
 		if _, err := os.Stat(old); err == nil {
 			return found(check, OK, "", "%s will be converted", old)
 		}
-		return found(check, OK, "", "none yet, a start makes it")
+		return found(check, OK, "", "none yet; a start creates it")
 	}
 	lookAt := t.Look
 	if lookAt == nil {

@@ -21,6 +21,8 @@ import (
 	registrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	aggregator "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 	"k8s.io/utils/ptr"
+
+	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 // interfaceAddress is an address of this machine that endpoints may have:
@@ -76,7 +78,7 @@ func (c *cluster) aggregate(t *testing.T, ns string, handler http.Handler) (at s
 	address := interfaceAddress(t)
 	// What an extension API server is to trust is published for it, some time after a start.
 	var published *corev1.ConfigMap
-	eventually(t, "the published CAs", func() (err error) {
+	eventually.Nil(t, "the published CAs", func() (err error) {
 		published, err = c.CoreV1().ConfigMaps("kube-system").Get(ctx, "extension-apiserver-authentication", metav1.GetOptions{})
 		return err
 	})
@@ -120,7 +122,7 @@ func (c *cluster) aggregate(t *testing.T, ns string, handler http.Handler) (at s
 	t.Cleanup(func() {
 		_ = services.ApiregistrationV1().APIServices().Delete(context.Background(), name, metav1.DeleteOptions{})
 	})
-	eventually(t, name+" is available", func() error {
+	eventually.Nil(t, name+" is available", func() error {
 		s, err := services.ApiregistrationV1().APIServices().Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -147,7 +149,7 @@ func TestAggregatedAPI(t *testing.T) {
 
 	ships := schema.GroupVersionResource{Group: "fleet.test", Version: "v1", Resource: "ships"}
 	var ship *unstructured.Unstructured
-	eventually(t, "ships are served", func() (err error) { // an APIService can be available a moment earlier
+	eventually.Nil(t, "ships are served", func() (err error) { // an APIService can be available a moment earlier
 		ship, err = c.dynamic.Resource(ships).Get(ctx, "mine", metav1.GetOptions{})
 		return err
 	})
@@ -158,7 +160,7 @@ func TestAggregatedAPI(t *testing.T) {
 	if groups != "[system:masters system:authenticated]" && groups != "[kubeadm:cluster-admins system:authenticated]" {
 		t.Errorf("X-Remote-Group: got %s, want the administrator's", groups)
 	}
-	eventually(t, "ships are discovered", func() error {
+	eventually.Nil(t, "ships are discovered", func() error {
 		_, lists, err := c.Discovery().ServerGroupsAndResources()
 		if err != nil {
 			return err

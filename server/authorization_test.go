@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 func clientFor(t *testing.T, config *rest.Config) *kubernetes.Clientset {
@@ -56,7 +58,7 @@ func TestServiceAccountTokenIsAccepted(t *testing.T) {
 		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Name: "default", Namespace: ns}},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"},
 	})
-	eventually(t, "the account may list Pods", func() error {
+	eventually.Nil(t, "the account may list Pods", func() error {
 		_, err := client.CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{})
 		return err
 	})
@@ -101,7 +103,7 @@ func TestNodeAuthorizer(t *testing.T) {
 	create(t, c.CoreV1().Pods(ns), p)
 
 	node := clientFor(t, c.withCertificate(t, pkix.Name{CommonName: "system:node:" + own, Organization: []string{"system:nodes"}}))
-	eventually(t, "the node reads the Secret of its Pod", func() error {
+	eventually.Nil(t, "the node reads the Secret of its Pod", func() error {
 		_, err := node.CoreV1().Secrets(ns).Get(ctx, "used", metav1.GetOptions{})
 		return err
 	})
@@ -118,8 +120,8 @@ func TestNodeAuthorizer(t *testing.T) {
 		_, err = node.CoreV1().Nodes().Update(ctx, n, metav1.UpdateOptions{})
 		return err
 	}
-	eventually(t, "the node labels itself", func() error { return label(own) })
-	eventually(t, "another node it may not", func() error {
+	eventually.Nil(t, "the node labels itself", func() error { return label(own) })
+	eventually.Nil(t, "another node it may not", func() error {
 		err := label(other)
 		if apierrors.IsConflict(err) { // with a controller
 			return err

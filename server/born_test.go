@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/discovery"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/server"
 )
 
@@ -127,7 +128,7 @@ func (h history) settle(t *testing.T, like *state) *state {
 		s.objects = c.still(t)
 	} else {
 		// Failing, it is compared once more, and says what is different.
-		_ = poll(patience, func() error {
+		_ = eventually.Poll(func() error {
 			if s.objects, err = c.everything(t.Context()); err != nil {
 				return err
 			}
@@ -165,7 +166,7 @@ func (c *cluster) still(t *testing.T) map[string]map[string]any {
 	t.Helper()
 	var last map[string]map[string]any
 	since := time.Now()
-	err := poll(patience, func() error {
+	err := eventually.Poll(func() error {
 		now, err := c.everything(t.Context())
 		if err != nil {
 			return err

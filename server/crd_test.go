@@ -19,6 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
+
+	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 var boats = schema.GroupVersionResource{Group: "karve.test", Version: "v1", Resource: "boats"}
@@ -78,7 +80,7 @@ func TestCustomResources(t *testing.T) {
 	definitions := extensions.ApiextensionsV1().CustomResourceDefinitions()
 	create(t, definitions, boatDefinition())
 	client := c.dynamic.Resource(boats).Namespace(ns)
-	eventually(t, "boats are served", func() error {
+	eventually.Nil(t, "boats are served", func() error {
 		_, err := client.List(ctx, metav1.ListOptions{})
 		return err
 	})
@@ -131,16 +133,16 @@ func TestCustomResources(t *testing.T) {
 	if err := definitions.Delete(ctx, "boats.karve.test", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the definition is gone", func() error {
+	eventually.Nil(t, "the definition is gone", func() error {
 		_, err := definitions.Get(ctx, "boats.karve.test", metav1.GetOptions{})
 		return wantNotFound(err)
 	})
-	eventually(t, "boats are no longer served", func() error {
+	eventually.Nil(t, "boats are no longer served", func() error {
 		_, err := client.Get(ctx, "longship", metav1.GetOptions{})
 		return wantNotFound(err)
 	})
 	create(t, definitions, boatDefinition())
-	eventually(t, "boats are served again, and none is left", func() error {
+	eventually.Nil(t, "boats are served again, and none is left", func() error {
 		list, err := client.List(ctx, metav1.ListOptions{})
 		if err == nil && len(list.Items) > 0 {
 			err = fmt.Errorf("%d boats outlived their definition", len(list.Items))
@@ -200,7 +202,7 @@ func TestGarbageOfNewKinds(t *testing.T) {
 			}
 		})
 		client := c.dynamic.Resource(boats.GroupVersion().WithResource(plural)).Namespace(ns)
-		eventually(t, plural+" are served", func() error {
+		eventually.Nil(t, plural+" are served", func() error {
 			_, err := client.List(ctx, metav1.ListOptions{})
 			return err
 		})
@@ -228,11 +230,11 @@ func TestGarbageOfNewKinds(t *testing.T) {
 		if err := maps.Delete(ctx, port.Name, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "what a custom resource owns goes", func() error {
+		eventually.Nil(t, "what a custom resource owns goes", func() error {
 			_, err := maps.Get(ctx, crew.Name, metav1.GetOptions{})
 			return wantNotFound(err)
 		})
-		eventually(t, "the custom resource that is owned goes", func() error {
+		eventually.Nil(t, "the custom resource that is owned goes", func() error {
 			_, err := client.Get(ctx, "owned", metav1.GetOptions{})
 			return wantNotFound(err)
 		})
@@ -263,7 +265,7 @@ func TestFirstRequestOfAKind(t *testing.T) {
 		definition.Spec.Group = fmt.Sprintf("first%d.karve.test", i)
 		definition.Name = "boats." + definition.Spec.Group
 		create(t, definitions, definition)
-		eventually(t, "boats are established", func() error {
+		eventually.Nil(t, "boats are established", func() error {
 			now, err := definitions.Get(ctx, definition.Name, metav1.GetOptions{})
 			if err == nil && !apihelpers.IsCRDConditionTrue(now, apiextensionsv1.Established) {
 				err = errors.New("not yet")
@@ -271,7 +273,7 @@ func TestFirstRequestOfAKind(t *testing.T) {
 			return err
 		})
 		if i%2 == 0 {
-			eventually(t, "boats are served", func() error {
+			eventually.Nil(t, "boats are served", func() error {
 				resp, err := web.Get(c.URL + "/apis/" + definition.Spec.Group + "/v1/boats")
 				if err != nil {
 					return err
@@ -289,7 +291,7 @@ func TestFirstRequestOfAKind(t *testing.T) {
 		if err := definitions.Delete(ctx, definition.Name, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the definition is gone", func() error {
+		eventually.Nil(t, "the definition is gone", func() error {
 			_, err := definitions.Get(ctx, definition.Name, metav1.GetOptions{})
 			return wantNotFound(err)
 		})

@@ -19,6 +19,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 // The credentials that controllers hand out.
@@ -40,7 +42,7 @@ func TestTokenSecretIsFilled(t *testing.T) {
 		Type:       corev1.SecretTypeServiceAccountToken,
 	})
 	var secret *corev1.Secret
-	eventually(t, "the Secret has a token", func() (err error) {
+	eventually.Nil(t, "the Secret has a token", func() (err error) {
 		secret, err = c.CoreV1().Secrets(ns).Get(t.Context(), "token", metav1.GetOptions{})
 		if err == nil && len(secret.Data[corev1.ServiceAccountTokenKey]) == 0 {
 			err = errors.New("none yet")
@@ -69,7 +71,7 @@ func sameCertificates(a, b []byte) bool {
 func TestRootCAIsPublished(t *testing.T) {
 	c := shared(t)
 	ns := c.namespace(t)
-	eventually(t, "kube-root-ca.crt", func() error {
+	eventually.Nil(t, "kube-root-ca.crt", func() error {
 		published, err := c.CoreV1().ConfigMaps(ns).Get(t.Context(), "kube-root-ca.crt", metav1.GetOptions{})
 		if err == nil && !sameCertificates([]byte(published.Data["ca.crt"]), c.readFile(t, "certs/server-ca.crt")) {
 			err = errors.New("it is not the server's CA: " + published.Data["ca.crt"])
@@ -100,7 +102,7 @@ func TestBootstrapToken(t *testing.T) {
 	config := bootstrapToken(t, c, "aaaaaa")
 	var name string
 	var groups []string
-	eventually(t, "the token authenticates", func() error {
+	eventually.Nil(t, "the token authenticates", func() error {
 		_, err := clientFor(t, config).Discovery().RESTClient().Get().AbsPath("/api/v1").DoRaw(t.Context())
 		return err
 	})
@@ -112,7 +114,7 @@ func TestBootstrapToken(t *testing.T) {
 	create(t, c.CoreV1().ConfigMaps("kube-public"), &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "cluster-info"}, Data: map[string]string{"kubeconfig": "what a new node starts from"},
 	})
-	eventually(t, "cluster-info is signed", func() error {
+	eventually.Nil(t, "cluster-info is signed", func() error {
 		info, err := c.CoreV1().ConfigMaps("kube-public").Get(t.Context(), "cluster-info", metav1.GetOptions{})
 		if err == nil && strings.Count(info.Data["jws-kubeconfig-aaaaaa"], ".") != 2 {
 			err = errors.New("no signature of the token's")
@@ -125,7 +127,7 @@ func TestBootstrapToken(t *testing.T) {
 		Type:       corev1.SecretTypeBootstrapToken,
 		StringData: map[string]string{"token-id": "bbbbbb", "token-secret": "0123456789abcdef", "expiration": "2020-01-01T00:00:00Z"},
 	})
-	eventually(t, "a token that has expired is removed", func() error {
+	eventually.Nil(t, "a token that has expired is removed", func() error {
 		_, err := c.CoreV1().Secrets("kube-system").Get(t.Context(), "bootstrap-token-bbbbbb", metav1.GetOptions{})
 		return wantNotFound(err)
 	})
@@ -152,7 +154,7 @@ func requestCertificate(t *testing.T, client kubernetes.Interface, name, signer 
 func (c *cluster) issued(t *testing.T, name string) []byte {
 	t.Helper()
 	var cert []byte
-	eventually(t, "the certificate is issued", func() error {
+	eventually.Nil(t, "the certificate is issued", func() error {
 		request, err := c.CertificatesV1().CertificateSigningRequests().Get(t.Context(), name, metav1.GetOptions{})
 		if err == nil && len(request.Status.Certificate) == 0 {
 			err = errors.New("none yet")
@@ -206,7 +208,7 @@ func TestKubeletRequestIsApproved(t *testing.T) {
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:certificates.k8s.io:certificatesigningrequests:nodeclient"},
 	})
 	kubelet := clientFor(t, bootstrapToken(t, c, "cccccc"))
-	eventually(t, "the token may request certificates", func() error {
+	eventually.Nil(t, "the token may request certificates", func() error {
 		_, err := kubelet.CertificatesV1().CertificateSigningRequests().List(t.Context(), metav1.ListOptions{})
 		return err
 	})

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/server"
 )
 
@@ -77,12 +78,12 @@ func TestControlPlaneOnADatabase(t *testing.T) {
 			done("a write without the database")
 			database("start")
 			done("start of the database")
-			eventually(t, "a write after the database is back", func() error {
+			eventually.Nil(t, "a write after the database is back", func() error {
 				_, err := makeConfigMap(t, c, "back")
 				return err
 			})
 			done("the first write after it")
-			eventually(t, "the controllers work again", func() error { return deploy(t, c, "again") })
+			eventually.Nil(t, "the controllers work again", func() error { return deploy(t, c, "again") })
 			done("the controllers after it")
 			if err := c.stop(); err != nil {
 				t.Errorf("%v; log:\n%s", err, c.log)
@@ -149,7 +150,7 @@ func useAll(t *testing.T, c *cluster) {
 			t.Fatalf("no %s within 10 s", want)
 		}
 	}
-	eventually(t, "a Deployment has Pods", func() error { return deploy(t, c, "web") })
+	eventually.Nil(t, "a Deployment has Pods", func() error { return deploy(t, c, "web") })
 }
 
 // deploy makes a Deployment and tells whether it has its Pods.
@@ -203,7 +204,7 @@ func shareAll(t *testing.T, first, second *cluster, consistent bool) {
 	case <-time.After(10 * time.Second):
 		t.Error("the other server's watch saw nothing within 10 s")
 	}
-	eventually(t, "both are endpoints of the Service kubernetes", func() error {
+	eventually.Nil(t, "both are endpoints of the Service kubernetes", func() error {
 		slices, err := first.DiscoveryV1().EndpointSlices("default").Get(ctx, "kubernetes", metav1.GetOptions{})
 		if err != nil {
 			return err

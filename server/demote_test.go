@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
+	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/server"
 )
 
@@ -40,7 +41,7 @@ func TestDeletingANamespaceWithContentLogsNoError(t *testing.T) {
 		if err := c.CoreV1().Namespaces().Delete(t.Context(), ns, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the namespace is gone", func() error {
+		eventually.Nil(t, "the namespace is gone", func() error {
 			_, err := c.CoreV1().Namespaces().Get(t.Context(), ns, metav1.GetOptions{})
 			return wantNotFound(err)
 		})
@@ -53,7 +54,7 @@ func TestDeletingANamespaceWithContentLogsNoError(t *testing.T) {
 	web := deployment("web", 1)
 	web.Spec.Template.Spec.ServiceAccountName = "missing"
 	create(t, c.AppsV1().Deployments(ns), web)
-	eventually(t, "a real error is logged", func() error {
+	eventually.Nil(t, "a real error is logged", func() error {
 		for _, line := range warnings.FindAllString(c.log.String(), -1) {
 			if strings.Contains(line, `serviceaccount \\\"missing\\\" not found`) || strings.Contains(line, `serviceaccount \"missing\" not found`) {
 				return nil

@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/server"
 )
 
@@ -67,7 +68,7 @@ func TestNoControllers(t *testing.T) {
 	p := pod("unplaced")
 	p.Spec.ServiceAccountName = "own"
 	create(t, c.CoreV1().Pods("bare"), p)
-	eventually(t, "the scheduler has looked at the Pod", func() error {
+	eventually.Nil(t, "the scheduler has looked at the Pod", func() error {
 		p, err := c.CoreV1().Pods("bare").Get(ctx, "unplaced", metav1.GetOptions{})
 		if err == nil && len(p.Status.Conditions) == 0 {
 			err = errors.New("nothing yet")

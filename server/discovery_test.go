@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/internal/version"
 )
 
@@ -117,7 +118,7 @@ func TestOpenAPI(t *testing.T) {
 			"/openapi/v3/apis/policy/v1": {"io.k8s.api.policy.v1.PodDisruptionBudget"},
 		} {
 			// The specifications are put together after the start.
-			eventually(t, path, func() error {
+			eventually.Nil(t, path, func() error {
 				status, body := get(t, client, config.Host+path)
 				return contains(status, body, want...)
 			})

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/kine"
 	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/servertest"
@@ -130,7 +131,7 @@ func TestStopWithEtcdGone(t *testing.T) {
 	}
 	t.Logf("after %v: %v", took.Round(time.Millisecond), c.err)
 	// With etcd back, what upstream was still doing comes to its end.
-	eventually(t, "nothing of the server is left", func() error {
+	eventually.Nil(t, "nothing of the server is left", func() error {
 		for _, stack := range servertest.Goroutines() {
 			if strings.Contains(stack, "/karve/server") {
 				return errors.New(stack)

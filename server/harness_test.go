@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/servertest"
 	"github.com/karve-k8s/karve/servertest/process"
@@ -37,7 +38,7 @@ import (
 const (
 	startLimit = 2 * time.Minute // of a start on a busy machine
 	stopLimit  = time.Minute     // of a stop
-	patience   = time.Minute     // of eventually
+	patience   = eventually.Limit
 )
 
 // cluster is a running control plane and its administrator's clients.
@@ -165,24 +166,6 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// eventually polls until check returns nil; past the deadline the test fails
-// with what it last returned.
-func eventually(t *testing.T, what string, check func() error) {
-	t.Helper()
-	if err := poll(patience, check); err != nil {
-		t.Fatalf("%s: still not so after %v: %v", what, patience, err)
-	}
-}
-
-func poll(limit time.Duration, check func() error) error {
-	for deadline := time.Now().Add(limit); ; time.Sleep(20 * time.Millisecond) {
-		err := check()
-		if err == nil || time.Now().After(deadline) {
-			return err
-		}
-	}
-}
-
 var namespaces atomic.Int64
 
 // namespace makes one for the test, with its default service account.
@@ -190,7 +173,7 @@ func (c *cluster) namespace(t *testing.T) string {
 	t.Helper()
 	name := fmt.Sprintf("test-%d", namespaces.Add(1))
 	create(t, c.CoreV1().Namespaces(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
-	eventually(t, "the default service account of "+name, func() error {
+	eventually.Nil(t, "the default service account of "+name, func() error {
 		_, err := c.CoreV1().ServiceAccounts(name).Get(t.Context(), "default", metav1.GetOptions{})
 		return err
 	})

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 // A cluster in which nothing happens writes nothing: SD cards wear out. Left to
@@ -16,7 +18,7 @@ func TestIdleClusterWritesNothing(t *testing.T) {
 	c := start(t, nil)
 	revision := ""
 	since := time.Now()
-	eventually(t, fmt.Sprintf("no write for %v", still), func() error {
+	eventually.Nil(t, fmt.Sprintf("no write for %v", still), func() error {
 		// A consistent list tells the revision of the store.
 		list, err := c.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{Limit: 1})
 		if err != nil {
@@ -38,7 +40,7 @@ func TestIdleClusterHasFewGoroutines(t *testing.T) {
 	const most = 2000
 	before := runtime.NumGoroutine()
 	start(t, nil)
-	eventually(t, fmt.Sprintf("no more than %d goroutines", most), func() error {
+	eventually.Nil(t, fmt.Sprintf("no more than %d goroutines", most), func() error {
 		if n := runtime.NumGoroutine() - before; n > most {
 			return fmt.Errorf("got %d", n)
 		}

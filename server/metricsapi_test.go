@@ -12,6 +12,7 @@ import (
 	metricsclient "k8s.io/metrics/pkg/client/clientset/versioned"
 	"k8s.io/utils/ptr"
 
+	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/simulate"
 )
@@ -32,7 +33,7 @@ func TestSimulatedUsage(t *testing.T) {
 		t.Fatal(err)
 	}
 	c = start(t, simulating(0))
-	eventually(t, "metrics.k8s.io is gone", func() error {
+	eventually.Nil(t, "metrics.k8s.io is gone", func() error {
 		groups, err := c.Discovery().ServerGroups()
 		if err != nil {
 			return err
@@ -63,7 +64,7 @@ func testUsage(t *testing.T, c *cluster) {
 			Metrics: []autoscalingv2.MetricSpec{{Type: autoscalingv2.ResourceMetricSourceType, Resource: &autoscalingv2.ResourceMetricSource{
 				Name: corev1.ResourceCPU, Target: autoscalingv2.MetricTarget{Type: autoscalingv2.UtilizationMetricType, AverageUtilization: ptr.To[int32](50)}}}},
 		}})
-	eventually(t, "there are 3 Pods, as each uses nearly twice its share", func() error {
+	eventually.Nil(t, "there are 3 Pods, as each uses nearly twice its share", func() error {
 		d, err := c.AppsV1().Deployments(ns).Get(ctx, "web", metav1.GetOptions{})
 		if err == nil && d.Status.ReadyReplicas != 3 {
 			err = fmt.Errorf("status: %+v", d.Status)

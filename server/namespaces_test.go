@@ -18,6 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	admissionregistration "k8s.io/client-go/kubernetes/typed/admissionregistration/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 // What has a finalizer holds its namespace, which says so, and goes soon after.
@@ -30,7 +32,7 @@ func TestNamespaceWaitsForFinalizers(t *testing.T) {
 	if err := c.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the namespace says what holds it", func() error {
+	eventually.Nil(t, "the namespace says what holds it", func() error {
 		now, err := c.CoreV1().Namespaces().Get(ctx, ns, metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err) // it may not be gone
@@ -156,7 +158,7 @@ func (c *cluster) holdCreate(t *testing.T, ns string) *heldCreate {
 	})
 	maps := c.CoreV1().ConfigMaps(ns)
 	late := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "late"}}
-	eventually(t, "the webhook is asked", func() error {
+	eventually.Nil(t, "the webhook is asked", func() error {
 		// Admission learns of its configuration by a watch.
 		go func() {
 			_, err := maps.Create(ctx, late, metav1.CreateOptions{})
@@ -195,7 +197,7 @@ func (c *cluster) wantNothingLate(t *testing.T, ns string) {
 // namespaceGone waits until a namespace that is being deleted is gone.
 func (c *cluster) namespaceGone(t *testing.T, ns string) {
 	t.Helper()
-	eventually(t, "the namespace is gone", func() error {
+	eventually.Nil(t, "the namespace is gone", func() error {
 		_, err := c.CoreV1().Namespaces().Get(t.Context(), ns, metav1.GetOptions{})
 		return wantNotFound(err)
 	})

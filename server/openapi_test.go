@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/kube-openapi/pkg/handler3"
 
+	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/server"
 )
 
@@ -74,7 +75,7 @@ func setBoatDescription(t *testing.T, c *cluster, description string) {
 		t.Fatal(err)
 	}
 	definitions := extensions.ApiextensionsV1().CustomResourceDefinitions()
-	eventually(t, "the CustomResourceDefinition is changed", func() error {
+	eventually.Nil(t, "the CustomResourceDefinition is changed", func() error {
 		definition, err := definitions.Get(t.Context(), "boats.karve.test", metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -111,7 +112,7 @@ func extensionWithOpenAPI(t *testing.T) http.Handler {
 // marker is in one of them.
 func compareOpenAPI(t *testing.T, ours, upstreams *cluster, when, marker string) {
 	t.Helper()
-	eventually(t, "the same OpenAPI documents "+when, func() error {
+	eventually.Nil(t, "the same OpenAPI documents "+when, func() error {
 		got, want := ours.openAPI(t), upstreams.openAPI(t)
 		var errs []error
 		for _, path := range slices.Sorted(maps.Keys(want)) {

@@ -8,6 +8,8 @@ import (
 	registrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 func policyRules() *registrationv1.MatchResources {
@@ -72,7 +74,7 @@ func TestPolicyTypesAreChecked(t *testing.T) {
 			Validations:      []registrationv1.Validation{{Expression: `object.date.size() == 0`}},
 		},
 	})
-	eventually(t, "the wrong field is in the policy's status", func() error {
+	eventually.Nil(t, "the wrong field is in the policy's status", func() error {
 		policy, err := policies.Get(t.Context(), ns, metav1.GetOptions{})
 		if err != nil {
 			return err

@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/server"
 )
 
@@ -101,7 +102,7 @@ func TestRenewalDropsNoConnection(t *testing.T) {
 	if _, _, err := store.ForceRenew(certs.Serving, certs.Admin, certs.ControllerManager, certs.Scheduler); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "new connections get the new certificate", func() error {
+	eventually.Nil(t, "new connections get the new certificate", func() error {
 		if c.servingSerial(t) == old {
 			return errors.New("still the old one")
 		}

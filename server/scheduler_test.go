@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 // node makes a Node that is ready, as a kubelet would.
@@ -17,7 +19,7 @@ func (c *cluster) node(t *testing.T, name string) {
 	capacity := corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110"),
 	}
-	eventually(t, "the status of node "+name+" is written", func() error { // controllers write it too
+	eventually.Nil(t, "the status of node "+name+" is written", func() error { // controllers write it too
 		node, err := nodes.Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -79,8 +81,8 @@ func TestSchedulerBindsPods(t *testing.T) {
 			return err
 		}
 	}
-	eventually(t, "no node has the label: no Pod is bound", want(0, 5))
-	eventually(t, "the node gets its label", func() error {
+	eventually.Nil(t, "no node has the label: no Pod is bound", want(0, 5))
+	eventually.Nil(t, "the node gets its label", func() error {
 		n, err := c.CoreV1().Nodes().Get(t.Context(), ns, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -89,5 +91,5 @@ func TestSchedulerBindsPods(t *testing.T) {
 		_, err = c.CoreV1().Nodes().Update(t.Context(), n, metav1.UpdateOptions{})
 		return err
 	})
-	eventually(t, "the node is full", want(4, 1))
+	eventually.Nil(t, "the node is full", want(4, 1))
 }

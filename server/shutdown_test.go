@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/server"
 )
 
@@ -23,7 +24,7 @@ func TestShutdownDelay(t *testing.T) {
 	began := time.Now()
 	c.cancel()
 	for name, config := range clients {
-		eventually(t, name+" /readyz fails", func() error {
+		eventually.Nil(t, name+" /readyz fails", func() error {
 			status, body := get(t, httpClient(t, config), config.Host+"/readyz")
 			if status == http.StatusOK {
 				return errors.New(body)

@@ -23,6 +23,7 @@ import (
 	"k8s.io/kubernetes/pkg/kubelet/status"
 	"k8s.io/utils/ptr"
 
+	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/simulate"
 )
@@ -79,7 +80,7 @@ func isReady(p *corev1.Pod) bool {
 func (c *cluster) wantPod(t *testing.T, ns, name, what string, ok func(*corev1.Pod) bool) *corev1.Pod {
 	t.Helper()
 	var p *corev1.Pod
-	eventually(t, "Pod "+name+" "+what, func() (err error) {
+	eventually.Nil(t, "Pod "+name+" "+what, func() (err error) {
 		if p, err = c.CoreV1().Pods(ns).Get(t.Context(), name, metav1.GetOptions{}); err == nil && !ok(p) {
 			err = fmt.Errorf("status: %+v", p.Status)
 		}
@@ -118,7 +119,7 @@ func wantUpstreamsConditions(t *testing.T, p *corev1.Pod) {
 func testSimulatedNodes(t *testing.T, c *cluster) {
 	for i := range 3 {
 		name := simulate.Name(i)
-		eventually(t, name+" is ready, without taints, and has a lease", func() error {
+		eventually.Nil(t, name+" is ready, without taints, and has a lease", func() error {
 			n, err := c.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
 			if err != nil {
 				return err
@@ -151,7 +152,7 @@ func testSimulatedDeployment(t *testing.T, c *cluster) {
 		}
 		return err
 	}
-	eventually(t, "the Deployment is available", available)
+	eventually.Nil(t, "the Deployment is available", available)
 	addresses := map[string]bool{}
 	for _, p := range c.wantPods(t, ns, 4) {
 		n, err := c.CoreV1().Nodes().Get(t.Context(), p.Spec.NodeName, metav1.GetOptions{})
@@ -171,7 +172,7 @@ func testSimulatedDeployment(t *testing.T, c *cluster) {
 	if _, err := deployments.Patch(t.Context(), d.Name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the new image is rolled out", func() error {
+	eventually.Nil(t, "the new image is rolled out", func() error {
 		if err := available(); err != nil {
 			return err
 		}
@@ -193,7 +194,7 @@ func job(name string, spec batchv1.JobSpec, annotations ...string) *batchv1.Job 
 func (c *cluster) wantJob(t *testing.T, ns, name string, kind batchv1.JobConditionType) batchv1.JobStatus {
 	t.Helper()
 	var status batchv1.JobStatus
-	eventually(t, fmt.Sprintf("Job %s is %s", name, kind), func() error {
+	eventually.Nil(t, fmt.Sprintf("Job %s is %s", name, kind), func() error {
 		j, err := c.BatchV1().Jobs(ns).Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -276,7 +277,7 @@ func testSimulatedStatefulSet(t *testing.T, c *cluster) {
 	if err := c.CoreV1().PersistentVolumeClaims(ns).Delete(t.Context(), claim.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the volume is gone", func() error {
+	eventually.Nil(t, "the volume is gone", func() error {
 		_, err := c.CoreV1().PersistentVolumes().Get(t.Context(), claim.Spec.VolumeName, metav1.GetOptions{})
 		return wantNotFound(err)
 	})
@@ -285,7 +286,7 @@ func testSimulatedStatefulSet(t *testing.T, c *cluster) {
 func testSimulatedDaemonSet(t *testing.T, c *cluster) {
 	ns := c.namespace(t)
 	create(t, c.AppsV1().DaemonSets(ns), &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "agent"}, Spec: appsv1.DaemonSetSpec{Selector: web, Template: template()}})
-	eventually(t, "the DaemonSet is on every node", func() error {
+	eventually.Nil(t, "the DaemonSet is on every node", func() error {
 		d, err := c.AppsV1().DaemonSets(ns).Get(t.Context(), "agent", metav1.GetOptions{})
 		if err == nil && (d.Status.NumberReady < 3 || d.Status.NumberReady != d.Status.DesiredNumberScheduled) {
 			err = fmt.Errorf("status: %+v", d.Status)
@@ -310,7 +311,7 @@ func testSimulatedDisruption(t *testing.T, c *cluster) {
 	for _, p := range first {
 		c.wantPod(t, ns, p.Name, "is ready", isReady)
 	}
-	eventually(t, "the budget is known", func() error {
+	eventually.Nil(t, "the budget is known", func() error {
 		err := evict(first[0].Name)
 		if !apierrors.IsTooManyRequests(err) || !strings.Contains(err.Error(), "disruption budget") {
 			return fmt.Errorf("got %v, want to be refused", err)
@@ -324,8 +325,8 @@ func testSimulatedDisruption(t *testing.T, c *cluster) {
 	if _, err := c.AppsV1().Deployments(ns).Patch(t.Context(), "web", types.MergePatchType, []byte(`{"spec":{"replicas":3}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a Pod may go when there are three", func() error { return evict(first[0].Name) })
-	eventually(t, "it is gone", func() error {
+	eventually.Nil(t, "a Pod may go when there are three", func() error { return evict(first[0].Name) })
+	eventually.Nil(t, "it is gone", func() error {
 		_, err := c.CoreV1().Pods(ns).Get(t.Context(), first[0].Name, metav1.GetOptions{})
 		return wantNotFound(err)
 	})
@@ -344,7 +345,7 @@ func testSimulatedDeletion(t *testing.T, c *cluster) {
 		uids[name] = c.wantPod(t, ns, name, "is ready", isReady).UID
 	}
 	gone := func(name string) {
-		eventually(t, name+" is gone", func() error {
+		eventually.Nil(t, name+" is gone", func() error {
 			_, err := pods.Get(t.Context(), name, metav1.GetOptions{})
 			return wantNotFound(err)
 		})
@@ -550,7 +551,7 @@ func (c *cluster) annotateNode(t *testing.T, node, name, value string) {
 // wantNode waits until a node's readiness is this.
 func (c *cluster) wantNode(t *testing.T, name string, want corev1.ConditionStatus) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("readiness of %s is %s", name, want), func() error {
+	eventually.Nil(t, fmt.Sprintf("readiness of %s is %s", name, want), func() error {
 		n, err := c.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -588,7 +589,7 @@ func testSimulatedNodeDown(t *testing.T, c *cluster) {
 
 	c.annotateNode(t, down, simulate.NodeDown, "true")
 	c.wantNode(t, down, corev1.ConditionUnknown)
-	eventually(t, "the Pod is evicted, and stays, for nobody ends it", func() error {
+	eventually.Nil(t, "the Pod is evicted, and stays, for nobody ends it", func() error {
 		p, err := c.CoreV1().Pods(ns).Get(t.Context(), "web", metav1.GetOptions{})
 		if err == nil && (p.DeletionTimestamp == nil || isReady(p)) { // it is not ready because a controller says so
 			err = fmt.Errorf("got %+v", p)
@@ -601,7 +602,7 @@ func testSimulatedNodeDown(t *testing.T, c *cluster) {
 	if gpus := n.Status.Allocatable["example.com/gpu"]; err != nil || gpus.Value() != 4 {
 		t.Errorf("what a user has given the node: got %v and %v, want it to stay", n.Status.Allocatable, err)
 	}
-	eventually(t, "the Pod is gone", func() error {
+	eventually.Nil(t, "the Pod is gone", func() error {
 		_, err := c.CoreV1().Pods(ns).Get(t.Context(), "web", metav1.GetOptions{})
 		return wantNotFound(err)
 	})
@@ -616,7 +617,7 @@ func testSimulatedNodeDeleted(t *testing.T, c *cluster) {
 	if err := c.CoreV1().Nodes().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the node registers again", func() error {
+	eventually.Nil(t, "the node registers again", func() error {
 		now, err := c.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
 		if err == nil && now.UID == before.UID {
 			err = fmt.Errorf("it is still the old one")
@@ -691,7 +692,7 @@ func TestSimulatedRestart(t *testing.T) {
 	if err := c.CoreV1().Pods(ns).Delete(t.Context(), "on-1", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a Pod of before can be deleted", func() error {
+	eventually.Nil(t, "a Pod of before can be deleted", func() error {
 		_, err := c.CoreV1().Pods(ns).Get(t.Context(), "on-1", metav1.GetOptions{})
 		return wantNotFound(err)
 	})

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/server"
 )
 
@@ -19,7 +20,7 @@ import (
 // returns its address and its slice's address type.
 func (c *cluster) kubernetesEndpoint(t *testing.T) (address string, family discoveryv1.AddressType) {
 	t.Helper()
-	eventually(t, "the kubernetes Service has an endpoint", func() error {
+	eventually.Nil(t, "the kubernetes Service has an endpoint", func() error {
 		slice, err := c.DiscoveryV1().EndpointSlices("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -69,7 +70,7 @@ func TestDualStack(t *testing.T) {
 	if one := c.service(t, "one", corev1.IPFamilyPolicySingleStack); len(one) != 1 || !inRange(t, one[0], "10.96.0.0/16") {
 		t.Errorf("cluster IPs of a single-stack Service: got %v, want one of the first range", one)
 	}
-	eventually(t, "the kubernetes Service has the first address", func() error { // made after the start
+	eventually.Nil(t, "the kubernetes Service has the first address", func() error { // made after the start
 		kubernetes, err := c.CoreV1().Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
 		if err == nil && kubernetes.Spec.ClusterIP != "10.96.0.1" {
 			err = fmt.Errorf("got %s", kubernetes.Spec.ClusterIP)
@@ -77,7 +78,7 @@ func TestDualStack(t *testing.T) {
 		return err
 	})
 	c.node(t, "dual")
-	eventually(t, "the node has a Pod range of each family", func() error {
+	eventually.Nil(t, "the node has a Pod range of each family", func() error {
 		node, err := c.CoreV1().Nodes().Get(t.Context(), "dual", metav1.GetOptions{})
 		if err != nil {
 			return err

@@ -25,6 +25,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
 
+	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/server"
 )
 
@@ -214,7 +215,7 @@ func TestStopEndsAggregatedWatches(t *testing.T) {
 	c.aggregate(t, ns, mux)
 	ships := schema.GroupVersionResource{Group: "fleet.test", Version: "v1", Resource: "ships"}
 	var watcher watch.Interface
-	eventually(t, "ships can be watched", func() (err error) {
+	eventually.Nil(t, "ships can be watched", func() (err error) {
 		watcher, err = c.dynamic.Resource(ships).Watch(context.Background(), metav1.ListOptions{})
 		return err
 	})

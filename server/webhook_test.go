@@ -24,6 +24,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 // serveTLS serves handler over HTTPS at address for as long as the test runs,
@@ -117,7 +119,7 @@ func TestValidatingWebhook(t *testing.T) {
 func refusedSoon(t *testing.T, c *cluster, ns, words string) {
 	t.Helper()
 	maps := c.CoreV1().ConfigMaps(ns)
-	eventually(t, "the ConfigMap is refused", func() error {
+	eventually.Nil(t, "the ConfigMap is refused", func() error {
 		_, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "forbidden"}}, metav1.CreateOptions{})
 		switch {
 		case err == nil:
@@ -155,7 +157,7 @@ func TestMutatingWebhook(t *testing.T) {
 // mutatedSoon waits until new ConfigMaps get the data from=want.
 func mutatedSoon(t *testing.T, c *cluster, ns, want string) {
 	t.Helper()
-	eventually(t, "the ConfigMap is mutated", func() error {
+	eventually.Nil(t, "the ConfigMap is mutated", func() error {
 		made, err := c.CoreV1().ConfigMaps(ns).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "mutated-"}}, metav1.CreateOptions{})
 		if err != nil {
 			return err

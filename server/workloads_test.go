@@ -12,6 +12,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 func deployment(name string, replicas int32) *appsv1.Deployment {
@@ -29,7 +31,7 @@ func deployment(name string, replicas int32) *appsv1.Deployment {
 func (c *cluster) wantPods(t *testing.T, ns string, n int) []corev1.Pod {
 	t.Helper()
 	var pods []corev1.Pod
-	eventually(t, fmt.Sprintf("%d Pods", n), func() error {
+	eventually.Nil(t, fmt.Sprintf("%d Pods", n), func() error {
 		list, err := c.CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -54,7 +56,7 @@ func TestDeploymentMakesPods(t *testing.T) {
 	if got := pods[0].Spec.ServiceAccountName; got != "default" {
 		t.Errorf("service account: got %q, want default", got)
 	}
-	eventually(t, "the Deployment's status counts its Pods", func() error {
+	eventually.Nil(t, "the Deployment's status counts its Pods", func() error {
 		d, err := deployments.Get(t.Context(), "web", metav1.GetOptions{})
 		if err == nil && d.Status.Replicas != 3 {
 			err = fmt.Errorf("got %d, want 3", d.Status.Replicas)
@@ -99,7 +101,7 @@ func TestGarbageCollectionByOwner(t *testing.T) {
 			return wantNotFound(err)
 		}
 	}
-	eventually(t, "what has an owner that never was is gone", gone("orphaned"))
+	eventually.Nil(t, "what has an owner that never was is gone", gone("orphaned"))
 	if _, err := maps.Get(t.Context(), "owned", metav1.GetOptions{}); err != nil {
 		t.Errorf("what has an owner: got %v, want it there", err)
 	}
@@ -107,8 +109,8 @@ func TestGarbageCollectionByOwner(t *testing.T) {
 	if err := maps.Delete(t.Context(), "owner", metav1.DeleteOptions{PropagationPolicy: &foreground}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "what it owned is gone", gone("owned"))
-	eventually(t, "the owner is gone", gone("owner"))
+	eventually.Nil(t, "what it owned is gone", gone("owned"))
+	eventually.Nil(t, "the owner is gone", gone("owner"))
 }
 
 func TestJob(t *testing.T) {
@@ -124,7 +126,7 @@ func TestJob(t *testing.T) {
 	p.Status = corev1.PodStatus{Phase: corev1.PodSucceeded, ContainerStatuses: []corev1.ContainerStatus{{
 		Name: "main", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed", FinishedAt: metav1.Now()}},
 	}}}
-	eventually(t, "the Pod succeeds", func() error {
+	eventually.Nil(t, "the Pod succeeds", func() error {
 		now, err := c.CoreV1().Pods(ns).Get(t.Context(), p.Name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -133,7 +135,7 @@ func TestJob(t *testing.T) {
 		_, err = c.CoreV1().Pods(ns).UpdateStatus(t.Context(), now, metav1.UpdateOptions{})
 		return err
 	})
-	eventually(t, "the Job is complete", func() error {
+	eventually.Nil(t, "the Job is complete", func() error {
 		job, err := c.BatchV1().Jobs(ns).Get(t.Context(), "once", metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -197,7 +199,7 @@ func TestEndpointSlices(t *testing.T) {
 	if _, err := c.CoreV1().Pods(ns).UpdateStatus(ctx, p, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the Pod is an endpoint", func() error {
+	eventually.Nil(t, "the Pod is an endpoint", func() error {
 		slices, err := c.DiscoveryV1().EndpointSlices(ns).List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=web"})
 		if err != nil {
 			return err

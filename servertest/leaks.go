@@ -24,7 +24,7 @@ func Leaks(dir string) error {
 			return OpenFiles(dir)
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%d goroutines of the cluster's are left, the first:\n%s", len(left), left[0])
+			return fmt.Errorf("%d goroutines of the cluster are left, the first:\n%s", len(left), left[0])
 		}
 	}
 }

@@ -51,9 +51,9 @@ func TestCheckBeforeTheFirstStart(t *testing.T) {
 	dir := filepath.Join(above, "a", "data")
 	all := findings(t, "--data-dir", dir)
 	wantFinding(t, all, "configuration", preflight.OK, "")
-	wantFinding(t, all, "data directory", preflight.OK, dir+" will be made")
+	wantFinding(t, all, "data directory", preflight.OK, dir+" will be created")
 	wantFinding(t, all, "datastore", preflight.OK, "none yet")
-	wantFinding(t, all, "port secure-port", preflight.OK, "any free one")
+	wantFinding(t, all, "port secure-port", preflight.OK, "any free port")
 	if left, err := os.ReadDir(above); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v (%v)", left, err)
 	}

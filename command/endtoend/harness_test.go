@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	karvecommand "github.com/karve-k8s/karve/command"
+	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 // The tests of this package run the real command in processes of its own: the
@@ -35,7 +36,7 @@ const (
 
 // patience is how long a test waits for anything before it fails. The machine
 // may be slow and busy; what is promised to be quick has a limit of its own.
-const patience = 90 * time.Second
+const patience = eventually.Limit
 
 func TestMain(m *testing.M) {
 	switch os.Getenv(asKarve) {
@@ -217,10 +218,10 @@ func (p *process) waitReady() *process {
 	return p
 }
 
-// poll is the function poll, but gives up when the server ends.
+// poll is eventually.Nil, but fails immediately when the server ends.
 func (p *process) poll(what string, try func() error) {
 	p.t.Helper()
-	poll(p.t, what, func() error {
+	eventually.Nil(p.t, what, func() error {
 		err := try()
 		if err != nil && !p.running() {
 			p.t.Fatalf("waiting for %s: the server has ended with code %d: %v", what, p.cmd.ProcessState.ExitCode(), err)
@@ -327,22 +328,6 @@ func (p *process) kubectl(args ...string) string {
 	cmd := command(p.t, "karve", append([]string{"kubectl"}, args...)...)
 	cmd.Env = append(cmd.Env, "KUBECONFIG="+p.kubeconfig)
 	return succeed(p.t, cmd)
-}
-
-// poll calls try until it returns nil, and fails the test with its last error.
-func poll(t testing.TB, what string, try func() error) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		err := try()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("waiting for %s: %v", what, err)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
 }
 
 func within(t testing.TB, d time.Duration) context.Context {

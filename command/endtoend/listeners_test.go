@@ -19,6 +19,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+
+	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 func hostPort(t *testing.T, address string) string {
@@ -223,7 +225,7 @@ func TestUserCertificate(t *testing.T) {
 		t.Errorf("localhost: got %v, want karve's own certificate, by which the cluster's clients go on", err)
 	}
 	core := client(t, p.config()).CoreV1() // by the kubeconfig
-	poll(t, "the controllers to work", func() error {
+	eventually.Nil(t, "the controllers to work", func() error {
 		_, err := core.ServiceAccounts("default").Get(t.Context(), "default", metav1.GetOptions{})
 		return err
 	})
@@ -249,7 +251,7 @@ func TestUserCertificate(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	poll(t, "the new certificate", func() error {
+	eventually.Nil(t, "the new certificate", func() error {
 		cert, err := shown(t, p, "cluster.example", users.pool())
 		if err == nil && cert.Subject.CommonName != "second" {
 			err = fmt.Errorf("it still is %s", cert.Subject.CommonName)

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 // freeAddress is one that nobody has at the moment. etcd and kube-apiserver do not
@@ -106,7 +107,7 @@ func TestEtcdAndKubeAPIServer(t *testing.T) {
 	if _, err := api.AppsV1().Deployments("default").Create(ctx, deployment, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	poll(t, "the deployment's pods, which no node can run", func() error {
+	eventually.Nil(t, "the deployment's pods, which no node can run", func() error {
 		pods, err := api.CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: "app=test"})
 		if err != nil || len(pods.Items) != 2 {
 			return fmt.Errorf("%d pods, %v", len(pods.Items), err)

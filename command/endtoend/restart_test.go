@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
+
+	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 // expected are the objects that change at a restart as they should, by the
@@ -105,7 +107,7 @@ func settled(t *testing.T, p *process) objects {
 	t.Helper()
 	last := stateOf(t, p)
 	same := 0
-	poll(t, "the controllers to come to rest", func() error {
+	eventually.Nil(t, "the controllers to come to rest", func() error {
 		now := stateOf(t, p)
 		changed := append(different(now, last), different(last, now)...)
 		last = now
@@ -173,7 +175,7 @@ func TestRestart(t *testing.T) {
 	p.kubectl("apply", "-f", write(t, "objects.yaml", someObjects))
 	p.kubectl("wait", "--for=condition=Established", "crd/ships.example.com")
 	p.kubectl("apply", "-f", write(t, "ship.yaml", "{apiVersion: example.com/v1, kind: Ship, metadata: {name: knarr, namespace: harbour}, spec: {oars: 12}}"))
-	poll(t, "the Pods", func() error {
+	eventually.Nil(t, "the Pods", func() error {
 		if n := strings.Count(p.kubectl("get", "pods", "-n", "harbour", "-o", "name"), "pod/crane-"); n != 3 {
 			return fmt.Errorf("there are %d, want 3", n)
 		}

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 // runDirPrefix begins the names of the temporary directories of karve run.
@@ -95,7 +97,7 @@ func TestRunLeavesNothingAfterSignals(t *testing.T) {
 			}
 			var pid int
 			if n, _ := fmt.Sscanf(p.stdout.String(), "up %d", &pid); n == 1 {
-				poll(t, "the end of the command", func() error {
+				eventually.Nil(t, "the end of the command", func() error {
 					if syscall.Kill(pid, 0) == nil {
 						return fmt.Errorf("process %d is there", pid)
 					}

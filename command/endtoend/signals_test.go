@@ -15,6 +15,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 // stopLimit is how long a stop may take with nothing but watches in its way:
@@ -130,7 +132,7 @@ func TestSecondSignal(t *testing.T) {
 	parallel(t)
 	p := start(t, t.TempDir(), append(bare, "--shutdown-delay-duration=10m")...)
 	p.signal(syscall.SIGTERM)
-	poll(t, "/readyz to fail", func() error {
+	eventually.Nil(t, "/readyz to fail", func() error {
 		got, err := get(http.DefaultClient, p.insecure+"/readyz")
 		if err != nil || got.code != 500 {
 			return fmt.Errorf("got %+v, %v", got, err)

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/internal/version"
 )
 
@@ -38,7 +39,7 @@ func TestStart(t *testing.T) {
 		// Controllers are busy for a while after a first start; when the
 		// default service account has its CA they have come round.
 		core := client(t, p.plain()).CoreV1()
-		poll(t, "the controllers", func() error {
+		eventually.Nil(t, "the controllers", func() error {
 			_, err := core.ConfigMaps("default").Get(t.Context(), "kube-root-ca.crt", metav1.GetOptions{})
 			return err
 		})
@@ -259,7 +260,7 @@ func certsCommands(t *testing.T, p *process) {
 	if got := karve(t, "certs", "renew", "--data-dir", p.dir); !strings.Contains(got, "renewed serving\n") || !strings.Contains(got, "renewed admin\n") || strings.Contains(got, "-ca\n") {
 		t.Errorf("karve certs renew: got %q, want every certificate, and no authority", got)
 	}
-	poll(t, "the server to show its new certificate", func() error {
+	eventually.Nil(t, "the server to show its new certificate", func() error {
 		if serial := serialOf(t, p, ""); serial == old {
 			return fmt.Errorf("it still is %s", serial)
 		}
@@ -274,7 +275,7 @@ func certsCommands(t *testing.T, p *process) {
 		t.Errorf("the watch opened before the renewal: got %v, open %v; want ADDED", event, open)
 	}
 	// And the controllers, whose certificate is another one now, go on.
-	poll(t, "the controllers to see a new namespace", func() error {
+	eventually.Nil(t, "the controllers to see a new namespace", func() error {
 		_, err := client(t, p.plain()).CoreV1().ServiceAccounts(name.Name).Get(t.Context(), "default", metav1.GetOptions{})
 		return err
 	})

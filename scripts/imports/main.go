@@ -158,6 +158,7 @@ var own = map[string][]string{
 	"server/health":                 {},                    // what a part reports about itself
 	"server/insecure":               {"internal/procnet"},
 	"command/locale":                {},
+	"internal/eventually":           {}, // tests
 	"internal/logbridge":            {},
 	"server/lifecycle":              {"server/startup"},
 	"server/loopback":               {"certs"}, // clients show certificates

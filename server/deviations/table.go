@@ -71,7 +71,7 @@ var (
 		Needs:    []*Deviation{GenericConfig, Loopback},
 	}
 	Garbage = &Deviation{
-		Name: "garbage", Where: "server/garbage.go",
+		Name: "garbage", Where: "server/controllers/garbage.go",
 		Replaces: "k8s.io/kubernetes/cmd/kube-controller-manager/app.newGarbageCollectorController",
 		Instead:  "The garbage collector looks for new kinds when a CustomResourceDefinition changes, and not only every 30 seconds.",
 		Tests:    []string{"TestGarbageOfNewKinds"},
@@ -89,10 +89,10 @@ var (
 		Tests:    []string{"TestGoAway"},
 	}
 	HandlerMux = &Deviation{
-		Name: "handlermux", Where: "server/relay.go",
+		Name: "handlermux", Where: "server/sharedinformers/handlermux.go",
 		Replaces: "k8s.io/client-go/tools/cache.processorListener",
 		Instead:  "The handlers of an informer share one of upstream's listeners, and have a goroutine only while something happens.",
-		Tests:    []string{"TestRelayIsUpstreams"},
+		Tests:    []string{"TestHandlerMuxCallsHandlersLikeUpstream"},
 	}
 	ListBuffer = &Deviation{
 		Name:     "listbuffer",
@@ -107,7 +107,7 @@ var (
 		Tests:    []string{"TestSameAsHTTP2"},
 	}
 	Namespaces = &Deviation{
-		Name: "namespaces", Where: "server/namespaces.go",
+		Name: "namespaces", Where: "server/controllers/namespaces.go",
 		Replaces: "k8s.io/kubernetes/pkg/controller/namespace.NamespaceController",
 		Instead:  "A deleted namespace is emptied when the requests that were admitted to it have ended, instead of after five seconds.",
 		Tests:    []string{"TestNamespaceWaitsForRequests", "TestNamespaceSettles", "TestStalledBodyHoldsNoNamespace"},
@@ -131,7 +131,7 @@ var (
 		Tests:    []string{"TestRoutesAreUpstreams", "TestRememberedRoutesAreUpstreams", "FuzzRoutes"},
 	}
 	SharedInformers = &Deviation{
-		Name: "sharedinformers", Where: "server/informers.go",
+		Name: "sharedinformers", Where: "server/sharedinformers/share.go",
 		Replaces: "k8s.io/client-go/informers.SharedInformerFactory.InformerFor",
 		Instead:  "API server, controllers and scheduler share the informers of 45 types.",
 		Tests:    []string{"TestSharedInformer"},
@@ -173,7 +173,7 @@ var (
 		Tests:    []string{"TestTypeWithoutCacheIsServedAsOneWithIt", "TestQuietWatchesOutliveCompaction"},
 	}
 	VAPStatus = &Deviation{
-		Name: "vapstatus", Where: "server/policystatus.go",
+		Name: "vapstatus", Where: "server/controllers/policystatus.go",
 		Replaces: "k8s.io/kubernetes/cmd/kube-controller-manager/app.newValidatingAdmissionPolicyStatusController",
 		Instead:  "The controller that checks the types in ValidatingAdmissionPolicies makes the schemas of built-in types when there is a policy.",
 		Tests:    []string{"TestPolicyTypesAreChecked"},

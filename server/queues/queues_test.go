@@ -10,6 +10,8 @@ import (
 
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/component-base/metrics/legacyregistry"
+
+	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 func TestNamesAreUpstreams(t *testing.T) {
@@ -54,17 +56,6 @@ func isAge(metric string) bool {
 	return strings.HasPrefix(metric, "workqueue_unfinished") || strings.HasPrefix(metric, "workqueue_longest")
 }
 
-func eventually(t *testing.T, what string, check func() error) {
-	t.Helper()
-	var err error
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		if err = check(); err == nil {
-			return
-		}
-	}
-	t.Fatalf("%s: %v", what, err)
-}
-
 // values returns all metrics of a queue except the buckets of histograms.
 func values(t *testing.T, queue string) map[string]float64 {
 	t.Helper()
@@ -94,14 +85,14 @@ func values(t *testing.T, queue string) map[string]float64 {
 // Without the goroutine, a queue behaves like upstream's and has the same metrics.
 func TestMetricsAreUpstreams(t *testing.T) {
 	theirs := queue(t, "theirs", upstreams(t))
-	eventually(t, "upstream's queue has a goroutine", func() error {
+	eventually.Nil(t, "upstream's queue has a goroutine", func() error {
 		if n := loops(t); n != 1 {
 			return fmt.Errorf("got %d", n)
 		}
 		return nil
 	})
 	ours := queue(t, "ours", nil)
-	eventually(t, "the goroutine of our queue ends", func() error {
+	eventually.Nil(t, "the goroutine of our queue ends", func() error {
 		if n := loops(t); n != 1 {
 			return fmt.Errorf("got %d goroutines, want only upstream's", n)
 		}
@@ -130,7 +121,7 @@ func TestMetricsAreUpstreams(t *testing.T) {
 	compare := func(when string) map[string]float64 {
 		t.Helper()
 		var got, want map[string]float64
-		eventually(t, when+": the same as upstream", func() error {
+		eventually.Nil(t, when+": the same as upstream", func() error {
 			got, want = values(t, "ours"), values(t, "theirs")
 			if len(want) != 7 || len(got) != len(want) {
 				return fmt.Errorf("got %d metrics, upstream has %d, want 7", len(got), len(want))
@@ -191,7 +182,7 @@ func TestQueueShutsDownAfterItsGoroutineEnded(t *testing.T) {
 	first := firstSet{upstreams(t), make(chan struct{})}
 	q := queue(t, "down", resting{first})
 	<-first.set
-	eventually(t, "the goroutine ends", func() error {
+	eventually.Nil(t, "the goroutine ends", func() error {
 		if n := loops(t); n != 0 {
 			return fmt.Errorf("got %d goroutines", n)
 		}
@@ -207,11 +198,7 @@ func TestQueueShutsDownAfterItsGoroutineEnded(t *testing.T) {
 		q.Done("a")
 		q.ShutDown()
 	}()
-	select {
-	case <-down:
-	case <-time.After(30 * time.Second):
-		t.Fatal("the queue waits for a goroutine that is gone, or for its lock")
-	}
+	eventually.Receive(t, "the queue shuts down, and waits for no goroutine or lock", down)
 }
 
 // Another goroutine may set the gauge.
@@ -248,11 +235,9 @@ func TestHoldKeepsItemsInTheirQueues(t *testing.T) {
 	if item := <-taken; item != "a" {
 		t.Errorf("the worker took %q", item)
 	}
-	for deadline := time.Now().Add(time.Minute); everything.of("held").working() || everything.of("held").waiting.Load() != 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("a queue without work stays busy")
-		}
-	}
+	eventually.True(t, "the queue has no work", func() bool {
+		return !everything.of("held").working() && everything.of("held").waiting.Load() == 0
+	})
 	if q.Len() != 0 {
 		t.Errorf("%d items are left", q.Len())
 	}

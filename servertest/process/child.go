@@ -74,7 +74,7 @@ func (c *Child) Stop() error {
 		return fmt.Errorf("the cluster was still running %v after it was told to stop", StopLimit)
 	}
 	if !c.cmd.ProcessState.Success() {
-		return fmt.Errorf("the cluster has ended badly: %v", c.cmd.ProcessState)
+		return fmt.Errorf("the cluster did not end cleanly: %v", c.cmd.ProcessState)
 	}
 	return nil
 }

@@ -282,7 +282,7 @@ func (c *Cluster) Eventually(t testing.TB, what string, try func() error) {
 			return
 		}
 		if time.Now().After(deadline) || t.Context().Err() != nil {
-			t.Fatalf("%s: not after %v: %v", what, patience, err)
+			t.Fatalf("%s: not within %v: %v", what, patience, err)
 		}
 	}
 }

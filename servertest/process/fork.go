@@ -116,7 +116,7 @@ func (f *Forks) take() (*fork, error) {
 	for {
 		switch {
 		case f.closed:
-			return nil, errors.New("fork: the cluster that it is of has ended, or has another snapshot")
+			return nil, errors.New("fork: the first cluster has ended, or has another snapshot")
 		case len(f.idle) > 0:
 			one := f.idle[0]
 			f.idle = f.idle[1:]
@@ -309,7 +309,7 @@ func (o *fork) wait(ctx context.Context, want kinds) error {
 			break
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("it has served other kinds for %v than its snapshot did", kindsLimit)
+			return fmt.Errorf("for %v, it has served other kinds than its snapshot did", kindsLimit)
 		}
 	}
 	all, err := o.dynamic.Resource(crds).List(ctx, metav1.ListOptions{})
