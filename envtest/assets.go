@@ -17,7 +17,7 @@ import (
 // assetNames are the programs that envtest looks for in KUBEBUILDER_ASSETS.
 var assetNames = []string{apiserverName, etcdName, "kubectl"}
 
-// ownProgram is the file of this program, not a link to it.
+// ownProgram returns the file of this program, not a link to it.
 func ownProgram() (string, error) {
 	self, err := os.Executable()
 	if err == nil {
@@ -29,15 +29,15 @@ func ownProgram() (string, error) {
 	return self, nil
 }
 
-// thrownAway tells that a program is one of `go run`, which removes it at its end.
+// thrownAway reports whether a program is one of `go run`, which removes it at its end.
 func thrownAway(program string) bool {
 	dir := filepath.Dir(program)
 	return filepath.Base(dir) == "exe" && strings.Contains(dir, string(filepath.Separator)+"go-build")
 }
 
-// MakeAssets links the names of assets to this program in dir, which it makes. With duplicate, or
-// if this is a program of `go run`, it is copied there. Other files of those names are
-// replaced only with force.
+// MakeAssets links the names of the assets to this program in dir, which it makes. With
+// duplicate, and for a program of `go run`, it copies the program there. It replaces other
+// files of those names only with force.
 func MakeAssets(dir string, duplicate, force bool) error {
 	self, err := ownProgram()
 	if err != nil {
@@ -46,9 +46,9 @@ func MakeAssets(dir string, duplicate, force bool) error {
 	return makeAssets(self, dir, duplicate || thrownAway(self), force)
 }
 
-// makeAssets links the names to program in dir, which it makes. With duplicate, the
-// first is a copy and the others are links to that. What is there is looked at
-// before anything is changed.
+// makeAssets links the names to program in dir, which it makes. With duplicate, the first
+// is a copy and the others are links to that. It checks the existing files before it
+// changes anything.
 func makeAssets(program, dir string, duplicate, force bool) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("--dir: %w", err)
@@ -77,17 +77,17 @@ func makeAssets(program, dir string, duplicate, force bool) error {
 			return fmt.Errorf("--dir: %w", err)
 		}
 		if duplicate {
-			duplicate, target = false, name+ext // beside it, wherever the directory goes
+			duplicate, target = false, name+ext // a link beside it works wherever the directory is moved
 		}
 	}
 	return nil
 }
 
-// module is what a karve says that it was built of.
+// module is the module in karve's build information.
 const module = "github.com/karve-k8s/karve"
 
-// notOurs says what a file is that is not to be replaced unasked; empty: there is
-// none, it is karve, or a link that leads nowhere.
+// notOurs says what a file is that must not be replaced without force. It is empty if there
+// is no file, if the file is karve, or if it is a link that leads nowhere.
 func notOurs(path, program string) string {
 	info, err := os.Stat(path)
 	switch {
@@ -107,8 +107,8 @@ func notOurs(path, program string) string {
 	return ""
 }
 
-// place makes path a link to target, or a copy of it, in one step: who starts the
-// program meanwhile has the old one or the new one.
+// place makes path a link to target, or a copy of it, in one step. A program that is
+// started meanwhile is the old one or the new one.
 func place(target, path string, duplicate bool) error {
 	next := path + ".new"
 	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -120,7 +120,7 @@ func place(target, path string, duplicate bool) error {
 	}
 	link := errors.New("")
 	if !duplicate {
-		// A symbolic link follows an upgrade. On Windows they are not for everybody.
+		// A symbolic link follows an upgrade. On Windows, not every user may make one.
 		if link = os.Symlink(target, next); link != nil {
 			link = os.Link(file, next)
 		}

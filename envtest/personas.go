@@ -1,5 +1,5 @@
-// Package envtest is what controller-runtime's envtest needs of Karve: the programs etcd and
-// kube-apiserver, which the binary is when it is started under their names, and the
+// Package envtest is what controller-runtime's envtest needs of Karve: the programs etcd
+// and kube-apiserver, which the binary is when it is started under their names, and the
 // directory of assets in which envtest finds them.
 package envtest
 
@@ -26,8 +26,8 @@ const (
 	apiserverName = "kube-apiserver"
 )
 
-// controllersVariable makes kube-apiserver run controllers and scheduler as well:
-// it has no flag for that.
+// controllersVariable makes kube-apiserver run the controllers and the scheduler too. It is
+// a variable, because kube-apiserver has no flag for that.
 const controllersVariable = "KARVE_CONTROLLERS"
 
 // Program is what a persona runs until ctx ends: its arguments are those after its name.

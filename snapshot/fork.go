@@ -18,16 +18,16 @@ import (
 
 // Files in the data directory of a fork.
 const (
-	// unfinished is there from before the first file of the fork until all are durable.
+	// unfinished exists from before the first file of the fork until all are durable.
 	unfinished = "fork-unfinished"
-	// origin says what the fork was made of.
+	// origin records what the fork was made of.
 	origin = "fork-of"
-	// clusterKey is the key that a cluster shares with its forks: that of its service
-	// accounts (certs.ServiceAccount).
+	// clusterKey is the key that a cluster shares with its forks: the service account key
+	// (certs.ServiceAccount).
 	clusterKey = "service-account.key"
 )
 
-// Origin is what a data directory was made of.
+// Origin says what a data directory was made of.
 type Origin struct {
 	Source string `json:"source"` // absolute path; unknown for forks of earlier releases
 	Info
@@ -36,20 +36,19 @@ type Origin struct {
 // Forked is the result of [Fork].
 type Forked struct {
 	Origin
-	// Already is true for a directory that was a fork of the source before: nothing
-	// was changed.
+	// Already says that the directory was a fork of the source before. Nothing was changed.
 	Already bool
 }
 
-// Check tells whether source can be forked into a data directory and the directory of
-// its datastore, empty where that is in memory, as far as a glance shows. It returns nil
-// also for a directory that is a fork of source already.
+// Check checks, without reading everything, whether source can be forked into a data
+// directory and the directory of its datastore, which is empty if the datastore is in
+// memory. It also returns nil for a directory that is already a fork of source.
 func Check(source, dataDir, storeDir string) error {
 	_, err := check(source, dataDir, storeDir)
 	return err
 }
 
-// check returns what dataDir was made of, if it is a fork of source already.
+// check returns what dataDir was made of, if it is already a fork of source.
 func check(source, dataDir, storeDir string) (already *Origin, err error) {
 	if err := used(dataDir, storeDir); err != nil {
 		return nil, err
@@ -85,11 +84,11 @@ func check(source, dataDir, storeDir string) (already *Origin, err error) {
 }
 
 // alreadyOf returns what the cluster in dataDir was made of, if that is source. A service
-// is started with the same options again and again.
+// starts with the same options again and again.
 //
 // The snapshot counts, not its name: a file may be moved, and another one may take its
-// place. Of the same cluster that is taken for a newer snapshot, as backups under one
-// name are. A source that is gone is known by its name.
+// place. If that is of the same cluster, it counts as a newer snapshot, as with backups
+// under one name. A source that is gone is recognised by its name.
 func alreadyOf(source, dataDir, taken string) (*Origin, error) {
 	if same(source, dataDir) {
 		return nil, fmt.Errorf("%s is the data directory itself", source)
@@ -180,7 +179,7 @@ func same(a, b string) bool {
 	return err == nil && os.SameFile(x, y)
 }
 
-// occupied are the names that a cluster has and a fork makes.
+// occupied lists the names that a cluster has and a fork makes.
 func occupied(dataDir, storeDir string) []string {
 	names := []string{filepath.Join(dataDir, certsName), filepath.Join(dataDir, FileName), filepath.Join(dataDir, origin)}
 	dirs := []string{dataDir}
@@ -200,10 +199,11 @@ func marked(dataDir string) bool {
 	return err == nil
 }
 
-// used is [ErrUsed] for a directory that is marked, although a server has written to its
-// datastore since. Servers do not start before the removal of the mark is durable, so the
-// mark has come back: the disk has lost what it had confirmed, or the release that
-// made the fork did not wait for the disk. Making the fork again would destroy the cluster.
+// used returns [ErrUsed] for a directory that is marked as unfinished, although a server
+// has written to its datastore since. Servers do not start before the removal of the mark
+// is durable, so the mark has come back: the disk lost what it had confirmed, or the
+// release that made the fork did not wait for the disk. Making the fork again would destroy
+// the cluster.
 func used(dataDir, storeDir string) error {
 	if storeDir == "" || !marked(dataDir) {
 		return nil
@@ -213,7 +213,7 @@ func used(dataDir, storeDir string) error {
 		return nil
 	}
 	log, err := os.Stat(path + "-wal")
-	written := err == nil && log.Size() > 0 // a fork has no log
+	written := err == nil && log.Size() > 0 // a fork has no WAL
 	if !written {
 		look, err := datastore.LookAt(path)
 		of := OriginOf(dataDir)
@@ -226,8 +226,8 @@ func used(dataDir, storeDir string) error {
 		ErrUsed, path, filepath.Join(dataDir, unfinished))
 }
 
-// Unfinished is [ErrHalf] for a data directory in which a fork was begun and not
-// finished: what is there must not be started. It is [ErrUsed] where that cannot be.
+// Unfinished returns [ErrHalf] for a data directory with an unfinished fork, which must not
+// be started. It returns [ErrUsed] if the mark cannot be right.
 func Unfinished(dataDir, storeDir string) error {
 	if !marked(dataDir) {
 		return nil
@@ -242,15 +242,14 @@ func Unfinished(dataDir, storeDir string) error {
 	return fmt.Errorf("%w: %s: start with --fork-from%s, which makes it anew, or with another --data-dir", ErrHalf, dataDir, source)
 }
 
-// Fork makes what a cluster is started from of a snapshot in a file, or of the data
-// directory of another cluster, running or not, which is only read. The snapshot is
-// kept as FileName. The caller holds the locks of both directories; storeDir is empty
-// where the datastore is to be in memory. A directory that is a fork of source already
-// stays as it is.
+// Fork makes a data directory from a snapshot in a file, or from the data directory of
+// another cluster, which may run and is only read. It keeps the snapshot as FileName. The
+// caller holds the locks of both directories. storeDir is empty if the datastore is to be
+// in memory. A directory that is already a fork of source stays unchanged.
 //
-// A stop at any point, a power cut included, leaves a directory that says so
-// ([Unfinished]), and of which the next call makes the fork. When Fork returns nil, the
-// fork and the removal of the mark are durable.
+// If Fork is stopped at any point, also by a power cut, the directory is marked
+// ([Unfinished]), and the next call makes the fork. When Fork returns nil, the fork and the
+// removal of the mark are durable.
 func Fork(ctx context.Context, source, dataDir, storeDir string) (*Forked, error) {
 	out, err := forkInto(ctx, source, dataDir, storeDir)
 	if err != nil {
@@ -271,7 +270,7 @@ func forkInto(ctx context.Context, source, dataDir, storeDir string) (*Forked, e
 	if err != nil {
 		return nil, err
 	}
-	// The mark is durable before there is anything to be marked.
+	// The mark is durable before anything that it marks.
 	if !marked(dataDir) {
 		if err := place(dataDir, unfinished, []byte(path+"\n")); err != nil {
 			return nil, err
@@ -294,8 +293,8 @@ func forkInto(ctx context.Context, source, dataDir, storeDir string) (*Forked, e
 	if err := place(dataDir, origin, append(text, '\n')); err != nil {
 		return nil, err
 	}
-	// Everything is durable before the mark goes, and that it has gone before the caller
-	// starts anything: a mark that came back would have the cluster made anew.
+	// Everything is durable before the mark is removed, and the removal is durable before
+	// the caller starts anything. If the mark came back, the cluster would be made again.
 	if err := syncDirs(filepath.Join(dataDir, certsName), storeDir, dataDir); err != nil {
 		return nil, err
 	}
@@ -305,7 +304,7 @@ func forkInto(ctx context.Context, source, dataDir, storeDir string) (*Forked, e
 	return &Forked{of, false}, syncDirs(dataDir)
 }
 
-// place writes a small file durably, and its name.
+// place writes a small file, and makes it and its name durable.
 func place(dir, name string, text []byte) error {
 	return Place(filepath.Join(dir, name), true, func(w io.Writer) error {
 		_, err := w.Write(text)
@@ -345,8 +344,8 @@ func makeFork(ctx context.Context, source, dataDir, storeDir string) (*Info, err
 	return info, err
 }
 
-// writeAll syncs the files at the same time: the file system's journal then commits
-// once or twice, not once for each.
+// writeAll syncs the files at the same time: the file system's journal then commits once or
+// twice, and not once for each.
 func writeAll(dir string, files []file) error {
 	errs := make([]error, len(files))
 	var writing sync.WaitGroup
@@ -371,7 +370,7 @@ func copyFile(from, to string) error {
 		return err
 	}
 	defer r.Close()
-	return Place(to, false, func(w io.Writer) error { // shares blocks where it can
+	return Place(to, false, func(w io.Writer) error { // shares blocks where the file system can
 		_, err := io.Copy(w, r)
 		return err
 	})

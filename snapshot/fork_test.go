@@ -11,8 +11,7 @@ import (
 	"github.com/karve-k8s/karve/snapshot"
 )
 
-// What a killed fork leaves says so, and the next one makes it whole: whatever of it
-// was there.
+// A killed fork leaves a mark, and the next one completes it, whatever files were there.
 func TestHalfAFork(t *testing.T) {
 	file := made(t, cluster(t))
 	whole := t.TempDir()
@@ -39,7 +38,7 @@ func TestHalfAFork(t *testing.T) {
 		}
 		wantCluster(t, dir, dir)
 	}
-	// One that cannot be finished stays marked.
+	// If the fork cannot be completed, the mark stays.
 	damaged := filepath.Join(t.TempDir(), "damaged")
 	text, err := os.ReadFile(file)
 	if err == nil {
@@ -57,7 +56,7 @@ func TestHalfAFork(t *testing.T) {
 	}
 }
 
-// A service is started with --fork-from again and again: the fork is made once.
+// A service starts with --fork-from again and again: the fork is made once.
 func TestForkAgain(t *testing.T) {
 	source := cluster(t)
 	file := made(t, source)
@@ -79,7 +78,7 @@ func TestForkAgain(t *testing.T) {
 		}
 		return to
 	}
-	// changed is a snapshot of the same cluster, or of another, with one key more.
+	// changed returns a snapshot of the same cluster, or of another, with one key more.
 	changed := func(t *testing.T, key string) string {
 		other := cluster(t)
 		put(t, other, "/registry/c", "newer")
@@ -156,7 +155,7 @@ func TestForkAgain(t *testing.T) {
 	}
 }
 
-// A mark that has come back, by a disk that lost a confirmed removal, makes nobody
+// A mark comes back because the disk lost a confirmed removal. It must not make anyone
 // destroy the cluster that has been used since.
 func TestMarkThatCameBack(t *testing.T) {
 	file := made(t, cluster(t))
@@ -192,7 +191,8 @@ func TestMarkThatCameBack(t *testing.T) {
 	}
 }
 
-// The remedy for half a fork names the source, and no directory to be removed.
+// The remedy for an unfinished fork names the source, and tells nobody to remove a
+// directory.
 func TestHalfAForkNamesItsSource(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "fork-unfinished"), []byte("/backups/monday\n"), 0o600); err != nil {

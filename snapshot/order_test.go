@@ -26,8 +26,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A power cut may lose every name that no fsync of its directory has made durable, and
-// keep any other. So the kernel has to see these steps in this order.
+// A power cut may lose every name that no fsync of its directory has made durable, and keep
+// any other. So the kernel has to see these steps in this order.
 func TestForkIsDurableInOrder(t *testing.T) {
 	strace, err := exec.LookPath("strace")
 	if err != nil {
@@ -63,7 +63,7 @@ func TestForkIsDurableInOrder(t *testing.T) {
 			t.Errorf("%q is step %d, before the mark is durable at step %d", later, i, durable)
 		}
 	}
-	// Everything before the mark goes, files and the names of them.
+	// Everything, files and their names, before the removal of the mark.
 	gone := at("remove fork-unfinished", 0)
 	for made, synced := range map[string]string{
 		"name " + snapshot.FileName:      "sync .",
@@ -80,7 +80,7 @@ func TestForkIsDurableInOrder(t *testing.T) {
 			t.Errorf("%q is durable at step %d, after the mark has gone at step %d", made, i, gone)
 		}
 	}
-	// And that it has gone is durable when the fork is said to be made.
+	// The removal is durable when Fork returns.
 	at("sync .", gone)
 	if t.Failed() {
 		t.Log(strings.Join(steps, "\n"))
@@ -94,8 +94,8 @@ var (
 	removeCall = regexp.MustCompile(`unlink\w*\([^"]*"([^"]*)"`)
 )
 
-// stepsIn are the calls about files below dir: "make", "sync", "name" and "remove" with a
-// path in it.
+// stepsIn returns the calls about files below dir: "make", "sync", "name" and "remove",
+// with a path in it.
 func stepsIn(trace, dir string) []string {
 	var steps []string
 	add := func(step, path string) {

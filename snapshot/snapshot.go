@@ -1,11 +1,11 @@
-// Package snapshot keeps a cluster in one file: a consistent copy of its datastore,
-// and the certificates and keys that make it this cluster. Of such a file, or of a
-// data directory, [Fork] makes the data directory of another one.
+// Package snapshot keeps a cluster in one file: a consistent copy of its datastore, and the
+// certificates and keys that make it this cluster. [Fork] makes the data directory of
+// another cluster from such a file, or from a data directory.
 //
-// The file is a tar archive, mode 0600, since all the secrets of the cluster are in
-// it: karve-snapshot.json, certs/…, and at the end mvcc.db, as a backup of the
-// datastore is. Keys of --encryption-provider-config and other files of the user's
-// are not in it.
+// The file is a tar archive with mode 0600, since it has all the secrets of the cluster. It
+// contains karve-snapshot.json, certs/…, and at the end mvcc.db, as a backup of the
+// datastore is. The keys of --encryption-provider-config and other files of the user's are
+// not in it.
 package snapshot
 
 import (
@@ -35,8 +35,8 @@ var (
 	ErrUsed     = errors.New("this fork is marked as unfinished, but it is a cluster in use")
 )
 
-// FileName is the snapshot in a data directory: where `karve snapshot` writes and
-// what `karve reset` goes back to if no other file is named.
+// FileName is the snapshot in a data directory. `karve snapshot` writes it and `karve
+// reset` reads it, unless another file is named.
 const FileName = "snapshot"
 
 const (
@@ -46,7 +46,7 @@ const (
 	certsMost = 1 << 20 // bytes of a file in certs
 )
 
-// Info is what a snapshot tells of itself.
+// Info is what a snapshot says about itself.
 type Info struct {
 	Format   int       `json:"format"`
 	Time     time.Time `json:"time"`
@@ -54,12 +54,13 @@ type Info struct {
 	Keys     int64     `json:"keys"`
 }
 
-// Source is a cluster of which a snapshot is made.
+// Source is a cluster of which a snapshot is taken.
 type Source struct {
-	// DataDir is where its certificates are.
+	// DataDir has its certificates.
 	DataDir string
-	// Backup writes its datastore to a file that is not there yet. Nil is the
-	// database in StoreDir; while a server of DataDir uses it, that server is asked.
+	// Backup writes its datastore to a file that does not exist yet. If it is nil, the
+	// datastore is the database in StoreDir. While a server of DataDir uses it, Make asks
+	// that server.
 	Backup   func(ctx context.Context, to string) (*datastore.Copy, error)
 	StoreDir string
 }
@@ -83,7 +84,7 @@ func (s Source) backup(ctx context.Context, to string) (*datastore.Copy, error) 
 	return datastore.ReceiveBackup(ctx, stream, path, to, datastore.BackupOptions{})
 }
 
-// Make writes a snapshot to a file, which gets its name when all of it is on the disk.
+// Make writes a snapshot to a file. The file gets its name when all of it is on the disk.
 func Make(ctx context.Context, from Source, to string, overwrite bool) (*Info, error) {
 	to, err := filepath.Abs(to)
 	if err != nil {
@@ -103,8 +104,8 @@ func Make(ctx context.Context, from Source, to string, overwrite bool) (*Info, e
 	return info, nil
 }
 
-// Place gives the file that write writes its name, when all of it is on the disk. The name
-// is on the disk, too, when it returns.
+// Place makes a file that write fills. The file gets its name when all of it is on the
+// disk. When Place returns, the name is on the disk, too.
 func Place(to string, overwrite bool, write func(io.Writer) error) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(to), "."+filepath.Base(to)+".*.partial") // mode 0600
 	if err != nil {
@@ -127,8 +128,7 @@ func Place(to string, overwrite bool, write func(io.Writer) error) (err error) {
 	return nil
 }
 
-// Write writes a snapshot; scratch is a directory that has room for a copy of the
-// datastore.
+// Write writes a snapshot. scratch is a directory with space for a copy of the datastore.
 func Write(ctx context.Context, from Source, scratch string, w io.Writer) (*Info, error) {
 	dir, err := os.MkdirTemp(scratch, ".snapshot-*")
 	if err != nil {
@@ -189,7 +189,7 @@ type file struct {
 	content []byte
 }
 
-// certificates are the files of a directory, those that links mean as well.
+// certificates returns the files of a directory, and those that links in it refer to.
 func certificates(dir string) ([]file, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -202,7 +202,7 @@ func certificates(dir string) ([]file, error) {
 		path := filepath.Join(dir, e.Name())
 		info, err := os.Stat(path)
 		if err != nil || !info.Mode().IsRegular() || strings.HasPrefix(e.Name(), ".") {
-			continue // a directory, or a file that is being made
+			continue // a directory, or an unfinished file
 		}
 		content, err := os.ReadFile(path)
 		if err != nil {
@@ -216,12 +216,12 @@ func certificates(dir string) ([]file, error) {
 	return all, nil
 }
 
-// Snapshot is one that is being read.
+// Snapshot is a snapshot that is being read.
 type Snapshot struct {
 	Info
 	certs []file
-	in    io.Reader // is at the beginning of the database
-	size  int64     // of that
+	in    io.Reader // at the beginning of the database
+	size  int64     // of the database
 }
 
 // Read reads a snapshot up to its database.
@@ -263,7 +263,7 @@ func Read(in io.Reader) (*Snapshot, error) {
 	}
 }
 
-// Certificate is the content of a file in certs, nil if there is none.
+// Certificate returns the content of a file in certs, or nil if there is none.
 func (s *Snapshot) Certificate(name string) []byte {
 	for _, f := range s.certs {
 		if f.name == name {
@@ -273,8 +273,8 @@ func (s *Snapshot) Certificate(name string) []byte {
 	return nil
 }
 
-// CopyDatabase writes the database to a file, which must not be there. It can be
-// called once. Between files, blocks are shared where the file system can do that.
+// CopyDatabase writes the database to a file, which must not exist. It can be called once.
+// Between files, it shares blocks where the file system can do that.
 func (s *Snapshot) CopyDatabase(to string) error {
 	f, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -307,7 +307,7 @@ func (s *Snapshot) Contents(ctx context.Context, scratch string) (*datastore.Con
 	return datastore.ReadContents(ctx, database)
 }
 
-// WithFile calls body with a snapshot in a file; its errors name that.
+// WithFile calls body with the snapshot in a file. Its errors name the file.
 func WithFile(path string, body func(*Snapshot) error) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -317,7 +317,7 @@ func WithFile(path string, body func(*Snapshot) error) error {
 	return WithOpen(f, body)
 }
 
-// WithOpen is WithFile for a file that is open, from its beginning.
+// WithOpen is WithFile for an open file, from its beginning.
 func WithOpen(f *os.File, body func(*Snapshot) error) error {
 	_, err := f.Seek(0, io.SeekStart)
 	var s *Snapshot

@@ -16,7 +16,7 @@ import (
 	"github.com/karve-k8s/karve/snapshot"
 )
 
-// cluster is what a data directory of one has, as far as snapshots go.
+// cluster is the part of a data directory that snapshots contain.
 func cluster(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -36,7 +36,7 @@ func cluster(t *testing.T) string {
 	return dir
 }
 
-// put writes a key into a datastore that nobody has open.
+// put writes a key into a datastore that nothing has open.
 func put(t *testing.T, dir, key, value string) {
 	t.Helper()
 	lock, err := datastore.LockDir(dir)
@@ -69,7 +69,7 @@ func made(t *testing.T, dir string) string {
 	return file
 }
 
-// wantCluster wants a data directory to be what cluster made.
+// wantCluster checks that a data directory is what cluster made.
 func wantCluster(t *testing.T, dir, storeDir string) {
 	t.Helper()
 	c, err := datastore.ReadContents(t.Context(), filepath.Join(storeDir, datastore.EngineFile))
@@ -152,7 +152,7 @@ func TestFork(t *testing.T) {
 	}
 }
 
-// listing is every file below a directory, with its size.
+// listing returns every file below a directory, with its size.
 func listing(t *testing.T, dir string) string {
 	t.Helper()
 	var b strings.Builder
@@ -172,7 +172,7 @@ func listing(t *testing.T, dir string) string {
 	return b.String()
 }
 
-// archive is a tar file of pairs of name and content.
+// archive returns a tar file of pairs of name and content.
 func archive(t testing.TB, entries ...string) []byte {
 	t.Helper()
 	var b bytes.Buffer

@@ -1,5 +1,5 @@
-// Package etcd is Karve's datastore as a program that takes etcd's flags, for those
-// who start one to put a kube-apiserver on it: controller-runtime's envtest above all.
+// Package etcd is Karve's datastore as a program with etcd's flags, for users who start an
+// etcd for a kube-apiserver, controller-runtime's envtest above all.
 package etcd
 
 import (
@@ -30,11 +30,11 @@ type Command struct {
 	Args           []string // without the program's name
 	Stdout, Stderr io.Writer
 	Version        string // of Karve
-	// Nearest is the name that a word was most likely meant to be.
+	// Nearest returns the name that a word was most likely meant to be.
 	Nearest func(word string, names []string) string
 }
 
-// Run does what the flags say: it serves until ctx ends.
+// Run does what the flags say. It serves until ctx ends.
 func (c Command) Run(ctx context.Context) error {
 	o, warnings, err := parse(c.Args, c.Nearest)
 	switch {
@@ -61,8 +61,8 @@ func (c Command) Run(ctx context.Context) error {
 	return serve(ctx, o, log)
 }
 
-// serve takes the ports first: who connects meanwhile waits, instead of being refused
-// and trying again later, and is answered when all is ready.
+// serve takes the ports first. A client that connects meanwhile waits, instead of being
+// refused and trying again later, and gets its answer when everything is ready.
 func serve(ctx context.Context, o options, log *logrus.Logger) (err error) {
 	places, err := o.listen()
 	defer func() {
@@ -123,7 +123,7 @@ func serve(ctx context.Context, o options, log *logrus.Logger) (err error) {
 	}
 }
 
-// open takes the directory and opens the engine in it.
+// open locks the directory and opens the engine in it.
 func (o options) open() (*datastore.Engine, func(), error) {
 	if _, err := os.Stat(filepath.Join(o.dataDir, "member")); err == nil {
 		return nil, nil, fmt.Errorf("--data-dir %s: has the state of a real etcd in it (member), which is not understood here: name another directory", o.dataDir)
@@ -135,7 +135,7 @@ func (o options) open() (*datastore.Engine, func(), error) {
 	var how datastore.Options
 	if o.noSync {
 		how.Durability = datastore.Relaxed
-		how.BallastBytes = -1 // of use only to who keeps something
+		how.BallastBytes = -1 // useful only where something is kept
 	}
 	engine, err := datastore.OpenEngine(lock, how)
 	if err != nil {
@@ -145,7 +145,7 @@ func (o options) open() (*datastore.Engine, func(), error) {
 	return engine, func() { lock.Close() }, nil
 }
 
-// place is an address at which something is served.
+// place is an address at which the program serves.
 type place struct {
 	net.Listener
 	url        string // by which it is reached
@@ -153,7 +153,7 @@ type place struct {
 	grpc, http bool
 }
 
-// listen takes the addresses of all the URLs. On an error it returns those it has.
+// listen takes the addresses of all the URLs. With an error, it returns those it has taken.
 func (o options) listen() ([]place, error) {
 	secure, err := o.tls()
 	if err != nil {
@@ -207,11 +207,11 @@ func listenAt(text string) (place, error) {
 	switch u.Scheme {
 	case "http", "https":
 		if host := u.Hostname(); u.Port() == "" || u.Path != "" || host != "localhost" && host != "" && net.ParseIP(host) == nil {
-			return place{}, errURL // as etcd has it: no names
+			return place{}, errURL // as in etcd: no names
 		}
 	case "unix", "unixs":
 		network, address = "unix", u.Host+u.Path
-		os.Remove(address) // of who was killed; what cannot be removed is the error below
+		os.Remove(address) // left by a killed process; if it cannot be removed, the bind fails below
 	default:
 		return place{}, errURL
 	}
@@ -220,7 +220,7 @@ func listenAt(text string) (place, error) {
 		return place{}, err
 	}
 	if network == "unix" {
-		if err := os.Chmod(address, 0o600); err != nil { // who reaches it is an administrator
+		if err := os.Chmod(address, 0o600); err != nil { // a client of it is an administrator
 			l.Close()
 			return place{}, err
 		}
@@ -230,8 +230,8 @@ func listenAt(text string) (place, error) {
 	return place{Listener: l, url: text}, nil
 }
 
-// tls is what the flags say of TLS; nil without a certificate. A client that speaks
-// HTTP/1 as well gets that: the others are those of gRPC.
+// tls returns the TLS configuration of the flags, or nil without a certificate. A client
+// that offers HTTP/1 too gets HTTP/1, because only gRPC's clients offer HTTP/2 alone.
 func (o options) tls() (*tls.Config, error) {
 	if o.certFile == "" {
 		return nil, nil

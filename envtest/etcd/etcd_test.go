@@ -30,7 +30,8 @@ import (
 
 const patience = 60 * time.Second
 
-// run is the program with arguments; the function stops it and answers how it ended.
+// run starts the program with arguments. The returned function stops it and returns how it
+// ended.
 func run(t *testing.T, args ...string) (stop func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -67,7 +68,7 @@ func nearest(word string, names []string) string {
 	return ""
 }
 
-// freeAddress is one that nobody has at the moment.
+// freeAddress returns an address that is free at the moment.
 func freeAddress(t *testing.T) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -87,7 +88,7 @@ func dial(t *testing.T, url string, secure *tls.Config) *clientv3.Client {
 	return client
 }
 
-// get waits until a path is answered, as envtest does.
+// get requests a path until it is answered, as envtest does.
 func get(t *testing.T, client *http.Client, url string) (status int, body string) {
 	t.Helper()
 	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
@@ -106,8 +107,8 @@ func get(t *testing.T, client *http.Client, url string) (status int, body string
 	}
 }
 
-// With what envtest gives it, it answers health on the URL of gRPC, has a client's keys,
-// and has them again after a restart.
+// With envtest's flags, it answers /health on gRPC's URL, stores a client's keys, and has
+// them again after a restart.
 func TestAsEnvtestRunsIt(t *testing.T) {
 	dir, url := t.TempDir(), "http://"+freeAddress(t)
 	args := []string{"--advertise-client-urls=" + url, "--data-dir=" + dir, "--listen-client-urls=" + url,
@@ -161,8 +162,8 @@ func TestAsEnvtestRunsIt(t *testing.T) {
 	}
 }
 
-// Over TLS, gRPC and HTTP/1 share the port as well, also with a client that would
-// speak HTTP/2; who has no certificate of the authority gets nothing.
+// With TLS, gRPC and HTTP/1 share the port too, also for a client that offers HTTP/2. A
+// client without a certificate of the authority gets nothing.
 func TestTLS(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := selfSigned(t, dir)
@@ -225,7 +226,7 @@ func selfSigned(t *testing.T, dir string) (cert, key string) {
 	return cert, key
 }
 
-// A connection that does not say what it speaks holds nobody up, and ends with the program.
+// A connection that sends nothing delays no other, and ends with the program.
 func TestSilentConnection(t *testing.T) {
 	address := freeAddress(t)
 	stop := run(t, "--listen-client-urls", "http://"+address, "--data-dir", t.TempDir())
@@ -289,7 +290,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// Of what does nothing, what somebody could miss is said.
+// Flags without effect are reported if someone could miss their effect.
 func TestWithoutEffect(t *testing.T) {
 	t.Setenv("ETCD_QUOTA_BACKEND_BYTES", "1000000")
 	t.Setenv("ETCD_DATA_DIR", "from the environment")
@@ -306,7 +307,7 @@ func TestWithoutEffect(t *testing.T) {
 	}
 }
 
-// envtest looks into the help for a flag at the beginning of a line.
+// envtest searches the help for a flag at the beginning of a line.
 func TestHelp(t *testing.T) {
 	var text strings.Builder
 	if err := (Command{Args: []string{"--help"}, Stdout: &text}).Run(t.Context()); err != nil {
@@ -355,8 +356,8 @@ func TestProgressInterval(t *testing.T) {
 	}
 }
 
-// A watch on the network that asked for progress is told it, also after writes of keys
-// that have nothing to do with Kubernetes, and one that has not is not.
+// A watch on the network that asked for progress gets it, also after writes of keys that
+// have nothing to do with Kubernetes. A watch that did not ask gets none.
 func TestProgressUnasked(t *testing.T) {
 	url := "http://" + freeAddress(t)
 	run(t, "--listen-client-urls", url, "--data-dir", t.TempDir(), "--experimental-watch-progress-notify-interval", "100ms")

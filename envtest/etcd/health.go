@@ -13,7 +13,7 @@ import (
 	"github.com/karve-k8s/karve/kine"
 )
 
-// newHandler serves what etcd serves beside gRPC, in its forms
+// newHandler serves what etcd serves beside gRPC, in etcd's formats
 // (server/etcdserver/api/etcdhttp).
 func newHandler(engine *datastore.Engine) http.Handler {
 	mux := http.NewServeMux()
@@ -54,7 +54,7 @@ func newHandler(engine *datastore.Engine) http.Handler {
 	return mux
 }
 
-// sound tells whether the datastore reads and writes.
+// sound reports whether the datastore reads and writes.
 func sound(r *http.Request, engine *datastore.Engine) error {
 	_, err := engine.Range(r.Context(), datastore.RangeRequest{Key: "\x00", End: "\x00", Limit: 1, KeysOnly: true})
 	return errors.Join(err, engine.Err())

@@ -12,7 +12,7 @@ import (
 	"github.com/karve-k8s/karve/kine"
 )
 
-// options are what etcd's flags say, as far as they mean something here.
+// options are the values of etcd's flags that have an effect here.
 type options struct {
 	dataDir, name       string
 	clientURLs          string
@@ -33,9 +33,9 @@ type options struct {
 	progress, experimentalProgress time.Duration
 }
 
-// A flag of etcd's that does nothing here is moot, where there is nothing for it to
-// do; missing, where somebody could expect something, who is told that it is not
-// there; or refused, where to go on would be another thing than was asked for.
+// A flag of etcd's without effect here is of one of three kinds. moot: there is nothing for
+// it to do. missing: someone could expect an effect, and is told that there is none.
+// refused: without the effect, the program would be something else than was asked for.
 type effect int
 
 const (
@@ -45,7 +45,8 @@ const (
 )
 
 // idle are the flags of etcd v3.6 (server/embed/config.go, server/etcdmain/config.go)
-// that do nothing here, by what that means. A test in bench/ compares them with etcd's.
+// without effect here, by kind. TestFlagsAreEtcds in conformance/etcd compares them with
+// etcd's.
 var idle = []struct {
 	effect
 	reason string
@@ -101,7 +102,7 @@ var unless = map[string]string{
 	"auto-compaction-mode": "periodic", "metrics": "basic",
 }
 
-// usedFlags are those that do here what they do in etcd.
+// usedFlags are those that do the same as in etcd.
 func (o *options) usedFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.dataDir, "data-dir", "", "the `directory` of the datastore (default: NAME.etcd)")
 	fs.StringVar(&o.name, "name", "default", "the member's `name`, of which the default of --data-dir is made")
@@ -124,11 +125,11 @@ func (o *options) usedFlags(fs *flag.FlagSet) {
 	fs.BoolVar(&o.version, "version", false, "print the version and exit")
 }
 
-// defaultMaxTxnOps is more than etcd's 128: an API server of Karve's writes what a new
-// cluster is born with in one transaction.
+// defaultMaxTxnOps is more than etcd's 128, because an API server of Karve's writes the
+// first objects of a cluster in one transaction.
 const defaultMaxTxnOps = 4096
 
-// idleFlag takes a value and says whether it was given one.
+// idleFlag takes a value and records whether it was given one.
 type idleFlag struct {
 	boolean bool
 	value   *string
@@ -138,7 +139,7 @@ func (f idleFlag) String() string     { return "" }
 func (f idleFlag) Set(v string) error { *f.value = v; return nil }
 func (f idleFlag) IsBoolFlag() bool   { return f.boolean }
 
-// newFlags is the set of all of etcd's flags.
+// newFlags returns a set with all of etcd's flags.
 func newFlags(o *options) *flag.FlagSet {
 	fs := flag.NewFlagSet("etcd", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
@@ -153,11 +154,11 @@ func newFlags(o *options) *flag.FlagSet {
 	return fs
 }
 
-// errHelp is a question for the options.
+// errHelp means that the user asked for the options.
 var errHelp = flag.ErrHelp
 
-// parse reads a command line, and ETCD_NAME for what it does not have. The error
-// joins all that is wrong; warnings are what has no effect.
+// parse parses a command line, and ETCD_NAME for flags that are not on it. The error joins
+// everything that is wrong; warnings are about flags without effect.
 func parse(args []string, nearest func(string, []string) string) (o options, warnings []string, err error) {
 	fs := newFlags(&o)
 	if err := fs.Parse(args); err != nil {
@@ -202,7 +203,7 @@ func parse(args []string, nearest func(string, []string) string) (o options, war
 // leastProgress is etcd's (server/etcdserver/api/v3rpc/watch.go, minWatchProgressInterval).
 const leastProgress = 100 * time.Millisecond
 
-// check tells what is wrong with the options of which there is something here.
+// check checks the options that have an effect.
 func (o *options) check() error {
 	var problems []error
 	if o.dataDir == "" {
@@ -227,7 +228,7 @@ func (o *options) check() error {
 			problems = append(problems, fmt.Errorf("--%s %v: want a time such as 5s", name, interval))
 		}
 	}
-	switch { // as in etcd, the old name wins and 0 is the default
+	switch { // as in etcd: the old name wins, and 0 is the default
 	case o.experimentalProgress > 0:
 		o.progress = o.experimentalProgress
 	case o.progress == 0:
@@ -239,7 +240,7 @@ func (o *options) check() error {
 	return errors.Join(problems...)
 }
 
-// explain is a mistake in a command line as Karve tells it.
+// explain words a mistake on the command line as Karve does.
 func explain(err error, fs *flag.FlagSet, nearest func(string, []string) string) error {
 	if errors.Is(err, flag.ErrHelp) {
 		return errHelp
@@ -258,7 +259,7 @@ func explain(err error, fs *flag.FlagSet, nearest func(string, []string) string)
 	return fmt.Errorf("etcd has no flag --%s (see etcd --help)", name)
 }
 
-// help is for people, and for envtest, which looks for names at the start of a line.
+// help is for people, and for envtest, which searches for names at the start of a line.
 func help(w io.Writer) {
 	fmt.Fprint(w, "etcd: Karve's datastore with the flags of etcd, for one member\n")
 	var o options
@@ -277,8 +278,8 @@ func help(w io.Writer) {
 	}
 }
 
-// Flags are the names of all flags that are understood, and whether each takes no
-// value: to compare with etcd's.
+// Flags returns the names of all known flags, and whether each takes no value, for a
+// comparison with etcd's.
 func Flags() map[string]bool {
 	all := map[string]bool{}
 	newFlags(&options{}).VisitAll(func(f *flag.Flag) {

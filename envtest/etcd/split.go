@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// helloLimit is how long a connection may take to say what it speaks.
+// helloLimit is how long a connection may take to send its first bytes.
 const helloLimit = 30 * time.Second
 
-// split gives what l accepts to one of two listeners: connections that begin as HTTP/2,
-// which gRPC's do, and all others. config, if there is one, secures all of them.
+// split passes what l accepts to one of two listeners: connections that begin as HTTP/2, as
+// gRPC's do, and all others. config, if it is not nil, secures all of them.
 func split(l net.Listener, config *tls.Config) (grpc, plain net.Listener) {
 	g, p := newBranch(l), newBranch(l)
 	go func() {
 		for {
 			conn, err := l.Accept()
-			if err != nil { // it is closed: nothing else ends a listener
+			if err != nil { // closed: nothing else ends a listener
 				if wait, ok := err.(interface{ Temporary() bool }); ok && wait.Temporary() { // out of files
 					time.Sleep(10 * time.Millisecond)
 					continue
@@ -49,11 +49,11 @@ func split(l net.Listener, config *tls.Config) (grpc, plain net.Listener) {
 	return g, p
 }
 
-// http2Preface is as much of the connection preface (RFC 9113, 3.4) as no request of
-// HTTP/1 begins with.
+// http2Preface is a part of the connection preface (RFC 9113, 3.4) with which no request of
+// HTTP/1 begins.
 const http2Preface = "PRI "
 
-// begun is a connection of which the beginning has been read.
+// begun is a connection whose beginning has been read.
 type begun struct {
 	net.Conn
 	head []byte
@@ -68,7 +68,7 @@ func (c *begun) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
-// branch is one of the listeners of split. To close it closes the listener behind.
+// branch is one of the listeners of split. Closing it closes the listener behind.
 type branch struct {
 	net.Listener
 	conns chan net.Conn

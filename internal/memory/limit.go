@@ -21,20 +21,20 @@ const NoLimit = int64(math.MaxInt64)
 // server spends half a core on collecting; with 96, no more than without a limit.
 const Least = 96 << 20
 
-// The share of the memory there is that auto lets the Go runtime use: of a control
-// group, nearly all; of a whole machine, half, since others live there too.
+// The share of the memory that auto lets the Go runtime use: nearly all of a control
+// group's, and half of a whole machine's, where other programs run too.
 const (
 	cgroupShare  = 0.8
 	machineShare = 0.5
 )
 
-// ErrSize is a text that is not a size.
+// ErrSize means that a text is not a size.
 var ErrSize = errors.New("want auto, or a number of bytes such as 200Mi (Ki, Mi or Gi)")
 
-// Limit reads a limit in bytes: a number with or without Ki, Mi or Gi, or auto. Auto
-// is GOMEMLIMIT if it is set; else 80 % of the smallest limit of this process'
-// control groups, and no more than half of the machine's memory; but not less than
-// Least. Where neither is known, it is NoLimit.
+// Limit parses a limit in bytes: a number with or without Ki, Mi or Gi, or auto. Auto is
+// GOMEMLIMIT if that is set. Otherwise it is 80 % of the smallest limit of this process'
+// control groups, at most half of the machine's memory, and at least Least. If neither is
+// known, it is NoLimit.
 func Limit(text string) (int64, error) {
 	if text == Auto {
 		if os.Getenv("GOMEMLIMIT") != "" {
@@ -59,7 +59,7 @@ func Limit(text string) (int64, error) {
 	return bytes, nil
 }
 
-// choose is auto's choice, with a function that reads the system's files.
+// choose makes auto's choice, with a function that reads the system's files.
 func choose(read func(string) ([]byte, error)) int64 {
 	limit := NoLimit
 	if total := Machine(read); total > 0 {
@@ -71,8 +71,8 @@ func choose(read func(string) ([]byte, error)) int64 {
 	return max(limit, Least)
 }
 
-// Machine is MemTotal of /proc/meminfo (proc_meminfo(5)) in bytes; 0 if
-// unknown. read reads a file, as os.ReadFile does.
+// Machine returns MemTotal of /proc/meminfo (proc_meminfo(5)) in bytes; 0 if unknown. read
+// reads a file, as os.ReadFile does.
 func Machine(read func(string) ([]byte, error)) int64 {
 	text, err := read("/proc/meminfo")
 	if err != nil {
@@ -86,10 +86,10 @@ func Machine(read func(string) ([]byte, error)) int64 {
 	return 0
 }
 
-// Group is the smallest limit of the control groups that this process is in
-// (cgroups(7)), in bytes; 0 if there is none. A container sees its own group as
-// the root, at a path that /proc/self/cgroup may not tell, so the roots count too.
-// read reads a file, as os.ReadFile does.
+// Group returns the smallest limit of the control groups of this process (cgroups(7)), in
+// bytes; 0 if there is none. A container sees its own group as the root, at a path that
+// /proc/self/cgroup may not show, so the roots count too. read reads a file, as os.ReadFile
+// does.
 func Group(read func(string) ([]byte, error)) int64 {
 	text, err := read("/proc/self/cgroup")
 	if err != nil {
@@ -119,14 +119,14 @@ func Group(read func(string) ([]byte, error)) int64 {
 			}
 		}
 	}
-	// Version 1 says that there is no limit with a number near the largest.
+	// Version 1 expresses "no limit" by a number near the largest.
 	if smallest > math.MaxInt64/2 {
 		return 0
 	}
 	return smallest
 }
 
-// number is 0 for what is not one, such as "max".
+// number returns 0 for what is no number, such as "max".
 func number(text string) int64 {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package memory keeps a server's process small: it sets the garbage collector's
-// target, a soft limit, and gives back what a start has left.
+// Package memory keeps a server's process small. It sets the garbage collector's target and
+// a soft limit, and returns to the system what a start has left.
 package memory
 
 import (
@@ -9,22 +9,22 @@ import (
 	"time"
 )
 
-// restPercent is what the heap of a server that is up may grow by before it is
-// collected, in percent of what lives, as GOGC has it. A start keeps Go's own 100:
-// see the server's DESIGN.md.
+// restPercent is how much the heap of a running server may grow before a collection, in
+// percent of the live heap, like GOGC. A start keeps Go's own 100; server/DESIGN.md has the
+// reason.
 const restPercent = 75
 
-// hastyPercent is the same for the start of a server whose memory matters less than
-// its time: a quarter of the CPU of such a start is the collector's.
+// hastyPercent is the same for the start of a server whose time matters more than its
+// memory. The collector takes a quarter of the CPU time of such a start.
 const hastyPercent = 400
 
 const (
-	// lull is how often it is looked whether there is memory to give back. The first
-	// time there always is: controllers and caches go on for some seconds once
-	// everything is ready. Later it is what a burst of work has left: without requests
-	// it may be two minutes until the next collection, which keeps most of it.
+	// lull is how often Karve checks whether there is memory to return. The first time
+	// there always is: controllers and caches work for some seconds after everything is
+	// ready. Later it is what a burst of work has left. Without requests, the next
+	// collection may come two minutes later, and keeps most of it.
 	lull = 10 * time.Second
-	// worth is how many bytes of it are worth a collection.
+	// worth is how many bytes justify a collection.
 	worth = 16 << 20
 )
 
@@ -34,9 +34,9 @@ type Collector struct {
 	end, ended     chan struct{} // nil before Settle
 }
 
-// Begin sets a soft limit in bytes to what the Go runtime uses (debug.SetMemoryLimit):
-// near it, collecting takes more and more of the CPU, up to half, and nothing is
-// refused. A hasty server collects less until it settles.
+// Begin sets a soft limit in bytes for what the Go runtime uses (debug.SetMemoryLimit).
+// Near the limit, the collector takes up to half of the CPU, and no allocation is refused.
+// A hasty server collects less until it settles.
 func Begin(limit int64, hasty bool) *Collector {
 	before := debug.SetMemoryLimit(limit)
 	c := &Collector{percent: func() {}, limit: func() { debug.SetMemoryLimit(before) }}
@@ -55,8 +55,8 @@ func (c *Collector) setPercent(percent int) {
 	c.percent = func() { debug.SetGCPercent(before); restore() }
 }
 
-// Settle sets the target for a server that is up, and gives back to the system what the start has left: memory, and the pages of the
-// program that only a start needs.
+// Settle sets the target for a running server, and returns to the system what the start has
+// left: memory, and the pages of the program that only a start needs.
 func (c *Collector) Settle() {
 	c.setPercent(restPercent)
 	giveBack()
@@ -65,11 +65,10 @@ func (c *Collector) Settle() {
 
 func giveBack() {
 	debug.FreeOSMemory()
-	_ = dropProgram() // a kernel that can't has lost nothing
+	_ = dropProgram() // if the kernel cannot, nothing is lost
 }
 
-// watch looks so often whether to give back what is left when work has come to a
-// lull, until End.
+// watch checks every lull whether to return what is left after a burst of work, until End.
 func (c *Collector) watch(period time.Duration) {
 	c.end, c.ended = make(chan struct{}), make(chan struct{})
 	go c.giveBackInLulls(time.NewTicker(period))
@@ -97,13 +96,13 @@ func (c *Collector) giveBackInLulls(tick *time.Ticker) {
 	}
 }
 
-// heap tells how many collections there have been, and how much memory another one
-// could give back to the system, about: what has been allocated since the last, of
-// which most is garbage by now, and what is free already.
+// heap returns the number of collections so far, and about how much memory another one
+// could return to the system: what was allocated since the last one, most of which is
+// garbage by now, and what is free already.
 func heap() (cycles, spare uint64) {
 	figures := []metrics.Sample{
 		{Name: "/gc/cycles/total:gc-cycles"},
-		{Name: "/gc/heap/live:bytes"}, // at the end of the last one
+		{Name: "/gc/heap/live:bytes"}, // at the end of the last collection
 		{Name: "/memory/classes/heap/objects:bytes"},
 		{Name: "/memory/classes/heap/free:bytes"},
 	}
@@ -112,7 +111,7 @@ func heap() (cycles, spare uint64) {
 	return value(0), value(2) - min(value(1), value(2)) + value(3)
 }
 
-// End sets everything to what it was before Begin. It is not called during Settle.
+// End restores everything to what it was before Begin. It must not be called during Settle.
 func (c *Collector) End() {
 	if c.end != nil {
 		close(c.end)

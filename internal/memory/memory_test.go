@@ -73,7 +73,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// settings are the collector's percent and limit.
+// settings returns the collector's percent and limit.
 func settings() (int, int64) {
 	percent := debug.SetGCPercent(100)
 	debug.SetGCPercent(percent)
@@ -110,9 +110,9 @@ func TestCollector(t *testing.T) {
 	}
 }
 
-// What a burst of work leaves is given back once nothing is collected any more.
+// What a burst of work leaves is returned once nothing else collects it.
 func TestMemoryOfABurst(t *testing.T) {
-	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // so that nobody else collects
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // no other collections
 	await := func(what string, done func(cycles, spare uint64) bool) {
 		t.Helper()
 		for deadline := time.Now().Add(time.Minute); !done(heap()); time.Sleep(time.Millisecond) {

@@ -13,12 +13,12 @@ import (
 type mapping struct {
 	start, end uintptr
 	resident   int64 // bytes
-	own        int64 // bytes that are this process' alone, not the file's
+	own        int64 // bytes that belong to this process alone, not to the file
 }
 
-// dropProgram lets go of the pages of this program's code and constants: a start has
-// touched most of them, and a server that is up uses a third. What is used again
-// comes back from the page cache; the rest the kernel can use for others.
+// dropProgram releases the pages of this program's code and constants. A start has touched
+// most of them, and a running server uses a third. What is used again comes back from the
+// page cache, and the kernel can use the rest for others.
 func dropProgram() error {
 	program, err := readOnlyProgram()
 	if err != nil {
@@ -35,7 +35,7 @@ func dropProgram() error {
 	return nil
 }
 
-// readOnlyProgram reads where this program's file is mapped and can't be written
+// readOnlyProgram reads where this program's file is mapped and cannot be written
 // (proc_pid_smaps(5)).
 func readOnlyProgram() ([]mapping, error) {
 	path, err := os.Readlink("/proc/self/exe")

@@ -2,5 +2,6 @@
 
 package memory
 
-// dropProgram is for systems that say which pages of a program are its file's.
+// dropProgram does nothing: this system does not say which pages of a program are its
+// file's.
 func dropProgram() error { return nil }

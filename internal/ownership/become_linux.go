@@ -5,9 +5,9 @@ import (
 	"syscall"
 )
 
-// become makes the effective user and group of every thread those of o, without root's
-// groups. The real and the saved ones stay root's: the way back is open to this process, and
-// o can neither trace nor signal it.
+// become makes o the effective user and group of every thread, without root's groups. The
+// real and the saved ones stay root's. So this process can return to root, and o can
+// neither trace nor signal it.
 func become(o Owner) (back func() error, err error) {
 	groups, err := syscall.Getgroups()
 	if err != nil {
@@ -17,7 +17,7 @@ func become(o Owner) (back func() error, err error) {
 	back = func() error {
 		return errors.Join(syscall.Setresuid(-1, 0, -1), syscall.Setresgid(-1, group, -1), syscall.Setgroups(groups))
 	}
-	// The user last: a process that is not root may not change its groups.
+	// The user comes last: a process that is not root may not change its groups.
 	err = syscall.Setgroups([]int{o.GID})
 	if err == nil {
 		err = syscall.Setresgid(-1, o.GID, -1)

@@ -4,5 +4,5 @@ package ownership
 
 import "errors"
 
-// become is not known here, where no service is installed either.
+// become fails: this system is not supported, and no service is installed on it either.
 func become(Owner) (func() error, error) { return nil, errors.ErrUnsupported }

@@ -4,5 +4,5 @@ package ownership
 
 import "io/fs"
 
-// ownerOf knows nobody: files have no owners of this kind.
+// ownerOf returns no owner: files have none of this kind.
 func ownerOf(fs.FileInfo) (Owner, bool) { return Owner{}, false }

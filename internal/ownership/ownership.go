@@ -1,11 +1,11 @@
 // Package ownership keeps root's commands from breaking a service that runs as a user
 // of its own.
 //
-// A file that root makes in the data directory of such a service cannot be opened by the
-// service. Root also must not work by path in a directory that somebody else can change:
-// a symbolic link there could lead it to any file of the machine. Both are solved by
-// the same means: [Act] makes the process work as the owner of the directory, so that
-// the kernel gives new files the right owner and refuses what the owner may not do.
+// The service cannot open a file that root makes in its data directory. Root also must not
+// work by path in a directory that another user can change: a symbolic link there could
+// lead it to any file of the machine. One means solves both: [Act] makes the process work
+// as the owner of the directory, so that the kernel gives new files the right owner, and
+// refuses what the owner may not do.
 package ownership
 
 import (
@@ -23,7 +23,7 @@ type Owner struct {
 	UID, GID int
 }
 
-// String is the user's name if the machine has one for it, and the number.
+// String returns the user's name, if the machine has one for it, and the number.
 func (o Owner) String() string {
 	id := strconv.Itoa(o.UID)
 	if u, err := user.LookupId(id); err == nil {
@@ -48,11 +48,11 @@ func Foreign(dir string) (Owner, bool, error) {
 	return o, ok && o.UID != 0, nil
 }
 
-// Act calls body. While it runs, this process acts as the owner of dir if it is root and
-// dir is another user's; every other process and directory is not affected.
+// Act calls body. Meanwhile, this process acts as the owner of dir, if the process is
+// root's and dir is another user's. Otherwise Act only calls body.
 //
-// The identity is the whole process's: no other goroutine may depend on being root
-// meanwhile. Errors about permissions say whom the process was acting as.
+// The whole process has that identity: no other goroutine may depend on being root
+// meanwhile. Errors about permissions name the user that the process was acting as.
 func Act(dir string, body func() error) (err error) {
 	owner, foreign, err := Foreign(dir)
 	if err != nil {
@@ -73,16 +73,16 @@ func Act(dir string, body func() error) (err error) {
 	return Explain(body(), dir)
 }
 
-// Mine tells whether a file is this process' user's; it is true where files have no
+// Mine reports whether a file belongs to this process' user. It is true where files have no
 // owners of this kind.
 func Mine(info fs.FileInfo) bool {
 	o, ok := ownerOf(info)
 	return !ok || o.UID == os.Geteuid()
 }
 
-// Same tells whether root would act as the owner of dir, and place is a directory of
-// the same owner's: what is made in place is then made as that owner. Anywhere else a file
-// that root asked for is root's.
+// Same reports whether root would act as the owner of dir, and place is a directory of the
+// same owner. What is made in place is then made as that owner. In any other directory, a
+// file that root asked for is root's.
 func Same(dir, place string) bool {
 	owner, foreign, err := Foreign(dir)
 	if err != nil || !foreign {
@@ -92,12 +92,11 @@ func Same(dir, place string) bool {
 	return err == nil && foreign && other.UID == owner.UID
 }
 
-// Lend gives f, a file that this process has made in a directory that only root can
-// change, to o.
+// Lend gives f to o. This process has made f in a directory that only root can change.
 func Lend(f *os.File, o Owner) error { return f.Chown(o.UID, o.GID) }
 
-// Explain adds to an error about permissions which files of dir belong to another user
-// than dir itself, and the remedy. Other errors are returned as they are.
+// Explain adds to an error about permissions which files of dir belong to another user than
+// dir itself, and the remedy. It returns other errors unchanged.
 func Explain(err error, dir string) error {
 	if !errors.Is(err, fs.ErrPermission) {
 		return err
@@ -132,13 +131,13 @@ func Explain(err error, dir string) error {
 	return fmt.Errorf("%w (%s, but the directory to %s; as root: chown -hR %d:%d %s)", err, stranger, owner, owner.UID, owner.GID, dir)
 }
 
-// ErrForeign: root would leave files in another user's data directory.
+// ErrForeign means that root would leave files in another user's data directory.
 var ErrForeign = errors.New("the directory belongs to another user")
 
-// Check is [ErrForeign] if what this process, being root, makes in dir belongs to
-// another user than dir does. It tries, because a file system may have no owners of its
-// own (vfat, a shared directory of a virtual machine, NFS with root_squash): there all is
-// the same user's.
+// Check returns [ErrForeign] if the files that this process, as root, makes in dir belong
+// to another user than dir does. It makes one, because a file system may have no owners of
+// its own (vfat, a shared directory of a virtual machine, NFS with root_squash): there,
+// everything belongs to one user.
 func Check(dir string) error {
 	owner, foreign, err := Foreign(dir)
 	if err != nil || !foreign {

@@ -11,7 +11,7 @@ import (
 
 const stranger = 54321 // no user of the machine
 
-// foreignDir is a directory of stranger's that everybody can reach.
+// foreignDir returns a directory of stranger's that every user can reach.
 func foreignDir(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -39,8 +39,8 @@ func wantOwner(t *testing.T, path string, want int) {
 	}
 }
 
-// Files get the directory's owner, on whatever thread they are made, and root is root
-// again afterwards.
+// Files get the directory's owner, on whatever thread they are made. Afterwards, root is
+// root again.
 func TestActMakesFilesOfTheOwner(t *testing.T) {
 	dir := foreignDir(t)
 	err := Act(dir, func() error {
@@ -62,7 +62,7 @@ func TestActMakesFilesOfTheOwner(t *testing.T) {
 	wantOwner(t, filepath.Join(dir, "root"), 0)
 }
 
-// A link of the owner's leads root to nothing that the owner cannot reach.
+// A link of the owner's does not lead root to anything that the owner cannot reach.
 func TestActFollowsNoLinkToRootsFiles(t *testing.T) {
 	dir := foreignDir(t)
 	secret := filepath.Join(t.TempDir(), "shadow")
@@ -104,7 +104,7 @@ func TestActExplainsWhatRootLeft(t *testing.T) {
 	}
 }
 
-// In directories of root's own, and in those that do not exist, nothing is different.
+// In root's own directories, and in those that do not exist, nothing changes.
 func TestActAsRootInRootsDirectories(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can act as somebody else")

@@ -11,10 +11,10 @@ import (
 	"sync"
 )
 
-// ErrMissing: this system has no unix sockets (a Windows before 10 1803).
+// ErrMissing means that this system has no unix sockets (Windows before 10 1803).
 var ErrMissing = errors.New("this system has no unix sockets")
 
-// longest is what sockaddr_un holds on Linux, less its final zero.
+// longest is the length that sockaddr_un holds on Linux, without its final zero.
 const longest = 107
 
 // Listener is a unix socket with mode 0600. Its Close removes it.
@@ -27,16 +27,16 @@ type Listener struct {
 	err     error
 }
 
-// Listen listens on dir/name, or in a private temporary directory where that path is
-// longer than the kernel allows; dir/name then is a link to it. The caller has the
-// lock of dir: what is there was left by a crash.
+// Listen listens on dir/name. If that path is longer than the kernel allows, it listens in
+// a private temporary directory, and dir/name is a link to the socket. The caller holds the
+// lock of dir, so an existing socket was left by a crash.
 func Listen(dir, name string) (*Listener, error) {
 	path, err := filepath.Abs(filepath.Join(dir, name))
 	if err != nil {
 		return nil, fmt.Errorf("find socket path: %w", err)
 	}
-	// A socket left by a crash would refuse the bind. If it is a link, only what is
-	// empty goes with it.
+	// A socket left by a crash would refuse the bind. If it is a link, its target is
+	// removed too, but only if that is empty.
 	if linked, err := os.Readlink(path); err == nil && filepath.Base(linked) == filepath.Base(path) {
 		os.Remove(linked)
 		os.Remove(filepath.Dir(linked))
@@ -46,8 +46,7 @@ func Listen(dir, name string) (*Listener, error) {
 	}
 	l := &Listener{path: path}
 	if len(path) > longest {
-		// Not an abstract socket: those have no mode, and whoever reaches the
-		// socket is an administrator.
+		// An abstract socket has no mode, and a client of the socket is an administrator.
 		if l.tempDir, err = os.MkdirTemp("", "karve-"); err != nil {
 			return nil, fmt.Errorf("make socket directory: %w", err)
 		}
@@ -71,11 +70,11 @@ func Listen(dir, name string) (*Listener, error) {
 	return l, nil
 }
 
-// Path is that of the socket itself, which is not in the data directory where that
-// path would be too long.
+// Path returns the path of the socket itself. It is not in the data directory if that path
+// would be too long.
 func (l *Listener) Path() string { return l.path }
 
-// Close ends the listener and removes the socket. Calling it again answers the same.
+// Close closes the listener and removes the socket. Further calls return the same result.
 func (l *Listener) Close() error {
 	l.once.Do(func() {
 		l.err = l.Listener.Close()
@@ -84,7 +83,7 @@ func (l *Listener) Close() error {
 	return l.err
 }
 
-// remove removes what Go's listener does not.
+// remove removes what Go's listener leaves.
 func (l *Listener) remove() {
 	if l.tempDir != "" {
 		os.RemoveAll(l.tempDir)

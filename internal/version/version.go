@@ -1,7 +1,7 @@
-// Package version makes every way to build Karve report the Kubernetes version
-// it is made of. Upstream gets the version from -ldflags and says
-// v0.0.0-master otherwise, which clients that parse it choke on; `go run` and
-// `go build` without flags have to be right too.
+// Package version makes every build of Karve report the Kubernetes version that it
+// contains. Upstream gets the version from -ldflags, and otherwise reports v0.0.0-master,
+// which clients that parse it refuse. `go run` and `go build` without flags have to be
+// right too.
 package version
 
 import (
@@ -14,10 +14,10 @@ import (
 	"k8s.io/component-base/version"
 )
 
-// Kubernetes is the release whose modules go.mod names; a test compares them.
+// Kubernetes is the version of the Kubernetes modules in go.mod; a test compares them.
 const Kubernetes = "v1.36.4"
 
-// Karve is the version of Karve itself; scripts/build sets it by -ldflags -X.
+// Karve is the version of Karve itself; scripts/build sets it with -ldflags -X.
 var Karve = "dev"
 
 // upstream's fallbacks (k8s.io/component-base/version/base.go and its copy in
@@ -53,17 +53,17 @@ func init() {
 	gitMajor, gitMinor = parts[0], parts[1]
 	gitCommit, gitTreeState = commit()
 	clientVersion, clientCommit = gitVersion, gitCommit
-	// version.Get answers from a copy that upstream's own init made.
+	// version.Get returns a copy that upstream's own init made.
 	if err := version.SetDynamicVersion(gitVersion); err != nil {
 		panic(fmt.Sprintf("version %q: %v", gitVersion, err)) // a constant of this file is wrong
 	}
 }
 
-// Full is what /version says: v1.36.4+karve-VERSION.
+// Full returns what /version reports: v1.36.4+karve-VERSION.
 func Full() string { return Kubernetes + "+karve-" + Karve }
 
-// commit is the revision the binary was built from, where the go command
-// recorded it, and whether the tree had changes.
+// commit returns the revision from which the binary was built, if the go command recorded
+// it, and whether the tree had changes.
 func commit() (revision, treeState string) {
 	revision, treeState = "unknown", "clean"
 	info, ok := debug.ReadBuildInfo()

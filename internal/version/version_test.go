@@ -23,7 +23,7 @@ func TestKubernetesIsWhatGoModNames(t *testing.T) {
 	}
 }
 
-// Built without -ldflags, as this test is, both of upstream's copies say it.
+// Without -ldflags, as in this test, both of upstream's copies have the version.
 func TestUpstreamReportsIt(t *testing.T) {
 	if got := version.Get(); got.GitVersion != Full() || got.Major != "1" || got.Minor != "36" {
 		t.Errorf("component-base: got %s (%s.%s), want %s (1.36)", got.GitVersion, got.Major, got.Minor, Full())
