@@ -146,8 +146,8 @@ func useAll(t *testing.T, c *cluster) {
 			if m, ok := e.Object.(*corev1.ConfigMap); string(e.Type) != want || !ok || m.Name != "one" {
 				t.Errorf("watched %v %v, want %s of one", e.Type, e.Object, want)
 			}
-		case <-time.After(10 * time.Second):
-			t.Fatalf("no %s within 10 s", want)
+		case <-time.After(patience):
+			t.Fatalf("no %s within %v", want, patience)
 		}
 	}
 	eventually.Nil(t, "a Deployment has Pods", func() error { return deploy(t, c, "web") })
@@ -201,8 +201,8 @@ func shareAll(t *testing.T, first, second *cluster, consistent bool) {
 		if m, ok := e.Object.(*corev1.ConfigMap); !ok || m.UID != made.UID {
 			t.Errorf("the other server's watch saw %v %v", e.Type, e.Object)
 		}
-	case <-time.After(10 * time.Second):
-		t.Error("the other server's watch saw nothing within 10 s")
+	case <-time.After(patience):
+		t.Errorf("the other server's watch saw nothing within %v", patience)
 	}
 	eventually.Nil(t, "both are endpoints of the Service kubernetes", func() error {
 		slices, err := first.DiscoveryV1().EndpointSlices("default").Get(ctx, "kubernetes", metav1.GetOptions{})

@@ -66,11 +66,7 @@ func TestStopDuringStart(t *testing.T) {
 	for _, m := range moments {
 		t.Run(fmt.Sprintf("%s + %v", m.name, m.wait), func(t *testing.T) {
 			p := launch(t, dir, "--log-level=debug")
-			for deadline := time.Now().Add(patience); m.come(p) != nil; time.Sleep(time.Millisecond) {
-				if !p.running() || time.Now().After(deadline) {
-					t.Fatal(m.come(p))
-				}
-			}
+			p.poll(m.name, func() error { return m.come(p) })
 			time.Sleep(m.wait) // a random moment, not one to wait for
 			p.signal(syscall.SIGTERM)
 			p.wantCleanEnd(stopLimit)

@@ -11,7 +11,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -90,17 +89,10 @@ func TestStart(t *testing.T) {
 func kubeconfigLast(t *testing.T, p *process) {
 	t.Helper()
 	p.kubeconfig = filepath.Join(p.dir, "admin.kubeconfig")
-	deadline := time.Now().Add(patience)
-	for {
+	p.poll("the kubeconfig", func() error {
 		_, err := os.Stat(p.kubeconfig)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, fs.ErrNotExist) || !p.running() || time.Now().After(deadline) {
-			t.Fatalf("waiting for the kubeconfig: %v", err)
-		}
-		time.Sleep(time.Millisecond)
-	}
+		return err
+	})
 	readyz(t, p)
 }
 

@@ -24,6 +24,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/kine"
 	"github.com/karve-k8s/karve/kine/etcdapi"
 )
@@ -91,20 +92,17 @@ func dial(t *testing.T, url string, secure *tls.Config) *clientv3.Client {
 // get requests a path until it is answered, as envtest does.
 func get(t *testing.T, client *http.Client, url string) (status int, body string) {
 	t.Helper()
-	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+	eventually.Nil(t, "an answer from "+url, func() error {
 		resp, err := client.Get(url)
-		if err == nil {
-			defer resp.Body.Close()
-			text, err := io.ReadAll(resp.Body)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return resp.StatusCode, string(text)
+		if err != nil {
+			return err
 		}
-		if time.Since(began) > patience {
-			t.Fatal(err)
-		}
-	}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		status, body = resp.StatusCode, string(text)
+		return err
+	})
+	return status, body
 }
 
 // With envtest's flags, it answers /health on gRPC's URL, stores a client's keys, and has

@@ -2,11 +2,14 @@ package memory
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"runtime"
 	"runtime/debug"
 	"testing"
 	"time"
+
+	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 func TestLimit(t *testing.T) {
@@ -115,12 +118,13 @@ func TestMemoryOfABurst(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // no other collections
 	await := func(what string, done func(cycles, spare uint64) bool) {
 		t.Helper()
-		for deadline := time.Now().Add(time.Minute); !done(heap()); time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				cycles, spare := heap()
-				t.Fatalf("%s: not after a minute: %d collections, %d bytes could be given back", what, cycles, spare)
+		eventually.Nil(t, what, func() error {
+			cycles, spare := heap()
+			if !done(cycles, spare) {
+				return fmt.Errorf("%d collections, %d bytes could be given back", cycles, spare)
 			}
-		}
+			return nil
+		})
 	}
 	c := Begin(1<<30, false)
 	defer c.End()

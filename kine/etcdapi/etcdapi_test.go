@@ -18,6 +18,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 // served is an engine without a file behind a socket, and a client of it. It all
@@ -66,14 +67,7 @@ func serve(t testing.TB) *served {
 		}
 		engine.Close()
 		os.RemoveAll(dir)
-		deadline := time.Now().Add(5 * time.Second)
-		for runtime.NumGoroutine() > before && time.Now().Before(deadline) {
-			time.Sleep(5 * time.Millisecond)
-		}
-		if n := runtime.NumGoroutine(); n > before {
-			stacks := make([]byte, 1<<16)
-			t.Errorf("%d goroutines, %d before:\n%s", n, before, stacks[:runtime.Stack(stacks, true)])
-		}
+		eventually.Goroutines(t, before)
 	})
 	return s
 }

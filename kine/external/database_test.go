@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/kine/inprocess"
 )
 
@@ -185,8 +186,8 @@ func TestDatabaseLeases(t *testing.T) {
 			if got.KV == nil {
 				break
 			}
-			if time.Since(began) > 10*time.Second {
-				t.Fatal("a key with a lease of 2 s is there after 10 s")
+			if time.Since(began) > eventually.Limit {
+				t.Fatalf("a key with a lease of 2 s is there after %v", eventually.Limit)
 			}
 			time.Sleep(50 * time.Millisecond)
 		}
@@ -312,7 +313,7 @@ func TestDatabaseOfTwoServers(t *testing.T) {
 			select {
 			case r := <-watched:
 				told = max(told, r.Header.Revision)
-			case <-time.After(10 * time.Second):
+			case <-time.After(eventually.Limit):
 				t.Fatalf("progress to %d %v after the last event, of %d", told, time.Since(began), last)
 			}
 		}
@@ -377,7 +378,7 @@ func TestDatabaseGoesAwayAndComesBack(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		close(stop)
 		busy.Wait()
-		deadline := time.Now().Add(30 * time.Second)
+		deadline := time.Now().Add(eventually.Limit)
 		var back kubernetes.ListResponse
 		for {
 			back, err = c.Kubernetes.List(ctx, "/a/", kubernetes.ListOptions{})
@@ -389,7 +390,7 @@ func TestDatabaseGoesAwayAndComesBack(t *testing.T) {
 				}
 			}
 			if time.Now().After(deadline) {
-				t.Fatalf("30 s after the database is back: %v", err)
+				t.Fatalf("%v after the database is back: %v", eventually.Limit, err)
 			}
 			time.Sleep(100 * time.Millisecond)
 		}

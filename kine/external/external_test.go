@@ -7,13 +7,14 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/k3s-io/kine/pkg/drivers/generic"
 	"github.com/k3s-io/kine/pkg/server"
 	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 func TestParse(t *testing.T) {
@@ -122,13 +123,8 @@ func TestACommitThatFailsIsAnError(t *testing.T) {
 		t.Error("went on after a commit that failed")
 	}()
 	<-ended
-	select {
-	case err := <-b.Failed():
-		if !strings.Contains(err.Error(), errCommit.Error()) {
-			t.Errorf("failed: %v, want %q", err, errCommit)
-		}
-	case <-time.After(time.Minute):
-		t.Error("nobody was told")
+	if err := eventually.Receive(t, "the failure is reported", b.Failed()); !strings.Contains(err.Error(), errCommit.Error()) {
+		t.Errorf("failed: %v, want %q", err, errCommit)
 	}
 }
 

@@ -14,7 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 // childURL makes the test binary a client: it requests the URL and prints the
@@ -233,13 +234,7 @@ func TestResetConnectionIsDead(t *testing.T) {
 		t.Fatal(err)
 	}
 	client.Close()
-	deadline := time.Now().Add(5 * time.Second)
-	for connAlive(server) {
-		if time.Now().After(deadline) {
-			t.Fatal("a reset connection is still alive after 5s")
-		}
-		time.Sleep(time.Millisecond)
-	}
+	eventually.True(t, "a reset connection is dead", func() bool { return !connAlive(server) })
 }
 
 func TestProcLines(t *testing.T) {

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+
+	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 // start serves h until the returned stop is called, which returns Serve's error.
@@ -33,11 +35,7 @@ func start(t *testing.T, h http.Handler, opts Options) (addr string, stop func()
 	stop = func() error {
 		if !stopped {
 			cancel()
-			select {
-			case result = <-done:
-			case <-time.After(30 * time.Second):
-				t.Fatal("Serve did not return in 30s")
-			}
+			result = eventually.Receive(t, "Serve returns", done)
 			stopped = true
 		}
 		return result
@@ -45,15 +43,7 @@ func start(t *testing.T, h http.Handler, opts Options) (addr string, stop func()
 	t.Cleanup(func() {
 		_ = stop()
 		http.DefaultClient.CloseIdleConnections()
-		deadline := time.Now().Add(10 * time.Second)
-		for runtime.NumGoroutine() > before {
-			if time.Now().After(deadline) {
-				buf := make([]byte, 1<<16)
-				t.Errorf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, buf[:runtime.Stack(buf, true)])
-				return
-			}
-			time.Sleep(5 * time.Millisecond)
-		}
+		eventually.Goroutines(t, before)
 	})
 	return l.Addr().String(), stop
 }
@@ -337,14 +327,12 @@ func TestListenerFailure(t *testing.T) {
 // refused waits until nothing listens on addr any more.
 func refused(t *testing.T, addr string) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	eventually.True(t, "connections are refused", func() bool {
 		c, err := net.Dial("tcp", addr)
 		if err != nil {
-			return
+			return true
 		}
 		c.Close()
-		if time.Now().After(deadline) {
-			t.Fatal("still accepting after 10s")
-		}
-	}
+		return false
+	})
 }

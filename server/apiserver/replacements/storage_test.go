@@ -3,6 +3,7 @@ package replacements
 import (
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
 	"sync/atomic"
 	"testing"
@@ -20,6 +21,8 @@ import (
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/component-base/metrics/legacyregistry"
+
+	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 // A field that upstream adds is one to fill in (alignedCacher).
@@ -181,15 +184,12 @@ func TestCount(t *testing.T) {
 	}
 	want := func(v float64, there bool) {
 		t.Helper()
-		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
-			got, is := metric()
-			if got == v && is == there {
-				return
+		eventually.Nil(t, "apiserver_resource_objects", func() error {
+			if got, is := metric(); got != v || is != there {
+				return fmt.Errorf("got %v (there: %v), want %v (%v)", got, is, v, there)
 			}
-			if time.Now().After(deadline) {
-				t.Fatalf("apiserver_resource_objects: got %v (there: %v), want %v (%v)", got, is, v, there)
-			}
-		}
+			return nil
+		})
 	}
 	want(3, true)
 	if n := tracked.objects.Load(); n != 3 {

@@ -3,7 +3,6 @@ package replacements
 import (
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/kine"
 )
 
@@ -93,25 +93,16 @@ func useStorage(t *testing.T, engine *datastore.Engine, endpoint string) {
 	}
 
 	// Without it, consistent lists would not come from the API server's cache.
-	deadline := time.Now().Add(10 * time.Second)
-	for !etcdfeature.DefaultFeatureSupportChecker.Supports(storage.RequestWatchProgress) {
-		if time.Now().After(deadline) {
-			t.Fatal("RequestWatchProgress is not supported")
-		}
-		time.Sleep(time.Millisecond)
-	}
+	eventually.True(t, "RequestWatchProgress is supported", func() bool {
+		return etcdfeature.DefaultFeatureSupportChecker.Supports(storage.RequestWatchProgress)
+	})
 	stop := make(chan struct{})
 	defer close(stop)
 	healthy, err := factory.CreateHealthCheck(*config, stop)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for err = healthy(); err != nil && time.Now().Before(deadline); err = healthy() {
-		time.Sleep(10 * time.Millisecond)
-	}
-	if err != nil {
-		t.Errorf("health check: %v", err)
-	}
+	eventually.Nil(t, "health check", healthy)
 	monitor, err := factory.CreateMonitor(*config)
 	if err != nil {
 		t.Fatal(err)
