@@ -29,6 +29,7 @@ const sendTimeout = 5 * time.Second
 type Notifier struct {
 	socket   string
 	watchdog time.Duration
+	patience time.Duration // of one message
 
 	mu     sync.Mutex
 	status string // the last one given, to return to when an illness has passed
@@ -50,7 +51,7 @@ func Take() *Notifier {
 	if socket == "" {
 		return nil
 	}
-	n := &Notifier{socket: socket}
+	n := &Notifier{socket: socket, patience: sendTimeout}
 	// sd_watchdog_enabled(3): the variables may be another process's.
 	if pid == "" || pid == strconv.Itoa(os.Getpid()) {
 		const longest = uint64(1<<63-1) / uint64(time.Microsecond)
@@ -172,7 +173,7 @@ func (n *Notifier) send(message string) error {
 		return fmt.Errorf("notifying systemd: %w", err)
 	}
 	defer c.Close()
-	if err := c.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil {
+	if err := c.SetWriteDeadline(time.Now().Add(n.patience)); err != nil {
 		return fmt.Errorf("notifying systemd: %w", err)
 	}
 	if _, err := c.Write([]byte(message)); err != nil {

@@ -120,6 +120,21 @@ func TestUnsupportedAndGone(t *testing.T) {
 	}
 }
 
+// A message that systemd has no room for must not hold up a start or a stop.
+func TestABusySystemdDelaysNoMessageForEver(t *testing.T) {
+	_, n := systemd(t, path(t), "", "")
+	n.patience = 10 * time.Millisecond
+	for range 100_000 { // nobody reads
+		if err := n.Status("busy"); err != nil {
+			if !errors.Is(err, os.ErrDeadlineExceeded) && runtime.GOOS == "linux" {
+				t.Errorf("got %v, want that the time is over", err)
+			}
+			return
+		}
+	}
+	t.Error("the socket took every message")
+}
+
 func TestWatchdogTimeout(t *testing.T) {
 	for _, tc := range []struct {
 		usec, pid string
@@ -129,6 +144,7 @@ func TestWatchdogTimeout(t *testing.T) {
 		{"30000000", strconv.Itoa(os.Getpid()), 30 * time.Second},
 		{"30000000", "1", 0},
 		{"", "", 0},
+		{"3600000000", "", time.Hour}, // more than an int has on a 32-bit board
 		{"0", "", 0},
 		{"-1", "", 0},
 		{"18446744073709551615", "", 0},
