@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// abandonedLabels is the number of labels of a ConfigMap whose body, 2.5 MB,
-	// is below the API server's limit of 3 MB.
+	// abandonedLabels is the number of labels of the ConfigMap. Its body has 2.5 MB, less than
+	// the API server's limit of 3 MB.
 	abandonedLabels = 190_000
 
 	// abandonedAfter is how long a client waits before it leaves.
 	abandonedAfter = 2 * time.Second
 
-	// A control plane is idle after idleLooks seconds in a row in each of which
-	// it used less CPU time than idleCPU.
+	// A control plane is idle when it has used less CPU time than idleCPU in each of
+	// idleLooks seconds in a row.
 	idleCPU     = 100 * time.Millisecond
 	idleLooks   = 3
 	idleTimeout = 15 * time.Minute
@@ -31,16 +31,16 @@ const (
 	rowPeakRSS = "RSS in all, peak"
 )
 
-// abandonedRows are the numbers of requests sent at once, by the name of the row.
+// abandonedRows are how many requests are sent at the same time.
 var abandonedRows = []struct {
 	name, row string
 	requests  int
 }{
 	{"one", "1 request", 1},
-	{"eight", "8 requests at once", 8},
+	{"eight", "8 requests at the same time", 8},
 }
 
-// abandoned is the command of that name.
+// abandoned is the command bench abandoned.
 func abandoned(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	var rows []string
 	for _, r := range abandonedRows {
@@ -55,7 +55,7 @@ func abandoned(ctx context.Context, args []string, stdout, stderr io.Writer) err
 		cmp.lines = append(cmp.lines, line{row: r.row, unit: "CPU s"})
 	}
 	cmp.lines = append(cmp.lines, line{row: rowPeakRSS, unit: "MB"})
-	cmp.notes = fmt.Sprintf("CPU s: what all processes used until they were idle again (less than %v in each of %d seconds).\n", idleCPU, idleLooks)
+	cmp.notes = fmt.Sprintf("CPU s: the time of all processes until they were idle again (less than %v in each of %d seconds).\n", idleCPU, idleLooks)
 	body := manyLabels(abandonedLabels)
 	return cmp.run(ctx, func(ctx context.Context, p *peer, dir string, s *sample) error {
 		c, probe, err := p.startReady(ctx, dir)
@@ -81,14 +81,14 @@ func abandoned(ctx context.Context, args []string, stdout, stderr io.Writer) err
 				return err
 			}
 			s.add(r.row, "CPU s", (after - before).Seconds())
-			cmp.told(p, s, from)
+			cmp.progress(p, s, from)
 		}
 		peaks, err := c.each(machine.PeakMemory)
 		if err != nil {
 			return err
 		}
 		s.add(rowPeakRSS, "MB", megabytes(peaks)...)
-		cmp.told(p, s, len(s.Figures)-1)
+		cmp.progress(p, s, len(s.Figures)-1)
 		_, err = c.stop(ctx)
 		return err
 	})
@@ -108,8 +108,8 @@ func manyLabels(n int) []byte {
 	return []byte(b.String())
 }
 
-// abandon sends n requests at once and leaves after that time. An answer before that
-// is an error: nothing was abandoned then.
+// abandon sends n requests at the same time, and leaves after the given time. An answer before
+// that is an error, because nothing was abandoned.
 func (p *prober) abandon(ctx context.Context, n int, body []byte, after time.Duration) error {
 	errs := make([]error, n)
 	var clients sync.WaitGroup
@@ -130,8 +130,8 @@ func (p *prober) abandon(ctx context.Context, n int, body []byte, after time.Dur
 	return errors.Join(errs...)
 }
 
-// awaitIdle waits until the control plane is idle. It returns the CPU time that
-// the processes have used.
+// awaitIdle waits until the control plane is idle, and returns the CPU time that its processes
+// have used since they began.
 func (c *cluster) awaitIdle(ctx context.Context) (time.Duration, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, idleTimeout, fmt.Errorf("not idle after %v", idleTimeout))
 	defer cancel()

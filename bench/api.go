@@ -41,20 +41,20 @@ const (
 	perServer, perClient = "server µs each", "client µs each"
 )
 
-// apiClients is how many clients ask at the same time; with -connections 0 each
-// has a connection of its own, as separate programs have.
+// apiClients is how many clients work at the same time. By default each has a connection of its
+// own, as separate programs have.
 const apiClients = 32
 
-// An apiPlan is how much is done in a round.
+// An apiPlan says how much a round does.
 type apiPlan struct {
-	objects int // that are there while others are updated and listed
+	objects int // that exist while the rows are measured
 	updates int
-	events  int // updates that are waited for in a watch
-	extra   int // objects that are created and deleted for these two rows
+	events  int // updates, each of which a watch waits for
+	extra   int // objects that are created and deleted
 	gets    int
 	lists   int
-	repeats int           // of what controllers do
-	most    time.Duration // for a row that may be cut short
+	repeats int           // of the rows about controllers
+	most    time.Duration // of a row that may be cut short
 }
 
 var (
@@ -84,13 +84,13 @@ func apiLines() []line {
 	)
 }
 
-// api is the command of that name.
+// api is the command bench api.
 func api(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	rows := []string{"create", "update", "delete", "get", "list", "watch", "serviceaccount", "deployment", "namespace"}
 	cmp, only := newComparison("api", 3, rows, stdout, stderr)
-	quick := cmp.flags.Bool("quick", false, "a few of everything, to see that it works: the figures mean little")
-	connections := cmp.flags.Int("connections", apiClients, "connections of the clients together")
-	limit := cmp.flags.String("memory-limit", "", "run karve in a cgroup with that memory and no swap, such as 200M")
+	quick := cmp.flags.Bool("quick", false, "a few of each operation, to see that it works: the figures mean little")
+	connections := cmp.flags.Int("connections", apiClients, "number of connections that the clients share")
+	limit := cmp.flags.String("memory-limit", "", "run karve in a cgroup with so much memory, such as 200M, and no swap")
 	profiles := cmp.flags.String("profile", "", "directory for CPU profiles of the API server, one for each row and peer")
 	if err := cmp.parse(args, only, rows); err != nil {
 		return err
@@ -119,7 +119,7 @@ func api(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		defer cmp.limit.close()
 		cmp.Setting += "; karve limited to " + *limit
 	}
-	klog.LogToStderr(false) // client-go's complaints about a server that is stopped
+	klog.LogToStderr(false) // client-go logs errors when a server stops
 	klog.SetOutput(io.Discard)
 	cmp.lines = apiLines()
 	cmp.notes = "server, client µs each: CPU time of one operation. memory: RssAnon. never: it has no controllers.\n"
@@ -131,7 +131,7 @@ func api(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		defer c.kill()
 		defer probe.close()
 		b := &apiBench{comparison: cmp, cluster: c, peer: p, sample: s, plan: plan, probe: probe, profiles: *profiles}
-		probe.close() // which opens another connection where there is a profile
+		probe.close() // a profile opens another connection
 		if err := b.connect(*connections); err != nil {
 			return err
 		}
@@ -146,7 +146,7 @@ func api(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	})
 }
 
-// An apiBench is one control plane under measurement.
+// An apiBench measures one control plane.
 type apiBench struct {
 	*comparison
 	cluster *cluster
@@ -184,14 +184,14 @@ func (b *apiBench) connect(connections int) error {
 	for worker := range apiClients {
 		b.clients = append(b.clients, made[worker%connections])
 	}
-	noise := make([]byte, 1<<17) // not compressible, and the same in every run
+	noise := make([]byte, 1<<17) // it cannot be compressed, and is the same in every run
 	rand.NewChaCha8([32]byte{}).Read(noise)
 	b.noise = hex.EncodeToString(noise)
 	return nil
 }
 
-// measure does every row. What is created, updated and watched comes first:
-// memory is measured after that.
+// measure measures every row. The rows about ConfigMaps come first, because memory is measured
+// after them.
 func (b *apiBench) measure(ctx context.Context) error {
 	if err := b.configMaps(ctx); err != nil {
 		return err
@@ -202,7 +202,7 @@ func (b *apiBench) measure(ctx context.Context) error {
 	return nil
 }
 
-// row measures one row and its CPU time.
+// row measures one row, with its CPU time.
 func (b *apiBench) row(ctx context.Context, name string, run func(context.Context) (load.Result, error)) error {
 	from := len(b.sample.Figures)
 	server, client, err := b.cpu()
@@ -222,7 +222,7 @@ func (b *apiBench) row(ctx context.Context, name string, run func(context.Contex
 		return fmt.Errorf("%s: profile: %w", name, err)
 	}
 	if res.Ops == 0 {
-		return fmt.Errorf("%s: nothing was done", name)
+		return fmt.Errorf("%s: no operation was done", name)
 	}
 	each := func(d time.Duration) float64 { return float64(d.Microseconds()) / float64(res.Ops) }
 	b.sample.add(name, "/s", res.PerSecond)
@@ -230,7 +230,7 @@ func (b *apiBench) row(ctx context.Context, name string, run func(context.Contex
 	b.sample.add(name, "p99 ms", res.P99)
 	b.sample.add(name, perServer, each(serverAfter-server))
 	b.sample.add(name, perClient, each(clientAfter-client))
-	b.told(b.peer, b.sample, from)
+	b.progress(b.peer, b.sample, from)
 	return nil
 }
 
@@ -255,7 +255,7 @@ func (b *apiBench) profile(ctx context.Context, row string) (done func() error) 
 	return func() error { return <-written }
 }
 
-// cpu is the time that the control plane and its client have used.
+// cpu is the CPU time that the control plane and its client have used.
 func (b *apiBench) cpu() (server, client time.Duration, err error) {
 	if server, err = b.cluster.cpu(); err != nil {
 		return 0, 0, err
@@ -264,8 +264,8 @@ func (b *apiBench) cpu() (server, client time.Duration, err error) {
 	return server, client, err
 }
 
-// sampleMemory watches the anonymous memory until the function it answers is
-// called, which tells the most there was, in bytes.
+// sampleMemory samples the anonymous memory until stop is called. stop returns the largest
+// sample, in bytes.
 func (b *apiBench) sampleMemory(ctx context.Context) (stop func() float64) {
 	ctx, cancel := context.WithCancel(ctx)
 	most := make(chan float64)

@@ -13,8 +13,7 @@ import (
 	"time"
 )
 
-// The peers, as their packages in the module proxy are called. go.mod has them
-// as tools and says which versions.
+// The packages of the peers. go.mod has them as tools, with their versions.
 const (
 	etcdPackage          = "go.etcd.io/etcd/server/v3"
 	kubeAPIServerPackage = "k8s.io/kubernetes/cmd/kube-apiserver"
@@ -30,8 +29,8 @@ type binaries struct {
 	kubeAPIServer string
 }
 
-// buildDir is where scripts/bench has put this program: ignored by git, and
-// inside the repository.
+// buildDir is the directory of this program, build/ in the repository: scripts/bench puts it
+// there, and git ignores it.
 func buildDir() (string, error) {
 	own, err := os.Executable()
 	if err != nil {
@@ -40,7 +39,7 @@ func buildDir() (string, error) {
 	return filepath.Dir(own), nil
 }
 
-// buildKarve builds what a user would install.
+// buildKarve builds the binary that a user would install.
 func buildKarve(ctx context.Context, stderr io.Writer) (string, error) {
 	dir, err := buildDir()
 	if err != nil {
@@ -50,7 +49,7 @@ func buildKarve(ctx context.Context, stderr io.Writer) (string, error) {
 	return output, build(ctx, stderr, "karve", exec.CommandContext(ctx, filepath.Join(filepath.Dir(dir), "scripts", "build"), output))
 }
 
-// buildPeers builds etcd and kube-apiserver, as small as Karve is built.
+// buildPeers builds etcd and kube-apiserver, with the same options as Karve.
 func (b *binaries) buildPeers(ctx context.Context, stderr io.Writer) error {
 	dir, err := buildDir()
 	if err != nil {
@@ -70,7 +69,7 @@ func (b *binaries) buildPeers(ctx context.Context, stderr io.Writer) error {
 	return err
 }
 
-// build runs a compilation and says every now and then that it goes on.
+// build runs a compilation, and reports from time to time that it is still running.
 func build(ctx context.Context, stderr io.Writer, name string, cmd *exec.Cmd) error {
 	cmd.Stdout, cmd.Stderr = stderr, stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}

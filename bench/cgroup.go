@@ -12,20 +12,20 @@ import (
 	"time"
 )
 
-// cgroupMount is where cgroups are (cgroups(7)): the one hierarchy of version 2, or
-// those of version 1, of which memory is one.
+// cgroupMount is where cgroups are mounted (cgroups(7)): the one hierarchy of version 2, or the
+// hierarchies of version 1, one of which is memory.
 const cgroupMount = "/sys/fs/cgroup"
 
 var errNoCgroup = errors.New("memory cannot be limited here")
 
-// A cgroup bounds the memory of the processes that are started in it.
+// A cgroup limits the memory of the processes that start in it.
 type cgroup struct {
 	dir   string
 	file  *os.File // version 2
 	files cgroupFiles
 }
 
-// cgroupFiles are the names of a version's files.
+// cgroupFiles are the names of the files in one version of cgroups.
 type cgroupFiles struct{ limit, withSwap, peak string }
 
 var (
@@ -33,8 +33,8 @@ var (
 	filesV2 = cgroupFiles{"memory.max", "memory.swap.max", "memory.peak"}
 )
 
-// limitMemory makes a cgroup of so many bytes, without swap, below the nearest
-// one above this process' that hands memory out to its children.
+// limitMemory makes a cgroup with a limit in bytes, without swap. Its parent is the nearest
+// cgroup above this process that gives its children the memory controller.
 func limitMemory(bytes int64) (*cgroup, error) {
 	own, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -61,8 +61,7 @@ func limitMemory(bytes int64) (*cgroup, error) {
 	return c, nil
 }
 
-// memoryParent finds the cgroup to make one in. own is what /proc/self/cgroup
-// says.
+// memoryParent finds the cgroup to make one in. own is the content of /proc/self/cgroup.
 func memoryParent(mount, own string) (string, error) {
 	path := ""
 	for line := range strings.Lines(own) {
@@ -85,8 +84,8 @@ func memoryParent(mount, own string) (string, error) {
 	}
 }
 
-// memoryParentV1 is memoryParent for the memory hierarchy of version 1, in which every
-// cgroup limits memory.
+// memoryParentV1 does the same for version 1, whose memory hierarchy can limit memory in every
+// cgroup.
 func memoryParentV1(mount, own string) (string, error) {
 	for line := range strings.Lines(own) {
 		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
@@ -123,8 +122,8 @@ func (c *cgroup) limit(bytes int64) (err error) {
 	return nil
 }
 
-// writeThere writes a file if it is there. Creating one in a cgroup is refused with
-// another error than that it is not.
+// writeThere writes a file if it exists. In a cgroup, the error of creating a file would not be
+// os.ErrNotExist.
 func writeThere(name string, text []byte) error {
 	if _, err := os.Stat(name); errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -132,8 +131,8 @@ func writeThere(name string, text []byte) error {
 	return os.WriteFile(name, text, 0o644)
 }
 
-// apply makes a command start in the cgroup: a fork into one there is in version 2
-// only, so in version 1 a shell goes there and becomes the command.
+// apply makes a command start in the cgroup. Only version 2 can fork into a cgroup; in version 1
+// a shell enters the cgroup and then becomes the command.
 func (c *cgroup) apply(cmd *exec.Cmd) error {
 	if c.files == filesV2 {
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(c.file.Fd())
@@ -148,8 +147,8 @@ func (c *cgroup) apply(cmd *exec.Cmd) error {
 	return nil
 }
 
-// peak is the most memory that was ever in use, in bytes; -1 where the kernel
-// (before 5.19) does not tell.
+// peak is the largest memory use so far, in bytes, or -1 where the kernel (before 5.19) does not
+// report it.
 func (c *cgroup) peak() (int64, error) {
 	text, err := os.ReadFile(filepath.Join(c.dir, c.files.peak))
 	if errors.Is(err, os.ErrNotExist) {
@@ -161,7 +160,7 @@ func (c *cgroup) peak() (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 }
 
-// close removes the cgroup, in which there may be a process that is about to go.
+// close removes the cgroup. It retries, because a process in it may be about to end.
 func (c *cgroup) close() error {
 	if c.file != nil {
 		c.file.Close()
@@ -176,15 +175,15 @@ func (c *cgroup) close() error {
 	return err
 }
 
-// parseSize reads a number of bytes such as 200M or 1G, powers of 1024 as
-// systemd and Docker have them.
+// parseSize parses a number of bytes such as 200M or 1G. The units are powers of 1024, as in
+// systemd and Docker.
 func parseSize(text string) (int64, error) {
 	digits := strings.TrimRight(text, "KMG")
 	shift := map[string]int{"": 0, "K": 10, "M": 20, "G": 30}
 	by, known := shift[text[len(digits):]]
 	n, err := strconv.ParseInt(digits, 10, 64)
 	if err != nil || !known || n <= 0 || n > 1<<62>>by {
-		return 0, fmt.Errorf("%q is no size, want something like 200M", text)
+		return 0, fmt.Errorf("%q is not a size, want a number of bytes such as 200M", text)
 	}
 	return n << by, nil
 }

@@ -17,17 +17,16 @@ import (
 	"github.com/karve-k8s/karve/bench/report"
 )
 
-// Values of -against that are no binary.
+// Values of -against that do not name a binary.
 const (
 	againstEtcd = "etcd"
 	againstNone = "none"
 )
 
-// A comparison measures Karve and what it is compared with, in turn, for a
-// number of rounds.
+// A comparison measures Karve and a peer in turn, for a number of rounds.
 type comparison struct {
 	Machine string    `json:"machine"`
-	Setting string    `json:"setting"` // what was measured, in words
+	Setting string    `json:"setting"` // what was measured
 	Rounds  int       `json:"rounds"`
 	Samples []*sample `json:"samples"`
 
@@ -49,15 +48,16 @@ type comparison struct {
 	stderr   io.Writer
 }
 
-// newComparison has the options that start, footprint and api share.
+// newComparison returns a comparison with the options that start, footprint, api and abandoned
+// share.
 func newComparison(name string, rounds int, rows []string, stdout, stderr io.Writer) (*comparison, *string) {
 	cmp := &comparison{name: name, flags: flag.NewFlagSet(name, flag.ContinueOnError), stdout: stdout, stderr: stderr}
 	cmp.flags.SetOutput(stderr)
 	cmp.Register(cmp.flags)
-	cmp.flags.IntVar(&cmp.Rounds, "rounds", rounds, "rounds to take the medians of")
-	cmp.flags.StringVar(&cmp.dir, "dir", "", "directory on the disk to measure (default the one for temporary files)")
-	cmp.flags.StringVar(&cmp.karve, "karve", "", "binary to measure (default: what scripts/build makes now)")
-	cmp.flags.StringVar(&cmp.against, "against", againstEtcd, "what to compare with: etcd (and kube-apiserver), none, or another karve binary")
+	cmp.flags.IntVar(&cmp.Rounds, "rounds", rounds, "rounds; the table has their medians")
+	cmp.flags.StringVar(&cmp.dir, "dir", "", "directory on the disk to measure (default: the one for temporary files)")
+	cmp.flags.StringVar(&cmp.karve, "karve", "", "binary to measure (default: a build of this tree)")
+	cmp.flags.StringVar(&cmp.against, "against", againstEtcd, "what to compare with: etcd (with kube-apiserver), none, or another karve binary")
 	cmp.flags.StringVar(&cmp.upstream, "upstream", "", "compare with the same karve with --upstream=`NAMES`: what these deviations gain (karve server --upstream=list)")
 	only := cmp.flags.String("only", "", "comma-separated rows to measure (default all): "+strings.Join(rows, ","))
 	return cmp, only
@@ -103,11 +103,11 @@ func (cmp *comparison) parse(args []string, only *string, rows []string) error {
 	return nil
 }
 
-// wants tells whether a row is to be measured.
+// wants reports whether a row is to be measured.
 func (cmp *comparison) wants(row string) bool { return slices.Contains(cmp.only, row) }
 
-// run builds what has to be built, measures every round and prints. A peer that
-// fails leaves a gap in the table; the rest goes on.
+// run builds the binaries, measures every round and prints the figures. A peer that fails leaves
+// a gap in the table; the other rounds go on.
 func (cmp *comparison) run(ctx context.Context, measure func(ctx context.Context, p *peer, dir string, s *sample) error) error {
 	work, err := machine.WorkDir(cmp.dir)
 	if err != nil {
@@ -124,7 +124,7 @@ func (cmp *comparison) run(ctx context.Context, measure func(ctx context.Context
 	var failed []error
 	for n := 1; n <= cmp.Rounds; n++ {
 		order := slices.Clone(cmp.peers)
-		if n%2 == 0 { // who comes first finds another machine than who comes second
+		if n%2 == 0 { // the first of a round leaves its traces in caches and on the disk
 			slices.Reverse(order)
 		}
 		for _, p := range order {
@@ -213,14 +213,14 @@ func (cmp *comparison) choosePeers(ctx context.Context, pki string) (err error) 
 	return nil
 }
 
-// measureOne gives a peer a directory, and finds out what else the machine did.
+// measureOne measures a peer in an empty directory, and how busy other processes were.
 func (cmp *comparison) measureOne(ctx context.Context, work string, p *peer, s *sample, measure func(context.Context, *peer, string, *sample) error) error {
 	dir, err := os.MkdirTemp(work, "")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	runtime.GC() // what the peer before has left in the client
+	runtime.GC() // the peer before has left garbage in the client
 	began := time.Now()
 	busy, err := machine.BusyTime()
 	if err != nil {
@@ -239,9 +239,8 @@ func (cmp *comparison) measureOne(ctx context.Context, work string, p *peer, s *
 	return nil
 }
 
-// told says what has been measured since there were so many figures, a line for
-// each row.
-func (cmp *comparison) told(p *peer, s *sample, since int) {
+// progress prints the figures from index since on, a line for each row.
+func (cmp *comparison) progress(p *peer, s *sample, since int) {
 	var row string
 	var figures []string
 	flush := func() {

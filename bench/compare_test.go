@@ -56,7 +56,7 @@ func TestComparisonTable(t *testing.T) {
 		t.Errorf("table is\n%s\nwant\n%s", strings.Join(got[min(3, len(got)):], "\n"), strings.Join(want, "\n"))
 	}
 	if strings.Contains(out.String(), "not measured") {
-		t.Error("the table has a row that nobody measured")
+		t.Error("the table has a row without figures")
 	}
 }
 
@@ -64,7 +64,7 @@ func TestComparisonTableSaysDisturbed(t *testing.T) {
 	cmp := twoPeers()
 	cmp.Samples[3].OtherLoad = 0.5
 	var out strings.Builder
-	if err := cmp.Print(&out); err != nil || !strings.Contains(out.String(), "DISTURBED: the machine was up to 50 %") {
+	if err := cmp.Print(&out); err != nil || !strings.Contains(out.String(), "DISTURBED: other processes used up to 50 % of the machine") {
 		t.Errorf("table is %v\n%s\nwant a remark on the other load", err, &out)
 	}
 }

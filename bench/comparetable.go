@@ -13,7 +13,7 @@ import (
 type line struct {
 	row, unit string
 	target    report.Target
-	// controllers: only a control plane with controllers ever gets there.
+	// controllers says that only a control plane with controllers can do it.
 	controllers bool
 }
 
@@ -21,7 +21,7 @@ type line struct {
 type figure struct {
 	Row  string `json:"row"`
 	Unit string `json:"unit"`
-	// Parts are those of the peer's processes, which add up, or a single one.
+	// Parts are the figures of the peer's processes, which add up, or a single one.
 	Parts []float64 `json:"parts"`
 }
 
@@ -30,10 +30,10 @@ type sample struct {
 	Peer    string   `json:"peer"`
 	Round   int      `json:"round"`
 	Figures []figure `json:"figures"`
-	// OtherLoad is the part of the machine that was busy with something else.
+	// OtherLoad is the part of the machine that other processes used.
 	OtherLoad float64 `json:"other_load"`
 
-	// objects are the names of what the cluster was born with, by path.
+	// objects are the names of the objects in a new cluster, by path.
 	objects map[string][]string
 }
 
@@ -41,8 +41,7 @@ func (s *sample) add(row, unit string, parts ...float64) {
 	s.Figures = append(s.Figures, figure{row, unit, parts})
 }
 
-// medians are those of the parts of a line over all rounds of a peer, nil
-// without any.
+// medians are the medians of a line's parts over all rounds of a peer; nil if there are none.
 func medians(samples []*sample, peer, row, unit string) []float64 {
 	var parts [][]float64
 	for _, s := range samples {
@@ -65,8 +64,8 @@ func medians(samples []*sample, peer, row, unit string) []float64 {
 	return all
 }
 
-// Print writes the medians as one table: the peers' columns, Karve's being the
-// last of them, its ratio to the first one's, and the target.
+// Print writes the medians as a table: a column for each peer, of which Karve is the last, the
+// ratio of Karve's figure to the first peer's, and the target.
 func (cmp *comparison) Print(w io.Writer) error {
 	t := report.Table{{"", ""}}
 	for _, p := range cmp.peers {
@@ -92,7 +91,7 @@ func (cmp *comparison) Print(w io.Writer) error {
 	fmt.Fprintf(w, "%s\n%s; medians of %d round(s)%s\n\n", cmp.Machine, cmp.Setting, cmp.Rounds, ratio)
 	t.Print(w)
 	if most := cmp.otherLoad(); most > report.Quiet {
-		fmt.Fprintf(w, "\nDISTURBED: the machine was up to %.0f %% busy with something else. Only ratios mean anything then, and they little.\n", 100*most)
+		fmt.Fprintf(w, "\nDISTURBED: other processes used up to %.0f %% of the machine. Compare only ratios and CPU time.\n", 100*most)
 	}
 	if cmp.notes != "" {
 		fmt.Fprintf(w, "\n%s", cmp.notes)
@@ -100,7 +99,7 @@ func (cmp *comparison) Print(w io.Writer) error {
 	return nil
 }
 
-// cells are those of a line, nil where nobody measured it.
+// cells are the cells of a line; nil if it was not measured.
 func (cmp *comparison) cells(l line) []string {
 	cells := []string{l.row, l.unit}
 	var first, own *float64
@@ -129,7 +128,7 @@ func (cmp *comparison) cells(l line) []string {
 		return nil
 	}
 	if l.target.Ratio && cmp.against != againstEtcd {
-		l.target = report.Target{} // of another peer
+		l.target = report.Target{} // it is a ratio to another peer
 	}
 	if len(cmp.peers) < 2 {
 		return append(cells, l.target.String(), l.target.Mark(*own, nil))

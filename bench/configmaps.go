@@ -33,7 +33,7 @@ func (b *apiBench) configMaps(ctx context.Context) error {
 	return b.createAndDelete(ctx)
 }
 
-// onObjects measures what is done to objects that stay.
+// onObjects measures the rows on objects that stay.
 func (b *apiBench) onObjects(ctx context.Context) error {
 	peak := b.sampleMemory(ctx)
 	defer peak()
@@ -71,7 +71,7 @@ func (b *apiBench) onObjects(ctx context.Context) error {
 	return nil
 }
 
-// fill makes the objects that are there while others are measured.
+// fill creates the objects that exist while the rows are measured.
 func (b *apiBench) fill(ctx context.Context) (*objects, error) {
 	o, err := b.newObjects(ctx, "bench", b.plan.objects)
 	if err != nil {
@@ -83,8 +83,8 @@ func (b *apiBench) fill(ctx context.Context) (*objects, error) {
 	return o, nil
 }
 
-// createAndDelete measures these two on objects of their own, with the server
-// warm and the others there.
+// createAndDelete measures these two rows on objects of their own. The server is warm by then,
+// and the other objects exist.
 func (b *apiBench) createAndDelete(ctx context.Context) error {
 	if !b.wants("create") && !b.wants("delete") {
 		return nil
@@ -102,7 +102,7 @@ func (b *apiBench) createAndDelete(ctx context.Context) error {
 	return nil
 }
 
-// memory adds what the processes have now, and had at most, in bytes.
+// memory adds the memory of the processes, now and at its peak, which is in bytes.
 func (b *apiBench) memory(peak float64) error {
 	from := len(b.sample.Figures)
 	now, err := b.cluster.each(machine.AnonymousMemory)
@@ -118,7 +118,7 @@ func (b *apiBench) memory(peak float64) error {
 			b.sample.add(rowCgroupPeak, "MB", megabytes([]float64{float64(peak)})...)
 		}
 	}
-	b.told(b.peer, b.sample, from)
+	b.progress(b.peer, b.sample, from)
 	return nil
 }
 
@@ -126,7 +126,7 @@ func (b *apiBench) memory(peak float64) error {
 type objects struct {
 	bench     *apiBench
 	namespace string
-	all       []*corev1.ConfigMap // as they were answered last
+	all       []*corev1.ConfigMap // as the server returned them last
 }
 
 func (b *apiBench) newObjects(ctx context.Context, namespace string, n int) (*objects, error) {
@@ -141,7 +141,7 @@ func (o *objects) client(worker int) typedcorev1.ConfigMapInterface {
 	return o.bench.clients[worker].CoreV1().ConfigMaps(o.namespace)
 }
 
-// text is a new value of 1 KB.
+// text is the n-th value of 1 KB.
 func (o *objects) text(n int) string {
 	from := n * 31 % (len(o.bench.noise) - valueBytes)
 	return o.bench.noise[from : from+valueBytes]
@@ -155,7 +155,7 @@ func (o *objects) create(ctx context.Context) (load.Result, error) {
 	})
 }
 
-// change updates an object as who has read it before does.
+// change updates an object from the version that the client has read.
 func (o *objects) change(ctx context.Context, worker, i, n int) error {
 	cm := o.all[i].DeepCopy()
 	cm.Data["text"] = o.text(n)
@@ -174,7 +174,7 @@ func (o *objects) update(ctx context.Context, n int) (load.Result, error) {
 	})
 }
 
-// put is for fanOut.
+// put makes the n-th update for load.FanOut, and returns its revision.
 func (o *objects) put(ctx context.Context, n int) (int64, error) {
 	i := n % len(o.all)
 	if err := o.change(ctx, 0, i, n); err != nil {
@@ -183,7 +183,7 @@ func (o *objects) put(ctx context.Context, n int) (int64, error) {
 	return strconv.ParseInt(o.all[i].ResourceVersion, 10, 64)
 }
 
-// watch is a load.Watch: of everything that happens to the objects from now on.
+// watch is a load.Watch of every later change of the objects.
 func (o *objects) watch(ctx context.Context) (func() ([]int64, error), error) {
 	now, err := o.client(1).List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {
@@ -234,8 +234,8 @@ func (o *objects) remove(ctx context.Context) (load.Result, error) {
 	})
 }
 
-// others are ConfigMaps that a control plane with controllers puts into each
-// namespace: kube-root-ca.crt.
+// others is the number of ConfigMaps that controllers create in each namespace: one,
+// kube-root-ca.crt.
 func (o *objects) others() int {
 	if o.bench.peer.controllers {
 		return 1

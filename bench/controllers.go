@@ -15,8 +15,8 @@ import (
 
 const deploymentPods = 20
 
-// controllers measures the rows that are about controllers. Each is done a few
-// times, one after the other; the figure is the median.
+// controllers measures the rows about controllers. It repeats each a few times, and takes the
+// median.
 func (b *apiBench) controllers(ctx context.Context) error {
 	var account, pods, gone []time.Duration
 	rows := []struct {
@@ -48,13 +48,13 @@ func (b *apiBench) controllers(ctx context.Context) error {
 		if b.wants(r.name) {
 			from := len(b.sample.Figures)
 			b.sample.add(r.row, "p50 ms", load.Summarise(*r.took, time.Second).P50)
-			b.told(b.peer, b.sample, from)
+			b.progress(b.peer, b.sample, from)
 		}
 	}
 	return nil
 }
 
-// serviceAccount creates a namespace, and waits for its default ServiceAccount.
+// serviceAccount creates a namespace and waits for its default ServiceAccount.
 func (b *apiBench) serviceAccount(ctx context.Context, namespace string) (time.Duration, error) {
 	core := b.clients[0].CoreV1()
 	w, err := core.ServiceAccounts(namespace).Watch(ctx, named("default"))
@@ -71,7 +71,7 @@ func (b *apiBench) serviceAccount(ctx context.Context, namespace string) (time.D
 	return time.Since(began), err
 }
 
-// deployment creates one, and waits for its Pods.
+// deployment creates a Deployment and waits for its Pods.
 func (b *apiBench) deployment(ctx context.Context, namespace string) (time.Duration, error) {
 	w, err := b.clients[0].CoreV1().Pods(namespace).Watch(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -109,7 +109,7 @@ func (b *apiBench) deployment(ctx context.Context, namespace string) (time.Durat
 	return time.Since(began), nil
 }
 
-// namespaceGone deletes the namespace with the Deployment and its Pods.
+// namespaceGone deletes the namespace with the Deployment and waits until it is gone.
 func (b *apiBench) namespaceGone(ctx context.Context, namespace string) (time.Duration, error) {
 	core := b.clients[0].CoreV1()
 	pods, err := core.Pods(namespace).List(ctx, metav1.ListOptions{})

@@ -17,17 +17,15 @@ import (
 // killTimeout is how long a control plane may take to stop.
 const killTimeout = 30 * time.Second
 
-// A daemon is a server process. It does not outlive the benchmark: the kernel
-// kills it when the benchmark is killed.
+// A daemon is a server process. The kernel kills it when the benchmark is killed.
 type daemon struct {
 	name string
 	cmd  *exec.Cmd
 	log  string
-	gone chan struct{} // closed when it has ended and been waited for
+	gone chan struct{} // closed after the process has ended
 }
 
-// startDaemon starts a binary. What it prints goes to a file in dir. limit may
-// be nil.
+// startDaemon starts a binary. A file in dir gets its output. limit may be nil.
 func startDaemon(dir, name string, limit *cgroup, binary string, args ...string) (*daemon, error) {
 	d := &daemon{name: name, log: filepath.Join(dir, name+".log"), gone: make(chan struct{})}
 	log, err := os.OpenFile(d.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -38,7 +36,7 @@ func startDaemon(dir, name string, limit *cgroup, binary string, args ...string)
 	d.cmd = exec.Command(binary, args...)
 	d.cmd.Dir = dir
 	d.cmd.Stdout, d.cmd.Stderr = log, log
-	// A group of its own: Ctrl-C is for the benchmark, which then stops it.
+	// With a process group of its own, it does not get Ctrl-C: the benchmark stops it.
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if limit != nil {
 		if err := limit.apply(d.cmd); err != nil {
@@ -57,7 +55,7 @@ func startDaemon(dir, name string, limit *cgroup, binary string, args ...string)
 
 func (d *daemon) pid() int { return d.cmd.Process.Pid }
 
-// failed tells why a daemon has ended by itself, nil while it runs.
+// failed returns an error if the daemon has ended by itself, and nil while it runs.
 func (d *daemon) failed() error {
 	select {
 	case <-d.gone:
@@ -70,7 +68,7 @@ func (d *daemon) failed() error {
 		d.name, d.cmd.ProcessState, bytes.Join(lines[max(0, len(lines)-5):], []byte("\n")))
 }
 
-// stop asks the daemon to end and waits until it has.
+// stop sends SIGTERM and waits until the daemon has ended.
 func (d *daemon) stop(ctx context.Context) error {
 	if err := d.failed(); err != nil {
 		return err
@@ -84,11 +82,11 @@ func (d *daemon) stop(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-time.After(killTimeout):
-		return fmt.Errorf("stop %s: it is still there %v after SIGTERM", d.name, killTimeout)
+		return fmt.Errorf("stop %s: it still runs %v after SIGTERM", d.name, killTimeout)
 	}
 }
 
-// kill ends the daemon if it has not ended.
+// kill sends SIGKILL and waits until the daemon has ended.
 func (d *daemon) kill() {
 	d.cmd.Process.Kill()
 	<-d.gone
@@ -99,11 +97,11 @@ type cluster struct {
 	began   time.Time // when its first process was started
 	daemons []*daemon // in the order of their start
 	host    string    // host:port of the secure listener
-	etcd    string    // host:port of an etcd of its own, or empty
+	etcd    string    // host:port of its etcd; empty: it has none
 	certs   string    // directory with admin.crt, admin.key and server-ca.crt
 }
 
-// stop ends the processes, the last one first, and says how long that took.
+// stop ends the processes, the last one first, and returns how long that took.
 func (c *cluster) stop(ctx context.Context) (time.Duration, error) {
 	began := time.Now()
 	for i := len(c.daemons) - 1; i >= 0; i-- {
@@ -114,14 +112,14 @@ func (c *cluster) stop(ctx context.Context) (time.Duration, error) {
 	return time.Since(began), nil
 }
 
-// kill ends what has not ended, at once.
+// kill ends every process with SIGKILL.
 func (c *cluster) kill() {
 	for _, d := range c.daemons {
 		d.kill()
 	}
 }
 
-// failed tells whether a process has ended by itself.
+// failed returns an error if a process has ended by itself.
 func (c *cluster) failed() error {
 	var errs []error
 	for _, d := range c.daemons {
@@ -130,7 +128,7 @@ func (c *cluster) failed() error {
 	return errors.Join(errs...)
 }
 
-// each reads a figure of every process.
+// each reads a figure of each process.
 func (c *cluster) each(read func(pid int) (int64, error)) (parts []float64, err error) {
 	for _, d := range c.daemons {
 		n, err := read(d.pid())
@@ -142,7 +140,7 @@ func (c *cluster) each(read func(pid int) (int64, error)) (parts []float64, err 
 	return parts, nil
 }
 
-// cpu is the time its processes have used.
+// cpu is the CPU time that its processes have used.
 func (c *cluster) cpu() (time.Duration, error) {
 	parts, err := c.each(func(pid int) (int64, error) {
 		t, err := machine.CPUTime(pid)

@@ -49,7 +49,7 @@ func TestDaemonDiesWithItsParent(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 100 {
-		// It may stay a zombie, as nobody in a container may wait for it.
+		// It may stay a zombie, because a container may have no process that waits for it.
 		stat, err := os.ReadFile(filepath.Join("/proc", string(text), "stat"))
 		if err != nil || strings.Contains(string(stat), ") Z ") {
 			return

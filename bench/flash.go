@@ -19,28 +19,27 @@ import (
 	"github.com/karve-k8s/karve/bench/report"
 )
 
-// What a kubelet writes when nothing happens on its node (its defaults:
-// nodeLeaseDurationSeconds 40, renewed at a quarter of it, and
-// nodeStatusReportFrequency).
+// What a kubelet writes when nothing happens on its node, by default: it renews its Lease after a
+// quarter of nodeLeaseDurationSeconds (40), and reports its status every
+// nodeStatusReportFrequency.
 const (
 	leaseEvery  = 10 * time.Second
 	statusEvery = 5 * time.Minute
 )
 
-// flashModes are the datastores that are measured.
+// flashModes are the values of --durability that are measured.
 var flashModes = []string{"full", "relaxed"}
 
-// flash is the command of that name: what an idle cluster with nodes writes to the
-// disk in a day.
+// flash is the command bench flash: what an idle cluster with nodes writes to the disk in a day.
 func flash(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("flash", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	var out report.Output
 	out.Register(flags)
-	dir := flags.String("dir", "", "directory on a disk (default the one for temporary files)")
-	binary := flags.String("karve", "", "binary to measure (default: what scripts/build makes now)")
+	dir := flags.String("dir", "", "directory on a disk (default: the one for temporary files)")
+	binary := flags.String("karve", "", "binary to measure (default: a build of this tree)")
 	nodes := flags.String("nodes", "0,3,10", "comma-separated numbers of nodes")
-	settle := flags.Duration("settle", 30*time.Second, "how long the control planes are left alone before they are measured")
+	settle := flags.Duration("settle", 30*time.Second, "how long the control planes run before they are measured")
 	window := flags.Duration("window", 10*time.Minute, "how long they are measured")
 	if err := flags.Parse(args); err != nil {
 		return flag.ErrHelp
@@ -61,7 +60,7 @@ func flash(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			return err
 		}
 	}
-	var all []*worn
+	var all []*flashCluster
 	defer func() {
 		for _, w := range all {
 			w.end()
@@ -70,17 +69,17 @@ func flash(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	for text := range strings.SplitSeq(*nodes, ",") {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 0 || n > 1000 {
-			return fmt.Errorf("-nodes: %q is no number of nodes", text)
+			return fmt.Errorf("-nodes: %q is not a number of nodes from 0 to 1000", text)
 		}
 		for _, mode := range flashModes {
-			w := &worn{mode: mode, nodes: n, dir: filepath.Join(work, mode+text)}
+			w := &flashCluster{mode: mode, nodes: n, dir: filepath.Join(work, mode+text)}
 			all = append(all, w)
 			if err := w.begin(ctx, *binary, stderr); err != nil {
 				return fmt.Errorf("%s with %d nodes: %w", mode, n, err)
 			}
 		}
 	}
-	// All at once: what each writes is counted for itself.
+	// All clusters run at the same time, because the writes of each are counted apart.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	failed := make(chan error, len(all))
@@ -114,7 +113,7 @@ func flash(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		}
 	}
 	rep := &report.LineReport{
-		Head:    fmt.Sprintf("%s\nnodes that renew a lease every %v and report their status every %v, measured for %v; a day is that, multiplied\n", machine, leaseEvery, statusEvery, *window),
+		Head:    fmt.Sprintf("%s\nnodes renew a lease every %v and report their status every %v; measured for %v and multiplied to a day\n", machine, leaseEvery, statusEvery, *window),
 		Lines:   report.Table{{"nodes", "durability", "commits/min", "by karve, MB/day", "by the disk, MB/day", "flushes/min"}},
 		Figures: report.NewRecord("flash", machine, args, 0),
 	}
@@ -122,38 +121,38 @@ func flash(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		rep.Lines = append(rep.Lines, w.line(rep.Figures))
 	}
 	if all[0].device == "" {
-		rep.Foot = "\nby the disk, with the file system's journal: only root can make one for each\n"
+		rep.Foot = "\nby the disk: only root can measure it, with a disk for each control plane\n"
 	}
 	return out.Write(stdout, rep)
 }
 
-// A worn is a control plane with nodes, on a disk of its own where that can be.
-type worn struct {
+// A flashCluster is a control plane with nodes. As root it has a disk of its own.
+type flashCluster struct {
 	mode   string
 	nodes  int
 	dir    string
-	device string // loop3; empty: no disk of its own
+	device string // such as loop3; empty: no disk of its own
 	image  string
 
 	cluster       *cluster
 	probe         *prober
-	before, after wear
+	before, after counters
 }
 
-// wear is what was written until a moment.
-type wear struct {
+// counters are what was written so far.
+type counters struct {
 	at                     time.Time
 	process, disk, commits float64 // bytes, bytes, number
 	flushes                float64
 }
 
-// begin makes the disk and starts the control plane.
-func (w *worn) begin(ctx context.Context, binary string, stderr io.Writer) error {
+// begin makes the disk, starts the control plane and creates the nodes.
+func (w *flashCluster) begin(ctx context.Context, binary string, stderr io.Writer) error {
 	if err := os.Mkdir(w.dir, 0o700); err != nil {
 		return err
 	}
 	if err := w.mount(ctx); err != nil {
-		fmt.Fprintf(stderr, "no disk of its own: %v\n", err)
+		fmt.Fprintf(stderr, "flash: no disk of its own: %v\n", err)
 	}
 	options := []string{"--durability", w.mode}
 	var err error
@@ -177,9 +176,8 @@ func (w *worn) begin(ctx context.Context, binary string, stderr io.Writer) error
 	return nil
 }
 
-// mount gives it an ext4 with its defaults on a loop device, whose writes the
-// kernel counts.
-func (w *worn) mount(ctx context.Context) error {
+// mount mounts an ext4 with its defaults on a loop device, whose writes the kernel counts.
+func (w *flashCluster) mount(ctx context.Context) error {
 	if os.Getuid() != 0 {
 		return errors.New("not root")
 	}
@@ -206,8 +204,8 @@ func (w *worn) mount(ctx context.Context) error {
 	return fmt.Errorf("no loop device has %s", w.image)
 }
 
-// end stops the control plane and takes the disk away.
-func (w *worn) end() {
+// end stops the control plane and unmounts the disk.
+func (w *flashCluster) end() {
 	if w.probe != nil {
 		w.probe.close()
 	}
@@ -221,8 +219,8 @@ func (w *worn) end() {
 
 func nodeName(n int) string { return fmt.Sprintf("node-%d", n) }
 
-// kubelets writes what those of the nodes do, spread over the time.
-func (w *worn) kubelets(ctx context.Context) error {
+// kubelets writes what the kubelets of the nodes write, spread over the time.
+func (w *flashCluster) kubelets(ctx context.Context) error {
 	if w.nodes == 0 {
 		<-ctx.Done()
 		return nil
@@ -241,7 +239,7 @@ func (w *worn) kubelets(ctx context.Context) error {
 		if _, err := w.probe.do(ctx, http.MethodPatch, path, []byte(lease)); err != nil && ctx.Err() == nil {
 			return err
 		}
-		// One after another, too.
+		// The status reports are spread over the time as well.
 		if perStatus := int(statusEvery / leaseEvery); turn/w.nodes%perStatus == n*perStatus/w.nodes {
 			if err := w.status(ctx, n); err != nil && ctx.Err() == nil {
 				return err
@@ -250,8 +248,8 @@ func (w *worn) kubelets(ctx context.Context) error {
 	}
 }
 
-// status reports that a node is well, with what a node of some images tells.
-func (w *worn) status(ctx context.Context, n int) error {
+// status reports that a node is ready and has some images.
+func (w *flashCluster) status(ctx context.Context, n int) error {
 	now := time.Now().UTC().Format(time.RFC3339)
 	var conditions, images []string
 	for _, name := range []string{"MemoryPressure", "DiskPressure", "PIDPressure", "Ready"} {
@@ -269,8 +267,8 @@ func (w *worn) status(ctx context.Context, n int) error {
 	return err
 }
 
-// look reads the counters.
-func (w *worn) look(ctx context.Context, into *wear) error {
+// look reads the counters into into.
+func (w *flashCluster) look(ctx context.Context, into *counters) error {
 	commits, err := w.cluster.commits(ctx, w.probe)
 	if err != nil {
 		return err
@@ -279,12 +277,12 @@ func (w *worn) look(ctx context.Context, into *wear) error {
 	if err != nil {
 		return err
 	}
-	*into = wear{at: time.Now(), process: sum(used.written), commits: commits}
+	*into = counters{at: time.Now(), process: sum(used.written), commits: commits}
 	if w.device == "" {
 		return nil
 	}
-	// What the kernel holds back belongs to it (iostats.rst: sectors written are
-	// the seventh figure, flushes the sixteenth).
+	// Writes that the kernel holds back count too. In iostats.rst, sectors written are the
+	// seventh figure and flushes the sixteenth.
 	if out, err := exec.CommandContext(ctx, "sync", "-f", w.dir).CombinedOutput(); err != nil {
 		return fmt.Errorf("sync: %w: %s", err, out)
 	}
@@ -305,7 +303,7 @@ func (w *worn) look(ctx context.Context, into *wear) error {
 }
 
 // line returns the cells of the table, and adds their figures to the record.
-func (w *worn) line(figures *report.Record) []string {
+func (w *flashCluster) line(figures *report.Record) []string {
 	took := w.after.at.Sub(w.before.at)
 	row := fmt.Sprintf("%d nodes, %s", w.nodes, w.mode)
 	cell := func(row, unit string, amount float64) string {

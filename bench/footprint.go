@@ -38,11 +38,11 @@ var footprintLines = []line{
 	{row: rowDownload, unit: "MB", target: report.AtMost(28)},
 }
 
-// footprint is the command of that name.
+// footprint is the command bench footprint.
 func footprint(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	rows := []string{"idle", "binary", "download"}
 	cmp, only := newComparison("footprint", 1, rows, stdout, stderr)
-	settle := cmp.flags.Duration("settle", 30*time.Second, "how long a new control plane is left alone before it is measured")
+	settle := cmp.flags.Duration("settle", 30*time.Second, "how long a new control plane runs before it is measured")
 	window := cmp.flags.Duration("window", time.Minute, "how long it is measured")
 	if err := cmp.parse(args, only, rows); err != nil {
 		return err
@@ -54,7 +54,7 @@ func footprint(ctx context.Context, args []string, stdout, stderr io.Writer) err
 	if _, err := exec.LookPath("xz"); err != nil {
 		compressor = "gzip -9"
 	}
-	cmp.Setting = fmt.Sprintf("a new control plane, idle for %v after %v; MB are millions of bytes; download is %s", *window, *settle, compressor)
+	cmp.Setting = fmt.Sprintf("a new control plane, measured for %v after %v without clients; MB are millions of bytes; download is %s", *window, *settle, compressor)
 	cmp.lines = footprintLines
 	sizes := map[string][]float64{}
 	return cmp.run(ctx, func(ctx context.Context, p *peer, dir string, s *sample) (err error) {
@@ -71,19 +71,19 @@ func footprint(ctx context.Context, args []string, stdout, stderr io.Writer) err
 			s.add(rowBinary, "MB", megabytes(parts)...)
 		}
 		if cmp.wants("download") {
-			if sizes[p.title] == nil { // takes a minute: once is enough
+			if sizes[p.title] == nil { // it takes a minute, and is the same in every round
 				if sizes[p.title], err = p.downloads(ctx, compressor); err != nil {
 					return err
 				}
 			}
 			s.add(rowDownload, "MB", megabytes(sizes[p.title])...)
 		}
-		cmp.told(p, s, 0)
+		cmp.progress(p, s, 0)
 		return nil
 	})
 }
 
-// megabytes are millions of bytes, as TARGETS and ls --si count them.
+// megabytes are millions of bytes.
 func megabytes(bytes []float64) []float64 {
 	mb := make([]float64, len(bytes))
 	for i, b := range bytes {
@@ -92,7 +92,7 @@ func megabytes(bytes []float64) []float64 {
 	return mb
 }
 
-// measureIdle leaves a new control plane alone and looks what it does then.
+// measureIdle measures a new control plane without clients.
 func measureIdle(ctx context.Context, p *peer, dir string, s *sample, settle, window time.Duration) error {
 	c, probe, err := p.startReady(ctx, dir)
 	if err != nil {
@@ -103,7 +103,7 @@ func measureIdle(ctx context.Context, p *peer, dir string, s *sample, settle, wi
 	if err := pause(ctx, settle); err != nil {
 		return err
 	}
-	// A look at the metrics costs memory, so there is some time after it.
+	// Reading the metrics costs memory, so it gets some time to settle.
 	before, err := c.commits(ctx, probe)
 	if err != nil {
 		return err
@@ -143,7 +143,7 @@ func measureIdle(ctx context.Context, p *peer, dir string, s *sample, settle, wi
 	return err
 }
 
-// consumption is what the processes of a cluster have, and have used so far.
+// consumption is the memory of the processes of a cluster, and what they have used so far.
 type consumption struct {
 	at                           time.Time
 	cpu                          time.Duration
@@ -160,7 +160,7 @@ func (c *cluster) consumption() (u consumption, err error) {
 	return u, errors.Join(errs[:]...)
 }
 
-// pages are the metrics of the processes, in their order.
+// pages are the metrics pages of the processes, in their order.
 func (c *cluster) pages(ctx context.Context, probe *prober) ([][]byte, error) {
 	var pages [][]byte
 	if c.etcd != "" {
@@ -176,7 +176,7 @@ func (c *cluster) pages(ctx context.Context, probe *prober) ([][]byte, error) {
 	return append(pages, page), err
 }
 
-// commits is how often the datastore has made something durable.
+// commits is how often the datastore has synced a commit to the disk.
 func (c *cluster) commits(ctx context.Context, probe *prober) (total float64, err error) {
 	pages, err := c.pages(ctx, probe)
 	if err != nil {
@@ -245,7 +245,7 @@ func gzipped(name string, w io.Writer) error {
 	return errors.Join(err, z.Close())
 }
 
-// A counter counts what is written to it.
+// A counter counts the bytes that are written to it.
 type counter int64
 
 func (c *counter) Write(p []byte) (int, error) {
@@ -253,7 +253,7 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// pause sleeps.
+// pause waits. It returns an error if ctx ends first.
 func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):

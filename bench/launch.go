@@ -16,24 +16,23 @@ import (
 	"github.com/karve-k8s/karve/certs"
 )
 
-// A peer is a control plane that can be started: Karve, or what it is compared
-// with.
+// A peer is a control plane that can be started: Karve, or what it is compared with.
 type peer struct {
 	title string
 	name  string // in records
 	// version is what the program prints of itself; empty where it is no Karve.
 	version string
-	// controllers tells that it has controllers and a scheduler, too.
+	// controllers says that it has controllers and a scheduler.
 	controllers bool
-	binaries    []string // in the order of the title, as the processes are
+	binaries    []string // in the order of the processes
 	limit       *cgroup  // nil: none
-	// launch starts the processes on a data directory, which may have one's
-	// earlier state, and adds them to c. It does not wait until they are ready.
+	// launch starts the processes on a data directory, which may have the state of an earlier
+	// start, and adds them to c. It does not wait until they are ready.
 	launch func(ctx context.Context, dir string, c *cluster) error
 }
 
-// freePorts finds ports that nobody has at the moment. kube-apiserver and etcd
-// do not tell which one they got.
+// freePorts finds ports that are free at the moment. With port 0, kube-apiserver and etcd would
+// not report which port they got.
 func freePorts(n int) ([]string, error) {
 	ports := make([]string, n)
 	for i := range ports {
@@ -47,7 +46,7 @@ func freePorts(n int) ([]string, error) {
 	return ports, nil
 }
 
-// karve is the whole control plane with its defaults but for options, on loopback.
+// karve is the whole control plane on loopback, with its defaults except for options.
 func karve(title, binary string, limit *cgroup, options ...string) *peer {
 	return &peer{title: title, name: "karve", version: karveVersion(binary), controllers: true, binaries: []string{binary}, limit: limit,
 		launch: func(_ context.Context, dir string, c *cluster) error {
@@ -77,10 +76,10 @@ func karveVersion(binary string) string {
 	return strings.Join(strings.Fields(string(text)), " ")
 }
 
-// etcdAndKubeAPIServer is the bare test server of controller-runtime's envtest:
-// no controllers, no scheduler, etcd with its defaults and so with fsync. Its
-// keys and certificates are ECDSA and made beforehand, in pki, and
-// kube-apiserver is started when etcd answers: both are to its advantage.
+// etcdAndKubeAPIServer is the test server of controller-runtime's envtest: no controllers, no
+// scheduler, and etcd with its defaults, which include fsync. Two things are to its advantage:
+// its keys and certificates are ECDSA and exist before the start, in pki, and kube-apiserver
+// starts when etcd answers.
 func etcdAndKubeAPIServer(b binaries, pki string) *peer {
 	made := sync.OnceValue(func() error {
 		_, _, err := certs.Ensure(certs.Config{Dir: pki, ServiceIPs: []net.IP{net.IPv4(10, 0, 0, 1)}, NoSync: true})
@@ -138,7 +137,7 @@ func (c *cluster) launchKubeAPIServer(binary, dir, port string) error {
 	return nil
 }
 
-// sizes are those of the peer's binaries, in bytes.
+// sizes are the sizes of the peer's binaries, in bytes.
 func (p *peer) sizes() (parts []float64, err error) {
 	for _, name := range p.binaries {
 		info, err := os.Stat(name)

@@ -1,7 +1,7 @@
-// Command bench measures Karve beside what it replaces, in one run on one
-// machine, so that the ratios mean something where the times do not. It is a
-// module of its own: its peers (an etcd server and a kube-apiserver) have no place
-// among Karve's dependencies. scripts/bench builds and runs it.
+// Command bench measures Karve beside what it replaces. It runs both on one machine in one run,
+// because the ratio of two times means more than either of them. It is a module of its own: an
+// etcd server and a kube-apiserver have no place among Karve's dependencies. scripts/bench
+// builds and runs it.
 package main
 
 import (
@@ -21,17 +21,16 @@ const usage = `usage: scripts/bench storage|scale|start|footprint|api|abandoned|
 
 storage    the engine, in process and on a socket, beside etcd
 scale      the engine with many keys: starts, memory, pages, counts, compaction
-start      from the start of the process until everything a cluster is born with
-           answers, and from SIGTERM until it is gone; beside etcd + kube-apiserver
-footprint  memory, CPU, writes and goroutines of an idle control plane, and its size
+start      start and stop, beside etcd + kube-apiserver
+footprint  memory, CPU, writes, goroutines and size of an idle control plane
 api        creates, updates, deletes, reads and watches through the API, and how fast
-           the controllers are
-abandoned  what a large request costs whose client leaves, beside etcd +
-           kube-apiserver
+           the controllers react
+abandoned  the cost of a large request whose client leaves, beside etcd + kube-apiserver
 flash      what an idle cluster with nodes writes to the disk in a day
-simulate   what simulated nodes cost, and how fast Pods run on them
+simulate   the cost of simulated nodes, and how fast Pods run on them
+stat       compares two files of -record: scripts/bench stat OLD NEW
 
-scripts/bench NAME -h lists the options of a benchmark. Nothing else should run meanwhile.
+scripts/bench NAME -h lists the options of a benchmark. Nothing else should run at the same time.
 `
 
 func main() {
@@ -79,6 +78,6 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		fmt.Fprint(stderr, usage)
 		return flag.ErrHelp
 	default:
-		return fmt.Errorf("there is no benchmark %q, only storage, scale, start, footprint, api, abandoned, flash and simulate", args[0])
+		return fmt.Errorf("unknown benchmark %q, want storage, scale, start, footprint, api, abandoned, flash, simulate or stat", args[0])
 	}
 }

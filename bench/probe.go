@@ -17,25 +17,23 @@ import (
 )
 
 const (
-	// pollEvery is how often a starting control plane is asked, and so the
-	// error of a time.
+	// pollEvery is how often a starting control plane is asked. A measured time is so much too
+	// long at most.
 	pollEvery = 2 * time.Millisecond
 
 	// startTimeout bounds the start of a control plane.
 	startTimeout = time.Minute
 )
 
-// A prober asks a starting control plane the same thing until the answer is
-// right: over one connection and with nothing that costs time, since its CPU is
-// the control plane's too.
+// A prober asks a starting control plane until it answers. It uses one connection and little CPU
+// time, because it shares the CPU with the control plane.
 type prober struct {
 	cluster *cluster
 	base    string // URL without a path
 	client  *http.Client
 }
 
-// probe waits for the administrator's certificate, which Karve makes at its
-// first start.
+// probe waits for the administrator's certificate, which Karve issues at its first start.
 func (c *cluster) probe(ctx context.Context) (*prober, error) {
 	file := func(name certs.Name, ext string) string { return filepath.Join(c.certs, string(name)+ext) }
 	var admin tls.Certificate
@@ -50,16 +48,16 @@ func (c *cluster) probe(ctx context.Context) (*prober, error) {
 		Timeout: startTimeout,
 		Transport: &http.Transport{
 			MaxIdleConnsPerHost: 1,
-			// Without the authority, which may not be there yet: it is loopback.
+			// The authority may not exist yet, and the connection is on loopback.
 			TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{admin}, InsecureSkipVerify: true},
 		},
 	}}, nil
 }
 
-// close ends the connection.
+// close closes the connection.
 func (p *prober) close() { p.client.CloseIdleConnections() }
 
-// await polls until all paths have answered 200, one after the other.
+// await polls the paths one after the other, each until the answer is a 2xx.
 func (p *prober) await(ctx context.Context, paths ...string) error {
 	for _, path := range paths {
 		err := p.cluster.poll(ctx, func() error {
@@ -73,7 +71,7 @@ func (p *prober) await(ctx context.Context, paths ...string) error {
 	return nil
 }
 
-// poll calls ask until it succeeds, the time is over or a process has ended.
+// poll calls ask until it succeeds, startTimeout is over or a process has ended.
 func (c *cluster) poll(ctx context.Context, ask func() error) error {
 	deadline := time.Now().Add(startTimeout)
 	tick := time.NewTicker(pollEvery)
@@ -87,7 +85,7 @@ func (c *cluster) poll(ctx context.Context, ask func() error) error {
 			return failed
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("not there after %v: %w", startTimeout, err)
+			return fmt.Errorf("no success after %v: %w", startTimeout, err)
 		}
 		select {
 		case <-tick.C:
@@ -97,7 +95,8 @@ func (c *cluster) poll(ctx context.Context, ask func() error) error {
 	}
 }
 
-// do asks once and answers the body. Anything but a 2xx is an error.
+// do sends one request and returns the body of the response. A response other than a 2xx is an
+// error.
 func (p *prober) do(ctx context.Context, method, path string, body []byte) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, p.base+path, bytes.NewReader(body))
 	if err != nil {
@@ -124,7 +123,7 @@ func (p *prober) do(ctx context.Context, method, path string, body []byte) ([]by
 	return answer, nil
 }
 
-// names lists what a cluster has at a path of the API, as namespace/name.
+// names lists the objects at a path of the API, as namespace/name.
 func (p *prober) names(ctx context.Context, path string) ([]string, error) {
 	answer, err := p.do(ctx, http.MethodGet, path, nil)
 	if err != nil {
@@ -145,7 +144,7 @@ func (p *prober) names(ctx context.Context, path string) ([]string, error) {
 	return names, nil
 }
 
-// metric reads one value without labels of a page in Prometheus' text format.
+// metric reads a value without labels from a page in Prometheus' text format.
 func metric(page []byte, name string) (float64, error) {
 	for line := range strings.Lines(string(page)) {
 		rest, ok := strings.CutPrefix(line, name+" ")

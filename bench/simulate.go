@@ -18,24 +18,23 @@ import (
 	"github.com/karve-k8s/karve/bench/report"
 )
 
-// podsOfDeployment is how many of the Pods belong together.
+// podsOfDeployment is how many Pods a Deployment has.
 const podsOfDeployment = 100
 
-// simulate is the command of that name: what simulated nodes cost, and the Pods on
-// them.
+// simulate is the command bench simulate: the cost of simulated nodes and the Pods on them.
 func simulate(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("simulate", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	var out report.Output
 	out.Register(flags)
-	dir := flags.String("dir", "", "directory on a disk (default the one for temporary files)")
-	binary := flags.String("karve", "", "binary to measure (default: what scripts/build makes now)")
+	dir := flags.String("dir", "", "directory on a disk (default: the one for temporary files)")
+	binary := flags.String("karve", "", "binary to measure (default: a build of this tree)")
 	sizes := flags.String("nodes", "0,100,1000", "comma-separated numbers of nodes, one cluster after the other")
-	endpoint := flags.String("datastore-endpoint", "memory://", "of the clusters; the default is that of karve run")
+	endpoint := flags.String("datastore-endpoint", "memory://", "datastore of the clusters; the default is that of karve run")
 	perNode := flags.Int("pods", 10, "Pods for each node, in Deployments of "+strconv.Itoa(podsOfDeployment))
-	settle := flags.Duration("settle", 20*time.Second, "how long a cluster is left alone before its memory and idle CPU are measured")
+	settle := flags.Duration("settle", 20*time.Second, "how long a cluster runs before its memory and idle CPU are measured")
 	window := flags.Duration("window", 30*time.Second, "how long it is measured")
-	most := flags.Duration("most", 10*time.Minute, "how long the Pods may take to run, or to be gone")
+	most := flags.Duration("most", 10*time.Minute, "how long the Pods may take to become available, and to be gone")
 	if err := flags.Parse(args); err != nil {
 		return flag.ErrHelp
 	}
@@ -60,7 +59,7 @@ func simulate(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 	for text := range strings.SplitSeq(*sizes, ",") {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 0 || n > 16384 {
-			return fmt.Errorf("-nodes: %q is no number of nodes", text)
+			return fmt.Errorf("-nodes: %q is not a number of nodes from 0 to 16384", text)
 		}
 		s := &simulated{nodes: n, pods: n * *perNode, endpoint: *endpoint, settle: *settle, window: *window, most: *most, stderr: stderr, figures: figures}
 		line, err := s.measure(ctx, *binary, filepath.Join(work, text))
@@ -69,10 +68,10 @@ func simulate(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 		}
 		lines = append(lines, line)
 	}
-	return out.Write(stdout, &report.LineReport{Head: fmt.Sprintf("%s; %s\nready: from the start of the process until all nodes are; memory is anonymous, and idle CPU of a core in %v, %v\nafter the nodes, or all Pods, were ready; all run: from the first of the Deployments of %d Pods until all are available;\nCPU is the server's meanwhile; gone: their namespace is\n", machine, *endpoint, *window, *settle, podsOfDeployment), Lines: lines, Figures: figures})
+	return out.Write(stdout, &report.LineReport{Head: fmt.Sprintf("%s; %s\nready: from the start of the process until all nodes are ready; memory is anonymous, and idle CPU is of one core, in %v,\n%v after the nodes, or all Pods, were ready; all run: from the first Deployment of %d Pods until all Pods are available;\nCPU: the server's CPU time for each Pod in that time; gone: until their namespace is deleted\n", machine, *endpoint, *window, *settle, podsOfDeployment), Lines: lines, Figures: figures})
 }
 
-// simulated is a cluster with nodes under measurement.
+// simulated is a cluster with simulated nodes.
 type simulated struct {
 	nodes, pods          int
 	endpoint             string
@@ -149,13 +148,14 @@ func (s *simulated) add(row string, amount float64, unit string) {
 	s.figures.Add(fmt.Sprintf("%d nodes, %s", s.nodes, row), "karve", amount, unit)
 }
 
-// seconds is a cell with a time, which goes to the record too.
+// seconds returns the cell of a time, and adds the time to the record.
 func (s *simulated) seconds(row string, d time.Duration) string {
 	s.add(row, d.Seconds(), "s")
 	return fmt.Sprintf("%.1f", d.Seconds())
 }
 
-// wait looks twice a second: the question costs the server time, too.
+// wait calls done twice a second until it reports true. More often would cost the server
+// CPU time.
 func (s *simulated) wait(ctx context.Context, done func() (bool, error)) error {
 	for deadline := time.Now().Add(s.most); ; {
 		ok, err := done()
@@ -163,7 +163,7 @@ func (s *simulated) wait(ctx context.Context, done func() (bool, error)) error {
 			return err
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("not there after %v", s.most)
+			return fmt.Errorf("not done after %v", s.most)
 		}
 		if err := s.cluster.failed(); err != nil {
 			return err
@@ -174,7 +174,7 @@ func (s *simulated) wait(ctx context.Context, done func() (bool, error)) error {
 	}
 }
 
-// nodesReady tells whether all nodes are there and can be scheduled to.
+// nodesReady reports whether all nodes exist and the scheduler can use them.
 func (s *simulated) nodesReady() (bool, error) {
 	var list struct {
 		Items []struct {
@@ -193,7 +193,7 @@ func (s *simulated) nodesReady() (bool, error) {
 	return ready == s.nodes, nil
 }
 
-// available tells whether all Deployments have all their Pods.
+// available reports whether all Pods of all Deployments are available.
 func (s *simulated) available() (bool, error) {
 	var list struct {
 		Items []struct {
@@ -233,7 +233,7 @@ func (s *simulated) create(ctx context.Context) error {
 	return nil
 }
 
-// idle leaves the cluster alone, and tells its memory and how much it works.
+// idle measures the memory and the CPU time of the cluster without clients.
 func (s *simulated) idle(ctx context.Context, row string) ([]string, error) {
 	s.probe.close()
 	if err := pause(ctx, s.settle); err != nil {

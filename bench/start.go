@@ -35,7 +35,7 @@ var startLines = []line{
 	{row: rowRuns, unit: "s", target: report.AtMost(12)},
 }
 
-// born is what a cluster has to have before it counts as started.
+// born are the paths that have to answer before a cluster counts as started.
 var born = []string{
 	"/readyz",
 	"/apis/rbac.authorization.k8s.io/v1/clusterroles/cluster-admin",
@@ -52,7 +52,7 @@ var born = []string{
 
 const defaultServiceAccount = "/api/v1/namespaces/default/serviceaccounts/default"
 
-// compared are the lists in which Karve must have all that its peer has.
+// compared are the lists in which Karve has to have every object that its peer has.
 var compared = []string{
 	"/api/v1/namespaces",
 	"/apis/rbac.authorization.k8s.io/v1/clusterroles",
@@ -66,19 +66,19 @@ var compared = []string{
 	"/apis/apiregistration.k8s.io/v1/apiservices",
 }
 
-// start is the command of that name.
+// start is the command bench start.
 func start(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	rows := []string{"cold", "warm", "run"}
 	cmp, only := newComparison("start", 5, rows, stdout, stderr)
 	if err := cmp.parse(args, only, rows); err != nil {
 		return err
 	}
-	cmp.Setting = fmt.Sprintf("from the start of the process until /readyz is ok and all that a cluster is born with answers, polled every %v", pollEvery)
+	cmp.Setting = fmt.Sprintf("from the start of the process until /readyz is ok and every object of a new cluster exists, polled every %v", pollEvery)
 	cmp.lines = startLines
-	cmp.notes = "etcd + kube-apiserver: without the default ServiceAccount, which it never makes, and without controllers and scheduler.\n" +
-		"karve run: from nothing until the process has ended and nothing of the cluster is left; kubectl is karve, too.\n" +
-		"stop: without clients; of cold and warm starts. first write: from the start of the process, after all the rest.\n" +
-		"CPU s: what all processes have used until then; it compares on a busy machine, too.\n"
+	cmp.notes = "etcd + kube-apiserver: without controllers and scheduler, and so without the default ServiceAccount.\n" +
+		"karve run: from an empty directory until the process has ended and nothing of the cluster is left; kubectl is karve's.\n" +
+		"stop: without clients, after cold and warm starts. first write: from the start of the process.\n" +
+		"CPU s: the CPU time of all processes until then. It can be compared on a busy machine too.\n"
 	return cmp.run(ctx, cmp.measureStart)
 }
 
@@ -93,13 +93,13 @@ func (cmp *comparison) measureStart(ctx context.Context, p *peer, dir string, s 
 			return err
 		}
 	}
-	if cmp.wants("run") && p.controllers { // the others have no such command
+	if cmp.wants("run") && p.controllers { // etcd + kube-apiserver have no such command
 		return cmp.runOften(ctx, p, dir, s)
 	}
 	return nil
 }
 
-// runOften is clusters for the time of a command: each is started, asked and gone.
+// runOften runs karve run a number of times: each starts a cluster for the time of a command.
 func (cmp *comparison) runOften(ctx context.Context, p *peer, dir string, s *sample) error {
 	from := len(s.Figures)
 	began := time.Now()
@@ -121,11 +121,11 @@ func (cmp *comparison) runOften(ctx context.Context, p *peer, dir string, s *sam
 		}
 	}
 	s.add(rowRuns, "s", time.Since(began).Seconds())
-	cmp.told(p, s, from)
+	cmp.progress(p, s, from)
 	return nil
 }
 
-// startOnce starts, and stops again.
+// startOnce starts the control plane and stops it again.
 func (cmp *comparison) startOnce(ctx context.Context, p *peer, dir string, s *sample, row string) error {
 	from := len(s.Figures)
 	c, probe, err := p.startReady(ctx, dir)
@@ -155,11 +155,11 @@ func (cmp *comparison) startOnce(ctx context.Context, p *peer, dir string, s *sa
 		return err
 	}
 	s.add(rowStop, "s", stopped.Seconds())
-	cmp.told(p, s, from)
+	cmp.progress(p, s, from)
 	return nil
 }
 
-// objects are the names of all that is compared, by path.
+// objects are the names of the objects in the lists of compared, by path.
 func (p *prober) objects(ctx context.Context) (map[string][]string, error) {
 	objects := map[string][]string{}
 	for _, path := range compared {
@@ -172,8 +172,8 @@ func (p *prober) objects(ctx context.Context) (map[string][]string, error) {
 	return objects, nil
 }
 
-// startReady launches the peer and waits until it has all that a cluster is born
-// with. Nothing is left if that fails.
+// startReady launches the peer and waits until every path of born answers. It leaves no process
+// if that fails.
 func (p *peer) startReady(ctx context.Context, dir string) (*cluster, *prober, error) {
 	c := &cluster{began: time.Now()}
 	probe, err := p.launchReady(ctx, dir, c)
@@ -203,8 +203,8 @@ func (p *peer) launchReady(ctx context.Context, dir string, c *cluster) (*prober
 	return probe, nil
 }
 
-// sameObjects is an error where Karve was born with less than its peer: then it
-// was not the same start.
+// sameObjects returns an error if a new cluster of Karve lacks an object that its peer has: then
+// the starts cannot be compared.
 func (cmp *comparison) sameObjects() error {
 	var missing []error
 	own := cmp.peers[len(cmp.peers)-1].title

@@ -14,12 +14,12 @@ import (
 	"github.com/karve-k8s/karve/bench/machine"
 )
 
-// Every peer runs in a process of its own: this binary again, with
+// Every peer runs in a process of its own: this binary, with
 //
 //	child ROLE DIR PLAN
 //
-// It talks JSON lines on its standard output, and ends when its standard input
-// is closed, so that it never outlives the benchmark.
+// It writes lines of JSON to its standard output, and ends when its standard input is closed, so
+// that it does not outlive the benchmark.
 const (
 	ChildCommand = "child"
 	roleDirect   = "karve"        // the engine's Go API
@@ -29,9 +29,9 @@ const (
 	stopTimeout = 5 * time.Second
 )
 
-// A message is a line of a child.
+// A message is a line that a child writes.
 type message struct {
-	Endpoint string       `json:",omitempty"` // ready to serve
+	Endpoint string       `json:",omitempty"` // the peer is ready to serve
 	Row      *load.Result `json:",omitempty"` // a row is done
 	Round    *round       `json:",omitempty"` // all are
 	Error    string       `json:",omitempty"`
@@ -40,7 +40,7 @@ type message struct {
 // Child is the command of a peer in a process of its own.
 func Child(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer) error {
 	if len(args) != 3 {
-		return fmt.Errorf("%s is for the benchmark itself", ChildCommand)
+		return fmt.Errorf("%s is a command of the benchmark itself", ChildCommand)
 	}
 	role, dir := args[0], args[1]
 	var p plan
@@ -64,7 +64,7 @@ func Child(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer
 			return fail(err)
 		}
 		defer closeStore()
-		b := &bench{store: s, plan: p, peer: machine.OwnPID, dir: dir, file: files[role], told: func(r load.Result) { enc.Encode(message{Row: &r}) }}
+		b := &bench{store: s, plan: p, peer: machine.OwnPID, dir: dir, file: files[role], progress: func(r load.Result) { enc.Encode(message{Row: &r}) }}
 		r, err := b.measure(ctx)
 		if err != nil {
 			return fail(err)
@@ -74,7 +74,7 @@ func Child(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer
 
 	serve, ok := servers[role]
 	if !ok {
-		return fail(fmt.Errorf("there is no peer %q", role))
+		return fail(fmt.Errorf("unknown peer %q", role))
 	}
 	s, err := serve(ctx, dir)
 	if err != nil {
@@ -95,7 +95,7 @@ type process struct {
 	lines *bufio.Scanner
 }
 
-// startChild starts a peer; it ends with ctx at the latest.
+// startChild starts a peer, which ends with ctx at the latest.
 func startChild(ctx context.Context, role, dir string, p plan, stderr io.Writer) (*process, error) {
 	own, err := os.Executable()
 	if err != nil {
@@ -127,7 +127,7 @@ func startChild(ctx context.Context, role, dir string, p plan, stderr io.Writer)
 func (p *process) read() (message, error) {
 	var m message
 	if !p.lines.Scan() {
-		return m, fmt.Errorf("peer ended without an answer")
+		return m, fmt.Errorf("the peer ended without an answer")
 	}
 	if err := json.Unmarshal(p.lines.Bytes(), &m); err != nil {
 		return m, fmt.Errorf("read answer of peer: %w", err)

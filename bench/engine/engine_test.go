@@ -26,7 +26,7 @@ func TestMeasure(t *testing.T) {
 		t.Run(p.role, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			b := &bench{plan: tiny, peer: machine.OwnPID, dir: t.TempDir(), file: files[p.role], told: func(load.Result) {}}
+			b := &bench{plan: tiny, peer: machine.OwnPID, dir: t.TempDir(), file: files[p.role], progress: func(load.Result) {}}
 			if open, ok := local[p.role]; ok {
 				s, closeStore, err := open(ctx, b.dir)
 				if err != nil {

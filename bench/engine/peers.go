@@ -18,7 +18,7 @@ import (
 // serveTimeout bounds the start of a peer.
 const serveTimeout = 20 * time.Second
 
-// A served peer answers the etcd API on a unix socket until it is closed.
+// A served peer serves the etcd API on a unix socket until it is closed.
 type served struct {
 	endpoint string
 	close    func()
@@ -31,7 +31,7 @@ var servers = map[string]func(ctx context.Context, dir string) (*served, error){
 	"etcd":         serveEtcd,
 }
 
-// files are where the peers keep the keys, below their directories.
+// files are the files with the keys, below the directories of the peers.
 var files = map[string]string{
 	roleDirect:     datastore.EngineFile,
 	roleClient:     datastore.EngineFile,
@@ -61,7 +61,7 @@ func openShim(ctx context.Context, dir string) (*kine.Shim, func(), error) {
 	return shim, func() { shim.Close(); closeEngine() }, nil
 }
 
-// openEngine opens Karve's engine with the options a server has by default.
+// openEngine opens Karve's engine with the default options of a server.
 func openEngine(dir string) (*datastore.Engine, func(), error) {
 	lock, err := datastore.LockDir(dir)
 	if err != nil {
@@ -75,7 +75,7 @@ func openEngine(dir string) (*datastore.Engine, func(), error) {
 	return engine, func() { engine.Close(); lock.Close() }, nil
 }
 
-// local opens the peers that are in one process with their client, by role.
+// local opens the peers that share a process with their client, by role.
 var local = map[string]func(ctx context.Context, dir string) (store, func(), error){
 	roleDirect: func(_ context.Context, dir string) (store, func(), error) {
 		engine, closeEngine, err := openEngine(dir)
@@ -95,15 +95,15 @@ var local = map[string]func(ctx context.Context, dir string) (store, func(), err
 	},
 }
 
-// serveEtcd starts one member of etcd with its defaults, fsync on.
+// serveEtcd starts a cluster of one etcd with its defaults, which include fsync.
 func serveEtcd(ctx context.Context, dir string) (*served, error) {
 	cfg := embed.NewConfig()
 	cfg.Dir = filepath.Join(dir, "etcd")
 	cfg.LogLevel = "error"
 	cfg.LogOutputs = []string{os.DevNull}
 	client := url.URL{Scheme: "unix", Path: filepath.Join(dir, "etcd.sock")}
-	cfg.ListenClientUrls = []url.URL{client}             // it would not advertise a socket
-	peer := url.URL{Scheme: "http", Host: "127.0.0.1:0"} // a cluster of one: nobody calls
+	cfg.ListenClientUrls = []url.URL{client}             // etcd does not advertise a socket
+	peer := url.URL{Scheme: "http", Host: "127.0.0.1:0"} // a cluster of one has no peers
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
 	e, err := embed.StartEtcd(cfg)

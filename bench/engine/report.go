@@ -9,8 +9,7 @@ import (
 	"github.com/karve-k8s/karve/bench/report"
 )
 
-// Print writes the medians as one aligned table, with what the karve columns
-// are divided by etcd's.
+// Print writes the medians as a table, with the ratios of Karve's columns to etcd's.
 func (rep *storageReport) Print(w io.Writer) error {
 	fmt.Fprintf(w, "%s; %d keys of %d bytes; medians of %d round(s); etcd API on a unix socket;\nGo API and client: in process, the engine itself and etcd's client on it\n",
 		rep.Machine, rep.Plan.Keys, valueBytes, len(rep.FsyncP50))
@@ -45,13 +44,13 @@ func (rep *storageReport) Print(w io.Writer) error {
 	})
 	rep.line(&t, "CPU, whole run", "s", func(r *round) float64 { return r.CPU })
 	rep.line(&t, "CPU with its client", "s", func(r *round) float64 { return r.CPUWithClient })
-	rep.line(&t, "machine busy with others", "%", func(r *round) float64 { return 100 * r.OtherLoad })
+	rep.line(&t, "CPU of other processes", "%", func(r *round) float64 { return 100 * r.OtherLoad })
 	t.Print(w)
 	if other := rep.mostOtherLoad(); other > report.Quiet {
-		fmt.Fprintf(w, "\nDISTURBED: the machine was up to %.0f %% busy with something else. Only CPU us compares then.\n", 100*other)
+		fmt.Fprintf(w, "\nDISTURBED: other processes used up to %.0f %% of the machine. Compare only CPU us.\n", 100*other)
 	}
-	_, err := fmt.Fprint(w, "\nCPU us: for one operation, the peer and its client together. In process, memory and CPU have the client in them.\n"+
-		"Rows end at a number of operations or at a time limit, so that CPU of the whole run compares only where none was cut short.\n")
+	_, err := fmt.Fprint(w, "\nCPU us: of one operation, for the peer and its client together. In process, memory and CPU include the client.\n"+
+		"A row ends after a number of operations or at a time limit, so compare CPU of the whole run only where no row was cut short.\n")
 	return err
 }
 
@@ -92,7 +91,7 @@ func (rep *storageReport) rowNames() []string {
 	return names
 }
 
-// line adds the medians of one figure to t.
+// line adds a line with the medians of one figure to t.
 func (rep *storageReport) line(t *report.Table, name, unit string, figure func(*round) float64) {
 	cells := []string{name, unit}
 	found := map[string]float64{}

@@ -20,19 +20,19 @@ const (
 	pageKeys   = 500
 	valueBytes = 1024
 
-	// mostCreate bounds the creates: they are never cut short, because the
-	// rows after them need every key.
+	// mostCreate bounds the creates, which are never cut short, because the rows after them
+	// need every key.
 	mostCreate = time.Minute
 )
 
-// A plan is how much is done in a round.
+// A plan says how much a round does.
 type plan struct {
 	Keys int           `json:"keys"`         // a multiple of listKeys
-	Part int           `json:"part"`         // every count of operations is divided by this
-	Most time.Duration `json:"row_limit_ns"` // what was done by then is what counts
+	Part int           `json:"part"`         // every number of operations is divided by this
+	Most time.Duration `json:"row_limit_ns"` // of a row: operations after that are not done
 }
 
-// round is what was measured of one peer in one round. Sizes are in bytes.
+// A round is what one round measured of one peer. Sizes are in bytes.
 type round struct {
 	Peer          string        `json:"peer"`
 	Round         int           `json:"round"`
@@ -44,25 +44,25 @@ type round struct {
 	Database      int64         `json:"database"`                // the one file of keys, after the compaction
 	CPU           float64       `json:"cpu_seconds"`             // of the peer
 	CPUWithClient float64       `json:"cpu_seconds_with_client"` // the same for a peer in process
-	OtherLoad     float64       `json:"other_load"`              // part of the machine that was busy with something else
+	OtherLoad     float64       `json:"other_load"`              // part of the machine that other processes used
 }
 
-// A bench is one peer under measurement.
+// A bench measures one peer.
 type bench struct {
-	store store
-	plan  plan
-	peer  int    // process id
-	dir   string // its data
-	file  string // the file in dir that has the keys
-	told  func(load.Result)
+	store    store
+	plan     plan
+	peer     int    // process id
+	dir      string // its data
+	file     string // the file in dir that has the keys
+	progress func(load.Result)
 
 	keys      []string
 	revisions []int64
 	noise     []byte
 }
 
-// measure runs every row. The order is part of the benchmark: reads find a
-// history behind every key, as in a cluster that has run for a while.
+// measure measures every row. The order is part of the benchmark: when keys are read, they have a
+// history, as in a cluster that has run for a while.
 func (b *bench) measure(ctx context.Context) (*round, error) {
 	b.prepare()
 	r := &round{}
@@ -122,7 +122,7 @@ func (b *bench) measure(ctx context.Context) (*round, error) {
 			res.CPU = float64((after - before).Microseconds()) / float64(res.Ops)
 		}
 		r.Rows = append(r.Rows, res)
-		b.told(res)
+		b.progress(res)
 	}
 
 	if r.MemoryAfter, err = machine.AnonymousMemory(b.peer); err != nil {
@@ -148,12 +148,12 @@ func (b *bench) prepare() {
 	for i := range b.keys {
 		b.keys[i] = fmt.Sprintf("%s%03d/%04d", keyPrefix, i/listKeys, i%listKeys)
 	}
-	// Not compressible, and the same in every run.
+	// It cannot be compressed, and is the same in every run.
 	b.noise = make([]byte, 1<<20)
 	rand.NewChaCha8([32]byte{}).Read(b.noise)
 }
 
-// value is a new value: a peer in process may keep the slice.
+// value returns a new slice, because a peer in this process may keep it.
 func (b *bench) value(n int) []byte {
 	v := make([]byte, valueBytes)
 	copy(v, b.noise[n*31%(len(b.noise)-valueBytes):])
@@ -248,7 +248,7 @@ func (b *bench) remove(ctx context.Context) (load.Result, error) {
 	})
 }
 
-// compact lets the peer forget all history and measures what that gives back.
+// compact compacts the history of the peer, and measures the disk space before and after it.
 func (b *bench) compact(ctx context.Context, r *round) (err error) {
 	if r.DiskWritten, err = machine.DiskBytes(b.dir); err != nil {
 		return err
@@ -261,13 +261,13 @@ func (b *bench) compact(ctx context.Context, r *round) (err error) {
 	}
 	info, err := os.Stat(filepath.Join(b.dir, b.file))
 	if err != nil {
-		return fmt.Errorf("look at database: %w", err)
+		return fmt.Errorf("read size of the database: %w", err)
 	}
 	r.Database = info.Size()
 	return nil
 }
 
-// cpu is the time the peer has used, and that with its client's.
+// cpu is the CPU time of the peer, and of the peer and its client together.
 func (b *bench) cpu() (peer, all time.Duration, err error) {
 	if peer, err = machine.CPUTime(b.peer); err != nil {
 		return 0, 0, err

@@ -20,11 +20,11 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 )
 
-// A scalePlan says how much of everything there is.
+// A scalePlan says how many keys, reads and revisions there are.
 type scalePlan struct {
 	few, many int // keys of 1 KB that counts and lists are compared at
 	reads     int // of each kind
-	revisions int // compacted at once
+	revisions int // of one compaction
 }
 
 var (
@@ -32,7 +32,7 @@ var (
 	quickScale = scalePlan{few: 1000, many: 20000, reads: 500, revisions: 50000}
 )
 
-// scaling measures the engine in process, with the options of a server, at a size.
+// scaling measures the engine in this process, with the default options of a server.
 type scaling struct {
 	plan   scalePlan
 	dir    string
@@ -57,10 +57,10 @@ func (s *scaling) add(row, unit string, value float64, want report.Target) {
 func Scale(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("scale", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	quick := flags.Bool("quick", false, "fewer keys and revisions, in some seconds")
+	quick := flags.Bool("quick", false, "fewer keys and revisions; takes some seconds")
 	var out report.Output
 	out.Register(flags)
-	dir := flags.String("dir", "", "directory on the disk to measure (default the one for temporary files)")
+	dir := flags.String("dir", "", "directory on the disk to measure (default: the one for temporary files)")
 	if err := flags.Parse(args); err != nil {
 		return flag.ErrHelp
 	}
@@ -84,7 +84,7 @@ func Scale(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	return out.Write(stdout, &report.LineReport{
-		Head:    fmt.Sprintf("%s\nthe engine in this process; keys of %d bytes, %d keys unless a line says otherwise\n", machine, valueBytes, plan.many),
+		Head:    fmt.Sprintf("%s\nthe engine in this process; values of %d bytes; %d keys unless a line says otherwise\n", machine, valueBytes, plan.many),
 		Lines:   append(report.Table{{"", "", "", "target", ""}}, s.lines...),
 		Figures: s.figures,
 	})
@@ -107,8 +107,8 @@ func (s *scaling) measure(ctx context.Context) error {
 	return s.compaction(ctx)
 }
 
-// reads fills a store and answers how long a count and a limited list take, in
-// microseconds. With all it measures starts, memory and pages on the way.
+// reads fills a store, and returns how long a count and a list with a limit take, in
+// microseconds. With all, it also measures starts, memory and pages.
 func (s *scaling) reads(ctx context.Context, keys int, all bool) (p50 [2]float64, err error) {
 	dir := filepath.Join(s.dir, fmt.Sprint("reads-", keys))
 	b := &bench{plan: plan{Keys: keys}}
@@ -169,7 +169,7 @@ func (s *scaling) reads(ctx context.Context, keys int, all bool) (p50 [2]float64
 	return p50, nil
 }
 
-// fill puts every key, many at a time.
+// fill puts every key, many in one transaction.
 func (s *scaling) fill(ctx context.Context, engine *datastore.Engine, b *bench) error {
 	const together = 500
 	for from := 0; from < len(b.keys); from += together {
@@ -184,7 +184,7 @@ func (s *scaling) fill(ctx context.Context, engine *datastore.Engine, b *bench) 
 	return nil
 }
 
-// copyStore makes of an idle store what a kill would have left of it.
+// copyStore copies an idle store as a kill would have left it.
 func copyStore(from, to string) error {
 	if err := os.Mkdir(to, 0o700); err != nil {
 		return err
@@ -211,7 +211,7 @@ func copyFile(from, to string) error {
 	return errors.Join(err, out.Close())
 }
 
-// start opens a store that is there.
+// start measures how long it takes to open an existing store.
 func (s *scaling) start(row, dir string) (*datastore.Engine, func(), error) {
 	debug.FreeOSMemory()
 	began := time.Now()
@@ -230,11 +230,11 @@ func (s *scaling) memory(engine *datastore.Engine) {
 	const mb = 1 << 20
 	s.add("live keys and values", "MiB", float64(stats.LiveBytes)/mb, report.Target{})
 	s.add("values in memory", "MiB", float64(stats.CacheBytes)/mb, report.AtMost(64))
-	s.add("memory beside them, of a key", "B", float64(int64(m.HeapAlloc)-stats.CacheBytes)/float64(stats.Keys), report.Target{})
+	s.add("other memory, of a key", "B", float64(int64(m.HeapAlloc)-stats.CacheBytes)/float64(stats.Keys), report.Target{})
 }
 
-// compaction writes revisions and lets go of all of them, beside writers. Those
-// write alone before it, so that the pauses of the machine show.
+// compaction writes revisions and compacts all of them while clients write. The clients write
+// alone before that, which shows the pauses of the machine itself.
 func (s *scaling) compaction(ctx context.Context) error {
 	engine, closeEngine, err := openEngine(filepath.Join(s.dir, "compaction"))
 	if err != nil {
@@ -250,19 +250,19 @@ func (s *scaling) compaction(ctx context.Context) error {
 		return err
 	}
 	alone := time.After(2 * time.Second)
-	if err := s.writers(ctx, engine, "write, nothing else going on", report.Target{}, func() error { <-alone; return nil }); err != nil {
+	if err := s.writers(ctx, engine, "write, without a compaction", report.Target{}, func() error { <-alone; return nil }); err != nil {
 		return err
 	}
 	name := fmt.Sprintf("compaction of %d revisions", s.plan.revisions)
 	began := time.Now()
-	err = s.writers(ctx, engine, "write, beside it", report.AtMost(50), func() error {
+	err = s.writers(ctx, engine, "write, beside a compaction", report.AtMost(50), func() error {
 		return engine.Compact(ctx, engine.Revision(), true)
 	})
 	s.add(name, "s", time.Since(began).Seconds(), report.Target{})
 	return err
 }
 
-// writers write one after the other, four at a time, until work is done.
+// writers puts keys with four clients until work is done, and measures the latencies.
 func (s *scaling) writers(ctx context.Context, engine *datastore.Engine, row string, stall report.Target, work func() error) error {
 	const clients = 4
 	var done atomic.Bool
@@ -296,6 +296,6 @@ func (s *scaling) writers(ctx context.Context, engine *datastore.Engine, row str
 	s.add(row, "p50 ms", res.P50, report.Target{})
 	s.add("", "p99 ms", res.P99, report.Target{})
 	s.add("", "max ms", load.Milliseconds(took[len(took)-1]), stall)
-	s.add("the log at most", "MiB", float64(max(wal[0], wal[1], wal[2], wal[3]))/(1<<20), report.AtMost(16))
+	s.add("WAL, at most", "MiB", float64(max(wal[0], wal[1], wal[2], wal[3]))/(1<<20), report.AtMost(16))
 	return nil
 }

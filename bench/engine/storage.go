@@ -17,7 +17,7 @@ import (
 	"github.com/karve-k8s/karve/bench/report"
 )
 
-// peers are the columns of the table, in the order in which they are measured.
+// peers are the columns of the table, in the order of the measurement.
 var peers = []struct{ role, title string }{
 	{roleDirect, "karve Go API"},
 	{roleClient, "karve client"},
@@ -25,7 +25,7 @@ var peers = []struct{ role, title string }{
 	{"etcd", "etcd 3.6.13"},
 }
 
-// A storageReport is everything a run has found out.
+// A storageReport has every figure of a run.
 type storageReport struct {
 	Machine  string    `json:"machine"`
 	Plan     plan      `json:"plan"`
@@ -33,7 +33,7 @@ type storageReport struct {
 	FsyncP99 []float64 `json:"fsync_p99_ms"`
 	Rounds   []*round  `json:"rounds"`
 
-	roles []string // that were chosen
+	roles []string // of the peers that were measured
 	args  []string
 }
 
@@ -41,11 +41,11 @@ type storageReport struct {
 func Storage(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("storage", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	quick := flags.Bool("quick", false, "one round of fewer operations, in less than a minute")
+	quick := flags.Bool("quick", false, "one round of fewer operations; takes less than a minute")
 	var out report.Output
 	out.Register(flags)
 	rounds := flags.Int("rounds", 0, "rounds to take the medians of (default 3, with -quick 1)")
-	dir := flags.String("dir", "", "directory on the disk to measure (default the one for temporary files)")
+	dir := flags.String("dir", "", "directory on the disk to measure (default: the one for temporary files)")
 	chosen := flags.String("peers", "", "comma-separated peers to measure (default all): karve,karve-client,karve-socket,etcd")
 	if err := flags.Parse(args); err != nil {
 		return flag.ErrHelp
@@ -94,7 +94,7 @@ func Storage(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	return errors.Join(out.Write(stdout, rep), failed)
 }
 
-// choose parses a list of roles; the empty one is all.
+// choose parses a list of roles. The empty list means all of them.
 func choose(list string) ([]string, error) {
 	var all, roles []string
 	for _, p := range peers {
@@ -105,7 +105,7 @@ func choose(list string) ([]string, error) {
 	}
 	for role := range strings.SplitSeq(list, ",") {
 		if !slices.Contains(all, role) {
-			return nil, fmt.Errorf("there is no peer %q, only %s", role, strings.Join(all, ", "))
+			return nil, fmt.Errorf("unknown peer %q, want one of %s", role, strings.Join(all, ", "))
 		}
 		if !slices.Contains(roles, role) {
 			roles = append(roles, role)
@@ -114,9 +114,9 @@ func choose(list string) ([]string, error) {
 	return roles, nil
 }
 
-// measure runs the rounds, in each the peers one after the other, so that a
-// machine that gets slower does so for all of them. A peer that fails leaves a
-// gap in the table; the rest goes on.
+// measure runs the rounds. Each round measures all peers one after the other, so that a machine
+// that becomes slower is slower for all of them. A peer that fails leaves a gap in the table;
+// the other peers go on.
 func (rep *storageReport) measure(ctx context.Context, rounds int, most time.Duration, work string, stderr io.Writer) error {
 	var failed []error
 	for n := 1; n <= rounds; n++ {
@@ -126,11 +126,11 @@ func (rep *storageReport) measure(ctx context.Context, rounds int, most time.Dur
 		}
 		rep.FsyncP50, rep.FsyncP99 = append(rep.FsyncP50, p50), append(rep.FsyncP99, p99)
 		for _, role := range rep.roles {
-			told := func(r load.Result) {
+			progress := func(r load.Result) {
 				fmt.Fprintf(stderr, "round %d/%d  %-13s %-28s %12s/s  p50 %s ms  p99 %s ms\n",
 					n, rounds, role, r.Row, report.Number(r.PerSecond), report.Number(r.P50), report.Number(r.P99))
 			}
-			r, err := measurePeer(ctx, role, rep.Plan, most, work, told, stderr)
+			r, err := measurePeer(ctx, role, rep.Plan, most, work, progress, stderr)
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
@@ -147,8 +147,8 @@ func (rep *storageReport) measure(ctx context.Context, rounds int, most time.Dur
 	return errors.Join(failed...)
 }
 
-// measurePeer starts a peer on an empty directory, runs every row and stops it.
-func measurePeer(ctx context.Context, role string, p plan, most time.Duration, work string, told func(load.Result), stderr io.Writer) (*round, error) {
+// measurePeer starts a peer on an empty directory, measures every row and stops the peer.
+func measurePeer(ctx context.Context, role string, p plan, most time.Duration, work string, progress func(load.Result), stderr io.Writer) (*round, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("not done after %v", most))
 	defer cancel()
 	dir, err := os.MkdirTemp(work, "")
@@ -169,7 +169,7 @@ func measurePeer(ctx context.Context, role string, p plan, most time.Duration, w
 		}
 		switch {
 		case m.Row != nil:
-			told(*m.Row)
+			progress(*m.Row)
 		case m.Round != nil:
 			return m.Round, nil
 		default:
@@ -178,10 +178,10 @@ func measurePeer(ctx context.Context, role string, p plan, most time.Duration, w
 				return nil, err
 			}
 			defer hangUp()
-			if _, err := s.count(ctx, keyPrefix); err != nil { // the connection is there
+			if _, err := s.count(ctx, keyPrefix); err != nil { // which waits for the connection
 				return nil, fmt.Errorf("reach peer: %w", err)
 			}
-			b := &bench{store: s, plan: p, peer: c.cmd.Process.Pid, dir: dir, file: files[role], told: told}
+			b := &bench{store: s, plan: p, peer: c.cmd.Process.Pid, dir: dir, file: files[role], progress: progress}
 			return b.measure(ctx)
 		}
 	}

@@ -15,46 +15,44 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 )
 
-// errConflict: a key was not at the revision that the benchmark had left it at.
+// errConflict says that a key is not at the revision of the benchmark's last write.
 var errConflict = errors.New("key is at another revision")
 
-// store is what the benchmark does to a peer: the calls of Kubernetes' storage
-// layer, and nothing else.
+// A store is a peer, with the calls that Kubernetes' storage layer makes.
 type store interface {
-	// put sets a key that is at revision, 0 if it is not there.
+	// put sets a key whose revision is the given one; 0 means that the key does not exist.
 	put(ctx context.Context, key string, value []byte, revision int64) (int64, error)
 	remove(ctx context.Context, key string, revision int64) error
 	get(ctx context.Context, key string) (found int, err error)
 	list(ctx context.Context, prefix, from string, limit int64) (found int, err error)
 	count(ctx context.Context, prefix string) (int64, error)
-	// watch begins after the newest revision and is open when it returns. The
-	// function waits for more events and answers their revisions; it ends
-	// with ctx.
+	// watch begins after the newest revision, and is open when it returns. The function waits
+	// for events and returns their revisions. It ends with ctx.
 	watch(ctx context.Context, prefix string) (func() ([]int64, error), error)
-	// compact lets go of all history.
+	// compact compacts the whole history.
 	compact(ctx context.Context) error
 }
 
-// watchStreams is over how many streams watches are spread: an API server has
-// one for each resource, some dozens, and no peer should be measured by how it
-// queues 500 watches on one.
+// watchStreams is the number of streams for all watches. An API server has a stream for each
+// resource, which is some dozens, and the benchmark should not measure how a peer queues 500
+// watches on one stream.
 const watchStreams = 32
 
-// remote is a peer called through etcd's client, as the API server calls it.
+// A remote is a peer that is called through etcd's client, as the API server calls it.
 type remote struct {
 	client  *kubernetes.Client
-	watches *atomic.Int64 // that have been opened
+	watches *atomic.Int64 // opened so far
 }
 
 func newRemote(client *kubernetes.Client) remote { return remote{client, new(atomic.Int64)} }
 
-// dial connects to a peer: one connection, as Karve's and (for most resources)
-// upstream's API server have.
+// dial connects to a peer with one connection, as Karve's API server does, and upstream's for most
+// resources.
 func dial(endpoint string) (remote, func(), error) {
 	c, err := kubernetes.New(clientv3.Config{
 		Endpoints:   []string{endpoint},
 		DialTimeout: serveTimeout,
-		Logger:      zap.NewNop(), // errors are answered, too
+		Logger:      zap.NewNop(), // errors are returned as well
 	})
 	if err != nil {
 		return remote{}, nil, fmt.Errorf("connect to %s: %w", endpoint, err)
@@ -101,7 +99,7 @@ func (r remote) watch(ctx context.Context, prefix string) (func() ([]int64, erro
 	if err != nil {
 		return nil, err
 	}
-	// The client has a stream for each set of metadata.
+	// The client opens a stream for each set of metadata.
 	ctx = metadata.AppendToOutgoingContext(ctx, "bench-stream", strconv.FormatInt(r.watches.Add(1)%watchStreams, 10))
 	ch := r.client.Watch(ctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(now+1), clientv3.WithCreatedNotify())
 	next := func() ([]int64, error) {
@@ -115,7 +113,7 @@ func (r remote) watch(ctx context.Context, prefix string) (func() ([]int64, erro
 		}
 		return revisions, resp.Err()
 	}
-	if _, err := next(); err != nil { // the answer that it is open
+	if _, err := next(); err != nil { // the response that the watch is open
 		return nil, err
 	}
 	return next, nil
@@ -138,7 +136,7 @@ func (r remote) revision(ctx context.Context) (int64, error) {
 	return resp.Header.Revision, nil
 }
 
-// direct is the engine in the process of the benchmark.
+// A direct is the engine in this process.
 type direct struct{ engine *datastore.Engine }
 
 func (d direct) put(ctx context.Context, key string, value []byte, revision int64) (int64, error) {

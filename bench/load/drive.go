@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// A Result is what one row measured. Times are in Milliseconds.
+// A Result is what was measured of one row. Times are in milliseconds.
 type Result struct {
 	Row       string  `json:"row"`
 	Ops       int     `json:"ops"`
 	PerSecond float64 `json:"per_second"`
 	P50       float64 `json:"p50_ms"`
 	P99       float64 `json:"p99_ms"`
-	// CPU is what one operation cost the peer and its client together, in
+	// CPU is the CPU time of one operation, for the peer and its client together, in
 	// microseconds.
 	CPU float64 `json:"cpu_us_per_op"`
 }
@@ -31,8 +31,9 @@ type Limits struct {
 	Most    time.Duration
 }
 
-// Drive puts the load of clients on op. worker counts the clients, n the operations of that
-// client, and i those of all of them; each from 0.
+// Drive calls op from many clients within the limits. worker is the number of the client, n that
+// of the operation of this client, and i that of the operation of all clients, each from 0. The
+// first error ends the load.
 func Drive(ctx context.Context, l Limits, op func(ctx context.Context, worker, n, i int) error) (Result, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -68,7 +69,7 @@ func Drive(ctx context.Context, l Limits, op func(ctx context.Context, worker, n
 	return Summarise(slices.Concat(samples...), elapsed), nil
 }
 
-// Summarise sorts took and makes a Result of it.
+// Summarise sorts took, and returns its Result.
 func Summarise(took []time.Duration, elapsed time.Duration) Result {
 	slices.Sort(took)
 	return Result{
@@ -79,7 +80,7 @@ func Summarise(took []time.Duration, elapsed time.Duration) Result {
 	}
 }
 
-// Quantile is the nearest-rank Quantile of sorted values, 0 without any.
+// Quantile is the nearest-rank quantile of sorted values. It is 0 without any.
 func Quantile(sorted []time.Duration, q float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0
@@ -87,7 +88,7 @@ func Quantile(sorted []time.Duration, q float64) time.Duration {
 	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
 }
 
-// Milliseconds is a duration in them.
+// Milliseconds is a duration in milliseconds.
 func Milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // ErrWrong is the error of a peer that gives a wrong answer, so that its speed means nothing.

@@ -21,11 +21,10 @@ type delivery struct {
 // revisions.
 type Watch func(ctx context.Context) (next func() ([]int64, error), err error)
 
-// FanOut measures how long it takes from the moment a client asks for a write
-// until a watcher has the event: the write itself is in it. put writes the n-th
-// time and answers the revision; the next write waits until all watchers have the
-// event of this one, and no other event may come. An operation is an event that
-// has reached a watcher.
+// FanOut measures the time from a client's request for a write until a watcher has the event, which
+// includes the write itself. put makes the n-th write and returns its revision. The next write
+// waits until all watchers have the event of this one. Any other event is an ErrWrong. Each event
+// that has reached a watcher counts as an operation.
 func FanOut(ctx context.Context, watch Watch, watchers, puts int, most time.Duration, put func(ctx context.Context, n int) (int64, error)) (Result, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var (

@@ -16,7 +16,7 @@ import (
 	"github.com/karve-k8s/karve/bench/load"
 )
 
-// DiskBytes is what the files of a directory occupy, with what is preallocated.
+// DiskBytes is the disk space of the files in a directory, which includes preallocated space.
 func DiskBytes(dir string) (int64, error) {
 	var total int64
 	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
@@ -33,7 +33,8 @@ func DiskBytes(dir string) (int64, error) {
 	return total, err
 }
 
-// ignoreGone: a peer may remove a file while its directory is being read.
+// ignoreGone returns nil for a file that does not exist: a peer may remove it while its directory
+// is read.
 func ignoreGone(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -41,8 +42,8 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// SettledDisk waits until the size of a directory has been the same for half a
-// second, two seconds at most: a peer may give back space in the background.
+// SettledDisk waits until the disk space of a directory has not changed for half a second, for two
+// seconds at most, because a peer may free space in the background.
 func SettledDisk(ctx context.Context, dir string) (int64, error) {
 	const step, same, most = 50 * time.Millisecond, 10, 40
 	size, err := DiskBytes(dir)
@@ -62,8 +63,8 @@ func SettledDisk(ctx context.Context, dir string) (int64, error) {
 	return size, err
 }
 
-// ProbeDisk is how long the disk takes to make 1 KB of a growing file durable,
-// in milliseconds: no write that is durable can be faster for one client.
+// ProbeDisk measures how long an append of 1 KB takes until it is on the disk, in milliseconds. A
+// durable write of one client cannot be faster.
 func ProbeDisk(dir string) (p50, p99 float64, err error) {
 	f, err := os.CreateTemp(dir, "probe-")
 	if err != nil {
@@ -87,8 +88,8 @@ func ProbeDisk(dir string) (p50, p99 float64, err error) {
 	return load.Milliseconds(load.Quantile(took, 0.50)), load.Milliseconds(load.Quantile(took, 0.99)), nil
 }
 
-// WorkPlace makes a directory as WorkDir does, and describes the machine. The caller
-// removes the directory.
+// WorkPlace makes a directory as WorkDir does, and describes the machine. The caller removes the
+// directory.
 func WorkPlace(dir string) (work, machine string, err error) {
 	if work, err = WorkDir(dir); err != nil {
 		return "", "", err
@@ -100,7 +101,7 @@ func WorkPlace(dir string) (work, machine string, err error) {
 	return work, machine, nil
 }
 
-// WorkDir makes a directory on a disk, below dir or where temporary files are.
+// WorkDir makes a directory on a disk, below dir or in the directory for temporary files.
 func WorkDir(dir string) (string, error) {
 	work, err := os.MkdirTemp(dir, "kb-") // short: a socket's path has 107 bytes
 	if err != nil {
@@ -108,7 +109,7 @@ func WorkDir(dir string) (string, error) {
 	}
 	volatile, err := inMemory(work)
 	if err == nil && volatile {
-		err = fmt.Errorf("%s is not on a disk, where a sync costs nothing: choose another with -dir", filepath.Dir(work))
+		err = fmt.Errorf("%s is not on a disk, so a sync costs nothing there: choose another directory with -dir", filepath.Dir(work))
 	}
 	if err != nil {
 		os.Remove(work)
@@ -117,11 +118,11 @@ func WorkDir(dir string) (string, error) {
 	return work, nil
 }
 
-// inMemory tells whether a directory is on a file system without a disk.
+// inMemory reports whether a directory is on a file system in memory.
 func inMemory(dir string) (bool, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
-		return false, fmt.Errorf("look at %s: %w", dir, err)
+		return false, fmt.Errorf("read file system of %s: %w", dir, err)
 	}
 	return st.Type == unix.TMPFS_MAGIC || st.Type == unix.RAMFS_MAGIC, nil
 }

@@ -17,26 +17,26 @@ import (
 // OwnPID is the process of the benchmark.
 var OwnPID = os.Getpid()
 
-// AnonymousMemory is RssAnon of a process in bytes: what the kernel cannot
-// reclaim, as opposed to pages of files that it has mapped.
+// AnonymousMemory is RssAnon of a process, in bytes: memory that the kernel cannot reclaim, as it
+// can pages of mapped files.
 func AnonymousMemory(pid int) (int64, error) {
 	kb, err := procField(fmt.Sprintf("/proc/%d/status", pid), "RssAnon")
 	return kb << 10, err
 }
 
-// ResidentMemory is all memory that a process has, in bytes.
+// ResidentMemory is VmRSS of a process, in bytes.
 func ResidentMemory(pid int) (int64, error) {
 	kb, err := procField(fmt.Sprintf("/proc/%d/status", pid), "VmRSS")
 	return kb << 10, err
 }
 
-// PeakMemory is the most resident memory that a process has had, in bytes.
+// PeakMemory is VmHWM of a process, in bytes: the largest resident memory so far.
 func PeakMemory(pid int) (int64, error) {
 	n, err := procField(fmt.Sprintf("/proc/%d/status", pid), "VmHWM")
 	return n << 10, err
 }
 
-// WrittenBytes is what a process has caused to be written to disks.
+// WrittenBytes is the number of bytes that a process has caused to be written to disks.
 func WrittenBytes(pid int) (int64, error) {
 	return procField(fmt.Sprintf("/proc/%d/io", pid), "write_bytes")
 }
@@ -53,11 +53,10 @@ func procField(file, name string) (int64, error) {
 			return strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(value, "kB")), 10, 64)
 		}
 	}
-	return 0, fmt.Errorf("read %s: %s does not tell it", name, file)
+	return 0, fmt.Errorf("read %s: it is not in %s", name, file)
 }
 
-// Describe says where figures come from, with how long the disk of a
-// directory takes for a durable write.
+// Describe describes the machine, with the time of a durable write to the disk of a directory.
 func Describe(dir string) (string, error) {
 	memory, err := procField("/proc/meminfo", "MemTotal")
 	if err != nil {
@@ -83,8 +82,8 @@ func Processor() string {
 	return runtime.GOARCH
 }
 
-// CPUTime is the time a process has used on all cores, to the nanosecond; that
-// in /proc/PID/stat comes in hundredths of a second.
+// CPUTime is the time that a process has used on all cores. Its resolution is a nanosecond, whereas
+// /proc/PID/stat has hundredths of a second.
 func CPUTime(pid int) (time.Duration, error) {
 	var ts unix.Timespec
 	clock := int32(^pid<<3 | 2) // clock_getcpuclockid(3)
@@ -94,8 +93,8 @@ func CPUTime(pid int) (time.Duration, error) {
 	return time.Duration(ts.Nano()), nil
 }
 
-// BusyTime is the time all cores together have spent on anything, also on
-// other machines where this one is a guest.
+// BusyTime is the time that all cores together were busy. In a virtual machine it includes the time
+// that other guests took.
 func BusyTime() (time.Duration, error) {
 	stat, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -117,7 +116,7 @@ func BusyTime() (time.Duration, error) {
 	return time.Duration(ticks) * (time.Second / 100), nil // USER_HZ is 100 everywhere
 }
 
-// OwnTime is the CPU time of this process and of all that it has waited for.
+// OwnTime is the CPU time of this process and of the children that it has waited for.
 func OwnTime() (total time.Duration) {
 	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
 		var u unix.Rusage

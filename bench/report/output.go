@@ -17,7 +17,7 @@ import (
 // formats are the values of -o.
 var formats = []string{"table", "json", "bench"}
 
-// An Output says where the figures go, and how they are printed.
+// An Output says how figures are printed, and which file gets them.
 type Output struct {
 	Format string // of what is printed, one of formats
 	File   string // gets a Record; empty: none
@@ -47,13 +47,13 @@ func (o *Output) Check() error {
 	return nil
 }
 
-// A Reporter has measured. JSON is what json.Marshal makes of it.
+// A Reporter has figures to print. Its JSON is that of json.Marshal.
 type Reporter interface {
 	Print(w io.Writer) error
 	Record() *Record
 }
 
-// Write prints the figures and writes the file.
+// Write prints the figures and writes the file, if there is one.
 func (o *Output) Write(stdout io.Writer, r Reporter) error {
 	if o.File != "" {
 		var text strings.Builder
@@ -75,8 +75,8 @@ func (o *Output) Write(stdout io.Writer, r Reporter) error {
 	return r.Print(stdout)
 }
 
-// NewRecord returns the record of a command, with what there is to say about every run.
-// args are the command's options.
+// NewRecord returns an empty record of a command, with remarks on the run. args are the options of
+// the command.
 func NewRecord(command, described string, args []string, otherLoad float64) *Record {
 	name := strings.ToUpper(command[:1]) + command[1:]
 	if command == "api" {
@@ -92,7 +92,7 @@ func NewRecord(command, described string, args []string, otherLoad float64) *Rec
 	return r
 }
 
-// withoutPaths leaves out the options that name a file or a directory of this machine.
+// withoutPaths leaves out the options that name a file or a directory on this machine.
 func withoutPaths(args []string) (kept []string) {
 	paths := []string{"record", "karve", "dir", "profile"}
 	for i := 0; i < len(args); i++ {
@@ -106,7 +106,7 @@ func withoutPaths(args []string) (kept []string) {
 	return kept
 }
 
-// A LineReport is a table of lines that are not medians of rounds.
+// A LineReport is a Reporter of a benchmark without rounds.
 type LineReport struct {
 	Head, Foot string
 	Lines      Table

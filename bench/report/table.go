@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// A Table is lines of cells, the first two columns texts and the others figures.
+// A Table has lines of cells. The first two columns are text, and the others figures.
 type Table [][]string
 
 // Print writes the table with aligned columns.
@@ -39,15 +39,14 @@ func (t Table) Print(w io.Writer) {
 	}
 }
 
-// Median of values, the mean of the middle two of an even Number. It sorts a
-// copy; there must be at least one.
+// Median is the median of at least one value: of an even number, the mean of the middle two.
 func Median(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	n := len(sorted)
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// Number has about three digits that count and groups those of large ones.
+// Number prints about three significant digits, with commas in large numbers.
 func Number(v float64) string {
 	switch {
 	case v >= 1000:

@@ -5,18 +5,18 @@ import "strconv"
 // Quiet is the part of the machine that other processes may use without a remark.
 const Quiet = 0.10
 
-// A Target is what Karve has to reach in a line: a bound for its own figure, or
-// for that divided by the peer's. The zero value is none.
+// A Target is what Karve has to reach in a line: a bound for its figure, or for the ratio to the
+// peer's. The zero value is no target.
 type Target struct {
 	bound   float64
-	Ratio   bool // of the ratio
-	atLeast bool // else at most
+	Ratio   bool // the bound is for the ratio
+	atLeast bool // otherwise at most
 }
 
-// AtMost is a target for a figure.
+// AtMost is an upper bound for a figure.
 func AtMost(bound float64) Target { return Target{bound: bound} }
 
-// RatioAtLeast is a target for a ratio.
+// RatioAtLeast is a lower bound for a ratio.
 func RatioAtLeast(bound float64) Target { return Target{bound: bound, Ratio: true, atLeast: true} }
 
 func (t Target) String() string {
@@ -34,8 +34,8 @@ func (t Target) String() string {
 	return s
 }
 
-// Mark says whether a figure meets the Target; nothing where there is no Target
-// or no peer to compare with. peer is nil then.
+// Mark reports whether a figure meets the target: met or MISSED, or nothing without a target or, for
+// a ratio, without a peer, which is nil then.
 func (t Target) Mark(own float64, peer *float64) string {
 	if t == (Target{}) {
 		return ""
