@@ -82,12 +82,16 @@ func (c *claim) lockDirs(p *plan, log *logrus.Logger) error {
 			errs.addf("--%s: %w", dir.option, err)
 		}
 	}
+	if len(errs) > 0 {
+		errs.add(p.directoriesInUse())
+		return errors.Join(errs...)
+	}
 	slices.SortStableFunc(dirs, func(a, b directory) int {
 		return cmp.Compare(slices.Index(c.made, a.path), slices.Index(c.made, b.path))
 	})
 	for _, dir := range dirs {
 		if len(errs) > 0 && slices.Contains(c.made, dir.path) {
-			continue
+			continue // it is empty still
 		}
 		lock, err := datastore.LockDir(dir.path)
 		if err != nil {
