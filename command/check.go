@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"runtime/debug"
 	"time"
 
@@ -50,7 +48,7 @@ func check(c *cli.Context) error {
 		}
 	}
 	all := preflight.Run(c.Context, looked)
-	// Last, as it makes the data directory, and shown first.
+	// It is slow, and shown first.
 	all = append(checkConfig(c, config, err), all...)
 	err = output.Show(c, all, func(w io.Writer) {
 		fmt.Fprintln(w, "CHECK\tRESULT\tFOUND\tWHAT TO DO")
@@ -86,26 +84,13 @@ func target(config server.Config) preflight.Target {
 // it, and what a start would refuse.
 func checkConfig(c *cli.Context, config server.Config, reading error) []preflight.Finding {
 	const name = "configuration"
-	made := missing(datadir.Absolute(config.DataDir))
 	err := errors.Join(reading, config.Validate(c.Context))
-	for _, dir := range made {
-		os.Remove(dir) // if it is empty, which it is unless a server came meanwhile
-	}
 	if err == nil {
 		return []preflight.Finding{{Check: name, Result: preflight.OK, Found: "every option is understood"}}
 	}
 	var all []preflight.Finding
 	for _, problem := range flatten(err) {
 		all = append(all, preflight.Finding{Check: name, Result: preflight.Fail, Found: problem.Error(), Do: "see karve server --help"})
-	}
-	return all
-}
-
-// missing are the directories that making dir would make, the lowest first.
-func missing(dir string) []string {
-	var all []string
-	for ; dir != "" && !datadir.Exists(dir) && dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
-		all = append(all, dir)
 	}
 	return all
 }
