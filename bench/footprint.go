@@ -33,7 +33,7 @@ var footprintLines = []line{
 	{row: rowIdleCPU, unit: "% of a core", target: report.AtMost(0.5)},
 	{row: rowIdleDisk, unit: "kB/s", target: report.AtMost(0.5)},
 	{row: rowIdleSyncs, unit: "/min"},
-	{row: rowGoroutines, unit: "goroutines", target: report.AtMost(2000)},
+	{row: rowGoroutines, unit: "goroutines", target: report.AtMost(2300)},
 	{row: rowBinary, unit: "MB", target: report.AtMost(125)},
 	{row: rowDownload, unit: "MB", target: report.AtMost(28)},
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/karve-k8s/karve/server/deviations"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -39,6 +40,7 @@ var quietTypes = []struct {
 // to the type, so that it can renew its watch after everything else was compacted. From
 // where it began it could not: that history is gone.
 func TestQuietWatchesOutliveCompaction(t *testing.T) {
+	compares(t, deviations.Uncached)
 	c := start(t, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()

@@ -22,11 +22,13 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/server/deviations"
 )
 
 // A seeded cluster and one that upstream's hooks made are the same, object by
 // object, field manager by field manager, key by key and in the same encoding.
 func TestBornAsUpstreamMakesIt(t *testing.T) {
+	compares(t, deviations.Bootstrap)
 	encryption := writeFile(t, "encryption.yaml", `
 apiVersion: apiserver.config.k8s.io/v1
 kind: EncryptionConfiguration

@@ -11,11 +11,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/server/deviations"
 )
 
 // Clients on this machine get large objects as they are, unless we are told
 // otherwise or a relay asks for somebody else; what they read is the same.
 func TestCompressionOfLargeAnswers(t *testing.T) {
+	compares(t, deviations.Compression)
 	for name, compress := range map[string]bool{"by default": false, "with CompressLoopback": true} {
 		t.Run(name, func(t *testing.T) { compressionOfLargeAnswers(t, compress) })
 	}

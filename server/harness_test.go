@@ -24,6 +24,7 @@ import (
 
 	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/servertest"
 	"github.com/karve-k8s/karve/servertest/process"
 )
@@ -55,6 +56,22 @@ type cluster struct {
 	err    error // of Run; valid once done is closed
 }
 
+// upstreamVariable names deviations that are off in all control planes of these tests, like
+// --upstream. .ci/run sets it to "all" for some of them.
+const upstreamVariable = "KARVE_TEST_UPSTREAM"
+
+// compares skips a test of what a deviation does if that is off.
+func compares(t *testing.T, d *deviations.Deviation) {
+	t.Helper()
+	switches, err := deviations.Parse(strings.FieldsFunc(os.Getenv(upstreamVariable), func(r rune) bool { return r == ',' }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !switches.On(d) {
+		t.Skipf("%s is off: %s", d.Name, upstreamVariable)
+	}
+}
+
 // launch runs a control plane until it is ready. Without help from configure it
 // has a new data directory, ports that the kernel chooses, and warnings and
 // worse in its log.
@@ -65,6 +82,9 @@ func launch(dir string, configure func(*server.Config)) (*cluster, error) {
 		DataDir: dir,
 		Log:     &logrus.Logger{Out: c.log, Formatter: &logrus.TextFormatter{DisableColors: true}, Level: logrus.InfoLevel, Hooks: logrus.LevelHooks{}},
 		Ready:   func(i server.Info) { ready <- i },
+	}
+	if names := os.Getenv(upstreamVariable); names != "" {
+		config.Upstream = strings.Split(names, ",")
 	}
 	if configure != nil {
 		configure(&config)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/karve-k8s/karve/server/deviations"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/karve-k8s/karve/internal/eventually"
@@ -14,6 +15,7 @@ import (
 // A cluster in which nothing happens writes nothing: SD cards wear out. Left to
 // upstream, three leases are written every ten seconds.
 func TestIdleClusterWritesNothing(t *testing.T) {
+	compares(t, deviations.SingleServer)
 	const still = 12 * time.Second
 	c := start(t, nil)
 	revision := ""
@@ -37,7 +39,8 @@ func TestIdleClusterWritesNothing(t *testing.T) {
 // Stacks and queues of goroutines that wait for ever are a sixth of an idle server's
 // memory: there are no more of them than there have to be.
 func TestIdleClusterHasFewGoroutines(t *testing.T) {
-	const most = 2000
+	compares(t, deviations.StorageClient)
+	const most = 2300
 	before := runtime.NumGoroutine()
 	start(t, nil)
 	eventually.Nil(t, fmt.Sprintf("no more than %d goroutines", most), func() error {

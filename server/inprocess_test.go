@@ -17,11 +17,13 @@ import (
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 
 	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/server/deviations"
 )
 
 // Controllers, scheduler and the API server's own clients are in its process,
 // and no exception: each is authenticated as itself, and audited.
 func TestInProcessClientsAreAudited(t *testing.T) {
+	compares(t, deviations.Loopback)
 	policy := writeFile(t, "policy.yaml", `
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -103,6 +105,7 @@ func auditEvents(t *testing.T, log string) []auditv1.Event {
 // drained: HTTP/2 alone waits a second for the other side of one.
 // Informers of the API server have ended when it counts its watches.
 func TestStopWithoutClients(t *testing.T) {
+	compares(t, deviations.Loopback)
 	const tries = 3 // on a machine that is busy with something else
 	var took time.Duration
 	const few = 8 // of some 24: one may have been on its way

@@ -10,11 +10,13 @@ import (
 
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/server/deviations"
 )
 
 // What people do to the objects of a cluster while it runs, or an older release
 // left, is the same after the next start as after one with upstream's hooks.
 func TestRepairsAsUpstreamDoes(t *testing.T) {
+	compares(t, deviations.Bootstrap)
 	if testing.Short() {
 		t.Skip("starts four control planes")
 	}

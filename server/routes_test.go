@@ -8,11 +8,13 @@ import (
 	"github.com/emicklei/go-restful/v3"
 
 	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/server/deviations"
 )
 
 // Every route that there is leads where upstream's router leads, with whatever
 // names, also for those that nobody has asked for before.
 func TestRoutesAreUpstreams(t *testing.T) {
+	compares(t, deviations.Routes)
 	var ours, upstreams restful.RouteSelector
 	var services []*restful.WebService
 	start(t, server.WithRouters(func(o, u restful.RouteSelector, s []*restful.WebService) { ours, upstreams, services = o, u, s }))

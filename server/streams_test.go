@@ -27,6 +27,7 @@ import (
 
 	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/server/deviations"
 )
 
 // stopWithStreams is how long a stop with open streams may take on a busy machine. A
@@ -95,6 +96,7 @@ func begin(t *testing.T, what string, stream io.Reader) *bufio.Reader {
 // that could go on for ever sees its end, one that misses a part sees an error. Nobody
 // finds the datastore closed.
 func TestStopEndsStreams(t *testing.T) {
+	compares(t, deviations.Streams)
 	c := start(t, func(config *server.Config) {
 		config.DisableControllers = []string{"node-lifecycle-controller"} // the node says nothing of itself
 	})
@@ -202,6 +204,7 @@ func (c *cluster) execs(t *testing.T, ns, pod string, ends map[string]chan error
 
 // A watch that is passed on to another API server has nobody who knows upstream's signal.
 func TestStopEndsAggregatedWatches(t *testing.T) {
+	compares(t, deviations.Streams)
 	c := start(t, nil)
 	ns := c.namespace(t)
 	mux := http.NewServeMux()

@@ -133,11 +133,6 @@ func (c *Controllers) Run(ctx context.Context, ready func()) error {
 	if err := sharedinformers.Share(shared.InformerFactory, connection.Informers, c.options.Deviations, sharedWithAPIServer...); err != nil {
 		return err
 	}
-	if shared.GraphBuilder != nil {
-		if err := sharedinformers.Multiplex(shared.InformerFactory, c.options.Deviations, ownInformers...); err != nil {
-			return err
-		}
-	}
 	done()
 
 	done = c.options.Step("controllers")

@@ -2,17 +2,11 @@ package controllers
 
 import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
-	appsv1 "k8s.io/api/apps/v1"
-	autoscalingv2 "k8s.io/api/autoscaling/v2"
-	batchv1 "k8s.io/api/batch/v1"
-	certificatesv1 "k8s.io/api/certificates/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	nodev1 "k8s.io/api/node/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
@@ -37,17 +31,4 @@ var sharedWithAPIServer = []runtime.Object{
 	&rbacv1.ClusterRoleBinding{}, &rbacv1.ClusterRole{}, &rbacv1.RoleBinding{}, &rbacv1.Role{},
 	&resourcev1.DeviceClass{}, &schedulingv1.PriorityClass{},
 	&storagev1.CSIDriver{}, &storagev1.StorageClass{}, &storagev1.VolumeAttachment{},
-}
-
-// ownInformers are the types for which the controllers have informers of their own if
-// garbage collection, which watches every type, is on.
-var ownInformers = []runtime.Object{
-	//lint:ignore SA1019 the controllers have an informer of Endpoints, as long as upstream has that API
-	&corev1.ConfigMap{}, &corev1.Endpoints{}, &corev1.Namespace{}, &corev1.PodTemplate{}, &corev1.ReplicationController{}, &corev1.ResourceQuota{},
-	&appsv1.ControllerRevision{}, &appsv1.DaemonSet{}, &appsv1.Deployment{}, &appsv1.ReplicaSet{}, &appsv1.StatefulSet{},
-	&autoscalingv2.HorizontalPodAutoscaler{}, &batchv1.CronJob{}, &batchv1.Job{},
-	&certificatesv1.CertificateSigningRequest{}, &coordinationv1.Lease{},
-	&networkingv1.Ingress{}, &networkingv1.NetworkPolicy{}, &policyv1.PodDisruptionBudget{},
-	&resourcev1.ResourceClaim{}, &resourcev1.ResourceClaimTemplate{}, &resourcev1.ResourceSlice{},
-	&storagev1.CSINode{}, &storagev1.CSIStorageCapacity{}, &storagev1.VolumeAttributesClass{},
 }

@@ -3,10 +3,8 @@ package deviations
 import (
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 )
 
 // All stands for every name of Table.
@@ -54,14 +52,4 @@ func Names() []string {
 		all[i] = d.Name
 	}
 	return all
-}
-
-// Print writes the table for people.
-func Print(w io.Writer) error {
-	columns := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(columns, "NAME\tINSTEAD OF UPSTREAM'S CODE")
-	for _, d := range Table {
-		fmt.Fprintf(columns, "%s\t%s\n", d.Name, d.Instead)
-	}
-	return columns.Flush()
 }

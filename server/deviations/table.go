@@ -1,18 +1,19 @@
-// Package deviations has the places where Karve runs its own code in place of upstream's:
-// [Table] names them all, and the code of those in the API server is here, a file for each.
+// Package deviations names the places where Karve runs its own code in place of upstream's:
+// see [Table]. The code of most is in server/apiserver/replacements, a file for each.
 //
 // Each deviation can be switched off (karve server --upstream=NAME), so that a problem can be
-// bisected between Karve and upstream. See docs/deviations.md, which a test compares with Table.
+// bisected between Karve and upstream. docs/deviations.md is Table for people.
 package deviations
 
 // Deviation is one place where Karve runs its own code in place of upstream's.
 type Deviation struct {
-	// Name is what --upstream calls it. The code is in the file of that name, or in the
-	// package or file that Where names.
-	Name  string
+	// Name is what --upstream calls it.
+	Name string
+	// Where is the package or file with the code; empty is the file of that name in
+	// server/apiserver/replacements.
 	Where string
 	// Replaces is what of upstream's does not run: packages with symbols.
-	Replaces string
+	Replaces []string
 	// Instead is what Karve does, in a sentence.
 	Instead string
 	// Gain is what a user gets by it, with the figures that Command printed. Without a
@@ -25,164 +26,202 @@ type Deviation struct {
 	Needs []*Deviation
 }
 
+// Code is where the deviation's code is.
+func (d *Deviation) Code() string {
+	if d.Where != "" {
+		return d.Where
+	}
+	return "server/apiserver/replacements/" + d.Name + ".go"
+}
+
 // The deviations. Each is in Table.
 var (
 	AlignedClock = &Deviation{
 		Name:     "alignedclock",
-		Replaces: "k8s.io/apiserver/pkg/registry/generic/registry.StorageWithCacher",
+		Replaces: []string{"k8s.io/apiserver/pkg/registry/generic/registry.StorageWithCacher"},
 		Instead:  "The timers of all watch caches fire together, every 1.25 s, so an idle process wakes up less often.",
+		Gain:     "Idle CPU is 0.26 % of a core instead of 0.55 (ratio 0.48).",
+		Command:  "scripts/bench footprint -upstream alignedclock -only idle -settle 15s -window 15s -rounds 3",
 		Tests:    []string{"TestCacherConfigIsUpstreams", "TestOnBeat"},
 	}
 	AwaitStorage = &Deviation{
 		Name:     "awaitstorage",
-		Replaces: "k8s.io/apiextensions-apiserver/pkg/apiserver.(*crdHandler).getOrCreateServingInfoFor",
+		Replaces: []string{"k8s.io/apiextensions-apiserver/pkg/apiserver.(*crdHandler).getOrCreateServingInfoFor"},
 		Instead:  "The first request for a custom resource waits up to 250 ms for its new cache instead of being refused.",
+		Gain:     "The first request for a custom resource succeeds. Upstream refuses it, and a client repeats it after a second; the finalizer of a definition without objects may stop for five minutes.",
 		Tests:    []string{"TestFirstRequestOfAKind"},
 	}
 	Bootstrap = &Deviation{
 		Name: "bootstrap", Where: "bootstrap",
-		Replaces: "k8s.io/kubernetes/pkg/registry/{rbac,scheduling}/rest.PostStartHook, k8s.io/kubernetes/pkg/controlplane post-start hooks",
+		Replaces: []string{"k8s.io/kubernetes/pkg/registry/{rbac,scheduling}/rest.PostStartHook", "k8s.io/kubernetes/pkg/controlplane post-start hooks"},
 		Instead:  "One transaction writes the objects that a new cluster is born with, before the API server starts.",
+		Gain:     "A new cluster starts with 0.46 s of CPU instead of 0.99 (ratio 0.47), in 1.14 s instead of 2.55 on a busy machine (0.45).",
+		Command:  "scripts/bench start -upstream bootstrap -only cold -rounds 9",
 		Tests:    []string{"TestBornAsUpstreamMakesIt"},
 	}
 	ClientCertificates = &Deviation{
 		Name:     "clientcertificates",
-		Replaces: "k8s.io/apiserver/pkg/authentication/request/x509.(*Authenticator).AuthenticateRequest",
+		Replaces: []string{"k8s.io/apiserver/pkg/authentication/request/x509.(*Authenticator).AuthenticateRequest"},
 		Instead:  "The identity of a verified client certificate is valid for one second without another verification.",
+		Gain:     "A get costs the server 156 µs of CPU instead of 226 (ratio 0.69), and 32 clients get 4,965 objects a second instead of 3,433 (1.45).",
+		Command:  "scripts/bench api -upstream clientcertificates -only get,update -rounds 3",
 		Tests:    []string{"TestClientCertificateIsRemembered", "FuzzClientCertificates"},
 	}
 	Compression = &Deviation{
 		Name:     "compression",
-		Replaces: "k8s.io/apiserver/pkg/endpoints/handlers/responsewriters.negotiateContentEncoding",
+		Replaces: []string{"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters.negotiateContentEncoding"},
 		Instead:  "Large objects are not compressed for clients on the same machine.",
+		Gain:     "A list of 2,000 objects costs the server 11.8 ms of CPU instead of 16.5 (ratio 0.72) and the client 9.8 instead of 11.9; four clients get 52.4 lists a second instead of 34.3 (1.53).",
+		Command:  "scripts/bench api -upstream compression -only list,get -rounds 3",
 		Tests:    []string{"TestCompressionOfLargeAnswers", "TestCompressionForThisMachine"},
-	}
-	Counting = &Deviation{
-		Name:     "counting",
-		Replaces: "k8s.io/apiserver/pkg/registry/generic/registry.(*Store).startObservingCount",
-		Instead:  "A timer counts the objects of each resource, instead of a goroutine for each.",
-		Tests:    []string{"TestCount"},
 	}
 	EarlyInformers = &Deviation{
 		Name:     "earlyinformers",
-		Replaces: "k8s.io/apiserver/pkg/server post-start hook generic-apiserver-start-informers",
+		Replaces: []string{"k8s.io/apiserver/pkg/server post-start hook generic-apiserver-start-informers"},
 		Instead:  "The API server's informers start while the chain is prepared to run, before the post-start hooks that wait for them.",
+		Gain:     "A new cluster starts in 0.90 s instead of 1.19 on a busy machine (ratio 0.75), with the same CPU time.",
+		Command:  "scripts/bench start -upstream earlyinformers -only cold -rounds 9",
 		Tests:    []string{"TestInformersAreSyncedBeforeTheHooks", "TestInformersOutlivePreShutdownHooks"},
 		Needs:    []*Deviation{GenericConfig, Loopback},
 	}
 	Garbage = &Deviation{
 		Name: "garbage", Where: "server/controllers/garbage.go",
-		Replaces: "k8s.io/kubernetes/cmd/kube-controller-manager/app.newGarbageCollectorController",
+		Replaces: []string{"k8s.io/kubernetes/cmd/kube-controller-manager/app.newGarbageCollectorController"},
 		Instead:  "The garbage collector looks for new kinds when a CustomResourceDefinition changes, and not only every 30 seconds.",
+		Gain:     "What a custom resource of a new kind owns is deleted after 0.5 to 2 s instead of up to 30.",
 		Tests:    []string{"TestGarbageOfNewKinds"},
 	}
 	GenericConfig = &Deviation{
 		Name:     "genericconfig",
-		Replaces: "k8s.io/kubernetes/pkg/controlplane/apiserver.BuildGenericConfig",
+		Replaces: []string{"k8s.io/kubernetes/pkg/controlplane/apiserver.BuildGenericConfig"},
 		Instead:  "The certificate for the API server's own clients has an ECDSA key instead of two RSA keys, and the OpenAPI definitions are collected concurrently.",
+		Gain:     "A start takes 0.48 s of CPU instead of 0.57 (ratio 0.84).",
+		Command:  "scripts/bench start -upstream genericconfig -only cold -rounds 9",
 		Tests:    []string{"TestGenericConfigIsUpstreams"},
 	}
 	GoAway = &Deviation{
 		Name:     "goaway",
-		Replaces: "golang.org/x/net/http2.goAwayTimeout",
+		Replaces: []string{"golang.org/x/net/http2.goAwayTimeout"},
 		Instead:  "A server that only this machine can reach closes an idle connection 100 ms after GOAWAY instead of one second.",
+		Gain:     "A stop beside an idle client takes 0.28 s instead of 1.15 (ratio 0.24).",
+		Command:  "scripts/bench start -upstream goaway -only cold,warm -rounds 3",
 		Tests:    []string{"TestGoAway"},
-	}
-	HandlerMux = &Deviation{
-		Name: "handlermux", Where: "server/sharedinformers/handlermux.go",
-		Replaces: "k8s.io/client-go/tools/cache.processorListener",
-		Instead:  "The handlers of an informer share one of upstream's listeners, and have a goroutine only while something happens.",
-		Tests:    []string{"TestHandlerMuxCallsHandlersLikeUpstream"},
 	}
 	ListBuffer = &Deviation{
 		Name:     "listbuffer",
-		Replaces: "golang.org/x/net/http2.(*responseWriter).Write",
+		Replaces: []string{"golang.org/x/net/http2.(*responseWriter).Write"},
 		Instead:  "The answer to a GET over HTTP/2 is written in pieces of 64 KB instead of 4 KB.",
+		Gain:     "A list of 2,000 objects costs the server 11.9 ms of CPU instead of 14.0 (ratio 0.84) and the client 10.1 instead of 11.3.",
+		Command:  "scripts/bench api -upstream listbuffer -only list,get -rounds 3",
 		Tests:    []string{"TestWideAnswersAreTheSame", "TestWideAnswersFlush"},
 	}
 	Loopback = &Deviation{
 		Name: "loopback", Where: "server/loopback",
-		Replaces: "k8s.io/client-go/transport.New, for clients in the server's process",
+		Replaces: []string{"k8s.io/client-go/transport.New, for clients in the server's process"},
 		Instead:  "Controllers, scheduler and the API server's own clients call the handler chain instead of connecting to it.",
+		Gain:     "A start takes 0.45 s of CPU instead of 0.52 (ratio 0.85), idle memory is 88.4 MB instead of 93.0 (0.95), idle CPU 0.32 % of a core instead of 0.36.",
+		Command:  "scripts/bench start -upstream loopback -only cold -rounds 9",
 		Tests:    []string{"TestSameAsHTTP2"},
 	}
 	Namespaces = &Deviation{
 		Name: "namespaces", Where: "server/controllers/namespaces.go",
-		Replaces: "k8s.io/kubernetes/pkg/controller/namespace.NamespaceController",
+		Replaces: []string{"k8s.io/kubernetes/pkg/controller/namespace.NamespaceController"},
 		Instead:  "A deleted namespace is emptied when the requests that were admitted to it have ended, instead of after five seconds.",
+		Gain:     "A namespace with 20 Pods is gone after 0.42 s instead of 5.63 (ratio 0.07).",
+		Command:  "scripts/bench api -upstream namespaces -only namespace -rounds 1",
 		Tests:    []string{"TestNamespaceWaitsForRequests", "TestNamespaceSettles", "TestStalledBodyHoldsNoNamespace"},
 	}
 	OpenAPI = &Deviation{
 		Name: "openapi", Where: "server/apiserver/openapi",
-		Replaces: "k8s.io/apiserver/pkg/server/routes.OpenAPI, k8s.io/kube-aggregator/pkg/controllers/{openapi,openapiv3}",
+		Replaces: []string{"k8s.io/apiserver/pkg/server/routes.OpenAPI", "k8s.io/kube-aggregator/pkg/controllers/{openapi,openapiv3}"},
 		Instead:  "OpenAPI documents are built when a client asks for them, and forgotten after five idle minutes.",
+		Gain:     "A start takes 0.51 s of CPU instead of 0.95 (ratio 0.54), and idle memory is 90.7 MB instead of 149 (0.61).",
+		Command:  "scripts/bench start -upstream openapi -only cold -rounds 9",
 		Tests:    []string{"TestOpenAPIIsUpstreams"},
 	}
 	Queues = &Deviation{
 		Name: "queues", Where: "server/queues",
-		Replaces: "k8s.io/client-go/util/workqueue.(*Typed).updateUnfinishedWorkLoop",
+		Replaces: []string{"k8s.io/client-go/util/workqueue.(*Typed).updateUnfinishedWorkLoop"},
 		Instead:  "Two gauges of each work queue are set when they are read, instead of twice a second.",
+		Gain:     "Idle CPU is 0.29 % of a core instead of 0.53 (ratio 0.54).",
+		Command:  "scripts/bench footprint -upstream queues -only idle -settle 15s -window 15s -rounds 3",
 		Tests:    []string{"TestNamesAreUpstreams", "TestMetricsAreUpstreams"},
 	}
 	Routes = &Deviation{
 		Name:     "routes",
-		Replaces: "github.com/emicklei/go-restful/v3.CurlyRouter",
+		Replaces: []string{"github.com/emicklei/go-restful/v3.CurlyRouter"},
 		Instead:  "The router of kube-apiserver remembers the route of each resource, verb and content type.",
+		Gain:     "A get costs the server 162 µs of CPU instead of 185 (ratio 0.87), an update 558 instead of 614 (0.91), and 32 clients get 4,335 objects a second instead of 3,863 (1.12).",
+		Command:  "scripts/bench api -upstream routes -only get,update -rounds 3",
 		Tests:    []string{"TestRoutesAreUpstreams", "TestRememberedRoutesAreUpstreams", "FuzzRoutes"},
 	}
 	SharedInformers = &Deviation{
 		Name: "sharedinformers", Where: "server/sharedinformers/share.go",
-		Replaces: "k8s.io/client-go/informers.SharedInformerFactory.InformerFor",
+		Replaces: []string{"k8s.io/client-go/informers.SharedInformerFactory.InformerFor"},
 		Instead:  "API server, controllers and scheduler share the informers of 45 types.",
+		Gain:     "Idle memory is 89.1 MB instead of 93.7 (ratio 0.95), with 1,958 goroutines instead of 2,488.",
+		Command:  "scripts/bench footprint -upstream sharedinformers -only idle -settle 15s -window 15s -rounds 3",
 		Tests:    []string{"TestSharedInformer"},
 	}
 	SingleServer = &Deviation{
 		Name:     "singleserver",
-		Replaces: "k8s.io/kubernetes/pkg/controlplane/reconcilers.NewLeaseEndpointReconciler, k8s.io/apiserver/pkg/reconcilers.PeerEndpointLeaseReconciler",
+		Replaces: []string{"k8s.io/kubernetes/pkg/controlplane/reconcilers.NewLeaseEndpointReconciler", "k8s.io/apiserver/pkg/reconcilers.PeerEndpointLeaseReconciler"},
 		Instead:  "A server with a datastore of its own writes none of the leases by which API servers find each other, and renews its identity every ten minutes.",
+		Gain:     "An idle server writes nothing instead of 5.2 kB a second, in 42 durable commits a minute.",
+		Command:  "scripts/bench footprint -upstream singleserver -only idle -settle 15s -window 15s -rounds 3",
 		Tests:    []string{"TestIdleClusterWritesNothing"},
 	}
 	StorageClient = &Deviation{
 		Name:     "storageclient",
-		Replaces: "k8s.io/apiserver/pkg/storage/storagebackend/factory.newETCD3Client",
+		Replaces: []string{"k8s.io/apiserver/pkg/storage/storagebackend/factory.newETCD3Client"},
 		Instead:  "The API server calls the built-in datastore instead of connecting to an etcd.",
+		Gain:     "A start takes 0.41 s of CPU instead of 0.50 (ratio 0.82), and idle memory is 89.6 MB instead of 102 (0.88).",
+		Command:  "scripts/bench start -upstream storageclient -only cold -rounds 9",
 		Tests:    []string{"TestStorageClientIsUpstreams", "TestFactoryReachesTheEngine"},
 	}
 	Streams = &Deviation{
 		Name:     "streams",
-		Replaces: "k8s.io/apiserver/pkg/server.preparedGenericAPIServer.RunWithContext",
+		Replaces: []string{"k8s.io/apiserver/pkg/server.preparedGenericAPIServer.RunWithContext"},
 		Instead:  "A stop ends followed logs, exec, attach and port-forward, and not only watches.",
+		Gain:     "A stop with a followed log or an open exec takes 0.1 to 1 s instead of a minute.",
 		Tests:    []string{"TestStopEndsStreams"},
 	}
 	TokenBackdate = &Deviation{
 		Name:     "tokenbackdate",
-		Replaces: "k8s.io/kubernetes/pkg/serviceaccount.JWTTokenGenerator",
+		Replaces: []string{"k8s.io/kubernetes/pkg/serviceaccount.JWTTokenGenerator"},
 		Instead:  "While the clock is in doubt, tokens of service accounts are valid from a day before they are issued.",
+		Gain:     "Pods keep access when the clock of a board is set back by hours. Upstream refuses their tokens until the clock has caught up.",
 		Tests:    []string{"TestTokensSurviveAClockSetBack"},
 	}
 	Tracing = &Deviation{
 		Name:     "tracing",
-		Replaces: "k8s.io/apiserver/pkg/endpoints/filters.WithTracing",
+		Replaces: []string{"k8s.io/apiserver/pkg/endpoints/filters.WithTracing"},
 		Instead:  "Without --tracing-config-file, a request that belongs to no trace does not pass the filter for traces.",
+		Gain:     "A get costs the server 163 µs of CPU instead of 181 (ratio 0.90).",
+		Command:  "scripts/bench api -upstream tracing -only get,update -rounds 3",
 		Tests:    []string{"TestTracesArePassedOn"},
 	}
 	Uncached = &Deviation{
 		Name:     "uncached",
-		Replaces: "k8s.io/apiserver/pkg/registry/generic/registry.StorageWithCacher, k8s.io/apiserver/pkg/registry/generic.UndecoratedStorage",
+		Replaces: []string{"k8s.io/apiserver/pkg/registry/generic/registry.StorageWithCacher", "k8s.io/apiserver/pkg/registry/generic.UndecoratedStorage"},
 		Instead:  "26 types with few objects have no watch cache; their watches, and those of events, get bookmarks from storage.",
+		Gain:     "A start takes 0.42 s of CPU instead of 0.44 (ratio 0.95), in 0.98 s instead of 1.14 on a busy machine, with 254 goroutines fewer. Informers of events no longer list again after a compaction.",
+		Command:  "scripts/bench start -upstream uncached -only cold -rounds 9",
 		Tests:    []string{"TestTypeWithoutCacheIsServedAsOneWithIt", "TestQuietWatchesOutliveCompaction"},
 	}
 	VAPStatus = &Deviation{
 		Name: "vapstatus", Where: "server/controllers/policystatus.go",
-		Replaces: "k8s.io/kubernetes/cmd/kube-controller-manager/app.newValidatingAdmissionPolicyStatusController",
+		Replaces: []string{"k8s.io/kubernetes/cmd/kube-controller-manager/app.newValidatingAdmissionPolicyStatusController"},
 		Instead:  "The controller that checks the types in ValidatingAdmissionPolicies makes the schemas of built-in types when there is a policy.",
+		Gain:     "Idle memory is 88.9 MB instead of 91.8 (ratio 0.97).",
+		Command:  "scripts/bench footprint -upstream vapstatus -only idle -settle 20s -window 15s -rounds 5",
 		Tests:    []string{"TestPolicyTypesAreChecked"},
 	}
 )
 
 // Table has every deviation, by name.
 var Table = []*Deviation{
-	AlignedClock, AwaitStorage, Bootstrap, ClientCertificates, Compression, Counting, EarlyInformers, Garbage, GenericConfig, GoAway,
-	HandlerMux, ListBuffer, Loopback, Namespaces, OpenAPI, Queues, Routes, SharedInformers, SingleServer, StorageClient, Streams,
+	AlignedClock, AwaitStorage, Bootstrap, ClientCertificates, Compression, EarlyInformers, Garbage, GenericConfig, GoAway,
+	ListBuffer, Loopback, Namespaces, OpenAPI, Queues, Routes, SharedInformers, SingleServer, StorageClient, Streams,
 	TokenBackdate, Tracing, Uncached, VAPStatus,
 }

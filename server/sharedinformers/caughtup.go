@@ -82,8 +82,8 @@ func Started(whose string, factory informers.SharedInformerFactory) ([]Informer,
 
 // IsShared reports whether [Share] put i into its factory: it is that of another factory.
 func IsShared(i cache.SharedIndexInformer) bool {
-	shared, ok := i.(*sharedInformer)
-	return ok && !shared.only
+	_, shared := i.(*sharedInformer)
+	return shared
 }
 
 // Wait returns when every informer has seen the changes of its resource. When ctx ends before

@@ -2,7 +2,6 @@
 // process use the same informers.
 //
 //   - share.go puts the informer of one factory into another one.
-//   - handlermux.go serves many event handlers with one handler of upstream's.
 //   - caughtup.go waits until informers have seen what is in storage.
 //
 // A shared informer has a resourceVersion, but that cannot be waited for: it changes with the

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/karve-k8s/karve/server/deviations"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -17,13 +16,14 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+
+	"github.com/karve-k8s/karve/server/deviations"
 )
 
 // Share makes the factory to use the informers of from for these types. to must not have made
 // informers of its own for them.
 //
-// With [deviations.SharedInformers] off, it does nothing. With [deviations.HandlerMux] off,
-// each handler has a listener of upstream's.
+// With [deviations.SharedInformers] off, it does nothing.
 func Share(to, from informers.SharedInformerFactory, switches deviations.Switches, types ...runtime.Object) error {
 	if !switches.On(deviations.SharedInformers) {
 		return nil
@@ -37,7 +37,7 @@ func Share(to, from informers.SharedInformerFactory, switches deviations.Switche
 		if err != nil {
 			return fmt.Errorf("share informers: %w", err)
 		}
-		var theirs cache.SharedIndexInformer = &sharedInformer{SharedIndexInformer: generic.Informer(), multiplex: switches.On(deviations.HandlerMux)}
+		var theirs cache.SharedIndexInformer = &sharedInformer{SharedIndexInformer: generic.Informer()}
 		ours := to.InformerFor(object, func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer { return theirs })
 		if ours != theirs {
 			return fmt.Errorf("share informers: %s has been made already", resource.Resource)
@@ -55,71 +55,29 @@ func resourceOf(object runtime.Object) (schema.GroupVersionResource, error) {
 	return resource, nil
 }
 
-// Multiplex makes the informers that the factory to has for these types serve all their event
-// handlers with a [handlerMux]. to must not have made them yet.
-//
-// With [deviations.HandlerMux] off, it does nothing.
-func Multiplex(to informers.SharedInformerFactory, switches deviations.Switches, types ...runtime.Object) error {
-	if !switches.On(deviations.HandlerMux) {
-		return nil
-	}
-	for _, object := range types {
-		resource, err := resourceOf(object)
-		if err != nil {
-			return fmt.Errorf("multiplex handlers of informers: %w", err)
-		}
-		var own *sharedInformer
-		got := to.InformerFor(object, func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
-			var generic informers.GenericInformer
-			factory := informers.NewSharedInformerFactoryWithOptions(client, resync, informers.WithInformerName(to.InformerName()))
-			if generic, err = factory.ForResource(resource); err != nil {
-				return nil
-			}
-			own = &sharedInformer{SharedIndexInformer: generic.Informer(), multiplex: true, only: true}
-			return own
-		})
-		if err != nil {
-			return fmt.Errorf("multiplex handlers of informers: %w", err)
-		}
-		if got != own {
-			return fmt.Errorf("multiplex handlers of informers: %s has been made already", resource.Resource)
-		}
-	}
-	return nil
-}
-
 // sharedInformer is an informer of another factory that behaves like one of a factory which
 // starts later. It calls no handler before it runs: many of upstream's controllers add their
 // handlers before they are complete. When its run ends, it removes its handlers.
 type sharedInformer struct {
 	cache.SharedIndexInformer
-	multiplex bool // a handlerMux serves its handlers
-	only      bool // no other factory has it
 
 	mu      sync.Mutex
 	running <-chan struct{} // nil before the run, closed after it
 	added   []*handlerRegistration
-	mux     *handlerMux                            // nil if it has no handlers
-	muxed   cache.ResourceEventHandlerRegistration // of mux
 }
 
 // handlerRegistration is what AddEventHandler returns.
 type handlerRegistration struct {
-	muxedHandler // if isMuxed
-	isMuxed      bool
-	options      cache.HandlerOptions
+	handler cache.ResourceEventHandler
+	options cache.HandlerOptions
+	synced  chan struct{} // closed once the handler has seen every initial object
 
-	registered chan struct{} // closed once upstreams is set; never, if isMuxed
+	registered chan struct{} // closed once upstreams is set
 	upstreams  cache.ResourceEventHandlerRegistration
 }
 
-// SetTransform does nothing if the informer is shared: the owner has set the same transform.
-func (s *sharedInformer) SetTransform(transform cache.TransformFunc) error {
-	if s.only {
-		return s.SharedIndexInformer.SetTransform(transform)
-	}
-	return nil
-}
+// SetTransform does nothing: the owner has set the same transform.
+func (*sharedInformer) SetTransform(cache.TransformFunc) error { return nil }
 
 func (s *sharedInformer) AddEventHandler(h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
 	return s.AddEventHandlerWithOptions(h, cache.HandlerOptions{})
@@ -132,7 +90,7 @@ func (s *sharedInformer) AddEventHandlerWithResyncPeriod(h cache.ResourceEventHa
 func (s *sharedInformer) AddEventHandlerWithOptions(h cache.ResourceEventHandler, options cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := &handlerRegistration{muxedHandler: muxedHandler{handler: h, synced: make(chan struct{})}, options: options, registered: make(chan struct{})}
+	r := &handlerRegistration{handler: h, options: options, synced: make(chan struct{}), registered: make(chan struct{})}
 	if s.running != nil {
 		if err := s.register(r); err != nil {
 			return nil, err
@@ -142,40 +100,12 @@ func (s *sharedInformer) AddEventHandlerWithOptions(h cache.ResourceEventHandler
 	return r, nil
 }
 
-// longResync is the shortest resync period that need not be kept exactly. Upstream's default
-// is a random one of 12 to 24 hours.
-const longResync = time.Hour
-
-// muxes reports whether the mux can serve a handler: the handler wants the informer's resyncs,
-// or none.
-func (s *sharedInformer) muxes(o cache.HandlerOptions) bool {
-	return s.multiplex && (o.ResyncPeriod == nil || *o.ResyncPeriod == 0 || s.only && *o.ResyncPeriod >= longResync)
-}
-
 func (s *sharedInformer) register(r *handlerRegistration) (err error) {
-	if s.muxes(r.options) {
-		return s.join(r)
-	}
 	if r.upstreams, err = s.SharedIndexInformer.AddEventHandlerWithOptions(r.handler, r.options); err != nil {
 		return err
 	}
 	close(r.registered)
 	s.whenSynced(r.upstreams, func() { close(r.synced) })
-	return nil
-}
-
-func (s *sharedInformer) join(r *handlerRegistration) (err error) {
-	if s.mux == nil {
-		mux := newHandlerMux()
-		if s.muxed, err = s.SharedIndexInformer.AddEventHandler(mux); err != nil {
-			return err
-		}
-		s.mux = mux
-		s.whenSynced(s.muxed, mux.synced)
-	}
-	r.isMuxed = true
-	r.resyncs = r.options.ResyncPeriod == nil || *r.options.ResyncPeriod > 0
-	s.mux.join(&r.muxedHandler)
 	return nil
 }
 
@@ -205,14 +135,10 @@ func (s *sharedInformer) RemoveEventHandler(handle cache.ResourceEventHandlerReg
 }
 
 func (s *sharedInformer) unregister(r *handlerRegistration) error {
-	switch {
-	case r.upstreams != nil:
-		return s.SharedIndexInformer.RemoveEventHandler(r.upstreams)
-	case r.isMuxed && s.mux.leave(&r.muxedHandler) == 0:
-		s.mux = nil // it sees no more events, so it cannot serve another handler
-		return s.SharedIndexInformer.RemoveEventHandler(s.muxed)
+	if r.upstreams == nil {
+		return nil
 	}
-	return nil
+	return s.SharedIndexInformer.RemoveEventHandler(r.upstreams)
 }
 
 func (s *sharedInformer) Run(stop <-chan struct{}) { s.RunWithContext(wait.ContextForChannel(stop)) }

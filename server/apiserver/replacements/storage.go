@@ -11,8 +11,8 @@ import (
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 )
 
-// Storage changes how the chain's servers store objects: alignedclock, awaitstorage,
-// counting and uncached, as far as they are on.
+// Storage changes how the chain's servers store objects: alignedclock, awaitstorage
+// and uncached, as far as they are on.
 type Storage struct {
 	deviations.Switches
 	// SingleServer says that no other API server uses the datastore. Only then can a type
@@ -63,10 +63,6 @@ func (o restOptions) GetRESTOptions(resource schema.GroupResource, example apiru
 		options.Decorator = uncachedStorage
 	case isUpstreamsCacher(options.Decorator) && o.On(deviations.AlignedClock):
 		options.Decorator = alignedCacher
-	}
-	if options.CountMetricPollPeriod > 0 && o.On(deviations.Counting) {
-		options.Decorator = count(options.Decorator, resource, options.CountMetricPollPeriod, options.StorageObjectCountTracker)
-		options.CountMetricPollPeriod = 0
 	}
 	if o.custom && o.On(deviations.AwaitStorage) {
 		options.Decorator = await(options.Decorator)
