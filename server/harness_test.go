@@ -29,12 +29,11 @@ import (
 	"github.com/karve-k8s/karve/servertest/process"
 )
 
-// The tests of this package run the server in this process, which has one set
-// of upstream's globals: control planes run one after another. A test that
-// needs a configuration of its own calls start and is sequential. All others
-// call shared, which makes them parallel: the testing package holds those back
-// until the sequential ones are over, and then they share one control plane.
-// Under -short both skip.
+// The tests of this package run the server in this process, which has one set of upstream's
+// globals, so control planes run one after another. A test that needs a configuration of its own
+// calls start and is sequential. All others call shared, which makes them parallel: the testing
+// package runs them after the sequential ones, and they share one control plane. Under -short
+// only those run, which test each subject and cost one start.
 
 const (
 	startLimit = 2 * time.Minute // of a start on a busy machine
@@ -134,7 +133,7 @@ func (c *cluster) stop() error {
 func start(t *testing.T, configure func(*server.Config)) *cluster {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("starts a control plane")
+		t.Skip("starts a control plane of its own")
 	}
 	c, err := launch(t.TempDir(), configure)
 	if err != nil {
@@ -158,9 +157,6 @@ var sharedCluster struct {
 // parallel tests share: namespaces and cluster-wide names are the test's own.
 func shared(t *testing.T) *cluster {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("starts a control plane")
-	}
 	t.Parallel()
 	sharedCluster.Do(func() {
 		var dir string

@@ -79,6 +79,7 @@ func wantAllOf(t *testing.T, dir, after string) {
 // Root's commands on the data directory of a service leave nothing there that the service
 // could not open, whether it runs or not.
 func TestRootsCommandsLeaveFilesToTheService(t *testing.T) {
+	long(t)
 	parallel(t)
 	dir := servicesDir(t)
 	roots := t.TempDir() // closed to everybody else
@@ -153,6 +154,7 @@ func TestRootStartsNoServerOfAService(t *testing.T) {
 
 // What an earlier release has left to root, the service says with the remedy.
 func TestServiceNamesWhatRootLeft(t *testing.T) {
+	long(t)
 	parallel(t)
 	dir := servicesDir(t)
 	service(t, dir).stop()

@@ -202,6 +202,7 @@ func TestConfigFileStarts(t *testing.T) {
 
 // TestDataDirInUse names who has it.
 func TestDataDirInUse(t *testing.T) {
+	long(t)
 	parallel(t)
 	p := start(t, t.TempDir(), bare...)
 	wantProblems(t, serverWith(t, nil, "--data-dir", p.dir), fmt.Sprintf("--data-dir…%s…process %d", p.dir, p.cmd.Process.Pid))

@@ -208,6 +208,7 @@ func TestDatastoreSalvage(t *testing.T) {
 
 // With a --datastore-endpoint, the default --data-dir may be that of another server.
 func TestDatastoreOfAnotherServer(t *testing.T) {
+	long(t)
 	t.Parallel()
 	dir, err := os.MkdirTemp("", "karve-other-") // short: there is a socket in it
 	if err != nil {
@@ -319,6 +320,7 @@ func TestDatastoreImport(t *testing.T) {
 }
 
 func TestDatastoreProblems(t *testing.T) {
+	long(t)
 	t.Parallel()
 	empty := t.TempDir()
 	file := filepath.Join(empty, datastore.EngineFile)
@@ -365,6 +367,7 @@ func TestDatastoreProblems(t *testing.T) {
 // The commands find the datastore where --datastore-endpoint says, in each of the
 // ways to say it, and send you elsewhere with one that is not the built-in.
 func TestDatastoreElsewhere(t *testing.T) {
+	long(t)
 	t.Parallel()
 	dir, data := stored(t), t.TempDir()
 	endpoint := "sqlite://" + dir + "?durability=relaxed"

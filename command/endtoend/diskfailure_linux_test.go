@@ -46,6 +46,7 @@ func failFsync(t *testing.T, pid int) {
 // A disk that fails ends the server, which says so; what it wrote before is there
 // after the next start.
 func TestDiskFailureEndsTheServer(t *testing.T) {
+	long(t)
 	parallel(t)
 	p := start(t, t.TempDir(), bare...)
 	namespaces := client(t, p.config()).CoreV1().Namespaces()

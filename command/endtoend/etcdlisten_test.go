@@ -33,6 +33,7 @@ func (p *process) etcdURL() string {
 
 // A server that listens for etcd's clients is another server's datastore.
 func TestAServerIsTheDatastoreOfAnother(t *testing.T) {
+	long(t)
 	store := start(t, t.TempDir(), append(bare, "--etcd-listen=https://127.0.0.1:0")...)
 	file := func(n certs.Name, ending string) string {
 		return filepath.Join(store.dir, "certs", string(n)+ending)
@@ -104,6 +105,7 @@ func TestAServerIsTheDatastoreOfAnother(t *testing.T) {
 // Without TLS, the listener is the insecure port's kind: for root and the
 // server's user.
 func TestEtcdAPIOnLoopback(t *testing.T) {
+	long(t)
 	p := start(t, t.TempDir(), append(bare, "--etcd-listen=http://127.0.0.1:0")...)
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{p.etcdURL()}, DialTimeout: 5 * time.Second, Logger: zap.NewNop()})
 	if err != nil {

@@ -330,6 +330,15 @@ func (p *process) kubectl(args ...string) string {
 	return succeed(p.t, cmd)
 }
 
+// long skips a test under -short, where one or two tests of each subject run: every start of a
+// server costs a second of CPU.
+func long(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("another test of this subject runs under -short")
+	}
+}
+
 func within(t testing.TB, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	t.Cleanup(cancel)

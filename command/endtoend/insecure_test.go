@@ -101,6 +101,7 @@ func TestInsecure(t *testing.T) {
 // TestInsecureBodies sends what a page of another site could, which creates nothing,
 // and what kubectl and curl send.
 func TestInsecureBodies(t *testing.T) {
+	long(t)
 	parallel(t)
 	p := start(t, t.TempDir(), bare...)
 	maps := client(t, p.config()).CoreV1().ConfigMaps("default")
@@ -202,6 +203,7 @@ func publicDir(t *testing.T) string {
 }
 
 func TestInsecureAnyUser(t *testing.T) {
+	long(t)
 	parallel(t)
 	p := start(t, t.TempDir(), append(bare, "--insecure-any-user")...)
 	if got := asNobody(t, p, "get", "namespaces", "-o", "name"); got.code != 0 || !strings.Contains(got.stdout, "namespace/kube-system") {
@@ -213,6 +215,7 @@ func TestInsecureAnyUser(t *testing.T) {
 }
 
 func TestInsecureOff(t *testing.T) {
+	long(t)
 	parallel(t)
 	p := start(t, t.TempDir(), append(bare, "--insecure-port=0")...)
 	if p.insecure != "" {
@@ -256,6 +259,7 @@ func listening(t *testing.T, p *process) (addresses []string) {
 
 // TestInsecureRemote is what somebody gets who insists.
 func TestInsecureRemote(t *testing.T) {
+	long(t)
 	parallel(t)
 	address := ""
 	addresses, err := net.InterfaceAddrs()

@@ -188,6 +188,7 @@ func identities(t *testing.T, p *process) {
 }
 
 func TestDisableHTTP2(t *testing.T) {
+	long(t)
 	parallel(t)
 	p := start(t, t.TempDir(), append(bare, "--disable-http2")...)
 	c, err := tls.Dial("tcp", hostPort(t, p.url), &tls.Config{RootCAs: p.pool(), NextProtos: []string{"h2", "http/1.1"}})
@@ -211,6 +212,7 @@ func TestDisableHTTP2(t *testing.T) {
 // TestUserCertificate has a serving certificate that the user brings and
 // replaces while the server runs, and controllers which know nothing of it.
 func TestUserCertificate(t *testing.T) {
+	long(t)
 	parallel(t)
 	users := newAuthority(t)
 	first := users.issue(t, "first", nil, "cluster.example", "127.0.0.1")

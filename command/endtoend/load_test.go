@@ -248,6 +248,7 @@ func TestStopUnderLoad(t *testing.T) {
 // TestKillUnderLoad ends servers by SIGKILL while they are written to, and
 // nobody tidies up in between.
 func TestKillUnderLoad(t *testing.T) {
+	long(t)
 	parallel(t)
 	rounds := 3
 	if testing.Short() {

@@ -229,6 +229,7 @@ func TestFaceHelp(t *testing.T) {
 
 // It can be stopped while it waits for an etcd that is not there.
 func TestKubeAPIServerWithoutEtcd(t *testing.T) {
+	long(t)
 	parallel(t)
 	key := serviceAccountKey(t)
 	p := launchAs(t, "kube-apiserver", nil, "--etcd-servers=http://"+freeAddress(t), "--secure-port="+strings.Split(freeAddress(t), ":")[1], "--bind-address=127.0.0.1",

@@ -166,6 +166,7 @@ rules: [{apiGroups: [""], resources: [pods], verbs: [get]}]
 
 // TestRestart compares everything before a restart with everything after it.
 func TestRestart(t *testing.T) {
+	long(t)
 	if testing.Short() {
 		t.Skip("starts two servers and waits for the controllers of both")
 	}

@@ -39,6 +39,7 @@ func TestRunGivesTheCommandACluster(t *testing.T) {
 }
 
 func TestRunEndsAsTheCommandDoes(t *testing.T) {
+	long(t)
 	parallel(t)
 	for script, want := range map[string]int{
 		"exit 7":        7,
@@ -92,6 +93,7 @@ func TestRunWithoutAServer(t *testing.T) {
 }
 
 func TestRunHandsSignalsOn(t *testing.T) {
+	long(t)
 	parallel(t)
 	p := &process{t: t, ended: make(chan struct{}), cmd: command(t, "karve", append(append([]string{"run"}, bare...),
 		"--", "sh", "-c", `trap "exit 5" TERM; echo up; while :; do sleep 0.1; done`)...)}
@@ -116,6 +118,7 @@ func TestRunHandsSignalsOn(t *testing.T) {
 }
 
 func TestRunStaysWhereItIsTold(t *testing.T) {
+	long(t)
 	parallel(t)
 	dir := filepath.Join(t.TempDir(), "data")
 	options := append(bare, "--data-dir", dir)

@@ -57,6 +57,7 @@ func runDirs(t *testing.T, temp string) []string {
 
 // The directory has the keys of the cluster's authorities: no signal leaves it behind.
 func TestRunLeavesNothingAfterSignals(t *testing.T) {
+	long(t)
 	parallel(t)
 	if signal.Ignored(syscall.SIGHUP) {
 		// Under nohup; and children inherit that, but not a handler.
@@ -110,6 +111,7 @@ func TestRunLeavesNothingAfterSignals(t *testing.T) {
 
 // What kill -9 leaves, the next karve run removes, and nothing that is in use.
 func TestRunSweepsWhatAKilledOneLeft(t *testing.T) {
+	long(t)
 	parallel(t)
 	temp := t.TempDir()
 	const wait = `echo up; while kill -0 $PPID 2>/dev/null; do sleep 0.1; done`

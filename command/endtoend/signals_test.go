@@ -89,6 +89,7 @@ func TestStopDuringStart(t *testing.T) {
 // TestStopWithWatches has watches open at both listeners, which end with the
 // server and do not hold it up.
 func TestStopWithWatches(t *testing.T) {
+	long(t)
 	parallel(t)
 	p := start(t, t.TempDir())
 	type watch struct {
@@ -125,6 +126,7 @@ func TestStopWithWatches(t *testing.T) {
 
 // TestSecondSignal does not wait for a stop that takes long.
 func TestSecondSignal(t *testing.T) {
+	long(t)
 	parallel(t)
 	p := start(t, t.TempDir(), append(bare, "--shutdown-delay-duration=10m")...)
 	p.signal(syscall.SIGTERM)

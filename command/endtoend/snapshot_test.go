@@ -167,6 +167,7 @@ func TestSnapshotAndReset(t *testing.T) {
 // objects are there, its clients are let in, and what one of them does the others do
 // not see.
 func TestForks(t *testing.T) {
+	long(t)
 	parallel(t)
 	base := start(t, t.TempDir(), bare...)
 	maps := client(t, base.plain()).CoreV1().ConfigMaps("default")
@@ -271,6 +272,7 @@ func TestForks(t *testing.T) {
 }
 
 func TestSnapshotProblems(t *testing.T) {
+	long(t)
 	parallel(t)
 	one, other := start(t, t.TempDir(), bare...), start(t, t.TempDir(), bare...)
 	karve(t, "snapshot", "--data-dir", one.dir)

@@ -276,6 +276,7 @@ func certsCommands(t *testing.T, p *process) {
 // The server's options are not the command's: it finds the copy all the same, whether
 // the server runs or not.
 func TestCertsRenewRenewsTheCopy(t *testing.T) {
+	long(t)
 	parallel(t)
 	copied := filepath.Join(t.TempDir(), "copy")
 	p := start(t, t.TempDir(), append(bare, "--write-kubeconfig", copied, "--write-kubeconfig-mode", "0640")...)

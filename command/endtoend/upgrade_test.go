@@ -15,6 +15,7 @@ import (
 // write to it, and nothing in it is touched: neither the datastore nor the
 // certificates.
 func TestDowngradeIsRefusedUntouched(t *testing.T) {
+	long(t)
 	parallel(t)
 	dir := t.TempDir()
 	start(t, dir, bare...).stop()
