@@ -1,8 +1,11 @@
-// Command sbom prints what a Go binary is made of, as a CycloneDX 1.5 document
-// in JSON: sbom BINARY VERSION. It takes the modules that the linker recorded in the
-// binary, so the list is neither more nor less than what is in it. The same
-// binary gives the same bytes: there is no time and no serial number in it.
-// Licences are not recorded there, and so not listed.
+// Command sbom prints what a Go binary is made of, as a CycloneDX 1.5 document in JSON:
+// sbom BINARY VERSION. It takes the modules that the linker recorded in the binary, so the list
+// is complete and has nothing else. The same binary gives the same bytes: the document has no
+// time and no serial number. The binary records no licences, so they are not listed.
+//
+// `cyclonedx-gomod bin` reads the same list. It leaves out most of the build settings, GOARM
+// among them, in which the binaries for armv6 and armv7 differ, and it requires some fifty
+// modules, such as go-git and a detector of licences.
 package main
 
 import (
@@ -59,8 +62,8 @@ func main() {
 	}
 }
 
-// describe lists the modules in the order of the binary, which is theirs by
-// name, and the standard library, which has the version of Go.
+// describe lists the standard library, which has the version of Go, and the modules in the
+// order of the binary, which is by name.
 func describe(info *debug.BuildInfo, version string) document {
 	d := document{
 		Schema: "http://cyclonedx.org/schema/bom-1.5.schema.json", BOMFormat: "CycloneDX", SpecVersion: "1.5", Version: 1,
@@ -71,11 +74,11 @@ func describe(info *debug.BuildInfo, version string) document {
 		d.Metadata.Component.Properties = append(d.Metadata.Component.Properties, property{"go:build:" + s.Key, s.Value})
 	}
 	for _, m := range info.Deps {
-		if m.Replace != nil { // what was compiled
+		if m.Replace != nil { // the module that was compiled
 			m = m.Replace
 		}
 		c := module("library", m.Path, m.Version)
-		if m.Sum != "" { // of the module's files, as in go.sum
+		if m.Sum != "" { // of the files of the module, as in go.sum
 			c.Properties = []property{{"go:sum", m.Sum}}
 		}
 		d.Components = append(d.Components, c)

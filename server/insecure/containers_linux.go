@@ -14,29 +14,29 @@ import (
 	"syscall"
 )
 
-// containers tells which control groups (cgroup v2) belong to containers.
+// containers recognises control groups (cgroup v2) of containers.
 //
-// A root process of a Pod with hostNetwork is root for the kernel, and its socket
-// is one of this machine's. What tells it from root's shell is the control group
-// that the kernel noted when the socket was made. A container cannot leave its own:
-// it has no write access to the hierarchy, unless it is privileged, and then it is
-// root of the machine by other ways as well.
+// A root process of a Pod with hostNetwork is root for the kernel, and its socket is one of
+// this machine's. Only the control group, which the kernel noted when the socket was made,
+// distinguishes it from root's shell. A container cannot leave its group: it has no write
+// access to the hierarchy, unless it is privileged, and a privileged container is root of the
+// machine in other ways as well.
 //
-// A machine that cannot tell refuses nobody: a kernel before 5.9, or without
-// tcp_diag, tells no group, and on a machine with cgroup v1 only, all processes are
-// in the root group. A failure to look, such as too many open files, refuses the
-// connection, since a client could cause it.
+// A machine that cannot tell refuses nobody. A kernel before 5.9 or without tcp_diag reports
+// no group, and on a machine with only cgroup v1 all processes are in the root group. A
+// failure to look, for example with too many open files, refuses the connection, because a
+// client could cause it.
 type containers struct {
 	mountinfo, self string // files of /proc, see proc(5)
 
 	mu sync.Mutex
 
 	looked bool   // the next three are known
-	root   string // where the hierarchy is mounted; empty: nowhere
-	whole  bool   // it is all of it, and not a cgroup namespace's part
+	root   string // where the hierarchy is mounted; empty: it is not
+	whole  bool   // root shows the whole hierarchy, not the part of a cgroup namespace
 	own    string // the container that this process is in; empty: none
 
-	known map[uint64]string // answers; identifiers are not used again
+	known map[uint64]string // answers; the kernel does not reuse identifiers
 }
 
 func newContainers() *containers {
@@ -46,9 +46,9 @@ func newContainers() *containers {
 // rootGroup is the identifier of the hierarchy's root.
 const rootGroup = 1
 
-// of names the container's control group that cgroup belongs to; empty if it belongs
-// to no container, or to that of this process, or if this machine cannot tell. An
-// error means that looking failed this time.
+// of returns the name of the container's control group that cgroup belongs to. It is empty if
+// cgroup belongs to no container or to that of this process, or if this machine cannot tell.
+// An error means that looking failed this time.
 func (c *containers) of(cgroup uint64) (string, error) {
 	if cgroup == 0 || cgroup == rootGroup {
 		return "", nil
@@ -67,7 +67,7 @@ func (c *containers) of(cgroup uint64) (string, error) {
 	}
 	switch name, err := c.find(cgroup); {
 	case unseen(err):
-		return "", nil // not to be remembered, nor is the next
+		return "", nil // neither this answer nor the next error is remembered
 	case err != nil:
 		return "", fmt.Errorf("searching the control groups: %w", err)
 	case name != "":
@@ -75,9 +75,9 @@ func (c *containers) of(cgroup uint64) (string, error) {
 			answer = "control group " + quote(container)
 		}
 	case c.whole:
-		// A process made the socket there, went elsewhere, and removed the group or
-		// closed it to others. Sessions and services do neither; a container that
-		// is given a part of the hierarchy could.
+		// A process made the socket there, moved, and removed the group or closed it to
+		// others. Sessions and services do neither; a container with a part of the
+		// hierarchy could.
 		answer = "a control group that is gone or hidden"
 	}
 	if len(c.known) >= 4096 || c.known == nil {
@@ -87,13 +87,13 @@ func (c *containers) of(cgroup uint64) (string, error) {
 	return answer, nil
 }
 
-// unseen reports whether err means that there is nothing, or nothing to be seen by
-// this process.
+// unseen reports whether err means that nothing is there, or nothing that this process may
+// see.
 func unseen(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)
 }
 
-// look finds the hierarchy and this process in it, unless it has done so.
+// look finds the hierarchy, and this process in it, the first time.
 func (c *containers) look() error {
 	if c.looked {
 		return nil
@@ -124,7 +124,7 @@ func (c *containers) look() error {
 	return nil
 }
 
-// cgroup2Mount reads a line of /proc/self/mountinfo: the mount point, if it is of
+// cgroup2Mount reads a line of /proc/self/mountinfo and returns the mount point if it is of
 // cgroup v2.
 func cgroup2Mount(line string) (at string, ok bool) {
 	mount, kind, found := strings.Cut(line, " - ")
@@ -132,20 +132,20 @@ func cgroup2Mount(line string) (at string, ok bool) {
 	if !found || len(fields) < 5 || !strings.HasPrefix(kind, "cgroup2 ") {
 		return "", false
 	}
-	// A space in it is \040.
+	// The file has \040 for a space.
 	at, err := strconv.Unquote(`"` + strings.ReplaceAll(fields[4], `"`, `\"`) + `"`)
 	return at, err == nil
 }
 
-// find returns the path of a control group within the hierarchy; empty if it is not
-// there. Its identifier is the inode number of its directory.
+// find returns the path of a control group within the hierarchy, or nothing if it is not
+// there. The identifier of a group is the inode number of its directory.
 func (c *containers) find(cgroup uint64) (found string, err error) {
 	err = filepath.WalkDir(c.root, func(dir string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil && (dir == c.root || !unseen(err)):
 			return err
 		case err != nil:
-			return nil // it has been removed meanwhile, or hides what is in it
+			return nil // it has been removed meanwhile, or cannot be read
 		case !entry.IsDir():
 			return nil
 		}
@@ -172,17 +172,15 @@ func inode(name string) (uint64, bool) {
 	return uint64(stat.Ino), true
 }
 
-// containerName are the names of the groups in which container runtimes put what
-// they run: an OCI container's has its identifier of 64 hexadecimal digits in it
-// (docker-….scope, cri-containerd-….scope, crio-….scope, libpod-….scope, or nothing
-// else), Pods are below kubepods or kubepods.slice, whatever the prefix, containers
-// and virtual machines of systemd-machined in machine.slice, those of LXC and of
-// Docker's builder below groups of fixed names. None of them is a name that systemd,
-// a login or sudo uses.
+// containerName matches the groups in which container runtimes put what they run. The group of
+// an OCI container has its identifier of 64 hexadecimal digits (docker-….scope,
+// cri-containerd-….scope, crio-….scope, libpod-….scope, or the identifier alone). Pods are
+// below kubepods or kubepods.slice, with any prefix. Containers and virtual machines of
+// systemd-machined are in machine.slice; those of LXC and of Docker's builder are below groups
+// of fixed names. Neither systemd nor a login nor sudo uses any of these names.
 var containerName = regexp.MustCompile(`[0-9a-f]{64}|^kubepods$|^(.*-)?kubepods(-.*)?\.slice$|^machine\.slice$|^lxc\.payload(\..*)?$|^lxc$|^docker$|^buildkit$`)
 
-// containerOf is the part of a control group's path that names the container; empty
-// if it is none's.
+// containerOf returns the part of a control group's path that names a container, or nothing.
 func containerOf(name string) string {
 	parts := strings.Split(name, "/")
 	for i := len(parts) - 1; i >= 0; i-- {

@@ -158,7 +158,7 @@ func TestContainersAreRefused(t *testing.T) {
 		t.Cleanup(func() { srv.Close() })
 		return "http://" + l.Addr().String()
 	}
-	strict, any := serve(Options{}, ""), serve(Options{AnyUser: true}, "")
+	strict, anyUser := serve(Options{}, ""), serve(Options{AnyUser: true}, "")
 
 	id := strings.Repeat("ab", 32)
 	pods := makeGroup(t, base, "kubepods.slice")
@@ -177,7 +177,7 @@ func TestContainersAreRefused(t *testing.T) {
 		{service, strict, "200", ""},
 		{session, strict, "200", ""}, // remembered
 		{container, strict, "403", "--insecure-any-user"},
-		{container, any, "200", ""},
+		{container, anyUser, "200", ""},
 		// The server runs in a container itself.
 		{docker, serve(Options{}, strings.TrimPrefix(inner, rootOf(t))), "200", ""},
 		{container, serve(Options{}, strings.TrimPrefix(inner, rootOf(t))), "403", "cri-containerd-"},

@@ -7,33 +7,33 @@ import (
 	"strings"
 )
 
-// A page in a browser on this machine can send requests to any port of it. What
-// such a request looks like is up to the browser and not to the page:
+// A page in a browser on this machine can send requests to any of its ports. The browser,
+// and not the page, determines what such a request looks like:
 //
 //   - Origin is on every WebSocket, on every request whose answer a page of another
 //     origin may read, and, in today's browsers, on everything but GET and HEAD. It
-//     has to be this port's own, or a page that any other port serves could do here
-//     whatever it likes.
+//     has to be this port's own. Otherwise a page that any other port serves could do
+//     here whatever it likes.
 //   - Sec-Fetch-Site is on every request of today's browsers to localhost. Images,
 //     scripts, frames and links have it and no Origin.
 //     Browsers do not send it to an address without TLS that is not loopback.
 //   - Without Origin and Sec-Fetch-Site, Referer remains. A page can leave it out,
-//     but then it can send a GET only whose answer the browser keeps from it: see
+//     but then it can only send a GET whose answer the browser keeps from it: see
 //     the header that Guard adds to every answer.
 //   - A body that a page may send without a preflight has one of three types or
 //     none, and the API takes a body without a type for JSON.
 //
 // kubectl, curl and client-go send none of these headers.
 
-// foreign returns why a request was not meant for this listener: its kind, and a
-// sentence. The sentence is empty if the request was meant for it.
+// foreign returns why a request was not meant for this listener: its kind, and a sentence. The
+// sentence is empty if the request was meant for it.
 func (o *Options) foreign(r *http.Request) (kind refusal, sentence string) {
 	if !o.hostAllowed(r.Host) {
 		return refusedHost, "this port has no authentication and answers only to requests for localhost, a loopback address " +
 			"or the address it is bound to, not for the host " + quote(r.Host) + " (a web page could have made that name point here); " +
 			"use http://127.0.0.1 with the port, or the authenticated port with a kubeconfig"
 	}
-	own := false // the browser says that the request is of our own page, or of its user
+	own := false // the browser says that the request comes from this port's page, or from its user
 	for _, origin := range r.Header["Origin"] {
 		if !sameOrigin(origin, r.Host) {
 			return refusedOrigin, fromPage(quote(origin))
@@ -70,10 +70,10 @@ func fromPage(page string) string {
 		page + "; use the authenticated port with a kubeconfig"
 }
 
-// sameOrigin reports whether a page of this origin (RFC 6454) is one that a client
-// gets from this listener under the name host: scheme, host and port are the same.
+// sameOrigin reports whether this listener, under the name host, serves pages of this origin
+// (RFC 6454): scheme, host and port are the same.
 //
-// The scheme is always http, as this listener has no TLS. The port is the client's:
+// The scheme is always http, because this listener has no TLS. The port is the client's:
 // behind "ssh -L 9090:localhost:8080" both are 9090.
 func sameOrigin(origin, host string) bool {
 	u, err := url.Parse(origin)
@@ -86,7 +86,7 @@ func sameOrigin(origin, host string) bool {
 	return ok && known && page.withPort() == here.withPort()
 }
 
-// withPort is a with the port that http has by default.
+// withPort is a with http's default port, if it has none.
 func (a authority) withPort() authority {
 	if a.port == "" {
 		a.port = "80"
@@ -94,8 +94,8 @@ func (a authority) withPort() authority {
 	return a
 }
 
-// originOf is the origin of a URL as Referer has it; what it cannot read is no
-// origin of anything.
+// originOf returns the origin of a URL in a Referer header, or nothing if it cannot read the
+// URL.
 func originOf(page string) string {
 	u, err := url.Parse(page)
 	if err != nil {

@@ -17,25 +17,24 @@ const (
 	refusedBody
 	refusedOwner
 	refusedMethod
-	refusals // how many there are
+	refusals // the number of kinds
 )
 
 var refusalNames = [refusals]string{"host", "origin", "body", "owner", "method"}
 
-// Guard returns a handler that passes to next the requests that come from this
-// machine's root or the server's own user and were meant for this listener, and
-// answers the others with 403 Forbidden and a sentence that kubectl prints.
+// Guard returns a handler that passes requests to next if they come from root or the server's
+// own user on this machine and were meant for this listener. It answers the others with 403
+// Forbidden and a sentence that kubectl prints.
 //
-// The ResponseWriter is handed on as it is, so that upgrades (exec, attach,
-// port-forward), flushing and trailers work as without the guard. Every answer has
-// the header "Cross-Origin-Resource-Policy: same-origin", so that a browser gives
-// it to no page of another origin, not even as an image or a script. The server
-// must have [ConnContext] as its ConnContext, as [Serve] does: a request whose
-// connection is not known is refused.
+// The ResponseWriter is passed on unchanged, so upgrades (exec, attach, port-forward),
+// flushing and trailers work as without the guard. Every answer has the header
+// "Cross-Origin-Resource-Policy: same-origin", so a browser gives it to no page of another
+// origin, not even as an image or a script. The server must have [ConnContext] as its
+// ConnContext, as [Serve] does: the guard refuses a request whose connection is not known.
 //
-// CONNECT is refused with 405, since this is not a proxy. An absolute-form
-// request target counts as the Host, as RFC 9112, section 3.2.2 has it.
-// "OPTIONS *" gets an empty 200 when it passes the checks.
+// Guard answers CONNECT with 405, because this is not a proxy. An absolute-form request target
+// counts as the Host (RFC 9112, section 3.2.2). "OPTIONS *" gets an empty 200 if it passes the
+// checks.
 func Guard(next http.Handler, opts Options) http.Handler {
 	return &guard{next: next, opts: opts.withDefaults(), owners: thisProcess()}
 }
@@ -49,7 +48,7 @@ type guard struct {
 
 func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cross-Origin-Resource-Policy", "same-origin")
-	// The owner first: others learn nothing about the other rules.
+	// The owner comes first, so that other users learn nothing about the other rules.
 	if sentence := g.owners.refuse(r.Context(), &g.opts); sentence != "" {
 		g.refuse(w, r, http.StatusForbidden, refusedOwner, sentence)
 		return
@@ -72,7 +71,7 @@ func (g *guard) refuse(w http.ResponseWriter, r *http.Request, code int, kind re
 	g.log(r, kind, sentence)
 	// Plain text, not a metav1.Status: client-go shows the sentence of either, but
 	// kubectl's discovery only that of text (k8s.io/client-go/rest/request.go,
-	// isTextResponse), and it is discovery that kubectl begins with.
+	// isTextResponse), and kubectl begins with discovery.
 	body := sentence + "\n"
 	h := w.Header()
 	h.Set("Content-Type", "text/plain; charset=utf-8")
@@ -85,8 +84,8 @@ func (g *guard) refuse(w http.ResponseWriter, r *http.Request, code int, kind re
 	}
 }
 
-// log warns of the first refusal of a kind in each minute, so that a web page
-// cannot fill the disk with lines; the others are there at debug.
+// log warns of the first refusal of a kind in each minute, so that a web page cannot fill the
+// disk with lines. It logs the others at debug level.
 func (g *guard) log(r *http.Request, kind refusal, sentence string) {
 	if g.opts.Log == nil {
 		return
@@ -101,8 +100,8 @@ func (g *guard) log(r *http.Request, kind refusal, sentence string) {
 	entry.Debug(sentence)
 }
 
-// quote makes a header's value fit for a message: it is the sender's choice,
-// so its length is limited and nothing in it can act on a terminal.
+// quote makes a header's value fit for a message. The sender chooses it, so its length is
+// limited, and it cannot act on a terminal.
 func quote(s string) string {
 	const longest = 200
 	if len(s) > longest {

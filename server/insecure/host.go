@@ -13,7 +13,7 @@ type authority struct {
 	port string     // without leading zeros; empty if none is given
 }
 
-// parseAuthority reads host; ok is false when it cannot be taken apart.
+// parseAuthority reads host. ok is false if host is malformed.
 func parseAuthority(host string) (a authority, ok bool) {
 	name, port := host, ""
 	if rest, found := strings.CutPrefix(host, "["); found {
@@ -44,7 +44,7 @@ func parseAuthority(host string) (a authority, ok bool) {
 	return a, ok
 }
 
-// parsePort reads nothing, or a colon and digits, of which there may be none.
+// parsePort reads nothing, or a colon and digits. A colon alone is no port.
 func parsePort(s string) (port string, ok bool) {
 	if s == "" {
 		return "", true
@@ -69,17 +69,17 @@ func (a authority) isLoopback() bool {
 	return a.name == "localhost" || strings.HasSuffix(a.name, ".localhost")
 }
 
-// hostAllowed reports whether a request with this Host header may have been
-// meant for this listener.
+// hostAllowed reports whether a request with this Host header may have been meant for this
+// listener.
 //
-// The attack this stops is DNS rebinding: a page of http://evil.example changes
-// the address of its name to 127.0.0.1 and then calls this port as its own origin.
-// The browser sends the name in Host. The attack needs a name, so an IP address
-// would be harmless here; only our own are accepted all the same. The port may be
-// any: behind "ssh -L 9090:localhost:8080" it is another one than ours.
+// This stops DNS rebinding: a page of http://evil.example changes the address of its name to
+// 127.0.0.1 and then calls this port as its own origin. The browser sends the name in Host.
+// The attack needs a name, so an IP address would be harmless; nevertheless only this
+// listener's are accepted. Any port is accepted: behind "ssh -L 9090:localhost:8080" it
+// differs from the listener's.
 //
-// A request without a Host is accepted: HTTP/1.0 health checks (HAProxy) send none,
-// while every browser sends one.
+// A request without a Host is accepted. Health checks by HTTP/1.0 (HAProxy) send none; every
+// browser sends one.
 func (o *Options) hostAllowed(host string) bool {
 	if host == "" {
 		return true
@@ -93,8 +93,8 @@ func (o *Options) hostAllowed(host string) bool {
 	case !a.ip.IsValid() || !o.Addr.IsValid():
 		return false
 	case o.Addr.IsUnspecified():
-		// Bound to every address: which of them a client used, and whether a
-		// router in between translated it, is not known here.
+		// The listener is bound to every address. Which one a client used, and
+		// whether a router translated it, is not known.
 		return o.AllowRemote
 	}
 	return a.ip == o.Addr

@@ -1,9 +1,9 @@
 // Package insecure is the plain-HTTP listener that Kubernetes had until 1.24
-// (--insecure-bind-address, --insecure-port), here again with a guard in front.
+// (--insecure-bind-address, --insecure-port), with a guard in front.
 //
-// Whoever can send a request through it is the administrator of the cluster:
-// nobody is asked who they are. Four kinds of senders could reach a loopback port
-// without being meant to. Each is refused with a sentence that says so:
+// Every client of the listener is an administrator of the cluster, because the API does
+// not authenticate it. Four kinds of senders could reach a loopback port without being
+// meant to. The guard refuses each with a sentence that says why:
 //
 //   - other machines: [Check] refuses addresses that are not loopback, and [Guard]
 //     refuses peers that are not on this machine;
@@ -24,7 +24,7 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// The flags that the messages of this package tell the user about.
+// The flags that messages of this package name.
 const (
 	flagBindAddress = "--insecure-bind-address"
 	flagAllowRemote = "--insecure-allow-remote"
@@ -33,8 +33,8 @@ const (
 
 // Defaults of the fields of [Options] which are zero.
 const (
-	// DefaultMaxConcurrentStreams is how many HTTP/2 requests one connection
-	// may have under way.
+	// DefaultMaxConcurrentStreams is the number of HTTP/2 requests that one connection may
+	// have in flight.
 	DefaultMaxConcurrentStreams = 250
 	// DefaultFrameSize is the largest HTTP/2 frame read, and the buffer for
 	// each upload, in bytes. Upstream's reasoning for 256 KiB is in
@@ -42,8 +42,7 @@ const (
 	DefaultFrameSize = 256 << 10
 )
 
-// ErrRemote is wrapped by the error of [Check] for an address that other
-// machines may reach.
+// ErrRemote is wrapped by the error of [Check] for an address that other machines may reach.
 var ErrRemote = errors.New("is not a loopback address")
 
 // ErrOwnersUnknown is wrapped by the error of [CheckOwners].
@@ -56,37 +55,37 @@ var ErrStillRunning = errors.New("requests still running")
 // Options are the settings of the listener. The zero value is the strictest:
 // only root and the server's own user, only this machine, HTTP/1.1 and HTTP/2.
 type Options struct {
-	// AnyUser accepts every local user, not only root and the user the server runs
-	// as, and containers that share this machine's network. Without it a system
-	// that does not tell the owner of a connection has no user to accept.
+	// AnyUser accepts every local user, not only root and the server's user, and containers
+	// that share this machine's network. Without it, a system that does not tell the owner of
+	// a connection has no user to accept.
 	AnyUser bool
 
 	// AllowRemote accepts connections from other machines, and their Host headers
 	// when the listener is bound to 0.0.0.0 or [::].
 	AllowRemote bool
 
-	// Addr is the address the listener is bound to: requests may name it in
-	// their Host header. Invalid (zero): [Serve] takes it from the
-	// listener; [Guard] by itself then accepts loopback names only.
+	// Addr is the address that the listener is bound to. Requests may name it in their Host
+	// header. If it is invalid (zero), [Serve] takes it from the listener; [Guard] by itself
+	// then accepts loopback names only.
 	Addr netip.Addr
 
 	// DisableHTTP2 leaves HTTP/1.1 only.
 	DisableHTTP2 bool
 
-	// MaxConcurrentStreams is the number of HTTP/2 requests that one connection
-	// may have under way; 0 means DefaultMaxConcurrentStreams.
+	// MaxConcurrentStreams is the number of HTTP/2 requests that one connection may have in
+	// flight; 0 means DefaultMaxConcurrentStreams.
 	MaxConcurrentStreams uint32
 
 	// FrameSize is the largest HTTP/2 frame read, and the upload buffer per
 	// request, in bytes; between 16 KiB and 16 MiB; 0 means DefaultFrameSize.
 	FrameSize uint32
 
-	// ShutdownTimeout is how long [Serve] waits for requests under way after
-	// its context has ended; 0 closes them at once.
+	// ShutdownTimeout is how long [Serve] waits for requests in flight after its context has
+	// ended; 0 closes them immediately.
 	ShutdownTimeout time.Duration
 
-	// Log receives refusals (a warning per kind and minute, the others at
-	// debug) and what net/http has to say (debug). Nil: nothing is logged.
+	// Log receives refusals (one warning per kind and minute, the others at debug level) and
+	// errors of net/http (debug). If it is nil, nothing is logged.
 	Log *logrus.Entry
 }
 
@@ -113,15 +112,14 @@ func Check(bindAddress string, allowRemote bool) error {
 	if allowRemote || ip.Unmap().IsLoopback() {
 		return nil
 	}
-	return fmt.Errorf("%s=%s %w: whoever can reach this port controls the cluster without being asked who they are; "+
-		"use 127.0.0.1, or add %s if everybody who can reach that address may do so",
+	return fmt.Errorf("%s=%s %w: every client that can reach this port controls the cluster without authentication; "+
+		"use 127.0.0.1, or add %s if every client that can reach that address may do so",
 		flagBindAddress, bindAddress, ErrRemote, flagAllowRemote)
 }
 
-// CheckOwners reports whether the listener may be opened on a system that tells the
-// owner of a connection (known, see [OwnersKnown]) or does not. Where it does not,
-// the user has to say that every local user may use the port. The error says what
-// to do; it wraps [ErrOwnersUnknown].
+// CheckOwners reports whether the listener may be opened on a system that tells the owner of a
+// connection (known, see [OwnersKnown]) or does not. If it does not, the user has to allow
+// every local user. The error names the remedy and wraps [ErrOwnersUnknown].
 func CheckOwners(known, anyUser bool) error {
 	if known || anyUser {
 		return nil

@@ -12,18 +12,18 @@ import (
 	"sync"
 )
 
-// errNoSocket is returned by socketOwner when the kernel has no such socket, or
-// none that a process still holds.
+// errNoSocket is returned by socketOwner if the kernel has no such socket, or if no process
+// holds it any more.
 var errNoSocket = errors.New("no process on this machine holds the other end of the connection")
 
-// An owner is whoever opened a socket.
+// owner is who opened a socket.
 type owner struct {
 	uid    uint32
-	cgroup uint64 // the control group of the process; 0: the kernel does not tell
+	cgroup uint64 // the control group of the process; 0: unknown
 }
 
-// peer is the other end of one connection. Its owner is looked up once, when
-// the first request has arrived and before it is handled.
+// peer is the other end of one connection. Its owner is looked up once, after the first
+// request has arrived and before it is handled.
 type peer struct {
 	conn     net.Conn
 	once     sync.Once
@@ -32,19 +32,19 @@ type peer struct {
 
 type peerKey struct{}
 
-// ConnContext remembers the connection for the [Guard]; it is for the field of
-// that name in http.Server.
+// ConnContext stores the connection for the [Guard]. It belongs into the field of that name in
+// http.Server.
 func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, peerKey{}, &peer{conn: c})
 }
 
-// owners decides who may use the listener. Its fields are the parts of the
-// system which tests replace.
+// owners decides who may use the listener. Its fields are the parts of the system that tests
+// replace.
 type owners struct {
 	known     bool   // whether the system can tell the owner of a connection
 	self      uint32 // the user this process runs as
 	lookup    func(local, remote netip.AddrPort) (owner, error)
-	container func(cgroup uint64) (string, error) // names the container that the control group is of; empty: none
+	container func(cgroup uint64) (string, error) // the name of the control group's container, if it has one
 	alive     func(c net.Conn) bool
 	local     func(netip.Addr) bool
 }
@@ -91,7 +91,7 @@ func (o owners) judge(c net.Conn, opts *Options) string {
 	if !o.known {
 		return unknownOwner(ErrOwnersUnknown)
 	}
-	// What is local to the other end is remote to us.
+	// The peer's local address is the server's remote one.
 	of, err := o.lookup(there, here)
 	switch {
 	case err != nil:
@@ -101,8 +101,8 @@ func (o owners) judge(c net.Conn, opts *Options) string {
 	case !o.alive(c):
 		// The socket just found may be a later one with the same addresses: a
 		// user could send a request, reset the connection and wait for root to
-		// get the same port. While our end lives, addresses are not reused; so
-		// an end that is alive now was the one which has been looked up.
+		// get the same port. While the server's end lives, the kernel does not reuse
+		// the addresses. So if it is alive now, the lookup found the right socket.
 		return unknownOwner(errNoSocket)
 	}
 	switch container, err := o.container(of.cgroup); {
@@ -151,7 +151,7 @@ func userName(uid uint32) string {
 	return "the user with uid " + id
 }
 
-// addrPort is a's address, IPv4 as IPv4 whatever the family of the socket.
+// addrPort is a's address. An IPv4 address is IPv4 whatever the family of the socket.
 func addrPort(a net.Addr) netip.AddrPort {
 	tcp, ok := a.(*net.TCPAddr)
 	if !ok {
@@ -161,8 +161,8 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 }
 
-// isLocal reports whether ip is an address of this machine; also when that
-// cannot be found out, since then the stricter rule is to apply.
+// isLocal reports whether ip is an address of this machine. It is true if that cannot be found
+// out, because the rule for local addresses is the stricter one.
 func isLocal(ip netip.Addr) bool {
 	ip = ip.Unmap().WithZone("")
 	if ip.IsLoopback() || ip.IsUnspecified() {

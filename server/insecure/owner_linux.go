@@ -24,13 +24,12 @@ type tcpSocket struct {
 	cgroup        uint64 // identifier of the control group; 0: not told
 }
 
-// owned reports whether a process holds the socket, so that its uid is somebody.
+// owned reports whether a process holds the socket, so that its uid is that of a user.
 //
-// A socket that nobody holds any more (closed while data is under way, or in
-// TIME_WAIT) is shown with inode 0 and uid 0, which is not root. A listening
-// socket on the same port is no end of a connection. A client that has shut
-// down its sending side (FIN_WAIT) and waits for the answer still holds its
-// socket.
+// The kernel shows a socket that no process holds (closed while data is in flight, or in
+// TIME_WAIT) with inode 0 and uid 0, which is not root. A listening socket on the same port is
+// not an end of a connection. A client that has shut down its sending side (FIN_WAIT) and
+// waits for the answer still holds its socket.
 func (s tcpSocket) owned() bool {
 	switch s.state {
 	case procnet.Established, procnet.FinWait1, procnet.FinWait2, procnet.CloseWait:
@@ -39,13 +38,12 @@ func (s tcpSocket) owned() bool {
 	return false
 }
 
-// socketOwner returns who created the TCP socket with these addresses, which
-// belongs to some process in our network namespace. The error wraps errNoSocket
-// when there is none.
+// socketOwner returns who created the TCP socket with these addresses, which belongs to some
+// process in this network namespace. The error wraps errNoSocket if there is none.
 //
-// The kernel is asked for this one socket (sock_diag(7)). /proc/net, which does not
-// tell the control group, is searched only where the kernel cannot be asked: whoever
-// could get a connection looked up there would pass for a process outside containers.
+// It asks the kernel for this one socket (sock_diag(7)). It searches /proc/net, which does not
+// have the control group, only where the kernel cannot be asked: if a client could cause a
+// lookup there, it would pass for a process outside containers.
 func socketOwner(local, remote netip.AddrPort) (owner, error) {
 	s, err := diagSocket(local, remote)
 	if diagMissing(err) {
@@ -62,9 +60,9 @@ func socketOwner(local, remote netip.AddrPort) (owner, error) {
 	return owner{s.uid, s.cgroup}, nil
 }
 
-// diagMissing reports whether err means that this kernel or sandbox has no sock_diag,
-// or keeps it from this process. What a client can bring about, such as too many
-// open files, is not among these errors.
+// diagMissing reports whether err means that this kernel or sandbox has no sock_diag, or does
+// not allow it. Errors that a client can cause, such as too many open files, are not among
+// these.
 func diagMissing(err error) bool {
 	for _, missing := range []error{
 		errNoDiag, unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT, unix.ESOCKTNOSUPPORT, unix.EOPNOTSUPP,
@@ -77,8 +75,8 @@ func diagMissing(err error) bool {
 	return false
 }
 
-// connAlive reports whether our end of the connection still exists for the
-// kernel. False for a connection that has no file descriptor.
+// connAlive reports whether the server's end of the connection still exists for the kernel. It
+// is false for a connection without a file descriptor.
 func connAlive(c net.Conn) bool {
 	sc, ok := c.(syscall.Conn)
 	if !ok {

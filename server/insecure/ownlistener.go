@@ -7,10 +7,10 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// OwnOnly is l for root and the user the server runs as. It closes all other
-// connections when it accepts them, with a warning a minute at most: it asks what
-// [Guard] asks of a connection, for a protocol that is not HTTP. Where the owner of
-// a connection is not known ([OwnersKnown]) it closes every connection.
+// OwnOnly restricts l to root and the server's user. It applies the rules of [Guard] to the
+// connections of a protocol other than HTTP: it closes those of all other users when it
+// accepts them, with at most one warning a minute. Where the owner of a connection is not
+// known ([OwnersKnown]), it closes every connection.
 func OwnOnly(l net.Listener, log *logrus.Entry) net.Listener {
 	return &ownListener{Listener: l, owners: thisProcess(), log: log}
 }

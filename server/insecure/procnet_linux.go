@@ -9,14 +9,14 @@ import (
 	"github.com/karve-k8s/karve/internal/procnet"
 )
 
-// procSocket finds the TCP socket with these addresses in /proc/net (proc(5)).
-// A socket that a process holds wins over one in TIME_WAIT with the same
-// addresses. The error wraps errNoSocket when there is none.
+// procSocket finds the TCP socket with these addresses in /proc/net (proc(5)). A socket that a
+// process holds wins over one in TIME_WAIT with the same addresses. The error wraps
+// errNoSocket if there is none.
 //
-// Every line of every connection on the machine is read, and not at one point
-// in time: this is for kernels that cannot be asked directly.
+// It reads a line for every connection of the machine, and not all at one point in time. It is
+// therefore only for kernels that cannot be asked directly.
 func procSocket(local, remote netip.AddrPort) (tcpSocket, error) {
-	// IPv4 over an IPv6 socket is in tcp6 only.
+	// An IPv6 socket connected to an IPv4 address is only in tcp6.
 	files := []string{"/proc/net/tcp", "/proc/net/tcp6"}
 	if !local.Addr().Is4() {
 		files = files[1:]
@@ -45,8 +45,8 @@ func procSocket(local, remote netip.AddrPort) (tcpSocket, error) {
 	return tcpSocket{}, errNoSocket
 }
 
-// findProc returns the socket with these addresses in a file of /proc/net, the
-// owned one if there are several, the zero socket if there is none.
+// findProc returns the socket with these addresses in a file of /proc/net. It returns the
+// owned one if there are several, and the zero socket if there is none.
 func findProc(r io.Reader, local, remote netip.AddrPort) (found tcpSocket, err error) {
 	for s, err := range procnet.Sockets(r) {
 		if err != nil {

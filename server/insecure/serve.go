@@ -22,20 +22,18 @@ import (
 // connections are closed and their contexts cancelled.
 const handlerGrace = 5 * time.Second
 
-// Serve serves h, behind a [Guard], on l until ctx ends or l fails: HTTP/1.1,
-// HTTP/2 with prior knowledge, and HTTP/2 by "Upgrade: h2c" for requests
-// without a body. Limits and timeouts are those of the secure port
-// (k8s.io/apiserver/pkg/server/secure_serving.go). It closes l.
+// Serve serves h, behind a [Guard], on l until ctx ends or l fails: HTTP/1.1, HTTP/2 with
+// prior knowledge, and HTTP/2 by "Upgrade: h2c" for requests without a body. Limits and
+// timeouts are those of the secure port (k8s.io/apiserver/pkg/server/secure_serving.go). It
+// closes l.
 //
-// When ctx ends no connection is accepted any more, HTTP/2 clients are told to
-// go away (GOAWAY), and requests under way may finish for
-// opts.ShutdownTimeout. Then everything left is closed, and the requests'
-// contexts end; they do not end with ctx. Upgraded connections (exec,
-// port-forward) are not waited for, as upstream does not: they may last for
-// ever.
+// When ctx ends, Serve accepts no more connections, tells HTTP/2 clients to go away (GOAWAY),
+// and lets requests in flight finish for opts.ShutdownTimeout. Then it closes all connections
+// and ends the contexts of the requests, which do not end with ctx. Like upstream, it does not
+// wait for upgraded connections (exec, port-forward), which may last for ever.
 //
-// Serve returns nil when it stopped because ctx ended, otherwise why l failed.
-// The error wraps [ErrStillRunning] when handlers did not return after all that.
+// Serve returns nil if it stopped because ctx ended, and otherwise the error of l. The error
+// wraps [ErrStillRunning] if handlers had not returned after all that.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, opts Options) error {
 	opts = opts.withDefaults()
 	if !opts.Addr.IsValid() {
@@ -95,7 +93,7 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, opts Options) er
 	}
 
 	_ = srv.Close()
-	conns.closeAll() // those which http.Server no longer knows
+	conns.closeAll() // those that http.Server no longer knows
 	cancel()
 	grace, done := context.WithTimeout(context.Background(), handlerGrace)
 	defer done()
@@ -120,14 +118,13 @@ func http2Server(opts Options) *http2.Server {
 
 type upgradedKey struct{}
 
-// upgradable serves next behind a guard, and turns HTTP/1.1 connections into
-// HTTP/2 ones when a request asks for it (RFC 7540, section 3.2; curl --http2
-// does). The guard sees the request before it is upgraded, and each request on
-// the upgraded connection.
+// upgradable serves next behind a guard, and turns HTTP/1.1 connections into HTTP/2 ones when
+// a request asks for it (RFC 7540, section 3.2; curl --http2 does). The guard sees the request
+// before it is upgraded, and each request on the upgraded connection.
 //
-// net/http itself does prior knowledge only, which is why the deprecated h2c
-// package is used for this. It reads the request's body into memory first, so
-// requests with a body stay HTTP/1.1, as the client must be prepared for.
+// net/http itself supports prior knowledge only, so this uses the deprecated h2c package. That
+// reads the request's body into memory first, so requests with a body stay HTTP/1.1, for which
+// a client must be prepared.
 func upgradable(next http.Handler, h2 *http2.Server, opts Options, upgraded *tally) http.Handler {
 	var upgrade http.Handler
 	guarded := Guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -160,7 +157,7 @@ func wantsH2C(r *http.Request) bool {
 		httpguts.HeaderValuesContainsToken(r.Header["Connection"], "HTTP2-Settings")
 }
 
-// errorLog takes what net/http has to say: mostly clients that went away.
+// errorLog logs the errors of net/http, which mostly tell of clients that went away.
 func errorLog(entry *logrus.Entry) *log.Logger {
 	if entry == nil {
 		return log.New(io.Discard, "", 0)

@@ -19,28 +19,28 @@ const (
 	diagRequestLen = diagHeaderLen + 8 + diagSocketID
 	diagReplyLen   = 4 + diagSocketID + 5*4 // struct inet_diag_msg
 
-	// The attribute with the identifier of the control group that the socket was
-	// made in, 64 bits, since Linux 5.9.
+	// The attribute with the identifier of the control group in which the socket was made, 64
+	// bits, since Linux 5.9.
 	diagCgroupID = 21 // INET_DIAG_CGROUP_ID
 )
 
-// errBadReply is a netlink message that is not what the kernel documents.
+// errBadReply means that a netlink message does not have the documented form.
 var errBadReply = errors.New("reading the kernel's answer: malformed message")
 
-// errNoDiag means that the kernel answers "no such socket" even for the server's end
-// of a connection: what it lacks is tcp_diag, for which it has the same error.
+// errNoDiag means that the kernel answers "no such socket" even for the server's end of a
+// connection. It lacks tcp_diag, for which it has the same error.
 var errNoDiag = errors.New("the kernel finds no TCP socket by its addresses (its module tcp_diag may be missing)")
 
-// diagSocket asks the kernel for the one TCP socket with these addresses. The
-// error wraps errNoSocket when there is none; the socket may be in any state.
+// diagSocket asks the kernel for the one TCP socket with these addresses, in any state. The
+// error wraps errNoSocket if there is none. DESIGN.md says why no library does this.
 func diagSocket(local, remote netip.AddrPort) (tcpSocket, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
 		return tcpSocket{}, os.NewSyscallError("socket(NETLINK_SOCK_DIAG)", err)
 	}
 	defer unix.Close(fd)
-	// The kernel answers before sendto returns; the limit is for what is not
-	// a kernel (sandboxes).
+	// The kernel answers before sendto returns. The limit is for sandboxes, which may
+	// not answer.
 	limit := unix.NsecToTimeval(1e9)
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit); err != nil {
 		return tcpSocket{}, os.NewSyscallError("setsockopt(SO_RCVTIMEO)", err)

@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// tally counts what is under way. Unlike a sync.WaitGroup it may be waited for
-// while more is coming, and with a limit.
+// tally counts what is in flight. Unlike a sync.WaitGroup, it can be waited for while more is
+// coming, and with a deadline.
 type tally struct {
 	mu   sync.Mutex
 	n    int
@@ -31,7 +31,7 @@ func (t *tally) now() int {
 	return t.n
 }
 
-// wait returns nil once nothing is under way, or why ctx ended before.
+// wait returns nil once nothing is in flight, or the reason why ctx ended before that.
 func (t *tally) wait(ctx context.Context) error {
 	t.mu.Lock()
 	if t.n == 0 {
@@ -51,7 +51,7 @@ func (t *tally) wait(ctx context.Context) error {
 	}
 }
 
-// count returns h with its running calls counted.
+// count returns h with a count of its running calls.
 func (t *tally) count(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		t.add(1)
@@ -60,8 +60,8 @@ func (t *tally) count(h http.Handler) http.Handler {
 	})
 }
 
-// trackingListener knows the connections it has accepted that are not closed
-// yet: http.Server forgets those which a handler has hijacked.
+// trackingListener knows the open connections that it has accepted. http.Server forgets those
+// that a handler has hijacked.
 type trackingListener struct {
 	net.Listener
 	mu     sync.Mutex

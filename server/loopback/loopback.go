@@ -1,15 +1,14 @@
 // Package loopback carries HTTP requests to a handler of the same process
 // without a connection: no TCP, no TLS, no framing, nothing to keep alive.
 //
-// A [Server] is the handler's side, a [Transport] the client's. What a handler
-// sees, and what a client gets, is what they would over HTTP/2: bodies stream
-// both ways, a slow reader holds up the writer, the end of either side cancels
-// the other, and a panic is a broken connection. Who a client is is said by the
-// certificates in the request's TLS state, or by a header such as a bearer
-// token: the handler authenticates both as it always does.
+// A [Server] is the handler's side, a [Transport] the client's. Handler and client see what
+// they would see over HTTP/2: bodies stream both ways, a slow reader delays the writer, the
+// end of either side cancels the other, and a panic is a broken connection. The client's
+// identity is in the certificates of the request's TLS state, or in a header such as a
+// bearer token. The handler authenticates both as usual.
 //
-// There are no upgrades (exec, port-forward), because there is no connection to
-// take over: they go to Transport.Upgrade. Trailers and informational (1xx)
+// Upgrades (exec, port-forward) go to Transport.Upgrade, because there is no connection to
+// take over. Trailers and informational (1xx)
 // answers are dropped.
 package loopback
 
@@ -27,24 +26,24 @@ import (
 	"syscall"
 )
 
-// Address is the address that handlers see a request come from.
+// Address is the address from which handlers see a request come.
 const Address = "127.0.0.1:0"
 
 var (
-	// ErrRefused is returned for requests to a server that has been closed. It
-	// is ECONNREFUSED for those who look.
+	// ErrRefused is returned for requests to a closed server. It is ECONNREFUSED for
+	// errors.Is.
 	ErrRefused = fmt.Errorf("loopback server is closed: %w", syscall.ECONNREFUSED)
-	// ErrReset is returned when the handler ends before there is an answer. It
-	// is ECONNRESET for those who look, which client-go retries.
+	// ErrReset is returned if the handler ends before there is an answer. It is ECONNRESET for
+	// errors.Is; client-go retries after it.
 	ErrReset = fmt.Errorf("loopback request was aborted: %w", syscall.ECONNRESET)
 	// ErrUpgrade is returned for upgrades without Transport.Upgrade.
 	ErrUpgrade = errors.New("loopback requests can't be upgraded to another protocol")
 )
 
-// errFinished is the end of a request whose handler has returned.
+// errFinished is the reason for the end of a request whose handler has returned.
 var errFinished = errors.New("loopback request is over")
 
-// Server is where requests arrive. Make one with [NewServer].
+// Server receives requests. Make one with [NewServer].
 type Server struct {
 	logf    func(format string, args ...any)
 	ctx     context.Context // the parent of every request's
@@ -54,8 +53,8 @@ type Server struct {
 	running atomic.Int64
 }
 
-// NewServer returns a server that has no handler yet: its requests wait for
-// one. logf is told of panics, with a stack, as net/http logs them.
+// NewServer returns a server that has no handler yet: its requests wait for one. It calls logf
+// for panics, with a stack, as net/http does.
 func NewServer(logf func(format string, args ...any)) *Server {
 	s := &Server{logf: logf, serving: make(chan struct{})}
 	// Its presence is how httputil.ReverseProxy knows that a panic breaks off an
@@ -64,26 +63,26 @@ func NewServer(logf func(format string, args ...any)) *Server {
 	return s
 }
 
-// Serve hands all requests to h from now on. Call it once.
+// Serve passes all requests to h from now on. Call it once.
 func (s *Server) Serve(h http.Handler) {
 	s.handler = h
 	close(s.serving)
 }
 
-// Close refuses requests from now on and breaks off those under way: their
-// contexts end, and clients see a broken connection. It does not wait.
+// Close refuses requests from now on and breaks off those in flight: their contexts end, and
+// clients see a broken connection. It does not wait.
 func (s *Server) Close() { s.close() }
 
-// Running is how many requests have a handler that has not returned.
+// Running is the number of requests whose handler has not returned.
 func (s *Server) Running() int { return int(s.running.Load()) }
 
 // Transport is a client's way to a server. It ignores the host of a URL.
 type Transport struct {
 	Server *Server
-	// Certificates are the client's, leaf first, as in a TLS handshake. Nil is
-	// a client without one. It is called for each request.
+	// Certificates returns the client's certificates, leaf first, as in a TLS handshake. It is
+	// called for each request. If it is nil, the client has none.
 	Certificates func() ([]*x509.Certificate, error)
-	// Upgrade takes the requests for another protocol. Nil refuses them.
+	// Upgrade gets the requests for another protocol. If it is nil, they are refused.
 	Upgrade http.RoundTripper
 }
 
@@ -151,9 +150,9 @@ func (t *Transport) start(r *http.Request) (*response, error) {
 	return w, nil
 }
 
-// received is r as the handler gets it. Its context has none of r's values:
-// they would not have come through a connection, and a request made while
-// another is handled would find the other's user in them.
+// received is r as the handler gets it. Its context has none of r's values: they would not
+// have come through a connection, and a request made while another is handled would carry the
+// other's user.
 func received(ctx context.Context, r *http.Request, state *tls.ConnectionState) (*http.Request, error) {
 	uri := r.URL.RequestURI()
 	u, err := url.ParseRequestURI(uri)
@@ -179,7 +178,7 @@ func received(ctx context.Context, r *http.Request, state *tls.ConnectionState) 
 	if served.Body == nil {
 		served.Body = http.NoBody
 	} else if served.ContentLength == 0 && served.Body != http.NoBody {
-		served.ContentLength = -1 // a client's zero is unknown, a server's is none
+		served.ContentLength = -1 // for a client, 0 means unknown; for a server, no body
 	}
 	return served, nil
 }

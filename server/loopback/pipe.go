@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// bufferSize is how much of an answer may wait for its reader before the writer
-// has to. Nothing is kept for an answer of which nothing waits.
+// bufferSize is how much of an answer may wait for its reader before the writer has to wait.
+// An answer of which nothing waits needs no buffer.
 const bufferSize = 16 << 10
 
 var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
@@ -20,8 +20,8 @@ type pipe struct {
 	mu      sync.Mutex
 	changed sync.Cond
 	buffer  *[bufferSize]byte // nil while nothing waits
-	data    []byte            // what waits: part of buffer, or of a writer's own
-	shown   bool              // the reader may have it
+	data    []byte            // what waits: a part of buffer, or of the slice of a writer
+	shown   bool              // the reader may read it
 
 	readErr  error // after the data
 	writeErr error
@@ -35,8 +35,8 @@ func newPipe() *pipe {
 	return p
 }
 
-// Write waits while the buffer is full. What is as large as the buffer is read
-// from b itself.
+// Write waits while the buffer is full. The reader reads a slice as large as the buffer from b
+// itself.
 func (p *pipe) Write(b []byte) (n int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -60,8 +60,8 @@ func (p *pipe) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// lend lets the reader have b and waits until it has, or will never; it returns
-// how much was taken.
+// lend lets the reader read from b. It waits until the reader has read all of b, or never
+// will, and returns how much was read.
 func (p *pipe) lend(b []byte) int {
 	p.data = b
 	p.show()
@@ -69,11 +69,11 @@ func (p *pipe) lend(b []byte) int {
 		p.changed.Wait()
 	}
 	taken := len(b) - len(p.data)
-	p.data = nil // the writer's again
+	p.data = nil // b belongs to the writer again
 	return taken
 }
 
-// append moves as much of b into the buffer as it holds.
+// append moves as much of b into the buffer as fits.
 func (p *pipe) append(b []byte) int {
 	if p.buffer == nil {
 		p.buffer = buffers.Get().(*[bufferSize]byte)
@@ -92,7 +92,7 @@ func (p *pipe) show() {
 	p.changed.Broadcast()
 }
 
-// refusal is why the writer may not write.
+// refusal is the reason why the writer may not write.
 func (p *pipe) refusal() error {
 	if p.writeErr == nil && p.expired {
 		return os.ErrDeadlineExceeded
@@ -100,7 +100,7 @@ func (p *pipe) refusal() error {
 	return p.writeErr
 }
 
-// Flush shows the reader what there is.
+// Flush lets the reader read what waits.
 func (p *pipe) Flush() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -139,7 +139,7 @@ func (p *pipe) drained() {
 	p.changed.Broadcast()
 }
 
-// finish ends the writing: the reader gets what waits, then err.
+// finish ends the writing: the reader gets what waits, and then err.
 func (p *pipe) finish(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -149,7 +149,7 @@ func (p *pipe) finish(err error) {
 	}
 }
 
-// abort ends both sides at once; what waits is lost.
+// abort ends both sides immediately; what waits is lost.
 func (p *pipe) abort(readErr, writeErr error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -165,7 +165,7 @@ func (p *pipe) abort(readErr, writeErr error) {
 	p.changed.Broadcast()
 }
 
-// setDeadline makes writes fail after at; zero is never.
+// setDeadline makes writes fail after at; zero means never.
 func (p *pipe) setDeadline(at time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

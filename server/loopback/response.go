@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// response is a handler's answer on its way to the client, and what both sides
-// need to end it. The handler has it as its http.ResponseWriter.
+// response is a handler's answer on its way to the client, with what both sides need to end
+// it. It is the handler's http.ResponseWriter.
 type response struct {
 	ctx     context.Context // of the handler's request
 	cancel  context.CancelCauseFunc
@@ -54,7 +54,7 @@ func (w *response) breakOff() {
 	w.request.Close()
 }
 
-// cause is what the client is told of a request that has ended early.
+// cause is the error that the client gets for a request that has ended early.
 func (w *response) cause() error {
 	if w.client.Context().Err() != nil {
 		return w.client.Context().Err()
@@ -65,7 +65,7 @@ func (w *response) cause() error {
 	return io.ErrUnexpectedEOF
 }
 
-// Header, WriteHeader, Write and Flush are the handler's.
+// The handler calls Header, WriteHeader, Write and Flush.
 
 func (w *response) Header() http.Header { return w.header }
 
@@ -107,13 +107,13 @@ func (w *response) Write(b []byte) (int, error) {
 	if w.client.Method == http.MethodHead {
 		return len(b), nil
 	}
-	if w.written > bufferSize { // it will be full, and the client has to drain it
+	if w.written > bufferSize { // the buffer will be full, and the client has to read from it
 		w.send()
 	}
 	return w.body.Write(b)
 }
 
-// sniff adds the type of an answer that starts with b, unless it is known.
+// sniff sets the Content-Type of an answer that starts with b, unless it is set.
 func (w *response) sniff(b []byte) {
 	if w.written > 0 || len(b) == 0 {
 		return
@@ -145,8 +145,8 @@ func (w *response) SetWriteDeadline(at time.Time) error { w.body.setDeadline(at)
 func (w *response) SetReadDeadline(at time.Time) error  { w.request.setDeadline(at); return nil }
 func (w *response) EnableFullDuplex() error             { return nil }
 
-// CloseNotify is deprecated, but upstream's wrappers of response writers take
-// those without it for ones that can't flush.
+// CloseNotify is deprecated, but upstream's wrappers of response writers treat a writer
+// without it as one that cannot flush.
 func (w *response) CloseNotify() <-chan bool {
 	gone := make(chan bool, 1)
 	context.AfterFunc(w.ctx, func() { gone <- true })
@@ -185,8 +185,8 @@ func (w *response) end(finished bool) {
 	w.cancel(errFinished)
 }
 
-// answer is the client's view, once sent is closed or the request has ended. A
-// handler may answer because its client has gone: that one gets no answer.
+// answer is the client's view, once sent is closed or the request has ended. A handler may
+// answer because its client has gone; that client gets no answer.
 func (w *response) answer() (*http.Response, error) {
 	if w.client.Context().Err() != nil {
 		w.breakOff()
@@ -277,7 +277,7 @@ func (b *requestBody) Close() error {
 	return b.from.Close()
 }
 
-// setDeadline makes reads fail after at, for good; zero is never.
+// setDeadline makes reads fail after at, permanently; zero means never.
 func (b *requestBody) setDeadline(at time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

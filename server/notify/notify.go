@@ -62,9 +62,8 @@ func Take() *Notifier {
 	return n
 }
 
-// Ready says that the service is up; status is for the people who read
-// "systemctl status", and may be empty. With Type=notify, units that come
-// After= this one start now.
+// Ready reports that the service is up. status is the line in "systemctl status" and may be
+// empty. With Type=notify, units that are ordered After= this one start now.
 func (n *Notifier) Ready(status string) error {
 	if n == nil {
 		return nil
@@ -82,18 +81,18 @@ func (n *Notifier) Status(status string) error {
 	return n.send("STATUS=" + oneLine(status))
 }
 
-// Stopping says that the service has begun to stop.
+// Stopping reports that the service has begun to stop.
 func (n *Notifier) Stopping() error { return n.send("STOPPING=1") }
 
-// ExtendTimeout asks for d more from now on, rounded down to microseconds, for
-// the start or stop that is under way (TimeoutStartSec=, TimeoutStopSec=). The
-// next message of this kind, or the end of the phase, must come before d is over.
+// ExtendTimeout asks for d more from now on, rounded down to microseconds, for the start or
+// stop in progress (TimeoutStartSec=, TimeoutStopSec=). The next message of this kind, or the
+// end of the phase, must come within d.
 func (n *Notifier) ExtendTimeout(d time.Duration) error {
 	return n.send("EXTEND_TIMEOUT_USEC=" + strconv.FormatInt(max(d, 0).Microseconds(), 10))
 }
 
-// WatchdogTimeout is how long the service may go without a sign of life
-// (WatchdogSec=); 0 when nobody waits for one.
+// WatchdogTimeout is how long the service may go without a sign of life (WatchdogSec=); 0
+// means that there is no watchdog.
 func (n *Notifier) WatchdogTimeout() time.Duration {
 	if n == nil {
 		return 0
@@ -101,15 +100,14 @@ func (n *Notifier) WatchdogTimeout() time.Duration {
 	return n.watchdog
 }
 
-// Watchdog gives a sign of life at once and then every half of
-// [Notifier.WatchdogTimeout], as long as healthy returns nil, until ctx ends;
-// it returns nil then, and at once when there is no watchdog. When healthy
-// returns an error, or does not return within that half, there is no sign of
-// life and its error is shown by "systemctl status": systemd restarts a service
-// that stays silent for the whole time.
+// Watchdog gives a sign of life immediately, and then every half of [Notifier.WatchdogTimeout]
+// as long as healthy returns nil, until ctx ends. It then returns nil; without a watchdog it
+// returns immediately. If healthy returns an error, or does not return within that half, there
+// is no sign of life, and "systemctl status" shows the error. systemd restarts a service that
+// stays silent for the whole time.
 //
-// It returns an error when systemd cannot be reached at all, [ErrUnsupported].
-// A message that fails is otherwise tried again the next time.
+// Watchdog returns [ErrUnsupported] if systemd cannot be reached at all. After any other
+// failure, it tries again the next time.
 func (n *Notifier) Watchdog(ctx context.Context, healthy func(ctx context.Context) error) error {
 	every := n.WatchdogTimeout() / 2
 	if every <= 0 {
@@ -123,7 +121,7 @@ func (n *Notifier) Watchdog(ctx context.Context, healthy func(ctx context.Contex
 		err := healthy(check)
 		cancel()
 		if ctx.Err() != nil {
-			return nil // the error is that of a process being stopped
+			return nil // the process is stopping, which is what err says
 		}
 		switch {
 		case err != nil:
@@ -158,8 +156,8 @@ func (n *Notifier) remembered() string {
 	return n.status
 }
 
-// send writes one datagram. The socket is opened each time: systemd makes a
-// new one when it executes itself again.
+// send writes one datagram. It opens the socket each time, because systemd makes a new one
+// when it re-executes itself. DESIGN.md says why no library does this.
 func (n *Notifier) send(message string) error {
 	if n == nil {
 		return nil
@@ -190,7 +188,7 @@ func statusLine(status string) string {
 	return "\nSTATUS=" + oneLine(status)
 }
 
-// oneLine keeps a text from being read as more assignments.
+// oneLine removes line breaks, which would begin another assignment.
 func oneLine(s string) string {
 	return strings.NewReplacer("\r\n", " ", "\n", " ", "\r", " ", "\x00", " ").Replace(s)
 }
