@@ -17,7 +17,7 @@ import (
 	"github.com/karve-k8s/karve/internal/atomicfile"
 )
 
-// markerFile says, in a directory, that what is in it is Karve's: install.sh gives no other
+// markerFile is a file that marks a directory as Karve's: install.sh gives no other
 // directory to another user, and karve-uninstall.sh removes no other.
 const (
 	markerFile   = "karve-data"
@@ -26,9 +26,9 @@ const (
 		"install.sh and karve-uninstall.sh change only directories that have this file.\n"
 )
 
-// ownNames are the names of all that Karve makes at the top of its directories, as patterns
-// of path.Match: of the server, the datastore with its unfinished and kept files, snapshots
-// and forks, and lost+found, which file systems make. install.sh has the same list.
+// ownNames are the names of everything that Karve creates at the top of its directories, as
+// patterns of path.Match: of the server, the datastore with its unfinished and kept files,
+// snapshots and forks, and lost+found, which file systems create. install.sh has the same list.
 var ownNames = [...]string{
 	markerFile, "lock", "lock.host", "certs", "flexvolume", "admin.kubeconfig", "admin.kubeconfig.copy",
 	"karve.sock", "kine.sock", ".control", "fork-of", "fork-unfinished", "snapshot", "snapshot.before-reset-*",
@@ -36,9 +36,9 @@ var ownNames = [...]string{
 	".*.partial", ".karve-*.tmp", ".snapshot-*", ".room-*", ".writable-*", ".owner-*", "lost+found",
 }
 
-// mark marks a directory whose lock is held, if Karve has made all that is in it. A
-// directory with other files stays unmarked, also when Karve's database has been among them
-// since a start before: the scripts would give all of it away, or remove it.
+// mark marks a directory whose lock is held, if Karve has created everything in it. A
+// directory with other files stays unmarked, also if Karve's database is among them
+// since an earlier start: the scripts would give all of it to another user, or remove it.
 func mark(dir string) error {
 	file := filepath.Join(dir, markerFile)
 	if text, err := os.ReadFile(file); err == nil && strings.HasPrefix(string(text), markerBegins) {
@@ -49,20 +49,20 @@ func mark(dir string) error {
 	}
 	err := atomicfile.Write(file, []byte(markerText), 0o600)
 	if errors.Is(err, fs.ErrPermission) {
-		return nil // somebody else's; whoever starts there has other problems
+		return nil // another user's; a start there has other problems
 	} else if err != nil {
 		return fmt.Errorf("mark the directory as Karve's: %w", err)
 	}
 	return nil
 }
 
-// mayStayUnmarked tells whether an error of mark is one that a server starts with: a full
-// disk, on which it can still make room, or one that cannot be written.
+// mayStayUnmarked reports whether a server starts despite this error of mark: a full
+// disk, on which it can still make room, or a read-only one.
 func mayStayUnmarked(err error) bool { return datastore.IsFull(err) || errors.Is(err, syscall.EROFS) }
 
-// karves tells whether Karve has made all that is in a directory, or may: every name is one
-// that Karve gives, and there is its database, a certificate that it has issued, or nothing
-// but the lock and certificates that were put there for the first start. A state.db is no
+// karves reports whether Karve has created everything in a directory, or may have: every name
+// is one of its own, and there is its database, a certificate that it has issued, or nothing
+// but the lock and certificates that a user put there for the first start. A state.db is no
 // evidence: k3s has one, too.
 func karves(dir string) bool {
 	entries, err := os.ReadDir(dir)
@@ -96,7 +96,7 @@ func ownName(name string) bool {
 	})
 }
 
-// certificatesOnly tells whether a directory is missing or has only files that are named as
+// certificatesOnly reports whether a directory is missing or has only files that are named as
 // Karve's certificates are.
 func certificatesOnly(dir string) bool {
 	entries, err := os.ReadDir(dir)

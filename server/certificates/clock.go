@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// clockCheck is how often the clock is asked whether it was set, and clockSlack what
-// it may be off by without having been: NTP slews it by less.
+// clockCheck is how often Karve checks whether the clock was set. A difference below
+// clockSlack does not count: NTP slews the clock by less.
 const (
 	clockCheck = 10 * time.Second
 	clockSlack = time.Minute
 )
 
-// A clock tells the time of day, which NTP may set by decades on a board without a
-// battery, and the time since some moment, which nothing but a sleep holds up.
+// A clock returns the time of day, which NTP may set by decades on a board without a
+// battery, and the time since some moment, which only a sleep of the machine stops.
 type clock func() (day time.Time, elapsed time.Duration)
 
 func systemClock() clock {
@@ -24,8 +24,8 @@ func systemClock() clock {
 	}
 }
 
-// watchClock tells by how much the time of day was set, soon after it was, until
-// ctx ends; a machine that has slept looks like one whose clock was set forward.
+// watchClock sends by how much the time of day was set, soon after it was set, until
+// ctx ends. A machine that has slept looks like one whose clock was set forward.
 func watchClock(ctx context.Context, read clock) <-chan time.Duration {
 	steps := make(chan time.Duration, 1)
 	day, elapsed := read()
@@ -46,7 +46,7 @@ func watchClock(ctx context.Context, read clock) <-chan time.Duration {
 			}
 			select {
 			case steps <- step:
-			default: // the one before is not looked at yet, and will do
+			default: // the one before has not been received yet, and will do
 			}
 		}
 	}()

@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machineClock is a clock whose elapsed time is that since the machine was started. It
-// does not stand still while the machine sleeps, which Go's own does: a laptop that wakes up is not one
-// whose clock was set.
+// machineClock is a clock whose elapsed time counts from the start of the machine. It runs on
+// while the machine sleeps, where Go's own stops: the clock of a laptop that wakes up was
+// not set.
 func machineClock() clock {
 	fallback := systemClock()
 	return func() (time.Time, time.Duration) {

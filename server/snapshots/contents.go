@@ -15,7 +15,7 @@ import (
 const ownContentsIdle = time.Minute
 
 // ownContents are the contents of the snapshot in the data directory. They are read when
-// they are needed, and forgotten when they have not been for a while.
+// they are needed, and forgotten when they have not been needed for a while.
 type ownContents struct {
 	mu       sync.Mutex
 	contents *datastore.Contents
@@ -32,7 +32,7 @@ func (o *ownContents) of(path string, read func() (*datastore.Contents, error)) 
 		return nil, fmt.Errorf("%w: there is no snapshot yet", err)
 	}
 	if o.contents == nil || !os.SameFile(file, o.file) || file.Size() != o.file.Size() || !file.ModTime().Equal(o.file.ModTime()) {
-		o.contents = nil // both are too much
+		o.contents = nil // there is no memory for both
 		contents, err := read()
 		if err != nil {
 			return nil, err
@@ -52,7 +52,7 @@ func (o *ownContents) of(path string, read func() (*datastore.Contents, error)) 
 	return o.contents, nil
 }
 
-// forget lets go of the contents.
+// forget frees the contents.
 func (o *ownContents) forget() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -13,9 +13,9 @@ import (
 )
 
 // DatastoreHandler answers questions about the file of the datastore: while the engine
-// runs, nobody else can read it (see package datastore, DESIGN.md). The control socket
-// serves it as soon as the datastore is open, also while the server starts or stops. A nil
-// engine is a datastore of the user's own.
+// runs, no other process can read it (see package datastore, DESIGN.md). The control socket
+// serves it as soon as the datastore is open, also while the server starts or stops. If engine
+// is nil, the datastore is not the built-in one.
 func DatastoreHandler(engine *datastore.Engine) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+control.LookPath, tell(func(context.Context) (*datastore.Look, error) { return engine.Look() }))
@@ -23,7 +23,7 @@ func DatastoreHandler(engine *datastore.Engine) http.Handler {
 	mux.HandleFunc("GET "+control.VerifyPath, tell(func(ctx context.Context) (*datastore.Verification, error) { return engine.Verify(ctx, nil) }))
 	mux.HandleFunc("GET "+control.BackupPath, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/octet-stream")
-		// What goes wrong is said in the stream: its status has been sent by then.
+		// An error is in the stream: the status has been sent by then.
 		_ = engine.SendBackup(r.Context(), patientWriter{w, http.NewResponseController(w)})
 	})
 	if engine == nil {
@@ -32,7 +32,7 @@ func DatastoreHandler(engine *datastore.Engine) http.Handler {
 		})
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// The client compares it with the file that it was asked about, which another server may use.
+		// The client compares it with the file that it means, which another server may use.
 		if path, err := filepath.Abs(engine.Path()); err == nil {
 			w.Header().Set(control.DatastoreHeader, url.PathEscape(path))
 		}
@@ -40,7 +40,7 @@ func DatastoreHandler(engine *datastore.Engine) http.Handler {
 	})
 }
 
-// tell answers in JSON.
+// tell writes the answer in JSON.
 func tell[T any](ask func(context.Context) (*T, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		out, err := ask(r.Context())
@@ -49,12 +49,12 @@ func tell[T any](ask func(context.Context) (*T, error)) http.HandlerFunc {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(out) // whoever went away needs no answer
+		_ = json.NewEncoder(w).Encode(out) // a client that went away needs no answer
 	}
 }
 
-// backupPatience is how long the receiver of a backup may take for a part of it: while it
-// is sent, SQLite's log grows.
+// backupPatience is how long the receiver of a backup may take for a part of it: SQLite's
+// write-ahead log grows meanwhile.
 const backupPatience = time.Minute
 
 // patientWriter fails when a write takes longer than backupPatience.

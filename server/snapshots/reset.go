@@ -20,17 +20,17 @@ import (
 	"github.com/karve-k8s/karve/snapshot"
 )
 
-// What is of the server that runs, and not of the cluster's state: a reset does not take
-// it back, and a fork begins without it.
+// These keys belong to the running server and not to the cluster's state: a reset leaves
+// them alone, and a fork begins without them.
 var (
-	// serverPrefixes are of keys by which servers tell that they are there.
+	// serverPrefixes are of keys by which servers announce themselves.
 	serverPrefixes = []string{
 		"/registry/masterleases/",                 // addresses (k8s.io/kubernetes pkg/controlplane/reconcilers)
 		"/registry/peerserverleases/",             // the same, for peers
 		"/registry/leases/kube-system/apiserver-", // identities (pkg/controlplane/apiserver)
 		"compact_rev_key",                         // clock of the compaction (k8s.io/apiserver storage/etcd3), and kine's
 	}
-	// serverObjects are kept right by a server.
+	// serverObjects are objects that a server keeps up to date.
 	serverObjects = []string{
 		"/registry/services/endpoints/default/kubernetes",
 		"/registry/endpointslices/default/kubernetes",
@@ -46,8 +46,8 @@ func OfServer(key string) bool {
 		slices.ContainsFunc(serverPrefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
 }
 
-// resetOptions are how the API server's keys go back. Who is alive says so by a lease
-// that is newer than any snapshot: nodes' leases stay where the snapshot has them too.
+// resetOptions are how the API server's keys go back. The lease of a node that is alive is
+// newer than any snapshot, so the leases of nodes stay if the snapshot has them too.
 var resetOptions = datastore.ResetOptions{
 	Keep: func(key string, both bool) bool {
 		return OfServer(key) || both && strings.HasPrefix(key, storage.NodeLeases)
@@ -59,7 +59,7 @@ var resetOptions = datastore.ResetOptions{
 }
 
 // ObjectUID is the uid of an object as the API server stores it, in protobuf or JSON;
-// empty if it cannot be told: it is encrypted, or no object.
+// it is empty if the value is encrypted, or no object.
 func ObjectUID(value []byte) string {
 	if rest, ok := bytes.CutPrefix(value, []byte("k8s\x00")); ok {
 		// runtime.Unknown: raw = 2; of every object metadata = 1; ObjectMeta: uid = 5.
@@ -100,15 +100,15 @@ func protoField(message []byte, number protowire.Number) []byte {
 	return nil
 }
 
-// forgetServers deletes what the servers of a cluster have said of themselves, before
-// the first server of a fork says it anew.
+// forgetServers deletes what the servers of a cluster have written about themselves, before
+// the first server of a fork writes it anew.
 func forgetServers(ctx context.Context, engine *datastore.Engine) error {
 	var req datastore.TxnRequest
 	for _, prefix := range serverPrefixes {
 		req.Then = append(req.Then, datastore.Op{Delete: &datastore.DeleteRequest{Key: prefix, End: datastore.PrefixEnd(prefix)}})
 	}
 	if _, err := engine.Txn(ctx, req); err != nil {
-		return fmt.Errorf("forget the servers that were: %w", err)
+		return fmt.Errorf("delete the addresses of former servers: %w", err)
 	}
 	return nil
 }
@@ -116,32 +116,31 @@ func forgetServers(ctx context.Context, engine *datastore.Engine) error {
 // The times of a reset.
 const (
 	// workTime is how long work that is under way may go on before a reset, and
-	// catchUpLimit how long informers may take to see it. On an idle machine both
+	// catchUpLimit how long informers may take to see the reset. On an idle machine both
 	// take milliseconds.
 	workTime     = 2 * time.Second
 	catchUpLimit = 10 * time.Second
 
-	// A reset that settles takes back what is done about what was, again and again,
-	// until for quietTime nothing has changed and nobody was at work. Queues that say
-	// they are busy are not believed for longer than busyTime: they may be those of
-	// another cluster in this process, which has ended.
+	// A settling reset is repeated until nothing has changed and all queues were empty for
+	// quietTime. Queues count as busy for busyTime at most: they may be those of another
+	// cluster in this process, which has stopped.
 	quietTime   = 40 * time.Millisecond
 	quietTick   = 4 * time.Millisecond
 	busyTime    = 400 * time.Millisecond
 	settleLimit = 10 * time.Second
 )
 
-// others is what a reset has to do with those in the process who know how things are.
+// others is what a reset has to do with the controllers and informers of the process.
 type others struct {
-	// forget is called while they rest, before the reset.
+	// forget is called before the reset, while controllers rest.
 	forget func()
-	// caughtUp returns when their informers have seen the reset.
+	// caughtUp returns when the informers have seen the reset.
 	caughtUp func(context.Context, *datastore.ResetResult) error
 }
 
 // resetAtRest resets while controllers rest: one that saw a ReplicaSet come back before
-// it saw its Pods would make others. Workers go on when their informers have seen
-// everything; that they do not is the reset's error, although it has been made.
+// it saw its Pods would create others. Workers go on when their informers have seen
+// everything. If informers do not see it in time, that is an error, although the reset has been made.
 func resetAtRest(ctx context.Context, engine *datastore.Engine, to *datastore.Contents, o others) (*datastore.ResetResult, error) {
 	defer queues.Hold()()
 	for began := time.Now(); queues.Working() && time.Since(began) < workTime; {
@@ -160,7 +159,7 @@ func resetAtRest(ctx context.Context, engine *datastore.Engine, to *datastore.Co
 	return done, nil
 }
 
-// settle resets until it is quiet.
+// settle resets until nothing changes any more.
 func settle(ctx context.Context, engine *datastore.Engine, to *datastore.Contents, o others) (*control.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, settleLimit)
 	defer cancel()
@@ -185,7 +184,7 @@ func settle(ctx context.Context, engine *datastore.Engine, to *datastore.Content
 	}
 }
 
-// staysQuiet waits until nothing has happened for a while; false is that something
+// staysQuiet waits until nothing has happened for a while. It returns false if something
 // differs from the contents again.
 func staysQuiet(ctx context.Context, engine *datastore.Engine, to *datastore.Contents) (bool, error) {
 	same := true
@@ -197,14 +196,14 @@ func staysQuiet(ctx context.Context, engine *datastore.Engine, to *datastore.Con
 	return same, err
 }
 
-// waitQuiet waits until nothing has happened for a while. changed is asked after each
-// change whether to go on.
+// waitQuiet waits until nothing has happened for a while. After each change it calls
+// changed, which reports whether to go on.
 func waitQuiet(ctx context.Context, engine *datastore.Engine, changed func() (bool, error)) error {
 	tick := time.NewTicker(quietTick)
 	defer tick.Stop()
 	began := time.Now()
 	revision, quiet := int64(0), 0
-	for quiet < int(quietTime/quietTick) { // ticks and not time: on a busy machine others get none either
+	for quiet < int(quietTime/quietTick) { // ticks and not time: on a busy machine other goroutines get none either
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -226,7 +225,7 @@ func waitQuiet(ctx context.Context, engine *datastore.Engine, changed func() (bo
 }
 
 // ResetStopped is `karve reset` where no server runs: it goes back to a snapshot, an open
-// file, in the datastore of a data directory, or only tells what that would do.
+// file, in the datastore of a data directory. With dryRun it only reports what that would do.
 func ResetStopped(ctx context.Context, dataDir, endpoint string, from *os.File, dryRun bool) (_ *control.Result, err error) {
 	dir, err := storage.Dir(endpoint, dataDir)
 	if err != nil {
