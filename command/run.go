@@ -106,7 +106,12 @@ func runWithCluster(c *cli.Context) (err error) {
 
 	// A signal ends the command, and its end the server.
 	up := make(chan server.Info, 1)
-	config.Ready = func(info server.Info) { up <- info }
+	started := showProgress(&config, c.App.ErrWriter)
+	defer started()
+	config.Ready = func(info server.Info) {
+		started()
+		up <- info
+	}
 	life, end := context.WithCancel(context.WithoutCancel(c.Context))
 	defer end()
 	ended := make(chan error, 1)

@@ -36,7 +36,12 @@ the name of an option is an error.`,
 			if err != nil { // with what the server would refuse: all at once
 				return errors.Join(err, config.Validate(c.Context))
 			}
-			config.Ready = func(info server.Info) { greet(c.App.Writer, info) }
+			started := showProgress(&config, c.App.ErrWriter)
+			defer started()
+			config.Ready = func(info server.Info) {
+				started()
+				greet(c.App.Writer, info)
+			}
 			ctx := c.Context
 			if c.Bool("stop-with-stdin") {
 				var end context.CancelFunc

@@ -228,6 +228,14 @@ func TestUnreachableDatastore(t *testing.T) {
 				}
 				return fmt.Errorf("got %q", p.stderr.String())
 			})
+			if strings.HasPrefix(endpoint, "http:") { // the same for all
+				p.poll("a line about the progress of the start", func() error {
+					if !strings.Contains(p.stderr.String(), "the datastore has been starting for ") {
+						return fmt.Errorf("got %q", p.stderr.String())
+					}
+					return nil
+				})
+			}
 			p.signal(syscall.SIGTERM)
 			p.wantCleanEnd(10 * time.Second)
 			if got := p.stderr.String(); strings.Contains(got, "secret") || strings.Contains(got, "cancel") {

@@ -68,7 +68,7 @@ func giveBack() {
 	_ = dropProgram() // if the kernel cannot, nothing is lost
 }
 
-// watch checks every lull whether to return what is left after a burst of work, until End.
+// watch checks once in each period whether to return what is left after a burst of work, until End.
 func (c *Collector) watch(period time.Duration) {
 	c.end, c.ended = make(chan struct{}), make(chan struct{})
 	go c.giveBackInLulls(time.NewTicker(period))
