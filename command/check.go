@@ -12,7 +12,8 @@ import (
 	"github.com/karve-k8s/karve/command/datadir"
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
-	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
 	"github.com/karve-k8s/karve/preflight"
 	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/server/storage"
@@ -40,10 +41,10 @@ func check(c *cli.Context) error {
 	}
 	config, err := options.Read(c)
 	looked := target(config)
-	looked.Look = func(path string) (*datastore.Look, error) { return datadir.LookAt(c.Context, looked.DataDir, path) }
+	looked.Look = func(path string) (*sqlitefile.Info, error) { return datadir.LookAt(c.Context, looked.DataDir, path) }
 	if old := c.String("replaces"); old != "" {
 		var wrong error
-		if looked.Replaced, _, wrong = datastore.Holder(datadir.Absolute(old)); wrong != nil {
+		if looked.Replaced, _, wrong = directory.Holder(datadir.Absolute(old)); wrong != nil {
 			err = errors.Join(err, fmt.Errorf("--replaces: %w", wrong))
 		}
 	}

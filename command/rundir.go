@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/internal/ownership"
 )
 
@@ -30,7 +30,7 @@ func runDir(ctx context.Context) (dir string, remove func() error, err error) {
 		return "", nil, err
 	}
 	forget := lastly(ctx, func() { removeBusy(dir) })
-	lock, err := datastore.LockDir(dir)
+	lock, err := directory.Acquire(dir)
 	if err != nil {
 		forget()
 		return "", nil, errors.Join(err, os.RemoveAll(dir))
@@ -66,7 +66,7 @@ func sweepRuns(temp string) {
 		if _, err := os.Lstat(filepath.Join(dir, "lock")); err != nil {
 			continue
 		}
-		if _, held, err := datastore.Holder(dir); err == nil && !held {
+		if _, held, err := directory.Holder(dir); err == nil && !held {
 			os.RemoveAll(dir) // what stays, the next one removes
 		}
 	}

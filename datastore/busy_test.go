@@ -13,6 +13,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/karve-k8s/karve/datastore/backup"
+	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
 // otherProgram has the database open, with the lock of a statement.
@@ -54,13 +58,13 @@ const holding = "hold:"
 // holdingChild is the other program: it begins a transaction, says so, and ends with
 // standard input.
 func holdingChild(dir, statement string) error {
-	c, err := (&disk{path: filepath.Join(dir, EngineFile)}).connect(url.Values{"_pragma": {"busy_timeout(100)"}})
+	c, err := sqlitefile.Connect(filepath.Join(dir, EngineFile), url.Values{"_pragma": {"busy_timeout(100)"}})
 	if err != nil {
 		return err
 	}
-	err = c.exec(statement)
+	err = c.Exec(statement)
 	if err == nil {
-		_, err = c.number("SELECT count(*) FROM log")
+		_, err = c.Number("SELECT count(*) FROM log")
 	}
 	if err != nil {
 		fmt.Println("refused:", err)
@@ -68,13 +72,13 @@ func holdingChild(dir, statement string) error {
 	}
 	fmt.Println("holding")
 	_, err = io.Copy(io.Discard, os.Stdin)
-	return errors.Join(err, c.close())
+	return errors.Join(err, c.Close())
 }
 
 // A start waits for another program that has the database open, says for which, and then
 // refuses, or goes on as soon as it is closed. The file stays as it is meanwhile.
 func TestStartWaitsForAnotherProgram(t *testing.T) {
-	if exclusiveVFS == "" {
+	if runtime.GOOS == "windows" {
 		t.Skip("other programs may have the database open here")
 	}
 	for _, statement := range []string{"BEGIN", "BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"} {
@@ -86,7 +90,7 @@ func TestStartWaitsForAnotherProgram(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				lock, err := LockDir(dir)
+				lock, err := directory.Acquire(dir)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -99,7 +103,7 @@ func TestStartWaitsForAnotherProgram(t *testing.T) {
 				if runtime.GOOS == "linux" {
 					name = fmt.Sprintf("process %d (", other.cmd.Process.Pid)
 				}
-				if !errors.Is(err, ErrBusy) || errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), EngineFile) || !strings.Contains(err.Error(), name) {
+				if !errors.Is(err, sqlitefile.ErrBusy) || errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), EngineFile) || !strings.Contains(err.Error(), name) {
 					t.Errorf("got %v, want ErrBusy with the file and %q", err, name)
 				}
 				if len(waits) != 1 || !strings.Contains(waits[0].Error(), name) {
@@ -131,7 +135,7 @@ func TestStartWaitsForAnotherProgram(t *testing.T) {
 // engine has been looked at by its own methods, and through a start with a file -shm of a
 // process that was killed.
 func TestNobodyElseUsesTheDatabase(t *testing.T) {
-	if exclusiveVFS == "" {
+	if runtime.GOOS == "windows" {
 		t.Skip("other programs may have the database open here")
 	}
 	dir := t.TempDir()
@@ -154,16 +158,16 @@ func TestNobodyElseUsesTheDatabase(t *testing.T) {
 	put(t, e, "/a", strings.Repeat("v", 3<<20))
 	wantValue(t, e, "/a", 0, strings.Repeat("v", 3<<20))
 	refused("written")
-	if _, err := e.Verify(t.Context(), nil); err != nil {
+	if _, err := backup.Verify(t.Context(), e.Source(), nil); err != nil {
 		t.Error(err)
 	}
-	if _, err := e.FileStats(t.Context()); err != nil {
+	if _, err := backup.ReadStats(t.Context(), e.Source()); err != nil {
 		t.Error(err)
 	}
-	if _, err := e.Backup(t.Context(), filepath.Join(t.TempDir(), "b"), BackupOptions{}); err != nil {
+	if _, err := e.Backup(t.Context(), filepath.Join(t.TempDir(), "b"), backup.Options{}); err != nil {
 		t.Error(err)
 	}
-	if err := e.SendBackup(t.Context(), io.Discard); err != nil {
+	if err := backup.Send(t.Context(), e.Source(), io.Discard); err != nil {
 		t.Error(err)
 	}
 	refused("looked at")
@@ -193,7 +197,7 @@ func TestWriteWaitsForAnotherProgram(t *testing.T) {
 			answer <- err
 		}()
 		err = <-waiting
-		if !errors.Is(err, ErrBusy) || runtime.GOOS == "linux" && !strings.Contains(err.Error(), fmt.Sprintf("process %d (", other.cmd.Process.Pid)) {
+		if !errors.Is(err, sqlitefile.ErrBusy) || runtime.GOOS == "linux" && !strings.Contains(err.Error(), fmt.Sprintf("process %d (", other.cmd.Process.Pid)) {
 			t.Errorf("waits for %v, want process %d", err, other.cmd.Process.Pid)
 		}
 		select {

@@ -9,9 +9,9 @@ import (
 type cacheSlot uint8
 
 const (
-	slotNone cacheSlot = iota
-	slotLive           // newest version of its key
-	slotLate           // superseded: wanted by watchers for a moment, then rarely
+	slotNone       cacheSlot = iota
+	slotLive                 // newest version of its key
+	slotSuperseded           // superseded: wanted by watchers for a moment, then rarely
 )
 
 // valueCache bounds the bytes of values in memory. Readers do not come here on
@@ -19,20 +19,20 @@ const (
 // second chance (CLOCK) over two queues, superseded versions first, so a hot
 // key's history does not push out other keys' values.
 type valueCache struct {
-	mu         sync.Mutex
-	budget     int64 // all values
-	lateBudget int64 // superseded ones among them
-	used, late int64 // bytes
-	count      [3]int
-	queue      [3]fifo // by slot; entries whose slot has changed are skipped
+	mu               sync.Mutex
+	budget           int64 // all values
+	supersededBudget int64 // superseded ones among them
+	used, superseded int64 // bytes
+	count            [3]int
+	queue            [3]fifo // by slot; entries whose slot has changed are skipped
 }
 
 // newValueCache makes a cache; a budget of 0 is no bound.
 func newValueCache(budget int64) *valueCache {
 	if budget <= 0 {
-		return &valueCache{budget: math.MaxInt64, lateBudget: math.MaxInt64}
+		return &valueCache{budget: math.MaxInt64, supersededBudget: math.MaxInt64}
 	}
-	return &valueCache{budget: budget, lateBudget: budget / 8}
+	return &valueCache{budget: budget, supersededBudget: budget / 8}
 }
 
 // add accounts for values that are on the disk and makes room for them.
@@ -40,7 +40,7 @@ func (c *valueCache) add(vs ...*version) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, v := range vs {
-		if v.tombstone() {
+		if v.Tombstone() {
 			continue
 		}
 		c.put(v)
@@ -65,9 +65,9 @@ func (c *valueCache) put(v *version) {
 		return
 	}
 	v.slot = slotLive
-	if v.late.Load() {
-		v.slot = slotLate
-		c.late += v.cost()
+	if v.superseded.Load() {
+		v.slot = slotSuperseded
+		c.superseded += v.cost()
 	}
 	c.used += v.cost()
 	c.count[v.slot]++
@@ -79,16 +79,16 @@ func (c *valueCache) retire(vs ...*version) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, v := range vs {
-		v.late.Store(true)
+		v.superseded.Store(true)
 		if v.slot != slotLive {
 			continue
 		}
 		c.count[slotLive]--
-		c.count[slotLate]++
-		v.slot = slotLate
+		c.count[slotSuperseded]++
+		v.slot = slotSuperseded
 		v.used.Store(false)
-		c.late += v.cost()
-		c.queue[slotLate].push(v)
+		c.superseded += v.cost()
+		c.queue[slotSuperseded].push(v)
 	}
 	c.shrink()
 	for i := range c.queue {
@@ -112,8 +112,8 @@ func (c *valueCache) evict(v *version) {
 	if v.slot == slotNone {
 		return
 	}
-	if v.slot == slotLate {
-		c.late -= v.cost()
+	if v.slot == slotSuperseded {
+		c.superseded -= v.cost()
 	}
 	c.used -= v.cost()
 	c.count[v.slot]--
@@ -122,8 +122,8 @@ func (c *valueCache) evict(v *version) {
 }
 
 func (c *valueCache) shrink() {
-	for c.late > c.lateBudget || c.used > c.budget && c.late > 0 {
-		c.evictFrom(slotLate)
+	for c.superseded > c.supersededBudget || c.used > c.budget && c.superseded > 0 {
+		c.evictFrom(slotSuperseded)
 	}
 	for c.used > c.budget && c.count[slotLive] > 0 {
 		c.evictFrom(slotLive)

@@ -3,6 +3,8 @@ package datastore
 import (
 	"fmt"
 	"time"
+
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
 // wakeCommitter tells the committer that there is something to do.
@@ -25,17 +27,17 @@ func (e *Engine) run() {
 			break // a panic of a caller
 		}
 		if b == nil && closing {
-			e.writeLate()
+			e.writeDeferred()
 			return
 		}
 		if b != nil {
 			if e.finish(b, e.commit(b)); e.Err() != nil {
 				continue
 			}
-			if len(e.late) == 0 {
+			if len(e.deferred) == 0 {
 				writeDue = nil // what is due is of heartbeats that are yet to come
 			} else if writeDue == nil {
-				writeDue = time.After(e.opts.HeartbeatInterval)
+				writeDue = time.After(e.opts.DeferredInterval)
 			}
 		}
 		if e.unsynced && syncDue == nil {
@@ -49,7 +51,7 @@ func (e *Engine) run() {
 				e.sync()
 			case <-writeDue:
 				writeDue = nil
-				e.writeLate()
+				e.writeDeferred()
 			default:
 			}
 			continue
@@ -61,8 +63,8 @@ func (e *Engine) run() {
 			e.sync()
 		case <-writeDue:
 			writeDue = nil
-			if e.writeLate(); len(e.late) > 0 {
-				writeDue = time.After(e.opts.HeartbeatInterval)
+			if e.writeDeferred(); len(e.deferred) > 0 {
+				writeDue = time.After(e.opts.DeferredInterval)
 			}
 		}
 	}
@@ -80,16 +82,16 @@ func (e *Engine) take() (b *batch, closing bool) {
 	if b == nil {
 		return nil, e.closing
 	}
-	b.state = e.spec.copy()
+	b.state = e.spec.clone()
 	e.pending, e.inflight = nil, b
-	close(e.room)
-	e.room = make(chan struct{})
+	close(e.taken)
+	e.taken = make(chan struct{})
 	return b, false
 }
 
 // commit makes a batch durable.
 func (e *Engine) commit(b *batch) error {
-	if e.disk == nil {
+	if e.file == nil {
 		return nil
 	}
 	begin := time.Now()
@@ -97,8 +99,8 @@ func (e *Engine) commit(b *batch) error {
 		if err := e.reserve(b.state.revision); err != nil {
 			return err
 		}
-		if e.isHeartbeat(b) {
-			e.late, b.late = append(e.late, b.rows...), true
+		if e.mayDefer(b) {
+			e.deferred, b.deferred = append(e.deferred, b.rows...), true
 			return nil
 		}
 	}
@@ -121,10 +123,10 @@ func (e *Engine) reserve(revision int64) error {
 		return nil
 	}
 	next := revision + reservation
-	if err := e.disk.setMeta(meta{"reserved", next}); err != nil {
+	if err := e.file.SetMetas(sqlitefile.Metas{"reserved": next}); err != nil {
 		return err
 	}
-	if err := e.disk.sync(); err != nil {
+	if err := e.file.Sync(); err != nil {
 		return err
 	}
 	e.reserved = next
@@ -137,7 +139,7 @@ func (e *Engine) sync() {
 		return
 	}
 	e.unsynced = false
-	if err := e.disk.sync(); err != nil {
+	if err := e.file.Sync(); err != nil {
 		e.fail(fmt.Errorf("sync: %w", err))
 	}
 }
@@ -148,15 +150,15 @@ func (e *Engine) finish(b *batch, err error) {
 	switch {
 	case err == nil:
 		e.publish(b)
-	case isFull(err):
+	case sqlitefile.IsFull(err):
 		if b.puts {
-			e.ballast.release(err)
+			e.ballast.Release(err)
 		} else {
-			e.makeRoom(err)
+			e.ballast.Give(err)
 		}
 		b.err = ErrNoSpace
 		e.undo(b)
-	case isBusy(err):
+	case sqlitefile.IsBusy(err):
 		b.err = err
 		e.undo(b)
 	default:
@@ -171,12 +173,12 @@ func (e *Engine) finish(b *batch, err error) {
 // publish makes a durable batch visible: first to readers, then to watchers;
 // its callers are answered after that.
 func (e *Engine) publish(b *batch) {
-	if !b.late {
+	if !b.deferred {
 		e.commits.Add(1)
 	}
 	old := e.snap.Load()
-	next := &snapshot{view: b.state, compacted: old.compacted, ring: old.ring.append(b.rows)}
-	if !b.late {
+	next := &snapshot{index: b.state, compacted: old.compacted, history: old.history.append(b.rows)}
+	if !b.deferred {
 		e.cache.add(b.rows...)
 	}
 	var late []*version
@@ -184,37 +186,19 @@ func (e *Engine) publish(b *batch) {
 		if p := v.prev.Load(); p != nil {
 			late = append(late, p)
 		}
-		if e.disk != nil {
-			e.account(v, +1)
-		}
 	}
 	if len(late) > 0 {
 		e.cache.retire(late...)
 	}
 	if b.compact > old.compacted {
 		next.compacted = b.compact
-		end := next.ring.seek(b.compact + 1)
-		e.garbage.add(next.ring, end, b.compact)
-		e.backlog.Add(int64(end - next.ring.first))
-		next.ring = next.ring.cut(next.ring.seek(b.compact))
+		end := next.history.seek(b.compact + 1)
+		e.garbage.add(next.history, end, b.compact)
+		e.backlog.Add(int64(end - next.history.first))
+		next.history = next.history.cut(next.history.seek(b.compact))
 	}
 	e.snap.Store(next)
 	e.watchers.notify(next, uint64(len(b.rows)))
-}
-
-// rowSum spreads an id over 64 bits, so that a sum of them tells two sets of rows
-// apart (the finalizer of MurmurHash3).
-func rowSum(id int64) int64 {
-	x := uint64(id)
-	x = (x ^ x>>33) * 0xff51afd7ed558ccd
-	x = (x ^ x>>33) * 0xc4ceb9fe1a85ec53
-	return int64(x ^ x>>33)
-}
-
-// account keeps the figures that a clean stop records.
-func (e *Engine) account(v *version, sign int64) {
-	e.rows += sign
-	e.sum += sign * rowSum(v.id)
 }
 
 // undo goes back to the durable state after a batch that was not committed, and
@@ -223,7 +207,7 @@ func (e *Engine) undo(b *batch) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	snap := e.snap.Load()
-	e.spec = snap.view.copy()
+	e.spec = snap.index.clone()
 	e.compacted = snap.compacted
 	later := e.pending
 	e.pending = nil
@@ -231,8 +215,8 @@ func (e *Engine) undo(b *batch) {
 		e.leases.undo(later.leases)
 		later.err = errRetry
 		close(later.done)
-		close(e.room)
-		e.room = make(chan struct{})
+		close(e.taken)
+		e.taken = make(chan struct{})
 	}
 	e.leases.undo(b.leases)
 	e.leases.attachAll(snap.live)
@@ -247,6 +231,6 @@ func (e *Engine) abandon() {
 		b.err = e.fatal
 		close(b.done)
 	}
-	close(e.room)
-	e.room = make(chan struct{})
+	close(e.taken)
+	e.taken = make(chan struct{})
 }

@@ -3,8 +3,9 @@ package datastore
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"time"
+
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
 // Compact lets go of history: of every key, the versions that a later one at or
@@ -25,17 +26,16 @@ func (e *Engine) Compact(ctx context.Context, revision int64, physical bool) err
 		}
 		e.compacted = revision
 		b.compact = revision
-		b.meta = append(b.meta, meta{"compact_revision", revision})
 		return false, nil
 	})
 	if err != nil || !physical {
 		return err
 	}
-	return e.waitTidy(ctx)
+	return e.WaitTidy(ctx)
 }
 
 // waitTidy waits until everything compacted is deleted.
-func (e *Engine) waitTidy(ctx context.Context) error {
+func (e *Engine) WaitTidy(ctx context.Context) error {
 	for e.backlog.Load() > 0 {
 		idle := e.tidied()
 		if e.backlog.Load() == 0 {
@@ -67,12 +67,12 @@ type garbage struct {
 
 // job is the history that one compaction, to revision, lets go of.
 type job struct {
-	ring     ring
+	history  history
 	pos, end uint64
 	revision int64
 }
 
-func (g *garbage) add(r ring, end uint64, revision int64) {
+func (g *garbage) add(r history, end uint64, revision int64) {
 	if end > r.first {
 		g.jobs = append(g.jobs, job{r, r.first, end, revision})
 	}
@@ -83,25 +83,22 @@ func (g *garbage) add(r ring, end uint64, revision int64) {
 const (
 	sliceTime   = 3 * time.Millisecond
 	sliceEvents = 512
-	sliceRows   = 1024
 )
 
 // maintain does the most urgent piece of housekeeping and says whether it did
 // anything. Giving pages back waits until nobody writes.
 func (e *Engine) maintain(idle bool) (worked bool) {
-	full := e.ballast.released.Load()
+	full := e.ballast.Released()
 	if e.retry.Swap(false) {
 		e.garbage.blocked = false
-		if e.ballast.quota.Load() {
-			settleDeletions(filepath.Dir(e.path))
-		}
+		e.ballast.SettleDeletions()
 	}
-	if e.disk != nil {
-		if err := e.disk.checkpoint(full, idle); err != nil {
+	if e.file != nil {
+		if err := e.file.Checkpoint(full, idle); err != nil {
 			switch {
-			case isFull(err):
-				e.makeRoom(err)
-			case !isBusy(err):
+			case sqlitefile.IsFull(err):
+				e.ballast.Give(err)
+			case !sqlitefile.IsBusy(err):
 				e.fail(fmt.Errorf("checkpoint: %w", err))
 				return false
 			}
@@ -120,14 +117,14 @@ func (e *Engine) maintain(idle bool) (worked bool) {
 	if !g.vacuum || !idle {
 		return false
 	}
-	if e.disk == nil {
+	if e.file == nil {
 		g.vacuum = false
 		return false
 	}
-	more, err := e.disk.vacuum(full)
+	more, err := e.file.Vacuum(full)
 	if err == nil && !more {
 		g.vacuum = false
-		err = e.disk.writeBack() // this is what makes the file shorter
+		err = e.file.WriteBack() // this is what makes the file shorter
 	}
 	return e.tolerate(err)
 }
@@ -139,12 +136,12 @@ func (e *Engine) tolerate(err error) bool {
 		return true
 	}
 	switch {
-	case isFull(err):
-		if e.makeRoom(err) {
+	case sqlitefile.IsFull(err):
+		if e.ballast.Give(err) {
 			return true // it is tried again
 		}
 		e.garbage.blocked = true
-	case isBusy(err):
+	case sqlitefile.IsBusy(err):
 		e.garbage.blocked = true
 	default:
 		e.fail(fmt.Errorf("housekeeping: %w", err))
@@ -161,14 +158,10 @@ func (e *Engine) deleteSlice() error {
 		e.collect()
 	}
 	done := len(g.ids)
-	if e.disk != nil {
+	if e.file != nil {
 		var err error
-		if done, err = e.disk.deleteRows(g.ids, sliceTime); err != nil {
+		if done, err = e.file.DeleteRows(g.ids, sliceTime); err != nil {
 			return err
-		}
-		for _, id := range g.ids[:done] {
-			e.rows--
-			e.sum -= rowSum(id)
 		}
 	}
 	g.ids = g.ids[done:]
@@ -197,14 +190,14 @@ func (e *Engine) collect() {
 	j := &g.jobs[0]
 	var gone, buried []*version
 	for n := 0; j.pos < j.end && n < sliceEvents; n++ {
-		v := j.ring.at(j.pos)
+		v := j.history.at(j.pos)
 		j.pos++
-		if p := v.prev.Swap(nil); p != nil && !p.tombstone() {
+		if p := v.prev.Swap(nil); p != nil && !p.Tombstone() {
 			gone = append(gone, p)
 		}
 		// The tombstones of the revision itself stay until the next compaction:
 		// a watch may begin there.
-		if v.tombstone() && v.revision() < j.revision {
+		if v.Tombstone() && v.Revision() < j.revision {
 			gone = append(gone, v)
 			buried = append(buried, v)
 		}
@@ -213,7 +206,7 @@ func (e *Engine) collect() {
 		g.jobs = g.jobs[1:]
 	}
 	for _, v := range gone {
-		g.ids = append(g.ids, v.id)
+		g.ids = append(g.ids, v.ID)
 	}
 	e.cache.drop(gone...)
 	if len(buried) > 0 {
@@ -226,13 +219,13 @@ func (e *Engine) bury(vs []*version) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, v := range vs {
-		if head, ok := e.spec.dead.Get(v.key); ok && head == v {
-			e.spec.dead.Delete(v.key)
+		if head, ok := e.spec.dead.Get(v.Key); ok && head == v {
+			e.spec.dead.Delete(v.Key)
 		}
 	}
 	if e.pending == nil && e.fatal == nil { // a panic may have left e.spec half changed
 		snap := *e.snap.Load()
-		snap.view = e.spec.copy()
+		snap.index = e.spec.clone()
 		e.snap.Store(&snap)
 	}
 }

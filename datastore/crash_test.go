@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/karve-k8s/karve/datastore/directory"
 )
 
 // TestMain runs the child of the crash test instead of the tests when asked to.
@@ -41,7 +43,7 @@ func crashChild(dir, mode string) error {
 	if mode == "restarts-full" {
 		return restartingChild(dir)
 	}
-	lock, err := LockDir(dir)
+	lock, err := directory.Acquire(dir)
 	if err != nil {
 		return err
 	}
@@ -168,7 +170,7 @@ type acknowledged struct {
 // startLimit is what a start after a kill may take.
 const startLimit = time.Second
 
-func timedOpen(t *testing.T, dir string, opts Options) (*Engine, *Lock, time.Duration) {
+func timedOpen(t *testing.T, dir string, opts Options) (*Engine, *directory.Lock, time.Duration) {
 	t.Helper()
 	begin := time.Now()
 	e, lock := openLocked(t, dir, opts)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +16,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
 // writtenStore makes a store of a few hundred rows and answers its directory.
@@ -125,36 +128,6 @@ func TestFlippedBits(t *testing.T) {
 	}
 }
 
-// One flipped bit in the header of any frame before the last transaction is damage. The
-// header is where it can look like the end of the log: it has the salt, the commit mark
-// and the sum that the next frame continues.
-func TestFlippedBitsOfFrameHeaders(t *testing.T) {
-	const frameSize = 24 + 4096
-	wal, err := os.ReadFile(filepath.Join(writtenStore(t, false), EngineFile+"-wal"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if bad, err := walDamage(bytes.NewReader(wal[32:]), wal[:32]); bad != 0 || err != nil {
-		t.Fatalf("the whole log: frame %d is bad, %v", bad, err)
-	}
-	end := beforeLastCommit(wal)
-	start := max(32, end-12*frameSize)
-	if testing.Short() {
-		start = max(32, end-4*frameSize)
-	}
-	for frame := start; frame < end; frame += frameSize {
-		for bit := range 24 * 8 {
-			at := frame + bit/8
-			wal[at] ^= 1 << (bit % 8)
-			bad, err := walDamage(bytes.NewReader(wal[32:]), wal[:32])
-			if want := (frame-32)/frameSize + 1; bad != want || err != nil {
-				t.Errorf("frame %d, byte %d, bit %d of the header: found damage in frame %d (%v)", want, bit/8, bit%8, bad, err)
-			}
-			wal[at] ^= 1 << (bit % 8)
-		}
-	}
-}
-
 // beforeLastCommit is where the last transaction of a log begins; bits after that
 // can be taken for a torn write, by their nature.
 func beforeLastCommit(wal []byte) int {
@@ -198,8 +171,8 @@ func TestRefusedFilesAreLeftAlone(t *testing.T) {
 		bytes  []byte
 		want   error
 	}{
-		{"newer schema", 60, []byte{0, 0, 0, schemaVersion + 1}, ErrNewerSchema},
-		{"another program's", 68, []byte("else"), ErrForeign},
+		{"newer schema", 60, []byte{0, 0, 0, sqlitefile.SchemaVersion + 1}, sqlitefile.ErrNewerSchema},
+		{"another program's", 68, []byte("else"), sqlitefile.ErrForeign},
 		{"no database", 0, []byte("not SQLite at all"), ErrCorrupt},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -232,21 +205,21 @@ func TestRefusedFilesAreLeftAlone(t *testing.T) {
 func TestNewerSchemaInTheLogIsRefused(t *testing.T) {
 	dir := writtenStore(t, false)
 	path := filepath.Join(dir, EngineFile)
-	c, err := (&disk{path: path}).connect(pragmas(Full))
+	c, err := sqlitefile.Connect(path, url.Values{"_pragma": {"wal_autocheckpoint(0)"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.exec(fmt.Sprintf("PRAGMA user_version = %d", schemaVersion+1)); err != nil {
+	if err := c.Exec(fmt.Sprintf("PRAGMA user_version = %d", sqlitefile.SchemaVersion+1)); err != nil {
 		t.Fatal(err)
 	}
 	killed := copyStore(t, dir)
-	c.close()
-	if v, err := headerSchema(filepath.Join(killed, EngineFile)); err != nil || v != schemaVersion {
-		t.Fatalf("the header says schema %d (%v), want %d: this tests nothing", v, err, schemaVersion)
+	c.Close()
+	if v, err := sqlitefile.HeaderSchema(filepath.Join(killed, EngineFile)); err != nil || v != sqlitefile.SchemaVersion {
+		t.Fatalf("the header says schema %d (%v), want %d: this tests nothing", v, err, sqlitefile.SchemaVersion)
 	}
 	before := filesOf(t, killed)
-	if err := tryOpen(t, killed); !errors.Is(err, ErrNewerSchema) || !strings.Contains(err.Error(), "use the newer release") {
-		t.Errorf("got %v, want %v and what to do", err, ErrNewerSchema)
+	if err := tryOpen(t, killed); !errors.Is(err, sqlitefile.ErrNewerSchema) || !strings.Contains(err.Error(), "use the newer release") {
+		t.Errorf("got %v, want %v and what to do", err, sqlitefile.ErrNewerSchema)
 	}
 	if after := filesOf(t, killed); !maps.Equal(before, after) {
 		t.Error("the refused database or its log was changed")
@@ -277,7 +250,7 @@ func TestBadRowIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := tryOpen(t, dir)
-	if want := fmt.Sprintf("row %d (revision 125)", rowID(125, 0)); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
+	if want := fmt.Sprintf("row %d (revision 125)", sqlitefile.RowID(125, 0)); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
 		t.Errorf("got %v, want it to name %s and %s", err, path, want)
 	}
 	if again := tryOpen(t, dir); fmt.Sprint(again) != fmt.Sprint(err) {
@@ -291,7 +264,7 @@ func TestFailedCommitPoisons(t *testing.T) {
 			dir := t.TempDir()
 			e, lock := openLocked(t, dir, Options{})
 			put(t, e, "/a", "durable")
-			e.disk.failAt(func(at string) error {
+			e.file.OnStep(func(at string) error {
 				if at == step {
 					return errors.New("input/output error")
 				}
@@ -325,7 +298,7 @@ func TestFailedCheckpointPoisons(t *testing.T) {
 	dir := t.TempDir()
 	e, lock := openLocked(t, dir, Options{})
 	failing, fail := make(chan struct{}), make(chan struct{})
-	e.disk.failAt(func(at string) error {
+	e.file.OnStep(func(at string) error {
 		if at != "checkpoint" {
 			return nil
 		}
@@ -457,7 +430,7 @@ func TestPanicPoisons(t *testing.T) {
 	before := put(t, e, "/a", "durable")
 	err := e.submit(t.Context(), func(b *batch) (bool, error) {
 		e.spec.revision++
-		e.change(b, &version{id: rowID(e.spec.revision, 0), key: "/a", create: before, version: 2}, []byte("half"))
+		e.change(b, &version{Row: sqlitefile.Row{ID: sqlitefile.RowID(e.spec.revision, 0), Key: "/a", Create: before, Version: 2}}, []byte("half"))
 		panic("a defect")
 	})
 	var defect *PanicError

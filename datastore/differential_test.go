@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/karve-k8s/karve/datastore/backup"
 )
 
 // source yields the choices of a run: random ones, or those of a fuzz input.
@@ -232,7 +234,7 @@ func differential(t *testing.T, mode Durability, seed uint64, steps int) {
 	t.Logf("seed %d", seed)
 	// A cache of a few values, so that most are read from the disk.
 	opts := Options{Durability: mode, CacheBytes: 200, BallastBytes: -1, SyncInterval: time.Millisecond,
-		Heartbeats: "/a/", HeartbeatInterval: 3 * time.Millisecond} // of a third of the keys; for mode Relaxed
+		DeferredPrefix: "/a/", DeferredInterval: 3 * time.Millisecond} // of a third of the keys; for mode Relaxed
 	dir := t.TempDir()
 	e, lock := openLocked(t, dir, opts)
 	r := &run{t: t, s: randomSource{rand.New(rand.NewPCG(seed, 1))}, e: e, m: newModel()}
@@ -262,7 +264,7 @@ func differential(t *testing.T, mode Durability, seed uint64, steps int) {
 		r.e = r.reopen(r.e)
 	}
 	if mode != Memory {
-		scanned, err := r.e.FileStats(t.Context())
+		scanned, err := backup.ReadStats(t.Context(), r.e.Source())
 		if err != nil {
 			t.Fatal(err)
 		}

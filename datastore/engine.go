@@ -1,13 +1,16 @@
 package datastore
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
 // Engine is a revisioned key-value store with etcd's data model, over an SQLite
@@ -18,26 +21,24 @@ import (
 type Engine struct {
 	path    string
 	opts    Options
-	disk    *disk // nil in mode Memory
+	file    *sqlitefile.File // nil in mode Memory
 	cache   *valueCache
-	ballast ballast
+	ballast *directory.Ballast // empty in mode Memory
 
 	snap  atomic.Pointer[snapshot] // the durable state; swapped by publish only
 	pages pageCache                // snapshots that paged lists come back to
 
 	// mu is the sequencer: who holds it decides what comes next.
 	mu        sync.Mutex
-	spec      view          // the durable state and everything on its way to the disk
+	spec      index         // the durable state and everything on its way to the disk
 	compacted int64         // the same of the compaction revision
 	leases    leaseTable    // the same of the leases
 	pending   *batch        // gathering; nil when there is nothing to commit
 	inflight  *batch        // being committed
-	room      chan struct{} // closed when pending is taken
+	taken     chan struct{} // closed when pending is taken
 	tidy      chan struct{} // closed when compaction has nothing left to delete
 	closing   bool
 	fatal     error // why no write is taken any more
-
-	upgraded *SchemaUpgrade // what the start has done to the file, if anything
 
 	wake     chan struct{} // to the committer: there is a batch, or closing
 	failed   chan struct{} // closed when fatal is set
@@ -53,9 +54,7 @@ type Engine struct {
 	reserved int64 // mode Relaxed: revisions up to it are reserved on the disk
 	garbage  garbage
 	unsynced bool
-	late     []*version // published heartbeats that are not written yet
-	rows     int64      // rows of the log, and a sum over their ids
-	sum      int64
+	deferred []*version // published heartbeats that are not written yet
 
 	backlog  atomic.Int64 // rows waiting to be deleted
 	watchers watcherSet
@@ -69,15 +68,16 @@ type Engine struct {
 // is verified always: a file with any damage is refused with [ErrCorrupt],
 // naming the file and row, and so is one of a newer release with
 // [ErrNewerSchema]. Nothing is ever repaired by leaving something out.
-func OpenEngine(lock *Lock, opts Options) (*Engine, error) {
+func OpenEngine(lock *directory.Lock, opts Options) (*Engine, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
 	opts = opts.withDefaults()
 	e := &Engine{
 		path:    "memory",
+		ballast: &directory.Ballast{},
 		opts:    opts,
-		room:    make(chan struct{}),
+		taken:   make(chan struct{}),
 		wake:    make(chan struct{}, 1),
 		failed:  make(chan struct{}),
 		stopped: make(chan struct{}),
@@ -85,57 +85,51 @@ func OpenEngine(lock *Lock, opts Options) (*Engine, error) {
 	e.watchers.init()
 	if opts.Durability == Memory {
 		e.cache = newValueCache(0)
-		e.start(opts.Contents.loaded())
+		e.start(opts.Initial.initial())
 		return e, nil
 	}
 	if lock == nil {
 		return nil, errors.New("open datastore: the data directory is not locked")
 	}
-	e.path = filepath.Join(lock.dir, EngineFile)
-	var err error
-	if e.upgraded, err = upgradeSchema(e.path, schemaSteps, opts, func(string) {}); err != nil {
-		return nil, err
-	}
-	e.ballast.path, e.ballast.size, e.ballast.told = e.path+".ballast", opts.BallastBytes, opts.OnFull
-	e.ballast.makeRoom()
+	e.path = filepath.Join(lock.Dir(), EngineFile)
+	e.ballast = directory.NewBallast(e.path, opts.BallastBytes, opts.OnFull)
+	e.ballast.MakeRoom()
 	state, err := e.openFile()
-	if err != nil && e.ballast.exists() && mayBeFull(err) {
+	if err != nil && sqlitefile.MayBeFull(err) && e.ballast.GiveAll(err) {
 		// Even a start needs some room, for SQLite's own files.
-		e.ballast.release(err)
-		os.Remove(e.ballast.small())
 		state, err = e.openFile()
 	}
 	if err != nil {
 		return nil, err
 	}
-	e.ballast.open()
+	e.ballast.Open()
 	e.start(state)
 	return e, nil
 }
 
 // openFile opens the database and loads it.
-func (e *Engine) openFile() (state *loaded, err error) {
-	e.cache, e.rows, e.sum = newValueCache(e.opts.CacheBytes), 0, 0
-	if e.disk, err = openDisk(e.path, e.opts); err != nil {
+func (e *Engine) openFile() (state *initial, err error) {
+	e.cache = newValueCache(e.opts.CacheBytes)
+	if e.file, err = sqlitefile.Open(e.path, e.opts.file()); err != nil {
 		return nil, err
 	}
 	if state, err = e.load(); err != nil {
-		return nil, errors.Join(err, e.disk.close(false))
+		return nil, errors.Join(err, e.file.Close(false))
 	}
 	return state, nil
 }
 
 // start publishes what was loaded and starts the committer.
-func (e *Engine) start(state *loaded) {
+func (e *Engine) start(state *initial) {
 	first := &snapshot{
-		view:      state.view,
+		index:     state.index,
 		compacted: state.compacted,
-		ring:      state.ring,
+		history:   state.history,
 	}
-	e.spec = first.view.copy()
+	e.spec = first.index.clone()
 	e.compacted = state.compacted
 	e.snap.Store(first)
-	e.watchers.end = first.ring.next
+	e.watchers.end = first.history.next
 	e.garbage.ids = state.garbage
 	e.garbage.vacuum = len(state.garbage) > 0
 	e.backlog.Store(int64(len(state.garbage)))
@@ -153,8 +147,8 @@ func (e *Engine) Close() error {
 	e.stopOnce.Do(func() {
 		e.mu.Lock()
 		e.closing = true
-		if e.disk != nil {
-			e.disk.giveUp.Store(true)
+		if e.file != nil {
+			e.file.GiveUp()
 		}
 		e.leases.stop()
 		e.mu.Unlock()
@@ -169,39 +163,27 @@ func (e *Engine) Close() error {
 
 // closeDisk records a clean stop, unless there was a failure.
 func (e *Engine) closeDisk() error {
-	if e.disk == nil {
+	if e.file == nil {
 		return nil
 	}
 	if e.fatal != nil {
-		return errors.Join(e.fatal, e.disk.close(false))
+		return errors.Join(e.fatal, e.file.Close(false))
 	}
-	if len(e.late) > 0 { // no space was found for them: the next start has to know
-		return errors.Join(fmt.Errorf("close datastore: %w", e.ballast.noSpace()), e.disk.close(false))
+	if len(e.deferred) > 0 { // no space was found for them: the next start has to know
+		return errors.Join(fmt.Errorf("close datastore: %w", e.ballast.NoSpace()), e.file.Close(false))
 	}
 	if e.opts.Durability == Relaxed {
 		// First the log, then what says that it is whole.
-		if err := e.disk.sync(); err != nil {
-			return errors.Join(fmt.Errorf("sync datastore: %w", err), e.disk.close(false))
+		if err := e.file.Sync(); err != nil {
+			return errors.Join(fmt.Errorf("sync datastore: %w", err), e.file.Close(false))
 		}
 	}
-	e.disk.endLongReads() // or the copy would end where they began
-	err := e.disk.setState(stopClosed, meta{"log_rows", e.rows}, meta{"log_sum", e.sum}, meta{"reserved", 0})
-	if err == nil {
-		err = e.disk.copyBack()
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("close datastore: %w", err), e.disk.close(false))
-	}
-	return e.disk.close(e.disk.wal == 0)
+	return e.file.CloseInOrder(sqlitefile.Metas{"reserved": 0})
 }
 
-// LogWasCopied tells whether another program, such as an sqlite3 shell, had copied the
+// WALWasCopied tells whether another program, such as an sqlite3 shell, had copied the
 // whole log back into the database after the last stop. Nothing is missing then.
-func (e *Engine) LogWasCopied() bool { return e.disk != nil && e.disk.copied }
-
-// Upgraded tells what was done to a database of an older release; nil if it was of
-// this one.
-func (e *Engine) Upgraded() *SchemaUpgrade { return e.upgraded }
+func (e *Engine) WALWasCopied() bool { return e.file != nil && e.file.WALWasCopied() }
 
 // Path is the database file, or "memory".
 func (e *Engine) Path() string { return e.path }
@@ -268,15 +250,15 @@ func (e *Engine) Stats() Stats {
 		CompactRevision: snap.compacted,
 		Keys:            int64(snap.live.Len()),
 		LiveBytes:       snap.bytes,
-		Events:          int64(snap.ring.next - snap.ring.first),
+		Events:          int64(snap.history.next - snap.history.first),
 		CacheBytes:      e.cache.bytes(),
 		Backlog:         e.backlog.Load(),
 		Commits:         e.commits.Load(),
-		NoSpace:         e.ballast.released.Load(),
+		NoSpace:         e.ballast.Released(),
 	}
 	s.Watchers, s.SlowWatchers = e.watchers.counts()
-	if e.disk != nil {
-		s.FileBytes, s.WALBytes = fileBytes(e.path), e.disk.walBytes()
+	if e.file != nil {
+		s.FileBytes, s.WALBytes = sqlitefile.Size(e.path), e.file.WALBytes()
 	}
 	e.mu.Lock()
 	s.Leases = int64(len(e.leases.byID))
@@ -292,16 +274,42 @@ func (e *Engine) value(v *version) ([]byte, error) {
 		}
 		return *p, nil
 	}
-	if v.tombstone() {
+	if v.Tombstone() {
 		return nil, nil
 	}
-	if e.disk == nil {
-		return nil, errRowMissing
+	if e.file == nil {
+		return nil, sqlitefile.ErrRowMissing
 	}
-	value, err := e.disk.read(v)
+	value, err := e.file.Read(&v.Row)
 	if err != nil {
 		return nil, err
 	}
 	e.cache.addValue(v, value)
 	return value, nil
+}
+
+// Info tells of the engine's own database what [ReadInfo] tells, from memory.
+func (e *Engine) Info() (*sqlitefile.Info, error) {
+	if e.file == nil {
+		return nil, errNoFile
+	}
+	return &sqlitefile.Info{Path: e.path, SchemaVersion: sqlitefile.SchemaVersion, Revision: e.Revision(), Bytes: sqlitefile.Size(e.path), WALBytes: e.file.WALBytes()}, nil
+}
+
+// Source reads the engine's own database as of one moment. It holds up no writer. In mode
+// Memory there is none, and every reading says so.
+func (e *Engine) Source() sqlitefile.Source {
+	if e.file == nil {
+		return noFile{}
+	}
+	return e.file
+}
+
+// noFile is the Source of an engine in mode Memory.
+type noFile struct{}
+
+func (noFile) Path() string { return "memory" }
+
+func (noFile) View(context.Context, func(context.Context, *sqlitefile.Connection) error) error {
+	return errNoFile
 }

@@ -15,6 +15,10 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/karve-k8s/karve/datastore/backup"
+	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
 // faulty is the mode of a child that works on a disk with faults.
@@ -27,7 +31,7 @@ const faultyWrites = 200
 // writes, and closes the engine. It goes on after a write that was not done for want
 // of space, and ends at any other error.
 func faultyChild(dir string) error {
-	lock, err := LockDir(dir)
+	lock, err := directory.Acquire(dir)
 	if err != nil {
 		return err
 	}
@@ -45,7 +49,7 @@ func faultyChild(dir string) error {
 	}
 	work.Wait()
 	err = e.Close()
-	if isFull(err) {
+	if sqlitefile.IsFull(err) {
 		err = nil // it could not say that it was closed in order; the next start reads the log
 	}
 	if err := errors.Join(append(failed, err)...); err != nil {
@@ -192,7 +196,7 @@ func (f fault) run(t *testing.T, strace, dir string, n int, l *ledger) {
 		t.Errorf("%s: the engine did not go on: %v: %s", when, ended, said)
 	case ended != nil && (strings.Contains(said, "panic") || !strings.Contains(said, EngineFile) && !strings.Contains(said, ErrUnknownOutcome.Error())):
 		t.Errorf("%s: the child ended with %v and said %s; want an error of the disk", when, ended, said)
-	case strings.Count(said, ErrCorrupt.Error()) > strings.Count(said, mayBeUnread):
+	case strings.Count(said, ErrCorrupt.Error()) > strings.Count(said, "its disk fails to read"):
 		t.Errorf("%s: the child takes intact data for damaged: %s", when, said)
 	}
 	if err := afterFault(t, dir, heard, l); err != nil {
@@ -210,7 +214,7 @@ func afterFault(t *testing.T, dir string, heard *testimony, l *ledger) error {
 	if err := errors.Join(err, l.compare(t, e, heard.open), e.Close(), lock.Close()); err != nil {
 		return err
 	}
-	report, err := Verify(t.Context(), filepath.Join(dir, EngineFile), nil)
+	report, err := backup.Verify(t.Context(), sqlitefile.ClosedFile(filepath.Join(dir, EngineFile)), nil)
 	if err == nil && len(report.Problems) > 0 {
 		err = fmt.Errorf("the next start leaves %q", report.Problems)
 	}

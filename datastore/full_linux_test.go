@@ -12,6 +12,10 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/karve-k8s/karve/datastore/backup"
+	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
 // mount makes a small file system for the test, or skips it.
@@ -140,7 +144,7 @@ func leaveRoom(t *testing.T, other string, left int64) {
 	if change > 0 {
 		_, err = f.Write(incompressible(int(change)))
 	} else if change < 0 {
-		err = f.Truncate(fileBytes(other) + change)
+		err = f.Truncate(sqlitefile.Size(other) + change)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -158,7 +162,7 @@ func TestIndexOfTheLogOnAFullDisk(t *testing.T) {
 	reading, read := make(chan struct{}), make(chan struct{})
 	ended := make(chan error)
 	go func() {
-		ended <- e.disk.longRead(context.Background(), func(context.Context, *connection) error {
+		ended <- e.file.View(context.Background(), func(context.Context, *sqlitefile.Connection) error {
 			close(reading)
 			<-read
 			return nil
@@ -166,13 +170,13 @@ func TestIndexOfTheLogOnAFullDisk(t *testing.T) {
 	}()
 	<-reading
 	const frame = 24 + 4096
-	for e.disk.walBytes()/frame < 4000 {
+	for e.file.WALBytes()/frame < 4000 {
 		put(t, e, "/a", strings.Repeat("v", 8000))
 	}
 	// Room for what a put appends to the log, but not for 32 KiB of an index, which
 	// would be there from frame 4,063 on.
 	other := filepath.Join(dir, "other")
-	for e.disk.walBytes()/frame < 4200 {
+	for e.file.WALBytes()/frame < 4200 {
 		leaveRoom(t, other, 16<<10)
 		put(t, e, "/a", "v")
 	}
@@ -225,7 +229,7 @@ func TestDiskFilledByAnother(t *testing.T) {
 	if err := os.Remove(other); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(ballastRetry)
+	time.Sleep(directory.RetryInterval)
 	if got := put(t, e, "/back", "v"); got != revision+1 {
 		t.Errorf("the first put after it: revision %d, want %d", got, revision+1)
 	}
@@ -306,7 +310,7 @@ func TestOutOfFileDescriptors(t *testing.T) {
 	if err := e.Compact(t.Context(), e.Revision(), true); err != nil {
 		t.Errorf("compaction: %v", err)
 	}
-	if _, err := e.Backup(t.Context(), filepath.Join(t.TempDir(), "b"), BackupOptions{}); !errors.Is(err, unix.EMFILE) {
+	if _, err := e.Backup(t.Context(), filepath.Join(t.TempDir(), "b"), backup.Options{}); !errors.Is(err, unix.EMFILE) {
 		t.Errorf("backup: %v, want %v", err, unix.EMFILE)
 	}
 	if err := e.Err(); err != nil {
@@ -332,7 +336,7 @@ func TestReadOnlyDirectory(t *testing.T) {
 	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
 		t.Fatalf("cannot make the used file system read-only: %v", err)
 	}
-	if _, err := OpenEngine(&Lock{dir: dir}, Options{}); err == nil || !strings.Contains(err.Error(), EngineFile) {
+	if _, err := sqlitefile.Open(filepath.Join(dir, EngineFile), sqlitefile.Options{}); err == nil || !strings.Contains(err.Error(), EngineFile) {
 		t.Errorf("got %v, want an error that names the database", err)
 	}
 }

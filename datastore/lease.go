@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
 // Lease is a promise to keep keys alive: when its time runs out, they are
@@ -46,11 +48,11 @@ type leaseTable struct {
 	stopped bool
 }
 
-func (t *leaseTable) init(e *Engine, rows []leaseChange, live *tree) {
+func (t *leaseTable) init(e *Engine, ttls map[int64]int64, live *tree) {
 	t.byID = map[int64]*lease{}
 	t.expire = e.expireLeases
-	for _, row := range rows {
-		t.grant(row.id, row.ttl)
+	for id, ttl := range ttls {
+		t.grant(id, ttl)
 	}
 	t.attachAll(live)
 }
@@ -134,7 +136,7 @@ func (t *leaseTable) attachAll(live *tree) {
 		return
 	}
 	live.Scan(func(key string, v *version) bool {
-		if l := t.byID[v.lease]; v.lease != 0 && l != nil {
+		if l := t.byID[v.Lease]; v.Lease != 0 && l != nil {
 			l.keys[key] = struct{}{}
 		}
 		return true
@@ -142,20 +144,20 @@ func (t *leaseTable) attachAll(live *tree) {
 }
 
 func (e *Engine) attach(v *version) {
-	if v.lease == 0 {
+	if v.Lease == 0 {
 		return
 	}
-	if l := e.leases.byID[v.lease]; l != nil {
-		l.keys[v.key] = struct{}{}
+	if l := e.leases.byID[v.Lease]; l != nil {
+		l.keys[v.Key] = struct{}{}
 	}
 }
 
 func (e *Engine) detach(v *version) {
-	if v == nil || v.lease == 0 {
+	if v == nil || v.Lease == 0 {
 		return
 	}
-	if l := e.leases.byID[v.lease]; l != nil {
-		delete(l.keys, v.key)
+	if l := e.leases.byID[v.Lease]; l != nil {
+		delete(l.keys, v.Key)
 	}
 }
 
@@ -205,10 +207,10 @@ func (e *Engine) revoke(b *batch, l *lease) {
 	e.leases.remove(l)
 	revision, sub := e.spec.revision+1, 0
 	for _, key := range sortedKeys(l.keys) {
-		if sub == maxSubs {
+		if sub == sqlitefile.MaxSubs {
 			revision, sub = revision+1, 0
 		}
-		e.change(b, &version{id: rowID(revision, sub), key: key}, nil)
+		e.change(b, &version{Row: sqlitefile.Row{ID: sqlitefile.RowID(revision, sub), Key: key}}, nil)
 		e.spec.revision = revision
 		sub++
 	}

@@ -230,7 +230,7 @@ func TestLinearizableAcrossFailures(t *testing.T) {
 		var left atomic.Int64
 		left.Store(int64(5 + rand.IntN(20)))
 		step := []string{"begin", "commit", "committed"}[round%3]
-		e.disk.failAt(func(at string) error {
+		e.file.OnStep(func(at string) error {
 			if at == step && left.Add(-1) < 0 {
 				return errors.New("the disk is gone")
 			}

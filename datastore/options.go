@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
 // Durability says when an acknowledged write survives a power loss.
@@ -64,10 +66,10 @@ type Options struct {
 	// Heartbeats is a prefix of keys whose updates say only that something is
 	// still there: in mode Relaxed they may be written HeartbeatInterval after they
 	// are acknowledged, together; a killed process loses them. Empty for none.
-	Heartbeats string
+	DeferredPrefix string
 
 	// HeartbeatInterval is the longest time they are not written. Default 30 s.
-	HeartbeatInterval time.Duration
+	DeferredInterval time.Duration
 
 	// BallastBytes is the size of a file that is kept only to be removed
 	// when the disk is full, so that deletes and compaction have room.
@@ -76,7 +78,7 @@ type Options struct {
 
 	// Contents are what an engine of mode Memory begins with, at their revision, as
 	// if all before it had been compacted. Nil is nothing. Files have their own.
-	Contents *Contents
+	Initial *Dump
 
 	// OnCommit, if set, is told of every durable batch, for metrics. It is
 	// called by the goroutine that commits and must not block.
@@ -117,17 +119,22 @@ func (o Options) Validate() error {
 	if o.SyncInterval < 0 {
 		errs = append(errs, fmt.Errorf("sync interval: %v is negative", o.SyncInterval))
 	}
-	if o.HeartbeatInterval < 0 {
-		errs = append(errs, fmt.Errorf("heartbeat interval: %v is negative", o.HeartbeatInterval))
+	if o.DeferredInterval < 0 {
+		errs = append(errs, fmt.Errorf("heartbeat interval: %v is negative", o.DeferredInterval))
 	}
-	if o.Contents != nil && o.Durability != Memory {
+	if o.Initial != nil && o.Durability != Memory {
 		errs = append(errs, fmt.Errorf("contents: only an engine in memory begins with some, and durability is %v", o.Durability))
 	}
 	return errors.Join(errs...)
 }
 
+// file is what of the options the database is opened with.
+func (o Options) file() sqlitefile.Options {
+	return sqlitefile.Options{Relaxed: o.Durability == Relaxed, Shared: o.shared, Patience: o.busyPatience, OnWait: o.OnWait}
+}
+
 // progress is OnProgress for one thing that is done.
-func (o Options) progress(what string) Progress {
+func (o Options) Progress(what string) sqlitefile.Progress {
 	if o.OnProgress == nil {
 		return nil
 	}
@@ -147,11 +154,11 @@ func (o Options) withDefaults() Options {
 	if o.SyncInterval == 0 {
 		o.SyncInterval = 100 * time.Millisecond
 	}
-	if o.HeartbeatInterval == 0 {
-		o.HeartbeatInterval = 30 * time.Second
+	if o.DeferredInterval == 0 {
+		o.DeferredInterval = 30 * time.Second
 	}
 	if o.busyPatience == 0 {
-		o.busyPatience = busyPatience
+		o.busyPatience = sqlitefile.BusyPatience
 	}
 	if o.BallastBytes == 0 {
 		o.BallastBytes = 4 << 20

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
 // Range reads keys in order, without a lock. It sees every write that was
@@ -22,7 +24,7 @@ func (e *Engine) Range(ctx context.Context, req RangeRequest) (*RangeResponse, e
 			return nil, err
 		}
 		resp, err := e.rangeOnce(&req)
-		if errors.Is(err, errRowMissing) {
+		if errors.Is(err, sqlitefile.ErrRowMissing) {
 			// Compaction took a row between the index and the disk. The newest
 			// state is read again; for a revision asked for, it is compacted.
 			switch {
@@ -45,7 +47,7 @@ func (e *Engine) rangeOnce(req *RangeRequest) (*RangeResponse, error) {
 	if req.Revision != 0 && req.Revision < snap.compacted {
 		return nil, e.compactedError(req.Revision)
 	}
-	source := &snap.view
+	source := &snap.index
 	if req.Revision != 0 && req.Revision != snap.revision {
 		if page := e.pages.get(req.Revision); page != nil {
 			source = page
@@ -72,8 +74,8 @@ func (e *Engine) rangeOnce(req *RangeRequest) (*RangeResponse, error) {
 	if req.Revision != 0 && req.Revision < e.CompactRevision() {
 		return nil, e.compactedError(req.Revision)
 	}
-	if resp.More && source == &snap.view && (req.Revision == 0 || req.Revision == snap.revision) {
-		e.pages.keep(&snap.view)
+	if resp.More && source == &snap.index && (req.Revision == 0 || req.Revision == snap.revision) {
+		e.pages.keep(&snap.index)
 	}
 	return resp, nil
 }
@@ -86,27 +88,27 @@ func (e *Engine) compactedError(revision int64) error {
 // part, so that the next page counts and seeks in that state's own index. What a
 // kept state costs is the index nodes that changed since.
 type pageCache struct {
-	mu    sync.Mutex
-	views [8]*view
-	next  int
+	mu      sync.Mutex
+	indexes [8]*index
+	next    int
 }
 
-func (p *pageCache) keep(v *view) {
+func (p *pageCache) keep(v *index) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, have := range p.views {
+	for _, have := range p.indexes {
 		if have != nil && have.revision == v.revision {
 			return
 		}
 	}
-	p.views[p.next] = v
-	p.next = (p.next + 1) % len(p.views)
+	p.indexes[p.next] = v
+	p.next = (p.next + 1) % len(p.indexes)
 }
 
-func (p *pageCache) get(revision int64) *view {
+func (p *pageCache) get(revision int64) *index {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, v := range p.views {
+	for _, v := range p.indexes {
 		if v != nil && v.revision == revision {
 			return v
 		}
@@ -118,9 +120,9 @@ func (p *pageCache) get(revision int64) *view {
 func (p *pageCache) forget(revision int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for i, v := range p.views {
+	for i, v := range p.indexes {
 		if v != nil && v.revision < revision {
-			p.views[i] = nil
+			p.indexes[i] = nil
 		}
 	}
 }

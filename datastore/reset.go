@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
 // ResetOptions say what a reset leaves alone. The zero value leaves nothing.
@@ -49,7 +51,7 @@ type ResetResult struct {
 // order, so that owners are deleted before what they own would be made anew.
 // A key that was attached to a lease is attached to that again, or, if it has run
 // out, to one of the same id and with the whole TTL.
-func (e *Engine) Reset(ctx context.Context, to *Contents, opts ResetOptions) (*ResetResult, error) {
+func (e *Engine) Reset(ctx context.Context, to *Dump, opts ResetOptions) (*ResetResult, error) {
 	begin := time.Now()
 	out := &ResetResult{}
 	err := e.submit(ctx, func(b *batch) (needsSpace bool, err error) {
@@ -76,8 +78,8 @@ func (e *Engine) Reset(ctx context.Context, to *Contents, opts ResetOptions) (*R
 }
 
 // Differs tells what a reset would do now.
-func (e *Engine) Differs(to *Contents, opts ResetOptions) (*Difference, error) {
-	p, err := e.planReset(&e.snap.Load().view, to, opts)
+func (e *Engine) Differs(to *Dump, opts ResetOptions) (*Difference, error) {
+	p, err := e.planReset(&e.snap.Load().index, to, opts)
 	if err != nil {
 		return nil, fmt.Errorf("compare datastore: %w", err)
 	}
@@ -88,27 +90,27 @@ func (e *Engine) Differs(to *Contents, opts ResetOptions) (*Difference, error) {
 type resetPlan struct {
 	Difference
 	deletes []*version
-	puts    []*contained
+	puts    []*dumped
 }
 
 // planReset walks through both sides, which are in order, and changes nothing.
-func (e *Engine) planReset(now *view, to *Contents, opts ResetOptions) (*resetPlan, error) {
+func (e *Engine) planReset(now *index, to *Dump, opts ResetOptions) (*resetPlan, error) {
 	p := &resetPlan{}
 	keep := func(key string, both bool) bool { return opts.Keep != nil && opts.Keep(key, both) }
 	rest := to.keys
-	missing := func(k *contained) {
-		if !keep(k.key, false) {
-			p.Missing = append(p.Missing, k.key)
+	missing := func(k *dumped) {
+		if !keep(k.Key, false) {
+			p.Missing = append(p.Missing, k.Key)
 			p.puts = append(p.puts, k)
 		}
 	}
 	var err error
 	now.live.Scan(func(key string, v *version) bool {
-		for len(rest) > 0 && rest[0].key < key {
+		for len(rest) > 0 && rest[0].Key < key {
 			missing(&rest[0])
 			rest = rest[1:]
 		}
-		if len(rest) == 0 || rest[0].key != key {
+		if len(rest) == 0 || rest[0].Key != key {
 			if !keep(key, false) {
 				p.Surplus = append(p.Surplus, key)
 				p.deletes = append(p.deletes, v)
@@ -117,14 +119,14 @@ func (e *Engine) planReset(now *view, to *Contents, opts ResetOptions) (*resetPl
 		}
 		k := &rest[0]
 		rest = rest[1:]
-		if to.engine == e && k.id == v.id || keep(key, true) {
+		if to.engine == e && k.ID == v.ID || keep(key, true) {
 			return true
 		}
 		var value []byte
 		if value, err = e.value(v); err != nil {
 			return false
 		}
-		if bytes.Equal(value, k.value) && (v.lease == 0) == (k.lease == 0) {
+		if bytes.Equal(value, k.value) && (v.Lease == 0) == (k.Lease == 0) {
 			return true
 		}
 		p.Changed = append(p.Changed, key)
@@ -140,28 +142,28 @@ func (e *Engine) planReset(now *view, to *Contents, opts ResetOptions) (*resetPl
 	for i := range rest {
 		missing(&rest[i])
 	}
-	slices.SortStableFunc(p.deletes, func(a, b *version) int { return cmp.Compare(a.create, b.create) })
-	slices.SortStableFunc(p.puts, func(a, b *contained) int {
-		return cmp.Or(cmp.Compare(a.create, b.create), cmp.Compare(a.id, b.id))
+	slices.SortStableFunc(p.deletes, func(a, b *version) int { return cmp.Compare(a.Create, b.Create) })
+	slices.SortStableFunc(p.puts, func(a, b *dumped) int {
+		return cmp.Or(cmp.Compare(a.Create, b.Create), cmp.Compare(a.ID, b.ID))
 	})
 	return p, nil
 }
 
 // apply cannot fail. The caller holds e.mu.
-func (p *resetPlan) apply(e *Engine, b *batch, to *Contents) {
+func (p *resetPlan) apply(e *Engine, b *batch, to *Dump) {
 	for _, v := range p.deletes {
 		e.spec.revision++
-		e.change(b, &version{id: rowID(e.spec.revision, 0), key: v.key}, nil)
+		e.change(b, &version{Row: sqlitefile.Row{ID: sqlitefile.RowID(e.spec.revision, 0), Key: v.Key}}, nil)
 	}
 	for _, k := range p.puts {
-		if k.lease != 0 && e.leases.find(k.lease) == nil {
-			l := e.leases.grant(k.lease, to.leases[k.lease])
+		if k.Lease != 0 && e.leases.find(k.Lease) == nil {
+			l := e.leases.grant(k.Lease, to.leases[k.Lease])
 			b.leases = append(b.leases, leaseChange{id: l.id, ttl: l.ttl, lease: l})
 		}
 		e.spec.revision++
-		v := &version{id: rowID(e.spec.revision, 0), key: k.key, create: e.spec.revision, version: 1, lease: k.lease}
-		if current, ok := e.spec.live.Get(k.key); ok {
-			v.create, v.version = current.create, current.version+1
+		v := &version{Row: sqlitefile.Row{ID: sqlitefile.RowID(e.spec.revision, 0), Key: k.Key, Create: e.spec.revision, Version: 1, Lease: k.Lease}}
+		if current, ok := e.spec.live.Get(k.Key); ok {
+			v.Create, v.Version = current.Create, current.Version+1
 		}
 		e.change(b, v, k.value)
 	}

@@ -14,6 +14,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/karve-k8s/karve/datastore/backup"
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
 // stateAt is every key and value of the engine at a revision, 0 for the newest.
@@ -30,22 +33,22 @@ func stateAt(t testing.TB, e *Engine, revision int64) map[string]string {
 	return out
 }
 
-func stateOf(c *Contents) map[string]string {
+func stateOf(c *Dump) map[string]string {
 	out := map[string]string{}
 	c.Each(func(key string, value []byte) bool { out[key] = string(value); return true })
 	return out
 }
 
-func contentsOf(t testing.TB, e *Engine) *Contents {
+func contentsOf(t testing.TB, e *Engine) *Dump {
 	t.Helper()
-	c, err := e.Contents(context.Background())
+	c, err := e.Dump(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c
 }
 
-func reset(t testing.TB, e *Engine, to *Contents, opts ResetOptions) *ResetResult {
+func reset(t testing.TB, e *Engine, to *Dump, opts ResetOptions) *ResetResult {
 	t.Helper()
 	r, err := e.Reset(context.Background(), to, opts)
 	if err != nil {
@@ -101,10 +104,10 @@ func resetsOf(t *testing.T, mode Durability, seed uint64) {
 		t.Fatalf("seed %d: the contents are %v, want %v", seed, got, want)
 	}
 	file := filepath.Join(t.TempDir(), "contents")
-	if _, err := c.WriteFile(file, BackupOptions{}); err != nil {
+	if _, err := c.WriteFile(file, backup.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	read, err := ReadContents(t.Context(), file)
+	read, err := ReadDump(t.Context(), file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +228,7 @@ func TestResetBesideWriters(t *testing.T) {
 func TestResetIsSeenAtOnce(t *testing.T) {
 	e := openTest(t, t.TempDir(), Options{Durability: Relaxed})
 	defer e.Close()
-	var sides [2]*Contents
+	var sides [2]*Dump
 	for side := range sides {
 		if _, err := e.Delete(t.Context(), DeleteRequest{Key: "\x00", End: allKeys}); err != nil {
 			t.Fatal(err)
@@ -341,7 +344,7 @@ func TestResetOfLeases(t *testing.T) {
 	defer lock.Close()
 	defer e.Close()
 	check()
-	if v, err := e.Verify(t.Context(), nil); err != nil || !v.OK {
+	if v, err := backup.Verify(t.Context(), e.Source(), nil); err != nil || !v.OK {
 		t.Errorf("%v %v", v, err)
 	}
 }
@@ -358,14 +361,14 @@ func TestBackupOfMemory(t *testing.T) {
 	}
 	dir := t.TempDir()
 	file := filepath.Join(dir, EngineFile)
-	made, err := e.Backup(t.Context(), file, BackupOptions{})
+	made, err := e.Backup(t.Context(), file, backup.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if made.Keys != 1 || made.Revision != e.Revision() {
 		t.Errorf("%d keys at revision %d, want 1 at %d", made.Keys, made.Revision, e.Revision())
 	}
-	if v, err := Verify(t.Context(), file, nil); err != nil || !v.OK {
+	if v, err := backup.Verify(t.Context(), sqlitefile.ClosedFile(file), nil); err != nil || !v.OK {
 		t.Errorf("%v %v", v, err)
 	}
 	again := openTest(t, dir, Options{})
@@ -376,8 +379,8 @@ func TestBackupOfMemory(t *testing.T) {
 	if again.Revision() != e.Revision() {
 		t.Errorf("revision %d, want %d", again.Revision(), e.Revision())
 	}
-	if _, err := e.Backup(t.Context(), file, BackupOptions{}); !errors.Is(err, ErrExists) {
-		t.Errorf("over a file that is there: %v, want %v", err, ErrExists)
+	if _, err := e.Backup(t.Context(), file, backup.Options{}); !errors.Is(err, backup.ErrExists) {
+		t.Errorf("over a file that is there: %v, want %v", err, backup.ErrExists)
 	}
 }
 
@@ -394,7 +397,7 @@ func TestContentsInMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	put(t, e, "/a", "2")
-	fork := openTest(t, "", Options{Durability: Memory, Contents: contentsOf(t, e)})
+	fork := openTest(t, "", Options{Durability: Memory, Initial: contentsOf(t, e)})
 	defer fork.Close()
 	for _, key := range []string{"/a", "/b"} {
 		if got, want := get(t, fork, key, 0), get(t, e, key, 0); fmt.Sprint(*got) != fmt.Sprint(*want) {
@@ -413,7 +416,7 @@ func TestContentsInMemory(t *testing.T) {
 		t.Errorf("a revoked lease leaves its key: %v", err)
 	}
 	wantValue(t, e, "/a", 0, "2")
-	if _, err := OpenEngine(nil, Options{Contents: contentsOf(t, e)}); err == nil {
+	if _, err := OpenEngine(nil, Options{Initial: contentsOf(t, e)}); err == nil {
 		t.Error("an engine with a file took contents")
 	}
 }
@@ -431,7 +434,7 @@ func resetSide(side int) map[string]string {
 // resetClient goes from one side to the other.
 func resetClient(e *Engine, _ int) error {
 	ctx := context.Background()
-	var sides [2]*Contents
+	var sides [2]*Dump
 	for side := range sides {
 		scratch, err := OpenEngine(nil, Options{Durability: Memory})
 		if err != nil {
@@ -443,7 +446,7 @@ func resetClient(e *Engine, _ int) error {
 				return err
 			}
 		}
-		if sides[side], err = scratch.Contents(ctx); err != nil {
+		if sides[side], err = scratch.Dump(ctx); err != nil {
 			return err
 		}
 		scratch.Close()
@@ -528,14 +531,14 @@ func BenchmarkReset(b *testing.B) {
 	}
 	own := contentsOf(b, e)
 	file := filepath.Join(b.TempDir(), "contents")
-	if _, err := own.WriteFile(file, BackupOptions{}); err != nil {
+	if _, err := own.WriteFile(file, backup.Options{}); err != nil {
 		b.Fatal(err)
 	}
-	read, err := ReadContents(context.Background(), file)
+	read, err := ReadDump(context.Background(), file)
 	if err != nil {
 		b.Fatal(err)
 	}
-	for name, c := range map[string]*Contents{"own": own, "of a file": read} {
+	for name, c := range map[string]*Dump{"own": own, "of a file": read} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
 				b.StopTimer()

@@ -19,7 +19,7 @@ type stoppable struct {
 
 func openStoppable(t *testing.T) *stoppable {
 	s := &stoppable{Engine: openTest(t, "", Options{}), begun: make(chan struct{}), outcome: make(chan error, 1)}
-	s.disk.failAt(s.hold)
+	s.file.OnStep(s.hold)
 	put(t, s.Engine, "/there", "1")
 	return s
 }

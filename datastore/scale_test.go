@@ -41,7 +41,7 @@ func TestCompactionTakesTurnsWithWriters(t *testing.T) {
 	var compacting bool // guarded by e.mu, as the others are
 	var slices, most, backlog int64
 	var waited *batch // when the last slice began
-	e.disk.failAt(func(at string) error {
+	e.file.OnStep(func(at string) error {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		if at != "begin" || !compacting {

@@ -8,34 +8,36 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
-	"modernc.org/sqlite"
+	"github.com/karve-k8s/karve/datastore/backup"
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
 // foreign does what an sqlite3 shell does to the database in dir when it is closed: the
 // log is copied back and removed. statement comes before that.
 func foreign(t *testing.T, dir, statement string) {
 	t.Helper()
-	c, err := (&disk{path: filepath.Join(dir, EngineFile)}).connect(nil)
+	c, err := sqlitefile.Connect(filepath.Join(dir, EngineFile), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.query(statement, func([]driver.Value) error { return nil }); err != nil {
+	if err := c.Query(statement, func([]driver.Value) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.close(); err != nil {
+	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func needsSeal(t *testing.T) {
 	t.Helper()
-	if exclusiveVFS == "" {
+	if runtime.GOOS == "windows" {
 		t.Skip("other programs can checkpoint the log of a running engine here: there is no seal")
 	}
 }
@@ -44,16 +46,16 @@ func needsSeal(t *testing.T) {
 func waitSealed(t *testing.T, e *Engine) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		var state stopState
-		err := e.disk.longRead(t.Context(), func(_ context.Context, c *connection) error {
-			metas, err := c.metas()
-			state = stopStateOf(metas)
+		sealed := false
+		err := e.file.View(t.Context(), func(_ context.Context, c *sqlitefile.Connection) error {
+			metas, err := c.Metas()
+			sealed = metas["clean"] == 2 || metas["clean"] == -2
 			return err
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if state.sealed() {
+		if sealed {
 			return
 		}
 		if time.Now().After(deadline) {
@@ -85,17 +87,17 @@ func TestLogCopiedByAnotherProgram(t *testing.T) {
 					lock.Close()
 					want := newestOf(t, copyStore(t, dir))
 					how(t, dir)
-					if hasLog(filepath.Join(dir, EngineFile)) {
+					if sqlitefile.HasWAL(filepath.Join(dir, EngineFile)) {
 						t.Fatal("the log is still there: this tests nothing")
 					}
-					if v, err := Verify(t.Context(), filepath.Join(dir, EngineFile), nil); err != nil || !v.OK {
+					if v, err := backup.Verify(t.Context(), sqlitefile.ClosedFile(filepath.Join(dir, EngineFile)), nil); err != nil || !v.OK {
 						t.Errorf("verify: %+v, %v", v, err)
 					}
-					if _, err := BackupFile(t.Context(), filepath.Join(dir, EngineFile), filepath.Join(t.TempDir(), "b"), BackupOptions{}); err != nil {
+					if _, err := backup.Write(t.Context(), sqlitefile.ClosedFile(filepath.Join(dir, EngineFile)), filepath.Join(t.TempDir(), "b"), backup.Options{}); err != nil {
 						t.Error(err)
 					}
 					e, lock = openLocked(t, dir, Options{Durability: mode})
-					if !e.LogWasCopied() {
+					if !e.WALWasCopied() {
 						t.Error("the start does not say that another program has copied the log back")
 					}
 					e.Close()
@@ -115,15 +117,18 @@ func TestLogCopiedByAnotherProgram(t *testing.T) {
 func TestLogThatBeganAnewIsKept(t *testing.T) {
 	dir := writtenStore(t, false)
 	path := filepath.Join(dir, EngineFile)
-	c, err := (&disk{path: path}).connectToView(nil)
+	c, err := sqlitefile.Connect(path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.setMetas([]meta{stopOpen.meta()}); err != nil {
+	if err := c.SetMetas(sqlitefile.Metas{"clean": 0}); err != nil {
 		t.Fatal(err)
 	}
 	want := newestOf(t, copyStore(t, dir))
-	if err := c.close(); err != nil { // which copies everything back
+	if err := c.PersistWAL(true); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil { // which copies everything back
 		t.Fatal(err)
 	}
 	log, err := os.ReadFile(path + "-wal")
@@ -137,15 +142,19 @@ func TestLogThatBeganAnewIsKept(t *testing.T) {
 	if be.Uint32(log)&1 == 1 {
 		order = be
 	}
-	s1, s2 := walSum(order, 0, 0, log[:24])
+	var s1, s2 uint32 // https://sqlite.org/fileformat2.html#checksum_algorithm
+	for i := 0; i < 24; i += 8 {
+		s1 += order.Uint32(log[i:]) + s2
+		s2 += order.Uint32(log[i+4:]) + s1
+	}
 	be.PutUint32(log[24:], s1)
 	be.PutUint32(log[28:], s2)
 	if err := os.WriteFile(path+"-wal", log, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for name, read := range map[string]func() error{
-		"look":   func() error { _, err := LookAt(path); return err },
-		"verify": func() error { _, err := Verify(t.Context(), path, nil); return err },
+		"look":   func() error { _, err := sqlitefile.ReadInfo(path); return err },
+		"verify": func() error { _, err := backup.Verify(t.Context(), sqlitefile.ClosedFile(path), nil); return err },
 		"start that is killed": func() error {
 			e, lock := openLocked(t, dir, Options{})
 			crash(t, e)
@@ -155,7 +164,7 @@ func TestLogThatBeganAnewIsKept(t *testing.T) {
 		if err := read(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if !hasLog(path) {
+		if !sqlitefile.HasWAL(path) {
 			t.Errorf("%s: the log is gone", name)
 		}
 	}
@@ -167,15 +176,15 @@ func TestLogThatBeganAnewIsKept(t *testing.T) {
 // truncateLog leaves an empty log, as wal_checkpoint(TRUNCATE) does.
 func truncateLog(t *testing.T, dir string) {
 	t.Helper()
-	c, err := (&disk{path: filepath.Join(dir, EngineFile)}).connect(nil)
+	c, err := sqlitefile.Connect(filepath.Join(dir, EngineFile), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = c.Conn.(sqlite.FileControl).FileControlPersistWAL("main", 1)
+	err = c.PersistWAL(true)
 	if err == nil {
-		err = c.query("PRAGMA wal_checkpoint(TRUNCATE)", func([]driver.Value) error { return nil })
+		err = c.Query("PRAGMA wal_checkpoint(TRUNCATE)", func([]driver.Value) error { return nil })
 	}
-	if err := errors.Join(err, c.close()); err != nil {
+	if err := errors.Join(err, c.Close()); err != nil {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(filepath.Join(dir, EngineFile+"-wal")); err != nil || info.Size() != 0 {
@@ -206,7 +215,7 @@ func TestOwnFileWithoutItsLogIsRefused(t *testing.T) {
 			e, lock := openLocked(t, dir, Options{Durability: mode})
 			t.Cleanup(func() { e.Close(); lock.Close() })
 			refused := 0
-			e.disk.failAt(func(step string) error { // called by the committer: nobody else writes
+			e.file.OnStep(func(step string) error { // called by the committer: nobody else writes
 				alone := t.TempDir()
 				b, err := os.ReadFile(e.path)
 				if err == nil {
@@ -249,7 +258,7 @@ func TestCheckpointOnAFullDiskLeavesTheFileOpen(t *testing.T) {
 			waitSealed(t, e)
 			var on atomic.Bool
 			var states, then atomic.Int32
-			e.disk.failAt(func(step string) error {
+			e.file.OnStep(func(step string) error {
 				if !on.Load() {
 					return nil
 				}

@@ -5,21 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
 // batch gathers transactions until the committer takes it. It is guarded by
 // Engine.mu until then, by the committer alone afterwards; err is set before
 // done is closed.
 type batch struct {
-	rows    []*version
-	meta    []meta
-	leases  []leaseChange
-	compact int64 // the new compaction revision, or 0
-	bytes   int
-	puts    bool // a part of it needs space
-	late    bool // its rows are not on the disk yet; see heartbeat.go
+	rows     []*version
+	leases   []leaseChange
+	compact  int64 // the new compaction revision, or 0
+	bytes    int
+	puts     bool // a part of it needs space
+	deferred bool // its rows are not on the disk yet; see heartbeat.go
 
-	state view // after the batch; filled when it is sealed
+	state index // after the batch; filled when it is sealed
 	done  chan struct{}
 	err   error
 }
@@ -40,6 +41,24 @@ func (b *batch) value(v *version) []byte {
 		return *p
 	}
 	return nil
+}
+
+// forDisk is what is written of the batch.
+func (b *batch) forDisk() sqlitefile.Batch {
+	out := sqlitefile.Batch{Rows: func(yield func(*sqlitefile.Row, []byte) bool) {
+		for _, v := range b.rows {
+			if !yield(&v.Row, b.value(v)) {
+				return
+			}
+		}
+	}}
+	if b.compact > 0 {
+		out.Metas = sqlitefile.Metas{"compact_revision": b.compact}
+	}
+	for _, l := range b.leases {
+		out.Leases = append(out.Leases, sqlitefile.LeaseChange{ID: l.id, TTL: l.ttl, Revoked: l.revoked})
+	}
+	return out
 }
 
 // Txn evaluates a transaction and waits until its outcome is durable, and so is
@@ -102,7 +121,7 @@ func (e *Engine) submit(ctx context.Context, change func(*batch) (needsSpace boo
 			return err
 		}
 		if b := e.pending; b != nil && b.full() {
-			room := e.room
+			room := e.taken
 			e.mu.Unlock()
 			select {
 			case <-room:
@@ -149,7 +168,7 @@ func (e *Engine) submit(ctx context.Context, change func(*batch) (needsSpace boo
 		case wait.err == ErrNoSpace && !needsSpace && refused < 3:
 			refused++ // by a put in the same batch, or there was still ballast to give
 		case wait.err == ErrNoSpace:
-			return e.ballast.noSpace()
+			return e.ballast.NoSpace()
 		default:
 			return wait.err
 		}
@@ -177,8 +196,8 @@ func (e *Engine) evaluate(change func(*batch) (bool, error), b *batch) (needsSpa
 	return change(b)
 }
 
-func (b *batch) weight() int {
-	return len(b.rows) + len(b.meta) + len(b.leases)
+func (b *batch) weight() int64 {
+	return int64(len(b.rows)+len(b.leases)) + b.compact
 }
 
 // refusal is the reason to take no more work, or nil. The caller holds e.mu.
@@ -194,22 +213,22 @@ func (e *Engine) refusal() error {
 
 // change adds a version to the speculative state and to the batch.
 func (e *Engine) change(b *batch, v *version, value []byte) {
-	head := e.spec.head(v.key)
+	head := e.spec.head(v.Key)
 	if head != nil {
-		v.key = head.key // one string per key
+		v.Key = head.Key // one string per key
 		v.prev.Store(head)
 	}
-	if v.tombstone() {
+	if v.Tombstone() {
 		e.detach(head)
 	} else {
 		v.size = int32(len(value))
 		v.value.Store(&value)
-		if head != nil && !head.tombstone() && head.lease != v.lease {
+		if head != nil && !head.Tombstone() && head.Lease != v.Lease {
 			e.detach(head)
 		}
 		e.attach(v)
 	}
 	e.spec.set(v)
 	b.rows = append(b.rows, v)
-	b.bytes += len(v.key) + len(value) + 64
+	b.bytes += len(v.Key) + len(value) + 64
 }

@@ -1,77 +1,14 @@
 package datastore
 
 import (
-	"bytes"
-	"compress/flate"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
-
-// The ballast cannot be compressed, or it would hold no room; one of a release that made
-// such is made again.
-func TestBallastIsIncompressible(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, EngineFile+".ballast")
-	old := make([]byte, 1<<20)
-	for i := range old {
-		old[i] = byte(i*7 + 1) // as it was once
-	}
-	if err := os.WriteFile(path, old, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	openTest(t, dir, Options{BallastBytes: 1 << 20})
-	for _, name := range []string{path, path + ".start"} {
-		if info, err := os.Stat(name); err != nil || info.Mode().Perm() != 0o600 {
-			t.Errorf("%v, %v, want mode 600", info, err)
-		}
-	}
-	now, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var small bytes.Buffer
-	w, _ := flate.NewWriter(&small, flate.BestCompression)
-	if _, err := io.Copy(w, bytes.NewReader(now)); err != nil {
-		t.Fatal(err)
-	}
-	w.Close()
-	if len(now) != 1<<20 || small.Len() < len(now) {
-		t.Errorf("%d bytes, of which deflate makes %d", len(now), small.Len())
-	}
-	// A good one stays as it is: an SD card wears out.
-	b := ballast{path: path, size: 1 << 20}
-	if err := b.make(); err != nil {
-		t.Fatal(err)
-	}
-	if again, _ := os.ReadFile(path); !bytes.Equal(again, now) {
-		t.Error("it was written again")
-	}
-}
-
-// The driver has no call for the system's error of a statement. Where its fields are
-// called something else one day, a used-up quota would be a broken disk.
-func TestSystemError(t *testing.T) {
-	c, err := (&disk{path: filepath.Join(t.TempDir(), "x.db")}).connect(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.close()
-	err = c.exec("ATTACH '" + filepath.Join(t.TempDir(), "none", "y.db") + "' AS y")
-	if err == nil {
-		err = c.exec("CREATE TABLE y.t (a)")
-	}
-	if err == nil || c.errno() != syscall.ENOENT {
-		t.Errorf("%v: the system's error is %v, want %v", err, c.errno(), syscall.ENOENT)
-	}
-}
 
 // What was deleted gives room without a compaction by anybody else.
 func TestDeletesMakeRoom(t *testing.T) {

@@ -19,7 +19,7 @@ func newTree() *tree { return btree.NewMap[string, *version](treeDegree) }
 // live has the newest version of every key that is there, dead the newest
 // tombstone of every key that is not but has uncompacted history; older versions
 // hang off both by their prev pointers.
-type view struct {
+type index struct {
 	revision   int64
 	live, dead *tree
 	bytes      int64 // of the keys in live and of their values
@@ -28,25 +28,25 @@ type view struct {
 	visits *atomic.Int64
 }
 
-func newView(revision int64) view {
-	return view{revision: revision, live: newTree(), dead: newTree()}
+func newIndex(revision int64) index {
+	return index{revision: revision, live: newTree(), dead: newTree()}
 }
 
 // copy is a view that does not change when v does.
-func (v *view) copy() view {
+func (v *index) clone() index {
 	c := *v
 	c.live, c.dead = v.live.Copy(), v.dead.Copy()
 	return c
 }
 
-func (v *view) visit() {
+func (v *index) visit() {
 	if v.visits != nil {
 		v.visits.Add(1)
 	}
 }
 
 // head is the newest version of key, tombstones included, or nil.
-func (v *view) head(key string) *version {
+func (v *index) head(key string) *version {
 	if n, ok := v.live.Get(key); ok {
 		return n
 	}
@@ -55,26 +55,26 @@ func (v *view) head(key string) *version {
 }
 
 // set makes n the newest version of its key.
-func (v *view) set(n *version) {
-	if n.tombstone() {
-		if old, was := v.live.Delete(n.key); was {
+func (v *index) set(n *version) {
+	if n.Tombstone() {
+		if old, was := v.live.Delete(n.Key); was {
 			v.bytes -= old.bytes()
 		}
-		v.dead.Set(n.key, n)
+		v.dead.Set(n.Key, n)
 		return
 	}
 	v.bytes += n.bytes()
-	if old, was := v.live.Set(n.key, n); was {
+	if old, was := v.live.Set(n.Key, n); was {
 		v.bytes -= old.bytes()
 	}
 	if v.dead.Len() > 0 {
-		v.dead.Delete(n.key)
+		v.dead.Delete(n.Key)
 	}
 }
 
 // rank is the number of live keys before key: a binary search by position, as
 // the tree keeps counts.
-func (v *view) rank(key string) int {
+func (v *index) rank(key string) int {
 	low, high := 0, v.live.Len()
 	for low < high {
 		v.visit()
@@ -89,7 +89,7 @@ func (v *view) rank(key string) int {
 }
 
 // count is the number of keys in a range of the newest state.
-func (v *view) count(key, end string) int64 {
+func (v *index) count(key, end string) int64 {
 	switch end {
 	case "":
 		if _, ok := v.live.Get(key); ok {
@@ -107,7 +107,7 @@ func (v *view) count(key, end string) int64 {
 
 // find answers the versions in a range as of revision, at most limit of them (0
 // for all), and how many there are in all.
-func (v *view) find(key, end string, revision, limit int64, countOnly bool) (hits []*version, count int64) {
+func (v *index) find(key, end string, revision, limit int64, countOnly bool) (hits []*version, count int64) {
 	if revision != 0 && revision != v.revision {
 		return v.findAt(key, end, revision, limit, countOnly)
 	}
@@ -141,7 +141,7 @@ func (v *view) find(key, end string, revision, limit int64, countOnly bool) (hit
 }
 
 // findAt reads the past: it merges live and dead keys and follows their history.
-func (v *view) findAt(key, end string, revision, limit int64, countOnly bool) (hits []*version, count int64) {
+func (v *index) findAt(key, end string, revision, limit int64, countOnly bool) (hits []*version, count int64) {
 	take := func(head *version) {
 		v.visit()
 		n := head.at(revision)
@@ -181,7 +181,7 @@ func (v *view) findAt(key, end string, revision, limit int64, countOnly bool) (h
 
 // snapshot is what readers see: durable, and never changed once published.
 type snapshot struct {
-	view
-	compacted int64 // compaction revision
-	ring      ring  // every change from the compaction revision on
+	index
+	compacted int64   // compaction revision
+	history   history // every change from the compaction revision on
 }

@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"strings"
+
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
 // txn evaluates one transaction in two passes: prepare finds every reason to
@@ -155,7 +157,7 @@ func (t *txn) prepare(req *TxnRequest) error {
 			return err
 		}
 	}
-	if t.subs > maxSubs {
+	if t.subs > sqlitefile.MaxSubs {
 		return fmt.Errorf("%w: %d", ErrTooManyChanges, t.subs)
 	}
 	return nil
@@ -258,7 +260,7 @@ func (t *txn) branch(req *TxnRequest, revision int64) *TxnResponse {
 func (t *txn) next(revision int64) int64 {
 	t.revision = revision
 	t.e.spec.revision = revision
-	id := rowID(revision, t.subs)
+	id := sqlitefile.RowID(revision, t.subs)
 	t.subs++
 	return id
 }
@@ -286,19 +288,19 @@ func (t *txn) find(r *RangeRequest) *RangeResponse {
 }
 
 func (t *txn) put(p *PutRequest, revision int64) *PutResponse {
-	v := &version{id: t.next(revision), key: strings.Clone(p.Key), create: revision, version: 1, lease: p.Lease}
+	v := &version{Row: sqlitefile.Row{ID: t.next(revision), Key: strings.Clone(p.Key), Create: revision, Version: 1, Lease: p.Lease}}
 	value := p.Value
 	if value == nil {
 		value = []byte{}
 	}
 	resp := &PutResponse{Revision: revision}
 	if current, ok := t.e.spec.live.Get(p.Key); ok {
-		v.create, v.version = current.create, current.version+1
+		v.Create, v.Version = current.Create, current.Version+1
 		if p.IgnoreValue {
 			value = t.keyValue(current, false).Value
 		}
 		if p.IgnoreLease {
-			v.lease = current.lease
+			v.Lease = current.Lease
 		}
 		if p.PrevKV {
 			kv := t.keyValue(current, false)
@@ -316,7 +318,7 @@ func (t *txn) delete(d *DeleteRequest, revision int64) *DeleteResponse {
 		if d.PrevKV {
 			resp.Prev = append(resp.Prev, t.keyValue(v, false))
 		}
-		t.e.change(t.b, &version{id: t.next(revision), key: v.key}, nil)
+		t.e.change(t.b, &version{Row: sqlitefile.Row{ID: t.next(revision), Key: v.Key}}, nil)
 	}
 	resp.Revision = t.revision
 	return resp
@@ -335,13 +337,13 @@ func (t *txn) holds(c *Compare) (bool, error) {
 		var order int
 		switch c.Target {
 		case CompareVersion:
-			order = cmp.Compare(v.version, c.Number)
+			order = cmp.Compare(v.Version, c.Number)
 		case CompareCreateRevision:
-			order = cmp.Compare(v.create, c.Number)
+			order = cmp.Compare(v.Create, c.Number)
 		case CompareModRevision:
-			order = cmp.Compare(v.revision(), c.Number)
+			order = cmp.Compare(v.Revision(), c.Number)
 		case CompareLease:
-			order = cmp.Compare(v.lease, c.Number)
+			order = cmp.Compare(v.Lease, c.Number)
 		case CompareValue:
 			value, err := t.e.value(v)
 			if err != nil {

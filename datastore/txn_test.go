@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
 func TestTxn(t *testing.T) {
@@ -61,7 +63,7 @@ func TestTxn(t *testing.T) {
 	if _, err := e.Put(t.Context(), PutRequest{Key: "/none", IgnoreValue: true}); !errors.Is(err, ErrKeyNotFound) {
 		t.Errorf("ignore value of no key: %v", err)
 	}
-	many := make([]Op, maxSubs+1)
+	many := make([]Op, sqlitefile.MaxSubs+1)
 	for i := range many {
 		many[i].Put = &PutRequest{Key: fmt.Sprint(i)}
 	}

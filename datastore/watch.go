@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"sync/atomic"
+
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
 // EventType says what happened to a key.
@@ -86,7 +88,7 @@ func (e *Engine) Watch(req WatchRequest) (*Watcher, error) {
 	if w.start < snap.compacted {
 		return nil, e.compactedError(w.start)
 	}
-	w.pos.Store(snap.ring.seek(w.start))
+	w.pos.Store(snap.history.seek(w.start))
 	if err := e.watchers.add(w, req.Key, req.End); err != nil {
 		return nil, err
 	}
@@ -166,7 +168,7 @@ func (w *Watcher) read(last int64) (*WatchResponse, error) {
 func (w *Watcher) scan(snap *snapshot, end int64) (*WatchResponse, error) {
 	resp := &WatchResponse{Revision: min(snap.revision, end)}
 	pos := w.pos.Load()
-	r := snap.ring
+	r := snap.history
 	if pos < r.first {
 		if w.start < snap.compacted {
 			return nil, w.e.compactedError(snap.compacted - 1)
@@ -176,17 +178,17 @@ func (w *Watcher) scan(snap *snapshot, end int64) (*WatchResponse, error) {
 	var last, size int64
 	for ; pos < r.next; pos++ {
 		v := r.at(pos)
-		if v.revision() > end {
+		if v.Revision() > end {
 			break
 		}
-		if v.revision() < w.start || !inRange(v.key, w.group.key, w.group.end) {
+		if v.Revision() < w.start || !inRange(v.Key, w.group.key, w.group.end) {
 			continue
 		}
-		if (len(resp.Events) >= watchEvents || size >= watchBytes) && v.revision() != last {
+		if (len(resp.Events) >= watchEvents || size >= watchBytes) && v.Revision() != last {
 			resp.Revision = last
 			break
 		}
-		last, size = v.revision(), size+int64(v.size)
+		last, size = v.Revision(), size+int64(v.size)
 		event, err := w.event(v)
 		if err != nil {
 			return nil, err
@@ -201,8 +203,8 @@ func (w *Watcher) scan(snap *snapshot, end int64) (*WatchResponse, error) {
 // of them.
 func (w *Watcher) event(v *version) (Event, error) {
 	event := Event{Type: EventPut, KV: v.header()}
-	if v.tombstone() {
-		event = Event{Type: EventDelete, KV: KeyValue{Key: v.key, ModRevision: v.revision()}}
+	if v.Tombstone() {
+		event = Event{Type: EventDelete, KV: KeyValue{Key: v.Key, ModRevision: v.Revision()}}
 	} else {
 		value, err := w.e.value(v)
 		if err != nil {
@@ -214,7 +216,7 @@ func (w *Watcher) event(v *version) (Event, error) {
 		return event, nil
 	}
 	// A change of the compaction revision itself stays; what it replaced is gone.
-	if p := v.before(); p != nil && v.revision() > w.e.CompactRevision() {
+	if p := v.before(); p != nil && v.Revision() > w.e.CompactRevision() {
 		value, err := w.e.value(p)
 		if err != nil {
 			return event, w.explain(v, err)
@@ -228,13 +230,13 @@ func (w *Watcher) event(v *version) (Event, error) {
 
 // explain tells a row that compaction took from one that is lost.
 func (w *Watcher) explain(v *version, err error) error {
-	if !errors.Is(err, errRowMissing) {
+	if !errors.Is(err, sqlitefile.ErrRowMissing) {
 		return err
 	}
-	if v.revision() <= w.e.CompactRevision() {
-		return w.e.compactedError(v.revision())
+	if v.Revision() <= w.e.CompactRevision() {
+		return w.e.compactedError(v.Revision())
 	}
-	return fmt.Errorf("%w: %s: row %d is missing (restore a backup)", ErrCorrupt, w.e.path, v.id)
+	return fmt.Errorf("%w: %s: row %d is missing (restore a backup)", ErrCorrupt, w.e.path, v.ID)
 }
 
 // RequestProgress makes the present or next Next answer as soon as the cursor has

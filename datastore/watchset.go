@@ -152,22 +152,22 @@ func (s *watcherSet) release(w *Watcher) {
 func (s *watcherSet) notify(snap *snapshot, n uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.end = snap.ring.next
+	s.end = snap.history.next
 	for pos := s.end - n; pos < s.end && s.parked > 0; pos++ {
-		v := snap.ring.at(pos)
-		if g := s.keys[v.key]; g != nil {
+		v := snap.history.at(pos)
+		if g := s.keys[v.Key]; g != nil {
 			s.wakeGroup(g, v, pos)
 		}
 		for _, length := range s.sorted {
-			if length > len(v.key) {
+			if length > len(v.Key) {
 				break
 			}
-			if g := s.prefixes[v.key[:length]]; g != nil {
+			if g := s.prefixes[v.Key[:length]]; g != nil {
 				s.wakeGroup(g, v, pos)
 			}
 		}
 		for g := range s.others {
-			if inRange(v.key, g.key, g.end) {
+			if inRange(v.Key, g.key, g.end) {
 				s.wakeGroup(g, v, pos)
 			}
 		}
@@ -179,7 +179,7 @@ func (s *watcherSet) wakeGroup(g *watchGroup, v *version, pos uint64) {
 		return
 	}
 	for w, parked := range g.all {
-		if parked && v.revision() >= w.start && pos >= w.pos.Load() {
+		if parked && v.Revision() >= w.start && pos >= w.pos.Load() {
 			w.pos.Store(pos)
 			s.release(w)
 		}

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/kine"
 	"github.com/karve-k8s/karve/kine/external"
@@ -25,7 +26,7 @@ import (
 // serve serves dir, and returns a client and a function that stops both.
 func serve(t *testing.T, dir string) (*kine.Shim, *clientv3.Client, func()) {
 	t.Helper()
-	lock, err := datastore.LockDir(dir)
+	lock, err := directory.Acquire(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/directory"
 )
 
 // checkPlaces checks the data directory, and the datastore's directory if that is another
@@ -46,14 +46,14 @@ func existing(dir string) string {
 // checkDir checks a directory of the server's: this process may write to it, no other user
 // may read it, and no server uses it except the one that is to be replaced.
 func checkDir(check, dir string, replaced int) Finding {
-	pid, held, err := datastore.Holder(dir)
+	pid, held, err := directory.Holder(dir)
 	if err != nil {
 		return found(check, Fail, "run this as the server's user or root", "%v", err)
 	}
 	if held && (pid == 0 || pid != replaced) {
 		return found(check, Fail, "see karve status, or choose another --data-dir", "%s is in use by %s", dir, process{pid, "a server"})
 	}
-	if err := datastore.ClaimedElsewhere(existing(dir)); err != nil {
+	if err := directory.ClaimedElsewhere(existing(dir)); err != nil {
 		return found(check, Fail, "choose another --data-dir", "%v", err)
 	}
 	info, err := os.Stat(dir)

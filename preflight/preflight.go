@@ -10,7 +10,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
 // Result is the result of a check.
@@ -40,9 +40,9 @@ type Target struct {
 	// StoreDir is the built-in datastore's directory. If it is empty, the datastore is
 	// another one, and Store names it.
 	StoreDir, Store string
-	// Look reads the database; [datastore.LookAt] if nil. Beside a running server, only
+	// Look reads the database; [sqlitefile.ReadInfo] if nil. Beside a running server, only
 	// that server can do it.
-	Look func(path string) (*datastore.Look, error)
+	Look func(path string) (*sqlitefile.Info, error)
 	// Ports are the ports on which the server would listen.
 	Ports []Port
 	// Replaced is the pid of a server that stops before the start. What it uses counts as

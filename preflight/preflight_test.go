@@ -16,6 +16,8 @@ import (
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/datastore/kineimport"
 	"github.com/karve-k8s/karve/internal/memory"
 )
 
@@ -203,7 +205,7 @@ func TestDirectory(t *testing.T) {
 		}
 		want(t, checkDir("data directory", dir, 0), Warn, "mode 0755")
 	}
-	lock, err := datastore.LockDir(dir)
+	lock, err := directory.Acquire(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,14 +259,14 @@ func TestStore(t *testing.T) {
 	target := Target{DataDir: dir, StoreDir: dir}
 	want(t, checkStore(Target{Store: "an etcd"}), OK, "an etcd: not checked here")
 	want(t, checkStore(target), OK, "none yet")
-	old := filepath.Join(dir, datastore.FileName)
+	old := filepath.Join(dir, kineimport.FileName)
 	if err := os.WriteFile(old, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	want(t, checkStore(target), OK, old+" will be converted")
 	os.Remove(old)
 
-	lock, err := datastore.LockDir(dir)
+	lock, err := directory.Acquire(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

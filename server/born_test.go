@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/discovery"
 
 	"github.com/karve-k8s/karve/datastore"
+	datadir "github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/server/deviations"
@@ -296,7 +297,7 @@ func stored(t *testing.T, dir string) (map[string]string, int) {
 // openStore opens the datastore of a control plane that is stopped.
 func openStore(t *testing.T, dir string) (*datastore.Engine, func()) {
 	t.Helper()
-	lock, err := datastore.LockDir(dir)
+	lock, err := datadir.Acquire(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

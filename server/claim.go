@@ -12,15 +12,16 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/karve-k8s/karve/datastore"
+	datadir "github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/server/ports"
 )
 
 // claim is what only one process can have: the directories and the ports.
 type claim struct {
-	lock      *datastore.Lock
-	storeLock *datastore.Lock // of the datastore's directory; nil: it is the same
+	lock      *datadir.Lock
+	storeLock *datadir.Lock // of the datastore's directory; nil: it is the same
 	secure    net.Listener
 	insecure  net.Listener // nil: switched off
 	etcd      net.Listener // nil: on its socket only
@@ -93,7 +94,7 @@ func (c *claim) lockDirs(p *plan, log *logrus.Logger) error {
 		if len(errs) > 0 && slices.Contains(c.made, dir.path) {
 			continue // it is empty still
 		}
-		lock, err := datastore.LockDir(dir.path)
+		lock, err := datadir.Acquire(dir.path)
 		if err != nil {
 			errs.addf("--%s: %w", dir.option, err)
 			continue
@@ -147,15 +148,15 @@ func (p *plan) directories() []directory {
 func (p *plan) directoriesInUse() error {
 	var errs problems
 	for _, dir := range p.directories() {
-		if pid, held, err := datastore.Holder(dir.path); err == nil && held {
-			errs.addf("--%s: %w: %s is held by process %d", dir.option, datastore.ErrLocked, dir.path, pid)
+		if pid, held, err := datadir.Holder(dir.path); err == nil && held {
+			errs.addf("--%s: %w: %s is held by process %d", dir.option, datadir.ErrLocked, dir.path, pid)
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // storage is the lock of the datastore's directory.
-func (c *claim) storage() *datastore.Lock {
+func (c *claim) storage() *datadir.Lock {
 	if c.storeLock != nil {
 		return c.storeLock
 	}
@@ -173,7 +174,7 @@ func (c *claim) release() {
 	if c.etcd != nil {
 		c.etcd.Close() // the shim has closed it, if it had it
 	}
-	for _, lock := range []*datastore.Lock{c.storeLock, c.lock} {
+	for _, lock := range []*datadir.Lock{c.storeLock, c.lock} {
 		if lock != nil {
 			lock.Close()
 		}
@@ -225,11 +226,11 @@ func missing(dir string) []string {
 // makeWritable creates a directory, and a file in it for a moment: quotas and some network
 // file systems show only when they are used.
 func makeWritable(dir string) error {
-	if err := datastore.MakeDir(dir); err != nil {
+	if err := atomicfile.MakeDir(dir); err != nil {
 		return err
 	}
 	f, err := os.CreateTemp(dir, ".writable-")
-	if datastore.IsFull(err) {
+	if datadir.IsFull(err) {
 		return nil // the datastore keeps room for this, and gives it up
 	} else if err != nil {
 		return err

@@ -9,7 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/kineimport"
 	"github.com/karve-k8s/karve/server"
 )
 
@@ -37,7 +37,7 @@ func TestStateOfAnEarlierReleaseIsConverted(t *testing.T) {
 	if n, err := strconv.ParseInt(next.ResourceVersion, 10, 64); err != nil || n <= revision {
 		t.Errorf("the next revision is %s, want more than %d", next.ResourceVersion, revision)
 	}
-	if _, err := os.Stat(filepath.Join(dir, datastore.FileName+datastore.ConvertedSuffix)); err != nil {
+	if _, err := os.Stat(filepath.Join(dir, kineimport.FileName+kineimport.ConvertedSuffix)); err != nil {
 		t.Errorf("the old file is not kept: %v", err)
 	}
 }
@@ -47,7 +47,7 @@ func TestStateOfAnEarlierReleaseIsConverted(t *testing.T) {
 func writeKineTable(t *testing.T, dir, key, value string) (revision int64) {
 	t.Helper()
 	db, err := sql.Open("sqlite", // the driver comes with package datastore
-		filepath.Join(dir, datastore.FileName))
+		filepath.Join(dir, kineimport.FileName))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
 	"github.com/karve-k8s/karve/server"
 )
 
@@ -47,7 +48,7 @@ func TestNodeLeasesAreWrittenTogether(t *testing.T) {
 	})
 	written := func(resourceVersion string) bool {
 		t.Helper()
-		look, err := datastore.LookAt(filepath.Join(c.dir, datastore.EngineFile))
+		look, err := sqlitefile.ReadInfo(filepath.Join(c.dir, datastore.EngineFile))
 		if err != nil {
 			t.Fatal(err)
 		}

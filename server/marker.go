@@ -12,8 +12,11 @@ import (
 	"syscall"
 	"time"
 
+	datadir "github.com/karve-k8s/karve/datastore/directory"
+
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
 	"github.com/karve-k8s/karve/internal/atomicfile"
 )
 
@@ -58,7 +61,7 @@ func mark(dir string) error {
 
 // mayStayUnmarked reports whether a server starts despite this error of mark: a full
 // disk, on which it can still make room, or a read-only one.
-func mayStayUnmarked(err error) bool { return datastore.IsFull(err) || errors.Is(err, syscall.EROFS) }
+func mayStayUnmarked(err error) bool { return datadir.IsFull(err) || errors.Is(err, syscall.EROFS) }
 
 // karves reports whether Karve has created everything in a directory, or may have: every name
 // is one of its own, and there is its database, a certificate that it has issued, or nothing
@@ -80,7 +83,7 @@ func karves(dir string) bool {
 			fresh = false
 		}
 	}
-	if fresh && certificatesOnly(filepath.Join(dir, "certs")) || datastore.HasDatabase(dir) {
+	if fresh && certificatesOnly(filepath.Join(dir, "certs")) || sqlitefile.IsDatabase(filepath.Join(dir, datastore.EngineFile)) {
 		return true
 	}
 	infos, _ := certs.List(filepath.Join(dir, "certs"), time.Now()) // what cannot be read is not known to be Karve's

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/karve-k8s/karve/datastore"
+	datadir "github.com/karve-k8s/karve/datastore/directory"
 )
 
 // Without room there is no mark, nor an empty file, and the next start makes it.
@@ -33,7 +34,7 @@ func TestMarkOnFullDisk(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, datastore.EngineFile), header, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(ballast, make([]byte, 128<<10), 0o600); !datastore.IsFull(err) {
+	if err := os.WriteFile(ballast, make([]byte, 128<<10), 0o600); !datadir.IsFull(err) {
 		t.Fatalf("fill the disk: %v", err)
 	}
 	if err := mark(dir); !mayStayUnmarked(err) {

@@ -11,6 +11,8 @@ import (
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/datastore"
+	datadir "github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/datastore/kineimport"
 )
 
 func TestMark(t *testing.T) {
@@ -24,7 +26,7 @@ func TestMark(t *testing.T) {
 		}
 	}
 	database := func(t *testing.T, dir string) {
-		lock, err := datastore.LockDir(dir)
+		lock, err := datadir.Acquire(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,9 +56,9 @@ func TestMark(t *testing.T) {
 		"no database":                         {[]func(*testing.T, string){write(datastore.EngineFile, "of another program"), write("x", "x")}, false},
 		"of another program, and made before": {[]func(*testing.T, string){database, write("x", "x")}, false},
 		"nothing but others' in certs":        {[]func(*testing.T, string){write("certs/ca.pem", "x")}, false},
-		"k3s' database":                       {[]func(*testing.T, string){write(datastore.FileName, "SQLite format 3\x00 and more")}, false},
+		"k3s' database":                       {[]func(*testing.T, string){write(kineimport.FileName, "SQLite format 3\x00 and more")}, false},
 		"ours, of an earlier release": {[]func(*testing.T, string){database, write("lock", "1"), write("lost+found/x", "x"),
-			write(datastore.FileName+datastore.ConvertedSuffix, "x"), write(datastore.EngineFile+".before-restore-20260102T030405Z-wal", "x")}, true},
+			write(kineimport.FileName+kineimport.ConvertedSuffix, "x"), write(datastore.EngineFile+".before-restore-20260102T030405Z-wal", "x")}, true},
 		"ours, with another datastore": {[]func(*testing.T, string){issued, write("flexvolume/x", "x")}, true},
 		"certificates and more":        {[]func(*testing.T, string){issued, write("x", "x")}, false},
 	} {

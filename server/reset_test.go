@@ -19,7 +19,7 @@ import (
 // and nothing else's.
 func TestObjectUIDs(t *testing.T) {
 	c := shared(t)
-	contents, err := datastore.ReadContents(t.Context(), filepath.Join(c.dir, datastore.EngineFile))
+	contents, err := datastore.ReadDump(t.Context(), filepath.Join(c.dir, datastore.EngineFile))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,9 @@ import (
 	"time"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/kineimport"
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
+	"github.com/karve-k8s/karve/internal/atomicfile"
 )
 
 // Files in the data directory of a fork.
@@ -187,7 +190,7 @@ func occupied(dataDir, storeDir string) []string {
 		dirs = append(dirs, storeDir)
 	}
 	for _, dir := range dirs {
-		for _, name := range []string{datastore.EngineFile, datastore.EngineFile + "-wal", datastore.FileName} {
+		for _, name := range []string{datastore.EngineFile, datastore.EngineFile + "-wal", kineimport.FileName} {
 			names = append(names, filepath.Join(dir, name))
 		}
 	}
@@ -215,7 +218,7 @@ func used(dataDir, storeDir string) error {
 	log, err := os.Stat(path + "-wal")
 	written := err == nil && log.Size() > 0 // a fork has no WAL
 	if !written {
-		look, err := datastore.LookAt(path)
+		look, err := sqlitefile.ReadInfo(path)
 		of := OriginOf(dataDir)
 		written = err == nil && (of == nil || look.Revision > of.Revision)
 	}
@@ -382,7 +385,7 @@ func syncDirs(dirs ...string) error {
 		if dir == "" {
 			continue
 		}
-		if err := datastore.SyncDir(dir); err != nil {
+		if err := atomicfile.SyncDir(dir); err != nil {
 			return err
 		}
 	}

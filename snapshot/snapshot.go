@@ -23,13 +23,16 @@ import (
 
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/backup"
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
+	"github.com/karve-k8s/karve/internal/atomicfile"
 )
 
 // The errors that callers can tell apart.
 var (
 	ErrNone     = errors.New("not a snapshot")
 	ErrNewer    = errors.New("made by a newer release")
-	ErrExists   = datastore.ErrExists
+	ErrExists   = backup.ErrExists
 	ErrOccupied = errors.New("there is a cluster already")
 	ErrHalf     = errors.New("a fork was begun here and not finished")
 	ErrUsed     = errors.New("this fork is marked as unfinished, but it is a cluster in use")
@@ -61,17 +64,17 @@ type Source struct {
 	// Backup writes its datastore to a file that does not exist yet. If it is nil, the
 	// datastore is the database in StoreDir. While a server of DataDir uses it, Make asks
 	// that server.
-	Backup   func(ctx context.Context, to string) (*datastore.Copy, error)
+	Backup   func(ctx context.Context, to string) (*backup.Result, error)
 	StoreDir string
 }
 
-func (s Source) backup(ctx context.Context, to string) (*datastore.Copy, error) {
+func (s Source) backup(ctx context.Context, to string) (*backup.Result, error) {
 	if s.Backup != nil {
 		return s.Backup(ctx, to)
 	}
 	path := filepath.Join(s.StoreDir, datastore.EngineFile)
-	made, err := datastore.BackupFile(ctx, path, to, datastore.BackupOptions{})
-	if !errors.Is(err, datastore.ErrBusy) {
+	made, err := backup.Write(ctx, sqlitefile.ClosedFile(path), to, backup.Options{})
+	if !errors.Is(err, sqlitefile.ErrBusy) {
 		return made, err
 	}
 	client := control.New(s.DataDir)
@@ -81,7 +84,7 @@ func (s Source) backup(ctx context.Context, to string) (*datastore.Copy, error) 
 		return nil, fmt.Errorf("%w: %w", err, asking)
 	}
 	defer stream.Close()
-	return datastore.ReceiveBackup(ctx, stream, path, to, datastore.BackupOptions{})
+	return backup.Receive(ctx, stream, path, to, backup.Options{})
 }
 
 // Make writes a snapshot to a file. The file gets its name when all of it is on the disk.
@@ -107,23 +110,11 @@ func Make(ctx context.Context, from Source, to string, overwrite bool) (*Info, e
 // Place makes a file that write fills. The file gets its name when all of it is on the
 // disk. When Place returns, the name is on the disk, too.
 func Place(to string, overwrite bool, write func(io.Writer) error) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(to), "."+filepath.Base(to)+".*.partial") // mode 0600
-	if err != nil {
-		return fmt.Errorf("make snapshot: %w", err)
-	}
-	defer os.Remove(f.Name())
-	err = write(f)
-	if err == nil {
-		err = f.Sync()
-	}
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err != nil {
+	err = atomicfile.Create(to, overwrite, write)
+	if errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("make snapshot: %w: %s", ErrExists, to)
+	} else if err != nil {
 		return fmt.Errorf("make snapshot %s: %w", to, err)
-	}
-	if err := datastore.GiveName(f.Name(), to, overwrite); err != nil {
-		return fmt.Errorf("make snapshot: %w", err)
 	}
 	return nil
 }
@@ -294,7 +285,7 @@ func (s *Snapshot) CopyDatabase(to string) error {
 }
 
 // Contents reads what is in the database; scratch is a directory that has room for it.
-func (s *Snapshot) Contents(ctx context.Context, scratch string) (*datastore.Contents, error) {
+func (s *Snapshot) Contents(ctx context.Context, scratch string) (*datastore.Dump, error) {
 	dir, err := os.MkdirTemp(scratch, ".snapshot-*")
 	if err != nil {
 		return nil, err
@@ -304,7 +295,7 @@ func (s *Snapshot) Contents(ctx context.Context, scratch string) (*datastore.Con
 	if err := s.CopyDatabase(database); err != nil {
 		return nil, err
 	}
-	return datastore.ReadContents(ctx, database)
+	return datastore.ReadDump(ctx, database)
 }
 
 // WithFile calls body with the snapshot in a file. Its errors name the file.

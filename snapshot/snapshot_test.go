@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/snapshot"
 )
 
@@ -39,7 +40,7 @@ func cluster(t *testing.T) string {
 // put writes a key into a datastore that nothing has open.
 func put(t *testing.T, dir, key, value string) {
 	t.Helper()
-	lock, err := datastore.LockDir(dir)
+	lock, err := directory.Acquire(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +73,7 @@ func made(t *testing.T, dir string) string {
 // wantCluster checks that a data directory is what cluster made.
 func wantCluster(t *testing.T, dir, storeDir string) {
 	t.Helper()
-	c, err := datastore.ReadContents(t.Context(), filepath.Join(storeDir, datastore.EngineFile))
+	c, err := datastore.ReadDump(t.Context(), filepath.Join(storeDir, datastore.EngineFile))
 	if err != nil {
 		t.Fatal(err)
 	}

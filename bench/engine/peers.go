@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/kine"
 	"github.com/karve-k8s/karve/kine/inprocess"
 )
@@ -63,7 +64,7 @@ func openShim(ctx context.Context, dir string) (*kine.Shim, func(), error) {
 
 // openEngine opens Karve's engine with the default options of a server.
 func openEngine(dir string) (*datastore.Engine, func(), error) {
-	lock, err := datastore.LockDir(dir)
+	lock, err := directory.Acquire(dir)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/internal/ownership"
 )
 
@@ -58,7 +58,7 @@ func withReadable(dir, file string, copyFile func(to string) error, body func(fi
 	if !foreign || mayRead(dir, file) {
 		return ownership.Act(dir, func() error { return body(file) })
 	}
-	stage, remove, err := datastore.NewStage(stagePlace(dir))
+	stage, remove, err := directory.NewStage(stagePlace(dir))
 	if err != nil {
 		return fmt.Errorf("copy %s, which %s may not read: %w", file, owner, err)
 	}
@@ -83,7 +83,7 @@ func withReadable(dir, file string, copyFile func(to string) error, body func(fi
 // Secret of a cluster, and the owner of dir can read them.
 func removeStages(dir string) {
 	if _, foreign, err := ownership.Foreign(dir); err == nil && foreign {
-		datastore.RemoveStages(stagePlace(dir))
+		directory.RemoveStages(stagePlace(dir))
 	}
 }
 

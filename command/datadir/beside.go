@@ -8,14 +8,14 @@ import (
 	"io"
 
 	"github.com/karve-k8s/karve/control"
-	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
 // beside reads something of the database's file; path is what to ask of a server. While a server has it open, only that
 // server can: then it is asked, by its control socket in dataDir.
 func beside[T any](ctx context.Context, dataDir, file, path string, own func() (*T, error)) (*T, error) {
 	out, err := own()
-	if !errors.Is(err, datastore.ErrBusy) {
+	if !errors.Is(err, sqlitefile.ErrBusy) {
 		return out, err
 	}
 	body, err := askServer(ctx, dataDir, file, path, err)
@@ -59,9 +59,9 @@ func (b answerBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// lookAt is [datastore.LookAt], also beside a server.
-func LookAt(ctx context.Context, dataDir, path string) (*datastore.Look, error) {
-	look, err := beside(ctx, dataDir, path, control.LookPath, func() (*datastore.Look, error) { return datastore.LookAt(path) })
+// lookAt is [sqlitefile.ReadInfo], also beside a server.
+func LookAt(ctx context.Context, dataDir, path string) (*sqlitefile.Info, error) {
+	look, err := beside(ctx, dataDir, path, control.LookPath, func() (*sqlitefile.Info, error) { return sqlitefile.ReadInfo(path) })
 	if err != nil {
 		return nil, err
 	}

@@ -19,6 +19,11 @@ import (
 	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/admin"
+	"github.com/karve-k8s/karve/datastore/backup"
+	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/datastore/kineimport"
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/server/storage"
 )
@@ -72,7 +77,7 @@ func engineFile(c *cli.Context) (string, error) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return path, err
 	}
-	if old := filepath.Join(dir, datastore.FileName); Exists(old) {
+	if old := filepath.Join(dir, kineimport.FileName); Exists(old) {
 		return "", fmt.Errorf("%s is of the version before and not converted yet: start the server once", old)
 	}
 	return "", fmt.Errorf("%s is not there: no server has been started with this --data-dir and --datastore-endpoint", path)
@@ -83,7 +88,7 @@ func datastoreStats(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	s, err := beside(c.Context, c.String("data-dir"), path, control.StatsPath, func() (*datastore.FileStats, error) { return datastore.ReadStats(c.Context, path) })
+	s, err := beside(c.Context, c.String("data-dir"), path, control.StatsPath, func() (*backup.Stats, error) { return backup.ReadStats(c.Context, sqlitefile.ClosedFile(path)) })
 	if err != nil {
 		return err
 	}
@@ -111,7 +116,9 @@ func datastoreVerify(c *cli.Context) error {
 		return err
 	}
 	progress, end := output.Meter(c)
-	v, err := beside(c.Context, c.String("data-dir"), path, control.VerifyPath, func() (*datastore.Verification, error) { return datastore.Verify(c.Context, path, progress) })
+	v, err := beside(c.Context, c.String("data-dir"), path, control.VerifyPath, func() (*backup.Verification, error) {
+		return backup.Verify(c.Context, sqlitefile.ClosedFile(path), progress)
+	})
 	end()
 	if err != nil {
 		return err
@@ -141,22 +148,22 @@ func datastoreBackup(c *cli.Context) error {
 		return err
 	}
 	progress, end := output.Meter(c)
-	opts := datastore.BackupOptions{Overwrite: c.Bool("overwrite"), Progress: progress}
-	var b *datastore.Copy
+	opts := backup.Options{Overwrite: c.Bool("overwrite"), Progress: progress}
+	var b *backup.Result
 	err = asOwnerIn(c, file, func() (err error) {
-		b, err = datastore.BackupFile(c.Context, path, file, opts)
-		if errors.Is(err, datastore.ErrBusy) {
+		b, err = backup.Write(c.Context, sqlitefile.ClosedFile(path), file, opts)
+		if errors.Is(err, sqlitefile.ErrBusy) {
 			b, err = backupOfServer(c, path, file, opts, err)
 		}
 		return err
 	})
 	end()
-	if errors.Is(err, datastore.ErrExists) {
+	if errors.Is(err, backup.ErrExists) {
 		return fmt.Errorf("%w (--overwrite replaces it)", err)
 	} else if err != nil {
 		return err
 	}
-	record := func() error { return datastore.RecordBackup(b, time.Now()) }
+	record := func() error { return backup.SetLast(b, time.Now()) }
 	if err := ownership.Act(filepath.Dir(path), record); err != nil { // of the backup nothing is missing
 		fmt.Fprintf(c.App.ErrWriter, "karve: %v (karve status will not know of this backup)\n", err)
 	}
@@ -165,24 +172,24 @@ func datastoreBackup(c *cli.Context) error {
 }
 
 // backupOfServer receives a backup from the server that the database is in use by.
-func backupOfServer(c *cli.Context, path, file string, opts datastore.BackupOptions, busy error) (*datastore.Copy, error) {
+func backupOfServer(c *cli.Context, path, file string, opts backup.Options, busy error) (*backup.Result, error) {
 	body, err := askServer(c.Context, c.String("data-dir"), path, control.BackupPath, busy)
 	if err != nil {
 		return nil, err
 	}
 	defer body.Close()
-	return datastore.ReceiveBackup(c.Context, body, path, file, opts)
+	return backup.Receive(c.Context, body, path, file, opts)
 }
 
 // stopped runs body with the lock of the database's directory, which a running
 // server has.
-func stopped(c *cli.Context, body func(lock *datastore.Lock, progress datastore.Progress) error) (err error) {
+func stopped(c *cli.Context, body func(lock *directory.Lock, progress sqlitefile.Progress) error) (err error) {
 	dir, err := datastoreDir(c)
 	if err != nil {
 		return err
 	}
-	lock, err := datastore.LockDir(dir)
-	if errors.Is(err, datastore.ErrLocked) {
+	lock, err := directory.Acquire(dir)
+	if errors.Is(err, directory.ErrLocked) {
 		return fmt.Errorf("%w: stop the server first", err)
 	} else if err != nil {
 		return err
@@ -206,12 +213,12 @@ func datastoreRestore(c *cli.Context) error {
 		return fmt.Errorf("restore %s: %w", file, fs.ErrNotExist)
 	}
 	copyFile := func(to string) error {
-		_, err := datastore.BackupFile(c.Context, file, to, datastore.BackupOptions{})
+		_, err := backup.Write(c.Context, sqlitefile.ClosedFile(file), to, backup.Options{})
 		return err
 	}
 	return withReadable(ownedDir(c), file, copyFile, func(file string) error {
-		return stopped(c, func(lock *datastore.Lock, progress datastore.Progress) error {
-			r, err := datastore.Restore(c.Context, lock, file, progress)
+		return stopped(c, func(lock *directory.Lock, progress sqlitefile.Progress) error {
+			r, err := admin.Restore(c.Context, lock, file, progress)
 			if err != nil {
 				return err
 			}
@@ -228,8 +235,8 @@ func datastoreSalvage(c *cli.Context) error {
 	if _, err := engineFile(c); err != nil {
 		return err
 	}
-	return stopped(c, func(lock *datastore.Lock, progress datastore.Progress) error {
-		s, err := datastore.Salvage(c.Context, lock, progress)
+	return stopped(c, func(lock *directory.Lock, progress sqlitefile.Progress) error {
+		s, err := admin.Salvage(c.Context, lock, progress)
 		if err != nil {
 			return err
 		}
@@ -251,10 +258,10 @@ func datastoreImport(c *cli.Context) error {
 	if !Exists(file) {
 		return fmt.Errorf("import %s: %w", file, fs.ErrNotExist)
 	}
-	copyFile := func(to string) error { return datastore.CopyTable(c.Context, file, to) }
+	copyFile := func(to string) error { return kineimport.CopyTable(c.Context, file, to) }
 	return withReadable(ownedDir(c), file, copyFile, func(from string) error {
-		return stopped(c, func(lock *datastore.Lock, progress datastore.Progress) error {
-			i, err := datastore.Import(c.Context, lock, from, progress)
+		return stopped(c, func(lock *directory.Lock, progress sqlitefile.Progress) error {
+			i, err := kineimport.Import(c.Context, lock, from, progress)
 			if err != nil {
 				return err
 			}
@@ -269,8 +276,8 @@ func datastoreCompact(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	lock, err := datastore.LockDir(filepath.Dir(path))
-	if errors.Is(err, datastore.ErrLocked) {
+	lock, err := directory.Acquire(filepath.Dir(path))
+	if errors.Is(err, directory.ErrLocked) {
 		dir := c.String("data-dir") // of the server, which has the socket
 		revision, err := compactServer(c.Context, dir, path)
 		if err != nil {
@@ -282,7 +289,7 @@ func datastoreCompact(c *cli.Context) error {
 		return err
 	}
 	defer lock.Close()
-	done, err := datastore.CompactFile(c.Context, lock)
+	done, err := admin.Compact(c.Context, lock)
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/command/options"
-	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/directory"
 )
 
 // Kubeconfig is `karve kubeconfig`.
@@ -63,7 +63,7 @@ func noKubeconfig(dir, path string) error {
 	if !Exists(dir) {
 		return fmt.Errorf("there is no directory %s: start a server with this --data-dir, or name that of another", dir)
 	}
-	if pid, held, err := datastore.Holder(dir); err == nil && held {
+	if pid, held, err := directory.Holder(dir); err == nil && held {
 		return fmt.Errorf("%s does not exist yet: the server (process %d) is starting, and writes it when it is ready", path, pid)
 	}
 	return fmt.Errorf("%s does not exist: no server has been ready with this --data-dir", path)

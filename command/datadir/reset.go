@@ -18,7 +18,7 @@ import (
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/control"
-	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/server/snapshots"
 	"github.com/karve-k8s/karve/snapshot"
@@ -106,7 +106,7 @@ func resetTo(c *cli.Context, dir string, from *os.File) error {
 
 // askReset lets the server do it, or does it itself if none runs.
 func askReset(c *cli.Context, dir string, from *os.File, dryRun bool) (*control.Result, error) {
-	_, held, err := datastore.Holder(dir)
+	_, held, err := directory.Holder(dir)
 	if err != nil {
 		return nil, fmt.Errorf("%w (run this as root or the server's user)", err)
 	}

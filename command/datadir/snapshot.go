@@ -10,7 +10,7 @@ import (
 
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/control"
-	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/snapshot"
 )
 
@@ -63,7 +63,7 @@ func snapshotOf(c *cli.Context) (dir, file string, err error) {
 
 // takeSnapshot asks the server, if one runs: only it has what it keeps in memory.
 func takeSnapshot(c *cli.Context, dir, file string, overwrite bool) error {
-	_, held, err := datastore.Holder(dir)
+	_, held, err := directory.Holder(dir)
 	if err != nil {
 		return fmt.Errorf("%w (run this as root or the server's user)", err)
 	}

@@ -25,6 +25,9 @@ import (
 	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/backup"
+	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
 	"github.com/karve-k8s/karve/preflight"
 	"github.com/karve-k8s/karve/server/storage"
 )
@@ -48,9 +51,9 @@ const askTimeout = 10 * time.Second
 // ServerStatus is what `karve status -o json` prints. What is not known is left out.
 type ServerStatus struct {
 	ServerState
-	Datastore  *datastore.Look         `json:"datastore,omitempty"`
-	Elsewhere  string                  `json:"datastoreElsewhere,omitempty"` // what it is, if not the built-in one
-	LastBackup *datastore.BackupRecord `json:"lastBackup"`                   // null: never, by karve datastore backup
+	Datastore  *sqlitefile.Info `json:"datastore,omitempty"`
+	Elsewhere  string           `json:"datastoreElsewhere,omitempty"` // what it is, if not the built-in one
+	LastBackup *backup.Record   `json:"lastBackup"`                   // null: never, by karve datastore backup
 }
 
 // ServerState is what `karve status --all -o json` prints of each server: all but its datastore.
@@ -135,7 +138,7 @@ func readStatus(ctx context.Context, dir, endpoint string, now time.Time) (*Serv
 // readState is readStatus without the datastore.
 func readState(ctx context.Context, dir string, now time.Time) (*ServerState, error) {
 	s := &ServerState{State: stateStopped, DataDir: dir}
-	pid, held, err := datastore.Holder(dir)
+	pid, held, err := directory.Holder(dir)
 	if err != nil {
 		return nil, fmt.Errorf("%w (run this as root or the server's user)", err)
 	}
@@ -292,7 +295,7 @@ func (s *ServerStatus) readDatastore(ctx context.Context, endpoint, dataDir stri
 	if err != nil {
 		return err
 	}
-	s.LastBackup, err = datastore.LastBackup(path)
+	s.LastBackup, err = backup.Last(path)
 	return err
 }
 

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/directory"
 )
 
 const nobodyID = 65534
@@ -176,7 +176,7 @@ func TestCommandsRemoveStages(t *testing.T) {
 	parallel(t)
 	dir := servicesDir(t)
 	above := filepath.Dir(dir)
-	used, remove, err := datastore.NewStage(above)
+	used, remove, err := directory.NewStage(above)
 	if err != nil {
 		t.Fatal(err)
 	}

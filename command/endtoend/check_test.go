@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/preflight"
 )
 
@@ -68,7 +69,7 @@ func TestCheckBeforeTheFirstStart(t *testing.T) {
 func TestCheckFindsWhatAStartWouldRefuse(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data") // which the lock makes, 0700
-	lock, err := datastore.LockDir(dir)
+	lock, err := directory.Acquire(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,10 @@ import (
 
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/admin"
+	"github.com/karve-k8s/karve/datastore/backup"
+	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/datastore/kineimport"
 	"github.com/karve-k8s/karve/server/snapshots"
 )
 
@@ -39,7 +43,7 @@ func stored(t *testing.T) (dir string) {
 
 func engine(t *testing.T, dir string) (e *datastore.Engine, done func()) {
 	t.Helper()
-	lock, err := datastore.LockDir(dir)
+	lock, err := directory.Acquire(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +60,7 @@ func engine(t *testing.T, dir string) (e *datastore.Engine, done func()) {
 }
 
 // readDatastore answers what `karve datastore stats` says.
-func readDatastore(t *testing.T, dir string) (s datastore.FileStats) {
+func readDatastore(t *testing.T, dir string) (s backup.Stats) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(karve(t, "datastore", "stats", "--data-dir", dir, "-o", "json")), &s); err != nil {
 		t.Fatal(err)
@@ -99,8 +103,8 @@ func TestDatastoreStopped(t *testing.T) {
 	wantOutput(t, karve(t, "datastore", "compact", "--data-dir", dir), "to revision 61: ") // nothing to do is no error
 
 	wantOutput(t, karve(t, "datastore", "restore", "--data-dir", dir, backup), "restored 20 keys to ", ".before-restore-")
-	if s := readDatastore(t, dir); s.Revision != 61+datastore.RestoreMargin || s.CompactRevision != s.Revision {
-		t.Errorf("stats after restore: got %+v, want revision and compaction %d", s, 61+datastore.RestoreMargin)
+	if s := readDatastore(t, dir); s.Revision != 61+admin.RestoreMargin || s.CompactRevision != s.Revision {
+		t.Errorf("stats after restore: got %+v, want revision and compaction %d", s, 61+admin.RestoreMargin)
 	}
 	for _, args := range []string{"stats --data-dir .", "verify --data-dir .", "backup --data-dir . b", "compact --data-dir .", "restore --data-dir . b", "restore --data-dir new b"} {
 		cmd := command(t, "karve", append([]string{"datastore"}, strings.Fields(args)...)...)
@@ -283,7 +287,7 @@ func (k *compactor) Compact(ctx context.Context, r *etcdserverpb.CompactionReque
 // test, its rows in the log.
 func stateOfK3s(t *testing.T, dir string) string {
 	t.Helper()
-	path := filepath.Join(dir, datastore.FileName)
+	path := filepath.Join(dir, kineimport.FileName)
 	// The driver comes with package datastore.
 	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=journal_mode(WAL)")
 	if err != nil {
@@ -356,7 +360,7 @@ func TestDatastoreProblems(t *testing.T) {
 	wantProblems(t, finish(t, command(t, "karve", "datastore", "verify", "--data-dir", dir)),
 		path+"…(revision 49) has a bad checksum", path+" is damaged: stop the server, and put a backup in its place (karve datastore restore FILE) or save what can be read (karve datastore salvage)")
 	got := finish(t, command(t, "karve", "datastore", "verify", "--data-dir", dir, "-o", "json"))
-	var v datastore.Verification
+	var v backup.Verification
 	if err := json.Unmarshal([]byte(got.stdout), &v); err != nil || got.code != 1 || v.OK || len(v.Problems) != 1 {
 		t.Errorf("verify -o json: code %d, %+v (%v), want 1 and one problem", got.code, v, err)
 	}
@@ -383,8 +387,8 @@ func TestDatastoreElsewhere(t *testing.T) {
 	for _, args := range [][]string{{"verify"}, {"backup", backup}, {"compact"}, {"restore", backup}} {
 		karve(t, append([]string{"datastore", args[0], "--config", config}, args[1:]...)...)
 	}
-	if s := readDatastore(t, dir); s.Revision != 61+datastore.RestoreMargin {
-		t.Errorf("after restore: %+v, want revision %d", s, 61+datastore.RestoreMargin)
+	if s := readDatastore(t, dir); s.Revision != 61+admin.RestoreMargin {
+		t.Errorf("after restore: %+v, want revision %d", s, 61+admin.RestoreMargin)
 	}
 	if left, err := os.ReadDir(data); err != nil || len(left) > 0 {
 		t.Errorf("in the data directory: %v (%v), want nothing", left, err)

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/karve-k8s/karve/command/datadir"
-	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/internal/version"
 )
 
@@ -97,7 +97,7 @@ func TestStatus(t *testing.T) {
 func TestStatusOfAStart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	lock, err := datastore.LockDir(dir)
+	lock, err := directory.Acquire(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/servers"
-	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/internal/ownership"
 )
 
@@ -157,7 +157,7 @@ func (c choice) check(flags *genericclioptions.ConfigFlags, config *rest.Config)
 
 // held tells whether a server runs in a data directory, or may run there.
 func held(dir string) bool {
-	_, held, err := datastore.Holder(dir)
+	_, held, err := directory.Holder(dir)
 	return held || err != nil
 }
 

@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/karve-k8s/karve/command/servers"
-	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/directory"
 )
 
 func TestCutDataDir(t *testing.T) {
@@ -45,7 +45,7 @@ func dirWith(t *testing.T, running bool) string {
 		t.Fatal(err)
 	}
 	if running {
-		lock, err := datastore.LockDir(dir)
+		lock, err := directory.Acquire(dir)
 		if err != nil {
 			t.Fatal(err)
 		}

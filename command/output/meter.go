@@ -7,13 +7,13 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
 // Meter prints on standard error how far long work has come: on a terminal in one line that
 // changes every second and that end removes, elsewhere in lines ten seconds apart. Short work
 // prints nothing.
-func Meter(c *cli.Context) (progress datastore.Progress, end func()) {
+func Meter(c *cli.Context) (progress sqlitefile.Progress, end func()) {
 	line, every := NewLine(c.App.ErrWriter), 10*time.Second
 	if line != nil {
 		every = time.Second

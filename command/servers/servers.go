@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 
 	"github.com/karve-k8s/karve/control"
-	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/directory"
 )
 
 // Server is a control plane that runs.
@@ -22,7 +22,7 @@ func serverIn(dir string) (Server, bool) {
 	if !exists(filepath.Join(dir, "certs")) && !exists(filepath.Join(dir, control.Socket)) {
 		return Server{}, false
 	}
-	pid, held, err := datastore.Holder(dir)
+	pid, held, err := directory.Holder(dir)
 	return Server{dir, pid}, held && err == nil
 }
 

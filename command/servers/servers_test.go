@@ -6,11 +6,11 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/directory"
 )
 
 // lockedDir is a directory with a lock that this process holds, and with what else is named.
-func lockedDir(t *testing.T, more ...string) (string, *datastore.Lock) {
+func lockedDir(t *testing.T, more ...string) (string, *directory.Lock) {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
@@ -21,7 +21,7 @@ func lockedDir(t *testing.T, more ...string) (string, *datastore.Lock) {
 			t.Fatal(err)
 		}
 	}
-	lock, err := datastore.LockDir(dir)
+	lock, err := directory.Acquire(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

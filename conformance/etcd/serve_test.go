@@ -10,6 +10,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/kine"
 )
 
@@ -18,7 +19,7 @@ import (
 func serveKarve(ctx context.Context, t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	lock, err := datastore.LockDir(dir)
+	lock, err := directory.Acquire(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

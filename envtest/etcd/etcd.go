@@ -21,6 +21,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/kine"
 	"github.com/karve-k8s/karve/kine/etcdapi"
 )
@@ -128,7 +129,7 @@ func (o options) open() (*datastore.Engine, func(), error) {
 	if _, err := os.Stat(filepath.Join(o.dataDir, "member")); err == nil {
 		return nil, nil, fmt.Errorf("--data-dir %s: has the state of a real etcd in it (member), which is not understood here: name another directory", o.dataDir)
 	}
-	lock, err := datastore.LockDir(o.dataDir)
+	lock, err := directory.Acquire(o.dataDir)
 	if err != nil {
 		return nil, nil, fmt.Errorf("--data-dir: %w", err)
 	}

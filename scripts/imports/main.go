@@ -28,6 +28,8 @@ var own = map[string][]string{
 		"command/options",
 		"command/output",
 		"datastore",
+		"datastore/directory",
+		"datastore/sqlitefile",
 		"envtest",
 		"internal/ownership",
 		"internal/version",
@@ -45,6 +47,11 @@ var own = map[string][]string{
 		"command/servers",
 		"control",
 		"datastore",
+		"datastore/admin",
+		"datastore/backup",
+		"datastore/directory",
+		"datastore/kineimport",
+		"datastore/sqlitefile",
 		"internal/ownership",
 		"preflight",
 		"server/snapshots", // a reset while no server runs
@@ -52,7 +59,7 @@ var own = map[string][]string{
 		"snapshot",
 	},
 	"command/endtoend": {}, // tests only
-	"command/kubectl":  {"command/options", "command/servers", "datastore", "internal/ownership"},
+	"command/kubectl":  {"command/options", "command/servers", "datastore/directory", "internal/ownership"},
 	"command/options": {
 		"internal/logbridge",
 		"internal/memory",
@@ -61,11 +68,13 @@ var own = map[string][]string{
 		"server/flags",
 		"simulate",
 	},
-	"command/servers": {"control", "datastore"},
-	"command/output":  {"datastore"}, // it shows the progress of the datastore's long operations
+	"command/servers": {"control", "datastore/directory"},
+	"command/output":  {"datastore/sqlitefile"}, // it shows the progress of the datastore's long operations
 	"server": {
 		"certs",
 		"datastore",
+		"datastore/directory",
+		"datastore/sqlitefile",
 		"internal/atomicfile",
 		"internal/logbridge",
 		"internal/memory",
@@ -94,6 +103,8 @@ var own = map[string][]string{
 	"server/storage": {
 		"certs", // the certificate of --etcd-listen
 		"datastore",
+		"datastore/admin",
+		"datastore/directory",
 		"kine",
 		"kine/etcdapi", // whether an etcd is Karve's in another process
 		"kine/external",
@@ -104,6 +115,9 @@ var own = map[string][]string{
 		"certs", // which cluster a snapshot is of
 		"control",
 		"datastore",
+		"datastore/backup",
+		"datastore/directory",
+		"datastore/sqlitefile",
 		"internal/socket",
 		"server/queues",  // controllers rest during a reset
 		"server/startup", // a fork is a step of a start
@@ -171,7 +185,7 @@ var own = map[string][]string{
 	"bootstrap":                     {},
 	"certs":                         {"internal/atomicfile"}, // keys and certificates must survive a power cut
 	"envtest":                       {"envtest/etcd", "internal/atomicfile", "internal/memory", "internal/version", "envtest/kubeapiserver", "server/flags"},
-	"envtest/etcd":                  {"kine", "kine/etcdapi", "datastore"},
+	"envtest/etcd":                  {"kine", "kine/etcdapi", "datastore", "datastore/directory"},
 	"internal/atomicfile":           {},
 	"internal/procnet":              {},
 	"internal/ownership":            {}, // plumbing of commands and the server, without dependencies
@@ -180,21 +194,49 @@ var own = map[string][]string{
 	"kine/external/externaltest":    {"datastore", "kine/etcdapi"},
 	"kine/inprocess":                {"datastore", "kine/etcdapi"},
 	"kine/etcdapi":                  {"datastore"},
-	"datastore":                     {},
-	"durability":                    {"certs"},                // the names of the administrator's files; all else it sees from outside
-	"snapshot":                      {"datastore", "control"}, // a running server alone can read its database
-	"internal/socket":               {},
-	"preflight":                     {"certs", "datastore", "internal/memory", "internal/procnet"},
-	"scripts/deviations":            {"server/deviations"}, // it writes the table into docs
-	"scripts/imports":               {},
-	"scripts/markdown":              {},
-	"scripts/plug":                  {"durability"},
-	"scripts/recipes":               {},
-	"scripts/sbom":                  {},
-	"scripts/vulncheck":             {},
-	"servertest":                    {"server", "internal/logbridge", "servertest/process"},
-	"servertest/process":            {"control"},
-	"control":                       {},
+	"datastore":                     {"datastore/backup", "datastore/directory", "datastore/sqlitefile"},
+	"datastore/admin": { // closes what it replaces in order, as the engine does
+		"datastore",
+		"datastore/backup",
+		"datastore/directory",
+		"datastore/kineimport",
+		"datastore/sqlitefile",
+		"internal/atomicfile",
+	},
+	"datastore/backup":     {"datastore/directory", "datastore/sqlitefile", "internal/atomicfile"},
+	"datastore/directory":  {"internal/atomicfile"},
+	"datastore/enginetest": {"datastore", "datastore/directory"}, // tests only
+	"datastore/kineimport": {"datastore", "datastore/directory", "datastore/sqlitefile", "internal/atomicfile"},
+	"datastore/sqlitefile": {"datastore/directory", "internal/atomicfile"},
+	"durability":           {"certs"}, // the names of the administrator's files; all else it sees from outside
+	"snapshot": {
+		"control",
+		"datastore",
+		"datastore/backup",
+		"datastore/kineimport",
+		"datastore/sqlitefile",
+		"internal/atomicfile",
+	}, // a running server alone can read its database
+	"internal/socket": {},
+	"preflight": {
+		"certs",
+		"datastore",
+		"datastore/directory",
+		"datastore/kineimport",
+		"datastore/sqlitefile",
+		"internal/memory",
+		"internal/procnet",
+	},
+	"scripts/deviations": {"server/deviations"}, // it writes the table into docs
+	"scripts/imports":    {},
+	"scripts/markdown":   {},
+	"scripts/plug":       {"durability"},
+	"scripts/recipes":    {},
+	"scripts/sbom":       {},
+	"scripts/vulncheck":  {},
+	"servertest":         {"server", "internal/logbridge", "servertest/process"},
+	"servertest/process": {"control"},
+	"control":            {},
 
 	"durability/soak":         {"durability/soak/load", "durability/soak/watches"},
 	"durability/soak/load":    {"durability", "durability/soak/setup"},
@@ -223,7 +265,7 @@ var homes = []struct {
 	{"github.com/jackc/pgx/", []string{"kine/external"}, "a database is asked once before kine's driver is"},
 	{"github.com/go-sql-driver/mysql", []string{"kine/external"}, "a database is asked once before kine's driver is"},
 	{"github.com/nats-io/", []string{"kine/external"}, "a database is asked once before kine's driver is"},
-	{"modernc.org/", []string{"datastore"}, "the datastore is the one place that knows SQLite"},
+	{"modernc.org/", []string{"datastore/sqlitefile"}, "one room of the datastore knows SQLite"},
 	{"github.com/urfave/cli", []string{"command", "command/datadir", "command/kubectl", "command/options", "command/output"}, "only the commands parse a command line"},
 	{"C", nil, "there is no cgo in Karve"},
 }

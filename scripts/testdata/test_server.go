@@ -20,6 +20,7 @@ import (
 	storagetesting "k8s.io/apiserver/pkg/storage/testing"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/kine"
 	"github.com/karve-k8s/karve/kine/inprocess"
 )
@@ -40,7 +41,7 @@ func RunEtcd(t testing.TB, _ *embed.Config) *kubernetes.Client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	lock, err := datastore.LockDir(dir)
+	lock, err := directory.Acquire(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

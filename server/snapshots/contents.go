@@ -18,13 +18,13 @@ const ownContentsIdle = time.Minute
 // they are needed, and forgotten when they have not been needed for a while.
 type ownContents struct {
 	mu       sync.Mutex
-	contents *datastore.Contents
+	contents *datastore.Dump
 	file     os.FileInfo // that contents was read from
 	idle     *time.Timer
 }
 
 // of returns the contents of the snapshot at path, which read reads unless they are known.
-func (o *ownContents) of(path string, read func() (*datastore.Contents, error)) (*datastore.Contents, error) {
+func (o *ownContents) of(path string, read func() (*datastore.Dump, error)) (*datastore.Dump, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	file, err := os.Stat(path)

@@ -18,12 +18,12 @@ func TestOwnContentsAreForgotten(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "snapshot.tar")
 		var o ownContents
 		reads := 0
-		var newest weak.Pointer[datastore.Contents]
+		var newest weak.Pointer[datastore.Dump]
 		of := func(want int) {
 			t.Helper()
-			contents, err := o.of(path, func() (*datastore.Contents, error) {
+			contents, err := o.of(path, func() (*datastore.Dump, error) {
 				reads++
-				contents := &datastore.Contents{}
+				contents := &datastore.Dump{}
 				newest = weak.Make(contents)
 				return contents, nil
 			})

@@ -21,6 +21,7 @@ import (
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/backup"
 	"github.com/karve-k8s/karve/internal/socket"
 	"github.com/karve-k8s/karve/snapshot"
 )
@@ -112,8 +113,8 @@ func (c *Control) whenReady(do controlHandler) controlHandler {
 }
 
 func (c *Control) source() snapshot.Source {
-	return snapshot.Source{DataDir: c.DataDir, Backup: func(ctx context.Context, to string) (*datastore.Copy, error) {
-		return c.Engine.Backup(ctx, to, datastore.BackupOptions{})
+	return snapshot.Source{DataDir: c.DataDir, Backup: func(ctx context.Context, to string) (*backup.Result, error) {
+		return c.Engine.Backup(ctx, to, backup.Options{})
 	}}
 }
 
@@ -202,7 +203,7 @@ func resultOf(d datastore.Difference) *control.Result {
 
 // wanted are the contents to go back to: those that come with the request, or of the
 // snapshot in the data directory.
-func (c *Control) wanted(r *http.Request) (*datastore.Contents, error) {
+func (c *Control) wanted(r *http.Request) (*datastore.Dump, error) {
 	if r.ContentLength != 0 {
 		s, err := snapshot.Read(r.Body)
 		if err != nil {
@@ -211,7 +212,7 @@ func (c *Control) wanted(r *http.Request) (*datastore.Contents, error) {
 		return c.contentsOf(r.Context(), s)
 	}
 	path := filepath.Join(c.DataDir, snapshot.FileName)
-	return c.own.of(path, func() (contents *datastore.Contents, err error) {
+	return c.own.of(path, func() (contents *datastore.Dump, err error) {
 		err = snapshot.WithFile(path, func(s *snapshot.Snapshot) (err error) {
 			contents, err = c.contentsOf(r.Context(), s)
 			return err
@@ -220,7 +221,7 @@ func (c *Control) wanted(r *http.Request) (*datastore.Contents, error) {
 	})
 }
 
-func (c *Control) contentsOf(ctx context.Context, s *snapshot.Snapshot) (*datastore.Contents, error) {
+func (c *Control) contentsOf(ctx context.Context, s *snapshot.Snapshot) (*datastore.Dump, error) {
 	if err := sameCluster(s, c.DataDir); err != nil {
 		return nil, err
 	}

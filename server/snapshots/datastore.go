@@ -10,6 +10,8 @@ import (
 
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/backup"
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
 // DatastoreHandler answers questions about the file of the datastore: while the engine
@@ -18,13 +20,15 @@ import (
 // is nil, the datastore is not the built-in one.
 func DatastoreHandler(engine *datastore.Engine) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET "+control.LookPath, tell(func(context.Context) (*datastore.Look, error) { return engine.Look() }))
-	mux.HandleFunc("GET "+control.StatsPath, tell(engine.FileStats))
-	mux.HandleFunc("GET "+control.VerifyPath, tell(func(ctx context.Context) (*datastore.Verification, error) { return engine.Verify(ctx, nil) }))
+	mux.HandleFunc("GET "+control.LookPath, tell(func(context.Context) (*sqlitefile.Info, error) { return engine.Info() }))
+	mux.HandleFunc("GET "+control.StatsPath, tell(func(ctx context.Context) (*backup.Stats, error) { return backup.ReadStats(ctx, engine.Source()) }))
+	mux.HandleFunc("GET "+control.VerifyPath, tell(func(ctx context.Context) (*backup.Verification, error) {
+		return backup.Verify(ctx, engine.Source(), nil)
+	}))
 	mux.HandleFunc("GET "+control.BackupPath, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/octet-stream")
 		// An error is in the stream: the status has been sent by then.
-		_ = engine.SendBackup(r.Context(), patientWriter{w, http.NewResponseController(w)})
+		_ = backup.Send(r.Context(), engine.Source(), patientWriter{w, http.NewResponseController(w)})
 	})
 	if engine == nil {
 		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -64,7 +64,7 @@ func (f Fork) Make(ctx context.Context, trace *startup.Trace, log *logrus.Logger
 }
 
 // Contents are what a datastore in memory begins with; nil: it begins empty.
-func (f Fork) Contents(ctx context.Context) (contents *datastore.Contents, err error) {
+func (f Fork) Contents(ctx context.Context) (contents *datastore.Dump, err error) {
 	if f.from == "" || !f.inMemory {
 		return nil, nil
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/server/queues"
 	"github.com/karve-k8s/karve/server/storage"
 	"github.com/karve-k8s/karve/snapshot"
@@ -141,7 +142,7 @@ type others struct {
 // resetAtRest resets while controllers rest: one that saw a ReplicaSet come back before
 // it saw its Pods would create others. Workers go on when their informers have seen
 // everything. If informers do not see it in time, that is an error, although the reset has been made.
-func resetAtRest(ctx context.Context, engine *datastore.Engine, to *datastore.Contents, o others) (*datastore.ResetResult, error) {
+func resetAtRest(ctx context.Context, engine *datastore.Engine, to *datastore.Dump, o others) (*datastore.ResetResult, error) {
 	defer queues.Hold()()
 	for began := time.Now(); queues.Working() && time.Since(began) < workTime; {
 		time.Sleep(time.Millisecond)
@@ -160,7 +161,7 @@ func resetAtRest(ctx context.Context, engine *datastore.Engine, to *datastore.Co
 }
 
 // settle resets until nothing changes any more.
-func settle(ctx context.Context, engine *datastore.Engine, to *datastore.Contents, o others) (*control.Result, error) {
+func settle(ctx context.Context, engine *datastore.Engine, to *datastore.Dump, o others) (*control.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, settleLimit)
 	defer cancel()
 	out := &control.Result{}
@@ -186,7 +187,7 @@ func settle(ctx context.Context, engine *datastore.Engine, to *datastore.Content
 
 // staysQuiet waits until nothing has happened for a while. It returns false if something
 // differs from the contents again.
-func staysQuiet(ctx context.Context, engine *datastore.Engine, to *datastore.Contents) (bool, error) {
+func staysQuiet(ctx context.Context, engine *datastore.Engine, to *datastore.Dump) (bool, error) {
 	same := true
 	err := waitQuiet(ctx, engine, func() (bool, error) {
 		d, err := engine.Differs(to, resetOptions)
@@ -231,12 +232,12 @@ func ResetStopped(ctx context.Context, dataDir, endpoint string, from *os.File, 
 	if err != nil {
 		return nil, err
 	}
-	lock, err := datastore.LockDir(dir)
+	lock, err := directory.Acquire(dir)
 	if err != nil {
 		return nil, err
 	}
 	defer lock.Close()
-	var to *datastore.Contents
+	var to *datastore.Dump
 	err = snapshot.WithOpen(from, func(s *snapshot.Snapshot) (err error) {
 		if err := sameCluster(s, dataDir); err != nil {
 			return err

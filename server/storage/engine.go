@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/admin"
 	"github.com/karve-k8s/karve/kine"
 	"github.com/karve-k8s/karve/server/lifecycle"
 )
@@ -78,11 +79,11 @@ func (s *Storage) useEngine(ctx context.Context, ready func()) (err error) {
 func (s *Storage) open(ctx context.Context) (_ *datastore.Engine, err error) {
 	log, where := s.config.Log, s.config.Location
 	options := datastore.Options{
-		Durability: where.Durability,
-		CacheBytes: where.CacheBytes,
-		OnCommit:   observeCommit,
-		Heartbeats: NodeLeases,
-		OnProgress: s.config.OnProgress,
+		Durability:     where.Durability,
+		CacheBytes:     where.CacheBytes,
+		OnCommit:       observeCommit,
+		DeferredPrefix: NodeLeases,
+		OnProgress:     s.config.OnProgress,
 		OnWait: func(err error) {
 			log.Warnf("waiting: %v", err)
 			s.config.Status("waiting: " + err.Error())
@@ -99,22 +100,22 @@ func (s *Storage) open(ctx context.Context) (_ *datastore.Engine, err error) {
 		options.CacheBytes = cacheBytes(s.config.MemoryLimit)
 	}
 	if s.config.Contents != nil && where.InMemory() {
-		if options.Contents, err = s.config.Contents(ctx); err != nil {
+		if options.Initial, err = s.config.Contents(ctx); err != nil {
 			return nil, err
 		}
 	}
-	engine, converted, err := datastore.OpenConverted(ctx, s.config.Lock, options)
+	engine, done, err := admin.Open(ctx, s.config.Lock, options)
 	if err != nil {
 		return nil, err
 	}
-	if converted != nil {
+	if converted := done.Conversion; converted != nil {
 		log.Infof("converted %s to %s: %d keys at revision %d; the old file is %s",
 			converted.From, converted.To, converted.Keys, converted.Revision, converted.Kept)
 	}
-	if up := engine.Upgraded(); up != nil {
+	if up := done.Upgrade; up != nil {
 		log.Infof("upgraded the datastore's schema from %d to %d; a copy from before is in %s", up.From, up.To, up.Backup)
 	}
-	if engine.LogWasCopied() {
+	if engine.WALWasCopied() {
 		log.Warnf("another program, such as an sqlite3 shell, has copied the log of %s back into it after the last stop; nothing is missing", engine.Path())
 	}
 	return engine, nil

@@ -8,6 +8,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/kine"
 )
 
@@ -17,7 +18,7 @@ type Config struct {
 	DataDir  string // the socket with the etcd API is in it
 
 	// Lock is that of the built-in datastore's directory. Without a disk it may be of any.
-	Lock *datastore.Lock
+	Lock *directory.Lock
 	// MemoryLimit is that of the process; 0 is none.
 	MemoryLimit int64
 	// CAFile, CertFile and KeyFile are for TLS to a database or an etcd.
@@ -26,7 +27,7 @@ type Config struct {
 	EtcdAPI *EtcdAPI
 
 	// Contents returns what a datastore in memory begins with; nil is nothing.
-	Contents func(context.Context) (*datastore.Contents, error)
+	Contents func(context.Context) (*datastore.Dump, error)
 	// Prepare changes the contents of the built-in datastore before anyone else reads
 	// it; nil changes nothing.
 	Prepare func(context.Context, *datastore.Engine) error

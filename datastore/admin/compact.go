@@ -1,0 +1,80 @@
+package admin
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"math"
+	"net/url"
+	"os"
+	"path/filepath"
+
+	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
+)
+
+// Compaction tells what a compaction of a file did.
+type Compaction struct {
+	Path     string `json:"path"`
+	Revision int64  `json:"revision"` // compacted to this
+	Before   int64  `json:"before"`   // bytes of the file
+	After    int64  `json:"after"`
+}
+
+// CompactFile compacts the database in a directory whose lock is held to its newest
+// revision, and gives all free pages back to the file system. Nobody has it open.
+func Compact(ctx context.Context, lock *directory.Lock) (*Compaction, error) {
+	out := &Compaction{Path: filepath.Join(lock.Dir(), datastore.EngineFile)}
+	info, err := os.Stat(out.Path)
+	if err != nil {
+		return nil, fmt.Errorf("compact datastore: %w", err)
+	}
+	out.Before = info.Size()
+	e, err := openPlain(lock)
+	if err != nil {
+		return nil, err
+	}
+	out.Revision = e.Revision()
+	err = e.Compact(ctx, out.Revision, true)
+	if errors.Is(err, datastore.ErrCompacted) {
+		err = e.WaitTidy(ctx) // what an earlier one has left
+	}
+	if err := errors.Join(err, e.Close()); err != nil {
+		return nil, err
+	}
+	if err := shrink(ctx, out.Path); err != nil {
+		return nil, err
+	}
+	if info, err = os.Stat(out.Path); err != nil {
+		return nil, fmt.Errorf("compact datastore: %w", err)
+	}
+	out.After = info.Size()
+	return out, nil
+}
+
+// shrink gives the free pages of a closed database back.
+func shrink(ctx context.Context, path string) error {
+	c, err := sqlitefile.Connect(path, url.Values{"_pragma": {"synchronous(FULL)", "cache_size(-8192)"}})
+	if err != nil {
+		return sqlitefile.Explain(path, err)
+	}
+	for before := int64(math.MaxInt64); ; {
+		free, err := c.Number(`PRAGMA freelist_count`)
+		if err == nil && free > 0 && free < before && ctx.Err() == nil {
+			before = free
+			err = c.Query(`PRAGMA incremental_vacuum(10000)`, func([]driver.Value) error { return nil })
+			if err == nil {
+				continue
+			}
+		}
+		if e := c.Close(); err == nil {
+			err = e
+		}
+		if err != nil {
+			return sqlitefile.Explain(path, err)
+		}
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,208 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/internal/atomicfile"
+
+	"github.com/karve-k8s/karve/datastore/backup"
+	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/datastore/kineimport"
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
+)
+
+// RestoreMargin is how far a restore raises the revision, above both that of the
+// backup and that of the file it replaces, as far as that can be read. It is
+// what etcd's documentation gives (https://etcd.io/docs/v3.6/op-guide/recovery/):
+// more than a busy cluster writes in a week, should the replaced file be lost; and
+// there is room for 140,000 restores.
+const RestoreMargin = 1_000_000_000
+
+// Restore puts a backup in the place of the database in the directory that lock
+// holds. The backup is verified first, and only read; what was there stays as
+// mvcc.db.before-restore-TIME.
+//
+// The revision is raised by [RestoreMargin] and all before it is compacted: a
+// client that goes on from a resourceVersion of the lost future, or of the time
+// before the backup, is told to list again and cannot mistake one for the other.
+//
+// A stop at any point leaves the old database in place or the new one.
+// progress may be nil.
+func Restore(ctx context.Context, lock *directory.Lock, file string, progress sqlitefile.Progress) (*backup.Result, error) {
+	return restore(ctx, lock, file, progress, func(string) {})
+}
+
+// restore says what it has done so far to at, for a test to stop there.
+func restore(ctx context.Context, lock *directory.Lock, file string, progress sqlitefile.Progress, at func(string)) (*backup.Result, error) {
+	begin := time.Now()
+	to, table := filepath.Join(lock.Dir(), datastore.EngineFile), filepath.Join(lock.Dir(), kineimport.FileName)
+	if directory.Same(file, to) {
+		return nil, fmt.Errorf("restore %s: it is the database itself", file)
+	}
+	v, err := backup.Verify(ctx, sqlitefile.ClosedFile(file), nil)
+	if err == nil {
+		err = v.Err()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("restore %s: %w", file, err)
+	}
+	replaced := tableRevision(table)
+	seen := max(newestRevision(to), replaced)
+
+	fresh := to + ".restoring"
+	if err := sqlitefile.Remove(fresh); err != nil {
+		return nil, fmt.Errorf("restore %s: %w", file, err)
+	}
+	defer sqlitefile.Remove(fresh)
+	if err := os.WriteFile(fresh, nil, 0o600); err != nil {
+		return nil, fmt.Errorf("restore %s: %w", file, err)
+	}
+	out := &backup.Result{From: file, To: to}
+	_, err = backup.Copy(ctx, sqlitefile.ClosedFile(file), fresh, progress, func(s *backup.Summary) (sqlitefile.Metas, error) {
+		out.Keys = s.Keys
+		out.Revision = max(s.Revision, s.Metas["reserved"], seen) + RestoreMargin
+		if out.Revision > sqlitefile.MaxRevision {
+			return nil, fmt.Errorf("%w: revision %d leaves no room", sqlitefile.ErrCorrupt, s.Revision)
+		}
+		return sqlitefile.Metas{"revision": out.Revision, "compact_revision": out.Revision, "reserved": 0, "replaced_revision": replaced}, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("restore %s: %w", file, err)
+	}
+
+	at("copied")
+	suffix := ".before-restore-" + begin.UTC().Format("20060102T150405Z")
+	if out.Kept, err = replaceDatabase(lock, fresh, suffix, at); err != nil {
+		return nil, fmt.Errorf("restore %s: %w", file, err)
+	}
+	if info, err := os.Stat(to); err == nil {
+		out.Bytes = info.Size()
+	}
+	out.Took = time.Since(begin)
+	return out, nil
+}
+
+// replaceDatabase puts a finished database in the place of that in a locked directory,
+// and answers what the old one is called then, or nothing if there was none.
+func replaceDatabase(lock *directory.Lock, fresh, suffix string, at func(string)) (kept string, err error) {
+	to, table := filepath.Join(lock.Dir(), datastore.EngineFile), filepath.Join(lock.Dir(), kineimport.FileName)
+	if kept, err = keepOld(lock, to, suffix, at); err != nil {
+		return "", fmt.Errorf("keep the old database: %w", err)
+	}
+	at("kept")
+	if err := atomicfile.Rename(fresh, to); err != nil {
+		return "", err
+	}
+	at("renamed")
+	if there, _ := directory.Exists(table); there {
+		// A table that was never converted: the next start must not do it now.
+		aside, err := sqlitefile.SetAside(table, suffix)
+		if err != nil {
+			return "", fmt.Errorf("it is in place, but %s has to be moved away: %w", table, err)
+		}
+		if kept == "" {
+			kept = aside
+		}
+	}
+	return kept, nil
+}
+
+// newestRevision is the highest revision that a database, which may be damaged or
+// missing, may have given out: as far as it can be read.
+func newestRevision(path string) int64 {
+	var revision int64
+	// Whatever cannot be read is why there is a margin.
+	_ = sqlitefile.View(path, func(c *sqlitefile.Connection) error {
+		if metas, err := c.Metas(); err == nil {
+			revision = max(revision, metas["revision"], metas["compact_revision"], metas["reserved"])
+		}
+		if id, err := c.Number(`SELECT MAX(id) FROM log`); err == nil {
+			revision = max(revision, sqlitefile.RevisionOf(id))
+		}
+		return nil
+	})
+	return min(revision, sqlitefile.MaxRevision-2*RestoreMargin)
+}
+
+// tableRevision is the same of a table of kine's. It leaves the table in one file.
+func tableRevision(path string) int64 {
+	return min(kineimport.Revision(path), sqlitefile.MaxRevision-2*RestoreMargin)
+}
+
+// keepOld gives the database in a locked directory, which may be damaged, a second
+// name, and takes away its log, which must not be taken for that of the file that
+// comes in its place. It answers the second name, or nothing if there was no
+// database.
+func keepOld(lock *directory.Lock, path, suffix string, at func(string)) (string, error) {
+	kept, err := directory.Unused(path + suffix)
+	if err != nil {
+		return "", err
+	}
+	there, err := directory.Exists(path)
+	if err != nil {
+		return "", err
+	}
+	if there {
+		// A sound one is closed in order, and then is all in one file.
+		if e, err := openPlain(lock); err == nil {
+			if err := e.Close(); err != nil {
+				return "", err
+			}
+		}
+	}
+	at("closed")
+	if sqlitefile.HasWAL(path) {
+		if err := secondName(path+"-wal", kept+"-wal"); err != nil {
+			return "", err
+		}
+	}
+	if there {
+		if err := secondName(path, kept); err != nil {
+			return "", err
+		}
+	} else {
+		kept = ""
+	}
+	at("named")
+	dir := filepath.Dir(path)
+	if err := atomicfile.SyncDir(dir); err != nil {
+		return "", err
+	}
+	for _, suffix := range []string{"-wal", "-shm"} {
+		if err := os.Remove(path + suffix); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return "", err
+		}
+	}
+	return kept, atomicfile.SyncDir(dir)
+}
+
+// secondName links a file, or copies it where there are no links.
+func secondName(from, to string) error {
+	if os.Link(from, to) == nil {
+		return nil
+	}
+	r, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	w, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(w, r)
+	if err == nil {
+		err = w.Sync()
+	}
+	if e := w.Close(); err == nil {
+		err = e
+	}
+	return err
+}

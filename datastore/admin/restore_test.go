@@ -1,0 +1,286 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/backup"
+	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/datastore/enginetest"
+	"github.com/karve-k8s/karve/datastore/kineimport"
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
+)
+
+func init() {
+	enginetest.Child(func(dir, file string, at func(string)) error {
+		lock, err := directory.Acquire(dir)
+		if err != nil {
+			return err
+		}
+		defer lock.Close()
+		_, err = restore(context.Background(), lock, file, nil, at)
+		return err
+	})
+}
+
+func TestRestore(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(t.TempDir(), "backup")
+	e, lock := enginetest.OpenLocked(t, dir, datastore.Options{})
+	defer lock.Close()
+	enginetest.Put(t, e, "/kept", "1")
+	enginetest.Put(t, e, "/kept", "2")
+	backup, err := e.Backup(t.Context(), file, backup.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	enginetest.Put(t, e, "/kept", "lost")
+	lost := enginetest.Put(t, e, "/lost", "v")
+	enginetest.Crash(t, e)
+	c, err := Restore(t.Context(), lock, file, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := lost + RestoreMargin; c.Revision != want || c.Keys != 1 {
+		t.Errorf("got %+v, want revision %d", c, want)
+	}
+	if !strings.Contains(c.Kept, datastore.EngineFile+".before-restore-") {
+		t.Errorf("kept as %q", c.Kept)
+	}
+	e, err = datastore.OpenEngine(lock, datastore.Options{BallastBytes: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	kv := enginetest.Get(t, e, "/kept", 0)
+	if want := (datastore.KeyValue{Key: "/kept", Value: []byte("2"), CreateRevision: 2, ModRevision: 3, Version: 2}); fmt.Sprint(*kv) != fmt.Sprint(want) {
+		t.Errorf("got %+v, want %+v", *kv, want)
+	}
+	if enginetest.Get(t, e, "/lost", 0) != nil {
+		t.Error("/lost is there")
+	}
+	for _, at := range []int64{backup.Revision, lost, lost + 1} {
+		if _, err := e.Watch(datastore.WatchRequest{Key: "/kept", StartRevision: at}); !errors.Is(err, datastore.ErrCompacted) {
+			t.Errorf("watch from %d: %v, want ErrCompacted", at, err)
+		}
+		if _, err := e.Range(t.Context(), datastore.RangeRequest{Key: "/kept", Revision: at}); !errors.Is(err, datastore.ErrCompacted) {
+			t.Errorf("range at %d: %v, want ErrCompacted", at, err)
+		}
+	}
+	if got := enginetest.Put(t, e, "/next", "v"); got != c.Revision+1 {
+		t.Errorf("next write: revision %d, want %d", got, c.Revision+1)
+	}
+
+	// What was replaced is whole, with the writes that were in its log only.
+	old := t.TempDir()
+	text, err := os.ReadFile(c.Kept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(old, datastore.EngineFile), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	enginetest.WantValue(t, enginetest.Open(t, old, datastore.Options{}), "/lost", "v")
+}
+
+func TestDamagedBackupIsRefused(t *testing.T) {
+	sound := enginetest.Written(t, true)
+	text, err := os.ReadFile(filepath.Join(sound, datastore.EngineFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "backup")
+	for _, c := range []struct {
+		name   string
+		damage func(b []byte) []byte
+	}{
+		{"bit of a value", func(b []byte) []byte { b[bytes.Index(b, []byte("123123123"))] ^= 1; return b }},
+		{"page", func(b []byte) []byte { clear(b[2*4096 : 5*4096]); return b }},
+		{"cut off", func(b []byte) []byte { return b[:len(b)/2] }},
+		{"no database", func(b []byte) []byte { return []byte("hello") }},
+		{"empty", func(b []byte) []byte { return nil }},
+		{"without its log", func([]byte) []byte {
+			b, _ := os.ReadFile(filepath.Join(enginetest.Written(t, false), datastore.EngineFile))
+			return b
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if err := os.WriteFile(file, c.damage(bytes.Clone(text)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			dir := t.TempDir()
+			e, lock := enginetest.OpenLocked(t, dir, datastore.Options{})
+			defer lock.Close()
+			enginetest.Put(t, e, "/mine", "v")
+			e.Close()
+			if _, err := Restore(t.Context(), lock, file, nil); err == nil || !strings.Contains(err.Error(), file) {
+				t.Errorf("got %v, want an error naming %s", err, file)
+			}
+			if left := enginetest.Glob(t, dir, datastore.EngineFile+"*"); len(left) != 1 {
+				t.Errorf("files: %v, want the database only", left)
+			}
+			e, err := datastore.OpenEngine(lock, datastore.Options{BallastBytes: -1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer e.Close()
+			enginetest.WantValue(t, e, "/mine", "v")
+		})
+	}
+}
+
+// A restore must do when nothing of the old database can be read, or there is none.
+func TestRestoreOverDamage(t *testing.T) {
+	file := filepath.Join(enginetest.Written(t, true), datastore.EngineFile)
+	for _, c := range []struct {
+		name    string
+		prepare func(dir string) error
+		kept    int
+	}{
+		{"nothing there", func(string) error { return nil }, 0},
+		{"not a database", func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, datastore.EngineFile), []byte("junk"), 0o600)
+		}, 1},
+		{"junk with a log", func(dir string) error {
+			return errors.Join(os.WriteFile(filepath.Join(dir, datastore.EngineFile), []byte("junk"), 0o600),
+				os.WriteFile(filepath.Join(dir, datastore.EngineFile+"-wal"), bytes.Repeat([]byte("junk"), 5000), 0o600))
+		}, 2},
+		{"a log only", func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, datastore.EngineFile+"-wal"), []byte("junk"), 0o600)
+		}, 1},
+		{"a table of kine's", func(dir string) error { enginetest.KineFixture(t, dir); return nil }, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := c.prepare(dir); err != nil {
+				t.Fatal(err)
+			}
+			lock, err := directory.Acquire(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, err := Restore(t.Context(), lock, file, nil)
+			lock.Close()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if kept := enginetest.Glob(t, dir, "*.before-restore-*"); len(kept) != c.kept {
+				t.Errorf("kept: %v, want %d files", kept, c.kept)
+			}
+			e, done, _ := open(t, dir)
+			if done.Conversion != nil || e.Revision() != out.Revision || out.Revision < RestoreMargin+301 {
+				t.Errorf("revision %d, restored to %d, converted %+v", e.Revision(), out.Revision, done.Conversion)
+			}
+			enginetest.WantValue(t, e, "/k/099", strings.Repeat("299", 100))
+		})
+	}
+}
+
+// After a stop at any step, a start finds the old data or the new, and a second
+// restore succeeds.
+func TestRestoreStoppedAnywhere(t *testing.T) {
+	file := filepath.Join(enginetest.Written(t, true), datastore.EngineFile)
+	for _, old := range []string{"closed", "killed", "table"} {
+		seen := map[bool]int{}
+		for n := 1; ; n++ {
+			dir := t.TempDir()
+			if old == "table" {
+				enginetest.KineFixture(t, dir)
+			} else {
+				e, lock := enginetest.OpenLocked(t, dir, datastore.Options{})
+				enginetest.Put(t, e, "/mine", "v")
+				if old == "closed" {
+					e.Close()
+				} else {
+					enginetest.Crash(t, e)
+				}
+				lock.Close()
+			}
+			step := enginetest.RunChild(dir, n, file)
+			if step == "done <nil>" {
+				if n < 5 {
+					t.Errorf("%d steps were looked at, want 5 at least", n-1)
+				}
+				break
+			}
+			if step == "" || strings.HasPrefix(step, "done") {
+				t.Fatalf("step %d: the child said %q", n, step)
+			}
+			again := copyDir(t, dir)
+			e, _, lock := open(t, dir)
+			restored := enginetest.Get(t, e, "/k/099", 0) != nil
+			if mine := enginetest.Get(t, e, "/mine", 0) != nil || enginetest.Get(t, e, "/registry/new", 0) != nil; mine == restored {
+				t.Errorf("%s, stopped at %q: old data %v, restored data %v", old, step, mine, restored)
+			}
+			seen[restored]++
+			e.Close()
+			lock.Close()
+			if end := enginetest.RunChild(again, 0, file); end != "done <nil>" {
+				t.Errorf("%s, stopped at %q, restored again: %s", old, step, end)
+			}
+		}
+		if seen[true] == 0 || seen[false] == 0 {
+			t.Errorf("%s: restored at the stop %v, want both", old, seen)
+		}
+	}
+}
+
+func copyDir(t *testing.T, from string) string {
+	t.Helper()
+	to := t.TempDir()
+	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+		t.Fatal(err)
+	}
+	return to
+}
+
+func TestCancelledWorkLeavesNothing(t *testing.T) {
+	dir, table := enginetest.Written(t, true), t.TempDir()
+	enginetest.KineFixture(t, table)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	out := t.TempDir()
+	if _, err := backup.Write(ctx, sqlitefile.ClosedFile(filepath.Join(dir, datastore.EngineFile)), filepath.Join(out, "b"), backup.Options{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("backup: %v, want it cancelled", err)
+	}
+	lock, err := directory.Acquire(table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if _, err := Restore(ctx, lock, filepath.Join(dir, datastore.EngineFile), nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("restore: %v, want it cancelled", err)
+	}
+	if _, err := kineimport.Convert(ctx, lock, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("convert: %v, want it cancelled", err)
+	}
+	if left := append(enginetest.Glob(t, out, ".*"), enginetest.Glob(t, out, "*")...); len(left) > 0 {
+		t.Errorf("left by the backup: %v", left)
+	}
+	if left := enginetest.Glob(t, table, "*"); len(left) != 2 {
+		t.Errorf("left by the conversion: %v, want state.db and the lock", left)
+	}
+}
+
+// open opens a directory as it is found.
+func open(t *testing.T, dir string) (*datastore.Engine, Opened, *directory.Lock) {
+	t.Helper()
+	lock, err := directory.Acquire(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { lock.Close() })
+	e, done, err := Open(t.Context(), lock, datastore.Options{BallastBytes: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Close() })
+	return e, done, lock
+}

@@ -1,0 +1,248 @@
+package admin
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/backup"
+	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/datastore/kineimport"
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
+)
+
+// ErrSound: a database that was to be salvaged is not damaged.
+var ErrSound = errors.New("nothing is wrong with the database")
+
+// Salvaged tells what was saved of a damaged database.
+type Salvaged struct {
+	Path     string   `json:"path"`
+	Kept     string   `json:"kept"` // what the damaged database is called now
+	Revision int64    `json:"revision"`
+	Keys     int64    `json:"keys"`
+	Rows     int64    `json:"rows"`     // that could be read
+	Problems []string `json:"problems"` // what is wrong, and what could not be read
+}
+
+// orphanTTL is what keys get, in seconds, whose lease cannot be read: they had one, so
+// they must not stay for ever.
+const orphanTTL = 3600
+
+// Salvage makes a sound database of what can be read of the damaged one in the directory
+// that lock holds: of each key the newest version whose checksum is right. A key whose
+// newest version, or whose deletion, cannot be read goes back to the version before. The
+// damaged database stays as mvcc.db.before-salvage-TIME, with its log.
+//
+// The revision is raised as by [Restore]. A database that a start would take is refused
+// with [ErrSound]. progress may be nil.
+func Salvage(ctx context.Context, lock *directory.Lock, progress sqlitefile.Progress) (*Salvaged, error) {
+	out, err := salvage(ctx, lock, progress, func(string) {})
+	if err != nil {
+		return nil, fmt.Errorf("salvage %s: %w", filepath.Join(lock.Dir(), datastore.EngineFile), err)
+	}
+	return out, nil
+}
+
+func salvage(ctx context.Context, lock *directory.Lock, progress sqlitefile.Progress, at func(string)) (*Salvaged, error) {
+	begin := time.Now()
+	out := &Salvaged{Path: filepath.Join(lock.Dir(), datastore.EngineFile)}
+	if sqlitefile.LockingProcesses(out.Path) != nil {
+		return nil, sqlitefile.BusyWith(out.Path)
+	}
+	if err := saidByStart(out.Path); err == nil {
+		return nil, fmt.Errorf("%w: start the server", ErrSound)
+	} else if !errors.Is(err, sqlitefile.ErrCorrupt) {
+		return nil, err
+	} else {
+		out.Problems = append(out.Problems, strings.TrimSuffix(err.Error(), " ("+sqlitefile.Remedy+")"))
+	}
+	fresh := out.Path + ".salvaging"
+	err := sqlitefile.ViewLocked(out.Path, func(c *sqlitefile.Connection) error {
+		return out.save(ctx, c, fresh, tableRevision(filepath.Join(lock.Dir(), kineimport.FileName)), progress)
+	})
+	if errors.Is(err, sqlitefile.ErrCorrupt) && out.Rows == 0 {
+		return nil, fmt.Errorf("%w: nothing in it can be read: restore a backup", sqlitefile.ErrCorrupt)
+	} else if err != nil {
+		return nil, err
+	}
+	defer sqlitefile.Remove(fresh)
+	if v, err := backup.Verify(ctx, sqlitefile.ClosedFile(fresh), nil); err != nil {
+		return nil, err
+	} else if err := v.Err(); err != nil {
+		return nil, err
+	}
+	at("copied")
+	out.Kept, err = replaceDatabase(lock, fresh, ".before-salvage-"+begin.UTC().Format("20060102T150405Z"), at)
+	return out, err
+}
+
+// saidByStart is what a start would say of a database, which is not changed.
+func saidByStart(path string) error {
+	if there, err := directory.Exists(path); err != nil || !there {
+		return fmt.Errorf("open database: %w", os.ErrNotExist)
+	}
+	if _, err := sqlitefile.Inspect(path, sqlitefile.SchemaVersion); err != nil {
+		return err
+	}
+	return sqlitefile.ViewLocked(path, func(c *sqlitefile.Connection) error {
+		found := ""
+		err := c.Query(`PRAGMA quick_check(1)`, func(row []driver.Value) error {
+			found, _ = row[0].(string)
+			return nil
+		})
+		if err == nil && found != "ok" {
+			return fmt.Errorf("%w: %s: %s", sqlitefile.ErrCorrupt, path, found)
+		}
+		if err != nil {
+			return sqlitefile.Explain(path, err)
+		}
+		s, err := backup.Summarize(context.Background(), c, path, true, nil)
+		if err != nil {
+			return err
+		}
+		return s.Err(path)
+	})
+}
+
+// save builds the new database from what c can read of the old one. replaced is the
+// revision of a table of kine's beside it.
+func (out *Salvaged) save(ctx context.Context, c *sqlitefile.Connection, fresh string, replaced int64, progress sqlitefile.Progress) (err error) {
+	metas, err := c.Metas()
+	if err != nil {
+		out.problem("the meta table cannot be read: %v", err)
+	}
+	leases := map[int64]int64{}
+	err = c.Query(`SELECT id, ttl FROM lease`, func(row []driver.Value) error {
+		id, _ := row[0].(int64)
+		if ttl, _ := row[1].(int64); id > 0 && ttl > 0 {
+			leases[id] = ttl
+		}
+		return nil
+	})
+	if err != nil {
+		out.problem("the leases cannot all be read: %v", err)
+	}
+	newest, last, err := out.readRows(ctx, c)
+	if err != nil {
+		return err
+	}
+	ids := make([]int64, 0, len(newest))
+	for _, id := range newest {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+
+	b, err := sqlitefile.NewBuilder(fresh)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			b.Abandon()
+		}
+	}()
+	granted := map[int64]bool{}
+	for n, id := range ids {
+		r, value, err := c.RowAt(id)
+		if err != nil {
+			return fmt.Errorf("row %d, which was read before: %w", id, err)
+		}
+		if r.Tombstone() {
+			continue
+		}
+		if r.Lease != 0 && !granted[r.Lease] {
+			granted[r.Lease] = true
+			ttl := leases[r.Lease]
+			if ttl == 0 {
+				ttl = orphanTTL
+				out.problem("lease %d of key %q cannot be read: it gets a TTL of %d s", r.Lease, r.Key, ttl)
+			}
+			if err := b.Grant(r.Lease, ttl); err != nil {
+				return err
+			}
+		}
+		if err := b.Add(&r, value); err != nil {
+			return err
+		}
+		out.Keys++
+		progress.Report(int64(n), int64(len(ids)))
+	}
+	seen := max(metas.Given(last), replaced)
+	out.Revision = min(seen, sqlitefile.MaxRevision-2*RestoreMargin) + RestoreMargin
+	return b.Finish(sqlitefile.Metas{"revision": out.Revision, "compact_revision": out.Revision, "reserved": 0, "replaced_revision": replaced})
+}
+
+func (out *Salvaged) problem(format string, args ...any) {
+	out.Problems = append(out.Problems, fmt.Sprintf(format, args...))
+}
+
+// readRows reads every row that can be read, and answers the row of the newest version
+// of each key, and the last row.
+func (out *Salvaged) readRows(ctx context.Context, c *sqlitefile.Connection) (newest map[string]int64, last int64, err error) {
+	newest = map[string]int64{}
+	next := int64(sqlitefile.AllRows)
+	for {
+		err := c.EachRow(next, func(r sqlitefile.Row, _ []byte, bad error) error {
+			last, next = max(last, r.ID), r.ID+1
+			if bad != nil {
+				out.problem("row %d (revision %d) of key %q has a bad checksum", r.ID, r.Revision(), r.Key)
+				return ctx.Err()
+			}
+			out.Rows++
+			newest[r.Key] = r.ID
+			return ctx.Err()
+		})
+		if ctx.Err() != nil {
+			return nil, 0, ctx.Err()
+		}
+		if err == nil {
+			return newest, last, nil
+		}
+		from := next
+		if next = readableAfter(c, next); next == math.MaxInt64 {
+			out.problem("the rows from revision %d on cannot be read: %v", max(0, sqlitefile.RevisionOf(from)), err)
+			if out.Rows == 0 {
+				return nil, 0, sqlitefile.ErrCorrupt
+			}
+			return newest, last, nil
+		}
+		out.problem("rows of revisions %d to %d cannot be read: %v", max(0, sqlitefile.RevisionOf(from)), sqlitefile.RevisionOf(next), err)
+	}
+}
+
+// readableAfter is the first id from which on a row can be read after a damaged stretch
+// that begins at id, or there is none; MaxInt64 if there is none that can be read.
+func readableAfter(c *sqlitefile.Connection, id int64) int64 {
+	readable := func(at int64) bool {
+		_, _, err := c.RowAt(at)
+		return err == nil || !sqlitefile.IsSQLError(err) // a bad checksum is no reason to step over a row
+	}
+	bad := max(id, 0)
+	good := int64(math.MaxInt64)
+	for step := int64(1); bad < math.MaxInt64-step; step *= 2 {
+		if readable(bad + step) {
+			good = bad + step
+			break
+		}
+		bad += step
+		if step > math.MaxInt64/4 {
+			break
+		}
+	}
+	for good != math.MaxInt64 && good-bad > 1 {
+		if middle := bad + (good-bad)/2; readable(middle) {
+			good = middle
+		} else {
+			bad = middle
+		}
+	}
+	return good
+}

@@ -1,0 +1,200 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/karve-k8s/karve/internal/atomicfile"
+
+	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
+)
+
+// ErrExists: the file that a backup would make is there already.
+var ErrExists = errors.New("file is there already")
+
+// Copy tells of a backup that was made, or of one that was put in place.
+type Result struct {
+	From     string        `json:"from"`
+	To       string        `json:"to"`
+	Kept     string        `json:"kept,omitempty"` // what the file that To replaced is called now
+	Revision int64         `json:"revision"`
+	Keys     int64         `json:"keys"`
+	Bytes    int64         `json:"bytes"`
+	Took     time.Duration `json:"-"`
+}
+
+// BackupOptions configure a backup. The zero value never overwrites.
+type Options struct {
+	Overwrite bool                // replace a file that is there
+	Progress  sqlitefile.Progress // may be nil
+}
+
+// BackupFile writes the state of the engine's database from to the file to. A server in another
+// process lets nobody read its database ([ErrBusy]): [SendBackup] and [ReceiveBackup] work then.
+//
+// The backup is a database as a clean stop leaves it, without free pages, mode
+// 0600. It gets its name when every row's checksum has been verified and all of
+// it is on the disk.
+func Write(ctx context.Context, from sqlitefile.Source, to string, opts Options) (*Result, error) {
+	return Place(from.Path(), to, opts, func(file string) (*Result, error) {
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			return nil, err
+		}
+		s, err := Copy(ctx, from, file, opts.Progress, nil)
+		if err != nil {
+			return nil, err
+		}
+		return &Result{Revision: s.Revision, Keys: s.Keys}, nil
+	})
+}
+
+// writeBackup has a sound database made under another name, in a directory of its own
+// beside to, and then gives it its name.
+func Place(from, to string, opts Options, build func(file string) (*Result, error)) (_ *Result, err error) {
+	begin := time.Now()
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("back up: %w", err)
+		}
+	}()
+	if to, err = filepath.Abs(to); err != nil {
+		return nil, err
+	}
+	if taken, err := directory.Exists(to); err != nil {
+		return nil, err
+	} else if taken {
+		if !opts.Overwrite {
+			return nil, fmt.Errorf("%w: %s", ErrExists, to)
+		}
+		if directory.Same(from, to) {
+			return nil, fmt.Errorf("%s is the database itself", to)
+		}
+	}
+	unfinished, err := directory.NewTempDir(to)
+	if err != nil {
+		return nil, err
+	}
+	defer unfinished.Remove()
+	file := unfinished.File()
+	out, err := build(file)
+	if err != nil {
+		return nil, err
+	}
+	place := atomicfile.RenameNew
+	if opts.Overwrite {
+		place = atomicfile.Rename
+	}
+	if err := place(file, to); errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("%w: %s", ErrExists, to)
+	} else if err != nil {
+		return nil, err
+	}
+	out.From, out.To, out.Took = from, to, time.Since(begin)
+	if info, err := os.Stat(to); err == nil {
+		out.Bytes = info.Size()
+	}
+	return out, nil
+}
+
+// copyDatabase makes of the empty file to a sound, durable copy of the engine's
+// database from, with the metas that change answers.
+func Copy(ctx context.Context, from sqlitefile.Source, to string, progress sqlitefile.Progress, change func(*Summary) (sqlitefile.Metas, error)) (*Summary, error) {
+	err := from.View(ctx, func(ctx context.Context, c *sqlitefile.Connection) error {
+		metas, err := c.Metas()
+		if err != nil {
+			return sqlitefile.Explain(from.Path(), err)
+		}
+		if err := sqlitefile.CheckStop(from.Path(), metas); err != nil {
+			return err
+		}
+		// A transaction cannot be vacuumed, and VACUUM INTO is one by itself.
+		if err := c.Exec("COMMIT"); err != nil {
+			return sqlitefile.Explain(from.Path(), err)
+		}
+		if err := os.Truncate(to, 0); err != nil {
+			return err
+		}
+		pages, err := c.Number("PRAGMA page_count")
+		if err != nil {
+			return sqlitefile.Explain(from.Path(), err)
+		}
+		stop := watchSize(to, pages*4096, progress)
+		defer stop()
+		return c.ExecContext(ctx, from.Path(), "VACUUM INTO ?", to)
+	})
+	if err != nil {
+		return nil, err
+	}
+	c, err := sqlitefile.Connect(to, url.Values{"_pragma": {"synchronous(FULL)", "cache_size(-8192)"}})
+	if err != nil {
+		return nil, sqlitefile.Explain(to, err)
+	}
+	s, err := sealCopy(ctx, c, to, from.Path(), progress, change)
+	if e := c.Close(); err == nil && e != nil {
+		err = sqlitefile.Explain(to, e)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s, sqlitefile.Settle(to)
+}
+
+// sealCopy verifies a copy and makes it what a clean stop leaves.
+func sealCopy(ctx context.Context, c *sqlitefile.Connection, path, from string, progress sqlitefile.Progress, change func(*Summary) (sqlitefile.Metas, error)) (*Summary, error) {
+	if err := c.Exec("BEGIN IMMEDIATE"); err != nil {
+		return nil, sqlitefile.Explain(path, err)
+	}
+	// A clean source has its own figures to compare with.
+	s, err := Summarize(ctx, c, path, true, func(done, total int64) { progress.Report(total+done, 2*total) })
+	if err == nil {
+		err = s.Err(from)
+	}
+	var metas sqlitefile.Metas
+	if err == nil && change != nil {
+		metas, err = change(s)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := c.SetMetas(metas); err != nil {
+		return nil, sqlitefile.Explain(path, err)
+	}
+	if err := c.SetClosed(s.rows, s.sum); err != nil {
+		return nil, sqlitefile.Explain(path, err)
+	}
+	if err := c.Exec("COMMIT"); err != nil {
+		return nil, sqlitefile.Explain(path, err)
+	}
+	return s, nil
+}
+
+// watchSize reports how a file grows, as half of the work, until it is stopped.
+func watchSize(path string, total int64, progress sqlitefile.Progress) (stop func()) {
+	if progress == nil {
+		return func() {}
+	}
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(200 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				if info, err := os.Stat(path); err == nil {
+					progress(min(info.Size(), total), 2*total)
+				}
+			case <-end:
+				return
+			}
+		}
+	}()
+	return func() { close(end); <-ended }
+}

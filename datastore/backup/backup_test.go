@@ -1,0 +1,119 @@
+package backup_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/backup"
+	"github.com/karve-k8s/karve/datastore/enginetest"
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
+)
+
+func TestBackupOfLiveEngine(t *testing.T) {
+	dir, out := t.TempDir(), t.TempDir()
+	e := enginetest.Open(t, dir, datastore.Options{})
+	lease, err := e.Grant(t.Context(), 7, 3600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Put(t.Context(), datastore.PutRequest{Key: "/leased", Value: []byte("v"), Lease: lease.ID}); err != nil {
+		t.Fatal(err)
+	}
+	// Two keys that always have one value, written all the time.
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	var writes atomic.Int64
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+			value := []byte(fmt.Sprint(writes.Add(1)) + strings.Repeat("x", 3000))
+			_, err := e.Txn(context.Background(), datastore.TxnRequest{Then: []datastore.Op{{Put: &datastore.PutRequest{Key: "/a", Value: value}}, {Put: &datastore.PutRequest{Key: "/b", Value: value}}}})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}()
+	for i := range 5 {
+		for n := writes.Load(); writes.Load() < n+50 && !t.Failed(); {
+			runtime.Gosched()
+		}
+		file := filepath.Join(out, fmt.Sprint("backup", i))
+		seen := e.Revision()
+		c, err := e.Backup(t.Context(), file, backup.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Revision < seen || c.Keys != 3 || c.Bytes == 0 {
+			t.Errorf("got %+v, want 3 keys at revision %d at least", c, seen)
+		}
+		v, err := backup.Verify(t.Context(), sqlitefile.ClosedFile(file), nil)
+		if err != nil || !v.OK || v.Revision != c.Revision {
+			t.Errorf("backup: %+v, %v", v, err)
+		}
+	}
+	cancel()
+	<-ended
+	if left := enginetest.Glob(t, out, ".*"); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	for i := range 5 { // a backup is a database that was closed in order
+		to := t.TempDir()
+		text, err := os.ReadFile(filepath.Join(out, fmt.Sprint("backup", i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(to, datastore.EngineFile), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		b, lock := enginetest.OpenLocked(t, to, datastore.Options{})
+		x, y := enginetest.Get(t, b, "/a", 0), enginetest.Get(t, b, "/b", 0)
+		if !bytes.Equal(x.Value, y.Value) || x.ModRevision != y.ModRevision || x.ModRevision != b.Revision() {
+			t.Errorf("backup %d has half a transaction: %d, %d of %d", i, x.ModRevision, y.ModRevision, b.Revision())
+		}
+		if l, err := b.TimeToLive(t.Context(), 7, true); err != nil || fmt.Sprint(l.Keys) != "[/leased]" {
+			t.Errorf("lease: %+v, %v", l, err)
+		}
+		b.Close()
+		lock.Close()
+	}
+	if v, err := backup.Verify(t.Context(), e.Source(), nil); err != nil || !v.OK {
+		t.Errorf("the live file: %+v, %v", v, err)
+	}
+	enginetest.Put(t, e, "/after", "v")
+}
+
+func TestBackupNeverOverwrites(t *testing.T) {
+	dir := enginetest.Written(t, true)
+	from, to := filepath.Join(dir, datastore.EngineFile), filepath.Join(t.TempDir(), "backup")
+	if err := os.WriteFile(to, []byte("mine"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := backup.Write(t.Context(), sqlitefile.ClosedFile(from), to, backup.Options{}); !errors.Is(err, backup.ErrExists) || !strings.Contains(err.Error(), to) {
+		t.Errorf("got %v, want ErrExists naming the file", err)
+	}
+	if b, _ := os.ReadFile(to); string(b) != "mine" {
+		t.Error("the file was overwritten")
+	}
+	if _, err := backup.Write(t.Context(), sqlitefile.ClosedFile(from), to, backup.Options{Overwrite: true}); err != nil {
+		t.Error(err)
+	}
+	if info, err := os.Stat(to); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v, want mode 600", info, err)
+	}
+	if _, err := backup.Write(t.Context(), sqlitefile.ClosedFile(from), from, backup.Options{Overwrite: true}); err == nil {
+		t.Error("over the database itself: want an error")
+	}
+	if left := enginetest.Glob(t, dir, "*-*"); len(left) > 0 {
+		t.Errorf("files were made beside the database: %v", left)
+	}
+}

@@ -1,0 +1,77 @@
+package backup
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
+)
+
+// Verification is what a look at every page and row of a file found.
+type Verification struct {
+	Path     string   `json:"path"`
+	OK       bool     `json:"ok"`
+	Revision int64    `json:"revision"`
+	Keys     int64    `json:"keys"`
+	Rows     int64    `json:"rows"`
+	Bytes    int64    `json:"bytes"` // of the file
+	Problems []string `json:"problems,omitempty"`
+}
+
+// Err is ErrCorrupt with the first problem, or nil.
+func (v *Verification) Err() error {
+	if v.OK {
+		return nil
+	}
+	return fmt.Errorf("%w: %s: %s", sqlitefile.ErrCorrupt, v.Path, v.Problems[0])
+}
+
+// Verify looks at a database of the engine: SQLite's own check of its structure, the
+// checksum of every row, and what always holds between rows. Nothing is changed. Damage is
+// in the answer; the error is for a file that cannot be read, or is none of the engine's.
+// progress may be nil.
+func Verify(ctx context.Context, from sqlitefile.Source, progress sqlitefile.Progress) (*Verification, error) {
+	var out *Verification
+	path := from.Path()
+	err := from.View(ctx, func(ctx context.Context, c *sqlitefile.Connection) error {
+		out = &Verification{Path: path}
+		err := c.Query(`PRAGMA quick_check(20)`, func(row []driver.Value) error {
+			if text, _ := row[0].(string); text != "ok" {
+				out.Problems = append(out.Problems, text)
+			}
+			return nil
+		})
+		if err != nil {
+			return sqlitefile.Explain(path, err)
+		}
+		s, err := Summarize(ctx, c, path, true, progress)
+		if err != nil {
+			return err
+		}
+		out.Revision, out.Keys, out.Rows = s.Revision, s.Keys, s.rows
+		out.Problems = append(out.Problems, s.problems...)
+		if s.more > 0 {
+			out.Problems = append(out.Problems, fmt.Sprintf("%d more", s.more))
+		}
+		if err := sqlitefile.CheckStop(path, s.Metas); errors.Is(err, sqlitefile.ErrCorrupt) {
+			out.Problems = append(out.Problems, err.Error())
+		} else if err != nil {
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		if out == nil || !errors.Is(err, sqlitefile.ErrCorrupt) {
+			return nil, err
+		}
+		out.Problems = append(out.Problems, err.Error())
+	}
+	if info, err := os.Stat(path); err == nil {
+		out.Bytes = info.Size()
+	}
+	out.OK = len(out.Problems) == 0
+	return out, nil
+}

@@ -1,0 +1,200 @@
+package datastore
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/karve-k8s/karve/datastore/backup"
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
+)
+
+func fileRevision(t *testing.T, e *Engine) int64 {
+	t.Helper()
+	stats, err := backup.ReadStats(t.Context(), e.Source())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stats.Revision
+}
+
+func relaxed(interval time.Duration) Options {
+	return Options{Durability: Relaxed, DeferredPrefix: "/beat/", DeferredInterval: interval, SyncInterval: time.Millisecond, CacheBytes: 1 << 20}
+}
+
+// Heartbeats are seen at once, by readers and watchers, and are written together
+// with the next thing that is not one.
+func TestHeartbeatsAreWrittenWithTheNextWrite(t *testing.T) {
+	dir := t.TempDir()
+	commits := 0
+	opts := relaxed(time.Hour)
+	opts.OnCommit = func(Commit) { commits++ }
+	e, lock := openLocked(t, dir, opts)
+	put(t, e, "/beat/a", "0") // not an update: written
+	written := fileRevision(t, e)
+	if written != e.Revision() {
+		t.Fatalf("the first one is not written: %d of %d", written, e.Revision())
+	}
+	w := watch(t, e, WatchRequest{Key: "/", End: "0", StartRevision: e.Revision() + 1, PrevKV: true})
+	before := commits
+	for i := range 20 {
+		revision := put(t, e, "/beat/a", fmt.Sprint(i))
+		wantValue(t, e, "/beat/a", 0, fmt.Sprint(i))
+		wantValue(t, e, "/beat/a", revision-1, fmt.Sprint(max(i-1, 0)))
+		resp, err := w.Next(t.Context())
+		if err != nil || len(resp.Events) != 1 || string(resp.Events[0].KV.Value) != fmt.Sprint(i) {
+			t.Fatalf("heartbeat %d: the watch got %v, %v", i, resp, err)
+		}
+	}
+	if got := fileRevision(t, e); got != written || commits != before {
+		t.Errorf("heartbeats were written: %d revisions, %d commits, want none", got-written, commits-before)
+	}
+	put(t, e, "/other", "x")
+	if got := fileRevision(t, e); got != e.Revision() || commits != before+1 {
+		t.Errorf("after another write: revision %d of %d in %d commits, want all in 1", got, e.Revision(), commits-before)
+	}
+	put(t, e, "/beat/a", "last")
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	lock.Close()
+	e = openTest(t, dir, relaxed(time.Hour)) // which checks that every row is there
+	wantValue(t, e, "/beat/a", 0, "last")
+	if got := len(historyOf(t, e, "/beat/a")); got != 22 {
+		t.Errorf("%d versions after a start, want 22", got)
+	}
+}
+
+func historyOf(t *testing.T, e *Engine, key string) (values []string) {
+	t.Helper()
+	w := watch(t, e, WatchRequest{Key: key, StartRevision: 2})
+	for w.RequestProgress(); ; w.RequestProgress() {
+		resp, err := w.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(resp.Events) == 0 {
+			return values
+		}
+		for _, event := range resp.Events {
+			values = append(values, string(event.KV.Value))
+		}
+	}
+}
+
+// When nothing else is written they are, soon enough.
+func TestHeartbeatsAreWrittenInTheEnd(t *testing.T) {
+	e := openTest(t, t.TempDir(), relaxed(50*time.Millisecond))
+	put(t, e, "/beat/a", "0")
+	revision := put(t, e, "/beat/a", "1")
+	for deadline := time.Now().Add(time.Minute); fileRevision(t, e) < revision; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("not written in a minute")
+		}
+	}
+}
+
+// What is no plain update of such a key is written at once; nor does it wait in
+// another mode.
+func TestWhatIsNoHeartbeat(t *testing.T) {
+	e := openTest(t, t.TempDir(), relaxed(time.Hour))
+	now := func(what string) {
+		t.Helper()
+		if got := fileRevision(t, e); got != e.Revision() {
+			t.Errorf("%s: the file has revision %d, want %d", what, got, e.Revision())
+		}
+	}
+	put(t, e, "/beat/a", "0")
+	now("made")
+	put(t, e, "/beaten", "0")
+	put(t, e, "/beaten", "1")
+	now("another key")
+	if _, err := e.Delete(t.Context(), DeleteRequest{Key: "/beat/a"}); err != nil {
+		t.Fatal(err)
+	}
+	now("deleted")
+	put(t, e, "/beat/a", "2")
+	now("made again")
+	put(t, e, "/beat/a", "3")
+	if fileRevision(t, e) == e.Revision() {
+		t.Error("a heartbeat was written: this tests nothing")
+	}
+	if err := e.Compact(t.Context(), e.Revision(), false); err != nil {
+		t.Fatal(err)
+	}
+	now("compacted")
+
+	full := relaxed(time.Hour)
+	full.Durability = Full
+	e = openTest(t, t.TempDir(), full)
+	put(t, e, "/beat/a", "0")
+	put(t, e, "/beat/a", "1")
+	now("mode full")
+}
+
+// A killed process loses heartbeats and nothing else; their revisions do not come
+// again, and who has seen one is told to list.
+func TestHeartbeatsOfAKilledProcess(t *testing.T) {
+	dir := t.TempDir()
+	e, lock := openLocked(t, dir, relaxed(time.Hour))
+	put(t, e, "/beat/a", "0")
+	put(t, e, "/kept", "x")
+	var lost int64
+	for i := range 10 {
+		lost = put(t, e, "/beat/a", fmt.Sprint("lost ", i))
+	}
+	crash(t, e)
+	lock.Close()
+	e = openTest(t, dir, relaxed(time.Hour))
+	wantValue(t, e, "/beat/a", 0, "0")
+	wantValue(t, e, "/kept", 0, "x")
+	if e.Revision() <= lost {
+		t.Errorf("revision %d, want it above the lost %d", e.Revision(), lost)
+	}
+	if _, err := e.Watch(WatchRequest{Key: "/beat/a", StartRevision: lost}); !errors.Is(err, ErrCompacted) {
+		t.Errorf("a watch from a lost revision: %v, want %v", err, ErrCompacted)
+	}
+}
+
+// Many heartbeats, compactions and evictions in between: nothing is missing, and the
+// file has what a clean stop says it has.
+func TestHeartbeatsAmongOthers(t *testing.T) {
+	dir := t.TempDir()
+	opts := relaxed(5 * time.Millisecond)
+	opts.CacheBytes = 4 << 10
+	e, lock := openLocked(t, dir, opts)
+	want := map[string]string{}
+	for i := range 2000 {
+		key := fmt.Sprintf("/beat/%d", i%7)
+		if i%50 == 0 {
+			key = fmt.Sprintf("/other/%d", i%350)
+		}
+		want[key] = fmt.Sprintf("%d %0300d", i, i)
+		put(t, e, key, want[key])
+		if i%300 == 299 {
+			if err := e.Compact(t.Context(), e.Revision()-20, i%600 == 599); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for key, value := range want {
+		wantValue(t, e, key, 0, value)
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	v, err := backup.Verify(t.Context(), sqlitefile.ClosedFile(filepath.Join(dir, EngineFile)), nil)
+	if err == nil {
+		err = v.Err()
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	lock.Close()
+	e = openTest(t, dir, opts)
+	for key, value := range want {
+		wantValue(t, e, key, 0, value)
+	}
+}

@@ -1,0 +1,16 @@
+package directory
+
+import "golang.org/x/sys/windows"
+
+// freeBytes is what this user can still write to the disk of dir.
+func freeBytes(dir string) (int64, bool) {
+	name, err := windows.UTF16PtrFromString(dir)
+	if err != nil {
+		return 0, false
+	}
+	var free uint64
+	if err := windows.GetDiskFreeSpaceEx(name, &free, nil, nil); err != nil {
+		return 0, false
+	}
+	return int64(free), true
+}

@@ -1,0 +1,62 @@
+package directory
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// What a killed process leaves is removed by the next one that makes a file of that name, and nothing
+// else is: not what another is still working at, and not what only looks like it.
+func TestNextTempDirRemovesWhatAKilledOneLeft(t *testing.T) {
+	out := t.TempDir()
+	to := filepath.Join(out, "b[1]?") // a pattern, if somebody took it for one
+	killed, err := NewTempDir(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(killed.File(), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	killed.lock.Close() // as the kernel does it
+	atWork, err := NewTempDir(to + "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer atWork.Remove()
+	same := filepath.Join(out, ".b[1]?.2.partial")
+	if err := os.Rename(atWork.dir, same); err != nil {
+		t.Fatal(err)
+	}
+	atWork.dir = same
+	others := []string{".b[1]?.mine.partial", ".b1.3.partial", ".b[1]?.4.partial.old"}
+	for _, name := range others {
+		if err := os.Mkdir(filepath.Join(out, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(out, name, "lock"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mine, err := NewTempDir(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := mine.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, entry := range entries {
+		got = append(got, entry.Name())
+	}
+	want := append([]string{filepath.Base(same)}, others...)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("left are %q, want %q", got, want)
+	}
+}

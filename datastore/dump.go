@@ -1,0 +1,214 @@
+package datastore
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/karve-k8s/karve/datastore/backup"
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
+)
+
+// Contents are the keys that were there at one revision, with their values and
+// without their history, all in memory. They do not change. [Engine.Reset] goes back
+// to them.
+type Dump struct {
+	revision int64
+	keys     []dumped        // by key
+	leases   map[int64]int64 // TTL in seconds by id, of those that have keys
+	engine   *Engine         // whose row ids these are; nil: of a file
+}
+
+// dumped is a key of a Dump.
+type dumped struct {
+	sqlitefile.Row
+	value []byte
+}
+
+// Revision is that of the store when it had these contents.
+func (c *Dump) Revision() int64 { return c.revision }
+
+// Keys is how many there are.
+func (c *Dump) Keys() int { return len(c.keys) }
+
+// Each calls do with every key and its value, in order, until it answers false. The
+// values must not be modified.
+func (c *Dump) Each(do func(key string, value []byte) bool) {
+	for i := range c.keys {
+		if !do(c.keys[i].Key, c.keys[i].value) {
+			return
+		}
+	}
+}
+
+// contentsTries is how often contents are read again that compaction was faster than.
+const dumpTries = 10
+
+// Contents are the keys that are there now. Values that only the disk has are read.
+func (e *Engine) Dump(ctx context.Context) (*Dump, error) {
+	for range dumpTries {
+		c, err := e.dumpOf(ctx, e.snap.Load())
+		if !errors.Is(err, sqlitefile.ErrRowMissing) {
+			return c, err
+		}
+	}
+	return nil, fmt.Errorf("read all of the datastore: %w: it is compacted all the time", ErrCompacted)
+}
+
+func (e *Engine) dumpOf(ctx context.Context, snap *snapshot) (*Dump, error) {
+	c := &Dump{revision: snap.revision, leases: map[int64]int64{}, engine: e, keys: make([]dumped, 0, snap.live.Len())}
+	var err error
+	snap.live.Scan(func(key string, v *version) bool {
+		var value []byte
+		if value, err = e.value(v); err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return false
+		}
+		c.keys = append(c.keys, dumped{v.Row, value})
+		if v.Lease != 0 {
+			c.leases[v.Lease] = 0
+		}
+		return true
+	})
+	if err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for id := range c.leases {
+		if l := e.leases.find(id); l != nil {
+			c.leases[id] = l.ttl
+		}
+	}
+	// What a lease has taken along in this moment is gone here, too.
+	c.keys = slices.DeleteFunc(c.keys, func(k dumped) bool { return k.Lease != 0 && c.leases[k.Lease] == 0 })
+	return c, nil
+}
+
+// ReadContents reads what the engine's database at path holds now, also while a
+// server has it open. Every row's checksum is verified.
+func ReadDump(ctx context.Context, path string) (*Dump, error) {
+	var c *Dump
+	err := sqlitefile.View(path, func(from *sqlitefile.Connection) (err error) {
+		c, err = readDump(ctx, from, path)
+		return err
+	})
+	return c, err
+}
+
+func readDump(ctx context.Context, from *sqlitefile.Connection, path string) (*Dump, error) {
+	metas, err := from.Metas()
+	if err != nil {
+		return nil, sqlitefile.Explain(path, err)
+	}
+	if err := sqlitefile.CheckStop(path, metas); err != nil {
+		return nil, err
+	}
+	c := &Dump{}
+	if c.leases, err = from.Leases(); err != nil {
+		return nil, sqlitefile.Explain(path, err)
+	}
+	newest := map[string]dumped{}
+	var last, rows, sum int64
+	err = from.EachRow(sqlitefile.AllRows, func(r sqlitefile.Row, value []byte, bad error) error {
+		if rows++; rows%1024 == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if bad != nil {
+			return bad
+		}
+		last = r.ID
+		sum += sqlitefile.RowSum(r.ID)
+		if r.Tombstone() {
+			delete(newest, r.Key)
+			return nil
+		}
+		newest[r.Key] = dumped{r, value}
+		return nil
+	})
+	if err != nil {
+		if sqlitefile.IsSQLError(err) {
+			return nil, sqlitefile.Explain(path, err)
+		}
+		return nil, err
+	}
+	if metas.Misses(rows, sum) {
+		return nil, fmt.Errorf("%w: %s has %d rows where the last stop left %d", ErrCorrupt, path, rows, metas["log_rows"])
+	}
+	c.revision = metas.Revision(last)
+	for _, key := range sortedKeys(newest) {
+		k := newest[key]
+		if k.Lease != 0 && c.leases[k.Lease] <= 0 {
+			return nil, fmt.Errorf("%w: %s: key %q has lease %d, which is not there", ErrCorrupt, path, key, k.Lease)
+		}
+		c.keys = append(c.keys, k)
+	}
+	return c, nil
+}
+
+// WriteFile makes a database of the contents at to, as a backup is: at their
+// revision, with all before it compacted, closed in order, mode 0600.
+func (c *Dump) WriteFile(to string, opts backup.Options) (*backup.Result, error) {
+	return backup.Place("", to, opts, func(file string) (*backup.Result, error) {
+		if err := c.build(file); err != nil {
+			return nil, err
+		}
+		return &backup.Result{Revision: c.revision, Keys: int64(len(c.keys))}, nil
+	})
+}
+
+func (c *Dump) build(file string) (err error) {
+	b, err := sqlitefile.NewBuilder(file)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			b.Abandon()
+		}
+	}()
+	for id, ttl := range c.leases {
+		if err := b.Grant(id, ttl); err != nil {
+			return err
+		}
+	}
+	byID := slices.SortedFunc(slices.Values(c.keys), func(a, b dumped) int { return cmp.Compare(a.ID, b.ID) })
+	for _, k := range byID {
+		if err := b.Add(&k.Row, k.value); err != nil {
+			return err
+		}
+	}
+	return b.Finish(sqlitefile.Metas{"revision": c.revision, "compact_revision": c.revision})
+}
+
+// initial is the state of an engine that begins with the dump; nil is the empty one.
+func (c *Dump) initial() *initial {
+	if c == nil {
+		return &initial{index: newIndex(1)}
+	}
+	l := &initial{index: newIndex(c.revision), compacted: c.revision, leases: c.leases}
+	for _, k := range c.keys {
+		v := &version{Row: k.Row, size: int32(len(k.value))}
+		v.value.Store(&k.value)
+		l.live.Load(k.Key, v)
+		l.bytes += v.bytes()
+	}
+	return l
+}
+
+// Backup writes the state of the engine as of now to the file to. Of one in mode Memory the
+// history stays behind.
+func (e *Engine) Backup(ctx context.Context, to string, opts backup.Options) (*backup.Result, error) {
+	if e.file != nil {
+		return backup.Write(ctx, e.file, to, opts)
+	}
+	d, err := e.Dump(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return d.WriteFile(to, opts)
+}

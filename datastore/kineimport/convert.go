@@ -1,0 +1,286 @@
+package kineimport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/karve-k8s/karve/internal/atomicfile"
+
+	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
+)
+
+// FileName is the name of the old database in a data directory: kine's table, of
+// the first release of this project and of k3s. It is only read, to convert it.
+const FileName = "state.db"
+
+// ErrTwoStores: the directory has a database of kine's and one of the engine that
+// was not made from it. Neither is touched.
+var ErrTwoStores = errors.New("two databases in one data directory")
+
+// ErrNotEmpty: an import would replace data that is there already.
+var ErrNotEmpty = errors.New("data directory already has data")
+
+// ConvertedSuffix is what the name of a converted [FileName] ends in.
+const ConvertedSuffix = ".converted"
+
+// Conversion tells what was made of a database of kine's.
+type Conversion struct {
+	From     string        `json:"from"`           // the file that was read
+	To       string        `json:"to"`             // the file that was made
+	Kept     string        `json:"kept,omitempty"` // what From is called now, if it was renamed
+	Revision int64         `json:"revision"`       // of both
+	Keys     int64         `json:"keys"`
+	Leases   int64         `json:"leases"` // keys with a TTL; each starts anew
+	Took     time.Duration `json:"-"`
+}
+
+// Convert makes the engine's file of the state.db in the directory that lock
+// holds, once: every key that is there with its value, create and mod revision,
+// at the same revision of the store, with everything before it compacted. The old
+// file stays as state.db.converted. With nothing to convert it answers nil.
+//
+// A stop at any point leaves a directory in which the next call begins again or
+// is done: the new file gets its name in one step, after all of it is durable, and
+// the old one is renamed after that. progress may be nil.
+func Convert(ctx context.Context, lock *directory.Lock, progress sqlitefile.Progress) (*Conversion, error) {
+	return convert(ctx, lock.Dir(), progress, func(string) {})
+}
+
+// convert says what it has done so far to at, for a test to stop there.
+func convert(ctx context.Context, dir string, progress sqlitefile.Progress, at func(string)) (*Conversion, error) {
+	begin := time.Now()
+	from, to := filepath.Join(dir, FileName), filepath.Join(dir, datastore.EngineFile)
+	fresh := to + ".converting"
+	// Left by a power cut: they were not finished, or not wanted any more.
+	for _, name := range []string{fresh, to + ".importing", to + ".restoring", to + ".salvaging"} {
+		if err := sqlitefile.Remove(name); err != nil {
+			return nil, fmt.Errorf("convert database: %w", err)
+		}
+	}
+	old, err := os.Stat(from)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("convert database: %w", err)
+	}
+	if old.Size() == 0 && !sqlitefile.HasWAL(from) {
+		return nil, nil // made by a start that did not get any further
+	}
+	converted, err := directory.Exists(to)
+	if err != nil {
+		return nil, fmt.Errorf("convert database: %w", err)
+	}
+	if !converted && sqlitefile.HasWAL(to) {
+		return nil, fmt.Errorf("%w: %s is missing, but its log is there (restore a backup)", sqlitefile.ErrCorrupt, to)
+	}
+	if converted {
+		return nil, finishConversion(ctx, from, to)
+	}
+
+	c := &Conversion{From: from, To: to}
+	own := func(body func(*sqlitefile.Connection) error) error { return ownTable(from, body) }
+	if err := c.build(ctx, fresh, own, progress, at); err != nil {
+		return nil, fmt.Errorf("convert database %s: %w", from, err)
+	}
+	at("filled")
+	if err := atomicfile.Rename(fresh, to); err != nil {
+		return nil, fmt.Errorf("convert database: %w", err)
+	}
+	at("renamed")
+	if c.Kept, err = sqlitefile.SetAside(from, ConvertedSuffix); err != nil {
+		return nil, err
+	}
+	at("kept")
+	c.Took = time.Since(begin)
+	return c, nil
+}
+
+// build makes the new file of the table that source opens, which it may do again
+// from the beginning.
+func (c *Conversion) build(ctx context.Context, fresh string, source func(func(*sqlitefile.Connection) error) error, progress sqlitefile.Progress, at func(string)) (err error) {
+	var b *sqlitefile.Builder
+	defer func() {
+		if err != nil && b != nil {
+			b.Abandon()
+		}
+	}()
+	err = source(func(table *sqlitefile.Connection) error {
+		if b != nil {
+			b.Abandon()
+		}
+		var err error
+		if b, err = sqlitefile.NewBuilder(fresh); err != nil {
+			return err
+		}
+		at("made")
+		t, err := readTable(ctx, table, c.From, progress)
+		if err != nil {
+			return err
+		}
+		at("read")
+		// Older history stays behind: whoever asks for it is told so.
+		c.Revision = max(1, t.revision)
+		err = b.SetMetas(sqlitefile.Metas{"revision": c.Revision, "compact_revision": t.revision, "replaced_revision": t.revision})
+		if err != nil {
+			return err
+		}
+		c.Keys, c.Leases, err = t.writeTo(ctx, table, b, progress)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	at("closed")
+	return b.Finish(nil)
+}
+
+// ownTable opens the state.db of a directory whose lock is ours. It closes it in
+// order, which leaves all of it in one file.
+func ownTable(path string, body func(*sqlitefile.Connection) error) error {
+	c, err := sqlitefile.Connect(path, url.Values{"_pragma": {"synchronous(FULL)", "busy_timeout(10000)"}})
+	if err != nil {
+		return sqlitefile.Explain(path, err)
+	}
+	err = body(c)
+	if e := c.Close(); err == nil && e != nil {
+		err = sqlitefile.Explain(path, e)
+	}
+	if err != nil {
+		return err
+	}
+	return sqlitefile.Whole(path)
+}
+
+// finishConversion renames the old database if the new one was made from it.
+func finishConversion(ctx context.Context, from, to string) error {
+	var replaced int64
+	err := sqlitefile.View(to, func(c *sqlitefile.Connection) error {
+		metas, err := c.Metas()
+		replaced = metas["replaced_revision"]
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	var t table
+	err = ownTable(from, func(c *sqlitefile.Connection) error {
+		tables, err := c.Number(`SELECT count(*) FROM sqlite_master WHERE name = 'kine'`)
+		if err != nil || tables == 0 {
+			return err
+		}
+		t.path = from
+		return t.readRevisions(c)
+	})
+	if err != nil {
+		return fmt.Errorf("convert database %s: %w", from, err)
+	}
+	if t.revision != replaced {
+		return fmt.Errorf("%w: %s was not made from %s: move away the one that you do not want, with its -wal", ErrTwoStores, to, from)
+	}
+	_, err = sqlitefile.SetAside(from, ConvertedSuffix)
+	return err
+}
+
+// Import makes the engine's file, in the directory that lock holds, of a state.db
+// of k3s or kine that lies elsewhere; see [Convert] for what it keeps. The file is
+// only read, with its log, and may be in use. A directory that has data is
+// [ErrNotEmpty].
+func Import(ctx context.Context, lock *directory.Lock, file string, progress sqlitefile.Progress) (*Conversion, error) {
+	begin := time.Now()
+	to := filepath.Join(lock.Dir(), datastore.EngineFile)
+	if err := checkEmpty(lock, to); err != nil {
+		return nil, err
+	}
+	fresh := to + ".importing"
+	c := &Conversion{From: file, To: to}
+	source := func(body func(*sqlitefile.Connection) error) error { return sqlitefile.ViewAny(file, body) }
+	if err := c.build(ctx, fresh, source, progress, func(string) {}); err != nil {
+		return nil, fmt.Errorf("import %s: %w", file, err)
+	}
+	if err := atomicfile.Rename(fresh, to); err != nil {
+		return nil, fmt.Errorf("import %s: %w", file, err)
+	}
+	c.Took = time.Since(begin)
+	return c, nil
+}
+
+// CopyTable writes a state.db of k3s or kine, as of one moment, to the file to, which
+// must not exist. The source is only read, with its log, and may be in use.
+func CopyTable(ctx context.Context, file, to string) error {
+	err := sqlitefile.ViewAny(file, func(c *sqlitefile.Connection) error {
+		// A transaction cannot be vacuumed, and VACUUM INTO is one by itself.
+		if err := c.Exec("COMMIT"); err != nil {
+			return sqlitefile.Explain(file, err)
+		}
+		if err := sqlitefile.Remove(to); err != nil { // of a read that did not count
+			return err
+		}
+		return c.ExecContext(ctx, file, "VACUUM INTO ?", to)
+	})
+	if err != nil {
+		return fmt.Errorf("copy %s: %w", file, err)
+	}
+	return nil
+}
+
+// makeRoom checks that there is nothing in a directory that an import would
+// replace: only an engine's file in which nothing was ever written.
+func checkEmpty(lock *directory.Lock, to string) error {
+	own := filepath.Join(lock.Dir(), FileName)
+	if info, err := os.Stat(own); err == nil && (info.Size() > 0 || sqlitefile.HasWAL(own)) {
+		return fmt.Errorf("%w: %s, which the next start of the server converts (move it away to import another)", ErrNotEmpty, own)
+	}
+	there, err := directory.Exists(to)
+	if err != nil {
+		return err
+	}
+	if !there {
+		if sqlitefile.HasWAL(to) {
+			return fmt.Errorf("%w: %s is missing, but its log is there (restore a backup)", sqlitefile.ErrCorrupt, to)
+		}
+		return nil
+	}
+	var rows int64
+	var metas sqlitefile.Metas
+	err = sqlitefile.View(to, func(c *sqlitefile.Connection) (err error) {
+		if metas, err = c.Metas(); err != nil {
+			return sqlitefile.Explain(to, err)
+		}
+		rows, err = c.Number(`SELECT count(*) FROM log`)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if rows > 0 || metas["revision"] > 1 {
+		return fmt.Errorf("%w: %s (choose another --data-dir, or move the file away)", ErrNotEmpty, to)
+	}
+	// Its log must not be taken for that of the file that comes in its place.
+	e, err := datastore.OpenEngine(lock, datastore.Options{BallastBytes: -1})
+	if err != nil {
+		return err
+	}
+	if err := e.Close(); err != nil {
+		return err
+	}
+	return sqlitefile.Whole(to)
+}
+
+// Revision is the highest revision that a table of kine's may have given out, as far as it can
+// be read; 0 if there is none. It leaves the table in one file.
+func Revision(path string) int64 {
+	if there, err := directory.Exists(path); err != nil || !there {
+		return 0
+	}
+	t := table{path: path}
+	_ = ownTable(path, t.readRevisions)
+	return min(t.revision, sqlitefile.MaxRevision)
+}

@@ -1,0 +1,133 @@
+package datastore
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/karve-k8s/karve/datastore/backup"
+	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
+)
+
+// A server in another process lets nobody read its file, and is named; what a kill leaves
+// can be read.
+func TestFileOfAnotherProcess(t *testing.T) {
+	dir := t.TempDir()
+	child := exec.Command(os.Args[0])
+	child.Env = append(os.Environ(), "KARVE_CRASH_DIR="+dir, "KARVE_CRASH_MODE=crash-full")
+	out, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewReader(out)
+	for text := ""; !strings.HasPrefix(text, "ack"); {
+		if text, err = lines.ReadString('\n'); err != nil {
+			t.Fatalf("the child has ended: %v", err)
+		}
+	}
+	go io.Copy(io.Discard, lines)
+	from := filepath.Join(dir, EngineFile)
+	_, verifying := backup.Verify(t.Context(), sqlitefile.ClosedFile(from), nil)
+	_, copying := backup.Write(t.Context(), sqlitefile.ClosedFile(from), filepath.Join(t.TempDir(), "b"), backup.Options{})
+	_, counting := backup.ReadStats(t.Context(), sqlitefile.ClosedFile(from))
+	_, looking := sqlitefile.ReadInfo(from)
+	for what, err := range map[string]error{"verify": verifying, "backup": copying, "stats": counting, "look": looking} {
+		if runtime.GOOS == "windows" {
+			if err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+		} else if !errors.Is(err, sqlitefile.ErrBusy) || !strings.Contains(err.Error(), from) || runtime.GOOS == "linux" && !strings.Contains(err.Error(), fmt.Sprintf("process %d (", child.Process.Pid)) {
+			t.Errorf("%s: %v, want ErrBusy, which names the file and process %d", what, err, child.Process.Pid)
+		}
+	}
+	child.Process.Kill()
+	child.Wait()
+	// Killed: what is there is still all there.
+	if v, err := backup.Verify(t.Context(), sqlitefile.ClosedFile(from), nil); err != nil || !v.OK {
+		t.Errorf("verify after the kill: %+v, %v", v, err)
+	}
+	openTest(t, dir, Options{})
+}
+
+// Readers come at every moment of another process' starts and stops: what they see is
+// whole, or they are told that it is in use; and each start waits for them.
+func TestReadersDuringStartsAndStops(t *testing.T) {
+	dir := writtenStore(t, true)
+	path := filepath.Join(dir, EngineFile)
+	child := exec.Command(os.Args[0])
+	child.Env = append(os.Environ(), "KARVE_CRASH_DIR="+dir, "KARVE_CRASH_MODE=restarts-full")
+	var said bytes.Buffer
+	child.Stdout, child.Stderr = &said, &said
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- child.Wait() }()
+	var last int64
+	reads, refused := 0, 0
+	for running := true; running; reads++ {
+		select {
+		case err := <-ended:
+			running = false
+			if err != nil {
+				t.Fatalf("%v: %s", err, &said)
+			}
+		default:
+		}
+		v, err := backup.Verify(t.Context(), sqlitefile.ClosedFile(path), nil)
+		if errors.Is(err, sqlitefile.ErrBusy) {
+			refused++
+			continue
+		}
+		if err != nil || !v.OK || v.Revision < last {
+			t.Fatalf("read %d: %+v, %v; want it sound, at revision %d at least", reads, v, err, last)
+		}
+		last = v.Revision
+		if _, err := backup.Write(t.Context(), sqlitefile.ClosedFile(path), filepath.Join(t.TempDir(), "b"), backup.Options{}); err != nil && !errors.Is(err, sqlitefile.ErrBusy) {
+			t.Fatalf("backup %d: %v", reads, err)
+		}
+	}
+	if want := int64(301 + restarts*30); last != want {
+		t.Errorf("revision %d at the end, want %d", last, want)
+	}
+	t.Logf("%d reads, of which %d met a running engine", reads, refused)
+}
+
+// restarts is how often restartingChild starts and stops an engine.
+const restarts = 15
+
+func restartingChild(dir string) error {
+	for i := range restarts {
+		lock, err := directory.Acquire(dir)
+		if err != nil {
+			return err
+		}
+		e, err := OpenEngine(lock, Options{BallastBytes: -1})
+		if err != nil {
+			return err
+		}
+		for j := range 30 {
+			value := []byte(strings.Repeat(fmt.Sprint(i), 500))
+			if _, err := e.Put(context.Background(), PutRequest{Key: fmt.Sprint("/k/", j), Value: value}); err != nil {
+				return err
+			}
+		}
+		if err := errors.Join(e.Close(), lock.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}

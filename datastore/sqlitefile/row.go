@@ -1,0 +1,119 @@
+package sqlitefile
+
+import (
+	"database/sql/driver"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"math"
+)
+
+// Row is a row of the log table without its value: one change of one key.
+type Row struct {
+	ID      int64 // see [RowID]
+	Key     string
+	Create  int64 // revision in which the key was last created; 0 for a tombstone
+	Version int64 // 0 for a tombstone
+	Lease   int64
+}
+
+const subBits = 16
+
+// MaxSubs is how many changes one revision can hold.
+const MaxSubs = 1 << subBits
+
+// MaxRevision is the last one that a row id has room for.
+const MaxRevision = 1<<(63-subBits) - 1
+
+// RowID is the id of a revision's change number sub: revision<<16 | sub.
+func RowID(revision int64, sub int) int64 { return revision<<subBits | int64(sub) }
+
+// RevisionOf is the revision of a row id.
+func RevisionOf(id int64) int64 { return id >> subBits }
+
+// Revision is the revision of the change.
+func (r *Row) Revision() int64 { return RevisionOf(r.ID) }
+
+// Tombstone tells whether the change deleted the key.
+func (r *Row) Tombstone() bool { return r.Version == 0 }
+
+// flagTombstone marks a row whose change deleted the key.
+const flagTombstone = 1
+
+func (r *Row) Flags() int64 {
+	if r.Tombstone() {
+		return flagTombstone
+	}
+	return 0
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Checksum is the CRC32C of everything that the log table keeps of r and its value.
+func (r *Row) Checksum(value []byte) int64 {
+	var b [44]byte
+	le := binary.LittleEndian
+	le.PutUint64(b[0:], uint64(r.ID))
+	le.PutUint64(b[8:], uint64(r.Create))
+	le.PutUint64(b[16:], uint64(r.Version))
+	le.PutUint64(b[24:], uint64(r.Lease))
+	le.PutUint32(b[32:], uint32(r.Flags()))
+	le.PutUint32(b[36:], uint32(len(r.Key)))
+	le.PutUint32(b[40:], uint32(len(value)))
+	sum := crc32.Update(0, castagnoli, b[:])
+	sum = crc32.Update(sum, castagnoli, []byte(r.Key))
+	return int64(crc32.Update(sum, castagnoli, value))
+}
+
+// allRows is an id before that of any row.
+const AllRows = math.MinInt64
+
+const rowColumns = `id, key, flags, create_revision, version, lease, crc, value`
+
+// decodeRow makes a Row of rowColumns, if its checksum holds. Without it, the error is
+// [ErrCorrupt], and only the Row's ID and Key are known.
+func decodeRow(path string, columns []driver.Value) (Row, []byte, error) {
+	number := func(i int) int64 { n, _ := columns[i].(int64); return n }
+	key, _ := columns[1].([]byte)
+	value, _ := columns[7].([]byte)
+	r := Row{ID: number(0), Key: string(key), Create: number(3), Version: number(4), Lease: number(5)}
+	if r.Checksum(value) != number(6) || r.Flags() != number(2) {
+		return Row{ID: r.ID, Key: r.Key}, nil, fmt.Errorf("%w: %s: row %d (revision %d) has a bad checksum (%s)", ErrCorrupt, path, r.ID, r.Revision(), Remedy)
+	}
+	if value == nil {
+		value = []byte{}
+	}
+	return r, value, nil
+}
+
+// EachRow calls do for every row of the log table from the id from on, in order. The error
+// of do ends it, and is its error. bad is [ErrCorrupt] for a row whose checksum is wrong, of
+// which only the ID and the Key are known.
+func (c *Connection) EachRow(from int64, do func(r Row, value []byte, bad error) error) error {
+	return c.Query(`SELECT `+rowColumns+` FROM log WHERE id >= ? ORDER BY id`, func(columns []driver.Value) error {
+		return do(decodeRow(c.path, columns))
+	}, from)
+}
+
+// RowSum spreads an id over 64 bits, so that a sum of them tells two sets of rows
+// apart (the finalizer of MurmurHash3).
+func RowSum(id int64) int64 {
+	x := uint64(id)
+	x = (x ^ x>>33) * 0xff51afd7ed558ccd
+	x = (x ^ x>>33) * 0xc4ceb9fe1a85ec53
+	return int64(x ^ x>>33)
+}
+
+// RowAt reads one row. [ErrRowMissing] tells that there is none with that id.
+func (c *Connection) RowAt(id int64) (r Row, value []byte, err error) {
+	found := false
+	err = c.Query(`SELECT `+rowColumns+` FROM log WHERE id >= ? ORDER BY id LIMIT 1`, func(columns []driver.Value) (err error) {
+		r, value, err = decodeRow(c.path, columns)
+		found = r.ID == id
+		return err
+	}, id)
+	if err == nil && !found {
+		err = ErrRowMissing
+	}
+	return r, value, err
+}

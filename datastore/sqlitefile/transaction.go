@@ -1,0 +1,247 @@
+package sqlitefile
+
+import (
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/karve-k8s/karve/datastore/directory"
+)
+
+// walTarget is where a checkpoint is due; walLimit is what the log never
+// exceeds while transactions are smaller than their difference.
+const (
+	walTarget = 2 << 20
+	walLimit  = 16 << 20
+)
+
+const (
+	insertSQL = `INSERT INTO log (id, key, flags, create_revision, version, lease, crc, value) VALUES (?,?,?,?,?,?,?,?)`
+	metaSQL   = `INSERT INTO meta (name, value) VALUES (?,?) ON CONFLICT (name) DO UPDATE SET value = excluded.value`
+	grantSQL  = `INSERT INTO lease (id, ttl) VALUES (?,?) ON CONFLICT (id) DO UPDATE SET ttl = excluded.ttl`
+	revokeSQL = `DELETE FROM lease WHERE id = ?`
+	deleteSQL = `DELETE FROM log WHERE id = ?`
+	readSQL   = `SELECT crc, value FROM log WHERE id = ?`
+)
+
+// transaction runs body, which changes at most that many pages, between BEGIN
+// IMMEDIATE and COMMIT. When it fails with isFull the transaction is rolled back
+// and nothing of it is there; after any other error of COMMIT its outcome is open.
+//
+// Unless the newest commit says "sealed", this one does.
+func (f *File) transaction(pages int64, body func(*Connection) error) error {
+	if f.restartWAL || f.mustOpen {
+		f.gate.Lock()
+		defer f.gate.Unlock()
+		if f.long == 0 {
+			switch err := f.writeBackAlone(func() {}); {
+			case err == nil:
+				f.restartWAL = false // the commit below begins the log anew
+			case !IsBusy(err):
+				return err
+			}
+		}
+		if f.mustOpen {
+			return fmt.Errorf("%w: the log could not be copied back before", directory.ErrNoSpace)
+		}
+	}
+	if err := f.broken("begin"); err != nil {
+		return err
+	}
+	if !f.sealing || f.sealed {
+		return f.commitPages(pages, body)
+	}
+	err := f.commitPages(pages+metaPages, func(c *Connection) error {
+		if err := body(c); err != nil {
+			return err
+		}
+		return c.setMeta("clean", int64(f.sealState))
+	})
+	f.sealed = err == nil
+	return err
+}
+
+// commitPages is transaction without the state. While another program has locked the
+// database nothing is written, so it tries again until the engine is about to close.
+func (f *File) commitPages(pages int64, body func(*Connection) error) error {
+	told := ""
+	for {
+		err := f.commitOnce(pages, body)
+		if !IsBusy(err) || f.giveUp.Load() {
+			return err
+		}
+		if busy := BusyWith(f.path); f.onWait != nil && busy.Error() != told {
+			told = busy.Error()
+			f.onWait(busy)
+		}
+		time.Sleep(busyRetry)
+	}
+}
+
+func (f *File) commitOnce(pages int64, body func(*Connection) error) error {
+	if err := f.writer.Exec("BEGIN IMMEDIATE"); err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
+	f.wal += pages * pageSize
+	err := body(f.writer)
+	if err == nil {
+		err = f.broken("commit")
+	}
+	if err == nil {
+		err = f.writer.Exec("COMMIT")
+	}
+	if err == nil {
+		err = f.broken("committed")
+	}
+	if err != nil {
+		// SQLite may have rolled back by itself: then this fails and all is well.
+		_ = f.writer.Exec("ROLLBACK")
+		return fmt.Errorf("commit: %w", err)
+	}
+	return nil
+}
+
+func (f *File) broken(step string) error {
+	if fail := f.fail.Load(); fail != nil {
+		return (*fail)(step)
+	}
+	return nil
+}
+
+// pageSize is that of the database.
+const pageSize = 4096
+
+// metaPages is how many pages a transaction changes beside the rows it is about, on
+// the safe side.
+const metaPages = 5
+
+// Batch is what one commit writes.
+type Batch struct {
+	Rows   iter.Seq2[*Row, []byte] // of the log table, with their values; may be nil, and may be read again
+	Metas  Metas
+	Leases []LeaseChange
+}
+
+// LeaseChange is a row of the lease table that is written or deleted.
+type LeaseChange struct {
+	ID, TTL int64
+	Revoked bool
+}
+
+// Commit writes one batch.
+func (f *File) Commit(b Batch) error {
+	rows := b.Rows
+	if rows == nil {
+		rows = func(func(*Row, []byte) bool) {}
+	}
+	bytes := int64(metaPages+len(b.Leases)) * pageSize
+	for r, value := range rows {
+		bytes += rowPages(r, value)
+	}
+	err := f.transaction((bytes+pageSize-1)/pageSize, func(c *Connection) error {
+		for r, value := range rows {
+			if err := c.insert(r, value); err != nil {
+				return err
+			}
+		}
+		if err := c.SetMetas(b.Metas); err != nil {
+			return err
+		}
+		for _, l := range b.Leases {
+			var err error
+			if l.Revoked {
+				err = c.Exec(revokeSQL, l.ID)
+			} else {
+				err = c.Grant(l.ID, l.TTL)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		for r := range rows {
+			f.account(r.ID, +1)
+		}
+	}
+	return err
+}
+
+// rowPages is how many bytes of log a row takes, on the safe side.
+func rowPages(r *Row, value []byte) int64 {
+	n := (int64(len(value)) + int64(len(r.Key)) + 100) * 6 / 5
+	if n > 4000 {
+		n = (n + 4*pageSize) &^ (pageSize - 1)
+	}
+	return n
+}
+
+// SetMetas writes metas in a transaction of their own.
+func (f *File) SetMetas(metas Metas) error {
+	return f.transaction(metaPages, func(c *Connection) error { return c.SetMetas(metas) })
+}
+
+// sliceRows is the most rows that DeleteRows removes.
+const sliceRows = 1024
+
+// DeleteRows removes rows of the log, until the budget is used up, and says how many
+// it did.
+func (f *File) DeleteRows(ids []int64, budget time.Duration) (done int, err error) {
+	ids = ids[:min(len(ids), sliceRows)]
+	err = f.transaction(int64(len(ids))*2+metaPages, func(c *Connection) error {
+		begin := time.Now()
+		done = 0
+		for _, id := range ids {
+			if err := c.Exec(deleteSQL, id); err != nil {
+				return err
+			}
+			done++
+			if done%16 == 0 && time.Since(begin) > budget {
+				return nil
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		f.wal -= int64(len(ids)-done) * 2 * pageSize
+		for _, id := range ids[:done] {
+			f.account(id, -1)
+		}
+	}
+	return done, err
+}
+
+// Read answers the value of a row, checked.
+func (f *File) Read(r *Row) ([]byte, error) {
+	c := <-f.readers
+	if c == nil {
+		return nil, ErrClosed
+	}
+	defer func() { f.readers <- c }()
+	f.gate.RLock()
+	defer f.gate.RUnlock()
+	found := false
+	var value []byte
+	err := c.Query(readSQL, func(row []driver.Value) error {
+		found = true
+		sum, _ := row[0].(int64)
+		value, _ = row[1].([]byte)
+		if r.Checksum(value) != sum {
+			return fmt.Errorf("%w: %s: row %d (revision %d) has a bad checksum (%s)", ErrCorrupt, f.path, r.ID, r.Revision(), Remedy)
+		}
+		return nil
+	}, r.ID)
+	if err != nil && !errors.Is(err, ErrCorrupt) {
+		return nil, Explain(f.path, err)
+	}
+	if err == nil && !found {
+		return nil, ErrRowMissing
+	}
+	if value == nil {
+		value = []byte{}
+	}
+	return value, err
+}

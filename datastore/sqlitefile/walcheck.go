@@ -1,0 +1,180 @@
+package sqlitefile
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/karve-k8s/karve/datastore/directory"
+)
+
+// checkStopped compares the state that a database, read without its log, says of the
+// last stop with the log that is there. The error is for one that lacks commits.
+func checkStopped(path string, state stopState) error {
+	if state.closed() {
+		return nil
+	}
+	if !HasWAL(path) {
+		if state.sealed() {
+			return nil // another program has copied it back and removed it
+		}
+		return fmt.Errorf("%w: %s was not closed in order, and its log %s-wal, which has the newest changes, is missing or empty; a kill during a checkpoint looks the same if another program then copied the log back, so try salvage first (%s)", ErrCorrupt, path, path, Remedy)
+	}
+	return checkWAL(path, state.ordered())
+}
+
+// checkStop looks at the log of a database that nobody has open and that was not
+// closed in order, for the damage which a start would refuse and SQLite does not
+// see.
+func CheckStop(path string, metas Metas) error {
+	state := metas.state()
+	if state.closed() || inUse(path) {
+		return nil
+	}
+	err := checkStopped(path, state)
+	if err != nil && inUse(path) {
+		return nil // it was being started: what we saw is that
+	}
+	return err
+}
+
+// inUse tells whether a process holds the lock of the directory that path is the
+// database of, or may hold it.
+func inUse(path string) bool {
+	_, held, err := directory.Holder(filepath.Dir(path))
+	return held || err != nil
+}
+
+// checkWAL looks, before SQLite does, at the log that an unclean stop left
+// (https://sqlite.org/fileformat2.html#walformat).
+//
+// SQLite takes a log's first bad frame for its end, as it must be after a torn
+// write, and silently drops every commit after it. But with ordered commits only
+// the last transaction can be torn: each one is on the disk before the next is
+// written. So a bad frame that is followed by the frames of a later transaction is
+// damage, and reading on would lose acknowledged writes.
+func checkWAL(path string, ordered bool) error {
+	f, err := os.Open(path + "-wal")
+	if err != nil {
+		return fmt.Errorf("open log of database: %w", err)
+	}
+	defer f.Close()
+	var header [32]byte
+	if _, err := io.ReadFull(f, header[:]); err != nil {
+		return fmt.Errorf("%w: %s was not closed in order, and its log %s-wal is cut off (%s)", ErrCorrupt, path, path, Remedy)
+	}
+	if !ordered {
+		return nil
+	}
+	bad, err := walDamage(f, header[:])
+	if err != nil {
+		return fmt.Errorf("read log of database: %w", err)
+	}
+	if bad > 0 {
+		return fmt.Errorf("%w: %s-wal: frame %d has a bad checksum, and later commits follow it (%s)", ErrCorrupt, path, bad, Remedy)
+	}
+	return nil
+}
+
+// walDamage is the number of the first bad frame, counted from 1, if there are
+// commits after its own transaction; otherwise 0.
+func walDamage(r io.Reader, header []byte) (int, error) {
+	be := binary.BigEndian
+	magic := be.Uint32(header)
+	pageSize := int(be.Uint32(header[8:]))
+	if magic&^1 != 0x377f0682 || pageSize < 512 || pageSize > 1<<16 {
+		return 1, nil
+	}
+	var order binary.ByteOrder = binary.LittleEndian
+	if magic&1 == 1 {
+		order = be
+	}
+	s1, s2 := walSum(order, 0, 0, header[:24])
+	headerGood := s1 == be.Uint32(header[24:]) && s2 == be.Uint32(header[28:])
+	salt := string(header[16:24])
+
+	if !headerGood {
+		return 1, nil
+	}
+	// A frame's sum continues the sum of the frame before it. After a bad frame, that
+	// is the sum in its header, or, if the damage is in that sum, the one of its content.
+	type sum struct{ s1, s2 uint32 }
+	before := []sum{{s1, s2}}
+	frame := make([]byte, 24+pageSize)
+	bad, commits := 0, 0
+	for n := 1; ; n++ {
+		if _, err := io.ReadFull(r, frame); errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			break
+		} else if err != nil {
+			return 0, err
+		}
+		written := sum{be.Uint32(frame[16:]), be.Uint32(frame[20:])}
+		content := func(head []byte) []sum {
+			after := make([]sum, 0, len(before))
+			for _, b := range before {
+				s1, s2 := walSum(order, b.s1, b.s2, head)
+				s1, s2 = walSum(order, s1, s2, frame[24:])
+				after = append(after, sum{s1, s2})
+			}
+			return after
+		}
+		ours := string(frame[8:16]) == salt
+		commit := be.Uint32(frame[4:]) != 0
+		if !ours && bad > 0 {
+			// It is what an earlier generation of the log left, or garbage.
+			before = []sum{written}
+			continue
+		}
+		sums := content(frame[:8])
+		matches := slices.Contains(sums, written)
+		switch {
+		case matches && ours:
+			if bad > 0 && commit {
+				commits++
+			}
+		case bad == 0:
+			bad = n
+			switch {
+			case matches:
+				// Only the salt is damaged: a frame of an earlier generation does not
+				// continue this generation's sum.
+			case !ours:
+				// This is most likely the end. A damaged frame shows by what follows.
+				commit = false
+			case !commit:
+				// A commit frame has the size of the database here. Damage to one bit
+				// of a size that is a power of two makes it zero.
+				var head [8]byte
+				copy(head[:], frame)
+				for bit := 0; bit < 32 && !commit; bit++ {
+					be.PutUint32(head[4:], 1<<bit)
+					commit = slices.Contains(content(head[:]), written)
+				}
+			}
+			if commit {
+				commits++
+			}
+		}
+		before = []sum{written}
+		if n == bad && !matches {
+			before = append(before, sums...)
+		}
+	}
+	if commits >= 2 {
+		return bad, nil
+	}
+	return 0, nil
+}
+
+// walSum is SQLite's checksum of a log.
+func walSum(order binary.ByteOrder, s1, s2 uint32, b []byte) (uint32, uint32) {
+	for i := 0; i+8 <= len(b); i += 8 {
+		s1 += order.Uint32(b[i:]) + s2
+		s2 += order.Uint32(b[i+4:]) + s1
+	}
+	return s1, s2
+}
