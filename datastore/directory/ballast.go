@@ -13,40 +13,41 @@ import (
 	"time"
 )
 
-// ballast is two files that take up room for an emergency. When the disk is full the
-// large one is removed: deletes and compaction then have space, and puts are refused until
-// it could be made again, which proves that there is room for them too. The small one
-// stays, whoever fills the disk further: it is removed by a start that has no room.
+// Ballast is two files that reserve space for an emergency. When the disk is full, the large
+// one is removed: deletes and compaction then have space. Puts are refused until the large
+// file can be made again, which proves that there is space for them too. The small file stays,
+// however full the disk gets; a start that has no space for its own files removes it.
 type Ballast struct {
 	path string
-	size int64       // of the large one; the small one has a quarter of it
-	told func(error) // is told when puts begin to be refused, and by nil when they work again; may be nil
+	size int64       // of the large file; the small one has a quarter of it
+	told func(error) // called with an error when puts begin to be refused, with nil when they work again; may be nil
 
-	released atomic.Bool // the disk is full, or was when somebody last looked
-	quota    atomic.Bool // a quota is used up, which free space says nothing of
+	released atomic.Bool // the disk is full, or was at the last attempt
+	quota    atomic.Bool // a quota is used up, which does not show in the free space
 	mu       sync.Mutex
-	tried    time.Time // last attempt to make it again
-	gone     bool      // the small one too, as the last resort
+	tried    time.Time // last attempt to make the large file again
+	gone     bool      // the small file was removed too, as the last resort
 }
 
-// NewBallast is the ballast of a database. Nothing is made yet; size is that of the large file,
-// or negative for none.
+// NewBallast returns the ballast of a database and makes no file yet. size is the size of the
+// large file; 0 or less is no ballast. told, if not nil, is called with an error when puts
+// begin to be refused, and with nil when they work again.
 func NewBallast(database string, size int64, told func(error)) *Ballast {
 	return &Ballast{path: database + ".ballast", size: size, told: told}
 }
 
-// ballastMargin is what has to be free beside the ballast: for the files of a start, such
-// as the administrator's kubeconfig, and the log.
+// ballastMargin is how much has to be free beside the ballast: for the WAL and the files of a
+// start, such as the administrator's kubeconfig.
 const ballastMargin = 1 << 20
 
-// Open makes the ballast. A disk that has no room for it counts as full.
+// Open makes the ballast. A disk that has no space for it counts as full.
 func (b *Ballast) Open() {
 	if b.released.Load() {
-		return // it was needed to start: the first put looks again
+		return // the start needed it; the first put tries to make it again
 	}
 	err := b.make()
 	if IsFull(err) {
-		settleDeletions(filepath.Dir(b.path)) // somebody may have made room just before this start
+		settleDeletions(filepath.Dir(b.path)) // files may have been removed just before this start
 		err = b.make()
 	}
 	if err != nil {
@@ -63,7 +64,7 @@ func present(path string) bool {
 	return err == nil
 }
 
-// needs is how much has to be free to make what is missing, with a margin.
+// needs returns how much has to be free to make the missing files, with a margin.
 func (b *Ballast) needs() int64 {
 	n := int64(ballastMargin)
 	if !present(b.path) {
@@ -81,7 +82,7 @@ func (b *Ballast) make() error {
 		return nil
 	}
 	if free, known := freeBytes(filepath.Dir(b.path)); known && free < b.needs() && b.needs() > ballastMargin {
-		return syscall.ENOSPC // to fill the disk up, even for a moment, could be others' failure
+		return syscall.ENOSPC // filling the disk, even for a moment, could make other programs fail
 	}
 	if !b.gone {
 		if err := makeBallast(b.small(), b.size/4); err != nil {
@@ -89,7 +90,7 @@ func (b *Ballast) make() error {
 		}
 		return makeBallast(b.path, b.size)
 	}
-	// Housekeeping needs what little room there is until there is enough for both.
+	// The large one first: until there is space for both, housekeeping needs what little is free.
 	if err := makeBallast(b.path, b.size); err != nil {
 		return err
 	}
@@ -101,8 +102,8 @@ func (b *Ballast) make() error {
 	return nil
 }
 
-// makeBallast writes a file, with its blocks: a sparse one would hold no room, and neither
-// would one that the file system can compress.
+// makeBallast writes a file of random bytes. A sparse file, or one that the file system can
+// compress, would reserve no space.
 func makeBallast(path string, size int64) error {
 	if info, err := os.Stat(path); err == nil && info.Size() == size && !compressible(path) {
 		return nil
@@ -111,7 +112,8 @@ func makeBallast(path string, size int64) error {
 	if err != nil {
 		return err
 	}
-	// All or nothing: what a failed write has taken, and gives back later, others lack.
+	// All or nothing: until it is freed again, what a failed write has allocated is missing
+	// elsewhere.
 	if err = allocate(f, size); err == nil {
 		_, err = io.CopyN(f, randomBytes(), size)
 	}
@@ -135,7 +137,7 @@ func randomBytes() io.Reader {
 	return rand.NewChaCha8(seed)
 }
 
-// compressible tells whether a file repeats itself, as releases before have written it.
+// compressible reports whether a file repeats itself, as the ballast of old releases does.
 func compressible(path string) bool {
 	f, err := os.Open(path)
 	if err != nil {
@@ -149,8 +151,8 @@ func compressible(path string) bool {
 	return bytes.Equal(block[:256], block[256:])
 }
 
-// MakeRoom removes what is there of the ballast, the small file last, before a start that
-// has no room for its own files.
+// MakeRoom removes the ballast before a start that has no space for its own files: the large
+// file, and if that is not enough, the small one.
 func (b *Ballast) MakeRoom() {
 	if b.size <= 0 {
 		return
@@ -171,7 +173,7 @@ func (b *Ballast) MakeRoom() {
 	}
 }
 
-// tryWrite writes a file as large as the first pages of a log, and removes it.
+// tryWrite writes a file as large as the first pages of a WAL, and removes it.
 func tryWrite(dir string) error {
 	f, err := os.CreateTemp(dir, ".room-")
 	if err != nil {
@@ -181,7 +183,7 @@ func tryWrite(dir string) error {
 	return errors.Join(err, f.Close(), os.Remove(f.Name()))
 }
 
-// Release gives the room away; why is what could not be written.
+// Release removes the large file after a write has failed with why.
 func (b *Ballast) Release(why error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -197,10 +199,10 @@ func (b *Ballast) Release(why error) {
 	}
 }
 
-// lastResort gives the small file away too, and tells whether there was one: for deletes
-// and housekeeping that fail although the large one is gone. Where each overwrite needs new
-// space, as on btrfs, they can use up the large one before they have made any room.
-// Without room nothing would ever work again; with it the files are made anew.
+// lastResort removes the small file too, and reports whether there was one. It is for deletes
+// and housekeeping that fail although the large file is gone. Where each overwrite needs new
+// space, as on btrfs, they can use up the space of the large file before they have freed any.
+// Without the small file's space nothing would ever work again.
 func (b *Ballast) lastResort(why error) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -214,12 +216,12 @@ func (b *Ballast) lastResort(why error) bool {
 	return true
 }
 
-// ballastRetry is how often a full disk is looked at, and only when somebody
-// wants to put something: there is no timer.
+// RetryInterval is the shortest time between two attempts to make the ballast again. A put
+// starts an attempt; there is no timer.
 const RetryInterval = 500 * time.Millisecond
 
-// Regained looks whether the disk has room again; tried tells that it has just been
-// looked for.
+// Regained reports whether the disk has space for puts. tried is true if it has just attempted
+// to make the ballast again.
 func (b *Ballast) Regained() (ok, tried bool) {
 	if !b.released.Load() {
 		return true, false
@@ -244,11 +246,11 @@ func (b *Ballast) Regained() (ok, tried bool) {
 	return true, true
 }
 
-// Released tells whether the disk is full, or was when somebody last looked.
+// Released reports whether the disk is full, or was at the last attempt.
 func (b *Ballast) Released() bool { return b.released.Load() }
 
-// Give gives ballast away for a write that needs no space of its own, and tells whether there
-// was any to give.
+// Give removes a file of the ballast after a delete or housekeeping has failed with why, and
+// reports whether there was one.
 func (b *Ballast) Give(why error) bool {
 	if b.lastResort(why) {
 		return true
@@ -258,8 +260,8 @@ func (b *Ballast) Give(why error) bool {
 	return given
 }
 
-// GiveAll gives all of it away, for a start that has no room for its own files, and tells
-// whether there was any.
+// GiveAll removes both files for a start that has no space for its own files, and reports
+// whether there was one.
 func (b *Ballast) GiveAll(why error) bool {
 	if !b.exists() {
 		return false
@@ -269,8 +271,8 @@ func (b *Ballast) GiveAll(why error) bool {
 	return true
 }
 
-// SettleDeletions has the file system finish what is under way if a quota is used up: btrfs
-// counts what was removed as used until then.
+// SettleDeletions makes the file system commit what is under way, if a quota is used up. Until
+// then, btrfs counts removed files as used.
 func (b *Ballast) SettleDeletions() {
 	if b.quota.Load() {
 		settleDeletions(filepath.Dir(b.path))

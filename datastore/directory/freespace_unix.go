@@ -4,8 +4,8 @@ package directory
 
 import "golang.org/x/sys/unix"
 
-// freeBytes is what users that are not root can still write to the file system of dir.
-// Quotas do not count.
+// freeBytes returns how much users other than root can still write to the file system of dir.
+// It ignores quotas.
 func freeBytes(dir string) (int64, bool) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {

@@ -2,7 +2,7 @@ package directory
 
 import "golang.org/x/sys/windows"
 
-// freeBytes is what this user can still write to the disk of dir.
+// freeBytes returns how much this user can still write to the disk of dir.
 func freeBytes(dir string) (int64, bool) {
 	name, err := windows.UTF16PtrFromString(dir)
 	if err != nil {

@@ -11,26 +11,26 @@ import (
 	"strings"
 )
 
-// A claim says which machine uses a data directory on a network's file system. The kernel's
-// lock is enough where it reaches the other machines; with some servers and mount options
-// (nolock, local_lock) it does not. The file is made with O_EXCL, which is atomic on NFS as
-// well, so of two machines that start at once one is refused.
+// A claim is a file that says which machine uses a directory on a network file system. The
+// kernel's lock is enough where it reaches the other machines. With some servers and mount
+// options (nolock, local_lock) it does not. The file is created with O_EXCL, which is atomic
+// on NFS too, so one of two machines that start at the same time is refused.
 type claim struct {
-	Host    string `json:"host"`    // its name, for the message
-	Machine string `json:"machine"` // a hash of its machine-id; empty if it has none
-	Boot    string `json:"boot"`    // of its kernel; containers have that of their host
+	Host    string `json:"host"`    // name of the machine, for the message
+	Machine string `json:"machine"` // hash of its machine-id; empty if it has none
+	Boot    string `json:"boot"`    // boot id of its kernel; containers have that of their host
 	PID     int    `json:"pid"`
 }
 
-// claimFile is its name in the data directory.
+// claimFile is the name of the claim in the directory.
 const claimFile = "lock.host"
 
-// thisHost is the claim of this process.
+// thisHost returns the claim of this process.
 func thisHost() claim {
 	c := claim{PID: os.Getpid()}
 	c.Host, _ = os.Hostname()
 	if id, err := os.ReadFile("/etc/machine-id"); err == nil && len(strings.TrimSpace(string(id))) > 0 {
-		// machine-id(5): it is not to leave the machine as it is.
+		// machine-id(5) asks programs not to write the id itself anywhere.
 		c.Machine = fmt.Sprintf("%x", sha256.Sum256(append([]byte("karve data directory "), id...)))
 	}
 	if id, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil {
@@ -39,13 +39,14 @@ func thisHost() claim {
 	return c
 }
 
-// sameHost tells whether two claims are certainly of one machine.
+// sameHost reports whether two claims are certainly of the same machine.
 func (c claim) sameHost(other claim) bool {
 	return c.Machine != "" && c.Machine == other.Machine || c.Boot != "" && c.Boot == other.Boot
 }
 
-// claimDir makes a directory that of a machine, or is [ErrLocked] if it is another's. The
-// caller has the kernel's lock: what this machine has left there is of a process that is gone.
+// claimDir claims a directory for a machine. The error is [ErrLocked] if another machine has
+// claimed it. The caller holds the kernel's lock, so a claim of this machine is left from a
+// process that is gone.
 func claimDir(dir string, host claim) error {
 	path := filepath.Join(dir, claimFile)
 	for range 2 {
@@ -77,14 +78,14 @@ func claimDir(dir string, host claim) error {
 			return err
 		}
 		if IsFull(err) {
-			return nil // a start on a full disk is how room is made; the kernel's lock is left
+			return nil // a start must work on a full disk; the kernel's lock still holds
 		}
 		return err
 	}
-	return fmt.Errorf("%w: %s: another machine starts at the same time", ErrLocked, dir)
+	return fmt.Errorf("%w: %s: another machine is starting at the same time", ErrLocked, dir)
 }
 
-// claimedElsewhere is [ErrLocked] if the claim at path is of another machine.
+// claimedElsewhere returns [ErrLocked] if the claim at path is another machine's.
 func claimedElsewhere(path string, host claim) error {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -96,16 +97,16 @@ func claimedElsewhere(path string, host claim) error {
 	if err := json.Unmarshal(text, &have); err == nil && have.sameHost(host) {
 		return nil
 	}
-	who := "another machine, or by a start that did not finish"
+	owner := "another machine, or by a start that did not finish"
 	if have.Host != "" {
-		who = fmt.Sprintf("process %d of the machine %s", have.PID, have.Host)
+		owner = fmt.Sprintf("process %d of the machine %s", have.PID, have.Host)
 	}
-	return fmt.Errorf("%w: %s is used by %s, or was when that lost power; two machines would destroy the datastore. "+
-		"If no server runs there, remove %s", ErrLocked, filepath.Dir(path), who, path)
+	return fmt.Errorf("%w: %s is used by %s, or was when that machine lost power; two machines would destroy the datastore. "+
+		"If no server runs there, remove %s", ErrLocked, filepath.Dir(path), owner, path)
 }
 
-// ClaimedElsewhere is [ErrLocked] if another machine uses a data directory on a network's
-// file system, by what it has left there.
+// ClaimedElsewhere returns [ErrLocked] if another machine has claimed a directory on a network
+// file system.
 func ClaimedElsewhere(dir string) error {
 	if !networked(dir) {
 		return nil
@@ -113,7 +114,7 @@ func ClaimedElsewhere(dir string) error {
 	return claimedElsewhere(filepath.Join(dir, claimFile), thisHost())
 }
 
-// unclaim lets another machine use the directory.
+// unclaim removes the claim, so that another machine can use the directory.
 func unclaim(dir string) error {
 	if err := os.Remove(filepath.Join(dir, claimFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("release data directory: %w", err)

@@ -1,3 +1,5 @@
+// Package directory keeps a data directory: its lock, temporary directories in it, and a
+// reserve of space on its disk. It knows nothing of SQLite.
 package directory
 
 import (
@@ -13,34 +15,33 @@ import (
 	"github.com/karve-k8s/karve/internal/atomicfile"
 )
 
-// ErrLocked: another process has the data directory open. The error that wraps it names
-// that process.
+// ErrLocked is the error for a directory that another process has locked. The error that
+// wraps it names that process.
 var ErrLocked = errors.New("data directory is in use")
 
-// Lock is a data directory nobody else may use: an open file, dir/lock, with an
-// exclusive lock on it. The kernel releases the lock with the process, so a
-// crash leaves nothing to clean up; the pid in the file is only for the message
-// another process prints.
+// Lock keeps other processes out of a directory. It is an open file, dir/lock, with an
+// exclusive flock on it. The kernel releases the lock with the process, so a crash leaves
+// nothing to clean up. The pid in the file is only for the message that another process
+// prints.
 type Lock struct {
 	dir     string
 	f       *os.File
-	claimed bool // the directory is on a network's file system, and has our claim
+	claimed bool // the directory is on a network file system and has this machine's claim
 }
 
-// Dir is the directory.
+// Dir returns the directory.
 func (l *Lock) Dir() string { return l.dir }
 
-// How long a lock is waited for. A process that has been killed keeps its locks
-// until the kernel has taken its memory apart, and one that only asks whether a
-// directory is in use (inUse) holds it for a moment: neither is a reason to refuse
+// How long Acquire waits for a lock. A killed process keeps its locks until the kernel has
+// freed its memory, and Holder takes a free lock for a moment. Neither is a reason to refuse
 // a start.
 const (
 	lockPatience = time.Second
 	lockRetry    = 10 * time.Millisecond
 )
 
-// LockDir takes the lock of a data directory, making the directory (0700) if it
-// is missing. The error wraps [ErrLocked] and names the process that holds it.
+// Acquire takes the lock of a directory, and makes the directory (0700) if it is missing.
+// If another process holds the lock, the error wraps [ErrLocked] and names that process.
 func Acquire(dir string) (*Lock, error) {
 	if err := atomicfile.MakeDir(dir); err != nil {
 		return nil, fmt.Errorf("make data directory: %w", err)
@@ -62,12 +63,12 @@ func Acquire(dir string) (*Lock, error) {
 		}
 		return nil, fmt.Errorf("%w: %s is held by %s", ErrLocked, dir, holder(path))
 	}
-	// Only now: the pid of a holder is not overwritten by one who was refused.
+	// Not before: a process that is refused must not overwrite the holder's pid.
 	err = f.Truncate(0)
 	if err == nil {
 		_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	}
-	if err != nil && !IsFull(err) { // without room there is no pid, but the lock holds
+	if err != nil && !IsFull(err) { // a full disk costs the pid; the lock holds all the same
 		f.Close()
 		return nil, fmt.Errorf("write lock of data directory: %w", err)
 	}
@@ -90,23 +91,23 @@ func holder(path string) string {
 	return "process " + pid
 }
 
-// Holder tells whether a process holds the lock of a data directory, and which:
-// pid is 0 if that is not known. A directory that is not there is held by nobody.
-// Asking takes the lock for a moment where it is free, which [LockDir] waits for.
+// Holder reports whether a process holds the lock of a directory, and which one; pid is 0 if
+// that is not known. Nobody holds a directory that does not exist. To find out, Holder takes
+// a free lock for a moment, and [Acquire] waits for it.
 func Holder(dir string) (pid int, held bool, err error) {
 	path := filepath.Join(dir, "lock")
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, false, nil
 	} else if err != nil {
-		return 0, false, fmt.Errorf("look at lock of data directory: %w", err)
+		return 0, false, fmt.Errorf("open lock of data directory: %w", err)
 	}
-	defer f.Close() // and with it the lock, if we have got it
+	defer f.Close() // which also releases the lock
 	err = tryLock(f)
 	if err == nil {
 		return 0, false, nil
 	} else if !errors.Is(err, errHeld) {
-		return 0, false, fmt.Errorf("look at lock of data directory %s: %w", dir, err)
+		return 0, false, fmt.Errorf("read lock of data directory %s: %w", dir, err)
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -116,8 +117,9 @@ func Holder(dir string) (pid int, held bool, err error) {
 	return pid, true, nil
 }
 
-// Close releases the lock: the last thing to happen to a data directory. The file stays: removing it would let a third
-// process lock a name the second one no longer sees.
+// Close releases the lock. Call it last, when nothing in the directory is open any more. The
+// file stays: if it were removed, a third process could lock a new file of that name while a
+// second one holds the old file.
 func (l *Lock) Close() error {
 	var err error
 	if l.claimed {

@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// exists tells whether there is a file of that name.
+// Exists reports whether there is a file of that name. It does not follow a symbolic link.
 func Exists(path string) (bool, error) {
 	_, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -16,6 +16,7 @@ func Exists(path string) (bool, error) {
 	return err == nil, err
 }
 
+// Same reports whether two paths name the same file, which exists.
 func Same(a, b string) bool {
 	x, err := os.Stat(a)
 	if err != nil {
@@ -25,7 +26,7 @@ func Same(a, b string) bool {
 	return err == nil && os.SameFile(x, y)
 }
 
-// unusedName is name, or name with a number.
+// Unused returns name, or name with a number, whichever no file has yet.
 func Unused(name string) (string, error) {
 	for i := 1; ; i++ {
 		candidate := name

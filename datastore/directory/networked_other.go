@@ -2,5 +2,5 @@
 
 package directory
 
-// networked is not known here: the lock of the system has to do.
+// networked cannot be found out here: the system's lock has to do.
 func networked(string) bool { return false }

@@ -6,19 +6,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settleDeletions has the file system of dir finish what is under way: btrfs counts what was
-// removed as used until then, up to 30 s.
+// settleDeletions makes the file system of dir commit what is under way. Until then, for up to
+// 30 s, btrfs counts removed files as used.
 func settleDeletions(dir string) {
 	f, err := os.Open(dir)
 	if err != nil {
 		return
 	}
 	defer f.Close()
-	_ = unix.Syncfs(int(f.Fd())) // it counts later, then
+	_ = unix.Syncfs(int(f.Fd())) // if this fails, the file system does so later by itself
 }
 
-// allocate has the file system set size bytes aside for a file, or none. One that cannot
-// do that takes them as they are written.
+// allocate reserves size bytes of the file system for a file, all of them or none. A file
+// system that cannot do that allocates them as they are written.
 func allocate(f *os.File, size int64) error {
 	if err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, size); IsFull(err) {
 		return err

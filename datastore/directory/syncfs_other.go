@@ -4,8 +4,8 @@ package directory
 
 import "os"
 
-// settleDeletions is for a file system of Linux.
+// settleDeletions does nothing: it is for btrfs.
 func settleDeletions(string) {}
 
-// allocate is what [os.File.Write] does there.
+// allocate does nothing here: writing allocates.
 func allocate(*os.File, int64) error { return nil }

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// TempDir is a directory, mode 0700, beside the file that is being made in it. A
-// lock tells whether somebody is still at work: what a killed process leaves is
-// removed by the next one that makes a file of that name.
+// TempDir is a directory (0700) beside a file that is being made in it. A lock in it shows
+// that a process is at work. The next TempDir for the same file removes what a killed process
+// has left.
 type TempDir struct {
 	dir  string
 	lock *os.File
@@ -20,7 +20,7 @@ func tempDirNames(to string) (prefix, suffix string) {
 	return "." + filepath.Base(to) + ".", ".partial"
 }
 
-// NewTempDir makes the directory for the file to.
+// NewTempDir makes the directory for the file that is to be called to.
 func NewTempDir(to string) (*TempDir, error) {
 	removeAbandoned(to)
 	prefix, suffix := tempDirNames(to)
@@ -39,10 +39,10 @@ func NewTempDir(to string) (*TempDir, error) {
 	return p, nil
 }
 
-// File is the path of the file to make.
+// File returns the path of the file to make.
 func (p *TempDir) File() string { return filepath.Join(p.dir, "copy") }
 
-// Remove removes the directory with what is in it.
+// Remove removes the directory and everything in it.
 func (p *TempDir) Remove() error {
 	if p.lock != nil {
 		p.lock.Close()
@@ -50,11 +50,11 @@ func (p *TempDir) Remove() error {
 	return os.RemoveAll(p.dir)
 }
 
-// stageName is what a stage is named after.
+// stageName is the file that the directories of NewStage are named after.
 const stageName = "karve-staged"
 
-// NewStage makes a directory (0700) in above, for files that remove removes. If the process
-// is killed before, [RemoveStages] does.
+// NewStage makes a directory (0700) in above. remove removes it with its files. If the process
+// is killed before, [RemoveStages] does so.
 func NewStage(above string) (dir string, remove func() error, err error) {
 	p, err := NewTempDir(filepath.Join(above, stageName))
 	if err != nil {
@@ -63,12 +63,12 @@ func NewStage(above string) (dir string, remove func() error, err error) {
 	return p.dir, p.Remove, nil
 }
 
-// RemoveStages removes what killed processes have left of their stages in above. It leaves
-// those that a process still uses.
+// RemoveStages removes the stages that killed processes have left in above. Those that a
+// process still uses stay.
 func RemoveStages(above string) { removeAbandoned(filepath.Join(above, stageName)) }
 
-// removeAbandoned removes what killed processes have left beside to. Whatever prevents
-// it is no reason not to make the file.
+// removeAbandoned removes what killed processes have left beside the file to. It reports no
+// error, because the file can be made all the same.
 func removeAbandoned(to string) {
 	entries, err := os.ReadDir(filepath.Dir(to))
 	if err != nil {
@@ -91,7 +91,7 @@ func removeAbandoned(to string) {
 		case err == nil:
 			p.Remove()
 		case errors.Is(err, fs.ErrNotExist):
-			// Made a moment ago, or killed in that moment: there is nothing in it.
+			// Its process has just made it, or was killed then: it is empty.
 		default:
 			if p.lock != nil {
 				p.lock.Close()
