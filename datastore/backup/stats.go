@@ -10,7 +10,7 @@ import (
 // FileStats are figures of a file, read without an engine.
 type Stats struct {
 	Path            string `json:"path"`
-	SchemaVersion   int64  `json:"SchemaVersion"`
+	SchemaVersion   int64  `json:"schemaVersion"`
 	Revision        int64  `json:"revision"`
 	CompactRevision int64  `json:"compactRevision"`
 	Keys            int64  `json:"keys"`      // keys that are there

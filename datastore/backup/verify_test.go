@@ -105,7 +105,7 @@ func TestVerifyFindsDamage(t *testing.T) {
 		{"log missing", func(t *testing.T, path string) {
 			edit(`UPDATE meta SET value = 0 WHERE name = 'clean'`)(t, path)
 			os.Remove(path + "-wal")
-		}, "its log"},
+		}, "its WAL"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			path := filepath.Join(enginetest.Written(t, true), datastore.EngineFile)

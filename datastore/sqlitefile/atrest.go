@@ -11,12 +11,13 @@ import (
 	"github.com/karve-k8s/karve/datastore/directory"
 )
 
-// hasLog tells whether there is a log beside the database with anything in it.
+// HasWAL reports whether there is a WAL beside the database that is not empty.
 func HasWAL(path string) bool {
 	info, err := os.Stat(path + "-wal")
 	return err == nil && info.Size() > 0
 }
 
+// Size returns the size of a file, or 0 if there is none.
 func Size(path string) int64 {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -25,8 +26,7 @@ func Size(path string) int64 {
 	return info.Size()
 }
 
-// settle makes a database that nobody has open durable, once it is all in one
-// file.
+// Settle makes a closed database durable. It must be whole; see [Whole].
 func Settle(path string) error {
 	if err := Whole(path); err != nil {
 		return err
@@ -42,7 +42,7 @@ func Settle(path string) error {
 	return nil
 }
 
-// wholeFile checks that a database which was closed needs no log beside it.
+// Whole checks that a closed database needs no WAL or journal beside it, and removes empty ones.
 func Whole(path string) error {
 	for _, suffix := range []string{"-wal", "-journal"} {
 		info, err := os.Stat(path + suffix)
@@ -65,8 +65,8 @@ func Whole(path string) error {
 	return nil
 }
 
-// removeFile removes a database that was not finished, with what SQLite keeps
-// beside it. One that is not there is no error.
+// Remove removes an unfinished database with the files that SQLite keeps beside it. A missing
+// file is no error.
 func Remove(path string) error {
 	for _, suffix := range []string{"-wal", "-shm", "-journal", ""} {
 		if err := os.Remove(path + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -76,8 +76,8 @@ func Remove(path string) error {
 	return nil
 }
 
-// setAside renames a database that is whole in one file and that nobody has open;
-// never over another file. It answers the new name.
+// SetAside renames a closed database that is whole, never over another file, and returns the
+// new name.
 func SetAside(path, suffix string) (string, error) {
 	if err := Whole(path); err != nil {
 		return "", err

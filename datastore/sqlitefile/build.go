@@ -4,30 +4,32 @@ import (
 	"net/url"
 )
 
-// Progress is told how far a long piece of work has come, in units of which
-// total is all there are (0: not known). It is called often and must return soon.
+// Progress is called with how far a long operation has come: done of total units; total is 0 if
+// it is not known. It is called often and must return soon.
 type Progress func(done, total int64)
 
+// Report calls p, unless it is nil.
 func (p Progress) Report(done, total int64) {
 	if p != nil {
 		p(done, total)
 	}
 }
 
-// builder writes a whole new file of the engine under a name that no start looks
-// at. It syncs nothing before the end: until its caller has renamed it, the file
-// stands for nothing.
+// Builder writes a new database under a name that no start reads. It syncs nothing before the
+// end, because the file has no meaning until its caller has renamed it.
 type Builder struct {
 	path string
 	c    *Connection
-	open bool // in a transaction
-	Rows int64
-	Sum  int64
+	open bool  // in a transaction
+	Rows int64 // added so far
+	Sum  int64 // of their ids; see RowSum
 }
 
-// builderRows is how many rows a transaction of a builder has.
+// builderRows is how many rows one transaction of a Builder has.
 const builderRows = 2000
 
+// NewBuilder begins a database at path, and replaces an unfinished one there. Call Finish or
+// Abandon in the end.
 func NewBuilder(path string) (*Builder, error) {
 	if err := makeFile(path); err != nil {
 		return nil, err
@@ -61,7 +63,7 @@ func (b *Builder) commit() error {
 	return nil
 }
 
-// Add writes a row of the log; ids must rise.
+// Add writes a row of the log table. The ids must rise.
 func (b *Builder) Add(r *Row, value []byte) error {
 	if err := b.begin(); err != nil {
 		return err
@@ -77,7 +79,7 @@ func (b *Builder) Add(r *Row, value []byte) error {
 	return nil
 }
 
-// Grant writes a lease.
+// Grant writes a row of the lease table.
 func (b *Builder) Grant(id, ttl int64) error {
 	if err := b.begin(); err != nil {
 		return err
@@ -99,13 +101,17 @@ func (b *Builder) SetMetas(metas Metas) error {
 	return nil
 }
 
-// Finish makes the file what a clean stop leaves, and durable.
+// Finish writes the last rows of the meta table, marks the database as closed in order, and
+// makes it durable.
 func (b *Builder) Finish(metas Metas) error {
 	if err := b.SetMetas(metas); err != nil {
 		return err
 	}
-	if err := b.SetMetas(Metas{"log_rows": b.Rows, "log_sum": b.Sum, "clean": int64(stopClosed)}); err != nil {
+	if err := b.begin(); err != nil {
 		return err
+	}
+	if err := b.c.SetClosed(b.Rows, b.Sum); err != nil {
+		return Explain(b.path, err)
 	}
 	if err := b.commit(); err != nil {
 		return err
@@ -118,7 +124,7 @@ func (b *Builder) Finish(metas Metas) error {
 	return Settle(b.path)
 }
 
-// Abandon removes the file of a builder that has not finished.
+// Abandon removes the database of a Builder that has not finished.
 func (b *Builder) Abandon() {
 	if b.c != nil {
 		b.c.Close()

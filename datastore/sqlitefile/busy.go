@@ -10,10 +10,11 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// ErrBusy: another program uses the database, so nothing was read or written.
+// ErrBusy is the error when another program has locked the database. Nothing was read or
+// written.
 var ErrBusy = errors.New("database is in use by another program")
 
-// isBusy tells whether another program's lock kept a statement from doing anything.
+// IsBusy reports whether another program's lock kept a statement from doing anything.
 func IsBusy(err error) bool {
 	switch sqliteCode(err) {
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
@@ -22,8 +23,8 @@ func IsBusy(err error) bool {
 	return errors.Is(err, ErrBusy)
 }
 
-// busyWith is ErrBusy, which names the programs that have locked the database, as far as
-// that is known.
+// BusyWith returns [ErrBusy] with the programs that have locked the database, as far as they
+// are known.
 func BusyWith(path string) error {
 	return fmt.Errorf("%w: %s is open in %s (close it there)", ErrBusy, path, lockHolders(path))
 }
@@ -43,15 +44,15 @@ func lockHolders(path string) string {
 	return strings.Join(names, ", ")
 }
 
-// How long a start waits for other programs to close the database, and how often a
-// lock is tried again.
 const (
+	// BusyPatience is how long a start waits for other programs to close the database.
 	BusyPatience = 15 * time.Second
-	busyRetry    = 50 * time.Millisecond
+
+	busyRetry = 50 * time.Millisecond
 )
 
-// patiently calls try until it fails for another reason than another program's lock, or
-// that lock has stayed for the whole patience. waiting is told of each holder once.
+// patiently calls try until it returns something other than another program's lock, or until
+// patience is over. It calls waiting once for each program that it waits for.
 func patiently(path string, patience time.Duration, waiting func(error), try func() error) error {
 	told := ""
 	for deadline := time.Now().Add(patience); ; time.Sleep(busyRetry) {
@@ -62,7 +63,7 @@ func patiently(path string, patience time.Duration, waiting func(error), try fun
 		busy := BusyWith(path)
 		if waiting != nil && busy.Error() != told {
 			told = busy.Error()
-			waiting(busy) // also where one try has taken the whole patience
+			waiting(busy) // even if one try has taken all of the patience
 		}
 		if time.Now().After(deadline) {
 			return busy

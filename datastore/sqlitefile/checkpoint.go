@@ -5,10 +5,9 @@ import (
 	"os"
 )
 
-// Checkpoint copies the log into the database once it has grown to its target,
-// or to a small part of that when the disk is full: what is copied back can be
-// written over, and needs no new space. When idle, nothing else is about to be
-// committed.
+// Checkpoint copies the WAL back into the database once the WAL has grown to its target. On a
+// full disk a small part of the target is enough: SQLite overwrites what is copied back, and
+// needs no new space. idle says that no other commit is waiting.
 func (f *File) Checkpoint(full, idle bool) error {
 	if f.wal < walTarget && !(full && f.wal >= walTarget/16) {
 		if idle && f.sealing && !f.sealed {
@@ -19,15 +18,16 @@ func (f *File) Checkpoint(full, idle bool) error {
 	return f.WriteBack()
 }
 
-// WriteBack is a checkpoint that keeps a promise: the database by itself says "sealed"
-// (see stopState) only if nothing is missing in it. It commits "open", and copies the log
-// back up to there; the next commit says "sealed" again, in the log only.
+// WriteBack is a checkpoint after which the database without its WAL says "open" (see
+// stopState). It commits "open" and copies the WAL back up to that commit. The next commit says
+// "sealed" again, in the WAL only. So the database alone says "sealed" only if nothing is
+// missing in it.
 //
-// The copy is PASSIVE: it waits for nobody. No reader may be older than the commit of
-// "open", or the copy could end before it, at "sealed": so that commit waits for the
-// statements of our readers, and while a long read is under way there is no checkpoint.
-// The log begins anew with the next commit that finds everything copied and no reader in
-// it; should readers prevent that until the limit is near, transaction takes the gate.
+// The copy is PASSIVE: it waits for nobody. A reader that is older than the commit of "open"
+// would end the copy before it, at "sealed". So that commit waits for the statements of this
+// engine's readers, and there is no checkpoint during a long read. SQLite restarts the WAL with
+// the next commit that finds everything copied and no reader in it. If readers prevent that
+// until the limit is near, transaction takes the gate.
 func (f *File) WriteBack() error {
 	f.gate.Lock()
 	if f.long > 0 {
@@ -37,14 +37,15 @@ func (f *File) WriteBack() error {
 	return f.writeBackAlone(f.gate.Unlock)
 }
 
-// writeBackAlone is WriteBack with the gate held. It calls release once readers may come.
+// writeBackAlone is WriteBack for a caller that holds the gate. It calls release once readers
+// may begin.
 func (f *File) writeBackAlone(release func()) error {
 	if f.sealing {
 		err := f.setState(f.openState, nil)
 		if IsFull(err) {
-			// Not even a page can be appended. Copied back as it is, and with the gate
-			// held, the log begins anew with that commit, in the space that it has. Until
-			// "open" has been copied back too, the database itself may say "sealed".
+			// Not even a page can be appended. Once the WAL is copied back as it is, with
+			// the gate held, the commit of "open" restarts it in the space that it has.
+			// Until "open" is copied back too, the database itself may say "sealed".
 			f.mustOpen = true
 			if err = f.copyBack(); err == nil {
 				err = f.setState(f.openState, nil)
@@ -64,10 +65,10 @@ func (f *File) writeBackAlone(release func()) error {
 	return err
 }
 
-// seal commits "sealed", if nothing else does it.
+// seal commits "sealed" when no other commit does.
 func (f *File) seal() error { return f.transaction(0, func(*Connection) error { return nil }) }
 
-// setState records a stopState, and more rows of the meta table, in a transaction of its own.
+// setState writes a stopState, and more rows of the meta table, in a transaction of its own.
 func (f *File) setState(s stopState, more Metas) error {
 	if err := f.broken("state"); err != nil {
 		return err
@@ -80,9 +81,9 @@ func (f *File) setState(s stopState, more Metas) error {
 	})
 }
 
-// MarkInUse records, with what else has changed, that there has been no clean stop: in the
-// database itself and not only in its WAL, so that a WAL that is missing then is noticed. The
-// committer's first work is to seal that.
+// MarkInUse writes changed rows of the meta table, and marks the database as not closed in
+// order. The mark goes into the database itself, not only into its WAL: if the WAL is missing at
+// the next start, that start notices. The committer seals the database next.
 func (f *File) MarkInUse(changed Metas) error {
 	err := f.setState(f.openState, changed)
 	if err == nil && f.relaxed {
@@ -112,7 +113,7 @@ func (f *File) copyBack() error {
 	if err != nil {
 		return err
 	}
-	if busy != 0 { // another program's checkpoint: not where the database is ours alone
+	if busy != 0 { // another program is checkpointing, where it can
 		return BusyWith(f.path)
 	}
 	const frame = pageSize + 24
@@ -121,11 +122,11 @@ func (f *File) copyBack() error {
 	return nil
 }
 
-// WALBytes is the size of the log's file.
+// WALBytes returns the size of the WAL's file.
 func (f *File) WALBytes() int64 { return Size(f.path + "-wal") }
 
-// Sync makes the commits of a relaxed engine durable. The log's file carries
-// none of SQLite's locks, so a descriptor of our own does no harm to them.
+// Sync makes the commits of mode relaxed durable. SQLite keeps no locks on the WAL's file, so
+// closing this descriptor of it drops none.
 func (f *File) Sync() error {
 	if err := f.broken("sync"); err != nil {
 		return err
@@ -140,8 +141,8 @@ func (f *File) Sync() error {
 	return f.walFile.Sync()
 }
 
-// How many pages a slice gives back, and how many when the disk is full and the
-// log must not grow.
+// How many pages one call of Vacuum frees, and how many on a full disk, where the WAL must not
+// grow.
 const (
 	vacuumPages = 256
 	vacuumSQL   = `PRAGMA incremental_vacuum(256)`
@@ -149,9 +150,9 @@ const (
 	fullSQL     = `PRAGMA incremental_vacuum(16)`
 )
 
-// Vacuum gives free pages back to the file system and says whether more should
-// go. A quarter of the file may stay free, for new writes to use without the file
-// growing again; when the disk is full, nothing may.
+// Vacuum returns free pages to the file system, and reports whether there are more to return. A
+// quarter of the file may stay free, so that new writes do not make it grow again. On a full
+// disk none may.
 func (f *File) Vacuum(full bool) (more bool, err error) {
 	free, err := f.writer.Number(`PRAGMA freelist_count`)
 	if err != nil {

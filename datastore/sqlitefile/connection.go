@@ -11,17 +11,18 @@ import (
 	"modernc.org/sqlite"
 )
 
-// connection is one SQLite connection with its prepared statements.
+// Connection is one SQLite connection with its prepared statements. One goroutine at a time may
+// use it.
 type Connection struct {
 	driver.Conn
 	path  string
 	stmts map[string]driver.Stmt
 }
 
-// connect opens the database at path. The query has SQLite's URI parameters and the
-// driver's (_pragma).
+// Connect opens the database at path. query has the URI parameters of SQLite and of the driver
+// (_pragma).
 func Connect(path string, query url.Values) (*Connection, error) {
-	full, err := filepath.Abs(path) // a relative one would be taken for a host
+	full, err := filepath.Abs(path) // SQLite would take a relative one for a host
 	if err != nil {
 		return nil, err
 	}
@@ -36,13 +37,13 @@ func Connect(path string, query url.Values) (*Connection, error) {
 	return &Connection{Conn: c, path: path, stmts: map[string]driver.Stmt{}}, nil
 }
 
-// dataSource names an absolute path, with slashes, for SQLite.
+// dataSource returns the URI of an absolute path with slashes.
 func dataSource(path string, query url.Values) string {
 	if path[0] != '/' {
-		path = "/" + path // C:/… of Windows; SQLite takes the slash off again
+		path = "/" + path // C:/… on Windows; SQLite removes the slash again
 	}
-	// On macOS alone, where fsync(2) leaves data in the disk's cache: SQLite asks for
-	// F_FULLFSYNC then (https://sqlite.org/pragma.html#pragma_fullfsync).
+	// It has an effect on macOS only, where fsync(2) leaves data in the disk's cache: SQLite
+	// then uses F_FULLFSYNC (https://sqlite.org/pragma.html#pragma_fullfsync).
 	all := url.Values{"_pragma": append([]string{"fullfsync(1)"}, query["_pragma"]...)}
 	for name, values := range query {
 		if name != "_pragma" {
@@ -73,6 +74,7 @@ func named(args []driver.Value) []driver.NamedValue {
 	return out
 }
 
+// Exec runs a statement that returns no rows.
 func (c *Connection) Exec(query string, args ...driver.Value) error {
 	s, err := c.stmt(query)
 	if err != nil {
@@ -82,8 +84,8 @@ func (c *Connection) Exec(query string, args ...driver.Value) error {
 	return c.withCause(err)
 }
 
-// execContext is exec for a statement that takes long; the driver interrupts it
-// when ctx ends.
+// ExecContext is [Connection.Exec] for a statement that takes long. The driver interrupts it
+// when ctx ends; the error is then ctx's.
 func (c *Connection) ExecContext(ctx context.Context, path, query string, args ...driver.Value) error {
 	s, err := c.stmt(query)
 	if err == nil {
@@ -98,7 +100,7 @@ func (c *Connection) ExecContext(ctx context.Context, path, query string, args .
 	return nil
 }
 
-// query calls row for every row of the answer; values are the row's own.
+// Query calls row for every row of the result. row may keep the values.
 func (c *Connection) Query(query string, row func([]driver.Value) error, args ...driver.Value) (err error) {
 	s, err := c.stmt(query)
 	if err != nil {
@@ -126,7 +128,7 @@ func (c *Connection) Query(query string, row func([]driver.Value) error, args ..
 	}
 }
 
-// number answers a query of one integer.
+// Number returns the integer that a query selects, or 0 for NULL or no row.
 func (c *Connection) Number(query string, args ...driver.Value) (n int64, err error) {
 	err = c.Query(query, func(v []driver.Value) error {
 		n, _ = v[0].(int64)
@@ -135,6 +137,7 @@ func (c *Connection) Number(query string, args ...driver.Value) (n int64, err er
 	return n, err
 }
 
+// Close closes the connection and its statements.
 func (c *Connection) Close() error {
 	for _, s := range c.stmts {
 		s.Close()
@@ -142,7 +145,7 @@ func (c *Connection) Close() error {
 	return c.Conn.Close()
 }
 
-// persistWAL tells SQLite whether its log is to stay when the last connection is closed.
+// PersistWAL tells SQLite whether the WAL stays when the last connection closes.
 func (c *Connection) PersistWAL(keep bool) error {
 	mode := 0
 	if keep {

@@ -7,13 +7,14 @@ import (
 	"github.com/karve-k8s/karve/internal/atomicfile"
 )
 
-const (
-	applicationID = 0x4b617276 // "Karv", in the header of the file
-	SchemaVersion = 1
-)
+// applicationID is "Karv", in the header of the file.
+const applicationID = 0x4b617276
 
-// engineSchema: the log is a rowid table, so its id is the B-tree's own key and
-// a commit appends to one leaf; there is no other index.
+// SchemaVersion is the version of the schema that this release writes.
+const SchemaVersion = 1
+
+// engineSchema are the tables. log is a rowid table: its id is the key of the B-tree itself, so a
+// commit appends to one leaf. There is no other index.
 var engineSchema = []string{
 	`CREATE TABLE log (
 		id              INTEGER PRIMARY KEY, -- revision << 16 | number of the change in it
@@ -30,11 +31,11 @@ var engineSchema = []string{
 	`INSERT INTO meta (name, value) VALUES ('clean', 1), ('log_rows', 0), ('log_sum', 0)`,
 }
 
-// create makes the database under another name and renames it into place, so
-// that the file exists only with its whole schema.
+// create makes the database under another name and renames it into place, so that the file never
+// exists without its whole schema.
 func create(path string) error {
 	if _, err := os.Stat(path + "-wal"); err == nil {
-		return fmt.Errorf("%w: %s is missing, but its log is there (restore a backup)", ErrCorrupt, path)
+		return fmt.Errorf("%w: %s is missing, but its WAL is there (restore a backup)", ErrCorrupt, path)
 	}
 	fresh := path + ".new"
 	if err := makeFile(fresh); err != nil {
@@ -46,13 +47,13 @@ func create(path string) error {
 	return nil
 }
 
-// makeFile makes an empty database, mode 0600, over whatever a start before
-// this one has left under that name. It is closed and has no log beside it.
+// makeFile makes an empty database (0600) and closes it; it has no WAL beside it. It replaces what
+// an earlier process has left under that name.
 func makeFile(path string) error {
 	if err := Remove(path); err != nil {
 		return fmt.Errorf("make database: %w", err)
 	}
-	// SQLite would use the umask's mode; the state holds every Secret.
+	// SQLite would apply the umask only; the database holds every Secret.
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return fmt.Errorf("make database: %w", err)
@@ -62,7 +63,7 @@ func makeFile(path string) error {
 	if err != nil {
 		return Explain(path, err)
 	}
-	// The first two only before anything else: the others begin the file.
+	// The first two have an effect only before the others, which write the file.
 	setup := []string{
 		`PRAGMA page_size = 4096`,
 		`PRAGMA auto_vacuum = INCREMENTAL`,

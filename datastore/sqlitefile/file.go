@@ -1,3 +1,6 @@
+// Package sqlitefile reads and writes the database of the engine, mvcc.db, and is the only
+// package that knows SQLite. A [File] is the database of an engine; the functions are for
+// databases that no engine of this process has open.
 package sqlitefile
 
 import (
@@ -12,15 +15,18 @@ import (
 	"time"
 )
 
-// EngineFile is the name of the engine's database inside the data directory.
+// FileName is the name of the database in its directory.
 const FileName = "mvcc.db"
 
-// File is the database of an engine while it is open: one connection that writes, which
-// only the committer uses, and a few that read values back.
+// File is the open database of an engine: one connection that writes, for the committer only, and
+// a few that read values.
 //
-// It works on the driver's connections, without database/sql: no pool, no context that can
-// be cancelled (the driver starts a goroutine per statement for one), and statements that
-// are prepared once.
+// It uses the driver's connections without database/sql: there is no pool, no context that can be
+// cancelled (for one, the driver starts a goroutine per statement), and every statement is
+// prepared once.
+//
+// Read, View, WALBytes and GiveUp may be called by any goroutine at any time. The other methods
+// are for one goroutine at a time.
 type File struct {
 	path     string
 	relaxed  bool
@@ -29,51 +35,51 @@ type File struct {
 
 	vfs string // of the connections; empty for SQLite's default
 
-	// gate is held shared by readers while a statement of theirs is open, and
-	// exclusively for commits that must not find any: see WriteBack.
+	// gate is held shared by readers while their statement is open, and exclusively for commits
+	// that must not find an open one: see WriteBack.
 	gate    sync.RWMutex
-	long    int              // long reads that are under way; guarded by gate
-	readers chan *Connection // those at rest; closed with the file
-	reading int              // how many there are
+	long    int              // number of long reads; guarded by gate
+	readers chan *Connection // idle connections; closed with the file
+	reading int              // number of connections that read
 
-	rows, sum int64 // of the log table, as CloseInOrder records them
+	rows, sum int64 // of the log table, for CloseInOrder
 
 	wal        int64 // upper estimate of the bytes of the WAL that are not copied back
-	restartWAL bool  // the next commit has to find no reader, so that the WAL begins anew
+	restartWAL bool  // the next commit must find no reader, so that it restarts the WAL
 	walFile    *os.File
 
 	longReads sync.WaitGroup
-	closing   bool // guarded by gate: no long read begins
+	closing   bool // guarded by gate; no long read begins any more
 	closed    context.Context
 	endReads  context.CancelFunc // of closed
 
-	giveUp atomic.Bool // the engine is about to close: wait for no other program
+	giveUp atomic.Bool // the engine is about to close: do not wait for other programs
 	onWait func(error)
 
-	walWasCopied bool // another program had written the WAL back before this start
-	sealing      bool // nobody else can checkpoint the WAL: the states below are kept
+	walWasCopied bool // another program copied the whole WAL back before this start
+	sealing      bool // no other program can checkpoint the WAL, so the states below are kept
 	sealed       bool // the newest commit says sealState
-	mustOpen     bool // the database itself may say sealState: no commit before it says openState
+	mustOpen     bool // the database itself may say sealState: it must say openState before the next commit
 	openState    stopState
 	sealState    stopState
 
-	// fail, if set, is asked before each step that a test wants to break.
+	// fail, if set, is called before each step; see OnStep.
 	fail atomic.Pointer[func(step string) error]
 }
 
-// FileOptions say how an engine uses its database.
+// Options say how an engine uses its database.
 type Options struct {
-	Relaxed  bool          // a commit is not on the disk before [File.Sync]
-	Shared   bool          // other programs may use the database, as where there is no exclusiveVFS
-	Patience time.Duration // how long a start waits for other programs
-	OnWait   func(error)   // is told what a start or a commit waits for; may be nil
+	Relaxed  bool          // a commit is durable only after [File.Sync]
+	Shared   bool          // other programs may use the database, as on systems without exclusiveVFS
+	Patience time.Duration // how long Open waits for other programs
+	OnWait   func(error)   // called with what a start or a commit waits for; may be nil
 }
 
-// readersMax is how many connections read values.
+// readersMax is the number of connections that read values.
 const readersMax = 4
 
-// OpenFile opens or makes the database. Nothing is written to a file that is refused:
-// [ErrCorrupt], [ErrForeign], [ErrNewerSchema] or [ErrBusy].
+// Open opens the database at path, or makes it. It writes nothing to a file that it refuses with
+// [ErrCorrupt], [ErrForeign], [ErrNewerSchema], [ErrOlderSchema] or [ErrBusy].
 func Open(path string, opts Options) (*File, error) {
 	f := &File{path: path, relaxed: opts.Relaxed, patience: opts.Patience, vfs: exclusiveVFS, sealing: exclusiveVFS != "", onWait: opts.OnWait}
 	if opts.Shared {
@@ -111,7 +117,7 @@ func Open(path string, opts Options) (*File, error) {
 		f.reading++
 	}
 	if f.vfs != "" {
-		// Of a process that was killed: nobody has it open, and we make none.
+		// A killed process has left it: nobody has it open, and this VFS makes none.
 		if err := os.Remove(path + "-shm"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			f.Close(false)
 			return nil, fmt.Errorf("open database: %w", err)
@@ -131,7 +137,7 @@ func (f *File) connect(query url.Values) (*Connection, error) {
 	return Connect(f.path, query)
 }
 
-// pragmas of a connection that takes part in the WAL.
+// pragmas are those of a connection that shares the WAL.
 func pragmas(relaxed bool) url.Values {
 	synchronous := "FULL"
 	if relaxed {
@@ -150,11 +156,11 @@ func (f *File) patiently(patience time.Duration, try func() error) error {
 	return patiently(f.path, patience, f.onWait, try)
 }
 
-// GiveUp has commits no longer wait for other programs: the engine is about to close.
+// GiveUp ends the wait of commits for other programs: the engine is about to close.
 func (f *File) GiveUp() { f.giveUp.Store(true) }
 
-// WALWasCopied tells whether another program had copied the whole WAL back into the
-// database before this start.
+// WALWasCopied reports whether another program had copied the whole WAL back into the database
+// before this start.
 func (f *File) WALWasCopied() bool { return f.walWasCopied }
 
 // Metas reads the meta table.
@@ -166,7 +172,7 @@ func (f *File) Metas() (Metas, error) {
 	return metas, nil
 }
 
-// Leases reads the lease table: the TTL in seconds by id.
+// Leases reads the lease table: TTLs in seconds by id.
 func (f *File) Leases() (map[int64]int64, error) {
 	leases, err := f.writer.Leases()
 	if err != nil {
@@ -175,7 +181,8 @@ func (f *File) Leases() (map[int64]int64, error) {
 	return leases, nil
 }
 
-// Load calls do for every row of the log table, in order. Damage is [ErrCorrupt].
+// Load calls do for every row of the log table, in order. The error is [ErrCorrupt] at the first
+// damaged row.
 func (f *File) Load(do func(r Row, value []byte) error) error {
 	f.rows, f.sum = 0, 0
 	err := f.writer.EachRow(AllRows, func(r Row, value []byte, bad error) error {
@@ -191,7 +198,7 @@ func (f *File) Load(do func(r Row, value []byte) error) error {
 	return err
 }
 
-// QuickCheck is SQLite's own check of the file's structure.
+// QuickCheck runs SQLite's own check of the structure of the file.
 func (f *File) QuickCheck() error {
 	found, err := f.writer.quickCheck()
 	if err == nil && found != "ok" {
@@ -203,16 +210,16 @@ func (f *File) QuickCheck() error {
 	return nil
 }
 
-// account keeps the figures that CloseInOrder records.
+// account counts a row that was added (+1) or deleted (-1), for CloseInOrder.
 func (f *File) account(id int64, sign int64) {
 	f.rows += sign
 	f.sum += sign * RowSum(id)
 }
 
-// CloseInOrder makes the database, without its WAL, everything there is, says so in it, and
-// closes it. Commits of mode relaxed are synced before.
+// CloseInOrder copies everything back into the database, marks it as closed in order, and closes
+// it. In mode relaxed, call [File.Sync] before.
 func (f *File) CloseInOrder(metas Metas) error {
-	f.endLongReads() // or the copy would end where they began
+	f.endLongReads() // otherwise the copy would end where they began
 	with := Metas{"log_rows": f.rows, "log_sum": f.sum}
 	for name, value := range metas {
 		with[name] = value
@@ -227,9 +234,8 @@ func (f *File) CloseInOrder(metas Metas) error {
 	return f.Close(f.wal == 0)
 }
 
-// Close waits for the readers and closes all connections. SQLite then leaves its WAL, which
-// is the evidence of what was committed, unless the stop is clean: then the database alone is
-// everything.
+// Close waits for the readers and closes all connections. Unless clean is true, SQLite leaves the
+// WAL, which then has the newest commits.
 func (f *File) Close(clean bool) error {
 	connections := []*Connection{f.writer}
 	for range f.reading {
@@ -250,6 +256,7 @@ func (f *File) Close(clean bool) error {
 	return errors.Join(errs...)
 }
 
-// OnStep calls do before each step of a commit, a checkpoint and a sync, which then fails with
-// the error of do: for tests of what a failing disk leaves.
+// OnStep makes the file call do before each step of a commit, a checkpoint and a sync. If do
+// returns an error, the step fails with it. It is for tests of failing disks; the engine's tests
+// need it too, so it is exported.
 func (f *File) OnStep(do func(step string) error) { f.fail.Store(&do) }

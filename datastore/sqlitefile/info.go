@@ -1,17 +1,17 @@
 package sqlitefile
 
-// Look is what can be told of a file without reading all of it.
+// Info is what a database says of itself without a scan of all its rows.
 type Info struct {
 	Path          string `json:"path"`
-	SchemaVersion int64  `json:"SchemaVersion"`
+	SchemaVersion int64  `json:"schemaVersion"`
 	Revision      int64  `json:"revision"`
 	Bytes         int64  `json:"bytes"`    // of the file
-	WALBytes      int64  `json:"walBytes"` // of the log beside it
+	WALBytes      int64  `json:"walBytes"` // of the WAL beside it
 }
 
-// LookAt reads the few figures of the engine's database at path that need no
-// scan. What a start would refuse by the file's header is an error here too:
-// [ErrNewerSchema], [ErrForeign], [ErrCorrupt]; beside a running server it is [ErrBusy].
+// ReadInfo reads the figures of the engine's database at path that need no scan. It refuses what
+// a start would refuse for its header: [ErrNewerSchema], [ErrForeign], [ErrCorrupt]. While a
+// server uses the database, the error is [ErrBusy].
 func ReadInfo(path string) (*Info, error) {
 	out := &Info{Path: path}
 	err := View(path, func(c *Connection) error {
@@ -36,7 +36,7 @@ func ReadInfo(path string) (*Info, error) {
 	return out, nil
 }
 
-// Err is [ErrNewerSchema] for a database that this release cannot open, or nil.
+// Err returns [ErrNewerSchema] for a database that this release cannot open, or nil.
 func (l *Info) Err() error {
 	if l.SchemaVersion > SchemaVersion {
 		return newerSchema(l.Path, l.SchemaVersion)

@@ -10,8 +10,8 @@ import (
 	"os"
 )
 
-// Inspect looks at a database before SQLite does. It refuses one that must not be opened,
-// or has a newer schema than newest, and changes nothing. walWasCopied tells whether another
+// Inspect checks a database before SQLite opens it, and changes nothing. It refuses a file that
+// must not be opened, or that has a newer schema than newest. walWasCopied reports whether another
 // program has copied the whole WAL back since the last stop.
 func Inspect(path string, newest int64) (walWasCopied bool, err error) {
 	header := make([]byte, 100)
@@ -36,16 +36,16 @@ func Inspect(path string, newest int64) (walWasCopied bool, err error) {
 	if walWasCopied, err = inspectWAL(path); err != nil || !HasWAL(path) {
 		return walWasCopied, err
 	}
-	// A newer release that was killed may have said so in the WAL only. Whatever
-	// else keeps it from being read is told by those who need it.
+	// A newer release that was killed may have written its schema to the WAL only. Another
+	// error of this reading is not reported here: SQLite meets it again when it opens the file.
 	if v, err := WALSchema(path); err == nil && v > newest {
 		return false, newerSchema(path, v)
 	}
 	return walWasCopied, nil
 }
 
-// inspectWAL compares what the database, read without its WAL, says of the last
-// stop with the WAL that is there.
+// inspectWAL compares what the database, read without its WAL, says of the last stop with the WAL
+// that is there.
 func inspectWAL(path string) (walWasCopied bool, err error) {
 	c, err := Connect(path, url.Values{"mode": {"ro"}, "immutable": {"1"}})
 	if err != nil {
@@ -54,15 +54,15 @@ func inspectWAL(path string) (walWasCopied bool, err error) {
 	defer c.Close()
 	value, err := c.Number(`SELECT value FROM meta WHERE name = 'clean'`)
 	if err != nil {
-		// A checkpoint that a power loss tore: the WAL has the pages.
+		// A power loss has torn a checkpoint: the WAL has the pages.
 		return false, nil
 	}
 	state := stopState(value)
 	return state.sealed() && !HasWAL(path), checkStopped(path, state)
 }
 
-// IsDatabase tells by the header of the file whether it is a database of the engine. The
-// caller holds the lock of its directory, so that no server of this process has it open.
+// IsDatabase reports, by the header of a file, whether it is a database of the engine. The caller
+// holds the lock of its directory, so that no engine of this process has the file open.
 func IsDatabase(path string) bool {
 	f, err := os.Open(path)
 	if err != nil {
@@ -76,8 +76,7 @@ func IsDatabase(path string) bool {
 	return binary.BigEndian.Uint32(header[68:]) == applicationID
 }
 
-// HeaderSchema is the version of the schema in SQLite's header of a file that
-// nobody has open, without its log.
+// HeaderSchema returns the version of the schema in the header of a closed file, without its WAL.
 func HeaderSchema(path string) (int64, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -89,7 +88,8 @@ func HeaderSchema(path string) (int64, error) {
 	return int64(binary.BigEndian.Uint32(version[:])), err
 }
 
-// WALSchema is the version of the schema, as SQLite reads it: with the log.
+// WALSchema returns the version of the schema as SQLite reads it, with the WAL. The caller holds
+// the lock of the directory.
 func WALSchema(path string) (version int64, err error) {
 	err = ViewLocked(path, func(c *Connection) (err error) {
 		if version, err = c.Number("PRAGMA user_version"); err != nil {

@@ -9,15 +9,15 @@ import (
 	"syscall"
 )
 
-// The bytes that SQLite locks of a database, wherever it ends
+// SQLite locks these bytes of a database, whatever its size
 // (https://sqlite.org/fileformat2.html#the_lock_byte_page).
 const (
 	lockBytes    = 1 << 30
 	lockBytesEnd = lockBytes + 512
 )
 
-// lockingProcesses are those that have locked the database at path, by /proc/locks. The
-// file is not opened: closing it again would drop this process' own locks.
+// LockingProcesses returns the processes that have locked the database at path, according to
+// /proc/locks. It does not open the file, because closing it would drop this process' own locks.
 func LockingProcesses(path string) (pids []int) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -37,7 +37,7 @@ func LockingProcesses(path string) (pids []int) {
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		fields := strings.Fields(lines.Text())
 		if len(fields) != 8 || fields[1] != "POSIX" || !strings.HasSuffix(fields[5], ":"+inode) {
-			continue // the device is not compared: stat(2) says another one on btrfs
+			continue // the device is not compared: on btrfs, stat(2) returns another one
 		}
 		begin, err := strconv.ParseInt(fields[6], 10, 64)
 		pid, noPID := strconv.Atoi(fields[4])

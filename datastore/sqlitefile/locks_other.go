@@ -2,6 +2,5 @@
 
 package sqlitefile
 
-// lockingProcesses: which process has a lock cannot be told here without opening the
-// database.
+// LockingProcesses returns none: here they cannot be found without opening the database.
 func LockingProcesses(string) []int { return nil }

@@ -6,9 +6,9 @@ import (
 	"net/url"
 )
 
-// View runs body with a connection of its own that reads the database of this engine
-// as of one moment. It holds up no writer, but the log is not copied back meanwhile, so it
-// grows. ctx ends with the engine, too.
+// View runs body with a connection of its own, in one read transaction. It delays no writer, but
+// meanwhile the WAL is not copied back, so it grows. The context of body also ends with the
+// engine.
 func (f *File) View(ctx context.Context, body func(context.Context, *Connection) error) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -35,14 +35,14 @@ func (f *File) View(ctx context.Context, body func(context.Context, *Connection)
 		return Explain(f.path, err)
 	}
 	defer c.Close()
-	// Should it be the last one to close, the WAL stays.
+	// The WAL stays even if this connection is the last one to close.
 	if err := c.PersistWAL(true); err != nil {
 		return Explain(f.path, err)
 	}
 	return c.asOfNow(f.path, func() error { return body(ctx, c) })
 }
 
-// endLongReads cancels those that are under way, waits for them, and refuses new ones.
+// endLongReads refuses new long reads, cancels those that are running, and waits for them.
 func (f *File) endLongReads() {
 	f.gate.Lock()
 	f.closing = true

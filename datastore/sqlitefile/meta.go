@@ -2,36 +2,36 @@ package sqlitefile
 
 import "database/sql/driver"
 
-// Metas is the meta table, or rows of it. The names:
+// Metas is the meta table, or rows of it. The names are:
 //
-//	compact_revision   history up to it may be gone
+//	compact_revision   the compaction revision
 //	revision           the store's revision is at least this
-//	reserved           no revision up to it may be given out again after a crash
-//	replaced_revision  the newest revision of the table of kine's that the file was made of
+//	reserved           no revision up to it may be used again after a crash
+//	replaced_revision  the newest revision of the kine table that the database was made from
 //	clean              how the last process left the database; see stopState
-//	log_rows, log_sum  number of rows and a sum over their ids, when clean
+//	log_rows, log_sum  number of rows and sum over their ids, when closed in order
 type Metas map[string]int64
 
-// state is what the meta row "clean" says.
+// state returns what the row "clean" says.
 func (m Metas) state() stopState { return stopState(m["clean"]) }
 
-// Closed tells whether the last process closed the database in order.
+// Closed reports whether the last process closed the database in order.
 func (m Metas) Closed() bool { return m.state().closed() }
 
-// Misses tells whether a database that was closed in order has other rows than it had then.
+// Misses reports whether a database that was closed in order has other rows now than then.
 func (m Metas) Misses(rows, sum int64) bool {
 	return m.Closed() && (m["log_rows"] != rows || m["log_sum"] != sum)
 }
 
-// Compacted is the compaction revision.
+// Compacted returns the compaction revision.
 func (m Metas) Compacted() int64 { return m["compact_revision"] }
 
-// Revision is that of a store whose log table ends with the row last.
+// Revision returns the revision of a store whose log table ends with the row id last.
 func (m Metas) Revision(last int64) int64 {
 	return max(1, m["revision"], m["compact_revision"], RevisionOf(last))
 }
 
-// Given is a revision that is not below any that the store may have given out.
+// Given returns the highest revision that such a store may have given out.
 func (m Metas) Given(last int64) int64 { return max(m.Revision(last), m["reserved"]) }
 
 // Metas reads the meta table.
@@ -55,14 +55,14 @@ func (c *Connection) SetMetas(metas Metas) error {
 	return nil
 }
 
-// SetClosed says in a database that it was closed in order, with rows of that number and sum.
+// SetClosed marks a database as closed in order, with that number of rows and sum over their ids.
 func (c *Connection) SetClosed(rows, sum int64) error {
 	return c.SetMetas(Metas{"log_rows": rows, "log_sum": sum, "clean": int64(stopClosed)})
 }
 
 func (c *Connection) setMeta(name string, value int64) error { return c.Exec(metaSQL, name, value) }
 
-// Leases reads the lease table: the TTL in seconds by id.
+// Leases reads the lease table: TTLs in seconds by id.
 func (c *Connection) Leases() (map[int64]int64, error) {
 	out := map[int64]int64{}
 	err := c.Query(`SELECT id, ttl FROM lease`, func(row []driver.Value) error {
@@ -76,7 +76,7 @@ func (c *Connection) Leases() (map[int64]int64, error) {
 // Grant writes a row of the lease table.
 func (c *Connection) Grant(id, ttl int64) error { return c.Exec(grantSQL, id, ttl) }
 
-// quickCheck is SQLite's own check: "ok", or the first problem.
+// quickCheck runs SQLite's own check and returns "ok" or the first problem.
 func (c *Connection) quickCheck() (found string, err error) {
 	err = c.Query(`PRAGMA quick_check(1)`, func(row []driver.Value) error {
 		found, _ = row[0].(string)

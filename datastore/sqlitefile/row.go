@@ -8,7 +8,7 @@ import (
 	"math"
 )
 
-// Row is a row of the log table without its value: one change of one key.
+// Row is a row of the log table, without its value. It is one change of one key.
 type Row struct {
 	ID      int64 // see [RowID]
 	Key     string
@@ -19,27 +19,28 @@ type Row struct {
 
 const subBits = 16
 
-// MaxSubs is how many changes one revision can hold.
+// MaxSubs is the number of changes that one revision can hold.
 const MaxSubs = 1 << subBits
 
-// MaxRevision is the last one that a row id has room for.
+// MaxRevision is the highest revision that fits into a row id.
 const MaxRevision = 1<<(63-subBits) - 1
 
-// RowID is the id of a revision's change number sub: revision<<16 | sub.
+// RowID returns the id of change number sub of a revision: revision<<16 | sub.
 func RowID(revision int64, sub int) int64 { return revision<<subBits | int64(sub) }
 
-// RevisionOf is the revision of a row id.
+// RevisionOf returns the revision of a row id.
 func RevisionOf(id int64) int64 { return id >> subBits }
 
-// Revision is the revision of the change.
+// Revision returns the revision of the change.
 func (r *Row) Revision() int64 { return RevisionOf(r.ID) }
 
-// Tombstone tells whether the change deleted the key.
+// Tombstone reports whether the change deleted the key.
 func (r *Row) Tombstone() bool { return r.Version == 0 }
 
 // flagTombstone marks a row whose change deleted the key.
 const flagTombstone = 1
 
+// Flags returns the flags of the row in the log table.
 func (r *Row) Flags() int64 {
 	if r.Tombstone() {
 		return flagTombstone
@@ -49,7 +50,7 @@ func (r *Row) Flags() int64 {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Checksum is the CRC32C of everything that the log table keeps of r and its value.
+// Checksum returns the CRC32C of all columns of the row; value is nil for a tombstone.
 func (r *Row) Checksum(value []byte) int64 {
 	var b [44]byte
 	le := binary.LittleEndian
@@ -65,13 +66,13 @@ func (r *Row) Checksum(value []byte) int64 {
 	return int64(crc32.Update(sum, castagnoli, value))
 }
 
-// allRows is an id before that of any row.
+// AllRows is an id before every row.
 const AllRows = math.MinInt64
 
 const rowColumns = `id, key, flags, create_revision, version, lease, crc, value`
 
-// decodeRow makes a Row of rowColumns, if its checksum holds. Without it, the error is
-// [ErrCorrupt], and only the Row's ID and Key are known.
+// decodeRow makes a Row of rowColumns. If the checksum is wrong, the error is [ErrCorrupt], and
+// the Row has only an ID and a Key.
 func decodeRow(path string, columns []driver.Value) (Row, []byte, error) {
 	number := func(i int) int64 { n, _ := columns[i].(int64); return n }
 	key, _ := columns[1].([]byte)
@@ -86,17 +87,17 @@ func decodeRow(path string, columns []driver.Value) (Row, []byte, error) {
 	return r, value, nil
 }
 
-// EachRow calls do for every row of the log table from the id from on, in order. The error
-// of do ends it, and is its error. bad is [ErrCorrupt] for a row whose checksum is wrong, of
-// which only the ID and the Key are known.
+// EachRow calls do for every row of the log table with at least the id from, in order. An error of
+// do ends it, and is returned as it is. For a row with a wrong checksum bad is [ErrCorrupt], and r
+// has only an ID and a Key.
 func (c *Connection) EachRow(from int64, do func(r Row, value []byte, bad error) error) error {
 	return c.Query(`SELECT `+rowColumns+` FROM log WHERE id >= ? ORDER BY id`, func(columns []driver.Value) error {
 		return do(decodeRow(c.path, columns))
 	}, from)
 }
 
-// RowSum spreads an id over 64 bits, so that a sum of them tells two sets of rows
-// apart (the finalizer of MurmurHash3).
+// RowSum spreads an id over 64 bits, so that the sums of two different sets of rows differ (the
+// finalizer of MurmurHash3).
 func RowSum(id int64) int64 {
 	x := uint64(id)
 	x = (x ^ x>>33) * 0xff51afd7ed558ccd
@@ -104,7 +105,7 @@ func RowSum(id int64) int64 {
 	return int64(x ^ x>>33)
 }
 
-// RowAt reads one row. [ErrRowMissing] tells that there is none with that id.
+// RowAt reads the row with that id. The error is [ErrRowMissing] if there is none.
 func (c *Connection) RowAt(id int64) (r Row, value []byte, err error) {
 	found := false
 	err = c.Query(`SELECT `+rowColumns+` FROM log WHERE id >= ? ORDER BY id LIMIT 1`, func(columns []driver.Value) (err error) {

@@ -10,13 +10,13 @@ import (
 	"github.com/karve-k8s/karve/datastore/directory"
 )
 
-// withCause adds the system's error to SQLite's "disk I/O error" of a write: where a
-// quota is used up, that says no more (only ENOSPC becomes SQLITE_FULL). Nothing was
-// written then either, and the frame that commits is the last one, so it is a full disk.
-// The same goes for making the database shorter at the end of a checkpoint, for which
-// btrfs needs space: the log still counts as not copied, and the next checkpoint does it.
+// withCause adds the system's error to SQLite's "disk I/O error" of a write. SQLite makes
+// SQLITE_FULL of ENOSPC only: when a quota is used up, it says no more than that. Nothing was
+// written then either, and the frame that commits is written last, so this is a full disk too. The
+// same holds when SQLite truncates the database at the end of a checkpoint, for which btrfs needs
+// space: the WAL still counts as not copied back, and the next checkpoint repeats it.
 //
-// A failed fsync is another matter, whatever its cause: what it left is not known.
+// After a failed fsync, whatever its cause, it is not known what is on the disk.
 func (c *Connection) withCause(err error) error {
 	switch extendedCode(err) {
 	case sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_TRUNCATE:
@@ -33,8 +33,8 @@ func (c *Connection) withCause(err error) error {
 	return err
 }
 
-// errno is sqlite3_system_errno (https://sqlite.org/c3ref/system_errno.html), which the
-// driver has no call for; 0 if it is not known.
+// errno returns sqlite3_system_errno (https://sqlite.org/c3ref/system_errno.html), or 0 if it is
+// not known. The driver has no method for it.
 func (c *Connection) errno() syscall.Errno {
 	conn := reflect.ValueOf(c.Conn)
 	if conn.Kind() != reflect.Pointer || conn.Elem().Kind() != reflect.Struct {

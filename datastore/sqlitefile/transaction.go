@@ -10,8 +10,8 @@ import (
 	"github.com/karve-k8s/karve/datastore/directory"
 )
 
-// walTarget is where a checkpoint is due; walLimit is what the log never
-// exceeds while transactions are smaller than their difference.
+// A checkpoint is due when the WAL has walTarget bytes. The WAL never exceeds walLimit as long as
+// transactions are smaller than the difference of the two.
 const (
 	walTarget = 2 << 20
 	walLimit  = 16 << 20
@@ -26,9 +26,9 @@ const (
 	readSQL   = `SELECT crc, value FROM log WHERE id = ?`
 )
 
-// transaction runs body, which changes at most that many pages, between BEGIN
-// IMMEDIATE and COMMIT. When it fails with isFull the transaction is rolled back
-// and nothing of it is there; after any other error of COMMIT its outcome is open.
+// transaction runs body, which changes at most that many pages, between BEGIN IMMEDIATE and COMMIT.
+// If the error is [IsFull], the transaction was rolled back and nothing of it is there. After any
+// other error of COMMIT its outcome is unknown.
 //
 // Unless the newest commit says "sealed", this one does.
 func (f *File) transaction(pages int64, body func(*Connection) error) error {
@@ -38,13 +38,13 @@ func (f *File) transaction(pages int64, body func(*Connection) error) error {
 		if f.long == 0 {
 			switch err := f.writeBackAlone(func() {}); {
 			case err == nil:
-				f.restartWAL = false // the commit below begins the log anew
+				f.restartWAL = false // the commit below restarts the WAL
 			case !IsBusy(err):
 				return err
 			}
 		}
 		if f.mustOpen {
-			return fmt.Errorf("%w: the log could not be copied back before", directory.ErrNoSpace)
+			return fmt.Errorf("%w: the WAL could not be copied back before", directory.ErrNoSpace)
 		}
 	}
 	if err := f.broken("begin"); err != nil {
@@ -63,8 +63,8 @@ func (f *File) transaction(pages int64, body func(*Connection) error) error {
 	return err
 }
 
-// commitPages is transaction without the state. While another program has locked the
-// database nothing is written, so it tries again until the engine is about to close.
+// commitPages is transaction without the stopState. While another program has locked the database,
+// nothing is written, and it tries again until the engine is about to close.
 func (f *File) commitPages(pages int64, body func(*Connection) error) error {
 	told := ""
 	for {
@@ -96,7 +96,7 @@ func (f *File) commitOnce(pages int64, body func(*Connection) error) error {
 		err = f.broken("committed")
 	}
 	if err != nil {
-		// SQLite may have rolled back by itself: then this fails and all is well.
+		// SQLite may have rolled back by itself; then this fails, which is fine.
 		_ = f.writer.Exec("ROLLBACK")
 		return fmt.Errorf("commit: %w", err)
 	}
@@ -110,21 +110,20 @@ func (f *File) broken(step string) error {
 	return nil
 }
 
-// pageSize is that of the database.
+// pageSize is the size of a page of the database.
 const pageSize = 4096
 
-// metaPages is how many pages a transaction changes beside the rows it is about, on
-// the safe side.
+// metaPages is an upper estimate of the pages that a transaction changes beside those of its rows.
 const metaPages = 5
 
 // Batch is what one commit writes.
 type Batch struct {
-	Rows   iter.Seq2[*Row, []byte] // of the log table, with their values; may be nil, and may be read again
+	Rows   iter.Seq2[*Row, []byte] // rows of the log table with their values; read more than once; may be nil
 	Metas  Metas
 	Leases []LeaseChange
 }
 
-// LeaseChange is a row of the lease table that is written or deleted.
+// LeaseChange is a row of the lease table to write, or to delete if it is Revoked.
 type LeaseChange struct {
 	ID, TTL int64
 	Revoked bool
@@ -170,7 +169,7 @@ func (f *File) Commit(b Batch) error {
 	return err
 }
 
-// rowPages is how many bytes of log a row takes, on the safe side.
+// rowPages is an upper estimate of the bytes that a row takes in the WAL.
 func rowPages(r *Row, value []byte) int64 {
 	n := (int64(len(value)) + int64(len(r.Key)) + 100) * 6 / 5
 	if n > 4000 {
@@ -179,16 +178,16 @@ func rowPages(r *Row, value []byte) int64 {
 	return n
 }
 
-// SetMetas writes metas in a transaction of their own.
+// SetMetas writes rows of the meta table in a transaction of their own.
 func (f *File) SetMetas(metas Metas) error {
 	return f.transaction(metaPages, func(c *Connection) error { return c.SetMetas(metas) })
 }
 
-// sliceRows is the most rows that DeleteRows removes.
+// sliceRows is the most rows that one call of DeleteRows removes.
 const sliceRows = 1024
 
-// DeleteRows removes rows of the log, until the budget is used up, and says how many
-// it did.
+// DeleteRows removes rows of the log table until the time is used up, and returns how many it has
+// removed.
 func (f *File) DeleteRows(ids []int64, budget time.Duration) (done int, err error) {
 	ids = ids[:min(len(ids), sliceRows)]
 	err = f.transaction(int64(len(ids))*2+metaPages, func(c *Connection) error {
@@ -214,7 +213,7 @@ func (f *File) DeleteRows(ids []int64, budget time.Duration) (done int, err erro
 	return done, err
 }
 
-// Read answers the value of a row, checked.
+// Read returns the value of a row after it has verified the checksum.
 func (f *File) Read(r *Row) ([]byte, error) {
 	c := <-f.readers
 	if c == nil {

@@ -2,9 +2,9 @@
 
 package sqlitefile
 
-// exclusiveVFS: there is none here, so other programs can use the database beside an
-// engine, and the index of the log is a file.
+// exclusiveVFS: there is none here, so other programs can use the database of a running engine, and
+// the WAL-index is a file (-shm).
 const exclusiveVFS = ""
 
-// lockless: there is none here, either.
+// lockless: there is none here either.
 const lockless = ""

@@ -8,24 +8,21 @@ import (
 	"time"
 )
 
-// viewTries is how often a file is read that changes under the reader: a server
-// that is started and stopped again and again can do that for a while.
+// viewTries is how often ViewAny reads a file again that changes meanwhile, as it does while a
+// server starts and stops again and again.
 const viewTries = 50
 
-// viewFile reads an SQLite database as of one moment and changes nothing of it, while
-// another process may be writing to it. body is called again if that process
-// came in between.
+// ViewAny runs body with a connection that reads any SQLite database in one transaction. It changes
+// nothing, and another process may be writing meanwhile; then body may be called again.
 //
-// A file with a log beside it is read with SQLite's locks, through both; beside a server
-// in another process, which lets nobody else read it, the error is [ErrBusy]. One
-// without is nobody's at present: it is read with no locks and no files made
-// beside it, so that a read-only disk will do; if a log has appeared by the end,
-// the answer may be torn and is thrown away.
+// A database with a WAL beside it is read with SQLite's locks. While a server in another process
+// uses it, the error is [ErrBusy]. Nobody has a database without a WAL open: ViewAny reads it without
+// locks and makes no file beside it, so it can be on a read-only disk. If a WAL has appeared by the
+// end, what body has read may be inconsistent, and ViewAny starts again.
 //
-// The file itself is never opened but by SQLite: closing a descriptor of ours
-// would drop the locks of an engine in this process
-// (https://sqlite.org/howtocorrupt.html#posixlocks). What this process has open itself is
-// read through the engine instead: see [disk.longRead].
+// Only SQLite opens the file: if this process closed a descriptor of its own, the locks of an engine
+// in the same process would be gone (https://sqlite.org/howtocorrupt.html#posixlocks). A database that
+// this process has open is read with [File.View] instead.
 func ViewAny(path string, body func(c *Connection) error) error {
 	for range viewTries {
 		before, err := os.Stat(path)
@@ -33,7 +30,7 @@ func ViewAny(path string, body func(c *Connection) error) error {
 			return fmt.Errorf("open database: %w", err)
 		}
 		if !before.Mode().IsRegular() {
-			return fmt.Errorf("open database: %s is no file", path)
+			return fmt.Errorf("open database: %s is not a regular file", path)
 		}
 		alone := !HasWAL(path)
 		err = viewOnce(path, alone, body)
@@ -44,15 +41,15 @@ func ViewAny(path string, body func(c *Connection) error) error {
 		if statErr == nil && !HasWAL(path) && after.Size() == before.Size() && after.ModTime().Equal(before.ModTime()) {
 			return err
 		}
-		time.Sleep(100 * time.Millisecond) // a start is under way
+		time.Sleep(100 * time.Millisecond) // a server is starting
 	}
-	return fmt.Errorf("read database %s: it is being changed all the time (try again)", path)
+	return fmt.Errorf("read database %s: it keeps changing (try again)", path)
 }
 
 func viewOnce(path string, alone bool, body func(c *Connection) error) error {
 	query := url.Values{"mode": {"ro"}, "_pragma": {"busy_timeout(10000)", "cache_size(-8192)"}}
 	if inUse(path) {
-		query = url.Values{"mode": {"ro"}, "_pragma": {"busy_timeout(100)", "cache_size(-8192)"}} // the server does not go away
+		query = url.Values{"mode": {"ro"}, "_pragma": {"busy_timeout(100)", "cache_size(-8192)"}} // the server will not end soon
 	}
 	if alone {
 		query.Set("immutable", "1")
@@ -65,10 +62,10 @@ func viewOnce(path string, alone bool, body func(c *Connection) error) error {
 	return c.asOfNow(path, func() error { return body(c) })
 }
 
-// connectToRead is connect for a reader that leaves the WAL where it is. Even of a
-// read-only connection, SQLite removes the WAL when the last connection closes and there
-// is nothing to copy back. A kill while the WAL began anew leaves such a WAL, and a
-// database that says "open": without its WAL it would be refused.
+// connectToView is [Connect] for a reader that leaves the WAL where it is. SQLite removes the WAL when
+// the last connection closes and there is nothing to copy back, even if that connection is read-only. A
+// kill while the WAL is being restarted leaves such a WAL, beside a database that says "open" and that
+// would be refused without it.
 func connectToView(path string, query url.Values) (*Connection, error) {
 	c, err := Connect(path, query)
 	if err != nil {
@@ -80,7 +77,7 @@ func connectToView(path string, query url.Values) (*Connection, error) {
 	return c, nil
 }
 
-// asOfNow runs body in a transaction that reads, which begins with its first read.
+// asOfNow runs body in a read transaction, which begins with a first read.
 func (c *Connection) asOfNow(path string, body func() error) error {
 	if err := c.Exec("BEGIN"); err != nil {
 		return Explain(path, err)
@@ -91,9 +88,8 @@ func (c *Connection) asOfNow(path string, body func() error) error {
 	return body()
 }
 
-// viewLocked reads a database of which this process alone has the directory's lock,
-// through its log, without locks and with no files made beside it: there may be no room
-// for any.
+// ViewLocked is [ViewAny] for a caller that holds the lock of the directory. It reads the WAL too, but
+// takes no locks and makes no file beside the database, since there may be no space for one.
 func ViewLocked(path string, body func(c *Connection) error) error {
 	if lockless == "" {
 		return ViewAny(path, body)
@@ -110,7 +106,8 @@ func ViewLocked(path string, body func(c *Connection) error) error {
 	return c.asOfNow(path, func() error { return body(c) })
 }
 
-// viewEngine is viewFile for files of the engine, and refuses others.
+// View is [ViewAny] for databases of the engine; it refuses others with [ErrForeign] or
+// [ErrNewerSchema].
 func View(path string, body func(c *Connection) error) error {
 	return ViewAny(path, func(c *Connection) error {
 		if err := checkIdentity(path, c); err != nil {

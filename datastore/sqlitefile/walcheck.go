@@ -12,24 +12,23 @@ import (
 	"github.com/karve-k8s/karve/datastore/directory"
 )
 
-// checkStopped compares the state that a database, read without its log, says of the
-// last stop with the log that is there. The error is for one that lacks commits.
+// checkStopped compares the state in a database, read without its WAL, with the WAL that is there. The
+// error is [ErrCorrupt] if commits are missing.
 func checkStopped(path string, state stopState) error {
 	if state.closed() {
 		return nil
 	}
 	if !HasWAL(path) {
 		if state.sealed() {
-			return nil // another program has copied it back and removed it
+			return nil // another program has copied the WAL back and removed it
 		}
-		return fmt.Errorf("%w: %s was not closed in order, and its log %s-wal, which has the newest changes, is missing or empty; a kill during a checkpoint looks the same if another program then copied the log back, so try salvage first (%s)", ErrCorrupt, path, path, Remedy)
+		return fmt.Errorf("%w: %s was not closed in order, and its WAL %s-wal, which has the newest changes, is missing or empty; a kill during a checkpoint looks the same if another program then copied the WAL back, so try salvage first (%s)", ErrCorrupt, path, path, Remedy)
 	}
 	return checkWAL(path, state.ordered())
 }
 
-// checkStop looks at the log of a database that nobody has open and that was not
-// closed in order, for the damage which a start would refuse and SQLite does not
-// see.
+// CheckStop checks the WAL of a database that nobody has open and that was not closed in order, for
+// damage that a start would refuse and that SQLite does not see.
 func CheckStop(path string, metas Metas) error {
 	state := metas.state()
 	if state.closed() || inUse(path) {
@@ -37,42 +36,40 @@ func CheckStop(path string, metas Metas) error {
 	}
 	err := checkStopped(path, state)
 	if err != nil && inUse(path) {
-		return nil // it was being started: what we saw is that
+		return nil // a server was starting, and the WAL was not complete yet
 	}
 	return err
 }
 
-// inUse tells whether a process holds the lock of the directory that path is the
-// database of, or may hold it.
+// inUse reports whether a process holds, or may hold, the lock of the directory that a database is in.
 func inUse(path string) bool {
 	_, held, err := directory.Holder(filepath.Dir(path))
 	return held || err != nil
 }
 
-// checkWAL looks, before SQLite does, at the log that an unclean stop left
+// checkWAL checks the WAL that an unclean stop has left, before SQLite reads it
 // (https://sqlite.org/fileformat2.html#walformat).
 //
-// SQLite takes a log's first bad frame for its end, as it must be after a torn
-// write, and silently drops every commit after it. But with ordered commits only
-// the last transaction can be torn: each one is on the disk before the next is
-// written. So a bad frame that is followed by the frames of a later transaction is
-// damage, and reading on would lose acknowledged writes.
+// SQLite takes the first bad frame for the end of the WAL, as it has to after a torn write, and
+// silently drops every commit after it. But where commits are ordered, each one is on the disk before
+// the next is written, so only the last transaction can be torn. A bad frame that is followed by the
+// frames of a later transaction is damage, and going on would lose acknowledged writes.
 func checkWAL(path string, ordered bool) error {
 	f, err := os.Open(path + "-wal")
 	if err != nil {
-		return fmt.Errorf("open log of database: %w", err)
+		return fmt.Errorf("open WAL of database: %w", err)
 	}
 	defer f.Close()
 	var header [32]byte
 	if _, err := io.ReadFull(f, header[:]); err != nil {
-		return fmt.Errorf("%w: %s was not closed in order, and its log %s-wal is cut off (%s)", ErrCorrupt, path, path, Remedy)
+		return fmt.Errorf("%w: %s was not closed in order, and its WAL %s-wal is cut off (%s)", ErrCorrupt, path, path, Remedy)
 	}
 	if !ordered {
 		return nil
 	}
 	bad, err := walDamage(f, header[:])
 	if err != nil {
-		return fmt.Errorf("read log of database: %w", err)
+		return fmt.Errorf("read WAL of database: %w", err)
 	}
 	if bad > 0 {
 		return fmt.Errorf("%w: %s-wal: frame %d has a bad checksum, and later commits follow it (%s)", ErrCorrupt, path, bad, Remedy)

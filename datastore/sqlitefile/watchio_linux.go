@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// How often watchIO looks, and how much has to be read or written in between to count as
-// progress: what else a process does while it starts is less.
+// How often WatchIO checks, and how much has to be read or written in between to count as progress. What
+// else a starting process does is less.
 const (
 	watchEvery = time.Second
 	watchLeast = 256 << 10
 )
 
-// watchIO reports, as the progress of one statement that says nothing of itself, how much
-// this process has read and written, until it is stopped. A statement that hangs does
-// neither, so nothing is reported then.
+// WatchIO reports how much this process has read and written as the progress of one long statement,
+// which reports none itself, until stop is called. A statement that hangs neither reads nor writes, so
+// nothing is reported then.
 func WatchIO(progress Progress) (stop func()) {
 	if progress == nil {
 		return func() {}
@@ -43,7 +43,7 @@ func WatchIO(progress Progress) (stop func()) {
 	return func() { close(end); <-ended }
 }
 
-// processIO is how many bytes this process has read and written, from the page cache too
+// processIO returns how many bytes this process has read and written, including from the page cache
 // (proc_pid_io(5)).
 func processIO() (n int64) {
 	text, err := os.ReadFile("/proc/self/io")

@@ -2,5 +2,5 @@
 
 package sqlitefile
 
-// watchIO reports nothing: it is for systemd.
+// WatchIO reports nothing here: it is for systemd.
 func WatchIO(Progress) (stop func()) { return func() {} }
