@@ -15,16 +15,16 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// Compaction tells what a compaction of a file did.
+// Compaction describes what Compact has done.
 type Compaction struct {
 	Path     string `json:"path"`
-	Revision int64  `json:"revision"` // compacted to this
-	Before   int64  `json:"before"`   // bytes of the file
+	Revision int64  `json:"revision"` // the new compaction revision
+	Before   int64  `json:"before"`   // size of the file in bytes
 	After    int64  `json:"after"`
 }
 
-// CompactFile compacts the database in a directory whose lock is held to its newest
-// revision, and gives all free pages back to the file system. Nobody has it open.
+// Compact compacts the database in a locked directory to its newest revision, and returns all free
+// pages to the file system.
 func Compact(ctx context.Context, lock *directory.Lock) (*Compaction, error) {
 	out := &Compaction{Path: filepath.Join(lock.Dir(), datastore.EngineFile)}
 	info, err := os.Stat(out.Path)
@@ -39,7 +39,7 @@ func Compact(ctx context.Context, lock *directory.Lock) (*Compaction, error) {
 	out.Revision = e.Revision()
 	err = e.Compact(ctx, out.Revision, true)
 	if errors.Is(err, datastore.ErrCompacted) {
-		err = e.WaitTidy(ctx) // what an earlier one has left
+		err = e.WaitTidy(ctx) // an earlier compaction may not have deleted everything
 	}
 	if err := errors.Join(err, e.Close()); err != nil {
 		return nil, err
@@ -54,7 +54,7 @@ func Compact(ctx context.Context, lock *directory.Lock) (*Compaction, error) {
 	return out, nil
 }
 
-// shrink gives the free pages of a closed database back.
+// shrink returns the free pages of a closed database to the file system.
 func shrink(ctx context.Context, path string) error {
 	c, err := sqlitefile.Connect(path, url.Values{"_pragma": {"synchronous(FULL)", "cache_size(-8192)"}})
 	if err != nil {

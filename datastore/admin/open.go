@@ -1,3 +1,5 @@
+// Package admin does to the database of a directory what an administrator asks for: open it as it is
+// found, restore a backup, salvage what can be read, compact it. No engine may have it open.
 package admin
 
 import (
@@ -9,14 +11,14 @@ import (
 	"github.com/karve-k8s/karve/datastore/kineimport"
 )
 
-// Opened tells what [Open] did before the engine started.
+// Opened is what [Open] has done before it started the engine.
 type Opened struct {
-	Conversion *kineimport.Conversion // of a database of kine's; nil if there was none to do
-	Upgrade    *Upgrade               // of a database of an older release; nil if it was of this one
+	Conversion *kineimport.Conversion // of a kine table; nil if there was none
+	Upgrade    *Upgrade               // of the schema; nil if it was this release's
 }
 
-// Open is [OpenEngine] in a directory as it is found: a database of kine's is converted first,
-// and one of an older release brought to this one's schema.
+// Open is [datastore.OpenEngine] for a directory as it is found: it first converts a kine table, and
+// upgrades a database of an older release.
 func Open(ctx context.Context, lock *directory.Lock, opts datastore.Options) (*datastore.Engine, Opened, error) {
 	var done Opened
 	err := opts.Validate()
@@ -32,7 +34,7 @@ func Open(ctx context.Context, lock *directory.Lock, opts datastore.Options) (*d
 	return e, done, err
 }
 
-// openPlain opens what a command works on: no ballast, and little memory.
+// openPlain opens an engine for a command, without ballast and with a small cache.
 func openPlain(lock *directory.Lock) (*datastore.Engine, error) {
 	opts := datastore.Options{BallastBytes: -1, CacheBytes: 1 << 20}
 	if _, err := upgrade(filepath.Join(lock.Dir(), datastore.EngineFile), steps, opts, func(string) {}); err != nil {

@@ -18,33 +18,30 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// RestoreMargin is how far a restore raises the revision, above both that of the
-// backup and that of the file it replaces, as far as that can be read. It is
-// what etcd's documentation gives (https://etcd.io/docs/v3.6/op-guide/recovery/):
-// more than a busy cluster writes in a week, should the replaced file be lost; and
-// there is room for 140,000 restores.
+// RestoreMargin is how far a restore raises the revision above that of the backup and, as far as it
+// can be read, that of the file it replaces. etcd's documentation recommends this number
+// (https://etcd.io/docs/v3.6/op-guide/recovery/): it is more than a busy cluster writes in a week, if
+// the replaced file is lost. A row id has space for 140,000 restores.
 const RestoreMargin = 1_000_000_000
 
-// Restore puts a backup in the place of the database in the directory that lock
-// holds. The backup is verified first, and only read; what was there stays as
-// mvcc.db.before-restore-TIME.
+// Restore replaces the database in a locked directory with a backup. It verifies the backup first and
+// only reads it. The replaced database stays as mvcc.db.before-restore-TIME.
 //
-// The revision is raised by [RestoreMargin] and all before it is compacted: a
-// client that goes on from a resourceVersion of the lost future, or of the time
-// before the backup, is told to list again and cannot mistake one for the other.
+// Restore raises the revision by [RestoreMargin] and compacts everything before. A client that
+// continues from a resourceVersion that was seen before must list again, and cannot mistake old state
+// for new.
 //
-// A stop at any point leaves the old database in place or the new one.
-// progress may be nil.
+// A stop at any point leaves the old database or the new one in place. progress may be nil.
 func Restore(ctx context.Context, lock *directory.Lock, file string, progress sqlitefile.Progress) (*backup.Result, error) {
 	return restore(ctx, lock, file, progress, func(string) {})
 }
 
-// restore says what it has done so far to at, for a test to stop there.
+// restore calls at after each step, so that a test can stop there.
 func restore(ctx context.Context, lock *directory.Lock, file string, progress sqlitefile.Progress, at func(string)) (*backup.Result, error) {
 	begin := time.Now()
 	to, table := filepath.Join(lock.Dir(), datastore.EngineFile), filepath.Join(lock.Dir(), kineimport.FileName)
 	if directory.Same(file, to) {
-		return nil, fmt.Errorf("restore %s: it is the database itself", file)
+		return nil, fmt.Errorf("restore %s: this is the database itself", file)
 	}
 	v, err := backup.Verify(ctx, sqlitefile.ClosedFile(file), nil)
 	if err == nil {
@@ -69,7 +66,7 @@ func restore(ctx context.Context, lock *directory.Lock, file string, progress sq
 		out.Keys = s.Keys
 		out.Revision = max(s.Revision, s.Metas["reserved"], seen) + RestoreMargin
 		if out.Revision > sqlitefile.MaxRevision {
-			return nil, fmt.Errorf("%w: revision %d leaves no room", sqlitefile.ErrCorrupt, s.Revision)
+			return nil, fmt.Errorf("%w: revision %d is too high to be raised", sqlitefile.ErrCorrupt, s.Revision)
 		}
 		return sqlitefile.Metas{"revision": out.Revision, "compact_revision": out.Revision, "reserved": 0, "replaced_revision": replaced}, nil
 	})
@@ -89,8 +86,8 @@ func restore(ctx context.Context, lock *directory.Lock, file string, progress sq
 	return out, nil
 }
 
-// replaceDatabase puts a finished database in the place of that in a locked directory,
-// and answers what the old one is called then, or nothing if there was none.
+// replaceDatabase replaces the database in a locked directory with a finished one, and returns the new
+// name of the old one, or nothing if there was none.
 func replaceDatabase(lock *directory.Lock, fresh, suffix string, at func(string)) (kept string, err error) {
 	to, table := filepath.Join(lock.Dir(), datastore.EngineFile), filepath.Join(lock.Dir(), kineimport.FileName)
 	if kept, err = keepOld(lock, to, suffix, at); err != nil {
@@ -102,10 +99,10 @@ func replaceDatabase(lock *directory.Lock, fresh, suffix string, at func(string)
 	}
 	at("renamed")
 	if there, _ := directory.Exists(table); there {
-		// A table that was never converted: the next start must not do it now.
+		// A table that was never converted: the next start must not convert it any more.
 		aside, err := sqlitefile.SetAside(table, suffix)
 		if err != nil {
-			return "", fmt.Errorf("it is in place, but %s has to be moved away: %w", table, err)
+			return "", fmt.Errorf("the database is in place, but %s has to be moved away: %w", table, err)
 		}
 		if kept == "" {
 			kept = aside
@@ -114,11 +111,11 @@ func replaceDatabase(lock *directory.Lock, fresh, suffix string, at func(string)
 	return kept, nil
 }
 
-// newestRevision is the highest revision that a database, which may be damaged or
-// missing, may have given out: as far as it can be read.
+// newestRevision returns the highest revision that a database may have given out, as far as it can be
+// read. The database may be damaged or missing.
 func newestRevision(path string) int64 {
 	var revision int64
-	// Whatever cannot be read is why there is a margin.
+	// The margin covers what cannot be read.
 	_ = sqlitefile.View(path, func(c *sqlitefile.Connection) error {
 		if metas, err := c.Metas(); err == nil {
 			revision = max(revision, metas["revision"], metas["compact_revision"], metas["reserved"])
@@ -131,15 +128,14 @@ func newestRevision(path string) int64 {
 	return min(revision, sqlitefile.MaxRevision-2*RestoreMargin)
 }
 
-// tableRevision is the same of a table of kine's. It leaves the table in one file.
+// tableRevision does the same for a kine table, and leaves the table whole in one file.
 func tableRevision(path string) int64 {
 	return min(kineimport.Revision(path), sqlitefile.MaxRevision-2*RestoreMargin)
 }
 
-// keepOld gives the database in a locked directory, which may be damaged, a second
-// name, and takes away its log, which must not be taken for that of the file that
-// comes in its place. It answers the second name, or nothing if there was no
-// database.
+// keepOld gives the database in a locked directory a second name and returns it, or nothing if there
+// was no database. The database may be damaged. Its WAL gets a second name too and is then removed,
+// because SQLite would take it for that of the new file.
 func keepOld(lock *directory.Lock, path, suffix string, at func(string)) (string, error) {
 	kept, err := directory.Unused(path + suffix)
 	if err != nil {
@@ -150,7 +146,7 @@ func keepOld(lock *directory.Lock, path, suffix string, at func(string)) (string
 		return "", err
 	}
 	if there {
-		// A sound one is closed in order, and then is all in one file.
+		// Opening and closing makes a sound one whole in one file.
 		if e, err := openPlain(lock); err == nil {
 			if err := e.Close(); err != nil {
 				return "", err
@@ -183,7 +179,7 @@ func keepOld(lock *directory.Lock, path, suffix string, at func(string)) (string
 	return kept, atomicfile.SyncDir(dir)
 }
 
-// secondName links a file, or copies it where there are no links.
+// secondName links a file, or copies it where the file system has no links.
 func secondName(from, to string) error {
 	if os.Link(from, to) == nil {
 		return nil

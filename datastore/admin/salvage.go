@@ -19,30 +19,30 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// ErrSound: a database that was to be salvaged is not damaged.
+// ErrSound is the error of a salvage of a database that is not damaged.
 var ErrSound = errors.New("nothing is wrong with the database")
 
-// Salvaged tells what was saved of a damaged database.
+// Salvaged describes what Salvage has saved of a damaged database.
 type Salvaged struct {
 	Path     string   `json:"path"`
-	Kept     string   `json:"kept"` // what the damaged database is called now
+	Kept     string   `json:"kept"` // new name of the damaged database
 	Revision int64    `json:"revision"`
 	Keys     int64    `json:"keys"`
-	Rows     int64    `json:"rows"`     // that could be read
-	Problems []string `json:"problems"` // what is wrong, and what could not be read
+	Rows     int64    `json:"rows"`     // number of rows that could be read
+	Problems []string `json:"problems"` // what is damaged or could not be read
 }
 
-// orphanTTL is what keys get, in seconds, whose lease cannot be read: they had one, so
-// they must not stay for ever.
+// orphanTTL is the TTL in seconds of keys whose lease cannot be read. They had a lease, so they must not
+// stay for ever.
 const orphanTTL = 3600
 
-// Salvage makes a sound database of what can be read of the damaged one in the directory
-// that lock holds: of each key the newest version whose checksum is right. A key whose
-// newest version, or whose deletion, cannot be read goes back to the version before. The
-// damaged database stays as mvcc.db.before-salvage-TIME, with its log.
+// Salvage replaces the damaged database in a locked directory with what can be read of it: the newest
+// version of each key whose checksum is right. If the newest version or the deletion of a key cannot be
+// read, the key goes back to the version before. The damaged database stays as
+// mvcc.db.before-salvage-TIME, with its WAL.
 //
-// The revision is raised as by [Restore]. A database that a start would take is refused
-// with [ErrSound]. progress may be nil.
+// Salvage raises the revision as [Restore] does. It refuses a database that a start would accept with
+// [ErrSound]. progress may be nil.
 func Salvage(ctx context.Context, lock *directory.Lock, progress sqlitefile.Progress) (*Salvaged, error) {
 	out, err := salvage(ctx, lock, progress, func(string) {})
 	if err != nil {
@@ -57,7 +57,7 @@ func salvage(ctx context.Context, lock *directory.Lock, progress sqlitefile.Prog
 	if sqlitefile.LockingProcesses(out.Path) != nil {
 		return nil, sqlitefile.BusyWith(out.Path)
 	}
-	if err := saidByStart(out.Path); err == nil {
+	if err := startError(out.Path); err == nil {
 		return nil, fmt.Errorf("%w: start the server", ErrSound)
 	} else if !errors.Is(err, sqlitefile.ErrCorrupt) {
 		return nil, err
@@ -69,7 +69,7 @@ func salvage(ctx context.Context, lock *directory.Lock, progress sqlitefile.Prog
 		return out.save(ctx, c, fresh, tableRevision(filepath.Join(lock.Dir(), kineimport.FileName)), progress)
 	})
 	if errors.Is(err, sqlitefile.ErrCorrupt) && out.Rows == 0 {
-		return nil, fmt.Errorf("%w: nothing in it can be read: restore a backup", sqlitefile.ErrCorrupt)
+		return nil, fmt.Errorf("%w, and none of it can be read: restore a backup", sqlitefile.ErrCorrupt)
 	} else if err != nil {
 		return nil, err
 	}
@@ -84,8 +84,8 @@ func salvage(ctx context.Context, lock *directory.Lock, progress sqlitefile.Prog
 	return out, err
 }
 
-// saidByStart is what a start would say of a database, which is not changed.
-func saidByStart(path string) error {
+// startError returns the error with which a start would refuse a database, and does not change it.
+func startError(path string) error {
 	if there, err := directory.Exists(path); err != nil || !there {
 		return fmt.Errorf("open database: %w", os.ErrNotExist)
 	}
@@ -112,8 +112,8 @@ func saidByStart(path string) error {
 	})
 }
 
-// save builds the new database from what c can read of the old one. replaced is the
-// revision of a table of kine's beside it.
+// save builds the new database from what c can read of the old one. replaced is the revision of a kine
+// table beside it.
 func (out *Salvaged) save(ctx context.Context, c *sqlitefile.Connection, fresh string, replaced int64, progress sqlitefile.Progress) (err error) {
 	metas, err := c.Metas()
 	if err != nil {
@@ -163,7 +163,7 @@ func (out *Salvaged) save(ctx context.Context, c *sqlitefile.Connection, fresh s
 			ttl := leases[r.Lease]
 			if ttl == 0 {
 				ttl = orphanTTL
-				out.problem("lease %d of key %q cannot be read: it gets a TTL of %d s", r.Lease, r.Key, ttl)
+				out.problem("lease %d of key %q cannot be read: its new TTL is %d s", r.Lease, r.Key, ttl)
 			}
 			if err := b.Grant(r.Lease, ttl); err != nil {
 				return err
@@ -184,8 +184,8 @@ func (out *Salvaged) problem(format string, args ...any) {
 	out.Problems = append(out.Problems, fmt.Sprintf(format, args...))
 }
 
-// readRows reads every row that can be read, and answers the row of the newest version
-// of each key, and the last row.
+// readRows reads every row that can be read. It returns the id of the newest row of each key, and the id
+// of the last row.
 func (out *Salvaged) readRows(ctx context.Context, c *sqlitefile.Connection) (newest map[string]int64, last int64, err error) {
 	newest = map[string]int64{}
 	next := int64(sqlitefile.AllRows)
@@ -218,8 +218,8 @@ func (out *Salvaged) readRows(ctx context.Context, c *sqlitefile.Connection) (ne
 	}
 }
 
-// readableAfter is the first id from which on a row can be read after a damaged stretch
-// that begins at id, or there is none; MaxInt64 if there is none that can be read.
+// readableAfter returns the first id from which SQLite can read the log table after a damaged stretch
+// that begins at id, or MaxInt64 if there is none.
 func readableAfter(c *sqlitefile.Connection, id int64) int64 {
 	readable := func(at int64) bool {
 		_, _, err := c.RowAt(at)

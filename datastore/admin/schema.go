@@ -11,30 +11,29 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// A schemaStep changes a database by one version of the schema, inside a
-// transaction that is not its own.
+// A step changes a database from one version of the schema to the next. Its caller has begun a
+// transaction.
 type step func(*sqlitefile.Connection) error
 
-// schemaSteps lead from each version to the next: the first from 1 to 2. There are
-// none yet. A release that adds one makes SchemaVersion follow.
+// steps lead from each version to the next, the first one from 1 to 2. There are none yet. A release
+// that adds one also raises [sqlitefile.SchemaVersion].
 var steps []step
 
-// SchemaUpgrade tells of a database that was of an older release.
+// Upgrade describes the upgrade of a database of an older release.
 type Upgrade struct {
-	From, To int64
-	Backup   string // what it was before, for karve datastore restore of that release
+	From, To int64  // versions of the schema
+	Backup   string // copy from before, for karve datastore restore of that release
 }
 
-// upgradeSchema brings a closed database, whose directory's lock is ours, to the
-// newest version of the schema. Before it changes anything it makes a verified
-// backup beside it; what is damaged, or newer, is refused untouched. All steps are
-// one transaction: a stop at any point leaves the old schema or the new one, and
-// the backup before either. With nothing to do it answers nil, and at is called
-// with what is done so far, for a test to stop there.
+// upgrade changes a closed database to the newest version of the schema. The caller holds the lock of
+// its directory. Before the first change it makes a verified backup beside the database. It refuses,
+// and does not change, a database that is damaged or newer. All steps are one transaction, so a stop at
+// any point leaves the old schema or the new one, and a backup before either. With nothing to do the
+// result is nil. It calls at after each step, so that a test can stop there.
 func upgrade(path string, steps []step, opts datastore.Options, at func(string)) (*Upgrade, error) {
 	newest := int64(1 + len(steps))
 	if v, err := sqlitefile.HeaderSchema(path); err != nil || v >= newest {
-		return nil, nil // the opening says what is wrong, and makes one if there is none
+		return nil, nil // opening the engine reports what is wrong, or makes a missing file
 	}
 	if _, err := sqlitefile.Inspect(path, newest); err != nil {
 		return nil, err
@@ -50,16 +49,16 @@ func upgrade(path string, steps []step, opts datastore.Options, at func(string))
 		return nil, fmt.Errorf("%w: %s has schema %d, which no release wrote (restore a backup)", sqlitefile.ErrCorrupt, path, from)
 	}
 	out.Backup = fmt.Sprintf("%s.schema-%d", path, from)
-	// One that is there is of a start that was killed before it changed anything.
+	// Overwrite: one that exists is from a start that was killed before it changed anything.
 	if _, err := backup.Write(context.Background(), sqlitefile.ClosedFile(path), out.Backup, backup.Options{Overwrite: true, Progress: opts.Progress("backing up " + datastore.EngineFile)}); err != nil {
-		return nil, fmt.Errorf("schema %d of %s becomes %d, and not without a backup: %w", from, path, newest, err)
+		return nil, fmt.Errorf("upgrade %s from schema %d to %d: it needs a backup first: %w", path, from, newest, err)
 	}
 	at("backed up")
 	stop := sqlitefile.WatchIO(opts.Progress("upgrading the schema of " + datastore.EngineFile))
 	err = runSteps(path, from, steps, at)
 	stop()
 	if err != nil {
-		return nil, fmt.Errorf("schema %d of %s becomes %d: %w (as it was before it is in %s)", from, path, newest, err, out.Backup)
+		return nil, fmt.Errorf("upgrade %s from schema %d to %d: %w (a copy from before is in %s)", path, from, newest, err, out.Backup)
 	}
 	return out, nil
 }
@@ -69,7 +68,7 @@ func runSteps(path string, from int64, steps []step, at func(string)) error {
 	if err != nil {
 		return sqlitefile.Explain(path, err)
 	}
-	keep := true // the log, which is missed after a stop that was not clean
+	keep := true // the WAL: after an unclean stop a start refuses the database without it
 	err = func() error {
 		metas, err := c.Metas()
 		if err != nil {
@@ -98,7 +97,7 @@ func runSteps(path string, from int64, steps []step, at func(string)) error {
 		return nil
 	}()
 	if err != nil {
-		_ = c.Exec("ROLLBACK") // nothing to roll back if SQLite has done it
+		_ = c.Exec("ROLLBACK") // fails if SQLite has rolled back by itself
 		err = sqlitefile.Explain(path, err)
 	}
 	keeping := c.PersistWAL(keep)

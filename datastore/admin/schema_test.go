@@ -160,7 +160,7 @@ func TestSchemaUpgradeThatFailsChangesNothing(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(path+".schema-1", "in the way"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := upgrade(path, nextSchema, datastore.Options{}, func(string) {}); err == nil || !strings.Contains(err.Error(), "not without a backup") {
+	if _, err := upgrade(path, nextSchema, datastore.Options{}, func(string) {}); err == nil || !strings.Contains(err.Error(), "needs a backup first") {
 		t.Errorf("with no room for a backup: %v", err)
 	}
 	unchanged("no backup")

@@ -1,3 +1,5 @@
+// Package backup reads all of a database: it summarizes and verifies it, and copies it to a file or
+// to a stream. A backup is verified before it gets its name, so both live here.
 package backup
 
 import (
@@ -16,32 +18,31 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// ErrExists: the file that a backup would make is there already.
+// ErrExists is the error for a backup whose file exists already.
 var ErrExists = errors.New("file is there already")
 
-// Copy tells of a backup that was made, or of one that was put in place.
+// Result describes a backup that was made or restored.
 type Result struct {
 	From     string        `json:"from"`
 	To       string        `json:"to"`
-	Kept     string        `json:"kept,omitempty"` // what the file that To replaced is called now
+	Kept     string        `json:"kept,omitempty"` // new name of the file that To replaced
 	Revision int64         `json:"revision"`
 	Keys     int64         `json:"keys"`
 	Bytes    int64         `json:"bytes"`
 	Took     time.Duration `json:"-"`
 }
 
-// BackupOptions configure a backup. The zero value never overwrites.
+// Options configure a backup. The zero value never overwrites.
 type Options struct {
-	Overwrite bool                // replace a file that is there
+	Overwrite bool                // replace a file that exists
 	Progress  sqlitefile.Progress // may be nil
 }
 
-// BackupFile writes the state of the engine's database from to the file to. A server in another
-// process lets nobody read its database ([ErrBusy]): [SendBackup] and [ReceiveBackup] work then.
+// Write copies a database of the engine to the file to. While a server in another process uses the
+// database, the error is [sqlitefile.ErrBusy]; then use [Send] there and [Receive] here.
 //
-// The backup is a database as a clean stop leaves it, without free pages, mode
-// 0600. It gets its name when every row's checksum has been verified and all of
-// it is on the disk.
+// The backup is a database (0600) that was closed in order, without free pages. It gets its name
+// when every row's checksum is verified and all of it is on the disk.
 func Write(ctx context.Context, from sqlitefile.Source, to string, opts Options) (*Result, error) {
 	return Place(from.Path(), to, opts, func(file string) (*Result, error) {
 		if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -55,8 +56,8 @@ func Write(ctx context.Context, from sqlitefile.Source, to string, opts Options)
 	})
 }
 
-// writeBackup has a sound database made under another name, in a directory of its own
-// beside to, and then gives it its name.
+// Place calls build to make a database in a temporary directory beside to, and then gives it the
+// name to. from is the path of the original database, or empty.
 func Place(from, to string, opts Options, build func(file string) (*Result, error)) (_ *Result, err error) {
 	begin := time.Now()
 	defer func() {
@@ -103,8 +104,8 @@ func Place(from, to string, opts Options, build func(file string) (*Result, erro
 	return out, nil
 }
 
-// copyDatabase makes of the empty file to a sound, durable copy of the engine's
-// database from, with the metas that change answers.
+// Copy makes a verified, durable copy of the database from in the empty file to. change, if not nil,
+// returns rows of the meta table to write to the copy.
 func Copy(ctx context.Context, from sqlitefile.Source, to string, progress sqlitefile.Progress, change func(*Summary) (sqlitefile.Metas, error)) (*Summary, error) {
 	err := from.View(ctx, func(ctx context.Context, c *sqlitefile.Connection) error {
 		metas, err := c.Metas()
@@ -114,7 +115,7 @@ func Copy(ctx context.Context, from sqlitefile.Source, to string, progress sqlit
 		if err := sqlitefile.CheckStop(from.Path(), metas); err != nil {
 			return err
 		}
-		// A transaction cannot be vacuumed, and VACUUM INTO is one by itself.
+		// SQLite refuses VACUUM in a transaction; VACUUM INTO is one by itself.
 		if err := c.Exec("COMMIT"); err != nil {
 			return sqlitefile.Explain(from.Path(), err)
 		}
@@ -146,12 +147,12 @@ func Copy(ctx context.Context, from sqlitefile.Source, to string, progress sqlit
 	return s, sqlitefile.Settle(to)
 }
 
-// sealCopy verifies a copy and makes it what a clean stop leaves.
+// sealCopy verifies a copy and marks it as closed in order.
 func sealCopy(ctx context.Context, c *sqlitefile.Connection, path, from string, progress sqlitefile.Progress, change func(*Summary) (sqlitefile.Metas, error)) (*Summary, error) {
 	if err := c.Exec("BEGIN IMMEDIATE"); err != nil {
 		return nil, sqlitefile.Explain(path, err)
 	}
-	// A clean source has its own figures to compare with.
+	// The copy still has the mark of the source. If that was closed in order, its figures count.
 	s, err := Summarize(ctx, c, path, true, func(done, total int64) { progress.Report(total+done, 2*total) })
 	if err == nil {
 		err = s.Err(from)
@@ -175,7 +176,7 @@ func sealCopy(ctx context.Context, c *sqlitefile.Connection, path, from string, 
 	return s, nil
 }
 
-// watchSize reports how a file grows, as half of the work, until it is stopped.
+// watchSize reports the size of a growing file as the first half of the work, until stop is called.
 func watchSize(path string, total int64, progress sqlitefile.Progress) (stop func()) {
 	if progress == nil {
 		return func() {}

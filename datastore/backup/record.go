@@ -11,9 +11,9 @@ import (
 	"github.com/karve-k8s/karve/internal/atomicfile"
 )
 
-// BackupRecord is what is remembered, beside a database, of its last backup.
+// Record describes the last backup of a database, in a file beside the database.
 type Record struct {
-	Time     time.Time `json:"time"` // of its end
+	Time     time.Time `json:"time"` // when the backup ended
 	File     string    `json:"file"`
 	Revision int64     `json:"revision"`
 	Bytes    int64     `json:"bytes"`
@@ -21,9 +21,9 @@ type Record struct {
 
 func recordName(path string) string { return path + ".last-backup" }
 
-// RecordBackup remembers, beside the database that it is of, that a backup was
-// made at the time now. The file is not secret and may be written by another user
-// than it is read by: root's cron and the server's own.
+// SetLast writes the record of a backup that ended now. The file is readable by all (0644), because
+// one user may write it and another may read it, such as root's cron and the server's user. It has
+// no secrets.
 func SetLast(made *Result, now time.Time) error {
 	text, err := json.Marshal(Record{Time: now.UTC().Truncate(time.Second), File: made.To, Revision: made.Revision, Bytes: made.Bytes})
 	if err != nil {
@@ -35,8 +35,7 @@ func SetLast(made *Result, now time.Time) error {
 	return nil
 }
 
-// LastBackup is the newest backup of the database at path that [RecordBackup] was
-// told of; nil if there was none.
+// Last returns the record of the last backup of the database at path, or nil if there is none.
 func Last(path string) (*Record, error) {
 	text, err := os.ReadFile(recordName(path))
 	if errors.Is(err, fs.ErrNotExist) {

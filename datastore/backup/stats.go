@@ -7,23 +7,23 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// FileStats are figures of a file, read without an engine.
+// Stats are the figures of a database.
 type Stats struct {
 	Path            string `json:"path"`
 	SchemaVersion   int64  `json:"schemaVersion"`
 	Revision        int64  `json:"revision"`
 	CompactRevision int64  `json:"compactRevision"`
-	Keys            int64  `json:"keys"`      // keys that are there
-	LiveBytes       int64  `json:"liveBytes"` // of those keys and their values
-	Rows            int64  `json:"rows"`      // changes kept, those waiting for compaction included
+	Keys            int64  `json:"keys"`      // live keys
+	LiveBytes       int64  `json:"liveBytes"` // of the live keys and their values
+	Rows            int64  `json:"rows"`      // rows of the log table, including those that compaction has yet to delete
 	Leases          int64  `json:"leases"`
 	FileBytes       int64  `json:"fileBytes"`
-	FreeBytes       int64  `json:"freeBytes"` // of the file: to be written over, or given back
-	WALBytes        int64  `json:"walBytes"`  // of the log beside the file
+	FreeBytes       int64  `json:"freeBytes"` // free pages of the file
+	WALBytes        int64  `json:"walBytes"`  // of the WAL beside the file
 	Clean           bool   `json:"clean"`     // closed in order; false while a server runs
 }
 
-// ReadStats reads the figures of the engine's database.
+// ReadStats reads all rows of a database of the engine and returns its figures.
 func ReadStats(ctx context.Context, from sqlitefile.Source) (*Stats, error) {
 	var out Stats
 	path := from.Path()
@@ -33,7 +33,7 @@ func ReadStats(ctx context.Context, from sqlitefile.Source) (*Stats, error) {
 			return err
 		}
 		out = Stats{
-			Path: path, Revision: s.Revision, CompactRevision: s.Metas["compact_revision"],
+			Path: path, Revision: s.Revision, CompactRevision: s.Metas.Compacted(),
 			Keys: s.Keys, LiveBytes: s.bytes, Rows: s.rows, Leases: s.leases, Clean: s.Metas.Closed(),
 		}
 		if out.SchemaVersion, err = c.Number("PRAGMA user_version"); err != nil {

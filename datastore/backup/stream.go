@@ -11,16 +11,16 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// A backup of a running engine is sent as rows, and the receiver makes a database of them:
-// so it is written by the receiver's user, in the receiver's directory, and a small data
-// directory needs no room for a copy. The stream is a sequence of backupParts in gob; the
-// last one has End or Problem, and one without either was cut off.
+// A backup of a running engine is sent as rows, and the receiver makes a database of them. So the
+// receiver's user writes it to the receiver's directory, and a small data directory needs no space
+// for a copy. The stream is a sequence of backupParts in gob. The last one has End or Problem; a
+// stream without either was cut off.
 type backupPart struct {
-	Total   int64 // rows that come; in the first part
+	Total   int64 // number of rows of the stream; in the first part
 	Leases  map[int64]int64
 	Rows    []backupRow
 	End     *backupEnd
-	Problem string // why there is no more
+	Problem string // why the stream ends early
 }
 
 // backupRow is a row of the log table.
@@ -34,12 +34,11 @@ type backupEnd struct {
 	Rows, Sum int64
 }
 
-// partBytes is how much of keys and values a part has before it is sent.
+// partBytes is how many bytes of keys and values a part has when it is sent.
 const partBytes = 256 << 10
 
-// SendBackup writes the state of a database as of now to w, for [ReceiveBackup]. Writers
-// are not held up; the log is not copied back meanwhile, so it grows. What goes wrong is
-// told to the receiver, too.
+// Send writes the present state of a database to w, for [Receive]. It delays no writer, but meanwhile
+// the WAL is not copied back, so it grows. The receiver learns of an error too.
 func Send(ctx context.Context, from sqlitefile.Source, w io.Writer) error {
 	to := gob.NewEncoder(w)
 	err := from.View(ctx, func(ctx context.Context, c *sqlitefile.Connection) error { return sendRows(ctx, c, from.Path(), to) })
@@ -91,7 +90,7 @@ func sendRows(ctx context.Context, c *sqlitefile.Connection, path string, to *go
 	return to.Encode(part)
 }
 
-// ErrIncomplete: a stream ended before the backup that it brought was complete.
+// ErrIncomplete is the error for a stream that ended too early.
 var ErrIncomplete = errors.New("the backup ended before it was complete")
 
 // ReceiveBackup makes a backup of what [SendBackup] of the database from writes: as
@@ -130,7 +129,7 @@ func receiveRows(r io.Reader, file string, progress sqlitefile.Progress) (err er
 		case err != nil:
 			return fmt.Errorf("%w: %w", ErrIncomplete, err)
 		case part.Problem != "":
-			return fmt.Errorf("the server says: %s", part.Problem)
+			return fmt.Errorf("the server reports: %s", part.Problem)
 		}
 		total = max(total, part.Total)
 		for id, ttl := range part.Leases {

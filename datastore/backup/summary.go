@@ -8,20 +8,20 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// scan is what a look at every row of a log finds.
+// Summary is what Summarize finds in a database.
 type Summary struct {
 	Metas    sqlitefile.Metas
 	rows     int64
 	sum      int64
-	Revision int64 // the store's
-	Keys     int64 // that are there
-	bytes    int64 // of those keys and their values
+	Revision int64 // of the store
+	Keys     int64 // live keys
+	bytes    int64 // of the live keys and their values
 	leases   int64
 	problems []string
-	more     int // problems beyond maxProblems
+	more     int // number of problems beyond maxProblems
 }
 
-// maxProblems bounds what is remembered of a file that is all damage.
+// maxProblems is the most problems that a Summary lists.
 const maxProblems = 20
 
 func (s *Summary) problem(format string, args ...any) {
@@ -32,7 +32,7 @@ func (s *Summary) problem(format string, args ...any) {
 	s.problems = append(s.problems, fmt.Sprintf(format, args...))
 }
 
-// err is ErrCorrupt with the first problem, or nil.
+// Err returns ErrCorrupt with the first problem, or nil.
 func (s *Summary) Err(path string) error {
 	if len(s.problems) == 0 {
 		return nil
@@ -40,7 +40,7 @@ func (s *Summary) Err(path string) error {
 	return fmt.Errorf("%w: %s: %s", sqlitefile.ErrCorrupt, path, s.problems[0])
 }
 
-// scanned is what is remembered of the newest row of a key.
+// newestRow is the newest row of a key.
 type newestRow struct {
 	id, create, version, lease int64
 	size                       int64
@@ -48,9 +48,9 @@ type newestRow struct {
 
 func (k newestRow) present() bool { return k.version > 0 }
 
-// scanLog looks at every row, and with values at its checksum and at what always
-// holds (DESIGN.md). The connection is in a transaction. Damage is no error but a
-// problem, as long as the file can be read.
+// Summarize reads every row of the log table. With values, it also verifies each checksum and the
+// invariants between rows (DESIGN.md). The connection must be in a transaction. As long as the file
+// can be read, damage is a problem in the Summary and no error.
 func Summarize(ctx context.Context, c *sqlitefile.Connection, path string, values bool, progress sqlitefile.Progress) (*Summary, error) {
 	s := &Summary{}
 	var err error
@@ -112,25 +112,25 @@ func Summarize(ctx context.Context, c *sqlitefile.Connection, path string, value
 			s.Keys++
 			s.bytes += int64(len(key)) + k.size
 			if _, granted := leases[k.lease]; values && k.lease != 0 && !granted {
-				s.problem("key %q has lease %d, which is not there", key, k.lease)
+				s.problem("key %q has lease %d, which does not exist", key, k.lease)
 			}
 		}
 	}
 	if s.Metas.Misses(s.rows, s.sum) {
-		s.problem("%d rows where the last stop left %d", s.rows, s.Metas["log_rows"])
+		s.problem("%d rows, and the last stop left %d", s.rows, s.Metas["log_rows"])
 	}
 	progress.Report(total, total)
 	return s, nil
 }
 
-// check looks at one row; before is the row of its key before it, or zero.
+// check checks one row. before is the previous row of the same key, or zero.
 func (s *Summary) check(key []byte, k, before newestRow, flags, crc int64, value []byte, compacted int64) {
 	r := sqlitefile.Row{ID: k.id, Key: string(key), Create: k.create, Version: k.version, Lease: k.lease}
 	at := r.Revision()
 	switch {
 	case r.Checksum(value) != crc || r.Flags() != flags:
 		s.problem("row %d (revision %d) has a bad checksum", k.id, at)
-		return // the others would follow from it
+		return // other problems would only follow from this one
 	case at < 1 || len(key) == 0:
 		s.problem("row %d has no revision or no key", k.id)
 		return
@@ -139,7 +139,7 @@ func (s *Summary) check(key []byte, k, before newestRow, flags, crc int64, value
 	case k.version < 0 || k.create < 1 || k.create > at || (k.version == 1) != (k.create == at):
 		s.problem("row %d (revision %d) is version %d, created in revision %d", k.id, at, k.version, k.create)
 	case before.present() && sqlitefile.RevisionOf(before.id) >= compacted && k.version > 1 && (k.create != before.create || k.version != before.version+1):
-		// Older rows may be half deleted by a compaction.
+		// Of older rows, a compaction may have deleted some.
 		s.problem("row %d (revision %d) is version %d after version %d", k.id, at, k.version, before.version)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// Verification is what a look at every page and row of a file found.
+// Verification is what Verify finds in a database.
 type Verification struct {
 	Path     string   `json:"path"`
 	OK       bool     `json:"ok"`
@@ -21,7 +21,7 @@ type Verification struct {
 	Problems []string `json:"problems,omitempty"`
 }
 
-// Err is ErrCorrupt with the first problem, or nil.
+// Err returns ErrCorrupt with the first problem, or nil.
 func (v *Verification) Err() error {
 	if v.OK {
 		return nil
@@ -29,10 +29,9 @@ func (v *Verification) Err() error {
 	return fmt.Errorf("%w: %s: %s", sqlitefile.ErrCorrupt, v.Path, v.Problems[0])
 }
 
-// Verify looks at a database of the engine: SQLite's own check of its structure, the
-// checksum of every row, and what always holds between rows. Nothing is changed. Damage is
-// in the answer; the error is for a file that cannot be read, or is none of the engine's.
-// progress may be nil.
+// Verify checks a database of the engine: its structure with SQLite's own check, the checksum of
+// every row, and the invariants between rows. It changes nothing. Damage is part of the result. The
+// error is for a file that cannot be read or is not the engine's. progress may be nil.
 func Verify(ctx context.Context, from sqlitefile.Source, progress sqlitefile.Progress) (*Verification, error) {
 	var out *Verification
 	path := from.Path()

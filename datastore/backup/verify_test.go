@@ -88,10 +88,10 @@ func TestVerifyFindsDamage(t *testing.T) {
 		want   string
 	}{
 		{"value", edit(`UPDATE log SET value = 'x' WHERE id = 250 << 16`), fmt.Sprintf("row %d (revision 250) has a bad checksum", sqlitefile.RowID(250, 0))},
-		{"row missing", edit(`DELETE FROM log WHERE id = 250 << 16`), "299 rows where the last stop left 300"},
+		{"row missing", edit(`DELETE FROM log WHERE id = 250 << 16`), "299 rows, and the last stop left 300"},
 		{"version", resum(250, func(v *sqlitefile.Row) { v.Version = 7 }), "is version 7 after version 2"},
 		{"creation", resum(250, func(v *sqlitefile.Row) { v.Create = 400 }), "created in revision 400"},
-		{"lease", resum(250, func(v *sqlitefile.Row) { v.Lease = 5 }), `has lease 5, which is not there`},
+		{"lease", resum(250, func(v *sqlitefile.Row) { v.Lease = 5 }), `has lease 5, which does not exist`},
 		{"page", func(t *testing.T, path string) {
 			f, err := os.OpenFile(path, os.O_RDWR, 0)
 			if err != nil {

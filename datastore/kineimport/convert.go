@@ -1,3 +1,5 @@
+// Package kineimport makes the engine's database of a table that k3s-io/kine has written: the state.db
+// of k3s, or of Karve's first release.
 package kineimport
 
 import (
@@ -17,49 +19,47 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// FileName is the name of the old database in a data directory: kine's table, of
-// the first release of this project and of k3s. It is only read, to convert it.
+// FileName is the name of the kine table in a data directory of k3s and of Karve's first release. Karve
+// only reads it, to convert it.
 const FileName = "state.db"
 
-// ErrTwoStores: the directory has a database of kine's and one of the engine that
-// was not made from it. Neither is touched.
+// ErrTwoStores is the error for a directory that has a kine table, and a database of the engine that was
+// not made from it. Neither is changed.
 var ErrTwoStores = errors.New("two databases in one data directory")
 
-// ErrNotEmpty: an import would replace data that is there already.
+// ErrNotEmpty is the error for an import into a directory that already has data.
 var ErrNotEmpty = errors.New("data directory already has data")
 
-// ConvertedSuffix is what the name of a converted [FileName] ends in.
+// ConvertedSuffix is the end of the name of a converted [FileName].
 const ConvertedSuffix = ".converted"
 
-// Conversion tells what was made of a database of kine's.
+// Conversion describes the conversion of a kine table.
 type Conversion struct {
 	From     string        `json:"from"`           // the file that was read
 	To       string        `json:"to"`             // the file that was made
-	Kept     string        `json:"kept,omitempty"` // what From is called now, if it was renamed
+	Kept     string        `json:"kept,omitempty"` // new name of From, if it was renamed
 	Revision int64         `json:"revision"`       // of both
 	Keys     int64         `json:"keys"`
-	Leases   int64         `json:"leases"` // keys with a TTL; each starts anew
+	Leases   int64         `json:"leases"` // number of keys with a TTL, which starts again
 	Took     time.Duration `json:"-"`
 }
 
-// Convert makes the engine's file of the state.db in the directory that lock
-// holds, once: every key that is there with its value, create and mod revision,
-// at the same revision of the store, with everything before it compacted. The old
-// file stays as state.db.converted. With nothing to convert it answers nil.
+// Convert makes the engine's database of the state.db in a locked directory, once. It keeps every live
+// key with its value, create and mod revision, and the revision of the store; everything before that is
+// compacted. The old file stays as state.db.converted. With nothing to convert the result is nil.
 //
-// A stop at any point leaves a directory in which the next call begins again or
-// is done: the new file gets its name in one step, after all of it is durable, and
-// the old one is renamed after that. progress may be nil.
+// After a stop at any point, the next call begins again or has nothing to do: the new file gets its name
+// in one step when all of it is durable, and the old one is renamed after that. progress may be nil.
 func Convert(ctx context.Context, lock *directory.Lock, progress sqlitefile.Progress) (*Conversion, error) {
 	return convert(ctx, lock.Dir(), progress, func(string) {})
 }
 
-// convert says what it has done so far to at, for a test to stop there.
+// convert calls at after each step, so that a test can stop there.
 func convert(ctx context.Context, dir string, progress sqlitefile.Progress, at func(string)) (*Conversion, error) {
 	begin := time.Now()
 	from, to := filepath.Join(dir, FileName), filepath.Join(dir, datastore.EngineFile)
 	fresh := to + ".converting"
-	// Left by a power cut: they were not finished, or not wanted any more.
+	// A power cut may have left these: they are unfinished, or not needed any more.
 	for _, name := range []string{fresh, to + ".importing", to + ".restoring", to + ".salvaging"} {
 		if err := sqlitefile.Remove(name); err != nil {
 			return nil, fmt.Errorf("convert database: %w", err)
@@ -72,14 +72,14 @@ func convert(ctx context.Context, dir string, progress sqlitefile.Progress, at f
 		return nil, fmt.Errorf("convert database: %w", err)
 	}
 	if old.Size() == 0 && !sqlitefile.HasWAL(from) {
-		return nil, nil // made by a start that did not get any further
+		return nil, nil // a start that did not get any further has made it
 	}
 	converted, err := directory.Exists(to)
 	if err != nil {
 		return nil, fmt.Errorf("convert database: %w", err)
 	}
 	if !converted && sqlitefile.HasWAL(to) {
-		return nil, fmt.Errorf("%w: %s is missing, but its log is there (restore a backup)", sqlitefile.ErrCorrupt, to)
+		return nil, fmt.Errorf("%w: %s is missing, but its WAL is there (restore a backup)", sqlitefile.ErrCorrupt, to)
 	}
 	if converted {
 		return nil, finishConversion(ctx, from, to)
@@ -103,8 +103,8 @@ func convert(ctx context.Context, dir string, progress sqlitefile.Progress, at f
 	return c, nil
 }
 
-// build makes the new file of the table that source opens, which it may do again
-// from the beginning.
+// build makes the new file of the table that source opens. source may open it again, and then build
+// begins again.
 func (c *Conversion) build(ctx context.Context, fresh string, source func(func(*sqlitefile.Connection) error) error, progress sqlitefile.Progress, at func(string)) (err error) {
 	var b *sqlitefile.Builder
 	defer func() {
@@ -126,7 +126,7 @@ func (c *Conversion) build(ctx context.Context, fresh string, source func(func(*
 			return err
 		}
 		at("read")
-		// Older history stays behind: whoever asks for it is told so.
+		// History does not come along, so everything before this revision is compacted.
 		c.Revision = max(1, t.revision)
 		err = b.SetMetas(sqlitefile.Metas{"revision": c.Revision, "compact_revision": t.revision, "replaced_revision": t.revision})
 		if err != nil {
@@ -142,8 +142,7 @@ func (c *Conversion) build(ctx context.Context, fresh string, source func(func(*
 	return b.Finish(nil)
 }
 
-// ownTable opens the state.db of a directory whose lock is ours. It closes it in
-// order, which leaves all of it in one file.
+// ownTable opens the state.db of a locked directory. Closing it leaves it whole in one file.
 func ownTable(path string, body func(*sqlitefile.Connection) error) error {
 	c, err := sqlitefile.Connect(path, url.Values{"_pragma": {"synchronous(FULL)", "busy_timeout(10000)"}})
 	if err != nil {
@@ -183,16 +182,15 @@ func finishConversion(ctx context.Context, from, to string) error {
 		return fmt.Errorf("convert database %s: %w", from, err)
 	}
 	if t.revision != replaced {
-		return fmt.Errorf("%w: %s was not made from %s: move away the one that you do not want, with its -wal", ErrTwoStores, to, from)
+		return fmt.Errorf("%w: %s was not made from %s: move away the one that you do not want to keep, with its -wal", ErrTwoStores, to, from)
 	}
 	_, err = sqlitefile.SetAside(from, ConvertedSuffix)
 	return err
 }
 
-// Import makes the engine's file, in the directory that lock holds, of a state.db
-// of k3s or kine that lies elsewhere; see [Convert] for what it keeps. The file is
-// only read, with its log, and may be in use. A directory that has data is
-// [ErrNotEmpty].
+// Import makes the engine's database, in a locked directory, of a state.db of k3s or kine somewhere else.
+// [Convert] says what it keeps. It only reads the file, with its WAL; another program may be using it. If
+// the directory has data, the error is [ErrNotEmpty].
 func Import(ctx context.Context, lock *directory.Lock, file string, progress sqlitefile.Progress) (*Conversion, error) {
 	begin := time.Now()
 	to := filepath.Join(lock.Dir(), datastore.EngineFile)
@@ -212,15 +210,15 @@ func Import(ctx context.Context, lock *directory.Lock, file string, progress sql
 	return c, nil
 }
 
-// CopyTable writes a state.db of k3s or kine, as of one moment, to the file to, which
-// must not exist. The source is only read, with its log, and may be in use.
+// CopyTable copies a state.db of k3s or kine in one transaction to the file to, which must not exist. It
+// only reads the file, with its WAL; another program may be using it.
 func CopyTable(ctx context.Context, file, to string) error {
 	err := sqlitefile.ViewAny(file, func(c *sqlitefile.Connection) error {
-		// A transaction cannot be vacuumed, and VACUUM INTO is one by itself.
+		// SQLite refuses VACUUM in a transaction; VACUUM INTO is one by itself.
 		if err := c.Exec("COMMIT"); err != nil {
 			return sqlitefile.Explain(file, err)
 		}
-		if err := sqlitefile.Remove(to); err != nil { // of a read that did not count
+		if err := sqlitefile.Remove(to); err != nil { // from an earlier, inconsistent read
 			return err
 		}
 		return c.ExecContext(ctx, file, "VACUUM INTO ?", to)
@@ -231,8 +229,8 @@ func CopyTable(ctx context.Context, file, to string) error {
 	return nil
 }
 
-// makeRoom checks that there is nothing in a directory that an import would
-// replace: only an engine's file in which nothing was ever written.
+// checkEmpty checks that a directory has no data that an import would replace. A database of the engine
+// in which nothing was ever written is no data.
 func checkEmpty(lock *directory.Lock, to string) error {
 	own := filepath.Join(lock.Dir(), FileName)
 	if info, err := os.Stat(own); err == nil && (info.Size() > 0 || sqlitefile.HasWAL(own)) {
@@ -244,7 +242,7 @@ func checkEmpty(lock *directory.Lock, to string) error {
 	}
 	if !there {
 		if sqlitefile.HasWAL(to) {
-			return fmt.Errorf("%w: %s is missing, but its log is there (restore a backup)", sqlitefile.ErrCorrupt, to)
+			return fmt.Errorf("%w: %s is missing, but its WAL is there (restore a backup)", sqlitefile.ErrCorrupt, to)
 		}
 		return nil
 	}
@@ -263,7 +261,7 @@ func checkEmpty(lock *directory.Lock, to string) error {
 	if rows > 0 || metas["revision"] > 1 {
 		return fmt.Errorf("%w: %s (choose another --data-dir, or move the file away)", ErrNotEmpty, to)
 	}
-	// Its log must not be taken for that of the file that comes in its place.
+	// SQLite would take its WAL for that of the new file.
 	e, err := datastore.OpenEngine(lock, datastore.Options{BallastBytes: -1})
 	if err != nil {
 		return err
@@ -274,8 +272,8 @@ func checkEmpty(lock *directory.Lock, to string) error {
 	return sqlitefile.Whole(to)
 }
 
-// Revision is the highest revision that a table of kine's may have given out, as far as it can
-// be read; 0 if there is none. It leaves the table in one file.
+// Revision returns the highest revision that a kine table may have given out, as far as it can be read, or
+// 0 if there is no table. It leaves the table whole in one file.
 func Revision(path string) int64 {
 	if there, err := directory.Exists(path); err != nil || !there {
 		return 0

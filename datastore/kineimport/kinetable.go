@@ -12,8 +12,7 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// kineTable is what the table of kine (schema.go; also k3s' state.db) holds at
-// one moment, without values.
+// table is what a kine table holds in one transaction, without the values.
 type table struct {
 	path      string
 	revision  int64 // the newest that kine has given out
@@ -29,8 +28,7 @@ type kineKey struct {
 	deleted                    bool
 }
 
-// Keys that kine keeps for itself (its pkg/server/types.go, pkg/server/compact.go,
-// pkg/drivers/generic/generic.go).
+// kine's own keys (its pkg/server/types.go, pkg/server/compact.go, pkg/drivers/generic/generic.go).
 const (
 	kineCompactKey  = "compact_rev_key"           // prev_revision is the compaction revision
 	kineOtherKey    = "compact_rev_key_apiserver" // what kine makes of the API server's key of the first name
@@ -39,8 +37,8 @@ const (
 	kineFillPrefix  = "gap-" // a row put where a transaction was rolled back
 )
 
-// readKineTable reads the whole table but for the values. Versions, which kine does not
-// keep, are counted from the rows that are left.
+// readTable reads the whole table without the values. kine keeps no versions, so they are counted from the
+// rows that are left.
 func readTable(ctx context.Context, c *sqlitefile.Connection, path string, progress sqlitefile.Progress) (*table, error) {
 	t := &table{path: path}
 	tables, err := c.Number(`SELECT count(*) FROM sqlite_master WHERE type = 'table'`)
@@ -74,14 +72,14 @@ func readTable(ctx context.Context, c *sqlitefile.Connection, path string, progr
 
 func (t *table) readRevisions(c *sqlitefile.Connection) error {
 	var err error
-	// Of two such rows, which a bug of kine once left, it takes the greater too.
+	// An old bug of kine could leave two such rows. kine uses the greater one too.
 	if t.compacted, err = c.Number(`SELECT MAX(prev_revision) FROM kine WHERE name = 'compact_rev_key'`); err != nil {
 		return sqlitefile.Explain(t.path, err)
 	}
 	if t.revision, err = c.Number(`SELECT MAX(id) FROM kine`); err != nil {
 		return sqlitefile.Explain(t.path, err)
 	}
-	// Rows given out and deleted since.
+	// Revisions whose rows have been deleted since.
 	if n, err := c.Number(`SELECT count(*) FROM sqlite_master WHERE name = 'sqlite_sequence'`); err != nil {
 		return sqlitefile.Explain(t.path, err)
 	} else if n > 0 {
@@ -164,8 +162,8 @@ const maxTTL = 9_000_000_000
 
 var errNoRow = errors.New("no such row")
 
-// writeTo fills a new file of the engine. Every lease is of one key: in kine a
-// key has a TTL and no lease. It answers how many keys and leases it wrote.
+// writeTo writes the rows of a new database, and returns how many keys and leases it has written. Each
+// lease has one key, because in kine a key has a TTL of its own.
 func (t *table) writeTo(ctx context.Context, c *sqlitefile.Connection, b *sqlitefile.Builder, progress sqlitefile.Progress) (keys, leases int64, err error) {
 	for i, k := range t.keys {
 		if i%256 == 0 {
@@ -184,7 +182,7 @@ func (t *table) writeTo(ctx context.Context, c *sqlitefile.Connection, b *sqlite
 		r := &sqlitefile.Row{ID: sqlitefile.RowID(k.id, 0), Key: k.name, Create: k.create, Version: k.version}
 		if k.lease > 0 {
 			leases++
-			// Beyond the ids that people choose: a number, and the TTL to know it by.
+			// An id beyond those that people choose, with the TTL in it to recognize it.
 			r.Lease = leases<<32 | min(k.lease, 1<<31-1)
 			if err := b.Grant(r.Lease, min(k.lease, maxTTL)); err != nil {
 				return 0, 0, err
