@@ -11,23 +11,22 @@ type cacheSlot uint8
 const (
 	slotNone       cacheSlot = iota
 	slotLive                 // newest version of its key
-	slotSuperseded           // superseded: wanted by watchers for a moment, then rarely
+	slotSuperseded           // superseded: watchers need it for a moment, later reads rarely do
 )
 
-// valueCache bounds the bytes of values in memory. Readers do not come here on
-// a hit: they load the version's pointer and set its used bit. Eviction is
-// second chance (CLOCK) over two queues, superseded versions first, so a hot
-// key's history does not push out other keys' values.
+// valueCache bounds the bytes of values in memory. On a hit, a reader loads the version's pointer and sets
+// its used bit without a lock. Eviction is second chance (CLOCK) over two queues, superseded versions
+// first, so the history of a key that changes often does not evict the values of other keys.
 type valueCache struct {
 	mu               sync.Mutex
-	budget           int64 // all values
-	supersededBudget int64 // superseded ones among them
+	budget           int64 // of all values
+	supersededBudget int64 // of superseded values
 	used, superseded int64 // bytes
 	count            [3]int
 	queue            [3]fifo // by slot; entries whose slot has changed are skipped
 }
 
-// newValueCache makes a cache; a budget of 0 is no bound.
+// newValueCache makes a cache. A budget of 0 is no bound.
 func newValueCache(budget int64) *valueCache {
 	if budget <= 0 {
 		return &valueCache{budget: math.MaxInt64, supersededBudget: math.MaxInt64}
@@ -35,7 +34,7 @@ func newValueCache(budget int64) *valueCache {
 	return &valueCache{budget: budget, supersededBudget: budget / 8}
 }
 
-// add accounts for values that are on the disk and makes room for them.
+// add counts values that are on the disk, and evicts others for them.
 func (c *valueCache) add(vs ...*version) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -48,7 +47,7 @@ func (c *valueCache) add(vs ...*version) {
 	c.shrink()
 }
 
-// addValue gives v a value that was re-read.
+// addValue gives v a value that was read again.
 func (c *valueCache) addValue(v *version, value []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,7 +95,7 @@ func (c *valueCache) retire(vs ...*version) {
 	}
 }
 
-// drop forgets values whose rows are gone.
+// drop evicts values whose rows are deleted.
 func (c *valueCache) drop(vs ...*version) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -133,7 +132,7 @@ func (c *valueCache) shrink() {
 func (c *valueCache) evictFrom(slot cacheSlot) {
 	v := c.queue[slot].pop()
 	if v.slot != slot {
-		return // an entry left behind
+		return // an old entry: the version has changed its slot
 	}
 	if v.used.CompareAndSwap(true, false) {
 		c.queue[slot].push(v)
@@ -148,7 +147,7 @@ func (c *valueCache) bytes() int64 {
 	return c.used
 }
 
-// cost is what a cached value takes, its slice header included.
+// cost is the memory of a cached value with its slice header.
 func (v *version) cost() int64 { return int64(v.size) + 24 }
 
 // fifo is a queue in a ring buffer.
@@ -177,8 +176,7 @@ func (q *fifo) pop() *version {
 	return v
 }
 
-// tidy removes entries left behind once they are the greater part, so that they
-// do not keep compacted versions from being collected.
+// tidy removes old entries once they are the greater part. They would keep compacted versions in memory.
 func (q *fifo) tidy(live int, slot cacheSlot) {
 	if q.n < 2*live+1024 {
 		return

@@ -7,7 +7,7 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// wakeCommitter tells the committer that there is something to do.
+// wakeCommitter wakes the committer, because there is something to do.
 func (e *Engine) wakeCommitter() {
 	select {
 	case e.wake <- struct{}{}:
@@ -15,16 +15,15 @@ func (e *Engine) wakeCommitter() {
 	}
 }
 
-// run is the committer: the only goroutine that writes to the disk and the only
-// one that publishes. While it waits for the disk, the next batch gathers; when
-// there is nothing to do it blocks on a channel, with no timer.
+// run is the committer, the only goroutine that writes to the disk and publishes. While it waits for
+// the disk, the next batch gathers. With nothing to do it blocks on a channel and has no timer.
 func (e *Engine) run() {
 	defer close(e.stopped)
 	var syncDue, writeDue <-chan time.Time
-	for e.Err() == nil { // asked after every step that may fail: nothing is acknowledged after a failure
+	for e.Err() == nil { // checked after every step that may fail: nothing is acknowledged after a failure
 		b, closing := e.take()
 		if b == nil && e.Err() != nil {
-			break // a panic of a caller
+			break // a caller has panicked
 		}
 		if b == nil && closing {
 			e.writeDeferred()
@@ -35,7 +34,7 @@ func (e *Engine) run() {
 				continue
 			}
 			if len(e.deferred) == 0 {
-				writeDue = nil // what is due is of heartbeats that are yet to come
+				writeDue = nil // the next deferred batch sets it again
 			} else if writeDue == nil {
 				writeDue = time.After(e.opts.DeferredInterval)
 			}
@@ -46,7 +45,7 @@ func (e *Engine) run() {
 		worked := e.maintain(b == nil)
 		if worked || b != nil || e.Err() != nil {
 			select {
-			case <-syncDue: // also while there is always more to do
+			case <-syncDue: // even if there is always more to do
 				syncDue = nil
 				e.sync()
 			case <-writeDue:
@@ -71,7 +70,7 @@ func (e *Engine) run() {
 	e.abandon()
 }
 
-// take seals the pending batch.
+// take takes the pending batch, to which nothing is added any more.
 func (e *Engine) take() (b *batch, closing bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -89,7 +88,7 @@ func (e *Engine) take() (b *batch, closing bool) {
 	return b, false
 }
 
-// commit makes a batch durable.
+// commit writes a batch, or defers it.
 func (e *Engine) commit(b *batch) error {
 	if e.file == nil {
 		return nil
@@ -113,11 +112,10 @@ func (e *Engine) commit(b *batch) error {
 	return nil
 }
 
-// reservation is how many revisions of mode Relaxed one durable commit reserves.
+// reservation is the number of revisions that one durable commit of mode Relaxed reserves.
 const reservation = 20000
 
-// reserve makes sure that revision, when it is lost in a crash, is never given
-// out again.
+// reserve makes sure that a revision that is lost in a crash is never used again.
 func (e *Engine) reserve(revision int64) error {
 	if revision <= e.reserved {
 		return nil
@@ -133,7 +131,7 @@ func (e *Engine) reserve(revision int64) error {
 	return nil
 }
 
-// sync bounds what mode Relaxed can lose.
+// sync makes what mode Relaxed has committed durable.
 func (e *Engine) sync() {
 	if e.Err() != nil {
 		return
@@ -144,8 +142,8 @@ func (e *Engine) sync() {
 	}
 }
 
-// finish publishes a committed batch, or undoes one that certainly is not
-// committed, and answers its callers.
+// finish publishes a committed batch, or undoes one that is certainly not committed, and answers its
+// callers.
 func (e *Engine) finish(b *batch, err error) {
 	switch {
 	case err == nil:
@@ -170,8 +168,8 @@ func (e *Engine) finish(b *batch, err error) {
 	close(b.done)
 }
 
-// publish makes a durable batch visible: first to readers, then to watchers;
-// its callers are answered after that.
+// publish makes a durable batch visible, first to readers and then to watchers. Its callers are answered
+// after that.
 func (e *Engine) publish(b *batch) {
 	if !b.deferred {
 		e.commits.Add(1)
@@ -181,14 +179,14 @@ func (e *Engine) publish(b *batch) {
 	if !b.deferred {
 		e.cache.add(b.rows...)
 	}
-	var late []*version
+	var superseded []*version
 	for _, v := range b.rows {
 		if p := v.prev.Load(); p != nil {
-			late = append(late, p)
+			superseded = append(superseded, p)
 		}
 	}
-	if len(late) > 0 {
-		e.cache.retire(late...)
+	if len(superseded) > 0 {
+		e.cache.retire(superseded...)
 	}
 	if b.compact > old.compacted {
 		next.compacted = b.compact
@@ -201,8 +199,8 @@ func (e *Engine) publish(b *batch) {
 	e.watchers.notify(next, uint64(len(b.rows)))
 }
 
-// undo goes back to the durable state after a batch that was not committed, and
-// sends everyone who built on it to evaluate again.
+// undo goes back to the durable state after a batch that was not committed. Every transaction that was
+// evaluated after it is evaluated again.
 func (e *Engine) undo(b *batch) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -222,7 +220,7 @@ func (e *Engine) undo(b *batch) {
 	e.leases.attachAll(snap.live)
 }
 
-// abandon answers those who still wait after a failure.
+// abandon answers the callers that still wait after a failure.
 func (e *Engine) abandon() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

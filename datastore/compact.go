@@ -8,14 +8,13 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// Compact lets go of history: of every key, the versions that a later one at or
-// before revision replaced, and tombstones before revision. Ranges and watches
-// from before revision are [ErrCompacted] from then on.
+// Compact removes history: of every key, the versions that a later one at or before revision has
+// superseded, and tombstones before revision. From then on, the error of ranges and watches from before
+// revision is [ErrCompacted].
 //
-// It returns when that is durable and visible; the rows are deleted in slices
-// after it, between the batches of writers. With physical it waits for that too.
-// A revision at or before the last compaction is ErrCompacted, one that has not
-// happened [ErrFutureRevision].
+// Compact returns when this is durable and visible. The rows are deleted later, in slices between the
+// batches of writers; with physical, Compact waits for that too. The error is ErrCompacted for a revision
+// at or before the last compaction, and [ErrFutureRevision] for one that does not exist yet.
 func (e *Engine) Compact(ctx context.Context, revision int64, physical bool) error {
 	err := e.submit(ctx, func(b *batch) (bool, error) {
 		if revision <= e.compacted {
@@ -34,7 +33,7 @@ func (e *Engine) Compact(ctx context.Context, revision int64, physical bool) err
 	return e.WaitTidy(ctx)
 }
 
-// waitTidy waits until everything compacted is deleted.
+// WaitTidy waits until all compacted rows are deleted.
 func (e *Engine) WaitTidy(ctx context.Context) error {
 	for e.backlog.Load() > 0 {
 		idle := e.tidied()
@@ -52,41 +51,37 @@ func (e *Engine) WaitTidy(ctx context.Context) error {
 	return nil
 }
 
-// compactedAtMost is the compaction that a transaction has to respect. The caller
-// holds e.mu.
-func (e *Engine) compactedAtMost() int64 { return e.compacted }
-
-// garbage is what compaction has yet to remove: rows, and stretches of history
-// whose superseded versions have not been looked up.
+// garbage is what compaction has yet to remove: rows, and stretches of history whose superseded versions
+// are yet to be found.
 type garbage struct {
 	ids     []int64
 	jobs    []job
-	blocked bool // the disk had no room for it: wait for the next batch
-	vacuum  bool // there are pages to give back
+	blocked bool // the disk had no space to delete it: wait for the next batch
+	vacuum  bool // there are free pages to return
 }
 
-// job is the history that one compaction, to revision, lets go of.
+// job is the stretch of history that one compaction, to revision, removes.
 type job struct {
 	history  history
 	pos, end uint64
 	revision int64
 }
 
-func (g *garbage) add(r history, end uint64, revision int64) {
-	if end > r.first {
-		g.jobs = append(g.jobs, job{r, r.first, end, revision})
+func (g *garbage) add(h history, end uint64, revision int64) {
+	if end > h.first {
+		g.jobs = append(g.jobs, job{h, h.first, end, revision})
 	}
 	g.vacuum = true
 }
 
-// How long a slice may hold up the writers, and what it looks at.
+// How long one slice may delay writers, and how many changes it examines.
 const (
 	sliceTime   = 3 * time.Millisecond
 	sliceEvents = 512
 )
 
-// maintain does the most urgent piece of housekeeping and says whether it did
-// anything. Giving pages back waits until nobody writes.
+// maintain does the most urgent piece of housekeeping, and reports whether it did anything. It returns free
+// pages only when nobody writes.
 func (e *Engine) maintain(idle bool) (worked bool) {
 	full := e.ballast.Released()
 	if e.retry.Swap(false) {
@@ -124,13 +119,13 @@ func (e *Engine) maintain(idle bool) (worked bool) {
 	more, err := e.file.Vacuum(full)
 	if err == nil && !more {
 		g.vacuum = false
-		err = e.file.WriteBack() // this is what makes the file shorter
+		err = e.file.WriteBack() // this makes the file shorter
 	}
 	return e.tolerate(err)
 }
 
-// tolerate sorts the errors of housekeeping: without space, or beside another program's lock, it waits; anything
-// else is a failure of the disk.
+// tolerate handles an error of housekeeping. On a full disk, or while another program has locked the
+// database, housekeeping waits. Any other error is a failure of the disk.
 func (e *Engine) tolerate(err error) bool {
 	if err == nil {
 		return true
@@ -138,7 +133,7 @@ func (e *Engine) tolerate(err error) bool {
 	switch {
 	case sqlitefile.IsFull(err):
 		if e.ballast.Give(err) {
-			return true // it is tried again
+			return true // to try again
 		}
 		e.garbage.blocked = true
 	case sqlitefile.IsBusy(err):
@@ -149,9 +144,8 @@ func (e *Engine) tolerate(err error) bool {
 	return false
 }
 
-// deleteSlice removes some superseded versions, from memory and then from the
-// disk. A reader that comes between finds the row missing and looks at the
-// compaction revision, which is newer than what it reads.
+// deleteSlice removes some superseded versions from memory and then from the disk. A reader that does not
+// find a row any more compares its revision with the compaction revision, which is newer.
 func (e *Engine) deleteSlice() error {
 	g := &e.garbage
 	if len(g.ids) == 0 {
@@ -183,8 +177,8 @@ func (e *Engine) setBacklog() {
 	}
 }
 
-// collect takes a stretch of history apart: the version before every change is
-// superseded, and a tombstone before the compaction revision stands for nothing.
+// collect finds the garbage in a stretch of history: the version before every change, which is superseded,
+// and tombstones before the compaction revision.
 func (e *Engine) collect() {
 	g := &e.garbage
 	j := &g.jobs[0]
@@ -195,8 +189,8 @@ func (e *Engine) collect() {
 		if p := v.prev.Swap(nil); p != nil && !p.Tombstone() {
 			gone = append(gone, p)
 		}
-		// The tombstones of the revision itself stay until the next compaction:
-		// a watch may begin there.
+		// Tombstones of the compaction revision itself stay until the next compaction: a watch
+		// may begin there.
 		if v.Tombstone() && v.Revision() < j.revision {
 			gone = append(gone, v)
 			buried = append(buried, v)
@@ -214,7 +208,7 @@ func (e *Engine) collect() {
 	}
 }
 
-// bury takes tombstones out of the index.
+// bury removes tombstones from the index.
 func (e *Engine) bury(vs []*version) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -230,7 +224,7 @@ func (e *Engine) bury(vs []*version) {
 	}
 }
 
-// tidied is closed when there is no backlog; signalTidy closes it.
+// tidied returns a channel that signalTidy closes when there is no backlog.
 func (e *Engine) tidied() <-chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -7,15 +7,13 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// Heartbeats are the updates by which something says that it is still there: a
-// node's lease, renewed every ten seconds. In a cluster in which nothing happens
-// they are all that is written, and each commit writes whole pages. In mode Relaxed
-// they are published at once and written together, at the latest after
-// [Options.HeartbeatInterval] and before anything else is; lost, they are only late,
-// since the next one says the same. Their revisions are reserved, as all of that
-// mode's are, so none comes again for something else.
+// Some updates only say that their writer is still alive, such as the lease that a node renews every ten
+// seconds. In an idle cluster nothing else is written, and each commit writes whole pages. In mode Relaxed
+// such updates are published immediately and written later, together: after [Options.DeferredInterval] at
+// the latest, and before anything else is written. If a kill loses them, the next update says the same.
+// Their revisions are reserved, like all revisions of mode Relaxed, so none is used twice.
 
-// isHeartbeat tells whether a batch has nothing else in it.
+// mayDefer reports whether a batch consists of such updates.
 func (e *Engine) mayDefer(b *batch) bool {
 	if e.opts.DeferredPrefix == "" || len(b.leases) > 0 || b.compact > 0 || len(e.deferred)+len(b.rows) > batchRows {
 		return false
@@ -28,23 +26,22 @@ func (e *Engine) mayDefer(b *batch) bool {
 	return true
 }
 
-// write commits a batch, with the heartbeats that wait.
+// write commits a batch, after the deferred rows.
 func (e *Engine) write(b *batch) error {
-	late := e.deferred
-	if len(late) > 0 {
-		b = &batch{rows: append(late[:len(late):len(late)], b.rows...), compact: b.compact, leases: b.leases}
+	before := e.deferred
+	if len(before) > 0 {
+		b = &batch{rows: append(before[:len(before):len(before)], b.rows...), compact: b.compact, leases: b.leases}
 	}
 	if err := e.file.Commit(b.forDisk()); err != nil {
 		return err
 	}
 	e.deferred = nil
-	e.cache.add(late...) // evicted before, they would be nowhere
+	e.cache.add(before...) // not earlier: an evicted value must be on the disk
 	e.unsynced = e.opts.Durability == Relaxed
 	return nil
 }
 
-// writeLate writes the heartbeats that wait. Without space they wait on: there may be
-// some by the next time.
+// writeDeferred writes the deferred rows. If the disk is full or busy, they wait for the next time.
 func (e *Engine) writeDeferred() {
 	if len(e.deferred) == 0 || e.Err() != nil {
 		return
@@ -59,7 +56,7 @@ func (e *Engine) writeDeferred() {
 		}
 	case sqlitefile.IsFull(err):
 		e.ballast.Release(err)
-	case sqlitefile.IsBusy(err): // the same
+	case sqlitefile.IsBusy(err):
 	default:
 		e.fail(err)
 	}

@@ -13,11 +13,10 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// Engine is a revisioned key-value store with etcd's data model, over an SQLite
-// file. DESIGN.md beside this file tells how it works and what always holds.
+// Engine is a revisioned key-value store with etcd's data model, over a SQLite file. DESIGN.md explains how
+// it works and lists its invariants. [OpenEngine] makes one.
 //
-// All methods may be called at any time by any goroutine. Call [OpenEngine] for
-// one.
+// Any goroutine may call any method at any time.
 type Engine struct {
 	path    string
 	opts    Options
@@ -25,49 +24,49 @@ type Engine struct {
 	cache   *valueCache
 	ballast *directory.Ballast // empty in mode Memory
 
-	snap  atomic.Pointer[snapshot] // the durable state; swapped by publish only
-	pages pageCache                // snapshots that paged lists come back to
+	snap  atomic.Pointer[snapshot] // the durable state; only publish and bury replace it
+	pages pageCache                // states that the next pages of lists are read from
 
-	// mu is the sequencer: who holds it decides what comes next.
+	// mu is the sequencer: its holder decides what comes next.
 	mu        sync.Mutex
-	spec      index         // the durable state and everything on its way to the disk
-	compacted int64         // the same of the compaction revision
-	leases    leaseTable    // the same of the leases
+	spec      index         // speculative: the durable state and everything on its way to the disk
+	compacted int64         // speculative compaction revision
+	leases    leaseTable    // speculative leases
 	pending   *batch        // gathering; nil when there is nothing to commit
 	inflight  *batch        // being committed
 	taken     chan struct{} // closed when pending is taken
 	tidy      chan struct{} // closed when compaction has nothing left to delete
 	closing   bool
-	fatal     error // why no write is taken any more
+	fatal     error // why the engine refuses writes
 
-	wake     chan struct{} // to the committer: there is a batch, or closing
+	wake     chan struct{} // wakes the committer: there is a batch, or the engine is closing
 	failed   chan struct{} // closed when fatal is set
 	stopped  chan struct{} // closed when the committer has ended
 	stopOnce sync.Once
 
-	reclaiming sync.WaitGroup // compactions of a full disk
-	retry      atomic.Bool    // housekeeping that had no room should try again
-	reclaimed  time.Time      // when a full disk was last reclaimed; guarded by mu
+	reclaiming sync.WaitGroup // compactions that reclaim has started
+	retry      atomic.Bool    // housekeeping that had no space is to try again
+	reclaimed  time.Time      // last call of reclaim; guarded by mu
 	stopError  error
 
-	// The committer's own.
+	// Only the committer uses these.
 	reserved int64 // mode Relaxed: revisions up to it are reserved on the disk
 	garbage  garbage
 	unsynced bool
-	deferred []*version // published heartbeats that are not written yet
+	deferred []*version // published and not written yet; see deferred.go
 
-	backlog  atomic.Int64 // rows waiting to be deleted
+	backlog  atomic.Int64 // number of rows that compaction has yet to delete
 	watchers watcherSet
 	commits  atomic.Int64
 }
 
-// OpenEngine opens or makes the database in the directory that lock holds. The
-// lock must be kept until Close has returned; mode Memory needs none.
+// OpenEngine opens or makes the database in a locked directory. Keep the lock until Close has returned.
+// Mode Memory needs none.
 //
-// After an unclean stop SQLite's own check runs first, and every row's checksum
-// is verified always: a file with any damage is refused with [ErrCorrupt],
-// naming the file and row, and so is one of a newer release with
-// [ErrNewerSchema]. Nothing is ever repaired by leaving something out.
+// OpenEngine verifies the checksum of every row. After an unclean stop, it runs SQLite's own check first. It
+// refuses a damaged file with [ErrCorrupt] and names the file and the row. It refuses a database of another
+// release with [sqlitefile.ErrNewerSchema] or [sqlitefile.ErrOlderSchema]. It never repairs a file by
+// leaving something out.
 func OpenEngine(lock *directory.Lock, opts Options) (*Engine, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
@@ -96,7 +95,7 @@ func OpenEngine(lock *directory.Lock, opts Options) (*Engine, error) {
 	e.ballast.MakeRoom()
 	state, err := e.openFile()
 	if err != nil && sqlitefile.MayBeFull(err) && e.ballast.GiveAll(err) {
-		// Even a start needs some room, for SQLite's own files.
+		// Even a start needs some space, for SQLite's own files.
 		state, err = e.openFile()
 	}
 	if err != nil {
@@ -119,7 +118,7 @@ func (e *Engine) openFile() (state *initial, err error) {
 	return state, nil
 }
 
-// start publishes what was loaded and starts the committer.
+// start publishes the initial state and starts the committer.
 func (e *Engine) start(state *initial) {
 	first := &snapshot{
 		index:     state.index,
@@ -140,9 +139,8 @@ func (e *Engine) start(state *initial) {
 	}
 }
 
-// Close commits what is pending, ends every watch with [ErrClosed] and closes the
-// file, which then is the whole state by itself. Calling it again answers the
-// same.
+// Close commits what is pending, ends every watch with [ErrClosed] and closes the file, which then has the
+// whole state without its WAL. Calling it again returns the same error.
 func (e *Engine) Close() error {
 	e.stopOnce.Do(func() {
 		e.mu.Lock()
@@ -156,24 +154,24 @@ func (e *Engine) Close() error {
 		<-e.stopped
 		e.reclaiming.Wait()
 		e.watchers.closeAll()
-		e.stopError = e.closeDisk()
+		e.stopError = e.closeFile()
 	})
 	return e.stopError
 }
 
-// closeDisk records a clean stop, unless there was a failure.
-func (e *Engine) closeDisk() error {
+// closeFile records a clean stop, unless there was a failure.
+func (e *Engine) closeFile() error {
 	if e.file == nil {
 		return nil
 	}
 	if e.fatal != nil {
 		return errors.Join(e.fatal, e.file.Close(false))
 	}
-	if len(e.deferred) > 0 { // no space was found for them: the next start has to know
+	if len(e.deferred) > 0 { // there was no space for them: the next start must see an unclean stop
 		return errors.Join(fmt.Errorf("close datastore: %w", e.ballast.NoSpace()), e.file.Close(false))
 	}
 	if e.opts.Durability == Relaxed {
-		// First the log, then what says that it is whole.
+		// The commits must be durable before the mark of a clean stop.
 		if err := e.file.Sync(); err != nil {
 			return errors.Join(fmt.Errorf("sync datastore: %w", err), e.file.Close(false))
 		}
@@ -181,34 +179,32 @@ func (e *Engine) closeDisk() error {
 	return e.file.CloseInOrder(sqlitefile.Metas{"reserved": 0})
 }
 
-// WALWasCopied tells whether another program, such as an sqlite3 shell, had copied the
-// whole log back into the database after the last stop. Nothing is missing then.
+// WALWasCopied reports whether another program, such as an sqlite3 shell, had copied the whole WAL back
+// into the database after the last stop. Then nothing is missing.
 func (e *Engine) WALWasCopied() bool { return e.file != nil && e.file.WALWasCopied() }
 
-// Path is the database file, or "memory".
+// Path returns the path of the database, or "memory".
 func (e *Engine) Path() string { return e.path }
 
-// Revision is the newest durable revision.
+// Revision returns the newest durable revision.
 func (e *Engine) Revision() int64 { return e.snap.Load().revision }
 
-// CompactRevision is the newest compaction: history before it may be gone. 0
-// before the first one.
+// CompactRevision returns the compaction revision, or 0 before the first compaction.
 func (e *Engine) CompactRevision() int64 { return e.snap.Load().compacted }
 
-// Failed is closed when the disk has failed and no write is taken any more; Err
-// then says why.
+// Failed returns a channel that is closed when the engine refuses all further writes, because the disk has
+// failed or a transaction has panicked. Err then returns the reason.
 func (e *Engine) Failed() <-chan struct{} { return e.failed }
 
-// Err is the failure of the disk, or nil.
+// Err returns the reason why the engine refuses all writes, or nil.
 func (e *Engine) Err() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.fatal
 }
 
-// fail ends the taking of writes: what a failed COMMIT or fsync left on the disk is
-// not known, and a later fsync that succeeds would say nothing of it
-// (https://lwn.net/Articles/752063/).
+// fail makes the engine refuse all further writes. After a failed COMMIT or fsync it is not known what is on
+// the disk, and a later fsync that succeeds does not change that (https://lwn.net/Articles/752063/).
 func (e *Engine) fail(err error) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -224,25 +220,25 @@ func (e *Engine) poison(err error) error {
 	return e.fatal
 }
 
-// Stats are figures of a moment.
+// Stats are the figures of an engine.
 type Stats struct {
 	Revision        int64
 	CompactRevision int64
-	Keys            int64 // keys that are there
-	LiveBytes       int64 // of those keys and their values
+	Keys            int64 // live keys
+	LiveBytes       int64 // of the live keys and their values
 	Events          int64 // changes that a watch can still see
-	CacheBytes      int64 // values in memory
+	CacheBytes      int64 // of values in memory
 	FileBytes       int64 // size of the database
-	WALBytes        int64 // size of SQLite's log
-	Backlog         int64 // compacted rows not yet deleted
-	Commits         int64 // batches since the start
+	WALBytes        int64 // size of the WAL
+	Backlog         int64 // number of rows that compaction has yet to delete
+	Commits         int64 // number of batches since the start
 	Watchers        int64
-	SlowWatchers    int64 // watchers with events they have not taken
+	SlowWatchers    int64 // watchers that are behind by more than one response
 	Leases          int64
-	NoSpace         bool // puts are refused until the disk has room
+	NoSpace         bool // puts are refused until the disk has space
 }
 
-// Stats answers the figures of now.
+// Stats returns the present figures.
 func (e *Engine) Stats() Stats {
 	snap := e.snap.Load()
 	s := Stats{
@@ -266,7 +262,7 @@ func (e *Engine) Stats() Stats {
 	return s
 }
 
-// value answers a version's value, from memory or from the disk.
+// value returns the value of a version, from memory or from the disk.
 func (e *Engine) value(v *version) ([]byte, error) {
 	if p := v.value.Load(); p != nil {
 		if !v.used.Load() {
@@ -288,7 +284,7 @@ func (e *Engine) value(v *version) ([]byte, error) {
 	return value, nil
 }
 
-// Info tells of the engine's own database what [ReadInfo] tells, from memory.
+// Info returns from memory what [sqlitefile.ReadInfo] reads from the database.
 func (e *Engine) Info() (*sqlitefile.Info, error) {
 	if e.file == nil {
 		return nil, errNoFile
@@ -296,8 +292,8 @@ func (e *Engine) Info() (*sqlitefile.Info, error) {
 	return &sqlitefile.Info{Path: e.path, SchemaVersion: sqlitefile.SchemaVersion, Revision: e.Revision(), Bytes: sqlitefile.Size(e.path), WALBytes: e.file.WALBytes()}, nil
 }
 
-// Source reads the engine's own database as of one moment. It holds up no writer. In mode
-// Memory there is none, and every reading says so.
+// Source returns the engine's own database, to read it in one transaction while the engine runs. In mode
+// Memory there is none, and View returns an error.
 func (e *Engine) Source() sqlitefile.Source {
 	if e.file == nil {
 		return noFile{}

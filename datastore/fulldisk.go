@@ -7,10 +7,10 @@ import (
 	"github.com/karve-k8s/karve/datastore/directory"
 )
 
-// NoSpace is the error of a write that the disk has no room for, as of now.
+// NoSpace returns [ErrNoSpace] as a write would return it now.
 func (e *Engine) NoSpace() error { return e.ballast.NoSpace() }
 
-// roomForPuts refuses what needs space while the disk is full. The caller holds e.mu.
+// roomForPuts returns [ErrNoSpace] while the disk is full. The caller holds e.mu.
 func (e *Engine) roomForPuts() error {
 	ok, tried := e.ballast.Regained()
 	if ok {
@@ -22,18 +22,18 @@ func (e *Engine) roomForPuts() error {
 	return e.ballast.NoSpace()
 }
 
-// reclaimSometimes reclaims while somebody deletes on a full disk: many deletes take what
-// room there is before they have given any back. The caller holds e.mu.
+// reclaimSometimes reclaims after a delete on a full disk: many deletes can use up the space of the ballast
+// before they have freed any. The caller holds e.mu.
 func (e *Engine) reclaimSometimes() {
 	if e.ballast.Released() && time.Since(e.reclaimed) >= directory.RetryInterval {
 		e.reclaim()
 	}
 }
 
-// reclaim lets housekeeping go on and compacts to the newest revision, while a disk is full
-// and somebody wants to put or delete something: what was deleted still takes room as history, and the API server compacts
-// that after five minutes only. Watches that are behind have to list again, which is
-// better than a cluster that takes no write. The caller holds e.mu.
+// reclaim lets housekeeping continue and compacts to the newest revision, when there is a put or a delete on
+// a full disk. What was deleted still takes space as history, and the API server compacts only every five
+// minutes. Watches that are behind have to list again, which is better than a cluster that accepts no
+// writes. The caller holds e.mu.
 func (e *Engine) reclaim() {
 	e.reclaimed = time.Now()
 	e.retry.Store(true)

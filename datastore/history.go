@@ -4,10 +4,9 @@ import "sort"
 
 const historyChunk = 512
 
-// ring is the history of changes in order, a sequence of positions that only
-// grows at its end and is cut at its beginning. It is a value: an older copy
-// stays valid while the newest one is appended to, as it never looks past its
-// own end. Only the newest copy may be appended to.
+// history is the sequence of changes in order. It grows at its end and is cut at its beginning; a change
+// keeps its position. A history is a value: an older one stays valid while the newest one grows, because it
+// never reads beyond its own end. Only the newest one may grow.
 type history struct {
 	chunks      []*[historyChunk]*version
 	first, next uint64 // positions [first, next)
@@ -30,7 +29,7 @@ func (r history) append(vs []*version) history {
 	return r
 }
 
-// seek is the position of the first change at or after revision.
+// seek returns the position of the first change at or after revision.
 func (r history) seek(revision int64) uint64 {
 	n := sort.Search(int(r.next-r.first), func(i int) bool {
 		return r.at(r.first+uint64(i)).Revision() >= revision
@@ -38,7 +37,7 @@ func (r history) seek(revision int64) uint64 {
 	return r.first + uint64(n)
 }
 
-// cut drops the changes before pos.
+// cut removes the changes before pos.
 func (r history) cut(pos uint64) history {
 	if pos <= r.first {
 		return r
@@ -47,7 +46,7 @@ func (r history) cut(pos uint64) history {
 	if drop > uint64(len(r.chunks)) {
 		drop = uint64(len(r.chunks))
 	}
-	// A new slice: the old array would keep the dropped chunks.
+	// A new slice: the old array would keep the removed chunks in memory.
 	r.chunks = append([]*[historyChunk]*version(nil), r.chunks[drop:]...)
 	r.first = pos
 	return r

@@ -8,16 +8,16 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// loaded is the state that the file holds.
+// initial is the state that an engine begins with.
 type initial struct {
 	index
 	compacted int64
 	history   history
-	garbage   []int64         // rows that compaction had not deleted yet
+	garbage   []int64         // rows that compaction has not deleted yet
 	leases    map[int64]int64 // TTL in seconds by id
 }
 
-// load reads and verifies the whole file.
+// load reads and verifies the whole database.
 func (e *Engine) load() (*initial, error) {
 	f := e.file
 	m, err := f.Metas()
@@ -35,9 +35,9 @@ func (e *Engine) load() (*initial, error) {
 	l := &initial{index: newIndex(m.Revision(0)), compacted: m.Compacted()}
 	var changed sqlitefile.Metas
 	if floor := m["reserved"]; floor > 0 {
-		// Mode Relaxed and no clean stop: clients may have seen revisions up to
-		// floor that are lost. None is given out again, and whoever continues
-		// from one of them is told that it is compacted, and lists again.
+		// Mode Relaxed, and no clean stop: clients may have seen revisions up to floor that are
+		// lost. None is used again. A client that continues from one of them gets ErrCompacted and
+		// lists again.
 		l.revision = max(l.revision, floor+2)
 		l.compacted = l.revision
 		changed = sqlitefile.Metas{"revision": l.revision, "compact_revision": l.compacted, "reserved": 0}

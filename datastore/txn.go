@@ -168,7 +168,7 @@ func (t *txn) prepareRange(r *RangeRequest) error {
 	if r.Revision > spec.revision {
 		return fmt.Errorf("%w: %d, the newest is %d", ErrFutureRevision, r.Revision, spec.revision)
 	}
-	if c := t.e.compactedAtMost(); r.Revision != 0 && r.Revision < c {
+	if c := t.e.compacted; r.Revision != 0 && r.Revision < c {
 		return fmt.Errorf("%w: %d, compacted to %d", ErrCompacted, r.Revision, c)
 	}
 	if r.KeysOnly || r.CountOnly {

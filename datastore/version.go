@@ -25,8 +25,7 @@ type version struct {
 	value atomic.Pointer[[]byte]
 }
 
-// at is the version of the key that revision sees, starting from v and going
-// back; nil if the key was not there.
+// at returns the version of the key as of a revision, from v backwards, or nil if the key did not exist.
 func (v *version) at(revision int64) *version {
 	for ; v != nil; v = v.prev.Load() {
 		if v.Revision() <= revision {
@@ -42,8 +41,7 @@ func (v *version) at(revision int64) *version {
 // bytes is the size of the key and its value.
 func (v *version) bytes() int64 { return int64(len(v.Key)) + int64(v.size) }
 
-// before is what the key was before v: nil if v created it or if that has been
-// compacted.
+// before returns the version that v has replaced, or nil if v created the key or that version is compacted.
 func (v *version) before() *version {
 	if p := v.prev.Load(); p != nil && !p.Tombstone() {
 		return p
@@ -51,7 +49,7 @@ func (v *version) before() *version {
 	return nil
 }
 
-// header is the version without its value.
+// header returns the version without its value.
 func (v *version) header() KeyValue {
 	return KeyValue{Key: v.Key, CreateRevision: v.Create, ModRevision: v.Revision(), Version: v.Version, Lease: v.Lease}
 }

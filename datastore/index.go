@@ -14,17 +14,16 @@ const treeDegree = 16
 
 func newTree() *tree { return btree.NewMap[string, *version](treeDegree) }
 
-// view is the whole of the store at one revision.
+// index has all keys at one revision.
 //
-// live has the newest version of every key that is there, dead the newest
-// tombstone of every key that is not but has uncompacted history; older versions
-// hang off both by their prev pointers.
+// live has the newest version of every live key. dead has the newest tombstone of every deleted key that
+// has uncompacted history. The prev pointers lead to older versions.
 type index struct {
 	revision   int64
 	live, dead *tree
 	bytes      int64 // of the keys in live and of their values
 
-	// visits, if set, counts the keys that reads look at, for tests.
+	// visits, if set, counts the keys that reads examine, for tests.
 	visits *atomic.Int64
 }
 
@@ -32,7 +31,7 @@ func newIndex(revision int64) index {
 	return index{revision: revision, live: newTree(), dead: newTree()}
 }
 
-// copy is a view that does not change when v does.
+// clone returns an index that does not change when v does.
 func (v *index) clone() index {
 	c := *v
 	c.live, c.dead = v.live.Copy(), v.dead.Copy()
@@ -45,7 +44,7 @@ func (v *index) visit() {
 	}
 }
 
-// head is the newest version of key, tombstones included, or nil.
+// head returns the newest version of a key, which may be a tombstone, or nil.
 func (v *index) head(key string) *version {
 	if n, ok := v.live.Get(key); ok {
 		return n
@@ -72,8 +71,8 @@ func (v *index) set(n *version) {
 	}
 }
 
-// rank is the number of live keys before key: a binary search by position, as
-// the tree keeps counts.
+// rank returns the number of live keys before key. It is a binary search by position, since the tree has
+// counts.
 func (v *index) rank(key string) int {
 	low, high := 0, v.live.Len()
 	for low < high {
@@ -88,7 +87,7 @@ func (v *index) rank(key string) int {
 	return low
 }
 
-// count is the number of keys in a range of the newest state.
+// count returns the number of live keys in a range.
 func (v *index) count(key, end string) int64 {
 	switch end {
 	case "":
@@ -105,8 +104,8 @@ func (v *index) count(key, end string) int64 {
 	return int64(v.rank(end) - v.rank(key))
 }
 
-// find answers the versions in a range as of revision, at most limit of them (0
-// for all), and how many there are in all.
+// find returns the versions in a range as of revision, at most limit of them (0 for all), and how many there
+// are in all.
 func (v *index) find(key, end string, revision, limit int64, countOnly bool) (hits []*version, count int64) {
 	if revision != 0 && revision != v.revision {
 		return v.findAt(key, end, revision, limit, countOnly)
@@ -140,7 +139,7 @@ func (v *index) find(key, end string, revision, limit int64, countOnly bool) (hi
 	return hits, count
 }
 
-// findAt reads the past: it merges live and dead keys and follows their history.
+// findAt is find for a past revision: it merges live and dead keys and follows their history.
 func (v *index) findAt(key, end string, revision, limit int64, countOnly bool) (hits []*version, count int64) {
 	take := func(head *version) {
 		v.visit()
@@ -179,7 +178,7 @@ func (v *index) findAt(key, end string, revision, limit int64, countOnly bool) (
 	return hits, count
 }
 
-// snapshot is what readers see: durable, and never changed once published.
+// snapshot is the state that readers see. It is durable, and does not change once it is published.
 type snapshot struct {
 	index
 	compacted int64   // compaction revision
