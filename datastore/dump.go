@@ -11,14 +11,13 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// Contents are the keys that were there at one revision, with their values and
-// without their history, all in memory. They do not change. [Engine.Reset] goes back
-// to them.
+// Dump has the live keys of one revision in memory, with their values and without their history. It does not
+// change. [Engine.Reset] goes back to it.
 type Dump struct {
 	revision int64
 	keys     []dumped        // by key
-	leases   map[int64]int64 // TTL in seconds by id, of those that have keys
-	engine   *Engine         // whose row ids these are; nil: of a file
+	leases   map[int64]int64 // TTLs in seconds by id, of leases with keys
+	engine   *Engine         // the engine that the row ids are of; nil for a file
 }
 
 // dumped is a key of a Dump.
@@ -27,14 +26,13 @@ type dumped struct {
 	value []byte
 }
 
-// Revision is that of the store when it had these contents.
+// Revision returns the revision of the dump.
 func (c *Dump) Revision() int64 { return c.revision }
 
-// Keys is how many there are.
+// Keys returns the number of keys.
 func (c *Dump) Keys() int { return len(c.keys) }
 
-// Each calls do with every key and its value, in order, until it answers false. The
-// values must not be modified.
+// Each calls do with every key and its value in order, until do returns false. do must not modify a value.
 func (c *Dump) Each(do func(key string, value []byte) bool) {
 	for i := range c.keys {
 		if !do(c.keys[i].Key, c.keys[i].value) {
@@ -43,10 +41,10 @@ func (c *Dump) Each(do func(key string, value []byte) bool) {
 	}
 }
 
-// contentsTries is how often contents are read again that compaction was faster than.
+// dumpTries is how often Dump tries again after compaction has deleted a row that it needed.
 const dumpTries = 10
 
-// Contents are the keys that are there now. Values that only the disk has are read.
+// Dump returns the present live keys. It reads values that are not in memory.
 func (e *Engine) Dump(ctx context.Context) (*Dump, error) {
 	for range dumpTries {
 		c, err := e.dumpOf(ctx, e.snap.Load())
@@ -54,7 +52,7 @@ func (e *Engine) Dump(ctx context.Context) (*Dump, error) {
 			return c, err
 		}
 	}
-	return nil, fmt.Errorf("read all of the datastore: %w: it is compacted all the time", ErrCompacted)
+	return nil, fmt.Errorf("read all of the datastore: %w, again and again", ErrCompacted)
 }
 
 func (e *Engine) dumpOf(ctx context.Context, snap *snapshot) (*Dump, error) {
@@ -84,13 +82,13 @@ func (e *Engine) dumpOf(ctx context.Context, snap *snapshot) (*Dump, error) {
 			c.leases[id] = l.ttl
 		}
 	}
-	// What a lease has taken along in this moment is gone here, too.
+	// Leave out the keys of a lease that was revoked meanwhile.
 	c.keys = slices.DeleteFunc(c.keys, func(k dumped) bool { return k.Lease != 0 && c.leases[k.Lease] == 0 })
 	return c, nil
 }
 
-// ReadContents reads what the engine's database at path holds now, also while a
-// server has it open. Every row's checksum is verified.
+// ReadDump reads the live keys of the database at path, and verifies the checksum of every row. While a server in
+// another process uses the database, the error is [sqlitefile.ErrBusy].
 func ReadDump(ctx context.Context, path string) (*Dump, error) {
 	var c *Dump
 	err := sqlitefile.View(path, func(from *sqlitefile.Connection) (err error) {
@@ -137,21 +135,21 @@ func readDump(ctx context.Context, from *sqlitefile.Connection, path string) (*D
 		return nil, err
 	}
 	if metas.Misses(rows, sum) {
-		return nil, fmt.Errorf("%w: %s has %d rows where the last stop left %d", ErrCorrupt, path, rows, metas["log_rows"])
+		return nil, fmt.Errorf("%w: %s has %d rows, and the last stop left %d", ErrCorrupt, path, rows, metas["log_rows"])
 	}
 	c.revision = metas.Revision(last)
 	for _, key := range sortedKeys(newest) {
 		k := newest[key]
 		if k.Lease != 0 && c.leases[k.Lease] <= 0 {
-			return nil, fmt.Errorf("%w: %s: key %q has lease %d, which is not there", ErrCorrupt, path, key, k.Lease)
+			return nil, fmt.Errorf("%w: %s: key %q has lease %d, which does not exist", ErrCorrupt, path, key, k.Lease)
 		}
 		c.keys = append(c.keys, k)
 	}
 	return c, nil
 }
 
-// WriteFile makes a database of the contents at to, as a backup is: at their
-// revision, with all before it compacted, closed in order, mode 0600.
+// WriteFile makes a database (0600) of the dump, as a backup does: at the revision of the dump, with everything
+// before it compacted, and closed in order.
 func (c *Dump) WriteFile(to string, opts backup.Options) (*backup.Result, error) {
 	return backup.Place("", to, opts, func(file string) (*backup.Result, error) {
 		if err := c.build(file); err != nil {
@@ -185,7 +183,7 @@ func (c *Dump) build(file string) (err error) {
 	return b.Finish(sqlitefile.Metas{"revision": c.revision, "compact_revision": c.revision})
 }
 
-// initial is the state of an engine that begins with the dump; nil is the empty one.
+// initial returns the state of an engine that begins with the dump; nil is an empty dump.
 func (c *Dump) initial() *initial {
 	if c == nil {
 		return &initial{index: newIndex(1)}
@@ -200,8 +198,7 @@ func (c *Dump) initial() *initial {
 	return l
 }
 
-// Backup writes the state of the engine as of now to the file to. Of one in mode Memory the
-// history stays behind.
+// Backup writes the present state of the engine to the file to, also in mode Memory, but there without history.
 func (e *Engine) Backup(ctx context.Context, to string, opts backup.Options) (*backup.Result, error) {
 	if e.file != nil {
 		return backup.Write(ctx, e.file, to, opts)

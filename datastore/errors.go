@@ -9,51 +9,48 @@ import (
 
 // Errors of the engine. They are wrapped with detail: compare with errors.Is.
 var (
-	// ErrCompacted: the revision asked for is older than the compaction
-	// revision, so its history is gone.
+	// ErrCompacted is the error for a revision older than the compaction revision.
 	ErrCompacted = errors.New("revision has been compacted")
 
-	// ErrFutureRevision: the revision asked for has not happened yet.
+	// ErrFutureRevision is the error for a revision that does not exist yet.
 	ErrFutureRevision = errors.New("revision is in the future")
 
-	// ErrEmptyKey: a key must have at least one byte.
+	// ErrEmptyKey is the error for an empty key: a key has at least one byte.
 	ErrEmptyKey = errors.New("key is empty")
 
-	// ErrDuplicateKey: one branch of a transaction writes a key twice.
+	// ErrDuplicateKey is the error for a branch of a transaction that writes a key twice.
 	ErrDuplicateKey = errors.New("key is written twice in one transaction")
 
-	// ErrTooManyChanges: one revision cannot hold more than 65,536 changes.
+	// ErrTooManyChanges is the error for a transaction with more than 65,536 changes.
 	ErrTooManyChanges = errors.New("transaction changes too many keys")
 
-	// ErrKeyNotFound: a put that keeps the value or lease of its key needs
-	// the key to be there.
+	// ErrKeyNotFound is the error for a put that keeps the value or lease of a missing key.
 	ErrKeyNotFound = errors.New("key not found")
 
-	// ErrLeaseNotFound: there is no such lease, or it has expired.
+	// ErrLeaseNotFound is the error for a lease that does not exist or has expired.
 	ErrLeaseNotFound = errors.New("lease not found")
 
-	// ErrLeaseExists: a lease with the id asked for is already granted.
+	// ErrLeaseExists is the error for the id of a lease that exists.
 	ErrLeaseExists = errors.New("lease already exists")
 
-	// ErrNoSpace: the write was not done because the disk is full. Reads, watches, deletes
-	// and compaction go on; puts work again by themselves once there is room.
+	// ErrNoSpace is the error for a write that was not done because the disk is full. Reads, watches, deletes and
+	// compaction still work. Puts work again by themselves once the disk has space.
 	ErrNoSpace = directory.ErrNoSpace
 
-	// ErrCorrupt: the database is damaged.
+	// ErrCorrupt is the error for a damaged database.
 	ErrCorrupt = sqlitefile.ErrCorrupt
 
-	// ErrClosed: the engine is closed or closing.
+	// ErrClosed is the error of an engine or a watcher that is closed or closing.
 	ErrClosed = sqlitefile.ErrClosed
 
-	// ErrUnknownOutcome: the disk failed while a batch was being committed. The
-	// write may or may not be there after the next start; it is never right
-	// to treat it as a conflict. The engine takes no write after it.
+	// ErrUnknownOutcome is the error for a write during whose commit the disk failed. The write may or may not be
+	// there after the next start. It must never be treated as a conflict. The engine refuses all further writes.
 	ErrUnknownOutcome = errors.New("outcome of the write is unknown")
 )
 
-// errNoFile: an engine in mode Memory has no database to look at.
+// errNoFile is the error for reading the database of an engine in mode Memory.
 var errNoFile = errors.New("the datastore is in memory and has no file")
 
-// errRetry tells a caller inside the package to evaluate its transaction again:
-// the state it was compared against never became durable.
+// errRetry is the error of a batch whose transactions have to be evaluated again: the state that they were evaluated
+// against never became durable.
 var errRetry = errors.New("evaluate again")

@@ -10,41 +10,40 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// Lease is a promise to keep keys alive: when its time runs out, they are
-// deleted. Time is the monotonic clock's, so setting the machine's clock does
-// nothing; after a start every lease has its whole TTL again, as in etcd.
+// Lease keeps keys alive: when it expires, its keys are deleted. Its time is that of the monotonic clock, so
+// setting the machine's clock has no effect. After a start every lease has its whole TTL again, as in etcd.
 type Lease struct {
 	ID        int64
 	TTL       int64         // seconds granted
-	Remaining time.Duration // until it expires; not above TTL
-	Keys      []string      // attached, if asked for
+	Remaining time.Duration // until it expires
+	Keys      []string      // attached keys, if asked for
 }
 
 type lease struct {
 	id, ttl int64
 	expires time.Time
-	place   int // in leaseTable.due; notDue if it is not there
+	place   int // index in leaseTable.due, or notDue
 	keys    map[string]struct{}
 }
 
-// notDue is the place of a lease that was revoked.
+// notDue is the place of a revoked lease.
 const notDue = -1
 
-// leaseChange is a row of the lease table to write or delete, and how to undo it.
+// leaseChange is a row of the lease table to write or delete, with the lease to undo it.
 type leaseChange struct {
 	id, ttl int64
 	revoked bool
 	lease   *lease
 }
 
-// leaseTable is the speculative state of the leases; Engine.mu guards it. One
-// timer stands at the earliest expiry; without leases there is none.
+// leaseTable is the speculative state of the leases. Engine.mu guards it. One timer runs until the earliest
+// expiry; without leases there is none.
 type leaseTable struct {
 	byID    map[int64]*lease
-	due     dueHeap // the same leases, the next to expire first
+	due     dueHeap // the same leases, ordered by expiry
 	timer   *time.Timer
 	expire  func()
-	pause   time.Time // no expiry before it: the last one found no space
+	pause   time.Time // no lease expires before it, because the disk was full
 	stopped bool
 }
 
@@ -66,13 +65,13 @@ func (t *leaseTable) grant(id, ttl int64) *lease {
 	return l
 }
 
-// add puts a lease into the table; the caller arms the timer.
+// add adds a lease. The caller arms the timer.
 func (t *leaseTable) add(l *lease) {
 	t.byID[l.id] = l
 	heap.Push(&t.due, l)
 }
 
-// remove takes a lease out of the table; the caller arms the timer.
+// remove removes a lease. The caller arms the timer.
 func (t *leaseTable) remove(l *lease) {
 	delete(t.byID, l.id)
 	heap.Remove(&t.due, l.place)
@@ -84,7 +83,7 @@ func (t *leaseTable) renew(l *lease) {
 	t.arm()
 }
 
-// fromNow has the monotonic clock's reading in it.
+// fromNow returns a time with a reading of the monotonic clock.
 func fromNow(seconds int64) time.Time { return time.Now().Add(time.Duration(seconds) * time.Second) }
 
 // arm sets the timer to the earliest expiry.
@@ -113,7 +112,7 @@ func (t *leaseTable) stop() {
 	}
 }
 
-// undo takes back the changes of a batch that was not committed.
+// undo undoes the changes of a batch that was not committed.
 func (t *leaseTable) undo(changes []leaseChange) {
 	for i := len(changes) - 1; i >= 0; i-- {
 		c := changes[i]
@@ -127,7 +126,7 @@ func (t *leaseTable) undo(changes []leaseChange) {
 	t.arm()
 }
 
-// attachAll makes the keys of every lease those of a state.
+// attachAll sets the keys of all leases to those of an index.
 func (t *leaseTable) attachAll(live *tree) {
 	for _, l := range t.byID {
 		clear(l.keys)
@@ -161,7 +160,7 @@ func (e *Engine) detach(v *version) {
 	}
 }
 
-// Grant makes a lease of ttl seconds, at least 1. With id 0 the engine picks one.
+// Grant makes a lease of ttl seconds, at least 1. With id 0 the engine chooses an id.
 func (e *Engine) Grant(ctx context.Context, id, ttl int64) (*Lease, error) {
 	if ttl < 1 {
 		return nil, fmt.Errorf("grant lease: a TTL of %d seconds is less than 1", ttl)
@@ -190,8 +189,8 @@ func (e *Engine) Grant(ctx context.Context, id, ttl int64) (*Lease, error) {
 	return &Lease{ID: id, TTL: ttl, Remaining: time.Duration(ttl) * time.Second}, nil
 }
 
-// Revoke ends a lease and deletes its keys, in one revision (or several, if
-// there are more keys than a revision can hold changes).
+// Revoke ends a lease and deletes its keys in one revision, or in several if one revision cannot hold so many
+// changes.
 func (e *Engine) Revoke(ctx context.Context, id int64) error {
 	return e.submit(ctx, func(b *batch) (bool, error) {
 		l := e.leases.find(id)
@@ -218,9 +217,8 @@ func (e *Engine) revoke(b *batch, l *lease) {
 	e.leases.arm()
 }
 
-// KeepAlive gives a lease its whole TTL again. It writes nothing, but for a lease
-// whose time is up: that one it revokes, as the timer is about to do, because the
-// answer that there is no such lease must stay true after a crash.
+// KeepAlive gives a lease its whole TTL again, and writes nothing. A lease that has expired it revokes, as the
+// timer is about to do, because the error "lease not found" must stay true after a crash.
 func (e *Engine) KeepAlive(ctx context.Context, id int64) (*Lease, error) {
 	var out *Lease
 	err := e.submit(ctx, func(b *batch) (bool, error) {
@@ -246,7 +244,7 @@ func (e *Engine) KeepAlive(ctx context.Context, id int64) (*Lease, error) {
 	return out, nil
 }
 
-// TimeToLive describes a lease, with its keys if asked to.
+// TimeToLive describes a lease. With keys, it lists the attached keys.
 func (e *Engine) TimeToLive(ctx context.Context, id int64, keys bool) (*Lease, error) {
 	var out *Lease
 	err := e.submit(ctx, func(*batch) (bool, error) {
@@ -263,7 +261,7 @@ func (e *Engine) TimeToLive(ctx context.Context, id int64, keys bool) (*Lease, e
 	return out, nil
 }
 
-// Leases lists all leases, in no order and without their keys.
+// Leases lists all leases in no order, without their keys.
 func (e *Engine) Leases(ctx context.Context) ([]Lease, error) {
 	var out []Lease
 	err := e.submit(ctx, func(*batch) (bool, error) {
@@ -287,9 +285,9 @@ func (l *lease) info(keys bool) *Lease {
 	return out
 }
 
-// expireLeases is the timer's: it revokes what has run out and sets the timer to
-// the next. An error needs no handling here: a batch that found no space has set
-// the timer again, and a failed or closed engine needs none.
+// expireLeases revokes the leases that have expired and sets the timer to the next expiry. The timer calls it.
+// It needs to handle no error: on a full disk undo has set the timer again, and a failed or closed engine needs
+// no timer.
 func (e *Engine) expireLeases() {
 	_ = e.submit(context.Background(), func(b *batch) (bool, error) {
 		t := &e.leases
@@ -301,7 +299,7 @@ func (e *Engine) expireLeases() {
 	})
 }
 
-// dueHeap has each lease once, whatever the number of its renewals.
+// dueHeap has each lease once, however often it is renewed.
 type dueHeap []*lease
 
 func (h dueHeap) Len() int           { return len(h) }

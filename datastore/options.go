@@ -13,21 +13,20 @@ import (
 type Durability int
 
 const (
-	// Full: always. Every batch of writes is on the disk before anyone is
-	// told of it. The default.
+	// Full: always. Every batch of writes is on the disk before it is acknowledged or visible. The
+	// default.
 	Full Durability = iota
 
-	// Relaxed: after at most [Options.SyncInterval]. A process that is
-	// killed loses nothing but [Options.Heartbeats]; revisions are never
-	// used twice, because a range of them is reserved on the disk ahead of
-	// use, and clients that saw a lost one are told to list again.
+	// Relaxed: after [Options.SyncInterval] at most. A killed process loses only deferred updates
+	// ([Options.DeferredPrefix]). No revision is used twice, because revisions are reserved on the disk
+	// before their use. A client that has seen a lost one has to list again.
 	Relaxed
 
 	// Memory: never. There is no file; for tests.
 	Memory
 )
 
-// String is the name of the mode in an endpoint: full, relaxed or memory.
+// String returns the name of the mode in an endpoint: full, relaxed or memory.
 func (d Durability) String() string {
 	switch d {
 	case Full:
@@ -40,7 +39,7 @@ func (d Durability) String() string {
 	return fmt.Sprintf("Durability(%d)", int(d))
 }
 
-// ParseDurability is the mode of a name that [Durability.String] gives.
+// ParseDurability returns the mode of a name; see [Durability.String].
 func ParseDurability(name string) (Durability, error) {
 	for d := Full; d <= Memory; d++ {
 		if d.String() == name {
@@ -55,55 +54,53 @@ type Options struct {
 	// Durability; default Full.
 	Durability Durability
 
-	// CacheBytes bounds the values kept in memory; those beyond it are read
-	// from the disk when asked for. Default 64 MiB. Keys are always in memory.
+	// CacheBytes bounds the values in memory. The engine reads others from the disk. Default 64 MiB. Keys are
+	// always in memory.
 	CacheBytes int64
 
-	// SyncInterval is the longest time a write of mode Relaxed stays
-	// unsynced. Default 100 ms.
+	// SyncInterval is how long a write of mode Relaxed stays unsynced at most. Default 100 ms.
 	SyncInterval time.Duration
 
-	// Heartbeats is a prefix of keys whose updates say only that something is
-	// still there: in mode Relaxed they may be written HeartbeatInterval after they
-	// are acknowledged, together; a killed process loses them. Empty for none.
+	// DeferredPrefix is a prefix of keys whose updates only say that their writer is still alive. In mode Relaxed
+	// they may be written together, DeferredInterval after they are acknowledged. A killed process loses them.
+	// Empty for none.
 	DeferredPrefix string
 
-	// HeartbeatInterval is the longest time they are not written. Default 30 s.
+	// DeferredInterval is how long such updates stay unwritten at most. Default 30 s.
 	DeferredInterval time.Duration
 
-	// BallastBytes is the size of a file that is kept only to be removed
-	// when the disk is full, so that deletes and compaction have room.
-	// Default 4 MiB; negative for none.
+	// BallastBytes is the size of a file that reserves space: it is removed when the disk is full, so that deletes
+	// and compaction can go on. Default 4 MiB; negative for none.
 	BallastBytes int64
 
-	// Contents are what an engine of mode Memory begins with, at their revision, as
-	// if all before it had been compacted. Nil is nothing. Files have their own.
+	// Initial is what an engine of mode Memory begins with, at the revision of the dump, as if everything before
+	// were compacted. Nil is an empty store.
 	Initial *Dump
 
-	// OnCommit, if set, is told of every durable batch, for metrics. It is
-	// called by the goroutine that commits and must not block.
+	// OnCommit, if set, is called for every durable batch, for metrics. The committer calls it, so it must not
+	// block.
 	OnCommit func(Commit)
 
-	// OnWait, if set, is told what a start or a write waits for: another program that
-	// has the database open.
+	// OnWait, if set, is called with what a start or a write waits for: another program that has the database
+	// open.
 	OnWait func(error)
 
-	// OnProgress, if set, is told how far a long start has come: what it does, and in
-	// units of which total is all (0: not known). It is called only when something has
-	// been done since the last call, often, by any goroutine, and must return soon.
+	// OnProgress, if set, is called with how far a long start has come: what it is doing, and done of total units
+	// (0: not known). Any goroutine calls it, often, but only when there is progress since the last call. It must
+	// return soon.
 	OnProgress func(what string, done, total int64)
 
-	// OnFull, if set, is told when puts begin to be refused because the disk is full, and
-	// by nil when they work again.
+	// OnFull, if set, is called with an error when puts begin to be refused because the disk is full, and with nil
+	// when they work again.
 	OnFull func(error)
 
-	shared       bool          // let other programs use the database, as where there is no exclusiveVFS
-	busyPatience time.Duration // how long a start waits for other programs; busyPatience
+	shared       bool          // other programs may use the database, as on Windows; for tests
+	busyPatience time.Duration // how long a start waits for other programs; for tests
 }
 
 // Commit describes one durable batch.
 type Commit struct {
-	Rows     int           // changes in the batch
+	Rows     int           // number of changes
 	Duration time.Duration // from BEGIN to the end of COMMIT
 }
 
@@ -120,20 +117,20 @@ func (o Options) Validate() error {
 		errs = append(errs, fmt.Errorf("sync interval: %v is negative", o.SyncInterval))
 	}
 	if o.DeferredInterval < 0 {
-		errs = append(errs, fmt.Errorf("heartbeat interval: %v is negative", o.DeferredInterval))
+		errs = append(errs, fmt.Errorf("deferred interval: %v is negative", o.DeferredInterval))
 	}
 	if o.Initial != nil && o.Durability != Memory {
-		errs = append(errs, fmt.Errorf("contents: only an engine in memory begins with some, and durability is %v", o.Durability))
+		errs = append(errs, fmt.Errorf("initial contents: they need durability memory, and it is %v", o.Durability))
 	}
 	return errors.Join(errs...)
 }
 
-// file is what of the options the database is opened with.
+// file returns the options of the database.
 func (o Options) file() sqlitefile.Options {
 	return sqlitefile.Options{Relaxed: o.Durability == Relaxed, Shared: o.shared, Patience: o.busyPatience, OnWait: o.OnWait}
 }
 
-// progress is OnProgress for one thing that is done.
+// Progress returns OnProgress for one operation, or nil.
 func (o Options) Progress(what string) sqlitefile.Progress {
 	if o.OnProgress == nil {
 		return nil

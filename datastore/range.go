@@ -9,12 +9,11 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// Range reads keys in order, without a lock. It sees every write that was
-// answered before the call.
+// Range reads keys in order, without a lock. It sees every write that was answered before the call.
 //
-// A revision older than the compaction is [ErrCompacted], one that has not
-// happened [ErrFutureRevision]. Count costs the same whatever the number of
-// keys, for the newest revision and for the revision of a list with more pages.
+// The error is [ErrCompacted] for a revision older than the compaction revision, and [ErrFutureRevision] for one
+// that does not exist yet. The cost of a count does not depend on the number of keys, for the newest revision
+// and for the revision of a list with more pages.
 func (e *Engine) Range(ctx context.Context, req RangeRequest) (*RangeResponse, error) {
 	if req.Key == "" {
 		return nil, ErrEmptyKey
@@ -25,8 +24,8 @@ func (e *Engine) Range(ctx context.Context, req RangeRequest) (*RangeResponse, e
 		}
 		resp, err := e.rangeOnce(&req)
 		if errors.Is(err, sqlitefile.ErrRowMissing) {
-			// Compaction took a row between the index and the disk. The newest
-			// state is read again; for a revision asked for, it is compacted.
+			// Compaction has deleted a row after it was found in the index. The newest state can
+			// be read again; a past revision is compacted.
 			switch {
 			case req.Revision != 0 && req.Revision < e.CompactRevision():
 				return nil, e.compactedError(req.Revision)
@@ -70,7 +69,7 @@ func (e *Engine) rangeOnce(req *RangeRequest) (*RangeResponse, error) {
 		}
 		resp.KVs[i].Value = value
 	}
-	// History that was followed while compaction cut it may have had holes.
+	// Compaction may have removed some of the history meanwhile.
 	if req.Revision != 0 && req.Revision < e.CompactRevision() {
 		return nil, e.compactedError(req.Revision)
 	}
@@ -84,9 +83,8 @@ func (e *Engine) compactedError(revision int64) error {
 	return fmt.Errorf("%w: %d, compacted to %d", ErrCompacted, revision, e.CompactRevision())
 }
 
-// pageCache remembers the last few states from which a list was answered in
-// part, so that the next page counts and seeks in that state's own index. What a
-// kept state costs is the index nodes that changed since.
+// pageCache keeps the last few states that a page of a list was read from, so that the next page uses the index
+// of that state. A kept state costs the nodes of the index that have changed since.
 type pageCache struct {
 	mu      sync.Mutex
 	indexes [8]*index
@@ -116,7 +114,7 @@ func (p *pageCache) get(revision int64) *index {
 	return nil
 }
 
-// forget drops the states older than a compaction.
+// forget removes the states older than a compaction.
 func (p *pageCache) forget(revision int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -3,11 +3,10 @@ package datastore
 // The requests and answers of the engine, in etcd's terms
 // (https://etcd.io/docs/v3.6/learning/data_model/, api/etcdserverpb/rpc.proto).
 //
-// Keys are strings of any bytes; values handed in or out are shared with the
-// engine and must not be modified.
+// Keys are strings of any bytes. Values are shared with the engine and must not be modified.
 //
-// A range is named by Key and End: End empty means the one key, End "\x00" all
-// keys from Key on, anything else the keys in [Key, End). See [PrefixEnd].
+// Key and End name a range: with an empty End it is the one key, with End "\x00" all keys from Key on, otherwise
+// the keys in [Key, End). See [PrefixEnd].
 
 // KeyValue is one version of a key.
 type KeyValue struct {
@@ -22,15 +21,15 @@ type KeyValue struct {
 // RangeRequest asks for keys in order.
 type RangeRequest struct {
 	Key, End  string
-	Revision  int64 // state to read; 0 is the newest
-	Limit     int64 // most keys to answer; 0 is all
+	Revision  int64 // revision to read; 0 is the newest
+	Limit     int64 // most keys to return; 0 is all
 	KeysOnly  bool  // leave out the values
 	CountOnly bool  // leave out the keys
 }
 
 // RangeResponse answers a [RangeRequest].
 type RangeResponse struct {
-	Revision int64 // of the store when the range was read
+	Revision int64 // revision of the store when the range was read
 	KVs      []KeyValue
 	More     bool  // there are keys beyond the limit
 	Count    int64 // keys in the range, whatever the limit
@@ -41,21 +40,21 @@ type PutRequest struct {
 	Key         string
 	Value       []byte
 	Lease       int64
-	IgnoreValue bool // keep the key's value; ErrKeyNotFound without one
-	IgnoreLease bool // keep the key's lease; ErrKeyNotFound without one
-	PrevKV      bool // answer what was there before
+	IgnoreValue bool // keep the key's value; ErrKeyNotFound for a missing key
+	IgnoreLease bool // keep the key's lease; ErrKeyNotFound for a missing key
+	PrevKV      bool // return the key before the put
 }
 
 // PutResponse answers a [PutRequest].
 type PutResponse struct {
 	Revision int64
-	Prev     *KeyValue // nil unless asked for and there
+	Prev     *KeyValue // nil if not asked for, or if the key did not exist
 }
 
 // DeleteRequest removes a key or a range.
 type DeleteRequest struct {
 	Key, End string
-	PrevKV   bool // answer what was there before
+	PrevKV   bool // return the deleted keys
 }
 
 // DeleteResponse answers a [DeleteRequest].
@@ -65,11 +64,10 @@ type DeleteResponse struct {
 	Prev     []KeyValue
 }
 
-// CompareTarget is the field of a key that a [Compare] looks at.
+// CompareTarget is the field of a key that a [Compare] compares.
 type CompareTarget int
 
-// What a Compare can look at. A key that is not there has 0 everywhere and no
-// value: comparing its value fails.
+// Targets of a Compare. A missing key has 0 in every field and no value: a comparison with its value fails.
 const (
 	CompareVersion CompareTarget = iota
 	CompareCreateRevision
@@ -78,7 +76,7 @@ const (
 	CompareLease
 )
 
-// CompareResult is the relation a [Compare] asks for.
+// CompareResult is the relation that a [Compare] requires.
 type CompareResult int
 
 // Relations of a Compare.
@@ -89,14 +87,13 @@ const (
 	NotEqual
 )
 
-// Compare is a condition of a transaction. With End it has to hold for every
-// key in the range.
+// Compare is a condition of a transaction. With End it has to hold for every key in the range.
 type Compare struct {
 	Key, End string
 	Target   CompareTarget
 	Result   CompareResult
-	Number   int64  // compared unless Target is CompareValue
-	Value    []byte // compared when Target is CompareValue
+	Number   int64  // to compare with, unless Target is CompareValue
+	Value    []byte // to compare with if Target is CompareValue
 }
 
 // Op is one operation of a transaction; exactly one field is set.
@@ -107,22 +104,20 @@ type Op struct {
 	Txn    *TxnRequest
 }
 
-// TxnRequest does Then if every compare holds, otherwise Else: all of it in one
-// revision, or none of it.
+// TxnRequest does Then if every Compare holds, and Else otherwise: all of it in one revision, or none of it.
 type TxnRequest struct {
 	Compare    []Compare
 	Then, Else []Op
 }
 
-// TxnResponse answers a [TxnRequest]; Responses are in the order of the branch
-// that was taken.
+// TxnResponse answers a [TxnRequest]. Responses are in the order of the operations of the branch.
 type TxnResponse struct {
-	Revision  int64 // of the store after the transaction
-	Succeeded bool  // the compares held
+	Revision  int64 // revision of the store after the transaction
+	Succeeded bool  // every Compare held
 	Responses []OpResponse
 }
 
-// OpResponse answers an [Op] in the field of the same name.
+// OpResponse answers an [Op], in the field of the same name.
 type OpResponse struct {
 	Range  *RangeResponse
 	Put    *PutResponse
@@ -130,11 +125,11 @@ type OpResponse struct {
 	Txn    *TxnResponse
 }
 
-// allKeys as an End means "from Key on"; as a Key with that End, everything.
+// allKeys as an End means all keys from Key on; with allKeys as Key too, all keys.
 const allKeys = "\x00"
 
-// PrefixEnd is the End of the range of all keys that begin with prefix. The
-// empty prefix is all keys, and a Key of "\x00" goes with it.
+// PrefixEnd returns the End of the range of all keys that begin with prefix. For all keys, use an empty prefix and
+// the Key "\x00".
 func PrefixEnd(prefix string) string {
 	b := []byte(prefix)
 	for i := len(b) - 1; i >= 0; i-- {
@@ -146,7 +141,7 @@ func PrefixEnd(prefix string) string {
 	return allKeys
 }
 
-// inRange tells whether k lies in the range named by key and end.
+// inRange reports whether k is in the range of key and end.
 func inRange(k, key, end string) bool {
 	switch end {
 	case "":

@@ -11,46 +11,43 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// ResetOptions say what a reset leaves alone. The zero value leaves nothing.
+// ResetOptions say what a reset does not change. The zero value excludes nothing.
 type ResetOptions struct {
-	// Keep tells that a key stays as it is now, there or not. both is true for a key
-	// that is there now and in the contents.
+	// Keep reports whether a key stays as it is now, present or missing. both is true for a key that exists
+	// now and in the dump.
 	Keep func(key string, both bool) bool
 
-	// Another tells of two values of a key that they are not two states of one
-	// object: the old one is then deleted and the new one made, and watchers see
-	// both. Without it every change is an update.
+	// Another reports whether two values of a key belong to two different objects. Then the present one is
+	// deleted and the other one is created, and watchers see both events. Without it every change is an update.
 	Another func(now, then []byte) bool
 }
 
-// Difference is what keeps a datastore from having certain contents: keys, in order.
+// Difference lists the keys that differ between a datastore and a dump, in order.
 type Difference struct {
-	Missing []string // to be made
+	Missing []string // only in the dump: to be created
 	Changed []string // to be put as they were
-	Surplus []string // to be deleted
+	Surplus []string // not in the dump: to be deleted
 }
 
-// Len is how many keys differ.
+// Len returns the number of keys that differ.
 func (d *Difference) Len() int { return len(d.Missing) + len(d.Changed) + len(d.Surplus) }
 
-// ResetResult tells what a reset did.
+// ResetResult describes what a reset has done.
 type ResetResult struct {
 	Difference
 	Revision int64 // of the store, after it
 	Took     time.Duration
 }
 
-// Reset makes the datastore have the contents again, forwards: what differs is put
-// and deleted as anybody could, each key in a revision of its own, so that revisions
-// only rise, watchers see every change and no resourceVersion stands for two states.
-// (Keys that share a revision would be lost to a client whose watch breaks between
-// them.) Everything is one batch: it is on the disk as a whole or not at all, and
-// readers see it at once; nobody else's write is between the difference and its end.
+// Reset brings the datastore back to the contents of a dump by ordinary changes: it puts and deletes what differs,
+// each key in a revision of its own. So revisions only rise, watchers see every change, and no resourceVersion
+// stands for two states. (If keys shared a revision, a client whose watch breaks between them would miss some.)
+// All changes are one batch: they are on the disk as a whole or not at all, readers see them at the same time, and
+// no other write comes in between.
 //
-// Keys go in the order in which they were made, oldest first, and come back in that
-// order, so that owners are deleted before what they own would be made anew.
-// A key that was attached to a lease is attached to that again, or, if it has run
-// out, to one of the same id and with the whole TTL.
+// Reset deletes and creates keys in the order of their creation, so that an owner is deleted before the objects it
+// owns are created again. A key that had a lease is attached to that lease, or, if it has expired, to a new one
+// with the same id and the whole TTL.
 func (e *Engine) Reset(ctx context.Context, to *Dump, opts ResetOptions) (*ResetResult, error) {
 	begin := time.Now()
 	out := &ResetResult{}
@@ -77,7 +74,7 @@ func (e *Engine) Reset(ctx context.Context, to *Dump, opts ResetOptions) (*Reset
 	return out, nil
 }
 
-// Differs tells what a reset would do now.
+// Differs returns what a reset would change now.
 func (e *Engine) Differs(to *Dump, opts ResetOptions) (*Difference, error) {
 	p, err := e.planReset(&e.snap.Load().index, to, opts)
 	if err != nil {
@@ -86,14 +83,14 @@ func (e *Engine) Differs(to *Dump, opts ResetOptions) (*Difference, error) {
 	return &p.Difference, nil
 }
 
-// resetPlan is what has to be done to a view.
+// resetPlan is what a reset changes.
 type resetPlan struct {
 	Difference
 	deletes []*version
 	puts    []*dumped
 }
 
-// planReset walks through both sides, which are in order, and changes nothing.
+// planReset compares the keys of both sides in order, and changes nothing.
 func (e *Engine) planReset(now *index, to *Dump, opts ResetOptions) (*resetPlan, error) {
 	p := &resetPlan{}
 	keep := func(key string, both bool) bool { return opts.Keep != nil && opts.Keep(key, both) }

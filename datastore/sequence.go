@@ -9,23 +9,22 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// batch gathers transactions until the committer takes it. It is guarded by
-// Engine.mu until then, by the committer alone afterwards; err is set before
-// done is closed.
+// batch gathers transactions until the committer takes it. Until then Engine.mu guards it; afterwards only
+// the committer uses it. err is set before done is closed.
 type batch struct {
 	rows     []*version
 	leases   []leaseChange
 	compact  int64 // the new compaction revision, or 0
 	bytes    int
-	puts     bool // a part of it needs space
-	deferred bool // its rows are not on the disk yet; see heartbeat.go
+	puts     bool // one of its transactions needs space
+	deferred bool // its rows are not on the disk yet; see deferred.go
 
-	state index // after the batch; filled when it is sealed
+	state index // after the batch; set when the committer takes it
 	done  chan struct{}
 	err   error
 }
 
-// A batch is full at either bound; writers wait for the next one.
+// A batch is full at either bound. Then writers wait for the next one.
 const (
 	batchRows  = 4096
 	batchBytes = 4 << 20
@@ -35,7 +34,7 @@ func newBatch() *batch { return &batch{done: make(chan struct{})} }
 
 func (b *batch) full() bool { return len(b.rows) >= batchRows || b.bytes >= batchBytes }
 
-// value of a row of the batch: cached from its birth until it is published.
+// value returns the value of a row of the batch, which stays in memory until it is published.
 func (b *batch) value(v *version) []byte {
 	if p := v.value.Load(); p != nil {
 		return *p
@@ -43,7 +42,7 @@ func (b *batch) value(v *version) []byte {
 	return nil
 }
 
-// forDisk is what is written of the batch.
+// forDisk returns what the file writes of the batch.
 func (b *batch) forDisk() sqlitefile.Batch {
 	out := sqlitefile.Batch{Rows: func(yield func(*sqlitefile.Row, []byte) bool) {
 		for _, v := range b.rows {
@@ -61,9 +60,8 @@ func (b *batch) forDisk() sqlitefile.Batch {
 	return out
 }
 
-// Txn evaluates a transaction and waits until its outcome is durable, and so is
-// everything its answer reveals. If ctx ends first the error is ctx's and the
-// transaction may still happen.
+// Txn evaluates a transaction. It waits until the outcome is durable, and everything that the response
+// reveals. If ctx ends first, the error is ctx's and the transaction may still happen.
 func (e *Engine) Txn(ctx context.Context, req TxnRequest) (*TxnResponse, error) {
 	if err := checkTxn(&req); err != nil {
 		return nil, err
@@ -92,24 +90,22 @@ func (e *Engine) Txn(ctx context.Context, req TxnRequest) (*TxnResponse, error) 
 	return resp, nil
 }
 
-// Barrier returns when every change that was ordered before the call is durable and can
-// be read, or has failed: those of callers that have gone away are among them.
+// Barrier returns when every change that was ordered before the call is durable and can be read, or has
+// failed. This includes changes whose callers no longer wait.
 func (e *Engine) Barrier(ctx context.Context) error {
 	return e.submit(ctx, func(*batch) (bool, error) { return false, nil })
 }
 
-// submit runs change against the speculative state, with the pending batch to
-// add to, and waits for the batch to be durable. Change runs again, from the
-// durable state, if a batch before it failed. It must not have changed anything
-// if it returns an error.
+// submit calls change with the pending batch to add to, and waits until the batch is durable. change reads
+// and changes the speculative state. If an earlier batch fails, change runs again from the durable state. If
+// change returns an error, it must not have changed anything.
 //
-// An error of change waits too: "there is no such lease" tells the caller about a
-// revocation that may still be on its way to the disk. If that batch fails, the
-// revocation has not happened, and change runs again. Only [ErrNoSpace] is
-// returned immediately: it is about the disk, not about the state.
+// An error of change waits too: "lease not found" reveals a revocation that may still be on its way to the
+// disk. If that batch fails, the revocation has not happened, and change runs again. Only [ErrNoSpace] is
+// returned immediately, because it is about the disk and not about the state.
 //
-// The lock is the sequencer: the caller's own goroutine does the work of
-// ordering, so that a write costs two goroutine switches and not four.
+// The lock is the sequencer: the caller's own goroutine orders its change, so a write costs two goroutine
+// switches and not four.
 func (e *Engine) submit(ctx context.Context, change func(*batch) (needsSpace bool, err error)) error {
 	for refused := 0; ; {
 		if err := ctx.Err(); err != nil {
@@ -164,7 +160,7 @@ func (e *Engine) submit(ctx context.Context, change func(*batch) (needsSpace boo
 		case wait.err == nil:
 			return answer
 		case wait.err == errRetry:
-		case wait.err == ErrNoSpace && !changed: // somebody else's: what was read has not happened
+		case wait.err == ErrNoSpace && !changed: // another caller's batch: what change has read did not happen
 		case wait.err == ErrNoSpace && !needsSpace && refused < 3:
 			refused++ // by a put in the same batch, or there was still ballast to give
 		case wait.err == ErrNoSpace:
@@ -175,8 +171,8 @@ func (e *Engine) submit(ctx context.Context, change func(*batch) (needsSpace boo
 	}
 }
 
-// PanicError is a defect that showed while a transaction was evaluated: the speculative
-// state may be half changed, so the engine takes no write after it.
+// PanicError is a panic while a transaction was evaluated. The speculative state may be half changed, so the
+// engine refuses all further writes.
 type PanicError struct {
 	Value any
 	Stack []byte
@@ -184,8 +180,8 @@ type PanicError struct {
 
 func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
 
-// evaluate calls change with e.mu held, and returns so even after a panic: a caller that
-// recovers, as an HTTP server does, would leave the lock held for ever.
+// evaluate calls change with e.mu held, and returns with e.mu held even after a panic. Otherwise a caller that
+// recovers, as an HTTP server does, would leave e.mu locked for ever.
 func (e *Engine) evaluate(change func(*batch) (bool, error), b *batch) (needsSpace bool, err error) {
 	defer func() {
 		if value := recover(); value != nil {
@@ -200,7 +196,7 @@ func (b *batch) weight() int64 {
 	return int64(len(b.rows)+len(b.leases)) + b.compact
 }
 
-// refusal is the reason to take no more work, or nil. The caller holds e.mu.
+// refusal returns the reason why the engine refuses work, or nil. The caller holds e.mu.
 func (e *Engine) refusal() error {
 	if e.fatal != nil {
 		return e.fatal

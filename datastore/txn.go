@@ -10,9 +10,8 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// txn evaluates one transaction in two passes: prepare finds every reason to
-// refuse it and reads what it needs from the disk, without changing anything;
-// apply cannot fail.
+// txn evaluates one transaction in two passes. prepare finds every reason to refuse it and reads what it needs
+// from the disk, and changes nothing. apply cannot fail.
 type txn struct {
 	e          *Engine
 	b          *batch
@@ -20,12 +19,12 @@ type txn struct {
 	subs       int
 	needsSpace bool
 	deletes    bool
-	path       []bool              // which branch each transaction takes, in order of visit
+	path       []bool              // the branch that each nested transaction takes, in order of evaluation
 	step       int                 // next of path while applying
-	values     map[*version][]byte // values read for the answer
+	values     map[*version][]byte // values read for the response
 }
 
-// checkTxn finds what is wrong with a request whatever the state is.
+// checkTxn refuses a request that is wrong whatever the state is.
 func checkTxn(req *TxnRequest) error {
 	for _, c := range req.Compare {
 		if c.Key == "" {
@@ -39,7 +38,7 @@ func checkTxn(req *TxnRequest) error {
 	return err
 }
 
-// written is what a branch may write.
+// written is the keys that a branch may write.
 type written struct {
 	puts    map[string]bool
 	deletes []*DeleteRequest
@@ -59,8 +58,8 @@ func (w *written) overlaps(o *written) (string, bool) {
 	return "", false
 }
 
-// checkOps refuses a branch that writes a key twice, or puts a key and deletes
-// it, as etcd does (server/etcdserver/api/v3rpc/key.go, checkIntervals).
+// checkOps refuses a branch that writes a key twice, or puts and deletes it, as etcd does
+// (server/etcdserver/api/v3rpc/key.go, checkIntervals).
 func checkOps(ops []Op) (*written, error) {
 	w := &written{puts: map[string]bool{}}
 	for i := range ops {
@@ -122,8 +121,8 @@ func checkOps(ops []Op) (*written, error) {
 	return w, nil
 }
 
-// prepare decides the branches, checks the operations in them against the
-// state and fetches the values that the answer will hold.
+// prepare chooses the branches, checks their operations against the state, and fetches the values for the
+// response.
 func (t *txn) prepare(req *TxnRequest) error {
 	succeeded := true
 	for i := range req.Compare {
@@ -209,7 +208,7 @@ func (t *txn) prepareDelete(d *DeleteRequest) error {
 	return t.fetch(hits...)
 }
 
-// fetch makes sure the values of vs are at hand while applying.
+// fetch reads the values of vs for apply.
 func (t *txn) fetch(vs ...*version) error {
 	for _, v := range vs {
 		value, err := t.e.value(v)
@@ -224,11 +223,10 @@ func (t *txn) fetch(vs ...*version) error {
 	return nil
 }
 
-// apply does the branch that prepare chose.
+// apply runs the branch that prepare has chosen.
 func (t *txn) apply(req *TxnRequest) *TxnResponse {
 	t.subs = 0
-	resp := t.branch(req, t.revision+1)
-	return resp
+	return t.branch(req, t.revision+1)
 }
 
 func (t *txn) branch(req *TxnRequest, revision int64) *TxnResponse {
@@ -256,7 +254,7 @@ func (t *txn) branch(req *TxnRequest, revision int64) *TxnResponse {
 	return resp
 }
 
-// next is the row id of the next change; the first one makes the revision.
+// next returns the row id of the next change. The first change begins the revision.
 func (t *txn) next(revision int64) int64 {
 	t.revision = revision
 	t.e.spec.revision = revision
@@ -273,7 +271,7 @@ func (t *txn) keyValue(v *version, keysOnly bool) KeyValue {
 	if value, ok := t.values[v]; ok {
 		kv.Value = value
 	} else if p := v.value.Load(); p != nil {
-		kv.Value = *p // written by this very transaction
+		kv.Value = *p // this transaction has written it
 	}
 	return kv
 }
@@ -329,7 +327,7 @@ func (t *txn) holds(c *Compare) (bool, error) {
 	hits, _ := t.e.spec.find(c.Key, c.End, 0, 0, false)
 	if len(hits) == 0 {
 		if c.Target == CompareValue {
-			return false, nil // not there is neither equal nor unequal to a value
+			return false, nil // a missing key is neither equal nor unequal to a value
 		}
 		return c.Result.of(cmp.Compare(0, c.Number)), nil
 	}
@@ -370,7 +368,7 @@ func (r CompareResult) of(order int) bool {
 	return order != 0
 }
 
-// Put sets a key, whatever it was.
+// Put sets a key.
 func (e *Engine) Put(ctx context.Context, req PutRequest) (*PutResponse, error) {
 	resp, err := e.Txn(ctx, TxnRequest{Then: []Op{{Put: &req}}})
 	if err != nil {
@@ -379,8 +377,7 @@ func (e *Engine) Put(ctx context.Context, req PutRequest) (*PutResponse, error) 
 	return resp.Responses[0].Put, nil
 }
 
-// Delete removes a key or a range in one revision; without anything to remove
-// the revision stays.
+// Delete removes a key or a range in one revision. If there is nothing to remove, the revision stays.
 func (e *Engine) Delete(ctx context.Context, req DeleteRequest) (*DeleteResponse, error) {
 	resp, err := e.Txn(ctx, TxnRequest{Then: []Op{{Delete: &req}}})
 	if err != nil {

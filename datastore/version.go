@@ -6,22 +6,21 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// version is one change of one key: a row of the log table with its place in memory, and
-// the event that watchers see. Everything but the two pointers is fixed before another
-// goroutine can reach it.
+// version is one change of one key: a row of the log table with its place in memory, and an event for watchers. A
+// goroutine that reaches it finds everything but the atomic fields unchanged.
 type version struct {
 	sqlitefile.Row
 	size int32 // bytes of the value
 
 	slot       cacheSlot   // guarded by the cache's lock
-	used       atomic.Bool // read since the cache last looked
-	superseded atomic.Bool // superseded by a published version
+	used       atomic.Bool // read since the last pass of the cache
+	superseded atomic.Bool // by a published version
 
-	// prev is the version of the key before this one, tombstones included. It
-	// becomes nil when compaction removes that version.
+	// prev is the version of the key before this one, which may be a tombstone. It becomes nil when compaction
+	// removes that version.
 	prev atomic.Pointer[version]
 
-	// value is nil for tombstones and for values only the disk has.
+	// value is nil for tombstones, and for values that are only on the disk.
 	value atomic.Pointer[[]byte]
 }
 

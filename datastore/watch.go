@@ -10,10 +10,10 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// EventType says what happened to a key.
+// EventType is what has happened to a key.
 type EventType int
 
-// A key was put, or deleted.
+// Types of events.
 const (
 	EventPut EventType = iota
 	EventDelete
@@ -22,11 +22,11 @@ const (
 // Event is one change of one key.
 type Event struct {
 	Type EventType
-	KV   KeyValue  // of a deletion, only Key and ModRevision
-	Prev *KeyValue // what the key was before, if asked for; nil if it was not there or is compacted
+	KV   KeyValue  // for a deletion, Key and ModRevision only
+	Prev *KeyValue // the key before, if asked for; nil if it did not exist or is compacted
 }
 
-// IsCreate tells whether the key was not there before.
+// IsCreate reports whether the event has created the key.
 func (e *Event) IsCreate() bool {
 	return e.Type == EventPut && e.KV.CreateRevision == e.KV.ModRevision
 }
@@ -35,47 +35,43 @@ func (e *Event) IsCreate() bool {
 type WatchRequest struct {
 	Key, End      string
 	StartRevision int64 // first revision to see; 0 is the next one
-	PrevKV        bool  // fill in Event.Prev
+	PrevKV        bool  // set Event.Prev
 
-	// Wake is for a watcher that is read by Poll: it is called once after Poll
-	// has said that there is no more, as soon as there is, or the watch ends.
-	// It must not block, nor call the engine.
+	// Wake is for a watcher that is read with Poll. After Poll has returned that there is no more, Wake is
+	// called once, as soon as there is more or the watch ends. It must not block or call the engine.
 	Wake func()
 }
 
-// WatchResponse is a piece of history: every change of the range that follows
-// the response before it, up to and including Revision.
+// WatchResponse has every change of the range after the previous response, up to and including Revision.
 type WatchResponse struct {
 	Revision int64
 	Events   []Event // in order; a revision is never split over two responses
 }
 
-// Watcher is a cursor on the history of a range. It holds no events and no
-// goroutine: a slow one costs others nothing, and what it has not read by the
-// time it is compacted is lost to it ([ErrCompacted]). Next and Poll must not be
-// called by two goroutines at once; the other methods may be called at any time.
+// Watcher is a cursor in the history of a range. It has no events and no goroutine, so a slow watcher costs
+// others nothing. Compaction can overtake a watcher that does not read; it then gets [ErrCompacted]. Two
+// goroutines must not call Next or Poll at the same time. The other methods may be called at any time.
 type Watcher struct {
 	e      *Engine
 	group  *watchGroup
 	opened int64 // revision of the store when it was opened
 	start  int64
 	prev   bool
-	pos    atomic.Uint64 // next position of the ring to look at
+	pos    atomic.Uint64 // next position in the history to read
 	ask    atomic.Bool   // a progress response is wanted
 	closed atomic.Bool
-	wake   chan struct{} // of capacity 1; sent to when it stops being parked
+	wake   chan struct{} // capacity 1; receives when the watcher stops being parked
 	woken  func()        // called instead, if set
 }
 
-// What bounds a response, except that it never splits a revision: events, and the
-// bytes of their values.
+// Bounds of a response, which never splits a revision: number of events and bytes of their values.
 const (
 	watchEvents = 1000
 	watchBytes  = 4 << 20
 )
 
-// Watch opens a cursor. A start before the compaction revision is
-// [ErrCompacted]; one in the future waits for it. Close it in the end.
+// Watch opens a watcher. The error is [ErrCompacted] for a start before the compaction revision; a start in the
+// future is waited for. Close the watcher in the end.
 func (e *Engine) Watch(req WatchRequest) (*Watcher, error) {
 	if req.Key == "" {
 		return nil, ErrEmptyKey
@@ -95,14 +91,13 @@ func (e *Engine) Watch(req WatchRequest) (*Watcher, error) {
 	return w, nil
 }
 
-// Opened is the revision of the store when the watch was opened. A watch without a
-// start begins with the one after it.
+// Opened returns the revision of the store when the watch was opened. A watch without a start revision begins
+// with the next one.
 func (w *Watcher) Opened() int64 { return w.opened }
 
-// Next waits for changes and answers them. With no change it answers only to
-// [Watcher.RequestProgress], with no events. It ends with ctx's error (and can be
-// called again), with ErrCompacted when the cursor was overtaken, and with
-// [ErrClosed] after Close of the watcher or the engine.
+// Next waits for changes and returns them. Without a change it returns only after [Watcher.RequestProgress], with
+// no events. The error is ctx's if ctx ends, and Next can then be called again; [ErrCompacted] if compaction has
+// overtaken the watcher; and [ErrClosed] after Close of the watcher or the engine.
 func (w *Watcher) Next(ctx context.Context) (*WatchResponse, error) {
 	for {
 		if err := ctx.Err(); err != nil && !w.closed.Load() {
@@ -124,16 +119,15 @@ func (w *Watcher) Next(ctx context.Context) (*WatchResponse, error) {
 	}
 }
 
-// Poll is [Watcher.Next] without the wait, so that one goroutine can read many
-// watchers: the response is nil if there is none. Where there is no more, the
-// watch rests until WatchRequest.Wake is called; otherwise Poll is to be called
-// again, when the response has been dealt with.
+// Poll is [Watcher.Next] without waiting, so that one goroutine can read many watchers. The response is nil if
+// there is none. If more is true, call Poll again when you have handled the response. Otherwise the watcher is
+// parked until WatchRequest.Wake is called.
 func (w *Watcher) Poll() (resp *WatchResponse, more bool, err error) {
 	return w.PollTo(math.MaxInt64)
 }
 
-// PollTo is [Watcher.Poll] that looks at no revision after last. More is true where
-// there are such revisions: then the watch does not rest, and Wake is not called.
+// PollTo is [Watcher.Poll] for revisions up to last. If there are later ones, more is true: the watcher is not
+// parked, and Wake is not called.
 func (w *Watcher) PollTo(last int64) (resp *WatchResponse, more bool, err error) {
 	if resp, err = w.read(last); err != nil {
 		return nil, false, err
@@ -141,20 +135,19 @@ func (w *Watcher) PollTo(last int64) (resp *WatchResponse, more bool, err error)
 	return resp, !w.e.watchers.park(w, w.pos.Load()), nil
 }
 
-// read returns what there is up to a revision: events, a progress that was asked
-// for, or nil.
+// read returns what there is up to a revision: events, a requested progress response, or nil.
 func (w *Watcher) read(last int64) (*WatchResponse, error) {
 	if w.closed.Load() {
 		return nil, ErrClosed
 	}
-	ask := w.ask.Swap(false) // before the snapshot: the answer is at least the revision of the request
+	ask := w.ask.Swap(false) // before the snapshot is loaded: it must be as new as the request
 	resp, err := w.scan(w.e.snap.Load(), last)
 	switch {
 	case err != nil:
 		return nil, err
 	case len(resp.Events) > 0:
 		if ask {
-			w.ask.Store(true) // to be answered when there are no more
+			w.ask.Store(true) // for a response when there are no more events
 		}
 		return resp, nil
 	case ask:
@@ -163,8 +156,7 @@ func (w *Watcher) read(last int64) (*WatchResponse, error) {
 	return nil, nil
 }
 
-// scan reads from the cursor to the end of snap or of revision end, or until there
-// is enough.
+// scan reads from the cursor to the end of snap or of the revision end, or until the response is full.
 func (w *Watcher) scan(snap *snapshot, end int64) (*WatchResponse, error) {
 	resp := &WatchResponse{Revision: min(snap.revision, end)}
 	pos := w.pos.Load()
@@ -199,8 +191,7 @@ func (w *Watcher) scan(snap *snapshot, end int64) (*WatchResponse, error) {
 	return resp, nil
 }
 
-// event makes the event of a change, with values re-read if memory has let go
-// of them.
+// event makes the event of a change. It reads values that are not in memory any more.
 func (w *Watcher) event(v *version) (Event, error) {
 	event := Event{Type: EventPut, KV: v.header()}
 	if v.Tombstone() {
@@ -215,7 +206,7 @@ func (w *Watcher) event(v *version) (Event, error) {
 	if !w.prev {
 		return event, nil
 	}
-	// A change of the compaction revision itself stays; what it replaced is gone.
+	// A change of the compaction revision itself is kept; what it has replaced is not.
 	if p := v.before(); p != nil && v.Revision() > w.e.CompactRevision() {
 		value, err := w.e.value(p)
 		if err != nil {
@@ -228,7 +219,7 @@ func (w *Watcher) event(v *version) (Event, error) {
 	return event, nil
 }
 
-// explain tells a row that compaction took from one that is lost.
+// explain distinguishes a row that compaction has deleted from one that is lost.
 func (w *Watcher) explain(v *version, err error) error {
 	if !errors.Is(err, sqlitefile.ErrRowMissing) {
 		return err
@@ -239,16 +230,14 @@ func (w *Watcher) explain(v *version, err error) error {
 	return fmt.Errorf("%w: %s: row %d is missing (restore a backup)", ErrCorrupt, w.e.path, v.ID)
 }
 
-// RequestProgress makes the present or next Next answer as soon as the cursor has
-// reached the newest revision, never before the events up to it, even when there
-// are none.
+// RequestProgress makes the present or next call of Next return as soon as the watcher has reached the newest
+// revision, even without events. Events up to that revision come first.
 func (w *Watcher) RequestProgress() {
 	w.ask.Store(true)
 	w.e.watchers.unpark(w)
 }
 
-// WaitFor waits until the store's revision is at least revision. No timer runs
-// meanwhile; the next change wakes it.
+// WaitFor waits until the revision of the store is at least revision. It uses no timer: changes wake it.
 func (e *Engine) WaitFor(ctx context.Context, revision int64) error {
 	if e.Revision() >= revision {
 		return nil
@@ -262,14 +251,14 @@ func (e *Engine) WaitFor(ctx context.Context, revision int64) error {
 	}
 	w, err := e.Watch(WatchRequest{Key: allKeys, End: allKeys, StartRevision: revision, Wake: wake})
 	if errors.Is(err, ErrCompacted) {
-		return nil // it has come and gone meanwhile
+		return nil // the revision exists, and is compacted already
 	}
 	if err != nil {
 		return err
 	}
 	defer w.Close()
 	for {
-		// Nothing at or after revision is read: if there is something, this ends.
+		// This reads nothing at or after revision: as soon as there is such a change, the wait is over.
 		_, more, err := w.PollTo(revision - 1)
 		if err != nil {
 			return err
@@ -288,7 +277,7 @@ func (e *Engine) WaitFor(ctx context.Context, revision int64) error {
 	}
 }
 
-// Close ends the watch and a Next that waits in it.
+// Close ends the watch, and a call of Next that waits in it.
 func (w *Watcher) Close() {
 	w.closed.Store(true)
 	w.e.watchers.remove(w)

@@ -5,28 +5,27 @@ import (
 	"sync"
 )
 
-// watchGroup is the watchers of one range.
+// watchGroup has the watchers of one range.
 type watchGroup struct {
 	key, end string
-	all      map[*Watcher]bool // value: parked, that is, waiting for a wake
+	all      map[*Watcher]bool // true: parked, waiting to be woken
 	parked   int
 }
 
 type watchRange struct{ key, end string }
 
-// watcherSet finds the watchers to wake for a key: by the key itself, by the
-// lengths of prefixes in use, and one by one for ranges of any other shape. Only
-// parked watchers are woken, and the cursor of one is moved to its event, past
-// everything that did not concern it.
+// watcherSet finds the watchers to wake for a key: by the key itself, by the lengths of prefixes in use, and one
+// by one for ranges of any other form. Only parked watchers are woken. The cursor of a woken watcher moves to its
+// event, past all changes outside its range.
 type watcherSet struct {
 	mu       sync.Mutex
-	end      uint64 // history up to here has been looked through
+	end      uint64 // end of the history for which watchers have been woken
 	closed   bool
 	parked   int
 	groups   map[watchRange]*watchGroup
 	keys     map[string]*watchGroup // watches of one key
 	prefixes map[string]*watchGroup
-	lengths  map[int]int // of prefixes, with the number of groups
+	lengths  map[int]int // number of groups by length of prefix
 	sorted   []int       // the lengths in order
 	others   map[*watchGroup]bool
 }
@@ -100,10 +99,9 @@ func (s *watcherSet) remove(w *Watcher) {
 	}
 }
 
-// park lets w wait for the next event of its range; false if history has been
-// looked through beyond seen, so that w has to look again first. Should w be ahead
-// (what it has seen is published, but nobody has been woken for it yet), it is not
-// woken for what it has seen.
+// park makes w wait for the next event of its range. It returns false if watchers have been woken for changes
+// after seen, so that w has to read again first. If w is ahead, because it has read changes that are published but
+// for which nobody has been woken yet, it will not be woken for those.
 func (s *watcherSet) park(w *Watcher, seen uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +109,7 @@ func (s *watcherSet) park(w *Watcher, seen uint64) bool {
 		return false
 	}
 	select {
-	case <-w.wake: // left over from an unpark that nobody waited for
+	case <-w.wake: // from an unpark that nobody waited for
 	default:
 	}
 	w.group.all[w] = true
@@ -125,12 +123,12 @@ func (s *watcherSet) unpark(w *Watcher) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if w.group.all[w] {
-		w.pos.Store(max(w.pos.Load(), s.end)) // it would have been woken for anything before
+		w.pos.Store(max(w.pos.Load(), s.end)) // for any event before, it would have been woken
 		s.release(w)
 	}
 }
 
-// release stops w being parked and sends the wake.
+// release unparks w and wakes it.
 func (s *watcherSet) release(w *Watcher) {
 	if !w.group.all[w] {
 		return
@@ -199,8 +197,7 @@ func (s *watcherSet) closeAll() {
 	}
 }
 
-// counts answers how many watchers there are and how many have fallen behind by
-// more than a response.
+// counts returns the number of watchers, and how many are behind by more than one response.
 func (s *watcherSet) counts() (all, slow int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
