@@ -10,7 +10,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/karve-k8s/karve/server/deviations"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/karve-k8s/karve/server/deviations"
 )
 
 // quietTypes are some of the types without a watch cache, with an object of each.

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/karve-k8s/karve/internal/eventually"
+	"github.com/karve-k8s/karve/server/deviations"
 )
 
 var boats = schema.GroupVersionResource{Group: "karve.test", Version: "v1", Resource: "boats"}
@@ -181,6 +182,7 @@ func wantNotFound(err error) error {
 // TestGarbageOfNewKinds is about what upstream does every 30 seconds only: it
 // takes two kinds, one after the other, less than that to be collected.
 func TestGarbageOfNewKinds(t *testing.T) {
+	compares(t, deviations.Garbage)
 	c := shared(t)
 	ctx := t.Context()
 	ns := c.namespace(t)
@@ -249,6 +251,7 @@ func TestGarbageOfNewKinds(t *testing.T) {
 // that storage is being initialised; and a definition that goes before anybody has
 // asked for its kind goes at once. TestCustomResources compares what is stored.
 func TestFirstRequestOfAKind(t *testing.T) {
+	compares(t, deviations.AwaitStorage)
 	c := shared(t)
 	ctx := t.Context()
 	extensions, err := apiextensions.NewForConfig(c.admin)

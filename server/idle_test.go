@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/karve-k8s/karve/server/deviations"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/karve-k8s/karve/internal/eventually"
+	"github.com/karve-k8s/karve/server/deviations"
 )
 
 // A cluster in which nothing happens writes nothing: SD cards wear out. Left to

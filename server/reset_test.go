@@ -52,7 +52,7 @@ func TestObjectUIDs(t *testing.T) {
 		switch {
 		case slices.Contains(served, uid):
 			known++
-		case uid == "" && (strings.HasPrefix(key, "/registry/ranges/") || strings.HasPrefix(key, "/registry/masterleases/") || !strings.HasPrefix(key, "/registry/")):
+		case uid == "" && (strings.HasPrefix(key, "/registry/ranges/") || strings.HasPrefix(key, "/registry/masterleases/") || strings.HasPrefix(key, "/registry/peerserverleases/") || !strings.HasPrefix(key, "/registry/")):
 		case uid == "" && bytes.HasPrefix(value, []byte("k8s\x00")):
 			t.Errorf("%s has no uid", key)
 		default:

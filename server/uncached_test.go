@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/utils/ptr"
+
+	"github.com/karve-k8s/karve/server/deviations"
 )
 
 // A type without a watch cache answers lists and watches as one with it: the same
@@ -24,6 +26,7 @@ func TestTypeWithoutCacheIsServedAsOneWithIt(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits half a minute for upstream's time limits")
 	}
+	compares(t, deviations.Uncached)
 	c := shared(t)
 	before := cachedEvents(t, c)
 	with := storyOf(t, c.dynamic, "runtimeclasses", &unstructured.Unstructured{Object: map[string]any{

@@ -6,9 +6,6 @@ import (
 	"net/http"
 	"os"
 
-	"github.com/karve-k8s/karve/server/apiserver/openapi"
-	"github.com/karve-k8s/karve/server/apiserver/replacements"
-	"github.com/karve-k8s/karve/server/deviations"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -26,6 +23,10 @@ import (
 	"k8s.io/kubernetes/pkg/controlplane"
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
 	generatedopenapi "k8s.io/kubernetes/pkg/generated/openapi"
+
+	"github.com/karve-k8s/karve/server/apiserver/openapi"
+	"github.com/karve-k8s/karve/server/apiserver/replacements"
+	"github.com/karve-k8s/karve/server/deviations"
 )
 
 // withoutAggregator is the variable that, when it is set to anything, leaves

@@ -6,12 +6,13 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/karve-k8s/karve/server/deviations"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/karve-k8s/karve/server/deviations"
 )
 
 // A factory with an informer of another factory behaves like one with an informer of its own:

@@ -4,11 +4,12 @@ import (
 	"fmt"
 	"path"
 
-	"github.com/karve-k8s/karve/server/deviations"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
+
+	"github.com/karve-k8s/karve/server/deviations"
 )
 
 // Storage changes how the chain's servers store objects: alignedclock, awaitstorage

@@ -5,13 +5,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/karve-k8s/karve/server/deviations"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	cacherstorage "k8s.io/apiserver/pkg/storage/cacher"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
+
+	"github.com/karve-k8s/karve/server/deviations"
 )
 
 // A field that upstream adds is one to fill in (alignedCacher).
