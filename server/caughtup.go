@@ -14,12 +14,12 @@ import (
 )
 
 // awaitInformers returns when the informers of this process have seen what a reset has
-// changed: those of the API server, which simulated nodes share, of the controllers, with
-// the metadata that the garbage collector keeps of custom resources, and of the scheduler.
+// changed: those of the API server, which simulated nodes share, those of the controllers and
+// the garbage collector, and those of the scheduler.
 //
-// That their handlers have been called as well cannot be known while workers rest: a
-// handler that adds to a queue waits for the worker that waits there. Controllers decide
-// by what their informers have; what a handler adds only makes them look again.
+// It does not wait for their handlers. While workers rest, a handler that adds to a queue may
+// wait for a worker. Controllers decide by what their informers have; a handler only makes them
+// look again.
 func (s *controlPlane) awaitInformers(ctx context.Context, engine *datastore.Engine, done *datastore.ResetResult) error {
 	api := s.api.Server()
 	changes, err := changesOf(ctx, api, engine, done)
@@ -33,14 +33,14 @@ func (s *controlPlane) awaitInformers(ctx context.Context, engine *datastore.Eng
 	return sharedinformers.Wait(ctx, all, changes)
 }
 
-// forgetAbsent makes the controllers forget that objects are gone for good.
+// forgetAbsent makes the controllers forget which owners are absent.
 func (s *controlPlane) forgetAbsent() {
 	if s.controlling != nil {
 		s.controlling.ForgetAbsentOwners()
 	}
 }
 
-// changesOf are the objects that a reset has changed, as storage has them.
+// changesOf returns the objects that a reset has changed, as storage has them.
 func changesOf(ctx context.Context, api *apiserver.Server, engine *datastore.Engine, done *datastore.ResetResult) (sharedinformers.Changes, error) {
 	changes := sharedinformers.Changes{Revision: done.Revision, Of: map[schema.GroupResource][]sharedinformers.Change{}}
 	keys := map[schema.GroupResource]map[string]string{}
@@ -54,7 +54,7 @@ func changesOf(ctx context.Context, api *apiserver.Server, engine *datastore.Eng
 	for _, key := range slices.Concat(done.Missing, done.Changed, done.Surplus) {
 		resource, object, err := api.ObjectOf(key)
 		if errors.Is(err, apiserver.ErrUnknownKey) {
-			continue // nobody in this process has asked for it yet
+			continue // this process has not served the type yet
 		} else if err != nil {
 			return changes, err
 		}
@@ -78,7 +78,7 @@ func changesOf(ctx context.Context, api *apiserver.Server, engine *datastore.Eng
 	return changes, nil
 }
 
-// followers are the informers that have to see changes.
+// followers returns the informers that have to see changes.
 func (s *controlPlane) followers(api *apiserver.Server, changes sharedinformers.Changes) ([]sharedinformers.Informer, error) {
 	all, err := api.Followers()
 	if err != nil {
