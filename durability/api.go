@@ -18,10 +18,10 @@ import (
 	"github.com/karve-k8s/karve/certs"
 )
 
-// ErrRefused says that the server answered with a 4xx: it did not carry out the request.
+// ErrRefused means that the server answered with a 4xx: it did not carry out the request.
 var ErrRefused = errors.New("the server refused the request")
 
-// Refusal is an answer that says that the request was not carried out.
+// A Refusal is a 4xx, which means that the request was not carried out.
 type Refusal struct {
 	Code    int
 	Request string
@@ -45,8 +45,8 @@ func Refused(err error) int {
 	return 0
 }
 
-// Object is the part of every Kubernetes object that the tests write and read: the
-// value is an annotation, so that one program serves all kinds.
+// Object has the fields of a Kubernetes object that the tests use. Its value is an annotation, so
+// that all kinds have one.
 type Object struct {
 	APIVersion string         `json:"apiVersion,omitempty"`
 	Kind       string         `json:"kind,omitempty"`
@@ -56,7 +56,7 @@ type Object struct {
 	Data       map[string]any `json:"data,omitempty"`
 }
 
-// Metadata is the part of an object's or a list's metadata that the tests use.
+// Metadata has the fields of an object's or a list's metadata that the tests use.
 type Metadata struct {
 	Name            string            `json:"name,omitempty"`
 	Namespace       string            `json:"namespace,omitempty"`
@@ -67,7 +67,7 @@ type Metadata struct {
 	Continue        string            `json:"continue,omitempty"`
 }
 
-// ValueAnnotation holds what an object was last set to.
+// ValueAnnotation holds the value that an object was last set to.
 const ValueAnnotation = "durability.karve/value"
 
 // Value is what the object was last set to.
@@ -167,7 +167,7 @@ func (a *API) send(ctx context.Context, method, path string, in any) (*http.Resp
 		return nil, err
 	}
 	if resp.StatusCode >= 500 || resp.StatusCode < 400 {
-		return nil, fmt.Errorf("%s %s: %s: %.300s", method, path, resp.Status, text) // it may have been carried out
+		return nil, fmt.Errorf("%s %s: %s: %.300s", method, path, resp.Status, text) // the server may have carried it out
 	}
 	var status struct{ Message string }
 	if json.Unmarshal(text, &status) != nil || status.Message == "" {

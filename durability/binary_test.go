@@ -28,7 +28,7 @@ func binary(t *testing.T) string {
 	return path
 }
 
-// rounds is how many lives a history has: few by default, more by KARVE_HISTORIES.
+// rounds is the number of lives of a history: few by default, or KARVE_HISTORIES.
 func rounds(t *testing.T, short int) int {
 	t.Helper()
 	text := os.Getenv("KARVE_HISTORIES")
@@ -42,14 +42,14 @@ func rounds(t *testing.T, short int) int {
 	return n
 }
 
-// A testServer is a server of a test, which fails if it does not start or stop.
+// A testServer is a server in a test, which fails if the server does not start or stop.
 type testServer struct {
 	*Server
 	t *testing.T
 }
 
-// newServer prepares a server with a directory of its own, which is killed at the end
-// of the test if it still runs.
+// newServer prepares a server with a directory of its own. A server that still runs at the end of
+// the test is killed.
 func newServer(t *testing.T, args ...string) *testServer {
 	t.Helper()
 	log, err := os.Create(filepath.Join(t.TempDir(), "server.log"))

@@ -10,9 +10,9 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// What clients see through the API server is linearizable across kills, stops, resets
-// and restores, in each durability mode, and each watch tells what the lists have.
-// KARVE_HISTORIES is the number of lives; the default is a short history.
+// What clients see through the API server is linearizable across kills, stops, resets and restores,
+// in each durability mode, and each watch reports what the lists contain. KARVE_HISTORIES is the
+// number of lives; the default is a short history.
 func TestHistories(t *testing.T) {
 	for _, c := range []struct{ collection, mode string }{{"configmaps", "full"}, {"leases", "relaxed"}} {
 		t.Run(c.collection+" "+c.mode, func(t *testing.T) {
@@ -41,14 +41,14 @@ func TestHistories(t *testing.T) {
 			h.look()
 			h.check()
 			if h.unknown == 0 {
-				t.Error("no kill met a call")
+				t.Error("no call was in progress at a kill")
 			}
 		})
 	}
 }
 
-// A start that has lost acknowledged writes is found out: here the files of an earlier
-// kill take the place of the current ones.
+// The check notices a start that has lost acknowledged writes: the test replaces the database with
+// the one of an earlier kill.
 func TestHistoriesNoticeLoss(t *testing.T) {
 	h := newHistory(t, collections["configmaps"])
 	first := h.start()

@@ -8,14 +8,14 @@ import (
 	"sync"
 )
 
-// A State is what one object was last known to be: absent, or with this value.
+// A State is the last known state of an object: absent, or present with a value.
 type State struct {
 	Present  bool
 	Value    string
 	Revision int64
 }
 
-// String is short.
+// String describes the state briefly.
 func (s State) String() string {
 	if !s.Present {
 		return "absent"
@@ -23,36 +23,34 @@ func (s State) String() string {
 	return fmt.Sprintf("%.16s… at %d", s.Value, s.Revision)
 }
 
-// Observe is the state of an object that a list has.
+// Observe returns the state of an object from a list.
 func Observe(o Object) State { return State{true, o.Value(), o.Revision()} }
 
-// A Journal keeps what a server has acknowledged, outside of that server, to compare
-// it with what the server has after it was killed. Each object has one writer at a
-// time. The zero value is not usable: see NewJournal.
+// A Journal records what a server has acknowledged, to compare it with what the server has after a
+// kill. Each object has one writer at a time. Use NewJournal: the zero value does not work.
 type Journal struct {
 	mu        sync.Mutex
 	known     map[string]State
-	trying    map[string]State // sent, and not answered
-	revisions map[int64]bool   // given out since the last Compare
-	newest    int64            // of all that were acknowledged
+	trying    map[string]State // sent, without an answer so far
+	revisions map[int64]bool   // used since the last Compare
+	newest    int64            // the newest acknowledged one
 	floor     int64            // what newest was at the last Compare
 	acks      int
 }
 
-// NewJournal returns an empty one.
+// NewJournal returns an empty journal.
 func NewJournal() *Journal {
 	return &Journal{known: map[string]State{}, trying: map[string]State{}, revisions: map[int64]bool{}}
 }
 
-// Acks is how many writes were acknowledged.
+// Acks is the number of acknowledged writes.
 func (j *Journal) Acks() int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.acks
 }
 
-// Known returns the acknowledged state of an object, and whether a write of it is
-// still without an answer.
+// Known returns the acknowledged state of an object, and whether a write to it has no answer yet.
 func (j *Journal) Known(name string) (known State, open bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -60,22 +58,22 @@ func (j *Journal) Known(name string) (known State, open bool) {
 	return j.known[name], open
 }
 
-// Try notes that a request is about to be sent.
+// Try records that a request is about to be sent.
 func (j *Journal) Try(name string, s State) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.trying[name] = s
 }
 
-// Refused notes that the request had no effect.
+// Refused records that the request had no effect.
 func (j *Journal) Refused(name string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	delete(j.trying, name)
 }
 
-// Acknowledge notes an answer. A revision that was given out before is an error;
-// deletions are answered without one.
+// Acknowledge records an answer. It returns an error if the revision was used before. The answer to
+// a deletion has no revision.
 func (j *Journal) Acknowledge(name string, s State) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -86,15 +84,15 @@ func (j *Journal) Acknowledge(name string, s State) error {
 		return nil
 	}
 	if s.Revision <= j.floor || j.revisions[s.Revision] {
-		return fmt.Errorf("%s was given revision %d, which had been given out already (the newest before the last start was %d)", name, s.Revision, j.floor)
+		return fmt.Errorf("%s has revision %d, which was used before (the newest before the last start was %d)", name, s.Revision, j.floor)
 	}
 	j.revisions[s.Revision] = true
 	j.newest = max(j.newest, s.Revision)
 	return nil
 }
 
-// Compare reports what is lost, invented or outdated in what a server has after a
-// start, and takes what it has as known. No request may be under way.
+// Compare reports what is lost, invented or outdated after a start, and then takes what the server
+// has as known. No request may be in progress.
 func (j *Journal) Compare(have map[string]State, revision int64) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -114,7 +112,7 @@ func (j *Journal) Compare(have map[string]State, revision int64) error {
 		default:
 			text := fmt.Sprintf("%s: acknowledged as %v, is %v", name, known, is)
 			if under {
-				text += fmt.Sprintf("; %v was without an answer", try)
+				text += fmt.Sprintf("; %v had no answer", try)
 			}
 			wrong = append(wrong, errors.New(text))
 		}

@@ -5,11 +5,11 @@ import (
 	"testing"
 )
 
-// What a server has after a start is compared with what it had acknowledged.
+// Compare compares what a server has after a start with what it had acknowledged.
 func TestJournalCompare(t *testing.T) {
 	at := func(value string, revision int64) State { return State{true, value, revision} }
 	for name, c := range map[string]struct {
-		open     map[string]State // without an answer
+		open     map[string]State // writes without an answer
 		have     map[string]State
 		revision int64
 		wrong    string // in the error; empty: none
@@ -23,7 +23,7 @@ func TestJournalCompare(t *testing.T) {
 		"the revision is back":          {have: map[string]State{"a": at("1", 5), "b": at("2", 6)}, revision: 5, wrong: "had acknowledged 6"},
 		"open, and carried out":         {open: map[string]State{"a": {true, "8", 0}}, have: map[string]State{"a": at("8", 9), "b": at("2", 6)}, revision: 9},
 		"open, and not carried out":     {open: map[string]State{"a": {true, "8", 0}}, have: map[string]State{"a": at("1", 5), "b": at("2", 6)}, revision: 6},
-		"open, and something else":      {open: map[string]State{"a": {true, "8", 0}}, have: map[string]State{"a": at("7", 9), "b": at("2", 6)}, revision: 9, wrong: "was without an answer"},
+		"open, and something else":      {open: map[string]State{"a": {true, "8", 0}}, have: map[string]State{"a": at("7", 9), "b": at("2", 6)}, revision: 9, wrong: "had no answer"},
 		"open, and at an old revision":  {open: map[string]State{"a": {true, "8", 0}}, have: map[string]State{"a": at("8", 4), "b": at("2", 6)}, revision: 6, wrong: "a: acknowledged as"},
 		"a deletion that was open":      {open: map[string]State{"a": {}}, have: map[string]State{"b": at("2", 6)}, revision: 7},
 		"a creation that was not known": {open: map[string]State{"n": {true, "8", 0}}, have: map[string]State{"a": at("1", 5), "b": at("2", 6), "n": at("8", 9)}, revision: 9},
@@ -53,20 +53,20 @@ func TestJournalCompare(t *testing.T) {
 	}
 }
 
-// No revision is given out twice, not even across a start.
+// A revision that is used twice is an error, even across a start.
 func TestJournalRevisions(t *testing.T) {
 	j := NewJournal()
 	if err := j.Acknowledge("a", State{true, "1", 5}); err != nil {
 		t.Fatal(err)
 	}
 	if err := j.Acknowledge("b", State{true, "2", 5}); err == nil {
-		t.Error("revision 5 was given out twice, and that is no error")
+		t.Error("revision 5 was used twice without an error")
 	}
 	if err := j.Compare(map[string]State{"a": {true, "1", 5}, "b": {true, "2", 5}}, 7); err != nil {
 		t.Fatal(err)
 	}
 	if err := j.Acknowledge("a", State{true, "3", 7}); err == nil {
-		t.Error("a revision from before the start was given out, and that is no error")
+		t.Error("a revision from before the start was used without an error")
 	}
 	if err := j.Acknowledge("a", State{true, "3", 8}); err != nil {
 		t.Error(err)

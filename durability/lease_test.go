@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// Events are kept by leases of the datastore: none goes before its time, not even by
-// a kill, and each goes some time after it.
+// Leases of the datastore keep Events: no Event goes before its time, even across kills, and each
+// goes some time after it.
 func TestEventsExpireAcrossKills(t *testing.T) {
 	const ttl = 12 * time.Second
 	const path = "/api/v1/namespaces/default/events"
 	s := newServer(t, "--event-ttl", ttl.String())
-	made := map[string]time.Time{} // when its creation was called
+	made := map[string]time.Time{} // when the client asked for it
 	there := func(api *API) map[string]bool {
 		t.Helper()
 		list, _, err := api.List(t.Context(), path, "fieldSelector=reason=Durability")
@@ -27,7 +27,7 @@ func TestEventsExpireAcrossKills(t *testing.T) {
 		}
 		for name, at := range made {
 			if !have[name] && back.Before(at.Add(ttl)) {
-				t.Errorf("%s is gone %v after it was made, want %v", name, back.Sub(at), ttl)
+				t.Errorf("%s is gone %v after its creation, want %v", name, back.Sub(at), ttl)
 			}
 		}
 		return have
@@ -53,24 +53,23 @@ func TestEventsExpireAcrossKills(t *testing.T) {
 	api := s.start()
 	for deadline := time.Now().Add(5 * time.Minute); len(there(api)) > 0; time.Sleep(200 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("events are still there %v after the last start, want none after %v", 5*time.Minute, ttl)
+			t.Fatalf("events still exist %v after the last start, want none after %v", 5*time.Minute, ttl)
 		}
 	}
 	api.HTTP.CloseIdleConnections()
 	s.stop()
 }
 
-// Renewals of nodes' leases survive a kill, as all writes do; in mode relaxed the last
-// of them may be lost until something else is written, but none is invented, none is
-// older than what had been written with something else, and no resourceVersion is
-// given out twice.
+// Renewals of nodes' Leases survive a kill, as all writes do. In mode relaxed a kill may lose the
+// last renewals since another write, but none is invented, none is older than the last one before
+// another write, and no resourceVersion is used twice.
 func TestHeartbeatsAcrossKills(t *testing.T) {
 	for _, mode := range []string{"full", "relaxed"} {
 		t.Run(mode, func(t *testing.T) {
 			const leases, others = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", "/api/v1/namespaces/default/configmaps"
 			s := newServer(t, "--durability", mode)
 			type lease struct {
-				tried, acknowledged, kept int // numbers of renewals; kept: those that a kill may not take
+				tried, acknowledged, kept int // numbers of renewals; kept: those that a kill must not lose
 				revision                  int64
 			}
 			var all [3]lease

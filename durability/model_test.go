@@ -7,21 +7,22 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/anishathalye/porcupine"
 )
 
-// A version is what one object is at one time: a value that nothing else was ever set
-// to, and the resourceVersion of the write. The zero value is an absent object.
+// A version is an object at one time: a value, which is unique in the history, and the
+// resourceVersion of the write. The zero value is an absent object.
 type version struct {
 	value string
 	rv    int64
 }
 
-// Resource versions that no answer has told yet.
+// Resource versions that are not known yet.
 const (
 	rvUnanswered = 0  // of a write without an answer
-	rvReset      = -1 // of an object that a reset has put back
+	rvReset      = -1 // of an object that a reset has restored
 )
 
 func (v version) present() bool { return v.value != "" }
@@ -32,12 +33,12 @@ type action int
 const (
 	read    action = iota
 	create         // if the object is absent
-	update         // if it is what guard says
-	remove         // if it is what guard says
-	patch          // if it is there
-	save           // remember it in a slot: karve snapshot, karve datastore backup
-	reset          // make it what the slot has, as a new write: karve reset
-	restore        // make it what the slot has: karve datastore restore
+	update         // if it has the version of the guard
+	remove         // if it has the version of the guard
+	patch          // if it exists
+	save           // copy it to a slot: karve snapshot, karve datastore backup
+	reset          // set it to the slot's copy with a new write: karve reset
+	restore        // set it to the slot's copy: karve datastore restore
 )
 
 var actions = [...]string{"read", "create", "update", "delete", "patch", "save", "reset", "restore"}
@@ -59,19 +60,19 @@ type input struct {
 }
 
 type answer struct {
-	unknown bool    // there was none
+	unknown bool    // there was no answer
 	ok      bool    // the call changed the object, or is a read
-	absent  bool    // it was refused since there is no such object
-	found   version // by a read, or made
+	absent  bool    // it was refused, because there is no such object
+	found   version // that was read or written
 }
 
-// A state is one object, and what the copies have of it.
+// A state is one object with its copies.
 type state struct {
 	is    version
 	saved [slots]version
 }
 
-// matches says whether a guard may, and whether it must, match an object.
+// matches reports whether a guard may match an object, and whether it must.
 func (s state) matches(guard version) (may, must bool) {
 	switch {
 	case s.is.value != guard.value:
@@ -169,11 +170,16 @@ func step(s state, in input, out answer) []any {
 }
 
 func checkHistory(history []porcupine.Operation) porcupine.CheckResult {
-	return porcupine.CheckOperationsTimeout(historyModel.ToModel(), history, checkLimit)
+	return checkWithin(history, checkLimit)
 }
 
-// explain describes the calls that end with the first answer which cannot be: some of
-// those of the same object before it, and those that were under way.
+// checkWithin returns Unknown if the check is not done after limit.
+func checkWithin(history []porcupine.Operation, limit time.Duration) porcupine.CheckResult {
+	return porcupine.CheckOperationsTimeout(historyModel.ToModel(), history, max(limit, time.Second))
+}
+
+// explain describes the calls up to the first impossible answer: some calls on the same object
+// before it, and those that were in progress.
 func explain(history []porcupine.Operation) string {
 	for _, part := range historyModel.Partition(history) {
 		if checkHistory(part) == porcupine.Ok {
@@ -197,7 +203,7 @@ func explain(history []porcupine.Operation) string {
 	return ""
 }
 
-// until is a history as it was at a time: the calls that were under way have no answer.
+// until is a history as it was at a time: the calls in progress have no answer.
 func until(part []porcupine.Operation, now int64) []porcupine.Operation {
 	var known []porcupine.Operation
 	for _, op := range part {
@@ -214,7 +220,7 @@ func until(part []porcupine.Operation, now int64) []porcupine.Operation {
 	return known
 }
 
-// The checker has to notice what a history must not have.
+// The checker accepts what a datastore may do, and notices what it must not do.
 func TestHistoryModel(t *testing.T) {
 	v := func(value string, rv int64) version { return version{value, rv} }
 	done := func(found version) answer { return answer{ok: true, found: found} }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A listed is the answer to one list: what the objects were at a revision.
+// A listed is the result of a list: the objects at a revision.
 type listed struct {
 	revision int64
 	objects  map[string]version
@@ -21,11 +21,11 @@ type change struct {
 	revision int64
 }
 
-// A replay is what one watch has said since a list.
+// A replay has the events of one watch since a list.
 type replay struct {
 	from    listed
 	changes []change
-	through int64 // it has said everything up to here: the last event's or bookmark's revision
+	through int64 // the revision of the last event or bookmark
 }
 
 func (r *replay) add(e Event) error {
@@ -40,9 +40,8 @@ func (r *replay) add(e Event) error {
 	return nil
 }
 
-// check applies the changes one after the other, and compares what comes of them with
-// each list within them and each write whose answer had a revision within them. It
-// returns how many lists and writes it could compare.
+// check applies the changes one after the other, and compares the result with each list and each
+// write whose revision is within them. It returns how many lists and writes it has compared.
 func (r *replay) check(lists []listed, writes map[int64]change) (compared int, err error) {
 	is := maps.Clone(r.from.objects)
 	lists = slices.SortedFunc(slices.Values(lists), func(a, b listed) int { return int(a.revision - b.revision) })
@@ -110,7 +109,7 @@ func merge(a, b map[string]version) map[string]version {
 	return all
 }
 
-// A replay has to notice each way in which a watch can be wrong.
+// A replay notices each way in which a watch can be wrong.
 func TestReplayNotices(t *testing.T) {
 	v := func(value string, rv int64) version { return version{value, rv} }
 	from := listed{10, map[string]version{"a": v("1", 5)}}
@@ -143,6 +142,6 @@ func TestReplayNotices(t *testing.T) {
 	}
 	r := &replay{through: 12}
 	if err := r.add(Event{Type: "MODIFIED", Object: Object{Metadata: Metadata{Name: "a", ResourceVersion: "11"}}}); err == nil {
-		t.Error("an event of the past is no error")
+		t.Error("an event of the past is accepted")
 	}
 }

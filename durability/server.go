@@ -1,6 +1,6 @@
-// Package durability checks from outside what a cluster promises to keep: it runs the
-// real binary, talks plain HTTP to it, kills it, breaks its disk, and compares what is
-// there afterwards with what was acknowledged. See DESIGN.md.
+// Package durability checks from outside that a cluster keeps what it has acknowledged. It runs the
+// real binary, talks HTTP to it, kills it or breaks its disk, and compares what is there afterwards
+// with what was acknowledged. See DESIGN.md.
 package durability
 
 import (
@@ -22,8 +22,8 @@ import (
 // startLimit bounds a start. It is generous: the machine may be busy.
 const startLimit = 3 * time.Minute
 
-// A Server is karve server in a process of its own, which can be killed and started
-// again with the same data directory and address.
+// A Server is karve server in a process of its own. It can be killed and started again, with the
+// same data directory and address.
 type Server struct {
 	Binary  string
 	DataDir string
@@ -39,8 +39,8 @@ type Server struct {
 // readyLine is what karve server prints when it is ready (command/server.go, greet).
 var readyLine = regexp.MustCompile(`(?m)^karve is ready after .* at (https://\S+)(?: and \S+)?\n`)
 
-// Start runs the server and returns a client of it when everything is ready. The port
-// is any free one, and that of the first start later on.
+// Start runs the server, waits until it is ready and returns a client. The first start takes any
+// free port, and later starts the same one.
 func (s *Server) Start(ctx context.Context) (*API, error) {
 	port := s.port
 	if port == "" {
@@ -62,7 +62,7 @@ func (s *Server) Start(ctx context.Context) (*API, error) {
 	done := make(chan struct{})
 	s.done = done
 	go func() {
-		_ = s.cmd.Wait() // its ProcessState says it
+		_ = s.cmd.Wait() // the result is in ProcessState
 		close(done)
 	}()
 	limit := time.NewTimer(startLimit)
@@ -88,10 +88,10 @@ func (s *Server) PID() int { return s.cmd.Process.Pid }
 // Ended is closed when the process has ended.
 func (s *Server) Ended() <-chan struct{} { return s.done }
 
-// State says how the process has ended.
+// State is how the process has ended.
 func (s *Server) State() *os.ProcessState { return s.cmd.ProcessState }
 
-// Kill ends the process with SIGKILL. It is an error if the process had ended itself.
+// Kill ends the process with SIGKILL. It returns an error if the process had ended by itself.
 func (s *Server) Kill() error {
 	select {
 	case <-s.done:
@@ -105,8 +105,8 @@ func (s *Server) Kill() error {
 	return nil
 }
 
-// Stop ends the process with SIGTERM, as a user does. It is an error if that takes
-// longer than limit or the exit status is not 0.
+// Stop ends the process with SIGTERM, as a user does. It returns an error if that takes longer than
+// limit, or the exit status is not 0.
 func (s *Server) Stop(limit time.Duration) error {
 	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		return err
@@ -114,10 +114,10 @@ func (s *Server) Stop(limit time.Duration) error {
 	select {
 	case <-s.done:
 	case <-time.After(limit):
-		return errors.Join(fmt.Errorf("the server is still there %v after SIGTERM", limit), s.Kill())
+		return errors.Join(fmt.Errorf("the server still runs %v after SIGTERM", limit), s.Kill())
 	}
 	if !s.cmd.ProcessState.Success() {
-		return fmt.Errorf("the server ended badly after SIGTERM: %v", s.cmd.ProcessState)
+		return fmt.Errorf("the server failed after SIGTERM: %v", s.cmd.ProcessState)
 	}
 	return nil
 }
@@ -132,8 +132,7 @@ func (a *API) Metrics(ctx context.Context) ([]byte, error) {
 	return page, err
 }
 
-// readyWriter passes on what the server prints, and looks for the line that says
-// that it is ready.
+// A readyWriter passes on what the server prints, and looks for the ready line.
 type readyWriter struct {
 	to    io.Writer
 	ready chan string

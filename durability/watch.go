@@ -9,19 +9,19 @@ import (
 	"net/http"
 )
 
-// An Event is one of a watch.
+// An Event is an event of a watch.
 type Event struct {
 	Type   string // ADDED, MODIFIED, DELETED or BOOKMARK
 	Object Object
 }
 
-// ErrExpired says that a watch cannot go on from its revision: the client has to
-// list again.
+// ErrExpired means that the server no longer has the revision of a watch: the client has to list
+// again.
 var ErrExpired = errors.New("the revision of the watch is gone")
 
-// Watch reads the events after a revision, bookmarks included, until each returns
-// an error, the server ends the watch or ctx ends. It returns an ErrExpired if the
-// server says 410, and nil if the server ended the watch properly.
+// Watch calls each for every event after a revision, bookmarks included, until each returns an
+// error, the server ends the watch or ctx ends. It returns an ErrExpired for a 410, and nil if the
+// server ended the watch properly.
 func (a *API) Watch(ctx context.Context, path string, revision int64, each func(Event) error) error {
 	resp, err := a.send(ctx, http.MethodGet, fmt.Sprintf("%s?watch=true&allowWatchBookmarks=true&resourceVersion=%d", path, revision), nil)
 	if Refused(err) == http.StatusGone {

@@ -7,9 +7,8 @@ import (
 	"strconv"
 )
 
-// A Write sets one object to a value, or deletes it: it creates the object if the
-// journal knows of none, and otherwise updates it from the revision that the journal
-// knows, as its only writer.
+// A Write sets an object to a value or deletes it, as the only writer of the object. It creates the
+// object if the journal has none, and otherwise updates it from the journal's revision.
 type Write struct {
 	Collection string // its path
 	Object     Object
@@ -19,10 +18,10 @@ type Write struct {
 	Send func(ctx context.Context, what, method, path string, in, out any) error
 }
 
-// Do sends the request, with a note in the journal under the given name before and
-// after it. It is an error if the server refuses it, since there is no other writer,
-// or gives out a revision twice. It is none if there is no answer: the request may
-// have been carried out.
+// Do sends the request, and records it in the journal under the given name before and after that.
+// It returns an error if the server refuses the request, because there is no other writer, or uses
+// a revision twice. It returns nil if there is no answer: the server may have carried out the
+// request.
 func (w Write) Do(ctx context.Context, a *API, j *Journal, name string) error {
 	send := w.Send
 	if send == nil {

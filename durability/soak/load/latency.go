@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// latencies collects how long requests took, until the next sample.
+// latencies collect how long requests took, since the last sample and in all.
 type latencies struct {
 	mu   sync.Mutex
 	took map[string][]time.Duration
@@ -24,7 +24,7 @@ func (l *latencies) add(what string, d time.Duration) {
 	l.all[what] = append(l.all[what], d)
 }
 
-// take returns what was added since the last take, under one name for all writes.
+// take returns the sorted latencies of writes and reads since the last take.
 func (l *latencies) take() (writes, reads []time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -36,7 +36,7 @@ func (l *latencies) take() (writes, reads []time.Duration) {
 	return writes, reads
 }
 
-// quantile is the nearest-rank quantile of sorted values, 0 without any.
+// quantile is the nearest-rank quantile of sorted values. It is 0 without any.
 func quantile(sorted []time.Duration, q float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0

@@ -17,15 +17,15 @@ const (
 	group         = "durability.karve.example"
 )
 
-// A kind is one that the load writes and the journal knows.
+// A kind is a kind of objects that the load writes and the journal records.
 type kind struct {
 	resource, apiVersion, name string
-	share                      int // of 100 writes
-	objects                    int // so many names are in use
+	share                      int // percent of the writes
+	objects                    int // number of names
 	body                       func() (spec, data map[string]any)
 }
 
-// kinds have one writer each, which changes one object after the other.
+// kinds have one writer each, which writes one object after the other.
 var kinds = []kind{
 	{"configmaps", "v1", "ConfigMap", 35, 200, func() (map[string]any, map[string]any) {
 		return nil, map[string]any{"text": strings.Repeat("x", rand.IntN(2000))}
@@ -51,7 +51,7 @@ func (k kind) collection() string {
 
 func (k kind) object(name string) string { return k.collection() + "/" + name }
 
-// definition is a CustomResourceDefinition of any content.
+// definition is a CustomResourceDefinition whose objects may have any content.
 func definition(plural, name string) durability.Object {
 	return durability.Object{
 		APIVersion: "apiextensions.k8s.io/v1", Kind: "CustomResourceDefinition", Metadata: durability.Metadata{Name: plural + "." + group},
@@ -64,8 +64,8 @@ func definition(plural, name string) durability.Object {
 	}
 }
 
-// jobs are what goes on during a life. An error of one is a failure of the run; after
-// a request that failed otherwise, a job goes on.
+// jobs are what runs during a life. The error of a job is a failure of the soak. After a request that
+// fails without one, a job goes on.
 func (s *soak) jobs(api *durability.API) []func(context.Context) error {
 	jobs := []func(context.Context) error{
 		func(ctx context.Context) error { return s.deployments(ctx, api) },
@@ -81,7 +81,7 @@ func (s *soak) jobs(api *durability.API) []func(context.Context) error {
 	return jobs
 }
 
-// request sends one and measures it.
+// request sends a request and measures it.
 func (s *soak) request(ctx context.Context, api *durability.API, what, method, path string, in, out any) error {
 	began := time.Now()
 	err := api.Do(ctx, method, path, in, out)
@@ -103,7 +103,7 @@ func (s *soak) write(ctx context.Context, api *durability.API, k kind) error {
 		path := k.object(name)
 		known, open := s.journal.Known(path)
 		if open {
-			continue // what became of it is open until the next start
+			continue // the last write has no answer; the next start shows whether it was carried out
 		}
 		w := durability.Write{Collection: k.collection(), Value: strconv.FormatUint(rand.Uint64(), 36)}
 		w.Object = durability.Object{APIVersion: k.apiVersion, Kind: k.name, Metadata: durability.Metadata{Name: name}}
@@ -121,7 +121,7 @@ func (s *soak) write(ctx context.Context, api *durability.API, k kind) error {
 	return nil
 }
 
-// lists reads all kinds, in pages and from the watch cache, and single objects.
+// lists lists all kinds, in pages and from the watch cache, and gets single objects.
 func (s *soak) lists(ctx context.Context, api *durability.API) error {
 	for n := 0; pause(ctx, time.Second); n++ {
 		k := kinds[n%len(kinds)]
@@ -138,8 +138,7 @@ func (s *soak) lists(ctx context.Context, api *durability.API) error {
 	return nil
 }
 
-// deployments makes one, scales it and deletes it, again and again, and waits for its
-// Pods.
+// deployments creates, scales and deletes a Deployment again and again, and waits for its Pods.
 func (s *soak) deployments(ctx context.Context, api *durability.API) error {
 	for n := 0; pause(ctx, 5*time.Second); n++ {
 		name := fmt.Sprintf("deployment-%d-%d", len(s.lives), n)
@@ -161,8 +160,7 @@ func (s *soak) deployments(ctx context.Context, api *durability.API) error {
 	return nil
 }
 
-// namespaces makes one with objects and a Deployment in it, and deletes it, again and
-// again.
+// namespaces creates and deletes a namespace with objects and a Deployment again and again.
 func (s *soak) namespaces(ctx context.Context, api *durability.API) error {
 	for n := 0; pause(ctx, 15*time.Second); n++ {
 		name := fmt.Sprintf("soak-%d-%d", len(s.lives), n)
@@ -186,7 +184,7 @@ func (s *soak) namespaces(ctx context.Context, api *durability.API) error {
 	return nil
 }
 
-// await waits until an object is as it should be, or gone if done is nil, and
+// await waits until done reports true for an object, or until the object is gone if done is nil, and
 // measures how long that takes.
 func (s *soak) await(ctx context.Context, api *durability.API, what, path string, done func(durability.Object) bool) bool {
 	for began := time.Now(); pause(ctx, 100*time.Millisecond); {
@@ -205,7 +203,7 @@ func (s *soak) await(ctx context.Context, api *durability.API, what, path string
 	return false
 }
 
-// deployment is one of Pods that simulated nodes run.
+// deployment is a Deployment for simulated nodes.
 func deployment(name string, replicas int) durability.Object {
 	labels := map[string]any{"app": name}
 	return durability.Object{APIVersion: "apps/v1", Kind: "Deployment", Metadata: durability.Metadata{Name: name}, Spec: map[string]any{
@@ -216,7 +214,7 @@ func deployment(name string, replicas int) durability.Object {
 	}}
 }
 
-// pause waits, and is false once ctx has ended.
+// pause waits. It returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-time.After(d):
@@ -226,14 +224,14 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// A pacer spreads writes over the time.
+// A pacer spreads writes over time.
 type pacer struct{ each time.Duration }
 
 func newPacer(perSecond float64) *pacer {
 	return &pacer{time.Duration(float64(time.Second) / perSecond)}
 }
 
-// wait waits for the turn of a writer that has share of 100 writes.
+// wait waits for the next write of a writer that has share percent of all writes.
 func (p *pacer) wait(ctx context.Context, share int) bool {
 	return pause(ctx, p.each*100/time.Duration(share))
 }

@@ -88,11 +88,11 @@ func TestMetric(t *testing.T) {
 		}
 	}
 	if _, err := metric(page, "nope"); err == nil {
-		t.Error("a missing metric is no error")
+		t.Error("a missing metric gives no error")
 	}
 }
 
-// A report of a failed run says so, and every format can be written.
+// The report of a failed soak says that it failed, in every format.
 func TestReport(t *testing.T) {
 	r := &report{
 		Failure: "acknowledged data is missing", Acknowledged: 7, Lives: []life{{Ended: 60}}, Latency: map[string]figures{"create": {7, 1, 2, 3}},
@@ -132,7 +132,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// The watches of a run cover what it writes and what nobody writes.
+// The soak watches every kind that it writes, and a kind that is never written.
 func TestWatched(t *testing.T) {
 	paths := strings.Join(watched(), "\n")
 	for _, k := range kinds {
@@ -141,7 +141,7 @@ func TestWatched(t *testing.T) {
 		}
 	}
 	if !strings.Contains(paths, "/quiets") {
-		t.Error("no kind that nobody writes is watched")
+		t.Error("no kind that is never written is watched")
 	}
 	share := 0
 	for _, k := range kinds {

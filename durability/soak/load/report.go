@@ -17,7 +17,7 @@ import (
 	"github.com/karve-k8s/karve/durability/soak/setup"
 )
 
-// A report is what the run prints at its end.
+// A report is the result of the soak.
 type report struct {
 	Failure       string             `json:"failure,omitempty"`
 	Hours         float64            `json:"hours"`
@@ -45,8 +45,7 @@ type figures struct {
 	Max float64 `json:"max"`
 }
 
-// A row is one figure over the run. Slopes are per hour, nil where there are too few
-// samples.
+// A row is one figure over the whole soak. Slopes are per hour, and nil with too few samples.
 type row struct {
 	Name    string   `json:"name"`
 	Unit    string   `json:"unit"`
@@ -58,7 +57,7 @@ type row struct {
 	Longest *float64 `json:"perHourLongestLife"`
 }
 
-// logLines are what the run counts in the server's log.
+// logLines are counted in the server's log.
 var logLines = append([]string{"panic", "datastore is closed"}, setup.CompactedLines...)
 
 func (s *soak) report(log *os.File) (*report, error) {
@@ -98,7 +97,7 @@ func (s *soak) report(log *os.File) (*report, error) {
 	return r, nil
 }
 
-// rows summarises samples; what is in the warm-up of a life counts for none.
+// rows summarises the samples, without those in the warm-up of a life.
 func rows(samples []sample, warmUp time.Duration, longest int) []row {
 	var all []row
 	for _, c := range columns {
@@ -134,7 +133,7 @@ func rows(samples []sample, warmUp time.Duration, longest int) []row {
 	return all
 }
 
-// keep writes the report to a file, in JSON.
+// keep writes the report to a file, as JSON.
 func (r *report) keep(file string) error {
 	var text bytes.Buffer
 	if err := r.write(&text, "json"); err != nil {
@@ -150,7 +149,7 @@ func (r *report) write(w io.Writer, format string) error {
 		enc.SetIndent("", "  ")
 		return enc.Encode(r)
 	}
-	fmt.Fprintf(w, "%.2f hours on %d processors, of which other processes used %.0f %%; %.0f writes/s, %d simulated nodes, compaction every %s\n", r.Hours, r.Processors, r.OthersPercent, r.Rate, r.Nodes, r.CompactEvery)
+	fmt.Fprintf(w, "%.2f hours on %d processors, other processes used %.0f %% of them; %.0f writes/s, %d simulated nodes, compaction every %s\n", r.Hours, r.Processors, r.OthersPercent, r.Rate, r.Nodes, r.CompactEvery)
 	verdict := "none lost"
 	if r.Failure != "" {
 		verdict = "FAILED: see the error"
@@ -182,7 +181,7 @@ func (r *report) write(w io.Writer, format string) error {
 	return t.Flush()
 }
 
-// failures are the counts of what is no latency.
+// failures are the counts of failed requests.
 func failures(counts map[string]int) map[string]int {
 	failed := map[string]int{}
 	for what, n := range counts {

@@ -11,7 +11,7 @@ import (
 	"github.com/karve-k8s/karve/durability"
 )
 
-// A sample is what was measured at one time. Figures are by the names of columns.
+// A sample has what was measured at one time. Figures are by the names of the columns.
 type sample struct {
 	Seconds float64            `json:"seconds"` // since the start of the run
 	InLife  float64            `json:"inLife"`  // since the start of the server
@@ -19,7 +19,7 @@ type sample struct {
 	Figures map[string]float64 `json:"figures"`
 }
 
-// columns are what is measured, in the order of the table.
+// columns are the figures of a sample, in the order of the table.
 var columns = []struct{ name, unit string }{
 	{"RSS", "MB"},
 	{"anonymous memory", "MB"},
@@ -37,7 +37,7 @@ var columns = []struct{ name, unit string }{
 	{"CPU of other processes", "%"},
 }
 
-// measure takes samples until ctx ends, and prints one a minute.
+// measure takes samples until ctx ends, and prints a line every minute.
 func (s *soak) measure(ctx context.Context, api *durability.API, life int) {
 	s.times.take()
 	began, told := time.Now(), time.Now()
@@ -116,7 +116,7 @@ func (s *soak) look(ctx context.Context, api *durability.API, into map[string]fl
 	return nil
 }
 
-// metric reads one value without labels of a page in Prometheus' text format.
+// metric reads a value without labels from a page in Prometheus' text format.
 func metric(page []byte, name string) (float64, error) {
 	for line := range strings.Lines(string(page)) {
 		if rest, ok := strings.CutPrefix(line, name+" "); ok {
@@ -126,13 +126,13 @@ func metric(page []byte, name string) (float64, error) {
 	return 0, fmt.Errorf("the server has no metric %s", name)
 }
 
-// cpuTime is the CPU time used until a moment, in clock ticks.
+// cpuTime is the CPU time used so far, in clock ticks.
 type cpuTime struct{ machine, server, self float64 }
 
-// ticks is the kernel's USER_HZ, which is 100 on every architecture that Linux has.
+// ticks is the kernel's USER_HZ, which is 100 on every architecture of Linux.
 const ticks = 100
 
-// readCPU reads it; what cannot be read is 0.
+// readCPU reads the CPU time. A value that cannot be read is 0.
 func readCPU(pid int) (t cpuTime) {
 	if text, err := os.ReadFile("/proc/stat"); err == nil {
 		line, _, _ := strings.Cut(string(text), "\n")
@@ -163,8 +163,8 @@ func processCPU(pid string) float64 {
 	return user + system
 }
 
-// since returns what the server used of one processor, in percent, and what other
-// processes used of the whole machine.
+// since returns the CPU time of the server as a percentage of one processor, and that of other
+// processes as a percentage of the machine.
 func (t cpuTime) since(before cpuTime, took time.Duration) (server, others float64) {
 	wall := took.Seconds() * ticks
 	server = (t.server - before.server) / wall * 100
@@ -172,7 +172,7 @@ func (t cpuTime) since(before cpuTime, took time.Duration) (server, others float
 	return server, max(others, 0)
 }
 
-// processors is how many the machine has; NumCPU may be limited to fewer.
+// processors is the number of the machine's processors. runtime.NumCPU may be smaller.
 func processors() int {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/karve-k8s/karve/durability"
 )
 
-// A soak is one run: several lives of one cluster.
+// A soak is a cluster over several lives of its server.
 type soak struct {
 	options
 	server  *durability.Server
@@ -28,16 +28,16 @@ type soak struct {
 	times   *latencies
 	seen    *watchers
 
-	killing atomic.Bool // what fails now fails because of that
+	killing atomic.Bool // the server is being killed, so requests fail
 
 	mu      sync.Mutex
 	samples []sample
-	counts  map[string]int // by what was done
+	counts  map[string]int // of requests, by name
 	lives   []life
-	gone    map[string]bool // namespaces whose end was acknowledged
+	gone    map[string]bool // namespaces that were seen to be gone
 }
 
-// A life of the server, from its start to its end.
+// A life is that of a server, from its start to its end.
 type life struct {
 	Began  float64 `json:"began"` // seconds since the start of the run
 	Ended  float64 `json:"ended"`
@@ -45,10 +45,9 @@ type life struct {
 	Writes int     `json:"writes"`
 }
 
-// eventTTL is how long the API server keeps events, instead of its default of an hour.
-// A lease has its whole TTL again after each start, as in etcd. With an hour, no event
-// would expire in a run of two hours that kills the server in the first, and their number
-// would hide every other growth.
+// eventTTL is how long the API server keeps Events, instead of an hour by default. As in etcd, a
+// lease has its whole TTL again after each start. With an hour, no Event would expire in a soak of
+// two hours that kills the server in the first hour, and their number would hide other growth.
 const eventTTL = 2 * time.Minute
 
 func newSoak(o options, log, stderr io.Writer) *soak {
@@ -63,9 +62,9 @@ func newSoak(o options, log, stderr io.Writer) *soak {
 	}
 }
 
-// run lives until the time is over. The first half has kills, and the second is one
-// life, whose slopes show a leak. At the end the server is killed and started once
-// more, stopped, and its datastore verified.
+// run runs lives until the time is over. The first half of the time has kills. The second half is one
+// life, whose slopes show a leak. After the last kill, the server is started and stopped once more,
+// and karve datastore verify reads its file.
 func (s *soak) run(ctx context.Context) error {
 	end := s.began.Add(s.Length)
 	for {
@@ -86,8 +85,8 @@ func (s *soak) run(ctx context.Context) error {
 	return s.last(context.WithoutCancel(ctx))
 }
 
-// live starts the server, compares what it has with the journal, loads it until the
-// given time, and kills it.
+// live starts the server, compares its objects with the journal, loads it until the given time and
+// kills it.
 func (s *soak) live(ctx context.Context, until time.Time) error {
 	asked := time.Now()
 	api, err := s.start(ctx)
@@ -120,23 +119,23 @@ func (s *soak) live(ctx context.Context, until time.Time) error {
 		stop(fmt.Errorf("the server ended by itself: %v", s.server.State()))
 	case <-living.Done():
 	}
-	err = context.Cause(living) // before it is ended: what has gone wrong, if anything
+	err = context.Cause(living) // before stop below: the error of a job or of the server, if there is one
 	s.killing.Store(true)
-	killed := s.server.Kill() // in the middle of the load
+	killed := s.server.Kill() // under load
 	stop(errKilled)
 	work.Wait()
 	api.HTTP.CloseIdleConnections()
 	l := &s.lives[n]
 	l.Ended, l.Writes = time.Since(s.began).Seconds(), s.journal.Acks()-acks
 	if ctx.Err() != nil {
-		return nil // a user's Ctrl-C is no failure
+		return nil // the user's Ctrl-C is not a failure
 	}
 	return errors.Join(err, killed)
 }
 
 var errKilled = errors.New("the server was killed")
 
-// start starts the server and compares what it has with what it has acknowledged.
+// start starts the server, and compares its objects with the journal.
 func (s *soak) start(ctx context.Context) (*durability.API, error) {
 	began := time.Now()
 	api, err := s.server.Start(ctx)
@@ -151,11 +150,11 @@ func (s *soak) start(ctx context.Context) (*durability.API, error) {
 	if err != nil {
 		return nil, fmt.Errorf("acknowledged data is missing after kill %d: %w", len(s.lives), err)
 	}
-	s.say("start %d took %.2f s; all of %d objects are as acknowledged", len(s.lives)+1, took.Seconds(), objects)
+	s.say("start %d took %.2f s; all %d objects are as acknowledged", len(s.lives)+1, took.Seconds(), objects)
 	return api, nil
 }
 
-// compare reads everything that the journal knows about.
+// compare compares every object of the journal's kinds with the journal.
 func (s *soak) compare(ctx context.Context, api *durability.API) (objects int, err error) {
 	have, newest := map[string]durability.State{}, int64(0)
 	for _, k := range kinds {
@@ -176,14 +175,13 @@ func (s *soak) compare(ctx context.Context, api *durability.API) (objects int, e
 	namespaces, _, err := api.List(ctx, "/api/v1/namespaces", "")
 	for name := range namespaces {
 		if s.gone[name] {
-			return 0, fmt.Errorf("namespace %s, whose end was seen, is there again", name)
+			return 0, fmt.Errorf("namespace %s was gone and exists again", name)
 		}
 	}
 	return len(have), err
 }
 
-// last starts the server once more after the last kill, stops it, and verifies the
-// datastore.
+// last starts the server after the last kill, stops it and verifies the datastore.
 func (s *soak) last(ctx context.Context) error {
 	if _, err := s.start(ctx); err != nil {
 		return err
@@ -199,7 +197,7 @@ func (s *soak) last(ctx context.Context) error {
 	return nil
 }
 
-// prepare makes what the load needs: its namespace and its kind.
+// prepare creates the namespace and the custom resources of the load.
 func (s *soak) prepare(ctx context.Context, api *durability.API) error {
 	namespace := durability.Object{APIVersion: "v1", Kind: "Namespace", Metadata: durability.Metadata{Name: namespaceName}}
 	if err := api.Do(ctx, http.MethodPost, "/api/v1/namespaces", namespace, nil); err != nil {
@@ -227,12 +225,12 @@ func (s *soak) count(what string) {
 	s.counts[what]++
 }
 
-// say prints a line of progress.
+// say prints a line of progress with the time since the start.
 func (s *soak) say(format string, args ...any) {
 	fmt.Fprintf(s.stderr, "%8s  "+format+"\n", append([]any{time.Since(s.began).Round(time.Second)}, args...)...)
 }
 
-// tail is the last lines of a file.
+// tail returns the last lines of a file.
 func tail(f *os.File, lines int) string {
 	text, err := os.ReadFile(f.Name())
 	if err != nil {

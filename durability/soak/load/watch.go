@@ -9,9 +9,9 @@ import (
 	"github.com/karve-k8s/karve/durability"
 )
 
-// watched are the collections that the run watches, as a client would: what the load
-// writes, what controllers write, and what nobody writes, where only bookmarks keep
-// a watch ahead of compaction.
+// watched are the collections that the soak watches, as a client would: those that the load writes,
+// those that controllers write, and quiet ones, where only bookmarks keep a watch ahead of
+// compaction.
 func watched() []string {
 	paths := []string{
 		"/api/v1/pods", "/api/v1/nodes", "/apis/apps/v1/deployments", "/api/v1/namespaces",
@@ -23,19 +23,19 @@ func watched() []string {
 	return paths
 }
 
-// watchers keep what the run's watches have seen, over all lives.
+// watchers count what the watches have seen, over all lives.
 type watchers struct {
 	mu        sync.Mutex
 	revision  map[string]int64
 	events    int
 	bookmarks int
 	ends      int // watches that the server ended, as it does after some minutes
-	failures  int // watches that ended otherwise while the server was there
-	// relists are those after a 410. The first of each watch after a start is not
-	// among them: a watch cache begins with the revision of the start.
+	failures  int // watches that ended in another way while the server ran
+	// relists are the lists after a 410, without the first list of each watch after a start: a
+	// watch cache begins with the revision of the start.
 	relists      int
 	afterRestart int
-	resumed      map[string]bool // has seen something since the start
+	resumed      map[string]bool // has had an event since the start
 }
 
 func newWatchers() *watchers { return &watchers{revision: map[string]int64{}} }
@@ -47,8 +47,8 @@ func (w *watchers) start() {
 	w.resumed = map[string]bool{}
 }
 
-// watch lists and watches a collection as a client does: it goes on after each end
-// with the last revision, and lists again only if the server says that this is gone.
+// watch lists and watches a collection as a client does: when a watch ends, it watches from the last
+// revision, and lists again only after a 410.
 func (s *soak) watch(ctx context.Context, api *durability.API, path string) {
 	w := s.seen
 	for ctx.Err() == nil {

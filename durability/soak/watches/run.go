@@ -54,7 +54,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return report(stdout, o, w, writes, string(text))
 }
 
-// hold keeps the informers for the time asked for, while ConfigMaps change.
+// hold keeps the informers running for the length of the soak, while ConfigMaps change.
 func hold(ctx context.Context, o options, server *durability.Server, url string) (*watchers, int, error) {
 	file := func(name certs.Name, ext string) string {
 		return filepath.Join(server.DataDir, "certs", string(name)+ext)
@@ -70,7 +70,7 @@ func hold(ctx context.Context, o options, server *durability.Server, url string)
 		return nil, 0, err
 	}
 	watching, stop := context.WithCancel(ctx)
-	defer stop() // before the server: its end is no failure of a watch
+	defer stop() // before the server ends, which would end the watches
 	w, err := watch(watching, config, o.renew)
 	if err != nil {
 		return nil, 0, err
@@ -98,7 +98,7 @@ func hold(ctx context.Context, o options, server *durability.Server, url string)
 	return w, writes, gone(ctx, client, first.GetResourceVersion())
 }
 
-// write creates and deletes in turn.
+// write creates and deletes a ConfigMap in turn.
 func write(ctx context.Context, client dynamic.Interface, n int) error {
 	maps := client.Resource(configMaps).Namespace("default")
 	name := fmt.Sprint("changing-", n/2)
@@ -114,7 +114,7 @@ func configMap(name string) *unstructured.Unstructured {
 		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name}}}
 }
 
-// report prints what was seen, and is the error of what should not have been.
+// report prints the counts, and returns an error for what should not have happened.
 func report(to io.Writer, o options, w *watchers, writes int, log string) error {
 	w.seen.mu.Lock()
 	defer w.seen.mu.Unlock()
@@ -144,7 +144,7 @@ func report(to io.Writer, o options, w *watchers, writes int, log string) error 
 		}
 	}
 	if w.seen.renewals < len(w.types) {
-		problems = append(problems, fmt.Errorf("%d renewals of %d watches: too few to tell anything; give it more time", w.seen.renewals, len(w.types)))
+		problems = append(problems, fmt.Errorf("%d renewals of %d watches: too few to be sure; use a longer -for", w.seen.renewals, len(w.types)))
 	}
 	return errors.Join(problems...)
 }

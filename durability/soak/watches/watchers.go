@@ -18,13 +18,13 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// watchers are an informer of each type that can be watched.
+// watchers are the informers of all types that can be watched.
 type watchers struct {
 	types []string
 	seen  *requests
 }
 
-// watch starts the informers, and returns when all of them have their objects.
+// watch starts the informers, and returns when all of them have synced.
 func watch(ctx context.Context, config *rest.Config, renew time.Duration) (*watchers, error) {
 	w := &watchers{seen: &requests{renew: renew, begun: map[string]int{}}}
 	config = rest.CopyConfig(config)
@@ -57,14 +57,14 @@ func watch(ctx context.Context, config *rest.Config, renew time.Duration) (*watc
 	factory.Start(ctx.Done())
 	for one, ok := range factory.WaitForCacheSync(ctx.Done()) {
 		if !ok {
-			return nil, fmt.Errorf("the informer of %v has not got its objects: %w", one, context.Cause(ctx))
+			return nil, fmt.Errorf("the informer of %v has not synced: %w", one, context.Cause(ctx))
 		}
 	}
 	w.seen.settle()
 	return w, nil
 }
 
-// requests are what the informers ask for.
+// requests counts the requests of the informers.
 type requests struct {
 	renew time.Duration
 
@@ -73,7 +73,7 @@ type requests struct {
 	renewals int
 }
 
-// settle forgets the lists that there have to be.
+// settle resets the counts after the first lists.
 func (r *requests) settle() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -81,7 +81,7 @@ func (r *requests) settle() {
 	r.renewals = 0
 }
 
-// counting counts lists and watches.
+// counting is a transport that counts lists and watches.
 type counting struct {
 	next http.RoundTripper
 	seen *requests
@@ -108,13 +108,13 @@ func (c counting) RoundTrip(request *http.Request) (*http.Response, error) {
 	return c.next.RoundTrip(request)
 }
 
-// gone tells whether the history before a revision was compacted.
+// gone returns an error unless the history at a revision was compacted.
 func gone(ctx context.Context, client dynamic.Interface, revision string) error {
 	_, err := client.Resource(configMaps).List(ctx, metav1.ListOptions{ResourceVersion: revision, ResourceVersionMatch: metav1.ResourceVersionMatchExact, Limit: 1})
 	if errors.IsResourceExpired(err) {
 		return nil
 	}
-	return fmt.Errorf("revision %s, of the beginning, can be read at the end (%v): nothing was compacted", revision, err)
+	return fmt.Errorf("revision %s, of the beginning, can still be read at the end (%v): nothing was compacted", revision, err)
 }
 
 var configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// What begins again is told from what is renewed, and a watch is renewed as often as
-// asked for.
+// A new list counts apart from the renewal of a watch, and a watch is renewed as often as -renew
+// says.
 func TestRequestsAreCounted(t *testing.T) {
 	var timeout string
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { timeout = r.URL.Query().Get("timeoutSeconds") }))
@@ -39,7 +39,7 @@ func TestRequestsAreCounted(t *testing.T) {
 	}
 }
 
-// Every kind of failure is in the error, and nothing is one where all is well.
+// The error has every kind of failure, and there is none without a failure.
 func TestReport(t *testing.T) {
 	w := &watchers{types: []string{"a", "b"}, seen: &requests{begun: map[string]int{}, renewals: 2}}
 	var out strings.Builder
