@@ -55,6 +55,8 @@ var demotions = []Demotion{
 	{Message: "Getting lastest possible tracked_since time", Error: "not found", Reason: "the API server is about to create it, and the controller asks again"},
 	{Message: "Unhandled Error", Error: "is not allocated; repairing", Reason: "the first start creates the Service before its address, and this allocates it"},
 
+	{Message: "unable to register metrics", Error: "duplicate metrics collector registration attempted", Reason: "an earlier cluster of this process has registered them"},
+
 	// Stops.
 	{Message: "Unable to remove endpoints from kubernetes service: StorageError: key not found", Reason: "stopped before they were created"},
 	{Message: "Unable to remove peer endpoint leases: StorageError: key not found", Reason: "there are no peers"},
