@@ -1,5 +1,5 @@
-// Package metricsapi is the API group metrics.k8s.io of simulated nodes and their Pods. It is
-// not in package simulate because it links upstream's API server.
+// Package metricsapi serves the API group metrics.k8s.io for simulated nodes and their
+// Pods. It is not in package simulate, because it links upstream's API server.
 package metricsapi
 
 import (
@@ -28,13 +28,13 @@ import (
 	"github.com/karve-k8s/karve/simulate"
 )
 
-// usageWindow is how long the usage is said to have been measured for. The autoscaler waits
-// so long until it believes what it is told of a Pod that has become ready.
+// usageWindow is the time over which the usage claims to be measured. The autoscaler waits
+// that long after a Pod has become ready before it uses a measurement.
 const usageWindow = time.Second
 
-// Group is the API group metrics.k8s.io as metrics-server serves it, for simulated
-// nodes and their Pods: what each uses is what its annotations say. Autoscalers and
-// `kubectl top` ask for it.
+// Group returns the API group metrics.k8s.io as metrics-server serves it, for simulated
+// nodes and their Pods. Annotations say what each uses. Autoscalers and `kubectl top`
+// request it.
 func Group(shared informers.SharedInformerFactory) *genericapiserver.APIGroupInfo {
 	scheme := runtime.NewScheme()
 	install.Install(scheme)
@@ -49,13 +49,13 @@ func Group(shared informers.SharedInformerFactory) *genericapiserver.APIGroupInf
 	return &info
 }
 
-// usages tells what Pods and nodes use.
+// usages returns what Pods and nodes use.
 type usages struct {
 	pods  corelisters.PodLister
 	nodes corelisters.NodeLister
 }
 
-// ofPod is nil for a Pod that does not run here.
+// ofPod returns nil for a Pod that does not run on a simulated node.
 func (u usages) ofPod(p *corev1.Pod) *metrics.PodMetrics {
 	if p.Status.Phase != corev1.PodRunning || p.Spec.NodeName == "" {
 		return nil
@@ -75,7 +75,7 @@ func (u usages) ofPod(p *corev1.Pod) *metrics.PodMetrics {
 	return m
 }
 
-// ofNode is nil for a node that is not simulated; all are the Pods it may have.
+// ofNode returns nil for a node that is not simulated. all are the Pods that it may have.
 func (u usages) ofNode(n *corev1.Node, all []*corev1.Pod) *metrics.NodeMetrics {
 	if !simulate.IsNode(n) || simulate.IsDown(n) {
 		return nil
@@ -220,7 +220,8 @@ func (nodeMetrics) ConvertToTable(_ context.Context, object, _ runtime.Object) (
 	return table(rows), nil
 }
 
-// chosenBy is what a list is limited to: by labels, and by name and namespace.
+// chosenBy returns what selects the objects of a list: a selector of labels, and a function for
+// names and namespaces.
 func chosenBy(options *metainternalversion.ListOptions) (labels.Selector, func(metav1.Object) bool) {
 	labelled, named := labels.Everything(), fields.Everything()
 	if options != nil && options.LabelSelector != nil {
@@ -234,7 +235,7 @@ func chosenBy(options *metainternalversion.ListOptions) (labels.Selector, func(m
 	}
 }
 
-// table is what kubectl get shows, with metrics-server's columns.
+// table returns what kubectl get shows, with metrics-server's columns.
 func table(rows []metav1.TableRow) *metav1.Table {
 	return &metav1.Table{Rows: rows, ColumnDefinitions: []metav1.TableColumnDefinition{
 		{Name: "Name", Type: "string", Format: "name"}, {Name: "cpu", Type: "string"},
