@@ -93,16 +93,12 @@ func startError(path string) error {
 		return err
 	}
 	return sqlitefile.ViewLocked(path, func(c *sqlitefile.Connection) error {
-		found := ""
-		err := c.Query(`PRAGMA quick_check(1)`, func(row []driver.Value) error {
-			found, _ = row[0].(string)
-			return nil
-		})
-		if err == nil && found != "ok" {
-			return fmt.Errorf("%w: %s: %s", sqlitefile.ErrCorrupt, path, found)
-		}
+		problems, err := c.QuickCheck(context.Background(), 1)
 		if err != nil {
 			return sqlitefile.Explain(path, err)
+		}
+		if len(problems) > 0 {
+			return fmt.Errorf("%w: %s: %s", sqlitefile.ErrCorrupt, path, problems[0])
 		}
 		s, err := backup.Summarize(context.Background(), c, path, true, nil)
 		if err != nil {

@@ -2,7 +2,6 @@ package backup
 
 import (
 	"context"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"os"
@@ -37,15 +36,13 @@ func Verify(ctx context.Context, from sqlitefile.Source, progress sqlitefile.Pro
 	path := from.Path()
 	err := from.View(ctx, func(ctx context.Context, c *sqlitefile.Connection) error {
 		out = &Verification{Path: path}
-		err := c.Query(`PRAGMA quick_check(20)`, func(row []driver.Value) error {
-			if text, _ := row[0].(string); text != "ok" {
-				out.Problems = append(out.Problems, text)
-			}
-			return nil
-		})
-		if err != nil {
+		problems, err := c.QuickCheck(ctx, maxProblems)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		} else if err != nil {
 			return sqlitefile.Explain(path, err)
 		}
+		out.Problems = problems
 		s, err := Summarize(ctx, c, path, true, progress)
 		if err != nil {
 			return err

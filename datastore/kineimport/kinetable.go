@@ -53,16 +53,14 @@ func readTable(ctx context.Context, c *sqlitefile.Connection, path string, progr
 	} else if n == 0 {
 		return nil, fmt.Errorf("%w: %s has no table named kine", sqlitefile.ErrForeign, path)
 	}
-	bad := ""
-	err = c.Query(`PRAGMA quick_check(1)`, func(row []driver.Value) error {
-		bad, _ = row[0].(string)
-		return nil
-	})
-	if err != nil {
+	problems, err := c.QuickCheck(ctx, 1)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	} else if err != nil {
 		return nil, sqlitefile.Explain(path, err)
 	}
-	if bad != "ok" {
-		return nil, fmt.Errorf("%w: %s: %s (put a backup in its place)", sqlitefile.ErrCorrupt, path, bad)
+	if len(problems) > 0 {
+		return nil, fmt.Errorf("%w: %s: %s (put a backup in its place)", sqlitefile.ErrCorrupt, path, problems[0])
 	}
 	if err := t.readRevisions(c); err != nil {
 		return nil, err

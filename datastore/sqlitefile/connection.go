@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"io"
 	"net/url"
 	"path/filepath"
@@ -26,7 +27,12 @@ func Connect(path string, query url.Values) (*Connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	connector, err := sqlite.NewConnector(dataSource(filepath.ToSlash(full), query))
+	return connectTo(dataSource(filepath.ToSlash(full), query), path)
+}
+
+// connectTo opens the database of a URI. path is its name in errors.
+func connectTo(uri, path string) (*Connection, error) {
+	connector, err := sqlite.NewConnector(uri)
 	if err != nil {
 		return nil, err
 	}
@@ -101,12 +107,33 @@ func (c *Connection) ExecContext(ctx context.Context, path, query string, args .
 }
 
 // Query calls row for every row of the result. row may keep the values.
-func (c *Connection) Query(query string, row func([]driver.Value) error, args ...driver.Value) (err error) {
+func (c *Connection) Query(query string, row func([]driver.Value) error, args ...driver.Value) error {
+	return c.query(context.Background(), query, row, args...)
+}
+
+// QuickCheck runs SQLite's own check of the structure of the file, and returns the problems that
+// it finds, at most that many. When ctx ends, the driver interrupts the check; the error is then
+// ctx's.
+func (c *Connection) QuickCheck(ctx context.Context, most int) (problems []string, err error) {
+	err = c.query(ctx, fmt.Sprintf(`PRAGMA quick_check(%d)`, most), func(row []driver.Value) error {
+		if text, _ := row[0].(string); text != "ok" {
+			problems = append(problems, text)
+		}
+		return nil
+	})
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	return problems, err
+}
+
+// query is Query. The driver interrupts it when ctx ends before the first row.
+func (c *Connection) query(ctx context.Context, query string, row func([]driver.Value) error, args ...driver.Value) (err error) {
 	s, err := c.stmt(query)
 	if err != nil {
 		return err
 	}
-	rows, err := s.(driver.StmtQueryContext).QueryContext(context.Background(), named(args))
+	rows, err := s.(driver.StmtQueryContext).QueryContext(ctx, named(args))
 	if err != nil {
 		return c.withCause(err)
 	}

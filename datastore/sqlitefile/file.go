@@ -200,12 +200,12 @@ func (f *File) Load(do func(r Row, value []byte) error) error {
 
 // QuickCheck runs SQLite's own check of the structure of the file.
 func (f *File) QuickCheck() error {
-	found, err := f.writer.quickCheck()
-	if err == nil && found != "ok" {
-		return fmt.Errorf("%w: %s: %s (%s)", ErrCorrupt, f.path, found, Remedy)
-	}
+	problems, err := f.writer.QuickCheck(context.Background(), 1)
 	if err != nil {
 		return Explain(f.path, err)
+	}
+	if len(problems) > 0 {
+		return fmt.Errorf("%w: %s: %s (%s)", ErrCorrupt, f.path, problems[0], Remedy)
 	}
 	return nil
 }

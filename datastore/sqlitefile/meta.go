@@ -75,12 +75,3 @@ func (c *Connection) Leases() (map[int64]int64, error) {
 
 // Grant writes a row of the lease table.
 func (c *Connection) Grant(id, ttl int64) error { return c.Exec(grantSQL, id, ttl) }
-
-// quickCheck runs SQLite's own check and returns "ok" or the first problem.
-func (c *Connection) quickCheck() (found string, err error) {
-	err = c.Query(`PRAGMA quick_check(1)`, func(row []driver.Value) error {
-		found, _ = row[0].(string)
-		return nil
-	})
-	return found, err
-}
