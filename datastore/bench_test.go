@@ -129,7 +129,7 @@ func BenchmarkUpdate(b *testing.B) {
 				if e.file != nil {
 					b.ReportMetric(float64(e.file.WALBytes())/(1<<20), "wal-MB")
 					if n := e.file.WALBytes(); n > 16<<20 {
-						b.Errorf("log: %d bytes, the limit is %d", n, 16<<20)
+						b.Errorf("WAL: %d bytes, the limit is %d", n, 16<<20)
 					}
 				}
 			})

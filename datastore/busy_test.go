@@ -110,7 +110,7 @@ func TestStartWaitsForAnotherProgram(t *testing.T) {
 					t.Errorf("waited for %v, want it said once", waits)
 				}
 				if after := filesOf(t, dir); fmt.Sprint(after) != fmt.Sprint(before) {
-					t.Error("the database or its log was changed")
+					t.Error("the database or its WAL was changed")
 				}
 				opts.busyPatience = time.Minute
 				opts.OnWait = func(error) { other.close() }
@@ -130,8 +130,8 @@ func TestStartWaitsForAnotherProgram(t *testing.T) {
 	}
 }
 
-// While an engine runs, no other program can read its database, lock it, or copy its log
-// back; and it makes no file for the index of the log. All of that stays so when the
+// While an engine runs, no other program can read its database, lock it, or copy its WAL
+// back; and it makes no file for the index of the WAL. All of that stays so when the
 // engine has been looked at by its own methods, and through a start with a file -shm of a
 // process that was killed.
 func TestNobodyElseUsesTheDatabase(t *testing.T) {

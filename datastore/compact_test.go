@@ -139,7 +139,7 @@ func TestCompactionDoesNotStallWrites(t *testing.T) {
 				t.Error(err)
 			}
 			if wal > 16<<20 {
-				t.Errorf("log: %d bytes, the limit is %d", wal, 16<<20)
+				t.Errorf("WAL: %d bytes, the limit is %d", wal, 16<<20)
 			}
 			// The machine's own pauses are not ours: the figure is in the log.
 			if longest > 500*time.Millisecond {

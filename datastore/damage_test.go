@@ -78,7 +78,7 @@ func contents(t *testing.T, dir string) string {
 }
 
 // A flipped bit is either refused, or does not matter: never a store that
-// silently lacks something. Only the last transaction of the log cannot be told from one
+// silently lacks something. Only the last transaction of the WAL cannot be told from one
 // that was never finished.
 func TestFlippedBits(t *testing.T) {
 	flips := 150
@@ -88,7 +88,7 @@ func TestFlippedBits(t *testing.T) {
 	for _, c := range []struct {
 		name, file string
 		clean      bool
-	}{{"database after a clean stop", EngineFile, true}, {"log after a kill", EngineFile + "-wal", false}} {
+	}{{"database after a clean stop", EngineFile, true}, {"WAL after a kill", EngineFile + "-wal", false}} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := writtenStore(t, c.clean)
 			want := contents(t, copyStore(t, dir))
@@ -128,7 +128,7 @@ func TestFlippedBits(t *testing.T) {
 	}
 }
 
-// beforeLastCommit is where the last transaction of a log begins; bits after that
+// beforeLastCommit is where the last transaction of a WAL begins; bits after that
 // can be taken for a torn write, by their nature.
 func beforeLastCommit(wal []byte) int {
 	const frame = 24 + 4096
@@ -141,7 +141,7 @@ func beforeLastCommit(wal []byte) int {
 	return previous
 }
 
-func TestMissingLogIsRefused(t *testing.T) {
+func TestMissingWALIsRefused(t *testing.T) {
 	for name, damage := range map[string]func(string) error{
 		"missing": os.Remove,
 		"empty":   func(p string) error { return os.Truncate(p, 0) },
@@ -154,7 +154,7 @@ func TestMissingLogIsRefused(t *testing.T) {
 			before, _ := os.ReadFile(filepath.Join(dir, EngineFile))
 			for range 2 {
 				if err := tryOpen(t, dir); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "-wal") {
-					t.Errorf("got %v, want ErrCorrupt naming the log", err)
+					t.Errorf("got %v, want ErrCorrupt naming the WAL", err)
 				}
 			}
 			if after, _ := os.ReadFile(filepath.Join(dir, EngineFile)); !bytes.Equal(before, after) {
@@ -200,9 +200,9 @@ func TestRefusedFilesAreLeftAlone(t *testing.T) {
 	}
 }
 
-// A newer release that was killed may have its schema in the log only: the file's
+// A newer release that was killed may have its schema in the WAL only: the file's
 // header says what this release knows.
-func TestNewerSchemaInTheLogIsRefused(t *testing.T) {
+func TestNewerSchemaInTheWALIsRefused(t *testing.T) {
 	dir := writtenStore(t, false)
 	path := filepath.Join(dir, EngineFile)
 	c, err := sqlitefile.Connect(path, url.Values{"_pragma": {"wal_autocheckpoint(0)"}})
@@ -222,11 +222,11 @@ func TestNewerSchemaInTheLogIsRefused(t *testing.T) {
 		t.Errorf("got %v, want %v and what to do", err, sqlitefile.ErrNewerSchema)
 	}
 	if after := filesOf(t, killed); !maps.Equal(before, after) {
-		t.Error("the refused database or its log was changed")
+		t.Error("the refused database or its WAL was changed")
 	}
 }
 
-// filesOf are the database and its log, by name.
+// filesOf are the database and its WAL, by name.
 func filesOf(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	files := map[string]string{}

@@ -26,7 +26,7 @@ func relaxed(interval time.Duration) Options {
 
 // Heartbeats are seen at once, by readers and watchers, and are written together
 // with the next thing that is not one.
-func TestHeartbeatsAreWrittenWithTheNextWrite(t *testing.T) {
+func TestDeferredUpdatesAreWrittenWithTheNextWrite(t *testing.T) {
 	dir := t.TempDir()
 	commits := 0
 	opts := relaxed(time.Hour)
@@ -85,7 +85,7 @@ func historyOf(t *testing.T, e *Engine, key string) (values []string) {
 }
 
 // When nothing else is written they are, soon enough.
-func TestHeartbeatsAreWrittenInTheEnd(t *testing.T) {
+func TestDeferredUpdatesAreWrittenInTheEnd(t *testing.T) {
 	e := openTest(t, t.TempDir(), relaxed(50*time.Millisecond))
 	put(t, e, "/beat/a", "0")
 	revision := put(t, e, "/beat/a", "1")
@@ -98,7 +98,7 @@ func TestHeartbeatsAreWrittenInTheEnd(t *testing.T) {
 
 // What is no plain update of such a key is written at once; nor does it wait in
 // another mode.
-func TestWhatIsNoHeartbeat(t *testing.T) {
+func TestWhatIsNotDeferred(t *testing.T) {
 	e := openTest(t, t.TempDir(), relaxed(time.Hour))
 	now := func(what string) {
 		t.Helper()
@@ -136,7 +136,7 @@ func TestWhatIsNoHeartbeat(t *testing.T) {
 
 // A killed process loses heartbeats and nothing else; their revisions do not come
 // again, and who has seen one is told to list.
-func TestHeartbeatsOfAKilledProcess(t *testing.T) {
+func TestDeferredUpdatesOfAKilledProcess(t *testing.T) {
 	dir := t.TempDir()
 	e, lock := openLocked(t, dir, relaxed(time.Hour))
 	put(t, e, "/beat/a", "0")
@@ -160,7 +160,7 @@ func TestHeartbeatsOfAKilledProcess(t *testing.T) {
 
 // Many heartbeats, compactions and evictions in between: nothing is missing, and the
 // file has what a clean stop says it has.
-func TestHeartbeatsAmongOthers(t *testing.T) {
+func TestDeferredUpdatesAmongOthers(t *testing.T) {
 	dir := t.TempDir()
 	opts := relaxed(5 * time.Millisecond)
 	opts.CacheBytes = 4 << 10

@@ -240,7 +240,7 @@ func TestReopen(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, err := os.Stat(filepath.Join(dir, EngineFile+"-wal")); err == nil {
-				t.Error("the log is still there after a clean stop")
+				t.Error("the WAL is still there after a clean stop")
 			}
 		} else {
 			crash(t, e)
@@ -269,7 +269,7 @@ func TestReopen(t *testing.T) {
 	}
 }
 
-// crash stops the engine as a kill would: no clean mark, the log in place.
+// crash stops the engine as a kill would: no clean mark, the WAL in place.
 func crash(t testing.TB, e *Engine) {
 	t.Helper()
 	e.fail(errors.New("killed by the test"))
@@ -345,8 +345,8 @@ func TestCloseEndsWritesAndWatches(t *testing.T) {
 	}
 }
 
-// The log stays bounded while readers are in it all the time.
-func TestLogIsBoundedUnderReaders(t *testing.T) {
+// The WAL stays bounded while readers are in it all the time.
+func TestWALIsBoundedUnderReaders(t *testing.T) {
 	e := openTest(t, t.TempDir(), Options{CacheBytes: 1})
 	stop := make(chan struct{})
 	var readers, writers sync.WaitGroup
@@ -380,7 +380,7 @@ func TestLogIsBoundedUnderReaders(t *testing.T) {
 	close(stop)
 	readers.Wait()
 	if got := largest.Load(); got > 16<<20 {
-		t.Errorf("the log was %d bytes, the limit is %d", got, 16<<20)
+		t.Errorf("the WAL was %d bytes, the limit is %d", got, 16<<20)
 	}
 	t.Logf("the log was at most %d KiB after 40 MB of writes", largest.Load()>>10)
 }

@@ -50,7 +50,7 @@ func faultyChild(dir string) error {
 	work.Wait()
 	err = e.Close()
 	if sqlitefile.IsFull(err) {
-		err = nil // it could not say that it was closed in order; the next start reads the log
+		err = nil // it could not say that it was closed in order; the next start reads the WAL
 	}
 	if err := errors.Join(append(failed, err)...); err != nil {
 		return err
@@ -97,19 +97,19 @@ type fault struct {
 // faults are answered from the n-th call on, for some n: during the start as well as
 // under load. A write that writes nothing is what SQLite makes of a full disk.
 var faults = map[string]fault{
-	"EIO when the log is written":        {calls: "pwrite64", file: "-wal", inject: "error=EIO:when=%d+"},
-	"EIO once when the log is written":   {calls: "pwrite64", file: "-wal", inject: "error=EIO:when=%d"},
+	"EIO when the WAL is written":        {calls: "pwrite64", file: "-wal", inject: "error=EIO:when=%d+"},
+	"EIO once when the WAL is written":   {calls: "pwrite64", file: "-wal", inject: "error=EIO:when=%d"},
 	"EIO when the database is written":   {calls: "pwrite64", file: "", inject: "error=EIO:when=%d+"},
-	"EIO when the log is synced":         {calls: "fsync,fdatasync", file: "-wal", inject: "error=EIO:when=%d+"},
+	"EIO when the WAL is synced":         {calls: "fsync,fdatasync", file: "-wal", inject: "error=EIO:when=%d+"},
 	"EIO when the database is synced":    {calls: "fsync,fdatasync", file: "", inject: "error=EIO:when=%d+"},
-	"EIO when the log is read":           {calls: "pread64", file: "-wal", inject: "error=EIO:when=%d+"},
+	"EIO when the WAL is read":           {calls: "pread64", file: "-wal", inject: "error=EIO:when=%d+"},
 	"EIO when the database is read":      {calls: "pread64", file: "", inject: "error=EIO:when=%d+"},
-	"EIO when the log is cut off":        {calls: "ftruncate", file: "-wal", inject: "error=EIO:when=%d+"},
-	"ENOSPC when the log is written":     {calls: "pwrite64", file: "-wal", inject: "error=ENOSPC:when=%d..%d", passes: true},
+	"EIO when the WAL is cut off":        {calls: "ftruncate", file: "-wal", inject: "error=EIO:when=%d+"},
+	"ENOSPC when the WAL is written":     {calls: "pwrite64", file: "-wal", inject: "error=ENOSPC:when=%d..%d", passes: true},
 	"ENOSPC when the database is":        {calls: "pwrite64", file: "", inject: "error=ENOSPC:when=%d..%d", passes: true},
-	"EDQUOT when the log is written":     {calls: "pwrite64", file: "-wal", inject: "error=EDQUOT:when=%d..%d", passes: true},
+	"EDQUOT when the WAL is written":     {calls: "pwrite64", file: "-wal", inject: "error=EDQUOT:when=%d..%d", passes: true},
 	"EDQUOT when the database is":        {calls: "pwrite64", file: "", inject: "error=EDQUOT:when=%d..%d", passes: true},
-	"nothing is written to the log":      {calls: "pwrite64", file: "-wal", inject: "retval=0:when=%d..%d", passes: true},
+	"nothing is written to the WAL":      {calls: "pwrite64", file: "-wal", inject: "retval=0:when=%d..%d", passes: true},
 	"nothing is written to the database": {calls: "pwrite64", file: "", inject: "retval=0:when=%d..%d", passes: true},
 }
 

@@ -151,14 +151,14 @@ func leaveRoom(t *testing.T, other string, left int64) {
 	}
 }
 
-// The index of SQLite's log takes no room of the disk: a log of thousands of frames can
+// The index of SQLite's WAL takes no room of the disk: a WAL of thousands of frames can
 // grow as long as there is room for its own pages.
-func TestIndexOfTheLogOnAFullDisk(t *testing.T) {
+func TestWALIndexOnAFullDisk(t *testing.T) {
 	dir := mount(t, "48m")
 	e, lock := openLocked(t, dir, Options{BallastBytes: -1})
 	t.Cleanup(func() { e.Close(); lock.Close() })
 	put(t, e, "/a", "v")
-	// Somebody who reads, as a backup does, keeps the log from beginning anew.
+	// Somebody who reads, as a backup does, keeps the WAL from beginning anew.
 	reading, read := make(chan struct{}), make(chan struct{})
 	ended := make(chan error)
 	go func() {
@@ -173,7 +173,7 @@ func TestIndexOfTheLogOnAFullDisk(t *testing.T) {
 	for e.file.WALBytes()/frame < 4000 {
 		put(t, e, "/a", strings.Repeat("v", 8000))
 	}
-	// Room for what a put appends to the log, but not for 32 KiB of an index, which
+	// Room for what a put appends to the WAL, but not for 32 KiB of an index, which
 	// would be there from frame 4,063 on.
 	other := filepath.Join(dir, "other")
 	for e.file.WALBytes()/frame < 4200 {
@@ -291,7 +291,7 @@ func TestOutOfFileDescriptors(t *testing.T) {
 	}
 
 	w := watch(t, e, WatchRequest{Key: "/big/", End: PrefixEnd("/big/")})
-	var ops []Op // more than the first part of a log's index is for
+	var ops []Op // more than the first part of a WAL's index is for
 	for i := range 20 {
 		ops = append(ops, Op{Put: &PutRequest{Key: fmt.Sprint("/big/", i), Value: incompressible(1 << 20)}})
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // A look has to say, of a live file and of one at rest, what a scan of all says.
-func TestLookAtAgreesWithScan(t *testing.T) {
+func TestInfoAgreesWithStats(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, EngineFile)
 	if _, err := sqlitefile.ReadInfo(path); !errors.Is(err, fs.ErrNotExist) {

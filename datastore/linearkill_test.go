@@ -184,7 +184,7 @@ func TestLinearizableAcrossKills(t *testing.T) {
 	}
 }
 
-// A start that has lost acknowledged writes is found out: of the log of a killed
+// A start that has lost acknowledged writes is found out: of the WAL of a killed
 // process only the header is left here, which no start can notice. (Killed just
 // after a checkpoint, it has lost nothing: hence some attempts.)
 func TestLinearizableAcrossKillsNoticesLoss(t *testing.T) {
@@ -199,5 +199,5 @@ func TestLinearizableAcrossKillsNoticesLoss(t *testing.T) {
 			return
 		}
 	}
-	t.Error("logs were cut off, and no history was illegal")
+	t.Error("WALs were cut off, and no history was illegal")
 }

@@ -20,7 +20,7 @@ import (
 )
 
 // foreign does what an sqlite3 shell does to the database in dir when it is closed: the
-// log is copied back and removed. statement comes before that.
+// WAL is copied back and removed. statement comes before that.
 func foreign(t *testing.T, dir, statement string) {
 	t.Helper()
 	c, err := sqlitefile.Connect(filepath.Join(dir, EngineFile), nil)
@@ -38,7 +38,7 @@ func foreign(t *testing.T, dir, statement string) {
 func needsSeal(t *testing.T) {
 	t.Helper()
 	if runtime.GOOS == "windows" {
-		t.Skip("other programs can checkpoint the log of a running engine here: there is no seal")
+		t.Skip("other programs can checkpoint the WAL of a running engine here: there is no seal")
 	}
 }
 
@@ -59,18 +59,18 @@ func waitSealed(t *testing.T, e *Engine) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("the log does not say that it is sealed")
+			t.Fatal("the WAL does not say that it is sealed")
 		}
 	}
 }
 
-// After a kill, another program copies the whole log back: nothing is missing, and the
+// After a kill, another program copies the whole WAL back: nothing is missing, and the
 // start says what it found. In whatever way it did it, in both modes, at every size.
-func TestLogCopiedByAnotherProgram(t *testing.T) {
+func TestWALCopiedByAnotherProgram(t *testing.T) {
 	needsSeal(t)
 	for name, how := range map[string]func(t *testing.T, dir string){
 		"looked into":  func(t *testing.T, dir string) { foreign(t, dir, "SELECT count(*) FROM log") },
-		"truncated":    func(t *testing.T, dir string) { truncateLog(t, dir) },
+		"truncated":    func(t *testing.T, dir string) { truncateWAL(t, dir) },
 		"journal mode": func(t *testing.T, dir string) { foreign(t, dir, "PRAGMA journal_mode=DELETE") },
 		"vacuumed":     func(t *testing.T, dir string) { foreign(t, dir, "VACUUM") },
 	} {
@@ -88,7 +88,7 @@ func TestLogCopiedByAnotherProgram(t *testing.T) {
 					want := newestOf(t, copyStore(t, dir))
 					how(t, dir)
 					if sqlitefile.HasWAL(filepath.Join(dir, EngineFile)) {
-						t.Fatal("the log is still there: this tests nothing")
+						t.Fatal("the WAL is still there: this tests nothing")
 					}
 					if v, err := backup.Verify(t.Context(), sqlitefile.ClosedFile(filepath.Join(dir, EngineFile)), nil); err != nil || !v.OK {
 						t.Errorf("verify: %+v, %v", v, err)
@@ -98,7 +98,7 @@ func TestLogCopiedByAnotherProgram(t *testing.T) {
 					}
 					e, lock = openLocked(t, dir, Options{Durability: mode})
 					if !e.WALWasCopied() {
-						t.Error("the start does not say that another program has copied the log back")
+						t.Error("the start does not say that another program has copied the WAL back")
 					}
 					e.Close()
 					lock.Close()
@@ -111,10 +111,10 @@ func TestLogCopiedByAnotherProgram(t *testing.T) {
 	}
 }
 
-// A kill while the log begins anew leaves a database that is whole and says "open", and a
-// log with a new header and no commit. A start that is killed too, and whatever else reads
+// A kill while the WAL begins anew leaves a database that is whole and says "open", and a
+// WAL with a new header and no commit. A start that is killed too, and whatever else reads
 // the database, leaves it so.
-func TestLogThatBeganAnewIsKept(t *testing.T) {
+func TestRestartedWALIsKept(t *testing.T) {
 	dir := writtenStore(t, false)
 	path := filepath.Join(dir, EngineFile)
 	c, err := sqlitefile.Connect(path, nil)
@@ -131,25 +131,25 @@ func TestLogThatBeganAnewIsKept(t *testing.T) {
 	if err := c.Close(); err != nil { // which copies everything back
 		t.Fatal(err)
 	}
-	log, err := os.ReadFile(path + "-wal")
+	wal, err := os.ReadFile(path + "-wal")
 	if err != nil {
 		t.Fatal(err)
 	}
 	be := binary.BigEndian
-	be.PutUint32(log[16:], be.Uint32(log[16:])+1) // the salts of the next generation
-	be.PutUint32(log[20:], be.Uint32(log[20:])^0x5ca1ab1e)
+	be.PutUint32(wal[16:], be.Uint32(wal[16:])+1) // the salts of the next generation
+	be.PutUint32(wal[20:], be.Uint32(wal[20:])^0x5ca1ab1e)
 	var order binary.ByteOrder = binary.LittleEndian
-	if be.Uint32(log)&1 == 1 {
+	if be.Uint32(wal)&1 == 1 {
 		order = be
 	}
 	var s1, s2 uint32 // https://sqlite.org/fileformat2.html#checksum_algorithm
 	for i := 0; i < 24; i += 8 {
-		s1 += order.Uint32(log[i:]) + s2
-		s2 += order.Uint32(log[i+4:]) + s1
+		s1 += order.Uint32(wal[i:]) + s2
+		s2 += order.Uint32(wal[i+4:]) + s1
 	}
-	be.PutUint32(log[24:], s1)
-	be.PutUint32(log[28:], s2)
-	if err := os.WriteFile(path+"-wal", log, 0o600); err != nil {
+	be.PutUint32(wal[24:], s1)
+	be.PutUint32(wal[28:], s2)
+	if err := os.WriteFile(path+"-wal", wal, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for name, read := range map[string]func() error{
@@ -165,7 +165,7 @@ func TestLogThatBeganAnewIsKept(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if !sqlitefile.HasWAL(path) {
-			t.Errorf("%s: the log is gone", name)
+			t.Errorf("%s: the WAL is gone", name)
 		}
 	}
 	if got := newestOf(t, dir); got != want {
@@ -173,8 +173,8 @@ func TestLogThatBeganAnewIsKept(t *testing.T) {
 	}
 }
 
-// truncateLog leaves an empty log, as wal_checkpoint(TRUNCATE) does.
-func truncateLog(t *testing.T, dir string) {
+// truncateWAL leaves an empty WAL, as wal_checkpoint(TRUNCATE) does.
+func truncateWAL(t *testing.T, dir string) {
 	t.Helper()
 	c, err := sqlitefile.Connect(filepath.Join(dir, EngineFile), nil)
 	if err != nil {
@@ -188,7 +188,7 @@ func truncateLog(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(filepath.Join(dir, EngineFile+"-wal")); err != nil || info.Size() != 0 {
-		t.Fatalf("the log: %v, %v; want it there and empty", info, err)
+		t.Fatalf("the WAL: %v, %v; want it there and empty", info, err)
 	}
 }
 
@@ -206,8 +206,8 @@ func newestOf(t *testing.T, dir string) string {
 }
 
 // The engine's own file is never enough by itself while it is in use, at whatever moment
-// its log goes: the database says so, and is refused.
-func TestOwnFileWithoutItsLogIsRefused(t *testing.T) {
+// its WAL goes: the database says so, and is refused.
+func TestOwnFileWithoutItsWALIsRefused(t *testing.T) {
 	needsSeal(t)
 	for _, mode := range []Durability{Full, Relaxed} {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -248,7 +248,7 @@ func TestOwnFileWithoutItsLogIsRefused(t *testing.T) {
 // commit, "open" has to reach the database.
 func TestCheckpointOnAFullDiskLeavesTheFileOpen(t *testing.T) {
 	needsSeal(t)
-	// The commit of "open" finds no room. After the log has been copied back as it is, the
+	// The commit of "open" finds no room. After the WAL has been copied back as it is, the
 	// second attempt finds none either, or the copy that would bring "open" into the file.
 	for fails, nth := range map[string]int32{"state": 1, "checkpoint": 2} {
 		t.Run(fails, func(t *testing.T) {
@@ -288,7 +288,7 @@ func TestCheckpointOnAFullDiskLeavesTheFileOpen(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := tryOpen(t, alone); !errors.Is(err, ErrCorrupt) {
-				t.Errorf("without the log, which has an acknowledged delete: got %v, want it refused", err)
+				t.Errorf("without the wal, which has an acknowledged delete: got %v, want it refused", err)
 			}
 		})
 	}

@@ -12,7 +12,7 @@ import (
 // pwrote is strace's line of a write that did something.
 var pwrote = regexp.MustCompile(`pwrite64\(.*, (\d+), \d+\) += (\d+)`)
 
-// TestShortWrites fills a disk until a write of the log or of the database does only
+// TestShortWrites fills a disk until a write of the WAL or of the database does only
 // half of what was asked, and then makes room: the engine goes on, and nothing is lost.
 // XFS divides writes like that all the time, ext4 now and then, btrfs never.
 func TestShortWrites(t *testing.T) {

@@ -78,7 +78,7 @@ func TestRestore(t *testing.T) {
 		t.Errorf("next write: revision %d, want %d", got, c.Revision+1)
 	}
 
-	// What was replaced is whole, with the writes that were in its log only.
+	// What was replaced is whole, with the writes that were in its WAL only.
 	old := t.TempDir()
 	text, err := os.ReadFile(c.Kept)
 	if err != nil {
@@ -106,7 +106,7 @@ func TestDamagedBackupIsRefused(t *testing.T) {
 		{"cut off", func(b []byte) []byte { return b[:len(b)/2] }},
 		{"no database", func(b []byte) []byte { return []byte("hello") }},
 		{"empty", func(b []byte) []byte { return nil }},
-		{"without its log", func([]byte) []byte {
+		{"without its WAL", func([]byte) []byte {
 			b, _ := os.ReadFile(filepath.Join(enginetest.Written(t, false), datastore.EngineFile))
 			return b
 		}},
@@ -148,11 +148,11 @@ func TestRestoreOverDamage(t *testing.T) {
 		{"not a database", func(dir string) error {
 			return os.WriteFile(filepath.Join(dir, datastore.EngineFile), []byte("junk"), 0o600)
 		}, 1},
-		{"junk with a log", func(dir string) error {
+		{"junk with a WAL", func(dir string) error {
 			return errors.Join(os.WriteFile(filepath.Join(dir, datastore.EngineFile), []byte("junk"), 0o600),
 				os.WriteFile(filepath.Join(dir, datastore.EngineFile+"-wal"), bytes.Repeat([]byte("junk"), 5000), 0o600))
 		}, 2},
-		{"a log only", func(dir string) error {
+		{"a WAL only", func(dir string) error {
 			return os.WriteFile(filepath.Join(dir, datastore.EngineFile+"-wal"), []byte("junk"), 0o600)
 		}, 1},
 		{"a table of kine's", func(dir string) error { enginetest.KineFixture(t, dir); return nil }, 1},

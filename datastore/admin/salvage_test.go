@@ -70,12 +70,12 @@ func TestSalvage(t *testing.T) {
 		{"a bit of a value", true, func(t *testing.T, dir string) {
 			damage(t, dir, datastore.EngineFile, func(b []byte) []byte { b[bytes.Index(b, []byte("299299299"))] ^= 1; return b })
 		}, 100, `row 19726336 (revision 301) of key "/k/099" has a bad checksum`},
-		{"a missing log", false, func(t *testing.T, dir string) {
+		{"a missing WAL", false, func(t *testing.T, dir string) {
 			if err := os.Remove(filepath.Join(dir, datastore.EngineFile+"-wal")); err != nil {
 				t.Fatal(err)
 			}
 		}, 0, "is missing or empty"},
-		{"a bad frame of the log", false, func(t *testing.T, dir string) {
+		{"a bad frame of the WAL", false, func(t *testing.T, dir string) {
 			damage(t, dir, datastore.EngineFile+"-wal", func(b []byte) []byte { b[len(b)/2] ^= 1; return b })
 		}, 10, "has a bad checksum, and later commits follow it"},
 	} {

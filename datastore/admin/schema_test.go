@@ -41,7 +41,7 @@ func asThisRelease(t *testing.T, path string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keep := false // a log that is there is missed if it goes
+	keep := false // a WAL that is there is missed if it goes
 	if sqlitefile.HasWAL(path) {
 		keep = true
 	}

@@ -3,6 +3,7 @@ package backup_test
 import (
 	"bytes"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -35,6 +36,11 @@ func TestReadStats(t *testing.T) {
 	}
 	if *s != want {
 		t.Errorf("got %+v, want %+v", *s, want)
+	}
+	// A server of another release sends these names.
+	const names = `{"path":"","schemaVersion":1,"revision":2,"compactRevision":3,"keys":4,"liveBytes":5,"rows":6,"leases":7,"fileBytes":8,"freeBytes":9,"walBytes":10,"clean":true}`
+	if got, err := json.Marshal(backup.Stats{"", 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, true}); err != nil || string(got) != names {
+		t.Errorf("in JSON: %s, %v; want %s", got, err, names)
 	}
 	if after, _ := os.ReadFile(path); !bytes.Equal(before, after) || len(enginetest.Glob(t, dir, "*")) != 2 {
 		t.Errorf("the directory was changed: %v", enginetest.Glob(t, dir, "*"))
@@ -102,7 +108,7 @@ func TestVerifyFindsDamage(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, ""},
-		{"log missing", func(t *testing.T, path string) {
+		{"WAL missing", func(t *testing.T, path string) {
 			edit(`UPDATE meta SET value = 0 WHERE name = 'clean'`)(t, path)
 			os.Remove(path + "-wal")
 		}, "its WAL"},

@@ -158,7 +158,7 @@ func TestConversionIsDoneOnce(t *testing.T) {
 		}
 	}
 	if left := enginetest.Glob(t, dir, "*-wal"); len(left) > 0 {
-		t.Errorf("logs left: %v", left)
+		t.Errorf("WALs left: %v", left)
 	}
 }
 
@@ -166,7 +166,7 @@ func TestConversionWithoutCleanStop(t *testing.T) {
 	dir := t.TempDir()
 	w, done := enginetest.NewKineTable(t, dir)
 	id := w.Create("/in/the/log", "v", 0)
-	// A copy with its log, as a crash leaves it.
+	// A copy with its WAL, as a crash leaves it.
 	crashed := t.TempDir()
 	for _, suffix := range []string{"", "-wal"} {
 		b, err := os.ReadFile(filepath.Join(dir, FileName+suffix))
@@ -239,7 +239,7 @@ func TestConversionRefusals(t *testing.T) {
 		{"another program's", func(dir string) error {
 			return enginetest.MakeForeign(filepath.Join(dir, FileName))
 		}, sqlitefile.ErrForeign},
-		{"log of a lost engine file", func(dir string) error {
+		{"WAL of a lost engine file", func(dir string) error {
 			enginetest.KineFixture(t, dir)
 			return os.WriteFile(filepath.Join(dir, datastore.EngineFile+"-wal"), []byte("log"), 0o600)
 		}, sqlitefile.ErrCorrupt},
@@ -314,7 +314,7 @@ func TestImport(t *testing.T) {
 	}
 }
 
-// A file that kine has open, with rows that are in its log only.
+// A file that kine has open, with rows that are in its WAL only.
 func TestImportOfFileInUse(t *testing.T) {
 	from := t.TempDir()
 	w, done := enginetest.NewKineTable(t, from)

@@ -11,7 +11,7 @@ import (
 )
 
 // One flipped bit in the header of any frame before the last transaction is damage. The
-// header is where it can look like the end of the log: it has the salt, the commit mark
+// header is where it can look like the end of the WAL: it has the salt, the commit mark
 // and the sum that the next frame continues.
 func TestFlippedBitsOfFrameHeaders(t *testing.T) {
 	const frameSize = 24 + 4096
@@ -35,7 +35,7 @@ func TestFlippedBitsOfFrameHeaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	if bad, err := walDamage(bytes.NewReader(wal[32:]), wal[:32]); bad != 0 || err != nil {
-		t.Fatalf("the whole log: frame %d is bad, %v", bad, err)
+		t.Fatalf("the whole WAL: frame %d is bad, %v", bad, err)
 	}
 	end := beforeLastCommit(wal)
 	start := max(32, end-12*frameSize)
@@ -55,7 +55,7 @@ func TestFlippedBitsOfFrameHeaders(t *testing.T) {
 	}
 }
 
-// beforeLastCommit is where the last transaction of a log begins; bits after that
+// beforeLastCommit is where the last transaction of a WAL begins; bits after that
 // can be taken for a torn write, by their nature.
 func beforeLastCommit(wal []byte) int {
 	const frame = 24 + 4096
