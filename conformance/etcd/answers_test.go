@@ -17,9 +17,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TestSameAnswersAsEtcd gives the same random requests to Karve's etcd API and to
-// etcd, one after the other: every answer, every error and every event must be the
-// same, revisions too.
+// TestSameAnswersAsEtcd sends the same random requests to Karve's etcd API and to etcd. Every
+// answer, error and event has to be the same, revisions included.
 func TestSameAnswersAsEtcd(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts an etcd for each seed")
@@ -52,10 +51,10 @@ func TestSameAnswersAsEtcd(t *testing.T) {
 	}
 }
 
-// requests makes them up: of a few keys, so that they meet.
+// requests makes random requests. They use a few keys, so that they affect each other.
 type requests struct {
 	*rand.Rand
-	revision int64 // the newest there is
+	revision int64 // the newest revision
 }
 
 func (r requests) yes(of int) bool { return r.IntN(of) == 0 }
@@ -67,7 +66,7 @@ func (r requests) key() []byte {
 	return fmt.Appendf(nil, "k%d", r.IntN(9))
 }
 
-// end is that of a range: mostly of one key.
+// end is the end of a range, which is mostly one key.
 func (r requests) end() []byte {
 	switch r.IntN(8) {
 	case 0:
@@ -80,7 +79,7 @@ func (r requests) end() []byte {
 	return nil
 }
 
-// at is a revision: mostly of what is there.
+// at is a revision, mostly 0: the newest one.
 func (r requests) at() int64 {
 	if r.yes(3) {
 		return 1 + r.Int64N(r.revision+2)
@@ -103,7 +102,7 @@ func (r requests) rangeRequest() *pb.RangeRequest {
 		req.Limit = r.Int64N(6)
 	}
 	if r.yes(3) {
-		req.SortOrder = pb.RangeRequest_SortOrder(r.IntN(4)) // one of them is none
+		req.SortOrder = pb.RangeRequest_SortOrder(r.IntN(4)) // 3 is not a valid order
 		req.SortTarget = pb.RangeRequest_SortTarget(r.IntN(5))
 	}
 	if r.yes(4) {
@@ -118,7 +117,7 @@ func (r requests) rangeRequest() *pb.RangeRequest {
 func (r requests) put() *pb.PutRequest {
 	req := &pb.PutRequest{Key: r.key(), Lease: r.lease(), PrevKv: r.yes(3), IgnoreValue: r.yes(12), IgnoreLease: r.yes(12)}
 	if req.IgnoreValue {
-		req.Lease = 0 // of a key and a lease that are not there, etcd misses now the one, now the other
+		req.Lease = 0 // if neither key nor lease exists, the error of etcd varies
 	}
 	if !r.yes(8) {
 		req.Value = fmt.Appendf(nil, "%d", r.IntN(5))
@@ -139,8 +138,8 @@ func (r requests) txn(depth int) *pb.TxnRequest {
 	return req
 }
 
-// branch has one nested transaction at most: etcd does not notice when one puts a
-// key that a later one deletes; the engine does.
+// branch has at most one nested transaction: etcd does not notice when a nested transaction puts a
+// key that a later one deletes, and the engine does.
 func (r requests) branch(depth int) (ops []*pb.RequestOp) {
 	for range r.IntN(4) {
 		op := r.op(depth)
@@ -183,7 +182,7 @@ func (r requests) op(depth int) *pb.RequestOp {
 	}
 	req := r.delete()
 	if string(req.RangeEnd) == "\x00" {
-		// etcd does not notice when such a range has a key that is put beside it
+		// etcd does not notice when such a range contains a key that the transaction puts too
 		// (server/etcdserver/api/v3rpc/key.go, checkIntervals); the engine does.
 		req.RangeEnd = []byte("l")
 	}
@@ -207,7 +206,7 @@ func (r requests) next() any {
 	case n < 98:
 		return &pb.LeaseTimeToLiveRequest{ID: 1 + r.Int64N(5), Keys: true}
 	}
-	// Seldom near the newest revision: there has to be a past to read.
+	// Mostly well before the newest revision, so that there is history to read.
 	return &pb.CompactionRequest{Revision: max(1, r.revision-r.Int64N(200)), Physical: r.yes(2)}
 }
 
@@ -221,7 +220,7 @@ func (r requests) watch(end int64) *pb.WatchCreateRequest {
 	return c
 }
 
-// caller is a peer without etcd's client, which repeats requests.
+// A caller sends requests without etcd's client, which would retry them.
 type caller struct {
 	kv      pb.KVClient
 	lease   pb.LeaseClient
@@ -239,8 +238,7 @@ func connect(t *testing.T, endpoint string) caller {
 	return caller{pb.NewKVClient(conn), pb.NewLeaseClient(conn), pb.NewWatchClient(conn)}
 }
 
-// answer is an answer or an error, without what differs from one cluster to the
-// next.
+// An answer is a response or an error, without what differs between clusters.
 type answer struct {
 	text     string
 	revision int64
@@ -270,12 +268,12 @@ func (p caller) do(ctx context.Context, req any) answer {
 	case *pb.LeaseTimeToLiveRequest:
 		var left *pb.LeaseTimeToLiveResponse
 		if left, err = p.lease.LeaseTimeToLive(ctx, req); err == nil && left.TTL > 0 {
-			left.TTL = left.GrantedTTL // they were asked at different times
+			left.TTL = left.GrantedTTL // the servers were asked at different times
 			slices.SortFunc(left.Keys, bytes.Compare)
 		}
 		resp = left
 	default:
-		err = errors.New("no such request")
+		err = errors.New("unknown request")
 	}
 	if err != nil {
 		return answer{text: fmt.Sprintf("%v %s", status.Code(err), status.Convert(err).Message())}
@@ -285,7 +283,7 @@ func (p caller) do(ctx context.Context, req any) answer {
 	return answer{resp.String(), h.Revision}
 }
 
-// watch answers all that a watch sends until it has everything up to end.
+// watch returns everything that a watch sends up to the revision end.
 func (p caller) watch(ctx context.Context, t *testing.T, c *pb.WatchCreateRequest, end int64) string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(ctx)
@@ -297,7 +295,7 @@ func (p caller) watch(ctx context.Context, t *testing.T, c *pb.WatchCreateReques
 	if err := stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: c}}); err != nil {
 		t.Fatal(err)
 	}
-	// etcd answers a request for progress only if it has nothing else to do then.
+	// etcd answers a request for progress only when it has nothing else to send.
 	go func() {
 		for ctx.Err() == nil {
 			stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_ProgressRequest{ProgressRequest: &pb.WatchProgressRequest{}}})
@@ -315,7 +313,7 @@ func (p caller) watch(ctx context.Context, t *testing.T, c *pb.WatchCreateReques
 			if resp.Header.Revision >= end {
 				return b.String()
 			}
-		case len(resp.Events) > 0: // in how many responses is nobody's business
+		case len(resp.Events) > 0: // the number of responses does not matter
 			fmt.Fprintf(&b, "watch %d: ", resp.WatchId)
 			for _, e := range resp.Events {
 				fmt.Fprintf(&b, "%v\n", e)

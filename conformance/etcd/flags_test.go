@@ -10,8 +10,8 @@ import (
 	"github.com/karve-k8s/karve/envtest/etcd"
 )
 
-// Karve's etcd knows the flags of etcd, and no others. Those that only the command has
-// (server/etcdmain/config.go), which does not tell them, are in the list.
+// Karve's etcd accepts the flags of etcd, and no others. The list below has the flags that only the
+// command defines (server/etcdmain/config.go), and does not export.
 func TestFlagsAreEtcds(t *testing.T) {
 	theirs := map[string]bool{}
 	fs := flag.NewFlagSet("etcd", flag.ContinueOnError)
@@ -29,9 +29,9 @@ func TestFlagsAreEtcds(t *testing.T) {
 	ours := etcd.Flags()
 	for name, boolean := range theirs {
 		if b, known := ours[name]; !known {
-			t.Errorf("--%s is not known", name)
+			t.Errorf("--%s is missing", name)
 		} else if b != boolean {
-			t.Errorf("--%s: a flag without a value is %v, etcd's %v", name, b, boolean)
+			t.Errorf("--%s: boolean is %v, want %v as in etcd", name, b, boolean)
 		}
 	}
 	for name := range ours {
