@@ -12,8 +12,10 @@ import (
 )
 
 // ports tries each port, and names the process that has it, as far as this user may see.
-// What the server to be replaced has counts as free.
-func (h *host) ports(ports []Port, replaced int) []Finding {
+// What the server to be replaced has counts as free. What the server of the data directory
+// has, whose pid is own, is no problem of the port: that this server runs is a finding about the
+// data directory.
+func (h *host) ports(ports []Port, replaced, own int) []Finding {
 	var all []Finding
 	for _, p := range ports {
 		check := "port " + p.Option
@@ -27,6 +29,10 @@ func (h *host) ports(ports []Port, replaced int) []Finding {
 			owner, who := h.listener(p.Number), ""
 			if owner.pid != 0 && owner.pid == replaced {
 				all = append(all, found(check, OK, "", "%d is used by %s, which this replaces", p.Number, owner))
+				continue
+			}
+			if owner.pid != 0 && owner.pid == own {
+				all = append(all, found(check, OK, "", "%d is used by the server of this data directory, %s", p.Number, owner))
 				continue
 			}
 			if owner.pid != 0 {

@@ -94,7 +94,8 @@ func Run(ctx context.Context, t Target) []Finding {
 	}
 	all = append(all, checkPlaces(ctx, t)...)
 	all = append(all, checkStore(t))
-	all = append(all, h.ports(t.Ports, t.Replaced)...)
+	own, _, _ := datastore.Holder(t.DataDir) // an error is a finding about the data directory
+	all = append(all, h.ports(t.Ports, t.Replaced, own)...)
 	return append(all, h.others())
 }
 

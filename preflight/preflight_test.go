@@ -157,7 +157,7 @@ func TestPorts(t *testing.T) {
 	free, taken := func() error { return nil }, func() error { return errors.New("the port is in use") }
 	got := h.ports([]Port{
 		{"secure-port", 6443, taken}, {"insecure-port", 8080, taken}, {"etcd-listen", 2379, taken}, {"a", 7000, free}, {"b", 0, free},
-	}, 0)
+	}, 0, 0)
 	want(t, got[0], Fail, "in use: it is k3s-server (pid 77)")
 	want(t, got[1], Fail, "in use: it is nginx (pid 99)")
 	if got[2].Found != "the port is in use" {
@@ -165,9 +165,12 @@ func TestPorts(t *testing.T) {
 	}
 	want(t, got[3], OK, "7000 is free")
 	want(t, got[4], OK, "any free port")
-	replacing := h.ports([]Port{{"secure-port", 6443, taken}, {"insecure-port", 8080, taken}}, 77)
+	replacing := h.ports([]Port{{"secure-port", 6443, taken}, {"insecure-port", 8080, taken}}, 77, 0)
 	want(t, replacing[0], OK, "6443 is used by k3s-server (pid 77), which this replaces")
 	want(t, replacing[1], Fail, "in use: it is nginx (pid 99)")
+	own := h.ports([]Port{{"secure-port", 6443, taken}, {"insecure-port", 8080, taken}}, 0, 77)
+	want(t, own[0], OK, "6443 is used by the server of this data directory, k3s-server (pid 77)")
+	want(t, own[1], Fail, "in use: it is nginx (pid 99)")
 	if got, want := h.listeningOf(77), []string{"[::1]:6443"}; !slices.Equal(got, want) {
 		t.Errorf("k3s listens on %v, want %v", got, want)
 	}
@@ -210,8 +213,8 @@ func TestDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer lock.Close()
-	want(t, checkDir("data directory", dir, 0), Fail, "is in use by a server (pid ")
-	want(t, checkDir("data directory", dir, os.Getpid()+1), Fail, "is in use by a server (pid ")
+	want(t, checkDir("data directory", dir, 0), Fail, "the server of "+dir+" runs already: karve (pid ")
+	want(t, checkDir("data directory", dir, os.Getpid()+1), Fail, "the server of "+dir+" runs already: karve (pid ")
 	want(t, checkDir("data directory", dir, os.Getpid()), Warn, "mode 0755")
 }
 
