@@ -8,46 +8,47 @@
 #   sh install.sh unit [user]                                 only print the systemd unit
 #   sh install.sh binary [DIRECTORY]                          only the programs: no service, no configuration
 #
-# Options go to the configuration file and stay there when it is run again;
-# --name= (nothing behind it) takes one out. A switch is --name or --name=false.
+# Options are written to the configuration file. They stay there when the script runs again;
+# --name= (with no value) removes one. Write a switch as --name or --name=false.
 #
 # Variables of this script itself:
 #   KARVE_DOWNLOAD_URL     where SHA256SUMS and the binaries are (default: the newest release)
-#   KARVE_BINARY           a file instead, also .xz or .gz; checked if SHA256SUMS beside it names it
-#   KARVE_INSTALL_TIMEOUT  seconds the service may take to become ready (default 300)
-#   KARVE_INSTALL_CHECK    no: do not ask `karve check` before
+#   KARVE_BINARY           a file to install instead; it may end in .xz or .gz, and is checked
+#                          if a SHA256SUMS beside it names it
+#   KARVE_INSTALL_TIMEOUT  seconds that the service may take to become ready (default: 300)
+#   KARVE_INSTALL_CHECK    no: do not run `karve check` first
 #   KARVE_REQUIRE_SIGNATURE  yes: install nothing whose signature was not checked;
-#                          no: take a build that is not signed. A wrong signature is
-#                          refused in any case. See docs/install.md.
+#                          no: accept a build that is not signed. A wrong signature is
+#                          always refused. See docs/install.md.
 #
-# As root: /usr/local/bin, /etc/karve/config.yaml, /var/lib/karve, a user "karve"
-# and a service of systemd or OpenRC. Otherwise: ~/.local/bin, ~/.config/karve,
-# ~/.local/share/karve and a unit of the user's systemd. Without either init
-# system it says how to run it.
+# For root it uses /usr/local/bin, /etc/karve/config.yaml, /var/lib/karve, a user "karve"
+# and a service of systemd or OpenRC. For other users it uses ~/.local/bin, ~/.config/karve,
+# ~/.local/share/karve and a unit of the user's systemd. If there is no such init system,
+# it prints how to run Karve.
 #
-# Why it is as it is:
-# - Nothing that runs is touched before the new binary is here, has the right
-#   checksum, starts, knows all the options given, and finds with `karve check`
-#   nothing on this machine that it would fail at. What the version that runs
-#   has, its ports and its data, is no hindrance.
-# - A checksum from the same place as the file finds damage, not malice. SHA256SUMS is
-#   signed, so it does not matter where it comes from. Where the machine has neither
-#   minisign nor OpenSSL 3 to check that, https has to do, and this says so.
-# - No redirect leads from https to http: curl has an option for that, this script follows
-#   redirects itself for GNU's wget, and it uses others (busybox) only if it can check the
-#   signature.
-# - A directory gets another owner, or goes with --purge, only if Karve has made what is
-#   in it: the server puts the file karve-data there at its first start.
-# - The backup is made with the service stopped, by the old binary, which is the
-#   one that knows the old data: nothing acknowledged before is missing in it. Of
-#   a state.db, which the new version converts, it is a copy of the files.
-# - When the new version is not ready in time, binary, configuration and unit go
-#   back, and the data if `karve datastore stats` says something else than before:
-#   a version that refused the data has not touched it. Certificates stay: every
-#   version takes those of another, and renews what it does not like.
-# - Time is counted in rounds of a second, not read from a clock, which NTP may
-#   set at this very moment on a board without a battery.
-# - All is in functions and the last line calls them: half a script does nothing.
+# Design decisions:
+# - Before it touches anything that runs, the new binary has to be there, have the right
+#   checksum, start, and know all given options, and `karve check` must find nothing on
+#   this machine that would make it fail. The ports and the data of the running version
+#   do not count against it.
+# - A checksum from the same place as the file detects damage, not an attack. SHA256SUMS is
+#   signed, so its origin does not matter. If the machine has neither minisign nor
+#   OpenSSL 3 to check the signature, only https protects the download; the script says so.
+# - No redirect leads from https to http. curl has an option for that, and for GNU wget the
+#   script follows redirects itself. It uses other programs (busybox) only if it can check
+#   the signature.
+# - It changes the owner of a directory, or removes one with --purge, only if Karve created
+#   its contents: the server writes the file karve-data there when it first starts.
+# - It makes the backup while the service is stopped, with the old binary, which knows the
+#   old data. So the backup has everything that was acknowledged. A state.db, which the
+#   new version converts, is copied as files.
+# - If the new version is not ready in time, the old binary, configuration and unit return,
+#   and the data if `karve datastore stats` reports something else than before: a version
+#   that refused the data has not changed it. Certificates stay, because every version
+#   accepts those of another, and renews those that it cannot use.
+# - It counts time in rounds of one second. A clock would not do: on a board without a
+#   battery, NTP may set it at any moment.
+# - Everything is in functions, and the last line calls them: half a script does nothing.
 set -u
 umask 022
 
@@ -58,7 +59,7 @@ release_keys='RWTbTOAIDc8fAxjosbhJPUeHbmQob1kk8hVrMeWL7Tdr4vJb9fS1YVTI'
 say() { printf 'karve: %s\n' "$*"; }
 warn() { printf 'karve: %s\n' "$*" >&2; }
 
-# fail says what is wrong, puts back what was changed, and ends.
+# fail prints what is wrong, restores what was changed, and exits.
 fail() {
 	trap - INT TERM HUP
 	warn "$*"
@@ -67,9 +68,9 @@ fail() {
 	elif [ "$stopped" = yes ]; then
 		stopped=no
 		if start_service && wait_ready; then
-			warn "the version installed before runs on"
+			warn "the installed version still runs"
 		else
-			warn "the version installed before was started again, and is not ready:"
+			warn "the installed version was started again, but is not ready. Its log ends with:"
 			log_lines
 		fi
 	elif [ -n "$had" ]; then
@@ -87,12 +88,12 @@ clean_up() {
 
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# platform sets the name that releases have for this machine.
+# platform sets the name by which releases call this machine.
 platform() {
 	case $(uname -s) in
 	Linux) os=linux ;;
 	Darwin) os=darwin ;;
-	*) fail "there is no release for $(uname -s); build it with scripts/build" ;;
+	*) fail "there is no release for $(uname -s): build Karve with scripts/build" ;;
 	esac
 	case $(uname -m) in
 	x86_64 | amd64) arch=amd64 ;;
@@ -100,11 +101,11 @@ platform() {
 	armv7* | armv8*) arch=armv7 ;;
 	armv6*) arch=armv6 ;;
 	riscv64) arch=riscv64 ;;
-	*) fail "there is no release for $(uname -m); build it with scripts/build" ;;
+	*) fail "there is no release for $(uname -m): build Karve with scripts/build" ;;
 	esac
 }
 
-# layout sets where everything is, by who runs this.
+# layout sets where everything is, depending on the user.
 layout() {
 	if [ "$(id -u)" = 0 ]; then
 		scope=system
@@ -131,15 +132,15 @@ layout() {
 		init=none
 		unit=
 	fi
-	[ ! -x "$bin" ] || had="the version installed before is as it was"
+	[ ! -x "$bin" ] || had="the installed version is as it was"
 }
 
 ctl() {
 	if [ "$scope" = user ]; then systemctl --user "$@"; else systemctl "$@"; fi
 }
 
-# downloader prints what there is to download with. One that follows redirects from
-# https to http is "unsafe".
+# downloader prints the program to download with; "unsafe" is one that follows redirects
+# from https to http.
 downloader() {
 	if have curl; then
 		echo curl
@@ -153,10 +154,10 @@ downloader() {
 # download URL FILE
 download() {
 	case $(downloader) in
-	'') fail "neither curl nor wget is here: install one, or bring the file and set KARVE_BINARY" ;;
+	'') fail "neither curl nor wget is installed: install one, or copy the file to this machine and set KARVE_BINARY" ;;
 	unsafe)
 		case $1 in https:*)
-			[ -n "$(verifier)" ] || fail "this wget follows redirects from https to http, and neither minisign nor OpenSSL 3 is here to check the signature: install curl, GNU's wget or one of them, or bring the file and set KARVE_BINARY"
+			[ -n "$(verifier)" ] || fail "this wget follows redirects from https to http, and neither minisign nor OpenSSL 3 is installed to check the signature: install one of them, curl or GNU wget, or copy the file to this machine and set KARVE_BINARY"
 			;;
 		esac
 		;;
@@ -164,7 +165,7 @@ download() {
 	try_download "$1" "$2" || fail "$1 could not be downloaded to $2 ($(free_space "$2"))$(why_not)"
 }
 
-# try_download is download, but does not end if the file does not come.
+# try_download is download, but returns an error instead of exiting.
 try_download() {
 	: >"$work/redirect"
 	case $(downloader):$1 in
@@ -175,7 +176,7 @@ try_download() {
 	esac
 }
 
-# wget_https URL FILE follows redirects itself: wget would follow one to http, too.
+# wget_https URL FILE follows redirects itself, because wget would also follow one to http.
 wget_https() {
 	from=$1 hops=0
 	while [ $hops -lt 10 ]; do
@@ -195,7 +196,7 @@ wget_https() {
 
 why_not() { [ ! -s "$work/redirect" ] || printf ': %s' "$(cat "$work/redirect")"; }
 
-# verifier prints what can check a signature here.
+# verifier prints the program that can check signatures.
 verifier() {
 	if have minisign; then
 		echo minisign
@@ -204,8 +205,8 @@ verifier() {
 	fi
 }
 
-# signature_matches FILE SIGNATURE KEY: what minisign -V -P KEY does, if need be by OpenSSL. In
-# both, signature and key begin with the letters "Ed" and the number of the key, ten
+# signature_matches FILE SIGNATURE KEY does what minisign -V -P KEY does, with OpenSSL if need
+# be. Signature and key both begin with the letters "Ed" and the number of the key, ten
 # bytes; of the signature's 74, an Ed25519 signature of the file follows.
 signature_matches() {
 	if [ "$(verifier)" = minisign ]; then
@@ -223,17 +224,18 @@ signature_matches() {
 	openssl pkeyutl -verify -pubin -keyform DER -inkey "$work/key.der" -rawin -in "$1" -sigfile "$work/signature.raw" >/dev/null 2>&1
 }
 
-# check_signature SUMS WHERE-FROM: by SUMS.minisig, which is empty or not there if there is none.
+# check_signature SUMS ORIGIN checks SUMS against SUMS.minisig, which is empty or missing if
+# there is no signature.
 check_signature() {
 	if [ ! -s "$1.minisig" ]; then
 		[ "$signature" = no ] || return 1
 		case $(downloader):$2 in unsafe:https:*) return 1 ;; esac
-		warn "what is at $2 is not signed; KARVE_REQUIRE_SIGNATURE=no takes it as it is"
+		warn "$2 is not signed. To install it nevertheless, set KARVE_REQUIRE_SIGNATURE=no"
 		return
 	fi
 	if [ -z "$(verifier)" ]; then
-		[ "$signature" != yes ] || fail "the signature of $2 cannot be checked, and KARVE_REQUIRE_SIGNATURE is set: install minisign or OpenSSL 3"
-		warn "the signature of $2 was NOT checked: neither minisign nor OpenSSL 3 is here"
+		[ "$signature" != yes ] || fail "the signature of $2 cannot be checked, but KARVE_REQUIRE_SIGNATURE is set: install minisign or OpenSSL 3"
+		warn "the signature of $2 was NOT checked: neither minisign nor OpenSSL 3 is installed"
 		return
 	fi
 	for key in $release_keys; do
@@ -242,7 +244,7 @@ check_signature() {
 			return
 		fi
 	done
-	fail "the signature of $2 is wrong: it was not made by the release manager, or a newer install.sh has the key. Nothing of it was used"
+	fail "the signature of $2 is wrong: either the release manager did not make it, or only a newer install.sh has the key. Nothing of it was used"
 }
 
 free_space() {
@@ -259,26 +261,26 @@ sha256() {
 	fi | awk '{ print $1 }'
 }
 
-# listed SUMS NAME prints the checksum that the list has for a name.
+# listed SUMS NAME prints the checksum of a name in the list.
 listed() { awk -v name="$2" '$2 == name || $2 == "*" name { print $1; exit }' "$1"; }
 
-# unpacks_xz: the binaries for amd64 are packed by a filter that busybox has not.
+# unpacks_xz: the binaries for amd64 are packed with a filter that busybox does not have.
 unpacks_xz() {
 	have xz && { [ $arch != amd64 ] || xz --version 2>/dev/null | grep -q liblzma; }
 }
 
 check_sum() { # FILE NAME SUMS
 	want=$(listed "$3" "$2")
-	[ -n "$want" ] || fail "SHA256SUMS does not name $2: is there a release for this machine?"
-	have sha256sum || have shasum || have openssl || fail "no sha256sum, shasum or openssl is here to check $2 with"
+	[ -n "$want" ] || fail "SHA256SUMS does not name $2: there may be no release for this machine"
+	have sha256sum || have shasum || have openssl || fail "none of sha256sum, shasum and openssl is installed to check $2: install one"
 	got=$(sha256 "$1")
-	[ "$got" = "$want" ] || fail "$2 is damaged: its SHA-256 is $got, want $want; try again"
+	[ "$got" = "$want" ] || fail "$2 is damaged: its SHA-256 is $got instead of $want. Try again"
 }
 
-# fetch makes $new, the binary to install, on the file system where it will be:
-# what does not fit fails here.
+# fetch creates $new, the binary to install, on the file system where it will be: if it does
+# not fit, it fails here.
 fetch() {
-	mkdir -p "$bin_dir" || fail "$bin_dir could not be made"
+	mkdir -p "$bin_dir" || fail "$bin_dir could not be created"
 	stage=$(mktemp -d "$bin_dir/.karve-install.XXXXXX") || fail "$bin_dir cannot be written"
 	new=$stage/karve
 	if [ -n "${KARVE_BINARY:-}" ]; then
@@ -296,11 +298,11 @@ fetch() {
 			check_sum "$packed" "$(basename "$packed")" "$stage/SHA256SUMS"
 		else
 			unsigned_file
-			say "no SHA256SUMS beside $packed names it: taken as it is"
+			say "no SHA256SUMS beside $packed names it: it is installed unchecked"
 		fi
 	else
 		platform
-		if unpacks_xz; then suffix=xz; elif have gzip; then suffix=gz; else fail "neither xz nor gzip is here"; fi
+		if unpacks_xz; then suffix=xz; elif have gzip; then suffix=gz; else fail "neither xz nor gzip is installed: install one"; fi
 		base=${KARVE_DOWNLOAD_URL:-https://github.com/karve-k8s/karve/releases/latest/download}
 		name=karve-$os-$arch.$suffix
 		packed=$stage/$name
@@ -308,7 +310,7 @@ fetch() {
 		download "${base%/}/SHA256SUMS" "$stage/SHA256SUMS"
 		try_download "${base%/}/SHA256SUMS.minisig" "$stage/SHA256SUMS.minisig" 2>/dev/null || rm -f "$stage/SHA256SUMS.minisig"
 		check_signature "$stage/SHA256SUMS" "${base%/}/SHA256SUMS" ||
-			fail "${base%/}/SHA256SUMS.minisig could not be downloaded$(why_not), and releases are signed. By curl or GNU's wget, KARVE_REQUIRE_SIGNATURE=no takes a build of your own without"
+			fail "${base%/}/SHA256SUMS.minisig could not be downloaded$(why_not), but releases are signed. To install your own unsigned build with curl or GNU wget, set KARVE_REQUIRE_SIGNATURE=no"
 		download "${base%/}/$name" "$packed"
 		check_sum "$packed" "$name" "$stage/SHA256SUMS"
 	fi
@@ -320,40 +322,40 @@ fetch() {
 	case $packed in "$stage"/*) rm -f "$packed" ;; esac
 	chmod 0755 "$stage" "$new"
 	"$new" version >"$work/version" 2>&1 || fail "the new binary does not run here: $(head -n 1 "$work/version")"
-	"$new" server --help --all >"$work/help" 2>&1 || "$new" server --help >"$work/help" 2>&1 || fail "the new binary does not tell its options: $(head -n 1 "$work/help")"
+	"$new" server --help --all >"$work/help" 2>&1 || "$new" server --help >"$work/help" 2>&1 || fail "the new binary does not print its options: $(head -n 1 "$work/help")"
 	version=$(head -n 1 "$work/version")
 }
 
-# unsigned_file: a file that somebody brought needs no signature, unless one is asked for.
+# unsigned_file: KARVE_BINARY needs no signature, unless one is required.
 unsigned_file() {
-	[ "$signature" != yes ] || fail "KARVE_BINARY: $packed is not signed (SHA256SUMS and SHA256SUMS.minisig beside it), and KARVE_REQUIRE_SIGNATURE is set"
+	[ "$signature" != yes ] || fail "KARVE_BINARY: $packed is not signed, but KARVE_REQUIRE_SIGNATURE is set: put SHA256SUMS and SHA256SUMS.minisig beside it"
 }
 
-# takes_value NAME: whether an option has a value; fails if there is no such one.
+# takes_value NAME tells whether an option has a value; it fails if there is no such option.
 takes_value() { # NAME WHERE-FROM
 	line=$(grep -E "^  --$1( |\$)" "$work/help" | head -n 1)
 	case $1 in
-	config) fail "$2: the configuration is $config" ;;
+	config) fail "$2: leave it out, the configuration file is $config" ;;
 	*[!a-z0-9-]* | '') line= ;;
 	esac
-	[ -n "$line" ] || fail "$2: there is no option --$1 (see karve server --help)"
+	[ -n "$line" ] || fail "$2: there is no option --$1 (see karve server --help --all)"
 	[ "$line" != "  --$1" ]
 }
 
 # note DIR NAME VALUE keeps one value of an option.
 note() {
 	case $3 in *'
-'*) fail "--$2: a line break in a value belongs into $config, by hand" ;; esac
+'*) fail "--$2: the value has a line break: write it into $config by hand" ;; esac
 	mkdir -p "$work/$1"
 	printf '%s\n' "$3" >>"$work/$1/$2"
 }
 
-# read_options checks the variables and arguments, the arguments counting more.
+# read_options checks the variables and arguments. Arguments take precedence.
 read_options() {
 	for variable in $(env | sed -n 's/^KARVE_\([A-Z0-9_]*\)=.*/\1/p'); do
 		case $variable in DOWNLOAD_URL | BINARY | INSTALL_* | REQUIRE_SIGNATURE | VERSION) continue ;; esac
 		eval "value=\${KARVE_$variable:-}"
-		unset "KARVE_$variable" # for karve it would count more than the configuration
+		unset "KARVE_$variable" # karve would prefer it to the configuration
 		[ -n "$value" ] || continue
 		name=$(printf '%s' "$variable" | tr 'A-Z_' 'a-z-')
 		takes_value "$name" "KARVE_$variable" || :
@@ -363,7 +365,7 @@ read_options() {
 	while [ $# -gt 0 ]; do
 		case $1 in
 		--?*) ;;
-		*) fail "want options of karve server (--name value), got \"$1\"" ;;
+		*) fail "this script takes options of karve server (--name value), got \"$1\"" ;;
 		esac
 		name=${1#--}
 		name=${name%%=*}
@@ -409,18 +411,18 @@ option() {
 		}' "${2:-$work/config}"
 }
 
-# quoted prints standard input, a value a line, as YAML strings after a prefix.
+# quoted prints the lines of standard input as YAML strings after a prefix.
 quoted() { sed "s/'/''/g; s/^/$1'/; s/\$/'/"; }
 
-# make_config writes the new configuration: what is there and what was given. No
-# value is an argument of another process, which others could see.
+# make_config writes the new configuration: what is there, and what was given. No value is
+# passed as an argument, which other users could see.
 make_config() {
 	(umask 077 && : >"$work/config")
 	if [ -e "$config" ]; then
 		cat "$config" >"$work/config" || fail "$config cannot be read"
 		[ -z "$(tail -c 1 "$config")" ] || echo >>"$work/config"
 	else
-		echo "# Options of karve server; install.sh changes those it is given." >"$work/config"
+		echo "# Options of karve server. install.sh changes those that it is given." >"$work/config"
 	fi
 	for file in "$work"/options/*; do
 		[ -e "$file" ] || continue
@@ -447,8 +449,8 @@ make_config() {
 	plain_path datastore-endpoint "$store_dir"
 }
 
-# plain_path refuses what would need quoting in units and scripts, and what is not
-# Karve's: the directory gets another owner, and goes with --purge.
+# plain_path refuses paths that need quoting in units and scripts, and directories that are
+# not Karve's: the script changes their owner, and --purge removes them.
 plain_path() {
 	case $2 in
 	/*/*) ;;
@@ -457,19 +459,19 @@ plain_path() {
 	case $2 in *[!A-Za-z0-9/._@+-]* | */../* | */..) fail "--$1 $2: want a path of letters, digits and ._@+-" ;; esac
 	[ ! -e "$2" ] || [ -d "$2" ] || fail "--$1 $2: is not a directory"
 	ours "$2" "$new" || vacant "$2" ||
-		fail "--$1 $2: there are other files than Karve's, and no karve-data, which the server makes: name an empty directory, or one that does not exist"
+		fail "--$1 $2: it has other files than Karve's, and not the file karve-data that the server writes: name an empty directory, or one that does not exist"
 }
 
-# ours_function prints a function that the uninstaller needs, too.
+# ours_function prints functions that the uninstaller needs as well.
 ours_function() {
 	cat <<'END'
-# ours DIRECTORY PROGRAM says whether Karve has made what is in a directory: by the file
-# that the server puts there at its first start; or, as earlier releases did not, by the
-# header of its database, kine's table beside a lock, which k3s has not, or a lock beside
-# certificates that Karve has issued, if nothing there has a name that Karve does not give.
+# ours DIRECTORY PROGRAM tells whether Karve created what is in a directory. It did if the
+# server's file karve-data is there. Earlier releases did not write that file: for them, every
+# name has to be one that Karve gives, beside the header of its database, kine's table and a
+# lock (k3s has no lock), or a lock and certificates that Karve issued.
 ours() {
 	[ -d "$1" ] && [ ! -L "$1/karve-data" ] || return 1
-	if [ -s "$1/karve-data" ] && [ -f "$1/karve-data" ]; then # an empty one is of a full disk
+	if [ -s "$1/karve-data" ] && [ -f "$1/karve-data" ]; then # it is empty if the disk was full
 		head -n 1 "$1/karve-data" | grep -q '^Karve keeps the data of a cluster here'
 		return
 	fi
@@ -483,7 +485,7 @@ ours() {
 # real DIRECTORY prints its path without symbolic links: the directory may be on another disk.
 real() { (cd "$1" 2>/dev/null && pwd -P) || printf '%s\n' "$1"; }
 
-# own_names DIRECTORY says whether everything in it has a name that Karve gives.
+# own_names DIRECTORY tells whether everything in it has a name that Karve gives.
 own_names() {
 	[ -r "$1" ] || return 1
 	for path in "$1"/* "$1"/.[!.]* "$1"/..?*; do
@@ -501,8 +503,8 @@ own_names() {
 END
 }
 
-# vacant DIR says whether there is nothing in a directory, but for certificates that
-# somebody has put there for the first start, under the names that Karve has for them.
+# vacant DIR tells whether a directory is empty, except for certificates under Karve's names,
+# which an administrator may put there before the first start.
 vacant() {
 	[ -z "$(find "$(real "$1")" -mindepth 1 -maxdepth 1 ! -name lost+found ! -name lock ! -name certs 2>/dev/null | head -n 1)" ] || return 1
 	[ ! -L "$1/certs" ] || return 1
@@ -521,7 +523,7 @@ vacant() {
 
 data_in() { [ -e "$1/mvcc.db" ] || [ -e "$1/state.db" ]; }
 
-# low_port says whether a port below 1024 is asked for.
+# low_port tells whether the options name a port below 1024.
 low_port() {
 	for name in secure-port insecure-port; do
 		port=$(option $name)
@@ -539,7 +541,7 @@ writable() {
 	case $copy in *[!A-Za-z0-9/._@+-]*) ;; /*/*) printf ' -%s' "$(dirname "$copy")" ;; esac
 }
 
-# systemd_unit is the one source of the unit, for the machine's systemd or a user's.
+# systemd_unit prints the unit, for the system's systemd or a user's.
 systemd_unit() {
 	cat <<END
 [Unit]
@@ -550,7 +552,7 @@ END
 		printf 'Wants=network-online.target\nAfter=network-online.target\n'
 	fi
 	cat <<END
-# However often it fails, it is tried again: nobody is there to start a board by hand.
+# Restart it however often it fails: nobody may be there to start it by hand.
 StartLimitIntervalSec=0
 
 [Service]
@@ -559,7 +561,7 @@ NotifyAccess=main
 ExecStart=$bin server --config $config
 TimeoutStartSec=330
 TimeoutStopSec=90
-# After the watchdog's SIGABRT it writes what it was doing, megabytes, which may take a board minutes.
+# After the watchdog's SIGABRT it writes its stacks: megabytes, which can take minutes on a board.
 TimeoutAbortSec=15
 WatchdogSec=60
 Restart=always
@@ -586,7 +588,7 @@ END
 		printf 'CapabilityBoundingSet=\n'
 	fi
 	cat <<END
-# Other paths to write to (an audit log): systemctl edit karve, ReadWritePaths=.
+# For other paths to write to, such as an audit log: systemctl edit karve, ReadWritePaths=.
 ProtectSystem=strict
 ReadWritePaths=$(writable)
 ProtectHome=read-only
@@ -608,7 +610,7 @@ END
 openrc_script() {
 	cat <<END
 #!/sbin/openrc-run
-# Made by install.sh.
+# Written by install.sh.
 description="Karve, the Kubernetes control plane in one process"
 supervisor=supervise-daemon
 command=$bin
@@ -636,12 +638,12 @@ start_pre() {
 END
 }
 
-# uninstall_script prints a script that undoes all this.
+# uninstall_script prints a script that undoes the installation.
 uninstall_script() {
 	cat <<END
 #!/bin/sh
-# Removes Karve. Made by install.sh. Data and configuration are kept unless the
-# question is answered with yes, or --purge is given.
+# Removes Karve. Written by install.sh. It keeps data and configuration unless the question is
+# answered with yes, or --purge is given.
 set -u
 scope=$scope
 init=$init
@@ -662,11 +664,11 @@ case ${1:-} in
 *) echo "usage: karve-uninstall.sh [--purge]" >&2 && exit 1 ;;
 esac
 if [ "$scope" = system ] && [ "$(id -u)" != 0 ]; then
-	echo "karve-uninstall.sh: has to be run by root" >&2
+	echo "karve-uninstall.sh: run it as root" >&2
 	exit 1
 fi
 if [ "$purge" = no ] && [ -t 0 ]; then
-	printf 'Remove the data in %s and the configuration, too? [y/N] ' "$data_dir"
+	printf 'Remove the data in %s and the configuration as well? [y/N] ' "$data_dir"
 	read -r answer && case $answer in y | Y | yes) purge=yes ;; esac
 fi
 
@@ -686,7 +688,7 @@ openrc)
 	rc-update -q del karve default
 	rm -f "$unit"
 	;;
-none) echo "a karve that runs is not stopped by this" ;;
+none) echo "A running karve is not stopped: stop it yourself" ;;
 esac
 left=
 if [ "$purge" = yes ]; then
@@ -708,32 +710,31 @@ if [ "$purge" = yes ]; then
 		userdel karve 2>/dev/null || deluser karve
 	fi
 	if [ -z "$left" ]; then
-		echo "Karve and its data are gone"
+		echo "Karve and its data are removed"
 	else
-		echo "Karve is gone; kept, as no file karve-data says that they are Karve's:$left" >&2
+		echo "Karve is removed. These directories are kept, as no file karve-data says that they are Karve's:$left" >&2
 	fi
 else
-	echo "Karve is gone; $data_dir and $config are kept"
+	echo "Karve is removed; $data_dir and $config are kept"
 fi
 rm -f "$bin_dir/karve-uninstall.sh"
 END
 }
 
-# look_around asks the new version whether it would start on this machine, beside
-# the one that runs. It says what it finds, and fails if that would keep a service
-# from starting.
+# look_around asks the new version whether it would start on this machine in the place of the
+# one that runs. It prints the findings, and fails if a service would not start.
 look_around() {
 	[ "${KARVE_INSTALL_CHECK:-yes}" != no ] && "$new" check --help >/dev/null 2>&1 || return 0
 	set --
 	[ ! -d "$old_data" ] || set -- --replaces "$old_data"
 	if "$new" check --config "$work/config" "$@" >"$work/check" 2>"$work/check.problems"; then well=yes; else well=no; fi
-	# Columns have three spaces between them at least.
+	# At least three spaces separate the columns.
 	awk -F '   +' '$2 == "warn" || $2 == "fail" { print "karve: check: " $2 ": " $1 ": " $3 ($4 == "-" ? "" : " (" $4 ")") }' "$work/check" >&2
 	[ $well = no ] && [ $init != none ] || return 0
-	fail "karve check: $(tail -n 1 "$work/check.problems" | sed 's/^karve: //'); KARVE_INSTALL_CHECK=no goes on without it"
+	fail "karve check: $(tail -n 1 "$work/check.problems" | sed 's/^karve: //'); to install nevertheless, set KARVE_INSTALL_CHECK=no"
 }
 
-# own_user makes the service's user; where that cannot be it is root.
+# own_user creates the service's user; if it cannot, the service runs as root.
 own_user() {
 	service_user=root
 	[ "$scope" = system ] && [ $init != none ] || return 0
@@ -745,20 +746,20 @@ own_user() {
 		fi >"$work/user" 2>&1
 	fi
 	if ! id karve >/dev/null 2>&1; then
-		warn "no user of its own could be made; the service runs as root"
+		warn "the user karve could not be created, so the service runs as root"
 	elif [ $init = openrc ] && low_port && ! RC_SVCNAME=karve supervise-daemon karve --capabilities "$bind_low" --version >/dev/null 2>&1; then
-		warn "this OpenRC gives no capabilities; for a port below 1024 the service runs as root"
+		warn "this OpenRC cannot grant capabilities, so the service runs as root to use a port below 1024"
 	else
 		service_user=karve
 	fi
 }
 
-# owned gives the service what it writes. A link to the directory is followed, and nothing
-# in it: that may be another user's, and this is root.
+# owned makes the service the owner of what it writes. It follows a link to the directory,
+# but no link in it: that may be another user's, and this is root.
 owned() {
 	for dir in "$data_dir" "$store_dir"; do
-		[ -d "$dir" ] || (umask 077 && mkdir -p "$dir") || fail "$dir could not be made"
-		[ "$scope" = user ] || [ "$init" = none ] || chown -hR "$service_user:$service_user" "$(real "$dir")" || fail "$dir could not be given to $service_user"
+		[ -d "$dir" ] || (umask 077 && mkdir -p "$dir") || fail "$dir could not be created"
+		[ "$scope" = user ] || [ "$init" = none ] || chown -hR "$service_user:$service_user" "$(real "$dir")" || fail "the owner of $dir could not be changed to $service_user"
 	done
 }
 
@@ -777,9 +778,9 @@ stop_service() {
 	esac
 }
 
-# start_service begins a start and does not wait for its end.
+# start_service starts the service and does not wait for it.
 start_service() {
-	rm -f "$data_dir/admin.kubeconfig" # there again when all is ready
+	rm -f "$data_dir/admin.kubeconfig" # the server writes it when it is ready
 	case $init in
 	systemd) ctl daemon-reload && ctl start --no-block karve ;;
 	openrc) rc-service karve start ;;
@@ -793,7 +794,7 @@ ready() {
 	esac
 }
 
-# hopeless says whether the service has already failed again and again.
+# hopeless tells whether the service has failed repeatedly.
 hopeless() {
 	[ "$init" = systemd ] || return 1
 	restarts=$(ctl show -p NRestarts karve | sed 's/.*=//')
@@ -808,9 +809,9 @@ wait_ready() {
 			return 1
 		fi
 		if [ -t 1 ]; then
-			printf '\rkarve: waiting until it is ready: %d s' $waited
+			printf '\rkarve: waiting until the service is ready: %d s' $waited
 		elif [ $((waited % 10)) = 0 ]; then
-			say "waiting until it is ready: $waited s"
+			say "waiting until the service is ready: $waited s"
 		fi
 		sleep 1
 		waited=$((waited + 1))
@@ -828,25 +829,25 @@ log_lines() {
 	esac 2>/dev/null | sed 's/^/  | /' >&2
 }
 
-# back_up keeps what an upgrade might spoil. Called with the service stopped.
+# back_up keeps what an upgrade might damage. It is called while the service is stopped.
 back_up() {
 	backup=
-	cmp -s "$new" "$bin" && return # the same version: it converts nothing
+	cmp -s "$new" "$bin" && return # the same version converts nothing
 	if [ $built_in = no ]; then
-		warn "the datastore is not the built-in one: it is yours to back up; only the binary could be put back"
+		warn "the datastore is an external one: back it up yourself. If the upgrade fails, only the binary is restored"
 		return
 	fi
 	data_in "$store_dir" || return 0
 	if [ -e "$data_dir.before-upgrade" ] && ! ours "$data_dir.before-upgrade" "$bin"; then
-		rmdir "$data_dir.before-upgrade" 2>/dev/null || fail "no upgrade without a backup: in $data_dir.before-upgrade are other files than Karve's"
+		rmdir "$data_dir.before-upgrade" 2>/dev/null || fail "no upgrade without a backup: $data_dir.before-upgrade has other files than Karve's"
 	fi
 	(umask 077 && mkdir -p "$data_dir.before-upgrade" && echo 'Karve keeps the data of a cluster here: the backup of an upgrade.' >"$data_dir.before-upgrade/karve-data") ||
-		fail "$data_dir.before-upgrade could not be made"
+		fail "$data_dir.before-upgrade could not be created"
 	if [ ! -e "$store_dir/mvcc.db" ]; then
-		for suffix in -wal -shm ''; do # the file itself last: with it, it is all there
+		for suffix in -wal -shm ''; do # the file itself last: if it is there, the copy is complete
 			rm -f "$data_dir.before-upgrade/state.db$suffix"
 			[ ! -e "$store_dir/state.db$suffix" ] || cp -p "$store_dir/state.db$suffix" "$data_dir.before-upgrade/" ||
-				fail "no upgrade without a backup, and $store_dir/state.db$suffix could not be copied ($(free_space "$data_dir.before-upgrade"))"
+				fail "no upgrade without a backup: $store_dir/state.db$suffix could not be copied ($(free_space "$data_dir.before-upgrade"))"
 		done
 		sync
 		backup=$data_dir.before-upgrade/state.db
@@ -855,12 +856,12 @@ back_up() {
 	fi
 	"$bin" datastore stats --config "$work/config" >"$work/stats" 2>&1
 	"$bin" datastore backup --config "$work/config" --overwrite "$data_dir.before-upgrade/mvcc.db" >"$work/backup" 2>&1 ||
-		fail "no upgrade without a backup, and it failed: $(tail -n 1 "$work/backup")"
+		fail "no upgrade without a backup, which failed: $(tail -n 1 "$work/backup")"
 	backup=$data_dir.before-upgrade/mvcc.db
 	say "$(tail -n 1 "$work/backup")"
 }
 
-# put_data_back undoes what the new version has done to the data, if it has.
+# put_data_back undoes what the new version did to the data.
 put_data_back() {
 	case $backup in
 	'') return ;;
@@ -868,24 +869,24 @@ put_data_back() {
 		[ -e "$store_dir/mvcc.db" ] || return 0 # not converted
 		aside=$store_dir/given-up.$(date +%Y%m%dT%H%M%S)
 		if ! { mkdir "$aside" && mv "$store_dir"/mvcc.db* "$store_dir"/state.db* "$aside/" && cp -p "$backup"* "$store_dir/"; }; then
-			warn "the data could not be put back into $store_dir. The backup is $backup"
+			warn "the data could not be restored to $store_dir. The backup is $backup"
 			return
 		fi
-		warn "what the new version made of them is in $aside"
+		warn "the data as the new version left it is in $aside"
 		;;
 	*)
 		! "$bin" datastore stats --config "$work/config" 2>&1 | cmp -s - "$work/stats" || return 0
 		if ! "$bin" datastore restore --config "$work/config" "$backup" >"$work/restore" 2>&1; then
-			warn "the data could not be put back: $(tail -n 1 "$work/restore"). The backup is $backup"
+			warn "the data could not be restored: $(tail -n 1 "$work/restore"). The backup is $backup"
 			return
 		fi
 		;;
 	esac
-	warn "the data of before the upgrade is back"
+	warn "the data of before the upgrade is restored"
 }
 
-# replace NEW PATH MODE keeps what is there and puts a new file in its place: at
-# no time is there none, or half of one.
+# replace NEW PATH MODE keeps a copy of a file and puts a new one in its place. At no time is
+# the file missing or incomplete.
 replace() {
 	mkdir -p "$(dirname "$2")" || return 1
 	if [ -e "$2" ]; then
@@ -899,20 +900,20 @@ replace() {
 	[ -e "$2.previous" ] || mkdir -p "$work/made$2"
 }
 
-# each_file calls a command with every file that replace puts in its place.
+# each_file calls a command with every file that replace replaces.
 each_file() {
 	for path in "$bin" "$config" "$uninstall" ${unit:+"$unit"}; do "$1" "$path"; done
 }
 
 forget() { rm -f "$1.previous"; }
 
-# put_back leaves alone what was not replaced yet.
+# put_back restores a file, if it was replaced.
 put_back() {
 	if [ -e "$1.previous" ]; then mv -f "$1.previous" "$1"; elif [ -d "$work/made$1" ]; then rm -f "$1"; fi
 }
 
 switch_over() {
-	each_file forget # left by an installation that was killed
+	each_file forget # from an installation that was killed
 	switched=yes
 	replace "$new" "$bin" 0755 || fail "$bin could not be written"
 	mode=0640
@@ -928,13 +929,13 @@ switch_over() {
 	sync
 }
 
-# roll_back makes it as it was before switch_over.
+# roll_back undoes switch_over.
 roll_back() {
 	switched=no
 	if [ "$fresh" = yes ]; then
 		stop_service
 		each_file forget
-		warn "nothing was installed here before: it is stopped, and stays installed. Run install.sh again with other options, or karve-uninstall.sh"
+		warn "there is no earlier version to return to: the new one is stopped, but stays installed. Run install.sh again with other options, or karve-uninstall.sh"
 		return
 	fi
 	stop_service
@@ -942,11 +943,11 @@ roll_back() {
 	put_data_back
 	owned
 	if [ "$was_running" = no ]; then
-		warn "the version of before is back, stopped as it was"
+		warn "the earlier version is restored, and stopped as it was"
 	elif start_service && wait_ready; then
-		warn "the version of before is back, and ready"
+		warn "the earlier version is restored, and ready"
 	else
-		warn "the version of before is back, and not ready either:"
+		warn "the earlier version is restored, but is not ready either. Its log ends with:"
 		log_lines
 	fi
 }
@@ -954,21 +955,21 @@ roll_back() {
 enable_service() {
 	case $init in
 	systemd)
-		ctl enable --quiet karve || warn "systemctl enable karve failed: it does not start with the machine"
+		ctl enable --quiet karve || warn "systemctl enable karve failed: the service does not start with the machine"
 		[ "$scope" = system ] || loginctl enable-linger 2>/dev/null ||
-			warn "it ends when you log out, until root runs: loginctl enable-linger $(id -un)"
+			warn "the service ends when you log out, unless root runs: loginctl enable-linger $(id -un)"
 		;;
-	openrc) rc-update -q add karve default || warn "rc-update add karve default failed: it does not start with the machine" ;;
+	openrc) rc-update -q add karve default || warn "rc-update add karve default failed: the service does not start with the machine" ;;
 	esac
 }
 
 what_next() {
 	say "$version is installed"
 	if [ $init = none ]; then
-		say "neither systemd nor OpenRC is here. To run it: $bin server --config $config"
-		[ "$fresh" = yes ] || say "one that runs is still the old one: stop and start it"
+		say "this machine has neither systemd nor OpenRC. To run it: $bin server --config $config"
+		[ "$fresh" = yes ] || say "a server that runs is still the old version: stop and start it"
 	else
-		say "it is ready; its options are in $config"
+		say "it is ready, with the options in $config"
 	fi
 	case :$PATH: in *:"$bin_dir":*) ;; *) say "$bin_dir is not in your PATH" ;; esac
 	if [ "$scope" = system ] && [ "$data_dir" = /var/lib/karve ]; then
@@ -982,8 +983,8 @@ what_next() {
 install_karve() {
 	layout
 	timeout=${KARVE_INSTALL_TIMEOUT:-300}
-	case $timeout in '' | *[!0-9]*) fail "KARVE_INSTALL_TIMEOUT $timeout: want seconds" ;; esac
-	work=$(umask 077 && mktemp -d "${TMPDIR:-/tmp}/karve-install.XXXXXX") || fail "no temporary directory could be made"
+	case $timeout in '' | *[!0-9]*) fail "KARVE_INSTALL_TIMEOUT $timeout: want a number of seconds" ;; esac
+	work=$(umask 077 && mktemp -d "${TMPDIR:-/tmp}/karve-install.XXXXXX") || fail "a temporary directory could not be created in ${TMPDIR:-/tmp}"
 	trap clean_up EXIT
 	trap 'fail "interrupted"' INT TERM HUP
 	fresh=yes
@@ -1008,32 +1009,32 @@ install_karve() {
 	switch_over
 	if [ $init != none ]; then
 		start_service || fail "$version could not be started"
-		wait_ready || { warn "$version was not ready within $waited s. Its log ends with:" && log_lines && fail "giving it up"; }
+		wait_ready || { warn "$version was not ready within $waited s. Its log ends with:" && log_lines && fail "$version is given up"; }
 		enable_service
 	fi
 	switched=no stopped=no
 	each_file forget
-	have kubectl || ln -s karve "$bin_dir/kubectl" || warn "$bin_dir/kubectl could not be made"
+	have kubectl || ln -s karve "$bin_dir/kubectl" || warn "$bin_dir/kubectl could not be created"
 	what_next
 }
 
-# install_binary is for CI: the same download and checks, and nothing that stays
-# when the directory goes.
+# install_binary is for CI: it downloads and checks in the same way, and leaves nothing outside
+# the directory.
 install_binary() {
 	layout
 	[ -z "${1:-}" ] || bin_dir=$1
-	# A service's binary is replaced with a backup and a way back only.
+	# A service's binary is only replaced with a backup and a way back.
 	[ ! -e "$bin_dir/karve-uninstall.sh" ] || fail "Karve is installed in $bin_dir as a service: run install.sh without \"binary\" to upgrade it, or name another directory"
-	work=$(umask 077 && mktemp -d "${TMPDIR:-/tmp}/karve-install.XXXXXX") || fail "no temporary directory could be made"
+	work=$(umask 077 && mktemp -d "${TMPDIR:-/tmp}/karve-install.XXXXXX") || fail "a temporary directory could not be created in ${TMPDIR:-/tmp}"
 	trap clean_up EXIT
 	trap 'fail "interrupted"' INT TERM HUP
 	fetch
 	mv -f "$new" "$bin_dir/karve" || fail "$bin_dir/karve could not be written"
-	[ -e "$bin_dir/kubectl" ] || have kubectl || ln -s karve "$bin_dir/kubectl" || warn "$bin_dir/kubectl could not be made"
+	[ -e "$bin_dir/kubectl" ] || have kubectl || ln -s karve "$bin_dir/kubectl" || warn "$bin_dir/kubectl could not be created"
 	say "$version is $bin_dir/karve"
 }
 
-# print_unit prints the unit as it is without any options.
+# print_unit prints the unit for a server without options.
 print_unit() {
 	work=$(mktemp -d) || exit 1
 	trap clean_up EXIT

@@ -49,7 +49,7 @@ func check(c *cli.Context) error {
 		}
 	}
 	all := preflight.Run(c.Context, looked)
-	// It is slow, and shown first.
+	// The configuration is checked last, because that is slow, and shown first.
 	all = append(checkConfig(c, config, err), all...)
 	err = output.Show(c, all, func(w io.Writer) {
 		fmt.Fprintln(w, "CHECK\tRESULT\tFOUND\tWHAT TO DO")
@@ -67,7 +67,7 @@ func check(c *cli.Context) error {
 	return err
 }
 
-// target is what a server of that configuration would use.
+// target is what a server with that configuration would use.
 func target(config server.Config) preflight.Target {
 	t := preflight.Target{DataDir: datadir.Absolute(config.DataDir), MemoryLimit: config.MemoryLimit, Built: built()}
 	if dir, err := storage.Dir(config.DatastoreEndpoint, t.DataDir); err == nil {
@@ -81,8 +81,8 @@ func target(config server.Config) preflight.Target {
 	return t
 }
 
-// checkConfig is a finding for each problem of the configuration: those of reading
-// it, and what a start would refuse.
+// checkConfig returns a finding for each problem of the configuration: those of reading it, and
+// those for which a start would be refused.
 func checkConfig(c *cli.Context, config server.Config, reading error) []preflight.Finding {
 	const name = "configuration"
 	err := errors.Join(reading, config.Validate(c.Context))
@@ -96,8 +96,8 @@ func checkConfig(c *cli.Context, config server.Config, reading error) []prefligh
 	return all
 }
 
-// built is when the commit was made that this program was built of; zero if the go
-// command did not record it.
+// built is the time of the commit from which this program was built. It is zero if the go command did
+// not record it.
 func built() time.Time {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -1,7 +1,6 @@
-// Package command is the commands of karve: the shell around package server.
+// Package command has the commands of karve: the shell around package server.
 //
-// This file has what they share: the exit code, how mistakes are told. Each command has a
-// file: server.go, run.go, check.go, version.go, completion.go and envtestassets.go, and in
+// This file has the list of commands, prepare.go what they share. Each command has a file: server.go, run.go, check.go, version.go, completion.go and envtestassets.go, and in
 // packages of their own the commands that work on a data directory (datadir) and kubectl
 // (kubectl). The options of a server and their defaults are in package options, with the
 // configuration file and variables. Signals are in signals.go.
@@ -22,14 +21,14 @@ import (
 	"github.com/karve-k8s/karve/internal/version"
 )
 
-// Main is the program: what os.Args and the name it was started by ask for. It ends the
-// process with an exit code if that is not 0.
+// Main is the program: it runs what os.Args and the name of the program ask for. It ends the process
+// if the exit code is not 0.
 func Main() {
 	if locale.IsKubectl(os.Args[:1]) {
 		kubectl.Run(os.Args[1:], kubectl.UsersFirst)
 		return
 	}
-	if locale.IsKubectl(os.Args) { // its flags are not ours to parse
+	if locale.IsKubectl(os.Args) { // kubectl parses its flags itself
 		kubectl.Run(os.Args[2:], kubectl.OursFirst)
 		return
 	}
@@ -56,7 +55,7 @@ func runPersona(name string, run envtest.Program) {
 	}
 }
 
-// exitCode is 1, but for the commands whose answer it is.
+// exitCode is 1, except for commands that define exit codes.
 func exitCode(err error) int {
 	if coded := cli.ExitCoder(nil); errors.As(err, &coded) {
 		return coded.ExitCode()
@@ -64,8 +63,8 @@ func exitCode(err error) int {
 	return 1
 }
 
-// run is the whole command, but for kubectl: what it is given is all it knows
-// of the process it runs in, apart from KARVE_… variables.
+// run is the whole program except kubectl. It takes everything from its arguments, apart from
+// KARVE_… variables.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	err := newApp(args, stdout, stderr).RunContext(ctx, args)
 	if errors.Is(err, errAnswered) {

@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// printProblems prints an error of a program, one line for each problem that was joined
-// in it.
+// printProblems prints an error of a program, with a line for each problem that is joined in it.
 func printProblems(w io.Writer, program string, err error) {
 	for _, problem := range flatten(err) {
 		for line := range strings.Lines(problem.Error()) {
@@ -17,8 +16,8 @@ func printProblems(w io.Writer, program string, err error) {
 	}
 }
 
-// flatten undoes errors.Join, and only that: an error that wraps two others has
-// a sentence of its own.
+// flatten undoes errors.Join, and nothing else: an error that wraps two others in a sentence of its
+// own stays as it is.
 func flatten(err error) []error {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {

@@ -18,17 +18,17 @@ import (
 	"github.com/karve-k8s/karve/server"
 )
 
-// Exit codes of `karve run` beside the command's own, as shells have them.
+// The exit codes of `karve run` beside those of the command, as in shells.
 const (
 	exitNotExecutable = 126
 	exitNotFound      = 127
 	exitSignal        = 128 // and the signal's number
 )
 
-// settleAfter is how long the cluster hurries: most commands are done by then.
+// settleAfter is the default of --settle-after for `karve run`: most commands end earlier.
 const settleAfter = 10 * time.Second
 
-// farewell is how long the command may take to end after it was told to.
+// farewell is how long the command may take to end if the server has ended before it.
 const farewell = 10 * time.Second
 
 // runCommand is `karve run`.
@@ -49,21 +49,21 @@ killed (kill -9), the next karve run does that.`,
 		Flags: runFlags(),
 		Action: func(c *cli.Context) error {
 			if !c.Args().Present() {
-				return errors.New("there is no command to run; want karve run -- COMMAND")
+				return errors.New("there is no command to run: want karve run -- COMMAND")
 			}
 			return runWithCluster(c)
 		},
 	}
 }
 
-// runFlags are the options of a server, where some have another default: nothing
-// of a server that is installed on the machine is used or touched.
+// runFlags are the options of a server. Some have other defaults, so that the cluster shares nothing
+// with a server that is installed on the machine.
 func runFlags() []cli.Flag {
 	defaults := map[string]string{"data-dir": "", "config": "", "bind-address": "127.0.0.1", "datastore-endpoint": ""}
 	usages := map[string]string{
-		"data-dir":           "`DIR` where the cluster stays (default: a temporary one)",
-		"config":             "`FILE` with options in YAML, name: value",
-		"bind-address":       "`IP` the secure listener listens on",
+		"data-dir":           "`DIR` in which the cluster is kept (default: a temporary one)",
+		"config":             "`FILE` with options in YAML",
+		"bind-address":       "`IP` address of the secure listener",
 		"datastore-endpoint": "`URL` of the datastore, as of karve server (default: memory:// without --data-dir)",
 	}
 	list := slices.DeleteFunc(options.Server(), func(f cli.Flag) bool { return f.Names()[0] == "stop-with-stdin" })
@@ -104,7 +104,7 @@ func runWithCluster(c *cli.Context) (err error) {
 		return errors.Join(err, config.Validate(c.Context))
 	}
 
-	// A signal ends the command, and its end the server.
+	// A signal ends the command, and the end of the command ends the server.
 	up := make(chan server.Info, 1)
 	started := showProgress(&config, c.App.ErrWriter)
 	defer started()
@@ -138,8 +138,8 @@ func runWithCluster(c *cli.Context) (err error) {
 	return failed
 }
 
-// runConfig is the configuration of a cluster in dir, if the user names no other
-// place. What the server has to say is read only if something fails.
+// runConfig is the configuration of a cluster in dir, unless the user names another data directory.
+// The server's log is only shown if something fails.
 func runConfig(c *cli.Context, dir string, log io.Writer) (server.Config, error) {
 	config, err := options.ReadFrom(c, "", log)
 	if config.DataDir == "" {
@@ -151,8 +151,8 @@ func runConfig(c *cli.Context, dir string, log io.Writer) (server.Config, error)
 	return config, err
 }
 
-// runBeside runs the user's command and returns nil if it has succeeded, or what
-// karve has to exit with. When the server ends before it does, so does it.
+// runBeside runs the user's command. It returns nil if that succeeds, and otherwise the error to exit
+// with. If the server ends first, it ends the command.
 func runBeside(c *cli.Context, args []string, kubeconfig, dir string, serverEnded chan error) error {
 	path, env, err := withKubectl(args[0], filepath.Join(dir, "bin"))
 	if err != nil {
@@ -185,7 +185,7 @@ func runBeside(c *cli.Context, args []string, kubeconfig, dir string, serverEnde
 		terminate(cmd.Process)
 		<-done
 		stop.Stop()
-		return fmt.Errorf("the server has ended before %s", args[0])
+		return fmt.Errorf("the server ended before %s", args[0])
 	}
 	if code := exitCodeOf(cmd.ProcessState); code != 0 {
 		return cli.Exit("", code)
@@ -197,8 +197,8 @@ func runBeside(c *cli.Context, args []string, kubeconfig, dir string, serverEnde
 	return nil
 }
 
-// withKubectl finds a program, and the environment for it: with this program as
-// kubectl, in bin, after everything the user has.
+// withKubectl finds a program, and makes its environment. If there is no kubectl in the PATH, this
+// program is added as kubectl, in bin.
 func withKubectl(name, bin string) (path string, env []string, err error) {
 	env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "KUBECONFIG=") })
 	self, err := os.Executable()
@@ -210,7 +210,7 @@ func withKubectl(name, bin string) (path string, env []string, err error) {
 		if err := os.Mkdir(bin, 0o700); err != nil {
 			return "", nil, err
 		}
-		// Where links are not for everybody the command finds no kubectl, as before.
+		// On systems where not every user may create links, the command finds no kubectl.
 		if os.Symlink(self, kubectl) == nil {
 			env = append(env, "PATH="+os.Getenv("PATH")+string(filepath.ListSeparator)+bin)
 			if name == "kubectl" {
@@ -222,7 +222,7 @@ func withKubectl(name, bin string) (path string, env []string, err error) {
 	return path, env, err
 }
 
-// logShown is how much of the server's log is shown: its end.
+// logShown is how many bytes of the server's log are shown: the last ones.
 const logShown = 256 << 10
 
 func showLog(w io.Writer, log *os.File) {

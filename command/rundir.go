@@ -13,17 +13,17 @@ import (
 
 const (
 	runPrefix = "karve-run-"
-	// runLeast is how old a directory is before it is taken for one that was left: its lock
-	// is made a moment after it.
+	// runLeast is the age at which a directory counts as left behind: its lock is created a moment
+	// after it.
 	runLeast = time.Minute
-	// removeTries is how often a directory is removed in which a server may still be making
-	// files, since it was not waited for.
+	// removeTries is how often to try to remove a directory in which a server may still create
+	// files, because nothing waited for its end.
 	removeTries = 20
 )
 
-// runDir makes a temporary directory for a cluster, which has the keys of its authorities. It
-// goes with remove, or before a second signal ends the process. Directories that killed
-// processes have left are removed first.
+// runDir creates a temporary directory for a cluster, whose CA keys are in it. remove removes it; so
+// does a second signal before it ends the process. runDir first removes the directories that killed
+// processes have left.
 func runDir(ctx context.Context) (dir string, remove func() error, err error) {
 	sweepRuns(os.TempDir())
 	if dir, err = os.MkdirTemp("", runPrefix); err != nil {
@@ -50,10 +50,10 @@ func removeBusy(dir string) {
 	}
 }
 
-// sweepRuns removes the directories of this user's that no process holds any more. One
-// without a lock is not known to be unused, and stays.
+// sweepRuns removes this user's directories that no process holds any more. A directory without a
+// lock may be in use, and stays.
 func sweepRuns(temp string) {
-	entries, _ := os.ReadDir(temp) // who cannot list it can still make a directory there
+	entries, _ := os.ReadDir(temp) // a user who cannot list it can still create a directory there
 	for _, entry := range entries {
 		dir := filepath.Join(temp, entry.Name())
 		if ok, _ := filepath.Match(runPrefix+"*", entry.Name()); !ok || !entry.IsDir() {
@@ -67,7 +67,7 @@ func sweepRuns(temp string) {
 			continue
 		}
 		if _, held, err := directory.Holder(dir); err == nil && !held {
-			os.RemoveAll(dir) // what stays, the next one removes
+			os.RemoveAll(dir) // the next karve run removes what is left
 		}
 	}
 }

@@ -33,7 +33,7 @@ the name of an option is an error.`,
 				return deviations.Print(c.App.Writer)
 			}
 			config, err := options.Read(c)
-			if err != nil { // with what the server would refuse: all at once
+			if err != nil { // together with what the server would refuse
 				return errors.Join(err, config.Validate(c.Context))
 			}
 			started := showProgress(&config, c.App.ErrWriter)

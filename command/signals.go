@@ -15,10 +15,10 @@ type stopSignal struct{ os.Signal }
 
 func (s stopSignal) Error() string { return s.String() }
 
-// signalContext ends with the first SIGINT, SIGTERM or SIGHUP, its cause. The next one ends
-// the process immediately, whatever it is doing, after what lastly was told. SIGHUP counts
-// only as the first signal: a terminal that closes sends it once, and its shell once more.
-// Where SIGHUP is ignored (nohup) it stays ignored.
+// signalContext ends with the first SIGINT, SIGTERM or SIGHUP, which is its cause. A second SIGINT or
+// SIGTERM ends the process immediately, after the acts given to lastly. A second SIGHUP does
+// not: when a terminal closes, both the terminal and its shell send one. If SIGHUP is ignored
+// (nohup), it stays ignored.
 func signalContext() (context.Context, func()) {
 	acts := &lastActs{}
 	ctx, cancel := context.WithCancelCause(context.WithValue(context.Background(), lastActsKey{}, acts))
@@ -38,7 +38,7 @@ func signalContext() (context.Context, func()) {
 					stopping = true
 					cancel(stopSignal{s})
 				case s != syscall.SIGHUP:
-					fmt.Fprintf(os.Stderr, "karve: second signal (%v), not waiting for a clean stop\n", s)
+					fmt.Fprintf(os.Stderr, "karve: got a second signal (%v), exiting without a clean stop\n", s)
 					acts.run()
 					os.Exit(exitCodeAfter(s))
 				}
@@ -57,21 +57,21 @@ func exitCodeAfter(s os.Signal) int {
 	return 1
 }
 
-// lastActs are what has to be done even when there is no clean stop.
+// lastActs are what has to be done even without a clean stop.
 type lastActs struct {
 	mu   sync.Mutex
 	acts []*func()
 }
 
-// lastActsKey is that of a context's lastActs.
+// lastActsKey is the key of a context's lastActs.
 type lastActsKey struct{}
 
-// lastly makes the process call act before a second signal ends it, the newest act first,
-// until the returned function is called.
+// lastly makes the process call act before a second signal ends it, unless forget has been called.
+// The newest act is called first.
 func lastly(ctx context.Context, act func()) (forget func()) {
 	l, ok := ctx.Value(lastActsKey{}).(*lastActs)
 	if !ok {
-		return func() {} // nobody handles signals
+		return func() {} // nothing handles signals
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -83,8 +83,8 @@ func lastly(ctx context.Context, act func()) (forget func()) {
 	}
 }
 
-// run calls the acts. It keeps the lock: a clean stop that has come as far as forgetting
-// one waits, and ends with the process.
+// run calls the acts. It keeps the lock, so a clean stop that is about to forget one waits until the
+// process ends.
 func (l *lastActs) run() {
 	l.mu.Lock()
 	for _, act := range slices.Backward(l.acts) {

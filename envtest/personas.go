@@ -19,8 +19,8 @@ import (
 	"github.com/karve-k8s/karve/server/flags"
 )
 
-// The names under which karve is another program: those of which envtest starts one
-// for the datastore and one for the API. kubectl is a third (see package command/kubectl).
+// The names under which karve is another program: envtest starts one for the datastore, and one for
+// the API. kubectl is a third (see package command/kubectl).
 const (
 	etcdName      = "etcd"
 	apiserverName = "kube-apiserver"

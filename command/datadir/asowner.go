@@ -13,8 +13,8 @@ import (
 	"github.com/karve-k8s/karve/internal/ownership"
 )
 
-// asOwner makes an action act as the owner of the data directory if root runs it: the
-// service has to be able to open every file that it leaves there.
+// asOwner makes an action of root's act as the owner of the data directory, so that the service
+// can open every file that the action creates there.
 func asOwner(action cli.ActionFunc) cli.ActionFunc {
 	return func(c *cli.Context) error {
 		dir := ownedDir(c)
@@ -23,9 +23,8 @@ func asOwner(action cli.ActionFunc) cli.ActionFunc {
 	}
 }
 
-// asOwnerIn is asOwner for an action that makes a file elsewhere, if that is in a directory
-// of the same owner's. Root's file in a directory of root's is made by root, which reads
-// the data directory then.
+// asOwnerIn is asOwner for an action that creates a file elsewhere, if the same user owns that
+// directory. In any other directory, root creates the file.
 func asOwnerIn(c *cli.Context, file string, action func() error) error {
 	dir := ownedDir(c)
 	if !ownership.Same(dir, filepath.Dir(Absolute(file))) {
@@ -34,8 +33,8 @@ func asOwnerIn(c *cli.Context, file string, action func() error) error {
 	return ownership.Act(dir, action)
 }
 
-// ownedDir is the directory whose owner counts: that of the datastore if the command is
-// about one and it is there, and otherwise the data directory.
+// ownedDir is the directory whose owner counts: that of the datastore, if the command names one
+// that exists, and otherwise the data directory.
 func ownedDir(c *cli.Context) string {
 	dir := c.String("data-dir")
 	if c.String("datastore-endpoint") != "" {
@@ -46,9 +45,9 @@ func ownedDir(c *cli.Context) string {
 	return dir
 }
 
-// withReadable calls body, which acts as the owner of dir, with the name of a file that the
-// owner can read: file itself, or else a copy that root lets copyFile make. A backup of
-// root's, or the state.db of a k3s, is rarely the owner's to read.
+// withReadable calls body as the owner of dir, with a file that the owner can read: file itself,
+// or a copy that copyFile makes as root. The owner can rarely read root's backup, or the state.db of
+// a k3s.
 func withReadable(dir, file string, copyFile func(to string) error, body func(file string) error) (err error) {
 	owner, foreign, err := ownership.Foreign(dir)
 	if err != nil {
@@ -60,14 +59,14 @@ func withReadable(dir, file string, copyFile func(to string) error, body func(fi
 	}
 	stage, remove, err := directory.NewStage(stagePlace(dir))
 	if err != nil {
-		return fmt.Errorf("copy %s, which %s may not read: %w", file, owner, err)
+		return fmt.Errorf("copy %s, which %s cannot read: %w", file, owner, err)
 	}
 	defer func() { err = errors.Join(err, remove()) }()
 	staged := filepath.Join(stage, filepath.Base(file))
 	if err := copyFile(staged); err != nil {
 		return err
 	}
-	// Only root can change the directory: nobody can put another file in this place.
+	// Only root can change the directory, so nobody can replace the file.
 	f, err := os.Open(staged)
 	if err != nil {
 		return err
@@ -79,15 +78,15 @@ func withReadable(dir, file string, copyFile func(to string) error, body func(fi
 	return ownership.Act(dir, func() error { return body(staged) })
 }
 
-// removeStages removes the copies that root's killed commands have left: they have every
-// Secret of a cluster, and the owner of dir can read them.
+// removeStages removes the copies that killed commands of root's have left. They have all Secrets
+// of a cluster, and the owner of dir can read them.
 func removeStages(dir string) {
 	if _, foreign, err := ownership.Foreign(dir); err == nil && foreign {
 		directory.RemoveStages(stagePlace(dir))
 	}
 }
 
-// mayRead tells whether the owner of dir can read file, with the log beside it.
+// mayRead tells whether the owner of dir can read file and the WAL beside it.
 func mayRead(dir, file string) bool {
 	return ownership.Act(dir, func() error {
 		f, err := os.Open(file)
@@ -105,8 +104,8 @@ func mayRead(dir, file string) bool {
 	}) == nil
 }
 
-// stagePlace is the directory beside dir, on the disk that must have room anyway, if
-// only root can change it, and otherwise that for temporary files.
+// stagePlace is the directory above dir, whose disk needs the space anyway, if only root can change
+// it, and otherwise the directory for temporary files.
 func stagePlace(dir string) string {
 	place := filepath.Dir(Absolute(dir))
 	info, err := os.Stat(place)

@@ -11,8 +11,8 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// beside reads something of the database's file; path is what to ask of a server. While a server has it open, only that
-// server can: then it is asked, by its control socket in dataDir.
+// beside reads something from the database's file with own. While a server has the file open, only
+// that server can read it: then beside asks for path at its control socket in dataDir.
 func beside[T any](ctx context.Context, dataDir, file, path string, own func() (*T, error)) (*T, error) {
 	out, err := own()
 	if !errors.Is(err, sqlitefile.ErrBusy) {
@@ -30,9 +30,9 @@ func beside[T any](ctx context.Context, dataDir, file, path string, own func() (
 	return out, nil
 }
 
-// askServer asks the server that uses the database; busy is the error that says so. A server
-// in dataDir that uses another one is not asked: its answer would be about that. The answer's
-// Close lets go of the connection, too.
+// askServer asks the server that uses the database file; busy is the error that reports that it is
+// in use. If the server of dataDir uses another database, that is an error. Closing the answer
+// closes the connection.
 func askServer(ctx context.Context, dataDir, file, path string, busy error) (io.ReadCloser, error) {
 	client := control.New(dataDir)
 	body, err := client.Get(ctx, path, file)
@@ -41,7 +41,7 @@ func askServer(ctx context.Context, dataDir, file, path string, busy error) (io.
 	}
 	client.Close()
 	if errors.Is(err, control.ErrMissing) {
-		return nil, fmt.Errorf("%w; if that is karve server, it is not ready yet, or has another --data-dir: %w", busy, err)
+		return nil, fmt.Errorf("%w; if a karve server uses it, it is not ready yet, or has another --data-dir: %w", busy, err)
 	}
 	if errors.Is(err, control.ErrOther) {
 		return nil, fmt.Errorf("%w, and %w", busy, err)
@@ -59,7 +59,7 @@ func (b answerBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// lookAt is [sqlitefile.ReadInfo], also beside a server.
+// LookAt is [sqlitefile.ReadInfo], which also works while a server has the database open.
 func LookAt(ctx context.Context, dataDir, path string) (*sqlitefile.Info, error) {
 	look, err := beside(ctx, dataDir, path, control.LookPath, func() (*sqlitefile.Info, error) { return sqlitefile.ReadInfo(path) })
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/karve-k8s/karve/command/output"
 )
 
+// Certs is `karve certs`.
 func Certs() *cli.Command {
 	return &cli.Command{
 		Name:  "certs",
@@ -21,15 +22,15 @@ func Certs() *cli.Command {
 		Subcommands: []*cli.Command{
 			{
 				Name:   "list",
-				Usage:  "print what there is, and how long it is valid",
+				Usage:  "list the certificates and keys, and when they expire",
 				Flags:  []cli.Flag{options.Config(), options.DataDir(), output.Flag()},
 				Before: options.ReadDataDir,
 				Action: listCerts,
 			},
 			{
 				Name:      "renew",
-				Usage:     "renew the named certificates, or all but the authorities, and the admin's kubeconfigs; a running server uses them immediately",
-				ArgsUsage: "[NAME…]",
+				Usage:     "renew the named certificates, or all except the CAs, and the admin's kubeconfigs. A running server uses them immediately.",
+				ArgsUsage: "[NAME...]",
 				Flags:     []cli.Flag{options.Config(), options.DataDir()},
 				Before:    options.ReadDataDir,
 				Action:    asOwner(renewCerts),
@@ -92,7 +93,7 @@ func renewCerts(c *cli.Context) error {
 	}
 	config := certs.Config{Dir: dir}
 	for _, i := range infos {
-		if i.Name == certs.Serving { // the server's options are not known here; its names are
+		if i.Name == certs.Serving { // the server's --tls-san is not known here, but its certificate is
 			config.ExtraSANs = i.SANs
 		}
 	}

@@ -1,5 +1,6 @@
-// Package datadir is the commands that work on a data directory: datastore, snapshot, reset,
-// status, certs and kubeconfig. A server may run there: what only it can do they ask of it.
+// Package datadir has the commands that work on a data directory: datastore, snapshot, reset,
+// status, certs and kubeconfig. If a server runs there, they ask it for what only the server
+// can do.
 package datadir
 
 import (
@@ -7,13 +8,13 @@ import (
 	"path/filepath"
 )
 
-// Exists tells whether there is anything at path.
+// Exists tells whether path exists.
 func Exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
 }
 
-// Absolute is dir as an absolute path; empty stays empty.
+// Absolute returns dir as an absolute path. An empty dir stays empty.
 func Absolute(dir string) string {
 	if abs, err := filepath.Abs(dir); err == nil && dir != "" {
 		return abs

@@ -28,8 +28,8 @@ import (
 	"github.com/karve-k8s/karve/server/storage"
 )
 
-// Datastore looks after the file of the datastore. All but restore, salvage and
-// import work beside a running server as well as without one.
+// Datastore is `karve datastore`. Its commands work while a server runs and without one, except
+// restore, salvage and import.
 func Datastore() *cli.Command {
 	sub := func(name, args, usage string, action cli.ActionFunc, more ...cli.Flag) *cli.Command {
 		return &cli.Command{
@@ -39,34 +39,34 @@ func Datastore() *cli.Command {
 	}
 	return &cli.Command{
 		Name:  "datastore",
-		Usage: "look at the datastore, back it up, and put a backup in its place",
+		Usage: "inspect, compact, back up and restore the datastore",
 		Subcommands: []*cli.Command{
-			sub("stats", "", "print its figures", asOwner(datastoreStats), output.Flag()),
-			sub("verify", "", "check every page and row of it", asOwner(datastoreVerify), output.Flag()),
-			sub("compact", "", "let go of all history, and make the file smaller", asOwner(datastoreCompact)),
-			sub("backup", "FILE", "write it, as of now, to a file; a server may run", datastoreBackup,
-				&cli.BoolFlag{Name: "overwrite", Usage: "replace the file if it is there"}),
-			sub("restore", "FILE", "put a backup in its place; the server must be stopped", datastoreRestore),
-			sub("salvage", "", "save what can be read of a damaged one; the server must be stopped", asOwner(datastoreSalvage), output.Flag()),
-			sub("import", "FILE", "take over the state.db of a k3s; the server must be stopped", datastoreImport),
+			sub("stats", "", "print figures about the datastore", asOwner(datastoreStats), output.Flag()),
+			sub("verify", "", "check every page and row of the database", asOwner(datastoreVerify), output.Flag()),
+			sub("compact", "", "remove all history, and make the file smaller", asOwner(datastoreCompact)),
+			sub("backup", "FILE", "write a backup to a file, while a server runs or not", datastoreBackup,
+				&cli.BoolFlag{Name: "overwrite", Usage: "replace the file if it exists"}),
+			sub("restore", "FILE", "replace the database with a backup; the server must be stopped", datastoreRestore),
+			sub("salvage", "", "save what can be read of a damaged database; the server must be stopped", asOwner(datastoreSalvage), output.Flag()),
+			sub("import", "FILE", "import the state.db of a k3s; the server must be stopped", datastoreImport),
 		},
 	}
 }
 
-// oneFile is what some commands take beside options.
+// oneFile is the argument of the commands that take one file.
 func oneFile(c *cli.Context) (string, error) {
 	if c.Args().Len() != 1 || c.Args().First() == "" {
-		return "", fmt.Errorf("karve datastore %s takes one FILE, after the options, got %d", c.Command.Name, c.Args().Len())
+		return "", fmt.Errorf("karve datastore %s takes one FILE after the options, got %d arguments", c.Command.Name, c.Args().Len())
 	}
 	return c.Args().First(), nil
 }
 
-// datastoreDir is where the database is, or has to be.
+// datastoreDir is the directory of the database, which need not exist.
 func datastoreDir(c *cli.Context) (string, error) {
 	return storage.Dir(c.String("datastore-endpoint"), c.String("data-dir"))
 }
 
-// engineFile is the path of the database, which must be there.
+// engineFile is the path of the database, which must exist.
 func engineFile(c *cli.Context) (string, error) {
 	dir, err := datastoreDir(c)
 	if err != nil {
@@ -78,9 +78,9 @@ func engineFile(c *cli.Context) (string, error) {
 		return path, err
 	}
 	if old := filepath.Join(dir, kineimport.FileName); Exists(old) {
-		return "", fmt.Errorf("%s is of the version before and not converted yet: start the server once", old)
+		return "", fmt.Errorf("%s is a database of an earlier version: start the server once to convert it", old)
 	}
-	return "", fmt.Errorf("%s is not there: no server has been started with this --data-dir and --datastore-endpoint", path)
+	return "", fmt.Errorf("%s does not exist: no server has been started with this --data-dir and --datastore-endpoint", path)
 }
 
 func datastoreStats(c *cli.Context) error {
@@ -93,20 +93,20 @@ func datastoreStats(c *cli.Context) error {
 		return err
 	}
 	return output.Show(c, s, func(w io.Writer) {
-		stop := "not closed in order, or in use"
+		stop := "in use, or not closed cleanly"
 		if s.Clean {
-			stop = "closed in order"
+			stop = "closed cleanly"
 		}
 		fmt.Fprintf(w, "file\t%s (%s)\n", s.Path, stop)
 		fmt.Fprintf(w, "schema\t%d\n", s.SchemaVersion)
 		fmt.Fprintf(w, "revision\t%d\n", s.Revision)
 		fmt.Fprintf(w, "compacted to\t%d\n", s.CompactRevision)
 		fmt.Fprintf(w, "keys\t%d\n", s.Keys)
-		fmt.Fprintf(w, "bytes in them\t%d\n", s.LiveBytes)
+		fmt.Fprintf(w, "bytes in keys\t%d\n", s.LiveBytes)
 		fmt.Fprintf(w, "leases\t%d\n", s.Leases)
 		fmt.Fprintf(w, "rows\t%d\n", s.Rows)
 		fmt.Fprintf(w, "bytes of the file\t%d (%d free)\n", s.FileBytes, s.FreeBytes)
-		fmt.Fprintf(w, "bytes of its log\t%d\n", s.WALBytes)
+		fmt.Fprintf(w, "bytes of the WAL\t%d\n", s.WALBytes)
 	})
 }
 
@@ -133,7 +133,7 @@ func datastoreVerify(c *cli.Context) error {
 		problems = append(problems, fmt.Errorf("%s: %s", v.Path, p))
 	}
 	if !v.OK {
-		problems = append(problems, fmt.Errorf("%s is damaged: stop the server, and put a backup in its place (karve datastore restore FILE) or save what can be read (karve datastore salvage)", v.Path))
+		problems = append(problems, fmt.Errorf("%s is damaged: stop the server, then restore a backup (karve datastore restore FILE) or save what can be read (karve datastore salvage)", v.Path))
 	}
 	return errors.Join(problems...)
 }
@@ -164,14 +164,14 @@ func datastoreBackup(c *cli.Context) error {
 		return err
 	}
 	record := func() error { return backup.SetLast(b, time.Now()) }
-	if err := ownership.Act(filepath.Dir(path), record); err != nil { // of the backup nothing is missing
-		fmt.Fprintf(c.App.ErrWriter, "karve: %v (karve status will not know of this backup)\n", err)
+	if err := ownership.Act(filepath.Dir(path), record); err != nil { // the backup itself is complete
+		fmt.Fprintf(c.App.ErrWriter, "karve: %v (karve status will not show this backup)\n", err)
 	}
 	fmt.Fprintf(c.App.Writer, "backed up %d keys at revision %d to %s (%d bytes)\n", b.Keys, b.Revision, b.To, b.Bytes)
 	return nil
 }
 
-// backupOfServer receives a backup from the server that the database is in use by.
+// backupOfServer receives a backup from the server that uses the database.
 func backupOfServer(c *cli.Context, path, file string, opts backup.Options, busy error) (*backup.Result, error) {
 	body, err := askServer(c.Context, c.String("data-dir"), path, control.BackupPath, busy)
 	if err != nil {
@@ -181,8 +181,7 @@ func backupOfServer(c *cli.Context, path, file string, opts backup.Options, busy
 	return backup.Receive(c.Context, body, path, file, opts)
 }
 
-// stopped runs body with the lock of the database's directory, which a running
-// server has.
+// stopped runs body with the lock of the database's directory. It fails if a server holds it.
 func stopped(c *cli.Context, body func(lock *directory.Lock, progress sqlitefile.Progress) error) (err error) {
 	dir, err := datastoreDir(c)
 	if err != nil {
@@ -209,7 +208,7 @@ func datastoreRestore(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if !Exists(file) { // before a data directory is made for nothing
+	if !Exists(file) { // before a data directory is created for nothing
 		return fmt.Errorf("restore %s: %w", file, fs.ErrNotExist)
 	}
 	copyFile := func(to string) error {
@@ -224,7 +223,7 @@ func datastoreRestore(c *cli.Context) error {
 			}
 			fmt.Fprintf(c.App.Writer, "restored %d keys to %s, now at revision %d\n", r.Keys, r.To, r.Revision)
 			if r.Kept != "" {
-				fmt.Fprintf(c.App.Writer, "what was there before is %s\n", r.Kept)
+				fmt.Fprintf(c.App.Writer, "the earlier database is kept as %s\n", r.Kept)
 			}
 			return nil
 		})
@@ -245,7 +244,7 @@ func datastoreSalvage(c *cli.Context) error {
 				fmt.Fprintf(w, "%s\n", problem)
 			}
 			fmt.Fprintf(w, "saved %d keys to %s, now at revision %d\n", s.Keys, s.Path, s.Revision)
-			fmt.Fprintf(w, "the damaged database is %s\n", s.Kept)
+			fmt.Fprintf(w, "the damaged database is kept as %s\n", s.Kept)
 		})
 	})
 }
@@ -283,7 +282,7 @@ func datastoreCompact(c *cli.Context) error {
 		if err != nil {
 			return fmt.Errorf("compact the datastore of the server that uses %s: %w", dir, err)
 		}
-		fmt.Fprintf(c.App.Writer, "compacted to revision %d; the server makes the file smaller when it has time\n", revision)
+		fmt.Fprintf(c.App.Writer, "compacted to revision %d; the server makes the file smaller when it is idle\n", revision)
 		return nil
 	} else if err != nil {
 		return err
@@ -293,12 +292,12 @@ func datastoreCompact(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(c.App.Writer, "compacted %s to revision %d: %d bytes, before %d\n", done.Path, done.Revision, done.After, done.Before)
+	fmt.Fprintf(c.App.Writer, "compacted %s to revision %d: %d bytes, %d before\n", done.Path, done.Revision, done.After, done.Before)
 	return nil
 }
 
-// compactServer asks the server of dir, which must use the database named file, to compact
-// to its newest revision. It does so by the etcd API.
+// compactServer makes the server of dir, which must use the database named file, compact it to its
+// newest revision. It uses the etcd API.
 func compactServer(ctx context.Context, dir, file string) (int64, error) {
 	asked := control.New(dir)
 	defer asked.Close()
@@ -310,9 +309,9 @@ func compactServer(ctx context.Context, dir, file string) (int64, error) {
 		return 0, err
 	}
 	if !Exists(path) {
-		return 0, fmt.Errorf("%s is not there: the server is not ready, or its etcd API is elsewhere", path)
+		return 0, fmt.Errorf("%s does not exist: the server is not ready, or its datastore is an external one", path)
 	}
-	// Where the path is too long for a socket it is a link to one.
+	// If the path is too long for a socket, it is a link to one.
 	if path, err = filepath.EvalSymlinks(path); err != nil {
 		return 0, err
 	}
@@ -325,7 +324,7 @@ func compactServer(ctx context.Context, dir, file string) (int64, error) {
 		return 0, fmt.Errorf("%s: %w", path, err)
 	}
 	defer client.Close()
-	// Any read tells the revision.
+	// Every read returns the newest revision.
 	read, err := client.Get(ctx, "compact_rev_key")
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", path, err)

@@ -24,8 +24,8 @@ func Kubeconfig() *cli.Command {
 			&cli.BoolFlag{Name: "merge", Usage: "merge it into the first file of KUBECONFIG, or ~/.kube/config"},
 			&cli.StringFlag{Name: "into", Usage: "`FILE` to merge into instead"},
 			&cli.StringFlag{Name: "name", Usage: "`NAME` of the context, cluster and user there (default: " + certs.DefaultContext + ")"},
-			&cli.BoolFlag{Name: "overwrite", Usage: "replace entries of that name even if they are of another cluster"},
-			&cli.BoolFlag{Name: "set-current", Usage: "make it the current context even if there is one"},
+			&cli.BoolFlag{Name: "overwrite", Usage: "replace entries of that name, even if they are of another cluster"},
+			&cli.BoolFlag{Name: "set-current", Usage: "make it the current context, even if there is another"},
 		},
 		Before: options.ReadDataDir,
 		Action: func(c *cli.Context) error {
@@ -44,7 +44,7 @@ func Kubeconfig() *cli.Command {
 				Name: c.String("name"), Overwrite: c.Bool("overwrite"), SetCurrent: c.Bool("set-current"),
 			})
 			if errors.Is(err, certs.ErrConflict) {
-				return fmt.Errorf("%w: choose another name by --name, or --overwrite it", err)
+				return fmt.Errorf("%w: choose another name with --name, or replace it with --overwrite", err)
 			} else if err != nil {
 				return err
 			}

@@ -28,17 +28,17 @@ import (
 func Reset() *cli.Command {
 	return &cli.Command{
 		Name: "reset", ArgsUsage: "[FILE]",
-		Usage: "go back to a snapshot of this cluster; a server may run, and goes on",
-		Description: "FILE is DATA-DIR/" + snapshot.FileName + " if none is named. What is not in it is deleted, what is\n" +
-			"missing or has changed is put as it was, in one step. Revisions only rise:\n" +
-			"watches go on and tell of the changes. What was there before is kept as a\n" +
-			"snapshot, DATA-DIR/" + snapshot.FileName + ".before-reset-TIME.",
+		Usage: "return the cluster to a snapshot of it, while its server runs or not",
+		Description: "FILE is DATA-DIR/" + snapshot.FileName + " by default. Objects that are not in the snapshot are deleted,\n" +
+			"and those that are missing or have changed are restored, in one step. Revisions\n" +
+			"only rise, so watches continue and report the changes. The state before the reset\n" +
+			"is kept as the snapshot DATA-DIR/" + snapshot.FileName + ".before-reset-TIME.",
 		Before: options.ReadDataDir,
 		Flags: []cli.Flag{
 			options.Config(), options.DataDir(), options.DatastoreEndpoint(), output.Flag(),
-			&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask"},
-			&cli.BoolFlag{Name: "dry-run", Usage: "only tell what differs"},
-			&cli.BoolFlag{Name: "no-backup", Usage: "do not keep what was there before"},
+			&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask for confirmation"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "only show what differs"},
+			&cli.BoolFlag{Name: "no-backup", Usage: "do not keep a snapshot of the state before the reset"},
 		},
 		Action: resetCluster,
 	}
@@ -52,9 +52,9 @@ func resetCluster(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	from, err := os.Open(file) // by root, if this is root: the server's user may not read it
+	from, err := os.Open(file) // as root, if this is root: the server's user may not be able to read it
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%w: make a snapshot by karve snapshot", err)
+		return fmt.Errorf("%w: create a snapshot with karve snapshot", err)
 	} else if err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func resetCluster(c *cli.Context) error {
 	return ownership.Act(ownedDir(c), func() error { return resetTo(c, dir, from) })
 }
 
-// resetTo goes back to the snapshot that was opened.
+// resetTo returns the cluster to an open snapshot.
 func resetTo(c *cli.Context, dir string, from *os.File) error {
 	differs, err := askReset(c, dir, from, true)
 	if err != nil {
@@ -70,7 +70,7 @@ func resetTo(c *cli.Context, dir string, from *os.File) error {
 	}
 	if c.Bool("dry-run") || differs.Len() == 0 {
 		return output.Show(c, differs, func(w io.Writer) {
-			fmt.Fprintf(w, "%d to be made again, %d to be changed back, %d to be deleted\n", differs.Missing, differs.Changed, differs.Surplus)
+			fmt.Fprintf(w, "%d objects to restore, %d to change back, %d to delete\n", differs.Missing, differs.Changed, differs.Surplus)
 			for _, key := range differs.Keys {
 				fmt.Fprintln(w, key)
 			}
@@ -88,7 +88,7 @@ func resetTo(c *cli.Context, dir string, from *os.File) error {
 	if !c.Bool("no-backup") {
 		kept = filepath.Join(dir, snapshot.FileName+".before-reset-"+time.Now().UTC().Format("20060102T150405Z"))
 		if err := takeSnapshot(c, dir, kept, true); err != nil { // over one of the same second
-			return fmt.Errorf("nothing is reset: %w (--no-backup resets without)", err)
+			return fmt.Errorf("nothing was reset: %w (--no-backup resets without a snapshot of the current state)", err)
 		}
 	}
 	done, err := askReset(c, dir, from, false)
@@ -96,15 +96,15 @@ func resetTo(c *cli.Context, dir string, from *os.File) error {
 		return err
 	}
 	return output.Show(c, done, func(w io.Writer) {
-		fmt.Fprintf(w, "%d objects made again, %d changed back, %d deleted, in %v; the revision is %d\n",
+		fmt.Fprintf(w, "%d objects restored, %d changed back, %d deleted in %v; the revision is %d\n",
 			done.Missing, done.Changed, done.Surplus, done.Took.Round(10*time.Microsecond), done.Revision)
 		if kept != "" {
-			fmt.Fprintf(w, "what was there before is %s\n", kept)
+			fmt.Fprintf(w, "the state before is kept as %s\n", kept)
 		}
 	})
 }
 
-// askReset lets the server do it, or does it itself if none runs.
+// askReset makes the server reset the cluster, or does it itself if none runs.
 func askReset(c *cli.Context, dir string, from *os.File, dryRun bool) (*control.Result, error) {
 	_, held, err := directory.Holder(dir)
 	if err != nil {
@@ -118,25 +118,25 @@ func askReset(c *cli.Context, dir string, from *os.File, dryRun bool) (*control.
 	}
 	client := control.New(dir)
 	defer client.Close()
-	whole := io.NewSectionReader(from, 0, math.MaxInt64) // the client would close the file itself
+	whole := io.NewSectionReader(from, 0, math.MaxInt64) // which the client cannot close
 	if dryRun {
 		return client.Reset(c.Context, whole, control.DryRun)
 	}
 	return client.Reset(c.Context, whole)
 }
 
-// confirm asks a person who sits at a terminal.
+// confirm asks the user at the terminal.
 func confirm(c *cli.Context, dir string, from *os.File, differs *control.Result) error {
 	return snapshot.WithOpen(from, func(s *snapshot.Snapshot) error {
-		what := fmt.Sprintf("the cluster in %s goes back to %s, of %s: %d objects made again, %d changed back, %d deleted",
+		what := fmt.Sprintf("resetting the cluster in %s to %s, created at %s: %d objects to restore, %d to change back, %d to delete",
 			dir, from.Name(), s.Time.Local().Format(time.DateTime), differs.Missing, differs.Changed, differs.Surplus)
 		if !term.IsTerminal(int(os.Stdin.Fd())) {
-			return fmt.Errorf("%s: nobody is there to be asked, and --yes is not given", what)
+			return fmt.Errorf("%s: standard input is no terminal to ask for confirmation on; use --yes", what)
 		}
-		fmt.Fprintf(c.App.ErrWriter, "%s. Go on? [y/N] ", what)
+		fmt.Fprintf(c.App.ErrWriter, "%s. Continue? [y/N] ", what)
 		answer, _ := bufio.NewReader(os.Stdin).ReadString('\n')
 		if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
-			return errors.New("nothing is reset")
+			return errors.New("nothing was reset")
 		}
 		return nil
 	})

@@ -18,14 +18,14 @@ import (
 func Snapshot() *cli.Command {
 	return &cli.Command{
 		Name: "snapshot", ArgsUsage: "[FILE]",
-		Usage: "write the cluster, objects and certificates, to a file; a server may run",
-		Description: "FILE is DATA-DIR/" + snapshot.FileName + " if none is named. All secrets of the cluster are in it:\n" +
-			"it is for its administrator (mode 0600). karve reset goes back to it, and\n" +
-			"karve server --fork-from FILE starts another cluster of it.",
+		Usage: "write the cluster to a file: objects, certificates and keys",
+		Description: "FILE is DATA-DIR/" + snapshot.FileName + " by default. A server may run. The snapshot has all Secrets and keys of\n" +
+			"the cluster, so only its owner can read it (mode 0600). karve reset returns to it,\n" +
+			"and karve server --fork-from FILE starts a copy of the cluster.",
 		Before: options.ReadDataDir,
 		Flags: []cli.Flag{
 			options.Config(), options.DataDir(), options.DatastoreEndpoint(),
-			&cli.BoolFlag{Name: "overwrite", Usage: "replace the file if it is there"},
+			&cli.BoolFlag{Name: "overwrite", Usage: "replace the file if it exists"},
 		},
 		Action: func(c *cli.Context) error {
 			dir, file, err := snapshotOf(c)
@@ -39,18 +39,18 @@ func Snapshot() *cli.Command {
 				return err
 			}
 			return snapshot.WithFile(file, func(s *snapshot.Snapshot) error {
-				fmt.Fprintf(c.App.Writer, "%d keys at revision %d, and the certificates, are in %s\n", s.Keys, s.Revision, file)
+				fmt.Fprintf(c.App.Writer, "wrote %d keys at revision %d, certificates and keys to %s\n", s.Keys, s.Revision, file)
 				return nil
 			})
 		},
 	}
 }
 
-// snapshotOf is the data directory, and the file that is named or usual.
+// snapshotOf is the data directory, and the file that the argument names or that is the default.
 func snapshotOf(c *cli.Context) (dir, file string, err error) {
 	dir = Absolute(c.String("data-dir"))
 	if !Exists(dir) {
-		return "", "", fmt.Errorf("%s is not there: no server has been started with this --data-dir", dir)
+		return "", "", fmt.Errorf("there is no data directory %s: no server has been started with this --data-dir", dir)
 	}
 	switch c.Args().Len() {
 	case 0:
@@ -58,10 +58,10 @@ func snapshotOf(c *cli.Context) (dir, file string, err error) {
 	case 1:
 		return dir, Absolute(c.Args().First()), nil
 	}
-	return "", "", fmt.Errorf("karve %s takes one FILE, after the options, got %d", c.Command.Name, c.Args().Len())
+	return "", "", fmt.Errorf("karve %s takes one FILE after the options, got %d arguments", c.Command.Name, c.Args().Len())
 }
 
-// takeSnapshot asks the server, if one runs: only it has what it keeps in memory.
+// takeSnapshot asks the server, if one runs: only the server has what it keeps in memory.
 func takeSnapshot(c *cli.Context, dir, file string, overwrite bool) error {
 	_, held, err := directory.Holder(dir)
 	if err != nil {
@@ -69,7 +69,7 @@ func takeSnapshot(c *cli.Context, dir, file string, overwrite bool) error {
 	}
 	if held {
 		if Exists(file) && !overwrite {
-			return fmt.Errorf("make snapshot: %w: %s", snapshot.ErrExists, file)
+			return fmt.Errorf("create snapshot: %w: %s", snapshot.ErrExists, file)
 		}
 		client := control.New(dir)
 		defer client.Close()

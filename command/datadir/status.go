@@ -32,12 +32,12 @@ import (
 	"github.com/karve-k8s/karve/server/storage"
 )
 
-// What a server can be, and the exit codes of `karve status` that say so; 1 is an
-// error, as of every command. 3 and 4 are the LSB's, for "not running" and "unknown".
+// The states of a server, and the exit codes of `karve status` for them. 1 is an error, as of
+// every command. 3 and 4 are the LSB's for "not running" and "unknown".
 const (
 	stateReady    = "ready"
 	stateStarting = "starting"  // the admin's kubeconfig is not written yet
-	stateNotReady = "not ready" // it stops, or something of it is ill
+	stateNotReady = "not ready" // it stops, or a check fails
 	stateStopped  = "stopped"
 	stateUnknown  = "unknown" // of a server among several that could not be asked
 
@@ -45,14 +45,14 @@ const (
 	exitNotReady = 4
 )
 
-// askTimeout is how long a server may take for each answer.
+// askTimeout is how long a server may take for each response.
 const askTimeout = 10 * time.Second
 
 // ServerStatus is what `karve status -o json` prints. What is not known is left out.
 type ServerStatus struct {
 	ServerState
 	Datastore  *sqlitefile.Info `json:"datastore,omitempty"`
-	Elsewhere  string           `json:"datastoreElsewhere,omitempty"` // what it is, if not the built-in one
+	Elsewhere  string           `json:"datastoreElsewhere,omitempty"` // what the datastore is, if not the built-in one
 	LastBackup *backup.Record   `json:"lastBackup"`                   // null: never, by karve datastore backup
 }
 
@@ -67,12 +67,12 @@ type ServerState struct {
 	URL         string             `json:"url,omitempty"`
 	Listening   []string           `json:"listening,omitempty"` // host:port of each listener
 	Memory      *memoryStatus      `json:"memory,omitempty"`
-	Certificate *certificateStatus `json:"certificate,omitempty"` // the one that ends first
+	Certificate *certificateStatus `json:"certificate,omitempty"` // the one that expires first
 }
 
 type memoryStatus struct {
 	Anonymous int64 `json:"rssAnonBytes,omitempty"`
-	Limit     int64 `json:"limitBytes,omitempty"` // --memory-limit, as the server has read it
+	Limit     int64 `json:"limitBytes,omitempty"` // what --memory-limit came to
 }
 
 type certificateStatus struct {
@@ -121,8 +121,8 @@ ready, 3 if none runs, otherwise 4.`,
 	}
 }
 
-// readStatus asks the lock, the server, and the files of the data directory. What
-// is wrong with one of them is an error: a status that leaves things out misleads.
+// readStatus reads the lock, asks the server, and reads the files of the data directory. If one of
+// them fails, that is an error: an incomplete status would mislead.
 func readStatus(ctx context.Context, dir, endpoint string, now time.Time) (*ServerStatus, error) {
 	if !Exists(dir) {
 		return nil, fmt.Errorf("there is no data directory %s: no server has been started with this --data-dir", dir)
@@ -165,8 +165,8 @@ func (s *ServerState) ask(ctx context.Context, kubeconfig string) error {
 		return err
 	}
 	if config.ExecProvider != nil || config.AuthProvider != nil {
-		// Root asks servers of other users, too: no program of theirs is to be started.
-		return fmt.Errorf("%s: starts a program for its credentials, which the server's own does not", kubeconfig)
+		// Root asks servers of other users, too, and must not start a program of theirs.
+		return fmt.Errorf("%s: it starts a program to get credentials, so it is not the one that the server wrote", kubeconfig)
 	}
 	config.Timeout = askTimeout
 	client, err := rest.HTTPClientFor(config)
@@ -210,8 +210,8 @@ func fetch(ctx context.Context, client *http.Client, url string) ([]byte, error)
 	return text, err
 }
 
-// failedChecks are the checks of /readyz?verbose that did not pass; where it is no
-// such text, the error.
+// failedChecks are the checks of /readyz?verbose that failed, or the error if text is no such
+// report.
 func failedChecks(text []byte, err error) string {
 	var failed []string
 	for line := range strings.Lines(string(text)) {
@@ -226,7 +226,7 @@ func failedChecks(text []byte, err error) string {
 	return "failed checks: " + strings.Join(failed, ", ")
 }
 
-// readMetrics takes what only the process itself knows.
+// readMetrics reads what only the process itself knows.
 func (s *ServerState) readMetrics(text []byte) {
 	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
 		name, number, _ := strings.Cut(lines.Text(), " ")
@@ -246,8 +246,8 @@ func (s *ServerState) readMetrics(text []byte) {
 	}
 }
 
-// anonymous is RssAnon of a process, in bytes: memory that the kernel cannot take
-// back (proc_pid_status(5)). 0 is unknown.
+// anonymous is RssAnon of a process in bytes, the memory that the kernel cannot reclaim
+// (proc_pid_status(5)). 0 is unknown.
 func anonymous(pid int) int64 {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -299,7 +299,7 @@ func (s *ServerStatus) readDatastore(ctx context.Context, endpoint, dataDir stri
 	return err
 }
 
-// table writes what a person wants to know, one line each.
+// table writes the status for people, a line for each fact.
 func (s *ServerStatus) table(w io.Writer) {
 	line := func(name, format string, args ...any) { fmt.Fprintf(w, name+"\t"+format+"\n", args...) }
 	state := s.State
@@ -335,7 +335,7 @@ func (s *ServerStatus) table(w io.Writer) {
 	}
 	switch d := s.Datastore; {
 	case d != nil:
-		line("datastore", "revision %d, %s and a log of %s (%s)", d.Revision, mebi(d.Bytes), mebi(d.WALBytes), d.Path)
+		line("datastore", "revision %d, %s and a WAL of %s (%s)", d.Revision, mebi(d.Bytes), mebi(d.WALBytes), d.Path)
 	case s.Elsewhere != "":
 		line("datastore", "%s", s.Elsewhere)
 		return
@@ -345,7 +345,7 @@ func (s *ServerStatus) table(w io.Writer) {
 	if b := s.LastBackup; b != nil {
 		gone := ""
 		if !Exists(b.File) {
-			gone = ", which is not there any more"
+			gone = ", which no longer exists"
 		}
 		line("last backup", "%s at revision %d: %s%s", b.Time.Local().Format(time.DateTime), b.Revision, b.File, gone)
 	} else {

@@ -156,7 +156,7 @@ func TestDatastoreLive(t *testing.T) {
 	wantProblems(t, finish(t, command(t, "karve", "datastore", "restore", "--data-dir", dir, backup)), self)
 	wantProblems(t, finish(t, command(t, "karve", "datastore", "import", "--data-dir", dir, backup)), self)
 	socket := filepath.Join(dir, "kine.sock")
-	wantProblems(t, finish(t, command(t, "karve", "datastore", "compact", "--data-dir", dir)), dir+"…"+socket+" is not there")
+	wantProblems(t, finish(t, command(t, "karve", "datastore", "compact", "--data-dir", dir)), dir+"…"+socket+" does not exist")
 
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
@@ -201,7 +201,7 @@ func TestDatastoreSalvage(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := karve(t, "datastore", "salvage", "--data-dir", dir)
-	wantOutput(t, got, `row 3211264 (revision 49) of key "/registry/7" has a bad checksum`, "saved 20 keys to "+path, "the damaged database is "+path+".before-salvage-")
+	wantOutput(t, got, `row 3211264 (revision 49) of key "/registry/7" has a bad checksum`, "saved 20 keys to "+path, "the damaged database is kept as "+path+".before-salvage-")
 	wantOutput(t, karve(t, "datastore", "verify", "--data-dir", dir), "is sound: 20 rows, 20 keys")
 	e, done := engine(t, dir)
 	defer done()
@@ -320,7 +320,7 @@ func TestDatastoreImport(t *testing.T) {
 	}
 	wantProblems(t, finish(t, command(t, "karve", "datastore", "import", "--data-dir", dir, file)),
 		"data directory already has data: "+filepath.Join(dir, datastore.EngineFile))
-	wantProblems(t, finish(t, command(t, "karve", "datastore", "stats", "--data-dir", k3s)), file+" is of the version before")
+	wantProblems(t, finish(t, command(t, "karve", "datastore", "stats", "--data-dir", k3s)), file+" is a database of an earlier version")
 }
 
 func TestDatastoreProblems(t *testing.T) {
@@ -331,13 +331,13 @@ func TestDatastoreProblems(t *testing.T) {
 	for _, args := range []string{"stats", "verify", "compact", "backup X"} {
 		words := strings.Fields(args)
 		words = append([]string{"datastore", words[0], "--data-dir", empty}, words[1:]...)
-		wantProblems(t, finish(t, command(t, "karve", words...)), file+" is not there: no server has been started with this --data-dir")
+		wantProblems(t, finish(t, command(t, "karve", words...)), file+" does not exist: no server has been started with this --data-dir")
 	}
 	for _, tc := range []struct{ args, want string }{
 		{"datastore restore --data-dir " + empty + "/new /nowhere/b", "restore /nowhere/b: file does not exist"},
 		{"datastore import --data-dir " + empty + "/new /nowhere/b", "import /nowhere/b: file does not exist"},
-		{"datastore backup --data-dir " + empty, "takes one FILE, after the options, got 0"},
-		{"datastore backup --data-dir " + empty + " a --overwrite", "takes one FILE, after the options, got 2"},
+		{"datastore backup --data-dir " + empty, "takes one FILE after the options, got 0"},
+		{"datastore backup --data-dir " + empty + " a --overwrite", "takes one FILE after the options, got 2"},
 		{"datastore stats --data-dir " + empty + " a", `takes options only, got "a"`},
 		{"datastore stats --config /nowhere", "--config: open /nowhere"},
 	} {
@@ -358,7 +358,7 @@ func TestDatastoreProblems(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantProblems(t, finish(t, command(t, "karve", "datastore", "verify", "--data-dir", dir)),
-		path+"…(revision 49) has a bad checksum", path+" is damaged: stop the server, and put a backup in its place (karve datastore restore FILE) or save what can be read (karve datastore salvage)")
+		path+"…(revision 49) has a bad checksum", path+" is damaged: stop the server, then restore a backup (karve datastore restore FILE) or save what can be read (karve datastore salvage)")
 	got := finish(t, command(t, "karve", "datastore", "verify", "--data-dir", dir, "-o", "json"))
 	var v backup.Verification
 	if err := json.Unmarshal([]byte(got.stdout), &v); err != nil || got.code != 1 || v.OK || len(v.Problems) != 1 {

@@ -159,7 +159,7 @@ func TestSnapshotAndReset(t *testing.T) {
 
 	// The same without a server.
 	wantOutput(t, karve(t, "reset", "--data-dir", p.dir, "--yes"), "deleted", "before-reset")
-	wantOutput(t, karve(t, "reset", "--data-dir", p.dir), "0 to be made again, 0 to be changed back, 0 to be deleted")
+	wantOutput(t, karve(t, "reset", "--data-dir", p.dir), "0 objects to restore, 0 to change back, 0 to delete")
 	wantOutput(t, karve(t, "datastore", "verify", "--data-dir", p.dir), "is sound")
 }
 
@@ -281,7 +281,7 @@ func TestSnapshotProblems(t *testing.T) {
 		want []string
 	}{
 		"of another cluster":    {[]string{"reset", "--data-dir", other.dir, "--yes", filepath.Join(one.dir, "snapshot")}, []string{"the snapshot is of another cluster…--fork-from"}},
-		"none yet":              {[]string{"reset", "--data-dir", other.dir, "--yes"}, []string{"make a snapshot by karve snapshot"}},
+		"none yet":              {[]string{"reset", "--data-dir", other.dir, "--yes"}, []string{"create a snapshot with karve snapshot"}},
 		"no snapshot":           {[]string{"reset", "--data-dir", one.dir, "--yes", one.kubeconfig}, []string{"not a snapshot"}},
 		"no data directory":     {[]string{"snapshot", "--data-dir", filepath.Join(one.dir, "none")}, []string{"no server has been started with this --data-dir"}},
 		"two files":             {[]string{"snapshot", "--data-dir", one.dir, "a", "b"}, []string{"takes one FILE"}},

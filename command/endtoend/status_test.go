@@ -88,7 +88,7 @@ func TestStatus(t *testing.T) {
 		t.Errorf("got %+v, want a stopped server with a datastore and certificates", s)
 	}
 	got := finish(t, command(t, "karve", "status", "--data-dir", dir))
-	if got.code != exitStopped || got.stderr != "" || !strings.Contains(got.stdout, " stopped\n") || !strings.Contains(got.stdout, "not there any more") {
+	if got.code != exitStopped || got.stderr != "" || !strings.Contains(got.stdout, " stopped\n") || !strings.Contains(got.stdout, "which no longer exists") {
 		t.Errorf("karve status: got %+v, want code %d, stopped, and that the backup is gone", got, exitStopped)
 	}
 }

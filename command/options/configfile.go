@@ -17,10 +17,9 @@ import (
 	"github.com/karve-k8s/karve/server/flags"
 )
 
-// readConfigFile gives the options that neither the command line nor a variable
-// has set the values of the configuration file. Its keys are the options'
-// names; lists are lists. A key that is no option is an error. If no file is named
-// it is the usual one, which need not be there.
+// readConfigFile sets the options that neither the command line nor a variable has set from the
+// configuration file. Its keys are the names of options, and its lists are lists. A key that is no
+// option is an error. If --config names no file, it reads usual, which need not exist.
 func readConfigFile(c *cli.Context, usual string) error {
 	path, named := c.String("config"), true
 	if path == "" {
@@ -70,8 +69,7 @@ func settable(list []cli.Flag) []string {
 	return Names(slices.DeleteFunc(slices.Clone(list), func(f cli.Flag) bool { return sectionOf(f) == otherSection }))
 }
 
-// configValue is one line of the configuration file, as it is written there:
-// 0640 is a mode, not the number 416.
+// configValue is one line of the configuration file, as text: 0640 is a mode, not the number 416.
 type configValue struct {
 	name   string
 	values []string
@@ -86,7 +84,7 @@ func parseConfig(text []byte) ([]configValue, error) {
 	if err := decoder.Decode(&document); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
-	// What follows would be ignored, options that protect something included.
+	// Options in another document would be ignored, even those that protect something.
 	for {
 		var another yaml.Node
 		if err := decoder.Decode(&another); errors.Is(err, io.EOF) {
@@ -133,11 +131,11 @@ func isEmpty(document yaml.Node) bool {
 	return len(document.Content) == 0 || document.Content[0].Tag == "!!null"
 }
 
-// DefaultFile is read if it is there; one named by --config must be.
+// DefaultFile is the configuration file that is read if it exists. A file named by --config must exist.
 var DefaultFile = systemConfigFile()
 
-// systemConfigFile is /etc/karve/config.yaml; on Windows, where every user may make
-// such a directory, it is the user's own.
+// systemConfigFile is /etc/karve/config.yaml. On Windows, where every user may create such a
+// directory, it is the user's own.
 func systemConfigFile() string {
 	if runtime.GOOS != "windows" {
 		return "/etc/karve/config.yaml"

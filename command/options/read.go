@@ -11,7 +11,7 @@ import (
 	"github.com/karve-k8s/karve/server"
 )
 
-// Read is ReadFrom for a command that takes nothing else.
+// Read is ReadFrom for a command that takes no arguments.
 func Read(c *cli.Context) (server.Config, error) {
 	var surplus error
 	if c.Args().Present() {
@@ -21,9 +21,8 @@ func Read(c *cli.Context) (server.Config, error) {
 	return config, errors.Join(surplus, err)
 }
 
-// ReadFrom makes the server's configuration of options, variables and the
-// configuration file, which is usual if no other is named; the server logs to log.
-// The error joins all that is wrong with them.
+// ReadFrom makes the server's configuration from options, variables and the configuration file, which
+// is usual unless --config names another. The server logs to log. The error joins all problems.
 func ReadFrom(c *cli.Context, usual string, log io.Writer) (server.Config, error) {
 	problems := []error{readConfigFile(c, usual)}
 	config, err := serverConfig(c)

@@ -14,9 +14,9 @@ import (
 	"github.com/karve-k8s/karve/server/flags"
 )
 
-// otherVariables are the variables named KARVE_… that are no options of a command: those of
-// install.sh, of tests that start karve, and of this project's scripts and tests. One that ends in
-// an underscore stands for all that begin with it.
+// otherVariables are the variables named KARVE_… that are no options of a command, but of install.sh,
+// of tests that start karve, and of this project's scripts and tests. A name that ends in an
+// underscore stands for all names that begin with it.
 var otherVariables = []string{
 	"KARVE_BINARY", "KARVE_DOWNLOAD_URL", "KARVE_INSTALL_CHECK", "KARVE_INSTALL_TIMEOUT", "KARVE_REQUIRE_SIGNATURE",
 	"KARVE_VERSION",     // of scripts/build
@@ -28,12 +28,12 @@ var otherVariables = []string{
 
 // serviceLink is a variable that kubelet sets in Pods for a Service whose name begins with
 // karve (https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables).
-// The first group is that of which only the value tells: a port number may be an option's.
+// A name of the first group is only a Service's if its value is a URL: an option's value may be a port.
 var serviceLink = regexp.MustCompile(`^KARVE_(?:[A-Z0-9_]*?_)??(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|(PORT)|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)$`)
 
-// CheckVariables looks for KARVE_… variables that set nothing. One that is nearly the name of an
-// option is an error, as on the command line and in the configuration file. Any other is a
-// warning only: it may be the user's own, and a start must not fail because of it.
+// CheckVariables looks for KARVE_… variables that set nothing. If a name is nearly that of an option,
+// it is an error, as on the command line and in the configuration file. Any other is only a
+// warning: it may be the user's own, and a start must not fail because of it.
 func CheckVariables(environ, options []string, warnings io.Writer) error {
 	var problems []error
 	for _, variable := range environ {

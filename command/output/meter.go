@@ -10,9 +10,9 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// Meter prints on standard error how far long work has come: on a terminal in one line that
-// changes every second and that end removes, elsewhere in lines ten seconds apart. Short work
-// prints nothing.
+// Meter prints the progress of long work on standard error: on a terminal in one line that changes
+// every second and that end removes, elsewhere a line every ten seconds. It prints nothing about
+// short work.
 func Meter(c *cli.Context) (progress sqlitefile.Progress, end func()) {
 	line, every := NewLine(c.App.ErrWriter), 10*time.Second
 	if line != nil {

@@ -1,4 +1,4 @@
-// Package output is how commands Show what they have found: as a table or as JSON, and how far they are.
+// Package output prints the results of commands, as a table or as JSON, and their progress.
 package output
 
 import (
@@ -10,11 +10,12 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
+// Flag is --output.
 func Flag() cli.Flag {
 	return &cli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: "table", Usage: "`FORMAT`: table or json"}
 }
 
-// Show writes value as JSON or what table writes, as --output says.
+// Show writes value as JSON, or what table writes, as --output asks.
 func Show(c *cli.Context, value any, table func(io.Writer)) error {
 	if err := Check(c); err != nil {
 		return err
@@ -31,7 +32,7 @@ func Show(c *cli.Context, value any, table func(io.Writer)) error {
 	}
 }
 
-// Check refuses what Show would, for commands that work before they Show.
+// Check returns the error that Show would, for commands that work before they call Show.
 func Check(c *cli.Context) error {
 	if format := c.String("output"); format != "table" && format != "json" {
 		return fmt.Errorf("--output %q: want table or json", format)
