@@ -10,6 +10,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
@@ -94,7 +95,7 @@ func Run(ctx context.Context, t Target) []Finding {
 	}
 	all = append(all, checkPlaces(ctx, t)...)
 	all = append(all, checkStore(t))
-	own, _, _ := datastore.Holder(t.DataDir) // an error is a finding about the data directory
+	own, _, _ := directory.Holder(t.DataDir) // an error is a finding about the data directory
 	all = append(all, h.ports(t.Ports, t.Replaced, own)...)
 	return append(all, h.others())
 }
