@@ -53,6 +53,7 @@ var demotions = []Demotion{
 	{Message: "Failed to ensure lease exists, will retry", Error: `namespaces "kube-system" not found`, Reason: startedFirst},
 	{Message: "Error while syncing ConfigMap", Error: `namespaces "kube-system" not found`, Reason: startedFirst},
 	{Message: "Getting lastest possible tracked_since time", Error: "not found", Reason: "the API server is about to create it, and the controller asks again"},
+	{Message: "unable to register metrics", Error: "duplicate metrics collector registration attempted", Reason: "an earlier control plane of this process has registered them"},
 	{Message: "Unhandled Error", Error: "is not allocated; repairing", Reason: "the first start creates the Service before its address, and this allocates it"},
 
 	{Message: "unable to register metrics", Error: "duplicate metrics collector registration attempted", Reason: "an earlier cluster of this process has registered them"},
