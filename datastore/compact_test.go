@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/karve-k8s/karve/datastore/backup"
+	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 func TestCompactErrors(t *testing.T) {
@@ -62,21 +63,14 @@ func TestCompactionFreesSpace(t *testing.T) {
 	if err := e.WaitTidy(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.Now().Add(10 * time.Second)
 	live := int64(200 * 1100)
-	for {
+	eventually.Nil(t, "the file shrinks", func() error {
 		info, err := os.Stat(e.path)
-		if err != nil {
-			t.Fatal(err)
+		if err == nil && info.Size() > 2*live+64<<10 {
+			err = fmt.Errorf("it is %d bytes with %d bytes of live data", info.Size(), live)
 		}
-		if info.Size() <= 2*live+64<<10 {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the file is %d bytes with %d bytes of live data", info.Size(), live)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+		return err
+	})
 	if s := e.Stats(); s.Keys != 201 || s.Events != 1 || s.CacheBytes > 2*live || e.snap.Load().dead.Len() != 0 {
 		t.Errorf("after compaction: %+v and %d tombstones; want 201 keys, 1 event, none", s, e.snap.Load().dead.Len())
 	}

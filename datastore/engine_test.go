@@ -11,9 +11,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 // openTest opens an engine in dir and closes it with the test.
@@ -329,13 +329,8 @@ func TestCloseEndsWritesAndWatches(t *testing.T) {
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case err := <-ended:
-		if !errors.Is(err, ErrClosed) {
-			t.Errorf("watch: %v, want %v", err, ErrClosed)
-		}
-	case <-time.After(5 * time.Second):
-		t.Fatal("the watch did not end")
+	if err := eventually.Receive(t, "the watch ends", ended); !errors.Is(err, ErrClosed) {
+		t.Errorf("watch: %v, want %v", err, ErrClosed)
 	}
 	if _, err := e.Put(t.Context(), PutRequest{Key: "/a"}); !errors.Is(err, ErrClosed) {
 		t.Errorf("put: %v, want %v", err, ErrClosed)
@@ -347,6 +342,9 @@ func TestCloseEndsWritesAndWatches(t *testing.T) {
 
 // The WAL stays bounded while readers are in it all the time.
 func TestWALIsBoundedUnderReaders(t *testing.T) {
+	if testing.Short() {
+		t.Skip("writes 40 MB durably")
+	}
 	e := openTest(t, t.TempDir(), Options{CacheBytes: 1})
 	stop := make(chan struct{})
 	var readers, writers sync.WaitGroup

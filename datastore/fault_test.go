@@ -117,6 +117,9 @@ var faults = map[string]fault{
 // on where it says that it does, and else ends; the next start has all that was
 // acknowledged, no revision is given out twice, and nothing is damaged.
 func TestDiskFaults(t *testing.T) {
+	if testing.Short() {
+		t.Skip("kills a process under strace for each fault on four file systems")
+	}
 	strace := traceable(t)
 	counts := []int{1 + rand.IntN(150)}
 	if n, err := strconv.Atoi(os.Getenv("KARVE_CRASHES")); err == nil {
@@ -127,9 +130,6 @@ func TestDiskFaults(t *testing.T) {
 	}
 	for _, system := range []string{"ext4", "xfs", "btrfs", "f2fs"} {
 		t.Run(system, func(t *testing.T) {
-			if testing.Short() && system != "ext4" {
-				t.Skip("the other file systems take a minute")
-			}
 			root := loopMount(t, system)
 			for name, f := range faults {
 				t.Run(name, func(t *testing.T) {

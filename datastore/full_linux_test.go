@@ -16,6 +16,7 @@ import (
 	"github.com/karve-k8s/karve/datastore/backup"
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
+	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 // mount makes a small file system for the test, or skips it.
@@ -98,7 +99,7 @@ func TestDiskFull(t *testing.T) {
 	if err := e.Compact(t.Context(), e.Revision(), true); err != nil {
 		t.Fatalf("compaction on a full disk: %v", err)
 	}
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(eventually.Limit)
 	for {
 		_, err := e.Put(t.Context(), PutRequest{Key: "/again", Value: []byte("room")})
 		if err == nil {

@@ -22,6 +22,9 @@ import (
 // A server in another process lets nobody read its file, and is named; what a kill leaves
 // can be read.
 func TestFileOfAnotherProcess(t *testing.T) {
+	if testing.Short() {
+		t.Skip("four times, waits as long as a start waits for another program")
+	}
 	dir := t.TempDir()
 	child := exec.Command(os.Args[0])
 	child.Env = append(os.Environ(), "KARVE_CRASH_DIR="+dir, "KARVE_CRASH_MODE=crash-full")

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 func watch(t testing.TB, e *Engine, req WatchRequest) *Watcher {
@@ -67,7 +69,7 @@ func TestWatchOfEveryShapeSeesOnlyItsKeys(t *testing.T) {
 				if k != key {
 					t.Errorf("watch %d: got %s, want %s", i, k, key)
 				}
-			case <-time.After(5 * time.Second):
+			case <-time.After(eventually.Limit):
 				t.Fatalf("watch %d: no event of %s", i, key)
 			}
 		}
@@ -198,7 +200,7 @@ func TestNoWakeIsLost(t *testing.T) {
 				if got != revision {
 					t.Fatalf("round %d: event of revision %d, want %d", i, got, revision)
 				}
-			case <-time.After(5 * time.Second):
+			case <-time.After(eventually.Limit):
 				t.Fatalf("round %d: a watcher sleeps on", i)
 			}
 		}
@@ -308,7 +310,7 @@ func TestPoll(t *testing.T) {
 		var i int
 		select {
 		case i = <-woken:
-		case <-time.After(10 * time.Second):
+		case <-time.After(eventually.Limit):
 			t.Fatalf("%d of %d have everything, and nobody is woken", done, watchers)
 		}
 		for more := true; more; {

@@ -188,6 +188,9 @@ func TestRestoreOverDamage(t *testing.T) {
 func TestRestoreStoppedAnywhere(t *testing.T) {
 	file := filepath.Join(enginetest.Written(t, true), datastore.EngineFile)
 	for _, old := range []string{"closed", "killed", "table"} {
+		if testing.Short() && old != "killed" {
+			continue // each takes a child process for each step
+		}
 		seen := map[bool]int{}
 		for n := 1; ; n++ {
 			dir := t.TempDir()
