@@ -40,7 +40,7 @@ func TestEveryDefaultControllerIsBuilt(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer claim.release()
-	s := assemble(plan, claim, time.Now(), startup.New(time.Now()), notify.Take(), nil)
+	s := assemble(plan, claim, start{began: time.Now(), trace: startup.New(time.Now()), systemd: notify.Take()})
 	parts := s.parts()
 	var built []string
 	ctx, cancel := context.WithCancel(t.Context())

@@ -35,13 +35,10 @@ import (
 // it needs are ready.
 type controlPlane struct {
 	*plan
-	claim     *claim
-	began     time.Time
-	trace     *startup.Trace
-	systemd   *notify.Notifier
-	progress  *progress
-	collector *memory.Collector // nil: left alone
-	loopback  *loopback.Server
+	start
+	claim    *claim
+	progress *progress
+	loopback *loopback.Server
 
 	certificates *certificates.Certificates
 	storage      *storage.Storage
@@ -57,6 +54,14 @@ type controlPlane struct {
 	stopping atomic.Bool // systemd has been told
 }
 
+// start is what belongs to a start of this process, whatever its parts are.
+type start struct {
+	began     time.Time
+	trace     *startup.Trace
+	systemd   *notify.Notifier
+	collector *memory.Collector // nil: left alone
+}
+
 // The parts, by the names that users see.
 const (
 	certificatesPart = "certificates"
@@ -70,9 +75,9 @@ const (
 )
 
 // assemble makes the parts, and starts none.
-func assemble(p *plan, c *claim, began time.Time, trace *startup.Trace, systemd *notify.Notifier, collector *memory.Collector) *controlPlane {
-	s := &controlPlane{plan: p, claim: c, began: began, trace: trace, systemd: systemd, collector: collector}
-	s.progress = newProgress(systemd, p.Progress, time.Now)
+func assemble(p *plan, c *claim, begun start) *controlPlane {
+	s := &controlPlane{plan: p, claim: c, start: begun}
+	s.progress = newProgress(begun.systemd, p.Progress, time.Now)
 	s.loopback = loopback.NewServer(p.Log.Errorf)
 	s.certificates = certificates.New(s.certificatesConfig())
 	s.storage = storage.New(s.storageConfig())

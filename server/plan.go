@@ -218,8 +218,8 @@ func parseCIDRs(flag, list string) ([]*net.IPNet, error) {
 	return cidrs, nil
 }
 
-// gates are the feature gates that the configuration asks for. Upstream keeps them in a
-// registry of the process, where whoever holds them is the only one to decide.
+// gates are the feature gates that the configuration asks for. Upstream keeps gates in a
+// registry of the process; a server that holds its own there decides for all.
 func (d *draft) gates() (*apiserver.Gates, error) { return apiserver.GatesOf(d.apiserverConfig()) }
 
 // validate asks upstream's components what they would refuse, and returns the plan if nothing

@@ -11,18 +11,18 @@ import (
 	"github.com/karve-k8s/karve/server/notify"
 )
 
-// How often a start that goes on tells its progress, and how long systemd lets it be silent
-// then. A board can read a database for minutes: without word of it, systemd kills the start
-// after TimeoutStartSec= and repeats it, for ever. A start that makes no progress is killed.
+// How often a start that goes on reports its progress, and how long systemd lets it be silent
+// then. A board can read a database for minutes. Without reports, systemd would kill the start
+// after TimeoutStartSec= and repeat it, for ever. It does kill a start that makes no progress.
 const (
 	progressEvery  = 5 * time.Second
 	progressExtend = 90 * time.Second
 )
 
-// progress tells the user and systemd what a start does.
+// progress reports to the user and systemd what a start does.
 type progress struct {
 	systemd *notify.Notifier
-	tell    func(Progress) // nil: nobody
+	tell    func(Progress) // nil: the user does not want to know
 	now     func() time.Time
 
 	mu    sync.Mutex
@@ -40,7 +40,7 @@ func newProgress(systemd *notify.Notifier, tell func(Progress), now func() time.
 	return &progress{systemd: systemd, tell: tell, now: now, last: now()}
 }
 
-// of is a part whose start is told.
+// of makes the start of a part known to p.
 func (p *progress) of(part lifecycle.Part) lifecycle.Part {
 	run := part.Run
 	part.Run = func(ctx context.Context, ready func()) error {
@@ -57,7 +57,7 @@ func (p *progress) of(part lifecycle.Part) lifecycle.Part {
 	return part
 }
 
-// run tells the user every few seconds until ctx ends.
+// run reports to the user every few seconds until ctx ends.
 func (p *progress) run(ctx context.Context) {
 	if p.tell == nil {
 		return

@@ -69,7 +69,7 @@ func Run(ctx context.Context, c Config) (err error) {
 
 	// The parts, each as soon as those that it needs are ready. When all are, the control
 	// plane is announced, and settles some time later.
-	s := assemble(plan, claim, began, trace, systemd, collector)
+	s := assemble(plan, claim, start{began, trace, systemd, collector})
 	defer s.settling.Wait()
 	running, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -54,15 +54,15 @@ var (
 // Run starts each part once those it needs are ready, at the same time where
 // they need not wait for each other, calls up when all are, and waits for ctx to
 // end or a part to fail. Then it stops what has started in reverse order, each
-// part gone before the next is told to go.
+// part gone before the next is stopped.
 //
 //	waiting → starting → ready → stopping → gone
 //	             └────────┴─ failed: stop the rest
 //
 // The parts' contexts carry ctx's values but not its end: storage must outlive
 // an API server that drains. The error names the part that failed; it is nil
-// when ctx ended first and every part stopped cleanly. doing is told of each
-// start and stop before it happens.
+// when ctx ended first and every part stopped cleanly. It calls doing
+// before each start and stop.
 func Run(ctx context.Context, parts []Part, doing func(verb, name string), up func() error) error {
 	type running struct {
 		name   string

@@ -48,7 +48,7 @@ func ParseEtcdListen(text string) (*EtcdListen, error) {
 	case ip == nil && l.Host != "":
 		return nil, fmt.Errorf("--etcd-listen %s: %q is not an IP address of this machine: %s", text, l.Host, etcdListenForms)
 	case !l.Secure && !ip.IsLoopback():
-		return nil, fmt.Errorf("--etcd-listen %s: whoever reached it would be an administrator: use https://, or 127.0.0.1", text)
+		return nil, fmt.Errorf("--etcd-listen %s: every client that reaches it would be an administrator: use https://, or 127.0.0.1", text)
 	}
 	return l, nil
 }

@@ -37,7 +37,7 @@ type Config struct {
 	Dial bool
 
 	Log *logrus.Logger
-	// Status is told in a few words what a start waits for, and OnProgress how far it is.
+	// Status gets in a few words what a start waits for, and OnProgress how far it is.
 	Status     func(string)
 	OnProgress func(what string, done, total int64)
 	// Step is called when a step of the start begins, and what it returns when it ends.
