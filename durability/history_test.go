@@ -21,9 +21,6 @@ const (
 	// with many calls without an answer takes long, and the machine may be busy.
 	checkLimit = time.Hour
 
-	// checkReserve is what a check leaves of the test's time, for the report and other tests.
-	checkReserve = time.Minute
-
 	historyClients = 5
 	historyKeys    = 20
 )
@@ -331,12 +328,12 @@ func (h *history) look() {
 	h.stop()
 }
 
-// check checks the whole history, within the time that the test has.
+// check checks the whole history, within a third of the time that is left for all tests.
 func (h *history) check() {
 	h.t.Helper()
 	limit := checkLimit
 	if deadline, ok := h.t.Deadline(); ok {
-		limit = min(limit, time.Until(deadline)-checkReserve)
+		limit = min(limit, time.Until(deadline)/3) // there are other tests
 	}
 	switch got := checkWithin(h.ops, limit); got {
 	case porcupine.Ok:
