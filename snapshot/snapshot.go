@@ -284,8 +284,8 @@ func (s *Snapshot) CopyDatabase(to string) error {
 	return err
 }
 
-// Contents reads what is in the database; scratch is a directory that has room for it.
-func (s *Snapshot) Contents(ctx context.Context, scratch string) (*datastore.Dump, error) {
+// Dump reads the database of the snapshot. scratch is a directory with space for a copy of it.
+func (s *Snapshot) Dump(ctx context.Context, scratch string) (*datastore.Dump, error) {
 	dir, err := os.MkdirTemp(scratch, ".snapshot-*")
 	if err != nil {
 		return nil, err

@@ -225,7 +225,7 @@ func (c *Control) contentsOf(ctx context.Context, s *snapshot.Snapshot) (*datast
 	if err := sameCluster(s, c.DataDir); err != nil {
 		return nil, err
 	}
-	return s.Contents(ctx, c.scratch())
+	return s.Dump(ctx, c.scratch())
 }
 
 // ErrAnotherCluster: a snapshot is not of the cluster that is to go back to it.

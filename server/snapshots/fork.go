@@ -69,7 +69,7 @@ func (f Fork) Contents(ctx context.Context) (contents *datastore.Dump, err error
 		return nil, nil
 	}
 	err = snapshot.WithFile(filepath.Join(f.dataDir, snapshot.FileName), func(from *snapshot.Snapshot) (err error) {
-		contents, err = from.Contents(ctx, f.dataDir)
+		contents, err = from.Dump(ctx, f.dataDir)
 		return err
 	})
 	if err != nil {

@@ -242,7 +242,7 @@ func ResetStopped(ctx context.Context, dataDir, endpoint string, from *os.File, 
 		if err := sameCluster(s, dataDir); err != nil {
 			return err
 		}
-		to, err = s.Contents(ctx, dir)
+		to, err = s.Dump(ctx, dir)
 		return err
 	})
 	if err != nil {
