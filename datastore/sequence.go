@@ -42,15 +42,15 @@ func (b *batch) value(v *version) []byte {
 	return nil
 }
 
+// Len and At make a batch the rows that the file writes.
+func (b *batch) Len() int { return len(b.rows) }
+
+// At returns a row of the batch and its value.
+func (b *batch) At(i int) (*sqlitefile.Row, []byte) { return &b.rows[i].Row, b.value(b.rows[i]) }
+
 // forDisk returns what the file writes of the batch.
 func (b *batch) forDisk() sqlitefile.Batch {
-	out := sqlitefile.Batch{Rows: func(yield func(*sqlitefile.Row, []byte) bool) {
-		for _, v := range b.rows {
-			if !yield(&v.Row, b.value(v)) {
-				return
-			}
-		}
-	}}
+	out := sqlitefile.Batch{Rows: b}
 	if b.compact > 0 {
 		out.Metas = sqlitefile.Metas{"compact_revision": b.compact}
 	}

@@ -4,7 +4,6 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"iter"
 	"time"
 
 	"github.com/karve-k8s/karve/datastore/directory"
@@ -118,9 +117,16 @@ const metaPages = 5
 
 // Batch is what one commit writes.
 type Batch struct {
-	Rows   iter.Seq2[*Row, []byte] // rows of the log table with their values; read more than once; may be nil
+	Rows   Rows // of the log table
 	Metas  Metas
 	Leases []LeaseChange
+}
+
+// Rows are rows of the log table with their values. (It is no iterator: each loop over one would
+// allocate.)
+type Rows interface {
+	Len() int
+	At(i int) (*Row, []byte)
 }
 
 // LeaseChange is a row of the lease table to write, or to delete if it is Revoked.
@@ -131,17 +137,14 @@ type LeaseChange struct {
 
 // Commit writes one batch.
 func (f *File) Commit(b Batch) error {
-	rows := b.Rows
-	if rows == nil {
-		rows = func(func(*Row, []byte) bool) {}
-	}
+	rows := b.Rows.Len()
 	bytes := int64(metaPages+len(b.Leases)) * pageSize
-	for r, value := range rows {
-		bytes += rowPages(r, value)
+	for i := range rows {
+		bytes += rowPages(b.Rows.At(i))
 	}
 	err := f.transaction((bytes+pageSize-1)/pageSize, func(c *Connection) error {
-		for r, value := range rows {
-			if err := c.insert(r, value); err != nil {
+		for i := range rows {
+			if err := c.insert(b.Rows.At(i)); err != nil {
 				return err
 			}
 		}
@@ -162,7 +165,8 @@ func (f *File) Commit(b Batch) error {
 		return nil
 	})
 	if err == nil {
-		for r := range rows {
+		for i := range rows {
+			r, _ := b.Rows.At(i)
 			f.account(r.ID, +1)
 		}
 	}

@@ -21,9 +21,8 @@ func TestFlippedBitsOfFrameHeaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range int64(300) {
-		r := &Row{ID: RowID(i+2, 0), Key: fmt.Sprintf("/k/%03d", i), Create: i + 2, Version: 1}
-		rows := func(yield func(*Row, []byte) bool) { yield(r, []byte(strings.Repeat(fmt.Sprint(i), 100))) }
-		if err := f.Commit(Batch{Rows: rows}); err != nil {
+		r := oneRow{Row{ID: RowID(i+2, 0), Key: fmt.Sprintf("/k/%03d", i), Create: i + 2, Version: 1}, []byte(strings.Repeat(fmt.Sprint(i), 100))}
+		if err := f.Commit(Batch{Rows: &r}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -67,3 +66,13 @@ func beforeLastCommit(wal []byte) int {
 	}
 	return previous
 }
+
+// oneRow is a single row to commit.
+type oneRow struct {
+	row   Row
+	value []byte
+}
+
+func (r *oneRow) Len() int { return 1 }
+
+func (r *oneRow) At(int) (*Row, []byte) { return &r.row, r.value }
