@@ -124,3 +124,17 @@ func TestChoose(t *testing.T) {
 		t.Error("choose took a peer that is not there")
 	}
 }
+
+func TestOptionsOfBothCommands(t *testing.T) {
+	for want, args := range map[string][]string{
+		`takes no argument "extra"`: {"extra"},
+		`-o is "xml"`:               {"-o", "xml"},
+		"-record: stat /nowhere":    {"-record", "/nowhere/scale.txt"},
+	} {
+		for name, command := range map[string]func(context.Context, []string, io.Writer, io.Writer) error{"scale": Scale, "storage": Storage} {
+			if err := command(t.Context(), args, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s %q: %v, want %q", name, args, err, want)
+			}
+		}
+	}
+}

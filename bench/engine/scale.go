@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -55,26 +54,15 @@ func (s *scaling) add(row, unit string, value float64, want report.Target) {
 
 // Scale is the command bench scale.
 func Scale(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	flags := flag.NewFlagSet("scale", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	quick := flags.Bool("quick", false, "fewer keys and revisions; takes some seconds")
-	var out report.Output
-	out.Register(flags)
-	dir := flags.String("dir", "", "directory on the disk to measure (default: the one for temporary files)")
-	if err := flags.Parse(args); err != nil {
-		return flag.ErrHelp
-	}
-	if flags.NArg() > 0 {
-		return fmt.Errorf("scale takes no argument %q", flags.Arg(0))
-	}
-	if err := out.Check(); err != nil {
+	o := newOptions("scale", "fewer keys and revisions; takes some seconds", stderr)
+	if err := o.parse(args); err != nil {
 		return err
 	}
 	plan := fullScale
-	if *quick {
+	if o.quick {
 		plan = quickScale
 	}
-	work, machine, err := machine.WorkPlace(*dir)
+	work, machine, err := machine.WorkPlace(o.dir)
 	if err != nil {
 		return err
 	}
@@ -83,7 +71,7 @@ func Scale(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err := s.measure(ctx); err != nil {
 		return err
 	}
-	return out.Write(stdout, &report.LineReport{
+	return o.Write(stdout, &report.LineReport{
 		Head:    fmt.Sprintf("%s\nthe engine in this process; values of %d bytes; %d keys unless a line says otherwise\n", machine, valueBytes, plan.many),
 		Lines:   append(report.Table{{"", "", "", "target", ""}}, s.lines...),
 		Figures: s.figures,

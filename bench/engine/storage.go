@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -39,21 +38,10 @@ type storageReport struct {
 
 // Storage is the command bench storage.
 func Storage(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	flags := flag.NewFlagSet("storage", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	quick := flags.Bool("quick", false, "one round of fewer operations; takes less than a minute")
-	var out report.Output
-	out.Register(flags)
-	rounds := flags.Int("rounds", 0, "rounds to take the medians of (default 3, with -quick 1)")
-	dir := flags.String("dir", "", "directory on the disk to measure (default: the one for temporary files)")
-	chosen := flags.String("peers", "", "comma-separated peers to measure (default all): karve,karve-client,karve-socket,etcd")
-	if err := flags.Parse(args); err != nil {
-		return flag.ErrHelp
-	}
-	if flags.NArg() > 0 {
-		return fmt.Errorf("storage takes no argument %q", flags.Arg(0))
-	}
-	if err := out.Check(); err != nil {
+	o := newOptions("storage", "one round of fewer operations; takes less than a minute", stderr)
+	rounds := o.flags.Int("rounds", 0, "rounds; the table has their medians (default 3, with -quick 1)")
+	chosen := o.flags.String("peers", "", "comma-separated peers to measure (default all): karve,karve-client,karve-socket,etcd")
+	if err := o.parse(args); err != nil {
 		return err
 	}
 	if *rounds < 0 || *rounds > 20 {
@@ -65,17 +53,17 @@ func Storage(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	}
 
 	p, most := plan{Keys: 3000, Part: 1, Most: 3 * time.Second}, 3*time.Minute
-	if *quick {
+	if o.quick {
 		p, most = plan{Keys: 1200, Part: 5, Most: 500 * time.Millisecond}, 30*time.Second
 	}
 	if *rounds == 0 {
 		*rounds = 3
-		if *quick {
+		if o.quick {
 			*rounds = 1
 		}
 	}
 
-	work, err := machine.WorkDir(*dir)
+	work, err := machine.WorkDir(o.dir)
 	if err != nil {
 		return err
 	}
@@ -91,7 +79,7 @@ func Storage(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	return errors.Join(out.Write(stdout, rep), failed)
+	return errors.Join(o.Write(stdout, rep), failed)
 }
 
 // choose parses a list of roles. The empty list means all of them.
