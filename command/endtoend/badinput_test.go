@@ -95,9 +95,9 @@ func TestBadInput(t *testing.T) {
 			[]string{"--service-cluster-ip-range=nope", "--secure-port=70000", "--feature-gates=X=true", "--disable-controllers=deploymnet", "--log-level=loud"},
 			[]string{"--service-cluster-ip-range…nope", "--secure-port 70000", "--feature-gates…X", "--disable-controllers…deploymnet", "--log-level…loud"}},
 		{"eight at once",
-			[]string{"--cluster-cidr=nope", "--insecure-port=70000", "--audit-policy-file=/nowhere/a", "--encryption-provider-config=/nowhere/e", "--data-dir=/proc/karve",
+			[]string{"--cluster-cidr=nope", "--insecure-port=70000", "--audit-policy-file=/nowhere/a", "--encryption-provider-config=/nowhere/e", "--data-dir=" + filepath.Join(notDir, "data"),
 				"--kube-apiserver-arg=evnt-ttl=1h", "--kube-scheduler-arg=nonsense=1", "--bind-address=127.0.0.1", "--secure-port=" + port},
-			[]string{"--cluster-cidr…nope", "--insecure-port 70000", "--audit-policy-file…/nowhere/a", "--encryption-provider-config…/nowhere/e", "--data-dir…/proc/karve",
+			[]string{"--cluster-cidr…nope", "--insecure-port 70000", "--audit-policy-file…/nowhere/a", "--encryption-provider-config…/nowhere/e", "--data-dir…" + notDir,
 				"--kube-apiserver-arg…evnt-ttl", "--kube-scheduler-arg…nonsense", "--secure-port " + port + "…in use"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
