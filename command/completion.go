@@ -47,7 +47,8 @@ complete -o default -F _karve karve
   string match -q -- '-*' "$word"; and set -a before "$word"
   karve $before[2..-1] --generate-bash-completion 2>/dev/null
 end
-complete -c karve -a '(__karve_complete)'
+# Files are only proposed where karve proposes nothing.
+complete -c karve -f -n 'set -g __karve_proposals (__karve_complete); count $__karve_proposals >/dev/null' -a '$__karve_proposals'
 `,
 	"zsh": `#compdef karve
 _karve() {

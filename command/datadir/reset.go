@@ -131,7 +131,7 @@ func confirm(c *cli.Context, dir string, from *os.File, differs *control.Result)
 		what := fmt.Sprintf("resetting the cluster in %s to %s, created at %s: %d objects to restore, %d to change back, %d to delete",
 			dir, from.Name(), s.Time.Local().Format(time.DateTime), differs.Missing, differs.Changed, differs.Surplus)
 		if !term.IsTerminal(int(os.Stdin.Fd())) {
-			return fmt.Errorf("%s: standard input is no terminal to ask for confirmation on; use --yes", what)
+			return fmt.Errorf("standard input is no terminal, so nobody can confirm; use --yes for %s", what)
 		}
 		fmt.Fprintf(c.App.ErrWriter, "%s. Continue? [y/N] ", what)
 		answer, _ := bufio.NewReader(os.Stdin).ReadString('\n')
