@@ -198,7 +198,7 @@ func TestNoFailureLooksLikeAnAnswer(t *testing.T) {
 	}
 }
 
-func TestTheStateIsToldOnce(t *testing.T) {
+func TestStateIsReportedWhenItChanges(t *testing.T) {
 	var told []bool
 	a := &answers{err: errors.New("gone")}
 	b := anExternal(a)

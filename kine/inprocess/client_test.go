@@ -324,7 +324,7 @@ func TestProgressComesAfterTheEvents(t *testing.T) {
 }
 
 // The API server's cache waits for the revision that a read of no key answers.
-func TestProgressIsToldToWhomAsksForTheRevision(t *testing.T) {
+func TestReadingTheRevisionRequestsProgress(t *testing.T) {
 	clients(t, func(t *testing.T, e *datastore.Engine, l served, c *kubernetes.Client) {
 		cache := c.Watch(t.Context(), "/idle/", clientv3.WithPrefix(), clientv3.WithProgressNotify())
 		plain := c.Watch(t.Context(), "/idle/", clientv3.WithPrefix())

@@ -216,7 +216,7 @@ func TestQuietWatchesKeepAheadOfCompaction(t *testing.T) {
 }
 
 // "created" has the revision at which the watch begins, not a newer one.
-func TestCreatedIsTheBeginOfTheWatch(t *testing.T) {
+func TestCreatedHasTheStartOfTheWatch(t *testing.T) {
 	clients(t, func(t *testing.T, e *datastore.Engine, l served, c *kubernetes.Client) {
 		writing, stop := context.WithCancel(t.Context())
 		done := make(chan struct{})
