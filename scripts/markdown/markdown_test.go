@@ -22,6 +22,27 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 	}
 }
 
+// A newcomer reads the root listing first, and CONTRIBUTING.md to learn what each name is.
+func TestContributingNamesEveryDirectory(t *testing.T) {
+	text, err := os.ReadFile("../../CONTRIBUTING.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		name := entry.Name()
+		if !entry.IsDir() || strings.HasPrefix(name, ".") || name == "build" { // build is not in the repository
+			continue
+		}
+		if !strings.Contains(string(text), "| `"+name+"/`") {
+			t.Errorf("CONTRIBUTING.md has no line for %s/", name)
+		}
+	}
+}
+
 func TestCheckFindsMistakes(t *testing.T) {
 	for name, test := range map[string]struct {
 		text string
