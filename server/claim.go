@@ -119,11 +119,23 @@ func (c *claim) lockDirs(p *plan, log *logrus.Logger) error {
 }
 
 // taken reports which ports and directories a refused configuration could not have, and
-// takes none: one start shows every mistake.
+// takes none: one start shows every mistake. It removes the directories that it creates.
 func (d *draft) taken() error {
 	var errs problems
 	for _, port := range d.ports {
 		errs.add(port.Try())
+	}
+	for _, dir := range d.directories() {
+		if checkDataDir(dir.path) != nil {
+			continue // the draft has this problem
+		}
+		created := missing(dir.path)
+		if err := makeWritable(dir.path); err != nil {
+			errs.addf("--%s: %w", dir.option, err)
+		}
+		for _, dir := range created {
+			os.Remove(dir)
+		}
 	}
 	errs.add(d.directoriesInUse())
 	return errors.Join(errs...)

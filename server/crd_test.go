@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	apiextensionsclient "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -70,15 +71,21 @@ func boat(name string, spec, status map[string]any) *unstructured.Unstructured {
 	return u
 }
 
-func TestCustomResources(t *testing.T) {
-	c := shared(t)
-	ctx := t.Context()
-	ns := c.namespace(t)
+// definitions is the administrator's client for CustomResourceDefinitions.
+func (c *cluster) definitions(t *testing.T) apiextensionsclient.CustomResourceDefinitionInterface {
+	t.Helper()
 	extensions, err := apiextensions.NewForConfig(c.admin)
 	if err != nil {
 		t.Fatal(err)
 	}
-	definitions := extensions.ApiextensionsV1().CustomResourceDefinitions()
+	return extensions.ApiextensionsV1().CustomResourceDefinitions()
+}
+
+func TestCustomResources(t *testing.T) {
+	c := shared(t)
+	ctx := t.Context()
+	ns := c.namespace(t)
+	definitions := c.definitions(t)
 	create(t, definitions, boatDefinition())
 	client := c.dynamic.Resource(boats).Namespace(ns)
 	eventually.Nil(t, "boats are served", func() error {
@@ -186,11 +193,7 @@ func TestGarbageOfNewKinds(t *testing.T) {
 	c := shared(t)
 	ctx := t.Context()
 	ns := c.namespace(t)
-	extensions, err := apiextensions.NewForConfig(c.admin)
-	if err != nil {
-		t.Fatal(err)
-	}
-	definitions := extensions.ApiextensionsV1().CustomResourceDefinitions()
+	definitions := c.definitions(t)
 	maps := c.CoreV1().ConfigMaps(ns)
 	began := time.Now()
 	for _, plural := range []string{"rafts", "skiffs"} {
@@ -254,15 +257,11 @@ func TestFirstRequestOfAKind(t *testing.T) {
 	compares(t, deviations.AwaitStorage)
 	c := shared(t)
 	ctx := t.Context()
-	extensions, err := apiextensions.NewForConfig(c.admin)
-	if err != nil {
-		t.Fatal(err)
-	}
 	web, err := rest.HTTPClientFor(c.admin) // which does not try again by itself
 	if err != nil {
 		t.Fatal(err)
 	}
-	definitions := extensions.ApiextensionsV1().CustomResourceDefinitions()
+	definitions := c.definitions(t)
 	for i := range 5 {
 		definition := boatDefinition()
 		definition.Spec.Group = fmt.Sprintf("first%d.karve.test", i)

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/kube-openapi/pkg/handler3"
@@ -30,11 +29,7 @@ func TestOpenAPIIsUpstreams(t *testing.T) {
 	compareOpenAPI(t, ours, upstreams, "after the start", `"apis/apps/v1"`)
 
 	for _, c := range both {
-		extensions, err := apiextensions.NewForConfig(c.admin)
-		if err != nil {
-			t.Fatal(err)
-		}
-		create(t, extensions.ApiextensionsV1().CustomResourceDefinitions(), boatDefinition())
+		create(t, c.definitions(t), boatDefinition())
 	}
 	compareOpenAPI(t, ours, upstreams, "with a CustomResourceDefinition", `"apis/karve.test/v1"`)
 
@@ -70,11 +65,7 @@ func withoutControllers(c *server.Config) { c.NoControllers, c.DisableScheduler 
 
 func setBoatDescription(t *testing.T, c *cluster, description string) {
 	t.Helper()
-	extensions, err := apiextensions.NewForConfig(c.admin)
-	if err != nil {
-		t.Fatal(err)
-	}
-	definitions := extensions.ApiextensionsV1().CustomResourceDefinitions()
+	definitions := c.definitions(t)
 	eventually.Nil(t, "the CustomResourceDefinition is changed", func() error {
 		definition, err := definitions.Get(t.Context(), "boats.karve.test", metav1.GetOptions{})
 		if err != nil {

@@ -35,18 +35,11 @@ func servicesDir(t *testing.T) string {
 // service starts a server as nobody and waits until it is ready.
 func service(t *testing.T, dir string, env ...string) *process {
 	t.Helper()
-	p := &process{t: t, ended: make(chan struct{}), dir: dir,
+	p := &process{t: t, dir: dir,
 		cmd: command(t, "karve", append([]string{"server", "--data-dir", dir, "--secure-port", "0", "--insecure-port", "-1"}, bare...)...)}
 	nobody(t, p.cmd)
 	p.cmd.Env = append(p.cmd.Env, env...)
-	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		_ = p.cmd.Wait()
-		close(p.ended)
-	}()
+	p.begin()
 	t.Cleanup(func() {
 		if p.running() {
 			p.kill()

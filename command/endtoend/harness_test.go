@@ -166,22 +166,29 @@ func launchWith(t testing.TB, dir string, env []string, args ...string) *process
 	return p
 }
 
-// launchAs is launchWith for any program that karve is.
-func launchAs(t testing.TB, name string, env []string, args ...string) *process {
-	t.Helper()
-	p := &process{t: t, cmd: command(t, name, args...), ended: make(chan struct{})}
-	p.cmd.Env = append(append(p.cmd.Env, asKarve+"="+withParent), env...)
+// begin starts the process. ended is closed when it has ended.
+func (p *process) begin() {
+	p.t.Helper()
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
-	if _, err := p.cmd.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
 	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
+		p.t.Fatal(err)
 	}
+	p.ended = make(chan struct{})
 	go func() {
 		_ = p.cmd.Wait() // ProcessState says all
 		close(p.ended)
 	}()
+}
+
+// launchAs is launchWith for any program that karve is.
+func launchAs(t testing.TB, name string, env []string, args ...string) *process {
+	t.Helper()
+	p := &process{t: t, cmd: command(t, name, args...)}
+	p.cmd.Env = append(append(p.cmd.Env, asKarve+"="+withParent), env...)
+	if _, err := p.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	p.begin()
 	t.Cleanup(func() {
 		if p.running() {
 			p.stop()

@@ -95,16 +95,9 @@ func TestRunWithoutAServer(t *testing.T) {
 func TestRunHandsSignalsOn(t *testing.T) {
 	long(t)
 	parallel(t)
-	p := &process{t: t, ended: make(chan struct{}), cmd: command(t, "karve", append(append([]string{"run"}, bare...),
+	p := &process{t: t, cmd: command(t, "karve", append(append([]string{"run"}, bare...),
 		"--", "sh", "-c", `trap "exit 5" TERM; echo up; while :; do sleep 0.1; done`)...)}
-	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		_ = p.cmd.Wait()
-		close(p.ended)
-	}()
+	p.begin()
 	p.poll("the command", func() error {
 		if p.stdout.String() != "up\n" {
 			return fmt.Errorf("it has printed %q", p.stdout.String())

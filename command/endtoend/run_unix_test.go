@@ -22,18 +22,11 @@ const runDirPrefix = "karve-run-"
 // runs starts karve run with a script that prints "up", and waits for that.
 func runs(t *testing.T, temp, script string) *process {
 	t.Helper()
-	p := &process{t: t, ended: make(chan struct{}), cmd: command(t, "karve", append(append([]string{"run"}, bare...), "--", "sh", "-c", script)...)}
+	p := &process{t: t, cmd: command(t, "karve", append(append([]string{"run"}, bare...), "--", "sh", "-c", script)...)}
 	p.cmd.Env = append(p.cmd.Env, "TMPDIR="+temp)
-	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
 	p.cmd.WaitDelay = patience                             // of children that have its output
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal, which would send Ctrl-C to all
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		_ = p.cmd.Wait()
-		close(p.ended)
-	}()
+	p.begin()
 	p.poll("the command", func() error {
 		if !strings.Contains(p.stdout.String(), "up") {
 			return fmt.Errorf("it has printed %q", p.stdout.String())

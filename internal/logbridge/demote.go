@@ -74,6 +74,7 @@ var demotions = []Demotion{
 	{Message: "Timeout or abort while handling", Stopping: true, Reason: underWay},
 	{Message: "Error on socket receive", Error: "use of closed network connection", Stopping: true, Reason: underWay},
 	{Message: "Post-timeout activity", Stopping: true, Reason: underWay},
+	{Error: "loopback server is closed: connection refused", Reason: "a control plane of this process has ended before its client"},
 	{Message: "Failed to encode watch event", Error: "loopback response body is closed", Reason: "an informer of this process has ended its watch"},
 
 	// Namespaces and objects that are being deleted. Only the API server's own admission

@@ -103,6 +103,7 @@ func TestDeletionsAreDemoted(t *testing.T) {
 func TestRealErrorsAreNotDemoted(t *testing.T) {
 	const unhandled = "Unhandled Error"
 	for _, line := range []struct{ message, err string }{
+		{unhandled, `kube-system/extension-apiserver-authentication failed with : Put "https://[::1]:42251/api/v1": dial tcp [::1]:42251: connect: connection refused`},
 		{unhandled, `sync "shop/web-584b9f7f87" failed with pods "web-584b9f7f87-" is forbidden: error looking up service account shop/web: serviceaccount "web" not found`},
 		{unhandled, `sync "shop/web-584b9f7f87" failed with pods "web-584b9f7f87-x" is forbidden: exceeded quota: quota, requested: pods=1, used: pods=10, limited: pods=10`},
 		{unhandled, `sync "shop/web-584b9f7f87" failed with Internal error occurred: failed calling webhook "validate.example.com": no endpoints available for service "hook"`},
