@@ -9,24 +9,24 @@ import (
 	"github.com/karve-k8s/karve/server/deviations"
 )
 
-// bootstrap is done between the configuration, which says how objects are stored,
-// and the chain, whose caches read them.
+// bootstrap writes the first objects of a new cluster. It runs between the configuration, which
+// decides how objects are stored, and the chain, whose caches read them.
 func (c Config) bootstrap(ctx context.Context, cfg configs) error {
-	new, err := bootstrap.New(c.Bootstrap, cfg.extensions, cfg.kube, cfg.aggregator, priorities())
+	if !c.Deviations.On(deviations.Bootstrap) {
+		return nil // upstream's hooks and controllers create the first objects
+	}
+	objects, err := bootstrap.New(c.Bootstrap, cfg.extensions, cfg.kube, cfg.aggregator, priorities())
 	if err != nil {
 		return err
 	}
-	if c.Store != nil && c.Deviations.On(deviations.Bootstrap) {
-		if _, err := new.Seed(ctx, c.Store); err != nil {
+	if c.Store != nil {
+		if _, err := objects.Seed(ctx, c.Store); err != nil {
 			return err
 		}
-	}
-	if !c.Deviations.On(deviations.Bootstrap) {
-		return nil
 	}
 	others := []*genericapiserver.Config{cfg.kube.ControlPlane.Generic}
 	if cfg.aggregator != nil {
 		others = append(others, &cfg.aggregator.GenericConfig.Config)
 	}
-	return new.ReplaceHooks(&cfg.extensions.GenericConfig.Config, others...)
+	return objects.ReplaceHooks(&cfg.extensions.GenericConfig.Config, others...)
 }

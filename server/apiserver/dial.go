@@ -21,7 +21,7 @@ func dialThrough(kube *controlplane.Config, with func(DialFunc) DialFunc) {
 	kubelets := &kube.Extra.KubeletClientConfig
 	lookup := kubelets.Lookup
 	kubelets.Lookup = func(to egressselector.NetworkContext) (utilnet.DialFunc, error) {
-		// As transport.New has it for who brings no dialler.
+		// The same dialler as transport.New uses if it gets none.
 		next := utilnet.DialFunc((&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext)
 		if lookup != nil {
 			selected, err := lookup(to)

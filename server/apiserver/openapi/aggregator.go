@@ -90,7 +90,7 @@ func (a *Aggregated) Serve(paths *mux.PathRecorderMux) {
 			a.hold(r.Context())
 		}
 		current, err := a.v3.current()
-		if err != nil && own && a.isStopping() { // who asks would log an error
+		if err != nil && own && a.isStopping() { // or the client would log an error
 			current, err = noDocuments, nil
 		}
 		serveBuilt(current, err, w, r)
@@ -262,7 +262,7 @@ func copyAnswer(w http.ResponseWriter, answer *httptest.ResponseRecorder) {
 }
 
 // aggregatedV3 merges the index of /openapi/v3 and sends requests for documents to
-// who has them. Upstream's aggregator holds no more than the index, so once
+// their servers. Upstream's aggregator holds no more than the index, so once
 // started it stays.
 type aggregatedV3 struct {
 	start    func() (openapiv3aggregator.SpecProxier, error)

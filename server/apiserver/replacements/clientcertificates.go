@@ -25,10 +25,11 @@ const (
 	trustedCertificates = 1024
 )
 
-// A certificateAuthenticator remembers for a moment who a client certificate
-// stands for. Upstream verifies its signature for every request, also of one
-// connection: a tenth of what a write costs, a quarter of a read. The handshake,
-// in which the client proves that the key is its own, is done by then.
+// A certificateAuthenticator remembers for a moment which user a client certificate
+// identifies. Upstream verifies the certificate's signature for every request, also on one
+// connection. The TLS handshake, in which the client proves that it has the private key, has
+// been completed by then. server/apiserver/DESIGN.md says why no request can be answered as
+// another user.
 type certificateAuthenticator struct {
 	next authenticator.Request
 	// proxied are the headers by which a front proxy names somebody else than
