@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/karve-k8s/karve/certs"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 )
@@ -30,5 +31,37 @@ func TestTokenControllerIsTheOnlySpecialOne(t *testing.T) {
 	}
 	if want := []string{names.ServiceAccountTokenController}; !slices.Equal(special, want) {
 		t.Errorf("controllers that upstream handles specially: got %v, want %v", special, want)
+	}
+}
+
+// The files of Karve's certificates fill in what the user left open. Upstream refuses them
+// beside an authority of the user's for everything.
+func TestUsersFilesWinOverKarvesCertificates(t *testing.T) {
+	store, _, err := certs.Ensure(certs.Config{Dir: t.TempDir(), NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		args          []string
+		rootCA, signs string
+	}{
+		"no files":              {nil, store.CertFile(certs.ServerCA), store.KeyFile(certs.ServerCA)},
+		"a root CA":             {[]string{"root-ca-file=/mine.crt"}, "/mine.crt", store.KeyFile(certs.ServerCA)},
+		"a cluster's authority": {[]string{"cluster-signing-cert-file=/mine.crt", "cluster-signing-key-file=/mine.key"}, store.CertFile(certs.ServerCA), ""},
+	} {
+		o, err := Parse(Settings{Args: tc.args})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.UseCertificates(store)
+		if got := o.SAController.RootCAFile; got != tc.rootCA {
+			t.Errorf("%s: root CA: got %q, want %q", name, got, tc.rootCA)
+		}
+		if got := o.CSRSigningController.KubeletServingSignerConfiguration.KeyFile; got != tc.signs {
+			t.Errorf("%s: signer of servers: got %q, want %q", name, got, tc.signs)
+		}
+		if errs := o.CSRSigningController.Validate(); len(errs) > 0 {
+			t.Errorf("%s: upstream refuses: %v", name, errs)
+		}
 	}
 }
