@@ -124,7 +124,7 @@ func TestStopWithEtcdGone(t *testing.T) {
 	if took > limit+10*time.Second {
 		t.Errorf("the stop took %v, its limit is %v", took, limit)
 	}
-	for _, want := range []string{"stop API server: ", "still terminating 2s after it was told to stop", "is its storage gone?"} {
+	for _, want := range []string{"stop API server: ", "still terminating 2s after it was told to stop", "is the datastore unreachable?"} {
 		if c.err == nil || !strings.Contains(c.err.Error(), want) {
 			t.Errorf("got %v, want an error with %q", c.err, want)
 		}

@@ -18,7 +18,7 @@ type Demotion struct {
 	Error string
 	// Field and Value are a field of the event; empty is no condition.
 	Field, Value string
-	// Stopping limits the row to the time after Stopping(true).
+	// Stopping limits the row to the time after a call of Stopping(true).
 	Stopping bool
 	// Reason says why nobody needs to act.
 	Reason string
@@ -26,13 +26,13 @@ type Demotion struct {
 
 var isStopping atomic.Bool
 
-// Stopping records whether the server has been told to stop. That ends requests under way,
-// and what libraries log about them is no error.
+// Stopping records whether the server has been told to stop. A stop ends requests in progress,
+// so what libraries log about them is not an error.
 func Stopping(now bool) { isStopping.Store(now) }
 
-// The reasons that several rows have.
+// These are reasons that several rows have.
 const (
-	stoppedEarly = "stopped while it started"         // waits for caches have no other end
+	stoppedEarly = "stopped while it started"         // a stop is the only end of a wait for caches
 	underWay     = "stopped with a request under way" // requests end with the server
 	startedFirst = "the namespace is being created"   // and the caller tries again
 	terminating  = "the namespace is being deleted"   // and refuses new objects
@@ -44,7 +44,7 @@ const (
 // demotions is the table. Keep each row narrow: one that is too broad hides the next real
 // problem.
 var demotions = []Demotion{
-	// Starts.
+	// Messages of a start.
 	{Message: "Skipping API ", Reason: "a version that is off by default"},
 	{Message: "The manifest file is empty, ignoring.", Reason: "no static admission manifests are configured"},
 	{Message: "Flexvolume plugin directory at", Reason: "there are no Flexvolume plugins"},
@@ -58,7 +58,7 @@ var demotions = []Demotion{
 
 	{Message: "unable to register metrics", Error: "duplicate metrics collector registration attempted", Reason: "an earlier cluster of this process has registered them"},
 
-	// Stops.
+	// Messages of a stop.
 	{Message: "Unable to remove endpoints from kubernetes service: StorageError: key not found", Reason: "stopped before they were created"},
 	{Message: "Unable to remove peer endpoint leases: StorageError: key not found", Reason: "there are no peers"},
 	{Message: "Unable to sync caches", Reason: stoppedEarly},
@@ -77,8 +77,8 @@ var demotions = []Demotion{
 	{Error: "loopback server is closed: connection refused", Reason: "a control plane of this process has ended before its client"},
 	{Message: "Failed to encode watch event", Error: "loopback response body is closed", Reason: "an informer of this process has ended its watch"},
 
-	// Namespaces and objects that are being deleted. Only the API server's own admission
-	// writes the first error.
+	// Namespaces and objects that are being deleted. Only the API server's own admission logs
+	// the first error.
 	{Error: "unable to create new content in namespace * because it is being terminated", Reason: terminating},
 	{Message: "Server rejected event (will not retry!)", Error: `namespaces "*" not found`, Reason: terminating},
 	{Message: "Unhandled Error", Error: `sync "*" failed with replicasets.apps "*" not found`, Reason: gone},
@@ -116,8 +116,8 @@ var demotions = []Demotion{
 	{Message: "Status after running PostFilter plugins for pod", Field: "status", Value: "not found", Reason: "the scheduler looked for a claim of a Pod that has none"},
 }
 
-// canceled is the error of a request that its client has ended. While the server stops, the
-// server has ended it.
+// canceled is the error of a request that its client has cancelled. While the server stops, it
+// is the server that has cancelled it.
 const canceled = "context canceled"
 
 // demotion returns why an event means nothing to a user. ok is false if no row of table

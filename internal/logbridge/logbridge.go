@@ -89,7 +89,7 @@ func install(logger *logrus.Logger, table []Demotion) {
 		verbosity = traceVerbosity
 	}
 	if err := verbosity.Set(strconv.Itoa(int(verbosity))); err != nil { // klog's own, not the variable's
-		panic(err) // a number: cannot happen
+		panic(err) // cannot happen: the value is a number
 	}
 	// This is no sync.Once, because upstream's flag handling
 	// (k8s.io/component-base/logs/api/v1) and tests restore klog's own logger.
@@ -104,7 +104,7 @@ func install(logger *logrus.Logger, table []Demotion) {
 	})
 }
 
-// log writes one event; one that [demotions] has at debug.
+// log writes one event. If [demotions] has a row for it, the level is debug.
 func (t *target) log(level logrus.Level, component, message, errText string, fields logrus.Fields) {
 	if level == logrus.WarnLevel || level == logrus.ErrorLevel {
 		if reason, ok := demotion(t.table, message, errText, fields); ok {

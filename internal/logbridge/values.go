@@ -57,7 +57,7 @@ func plain(v any) any {
 func text(v any) (s string) {
 	defer func() {
 		if r := recover(); r != nil {
-			s = fmt.Sprintf("<panic: %v>", r) // a nil pointer in an interface, mostly
+			s = fmt.Sprintf("<panic: %v>", r) // usually a nil pointer in an interface
 		}
 	}()
 	switch v := v.(type) {

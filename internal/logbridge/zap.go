@@ -6,8 +6,8 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// Zap returns a zap logger that writes to logger, with the field component. The etcd client
-// takes one. Its info is debug and its debug is trace. The level of logger may change later.
+// Zap returns a zap logger that writes to logger, with the field component, for the etcd
+// client. Its info is debug and its debug is trace. The level of logger may change later.
 // Fatal ends the process and Panic panics, as with any zap logger.
 func Zap(logger *logrus.Logger, component string) *zap.Logger {
 	return zap.New(&zapCore{to: &target{logger: logger, table: demotions}, component: component})

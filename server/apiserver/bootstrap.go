@@ -9,8 +9,9 @@ import (
 	"github.com/karve-k8s/karve/server/deviations"
 )
 
-// bootstrap writes the first objects of a new cluster. It runs between the configuration, which
-// decides how objects are stored, and the chain, whose caches read them.
+// bootstrap writes the first objects of a new cluster. It runs after the configuration has
+// been built, which decides how objects are stored, and before the chain is built, whose
+// caches read them.
 func (c Config) bootstrap(ctx context.Context, cfg configs) error {
 	if !c.Deviations.On(deviations.Bootstrap) {
 		return nil // upstream's hooks and controllers create the first objects

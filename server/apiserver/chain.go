@@ -29,11 +29,11 @@ import (
 	"github.com/karve-k8s/karve/server/deviations"
 )
 
-// withoutAggregator is the variable that, when it is set to anything, leaves
-// the aggregator out of the chain, as Kubernetes did for bare test servers.
+// withoutAggregator is an environment variable. If it has any value, the chain is built
+// without the aggregator. Kubernetes used it for bare test servers.
 const withoutAggregator = "KUBE_API_VERSIONS"
 
-// configs are the three servers' configurations, made from one generic one.
+// configs are the configurations of the three servers, made from one generic configuration.
 type configs struct {
 	extensions *apiextensionsserver.Config
 	kube       *controlplane.Config
@@ -42,9 +42,9 @@ type configs struct {
 	stored *prefixes
 }
 
-// New builds the chain, ready to run. Storage must answer already: some of it
-// is dialled while the configuration is built. The process must have the gates of the
-// configuration (see [Gates.Hold]) until it has run. The error joins everything
+// New builds the chain, ready to run. The storage must be serving already, because building
+// the configuration dials some of it. Until the server has stopped, the process must hold the
+// feature gates of the configuration (see [Gates.Hold]). The error joins everything that
 // upstream refuses about the options.
 func New(ctx context.Context, c Config) (*Server, error) {
 	if c.Step == nil {
@@ -80,7 +80,7 @@ func New(ctx context.Context, c Config) (*Server, error) {
 	last := cfg.last()
 	last.AddReadyzChecks(c.ReadyChecks...)
 	if c.Deviations.On(deviations.Tracing) && last.FlowControl != nil && (completed.Traces == nil || completed.Traces.ConfigFile == "") {
-		replacements.PassTracesOn(last) // without flow control each chain would have limits of its own
+		replacements.PassTracesOn(last) // without flow control, each chain would have its own limits
 	}
 	if !c.CompressLoopback && c.Deviations.On(deviations.Compression) {
 		replacements.LeaveUncompressed(last)
@@ -103,8 +103,8 @@ func New(ctx context.Context, c Config) (*Server, error) {
 	return s, nil
 }
 
-// last is the configuration of the server at the end of the chain, the one
-// whose handlers requests meet first.
+// last returns the configuration of the server at the end of the chain, whose handlers see a
+// request first.
 func (c configs) last() *genericapiserver.Config {
 	if c.aggregator != nil {
 		return &c.aggregator.GenericConfig.Config
@@ -112,13 +112,13 @@ func (c configs) last() *genericapiserver.Config {
 	return c.kube.ControlPlane.Generic
 }
 
-// newConfigs is steps 4 to 6: everything the three servers share (handler
-// chain, authentication, authorization, audit, admission, priority and
-// fairness, informers, storage), then each server's own part of it.
+// newConfigs is steps 4 to 6. It configures what the three servers share (handler chain,
+// authentication, authorization, audit, admission, priority and fairness, informers, storage),
+// and then each server.
 //
-// The node dialer is the first step because the others capture it: requests to
-// nodes go out directly, unless the user's egress selector says otherwise,
-// which BuildGenericConfig and CreateKubeAPIServerConfig see to.
+// The node dialer comes first because the other steps capture it. Requests to nodes go out
+// directly unless the user's egress selector says otherwise; BuildGenericConfig and
+// CreateKubeAPIServerConfig apply the selector.
 func newConfigs(o options.CompletedOptions, own Config) (configs, error) {
 	done := own.Step("generic configuration")
 	schemes := []*runtime.Scheme{legacyscheme.Scheme, apiextensionsserver.Scheme, aggregatorscheme.Scheme}
@@ -169,7 +169,7 @@ func newConfigs(o options.CompletedOptions, own Config) (configs, error) {
 	return c, c.changeStorage(own, o.Etcd.WatchCacheSizes)
 }
 
-// genericConfig is what the three servers share.
+// genericConfig returns the configuration that the three servers share.
 func (c Config) genericConfig(o options.CompletedOptions, schemes []*runtime.Scheme) (*replacements.Generic, error) {
 	resources, definitions := controlplane.DefaultAPIResourceConfigSource(), generatedopenapi.GetOpenAPIDefinitions
 	if !c.Deviations.On(deviations.GenericConfig) {
@@ -182,7 +182,7 @@ func (c Config) genericConfig(o options.CompletedOptions, schemes []*runtime.Sch
 	return replacements.BuildGenericConfig(o.CompletedOptions, inProcess, schemes, resources, definitions)
 }
 
-// changeStorage changes how the servers store objects, where deviations are on.
+// changeStorage changes how the servers store objects, for each deviation that is on.
 func (c configs) changeStorage(own Config, watchCacheSizes []string) error {
 	custom := &c.extensions.ExtraConfig.CRDRESTOptionsGetter
 	servers := []*generic.RESTOptionsGetter{&c.kube.ControlPlane.Generic.RESTOptionsGetter, &c.extensions.GenericConfig.RESTOptionsGetter, custom}
@@ -193,8 +193,8 @@ func (c configs) changeStorage(own Config, watchCacheSizes []string) error {
 	return change.Change(custom, servers...)
 }
 
-// createChain is steps 7 to 10: each server delegates what it does not know to
-// the one before; the first delegates to not-found.
+// createChain is steps 7 to 10. Each server delegates the requests that it does not know to
+// the one created before it. The first server delegates to the not-found handler.
 func (s *Server) createChain(c configs) error {
 	done := s.config.Step("apiextensions-apiserver")
 	notFound := notfoundhandler.New(c.kube.ControlPlane.Generic.Serializer, genericfilters.NoMuxAndDiscoveryIncompleteKey)
@@ -264,14 +264,14 @@ func (s *Server) createChain(c configs) error {
 	}
 	if s.openAPI != nil {
 		s.openAPI.Serve(aggregator.GenericAPIServer.Handler.NonGoRestfulMux)
-		generic.OpenAPIV3Config.Definitions = nil // each builder makes its own
+		generic.OpenAPIV3Config.Definitions = nil // each builder makes its own definitions
 	}
 	s.run = prepared.Run
 	return nil
 }
 
-// use keeps what the parts of Karve need of the server at the end of the chain, and
-// lets those in this process call it.
+// use keeps what Karve needs of the server at the end of the chain, and lets the clients in
+// this process call it.
 func (s *Server) use(servers []*genericapiserver.GenericAPIServer, informers []replacements.InformerFactory) error {
 	last := servers[len(servers)-1]
 	s.unfiltered = func(w http.ResponseWriter, r *http.Request) {

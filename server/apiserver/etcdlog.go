@@ -7,10 +7,10 @@ import (
 	_ "k8s.io/apiserver/pkg/storage/storagebackend/factory"
 )
 
-// etcdLogger is the log of every etcd client that the chain makes. Upstream
-// points it at standard error in its init and offers no way to change that
-// (k8s.io/apiserver pkg/storage/storagebackend/factory/etcd3.go).
-// TestEtcdLoggerIsUpstreams fails when it is renamed.
+// etcdLogger is the logger of every etcd client in the chain. Upstream makes it write to
+// standard error in its init, and offers no way to change that (k8s.io/apiserver
+// pkg/storage/storagebackend/factory/etcd3.go). TestEtcdLoggerIsUpstreams fails if upstream
+// renames the variable.
 //
 //go:linkname etcdLogger k8s.io/apiserver/pkg/storage/storagebackend/factory.etcd3ClientLogger
 var etcdLogger *zap.Logger

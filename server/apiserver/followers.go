@@ -18,8 +18,8 @@ import (
 	"github.com/karve-k8s/karve/server/sharedinformers"
 )
 
-// Followers are the informers of the API server, with those that others in the process
-// share.
+// Followers returns the informers of the API server, including those that other parts of this
+// process share.
 func (s *Server) Followers() ([]sharedinformers.Informer, error) {
 	const whose = "API server"
 	all, err := sharedinformers.Of(whose, scheme.Scheme, replacements.StartedTypes(s.informers), func(o runtime.Object) cache.SharedIndexInformer {
@@ -41,22 +41,22 @@ func (s *Server) Followers() ([]sharedinformers.Informer, error) {
 	return all, err
 }
 
-// otherFactories are the informers of the chain that are not Kubernetes' own types'.
+// otherFactories are the factories for types outside of Kubernetes' own scheme.
 type otherFactories struct {
 	definitions   apiextensionsinformers.SharedInformerFactory
-	registrations registrationinformers.SharedInformerFactory // nil without aggregator
+	registrations registrationinformers.SharedInformerFactory // nil without the aggregator
 }
 
-// ErrUnknownKey: no API that has been served so far keeps objects under a key.
+// ErrUnknownKey means that no API that has been served so far stores objects under the key.
 var ErrUnknownKey = errors.New("not a key of an API object")
 
-// ObjectOf tells what kind of object is stored under a key, and the object's key in the
-// store of an informer.
+// ObjectOf returns the resource of the object that is stored under key, and the object's key
+// in an informer's store.
 func (s *Server) ObjectOf(key string) (resource schema.GroupResource, object string, err error) {
 	return s.prefixes.objectOf(key)
 }
 
-// prefixes are where resources are stored.
+// prefixes maps storage prefixes to the resources that are stored there.
 type prefixes struct {
 	mu sync.Mutex
 	of map[string]schema.GroupResource

@@ -8,7 +8,7 @@ import (
 	"k8s.io/component-base/featuregate"
 )
 
-// FeatureGate is one of Kubernetes' feature gates, as this version has it.
+// FeatureGate is one of the feature gates of this Kubernetes version.
 type FeatureGate struct {
 	Name    string `json:"name"`
 	Default bool   `json:"default"`
@@ -16,7 +16,7 @@ type FeatureGate struct {
 	Locked  bool   `json:"locked"` // its value cannot be changed
 }
 
-// FeatureGates returns all feature gates that --feature-gates can name, by name.
+// FeatureGates returns all feature gates that --feature-gates accepts, sorted by name.
 func FeatureGates() ([]FeatureGate, error) {
 	trial, err := trialRegistry()
 	if err != nil {

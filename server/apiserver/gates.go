@@ -15,12 +15,11 @@ import (
 	"k8s.io/component-base/featuregate"
 )
 
-// ErrOtherGates is wrapped by the error of a start, or a validation, that needs other
-// feature gates, or emulated versions, than a server which runs in this process.
-var ErrOtherGates = fmt.Errorf("%w: another cluster in this process runs with others, and Kubernetes has one set for a process", ErrFeatureGates)
+// ErrOtherGates is wrapped by the error of a start or a validation that needs other feature
+// gates or emulated versions than a server that runs in this process.
+var ErrOtherGates = fmt.Errorf("%w: another cluster in this process uses different values, and Kubernetes has one set per process", ErrFeatureGates)
 
-// gateFlags are the three flags whose values upstream keeps in a registry that is global
-// to the process.
+// gateFlags are the three flags whose values upstream keeps in a process-wide registry.
 var gateFlags = []string{"feature-gates", "emulated-version", "min-compatibility-version"}
 
 // Gates are the feature gates and versions that a configuration asks for.
@@ -29,16 +28,16 @@ type Gates struct {
 	gates   featuregate.MutableVersionedFeatureGate
 }
 
-// processGates are those of the process: upstream's registry, with how many servers,
-// starts and validations rely on it now. The first one changes it, and the last one puts
-// it back.
+// processGates counts the servers, starts and validations that rely on the process' gates,
+// which upstream's registry holds. The first of them sets the gates, and the last one restores
+// them.
 var processGates struct {
 	sync.Mutex
 	holders int
 	restore func() error
 }
 
-// GatesOf reads the gates of a configuration, without a look at those of the process.
+// GatesOf reads the gates of a configuration. It does not look at those of the process.
 func GatesOf(c Config) (*Gates, error) {
 	trial, err := trialRegistry()
 	if err != nil {
@@ -58,7 +57,8 @@ func GatesOf(c Config) (*Gates, error) {
 	return gatesOf(trial)
 }
 
-// gatesOf makes a trial registry apply the flags it was given, and returns what that gives.
+// gatesOf applies the flags that the trial registry was given, and returns the resulting
+// gates.
 func gatesOf(trial basecompatibility.ComponentGlobalsRegistry) (*Gates, error) {
 	if err := trial.Set(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrFeatureGates, err)
@@ -66,7 +66,7 @@ func gatesOf(trial basecompatibility.ComponentGlobalsRegistry) (*Gates, error) {
 	return registered(trial)
 }
 
-// trialRegistry is a registry with upstream's defaults.
+// trialRegistry returns a registry with upstream's defaults.
 func trialRegistry() (basecompatibility.ComponentGlobalsRegistry, error) {
 	ours, err := registered(genericoptions.NewServerRunOptions().ComponentGlobalsRegistry)
 	if err != nil {
@@ -88,8 +88,8 @@ func registered(r basecompatibility.ComponentGlobalsRegistry) (*Gates, error) {
 	return &Gates{version, gates}, nil
 }
 
-// Hold makes these the process' gates until release is called, and keeps them: others
-// are refused with [ErrOtherGates] meanwhile.
+// Hold makes these the process' gates until release is called. In the meantime, a Hold of
+// different gates fails with [ErrOtherGates].
 func (g *Gates) Hold() (release func(), err error) {
 	processGates.Lock()
 	defer processGates.Unlock()
@@ -103,8 +103,8 @@ func (g *Gates) Hold() (release func(), err error) {
 	case len(different) > 0 && processGates.holders > 0:
 		return nil, fmt.Errorf("%w (%s)", ErrOtherGates, strings.Join(different, ", "))
 	case processGates.holders == 0:
-		// Or the options of controllers and scheduler do, and complain. No flag of the
-		// registry's has a value, so nothing changes.
+		// Otherwise the options of the controllers and the scheduler would call Set, and
+		// report problems. No flag of the registry has a value, so nothing changes.
 		if err := registry.Set(); err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrFeatureGates, err)
 		}
@@ -119,12 +119,12 @@ func (g *Gates) Hold() (release func(), err error) {
 		processGates.Lock()
 		defer processGates.Unlock()
 		if processGates.holders--; processGates.holders == 0 {
-			_ = processGates.restore() // they have been so before
+			_ = processGates.restore() // these values were valid before
 		}
 	}), nil
 }
 
-// differences tells what is other in another set.
+// differences lists the values that differ in another set.
 func (g *Gates) differences(other *Gates) []string {
 	var all []string
 	if a, b := g.version.EmulationVersion(), other.version.EmulationVersion(); !a.EqualTo(b) {
@@ -142,7 +142,7 @@ func (g *Gates) differences(other *Gates) []string {
 	return all
 }
 
-// become makes g as want is. restore makes it as it was.
+// become gives g the values of want. restore undoes that.
 func (g *Gates) become(want *Gates) (restore func() error, err error) {
 	was := &Gates{gates: g.gates.DeepCopy()}
 	emulated, compatible := g.version.EmulationVersion(), g.version.MinCompatibilityVersion()
@@ -156,7 +156,8 @@ func (g *Gates) become(want *Gates) (restore func() error, err error) {
 	return restore, g.setGates(want.gates)
 }
 
-// setGates gives gates the values that others have, and touches none that is so already.
+// setGates gives the gates the values of want. It does not touch a gate that has its value
+// already.
 func (g *Gates) setGates(want featuregate.MutableVersionedFeatureGate) error {
 	emulated, compatible := g.version.EmulationVersion(), g.version.MinCompatibilityVersion()
 	if !emulated.EqualTo(g.gates.EmulationVersion()) || !compatible.EqualTo(g.gates.MinCompatibilityVersion()) {

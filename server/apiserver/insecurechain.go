@@ -9,11 +9,11 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 )
 
-// buildInsecureChain makes the chain of last build a second handler beside the
-// secure one: the same filters around the same API, but every request is an
-// administrator's. It is the step Kubernetes had as BuildInsecureHandlerChain
-// until 1.24, on today's filters: audit, priority and fairness, timeouts,
-// impersonation and graceful termination work there too.
+// buildInsecureChain makes last build a second handler beside the secure one. It has the same
+// filters around the same API, but every request is an administrator's. Kubernetes had this
+// step until 1.24, as BuildInsecureHandlerChain. Here it uses today's filters, so audit,
+// priority and fairness, timeouts, impersonation and graceful termination work on the insecure
+// port too.
 func (s *Server) buildInsecureChain(last *genericapiserver.Config) {
 	build := last.BuildHandlerChainFunc
 	last.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
@@ -25,8 +25,8 @@ func (s *Server) buildInsecureChain(last *genericapiserver.Config) {
 	}
 }
 
-// anyone authenticates every request as the user the old insecure port had.
-// Credentials in the request are not looked at, but for impersonation's.
+// anyone authenticates every request as the user of the old insecure port. It ignores
+// credentials in the request, except for impersonation headers.
 func anyone(*http.Request) (*authenticator.Response, bool, error) {
 	return &authenticator.Response{User: &user.DefaultInfo{
 		Name:   "system:unsecured",

@@ -1,11 +1,11 @@
-// Package apiserver assembles upstream's API server chain — apiextensions,
-// kube-apiserver, aggregator — from its exported pieces, and serves it on two
-// listeners: the secure one, and the guarded plain one on loopback.
+// Package apiserver assembles upstream's API server chain — apiextensions, kube-apiserver,
+// aggregator — from its exported pieces. It serves the chain on two listeners: the secure one,
+// and the guarded plain-text one on loopback.
 //
-// The steps are upstream's (cmd/kube-apiserver/app/server.go) and each is a
-// function here, called in order by [New]: options → Complete → Validate → node
-// dialer → generic config → apiextensions → kube-apiserver → aggregator →
-// insecure chain → PrepareRun; then [Server.Run].
+// The steps are upstream's (cmd/kube-apiserver/app/server.go). Each is a function here, and
+// [New] calls them in order: options → Complete → Validate → node dialer → generic config →
+// apiextensions → kube-apiserver → aggregator → insecure chain → PrepareRun. Then comes
+// [Server.Run].
 package apiserver
 
 import (
@@ -43,98 +43,99 @@ import (
 	"github.com/karve-k8s/karve/server/loopback"
 )
 
-// ErrFeatureGates is wrapped by the error of [Validate] and [New] for feature
-// gates, or emulated versions, that do not exist.
+// ErrFeatureGates is wrapped by the error of [Validate] and [New] for feature gates or
+// emulated versions that do not exist.
 var ErrFeatureGates = errors.New("--feature-gates")
 
-// Config is what the rest of Karve decides about the API server. Everything
-// else is upstream's default, or the user's Args.
+// Config is what the rest of Karve decides about the API server. Everything else is upstream's
+// default or comes from the user's Args.
 type Config struct {
-	// SecureListener is bound already; its port is the real one.
+	// SecureListener is bound already, so its port is final.
 	SecureListener net.Listener
-	// InsecureListener is bound to loopback already; nil leaves it out.
+	// InsecureListener is bound to loopback already. Nil: no insecure port.
 	InsecureListener net.Listener
 	// Insecure guards the insecure listener.
 	Insecure insecure.Options
-	// Loopback gets the chain's handler once it is built: the API server's own
-	// clients, and those of the rest of the process, call it there.
+	// Loopback gets the chain's handler once it is built. The API server's own clients, and
+	// those of the other parts of this process, call the handler there.
 	Loopback *loopback.Server
 
-	// Dial takes the dialler of connections to nodes, Pods and Services, and gives
-	// another in its place; nil leaves it.
+	// Dial wraps the dialer of connections to nodes, Pods and Services. Nil: the dialer stays
+	// as it is.
 	Dial func(next DialFunc) DialFunc
 
-	// Group is an API group beside upstream's, made with the shared informers; nil is
-	// none. Its APIServices have the priorities of an extension.
+	// Group returns an API group beside upstream's, made with the shared informers. Its
+	// APIServices have the priorities of an extension. Nil: no such group.
 	Group func(informers.SharedInformerFactory) *genericapiserver.APIGroupInfo
 
-	// AdvertiseAddress goes into the endpoints of the kubernetes Service. Nil
-	// where the machine has no address but loopback's: then the Service keeps
-	// no endpoints, instead of an error every ten seconds.
+	// AdvertiseAddress goes into the endpoints of the kubernetes Service. It is nil if the
+	// machine has only loopback addresses. Then the Service has no endpoints, which avoids an
+	// error every ten seconds.
 	AdvertiseAddress net.IP
-	// ServiceClusterIPRange is one CIDR, or two of different families with a comma.
+	// ServiceClusterIPRange is one CIDR, or two of different families separated by a comma.
 	ServiceClusterIPRange string
-	// ClusterDomain is the DNS domain of the service account issuer.
+	// ClusterDomain is the DNS domain in the service account issuer.
 	ClusterDomain string
 	// DisableHTTP2 leaves only HTTP/1.1 on both listeners.
 	DisableHTTP2 bool
-	// CompressLoopback lets upstream compress what it sends to clients on this
-	// machine, as it does for others.
+	// CompressLoopback lets upstream compress responses to clients on this machine, as it does
+	// for others.
 	CompressLoopback bool
 
 	Etcd         Etcd
 	Certificates Certificates
-	// SingleServer says that no other API server uses this datastore.
+	// SingleServer means that no other API server uses this datastore.
 	SingleServer bool
-	// BuiltIn says that the storage is Karve's own, which knows objects by their keys.
+	// BuiltIn means that the storage is Karve's own datastore, which knows objects by their
+	// keys.
 	BuiltIn bool
-	// ClockDoubted is asked whether the clock may be set back by hours, when a token
-	// is made; nil: never.
+	// ClockDoubted is called for each token, and reports whether the clock may be set back by
+	// hours. Nil: never.
 	ClockDoubted func() bool
 
-	// TerminationTimeout is how long a stop may take,
-	// --shutdown-delay-duration not counted.
+	// TerminationTimeout limits how long a stop may take, not counting
+	// --shutdown-delay-duration.
 	TerminationTimeout time.Duration
 
-	// Store takes the objects of a new cluster before the chain is built; nil
-	// leaves them to upstream's hooks and controllers.
+	// Store takes the objects of a new cluster before the chain is built. Nil: upstream's
+	// hooks and controllers create them.
 	Store bootstrap.Store
-	// Bootstrap is what those objects depend on besides.
+	// Bootstrap is what those objects depend on apart from the API server's configuration.
 	Bootstrap bootstrap.Options
-	// Deviations are those that run upstream's own code.
+	// Deviations are the switches of the places where Karve's own code runs instead of
+	// upstream's.
 	Deviations deviations.Switches
 
-	// Log gets what the etcd clients have to say; nil is nowhere.
+	// Log gets the lines of the etcd clients. Nil: they are dropped.
 	Log *logrus.Logger
-	// Step is told each step of a start, and gives a function to call when the step
-	// is done; nil is nobody.
+	// Step is called at the beginning of each step of a start, and returns a function to call
+	// at its end. Nil: no record.
 	Step func(name string) (done func())
-	// Routers is told the router of kube-apiserver, upstream's that it stands for,
-	// and the services: for the test that compares the two; nil is nobody.
+	// Routers is called with the router of kube-apiserver, upstream's router that it replaces,
+	// and the web services, so that a test can compare the two routers. Nil: no call.
 	Routers func(ours, upstreams restful.RouteSelector, services []*restful.WebService)
-	// ReadyChecks are added to /readyz: the parts that are not the API server.
+	// ReadyChecks are added to /readyz for the parts other than the API server.
 	ReadyChecks []healthz.HealthChecker
-	// Args are the user's own upstream options, name=value; they win over the
-	// defaults that this package sets.
+	// Args are the user's own kube-apiserver options, name=value. They override the defaults
+	// that this package sets.
 	Args []string
-	// Upstream, if there is one, is a whole configuration of kube-apiserver's
-	// (see [Upstream]): none of the options above that upstream has an option for
-	// counts then.
+	// Upstream is a complete configuration of kube-apiserver (see [Upstream]). If it is set,
+	// it replaces every field above for which upstream has an option.
 	Upstream *options.CompletedOptions
 }
 
-// Etcd says where storage is. The files are empty where there is no TLS.
+// Etcd is the address of the storage. The files are empty without TLS.
 type Etcd struct {
 	Endpoints                 []string
 	CAFile, CertFile, KeyFile string
 }
 
-// Certificates are paths of PEM files. All but the CAs and the service account
-// key are read again when they change, without closing a connection.
+// Certificates are paths of PEM files. When one changes, the server reads it again and closes
+// no connection, except for the CAs and the service account key.
 type Certificates struct {
-	// UserCert and UserKey are shown to clients in place of the serving pair,
-	// which then is shown to those who ask for localhost or kubernetes by name
-	// (SNI): the cluster's own clients trust no other. Empty: there is none.
+	// UserCert and UserKey are served to clients in place of the serving pair. Clients that
+	// ask for localhost or kubernetes by name (SNI) still get the serving pair, because the
+	// cluster's own clients trust no other. Both are empty if there is no such pair.
 	UserCert, UserKey                         string
 	ServingCert, ServingKey                   string
 	ClientCA, FrontProxyCA                    string
@@ -143,8 +144,8 @@ type Certificates struct {
 	ServiceAccountKey                         string
 }
 
-// Upstream's flags that other parts of Karve depend on, and what to use
-// instead. They can't be passed through.
+// ownedFlags are upstream's flags that other parts of Karve depend on, with what to use
+// instead. A user cannot pass them through.
 var ownedFlags = map[string]string{
 	"etcd-servers":         "use --datastore-endpoint",
 	"etcd-cafile":          "use --datastore-cafile",
@@ -164,26 +165,26 @@ var ownedFlags = map[string]string{
 	"client-ca-file":       "put your client-ca.crt and client-ca.key into the certs directory before the first start",
 }
 
-// owned are the flags that can't be passed through with this configuration.
+// owned returns the flags that a user cannot pass through with this configuration.
 func (c Config) owned() map[string]string {
 	if !c.BuiltIn {
 		return ownedFlags
 	}
-	// In an etcd that clusters share, the prefix tells them apart. The built-in
-	// datastore holds one cluster, and resets, forks and `karve reset` of a stopped
-	// server, which has no options, know its objects by upstream's prefix.
+	// The prefix separates the clusters that share an etcd. The built-in datastore holds one
+	// cluster. Resets, forks and `karve reset` of a stopped server, which has no options, find
+	// its objects under upstream's prefix.
 	owned := maps.Clone(ownedFlags)
 	owned["etcd-prefix"] = "the built-in datastore holds one cluster, below /registry; leave it out, or name an etcd that clusters share by --datastore-endpoint"
 	return owned
 }
 
-// watchGrace is how long a stop waits until open watches have been told to end.
-// Upstream's default, zero, leaves them open and a stop waits a minute for them.
+// watchGrace is how long a stop waits until open watches have been ended. With upstream's
+// default, zero, watches stay open and delay the stop by a minute.
 const watchGrace = 5 * time.Second
 
-// newOptions is step 1: upstream's options with our defaults and the user's
-// wishes, and the gates among them, which are not set yet. The error joins every wish
-// that upstream's flags refuse.
+// newOptions is step 1. It returns upstream's options with Karve's defaults and the user's
+// values, and the gates among them, which are not set yet. The error joins every value that
+// upstream's flags refuse.
 func newOptions(c Config) (*options.ServerRunOptions, *Gates, error) {
 	o := options.NewServerRunOptions()
 	process := o.GenericServerRunOptions.ComponentGlobalsRegistry
@@ -192,7 +193,7 @@ func newOptions(c Config) (*options.ServerRunOptions, *Gates, error) {
 		return nil, nil, err
 	}
 	o.GenericServerRunOptions.ComponentGlobalsRegistry = trial
-	sets := o.Flags() // first, because making a flag gives its field the flag's default
+	sets := o.Flags() // first, because creating a flag sets its field to the flag's default
 	o.GenericServerRunOptions.ComponentGlobalsRegistry = process
 
 	o.SecureServing.Listener = c.SecureListener
@@ -246,23 +247,23 @@ func newOptions(c Config) (*options.ServerRunOptions, *Gates, error) {
 
 	o.KubeletConfig.TLSClientConfig.CertFile = c.Certificates.KubeletClientCert
 	o.KubeletConfig.TLSClientConfig.KeyFile = c.Certificates.KubeletClientKey
-	// Boards and laptops have host names that no DNS knows.
+	// Boards and laptops often have host names that DNS cannot resolve.
 	o.KubeletConfig.PreferredAddressTypes = []string{"InternalIP", "ExternalIP", "Hostname", "InternalDNS", "ExternalDNS"}
 
-	o.AllowPrivileged = true // as kubeadm and k3s set it: Pod Security decides
+	o.AllowPrivileged = true // like kubeadm and k3s: Pod Security decides
 	o.ServiceClusterIPRanges = c.ServiceClusterIPRange
-	// Without a kube-proxy on this machine a cluster IP leads nowhere: go to
-	// the endpoints, as k3s does.
+	// Without a kube-proxy on this machine, a cluster IP is not reachable. Like k3s, connect
+	// to the endpoints instead.
 	o.EnableAggregatorRouting = true
 
 	own := o.SecureServing.SNICertKeys
-	o.SecureServing.SNICertKeys = nil // the user's first one would replace it
+	o.SecureServing.SNICertKeys = nil // otherwise the user's first one would replace it
 	err = flags.Apply("kube-apiserver", "kube-apiserver-arg", sets, c.owned(), c.Args)
 	o.SecureServing.SNICertKeys = append(o.SecureServing.SNICertKeys, own...)
 	gates, refused := gatesOf(trial)
 
-	// The Node authorizer is half a rule without it, as kubeadm sets it. Not
-	// before the user's wishes: --enable-admission-plugins would replace it.
+	// The Node authorizer is incomplete without this plugin, so kubeadm enables it too. It is
+	// added after the user's options, because --enable-admission-plugins would replace it.
 	if plugins := o.Admission.GenericAdmission; !slices.Contains(plugins.EnablePlugins, noderestriction.PluginName) &&
 		!slices.Contains(plugins.DisablePlugins, noderestriction.PluginName) {
 		plugins.EnablePlugins = append(plugins.EnablePlugins, noderestriction.PluginName)
@@ -270,14 +271,14 @@ func newOptions(c Config) (*options.ServerRunOptions, *Gates, error) {
 	return o, gates, errors.Join(err, refused)
 }
 
-// Validate tells what upstream would refuse about the options, all at once. It
-// opens nothing and writes nothing but a throw-away file, in memory where the system can
-// do that, and otherwise in dir: c needs neither listeners nor certificates yet. An empty
-// dir is that of temporary files.
+// Validate returns everything that upstream would refuse about the options, as one error. It
+// opens nothing and writes only a temporary file, in memory where the system supports that, and
+// otherwise in dir. So c needs neither listeners nor certificates yet. An empty dir is the
+// system's directory for temporary files.
 func Validate(ctx context.Context, c Config, throwAwayKey []byte, dir string) error {
 	key, remove, err := throwAwayFile(dir, throwAwayKey)
 	if err != nil {
-		return fmt.Errorf("write a key to check the configuration with: %w", err)
+		return fmt.Errorf("write a temporary key for checking the configuration: %w", err)
 	}
 	defer remove()
 	c.Certificates.ServiceAccountKey = key
@@ -288,7 +289,7 @@ func Validate(ctx context.Context, c Config, throwAwayKey []byte, dir string) er
 	return err
 }
 
-// temporaryFile makes a file in dir, mode 0600, until it is removed.
+// temporaryFile creates a file in dir with mode 0600. remove deletes it.
 func temporaryFile(dir string, content []byte) (path string, remove func(), err error) {
 	f, err := os.CreateTemp(dir, ".check-")
 	if err != nil {
@@ -304,8 +305,8 @@ func temporaryFile(dir string, content []byte) (path string, remove func(), err 
 
 // complete is steps 1 to 3: options, Complete, Validate.
 //
-// Upstream reads the process' gates while it completes and validates, so they are held
-// for that long at least.
+// Upstream reads the process' gates while it completes and validates, so complete holds them
+// for that time.
 func complete(ctx context.Context, c Config) (options.CompletedOptions, error) {
 	o, gates, err := newOptions(c)
 	if err != nil {
@@ -328,7 +329,7 @@ func completeOptions(ctx context.Context, o *options.ServerRunOptions, clockDoub
 	if err != nil {
 		return options.CompletedOptions{}, err
 	}
-	// Without the file a user's own signer makes the tokens.
+	// Without this file, the user's own signer makes the tokens.
 	if completed.ServiceAccountSigningKeyFile != "" && clockDoubted != nil {
 		completed.ServiceAccountIssuer = replacements.BackdateTokens(completed.ServiceAccountIssuer, clockDoubted)
 	}
@@ -336,15 +337,15 @@ func completeOptions(ctx context.Context, o *options.ServerRunOptions, clockDoub
 }
 
 // prepareProcess does what upstream's cobra command does before it runs
-// (cmd/kube-apiserver/app/server.go), but for feature gates, which are set already:
-// warnings and loggers are global to the process, so several servers in one process share
-// them, the last one's.
+// (cmd/kube-apiserver/app/server.go), except for feature gates, which are set already.
+// Warnings and loggers are global to the process. If several servers run in one process, they
+// share those of the last one.
 func prepareProcess(log *logrus.Logger, switches deviations.Switches) {
 	etcdLogger = zap.NewNop()
 	if log != nil {
 		etcdLogger = logbridge.Zap(log, "etcd")
 	}
-	// The server's own clients would log warnings about the server's own APIs.
+	// Otherwise the server's own clients would log warnings about the server's own APIs.
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
 	replacements.RenewIdentityRarely(switches.On(deviations.SingleServer))
 	registry := genericoptions.NewServerRunOptions().ComponentGlobalsRegistry

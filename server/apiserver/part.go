@@ -6,14 +6,15 @@ import (
 	"sync/atomic"
 )
 
-// Part is the API server as a part of a control plane, with both of its listeners: the
-// insecure one has to close when the secure one has drained, which only this part knows.
+// Part is the API server as a part of a control plane, with both of its listeners. The
+// insecure listener has to close when the secure one has drained, and only this part knows
+// when that is.
 type Part struct {
 	// Configure returns the configuration. Run calls it first, when the parts that this one
 	// needs are ready.
 	Configure func() (Config, error)
-	// Built is called when the chain has been built: the listeners are its own to close
-	// now. Nil is no call.
+	// Built is called when the chain has been built. From then on, the server closes the
+	// listeners itself. Nil: no call.
 	Built func()
 
 	server atomic.Pointer[Server]
@@ -37,10 +38,10 @@ func (p *Part) Run(ctx context.Context, ready func()) error {
 	return server.Run(ctx, ready)
 }
 
-// Server is valid as soon as Run has called ready.
+// Server returns the server. It is valid once Run has called ready.
 func (p *Part) Server() *Server { return p.server.Load() }
 
-// LastError is what the last look at /readyz found failing.
+// LastError returns the checks that failed in the last request of /readyz.
 func (p *Part) LastError() error {
 	if server := p.server.Load(); server != nil {
 		return server.NotReady()

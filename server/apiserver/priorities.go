@@ -7,18 +7,17 @@ import (
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
 )
 
-// rank is the place of a group in discovery, and of each of its versions in
-// the group: higher comes first.
+// rank is the place of a group in discovery, and of each of its versions in the group. Higher
+// ranks come first.
 type rank struct {
 	group    int32
 	versions map[string]int32
 }
 
-// kubeGroups ranks the API groups kube-apiserver adds to those of the generic
-// control plane. Upstream keeps the table unexported
-// (cmd/kube-apiserver/app/aggregator.go), and a group that is missing gets no
-// APIService, with no more than an info line: TestPrioritiesMatchUpstream
-// compares the two.
+// kubeGroups ranks the API groups that kube-apiserver adds to those of the generic control
+// plane. Upstream does not export this table (cmd/kube-apiserver/app/aggregator.go). If a
+// group is missing here, it gets no APIService, and only an info line says so.
+// TestPrioritiesMatchUpstream compares the two tables.
 var kubeGroups = map[string]rank{
 	"":                  {18000, map[string]int32{"v1": 1}},
 	"apps":              {17800, map[string]int32{"v1": 15}},
@@ -32,11 +31,12 @@ var kubeGroups = map[string]rank{
 	"resource.k8s.io":   {16200, map[string]int32{"v1": 21, "v1beta2": 15, "v1beta1": 9, "v1alpha3": 1}},
 }
 
-// extensionPriority is what APIServices of extensions have by custom, metrics-server's
-// for one: after everything of Kubernetes.
+// extensionPriority is the priority that extensions such as metrics-server give their
+// APIServices by convention: after all of Kubernetes' own groups.
 var extensionPriority = controlplaneapiserver.APIServicePriority{Group: 100, Version: 100}
 
-// priorities is the whole table, in the form the aggregator takes, with extensions.
+// priorities returns the whole table with the extensions, in the form that the aggregator
+// takes.
 func priorities(extensions ...schema.GroupVersion) map[schema.GroupVersion]controlplaneapiserver.APIServicePriority {
 	all := maps.Clone(controlplaneapiserver.DefaultGenericAPIServicePriorities())
 	for group, r := range kubeGroups {

@@ -20,11 +20,11 @@ import (
 	"github.com/karve-k8s/karve/server/insecure"
 )
 
-// readyPoll is how often a starting server is asked whether it is ready. The
-// question is a function call; upstream offers no channel to wait on.
+// readyPoll is how often waitReady checks a starting server. A check is a function call, and
+// upstream offers no channel to wait on.
 const readyPoll = 5 * time.Millisecond
 
-// startGrace is how long a stop waits for a start that is under way.
+// startGrace is how long a stop waits for a start that is in progress.
 const startGrace = 30 * time.Second
 
 // Server is a built chain. Run it once.
@@ -35,22 +35,22 @@ type Server struct {
 	drained       <-chan struct{}
 	insecureChain http.Handler
 	informers     informers.SharedInformerFactory
-	early         *replacements.Early // nil: upstream's hook starts them
+	early         *replacements.Early // nil: upstream's hook starts the informers
 	otherFactories
 	prefixes   *prefixes
-	streams    *replacements.OpenStreams // nil: upstream's stop
-	writes     *replacements.Writes      // nil: they are not counted
+	streams    *replacements.OpenStreams // nil: upstream ends the streams
+	writes     *replacements.Writes      // nil: writes are not counted
 	unfiltered http.HandlerFunc
 	notReady   atomic.Pointer[string]
-	openAPI    *openapi.Aggregated // nil: upstream's own, or no aggregator
-	prepared   chan struct{}       // everything is installed
-	settled    chan struct{}       // everything around the server is up
+	openAPI    *openapi.Aggregated // nil: upstream's OpenAPI, or no aggregator
+	prepared   chan struct{}       // closed once everything is installed
+	settled    chan struct{}       // closed once the other parts are ready, or the server stops
 	settle     sync.Once
-	stopping   chan struct{} // it has been told to stop
+	stopping   chan struct{} // closed once the server has been told to stop
 }
 
-// Settle tells the server that everything around it is up, and does what could wait
-// for that: the index of OpenAPI documents. It returns when that is done.
+// Settle records that the other parts are ready, and then builds the index of OpenAPI
+// documents, which is not needed earlier. It returns when the index is built.
 func (s *Server) Settle() {
 	s.release()
 	if s.openAPI != nil {
@@ -58,15 +58,16 @@ func (s *Server) Settle() {
 	}
 }
 
-// release lets requests go on that are held until everything is up.
+// release lets the requests continue that wait until the other parts are ready.
 func (s *Server) release() { s.settle.Do(func() { close(s.settled) }) }
 
-// Run serves both listeners until ctx ends, and calls ready when /readyz says
-// ok for everything but c.ReadyChecks. It returns when the termination is over
-// as upstream does it: /readyz fails, --shutdown-delay-duration passes, hooks
-// run, requests in flight are drained, watches and other streams closed, the audit log
-// flushed. No handler runs any more then.
-// The insecure listener stays open as long as the secure one.
+// Run serves both listeners until ctx ends. It calls ready when /readyz reports ok for
+// everything except c.ReadyChecks.
+//
+// Run returns after upstream's termination: /readyz fails, --shutdown-delay-duration passes,
+// the hooks run, requests in flight are drained, watches and other streams are closed, and the
+// audit log is flushed. No handler runs any more by then. The insecure listener stays open as
+// long as the secure one.
 func (s *Server) Run(ctx context.Context, ready func()) error {
 	running, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(nil)
@@ -84,9 +85,9 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 			return
 		}
 		close(s.stopping)
-		s.release() // a held request would hold up the stop
-		// A post-start hook that is cut short ends the process (klog.Fatalf in
-		// k8s.io/apiserver pkg/server/hooks.go): let them come to their end.
+		s.release() // a waiting request would delay the stop
+		// A post-start hook that is interrupted ends the process (klog.Fatalf in
+		// k8s.io/apiserver pkg/server/hooks.go), so wait until the hooks have finished.
 		select {
 		case <-isReady:
 		case <-time.After(startGrace):
@@ -131,9 +132,9 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	return err
 }
 
-// runBounded runs the chain, and gives up on a termination that takes longer
-// than the requests in flight may. Upstream has no such limit: with storage
-// gone, its pre-shutdown hooks can wait for ever.
+// runBounded runs the chain. It stops waiting for a termination that takes longer than
+// requests in flight may. Upstream has no such limit: if the storage is unreachable, its
+// pre-shutdown hooks can wait for ever.
 func (s *Server) runBounded(ctx context.Context) error {
 	done := make(chan error, 1)
 	go func() { done <- s.run(ctx) }()
@@ -149,15 +150,15 @@ func (s *Server) runBounded(ctx context.Context) error {
 	case err := <-done:
 		return err
 	case <-timer.C:
-		return fmt.Errorf("still terminating %v after it was told to stop (is its storage gone?)", limit)
+		return fmt.Errorf("still terminating %v after it was told to stop (is the datastore unreachable?)", limit)
 	}
 }
 
-// Informers are those of the API server itself; what it has started runs until
-// it has drained. Others in the process may use them and add to them.
+// Informers returns the API server's own informers. Those that it has started run until it has
+// drained. Other parts of the process may use the factory and add informers to it.
 func (s *Server) Informers() informers.SharedInformerFactory { return s.informers }
 
-// NotReady is what the last look at /readyz found failing.
+// NotReady returns the checks that failed in the last request of /readyz.
 func (s *Server) NotReady() error {
 	if p := s.notReady.Load(); p != nil {
 		return errors.New(*p)
@@ -191,8 +192,8 @@ func (s *Server) waitReady(ctx context.Context) bool {
 	}
 }
 
-// checkSteps makes a step of each check of /readyz that fails for a while: of each
-// post-start hook, above all. They are as exact as readyPoll.
+// checkSteps records a step of the start for each check of /readyz that fails for a while.
+// Most of these are post-start hooks. The times are as exact as readyPoll.
 type checkSteps struct {
 	begin   func(step string) (done func())
 	failing map[string]func()
@@ -212,7 +213,7 @@ func (c checkSteps) see(failing []string) {
 	}
 }
 
-// Healthy asks /livez and returns what fails.
+// Healthy requests /livez and returns the checks that fail.
 func (s *Server) Healthy(ctx context.Context) error {
 	status, body := s.get(ctx, "/livez?verbose")
 	if status == http.StatusOK {
@@ -221,8 +222,8 @@ func (s *Server) Healthy(ctx context.Context) error {
 	return fmt.Errorf("/livez: %s", strings.Join(failingChecks(body), ", "))
 }
 
-// get asks the health endpoints directly, past all filters: no connection, no
-// identity, no limit.
+// get calls the health endpoints directly, without the filters, so it needs no connection and
+// no identity, and no limit applies.
 func (s *Server) get(ctx context.Context, path string) (int, string) {
 	answer := httptest.NewRecorder()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, path, nil)
@@ -233,7 +234,7 @@ func (s *Server) get(ctx context.Context, path string) (int, string) {
 	return answer.Code, answer.Body.String()
 }
 
-// failingChecks reads the names marked [-] in a verbose health answer.
+// failingChecks returns the names marked [-] in a verbose health response.
 func failingChecks(body string) []string {
 	var failing []string
 	for line := range strings.Lines(body) {
@@ -244,11 +245,13 @@ func failingChecks(body string) []string {
 	return failing
 }
 
-// WritesEnd returns a channel that is closed when the requests that may make an object in
-// a namespace, and are under way now, have ended: those from the secure and the insecure
-// port, and from this process, for built-in and custom resources. It is closed at the
-// latest when the time that a request may take has passed. What other API servers store is
-// not known. A request whose client has gone may still be on its way through storage.
+// WritesEnd returns a channel that is closed when all requests have ended that are in progress
+// now and may create an object in the namespace. They include requests on the secure and the
+// insecure port and from this process, for built-in and custom resources. The channel is
+// closed at the latest when the request timeout has passed.
+//
+// WritesEnd does not know what other API servers store. A request whose client has
+// disconnected may still be on its way through storage.
 func (s *Server) WritesEnd(namespace string) <-chan struct{} {
 	return s.writes.Barrier(namespace)
 }

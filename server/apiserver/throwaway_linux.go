@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// throwAwayFile makes a file for a moment, in memory: a full disk is no reason to refuse a
-// configuration. Without /proc it is one in dir.
+// throwAwayFile creates a temporary file in memory, so that a full disk does not make a
+// configuration invalid. Without /proc, the file is in dir.
 func throwAwayFile(dir string, content []byte) (path string, remove func(), err error) {
 	fd, err := unix.MemfdCreate("karve-check", unix.MFD_CLOEXEC)
 	if err != nil {

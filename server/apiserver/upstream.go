@@ -21,14 +21,14 @@ import (
 	"github.com/karve-k8s/karve/server/flags"
 )
 
-// Upstream is a command line of kube-apiserver: upstream's flags with upstream's
-// defaults, where everything else in this package has Karve's.
+// Upstream is a command line of kube-apiserver. Its flags have upstream's defaults, unlike
+// everything else in this package, which has Karve's.
 type Upstream struct {
 	*options.ServerRunOptions
 	sets cliflag.NamedFlagSets
 	all  *pflag.FlagSet
 
-	trial basecompatibility.ComponentGlobalsRegistry // has what the flags say of gates
+	trial basecompatibility.ComponentGlobalsRegistry // has the gates that the flags set
 }
 
 const upstreamsName = "kube-apiserver"
@@ -37,7 +37,7 @@ const upstreamsName = "kube-apiserver"
 // NewAPIServerCommand). The error is [pflag.ErrHelp] for --help.
 func ParseUpstream(args []string) (*Upstream, error) {
 	o := options.NewServerRunOptions()
-	o.GenericServerRunOptions.ShutdownWatchTerminationGracePeriod = watchGrace // see there
+	o.GenericServerRunOptions.ShutdownWatchTerminationGracePeriod = watchGrace // see watchGrace
 	process := o.GenericServerRunOptions.ComponentGlobalsRegistry
 	trial, err := trialRegistry()
 	if err != nil {
@@ -65,7 +65,7 @@ func ParseUpstream(args []string) (*Upstream, error) {
 	return u, nil
 }
 
-// explain proposes the nearest flag where one was misspelt.
+// explain proposes the nearest flag for one that was misspelt.
 func (u *Upstream) explain(err error) error {
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) {
@@ -80,25 +80,26 @@ func (u *Upstream) explain(err error) error {
 	return fmt.Errorf("%s has no flag --%s (see %s --help)", upstreamsName, name, upstreamsName)
 }
 
-// Help writes what upstream's --help does.
+// Help writes the same flags as upstream's --help.
 func (u *Upstream) Help(w io.Writer) {
 	fmt.Fprintf(w, "The Kubernetes API server, as karve runs it.\n\nUsage:\n  %s [flags]\n", upstreamsName)
 	columns, _, _ := term.TerminalSize(w)
 	cliflag.PrintSections(w, u.sets, columns)
 }
 
-// Given tells whether the command line has a flag.
+// Given reports whether the command line sets a flag.
 func (u *Upstream) Given(name string) bool { return u.all.Changed(name) }
 
-// PrintVersion does what --version asks for, and ends the process, if it is given.
+// PrintVersion does what --version asks for and then ends the process. Without --version, it
+// does nothing.
 func (u *Upstream) PrintVersion() { verflag.PrintAndExitIfRequested() }
 
-// Gates are those of the command line.
+// Gates returns the feature gates of the command line.
 func (u *Upstream) Gates() (*Gates, error) { return gatesOf(u.trial) }
 
-// Complete is the configuration of the command line, and all that upstream refuses of
-// it. It has global effects: warnings and loggers are the process'. So are feature gates,
-// which must be those of the command line already.
+// Complete returns the configuration of the command line, or everything that upstream refuses
+// about it. It sets the warnings and loggers of the whole process. The process must already
+// have the feature gates of the command line.
 func (u *Upstream) Complete(ctx context.Context, log *logrus.Logger) (*options.CompletedOptions, error) {
 	prepareProcess(log, deviations.Switches{})
 	completed, err := completeOptions(ctx, u.ServerRunOptions, nil)

@@ -18,8 +18,8 @@ type UserFlag struct {
 	Bool    bool   // needs no value
 }
 
-// userFlags are the options that users of Kubernetes know by name. All others
-// can be reached by --kube-apiserver-arg.
+// userFlags are the options that Kubernetes users know by name. --kube-apiserver-arg sets all
+// others.
 var userFlags = []struct {
 	section string
 	names   []string
@@ -35,8 +35,8 @@ var userFlags = []struct {
 	{"LISTENERS", []string{"tls-min-version", "tls-cipher-suites", "tls-sni-cert-key", "goaway-chance", "cors-allowed-origins"}},
 }
 
-// fileFlags are the options of kube-apiserver that name files it reads while it
-// is being configured, and would complain of late and without their names.
+// fileFlags are the options of kube-apiserver that name files which it reads while it is being
+// configured. Upstream would report a missing file late and without the option's name.
 var fileFlags = []string{
 	"admission-control-config-file", "audit-policy-file", "audit-webhook-config-file", "authentication-config",
 	"authentication-token-webhook-config-file", "authorization-config", "authorization-policy-file",
@@ -46,8 +46,8 @@ var fileFlags = []string{
 	"service-account-signing-key-file", "token-auth-file", "tracing-config-file",
 }
 
-// CheckFiles opens every file that args, name=value, name. The error joins
-// those that cannot be read, each with its option.
+// CheckFiles opens every file that args (name=value) name. The error joins those that cannot
+// be read, each with its option.
 func CheckFiles(args []string) error {
 	var errs []error
 	for _, arg := range args {
@@ -84,8 +84,8 @@ func CheckFile(flag, path string) error {
 	return nil
 }
 
-// UserFlags describes the options of kube-apiserver that the command line has
-// under their own names; their values go into Config.Args.
+// UserFlags describes the kube-apiserver options that the command line has under the same
+// names. Their values go into Config.Args.
 func UserFlags() ([]UserFlag, error) {
 	sets := options.NewServerRunOptions().Flags()
 	var all []UserFlag

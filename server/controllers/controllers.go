@@ -69,7 +69,7 @@ type Controllers struct {
 	started   chan struct{} // closed once the following are set, and the informers started
 	names     []string
 	shared    informers.SharedInformerFactory
-	collected informerfactory.InformerFactory // of custom resources too; nil without garbage collection
+	collected informerfactory.InformerFactory // has custom resources, too; nil without garbage collection
 	mapper    meta.RESTMapper
 	graph     *garbagecollector.GraphBuilder // nil without garbage collection
 }
@@ -95,7 +95,7 @@ func (c *Controllers) Informers(ctx context.Context) (informers.SharedInformerFa
 	}
 }
 
-// Names returns the names of the controllers that run; none before the start.
+// Names returns the names of the controllers that run. Before the start, there are none.
 func (c *Controllers) Names() []string {
 	select {
 	case <-c.started:
@@ -170,7 +170,7 @@ func (c *Controllers) configure(ctx context.Context, connection Connection) (*co
 		return nil, fmt.Errorf("make directory for Flexvolume plugins: %w", err)
 	}
 	client := connection.Client
-	o.Master = client.Host // or upstream looks for the service account of a Pod
+	o.Master = client.Host // otherwise upstream looks for the service account of a Pod
 	config, err := o.Config(ctx, app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases())
 	if err != nil {
 		return nil, fmt.Errorf("configure controllers: %w", err)
@@ -226,7 +226,7 @@ func build(ctx context.Context, shared app.ControllerContext, root clientbuilder
 			return nil, nil, err
 		}
 		if controller == nil {
-			continue // an option of its own switches it off
+			continue // one of its own options switches it off
 		}
 		all = append(all, controller)
 		checks.AddHealthChecker(controllerhealthz.NamedPingChecker(name))

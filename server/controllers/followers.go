@@ -12,8 +12,8 @@ import (
 	"github.com/karve-k8s/karve/server/sharedinformers"
 )
 
-// Followers returns the informers of the controllers that have to see changes, among them
-// those of the metadata that the garbage collector keeps of custom resources.
+// Followers returns the controllers' informers that have to see the changes. Among them are
+// the garbage collector's metadata informers of custom resources.
 func (c *Controllers) Followers(changes sharedinformers.Changes) ([]sharedinformers.Informer, error) {
 	if c.shared == nil {
 		return nil, nil // not started
@@ -45,7 +45,7 @@ func (c *Controllers) Followers(changes sharedinformers.Changes) ([]sharedinform
 }
 
 // ForgetAbsentOwners makes the garbage collector ask the API server for each owner that it
-// does not know, from now on. No worker may be running.
+// does not know, from now on. No worker may be running during the call.
 func (c *Controllers) ForgetAbsentOwners() {
 	if c.graph != nil {
 		rememberNoAbsentOwners(c.graph)

@@ -94,17 +94,17 @@ func newGarbageController(ctx context.Context, shared app.ControllerContext) (ap
 	return garbageController{collector, kinds, int(options.ConcurrentGCSyncs)}, nil
 }
 
-// rememberNoAbsentOwners makes garbage collection ask the API server for each owner that it
+// rememberNoAbsentOwners makes the garbage collector ask the API server for each owner that it
 // does not know. Upstream remembers the UIDs of the last 500 absent owners, because a UID is
-// never used again. A reset does create objects again with their UIDs, and the collector
-// would delete their dependents. No worker may be running.
+// never used again. But a reset creates objects again with their UIDs, and the collector would
+// delete their dependents. No worker may be running during the call.
 func rememberNoAbsentOwners(graph *garbagecollector.GraphBuilder) {
 	_, _, absent := graph.GetGraphResources()
 	*absent = *garbagecollector.NewReferenceCache(rememberNothing)
 }
 
 // rememberNothing is the size of an LRU cache that evicts each entry as it is added. Zero
-// would be no limit.
+// would mean no limit.
 const rememberNothing = -1
 
 func (garbageController) Name() string { return names.GarbageCollectorController }
@@ -150,7 +150,8 @@ func (k *kinds) wait() {
 	for end := time.Now().Add(kindsPeriod); ; {
 		pause, changed := time.Until(end), k.changed
 		if last := k.last.Load(); last != nil && time.Since(*last) < kindsPolling {
-			// The pause is as long as the time since the change, so polls become rarer.
+			// The pause is as long as the time since the change, so polls become less
+			// frequent.
 			pause = max(time.Since(*last), kindsFirstPoll)
 			if pause == kindsFirstPoll {
 				changed = nil // or a stream of changes would postpone the poll for ever

@@ -25,15 +25,15 @@ import (
 	"k8s.io/kubernetes/pkg/controller/namespace/deletion"
 )
 
-// How long the namespace controller waits before it empties a deleted namespace, and before
-// it looks again for objects that have not gone.
+// How long the namespace controller waits before it empties a deleted namespace, and before it
+// checks again for objects that are still there.
 //
 // Upstream waits five seconds (namespaceDeletionGracePeriod in pkg/controller/namespace) for
-// the caches of other API servers and for etcd's followers, and expects that requests which
+// the caches of other API servers and for etcd's followers. It expects that requests which
 // were admitted before the deletion have ended by then. Here, one API server refuses new
-// objects from the moment at which it has marked the namespace, and Writes tells which
-// requests were admitted before. Upstream's grace period applies where others may admit
-// something later: see othersAdmit.
+// objects as soon as it has marked the namespace, and Writes tells which requests were
+// admitted before. If other servers or webhooks may admit something later, upstream's grace
+// period applies: see othersAdmit.
 const (
 	namespaceUpstreamGrace = 5 * time.Second
 	namespaceWrites        = time.Second           // for the engine; then the worker takes another namespace
@@ -58,12 +58,12 @@ type settling struct {
 	settled  bool
 }
 
-// othersAdmit are the resources of which a single object makes upstream's grace period apply.
-// Aggregated API servers see the deletion only when their caches do. A webhook can delay a
-// request that was admitted in time.
+// othersAdmit are the resources that make upstream's grace period apply if a single object of
+// them exists. An aggregated API server sees the deletion only when its cache does. A webhook
+// can delay a request that was admitted in time.
 var othersAdmit = []struct {
 	schema.GroupVersionResource
-	selector string // of labels
+	selector string // a label selector
 }{
 	{apiregistrationv1.SchemeGroupVersion.WithResource("apiservices"), "!" + autoregister.AutoRegisterManagedLabel},
 	{admissionregistrationv1.SchemeGroupVersion.WithResource("mutatingwebhookconfigurations"), ""},
@@ -71,7 +71,8 @@ var othersAdmit = []struct {
 }
 
 // namespaceController empties namespaces that are being deleted, and finalizes them.
-// Upstream's package deletion does both. Only when it is called differs from upstream.
+// Upstream's package deletion does both; the controller differs from upstream's only in when
+// it calls that package.
 type namespaceController struct {
 	informer cache.SharedIndexInformer
 	contents metadata.Interface
@@ -145,9 +146,9 @@ func (c *namespaceController) gone(object any) {
 	}
 }
 
-// settles reports whether every request that was admitted before the deletion of ns has
-// ended, so that no more objects can appear in it. If not, it returns when to ask again. 0 is
-// when the queue has the name again: it is added when the requests have ended.
+// settles reports whether every request that was admitted before the deletion of ns has ended,
+// so that no more objects can appear in it. If not, it returns when to ask again. 0 means that
+// the name will be added to the queue again when the requests have ended.
 func (c *namespaceController) settles(ctx context.Context, ns *corev1.Namespace) (bool, time.Duration) {
 	if ns.DeletionTimestamp.IsZero() {
 		return true, 0
@@ -244,7 +245,7 @@ func (c *namespaceController) next(ctx context.Context) bool {
 	return true
 }
 
-// empty returns when to try again. 0 is when the queue has the name again.
+// empty returns when to try again. 0 means that the queue has the name again.
 func (c *namespaceController) empty(ctx context.Context, name string) time.Duration {
 	ns, exists, _ := c.informer.GetStore().GetByKey(name)
 	if !exists {
@@ -263,7 +264,7 @@ func (c *namespaceController) empty(ctx context.Context, name string) time.Durat
 	soon := c.retry.When(name)
 	var remaining *deletion.ResourcesRemainingError
 	if errors.As(err, &remaining) {
-		return min(soon, time.Duration(remaining.Estimate/2+1)*time.Second) // the latter is upstream's
+		return min(soon, time.Duration(remaining.Estimate/2+1)*time.Second) // the second is upstream's interval
 	}
 	klog.FromContext(ctx).Error(err, "Deletion of namespace failed", "namespace", name)
 	return soon

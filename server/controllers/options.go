@@ -39,7 +39,7 @@ var ownedFlags = map[string]string{
 	"logging-format":            "use --log-format",
 }
 
-// Settings is what a user decides about the controllers.
+// Settings are what a user decides about the controllers.
 type Settings struct {
 	// Args are options of kube-controller-manager, NAME=VALUE.
 	Args []string
@@ -47,7 +47,7 @@ type Settings struct {
 	Disabled []string
 	// ClusterCIDR is the range of Pod addresses; empty if no controller assigns them.
 	ClusterCIDR string
-	// ServiceClusterIPRange is one CIDR, or two with a comma between them.
+	// ServiceClusterIPRange is one CIDR, or two separated by a comma.
 	ServiceClusterIPRange string
 	// FlexVolumes is the directory of Flexvolume plugins. Run makes it.
 	FlexVolumes string
@@ -75,7 +75,7 @@ func Parse(s Settings) (*Upstream, error) {
 	// process, and wait only for its cores.
 	o.ResourceClaimController.ConcurrentSyncs = 10
 	o.GarbageCollectorController.ConcurrentGCSyncs = 10
-	// Each controller has an identity of its own, with no more than its own RBAC role.
+	// Each controller has its own identity, with only its own RBAC role.
 	o.KubeCloudShared.UseServiceAccountCredentials = true
 	o.KubeCloudShared.ClusterCIDR = s.ClusterCIDR
 	o.KubeCloudShared.AllocateNodeCIDRs = s.ClusterCIDR != ""
@@ -136,9 +136,9 @@ func (u *Upstream) UseCertificates(store *certs.Store) {
 		set(&c.CertFile, cert)
 		set(&c.KeyFile, key)
 	}
-	// The authority that signs the API server's certificate signs those of servers. The one
-	// that the API server trusts for clients signs those of clients. An authority whose key
-	// the user kept elsewhere signs nothing.
+	// The authority that signs the API server's certificate also signs those of servers. The
+	// authority that the API server trusts for clients also signs those of clients. An
+	// authority whose key the user keeps elsewhere signs nothing.
 	c := u.CSRSigningController
 	if c.ClusterSigningCertFile != "" || c.ClusterSigningKeyFile != "" {
 		return // the user's authority signs everything; upstream refuses others beside it

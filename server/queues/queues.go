@@ -51,7 +51,7 @@ func init() {
 	}
 }
 
-// endLoops says that the goroutines end.
+// endLoops is whether the goroutines end.
 var endLoops atomic.Bool
 
 // EndLoops switches off the goroutines of the queues of this process that start from now on
@@ -81,8 +81,8 @@ func (p resting) NewUnfinishedWorkSecondsMetric(queue string) workqueue.Settable
 	return endLoop{p.MetricsProvider.NewUnfinishedWorkSecondsMetric(queue)}
 }
 
-// depth counts the items that are added, and those that workers take. A queue becomes shorter
-// in no other way.
+// depth counts the items that are added and those that workers take. A queue becomes shorter
+// only when a worker takes an item.
 type depth struct {
 	workqueue.GaugeMetric
 	work *work
@@ -153,7 +153,7 @@ func (w *work) begin(now time.Time) {
 	w.since = append(w.since, now)
 }
 
-// end removes the item whose begin is nearest to that time.
+// end removes the item whose start is nearest to began.
 func (w *work) end(began time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -182,7 +182,7 @@ func (w *work) ages(now time.Time) (total, oldest time.Duration) {
 	return total, oldest
 }
 
-// works are the works of all queues by their names.
+// works maps the names of queues to their work.
 type works struct {
 	mu     sync.Mutex
 	byName map[string]*work
@@ -201,13 +201,13 @@ func (all *works) of(queue string) *work {
 	return w
 }
 
-// held is locked while no worker may take an item.
+// held is locked while workers must not take items.
 var held sync.RWMutex
 
 // Hold keeps the workers of all queues of this process from taking items until release is
-// called. Release soon: adding to a queue waits for a worker that waits. Informers continue, so
-// workers decide about the next item by what is known then. Hold does not wait for work that is
-// under way: see [Working].
+// called. Call release soon, because adding to a queue waits for workers that wait. Informers
+// continue, so workers handle their next item with what is known by then. Hold does not wait
+// for work that is in progress: see [Working].
 func Hold() (release func()) {
 	held.Lock()
 	return held.Unlock

@@ -1,5 +1,5 @@
-// Package ready is what a control plane waits for after its parts serve, and what it does
-// after that.
+// Package ready has what a control plane waits for after its parts serve, and what it does
+// once it is ready.
 package ready
 
 import (
@@ -15,21 +15,22 @@ import (
 	"github.com/karve-k8s/karve/server/lifecycle"
 )
 
-// FirstObjects is the last part to start. Upstream reports that it is ready some time before
-// it has made these objects, and the first `kubectl run` of a script needs them.
+// FirstObjects is the last part to start. It waits for the objects that upstream creates some
+// time after it reports ready, because the first `kubectl run` of a script needs them.
 type FirstObjects struct {
-	// Client returns that of an administrator. It is called when the part starts.
+	// Client returns the client configuration of an administrator. Run calls it.
 	Client func() *rest.Config
-	// ServiceAccounts says that a controller makes the default service account.
+	// ServiceAccounts means that a controller creates the default service account.
 	ServiceAccounts bool
 
 	missing atomic.Pointer[error]
 }
 
-// firstObjectsPoll is how often it looks; the answers come from a cache.
+// firstObjectsPoll is how often Run checks for the objects. The API server answers from a
+// cache.
 const firstObjectsPoll = 10 * time.Millisecond
 
-// Run calls ready when the objects are there.
+// Run calls ready when the objects exist.
 func (f *FirstObjects) Run(ctx context.Context, ready func()) error {
 	client, err := kubernetes.NewForConfig(f.Client())
 	if err != nil {
@@ -65,7 +66,7 @@ func (f *FirstObjects) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// LastError is the last reason why the part was not ready.
+// LastError returns the last reason why the part was not ready.
 func (f *FirstObjects) LastError() error {
 	if err := f.missing.Load(); err != nil {
 		return *err

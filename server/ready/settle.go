@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// Settling is what a control plane does once, some time after it is ready.
+// Settling is the work that a control plane does once, some time after it is ready.
 type Settling struct {
 	After time.Duration
-	// Do is in order. It is not done when the control plane stops before.
+	// Do are called in order, unless the control plane stops first.
 	Do []func()
 
 	running sync.WaitGroup
 }
 
-// Begin waits for the time, or the end of ctx, in a goroutine of its own.
+// Begin starts a goroutine that does the work after the delay, unless ctx ends first.
 func (s *Settling) Begin(ctx context.Context) {
 	s.running.Go(func() {
 		if s.After > 0 {
@@ -33,5 +33,5 @@ func (s *Settling) Begin(ctx context.Context) {
 	})
 }
 
-// Wait returns when nothing of it runs any more.
+// Wait returns when no more of the work is running.
 func (s *Settling) Wait() { s.running.Wait() }

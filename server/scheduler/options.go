@@ -54,8 +54,7 @@ func (u *Upstream) Validate() error {
 	return nil
 }
 
-// complete sets the default configuration, which depends on the feature gates of the
-// process.
+// complete sets the default configuration, which depends on the process' feature gates.
 func (u *Upstream) complete() (err error) {
 	if u.ComponentConfig, err = latest.Default(); err != nil {
 		return fmt.Errorf("default scheduler configuration: %w", err)

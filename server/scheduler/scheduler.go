@@ -127,7 +127,7 @@ func (s *Scheduler) configure(ctx context.Context, connection Connection) (*sche
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	o.Master = client.Host // or upstream looks for the service account of a Pod
+	o.Master = client.Host // otherwise upstream looks for the service account of a Pod
 	c := &schedulerconfig.Config{ComponentGlobalsRegistry: o.ComponentGlobalsRegistry}
 	if err := o.ApplyTo(klog.FromContext(ctx), c); err != nil {
 		return nil, fmt.Errorf("configure scheduler: %w", err)

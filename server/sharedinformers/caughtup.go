@@ -59,7 +59,7 @@ func Of(whose string, types *runtime.Scheme, started map[reflect.Type]bool, get 
 	for t := range started {
 		object, ok := reflect.New(t.Elem()).Interface().(runtime.Object)
 		if !ok {
-			return nil, fmt.Errorf("informers of %s: %v is no object", whose, t)
+			return nil, fmt.Errorf("informers of %s: %v is not an API object", whose, t)
 		}
 		kinds, _, err := types.ObjectKinds(object)
 		if err != nil {
@@ -80,15 +80,16 @@ func Started(whose string, factory informers.SharedInformerFactory) ([]Informer,
 	})
 }
 
-// IsShared reports whether [Share] put i into its factory: it is that of another factory.
+// IsShared reports whether [Share] put i into its factory, so that i belongs to another
+// factory.
 func IsShared(i cache.SharedIndexInformer) bool {
 	_, shared := i.(*sharedInformer)
 	return shared
 }
 
-// Wait returns when every informer has seen the changes of its resource. When ctx ends before
-// that, it returns an error that names the others. It does not wait for informers that are not
-// filled yet or have stopped, because nothing uses them.
+// Wait returns when every informer has seen the changes of its resource. If ctx ends before
+// that, it returns an error that names the informers that have not. It does not wait for
+// informers that have not filled their stores yet or have stopped, because nothing uses them.
 func Wait(ctx context.Context, all []Informer, changes Changes) error {
 	var waiting []*pending
 	seen := map[cache.Store]bool{}

@@ -4,8 +4,8 @@
 //   - share.go puts the informer of one factory into another one.
 //   - caughtup.go waits until informers have seen what is in storage.
 //
-// A shared informer has a resourceVersion, but that cannot be waited for: it changes with the
-// events of its own type only, and that of a filtered informer with those that pass. So
-// caughtup.go asks for the objects: whether the informer's store has each key that has changed
-// as it is in storage, or newer.
+// A shared informer has a resourceVersion, but that cannot be waited for. It changes only with
+// the events of the informer's own type, and in a filtered informer only with the events that
+// pass the filter. So caughtup.go checks the objects: whether the informer's store has each
+// changed key, at the revision in storage or a newer one.
 package sharedinformers

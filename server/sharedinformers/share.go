@@ -20,8 +20,8 @@ import (
 	"github.com/karve-k8s/karve/server/deviations"
 )
 
-// Share makes the factory to use the informers of from for these types. to must not have made
-// informers of its own for them.
+// Share makes the factory to use the informers of the factory from for these types. It fails
+// if to already has informers for them.
 //
 // With [deviations.SharedInformers] off, it does nothing.
 func Share(to, from informers.SharedInformerFactory, switches deviations.Switches, types ...runtime.Object) error {
@@ -40,7 +40,7 @@ func Share(to, from informers.SharedInformerFactory, switches deviations.Switche
 		var theirs cache.SharedIndexInformer = &sharedInformer{SharedIndexInformer: generic.Informer()}
 		ours := to.InformerFor(object, func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer { return theirs })
 		if ours != theirs {
-			return fmt.Errorf("share informers: %s has been made already", resource.Resource)
+			return fmt.Errorf("share informers: the factory already has an informer for %s", resource.Resource)
 		}
 	}
 	return nil
@@ -55,9 +55,9 @@ func resourceOf(object runtime.Object) (schema.GroupVersionResource, error) {
 	return resource, nil
 }
 
-// sharedInformer is an informer of another factory that behaves like one of a factory which
-// starts later. It calls no handler before it runs: many of upstream's controllers add their
-// handlers before they are complete. When its run ends, it removes its handlers.
+// sharedInformer is an informer of another factory that behaves like one of a factory that
+// starts later. It calls no handler before it runs, because many of upstream's controllers add
+// their handlers before they are complete. When its run ends, it removes its handlers.
 type sharedInformer struct {
 	cache.SharedIndexInformer
 
@@ -147,13 +147,13 @@ func (s *sharedInformer) Run(stop <-chan struct{}) { s.RunWithContext(wait.Conte
 // the owner has started it.
 func (s *sharedInformer) RunWithContext(ctx context.Context) {
 	s.mu.Lock()
-	if s.running != nil { // another factory shares this one, and started it first
+	if s.running != nil { // another factory that shares this informer has started it
 		s.mu.Unlock()
 		return
 	}
 	s.running = ctx.Done()
 	for _, r := range s.added {
-		if err := s.register(r); err != nil { // the informer has stopped; so does this one
+		if err := s.register(r); err != nil { // the owner's informer has stopped
 			klog.FromContext(ctx).Error(err, "Sharing an informer failed")
 		}
 	}

@@ -1,4 +1,4 @@
-// Package startup records what a start spends its time on.
+// Package startup records how a start spends its time.
 package startup
 
 import (
@@ -12,28 +12,28 @@ import (
 	"github.com/karve-k8s/karve/internal/atomicfile"
 )
 
-// Trace is the parts of a start and their steps, and how long each took. Its methods
-// may be called by several goroutines, and on a nil Trace, which records nothing.
+// Trace is a record of the parts of a start and their steps, with the time that each took.
+// Several goroutines may call its methods. A nil Trace records nothing.
 type Trace struct {
 	began time.Time
 	mu    sync.Mutex
 	spans []*Span
 }
 
-// Span is a part, or a step of one.
+// Span is a part, or a step of a part.
 type Span struct {
 	Part, Step string        // Step is empty for the whole part
-	Start      time.Duration // since the start of everything
-	Took       time.Duration // 0 while it goes on
+	Start      time.Duration // since the beginning of the start
+	Took       time.Duration // 0 while it has not ended
 }
 
-// New is an empty trace of a start that began then.
+// New returns an empty trace of a start that began at the given time.
 func New(began time.Time) *Trace { return &Trace{began: began} }
 
-// Part begins a part; call the function it returns when the part is done.
+// Part records the beginning of a part. Call done at its end.
 func (t *Trace) Part(name string) (done func()) { return t.Step(name, "") }
 
-// Step begins a step of a part.
+// Step records the beginning of a step of a part. Call done at its end.
 func (t *Trace) Step(part, name string) (done func()) {
 	if t == nil {
 		return func() {}
@@ -51,7 +51,7 @@ func (t *Trace) Step(part, name string) (done func()) {
 	}
 }
 
-// Slowest are the n parts that took longest, the slowest first.
+// Slowest returns the n parts that took longest, the slowest first.
 func (t *Trace) Slowest(n int) []Span {
 	var parts []Span
 	for _, s := range t.all() {
@@ -76,7 +76,7 @@ func (t *Trace) all() []Span {
 	return all
 }
 
-// event is one of Chrome's trace events, in microseconds
+// event is one of Chrome's trace events, with times in microseconds
 // (https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU).
 type event struct {
 	Name  string         `json:"name"`
@@ -88,8 +88,8 @@ type event struct {
 	Args  map[string]any `json:"args,omitempty"`
 }
 
-// Write writes the trace to a file (0600) that Chrome's tracing and Perfetto read,
-// whole or not at all. What goes on still ends now, and is marked as unfinished.
+// Write writes the trace atomically to a file with mode 0600, in the format of Perfetto and
+// Chrome's tracing. What has not ended yet ends now in the file, and is marked as unfinished.
 func (t *Trace) Write(path string) error {
 	events := []event{{Name: "process_name", Phase: "M", PID: 1, Args: map[string]any{"name": "karve"}}}
 	tracks := map[string]int{}
@@ -111,7 +111,7 @@ func (t *Trace) Write(path string) error {
 	if err != nil {
 		return fmt.Errorf("write startup trace: %w", err)
 	}
-	// No fsync: nobody needs the trace of a start before a power cut.
+	// No fsync, because a trace of a start need not survive a power cut.
 	file := atomicfile.File{Path: path, Data: text, Mode: 0o600}
 	if err := (atomicfile.Writer{NoSync: true}).Write(file); err != nil {
 		return fmt.Errorf("write startup trace: %w", err)

@@ -32,9 +32,9 @@ import (
 // that long after a Pod has become ready before it uses a measurement.
 const usageWindow = time.Second
 
-// Group returns the API group metrics.k8s.io as metrics-server serves it, for simulated
-// nodes and their Pods. Annotations say what each uses. Autoscalers and `kubectl top`
-// request it.
+// Group returns the API group metrics.k8s.io as metrics-server serves it, for simulated nodes
+// and their Pods. Annotations set the usage of each. Autoscalers and `kubectl top` use the
+// group.
 func Group(shared informers.SharedInformerFactory) *genericapiserver.APIGroupInfo {
 	scheme := runtime.NewScheme()
 	install.Install(scheme)
@@ -75,7 +75,7 @@ func (u usages) ofPod(p *corev1.Pod) *metrics.PodMetrics {
 	return m
 }
 
-// ofNode returns nil for a node that is not simulated. all are the Pods that it may have.
+// ofNode returns nil for a node that is not simulated. all are the Pods that may run on it.
 func (u usages) ofNode(n *corev1.Node, all []*corev1.Pod) *metrics.NodeMetrics {
 	if !simulate.IsNode(n) || simulate.IsDown(n) {
 		return nil
@@ -220,8 +220,8 @@ func (nodeMetrics) ConvertToTable(_ context.Context, object, _ runtime.Object) (
 	return table(rows), nil
 }
 
-// chosenBy returns what selects the objects of a list: a selector of labels, and a function for
-// names and namespaces.
+// chosenBy returns what selects the objects of a list: a label selector, and a function that
+// checks name and namespace.
 func chosenBy(options *metainternalversion.ListOptions) (labels.Selector, func(metav1.Object) bool) {
 	labelled, named := labels.Everything(), fields.Everything()
 	if options != nil && options.LabelSelector != nil {

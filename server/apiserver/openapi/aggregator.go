@@ -24,24 +24,25 @@ import (
 	"k8s.io/kube-openapi/pkg/handler3"
 )
 
-// Aggregated is the aggregator's OpenAPI: the documents of the servers in
-// this process and those of APIServices, merged by upstream's aggregation. Upstream
-// starts that while it prepares to run, which makes all documents, and asks the
-// servers in this process for news once a second. Here it starts with the first
-// request or APIService, and asks when it is asked.
+// Aggregated is the aggregator's OpenAPI. Upstream's aggregation merges the documents of the
+// servers in this process and those of APIServices.
+//
+// Upstream starts the aggregation while it prepares to run, which builds all documents. Then
+// it polls the servers in this process once a second. Here, the aggregation starts with the
+// first request or APIService, and reads the servers' documents when a request needs them.
 type Aggregated struct {
 	v2       *aggregatedV2
 	v3       *aggregatedV3
 	stopping <-chan struct{}
-	hold     func(context.Context) // until a request of our own for the index need not wait
+	hold     func(context.Context) // returns when a request of Karve's own for the index may continue
 }
 
-// Aggregate takes OpenAPI out of the aggregator's hands. Call serve when
-// the aggregator has prepared to run.
+// Aggregate replaces the aggregator's own OpenAPI. Call Serve when the aggregator has been
+// prepared to run.
 func Aggregate(s *aggregatorserver.APIAggregator, v2 *openapicommon.Config, v3 *openapicommon.OpenAPIV3Config, stopping <-chan struct{}, hold func(context.Context)) (*Aggregated, error) {
 	a := &Aggregated{newAggregatedV2(s.GenericAPIServer, v2), newAggregatedV3(s.GenericAPIServer, v3), stopping, hold}
-	// Upstream has no setters. Without configuration it builds nothing; through its
-	// controllers it hands us the APIServices.
+	// Upstream has no setters. Without its configuration, the aggregator builds nothing, but
+	// its controllers still report the APIServices.
 	controller := openapicontroller.NewAggregationController(&a.v2.downloader, a.v2)
 	controllerV3 := openapiv3controller.NewAggregationController(a.v3)
 	if err := errors.Join(
@@ -67,8 +68,8 @@ func Aggregate(s *aggregatorserver.APIAggregator, v2 *openapicommon.Config, v3 *
 	return a, nil
 }
 
-// setUnexported sets a field of the aggregator; no server starts when upstream has
-// renamed it or changed its type.
+// setUnexported sets an unexported field of the aggregator. If upstream renames the field or
+// changes its type, it returns an error, and no server starts.
 func setUnexported[T any](s *aggregatorserver.APIAggregator, field string, value T) error {
 	f := reflect.ValueOf(s).Elem().FieldByName(field)
 	if want := reflect.TypeFor[T](); !f.IsValid() || f.Type() != want {
@@ -90,7 +91,7 @@ func (a *Aggregated) Serve(paths *mux.PathRecorderMux) {
 			a.hold(r.Context())
 		}
 		current, err := a.v3.current()
-		if err != nil && own && a.isStopping() { // or the client would log an error
+		if err != nil && own && a.isStopping() { // otherwise the client would log an error
 			current, err = noDocuments, nil
 		}
 		serveBuilt(current, err, w, r)
@@ -101,7 +102,7 @@ func (a *Aggregated) Serve(paths *mux.PathRecorderMux) {
 
 // BuildIndex builds the index of v3, so that the first client does not wait for it.
 func (a *Aggregated) BuildIndex() {
-	_, _ = a.v3.current() // requests get the error
+	_, _ = a.v3.current() // later requests get the error
 }
 
 func (a *Aggregated) isStopping() bool {
@@ -113,12 +114,12 @@ func (a *Aggregated) isStopping() bool {
 	}
 }
 
-// noDocuments is an index without any.
+// noDocuments serves an empty index.
 var noDocuments http.Handler = http.HandlerFunc(handler3.NewOpenAPIService().HandleDiscovery)
 
-// aggregatedV2 merges /openapi/v2. Upstream's aggregator holds every server's
-// document four times over, so it is kept like the documents themselves; what
-// it has learned from APIServices survives.
+// aggregatedV2 merges /openapi/v2. Upstream's aggregator keeps four copies of every server's
+// document, so it expires like the documents themselves. What it has learned from APIServices
+// is kept.
 type aggregatedV2 struct {
 	downloader openapiaggregator.Downloader
 	running    expiring[runningV2]
@@ -146,7 +147,7 @@ func newAggregatedV2(s *genericapiserver.GenericAPIServer, config *openapicommon
 			if err := specs.AddUpdateAPIService(service.apiService, service); err != nil {
 				return runningV2{}, err
 			}
-			_ = specs.UpdateAPIServiceSpec(name) // it may never have answered
+			_ = specs.UpdateAPIServiceSpec(name) // fails if the APIService has never answered
 		}
 		return runningV2{specs, paths}, nil
 	}
@@ -200,8 +201,8 @@ func (a *aggregatedV2) RemoveAPIService(name string) {
 	}
 }
 
-// remembered is an APIService's own /openapi/v2, as it was when it last answered:
-// an APIService that is gone for a moment must not take its document along.
+// remembered is the last /openapi/v2 that an APIService has served. It keeps the document
+// while the APIService is unavailable for a short time.
 type remembered struct {
 	mu         sync.Mutex
 	apiService *apiregistration.APIService
@@ -216,7 +217,7 @@ func (m *remembered) set(apiService *apiregistration.APIService, remote http.Han
 	m.apiService, m.remote = apiService, remote
 }
 
-// refresh asks the APIService, and keeps what it says if it is a document.
+// refresh requests the document of the APIService, and keeps it if it is valid.
 func (m *remembered) refresh(downloader *openapiaggregator.Downloader) (changed bool, err error) {
 	m.mu.Lock()
 	remote, etag := m.remote, m.etag
@@ -231,8 +232,8 @@ func (m *remembered) refresh(downloader *openapiaggregator.Downloader) (changed 
 	case err != nil:
 		return false, err
 	case status == http.StatusNotFound:
-		return false, fmt.Errorf("it serves no %s", v2Path)
-	case document == nil: // as before
+		return false, fmt.Errorf("the APIService serves no %s", v2Path)
+	case document == nil: // unchanged
 		return false, nil
 	}
 	m.mu.Lock()
@@ -241,13 +242,13 @@ func (m *remembered) refresh(downloader *openapiaggregator.Downloader) (changed 
 	return true, nil
 }
 
-// ServeHTTP answers what the APIService did.
+// ServeHTTP serves the last document of the APIService.
 func (m *remembered) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	m.mu.Lock()
 	document := m.document
 	m.mu.Unlock()
 	if document == nil {
-		http.Error(w, "it has not answered yet", http.StatusServiceUnavailable)
+		http.Error(w, "the APIService has not served its OpenAPI document yet", http.StatusServiceUnavailable)
 		return
 	}
 	copyAnswer(w, document)
@@ -261,18 +262,18 @@ func copyAnswer(w http.ResponseWriter, answer *httptest.ResponseRecorder) {
 	_, _ = w.Write(answer.Body.Bytes()) // into memory
 }
 
-// aggregatedV3 merges the index of /openapi/v3 and sends requests for documents to
-// their servers. Upstream's aggregator holds no more than the index, so once
-// started it stays.
+// aggregatedV3 merges the index of /openapi/v3, and proxies requests for documents to their
+// servers. Upstream's aggregator keeps only the index, so it is not stopped after it has
+// started.
 type aggregatedV3 struct {
 	start    func() (openapiv3aggregator.SpecProxier, error)
 	paths    *mux.PathRecorderMux
 	starting sync.Mutex
-	local    []string // its names for the servers in this process
+	local    []string // upstream's names of the servers in this process
 
-	mu       sync.Mutex                                       // held for a moment only: APIServices wait for it
-	services map[string]func(openapiv3aggregator.SpecProxier) // that came before it was started
-	running  openapiv3aggregator.SpecProxier                  // nil before it is started
+	mu       sync.Mutex                                       // hold it briefly: updates of APIServices wait for it
+	services map[string]func(openapiv3aggregator.SpecProxier) // added before the start
+	running  openapiv3aggregator.SpecProxier                  // nil before the start
 }
 
 func newAggregatedV3(s *genericapiserver.GenericAPIServer, config *openapicommon.OpenAPIV3Config) *aggregatedV3 {
@@ -287,11 +288,11 @@ func newAggregatedV3(s *genericapiserver.GenericAPIServer, config *openapicommon
 	return a
 }
 
-// started starts upstream's aggregator the first time.
+// started starts upstream's aggregator, once, and returns it.
 func (a *aggregatedV3) started() (openapiv3aggregator.SpecProxier, error) {
 	a.starting.Lock()
 	defer a.starting.Unlock()
-	if a.running != nil { // written below only
+	if a.running != nil { // only written below
 		return a.running, nil
 	}
 	running, err := a.start()
@@ -312,8 +313,8 @@ func (a *aggregatedV3) started() (openapiv3aggregator.SpecProxier, error) {
 	return running, nil
 }
 
-// current is the aggregator's handler, after it has heard what is new in this
-// process: a CustomResourceDefinition may have changed.
+// current returns the aggregator's handler after an update from the servers in this process,
+// because a CustomResourceDefinition may have changed.
 func (a *aggregatedV3) current() (http.Handler, error) {
 	running, err := a.started()
 	if err != nil {
@@ -357,6 +358,7 @@ func (a *aggregatedV3) RemoveAPIServiceSpec(name string) {
 	}
 }
 
-// GetAPIServiceNames implements openapiv3aggregator.SpecProxier. Upstream's
-// controller asks which servers of this process to poll: see current.
+// GetAPIServiceNames implements openapiv3aggregator.SpecProxier. Upstream's controller calls
+// it to learn which servers of this process to poll. It polls none, because current updates
+// them.
 func (a *aggregatedV3) GetAPIServiceNames() []string { return nil }

@@ -28,8 +28,8 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-// Where upstream serves OpenAPI. Below the last, one document for each group
-// version: /openapi/v3/apis/apps/v1.
+// These are the paths at which upstream serves OpenAPI. Below v3Prefix, there is one document
+// per group version, such as /openapi/v3/apis/apps/v1.
 const (
 	prefix   = "/openapi/"
 	v2Path   = prefix + "v2"
@@ -37,10 +37,10 @@ const (
 	v3Prefix = v3Path + "/"
 )
 
-// documents are the OpenAPI documents of kube-apiserver's own API groups. Upstream
-// makes all of them before it serves, and keeps them: a third of a start's CPU,
-// and a third of an idle server's heap. Here each is made, by upstream's
-// builders, when somebody asks for it, and forgotten when nobody does.
+// documents are the OpenAPI documents of kube-apiserver's own API groups. Upstream builds all
+// of them before it serves, and keeps them: that is a third of a start's CPU time and a third
+// of an idle server's heap. Here, upstream's builders build each one when a client requests
+// it, and it expires when clients stop requesting it.
 type documents struct {
 	v2     expiring[http.Handler]
 	v3     map[string]*expiring[http.Handler] // by group version: apis/apps/v1
@@ -48,10 +48,11 @@ type documents struct {
 	absent *handler3.OpenAPIService // what upstream answers for other group versions
 }
 
-// errStopping is an index that is not made because the server is told to stop.
+// errStopping is the error of an index that is not built because the server is stopping.
 var errStopping = errors.New("the server is stopping")
 
-// index lists all documents of v3 with their hashes. It is made once: none changes.
+// index lists all documents of v3 with their hashes. It is built once, because no document
+// changes.
 type index struct {
 	body []byte
 	etag string
@@ -59,19 +60,20 @@ type index struct {
 }
 
 // ServeDocuments serves the documents of a server whose configuration has
-// SkipOpenAPIInstallation, until it is stopping. All its API groups are there already.
+// SkipOpenAPIInstallation, until the server is stopping. All API groups of the server must be
+// installed already.
 func ServeDocuments(s *genericapiserver.GenericAPIServer, v2 *openapicommon.Config, v3 *openapicommon.OpenAPIV3Config, stopping <-chan struct{}) {
 	d := &documents{v3: map[string]*expiring[http.Handler]{}, absent: handler3.NewOpenAPIService()}
 	services := s.Handler.GoRestfulContainer.RegisteredWebServices()
 	d.v2.make = func() (http.Handler, error) { return buildV2(services, v2) }
 
-	// All group versions are made of the same definitions of types, and upstream's
-	// builder writes into them: one at a time, and serialised before the next.
+	// All group versions are built from the same type definitions, and upstream's builder
+	// writes into them. So build one at a time, and serialise it before the next.
 	var building sync.Mutex
 	definitions := expiring[*openapicommon.OpenAPIV3Config]{
 		make: func() (*openapicommon.OpenAPIV3Config, error) { return withDefinitions(v3), nil },
 	}
-	byVersion := map[string]*restful.WebService{} // the last of a name, as upstream
+	byVersion := map[string]*restful.WebService{} // the last service of a name counts, as upstream
 	for _, service := range services {
 		byVersion[strings.TrimPrefix(service.RootPath(), "/")] = service
 	}
@@ -119,7 +121,7 @@ func (d *documents) serveIndex(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, v3Path, index.made, bytes.NewReader(index.body))
 }
 
-// serveBuilt is h, unless there was an error in making it.
+// serveBuilt serves h, or err if h could not be built.
 func serveBuilt(h http.Handler, err error, w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		http.Error(w, "build OpenAPI document: "+err.Error(), http.StatusInternalServerError)
@@ -128,9 +130,9 @@ func serveBuilt(h http.Handler, err error, w http.ResponseWriter, r *http.Reques
 	h.ServeHTTP(w, r)
 }
 
-// ForgetBuilders sets what each builder of documents would otherwise set itself, to a
-// function that holds on to the builder: with all definitions and the first
-// document it made, for as long as there is a configuration.
+// ForgetBuilders sets the functions that each builder of documents would otherwise set itself.
+// The builder's own functions refer to the builder. So all definitions, and the first document
+// that it built, would stay in memory as long as the configuration.
 func ForgetBuilders(v2 *openapicommon.Config, v3 *openapicommon.OpenAPIV3Config) {
 	//lint:ignore SA1019 upstream's configuration sets this one and not its successor
 	v2.GetOperationIDAndTagsFromRoute = operationOf(v2.GetOperationIDAndTags)
@@ -142,23 +144,23 @@ func operationOf(name func(*restful.Route) (string, []string, error)) func(opena
 	return func(r openapicommon.Route) (string, []string, error) {
 		adapter, ok := r.(*restfuladapter.RouteAdapter)
 		if !ok {
-			return "", nil, fmt.Errorf("not a route of go-restful: %T", r)
+			return "", nil, fmt.Errorf("not a go-restful route: %T", r)
 		}
 		return name(adapter.Route)
 	}
 }
 
-// DescribeOwnTypes lets apiextensions-apiserver, whose document of v2 is made at the
-// start, look for its few types among those of its own module, in place of all of
-// Kubernetes'.
+// DescribeOwnTypes makes apiextensions-apiserver, which builds its v2 document during the
+// start, look up its few types in the definitions of its own module instead of those of all of
+// Kubernetes.
 func DescribeOwnTypes(c *genericapiserver.Config) {
 	own := *c.OpenAPIConfig
 	own.GetDefinitions = utilopenapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(extensionsopenapi.GetOpenAPIDefinitions)
 	c.OpenAPIConfig = &own
 }
 
-// buildV2 makes the one document of all API groups, as upstream's routes.OpenAPI
-// does, which ends the process where it can't.
+// buildV2 builds the one document of all API groups. It does what upstream's routes.OpenAPI
+// does, but returns an error where that ends the process.
 func buildV2(services []*restful.WebService, config *openapicommon.Config) (http.Handler, error) {
 	swagger, err := openapibuilder.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices(services), config)
 	if err != nil {
@@ -170,7 +172,7 @@ func buildV2(services []*restful.WebService, config *openapicommon.Config) (http
 	return paths, nil
 }
 
-// buildV3 makes the document of one group version.
+// buildV3 builds the document of one group version.
 func buildV3(service *restful.WebService, config *openapicommon.OpenAPIV3Config) http.Handler {
 	container := restful.NewContainer()
 	container.Add(service)
@@ -179,15 +181,15 @@ func buildV3(service *restful.WebService, config *openapicommon.OpenAPIV3Config)
 	return paths
 }
 
-// withDefinitions is config with the definitions of all types.
+// withDefinitions returns config with the definitions of all types.
 func withDefinitions(config *openapicommon.OpenAPIV3Config) *openapicommon.OpenAPIV3Config {
 	with := *config
 	with.Definitions = DefinitionsV3(config.GetDefinitions, config.GetDefinitionName)
 	return &with
 }
 
-// DefinitionsV3 are the definitions of all types, as upstream's DefaultOpenAPIV3Config
-// makes them.
+// DefinitionsV3 returns the definitions of all types, as upstream's DefaultOpenAPIV3Config
+// does.
 func DefinitionsV3(all openapicommon.GetOpenAPIDefinitions, name func(string) (string, spec.Extensions)) map[string]openapicommon.OpenAPIDefinition {
 	return all(func(of string) spec.Ref {
 		defined, _ := name(of)
@@ -195,8 +197,8 @@ func DefinitionsV3(all openapicommon.GetOpenAPIDefinitions, name func(string) (s
 	})
 }
 
-// buildIndex makes every document to learn its hash, and keeps none. One at a time:
-// it is most often made right after a start, when users have the first claim.
+// buildIndex builds every document to compute its hash, and keeps none. It builds one at a
+// time, because it mostly runs right after a start, when users' requests are more important.
 func buildIndex(services map[string]*restful.WebService, config *openapicommon.OpenAPIV3Config, stopping <-chan struct{}) (index, error) {
 	all := handler3.OpenAPIV3Discovery{Paths: map[string]handler3.OpenAPIV3DiscoveryGroupVersion{}}
 	config = withDefinitions(config)
@@ -215,11 +217,11 @@ func buildIndex(services map[string]*restful.WebService, config *openapicommon.O
 	return index{body, fmt.Sprintf("%X", sha512.Sum512(body)), time.Now()}, nil
 }
 
-// readIndex asks which documents of v3 h serves.
+// readIndex returns the index of the v3 documents that h serves.
 func readIndex(h http.Handler) (discovery handler3.OpenAPIV3Discovery) {
 	answer := httptest.NewRecorder()
 	h.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, v3Path, nil))
-	// Where upstream could not build a document, it has logged why.
+	// If upstream could not build a document, it has logged the reason.
 	_ = json.Unmarshal(answer.Body.Bytes(), &discovery)
 	return discovery
 }

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// keepFor is how long a kept value outlives the last request for it.
+// keepFor is how long a value is kept after the last request for it.
 const keepFor = 5 * time.Minute
 
-// expiring is a value that is made when it is asked for, and forgotten when nobody
-// has asked for a while. Who was given it may go on using it.
+// expiring is a value that is made when it is requested, and dropped after keepFor without a
+// request. A caller may continue to use a value that has been dropped.
 type expiring[T any] struct {
 	make  func() (T, error)
 	mu    sync.Mutex
@@ -17,8 +17,8 @@ type expiring[T any] struct {
 	timer *time.Timer
 }
 
-// get makes the value or returns the one that is there. Callers at the same
-// time share one making.
+// get returns the value, and makes it if it does not exist. Concurrent callers get the same
+// value.
 func (k *expiring[T]) get() (T, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -37,7 +37,7 @@ func (k *expiring[T]) get() (T, error) {
 	return *k.value, nil
 }
 
-// peek returns the value if it is there, and does not count as asking for it.
+// peek returns the value if it exists. It does not extend the value's life.
 func (k *expiring[T]) peek() (value T, there bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -18,16 +18,18 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// isUpstreamsCacher tells the decorator that StorageWithCacher makes from the one
-// without a cache, which is used where the user has switched it off. It is a function
-// within that function, of which the compiler may have made copies.
+// isUpstreamsCacher reports whether d is the decorator that StorageWithCacher returns. The
+// other decorator has no cache, and is used if the user has switched the cache off. d is a
+// function literal within StorageWithCacher, and the compiler may have copied it, so only its
+// name identifies it.
 func isUpstreamsCacher(d generic.StorageDecorator) bool {
 	return strings.Contains(runtime.FuncForPC(reflect.ValueOf(d).Pointer()).Name(), "StorageWithCacher")
 }
 
 // alignedCacher is upstream's StorageWithCacher (k8s.io/apiserver
-// pkg/registry/generic/registry/storage_factory.go) with another clock, for which
-// that has no parameter. TestCacherConfigIsUpstreams fails when there is more to fill in.
+// pkg/registry/generic/registry/storage_factory.go) with another clock, for which upstream has
+// no parameter. TestCacherConfigIsUpstreams fails when upstream's configuration gets a new
+// field.
 func alignedCacher(config *storagebackend.ConfigForResource, prefix string, keyFunc func(apiruntime.Object) (string, error),
 	newFunc, newListFunc func() apiruntime.Object, getAttrs storage.AttrFunc, triggers storage.IndexerFuncs,
 	indexers *cache.Indexers) (storage.Interface, factory.DestroyFunc, error) {
@@ -61,17 +63,17 @@ func alignedCacher(config *storagebackend.ConfigForResource, prefix string, keyF
 	}), nil
 }
 
-// alignedClock is a clock whose timers of a second and more go off at the nearest of
-// points in time that are a beat apart. A cache has two: every 1 to 1.25 s, at random,
-// it looks for watches to which a bookmark is due, and every 15 s whether storage was
-// compacted. With this clock, the first is every 1.25 s.
+// alignedClock is a clock whose timers of a second or more fire on common beats: each fires at
+// the beat nearest to its time. A cache has two such timers. One fires at a random interval of
+// 1 to 1.25 s and checks which watches are due for a bookmark. The other fires every 15 s and
+// checks whether storage was compacted. With this clock, the first one fires every 1.25 s.
 type alignedClock struct{ clock.RealClock }
 
 const beat = 1250 * time.Millisecond
 
 var beatsSince = time.Now()
 
-// onBeat is how long it is from now to the beat that is nearest to in d.
+// onBeat returns the time from now to the beat nearest to now+d.
 func onBeat(now time.Time, d time.Duration) time.Duration {
 	if d < time.Second {
 		return d

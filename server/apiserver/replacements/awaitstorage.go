@@ -13,21 +13,24 @@ import (
 )
 
 const (
-	// fillLimit is how long a request may wait for a cache to be filled. It takes
-	// milliseconds where storage is well; while it does, no storage of another kind
-	// is made.
+	// fillLimit is how long a request may wait for a cache to be filled. This takes
+	// milliseconds with a healthy datastore. Meanwhile, no storage of another custom resource
+	// can be created.
 	fillLimit = 250 * time.Millisecond
 	fillPoll  = time.Millisecond
 )
 
-// await makes storage that is ready for the request it is made for. Storage of custom
-// resources is made by the first request, which upstream then refuses ("storage is
-// (re)initializing"), since the cache is empty: clients try again after a second. And
-// when it is the finalizer of a CustomResourceDefinition that nobody has used, its
-// second attempt comes 5 ms later, and is its last one until the resync after five
-// minutes, if its informer has not heard of what the first one wrote
-// (k8s.io/apiextensions-apiserver pkg/controller/finalizer: a conflict is no error, and
-// a change of the condition Terminating alone no reason to look again).
+// await makes decorator return storage that is ready for the request that created it.
+//
+// The first request for a custom resource creates its storage. The cache is empty then, so
+// upstream refuses the request ("storage is (re)initializing"), and the client tries again
+// after a second.
+//
+// The finalizer of a CustomResourceDefinition can be that client, if nobody has used the
+// definition. Its second attempt comes 5 ms later. If its informer has not yet seen what the
+// first attempt wrote, this is its last attempt until the resync after five minutes, because
+// it does not treat a conflict as an error, and does not look again when only the condition
+// Terminating has changed (k8s.io/apiextensions-apiserver pkg/controller/finalizer).
 func await(decorator generic.StorageDecorator) generic.StorageDecorator {
 	return func(config *storagebackend.ConfigForResource, prefix string, keyFunc func(apiruntime.Object) (string, error),
 		newFunc, newListFunc func() apiruntime.Object, getAttrs storage.AttrFunc, triggers storage.IndexerFuncs,

@@ -16,28 +16,28 @@ import (
 )
 
 const (
-	// certificateTrust is how long a client certificate that has been verified
-	// is not verified again, and so how long a client may go on after its
-	// authority has been taken out of the client CA file.
+	// certificateTrust is how long a verified client certificate is not verified again. So it
+	// is also how long a client may continue after its authority has been removed from the
+	// client CA file.
 	certificateTrust = time.Second
 
-	// trustedCertificates bounds how many are remembered.
+	// trustedCertificates limits how many certificates are remembered.
 	trustedCertificates = 1024
 )
 
-// A certificateAuthenticator remembers for a moment which user a client certificate
-// identifies. Upstream verifies the certificate's signature for every request, also on one
-// connection. The TLS handshake, in which the client proves that it has the private key, has
-// been completed by then. server/apiserver/DESIGN.md says why no request can be answered as
-// another user.
+// A certificateAuthenticator remembers for a short time which user a client certificate
+// identifies. Upstream verifies the certificate's signature for every request, even on the
+// same connection. By then, the TLS handshake is complete, in which the client proves that it
+// has the private key. server/apiserver/DESIGN.md explains why no request can be authenticated
+// as another user.
 type certificateAuthenticator struct {
 	next authenticator.Request
-	// proxied are the headers by which a front proxy names somebody else than
-	// its certificate does.
+	// proxied returns the headers in which a front proxy names a user other than the one of
+	// its certificate.
 	proxied headerrequest.StringSliceProvider
 
 	mu      sync.RWMutex
-	trusted map[*x509.Certificate]trustedCertificate // by the leaf, which crypto/tls shares between connections
+	trusted map[*x509.Certificate]trustedCertificate // by the leaf certificate, which crypto/tls shares between connections
 }
 
 type trustedCertificate struct {
@@ -45,7 +45,7 @@ type trustedCertificate struct {
 	until    time.Time
 }
 
-// RememberClientCertificates changes how a chain authenticates.
+// RememberClientCertificates makes a chain remember verified client certificates.
 func RememberClientCertificates(info *genericapiserver.AuthenticationInfo) {
 	var proxied headerrequest.StringSliceProvider
 	if info.RequestHeaderConfig != nil {
@@ -54,9 +54,9 @@ func RememberClientCertificates(info *genericapiserver.AuthenticationInfo) {
 	info.Authenticator = rememberCertificates(info.Authenticator, proxied)
 }
 
-// rememberCertificates puts the memory before next, which is upstream's union:
-// there a client certificate counts before any token does, and only a front
-// proxy's headers before it. proxied may be nil: no front proxy.
+// rememberCertificates puts the memory before next, which is upstream's union. There, a client
+// certificate takes precedence over any token, and only a front proxy's headers take
+// precedence over the certificate. If proxied is nil, there is no front proxy.
 func rememberCertificates(next authenticator.Request, proxied headerrequest.StringSliceProvider) authenticator.Request {
 	return &certificateAuthenticator{next: next, proxied: proxied, trusted: map[*x509.Certificate]trustedCertificate{}}
 }
@@ -80,13 +80,13 @@ func (a *certificateAuthenticator) AuthenticateRequest(r *http.Request) (*authen
 	return response, ok, err
 }
 
-// isProxied tells whether the request may be a front proxy's.
+// isProxied reports whether the request may come from a front proxy.
 func (a *certificateAuthenticator) isProxied(r *http.Request) bool {
 	return a.proxied != nil && slices.ContainsFunc(a.proxied.Value(), func(name string) bool { return r.Header.Get(name) != "" })
 }
 
-// identifiedBy tells whether it was the certificate that made the response, and
-// not a token which came along: upstream puts the certificate's hash into it.
+// identifiedBy reports whether the certificate, rather than a token in the same request, led
+// to the response. Upstream adds the certificate's hash to the response.
 func identifiedBy(response *authenticator.Response, leaf *x509.Certificate) bool {
 	if response == nil || response.User == nil {
 		return false

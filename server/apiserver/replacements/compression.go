@@ -9,23 +9,22 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 )
 
-// forwarded are the headers by which a proxy on this machine tells that the
-// client is somewhere else.
+// forwarded are the headers with which a proxy on this machine shows that the client is
+// elsewhere.
 var forwarded = []string{"X-Forwarded-For", "Forwarded", "Via"}
 
-// identity is what Accept-Encoding says of a client that wants the bytes as they
-// are. Nobody writes to it: adding to a header makes a new slice.
+// identity is the value of Accept-Encoding that asks for an uncompressed response. Nothing may
+// write to it; adding a header value makes a new slice.
 var identity = []string{"identity"}
 
-// LeaveUncompressed changes a chain so that objects for a client on this machine
-// are not compressed: client-go asks for gzip wherever the server is, and half
-// of the CPU time of a large list went into packing and unpacking it, with no
-// network in between.
+// LeaveUncompressed changes a chain so that it does not compress objects for a client on this
+// machine. client-go asks for gzip wherever the server is. Compressing and decompressing took
+// half of the CPU time of a large list, with no network in between.
 func LeaveUncompressed(c *genericapiserver.Config) {
 	putInFront(c, uncompressed)
 }
 
-// putInFront makes a filter the first of a chain.
+// putInFront makes filter the first filter of a chain.
 func putInFront(c *genericapiserver.Config, filter func(http.Handler) http.Handler) {
 	build := c.BuildHandlerChainFunc
 	c.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
@@ -33,8 +32,8 @@ func putInFront(c *genericapiserver.Config, filter func(http.Handler) http.Handl
 	}
 }
 
-// uncompressed comes before everything else: nobody else reads the request's
-// headers yet, so one can be changed in place.
+// uncompressed must be the first filter. No other filter has read the request's headers yet,
+// so it can change one in place.
 func uncompressed(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if wantsGzip(r) && isForObjects(r.URL.Path) && isFromThisMachine(r) {
@@ -44,22 +43,22 @@ func uncompressed(next http.Handler) http.Handler {
 	})
 }
 
-// wantsGzip tells whether upstream would compress for this request. Who says
-// how much a coding is wanted may have excluded identity, and is left alone.
+// wantsGzip reports whether upstream would compress the response. It returns false for a
+// client that gives weights to encodings, because that client may have excluded identity.
 func wantsGzip(r *http.Request) bool {
 	encoding := r.Header.Get("Accept-Encoding")
 	return strings.Contains(encoding, "gzip") && !strings.Contains(encoding, ";")
 }
 
-// isForObjects tells whether the path is one of API objects. What is passed on
-// to Pods, Services and nodes is not our answer, and documents are compressed
-// once for many.
+// isForObjects reports whether the path is one of API objects. Responses that are proxied from
+// Pods, Services and nodes are not Karve's to change, and OpenAPI documents are compressed
+// once for many clients.
 func isForObjects(path string) bool {
 	return (strings.HasPrefix(path, "/api/") || strings.HasPrefix(path, "/apis/")) && !strings.Contains(path, "/proxy")
 }
 
-// isFromThisMachine tells whether the client's address is one of this machine's:
-// loopback's, or the one it has connected to.
+// isFromThisMachine reports whether the client's address belongs to this machine: it is a
+// loopback address, or the address that the client has connected to.
 func isFromThisMachine(r *http.Request) bool {
 	for _, name := range forwarded {
 		if len(r.Header[name]) > 0 {

@@ -10,60 +10,61 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// StartInformersHook is upstream's hook that starts the informers all servers share.
-// Upstream adds it to a server only where nobody has.
+// StartInformersHook is upstream's hook that starts the informers that all servers share.
+// Upstream adds it to a server that does not have it yet.
 const StartInformersHook = "generic-apiserver-start-informers"
 
 const (
-	// earlyLimit is how long the post-start hooks are held back for informers that
-	// don't fill: with storage gone, for example. Then hooks wait as upstream's do.
+	// earlyLimit is how long the post-start hooks are delayed for informers that do not fill,
+	// for example because the datastore is unreachable. After that, the hooks wait as they do
+	// upstream.
 	earlyLimit = 2 * time.Second
-	// storagePoll is how often a storage is asked whether its cache is filled.
+	// storagePoll is how often Fill checks whether the cache of a storage is filled.
 	storagePoll = time.Millisecond
-	// stopLimit is how long the pre-shutdown hook waits for the watches of the informers
-	// to end, and stopPoll how often it looks. It takes about a millisecond; each watch
-	// that is left after the limit makes the stop five milliseconds longer.
+	// stopLimit is how long the pre-shutdown hook waits for the informers' watches to end, and
+	// stopPoll is how often it checks. This takes about a millisecond. Each watch that is left
+	// after the limit makes the stop five milliseconds longer.
 	stopLimit = 100 * time.Millisecond
 	stopPoll  = time.Millisecond
-	// hooksLimit is how long the other pre-shutdown hooks may take. They write to storage,
-	// and without it one of them waits for ever: it wants a lock that the renewal of the
-	// server's lease holds while it tries again (k8s.io/component-helpers
-	// apimachinery/lease, Stop and backoffEnsureLease).
+	// hooksLimit is how long the other pre-shutdown hooks may take. They write to storage. If
+	// storage is unreachable, one of them waits for ever for a lock, which the renewal of the
+	// server's lease holds while it retries (k8s.io/component-helpers apimachinery/lease, Stop
+	// and backoffEnsureLease).
 	hooksLimit = 5 * time.Second
 )
 
-// InformerFactory is what all generated informer factories have in common.
+// InformerFactory is the interface of all generated informer factories.
 type InformerFactory interface {
 	StartWithContext(ctx context.Context)
 	WaitForCacheSync(stop <-chan struct{}) map[reflect.Type]bool
 }
 
-// Early starts the servers' informers as soon as the handlers are there,
-// while the chain is prepared to run. Upstream starts them in a post-start hook,
-// at the same moment as the other hooks, most of which look whether they have
-// synced, and look again after 100 ms. These find them synced at their first look.
+// Early starts the servers' informers as soon as the handlers exist, while the chain is being
+// prepared to run. Upstream starts them in a post-start hook, at the same time as the other
+// hooks. Most of those check whether the informers have synced, and check again after 100 ms.
+// With Early, the first check succeeds.
 //
-// They get a context that can be cancelled, where upstream's hook has a channel: of
-// each context below one that stands for a channel, the standard library keeps a
-// goroutine that waits for it, two for each informer.
+// The informers get a cancellable context, where upstream's hook passes a channel. For each
+// context derived from one that wraps a channel, the standard library keeps a goroutine, and
+// each informer has two such contexts.
 //
-// What the informers ask for is what they would ask for later, of the same
-// handlers. They stop when no more requests are accepted, as upstream's do, after the
-// pre-shutdown hooks: until then requests are served, whose authorization and admission
-// read them.
+// The informers send the same requests as upstream's do later, to the same handlers. Like
+// upstream's, they stop after the pre-shutdown hooks, when no more requests are accepted.
+// Until then, the server handles requests, and their authorization and admission read the
+// informers.
 type Early struct {
 	ctx    context.Context
 	cancel context.CancelFunc
-	filled chan struct{} // closed once all have synced
+	filled chan struct{} // closed once all informers have synced
 
 	Factories []InformerFactory
-	Requests  func() int   // how many requests of this process are under way
+	Requests  func() int   // the number of requests of this process in progress
 	Hooks     func() error // runs the pre-shutdown hooks
 }
 
-// StartEarly replaces upstream's hook in first, the server whose hooks the others
-// take over. It returns nil where informers have to wait for it: an audit backend
-// is run after the chain is prepared, and must see every request.
+// StartEarly replaces upstream's hook in first, the server whose hooks the others inherit. It
+// returns nil if the informers have to wait for the hook: an audit backend starts after the
+// chain is prepared, and must see every request.
 func StartEarly(ctx context.Context, first *genericapiserver.Config, shared InformerFactory) (*Early, error) {
 	if first.AuditBackend != nil || first.DisabledPostStartHooks.Has(StartInformersHook) {
 		return nil, nil
@@ -72,18 +73,19 @@ func StartEarly(ctx context.Context, first *genericapiserver.Config, shared Info
 	e.ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	err := first.AddPostStartHook(StartInformersHook, func(hc genericapiserver.PostStartHookContext) error {
 		context.AfterFunc(hc, e.cancel)
-		shared.StartWithContext(e.ctx) // what was added since
+		shared.StartWithContext(e.ctx) // starts those that were added since
 		return nil
 	})
 	return e, err
 }
 
-// StopAfterHooks stops the informers when last has run its pre-shutdown hooks and delay
-// has passed, just before upstream counts the watches there are, which it lets go of at
-// 200 a second.
+// StopAfterHooks stops the informers when last has run its pre-shutdown hooks and delay has
+// passed. This is just before upstream counts the open watches, which it ends at a rate of 200
+// a second.
 //
-// Upstream runs the hooks in no order, so this one has to be the only one: other, a
-// server further down the chain whose hooks nobody runs, takes the rest.
+// Upstream runs the hooks in no particular order, so this hook has to be the only one of last.
+// StopAfterHooks moves the others to other, a server further down the chain whose hooks
+// nothing runs.
 func (e *Early) StopAfterHooks(last, other *genericapiserver.GenericAPIServer, delay time.Duration) error {
 	maps.Copy(other.PreShutdownHooks(), last.PreShutdownHooks())
 	clear(last.PreShutdownHooks())
@@ -102,7 +104,8 @@ func (e *Early) StopAfterHooks(last, other *genericapiserver.GenericAPIServer, d
 }
 
 // runHooks runs the pre-shutdown hooks. It does not wait for those that take longer than
-// limit: that is no error, with which upstream would skip what comes after the hooks.
+// limit, and does not report them as an error, because upstream would then skip what comes
+// after the hooks.
 func (e *Early) runHooks(limit time.Duration) error {
 	done := make(chan error, 1)
 	go func() { done <- e.Hooks() }()
@@ -117,20 +120,20 @@ func (e *Early) runHooks(limit time.Duration) error {
 	}
 }
 
-// Filled is closed when all informers have synced.
+// Filled returns a channel that is closed when all informers have synced.
 func (e *Early) Filled() <-chan struct{} { return e.filled }
 
-// Stopped is closed when the informers have been stopped.
+// Stopped returns a channel that is closed when the informers have been stopped.
 func (e *Early) Stopped() <-chan struct{} { return e.ctx.Done() }
 
-// Stop stops the informers. A nil Early has none.
+// Stop stops the informers. On a nil Early, it does nothing.
 func (e *Early) Stop() {
 	if e != nil {
 		e.cancel()
 	}
 }
 
-// Watches is how many informers run, each of which has a watch.
+// Watches returns the number of running informers, each of which has a watch.
 func (e *Early) Watches() (n int) {
 	for _, f := range e.Factories {
 		n += len(StartedTypes(f))
@@ -138,8 +141,8 @@ func (e *Early) Watches() (n int) {
 	return n
 }
 
-// Fill starts the informers of factories once the servers' storages can be watched
-// (a watch of one that can't is refused, and tried again after a second).
+// Fill starts the informers of the factories once the servers' storages can be watched. A
+// watch of storage that is not ready would be refused and retried after a second.
 func (e *Early) Fill(servers []*genericapiserver.GenericAPIServer) {
 	for _, s := range servers {
 		if !e.awaitStorage(s.StorageReadinessHook) {
@@ -155,8 +158,9 @@ func (e *Early) Fill(servers []*genericapiserver.GenericAPIServer) {
 	close(e.filled)
 }
 
-// awaitStorage is upstream's hook of that purpose, which looks at once and then
-// every 100 ms. It does not say what it has found; so each look is cut short.
+// awaitStorage runs upstream's hook that waits for storage. The hook checks immediately and
+// then every 100 ms. It does not report what it has found, so a short deadline ends each run
+// after the first check.
 func (e *Early) awaitStorage(ready *genericapiserver.StorageReadinessHook) bool {
 	for e.ctx.Err() == nil {
 		look, cancel := context.WithCancel(e.ctx)
@@ -183,7 +187,7 @@ func (e *Early) Wait(ctx context.Context) {
 	}
 }
 
-// StartedTypes are the types whose informers a factory has started.
+// StartedTypes returns the types whose informers a factory has started.
 func StartedTypes(f interface {
 	WaitForCacheSync(stop <-chan struct{}) map[reflect.Type]bool
 }) map[reflect.Type]bool {

@@ -32,11 +32,10 @@ import (
 	"github.com/karve-k8s/karve/server/loopback"
 )
 
-// internalResync is how often the API server's own informers tell their handlers
-// everything again.
+// internalResync is how often the API server's own informers resync.
 const internalResync = 10 * time.Minute
 
-// Generic is what the three servers share, as it is made.
+// Generic is the configuration that the three servers share, while it is being built.
 type Generic struct {
 	options.CompletedOptions
 	*genericapiserver.Config
@@ -46,10 +45,10 @@ type Generic struct {
 	described chan struct{} // closed once OpenAPIV3Config.Definitions are there
 }
 
-// Wait until everything is there.
+// Wait returns when everything in the configuration is set.
 func (c *Generic) Wait() { <-c.described }
 
-// UpstreamsGenericConfig is what [BuildGenericConfig] stands for.
+// UpstreamsGenericConfig calls the upstream function that [BuildGenericConfig] replaces.
 func UpstreamsGenericConfig(o options.CompletedOptions, schemes []*runtime.Scheme, resources *serverstorage.ResourceConfig, definitions common.GetOpenAPIDefinitions) (*Generic, error) {
 	c := &Generic{CompletedOptions: o, described: make(chan struct{})}
 	close(c.described)
@@ -58,16 +57,16 @@ func UpstreamsGenericConfig(o options.CompletedOptions, schemes []*runtime.Schem
 	return c, err
 }
 
-// BuildGenericConfig is upstream's BuildGenericConfig, whose steps are all
-// exported, with another certificate for the server's own clients, which
-// upstream makes two RSA keys for (a third of a start's CPU time), and with
-// those clients calling the handler through own. A test compares the results.
+// BuildGenericConfig is upstream's BuildGenericConfig, whose steps are all exported, with two
+// differences. The server's own clients get another certificate; upstream generates two RSA
+// keys for it, which is a third of a start's CPU time. And those clients call the handler
+// through own. A test compares the results.
 //
-// Call wait before a server is made of it: the definitions of types are collected
-// beside what else there is to configure.
+// Call Wait before a server is created from the result, because the definitions of types are
+// collected concurrently.
 //
-// The order counts: the client is made of the serving options, storage looks at
-// the egress selector, authentication at nearly everything before it.
+// The order of the steps matters. The client is made from the serving options, storage reads
+// the egress selector, and authentication reads nearly everything before it.
 func BuildGenericConfig(o options.CompletedOptions, own *loopback.Server, schemes []*runtime.Scheme, resources *serverstorage.ResourceConfig, definitions common.GetOpenAPIDefinitions) (*Generic, error) {
 	c := &Generic{CompletedOptions: o, Config: genericapiserver.NewConfig(legacyscheme.Codecs), described: make(chan struct{})}
 	c.Config.Flagz = o.Flagz
@@ -94,9 +93,9 @@ func BuildGenericConfig(o options.CompletedOptions, own *loopback.Server, scheme
 	return c, nil
 }
 
-// useLoopback makes the API server's own clients call its handler through own
-// instead of connecting to its listener. Who they are does not change: they have
-// a token that only they know. What wants to take a connection over still gets one.
+// useLoopback makes the API server's own clients call its handler through own instead of
+// connecting to its listener. Their identity does not change: they have a token that only they
+// know. Requests that take over a connection still get one.
 func (c *Generic) useLoopback(own *loopback.Server) (err error) {
 	config := c.LoopbackClientConfig
 	config.ContentType = runtime.ContentTypeProtobuf
@@ -113,7 +112,7 @@ func (c *Generic) useLoopback(own *loopback.Server) (err error) {
 	return nil
 }
 
-// dropFieldOwners takes from the cached objects what nothing in the server reads.
+// dropFieldOwners removes from cached objects what nothing in the server reads.
 func dropFieldOwners(object any) (any, error) {
 	if m, err := meta.Accessor(object); err == nil && m.GetManagedFields() != nil {
 		m.SetManagedFields(nil)
@@ -130,7 +129,7 @@ func (c *Generic) trace() error {
 
 func traced() bool { return utilfeature.DefaultFeatureGate.Enabled(genericfeatures.APIServerTracing) }
 
-// describe says how OpenAPI documents are made, and which requests take long.
+// describe configures OpenAPI, and which requests are long-running.
 func (c *Generic) describe(schemes []*runtime.Scheme, definitions common.GetOpenAPIDefinitions) {
 	definitions = utilopenapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(definitions)
 	namer := openapinamer.NewDefinitionNamer(schemes...)
@@ -167,7 +166,8 @@ func (c *Generic) store() (err error) {
 	return c.Etcd.ApplyWithStorageFactoryTo(c.Storage, c.Config)
 }
 
-// What authentication and authorization start ends when the last request has.
+// authenticate configures authentication. What it starts runs until the last request has
+// ended; so does what authorize starts.
 func (c *Generic) authenticate() error {
 	return c.CompletedOptions.Authentication.ApplyTo(wait.ContextForChannel(c.DrainedNotify()), &c.Config.Authentication,
 		c.Config.SecureServing, c.Config.EgressSelector, c.OpenAPIConfig, c.OpenAPIV3Config, c.client, c.Informers, c.APIServerID)

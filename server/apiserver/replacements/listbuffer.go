@@ -9,21 +9,20 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 )
 
-// listBufferSize is how much of an answer is passed on at a time. A list is encoded
-// object by object, and HTTP/2 has a buffer of 4 KB, each of which crosses two
-// goroutines, is a frame, a TLS record and a system call.
+// listBufferSize is how much of a response is written at a time. Upstream encodes a list
+// object by object, and HTTP/2 has a buffer of 4 KB. Each bufferful crosses two goroutines,
+// and is a frame, a TLS record and a system call.
 const listBufferSize = 64 << 10
 
 var listBuffers = sync.Pool{New: func() any { return bufio.NewWriterSize(nil, listBufferSize) }}
 
-// BufferLists changes a chain so that answers over HTTP/2 are written in large
-// pieces.
+// BufferLists changes a chain so that it writes HTTP/2 responses in large pieces.
 func BufferLists(c *genericapiserver.Config) {
 	putInFront(c, bufferedLists)
 }
 
-// bufferedLists comes before the filter of timeouts: nothing is written any more when
-// that has returned, so the buffer is nobody else's then.
+// bufferedLists must come before the timeout filter. When that filter has returned, no handler
+// writes any more, so nothing else uses the buffer.
 func bufferedLists(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		notifier, ok := w.(closeNotifyingFlusher)
@@ -33,19 +32,19 @@ func bufferedLists(next http.Handler) http.Handler {
 		}
 		wide := &listWriter{closeNotifyingFlusher: notifier}
 		next.ServeHTTP(wide, r)
-		wide.end() // not after a panic: that ends the stream
+		wide.end() // not after a panic, which ends the stream
 	})
 }
 
-// A closeNotifyingFlusher is what upstream's filters ask of an answer over HTTP/2.
+// A closeNotifyingFlusher is what upstream's filters require of an HTTP/2 response writer.
 type closeNotifyingFlusher interface {
 	http.ResponseWriter
 	responsewriter.CloseNotifierFlusher
 }
 
-// A listWriter is an answer. Its first piece is passed on at once: most are
-// that one. So is everything once the handler has flushed: such a handler, of a
-// watch or a log, knows itself what belongs together.
+// A listWriter buffers a response. It passes the first piece on immediately, because most
+// responses have only one. It also passes on everything after the handler has flushed: the
+// handler of a watch or a log decides itself what belongs together.
 type listWriter struct {
 	closeNotifyingFlusher
 	direct bool
@@ -73,15 +72,15 @@ func (w *listWriter) Flush() {
 	w.closeNotifyingFlusher.Flush()
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap lets http.ResponseController find the original writer.
 func (w *listWriter) Unwrap() http.ResponseWriter { return w.closeNotifyingFlusher }
 
-// end passes on what has gathered.
+// end writes what is left in the buffer.
 func (w *listWriter) end() {
 	if w.buffer == nil {
 		return
 	}
-	_ = w.buffer.Flush() // it fails where the client is gone, and so will the next write
+	_ = w.buffer.Flush() // an error means that the client has disconnected; the next write fails, too
 	w.buffer.Reset(nil)
 	listBuffers.Put(w.buffer)
 	w.buffer = nil

@@ -19,13 +19,13 @@ import (
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 )
 
-// loopbackLife is how long the certificate for the server's own clients lasts. It
-// is made anew at each start, and /livez fails when it is over, as upstream has it.
+// loopbackLife is how long the certificate for the server's own clients is valid. Each start
+// makes a new one. As upstream, /livez fails when it has expired.
 const loopbackLife = (3*365 + 1) * 24 * time.Hour
 
-// serveWithLoopback applies the serving options, and makes a certificate and a
-// token for the server's own clients: upstream's SecureServingOptionsWithLoopback
-// with an ECDSA key, which is made at once.
+// serveWithLoopback applies the serving options, and makes a certificate and a token for the
+// server's own clients. It is upstream's SecureServingOptionsWithLoopback with an ECDSA key,
+// which takes almost no time to generate.
 func serveWithLoopback(o *genericoptions.SecureServingOptions, c *genericapiserver.Config) error {
 	if err := o.ApplyTo(&c.SecureServing); err != nil {
 		return err
@@ -39,7 +39,7 @@ func serveWithLoopback(o *genericoptions.SecureServingOptions, c *genericapiserv
 	if err != nil {
 		return fmt.Errorf("make the certificate for the server's own clients: %w", err)
 	}
-	// In front, so that no certificate of the user's has the name.
+	// It goes in front, so that no certificate of the user's takes over its name.
 	c.SecureServing.SNICerts = append([]dynamiccertificates.SNICertKeyContentProvider{shown}, c.SecureServing.SNICerts...)
 	if c.LoopbackClientConfig, err = c.SecureServing.NewLoopbackClientConfig(string(uuid.NewUUID()), cert); err != nil {
 		return fmt.Errorf("configure the server's own clients: %w", err)
@@ -55,7 +55,7 @@ func serveWithLoopback(o *genericoptions.SecureServingOptions, c *genericapiserv
 	return nil
 }
 
-// selfSigned is a certificate of the server of that name, and its key, as PEM.
+// selfSigned returns a self-signed server certificate for name, and its key, as PEM.
 func selfSigned(name string) (cert, key []byte, end time.Time, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -71,7 +71,7 @@ func selfSigned(name string) (cert, key []byte, end time.Time, err error) {
 		SerialNumber: serial.Add(serial, big.NewInt(1)),
 		Subject:      pkix.Name{CommonName: name},
 		DNSNames:     []string{name},
-		NotBefore:    now.Add(-time.Hour), // clocks are set back
+		NotBefore:    now.Add(-time.Hour), // the clock may be set back
 		NotAfter:     end,
 		KeyUsage:     x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},

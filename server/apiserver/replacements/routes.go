@@ -8,11 +8,12 @@ import (
 	"github.com/emicklei/go-restful/v3"
 )
 
-// A routeMemory remembers which route upstream's router has chosen. That one
-// compares the path with each of the hundreds of routes of its API version,
-// and copies those that fit, half a kilobyte each: 3 % of the server's CPU time
-// of an update, 5 of a get, and as much again of what the collector cleans up.
-// It is asked once for all objects of a resource.
+// A routeMemory remembers which route upstream's router has chosen, and asks it once for all
+// objects of a resource.
+//
+// Upstream's router compares the path with each of the hundreds of routes of its API version,
+// and copies those that match, half a kilobyte each. That is 3 % of the server's CPU time for
+// an update and 5 % for a get, and again as much for garbage collection.
 type routeMemory struct {
 	upstream restful.RouteSelector
 
@@ -20,14 +21,14 @@ type routeMemory struct {
 	known map[routeKey]routeChoice
 }
 
-// A routeKey is everything in a request that the choice depends on, in whatever
-// place a name is: the path around names, and three headers.
+// A routeKey is everything in a request that the choice depends on, for any names of namespace
+// and object: the path around the names, and three headers.
 type routeKey struct {
 	base        string // /api/VERSION or /apis/GROUP/VERSION
-	scoped      bool   // then comes /namespaces/NAME/
+	scoped      bool   // whether /namespaces/NAME/ follows
 	resource    string
 	named       bool
-	subordinate string // after the name, empty if there is nothing
+	subordinate string // what follows the name; may be empty
 
 	method, accept, contentType string
 }
@@ -37,16 +38,16 @@ type routeChoice struct {
 	route   *restful.Route
 }
 
-// Bounds of what clients can make us remember.
+// These limit how much memory clients can make the server use.
 const (
 	mostRoutes  = 4096
 	mostHeaders = 512 // bytes
 )
 
-// RememberRoutes gives a container, whose services are complete, the memory. It returns
-// both routers, for the test that compares them.
+// RememberRoutes adds the memory to a container whose services are complete. It returns both
+// routers, for the test that compares them.
 func RememberRoutes(container *restful.Container) (ours, upstreams restful.RouteSelector) {
-	upstreams = restful.CurlyRouter{} // what k8s.io/apiserver pkg/server/handler.go sets
+	upstreams = restful.CurlyRouter{} // as k8s.io/apiserver pkg/server/handler.go sets it
 	ours = rememberRoutes(upstreams)
 	container.Router(ours)
 	return ours, upstreams
@@ -81,7 +82,7 @@ func (m *routeMemory) SelectRoute(services []*restful.WebService, r *http.Reques
 	return service, route, err
 }
 
-// routeKeyOf reads the key; it is not ok where the path has another form.
+// routeKeyOf returns the key of a request. ok is false if the path has another form.
 func routeKeyOf(r *http.Request) (key routeKey, ok bool) {
 	path := r.URL.Path
 	var tokens [8]string
@@ -127,8 +128,8 @@ func routeKeyOf(r *http.Request) (key routeKey, ok bool) {
 	return key, len(key.accept)+len(key.contentType) <= mostHeaders
 }
 
-// decides tells whether every request with this key gets the same route of
-// service: no route that may fit has anything but a parameter where a name is.
+// decides reports whether every request with this key gets the same route of service. This is
+// so if each route that may match has only parameters in the places of names.
 func (k routeKey) decides(services []*restful.WebService, service *restful.WebService) bool {
 	path, isName := k.template()
 	conflicts := func(tokens []string) bool {
@@ -139,7 +140,7 @@ func (k routeKey) decides(services []*restful.WebService, service *restful.WebSe
 			case isName[i]:
 				conflict = conflict || !plain
 			case !strings.HasPrefix(token, "{") && token != path[i]:
-				return false // it doesn't fit, whatever the names
+				return false // it matches no request with this key
 			}
 		}
 		return conflict
@@ -157,7 +158,7 @@ func (k routeKey) decides(services []*restful.WebService, service *restful.WebSe
 	return true
 }
 
-// template is the path by tokens, empty where a name is.
+// template returns the tokens of the path, with empty ones in the places of names.
 func (k routeKey) template() (path []string, isName map[int]bool) {
 	path, isName = tokensOf(k.base), map[int]bool{}
 	name := func() { isName[len(path)] = true; path = append(path, "") }
@@ -177,7 +178,7 @@ func (k routeKey) template() (path []string, isName map[int]bool) {
 
 func tokensOf(path string) []string { return strings.Split(strings.Trim(path, "/"), "/") }
 
-// clone lets go of the request's strings.
+// clone returns a copy of the key that does not keep the request's strings in memory.
 func (k routeKey) clone() routeKey {
 	for _, s := range []*string{&k.base, &k.resource, &k.subordinate, &k.method, &k.accept, &k.contentType} {
 		*s = strings.Clone(*s)

@@ -10,31 +10,31 @@ import (
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 )
 
-// WithoutPeers stops the lease that tells other API servers every ten seconds
-// where this one is (UnknownVersionInteroperabilityProxy). A user who set up
-// the proxy to them keeps it.
+// WithoutPeers stops the lease with which a server tells other API servers its address every
+// ten seconds (UnknownVersionInteroperabilityProxy). If the user has set up the proxy to
+// peers, the lease stays.
 func WithoutPeers(config *controlplaneapiserver.Config) {
 	if r := config.PeerEndpointLeaseReconciler; r != nil && config.PeerProxy == nil {
 		config.PeerEndpointLeaseReconciler = noPeers{r}
 	}
 }
 
-// WithoutEndpointLease makes the endpoints of the kubernetes Service those of the one server:
-// no lease is written every ten seconds, and addresses of earlier starts are removed
+// WithoutEndpointLease makes the endpoints of the kubernetes Service those of this server
+// only. No lease is written every ten seconds, and the addresses of earlier starts are removed
 // immediately.
 func WithoutEndpointLease(o *options.ServerRunOptions) {
 	o.EndpointReconcilerType = string(reconcilers.MasterCountReconcilerType)
 }
 
-// identityLeaseRenewal is how often the API server's identity lease is written. It lasts
-// for an hour (IdentityLeaseDurationSeconds), and upstream writes it every ten
-// seconds, which is most of what an idle cluster writes.
+// identityLeaseRenewal is how often the API server's identity lease is written. The lease is
+// valid for an hour (IdentityLeaseDurationSeconds). Upstream writes it every ten seconds,
+// which is most of what an idle cluster writes.
 const identityLeaseRenewal = 10 * time.Minute
 
 var upstreamsIdentityLeaseRenewal = controlplaneapiserver.IdentityLeaseRenewIntervalPeriod
 
-// RenewIdentityRarely sets how often the servers of this process that start from now on
-// renew their identity leases. Upstream's own interval is for rarely false.
+// RenewIdentityRarely sets how often the servers of this process renew their identity leases,
+// if they start after the call. With rarely false, it is upstream's interval.
 func RenewIdentityRarely(rarely bool) {
 	controlplaneapiserver.IdentityLeaseRenewIntervalPeriod = upstreamsIdentityLeaseRenewal
 	if rarely {
@@ -42,7 +42,7 @@ func RenewIdentityRarely(rarely bool) {
 	}
 }
 
-// noPeers keeps a lease that is never written, and so is never found.
+// noPeers is a lease that is never written, so no peer finds it.
 type noPeers struct {
 	peerreconcilers.PeerEndpointLeaseReconciler
 }

@@ -12,21 +12,21 @@ import (
 	"github.com/karve-k8s/karve/server/deviations"
 )
 
-// Storage changes how the chain's servers store objects: alignedclock, awaitstorage
-// and uncached, as far as they are on.
+// Storage changes how the chain's servers store objects. It applies alignedclock, awaitstorage
+// and uncached, as far as they are switched on.
 type Storage struct {
 	deviations.Switches
-	// SingleServer says that no other API server uses the datastore. Only then can a type
-	// do without a watch cache.
+	// SingleServer means that no other API server uses the datastore. Only then can a type do
+	// without a watch cache.
 	SingleServer bool
-	// WatchCacheSizes are --watch-cache-sizes: a type that it names keeps its cache.
+	// WatchCacheSizes is --watch-cache-sizes. A type that it names keeps its cache.
 	WatchCacheSizes []string
-	// Stored is told where each resource is stored.
+	// Stored is called with the storage prefix of each resource.
 	Stored func(prefix string, resource schema.GroupResource)
 }
 
-// Change wraps servers, the getters of REST options of the chain's servers. custom is
-// among them: the getter for custom resources.
+// Change wraps servers, the REST options getters of the chain's servers. custom is one of
+// them: the getter for custom resources.
 func (s Storage) Change(custom *generic.RESTOptionsGetter, servers ...*generic.RESTOptionsGetter) error {
 	uncached := map[schema.GroupResource]bool{}
 	if s.SingleServer && s.On(deviations.Uncached) {
@@ -45,7 +45,7 @@ func (s Storage) Change(custom *generic.RESTOptionsGetter, servers ...*generic.R
 	return nil
 }
 
-// restOptions are upstream's options for a resource with another decorator.
+// restOptions are upstream's options for a resource, with another decorator.
 type restOptions struct {
 	generic.RESTOptionsGetter
 	Storage

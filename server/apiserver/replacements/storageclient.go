@@ -12,19 +12,19 @@ import (
 	"github.com/karve-k8s/karve/kine/inprocess"
 )
 
-// newStorageClient makes every client of storage in the chain: of resources,
-// probes, compaction, and size metrics (k8s.io/apiserver
-// pkg/storage/storagebackend/factory/etcd3.go). Upstream has it as a variable for
-// its own tests. TestStorageClientIsUpstreams fails when it is renamed.
+// newStorageClient creates every storage client in the chain: those of resources, probes,
+// compaction, and size metrics (k8s.io/apiserver pkg/storage/storagebackend/factory/etcd3.go).
+// Upstream made it a variable for its own tests. TestStorageClientIsUpstreams fails if
+// upstream renames it.
 //
 //go:linkname newStorageClient k8s.io/apiserver/pkg/storage/storagebackend/factory.newETCD3Client
 var newStorageClient func(storagebackend.TransportConfig) (*kubernetes.Client, error)
 
-// upstreamsStorageClient is for a real etcd.
+// upstreamsStorageClient creates a client of a real etcd.
 var upstreamsStorageClient = newStorageClient
 
-// The datastore of this process is called, not dialled. Which one, if there are
-// several servers, the endpoint says.
+// The client calls a datastore of this process directly, without a connection. The endpoint
+// says which datastore, because a process can have several servers.
 func init() {
 	newStorageClient = func(c storagebackend.TransportConfig) (*kubernetes.Client, error) {
 		if len(c.ServerList) != 1 || !inprocess.IsEndpoint(c.ServerList[0]) {
@@ -39,8 +39,8 @@ func init() {
 	}
 }
 
-// timed adds what a call takes to the storage latency of its API request. Upstream
-// does that in client.KV, which its client.Kubernetes goes through and ours not
+// timed adds the duration of a call to the storage latency of its API request. Upstream does
+// that in client.KV, which upstream's client.Kubernetes uses and Karve's does not
 // (k8s.io/apiserver pkg/storage/etcd3/latency_tracker.go).
 type timed struct{ kubernetes.Interface }
 

@@ -16,40 +16,39 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 )
 
-// How long a stream goes on once the server accepts no more requests.
+// These limit how long a stream continues once the server accepts no more requests.
 //
-// A stream without an end of its own gains nothing from more time. A watch ends by
-// itself at upstream's signal, unless it is passed on to an aggregated API server;
-// upstream counts watches at the same moment, to end them at a limited rate. Anything
-// else, a log that is not followed or a request passed on to a node, Pod or Service, may
-// be about to finish.
+// More time is of no use to a stream that has no end. A watch ends by itself at upstream's
+// signal, unless it is proxied to an aggregated API server. At the same moment, upstream
+// counts the watches, to end them at a limited rate. Anything else may be about to finish,
+// such as a log that is not followed or a request proxied to a node, Pod or Service.
 const (
 	endlessPatience = 0
 	watchPatience   = 250 * time.Millisecond
 	finitePatience  = 900 * time.Millisecond
 
-	// upgradePatience is how long a handler may take to say goodbye over a connection
-	// that it has taken over, before that is closed.
+	// upgradePatience is how long a handler may take to end the protocol on a connection that
+	// it has hijacked. Then the connection is closed.
 	upgradePatience = 250 * time.Millisecond
-	// streamsLimit is how long a stop waits for the handlers of streams after that.
+	// streamsLimit is how long a stop waits after that for the handlers of streams.
 	streamsLimit = 5 * time.Second
 )
 
-// errShutdown is why the context of a stream ends when the server stops.
+// errShutdown is the cause with which a stop ends the context of a stream.
 var errShutdown = errors.New("the server is shutting down")
 
 // OpenStreams ends long-running requests when the server stops.
 //
-// Upstream ends watches only. A followed log keeps http.Server.Shutdown waiting for the
-// minute that a request may take, and connections that a handler has taken over (exec,
-// attach, port-forward) are not waited for at all: they end with the process.
+// Upstream ends only watches. A followed log delays http.Server.Shutdown by the minute that a
+// request may take. Nothing waits for connections that a handler has hijacked (exec, attach,
+// port-forward); they end with the process.
 type OpenStreams struct {
-	ending  context.Context // ends when no request is accepted any more
+	ending  context.Context // ends when the server accepts no more requests
 	end     context.CancelFunc
 	running sync.RWMutex // read-locked by each stream
 }
 
-// EndStreams makes c end its streams when its server begins to shut down.
+// EndStreams makes the server of c end its streams when it begins to shut down.
 func EndStreams(c *genericapiserver.Config) *OpenStreams {
 	s := &OpenStreams{}
 	s.ending, s.end = context.WithCancel(context.Background())
@@ -57,9 +56,9 @@ func EndStreams(c *genericapiserver.Config) *OpenStreams {
 	c.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
 		return build(s.track(api, c.LongRunningFunc), c)
 	}
-	// http.Server.Shutdown closes the listener first. Upstream calls it when
-	// --shutdown-delay-duration has passed and pre-shutdown hooks are done; with
-	// --shutdown-send-retry-after, when other requests have drained.
+	// http.Server.Shutdown closes the listener first. Upstream calls Shutdown when
+	// --shutdown-delay-duration has passed and the pre-shutdown hooks have run. With
+	// --shutdown-send-retry-after, it calls Shutdown when other requests have drained.
 	c.SecureServing.Listener = notifyingListener{c.SecureServing.Listener, s.end}
 	return s
 }
@@ -75,8 +74,8 @@ func (l notifyingListener) Close() error {
 	return l.Listener.Close()
 }
 
-// track is next, whose long-running requests end with the server. It is the innermost of
-// the filters: the others see a request that has come to its end.
+// track wraps next so that its long-running requests end when the server stops. It is the
+// innermost filter, so the other filters see a request that ends normally.
 func (s *OpenStreams) track(next http.Handler, longRunning request.LongRunningRequestCheck) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		info, ok := request.RequestInfoFrom(r.Context())
@@ -84,7 +83,7 @@ func (s *OpenStreams) track(next http.Handler, longRunning request.LongRunningRe
 			next.ServeHTTP(w, r)
 			return
 		}
-		if !s.running.TryRLock() { // somebody waits for the streams there are
+		if !s.running.TryRLock() { // Wait is waiting for the open streams
 			http.Error(w, errShutdown.Error(), http.StatusServiceUnavailable)
 			return
 		}
@@ -102,10 +101,10 @@ func (s *OpenStreams) serve(next http.Handler, w http.ResponseWriter, r *http.Re
 	})()
 	cut := func() bool { return errors.Is(context.Cause(ctx), errShutdown) }
 	if patience == watchPatience {
-		// The reverse proxy of an aggregated API aborts the answer, which a client takes
-		// for a broken connection. A watch may end at any time.
+		// The reverse proxy of an aggregated API aborts the response, which a client takes for
+		// a broken connection. A watch, however, may end at any time.
 		defer func() {
-			if p := recover(); p != nil && (p != http.ErrAbortHandler || !cut()) { //nolint:errorlint // net/http compares it, too
+			if p := recover(); p != nil && (p != http.ErrAbortHandler || !cut()) { //nolint:errorlint // net/http compares it in the same way
 				panic(p)
 			}
 		}()
@@ -115,11 +114,11 @@ func (s *OpenStreams) serve(next http.Handler, w http.ResponseWriter, r *http.Re
 	}
 	next.ServeHTTP(w, r.WithContext(ctx))
 	if patience == finitePatience && cut() {
-		panic(http.ErrAbortHandler) // what is missing must not look like the end
+		panic(http.ErrAbortHandler) // a truncated response must not look complete
 	}
 }
 
-// patienceWith is how long a request may go on when the server stops.
+// patienceWith returns how long a request may continue when the server stops.
 func patienceWith(r *http.Request, info *request.RequestInfo) time.Duration {
 	switch {
 	case info.Verb == "watch":
@@ -136,8 +135,8 @@ func patienceWith(r *http.Request, info *request.RequestInfo) time.Duration {
 	return finitePatience
 }
 
-// Wait returns when no stream is left, or an error if that takes too long. A nil OpenStreams
-// has none.
+// Wait returns when no stream is left, or an error if that takes too long. With a nil
+// OpenStreams, it returns immediately.
 func (s *OpenStreams) Wait() error {
 	if s == nil {
 		return nil
@@ -154,12 +153,12 @@ func (s *OpenStreams) Wait() error {
 	case <-gone:
 		return nil
 	case <-timer.C:
-		return fmt.Errorf("long-running requests still run %v after they were told to end", streamsLimit)
+		return fmt.Errorf("long-running requests were still running %v after the server had ended them", streamsLimit)
 	}
 }
 
-// upgradable is an answer whose connection is closed when the server stops, if a handler
-// has taken it over: such a handler need not look at its context.
+// upgradable is a response whose connection is closed when the server stops, if a handler has
+// hijacked it. Such a handler may ignore its context.
 type upgradable struct {
 	http.ResponseWriter
 	ctx context.Context

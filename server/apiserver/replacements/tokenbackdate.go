@@ -8,25 +8,27 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
 
-// tokenBackdate is how far the clock can be set back without a token that was made
-// before being "not valid yet".
+// tokenBackdate is how far the clock can be set back before an existing token is "not valid
+// yet".
 const tokenBackdate = 24 * time.Hour
 
-// BackdateTokens returns upstream's generator of tokens, which begin a day earlier while the
-// clock is doubted.
+// BackdateTokens wraps upstream's token generator. While the clock is doubted, tokens are
+// valid from a day earlier.
 func BackdateTokens(upstreams serviceaccount.TokenGenerator, doubted func() bool) serviceaccount.TokenGenerator {
 	return tokenGenerator{upstreams, doubted}
 }
 
-// tokenGenerator makes the tokens of service accounts as upstream does, but valid from a
-// day before as long as the clock is doubted. A board without a clock battery may make
-// some with a clock that is ahead, by the hours of a time zone for example, and NTP then
-// sets it back: upstream's are refused until the clock has caught up, and Pods with
-// them. When a token begins to be valid says nothing else: it is always when it was
-// made. Its end is upstream's.
+// tokenGenerator makes the tokens of service accounts as upstream does, except that while the
+// clock is doubted, they are valid from a day earlier.
 //
-// With a clock that is right a token is upstream's in everything: verifiers outside the
-// cluster may limit the time between the beginning and the end.
+// A board without a clock battery may issue tokens while its clock is ahead, for example by
+// the hours of a time zone. When NTP then sets the clock back, upstream's tokens, and the Pods
+// that use them, are refused until the clock has caught up. The start of a token's validity
+// has no other meaning: upstream always sets it to the time of issue. The end of its validity
+// is upstream's.
+//
+// While the clock is right, a token is the same as upstream's, because verifiers outside the
+// cluster may limit the time between start and end.
 type tokenGenerator struct {
 	serviceaccount.TokenGenerator
 	doubted func() bool

@@ -10,10 +10,9 @@ import (
 	"k8s.io/component-base/tracing"
 )
 
-// PassTracesOn changes a chain that has no traces to write (no
-// --tracing-config-file): upstream's filter then only passes on the trace that a
-// request belongs to, and gathers attributes for nobody. Requests that belong to
-// none go by another chain without it.
+// PassTracesOn changes a chain that exports no traces (no --tracing-config-file). Upstream's
+// filter then only propagates the trace context of a request, and collects attributes that
+// nothing reads. Requests without a trace context take a chain without the filter.
 func PassTracesOn(c *genericapiserver.Config) {
 	build := c.BuildHandlerChainFunc
 	c.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
@@ -23,7 +22,7 @@ func PassTracesOn(c *genericapiserver.Config) {
 	}
 }
 
-// byTrace asks the first handler where a request says which trace it belongs to.
+// byTrace chooses the handler by whether the request has a trace context.
 func byTrace(traced, untraced http.Handler) http.Handler {
 	var headers []string
 	for _, name := range tracing.Propagators().Fields() {
@@ -40,8 +39,8 @@ func byTrace(traced, untraced http.Handler) http.Handler {
 	})
 }
 
-// withoutTracing are feature gates, but for the one that puts upstream's filter
-// into a chain; it is locked, and so can't be asked for.
+// withoutTracing is a set of feature gates that reports the gate of upstream's tracing filter
+// as off. That gate is locked, so it cannot be switched off in the usual way.
 type withoutTracing struct{ featuregate.FeatureGate }
 
 // Enabled implements featuregate.FeatureGate.

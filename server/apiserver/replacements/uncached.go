@@ -14,16 +14,17 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// uncachedStorage is upstream's storage without a watch cache, whose quiet watches get
-// bookmarks.
+// uncachedStorage is upstream's storage without a watch cache, with bookmarks for quiet
+// watches.
 //
-// A client whose watch ends continues from the newest resourceVersion that it knows.
-// Where nothing happens to a type, only bookmarks tell it a newer one; without them,
-// that revision has been compacted after some minutes: "watch chan error: etcdserver:
-// mvcc: required revision has been compacted", and the client lists everything again.
-// A watch cache sends bookmarks. Upstream sends none without a cache, which it has for
-// every type but events (k8s.io/apiserver pkg/storage/etcd3/watcher.go); here a client
-// that allows bookmarks gets storage's notifications of progress as such.
+// A client whose watch ends continues from the newest resourceVersion that it knows. If no
+// object of a type changes, only bookmarks tell the client a newer one. Without them, its
+// revision is compacted after some minutes: it gets "watch chan error: etcdserver: mvcc:
+// required revision has been compacted" and lists everything again.
+//
+// A watch cache sends bookmarks. Upstream's storage without a cache, which upstream uses only
+// for events, sends none (k8s.io/apiserver pkg/storage/etcd3/watcher.go). Here, a client that
+// allows bookmarks gets the datastore's progress notifications as bookmarks.
 func uncachedStorage(config *storagebackend.ConfigForResource, prefix string, keyFunc func(apiruntime.Object) (string, error),
 	newFunc, newListFunc func() apiruntime.Object, getAttrs storage.AttrFunc, triggers storage.IndexerFuncs,
 	indexers *cache.Indexers) (storage.Interface, factory.DestroyFunc, error) {
@@ -34,12 +35,13 @@ func uncachedStorage(config *storagebackend.ConfigForResource, prefix string, ke
 	return bookmarked{store}, destroy, nil
 }
 
-// isUpstreamsUncached tells the decorator that upstream uses without a watch cache.
+// isUpstreamsUncached reports whether d is the decorator that upstream uses without a watch
+// cache.
 func isUpstreamsUncached(d generic.StorageDecorator) bool {
 	return reflect.ValueOf(d).Pointer() == reflect.ValueOf(generic.UndecoratedStorage).Pointer()
 }
 
-// bookmarked is storage that asks for progress where a client allows bookmarks.
+// bookmarked is storage that requests progress notifications for clients that allow bookmarks.
 type bookmarked struct{ storage.Interface }
 
 func (b bookmarked) Watch(ctx context.Context, key string, opts storage.ListOptions) (watch.Interface, error) {
@@ -47,9 +49,9 @@ func (b bookmarked) Watch(ctx context.Context, key string, opts storage.ListOpti
 	return b.Interface.Watch(ctx, key, opts)
 }
 
-// handful are types of which a cluster has few, and which hardly anybody watches but
-// controllers in this process. A watch of one is of storage's history, and an answer to
-// a read is decoded each time.
+// handful are types of which a cluster has few objects, and which hardly any client watches
+// except the controllers in this process. Their watches read the datastore's history, and each
+// read decodes the object again.
 var handful = []schema.GroupResource{
 	{Resource: "limitranges"}, {Resource: "podtemplates"}, {Resource: "replicationcontrollers"}, {Resource: "resourcequotas"},
 	{Group: "admissionregistration.k8s.io", Resource: "mutatingadmissionpolicies"},

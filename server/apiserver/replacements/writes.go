@@ -10,15 +10,15 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 )
 
-// writesMargin is what a handler gets, after the deadline of its request, to return and
-// to leave what it has begun with the engine.
+// writesMargin is how long a handler may take, after the deadline of its request, to return
+// and to leave the engine what it has begun to write.
 const writesMargin = 5 * time.Second
 
-// Writes are the requests under way that may make an object, by namespace.
+// Writes are the requests in progress that may create an object, by namespace.
 //
-// Admission lets a request into a namespace some time before its object is in storage, and
-// a stalled commit makes that time as long as a request may take. Whoever empties a
-// namespace waits for these requests, because no fixed delay is long enough.
+// Admission lets a request into a namespace some time before its object is in storage. A
+// stalled commit makes that time as long as a request may take. What empties a namespace waits
+// for these requests, because no fixed delay is long enough.
 type Writes struct {
 	limit time.Duration // no handler works longer
 
@@ -26,28 +26,28 @@ type Writes struct {
 	of map[string]map[*write]struct{}
 }
 
-// write is one request, counted from when its body has been read to the end. Upstream's
-// handlers read the whole body before they ask admission (limitedReadBody in
-// k8s.io/apiserver/pkg/endpoints/handlers), so a request whose body is incomplete has been
-// admitted to nothing. It must not count: no timeout ends a blocked read.
+// write is one request. It counts from when its body has been read to the end. Upstream's
+// handlers read the whole body before they call admission (limitedReadBody in
+// k8s.io/apiserver/pkg/endpoints/handlers), so a request whose body is incomplete has not been
+// admitted. It must not count, because no timeout ends a blocked read.
 type write struct {
 	all       *Writes
 	namespace string
 
-	// Of Writes.mu:
+	// Writes.mu guards these:
 	begun, ended bool
 	awaited      []*barrier
 }
 
-// barrier is a set of requests that somebody waits for; Writes.mu guards it.
+// barrier is a set of requests that a caller waits for. Writes.mu guards it.
 type barrier struct {
 	left  int
 	done  chan struct{} // nil once closed
 	limit *time.Timer
 }
 
-// CountWrites makes c count the requests, before admission looks at them and until storage
-// has answered. It is the innermost filter, because the timeout filter answers earlier.
+// CountWrites makes c count the requests, from before admission until storage has answered. It
+// is the innermost filter, because the timeout filter returns earlier.
 func CountWrites(c *genericapiserver.Config) *Writes {
 	all := newWrites(c.RequestTimeout + writesMargin)
 	build := c.BuildHandlerChainFunc
@@ -73,21 +73,21 @@ func (a *Writes) count(next http.Handler, longRunning request.LongRunningRequest
 		if r.Body == nil || r.Body == http.NoBody {
 			counted.begin()
 		} else {
-			r = r.WithContext(r.Context()) // the caller's request keeps its body
+			r = r.WithContext(r.Context()) // a copy, so that the caller's request keeps its body
 			r.Body = &countedBody{r.Body, counted}
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// makesObjects reports whether a verb may make an object. An update and a server-side
-// apply may, too.
+// makesObjects reports whether a verb may create an object. An update or a server-side apply
+// may do so too.
 func makesObjects(verb string) bool {
 	return verb == "create" || verb == "update" || verb == "patch"
 }
 
-// countedBody is the body of a request that counts before its reader learns of the end.
-// A reader that stops earlier has met the limit of size and refuses the request.
+// countedBody is a request body. It counts the request before its reader sees the end. A
+// reader that stops earlier has reached the size limit and refuses the request.
 type countedBody struct {
 	io.ReadCloser
 	write *write
@@ -101,8 +101,8 @@ func (b *countedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// begin counts the request once, unless its handler has returned: a proxy's transport may
-// still read the body then.
+// begin counts the request, once. It does not count it if its handler has returned, because a
+// proxy's transport may still read the body then.
 func (w *write) begin() {
 	a := w.all
 	a.mu.Lock()
@@ -136,7 +136,7 @@ func (w *write) end() {
 	}
 }
 
-// lift needs Writes.mu.
+// The caller of lift must hold Writes.mu.
 func (b *barrier) lift() {
 	if b.done != nil {
 		b.limit.Stop()
@@ -145,8 +145,8 @@ func (b *barrier) lift() {
 	}
 }
 
-// Barrier returns a channel that is closed when the requests that are under way now have
-// ended, or have passed their deadline.
+// Barrier returns a channel that is closed when the requests that are in progress now have
+// ended or passed their deadline.
 func (a *Writes) Barrier(namespace string) <-chan struct{} {
 	done := make(chan struct{})
 	a.mu.Lock()
