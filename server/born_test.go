@@ -72,7 +72,7 @@ resources:
 			if upstreams.atOnce != 1 {
 				t.Errorf("upstream wrote %d keys at once: is it upstream that this compares with?", upstreams.atOnce)
 			}
-			if strings.Contains(seeded.log, "creating it") {
+			if strings.Contains(seeded.log, "creating them") {
 				t.Errorf("upstream's slow hook was needed; log:\n%s", seeded.log)
 			}
 		})

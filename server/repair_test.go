@@ -33,7 +33,7 @@ func TestRepairsAsUpstreamDoes(t *testing.T) {
 	repaired := restarted(false, upstreams)
 	repaired.compare(t, upstreams)
 
-	if !strings.Contains(repaired.log, "creating it") {
+	if !strings.Contains(repaired.log, "creating them") {
 		t.Errorf("nothing was repaired by upstream's hook; log:\n%s", repaired.log)
 	}
 	// The damage was done, and some of it repaired, or there is nothing in this.

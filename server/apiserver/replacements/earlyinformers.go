@@ -115,7 +115,7 @@ func (e *Early) runHooks(limit time.Duration) error {
 	case err := <-done:
 		return err
 	case <-timer.C:
-		klog.Warningf("Pre-shutdown hooks still run after %v; the shutdown goes on without them (is storage gone?)", limit)
+		klog.Warningf("Pre-shutdown hooks are still running after %v; the shutdown continues without them (is the datastore unreachable?)", limit)
 		return nil
 	}
 }
