@@ -54,8 +54,8 @@ func TestEachDemotionIsNarrowAndHasAReason(t *testing.T) {
 	}
 }
 
-// What Kubernetes writes while a namespace with content is deleted means nothing to a user.
-// The lines are from servers in which namespaces were deleted at random times.
+// What Kubernetes logs while a namespace with content is deleted means nothing to a user. The
+// lines are from servers in which namespaces were deleted at random times.
 func TestDeletionsAreDemoted(t *testing.T) {
 	const unhandled = "Unhandled Error"
 	const bind = `running Bind plugin "DefaultBinder": `
@@ -99,7 +99,7 @@ func TestDeletionsAreDemoted(t *testing.T) {
 	}
 }
 
-// Errors on which a user can act look much like those above.
+// Errors that a user can act on look similar to those above.
 func TestRealErrorsAreNotDemoted(t *testing.T) {
 	const unhandled = "Unhandled Error"
 	for _, line := range []struct{ message, err string }{

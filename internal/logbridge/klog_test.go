@@ -82,7 +82,7 @@ func TestKlogLevels(t *testing.T) {
 			t.Errorf("%s: klog.V(4) is %v, want %v", tc.level, got, tc.v)
 		}
 	}
-	// A -v given by the user is obeyed, as far as the logger's level goes.
+	// The user's -v applies, within the logger's level.
 	l, b := logger(t, "trace")
 	Install(l)
 	var v klog.Level
@@ -98,7 +98,8 @@ func TestKlogLevels(t *testing.T) {
 	Install(l) // and klog's -v is 0 again for the tests that follow
 }
 
-// TestReplacedLoggerIsPutBack is what upstream's logs options and ktesting do.
+// TestReplacedLoggerIsPutBack replaces and restores the logger like upstream's logs options
+// and ktesting.
 func TestReplacedLoggerIsPutBack(t *testing.T) {
 	l, b := logger(t, "info")
 	Install(l)
@@ -147,7 +148,7 @@ func TestValues(t *testing.T) {
 		klog.InfoS("m", "value", tc.value)
 		check(t, fmt.Sprintf("%T", tc.value), one(t, b), map[string]any{"value": tc.want})
 	}
-	// What JSON cannot carry must not lose the event.
+	// A value that JSON cannot represent must not lose the event.
 	klog.InfoS("m", "f", func() {}, "c", make(chan int), 7, "seven", "a b=\n", 1)
 	check(t, "odd", one(t, b), map[string]any{"7": "seven", "a_b__": 1.0})
 	klog.InfoS("m", "msg", "x", "level", "y")

@@ -20,7 +20,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// buffer is safe for reading while a logger writes.
+// buffer can be read safely while a logger writes to it.
 type buffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -32,7 +32,7 @@ func (b *buffer) Write(p []byte) (int, error) {
 	return b.b.Write(p)
 }
 
-// take returns the events since the last call: each line is one.
+// take returns the events since the last call. Each line is one event.
 func (b *buffer) take(t *testing.T) (events []map[string]any) {
 	t.Helper()
 	b.mu.Lock()
@@ -205,7 +205,7 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// TestOneLine has a message and values that would break a line, in each format.
+// TestOneLine logs a message and values that would break a line, in each format.
 func TestOneLine(t *testing.T) {
 	nasty := "one\ntwo\r\x1b[2J\u2028three\n"
 	jsonLogger, jsonOut := logger(t, "debug")
@@ -227,7 +227,7 @@ func TestOneLine(t *testing.T) {
 	}
 }
 
-// TestConcurrent logs from everywhere while loggers are replaced; it is for -race.
+// TestConcurrent logs from many goroutines while loggers are replaced. It is for -race.
 func TestConcurrent(t *testing.T) {
 	first, _ := logger(t, "trace")
 	Install(first)
@@ -263,7 +263,7 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
-// TestMain lets the test binary be a program that ends in klog.Fatal.
+// TestMain lets the test binary act as a program that ends in klog.Fatal.
 func TestMain(m *testing.M) {
 	if how := os.Getenv("KARVE_LOGBRIDGE_TEST"); how != "" {
 		l, err := New(os.Stderr, "text", "error")

@@ -9,7 +9,7 @@ import (
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 )
 
-// enabledPluginNames is what upstream enables, in order, given its options.
+// enabledPluginNames returns the plugins that upstream enables for its options, in order.
 //
 //go:linkname enabledPluginNames k8s.io/apiserver/pkg/server/options.(*AdmissionOptions).enabledPluginNames
 func enabledPluginNames(*genericoptions.AdmissionOptions) []string
@@ -26,7 +26,7 @@ func enabledBy(t *testing.T, args ...string) []string {
 	return enabledPluginNames(o.Admission.GenericAdmission)
 }
 
-// Karve has what upstream has by default, in upstream's order, and one more.
+// Karve enables upstream's default plugins, in upstream's order, and one more.
 func TestAdmissionPluginsMatchUpstream(t *testing.T) {
 	upstream := enabledPluginNames(options.NewServerRunOptions().Admission.GenericAdmission)
 	if len(upstream) < 20 || slices.Contains(upstream, "NodeRestriction") {

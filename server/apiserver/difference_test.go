@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// difference walks two values at once, unexported fields too, and notes in what
-// they differ. Functions are the same if they have the same code, whatever they
-// enclose; what changes by itself while a server runs is not looked at.
+// difference walks two values in parallel, including unexported fields, and records where they
+// differ. Functions are equal if they have the same code, whatever variables they capture. It
+// ignores what changes by itself while a server runs.
 type difference struct {
 	found    []string
 	compared int
 	seen     map[[2]uintptr]bool
 	except   *regexp.Regexp  // paths that may differ
-	excepted map[string]bool // what of it was met
+	excepted map[string]bool // the paths among them that were met
 	ignore   *regexp.Regexp  // paths that are not compared
 }
 
@@ -25,7 +25,8 @@ func newDifference(except, ignore *regexp.Regexp) *difference {
 	return &difference{seen: map[[2]uintptr]bool{}, except: except, excepted: map[string]bool{}, ignore: ignore}
 }
 
-// moving are packages whose types hold locks, times, counters and connections.
+// moving are packages whose types hold locks, times, counters and connections, which change by
+// themselves.
 var moving = []string{"sync", "sync/atomic", "internal/sync", "time", "context", "go.etcd.io/", "google.golang.org/", "github.com/prometheus/", "go.opentelemetry.io/", "k8s.io/utils/clock", "k8s.io/component-base/metrics"}
 
 func isMoving(t reflect.Type) bool {
@@ -92,7 +93,7 @@ func (d *difference) compareMaps(path string, a, b reflect.Value) {
 	}
 	for _, key := range a.MapKeys() {
 		if k := key.Kind(); k == reflect.Pointer || k == reflect.Chan {
-			return // keys without a counterpart
+			return // some keys have no counterpart
 		}
 		in := fmt.Sprintf("%s[%s]", path, describe(key))
 		other := b.MapIndex(key)
@@ -108,8 +109,8 @@ func (d *difference) differ(path, a, b string) {
 	d.found = append(d.found, fmt.Sprintf("%s: got %s, want %s", path, a, b))
 }
 
-// inlined is the name of a function that another's closure was inlined into, and
-// number the closure's.
+// inlined matches the name of a function into which a closure of another function was inlined.
+// number matches the closure's number.
 var (
 	inlined = regexp.MustCompile(`^.*/(apiserver|replacements)\.(\(\*\w+\)\.)?\w+\.`)
 	number  = regexp.MustCompile(`\.func\d+$`)

@@ -13,7 +13,7 @@ import (
 	"github.com/karve-k8s/karve/server/loopback"
 )
 
-// built is a chain, and a function that runs it until it is ready, and one that stops it.
+// built returns a chain, a function that runs it until it is ready, and one that stops it.
 func built(t *testing.T, c Config) (s *Server, run, stop func()) {
 	t.Helper()
 	c.Loopback = loopback.NewServer(t.Logf)
@@ -45,15 +45,15 @@ func built(t *testing.T, c Config) (s *Server, run, stop func()) {
 	return s, run, stop
 }
 
-// synced tells for each informer that has been started whether it has synced by now.
+// synced reports for each informer that has been started whether it has synced.
 func (s *Server) synced() map[reflect.Type]bool {
 	now := make(chan struct{})
 	close(now)
 	return s.informers.WaitForCacheSync(now)
 }
 
-// The hooks find what they wait for: every informer that they would start, and all
-// that it has to know, although no hook has run.
+// Before any hook has run, every informer that the hooks would start has synced and has its
+// objects.
 func TestInformersAreSyncedBeforeTheHooks(t *testing.T) {
 	s, run, stop := built(t, chainConfig(t, nil))
 	deadline, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -93,8 +93,8 @@ func TestInformersAreSyncedBeforeTheHooks(t *testing.T) {
 	}
 }
 
-// Until no more requests are accepted, the informers follow what happens: requests are
-// authorized by what they know, those of pre-shutdown hooks too.
+// The informers follow changes until the server accepts no more requests. Requests, including
+// those of pre-shutdown hooks, are authorized by what the informers know.
 func TestInformersOutlivePreShutdownHooks(t *testing.T) {
 	s, run, stop := built(t, chainConfig(t, nil))
 	run()
@@ -123,7 +123,7 @@ func TestInformersOutlivePreShutdownHooks(t *testing.T) {
 	}
 }
 
-// An audit backend has to be running before the first request.
+// An audit backend has to run before the first request.
 func TestInformersWaitForAudit(t *testing.T) {
 	s, run, stop := built(t, chainConfig(t, []string{"audit-log-path=" + filepath.Join(t.TempDir(), "audit.log"), "audit-policy-file=" + auditPolicy(t)}))
 	if s.early != nil || len(s.synced()) > 0 {

@@ -31,7 +31,7 @@ import (
 	"github.com/karve-k8s/karve/server/loopback"
 )
 
-// everything is what upstream's function and ours make, and what they do to the options.
+// everything is what upstream's function or Karve's returns, and the options that it changes.
 type everything struct {
 	Config    *genericapiserver.Config
 	Informers informers.SharedInformerFactory
@@ -39,20 +39,22 @@ type everything struct {
 	Options   options.CompletedOptions
 }
 
-// unordered is what upstream reads from a map, and what is too much to look at in
-// full: of the definitions of types, the names are compared.
+// unordered matches what upstream reads from a map, and what is too large to compare in full:
+// for type definitions, only the names are compared.
 var unordered = regexp.MustCompile(`\.WatchCacheSizes\[\d\]$|^\.Config\.OpenAPIV3Config\.Definitions\["[^"]*"\]\.`)
 
-// loopbackOnly is what is ours: how the server's own clients reach it, and what they
-// show and trust; and the name of the function that makes cached objects smaller.
+// loopbackOnly matches what is Karve's own: how the server's own clients reach it, and their
+// certificates and tokens. It also matches the name of the function that makes cached objects
+// smaller.
 var loopbackOnly = regexp.MustCompile(`^\.Config\.LoopbackClientConfig\.(WrapTransport|BearerToken|TLSClientConfig\.CAData)$` +
 	`|^\.Config\.SecureServing\.SNICerts\[0\]\.staticCertKeyContent\.(cert|key)$` +
 	`|^\.Config\.HealthzChecks\[2\]\.check$` +
 	`|\.client\.DiscoveryClient\.restClient\.Client\.Transport\.rt\.(rt|bearer)$` +
 	`|\.VersionedInformerFactory\.(informers\[a reflect.Type\]\.)?transform$|^\.Informers\.transform$`)
 
-// The generic configuration is upstream's but for the server's own clients: every
-// field of it, of what hangs on it, and of the options it is made from.
+// The generic configuration is upstream's except for the server's own clients. The test
+// compares every field of it, everything that the fields refer to, and the options that it is
+// made from.
 func TestGenericConfigIsUpstreams(t *testing.T) {
 	dir := t.TempDir()
 	egress := written(t, `{"apiVersion": "apiserver.k8s.io/v1beta1", "kind": "EgressSelectorConfiguration", "egressSelections": [{"name": "cluster", "connection": {"proxyProtocol": "Direct"}}]}`)
@@ -108,7 +110,7 @@ func TestGenericConfigIsUpstreams(t *testing.T) {
 	}
 }
 
-// written is a file of that content.
+// written returns the path of a new file with that content.
 func written(t *testing.T, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "file")
@@ -122,8 +124,8 @@ func auditPolicy(t *testing.T) string {
 	return written(t, `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "Metadata"}]}`)
 }
 
-// sameLoopback compares what is different: each client trusts its server's
-// certificate, which lasts as long, and no other.
+// sameLoopback compares the parts that differ: each client trusts only its server's
+// certificate, and both certificates are valid for the same time.
 func sameLoopback(t *testing.T, got, want *genericapiserver.Config) {
 	t.Helper()
 	certificate := func(c *genericapiserver.Config) *x509.Certificate {
@@ -163,7 +165,7 @@ func sameLoopback(t *testing.T, got, want *genericapiserver.Config) {
 
 var schemes = []*runtime.Scheme{legacyscheme.Scheme, apiextensionsserver.Scheme, aggregatorscheme.Scheme}
 
-// chainConfig is a configuration that a chain can be built of.
+// chainConfig returns a configuration from which a chain can be built.
 func chainConfig(t *testing.T, args []string) Config {
 	t.Helper()
 	store, _, err := certs.Ensure(certs.Config{Dir: t.TempDir(), NoSync: true, ServiceIPs: []net.IP{net.IPv4(10, 0, 0, 1)}})

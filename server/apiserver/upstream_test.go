@@ -10,14 +10,15 @@ import (
 	"k8s.io/kubernetes/cmd/kube-apiserver/app"
 )
 
-// upstreamsCommand is made once: it takes the process' signals.
+// upstreamsCommand creates the command only once, because it installs handlers for the
+// process' signals.
 var upstreamsCommand = sync.OnceValue(app.NewAPIServerCommand)
 
-// Under the name kube-apiserver, Karve has the flags of upstream's command, with its
-// defaults but for one.
+// Under the name kube-apiserver, Karve has the flags of upstream's command, with upstream's
+// defaults except for one.
 func TestFlagsAreUpstreams(t *testing.T) {
-	// The gates' default is what the process has set: the first forgets what a test
-	// before this one has.
+	// The default of the gates' flag is what the process has set. The first call undoes what
+	// an earlier test has set.
 	if _, err := ParseUpstream(nil); err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +51,7 @@ func TestFlagsAreUpstreams(t *testing.T) {
 	}
 }
 
-// A command line is read as upstream's command reads it.
+// Karve reads a command line as upstream's command does.
 func TestParseUpstream(t *testing.T) {
 	u, err := ParseUpstream([]string{"--etcd_servers=http://a,http://b", "--secure-port", "1234", "--feature-gates=A=true", "--feature-gates=B=false", "--allow-privileged"})
 	if err != nil {

@@ -36,7 +36,8 @@ func (s *served) ServerPreferredResources() ([]*metav1.APIResourceList, error) {
 	return []*metav1.APIResourceList{list}, nil
 }
 
-// After a reset, an owner is not absent because it was absent once.
+// After a reset, the garbage collector does not treat an owner as absent because it was absent
+// before.
 func TestGarbageCollectorForgetsAbsentOwners(t *testing.T) {
 	cache := lru.New(rememberNothing)
 	cache.Add("owner", nil)
@@ -53,7 +54,7 @@ func TestGarbageCollectorForgetsAbsentOwners(t *testing.T) {
 }
 
 func TestChangedDefinitionMakesTheGarbageCollectorDiscoverKinds(t *testing.T) {
-	// asks is upstream's loop: it asks again a second after each answer.
+	// asks does what upstream's loop does: it asks again a second after each answer.
 	asks := func(ctx context.Context, k *kinds) (answers []time.Duration) {
 		began := time.Now()
 		for ctx.Err() == nil {
@@ -71,7 +72,7 @@ func TestChangedDefinitionMakesTheGarbageCollectorDiscoverKinds(t *testing.T) {
 		want    []time.Duration
 	}{
 		{"no change", func(*kinds) {}, 0, []time.Duration{0, 31 * time.Second, 62 * time.Second}},
-		// The first poll after the start finds a difference in any case.
+		// The first poll after the start always finds a difference.
 		{"a change", func(k *kinds) { k.change() }, 12 * time.Second, []time.Duration{0, after + kindsFirstPoll, 12100 * time.Millisecond, 43100 * time.Millisecond}},
 		{"a stream of changes", func(k *kinds) {
 			for range 4000 {

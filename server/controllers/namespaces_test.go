@@ -21,9 +21,9 @@ func (c *countedDeletions) Delete(context.Context, string) error {
 	return nil
 }
 
-// The set of requests that a deleted namespace waits for is taken once. The queue has its
-// name again when they have ended. A datastore that does not answer is asked again soon. A
-// namespace that has gone leaves no entry behind.
+// The set of requests that a deleted namespace waits for is taken once. When they have ended,
+// the queue has the name again. If the datastore does not answer, the controller soon asks
+// again. A namespace that has gone leaves no entry behind.
 func TestNamespaceSettles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -46,7 +46,7 @@ func TestNamespaceSettles(t *testing.T) {
 			settling: map[types.UID]*settling{},
 		}
 		defer c.queue.ShutDown()
-		past := metav1.NewTime(time.Now().Add(-time.Hour)) // upstream's grace is over
+		past := metav1.NewTime(time.Now().Add(-time.Hour)) // upstream's grace period has passed
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1", DeletionTimestamp: &past}}
 		store := c.informer.GetStore()
 		if err := store.Add(ns); err != nil {

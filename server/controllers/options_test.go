@@ -20,8 +20,8 @@ func TestExtraControllersExistAndAreOffUpstream(t *testing.T) {
 	}
 }
 
-// The token controller is the only one that app.BuildControllers would not
-// build by itself; another such would be missing in Karve.
+// The token controller is the only one that app.BuildControllers would not build by itself. If
+// there were another, Karve would lack it.
 func TestTokenControllerIsTheOnlySpecialOne(t *testing.T) {
 	var special []string
 	for name, d := range app.NewControllerDescriptors() {
@@ -34,8 +34,8 @@ func TestTokenControllerIsTheOnlySpecialOne(t *testing.T) {
 	}
 }
 
-// The files of Karve's certificates fill in what the user left open. Upstream refuses them
-// beside an authority of the user's for everything.
+// Karve's certificate files fill in only what the user left open. Upstream refuses them if the
+// user names an authority that signs everything.
 func TestUsersFilesWinOverKarvesCertificates(t *testing.T) {
 	store, _, err := certs.Ensure(certs.Config{Dir: t.TempDir(), NoSync: true})
 	if err != nil {

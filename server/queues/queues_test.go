@@ -99,8 +99,8 @@ func TestMetricsAreUpstreams(t *testing.T) {
 		return nil
 	})
 
-	// The same steps in both queues: three items are taken, one is finished, one is added
-	// again while a worker has it, one waits.
+	// The same steps happen in both queues: workers take three items and finish one, one item
+	// is added again while a worker has it, and one waits.
 	both := []workqueue.TypedRateLimitingInterface[string]{theirs, ours}
 	each := func(do func(workqueue.TypedRateLimitingInterface[string])) {
 		for _, q := range both {
@@ -127,7 +127,7 @@ func TestMetricsAreUpstreams(t *testing.T) {
 				return fmt.Errorf("got %d metrics, upstream has %d, want 7", len(got), len(want))
 			}
 			for name, w := range want {
-				// Upstream's gauges of time are up to half a second old, for each item.
+				// Upstream's time gauges lag behind by up to half a second for each item.
 				tolerance := 0.0
 				if isAge(name) {
 					tolerance = 2
@@ -177,7 +177,7 @@ func (p firstSet) NewUnfinishedWorkSecondsMetric(string) workqueue.SettableGauge
 
 func (p firstSet) Set(float64) { close(p.set) }
 
-// The goroutine releases its locks when it ends: the queue works, and shuts down.
+// The goroutine releases its locks when it ends, so the queue works and can be shut down.
 func TestQueueShutsDownAfterItsGoroutineEnded(t *testing.T) {
 	first := firstSet{upstreams(t), make(chan struct{})}
 	q := queue(t, "down", resting{first})

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// Settling waits for its time, does everything in order, and is given up when the server stops.
+// The work begins after the delay and is done in order. It is abandoned if the server stops
+// first.
 func TestSettling(t *testing.T) {
 	for name, tc := range map[string]struct {
 		after, stop time.Duration

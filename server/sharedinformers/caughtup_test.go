@@ -19,7 +19,7 @@ import (
 
 var pods = corev1.Resource("pods")
 
-// informer is one whose store a test writes.
+// informer is an informer whose store the test writes.
 type informer struct {
 	cache.SharedIndexInformer
 	cache.Store
@@ -52,7 +52,7 @@ func (i *informer) has(t *testing.T, objects ...any) {
 	}
 }
 
-// Each change of a resource is waited for, in every informer of it, and no longer.
+// Wait waits for each change of a resource in every informer of that resource, and no longer.
 func TestWait(t *testing.T) {
 	for name, test := range map[string]struct {
 		change Change
@@ -90,7 +90,7 @@ func TestWait(t *testing.T) {
 				ended := make(chan error, 1)
 				go func() { ended <- Wait(t.Context(), all, changes) }()
 				time.Sleep(time.Minute)
-				// A filtered informer that lacks the object may have seen it go.
+				// A filtered informer that lacks the object may have seen its deletion.
 				select {
 				case err := <-ended:
 					t.Fatalf("caught up too early: %v", err)
@@ -110,7 +110,7 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// What somebody else has deleted since is not waited for.
+// Wait does not wait for objects that another client has deleted since.
 func TestWaitForWhatIsGone(t *testing.T) {
 	changes := Changes{
 		Revision: 11, Of: map[schema.GroupResource][]Change{pods: {{"a/x", 10}}},
@@ -121,7 +121,7 @@ func TestWaitForWhatIsGone(t *testing.T) {
 	}
 }
 
-// An informer that does not catch up is named, with what it lacks.
+// The error names an informer that does not catch up, and the objects that it lacks.
 func TestWaitNamesTheCulprit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -15,8 +15,9 @@ import (
 	"github.com/karve-k8s/karve/server/deviations"
 )
 
-// A factory with an informer of another factory behaves like one with an informer of its own:
-// it calls no handler before its start and after its end. The owner's handlers are called on.
+// A factory with an informer of another factory behaves like one with its own informer: it
+// calls no handler before its start or after its end. The owner's handlers continue to be
+// called.
 func TestSharedInformer(t *testing.T) {
 	for _, ownerRuns := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {

@@ -23,7 +23,7 @@ func TestTrace(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 		step()
 		store()
-		store() // twice is once
+		store() // the second call does nothing
 		quick := trace.Part("certificates")
 		time.Sleep(time.Millisecond)
 		quick()

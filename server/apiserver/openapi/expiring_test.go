@@ -22,7 +22,7 @@ func TestKept(t *testing.T) {
 		}
 		want(1)
 		time.Sleep(keepFor - time.Second)
-		want(1) // which keeps it for longer
+		want(1) // this request extends its life
 		time.Sleep(keepFor - time.Second)
 		if got, there := k.peek(); got != 1 || !there {
 			t.Errorf("peek: got %d, %v, want 1, true", got, there)
@@ -32,7 +32,7 @@ func TestKept(t *testing.T) {
 			t.Errorf("it is still there %v after it was asked for; looking must not keep it", keepFor+time.Second)
 		}
 		want(2)
-		time.Sleep(keepFor + time.Second) // no timer is left for the bubble's end
+		time.Sleep(keepFor + time.Second) // no timer is left at the end of the bubble
 	})
 }
 

@@ -8,8 +8,9 @@ import (
 	"testing/synctest"
 )
 
-// Who asks for OpenAPI before it is installed, and only who does, waits: the next
-// server of the chain would make all of its documents for an answer that lacks the others'.
+// Requests for OpenAPI wait until it is installed, and other requests do not. Otherwise the
+// next server of the chain would build all of its documents, and its answer would lack those
+// of the others.
 func TestOpenAPIWaitsUntilTheChainIsPrepared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		prepared := make(chan struct{})

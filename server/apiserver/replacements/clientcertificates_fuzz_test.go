@@ -20,14 +20,17 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// errToken is what a bad token leads to.
+// errToken is the error for a bad token.
 var errToken = errors.New("bad token")
 
-// FuzzClientCertificates sends requests through upstream's chain of authenticators, as
-// kube-apiserver unites them (k8s.io/kubernetes pkg/kubeapiserver/authenticator): front proxy,
-// client certificate, token. Each byte is a request or an event. With the memory and without, each
-// request is answered as the same user, whatever came before; only a certificate whose authority
-// was removed less than certificateTrust ago may still count, and then as its own user.
+// FuzzClientCertificates sends requests through upstream's chain of authenticators, in the
+// order in which kube-apiserver combines them (k8s.io/kubernetes
+// pkg/kubeapiserver/authenticator): front proxy, client certificate, token. Each byte is a
+// request or an event.
+//
+// With and without the memory, each request is authenticated as the same user, whatever came
+// before. The only exception is a certificate whose authority was removed less than
+// certificateTrust ago: it may still be accepted, and then as its own user.
 func FuzzClientCertificates(f *testing.F) {
 	for _, seed := range []string{"\x00\x00\x01\x00", "\x08\x00\x10\x01\x18\x02", "\x00\xf0\x00\xf1\x00", "\x02\x0a\x02\x12\x03\xf1\xf1\x03", "\x04\x05\x06\x07\x0c\x14\x1c", "\x00\xf2\x00\x00\xf1\xf1\x00"} {
 		f.Add([]byte(seed))
@@ -63,7 +66,7 @@ func sameUsers(t *testing.T, events []byte) {
 		bearertoken.New(authenticator.TokenFunc(tokens)),
 	)
 	memory := rememberCertificates(upstream, proxied)
-	var removed time.Time // when the authority was
+	var removed time.Time // when the authority was removed
 	trusted := c.roots
 	for _, event := range events {
 		switch {
@@ -72,7 +75,7 @@ func sameUsers(t *testing.T, events []byte) {
 				c.roots, removed = x509.NewCertPool(), time.Now()
 			}
 			continue
-		case event == 0xf2: // and comes back
+		case event == 0xf2: // the authority is put back
 			c.roots, removed = trusted, time.Time{}
 			continue
 		case event >= 0xf0:
@@ -113,7 +116,7 @@ func tokens(_ context.Context, token string) (*authenticator.Response, bool, err
 	return &authenticator.Response{User: &user.DefaultInfo{Name: "token"}}, true, nil
 }
 
-// answerOf is who a request is from, in words: name, groups and credential.
+// answerOf describes the user of a request: name, groups and credential.
 func answerOf(a authenticator.Request, r *http.Request) string {
 	response, ok, err := a.AuthenticateRequest(r)
 	if err != nil || !ok {
@@ -123,7 +126,7 @@ func answerOf(a authenticator.Request, r *http.Request) string {
 	return fmt.Sprintf("%s %v %v", response.User.GetName(), groups, response.User.GetExtra()[user.CredentialIDKey])
 }
 
-// ownAnswer is the user that a certificate names.
+// ownAnswer describes the user that a certificate names.
 func ownAnswer(leaf *x509.Certificate) string {
 	if leaf == nil {
 		return ""

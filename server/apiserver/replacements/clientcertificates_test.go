@@ -21,8 +21,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// certificateTest is upstream's authenticator of client certificates behind
-// the memory, with an authority that can be taken away.
+// certificateTest is upstream's client certificate authenticator behind the memory, with an
+// authority that can be removed.
 type certificateTest struct {
 	*testing.T
 	authority *x509.Certificate
@@ -46,7 +46,7 @@ func newCertificateTest(t *testing.T) *certificateTest {
 	return c
 }
 
-// make signs a certificate, by itself if there is no signer.
+// make issues a certificate, which is self-signed if signer is nil.
 func (c *certificateTest) make(name string, valid time.Duration, signer *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey) {
 	c.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -80,7 +80,8 @@ func (c *certificateTest) leaf(name string, valid time.Duration) *x509.Certifica
 	return made
 }
 
-// ask is one request; it answers the user's name, or nothing if there is none.
+// ask sends one request. It returns the user's name, or nothing if the request is not
+// authenticated.
 func (c *certificateTest) ask(leaf *x509.Certificate, headers ...string) string {
 	r := &http.Request{Header: http.Header{}}
 	if leaf != nil {
@@ -131,7 +132,7 @@ func TestClientCertificateIsForgotten(t *testing.T) {
 		c.want(c.ask(short), "", 2) // expired, though remembered for longer
 
 		c.want(c.ask(ann), "ann", 3)
-		c.roots = x509.NewCertPool() // its authority is taken out of the file
+		c.roots = x509.NewCertPool() // the authority is removed from the file
 		time.Sleep(certificateTrust)
 		c.want(c.ask(ann), "", 4)
 		c.want(c.ask(ann), "", 5) // a refusal is not remembered
@@ -142,13 +143,13 @@ func TestClientCertificateOfAFrontProxy(t *testing.T) {
 	c := newCertificateTest(t)
 	proxy := c.leaf("proxy", time.Hour)
 	c.want(c.ask(proxy), "proxy", 1)
-	c.want(c.ask(proxy, "X-Remote-User", "ann"), "proxy", 2) // upstream is asked who it speaks for
+	c.want(c.ask(proxy, "X-Remote-User", "ann"), "proxy", 2) // upstream decides on whose behalf it acts
 	c.want(c.ask(proxy, "X-Remote-User", "bob"), "proxy", 3)
 	c.want(c.ask(proxy), "proxy", 3)
 }
 
-// TestTokenBesideACertificate: who is known by a token is not remembered by a
-// certificate that came along.
+// TestTokenBesideACertificate: if a token authenticates a request, its user is not remembered
+// for the certificate in the same request.
 func TestTokenBesideACertificate(t *testing.T) {
 	c := newCertificateTest(t)
 	for _, extra := range []map[string][]string{nil, {user.CredentialIDKey: {"JTI=1"}}, {user.CredentialIDKey: {"X509SHA256=00"}}} {
@@ -178,8 +179,8 @@ func TestRememberedCertificatesAreBounded(t *testing.T) {
 	}
 }
 
-// TestUpstreamNamesTheCertificate: the mark by which a response is known to be
-// the certificate's is upstream's.
+// TestUpstreamNamesTheCertificate: upstream still marks the response of a certificate in the
+// way that identifiedBy expects.
 func TestUpstreamNamesTheCertificate(t *testing.T) {
 	c := newCertificateTest(t)
 	ann := c.leaf("ann", time.Hour)

@@ -11,7 +11,7 @@ import (
 func TestCompressionForThisMachine(t *testing.T) {
 	const list = "/api/v1/namespaces/default/configmaps"
 	for name, c := range map[string]struct {
-		path, from, at string // at: the address of ours, if it matters
+		path, from, at string // at: the server's address, if it matters
 		headers        map[string]string
 		want           string // Accept-Encoding as upstream sees it
 	}{

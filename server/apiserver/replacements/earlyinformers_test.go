@@ -13,7 +13,7 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 )
 
-// A hook that waits for storage that is gone does not keep the rest of the shutdown waiting.
+// A hook that waits for unreachable storage does not delay the rest of the shutdown.
 func TestHooksHaveALimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release, began := make(chan struct{}), time.Now()
@@ -30,12 +30,12 @@ func TestHooksHaveALimit(t *testing.T) {
 	})
 }
 
-// neverReady is a storage whose cache does not fill.
+// neverReady is storage whose cache is never filled.
 type neverReady struct{ rest.StorageWithReadiness }
 
 func (neverReady) ReadinessCheck() error { return errors.New("no") }
 
-// Informers that don't fill hold nothing up for ever, nor a stop.
+// Informers that do not fill delay neither the start for ever nor a stop.
 func TestEarlyInformersHaveALimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &Early{filled: make(chan struct{})}
@@ -52,7 +52,7 @@ func TestEarlyInformersHaveALimit(t *testing.T) {
 		if took := time.Since(began); took != 0 {
 			t.Errorf("waited %v for a server that is to stop", took)
 		}
-		// Nor does a storage that is never ready.
+		// The same is true of storage that is never ready.
 		unready := genericapiserver.NewStorageReadinessHook(time.Hour)
 		unready.RegisterStorage(metav1.GroupVersionResource{Version: "v1", Resource: "pods"}, neverReady{})
 		var filling sync.WaitGroup

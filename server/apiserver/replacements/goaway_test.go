@@ -9,8 +9,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// A server that is told to shut down keeps an idle connection of HTTP/2 for a second,
-// and for less where all clients are on this machine.
+// A server that shuts down keeps an idle HTTP/2 connection open for a second, and for less if
+// all clients are on this machine.
 func TestGoAway(t *testing.T) {
 	if goAwayTimeout != time.Second {
 		t.Fatalf("the variable of golang.org/x/net/http2 is %v, want a second: is it another one now?", goAwayTimeout)

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/responsewriter"
 )
 
-// over serves a handler by HTTP/2, or by HTTP/1.1.
+// over serves a handler over HTTP/2 or HTTP/1.1.
 func over(t *testing.T, http2 bool, handler http.Handler) (*http.Client, string) {
 	t.Helper()
 	server := httptest.NewUnstartedServer(handler)
@@ -22,15 +22,15 @@ func over(t *testing.T, http2 bool, handler http.Handler) (*http.Client, string)
 	return server.Client(), server.URL
 }
 
-// An answer is what a client sees, in one line.
+// answer returns what a client sees of a response, in one line.
 func answer(t *testing.T, client *http.Client, method, url string) string {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, url, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A connection that the answer before has ended may look idle for a moment more, and
-	// a POST that finds out too late is not sent again.
+	// A connection that the previous response has ended may still look idle for a moment. A
+	// POST that finds this out too late is not sent again.
 	client.CloseIdleConnections()
 	response, err := client.Do(r)
 	if err != nil {
@@ -45,8 +45,8 @@ func answer(t *testing.T, client *http.Client, method, url string) string {
 		response.ContentLength, response.Header.Get("Content-Type"), len(body), body)
 }
 
-// A client sees the same with and without us, but for how much it has seen when
-// an answer is cut short.
+// A client sees the same with and without the buffer, except for how much it has seen when a
+// response is cut short.
 func TestWideAnswersAreTheSame(t *testing.T) {
 	object := bytes.Repeat([]byte("object "), 200)
 	for name, handler := range map[string]http.HandlerFunc{
@@ -114,7 +114,7 @@ func TestWideAnswersAreTheSame(t *testing.T) {
 	}
 }
 
-// What has been flushed is there, whatever comes later, and nothing is held back
+// Everything before a flush has arrived, whatever comes later, and nothing is held back
 // afterwards.
 func TestWideAnswersFlush(t *testing.T) {
 	next := make(chan struct{})
@@ -128,7 +128,7 @@ func TestWideAnswersFlush(t *testing.T) {
 		w.(http.Flusher).Flush()
 		<-next
 		w.Write([]byte("c"))
-		wide.closeNotifyingFlusher.Flush() // with what we still have it would not be complete
+		wide.closeNotifyingFlusher.Flush() // the client would not see what is still buffered
 		if wide.buffer != nil {
 			panic("a buffer is kept while nothing happens")
 		}
@@ -148,7 +148,7 @@ func TestWideAnswersFlush(t *testing.T) {
 	}
 }
 
-// A countingWriter counts what is passed on.
+// A countingWriter counts the bytes that are written to it.
 type countingWriter struct {
 	http.ResponseWriter
 	responsewriter.CloseNotifierFlusher

@@ -11,9 +11,9 @@ import (
 	"github.com/emicklei/go-restful/v3"
 )
 
-// FuzzRoutes asks a router with a memory, and upstream's, for the routes of the same requests: a
-// line for each, with the method, the path, Accept and Content-Type. Whatever was asked before,
-// every request has upstream's route, or upstream's error.
+// FuzzRoutes asks a router with a memory and upstream's router for the routes of the same
+// requests. Each line is a request: the method, the path, Accept and Content-Type. Every
+// request gets upstream's route or upstream's error, whatever came before it.
 func FuzzRoutes(f *testing.F) {
 	f.Add("GET /api/v1/namespaces/one/pods/a application/json\nGET /api/v1/namespaces/two/pods/b application/json")
 	f.Add("GET /apis/odd/v1/widgets/a\nGET /apis/odd/v1/widgets/special")
@@ -38,7 +38,7 @@ func FuzzRoutes(f *testing.F) {
 	})
 }
 
-// requestOf is a request with these fields, as net/http would hand it to a handler.
+// requestOf returns a request with these fields, as net/http would pass it to a handler.
 func requestOf(fields []string) *http.Request {
 	field := func(i int) string {
 		if i < len(fields) {
@@ -57,9 +57,9 @@ func requestOf(fields []string) *http.Request {
 	return r
 }
 
-// The key has everything of a request that upstream's router looks at: requests which differ
-// in anything else have the same route. Upstream's functions are in the table of mirrors
-// (server/deviations/mirrors_test.go), so that a new one is noticed.
+// The key has everything of a request that upstream's router reads, so requests that differ in
+// anything else have the same route. Upstream's functions are in the table of mirrors
+// (server/deviations/mirrors_test.go), which shows when upstream changes them.
 func TestRouteDependsOnTheKey(t *testing.T) {
 	all := services()
 	for _, path := range []string{"/api/v1/namespaces/a/pods/b", "/api/v1/nodes/a", "/apis/odd/v1/namespaces/a/things/b", "/apis/deep/v1/things/a"} {
@@ -70,7 +70,7 @@ func TestRouteDependsOnTheKey(t *testing.T) {
 		for i := range 20 {
 			other.Header.Set(fmt.Sprintf("X-Other-%d", i), "value")
 		}
-		other.Header["Accept"] = append(other.Header["Accept"], "text/html") // upstream reads the first only
+		other.Header["Accept"] = append(other.Header["Accept"], "text/html") // upstream reads only the first value
 		if got := chosen(restful.CurlyRouter{}, all, other); got != want {
 			t.Errorf("%s: upstream's route depends on more than the key: got %s, want %s", path, got, want)
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/emicklei/go-restful/v3"
 )
 
-// services are of every form that Kubernetes has, and of some that would make a
-// memory of names wrong.
+// services returns services of every form that Kubernetes has, and of some forms with which a
+// memory of routes could go wrong.
 func services() []*restful.WebService {
 	const proto = "application/vnd.kubernetes.protobuf"
 	service := func(root string, paths ...string) *restful.WebService {
@@ -39,7 +39,7 @@ func services() []*restful.WebService {
 	return []*restful.WebService{v1, odd, conditional, service("/apis", "/"), service("/apis/odd", "/"), service("/apis/deep/v1/things/special", "/"), service("/apis/deep/v1", "/things/{name}")}
 }
 
-// chosen is what a router says, in words.
+// chosen describes the route or the error of a router.
 func chosen(router restful.RouteSelector, services []*restful.WebService, r *http.Request) string {
 	service, route, err := router.SelectRoute(services, r)
 	text := fmt.Sprint(err)
@@ -52,7 +52,7 @@ func chosen(router restful.RouteSelector, services []*restful.WebService, r *htt
 	return text
 }
 
-// Whatever was asked before, the memory says what upstream's router says.
+// The memory returns the route of upstream's router, whatever came before.
 func TestRememberedRoutesAreUpstreams(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	pick := func(from ...string) string { return from[random.IntN(len(from))] }
@@ -85,7 +85,7 @@ func TestRememberedRoutesAreUpstreams(t *testing.T) {
 	}
 }
 
-// countingRouter counts what reaches upstream's.
+// countingRouter counts the requests that reach upstream's router.
 type countingRouter struct {
 	restful.CurlyRouter
 	asked int
@@ -96,8 +96,8 @@ func (r *countingRouter) SelectRoute(services []*restful.WebService, request *ht
 	return r.CurlyRouter.SelectRoute(services, request)
 }
 
-// One question is enough for all objects of a resource, and none for another; no
-// client can make us remember without bounds.
+// Upstream's router is asked once for all objects of a resource. Clients cannot make the
+// memory grow without bounds.
 func TestRoutesAreRemembered(t *testing.T) {
 	all, upstream := services(), &countingRouter{}
 	ours := rememberRoutes(upstream).(*routeMemory)

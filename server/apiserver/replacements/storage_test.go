@@ -15,7 +15,8 @@ import (
 	"github.com/karve-k8s/karve/server/deviations"
 )
 
-// A field that upstream adds is one to fill in (alignedCacher).
+// alignedCacher has to set every field of upstream's configuration, so the test fails if
+// upstream adds one.
 func TestCacherConfigIsUpstreams(t *testing.T) {
 	known := map[string]bool{"Storage": true, "Versioner": true, "GroupResource": true, "EventsHistoryWindow": true, "ResourcePrefix": true, "KeyFunc": true,
 		"NewFunc": true, "NewListFunc": true, "GetAttrsFunc": true, "IndexerFuncs": true, "Indexers": true, "Codec": true, "Clock": true}
@@ -31,7 +32,7 @@ func TestCacherConfigIsUpstreams(t *testing.T) {
 	}
 }
 
-// upstreamsOptions are a getter of upstream's, as an API server has it.
+// upstreamsOptions returns upstream's getter as an API server has it.
 func upstreamsOptions(sizes ...string) generic.RESTOptionsGetter {
 	options := genericoptions.NewEtcdOptions(storagebackend.NewDefaultConfig("/registry", nil))
 	options.WatchCacheSizes = sizes
@@ -84,7 +85,7 @@ func TestDecorators(t *testing.T) {
 	}
 }
 
-// The timers of caches meet, and are no later than upstream's latest.
+// The timers of caches fire on common beats, and no later than upstream's latest.
 func TestOnBeat(t *testing.T) {
 	start := beatsSince.Add(12345 * time.Microsecond)
 	at := map[time.Duration]time.Time{}

@@ -27,7 +27,7 @@ func TestStorageClientIsUpstreams(t *testing.T) {
 	}
 }
 
-// What the chain makes its storage with reaches the engine, of several the right one.
+// The chain's storage clients reach the engine, and the right one if there are several.
 func TestFactoryReachesTheEngine(t *testing.T) {
 	for range 2 {
 		engine, err := datastore.OpenEngine(nil, datastore.Options{Durability: datastore.Memory})
@@ -92,7 +92,7 @@ func useStorage(t *testing.T, engine *datastore.Engine, endpoint string) {
 		t.Errorf("got %+v, want the progress that was asked for", e)
 	}
 
-	// Without it, consistent lists would not come from the API server's cache.
+	// Without this, consistent lists would not come from the API server's cache.
 	eventually.True(t, "RequestWatchProgress is supported", func() bool {
 		return etcdfeature.DefaultFeatureSupportChecker.Supports(storage.RequestWatchProgress)
 	})

@@ -14,9 +14,9 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
 
-// With a clock that is doubted only the beginning of a token differs from upstream's, so
-// that it is valid after the clock was set back by hours, where upstream's is not. With
-// one that is not, nothing differs.
+// While the clock is doubted, a token differs from upstream's only in when it becomes valid,
+// so it stays valid when the clock is set back by hours. Upstream's does not. While the clock
+// is not doubted, nothing differs.
 func TestTokensSurviveAClockSetBack(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 )
 
-// chainOf is a chain of upstream's filters, changed by change, around api.
+// chainOf returns a chain of upstream's filters around api, modified by change.
 func chainOf(change func(*genericapiserver.Config), api http.Handler) http.Handler {
 	c := genericapiserver.NewConfig(legacyscheme.Codecs)
 	c.FeatureGate = utilfeature.DefaultFeatureGate
@@ -32,8 +32,9 @@ func chainOf(change func(*genericapiserver.Config), api http.Handler) http.Handl
 	return c.BuildHandlerChainFunc(api, c)
 }
 
-// What is called on behalf of a request, webhooks say, is told the same trace as
-// with upstream's chain; upstream's filter is left out where there is none.
+// Calls on behalf of a request, such as those of webhooks, carry the same trace context as
+// with upstream's chain. A request without a trace context does not go through upstream's
+// filter.
 func TestTracesArePassedOn(t *testing.T) {
 	const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 	for name, c := range map[string]struct {

@@ -25,8 +25,8 @@ func closed(done <-chan struct{}) bool {
 	}
 }
 
-// serve counts a request whose handler reads the body whole, as upstream's do, and then
-// waits for the commit.
+// serve counts a request whose handler reads the whole body, as upstream's do, and then waits
+// for the commit.
 func (a *Writes) serve(t *testing.T, info request.RequestInfo, exec bool, body io.Reader, commit <-chan struct{}) {
 	h := a.count(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if _, err := io.ReadAll(&io.LimitedReader{R: r.Body, N: 100}); err == nil {
@@ -37,8 +37,7 @@ func (a *Writes) serve(t *testing.T, info request.RequestInfo, exec bool, body i
 	h.ServeHTTP(httptest.NewRecorder(), r.WithContext(request.WithRequestInfo(t.Context(), &info)))
 }
 
-// A barrier waits for what may make an object in a namespace, and was there before, and
-// for nothing else.
+// A barrier waits only for the earlier requests that may create an object in its namespace.
 func TestWritesBarrier(t *testing.T) {
 	for name, test := range map[string]struct {
 		info   request.RequestInfo
@@ -66,7 +65,7 @@ func TestWritesBarrier(t *testing.T) {
 				if closed(done) == test.awaits {
 					t.Errorf("want a wait: %v", test.awaits)
 				}
-				go all.serve(t, createInA, false, nil, late) // is not waited for
+				go all.serve(t, createInA, false, nil, late) // the barrier does not wait for it
 				synctest.Wait()
 				close(commit)
 				synctest.Wait()
@@ -83,7 +82,7 @@ func TestWritesBarrier(t *testing.T) {
 	}
 }
 
-// A request counts when its body has been read to the end, and only until its handler has
+// A request counts only from when its body has been read to the end until its handler has
 // returned.
 func TestWritesCountFromTheEndOfTheBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -124,7 +123,7 @@ func TestWritesCountFromTheEndOfTheBody(t *testing.T) {
 	})
 }
 
-// A handler that outlives the time of a request does not hold a barrier.
+// A barrier does not wait for a handler that exceeds the request timeout.
 func TestWritesBarrierIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := newWrites(testLimit)
