@@ -25,8 +25,8 @@ import (
 	"github.com/karve-k8s/karve/internal/eventually"
 )
 
-// interfaceAddress is an address of this machine that endpoints may have:
-// those of loopback are refused.
+// interfaceAddress returns an address of this machine that endpoints may have. The API server
+// refuses loopback addresses.
 func interfaceAddress(t *testing.T) string {
 	t.Helper()
 	addresses, err := net.InterfaceAddrs()
@@ -42,8 +42,8 @@ func interfaceAddress(t *testing.T) string {
 	return ""
 }
 
-// extension is an API server of one group, fleet.test/v1, with one resource,
-// ships. Every ship is named after the user who asks.
+// extension is an API server of one group, fleet.test/v1, with one resource, ships. Every ship
+// is named after the user of the request.
 func extension(t *testing.T) http.Handler {
 	answer := func(w http.ResponseWriter, object any) {
 		w.Header().Set("Content-Type", "application/json")
@@ -70,13 +70,14 @@ func extension(t *testing.T) http.Handler {
 	return mux
 }
 
-// aggregate serves fleet.test/v1 by handler, as an APIService of the cluster's whose
-// Service is in ns, until the test ends. It returns when the group is available.
+// aggregate serves fleet.test/v1 with handler until the test ends, as an APIService of the
+// cluster whose Service is in ns. It returns when the group is available.
 func (c *cluster) aggregate(t *testing.T, ns string, handler http.Handler) (at string, ca []byte) {
 	t.Helper()
 	ctx := t.Context()
 	address := interfaceAddress(t)
-	// What an extension API server is to trust is published for it, some time after a start.
+	// Some time after a start, the cluster publishes what an extension API server has to
+	// trust.
 	var published *corev1.ConfigMap
 	eventually.Nil(t, "the published CAs", func() (err error) {
 		published, err = c.CoreV1().ConfigMaps("kube-system").Get(ctx, "extension-apiserver-authentication", metav1.GetOptions{})
@@ -118,7 +119,7 @@ func (c *cluster) aggregate(t *testing.T, ns string, handler http.Handler) (at s
 			Service: &registrationv1.ServiceReference{Namespace: ns, Name: "extension", Port: ptr.To(int32(443))},
 		},
 	})
-	// An unreachable group would spoil discovery for every other client.
+	// An unreachable group would break discovery for every other client.
 	t.Cleanup(func() {
 		_ = services.ApiregistrationV1().APIServices().Delete(context.Background(), name, metav1.DeleteOptions{})
 	})
@@ -171,7 +172,8 @@ func TestAggregatedAPI(t *testing.T) {
 		return nil
 	})
 
-	// Who connects without the front proxy's certificate is not believed.
+	// The extension does not trust a client that connects without the front proxy's
+	// certificate.
 	config := &rest.Config{Host: at, TLSClientConfig: rest.TLSClientConfig{CAData: ca}}
 	if answer, err := httpClient(t, config).Get(at + "/apis/fleet.test/v1"); err == nil {
 		answer.Body.Close()

@@ -12,7 +12,7 @@ import (
 	"github.com/karve-k8s/karve/server"
 )
 
-// writeFile makes a file for the test and returns its path.
+// writeFile creates a file for the test and returns its path.
 func writeFile(t *testing.T, name, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -22,8 +22,8 @@ func writeFile(t *testing.T, name, content string) string {
 	return path
 }
 
-// The log is buffered for longer than the test runs, so that what is in it at
-// the end was flushed by the stop.
+// The log is buffered for longer than the test runs, so what is in it at the end was flushed
+// by the stop.
 func TestAuditIsFlushedByStop(t *testing.T) {
 	policy := writeFile(t, "policy.yaml", `
 apiVersion: audit.k8s.io/v1

@@ -24,7 +24,7 @@ func clientFor(t *testing.T, config *rest.Config) *kubernetes.Clientset {
 	return client
 }
 
-// whoami is the name and the groups that the API server knows a client by.
+// whoami returns the name and the groups under which the API server knows a client.
 func whoami(t *testing.T, client kubernetes.Interface) (string, []string) {
 	t.Helper()
 	review, err := client.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
@@ -52,7 +52,7 @@ func TestServiceAccountTokenIsAccepted(t *testing.T) {
 	_, err := client.CoreV1().Pods(ns).List(t.Context(), metav1.ListOptions{})
 	wantForbidden(t, "list Pods without a role", err)
 
-	// Rights granted to the account come into force.
+	// Rights that are granted to the account take effect.
 	create(t, c.RbacV1().RoleBindings(ns), &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "view"},
 		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Name: "default", Namespace: ns}},
@@ -110,7 +110,7 @@ func TestNodeAuthorizer(t *testing.T) {
 	_, err := node.CoreV1().Secrets(ns).Get(ctx, "unused", metav1.GetOptions{})
 	wantForbidden(t, "read a Secret that no Pod of the node has", err)
 
-	// NodeRestriction: a node may change itself, but no other.
+	// NodeRestriction: a node may change itself, but no other node.
 	label := func(name string) error {
 		n, err := node.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
@@ -146,7 +146,7 @@ func TestImpersonation(t *testing.T) {
 			t.Errorf("got %s of %v, want olaf of the crew", name, groups)
 		}
 		if config.Host == c.InsecureURL {
-			return // authorizes everything, whoever asks
+			return // authorizes every request of any user
 		}
 		_, err := client.CoreV1().Secrets("default").List(t.Context(), metav1.ListOptions{})
 		wantForbidden(t, "list Secrets as olaf", err)

@@ -37,9 +37,9 @@ var quietTypes = []struct {
 		"involvedObject": map[string]any{"kind": "ConfigMap", "name": "busy-0", "namespace": "default"}}},
 }
 
-// A client of a type without a watch cache is told newer revisions while nothing happens
-// to the type, so that it can renew its watch after everything else was compacted. From
-// where it began it could not: that history is gone.
+// While no object of a type without a watch cache changes, a client still learns newer
+// revisions, so it can renew its watch after everything else was compacted. It could not
+// continue from where it began, because that history has been compacted.
 func TestQuietWatchesOutliveCompaction(t *testing.T) {
 	compares(t, deviations.Uncached)
 	c := start(t, nil)
@@ -148,7 +148,7 @@ func TestQuietWatchesOutliveCompaction(t *testing.T) {
 	if n := strings.Count(c.log.String(), compactedLine); n != before {
 		t.Errorf("the log says %q %d times", compactedLine, n-before)
 	}
-	// What would have happened without.
+	// Without bookmarks, this would have happened.
 	w, err := c.dynamic.Resource(quietTypes[0].resource).Watch(ctx, metav1.ListOptions{ResourceVersion: began[quietTypes[0].resource]})
 	if err == nil {
 		defer w.Stop()

@@ -26,8 +26,8 @@ import (
 	"github.com/karve-k8s/karve/server/deviations"
 )
 
-// A seeded cluster and one that upstream's hooks made are the same, object by
-// object, field manager by field manager, key by key and in the same encoding.
+// A seeded cluster and one that upstream's hooks created are the same: each object, its field
+// managers, the keys, and the encoding.
 func TestBornAsUpstreamMakesIt(t *testing.T) {
 	compares(t, deviations.Bootstrap)
 	encryption := writeFile(t, "encryption.yaml", `
@@ -65,7 +65,8 @@ resources:
 			upstreams := history{configure: configure, upstreams: true, certs: certs}.settle(t, nil)
 			seeded := history{configure: configure, certs: certs}.settle(t, upstreams)
 			seeded.compare(t, upstreams)
-			// Ten more are the server's own: it is there, at this address, with this key.
+			// Ten more objects depend on the server itself: its presence, its address, its
+			// key.
 			if most, all := seeded.atOnce, len(seeded.stored); all-most > 10 {
 				t.Errorf("of %d keys, %d were written at once: what made the others?", all, most)
 			}
@@ -82,23 +83,23 @@ resources:
 // history is a cluster that starts, settles and stops.
 type history struct {
 	configure func(*testing.T, *server.Config)
-	upstreams bool   // hooks instead of seeding
-	certs     string // a directory to take the certificates from, or to leave them in
-	dir       string // of the data; empty is a new one
+	upstreams bool   // upstream's hooks instead of seeding
+	certs     string // directory of the certificates; made by the first cluster
+	dir       string // data directory; empty is a new one
 	between   func(*testing.T, *cluster)
 }
 
-// state is everything a cluster holds.
+// state is everything that a cluster stores.
 type state struct {
 	objects map[string]map[string]any // by resource, namespace and name
-	stored  map[string]string         // by key: what the value begins with
-	atOnce  int                       // most keys that one transaction created
-	checks  []string                  // of /readyz
+	stored  map[string]string         // by key: the beginning of the value
+	atOnce  int                       // the most keys that one transaction created
+	checks  []string                  // the checks of /readyz
 	log     string
 }
 
-// settle runs a cluster until nothing in it moves any more: until its objects are
-// those of like, if that is not nil.
+// settle runs a cluster until nothing in it changes any more. If like is not nil, it runs
+// until the objects are those of like.
 func (h history) settle(t *testing.T, like *state) *state {
 	t.Helper()
 	dir := h.dir
@@ -130,7 +131,7 @@ func (h history) settle(t *testing.T, like *state) *state {
 	if like == nil {
 		s.objects = c.still(t)
 	} else {
-		// Failing, it is compared once more, and says what is different.
+		// After a failure, the comparison runs once more to report the differences.
 		_ = eventually.Poll(func() error {
 			if s.objects, err = c.everything(t.Context()); err != nil {
 				return err
@@ -164,7 +165,7 @@ func (h history) settle(t *testing.T, like *state) *state {
 	return s
 }
 
-// still waits until the objects have been the same for two seconds.
+// still waits until the objects have not changed for two seconds.
 func (c *cluster) still(t *testing.T) map[string]map[string]any {
 	t.Helper()
 	var last map[string]map[string]any
@@ -188,12 +189,12 @@ func (c *cluster) still(t *testing.T) map[string]map[string]any {
 	return last
 }
 
-// election is a lease that a controller makes some seconds after the start, with
-// coordinated leader election: a cluster may have settled before or after it.
+// election is a lease that a controller creates some seconds after the start, with coordinated
+// leader election. A cluster may have settled before or after that.
 const election = "leases/kube-system/leader-election-controller"
 
-// everything is all objects of all resources, without what chance and the clock
-// decide.
+// everything returns all objects of all resources, without what depends on chance or the
+// clock.
 func (c *cluster) everything(ctx context.Context) (map[string]map[string]any, error) {
 	lists, err := c.Discovery().ServerPreferredResources()
 	if err != nil && !discovery.IsGroupDiscoveryFailedError(err) {
@@ -229,7 +230,7 @@ func (c *cluster) everything(ctx context.Context) (map[string]map[string]any, er
 	return all, nil
 }
 
-// ports are those the kernel chose: for this start, and for the first one.
+// ports returns the ports that the kernel chose, for this start and for the first one.
 func (c *cluster) ports(ctx context.Context) ([]string, error) {
 	ports := []string{c.URL[strings.LastIndex(c.URL, ":")+1:]}
 	service, err := c.CoreV1().Services("default").Get(ctx, "kubernetes", metav1.GetOptions{})
@@ -239,7 +240,7 @@ func (c *cluster) ports(ctx context.Context) ([]string, error) {
 	return append(ports, service.Spec.Ports[0].TargetPort.String()), nil
 }
 
-// lasting is o without identity and times, and with every mention of the ports as 0.
+// lasting returns o without identity and times, with 0 in place of each port.
 func lasting(o *unstructured.Unstructured, ports []string) map[string]any {
 	text, _ := o.MarshalJSON()
 	for _, port := range ports {
@@ -248,7 +249,7 @@ func lasting(o *unstructured.Unstructured, ports []string) map[string]any {
 	var object map[string]any
 	_ = json.Unmarshal(text, &object)
 	forget(object, "uid", "resourceVersion", "creationTimestamp", "time", "lastTransitionTime", "renewTime", "acquireTime", "holderIdentity",
-		"f:lastTransitionTime") // two managers share it, if both say so in the same second
+		"f:lastTransitionTime") // two managers own it if both set it in the same second
 	return object
 }
 
@@ -268,8 +269,9 @@ func forget(in any, keys ...string) {
 	}
 }
 
-// stored is what the datastore in dir holds: keys, and the beginning of values,
-// which says how they are encoded; and how many were created at once, at most.
+// stored returns what the datastore in dir holds: keys, and the beginning of values, which
+// shows their encoding. It also returns the largest number of keys that were created in one
+// transaction.
 func stored(t *testing.T, dir string) (map[string]string, int) {
 	t.Helper()
 	engine, closeStore := openStore(t, dir)
@@ -281,7 +283,7 @@ func stored(t *testing.T, dir string) (map[string]string, int) {
 	keys, created, most := map[string]string{}, map[int64]int{}, 0
 	for _, kv := range resp.KVs {
 		if strings.Contains(kv.Key, "/events/") || strings.HasSuffix(kv.Key, "/"+election) {
-			continue // upstream's controllers can get into each other's way, and say so in events
+			continue // upstream's controllers can conflict, and report that in events
 		}
 		created[kv.CreateRevision]++
 		most = max(most, created[kv.CreateRevision])
@@ -294,7 +296,7 @@ func stored(t *testing.T, dir string) (map[string]string, int) {
 	return keys, most
 }
 
-// openStore opens the datastore of a control plane that is stopped.
+// openStore opens the datastore of a control plane that has stopped.
 func openStore(t *testing.T, dir string) (*datastore.Engine, func()) {
 	t.Helper()
 	lock, err := datadir.Acquire(dir)
@@ -336,7 +338,7 @@ func (s *state) compare(t *testing.T, want *state) {
 	}
 }
 
-// difference says how got differs from want, an object or a field of it a line.
+// difference describes how got differs from want, with one object or field per line.
 func difference(got, want map[string]map[string]any) []string {
 	var all []string
 	names := slices.Sorted(maps.Keys(want))

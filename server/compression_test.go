@@ -14,8 +14,8 @@ import (
 	"github.com/karve-k8s/karve/server/deviations"
 )
 
-// Clients on this machine get large objects as they are, unless we are told
-// otherwise or a relay asks for somebody else; what they read is the same.
+// Clients on this machine get large objects uncompressed, unless the option says otherwise or
+// a proxy forwards the request of another client. The objects are the same in both cases.
 func TestCompressionOfLargeAnswers(t *testing.T) {
 	compares(t, deviations.Compression)
 	for name, compress := range map[string]bool{"by default": false, "with CompressLoopback": true} {
@@ -33,14 +33,14 @@ func compressionOfLargeAnswers(t *testing.T, compress bool) {
 		client *http.Client
 		url    string
 	}{{secure, c.URL}, {http.DefaultClient, c.InsecureURL}} {
-		url := listener.url + "/api/v1/namespaces/" + ns + "/configmaps/large" // of a list the revision may change
+		url := listener.url + "/api/v1/namespaces/" + ns + "/configmaps/large" // the revision of a list may change
 		_, plain := get(t, listener.client, url)
 		for _, relay := range []string{"", "192.0.2.8"} {
 			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			r.Header.Set("Accept-Encoding", "gzip") // said by us, it is not undone by the client
+			r.Header.Set("Accept-Encoding", "gzip") // if the test sets it, the client does not decompress the response
 			if relay != "" {
 				r.Header.Set("X-Forwarded-For", relay)
 			}

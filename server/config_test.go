@@ -17,7 +17,7 @@ import (
 	"github.com/karve-k8s/karve/internal/logbridge"
 )
 
-// quietConfig is a valid configuration that logs nowhere.
+// quietConfig returns a valid configuration without a log.
 func quietConfig(t *testing.T) Config {
 	t.Helper()
 	log, err := logbridge.New(&bytes.Buffer{}, "text", "error")
@@ -28,8 +28,8 @@ func quietConfig(t *testing.T) Config {
 	return Config{DataDir: filepath.Join(t.TempDir(), "data"), SecurePort: 6443, InsecurePort: 8080, Log: log}
 }
 
-// One row is one mistake: what it does to a valid configuration, and the words,
-// the option's name among them, in which it is reported.
+// Each row is one mistake: its change to a valid configuration, and the words of its report,
+// which include the option's name.
 var mistakes = map[string]struct {
 	make func(*Config)
 	want []string
@@ -114,13 +114,13 @@ func TestValidateNamesTheOption(t *testing.T) {
 			}
 		})
 	}
-	// Upstream's globals must not remember the mistakes.
+	// Upstream's globals must not keep anything of the mistakes.
 	if err := quietConfig(t).Validate(t.Context()); err != nil {
 		t.Errorf("a valid configuration after all those: got %v", err)
 	}
 }
 
-// An etcd may hold several clusters, and a database of the user's is theirs to share.
+// An etcd may hold several clusters. A user's own database may be shared, too.
 func TestPrefixOfADatastoreOfTheUsers(t *testing.T) {
 	for _, endpoint := range []string{"http://127.0.0.1:1", "postgres://user@127.0.0.1:1/db"} {
 		c := quietConfig(t)
@@ -131,8 +131,8 @@ func TestPrefixOfADatastoreOfTheUsers(t *testing.T) {
 	}
 }
 
-// Where the system does not tell who connects, there is no insecure port unless the
-// user says that it may be anybody's.
+// If the system cannot tell which user opened a connection, there is no insecure port, unless
+// the configuration allows every user.
 func TestInsecurePortOfUnknownOwners(t *testing.T) {
 	for name, tc := range map[string]struct {
 		make func(*Config)
@@ -161,8 +161,8 @@ func TestInsecurePortOfUnknownOwners(t *testing.T) {
 	}
 }
 
-// A validation knows the gates that a configuration asks for, and leaves the process' as
-// they are, with whatever the program has set itself.
+// A validation knows the gates that a configuration asks for. It does not change those of the
+// process, including those that the program has set itself.
 func TestValidateTouchesNoGates(t *testing.T) {
 	const own, needed = "CRIListStreaming", "UnknownVersionInteroperabilityProxy"
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, own, true)
@@ -185,7 +185,7 @@ func TestValidateTouchesNoGates(t *testing.T) {
 			t.Errorf("%v: the process' gates are %s after a validation, and were %s", args, after, before)
 		}
 	}
-	// Upstream looks at the process' gates to say what an option needs.
+	// Upstream reads the process' gates to report what an option needs.
 	peer := "peer-advertise-ip=192.0.2.1"
 	c.APIServerArgs = []string{peer, "feature-gates=" + needed + "=false"}
 	if err := c.Validate(t.Context()); err == nil || !strings.Contains(err.Error(), needed) {
@@ -216,7 +216,7 @@ func TestValidateReportsAllAtOnce(t *testing.T) {
 	}
 }
 
-// A start that is refused leaves nothing: no directory, whoever is to blame.
+// A refused start leaves nothing behind, not even a directory, whatever the reason is.
 func TestRefusedStartLeavesNothing(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -255,7 +255,7 @@ func TestRefusedStartLeavesNothing(t *testing.T) {
 	}
 }
 
-// A configuration that is fine, too, is validated without a trace on the disk.
+// The validation of a correct configuration leaves nothing on the disk either.
 func TestValidateMakesNoDirectory(t *testing.T) {
 	c := quietConfig(t)
 	if err := c.Validate(t.Context()); err != nil {
@@ -274,7 +274,7 @@ func TestValidateMakesNoDirectory(t *testing.T) {
 	}
 }
 
-// A second server is told who has the directory, and which port is taken.
+// A second server reports which process has the directory, and which port is in use.
 func TestRunNamesWhatIsTaken(t *testing.T) {
 	c := quietConfig(t)
 	c.SecurePort, c.InsecurePort = 0, 0
@@ -306,7 +306,7 @@ func portOf(t *testing.T, l net.Listener) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// Without a word about addresses everybody can reach the secure listener.
+// With no option for addresses, other machines can reach the secure listener.
 func TestReachable(t *testing.T) {
 	for name, test := range map[string]struct {
 		config Config

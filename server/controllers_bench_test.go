@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// BenchmarkControllers prints how long a user waits for controllers: from the
-// request until a watch shows the last of what was asked for.
+// BenchmarkControllers reports how long a user waits for controllers: from the request until a
+// watch shows the last of the requested changes.
 func BenchmarkControllers(b *testing.B) {
 	c, err := launch(b.TempDir(), nil)
 	if err != nil {
@@ -69,7 +69,7 @@ func BenchmarkControllers(b *testing.B) {
 	report(gone, "ms/Namespace-gone")
 }
 
-// awaitEvents waits for n events of a kind, for objects of a name if one is given.
+// awaitEvents waits for n events of a kind, only for objects called name unless name is empty.
 func awaitEvents(b *testing.B, w watch.Interface, kind watch.EventType, name string, n int) {
 	b.Helper()
 	defer w.Stop()

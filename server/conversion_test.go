@@ -13,8 +13,8 @@ import (
 	"github.com/karve-k8s/karve/server"
 )
 
-// A data directory of the first release has kine's table. It is converted at the
-// start, and what clients know of its objects stays true.
+// A data directory of the first release has kine's table. The start converts it, and what
+// clients know about its objects stays valid.
 func TestStateOfAnEarlierReleaseIsConverted(t *testing.T) {
 	dir := t.TempDir()
 	const key, object = "/registry/configmaps/default/kept", `{"apiVersion":"v1","kind":"ConfigMap",
@@ -42,7 +42,7 @@ func TestStateOfAnEarlierReleaseIsConverted(t *testing.T) {
 	}
 }
 
-// writeKineTable makes a database as kine leaves it with one key, and answers the
+// writeKineTable creates a database as kine would leave it, with one key, and returns the
 // key's revision.
 func writeKineTable(t *testing.T, dir, key, value string) (revision int64) {
 	t.Helper()

@@ -27,8 +27,8 @@ import (
 
 var boats = schema.GroupVersionResource{Group: "karve.test", Version: "v1", Resource: "boats"}
 
-// boatDefinition has two versions of one schema, with a default, a CEL rule and
-// a status of its own.
+// boatDefinition has two versions of one schema, with a default value, a CEL rule and a status
+// subresource.
 func boatDefinition() *apiextensionsv1.CustomResourceDefinition {
 	object := func(properties map[string]apiextensionsv1.JSONSchemaProps) apiextensionsv1.JSONSchemaProps {
 		return apiextensionsv1.JSONSchemaProps{Type: "object", Properties: properties}
@@ -137,7 +137,7 @@ func TestCustomResources(t *testing.T) {
 		t.Error(err)
 	}
 
-	// The definition takes its objects with it.
+	// The deletion of the definition deletes its objects.
 	if err := definitions.Delete(ctx, "boats.karve.test", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -186,8 +186,8 @@ func wantNotFound(err error) error {
 	return err
 }
 
-// TestGarbageOfNewKinds is about what upstream does every 30 seconds only: it
-// takes two kinds, one after the other, less than that to be collected.
+// TestGarbageOfNewKinds: garbage collection of two kinds, one after the other, takes less than
+// the 30 seconds after which upstream discovers new kinds.
 func TestGarbageOfNewKinds(t *testing.T) {
 	compares(t, deviations.Garbage)
 	c := shared(t)
@@ -250,14 +250,14 @@ func TestGarbageOfNewKinds(t *testing.T) {
 	}
 }
 
-// The first request for custom resources of a kind is answered, where upstream says
-// that storage is being initialised; and a definition that goes before anybody has
-// asked for its kind goes at once. TestCustomResources compares what is stored.
+// The first request for custom resources of a kind succeeds, where upstream reports that
+// storage is being initialised. A definition that is deleted before the first request for its
+// kind is deleted immediately. TestCustomResources compares what is stored.
 func TestFirstRequestOfAKind(t *testing.T) {
 	compares(t, deviations.AwaitStorage)
 	c := shared(t)
 	ctx := t.Context()
-	web, err := rest.HTTPClientFor(c.admin) // which does not try again by itself
+	web, err := rest.HTTPClientFor(c.admin) // this client does not retry
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ import (
 	"github.com/karve-k8s/karve/internal/eventually"
 )
 
-// The credentials that controllers hand out.
+// These tests check the credentials that controllers hand out.
 
 func (c *cluster) readFile(t *testing.T, name string) []byte {
 	t.Helper()
@@ -80,7 +80,7 @@ func TestRootCAIsPublished(t *testing.T) {
 	})
 }
 
-// bootstrapToken makes a token that kubeadm join could use.
+// bootstrapToken creates a token that kubeadm join could use.
 func bootstrapToken(t *testing.T, c *cluster, id string) *rest.Config {
 	t.Helper()
 	const secret = "0123456789abcdef"
@@ -121,7 +121,7 @@ func TestBootstrapToken(t *testing.T) {
 		}
 		return err
 	})
-	// tokencleaner
+	// The token cleaner deletes a token that has expired.
 	create(t, c.CoreV1().Secrets("kube-system"), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-bbbbbb"},
 		Type:       corev1.SecretTypeBootstrapToken,
@@ -133,7 +133,7 @@ func TestBootstrapToken(t *testing.T) {
 	})
 }
 
-// requestCertificate asks as client for a certificate and returns its key.
+// requestCertificate requests a certificate as client and returns its key.
 func requestCertificate(t *testing.T, client kubernetes.Interface, name, signer string, subject pkix.Name) []byte {
 	t.Helper()
 	key, keyPEM := newKey(t)
@@ -167,7 +167,7 @@ func (c *cluster) issued(t *testing.T, name string) []byte {
 	return cert
 }
 
-// approve approves a request for a certificate, as an administrator does.
+// approve approves a certificate signing request, as an administrator does.
 func approve(t *testing.T, c *cluster, name string) {
 	t.Helper()
 	requests := c.CertificatesV1().CertificateSigningRequests()
@@ -193,8 +193,8 @@ func TestApprovedRequestIsSigned(t *testing.T) {
 	}
 }
 
-// A kubelet that joins with a bootstrap token gets its certificate without
-// anyone's approval, once the group has the role that kubeadm gives it.
+// A kubelet that joins with a bootstrap token gets its certificate without an administrator's
+// approval, once the group has the role that kubeadm gives it.
 func TestKubeletRequestIsApproved(t *testing.T) {
 	c := shared(t)
 	create(t, c.RbacV1().ClusterRoleBindings(), &rbacv1.ClusterRoleBinding{

@@ -17,8 +17,8 @@ import (
 	"github.com/karve-k8s/karve/server"
 )
 
-// A whole control plane on a database of the user's: it works, it survives a
-// restart of its own and one of the database, and a second one shares it.
+// A whole control plane works on a user's database. It survives a restart of itself and of the
+// database, and a second control plane can share the database.
 func TestControlPlaneOnADatabase(t *testing.T) {
 	for _, kind := range []string{"postgres", "mysql", "nats"} {
 		t.Run(kind, func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestControlPlaneOnADatabase(t *testing.T) {
 				c.AdvertiseAddress, c.NoControllers, c.DisableScheduler = "192.0.2.2", true, true
 			})
 			done("start of a second")
-			shareAll(t, c, second, kind != "nats") // there reads are of the server's own index
+			shareAll(t, c, second, kind != "nats") // its reads use the server's own index
 			second.cancel()
 			if <-second.done; second.err != nil {
 				t.Error("the second: ", second.err)
@@ -111,8 +111,7 @@ func makeConfigMap(t *testing.T, c *cluster, name string) (*corev1.ConfigMap, er
 	return c.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"k": "v"}}, metav1.CreateOptions{})
 }
 
-// useAll does what kubectl would: create, get, update, list, watch, delete, and a
-// Deployment.
+// useAll does what kubectl does: create, get, update, list, watch, delete, and a Deployment.
 func useAll(t *testing.T, c *cluster) {
 	t.Helper()
 	ctx, maps := t.Context(), c.CoreV1().ConfigMaps("default")
@@ -133,7 +132,7 @@ func useAll(t *testing.T, c *cluster) {
 	if _, err := maps.Update(ctx, made, metav1.UpdateOptions{}); err == nil {
 		t.Error("an update of an old version succeeded")
 	}
-	list, err := maps.List(ctx, metav1.ListOptions{}) // consistent: it has the update
+	list, err := maps.List(ctx, metav1.ListOptions{}) // a consistent list has the update
 	if err != nil || !slices.ContainsFunc(list.Items, func(m corev1.ConfigMap) bool { return m.ResourceVersion == changed.ResourceVersion }) {
 		t.Errorf("list right after an update: %d items, %v, want version %s", len(list.Items), err, changed.ResourceVersion)
 	}
@@ -153,7 +152,7 @@ func useAll(t *testing.T, c *cluster) {
 	eventually.Nil(t, "a Deployment has Pods", func() error { return deploy(t, c, "web") })
 }
 
-// deploy makes a Deployment and tells whether it has its Pods.
+// deploy creates a Deployment, and returns an error unless it has its Pods.
 func deploy(t *testing.T, c *cluster, name string) error {
 	replicas := int32(3)
 	labels := map[string]string{"app": name}
@@ -174,8 +173,8 @@ func deploy(t *testing.T, c *cluster, name string) error {
 	return err
 }
 
-// shareAll is two servers of one cluster: a watch at one sees writes at the other,
-// a consistent list too, and the Service of the API has both addresses.
+// shareAll uses two servers of one cluster. A watch and a consistent list at one server see
+// writes at the other, and the kubernetes Service has both addresses.
 func shareAll(t *testing.T, first, second *cluster, consistent bool) {
 	t.Helper()
 	ctx := t.Context()

@@ -8,7 +8,8 @@ import (
 	"github.com/karve-k8s/karve/server"
 )
 
-// install.sh takes a directory with any other name for somebody else's.
+// install.sh refuses a directory that has a file of any other name, because it may not be
+// Karve's.
 func TestDataDirHasOwnNamesOnly(t *testing.T) {
 	dir, err := os.MkdirTemp("", "karve-names-") // short: there are sockets in it
 	if err != nil {
@@ -34,7 +35,7 @@ func TestDataDirHasOwnNamesOnly(t *testing.T) {
 	}
 	c, err := launch(dir, func(c *server.Config) {
 		c.WriteKubeconfig = filepath.Join(t.TempDir(), "copy")
-		c.NoControllers, c.DisableScheduler = true, true // a process has room for those of one cluster
+		c.NoControllers, c.DisableScheduler = true, true // a process can have those of only one cluster
 	})
 	if err != nil {
 		t.Fatal(err)

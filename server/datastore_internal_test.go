@@ -2,7 +2,7 @@ package server
 
 import "testing"
 
-// Who else has the storage decides how long a namespace waits, which leases are
+// Whether other servers use the storage decides how long a namespace waits, which leases are
 // written and which types have a watch cache.
 func TestOwnsStorage(t *testing.T) {
 	for _, tc := range []struct {

@@ -17,8 +17,8 @@ import (
 	"github.com/karve-k8s/karve/server"
 )
 
-// The datastore in a directory of its own keeps the state there and nothing in
-// the data directory, and nobody else may have it.
+// A datastore in a directory of its own stores its state only there, and no other server may
+// use it.
 func TestDatastoreInAnotherDirectory(t *testing.T) {
 	elsewhere := t.TempDir()
 	c := start(t, func(c *server.Config) {
@@ -39,8 +39,8 @@ func TestDatastoreInAnotherDirectory(t *testing.T) {
 	}
 }
 
-// In mode relaxed a kubelet's renewal, under the key that upstream has for it, waits for
-// the next write. The renewal of another lease, and a new lease, are written immediately.
+// In mode relaxed, a kubelet's renewal of its lease, under upstream's key, waits for the next
+// write. The renewal of another lease and a new lease are written immediately.
 func TestNodeLeasesAreWrittenTogether(t *testing.T) {
 	c := start(t, func(c *server.Config) {
 		c.Durability = "relaxed"
@@ -67,8 +67,8 @@ func TestNodeLeasesAreWrittenTogether(t *testing.T) {
 		if !written(lease.ResourceVersion) {
 			t.Errorf("%s: a new lease is not written", namespace)
 		}
-		// The server's own writes take a waiting renewal with them, so that one that waits
-		// may take several tries.
+		// The server's own writes also write a waiting renewal, so it may take several tries
+		// until one waits.
 		got := !want
 		for try := 0; got != want && (try == 0 || !want && try < 20); try++ {
 			lease.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()}

@@ -24,8 +24,8 @@ import (
 // warnings matches the lines of a log that a user sees and that report a problem.
 var warnings = regexp.MustCompile(`(?m)^.*level=(warning|error|fatal).*$`)
 
-// Controllers and the scheduler race with the deletion of a namespace, and log what fails.
-// The user sees none of it, but does see why a Pod cannot be created.
+// Controllers and the scheduler race with the deletion of a namespace, and log their failures.
+// A user sees none of these lines, but does see why a Pod cannot be created.
 func TestDeletingANamespaceWithContentLogsNoError(t *testing.T) {
 	c := start(t, func(config *server.Config) {
 		config.SimulateNodes = 2

@@ -12,8 +12,8 @@ import (
 	"github.com/karve-k8s/karve/server/deviations"
 )
 
-// A control plane starts, serves and stops with upstream's code in place of any deviation,
-// whatever else is on.
+// A control plane starts, serves and stops when upstream's code runs in place of any one
+// deviation, while the others are on.
 func TestEveryDeviationCanBeSwitchedOff(t *testing.T) {
 	const atOnce = 6 // a start for each would take a minute
 	names := deviations.Names()

@@ -14,8 +14,8 @@ import (
 	"github.com/karve-k8s/karve/server"
 )
 
-// That something does not happen is shown by what does: work given later to the
-// controllers that are on is waited for.
+// To show that something does not happen, the test waits for work that it gives to the enabled
+// controllers afterwards.
 
 func TestDisabledControllersAndScheduler(t *testing.T) {
 	c := start(t, func(config *server.Config) {
@@ -63,7 +63,7 @@ func TestNoControllers(t *testing.T) {
 	ctx := t.Context()
 	create(t, c.CoreV1().Namespaces(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "bare"}})
 	create(t, c.AppsV1().Deployments("bare"), deployment("web", 1))
-	// The scheduler is on; it says that it cannot place a Pod.
+	// The scheduler is on: it reports that it cannot place a Pod.
 	create(t, c.CoreV1().ServiceAccounts("bare"), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "own"}})
 	p := pod("unplaced")
 	p.Spec.ServiceAccountName = "own"

@@ -16,8 +16,8 @@ import (
 	"github.com/karve-k8s/karve/internal/version"
 )
 
-// bothListeners runs test with a client of the administrator's at the secure
-// listener and with one that has no identity at the insecure one.
+// bothListeners runs test with an administrator's client at the secure listener, and with a
+// client without an identity at the insecure one.
 func bothListeners(t *testing.T, c *cluster, test func(*testing.T, *rest.Config)) {
 	t.Run("secure", func(t *testing.T) { test(t, c.admin) })
 	t.Run("insecure", func(t *testing.T) { test(t, &rest.Config{Host: c.InsecureURL}) })
@@ -88,8 +88,8 @@ func TestDiscovery(t *testing.T) {
 			}
 		})
 	}
-	// The two kinds of clients above fall back on each other: ask for the
-	// aggregated form by name.
+	// Both kinds of clients above fall back on the other form, so request the aggregated form
+	// explicitly.
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.URL+"/apis", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -117,7 +117,7 @@ func TestOpenAPI(t *testing.T) {
 			"/openapi/v3/api/v1":         {"io.k8s.api.core.v1.Pod"},
 			"/openapi/v3/apis/policy/v1": {"io.k8s.api.policy.v1.PodDisruptionBudget"},
 		} {
-			// The specifications are put together after the start.
+			// The specifications are built after the start.
 			eventually.Nil(t, path, func() error {
 				status, body := get(t, client, config.Host+path)
 				return contains(status, body, want...)
@@ -161,7 +161,7 @@ func TestPriorityAndFairness(t *testing.T) {
 			t.Errorf("priority level %s: %v", name, err)
 		}
 	}
-	// It sorts requests at both listeners.
+	// The server classifies requests at both listeners.
 	bothListeners(t, c, func(t *testing.T, config *rest.Config) {
 		answer, err := httpClient(t, config).Get(config.Host + "/api/v1/namespaces")
 		if err != nil {
@@ -178,7 +178,7 @@ func TestPriorityAndFairness(t *testing.T) {
 	})
 }
 
-// The documents by which others verify this cluster's service account tokens.
+// With these documents, other services verify this cluster's service account tokens.
 func TestServiceAccountIssuerDiscovery(t *testing.T) {
 	c := shared(t)
 	ns := c.namespace(t)

@@ -20,14 +20,14 @@ import (
 	"github.com/karve-k8s/karve/server/startup"
 )
 
-// Every controller that upstream runs by default runs here: one that is new, or
-// that some option of ours switches off, is not missed.
+// Every controller that upstream runs by default runs here. The test notices a new controller,
+// and one that an option of Karve's switches off.
 func TestEveryDefaultControllerIsBuilt(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a control plane")
 	}
 	var log bytes.Buffer
-	c := Config{DataDir: t.TempDir(), ClusterCIDR: "10.244.0.0/16"} // or there is no node-ipam-controller
+	c := Config{DataDir: t.TempDir(), ClusterCIDR: "10.244.0.0/16"} // otherwise there is no node-ipam-controller
 	c.Log, _ = logbridge.New(&log, "text", "warning")               // these are valid
 	full := c.complete()
 	plan, releaseGates, err := full.plan(t.Context())
@@ -60,7 +60,7 @@ func TestEveryDefaultControllerIsBuilt(t *testing.T) {
 		gated := slices.ContainsFunc(d.GetRequiredFeatureGates(), func(f featuregate.Feature) bool {
 			return !utilfeature.DefaultFeatureGate.Enabled(f)
 		})
-		if name == names.StorageVersionMigratorController { // looks at its gate by itself
+		if name == names.StorageVersionMigratorController { // this controller checks its gate itself
 			gated = !utilfeature.DefaultFeatureGate.Enabled(features.StorageVersionMigrator)
 		}
 		if !off && !gated && !d.IsCloudProviderController() {

@@ -16,9 +16,8 @@ import (
 	"github.com/karve-k8s/karve/servertest"
 )
 
-// relay passes TCP connections on to a socket, until it is told to hold everything
-// back, as a network does that loses all packets: nothing is refused, nothing
-// answers.
+// relay forwards TCP connections to a socket. On request, it holds everything back, like a
+// network that loses all packets: it neither refuses nor answers.
 type relay struct {
 	listener net.Listener
 	socket   string
@@ -61,7 +60,7 @@ func (r *relay) accept() {
 	}
 }
 
-// passing writes when mu can be had.
+// passing writes only while it holds mu.
 type passing struct {
 	io.Writer
 	mu *sync.Mutex
@@ -73,7 +72,7 @@ func (p passing) Write(b []byte) (int, error) {
 	return p.Writer.Write(b)
 }
 
-// end closes everything; what is held back is passed on or lost.
+// end closes all connections. What relay holds back is forwarded or lost.
 func (r *relay) end() {
 	r.listener.Close()
 	for _, conn := range r.all {
@@ -82,8 +81,8 @@ func (r *relay) end() {
 	r.work.Wait()
 }
 
-// A stop ends in time, and says why it was not a clean one, when etcd does not
-// answer any more.
+// If etcd no longer answers, a stop still ends in time, and its error says why it was not
+// clean.
 func TestStopWithEtcdGone(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a control plane")
@@ -130,7 +129,7 @@ func TestStopWithEtcdGone(t *testing.T) {
 		}
 	}
 	t.Logf("after %v: %v", took.Round(time.Millisecond), c.err)
-	// With etcd back, what upstream was still doing comes to its end.
+	// When etcd is back, what upstream was still doing ends.
 	eventually.Nil(t, "nothing of the server is left", func() error {
 		for _, stack := range servertest.Goroutines() {
 			if strings.Contains(stack, "/karve/server") {

@@ -2,15 +2,16 @@ package server
 
 import "github.com/emicklei/go-restful/v3"
 
-// OwnName tells whether Karve gives a file of a data directory this name.
+// OwnName reports whether Karve gives this name to a file of a data directory.
 var OwnName = ownName
 
-// WithRouters is told the routers; see apiserver.Config.
+// WithRouters makes a server pass its routers to told; see apiserver.Config.
 func WithRouters(told func(ours, upstreams restful.RouteSelector, services []*restful.WebService)) func(*Config) {
 	return func(c *Config) { c.routers = told }
 }
 
-// WithClockDoubted says whether the clock is doubted when a token is made.
+// WithClockDoubted sets the function that reports whether the clock is doubted when a token is
+// issued.
 func WithClockDoubted(doubted bool) func(*Config) {
 	return func(c *Config) { c.clockDoubted = func() bool { return doubted } }
 }

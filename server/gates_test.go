@@ -11,7 +11,7 @@ import (
 	"github.com/karve-k8s/karve/server/apiserver"
 )
 
-// While a cluster runs, another in its process has the same gates or does not start.
+// While a cluster runs, another one in the same process starts only if it has the same gates.
 func TestGatesOfASecondCluster(t *testing.T) {
 	const gate = "CRIListStreaming" // alpha, and a kubelet's: no server behaves otherwise
 	c := start(t, func(config *server.Config) { config.APIServerArgs = []string{"feature-gates=" + gate + "=true"} })
@@ -31,7 +31,7 @@ func TestGatesOfASecondCluster(t *testing.T) {
 	}
 	second := start(t, func(config *server.Config) {
 		config.APIServerArgs = []string{"feature-gates=" + gate + "=true"}
-		config.NoControllers, config.DisableScheduler = true, true // upstream's are once in a process
+		config.NoControllers, config.DisableScheduler = true, true // upstream's exist only once in a process
 	})
 	on()
 	second.cancel()

@@ -30,10 +30,12 @@ import (
 )
 
 // The tests of this package run the server in this process, which has one set of upstream's
-// globals, so control planes run one after another. A test that needs a configuration of its own
-// calls start and is sequential. All others call shared, which makes them parallel: the testing
-// package runs them after the sequential ones, and they share one control plane. Under -short
-// only those run, which test each subject and cost one start.
+// globals. So control planes run one after another.
+//
+// A test that needs its own configuration calls start and is sequential. All other tests call
+// shared, which makes them parallel: the testing package runs them after the sequential ones,
+// and they share one control plane. With -short, only these run. They cover each subject for
+// the cost of one start.
 
 const (
 	startLimit = 2 * time.Minute // of a start on a busy machine
@@ -55,11 +57,11 @@ type cluster struct {
 	err    error // of Run; valid once done is closed
 }
 
-// upstreamVariable names deviations that are off in all control planes of these tests, like
-// --upstream. .ci/run sets it to "all" for some of them.
+// upstreamVariable names the deviations that are off in all control planes of these tests,
+// like --upstream. .ci/run sets it to "all" for some tests.
 const upstreamVariable = "KARVE_TEST_UPSTREAM"
 
-// compares skips a test of what a deviation does if that is off.
+// compares skips a test of what a deviation does if the deviation is off.
 func compares(t *testing.T, d *deviations.Deviation) {
 	t.Helper()
 	switches, err := deviations.Parse(strings.FieldsFunc(os.Getenv(upstreamVariable), func(r rune) bool { return r == ',' }))
@@ -71,9 +73,9 @@ func compares(t *testing.T, d *deviations.Deviation) {
 	}
 }
 
-// launch runs a control plane until it is ready. Without help from configure it
-// has a new data directory, ports that the kernel chooses, and warnings and
-// worse in its log.
+// launch runs a control plane until it is ready. Unless configure changes it, the
+// configuration has a new data directory, ports that the kernel chooses, and a log of warnings
+// and errors.
 func launch(dir string, configure func(*server.Config)) (*cluster, error) {
 	c := &cluster{dir: dir, log: &process.Text{}, done: make(chan struct{})}
 	ready := make(chan server.Info, 1)
@@ -115,7 +117,8 @@ func launch(dir string, configure func(*server.Config)) (*cluster, error) {
 	return c, err
 }
 
-// stop ends the control plane and says what is wrong with how it went.
+// stop ends the control plane and returns an error if anything went wrong while it ran or
+// stopped.
 func (c *cluster) stop() error {
 	c.cancel()
 	select {
@@ -129,7 +132,7 @@ func (c *cluster) stop() error {
 	return servertest.Leaks(c.dir)
 }
 
-// start runs a control plane of the test's own, which ends with the test.
+// start runs a control plane for this test only, and stops it at the test's end.
 func start(t *testing.T, configure func(*server.Config)) *cluster {
 	t.Helper()
 	if testing.Short() {
@@ -153,8 +156,8 @@ var sharedCluster struct {
 	err error
 }
 
-// shared makes the test parallel and returns the control plane that all
-// parallel tests share: namespaces and cluster-wide names are the test's own.
+// shared makes the test parallel and returns the control plane that all parallel tests share.
+// A test must use its own namespaces and cluster-wide names.
 func shared(t *testing.T) *cluster {
 	t.Helper()
 	t.Parallel()
@@ -184,7 +187,7 @@ func TestMain(m *testing.M) {
 
 var namespaces atomic.Int64
 
-// namespace makes one for the test, with its default service account.
+// namespace creates a namespace for the test, with its default service account.
 func (c *cluster) namespace(t *testing.T) string {
 	t.Helper()
 	name := fmt.Sprintf("test-%d", namespaces.Add(1))
@@ -196,7 +199,7 @@ func (c *cluster) namespace(t *testing.T) string {
 	return name
 }
 
-// creator is the part of every typed client that create needs.
+// creator is the part of every typed client that create uses.
 type creator[T any] interface {
 	Create(context.Context, T, metav1.CreateOptions) (T, error)
 }
@@ -210,7 +213,7 @@ func create[T any](t *testing.T, client creator[T], object T) T {
 	return made
 }
 
-// get asks for url and returns the answer's status and body.
+// get requests url and returns the status and body of the response.
 func get(t *testing.T, client *http.Client, url string) (int, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
@@ -229,7 +232,7 @@ func get(t *testing.T, client *http.Client, url string) (int, string) {
 	return answer.StatusCode, string(body)
 }
 
-// httpClient is a client with config's identity and trust.
+// httpClient returns a client with the identity and the trust of config.
 func httpClient(t *testing.T, config *rest.Config) *http.Client {
 	t.Helper()
 	client, err := rest.HTTPClientFor(config)
@@ -239,7 +242,7 @@ func httpClient(t *testing.T, config *rest.Config) *http.Client {
 	return client
 }
 
-// contains is nil for an answer of 200 OK with every one of want in it.
+// contains returns nil for a 200 OK response whose body contains every one of want.
 func contains(status int, body string, want ...string) error {
 	if status != http.StatusOK {
 		return fmt.Errorf("got status %d, want 200: %.300s", status, body)
@@ -252,8 +255,8 @@ func contains(status int, body string, want ...string) error {
 	return nil
 }
 
-// asServiceAccount is a client configuration with a token of the namespace's
-// default service account.
+// asServiceAccount returns a client configuration with a token of the namespace's default
+// service account.
 func (c *cluster) asServiceAccount(t *testing.T, ns string) *rest.Config {
 	t.Helper()
 	token, err := c.CoreV1().ServiceAccounts(ns).CreateToken(t.Context(), "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})

@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// withCertificate is a client at the secure listener with a certificate for
-// subject, signed by the client CA.
+// withCertificate returns a client configuration for the secure listener, with a certificate
+// for subject that the client CA has signed.
 func (c *cluster) withCertificate(t *testing.T, subject pkix.Name) *rest.Config {
 	t.Helper()
 	ca, err := tls.LoadX509KeyPair(filepath.Join(c.dir, "certs", "client-ca.crt"), filepath.Join(c.dir, "certs", "client-ca.key"))
@@ -36,7 +36,7 @@ func (c *cluster) withCertificate(t *testing.T, subject pkix.Name) *rest.Config 
 	return c.with(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), keyPEM)
 }
 
-// with is a client at the secure listener with a certificate.
+// with returns a client configuration for the secure listener with a certificate.
 func (c *cluster) with(cert, key []byte) *rest.Config {
 	config := rest.AnonymousClientConfig(c.admin)
 	config.CertData, config.KeyData = cert, key
@@ -57,7 +57,7 @@ func newKey(t *testing.T) (*ecdsa.PrivateKey, []byte) {
 	return key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
 }
 
-// selfSigned is a serving certificate for name that no one trusts.
+// selfSigned returns a serving certificate for name that no client trusts.
 func selfSigned(t *testing.T, key *ecdsa.PrivateKey, name string) []byte {
 	t.Helper()
 	template := &x509.Certificate{

@@ -12,8 +12,8 @@ import (
 	"github.com/karve-k8s/karve/server/deviations"
 )
 
-// A cluster in which nothing happens writes nothing: SD cards wear out. Left to
-// upstream, three leases are written every ten seconds.
+// A cluster in which nothing happens writes nothing, because SD cards wear out. Upstream
+// writes three leases every ten seconds.
 func TestIdleClusterWritesNothing(t *testing.T) {
 	compares(t, deviations.SingleServer)
 	const still = 12 * time.Second
@@ -21,7 +21,7 @@ func TestIdleClusterWritesNothing(t *testing.T) {
 	revision := ""
 	since := time.Now()
 	eventually.Nil(t, fmt.Sprintf("no write for %v", still), func() error {
-		// A consistent list tells the revision of the store.
+		// A consistent list returns the revision of the datastore.
 		list, err := c.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{Limit: 1})
 		if err != nil {
 			return err
@@ -36,8 +36,8 @@ func TestIdleClusterWritesNothing(t *testing.T) {
 	})
 }
 
-// Stacks and queues of goroutines that wait for ever are a sixth of an idle server's
-// memory: there are no more of them than there have to be.
+// Stacks and queues of goroutines that wait for ever take a sixth of an idle server's memory,
+// so there must be no more of them than necessary.
 func TestIdleClusterHasFewGoroutines(t *testing.T) {
 	compares(t, deviations.StorageClient)
 	const most = 2300

@@ -20,8 +20,8 @@ import (
 	"github.com/karve-k8s/karve/server/deviations"
 )
 
-// Controllers, scheduler and the API server's own clients are in its process,
-// and no exception: each is authenticated as itself, and audited.
+// The clients of the controllers, the scheduler and the API server itself are in the server's
+// process. They are no exception: each is authenticated under its own identity, and audited.
 func TestInProcessClientsAreAudited(t *testing.T) {
 	compares(t, deviations.Loopback)
 	policy := writeFile(t, "policy.yaml", `
@@ -42,7 +42,7 @@ rules: [{level: Metadata}]
 	}
 
 	type request struct{ user, verb, resource string }
-	agents := map[request][]string{} // a component asks under several names
+	agents := map[request][]string{} // a component has several user agents
 	for _, e := range auditEvents(t, log) {
 		if e.ObjectRef == nil || e.SourceIPs[0] != "127.0.0.1" {
 			continue
@@ -64,7 +64,7 @@ rules: [{level: Metadata}]
 		}
 	}
 
-	// What they all need of the same is watched once, see shareInformers.
+	// Objects that several of them need are watched only once: see package sharedinformers.
 	for resource, want := range map[string][]string{
 		"nodes":        {"system:apiserver"},
 		"statefulsets": {"system:kube-controller-manager"},
@@ -101,14 +101,14 @@ func auditEvents(t *testing.T, log string) []auditv1.Event {
 	return events
 }
 
-// Nothing in the process has a connection to itself that would have to be
-// drained: HTTP/2 alone waits a second for the other side of one.
-// Informers of the API server have ended when it counts its watches.
+// Nothing in the process has a connection to itself that would have to be drained. With HTTP/2
+// alone, this would wait a second for the client. The informers of the API server have ended
+// when it counts its watches.
 func TestStopWithoutClients(t *testing.T) {
 	compares(t, deviations.Loopback)
-	const tries = 3 // on a machine that is busy with something else
+	const tries = 3 // because the machine may be busy with something else
 	var took time.Duration
-	const few = 8 // of some 24: one may have been on its way
+	const few = 8 // of about 24, because some may just have been started
 	watches := -1
 	for range tries {
 		c := start(t, func(c *server.Config) {
@@ -129,5 +129,5 @@ func TestStopWithoutClients(t *testing.T) {
 	t.Errorf("the stop took %v and waited for %d watches (the last of %d tries), want less than a second and %d", took, watches, tries, few)
 }
 
-// watchesToDrain finds what upstream says of the watches that it lets go of one by one.
+// watchesToDrain matches upstream's log line about the watches that it ends at a limited rate.
 var watchesToDrain = regexp.MustCompile(`have drained" activeWatchesAfter=0 activeWatchesBefore=(\d+)`)

@@ -13,7 +13,7 @@ import (
 	datadir "github.com/karve-k8s/karve/datastore/directory"
 )
 
-// Without room there is no mark, nor an empty file, and the next start makes it.
+// On a full disk, there is neither a marker nor an empty file, and the next start creates it.
 func TestMarkOnFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
@@ -28,7 +28,7 @@ func TestMarkOnFullDisk(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "certs"), 0o700), os.WriteFile(filepath.Join(dir, "lock"), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	// The header of the database, and no room behind it.
+	// The disk has room for the header of the database, and no more.
 	header := make([]byte, 4096)
 	copy(header[68:], "Karv")
 	if err := os.WriteFile(filepath.Join(dir, datastore.EngineFile), header, 0o600); err != nil {

@@ -68,7 +68,7 @@ func TestMark(t *testing.T) {
 			for _, with := range test.with {
 				with(t, dir)
 			}
-			for range 2 { // the second time it is there
+			for range 2 { // the second time, the marker exists
 				if err := mark(dir); err != nil {
 					t.Fatal(err)
 				}

@@ -17,8 +17,8 @@ import (
 	"github.com/karve-k8s/karve/simulate"
 )
 
-// TestSimulatedUsage has a HorizontalPodAutoscaler follow what Pods say that they use;
-// a server without nodes serves no metrics any more.
+// TestSimulatedUsage makes a HorizontalPodAutoscaler follow the usage that annotations of Pods
+// claim. Once a server has no nodes, it no longer serves metrics.
 func TestSimulatedUsage(t *testing.T) {
 	dir := t.TempDir()
 	simulating := func(nodes int) func(*server.Config) {

@@ -22,7 +22,8 @@ import (
 	"github.com/karve-k8s/karve/internal/eventually"
 )
 
-// What has a finalizer holds its namespace, which says so, and goes soon after.
+// An object with a finalizer keeps its namespace, whose conditions say so. The namespace goes
+// soon after the finalizer.
 func TestNamespaceWaitsForFinalizers(t *testing.T) {
 	c := shared(t)
 	ctx := t.Context()
@@ -35,7 +36,7 @@ func TestNamespaceWaitsForFinalizers(t *testing.T) {
 	eventually.Nil(t, "the namespace says what holds it", func() error {
 		now, err := c.CoreV1().Namespaces().Get(ctx, ns, metav1.GetOptions{})
 		if err != nil {
-			t.Fatal(err) // it may not be gone
+			t.Fatal(err) // it must still exist
 		}
 		for _, condition := range now.Status.Conditions {
 			if condition.Type == corev1.NamespaceFinalizersRemaining && condition.Status == corev1.ConditionTrue {
@@ -55,7 +56,8 @@ func TestNamespaceWaitsForFinalizers(t *testing.T) {
 	c.namespaceGone(t, ns)
 }
 
-// Whoever goes on to create while a namespace is deleted leaves nothing behind.
+// A client that continues to create objects while their namespace is deleted leaves nothing
+// behind.
 func TestNothingOutlivesItsNamespace(t *testing.T) {
 	c := shared(t)
 	ctx := t.Context()
@@ -87,7 +89,7 @@ func TestNothingOutlivesItsNamespace(t *testing.T) {
 	}
 }
 
-// A webhook may hold back a request that was found to be in time.
+// A webhook may delay a request that was admitted in time.
 func TestNothingOutlivesItsNamespaceByAWebhook(t *testing.T) {
 	c := shared(t)
 	ns := c.namespace(t)
@@ -99,14 +101,14 @@ func TestNothingOutlivesItsNamespaceByAWebhook(t *testing.T) {
 	c.wantNothingLate(t, ns)
 }
 
-// A request that was admitted before the deletion may take its time: the namespace is
-// there until it has ended, and nothing of it is left afterwards.
+// A request that was admitted before the deletion may take time. The namespace exists until
+// the request has ended, and nothing is left of it afterwards.
 func TestNamespaceWaitsForRequests(t *testing.T) {
-	c := start(t, nil) // no other test's webhook, which would mean upstream's grace
+	c := start(t, nil) // another test's webhook would cause upstream's grace period
 	ctx := t.Context()
 	ns := c.namespace(t)
 	late := c.holdCreate(t, ns)
-	// Without a webhook there is no grace but the wait for the request.
+	// Without a webhook, the deletion waits only for the request, without a grace period.
 	if err := late.configurations.Delete(ctx, ns, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -117,13 +119,13 @@ func TestNamespaceWaitsForRequests(t *testing.T) {
 		if _, err := c.CoreV1().Namespaces().Get(ctx, ns, metav1.GetOptions{}); err != nil {
 			t.Fatalf("the namespace while a request is under way: %v", err)
 		}
-		time.Sleep(50 * time.Millisecond) // not to wait for something: a chance for it to go wrong
+		time.Sleep(50 * time.Millisecond) // not a synchronisation: time in which the defect could show
 	}
 	late.end(t)
 	c.wantNothingLate(t, ns)
 }
 
-// heldCreate is a create that was admitted to a namespace and is held by a webhook.
+// heldCreate is a create request that was admitted to a namespace and that a webhook delays.
 type heldCreate struct {
 	configurations admissionregistration.ValidatingWebhookConfigurationInterface
 	release        chan struct{}
@@ -159,7 +161,7 @@ func (c *cluster) holdCreate(t *testing.T, ns string) *heldCreate {
 	maps := c.CoreV1().ConfigMaps(ns)
 	late := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "late"}}
 	eventually.Nil(t, "the webhook is asked", func() error {
-		// Admission learns of its configuration by a watch.
+		// Admission learns its configuration from a watch.
 		go func() {
 			_, err := maps.Create(ctx, late, metav1.CreateOptions{})
 			held.created <- err
@@ -185,7 +187,8 @@ func (h *heldCreate) end(t *testing.T) {
 	}
 }
 
-// wantNothingLate waits until a namespace is gone, and fails if what was created late is left.
+// wantNothingLate waits until a namespace has gone, and fails if an object that was created
+// late is left.
 func (c *cluster) wantNothingLate(t *testing.T, ns string) {
 	t.Helper()
 	c.namespaceGone(t, ns)
@@ -194,7 +197,7 @@ func (c *cluster) wantNothingLate(t *testing.T, ns string) {
 	}
 }
 
-// namespaceGone waits until a namespace that is being deleted is gone.
+// namespaceGone waits until a namespace that is being deleted has gone.
 func (c *cluster) namespaceGone(t *testing.T, ns string) {
 	t.Helper()
 	eventually.Nil(t, "the namespace is gone", func() error {
@@ -203,8 +206,8 @@ func (c *cluster) namespaceGone(t *testing.T, ns string) {
 	})
 }
 
-// A request whose body does not arrive has been admitted to nothing, and does not hold up
-// the deletion. When the body arrives after all, the request makes nothing.
+// A request whose body has not arrived is not admitted yet, so it does not delay the deletion.
+// If the body arrives later, the request creates nothing.
 func TestStalledBodyHoldsNoNamespace(t *testing.T) {
 	c := shared(t)
 	ctx := t.Context()
@@ -215,9 +218,9 @@ func TestStalledBodyHoldsNoNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	const whole = 100000
-	request.ContentLength = whole // else HTTP/1.1 sends chunks
+	request.ContentLength = whole // otherwise HTTP/1.1 sends chunks
 	request.Header.Set("Content-Type", "application/json")
-	// The server says "100 Continue" when the handler begins to read the body.
+	// The server sends "100 Continue" when the handler begins to read the body.
 	request.Header.Set("Expect", "100-continue")
 	begun := make(chan struct{})
 	request = request.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got100Continue: func() { close(begun) }}))

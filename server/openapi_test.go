@@ -20,12 +20,12 @@ import (
 	"github.com/karve-k8s/karve/server"
 )
 
-// Ours is made on demand, upstream's before serving: every byte must be the same,
-// at once after the start, and after what is served has changed.
+// Karve builds the documents on demand, and upstream before it serves. Every byte must be the
+// same, immediately after the start and after a change of what is served.
 func TestOpenAPIIsUpstreams(t *testing.T) {
 	ours, upstreams := start(t, withoutControllers), start(t, func(c *server.Config) { withoutControllers(c); c.Upstream = []string{"openapi"} })
 	both := []*cluster{ours, upstreams}
-	t.Cleanup(func() { ours.cancel(); upstreams.cancel() }) // neither is to be left when the other is stopped
+	t.Cleanup(func() { ours.cancel(); upstreams.cancel() }) // cancels both before the cleanup of either waits for its end
 	compareOpenAPI(t, ours, upstreams, "after the start", `"apis/apps/v1"`)
 
 	for _, c := range both {
@@ -60,7 +60,7 @@ func TestApplyAtOnce(t *testing.T) {
 	}
 }
 
-// withoutControllers leaves out what several servers in a process can't have.
+// withoutControllers leaves out what only one server in a process can have.
 func withoutControllers(c *server.Config) { c.NoControllers, c.DisableScheduler = true, true }
 
 func setBoatDescription(t *testing.T, c *cluster, description string) {
@@ -79,7 +79,7 @@ func setBoatDescription(t *testing.T, c *cluster, description string) {
 	})
 }
 
-// extensionWithOpenAPI is extension with documents of both versions.
+// extensionWithOpenAPI is extension with OpenAPI documents of both versions.
 func extensionWithOpenAPI(t *testing.T) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", extension(t))
@@ -99,8 +99,8 @@ func extensionWithOpenAPI(t *testing.T) http.Handler {
 	return mux
 }
 
-// compareOpenAPI waits until both control planes serve the same documents, and
-// marker is in one of them.
+// compareOpenAPI waits until both control planes serve the same documents, and marker is in
+// one of the documents.
 func compareOpenAPI(t *testing.T, ours, upstreams *cluster, when, marker string) {
 	t.Helper()
 	eventually.Nil(t, "the same OpenAPI documents "+when, func() error {
@@ -121,7 +121,7 @@ func compareOpenAPI(t *testing.T, ours, upstreams *cluster, when, marker string)
 	})
 }
 
-// differ is a from where it begins to differ from b.
+// differ returns a from the place where it begins to differ from b.
 func differ(a, b string) string {
 	for i := range a {
 		if i >= len(b) || a[i] != b[i] {
@@ -131,7 +131,7 @@ func differ(a, b string) string {
 	return "(all of it)"
 }
 
-// openAPI gets every document, with the headers that clients look at.
+// openAPI requests every document, with the headers that clients read.
 func (c *cluster) openAPI(t *testing.T) map[string]string {
 	t.Helper()
 	client := httpClient(t, c.admin)

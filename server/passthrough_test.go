@@ -20,7 +20,7 @@ import (
 	"github.com/karve-k8s/karve/server"
 )
 
-// Upstream's options that change what is served and how it is reached.
+// These tests use options of upstream's that change what is served and how it is reached.
 
 func TestRuntimeConfigAndFeatureGates(t *testing.T) {
 	const gate = "CRIListStreaming" // alpha, and a kubelet's: no server behaves otherwise
@@ -42,7 +42,7 @@ func TestRuntimeConfigAndFeatureGates(t *testing.T) {
 	}
 }
 
-// connectProxy is an HTTP CONNECT proxy at a unix socket; it notes where to.
+// connectProxy is an HTTP CONNECT proxy at a Unix socket. It records the destinations.
 type connectProxy struct {
 	mu sync.Mutex
 	to []string
@@ -82,8 +82,8 @@ func (p *connectProxy) serve(l net.Listener) {
 	}
 }
 
-// Webhooks that a URL names are in the control plane's network, which is reached
-// through a proxy here.
+// Webhooks with a URL are in the control plane's network, which is reached through a proxy
+// here.
 func TestEgressSelector(t *testing.T) {
 	dir, err := os.MkdirTemp("", "karve-egress-") // a socket's path must be short
 	if err != nil {

@@ -62,7 +62,7 @@ func TestMutatingAdmissionPolicy(t *testing.T) {
 	mutatedSoon(t, c, ns, "policy")
 }
 
-// The controller that checks the types in policies has to know built-in types.
+// The controller that checks the types in policies has to know the built-in types.
 func TestPolicyTypesAreChecked(t *testing.T) {
 	c := shared(t)
 	ns := c.namespace(t)

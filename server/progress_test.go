@@ -13,7 +13,7 @@ import (
 	"github.com/karve-k8s/karve/server/notify"
 )
 
-// systemd gives a start more time when something was done, and only then.
+// systemd extends the time limit of a start only when there was progress.
 func TestStartProgress(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "n")
 	systemd, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
@@ -28,9 +28,9 @@ func TestStartProgress(t *testing.T) {
 		after       time.Duration
 		done, total int64
 	}{
-		{time.Second, 1, 10}, // a start that is quick says nothing
+		{time.Second, 1, 10}, // a quick start reports nothing
 		{progressEvery - time.Second, 5, 10},
-		{time.Second, 6, 10}, // told a moment ago
+		{time.Second, 6, 10}, // reported just before
 		{10 * progressEvery, 7, 0},
 	} {
 		now = now.Add(step.after)
@@ -51,8 +51,8 @@ func TestStartProgress(t *testing.T) {
 	}
 }
 
-// While a start goes on, the user is told which part has been starting for the longest time,
-// for how long, and what the datastore does.
+// A slow start logs which part has been starting for the longest time, for how long, and what
+// the datastore does.
 func TestProgressOfASlowStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -70,14 +70,14 @@ func TestProgressOfASlowStart(t *testing.T) {
 			}()
 			<-done
 		}
-		part(certificatesPart, time.Second) // quick: nothing is told
+		part(certificatesPart, time.Second) // a quick start reports nothing
 		go func() {
 			time.Sleep(time.Second)
 			p.report("reading the database", 2, 10)
 		}()
 		part(datastorePart, 10*time.Second)
 		part(apiserverPart, 6*time.Second)
-		time.Sleep(time.Minute) // ready: nothing more
+		time.Sleep(time.Minute) // once ready, it reports nothing more
 		cancel()
 		synctest.Wait()
 		want := []Progress{

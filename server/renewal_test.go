@@ -29,8 +29,7 @@ import (
 	"github.com/karve-k8s/karve/server"
 )
 
-// servingSerial is the serial number of the certificate that a new connection
-// is shown.
+// servingSerial returns the serial number of the certificate that a new connection gets.
 func (c *cluster) servingSerial(t *testing.T) string {
 	t.Helper()
 	u, err := url.Parse(c.URL)
@@ -64,8 +63,8 @@ func TestRenewalDropsNoConnection(t *testing.T) {
 	ns := c.namespace(t)
 	maps := c.CoreV1().ConfigMaps(ns)
 
-	// Two connections of the test's own: one that carries a watch, and one that
-	// it knows by its address.
+	// The test has two connections of its own: one carries a watch, and the test knows the
+	// other one by its address.
 	config := *c.admin
 	config.Dial = (&net.Dialer{}).DialContext // never shared
 	client := clientFor(t, &config)
@@ -94,7 +93,7 @@ func TestRenewalDropsNoConnection(t *testing.T) {
 	before, _ := connection()
 	old := c.servingSerial(t)
 
-	// As `karve certs renew` does it, from another process.
+	// This is what `karve certs renew` does in another process.
 	store, _, err := certs.Ensure(certs.Config{Dir: filepath.Join(c.dir, "certs"), ServiceIPs: []net.IP{net.IPv4(10, 96, 0, 1)}})
 	if err != nil {
 		t.Fatal(err)
@@ -117,7 +116,7 @@ func TestRenewalDropsNoConnection(t *testing.T) {
 	}
 }
 
-// sees reads a watch until it tells of the object.
+// sees reads a watch until it has an event for the object.
 func sees(ctx context.Context, w watch.Interface, name string) error {
 	for {
 		select {
@@ -136,7 +135,7 @@ func sees(ctx context.Context, w watch.Interface, name string) error {
 	}
 }
 
-// A user's own authorities are used as they are, RSA ones too.
+// The server uses a user's own authorities as they are, including RSA ones.
 func TestUserSuppliedAuthorities(t *testing.T) {
 	files := map[string][]byte{}
 	for _, name := range []string{"server-ca", "client-ca"} {

@@ -13,8 +13,8 @@ import (
 	"github.com/karve-k8s/karve/server/deviations"
 )
 
-// What people do to the objects of a cluster while it runs, or an older release
-// left, is the same after the next start as after one with upstream's hooks.
+// If users have changed the objects of a running cluster, or an older release left others, the
+// objects after the next start are the same as after a start with upstream's hooks.
 func TestRepairsAsUpstreamDoes(t *testing.T) {
 	compares(t, deviations.Bootstrap)
 	if testing.Short() {
@@ -36,7 +36,8 @@ func TestRepairsAsUpstreamDoes(t *testing.T) {
 	if !strings.Contains(repaired.log, "creating them") {
 		t.Errorf("nothing was repaired by upstream's hook; log:\n%s", repaired.log)
 	}
-	// The damage was done, and some of it repaired, or there is nothing in this.
+	// This shows that there was damage, and that some of it was repaired; otherwise the test
+	// would prove nothing.
 	role := func(name string) map[string]any {
 		return repaired.objects["clusterroles.rbac.authorization.k8s.io /"+name]
 	}
@@ -53,7 +54,7 @@ func TestRepairsAsUpstreamDoes(t *testing.T) {
 	}
 }
 
-// lose deletes keys that the API would not let anybody delete.
+// lose deletes keys that the API would not let anyone delete.
 func lose(t *testing.T, dir string, keys ...string) {
 	t.Helper()
 	engine, closeStore := openStore(t, dir)
@@ -66,7 +67,7 @@ func lose(t *testing.T, dir string, keys ...string) {
 	}
 }
 
-// damage is done through the API, by an administrator.
+// damage changes objects through the API, as an administrator.
 func damage(t *testing.T, c *cluster) {
 	t.Helper()
 	ctx, all := t.Context(), metav1.DeleteOptions{}
@@ -78,7 +79,7 @@ func damage(t *testing.T, c *cluster) {
 		}
 	}
 
-	// Gone.
+	// Deleted objects.
 	check(rbac.ClusterRoles().Delete(ctx, "cluster-admin", all))
 	check(rbac.ClusterRoleBindings().Delete(ctx, "system:basic-user", all))
 	check(rbac.Roles("kube-system").Delete(ctx, "system::leader-locking-kube-scheduler", all))
@@ -86,7 +87,7 @@ func damage(t *testing.T, c *cluster) {
 	check(c.CoreV1().ServiceAccounts("kube-public").Delete(ctx, "default", all))
 	check(c.FlowcontrolV1().FlowSchemas().Delete(ctx, "probes", all))
 
-	// Changed: rules and subjects that miss are added, others are kept.
+	// Changed objects: missing rules and subjects are added, others are kept.
 	change(t, rbac.ClusterRoles(), "system:node", func(r *rbacv1.ClusterRole) { r.Rules = r.Rules[:1] })
 	change(t, rbac.ClusterRoles(), "system:node-proxier", func(r *rbacv1.ClusterRole) {
 		r.Rules = append(r.Rules, rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{"own.example"}, Resources: []string{"extras"}})
@@ -98,7 +99,7 @@ func damage(t *testing.T, c *cluster) {
 		b.Subjects = append(b.Subjects, rbacv1.Subject{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: "own"})
 	})
 
-	// Not to be updated: kept as it is.
+	// Objects that must not be updated are kept as they are.
 	change(t, rbac.ClusterRoles(), "system:persistent-volume-provisioner", func(r *rbacv1.ClusterRole) {
 		r.Annotations[rbacv1.AutoUpdateAnnotationKey] = "false"
 		r.Rules = r.Rules[:1]
@@ -108,14 +109,15 @@ func damage(t *testing.T, c *cluster) {
 		b.Subjects = append(b.Subjects, rbacv1.Subject{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: "own"})
 	})
 
-	// Of another role, which a binding cannot change: made anew.
+	// A binding to another role, which cannot be changed, is created again.
 	binding, err := rbac.ClusterRoleBindings().Get(ctx, "system:volume-scheduler", metav1.GetOptions{})
 	check(err)
 	check(rbac.ClusterRoleBindings().Delete(ctx, binding.Name, all))
 	binding.ResourceVersion, binding.RoleRef.Name = "", "view"
 	create(t, rbac.ClusterRoleBindings(), binding)
 
-	// As releases before the aggregated roles, and before the split binding, left it.
+	// Releases before the aggregated roles, and before the binding was split, left these
+	// objects.
 	for _, name := range []string{"system:aggregate-to-view", "view"} {
 		check(rbac.ClusterRoles().Delete(ctx, name, all))
 	}
@@ -129,7 +131,7 @@ func damage(t *testing.T, c *cluster) {
 	})
 }
 
-// changer is the part of every typed client that change needs.
+// changer is the part of every typed client that change uses.
 type changer[T any] interface {
 	Get(context.Context, string, metav1.GetOptions) (T, error)
 	Update(context.Context, T, metav1.UpdateOptions) (T, error)

@@ -15,8 +15,8 @@ import (
 	"github.com/karve-k8s/karve/server/snapshots"
 )
 
-// What a reset reads out of stored objects is what the API server answers: every uid,
-// and nothing else's.
+// A reset reads the same UIDs from stored objects as the API server returns: every one, and no
+// others.
 func TestObjectUIDs(t *testing.T) {
 	c := shared(t)
 	contents, err := datastore.ReadDump(t.Context(), filepath.Join(c.dir, datastore.EngineFile))
@@ -39,7 +39,7 @@ func TestObjectUIDs(t *testing.T) {
 			}
 			found, err := c.dynamic.Resource(gv.WithResource(r.Name)).List(t.Context(), metav1.ListOptions{})
 			if err != nil {
-				continue // another test's own, which has gone
+				continue // belonged to another test and has gone
 			}
 			for _, item := range found.Items {
 				served = append(served, string(item.GetUID()))
@@ -56,7 +56,7 @@ func TestObjectUIDs(t *testing.T) {
 		case uid == "" && bytes.HasPrefix(value, []byte("k8s\x00")):
 			t.Errorf("%s has no uid", key)
 		default:
-			without++ // made or deleted by another test in between
+			without++ // another test created or deleted it in between
 		}
 		return true
 	})

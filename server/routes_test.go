@@ -11,8 +11,8 @@ import (
 	"github.com/karve-k8s/karve/server/deviations"
 )
 
-// Every route that there is leads where upstream's router leads, with whatever
-// names, also for those that nobody has asked for before.
+// Every route leads where upstream's router leads, for any names, and also when a route is
+// requested for the first time.
 func TestRoutesAreUpstreams(t *testing.T) {
 	compares(t, deviations.Routes)
 	var ours, upstreams restful.RouteSelector
@@ -31,7 +31,7 @@ func TestRoutesAreUpstreams(t *testing.T) {
 	asked := 0
 	for _, service := range services {
 		for _, route := range service.Routes() {
-			// A name may be that of a resource, a subresource or a verb.
+			// A name may be the same as that of a resource, a subresource or a verb.
 			for _, name := range []string{"a", "b", "pods", "status", "watch"} {
 				path := strings.NewReplacer("{namespace}", name, "{name}", name, "{path:*}", name+"/"+name, "{path}", name, "{logpath:*}", name).Replace(route.Path)
 				if strings.Contains(path, "{") {

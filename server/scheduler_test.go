@@ -11,7 +11,7 @@ import (
 	"github.com/karve-k8s/karve/internal/eventually"
 )
 
-// node makes a Node that is ready, as a kubelet would.
+// node creates a ready Node, as a kubelet would.
 func (c *cluster) node(t *testing.T, name string) {
 	t.Helper()
 	nodes := c.CoreV1().Nodes()
@@ -19,7 +19,7 @@ func (c *cluster) node(t *testing.T, name string) {
 	capacity := corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110"),
 	}
-	eventually.Nil(t, "the status of node "+name+" is written", func() error { // controllers write it too
+	eventually.Nil(t, "the status of node "+name+" is written", func() error { // controllers write the object, too
 		node, err := nodes.Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -32,8 +32,8 @@ func (c *cluster) node(t *testing.T, name string) {
 	})
 }
 
-// pod is a Pod that fits no node: a bound one would stay for its kubelet to
-// end it, which there is not.
+// pod returns a Pod that fits no node. A bound Pod would need a kubelet to end it, and there
+// is none.
 func pod(name string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -47,8 +47,8 @@ func pod(name string) *corev1.Pod {
 func TestSchedulerBindsPods(t *testing.T) {
 	c := shared(t)
 	ns := c.namespace(t)
-	// The labels keep the Pods of other tests away from the node, and this
-	// one's on it: it fits four.
+	// The labels keep the Pods of other tests off the node, and this test's Pods on it. Four
+	// of them fit.
 	c.node(t, ns)
 	for i := range 5 {
 		p := pod(fmt.Sprintf("pod-%d", i))

@@ -18,14 +18,14 @@ import (
 	"github.com/karve-k8s/karve/server"
 )
 
-// shownTo is the certificate a client is shown that asks for name.
+// shownTo returns the certificate that a client gets if it asks for name.
 func (c *cluster) shownTo(t *testing.T, name string) *x509.Certificate {
 	t.Helper()
 	u, err := url.Parse(c.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What it is shown is looked at below, not believed.
+	// The test checks the certificate below, so the client does not verify it.
 	conn, err := tls.Dial("tcp", u.Host, &tls.Config{ServerName: name, InsecureSkipVerify: true})
 	if err != nil {
 		t.Fatal(err)
@@ -34,8 +34,8 @@ func (c *cluster) shownTo(t *testing.T, name string) *x509.Certificate {
 	return conn.ConnectionState().PeerCertificates[0]
 }
 
-// trustedFor checks that clients of the cluster's CA can reach the server by
-// each name or address.
+// trustedFor checks that clients that trust the cluster's CA can reach the server under each
+// name or address.
 func trustedFor(t *testing.T, c *cluster, names ...string) {
 	t.Helper()
 	roots, err := tlsTrust(c)
@@ -50,8 +50,8 @@ func trustedFor(t *testing.T, c *cluster, names ...string) {
 	}
 }
 
-// A user's serving certificate is shown to everyone who does not ask for a name
-// of the cluster's own; the administrator's kubeconfig works all the same.
+// A user's serving certificate is served to every client that does not ask for one of the
+// cluster's own names. The administrator's kubeconfig still works.
 func TestUserServingCertificate(t *testing.T) {
 	key, keyPEM := newKey(t)
 	der := selfSigned(t, key, "cluster.example.org")
@@ -111,7 +111,7 @@ func TestUnusedListeners(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Nothing of this process listens but the secure listener.
+	// The secure listener is the only listener of this process.
 	if listeners := listening(t); len(listeners) != 1 || listeners[0] != port {
 		t.Errorf("TCP ports that this process listens on: got %v, want %s only", listeners, port)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/karve-k8s/karve/server"
 )
 
-// While a load balancer still sends requests, they are served: /readyz fails
-// first, and both listeners stay open for the delay.
+// While a load balancer still sends requests, the server handles them: /readyz fails first,
+// and both listeners stay open for the delay.
 func TestShutdownDelay(t *testing.T) {
 	const delay = 3 * time.Second
 	c := start(t, func(config *server.Config) {
@@ -39,7 +39,7 @@ func TestShutdownDelay(t *testing.T) {
 	requests := 0
 	for time.Since(began) < delay-500*time.Millisecond {
 		for name, config := range clients {
-			// A connection of its own each time, as from a load balancer.
+			// Each request has its own connection, as from a load balancer.
 			fresh := rest.CopyConfig(config)
 			fresh.Dial = (&net.Dialer{}).DialContext // never shared
 			if status, body := get(t, httpClient(t, fresh), config.Host+"/api/v1/namespaces/default"); status != http.StatusOK {

@@ -28,12 +28,12 @@ import (
 	"github.com/karve-k8s/karve/simulate"
 )
 
-// TestSimulatedNodes has what users do with Pods happen on nodes that are not there.
+// TestSimulatedNodes does what users do with Pods, on nodes that do not exist.
 func TestSimulatedNodes(t *testing.T) {
 	c := start(t, func(config *server.Config) {
 		config.SimulateNodes = 3
-		// So that a node that is silent counts as gone before the test's patience ends; it
-		// may be silent for the ten seconds of its lease.
+		// With these options, a silent node counts as gone before the test times out. It may
+		// be silent for the ten seconds of its lease.
 		config.ControllerManagerArgs = []string{"node-monitor-grace-period=20s", "node-monitor-period=1s"}
 	})
 	for name, test := range map[string]func(*testing.T, *cluster){
@@ -51,7 +51,7 @@ func TestSimulatedNodes(t *testing.T) {
 	}
 }
 
-// simulated is a Pod with annotations, as name and value in turn.
+// simulated returns a Pod with annotations, given as alternating names and values.
 func simulated(name string, annotations ...string) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{}, Labels: map[string]string{"app": "web"}},
@@ -76,7 +76,7 @@ func isReady(p *corev1.Pod) bool {
 	})
 }
 
-// wantPod waits until a Pod is as it should be.
+// wantPod waits until a Pod is in the state that ok checks.
 func (c *cluster) wantPod(t *testing.T, ns, name, what string, ok func(*corev1.Pod) bool) *corev1.Pod {
 	t.Helper()
 	var p *corev1.Pod
@@ -214,13 +214,13 @@ func testSimulatedJob(t *testing.T, c *cluster) {
 	if got := c.wantJob(t, ns, "three", batchv1.JobComplete); got.Succeeded != 3 || got.Failed != 0 {
 		t.Errorf("status: %+v, want 3 succeeded", got)
 	}
-	// A service does not end because it may.
+	// A service that may end does not have to.
 	p := simulated("service")
 	p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
 	create(t, c.CoreV1().Pods(ns), p)
 	create(t, c.BatchV1().Jobs(ns), job("long", batchv1.JobSpec{}, simulate.RunFor, "forever"))
 	c.wantPod(t, ns, "service", "runs", isReady)
-	time.Sleep(3 * time.Second) // longer than Jobs run: there is nothing to wait for
+	time.Sleep(3 * time.Second) // longer than Jobs run, because there is no event to wait for
 	for _, p := range c.wantPods(t, ns, 5) {
 		want := corev1.PodRunning
 		if strings.HasPrefix(p.Name, "three-") {
@@ -270,7 +270,7 @@ func testSimulatedStatefulSet(t *testing.T, c *cluster) {
 	if err != nil || claim.Status.Phase != corev1.ClaimBound {
 		t.Fatalf("the claim of a Pod: got %+v and %v, want it bound", claim, err)
 	}
-	// The volume goes with its claim, which goes once no Pod has it.
+	// The volume is deleted with its claim, which is deleted once no Pod uses it.
 	if err := c.AppsV1().StatefulSets(ns).Delete(t.Context(), "db", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -295,8 +295,8 @@ func testSimulatedDaemonSet(t *testing.T, c *cluster) {
 	})
 }
 
-// testSimulatedDisruption is what a drain does: it evicts, and a budget holds it up
-// until another Pod is ready.
+// testSimulatedDisruption does what a drain does: it evicts Pods, and a budget delays it until
+// another Pod is ready.
 func testSimulatedDisruption(t *testing.T, c *cluster) {
 	ns := c.namespace(t)
 	create(t, c.PolicyV1().PodDisruptionBudgets(ns), &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "web"},
@@ -385,7 +385,7 @@ func testSimulatedCrashLoop(t *testing.T, c *cluster) {
 			s[0].LastTerminationState.Terminated.ExitCode == 1 && s[0].LastTerminationState.Terminated.Reason == "OOMKilled"
 	})
 	c.wantPod(t, ns, "bad", "is restarted four times", func(p *corev1.Pod) bool { return p.Status.ContainerStatuses[0].RestartCount >= 4 })
-	// It is repaired while it runs.
+	// The Pod is repaired while it runs.
 	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:null,%q:null}}}`, simulate.CrashLoop, simulate.RunFor)
 	if _, err := c.CoreV1().Pods(ns).Patch(t.Context(), "bad", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
@@ -536,7 +536,7 @@ func testSimulatedKubelet(t *testing.T, c *cluster) {
 	}
 }
 
-// annotateNode sets or, with an empty value, takes away.
+// annotateNode sets an annotation, or removes it if value is empty.
 func (c *cluster) annotateNode(t *testing.T, node, name, value string) {
 	t.Helper()
 	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, name, value)
@@ -548,7 +548,7 @@ func (c *cluster) annotateNode(t *testing.T, node, name, value string) {
 	}
 }
 
-// wantNode waits until a node's readiness is this.
+// wantNode waits until a node has this readiness.
 func (c *cluster) wantNode(t *testing.T, name string, want corev1.ConditionStatus) {
 	t.Helper()
 	eventually.Nil(t, fmt.Sprintf("readiness of %s is %s", name, want), func() error {
@@ -565,8 +565,8 @@ func (c *cluster) wantNode(t *testing.T, name string, want corev1.ConditionStatu
 	})
 }
 
-// The test's Pods are bound to their node: the other tests' are elsewhere meanwhile, or
-// are made again there.
+// The test's Pods are bound to their node. Those of the other tests are on other nodes at that
+// time, or are created again there.
 func testSimulatedNodeDown(t *testing.T, c *cluster) {
 	ns := c.namespace(t)
 	down := simulate.Name(0)
@@ -591,7 +591,7 @@ func testSimulatedNodeDown(t *testing.T, c *cluster) {
 	c.wantNode(t, down, corev1.ConditionUnknown)
 	eventually.Nil(t, "the Pod is evicted, and stays, for nobody ends it", func() error {
 		p, err := c.CoreV1().Pods(ns).Get(t.Context(), "web", metav1.GetOptions{})
-		if err == nil && (p.DeletionTimestamp == nil || isReady(p)) { // it is not ready because a controller says so
+		if err == nil && (p.DeletionTimestamp == nil || isReady(p)) { // a controller has set it to not ready
 			err = fmt.Errorf("got %+v", p)
 		}
 		return err
@@ -627,8 +627,8 @@ func testSimulatedNodeDeleted(t *testing.T, c *cluster) {
 	c.wantNode(t, name, corev1.ConditionTrue)
 }
 
-// TestSimulatedRestart starts with fewer nodes than before. Pods have an address of each
-// family, of the ranges that the controllers give to nodes.
+// TestSimulatedRestart restarts with fewer nodes than before. Pods have an address of each
+// family, from the ranges that the controllers assign to nodes.
 func TestSimulatedRestart(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a control plane")

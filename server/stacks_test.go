@@ -16,8 +16,8 @@ import (
 	"github.com/karve-k8s/karve/server"
 )
 
-// kubernetesEndpoint waits for the endpoint by which Pods reach the server, and
-// returns its address and its slice's address type.
+// kubernetesEndpoint waits for the endpoint through which Pods reach the server. It returns
+// its address and the address type of its slice.
 func (c *cluster) kubernetesEndpoint(t *testing.T) (address string, family discoveryv1.AddressType) {
 	t.Helper()
 	eventually.Nil(t, "the kubernetes Service has an endpoint", func() error {

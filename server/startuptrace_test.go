@@ -11,7 +11,7 @@ import (
 	"github.com/karve-k8s/karve/server"
 )
 
-// traceEvents are the names of the spans in a file that a start has left.
+// traceEvents returns the names of the spans in a trace file.
 func traceEvents(t *testing.T, path string) (names []string, unfinished []string) {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -65,7 +65,7 @@ func TestStartupTraceOfAFailedStart(t *testing.T) {
 	}
 	dir := t.TempDir()
 	path := filepath.Join(dir, "trace.json")
-	// A certificate that nobody can read fails a start after its checks.
+	// A certificate that cannot be read makes a start fail after its checks.
 	if err := os.MkdirAll(filepath.Join(dir, "data", "certs", "server-ca.crt"), 0o700); err != nil {
 		t.Fatal(err)
 	}

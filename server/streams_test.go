@@ -40,7 +40,7 @@ func (c *cluster) fakeKubelet(t *testing.T) (node string) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/containerLogs/", func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintln(w, "begun")
-		// The API server passes on a log that is not followed when a buffer is full.
+		// The API server forwards a log that is not followed when a buffer is full.
 		fmt.Fprintln(w, strings.Repeat("more ", 100_000))
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
@@ -92,13 +92,13 @@ func begin(t *testing.T, what string, stream io.Reader) *bufio.Reader {
 	return r
 }
 
-// A stop ends every stream, whatever serves it and whoever reads it: a reader of something
-// that could go on for ever sees its end, one that misses a part sees an error. Nobody
-// finds the datastore closed.
+// A stop ends every stream, whatever serves it and whichever client reads it. A client of a
+// stream without an end sees a normal end, and a client that misses a part sees an error. No
+// handler finds the datastore closed.
 func TestStopEndsStreams(t *testing.T) {
 	compares(t, deviations.Streams)
 	c := start(t, func(config *server.Config) {
-		config.DisableControllers = []string{"node-lifecycle-controller"} // the node says nothing of itself
+		config.DisableControllers = []string{"node-lifecycle-controller"} // because the fake node reports no status
 	})
 	ns, node := c.namespace(t), c.fakeKubelet(t)
 	pod := create(t, c.CoreV1().Pods(ns), &corev1.Pod{
@@ -159,21 +159,22 @@ func TestStopEndsStreams(t *testing.T) {
 	for what, end := range ends {
 		err := <-end
 		finite := strings.Contains(what, "follow=false")
-		upgraded := strings.Contains(what, "exec") // they have no end but the command's
+		upgraded := strings.Contains(what, "exec") // they end only with the command
 		if (err != nil) != finite && !upgraded {
 			t.Errorf("%s: ends with %v, want an error: %v", what, err, finite)
 		}
 	}
 	for line := range strings.Lines(strings.TrimPrefix(c.log.String(), before)) {
-		// client-go's cache of transports belongs to the process: it goes on to look for
-		// the certificates of clusters of earlier tests.
+		// client-go's cache of transports belongs to the process. It continues to look for the
+		// certificates of clusters of earlier tests.
 		if !strings.Contains(line, "logger=tls-transport-cache") {
 			t.Errorf("the stop logs %s", line)
 		}
 	}
 }
 
-// execs begins a command in a Pod over each protocol, whose ends go to ends.
+// execs starts a command in a Pod over each protocol. When a command ends, its channel in ends
+// gets the error.
 func (c *cluster) execs(t *testing.T, ns, pod string, ends map[string]chan error) {
 	t.Helper()
 	at := c.CoreV1().RESTClient().Post().Resource("pods").Namespace(ns).Name(pod).SubResource("exec").
@@ -202,7 +203,7 @@ func (c *cluster) execs(t *testing.T, ns, pod string, ends map[string]chan error
 	}
 }
 
-// A watch that is passed on to another API server has nobody who knows upstream's signal.
+// Upstream's signal does not end a watch that is proxied to another API server.
 func TestStopEndsAggregatedWatches(t *testing.T) {
 	compares(t, deviations.Streams)
 	c := start(t, nil)

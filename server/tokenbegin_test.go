@@ -14,8 +14,9 @@ import (
 	"github.com/karve-k8s/karve/server"
 )
 
-// A token begins when it is made, so that its whole life is what was asked for; a day
-// before that only while the clock is doubted. The server accepts both.
+// A token is valid from its time of issue, so that its whole life is what the client
+// requested. Only while the clock is doubted is it valid from a day earlier. The server
+// accepts both.
 func TestBeginOfTokens(t *testing.T) {
 	for name, tc := range map[string]struct {
 		doubted bool

@@ -20,8 +20,8 @@ import (
 	"github.com/karve-k8s/karve/server/deviations"
 )
 
-// A type without a watch cache answers lists and watches as one with it: the same
-// objects and events for each way to ask.
+// A type without a watch cache answers lists and watches like one with a cache: with the same
+// objects and events for each kind of request.
 func TestTypeWithoutCacheIsServedAsOneWithIt(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits half a minute for upstream's time limits")
@@ -49,8 +49,8 @@ func TestTypeWithoutCacheIsServedAsOneWithIt(t *testing.T) {
 	}
 }
 
-// cachedEvents are how many events the watch cache of each resource has had. Other
-// control planes of this process, by now gone, have had some.
+// cachedEvents returns how many events the watch cache of each resource has had. Other control
+// planes of this process, which have stopped by now, have had some of them.
 func cachedEvents(t *testing.T, c *cluster) map[string]string {
 	t.Helper()
 	status, body := get(t, http.DefaultClient, c.InsecureURL+"/metrics")
@@ -66,8 +66,8 @@ func cachedEvents(t *testing.T, c *cluster) map[string]string {
 
 var cacheEvents = regexp.MustCompile(`(?m)^apiserver_watch_cache_events_received_total\{.*resource="([^"]*)".*\} (\S+)$`)
 
-// storyOf asks for objects of a type in every way while they change, and tells what
-// came back.
+// storyOf requests objects of a type in every way while they change, and returns a record of
+// the responses.
 func storyOf(t *testing.T, client dynamic.Interface, resource string, template *unstructured.Unstructured) (log []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
@@ -122,7 +122,7 @@ func storyOf(t *testing.T, client dynamic.Interface, resource string, template *
 			}
 			o := e.Object.(*unstructured.Unstructured)
 			if e.Type == watch.Bookmark && len(o.GetAnnotations()) == 0 {
-				seen-- // one that comes by the clock
+				seen-- // a bookmark that comes at a fixed interval
 				continue
 			}
 			text := fmt.Sprintf("%s %s/%s", e.Type, o.GetName(), o.GetLabels()["step"])
@@ -153,7 +153,8 @@ func storyOf(t *testing.T, client dynamic.Interface, resource string, template *
 	}
 	list("of the future", metav1.ListOptions{ResourceVersion: "999999999999", ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
 
-	// From then on: c appears, b goes. With a selector, what leaves it is deleted.
+	// After that revision, c appears and b goes. With a selector, an object that no longer
+	// matches is deleted.
 	watching("since", mine, metav1.ListOptions{ResourceVersion: a.GetResourceVersion()}, 2)
 	watching("any", mine, metav1.ListOptions{ResourceVersion: "0"}, 2)
 	watching("newest", mine, metav1.ListOptions{}, 2)

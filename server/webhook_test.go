@@ -28,9 +28,9 @@ import (
 	"github.com/karve-k8s/karve/internal/eventually"
 )
 
-// serveTLS serves handler over HTTPS at address for as long as the test runs,
-// with a certificate for names of an authority of its own, which it returns in
-// PEM. clients, if not nil, is who may connect.
+// serveTLS serves handler over HTTPS at address until the test ends, with a certificate for
+// names. It returns the certificate's own authority in PEM. If clients is not nil, only
+// clients with a certificate of that pool may connect.
 func serveTLS(t *testing.T, address string, names []string, clients *x509.CertPool, handler http.Handler) (url string, ca []byte) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -114,8 +114,8 @@ func TestValidatingWebhook(t *testing.T) {
 	create(t, c.CoreV1().ConfigMaps(ns), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "allowed"}})
 }
 
-// refusedSoon waits until the ConfigMap "forbidden" is refused with words:
-// admission learns of its configuration by a watch.
+// refusedSoon waits until the ConfigMap "forbidden" is refused with words. Admission learns
+// its configuration from a watch.
 func refusedSoon(t *testing.T, c *cluster, ns, words string) {
 	t.Helper()
 	maps := c.CoreV1().ConfigMaps(ns)

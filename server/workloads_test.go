@@ -73,7 +73,7 @@ func TestDeploymentMakesPods(t *testing.T) {
 	}
 	c.wantPods(t, ns, 1)
 
-	// The Pods go with their owner's owner: garbage collection.
+	// Garbage collection deletes the Pods with the owner of their owner.
 	background := metav1.DeletePropagationBackground
 	if err := deployments.Delete(t.Context(), "web", metav1.DeleteOptions{PropagationPolicy: &background}); err != nil {
 		t.Fatal(err)

@@ -43,7 +43,7 @@ const (
 
 // Writes tells which writes were admitted to a namespace.
 type Writes struct {
-	// Requests returns a channel that is closed when the handlers of the writes under way
+	// Requests returns a channel that is closed when the handlers of the writes in progress
 	// have returned, or their time is over.
 	Requests func(namespace string) <-chan struct{}
 	// Engine returns when every write that such a handler left with the engine is durable
