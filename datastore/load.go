@@ -45,6 +45,9 @@ func (e *Engine) load() (*initial, error) {
 	if err := e.loadLog(l, m); err != nil {
 		return nil, err
 	}
+	if err := f.CheckRows(m); err != nil {
+		return nil, err
+	}
 	if l.leases, err = f.Leases(); err != nil {
 		return nil, err
 	}

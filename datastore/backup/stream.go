@@ -93,8 +93,8 @@ func sendRows(ctx context.Context, c *sqlitefile.Connection, path string, to *go
 // ErrIncomplete is the error for a stream that ended too early.
 var ErrIncomplete = errors.New("the backup ended before it was complete")
 
-// ReceiveBackup makes a backup of what [SendBackup] of the database from writes: as
-// [BackupFile] does, verified, durable and then named to.
+// Receive makes a backup from what [Send] writes about the database from. As [Write] does, it
+// verifies the file, makes it durable, and then names it to.
 func Receive(ctx context.Context, r io.Reader, from, to string, opts Options) (*Result, error) {
 	return Place(from, to, opts, func(file string) (*Result, error) {
 		if err := receiveRows(r, file, opts.Progress); err != nil {

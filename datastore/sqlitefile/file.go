@@ -13,6 +13,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/karve-k8s/karve/datastore/directory"
 )
 
 // FileName is the name of the database in its directory.
@@ -89,7 +91,15 @@ func Open(path string, opts Options) (*File, error) {
 	f.closed, f.endReads = context.WithCancel(context.Background())
 	query := pragmas(opts.Relaxed)
 	err := f.patiently(f.patience, func() (err error) {
-		if f.walWasCopied, err = Inspect(path, SchemaVersion); errors.Is(err, fs.ErrNotExist) {
+		// The file itself decides: that something beside it is missing must not lead to a
+		// new database in its place.
+		there, err := directory.Exists(path)
+		switch {
+		case err != nil:
+			return err
+		case there:
+			f.walWasCopied, err = Inspect(path, SchemaVersion)
+		default:
 			err = create(path)
 		}
 		if err == nil {
@@ -103,7 +113,7 @@ func Open(path string, opts Options) (*File, error) {
 	f.readers = make(chan *Connection, readersMax)
 	if v, err := f.writer.Number("PRAGMA user_version"); err != nil || v < SchemaVersion {
 		if err == nil {
-			err = fmt.Errorf("%w: %s has schema %d, this release has %d", ErrOlderSchema, path, v, SchemaVersion)
+			err = fmt.Errorf("%w: %s has schema %d, this release has %d (start the server once, which upgrades it)", ErrOlderSchema, path, v, SchemaVersion)
 		}
 		return nil, errors.Join(Explain(path, err), f.Close(false))
 	}
@@ -206,6 +216,14 @@ func (f *File) QuickCheck() error {
 	}
 	if len(problems) > 0 {
 		return fmt.Errorf("%w: %s: %s (%s)", ErrCorrupt, f.path, problems[0], Remedy)
+	}
+	return nil
+}
+
+// CheckRows compares what Load has read with what the last stop in order has left.
+func (f *File) CheckRows(metas Metas) error {
+	if metas.Misses(f.rows, f.sum) {
+		return fmt.Errorf("%w: %s has %d rows, and the last stop left %d (%s)", ErrCorrupt, f.path, f.rows, metas["log_rows"], Remedy)
 	}
 	return nil
 }
