@@ -34,12 +34,12 @@ const (
 )
 
 // The requests about the datastore. Only the server can read the file while it runs. The
-// answers have the types of package datastore.
+// answers have the types of datastore/sqlitefile and datastore/backup.
 const (
-	LookPath   = "/datastore/look"   // GET: a Look, in JSON
-	StatsPath  = "/datastore/stats"  // GET: FileStats, in JSON
+	LookPath   = "/datastore/look"   // GET: an Info, in JSON
+	StatsPath  = "/datastore/stats"  // GET: a Stats, in JSON
 	VerifyPath = "/datastore/verify" // GET: a Verification, in JSON
-	BackupPath = "/datastore/backup" // GET: a stream for ReceiveBackup
+	BackupPath = "/datastore/backup" // GET: a stream for backup.Receive
 )
 
 // DatastoreHeader is a header of these answers. It names the file that the answer is about:

@@ -75,11 +75,14 @@ type Datastore interface {
 	API(scheme string) API
 }
 
-// engine is our engine with its API.
+// engine is Karve's engine with its API.
 type engine struct {
 	inprocess.Store
+	inprocess.SpaceKeeper
 	api *etcdapi.Server
 }
+
+var _ inprocess.SpaceKeeper = engine{} // the client in the process asks for it
 
 func (e engine) API(string) API { return e.api }
 
@@ -97,7 +100,7 @@ func Serve(ctx context.Context, engine *datastore.Engine, dir string, listeners 
 // ServeAPI is [Serve] with an API that the caller has made, and with the interval of
 // notifications. If dir is empty, there is no socket.
 func ServeAPI(ctx context.Context, e *datastore.Engine, api *etcdapi.Server, progress time.Duration, dir string, listeners ...Listener) (*Shim, error) {
-	s, err := ServeDatastore(ctx, engine{inprocess.Engine(e), api}, progress, dir, listeners...)
+	s, err := ServeDatastore(ctx, engine{inprocess.Engine(e), e, api}, progress, dir, listeners...)
 	if err != nil {
 		return nil, err
 	}

@@ -9,11 +9,6 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// kine's SQL store calls logrus.Fatal where it cannot commit or roll back
-// (kine pkg/drivers/generic/tx.go: MustCommit, MustRollback). That would end the
-// process for a compaction that was interrupted. A hook of the global logger turns
-// it into an error; anybody else's Fatal stays what it is.
-
 // kine's SQL drivers call logrus.Fatal where they cannot commit or roll back (kine
 // pkg/drivers/generic/tx.go: MustCommit, MustRollback). An interrupted compaction would end
 // the process. A hook of the global logger makes it an error. Fatal of any other caller works

@@ -44,8 +44,8 @@ type leaseCalls struct{ *Endpoint }
 
 func (c leaseCalls) LeaseGrant(ctx context.Context, in *pb.LeaseGrantRequest, _ ...grpc.CallOption) (*pb.LeaseGrantResponse, error) {
 	out, err := c.api.LeaseGrant(ctx, in)
-	if e, ok := c.store.(engine); ok && errors.Is(err, rpctypes.ErrGRPCNoSpace) {
-		err = noSpace(e.Engine.NoSpace())
+	if keeper, ok := c.store.(SpaceKeeper); ok && errors.Is(err, rpctypes.ErrGRPCNoSpace) {
+		err = noSpace(keeper.NoSpace())
 	}
 	return out, err
 }

@@ -16,6 +16,8 @@ import (
 // engine is the engine as a store, with nothing between it and the client.
 type engine struct{ *datastore.Engine }
 
+var _ SpaceKeeper = engine{}
+
 // Engine is the store of an engine, which must be open.
 func Engine(e *datastore.Engine) Store { return engine{e} }
 

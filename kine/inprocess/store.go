@@ -9,6 +9,12 @@ import (
 	"go.etcd.io/etcd/client/v3/kubernetes"
 )
 
+// A SpaceKeeper is a [Store] that can say why it refuses writes on a full disk.
+type SpaceKeeper interface {
+	// NoSpace returns datastore.ErrNoSpace as a write would, with the path and the remedy.
+	NoSpace() error
+}
+
 // Store is a datastore as a client reads and writes it directly: the engine ([Engine]), or
 // a database behind another driver.
 type Store interface {

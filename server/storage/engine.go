@@ -116,7 +116,7 @@ func (s *Storage) open(ctx context.Context) (_ *datastore.Engine, err error) {
 		log.Infof("upgraded the datastore's schema from %d to %d; a copy from before is in %s", up.From, up.To, up.Backup)
 	}
 	if engine.WALWasCopied() {
-		log.Warnf("another program, such as an sqlite3 shell, has copied the log of %s back into it after the last stop; nothing is missing", engine.Path())
+		log.Warnf("another program, such as an sqlite3 shell, has copied the WAL of %s back into it after the last stop; nothing is missing", engine.Path())
 	}
 	return engine, nil
 }
