@@ -15,8 +15,8 @@ import (
 // urfave/cli has for that, and kubectl for what is kubectl's.
 var completionScripts = map[string]string{
 	"bash": `_karve() {
-  local word=${COMP_WORDS[COMP_CWORD]} line
-  local -a before=("${COMP_WORDS[@]:1:COMP_CWORD-1}")
+  local word=${COMP_WORDS[COMP_CWORD]} line quoted
+  local -a before=("${COMP_WORDS[@]:1:COMP_CWORD-1}") lines=()
   COMPREPLY=()
   # bash takes --option=value apart.
   if [ "$word" = = ]; then
@@ -26,14 +26,19 @@ var completionScripts = map[string]string{
   fi
   if [ "${before[0]}" = kubectl ]; then
     while IFS= read -r line; do
-      case $line in :*) ;; *) COMPREPLY+=("${line%%$'\t'*}") ;; esac
+      case $line in :*) ;; *) lines+=("${line%%$'\t'*}") ;; esac
     done < <(karve kubectl __complete "${before[@]:1}" "$word" 2>/dev/null)
   else
-    while IFS= read -r line; do COMPREPLY+=("${line%%:*}"); done < <(
+    while IFS= read -r line; do lines+=("${line%%:*}"); done < <(
       if [ "${word#-}" != "$word" ]; then before+=("$word"); fi
       karve "${before[@]}" --generate-bash-completion 2>/dev/null)
   fi
-  COMPREPLY=($(compgen -W "${COMPREPLY[*]}" -- "$word"))
+  # Not compgen -W: it expands what it proposes, and anybody may name an object $(command).
+  for line in "${lines[@]}"; do
+    [ -n "$line" ] || continue
+    printf -v quoted %q "$line"
+    if [[ $line == "$word"* || $quoted == "$word"* ]]; then COMPREPLY+=("$quoted"); fi
+  done
 }
 complete -o default -F _karve karve
 `,

@@ -1,0 +1,48 @@
+package command
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// Names of objects come from the cluster, where anybody who may create one chooses its name (those
+// of RBAC's objects may have any character). bash must not run them.
+func TestBashDoesNotRunProposals(t *testing.T) {
+	t.Parallel()
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("this machine has no bash")
+	}
+	const karve = `karve() {
+  if [ "$1" = kubectl ]; then printf '%s\n' 'a$(touch made)	its description' 'a*' 'a b' 'a` + "`touch made`" + `' '${a}' plain :4 Directive
+  else printf '%s\n' 'a$(touch made):usage' 'other'; fi
+}
+`
+	for _, test := range []struct{ words, want string }{
+		{`karve kubectl get a`, "a\\$\\(touch\\ made\\)\na\\*\na\\ b\na\\`touch\\ made\\`\n"},
+		{`karve kubectl get 'a\$\('`, "a\\$\\(touch\\ made\\)\n"}, // as bash quoted it before
+		{`karve kubectl get '*'`, ""},
+		{`karve kubectl get p`, "plain\n"},
+		{`karve a`, "a\\$\\(touch\\ made\\)\n"},
+		{`karve o`, "other\n"},
+		{`karve x`, ""},
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "abc"), nil, 0o600); err != nil { // what a* matches
+			t.Fatal(err)
+		}
+		run := exec.Command(bash, "--norc", "-c", karve+completionScripts["bash"]+
+			"COMP_WORDS=("+test.words+"); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _karve\n"+
+			`if [ ${#COMPREPLY[@]} -gt 0 ]; then printf '%s\n' "${COMPREPLY[@]}"; fi`)
+		run.Dir, run.Stderr = dir, os.Stderr
+		got, err := run.Output()
+		if err != nil || string(got) != test.want {
+			t.Errorf("%s: got %q, %v, want %q", test.words, got, err, test.want)
+		}
+		if _, err := os.Lstat(filepath.Join(dir, "made")); err == nil {
+			t.Errorf("%s: bash ran a proposal", test.words)
+		}
+	}
+}
