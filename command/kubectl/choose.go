@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,10 +29,15 @@ const (
 // dialTimeout is how long a server of this machine may take to accept a connection.
 const dialTimeout = 5 * time.Second
 
-// cutDataDir takes --data-dir DIR from the beginning of kubectl's arguments.
+// cutDataDir takes --data-dir DIR from the beginning of kubectl's arguments. A completion script asks
+// for proposals with a command of cobra's, which precedes the arguments that were typed.
 func cutDataDir(args []string) (dir string, rest []string, err error) {
 	if len(args) == 0 {
 		return "", args, nil
+	}
+	if args[0] == "__complete" || args[0] == "__completeNoDesc" {
+		dir, rest, err = cutDataDir(args[1:])
+		return dir, slices.Concat(args[:1], rest), err
 	}
 	if value, ok := strings.CutPrefix(args[0], "--data-dir="); ok {
 		dir, rest = value, args[1:]

@@ -26,6 +26,10 @@ func TestCutDataDir(t *testing.T) {
 		{"--data-dir D get ns", "D", "get ns", false},
 		{"--data-dir=D get ns", "D", "get ns", false},
 		{"get ns --data-dir D", "", "get ns --data-dir D", false}, // kubectl refuses it
+		{"__complete --data-dir D get ns", "D", "__complete get ns", false},
+		{"__completeNoDesc --data-dir=D get ns", "D", "__completeNoDesc get ns", false},
+		{"__complete get --data-dir D", "", "__complete get --data-dir D", false},
+		{"__complete", "", "__complete", false},
 		{"--data-dir", "", "", true},
 		{"--data-dir= get ns", "", "", true},
 		{"--data-dir -- get ns", "", "", true},
