@@ -1,15 +1,10 @@
 package datadir
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -17,8 +12,6 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/command/options"
@@ -44,9 +37,6 @@ const (
 	exitStopped  = 3
 	exitNotReady = 4
 )
-
-// askTimeout is how long a server may take for each response.
-const askTimeout = 10 * time.Second
 
 // ServerStatus is what `karve status -o json` prints. What is not known is left out.
 type ServerStatus struct {
@@ -148,102 +138,11 @@ func readState(ctx context.Context, dir string, now time.Time) (*ServerState, er
 			began := info.ModTime().UTC().Truncate(time.Second)
 			s.Since = &began // the server may know better
 		}
-		if err := s.ask(ctx, filepath.Join(dir, "admin.kubeconfig")); err != nil {
+		if err := s.ask(ctx, dir); err != nil {
 			return nil, err
 		}
 	}
 	return s, s.readCertificates(filepath.Join(dir, "certs"), now)
-}
-
-// ask asks a running server how it is.
-func (s *ServerState) ask(ctx context.Context, kubeconfig string) error {
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if errors.Is(err, fs.ErrNotExist) {
-		s.State = stateStarting
-		return nil
-	} else if err != nil {
-		return err
-	}
-	if config.ExecProvider != nil || config.AuthProvider != nil {
-		// Root asks servers of other users, too, and must not start a program of theirs.
-		return fmt.Errorf("%s: it starts a program to get credentials, so it is not the one that the server wrote", kubeconfig)
-	}
-	config.Timeout = askTimeout
-	client, err := rest.HTTPClientFor(config)
-	if err != nil {
-		return fmt.Errorf("%s: %w", kubeconfig, err)
-	}
-	defer client.CloseIdleConnections()
-	get := func(path string) ([]byte, error) { return fetch(ctx, client, config.Host+path) }
-	s.State, s.URL = stateReady, config.Host
-	if text, err := get("/readyz?verbose"); err != nil {
-		s.State, s.Problem = stateNotReady, failedChecks(text, err)
-	}
-	if text, err := get("/version"); err == nil {
-		var v struct {
-			GitVersion string `json:"gitVersion"`
-		}
-		if json.Unmarshal(text, &v) == nil {
-			s.Version = v.GitVersion
-		}
-	}
-	if text, err := get("/metrics"); err == nil {
-		s.readMetrics(text)
-	}
-	return nil
-}
-
-func fetch(ctx context.Context, client *http.Client, url string) ([]byte, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, err
-	}
-	response, err := client.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", url, response.Status)
-	}
-	return text, err
-}
-
-// failedChecks are the checks of /readyz?verbose that failed, or the error if text is no such
-// report.
-func failedChecks(text []byte, err error) string {
-	var failed []string
-	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, "[-]"); ok {
-			name, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
-			failed = append(failed, name)
-		}
-	}
-	if len(failed) == 0 {
-		return err.Error()
-	}
-	return "failed checks: " + strings.Join(failed, ", ")
-}
-
-// readMetrics reads what only the process itself knows.
-func (s *ServerState) readMetrics(text []byte) {
-	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
-		name, number, _ := strings.Cut(lines.Text(), " ")
-		value, err := strconv.ParseFloat(number, 64)
-		if err != nil {
-			continue
-		}
-		switch name {
-		case "process_start_time_seconds":
-			began := time.Unix(int64(value), 0).UTC()
-			s.Since = &began
-		case "go_gc_gomemlimit_bytes":
-			if value < 1<<62 { // that is no limit
-				s.Memory.Limit = int64(value)
-			}
-		}
-	}
 }
 
 // anonymous is RssAnon of a process in bytes, the memory that the kernel cannot reclaim
@@ -266,6 +165,9 @@ func (s *ServerState) readCertificates(dir string, now time.Time) error {
 	if !Exists(dir) {
 		return nil
 	}
+	if err := onlySmallFiles(dir); err != nil {
+		return err
+	}
 	infos, err := certs.List(dir, now)
 	if err != nil {
 		return err
@@ -273,6 +175,22 @@ func (s *ServerState) readCertificates(dir string, now time.Time) error {
 	for _, i := range infos {
 		if !i.NotAfter.IsZero() && (s.Certificate == nil || i.NotAfter.Before(s.Certificate.NotAfter)) {
 			s.Certificate = &certificateStatus{Name: string(i.Name), NotAfter: i.NotAfter, DaysLeft: i.DaysLeft}
+		}
+	}
+	return nil
+}
+
+// onlySmallFiles returns an error if reading the files of dir could block, or fill the memory.
+func onlySmallFiles(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		info, err := os.Stat(path)
+		if err == nil && !info.IsDir() && (!info.Mode().IsRegular() || info.Size() > 1<<20) {
+			return fmt.Errorf("%s: it is no regular file of at most 1 MiB", path)
 		}
 	}
 	return nil
@@ -304,10 +222,10 @@ func (s *ServerStatus) table(w io.Writer) {
 	line := func(name, format string, args ...any) { fmt.Fprintf(w, name+"\t"+format+"\n", args...) }
 	state := s.State
 	if s.Problem != "" {
-		state += ": " + s.Problem
+		state += ": " + output.Printable(s.Problem)
 	}
 	line("state", "%s", state)
-	line("data directory", "%s", s.DataDir)
+	line("data directory", "%s", output.Printable(s.DataDir))
 	if s.PID != 0 {
 		line("process", "%d", s.PID)
 	}
@@ -315,13 +233,13 @@ func (s *ServerStatus) table(w io.Writer) {
 		line("since", "%s (%v)", s.Since.Local().Format(time.DateTime), time.Since(*s.Since).Round(time.Second))
 	}
 	if s.URL != "" {
-		line("address", "%s", s.URL)
+		line("address", "%s", output.Printable(s.URL))
 	}
 	if len(s.Listening) > 0 {
 		line("listening on", "%s", strings.Join(s.Listening, ", "))
 	}
 	if s.Version != "" {
-		line("version", "%s", s.Version)
+		line("version", "%s", output.Printable(s.Version))
 	}
 	if m := s.Memory; m != nil && m.Anonymous > 0 {
 		limit := ""

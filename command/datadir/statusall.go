@@ -1,6 +1,7 @@
 package datadir
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -13,6 +14,8 @@ import (
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/command/servers"
+	"github.com/karve-k8s/karve/internal/ownership"
+	"github.com/karve-k8s/karve/preflight"
 )
 
 // allUsage is the usage of `karve status --all`, which depends on how the system lets servers
@@ -43,10 +46,7 @@ func statusOfAll(c *cli.Context) error {
 	states := []*ServerState{} // [] in JSON, if there is none
 	code := 0
 	for _, found := range running {
-		s, err := readState(c.Context, found.DataDir, time.Now())
-		if err != nil {
-			s = &ServerState{State: stateUnknown, Problem: err.Error(), DataDir: found.DataDir, PID: found.PID}
-		}
+		s := readFound(c.Context, found, time.Now())
 		if s.State == stateStopped {
 			continue // since it was found
 		}
@@ -65,11 +65,12 @@ func statusOfAll(c *cli.Context) error {
 		}
 		fmt.Fprintln(w, "DATA DIRECTORY\tSTATE\tPROCESS\tSINCE\tADDRESS\tMEMORY\tVERSION")
 		for _, s := range states {
-			fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", s.DataDir, s.State, s.PID, s.since(), orDash(s.URL), s.memory(), orDash(s.Version))
+			fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\n", output.Printable(s.DataDir), s.State, s.PID, s.since(),
+				orDash(output.Printable(s.URL)), s.memory(), orDash(output.Printable(s.Version)))
 		}
 		for _, s := range states {
 			if s.Problem != "" {
-				fmt.Fprintf(w, "%s: %s\n", s.DataDir, s.Problem)
+				fmt.Fprintf(w, "%s: %s\n", output.Printable(s.DataDir), output.Printable(s.Problem))
 			}
 		}
 	})
@@ -77,6 +78,22 @@ func statusOfAll(c *cli.Context) error {
 		return cli.Exit("", code)
 	}
 	return err
+}
+
+// readFound reads the state of a server that nobody named. Any user can start one, so root reads it
+// as the owner of the directory: no link or file there leads root to what the owner may not read.
+func readFound(ctx context.Context, found servers.Server, now time.Time) (s *ServerState) {
+	err := ownership.Act(found.DataDir, func() (err error) {
+		s, err = readState(ctx, found.DataDir, now)
+		return err
+	})
+	if err != nil {
+		return &ServerState{State: stateUnknown, Problem: err.Error(), DataDir: found.DataDir, PID: found.PID}
+	}
+	if s.PID == found.PID && len(s.Listening) == 0 {
+		s.Listening = preflight.Listening(s.PID) // the owner may not look at a process of another user
+	}
+	return s
 }
 
 func (s *ServerState) since() string {

@@ -22,6 +22,10 @@ func serverIn(dir string) (Server, bool) {
 	if !exists(filepath.Join(dir, "certs")) && !exists(filepath.Join(dir, control.Socket)) {
 		return Server{}, false
 	}
+	// Reading anything else could block.
+	if info, err := os.Lstat(filepath.Join(dir, "lock")); err != nil || !info.Mode().IsRegular() {
+		return Server{}, false
+	}
 	pid, held, err := directory.Holder(dir)
 	return Server{dir, pid}, held && err == nil
 }

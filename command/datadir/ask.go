@@ -1,0 +1,115 @@
+package datadir
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/karve-k8s/karve/command/servers"
+)
+
+const (
+	askTimeout  = 10 * time.Second // how long a server may take for each response
+	answerLimit = 8 << 20          // bytes of a response that are read
+)
+
+// ask asks a running server how it is. The server may be another user's, so ask trusts neither its
+// kubeconfig nor its answers.
+func (s *ServerState) ask(ctx context.Context, dir string) error {
+	config, err := servers.Kubeconfig(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		s.State = stateStarting
+		return nil
+	} else if err != nil {
+		return err
+	}
+	config.Timeout = askTimeout
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return fmt.Errorf("%s: %w", filepath.Join(dir, servers.KubeconfigName), err)
+	}
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	defer client.CloseIdleConnections()
+	get := func(path string) ([]byte, error) { return fetch(ctx, client, config.Host+path) }
+	s.State, s.URL = stateReady, config.Host
+	if text, err := get("/readyz?verbose"); err != nil {
+		s.State, s.Problem = stateNotReady, failedChecks(text, err)
+	}
+	if text, err := get("/version"); err == nil {
+		var v struct {
+			GitVersion string `json:"gitVersion"`
+		}
+		if json.Unmarshal(text, &v) == nil {
+			s.Version = v.GitVersion
+		}
+	}
+	if text, err := get("/metrics"); err == nil {
+		s.readMetrics(text)
+	}
+	return nil
+}
+
+func fetch(ctx context.Context, client *http.Client, url string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, answerLimit))
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", url, response.Status)
+	}
+	return text, err
+}
+
+// failedChecks are the checks of /readyz?verbose that failed, or the error if text is no such
+// report.
+func failedChecks(text []byte, err error) string {
+	var failed []string
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, "[-]"); ok {
+			name, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
+			failed = append(failed, name)
+		}
+	}
+	if len(failed) == 0 {
+		return err.Error()
+	}
+	return "failed checks: " + strings.Join(failed, ", ")
+}
+
+// readMetrics reads what only the process itself knows.
+func (s *ServerState) readMetrics(text []byte) {
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+		name, number, _ := strings.Cut(lines.Text(), " ")
+		value, err := strconv.ParseFloat(number, 64)
+		if err != nil {
+			continue
+		}
+		switch name {
+		case "process_start_time_seconds":
+			began := time.Unix(int64(value), 0).UTC()
+			s.Since = &began
+		case "go_gc_gomemlimit_bytes":
+			if value < 1<<62 { // that is no limit
+				s.Memory.Limit = int64(value)
+			}
+		}
+	}
+}
