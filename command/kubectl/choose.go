@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"k8s.io/cli-runtime/pkg/genericclioptions"
@@ -21,10 +22,7 @@ import (
 	"github.com/karve-k8s/karve/internal/ownership"
 )
 
-const (
-	dataDirVariable = "KARVE_DATA_DIR"
-	kubeconfigName  = "admin.kubeconfig" // in a data directory
-)
+const dataDirVariable = "KARVE_DATA_DIR"
 
 // dialTimeout is how long a server of this machine may take to accept a connection.
 const dialTimeout = 5 * time.Second
@@ -78,6 +76,7 @@ type choice struct {
 	kubeconfig string // empty: kubectl looks for one itself
 	missing    error  // what to say if nothing answers there; nil: what kubectl says
 	sure       bool   // that there is none: nothing needs to be tried
+	foreign    bool   // kubeconfig is in another user's directory, which this one, root, did not name
 }
 
 // choose picks the cluster for kubectl; dir is that of --data-dir. Commands that need no cluster work
@@ -92,8 +91,8 @@ func (m machine) choose(dir string, order Order) choice {
 		return in(m.dataDirVariable)
 	}
 	for _, usual := range m.usualDirs {
-		if readable(filepath.Join(usual, kubeconfigName)) && held(usual) {
-			return in(usual)
+		if readable(filepath.Join(usual, servers.KubeconfigName)) && held(usual) {
+			return inUsual(usual)
 		}
 	}
 	switch dirs := m.own(); {
@@ -104,8 +103,8 @@ func (m machine) choose(dir string, order Order) choice {
 			missing: fmt.Errorf("%d servers of this user run, in %s: choose one with --data-dir DIR or %s", len(dirs), strings.Join(dirs, ", "), dataDirVariable)}
 	}
 	for _, usual := range m.usualDirs {
-		if readable(filepath.Join(usual, kubeconfigName)) {
-			return in(usual)
+		if readable(filepath.Join(usual, servers.KubeconfigName)) {
+			return inUsual(usual)
 		}
 	}
 	if readable(m.usersKubeconfig) || m.inCluster {
@@ -118,22 +117,43 @@ func (m machine) choose(dir string, order Order) choice {
 	return none
 }
 
-// own are the data directories of this user's running servers. A kubeconfig can name a program
-// that kubectl starts, so root does not use another user's unasked.
+// own are the data directories of this user's running servers. Root does not use another user's,
+// unless it is a usual one: see [inUsual].
 func (m machine) own() (dirs []string) {
 	running, _ := m.running(m.usualDirs...) // without /proc there are only the usual ones
 	for _, s := range running {
-		info, err := os.Stat(filepath.Join(s.DataDir, kubeconfigName))
-		if err == nil && ownership.Mine(info) {
+		info, err := os.Stat(filepath.Join(s.DataDir, servers.KubeconfigName))
+		if err == nil && ownership.Mine(info) && !foreign(s.DataDir) {
 			dirs = append(dirs, s.DataDir)
 		}
 	}
 	return dirs
 }
 
+// inUsual is the server of a data directory that the user did not name. A service's directory
+// belongs to the service's user. That user could write a kubeconfig that makes kubectl start a
+// program as root, or send a file of root's. So root uses only one that a server could have written.
+func inUsual(dir string) choice {
+	c := in(dir)
+	if c.foreign = foreign(dir); !c.foreign {
+		return c
+	}
+	if _, err := servers.Kubeconfig(dir); err != nil {
+		return choice{kubeconfig: os.DevNull, sure: true,
+			missing: fmt.Errorf("another user owns %s, and root does not use the kubeconfig there unasked: %w (to use it all the same: --data-dir %[1]s)", dir, err)}
+	}
+	return c
+}
+
+// foreign tells whether this process is root's and dir is another user's, or may be.
+func foreign(dir string) bool {
+	_, foreign, err := ownership.Foreign(dir)
+	return foreign || err != nil
+}
+
 // in is the server of a data directory.
 func in(dir string) choice {
-	path := filepath.Join(dir, kubeconfigName)
+	path := filepath.Join(dir, servers.KubeconfigName)
 	return choice{
 		kubeconfig: path,
 		sure:       !readable(path),
@@ -144,6 +164,9 @@ func in(dir string) choice {
 // check tells that no server answers, if no option names another: upstream's kubectl would say
 // five times that it was refused.
 func (c choice) check(flags *genericclioptions.ConfigFlags, config *rest.Config) error {
+	if c.foreign && *flags.KubeConfig == "" && (config.ExecProvider != nil || config.AuthProvider != nil || config.BearerTokenFile != "") {
+		return fmt.Errorf("%s: %w any more", c.kubeconfig, servers.ErrUnlike) // changed since inUsual read it
+	}
 	if c.missing == nil || *flags.KubeConfig != "" || *flags.APIServer != "" || *flags.ClusterName != "" || *flags.Context != "" {
 		return nil
 	}
@@ -168,7 +191,7 @@ func held(dir string) bool {
 }
 
 func readable(path string) bool {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // does not wait for the writer of a pipe
 	if err == nil {
 		f.Close()
 	}

@@ -1,6 +1,7 @@
 package kubectl
 
 import (
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/rest"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/karve-k8s/karve/command/servers"
 	"github.com/karve-k8s/karve/datastore/directory"
@@ -45,7 +47,7 @@ func TestCutDataDir(t *testing.T) {
 func dirWith(t *testing.T, running bool) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, kubeconfigName), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, servers.KubeconfigName), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if running {
@@ -61,7 +63,7 @@ func dirWith(t *testing.T, running bool) string {
 func TestChoose(t *testing.T) {
 	t.Parallel()
 	empty, stopped, runs, another := t.TempDir(), dirWith(t, false), dirWith(t, true), dirWith(t, true)
-	users := filepath.Join(stopped, kubeconfigName)
+	users := filepath.Join(stopped, servers.KubeconfigName)
 	for _, test := range []struct {
 		name    string
 		machine machine
@@ -94,7 +96,7 @@ func TestChoose(t *testing.T) {
 		}
 		want := test.want
 		if want != "" && want != os.DevNull {
-			want = filepath.Join(want, kubeconfigName)
+			want = filepath.Join(want, servers.KubeconfigName)
 		}
 		got := test.machine.choose(test.dir, test.order)
 		if got.kubeconfig != want || got.sure != test.sure {
@@ -157,10 +159,49 @@ func TestOwnServersOnly(t *testing.T) {
 		t.Skip("only root can make files of another user")
 	}
 	mine, foreign := dirWith(t, true), dirWith(t, true)
-	if err := os.Chown(filepath.Join(foreign, kubeconfigName), 65534, 65534); err != nil {
+	if err := os.Chown(filepath.Join(foreign, servers.KubeconfigName), 65534, 65534); err != nil {
 		t.Fatal(err)
 	}
 	if got := (machine{running: runningIn(foreign, mine)}).own(); !slices.Equal(got, []string{mine}) {
 		t.Errorf("got %v, want %s", got, mine)
+	}
+}
+
+// A service's user can write the kubeconfig in the service's directory. Root uses it only as a
+// server writes it, unless root names the directory.
+func TestChooseForRoot(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root uses the directories of services")
+	}
+	const stranger = 54321 // no user of the machine
+	const program = `{"apiVersion":"v1","kind":"Config","users":[{"name":"k","user":{"exec":{"apiVersion":"client.authentication.k8s.io/v1","command":"touch","interactiveMode":"Never"}}}]}`
+	const plain = `{"apiVersion":"v1","kind":"Config","current-context":"k","contexts":[{"name":"k","context":{"cluster":"k"}}],"clusters":[{"name":"k","cluster":{"server":"http://127.0.0.1:1"}}]}`
+	for _, running := range []bool{true, false} {
+		dir := dirWith(t, running)
+		if err := os.Chown(dir, stranger, stranger); err != nil {
+			t.Fatal(err)
+		}
+		m := machine{usualDirs: []string{dir}, running: runningIn(dir)}
+		path := filepath.Join(dir, servers.KubeconfigName)
+		if err := os.WriteFile(path, []byte(program), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := m.choose("", OursFirst); got.kubeconfig != os.DevNull || !got.sure || !errors.Is(got.missing, servers.ErrUnlike) {
+			t.Errorf("a program: got %+v, want ErrUnlike", got)
+		}
+		if got := m.choose(dir, OursFirst); got.kubeconfig != path || got.foreign {
+			t.Errorf("a program in a directory that was named: got %+v, want %s", got, path)
+		}
+		if err := os.WriteFile(path, []byte(plain), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got := m.choose("", OursFirst)
+		if got.kubeconfig != path || !got.foreign {
+			t.Errorf("a kubeconfig as a server writes it: got %+v, want %s", got, path)
+		}
+		changed := &rest.Config{ExecProvider: &clientcmdapi.ExecConfig{Command: "touch"}}
+		if err := got.check(genericclioptions.NewConfigFlags(true), changed); !errors.Is(err, servers.ErrUnlike) {
+			t.Errorf("a program that was added since: got %v, want ErrUnlike", err)
+		}
 	}
 }
