@@ -6,10 +6,10 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
-// advertiseAddress is the address that goes into the endpoints of the kubernetes Service: the
-// user's, or the one that the server is bound to, or one of this machine's of the Service's
-// family: of the interface with the default route, else of any. It is nil where there is none,
-// as on an aeroplane or in a sealed CI job.
+// advertiseAddress returns the address for the endpoints of the kubernetes Service. It is the
+// user's, else the one that the server is bound to, else an address of this machine in the
+// Service's family. An address of the interface with the default route wins over those of other
+// interfaces. The result is nil if there is none, as on a machine without a network.
 func advertiseAddress(users, bind net.IP, ipv6 bool) net.IP {
 	if users != nil {
 		return users

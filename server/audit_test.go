@@ -64,7 +64,7 @@ rules:
 	}
 	for name, want := range map[string]string{"by-secure": "kubernetes-admin", "by-insecure": "system:unsecured"} {
 		if users[name] != want {
-			t.Errorf("who made %s: got %q, want %q", name, users[name], want)
+			t.Errorf("user of %s: got %q, want %q", name, users[name], want)
 		}
 	}
 }

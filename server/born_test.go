@@ -68,10 +68,10 @@ resources:
 			// Ten more objects depend on the server itself: its presence, its address, its
 			// key.
 			if most, all := seeded.atOnce, len(seeded.stored); all-most > 10 {
-				t.Errorf("of %d keys, %d were written at once: what made the others?", all, most)
+				t.Errorf("of %d keys, %d were written in one transaction; want all but 10", all, most)
 			}
 			if upstreams.atOnce != 1 {
-				t.Errorf("upstream wrote %d keys at once: is it upstream that this compares with?", upstreams.atOnce)
+				t.Errorf("upstream wrote %d keys in one transaction; want 1: the hooks create keys one by one", upstreams.atOnce)
 			}
 			if strings.Contains(seeded.log, "creating them") {
 				t.Errorf("upstream's slow hook was needed; log:\n%s", seeded.log)

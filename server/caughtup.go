@@ -13,13 +13,13 @@ import (
 	"github.com/karve-k8s/karve/server/sharedinformers"
 )
 
-// awaitInformers returns when the informers of this process have seen what a reset has
-// changed: those of the API server, which simulated nodes share, those of the controllers and
-// the garbage collector, and those of the scheduler.
+// awaitInformers returns when the informers of this process have seen the changes of a reset.
+// These are the informers of the API server, which simulated nodes share, of the controllers, of
+// the garbage collector and of the scheduler.
 //
-// It does not wait for their handlers. While workers rest, a handler that adds to a queue may
-// wait for a worker. Controllers decide by what their informers have; a handler only makes them
-// look again.
+// It does not wait for their event handlers. While the workers are paused, a handler that adds to
+// a queue may block until a worker runs. Controllers decide by the contents of their informers; a
+// handler only makes them reconcile again.
 func (s *controlPlane) awaitInformers(ctx context.Context, engine *datastore.Engine, done *datastore.ResetResult) error {
 	api := s.api.Server()
 	changes, err := changesOf(ctx, api, engine, done)
@@ -40,7 +40,7 @@ func (s *controlPlane) forgetAbsent() {
 	}
 }
 
-// changesOf returns the objects that a reset has changed, as storage has them.
+// changesOf returns the objects that a reset has changed, with their revisions in storage.
 func changesOf(ctx context.Context, api *apiserver.Server, engine *datastore.Engine, done *datastore.ResetResult) (sharedinformers.Changes, error) {
 	changes := sharedinformers.Changes{Revision: done.Revision, Of: map[schema.GroupResource][]sharedinformers.Change{}}
 	keys := map[schema.GroupResource]map[string]string{}
@@ -63,7 +63,7 @@ func changesOf(ctx context.Context, api *apiserver.Server, engine *datastore.Eng
 			revision, err = revisionOf(key, 0)
 		}
 		if err != nil {
-			return changes, fmt.Errorf("look for what the reset has changed: %w", err)
+			return changes, fmt.Errorf("find what the reset has changed: %w", err)
 		}
 		changes.Of[resource] = append(changes.Of[resource], sharedinformers.Change{Key: object, Revision: revision})
 		if keys[resource] == nil {

@@ -18,9 +18,9 @@ import (
 	"github.com/karve-k8s/karve/server/insecure"
 )
 
-// validateAPIServer asks upstream what it would refuse about the API server's options.
+// validateAPIServer runs upstream's own validation of the API server's options.
 func (p *plan) validateAPIServer(ctx context.Context) error {
-	// A key for nothing else: upstream parses it while it completes.
+	// This key serves only the validation: upstream parses a key when it completes its options.
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return fmt.Errorf("make a key: %w", err)
@@ -63,7 +63,7 @@ func checkAddress(flag, address string) error {
 	return nil
 }
 
-// checkOwners refuses an insecure port on a system that does not tell which user opened a
+// checkOwners refuses an insecure port on a system that does not report which user opened a
 // connection.
 func checkOwners(c Config) error {
 	if err := insecure.CheckOwners(c.ownersKnown(), c.InsecureAnyUser); err != nil {

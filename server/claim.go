@@ -18,27 +18,27 @@ import (
 	"github.com/karve-k8s/karve/server/ports"
 )
 
-// claim is what only one process can have: the directories and the ports.
+// claim holds what only one process can have: the locks of the directories, and the ports.
 type claim struct {
 	lock      *datadir.Lock
-	storeLock *datadir.Lock // of the datastore's directory; nil: it is the same
+	storeLock *datadir.Lock // of the datastore's directory; nil if that is the data directory
 	secure    net.Listener
-	insecure  net.Listener // nil: switched off
-	etcd      net.Listener // nil: on its socket only
+	insecure  net.Listener // nil if it is disabled
+	etcd      net.Listener // nil if the etcd API has only its socket
 
-	made   []string // directories, the lowest first
-	served bool     // the API server has the listeners, and closes them
+	made   []string // the directories that it created, the deepest first
+	served bool     // the API server has the listeners and closes them
 }
 
-// claim takes them, or nothing. Slow work comes later, so a mistake shows immediately. The
-// ports come first: a start that is refused leaves no directory behind.
+// claim takes all of them, or none. It comes before any slow work, so that the user sees a mistake
+// immediately. It binds the ports first, so that a refused start leaves no directory behind.
 func (p *plan) claim(log *logrus.Logger) (_ *claim, err error) {
 	c := &claim{}
 	defer func() {
 		if err != nil {
 			c.release()
 			for _, dir := range c.made {
-				os.Remove(dir) // if it is empty
+				os.Remove(dir) // fails unless it is empty
 			}
 		}
 	}()
@@ -65,9 +65,9 @@ func (p *plan) claim(log *logrus.Logger) (_ *claim, err error) {
 	return c, c.lockDirs(p, log)
 }
 
-// lockDirs creates, locks and marks the directories. It locks those that exist first: they
-// alone can be in use, and a directory that was created for nothing is then empty still. A
-// lock is never removed, since another process may be about to take it.
+// lockDirs creates, locks and marks the directories. It locks the existing ones first, because
+// only they can be in use. If one is, the directories that it created are still empty. It never
+// removes a lock file, because another process may be about to lock it.
 func (c *claim) lockDirs(p *plan, log *logrus.Logger) error {
 	var errs problems
 	dirs := p.directories()
@@ -75,8 +75,8 @@ func (c *claim) lockDirs(p *plan, log *logrus.Logger) error {
 		c.made = append(c.made, missing(dir.path)...)
 		err := makeWritable(dir.path)
 		if err == nil {
-			// Root's files would keep a service out of its own directory. `karve check` does
-			// not mind, since install.sh runs it as root about the service's directory.
+			// Files of root would make a service's own directory unusable for it. `karve check`
+			// does not check this, because install.sh runs it as root for the service's directory.
 			err = ownership.Check(dir.path)
 		}
 		if err != nil {
@@ -92,7 +92,7 @@ func (c *claim) lockDirs(p *plan, log *logrus.Logger) error {
 	})
 	for _, dir := range dirs {
 		if len(errs) > 0 && slices.Contains(c.made, dir.path) {
-			continue // it is empty still
+			continue // it stays empty
 		}
 		lock, err := datadir.Acquire(dir.path)
 		if err != nil {
@@ -110,7 +110,7 @@ func (c *claim) lockDirs(p *plan, log *logrus.Logger) error {
 	}
 	for _, dir := range dirs {
 		if err := mark(dir.path); mayStayUnmarked(err) {
-			log.Warnf("%s has no mark that it is Karve's, by which install.sh knows it; the next start tries again: %v", dir.path, err)
+			log.Warnf("cannot write %s, by which install.sh recognises Karve's directories; the next start tries again: %v", filepath.Join(dir.path, markerFile), err)
 		} else if err != nil {
 			errs.addf("--%s: %w", dir.option, err)
 		}
@@ -118,8 +118,8 @@ func (c *claim) lockDirs(p *plan, log *logrus.Logger) error {
 	return errors.Join(errs...)
 }
 
-// taken reports which ports and directories a refused configuration could not have, and
-// takes none: one start shows every mistake. It removes the directories that it creates.
+// taken reports which ports and directories a refused configuration could not use, so that one
+// start reports every mistake. It claims nothing, and removes the directories that it creates.
 func (d *draft) taken() error {
 	var errs problems
 	for _, port := range d.ports {
@@ -127,7 +127,7 @@ func (d *draft) taken() error {
 	}
 	for _, dir := range d.directories() {
 		if checkDataDir(dir.path) != nil {
-			continue // the draft has this problem
+			continue // parse has reported this
 		}
 		created := missing(dir.path)
 		if err := makeWritable(dir.path); err != nil {
@@ -141,10 +141,10 @@ func (d *draft) taken() error {
 	return errors.Join(errs...)
 }
 
-// directory is one that the server locks.
+// directory is a directory that the server locks, and the option that names it.
 type directory struct{ option, path string }
 
-// directories are the data directory and, if it is another, the datastore's.
+// directories returns the data directory and, if it is a different one, the datastore's.
 func (p *plan) directories() []directory {
 	var all []directory
 	if p.DataDir != "" {
@@ -156,7 +156,7 @@ func (p *plan) directories() []directory {
 	return all
 }
 
-// directoriesInUse reports which directories another process has locked. It creates none.
+// directoriesInUse reports which directories another process has locked. It creates nothing.
 func (p *plan) directoriesInUse() error {
 	var errs problems
 	for _, dir := range p.directories() {
@@ -167,7 +167,7 @@ func (p *plan) directoriesInUse() error {
 	return errors.Join(errs...)
 }
 
-// storage is the lock of the datastore's directory.
+// storage returns the lock of the datastore's directory.
 func (c *claim) storage() *datadir.Lock {
 	if c.storeLock != nil {
 		return c.storeLock
@@ -175,8 +175,9 @@ func (c *claim) storage() *datadir.Lock {
 	return c.lock
 }
 
-// release gives back what was claimed. Upstream panics when a listener is closed under it,
-// which would happen where its termination was given up: the API server closes its own.
+// release gives back what was claimed. It leaves the listeners that the API server has to the API
+// server: upstream panics when another goroutine closes its listener, which would happen after a
+// termination that ran into its time limit.
 func (c *claim) release() {
 	for _, l := range []net.Listener{c.secure, c.insecure} {
 		if l != nil && !c.served {
@@ -184,7 +185,7 @@ func (c *claim) release() {
 		}
 	}
 	if c.etcd != nil {
-		c.etcd.Close() // the shim has closed it, if it had it
+		c.etcd.Close() // a second close, if the shim had it, is harmless
 	}
 	for _, lock := range []*datadir.Lock{c.storeLock, c.lock} {
 		if lock != nil {
@@ -193,11 +194,11 @@ func (c *claim) release() {
 	}
 }
 
-// url is the secure listener at an address of this machine.
+// url returns the URL of the secure listener at an address of this machine.
 func (c *claim) url() string { return "https://" + ports.Local(c.secure) }
 
-// checkDataDir reports why a directory could not be created and written, as far as that shows
-// without doing it. What permissions do not show, such as a quota, the claim finds.
+// checkDataDir reports why a directory cannot be created or written. It changes nothing, so it
+// cannot see limits such as a quota; makeWritable finds those.
 func checkDataDir(dir string) error {
 	if dir == "" {
 		return errors.New("--data-dir: needs a directory")
@@ -223,7 +224,7 @@ func checkDataDir(dir string) error {
 	return nil
 }
 
-// missing are the directories that creating dir would create, the lowest first.
+// missing returns the directories that creating dir would create, the deepest first.
 func missing(dir string) []string {
 	var all []string
 	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
@@ -235,15 +236,15 @@ func missing(dir string) []string {
 	return all
 }
 
-// makeWritable creates a directory, and a file in it for a moment: quotas and some network
-// file systems show only when they are used.
+// makeWritable creates a directory, and briefly a file in it. Quotas and some network file systems
+// refuse a write that the permissions allow.
 func makeWritable(dir string) error {
 	if err := atomicfile.MakeDir(dir); err != nil {
 		return err
 	}
 	f, err := os.CreateTemp(dir, ".writable-")
 	if datadir.IsFull(err) {
-		return nil // the datastore keeps room for this, and gives it up
+		return nil // the datastore keeps space in reserve for this, and frees it
 	} else if err != nil {
 		return err
 	}

@@ -19,145 +19,146 @@ import (
 	"github.com/karve-k8s/karve/server/startup"
 )
 
-// Config is everything that a user decides about a control plane. The zero value with a
-// DataDir is a working one: each field says what it means when it is empty.
+// Config is the configuration of a control plane. Only DataDir is required: every other field may
+// be zero, and its comment says what that means.
 type Config struct {
-	// DataDir is the directory of the state, the certificates and the admin's kubeconfig.
-	// A start creates it (0700) if it is missing. Required.
+	// DataDir is the directory of the state, the certificates and the admin's kubeconfig. The
+	// server creates it with mode 0700 if it does not exist. Required.
 	DataDir string
 
-	// BindAddress is where the secure listener listens; empty is every address.
+	// BindAddress is the address of the secure listener; empty means every address.
 	BindAddress string
-	// SecurePort is its port; 0 lets the kernel choose.
+	// SecurePort is its port; with 0 the kernel chooses one.
 	SecurePort int
-	// AdvertiseAddress is how the cluster reaches this server; empty chooses
-	// an address of the interface with the default route.
+	// AdvertiseAddress is the address by which the cluster reaches this server. If it is empty,
+	// Karve chooses an address of the interface with the default route.
 	AdvertiseAddress string
 
-	// InsecureBindAddress is where the insecure listener listens; empty is
-	// 127.0.0.1.
+	// InsecureBindAddress is the address of the insecure listener; empty means 127.0.0.1.
 	InsecureBindAddress string
-	// InsecurePort is its port; 0 lets the kernel choose.
+	// InsecurePort is its port; with 0 the kernel chooses one.
 	InsecurePort int
-	// DisableInsecure leaves the insecure listener out. Where OwnersKnown is false,
-	// a configuration needs this or InsecureAnyUser.
+	// DisableInsecure switches the insecure listener off. Where OwnersKnown is false, a
+	// configuration must set this or InsecureAnyUser.
 	DisableInsecure bool
-	// InsecureAllowRemote permits an InsecureBindAddress other than loopback:
-	// every client that reaches it is an administrator.
+	// InsecureAllowRemote permits an InsecureBindAddress that is not a loopback address. Every
+	// client that reaches it is then an administrator.
 	InsecureAllowRemote bool
-	// InsecureAnyUser accepts every local user at the insecure listener, not only
-	// root and the server's own, and containers that share this machine's network.
+	// InsecureAnyUser makes the insecure listener accept every local user, and containers that
+	// share this machine's network. Without it, only root and the server's own user may use it.
 	InsecureAnyUser bool
-	// DisableHTTP2 leaves HTTP/1.1 only, on both listeners.
+	// DisableHTTP2 restricts both listeners to HTTP/1.1.
 	DisableHTTP2 bool
-	// CompressLoopback compresses large responses for clients on this machine too,
-	// when they ask for it: for tunnels and proxies that end here.
+	// CompressLoopback compresses large responses also for clients on this machine that accept
+	// compression. It is useful for tunnels and proxies that end on this machine.
 	CompressLoopback bool
 
 	// TLSSANs are names and addresses added to the serving certificate.
 	TLSSANs []string
-	// TLSCertFile and TLSKeyFile replace the serving certificate; both or none.
+	// TLSCertFile and TLSKeyFile replace the serving certificate. Set both or neither.
 	TLSCertFile, TLSKeyFile string
-	// WriteKubeconfig is a second place for the admin's kubeconfig.
+	// WriteKubeconfig is the path of a copy of the admin's kubeconfig; empty means no copy.
 	WriteKubeconfig string
-	// WriteKubeconfigMode is that file's mode; 0 is 0600.
+	// WriteKubeconfigMode is the mode of that copy; 0 means 0600.
 	WriteKubeconfigMode os.FileMode
 
-	// ServiceClusterIPRange is a CIDR, or an IPv4 and an IPv6 one with a comma
-	// between; empty is DefaultServiceClusterIPRange.
+	// ServiceClusterIPRange is a CIDR, or an IPv4 and an IPv6 CIDR separated by a comma. Empty
+	// means DefaultServiceClusterIPRange.
 	ServiceClusterIPRange string
-	// ClusterCIDR is the range of Pod addresses, like ServiceClusterIPRange.
-	// Empty leaves the assignment to the network plugin.
+	// ClusterCIDR is the range of Pod addresses, in the same form. If it is empty, the network
+	// plugin assigns them.
 	ClusterCIDR string
-	// ClusterDomain is the cluster's DNS domain; empty is cluster.local.
+	// ClusterDomain is the cluster's DNS domain; empty means cluster.local.
 	ClusterDomain string
 
-	// DatastoreEndpoint is empty for the built-in datastore in DataDir;
-	// sqlite://DIR?durability=full|relaxed|memory&cache=BYTES for it somewhere
-	// else or in another mode; memory:// for one that keeps nothing; or the
-	// URLs of a real etcd, http(s)://…, with commas between.
+	// DatastoreEndpoint names the datastore:
+	//
+	//	(empty)                                the built-in datastore, in DataDir
+	//	sqlite://DIR?durability=D&cache=BYTES  the built-in datastore in DIR; D is full, relaxed or memory
+	//	memory://                              the built-in datastore, in memory only
+	//	postgres://…, mysql://…, nats://…      an external database
+	//	http(s)://HOST:PORT,…                  the members of an etcd cluster
 	DatastoreEndpoint string
 
-	// ForkFrom is a file of `karve snapshot`, or the data directory of a cluster,
-	// which may be running: this one begins with its objects, certificates and keys.
-	// A DataDir that is a fork of it already goes on as it is. Empty is none.
+	// ForkFrom is a file that `karve snapshot` wrote, or the data directory of a cluster, which
+	// may be running. The new cluster starts with the objects, certificates and keys of that one.
+	// If DataDir is already a fork of it, ForkFrom changes nothing. Empty means no fork.
 	ForkFrom string
 
-	// Durability is full (the default) or relaxed, of the built-in datastore:
-	// what durability= of DatastoreEndpoint is.
+	// Durability is the durability of the built-in datastore, full (the default) or relaxed. It
+	// means the same as durability= in DatastoreEndpoint.
 	Durability string
-	// DatastoreCAFile, DatastoreCertFile and DatastoreKeyFile are for an etcd
-	// that speaks TLS.
+	// DatastoreCAFile, DatastoreCertFile and DatastoreKeyFile are for TLS to an etcd or an external
+	// database.
 	DatastoreCAFile, DatastoreCertFile, DatastoreKeyFile string
-	// EtcdListen is where the datastore is served as the etcd API beyond its
-	// socket: https://ADDRESS:PORT, for clients with a certificate of the etcd
-	// authority in DataDir/certs, or http:// with a loopback address, for root and
-	// the server's own user. Empty is nowhere.
+	// EtcdListen is a URL at which the server offers the etcd API in addition to its socket.
+	// https://ADDRESS:PORT is for clients with a certificate of the etcd CA in DataDir/certs.
+	// http:// with a loopback address is for root and the server's own user. Empty means the
+	// socket only.
 	EtcdListen string
 
-	// NoControllers leaves all controllers out, DisableControllers some by
-	// name (upstream's names or aliases), DisableScheduler the scheduler.
+	// NoControllers disables all controllers, and DisableScheduler the scheduler.
+	// DisableControllers lists controllers to disable, by upstream's names or aliases.
 	NoControllers      bool
 	DisableControllers []string
 	DisableScheduler   bool
 
-	// SimulateNodes is how many nodes are simulated in this process: see package
-	// simulate.
+	// SimulateNodes is the number of nodes that this process simulates: see package simulate.
 	SimulateNodes int
 
-	// APIServerArgs, ControllerManagerArgs and SchedulerArgs are upstream's own
-	// options, name=value; they win over Karve's defaults.
+	// APIServerArgs, ControllerManagerArgs and SchedulerArgs are options of upstream's commands,
+	// as name=value. They override Karve's defaults.
 	APIServerArgs, ControllerManagerArgs, SchedulerArgs []string
 
-	// StartTimeout bounds the start of each part; 0 is five minutes, enough
-	// for the slowest board.
+	// StartTimeout limits the startup of each part. 0 means five minutes, which is enough for the
+	// slowest board.
 	StartTimeout time.Duration
-	// StopTimeout bounds the termination of the API server, its
-	// --shutdown-delay-duration not counted; 0 is a minute, as long as a request
-	// may take (--request-timeout), which systemd allows too.
+	// StopTimeout limits the termination of the API server, not counting its
+	// --shutdown-delay-duration. 0 means one minute, which is as long as a request may take
+	// (--request-timeout). systemd allows a minute, too.
 	StopTimeout time.Duration
 
-	// MemoryLimit is a soft limit, in bytes, to what the Go runtime of this process
-	// uses, and with one the garbage collector is tuned for a server: see package
-	// memory, whose Limit reads and chooses one. 0 leaves the collector alone.
+	// MemoryLimit is a soft limit, in bytes, on the memory of this process' Go runtime. With a
+	// limit, Karve also tunes the garbage collector for a server: see package memory, whose Limit
+	// parses or chooses one. 0 leaves the collector as it is.
 	MemoryLimit int64
 
-	// SettleAfter is how long after it is ready the server settles: it gives back the
-	// memory that its start took, and makes the index of OpenAPI documents, for which
-	// the first client would wait. 0 is immediately, which suits a server that stays. With
-	// any other value the garbage collector does less until then: a cluster for a short
-	// command is ready sooner, and takes more memory.
+	// SettleAfter is the time between ready and settling. When the server settles, it returns the
+	// memory that its startup needed, and builds the index of OpenAPI documents, for which the
+	// first client would otherwise wait. 0 means immediately, which suits a server that keeps
+	// running. With any other value the garbage collector works less until then. A cluster for a
+	// short command is then ready sooner and uses more memory.
 	SettleAfter time.Duration
 
-	// StartupTrace is a file for a trace of the start, in the format of Chrome's
-	// tracing and Perfetto; empty is none. It is written when everything is ready or the
-	// start has failed.
+	// StartupTrace is a file for a trace of the startup, in the format of Chrome's tracing and
+	// Perfetto. The server writes it when everything is ready or the startup has failed. Empty
+	// means no trace.
 	StartupTrace string
 
-	// Upstream names the deviations that are off: there upstream's code runs in place of
-	// Karve's own. deviations.Table has the names; "all" is every one. It is for tests, and
-	// for finding out whether a problem is Karve's or upstream's. A few of them are of the
-	// whole process (see deviations.Process).
+	// Upstream lists the deviations that are switched off, so that upstream's code runs in place
+	// of Karve's. deviations.Table has the names; "all" means every one. It is for tests, and for
+	// finding out whether Karve or upstream causes a problem. A few deviations apply to the whole
+	// process (see deviations.Process).
 	Upstream []string
 
-	// Log is the server's log; nil is standard error, from info up.
+	// Log is the server's log; nil means standard error, from level info up.
 	Log *logrus.Logger `json:"-"`
-	// Ready is called once, when everything is ready; nil is no call.
+	// The server calls Ready once, when everything is ready. It may be nil.
 	Ready func(Info) `json:"-"`
-	// Progress is called every few seconds while a start goes on; nil is no call.
+	// The server calls Progress every few seconds during startup. It may be nil.
 	Progress func(Progress) `json:"-"`
 
 	routers       func(ours, upstreams restful.RouteSelector, services []*restful.WebService)
-	unknownOwners bool        // as if OwnersKnown were false: for tests
-	clockDoubted  func() bool // in place of certificates.ClockDoubt: for tests
+	unknownOwners bool        // for tests: acts as if OwnersKnown were false
+	clockDoubted  func() bool // for tests: replaces certificates.ClockDoubt
 }
 
-// OwnersKnown reports whether this system tells which user opened a connection. Where it
-// does not, the insecure port would make every local user, every program and, with Docker
-// Desktop, every container an administrator.
+// OwnersKnown is true if this system reports which user opened a connection. Without that, the
+// insecure port would make every local user, every program and, with Docker Desktop, every
+// container an administrator.
 const OwnersKnown = insecure.OwnersKnown
 
-// The defaults of fields that have one.
+// The defaults of Config.
 const (
 	DefaultSecurePort            = 6443
 	DefaultInsecurePort          = 8080
@@ -169,31 +170,31 @@ const (
 
 // Info describes a control plane that is ready.
 type Info struct {
-	// URL is the secure listener, at an address of this machine.
+	// URL is the URL of the secure listener, at an address of this machine.
 	URL string
-	// InsecureURL is the insecure listener; empty if there is none.
+	// InsecureURL is the URL of the insecure listener; empty if there is none.
 	InsecureURL string
-	// EtcdURL is the etcd API beyond its socket; empty if it is not served there.
+	// EtcdURL is the URL of the etcd API (--etcd-listen); empty if it has only its socket.
 	EtcdURL string
 	// Kubeconfig is the path of the admin's kubeconfig.
 	Kubeconfig string
-	// Took is the time from Run's start to now.
+	// Took is the time from the call of Run until everything was ready.
 	Took time.Duration
-	// Slowest are the parts that took longest to start, the slowest first.
+	// Slowest lists the parts that took longest to start, the slowest first.
 	Slowest []startup.Span
 }
 
-// Progress is what a start is doing, for users who wait for it.
+// Progress describes how far a startup is, for users who wait for it.
 type Progress struct {
 	// Part is the part that has been starting for the longest time.
 	Part string
-	// For is how long it has been starting, and Doing what it last reported, such as
-	// "reading the database: 40%"; empty is nothing.
+	// For is how long that part has been starting. Doing is its last report, such as
+	// "reading the database: 40%"; empty if it has reported nothing.
 	For   time.Duration
 	Doing string
 }
 
-// completed is a Config in which every field has a value. It is made by complete.
+// completed is a Config whose defaults are filled in. complete makes it.
 type completed struct{ Config }
 
 // complete fills in the defaults.
@@ -213,8 +214,8 @@ func (c Config) complete() completed {
 	return completed{c}
 }
 
-// ShortenGoodbyes makes a stop of the one server that this process has shorter, if
-// clients on other machines cannot reach it.
+// ShortenGoodbyes shortens the shutdown of this process' only server, if clients on other machines
+// cannot reach it.
 func (c Config) ShortenGoodbyes() {
 	if switches, _ := deviations.Parse(c.Upstream); !c.Reachable() && switches.On(deviations.GoAway) {
 		replacements.ShortenGoodbyes()
@@ -227,15 +228,15 @@ func (c Config) Reachable() bool {
 	return !net.ParseIP(full.BindAddress).IsLoopback() || !full.DisableInsecure && !net.ParseIP(full.InsecureBindAddress).IsLoopback()
 }
 
-// Validate reports every problem of the configuration that can be seen without starting
-// anything, joined, each naming its option. It changes nothing: no file, and no setting of
-// the process but, for as long as it takes, the feature gates that the configuration asks for,
-// which upstream's own validation reads.
+// Validate reports every problem of the configuration that it can find without starting anything.
+// The error joins them, and each names its option. Validate changes no file. It changes one setting
+// of the process while it runs: the feature gates that the configuration asks for, which upstream's
+// own validation reads.
 func (c Config) Validate(ctx context.Context) error {
 	_, err := c.complete().parse().validate(ctx)
 	return err
 }
 
-// Ports are those that the configuration asks for. A port that [Config.Validate] refuses is
-// left out: the reason there is the better one.
+// Ports returns the ports that the configuration asks for. It leaves out a port that
+// [Config.Validate] refuses, because that error describes the problem better.
 func (c Config) Ports() []ports.Port { return c.complete().parse().ports }

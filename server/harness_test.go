@@ -124,7 +124,7 @@ func (c *cluster) stop() error {
 	select {
 	case <-c.done:
 	case <-time.After(stopLimit):
-		return fmt.Errorf("still running %v after it was told to stop; goroutines of ours:\n%s", stopLimit, strings.Join(servertest.Goroutines(), "\n\n"))
+		return fmt.Errorf("still running %v after its context ended; Karve's goroutines:\n%s", stopLimit, strings.Join(servertest.Goroutines(), "\n\n"))
 	}
 	if c.err != nil {
 		return fmt.Errorf("Run: got %w, want nil after a clean stop", c.err)

@@ -77,7 +77,7 @@ rules: [{level: Metadata}]
 			}
 		}
 		if slices.Sort(watching); !slices.Equal(watching, want) {
-			t.Errorf("who watches %s: got %v, want %v", resource, watching, want)
+			t.Errorf("watchers of %s: got %v, want %v", resource, watching, want)
 		}
 	}
 }

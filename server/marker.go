@@ -20,8 +20,8 @@ import (
 	"github.com/karve-k8s/karve/internal/atomicfile"
 )
 
-// markerFile is a file that marks a directory as Karve's: install.sh gives no other
-// directory to another user, and karve-uninstall.sh removes no other.
+// markerFile is the name of a file that marks a directory as Karve's. install.sh changes the owner
+// only of such a directory, and karve-uninstall.sh removes only such a directory.
 const (
 	markerFile   = "karve-data"
 	markerBegins = "Karve keeps the data of a cluster here" // what the scripts look for
@@ -30,8 +30,9 @@ const (
 )
 
 // ownNames are the names of everything that Karve creates at the top of its directories, as
-// patterns of path.Match: of the server, the datastore with its unfinished and kept files,
-// snapshots and forks, and lost+found, which file systems create. install.sh has the same list.
+// patterns for path.Match: files of the server, of the datastore (also temporary and kept ones), of
+// snapshots and of forks. lost+found, which file systems create, is among them. install.sh has the
+// same list.
 var ownNames = [...]string{
 	markerFile, "lock", "lock.host", "certs", "flexvolume", "admin.kubeconfig", "admin.kubeconfig.copy",
 	"karve.sock", "kine.sock", ".control", "fork-of", "fork-unfinished", "snapshot", "snapshot.before-reset-*",
@@ -39,9 +40,9 @@ var ownNames = [...]string{
 	".*.partial", ".karve-*.tmp", ".snapshot-*", ".room-*", ".writable-*", ".owner-*", "lost+found",
 }
 
-// mark marks a directory whose lock is held, if Karve has created everything in it. A
-// directory with other files stays unmarked, also if Karve's database is among them
-// since an earlier start: the scripts would give all of it to another user, or remove it.
+// mark marks a directory if Karve has created everything in it. The caller holds its lock. A
+// directory with other files stays unmarked, even if it has a database of Karve's: the scripts
+// would change the owner of those files, too, or remove them.
 func mark(dir string) error {
 	file := filepath.Join(dir, markerFile)
 	if text, err := os.ReadFile(file); err == nil && strings.HasPrefix(string(text), markerBegins) {
@@ -52,21 +53,21 @@ func mark(dir string) error {
 	}
 	err := atomicfile.Write(file, []byte(markerText), 0o600)
 	if errors.Is(err, fs.ErrPermission) {
-		return nil // another user's; a start there has other problems
+		return nil // it belongs to another user; the start fails for other reasons
 	} else if err != nil {
 		return fmt.Errorf("mark the directory as Karve's: %w", err)
 	}
 	return nil
 }
 
-// mayStayUnmarked reports whether a server starts despite this error of mark: a full
-// disk, on which it can still make room, or a read-only one.
+// mayStayUnmarked reports whether a server starts despite this error of mark. It does on a full
+// disk, on which it can still free space, and on a read-only one.
 func mayStayUnmarked(err error) bool { return datadir.IsFull(err) || errors.Is(err, syscall.EROFS) }
 
-// karves reports whether Karve has created everything in a directory, or may have: every name
-// is one of its own, and there is its database, a certificate that it has issued, or nothing
-// but the lock and certificates that a user put there for the first start. A state.db is no
-// evidence: k3s has one, too.
+// karves reports whether Karve has created, or may have created, everything in a directory. Every
+// name has to be one of ownNames. In addition, the directory has to contain Karve's database or a
+// certificate that Karve has issued, or nothing but the lock and certificates that a user supplied
+// for the first start. A state.db proves nothing, because k3s has one, too.
 func karves(dir string) bool {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -86,7 +87,7 @@ func karves(dir string) bool {
 	if fresh && certificatesOnly(filepath.Join(dir, "certs")) || sqlitefile.IsDatabase(filepath.Join(dir, datastore.EngineFile)) {
 		return true
 	}
-	infos, _ := certs.List(filepath.Join(dir, "certs"), time.Now()) // what cannot be read is not known to be Karve's
+	infos, _ := certs.List(filepath.Join(dir, "certs"), time.Now()) // an unreadable certificate proves nothing
 	return slices.ContainsFunc(infos, func(i certs.Info) bool {
 		return i.Problem == "" && i.Kind != certs.KindKey && !i.UserSupplied
 	})
@@ -99,8 +100,8 @@ func ownName(name string) bool {
 	})
 }
 
-// certificatesOnly reports whether a directory is missing or has only files that are named as
-// Karve's certificates are.
+// certificatesOnly reports whether a directory does not exist or has only files with the names of
+// Karve's certificates.
 func certificatesOnly(dir string) bool {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -108,7 +109,7 @@ func certificatesOnly(dir string) bool {
 	}
 	for _, e := range entries {
 		name, extension := e.Name(), filepath.Ext(e.Name())
-		name = strings.TrimSuffix(strings.TrimSuffix(name, extension), "-signer") // a user's CA may have signers
+		name = strings.TrimSuffix(strings.TrimSuffix(name, extension), "-signer") // a CA of the user's may have signers
 		if extension != ".crt" && extension != ".key" || !slices.Contains(certs.Names(), certs.Name(name)) {
 			return false
 		}

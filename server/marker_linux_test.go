@@ -38,7 +38,7 @@ func TestMarkOnFullDisk(t *testing.T) {
 		t.Fatalf("fill the disk: %v", err)
 	}
 	if err := mark(dir); !mayStayUnmarked(err) {
-		t.Errorf("got %v, want an error that a start goes on with", err)
+		t.Errorf("got %v, want an error despite which the server starts", err)
 	}
 	if _, err := os.Lstat(filepath.Join(dir, markerFile)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("an empty mark: %v", err)

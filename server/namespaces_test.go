@@ -117,7 +117,7 @@ func TestNamespaceWaitsForRequests(t *testing.T) {
 	}
 	for range 20 {
 		if _, err := c.CoreV1().Namespaces().Get(ctx, ns, metav1.GetOptions{}); err != nil {
-			t.Fatalf("the namespace while a request is under way: %v", err)
+			t.Fatalf("the namespace while a request is in flight: %v", err)
 		}
 		time.Sleep(50 * time.Millisecond) // not a synchronisation: time in which the defect could show
 	}

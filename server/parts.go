@@ -30,9 +30,8 @@ import (
 	"github.com/karve-k8s/karve/simulate/metricsapi"
 )
 
-// controlPlane is the parts of one control plane, and what announces it. A part gets from
-// the others what they hand over: it asks for that when it starts, which is when the parts that
-// it needs are ready.
+// controlPlane has the parts of one control plane, and announces when it is ready. A part asks for
+// what it needs of other parts when it starts. These other parts are then ready.
 type controlPlane struct {
 	*plan
 	start
@@ -44,25 +43,25 @@ type controlPlane struct {
 	storage      *storage.Storage
 	control      *snapshots.Control
 	api          *apiserver.Part
-	controlling  *controllers.Controllers // nil: left out
-	scheduling   *scheduler.Scheduler     // nil: left out
-	simulation   *simulation              // nil: left out
+	controlling  *controllers.Controllers // nil if they are disabled
+	scheduling   *scheduler.Scheduler     // nil if it is disabled
+	simulation   *simulation              // nil without simulated nodes
 	first        *ready.FirstObjects
 	settling     *ready.Settling
 
-	up       atomic.Bool // every part has been ready
-	stopping atomic.Bool // systemd has been told
+	up       atomic.Bool // every part has become ready
+	stopping atomic.Bool // the shutdown has begun, and systemd has been notified
 }
 
-// start is what belongs to a start of this process, whatever its parts are.
+// start has what belongs to one startup of this process, independently of its parts.
 type start struct {
 	began     time.Time
 	trace     *startup.Trace
 	systemd   *notify.Notifier
-	collector *memory.Collector // nil: left alone
+	collector *memory.Collector // nil if the garbage collector is not tuned
 }
 
-// The parts, by the names that users see.
+// The names of the parts, as users see them.
 const (
 	certificatesPart = "certificates"
 	datastorePart    = "datastore"
@@ -74,7 +73,7 @@ const (
 	firstObjectsPart = "first objects"
 )
 
-// assemble makes the parts, and starts none.
+// assemble makes the parts without starting them.
 func assemble(p *plan, c *claim, begun start) *controlPlane {
 	s := &controlPlane{plan: p, claim: c, start: begun}
 	s.progress = newProgress(begun.systemd, p.Progress, time.Now)
@@ -100,11 +99,15 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 	return s
 }
 
-// parts are in the order in which they start; they stop in reverse. Storage stops last, since
-// all others write to it, and the control socket before it, so that no request of it uses
-// a closed engine. Controllers and scheduler go before the API server does: their watches would
-// hold it up. The scheduler uses informers of the controllers, for which it waits itself.
-// The etcd API, if it is served with TLS, shows a certificate.
+// parts returns the parts in the order in which they start. They stop in reverse order:
+//
+//   - The datastore stops after the parts that write to it. The control socket stops before it, so
+//     that none of its requests uses a closed engine.
+//   - The controllers and the scheduler stop before the API server, because their watches would
+//     delay its shutdown.
+//
+// The scheduler uses informers of the controllers, and waits for them itself. With --etcd-listen,
+// the datastore needs the certificates.
 func (s *controlPlane) parts() []lifecycle.Part {
 	var all []lifecycle.Part
 	add := func(name string, run func(context.Context, func()) error, lastError func() error, needs ...string) {
@@ -139,7 +142,7 @@ func (s *controlPlane) certificatesConfig() certificates.Config {
 		DataDir: s.DataDir, SANs: s.TLSSANs, ServiceIPs: s.serviceIPs, ClusterDomain: s.ClusterDomain, Etcd: s.claim.etcd != nil,
 		Server: s.claim.url(), KubeconfigCopy: s.WriteKubeconfig, KubeconfigCopyMode: s.WriteKubeconfigMode, Log: s.Log,
 	}
-	if s.advertise != nil { // it may be an address of a NAT, not of an interface
+	if s.advertise != nil { // with NAT, no interface has this address
 		c.Addresses = append(c.Addresses, s.advertise)
 	}
 	for _, l := range []net.Listener{s.claim.secure, s.claim.etcd} {
@@ -149,7 +152,7 @@ func (s *controlPlane) certificatesConfig() certificates.Config {
 			}
 		}
 	}
-	if s.TLSCertFile != "" { // clients that ask by this name are shown Karve's certificate
+	if s.TLSCertFile != "" { // for this name, the server presents Karve's certificate
 		_, port, _ := net.SplitHostPort(ports.Local(s.claim.secure))
 		c.Server = "https://" + net.JoinHostPort("localhost", port)
 	}
@@ -167,7 +170,7 @@ func (s *controlPlane) storageConfig() storage.Config {
 		c.EtcdAPI = &storage.EtcdAPI{
 			Listener: s.claim.etcd, URL: s.etcdURL(), Secure: s.etcdListen.Secure, Certificates: s.certificates.Store,
 		}
-		if s.etcdListen.Secure { // it reads the certificate for each connection
+		if s.etcdListen.Secure { // the etcd API reads the certificate for each connection
 			c.EtcdAPI.Listener = s.certificates.Covering(s.claim.etcd, "")
 		}
 	}
@@ -184,15 +187,15 @@ func (s *controlPlane) snapshotsConnection() snapshots.Connection {
 	}
 }
 
-// drainTimeout is how long requests under way at the insecure listener may take
-// after the secure one has drained: none should be left.
+// drainTimeout limits requests in flight at the insecure listener after the secure one has drained.
+// By then none should be left.
 const drainTimeout = 5 * time.Second
 
 func (s *controlPlane) configureAPIServer() (apiserver.Config, error) {
 	c := s.apiserverConfig()
 	c.TerminationTimeout = s.StopTimeout
 	c.SecureListener, c.InsecureListener = s.claim.secure, s.claim.insecure
-	if s.TLSCertFile == "" { // the user's certificate is shown to clients at an address
+	if s.TLSCertFile == "" { // otherwise clients at an address get the user's certificate
 		c.SecureListener = s.certificates.Covering(s.claim.secure, ports.Local(s.claim.secure))
 	}
 	c.Insecure = insecure.Options{
@@ -263,7 +266,7 @@ func (s *controlPlane) simulationConnection() simulationConnection {
 	}
 }
 
-// clients are those of the parts in this process.
+// clients returns the clients for the parts in this process.
 func (s *controlPlane) clients() loopback.Clients {
 	return loopback.Clients{
 		Server: s.loopback, Store: s.certificates.Store(), Host: s.claim.url(),
@@ -271,7 +274,7 @@ func (s *controlPlane) clients() loopback.Clients {
 	}
 }
 
-// etcdURL is where clients reach the etcd API beyond its socket; empty: it is not served there.
+// etcdURL returns the URL of the etcd API (--etcd-listen), or nothing if it has only its socket.
 func (s *controlPlane) etcdURL() string {
 	if s.etcdListen == nil {
 		return ""
@@ -281,7 +284,7 @@ func (s *controlPlane) etcdURL() string {
 		scheme = "https://"
 	}
 	address := s.claim.etcd.Addr().(*net.TCPAddr)
-	if address.IP.IsUnspecified() && s.advertise != nil { // for other machines
+	if address.IP.IsUnspecified() && s.advertise != nil { // clients on other machines need it
 		return scheme + net.JoinHostPort(s.advertise.String(), strconv.Itoa(address.Port))
 	}
 	return scheme + ports.Local(s.claim.etcd)

@@ -24,18 +24,18 @@ import (
 	"github.com/karve-k8s/karve/simulate"
 )
 
-// A configuration becomes a plan in three steps, each a type, so that none can be skipped:
+// A configuration becomes a plan in three steps. Each step has a type, so that none can be skipped:
 //
 //	Config ─ complete → completed ─ parse → draft ─ validate → plan
 //
-// parse reads every value once, into a type of its own. The parts get these and parse nothing.
+// parse reads every value once, into a type of its own. The parts get these types and parse nothing.
 
-// plan is a configuration that a server can be started with.
+// plan is a valid configuration, with which a server can start.
 type plan struct {
-	completed // what needs no parsing
+	completed // the values that need no parsing
 
 	location   storage.Location    // of the datastore
-	etcdListen *storage.EtcdListen // nil: nowhere
+	etcdListen *storage.EtcdListen // nil: the socket only
 	fork       snapshots.Fork
 	services   []*net.IPNet // ranges of Service addresses
 	serviceIPs []net.IP     // of the kubernetes Service: the first of each range
@@ -43,17 +43,17 @@ type plan struct {
 	ports      []ports.Port
 	deviations deviations.Switches
 
-	controllers *controllers.Upstream // nil: left out
-	scheduler   *scheduler.Upstream   // nil: left out
+	controllers *controllers.Upstream // nil if they are disabled
+	scheduler   *scheduler.Upstream   // nil if it is disabled
 }
 
-// draft is a plan as far as the values could be read, with what is wrong with the others.
+// draft is a plan with the values that could be parsed, and the problems of the others.
 type draft struct {
 	plan
 	problems
 }
 
-// problems is a list of what is wrong; adding nil adds nothing.
+// problems collects errors; adding nil adds nothing.
 type problems []error
 
 func (p *problems) add(err error) {
@@ -64,14 +64,14 @@ func (p *problems) add(err error) {
 
 func (p *problems) addf(format string, args ...any) { p.add(fmt.Errorf(format, args...)) }
 
-// The options that name a port.
+// The options that set a port.
 const (
 	securePort   = "secure-port"
 	insecurePort = "insecure-port"
 	etcdPort     = "etcd-listen"
 )
 
-// parse reads every value. It reads files as well, and changes nothing.
+// parse reads every value, and the files that values name. It changes nothing.
 func (c completed) parse() *draft {
 	d := &draft{plan: plan{completed: c}}
 	d.add(checkDataDir(c.DataDir))
@@ -94,12 +94,12 @@ func (c completed) parse() *draft {
 		d.addf("--settle-after %v: want 0 or more", c.SettleAfter)
 	}
 	if c.MemoryLimit < 0 || c.MemoryLimit > 0 && c.MemoryLimit < memory.Least {
-		d.addf("--memory-limit %d: want %dMi at least", c.MemoryLimit, memory.Least>>20)
+		d.addf("--memory-limit %d: want at least %dMi", c.MemoryLimit, memory.Least>>20)
 	}
 	return d
 }
 
-// parseDatastore reads where the datastore is, where it is served, and what it begins with.
+// parseDatastore reads the location of the datastore, --etcd-listen, and --fork-from.
 func (d *draft) parseDatastore() {
 	d.add(checkFile("datastore-cafile", d.DatastoreCAFile))
 	d.add(checkFile("datastore-certfile", d.DatastoreCertFile))
@@ -117,7 +117,7 @@ func (d *draft) parseDatastore() {
 		d.add(err)
 	case l == nil:
 	case d.location.Etcd != nil:
-		d.addf("--etcd-listen %s: the datastore is an etcd, which listens itself: leave the flag out", d.EtcdListen)
+		d.addf("--etcd-listen %s: the datastore is an etcd, which clients reach at its own address: leave the flag out", d.EtcdListen)
 	case !l.Secure && !d.ownersKnown():
 		d.addf("--etcd-listen %s: %w, so every local user would be an administrator: use https://", d.EtcdListen, insecure.ErrOwnersUnknown)
 	default:
@@ -126,7 +126,7 @@ func (d *draft) parseDatastore() {
 	}
 }
 
-// parseAddresses reads where the API server listens.
+// parseAddresses reads the addresses and ports of the API server.
 func (d *draft) parseAddresses() {
 	errs := errors.Join(checkPort(securePort, d.SecurePort), checkAddress("bind-address", d.BindAddress))
 	d.add(errs)
@@ -148,7 +148,7 @@ func (d *draft) parseAddresses() {
 	}
 }
 
-// parseRanges reads the ranges of addresses, and how this server is advertised in them.
+// parseRanges reads the ranges of Service and Pod addresses, and chooses the address to advertise.
 func (d *draft) parseRanges() {
 	var err error
 	d.services, err = parseCIDRs("service-cluster-ip-range", d.ServiceClusterIPRange)
@@ -169,8 +169,8 @@ func (d *draft) parseRanges() {
 		d.serviceIPs = append(d.serviceIPs, ip)
 	}
 	d.parseSimulation()
-	// Upstream's checks need ranges that parse. What it would say about Karve's default
-	// in their place repeats nothing that was reported above.
+	// Upstream's checks need ranges that can be parsed. With Karve's default in their place,
+	// upstream repeats no problem that was reported above.
 	if d.services == nil {
 		d.ServiceClusterIPRange = DefaultServiceClusterIPRange
 	}
@@ -178,7 +178,7 @@ func (d *draft) parseRanges() {
 	d.advertise = advertiseAddress(net.ParseIP(d.AdvertiseAddress), net.ParseIP(d.BindAddress), ipv6)
 }
 
-// parseSimulation reports what is wrong with --simulate-nodes.
+// parseSimulation reports the problems of --simulate-nodes.
 func (d *draft) parseSimulation() {
 	if d.SimulateNodes < 0 || d.SimulateNodes > simulate.Most {
 		d.addf("--simulate-nodes %d: want a number of nodes from 1 to %d, or 0 for none", d.SimulateNodes, simulate.Most)
@@ -218,23 +218,23 @@ func parseCIDRs(flag, list string) ([]*net.IPNet, error) {
 	return cidrs, nil
 }
 
-// gates are the feature gates that the configuration asks for. Upstream keeps gates in a
-// registry of the process; a server that holds its own there decides for all.
+// gates returns the feature gates that the configuration asks for. Upstream keeps the gates in one
+// registry of the process. The server that holds gates there decides for all servers.
 func (d *draft) gates() (*apiserver.Gates, error) { return apiserver.GatesOf(d.apiserverConfig()) }
 
-// validate asks upstream's components what they would refuse, and returns the plan if nothing
-// is wrong.
+// validate runs the validation of upstream's components, and returns the plan if there are no
+// problems.
 func (d *draft) validate(ctx context.Context) (*plan, error) {
 	errs := d.problems
 	// Upstream's validation and the defaults of its options depend on the gates.
-	if gates, err := d.gates(); err == nil { // else the next reports it
+	if gates, err := d.gates(); err == nil { // otherwise the next step reports it
 		if release, err := gates.Hold(); err == nil {
 			defer release()
 		}
 	}
 	err := d.validateAPIServer(ctx)
 	errs.add(err)
-	// All three read the process' feature gates; one complaint about them is enough.
+	// All three read the process' feature gates. One error about them is enough.
 	gatesAreFine := !errors.Is(err, apiserver.ErrFeatureGates)
 	if !d.NoControllers {
 		d.controllers, err = controllers.Parse(controllers.Settings{
@@ -260,17 +260,17 @@ func (d *draft) validate(ctx context.Context) (*plan, error) {
 	return &d.plan, nil
 }
 
-// flexVolumes is a directory of the data directory.
+// flexVolumes is the name of a directory in the data directory.
 const flexVolumes = "flexvolume"
 
-// path is that of a file in the data directory.
+// path returns the path of a file in the data directory.
 func (p *plan) path(name string) string { return filepath.Join(p.DataDir, name) }
 
-// ownsStorage reports that no other process has the same storage: it is neither an
-// etcd's nor a database's, and --etcd-listen offers it to no client.
+// ownsStorage reports whether no other process can use the storage: it is the built-in datastore,
+// and --etcd-listen does not offer it to clients.
 func (p *plan) ownsStorage() bool { return p.location.BuiltIn() && p.etcdListen == nil }
 
-// apiserverConfig is the API server's share, as far as it is known before anything is open.
+// apiserverConfig returns the part of the API server's configuration that the plan determines.
 func (p *plan) apiserverConfig() apiserver.Config {
 	return apiserver.Config{
 		Deviations:            p.deviations,

@@ -11,23 +11,24 @@ import (
 	"github.com/karve-k8s/karve/server/notify"
 )
 
-// How often a start that goes on reports its progress, and how long systemd lets it be silent
-// then. A board can read a database for minutes. Without reports, systemd would kill the start
-// after TimeoutStartSec= and repeat it, for ever. It does kill a start that makes no progress.
+// progressEvery is the interval between reports of a startup's progress. progressExtend is how long
+// systemd waits for the next report. A slow board can take minutes to read a database. Without
+// reports, systemd would kill the server after TimeoutStartSec= and start it again, for ever. It
+// still kills a startup that makes no progress.
 const (
 	progressEvery  = 5 * time.Second
 	progressExtend = 90 * time.Second
 )
 
-// progress reports to the user and systemd what a start does.
+// progress reports to the user and to systemd what a startup is doing.
 type progress struct {
 	systemd *notify.Notifier
-	tell    func(Progress) // nil: the user does not want to know
+	tell    func(Progress) // may be nil
 	now     func() time.Time
 
 	mu    sync.Mutex
-	parts []startingPart // not ready yet, the first one first
-	last  time.Time      // when systemd was told, or the start began
+	parts []startingPart // those that are not ready yet, in the order in which they started
+	last  time.Time      // the last report to systemd, or the beginning of the startup
 	doing string
 }
 
@@ -40,7 +41,7 @@ func newProgress(systemd *notify.Notifier, tell func(Progress), now func() time.
 	return &progress{systemd: systemd, tell: tell, now: now, last: now()}
 }
 
-// of makes the start of a part known to p.
+// of returns the part with its startup tracked by p.
 func (p *progress) of(part lifecycle.Part) lifecycle.Part {
 	run := part.Run
 	part.Run = func(ctx context.Context, ready func()) error {
@@ -76,7 +77,7 @@ func (p *progress) run(ctx context.Context) {
 	}
 }
 
-// at is how far the start is, unless every part that has been started is ready.
+// at returns the progress of the startup, or false if every part that has started is ready.
 func (p *progress) at() (Progress, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -90,7 +91,7 @@ func (p *progress) at() (Progress, bool) {
 	return at, true
 }
 
-// report is called by the datastore when something has been done.
+// report records progress. The datastore calls it.
 func (p *progress) report(what string, done, total int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -102,11 +103,11 @@ func (p *progress) report(what string, done, total int64) {
 		return
 	}
 	p.last = p.now()
-	_ = p.systemd.ExtendTimeout(progressExtend) // systemd that cannot be reached kills nothing
+	_ = p.systemd.ExtendTimeout(progressExtend) // if systemd cannot be reached, it does not kill this process either
 	_ = p.systemd.Status(what)
 }
 
-// status is called by the datastore when the start waits for something.
+// status records what the startup waits for. The datastore calls it.
 func (p *progress) status(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -16,15 +16,16 @@ import (
 	"github.com/karve-k8s/karve/server/ports"
 )
 
-// removeKubeconfig removes that of the last start: its presence tells that the cluster answers.
+// removeKubeconfig removes the kubeconfig of the last start. Its presence means that the cluster
+// answers.
 func removeKubeconfig(dataDir string) error {
 	if err := os.Remove(certificates.KubeconfigPath(dataDir)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("remove the last start's kubeconfig: %w", err)
+		return fmt.Errorf("remove the kubeconfig of the last start: %w", err)
 	}
 	return nil
 }
 
-// doing is called before each part is started or stopped.
+// doing reports that a part is about to start or stop.
 func (s *controlPlane) doing(verb, part string) {
 	s.Log.Debugf("%s the %s", verb, part)
 	if verb == lifecycle.Stopping && s.stopping.CompareAndSwap(false, true) {
@@ -34,8 +35,8 @@ func (s *controlPlane) doing(verb, part string) {
 	s.systemd.Status(verb + " the " + part)
 }
 
-// announce is called when the last part is ready; running ends when the stop begins. The
-// order counts: a kubeconfig, then systemd, then the user's line.
+// announce announces a control plane whose parts are all ready. running ends when the shutdown
+// begins. The order matters: the kubeconfig comes first, then systemd, then the ready line.
 func (s *controlPlane) announce(running context.Context) error {
 	if err := s.certificates.Publish(); err != nil {
 		return err
@@ -51,7 +52,7 @@ func (s *controlPlane) announce(running context.Context) error {
 	return nil
 }
 
-// slowest is how many parts the ready line names.
+// slowest is the number of parts that the ready line names.
 const slowest = 3
 
 func (s *controlPlane) info() Info {
@@ -65,7 +66,7 @@ func (s *controlPlane) info() Info {
 	return info
 }
 
-// settle does what had to wait until everything is ready.
+// settle does the work that is postponed until everything is ready.
 func (s *controlPlane) settle() {
 	s.api.Server().Settle()
 	if s.collector != nil && !s.stopping.Load() {
@@ -73,29 +74,29 @@ func (s *controlPlane) settle() {
 	}
 }
 
-// healthy answers systemd's watchdog.
+// healthy returns an error if systemd's watchdog should restart the server.
 func (s *controlPlane) healthy(ctx context.Context) error {
 	if !s.up.Load() {
-		return nil // a start has its own time limit
+		return nil // startup has its own time limit
 	}
 	return s.api.Server().Healthy(ctx)
 }
 
 func (s *controlPlane) adminClient() *rest.Config { return s.clients().Config(certs.Admin) }
 
-// stepsOf begins steps of a part in the trace of the start.
+// stepsOf returns a function that begins a step of a part in the startup trace.
 func (s *controlPlane) stepsOf(part string) func(step string) (done func()) {
 	return func(step string) func() { return s.trace.Step(part, step) }
 }
 
-// writeFailedTrace writes the trace of a start that did not complete.
+// writeFailedTrace writes the trace of a startup that did not complete.
 func (s *controlPlane) writeFailedTrace() {
 	if !s.up.Load() {
 		s.writeTrace()
 	}
 }
 
-// writeTrace writes the trace of the start, if the user wants one.
+// writeTrace writes the startup trace, if the user asked for one.
 func (s *controlPlane) writeTrace() {
 	if s.StartupTrace == "" {
 		return

@@ -1,9 +1,9 @@
 // Package server runs a whole Kubernetes control plane in this process.
 //
-// Read [Run] first: it is the start-up story, top to bottom. config.go has what a user decides,
-// plan.go what becomes of it, parts.go what each part gets from the others. Each part has a
-// package: certificates, storage, snapshots, apiserver, controllers, scheduler, ready, and
-// package simulate. Package lifecycle starts and stops them.
+// Read [Run] first: it shows the startup from beginning to end. config.go has the configuration,
+// plan.go parses and validates it, and parts.go connects the parts. Each part has a package:
+// certificates, storage, snapshots, apiserver, controllers, scheduler, ready, and package simulate.
+// Package lifecycle starts and stops them.
 package server
 
 import (
@@ -20,14 +20,14 @@ import (
 	"github.com/karve-k8s/karve/server/startup"
 )
 
-// Run starts a control plane, announces that it is ready (Config.Ready, sd_notify,
-// the admin's kubeconfig), and runs it until ctx ends; then it stops the parts
-// in reverse order and returns nil. An error says which part failed and why;
-// what had started by then has been stopped.
+// Run starts a control plane, announces that it is ready (the admin's kubeconfig, sd_notify,
+// Config.Ready), and runs it until ctx ends. Then it stops the parts in reverse order and returns
+// nil. An error names the part that failed, and the cause. Run has then stopped all parts that had
+// started.
 //
-// Several control planes in one process, one after another, are fine. At the same time
-// they share upstream's global metrics, and must have the same feature gates: another
-// one is refused with [apiserver.ErrOtherGates].
+// One process may run several control planes one after another. If they run at the same time, they
+// share upstream's global metrics and must have the same feature gates. Run refuses a control plane
+// with other gates with [apiserver.ErrOtherGates].
 func Run(ctx context.Context, c Config) (err error) {
 	began := time.Now()
 	trace := startup.New(began)
@@ -39,11 +39,11 @@ func Run(ctx context.Context, c Config) (err error) {
 	}
 	logbridge.Serve(full.Log)
 
-	// Before anything of upstream's runs: the API server would tell systemd
-	// that it is ready as soon as it listens, and unset the variable.
+	// This has to come before upstream's code runs. The API server would notify systemd as soon
+	// as it listens, and unset NOTIFY_SOCKET.
 	systemd := notify.Take()
 
-	// Every problem is reported at once, before anything is made.
+	// Report every problem together, before anything is created.
 	done := trace.Part("configuration")
 	plan, releaseGates, err := full.plan(ctx)
 	if err != nil {
@@ -58,8 +58,9 @@ func Run(ctx context.Context, c Config) (err error) {
 	defer claim.release()
 	done()
 
-	// The data directory: a fork is made before anything reads it, and a kubeconfig tells
-	// that the cluster answers.
+	// Prepare the data directory. The fork has to be made before anything reads the directory.
+	// The kubeconfig of the last start has to go, because its presence means that the cluster
+	// answers.
 	if err := plan.fork.Make(ctx, trace, full.Log); err != nil {
 		return err
 	}
@@ -67,8 +68,8 @@ func Run(ctx context.Context, c Config) (err error) {
 		return err
 	}
 
-	// The parts, each as soon as those that it needs are ready. When all are, the control
-	// plane is announced, and settles some time later.
+	// Start the parts. Each starts as soon as the parts that it needs are ready. When all are
+	// ready, the control plane announces that. It settles some time later.
 	s := assemble(plan, claim, start{began, trace, systemd, collector})
 	defer s.settling.Wait()
 	running, cancel := context.WithCancel(ctx)
@@ -79,8 +80,8 @@ func Run(ctx context.Context, c Config) (err error) {
 	return lifecycle.Run(ctx, s.parts(), s.doing, func() error { return s.announce(running) })
 }
 
-// plan makes a plan of the configuration, and gives the process its feature gates until
-// releaseGates is called. A configuration that is refused touches nothing.
+// plan makes a plan of the configuration, and sets the process' feature gates until the caller calls
+// releaseGates. A refused configuration changes nothing.
 func (c completed) plan(ctx context.Context) (_ *plan, releaseGates func(), err error) {
 	draft := c.parse()
 	releaseGates = func() {}

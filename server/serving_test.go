@@ -70,7 +70,7 @@ func TestUserServingCertificate(t *testing.T) {
 		"localhost": "kube-apiserver", "kubernetes.default.svc": "kube-apiserver",
 	} {
 		if got := c.shownTo(t, name).Subject.CommonName; got != want {
-			t.Errorf("who asks for %s is shown %s, want %s", name, got, want)
+			t.Errorf("certificate for the name %s: got %s, want %s", name, got, want)
 		}
 	}
 	trustedFor(t, c, "karve.example.org", "192.0.2.77")

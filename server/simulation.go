@@ -15,22 +15,22 @@ import (
 	"github.com/karve-k8s/karve/simulate"
 )
 
-// simulation is the simulated nodes as a part. They use the API server's informers.
+// simulation is the part that runs the simulated nodes. They use the API server's informers.
 type simulation struct {
 	config  simulate.Config
-	kubelet simulate.Kubelet // answers for the nodes; the API server dials it
+	kubelet simulate.Kubelet // the kubelet API of all nodes; the API server connects to it
 	connect func() simulationConnection
 }
 
-// simulationConnection is what other parts hand over.
+// simulationConnection is what the part gets from other parts.
 type simulationConnection struct {
 	client       *rest.Config // an administrator's
 	informers    informers.SharedInformerFactory
 	certificates *certs.Store
 }
 
-// newSimulation fills in what the controllers expect of nodes, and warns what nodes can't do
-// without controllers or scheduler.
+// newSimulation sets what the controllers expect of nodes. It warns about what simulated nodes
+// cannot do without controllers or a scheduler.
 func newSimulation(p *plan, connect func() simulationConnection) *simulation {
 	s := &simulation{connect: connect}
 	s.config = simulate.Config{Nodes: p.SimulateNodes, Version: version.Kubernetes, Kubelet: &s.kubelet, Log: p.Log}
@@ -38,7 +38,7 @@ func newSimulation(p *plan, connect func() simulationConnection) *simulation {
 		s.config.IPv6 = append(s.config.IPv6, netutils.IsIPv6CIDR(r))
 	}
 	if p.scheduler == nil {
-		p.Log.Warn("--simulate-nodes without scheduler: only Pods with a spec.nodeName will run")
+		p.Log.Warn("--simulate-nodes without a scheduler: only Pods with a spec.nodeName will run")
 	}
 	if p.controllers == nil {
 		warnNotReady(p.Log, "controllers")
@@ -59,8 +59,8 @@ func warnNotReady(log *logrus.Logger, without string) {
 // Run simulates the nodes until ctx ends.
 func (s *simulation) Run(ctx context.Context, ready func()) error {
 	from := s.connect()
-	// An API server that verifies kubelets (--kubelet-certificate-authority) trusts this
-	// authority, if it has a key.
+	// An API server that verifies kubelets (--kubelet-certificate-authority) trusts this CA. It
+	// can only sign if its key is here.
 	if pair, err := tls.LoadX509KeyPair(from.certificates.CertFile(certs.ServerCA), from.certificates.KeyFile(certs.ServerCA)); err == nil {
 		s.kubelet.Sign = &pair
 	}
@@ -68,6 +68,6 @@ func (s *simulation) Run(ctx context.Context, ready func()) error {
 	c.Client = from.client
 	c.PodInformer, c.NodeInformer = core.Pods().Informer(), core.Nodes().Informer()
 	c.ClaimInformer, c.VolumeInformer = core.PersistentVolumeClaims().Informer(), core.PersistentVolumes().Informer()
-	from.informers.StartWithContext(ctx) // they run already, unless authorization is the user's own
+	from.informers.StartWithContext(ctx) // they run already, unless the user configured authorization
 	return simulate.Run(ctx, c, ready)
 }

@@ -54,7 +54,7 @@ func Limit(text string) (int64, error) {
 	}
 	bytes := int64(n) << shift
 	if bytes < Least {
-		return 0, fmt.Errorf("want %dMi at least", Least>>20)
+		return 0, fmt.Errorf("want at least %dMi", Least>>20)
 	}
 	return bytes, nil
 }

@@ -15,11 +15,11 @@ import (
 	"github.com/karve-k8s/karve/certs"
 )
 
-// addresses are those of this machine by which clients have reached the server: the ones
-// that its serving certificate has to be valid for. Interfaces come and go with containers,
-// VPNs and virtual machines, and no client of the server uses most of them.
+// addresses are the addresses of this machine at which clients have reached the server. The serving
+// certificate has to be valid for these only. Interfaces come and go with containers, VPNs and
+// virtual machines, and no client of the server uses most of them.
 type addresses struct {
-	local func() ([]net.Addr, error) // this machine's
+	local func() ([]net.Addr, error) // returns this machine's addresses
 
 	mu      sync.Mutex
 	clients map[netip.Addr]bool
@@ -36,7 +36,7 @@ func newAddresses(first []net.IP) *addresses {
 	return a
 }
 
-// used is for certs.Config.InterfaceAddrs.
+// used returns the addresses that clients use, for certs.Config.InterfaceAddrs.
 func (a *addresses) used() ([]net.Addr, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -47,7 +47,7 @@ func (a *addresses) used() ([]net.Addr, error) {
 	return all, nil
 }
 
-// covers reads which addresses the certificate in a file is valid for.
+// covers records which addresses the certificate in a file is valid for.
 func (a *addresses) covers(file string) {
 	covered := map[netip.Addr]bool{}
 	if cert := readCertificate(file); cert != nil {
@@ -62,8 +62,8 @@ func (a *addresses) covers(file string) {
 	a.covered = covered
 }
 
-// add notes that a client uses an address, and reports whether the serving certificate
-// lacks it. It does so once for an address, and only for one that this machine has.
+// add records that a client uses an address, and reports whether the serving certificate lacks it.
+// It reports that once for each address, and only for addresses that this machine has.
 func (a *addresses) add(at net.Addr) (lacking bool) {
 	tcp, ok := at.(*net.TCPAddr)
 	if !ok {
@@ -71,7 +71,7 @@ func (a *addresses) add(at net.Addr) (lacking bool) {
 	}
 	addr, ok := netip.AddrFromSlice(tcp.IP)
 	if addr = addr.Unmap(); !ok || addr.IsLinkLocalUnicast() && addr.Is6() {
-		return false // a certificate cannot name the zone
+		return false // a certificate cannot contain the zone
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -82,8 +82,8 @@ func (a *addresses) add(at net.Addr) (lacking bool) {
 	return !a.covered[addr]
 }
 
-// has reports whether an interface has the address: a route may make this machine answer
-// for a whole network (`ip route add local`). A system that hides its interfaces is believed.
+// has reports whether an interface has the address. A route may make this machine answer for a whole
+// network (`ip route add local`). If the system does not list its interfaces, has returns true.
 func (a *addresses) has(addr netip.Addr) bool {
 	local, err := a.local()
 	return err != nil || slices.ContainsFunc(local, func(one net.Addr) bool {
@@ -92,17 +92,18 @@ func (a *addresses) has(addr netip.Addr) bool {
 	})
 }
 
-// coverLimit is how long the first client at an address waits for a certificate that is valid
-// for it, and servedPoll how often Karve looks whether the API server shows it already.
+// coverLimit is how long the first client at an address waits for a certificate that is valid for
+// it. servedPoll is how often Karve checks whether the API server already presents it.
 const (
 	coverLimit = 5 * time.Second
 	servedPoll = 10 * time.Millisecond
 )
 
-// Covering is l for clients who verify that the serving certificate is valid for the address
-// they connect to. The first connection to an address that the certificate lacks waits until it
-// has been issued again. Where the server reads the certificate some time after it has changed,
-// at is where this process reaches l itself, to see which certificate is shown; else it is empty.
+// Covering wraps l so that the serving certificate is valid for the address that a client connects
+// to. The first connection to an address that the certificate lacks waits until the certificate has
+// been issued again. If the server reloads a changed certificate with a delay, at is the address at
+// which this process reaches l, to check which certificate the server presents. Otherwise at is
+// empty.
 func (c *Certificates) Covering(l net.Listener, at string) net.Listener {
 	return &coveringListener{l, c, at}
 }
@@ -121,7 +122,7 @@ func (l *coveringListener) Accept() (net.Conn, error) {
 	return &coveredConn{Conn: conn, cover: sync.OnceFunc(func() { l.certificates.cover(l.at) })}, nil
 }
 
-// coveredConn waits before the first byte is read: the TLS handshake comes after it.
+// coveredConn waits before the first byte is read, and so before the TLS handshake.
 type coveredConn struct {
 	net.Conn
 	cover func()
@@ -132,7 +133,7 @@ func (c *coveredConn) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
-// cover has the certificates renewed, and returns when the new one is shown, or after
+// cover renews the certificates. It returns when the server presents the new one, or after
 // coverLimit.
 func (c *Certificates) cover(at string) {
 	limit := time.After(coverLimit)
@@ -161,10 +162,10 @@ func (c *Certificates) cover(at string) {
 	}
 }
 
-// shows reports whether a TLS server shows this certificate.
+// shows reports whether a TLS server presents this certificate.
 func shows(at string, want *x509.Certificate) bool {
 	dialer := &net.Dialer{Timeout: coverLimit}
-	// It is compared with the very certificate, so there is nothing to verify.
+	// The bytes are compared below, so there is nothing to verify.
 	conn, err := tls.DialWithDialer(dialer, "tcp", at, &tls.Config{InsecureSkipVerify: true, ServerName: "localhost"})
 	if err != nil {
 		return false
@@ -174,7 +175,7 @@ func shows(at string, want *x509.Certificate) bool {
 	return len(shown) > 0 && bytes.Equal(shown[0].Raw, want.Raw)
 }
 
-// readCertificate is the first certificate in a file, or nil.
+// readCertificate returns the first certificate in a file, or nil.
 func readCertificate(file string) *x509.Certificate {
 	content, err := os.ReadFile(file)
 	if err != nil {

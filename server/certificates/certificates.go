@@ -15,29 +15,30 @@ import (
 	"github.com/karve-k8s/karve/certs"
 )
 
-// Config is what the part needs.
+// Config is the configuration of the part.
 type Config struct {
-	DataDir string // the certificates are in certs/ of it
-	// SANs are the user's, of the serving certificate.
+	DataDir string // the certificates are in its directory certs
+	// SANs are names and addresses that the user adds to the serving certificate.
 	SANs []string
-	// Addresses of this machine are in the serving certificate from the first start.
-	// Others are added when a client uses them: see [Certificates.Covering].
+	// Addresses are addresses of this machine that the serving certificate contains from the
+	// first start on. Karve adds others when a client uses them: see [Certificates.Covering].
 	Addresses     []net.IP
 	ServiceIPs    []net.IP // of the kubernetes Service
 	ClusterDomain string
-	// Etcd issues the certificates of the etcd API, too.
+	// Etcd says whether to issue the certificates of the etcd API, too.
 	Etcd bool
 
 	// Server is the URL in the admin's kubeconfig.
 	Server string
-	// KubeconfigCopy is a second file for it, with KubeconfigCopyMode; empty is none.
+	// KubeconfigCopy is the path of a copy of that file, with KubeconfigCopyMode; empty means
+	// no copy.
 	KubeconfigCopy     string
 	KubeconfigCopyMode os.FileMode
 
 	Log *logrus.Logger
 }
 
-// Certificates is the part.
+// Certificates is the part that issues and renews certificates.
 type Certificates struct {
 	config    Config
 	store     *certs.Store
@@ -45,15 +46,15 @@ type Certificates struct {
 	asked     chan func()
 
 	kubeconfigs sync.Mutex // held while they are written
-	published   bool       // they have been
+	published   bool       // they have been written once
 }
 
-// New is the part before it runs.
+// New returns the part. It issues nothing before Run.
 func New(c Config) *Certificates {
 	return &Certificates{config: c, addresses: newAddresses(c.Addresses), asked: make(chan func())}
 }
 
-// Store has the certificates. It is valid as soon as Run has called ready.
+// Store returns the store of the certificates. It is valid once Run has called ready.
 func (c *Certificates) Store() *certs.Store { return c.store }
 
 // Run issues what is missing, calls ready, and renews what is due until ctx ends.
@@ -83,7 +84,7 @@ func (c *Certificates) issue() error {
 	return nil
 }
 
-// use takes over issued certificates.
+// use starts to use issued certificates.
 func (c *Certificates) use(store *certs.Store) {
 	c.store = store
 	c.addresses.covers(store.CertFile(certs.Serving))
@@ -99,14 +100,14 @@ func (c *Certificates) keepFresh(ctx context.Context, set <-chan time.Duration) 
 	renewer{renew: renew, nextDue: c.store.NextDue, publish: c.republish, log: c.config.Log}.run(ctx, c.asked, set)
 }
 
-// KubeconfigPath is that of the admin's kubeconfig.
+// KubeconfigPath returns the path of the admin's kubeconfig.
 func (c *Certificates) KubeconfigPath() string { return KubeconfigPath(c.config.DataDir) }
 
-// KubeconfigPath is that of the admin's kubeconfig in a data directory.
+// KubeconfigPath returns the path of the admin's kubeconfig in a data directory.
 func KubeconfigPath(dataDir string) string { return filepath.Join(dataDir, "admin.kubeconfig") }
 
-// Publish writes the admin's kubeconfig for the first time: its presence tells that the
-// cluster answers. From then on a renewal writes it again.
+// Publish writes the admin's kubeconfig for the first time. Its presence means that the cluster
+// answers. From then on, renewals write it again.
 func (c *Certificates) Publish() error {
 	c.kubeconfigs.Lock()
 	defer c.kubeconfigs.Unlock()
@@ -114,8 +115,8 @@ func (c *Certificates) Publish() error {
 	return c.writeKubeconfigs()
 }
 
-// republish writes what has been published again, with renewed certificates. A start that
-// is under way publishes it itself.
+// republish writes the kubeconfigs again after a renewal. During startup it does nothing, because
+// Publish comes later.
 func (c *Certificates) republish() error {
 	c.kubeconfigs.Lock()
 	defer c.kubeconfigs.Unlock()

@@ -12,8 +12,8 @@ const (
 	clockSlack = time.Minute
 )
 
-// A clock returns the time of day, which NTP may set by decades on a board without a
-// battery, and the time since some moment, which only a sleep of the machine stops.
+// A clock returns the time of day and an elapsed time. NTP may set the time of day by decades on a
+// board without a battery. The elapsed time stops only while the machine sleeps.
 type clock func() (day time.Time, elapsed time.Duration)
 
 func systemClock() clock {
@@ -24,8 +24,8 @@ func systemClock() clock {
 	}
 }
 
-// watchClock sends by how much the time of day was set, soon after it was set, until
-// ctx ends. A machine that has slept looks like one whose clock was set forward.
+// watchClock watches the clock until ctx ends. Soon after the time of day was set, it sends the
+// difference. A machine that has slept looks like one whose clock was set forward.
 func watchClock(ctx context.Context, read clock) <-chan time.Duration {
 	steps := make(chan time.Duration, 1)
 	day, elapsed := read()
@@ -46,7 +46,7 @@ func watchClock(ctx context.Context, read clock) <-chan time.Duration {
 			}
 			select {
 			case steps <- step:
-			default: // the one before has not been received yet, and will do
+			default: // the previous one is still waiting to be received, and suffices
 			}
 		}
 	}()

@@ -8,30 +8,30 @@ import (
 	"github.com/karve-k8s/karve/certs"
 )
 
-// clockDoubt tells whether the time of day may be wrong, by hours or decades, so that
-// it is about to be set. It is doubted
+// clockDoubt reports whether the time of day may be wrong by hours or decades, so that some service
+// is likely to set it soon. The clock is in doubt
 //
-//   - when it says a time before this program was made;
-//   - for a day after it was set, by a minute or more: what sets a clock by decades may
-//     put its time zone right in a second step;
-//   - for the first day of a machine, until systemd-timesyncd has set it, where that is
-//     what sets it: the battery's clock may have been in a time zone of its own.
+//   - when it shows a time before this program was built;
+//   - for a day after it was set by a minute or more: a service that sets a clock by decades may
+//     correct its time zone in a second step;
+//   - for a day after the machine started, if systemd-timesyncd is there and has not set it yet: the
+//     hardware clock may be in another time zone.
 //
-// On other machines nothing is known to be about to set it, and it is believed.
+// On other machines nothing is known to set the clock soon, so Karve trusts it.
 type clockDoubt struct {
 	read   clock
-	synced func() bool // false: a service is there that sets the clock, and has not
+	synced func() bool // false if a service is there that sets the clock, but has not set it yet
 
 	mu      sync.Mutex
-	day     time.Time     // of the last look
-	elapsed time.Duration // at the last look
-	until   time.Duration // the doubt ends, as elapsed time
+	day     time.Time     // at the last reading
+	elapsed time.Duration // at the last reading
+	until   time.Duration // when the doubt ends, as elapsed time
 }
 
-// ClockDoubt returns a function that reports whether this machine's clock is doubted now.
+// ClockDoubt returns a function that reports whether this machine's clock is in doubt now.
 func ClockDoubt() (doubted func() bool) { return newClockDoubt(machineClock(), timesyncd).doubted }
 
-// doubtTime is how long a clock is doubted.
+// doubtTime is how long a clock is in doubt.
 const doubtTime = 24 * time.Hour
 
 func newClockDoubt(read clock, synced func() bool) *clockDoubt {
@@ -41,7 +41,7 @@ func newClockDoubt(read clock, synced func() bool) *clockDoubt {
 	return d
 }
 
-// doubted reports whether the clock is doubted now.
+// doubted reports whether the clock is in doubt now.
 func (d *clockDoubt) doubted() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -54,15 +54,14 @@ func (d *clockDoubt) doubted() bool {
 	return elapsed < d.until || elapsed < doubtTime && !d.synced()
 }
 
-// The directory that systemd-timesyncd has while it runs, and the file it makes when it
-// has set the clock for the first time since the machine was started
-// (systemd-timesyncd.service(8)).
+// systemd-timesyncd has timesyncDir while it runs. It creates timesyncDone when it has set the clock
+// for the first time since the machine started (systemd-timesyncd.service(8)).
 const (
 	timesyncDir  = "/run/systemd/timesync"
 	timesyncDone = timesyncDir + "/synchronized"
 )
 
-// timesyncd reports whether systemd-timesyncd has set the clock, or is not there.
+// timesyncd reports whether systemd-timesyncd has set the clock or does not run.
 func timesyncd() bool {
 	if _, err := os.Stat(timesyncDir); err != nil {
 		return true

@@ -14,16 +14,15 @@ import (
 	"github.com/karve-k8s/karve/certs"
 )
 
-// renewCheck is the longest time between two checks of what is due.
+// renewCheck is the longest time between two checks for certificates that are due.
 const renewCheck = time.Hour
 
-// delays are those between attempts at something that fails: each is twice the one
-// before, and the last is limit.
+// delays returns the delays between failing attempts. Each is twice the previous one, up to limit.
 func delays(first, limit time.Duration) wait.Backoff {
 	return wait.Backoff{Duration: first, Factor: 2, Steps: math.MaxInt, Cap: limit}
 }
 
-// renewer keeps certificates fresh. Its fields are what tests replace.
+// renewer renews certificates before they expire. Tests replace its fields.
 type renewer struct {
 	renew   func() ([]certs.Name, []certs.Note, error)
 	nextDue func() time.Time
@@ -31,17 +30,17 @@ type renewer struct {
 	log     *logrus.Logger
 }
 
-// run renews what is due until ctx ends. It does so immediately when it is asked, and then
-// calls what was sent, and when the clock is set. The readers of the files notice by
-// themselves; nothing restarts. After a failure it tries again in a second, and then after
-// twice as long each time, up to an hour. It logs each of these attempts.
+// run renews certificates that are due until ctx ends. It also renews immediately when it receives a
+// function from asked, which it then calls, and when the clock was set. Readers of the files notice
+// the change themselves, so nothing restarts. After a failure run tries again in a second, and then
+// with delays that double up to an hour. It logs each of these attempts.
 func (r renewer) run(ctx context.Context, asked <-chan func(), set <-chan time.Duration) {
 	told := map[certs.Note]bool{}
 	var (
 		retry  wait.Backoff
 		delay  time.Duration // before the next attempt; 0: nothing has failed
-		failed string        // what was logged of it
-		stale  bool          // the kubeconfigs carry what has been renewed
+		failed string        // the failure that was logged
+		stale  bool          // the kubeconfigs lack a renewed certificate
 	)
 	for {
 		next := delay
@@ -79,7 +78,7 @@ func (r renewer) run(ctx context.Context, asked <-chan func(), set <-chan time.D
 			delay, failed = 0, ""
 			continue
 		}
-		// A burst of questions must not use up the short delays, nor fill the log.
+		// A burst of requests must not use up the short delays or fill the log.
 		if waited || delay == 0 {
 			delay = retry.Step()
 		} else if err.Error() == failed {
@@ -90,8 +89,8 @@ func (r renewer) run(ctx context.Context, asked <-chan func(), set <-chan time.D
 	}
 }
 
-// logRenewal logs in one line which certificates were renewed, each with its reason, and
-// every other note once; told remembers which.
+// logRenewal logs the renewed certificates in one line, each with its reason. It logs every other
+// note once; told has the notes that were logged.
 func logRenewal(log *logrus.Logger, renewed []certs.Name, notes []certs.Note, told map[certs.Note]bool) {
 	var others []certs.Note
 	reasons := map[certs.Name]string{}
@@ -112,7 +111,7 @@ func logRenewal(log *logrus.Logger, renewed []certs.Name, notes []certs.Note, to
 	logNotes(log, others, told)
 }
 
-// logNotes logs each note once; told remembers which.
+// logNotes logs each note once; told has the notes that were logged.
 func logNotes(log *logrus.Logger, notes []certs.Note, told map[certs.Note]bool) {
 	for _, n := range notes {
 		switch {

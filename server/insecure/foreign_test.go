@@ -37,7 +37,7 @@ func TestOrigin(t *testing.T) {
 		{atLoopback, "127.0.0.1:8080", "http://127.0.0.1:9999", 403},
 		{atLoopback, "localhost:8080", "http://localhost", 403},
 		{atLoopback, "localhost", "http://localhost:8080", 403},
-		// And so is another name or address of it, whoever listens there.
+		// Another name or address of it is a foreign origin, too, whichever server listens there.
 		{atLoopback, "127.0.0.1:8080", "http://localhost:8080", 403},
 		{atLoopback, "127.0.0.1:8080", "http://127.0.0.2:8080", 403},
 		{atLoopback, "localhost:8080", "http://evil.localhost:8080", 403},
@@ -96,7 +96,7 @@ func TestFetchSite(t *testing.T) {
 		{http.Header{"Sec-Fetch-Site": {"none", "same-site"}}, 403},
 		{http.Header{"Sec-Fetch-Site": {"same-site"}, "Origin": {"http://localhost:8080"}}, 403},
 		{http.Header{"Sec-Fetch-Site": {"same-origin"}, "Origin": {"http://localhost:3000"}}, 403},
-		// A link on the page of another site, in a browser that says so; then in one
+		// A link on the page of another site, in a browser that reports it; then in one
 		// that does not.
 		{http.Header{"Sec-Fetch-Site": {"cross-site"}, "Referer": {"https://evil.example/"}}, 403},
 		{http.Header{"Referer": {"https://evil.example/"}}, 403},

@@ -16,7 +16,7 @@ import (
 // holds it any more.
 var errNoSocket = errors.New("no process on this machine holds the other end of the connection")
 
-// owner is who opened a socket.
+// owner describes the user, and on Linux the control group, that opened a socket.
 type owner struct {
 	uid    uint32
 	cgroup uint64 // the control group of the process; 0: unknown
@@ -38,8 +38,7 @@ func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, peerKey{}, &peer{conn: c})
 }
 
-// owners decides who may use the listener. Its fields are the parts of the system that tests
-// replace.
+// owners decides which users may use the listener. Tests replace its fields.
 type owners struct {
 	known     bool   // whether the system can tell the owner of a connection
 	self      uint32 // the user this process runs as

@@ -12,7 +12,7 @@ import (
 	"github.com/karve-k8s/karve/internal/procnet"
 )
 
-// OwnersKnown says that this system can tell which user opened a connection.
+// OwnersKnown is true if this system reports which user opened a connection.
 const OwnersKnown = true
 
 // tcpSocket is what the kernel tells about a TCP socket.
@@ -38,8 +38,8 @@ func (s tcpSocket) owned() bool {
 	return false
 }
 
-// socketOwner returns who created the TCP socket with these addresses, which belongs to some
-// process in this network namespace. The error wraps errNoSocket if there is none.
+// socketOwner returns the owner of the TCP socket with these addresses, which a process in this
+// network namespace holds. The error wraps errNoSocket if there is none.
 //
 // It asks the kernel for this one socket (sock_diag(7)). It searches /proc/net, which does not
 // have the control group, only where the kernel cannot be asked: if a client could cause a

@@ -7,9 +7,8 @@ import (
 	"net/netip"
 )
 
-// OwnersKnown says that this system can tell which user opened a connection. Darwin
-// and Windows could be asked too, each by other means; Karve is a developer's tool
-// there, and asks neither.
+// OwnersKnown is true if this system reports which user opened a connection. Darwin and Windows have
+// ways of their own to find out. Karve does not use them, because it is a developer's tool there.
 const OwnersKnown = false
 
 func socketOwner(_, _ netip.AddrPort) (owner, error) { return owner{}, ErrOwnersUnknown }

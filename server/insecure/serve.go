@@ -111,7 +111,7 @@ func http2Server(opts Options) *http2.Server {
 		MaxConcurrentStreams:     opts.MaxConcurrentStreams,
 		MaxReadFrameSize:         opts.FrameSize,
 		MaxUploadBufferPerStream: int32(opts.FrameSize),
-		// All streams may fill their buffers at once; HTTP/2 has 31 bits for it.
+		// All streams may fill their buffers at the same time. HTTP/2 has 31 bits for the size.
 		MaxUploadBufferPerConnection: int32(min(perConn, 1<<31-1)),
 	}
 }

@@ -202,7 +202,7 @@ func TestShutdownDrains(t *testing.T) {
 			refused(t, addr)
 			select {
 			case err := <-stopped:
-				t.Fatalf("Serve returned (%v) with a request under way", err)
+				t.Fatalf("Serve returned (%v) with a request in flight", err)
 			default:
 			}
 			close(more)

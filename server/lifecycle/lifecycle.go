@@ -1,5 +1,5 @@
-// Package lifecycle starts the parts of a control plane in order, and stops them in
-// reverse. It knows nothing about them but their names and what they need.
+// Package lifecycle starts the parts of a control plane in order, and stops them in reverse order.
+// It knows only their names and their dependencies.
 package lifecycle
 
 import (
@@ -12,30 +12,30 @@ import (
 	"github.com/karve-k8s/karve/server/startup"
 )
 
-// Part is a piece of the control plane with a life of its own.
+// Part is a component of the control plane that is started and stopped by itself.
 //
-// It is started when the parts that it needs are ready. A part that is switched off, and
-// so is not in the list, is not waited for. Run starts the part, calls ready once it
-// serves, and returns when ctx has ended and everything that it started is gone; or
-// earlier, with the reason. Run calls ready at most once.
+// It starts when the parts in Needs are ready. It does not wait for parts that are not in the list,
+// because they are disabled. Run runs the part, and calls ready at most once, when the part serves.
+// It returns when ctx has ended and everything that it started is gone. If the part fails, it
+// returns earlier, with the reason.
 //
-// What a part hands over to those that need it is complete before it calls ready.
+// Everything that a part hands over to other parts is complete before it calls ready.
 type Part struct {
 	Name  string
 	Needs []string
 	Run   func(ctx context.Context, ready func()) error
 }
 
-// What is being done to a part.
+// The verbs that [Run] passes to doing.
 const (
 	Starting = "starting"
 	Stopping = "stopping"
 )
 
-// Failed tells [Run] that the part whose context ctx is has failed, and why, while the part
-// goes on serving the parts above it until they have stopped. A part that returns instead
-// takes its services away from them first: watches of a closed datastore, for example, are
-// begun again and again without a pause, which holds up the stop. Only the first failure counts.
+// Failed reports to [Run] that the part with the context ctx has failed, and why. The part continues
+// to serve the parts that need it until they have stopped. If it returned instead, they would lose
+// its services first. Watches of a closed datastore, for example, are restarted again and again
+// without a pause, which delays the shutdown. Only the first failure counts.
 func Failed(ctx context.Context, err error) {
 	if tell, ok := ctx.Value(failedKey{}).(func(error)); ok {
 		tell(err)
@@ -47,22 +47,21 @@ type failedKey struct{}
 var (
 	// ErrStopped is the failure of a part that returned nil before its context ended.
 	ErrStopped = errors.New("stopped by itself")
-	// ErrNoAnswer is what a part says about itself as long as it has nothing to say.
+	// ErrNoAnswer is the last error of a part that has reported none.
 	ErrNoAnswer = errors.New("no answer yet")
 )
 
-// Run starts each part once those it needs are ready, at the same time where
-// they need not wait for each other, calls up when all are, and waits for ctx to
-// end or a part to fail. Then it stops what has started in reverse order, each
-// part gone before the next is stopped.
+// Run starts each part when the parts that it needs are ready. Parts that do not depend on each
+// other start concurrently. When all parts are ready, Run calls up, and waits until ctx ends or a
+// part fails. Then it stops the started parts in reverse order. It stops a part only when the
+// previous one has returned.
 //
 //	waiting → starting → ready → stopping → gone
 //	             └────────┴─ failed: stop the rest
 //
-// The parts' contexts carry ctx's values but not its end: storage must outlive
-// an API server that drains. The error names the part that failed; it is nil
-// when ctx ended first and every part stopped cleanly. It calls doing
-// before each start and stop.
+// The parts' contexts have ctx's values but do not end with it, because storage must outlive an API
+// server that drains. Run calls doing before each start and stop. The error names the part that
+// failed. It is nil if ctx ended first and every part stopped cleanly.
 func Run(ctx context.Context, parts []Part, doing func(verb, name string), up func() error) error {
 	type running struct {
 		name   string
@@ -76,7 +75,7 @@ func Run(ctx context.Context, parts []Part, doing func(verb, name string), up fu
 		fail := func(err error) {
 			select {
 			case failures <- fmt.Errorf("%s: %w", p.Name, err):
-			default: // another was first
+			default: // another part failed first
 			}
 		}
 		own, cancel := context.WithCancel(context.WithValue(context.WithoutCancel(ctx), failedKey{}, fail))
@@ -142,7 +141,7 @@ func names(parts []Part) []string {
 	return all
 }
 
-// Traced records how long a part takes to be ready.
+// Traced records how long a part takes to become ready.
 func Traced(t *startup.Trace, p Part) Part {
 	return Part{p.Name, p.Needs, func(ctx context.Context, ready func()) error {
 		done := t.Part(p.Name)
@@ -150,8 +149,8 @@ func Traced(t *startup.Trace, p Part) Part {
 	}}
 }
 
-// Within fails a start that takes longer than limit, naming the part and what
-// it last said about itself.
+// Within makes the startup of a part fail if it takes longer than limit. The error has the part's
+// last error.
 func Within(limit time.Duration, p Part, last func() error) Part {
 	return Part{p.Name, p.Needs, func(ctx context.Context, ready func()) error {
 		ctx, cancel := context.WithCancelCause(ctx)

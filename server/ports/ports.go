@@ -1,5 +1,4 @@
-// Package ports binds the ports of a configuration, and says in terms of its options why one
-// cannot be bound.
+// Package ports binds the ports of a configuration. Its errors name the option and the reason.
 package ports
 
 import (
@@ -10,11 +9,11 @@ import (
 	"syscall"
 )
 
-// Port is one that a configuration makes the server listen on.
+// Port is a port that the configuration makes the server listen on.
 type Port struct {
-	Option  string // that names it, without dashes
-	Address string // empty is every address
-	Number  int    // 0 is any free one
+	Option  string // the option that sets it, without dashes
+	Address string // empty means every address
+	Number  int    // 0 means any free port
 }
 
 // Listen binds the port; its errors name the option.
@@ -33,7 +32,7 @@ func (p Port) Listen() (net.Listener, error) {
 	return nil, fmt.Errorf("--%s %d: %w", p.Option, p.Number, err)
 }
 
-// Try reports whether the server could listen there now.
+// Try reports why the server could not bind the port now.
 func (p Port) Try() error {
 	l, err := p.Listen()
 	if err != nil {
@@ -42,8 +41,8 @@ func (p Port) Try() error {
 	return l.Close()
 }
 
-// Local is host:port of a listener as this machine reaches it: a wildcard address is
-// replaced by loopback's.
+// Local returns host:port of a listener as clients on this machine reach it. It replaces a wildcard
+// address with a loopback address.
 func Local(l net.Listener) string {
 	address := l.Addr().(*net.TCPAddr)
 	host := address.IP.String()

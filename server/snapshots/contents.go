@@ -14,16 +14,16 @@ import (
 // memory after a reset. Tests that share a cluster reset it every few seconds.
 const ownContentsIdle = time.Minute
 
-// ownContents are the contents of the snapshot in the data directory. They are read when
-// they are needed, and forgotten when they have not been needed for a while.
+// ownContents caches the contents of the snapshot in the data directory. It reads them when they are
+// needed, and drops them when they have not been used for ownContentsIdle.
 type ownContents struct {
 	mu       sync.Mutex
 	contents *datastore.Dump
-	file     os.FileInfo // that contents was read from
+	file     os.FileInfo // the file that contents was read from
 	idle     *time.Timer
 }
 
-// of returns the contents of the snapshot at path, which read reads unless they are known.
+// of returns the contents of the snapshot at path. It calls read unless they are cached.
 func (o *ownContents) of(path string, read func() (*datastore.Dump, error)) (*datastore.Dump, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -32,7 +32,7 @@ func (o *ownContents) of(path string, read func() (*datastore.Dump, error)) (*da
 		return nil, fmt.Errorf("%w: there is no snapshot yet", err)
 	}
 	if o.contents == nil || !os.SameFile(file, o.file) || file.Size() != o.file.Size() || !file.ModTime().Equal(o.file.ModTime()) {
-		o.contents = nil // there is no memory for both
+		o.contents = nil // both together would need too much memory
 		contents, err := read()
 		if err != nil {
 			return nil, err
@@ -42,8 +42,8 @@ func (o *ownContents) of(path string, read func() (*datastore.Dump, error)) (*da
 	if o.idle == nil {
 		o.idle = time.AfterFunc(ownContentsIdle, func() {
 			o.forget()
-			// Package memory counts what was allocated since the last collection. It
-			// does not see that something older became garbage.
+			// Package memory counts only allocations since the last collection. It does not
+			// notice when older memory becomes garbage.
 			runtime.GC()
 		})
 	} else {

@@ -1,6 +1,6 @@
-// Package snapshots serves the control socket of a running server: snapshots of the cluster,
-// resets to one, and questions about the file of the datastore. It also makes the first
-// start of a fork.
+// Package snapshots serves the control socket of a running server. Its requests make a snapshot of
+// the cluster, reset the cluster to a snapshot, and inspect the file of the datastore. The package
+// also prepares the data directory of a fork.
 package snapshots
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/karve-k8s/karve/snapshot"
 )
 
-// Options are what the part needs.
+// Options is the configuration of the part.
 type Options struct {
 	DataDir string
 	Log     *logrus.Logger
@@ -34,21 +34,21 @@ type Options struct {
 	Connect func() Connection
 }
 
-// Connection is what other parts hand over.
+// Connection is what the part gets from other parts.
 type Connection struct {
-	// Engine is the built-in datastore; nil: the datastore is another.
+	// Engine is the built-in datastore; nil with any other datastore.
 	Engine *datastore.Engine
 	// Ready reports whether every part of the control plane is ready.
 	Ready func() bool
-	// Forget makes controllers forget which objects they have found to be absent. It is
-	// called before a reset, while controllers rest.
+	// Forget makes controllers forget which objects they have found to be absent. A reset calls
+	// it first, while the controllers are paused.
 	Forget func()
 	// CaughtUp returns when the informers of this process have seen a reset.
 	CaughtUp func(context.Context, *datastore.ResetResult) error
 }
 
-// Control is the control socket as a part: what `karve snapshot`, `karve reset` and `karve
-// datastore` ask, on a socket in the data directory (package control has the client).
+// Control is the part that serves the control socket in the data directory. `karve snapshot`, `karve
+// reset` and `karve datastore` use it. Package control has the client.
 type Control struct {
 	Options
 	Connection // set when Run starts
@@ -57,24 +57,24 @@ type Control struct {
 	own ownContents
 }
 
-// New is the part before it runs.
+// New returns the part. It listens in Run.
 func New(o Options) *Control { return &Control{Options: o} }
 
-// Run serves the socket until ctx ends, and returns when no request uses the engine any more.
+// Run serves the socket until ctx ends. It returns when no request uses the engine any more.
 func (c *Control) Run(ctx context.Context, ready func()) error {
 	c.Connection = c.Connect()
 	server, err := listenControl(c.DataDir)
 	if errors.Is(err, socket.ErrMissing) {
-		ready() // as without kine.sock
+		ready() // the server works without the socket
 		<-ctx.Done()
 		return nil
 	} else if err != nil {
 		return err
 	}
-	defer os.RemoveAll(c.scratch()) // or the next start does
+	defer os.RemoveAll(c.scratch()) // after a kill, the next start does it
 	defer c.own.forget()
 	defer server.stop()
-	if err := os.RemoveAll(c.scratch()); err != nil { // of a server that was killed
+	if err := os.RemoveAll(c.scratch()); err != nil { // a server that was killed leaves it behind
 		return err
 	}
 	server.handle("GET "+control.SnapshotPath, c.whenReady(c.snapshot))
@@ -90,13 +90,13 @@ func (c *Control) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// scratch is a directory for files on the way, which whenReady makes.
+// scratch returns the directory for temporary files. whenReady creates it.
 func (c *Control) scratch() string { return filepath.Join(c.DataDir, ".control") }
 
-// notBuiltIn is the answer where there is no engine.
+// notBuiltIn is the answer if the datastore is not the built-in one.
 const notBuiltIn = "the datastore of this server is not the built-in one (--datastore-endpoint): use its own tools"
 
-// whenReady refuses what cannot be done now, or with this datastore.
+// whenReady refuses requests until the server is ready, or if the datastore is not the built-in one.
 func (c *Control) whenReady(do controlHandler) controlHandler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		switch {
@@ -118,15 +118,15 @@ func (c *Control) source() snapshot.Source {
 	}}
 }
 
-// restLimit is how long a snapshot waits until nothing happens in the cluster.
+// restLimit is how long a snapshot waits for the cluster to settle.
 const restLimit = 5 * time.Second
 
-// snapshot sends one. The file is complete before the response begins: a response that has
-// begun cannot become an error.
+// snapshot sends a snapshot. It completes the file before it begins the response, because a response
+// that has begun cannot become an error.
 func (c *Control) snapshot(w http.ResponseWriter, r *http.Request) error {
 	if r.URL.Query().Get(control.Settle) == "true" {
 		ctx, cancel := context.WithTimeout(r.Context(), restLimit)
-		_ = waitQuiet(ctx, c.Engine, func() (bool, error) { return true, nil }) // or as it is
+		_ = waitQuiet(ctx, c.Engine, func() (bool, error) { return true, nil }) // if it does not settle in time, take it as it is
 		cancel()
 	}
 	f, err := os.CreateTemp(c.scratch(), "snapshot-*")
@@ -151,7 +151,8 @@ func (c *Control) snapshot(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// reset goes back to a snapshot: forwards, so nothing restarts and no client loses its connection.
+// reset returns the cluster to a snapshot. It writes new revisions, so nothing restarts and no client
+// loses its connection.
 func (c *Control) reset(w http.ResponseWriter, r *http.Request) error {
 	c.one.Lock()
 	defer c.one.Unlock()
@@ -183,14 +184,14 @@ func (c *Control) reset(w http.ResponseWriter, r *http.Request) error {
 		out.Revision, out.Rounds, out.Took = done.Revision, 1, done.Took
 	}
 	if out.Rounds > 0 {
-		c.Log.Infof("went back to a snapshot of revision %d: %d objects made again, %d changed back, %d deleted; the revision is %d",
+		c.Log.Infof("reset to a snapshot of revision %d: %d objects created again, %d changed back, %d deleted; the revision is now %d",
 			to.Revision(), out.Missing, out.Changed, out.Surplus, out.Revision)
 	}
 	w.Header().Set("Content-Type", "application/json")
 	return json.NewEncoder(w).Encode(out)
 }
 
-// keysTold is how many keys a result names.
+// keysTold is the largest number of keys that a result lists.
 const keysTold = 100
 
 func resultOf(d datastore.Difference) *control.Result {
@@ -201,8 +202,8 @@ func resultOf(d datastore.Difference) *control.Result {
 	return out
 }
 
-// wanted are the contents to go back to: those that come with the request, or of the
-// snapshot in the data directory.
+// wanted returns the contents to reset to. They come from the body of the request, or from the
+// snapshot in the data directory if the body is empty.
 func (c *Control) wanted(r *http.Request) (*datastore.Dump, error) {
 	if r.ContentLength != 0 {
 		s, err := snapshot.Read(r.Body)
@@ -228,12 +229,12 @@ func (c *Control) contentsOf(ctx context.Context, s *snapshot.Snapshot) (*datast
 	return s.Dump(ctx, c.scratch())
 }
 
-// ErrAnotherCluster: a snapshot is not of the cluster that is to go back to it.
+// ErrAnotherCluster means that a snapshot was made of another cluster than the one to reset.
 var ErrAnotherCluster = errors.New("the snapshot is of another cluster")
 
-// sameCluster is [ErrAnotherCluster] if a snapshot is not of the cluster in dataDir or
-// of one that has the same origin, by the key of their service accounts: tokens
-// in its Secrets would not be valid.
+// sameCluster returns [ErrAnotherCluster] unless the snapshot is of the cluster in dataDir or of one
+// with the same origin. It compares the keys of their service accounts. With another key, tokens in
+// the snapshot's Secrets would not be valid.
 func sameCluster(s *snapshot.Snapshot, dataDir string) error {
 	name := string(certs.ServiceAccount) + ".key"
 	have, err := os.ReadFile(filepath.Join(dataDir, "certs", name))
@@ -241,7 +242,7 @@ func sameCluster(s *snapshot.Snapshot, dataDir string) error {
 		return err
 	}
 	if string(have) != string(s.Certificate(name)) {
-		return fmt.Errorf("%w: its certs/%s is not that of %s (karve server --fork-from starts a cluster of it)", ErrAnotherCluster, name, dataDir)
+		return fmt.Errorf("%w: its certs/%s is not that of %s (karve server --fork-from starts a new cluster from it)", ErrAnotherCluster, name, dataDir)
 	}
 	return nil
 }

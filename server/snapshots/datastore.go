@@ -14,10 +14,10 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// DatastoreHandler answers questions about the file of the datastore: while the engine
-// runs, no other process can read it (see package datastore, DESIGN.md). The control socket
-// serves it as soon as the datastore is open, also while the server starts or stops. If engine
-// is nil, the datastore is not the built-in one.
+// DatastoreHandler answers requests about the file of the datastore. While the engine runs, no other
+// process can read the file (see DESIGN.md of package datastore). The control socket serves the
+// handler as soon as the datastore is open, also while the server starts or stops. engine is nil if
+// the datastore is not the built-in one.
 func DatastoreHandler(engine *datastore.Engine) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+control.LookPath, tell(func(context.Context) (*sqlitefile.Info, error) { return engine.Info() }))
@@ -27,7 +27,7 @@ func DatastoreHandler(engine *datastore.Engine) http.Handler {
 	}))
 	mux.HandleFunc("GET "+control.BackupPath, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/octet-stream")
-		// An error is in the stream: the status has been sent by then.
+		// The stream carries errors, because the status has been sent by then.
 		_ = backup.Send(r.Context(), engine.Source(), patientWriter{w, http.NewResponseController(w)})
 	})
 	if engine == nil {
@@ -36,7 +36,8 @@ func DatastoreHandler(engine *datastore.Engine) http.Handler {
 		})
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// The client compares it with the file that it means, which another server may use.
+		// The client compares this with the file that it asks about, because another server may
+		// use that file.
 		if path, err := filepath.Abs(engine.Path()); err == nil {
 			w.Header().Set(control.DatastoreHeader, url.PathEscape(path))
 		}
@@ -44,7 +45,7 @@ func DatastoreHandler(engine *datastore.Engine) http.Handler {
 	})
 }
 
-// tell writes the answer in JSON.
+// tell returns a handler that sends the result of ask as JSON.
 func tell[T any](ask func(context.Context) (*T, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		out, err := ask(r.Context())
@@ -57,8 +58,8 @@ func tell[T any](ask func(context.Context) (*T, error)) http.HandlerFunc {
 	}
 }
 
-// backupPatience is how long the receiver of a backup may take for a part of it: SQLite's
-// write-ahead log grows meanwhile.
+// backupPatience is how long the receiver of a backup may take for one write. It is limited because
+// SQLite's WAL grows during a backup.
 const backupPatience = time.Minute
 
 // patientWriter fails when a write takes longer than backupPatience.

@@ -13,16 +13,16 @@ import (
 	"github.com/karve-k8s/karve/snapshot"
 )
 
-// Fork is what --fork-from asks for.
+// Fork is the parsed form of --fork-from.
 type Fork struct {
-	from     string // empty: nothing
+	from     string // empty if there is no fork
 	dataDir  string
-	storeDir string // of the built-in datastore; empty: it is in memory
+	storeDir string // of the built-in datastore; empty if it is in memory
 	inMemory bool
 }
 
-// NewFork reads --fork-from, and reports what is wrong with it: the source, or a data
-// directory that holds something else or the half of a fork. It changes nothing.
+// NewFork reads --fork-from. It reports a source that cannot be used, and a data directory that has
+// other contents or an unfinished fork. It changes nothing.
 func NewFork(from, dataDir string, where storage.Location) (Fork, error) {
 	f := Fork{from: from, dataDir: dataDir, inMemory: where.InMemory()}
 	var err error
@@ -44,7 +44,7 @@ func NewFork(from, dataDir string, where storage.Location) (Fork, error) {
 	return f, nil
 }
 
-// Make makes the data directory of the snapshot, the first time.
+// Make creates the data directory from the snapshot, unless it is a fork already.
 func (f Fork) Make(ctx context.Context, trace *startup.Trace, log *logrus.Logger) error {
 	if f.from == "" {
 		return nil
@@ -63,7 +63,7 @@ func (f Fork) Make(ctx context.Context, trace *startup.Trace, log *logrus.Logger
 	return nil
 }
 
-// Contents are what a datastore in memory begins with; nil: it begins empty.
+// Contents returns the initial contents of a datastore in memory, or nil if it starts empty.
 func (f Fork) Contents(ctx context.Context) (contents *datastore.Dump, err error) {
 	if f.from == "" || !f.inMemory {
 		return nil, nil
@@ -78,8 +78,8 @@ func (f Fork) Contents(ctx context.Context) (contents *datastore.Dump, err error
 	return contents, nil
 }
 
-// Prepare deletes what the servers of the forked cluster had written about themselves. It
-// does nothing once a server has written to the fork.
+// Prepare deletes what the servers of the forked cluster have written about themselves. It does
+// nothing once a server has written to the fork.
 func (f Fork) Prepare(ctx context.Context, engine *datastore.Engine) error {
 	if f.from == "" {
 		return nil

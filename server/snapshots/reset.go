@@ -21,10 +21,10 @@ import (
 	"github.com/karve-k8s/karve/snapshot"
 )
 
-// These keys belong to the running server and not to the cluster's state: a reset leaves
-// them alone, and a fork begins without them.
+// These keys belong to the running server and not to the cluster's state. A reset does not change
+// them, and a fork starts without them.
 var (
-	// serverPrefixes are of keys by which servers announce themselves.
+	// serverPrefixes are the prefixes of keys by which servers announce themselves.
 	serverPrefixes = []string{
 		"/registry/masterleases/",                 // addresses (k8s.io/kubernetes pkg/controlplane/reconcilers)
 		"/registry/peerserverleases/",             // the same, for peers
@@ -41,14 +41,14 @@ var (
 	}
 )
 
-// OfServer reports whether the key is of the server itself.
+// OfServer reports whether a key belongs to the server itself.
 func OfServer(key string) bool {
 	return slices.Contains(serverObjects, key) ||
 		slices.ContainsFunc(serverPrefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
 }
 
-// resetOptions are how the API server's keys go back. The lease of a node that is alive is
-// newer than any snapshot, so the leases of nodes stay if the snapshot has them too.
+// resetOptions describe the API server's keys to the engine. A live node's lease is always newer than
+// that in the snapshot, so a reset keeps the leases of nodes that the snapshot has, too.
 var resetOptions = datastore.ResetOptions{
 	Keep: func(key string, both bool) bool {
 		return OfServer(key) || both && strings.HasPrefix(key, storage.NodeLeases)
@@ -59,8 +59,8 @@ var resetOptions = datastore.ResetOptions{
 	},
 }
 
-// ObjectUID is the uid of an object as the API server stores it, in protobuf or JSON;
-// it is empty if the value is encrypted, or no object.
+// ObjectUID returns the UID of an object as the API server stores it, in protobuf or JSON. It is
+// empty if the value is encrypted or not an object.
 func ObjectUID(value []byte) string {
 	if rest, ok := bytes.CutPrefix(value, []byte("k8s\x00")); ok {
 		// runtime.Unknown: raw = 2; of every object metadata = 1; ObjectMeta: uid = 5.
@@ -77,11 +77,11 @@ func ObjectUID(value []byte) string {
 			UID string `json:"uid"`
 		} `json:"metadata"`
 	}
-	_ = json.Unmarshal(value, &object) // then it has none
+	_ = json.Unmarshal(value, &object) // after an error the UID is empty
 	return object.Metadata.UID
 }
 
-// protoField is the first field of that number with bytes in it, or nil.
+// protoField returns the first length-delimited field with that number, or nil.
 func protoField(message []byte, number protowire.Number) []byte {
 	for len(message) > 0 {
 		n, kind, size := protowire.ConsumeTag(message)
@@ -101,8 +101,8 @@ func protoField(message []byte, number protowire.Number) []byte {
 	return nil
 }
 
-// forgetServers deletes what the servers of a cluster have written about themselves, before
-// the first server of a fork writes it anew.
+// forgetServers deletes what the servers of a cluster have written about themselves. The first server
+// of a fork then writes its own.
 func forgetServers(ctx context.Context, engine *datastore.Engine) error {
 	var req datastore.TxnRequest
 	for _, prefix := range serverPrefixes {
@@ -114,34 +114,34 @@ func forgetServers(ctx context.Context, engine *datastore.Engine) error {
 	return nil
 }
 
-// The times of a reset.
+// The time limits of a reset.
 const (
-	// workTime is how long work that is under way may go on before a reset, and
-	// catchUpLimit how long informers may take to see the reset. On an idle machine both
-	// take milliseconds.
+	// workTime is how long a reset waits for work in progress to finish. catchUpLimit is how long
+	// informers may take to see the reset. On an idle machine both take milliseconds.
 	workTime     = 2 * time.Second
 	catchUpLimit = 10 * time.Second
 
 	// A settling reset is repeated until nothing has changed and all queues were empty for
-	// quietTime. Queues count as busy for busyTime at most: they may be those of another
-	// cluster in this process, which has stopped.
+	// quietTime. Queues count as busy for busyTime at most, because they may belong to a stopped
+	// cluster of this process.
 	quietTime   = 40 * time.Millisecond
 	quietTick   = 4 * time.Millisecond
 	busyTime    = 400 * time.Millisecond
 	settleLimit = 10 * time.Second
 )
 
-// others is what a reset has to do with the controllers and informers of the process.
+// others are the calls by which a reset affects controllers and informers of the process.
 type others struct {
-	// forget is called before the reset, while controllers rest.
+	// forget is called before the reset, while the controllers are paused.
 	forget func()
 	// caughtUp returns when the informers have seen the reset.
 	caughtUp func(context.Context, *datastore.ResetResult) error
 }
 
-// resetAtRest resets while controllers rest: one that saw a ReplicaSet come back before
-// it saw its Pods would create others. Workers go on when their informers have seen
-// everything. If informers do not see it in time, that is an error, although the reset has been made.
+// resetAtRest resets while the controllers are paused. A controller that saw a ReplicaSet come back
+// before its Pods would create other Pods. The workers continue when their informers have seen every
+// change. If the informers take too long, resetAtRest returns an error, although the reset is
+// complete.
 func resetAtRest(ctx context.Context, engine *datastore.Engine, to *datastore.Dump, o others) (*datastore.ResetResult, error) {
 	defer queues.Hold()()
 	for began := time.Now(); queues.Working() && time.Since(began) < workTime; {
@@ -155,12 +155,12 @@ func resetAtRest(ctx context.Context, engine *datastore.Engine, to *datastore.Du
 	ctx, cancel := context.WithTimeout(ctx, catchUpLimit)
 	defer cancel()
 	if err := o.caughtUp(ctx, done); err != nil {
-		return nil, fmt.Errorf("all objects went back, in revision %d, but controllers may have changed some since: %w", done.Revision, err)
+		return nil, fmt.Errorf("all objects were reset, at revision %d, but controllers may have changed some since: %w", done.Revision, err)
 	}
 	return done, nil
 }
 
-// settle resets until nothing changes any more.
+// settle repeats the reset until nothing changes any more.
 func settle(ctx context.Context, engine *datastore.Engine, to *datastore.Dump, o others) (*control.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, settleLimit)
 	defer cancel()
@@ -185,8 +185,8 @@ func settle(ctx context.Context, engine *datastore.Engine, to *datastore.Dump, o
 	}
 }
 
-// staysQuiet waits until nothing has happened for a while. It returns false if something
-// differs from the contents again.
+// staysQuiet waits until nothing has changed for quietTime. It returns false if something differs
+// from the contents again.
 func staysQuiet(ctx context.Context, engine *datastore.Engine, to *datastore.Dump) (bool, error) {
 	same := true
 	err := waitQuiet(ctx, engine, func() (bool, error) {
@@ -197,14 +197,14 @@ func staysQuiet(ctx context.Context, engine *datastore.Engine, to *datastore.Dum
 	return same, err
 }
 
-// waitQuiet waits until nothing has happened for a while. After each change it calls
-// changed, which reports whether to go on.
+// waitQuiet waits until nothing has changed for quietTime. After each change it calls changed, which
+// reports whether to continue.
 func waitQuiet(ctx context.Context, engine *datastore.Engine, changed func() (bool, error)) error {
 	tick := time.NewTicker(quietTick)
 	defer tick.Stop()
 	began := time.Now()
 	revision, quiet := int64(0), 0
-	for quiet < int(quietTime/quietTick) { // ticks and not time: on a busy machine other goroutines get none either
+	for quiet < int(quietTime/quietTick) { // it counts ticks, because on a busy machine other goroutines get little time, too
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -225,8 +225,8 @@ func waitQuiet(ctx context.Context, engine *datastore.Engine, changed func() (bo
 	return nil
 }
 
-// ResetStopped is `karve reset` where no server runs: it goes back to a snapshot, an open
-// file, in the datastore of a data directory. With dryRun it only reports what that would do.
+// ResetStopped is `karve reset` without a running server. It resets the datastore of a data directory
+// to a snapshot, which is an open file. With dryRun it only reports what that would change.
 func ResetStopped(ctx context.Context, dataDir, endpoint string, from *os.File, dryRun bool) (_ *control.Result, err error) {
 	dir, err := storage.Dir(endpoint, dataDir)
 	if err != nil {

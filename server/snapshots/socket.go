@@ -15,14 +15,14 @@ import (
 	"github.com/karve-k8s/karve/internal/socket"
 )
 
-// controlGrace is how long a stop waits for the answers to requests of the control socket,
-// which have been cancelled, before it closes their connections.
+// controlGrace is how long stop waits for the answers to cancelled requests before it closes their
+// connections.
 const controlGrace = time.Second
 
-// errControlStops is why a request of the control socket ends when the server stops.
+// errControlStops is the answer to requests while the server stops.
 var errControlStops = controlError{http.StatusServiceUnavailable, "the server is shutting down"}
 
-// controlError is an error with a status; any other is an answer of 422.
+// controlError is an error with an HTTP status. Any other error is answered with 422.
 type controlError struct {
 	status int
 	text   string
@@ -30,11 +30,10 @@ type controlError struct {
 
 func (e controlError) Error() string { return e.text }
 
-// controlHandler answers a request of the control socket, or returns why it cannot.
+// controlHandler answers a request of the control socket, or returns an error.
 type controlHandler func(http.ResponseWriter, *http.Request) error
 
-// controlSocket serves HTTP on the socket in the data directory. Add handlers before it
-// serves.
+// controlSocket serves HTTP on the socket in the data directory. Call handle before serve.
 type controlSocket struct {
 	listener net.Listener
 	mux      *http.ServeMux
@@ -44,7 +43,7 @@ type controlSocket struct {
 	running  sync.RWMutex // read-locked by each request
 }
 
-// listenControl makes the socket. The error may be socket.ErrMissing: this system has none.
+// listenControl creates the socket. The error is socket.ErrMissing on a system without unix sockets.
 func listenControl(dataDir string) (*controlSocket, error) {
 	listener, err := socket.Listen(dataDir, control.Socket)
 	if err != nil {
@@ -60,11 +59,11 @@ func listenControl(dataDir string) (*controlSocket, error) {
 	return s, nil
 }
 
-// handle adds a handler, whose errors become answers.
+// handle adds a handler, and sends its errors as answers.
 func (s *controlSocket) handle(pattern string, do controlHandler) {
 	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		err := error(errControlStops)
-		if s.running.TryRLock() { // not while stop waits, nor after it
+		if s.running.TryRLock() { // this fails from the call of stop on
 			defer s.running.RUnlock()
 			err = do(w, r)
 		}
@@ -86,14 +85,14 @@ func (s *controlSocket) serve() {
 	s.serving.Go(func() { _ = s.server.Serve(s.listener) }) // until stop
 }
 
-// stop cancels the requests under way and returns when their handlers have. It may be
-// called once, also without serve.
+// stop cancels the requests in flight, and returns when their handlers have returned. Call it at most
+// once; it does not need serve.
 func (s *controlSocket) stop() {
 	s.cancel(errControlStops)
 	grace, done := context.WithTimeout(context.Background(), controlGrace)
 	defer done()
 	_ = s.server.Shutdown(grace)
-	s.server.Close() // connections whose client neither reads nor writes
+	s.server.Close() // those whose client neither reads nor writes
 	s.listener.Close()
 	s.serving.Wait()
 	s.running.Lock() // for good

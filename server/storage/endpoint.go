@@ -13,23 +13,23 @@ import (
 	"github.com/karve-k8s/karve/kine/external"
 )
 
-// Location is where the datastore is, and how it works: what --datastore-endpoint and
-// --durability say together. The zero value is the built-in datastore in the data directory.
+// Location is the parsed form of --datastore-endpoint and --durability: where the datastore is, and
+// how it works. The zero value is the built-in datastore in the data directory.
 type Location struct {
-	Etcd     []string           // the URLs of an etcd of the user's
-	External *external.Database // a database of the user's
+	Etcd     []string           // the URLs of the user's etcd
+	External *external.Database // the user's database
 
-	// With neither, it is the built-in datastore:
+	// If both are nil, it is the built-in datastore:
 	Dir        string // absolute; empty: the data directory
 	Durability datastore.Durability
 	CacheBytes int64 // of values in memory; 0: Karve chooses
 }
 
-// What --datastore-endpoint can be, for messages.
+// endpointForms lists the forms of --datastore-endpoint, for error messages.
 const endpointForms = "want sqlite://DIR?durability=full|relaxed|memory&cache=BYTES, memory://, postgres://…, mysql://…, nats://…, or http(s)://host:port,… of an etcd; nothing is the built-in datastore in the data directory"
 
-// Parse reads --datastore-endpoint and --durability, which may both be empty. No error
-// repeats a password.
+// Parse reads --datastore-endpoint and --durability. Both may be empty. Its errors contain no
+// passwords.
 func Parse(endpoint, durability string) (Location, error) {
 	l, err := parseEndpoint(endpoint)
 	if err != nil || durability == "" {
@@ -129,14 +129,14 @@ func parseSQLite(rest string) (Location, error) {
 	return l, errors.Join(errs...)
 }
 
-// BuiltIn reports whether the datastore is Karve's own, on a disk or in memory.
+// BuiltIn reports whether the datastore is the built-in one, on a disk or in memory.
 func (l Location) BuiltIn() bool { return l.Etcd == nil && l.External == nil }
 
-// InMemory reports whether the built-in datastore keeps nothing on a disk.
+// InMemory reports whether the datastore is the built-in one and has no file.
 func (l Location) InMemory() bool { return l.BuiltIn() && l.Durability == datastore.Memory }
 
-// DirOnDisk is the directory of the built-in datastore; an error says that there is none,
-// and which tools the datastore has instead.
+// DirOnDisk returns the directory of the built-in datastore. If there is none, the error names the
+// tools for the datastore instead.
 func (l Location) DirOnDisk(dataDir string) (string, error) {
 	switch {
 	case l.Etcd != nil:
@@ -151,8 +151,8 @@ func (l Location) DirOnDisk(dataDir string) (string, error) {
 	return dataDir, nil
 }
 
-// Dir is the directory in which --datastore-endpoint keeps the built-in datastore. An
-// endpoint of something else is an error, which names the tools to use for it.
+// Dir returns the directory in which --datastore-endpoint puts the built-in datastore. For any other
+// datastore it returns an error that names the tools for it.
 func Dir(endpoint, dataDir string) (string, error) {
 	l, err := parseEndpoint(endpoint)
 	if err != nil {
@@ -161,7 +161,7 @@ func Dir(endpoint, dataDir string) (string, error) {
 	return l.DirOnDisk(dataDir)
 }
 
-// redacted lists URLs without the passwords that they may contain.
+// redacted joins URLs, without their passwords.
 func redacted(endpoints []string) string {
 	var safe []string
 	for _, endpoint := range endpoints {

@@ -11,13 +11,13 @@ import (
 	"github.com/karve-k8s/karve/server/lifecycle"
 )
 
-// NodeLeases are the keys that kubelets update every ten seconds. Leases by which a leader
-// is elected are not among them: the datastore may not forget which of the candidates won.
+// NodeLeases is the prefix of the keys that kubelets update every ten seconds. Leases for leader
+// election have another prefix: the datastore must not forget which candidate won.
 const NodeLeases = "/registry/leases/kube-node-lease/"
 
-// The bounds of what the engine keeps of values in memory, if the user has not said it: a
-// sixteenth of the limit, but no less than an empty cluster needs, and no more than the
-// engine's own default.
+// The bounds of the engine's cache of values, if the user has not set its size. The cache gets a
+// sixteenth of the memory limit. The lower bound is what an empty cluster needs, and the upper bound
+// is the engine's own default.
 const (
 	leastCache = 4 << 20
 	mostCache  = 64 << 20
@@ -30,8 +30,8 @@ func cacheBytes(limit int64) int64 {
 	return min(max(limit/16, leastCache), mostCache)
 }
 
-// useEngine opens the engine and serves it. If the engine fails to write, the part has
-// failed: everything that was acknowledged before is on the disk.
+// useEngine opens the engine and serves it. If the engine fails to write, the part fails. Everything
+// that was acknowledged before is on the disk.
 func (s *Storage) useEngine(ctx context.Context, ready func()) (err error) {
 	done := s.config.Step("open")
 	engine, err := s.open(ctx)
@@ -39,9 +39,9 @@ func (s *Storage) useEngine(ctx context.Context, ready func()) (err error) {
 		return err
 	}
 	done()
-	told := false // that the engine has failed
+	told := false // whether the failure of the engine was reported
 	defer func() {
-		if closing := engine.Close(); !told { // or Close returns the same again
+		if closing := engine.Close(); !told { // otherwise Close returns the same error
 			err = errors.Join(err, closing)
 		}
 	}()
@@ -71,11 +71,11 @@ func (s *Storage) useEngine(ctx context.Context, ready func()) (err error) {
 	case err := <-shim.Failed():
 		lifecycle.Failed(ctx, err)
 	}
-	<-ctx.Done() // reads and watches go on until the API server has stopped
+	<-ctx.Done() // reads and watches work until the API server has stopped
 	return nil
 }
 
-// open opens the engine, and logs what it found.
+// open opens the engine, and logs what that found or changed.
 func (s *Storage) open(ctx context.Context) (_ *datastore.Engine, err error) {
 	log, where := s.config.Log, s.config.Location
 	options := datastore.Options{
@@ -121,7 +121,7 @@ func (s *Storage) open(ctx context.Context) (_ *datastore.Engine, err error) {
 	return engine, nil
 }
 
-// failure is the part's error for that of the engine.
+// failure returns the part's error for an error of the engine.
 func (s *Storage) failure(err error) error {
 	if defect := (*datastore.PanicError)(nil); errors.As(err, &defect) {
 		s.config.Log.Errorf("%v\n%s", defect, defect.Stack)

@@ -18,41 +18,41 @@ import (
 	"github.com/karve-k8s/karve/kine/external"
 )
 
-// How long a start waits for a datastore of the user's, for one answer of it,
-// and between two attempts.
+// waitTimeout is how long startup waits for a datastore of the user's, waitAttempt the limit of one
+// attempt, and waitRetry the pause between attempts.
 const (
 	waitTimeout = 60 * time.Second
 	waitAttempt = 3 * time.Second
 	waitRetry   = time.Second
 )
 
-// EtcdConfig is an etcd of the user's, and the options by which the user gave it.
+// EtcdConfig describes the user's etcd, and the options that name it.
 type EtcdConfig struct {
 	Endpoints                 []string
 	CAFile, CertFile, KeyFile string
 	Prefix                    string // of the API server's keys
 
-	// Seed permits to write the first objects of a new cluster in one transaction, where
-	// the etcd is Karve's own in another process.
+	// Seed permits one transaction for all first objects of a new cluster, if the etcd is Karve's
+	// own in another process.
 	Seed bool
 
-	Option      string // without dashes: the one with the endpoints
-	FileOptions string // for messages: those with the files
+	Option      string // the option with the endpoints, without dashes
+	FileOptions string // the options with the files, for messages
 	Log         *logrus.Logger
 	Status      func(string)
 }
 
-// Etcd is an etcd of the user's as a part. It is waited for: without that, the API server
-// would wait as long, in silence, and then end the process.
+// Etcd is the part for the user's etcd. It waits until the etcd answers. Otherwise the API server
+// would wait as long without a message, and then exit.
 type Etcd struct {
 	config     EtcdConfig
 	connection Connection
 }
 
-// NewEtcd is the part before it runs.
+// NewEtcd returns the part. It connects in Run.
 func NewEtcd(c EtcdConfig) *Etcd { return &Etcd{config: c} }
 
-// Connection is valid as soon as Run has called ready.
+// Connection is valid once Run has called ready.
 func (e *Etcd) Connection() Connection { return e.connection }
 
 // Run calls ready when the etcd answers a read.
@@ -81,7 +81,7 @@ func (e *Etcd) Run(ctx context.Context, ready func()) error {
 		return err
 	}
 	if e.connection.Store == nil {
-		client.Close() // it was only for the question
+		client.Close() // nothing else uses it
 	} else {
 		defer client.Close()
 	}
@@ -90,13 +90,13 @@ func (e *Etcd) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// dial makes a client, and reads a key that need not exist. It reports whether Karve's
-// datastore answered.
+// dial makes a client, and reads a key that need not exist. It reports whether the server is Karve's
+// datastore.
 //
-// The dial blocks and fails with its cause: by default, etcd's client would retry until the
-// context ends and report no more than that.
+// The dial blocks, and fails with the cause. By default, etcd's client retries until the context
+// ends, and reports only that.
 func (e *Etcd) dial(ctx context.Context, secured *tls.Config) (_ *clientv3.Client, karves bool, err error) {
-	// ctx is not the client's: the client lives longer.
+	// The client outlives ctx, so it does not get it.
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints: e.config.Endpoints, TLS: secured, DialTimeout: waitAttempt, Logger: zap.NewNop(),
 		//lint:ignore SA1019 etcd's client dials with grpc.DialContext, and only these make it report why that failed
@@ -115,16 +115,16 @@ func (e *Etcd) dial(ctx context.Context, secured *tls.Config) (_ *clientv3.Clien
 	return client, etcdapi.Ours(resp.Header), nil
 }
 
-// waiting is for a datastore of the user's.
+// waiting waits for a datastore of the user's.
 type waiting struct {
-	option string // without dashes, that names the datastore
-	where  string // the datastore is
+	option string // the option that names the datastore, without dashes
+	where  string // the location of the datastore, for messages
 	log    *logrus.Logger
 	status func(string)
 }
 
-// until tries until it works, for a minute at most, and logs what it waits for. An error
-// that waiting does not cure is returned immediately.
+// until calls try until it succeeds, for waitTimeout at most, and logs what it waits for. It returns
+// immediately if waiting cannot cure the error.
 func (w waiting) until(ctx context.Context, try func(context.Context) error) error {
 	limited, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()

@@ -17,17 +17,16 @@ import (
 	"github.com/karve-k8s/karve/server/insecure"
 )
 
-// EtcdListen is what --etcd-listen says: where the datastore is served as the etcd API
-// beyond its socket.
+// EtcdListen is the parsed form of --etcd-listen: the address of the etcd API besides its socket.
 type EtcdListen struct {
 	Secure bool   // with TLS
-	Host   string // empty: every address
-	Port   int    // 0: any free one
+	Host   string // empty means every address
+	Port   int    // 0 means any free port
 }
 
 const etcdListenForms = "want https://ADDRESS:PORT, or http:// with a loopback address; https://:2379 is every address, and port 0 any free one"
 
-// ParseEtcdListen reads --etcd-listen; nil is no listener.
+// ParseEtcdListen parses --etcd-listen. It returns nil if the value is empty.
 func ParseEtcdListen(text string) (*EtcdListen, error) {
 	if text == "" {
 		return nil, nil
@@ -56,12 +55,12 @@ func ParseEtcdListen(text string) (*EtcdListen, error) {
 // EtcdAPI is the bound listener of --etcd-listen.
 type EtcdAPI struct {
 	Listener     net.Listener
-	URL          string // at which clients reach it
+	URL          string // the URL for clients
 	Secure       bool
-	Certificates func() *certs.Store // of a secure one; called when the part starts
+	Certificates func() *certs.Store // for TLS; called when the part starts
 }
 
-// listeners are where the datastore is served beyond its socket.
+// listeners returns the listeners of the etcd API besides its socket.
 func (s *Storage) listeners() []kine.Listener {
 	e := s.config.EtcdAPI
 	if e == nil {
@@ -80,9 +79,9 @@ func (s *Storage) listeners() []kine.Listener {
 	return []kine.Listener{l}
 }
 
-// etcdTLS requires a certificate of the etcd authority, whose every holder is an
-// administrator. The files are read for each connection, as they are renewed
-// while the server runs; there are few connections, and they last.
+// etcdTLS returns a configuration that requires a client certificate of the etcd CA. Every holder of
+// such a certificate is an administrator. The configuration reads the files for each connection,
+// because they may be renewed while the server runs. Connections are few and long-lived.
 func etcdTLS(store *certs.Store) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
@@ -93,7 +92,7 @@ func etcdTLS(store *certs.Store) *tls.Config {
 			}
 			authority, err := os.ReadFile(store.CertFile(certs.EtcdCA))
 			if err != nil {
-				return nil, fmt.Errorf("read the etcd authority: %w", err)
+				return nil, fmt.Errorf("read the etcd CA: %w", err)
 			}
 			trusted := x509.NewCertPool()
 			trusted.AppendCertsFromPEM(authority)

@@ -10,8 +10,8 @@ import (
 	"github.com/karve-k8s/karve/server/lifecycle"
 )
 
-// useExternal serves a database of the user's. While the database does not answer, requests
-// fail; only kine giving up ends the part.
+// useExternal serves the user's database. While the database does not answer, requests fail. The
+// part ends only if kine gives up.
 func (s *Storage) useExternal(ctx context.Context, ready func()) (err error) {
 	where := s.config.Location.External
 	var backend *external.Backend

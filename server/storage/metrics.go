@@ -10,9 +10,9 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 )
 
-// The datastore's metrics in the API server's /metrics. The registry is global to the
-// process, so they are registered once. Of several control planes that run at the same
-// time, it shows the metrics of the one that started last.
+// These are the datastore's metrics in the API server's /metrics. The registry is global to the
+// process, so they are registered once. If several control planes run at the same time, /metrics
+// shows those of the one that started last.
 
 var (
 	commitSeconds = metrics.NewHistogram(&metrics.HistogramOpts{
@@ -30,7 +30,7 @@ var (
 	})
 )
 
-// observeCommit is for datastore.Options.OnCommit.
+// observeCommit records a commit; it is for datastore.Options.OnCommit.
 func observeCommit(c datastore.Commit) {
 	commitSeconds.Observe(c.Duration.Seconds())
 	commitChanges.Observe(float64(c.Rows))
@@ -62,9 +62,9 @@ func newFigure(name, help string, kind metrics.ValueType, value func(*datastore.
 var allFigures = []figure{
 	newFigure("revision", "Newest durable revision.", metrics.GaugeValue, func(s *datastore.Stats) int64 { return s.Revision }),
 	newFigure("compact_revision", "Revision of the newest compaction.", metrics.GaugeValue, func(s *datastore.Stats) int64 { return s.CompactRevision }),
-	newFigure("keys", "Keys that are there.", metrics.GaugeValue, func(s *datastore.Stats) int64 { return s.Keys }),
-	newFigure("live_bytes", "Size of the keys that are there and of their values.", metrics.GaugeValue, func(s *datastore.Stats) int64 { return s.LiveBytes }),
-	newFigure("history_events", "Changes that a watch can still see.", metrics.GaugeValue, func(s *datastore.Stats) int64 { return s.Events }),
+	newFigure("keys", "Number of current keys.", metrics.GaugeValue, func(s *datastore.Stats) int64 { return s.Keys }),
+	newFigure("live_bytes", "Size of the current keys and their values.", metrics.GaugeValue, func(s *datastore.Stats) int64 { return s.LiveBytes }),
+	newFigure("history_events", "Changes since the newest compaction, which a watch can still return.", metrics.GaugeValue, func(s *datastore.Stats) int64 { return s.Events }),
 	newFigure("cache_bytes", "Values kept in memory.", metrics.GaugeValue, func(s *datastore.Stats) int64 { return s.CacheBytes }),
 	newFigure("wal_bytes", "Size of the write-ahead log.", metrics.GaugeValue, func(s *datastore.Stats) int64 { return s.WALBytes }),
 	newFigure("compaction_backlog_rows", "Compacted rows not yet deleted from the file.", metrics.GaugeValue, func(s *datastore.Stats) int64 { return s.Backlog }),

@@ -9,15 +9,15 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 )
 
-// Store takes the first objects of a new cluster; see bootstrap.Store. A real etcd has none:
-// it refuses a transaction of that size, and other servers may start on it now.
+// Store writes the first objects of a new cluster; see bootstrap.Store. There is none for a real
+// etcd, because it refuses a transaction of that size, and other servers may be starting with it.
 type Store interface {
 	Endpoint() string
 	Empty(ctx context.Context, prefix string) (bool, error)
 	CreateAll(ctx context.Context, prefix string, objects iter.Seq2[string, []byte]) error
 }
 
-// engineStore is the built-in datastore as a Store.
+// engineStore is the Store of the built-in datastore in this process.
 type engineStore struct {
 	engine   *datastore.Engine
 	endpoint string
@@ -42,7 +42,7 @@ func (s engineStore) CreateAll(ctx context.Context, prefix string, objects iter.
 	return err
 }
 
-// etcdStore is Karve's datastore in another process as a Store.
+// etcdStore is the Store of Karve's datastore in another process.
 type etcdStore struct {
 	client   *clientv3.Client
 	endpoint string

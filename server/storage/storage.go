@@ -1,5 +1,5 @@
-// Package storage is the control plane's datastore as a part: Karve's own engine, a
-// database of the user's, or an etcd of the user's.
+// Package storage has the part of the control plane that provides the datastore: Karve's own engine,
+// the user's database, or the user's etcd.
 package storage
 
 import (
@@ -12,49 +12,50 @@ import (
 	"github.com/karve-k8s/karve/kine"
 )
 
-// Config is what the part needs.
+// Config is the configuration of the part.
 type Config struct {
 	Location Location
-	DataDir  string // the socket with the etcd API is in it
+	DataDir  string // has the socket of the etcd API
 
-	// Lock is that of the built-in datastore's directory. Without a disk it may be of any.
+	// Lock is the lock of the built-in datastore's directory. A datastore in memory needs none of
+	// its own, so it may be the lock of any directory.
 	Lock *directory.Lock
-	// MemoryLimit is that of the process; 0 is none.
+	// MemoryLimit is the process' soft memory limit in bytes; 0 means none.
 	MemoryLimit int64
 	// CAFile, CertFile and KeyFile are for TLS to a database or an etcd.
 	CAFile, CertFile, KeyFile string
-	// EtcdAPI is where the datastore is served beyond its socket; nil is nowhere.
+	// EtcdAPI is the listener of --etcd-listen; nil means the socket only.
 	EtcdAPI *EtcdAPI
 
-	// Contents returns what a datastore in memory begins with; nil is nothing.
+	// Contents returns the initial contents of a datastore in memory; nil means empty.
 	Contents func(context.Context) (*datastore.Dump, error)
-	// Prepare changes the contents of the built-in datastore before anyone else reads
-	// it; nil changes nothing.
+	// Prepare changes the contents of the built-in datastore before anything else reads them. It
+	// may be nil.
 	Prepare func(context.Context, *datastore.Engine) error
 
-	// Dial makes the API server connect to the socket with the etcd API, as upstream's does,
-	// in place of calls in this process.
+	// Dial makes the API server connect to the socket of the etcd API, as upstream does. Without
+	// it, the API server calls the engine in this process.
 	Dial bool
 
 	Log *logrus.Logger
-	// Status gets in a few words what a start waits for, and OnProgress how far it is.
+	// Status is called with a short text on what startup waits for, OnProgress with its progress.
 	Status     func(string)
 	OnProgress func(what string, done, total int64)
-	// Step is called when a step of the start begins, and what it returns when it ends.
+	// Step is called when a step of the startup begins, and its result when the step ends.
 	Step func(name string) (done func())
 }
 
-// Connection is what the part hands over: how the API server reaches the datastore.
+// Connection is what the part hands over: it says how the API server reaches the datastore.
 type Connection struct {
 	Endpoints                 []string
 	CAFile, CertFile, KeyFile string
-	// Store takes the first objects of a new cluster; nil: the API server makes them.
+	// Store writes the first objects of a new cluster. If it is nil, the API server creates them.
 	Store Store
-	// Engine is the built-in datastore; nil: the datastore is another.
+	// Engine is the built-in datastore; nil with any other datastore.
 	Engine *datastore.Engine
 }
 
-// endpointOf is where the API server finds the datastore behind shim.
+// endpointOf returns how the API server reaches the datastore behind shim.
 func (c Config) endpointOf(shim *kine.Shim) string {
 	if c.Dial {
 		return shim.Endpoint()
@@ -62,20 +63,20 @@ func (c Config) endpointOf(shim *kine.Shim) string {
 	return shim.LocalEndpoint()
 }
 
-// Storage is the part.
+// Storage is the part that provides the datastore.
 type Storage struct {
 	config     Config
 	connection Connection
 }
 
-// New is the part before it runs.
+// New returns the part. It opens the datastore in Run.
 func New(c Config) *Storage { return &Storage{config: c} }
 
-// Connection is valid as soon as Run has called ready.
+// Connection is valid once Run has called ready.
 func (s *Storage) Connection() Connection { return s.connection }
 
-// Run opens the datastore and serves it until ctx ends. A failure that is found while the
-// datastore is in use is reported by [lifecycle.Failed]; reads and watches go on until ctx ends.
+// Run opens the datastore and serves it until ctx ends. It reports later failures of the datastore
+// with [lifecycle.Failed]. Reads and watches then still work until ctx ends.
 func (s *Storage) Run(ctx context.Context, ready func()) error {
 	where := s.config.Location
 	switch {
@@ -96,5 +97,5 @@ func (s *Storage) Run(ctx context.Context, ready func()) error {
 	return s.useEngine(ctx, ready)
 }
 
-// endpointOption names the datastore, in messages.
+// endpointOption is the option that names the datastore, for messages.
 const endpointOption = "datastore-endpoint"
