@@ -28,7 +28,7 @@ import (
 )
 
 // Field managers that upstream names in its own requests. All others have the name of the
-// program. TestBornAsUpstreamMakesIt compares them.
+// program. TestSeededClusterEqualsUpstreams compares them.
 const (
 	flowControlProducer = "api-priority-and-fairness-config-producer-v1"
 	flowControlConsumer = "api-priority-and-fairness-config-consumer-v1"

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// After a barrier nothing changes any more that was asked for before, even by callers who
-// did not wait for the answer.
-func TestBarrier(t *testing.T) {
+// A barrier returns when every earlier request has finished, including requests whose callers did
+// not wait for the answer.
+func TestBarrierWaitsForEarlierRequests(t *testing.T) {
 	e, lock := openLocked(t, t.TempDir(), Options{})
 	defer lock.Close()
 	defer e.Close()

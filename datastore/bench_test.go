@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// latencies prints the percentiles of what it was given.
+// latencies collects durations and reports their percentiles.
 type latencies struct {
 	mu  sync.Mutex
 	all []time.Duration
@@ -38,7 +38,7 @@ func (l *latencies) report(b *testing.B) {
 	b.ReportMetric(float64(l.all[len(l.all)-1].Microseconds()), "max-us")
 }
 
-// fill puts n keys of 1 KB and answers their names.
+// fill puts n keys with values of 1 KB and returns their names.
 func fill(b testing.TB, e *Engine, n int) []string {
 	names := make([]string, n)
 	for begin := 0; begin < n; begin += 500 {
@@ -54,7 +54,8 @@ func fill(b testing.TB, e *Engine, n int) []string {
 	return names
 }
 
-// BenchmarkFsync is the floor of a durable write here: 4 KiB appended and synced.
+// BenchmarkFsync measures the lower bound of a durable write on this machine: 4 KiB appended and
+// synced.
 func BenchmarkFsync(b *testing.B) {
 	f, err := os.Create(filepath.Join(b.TempDir(), "f"))
 	if err != nil {
@@ -76,7 +77,7 @@ func BenchmarkFsync(b *testing.B) {
 	took.report(b)
 }
 
-// BenchmarkUpdate is a guarded update, as the API server does it, of 1 KB.
+// BenchmarkUpdate measures a guarded update of 1 KB, as the API server makes it.
 func BenchmarkUpdate(b *testing.B) {
 	for _, mode := range []Durability{Full, Relaxed, Memory} {
 		for _, clients := range []int{1, 16, 64} {
@@ -175,8 +176,8 @@ func BenchmarkCount(b *testing.B) {
 	}
 }
 
-// BenchmarkPutToWatch is the time from the begin of a put until a watcher has its
-// event, the durable commit included.
+// BenchmarkPutToWatch measures the time from the start of a put until a watcher has its event. That
+// includes the durable commit.
 func BenchmarkPutToWatch(b *testing.B) {
 	e := openTest(b, b.TempDir(), Options{})
 	w, err := e.Watch(WatchRequest{Key: "/w/", End: PrefixEnd("/w/")})
@@ -205,7 +206,7 @@ func BenchmarkPutToWatch(b *testing.B) {
 	took.report(b)
 }
 
-// BenchmarkOpen is a start with 100,000 keys of 1 KB, every checksum verified.
+// BenchmarkOpen measures a start with 100,000 keys of 1 KB. It verifies every checksum.
 func BenchmarkOpen(b *testing.B) {
 	for _, how := range []string{"clean", "killed"} {
 		b.Run(how, func(b *testing.B) { benchmarkOpen(b, how == "clean") })
@@ -237,8 +238,8 @@ func benchmarkOpen(b *testing.B, clean bool) {
 	}
 }
 
-// BenchmarkListPage is a page of 500 from 100,000 keys of 1 KB, most of whose
-// values are on the disk; the second page comes back to the first one's revision.
+// BenchmarkListPage measures a page of 500 of 100,000 keys of 1 KB. Most values are on the disk.
+// The second page reads at the revision of the first.
 func BenchmarkListPage(b *testing.B) {
 	e := openTest(b, b.TempDir(), Options{})
 	names := fill(b, e, 100000)
@@ -257,7 +258,8 @@ func BenchmarkListPage(b *testing.B) {
 	b.ReportMetric(float64(after.HeapAlloc)/(1<<20), "heap-MB")
 }
 
-// BenchmarkFanOut is a durable put until the last of many watchers has its event.
+// BenchmarkFanOut measures the time from a durable put until the last of many watchers has its
+// event.
 func BenchmarkFanOut(b *testing.B) {
 	for _, watchers := range []int{50, 500} {
 		b.Run(fmt.Sprint(watchers), func(b *testing.B) {

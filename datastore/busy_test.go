@@ -19,13 +19,13 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// otherProgram has the database open, with the lock of a statement.
+// otherProgram is a process that has the database open and holds the lock of a statement.
 type otherProgram struct {
 	cmd   *exec.Cmd
-	close func() // lets go of it, and waits
+	close func() // releases the database and waits for the process
 }
 
-// hold starts one. The error is its own.
+// hold starts such a process. The error is the one that the process reports.
 func hold(t *testing.T, dir, statement string) (*otherProgram, error) {
 	t.Helper()
 	h := &otherProgram{cmd: exec.Command(os.Args[0])}
@@ -55,8 +55,8 @@ func hold(t *testing.T, dir, statement string) (*otherProgram, error) {
 
 const holding = "hold:"
 
-// holdingChild is the other program: it begins a transaction, says so, and ends with
-// standard input.
+// holdingChild is the other program. It begins a transaction, reports that, and exits when its
+// standard input ends.
 func holdingChild(dir, statement string) error {
 	c, err := sqlitefile.Connect(filepath.Join(dir, EngineFile), url.Values{"_pragma": {"busy_timeout(100)"}})
 	if err != nil {
@@ -75,8 +75,9 @@ func holdingChild(dir, statement string) error {
 	return errors.Join(err, c.Close())
 }
 
-// A start waits for another program that has the database open, says for which, and then
-// refuses, or goes on as soon as it is closed. The file stays as it is meanwhile.
+// A start waits for another program that has the database open, and reports which one. It continues
+// when that program closes the database, and otherwise fails after a while. Meanwhile the file does
+// not change.
 func TestStartWaitsForAnotherProgram(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("other programs may have the database open here")
@@ -107,7 +108,7 @@ func TestStartWaitsForAnotherProgram(t *testing.T) {
 					t.Errorf("got %v, want ErrBusy with the file and %q", err, name)
 				}
 				if len(waits) != 1 || !strings.Contains(waits[0].Error(), name) {
-					t.Errorf("waited for %v, want it said once", waits)
+					t.Errorf("waited for %v, want one report", waits)
 				}
 				if after := filesOf(t, dir); fmt.Sprint(after) != fmt.Sprint(before) {
 					t.Error("the database or its WAL was changed")
@@ -130,10 +131,9 @@ func TestStartWaitsForAnotherProgram(t *testing.T) {
 	}
 }
 
-// While an engine runs, no other program can read its database, lock it, or copy its WAL
-// back; and it makes no file for the index of the WAL. All of that stays so when the
-// engine has been looked at by its own methods, and through a start with a file -shm of a
-// process that was killed.
+// While an engine runs, no other program can read its database, lock it, or checkpoint its WAL. The
+// engine creates no -shm file. This remains true after calls of the engine's own methods, and after
+// a start with the -shm file of a killed process.
 func TestNobodyElseUsesTheDatabase(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("other programs may have the database open here")
@@ -177,8 +177,8 @@ func TestNobodyElseUsesTheDatabase(t *testing.T) {
 	refused("compacted")
 }
 
-// Where other programs can lock the database of a running engine: a write waits until
-// they let go, and says for whom. Nothing has failed.
+// On some systems, other programs can lock the database of a running engine. A write then waits
+// until they release the lock, and the engine reports which process holds it. Nothing fails.
 func TestWriteWaitsForAnotherProgram(t *testing.T) {
 	dir := t.TempDir()
 	waiting := make(chan error, 10)
@@ -217,7 +217,7 @@ func TestWriteWaitsForAnotherProgram(t *testing.T) {
 	go e.Put(t.Context(), PutRequest{Key: "/a", Value: []byte("never")})
 	<-waiting
 	if err := e.Close(); err == nil || errors.Is(err, ErrUnknownOutcome) {
-		t.Errorf("close beside a lock that stays: %v, want that it is not in order, and no failure of the disk", err)
+		t.Errorf("close beside a lock that stays: %v, want an error that is not a failure of the disk", err)
 	}
 	if err := e.Err(); err != nil {
 		t.Errorf("the engine has failed: %v", err)

@@ -35,8 +35,8 @@ func TestCompactErrors(t *testing.T) {
 	wantValue(t, e, "/a", 3, "2")
 }
 
-// After compaction memory and file hold what is live and little more, and what a
-// kill left undone is done at the next start.
+// After a compaction, memory and file hold little more than the live data. The next start completes
+// a compaction that a kill interrupted.
 func TestCompactionFreesSpace(t *testing.T) {
 	dir := t.TempDir()
 	e, lock := openLocked(t, dir, Options{})
@@ -57,7 +57,7 @@ func TestCompactionFreesSpace(t *testing.T) {
 	if err := e.Compact(t.Context(), e.Revision(), false); err != nil {
 		t.Fatal(err)
 	}
-	crash(t, e) // in the middle of it
+	crash(t, e) // in the middle of the compaction
 	lock.Close()
 	e, lock = openLocked(t, dir, Options{})
 	if err := e.WaitTidy(t.Context()); err != nil {
@@ -86,8 +86,8 @@ func TestCompactionFreesSpace(t *testing.T) {
 
 func incompressibleValue() []byte { return []byte(fmt.Sprintf("%1024d", time.Now().UnixNano())) }
 
-// A compaction of many revisions does not hold up writers. KARVE_COMPACT sets how
-// many revisions; 1,000,000 is the figure to reach with a stall below 50 ms.
+// A compaction of many revisions does not block writers. KARVE_COMPACT sets the number of
+// revisions. The goal is a stall below 50 ms with 1,000,000.
 func TestCompactionDoesNotStallWrites(t *testing.T) {
 	revisions := 20000
 	if n, err := strconv.Atoi(os.Getenv("KARVE_COMPACT")); err == nil {
@@ -135,7 +135,7 @@ func TestCompactionDoesNotStallWrites(t *testing.T) {
 			if wal > 16<<20 {
 				t.Errorf("WAL: %d bytes, the limit is %d", wal, 16<<20)
 			}
-			// The machine's own pauses are not ours: the figure is in the log.
+			// The machine may pause, too, so the exact figure is only logged.
 			if longest > 500*time.Millisecond {
 				t.Errorf("a write took %v", longest)
 			}

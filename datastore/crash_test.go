@@ -18,7 +18,7 @@ import (
 	"github.com/karve-k8s/karve/datastore/directory"
 )
 
-// TestMain runs the child of the crash test instead of the tests when asked to.
+// TestMain runs a child of a test instead of the tests if the environment asks for one.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("KARVE_CRASH_DIR"); dir != "" {
 		if err := crashChild(dir, os.Getenv("KARVE_CRASH_MODE")); err != nil {
@@ -30,9 +30,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// crashChild does a task in a durability mode (task-mode) until it is killed. Standard output is the journal, as the
-// pipe outlives the process: lines in one write call each, of which the first is
-// "open", the revision and the milliseconds that the start took.
+// crashChild does a task in a durability mode (task-mode) until it is killed. Its journal is
+// standard output, because the pipe outlives the process. It writes each line in one call. The
+// first line is "open", the revision, and the milliseconds that the start took.
 func crashChild(dir, mode string) error {
 	if statement, ok := strings.CutPrefix(mode, holding); ok {
 		return holdingChild(dir, statement)
@@ -76,8 +76,8 @@ func crashChild(dir, mode string) error {
 	return <-failed
 }
 
-// crashClient journals every write, before it (client, keys, value; a value ending
-// in D deletes the second key) and after it was acknowledged (revision, client).
+// crashClient journals every write twice: before it (client, keys, value; a value ending in D
+// deletes the second key), and after its acknowledgement (revision, client).
 func crashClient(e *Engine, c int) error {
 	random := rand.New(rand.NewPCG(rand.Uint64(), uint64(c)))
 	for i := 0; ; i++ {
@@ -93,9 +93,9 @@ func crashClient(e *Engine, c int) error {
 	}
 }
 
-// crashWrite is the i-th write of a client.
+// crashWrite makes the i-th write of a client.
 func crashWrite(e *Engine, c, i int, random *rand.Rand) (revision int64, err error) {
-	// Two keys in one transaction, so that half a revision would show.
+	// Two keys in one transaction would reveal half a revision.
 	a, b := fmt.Sprintf("/c%d/%d", c, random.IntN(5)), fmt.Sprintf("/d%d/%d", c, random.IntN(5))
 	value := strconv.FormatUint(random.Uint64(), 36) + strings.Repeat("x", random.IntN(2000))
 	op := Op{Put: &PutRequest{Key: b, Value: []byte(value)}}
@@ -112,8 +112,8 @@ func crashWrite(e *Engine, c, i int, random *rand.Rand) (revision int64, err err
 	return resp.Revision, nil
 }
 
-// TestCrash kills a writing process again and again and looks at what is left.
-// KARVE_CRASHES sets how often; the default is a short sweep.
+// TestCrash repeatedly kills a writing process and checks what the next start finds. KARVE_CRASHES
+// sets the number of kills; the default is small.
 func TestCrash(t *testing.T) {
 	crashes := 20
 	if n, err := strconv.Atoi(os.Getenv("KARVE_CRASHES")); err == nil {
@@ -128,8 +128,8 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// TestKilledAtSystemCall kills the writing process at its n-th write, fsync or
-// truncation, for a sweep of n: between the steps of a commit and of a checkpoint.
+// TestKilledAtSystemCall kills the writing process at its n-th write, fsync or truncation, for many
+// n. The kills are between the steps of commits and checkpoints.
 func TestKilledAtSystemCall(t *testing.T) {
 	strace := traceable(t)
 	kills, stride := 12, 23
@@ -147,7 +147,7 @@ func TestKilledAtSystemCall(t *testing.T) {
 	}
 }
 
-// traceable is the path of strace, if it can be used here.
+// traceable returns the path of strace, or skips the test if strace does not work here.
 func traceable(t *testing.T) string {
 	t.Helper()
 	strace, err := exec.LookPath("strace")
@@ -167,7 +167,7 @@ type acknowledged struct {
 	deleted  bool
 }
 
-// startLimit is what a start after a kill may take.
+// startLimit is how long a start after a kill may take.
 const startLimit = time.Second
 
 func timedOpen(t *testing.T, dir string, opts Options) (*Engine, *directory.Lock, time.Duration) {
@@ -200,8 +200,8 @@ func sweep(t *testing.T, mode string, crashes int, wrap func(n int) []string) {
 		opts := Options{Durability: map[string]Durability{"full": Full, "relaxed": Relaxed}[mode]}
 		replace(t, left, dir)
 		e, lock, took := timedOpen(t, dir, opts)
-		// The machine may have been busy: what the kill left is started once more,
-		// and it is not the engine's fault if it can be quick.
+		// The machine may have been busy. The test starts a copy of what the kill left once
+		// more. If that is fast, the engine is not the cause.
 		for try := 0; took > startLimit && try < 20; try++ {
 			replace(t, again, left)
 			another, itsLock, second := timedOpen(t, again, opts)
@@ -216,8 +216,8 @@ func sweep(t *testing.T, mode string, crashes int, wrap func(n int) []string) {
 		if err := l.compare(t, e, open); err != nil {
 			t.Fatalf("crash %d: %v", n, err)
 		}
-		// Children that are killed early compact nothing, and all rows of hundreds
-		// of them are not what a start is measured with.
+		// Children that are killed early compact nothing. The rows of hundreds of them would
+		// distort the measured time of a start.
 		if n%10 == 9 {
 			if err := e.Compact(t.Context(), e.Revision(), true); err != nil && !errors.Is(err, ErrCompacted) {
 				t.Fatal(err)
@@ -233,7 +233,7 @@ func sweep(t *testing.T, mode string, crashes int, wrap func(n int) []string) {
 	t.Logf("%d kills, %d acknowledged writes, slowest start %v", crashes, writes, slowest.Round(time.Millisecond))
 }
 
-// A ledger is what a directory has to have after everything that was done to it.
+// A ledger records what a directory must contain after all acknowledged writes.
 type ledger struct {
 	newest map[string]int64 // by key, the newest acknowledged revision
 	values map[string]string
@@ -245,7 +245,7 @@ func newLedger() *ledger {
 	return &ledger{newest: map[string]int64{}, values: map[string]string{}, seen: map[int64]bool{}}
 }
 
-// acknowledge takes writes down. It is an error if a revision was given out before.
+// acknowledge records writes. It returns an error if a revision was used before.
 func (l *ledger) acknowledge(acks []acknowledged) error {
 	for _, ack := range acks {
 		if ack.revision <= l.last || l.seen[ack.revision] {
@@ -265,11 +265,11 @@ func (l *ledger) acknowledge(acks []acknowledged) error {
 	return nil
 }
 
-// compare says what a started engine lacks of the ledger, given the writes that were
-// under way, and takes what it has as the truth from here on.
+// compare returns an error if a started engine lacks something of the ledger. Writes that were in
+// flight may have happened or not. Afterwards the ledger has what the engine has.
 func (l *ledger) compare(t *testing.T, e *Engine, open map[string]acknowledged) error {
 	t.Helper()
-	removed := map[string]bool{} // by a write that was under way
+	removed := map[string]bool{} // by a write that was in flight
 	for _, try := range open {
 		if try.deleted {
 			removed[try.b] = true
@@ -282,7 +282,7 @@ func (l *ledger) compare(t *testing.T, e *Engine, open map[string]acknowledged) 
 		return fmt.Errorf("the revision went back from %d to %d", l.last, e.Revision())
 	}
 	for key, revision := range l.newest {
-		// A write whose answer never left may have followed; never one before.
+		// A later write that was not answered may have replaced it, but no earlier one.
 		kv := get(t, e, key, 0)
 		switch {
 		case kv == nil && l.values[key] != "" && !removed[key]:
@@ -304,8 +304,8 @@ func (l *ledger) compare(t *testing.T, e *Engine, open map[string]acknowledged) 
 	return nil
 }
 
-// killedChild lets a child write for a while and answers what it acknowledged, and
-// what was under way. With a wrapper, that one does the killing.
+// killedChild lets a child write for a while and kills it. It returns the acknowledged writes and
+// those in flight. If there is a wrapper, the wrapper kills the child.
 func killedChild(t *testing.T, dir, mode string, after time.Duration, last int64, wrapper []string) (acks []acknowledged, open map[string]acknowledged) {
 	t.Helper()
 	said := newTestimony()
@@ -317,13 +317,13 @@ func killedChild(t *testing.T, dir, mode string, after time.Duration, last int64
 	return said.acks, said.open
 }
 
-// A testimony is what the clients of a child have written into its journal.
+// A testimony is what the clients of a child wrote to its journal.
 type testimony struct {
 	opened int64 // the revision at the start
 	acks   []acknowledged
-	open   map[string]acknowledged // by client, the write that is under way
-	full   int                     // writes that were not done for want of space
-	closed bool                    // the child was done, and has closed the engine
+	open   map[string]acknowledged // by client, the write in flight
+	full   int                     // writes that were refused because the disk was full
+	closed bool                    // the child has finished and closed the engine
 }
 
 func newTestimony() *testimony {
@@ -353,9 +353,9 @@ func (s *testimony) hear(f []string) {
 	}
 }
 
-// journal runs a child in dir, calls line with the fields of every line of its
-// journal, and kills it some time after it has opened the datastore; with a
-// wrapper, that one does the killing.
+// journal runs a child in dir and calls line with the fields of every line of its journal. It kills
+// the child some time after it has opened the datastore. If there is a wrapper, the wrapper kills
+// the child.
 func journal(t *testing.T, dir, mode string, after time.Duration, wrapper []string, line func(fields []string)) {
 	t.Helper()
 	args := append(wrapper, os.Args[0])
@@ -373,7 +373,7 @@ func journal(t *testing.T, dir, mode string, after time.Duration, wrapper []stri
 	for {
 		text, err := lines.ReadString('\n')
 		if err != nil {
-			break // the end; a line cut off was not acknowledged to anybody
+			break // the end; an incomplete line acknowledges nothing
 		}
 		fields := strings.Fields(text)
 		if fields[0] == "open" && wrapper == nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// writtenStore makes a store of a few hundred rows and answers its directory.
+// writtenStore makes a datastore of a few hundred rows and returns its directory.
 func writtenStore(t *testing.T, clean bool) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -57,7 +57,7 @@ func copyStore(t *testing.T, from string) string {
 	return to
 }
 
-// contents is every version that can be read, to notice that one is missing.
+// contents returns every version that can be read, so that a missing one shows.
 func contents(t *testing.T, dir string) string {
 	t.Helper()
 	e, lock := openLocked(t, dir, Options{})
@@ -77,9 +77,9 @@ func contents(t *testing.T, dir string) string {
 	}
 }
 
-// A flipped bit is either refused, or does not matter: never a store that
-// silently lacks something. Only the last transaction of the WAL cannot be told from one
-// that was never finished.
+// The engine refuses a file with a flipped bit, unless the bit does not matter. It never opens a
+// file that silently lacks something. The exception is the last transaction of the WAL, which looks
+// like one that was never finished.
 func TestFlippedBits(t *testing.T) {
 	flips := 150
 	if testing.Short() {
@@ -128,8 +128,8 @@ func TestFlippedBits(t *testing.T) {
 	}
 }
 
-// beforeLastCommit is where the last transaction of a WAL begins; bits after that
-// can be taken for a torn write, by their nature.
+// beforeLastCommit returns the offset of the last transaction of a WAL. A flipped bit after it
+// looks like a torn write.
 func beforeLastCommit(wal []byte) int {
 	const frame = 24 + 4096
 	previous, end := 32, 32
@@ -217,8 +217,8 @@ func TestRefusedFilesAreLeftAlone(t *testing.T) {
 	}
 }
 
-// A newer release that was killed may have its schema in the WAL only: the file's
-// header says what this release knows.
+// After a kill of a newer release, its schema may be in the WAL only. The header of the file then
+// has a version that this release knows.
 func TestNewerSchemaInTheWALIsRefused(t *testing.T) {
 	dir := writtenStore(t, false)
 	path := filepath.Join(dir, EngineFile)
@@ -243,7 +243,7 @@ func TestNewerSchemaInTheWALIsRefused(t *testing.T) {
 	}
 }
 
-// filesOf are the database and its WAL, by name.
+// filesOf returns the contents of the database and its WAL, by name.
 func filesOf(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	files := map[string]string{}
@@ -309,8 +309,7 @@ func TestFailedCommitPoisons(t *testing.T) {
 	}
 }
 
-// Housekeeping fails while a batch waits: the batch is not acknowledged, and not
-// written either.
+// If a checkpoint fails while a batch waits, the batch is neither acknowledged nor written.
 func TestFailedCheckpointPoisons(t *testing.T) {
 	dir := t.TempDir()
 	e, lock := openLocked(t, dir, Options{})
@@ -350,7 +349,7 @@ func TestFailedCheckpointPoisons(t *testing.T) {
 	}
 }
 
-// A disk whose fsync fails, for real: strace answers EIO to the n-th one.
+// The n-th fsync really fails: strace makes it return EIO.
 func TestFailedFsync(t *testing.T) {
 	strace := traceable(t)
 	unknown := 0
@@ -394,7 +393,7 @@ func TestFailedFsync(t *testing.T) {
 	}
 }
 
-func TestTwoProcesses(t *testing.T) {
+func TestSecondProcessIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	openTest(t, dir, Options{})
 	cmd := exec.Command(os.Args[0])
@@ -405,8 +404,8 @@ func TestTwoProcesses(t *testing.T) {
 	}
 }
 
-// What mode Relaxed loses with the machine is never given out a second time, and
-// whoever has seen it is sent to list again.
+// In mode Relaxed, a failure of the machine may lose revisions. They are never used a second time,
+// and a client that has seen one of them has to list again.
 func TestRelaxedLossIsNoticed(t *testing.T) {
 	dir := t.TempDir()
 	e, lock := openLocked(t, dir, Options{Durability: Relaxed, SyncInterval: time.Hour})
@@ -438,8 +437,8 @@ func TestRelaxedLossIsNoticed(t *testing.T) {
 	}
 }
 
-// A defect that panics under the lock of the sequencer, in a caller that recovers: nobody
-// waits for the lock, nothing half changed is committed, and the owner is told.
+// A defect panics while the sequencer's lock is held, in a caller that recovers. The lock is
+// released, no partial change is committed, and the engine reports its failure.
 func TestPanicPoisons(t *testing.T) {
 	dir := t.TempDir()
 	e, lock := openLocked(t, dir, Options{})

@@ -25,15 +25,15 @@ func relaxed(interval time.Duration) Options {
 	return Options{Durability: Relaxed, DeferredPrefix: "/beat/", DeferredInterval: interval, SyncInterval: time.Millisecond, CacheBytes: 1 << 20}
 }
 
-// Heartbeats are seen at once, by readers and watchers, and are written together
-// with the next thing that is not one.
+// Readers and watchers see deferred updates immediately. The engine writes them together with the
+// next other write.
 func TestDeferredUpdatesAreWrittenWithTheNextWrite(t *testing.T) {
 	dir := t.TempDir()
 	commits := 0
 	opts := relaxed(time.Hour)
 	opts.OnCommit = func(Commit) { commits++ }
 	e, lock := openLocked(t, dir, opts)
-	put(t, e, "/beat/a", "0") // not an update: written
+	put(t, e, "/beat/a", "0") // a create is written immediately
 	written := fileRevision(t, e)
 	if written != e.Revision() {
 		t.Fatalf("the first one is not written: %d of %d", written, e.Revision())
@@ -61,7 +61,7 @@ func TestDeferredUpdatesAreWrittenWithTheNextWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	lock.Close()
-	e = openTest(t, dir, relaxed(time.Hour)) // which checks that every row is there
+	e = openTest(t, dir, relaxed(time.Hour)) // this checks that every row is there
 	wantValue(t, e, "/beat/a", 0, "last")
 	if got := len(historyOf(t, e, "/beat/a")); got != 22 {
 		t.Errorf("%d versions after a start, want 22", got)
@@ -85,7 +85,7 @@ func historyOf(t *testing.T, e *Engine, key string) (values []string) {
 	}
 }
 
-// When nothing else is written they are, soon enough.
+// Without other writes, the engine writes deferred updates after the interval.
 func TestDeferredUpdatesAreWrittenInTheEnd(t *testing.T) {
 	e := openTest(t, t.TempDir(), relaxed(50*time.Millisecond))
 	put(t, e, "/beat/a", "0")
@@ -93,9 +93,9 @@ func TestDeferredUpdatesAreWrittenInTheEnd(t *testing.T) {
 	eventually.True(t, "the update is written", func() bool { return fileRevision(t, e) >= revision })
 }
 
-// What is no plain update of such a key is written at once; nor does it wait in
-// another mode.
-func TestWhatIsNotDeferred(t *testing.T) {
+// Any change of such a key that is not a plain update is written immediately. In the other modes,
+// so is every update.
+func TestOnlyPlainUpdatesAreDeferred(t *testing.T) {
 	e := openTest(t, t.TempDir(), relaxed(time.Hour))
 	now := func(what string) {
 		t.Helper()
@@ -131,8 +131,8 @@ func TestWhatIsNotDeferred(t *testing.T) {
 	now("mode full")
 }
 
-// A killed process loses heartbeats and nothing else; their revisions do not come
-// again, and who has seen one is told to list.
+// A killed process loses only deferred updates. Their revisions are not used again, and a client
+// that has seen one of them has to list again.
 func TestDeferredUpdatesOfAKilledProcess(t *testing.T) {
 	dir := t.TempDir()
 	e, lock := openLocked(t, dir, relaxed(time.Hour))
@@ -155,8 +155,8 @@ func TestDeferredUpdatesOfAKilledProcess(t *testing.T) {
 	}
 }
 
-// Many heartbeats, compactions and evictions in between: nothing is missing, and the
-// file has what a clean stop says it has.
+// With many deferred updates, other writes, compactions and evictions, nothing is missing. After a
+// clean stop, the file has the same contents.
 func TestDeferredUpdatesAmongOthers(t *testing.T) {
 	dir := t.TempDir()
 	opts := relaxed(5 * time.Millisecond)

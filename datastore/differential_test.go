@@ -9,7 +9,7 @@ import (
 	"github.com/karve-k8s/karve/datastore/backup"
 )
 
-// source yields the choices of a run: random ones, or those of a fuzz input.
+// source returns the choices of a run, from a random generator or from a fuzz input.
 type source interface{ pick(n int) int }
 
 type randomSource struct{ *rand.Rand }
@@ -31,7 +31,7 @@ func (b *byteSource) pick(n int) int {
 
 func (b *byteSource) done() bool { return b.pos >= len(b.data) }
 
-// run drives an engine and the model with the same choices.
+// run applies the same choices to an engine and to the model.
 type run struct {
 	t       *testing.T
 	s       source
@@ -114,8 +114,7 @@ func (r *run) same(what string, got, want string) {
 	}
 }
 
-// step does one thing to both and compares the answers, and then what the engine
-// keeps count of.
+// step makes one call to both. It compares the answers, and then the statistics of the engine.
 func (r *run) step() {
 	r.t.Helper()
 	r.act()
@@ -179,8 +178,8 @@ func (r *run) act() {
 	}
 }
 
-// dropOvertaken closes watches that compaction may have overtaken: whether one
-// notices depends on what it has read.
+// dropOvertaken closes watches that compaction may have overtaken. Whether such a watch fails
+// depends on what it has read.
 func (r *run) dropOvertaken() {
 	var kept []*modelWatch
 	for _, w := range r.watches {
@@ -216,7 +215,7 @@ func (r *run) follow(w *modelWatch) {
 	w.next = max(w.next, r.m.revision+1)
 }
 
-func TestDifferential(t *testing.T) {
+func TestEngineAgreesWithTheModel(t *testing.T) {
 	for _, mode := range []Durability{Memory, Full, Relaxed} {
 		t.Run(mode.String(), func(t *testing.T) {
 			steps, seeds := 3000, 6
@@ -260,7 +259,7 @@ func differential(t *testing.T, mode Durability, seed uint64, steps int) {
 	for _, w := range r.watches {
 		r.follow(w)
 	}
-	if mode == Relaxed { // which writes what waits
+	if mode == Relaxed { // this writes deferred updates
 		r.e = r.reopen(r.e)
 	}
 	if mode != Memory {

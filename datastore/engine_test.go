@@ -49,7 +49,7 @@ func openLocked(t testing.TB, dir string, opts Options) (*Engine, *directory.Loc
 	return e, lock
 }
 
-// tryOpen answers only the error of a start.
+// tryOpen returns the error of a start.
 func tryOpen(t testing.TB, dir string) error {
 	t.Helper()
 	lock, err := directory.Acquire(dir)
@@ -180,8 +180,8 @@ func TestRangeLimitsAndCounts(t *testing.T) {
 	}
 }
 
-// What a count or a limited list looks at grows with the depth of the index, not
-// with the number of keys; also for the older revision of a list with more pages.
+// A count or a limited list reads a number of keys that grows with the depth of the index, and not
+// with the number of keys. This also holds for later pages, which read an older revision.
 func TestReadsDoNotGrowWithTheNumberOfKeys(t *testing.T) {
 	all := RangeRequest{Key: "/registry/pods/", End: PrefixEnd("/registry/pods/")}
 	count, first, page := all, all, all
@@ -223,7 +223,7 @@ func TestReadsDoNotGrowWithTheNumberOfKeys(t *testing.T) {
 	}
 }
 
-func TestReopen(t *testing.T) {
+func TestReopenedEngineHasTheSameContents(t *testing.T) {
 	dir := t.TempDir()
 	for _, clean := range []bool{true, false} {
 		e, lock := openLocked(t, dir, Options{})
@@ -269,7 +269,7 @@ func TestReopen(t *testing.T) {
 	}
 }
 
-// crash stops the engine as a kill would: no clean mark, the WAL in place.
+// crash stops the engine as a kill does: it leaves the WAL, and no mark of a clean stop.
 func crash(t testing.TB, e *Engine) {
 	t.Helper()
 	e.fail(errors.New("killed by the test"))
@@ -340,7 +340,7 @@ func TestCloseEndsWritesAndWatches(t *testing.T) {
 	}
 }
 
-// The WAL stays bounded while readers are in it all the time.
+// The size of the WAL stays bounded although it always has readers.
 func TestWALIsBoundedUnderReaders(t *testing.T) {
 	if testing.Short() {
 		t.Skip("writes 40 MB durably")

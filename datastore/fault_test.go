@@ -21,15 +21,15 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// faulty is the mode of a child that works on a disk with faults.
+// faulty is the mode of a child that runs on a disk with faults.
 const faulty = "faulty-full"
 
-// faultyWrites is how many writes each of its clients does.
+// faultyWrites is the number of writes of each of its clients.
 const faultyWrites = 200
 
-// faultyChild writes, reads and compacts with some clients until each has done its
-// writes, and closes the engine. It goes on after a write that was not done for want
-// of space, and ends at any other error.
+// faultyChild writes, reads and compacts with several clients. When each has made its writes, it
+// closes the engine. It continues after a write that the full disk refused, and ends at any other
+// error.
 func faultyChild(dir string) error {
 	lock, err := directory.Acquire(dir)
 	if err != nil {
@@ -50,7 +50,7 @@ func faultyChild(dir string) error {
 	work.Wait()
 	err = e.Close()
 	if sqlitefile.IsFull(err) {
-		err = nil // it could not say that it was closed in order; the next start reads the WAL
+		err = nil // the mark of a clean stop is missing, so the next start reads the WAL
 	}
 	if err := errors.Join(append(failed, err)...); err != nil {
 		return err
@@ -86,16 +86,16 @@ func faultyClient(e *Engine, c int) error {
 	return nil
 }
 
-// A fault is an answer of the system to some calls on the engine's files.
+// A fault is a result that the system returns for some calls on the engine's files.
 type fault struct {
 	calls  string
 	file   string // suffix of the engine's file
-	inject string // as strace has it
-	passes bool   // the engine goes on by itself once the fault is over
+	inject string // in the syntax of strace
+	passes bool   // the engine continues by itself when the fault is over
 }
 
-// faults are answered from the n-th call on, for some n: during the start as well as
-// under load. A write that writes nothing is what SQLite makes of a full disk.
+// Faults begin at the n-th call, for several n: during startup as well as under load. SQLite takes
+// a write that writes nothing for a full disk.
 var faults = map[string]fault{
 	"EIO when the WAL is written":        {calls: "pwrite64", file: "-wal", inject: "error=EIO:when=%d+"},
 	"EIO once when the WAL is written":   {calls: "pwrite64", file: "-wal", inject: "error=EIO:when=%d"},
@@ -113,9 +113,9 @@ var faults = map[string]fault{
 	"nothing is written to the database": {calls: "pwrite64", file: "", inject: "retval=0:when=%d..%d", passes: true},
 }
 
-// TestDiskFaults lets a disk fail in many ways on several file systems: the engine goes
-// on where it says that it does, and else ends; the next start has all that was
-// acknowledged, no revision is given out twice, and nothing is damaged.
+// TestDiskFaults makes a disk fail in many ways on several file systems. The engine continues after
+// the faults that it promises to survive, and otherwise ends. The next start has everything that
+// was acknowledged, no revision is used twice, and nothing is damaged.
 func TestDiskFaults(t *testing.T) {
 	if testing.Short() {
 		t.Skip("kills a process under strace for each fault on four file systems")
@@ -147,8 +147,8 @@ func TestDiskFaults(t *testing.T) {
 	}
 }
 
-// faultyRun lets a child work under a tracer until it ends, and calls each for every
-// line of its journal.
+// faultyRun runs a child under a tracer until it ends, and calls each for every line of its
+// journal.
 func faultyRun(t *testing.T, dir string, tracer []string, each func(*testimony)) (heard *testimony, said string, ended error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -178,7 +178,7 @@ func faultyRun(t *testing.T, dir string, tracer []string, each func(*testimony))
 	return heard, errors.String(), ended
 }
 
-// run lets a child work while the fault lasts, and looks at what it has left.
+// run runs a child with the fault, and checks what it has left.
 func (f fault) run(t *testing.T, strace, dir string, n int, l *ledger) {
 	t.Helper()
 	when := fmt.Sprintf(strings.Replace(f.inject, "..%d", fmt.Sprintf("..%d", n+3), 1), n)
@@ -193,7 +193,7 @@ func (f fault) run(t *testing.T, strace, dir string, n int, l *ledger) {
 	case ended == nil && !heard.closed:
 		t.Errorf("%s: the child ended without a word", when)
 	case f.passes && ended != nil:
-		t.Errorf("%s: the engine did not go on: %v: %s", when, ended, said)
+		t.Errorf("%s: the engine did not continue: %v: %s", when, ended, said)
 	case ended != nil && (strings.Contains(said, "panic") || !strings.Contains(said, EngineFile) && !strings.Contains(said, ErrUnknownOutcome.Error())):
 		t.Errorf("%s: the child ended with %v and said %s; want an error of the disk", when, ended, said)
 	case strings.Count(said, ErrCorrupt.Error()) > strings.Count(said, "its disk fails to read"):
@@ -205,8 +205,8 @@ func (f fault) run(t *testing.T, strace, dir string, n int, l *ledger) {
 	t.Logf("%s: %d writes acknowledged, %d without room; the child ended with %v", when, len(heard.acks), heard.full, ended)
 }
 
-// afterFault starts the engine on a sound disk, and says what is wrong with what a child
-// has left.
+// afterFault starts the engine on a disk without faults. It returns an error if the contents that
+// the child has left are wrong.
 func afterFault(t *testing.T, dir string, heard *testimony, l *ledger) error {
 	t.Helper()
 	err := l.acknowledge(heard.acks)

@@ -9,7 +9,7 @@ import (
 )
 
 func TestFilesAreForTheOwnerOnly(t *testing.T) {
-	// A name that an URL or a glob would take for something else.
+	// The name has characters with a meaning in URLs and globs.
 	dir := filepath.Join(t.TempDir(), "a b?c#d%20e&f")
 	lock, err := directory.Acquire(dir)
 	if err != nil {

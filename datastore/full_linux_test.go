@@ -42,8 +42,8 @@ func incompressible(n int) []byte {
 	return b
 }
 
-// The disk fills up: puts say so, everything else goes on, and once there is
-// room again puts do too, with nothing lost in between.
+// On a full disk, puts return ErrNoSpace and everything else works. Once there is space again, puts
+// work too. Nothing is lost in between.
 func TestDiskFull(t *testing.T) {
 	dir := mount(t, "12m")
 	e, lock := openLocked(t, dir, Options{BallastBytes: 2 << 20})
@@ -85,7 +85,7 @@ func TestDiskFull(t *testing.T) {
 	if resp := next(t, w); len(resp.Events) == 0 {
 		t.Error("the watch has no events")
 	}
-	// Whoever deletes and compacts gets on without help.
+	// A client can free space by deletes and a compaction.
 	for i := 0; i < len(acked); i++ {
 		key := fmt.Sprintf("/k/%05d", i)
 		if i%4 == 0 {
@@ -129,7 +129,7 @@ func TestDiskFull(t *testing.T) {
 	lock.Close()
 }
 
-// leaveRoom makes the file other so large that the disk has that many bytes left.
+// leaveRoom makes the file other so large that the disk has only that many free bytes.
 func leaveRoom(t *testing.T, other string, left int64) {
 	t.Helper()
 	var disk unix.Statfs_t
@@ -152,14 +152,14 @@ func leaveRoom(t *testing.T, other string, left int64) {
 	}
 }
 
-// The index of SQLite's WAL takes no room of the disk: a WAL of thousands of frames can
-// grow as long as there is room for its own pages.
+// The index of SQLite's WAL needs no disk space. A WAL of thousands of frames can grow as long as
+// there is space for its own pages.
 func TestWALIndexOnAFullDisk(t *testing.T) {
 	dir := mount(t, "48m")
 	e, lock := openLocked(t, dir, Options{BallastBytes: -1})
 	t.Cleanup(func() { e.Close(); lock.Close() })
 	put(t, e, "/a", "v")
-	// Somebody who reads, as a backup does, keeps the WAL from beginning anew.
+	// A reader, such as a backup, prevents SQLite from restarting the WAL.
 	reading, read := make(chan struct{}), make(chan struct{})
 	ended := make(chan error)
 	go func() {
@@ -174,8 +174,8 @@ func TestWALIndexOnAFullDisk(t *testing.T) {
 	for e.file.WALBytes()/frame < 4000 {
 		put(t, e, "/a", strings.Repeat("v", 8000))
 	}
-	// Room for what a put appends to the WAL, but not for 32 KiB of an index, which
-	// would be there from frame 4,063 on.
+	// There is space for what a put appends to the WAL, but not for the 32 KiB by which an index on
+	// disk would grow at frame 4,063.
 	other := filepath.Join(dir, "other")
 	for e.file.WALBytes()/frame < 4200 {
 		leaveRoom(t, other, 16<<10)
@@ -190,7 +190,7 @@ func TestWALIndexOnAFullDisk(t *testing.T) {
 	}
 }
 
-// Somebody else fills the disk and makes room again, while many write.
+// Another program fills the disk and frees space again, while many clients write.
 func TestDiskFilledByAnother(t *testing.T) {
 	dir := mount(t, "16m")
 	e, lock := openLocked(t, dir, Options{BallastBytes: 1 << 20})
@@ -236,7 +236,7 @@ func TestDiskFilledByAnother(t *testing.T) {
 	}
 }
 
-// A start on a disk without a free byte gives the ballast away and serves reads.
+// A start on a disk without a free byte removes the ballast and serves reads.
 func TestStartOnFullDisk(t *testing.T) {
 	dir := mount(t, "8m")
 	e, lock := openLocked(t, dir, Options{BallastBytes: 1 << 20})
@@ -268,7 +268,7 @@ func TestStartOnFullDisk(t *testing.T) {
 	}
 }
 
-// A process that may open no more files goes on with what it has open.
+// A process that cannot open more files continues with its open ones.
 func TestOutOfFileDescriptors(t *testing.T) {
 	e := openTest(t, "", Options{CacheBytes: 10 << 10})
 	names := fill(t, e, 100)
@@ -276,7 +276,7 @@ func TestOutOfFileDescriptors(t *testing.T) {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
 	}
-	f, err := os.Open(os.DevNull) // the lowest descriptor that is free
+	f, err := os.Open(os.DevNull) // gets the lowest free descriptor
 	if err != nil {
 		t.Fatal(err)
 	}

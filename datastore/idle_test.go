@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// idleClient leaves a store as a server has it: written to, compacted, watched, and
+// idleClient brings a datastore into the state that a server has: written, compacted, watched, and
 // with a lease that ends in a day. Then it does nothing more.
 func idleClient(e *Engine, _ int) error {
 	ctx := context.Background()
@@ -51,7 +51,7 @@ func idleClient(e *Engine, _ int) error {
 	select {}
 }
 
-// restlessClient is what must not go unnoticed: a tick now and then, and a write.
+// restlessClient writes now and then, which the test has to notice.
 func restlessClient(e *Engine, c int) error {
 	f, err := os.Create(filepath.Join(filepath.Dir(e.path), "restless"))
 	if err != nil {
@@ -65,11 +65,11 @@ func restlessClient(e *Engine, c int) error {
 	return idleClient(e, c)
 }
 
-// activity is what a process has done so far, as the kernel counts it.
+// activity is what a process has done so far, by the kernel's counters.
 type activity struct {
 	writes   int64 // system calls that write to a file, pipe or socket
-	written  int64 // bytes that have to go to a disk
-	switches int64 // how often a thread went to sleep
+	written  int64 // bytes that the process caused to be written to a disk
+	switches int64 // context switches
 	threads  int64
 }
 
@@ -102,12 +102,12 @@ func activityOf(t *testing.T, pid int) (a activity) {
 	return a
 }
 
-// idleTime is how long an engine has to do nothing.
+// idleTime is how long an engine must do nothing.
 const idleTime = 2 * time.Second
 
-// idling runs a child with that task and looks at stretches of idleTime after it has
-// said that it is idle, at most that many, until nothing happens in one. It answers
-// what happened in the last one it looked at.
+// idling runs a child with that task. When the child has reported that it is idle, idling measures
+// intervals of idleTime, at most that many, until nothing happens in one. It returns what happened
+// in the last interval.
 func idling(t *testing.T, task string, stretches int) (in activity) {
 	t.Helper()
 	if runtime.GOOS != "linux" {
@@ -143,9 +143,8 @@ func idling(t *testing.T, task string, stretches int) (in activity) {
 	return in
 }
 
-// An idle engine does nothing at all: it writes nothing, and no thread of its process
-// even wakes up, so there is no timer that fires.
-func TestIdle(t *testing.T) {
+// An idle engine writes nothing, and no thread of its process wakes up. So no timer fires.
+func TestIdleEngineDoesNothing(t *testing.T) {
 	t.Run("idle", func(t *testing.T) {
 		t.Parallel()
 		if got := idling(t, "idle", 4); got != (activity{}) {
@@ -155,7 +154,7 @@ func TestIdle(t *testing.T) {
 	t.Run("restless", func(t *testing.T) {
 		t.Parallel()
 		if got := idling(t, "restless", 1); got.writes < 2 || got.switches < 2 {
-			t.Errorf("one that writes every 500 ms, in %v: %+v: this test does not see it", idleTime, got)
+			t.Errorf("an engine that writes every 500 ms, in %v: %+v: the test does not notice it", idleTime, got)
 		}
 	})
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// A look has to say, of a live file and of one at rest, what a scan of all says.
+// Info returns the same figures as a scan of the whole file, with and without a running engine.
 func TestInfoAgreesWithStats(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, EngineFile)

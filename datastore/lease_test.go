@@ -112,9 +112,9 @@ func TestLeaseExpiry(t *testing.T) {
 	})
 }
 
-// A lease's end is a moment of the monotonic clock, however often it is renewed: the
-// time of day, which NTP sets forward by decades and back by hours, is not in it.
-// scripts/clock-test sets a real clock.
+// A lease expires by the monotonic clock, however often it is renewed. The time of day, which NTP
+// may set forward by decades or back by hours, does not matter. scripts/clock-test sets a real
+// clock.
 func TestLeasesDoNotKnowTheTimeOfDay(t *testing.T) {
 	dir := t.TempDir()
 	e, lock := openLocked(t, dir, Options{})
@@ -123,7 +123,7 @@ func TestLeasesDoNotKnowTheTimeOfDay(t *testing.T) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		l := e.leases.find(7)
-		// Round takes the monotonic reading away, and == compares it too.
+		// Round removes the monotonic reading, which == compares, too.
 		if l == nil || l.expires == l.expires.Round(0) {
 			t.Errorf("%s: the lease %+v ends by the time of day", when, l)
 		}

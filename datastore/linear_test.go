@@ -15,8 +15,8 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// A history of concurrent clients on a few keys: guarded puts, deletes and reads.
-// A key's state is its mod revision; 0 is absent.
+// These are the calls in a history of concurrent clients on a few keys: guarded puts, deletes and
+// reads. The state of a key is its mod revision; 0 means that it is absent.
 type linearInput struct {
 	key    string
 	kind   int   // 0 read, 1 put if the revision is guard, 2 delete if it is
@@ -29,8 +29,7 @@ type linearOutput struct {
 	revision int64 // of the key found, or made
 }
 
-// linearModel is a register with compare-and-swap, whose values are revisions that
-// may only grow.
+// linearModel is a register with compare-and-swap. Its values are revisions, which only grow.
 var linearModel = porcupine.Model{
 	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 		byKey := map[string][]porcupine.Operation{}
@@ -63,7 +62,7 @@ var linearModel = porcupine.Model{
 	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v -> %+v", input, output) },
 }
 
-// record runs clients for a while and answers what they saw.
+// record runs clients for a while and returns their history.
 func record(t *testing.T, e *Engine, clients, calls int) []porcupine.Operation {
 	begin := time.Now()
 	histories := make([][]porcupine.Operation, clients)
@@ -148,7 +147,7 @@ func TestLinearizable(t *testing.T) {
 	}
 }
 
-// The checker has to be able to fail: a read of the past is not linearizable.
+// The checker can fail: it rejects a history with a stale read.
 func TestLinearizableNoticesStaleReads(t *testing.T) {
 	history := []porcupine.Operation{
 		{ClientId: 0, Input: linearInput{key: "/0", kind: 1}, Output: linearOutput{ok: true, revision: 2}, Call: 0, Return: 1},
@@ -159,16 +158,16 @@ func TestLinearizableNoticesStaleReads(t *testing.T) {
 	}
 }
 
-// A register again, by unique values, with calls whose outcome nobody knows: they
-// may have happened at any time after the call, or never.
+// These are calls on a register with unique values. The outcome of some is unknown: they may have
+// happened at any time after the call, or never.
 type registerInput struct {
 	kind         int // 0 read, 1 put value if guard is there, 2 delete it
 	guard, value string
 	key          string
 }
 
-// nextRegisterInput is a random call on a key by a client that last saw the values
-// of known; fresh is a value that nobody has put yet.
+// nextRegisterInput returns a random call on a key by a client that last saw the values in known.
+// fresh is a value that no client has put yet.
 func nextRegisterInput(key string, known map[string]string, fresh string) registerInput {
 	in := registerInput{key: key, kind: rand.IntN(3)}
 	in.guard = known[in.key]
@@ -184,7 +183,7 @@ func nextRegisterInput(key string, known map[string]string, fresh string) regist
 type registerOutput struct {
 	ok, unknown bool
 	value       string // found, or put
-	revision    int64  // of it, or of the deletion; the model does not look at it
+	revision    int64  // of it, or of the deletion; the model ignores it
 }
 
 var registerModel = porcupine.NondeterministicModel{
@@ -217,8 +216,8 @@ var registerModel = porcupine.NondeterministicModel{
 	},
 }
 
-// The history stays linearizable across failures of the disk before, in and after a
-// COMMIT, each followed by a start: what was unknown is there whole or not at all.
+// The history stays linearizable across failures of the disk before, in and after a COMMIT, each
+// followed by a start. A call with an unknown outcome has happened completely or not at all.
 func TestLinearizableAcrossFailures(t *testing.T) {
 	dir := t.TempDir()
 	begin := time.Now()

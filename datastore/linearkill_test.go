@@ -13,15 +13,15 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// historyKeys are the keys of a history. Half of the calls are for the first two:
-// there the clients meet. What is lost of the others is not soon written over.
+// historyKeys are the keys of a history. Half of the calls are for the first two, where the clients
+// conflict. Writes to the others are not overwritten soon, so a loss would show.
 const historyKeys = 50
 
 func historyKey(n int) string { return fmt.Sprintf("/%02d", n) }
 
-// historyClient calls the engine until the process is killed, and journals each
-// call before it is made (client, kind, key, guard, value) and after its answer
-// (client, ok, value, revision), all of them with %q. Compaction goes on meanwhile.
+// historyClient calls the engine until the process is killed. It journals each call before it
+// (client, kind, key, guard, value) and after its answer (client, ok, value, revision), all with
+// %q. The engine compacts meanwhile.
 func historyClient(e *Engine, c int) error {
 	known := map[string]string{}
 	begin := strconv.FormatInt(time.Now().UnixNano(), 36)
@@ -46,10 +46,10 @@ func historyClient(e *Engine, c int) error {
 	}
 }
 
-// A killHistory is what concurrent clients saw of one directory, across kills. The
-// time of a call or answer is its place in the journal: a call is written down
-// before it is made and an answer after it is there, so one that is written before
-// another did happen before it.
+// A killHistory is the history of concurrent clients on one directory, across kills. The time of a
+// call or answer is its position in the journal. A client journals a call before it makes it, and
+// an answer after it has it. So if an answer precedes a call in the journal, it also happened
+// before it.
 type killHistory struct {
 	t       *testing.T
 	dir     string
@@ -62,9 +62,8 @@ type killHistory struct {
 	unknown int
 }
 
-// run lets a child work, kills it some time after its start, and takes down what
-// it said. A call without an answer may have happened, or never will: the process
-// that would do it is dead.
+// run runs a child, kills it some time after its start, and records its journal. A call without an
+// answer has happened or never will, because the process is dead.
 func (h *killHistory) run(after time.Duration) {
 	h.t.Helper()
 	h.open = map[int]porcupine.Operation{}
@@ -91,7 +90,7 @@ func (h *killHistory) run(after time.Duration) {
 	h.now++
 	for _, op := range h.open {
 		if op.Input.(registerInput).kind == 0 {
-			continue // nobody knows what it read
+			continue // its result is unknown
 		}
 		op.Output, op.Return = registerOutput{unknown: true}, h.now
 		h.ops = append(h.ops, op)
@@ -99,8 +98,7 @@ func (h *killHistory) run(after time.Duration) {
 	}
 }
 
-// seen checks what the model does not know of: revisions grow, and each belongs to
-// one write.
+// seen checks what the model ignores: revisions grow, and each belongs to one write.
 func (h *killHistory) seen(op porcupine.Operation, floor int64) {
 	h.t.Helper()
 	in, out := op.Input.(registerInput), op.Output.(registerOutput)
@@ -118,7 +116,7 @@ func (h *killHistory) seen(op porcupine.Operation, floor int64) {
 	h.newest = max(h.newest, out.revision)
 }
 
-// look reads every key of the directory that the last child has left.
+// look reads every key of the directory after the last child.
 func (h *killHistory) look() {
 	h.t.Helper()
 	e, lock := openLocked(h.t, h.dir, Options{})
@@ -148,14 +146,14 @@ func newKillHistory(t *testing.T, mode string) *killHistory {
 func unquote(s string) string {
 	text, err := strconv.Unquote(s)
 	if err != nil {
-		panic(err) // a journal that is not ours
+		panic(err) // no child wrote this journal
 	}
 	return text
 }
 
-// TestLinearizableAcrossKills kills a process under several clients, starts it
-// again on the same directory, again and again, and checks the whole history.
-// KARVE_CRASHES sets how often it kills; the default is one short history.
+// TestLinearizableAcrossKills repeatedly kills a process with several clients, starts it again on
+// the same directory, and checks the whole history. KARVE_CRASHES sets the number of kills; the
+// default is one short history.
 func TestLinearizableAcrossKills(t *testing.T) {
 	const kills = 10 // of one directory
 	histories := 1
@@ -184,9 +182,9 @@ func TestLinearizableAcrossKills(t *testing.T) {
 	}
 }
 
-// A start that has lost acknowledged writes is found out: of the WAL of a killed
-// process only the header is left here, which no start can notice. (Killed just
-// after a checkpoint, it has lost nothing: hence some attempts.)
+// The test above notices lost writes. Here only the header of a killed process' WAL is left, which
+// no start can notice. A process that was killed just after a checkpoint has lost nothing, hence
+// several attempts.
 func TestLinearizableAcrossKillsNoticesLoss(t *testing.T) {
 	for range 5 {
 		h := newKillHistory(t, "full")

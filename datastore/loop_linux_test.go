@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// loopMount makes a file system in an image, mounts it for the test and returns its
-// root; or it skips the test, with what is missing.
+// loopMount makes a file system in an image, mounts it for the test, and returns its root. If
+// something is missing for that, it skips the test with the reason.
 func loopMount(t *testing.T, system string) string {
 	t.Helper()
 	options := map[string][]string{"ext4": {"-F", "-m", "0"}, "xfs": {"-f"}, "btrfs": {"-f"}, "f2fs": {"-f"}}[system]

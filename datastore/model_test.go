@@ -9,9 +9,8 @@ import (
 	"strings"
 )
 
-// model is the engine as one would explain it: a list of all events and a map
-// for every revision. It shares no code with the engine but the request types
-// and inRange.
+// model is the simplest implementation of the engine: a list of all events, and a map for every
+// revision. It shares only the request types and inRange with the engine.
 type model struct {
 	revision  int64
 	compacted int64
@@ -25,7 +24,7 @@ func newModel() *model {
 
 func (m *model) state() map[string]KeyValue { return m.states[m.revision] }
 
-// size is how many keys there are, and the bytes of them and their values.
+// size returns the number of keys, and the bytes of keys and values.
 func (m *model) size() (keys, bytes int64) {
 	for key, kv := range m.state() {
 		keys++
@@ -173,8 +172,8 @@ func (m *model) compact(revision int64) error {
 	return nil
 }
 
-// since is what a watch from start sees; events of the compaction revision itself
-// have no previous value any more.
+// since returns what a watch from start sees. Events of the compaction revision itself have no
+// previous value any more.
 func (m *model) since(start int64, key, end string) []Event {
 	var out []Event
 	for _, e := range m.events {
@@ -189,7 +188,7 @@ func (m *model) since(start int64, key, end string) []Event {
 	return out
 }
 
-// show prints an answer for comparison, with an error as its kind.
+// show formats an answer for comparison. It replaces an error by its kind.
 func show(v any, err error) string {
 	for _, kind := range []error{ErrCompacted, ErrFutureRevision, ErrDuplicateKey, ErrEmptyKey} {
 		if errors.Is(err, kind) {

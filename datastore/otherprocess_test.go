@@ -19,9 +19,9 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// A server in another process lets nobody read its file, and is named; what a kill leaves
-// can be read.
-func TestFileOfAnotherProcess(t *testing.T) {
+// While a server in another process uses the file, no process can read it, and the error names that
+// process. After a kill, the file can be read.
+func TestFileInUseNamesItsProcess(t *testing.T) {
 	if testing.Short() {
 		t.Skip("four times, waits as long as a start waits for another program")
 	}
@@ -58,15 +58,15 @@ func TestFileOfAnotherProcess(t *testing.T) {
 	}
 	child.Process.Kill()
 	child.Wait()
-	// Killed: what is there is still all there.
+	// The child is dead, and everything is still there.
 	if v, err := backup.Verify(t.Context(), sqlitefile.ClosedFile(from), nil); err != nil || !v.OK {
 		t.Errorf("verify after the kill: %+v, %v", v, err)
 	}
 	openTest(t, dir, Options{})
 }
 
-// Readers come at every moment of another process' starts and stops: what they see is
-// whole, or they are told that it is in use; and each start waits for them.
+// Another process starts and stops while readers come at any moment. They see consistent contents,
+// or get the error that the file is in use. Each start waits for them.
 func TestReadersDuringStartsAndStops(t *testing.T) {
 	dir := writtenStore(t, true)
 	path := filepath.Join(dir, EngineFile)
@@ -109,7 +109,7 @@ func TestReadersDuringStartsAndStops(t *testing.T) {
 	t.Logf("%d reads, of which %d met a running engine", reads, refused)
 }
 
-// restarts is how often restartingChild starts and stops an engine.
+// restarts is the number of times that restartingChild starts and stops an engine.
 const restarts = 15
 
 func restartingChild(dir string) error {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A start says how far it has come, and only when it has.
+// A start reports its progress, and only when there is progress.
 func TestStartTellsItsProgress(t *testing.T) {
 	dir := t.TempDir()
 	e, lock := openLocked(t, dir, Options{})

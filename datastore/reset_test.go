@@ -19,7 +19,7 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// stateAt is every key and value of the engine at a revision, 0 for the newest.
+// stateAt returns every key and value of the engine at a revision; 0 means the newest.
 func stateAt(t testing.TB, e *Engine, revision int64) map[string]string {
 	t.Helper()
 	resp, err := e.Range(context.Background(), RangeRequest{Key: "\x00", End: allKeys, Revision: revision})
@@ -57,9 +57,9 @@ func reset(t testing.TB, e *Engine, to *Dump, opts ResetOptions) *ResetResult {
 	return r
 }
 
-// Random histories: a reset gives every key the value that it had, watchers see
-// exactly what differed, each change in a revision of its own, and nothing at all
-// when nothing differed. Contents may be the engine's own or of a file.
+// After a random history, a reset gives every key its former value. Watchers see exactly the keys
+// that differed, each change with a revision of its own. If nothing differed, they see nothing. The
+// contents may come from the engine itself or from a file.
 func TestResetGoesBack(t *testing.T) {
 	for _, mode := range []Durability{Full, Relaxed, Memory} {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -72,7 +72,7 @@ func TestResetGoesBack(t *testing.T) {
 
 func resetsOf(t *testing.T, mode Durability, seed uint64) {
 	random := rand.New(rand.NewPCG(seed, 1))
-	// Values beyond the cache are on the disk only.
+	// Values that are not in the cache are on the disk only.
 	e := openTest(t, t.TempDir(), Options{Durability: mode, CacheBytes: 2000})
 	defer e.Close()
 	lease, err := e.Grant(t.Context(), 0, 3600)
@@ -138,7 +138,7 @@ func resetsOf(t *testing.T, mode Durability, seed uint64) {
 			t.Fatalf("seed %d: after a reset %v, want %v", seed, got, want)
 		}
 		if fmt.Sprint(*differs) != fmt.Sprint(r.Difference) {
-			t.Errorf("seed %d: a reset did %v, and was said to do %v", seed, r.Difference, *differs)
+			t.Errorf("seed %d: a reset changed %v, want %v", seed, r.Difference, *differs)
 		}
 		if e.Revision() != from+int64(r.Len()) || r.Revision != e.Revision() {
 			t.Errorf("seed %d: %d changes from revision %d on led to %d (answered: %d)", seed, r.Len(), from, e.Revision(), r.Revision)
@@ -151,7 +151,7 @@ func resetsOf(t *testing.T, mode Durability, seed uint64) {
 	}
 }
 
-// wantEvents takes n events and wants them to be what leads from one state to the other.
+// wantEvents reads n events and checks that they lead from one state to the other.
 func wantEvents(t *testing.T, w *Watcher, before, after map[string]string, revision int64, n int) {
 	t.Helper()
 	state := maps.Clone(before)
@@ -179,8 +179,8 @@ func wantEvents(t *testing.T, w *Watcher, before, after map[string]string, revis
 	}
 }
 
-// While others write, a reset is one step: at its revision there is exactly what there
-// was to be, what it keeps is left alone, and no reader sees a part of it.
+// A reset is atomic while other clients write. At its revision there are exactly the wanted
+// contents, the keys to keep are unchanged, and no reader sees a part of the reset.
 func TestResetBesideWriters(t *testing.T) {
 	e := openTest(t, t.TempDir(), Options{})
 	defer e.Close()
@@ -224,7 +224,7 @@ func TestResetBesideWriters(t *testing.T) {
 	})
 }
 
-// A reader sees what was before a reset or what is after it.
+// A reader sees the state before a reset or the state after it.
 func TestResetIsSeenAtOnce(t *testing.T) {
 	e := openTest(t, t.TempDir(), Options{Durability: Relaxed})
 	defer e.Close()
@@ -250,12 +250,12 @@ func TestResetIsSeenAtOnce(t *testing.T) {
 	for looks := 0; ; looks++ {
 		got := stateAt(t, e, 0)
 		if !maps.Equal(got, stateOf(sides[0])) && !maps.Equal(got, stateOf(sides[1])) {
-			t.Errorf("a reader saw %d keys that are neither side", len(got))
+			t.Errorf("a reader saw %d keys, which are neither state", len(got))
 		}
 		select {
 		case <-done:
 			if looks == 0 {
-				t.Error("nobody looked")
+				t.Error("no reader saw a reset")
 			}
 			return
 		default:
@@ -263,8 +263,8 @@ func TestResetIsSeenAtOnce(t *testing.T) {
 	}
 }
 
-// A key that stands for another object now is deleted and made, oldest first.
-func TestResetOfAnotherObject(t *testing.T) {
+// If keys now belong to other objects, the reset deletes and creates them, the oldest object first.
+func TestResetReplacesOtherObjects(t *testing.T) {
 	e := openTest(t, t.TempDir(), Options{Durability: Memory})
 	defer e.Close()
 	put(t, e, "/owner", "1 a")
@@ -300,7 +300,7 @@ func TestResetOfAnotherObject(t *testing.T) {
 	}
 }
 
-// A key whose lease has gone comes back with one of the same id and time.
+// A key whose lease has expired comes back with a lease of the same ID and TTL.
 func TestResetOfLeases(t *testing.T) {
 	dir := t.TempDir()
 	e, lock := openLocked(t, dir, Options{})
@@ -321,7 +321,7 @@ func TestResetOfLeases(t *testing.T) {
 	if err := e.Revoke(t.Context(), gone.ID); err != nil {
 		t.Fatal(err)
 	}
-	put(t, e, "/there", "v") // now without a lease: it would stay for ever
+	put(t, e, "/there", "v") // without its lease, the key would stay for ever
 	reset(t, e, c, ResetOptions{})
 	check := func() {
 		t.Helper()
@@ -349,8 +349,8 @@ func TestResetOfLeases(t *testing.T) {
 	}
 }
 
-// A backup of what is only in memory can be opened as any other.
-func TestBackupOfMemory(t *testing.T) {
+// A backup of an engine in memory can be opened like any other.
+func TestBackupOfAnEngineInMemoryCanBeOpened(t *testing.T) {
 	e := openTest(t, "", Options{Durability: Memory})
 	defer e.Close()
 	put(t, e, "/a", "1")
@@ -384,8 +384,8 @@ func TestBackupOfMemory(t *testing.T) {
 	}
 }
 
-// An engine in memory begins with contents as one does with a file of them.
-func TestContentsInMemory(t *testing.T) {
+// An engine in memory can start with contents, as another does with a file.
+func TestEngineInMemoryStartsWithContents(t *testing.T) {
 	e := openTest(t, t.TempDir(), Options{})
 	defer e.Close()
 	lease, err := e.Grant(t.Context(), 5, 3600)
@@ -421,8 +421,8 @@ func TestContentsInMemory(t *testing.T) {
 	}
 }
 
-// resetSide is one of the two states that the child of TestResetKilled goes back to
-// in turn.
+// resetSide returns one of the two states to which the child of TestKilledResetLeavesOneSide resets
+// alternately.
 func resetSide(side int) map[string]string {
 	state := map[string]string{}
 	for i := range 60 {
@@ -431,7 +431,7 @@ func resetSide(side int) map[string]string {
 	return state
 }
 
-// resetClient goes from one side to the other.
+// resetClient resets to one side and then the other, until it is killed.
 func resetClient(e *Engine, _ int) error {
 	ctx := context.Background()
 	var sides [2]*Dump
@@ -465,9 +465,9 @@ func resetClient(e *Engine, _ int) error {
 	}
 }
 
-// A process that is killed at any moment, and at any write or sync, leaves one of the
-// two sides, whole: the one that was acknowledged or the next.
-func TestResetKilled(t *testing.T) {
+// A process is killed at any moment, and at any write or sync. It leaves one of the two sides
+// complete: the one that was acknowledged or the next.
+func TestKilledResetLeavesOneSide(t *testing.T) {
 	strace := ""
 	t.Run("at a system call", func(t *testing.T) { strace = traceable(t) })
 	kills := 8
@@ -479,7 +479,7 @@ func TestResetKilled(t *testing.T) {
 	for _, mode := range []string{"full", "relaxed"} {
 		dir := t.TempDir()
 		resets := 0
-		// On a busy machine, a process may be killed each time before its first reset.
+		// On a busy machine, every process may be killed before its first reset.
 		for n := 0; n < kills || resets == 0 && n < 10*kills; n++ {
 			var wrapper []string
 			if strace != "" && n%2 == 1 {
@@ -521,7 +521,7 @@ func TestResetKilled(t *testing.T) {
 	}
 }
 
-// BenchmarkReset is a reset of 40 of 1,000 keys, as after a small test, by the kind of
+// BenchmarkReset measures a reset of 40 of 1,000 keys, as after a small test, with each kind of
 // contents.
 func BenchmarkReset(b *testing.B) {
 	e := openTest(b, b.TempDir(), Options{Durability: Relaxed})

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// stoppable is an engine that can be stopped at a commit.
+// stoppable is an engine whose commits the test can hold.
 type stoppable struct {
 	*Engine
 	begun   chan struct{} // closed when the commit that is held has begun
-	outcome chan error    // what the disk then says
+	outcome chan error    // the result of the commit
 	armed   atomic.Bool
 }
 
@@ -24,7 +24,7 @@ func openStoppable(t *testing.T) *stoppable {
 	return s
 }
 
-// next holds the next commit.
+// next makes the engine hold the next commit.
 func (s *stoppable) next() { s.armed.Store(true) }
 
 func (s *stoppable) hold(at string) error {
@@ -35,8 +35,8 @@ func (s *stoppable) hold(at string) error {
 	return <-s.outcome
 }
 
-// waiting is a context that tells when somebody waits for its end, which a call of
-// the engine does once it has evaluated its request and before it answers.
+// waiting is a context that reports when a caller waits for its end. A call of the engine does that
+// after it has evaluated its request and before it answers.
 type waiting struct {
 	context.Context
 	once  sync.Once
@@ -48,9 +48,8 @@ func (w *waiting) Done() <-chan struct{} {
 	return w.Context.Done()
 }
 
-// What an answer reveals is durable before it is given, a refusal included: each
-// case has a change that is held at its commit, and a question whose answer depends
-// on it.
+// Everything that an answer reveals is durable before the engine gives it. This includes refusals.
+// Each case has a change that is held at its commit, and a request whose answer depends on it.
 func TestRefusalsRevealOnlyWhatIsDurable(t *testing.T) {
 	anything := func(ctx context.Context, e *Engine) error {
 		_, err := e.Put(ctx, PutRequest{Key: "/leased", Value: []byte("1"), Lease: 7})
@@ -145,8 +144,8 @@ func TestRefusalsRevealOnlyWhatIsDurable(t *testing.T) {
 	}
 }
 
-// A refusal is not given for something that in the end has not happened: the disk
-// had no room for it.
+// If the disk has no space for a change, the engine evaluates a request that depends on it again,
+// and does not refuse it because of the change.
 func TestRefusalIsEvaluatedAgain(t *testing.T) {
 	e := openStoppable(t)
 	e.next()
@@ -165,13 +164,13 @@ func TestRefusalIsEvaluatedAgain(t *testing.T) {
 	if err := <-first; !errors.Is(err, ErrNoSpace) {
 		t.Errorf("first grant: %v, want %v", err, ErrNoSpace)
 	}
-	// What there is room for again is granted.
+	// Once there is space again, a grant succeeds.
 	if err := <-second; err != nil && !errors.Is(err, ErrNoSpace) {
 		t.Errorf("second grant: %v, want none, or %v", err, ErrNoSpace)
 	}
 }
 
-// A lease whose time is up is gone, durably, before somebody is told that it is.
+// An expired lease is revoked durably before a client gets the error that it is gone.
 func TestRenewalAfterTheEndRevokes(t *testing.T) {
 	dir := t.TempDir()
 	e, lock := openLocked(t, dir, Options{})
@@ -200,7 +199,7 @@ func TestRenewalAfterTheEndRevokes(t *testing.T) {
 	}
 }
 
-// A million renewals leave one entry for each lease, and none for what is gone.
+// After a million renewals the queue has one entry for each lease, and none for revoked leases.
 func TestRenewalsTakeNoMemory(t *testing.T) {
 	e := openTest(t, "", Options{Durability: Memory})
 	const leases, renewals = 10, 1_000_000

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// The figures of scale are printed by scripts/bench scale. These tests are of what
-// is behind them and does not depend on the machine.
+// scripts/bench scale prints the figures of scale. These tests check the causes of the figures that
+// do not depend on the machine.
 
-// Values in memory stay within their budget, whatever is written, loaded or read.
+// Writes, starts and reads keep the values in memory within their budget.
 func TestCacheStaysWithinItsBudget(t *testing.T) {
 	const keys, budget = 5000, 1 << 20
 	within := func(e *Engine, when string) {
@@ -35,7 +35,7 @@ func TestCacheStaysWithinItsBudget(t *testing.T) {
 	within(e, "after every page")
 }
 
-// A batch never waits for two slices of a compaction: writers and it take turns.
+// A compaction and the writers take turns, so a batch never waits for two slices of the compaction.
 func TestCompactionTakesTurnsWithWriters(t *testing.T) {
 	e := openTest(t, "", Options{})
 	var compacting bool // guarded by e.mu, as the others are

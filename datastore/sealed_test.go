@@ -19,8 +19,8 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// foreign does what an sqlite3 shell does to the database in dir when it is closed: the
-// WAL is copied back and removed. statement comes before that.
+// foreign opens the database in dir as an sqlite3 shell does, runs statement, and closes the
+// database. The close checkpoints the WAL and removes it.
 func foreign(t *testing.T, dir, statement string) {
 	t.Helper()
 	c, err := sqlitefile.Connect(filepath.Join(dir, EngineFile), nil)
@@ -42,7 +42,7 @@ func needsSeal(t *testing.T) {
 	}
 }
 
-// waitSealed waits until the newest commit says "sealed".
+// waitSealed waits until the newest commit has the mark "sealed".
 func waitSealed(t *testing.T, e *Engine) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
@@ -59,13 +59,13 @@ func waitSealed(t *testing.T, e *Engine) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("the WAL does not say that it is sealed")
+			t.Fatal("the WAL has no mark that it is sealed")
 		}
 	}
 }
 
-// After a kill, another program copies the whole WAL back: nothing is missing, and the
-// start says what it found. In whatever way it did it, in both modes, at every size.
+// After a kill, another program checkpoints the whole WAL. Nothing is missing, and the start
+// reports what it found. The test covers every kind of checkpoint, both modes, and several sizes.
 func TestWALCopiedByAnotherProgram(t *testing.T) {
 	needsSeal(t)
 	for name, how := range map[string]func(t *testing.T, dir string){
@@ -101,7 +101,7 @@ func TestWALCopiedByAnotherProgram(t *testing.T) {
 					}
 					e, lock = openLocked(t, dir, Options{Durability: mode})
 					if !e.WALWasCopied() {
-						t.Error("the start does not say that another program has copied the WAL back")
+						t.Error("the start does not report that another program has copied the WAL back")
 					}
 					e.Close()
 					lock.Close()
@@ -114,9 +114,9 @@ func TestWALCopiedByAnotherProgram(t *testing.T) {
 	}
 }
 
-// A kill while the WAL begins anew leaves a database that is whole and says "open", and a
-// WAL with a new header and no commit. A start that is killed too, and whatever else reads
-// the database, leaves it so.
+// A kill while SQLite restarts the WAL leaves a complete database with the mark "open", and a WAL
+// with a new header and no commit. A start that is killed, too, and every other reader, do not
+// change that.
 func TestRestartedWALIsKept(t *testing.T) {
 	dir := writtenStore(t, false)
 	path := filepath.Join(dir, EngineFile)
@@ -131,7 +131,7 @@ func TestRestartedWALIsKept(t *testing.T) {
 	if err := c.PersistWAL(true); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Close(); err != nil { // which copies everything back
+	if err := c.Close(); err != nil { // this copies everything back
 		t.Fatal(err)
 	}
 	wal, err := os.ReadFile(path + "-wal")
@@ -176,7 +176,7 @@ func TestRestartedWALIsKept(t *testing.T) {
 	}
 }
 
-// truncateWAL leaves an empty WAL, as wal_checkpoint(TRUNCATE) does.
+// truncateWAL empties the WAL, as wal_checkpoint(TRUNCATE) does.
 func truncateWAL(t *testing.T, dir string) {
 	t.Helper()
 	c, err := sqlitefile.Connect(filepath.Join(dir, EngineFile), nil)
@@ -195,7 +195,7 @@ func truncateWAL(t *testing.T, dir string) {
 	}
 }
 
-// newestOf is every key that is there, with its revision and value.
+// newestOf returns every current key with its revision and value.
 func newestOf(t *testing.T, dir string) string {
 	t.Helper()
 	e, lock := openLocked(t, dir, Options{})
@@ -208,8 +208,8 @@ func newestOf(t *testing.T, dir string) string {
 	return fmt.Sprint(resp.KVs)
 }
 
-// The engine's own file is never enough by itself while it is in use, at whatever moment
-// its WAL goes: the database says so, and is refused.
+// While the engine uses its file, the file without the WAL is incomplete, at whatever moment the
+// WAL goes missing. The database has a mark of that, and a start refuses it.
 func TestOwnFileWithoutItsWALIsRefused(t *testing.T) {
 	needsSeal(t)
 	for _, mode := range []Durability{Full, Relaxed} {
@@ -218,7 +218,7 @@ func TestOwnFileWithoutItsWALIsRefused(t *testing.T) {
 			e, lock := openLocked(t, dir, Options{Durability: mode})
 			t.Cleanup(func() { e.Close(); lock.Close() })
 			refused := 0
-			e.file.OnStep(func(step string) error { // called by the committer: nobody else writes
+			e.file.OnStep(func(step string) error { // the committer calls this, so there are no other writes
 				alone := t.TempDir()
 				b, err := os.ReadFile(e.path)
 				if err == nil {
@@ -241,14 +241,14 @@ func TestOwnFileWithoutItsWALIsRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			if refused < 100 {
-				t.Errorf("looked at %d times only", refused)
+				t.Errorf("refused only %d times", refused)
 			}
 		})
 	}
 }
 
-// On a full disk a checkpoint may copy "sealed" back and then fail: before the next
-// commit, "open" has to reach the database.
+// On a full disk, a checkpoint may copy "sealed" back and then fail. "open" then has to reach the
+// database before the next commit.
 func TestCheckpointOnAFullDiskLeavesTheFileOpen(t *testing.T) {
 	needsSeal(t)
 	// The commit of "open" finds no room. After the WAL has been copied back as it is, the
@@ -271,7 +271,7 @@ func TestCheckpointOnAFullDiskLeavesTheFileOpen(t *testing.T) {
 				return nil
 			})
 			on.Store(true)
-			// Small ones: those that come after the failure must not make the next checkpoint due.
+			// The writes are small: those after the failure must not make the next checkpoint due.
 			for i := 0; then.Load() < nth; i++ {
 				_, err := e.Put(t.Context(), PutRequest{Key: fmt.Sprint("/k/", i%10), Value: []byte(strings.Repeat("v", 20<<10))})
 				if err != nil && !errors.Is(err, ErrNoSpace) {

@@ -9,12 +9,12 @@ import (
 	"testing"
 )
 
-// pwrote is strace's line of a write that did something.
+// pwrote matches strace's line of a write that wrote something.
 var pwrote = regexp.MustCompile(`pwrite64\(.*, (\d+), \d+\) += (\d+)`)
 
-// TestShortWrites fills a disk until a write of the WAL or of the database does only
-// half of what was asked, and then makes room: the engine goes on, and nothing is lost.
-// XFS divides writes like that all the time, ext4 now and then, btrfs never.
+// TestShortWrites fills a disk until a write of the WAL or of the database is incomplete, and then
+// frees space. The engine continues, and nothing is lost. XFS often makes such short writes, ext4
+// sometimes, btrfs never.
 func TestShortWrites(t *testing.T) {
 	strace := traceable(t)
 	for system, divides := range map[string]bool{"ext4": false, "xfs": true, "btrfs": false} {
@@ -48,7 +48,7 @@ func TestShortWrites(t *testing.T) {
 					}
 				})
 				if ended != nil {
-					t.Errorf("the engine did not go on once there was room: %v: %s", ended, said)
+					t.Errorf("the engine did not continue once there was space: %v: %s", ended, said)
 				}
 				if !freed {
 					os.Remove(filler)
@@ -70,7 +70,7 @@ func TestShortWrites(t *testing.T) {
 				t.Logf("%d writes acknowledged, %d without room", len(heard.acks), heard.full)
 			}
 			if divides && short == 0 {
-				t.Error("no write did less than was asked: the test shows nothing")
+				t.Error("no write was incomplete: this tests nothing")
 			}
 			t.Logf("%d writes did less than was asked", short)
 		})

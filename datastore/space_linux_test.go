@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// What was deleted gives room without a compaction by anybody else.
+// Deletes free space without a compaction by a client.
 func TestDeletesMakeRoom(t *testing.T) {
 	t.Run("tmpfs", func(t *testing.T) { deletesMakeRoom(t, mount(t, "16m"), 1<<20) })
-	// Each overwrite needs new space there, and old space counts until all of an extent is
+	// btrfs needs new space for each overwrite. The old space counts until the whole extent is
 	// overwritten.
 	t.Run("quota of btrfs", func(t *testing.T) {
 		if testing.Short() {

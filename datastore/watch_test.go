@@ -129,9 +129,9 @@ func TestProgressComesAfterEvents(t *testing.T) {
 	}
 }
 
-// A watcher that waits is never overtaken by compaction, one that does not take
-// its events is told, and neither holds up anybody.
-func TestCompactionAndWatchers(t *testing.T) {
+// Compaction never overtakes a waiting watcher. A watcher that does not read its events gets
+// ErrCompacted. Neither blocks other clients.
+func TestCompactionOvertakesOnlySlowWatchers(t *testing.T) {
 	e := openTest(t, "", Options{})
 	slow := watch(t, e, WatchRequest{Key: "/a", StartRevision: 2})
 	quiet := watch(t, e, WatchRequest{Key: "/quiet"})
@@ -173,7 +173,7 @@ func TestCompactionAndWatchers(t *testing.T) {
 	}
 }
 
-// A put that is published in the moment a watcher lies down wakes it.
+// A put that is published at the moment in which a watcher goes to sleep wakes it.
 func TestNoWakeIsLost(t *testing.T) {
 	e := openTest(t, "", Options{Durability: Memory})
 	const watchers, rounds = 4, 3000
@@ -207,7 +207,7 @@ func TestNoWakeIsLost(t *testing.T) {
 	}
 }
 
-// Many watchers come, go and read while writers write: all see the same history.
+// Many watchers come, go and read while writers write. All see the same history.
 func TestWatchersAgree(t *testing.T) {
 	e := openTest(t, "", Options{CacheBytes: 2000})
 	const writes = 300
@@ -256,7 +256,7 @@ func TestWatchersAgree(t *testing.T) {
 	}
 }
 
-// A watch starts at the compaction revision itself, and finds the deletion of it.
+// A watch can start at the compaction revision itself, and returns the deletion of that revision.
 func TestWatchFromCompactRevisionAfterStart(t *testing.T) {
 	dir := t.TempDir()
 	e, lock := openLocked(t, dir, Options{})
@@ -284,9 +284,9 @@ func TestWatchFromCompactRevisionAfterStart(t *testing.T) {
 	lock.Close()
 }
 
-// One goroutine reads many watchers: each is woken once after it has said that it
-// has no more, and never when it has.
-func TestPoll(t *testing.T) {
+// One goroutine can read many watchers. Each wakes it once after Poll has returned that there is no
+// more, and never while there is more.
+func TestPollWakesOnceWhenThereIsMore(t *testing.T) {
 	e := openTest(t, "", Options{Durability: Memory})
 	const watchers, writes = 20, 500
 	woken := make(chan int, 10*watchers) // more than there may be
@@ -311,7 +311,7 @@ func TestPoll(t *testing.T) {
 		select {
 		case i = <-woken:
 		case <-time.After(eventually.Limit):
-			t.Fatalf("%d of %d have everything, and nobody is woken", done, watchers)
+			t.Fatalf("%d of %d have everything, and no watcher wakes", done, watchers)
 		}
 		for more := true; more; {
 			var resp *WatchResponse
@@ -344,7 +344,7 @@ func TestPoll(t *testing.T) {
 	}
 }
 
-// A response is bounded by bytes too, and still whole revisions.
+// The size of a response is limited in bytes, too. It still has whole revisions.
 func TestWatchResponsesAreBounded(t *testing.T) {
 	e := openTest(t, "", Options{Durability: Memory})
 	const writes = 20
@@ -364,8 +364,8 @@ func TestWatchResponsesAreBounded(t *testing.T) {
 	}
 }
 
-// PollTo stops at a revision, says that there is more, and goes on from there.
-func TestPollTo(t *testing.T) {
+// PollTo stops at a revision, reports that there is more, and continues from there.
+func TestPollToStopsAtARevision(t *testing.T) {
 	e := openTest(t, "", Options{Durability: Memory})
 	w := watch(t, e, WatchRequest{Key: "/", End: "0", StartRevision: 2, Wake: func() {}})
 	if got := w.Opened(); got != 1 {
@@ -389,7 +389,7 @@ func TestPollTo(t *testing.T) {
 	}
 }
 
-func TestWaitFor(t *testing.T) {
+func TestWaitForReturnsAtTheRevision(t *testing.T) {
 	e := openTest(t, "", Options{Durability: Memory})
 	if err := e.WaitFor(t.Context(), 1); err != nil {
 		t.Errorf("for what has happened: %v", err)

@@ -23,7 +23,7 @@ import (
 	"github.com/karve-k8s/karve/kine/external/externaltest"
 )
 
-// serve serves dir, and returns a client and a function that stops both.
+// serve serves the datastore in dir. It returns a client and a function that stops both.
 func serve(t *testing.T, dir string) (*kine.Shim, *clientv3.Client, func()) {
 	t.Helper()
 	lock, err := directory.Acquire(dir)
@@ -54,7 +54,7 @@ func serve(t *testing.T, dir string) (*kine.Shim, *clientv3.Client, func()) {
 	}
 }
 
-// create is the transaction the API server creates an object with.
+// create is the transaction by which the API server creates an object.
 func create(ctx context.Context, c *clientv3.Client, key, value string) (*clientv3.TxnResponse, error) {
 	return c.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", 0)).Then(clientv3.OpPut(key, value)).Commit()
 }
@@ -172,8 +172,8 @@ func TestASocketOfACrashIsReplaced(t *testing.T) {
 	}
 }
 
-// What is on the socket is on the other listeners too, whatever the datastore is,
-// and a client is told of the one that it came by.
+// With every kind of datastore, the other listeners serve the same contents as the socket. The
+// member list has the address of the listener that the client uses.
 func TestListeners(t *testing.T) {
 	for name, serve := range map[string]func(*datastore.Engine, kine.Listener) (*kine.Shim, error){
 		"engine": func(e *datastore.Engine, l kine.Listener) (*kine.Shim, error) {

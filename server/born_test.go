@@ -28,7 +28,7 @@ import (
 
 // A seeded cluster and one that upstream's hooks created are the same: each object, its field
 // managers, the keys, and the encoding.
-func TestBornAsUpstreamMakesIt(t *testing.T) {
+func TestSeededClusterEqualsUpstreams(t *testing.T) {
 	compares(t, deviations.Bootstrap)
 	encryption := writeFile(t, "encryption.yaml", `
 apiVersion: apiserver.config.k8s.io/v1

@@ -16,7 +16,7 @@ import (
 
 // Clients on this machine get large objects uncompressed, unless the option says otherwise or
 // a proxy forwards the request of another client. The objects are the same in both cases.
-func TestCompressionOfLargeAnswers(t *testing.T) {
+func TestLoopbackClientsGetLargeResponsesUncompressed(t *testing.T) {
 	compares(t, deviations.Compression)
 	for name, compress := range map[string]bool{"by default": false, "with CompressLoopback": true} {
 		t.Run(name, func(t *testing.T) { compressionOfLargeAnswers(t, compress) })

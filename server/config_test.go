@@ -275,7 +275,7 @@ func TestValidateMakesNoDirectory(t *testing.T) {
 }
 
 // A second server reports which process has the directory, and which port is in use.
-func TestRunNamesWhatIsTaken(t *testing.T) {
+func TestSecondServerNamesTheDirectoryAndPortsInUse(t *testing.T) {
 	c := quietConfig(t)
 	c.SecurePort, c.InsecurePort = 0, 0
 	plan, err := c.complete().parse().validate(t.Context())

@@ -253,7 +253,7 @@ func TestGarbageOfNewKinds(t *testing.T) {
 // The first request for custom resources of a kind succeeds, where upstream reports that
 // storage is being initialised. A definition that is deleted before the first request for its
 // kind is deleted immediately. TestCustomResources compares what is stored.
-func TestFirstRequestOfAKind(t *testing.T) {
+func TestFirstRequestForCustomResourcesSucceeds(t *testing.T) {
 	compares(t, deviations.AwaitStorage)
 	c := shared(t)
 	ctx := t.Context()

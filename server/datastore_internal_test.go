@@ -4,7 +4,7 @@ import "testing"
 
 // Whether other servers use the storage decides how long a namespace waits, which leases are
 // written and which types have a watch cache.
-func TestOwnsStorage(t *testing.T) {
+func TestStorageIsOwnedUnlessOthersCanUseIt(t *testing.T) {
 	for _, tc := range []struct {
 		config Config
 		want   bool

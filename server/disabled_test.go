@@ -58,7 +58,7 @@ func TestDisabledControllersAndScheduler(t *testing.T) {
 	}
 }
 
-func TestNoControllers(t *testing.T) {
+func TestSchedulerWorksWithoutControllers(t *testing.T) {
 	c := start(t, func(config *server.Config) { config.NoControllers = true })
 	ctx := t.Context()
 	create(t, c.CoreV1().Namespaces(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "bare"}})

@@ -12,7 +12,7 @@ import (
 )
 
 // While a cluster runs, another one in the same process starts only if it has the same gates.
-func TestGatesOfASecondCluster(t *testing.T) {
+func TestSecondClusterNeedsTheSameGates(t *testing.T) {
 	const gate = "CRIListStreaming" // alpha, and a kubelet's: no server behaves otherwise
 	c := start(t, func(config *server.Config) { config.APIServerArgs = []string{"feature-gates=" + gate + "=true"} })
 	on := func() {

@@ -15,7 +15,7 @@ import (
 	"github.com/karve-k8s/karve/datastore/kineimport"
 )
 
-func TestMark(t *testing.T) {
+func TestOnlyKarvesDirectoriesAreMarked(t *testing.T) {
 	t.Parallel()
 	write := func(name, text string) func(*testing.T, string) {
 		return func(t *testing.T, dir string) {

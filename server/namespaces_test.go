@@ -90,7 +90,7 @@ func TestNothingOutlivesItsNamespace(t *testing.T) {
 }
 
 // A webhook may delay a request that was admitted in time.
-func TestNothingOutlivesItsNamespaceByAWebhook(t *testing.T) {
+func TestNothingOutlivesItsNamespaceDespiteASlowWebhook(t *testing.T) {
 	c := shared(t)
 	ns := c.namespace(t)
 	late := c.holdCreate(t, ns)

@@ -45,7 +45,7 @@ func TestOpenAPIIsUpstreams(t *testing.T) {
 }
 
 // What needs the types' schemas must not need the documents.
-func TestApplyAtOnce(t *testing.T) {
+func TestApplyNeedsNoOpenAPIDocuments(t *testing.T) {
 	c := start(t, withoutControllers)
 	apply := func(manifest string) error {
 		_, err := c.CoreV1().ConfigMaps("default").Patch(t.Context(), "at-once", types.ApplyPatchType, []byte(manifest),

@@ -28,7 +28,8 @@ import (
 //
 //	Config ─ complete → completed ─ parse → draft ─ validate → plan
 //
-// parse reads every value once, into a type of its own. The parts get these types and parse nothing.
+// parse reads every value once, into a type of its own. The parts get these types and parse
+// nothing.
 
 // plan is a valid configuration, with which a server can start.
 type plan struct {

@@ -14,7 +14,7 @@ import (
 )
 
 // systemd extends the time limit of a start only when there was progress.
-func TestStartProgress(t *testing.T) {
+func TestTimeLimitIsExtendedOnlyAfterProgress(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "n")
 	systemd, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
@@ -53,7 +53,7 @@ func TestStartProgress(t *testing.T) {
 
 // A slow start logs which part has been starting for the longest time, for how long, and what
 // the datastore does.
-func TestProgressOfASlowStart(t *testing.T) {
+func TestSlowStartLogsItsProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var told []Progress

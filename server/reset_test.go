@@ -17,7 +17,7 @@ import (
 
 // A reset reads the same UIDs from stored objects as the API server returns: every one, and no
 // others.
-func TestObjectUIDs(t *testing.T) {
+func TestResetReadsTheUIDsThatTheAPIReturns(t *testing.T) {
 	c := shared(t)
 	contents, err := datastore.ReadDump(t.Context(), filepath.Join(c.dir, datastore.EngineFile))
 	if err != nil {
@@ -74,7 +74,7 @@ func TestObjectUIDs(t *testing.T) {
 	}
 }
 
-func TestWhatIsOfTheServer(t *testing.T) {
+func TestServersOwnKeysAreRecognised(t *testing.T) {
 	for key, want := range map[string]bool{
 		"/registry/masterleases/192.0.2.1":                          true,
 		"/registry/leases/kube-system/apiserver-abc":                true,

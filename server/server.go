@@ -80,8 +80,8 @@ func Run(ctx context.Context, c Config) (err error) {
 	return lifecycle.Run(ctx, s.parts(), s.doing, func() error { return s.announce(running) })
 }
 
-// plan makes a plan of the configuration, and sets the process' feature gates until the caller calls
-// releaseGates. A refused configuration changes nothing.
+// plan makes a plan of the configuration, and sets the process' feature gates until the caller
+// calls releaseGates. A refused configuration changes nothing.
 func (c completed) plan(ctx context.Context) (_ *plan, releaseGates func(), err error) {
 	draft := c.parse()
 	releaseGates = func() {}

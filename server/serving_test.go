@@ -93,7 +93,7 @@ func TestUserServingCertificate(t *testing.T) {
 	}
 }
 
-func TestUnusedListeners(t *testing.T) {
+func TestInsecureListenerAndHTTP2CanBeDisabled(t *testing.T) {
 	c := start(t, func(config *server.Config) { config.DisableInsecure, config.DisableHTTP2 = true, true })
 	if c.InsecureURL != "" {
 		t.Errorf("InsecureURL: got %s, want none", c.InsecureURL)

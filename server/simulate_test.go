@@ -627,9 +627,9 @@ func testSimulatedNodeDeleted(t *testing.T, c *cluster) {
 	c.wantNode(t, name, corev1.ConditionTrue)
 }
 
-// TestSimulatedRestart restarts with fewer nodes than before. Pods have an address of each
-// family, from the ranges that the controllers assign to nodes.
-func TestSimulatedRestart(t *testing.T) {
+// TestSimulatedNodesRestartWithFewerNodes restarts with fewer nodes than before. Pods have an
+// address of each family, from the ranges that the controllers assign to nodes.
+func TestSimulatedNodesRestartWithFewerNodes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a control plane")
 	}

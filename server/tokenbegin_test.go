@@ -17,7 +17,7 @@ import (
 // A token is valid from its time of issue, so that its whole life is what the client
 // requested. Only while the clock is doubted is it valid from a day earlier. The server
 // accepts both.
-func TestBeginOfTokens(t *testing.T) {
+func TestTokensAreBackdatedOnlyWhileTheClockIsDoubted(t *testing.T) {
 	for name, tc := range map[string]struct {
 		doubted bool
 		before  time.Duration

@@ -82,8 +82,9 @@ func (a *addresses) add(at net.Addr) (lacking bool) {
 	return !a.covered[addr]
 }
 
-// has reports whether an interface has the address. A route may make this machine answer for a whole
-// network (`ip route add local`). If the system does not list its interfaces, has returns true.
+// has reports whether an interface has the address. A route may make this machine answer for a
+// whole network (`ip route add local`). If the system does not list its interfaces, has returns
+// true.
 func (a *addresses) has(addr netip.Addr) bool {
 	local, err := a.local()
 	return err != nil || slices.ContainsFunc(local, func(one net.Addr) bool {

@@ -54,8 +54,8 @@ func (d *clockDoubt) doubted() bool {
 	return elapsed < d.until || elapsed < doubtTime && !d.synced()
 }
 
-// systemd-timesyncd has timesyncDir while it runs. It creates timesyncDone when it has set the clock
-// for the first time since the machine started (systemd-timesyncd.service(8)).
+// systemd-timesyncd has timesyncDir while it runs. It creates timesyncDone when it has set the
+// clock for the first time since the machine started (systemd-timesyncd.service(8)).
 const (
 	timesyncDir  = "/run/systemd/timesync"
 	timesyncDone = timesyncDir + "/synchronized"

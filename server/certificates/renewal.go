@@ -30,10 +30,10 @@ type renewer struct {
 	log     *logrus.Logger
 }
 
-// run renews certificates that are due until ctx ends. It also renews immediately when it receives a
-// function from asked, which it then calls, and when the clock was set. Readers of the files notice
-// the change themselves, so nothing restarts. After a failure run tries again in a second, and then
-// with delays that double up to an hour. It logs each of these attempts.
+// run renews certificates that are due until ctx ends. It also renews immediately when it receives
+// a function from asked, which it then calls, and when the clock was set. Readers of the files
+// notice the change themselves, so nothing restarts. After a failure run tries again in a second,
+// and then with delays that double up to an hour. It logs each of these attempts.
 func (r renewer) run(ctx context.Context, asked <-chan func(), set <-chan time.Duration) {
 	told := map[certs.Note]bool{}
 	var (

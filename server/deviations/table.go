@@ -49,7 +49,7 @@ var (
 		Replaces: []string{"k8s.io/apiextensions-apiserver/pkg/apiserver.(*crdHandler).getOrCreateServingInfoFor"},
 		Instead:  "The first request for a custom resource waits up to 250 ms for its new cache instead of being refused.",
 		Gain:     "The first request for a custom resource succeeds. Upstream refuses it, and a client repeats it after a second; the finalizer of a definition without objects may stop for five minutes.",
-		Tests:    []string{"TestFirstRequestOfAKind"},
+		Tests:    []string{"TestFirstRequestForCustomResourcesSucceeds"},
 	}
 	Bootstrap = &Deviation{
 		Name: "bootstrap", Where: "bootstrap",
@@ -57,7 +57,7 @@ var (
 		Instead:  "One transaction writes the objects that a new cluster is born with, before the API server starts.",
 		Gain:     "A new cluster starts with 0.46 s of CPU instead of 0.99 (ratio 0.47), in 1.14 s instead of 2.55 on a busy machine (0.45).",
 		Command:  "scripts/bench start -upstream bootstrap -only cold -rounds 9",
-		Tests:    []string{"TestBornAsUpstreamMakesIt"},
+		Tests:    []string{"TestSeededClusterEqualsUpstreams"},
 	}
 	ClientCertificates = &Deviation{
 		Name:     "clientcertificates",
@@ -73,7 +73,7 @@ var (
 		Instead:  "Large objects are not compressed for clients on the same machine.",
 		Gain:     "A list of 2,000 objects costs the server 11.8 ms of CPU instead of 16.5 (ratio 0.72) and the client 9.8 instead of 11.9; four clients get 52.4 lists a second instead of 34.3 (1.53).",
 		Command:  "scripts/bench api -upstream compression -only list,get -rounds 3",
-		Tests:    []string{"TestCompressionOfLargeAnswers", "TestCompressionForThisMachine"},
+		Tests:    []string{"TestLoopbackClientsGetLargeResponsesUncompressed", "TestCompressionForThisMachine"},
 	}
 	EarlyInformers = &Deviation{
 		Name:     "earlyinformers",

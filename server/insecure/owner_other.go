@@ -7,8 +7,9 @@ import (
 	"net/netip"
 )
 
-// OwnersKnown is true if this system reports which user opened a connection. Darwin and Windows have
-// ways of their own to find out. Karve does not use them, because it is a developer's tool there.
+// OwnersKnown is true if this system reports which user opened a connection. Darwin and Windows
+// have ways of their own to find out. Karve does not use them, because it is a developer's tool
+// there.
 const OwnersKnown = false
 
 func socketOwner(_, _ netip.AddrPort) (owner, error) { return owner{}, ErrOwnersUnknown }

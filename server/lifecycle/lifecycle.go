@@ -32,10 +32,10 @@ const (
 	Stopping = "stopping"
 )
 
-// Failed reports to [Run] that the part with the context ctx has failed, and why. The part continues
-// to serve the parts that need it until they have stopped. If it returned instead, they would lose
-// its services first. Watches of a closed datastore, for example, are restarted again and again
-// without a pause, which delays the shutdown. Only the first failure counts.
+// Failed reports to [Run] that the part with the context ctx has failed, and why. The part
+// continues to serve the parts that need it until they have stopped. If it returned instead, they
+// would lose its services first. Watches of a closed datastore, for example, are restarted again
+// and again without a pause, which delays the shutdown. Only the first failure counts.
 func Failed(ctx context.Context, err error) {
 	if tell, ok := ctx.Value(failedKey{}).(func(error)); ok {
 		tell(err)

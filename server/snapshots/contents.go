@@ -14,8 +14,8 @@ import (
 // memory after a reset. Tests that share a cluster reset it every few seconds.
 const ownContentsIdle = time.Minute
 
-// ownContents caches the contents of the snapshot in the data directory. It reads them when they are
-// needed, and drops them when they have not been used for ownContentsIdle.
+// ownContents caches the contents of the snapshot in the data directory. It reads them when they
+// are needed, and drops them when they have not been used for ownContentsIdle.
 type ownContents struct {
 	mu       sync.Mutex
 	contents *datastore.Dump

@@ -47,8 +47,8 @@ type Connection struct {
 	CaughtUp func(context.Context, *datastore.ResetResult) error
 }
 
-// Control is the part that serves the control socket in the data directory. `karve snapshot`, `karve
-// reset` and `karve datastore` use it. Package control has the client.
+// Control is the part that serves the control socket in the data directory. `karve snapshot`,
+// `karve reset` and `karve datastore` use it. Package control has the client.
 type Control struct {
 	Options
 	Connection // set when Run starts
@@ -96,7 +96,8 @@ func (c *Control) scratch() string { return filepath.Join(c.DataDir, ".control")
 // notBuiltIn is the answer if the datastore is not the built-in one.
 const notBuiltIn = "the datastore of this server is not the built-in one (--datastore-endpoint): use its own tools"
 
-// whenReady refuses requests until the server is ready, or if the datastore is not the built-in one.
+// whenReady refuses requests until the server is ready, or if the datastore is not the built-in
+// one.
 func (c *Control) whenReady(do controlHandler) controlHandler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		switch {
@@ -121,8 +122,8 @@ func (c *Control) source() snapshot.Source {
 // restLimit is how long a snapshot waits for the cluster to settle.
 const restLimit = 5 * time.Second
 
-// snapshot sends a snapshot. It completes the file before it begins the response, because a response
-// that has begun cannot become an error.
+// snapshot sends a snapshot. It completes the file before it begins the response, because a
+// response that has begun cannot become an error.
 func (c *Control) snapshot(w http.ResponseWriter, r *http.Request) error {
 	if r.URL.Query().Get(control.Settle) == "true" {
 		ctx, cancel := context.WithTimeout(r.Context(), restLimit)
@@ -151,8 +152,8 @@ func (c *Control) snapshot(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// reset returns the cluster to a snapshot. It writes new revisions, so nothing restarts and no client
-// loses its connection.
+// reset returns the cluster to a snapshot. It writes new revisions, so nothing restarts and no
+// client loses its connection.
 func (c *Control) reset(w http.ResponseWriter, r *http.Request) error {
 	c.one.Lock()
 	defer c.one.Unlock()
@@ -232,9 +233,9 @@ func (c *Control) contentsOf(ctx context.Context, s *snapshot.Snapshot) (*datast
 // ErrAnotherCluster means that a snapshot was made of another cluster than the one to reset.
 var ErrAnotherCluster = errors.New("the snapshot is of another cluster")
 
-// sameCluster returns [ErrAnotherCluster] unless the snapshot is of the cluster in dataDir or of one
-// with the same origin. It compares the keys of their service accounts. With another key, tokens in
-// the snapshot's Secrets would not be valid.
+// sameCluster returns [ErrAnotherCluster] unless the snapshot is of the cluster in dataDir or of
+// one with the same origin. It compares the keys of their service accounts. With another key,
+// tokens in the snapshot's Secrets would not be valid.
 func sameCluster(s *snapshot.Snapshot, dataDir string) error {
 	name := string(certs.ServiceAccount) + ".key"
 	have, err := os.ReadFile(filepath.Join(dataDir, "certs", name))

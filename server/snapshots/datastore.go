@@ -14,10 +14,10 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// DatastoreHandler answers requests about the file of the datastore. While the engine runs, no other
-// process can read the file (see DESIGN.md of package datastore). The control socket serves the
-// handler as soon as the datastore is open, also while the server starts or stops. engine is nil if
-// the datastore is not the built-in one.
+// DatastoreHandler answers requests about the file of the datastore. While the engine runs, no
+// other process can read the file (see DESIGN.md of package datastore). The control socket serves
+// the handler as soon as the datastore is open, also while the server starts or stops. engine is
+// nil if the datastore is not the built-in one.
 func DatastoreHandler(engine *datastore.Engine) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+control.LookPath, tell(func(context.Context) (*sqlitefile.Info, error) { return engine.Info() }))

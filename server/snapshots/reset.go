@@ -47,8 +47,8 @@ func OfServer(key string) bool {
 		slices.ContainsFunc(serverPrefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
 }
 
-// resetOptions describe the API server's keys to the engine. A live node's lease is always newer than
-// that in the snapshot, so a reset keeps the leases of nodes that the snapshot has, too.
+// resetOptions describe the API server's keys to the engine. A live node's lease is always newer
+// than that in the snapshot, so a reset keeps the leases of nodes that the snapshot has, too.
 var resetOptions = datastore.ResetOptions{
 	Keep: func(key string, both bool) bool {
 		return OfServer(key) || both && strings.HasPrefix(key, storage.NodeLeases)
@@ -101,8 +101,8 @@ func protoField(message []byte, number protowire.Number) []byte {
 	return nil
 }
 
-// forgetServers deletes what the servers of a cluster have written about themselves. The first server
-// of a fork then writes its own.
+// forgetServers deletes what the servers of a cluster have written about themselves. The first
+// server of a fork then writes its own.
 func forgetServers(ctx context.Context, engine *datastore.Engine) error {
 	var req datastore.TxnRequest
 	for _, prefix := range serverPrefixes {
@@ -139,8 +139,8 @@ type others struct {
 }
 
 // resetAtRest resets while the controllers are paused. A controller that saw a ReplicaSet come back
-// before its Pods would create other Pods. The workers continue when their informers have seen every
-// change. If the informers take too long, resetAtRest returns an error, although the reset is
+// before its Pods would create other Pods. The workers continue when their informers have seen
+// every change. If the informers take too long, resetAtRest returns an error, although the reset is
 // complete.
 func resetAtRest(ctx context.Context, engine *datastore.Engine, to *datastore.Dump, o others) (*datastore.ResetResult, error) {
 	defer queues.Hold()()
@@ -197,8 +197,8 @@ func staysQuiet(ctx context.Context, engine *datastore.Engine, to *datastore.Dum
 	return same, err
 }
 
-// waitQuiet waits until nothing has changed for quietTime. After each change it calls changed, which
-// reports whether to continue.
+// waitQuiet waits until nothing has changed for quietTime. After each change it calls changed,
+// which reports whether to continue.
 func waitQuiet(ctx context.Context, engine *datastore.Engine, changed func() (bool, error)) error {
 	tick := time.NewTicker(quietTick)
 	defer tick.Stop()
@@ -225,8 +225,9 @@ func waitQuiet(ctx context.Context, engine *datastore.Engine, changed func() (bo
 	return nil
 }
 
-// ResetStopped is `karve reset` without a running server. It resets the datastore of a data directory
-// to a snapshot, which is an open file. With dryRun it only reports what that would change.
+// ResetStopped is `karve reset` without a running server. It resets the datastore of a data
+// directory to a snapshot, which is an open file. With dryRun it only reports what that would
+// change.
 func ResetStopped(ctx context.Context, dataDir, endpoint string, from *os.File, dryRun bool) (_ *control.Result, err error) {
 	dir, err := storage.Dir(endpoint, dataDir)
 	if err != nil {

@@ -43,7 +43,8 @@ type controlSocket struct {
 	running  sync.RWMutex // read-locked by each request
 }
 
-// listenControl creates the socket. The error is socket.ErrMissing on a system without unix sockets.
+// listenControl creates the socket. The error is socket.ErrMissing on a system without unix
+// sockets.
 func listenControl(dataDir string) (*controlSocket, error) {
 	listener, err := socket.Listen(dataDir, control.Socket)
 	if err != nil {
@@ -85,8 +86,8 @@ func (s *controlSocket) serve() {
 	s.serving.Go(func() { _ = s.server.Serve(s.listener) }) // until stop
 }
 
-// stop cancels the requests in flight, and returns when their handlers have returned. Call it at most
-// once; it does not need serve.
+// stop cancels the requests in flight, and returns when their handlers have returned. Call it at
+// most once; it does not need serve.
 func (s *controlSocket) stop() {
 	s.cancel(errControlStops)
 	grace, done := context.WithTimeout(context.Background(), controlGrace)

@@ -151,8 +151,8 @@ func (l Location) DirOnDisk(dataDir string) (string, error) {
 	return dataDir, nil
 }
 
-// Dir returns the directory in which --datastore-endpoint puts the built-in datastore. For any other
-// datastore it returns an error that names the tools for it.
+// Dir returns the directory in which --datastore-endpoint puts the built-in datastore. For any
+// other datastore it returns an error that names the tools for it.
 func Dir(endpoint, dataDir string) (string, error) {
 	l, err := parseEndpoint(endpoint)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 const NodeLeases = "/registry/leases/kube-node-lease/"
 
 // The bounds of the engine's cache of values, if the user has not set its size. The cache gets a
-// sixteenth of the memory limit. The lower bound is what an empty cluster needs, and the upper bound
-// is the engine's own default.
+// sixteenth of the memory limit. The lower bound is what an empty cluster needs, and the upper
+// bound is the engine's own default.
 const (
 	leastCache = 4 << 20
 	mostCache  = 64 << 20
@@ -30,8 +30,8 @@ func cacheBytes(limit int64) int64 {
 	return min(max(limit/16, leastCache), mostCache)
 }
 
-// useEngine opens the engine and serves it. If the engine fails to write, the part fails. Everything
-// that was acknowledged before is on the disk.
+// useEngine opens the engine and serves it. If the engine fails to write, the part fails.
+// Everything that was acknowledged before is on the disk.
 func (s *Storage) useEngine(ctx context.Context, ready func()) (err error) {
 	done := s.config.Step("open")
 	engine, err := s.open(ctx)

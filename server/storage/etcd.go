@@ -90,8 +90,8 @@ func (e *Etcd) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// dial makes a client, and reads a key that need not exist. It reports whether the server is Karve's
-// datastore.
+// dial makes a client, and reads a key that need not exist. It reports whether the server is
+// Karve's datastore.
 //
 // The dial blocks, and fails with the cause. By default, etcd's client retries until the context
 // ends, and reports only that.
@@ -123,8 +123,8 @@ type waiting struct {
 	status func(string)
 }
 
-// until calls try until it succeeds, for waitTimeout at most, and logs what it waits for. It returns
-// immediately if waiting cannot cure the error.
+// until calls try until it succeeds, for waitTimeout at most, and logs what it waits for. It
+// returns immediately if waiting cannot cure the error.
 func (w waiting) until(ctx context.Context, try func(context.Context) error) error {
 	limited, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()

@@ -79,8 +79,8 @@ func (s *Storage) listeners() []kine.Listener {
 	return []kine.Listener{l}
 }
 
-// etcdTLS returns a configuration that requires a client certificate of the etcd CA. Every holder of
-// such a certificate is an administrator. The configuration reads the files for each connection,
+// etcdTLS returns a configuration that requires a client certificate of the etcd CA. Every holder
+// of such a certificate is an administrator. The configuration reads the files for each connection,
 // because they may be renewed while the server runs. Connections are few and long-lived.
 func etcdTLS(store *certs.Store) *tls.Config {
 	return &tls.Config{

@@ -1,5 +1,5 @@
-// Package storage has the part of the control plane that provides the datastore: Karve's own engine,
-// the user's database, or the user's etcd.
+// Package storage has the part of the control plane that provides the datastore: Karve's own
+// engine, the user's database, or the user's etcd.
 package storage
 
 import (
