@@ -3,8 +3,10 @@ package datadir
 import (
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -91,10 +93,13 @@ func renewCerts(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	config := certs.Config{Dir: dir}
+	// The server's options are not known here. Its certificate is: it stays valid for the same
+	// names and addresses, and none of this machine's others are added.
+	config := certs.Config{Dir: dir, InterfaceAddrs: func() ([]net.Addr, error) { return nil, nil }}
 	for _, i := range infos {
-		if i.Name == certs.Serving { // the server's --tls-san is not known here, but its certificate is
+		if i.Name == certs.Serving {
 			config.ExtraSANs = i.SANs
+			config.ClusterDomain = clusterDomain(i.SANs)
 		}
 	}
 	store, notes, err := certs.Ensure(config)
@@ -112,4 +117,14 @@ func renewCerts(c *cli.Context) error {
 		fmt.Fprintf(c.App.Writer, "renewed %s\n", name)
 	}
 	return certs.RenewKubeconfigs(store, filepath.Join(c.String("data-dir"), "admin.kubeconfig"))
+}
+
+// clusterDomain returns the cluster domain of a serving certificate, or "" for the default.
+func clusterDomain(sans []string) string {
+	for _, name := range sans {
+		if domain, ok := strings.CutPrefix(name, "kubernetes.default.svc."); ok {
+			return domain
+		}
+	}
+	return ""
 }
