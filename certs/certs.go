@@ -75,7 +75,7 @@ func (c Config) withDefaults() Config {
 		c.ClusterDomain = "cluster.local"
 	}
 	if c.InterfaceAddrs == nil {
-		c.InterfaceAddrs = interfaceAddrs
+		c.InterfaceAddrs = InterfaceAddrs
 	}
 	if c.Now == nil {
 		c.Now = time.Now

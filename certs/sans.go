@@ -212,9 +212,9 @@ func sansChanged(have, want SANs) string {
 	return strings.Join(why, "; ")
 }
 
-// interfaceAddrs is the default of Config.InterfaceAddrs. It leaves out kube-ipvs0, where
-// kube-proxy puts the address of every Service of the cluster.
-func interfaceAddrs() ([]net.Addr, error) {
+// InterfaceAddrs lists the addresses of this machine's interfaces. It leaves out kube-ipvs0,
+// where kube-proxy puts the address of every Service of the cluster.
+func InterfaceAddrs() ([]net.Addr, error) {
 	interfaces, err := net.Interfaces()
 	if err != nil {
 		return nil, err

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sirupsen/logrus"
+
 	"github.com/karve-k8s/karve/certs"
 )
 
@@ -21,18 +23,27 @@ import (
 type addresses struct {
 	local func() ([]net.Addr, error) // returns this machine's addresses
 
+	log *logrus.Logger
+
 	mu      sync.Mutex
 	clients map[netip.Addr]bool
 	covered map[netip.Addr]bool // by the serving certificate
+	most    int                 // clients may have
+	full    bool                // it has been logged that they have
 }
 
-func newAddresses(first []net.IP) *addresses {
-	a := &addresses{local: net.InterfaceAddrs, clients: map[netip.Addr]bool{}}
+// mostAdded is how many addresses are added to the configured ones at most. A certificate
+// with thousands would slow down every handshake, and each of them is a write to the disk.
+const mostAdded = 64
+
+func newAddresses(first []net.IP, log *logrus.Logger) *addresses {
+	a := &addresses{local: certs.InterfaceAddrs, log: log, clients: map[netip.Addr]bool{}}
 	for _, ip := range append([]net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}, first...) {
 		if addr, ok := netip.AddrFromSlice(ip); ok {
 			a.clients[addr.Unmap()] = true
 		}
 	}
+	a.most = len(a.clients) + mostAdded
 	return a
 }
 
@@ -75,7 +86,15 @@ func (a *addresses) add(at net.Addr) (lacking bool) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.clients[addr] || !a.has(addr) {
+	if a.clients[addr] || a.full || !a.has(addr) {
+		return false
+	}
+	if len(a.clients) >= a.most {
+		if a.covered[addr] { // since an earlier start
+			return false
+		}
+		a.full = true
+		a.log.Warnf("clients have connected to %d addresses of this machine: the serving certificate will not be issued again for %s or any other; add an address that needs it with --tls-san", mostAdded, addr)
 		return false
 	}
 	a.clients[addr] = true

@@ -142,9 +142,30 @@ func TestServingCertificateCoversWhatClientsUse(t *testing.T) {
 	}
 }
 
+// A machine with very many addresses has only some of them in its certificate.
+func TestAddressesHaveALimit(t *testing.T) {
+	var logged text
+	log := logrus.New()
+	log.SetOutput(&logged)
+	a := newAddresses([]net.IP{net.IPv4(192, 0, 2, 1)}, log)
+	a.local = func() ([]net.Addr, error) { return nil, errors.New("hidden") } // every address is believed
+	added := 0
+	for i := range 3 * mostAdded {
+		if a.add(&net.TCPAddr{IP: net.IPv4(198, 51, 100, byte(i))}) {
+			added++
+		}
+	}
+	if all, err := a.used(); err != nil || added != mostAdded || len(all) != 3+mostAdded {
+		t.Errorf("added %d, so that there are %d: want %d and %d (%v)", added, len(all), mostAdded, 3+mostAdded, err)
+	}
+	if got := logged.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "--tls-san") {
+		t.Errorf("got %q, want one line with the remedy", got)
+	}
+}
+
 // Only addresses of this machine are added, each once.
 func TestAddressesAreBounded(t *testing.T) {
-	a := newAddresses([]net.IP{net.IPv4(192, 0, 2, 1)})
+	a := newAddresses([]net.IP{net.IPv4(192, 0, 2, 1)}, logrus.New())
 	hidden := errors.New("hidden")
 	local := []net.Addr{&net.IPNet{IP: net.IPv4(192, 0, 2, 2), Mask: net.CIDRMask(24, 32)}}
 	var fails error

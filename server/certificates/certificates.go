@@ -51,7 +51,7 @@ type Certificates struct {
 
 // New returns the part. It issues nothing before Run.
 func New(c Config) *Certificates {
-	return &Certificates{config: c, addresses: newAddresses(c.Addresses), asked: make(chan func())}
+	return &Certificates{config: c, addresses: newAddresses(c.Addresses, c.Log), asked: make(chan func())}
 }
 
 // Store returns the store of the certificates. It is valid once Run has called ready.
