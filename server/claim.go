@@ -37,6 +37,8 @@ func (p *plan) claim(log *logrus.Logger) (_ *claim, err error) {
 	defer func() {
 		if err != nil {
 			c.release()
+			// One may be inside another.
+			slices.SortFunc(c.made, func(a, b string) int { return len(b) - len(a) })
 			for _, dir := range c.made {
 				os.Remove(dir) // fails unless it is empty
 			}
@@ -126,7 +128,7 @@ func (d *draft) taken() error {
 		errs.add(port.Try())
 	}
 	for _, dir := range d.directories() {
-		if checkDataDir(dir.path) != nil {
+		if dir.option == "data-dir" && checkDataDir(dir.path) != nil {
 			continue // parse has reported this
 		}
 		created := missing(dir.path)

@@ -138,7 +138,7 @@ type Config struct {
 	// Upstream lists the deviations that are switched off, so that upstream's code runs in place
 	// of Karve's. deviations.Table has the names; "all" means every one. It is for tests, and for
 	// finding out whether Karve or upstream causes a problem. A few deviations apply to the whole
-	// process (see deviations.Process).
+	// process, and so to its other control planes.
 	Upstream []string
 
 	// Log is the server's log; nil means standard error, from level info up.

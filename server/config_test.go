@@ -233,6 +233,9 @@ func TestRefusedStartLeavesNothing(t *testing.T) {
 		"a directory below a file": {func(c *Config) {
 			c.DatastoreEndpoint = "sqlite://" + os.DevNull + "/x"
 		}, "--datastore-endpoint"},
+		"an option and a directory below a file": {func(c *Config) {
+			c.InsecurePort, c.DatastoreEndpoint = 70000, "sqlite://"+os.DevNull+"/x"
+		}, "--datastore-endpoint"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			above := t.TempDir()

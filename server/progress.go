@@ -30,6 +30,7 @@ type progress struct {
 	parts []startingPart // those that are not ready yet, in the order in which they started
 	last  time.Time      // the last report to systemd, or the beginning of the startup
 	doing string
+	over  bool // a shutdown has begun
 }
 
 type startingPart struct {
@@ -48,14 +49,25 @@ func (p *progress) of(part lifecycle.Part) lifecycle.Part {
 		p.mu.Lock()
 		p.parts = append(p.parts, startingPart{part.Name, p.now()})
 		p.mu.Unlock()
-		return run(ctx, func() {
+		started := func() {
 			p.mu.Lock()
 			p.parts = slices.DeleteFunc(p.parts, func(s startingPart) bool { return s.name == part.Name })
 			p.mu.Unlock()
+		}
+		defer started() // or failed
+		return run(ctx, func() {
+			started()
 			ready()
 		})
 	}
 	return part
+}
+
+// end ends the reports to the user.
+func (p *progress) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.over = true
 }
 
 // run reports to the user every few seconds until ctx ends.
@@ -77,11 +89,12 @@ func (p *progress) run(ctx context.Context) {
 	}
 }
 
-// at returns the progress of the startup, or false if every part that has started is ready.
+// at returns the progress of the startup, or false if every part that has started is ready
+// or has ended, or a shutdown has begun.
 func (p *progress) at() (Progress, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.parts) == 0 {
+	if p.over || len(p.parts) == 0 {
 		return Progress{}, false
 	}
 	at := Progress{Part: p.parts[0].name, For: p.now().Sub(p.parts[0].since)}

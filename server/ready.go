@@ -29,6 +29,7 @@ func removeKubeconfig(dataDir string) error {
 func (s *controlPlane) doing(verb, part string) {
 	s.Log.Debugf("%s the %s", verb, part)
 	if verb == lifecycle.Stopping && s.stopping.CompareAndSwap(false, true) {
+		s.progress.end()
 		s.systemd.Stopping()
 		logbridge.Stopping(true)
 	}

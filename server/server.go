@@ -9,6 +9,7 @@ package server
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/karve-k8s/karve/internal/logbridge"
@@ -73,9 +74,11 @@ func Run(ctx context.Context, c Config) (err error) {
 	s := assemble(plan, claim, start{began, trace, systemd, collector})
 	defer s.settling.Wait()
 	running, cancel := context.WithCancel(ctx)
+	var reports sync.WaitGroup
+	defer reports.Wait()
 	defer cancel()
 	go systemd.Watchdog(running, s.healthy)
-	go s.progress.run(running)
+	reports.Go(func() { s.progress.run(running) })
 	defer s.writeFailedTrace()
 	return lifecycle.Run(ctx, s.parts(), s.doing, func() error { return s.announce(running) })
 }

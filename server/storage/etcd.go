@@ -96,12 +96,20 @@ func (e *Etcd) Run(ctx context.Context, ready func()) error {
 // The dial blocks, and fails with the cause. By default, etcd's client retries until the context
 // ends, and reports only that.
 func (e *Etcd) dial(ctx context.Context, secured *tls.Config) (_ *clientv3.Client, karves bool, err error) {
-	// The client outlives ctx, so it does not get it.
+	// The client outlives ctx, which ends the dial only.
+	alive, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer func() {
+		if err != nil {
+			end()
+		}
+	}()
+	dialed := context.AfterFunc(ctx, end)
 	client, err := clientv3.New(clientv3.Config{
-		Endpoints: e.config.Endpoints, TLS: secured, DialTimeout: waitAttempt, Logger: zap.NewNop(),
+		Context: alive, Endpoints: e.config.Endpoints, TLS: secured, DialTimeout: waitAttempt, Logger: zap.NewNop(),
 		//lint:ignore SA1019 etcd's client dials with grpc.DialContext, and only these make it report why that failed
 		DialOptions: []grpc.DialOption{grpc.WithBlock(), grpc.WithReturnConnectionError()},
 	})
+	dialed()
 	if err != nil {
 		return nil, false, err
 	}
