@@ -42,6 +42,22 @@ const (
 	BackupPath = "/datastore/backup" // GET: a stream for backup.Receive
 )
 
+// TunnelsPath asks for the SSH tunnels to nodes (GET): a list of Tunnel, in JSON. It is empty if the
+// server has none.
+const TunnelsPath = "/tunnels"
+
+// Tunnel is the state of the SSH tunnel to a node.
+type Tunnel struct {
+	Node    string `json:"node"`
+	Address string `json:"address,omitempty"` // of the node's SSH server, while it is connected
+	// State is connecting, connected (the kubelet has not answered yet), healthy, unhealthy (the
+	// kubelet does not answer) or failed (it waits before the next attempt).
+	State       string    `json:"state"`
+	Since       time.Time `json:"since"` // of the state
+	Connections int       `json:"connections"`
+	Problem     string    `json:"problem,omitempty"`
+}
+
 // DatastoreHeader is a header of these answers. It names the file that the answer is about:
 // an absolute path, escaped as in a URL.
 const DatastoreHeader = "Karve-Datastore"
@@ -123,6 +139,21 @@ func (c *Client) Get(ctx context.Context, path, file string) (io.ReadCloser, err
 		return nil, err
 	}
 	return answer.Body, nil
+}
+
+// Tunnels returns the SSH tunnels of the server. The error is [ErrUnknown] if the server is of a
+// release that had none.
+func (c *Client) Tunnels(ctx context.Context) ([]Tunnel, error) {
+	answer, err := c.do(ctx, http.MethodGet, TunnelsPath, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	var all []Tunnel
+	if err := json.NewDecoder(answer.Body).Decode(&all); err != nil {
+		return nil, fmt.Errorf("read the server's answer: %w", err)
+	}
+	return all, nil
 }
 
 // Uses checks that the server uses the database in file.

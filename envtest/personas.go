@@ -46,7 +46,7 @@ func Persona(program string) (name string, run Program) {
 }
 
 func runEtcd(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	return etcd.Command{Args: args, Stdout: stdout, Stderr: stderr, Version: version.Karve, Nearest: flags.Nearest}.Run(ctx)
+	return etcd.Command{Args: args, Stdout: stdout, Stderr: stderr, Version: version.Full(), Nearest: flags.Nearest}.Run(ctx)
 }
 
 func runKubeAPIServer(ctx context.Context, args []string, stdout, stderr io.Writer) error {

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/version"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
@@ -32,16 +33,18 @@ const (
 	// pkg/app).
 	ProgressInterval = 5 * time.Second
 
-	// EtcdVersion is the version in the answer to Status. From 3.4.31 and 3.5.13 on, the API
-	// server requests progress of watches, and serves consistent lists from its cache
-	// (k8s.io/apiserver pkg/storage/feature). EtcdClusterVersion is the version of a cluster
-	// of such members.
-	EtcdVersion        = "3.6.11"
-	EtcdClusterVersion = "3.6.0"
-
 	// Request sizes as etcd has them: 1.5 MiB and room for the framing.
 	maxReceive = 1536*1024 + 512*1024
 	maxSend    = 1<<31 - 1
+)
+
+// EtcdVersion is the version in the answer to Status: the release of etcd whose API Karve is
+// built with and compared with (conformance/etcd). From 3.4.31 and 3.5.13 on, the API server
+// requests progress of watches, and serves consistent lists from its cache (k8s.io/apiserver
+// pkg/storage/feature). EtcdClusterVersion is the version of a cluster of such members.
+var (
+	EtcdVersion        = version.Version
+	EtcdClusterVersion = version.Cluster(EtcdVersion) + ".0"
 )
 
 // Shim is a datastore served as the etcd API. Close it before the datastore.

@@ -43,7 +43,6 @@ func beChild(configuration string) int {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		cancel()
 	}()
-	config.ShortenGoodbyes()
 	if err := server.Run(ctx, config); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

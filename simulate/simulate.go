@@ -33,7 +33,7 @@ import (
 type Config struct {
 	// Nodes is the number of nodes, up to [Most].
 	Nodes int
-	// Version is the version of the kubelets, such as v1.36.4.
+	// Version is the version of the kubelets, such as v1.37.2.
 	Version string
 	// IPv6 says for each family of addresses, in order, whether it is IPv6.
 	IPv6 []bool

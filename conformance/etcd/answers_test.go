@@ -193,8 +193,14 @@ func (r requests) next() any {
 	switch n := r.IntN(100); {
 	case n < 30:
 		return r.put()
-	case n < 55:
+	case n < 48:
 		return r.rangeRequest()
+	case n < 55:
+		req := streamed{r.rangeRequest()}
+		if req.SortOrder == pb.RangeRequest_NONE {
+			req.SortTarget = pb.RangeRequest_KEY // see TestSameChunksAsEtcd
+		}
+		return req
 	case n < 65:
 		return r.delete()
 	case n < 90:
@@ -219,6 +225,9 @@ func (r requests) watch(end int64) *pb.WatchCreateRequest {
 	}
 	return c
 }
+
+// streamed is a request that is answered in chunks.
+type streamed struct{ *pb.RangeRequest }
 
 // A caller sends requests without etcd's client, which would retry them.
 type caller struct {
@@ -255,6 +264,8 @@ func (p caller) do(ctx context.Context, req any) answer {
 		resp, err = p.kv.Put(ctx, req)
 	case *pb.RangeRequest:
 		resp, err = p.kv.Range(ctx, req)
+	case streamed:
+		resp, err = p.stream(ctx, req)
 	case *pb.DeleteRangeRequest:
 		resp, err = p.kv.DeleteRange(ctx, req)
 	case *pb.TxnRequest:

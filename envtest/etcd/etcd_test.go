@@ -115,7 +115,7 @@ func TestAsEnvtestRunsIt(t *testing.T) {
 		stop := run(t, args...)
 		for path, want := range map[string]string{
 			"/health": `{"health":"true","reason":""}`, "/livez": "ok\n", "/readyz": "ok\n", "/readyz?verbose": "[+]serializable_read ok\nok\n",
-			"/version": `{"etcdserver":"3.6.11","etcdcluster":"3.6.0","storage":"3.6.0"}` + "\n",
+			"/version": `{"etcdserver":"3.7.3","etcdcluster":"3.7.0","storage":"3.7.0"}` + "\n",
 		} {
 			if status, body := get(t, http.DefaultClient, url+path); status != http.StatusOK || body != want {
 				t.Errorf("%s: %d %q, want %q", path, status, body, want)
@@ -318,7 +318,7 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// The interval of progress has etcd's two names, and etcd's rules.
+// The interval of progress has etcd's name and rules.
 func TestProgressInterval(t *testing.T) {
 	for _, test := range []struct {
 		args    []string
@@ -328,13 +328,10 @@ func TestProgressInterval(t *testing.T) {
 	}{
 		{nil, kine.ProgressInterval, "", ""},
 		{[]string{"--watch-progress-notify-interval=2s"}, 2 * time.Second, "", ""},
-		{[]string{"--experimental-watch-progress-notify-interval", "3s"}, 3 * time.Second, "", ""},
-		{[]string{"--experimental-watch-progress-notify-interval=3s", "--watch-progress-notify-interval=2s"}, 3 * time.Second, "", ""},
 		{[]string{"--watch-progress-notify-interval=0"}, kine.ProgressInterval, "", ""},
 		{[]string{"--watch-progress-notify-interval=1ms"}, 100 * time.Millisecond, "the least is 100ms", ""},
 		{[]string{"--watch-progress-notify-interval=5"}, 0, "", "watch-progress-notify-interval"},
 		{[]string{"--watch-progress-notify-interval=-5s"}, 0, "", "--watch-progress-notify-interval -5s: want a time"},
-		{[]string{"--experimental-watch-progress-notify-interval=-5s"}, 0, "", "--experimental-watch-progress-notify-interval -5s: want a time"},
 	} {
 		o, warnings, err := parse(test.args, nearest)
 		switch {
@@ -358,7 +355,7 @@ func TestProgressInterval(t *testing.T) {
 // have nothing to do with Kubernetes. A watch that did not ask gets none.
 func TestProgressUnasked(t *testing.T) {
 	url := "http://" + freeAddress(t)
-	run(t, "--listen-client-urls", url, "--data-dir", t.TempDir(), "--experimental-watch-progress-notify-interval", "100ms")
+	run(t, "--listen-client-urls", url, "--data-dir", t.TempDir(), "--watch-progress-notify-interval", "100ms")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	client := dial(t, url, nil)

@@ -29,8 +29,7 @@ type options struct {
 	version             bool
 	initialCluster      string
 	initialClusterState string
-
-	progress, experimentalProgress time.Duration
+	progress            time.Duration
 }
 
 // A flag of etcd's without effect here is of one of three kinds. moot: there is nothing for
@@ -44,7 +43,7 @@ const (
 	refused
 )
 
-// idle are the flags of etcd v3.6 (server/embed/config.go, server/etcdmain/config.go)
+// idle are the flags of etcd v3.7 (server/embed/config.go, server/etcdmain/config.go)
 // without effect here, by kind. TestFlagsAreEtcds in conformance/etcd compares them with
 // etcd's.
 var idle = []struct {
@@ -55,20 +54,15 @@ var idle = []struct {
 }{
 	{moot, "there is one member, and no raft",
 		`heartbeat-interval election-timeout listen-peer-urls initial-advertise-peer-urls initial-cluster-token
-		raft-read-timeout raft-write-timeout snapshot-count max-snapshots max-wals wal-dir max-learners
-		snapshot-catchup-entries experimental-snapshot-catchup-entries
+		raft-read-timeout raft-write-timeout snapshot-count max-snapshots max-wals wal-dir max-learners snapshot-catchup-entries
 		peer-cert-file peer-key-file peer-client-cert-file peer-client-key-file peer-trusted-ca-file peer-crl-file peer-cert-allowed-cn
-		peer-cert-allowed-hostname downgrade-check-time experimental-downgrade-check-time
-		corrupt-check-time experimental-corrupt-check-time compact-hash-check-time experimental-compact-hash-check-time v2-deprecation
+		peer-cert-allowed-hostname downgrade-check-time corrupt-check-time compact-hash-check-time v2-deprecation
 		client-cert-file client-key-file`,
 		`initial-election-tick-advance strict-reconfig-check pre-vote force-new-cluster peer-client-cert-auth peer-auto-tls
-		peer-skip-client-san-verification experimental-peer-skip-client-san-verification experimental-initial-corrupt-check
-		experimental-compact-hash-check-enabled experimental-enable-lease-checkpoint experimental-enable-lease-checkpoint-persist`},
+		peer-skip-client-san-verification`},
 	{moot, "the storage engine is another",
-		`backend-bbolt-freelist-type backend-batch-interval backend-batch-limit compaction-batch-limit experimental-compaction-batch-limit
-		compaction-sleep-interval experimental-compaction-sleep-interval bootstrap-defrag-threshold-megabytes
-		experimental-bootstrap-defrag-threshold-megabytes`,
-		`experimental-txn-mode-write-with-shared-buffer experimental-stop-grpc-service-on-defrag`},
+		`backend-bbolt-freelist-type backend-batch-interval backend-batch-limit compaction-batch-limit
+		compaction-sleep-interval bootstrap-defrag-threshold-megabytes`, ``},
 	{moot, "there are no users to authenticate", `auth-token bcrypt-cost auth-token-ttl self-signed-cert-validity`, ``},
 	{moot, "etcd ignores it, too",
 		`cluster-active-size cluster-remove-delay cluster-sync-interval config force max-result-buffer max-retry-attempts
@@ -79,16 +73,14 @@ var idle = []struct {
 	{missing, "kube-apiserver compacts every five minutes, and nobody else does", `auto-compaction-retention auto-compaction-mode`, ``},
 	{missing, "connections are kept as etcd keeps them by default",
 		`grpc-keepalive-min-time grpc-keepalive-interval grpc-keepalive-timeout max-concurrent-streams`, `socket-reuse-port socket-reuse-address`},
-	{missing, "there are no such warnings",
-		`warning-apply-duration experimental-warning-apply-duration warning-unary-request-duration experimental-warning-unary-request-duration`, ``},
+	{missing, "there are no such warnings", `warning-apply-duration warning-unary-request-duration`, ``},
 	{missing, "there is no such part",
-		`feature-gates metrics cors host-whitelist distributed-tracing-address experimental-distributed-tracing-address
-		distributed-tracing-service-name experimental-distributed-tracing-service-name distributed-tracing-instance-id
-		experimental-distributed-tracing-instance-id distributed-tracing-sampling-rate experimental-distributed-tracing-sampling-rate`,
-		`enable-pprof enable-grpc-gateway enable-distributed-tracing experimental-enable-distributed-tracing memory-mlock experimental-memory-mlock`},
+		`feature-gates metrics cors host-whitelist distributed-tracing-address distributed-tracing-service-name
+		distributed-tracing-instance-id distributed-tracing-sampling-rate`,
+		`enable-pprof enable-grpc-gateway enable-distributed-tracing memory-mlock`},
 	{refused, "this is one member, which joins no others",
-		`discovery discovery-endpoints discovery-token discovery-dial-timeout discovery-request-timeout discovery-keepalive-time
-		discovery-keepalive-timeout discovery-cert discovery-key discovery-cacert discovery-user discovery-password discovery-proxy
+		`discovery-endpoints discovery-token discovery-dial-timeout discovery-request-timeout discovery-keepalive-time
+		discovery-keepalive-timeout discovery-cert discovery-key discovery-cacert discovery-user discovery-password
 		discovery-srv discovery-srv-name discovery-fallback`,
 		`discovery-insecure-transport discovery-insecure-skip-tls-verify`},
 	{refused, "give the options on the command line", `config-file`, ``},
@@ -118,7 +110,6 @@ func (o *options) usedFlags(fs *flag.FlagSet) {
 	fs.StringVar(&o.minTLS, "tls-min-version", "TLS1.2", "TLS1.2 or TLS1.3")
 	fs.UintVar(&o.maxTxnOps, "max-txn-ops", defaultMaxTxnOps, "the `number` of operations that a transaction may have")
 	fs.DurationVar(&o.progress, "watch-progress-notify-interval", kine.ProgressInterval, "the `time` after a write when watches that asked for progress are told the revision; at least 100ms")
-	fs.DurationVar(&o.experimentalProgress, "experimental-watch-progress-notify-interval", 0, "the same `time`, by the name before etcd 3.6")
 	fs.StringVar(&o.logLevel, "log-level", "warn", "debug, info, warn or error")
 	fs.StringVar(&o.initialCluster, "initial-cluster", "", "`members`, which can only be this one")
 	fs.StringVar(&o.initialClusterState, "initial-cluster-state", "new", "new: there is nothing to join")
@@ -221,17 +212,10 @@ func (o *options) check() error {
 	if (o.certFile == "") != (o.keyFile == "") {
 		problems = append(problems, errors.New("--cert-file and --key-file: one is given without the other"))
 	}
-	for name, interval := range map[string]time.Duration{
-		"watch-progress-notify-interval": o.progress, "experimental-watch-progress-notify-interval": o.experimentalProgress,
-	} {
-		if interval < 0 {
-			problems = append(problems, fmt.Errorf("--%s %v: want a time such as 5s", name, interval))
-		}
-	}
-	switch { // as in etcd: the old name wins, and 0 is the default
-	case o.experimentalProgress > 0:
-		o.progress = o.experimentalProgress
-	case o.progress == 0:
+	switch {
+	case o.progress < 0:
+		problems = append(problems, fmt.Errorf("--watch-progress-notify-interval %v: want a time such as 5s", o.progress))
+	case o.progress == 0: // as in etcd
 		o.progress = kine.ProgressInterval
 	}
 	if o.clientCertAuth && o.trustedCAFile == "" {

@@ -5,7 +5,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/karve-k8s/karve/server/apiserver/replacements"
 	"github.com/karve-k8s/karve/server/ports"
 )
 
@@ -22,9 +21,6 @@ func (p *program) listen() error {
 	}
 	p.listener = &heldListener{Listener: l, open: make(chan struct{})}
 	serving.Listener = p.listener
-	if serving.BindAddress.IsLoopback() {
-		replacements.ShortenGoodbyes()
-	}
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
 
 // etcd's own limits, by default (server/embed/config.go).
@@ -95,8 +96,8 @@ func checkOp(op *pb.RequestOp, allowed int) error {
 
 // checkSize refuses the writes that etcd would refuse, so that whatever fits into Karve fits
 // into etcd.
-func checkSize(r interface{ Size() int }) error {
-	if r.Size() > maxRequest {
+func checkSize(r proto.Message) error {
+	if proto.Size(r) > maxRequest {
 		return rpctypes.ErrGRPCRequestTooLarge
 	}
 	return nil

@@ -27,6 +27,11 @@ const (
 // Server answers the etcd API for an engine. It writes nothing by itself, and its only
 // goroutines are those of the streams that it serves.
 type Server struct {
+	// A new method of these is a compile error. Methods that are missing in the others are
+	// Unimplemented.
+	pb.UnsafeKVServer
+	pb.UnsafeWatchServer
+	pb.UnsafeLeaseServer
 	pb.UnimplementedMaintenanceServer
 	pb.UnimplementedClusterServer
 	pb.UnimplementedAuthServer

@@ -11,6 +11,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"go.etcd.io/etcd/api/v3/version"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
@@ -41,7 +42,7 @@ func serve(t testing.TB) *served {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &served{engine: engine, server: New(engine, "3.6.11"), addr: "unix://" + filepath.Join(dir, "s")}
+	s := &served{engine: engine, server: New(engine, version.Version), addr: "unix://" + filepath.Join(dir, "s")}
 	listener, err := net.Listen("unix", filepath.Join(dir, "s"))
 	if err != nil {
 		t.Fatal(err)
@@ -103,7 +104,7 @@ func TestMemberAndMaintenance(t *testing.T) {
 		t.Errorf("members: %v, %v, want one at %s", members, err, s.addr)
 	}
 	status, err := s.Status(ctx, s.addr)
-	if err != nil || status.Version != "3.6.11" || status.Header.Revision != 2 || status.DbSize == 0 || status.Leader != members.Members[0].ID || len(status.Errors) > 0 {
+	if err != nil || status.Version != version.Version || status.Header.Revision != 2 || status.DbSize == 0 || status.Leader != members.Members[0].ID || len(status.Errors) > 0 {
 		t.Errorf("status: %v, %v", status, err)
 	}
 	if alarms, err := s.AlarmList(ctx); err != nil || len(alarms.Alarms) != 0 {

@@ -9,6 +9,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/karve-k8s/karve/datastore"
 )
@@ -20,7 +21,7 @@ type watchMessage struct{ parts mem.BufferSlice }
 
 // message marshals resp, which has no events, and appends encoded ones.
 func message(resp *pb.WatchResponse, events []*encoded) (*watchMessage, error) {
-	head, err := resp.Marshal()
+	head, err := proto.Marshal(resp)
 	if err != nil {
 		return nil, err
 	}
@@ -54,11 +55,10 @@ func Event(e *datastore.Event) *mvccpb.Event {
 
 func encode(e *datastore.Event) (*encoded, error) {
 	event := Event(e)
-	size := event.Size()
+	size := proto.Size(event)
 	data := binary.AppendUvarint(append(make([]byte, 0, 1+binary.MaxVarintLen64+size), eventTag), uint64(size))
-	begin := len(data)
-	data = data[:begin+size]
-	if _, err := event.MarshalToSizedBuffer(data[begin:]); err != nil {
+	data, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(data, event)
+	if err != nil {
 		return nil, err
 	}
 	return &encoded{mem.SliceBuffer(data)}, nil

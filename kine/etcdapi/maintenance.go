@@ -4,6 +4,7 @@ import (
 	"context"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/version"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
@@ -18,7 +19,7 @@ func (s *Server) Status(context.Context, *pb.StatusRequest) (*pb.StatusResponse,
 		size = stats.CacheBytes
 	}
 	resp := &pb.StatusResponse{
-		Header: header(stats.Revision), Version: s.version, StorageVersion: storageVersion,
+		Header: header(stats.Revision), Version: s.version, StorageVersion: version.Cluster(s.version) + ".0",
 		DbSize: size, DbSizeInUse: size, Leader: memberID,
 		RaftIndex: uint64(stats.Revision), RaftAppliedIndex: uint64(stats.Revision), RaftTerm: raftTerm,
 	}
@@ -30,9 +31,6 @@ func (s *Server) Status(context.Context, *pb.StatusRequest) (*pb.StatusResponse,
 	}
 	return resp, nil
 }
-
-// storageVersion is the version of etcd's file format that etcd of this release has.
-const storageVersion = "3.6.0"
 
 func noSpace() *pb.AlarmMember {
 	return &pb.AlarmMember{MemberID: memberID, Alarm: pb.AlarmType_NOSPACE}

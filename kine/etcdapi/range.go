@@ -53,12 +53,22 @@ func rangeResponse(r *pb.RangeRequest, resp *datastore.RangeResponse, h *pb.Resp
 	if r.Limit > 0 && int64(len(kvs)) > r.Limit {
 		kvs, more = kvs[:r.Limit], true
 	}
-	if r.KeysOnly {
-		for i := range kvs {
-			kvs[i].Value = nil
+	keysOnly(r, kvs)
+	return &pb.RangeResponse{Header: h, Kvs: KeyValues(kvs), More: more, Count: resp.Count}
+}
+
+// keysOnly removes what a request for keys alone does not get. etcd answers it from its index,
+// which has no leases (server/storage/mvcc/kvstore_txn.go), unless it has to sort by value.
+func keysOnly(r *pb.RangeRequest, kvs []datastore.KeyValue) {
+	if !r.KeysOnly {
+		return
+	}
+	for i := range kvs {
+		kvs[i].Value = nil
+		if r.SortTarget != pb.RangeRequest_VALUE {
+			kvs[i].Lease = 0
 		}
 	}
-	return &pb.RangeResponse{Header: h, Kvs: KeyValues(kvs), More: more, Count: resp.Count}
 }
 
 func outside(revision, least, most int64) bool {
@@ -86,7 +96,7 @@ func order(r *pb.RangeRequest) func(a, b datastore.KeyValue) int {
 // KeyValue is kv in etcd's form. It shares the value.
 func KeyValue(kv *datastore.KeyValue) *mvccpb.KeyValue {
 	out := new(mvccpb.KeyValue)
-	fill(out, kv)
+	fill(out, kv, []byte(kv.Key))
 	return out
 }
 
@@ -95,16 +105,23 @@ func KeyValues(kvs []datastore.KeyValue) []*mvccpb.KeyValue {
 	if len(kvs) == 0 {
 		return nil
 	}
+	length := 0
+	for i := range kvs {
+		length += len(kvs[i].Key)
+	}
+	keys := make([]byte, 0, length)
 	block, out := make([]mvccpb.KeyValue, len(kvs)), make([]*mvccpb.KeyValue, len(kvs))
 	for i := range kvs {
-		fill(&block[i], &kvs[i])
+		begin := len(keys)
+		keys = append(keys, kvs[i].Key...)
+		fill(&block[i], &kvs[i], keys[begin:len(keys):len(keys)])
 		out[i] = &block[i]
 	}
 	return out
 }
 
-func fill(out *mvccpb.KeyValue, kv *datastore.KeyValue) {
-	out.Key, out.Value = []byte(kv.Key), kv.Value
+func fill(out *mvccpb.KeyValue, kv *datastore.KeyValue, key []byte) {
+	out.Key, out.Value = key, kv.Value
 	out.CreateRevision, out.ModRevision = kv.CreateRevision, kv.ModRevision
 	out.Version, out.Lease = kv.Version, kv.Lease
 }

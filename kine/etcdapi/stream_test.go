@@ -8,7 +8,9 @@ import (
 	"testing"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/version"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/karve-k8s/karve/datastore"
 )
@@ -40,7 +42,7 @@ func newSink(t *testing.T) *sink {
 	}
 	t.Cleanup(func() { engine.Close() })
 	s := &sink{t: t, history: make([]string, 2), watches: map[int64]*watched{}}
-	s.stream = &stream{server: New(engine, "3.6.11"), grpc: s, watches: map[int64]*watch{}, signal: make(chan struct{}, 1)}
+	s.stream = &stream{server: New(engine, version.Version), grpc: s, watches: map[int64]*watch{}, signal: make(chan struct{}, 1)}
 	return s
 }
 
@@ -50,7 +52,7 @@ func (s *sink) Recv() (*pb.WatchRequest, error) { panic("the test calls handle")
 
 func (s *sink) SendMsg(m any) error {
 	resp := new(pb.WatchResponse)
-	if err := resp.Unmarshal(m.(*watchMessage).parts.Materialize()); err != nil {
+	if err := proto.Unmarshal(m.(*watchMessage).parts.Materialize(), resp); err != nil {
 		s.t.Fatal(err)
 	}
 	return s.Send(resp)
@@ -297,7 +299,7 @@ func (f *firstEvent) Send(resp *pb.WatchResponse) error {
 
 func (f *firstEvent) SendMsg(m any) error {
 	resp := new(pb.WatchResponse)
-	if err := resp.Unmarshal(m.(*watchMessage).parts.Materialize()); err != nil {
+	if err := proto.Unmarshal(m.(*watchMessage).parts.Materialize(), resp); err != nil {
 		return err
 	}
 	return f.Send(resp)

@@ -12,6 +12,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/karve-k8s/karve/datastore"
 )
@@ -292,8 +293,8 @@ func TestFragments(t *testing.T) {
 	var got []string
 	for {
 		resp := r.next()
-		if resp.Size() > maxFragment {
-			t.Errorf("a piece of %d bytes, want at most %d", resp.Size(), maxFragment)
+		if proto.Size(resp) > maxFragment {
+			t.Errorf("a piece of %d bytes, want at most %d", proto.Size(resp), maxFragment)
 		}
 		for _, e := range resp.Events {
 			got = append(got, string(e.Kv.Key))

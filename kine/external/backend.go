@@ -96,58 +96,70 @@ func (b *Backend) tell(err error) {
 	}
 }
 
-// unchanged is the error for a write that the driver reports as a conflict although the key is
-// as the caller expected it. The database has refused the write, for example because its disk
-// is full; after a conflict the API server would try again for ever.
-func (b *Backend) unchanged(key string) error {
-	return status.Errorf(codes.Unavailable, "datastore %s: the database refused to write %s", b.external, key)
-}
-
 // Start begins to follow the log of the database.
 func (b *Backend) Start(ctx context.Context) error {
 	b.done = ctx.Done() // before kine's goroutines start
 	return b.status(ctx, contain(func() error { return b.backend.Start(ctx) }))
 }
 
-// Get reads one key. It returns nil if the key does not exist. kine's revision is then the
-// newest that this server has seen, although other servers may have written to the database.
-// Get therefore also reads a key that always exists, whose answer has the database's revision.
-// The API server waits for that revision before a consistent list.
+// Get reads one key. It returns nil if the key does not exist.
 func (b *Backend) Get(ctx context.Context, key string, revision int64, keysOnly bool) (int64, *server.KeyValue, error) {
 	limited, cancel := b.limit(ctx)
 	defer cancel()
 	rev, kv, err := b.backend.Get(limited, key, revision, keysOnly)
-	if err == nil && kv == nil && revision == 0 {
-		rev, _, err = b.backend.Get(limited, server.HealthKey, 0, true)
-	}
 	return rev, kv, b.status(ctx, err)
 }
 
-// List reads a range. kine does not ask sql.Rows for its error, so a lost connection can cut a
-// list short without an error. List therefore counts the keys.
+// List reads a range. kine's List does not ask sql.Rows for its error, so a lost connection could
+// cut a list short without an error. List asks. kine's ListStream asks too, but it returns a
+// revision that its goroutine writes at the same time.
 func (b *Backend) List(ctx context.Context, key, end string, limit, revision int64, keysOnly bool) (int64, []*server.KeyValue, error) {
+	if err := b.checkBounds(key, end, revision); err != nil {
+		return 0, nil, err
+	}
 	limited, cancel := b.limit(ctx)
 	defer cancel()
-	const attempts = 3 // the count includes a write that became visible meanwhile
-	for range attempts {
-		rev, kvs, err := b.backend.List(limited, key, end, limit, revision, keysOnly)
-		if err != nil || !b.external.kind.sql || end == "" || limit > 0 && int64(len(kvs)) >= limit {
-			return rev, kvs, b.status(ctx, err)
-		}
-		at := revision
-		if at == 0 && len(kvs) > 0 { // the revision of an empty list may be old
-			at = rev
-		}
-		_, count, err := b.backend.Count(limited, key, end, at)
-		if err != nil || count == int64(len(kvs)) {
-			return rev, kvs, b.status(ctx, err)
-		}
+	var read result
+	rev, kvs, err := b.backend.List(context.WithValue(limited, resultKey{}, &read), key, end, limit, revision, keysOnly)
+	if cut := read.err(); cut != nil {
+		err = cut
 	}
-	return 0, nil, status.Errorf(codes.Unavailable, "datastore %s: the list of %s is not complete", b.external, key)
+	if err != nil {
+		return rev, nil, b.status(ctx, err)
+	}
+	return rev, kvs, b.status(ctx, nil)
+}
+
+// errBounds is the error for ranges that kine's drivers do not know: they answer that there are no keys.
+var errBounds = status.Error(codes.Unimplemented, "this datastore can list a range that has an end, and all keys of the newest revision: set range_end to the first key after the range")
+
+// checkBounds refuses a range of all keys from one on. A range without bounds is all keys; NATS does
+// not know it, and SQL knows it for the newest revision only.
+func (b *Backend) checkBounds(key, end string, revision int64) error {
+	if all := key == "" && end == ""; end == "\x00" || all && (revision != 0 || !b.external.kind.sql) {
+		return errBounds
+	}
+	return nil
+}
+
+// ListStream reads a range key by key. It reads all of it before it returns: the driver of an SQL
+// database would hold a connection until its reader, who may have stopped, has read everything.
+func (b *Backend) ListStream(ctx context.Context, key, end string, limit, revision int64, keysOnly bool) server.ListResult {
+	rev, kvs, err := b.List(ctx, key, end, limit, revision, keysOnly)
+	out, errc := make(chan *server.KeyValue, len(kvs)), make(chan error, 1)
+	for _, kv := range kvs {
+		out <- kv
+	}
+	close(out)
+	errc <- err
+	return server.ListResult{CurrentRevision: rev, KVc: out, Errorc: errc}
 }
 
 // Count counts a range.
 func (b *Backend) Count(ctx context.Context, key, end string, revision int64) (int64, int64, error) {
+	if err := b.checkBounds(key, end, 0); err != nil { // SQL counts all keys at any revision
+		return 0, 0, err
+	}
 	limited, cancel := b.limit(ctx)
 	defer cancel()
 	rev, count, err := b.backend.Count(limited, key, end, revision)
@@ -158,44 +170,69 @@ func (b *Backend) Count(ctx context.Context, key, end string, revision int64) (i
 func (b *Backend) Create(ctx context.Context, key string, value []byte, lease int64) (int64, error) {
 	limited, cancel := b.limit(ctx)
 	defer cancel()
+	limited, o := withOutcome(limited)
 	rev, err := b.backend.Create(limited, key, value, lease)
+	// The second attempt is for a key that has been deleted; nobody reads after it.
+	if failed := o.failure(err == server.ErrKeyExists && o.attempts < 2); failed != nil {
+		err = failed
+	} else if err == nil && b.external.kind.sql && o.revision != rev {
+		err = b.unwritten(key)
+	}
 	return rev, b.status(ctx, err)
+}
+
+// unwritten is the error for a write that the driver reports as done although there was another
+// value, which has gone since.
+func (b *Backend) unwritten(key string) error {
+	return status.Errorf(codes.Unavailable, "datastore %s: %s has changed meanwhile", b.external, key)
 }
 
 // Update puts a key that is at revision.
 func (b *Backend) Update(ctx context.Context, key string, value []byte, revision, lease int64) (int64, *server.KeyValue, bool, error) {
 	limited, cancel := b.limit(ctx)
 	defer cancel()
+	limited, o := withOutcome(limited)
 	rev, kv, ok, err := b.backend.Update(limited, key, value, revision, lease)
-	if err == nil && !ok && kv != nil && kv.ModRevision == revision {
-		err = b.unchanged(key)
+	if failed := o.failure(err == nil && (kv == nil || kv.ModRevision != revision)); failed != nil {
+		err = failed
 	}
 	return rev, kv, ok && err == nil, b.status(ctx, err)
 }
 
-// Delete removes a key that is at revision, or at any if that is 0.
+// Delete removes a key that is at revision, or at any if that is 0. For that, kine would delete
+// only a key that never existed.
 func (b *Backend) Delete(ctx context.Context, key string, revision int64) (int64, *server.KeyValue, bool, error) {
+	if revision == 0 {
+		return b.deleteAny(ctx, key)
+	}
 	limited, cancel := b.limit(ctx)
 	defer cancel()
+	limited, o := withOutcome(limited)
 	rev, kv, ok, err := b.backend.Delete(limited, key, revision)
-	switch {
-	case err != nil:
-	case kv == nil:
+	if failed := o.failure(err == nil && (kv == nil || kv.ModRevision != revision)); failed != nil {
+		err = failed
+	} else if kv == nil {
 		ok = false // kine reports that it deleted a key that never existed
-	case !ok && len(kv.Value) == 0:
-		kv = nil // the mark that a deleted key leaves
-	case !ok && kv.ModRevision == revision:
-		err = b.unchanged(key)
 	}
 	return rev, kv, ok && err == nil, b.status(ctx, err)
 }
 
-// Watch returns the events in a range from revision on.
-func (b *Backend) Watch(ctx context.Context, key, end string, revision int64) server.WatchResult {
-	return b.backend.Watch(ctx, key, end, revision)
+// deleteAny removes a key at whatever revision it is.
+func (b *Backend) deleteAny(ctx context.Context, key string) (int64, *server.KeyValue, bool, error) {
+	for {
+		rev, there, err := b.Get(ctx, key, 0, false)
+		if err != nil || there == nil {
+			return rev, nil, false, err
+		}
+		rev, now, ok, err := b.Delete(ctx, key, there.ModRevision)
+		if err != nil || ok {
+			return rev, there, ok, err
+		}
+		if now != nil && now.ModRevision == there.ModRevision { // kine's NATS driver hides the error of the write
+			return rev, nil, false, b.status(ctx, fmt.Errorf("%s could not be deleted", key))
+		} // otherwise another client was faster
+	}
 }
-
-func (b *Backend) watchesAll() bool { return b.external.kind.sql }
 
 // DbSize is the size of the table, in bytes.
 func (b *Backend) DbSize(ctx context.Context) (int64, error) {
@@ -219,9 +256,6 @@ func (b *Backend) Compact(ctx context.Context, revision int64) (now int64, err e
 	})
 	return now, b.status(ctx, err)
 }
-
-// WaitForSyncTo returns when events up to revision are on their way to the watches.
-func (b *Backend) WaitForSyncTo(revision int64) { b.backend.WaitForSyncTo(revision) }
 
 // figures registers kine's metrics. It returns the registerer for the driver, which would end
 // the process if it registered its own a second time.

@@ -24,11 +24,6 @@ func Serve(ctx context.Context, b *Backend, dir string, listeners ...kine.Listen
 	return kine.ServeDatastore(ctx, Bridge(b), kine.ProgressInterval, dir, listeners...)
 }
 
-// API is kine's bridge, which answers requests for the members with the scheme.
-func (b bridge) API(scheme string) kine.API {
-	return server.New(b.backend, scheme, kine.ProgressInterval, kine.EtcdVersion)
-}
-
 func (b bridge) Start(ctx context.Context) error { return b.backend.Start(ctx) }
 
 func (b bridge) CurrentRevision(ctx context.Context) (int64, error) {
@@ -36,11 +31,7 @@ func (b bridge) CurrentRevision(ctx context.Context) (int64, error) {
 }
 
 func (b bridge) WaitFor(ctx context.Context, revision int64) {
-	key, end := "/", "0" // all keys that begin with a slash
-	if w, ok := b.backend.(watchesAll); ok && w.watchesAll() {
-		key, end = "\x00", "\x00" // all keys, that of the API server's compactor included
-	}
-	c, _, err := b.Watch(ctx, key, end, revision, false, nil)
+	c, _, err := b.Watch(ctx, "\x00", "\x00", revision, false, nil)
 	if err != nil {
 		return
 	}
@@ -177,15 +168,14 @@ func optionalKV(kv *server.KeyValue) *mvccpb.KeyValue {
 func clientEvent(e *server.Event) *clientv3.Event {
 	out := &clientv3.Event{Kv: clientKV(e.KV)}
 	if e.Delete {
-		out.Type = mvccpb.DELETE
+		out.Type = clientv3.EventTypeDelete
 	}
 	if !e.Create && e.PrevKV != nil {
 		out.PrevKv = clientKV(e.PrevKV)
 	}
 	for _, kv := range []*mvccpb.KeyValue{out.Kv, out.PrevKv} {
-		if kv != nil && string(kv.Key) == compactKeyOfKine {
-			kv.Key = []byte(compactKey)
-			kv.Version, kv.Value = server.DecodeVersion(kv.Value)
+		if kv != nil {
+			rename(kv)
 		}
 	}
 	return out
@@ -197,6 +187,13 @@ const (
 	compactKey       = "compact_rev_key"
 	compactKeyOfKine = "compact_rev_key_apiserver"
 )
+
+func rename(kv *mvccpb.KeyValue) {
+	if string(kv.Key) == compactKeyOfKine {
+		kv.Key = []byte(compactKey)
+		kv.Version, kv.Value = server.DecodeVersion(kv.Value)
+	}
+}
 
 func clientKV(kv *server.KeyValue) *mvccpb.KeyValue {
 	return &mvccpb.KeyValue{

@@ -17,50 +17,33 @@ import (
 // pkg/broadcaster).
 var errCutOff = status.Error(codes.Unavailable, "the datastore has ended the watch")
 
-// cursor reads what a backend sends, as kine's bridge does (kine pkg/server/watch.go).
-//
-// Only the events themselves tell how far a watch is. WaitForSyncTo waits until kine has read
-// the log; between that and the end of the channel are three goroutines with buffers of their
-// own. A watch of an SQL database therefore reads all keys and filters them here, which costs
-// no more than filtering them there.
+// cursor reads what a backend sends, as kine's bridge does (kine pkg/server/watch.go). A
+// backend sends the events of all keys; the cursor filters them.
 type cursor struct {
 	backend  server.Backend
 	ctx      context.Context
 	cancel   context.CancelFunc
 	result   server.WatchResult
 	key, end string
-	all      bool          // the backend sends every key
-	slack    time.Duration // between WaitForSyncTo and the end of the channel
 	start    int64
 
-	seen     atomic.Int64  // all: every event up to it has come; otherwise the newest that has
-	wanted   atomic.Int64  // the revision for which progress was requested; 0: none
-	poke     chan struct{} // wanted has changed
-	progress chan int64    // a revision for a reader that has nothing to read
-	waiting  atomic.Bool
+	marks  bool          // the backend has revisions without an event
+	idle   chan int64    // marks: a revision for a reader that has nothing to read
+	seen   int64         // every event up to it has come
+	wanted atomic.Int64  // the revision for which progress was requested; 0: none
+	poke   chan struct{} // wanted has changed
 }
 
-// watchesAll is a backend that sends all keys as cheaply as some.
-type watchesAll interface{ watchesAll() bool }
-
 func openCursor(ctx context.Context, backend server.Backend, key, end string, revision int64) (inprocess.Cursor, error) {
-	// The context has no deadline, because kine's NATS driver would try for ever after it.
-	parent := ctx
-	ctx, stop := context.WithCancel(context.WithoutCancel(parent))
-	detach := context.AfterFunc(parent, stop)
-	cancel := func() { detach(); stop() }
+	ctx, cancel := context.WithCancel(ctx)
 	c := &cursor{
-		backend: backend, ctx: ctx, cancel: cancel, key: key, end: end, start: revision,
-		poke: make(chan struct{}, 1), progress: make(chan int64),
+		backend: backend, ctx: ctx, cancel: cancel, key: key, end: end,
+		start: revision, seen: revision - 1, poke: make(chan struct{}, 1), idle: make(chan int64),
 	}
-	if w, ok := backend.(watchesAll); ok {
-		c.all, c.slack = w.watchesAll(), progressSlack
+	if b, ok := backend.(*Backend); ok {
+		c.marks = !b.external.kind.sql
 	}
-	if c.all {
-		key, end = "", ""
-	}
-	c.seen.Store(revision - 1)
-	c.result = backend.Watch(ctx, key, end, revision)
+	c.result = backend.Watch(ctx, revision)
 	if c.result.CompactRevision != 0 {
 		cancel()
 		return nil, inprocess.CompactedError{Current: c.result.CurrentRevision, Compacted: c.result.CompactRevision}
@@ -70,25 +53,21 @@ func openCursor(ctx context.Context, backend server.Backend, key, end string, re
 
 func (c *cursor) Next(ctx context.Context) (int64, []*clientv3.Event, error) {
 	for {
-		if wanted, seen := c.wanted.Load(), c.seen.Load(); wanted != 0 && seen >= wanted && c.wanted.CompareAndSwap(wanted, 0) {
-			return seen, nil, nil
+		if wanted := c.wanted.Load(); wanted != 0 && c.seen >= wanted && c.wanted.CompareAndSwap(wanted, 0) {
+			return c.seen, nil, nil
 		}
 		select {
-		case batch, open := <-c.result.Events:
+		case batch, open := <-c.result.Eventc:
 			if !open {
 				return 0, nil, c.ended(ctx)
 			}
-			if events := c.sort(batch); len(events) > 0 {
+			c.seen = max(c.seen, batch.CurrentRev)
+			if events := c.sort(batch.Events); len(events) > 0 {
 				return events[len(events)-1].Kv.ModRevision, events, nil
 			}
-		case err := <-c.result.Errorc:
-			return 0, nil, err
 		case <-c.poke:
-		case revision := <-c.progress:
-			if revision >= c.seen.Load() {
-				c.seen.Store(revision)
-				return revision, nil, nil
-			}
+		case revision := <-c.idle:
+			c.seen = max(c.seen, revision)
 		case <-ctx.Done():
 			return 0, nil, ctx.Err()
 		}
@@ -98,11 +77,7 @@ func (c *cursor) Next(ctx context.Context) (int64, []*clientv3.Event, error) {
 // sort returns the events of a batch that the client wants.
 func (c *cursor) sort(batch []*server.Event) (events []*clientv3.Event) {
 	for _, e := range batch {
-		if e.KV.ModRevision < c.start {
-			continue
-		}
-		c.seen.Store(e.KV.ModRevision)
-		if !c.all || c.inRange(e.KV.Key) {
+		if e.KV.ModRevision >= c.start && c.inRange(e.KV.Key) {
 			events = append(events, clientEvent(e))
 		}
 	}
@@ -133,63 +108,37 @@ func (c *cursor) ended(ctx context.Context) error {
 	return errCutOff
 }
 
-// RequestProgress is answered when the events that have come reach the revision. If there is
-// no event at that revision, because kine filled a gap, it is answered some time after the
-// backend has caught up, if Next is idle then.
+// marksPause is the time in which events that kine's NATS driver has read reach the watches.
+const marksPause = 100 * time.Millisecond
+
+// RequestProgress is answered when every event up to the newest revision has come. NATS counts
+// the marks of deletes as well, so there a reader that has nothing to read after a pause has
+// everything.
 func (c *cursor) RequestProgress() {
 	go func() {
 		revision, err := c.backend.CurrentRevision(c.ctx)
 		if err != nil {
 			return
 		}
-		if c.all {
-			for old := c.wanted.Load(); old < revision && !c.wanted.CompareAndSwap(old, revision); old = c.wanted.Load() {
-			}
-			select {
-			case c.poke <- struct{}{}:
-			default:
-			}
-			if c.pause(); c.seen.Load() >= revision {
-				return
-			}
+		for old := c.wanted.Load(); old < revision && !c.wanted.CompareAndSwap(old, revision); old = c.wanted.Load() {
 		}
-		if !c.waiting.CompareAndSwap(false, true) { // only one goroutine waits for a backend that is away
+		select {
+		case c.poke <- struct{}{}:
+		default:
+		}
+		if !c.marks {
 			return
 		}
-		defer c.waiting.Store(false)
-		c.backend.WaitForSyncTo(revision)
-		c.pause()
 		select {
-		case c.progress <- revision: // only a waiting reader receives it
+		case <-time.After(marksPause):
+		case <-c.ctx.Done():
+			return
+		}
+		select {
+		case c.idle <- revision: // only a waiting reader receives it
 		default:
 		}
 	}()
 }
 
-func (c *cursor) pause() {
-	select {
-	case <-time.After(c.slack):
-	case <-c.ctx.Done():
-	}
-}
-
-func (c *cursor) Close() {
-	c.cancel()
-	go drain(c.result.Events)
-}
-
-// drain reads the rest of a watch that has ended, because kine's backends send without looking
-// at the context. The channel of a watch that could not follow the log is never closed (kine
-// pkg/logstructured, Watch).
-func drain(events <-chan []*server.Event) {
-	for {
-		select {
-		case _, open := <-events:
-			if !open {
-				return
-			}
-		case <-time.After(time.Second):
-			return
-		}
-	}
-}
+func (c *cursor) Close() { c.cancel() }

@@ -32,9 +32,7 @@ const (
 	compactRetain = 1000
 	compactLimit  = 30 * time.Second
 	pollBatch     = 500
-
-	// progressSlack is the time in which events that kine has read reach the watches.
-	progressSlack = 100 * time.Millisecond
+	pollInterval  = time.Second
 )
 
 // Database is a database of the user's behind one of kine's drivers.
@@ -136,14 +134,16 @@ func (e *Database) Open(ctx context.Context, o Options) (_ *Backend, err error) 
 	// server calls Compact instead, as with etcd, and survives that.
 	config.CompactInterval = 0
 	config.CompactTimeout, config.CompactMinRetain, config.CompactBatchSize = compactLimit, compactRetain, compactBatch
-	config.PollBatchSize = pollBatch
+	config.PollBatchSize, config.PollInterval = pollBatch, pollInterval
 
 	catchFatal()
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	b.cancel = end
 	inTime := context.AfterFunc(ctx, end)
 	err = contain(func() (err error) {
-		_, b.backend, err = e.kind.open(life, &b.work, &config)
+		if _, b.backend, err = e.kind.open(life, &b.work, &config); err == nil && e.kind.sql {
+			err = observe(b.backend)
+		}
 		return err
 	})
 	if !inTime() && err == nil {

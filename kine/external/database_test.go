@@ -118,6 +118,20 @@ func TestDatabaseReadsAndWrites(t *testing.T) {
 			put(fmt.Sprintf("/a/%d", i+2), "v", 0)
 		}
 		put("/b", "v", 0)
+		for _, limit := range []int64{0, 2, 5} {
+			stream, err := c.GetStream(ctx, "/a/", clientv3.WithPrefix(), clientv3.WithLimit(limit))
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := int64(5)
+			if limit > 0 {
+				want = limit
+			}
+			all, err := clientv3.GetStreamToGetResponse(stream)
+			if err != nil || int64(len(all.Kvs)) != want || all.Count != 5 || all.More != (want < 5) || all.Header.Revision == 0 {
+				t.Errorf("chunks with limit %d: %v, %v, want %d of 5 keys", limit, all, err, want)
+			}
+		}
 		page, err := k.List(ctx, "/a/", kubernetes.ListOptions{Limit: 2})
 		if err != nil || len(page.Kvs) != 2 || page.Count != 5 {
 			t.Fatalf("list: %+v, %v, want 2 of 5", page, err)

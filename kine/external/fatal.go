@@ -12,7 +12,7 @@ import (
 // kine's SQL drivers call logrus.Fatal where they cannot commit or roll back (kine
 // pkg/drivers/generic/tx.go: MustCommit, MustRollback). An interrupted compaction would end
 // the process. A hook of the global logger makes it an error. Fatal of any other caller works
-// as before.
+// as before. kine's bridge calls it as well (pkg/server/watch.go), but is not asked for watches.
 const kineFrames = "github.com/k3s-io/kine/"
 
 // containFrame is the name of contain in a stack trace.
@@ -21,10 +21,9 @@ const containFrame = "github.com/karve-k8s/karve/kine/external.contain"
 // gaveUp carries the message of a logrus.Fatal to contain.
 type gaveUp struct{ message string }
 
-// watcherLost is logged by kine's NATS driver when it has no watch because the connection was
-// lost or closed right after the start. The driver then uses the nil watch, which is a panic
-// (kine pkg/drivers/nats/backend.go, compactWatcher).
-const watcherLost = "Failed to configure watch for compact revision"
+// notFollowed is logged by kine when it cannot begin to follow the log of a database. The watch
+// that wanted it then waits for ever (kine pkg/broadcaster, Watch).
+const notFollowed = "Failed to subscribe to broadcaster"
 
 // contain runs body. If kine calls logrus.Fatal in it, contain returns the message as an
 // error. kine's deferred calls run; kine holds no lock where it calls Fatal.
@@ -60,7 +59,8 @@ func (fatalHook) Levels() []logrus.Level {
 // Fire runs in the goroutine that called Fatal, before the process would end. The logger holds
 // no lock.
 func (fatalHook) Fire(e *logrus.Entry) error {
-	if e.Level == logrus.ErrorLevel && !strings.HasPrefix(e.Message, watcherLost) {
+	isFatal := e.Level == logrus.FatalLevel
+	if !isFatal && !strings.HasPrefix(e.Message, notFollowed) {
 		return nil
 	}
 	ofKine, contained := callers()
@@ -77,8 +77,10 @@ func (fatalHook) Fire(e *logrus.Entry) error {
 		}
 	}
 	running.Unlock()
-	runtime.Goexit()
-	return nil
+	if isFatal {
+		runtime.Goexit()
+	}
+	return nil // from the loop that expires leases, which waits for its watch until the end
 }
 
 // callers tells whether kine is on the stack, and whether contain is above it.

@@ -15,8 +15,8 @@ import (
 // here have the methods of those and call the etcd API of the store with the same
 // messages.
 
-// errNoStreams is the answer to streams other than watches. The API server uses none.
-var errNoStreams = status.Error(codes.Unimplemented, "the client in this process has no streams but watches: use the socket")
+// errNoStreams is the answer to streams of leases and snapshots. The API server uses none.
+var errNoStreams = status.Error(codes.Unimplemented, "the client in this process has no such stream: use the socket")
 
 type kvCalls struct{ *Endpoint }
 
@@ -38,6 +38,11 @@ func (c kvCalls) Txn(ctx context.Context, in *pb.TxnRequest, _ ...grpc.CallOptio
 
 func (c kvCalls) Compact(ctx context.Context, in *pb.CompactionRequest, _ ...grpc.CallOption) (*pb.CompactionResponse, error) {
 	return c.api.Compact(ctx, in)
+}
+
+// RangeStream is not called: [kv] has a GetStream of its own.
+func (c kvCalls) RangeStream(context.Context, *pb.RangeRequest, ...grpc.CallOption) (pb.KV_RangeStreamClient, error) {
+	return nil, errNoStreams
 }
 
 type leaseCalls struct{ *Endpoint }

@@ -21,7 +21,7 @@ func NewClient(url string) (*kubernetes.Client, error) {
 	}
 	client := clientv3.NewCtxClient(e.ctx)
 	setField(client, "endpoints", []string{url}) // SetEndpoints needs a connection
-	client.KV = clientv3.NewKVFromKVClient(kvCalls{e}, client)
+	client.KV = kv{clientv3.NewKVFromKVClient(kvCalls{e}, client), e}
 	client.Lease = clientv3.NewLeaseFromLeaseClient(leaseCalls{e}, client, 0)
 	client.Maintenance = clientv3.NewMaintenanceFromMaintenanceClient(maintenanceCalls{e}, client)
 	watcher := newWatcher(e)

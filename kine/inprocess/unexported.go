@@ -5,13 +5,9 @@ import (
 	"unsafe"
 )
 
-// etcd's client has three unexported things that another implementation of its interfaces
-// has to read or set: the options of a watch, the reason for its end, and the endpoints of a
-// client without a connection. TestFieldsOfTheClient fails when one of them is
-// renamed.
-
-// flag reads an unexported bool.
-func flag(of any, name string) bool { return reflect.ValueOf(of).FieldByName(name).Bool() }
+// etcd's client has two unexported fields that another implementation of its interfaces has to
+// set: the endpoints of a client without a connection, and the error that ends a stream of
+// chunks. TestFieldsOfTheClient fails when one of them is renamed.
 
 // setField sets an unexported field of the struct that pointer points at.
 func setField[T any](pointer any, name string, value T) {

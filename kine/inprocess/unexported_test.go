@@ -8,15 +8,14 @@ import (
 )
 
 func TestFieldsOfTheClient(t *testing.T) {
-	op := clientv3.OpGet("/a", clientv3.WithPrevKV(), clientv3.WithProgressNotify(), clientv3.WithCreatedNotify(), clientv3.WithFilterPut(), clientv3.WithFilterDelete())
-	for _, name := range []string{"prevKV", "progressNotify", "createdNotify", "filterPut", "filterDelete"} {
-		if !flag(op, name) {
-			t.Errorf("%s is not what its option sets", name)
-		}
+	var last clientv3.RangeStreamResponse
+	setField(&last, "closeErr", rpctypes.ErrUnhealthy)
+	if got := last.Err(); got != rpctypes.ErrUnhealthy {
+		t.Errorf("the error of a stream's end is %v, want %v", got, rpctypes.ErrUnhealthy)
 	}
-	resp := clientv3.WatchResponse{Canceled: true}
-	setField(&resp, "cancelReason", rpctypes.ErrorDesc(rpctypes.ErrGRPCUnhealthy))
-	if got := resp.Err(); got == nil || got.Error() != rpctypes.ErrUnhealthy.Error() {
-		t.Errorf("the reason of a watch's end is %v, want %v", got, rpctypes.ErrUnhealthy)
+	client := clientv3.NewCtxClient(t.Context())
+	setField(client, "endpoints", []string{"karve://1"})
+	if got := client.Endpoints(); len(got) != 1 || got[0] != "karve://1" {
+		t.Errorf("the endpoints are %q, want karve://1", got)
 	}
 }

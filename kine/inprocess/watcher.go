@@ -35,7 +35,7 @@ type clientWatch struct {
 	done   func()       // called when the watch has ended
 }
 
-// watchOptions are options of a watch that an Op has in unexported fields.
+// watchOptions are options of a watch.
 type watchOptions struct {
 	createdNotify, progressNotify, prevKV, filterPut, filterDelete bool
 }
@@ -56,8 +56,8 @@ func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 		cancel: func() { stop(); cancel() },
 		out:    make(chan clientv3.WatchResponse, 1),
 		op: watchOptions{
-			createdNotify: flag(op, "createdNotify"), progressNotify: flag(op, "progressNotify"), prevKV: flag(op, "prevKV"),
-			filterPut: flag(op, "filterPut"), filterDelete: flag(op, "filterDelete"),
+			createdNotify: op.IsCreatedNotify(), progressNotify: op.IsProgressNotify(), prevKV: op.IsPrevKV(),
+			filterPut: op.IsFilterPut(), filterDelete: op.IsFilterDelete(),
 		},
 	}
 	var err error
@@ -78,7 +78,7 @@ func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 		return one.out
 	}
 	if one.op.createdNotify {
-		one.out <- clientv3.WatchResponse{Header: pb.ResponseHeader{Revision: opened}, Created: true}
+		one.out <- clientv3.WatchResponse{Header: &pb.ResponseHeader{Revision: opened}, Created: true}
 	}
 	one.done = func() {
 		one.cursor.Close()
@@ -150,7 +150,7 @@ func (c *clientWatch) pass(ctx context.Context, revision int64, events []*client
 	}
 	c.told.Store(known) // before it is sent: the reader will get it
 	select {
-	case c.out <- clientv3.WatchResponse{Header: pb.ResponseHeader{Revision: revision}, Events: events}:
+	case c.out <- clientv3.WatchResponse{Header: &pb.ResponseHeader{Revision: revision}, Events: events}:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -167,11 +167,11 @@ func (c *clientWatch) end(ctx context.Context, err error) {
 	if ctx.Err() != nil || errors.Is(err, context.Canceled) {
 		return
 	}
-	resp := clientv3.WatchResponse{Canceled: true}
+	resp := clientv3.WatchResponse{Header: new(pb.ResponseHeader), Canceled: true}
 	if gone := (CompactedError{}); errors.As(err, &gone) {
 		resp.Header.Revision, resp.CompactRevision = gone.Current, gone.Compacted
 	} else {
-		setField(&resp, "cancelReason", status.Convert(err).Message())
+		resp.CancelReason = status.Convert(err).Message()
 		if err == rpctypes.ErrGRPCCompacted {
 			resp.CompactRevision = 1
 		}

@@ -5,7 +5,6 @@ package externaltest
 import (
 	"context"
 	"errors"
-	"sync"
 
 	"github.com/k3s-io/kine/pkg/server"
 
@@ -14,22 +13,12 @@ import (
 )
 
 // backend keeps the contract of kine's server.Backend as kine's bridge relies on it.
-type backend struct {
-	engine *datastore.Engine
-
-	mu      sync.Mutex
-	moved   sync.Cond // some watch has handed over more, or ended
-	watches map[*watch]bool
-}
+type backend struct{ engine *datastore.Engine }
 
 var _ server.Backend = (*backend)(nil)
 
 // Backend is an engine as a backend of kine's.
-func Backend(engine *datastore.Engine) server.Backend {
-	b := &backend{engine: engine, watches: map[*watch]bool{}}
-	b.moved.L = &b.mu
-	return b
-}
+func Backend(engine *datastore.Engine) server.Backend { return &backend{engine} }
 
 // Start has nothing to do: an open engine runs.
 func (b *backend) Start(context.Context) error { return nil }
@@ -174,95 +163,58 @@ func firstOf(resp *datastore.RangeResponse) *server.KeyValue {
 	return &kv
 }
 
-// watch is a cursor whose events are handed to kine's bridge. backend.mu guards
-// its fields but the cursor.
-type watch struct {
-	cursor *datastore.Watcher
-	handed int64 // the bridge has every event up to this revision
-	ended  bool
+// ListStream is List, key by key.
+func (b *backend) ListStream(ctx context.Context, key, end string, limit, revision int64, keysOnly bool) server.ListResult {
+	rev, kvs, err := b.List(ctx, key, end, limit, revision, keysOnly)
+	keys, errc := make(chan *server.KeyValue, len(kvs)), make(chan error, 1)
+	for _, kv := range kvs {
+		keys <- kv
+	}
+	close(keys)
+	errc <- err
+	return server.ListResult{CurrentRevision: rev, KVc: keys, Errorc: errc}
 }
 
-// Watch hands over what happens in a range from revision on, or from the next one
-// if that is 0, until ctx ends: then Events is closed. A start that is compacted
-// is answered with CompactRevision alone.
-//
-// The channel has no buffer: what has been handed over, the bridge has.
-func (b *backend) Watch(ctx context.Context, key, end string, revision int64) server.WatchResult {
-	events, errc := make(chan []*server.Event), make(chan error, 1)
-	result := server.WatchResult{Events: events, Errorc: errc}
-	cursor, err := b.engine.Watch(datastore.WatchRequest{Key: key, End: end, StartRevision: revision, PrevKV: true})
+// Watch hands over the events of all keys from revision on, or from the next one if that is 0,
+// until ctx ends: then Eventc is closed. The first batch is the history. A start that is
+// compacted is answered with CompactRevision alone.
+func (b *backend) Watch(ctx context.Context, revision int64) server.WatchResult {
+	batches, errc := make(chan server.EventBatch), make(chan error, 1)
+	result := server.WatchResult{Eventc: batches, Errorc: errc}
+	cursor, err := b.engine.Watch(datastore.WatchRequest{Key: "\x00", End: "\x00", StartRevision: revision, PrevKV: true})
 	if err != nil {
 		if errors.Is(err, datastore.ErrCompacted) {
 			result.CurrentRevision, result.CompactRevision = b.engine.Revision(), b.engine.CompactRevision()
 		}
 		errc <- etcdapi.Status(err)
-		close(events)
+		close(batches)
 		return result
 	}
-	w := &watch{cursor: cursor}
-	b.mu.Lock()
-	b.watches[w] = true
-	b.mu.Unlock()
-	go b.hand(ctx, w, events, errc)
-	return result
-}
-
-func (b *backend) hand(ctx context.Context, w *watch, events chan<- []*server.Event, errc chan<- error) {
-	defer func() {
-		w.cursor.Close()
-		close(events)
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		delete(b.watches, w)
-		w.ended = true
-		b.moved.Broadcast()
-	}()
-	for {
-		resp, err := w.cursor.Next(ctx)
-		if err != nil {
-			if ctx.Err() == nil {
-				errc <- etcdapi.Status(err)
+	result.CurrentRevision = cursor.Opened()
+	cursor.RequestProgress() // for the first batch, if there is no history
+	go func() {
+		defer close(batches)
+		defer cursor.Close()
+		for {
+			resp, err := cursor.Next(ctx)
+			if err != nil {
+				if ctx.Err() == nil {
+					errc <- etcdapi.Status(err)
+				}
+				return
 			}
-			return
-		}
-		if len(resp.Events) > 0 {
-			batch := make([]*server.Event, len(resp.Events))
+			batch := server.EventBatch{CurrentRev: resp.Revision}
 			for i := range resp.Events {
-				batch[i] = event(&resp.Events[i])
+				batch.Events = append(batch.Events, event(&resp.Events[i]))
 			}
 			select {
-			case events <- batch:
+			case batches <- batch:
 			case <-ctx.Done():
 				return
 			}
 		}
-		b.mu.Lock()
-		w.handed = resp.Revision
-		b.moved.Broadcast()
-		b.mu.Unlock()
-	}
-}
-
-// WaitForSyncTo returns when every watch has handed over its events up to
-// revision. It waits for nothing else, and no timer is involved; a client that
-// does not read holds it up, as the interface leaves no way to say which watches
-// the caller means.
-func (b *backend) WaitForSyncTo(revision int64) {
-	revision = min(revision, b.engine.Revision())
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var behind []*watch
-	for w := range b.watches {
-		if w.handed < revision {
-			behind = append(behind, w)
-			w.cursor.RequestProgress()
-		}
-	}
-	for _, w := range behind {
-		for w.handed < revision && !w.ended {
-			b.moved.Wait()
-		}
-	}
+	}()
+	return result
 }
 
 func event(e *datastore.Event) *server.Event {

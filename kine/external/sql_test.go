@@ -1,0 +1,323 @@
+package external
+
+import (
+	"context"
+	sqldriver "database/sql/driver"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/k3s-io/kine/pkg/drivers"
+	"github.com/k3s-io/kine/pkg/drivers/generic"
+	"github.com/k3s-io/kine/pkg/logstructured"
+	"github.com/k3s-io/kine/pkg/logstructured/sqllog"
+	"github.com/k3s-io/kine/pkg/server"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/karve-k8s/karve/internal/eventually"
+)
+
+// table is a database behind kine's own code. It has the answers to kine's queries.
+type table struct {
+	newest         int64
+	rows           []row // of any query
+	cut            error // instead of what comes after the rows
+	insert, commit error
+	away           *atomic.Bool // for the query of the newest revision alone
+	inserted       int64        // the id of an INSERT; 0: no row
+}
+
+type row struct {
+	id      int64
+	name    string
+	deleted bool
+}
+
+func (d *table) Connect(context.Context) (sqldriver.Conn, error) { return d, nil }
+func (d *table) Driver() sqldriver.Driver                        { return nil }
+func (d *table) Prepare(string) (sqldriver.Stmt, error)          { return nil, errors.New("not used") }
+func (d *table) Close() error                                    { return nil }
+func (d *table) Begin() (sqldriver.Tx, error)                    { return d, nil }
+func (d *table) Rollback() error                                 { return nil }
+func (d *table) Commit() error                                   { return d.commit }
+
+func (d *table) BeginTx(context.Context, sqldriver.TxOptions) (sqldriver.Tx, error) { return d, nil }
+
+// QueryContext answers as kine's SELECTs do: each row has the newest and the compacted revision, and
+// without a row there is one of nulls.
+func (d *table) QueryContext(_ context.Context, query string, _ []sqldriver.NamedValue) (sqldriver.Rows, error) {
+	if strings.Contains(query, "INSERT") {
+		if d.insert != nil {
+			return nil, d.insert
+		}
+		out := &answer{columns: 1}
+		if d.inserted != 0 {
+			out.rows = [][]sqldriver.Value{{d.inserted}}
+		}
+		return out, nil
+	}
+	if !strings.Contains(query, "fkv") { // one of the two revisions
+		if d.away != nil && d.away.Load() {
+			return nil, errors.New("lost")
+		}
+		return &answer{columns: 1, rows: [][]sqldriver.Value{{d.newest}}}, nil
+	}
+	out := &answer{columns: 9, end: d.cut}
+	for _, column := range []string{", value", ", old_value"} {
+		if strings.Contains(query, column) {
+			out.columns++
+		}
+	}
+	add := func(values ...sqldriver.Value) {
+		out.rows = append(out.rows, append(values, make([]sqldriver.Value, out.columns-len(values))...))
+	}
+	for _, r := range d.rows {
+		add(d.newest, int64(0), r.id, r.name, true, r.deleted, int64(0), int64(0), int64(0))
+	}
+	if len(d.rows) == 0 && d.cut == nil {
+		add(d.newest, int64(0))
+	}
+	return out, nil
+}
+
+// answer is the rows of a query.
+type answer struct {
+	columns int
+	rows    [][]sqldriver.Value
+	end     error
+}
+
+func (a *answer) Columns() []string { return make([]string, a.columns) }
+func (a *answer) Close() error      { return nil }
+
+func (a *answer) Next(to []sqldriver.Value) error {
+	if len(a.rows) == 0 {
+		if a.end != nil {
+			return a.end
+		}
+		return io.EOF
+	}
+	copy(to, a.rows[0])
+	a.rows = a.rows[1:]
+	return nil
+}
+
+// kineOn is kine's backend on a table, as kine's drivers make one.
+func kineOn(t *testing.T, d *table) *Backend {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	b := anExternal(nil)
+	b.cancel = cancel
+	dialect, err := generic.OpenDB(ctx, &b.work, "table", d, generic.ConnectionPoolConfig{MaxOpen: openConns}, "?", false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dialect.ErrCode = func(err error) string { return "" }
+	log := sqllog.New(dialect, &b.work, &drivers.Config{PollInterval: pollInterval, PollBatchSize: pollBatch, CompactBatchSize: compactBatch})
+	b.backend = logstructured.New(log)
+	if err := observe(b.backend); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	return b
+}
+
+// What kine reports as something else than the failure that it is.
+func TestNoFailureLooksLikeAnAnswer(t *testing.T) {
+	lost, full := errors.New("unexpected EOF s3cret"), errors.New("no space left")
+	live, gone := []row{{5, "/a", false}}, []row{{5, "/a", true}}
+	ctx := t.Context()
+	create := func(b *Backend) error { _, err := b.Create(ctx, "/a", []byte("v"), 0); return err }
+	update := func(revision int64) func(b *Backend) error {
+		return func(b *Backend) error { _, _, _, err := b.Update(ctx, "/a", nil, revision, 0); return err }
+	}
+	remove := func(revision int64) func(b *Backend) error {
+		return func(b *Backend) error { _, _, _, err := b.Delete(ctx, "/a", revision); return err }
+	}
+	list := func(b *Backend) error { _, _, err := b.List(ctx, "/", "0", 0, 0, false); return err }
+	stream := func(b *Backend) error {
+		list := b.ListStream(ctx, "/", "0", 0, 0, false)
+		for range list.KVc {
+		}
+		return eventually.Receive(t, "the end of a list", list.Errorc)
+	}
+	get := func(b *Backend) error { _, _, err := b.Get(ctx, "/a", 0, false); return err }
+	for name, c := range map[string]struct {
+		table table
+		call  func(b *Backend) error
+		want  codes.Code
+	}{
+		"a create":                               {table{newest: 7, inserted: 8}, create, codes.OK},
+		"a create on a full disk":                {table{newest: 7, insert: full}, create, codes.Unavailable},
+		"a create whose commit is lost":          {table{newest: 7, inserted: 8, commit: lost}, create, codes.Unavailable},
+		"a create of what is there":              {table{newest: 7, rows: live}, create, codes.InvalidArgument},
+		"a create of what is there, full disk":   {table{newest: 7, rows: live, insert: full}, create, codes.InvalidArgument},
+		"a create of what has gone meanwhile":    {table{newest: 7}, create, codes.Unavailable},
+		"a create again on a full disk":          {table{newest: 7, rows: gone, insert: full}, create, codes.Unavailable},
+		"a create again that another has done":   {table{newest: 7, rows: gone}, create, codes.InvalidArgument},
+		"an update on a full disk":               {table{newest: 7, rows: live, insert: full}, update(5), codes.Unavailable},
+		"an update of an old revision":           {table{newest: 7, rows: live}, update(4), codes.OK},
+		"an update of an old one on a full disk": {table{newest: 7, rows: live, insert: full}, update(4), codes.OK},
+		"an update whose commit is lost":         {table{newest: 9, rows: []row{{9, "/a", false}}, inserted: 9, commit: lost}, update(5), codes.Unavailable},
+		"a delete on a full disk":                {table{newest: 7, rows: live, insert: full}, remove(5), codes.Unavailable},
+		"a delete of what never was":             {table{newest: 7}, remove(5), codes.OK},
+		"a delete whose commit is lost":          {table{newest: 7, inserted: 8, commit: lost}, remove(5), codes.Unavailable},
+		"a list":                                 {table{newest: 7, rows: live}, list, codes.OK},
+		"a list of nothing":                      {table{newest: 7}, list, codes.OK},
+		"a list cut short":                       {table{newest: 7, rows: live, cut: lost}, list, codes.Unavailable},
+		"a list that has not begun":              {table{newest: 7, cut: lost}, list, codes.Unavailable},
+		"chunks":                                 {table{newest: 7, rows: live}, stream, codes.OK},
+		"chunks cut short":                       {table{newest: 7, rows: live, cut: lost}, stream, codes.Unavailable},
+		"chunks that have not begun":             {table{newest: 7, cut: lost}, stream, codes.Unavailable},
+		"a get that has not begun":               {table{newest: 7, cut: lost}, get, codes.Unavailable},
+	} {
+		if err := c.call(kineOn(t, &c.table)); status.Code(err) != c.want || err != nil && strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v, want %v and no password", name, err, c.want)
+		}
+	}
+	for name, c := range map[string]struct {
+		table    table
+		revision int64
+		ok       bool
+	}{
+		"what never was":            {table{newest: 7}, 5, false},
+		"what has been deleted":     {table{newest: 7, rows: gone}, 5, false},
+		"any revision of what is":   {table{newest: 7, rows: live, inserted: 8}, 0, true},
+		"any revision of what isnt": {table{newest: 7, inserted: 8}, 0, false},
+	} {
+		if _, kv, ok, err := kineOn(t, &c.table).Delete(ctx, "/a", c.revision); ok != c.ok || (kv != nil) != c.ok || err != nil {
+			t.Errorf("delete %s: %v, %v, %v, want %v", name, kv, ok, err, c.ok)
+		}
+	}
+}
+
+// kine v0.16 answered a read of nothing with the newest revision that this server had seen.
+func TestAReadOfNothingHasTheDatabasesRevision(t *testing.T) {
+	d := &table{newest: 7}
+	b := kineOn(t, d)
+	for _, want := range []int64{7, 9} { // 9 is of another server
+		d.newest = want
+		if rev, kv, err := b.Get(t.Context(), "/a", 0, false); rev != want || kv != nil || err != nil {
+			t.Errorf("get: revision %d, %v, %v, want %d", rev, kv, err, want)
+		}
+		if rev, kvs, err := b.List(t.Context(), "/", "0", 0, 0, false); rev != want || len(kvs) > 0 || err != nil {
+			t.Errorf("list: revision %d, %v, %v, want %d", rev, kvs, err, want)
+		}
+	}
+}
+
+// kine reads the history at the begin of a watch without asking whether it was cut short.
+func TestAHistoryCutShortEndsTheWatch(t *testing.T) {
+	for name, c := range map[string]struct {
+		table table
+		want  error
+	}{
+		"whole":          {table{newest: 7, rows: []row{{6, "/a", false}, {7, "/b", false}}}, nil},
+		"nothing":        {table{newest: 5}, nil},
+		"cut short":      {table{newest: 7, rows: []row{{6, "/a", false}}, cut: errors.New("lost")}, errHistory},
+		"the future":     {table{newest: 3}, server.ErrFutureRev},
+		"not even begun": {table{newest: 7, cut: errors.New("lost")}, server.ErrGRPCUnhealthy},
+	} {
+		b := kineOn(t, &c.table)
+		b.Start(t.Context()) // which fails on some of the tables, after it has begun
+		ctx, cancel := context.WithCancel(t.Context())
+		w := b.Watch(ctx, 6)
+		batch := eventually.Receive(t, name, w.Eventc)
+		for c.want != nil && batch.CurrentRev == 5 && len(batch.Events) == 0 { // where the watch begins
+			batch = eventually.Receive(t, name, w.Eventc)
+		}
+		switch {
+		case c.want == nil && (batch.CurrentRev != c.table.newest || len(batch.Events) != len(c.table.rows)):
+			t.Errorf("%s: %v, want the history", name, batch)
+		case c.want != nil && batch.CurrentRev != 0:
+			t.Errorf("%s: %v, want %v", name, batch, c.want)
+		case c.want != nil:
+			if err := eventually.Receive(t, name, w.Errorc); !errors.Is(err, c.want) {
+				t.Errorf("%s: %v, want %v", name, err, c.want)
+			}
+		}
+		cancel()
+	}
+}
+
+// kine logs that it cannot follow the log of the database, and the watch waits for ever.
+func TestAWatchThatCannotFollowTheLogEnds(t *testing.T) {
+	catchFatal()
+	var away atomic.Bool
+	away.Store(true)
+	b := kineOn(t, &table{newest: 7, away: &away})
+	b.Start(t.Context())
+	w := b.Watch(t.Context(), 8)
+	if err := eventually.Receive(t, "the end of the watch", w.Errorc); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "lost") {
+		t.Errorf("%v, want Unavailable and the reason", err)
+	}
+	away.Store(false)
+	if batch := eventually.Receive(t, "the next watch", b.Watch(t.Context(), 8).Eventc); batch.CurrentRev != 7 {
+		t.Errorf("the next watch begins with %v, want revision 7", batch)
+	}
+}
+
+// The loop of kine's that expires leases waits for ever for a watch that cannot follow the log.
+func TestLeasesThatCannotExpireAreAFailure(t *testing.T) {
+	catchFatal()
+	var away atomic.Bool
+	away.Store(true)
+	b := kineOn(t, &table{newest: 7, away: &away})
+	running.Lock()
+	running.all = map[*Backend]bool{b: true}
+	running.Unlock()
+	b.Start(t.Context())
+	if err := eventually.Receive(t, "the failure is reported", b.Failed()); !strings.Contains(err.Error(), notFollowed) {
+		t.Errorf("failed: %v, want %q", err, notFollowed)
+	}
+}
+
+// replayed is a backend that begins anew with old events, as kine's NATS driver does.
+type replayed struct{ server.Backend }
+
+func (replayed) Watch(context.Context, int64) server.WatchResult {
+	batches := make(chan server.EventBatch, 10)
+	event := func(revision int64) server.EventBatch {
+		return server.EventBatch{CurrentRev: revision, Events: []*server.Event{{KV: &server.KeyValue{Key: "/a", ModRevision: revision}}}}
+	}
+	for _, revision := range []int64{3, 4, 3, 4, 5} {
+		batches <- event(revision)
+	}
+	close(batches)
+	return server.WatchResult{CurrentRevision: 3, Eventc: batches, Errorc: make(chan error)}
+}
+
+func TestNoEventComesTwice(t *testing.T) {
+	w := anExternal(replayed{}).Watch(t.Context(), 3)
+	var got []int64
+	for batch := range w.Eventc {
+		for _, e := range batch.Events {
+			got = append(got, e.KV.ModRevision)
+		}
+	}
+	if !slices.Equal(got, []int64{3, 4, 5}) {
+		t.Errorf("events of %v, want 3, 4 and 5", got)
+	}
+}
+
+// observe reaches into kine, and says so when kine has changed.
+func TestObserve(t *testing.T) {
+	if err := observe(replayed{}); err == nil {
+		t.Error("a backend that is not kine's: want an error")
+	}
+	var work sync.WaitGroup
+	log := sqllog.New(&generic.Generic{}, &work, &drivers.Config{})
+	if err := observe(logstructured.New(log)); err != nil {
+		t.Fatal(err)
+	}
+	if d, ok := unexported[server.Dialect](log, "d"); !ok {
+		t.Error("the log has no dialect")
+	} else if _, ok := (*d).(dialect); !ok {
+		t.Errorf("the dialect is a %T", *d)
+	}
+}
