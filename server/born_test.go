@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -243,8 +244,8 @@ func (c *cluster) ports(ctx context.Context) ([]string, error) {
 // lasting returns o without identity and times, with 0 in place of each port.
 func lasting(o *unstructured.Unstructured, ports []string) map[string]any {
 	text, _ := o.MarshalJSON()
-	for _, port := range ports {
-		text = bytes.ReplaceAll(text, []byte(port), []byte("0"))
+	for _, port := range ports { // as a word: the digits may also be a part of a hash
+		text = regexp.MustCompile(`\b`+port+`\b`).ReplaceAll(text, []byte("0"))
 	}
 	var object map[string]any
 	_ = json.Unmarshal(text, &object)

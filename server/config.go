@@ -3,7 +3,6 @@ package server
 import (
 	"cmp"
 	"context"
-	"net"
 	"os"
 	"path/filepath"
 	"time"
@@ -12,8 +11,6 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/karve-k8s/karve/internal/logbridge"
-	"github.com/karve-k8s/karve/server/apiserver/replacements"
-	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/server/insecure"
 	"github.com/karve-k8s/karve/server/ports"
 	"github.com/karve-k8s/karve/server/startup"
@@ -31,8 +28,13 @@ type Config struct {
 	// SecurePort is its port; with 0 the kernel chooses one.
 	SecurePort int
 	// AdvertiseAddress is the address by which the cluster reaches this server. If it is empty,
-	// Karve chooses an address of the interface with the default route.
+	// Karve chooses an address of the interface with the default route. With a loopback address,
+	// the kubernetes Service has no endpoints.
 	AdvertiseAddress string
+	// ControlPlaneEndpoint is the host, or host:port, at which nodes reach the API server, such as
+	// a load balancer or a DNS name. Without a port, it is that of the secure listener. Empty
+	// means AdvertiseAddress.
+	ControlPlaneEndpoint string
 
 	// InsecureBindAddress is the address of the insecure listener; empty means 127.0.0.1.
 	InsecureBindAddress string
@@ -65,8 +67,11 @@ type Config struct {
 	// ServiceClusterIPRange is a CIDR, or an IPv4 and an IPv6 CIDR separated by a comma. Empty
 	// means DefaultServiceClusterIPRange.
 	ServiceClusterIPRange string
-	// ClusterCIDR is the range of Pod addresses, in the same form. If it is empty, the network
-	// plugin assigns them.
+	// ClusterCIDR is the range of Pod addresses, in the same form. Each node gets a part of it. Empty
+	// means DefaultClusterCIDR or DefaultClusterCIDRv6, as ServiceClusterIPRange has families, or
+	// others if these overlap it. With simulated nodes, which have addresses of their own, and with a
+	// Service range that overlaps all of these, empty means no range. A range of a default is not
+	// assigned if a node has Pods outside it, or if the cluster has nodes that are older.
 	ClusterCIDR string
 	// ClusterDomain is the cluster's DNS domain; empty means cluster.local.
 	ClusterDomain string
@@ -97,11 +102,36 @@ type Config struct {
 	// socket only.
 	EtcdListen string
 
+	// NoKubeadmObjects leaves out the objects that `kubeadm join` needs, and leaves alone those that
+	// exist.
+	NoKubeadmObjects bool
+
 	// NoControllers disables all controllers, and DisableScheduler the scheduler.
 	// DisableControllers lists controllers to disable, by upstream's names or aliases.
 	NoControllers      bool
 	DisableControllers []string
 	DisableScheduler   bool
+	// ApproveKubeletServing approves the serving certificates that kubelets ask for, if every name
+	// and address in them is that of the kubelet's Node.
+	ApproveKubeletServing bool
+
+	// SSHUser is the user on the nodes through whose SSH servers the API server reaches nodes, Pods and
+	// Services. Empty means that it connects to them directly.
+	SSHUser string
+	// SSHKeyFile is the private key for SSHUser. If it and SSHAgent are empty, the server makes a key
+	// in DataDir/ssh.
+	SSHKeyFile string
+	// SSHAgent is the socket of an SSH agent whose keys are offered too; SSH_AUTH_SOCK means the socket
+	// that this variable names. Empty means no agent.
+	SSHAgent string
+	// SSHJump is a bastion, USER@HOST or USER@HOST:PORT, through which the nodes are reached. Empty means
+	// none.
+	SSHJump string
+	// SSHKnownHosts is the file with the pinned host keys of the nodes and the bastion; empty means
+	// DataDir/ssh/known_hosts.
+	SSHKnownHosts string
+	// SSHPort is the port of the nodes' SSH servers; 0 means 22.
+	SSHPort int
 
 	// SimulateNodes is the number of nodes that this process simulates: see package simulate.
 	SimulateNodes int
@@ -163,6 +193,8 @@ const (
 	DefaultSecurePort            = 6443
 	DefaultInsecurePort          = 8080
 	DefaultServiceClusterIPRange = "10.96.0.0/12"
+	DefaultClusterCIDR           = "10.244.0.0/16"
+	DefaultClusterCIDRv6         = "fd00:10:244::/56"
 	DefaultClusterDomain         = "cluster.local"
 	defaultStartTimeout          = 5 * time.Minute
 	defaultStopTimeout           = time.Minute
@@ -212,20 +244,6 @@ func (c Config) complete() completed {
 		c.DataDir = abs
 	}
 	return completed{c}
-}
-
-// ShortenGoodbyes shortens the shutdown of this process' only server, if clients on other machines
-// cannot reach it.
-func (c Config) ShortenGoodbyes() {
-	if switches, _ := deviations.Parse(c.Upstream); !c.Reachable() && switches.On(deviations.GoAway) {
-		replacements.ShortenGoodbyes()
-	}
-}
-
-// Reachable reports whether other machines can reach one of the listeners.
-func (c Config) Reachable() bool {
-	full := c.complete()
-	return !net.ParseIP(full.BindAddress).IsLoopback() || !full.DisableInsecure && !net.ParseIP(full.InsecureBindAddress).IsLoopback()
 }
 
 // Validate reports every problem of the configuration that it can find without starting anything.

@@ -38,13 +38,15 @@ var mistakes = map[string]struct {
 	"data directory is a file": {func(c *Config) {
 		c.DataDir = os.DevNull
 	}, []string{"--data-dir", os.DevNull}},
-	"secure port":       {func(c *Config) { c.SecurePort = 70000 }, []string{"--secure-port 70000"}},
-	"negative port":     {func(c *Config) { c.SecurePort = -1 }, []string{"--secure-port -1"}},
-	"insecure port":     {func(c *Config) { c.InsecurePort = 65536 }, []string{"--insecure-port 65536"}},
-	"one port for both": {func(c *Config) { c.InsecurePort = c.SecurePort }, []string{"--insecure-port 6443", "--secure-port"}},
-	"bind address":      {func(c *Config) { c.BindAddress = "localhost" }, []string{`--bind-address "localhost"`}},
-	"advertise address": {func(c *Config) { c.AdvertiseAddress = "300.1.1.1" }, []string{`--advertise-address "300.1.1.1"`}},
-	"insecure to whom":  {func(c *Config) { c.unknownOwners = true }, []string{"--insecure-port", "does not tell which user", "--insecure-any-user"}},
+	"secure port":            {func(c *Config) { c.SecurePort = 70000 }, []string{"--secure-port 70000"}},
+	"negative port":          {func(c *Config) { c.SecurePort = -1 }, []string{"--secure-port -1"}},
+	"insecure port":          {func(c *Config) { c.InsecurePort = 65536 }, []string{"--insecure-port 65536"}},
+	"one port for both":      {func(c *Config) { c.InsecurePort = c.SecurePort }, []string{"--insecure-port 6443", "--secure-port"}},
+	"bind address":           {func(c *Config) { c.BindAddress = "localhost" }, []string{`--bind-address "localhost"`}},
+	"advertise address":      {func(c *Config) { c.AdvertiseAddress = "300.1.1.1" }, []string{`--advertise-address "300.1.1.1"`}},
+	"advertised link-local":  {func(c *Config) { c.AdvertiseAddress = "169.254.1.1" }, []string{"--advertise-address 169.254.1.1: ", "may not be in the link-local range"}},
+	"control plane endpoint": {func(c *Config) { c.ControlPlaneEndpoint = "https://lb.example" }, []string{"--control-plane-endpoint https://lb.example", "lb.example.org or 192.0.2.1:6443"}},
+	"insecure to whom":       {func(c *Config) { c.unknownOwners = true }, []string{"--insecure-port", "does not tell which user", "--insecure-any-user"}},
 	"etcd to whom": {func(c *Config) {
 		c.unknownOwners, c.InsecureAnyUser, c.EtcdListen = true, true, "http://127.0.0.1:0"
 	}, []string{"--etcd-listen http://127.0.0.1:0", "does not tell which user", "use https://"}},
@@ -56,6 +58,13 @@ var mistakes = map[string]struct {
 	"overlap":                 {func(c *Config) { c.ClusterCIDR = "10.100.0.0/16" }, []string{"--cluster-cidr 10.100.0.0/16 overlaps --service-cluster-ip-range 10.96.0.0/12"}},
 	"overlap the other way":   {func(c *Config) { c.ClusterCIDR = "10.0.0.0/8" }, []string{"--cluster-cidr 10.0.0.0/8 overlaps"}},
 	"certificate without key": {func(c *Config) { c.TLSCertFile = "config_test.go" }, []string{"--tls-cert-file and --tls-private-key-file"}},
+	"SSH without a user":      {func(c *Config) { c.SSHJump = "karve@bastion" }, []string{"--ssh-jump karve@bastion", "--ssh-user"}},
+	"SSH user":                {func(c *Config) { c.SSHUser = "a b" }, []string{`--ssh-user "a b"`}},
+	"SSH port":                {func(c *Config) { c.SSHUser, c.SSHPort = "karve", 70000 }, []string{"--ssh-port 70000"}},
+	"SSH bastion":             {func(c *Config) { c.SSHUser, c.SSHJump = "karve", "bastion" }, []string{`--ssh-jump "bastion"`, "USER@HOST"}},
+	"SSH key is missing":      {func(c *Config) { c.SSHUser, c.SSHKeyFile = "karve", "/no/key" }, []string{"--ssh-keyfile", "/no/key", "ssh-keygen"}},
+	"SSH key for everybody":   {func(c *Config) { c.SSHUser, c.SSHKeyFile = "karve", "config_test.go" }, []string{"--ssh-keyfile", "chmod 0600 config_test.go"}},
+	"SSH known hosts":         {func(c *Config) { c.SSHUser, c.SSHKnownHosts = "karve", "/no/dir/known_hosts" }, []string{"--ssh-known-hosts /no/dir/known_hosts"}},
 	"certificate is none": {func(c *Config) {
 		c.TLSCertFile, c.TLSKeyFile = "config_test.go", "config_test.go"
 	}, []string{"--tls-cert-file config_test.go"}},
@@ -83,10 +92,14 @@ var mistakes = map[string]struct {
 	"prefix of the built-in datastore, elsewhere": {func(c *Config) {
 		c.DatastoreEndpoint, c.APIServerArgs = "memory://", []string{"etcd-prefix=/elsewhere"}
 	}, []string{"--kube-apiserver-arg", "etcd-prefix"}},
-	"controllers' own flag":  {func(c *Config) { c.ControllerManagerArgs = []string{"leader-elect"} }, []string{"--kube-controller-manager-arg", "there is one server"}},
-	"scheduler's flag":       {func(c *Config) { c.SchedulerArgs = []string{"kube-api-qsp=5"} }, []string{"--kube-scheduler-arg", `did you mean "kube-api-qps"?`}},
-	"scheduler's own flag":   {func(c *Config) { c.SchedulerArgs = []string{"secure-port=1"} }, []string{"--kube-scheduler-arg", "no port of its own"}},
-	"scheduler's flag value": {func(c *Config) { c.SchedulerArgs = []string{"kube-api-qps=fast"} }, []string{"--kube-scheduler-arg", "kube-api-qps=fast"}},
+	"size of nodes' ranges": {func(c *Config) {
+		c.ServiceClusterIPRange, c.ControllerManagerArgs = "10.96.0.0/16,fd00:10:96::/112", []string{"node-cidr-mask-size=24"}
+	}, []string{"node-cidr-mask-size=24", "10.244.0.0/16,fd00:10:244::/56", "node-cidr-mask-size-ipv4", "allocate-node-cidrs=false"}},
+	"nodes' ranges larger than the cluster's": {func(c *Config) { c.ClusterCIDR = "10.1.0.0/25" }, []string{"--cluster-cidr 10.1.0.0/25", "/24", "node-cidr-mask-size"}},
+	"controllers' own flag":                   {func(c *Config) { c.ControllerManagerArgs = []string{"leader-elect"} }, []string{"--kube-controller-manager-arg", "there is one server"}},
+	"scheduler's flag":                        {func(c *Config) { c.SchedulerArgs = []string{"kube-api-qsp=5"} }, []string{"--kube-scheduler-arg", `did you mean "kube-api-qps"?`}},
+	"scheduler's own flag":                    {func(c *Config) { c.SchedulerArgs = []string{"secure-port=1"} }, []string{"--kube-scheduler-arg", "no port of its own"}},
+	"scheduler's flag value":                  {func(c *Config) { c.SchedulerArgs = []string{"kube-api-qps=fast"} }, []string{"--kube-scheduler-arg", "kube-api-qps=fast"}},
 }
 
 func TestValidateNamesTheOption(t *testing.T) {
@@ -309,21 +322,33 @@ func portOf(t *testing.T, l net.Listener) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// With no option for addresses, other machines can reach the secure listener.
-func TestReachable(t *testing.T) {
-	for name, test := range map[string]struct {
-		config Config
-		want   bool
-	}{
-		"default":         {Config{}, true},
-		"every address":   {Config{BindAddress: "0.0.0.0"}, true},
-		"loopback":        {Config{BindAddress: "127.0.0.1"}, false},
-		"IPv6's":          {Config{BindAddress: "::1", DisableInsecure: true}, false},
-		"insecure remote": {Config{BindAddress: "127.0.0.1", InsecureBindAddress: "0.0.0.0", InsecureAllowRemote: true}, true},
-		"switched off":    {Config{BindAddress: "127.0.0.1", InsecureBindAddress: "0.0.0.0", DisableInsecure: true}, false},
+// The default of --cluster-cidr follows the families of the Service addresses, and avoids them.
+func TestDefaultPodRanges(t *testing.T) {
+	for _, c := range []struct{ services, given, want string }{
+		{"", "", "10.244.0.0/16"},
+		{"10.96.0.0/16", "", "10.244.0.0/16"},
+		{"10.240.0.0/12", "", "10.42.0.0/16"},
+		{"10.244.3.0/24", "", "10.42.0.0/16"},
+		{"fd00:10:96::/112", "", "fd00:10:244::/56"},
+		{"fd00:10:244::/112", "", "fd00:10:42::/56"},
+		{"10.96.0.0/16,fd00:10:96::/112", "", "10.244.0.0/16,fd00:10:244::/56"},
+		{"fd00:10:96::/112,10.240.0.0/12", "", "fd00:10:244::/56,10.42.0.0/16"},
+		{"10.0.0.0/8", "", ""},
+		{"10.0.0.0/8,fd00:10:96::/112", "", ""},
+		{"10.96.0.0/16", "10.1.0.0/16", "10.1.0.0/16"},
 	} {
-		if got := test.config.Reachable(); got != test.want {
-			t.Errorf("%s: reachable from other machines: %v, want %v", name, got, test.want)
+		config := quietConfig(t)
+		config.ServiceClusterIPRange, config.ClusterCIDR = c.services, c.given
+		full := config.complete()
+		d := full.parse()
+		if len(d.problems) > 0 || d.ClusterCIDR != c.want || d.podsChosen != (c.given == "") {
+			t.Errorf("--service-cluster-ip-range %q --cluster-cidr %q: got %q, %v, want %q", c.services, c.given, d.ClusterCIDR, d.problems, c.want)
 		}
+	}
+	simulated := quietConfig(t)
+	simulated.SimulateNodes = 1
+	full := simulated.complete()
+	if d := full.parse(); d.ClusterCIDR != "" {
+		t.Errorf("with simulated nodes: got %q, want none: they have their own", d.ClusterCIDR)
 	}
 }

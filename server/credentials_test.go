@@ -111,9 +111,6 @@ func TestBootstrapToken(t *testing.T) {
 		t.Errorf("got %s of %v", name, groups)
 	}
 
-	create(t, c.CoreV1().ConfigMaps("kube-public"), &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: "cluster-info"}, Data: map[string]string{"kubeconfig": "what a new node starts from"},
-	})
 	eventually.Nil(t, "cluster-info is signed", func() error {
 		info, err := c.CoreV1().ConfigMaps("kube-public").Get(t.Context(), "cluster-info", metav1.GetOptions{})
 		if err == nil && strings.Count(info.Data["jws-kubeconfig-aaaaaa"], ".") != 2 {

@@ -27,8 +27,8 @@ func TestEveryDefaultControllerIsBuilt(t *testing.T) {
 		t.Skip("starts a control plane")
 	}
 	var log bytes.Buffer
-	c := Config{DataDir: t.TempDir(), ClusterCIDR: "10.244.0.0/16"} // otherwise there is no node-ipam-controller
-	c.Log, _ = logbridge.New(&log, "text", "warning")               // these are valid
+	c := Config{DataDir: t.TempDir()}
+	c.Log, _ = logbridge.New(&log, "text", "warning") // these are valid
 	full := c.complete()
 	plan, releaseGates, err := full.plan(t.Context())
 	if err != nil {
@@ -63,7 +63,7 @@ func TestEveryDefaultControllerIsBuilt(t *testing.T) {
 		if name == names.StorageVersionMigratorController { // this controller checks its gate itself
 			gated = !utilfeature.DefaultFeatureGate.Enabled(features.StorageVersionMigrator)
 		}
-		if !off && !gated && !d.IsCloudProviderController() {
+		if !off && !gated {
 			want = append(want, name)
 		}
 	}

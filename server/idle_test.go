@@ -40,9 +40,10 @@ func TestIdleClusterWritesNothing(t *testing.T) {
 // so there must be no more of them than necessary.
 func TestIdleClusterHasFewGoroutines(t *testing.T) {
 	compares(t, deviations.StorageClient)
-	// About 2,220 on the machine where the limit was set. Most belong to upstream's informers,
-	// their handlers, and the object counts of its storage.
-	const most = 2300
+	// About 2,370 on the machine where the limit was set. Most belong to upstream's informers,
+	// their handlers, the object counts of its storage, and the two goroutines that decode the
+	// events of each watch (the gate ConcurrentWatchObjectDecode).
+	const most = 2450
 	before := runtime.NumGoroutine()
 	start(t, nil)
 	eventually.Nil(t, fmt.Sprintf("no more than %d goroutines", most), func() error {

@@ -25,12 +25,12 @@ import (
 func TestRuntimeConfigAndFeatureGates(t *testing.T) {
 	const gate = "CRIListStreaming" // alpha, and a kubelet's: no server behaves otherwise
 	c := start(t, func(config *server.Config) {
-		config.APIServerArgs = []string{"runtime-config=networking.k8s.io/v1beta1=true", "feature-gates=" + gate + "=true"}
+		config.APIServerArgs = []string{"runtime-config=resource.k8s.io/v1beta1=true", "feature-gates=" + gate + "=true"}
 	})
 	client := httpClient(t, c.admin)
 	for path, want := range map[string]int{
-		"/apis/networking.k8s.io/v1beta1": http.StatusOK,
-		"/apis/policy/v1beta1":            http.StatusNotFound,
+		"/apis/resource.k8s.io/v1beta1": http.StatusOK,
+		"/apis/policy/v1beta1":          http.StatusNotFound,
 	} {
 		if status, _ := get(t, client, c.URL+path); status != want {
 			t.Errorf("%s: got %d, want %d", path, status, want)

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -60,8 +61,7 @@ func inRange(t *testing.T, ip, cidr string) bool {
 
 func TestDualStack(t *testing.T) {
 	c := start(t, func(config *server.Config) {
-		config.ServiceClusterIPRange = "10.96.0.0/16,fd00:10:96::/112"
-		config.ClusterCIDR = "10.244.0.0/16,fd00:10:244::/48"
+		config.ServiceClusterIPRange = "10.96.0.0/16,fd00:10:96::/112" // the ranges of Pods follow it
 	})
 	both := c.service(t, "both", corev1.IPFamilyPolicyPreferDualStack)
 	if len(both) != 2 || !inRange(t, both[0], "10.96.0.0/16") || !inRange(t, both[1], "fd00:10:96::/112") {
@@ -84,12 +84,142 @@ func TestDualStack(t *testing.T) {
 			return err
 		}
 		ranges := node.Spec.PodCIDRs
-		if len(ranges) != 2 || !strings.HasPrefix(ranges[0], "10.244.") || !strings.HasPrefix(ranges[1], "fd00:10:244:") {
+		if len(ranges) != 2 || !strings.HasPrefix(ranges[0], "10.244.") || !inRange(t, strings.TrimSuffix(ranges[1], "/64"), "fd00:10:244::/56") {
 			return fmt.Errorf("got %v", ranges)
 		}
 		return nil
 	})
 	trustedFor(t, c, "10.96.0.1", "fd00:10:96::1", "kubernetes.default.svc", "localhost", "127.0.0.1")
+}
+
+// A cluster whose nodes have Pod ranges of another program's starts all the same, and its nodes keep
+// them.
+func TestPodRangesOutsideTheDefault(t *testing.T) {
+	dir := t.TempDir()
+	first, err := launch(dir, func(config *server.Config) { config.ClusterCIDR = "10.1.0.0/16" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	withRange := func(c *cluster, name, prefix string) {
+		t.Helper()
+		eventually.Nil(t, "node "+name+" has a Pod range", func() error {
+			node, err := c.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
+			if err == nil && !strings.HasPrefix(node.Spec.PodCIDR, prefix) {
+				err = fmt.Errorf("got %q, want %s", node.Spec.PodCIDR, prefix)
+			}
+			return err
+		})
+	}
+	first.node(t, "old")
+	withRange(first, "old", "10.1.")
+	if err := first.stop(); err != nil {
+		t.Fatal(err)
+	}
+
+	second, err := launch(dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "node old have addresses of 10.1.0.0/24, which is not in the default range 10.244.0.0/16; --cluster-cidr"; !strings.Contains(second.log.String(), want) {
+		t.Errorf("want %q in the log:\n%s", want, second.log)
+	}
+	config, err := second.CoreV1().ConfigMaps("kube-system").Get(t.Context(), "kubeadm-config", metav1.GetOptions{})
+	if err != nil || !strings.Contains(config.Data["ClusterConfiguration"], "podSubnet: 10.1.0.0/16\n") {
+		t.Errorf("kubeadm-config: got %v\n%v\nwant the range that a user has named", err, config.Data)
+	}
+	if err := second.CoreV1().Nodes().Delete(t.Context(), "old", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := second.stop(); err != nil {
+		t.Fatal(err)
+	}
+
+	third, err := launch(dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	third.node(t, "new")
+	withRange(third, "new", "10.244.")
+	if err := third.stop(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A cluster that is older than the default range, with a network plugin that has its own addresses, is
+// left as it is, and nodes that join are not told of a range. Without a controller that assigns
+// ranges, a new cluster has none either. A range that does not fit the nodes is refused with the remedy.
+func TestPodRangesOfAnOlderCluster(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts five control planes")
+	}
+	dir := t.TempDir()
+	once := func(configure func(*server.Config), do func(c *cluster)) {
+		t.Helper()
+		c, err := launch(dir, configure)
+		if err == nil {
+			do(c)
+		}
+		if err := errors.Join(err, c.stop()); err != nil {
+			t.Fatalf("%v; log:\n%s", err, c.log)
+		}
+	}
+	get := func(c *cluster, name string) *corev1.Node {
+		t.Helper()
+		node, err := c.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return node
+	}
+	wantPodSubnet := func(c *cluster, want string) {
+		t.Helper()
+		config, err := c.CoreV1().ConfigMaps("kube-system").Get(t.Context(), "kubeadm-config", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := config.Data["ClusterConfiguration"]
+		if strings.Contains(text, "podSubnet") != (want != "") || want != "" && !strings.Contains(text, "podSubnet: "+want+"\n") {
+			t.Errorf("podSubnet in kubeadm-config: want %q in\n%s", want, text)
+		}
+	}
+
+	once(func(c *server.Config) { c.ControllerManagerArgs = []string{"allocate-node-cidrs=false"} }, func(c *cluster) {
+		wantPodSubnet(c, "")
+		c.node(t, "old")
+	})
+	once(nil, func(c *cluster) {
+		if want := "node old has none and is older than the default range; --cluster-cidr 10.244.0.0/16"; !strings.Contains(c.log.String(), want) {
+			t.Errorf("want %q in the log:\n%s", want, c.log)
+		}
+		wantPodSubnet(c, "")
+		if got := get(c, "old").Spec.PodCIDRs; len(got) > 0 {
+			t.Errorf("node old got %v, want no range", got)
+		}
+		// The cluster is told the default, as a new one is. A node without a part gets one.
+		change(t, c.CoreV1().ConfigMaps("kube-system"), "kubeadm-config", func(cm *corev1.ConfigMap) {
+			cm.Data["ClusterConfiguration"] = strings.Replace(cm.Data["ClusterConfiguration"], "networking:\n", "networking:\n  podSubnet: 10.244.0.0/16\n", 1)
+		})
+	})
+	once(nil, func(c *cluster) {
+		eventually.Nil(t, "node old has a Pod range", func() error {
+			if got := get(c, "old").Spec.PodCIDR; !strings.HasPrefix(got, "10.244.") {
+				return fmt.Errorf("got %q", got)
+			}
+			return nil
+		})
+	})
+	c, err := launch(dir, func(c *server.Config) { c.ClusterCIDR = "192.168.0.0/16" })
+	if err == nil {
+		err = errors.Join(errors.New("the server started"), c.stop())
+	}
+	for _, want := range []string{"node old", "10.244.", "--cluster-cidr 192.168.0.0/16 --kube-controller-manager-arg allocate-node-cidrs=false"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+	once(func(c *server.Config) {
+		c.ClusterCIDR, c.ControllerManagerArgs = "192.168.0.0/16", []string{"allocate-node-cidrs=false"}
+	}, func(c *cluster) { wantPodSubnet(c, "192.168.0.0/16") })
 }
 
 func TestIPv6Only(t *testing.T) {
@@ -121,6 +251,18 @@ func TestIPv6Only(t *testing.T) {
 	address, family := c.kubernetesEndpoint(t)
 	if ip := net.ParseIP(address); family != discoveryv1.AddressTypeIPv6 || ip.To4() != nil || ip.IsLoopback() {
 		t.Errorf("advertised: got %s %s, want an IPv6 address of an interface", family, address)
+	}
+}
+
+// No endpoint can have a loopback address. A server that is told to advertise one starts, and the
+// kubernetes Service has no endpoints.
+func TestLoopbackAdvertised(t *testing.T) {
+	c := start(t, func(config *server.Config) { config.AdvertiseAddress = "127.0.0.1" })
+	if _, err := c.CoreV1().Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{}); err != nil {
+		t.Error(err)
+	}
+	if slice, err := c.DiscoveryV1().EndpointSlices("default").Get(t.Context(), "kubernetes", metav1.GetOptions{}); err == nil {
+		t.Errorf("got the endpoints %v, want none", slice.Endpoints)
 	}
 }
 

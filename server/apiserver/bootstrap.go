@@ -21,7 +21,7 @@ func (c Config) bootstrap(ctx context.Context, cfg configs) error {
 		return err
 	}
 	if c.Store != nil {
-		if _, err := objects.Seed(ctx, c.Store); err != nil {
+		if _, err := objects.Seed(ctx, recordedStore{c.Store}); err != nil {
 			return err
 		}
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/karve-k8s/karve/server/apiserver/openapi"
 	"github.com/karve-k8s/karve/server/apiserver/replacements"
 	"github.com/karve-k8s/karve/server/deviations"
+	"github.com/karve-k8s/karve/server/sharedinformers"
 )
 
 // withoutAggregator is an environment variable. If it has any value, the chain is built
@@ -46,13 +47,12 @@ type configs struct {
 // the configuration dials some of it. Until the server has stopped, the process must hold the
 // feature gates of the configuration (see [Gates.Hold]). The error joins everything that
 // upstream refuses about the options.
-func New(ctx context.Context, c Config) (*Server, error) {
+func New(ctx context.Context, c Config) (s *Server, err error) {
 	if c.Step == nil {
 		c.Step = func(string) func() { return func() {} }
 	}
 	done := c.Step("options")
 	var completed options.CompletedOptions
-	var err error
 	if c.Upstream != nil {
 		completed = *c.Upstream
 	} else {
@@ -62,16 +62,29 @@ func New(ctx context.Context, c Config) (*Server, error) {
 		}
 	}
 	done()
+	completed.InformerName = sharedinformers.Name(upstreamsName)
+	defer func() {
+		if err != nil {
+			completed.InformerName.Release() // otherwise Run does
+		}
+	}()
 	cfg, err := newConfigs(completed, c)
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{config: c, delay: completed.GenericServerRunOptions.ShutdownDelayDuration,
-		drained: cfg.kube.ControlPlane.Generic.DrainedNotify(), informers: cfg.kube.ControlPlane.VersionedInformers, prefixes: cfg.stored,
+	s = &Server{config: c, informerName: completed.InformerName, delay: completed.GenericServerRunOptions.ShutdownDelayDuration,
+		addressTypes: completed.KubeletConfig.PreferredAddressTypes,
+		drained:      cfg.kube.ControlPlane.Generic.DrainedNotify(), informers: cfg.kube.ControlPlane.VersionedInformers, prefixes: cfg.stored,
 		prepared: make(chan struct{}), settled: make(chan struct{}), stopping: make(chan struct{})}
 	if err := c.bootstrap(ctx, cfg); err != nil {
 		return nil, err
 	}
+	s.stored = c.checkStored(ctx, cfg.kube.ControlPlane.Generic.RESTOptionsGetter, cfg.kube.ControlPlane.APIResourceConfigSource)
+	defer func(check *runningCheck) {
+		if err != nil {
+			check.stop() // otherwise Run does
+		}
+	}(s.stored)
 	if c.Deviations.On(deviations.EarlyInformers) {
 		if s.early, err = replacements.StartEarly(ctx, &cfg.extensions.GenericConfig.Config, s.informers); err != nil {
 			return nil, err
@@ -80,13 +93,16 @@ func New(ctx context.Context, c Config) (*Server, error) {
 	last := cfg.last()
 	last.AddReadyzChecks(c.ReadyChecks...)
 	if c.Deviations.On(deviations.Tracing) && last.FlowControl != nil && (completed.Traces == nil || completed.Traces.ConfigFile == "") {
-		replacements.PassTracesOn(last) // without flow control, each chain would have its own limits
+		replacements.PassTracesOn(last)
 	}
 	if !c.CompressLoopback && c.Deviations.On(deviations.Compression) {
 		replacements.LeaveUncompressed(last)
 	}
 	if c.Deviations.On(deviations.ListBuffer) {
 		replacements.BufferLists(last)
+	}
+	if c.Deviations.On(deviations.GoAway) {
+		replacements.CloseIdle(last)
 	}
 	if c.Deviations.On(deviations.Streams) {
 		s.streams = replacements.EndStreams(last)
@@ -116,9 +132,8 @@ func (c configs) last() *genericapiserver.Config {
 // authentication, authorization, audit, admission, priority and fairness, informers, storage),
 // and then each server.
 //
-// The node dialer comes first because the other steps capture it. Requests to nodes go out
-// directly unless the user's egress selector says otherwise; BuildGenericConfig and
-// CreateKubeAPIServerConfig apply the selector.
+// The node dialer comes before kube-apiserver's configuration because that and the later steps capture
+// it. It is the egress selector's dialer for the cluster, which Config.Dial wraps.
 func newConfigs(o options.CompletedOptions, own Config) (configs, error) {
 	done := own.Step("generic configuration")
 	schemes := []*runtime.Scheme{legacyscheme.Scheme, apiextensionsserver.Scheme, aggregatorscheme.Scheme}
@@ -136,15 +151,17 @@ func newConfigs(o options.CompletedOptions, own Config) (configs, error) {
 	defer own.Step("configuration of the servers")()
 	defer generic.Wait()
 	c := configs{stored: &prefixes{of: map[string]schema.GroupResource{}}}
+	if own.Dial != nil {
+		if generic.EgressSelector, err = dialThrough(generic.EgressSelector, own.Dial); err != nil {
+			return configs{}, err
+		}
+	}
 	kube, resolver, admission, err := app.CreateKubeAPIServerConfig(o, generic.Config, generic.Informers, generic.Storage)
 	if err != nil {
 		return configs{}, fmt.Errorf("configure kube-apiserver: %w", err)
 	}
 	c.kube = kube
 	shared := &kube.ControlPlane
-	if own.Dial != nil {
-		dialThrough(kube, own.Dial)
-	}
 	if own.SingleServer && own.Deviations.On(deviations.SingleServer) {
 		replacements.WithoutPeers(shared)
 	}
@@ -173,13 +190,13 @@ func newConfigs(o options.CompletedOptions, own Config) (configs, error) {
 func (c Config) genericConfig(o options.CompletedOptions, schemes []*runtime.Scheme) (*replacements.Generic, error) {
 	resources, definitions := controlplane.DefaultAPIResourceConfigSource(), generatedopenapi.GetOpenAPIDefinitions
 	if !c.Deviations.On(deviations.GenericConfig) {
-		return replacements.UpstreamsGenericConfig(o.CompletedOptions, schemes, resources, definitions)
+		return replacements.UpstreamsGenericConfig(o.CompletedOptions, o.InformerName, schemes, resources, definitions)
 	}
 	inProcess := c.Loopback
 	if !c.Deviations.On(deviations.Loopback) {
 		inProcess = nil
 	}
-	return replacements.BuildGenericConfig(o.CompletedOptions, inProcess, schemes, resources, definitions)
+	return replacements.BuildGenericConfig(o.CompletedOptions, inProcess, o.InformerName, schemes, resources, definitions)
 }
 
 // changeStorage changes how the servers store objects, for each deviation that is on.

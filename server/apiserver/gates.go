@@ -58,13 +58,31 @@ func GatesOf(c Config) (*Gates, error) {
 }
 
 // gatesOf applies the flags that the trial registry was given, and returns the resulting
-// gates.
+// gates. Upstream's components would each report versions that are out of range.
 func gatesOf(trial basecompatibility.ComponentGlobalsRegistry) (*Gates, error) {
 	if err := trial.Set(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrFeatureGates, err)
 	}
-	return registered(trial)
+	g, err := registered(trial)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(g.version.Validate()...); err != nil {
+		return nil, &versionError{err}
+	}
+	return g, nil
 }
+
+// versionError is an [ErrFeatureGates] whose text names the flags of versions.
+type versionError struct{ problem error }
+
+func (e *versionError) Error() string {
+	return "--kube-apiserver-arg emulated-version, min-compatibility-version: " + e.problem.Error()
+}
+
+func (e *versionError) Is(target error) bool { return target == ErrFeatureGates }
+
+func (e *versionError) Unwrap() error { return e.problem }
 
 // trialRegistry returns a registry with upstream's defaults.
 func trialRegistry() (basecompatibility.ComponentGlobalsRegistry, error) {
@@ -73,7 +91,13 @@ func trialRegistry() (basecompatibility.ComponentGlobalsRegistry, error) {
 		return nil, err
 	}
 	trial := basecompatibility.NewComponentGlobalsRegistry()
-	if err := trial.Register(basecompatibility.DefaultKubeComponent, utilcompatibility.DefaultBuildEffectiveVersion(), ours.gates.DeepCopyAndReset()); err != nil {
+	gates := ours.gates.DeepCopyAndReset()
+	// The copy lacks the dependencies of gates. Without them, Hold would be the first to refuse
+	// a set of gates, and upstream's gates cannot be restored from there.
+	if err := gates.AddDependencies(ours.gates.Dependencies()); err != nil {
+		return nil, fmt.Errorf("copy dependencies of feature gates: %w", err)
+	}
+	if err := trial.Register(basecompatibility.DefaultKubeComponent, utilcompatibility.DefaultBuildEffectiveVersion(), gates); err != nil {
 		return nil, fmt.Errorf("copy feature gates: %w", err)
 	}
 	return trial, nil

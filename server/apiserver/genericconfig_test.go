@@ -50,7 +50,7 @@ var loopbackOnly = regexp.MustCompile(`^\.Config\.LoopbackClientConfig\.(WrapTra
 	`|^\.Config\.SecureServing\.SNICerts\[0\]\.staticCertKeyContent\.(cert|key)$` +
 	`|^\.Config\.HealthzChecks\[2\]\.check$` +
 	`|\.client\.DiscoveryClient\.restClient\.Client\.Transport\.rt\.(rt|bearer)$` +
-	`|\.VersionedInformerFactory\.(informers\[a reflect.Type\]\.)?transform$|^\.Informers\.transform$`)
+	`|\.VersionedInformerFactory\.(informers\[a reflect.Type\]\.(SharedIndexInformer\.)?)?transform$|^\.Informers\.transform$`)
 
 // The generic configuration is upstream's except for the server's own clients. The test
 // compares every field of it, everything that the fields refer to, and the options that it is
@@ -63,7 +63,7 @@ func TestGenericConfigIsUpstreams(t *testing.T) {
 		"without RBAC":    {"authorization-mode=AlwaysAllow"},
 		"other APIs":      {"runtime-config=api/beta=true,batch/v1=false", "storage-media-type=application/json", "etcd-prefix=/elsewhere"},
 		"other gates":     {"feature-gates=AllBeta=true"},
-		"an older one":    {"emulated-version=1.35"},
+		"an older one":    {"emulated-version=1.36"},
 		"audit, egress":   {"audit-log-path=" + filepath.Join(dir, "audit.log"), "audit-policy-file=" + auditPolicy(t), "egress-selector-config-file=" + egress},
 		"nobody, no flow": {"max-requests-inflight=7", "enable-priority-and-fairness=false", "anonymous-auth=false", "profiling=false", "contention-profiling=true"},
 	} {
@@ -84,7 +84,7 @@ func TestGenericConfigIsUpstreams(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ours, err := replacements.BuildGenericConfig(o.CompletedOptions, own, schemes, controlplane.DefaultAPIResourceConfigSource(), generatedopenapi.GetOpenAPIDefinitions)
+			ours, err := replacements.BuildGenericConfig(o.CompletedOptions, own, nil, schemes, controlplane.DefaultAPIResourceConfigSource(), generatedopenapi.GetOpenAPIDefinitions)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -93,7 +93,7 @@ func TestGenericConfigIsUpstreams(t *testing.T) {
 			if o, err = complete(t.Context(), c); err != nil {
 				t.Fatal(err)
 			}
-			config, informers, storage, err := controlplaneapiserver.BuildGenericConfig(o.CompletedOptions, schemes, controlplane.DefaultAPIResourceConfigSource(), generatedopenapi.GetOpenAPIDefinitions)
+			config, informers, storage, err := controlplaneapiserver.BuildGenericConfig(o.CompletedOptions, schemes, controlplane.DefaultAPIResourceConfigSource(), generatedopenapi.GetOpenAPIDefinitions, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

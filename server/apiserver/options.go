@@ -60,8 +60,8 @@ type Config struct {
 	// those of the other parts of this process, call the handler there.
 	Loopback *loopback.Server
 
-	// Dial wraps the dialer of connections to nodes, Pods and Services. Nil: the dialer stays
-	// as it is.
+	// Dial wraps the dialer of connections to nodes, Pods and Services. It is the user's egress
+	// selector's for the cluster, if there is one. Nil: the dialer stays as it is.
 	Dial func(next DialFunc) DialFunc
 
 	// Group returns an API group beside upstream's, made with the shared informers. Its

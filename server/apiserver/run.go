@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/karve-k8s/karve/server/apiserver/openapi"
 	"github.com/karve-k8s/karve/server/apiserver/replacements"
@@ -35,9 +36,12 @@ type Server struct {
 	drained       <-chan struct{}
 	insecureChain http.Handler
 	informers     informers.SharedInformerFactory
+	addressTypes  []string // of nodes, the preferred one first
+	informerName  *cache.InformerName
 	early         *replacements.Early // nil: upstream's hook starts the informers
 	otherFactories
 	prefixes   *prefixes
+	stored     *runningCheck
 	streams    *replacements.OpenStreams // nil: upstream ends the streams
 	writes     *replacements.Writes      // nil: writes are not counted
 	unfiltered http.HandlerFunc
@@ -62,7 +66,7 @@ func (s *Server) Settle() {
 func (s *Server) release() { s.settle.Do(func() { close(s.settled) }) }
 
 // Run serves both listeners until ctx ends. It calls ready when /readyz reports ok for
-// everything except c.ReadyChecks.
+// everything except c.ReadyChecks and the versions of the stored objects are known.
 //
 // Run returns after upstream's termination: /readyz fails, --shutdown-delay-duration passes,
 // the hooks run, requests in flight are drained, watches and other streams are closed, and the
@@ -71,11 +75,17 @@ func (s *Server) release() { s.settle.Do(func() { close(s.settled) }) }
 func (s *Server) Run(ctx context.Context, ready func()) error {
 	running, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(nil)
+	defer s.informerName.Release()
+	defer s.stored.stop()
 	isReady := make(chan struct{})
 	go func() {
 		if s.waitReady(running) {
 			close(isReady)
-			ready()
+			checking := "the versions of the stored objects"
+			s.notReady.Store(&checking)
+			if s.stored.wait(running) {
+				ready()
+			}
 		}
 	}()
 	go func() {
@@ -158,7 +168,12 @@ func (s *Server) runBounded(ctx context.Context) error {
 // drained. Other parts of the process may use the factory and add informers to it.
 func (s *Server) Informers() informers.SharedInformerFactory { return s.informers }
 
-// NotReady returns the checks that failed in the last request of /readyz.
+// NodeAddressTypes returns the types of node addresses at which the API server reaches kubelets, the
+// preferred one first.
+func (s *Server) NodeAddressTypes() []string { return s.addressTypes }
+
+// NotReady returns the checks that failed in the last request of /readyz, or what ready waits for
+// after it.
 func (s *Server) NotReady() error {
 	if p := s.notReady.Load(); p != nil {
 		return errors.New(*p)

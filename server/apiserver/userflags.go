@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 )
 
@@ -46,8 +47,9 @@ var fileFlags = []string{
 	"service-account-signing-key-file", "token-auth-file", "tracing-config-file",
 }
 
-// CheckFiles opens every file that args (name=value) name. The error joins those that cannot
-// be read, each with its option.
+// CheckFiles opens every file that args (name=value) name, and validates the configuration of the
+// egress selector, because upstream's error names neither option nor file. The error joins those
+// that are wrong, each with its option.
 func CheckFiles(args []string) error {
 	var errs []error
 	for _, arg := range args {
@@ -63,12 +65,28 @@ func CheckFiles(args []string) error {
 			continue
 		}
 		for _, file := range files {
-			if err := CheckFile(name, file); err != nil {
+			err := CheckFile(name, file)
+			if err == nil && name == "egress-selector-config-file" {
+				err = checkEgressSelector(name, file)
+			}
+			if err != nil {
 				errs = append(errs, err)
 			}
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// checkEgressSelector reads and validates the file as upstream does later.
+func checkEgressSelector(flag, path string) error {
+	config, err := egressselector.ReadEgressSelectorConfiguration(path)
+	if err == nil {
+		err = egressselector.ValidateEgressSelectorConfiguration(config).ToAggregate()
+	}
+	if err != nil {
+		return fmt.Errorf("--%s %s: %w", flag, path, err)
+	}
+	return nil
 }
 
 // CheckFile opens a file that an option names.

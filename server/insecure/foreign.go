@@ -127,7 +127,7 @@ func simpleType(r *http.Request) (found string, simple bool) {
 }
 
 // fromKubernetesClient reports whether the sender says that it is Kubernetes' own
-// client, as kubectl does: "kubectl/v1.36.4 (linux/amd64) kubernetes/0a1b2c3"
+// client, as kubectl does: "kubectl/v1.37.2 (linux/amd64) kubernetes/0a1b2c3"
 // (k8s.io/client-go/rest, DefaultKubernetesUserAgent). "kubectl create --raw" sends
 // its body without a Content-Type. A page cannot choose the User-Agent of a request
 // that its browser sends without a preflight, and a browser's begins with Mozilla.

@@ -115,7 +115,7 @@ func TestFetchSite(t *testing.T) {
 // What a page can send without a preflight is refused whoever sends it, unless the
 // browser says that the page is our own. Clients name the type of what they send.
 func TestBodies(t *testing.T) {
-	const kubectl = "kubectl/v1.36.4 (linux/amd64) kubernetes/0a1b2c3"
+	const kubectl = "kubectl/v1.37.2 (linux/amd64) kubernetes/0a1b2c3"
 	for _, tc := range []struct {
 		name   string
 		method string

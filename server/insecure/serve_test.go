@@ -3,7 +3,6 @@ package insecure
 import (
 	"bufio"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -53,9 +52,8 @@ func proto(w http.ResponseWriter, r *http.Request) {
 }
 
 func h2Client(t *testing.T) *http.Client {
-	tr := &http2.Transport{AllowHTTP: true, DialTLSContext: func(ctx context.Context, network, addr string, _ *tls.Config) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, network, addr)
-	}}
+	tr := &http.Transport{Protocols: new(http.Protocols)}
+	tr.Protocols.SetUnencryptedHTTP2(true)
 	t.Cleanup(tr.CloseIdleConnections)
 	return &http.Client{Transport: tr}
 }
@@ -110,48 +108,55 @@ func TestDisableHTTP2(t *testing.T) {
 	}
 }
 
-// upgradeH2C asks for h2c by Upgrade and returns the framer and the answer's head.
-func upgradeH2C(t *testing.T, addr, host, extra string) (net.Conn, *bufio.Reader, *http.Response) {
-	t.Helper()
+// RFC 9113 has no Upgrade to HTTP/2 any more, and net/http ignores it.
+func TestUpgradeToHTTP2IsIgnored(t *testing.T) {
+	addr, _ := start(t, http.HandlerFunc(proto), Options{ShutdownTimeout: 10 * time.Second})
+	for host, want := range map[string]int{"localhost": 200, "evil.example": 403} {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(20 * time.Second))
+		fmt.Fprintf(c, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n", host)
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.StatusCode != want || resp.ProtoMajor != 1 {
+			t.Errorf("%s: got %d in %s, want %d in HTTP/1.1", host, resp.StatusCode, resp.Proto, want)
+		}
+	}
+}
+
+// What an HTTP/2 client sees on the wire is what upstream's secure port sends: the limits first, and
+// GOAWAY when the server stops.
+func TestHTTP2OnTheWire(t *testing.T) {
+	addr, stop := start(t, http.HandlerFunc(proto), Options{MaxConcurrentStreams: 250, FrameSize: 64 << 10, ShutdownTimeout: 10 * time.Second})
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { c.Close() })
+	defer c.Close()
 	c.SetDeadline(time.Now().Add(20 * time.Second))
-	fmt.Fprintf(c, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n%s\r\n", host, extra)
-	r := bufio.NewReader(c)
-	resp, err := http.ReadResponse(r, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c, r, resp
-}
-
-func TestUpgradeToH2C(t *testing.T) {
-	addr, stop := start(t, http.HandlerFunc(proto), Options{ShutdownTimeout: 10 * time.Second})
-	if _, _, resp := upgradeH2C(t, addr, "evil.example", ""); resp.StatusCode != 403 {
-		t.Errorf("foreign host: got %d, want 403 and no upgrade", resp.StatusCode)
-	}
-	if _, _, resp := upgradeH2C(t, addr, "localhost", "Content-Type: application/json\r\nContent-Length: 1\r\n\r\nx"); resp.StatusCode != 200 {
-		t.Errorf("with a body: got %d, want it served as HTTP/1.1", resp.StatusCode)
-	}
-	c, r, resp := upgradeH2C(t, addr, "localhost", "")
-	if resp.StatusCode != 101 {
-		t.Fatalf("got %d, want 101", resp.StatusCode)
-	}
 	io.WriteString(c, http2.ClientPreface)
-	fr := http2.NewFramer(c, r)
+	fr := http2.NewFramer(c, c)
 	fr.WriteSettings()
-	body := frames(t, fr, func(f http2.Frame) bool { _, ok := f.(*http2.DataFrame); return ok })
-	if want := "HTTP/1.1 "; string(body.(*http2.DataFrame).Data()) != want {
-		t.Errorf("the upgraded request: got %q, want %q without the Upgrade header", body.(*http2.DataFrame).Data(), want)
+	settings := frames(t, fr, func(f http2.Frame) bool { s, ok := f.(*http2.SettingsFrame); return ok && !s.IsAck() }).(*http2.SettingsFrame)
+	for id, want := range map[http2.SettingID]uint32{
+		http2.SettingMaxConcurrentStreams: 250, http2.SettingMaxFrameSize: 64 << 10, http2.SettingInitialWindowSize: 64 << 10,
+	} {
+		if got, _ := settings.Value(id); got != want {
+			t.Errorf("%v is %d, want %d", id, got, want)
+		}
 	}
-	// The client is told to go away; then it hangs up, and Serve need not wait longer.
+	window := frames(t, fr, func(f http2.Frame) bool { _, ok := f.(*http2.WindowUpdateFrame); return ok }).(*http2.WindowUpdateFrame)
+	if got, want := window.Increment, uint32(250*64<<10-65535); window.StreamID != 0 || got != want {
+		t.Errorf("the window of the connection grows by %d, want %d: all streams may fill their buffers", got, want)
+	}
 	stopped := make(chan error, 1)
 	go func() { stopped <- stop() }()
 	frames(t, fr, func(f http2.Frame) bool { _, ok := f.(*http2.GoAwayFrame); return ok })
-	c.Close()
 	if err := <-stopped; err != nil {
 		t.Error(err)
 	}
@@ -227,9 +232,6 @@ func TestShutdownCutsWhatIsLeft(t *testing.T) {
 			t.Fatal(err)
 		}
 		bodies = append(bodies, resp.Body)
-	}
-	if _, _, resp := upgradeH2C(t, addr, "localhost", ""); resp.StatusCode != 101 {
-		t.Fatal(resp.Status)
 	}
 	if err := stop(); err != nil {
 		t.Errorf("stop: %v", err)

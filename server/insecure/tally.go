@@ -2,7 +2,6 @@ package insecure
 
 import (
 	"context"
-	"net"
 	"net/http"
 	"sync"
 )
@@ -58,83 +57,4 @@ func (t *tally) count(h http.Handler) http.Handler {
 		defer t.add(-1)
 		h.ServeHTTP(w, r)
 	})
-}
-
-// trackingListener knows the open connections that it has accepted. http.Server forgets those
-// that a handler has hijacked.
-type trackingListener struct {
-	net.Listener
-	mu     sync.Mutex
-	open   map[net.Conn]struct{}
-	closed bool
-}
-
-// Accept waits for the next connection.
-func (l *trackingListener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	var tracked net.Conn
-	if tcp, ok := c.(*net.TCPConn); ok {
-		// Keeps what io.Copy and the guard need: ReadFrom, CloseWrite, SyscallConn.
-		tracked = &trackedTCP{TCPConn: tcp, from: l}
-	} else {
-		tracked = &trackedConn{Conn: c, from: l}
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed { // accepted while everything was being closed
-		c.Close()
-		return nil, net.ErrClosed
-	}
-	l.open[tracked] = struct{}{}
-	return tracked, nil
-}
-
-func (l *trackingListener) forget(c net.Conn) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.open, c)
-}
-
-func (l *trackingListener) count() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.open)
-}
-
-func (l *trackingListener) closeAll() {
-	l.mu.Lock()
-	l.closed = true
-	var left []net.Conn
-	for c := range l.open {
-		left = append(left, c)
-	}
-	l.mu.Unlock()
-	for _, c := range left {
-		c.Close()
-	}
-}
-
-type trackedTCP struct {
-	*net.TCPConn
-	from *trackingListener
-}
-
-// Close closes the connection and forgets it.
-func (c *trackedTCP) Close() error {
-	c.from.forget(c)
-	return c.TCPConn.Close()
-}
-
-type trackedConn struct {
-	net.Conn
-	from *trackingListener
-}
-
-// Close closes the connection and forgets it.
-func (c *trackedConn) Close() error {
-	c.from.forget(c)
-	return c.Conn.Close()
 }

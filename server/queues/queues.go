@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
-	_ "k8s.io/component-base/metrics/prometheus/workqueue" // sets provider, and registers the gauges
+	_ "k8s.io/component-base/metrics/prometheus/workqueue" // sets provider
 )
 
 // provider makes the metrics of all queues. Upstream's workqueue.SetProvider sets it only once,
@@ -44,12 +44,17 @@ func init() {
 	}
 	endLoops.Store(true)
 	provider = resting{provider}
+}
+
+// computeWhenRead registers the two gauges anew. Upstream must have registered them, which it
+// does when it makes the metrics of the first queue.
+var computeWhenRead = sync.OnceFunc(func() {
 	registry := legacyregistry.Registerer()
 	for _, gauges := range []*metrics.GaugeVec{unfinished, longest} {
 		registry.Unregister(gauges)
 		registry.MustRegister(fresh{gauges})
 	}
-}
+})
 
 // endLoops is whether the goroutines end.
 var endLoops atomic.Bool
@@ -78,7 +83,9 @@ func (p resting) NewWorkDurationMetric(queue string) workqueue.HistogramMetric {
 }
 
 func (p resting) NewUnfinishedWorkSecondsMetric(queue string) workqueue.SettableGaugeMetric {
-	return endLoop{p.MetricsProvider.NewUnfinishedWorkSecondsMetric(queue)}
+	gauge := p.MetricsProvider.NewUnfinishedWorkSecondsMetric(queue)
+	computeWhenRead()
+	return endLoop{gauge}
 }
 
 // depth counts the items that are added and those that workers take. A queue becomes shorter

@@ -72,6 +72,9 @@ func (s *Scheduler) Run(ctx context.Context, ready func()) error {
 	defer s.health.Set(errors.New("stopped"))
 	connection := s.options.Connect()
 	done := s.options.Step("configuration")
+	name := sharedinformers.Name("kube-scheduler")
+	defer name.Release()
+	s.options.Upstream.InformerName = name
 	config, err := s.configure(ctx, connection)
 	if err != nil {
 		return err
@@ -146,7 +149,7 @@ func (s *Scheduler) configure(ctx context.Context, connection Connection) (*sche
 	c.Client = clients
 	c.DynInformerFactory = dynamicinformer.NewFilteredDynamicSharedInformerFactory(dynamics, 0, "", nil)
 	c.EventBroadcaster = events.NewEventBroadcasterAdapterWithContext(ctx, clients)
-	c.InformerFactory = scheduler.NewInformerFactory(clients, 0)
+	c.InformerFactory = scheduler.NewInformerFactory(clients, 0, o.InformerName)
 	return c, nil
 }
 

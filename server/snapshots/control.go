@@ -45,6 +45,11 @@ type Connection struct {
 	Forget func()
 	// CaughtUp returns when the informers of this process have seen a reset.
 	CaughtUp func(context.Context, *datastore.ResetResult) error
+	// WasReset is called at the end of each reset, when nothing compares the cluster with the snapshot any
+	// more. What it changes is not reset again. It may be nil.
+	WasReset func()
+	// Tunnels returns the state of the SSH tunnels to nodes. Nil: there are none.
+	Tunnels func() []control.Tunnel
 }
 
 // Control is the part that serves the control socket in the data directory. `karve snapshot`,
@@ -79,6 +84,14 @@ func (c *Control) Run(ctx context.Context, ready func()) error {
 	}
 	server.handle("GET "+control.SnapshotPath, c.whenReady(c.snapshot))
 	server.handle("POST "+control.ResetPath, c.whenReady(c.reset))
+	server.handle("GET "+control.TunnelsPath, func(w http.ResponseWriter, _ *http.Request) error {
+		all := []control.Tunnel{}
+		if c.Tunnels != nil {
+			all = c.Tunnels()
+		}
+		w.Header().Set("Content-Type", "application/json")
+		return json.NewEncoder(w).Encode(all)
+	})
 	questions := DatastoreHandler(c.Engine)
 	server.handle("/datastore/", func(w http.ResponseWriter, r *http.Request) error {
 		questions.ServeHTTP(w, r)
@@ -163,6 +176,9 @@ func (c *Control) reset(w http.ResponseWriter, r *http.Request) error {
 	}
 	o := others{c.Forget, c.CaughtUp}
 	yes := func(name string) bool { return r.URL.Query().Get(name) == "true" }
+	if c.WasReset != nil && !yes(control.DryRun) {
+		defer c.WasReset() // after an error, some objects may have been reset
+	}
 	var out *control.Result
 	switch {
 	case yes(control.DryRun):

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -93,32 +94,22 @@ func (e *Etcd) Run(ctx context.Context, ready func()) error {
 // dial makes a client, and reads a key that need not exist. It reports whether the server is
 // Karve's datastore.
 //
-// The dial blocks, and fails with the cause. By default, etcd's client retries until the context
-// ends, and reports only that.
+// It tries once, and fails with the cause. The client's own Get would wait for a connection until the
+// context ends, and report only that. The client outlives ctx.
 func (e *Etcd) dial(ctx context.Context, secured *tls.Config) (_ *clientv3.Client, karves bool, err error) {
-	// The client outlives ctx, which ends the dial only.
-	alive, end := context.WithCancel(context.WithoutCancel(ctx))
-	defer func() {
-		if err != nil {
-			end()
-		}
-	}()
-	dialed := context.AfterFunc(ctx, end)
 	client, err := clientv3.New(clientv3.Config{
-		Context: alive, Endpoints: e.config.Endpoints, TLS: secured, DialTimeout: waitAttempt, Logger: zap.NewNop(),
-		//lint:ignore SA1019 etcd's client dials with grpc.DialContext, and only these make it report why that failed
-		DialOptions: []grpc.DialOption{grpc.WithBlock(), grpc.WithReturnConnectionError()},
+		Context: context.WithoutCancel(ctx), Endpoints: e.config.Endpoints, TLS: secured, Logger: zap.NewNop(),
 	})
-	dialed()
 	if err != nil {
 		return nil, false, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, waitAttempt)
 	defer cancel()
-	resp, err := client.Get(ctx, path.Join("/", e.config.Prefix, "health"))
+	read := &etcdserverpb.RangeRequest{Key: []byte(path.Join("/", e.config.Prefix, "health"))}
+	resp, err := etcdserverpb.NewKVClient(client.ActiveConnection()).Range(ctx, read, grpc.WaitForReady(false))
 	if err != nil {
 		client.Close()
-		return nil, false, err
+		return nil, false, clientv3.ContextError(ctx, err)
 	}
 	return client, etcdapi.Ours(resp.Header), nil
 }

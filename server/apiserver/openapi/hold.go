@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
 )
 
@@ -18,7 +20,18 @@ const holdPoll = 10 * time.Millisecond
 // every five seconds (k8s.io/apiserver pkg/admission/plugin/policy/mutating). It does not need
 // the index while there is no policy, so the index is built when everything else is up, which
 // is when settled is closed.
+//
+// A server that emulates a version without the policies (--emulated-version before 1.36) does not
+// serve their v1. An informer of theirs would never sync, and the server would wait for it.
 func HoldIndex(shared informers.SharedInformerFactory, settled <-chan struct{}) func(context.Context) {
+	if !utilfeature.DefaultFeatureGate.Enabled(features.MutatingAdmissionPolicy) {
+		return func(ctx context.Context) {
+			select {
+			case <-settled:
+			case <-ctx.Done():
+			}
+		}
+	}
 	policies := shared.Admissionregistration().V1().MutatingAdmissionPolicies()
 	synced, lister := policies.Informer().HasSynced, policies.Lister()
 	return func(ctx context.Context) {

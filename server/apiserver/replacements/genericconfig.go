@@ -7,6 +7,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
@@ -19,8 +21,8 @@ import (
 	utilopenapi "k8s.io/apiserver/pkg/util/openapi"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/transport"
-	"k8s.io/component-base/tracing"
 	"k8s.io/kube-openapi/pkg/common"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
@@ -49,11 +51,11 @@ type Generic struct {
 func (c *Generic) Wait() { <-c.described }
 
 // UpstreamsGenericConfig calls the upstream function that [BuildGenericConfig] replaces.
-func UpstreamsGenericConfig(o options.CompletedOptions, schemes []*runtime.Scheme, resources *serverstorage.ResourceConfig, definitions common.GetOpenAPIDefinitions) (*Generic, error) {
+func UpstreamsGenericConfig(o options.CompletedOptions, name *cache.InformerName, schemes []*runtime.Scheme, resources *serverstorage.ResourceConfig, definitions common.GetOpenAPIDefinitions) (*Generic, error) {
 	c := &Generic{CompletedOptions: o, described: make(chan struct{})}
 	close(c.described)
 	var err error
-	c.Config, c.Informers, c.Storage, err = controlplaneapiserver.BuildGenericConfig(o, schemes, resources, definitions)
+	c.Config, c.Informers, c.Storage, err = controlplaneapiserver.BuildGenericConfig(o, schemes, resources, definitions, name)
 	return c, err
 }
 
@@ -67,18 +69,22 @@ func UpstreamsGenericConfig(o options.CompletedOptions, schemes []*runtime.Schem
 //
 // The order of the steps matters. The client is made from the serving options, storage reads
 // the egress selector, and authentication reads nearly everything before it.
-func BuildGenericConfig(o options.CompletedOptions, own *loopback.Server, schemes []*runtime.Scheme, resources *serverstorage.ResourceConfig, definitions common.GetOpenAPIDefinitions) (*Generic, error) {
-	c := &Generic{CompletedOptions: o, Config: genericapiserver.NewConfig(legacyscheme.Codecs), described: make(chan struct{})}
+func BuildGenericConfig(o options.CompletedOptions, own *loopback.Server, name *cache.InformerName, schemes []*runtime.Scheme, resources *serverstorage.ResourceConfig, definitions common.GetOpenAPIDefinitions) (*Generic, error) {
+	codecs := legacyscheme.Codecs
+	if utilfeature.DefaultFeatureGate.Enabled(genericfeatures.CBORServingAndStorage) {
+		codecs = serializer.NewCodecFactory(legacyscheme.Scheme, serializer.WithSerializer(cbor.NewSerializerInfo))
+	}
+	c := &Generic{CompletedOptions: o, Config: genericapiserver.NewConfig(codecs), described: make(chan struct{})}
 	c.Config.Flagz = o.Flagz
 	c.MergedResourceConfig = resources
 	for _, apply := range []func() error{
 		func() error { return o.GenericServerRunOptions.ApplyTo(c.Config) },
 		func() error { return serveWithLoopback(o.SecureServing.SecureServingOptions, c.Config) },
-		func() error { return c.useLoopback(own) },
+		func() error { return c.useLoopback(own, name) },
 		func() error { return o.Features.ApplyTo(c.Config, c.client, c.Informers) },
 		func() error { return o.APIEnablement.ApplyTo(c.Config, resources, legacyscheme.Scheme) },
 		func() error { return o.EgressSelector.ApplyTo(c.Config) },
-		c.trace,
+		func() error { return o.Traces.ApplyTo(c.Config.EgressSelector, c.Config) },
 		func() error { c.describe(schemes, definitions); return nil },
 		c.store,
 		c.authenticate,
@@ -96,7 +102,7 @@ func BuildGenericConfig(o options.CompletedOptions, own *loopback.Server, scheme
 // useLoopback makes the API server's own clients call its handler through own instead of
 // connecting to its listener. Their identity does not change: they have a token that only they
 // know. Requests that take over a connection still get one.
-func (c *Generic) useLoopback(own *loopback.Server) (err error) {
+func (c *Generic) useLoopback(own *loopback.Server, name *cache.InformerName) (err error) {
 	config := c.LoopbackClientConfig
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.DisableCompression = true
@@ -108,7 +114,8 @@ func (c *Generic) useLoopback(own *loopback.Server) (err error) {
 	if c.client, err = kubernetes.NewForConfig(config); err != nil {
 		return fmt.Errorf("create client: %w", err)
 	}
-	c.Informers = informers.NewSharedInformerFactoryWithOptions(c.client, internalResync, informers.WithTransform(dropFieldOwners))
+	c.Informers = informers.NewSharedInformerFactoryWithOptions(c.client, internalResync,
+		informers.WithTransform(dropFieldOwners), informers.WithInformerName(name))
 	return nil
 }
 
@@ -119,15 +126,6 @@ func dropFieldOwners(object any) (any, error) {
 	}
 	return object, nil
 }
-
-func (c *Generic) trace() error {
-	if !traced() {
-		return nil
-	}
-	return c.Traces.ApplyTo(c.Config.EgressSelector, c.Config)
-}
-
-func traced() bool { return utilfeature.DefaultFeatureGate.Enabled(genericfeatures.APIServerTracing) }
 
 // describe configures OpenAPI, and which requests are long-running.
 func (c *Generic) describe(schemes []*runtime.Scheme, definitions common.GetOpenAPIDefinitions) {
@@ -152,10 +150,7 @@ func (c *Generic) store() (err error) {
 	if c.Config.EgressSelector != nil {
 		dial.EgressLookup = c.Config.EgressSelector.Lookup
 	}
-	dial.TracerProvider = tracing.NewNoopTracerProvider()
-	if traced() {
-		dial.TracerProvider = c.TracerProvider
-	}
+	dial.TracerProvider = c.TracerProvider
 	factory := kubeapiserver.NewStorageFactoryConfigEffectiveVersion(c.EffectiveVersion)
 	factory.APIResourceConfig = c.MergedResourceConfig
 	factory.DefaultResourceEncoding.SetEffectiveVersion(c.EffectiveVersion)

@@ -1,24 +1,24 @@
 package replacements
 
 import (
-	"time"
-	_ "unsafe" // for go:linkname
+	"net/http"
 
-	_ "golang.org/x/net/http2" // which has the variable
+	genericapiserver "k8s.io/apiserver/pkg/server"
+
+	"github.com/karve-k8s/karve/server/idleconns"
 )
 
-// goAwayTimeout is how long the HTTP/2 server keeps an idle connection open after it has sent
-// GOAWAY, for a client that has not read it yet. Upstream made it a variable for its tests,
-// whose clients are on the same machine. TestGoAway fails if upstream renames it.
-//
-//go:linkname goAwayTimeout golang.org/x/net/http2.goAwayTimeout
-var goAwayTimeout time.Duration
-
-// loopbackGoAway is the timeout for clients on the same machine. It is long enough for a busy
-// client.
-const loopbackGoAway = 100 * time.Millisecond
-
-// ShortenGoodbyes makes a stop close idle connections sooner; upstream's second is most of the
-// time of a stop. It is for a process with one server that other machines cannot reach. Call
-// it before the server starts to serve.
-func ShortenGoodbyes() { goAwayTimeout = loopbackGoAway }
+// CloseIdle makes the server of c close idle connections soon after GOAWAY when it stops, if only
+// this machine can reach its listener. Call it before other functions change the listener of c, so
+// that it has the connections as they are accepted.
+func CloseIdle(c *genericapiserver.Config) {
+	if !idleconns.Local(c.SecureServing.Listener.Addr()) {
+		return
+	}
+	connections := idleconns.Track(c.SecureServing.Listener)
+	c.SecureServing.Listener = connections
+	build := c.BuildHandlerChainFunc
+	c.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
+		return connections.Handler(build(api, c))
+	}
+}

@@ -59,7 +59,7 @@ func requestOf(fields []string) *http.Request {
 
 // The key has everything of a request that upstream's router reads, so requests that differ in
 // anything else have the same route. Upstream's functions are in the table of mirrors
-// (server/deviations/mirrors_test.go), which shows when upstream changes them.
+// (server/deviations/mirrors), which shows when upstream changes them.
 func TestRouteDependsOnTheKey(t *testing.T) {
 	all := services()
 	for _, path := range []string{"/api/v1/namespaces/a/pods/b", "/api/v1/nodes/a", "/apis/odd/v1/namespaces/a/things/b", "/apis/deep/v1/things/a"} {

@@ -39,6 +39,11 @@ func init() {
 	}
 }
 
+// StorageClient creates a storage client as those of the chain are created.
+func StorageClient(c storagebackend.TransportConfig) (*kubernetes.Client, error) {
+	return newStorageClient(c)
+}
+
 // timed adds the duration of a call to the storage latency of its API request. Upstream does
 // that in client.KV, which upstream's client.Kubernetes uses and Karve's does not
 // (k8s.io/apiserver pkg/storage/etcd3/latency_tracker.go).

@@ -26,7 +26,7 @@ func TestTokensSurviveAClockSetBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	public, private, err := serviceaccount.Claims(core.ServiceAccount{}, nil, nil, nil, 3600, 0, []string{"api"})
+	public, private, err := serviceaccount.Claims(core.ServiceAccount{}, nil, nil, nil, nil, nil, 3600, 0, []string{"api"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

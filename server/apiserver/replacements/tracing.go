@@ -3,22 +3,25 @@ package replacements
 import (
 	"net/http"
 	"net/textproto"
+	"reflect"
 
-	genericfeatures "k8s.io/apiserver/pkg/features"
 	genericapiserver "k8s.io/apiserver/pkg/server"
-	"k8s.io/component-base/featuregate"
 	"k8s.io/component-base/tracing"
 )
 
 // PassTracesOn changes a chain that exports no traces (no --tracing-config-file). Upstream's
 // filter then only propagates the trace context of a request, and collects attributes that
 // nothing reads. Requests without a trace context take a chain without the filter.
+//
+// A chain to which feature gates have added a filter stays upstream's. c has flow control: without
+// it, each of the two chains would have its own limits.
 func PassTracesOn(c *genericapiserver.Config) {
 	build := c.BuildHandlerChainFunc
+	if reflect.ValueOf(build).Pointer() != reflect.ValueOf(genericapiserver.DefaultBuildHandlerChain).Pointer() {
+		return
+	}
 	c.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		untraced := *c
-		untraced.FeatureGate = withoutTracing{c.FeatureGate}
-		return byTrace(build(api, c), build(api, &untraced))
+		return byTrace(build(api, c), untracedChain(api, c, signalsOf(c)))
 	}
 }
 
@@ -37,13 +40,4 @@ func byTrace(traced, untraced http.Handler) http.Handler {
 		}
 		untraced.ServeHTTP(w, r)
 	})
-}
-
-// withoutTracing is a set of feature gates that reports the gate of upstream's tracing filter
-// as off. That gate is locked, so it cannot be switched off in the usual way.
-type withoutTracing struct{ featuregate.FeatureGate }
-
-// Enabled implements featuregate.FeatureGate.
-func (g withoutTracing) Enabled(key featuregate.Feature) bool {
-	return key != genericfeatures.APIServerTracing && g.FeatureGate.Enabled(key)
 }

@@ -83,3 +83,15 @@ type headerCarrier http.Header
 func (c headerCarrier) Get(key string) string  { return http.Header(c).Get(key) }
 func (c headerCarrier) Set(key, value string)  { http.Header(c).Set(key, value) }
 func (c headerCarrier) Keys() (names []string) { return nil }
+
+func TestSignalsAreUpstreams(t *testing.T) {
+	got := signalsOf(genericapiserver.NewConfig(legacyscheme.Codecs))
+	for want, s := range map[string]signal{"MuxAndDiscoveryComplete": got.MuxAndDiscoveryComplete, "NotAcceptingNewRequest": got.NotAcceptingNewRequest} {
+		if name := s.(interface{ Name() string }).Name(); name != want || s.Signaled() == nil {
+			t.Errorf("the signal %s: got %s with channel %v", want, name, s.Signaled())
+		}
+	}
+	if got.ShuttingDown() != got.NotAcceptingNewRequest.Signaled() {
+		t.Error("the signal of the shutdown is not upstream's")
+	}
+}

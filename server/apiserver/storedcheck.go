@@ -1,0 +1,191 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"go.etcd.io/etcd/client/v3/kubernetes"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/generic"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/apis/core"
+
+	"github.com/karve-k8s/karve/internal/version"
+	"github.com/karve-k8s/karve/server/apiserver/replacements"
+)
+
+// storedLimit is how long the check of the stored objects may take. The server does not call itself
+// ready before the check has ended.
+const storedLimit = 20 * time.Second
+
+// storedCheck looks at the versions of all stored objects if another version of Kubernetes used the
+// datastore last. It logs those that this one cannot read or does not serve. It runs beside the start,
+// and a failure of it does not stop the start.
+type storedCheck struct {
+	log    *logrus.Logger
+	prefix string // of all keys
+	kube   generic.RESTOptionsGetter
+	served serverstorage.APIResourceConfigSource
+}
+
+// runningCheck is a check that has begun. A nil one has ended.
+type runningCheck struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+// checkStored begins the check. It ends at the latest with ctx.
+func (c Config) checkStored(ctx context.Context, kube generic.RESTOptionsGetter, served serverstorage.APIResourceConfigSource) *runningCheck {
+	ctx, cancel := context.WithCancel(ctx)
+	running := &runningCheck{cancel, make(chan struct{})}
+	step := c.Step("stored versions")
+	go func() {
+		defer close(running.done)
+		defer cancel()
+		defer step()
+		options, err := kube.GetRESTOptions(schema.GroupResource{Resource: "namespaces"}, &core.Namespace{})
+		if err != nil {
+			c.Log.Warnf("the versions of the stored objects are not known: %v", err)
+			return
+		}
+		check := storedCheck{c.Log, path.Join("/", options.StorageConfig.Prefix) + "/", kube, served}
+		check.connect(ctx, options.StorageConfig.Transport)
+	}()
+	return running
+}
+
+// wait waits for the end of the check, and returns false if ctx ends first.
+func (r *runningCheck) wait(ctx context.Context) bool {
+	if r == nil {
+		return ctx.Err() == nil
+	}
+	select {
+	case <-r.done:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// stop ends the check, and returns when it has ended.
+func (r *runningCheck) stop() {
+	if r != nil {
+		r.cancel()
+		<-r.done
+	}
+}
+
+// connect runs the check with a client of its own.
+func (c storedCheck) connect(ctx context.Context, transport storagebackend.TransportConfig) {
+	client, err := replacements.StorageClient(transport)
+	if err != nil {
+		c.log.Warnf("the versions of the stored objects are not known: %v", err)
+		return
+	}
+	defer client.Close()
+	c.run(ctx, client)
+}
+
+// run runs the check for [storedLimit] at most. Whatever it has not looked at is in the log, too.
+func (c storedCheck) run(ctx context.Context, client *kubernetes.Client) {
+	ctx, cancel := context.WithTimeout(ctx, storedLimit)
+	defer cancel()
+	var stored StoredVersions
+	last, err := c.do(ctx, client, &stored)
+	if err == nil {
+		return
+	}
+	what, why := "the stored objects", err.Error()
+	if last != "" {
+		what = "the stored objects after " + last
+	}
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		why = fmt.Sprintf("the datastore did not return them in %v", storedLimit)
+	case ctx.Err() != nil:
+		why = "the server stopped first"
+	}
+	c.log.Warnf("the versions of %s are not known: %s. The next start looks at all objects again", what, why)
+}
+
+// do is the check. With an error, it returns the last key that it looked at.
+func (c storedCheck) do(ctx context.Context, client *kubernetes.Client, stored *StoredVersions) (last string, err error) {
+	record, err := client.Kubernetes.Get(ctx, c.prefix+LastWritten, kubernetes.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("read %s%s: %w", c.prefix, LastWritten, err)
+	}
+	before, revision := "the release that was used before", int64(0)
+	if record.KV != nil {
+		before, revision = "Kubernetes "+string(record.KV.Value), record.KV.ModRevision
+	}
+	if record.KV != nil && string(record.KV.Value) == version.Kubernetes {
+		return "", nil
+	}
+	last, err = readStored(ctx, client, c.prefix, stored)
+	named := c.name(stored, before) // what is known, even if the rest is not
+	if err != nil || named {
+		return last, err // without a record, so that the next start names them, too
+	}
+	if _, err = client.Kubernetes.OptimisticPut(ctx, c.prefix+LastWritten, []byte(version.Kubernetes), revision, kubernetes.PutOptions{}); err != nil {
+		c.log.Warnf("%s%s could not be written, so the next start looks at the stored objects again: %v", c.prefix, LastWritten, err)
+	}
+	return "", nil
+}
+
+// name logs what has to be known about the stored objects, and reports whether some cannot be read.
+// before is the version that used them last.
+func (c storedCheck) name(stored *StoredVersions, before string) bool {
+	unreadable := stored.Unreadable()
+	if len(unreadable) > 0 {
+		c.log.Errorf("Kubernetes %s cannot read the version of these stored objects: %s. Unless their API is off, the API server does not become ready. "+
+			"Return to %s, and delete them there or write them in a version that both know",
+			version.Kubernetes, Sentence(unreadable), before)
+	}
+	if unserved := stored.unserved(c.served); len(unserved) > 0 {
+		c.log.Warnf("Kubernetes %s does not serve the API of these stored objects: %s. To reach them, switch the API on with --runtime-config",
+			version.Kubernetes, Sentence(unserved))
+	}
+	if old := stored.older(c.kube); len(old) > 0 {
+		c.log.Infof("Kubernetes %s reads these stored objects, and writes another version of them: %s. A StorageVersionMigration of their resource writes them again",
+			version.Kubernetes, Sentence(old))
+	}
+	return len(unreadable) > 0
+}
+
+// unserved returns the objects whose resource is not served in any version.
+func (s *StoredVersions) unserved(served serverstorage.APIResourceConfigSource) []Stored {
+	return s.those(func(kind schema.GroupVersionKind) bool {
+		if !legacyscheme.Scheme.Recognizes(kind) {
+			return false // the aggregator's and CustomResourceDefinitions are always served
+		}
+		resource := resourceOf(kind).GroupResource()
+		for _, v := range legacyscheme.Scheme.VersionsForGroupKind(kind.GroupKind()) {
+			if served.ResourceEnabled(resource.WithVersion(v.Version)) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// older returns the objects that the API server would write in another version.
+func (s *StoredVersions) older(kube generic.RESTOptionsGetter) []Stored {
+	return s.those(func(kind schema.GroupVersionKind) bool {
+		example, err := legacyscheme.Scheme.New(kind)
+		if err != nil {
+			return false
+		}
+		options, err := kube.GetRESTOptions(resourceOf(kind).GroupResource(), example)
+		if err != nil || options.StorageConfig.EncodeVersioner == nil {
+			return false
+		}
+		now, ok := options.StorageConfig.EncodeVersioner.KindForGroupVersionKinds([]schema.GroupVersionKind{kind})
+		return ok && now != kind
+	})
+}

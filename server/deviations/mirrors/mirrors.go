@@ -1,0 +1,70 @@
+// Package mirrors lists the functions of upstream that Karve repeats in parts, or relies on
+// beyond their documentation: see [All]. A test compares their source with a hash, and
+// scripts/upgrade-kubernetes prints how they differ between two versions.
+package mirrors
+
+// Mirror is a function of upstream's whose body Karve repeats in parts, or relies on beyond
+// its documentation.
+type Mirror struct {
+	Ours     string // file of Karve's
+	Package  string // of upstream's: the import path
+	Function string // name, or Type.name of a method; also a variable
+	Hash     string // of the source, without comments
+}
+
+const (
+	apiserverApp  = "k8s.io/kubernetes/cmd/kube-apiserver/app"
+	controllerApp = "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	schedulerApp  = "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	genericServer = "k8s.io/apiserver/pkg/server"
+	registryStore = "k8s.io/apiserver/pkg/registry/generic/registry"
+	aggregator    = "k8s.io/kube-aggregator/pkg/apiserver"
+	namespaceLoop = "k8s.io/kubernetes/pkg/controller/namespace"
+	goRestful     = "github.com/emicklei/go-restful/v3"
+)
+
+// All are all of them. When an upgrade changes one, the test fails: compare upstream's new
+// function with our file, change that if it has to follow, and then the hash.
+var All = []Mirror{
+	{"server/apiserver/options.go", apiserverApp, "NewAPIServerCommand", "5ae04353a39c"},
+	{"server/apiserver/upstream.go", apiserverApp, "NewAPIServerCommand", "5ae04353a39c"},
+	{"server/apiserver/run.go", apiserverApp, "Run", "437a90ba7d20"},
+	{"server/apiserver/chain.go", apiserverApp, "NewConfig", "1bf7ab262b78"},
+	{"server/apiserver/chain.go", apiserverApp, "CreateServerChain", "c5631a7aac06"},
+	{"server/apiserver/replacements/genericconfig.go", "k8s.io/kubernetes/pkg/controlplane/apiserver", "BuildGenericConfig", "20d4b1e60837"},
+	{"server/apiserver/replacements/genericconfig.go", genericServer, "DefaultOpenAPIV3Config", "32eebed56f00"},
+	{"server/apiserver/replacements/loopbackcertificate.go", genericServer + "/options", "SecureServingOptionsWithLoopback.ApplyTo", "f09bb41a038f"},
+	{"server/apiserver/replacements/loopbackcertificate.go", genericServer + "/options", "SecureServingOptionsWithLoopback.ApplyToConfig", "28f7de82e82d"},
+	{"server/apiserver/replacements/alignedclock.go", registryStore, "StorageWithCacher", "dba216cf9bae"},
+	{"server/apiserver/replacements/earlyinformers.go", genericServer, "StorageReadinessHook.Hook", "5751e7d678b6"},
+	{"server/apiserver/replacements/earlyinformers.go", genericServer, "GenericAPIServer.RunPreShutdownHooks", "12a830c85221"},
+	{"server/apiserver/replacements/untracedchain.go", genericServer, "DefaultBuildHandlerChain", "a7510c760823"},
+	{"server/apiserver/replacements/streams.go", genericServer, "preparedGenericAPIServer.RunWithContext", "27720df0fed7"},
+	{"server/apiserver/replacements/storageclient.go", "k8s.io/apiserver/pkg/storage/storagebackend/factory", "newETCD3Client", "03a55d7a5ffc"},
+	{"server/apiserver/replacements/storageclient.go", "k8s.io/apiserver/pkg/storage/etcd3", "NewETCDLatencyTracker", "31574770380c"},
+	{"server/apiserver/replacements/compression.go", "k8s.io/apiserver/pkg/endpoints/handlers/responsewriters", "ContentEncodingSupported", "4f1c9e6ce33a"},
+	{"server/apiserver/replacements/clientcertificates.go", "k8s.io/apiserver/pkg/authentication/request/x509", "Authenticator.AuthenticateRequest", "5546107c28bf"},
+	{"server/apiserver/replacements/clientcertificates.go", "k8s.io/apiserver/pkg/authentication/request/x509", "CommonNameUserConversion", "9235777a787c"},
+	{"server/apiserver/replacements/clientcertificates.go", "k8s.io/kubernetes/pkg/kubeapiserver/authenticator", "Config.New", "89c04e806eeb"},
+	{"server/apiserver/replacements/routes.go", goRestful, "CurlyRouter.SelectRoute", "9e646c804aa0"},
+	{"server/apiserver/replacements/routes.go", goRestful, "CurlyRouter.selectRoutes", "807764d10b15"},
+	{"server/apiserver/replacements/routes.go", goRestful, "CurlyRouter.matchesRouteByPathTokens", "5ecc76d01c7e"},
+	{"server/apiserver/replacements/routes.go", goRestful, "CurlyRouter.detectWebService", "bc53ffee51c9"},
+	{"server/apiserver/replacements/routes.go", goRestful, "RouterJSR311.detectRoute", "6f362d74cdf9"},
+	{"server/apiserver/openapi/documents.go", genericServer + "/routes", "OpenAPI.InstallV2", "19026e6be7a8"},
+	{"server/apiserver/openapi/documents.go", genericServer + "/routes", "OpenAPI.InstallV3", "7b536819cb09"},
+	{"server/apiserver/openapi/aggregator.go", aggregator, "APIAggregator.PrepareRun", "09eba7e906bd"},
+	{"server/controllers/controllers.go", controllerApp, "Run", "524e464d904e"},
+	{"server/controllers/controllers.go", controllerApp, "NewControllerManagerCommand", "73f8ab311e9b"},
+	{"server/controllers/token.go", controllerApp, "newServiceAccountTokenController", "b874432e50e0"},
+	{"server/controllers/garbage.go", controllerApp, "newGarbageCollectorController", "783b9eced065"},
+	{"server/controllers/garbage.go", "k8s.io/kubernetes/pkg/controller/garbagecollector", "GarbageCollector.Sync", "c24157caa328"},
+	{"server/controllers/namespaces.go", controllerApp, "newModifiedNamespaceController", "33fe619b087d"},
+	{"server/controllers/namespaces.go", namespaceLoop, "NewNamespaceController", "0e165c2de14e"},
+	{"server/controllers/namespaces.go", namespaceLoop, "NamespaceController.worker", "63cd395ce0c2"},
+	{"server/controllers/namespaces.go", namespaceLoop, "NamespaceController.syncNamespaceFromKey", "65eaf3462f2d"},
+	{"server/scheduler/scheduler.go", schedulerApp, "Setup", "ad9e34380f1f"},
+	{"server/scheduler/scheduler.go", schedulerApp, "Run", "c6ca54d1c77a"},
+	{"server/queues/queues.go", "k8s.io/client-go/util/workqueue", "Typed.updateUnfinishedWorkLoop", "71f608828f4c"},
+	{"bootstrap/policy.go", "k8s.io/kubernetes/pkg/registry/rbac/rest", "PolicyData.EnsureRBACPolicy", "9c1a751a3c5a"},
+}
