@@ -58,6 +58,7 @@ type garbage struct {
 	jobs    []job
 	blocked bool // the disk had no space to delete it: wait for the next batch
 	vacuum  bool // there are free pages to return
+	shorten bool // free pages were returned, and the next checkpoint makes the file shorter
 }
 
 // job is the stretch of history that one compaction, to revision, removes.
@@ -116,10 +117,16 @@ func (e *Engine) maintain(idle bool) (worked bool) {
 		g.vacuum = false
 		return false
 	}
-	more, err := e.file.Vacuum(full)
+	freed, more, err := e.file.Vacuum(full)
+	g.shorten = g.shorten || freed
 	if err == nil && !more {
 		g.vacuum = false
-		err = e.file.WriteBack() // this makes the file shorter
+		// Otherwise there is no checkpoint before the WAL has grown to its target: each writes again
+		// every page that has changed since the last one.
+		if g.shorten || full {
+			g.shorten = false
+			err = e.file.WriteBack()
+		}
 	}
 	return e.tolerate(err)
 }
@@ -152,7 +159,7 @@ func (e *Engine) deleteSlice() error {
 		e.collect()
 	}
 	done := len(g.ids)
-	if e.file != nil {
+	if e.file != nil && done > 0 {
 		var err error
 		if done, err = e.file.DeleteRows(g.ids, sliceTime); err != nil {
 			return err

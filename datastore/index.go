@@ -1,6 +1,7 @@
 package datastore
 
 import (
+	"math"
 	"sync/atomic"
 
 	"github.com/tidwall/btree"
@@ -104,12 +105,12 @@ func (v *index) count(key, end string) int64 {
 	return int64(v.rank(end) - v.rank(key))
 }
 
-// find returns the versions in a range as of revision, at most limit of them (0 for all), and how many there
-// are in all.
-func (v *index) find(key, end string, revision, limit int64, countOnly bool) (hits []*version, count int64) {
-	if revision != 0 && revision != v.revision {
-		return v.findAt(key, end, revision, limit, countOnly)
+// find returns the versions in the range of a request, and how many there are in all.
+func (v *index) find(req RangeRequest) (hits []*version, count int64) {
+	if req.Revision != 0 && req.Revision != v.revision {
+		return v.findAt(req)
 	}
+	key, end, limit, countOnly := req.Key, req.End, req.Limit, req.CountOnly
 	if end == "" {
 		if n, ok := v.live.Get(key); ok {
 			if countOnly {
@@ -140,17 +141,23 @@ func (v *index) find(key, end string, revision, limit int64, countOnly bool) (hi
 }
 
 // findAt is find for a past revision: it merges live and dead keys and follows their history.
-func (v *index) findAt(key, end string, revision, limit int64, countOnly bool) (hits []*version, count int64) {
-	take := func(head *version) {
+func (v *index) findAt(req RangeRequest) (hits []*version, count int64) {
+	key, end, limit := req.Key, req.End, req.Limit
+	most := int64(math.MaxInt64) // to count
+	if req.NoCount && limit > 0 && !req.CountOnly {
+		most = limit + 1 // to see that there are more
+	}
+	take := func(head *version) (more bool) {
 		v.visit()
-		n := head.at(revision)
+		n := head.at(req.Revision)
 		if n == nil {
-			return
+			return true
 		}
 		count++
-		if !countOnly && (limit <= 0 || int64(len(hits)) < limit) {
+		if !req.CountOnly && (limit <= 0 || int64(len(hits)) < limit) {
 			hits = append(hits, n)
 		}
+		return count < most
 	}
 	if end == "" {
 		if head := v.head(key); head != nil {
@@ -159,21 +166,20 @@ func (v *index) findAt(key, end string, revision, limit int64, countOnly bool) (
 		return hits, count
 	}
 	dead := v.dead.Iter()
-	more := dead.Seek(key)
+	left := dead.Seek(key)
 	v.live.Ascend(key, func(k string, head *version) bool {
 		if !inRange(k, key, end) {
 			return false
 		}
-		for more && dead.Key() < k {
-			take(dead.Value())
-			more = dead.Next()
+		for ; left && dead.Key() < k; left = dead.Next() {
+			if !take(dead.Value()) {
+				return false
+			}
 		}
-		take(head)
-		return true
+		return take(head)
 	})
-	for more && inRange(dead.Key(), key, end) {
+	for ; count < most && left && inRange(dead.Key(), key, end); left = dead.Next() {
 		take(dead.Value())
-		more = dead.Next()
 	}
 	return hits, count
 }

@@ -13,7 +13,8 @@ import (
 //
 // The error is [ErrCompacted] for a revision older than the compaction revision, and [ErrFutureRevision] for one
 // that does not exist yet. The cost of a count does not depend on the number of keys, for the newest revision
-// and for the revision of a list with more pages.
+// and for the revision of a list with more pages, as long as few other lists begin. For any other revision a
+// count costs as much as a list of all keys; [RangeRequest].NoCount saves it.
 func (e *Engine) Range(ctx context.Context, req RangeRequest) (*RangeResponse, error) {
 	if req.Key == "" {
 		return nil, ErrEmptyKey
@@ -52,7 +53,7 @@ func (e *Engine) rangeOnce(req *RangeRequest) (*RangeResponse, error) {
 			source = page
 		}
 	}
-	hits, count := source.find(req.Key, req.End, req.Revision, req.Limit, req.CountOnly)
+	hits, count := source.find(*req)
 	resp := &RangeResponse{Revision: snap.revision, Count: count}
 	resp.More = !req.CountOnly && count > int64(len(hits))
 	if len(hits) > 0 {

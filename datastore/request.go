@@ -25,6 +25,7 @@ type RangeRequest struct {
 	Limit     int64 // most keys to return; 0 is all
 	KeysOnly  bool  // leave out the values
 	CountOnly bool  // leave out the keys
+	NoCount   bool  // do not count further than the limit; the count is then too small if there are more keys
 }
 
 // RangeResponse answers a [RangeRequest].

@@ -177,7 +177,7 @@ func (t *txn) prepareRange(r *RangeRequest) error {
 	if t.deletes {
 		limit = 0 // keys beyond the limit move up when those before are deleted
 	}
-	hits, _ := spec.find(r.Key, r.End, r.Revision, limit, false)
+	hits, _ := spec.find(RangeRequest{Key: r.Key, End: r.End, Revision: r.Revision, Limit: limit})
 	return t.fetch(hits...)
 }
 
@@ -203,7 +203,7 @@ func (t *txn) prepareDelete(d *DeleteRequest) error {
 		t.subs += int(t.e.spec.count(d.Key, d.End))
 		return nil
 	}
-	hits, _ := t.e.spec.find(d.Key, d.End, 0, 0, false)
+	hits, _ := t.e.spec.find(RangeRequest{Key: d.Key, End: d.End})
 	t.subs += len(hits)
 	return t.fetch(hits...)
 }
@@ -277,7 +277,7 @@ func (t *txn) keyValue(v *version, keysOnly bool) KeyValue {
 }
 
 func (t *txn) find(r *RangeRequest) *RangeResponse {
-	hits, count := t.e.spec.find(r.Key, r.End, r.Revision, r.Limit, r.CountOnly)
+	hits, count := t.e.spec.find(*r)
 	resp := &RangeResponse{Revision: t.revision, Count: count, More: !r.CountOnly && count > int64(len(hits))}
 	for _, v := range hits {
 		resp.KVs = append(resp.KVs, t.keyValue(v, r.KeysOnly))
@@ -310,7 +310,7 @@ func (t *txn) put(p *PutRequest, revision int64) *PutResponse {
 }
 
 func (t *txn) delete(d *DeleteRequest, revision int64) *DeleteResponse {
-	hits, _ := t.e.spec.find(d.Key, d.End, 0, 0, false)
+	hits, _ := t.e.spec.find(RangeRequest{Key: d.Key, End: d.End})
 	resp := &DeleteResponse{Deleted: int64(len(hits))}
 	for _, v := range hits {
 		if d.PrevKV {
@@ -324,7 +324,7 @@ func (t *txn) delete(d *DeleteRequest, revision int64) *DeleteResponse {
 
 // holds evaluates one compare (etcd: server/etcdserver/txn/txn.go, applyCompare).
 func (t *txn) holds(c *Compare) (bool, error) {
-	hits, _ := t.e.spec.find(c.Key, c.End, 0, 0, false)
+	hits, _ := t.e.spec.find(RangeRequest{Key: c.Key, End: c.End})
 	if len(hits) == 0 {
 		if c.Target == CompareValue {
 			return false, nil // a missing key is neither equal nor unequal to a value

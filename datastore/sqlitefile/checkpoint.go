@@ -2,6 +2,7 @@ package sqlitefile
 
 import (
 	"database/sql/driver"
+	"fmt"
 	"os"
 )
 
@@ -9,6 +10,11 @@ import (
 // full disk a small part of the target is enough: SQLite overwrites what is copied back, and
 // needs no new space. idle says that no other commit is waiting.
 func (f *File) Checkpoint(full, idle bool) error {
+	if f.wal >= walTarget && !full {
+		if err := f.measureWAL(); err != nil {
+			return err
+		}
+	}
 	if f.wal < walTarget && !(full && f.wal >= walTarget/16) {
 		if idle && f.sealing && !f.sealed {
 			return f.seal()
@@ -16,6 +22,14 @@ func (f *File) Checkpoint(full, idle bool) error {
 		return nil
 	}
 	return f.WriteBack()
+}
+
+// measureWAL replaces the estimate of the WAL that is not copied back with its size. Commits of
+// few rows take a fifth of their estimate, and each checkpoint writes every page again that has
+// changed since the last one.
+func (f *File) measureWAL() error {
+	_, err := f.checkpoint(`PRAGMA wal_checkpoint(NOOP)`)
+	return err
 }
 
 // WriteBack is a checkpoint after which the database without its WAL says "open" (see
@@ -103,31 +117,50 @@ func (f *File) copyBack() error {
 	if err := f.broken("checkpoint"); err != nil {
 		return err
 	}
+	bytes, err := f.checkpoint(`PRAGMA wal_checkpoint(PASSIVE)`)
+	if err == nil {
+		f.restartWAL = bytes > walTarget+(walLimit-walTarget)/4
+	}
+	return err
+}
+
+// checkpoint runs a checkpoint, and returns the size of the WAL. It sets f.wal to the part that is
+// not copied back.
+func (f *File) checkpoint(pragma string) (bytes int64, err error) {
 	var busy, frames, copied int64
-	err := f.writer.Query(`PRAGMA wal_checkpoint(PASSIVE)`, func(row []driver.Value) error {
+	err = f.writer.Query(pragma, func(row []driver.Value) error {
 		busy, _ = row[0].(int64)
 		frames, _ = row[1].(int64)
 		copied, _ = row[2].(int64)
 		return nil
 	})
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if busy != 0 { // another program is checkpointing, where it can
-		return BusyWith(f.path)
+		return 0, BusyWith(f.path)
 	}
 	const frame = pageSize + 24
-	f.restartWAL = frames*frame > walTarget+(walLimit-walTarget)/4
 	f.wal = (frames - copied) * frame
-	return nil
+	return frames * frame, nil
 }
 
 // WALBytes returns the size of the WAL's file.
 func (f *File) WALBytes() int64 { return Size(f.path + "-wal") }
 
-// Sync makes the commits of mode relaxed durable. SQLite keeps no locks on the WAL's file, so
-// closing this descriptor of it drops none.
+// Sync makes the commits so far durable. SQLite keeps no locks on the WAL's file, so closing this
+// descriptor of it drops none.
+//
+// The outcome of a failed sync is unknown, even where the system's error says that the disk is
+// full. So the error is never [IsFull].
 func (f *File) Sync() error {
+	if err := f.syncWAL(); err != nil {
+		return fmt.Errorf("sync %s-wal: %v", f.path, err)
+	}
+	return nil
+}
+
+func (f *File) syncWAL() error {
 	if err := f.broken("sync"); err != nil {
 		return err
 	}
@@ -138,7 +171,7 @@ func (f *File) Sync() error {
 		}
 		f.walFile = wal
 	}
-	return f.walFile.Sync()
+	return syncData(f.walFile)
 }
 
 // How many pages one call of Vacuum frees, and how many on a full disk, where the WAL must not
@@ -150,20 +183,20 @@ const (
 	fullSQL     = `PRAGMA incremental_vacuum(16)`
 )
 
-// Vacuum returns free pages to the file system, and reports whether there are more to return. A
-// quarter of the file may stay free, so that new writes do not make it grow again. On a full
-// disk none may.
-func (f *File) Vacuum(full bool) (more bool, err error) {
+// Vacuum returns free pages to the file system. It reports whether it did, and whether there are
+// more to return. The file becomes shorter with the next checkpoint. A quarter of it may stay free,
+// so that new writes do not make it grow again. On a full disk none may.
+func (f *File) Vacuum(full bool) (freed, more bool, err error) {
 	free, err := f.writer.Number(`PRAGMA freelist_count`)
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	pages, err := f.writer.Number(`PRAGMA page_count`)
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	if free == 0 || !full && (free < 32 || free < pages/4) {
-		return false, nil
+		return false, false, nil
 	}
 	n, query := int64(vacuumPages), vacuumSQL
 	if full {
@@ -171,7 +204,7 @@ func (f *File) Vacuum(full bool) (more bool, err error) {
 	}
 	f.wal += n * 3 * pageSize
 	if err := f.writer.Exec(query); err != nil {
-		return false, err
+		return false, false, err
 	}
-	return free > n, nil
+	return true, free > n, f.syncCommit()
 }

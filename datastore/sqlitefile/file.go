@@ -46,9 +46,9 @@ type File struct {
 
 	rows, sum int64 // of the log table, for CloseInOrder
 
-	wal        int64 // upper estimate of the bytes of the WAL that are not copied back
-	restartWAL bool  // the next commit must find no reader, so that it restarts the WAL
-	walFile    *os.File
+	wal        int64    // upper estimate of the bytes of the WAL that are not copied back
+	restartWAL bool     // the next commit must find no reader, so that it restarts the WAL
+	walFile    *os.File // for Sync; nil before the first one
 
 	longReads sync.WaitGroup
 	closing   bool // guarded by gate; no long read begins any more
@@ -150,7 +150,7 @@ func (f *File) connect(query url.Values) (*Connection, error) {
 // pragmas are those of a connection that shares the WAL.
 func pragmas(relaxed bool) url.Values {
 	synchronous := "FULL"
-	if relaxed {
+	if relaxed || syncsItself {
 		synchronous = "NORMAL"
 	}
 	return url.Values{"_pragma": {

@@ -90,17 +90,15 @@ func walDamage(r io.Reader, header []byte) (int, error) {
 	if magic&1 == 1 {
 		order = be
 	}
-	s1, s2 := walSum(order, 0, 0, header[:24])
-	headerGood := s1 == be.Uint32(header[24:]) && s2 == be.Uint32(header[28:])
-	salt := string(header[16:24])
-
-	if !headerGood {
+	sum := walSum{}.add(order, header[:24])
+	if sum != writtenSum(header[24:]) {
 		return 1, nil
 	}
+	salt := string(header[16:24])
+
 	// A frame's sum continues the sum of the frame before it. After a bad frame, that
 	// is the sum in its header, or, if the damage is in that sum, the one of its content.
-	type sum struct{ s1, s2 uint32 }
-	before := []sum{{s1, s2}}
+	before := []walSum{sum}
 	frame := make([]byte, 24+pageSize)
 	bad, commits := 0, 0
 	for n := 1; ; n++ {
@@ -109,56 +107,25 @@ func walDamage(r io.Reader, header []byte) (int, error) {
 		} else if err != nil {
 			return 0, err
 		}
-		written := sum{be.Uint32(frame[16:]), be.Uint32(frame[20:])}
-		content := func(head []byte) []sum {
-			after := make([]sum, 0, len(before))
-			for _, b := range before {
-				s1, s2 := walSum(order, b.s1, b.s2, head)
-				s1, s2 = walSum(order, s1, s2, frame[24:])
-				after = append(after, sum{s1, s2})
-			}
-			return after
-		}
-		ours := string(frame[8:16]) == salt
-		commit := be.Uint32(frame[4:]) != 0
+		ours, previous := string(frame[8:16]) == salt, before
+		before = []walSum{writtenSum(frame[16:])}
 		if !ours && bad > 0 {
-			// It is what an earlier generation of the log left, or garbage.
-			before = []sum{written}
-			continue
+			continue // an earlier generation of the WAL left it, or it is garbage
 		}
-		sums := content(frame[:8])
-		matches := slices.Contains(sums, written)
+		continues := continuesOne(order, previous, frame[:8], frame)
 		switch {
-		case matches && ours:
-			if bad > 0 && commit {
+		case ours && continues:
+			if bad > 0 && isCommit(frame) {
 				commits++
 			}
 		case bad == 0:
 			bad = n
-			switch {
-			case matches:
-				// Only the salt is damaged: a frame of an earlier generation does not
-				// continue this generation's sum.
-			case !ours:
-				// This is most likely the end. A damaged frame shows by what follows.
-				commit = false
-			case !commit:
-				// A commit frame has the size of the database here. Damage to one bit
-				// of a size that is a power of two makes it zero.
-				var head [8]byte
-				copy(head[:], frame)
-				for bit := 0; bit < 32 && !commit; bit++ {
-					be.PutUint32(head[4:], 1<<bit)
-					commit = slices.Contains(content(head[:]), written)
-				}
-			}
-			if commit {
+			if badCommit(order, previous, frame, ours, continues) {
 				commits++
 			}
-		}
-		before = []sum{written}
-		if n == bad && !matches {
-			before = append(before, sums...)
+			for _, sum := range previous {
+				before = append(before, sum.add(order, frame[:8]).add(order, frame[24:]))
+			}
 		}
 	}
 	if commits >= 2 {
@@ -167,11 +134,56 @@ func walDamage(r io.Reader, header []byte) (int, error) {
 	return 0, nil
 }
 
-// walSum is SQLite's checksum of a log.
-func walSum(order binary.ByteOrder, s1, s2 uint32, b []byte) (uint32, uint32) {
-	for i := 0; i+8 <= len(b); i += 8 {
-		s1 += order.Uint32(b[i:]) + s2
-		s2 += order.Uint32(b[i+4:]) + s1
+// badCommit reports whether a bad frame is the last one of a transaction, as far as its damage
+// lets it show. ours is whether it has the WAL's salt, and continues whether its sum is right.
+func badCommit(order binary.ByteOrder, before []walSum, frame []byte, ours, continues bool) bool {
+	switch {
+	case continues:
+		// Only the salt is damaged: a frame of an earlier generation does not continue this
+		// generation's sum.
+		return isCommit(frame)
+	case !ours:
+		return false // This is most likely the end. A damaged frame shows by what follows.
+	case isCommit(frame):
+		return true
 	}
-	return s1, s2
+	// A commit frame has the size of the database in its header. Damage to one bit of a size that
+	// is a power of two makes it zero.
+	var head [8]byte
+	copy(head[:], frame)
+	for bit := range 32 {
+		binary.BigEndian.PutUint32(head[4:], 1<<bit)
+		if continuesOne(order, before, head[:], frame) {
+			return true
+		}
+	}
+	return false
+}
+
+// isCommit reports whether a frame is marked as the last one of a transaction.
+func isCommit(frame []byte) bool { return binary.BigEndian.Uint32(frame[4:]) != 0 }
+
+// continuesOne reports whether the sum in a frame's header continues one of before, when the
+// frame begins with head.
+func continuesOne(order binary.ByteOrder, before []walSum, head, frame []byte) bool {
+	return slices.ContainsFunc(before, func(sum walSum) bool {
+		return sum.add(order, head).add(order, frame[24:]) == writtenSum(frame[16:])
+	})
+}
+
+// walSum is SQLite's checksum of a WAL.
+type walSum struct{ s1, s2 uint32 }
+
+// writtenSum is the sum at the beginning of b.
+func writtenSum(b []byte) walSum {
+	return walSum{binary.BigEndian.Uint32(b), binary.BigEndian.Uint32(b[4:])}
+}
+
+// add returns the sum, continued over b.
+func (s walSum) add(order binary.ByteOrder, b []byte) walSum {
+	for i := 0; i+8 <= len(b); i += 8 {
+		s.s1 += order.Uint32(b[i:]) + s.s2
+		s.s2 += order.Uint32(b[i+4:]) + s.s1
+	}
+	return s
 }
