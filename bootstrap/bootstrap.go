@@ -20,6 +20,8 @@ import (
 	"k8s.io/kubernetes/pkg/controlplane"
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
 	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
+
+	"github.com/karve-k8s/karve/bootstrap/kubeadm"
 )
 
 // Options are what the rest of Karve decides. The fields up to AggregatedRoles are what
@@ -34,6 +36,9 @@ type Options struct {
 	RootCA string
 	// AggregatedRoles fills the ClusterRoles that aggregate others.
 	AggregatedRoles bool
+
+	// Kubeadm is what the objects for `kubeadm join` depend on. If it is nil, there are none.
+	Kubeadm *kubeadm.Config
 
 	// Repairing is called when one of upstream's hooks is needed after all, with the hook's
 	// name, and with the error if it was not possible to look. It may be nil.

@@ -85,7 +85,10 @@ func (p part) new(k *kind, o runtime.Object) object { return object{Object: o, k
 // encode returns the first objects, each as the API server would store it now. It leaves
 // out those that are not stored at endpoint.
 func (c *Config) encode(ctx context.Context, endpoint string) ([]keyValue, error) {
-	objects := c.objects()
+	objects, err := c.objects()
+	if err != nil {
+		return nil, err
+	}
 	e := encoder{now: metav1.NewTime(time.Now()), managers: map[*kind]*managedfields.FieldManager{}}
 	all := make([]keyValue, 0, len(objects))
 	for _, o := range objects {

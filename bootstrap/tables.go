@@ -25,6 +25,8 @@ import (
 	"k8s.io/kubernetes/pkg/registry/core/service/ipallocator"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 	netutils "k8s.io/utils/net"
+
+	"github.com/karve-k8s/karve/bootstrap/kubeadm"
 )
 
 // Field managers that upstream names in its own requests. All others have the name of the
@@ -37,22 +39,30 @@ const (
 )
 
 // objects returns all first objects, as upstream's code would send them to the API.
-func (c *Config) objects() []object {
+func (c *Config) objects() ([]object, error) {
+	joining, err := c.joining()
+	if err != nil {
+		return nil, err
+	}
 	var all []object
 	for _, list := range [][]object{
-		c.systemNamespaces(), c.controllerAccounts(), c.policy(), c.priorityClasses(), c.flowControl(), c.serviceNetwork(), c.apiServices(),
+		c.systemNamespaces(), c.controllerAccounts(), c.policy(), c.priorityClasses(), c.flowControl(), c.serviceNetwork(), c.apiServices(), joining,
 	} {
 		all = append(all, list...)
 	}
 	return slices.DeleteFunc(all, func(o object) bool {
 		return o.in.RESTOptionsGetter == nil || !o.in.ResourceEnabled(o.resource)
-	})
+	}), nil
 }
 
 func (c *Config) systemNamespaces() []object {
 	var all []object
 	for _, name := range c.namespaces {
-		all = append(all, c.kube.new(namespaces, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if c.Kubeadm != nil && name == metav1.NamespaceSystem {
+			kubeadm.MarkMade(ns)
+		}
+		all = append(all, c.kube.new(namespaces, ns))
 		if c.ServiceAccounts {
 			all = append(all, c.kube.new(serviceAccounts, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: name}}))
 		}
@@ -275,4 +285,35 @@ func (c *Config) apiServices() []object {
 func enabled(in serverstorage.APIResourceConfigSource, gv schema.GroupVersion) bool {
 	config, ok := in.(*serverstorage.ResourceConfig)
 	return ok && config.GroupVersionConfigs[gv]
+}
+
+// joining returns the objects for `kubeadm join`.
+func (c *Config) joining() ([]object, error) {
+	if c.Kubeadm == nil {
+		return nil, nil
+	}
+	objects, err := c.Kubeadm.Objects()
+	if err != nil {
+		return nil, err
+	}
+	var all []object
+	for _, o := range objects {
+		var of *kind
+		switch o.(type) {
+		case *corev1.ConfigMap:
+			of = configMaps
+		case *rbacv1.ClusterRole:
+			of = clusterRoles
+		case *rbacv1.ClusterRoleBinding:
+			of = clusterRoleBindings
+		case *rbacv1.Role:
+			of = roles
+		case *rbacv1.RoleBinding:
+			of = roleBindings
+		default:
+			return nil, fmt.Errorf("no storage is known for %T", o)
+		}
+		all = append(all, c.kube.new(of, o))
+	}
+	return all, nil
 }

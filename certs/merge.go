@@ -28,6 +28,8 @@ type MergeOptions struct {
 	Overwrite bool
 	// SetCurrent makes the merged context the current one even if there is one.
 	SetCurrent bool
+	// Server replaces the URL of the API server, for a client on another machine.
+	Server string
 }
 
 // MergeResult says what MergeKubeconfig did.
@@ -83,6 +85,9 @@ func MergeKubeconfig(dst, src string, opts MergeOptions) (MergeResult, error) {
 	}
 	if opts.Name != "" {
 		name = opts.Name
+	}
+	if opts.Server != "" {
+		cluster.Server = opts.Server
 	}
 	into, err := readKubeconfig(dst)
 	mode := os.FileMode(fileMode)
