@@ -14,6 +14,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"k8s.io/kubernetes/pkg/apis/core/validation"
+
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/insecure"
 )
@@ -59,6 +61,22 @@ func checkPort(flag string, port int) error {
 func checkAddress(flag, address string) error {
 	if address != "" && net.ParseIP(address) == nil {
 		return fmt.Errorf("--%s %q: not an IP address", flag, address)
+	}
+	return nil
+}
+
+// checkAdvertised refuses an address that no endpoint can have. Upstream would refuse it while it
+// starts. Karve advertises nothing in place of a loopback address, and looks for an address in
+// place of an unspecified one.
+func checkAdvertised(address string) error {
+	if err := checkAddress("advertise-address", address); err != nil || address == "" {
+		return err
+	}
+	if ip := net.ParseIP(address); ip.IsLoopback() || ip.IsUnspecified() {
+		return nil
+	}
+	if err := validation.ValidateEndpointIP(address, nil).ToAggregate(); err != nil {
+		return fmt.Errorf("--advertise-address %s: %w", address, err)
 	}
 	return nil
 }

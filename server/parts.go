@@ -3,12 +3,15 @@ package server
 import (
 	"context"
 	"net"
+	"os"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
 	"k8s.io/apiserver/pkg/server/healthz"
+	certutil "k8s.io/client-go/util/cert"
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/datastore"
@@ -46,11 +49,13 @@ type controlPlane struct {
 	controlling  *controllers.Controllers // nil if they are disabled
 	scheduling   *scheduler.Scheduler     // nil if it is disabled
 	simulation   *simulation              // nil without simulated nodes
+	tunnels      *sshTunnels              // nil without --ssh-user
 	first        *ready.FirstObjects
 	settling     *ready.Settling
 
-	up       atomic.Bool // every part has become ready
-	stopping atomic.Bool // the shutdown has begun, and systemd has been notified
+	wasReset chan struct{} // has a value after a reset, until the objects for kubeadm join follow
+	up       atomic.Bool   // every part has become ready
+	stopping atomic.Bool   // the shutdown has begun, and systemd has been notified
 }
 
 // start has what belongs to one startup of this process, independently of its parts.
@@ -70,12 +75,15 @@ const (
 	controllersPart  = "controllers"
 	schedulerPart    = "scheduler"
 	simulationPart   = "simulated nodes"
+	tunnelsPart      = "SSH tunnels"
+	tunnelNodesPart  = "nodes behind SSH tunnels"
 	firstObjectsPart = "first objects"
+	joiningPart      = "objects for kubeadm join"
 )
 
 // assemble makes the parts without starting them.
 func assemble(p *plan, c *claim, begun start) *controlPlane {
-	s := &controlPlane{plan: p, claim: c, start: begun}
+	s := &controlPlane{plan: p, claim: c, start: begun, wasReset: make(chan struct{}, 1)}
 	s.progress = newProgress(begun.systemd, p.Progress, time.Now)
 	s.loopback = loopback.NewServer(p.Log.Errorf)
 	s.certificates = certificates.New(s.certificatesConfig())
@@ -83,13 +91,23 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 	s.control = snapshots.New(snapshots.Options{DataDir: p.DataDir, Log: p.Log, Connect: s.snapshotsConnection})
 	s.api = &apiserver.Part{Configure: s.configureAPIServer, Built: func() { c.served = true }}
 	if p.controllers != nil {
-		s.controlling = controllers.New(controllers.Options{Upstream: p.controllers, Deviations: p.deviations, Step: s.stepsOf(controllersPart), Connect: s.controllersConnection})
+		o := controllers.Options{Upstream: p.controllers, Deviations: p.deviations, Step: s.stepsOf(controllersPart), Connect: s.controllersConnection}
+		o.KnownPodRange, o.NoPodRanges = s.knownPodRange, s.logNoPodRanges
+		if p.ApproveKubeletServing {
+			o.KubeletServing = func() controllers.KubeletServing {
+				return controllers.KubeletServing{Admin: s.adminClient(), Server: s.names, Warn: s.Log.Warnf}
+			}
+		}
+		s.controlling = controllers.New(o)
 	}
 	if p.scheduler != nil {
 		s.scheduling = scheduler.New(scheduler.Options{Upstream: p.scheduler, Deviations: p.deviations, Step: s.stepsOf(schedulerPart), Connect: s.schedulerConnection})
 	}
 	if p.SimulateNodes > 0 {
 		s.simulation = newSimulation(p, s.simulationConnection)
+	}
+	if p.ssh != nil {
+		s.tunnels = &sshTunnels{sshPlan: p.ssh, dataDir: p.DataDir, log: p.Log, certificates: s.certificates.Store, connect: s.sshConnection}
 	}
 	s.first = &ready.FirstObjects{Client: s.adminClient}
 	if p.controllers != nil {
@@ -103,6 +121,7 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 //
 //   - The datastore stops after the parts that write to it. The control socket stops before it, so
 //     that none of its requests uses a closed engine.
+//   - The SSH tunnels stop after the API server, whose open connections use them.
 //   - The controllers and the scheduler stop before the API server, because their watches would
 //     delay its shutdown.
 //
@@ -123,7 +142,15 @@ func (s *controlPlane) parts() []lifecycle.Part {
 		add(datastorePart, s.storage.Run, silent, certificatesPart)
 	}
 	add(controlPart, s.control.Run, silent, datastorePart)
-	add(apiserverPart, s.api.Run, s.api.LastError, certificatesPart, datastorePart)
+	needs := []string{certificatesPart, datastorePart}
+	if s.tunnels != nil {
+		add(tunnelsPart, s.tunnels.Run, silent, certificatesPart)
+		needs = append(needs, tunnelsPart)
+	}
+	add(apiserverPart, s.api.Run, s.api.LastError, needs...)
+	if s.tunnels != nil {
+		add(tunnelNodesPart, s.tunnels.follow, silent, apiserverPart)
+	}
 	if s.controlling != nil {
 		add(controllersPart, s.controlling.Run, s.controlling.LastError, apiserverPart)
 	}
@@ -132,6 +159,9 @@ func (s *controlPlane) parts() []lifecycle.Part {
 	}
 	if s.simulation != nil {
 		add(simulationPart, s.simulation.Run, silent, apiserverPart)
+	}
+	if !s.NoKubeadmObjects {
+		add(joiningPart, s.maintainJoining, silent, apiserverPart)
 	}
 	add(firstObjectsPart, s.first.Run, s.first.LastError, apiserverPart)
 	return all
@@ -145,6 +175,9 @@ func (s *controlPlane) certificatesConfig() certificates.Config {
 	if s.advertise != nil { // with NAT, no interface has this address
 		c.Addresses = append(c.Addresses, s.advertise)
 	}
+	if s.endpoint != nil {
+		c.SANs = append(slices.Clone(c.SANs), s.endpoint.host)
+	}
 	for _, l := range []net.Listener{s.claim.secure, s.claim.etcd} {
 		if l != nil {
 			if ip := l.Addr().(*net.TCPAddr).IP; !ip.IsUnspecified() {
@@ -157,6 +190,45 @@ func (s *controlPlane) certificatesConfig() certificates.Config {
 		c.Server = "https://" + net.JoinHostPort("localhost", port)
 	}
 	return c
+}
+
+// names returns the names and addresses at which clients may look for this server: those of its
+// certificates, those that the user has configured, and those of this machine. A serving
+// certificate gets new addresses while the server runs, and a user's own may lack some.
+func (s *controlPlane) names() ([]string, error) {
+	config := s.certificatesConfig()
+	all := slices.Clone(config.SANs)
+	addresses := slices.Concat(config.Addresses, config.ServiceIPs)
+	files := []string{s.certificates.Store().CertFile(certs.Serving)}
+	if s.TLSCertFile != "" {
+		files = append(files, s.TLSCertFile)
+	}
+	for _, file := range files {
+		chain, err := certutil.CertsFromFile(file)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, chain[0].DNSNames...)
+		addresses = append(addresses, chain[0].IPAddresses...)
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, err
+	}
+	local, err := certs.InterfaceAddrs()
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range local {
+		if n, ok := a.(*net.IPNet); ok {
+			addresses = append(addresses, n.IP)
+		}
+	}
+	all = append(all, host)
+	for _, ip := range addresses {
+		all = append(all, ip.String())
+	}
+	return all, nil
 }
 
 func (s *controlPlane) storageConfig() storage.Config {
@@ -180,7 +252,7 @@ func (s *controlPlane) storageConfig() storage.Config {
 func (s *controlPlane) snapshotsConnection() snapshots.Connection {
 	engine := s.storage.Connection().Engine
 	return snapshots.Connection{
-		Engine: engine, Ready: s.up.Load, Forget: s.forgetAbsent,
+		Engine: engine, Ready: s.up.Load, Forget: s.forgetAbsent, Tunnels: s.tunnels.status, WasReset: s.joiningAgain,
 		CaughtUp: func(ctx context.Context, done *datastore.ResetResult) error {
 			return s.awaitInformers(ctx, engine, done)
 		},
@@ -218,6 +290,12 @@ func (s *controlPlane) configureAPIServer() (apiserver.Config, error) {
 		c.ReadyChecks = append(c.ReadyChecks, healthz.NamedCheck("controllers", s.controlling.Check))
 	}
 	c.Bootstrap.Repairing = ready.Repairing(s.Log)
+	if !s.NoKubeadmObjects {
+		var err error
+		if c.Bootstrap.Kubeadm, err = s.joining(s.plan.controllers != nil && s.plan.controllers.AssignsPodRanges()); err != nil {
+			return c, err
+		}
+	}
 	if s.scheduling != nil {
 		c.ReadyChecks = append(c.ReadyChecks, healthz.NamedCheck("scheduler", s.scheduling.Check))
 	}
@@ -232,6 +310,14 @@ func (s *controlPlane) configureAPIServer() (apiserver.Config, error) {
 	c.Loopback = s.loopback
 	if s.simulation != nil {
 		c.Dial, c.Group = s.simulation.kubelet.Dial, metricsapi.Group
+	}
+	if s.tunnels != nil {
+		c.Dial = s.tunnels.tunnels.Load().Dial
+		if s.simulation != nil { // which passes on what is not a simulated node's
+			c.Dial = func(next apiserver.DialFunc) apiserver.DialFunc {
+				return s.simulation.kubelet.Dial(s.tunnels.tunnels.Load().Dial(next))
+			}
+		}
 	}
 	c.SingleServer = s.ownsStorage()
 	if c.ClockDoubted = s.clockDoubted; s.clockDoubted == nil {
@@ -264,6 +350,11 @@ func (s *controlPlane) simulationConnection() simulationConnection {
 	return simulationConnection{
 		client: s.adminClient(), informers: s.api.Server().Informers(), certificates: s.certificates.Store(),
 	}
+}
+
+func (s *controlPlane) sshConnection() sshConnection {
+	api := s.api.Server()
+	return sshConnection{client: s.adminClient(), informers: api.Informers(), addressTypes: api.NodeAddressTypes()}
 }
 
 // clients returns the clients for the parts in this process.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	netutils "k8s.io/utils/net"
@@ -39,10 +40,13 @@ type plan struct {
 	etcdListen *storage.EtcdListen // nil: the socket only
 	fork       snapshots.Fork
 	services   []*net.IPNet // ranges of Service addresses
+	podsChosen bool         // ClusterCIDR is a default, and not the user's
 	serviceIPs []net.IP     // of the kubernetes Service: the first of each range
 	advertise  net.IP       // nil: the machine has no address to advertise
+	endpoint   *endpoint    // of --control-plane-endpoint; nil without it
 	ports      []ports.Port
 	deviations deviations.Switches
+	ssh        *sshPlan // nil: nodes are reached directly
 
 	controllers *controllers.Upstream // nil if they are disabled
 	scheduler   *scheduler.Upstream   // nil if it is disabled
@@ -79,6 +83,7 @@ func (c completed) parse() *draft {
 	d.parseDatastore()
 	d.parseAddresses()
 	d.parseRanges()
+	d.parseSSH()
 	for _, san := range c.TLSSANs {
 		if _, _, err := certs.ParseSAN(san); err != nil {
 			d.addf("--tls-san: %w", err)
@@ -134,7 +139,10 @@ func (d *draft) parseAddresses() {
 	if errs == nil {
 		d.ports = append(d.ports, ports.Port{Option: securePort, Address: d.BindAddress, Number: d.SecurePort})
 	}
-	d.add(checkAddress("advertise-address", d.AdvertiseAddress))
+	d.add(checkAdvertised(d.AdvertiseAddress))
+	var err error
+	d.endpoint, err = parseEndpoint(d.ControlPlaneEndpoint)
+	d.add(err)
 	if d.DisableInsecure {
 		return
 	}
@@ -154,11 +162,14 @@ func (d *draft) parseRanges() {
 	var err error
 	d.services, err = parseCIDRs("service-cluster-ip-range", d.ServiceClusterIPRange)
 	d.add(err)
+	if d.ClusterCIDR == "" && d.SimulateNodes == 0 {
+		d.ClusterCIDR, d.podsChosen = choosePodRanges(d.services), true
+	}
 	pods, err := parseCIDRs("cluster-cidr", d.ClusterCIDR)
 	d.add(err)
 	for _, s := range d.services {
 		for _, p := range pods {
-			if s.Contains(p.IP) || p.Contains(s.IP) {
+			if overlap(s, p) {
 				d.addf("--cluster-cidr %s overlaps --service-cluster-ip-range %s", p, s)
 			}
 		}
@@ -178,6 +189,30 @@ func (d *draft) parseRanges() {
 	ipv6 := len(d.services) > 0 && netutils.IsIPv6CIDR(d.services[0])
 	d.advertise = advertiseAddress(net.ParseIP(d.AdvertiseAddress), net.ParseIP(d.BindAddress), ipv6)
 }
+
+// choosePodRanges returns the default of --cluster-cidr: a range for each family of Service
+// addresses, apart from these. If the Service addresses leave none for one family, such as all of
+// 10.0.0.0/8, it returns none at all: Pods of a dual-stack cluster need both.
+func choosePodRanges(services []*net.IPNet) string {
+	var chosen []string
+	for _, s := range services {
+		candidates := []string{DefaultClusterCIDR, "10.42.0.0/16"}
+		if netutils.IsIPv6CIDR(s) {
+			candidates = []string{DefaultClusterCIDRv6, "fd00:10:42::/56"}
+		}
+		i := slices.IndexFunc(candidates, func(c string) bool {
+			_, pods, err := net.ParseCIDR(c)
+			return err == nil && !overlap(s, pods)
+		})
+		if i < 0 {
+			return ""
+		}
+		chosen = append(chosen, candidates[i])
+	}
+	return strings.Join(chosen, ",")
+}
+
+func overlap(a, b *net.IPNet) bool { return a.Contains(b.IP) || b.Contains(a.IP) }
 
 // parseSimulation reports the problems of --simulate-nodes.
 func (d *draft) parseSimulation() {
@@ -237,10 +272,13 @@ func (d *draft) validate(ctx context.Context) (*plan, error) {
 	errs.add(err)
 	// All three read the process' feature gates. One error about them is enough.
 	gatesAreFine := !errors.Is(err, apiserver.ErrFeatureGates)
+	if d.NoControllers && d.ApproveKubeletServing {
+		errs.addf("--approve-kubelet-serving: a controller approves, and --no-controllers leaves out all: leave out one of the two")
+	}
 	if !d.NoControllers {
 		d.controllers, err = controllers.Parse(controllers.Settings{
 			Args: d.ControllerManagerArgs, Disabled: d.DisableControllers,
-			ClusterCIDR: d.ClusterCIDR, ServiceClusterIPRange: d.ServiceClusterIPRange,
+			ClusterCIDR: d.ClusterCIDR, ClusterCIDRChosen: d.podsChosen, ServiceClusterIPRange: d.ServiceClusterIPRange,
 			FlexVolumes: d.path(flexVolumes),
 		})
 		if err == nil && gatesAreFine {

@@ -3,7 +3,7 @@
 // Read [Controllers.Run] first. The options are in options.go, the informers that the
 // controllers share with the API server in informers.go. Four controllers are not built by
 // upstream's own constructors: token.go, garbage.go, namespaces.go and policystatus.go give
-// the reasons.
+// the reasons. kubeletserving.go is a controller that upstream does not have.
 package controllers
 
 import (
@@ -13,10 +13,12 @@ import (
 	"net/http"
 	"os"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
 	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/controller-manager/pkg/clientbuilder"
@@ -43,6 +45,16 @@ type Options struct {
 	Deviations deviations.Switches
 	// Step records a step of the start, until done is called.
 	Step func(name string) (done func())
+	// KubeletServing makes an approver of kubelets' serving certificates run. It is nil if nobody
+	// wants one.
+	KubeletServing func() KubeletServing
+	// KnownPodRange returns the range of Pod addresses that the cluster itself names, or nothing. It
+	// may be nil.
+	KnownPodRange func(context.Context) (string, error)
+	// NoPodRanges is called if no node gets a part of the default range of Pod addresses, because
+	// this node has pods, which are outside, or is older than the default; pods is then empty. It may
+	// be nil.
+	NoPodRanges func(node, pods, chosen string)
 }
 
 // Connection is what the controllers need of a running API server.
@@ -66,6 +78,9 @@ type Controllers struct {
 	options Options
 	health  health.Part
 
+	podsDecided chan struct{} // closed once the following is set
+	assignsPods bool          // a controller gives nodes ranges of Pod addresses
+
 	started   chan struct{} // closed once the following are set, and the informers started
 	names     []string
 	shared    informers.SharedInformerFactory
@@ -76,7 +91,7 @@ type Controllers struct {
 
 // New returns controllers that have not started.
 func New(o Options) *Controllers {
-	return &Controllers{options: o, started: make(chan struct{})}
+	return &Controllers{options: o, started: make(chan struct{}), podsDecided: make(chan struct{})}
 }
 
 // Check is the line "controllers" of /readyz.
@@ -137,8 +152,19 @@ func (c *Controllers) Run(ctx context.Context, ready func()) error {
 
 	done = c.options.Step("controllers")
 	all, checks, err := build(ctx, shared, root, connection.Writes, c.options.Deviations)
+	if ctx.Err() != nil {
+		return ctx.Err() // constructors that list objects fail when the server stops
+	}
 	if err != nil {
-		return err
+		return c.explainPodRanges(ctx, config, err)
+	}
+	if c.options.KubeletServing != nil {
+		events := config.EventBroadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: servingApprover})
+		approver, err := newServingApprover(shared, c.options.KubeletServing(), events)
+		if err != nil {
+			return err
+		}
+		all = append(all, approver)
 	}
 	done()
 
@@ -180,6 +206,9 @@ func (c *Controllers) configure(ctx context.Context, connection Connection) (*co
 	config.Client, err = kubernetes.NewForConfig(rest.AddUserAgent(client, "kube-controller-manager"))
 	if err != nil {
 		return nil, fmt.Errorf("create client for controllers: %w", err)
+	}
+	if err := c.keepPodRanges(ctx, config); err != nil {
+		return nil, err
 	}
 	return config.Complete(), nil
 }

@@ -14,7 +14,6 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 	"k8s.io/kubernetes/pkg/controller/garbagecollector"
@@ -172,7 +171,7 @@ func (k *kinds) wait() {
 
 // poll reports whether discovery has changed since the last poll.
 func (k *kinds) poll() bool {
-	current, _ := garbagecollector.GetDeletableResources(klog.FromContext(k.ctx), k.ServerResourcesInterface)
+	current, _ := garbagecollector.GetDeletableResources(k.ctx, discovery.ToServerResourcesInterfaceWithContext(k.ServerResourcesInterface))
 	if len(current) == 0 || reflect.DeepEqual(current, k.known) {
 		return false
 	}

@@ -47,6 +47,8 @@ type Settings struct {
 	Disabled []string
 	// ClusterCIDR is the range of Pod addresses; empty if no controller assigns them.
 	ClusterCIDR string
+	// ClusterCIDRChosen says that ClusterCIDR is a default, and not the user's.
+	ClusterCIDRChosen bool
 	// ServiceClusterIPRange is one CIDR, or two separated by a comma.
 	ServiceClusterIPRange string
 	// FlexVolumes is the directory of Flexvolume plugins. Run makes it.
@@ -57,6 +59,8 @@ type Settings struct {
 // settings.
 type Upstream struct {
 	*options.KubeControllerManagerOptions
+
+	podsChosen bool // the range of Pod addresses is a default, and not the user's
 }
 
 // Parse returns the options that the settings describe. Its error joins every problem, and
@@ -96,7 +100,7 @@ func Parse(s Settings) (*Upstream, error) {
 		// The first mention of a name counts.
 		o.Generic.Controllers = append([]string{"-" + name}, o.Generic.Controllers...)
 	}
-	return &Upstream{o}, errors.Join(problems...)
+	return &Upstream{o, s.ClusterCIDRChosen}, errors.Join(problems...)
 }
 
 // Validate returns what kube-controller-manager would refuse. It reads the feature gates of
@@ -105,7 +109,7 @@ func (u *Upstream) Validate() error {
 	if err := u.KubeControllerManagerOptions.Validate(app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases()); err != nil {
 		return fmt.Errorf("--kube-controller-manager-arg: %w", err)
 	}
-	return nil
+	return u.checkNodeMasks()
 }
 
 // Runs reports whether the controller of that name is enabled.

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/karve-k8s/karve/certs"
@@ -62,6 +63,39 @@ func TestUsersFilesWinOverKarvesCertificates(t *testing.T) {
 		}
 		if errs := o.CSRSigningController.Validate(); len(errs) > 0 {
 			t.Errorf("%s: upstream refuses: %v", name, errs)
+		}
+	}
+}
+
+// Upstream finds these mistakes when it builds the controller, and ends the program.
+func TestSizesOfNodesPodRanges(t *testing.T) {
+	const both = "10.1.0.0/16,fd00:1::/56"
+	for _, tc := range []struct {
+		pods string
+		args []string
+		want string // in the error; empty: none
+	}{
+		{both, nil, ""},
+		{"", []string{"node-cidr-mask-size=24"}, ""},
+		{both, []string{"node-cidr-mask-size=24"}, "node-cidr-mask-size=24: the Pod ranges " + both},
+		{both, []string{"node-cidr-mask-size=24", "allocate-node-cidrs=false"}, ""},
+		{both, []string{"node-cidr-mask-size=24", "controllers=*,-nodeipam"}, ""},
+		{both, []string{"node-cidr-mask-size-ipv4=26", "node-cidr-mask-size-ipv6=72"}, ""},
+		{"10.1.0.0/16", []string{"node-cidr-mask-size=20"}, ""},
+		{"10.1.0.0/16", []string{"node-cidr-mask-size=20", "node-cidr-mask-size-ipv4=20"}, "leave it out"},
+		{"10.1.0.0/16", []string{"node-cidr-mask-size-ipv6=64"}, "node-cidr-mask-size-ipv6=64: the Pod range 10.1.0.0/16"},
+		{"fd00:1::/56", []string{"node-cidr-mask-size-ipv4=24"}, "node-cidr-mask-size-ipv4=24: the Pod range fd00:1::/56"},
+		{"10.1.0.0/16", []string{"node-cidr-mask-size=12"}, "--cluster-cidr 10.1.0.0/16: a node's part is a /12"},
+		{"10.1.0.0/25", nil, "node-cidr-mask-size-ipv4"},
+		{"fd00::/32", nil, "--cluster-cidr fd00::/32: a node's part is a /64"},
+		{"10.1.0.0/16", []string{"node-cidr-mask-size=40"}, "want 32 at most"},
+	} {
+		o, err := Parse(Settings{Args: tc.args, ClusterCIDR: tc.pods})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := o.checkNodeMasks(); (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("--cluster-cidr %q, %v: got %v, want %q", tc.pods, tc.args, err, tc.want)
 		}
 	}
 }

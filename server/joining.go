@@ -1,0 +1,221 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/karve-k8s/karve/bootstrap/kubeadm"
+	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/internal/version"
+)
+
+// endpoint is the value of --control-plane-endpoint.
+type endpoint struct {
+	host string
+	port string // empty: that of the secure listener
+}
+
+func parseEndpoint(value string) (*endpoint, error) {
+	if value == "" {
+		return nil, nil
+	}
+	bad := func(why string) error {
+		return fmt.Errorf("--control-plane-endpoint %s: %s; want the name or address at which nodes reach the API server, such as lb.example.org or 192.0.2.1:6443", value, why)
+	}
+	e := &endpoint{host: value}
+	if inner, ok := strings.CutPrefix(value, "["); ok && strings.HasSuffix(inner, "]") {
+		e.host = strings.TrimSuffix(inner, "]")
+	}
+	if net.ParseIP(e.host) == nil && strings.Contains(value, ":") {
+		var err error
+		if e.host, e.port, err = net.SplitHostPort(value); err != nil {
+			return nil, bad("it is not host:port")
+		}
+		if n, err := strconv.ParseUint(e.port, 10, 16); err != nil || n == 0 {
+			return nil, bad(fmt.Sprintf("%q is not a port", e.port))
+		}
+	}
+	name, ip, err := certs.ParseSAN(e.host)
+	switch {
+	case err != nil:
+		return nil, bad("it is neither a DNS name nor an address")
+	case strings.HasPrefix(name, "*"):
+		return nil, bad("a wildcard is no name to connect to")
+	case ip != nil && ip.IsUnspecified():
+		return nil, bad("nobody can connect to this address")
+	}
+	return e, nil
+}
+
+// controlPlaneEndpoint returns the host and port of --control-plane-endpoint, or nothing.
+func (s *controlPlane) controlPlaneEndpoint() string {
+	if s.endpoint == nil {
+		return ""
+	}
+	port := s.endpoint.port
+	if port == "" {
+		port = strconv.Itoa(s.claim.secure.Addr().(*net.TCPAddr).Port)
+	}
+	return net.JoinHostPort(s.endpoint.host, port)
+}
+
+// nodeURL returns the URL at which nodes reach the API server: the user's endpoint, else the
+// advertised address. A server that listens on a loopback address only, and one without any other
+// address, can be reached by nodes on this machine only, at that address. With an address that the
+// user advertises, something else may forward connections.
+func (s *controlPlane) nodeURL() string {
+	if e := s.controlPlaneEndpoint(); e != "" {
+		return "https://" + e
+	}
+	secure := s.claim.secure.Addr().(*net.TCPAddr)
+	if s.advertise == nil || secure.IP.IsLoopback() && s.AdvertiseAddress == "" {
+		return s.claim.url()
+	}
+	return "https://" + net.JoinHostPort(s.advertise.String(), strconv.Itoa(secure.Port))
+}
+
+// joining returns what the objects for `kubeadm join` depend on. The certificates exist. Nodes that
+// find a range of Pod addresses wait for their part of it. So a default that no controller assigns is
+// left out; one that the user has named is a fact about the cluster, whoever assigns it.
+func (s *controlPlane) joining(assigned bool) (*kubeadm.Config, error) {
+	bundle, err := s.certificates.Store().NodeBundle()
+	if err != nil {
+		return nil, fmt.Errorf("read the authorities for nodes: %w", err)
+	}
+	pods := s.ClusterCIDR
+	if s.podsChosen && !assigned {
+		pods = ""
+	}
+	return &kubeadm.Config{
+		Server: s.nodeURL(), Bundle: bundle, ControlPlaneEndpoint: s.controlPlaneEndpoint(), KubernetesVersion: version.Kubernetes,
+		ClusterDomain: s.ClusterDomain, ServiceRange: s.ServiceClusterIPRange, PodRange: pods, PodRangeChosen: s.podsChosen,
+	}, nil
+}
+
+// How long a start waits for the objects at most, and how long Karve waits before it tries again.
+const (
+	joiningStartLimit = 5 * time.Second
+	joiningFirstRetry = 100 * time.Millisecond
+	joiningLastRetry  = time.Minute
+)
+
+// maintainJoining makes the objects for `kubeadm join`, and lets them follow this server; again after each
+// reset, which may bring objects back that name another server. Nothing else of the cluster
+// depends on them. So a start waits for them, but not long, and does not fail without them: a
+// webhook of the cluster may refuse them until a Pod runs.
+func (s *controlPlane) maintainJoining(ctx context.Context, ready func()) error {
+	ready = sync.OnceFunc(ready)
+	var timed sync.WaitGroup
+	timed.Add(1)
+	timer := time.AfterFunc(joiningStartLimit, func() { defer timed.Done(); ready() })
+	defer func() {
+		if timer.Stop() {
+			timed.Done()
+		}
+		timed.Wait()
+	}()
+	assigned := false
+	if s.controlling != nil {
+		var err error
+		if assigned, err = s.controlling.AssignsPodRanges(ctx); err != nil {
+			return nil // ctx has ended
+		}
+	}
+	config, err := s.joining(assigned)
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(s.adminClient())
+	if err != nil {
+		return fmt.Errorf("create client: %w", err)
+	}
+	maintainer := kubeadm.Maintainer{Config: *config, Client: client}
+	told := map[string]bool{} // warnings
+	for {
+		s.maintainOnce(ctx, &maintainer, told, ready)
+		select {
+		case <-s.wasReset:
+			maintainer.Consistent = true
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// maintainOnce tries until nothing is left to do. It calls ready as soon as nothing is to be expected
+// from another try.
+func (s *controlPlane) maintainOnce(ctx context.Context, m *kubeadm.Maintainer, told map[string]bool, ready func()) {
+	began, failed := time.Now(), false
+	for wait := joiningFirstRetry; ; wait = min(2*wait, joiningLastRetry) {
+		done, err := m.Maintain(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		s.logJoining(done, told)
+		refused := kubeadm.Refused(err)
+		if err == nil || refused {
+			ready()
+		}
+		if err == nil {
+			return
+		}
+		if !failed && (refused || time.Since(began) > joiningStartLimit) {
+			failed = true
+			s.Log.Warnf("cannot make or update all objects for kubeadm join, trying again: %s", strings.ReplaceAll(err.Error(), "\n", "; "))
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// logJoining says what was done. told has the warnings of earlier calls.
+func (s *controlPlane) logJoining(done kubeadm.Changes, told map[string]bool) {
+	if len(done.Made) > 0 {
+		s.Log.Infof("made the objects that kubeadm join needs: %s; --no-kubeadm-objects keeps them away", strings.Join(done.Made, ", "))
+	}
+	for _, changed := range done.Changed {
+		s.Log.Infof("%s follows this server's addresses, certificates and version", changed)
+	}
+	for _, err := range done.Unreadable {
+		if !told[err.Error()] {
+			told[err.Error()] = true
+			s.Log.Warn(err)
+		}
+	}
+}
+
+// knownPodRange returns the range of Pod addresses that nodes are told when they join, or nothing.
+func (s *controlPlane) knownPodRange(ctx context.Context) (string, error) {
+	client, err := kubernetes.NewForConfig(s.adminClient())
+	if err != nil {
+		return "", fmt.Errorf("create client: %w", err)
+	}
+	return kubeadm.PodRange(ctx, client)
+}
+
+// logNoPodRanges says that a default of --cluster-cidr is not in effect.
+func (s *controlPlane) logNoPodRanges(node, pods, chosen string) {
+	if pods != "" {
+		s.Log.Infof("nodes get no Pod ranges from this server: the Pods of node %s have addresses of %s, which is not in the default range %s; --cluster-cidr names another", node, pods, chosen)
+		return
+	}
+	s.Log.Infof("nodes get no Pod ranges from this server: node %s has none and is older than the default range; --cluster-cidr %s gives each node a part of it, for good", node, chosen)
+}
+
+// joiningAgain lets the objects for `kubeadm join` follow this server again.
+func (s *controlPlane) joiningAgain() {
+	select {
+	case s.wasReset <- struct{}{}:
+	default: // it will happen
+	}
+}

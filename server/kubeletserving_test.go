@@ -1,0 +1,245 @@
+package server_test
+
+import (
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/karve-k8s/karve/internal/eventually"
+	"github.com/karve-k8s/karve/server"
+)
+
+// servingRequest is what a kubelet with serverTLSBootstrap asks for.
+type servingRequest struct {
+	name   string
+	cn     string
+	dns    []string
+	ips    []string
+	usages []certificatesv1.KeyUsage
+}
+
+var servingUsages = []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}
+
+func (r servingRequest) create(t *testing.T, client kubernetes.Interface) {
+	t.Helper()
+	key, _ := newKey(t)
+	request := &x509.CertificateRequest{Subject: pkix.Name{CommonName: r.cn, Organization: []string{"system:nodes"}}, DNSNames: r.dns}
+	for _, ip := range r.ips {
+		request.IPAddresses = append(request.IPAddresses, net.ParseIP(ip))
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, request, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.usages == nil {
+		r.usages = servingUsages
+	}
+	create(t, client.CertificatesV1().CertificateSigningRequests(), &certificatesv1.CertificateSigningRequest{
+		ObjectMeta: metav1.ObjectMeta{Name: r.name},
+		Spec: certificatesv1.CertificateSigningRequestSpec{
+			SignerName: certificatesv1.KubeletServingSignerName, Usages: r.usages,
+			Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
+		},
+	})
+}
+
+// report makes a kubelet report its addresses, as a kubelet does.
+func report(t *testing.T, kubelet kubernetes.Interface, node string, addresses ...string) {
+	t.Helper()
+	status := corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: node}}}
+	for _, a := range addresses {
+		status.Addresses = append(status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
+	}
+	eventually.Nil(t, "the status of "+node, func() error {
+		n, err := kubelet.CoreV1().Nodes().Get(t.Context(), node, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		n.Status.Addresses = status.Addresses
+		_, err = kubelet.CoreV1().Nodes().UpdateStatus(t.Context(), n, metav1.UpdateOptions{})
+		return err
+	})
+}
+
+// unapproved fails the test if a request has a condition or a certificate.
+func (c *cluster) unapproved(t *testing.T, name string) {
+	t.Helper()
+	csr, err := c.CertificatesV1().CertificateSigningRequests().Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(csr.Status.Conditions) > 0 || len(csr.Status.Certificate) > 0 {
+		t.Errorf("request %s: got %+v, want no approval", name, csr.Status)
+	}
+}
+
+// refused waits for the Event that says why a request is not approved.
+func (c *cluster) refused(t *testing.T, name, want string) {
+	t.Helper()
+	eventually.Nil(t, "an Event for "+name+" that says "+want, func() error {
+		events, err := c.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "reason=NotApproved,involvedObject.name=" + name})
+		if err != nil {
+			return err
+		}
+		for _, e := range events.Items {
+			if strings.Contains(e.Message, want) {
+				return nil
+			}
+		}
+		return fmt.Errorf("got %d Events of this reason", len(events.Items))
+	})
+	if log := c.log.String(); !strings.Contains(log, name) {
+		t.Errorf("log: got\n%s\nwant a line about %s", log, name)
+	}
+	c.unapproved(t, name)
+}
+
+// No machine that runs tests has the addresses of the Nodes here, which are of a range for benchmarks
+// of networks: the approver reserves those of its machine.
+func TestServingCertificatesOfKubelets(t *testing.T) {
+	c := start(t, func(config *server.Config) {
+		config.ApproveKubeletServing = true
+		config.AdvertiseAddress, config.ControlPlaneEndpoint = "198.51.100.100", "lb.example.org"
+		config.TLSSANs = []string{"san.example.org"}
+	})
+	kubelet := func(node string) kubernetes.Interface {
+		return clientFor(t, c.withCertificate(t, pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}}))
+	}
+	requests := c.CertificatesV1().CertificateSigningRequests()
+	one, two := kubelet("one"), kubelet("two")
+
+	// A kubelet asks before its Node exists, and before the Node has addresses.
+	servingRequest{name: "early", cn: "system:node:one", dns: []string{"one"}, ips: []string{"198.19.77.1"}}.create(t, one)
+	for client, name := range map[kubernetes.Interface]string{one: "one", two: "two"} {
+		create(t, client.CoreV1().Nodes(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	}
+	report(t, two, "two", "198.19.77.2")
+	servingRequest{name: "other", cn: "system:node:two", dns: []string{"two"}, ips: []string{"198.19.77.2"}}.create(t, two)
+	c.issued(t, "other") // the approver has seen Node one without addresses
+	c.unapproved(t, "early")
+	report(t, one, "one", "198.19.77.1")
+	block, _ := pem.Decode(c.issued(t, "early"))
+	certificate, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(c.readFile(t, "certs/server-ca.crt"))
+	for _, host := range []string{"one", "198.19.77.1"} {
+		if _, err := certificate.Verify(x509.VerifyOptions{DNSName: host, Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}); err != nil {
+			t.Errorf("the certificate for %s: %v", host, err)
+		}
+	}
+
+	// What is not the Node's stays without an approval, and the Event names it.
+	for _, r := range []struct {
+		servingRequest
+		as   kubernetes.Interface
+		want string
+	}{
+		{servingRequest{name: "foreign-ip", cn: "system:node:one", ips: []string{"198.19.77.1", "203.0.113.9"}}, one, `"203.0.113.9" is not among the addresses of Node one`},
+		{servingRequest{name: "foreign-name", cn: "system:node:one", dns: []string{"one", "api.example"}, ips: []string{"198.19.77.1"}}, one, `"api.example" is not among the addresses of Node one`},
+		{servingRequest{name: "neighbours", cn: "system:node:one", ips: []string{"198.19.77.2"}}, one, `"198.19.77.2" is not among the addresses of Node one`},
+		{servingRequest{name: "administrators", cn: "system:node:one", dns: []string{"one"}}, c, "its creator is not a kubelet"},
+		{servingRequest{name: "for-clients", cn: "system:node:one", dns: []string{"one"}, usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth}}, one, "usages"},
+		{servingRequest{name: "without-names", cn: "system:node:one"}, one, "subjectAltName is required"},
+	} {
+		r.create(t, r.as)
+		c.refused(t, r.name, r.want)
+	}
+
+	// A Node whose kubelet claims an address of the API server, of a Service or of another Node.
+	three := kubelet("three")
+	create(t, three.CoreV1().Nodes(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "three"}})
+	report(t, three, "three", "127.0.0.1", "10.96.0.1", "198.19.77.1", "198.19.77.3")
+	servingRequest{name: "claims", cn: "system:node:three", ips: []string{"127.0.0.1", "10.96.0.1", "198.19.77.1"}}.create(t, three)
+	c.refused(t, "claims", `"127.0.0.1" is no address of a machine; "10.96.0.1" is an address of a Service; "198.19.77.1" is also an address of Node one`)
+
+	// A Node whose kubelet claims what the server's own certificate is for, and names of others.
+	report(t, three, "three", "198.51.100.100", "lb.example.org", "san.example.org", "victim", "metrics-server.kube-system.svc", "10.201.0.1")
+	create(t, c.CoreV1().Nodes(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "victim"}})
+	create(t, c.NetworkingV1().ServiceCIDRs(), &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "more"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.201.0.0/24"}}})
+	eventually.Nil(t, "the condition Ready of a ServiceCIDR, from a controller with the same informer", func() error {
+		added, err := c.NetworkingV1().ServiceCIDRs().Get(t.Context(), "more", metav1.GetOptions{})
+		if err == nil && !meta.IsStatusConditionTrue(added.Status.Conditions, networkingv1.ServiceCIDRConditionReady) {
+			err = fmt.Errorf("got %+v", added.Status)
+		}
+		return err
+	})
+	for want, r := range map[string]servingRequest{
+		`"198.51.100.100" is of the API server`:                     {name: "claims-address", ips: []string{"198.51.100.100"}},
+		`"lb.example.org" is of the API server`:                     {name: "claims-endpoint", dns: []string{"lb.example.org"}},
+		`"san.example.org" is of the API server`:                    {name: "claims-san", dns: []string{"san.example.org"}},
+		`"victim" is also the name of Node victim`:                  {name: "claims-node", dns: []string{"victim"}},
+		`"metrics-server.kube-system.svc" is the name of a Service`: {name: "claims-service", dns: []string{"metrics-server.kube-system.svc"}},
+		`"10.201.0.1" is an address of a Service`:                   {name: "claims-range", ips: []string{"10.201.0.1"}},
+	} {
+		r.cn = "system:node:three"
+		r.create(t, three)
+		c.refused(t, r.name, want)
+	}
+
+	// A denied request stays denied; one that did not match is approved when the Node has the address.
+	servingRequest{name: "denied", cn: "system:node:three", ips: []string{"198.19.77.4"}}.create(t, three)
+	c.refused(t, "denied", "198.19.77.4")
+	csr, err := requests.Get(t.Context(), "denied", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	csr.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateDenied, Status: corev1.ConditionTrue, Reason: "Test"}}
+	if _, err := requests.UpdateApproval(t.Context(), "denied", csr, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	servingRequest{name: "moved", cn: "system:node:three", ips: []string{"198.19.77.4"}}.create(t, three)
+	c.refused(t, "moved", `"198.19.77.4" is not among the addresses of Node three`)
+	report(t, three, "three", "198.19.77.4")
+	c.issued(t, "moved")
+	if csr, err = requests.Get(t.Context(), "denied", metav1.GetOptions{}); err != nil || len(csr.Status.Conditions) != 1 {
+		t.Errorf("the denied request: got %+v, %v, want it as it was", csr.Status, err)
+	}
+
+	// The approver may approve for this signer only.
+	role, err := c.RbacV1().ClusterRoles().Get(t.Context(), "karve:kubelet-serving-approver", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, rule := range role.Rules {
+		if rule.Verbs[0] == "approve" && (len(rule.ResourceNames) != 1 || rule.ResourceNames[0] != certificatesv1.KubeletServingSignerName) {
+			t.Errorf("role: got %+v, want approval for one signer", rule)
+		}
+	}
+}
+
+// Without the option, there is neither the approver nor its service account, which is made before a
+// server is ready.
+func TestServingCertificatesAreNotApprovedUnasked(t *testing.T) {
+	c := shared(t)
+	if _, err := c.CoreV1().ServiceAccounts("kube-system").Get(t.Context(), "kubelet-serving-approver", metav1.GetOptions{}); wantNotFound(err) != nil {
+		t.Errorf("got %v, want no service account of the approver", err)
+	}
+	if _, err := c.RbacV1().ClusterRoles().Get(t.Context(), "karve:kubelet-serving-approver", metav1.GetOptions{}); wantNotFound(err) != nil {
+		t.Errorf("got %v, want no role of the approver", err)
+	}
+}
+
+func TestApproverNeedsControllers(t *testing.T) {
+	err := server.Config{DataDir: t.TempDir(), ApproveKubeletServing: true, NoControllers: true}.Validate(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "--approve-kubelet-serving") {
+		t.Errorf("got %v, want an error that names the option", err)
+	}
+	if err := (server.Config{DataDir: t.TempDir(), ApproveKubeletServing: true}).Validate(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,192 @@
+package tunnels
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/pem"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"context"
+
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/crypto/ssh/agent"
+)
+
+type ctx = context.Context
+
+func writeKey(t *testing.T, path, kind string, passphrase []byte) string {
+	t.Helper()
+	var private crypto.PrivateKey
+	_, ed, err := ed25519.GenerateKey(rand.Reader)
+	private = ed
+	if kind == "ecdsa" {
+		private, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var block *pem.Block
+	if passphrase == nil {
+		block, err = ssh.MarshalPrivateKey(private, "")
+	} else {
+		block, err = ssh.MarshalPrivateKeyWithPassphrase(private, "", passphrase)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestReadKey(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	writeKey(t, at("good"), "ed25519", nil)
+	if _, err := ReadKey(at("good")); err != nil {
+		t.Error(err)
+	}
+	writeKey(t, at("open"), "ed25519", nil)
+	if err := os.Chmod(at("open"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	_, err := ReadKey(at("open"))
+	wants(t, err, ErrKey, "mode 0640", "chmod 0600 "+at("open"))
+	writeKey(t, at("locked"), "ed25519", []byte("secret"))
+	_, err = ReadKey(at("locked"))
+	wants(t, err, ErrKey, at("locked"), "passphrase", "--ssh-agent")
+	if err := os.WriteFile(at("text"), []byte("no key"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = ReadKey(at("text"))
+	wants(t, err, ErrKey, at("text"))
+	_, err = ReadKey(at("none"))
+	wants(t, err, os.ErrNotExist, at("none"))
+	_, err = ReadKey(dir)
+	wants(t, err, ErrKey, dir)
+	if os.Geteuid() == 0 {
+		writeKey(t, at("foreign"), "ed25519", nil)
+		if err := os.Chown(at("foreign"), 12345, 12345); err != nil {
+			t.Fatal(err)
+		}
+		_, err = ReadKey(at("foreign"))
+		wants(t, err, ErrKey, "user 12345", "chown 0 "+at("foreign"))
+	}
+}
+
+func TestGenerateKey(t *testing.T) {
+	path := KeyPath(t.TempDir())
+	if err := GenerateKey(path, "karve@here"); err != nil {
+		t.Fatal(err)
+	}
+	first, err := ReadKey(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := GenerateKey(path, "karve@here"); err != nil {
+		t.Fatal(err)
+	}
+	second, err := ReadKey(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ssh.FingerprintSHA256(first.PublicKey()) != ssh.FingerprintSHA256(second.PublicKey()) {
+		t.Error("a second start replaced the key")
+	}
+	line := AuthorizedKey(first, "karve@here")
+	key, comment, options, _, err := ssh.ParseAuthorizedKey([]byte(line))
+	if err != nil || string(key.Marshal()) != string(first.PublicKey().Marshal()) || comment != "karve@here" || strings.Join(options, ",") != "restrict,port-forwarding" {
+		t.Errorf("the line %q is %v, %q, %v", line, options, comment, err)
+	}
+}
+
+func TestAgent(t *testing.T) {
+	w := newWorld(t)
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ring := agent.NewKeyring()
+	dir, err := os.MkdirTemp("", "karve-agent")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	socket := filepath.Join(dir, "agent")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_ = agent.ServeAgent(ring, conn)
+				conn.Close()
+			}()
+		}
+	}()
+	keys := &Keys{Agent: socket}
+	_, err = keys.Signers(t.Context())
+	wants(t, err, ErrKey, "--ssh-agent "+socket, "ssh-add")
+	if err := ring.Add(agent.AddedKey{PrivateKey: private}); err != nil {
+		t.Fatal(err)
+	}
+	signers, err := keys.Signers(t.Context())
+	if err != nil || len(signers) != 1 {
+		t.Fatalf("%d keys, %v", len(signers), err)
+	}
+	w.machine("10.0.0.1", signers[0].PublicKey())
+	w.kubelet("10.0.0.1")
+	c := w.config(nil)
+	c.Signers = keys.Signers
+	await(t, w.tunnels(c, node(1)), "n1", stateHealthy)
+	missing := &Keys{Agent: filepath.Join(dir, "none")}
+	_, err = missing.Signers(t.Context())
+	wants(t, err, ErrKey, "--ssh-agent")
+}
+
+func TestParseJump(t *testing.T) {
+	for text, want := range map[string]string{
+		"karve@bastion":            "karve@bastion:22",
+		"karve@bastion:2222":       "karve@bastion:2222",
+		"karve@10.0.0.1":           "karve@10.0.0.1:22",
+		"karve@[2001:db8::1]:2222": "karve@[2001:db8::1]:2222",
+		"karve@[2001:db8::1]":      "karve@[2001:db8::1]:22",
+	} {
+		if j, err := ParseJump(text); err != nil || j.String() != want {
+			t.Errorf("%s: %v, %v", text, j, err)
+		}
+	}
+	for _, text := range []string{"", "bastion", "@bastion", "karve@", "karve@bastion:0", "karve@bastion:x", "karve@bastion:70000", "a@b@c", "karve@a/b", "-oProxyCommand=x@bastion"} {
+		if j, err := ParseJump(text); err == nil {
+			t.Errorf("%q is accepted as %v", text, j)
+		}
+	}
+}
+
+func TestKnownHostsOfOtherUsers(t *testing.T) {
+	h := &HostKeys{Path: filepath.Join(t.TempDir(), "known_hosts")}
+	if err := os.WriteFile(h.Path, []byte("10.0.0.1 ssh-ed25519 broken\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := h.of("10.0.0.1:22")
+	wants(t, err, ErrHostKey, h.Path+":1")
+	if err := os.Chmod(h.Path, 0o622); err != nil {
+		t.Fatal(err)
+	}
+	_, err = h.of("10.0.0.1:22")
+	wants(t, err, ErrHostKey, "chmod 0600 "+h.Path)
+}

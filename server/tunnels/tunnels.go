@@ -1,0 +1,480 @@
+// Package tunnels reaches the nodes of a cluster through SSH, where only the SSH port of a node is
+// open, or where there is no route to Pods and Services.
+//
+// [Tunnels] keeps one SSH connection to each node. The API server's connections to nodes, Pods and
+// Services become channels of those (direct-tcpip, as `ssh -L` uses them): a node needs its SSH
+// server, and nothing else. tunnel.go has the life of one tunnel, client.go one SSH connection,
+// conn.go a connection through it, hostkeys.go and keys.go both sides' keys, bastion.go --ssh-jump.
+package tunnels
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"golang.org/x/crypto/ssh"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/karve-k8s/karve/control"
+)
+
+// DialFunc is the signature of net.Dialer's DialContext.
+type DialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
+
+// Node is what the tunnels need to know of a node.
+type Node struct {
+	Name string
+	// Addresses are the node's addresses, without ports, the preferred one first. The API server
+	// knows the node by them, too. Those that CheckAddress refuses are not used.
+	Addresses []string
+	// PodCIDRs are the ranges of the addresses of its Pods; empty if the network plugin assigns
+	// addresses in another way.
+	PodCIDRs []netip.Prefix
+	// KubeletPort is the port of its kubelet.
+	KubeletPort int
+	// Boot changes when the node has started again, and Ready is what its kubelet reports. A tunnel
+	// that waits for its next attempt makes it at once when the node is ready again or has another Boot.
+	Boot  string
+	Ready bool
+}
+
+// Config is the configuration of [Tunnels]. Only User, Signers and HostKeys are required.
+type Config struct {
+	// User is the user on the nodes.
+	User string
+	// Port is the port of the nodes' SSH servers; 0 means 22.
+	Port int
+	// Signers returns the keys to offer. It is called for each SSH connection, whose authentication
+	// is over when ctx ends.
+	Signers func(ctx context.Context) ([]ssh.Signer, error)
+	// HostKeys checks the keys of SSH servers, and pins them.
+	HostKeys *HostKeys
+	// Services are the ranges of the addresses of Services. No node may have such an address.
+	Services []netip.Prefix
+	// Jump is a bastion through which the nodes are reached; nil means none.
+	Jump *Jump
+	// Kubelet returns the TLS configuration of the requests to kubelets' /healthz; nil means no
+	// client certificate. It is called for each request.
+	Kubelet func() *tls.Config
+	// Dial makes the TCP connections to SSH servers; nil means a net.Dialer.
+	Dial DialFunc
+	// Log gets a line when a tunnel comes up or fails for another reason than before; nil means
+	// no log.
+	Log *logrus.Logger
+
+	// AtOnce is how many SSH connections are authenticating at the same time. What only waits for
+	// the network is not among them, so that nodes that are off hold up no other.
+	AtOnce int
+	// ConnectTimeout limits an attempt to make a TCP connection to an SSH server.
+	ConnectTimeout time.Duration
+	// DialTimeout limits the authentication after it, and a request to a kubelet.
+	DialTimeout time.Duration
+	// Linger is how long a closed connection may take to send what was written to it.
+	Linger time.Duration
+	// KeepAlive is the time between two keepalive requests, and how long the reply may take.
+	KeepAlive time.Duration
+	// Health is the time between two requests to the kubelet's /healthz. If one has failed, the
+	// next follows after a twelfth of it.
+	Health time.Duration
+	// Retry is how long a tunnel waits between its attempts.
+	Retry wait.Backoff
+}
+
+// The defaults of Config. DESIGN.md has the reasons.
+const (
+	defaultPort           = 22
+	defaultAtOnce         = 8
+	defaultConnectTimeout = 10 * time.Second
+	defaultDialTimeout    = 20 * time.Second
+	defaultLinger         = 10 * time.Second
+	defaultKeepAlive      = 15 * time.Second
+	defaultHealth         = time.Minute
+)
+
+// defaultRetry waits 1 s, 2 s, 4 s and so on up to 30 s, each with up to half of it added at random.
+var defaultRetry = wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.5, Steps: 6, Cap: 30 * time.Second}
+
+// How long a connection waits for a tunnel that is being made.
+const (
+	patience    = 10 * time.Second
+	ownPatience = 2 * time.Second // for that of a Pod's own node, if another one is healthy
+)
+
+// dialLimit is how long a connection may take. Upstream's dialers have the same limit.
+const dialLimit = 30 * time.Second
+
+// mostTried is through how many nodes a connection to a Pod or Service is tried.
+const mostTried = 3
+
+// Tunnels are the tunnels to all nodes of a cluster.
+type Tunnels struct {
+	config  Config
+	dialing chan struct{} // has a token for each SSH connection that is being made
+	jump    *bastion      // nil without --ssh-jump
+
+	running context.Context
+	stop    context.CancelCauseFunc
+	loops   sync.WaitGroup
+	copying sync.WaitGroup // for open connections; added to with mu held, before running ends
+
+	mu      sync.Mutex
+	nodes   map[string]*tunnel
+	changed chan struct{} // closed, and replaced, at each change of a tunnel's state
+	listed  bool          // the nodes of the cluster are known
+}
+
+var errStopped = errors.New("the server is shutting down")
+
+// New returns tunnels to no nodes. They make no connection before Set is called.
+func New(c Config) *Tunnels {
+	if c.Port == 0 {
+		c.Port = defaultPort
+	}
+	if c.Dial == nil {
+		c.Dial = (&net.Dialer{}).DialContext
+	}
+	if c.Log == nil {
+		c.Log = logrus.New()
+		c.Log.SetOutput(io.Discard)
+	}
+	if c.AtOnce == 0 {
+		c.AtOnce = defaultAtOnce
+	}
+	if c.ConnectTimeout == 0 {
+		c.ConnectTimeout = defaultConnectTimeout
+	}
+	if c.Linger == 0 {
+		c.Linger = defaultLinger
+	}
+	if c.DialTimeout == 0 {
+		c.DialTimeout = defaultDialTimeout
+	}
+	if c.KeepAlive == 0 {
+		c.KeepAlive = defaultKeepAlive
+	}
+	if c.Health == 0 {
+		c.Health = defaultHealth
+	}
+	if c.Retry.Duration == 0 {
+		c.Retry = defaultRetry
+	}
+	registerMetrics()
+	t := &Tunnels{config: c, dialing: make(chan struct{}, c.AtOnce), nodes: map[string]*tunnel{}, changed: make(chan struct{})}
+	t.running, t.stop = context.WithCancelCause(context.Background())
+	if c.Jump != nil {
+		t.jump = &bastion{t: t, Jump: *c.Jump}
+	}
+	return t
+}
+
+// Set adds a node, or changes what is known of it. If its addresses have changed, its tunnel is
+// made anew, and the connections through the old one end. It is made at once if the old one has been
+// connected, and otherwise after a pause, so that a node cannot do away with the pauses.
+func (t *Tunnels) Set(n Node) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.running.Err() != nil {
+		return
+	}
+	var refused string
+	n.Addresses, refused = usable(n.Addresses)
+	old := t.nodes[n.Name]
+	if refused != "" && (old == nil || old.refused != refused) {
+		t.config.Log.Warnf("SSH tunnel to %s: %s", n.Name, refused)
+	}
+	if old != nil {
+		old.refused = refused
+		if slices.Equal(old.node.Addresses, n.Addresses) {
+			again := old.node.Boot != n.Boot || n.Ready && !old.node.Ready
+			old.node = n
+			if again {
+				old.tryNow()
+			}
+			return
+		}
+		old.stop(errors.New("the addresses of the node have changed"))
+	}
+	one := newTunnel(t, n)
+	one.refused = refused
+	if old != nil {
+		one.inherit(old)
+	}
+	t.nodes[n.Name] = one
+	t.loops.Go(one.run)
+}
+
+// Remove ends the tunnel to a node that is no longer in the cluster.
+func (t *Tunnels) Remove(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if old := t.nodes[name]; old != nil {
+		old.stop(errors.New("the node has been removed from the cluster"))
+		delete(t.nodes, name)
+		t.announce()
+	}
+}
+
+// Listed says that all nodes that the cluster had at the start have been Set. Until then, connections
+// wait.
+func (t *Tunnels) Listed() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.listed = true
+	t.announce()
+}
+
+// announce wakes up the connections that wait for a change. The caller holds mu.
+func (t *Tunnels) announce() {
+	close(t.changed)
+	t.changed = make(chan struct{})
+}
+
+// Close ends all tunnels and the connections through them. It returns when nothing runs any more.
+func (t *Tunnels) Close() {
+	t.mu.Lock()
+	t.stop(errStopped)
+	t.mu.Unlock()
+	t.loops.Wait()
+	t.copying.Wait()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for name := range t.nodes {
+		forgetMetrics(name)
+	}
+	clear(t.nodes)
+}
+
+// Status returns the state of each tunnel, in the order of their nodes' names.
+func (t *Tunnels) Status() []control.Tunnel {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := []control.Tunnel{}
+	for _, name := range slices.Sorted(maps.Keys(t.nodes)) {
+		all = append(all, t.nodes[name].status())
+	}
+	return all
+}
+
+// Dial returns a dialer of connections to nodes, Pods and Services. Only connections to localhost go
+// to next: that is how upstream names this API server itself.
+//
+// A connection to an address of a node goes through that node's tunnel, and no other. Another
+// connection goes through the node whose PodCIDRs have its address if that is healthy, and
+// otherwise through any healthy node.
+func (t *Tunnels) Dial(next DialFunc) DialFunc {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		host, _, err := net.SplitHostPort(address)
+		if err != nil {
+			return nil, err
+		}
+		ip, _ := netip.ParseAddr(host)
+		if ip = ip.Unmap(); host == "localhost" || ip == netip.AddrFrom4([4]byte{127, 0, 0, 1}) || ip == netip.IPv6Loopback() {
+			return next(ctx, network, address)
+		}
+		if err := CheckAddress(host); err != nil { // otherwise another node would be asked for it
+			return nil, fmt.Errorf("%w: %w", ErrNoTunnel, err)
+		}
+		deadline := time.Now().Add(dialLimit)
+		if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
+			deadline = d
+		}
+		ctx, cancel := context.WithDeadline(ctx, deadline)
+		defer cancel()
+		through, err := t.choose(ctx, host, ip)
+		if err != nil {
+			return nil, err
+		}
+		var failed error
+		for i, client := range through {
+			conn, err := client.openWithin(ctx, time.Until(deadline)/time.Duration(len(through)-i), address)
+			if err == nil {
+				return conn, nil
+			}
+			if failed == nil {
+				failed = err
+			} else {
+				failed = fmt.Errorf("%w; %w", failed, err)
+			}
+			if ctx.Err() != nil {
+				break
+			}
+		}
+		return nil, failed
+	}
+}
+
+// openWithin is open with a limit of its own.
+func (c *client) openWithin(ctx context.Context, limit time.Duration, address string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return c.open(ctx, address)
+}
+
+// choose returns the clients through which to try a connection to host, which has the address ip if
+// that is valid. It waits for tunnels that are being made.
+func (t *Tunnels) choose(ctx context.Context, host string, ip netip.Addr) ([]*client, error) {
+	own, every := time.NewTimer(ownPatience), time.NewTimer(patience)
+	defer own.Stop()
+	defer every.Stop()
+	for waitOwn, waitAny := true, true; ; {
+		t.mu.Lock()
+		through, pending, err := t.candidates(host, ip, waitOwn)
+		changed := t.changed
+		t.mu.Unlock()
+		if len(through) > 0 || !pending || !waitAny {
+			return through, err
+		}
+		select {
+		case <-changed:
+		case <-own.C:
+			waitOwn = false
+		case <-every.C:
+			waitOwn, waitAny = false, false
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: %w", err, context.Cause(ctx))
+		case <-t.running.Done():
+			return nil, errStopped
+		}
+	}
+}
+
+// candidates is choose without waiting. If it returns no client, err is the reason, and pending
+// means that this may soon change. waitOwn means to wait for the tunnel to a Pod's own node even if
+// another one is healthy. The caller holds mu.
+func (t *Tunnels) candidates(host string, ip netip.Addr, waitOwn bool) (through []*client, pending bool, err error) {
+	if !t.listed {
+		return nil, true, fmt.Errorf("%w: the server has not read the list of nodes yet", ErrNoTunnel)
+	}
+	owner, router, err := t.claims(host, ip)
+	switch {
+	case err != nil:
+		return nil, false, err
+	case owner != nil && owner.client == nil:
+		return nil, owner.state == stateConnecting, owner.failure()
+	case owner != nil:
+		return []*client{owner.client}, false, nil
+	}
+	var first *client
+	if router != nil {
+		if router.state == stateHealthy {
+			first = router.client
+		} else if router.pending() && waitOwn {
+			return nil, true, fmt.Errorf("%w: that of the Pod's node is being made", ErrNoTunnel)
+		}
+	}
+	var others []*client
+	for _, n := range t.nodes {
+		pending = pending || n.pending()
+		if n.state == stateHealthy && n.client != first {
+			others = append(others, n.client)
+		}
+	}
+	rand.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
+	if first != nil {
+		through = []*client{first}
+	}
+	through = append(through, others...)
+	if len(through) == 0 {
+		return nil, pending, t.noneHealthy(host)
+	}
+	return through[:min(len(through), mostTried)], false, nil
+}
+
+// claims returns the node that has the address, or the one that has its Pods there; nil means none.
+//
+// A node writes its own status.addresses, so these are claims. The server has proof of one address
+// only: that at which it has reached the node's SSH server, whose key is pinned for this address. A
+// node with this proof has the address. An address that several nodes claim without it is refused, and
+// so is one that several nodes' PodCIDRs have. A node has no address in another node's PodCIDRs or in
+// the range of Services. The caller holds mu.
+func (t *Tunnels) claims(host string, ip netip.Addr) (owner, router *tunnel, err error) {
+	var proved, claimed, routed []*tunnel
+	service := ip.IsValid() && slices.ContainsFunc(t.config.Services, func(p netip.Prefix) bool { return p.Contains(ip) })
+	for _, n := range t.nodes {
+		if ip.IsValid() && n.routes(ip) {
+			routed = append(routed, n)
+		}
+		switch {
+		case service || !n.has(host, ip):
+		case n.reached != "" && same(n.reached, host, ip):
+			proved = append(proved, n)
+		default:
+			claimed = append(claimed, n)
+		}
+	}
+	switch {
+	case service:
+		return nil, nil, nil
+	case len(proved) > 0: // if there are several, one SSH server is behind all of them
+		owner = firstOf(proved)
+	case len(routed) > 0:
+		// A node may have an address in its own range.
+		if claimed = slices.DeleteFunc(claimed, func(n *tunnel) bool { return !slices.Contains(routed, n) }); len(claimed) > 0 {
+			owner = firstOf(claimed)
+		}
+	case len(claimed) > 1:
+		return nil, nil, disputed(host, "status.addresses", claimed)
+	case len(claimed) == 1:
+		return claimed[0], nil, nil
+	}
+	switch {
+	case len(routed) > 1:
+		return nil, nil, disputed(host, "spec.podCIDRs", routed)
+	case len(routed) == 1 && owner != nil && owner != routed[0]:
+		return nil, nil, disputed(host, "status.addresses and spec.podCIDRs", []*tunnel{owner, routed[0]})
+	case owner != nil:
+		return owner, nil, nil
+	case len(routed) == 1:
+		return nil, routed[0], nil
+	}
+	return nil, nil, nil
+}
+
+// firstOf is the tunnel whose node's name is the first one.
+func firstOf(of []*tunnel) *tunnel {
+	return slices.MinFunc(of, func(a, b *tunnel) int { return strings.Compare(a.name, b.name) })
+}
+
+// disputed is the error for an address that several nodes have in a field.
+func disputed(host, field string, by []*tunnel) error {
+	names := make([]string, 0, len(by))
+	for _, n := range by {
+		names = append(names, n.name)
+	}
+	slices.Sort(names)
+	more := ""
+	if len(names) > mostNamed {
+		names, more = names[:mostNamed], fmt.Sprintf(" and %d more", len(names)-mostNamed)
+	}
+	return fmt.Errorf("%w for %s: the nodes %s%s claim this address (%s): correct or delete those that do not have it", ErrNoTunnel, host, strings.Join(names, ", "), more, field)
+}
+
+// mostNamed is how many nodes an error names.
+const mostNamed = 3
+
+// noneHealthy is the error if there is no healthy tunnel. The caller holds mu.
+func (t *Tunnels) noneHealthy(host string) error {
+	if len(t.nodes) == 0 {
+		return fmt.Errorf("%w for %s: the cluster has no nodes", ErrNoTunnel, host)
+	}
+	var causes []string
+	for _, name := range slices.Sorted(maps.Keys(t.nodes)) {
+		if len(causes) == mostNamed {
+			causes = append(causes, fmt.Sprintf("and %d more", len(t.nodes)-mostNamed))
+			break
+		}
+		causes = append(causes, t.nodes[name].failure().Error())
+	}
+	return fmt.Errorf("%w for %s: %s", ErrNoTunnel, host, strings.Join(causes, "; "))
+}
