@@ -1,0 +1,21 @@
+// Command coredns is CoreDNS with the plugins that kubeadm's Corefile names, and without
+// the others, most of which are clients of clouds: they would take minutes to compile.
+package main
+
+import (
+	"github.com/coredns/coredns/coremain"
+
+	// The plugins of kubeadm's Corefile.
+	_ "github.com/coredns/coredns/plugin/cache"
+	_ "github.com/coredns/coredns/plugin/errors"
+	_ "github.com/coredns/coredns/plugin/forward"
+	_ "github.com/coredns/coredns/plugin/health"
+	_ "github.com/coredns/coredns/plugin/kubernetes"
+	_ "github.com/coredns/coredns/plugin/loadbalance"
+	_ "github.com/coredns/coredns/plugin/loop"
+	_ "github.com/coredns/coredns/plugin/metrics"
+	_ "github.com/coredns/coredns/plugin/ready"
+	_ "github.com/coredns/coredns/plugin/reload"
+)
+
+func main() { coremain.Run() }
