@@ -48,7 +48,12 @@ func check(c *cli.Context) error {
 			err = errors.Join(err, fmt.Errorf("--replaces: %w", wrong))
 		}
 	}
-	all := preflight.Run(c.Context, looked)
+	all := append(preflight.Run(c.Context, looked), checkStoredVersions(looked.StoreDir)...)
+	running := looked.DataDir
+	if old := c.String("replaces"); old != "" {
+		running = datadir.Absolute(old)
+	}
+	all = append(all, datadir.CheckNodes(c.Context, running)...)
 	// The configuration is checked last, because that is slow, and shown first.
 	all = append(checkConfig(c, config, err), all...)
 	err = output.Show(c, all, func(w io.Writer) {

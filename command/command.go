@@ -1,8 +1,8 @@
 // Package command has the commands of karve: the shell around package server.
 //
-// This file has the list of commands, prepare.go what they share. Each command has a file: server.go, run.go, check.go, version.go, completion.go and envtestassets.go, and in
-// packages of their own the commands that work on a data directory (datadir) and kubectl
-// (kubectl). The options of a server and their defaults are in package options, with the
+// This file has the list of commands, prepare.go what they share. Each command has a file: server.go, run.go, addons.go, check.go, version.go, node.go, completion.go and envtestassets.go, and in
+// packages of their own the commands that work on a data directory (datadir), bootstrap tokens (token)
+// and kubectl (kubectl). The options of a server and their defaults are in package options, with the
 // configuration file and variables. Signals are in signals.go.
 package command
 
@@ -17,6 +17,7 @@ import (
 	"github.com/karve-k8s/karve/command/datadir"
 	"github.com/karve-k8s/karve/command/kubectl"
 	"github.com/karve-k8s/karve/command/locale"
+	"github.com/karve-k8s/karve/command/token"
 	"github.com/karve-k8s/karve/envtest"
 	"github.com/karve-k8s/karve/internal/version"
 )
@@ -93,10 +94,14 @@ func newApp(args []string, stdout, stderr io.Writer) *cli.App {
 			inCategory(cluster, datadir.Status()),
 			inCategory(cluster, kubectl.Command()),
 			inCategory(cluster, datadir.Kubeconfig()),
+			inCategory(cluster, token.Command()),
+			inCategory(cluster, nodeCommand()),
+			inCategory(cluster, addonsCommand()),
 			inCategory(data, datadir.Snapshot()),
 			inCategory(data, datadir.Reset()),
 			inCategory(data, datadir.Datastore()),
 			inCategory(data, datadir.Certs()),
+			inCategory(data, datadir.SSH()),
 			inCategory(tools, checkCommand()),
 			inCategory(tools, featureGatesCommand()),
 			inCategory(tools, envtestAssetsCommand()),

@@ -117,7 +117,7 @@ func proposals(command *cli.Command, last string) (all []string) {
 	if name != last {
 		for _, f := range command.Flags {
 			if takes, ok := f.(cli.DocGenerationFlag); ok && takes.TakesValue() && slices.Contains(f.Names(), name) {
-				return options.Values(name)
+				return options.Values(f)
 			}
 		}
 		for _, f := range command.Flags {

@@ -4,8 +4,25 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/karve-k8s/karve/command/output"
 )
+
+func TestOutputOfAddonsIsProposedAsItIs(t *testing.T) {
+	t.Parallel()
+	for _, option := range []string{"-o", "--output"} {
+		if got := proposals(applyCommand("coredns", ""), option); !slices.Equal(got, []string{"yaml"}) {
+			t.Errorf("karve addons apply coredns %s: got %q, want yaml", option, got)
+		}
+		if got := proposals(&cli.Command{Flags: []cli.Flag{output.Flag()}}, option); !slices.Equal(got, []string{"table", "json"}) {
+			t.Errorf("another command's %s: got %q, want table and json", option, got)
+		}
+	}
+}
 
 // Names of objects come from the cluster, where anybody who may create one chooses its name (those
 // of RBAC's objects may have any character). bash must not run them.

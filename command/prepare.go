@@ -9,6 +9,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/karve-k8s/karve/command/options"
+	"github.com/karve-k8s/karve/command/token"
 	"github.com/karve-k8s/karve/server/flags"
 )
 
@@ -102,7 +103,7 @@ func prepareCommand(name string, command *cli.Command, args []string) {
 	case command.ArgsUsage == "" && !slices.Contains(readsArguments, command.Name):
 		command.Action = func(c *cli.Context) error {
 			if c.Args().Present() {
-				return fmt.Errorf("%s takes options only, got %q", name, c.Args().First())
+				return fmt.Errorf("%s takes options only, got %q", name, token.Shown(c.Args().First()))
 			}
 			return action(c)
 		}
@@ -119,6 +120,7 @@ func noCommand(above, name string, commands []*cli.Command) error {
 	for _, c := range commands {
 		names = append(names, c.Name)
 	}
+	name = token.Shown(name)
 	if near := flags.Nearest(name, names); near != "" {
 		return fmt.Errorf("there is no command %q; did you mean %s %s?", above+" "+name, above, near)
 	}

@@ -115,7 +115,6 @@ func runWithCluster(c *cli.Context) (err error) {
 	life, end := context.WithCancel(context.WithoutCancel(c.Context))
 	defer end()
 	ended := make(chan error, 1)
-	config.ShortenGoodbyes()
 	go func() { ended <- server.Run(life, config) }()
 
 	var failed error

@@ -52,7 +52,6 @@ the name of an option is an error.`,
 					end()
 				}()
 			}
-			config.ShortenGoodbyes()
 			return ownership.Explain(server.Run(ctx, config), config.DataDir)
 		},
 	}

@@ -22,7 +22,7 @@ func versionCommand() *cli.Command {
 				Kubernetes string `json:"kubernetes"`
 				Go         string `json:"go"`
 				Platform   string `json:"platform"`
-			}{version.Karve, version.Kubernetes, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
+			}{version.Full(), version.Kubernetes, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
 			return output.Show(c, v, func(w io.Writer) {
 				fmt.Fprintf(w, "karve\t%s\nkubernetes\t%s\ngo\t%s\nplatform\t%s\n", v.Karve, v.Kubernetes, v.Go, v.Platform)
 			})
@@ -32,6 +32,6 @@ func versionCommand() *cli.Command {
 
 // printVersion is `karve --version`: one line.
 func printVersion(w io.Writer) error {
-	_, err := fmt.Fprintf(w, "karve %s, Kubernetes %s\n", version.Karve, version.Kubernetes)
+	_, err := fmt.Fprintf(w, "karve %s, Kubernetes %s\n", version.Full(), version.Kubernetes)
 	return err
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/command/options"
-	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/command/servers"
 )
 
 // Kubeconfig is `karve kubeconfig`.
@@ -19,8 +19,11 @@ func Kubeconfig() *cli.Command {
 	return &cli.Command{
 		Name:  "kubeconfig",
 		Usage: "print the admin's kubeconfig, or merge it into your own",
+		Description: `With --server, the kubeconfig is for another machine. A warning says if the
+certificate of the server is not valid for that name or address.`,
 		Flags: []cli.Flag{
 			options.Config(), options.DataDir(),
+			&cli.StringFlag{Name: "server", Usage: "`URL` or HOST[:PORT] of the server as the other machine reaches it. " + advertised + " is the address that the running server advertises to nodes."},
 			&cli.BoolFlag{Name: "merge", Usage: "merge it into the first file of KUBECONFIG, or ~/.kube/config"},
 			&cli.StringFlag{Name: "into", Usage: "`FILE` to merge into instead"},
 			&cli.StringFlag{Name: "name", Usage: "`NAME` of the context, cluster and user there (default: " + certs.DefaultContext + ")"},
@@ -32,16 +35,26 @@ func Kubeconfig() *cli.Command {
 			path := filepath.Join(c.String("data-dir"), "admin.kubeconfig")
 			text, err := os.ReadFile(path)
 			if errors.Is(err, fs.ErrNotExist) {
-				return noKubeconfig(c.String("data-dir"), path)
+				return servers.NoKubeconfig(c.String("data-dir"))
 			} else if err != nil {
 				return err
 			}
+			server, err := serverFor(c, text)
+			if err != nil {
+				return err
+			}
 			if !c.Bool("merge") && c.String("into") == "" {
+				if server != "" {
+					if text, err = withServer(text, server); err != nil {
+						return fmt.Errorf("%s: %w", path, err)
+					}
+				}
 				_, err = c.App.Writer.Write(text)
 				return err
 			}
 			result, err := certs.MergeKubeconfig(c.String("into"), path, certs.MergeOptions{
 				Name: c.String("name"), Overwrite: c.Bool("overwrite"), SetCurrent: c.Bool("set-current"),
+				Server: server,
 			})
 			if errors.Is(err, certs.ErrConflict) {
 				return fmt.Errorf("%w: choose another name with --name, or replace it with --overwrite", err)
@@ -56,15 +69,4 @@ func Kubeconfig() *cli.Command {
 			return nil
 		},
 	}
-}
-
-// noKubeconfig is the error for a kubeconfig that is not there. A server writes it when it is ready.
-func noKubeconfig(dir, path string) error {
-	if !Exists(dir) {
-		return fmt.Errorf("there is no directory %s: start a server with this --data-dir, or name that of another", dir)
-	}
-	if pid, held, err := directory.Holder(dir); err == nil && held {
-		return fmt.Errorf("%s does not exist yet: the server (process %d) is starting, and writes it when it is ready", path, pid)
-	}
-	return fmt.Errorf("%s does not exist: no server has been ready with this --data-dir", path)
 }

@@ -130,14 +130,20 @@ func confirm(c *cli.Context, dir string, from *os.File, differs *control.Result)
 	return snapshot.WithOpen(from, func(s *snapshot.Snapshot) error {
 		what := fmt.Sprintf("resetting the cluster in %s to %s, created at %s: %d objects to restore, %d to change back, %d to delete",
 			dir, from.Name(), s.Time.Local().Format(time.DateTime), differs.Missing, differs.Changed, differs.Surplus)
-		if !term.IsTerminal(int(os.Stdin.Fd())) {
-			return fmt.Errorf("standard input is no terminal, so nobody can confirm; use --yes for %s", what)
-		}
-		fmt.Fprintf(c.App.ErrWriter, "%s. Continue? [y/N] ", what)
-		answer, _ := bufio.NewReader(os.Stdin).ReadString('\n')
-		if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
-			return errors.New("nothing was reset")
-		}
-		return nil
+		return Agree(c, what, "nothing was reset")
 	})
+}
+
+// Agree asks the user at the terminal whether to do what would be done. If the answer is no, the
+// error is refused.
+func Agree(c *cli.Context, what, refused string) error {
+	if !term.IsTerminal(int(os.Stdin.Fd())) {
+		return fmt.Errorf("standard input is no terminal, so nobody can confirm; use --yes for %s", what)
+	}
+	fmt.Fprintf(c.App.ErrWriter, "%s. Continue? [y/N] ", what)
+	answer, _ := bufio.NewReader(os.Stdin).ReadString('\n')
+	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
+		return errors.New(refused)
+	}
+	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/command/nodes"
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/control"
@@ -41,9 +42,13 @@ const (
 // ServerStatus is what `karve status -o json` prints. What is not known is left out.
 type ServerStatus struct {
 	ServerState
+	Tunnels    []control.Tunnel `json:"tunnels,omitempty"` // through SSH to nodes
 	Datastore  *sqlitefile.Info `json:"datastore,omitempty"`
 	Elsewhere  string           `json:"datastoreElsewhere,omitempty"` // what the datastore is, if not the built-in one
 	LastBackup *backup.Record   `json:"lastBackup"`                   // null: never, by karve datastore backup
+
+	*nodes.Report        // nil if the server does not answer
+	NodesUnknown  string `json:"nodesUnknown,omitempty"` // why
 }
 
 // ServerState is what `karve status --all -o json` prints of each server: all but its datastore.
@@ -97,6 +102,9 @@ ready, 3 if none runs, otherwise 4.`,
 			if err != nil {
 				return err
 			}
+			if s.PID != 0 {
+				s.Tunnels = readTunnels(c.Context, s.DataDir)
+			}
 			if err := output.Show(c, s, s.table); err != nil {
 				return err
 			}
@@ -122,6 +130,7 @@ func readStatus(ctx context.Context, dir, endpoint string, now time.Time) (*Serv
 		return nil, err
 	}
 	s := &ServerStatus{ServerState: *state}
+	s.readNodes(ctx)
 	return s, s.readDatastore(ctx, endpoint, dir)
 }
 
@@ -219,6 +228,11 @@ func (s *ServerStatus) readDatastore(ctx context.Context, endpoint, dataDir stri
 
 // table writes the status for people, a line for each fact.
 func (s *ServerStatus) table(w io.Writer) {
+	s.serverTable(w)
+	s.nodesTable(w)
+}
+
+func (s *ServerStatus) serverTable(w io.Writer) {
 	line := func(name, format string, args ...any) { fmt.Fprintf(w, name+"\t"+format+"\n", args...) }
 	state := s.State
 	if s.Problem != "" {
@@ -250,6 +264,9 @@ func (s *ServerStatus) table(w io.Writer) {
 	}
 	if c := s.Certificate; c != nil {
 		line("certificates", "%d days left (%s, %s)", c.DaysLeft, c.Name, c.NotAfter.Format(time.DateOnly))
+	}
+	for _, t := range s.Tunnels {
+		line("SSH tunnel", "%s", describeTunnel(t))
 	}
 	switch d := s.Datastore; {
 	case d != nil:

@@ -64,6 +64,7 @@ func TestBadInput(t *testing.T) {
 		{"SAN", []string{"--tls-san=good.example,not good"}, []string{"--tls-san…not good"}},
 		{"feature gate", []string{"--feature-gates=NoSuchGate=true"}, []string{"--feature-gates…NoSuchGate"}},
 		{"feature gate's value", []string{"--feature-gates=AllAlpha=perhaps"}, []string{"feature-gates…AllAlpha=perhaps"}},
+		{"approver without controllers", []string{"--approve-kubelet-serving", "--no-controllers"}, []string{"--approve-kubelet-serving…--no-controllers"}},
 		{"controller", []string{"--disable-controllers=deploymnet,cronjob"}, []string{`--disable-controllers…"deploymnet"…did you mean "deployment`}},
 		{"controllers", []string{"--disable-controllers=replicasetcontroller,nonesuch"}, []string{"replicasetcontroller…did you mean", "nonesuch"}},
 		{"audit policy", []string{"--audit-policy-file=/nowhere/audit.yaml"}, []string{"--audit-policy-file…/nowhere/audit.yaml"}},

@@ -20,15 +20,15 @@ func TestVersion(t *testing.T) {
 	if got := karve(t, "version"); !strings.Contains(got, version.Kubernetes) || !strings.Contains(got, runtime.Version()) {
 		t.Errorf("karve version: got %q, want %s and %s in it", got, version.Kubernetes, runtime.Version())
 	}
-	if got := karve(t, "--version"); got != "karve "+version.Karve+", Kubernetes "+version.Kubernetes+"\n" {
+	if got := karve(t, "--version"); got != "karve "+version.Full()+", Kubernetes "+version.Kubernetes+"\n" {
 		t.Errorf("karve --version: got %q", got)
 	}
 	var v struct{ Karve, Kubernetes, Go, Platform string }
 	if err := json.Unmarshal([]byte(karve(t, "version", "-o", "json")), &v); err != nil {
 		t.Fatal(err)
 	}
-	if want := runtime.GOOS + "/" + runtime.GOARCH; v.Karve != version.Karve || v.Kubernetes != version.Kubernetes || v.Platform != want {
-		t.Errorf("karve version -o json: got %+v, want %s, %s, %s", v, version.Karve, version.Kubernetes, want)
+	if want := runtime.GOOS + "/" + runtime.GOARCH; v.Karve != version.Full() || v.Kubernetes != version.Kubernetes || v.Platform != want {
+		t.Errorf("karve version -o json: got %+v, want %s, %s, %s", v, version.Full(), version.Kubernetes, want)
 	}
 	kubectl := karve(t, "kubectl", "version", "--client")
 	if !strings.Contains(kubectl, version.Full()) {

@@ -72,7 +72,7 @@ func TestDiskFailureEndsTheServer(t *testing.T) {
 			said = append(said, line)
 		}
 	}
-	want := regexp.MustCompile(`^karve: datastore: the disk has failed: .*` + regexp.QuoteMeta(p.dir) + `/mvcc\.db: .*disk I/O error`)
+	want := regexp.MustCompile(`^karve: datastore: the disk has failed: .*` + regexp.QuoteMeta(p.dir) + `/mvcc\.db: .*(?:disk I/O|input/output) error`)
 	if len(said) != 1 || !want.MatchString(said[0]) {
 		t.Errorf("it said %q, want one line %s", said, want)
 	}

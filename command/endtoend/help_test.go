@@ -59,7 +59,7 @@ func TestHelpOfKarve(t *testing.T) {
 			t.Errorf("karve %v: got %q, want what karve prints", args, got)
 		}
 	}
-	for _, command := range []string{"server", "run", "status", "kubectl", "kubeconfig", "snapshot", "reset", "datastore", "certs",
+	for _, command := range []string{"server", "run", "status", "kubectl", "kubeconfig", "node", "snapshot", "reset", "datastore", "certs",
 		"check", "feature-gates", "envtest-assets", "completion", "version"} {
 		if !strings.Contains(want, "\n  "+command+" ") {
 			t.Errorf("karve: got %s\nwant %s in it", want, command)

@@ -1,8 +1,6 @@
 package endtoend
 
 import (
-	"context"
-	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -15,7 +13,6 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/net/http2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -31,12 +28,9 @@ func do(c *http.Client, r *http.Request) (answer, error) {
 
 // h2c is a client that speaks HTTP/2 without TLS, and nothing else.
 func h2c() *http.Client {
-	return &http.Client{Timeout: patience, Transport: &http2.Transport{
-		AllowHTTP: true,
-		DialTLSContext: func(ctx context.Context, network, address string, _ *tls.Config) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, network, address)
-		},
-	}}
+	tr := &http.Transport{Protocols: new(http.Protocols)}
+	tr.Protocols.SetUnencryptedHTTP2(true)
+	return &http.Client{Timeout: patience, Transport: tr}
 }
 
 // TestInsecure goes by all guards of the insecure listener.

@@ -25,6 +25,7 @@ var expected = map[string]string{
 	"leases.coordination.k8s.io/":  "they are renewed all the time: that is what they are for",
 	"endpoints/default/kubernetes": "the server's address is taken out at its stop and put back at its start",
 	"endpointslices.discovery.k8s.io/default/kubernetes": "made of the endpoints",
+	"configmaps/kube-public/cluster-info":                "it has the server's port, which is another one",
 }
 
 // virtual are resources that are computed when they are asked for.

@@ -28,6 +28,11 @@ func DatastoreEndpoint() cli.Flag {
 		"Other users can see the command line: give a password in the variable or the configuration file instead.")
 }
 
+// SSHKeyFile is --ssh-keyfile.
+func SSHKeyFile() cli.Flag {
+	return text(reaching, "ssh-keyfile", "", "`FILE` with the private key for --ssh-user, which no other user may read (default: one that the server makes in its data directory; karve ssh public-key prints its public half)")
+}
+
 // DefaultDataDir is /var/lib/karve for root, and in the XDG data directory
 // (https://specifications.freedesktop.org/basedir-spec) for everybody else.
 func DefaultDataDir() string {
@@ -44,7 +49,7 @@ func DefaultDataDir() string {
 	return filepath.Join(home, ".local", "share", "karve")
 }
 
-// ReadDataDir takes data-dir, and datastore-endpoint for the commands that have it,
+// ReadDataDir takes data-dir, and datastore-endpoint and ssh-keyfile for the commands that have them,
 // from the server's configuration file, and leaves the other options in it alone.
 func ReadDataDir(c *cli.Context) error {
 	path := c.String("config")
@@ -63,7 +68,7 @@ func ReadDataDir(c *cli.Context) error {
 	}
 	known := Names(c.Command.Flags)
 	for _, v := range values {
-		if v.name != "data-dir" && v.name != "datastore-endpoint" || !slices.Contains(known, v.name) {
+		if !slices.Contains([]string{"data-dir", "datastore-endpoint", "ssh-keyfile"}, v.name) || !slices.Contains(known, v.name) {
 			continue
 		}
 		if len(v.values) == 1 && !c.IsSet(v.name) {

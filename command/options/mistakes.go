@@ -90,7 +90,7 @@ func wanted(name string, known []cli.Flag) string {
 	case *cli.BoolFlag:
 		return "true or false"
 	}
-	if values := Values(name); len(values) > 0 {
+	if values := Values(known[at]); len(values) > 0 {
 		return strings.Join(values, " or ")
 	}
 	return "a value"

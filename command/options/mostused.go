@@ -15,6 +15,7 @@ var mostUsedNames = []string{
 	"service-cluster-ip-range", "cluster-cidr", "cluster-domain",
 	"datastore-endpoint", "durability", "fork-from", "etcd-listen",
 	"no-controllers", "disable-controllers", "disable-scheduler",
+	"ssh-user", "ssh-keyfile",
 	"simulate-nodes",
 	"kube-apiserver-arg", "kube-controller-manager-arg", "kube-scheduler-arg",
 	"feature-gates", "runtime-config",

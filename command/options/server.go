@@ -23,6 +23,7 @@ const (
 	identity    = "CERTIFICATES AND KUBECONFIG"
 	network     = "CLUSTER NETWORK"
 	storage     = "DATASTORE"
+	reaching    = "REACHING NODES"
 	components  = "CONTROLLERS AND SCHEDULER"
 	simulation  = "SIMULATED NODES"
 	passThrough = "OPTIONS OF KUBERNETES' COMPONENTS"
@@ -46,7 +47,8 @@ func Server() []cli.Flag {
 
 		text(listeners, "bind-address", "", "`IP` address of the secure listener (default: all addresses)"),
 		number(listeners, "secure-port", server.DefaultSecurePort, "`PORT` of the secure listener; 0 picks a free one"),
-		text(listeners, "advertise-address", "", "`IP` address at which nodes and Pods reach this server (default: that of the default route)"),
+		text(listeners, "advertise-address", "", "`IP` address at which nodes and Pods reach this server (default: that of the default route). With a loopback address, the Service kubernetes has no endpoints."),
+		text(listeners, "control-plane-endpoint", "", "`HOST` or HOST:PORT at which nodes reach the API server, such as a load balancer (default: the advertised address and the secure port). kubeadm join gets it from the cluster, and the serving certificate contains it."),
 		text(listeners, "insecure-bind-address", "127.0.0.1", "`IP` address of the insecure listener"),
 		insecurePortFlag(server.OwnersKnown),
 		yes(listeners, "insecure-allow-remote", "allow an --insecure-bind-address that is not loopback. Everybody who can reach it is an administrator."),
@@ -61,8 +63,9 @@ func Server() []cli.Flag {
 		text(identity, "write-kubeconfig-mode", "0600", "file `MODE` of that copy"),
 
 		text(network, "service-cluster-ip-range", server.DefaultServiceClusterIPRange, "`CIDR` of Service addresses. For dual-stack, give an IPv4 and an IPv6 CIDR, separated by a comma."),
-		text(network, "cluster-cidr", "", "`CIDR` of Pod addresses; each node gets a part of it (default: the network plugin decides)"),
+		text(network, "cluster-cidr", "", "`CIDR` of Pod addresses; each node gets a part of it. For dual-stack, give two, separated by a comma. (default: "+server.DefaultClusterCIDR+", for IPv6 "+server.DefaultClusterCIDRv6+")"),
 		text(network, "cluster-domain", server.DefaultClusterDomain, "DNS `DOMAIN` of the cluster"),
+		yes(network, "no-kubeadm-objects", "leave out the objects that kubeadm join needs, and leave alone those that exist"),
 
 		DatastoreEndpoint(),
 		text(storage, "durability", "", "`MODE` of the built-in datastore: full or relaxed (default: full). With full, every write is on the disk before it is acknowledged. relaxed writes less, for SD cards: a power cut may lose the last 100 ms, and the last 30 s of nodes' heartbeats."),
@@ -72,9 +75,17 @@ func Server() []cli.Flag {
 		text(storage, "datastore-keyfile", "", "`FILE` with the private key of --datastore-certfile"),
 		text(storage, "etcd-listen", "", "`URL` at which to serve the etcd API as well: https://ADDRESS:PORT. Clients need a certificate of certs/etcd-ca in the data directory. With a loopback address, http:// works too. (default: a socket in the data directory only)"),
 
+		text(reaching, "ssh-user", "", "reach nodes, Pods and Services through SSH as this `USER` of the nodes, which then need no open port but that of SSH (default: directly)"),
+		SSHKeyFile(),
+		text(reaching, "ssh-agent", "", "`SOCKET` of an SSH agent whose keys to use; "+server.AgentVariable+" is the one that this variable names"),
+		text(reaching, "ssh-jump", "", "bastion, a `USER@HOST[:PORT]`, through which to reach the nodes' SSH servers"),
+		text(reaching, "ssh-known-hosts", "", "`FILE` with the pinned host keys (default: ssh/known_hosts in the data directory). The first key of a node is pinned there, and no other is accepted afterwards."),
+		number(reaching, "ssh-port", 22, "`PORT` of the nodes' SSH servers"),
+
 		texts(components, "disable-controllers", "`NAMES` of controllers to leave out, separated by commas"),
 		yes(components, "no-controllers", "leave out all controllers"),
 		yes(components, "disable-scheduler", "leave out the scheduler"),
+		yes(components, "approve-kubelet-serving", "approve the serving certificates that kubelets ask for (serverTLSBootstrap), if every name and address in them is that of the kubelet's Node"),
 
 		number(simulation, "simulate-nodes", 0, "number `N` of simulated nodes, for tests. Their Pods become ready and their Jobs complete, but nothing is run. The annotations "+simulate.Prefix+"… of Pods and Nodes make them fail (see docs/testing.md)."),
 

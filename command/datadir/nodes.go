@@ -1,0 +1,130 @@
+package datadir
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/karve-k8s/karve/command/nodes"
+	"github.com/karve-k8s/karve/command/output"
+	"github.com/karve-k8s/karve/command/servers"
+	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/preflight"
+)
+
+// nodesTimeout limits each request about nodes. Package nodes has shorter limits for most.
+const nodesTimeout = askTimeout
+
+// readNodes asks the server in dir about its nodes.
+func readNodes(ctx context.Context, dir string) (*nodes.Report, error) {
+	config, err := servers.Kubeconfig(dir)
+	if err != nil {
+		return nil, err
+	}
+	config.Timeout = nodesTimeout
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, err
+	}
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	defer client.CloseIdleConnections()
+	return nodes.Server{Client: client, URL: config.Host}.Read(ctx)
+}
+
+// readNodes adds the nodes to the status of a server that answers.
+func (s *ServerStatus) readNodes(ctx context.Context) {
+	if s.URL == "" {
+		return
+	}
+	report, err := readNodes(ctx, s.DataDir)
+	if err != nil {
+		s.NodesUnknown = err.Error()
+		return
+	}
+	s.Report = report
+}
+
+// mostNodes is how many nodes the table shows.
+const mostNodes = 50
+
+// nodesTable writes a line for each node, and for each lack.
+func (s *ServerStatus) nodesTable(w io.Writer) {
+	line := func(name, format string, args ...any) { fmt.Fprintf(w, name+"\t"+format+"\n", args...) }
+	if s.NodesUnknown != "" {
+		line("nodes", "unknown: %s", output.Printable(s.NodesUnknown))
+		return
+	}
+	if s.Report == nil {
+		return
+	}
+	if s.Simulated > 0 {
+		line("nodes", "%d simulated", s.Simulated)
+	}
+	for i, n := range s.Nodes {
+		if i == mostNodes {
+			line("nodes", "and %d more (karve status -o json shows all)", len(s.Nodes)-i)
+			break
+		}
+		state := "ready"
+		if !n.Ready {
+			state = "not ready (" + output.Printable(n.Problem) + ")"
+		}
+		line("node", "%s: %s, %s, %s", output.Printable(n.Name), state, orDash(output.Printable(n.Kubelet)), usageOf(n))
+	}
+	for _, l := range s.Lacks {
+		line("lacks", "%s (%s)", output.Printable(l.What), output.Printable(l.Do))
+	}
+}
+
+// usageOf is the usage of a node, beside what Pods can use.
+func usageOf(n nodes.Node) string {
+	u := n.Usage
+	if u == nil {
+		return "usage unknown: " + output.Printable(n.Unknown)
+	}
+	cpu := fmt.Sprintf("CPU %.2f", float64(u.MilliCPU)/1000)
+	if n.MilliCPU > 0 {
+		cpu += fmt.Sprintf(" of %g (%d %%)", float64(n.MilliCPU)/1000, u.MilliCPU*100/n.MilliCPU)
+	}
+	memory := "memory " + mebi(u.Memory)
+	if n.Memory > 0 {
+		memory += fmt.Sprintf(" of %s (%d %%)", mebi(n.Memory), u.Memory*100/n.Memory)
+	}
+	return cpu + ", " + memory
+}
+
+// CheckNodes returns what the nodes of the cluster in dir lack, if its server runs and it has nodes.
+func CheckNodes(ctx context.Context, dir string) []preflight.Finding {
+	if _, held, err := directory.Holder(dir); err != nil || !held {
+		return nil // preflight reports it
+	}
+	const check = "nodes"
+	report, err := readNodes(ctx, dir)
+	switch {
+	case err != nil:
+		return []preflight.Finding{{Check: check, Result: preflight.Unknown, Found: "not checked: " + output.Printable(err.Error())}}
+	case len(report.Nodes) == 0:
+		return nil
+	}
+	var all []preflight.Finding
+	for _, l := range report.Lacks {
+		all = append(all, preflight.Finding{Check: check, Result: preflight.Warn, Found: output.Printable(l.What), Do: output.Printable(l.Do)})
+	}
+	var down []string
+	for _, n := range report.Nodes {
+		if !n.Ready {
+			down = append(down, output.Printable(n.Name))
+		}
+	}
+	if len(down) > 0 {
+		all = append(all, preflight.Finding{Check: check, Result: preflight.Warn, Found: "not ready: " + strings.Join(down, ", "), Do: "karve status says why"})
+	}
+	if len(all) == 0 {
+		all = []preflight.Finding{{Check: check, Result: preflight.OK, Found: fmt.Sprintf("%d, and nothing is missing that a client can see", len(report.Nodes))}}
+	}
+	return all
+}

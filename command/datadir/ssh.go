@@ -1,0 +1,80 @@
+package datadir
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/karve-k8s/karve/command/options"
+	"github.com/karve-k8s/karve/command/output"
+	"github.com/karve-k8s/karve/control"
+	"github.com/karve-k8s/karve/server/tunnels"
+)
+
+// SSH is `karve ssh`.
+func SSH() *cli.Command {
+	return &cli.Command{
+		Name:  "ssh",
+		Usage: "show the key with which the server reaches nodes through SSH",
+		Subcommands: []*cli.Command{{
+			Name:   "public-key",
+			Usage:  "print the line for the authorized_keys file of --ssh-user on the nodes",
+			Flags:  []cli.Flag{options.Config(), options.DataDir(), options.SSHKeyFile()},
+			Before: options.ReadDataDir,
+			Action: asOwner(printPublicKey),
+		}},
+	}
+}
+
+func printPublicKey(c *cli.Context) error {
+	path := cmp.Or(c.String("ssh-keyfile"), tunnels.KeyPath(c.String("data-dir")))
+	signer, err := tunnels.ReadKey(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist) && c.String("ssh-keyfile") == "":
+		return fmt.Errorf("%s does not exist: a server with --ssh-user makes it when it starts (with --ssh-agent, ssh-add -L prints the agent's keys)", path)
+	case err != nil:
+		return err
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "server"
+	}
+	_, err = fmt.Fprintln(c.App.Writer, tunnels.AuthorizedKey(signer, "karve@"+host))
+	return err
+}
+
+// readTunnels asks the server for its tunnels. Nothing is known of those of a server that does not
+// answer, or of a release without them.
+func readTunnels(ctx context.Context, dir string) []control.Tunnel {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	client := control.New(dir)
+	defer client.Close()
+	all, err := client.Tunnels(ctx)
+	if err != nil {
+		return nil
+	}
+	return all
+}
+
+// describeTunnel is a tunnel for people.
+func describeTunnel(t control.Tunnel) string {
+	parts := []string{fmt.Sprintf("%s for %v", t.State, time.Since(t.Since).Round(time.Second))}
+	if t.Address != "" {
+		parts = append(parts, "to "+t.Address)
+	}
+	if t.Connections > 0 {
+		parts = append(parts, fmt.Sprintf("open connections: %d", t.Connections))
+	}
+	text := t.Node + ": " + strings.Join(parts, ", ")
+	if t.Problem != "" {
+		text += ": " + t.Problem
+	}
+	return output.Printable(text)
+}

@@ -1,0 +1,145 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/karve-k8s/karve/command/output"
+	"github.com/karve-k8s/karve/node"
+)
+
+// nodeCommand is `karve node`, which install.sh uses: this machine as a node.
+func nodeCommand() *cli.Command {
+	kubelet := []cli.Flag{
+		&cli.StringFlag{Name: "kubelet", Usage: "`FILE` to install as the kubelet. If FILE.sha256 is there, it is checked (default: download that of the server's version)"},
+		&cli.StringFlag{Name: "kubelet-url", Value: node.DefaultKubeletURL, Usage: "`URL` of a mirror of Kubernetes' downloads"},
+		&cli.StringFlag{Name: "kubelet-sha256", Usage: "`CHECKSUM` that the kubelet has to have (default: the one beside the download)"},
+		&cli.DurationFlag{Name: "timeout", Value: node.DefaultTimeout, Usage: "`DURATION` that the node may take to become Ready"},
+	}
+	return &cli.Command{
+		Name:  "node",
+		Usage: "make this machine a node of a cluster",
+		Subcommands: []*cli.Command{
+			{
+				Name:  "join",
+				Usage: "install a kubelet and join a cluster; needs root",
+				Description: `It checks everything that it can before it changes the machine, and undoes
+everything if the node does not become Ready. Debian's packages containerd, runc,
+containernetworking-plugins and iptables are installed with apt if they are missing.`,
+				Flags: append([]cli.Flag{
+					&cli.StringFlag{Name: "server", Usage: "`URL` of the API server, such as https://board.example:6443"},
+					&cli.StringFlag{Name: "token-file", Usage: "`FILE` with the bootstrap token; - is standard input"},
+					&cli.StringSliceFlag{Name: "ca-hash", Usage: "`HASH` of the server's CA, such as sha256:0123… May be given several times"},
+					&cli.StringFlag{Name: "ca-file", Usage: "`FILE` with the server's CA, instead of --ca-hash"},
+					&cli.StringFlag{Name: "node-name", Usage: "`NAME` of the node (default: the hostname)"},
+					&cli.StringFlag{Name: "node-ip", Usage: "`ADDRESS` that the node reports (default: that of the default route)"},
+					&cli.StringFlag{Name: "pod-cidr", Usage: "`CIDR` of this node's Pods (default: what the cluster gives it, or a part of " + node.DefaultPodNetwork + ")"},
+					&cli.BoolFlag{Name: "no-network", Usage: "write no network configuration for Pods: another plugin will"},
+				}, kubelet...),
+				Action: joinNode,
+			},
+			{
+				Name:  "upgrade",
+				Usage: "replace the kubelet by that of the server's version; Pods keep running",
+				Flags: append([]cli.Flag{&cli.StringFlag{Name: "server", Usage: "`URL` of the API server, if it has another address now"}}, kubelet...),
+				Action: func(c *cli.Context) error {
+					o := nodeOptions(c)
+					o.Server = c.String("server")
+					return node.Upgrade(c.Context, &node.Machine{}, o)
+				},
+			},
+			{
+				Name:  "remove",
+				Usage: "remove the kubelet, this machine's Pods, and all that join installed",
+				Action: func(c *cli.Context) error {
+					o := nodeOptions(c)
+					if err := node.Remove(c.Context, &node.Machine{}, o.Say); err != nil {
+						return err
+					}
+					o.Say("this machine is no node any more. `karve kubectl delete node` on the server removes the Node object")
+					return nil
+				},
+			},
+			{
+				Name:   "status",
+				Usage:  "show which node this machine is, and whether it is Ready",
+				Flags:  []cli.Flag{output.Flag()},
+				Action: nodeStatus,
+			},
+		},
+	}
+}
+
+// nodeOptions are those that several commands have.
+func nodeOptions(c *cli.Context) node.Options {
+	return node.Options{
+		Kubelet:       c.String("kubelet"),
+		KubeletURL:    c.String("kubelet-url"),
+		KubeletSHA256: c.String("kubelet-sha256"),
+		Timeout:       c.Duration("timeout"),
+		Say:           func(format string, args ...any) { fmt.Fprintf(c.App.Writer, "karve: "+format+"\n", args...) },
+		Warn: func(format string, args ...any) {
+			fmt.Fprintf(c.App.ErrWriter, "karve: warning: "+format+"\n", args...)
+		},
+	}
+}
+
+func joinNode(c *cli.Context) error {
+	o := nodeOptions(c)
+	o.Server, o.CAHashes, o.CAFile = c.String("server"), c.StringSlice("ca-hash"), c.String("ca-file")
+	o.Name, o.IP, o.PodCIDR, o.NoNetwork = c.String("node-name"), c.String("node-ip"), c.String("pod-cidr"), c.Bool("no-network")
+	var err error
+	if o.Token, err = readToken(c.String("token-file"), c.App.Reader); err != nil {
+		return err
+	}
+	if err := node.Join(c.Context, &node.Machine{}, o); err != nil {
+		return err
+	}
+	o.Say("this machine is a node now: `karve node status` shows it")
+	return nil
+}
+
+// readToken reads it from a file, because other users can see the arguments of a program.
+func readToken(file string, stdin io.Reader) (string, error) {
+	var text []byte
+	var err error
+	switch file {
+	case "":
+		return "", nil
+	case "-":
+		text, err = io.ReadAll(io.LimitReader(stdin, 1024))
+	default:
+		text, err = os.ReadFile(file)
+	}
+	if err != nil {
+		return "", fmt.Errorf("--token-file: %w", err)
+	}
+	token := strings.TrimSpace(string(text))
+	if token == "" {
+		return "", fmt.Errorf("--token-file %s: it is empty: write the token into it", file)
+	}
+	return token, nil
+}
+
+func nodeStatus(c *cli.Context) error {
+	s, err := node.Status(c.Context, &node.Machine{})
+	if err != nil {
+		return err
+	}
+	err = output.Show(c, s, func(w io.Writer) {
+		state := "Ready"
+		if !s.Ready {
+			state = "not Ready: " + s.Problem
+		}
+		fmt.Fprintf(w, "node\t%s\nserver\t%s\nkubelet\t%s\nstate\t%s\n", s.Node, s.Server, s.Kubelet, state)
+	})
+	if err == nil && !s.Ready {
+		return errors.New("the node is not Ready")
+	}
+	return err
+}

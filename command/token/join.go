@@ -1,0 +1,88 @@
+package token
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	certutil "k8s.io/client-go/util/cert"
+	bootstraptoken "k8s.io/kubernetes/cmd/kubeadm/app/apis/bootstraptoken/v1"
+	"k8s.io/kubernetes/cmd/kubeadm/app/util/pubkeypin"
+
+	"github.com/karve-k8s/karve/command/servers"
+)
+
+// installer is where install.sh comes from.
+const installer = "https://github.com/karve-k8s/karve/releases/latest/download/install.sh"
+
+// target is what a machine needs to know of the cluster that it joins.
+type target struct {
+	address string   // HOST:PORT
+	hashes  []string // of the public keys of the authorities that sign the API server's certificate
+}
+
+// find reads the address in cluster-info, which every machine can reach, and computes the hashes of
+// the authorities that this client trusts.
+func find(ctx context.Context, client kubernetes.Interface, config *rest.Config) (*target, error) {
+	advertised, err := servers.ReadAdvertised(ctx, client)
+	if err != nil {
+		return nil, err
+	}
+	if err := rest.LoadTLSFiles(config); err != nil {
+		return nil, err
+	}
+	trusted := config.CAData
+	if len(trusted) == 0 { // a client of the insecure port
+		trusted = advertised.CA
+	}
+	authorities, err := certutil.ParseCertsPEM(trusted)
+	if err != nil {
+		return nil, fmt.Errorf("the kubeconfig has no certificate-authority-data whose hash a machine could check: %w", err)
+	}
+	t := &target{address: advertised.Address}
+	pins := pubkeypin.NewSet()
+	for _, a := range authorities {
+		t.hashes = append(t.hashes, pubkeypin.Hash(a))
+	}
+	if err := pins.Allow(t.hashes...); err != nil {
+		return nil, err
+	}
+	if err := checkPins(pins, advertised.CA); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// checkPins makes sure that a machine, which gets the authorities from cluster-info, finds one of pins
+// among them.
+func checkPins(pins *pubkeypin.Set, advertised []byte) error {
+	var listed []*x509.Certificate
+	if len(advertised) > 0 {
+		listed, _ = certutil.ParseCertsPEM(advertised)
+	}
+	if len(listed) == 0 {
+		return fmt.Errorf("%s has no certificate-authority-data: restart the server, which writes it", servers.ClusterInfo)
+	}
+	if pins.CheckAny(listed) != nil {
+		return errors.New(servers.ClusterInfo + " has another authority than the one that signs the server's certificate: restart the server, which corrects it")
+	}
+	return nil
+}
+
+// kubeadm is the command with which kubeadm joins a machine.
+func (t *target) kubeadm(token bootstraptoken.BootstrapTokenString) string {
+	line := "kubeadm join " + t.address + " --token " + token.String()
+	for _, h := range t.hashes {
+		line += " --discovery-token-ca-cert-hash " + h
+	}
+	return line
+}
+
+// install is the command with which Karve's installer makes a machine a node. One hash is enough for
+// it: the first authority is the one that signs (see certs/DESIGN.md).
+func (t *target) install(token bootstraptoken.BootstrapTokenString) string {
+	return fmt.Sprintf("curl -sfL %s | sh -s - node --server https://%s --token %s --ca-hash %s", installer, t.address, token, t.hashes[0])
+}

@@ -1,0 +1,341 @@
+// Package token is `karve token`: bootstrap tokens, with which machines join a cluster, and the lines
+// that join them.
+//
+// The Secrets are those that kubeadm makes, by kubeadm's own conversion.
+package token
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
+	bootstraputil "k8s.io/cluster-bootstrap/token/util"
+	bootstraptoken "k8s.io/kubernetes/cmd/kubeadm/app/apis/bootstraptoken/v1"
+
+	"github.com/karve-k8s/karve/command/options"
+	"github.com/karve-k8s/karve/command/output"
+	"github.com/karve-k8s/karve/command/servers"
+)
+
+// timeout limits each request to the server.
+const timeout = 30 * time.Second
+
+// The forms of a token, for users.
+const (
+	tokenForm = "6 characters, a dot and 16 characters, each a-z or 0-9, such as abcdef.0123456789abcdef"
+	idForm    = "the ID of a token, which is its first 6 characters"
+)
+
+// errForm is the error for an argument that is no token. It does not repeat the argument, which may be
+// a secret with a typing error.
+var errForm = errors.New("TOKEN has the wrong form: want " + tokenForm)
+
+// Command is `karve token`.
+func Command() *cli.Command {
+	return &cli.Command{
+		Name:  "token",
+		Usage: "create, list and delete bootstrap tokens, with which machines join the cluster",
+		Subcommands: []*cli.Command{
+			createCommand(),
+			{
+				Name:   "list",
+				Usage:  "list bootstrap tokens, with their secrets",
+				Flags:  append(serverFlags(), output.Flag()),
+				Before: options.ReadDataDir,
+				Action: list,
+			},
+			{
+				Name:      "delete",
+				Usage:     "delete bootstrap tokens",
+				ArgsUsage: "TOKEN|ID...",
+				Flags:     serverFlags(),
+				Before:    options.ReadDataDir,
+				Action:    remove,
+			},
+		},
+	}
+}
+
+func createCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "create",
+		Usage:     "create a bootstrap token and print it",
+		ArgsUsage: "[TOKEN]",
+		Description: `Without TOKEN, Karve makes a random one. Other users of this machine can see the
+command line: leave TOKEN out unless something else has to know it before.`,
+		Flags: append(serverFlags(),
+			&cli.DurationFlag{Name: "ttl", Value: bootstraptoken.DefaultTokenDuration, Usage: "`DURATION` after which the token expires; 0 means never"},
+			&cli.StringFlag{Name: "usages", Value: strings.Join(bootstraptoken.DefaultTokenUsages, ","), Usage: "what the token is for: signing, authentication, or both, separated by a comma"},
+			&cli.StringFlag{Name: "groups", Value: strings.Join(bootstraptoken.DefaultTokenGroups, ","), Usage: "`GROUPS` that the token's holder is in, separated by commas. Each begins with " + bootstrapapi.BootstrapDefaultGroup + ":."},
+			&cli.StringFlag{Name: "description", Usage: "`TEXT` for people who list the tokens"},
+			&cli.BoolFlag{Name: "print-join-command", Usage: "print the command with which kubeadm joins a machine, instead of the token"},
+			&cli.BoolFlag{Name: "print-install-command", Usage: "print the command with which install.sh makes a machine a node, instead of the token"},
+		),
+		Before: options.ReadDataDir,
+		Action: create,
+	}
+}
+
+// serverFlags choose the server.
+func serverFlags() []cli.Flag {
+	return []cli.Flag{
+		options.Config(), options.DataDir(),
+		&cli.StringFlag{Name: "kubeconfig", Usage: "`FILE` that names another server than that of --data-dir"},
+	}
+}
+
+// connect returns a client for the server that the options choose.
+func connect(c *cli.Context) (kubernetes.Interface, *rest.Config, error) {
+	config, err := servers.Connect(c.String("data-dir"), c.String("kubeconfig"))
+	if err != nil {
+		return nil, nil, err
+	}
+	config.Timeout = timeout
+	client, err := kubernetes.NewForConfig(config)
+	return client, config, err
+}
+
+func create(c *cli.Context) error {
+	wanted, err := parse(c.Args().Slice(), request{
+		ttl: c.Duration("ttl"), usages: c.String("usages"), groups: c.String("groups"), groupsGiven: c.IsSet("groups"),
+		description: c.String("description"), join: c.Bool("print-join-command") || c.Bool("print-install-command"),
+	})
+	if err != nil {
+		return err
+	}
+	if c.Bool("print-join-command") && c.Bool("print-install-command") {
+		return errors.New("--print-install-command: leave out --print-join-command, because only one line is printed")
+	}
+	client, config, err := connect(c)
+	if err != nil {
+		return err
+	}
+	// If there is no line to print, no token is created either.
+	line := wanted.Token.String()
+	if c.Bool("print-join-command") || c.Bool("print-install-command") {
+		to, err := find(c.Context, client, config)
+		if err != nil {
+			return err
+		}
+		line = to.kubeadm(*wanted.Token)
+		if c.Bool("print-install-command") {
+			line = to.install(*wanted.Token)
+		}
+	}
+	_, err = client.CoreV1().Secrets(metav1.NamespaceSystem).Create(c.Context, bootstraptoken.BootstrapTokenToSecret(wanted), metav1.CreateOptions{})
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		return fmt.Errorf("a token with the ID %s exists: delete it with karve token delete %[1]s, or choose another", wanted.Token.ID)
+	case err != nil:
+		return fmt.Errorf("create token with the ID %s: %w", wanted.Token.ID, err)
+	}
+	_, err = fmt.Fprintln(c.App.Writer, line)
+	return err
+}
+
+// request is what a user asked for.
+type request struct {
+	ttl            time.Duration
+	usages, groups string
+	groupsGiven    bool
+	description    string
+	join           bool // a machine is to join with it
+}
+
+// parse makes the token that was asked for. Its error joins all problems.
+func parse(args []string, r request) (*bootstraptoken.BootstrapToken, error) {
+	made := &bootstraptoken.BootstrapToken{Description: r.description, TTL: &metav1.Duration{Duration: r.ttl}}
+	var problems []error
+	text := ""
+	switch {
+	case len(args) == 1:
+		text = args[0]
+	case len(args) > 1 && strings.HasPrefix(args[1], "-"):
+		problems = append(problems, fmt.Errorf("%s comes after TOKEN: give the options first", args[1]))
+	case len(args) > 1:
+		problems = append(problems, errors.New("more than one TOKEN: create them one by one"))
+	}
+	if text == "" && len(args) == 0 {
+		random, err := bootstraputil.GenerateBootstrapToken()
+		if err != nil {
+			return nil, err
+		}
+		text = random
+	}
+	if len(args) <= 1 {
+		var err error
+		if made.Token, err = bootstraptoken.NewBootstrapTokenString(text); err != nil {
+			problems = append(problems, errForm)
+		}
+	}
+	if r.ttl < 0 || r.ttl > 0 && r.ttl < time.Second {
+		problems = append(problems, fmt.Errorf("--ttl %v: want at least 1s, or 0 for a token that never expires", r.ttl))
+	}
+	made.Usages = words(r.usages)
+	if err := bootstraputil.ValidateUsages(made.Usages); err != nil || len(made.Usages) == 0 {
+		problems = append(problems, fmt.Errorf("--usages %q: want %s, or both separated by a comma", r.usages, strings.Join(bootstrapapi.KnownTokenUsages, " or ")))
+	}
+	authenticates := slices.Contains(made.Usages, "authentication")
+	if made.Groups = words(r.groups); !authenticates && !r.groupsGiven {
+		made.Groups = nil // they are for requests with the token
+	}
+	for _, g := range made.Groups {
+		if bootstraputil.ValidateBootstrapGroupName(g) != nil {
+			problems = append(problems, fmt.Errorf("--groups: %q is not the name of such a group: want %s:NAME, with a NAME of letters a-z, digits, colons and hyphens", g, bootstrapapi.BootstrapDefaultGroup))
+		}
+	}
+	if len(made.Groups) > 0 && !authenticates {
+		problems = append(problems, errors.New("--groups: only a token with the usage authentication has groups: add that to --usages"))
+	}
+	if r.join && (!authenticates || !slices.Contains(made.Usages, "signing")) {
+		problems = append(problems, fmt.Errorf("--usages %s: a machine joins with a token for both signing and authentication", r.usages))
+	}
+	return made, errors.Join(problems...)
+}
+
+func words(list string) []string {
+	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+func list(c *cli.Context) error {
+	if err := output.Check(c); err != nil {
+		return err
+	}
+	client, _, err := connect(c)
+	if err != nil {
+		return err
+	}
+	tokens, err := read(c.Context, client, c.App.ErrWriter)
+	if err != nil {
+		return err
+	}
+	return output.Show(c, tokens, func(w io.Writer) { table(w, tokens, time.Now()) })
+}
+
+// read returns the bootstrap tokens of the cluster. For each Secret that is no token, it writes a line
+// to problems.
+func read(ctx context.Context, client kubernetes.Interface, problems io.Writer) ([]*bootstraptoken.BootstrapToken, error) {
+	secrets, err := client.CoreV1().Secrets(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("type", string(bootstrapapi.SecretTypeBootstrapToken)).String(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list tokens: %w", err)
+	}
+	tokens := []*bootstraptoken.BootstrapToken{} // [] in JSON, if there is none
+	for _, secret := range secrets.Items {
+		token, err := bootstraptoken.BootstrapTokenFromSecret(&secret)
+		if err != nil {
+			// Upstream's error may quote the token.
+			fmt.Fprintf(problems, "karve: Secret %s/%s is not a usable token: %s\n", secret.Namespace, output.Printable(secret.Name), wrongWith(&secret))
+			continue
+		}
+		tokens = append(tokens, token)
+	}
+	return tokens, nil
+}
+
+// wrongWith says what is wrong with the Secret of a token, without what is secret.
+func wrongWith(s *corev1.Secret) string {
+	id, secret := string(s.Data[bootstrapapi.BootstrapTokenIDKey]), string(s.Data[bootstrapapi.BootstrapTokenSecretKey])
+	switch {
+	case !bootstraputil.IsValidBootstrapTokenID(id):
+		return bootstrapapi.BootstrapTokenIDKey + " is not 6 characters, each a-z or 0-9"
+	case s.Name != bootstraputil.BootstrapTokenSecretName(id):
+		return "its name must be " + bootstraputil.BootstrapTokenSecretName(id)
+	case !bootstraputil.IsValidBootstrapToken(bootstraputil.TokenFromIDAndSecret(id, secret)):
+		return bootstrapapi.BootstrapTokenSecretKey + " is not 16 characters, each a-z or 0-9"
+	}
+	return bootstrapapi.BootstrapTokenExpirationKey + " is not a time in RFC 3339"
+}
+
+// table is kubeadm's.
+func table(w io.Writer, tokens []*bootstraptoken.BootstrapToken, now time.Time) {
+	fmt.Fprintln(w, "TOKEN\tTTL\tEXPIRES\tUSAGES\tDESCRIPTION\tEXTRA GROUPS")
+	for _, t := range tokens {
+		ttl, expires := "<forever>", "<never>"
+		if t.Expires != nil {
+			expires = t.Expires.Format(time.RFC3339)
+			if ttl = "<expired>"; t.Expires.After(now) {
+				ttl = duration.ShortHumanDuration(t.Expires.Sub(now))
+			}
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", t.Token, ttl, expires, orNone(strings.Join(t.Usages, ",")),
+			orNone(output.Printable(t.Description)), orNone(output.Printable(strings.Join(t.Groups, ","))))
+	}
+}
+
+func orNone(text string) string {
+	if text == "" {
+		return "<none>"
+	}
+	return text
+}
+
+func remove(c *cli.Context) error {
+	ids, err := parseIDs(c.Args().Slice())
+	if err != nil {
+		return err
+	}
+	client, _, err := connect(c)
+	if err != nil {
+		return err
+	}
+	var problems []error
+	for _, id := range ids {
+		err := client.CoreV1().Secrets(metav1.NamespaceSystem).Delete(c.Context, bootstraputil.BootstrapTokenSecretName(id), metav1.DeleteOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			problems = append(problems, fmt.Errorf("there is no token with the ID %s: karve token list shows all", id))
+		case err != nil:
+			problems = append(problems, fmt.Errorf("delete token with the ID %s: %w", id, err))
+		default:
+			fmt.Fprintf(c.App.Writer, "bootstrap token %q deleted\n", id)
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// parseIDs returns the IDs of tokens that are given whole or by their IDs.
+func parseIDs(args []string) (ids []string, err error) {
+	if len(args) == 0 {
+		return nil, errors.New("karve token delete needs a TOKEN, or " + idForm)
+	}
+	for _, arg := range args {
+		if strings.HasPrefix(arg, "-") {
+			return nil, fmt.Errorf("%s comes after TOKEN: give the options first", arg)
+		}
+		id := arg
+		if !bootstraputil.IsValidBootstrapTokenID(arg) {
+			token, err := bootstraptoken.NewBootstrapTokenString(arg)
+			if err != nil {
+				return nil, fmt.Errorf("%w; or %s", errForm, idForm)
+			}
+			id = token.ID
+		}
+		if !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
+}
+
+// Shown is an argument as an error may repeat it: of a token, only the ID.
+func Shown(arg string) string {
+	if token, err := bootstraptoken.NewBootstrapTokenString(arg); err == nil {
+		return token.ID + ".…"
+	}
+	return arg
+}

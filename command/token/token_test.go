@@ -1,0 +1,228 @@
+package token
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/pem"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
+	certutil "k8s.io/client-go/util/cert"
+	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
+	bootstraptoken "k8s.io/kubernetes/cmd/kubeadm/app/apis/bootstraptoken/v1"
+	"k8s.io/kubernetes/cmd/kubeadm/app/util/pubkeypin"
+)
+
+const someToken = "abcdef.fedcba9876543210"
+
+// usual is what the options ask for if none is given.
+var usual = request{
+	ttl: bootstraptoken.DefaultTokenDuration, usages: strings.Join(bootstraptoken.DefaultTokenUsages, ","), groups: strings.Join(bootstraptoken.DefaultTokenGroups, ","),
+}
+
+// The defaults are kubeadm's.
+func TestParseHasKubeadmsDefaults(t *testing.T) {
+	got, err := parse(nil, usual)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &bootstraptoken.BootstrapToken{Token: got.Token}
+	bootstraptoken.SetDefaults_BootstrapToken(want)
+	if got.TTL.Duration != want.TTL.Duration || strings.Join(got.Usages, ",") != strings.Join(want.Usages, ",") || strings.Join(got.Groups, ",") != strings.Join(want.Groups, ",") {
+		t.Errorf("got %+v, want kubeadm's %+v", got, want)
+	}
+	other, err := parse(nil, usual)
+	if err != nil || other.Token.String() == got.Token.String() {
+		t.Errorf("two tokens: got %v twice (%v), want random ones", got.Token.ID, err)
+	}
+}
+
+func TestParse(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		args   []string
+		change func(*request)
+		want   []string // words of the error, one for each problem; none: it is fine
+	}{
+		{"a token", []string{someToken}, nil, nil},
+		{"capitals", []string{"ABCDEF.fedcba9876543210"}, nil, []string{"TOKEN has the wrong form"}},
+		{"too short", []string{"abcdef.fedcba987654321"}, nil, []string{"TOKEN has the wrong form"}},
+		{"too long", []string{someToken + "0"}, nil, []string{"TOKEN has the wrong form"}},
+		{"no dot", []string{"abcdeffedcba9876543210"}, nil, []string{"TOKEN has the wrong form"}},
+		{"a line break", []string{someToken + "\n"}, nil, []string{"TOKEN has the wrong form"}},
+		{"empty", []string{""}, nil, []string{"TOKEN has the wrong form"}},
+		{"two tokens", []string{someToken, someToken}, nil, []string{"more than one TOKEN"}},
+		{"an option behind", []string{someToken, "--ttl", "0"}, nil, []string{"--ttl comes after TOKEN"}},
+		{"for ever", nil, func(r *request) { r.ttl = 0 }, nil},
+		{"negative", nil, func(r *request) { r.ttl = -time.Second }, []string{"--ttl -1s"}},
+		{"less than the expiration can say", nil, func(r *request) { r.ttl = time.Millisecond }, []string{"--ttl 1ms"}},
+		{"signing only", nil, func(r *request) { r.usages = "signing" }, nil},
+		{"no usage", nil, func(r *request) { r.usages = "" }, []string{`--usages ""`}},
+		{"unknown usage", nil, func(r *request) { r.usages = "signing,encrypting" }, []string{`--usages "signing,encrypting"`}},
+		{"unknown group", nil, func(r *request) { r.groups, r.groupsGiven = "system:masters", true }, []string{`--groups: "system:masters"`}},
+		{"groups without use", nil, func(r *request) { r.usages, r.groups, r.groupsGiven = "signing", "system:bootstrappers:x", true }, []string{"--groups: only"}},
+		{"joining without authentication", nil, func(r *request) { r.usages, r.join = "signing", true }, []string{"--usages signing: a machine joins"}},
+		{"joining without a signature", nil, func(r *request) { r.usages, r.join = "authentication", true }, []string{"--usages authentication: a machine joins"}},
+		{"everything", []string{"x"}, func(r *request) { r.ttl, r.usages, r.groups, r.groupsGiven = -1, "x", "y", true },
+			[]string{"TOKEN", "--ttl", `--usages "x"`, `--groups: "y"`, "--groups: only"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := usual
+			if tc.change != nil {
+				tc.change(&r)
+			}
+			got, err := parse(tc.args, r)
+			if len(tc.want) == 0 {
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(tc.args) > 0 && got.Token.String() != tc.args[0] {
+					t.Errorf("got %v, want %v", got.Token, tc.args[0])
+				}
+				return
+			}
+			if err == nil {
+				t.Fatalf("got no error, want %q", tc.want)
+			}
+			lines := strings.Split(err.Error(), "\n")
+			if len(lines) != len(tc.want) {
+				t.Fatalf("got %q, want %d problems: %q", lines, len(tc.want), tc.want)
+			}
+			for i, want := range tc.want {
+				if !strings.HasPrefix(lines[i], want) {
+					t.Errorf("got %q, want a line that begins with %q", lines[i], want)
+				}
+			}
+			if strings.Contains(err.Error(), "fedcba98") {
+				t.Errorf("the error repeats a secret: %v", err)
+			}
+		})
+	}
+}
+
+func TestParseIDs(t *testing.T) {
+	got, err := parseIDs([]string{"abcdef", someToken, "zzzzzz"})
+	if want := "abcdef zzzzzz"; err != nil || strings.Join(got, " ") != want {
+		t.Errorf("got %q, %v, want %s", got, err, want)
+	}
+	for _, wrong := range [][]string{nil, {"abcde"}, {"abcdef.fedcba987654321X"}, {"abcdef", "--data-dir", "/x"}} {
+		if got, err := parseIDs(wrong); err == nil || strings.Contains(err.Error(), "fedcba98") {
+			t.Errorf("%q: got %q, %v, want an error without the secret", wrong, got, err)
+		}
+	}
+}
+
+func TestShownHidesTheSecret(t *testing.T) {
+	if got, want := Shown(someToken), "abcdef.…"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := Shown("word"); got != "word" {
+		t.Errorf("got %q, want the word", got)
+	}
+}
+
+// A Secret that is no token is reported without what is secret in it, and does not hide the others.
+func TestReadReportsWhatIsNoToken(t *testing.T) {
+	secret := func(name string, data map[string]string) *corev1.Secret {
+		s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "kube-system"}, Type: bootstrapapi.SecretTypeBootstrapToken, Data: map[string][]byte{}}
+		for k, v := range data {
+			s.Data[k] = []byte(v)
+		}
+		return s
+	}
+	client := fake.NewClientset(
+		secret("bootstrap-token-aaaaaa", map[string]string{"token-id": "aaaaaa", "token-secret": "fedcba9876543210", "usage-bootstrap-signing": "true"}),
+		secret("bootstrap-token-bbbbbb", map[string]string{"token-id": "bbbbbb", "token-secret": "TOPSECRET"}),
+		secret("bootstrap-token-cccccc", map[string]string{"token-id": "dddddd", "token-secret": "topsecret0123456"}),
+		secret("bootstrap-token-eeeeee", map[string]string{"token-secret": "topsecret0123456"}),
+		secret("bootstrap-token-ffffff", map[string]string{"token-id": "ffffff", "token-secret": "topsecret0123456", "expiration": "tomorrow"}),
+	)
+	var problems bytes.Buffer
+	tokens, err := read(t.Context(), client, &problems)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(tokens) != 1 || tokens[0].Token.ID != "aaaaaa" {
+		t.Errorf("got %+v, want the one token", tokens)
+	}
+	for _, want := range []string{"bootstrap-token-bbbbbb is not a usable token: token-secret", "bootstrap-token-cccccc is not a usable token: its name must be bootstrap-token-dddddd",
+		"bootstrap-token-eeeeee is not a usable token: token-id", "bootstrap-token-ffffff is not a usable token: expiration"} {
+		if !strings.Contains(problems.String(), want) {
+			t.Errorf("got %s, want %q in it", problems.String(), want)
+		}
+	}
+	if strings.Contains(strings.ToLower(problems.String()), "topsecret") {
+		t.Errorf("a secret is in %s", problems.String())
+	}
+}
+
+func TestTable(t *testing.T) {
+	now := time.Now()
+	at := func(d time.Duration) *metav1.Time { return &metav1.Time{Time: now.Add(d)} }
+	var text bytes.Buffer
+	table(&text, []*bootstraptoken.BootstrapToken{
+		{Token: &bootstraptoken.BootstrapTokenString{ID: "aaaaaa", Secret: "fedcba9876543210"}, Description: "a\x1b[2Jb"},
+		{Token: &bootstraptoken.BootstrapTokenString{ID: "bbbbbb", Secret: "fedcba9876543210"}, Expires: at(90 * time.Minute), Usages: []string{"signing"}},
+		{Token: &bootstraptoken.BootstrapTokenString{ID: "cccccc", Secret: "fedcba9876543210"}, Expires: at(-time.Hour)},
+	}, now)
+	for _, want := range []string{"aaaaaa.fedcba9876543210\t<forever>\t<never>\t<none>\t", "bbbbbb.fedcba9876543210\t1h\t", "\tsigning\t<none>\t", "cccccc.fedcba9876543210\t<expired>\t"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("got %q, want %q in it", text.String(), want)
+		}
+	}
+	if strings.Contains(text.String(), "\x1b") {
+		t.Errorf("a control character is in %q", text.String())
+	}
+}
+
+// authority is a certificate in PEM.
+func authority(t *testing.T) []byte {
+	t.Helper()
+	cert, _, err := certutil.GenerateSelfSignedCertKey("authority.example", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(cert)
+	return pem.EncodeToMemory(block)
+}
+
+func TestFind(t *testing.T) {
+	mine, others := authority(t), authority(t)
+	parsed, err := certutil.ParseCertsPEM(mine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hash := pubkeypin.Hash(parsed[0])
+	find := func(ca []byte) (*target, error) {
+		text := "apiVersion: v1\nkind: Config\nclusters: [{name: '', cluster: {server: 'https://192.0.2.7:6443'"
+		if len(ca) > 0 {
+			text += ", certificate-authority-data: " + base64.StdEncoding.EncodeToString(ca)
+		}
+		client := fake.NewClientset(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "cluster-info", Namespace: "kube-public"}, Data: map[string]string{"kubeconfig": text + "}}]"}})
+		return find(t.Context(), client, &rest.Config{TLSClientConfig: rest.TLSClientConfig{CAData: mine}})
+	}
+	for name, ca := range map[string][]byte{"alone": mine, "in a bundle": append(append([]byte{}, others...), mine...)} {
+		got, err := find(ca)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		token := bootstraptoken.BootstrapTokenString{ID: "abcdef", Secret: "fedcba9876543210"}
+		if got, want := got.kubeadm(token), "kubeadm join 192.0.2.7:6443 --token "+someToken+" --discovery-token-ca-cert-hash "+hash; got != want {
+			t.Errorf("%s: got %s, want %s", name, got, want)
+		}
+		if got, want := got.install(token), " | sh -s - node --server https://192.0.2.7:6443 --token "+someToken+" --ca-hash "+hash; !strings.HasSuffix(got, want) {
+			t.Errorf("%s: got %s, want %s at its end", name, got, want)
+		}
+	}
+	for name, ca := range map[string][]byte{"has no certificate-authority-data": nil, "has another authority": others} {
+		if _, err := find(ca); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("got %v, want that cluster-info %s", err, name)
+		}
+	}
+}
