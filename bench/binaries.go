@@ -17,7 +17,7 @@ import (
 const (
 	etcdPackage          = "go.etcd.io/etcd/server/v3"
 	kubeAPIServerPackage = "k8s.io/kubernetes/cmd/kube-apiserver"
-	kubernetesVersion    = "v1.36.4"
+	kubernetesVersion    = "v1.37.2"
 )
 
 // buildGrace is how long a compilation may take to end after an interrupt.

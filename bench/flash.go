@@ -38,14 +38,16 @@ func flash(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	out.Register(flags)
 	dir := flags.String("dir", "", "directory on a disk (default: the one for temporary files)")
 	binary := flags.String("karve", "", "binary to measure (default: a build of this tree)")
-	nodes := flags.String("nodes", "0,3,10", "comma-separated numbers of nodes")
-	settle := flags.Duration("settle", 30*time.Second, "how long the control planes run before they are measured")
+	nodes := flags.String("nodes", "0,1,3,10", "comma-separated numbers of nodes")
+	pods := flags.Int("pods", 3, "Pods on each node; the container of one of them crashes again and again")
+	jobs := flags.Bool("jobs", false, "a CronJob for each node, with a Job every minute")
+	settle := flags.Duration("settle", 11*time.Minute, "how long the control planes run before they are measured; the API server compacts for the first time after ten minutes")
 	window := flags.Duration("window", 10*time.Minute, "how long they are measured")
 	if err := flags.Parse(args); err != nil {
 		return flag.ErrHelp
 	}
-	if flags.NArg() > 0 || *settle < 0 || *window <= 0 {
-		return fmt.Errorf("flash: -settle is %v, -window %v, and there are %d arguments; want none, and times", *settle, *window, flags.NArg())
+	if flags.NArg() > 0 || *settle < 0 || *window <= 0 || *pods < 0 || *pods > 100 {
+		return fmt.Errorf("flash: -settle is %v, -window %v, -pods %d, and there are %d arguments; want times, 0 to 100 and none", *settle, *window, *pods, flags.NArg())
 	}
 	if err := out.Check(); err != nil {
 		return err
@@ -72,7 +74,7 @@ func flash(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			return fmt.Errorf("-nodes: %q is not a number of nodes from 0 to 1000", text)
 		}
 		for _, mode := range flashModes {
-			w := &flashCluster{mode: mode, nodes: n, dir: filepath.Join(work, mode+text)}
+			w := &flashCluster{mode: mode, nodes: n, pods: *pods, jobs: *jobs, dir: filepath.Join(work, mode+text)}
 			all = append(all, w)
 			if err := w.begin(ctx, *binary, stderr); err != nil {
 				return fmt.Errorf("%s with %d nodes: %w", mode, n, err)
@@ -82,9 +84,21 @@ func flash(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	// All clusters run at the same time, because the writes of each are counted apart.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	failed := make(chan error, len(all))
+	failed := make(chan error, 1)
+	run := func(w *flashCluster, what func(context.Context) error) {
+		go func() {
+			if err := what(ctx); err != nil {
+				select {
+				case failed <- fmt.Errorf("%s with %d nodes: %w", w.mode, w.nodes, err):
+				default:
+				}
+			}
+		}()
+	}
 	for _, w := range all {
-		go func() { failed <- w.kubelets(ctx) }()
+		if err := w.start(ctx, run); err != nil {
+			return fmt.Errorf("%s with %d nodes: %w", w.mode, w.nodes, err)
+		}
 	}
 	wait := func(d time.Duration) error {
 		select {
@@ -112,9 +126,16 @@ func flash(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			return err
 		}
 	}
+	load := fmt.Sprintf("nodes renew a lease every %v and report their status every %v", leaseEvery, statusEvery)
+	if *pods > 0 {
+		load += fmt.Sprintf(";\neach has Pods (%d), and the container of one of them crashes every %v", *pods, crashEvery)
+	}
+	if *jobs {
+		load += ";\neach has a CronJob with a Job every minute"
+	}
 	rep := &report.LineReport{
-		Head:    fmt.Sprintf("%s\nnodes renew a lease every %v and report their status every %v; measured for %v and multiplied to a day\n", machine, leaseEvery, statusEvery, *window),
-		Lines:   report.Table{{"nodes", "durability", "commits/min", "by karve, MB/day", "by the disk, MB/day", "flushes/min"}},
+		Head:    fmt.Sprintf("%s\n%s;\nmeasured for %v, after %v, and multiplied to a day\n", machine, load, *window, *settle),
+		Lines:   report.Table{{"nodes", "durability", "commits/min", "by karve, MB/day", "per node", "by the disk, MB/day", "per node", "flushes/min"}},
 		Figures: report.NewRecord("flash", machine, args, 0),
 	}
 	for _, w := range all {
@@ -130,6 +151,8 @@ func flash(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 type flashCluster struct {
 	mode   string
 	nodes  int
+	pods   int // on each node
+	jobs   bool
 	dir    string
 	device string // such as loop3; empty: no disk of its own
 	image  string
@@ -217,7 +240,34 @@ func (w *flashCluster) end() {
 	}
 }
 
-func nodeName(n int) string { return fmt.Sprintf("node-%d", n) }
+const nodeNameFormat = "node-%d"
+
+func nodeName(n int) string { return fmt.Sprintf(nodeNameFormat, n) }
+
+// start begins what the nodes write. run runs a part of it in the background.
+func (w *flashCluster) start(ctx context.Context, run func(*flashCluster, func(context.Context) error)) error {
+	run(w, w.kubelets)
+	if w.nodes == 0 || w.pods == 0 && !w.jobs {
+		return nil
+	}
+	p, err := newFlashPods(ctx, w.cluster, w.nodes)
+	if err != nil {
+		return err
+	}
+	for n := range w.nodes {
+		crashing, err := p.create(ctx, n, w.pods)
+		if err != nil {
+			return err
+		}
+		if crashing != nil {
+			run(w, func(ctx context.Context) error { return p.crash(ctx, n, crashing) })
+		}
+	}
+	if w.jobs {
+		run(w, p.cronJobs)
+	}
+	return nil
+}
 
 // kubelets writes what the kubelets of the nodes write, spread over the time.
 func (w *flashCluster) kubelets(ctx context.Context) error {
@@ -262,7 +312,8 @@ func (w *flashCluster) status(ctx context.Context, n int) error {
 	for i := range 20 {
 		images = append(images, fmt.Sprintf(`{"names": ["registry.example/image-%d@sha256:%064d", "registry.example/image-%[1]d:v1"], "sizeBytes": 12345678}`, i, i))
 	}
-	body := fmt.Sprintf(`{"status": {"conditions": [%s], "images": [%s]}}`, strings.Join(conditions, ","), strings.Join(images, ","))
+	const capacity = `{"cpu": "4", "memory": "4Gi", "pods": "110"}`
+	body := fmt.Sprintf(`{"status": {"capacity": `+capacity+`, "allocatable": `+capacity+`, "conditions": [%s], "images": [%s]}}`, strings.Join(conditions, ","), strings.Join(images, ","))
 	_, err := w.probe.do(ctx, http.MethodPatch, "/api/v1/nodes/"+nodeName(n)+"/status", []byte(body))
 	return err
 }
@@ -311,13 +362,21 @@ func (w *flashCluster) line(figures *report.Record) []string {
 		return fmt.Sprintf("%.0f", amount)
 	}
 	day := func(bytes float64) float64 { return bytes / 1e6 * float64(24*time.Hour) / float64(took) }
+	perNode := func(row string, day float64) string {
+		if w.nodes == 0 {
+			return ""
+		}
+		return cell(row+", per node", "MB/day", day/float64(w.nodes))
+	}
+	byKarve := day(w.after.process - w.before.process)
 	line := []string{strconv.Itoa(w.nodes), w.mode,
 		cell(row, "/min", (w.after.commits-w.before.commits)/took.Minutes()),
-		cell(row, "MB/day", day(w.after.process-w.before.process))}
+		cell(row, "MB/day", byKarve), perNode(row, byKarve)}
 	if w.device == "" {
-		return append(line, "", "")
+		return append(line, "", "", "")
 	}
+	byDisk := day(w.after.disk - w.before.disk)
 	return append(line,
-		cell(row+", by the disk", "MB/day", day(w.after.disk-w.before.disk)),
+		cell(row+", by the disk", "MB/day", byDisk), perNode(row+", by the disk", byDisk),
 		cell(row+", by the disk", "flushes/min", (w.after.flushes-w.before.flushes)/took.Minutes()))
 }

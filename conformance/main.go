@@ -1,6 +1,6 @@
 // Command conformance runs Kubernetes' own Conformance tests against Karve: those that need
 // no node, and those that need only nodes that report Pods as running. lists/ says which
-// these are, and why the others are excluded. It is a module of its own, because upstream's
+// these are, and why the others are excluded. With -nodes it runs all of them on real nodes. It is a module of its own, because upstream's
 // suite does not belong among Karve's dependencies. scripts/conformance builds and runs it.
 package main
 
@@ -26,6 +26,10 @@ Builds upstream's e2e.test, starts a control plane in a temporary directory and
 runs the Conformance tests that are listed in conformance/lists. It exits 1 if
 one of them fails, or if the lists and upstream's suite have parted.
 
+With -nodes it runs all Conformance tests on real nodes (scripts/nodes), as root.
+It keeps the results in build/conformance/nodes.json and, for other programs,
+nodes.junit.xml. When it is run again, it runs what has not passed.
+
 `
 
 func main() {
@@ -46,7 +50,10 @@ type options struct {
 	focus   string
 	output  string
 	procs   int
-	nodes   int
+	nodes   int // real ones
+	fresh   bool
+	batch   int
+	fake    int // simulated nodes
 	timeout time.Duration
 	all     bool
 }
@@ -59,7 +66,10 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	flags.StringVar(&o.focus, "focus", "", "of the lists, run what this regular expression finds")
 	flags.StringVar(&o.output, "o", "", "json: a document with every test instead of the table")
 	flags.IntVar(&o.procs, "procs", 4, "how many tests at a time")
-	flags.IntVar(&o.nodes, "nodes", 3, "how many simulated nodes, for the list that needs some")
+	flags.IntVar(&o.nodes, "nodes", 0, "run every Conformance test on this many real nodes")
+	flags.BoolVar(&o.fresh, "fresh", false, "with -nodes: forget the results that are kept, and run all tests again")
+	flags.IntVar(&o.batch, "batch", 40, "with -nodes: keep the results after this many tests")
+	flags.IntVar(&o.fake, "simulate-nodes", 3, "how many simulated nodes, for the list that needs some")
 	flags.DurationVar(&o.timeout, "timeout", 30*time.Minute, "how long each list may take")
 	flags.BoolVar(&o.all, "all", false, "run every Conformance test on simulated nodes, to see which belong into the lists")
 	flags.Usage = func() {
@@ -75,6 +85,12 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	}
 	if o.output != "" && o.output != "json" {
 		problems = append(problems, fmt.Errorf("-o %s: want json", o.output))
+	}
+	if o.nodes < 0 || o.nodes > 0 && (o.only != "" || o.all) {
+		problems = append(problems, fmt.Errorf("-nodes %d: want a number of nodes, without -only and -all", o.nodes))
+	}
+	if o.batch < 1 {
+		problems = append(problems, fmt.Errorf("-batch %d: want at least 1", o.batch))
 	}
 	if _, err := regexp.Compile(o.focus); err != nil {
 		problems = append(problems, fmt.Errorf("-focus: %w", err))
@@ -114,6 +130,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 
+	if o.nodes > 0 {
+		return s.runOnNodes(ctx, module, version, names, o, stdout, stderr)
+	}
 	rep := report{Kubernetes: version, Tests: len(names), Excluded: excluded}
 	for _, l := range lists {
 		if o.only != "" && o.only != l.Name {
@@ -131,7 +150,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		}
 		nodes := 0
 		if l.Nodes {
-			nodes = o.nodes
+			nodes = o.fake
 		}
 		began := time.Now()
 		results, err := s.run(ctx, wanted, nodes, o, stderr)

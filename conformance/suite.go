@@ -132,7 +132,18 @@ func (s *suite) run(ctx context.Context, tests []string, nodes int, o options, s
 		return nil, err
 	}
 	defer server.stop()
+	fmt.Fprintf(stderr, "run %d tests on %d nodes\n", len(tests), nodes)
+	// Without waiting for nodes and for Pods of a kube-system.
+	results, err := s.runTests(ctx, nil, dir, server.kubeconfig, tests, o, "--allowed-not-ready-nodes=-1", "--num-nodes="+strconv.Itoa(nodes))
+	if err == nil && slices.ContainsFunc(results, result.failed) {
+		server.keepLog(filepath.Dir(s.e2e), stderr)
+	}
+	return results, err
+}
 
+// runTests runs these tests on the cluster of kubeconfig. Before the command comes prefix, and after
+// it come the arguments of e2e.test. dir is for the suite's files.
+func (s *suite) runTests(ctx context.Context, prefix []string, dir, kubeconfig string, tests []string, o options, args ...string) ([]result, error) {
 	kubectl := filepath.Join(dir, "kubectl")
 	if err := os.Symlink(s.karve, kubectl); err != nil {
 		return nil, err
@@ -141,14 +152,13 @@ func (s *suite) run(ctx context.Context, tests []string, nodes int, o options, s
 	for _, name := range tests {
 		escaped = append(escaped, regexp.QuoteMeta(name))
 	}
-	fmt.Fprintf(stderr, "run %d tests on %d nodes\n", len(tests), nodes)
 	file := "report.json"
-	cmd := child(ctx, s.ginkgo, "--procs="+strconv.Itoa(o.procs), "--no-color", "--silence-skips", "--timeout="+o.timeout.String(),
-		"--output-dir="+dir, "--json-report="+file, "--label-filter=Conformance", "--focus=^.*("+strings.Join(escaped, "|")+")", s.e2e, "--",
-		// Without a cloud, and without waiting for nodes and for Pods of a kube-system.
-		"--provider=skeleton", "--allowed-not-ready-nodes=-1", "--num-nodes="+strconv.Itoa(nodes),
-		"--kubectl-path="+kubectl, "--e2e-output-dir="+dir, "--dump-logs-on-failure=false")
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+server.kubeconfig, "PATH="+dir+string(os.PathListSeparator)+os.Getenv("PATH"))
+	command := slices.Concat(prefix, []string{s.ginkgo, "--procs=" + strconv.Itoa(o.procs), "--no-color", "--silence-skips", "--timeout=" + o.timeout.String(),
+		"--output-dir=" + dir, "--json-report=" + file, "--label-filter=Conformance", "--focus=^.*(" + strings.Join(escaped, "|") + ")", s.e2e, "--",
+		// Without a cloud.
+		"--provider=skeleton", "--kubectl-path=" + kubectl, "--e2e-output-dir=" + dir, "--dump-logs-on-failure=false"}, args)
+	cmd := child(ctx, command...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "PATH="+dir+string(os.PathListSeparator)+os.Getenv("PATH"))
 	cmd.Dir = dir
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
@@ -174,9 +184,6 @@ func (s *suite) run(ctx context.Context, tests []string, nodes int, o options, s
 	}
 	if failed != nil && !slices.ContainsFunc(results, result.failed) {
 		return nil, fmt.Errorf("the suite failed, but no test of it: %w: %s", failed, tail(out.Bytes()))
-	}
-	if slices.ContainsFunc(results, result.failed) {
-		server.keepLog(filepath.Dir(s.e2e), stderr)
 	}
 	return results, nil
 }

@@ -38,8 +38,8 @@ func (rep *storageReport) Print(w io.Writer) error {
 	rep.line(&t, "memory gained", "MB", func(r *round) float64 { return float64(r.MemoryAfter-r.MemoryEmpty) / mb })
 	rep.line(&t, "disk after the updates", "MB", func(r *round) float64 { return float64(r.DiskWritten) / mb })
 	rep.line(&t, "disk after compaction", "MB", func(r *round) float64 { return float64(r.DiskCompacted) / mb })
-	rep.line(&t, "database file, compacted", "MB", func(r *round) float64 { return float64(r.Database) / mb })
-	rep.line(&t, "database file / live data", "", func(r *round) float64 {
+	rep.line(&t, "database and WAL, compacted", "MB", func(r *round) float64 { return float64(r.Database) / mb })
+	rep.line(&t, "database and WAL / live data", "", func(r *round) float64 {
 		return float64(r.Database) / float64(rep.Plan.Keys*valueBytes)
 	})
 	rep.line(&t, "CPU, whole run", "s", func(r *round) float64 { return r.CPU })
@@ -75,7 +75,7 @@ func (rep *storageReport) Record() *report.Record {
 		rec.Add("memory after the run", r.Peer, float64(r.MemoryAfter), "B")
 		rec.Add("disk after the updates", r.Peer, float64(r.DiskWritten), "B")
 		rec.Add("disk after compaction", r.Peer, float64(r.DiskCompacted), "B")
-		rec.Add("database file, compacted", r.Peer, float64(r.Database), "B")
+		rec.Add("database and WAL, compacted", r.Peer, float64(r.Database), "B")
 		rec.Add("whole run", r.Peer, r.CPU, "CPU s")
 	}
 	return rec

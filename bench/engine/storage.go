@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/version"
+
 	"github.com/karve-k8s/karve/bench/load"
 	"github.com/karve-k8s/karve/bench/machine"
 	"github.com/karve-k8s/karve/bench/report"
@@ -21,7 +23,7 @@ var peers = []struct{ role, title string }{
 	{roleDirect, "karve Go API"},
 	{roleClient, "karve client"},
 	{"karve-socket", "karve socket"},
-	{"etcd", "etcd 3.6.13"},
+	{"etcd", "etcd " + version.Version},
 }
 
 // A storageReport has every figure of a run.
