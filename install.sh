@@ -7,12 +7,17 @@
 #   KARVE_BINARY=./karve sh install.sh                        without a network
 #   sh install.sh unit [user]                                 only print the systemd unit
 #   sh install.sh binary [DIRECTORY]                          only the programs: no service, no configuration
+#   … | sh -s - --with-node                                   the server, and this machine as its node;
+#                                                             what follows are options of a node
+#   … | sh -s - node --server URL --token T --ca-hash H       this machine as a node of another server
+#   … | sh -s - node                                          its kubelet in the server's version
 #
 # Options are written to the configuration file. They stay there when the script runs again;
 # --name= (with no value) removes one. Write a switch as --name or --name=false.
 #
 # Variables of this script itself:
-#   KARVE_DOWNLOAD_URL     where SHA256SUMS and the binaries are (default: the newest release)
+#   KARVE_DOWNLOAD_URL     where SHA256SUMS and the binaries are (default: the newest release), such as
+#                          https://github.com/karve-k8s/karve/releases/download/v1.37.2+karve.1
 #   KARVE_BINARY           a file to install instead; it may end in .xz or .gz, and is checked
 #                          if a SHA256SUMS beside it names it
 #   KARVE_INSTALL_TIMEOUT  seconds that the service may take to become ready (default: 300)
@@ -48,6 +53,9 @@
 #   accepts those of another, and renews those that it cannot use.
 # - It counts time in rounds of one second. A clock would not do: on a board without a
 #   battery, NTP may set it at any moment.
+# - `karve node` does what makes a node: it is a program with tests of its own, and checks
+#   signatures and certificates, for which a bare Debian has no tools. This script installs it,
+#   and no token is in an argument of a program that it starts.
 # - Everything is in functions, and the last line calls them: half a script does nothing.
 set -u
 umask 022
@@ -59,10 +67,10 @@ release_keys='RWTbTOAIDc8fAxjosbhJPUeHbmQob1kk8hVrMeWL7Tdr4vJb9fS1YVTI'
 say() { printf 'karve: %s\n' "$*"; }
 warn() { printf 'karve: %s\n' "$*" >&2; }
 
-# fail prints what is wrong, restores what was changed, and exits.
+# fail [MESSAGE] prints what is wrong, restores what was changed, and exits.
 fail() {
 	trap - INT TERM HUP
-	warn "$*"
+	[ $# = 0 ] || warn "$*" # otherwise another program has said it
 	if [ "$switched" = yes ]; then
 		roll_back
 	elif [ "$stopped" = yes ]; then
@@ -73,6 +81,8 @@ fail() {
 			warn "the installed version was started again, but is not ready. Its log ends with:"
 			log_lines
 		fi
+	elif [ "$joining" = yes ] && [ -e "$node_record" ]; then
+		warn "a part of the node is left on this machine: remove it with $node_uninstall, and run the script again"
 	elif [ -n "$had" ]; then
 		warn "nothing was changed: $had"
 	else
@@ -82,6 +92,8 @@ fail() {
 }
 
 clean_up() {
+	[ "$joining" = no ] || [ -e "$node_record" ] || unplace_node
+	[ "$token_made" = no ] || delete_token
 	[ -z "$work" ] || rm -rf "$work"
 	[ -z "$stage" ] || rm -rf "$stage"
 }
@@ -123,6 +135,7 @@ layout() {
 	fi
 	bin=$bin_dir/karve
 	uninstall=$bin_dir/karve-uninstall.sh
+	node_uninstall=$bin_dir/karve-node-uninstall.sh
 	if [ -d /run/systemd/system ] && have systemctl && { [ "$scope" = system ] || ctl show-environment >/dev/null 2>&1; }; then
 		init=systemd
 	elif [ "$scope" = system ] && have openrc-run && have rc-service; then
@@ -303,7 +316,8 @@ fetch() {
 	else
 		platform
 		if unpacks_xz; then suffix=xz; elif have gzip; then suffix=gz; else fail "neither xz nor gzip is installed: install one"; fi
-		base=${KARVE_DOWNLOAD_URL:-https://github.com/karve-k8s/karve/releases/latest/download}
+		# Releases are named like v1.37.2+karve.1, and some servers read a plus sign as a space.
+		base=$(printf '%s' "${KARVE_DOWNLOAD_URL:-https://github.com/karve-k8s/karve/releases/latest/download}" | sed 's/+/%2B/g')
 		name=karve-$os-$arch.$suffix
 		packed=$stage/$name
 		say "downloading $base/$name"
@@ -323,7 +337,8 @@ fetch() {
 	chmod 0755 "$stage" "$new"
 	"$new" version >"$work/version" 2>&1 || fail "the new binary does not run here: $(head -n 1 "$work/version")"
 	"$new" server --help --all >"$work/help" 2>&1 || "$new" server --help >"$work/help" 2>&1 || fail "the new binary does not print its options: $(head -n 1 "$work/help")"
-	version=$(head -n 1 "$work/version")
+	version=$(sed -n '1s/^karve  */Karve /p; 1q' "$work/version")
+	[ -n "$version" ] || version=$(head -n 1 "$work/version")
 }
 
 # unsigned_file: KARVE_BINARY needs no signature, unless one is required.
@@ -362,7 +377,7 @@ read_options() {
 		note options "$name" "$value"
 	done
 	[ "${1:-}" != server ] || shift
-	while [ $# -gt 0 ]; do
+	while [ $# -gt 0 ] && [ "$1" != --with-node ]; do
 		case $1 in
 		--?*) ;;
 		*) fail "this script takes options of karve server (--name value), got \"$1\"" ;;
@@ -676,6 +691,9 @@ ctl() {
 	if [ "$scope" = user ]; then systemctl --user "$@"; else systemctl "$@"; fi
 }
 
+if [ "$scope" = system ] && grep -qx with_server=yes "$bin_dir/karve-node-uninstall.sh" 2>/dev/null; then
+	"$bin_dir/karve-node-uninstall.sh" || exit 1
+fi
 case $init in
 systemd)
 	ctl disable --quiet karve
@@ -702,8 +720,10 @@ if [ "$purge" = yes ]; then
 	done
 	rm -rf "$(dirname "$config")"
 fi
-[ "$(readlink "$bin_dir/kubectl")" != karve ] || rm -f "$bin_dir/kubectl"
-rm -f "$bin_dir/karve"
+if [ ! -e "$bin_dir/karve-node-uninstall.sh" ]; then # a node of another server needs it
+	[ "$(readlink "$bin_dir/kubectl")" != karve ] || rm -f "$bin_dir/kubectl"
+	rm -f "$bin_dir/karve"
+fi
 if [ "$purge" = yes ]; then
 	[ $init != openrc ] || rm -f /var/log/karve.log
 	if [ "$scope" = system ] && grep -q "^karve:.*:$comment:" /etc/passwd; then
@@ -1034,6 +1054,174 @@ install_binary() {
 	say "$version is $bin_dir/karve"
 }
 
+# --- a node: this only installs and calls `karve node` ---
+
+# check_node fails where there can be no node, before anything is downloaded.
+check_node() {
+	[ "$scope" = system ] || fail "a node is made by root: run the script with sudo"
+	[ "$(uname -s)" = Linux ] || fail "a node needs Linux, not $(uname -s)"
+	[ $init != none ] || fail "this machine has neither systemd nor OpenRC to run the kubelet: use kubeadm instead (docs/nodes.md)"
+}
+
+# has_node PROGRAM fails if that Karve is older than karve node.
+has_node() { "$1" node --help >/dev/null 2>&1 || fail "${version:-the installed Karve} is too old to make a node: $2"; }
+
+# install_node makes this machine a node of a server elsewhere, or upgrades its kubelet.
+install_node() {
+	layout
+	check_node
+	work=$(umask 077 && mktemp -d "${TMPDIR:-/tmp}/karve-install.XXXXXX") || fail "a temporary directory could not be created in ${TMPDIR:-/tmp}"
+	trap clean_up EXIT
+	trap 'fail "interrupted"' INT TERM HUP
+	token=${KARVE_TOKEN:-} verb="upgrade" version=''
+	unset KARVE_TOKEN
+	[ $# -gt 0 ] || [ -e "$node_record" ] ||
+		fail "a node needs --server, --token and --ca-hash: \`karve token create --print-install-command\` on the server prints the whole line"
+	left=$#
+	while [ $left -gt 0 ]; do # other users could see the token among a program's arguments
+		case $1 in
+		--token=*) token=${1#*=} ;;
+		--token)
+			[ $left -gt 1 ] || fail "--token needs a value"
+			token=$2 left=$((left - 1))
+			shift
+			;;
+		--server | --server=* | --token-file | --token-file=*) verb="join" && set -- "$@" "$1" ;;
+		*) set -- "$@" "$1" ;;
+		esac
+		shift
+		left=$((left - 1))
+	done
+	[ -e "$node_record" ] || verb="join"
+	if [ -n "$token" ]; then
+		verb="join"
+		(umask 077 && printf '%s\n' "$token" >"$work/token") || fail "$work/token could not be written"
+		set -- "$@" --token-file "$work/token"
+	fi
+	if [ -e "$uninstall" ]; then # a server's program is only replaced with a backup and a way back
+		new=$bin
+		has_node "$bin" "upgrade it first, by install.sh without \"node\""
+	else
+		fetch
+		has_node "$new" "take a newer release"
+	fi
+	if [ -e "$node_record" ] && [ -x "$bin" ]; then # the program that made the node is there to remove it
+		"$new" node $verb "$@" || fail
+		[ "$new" = "$bin" ] || place_program || fail "$bin could not be written"
+		rm -f "$bin.previous"
+	else
+		[ -e "$node_record" ] || joining=yes
+		[ "$new" = "$bin" ] || place_program || fail "$bin could not be written"
+		node_uninstall_script no
+		"$bin" node $verb "$@" || fail
+		[ -e "$node_record" ] || return 0 # it was asked for --help
+		joining=no
+		rm -f "$bin.previous"
+	fi
+	# An earlier release may have written it. It stays the server's, if that calls it.
+	node_uninstall_script "$(with_server)"
+	say "to remove the node: $node_uninstall"
+}
+
+# place_program puts $new in its place, and keeps what was there.
+place_program() {
+	rm -f "$bin.previous" # from an installation that was killed
+	replace "$new" "$bin" 0755 || return 1
+	placed=yes
+	! have restorecon || restorecon "$bin" 2>/dev/null || :
+	have kubectl || { ln -s karve "$bin_dir/kubectl" && made_kubectl=yes; } || warn "$bin_dir/kubectl could not be created"
+}
+
+# unplace_node takes away what was installed for a node that did not come about.
+unplace_node() {
+	joining=no
+	rm -f "$node_uninstall"
+	[ $made_kubectl = no ] || rm -f "$bin_dir/kubectl"
+	[ $placed = no ] || put_back "$bin"
+}
+
+# with_server tells whether the node is that of the server on this machine.
+with_server() { if grep -qx with_server=yes "$node_uninstall" 2>/dev/null; then echo yes; else echo no; fi; }
+
+# join_own makes this machine a node of the server on it, with a token for that alone.
+join_own() {
+	had="the server is installed and ready, but this machine is not its node. Run the script again when that is repaired"
+	has_node "$bin" "take a newer release"
+	address=$(sed -n 's/^ *server: *//p' "$data_dir/admin.kubeconfig" | head -n 1)
+	if [ -e "$node_record" ]; then
+		[ "$(with_server)" = yes ] || fail "this machine is a node of another server: $node_uninstall removes it"
+		upgrade_own "$@"
+		return
+	fi
+	joining=yes
+	node_uninstall_script yes
+	(umask 077 && : >"$work/token") && token_made=yes
+	"$bin" token create --data-dir "$data_dir" --ttl 15m --description "for install.sh --with-node" >"$work/token" || fail
+	"$bin" node join --server "$address" --token-file "$work/token" --ca-file "$data_dir/certs/server-ca.crt" "$@" || fail
+	[ -e "$node_record" ] || return 0 # it was asked for --help
+	joining=no
+	say "to remove the node: $node_uninstall"
+}
+
+# delete_token ends the token that was made for the node here.
+delete_token() {
+	token_made=no
+	[ -s "$work/token" ] || return 0
+	"$bin" token delete --data-dir "$data_dir" "$(cut -d . -f 1 "$work/token")" >"$work/deleted" 2>&1 || warn "the token that was used could not be deleted, and expires in 15 minutes: $(tail -n 1 "$work/deleted")"
+}
+
+# upgrade_own upgrades the node of the server here. Options that only matter when a node joins
+# may be among the arguments, because the same line is run again for an upgrade.
+upgrade_own() {
+	left=$#
+	while [ $left -gt 0 ]; do
+		case $1 in
+		--no-network | --no-network=* | --node-name=* | --node-ip=* | --pod-cidr=*) ignored=${1%%=*} ;;
+		--node-name | --node-ip | --pod-cidr)
+			ignored=$1
+			[ $left -gt 1 ] || fail "$1 needs a value"
+			shift
+			left=$((left - 1))
+			;;
+		*) ignored='' && set -- "$@" "$1" ;;
+		esac
+		[ -z "$ignored" ] || warn "$ignored was not looked at, because this machine is a node already. To change it: $node_uninstall, then run the script again"
+		shift
+		left=$((left - 1))
+	done
+	"$bin" node upgrade --server "$address" "$@" || fail
+	node_uninstall_script yes # an earlier release may have written it
+}
+
+# node_uninstall_script WITH-SERVER writes a script that removes the node; yes: the server's
+# uninstaller calls it. It is there before the node: a join that was killed can be removed.
+node_uninstall_script() {
+	cat <<END >"$work/node-uninstall"
+#!/bin/sh
+# Removes the node. Written by install.sh.
+set -u
+with_server=$1
+bin_dir='$bin_dir'
+END
+	cat <<'END' >>"$work/node-uninstall"
+
+if [ "$(id -u)" != 0 ]; then
+	echo "karve-node-uninstall.sh: run it as root" >&2
+	exit 1
+fi
+# `karve node remove` may have been called already.
+[ ! -e /etc/karve-node/installed.json ] || "$bin_dir/karve" node remove || exit 1
+if [ "$with_server" = no ] && [ ! -e "$bin_dir/karve-uninstall.sh" ]; then
+	[ "$(readlink "$bin_dir/kubectl")" != karve ] || rm -f "$bin_dir/kubectl"
+	rm -f "$bin_dir/karve"
+fi
+rm -f "$bin_dir/karve-node-uninstall.sh"
+END
+	if ! cat "$work/node-uninstall" >"$node_uninstall" || ! chmod 0755 "$node_uninstall"; then
+		fail "$node_uninstall could not be written"
+	fi
+}
+
 # print_unit prints the unit for a server without options.
 print_unit() {
 	work=$(mktemp -d) || exit 1
@@ -1049,7 +1237,9 @@ print_unit() {
 
 main() {
 	work='' stage='' had='' switched=no stopped=no backup='' service_user=root
+	joining=no placed=no made_kubectl=no token_made=no
 	comment='Karve service, made by install.sh' bind_low='^cap_net_bind_service'
+	node_record=/etc/karve-node/installed.json # `karve node join` writes it
 	eval "$(ours_function)"
 	case ${KARVE_REQUIRE_SIGNATURE:-} in
 	'') signature=if-possible ;;
@@ -1060,7 +1250,18 @@ main() {
 	case ${1:-} in
 	unit) print_unit "${2:-}" ;;
 	binary) install_binary "${2:-}" ;;
-	*) install_karve "$@" ;;
+	node)
+		shift
+		install_node "$@"
+		;;
+	*)
+		for argument; do # a node that is impossible is no reason to begin with the server
+			[ "$argument" != --with-node ] || { layout && check_node; }
+		done
+		install_karve "$@"
+		while [ $# -gt 0 ] && [ "$1" != --with-node ]; do shift; done
+		[ $# = 0 ] || { shift && join_own "$@"; }
+		;;
 	esac
 }
 

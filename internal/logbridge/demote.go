@@ -41,6 +41,9 @@ const (
 	behind       = "the controller waits for its own write, and tries again"
 )
 
+// unusedClaim is a message of the controller that protects PersistentVolumeClaims.
+const unusedClaim = "Error updating Unused condition in PVC status"
+
 // demotions is the table. Keep each row narrow: one that is too broad hides the next real
 // problem.
 var demotions = []Demotion{
@@ -70,6 +73,7 @@ var demotions = []Demotion{
 	{Message: "Unhandled Error", Error: "Unable to sync caches for", Reason: stoppedEarly},
 	{Message: "Unhandled Error", Error: "unable to sync caches for", Reason: stoppedEarly},
 	{Message: "Unhandled Error", Error: "timed out waiting for dependency graph builder sync", Reason: stoppedEarly},
+	{Message: "Error initializing a controller", Error: "failed to list all nodes", Stopping: true, Reason: stoppedEarly},
 	{Message: "Unhandled Error", Error: "http: Handler timeout", Stopping: true, Reason: underWay},
 	{Message: "Timeout or abort while handling", Stopping: true, Reason: underWay},
 	{Message: "Error on socket receive", Error: "use of closed network connection", Stopping: true, Reason: underWay},
@@ -110,6 +114,11 @@ var demotions = []Demotion{
 	{Message: "Error syncing StatefulSet, requeuing", Error: `Operation cannot be fulfilled on * "*": the object has been modified`, Reason: conflict},
 	{Message: "Error syncing PodDisruptionBudget, requeuing", Error: `Operation cannot be fulfilled on * "*": the object has been modified`, Reason: conflict},
 	{Error: `Operation cannot be fulfilled on resourcequotas "*": the object has been modified`, Reason: conflict},
+	// The controller writes the condition Unused of claims since 1.37.
+	{Message: unusedClaim, Error: `Operation cannot be fulfilled on persistentvolumeclaims "*": `, Reason: conflict},
+	{Message: unusedClaim, Error: `persistentvolumeclaims "*" not found`, Reason: gone},
+	{Message: "Unhandled Error", Error: `PVC * failed with: Operation cannot be fulfilled on persistentvolumeclaims "*": `, Reason: conflict},
+	{Message: "Unhandled Error", Error: `PVC * failed with: persistentvolumeclaims "*" not found`, Reason: gone},
 
 	// DynamicResources.PostFilter reads state that its PreFilter has not written, if another
 	// plugin's PreFilter has refused the Pod: every Pod with an unbound volume.

@@ -15,10 +15,15 @@ import (
 )
 
 // Kubernetes is the version of the Kubernetes modules in go.mod; a test compares them.
-const Kubernetes = "v1.36.4"
+const Kubernetes = "v1.37.2"
 
-// Karve is the version of Karve itself; scripts/build sets it with -ldflags -X.
-var Karve = "dev"
+// Release is the number of the next release with that version of Kubernetes, or of this one
+// if it is a release: 1 after a move to another version, and one more after each release.
+const Release = "1"
+
+// Build is empty in a release. In every other build it says what that was made from;
+// scripts/build sets it with -ldflags -X.
+var Build = "dev"
 
 // upstream's fallbacks (k8s.io/component-base/version/base.go and its copy in
 // client-go, which only the User-Agent comes from).
@@ -55,12 +60,21 @@ func init() {
 	clientVersion, clientCommit = gitVersion, gitCommit
 	// version.Get returns a copy that upstream's own init made.
 	if err := version.SetDynamicVersion(gitVersion); err != nil {
-		panic(fmt.Sprintf("version %q: %v", gitVersion, err)) // a constant of this file is wrong
+		panic(fmt.Sprintf("version %q: %v", gitVersion, err)) // a constant of this file, or -X, is wrong
 	}
 }
 
-// Full returns what /version reports: v1.36.4+karve-VERSION.
-func Full() string { return Kubernetes + "+karve-" + Karve }
+// Full returns the version that commands and /version report, and after which a release is
+// named: v1.37.2+karve.1 for a release, v1.37.2+karve.1.dev-COMMIT for a build before it. What
+// follows the plus sign is build metadata of a semantic version: clients that compare
+// versions with a kubelet's or kubectl's leave it out.
+func Full() string {
+	full := Kubernetes + "+karve." + Release
+	if Build != "" {
+		full += "." + Build
+	}
+	return full
+}
 
 // commit returns the revision from which the binary was built, if the go command recorded
 // it, and whether the tree had changes.

@@ -149,7 +149,7 @@ func follow(project fs.FS, documents map[string]document, from, link string) str
 // if it names something else: an option, a path on a user's machine, a Go symbol.
 //
 // A span that begins with a directory of the repository is a path, and so is a Go file
-// without a directory, which is beside the document that names it.
+// without a directory, which is beside the document that names it. build/ is not in the repository.
 func repositoryPath(project fs.FS, document, span string) string {
 	if strings.ContainsAny(span, " …*<>{}$:=") || strings.Contains(span, "vX.Y.Z") {
 		return ""
@@ -157,7 +157,7 @@ func repositoryPath(project fs.FS, document, span string) string {
 	span = strings.TrimPrefix(strings.TrimSuffix(span, "/"), "./")
 	first, _, nested := strings.Cut(span, "/")
 	switch {
-	case nested && first != "" && directory(project, first) && path.Clean(span) == span:
+	case nested && first != "" && first != "build" && directory(project, first) && path.Clean(span) == span:
 		return span
 	case !nested && strings.HasSuffix(span, ".go"):
 		return path.Join(path.Dir(document), span)

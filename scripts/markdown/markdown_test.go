@@ -62,6 +62,7 @@ func TestCheckFindsMistakes(t *testing.T) {
 		"a file":                            {"`server/run.go` and `run_test.go`", "`run_test.go`: there is no such file"},
 		"a missing file":                    {"`server/stop.go`", "`server/stop.go`: there is no such file"},
 		"a missing directory":               {"`server/stop/`", "`server/stop/`: there is no such file"},
+		"a file that a script makes":        {"`build/report`", ""},
 		"a path of a user's machine":        {"`/etc/server/x` and `etc/x`", ""},
 		"an import path":                    {"`example.com/server/stop`", ""},
 		"a test":                            {"TestRun shows it", ""},
@@ -72,6 +73,7 @@ func TestCheckFindsMistakes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			mistakes, err := markdown.Check(fstest.MapFS{
 				"README.md":          {Data: []byte(test.text)},
+				"build/karve":        {},
 				"docs/a.md":          {Data: []byte("# Start & stop, in `two` words\n\n## Again\n\n## Again\n")},
 				"server/run.go":      {Data: []byte("package server")},
 				"server/run_test.go": {Data: []byte("package server\n\nfunc TestRun(t *testing.T) {}\n")},

@@ -13,7 +13,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime/debug"
+	"strings"
 )
 
 type document struct {
@@ -74,19 +76,27 @@ func describe(info *debug.BuildInfo, version string) document {
 		d.Metadata.Component.Properties = append(d.Metadata.Component.Properties, property{"go:build:" + s.Key, s.Value})
 	}
 	for _, m := range info.Deps {
-		if m.Replace != nil { // the module that was compiled
-			m = m.Replace
+		directory := ""
+		if r := m.Replace; r != nil && (strings.HasPrefix(r.Path, ".") || filepath.IsAbs(r.Path)) {
+			directory = r.Path // of the repository, and no path of a module
+		} else if r != nil { // the module that was compiled
+			m = r
 		}
 		c := module("library", m.Path, m.Version)
+		if directory != "" {
+			c.Properties = []property{{"go:replace", directory}}
+		}
 		if m.Sum != "" { // of the files of the module, as in go.sum
-			c.Properties = []property{{"go:sum", m.Sum}}
+			c.Properties = append(c.Properties, property{"go:sum", m.Sum})
 		}
 		d.Components = append(d.Components, c)
 	}
 	return d
 }
 
+// module is a component with its package URL, in which a plus sign has to be escaped: releases
+// of Karve have one, and so have "+incompatible" modules.
 func module(kind, path, version string) component {
-	purl := "pkg:golang/" + path + "@" + version
+	purl := "pkg:golang/" + path + "@" + strings.ReplaceAll(version, "+", "%2B")
 	return component{Type: kind, Ref: purl, Name: path, Version: version, PURL: purl}
 }

@@ -16,7 +16,6 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest"
-	"google.golang.org/grpc"
 	storagetesting "k8s.io/apiserver/pkg/storage/testing"
 
 	"github.com/karve-k8s/karve/datastore"
@@ -60,8 +59,9 @@ func RunEtcd(t testing.TB, _ *embed.Config) *kubernetes.Client {
 		engine.Close()
 		lock.Close()
 	})
-	client.KV = storagetesting.NewKVRecorder(client.KV)
-	client.Kubernetes = storagetesting.NewKubernetesRecorder(client.Kubernetes)
+	lists := storagetesting.NewKubernetesRecorder(client.Kubernetes)
+	client.KV = storagetesting.NewKVRecorder(client.KV, lists)
+	client.Kubernetes = lists
 	return client
 }
 
@@ -85,7 +85,6 @@ func connect(t testing.TB, shim *kine.Shim) *kubernetes.Client {
 		client, err := kubernetes.New(clientv3.Config{
 			Endpoints:   []string{shim.Endpoint()},
 			DialTimeout: 10 * time.Second,
-			DialOptions: []grpc.DialOption{grpc.WithBlock()},
 			Logger:      zaptest.NewLogger(t, zaptest.Level(zapcore.ErrorLevel)).Named("etcd-client"),
 		})
 		if err != nil {

@@ -1,0 +1,44 @@
+package markdown_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// docs/conformance.md repeats how many Conformance tests the lists have. The lists belong to another
+// module, whose tests Go would not run again after a change of the document.
+func TestConformanceDocumentHasTheListsNumbers(t *testing.T) {
+	data, err := os.ReadFile("../../docs/conformance.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	total := 0
+	count := func(list string) (tests int) {
+		data, err := os.ReadFile("../../conformance/lists/" + list + ".txt")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(data)) {
+			if strings.HasPrefix(line, "[") {
+				tests++
+			}
+		}
+		total += tests
+		return tests
+	}
+	nodeless, simulated, excluded := count("nodeless"), count("simulated"), count("excluded")
+	for _, want := range []string{
+		fmt.Sprintf("has %d Conformance tests", total),
+		fmt.Sprintf("| `conformance/lists/nodeless.txt` | %d |", nodeless),
+		fmt.Sprintf("| `conformance/lists/simulated.txt` | %d |", simulated),
+		fmt.Sprintf("| `conformance/lists/excluded.txt` | %d |", excluded),
+		fmt.Sprintf("| tests that need no node | %d | 0 |", nodeless),
+		fmt.Sprintf("| tests that need simulated nodes | %d | 0 |", simulated),
+	} {
+		if !strings.Contains(string(data), want) {
+			t.Errorf("docs/conformance.md does not have %q, which follows from conformance/lists", want)
+		}
+	}
+}
