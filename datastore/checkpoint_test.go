@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -58,4 +59,23 @@ func TestFailedSyncIsNoFullDisk(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The last checkpoint is often the first one that meets a bad disk. SQLite's error names no file.
+func TestFailedCheckpointAtCloseNamesFile(t *testing.T) {
+	dir := t.TempDir()
+	e, lock := openLocked(t, dir, Options{})
+	put(t, e, "/a", "durable")
+	e.file.OnStep(func(step string) error {
+		if step == "checkpoint" {
+			return syscall.EIO
+		}
+		return nil
+	})
+	if err := e.Close(); !errors.Is(err, syscall.EIO) || !strings.Contains(err.Error(), e.Path()) {
+		t.Errorf("close: %v, want %v with the name of %s", err, syscall.EIO, e.Path())
+	}
+	lock.Close()
+	e = openTest(t, dir, Options{})
+	wantValue(t, e, "/a", 0, "durable")
 }

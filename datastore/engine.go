@@ -159,7 +159,7 @@ func (e *Engine) Close() error {
 	return e.stopError
 }
 
-// closeFile records a clean stop, unless there was a failure.
+// closeFile records a clean stop, unless there was a failure. Its error names the file.
 func (e *Engine) closeFile() error {
 	if e.file == nil {
 		return nil
@@ -167,13 +167,20 @@ func (e *Engine) closeFile() error {
 	if e.fatal != nil {
 		return errors.Join(e.fatal, e.file.Close(false))
 	}
+	if err := e.closeInOrder(); err != nil {
+		return fmt.Errorf("close datastore %s: %w", e.path, err)
+	}
+	return nil
+}
+
+func (e *Engine) closeInOrder() error {
 	if len(e.deferred) > 0 { // there was no space for them: the next start must see an unclean stop
-		return errors.Join(fmt.Errorf("close datastore: %w", e.ballast.NoSpace()), e.file.Close(false))
+		return errors.Join(e.ballast.NoSpace(), e.file.Close(false))
 	}
 	if e.opts.Durability == Relaxed {
 		// The commits must be durable before the mark of a clean stop.
 		if err := e.file.Sync(); err != nil {
-			return errors.Join(fmt.Errorf("sync datastore: %w", err), e.file.Close(false))
+			return errors.Join(err, e.file.Close(false))
 		}
 	}
 	return e.file.CloseInOrder(sqlitefile.Metas{"reserved": 0})

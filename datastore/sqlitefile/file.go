@@ -247,7 +247,7 @@ func (f *File) CloseInOrder(metas Metas) error {
 		err = f.copyBack()
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("close datastore: %w", err), f.Close(false))
+		return errors.Join(err, f.Close(false))
 	}
 	return f.Close(f.wal == 0)
 }
