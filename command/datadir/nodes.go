@@ -19,8 +19,8 @@ import (
 // nodesTimeout limits each request about nodes. Package nodes has shorter limits for most.
 const nodesTimeout = askTimeout
 
-// readNodes asks the server in dir about its nodes.
-func readNodes(ctx context.Context, dir string) (*nodes.Report, error) {
+// readNodes asks the server in dir about its nodes, and the nodes about their usage if usage is set.
+func readNodes(ctx context.Context, dir string, usage bool) (*nodes.Report, error) {
 	config, err := servers.Kubeconfig(dir)
 	if err != nil {
 		return nil, err
@@ -32,7 +32,12 @@ func readNodes(ctx context.Context, dir string) (*nodes.Report, error) {
 	}
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	defer client.CloseIdleConnections()
-	return nodes.Server{Client: client, URL: config.Host}.Read(ctx)
+	server := nodes.Server{Client: client, URL: config.Host}
+	report, err := server.Read(ctx)
+	if err == nil && usage {
+		server.ReadUsage(ctx, report)
+	}
+	return report, err
 }
 
 // readNodes adds the nodes to the status of a server that answers.
@@ -40,7 +45,7 @@ func (s *ServerStatus) readNodes(ctx context.Context) {
 	if s.URL == "" {
 		return
 	}
-	report, err := readNodes(ctx, s.DataDir)
+	report, err := readNodes(ctx, s.DataDir, true)
 	if err != nil {
 		s.NodesUnknown = err.Error()
 		return
@@ -97,13 +102,14 @@ func usageOf(n nodes.Node) string {
 	return cpu + ", " + memory
 }
 
-// CheckNodes returns what the nodes of the cluster in dir lack, if its server runs and it has nodes.
+// CheckNodes returns what the nodes of the cluster in dir lack, if its server runs and it has nodes. It
+// does not connect to the nodes.
 func CheckNodes(ctx context.Context, dir string) []preflight.Finding {
 	if _, held, err := directory.Holder(dir); err != nil || !held {
 		return nil // preflight reports it
 	}
 	const check = "nodes"
-	report, err := readNodes(ctx, dir)
+	report, err := readNodes(ctx, dir, false)
 	switch {
 	case err != nil:
 		return []preflight.Finding{{Check: check, Result: preflight.Unknown, Found: "not checked: " + output.Printable(err.Error())}}

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,8 +20,8 @@ import (
 )
 
 // fakeKubelet serves stats at an address of this machine that is not loopback, which the API server
-// does not connect to. It returns the Node's address and port.
-func fakeKubelet(t *testing.T) (string, int32) {
+// does not connect to. It returns the Node's address and port, and the number of requests so far.
+func fakeKubelet(t *testing.T) (string, int32, *atomic.Int32) {
 	t.Helper()
 	addresses, err := net.InterfaceAddrs()
 	if err != nil {
@@ -35,7 +36,9 @@ func fakeKubelet(t *testing.T) (string, int32) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	requests := new(atomic.Int32)
 	kubelet := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests.Add(1)
 		if r.URL.Path != "/stats/summary" || len(r.TLS.PeerCertificates) == 0 || r.TLS.PeerCertificates[0].Subject.CommonName != "kube-apiserver-kubelet-client" {
 			http.Error(w, "Unauthorized", http.StatusUnauthorized)
 			return
@@ -47,7 +50,7 @@ func fakeKubelet(t *testing.T) (string, int32) {
 	kubelet.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
 	kubelet.StartTLS()
 	t.Cleanup(kubelet.Close)
-	return ip, int32(listener.Addr().(*net.TCPAddr).Port)
+	return ip, int32(listener.Addr().(*net.TCPAddr).Port), requests
 }
 
 // addNode creates a Node as its kubelet does.
@@ -65,12 +68,12 @@ func (p *process) addNode(name string, status corev1.NodeStatus) {
 }
 
 // The status has the usage of nodes, from their kubelets, and says why one is unknown. It and the check
-// name what the cluster lacks for its nodes.
+// name what the cluster lacks for its nodes. The check does not ask the kubelets.
 func TestStatusOfNodes(t *testing.T) {
 	long(t)
 	parallel(t)
 	dir := t.TempDir()
-	ip, port := fakeKubelet(t)
+	ip, port, requests := fakeKubelet(t)
 	p := start(t, dir, bare...)
 	if s := status(t, dir, 0); s.Report != nil || s.NodesUnknown != "" { // nothing is left out of JSON
 		t.Errorf("without nodes: got %+v (%s), want nothing about nodes", s.Report, s.NodesUnknown)
@@ -113,7 +116,11 @@ func TestStatusOfNodes(t *testing.T) {
 		}
 	}
 
+	before := requests.Load()
 	got := finish(t, command(t, "karve", "check", "--data-dir", dir, "--replaces", dir, "--secure-port", "0", "--insecure-port", "-1", "-o", "json"))
+	if asked := requests.Load() - before; asked != 0 {
+		t.Errorf("karve check asked the kubelet %d times, want that it asks the API server only", asked)
+	}
 	var findings []struct{ Check, Result, Found, Do string }
 	if err := json.Unmarshal([]byte(got.stdout), &findings); err != nil {
 		t.Fatalf("karve check: %+v: %v", got, err)

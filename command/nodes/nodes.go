@@ -58,7 +58,7 @@ type Node struct {
 	Problem string `json:"problem,omitempty"` // why it is not ready
 	Kubelet string `json:"kubelet"`           // its version
 	Usage   *Usage `json:"usage,omitempty"`
-	Unknown string `json:"usageUnknown,omitempty"` // why there is no Usage
+	Unknown string `json:"usageUnknown,omitempty"` // why ReadUsage found no Usage
 	// What Pods can use.
 	MilliCPU int64 `json:"allocatableMillicores"`
 	Memory   int64 `json:"allocatableMemoryBytes"`
@@ -79,8 +79,8 @@ type Lack struct {
 	Do   string `json:"do"`
 }
 
-// Read asks the server about its nodes. Only the list of nodes can fail: a node that does not answer has
-// its cause in the report.
+// Read asks the server about its nodes. It asks no node: [Server.ReadUsage] does. Only the list of nodes
+// can fail. Anything else that cannot be read is left out of the report.
 func (s Server) Read(ctx context.Context) (*Report, error) {
 	all, err := s.list(ctx)
 	if err != nil {
@@ -99,7 +99,6 @@ func (s Server) Read(ctx context.Context) (*Report, error) {
 	if len(machines) == 0 {
 		return report, nil
 	}
-	s.readUsage(ctx, report.Nodes)
 	report.Lacks = s.facts(ctx, machines).lacks()
 	return report, nil
 }
@@ -142,8 +141,13 @@ func readiness(n *corev1.Node) *corev1.NodeCondition {
 	return nil
 }
 
-// readUsage takes the usage from metrics-server, and from the kubelets of nodes that it does not know.
-func (s Server) readUsage(ctx context.Context, nodes []Node) {
+// ReadUsage adds the usage of the nodes to a report of [Server.Read], from metrics-server, and from the
+// kubelets of nodes that it does not know. A node whose usage cannot be read has the cause.
+func (s Server) ReadUsage(ctx context.Context, report *Report) {
+	nodes := report.Nodes
+	if len(nodes) == 0 {
+		return
+	}
 	ctx, cancel := context.WithTimeout(ctx, allTimeout)
 	defer cancel()
 	known := s.metrics(ctx)

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,10 +43,13 @@ func kubelet(version string) func(*corev1.Node) {
 
 const noNetwork = "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:Network plugin returns error: cni plugin not initialized"
 
-// fakeServer answers paths. Any other is not found.
-func fakeServer(t *testing.T, answers map[string]string) Server {
+// fakeServer answers paths. Any other is not found. asked, if there is one, gets each path.
+func fakeServer(t *testing.T, answers map[string]string, asked ...func(path string)) Server {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for _, ask := range asked {
+			ask(r.URL.Path)
+		}
 		answer, ok := answers[r.URL.Path]
 		if page := r.URL.Query().Get("continue"); page != "" {
 			answer, ok = answers[r.URL.Path+" "+page]
@@ -92,12 +96,26 @@ func TestRead(t *testing.T) {
 		fmt.Sprintf(proxy, "young"):          `{"node":{"nodeName":"young","cpu":{},"memory":{}}}`,
 		fmt.Sprintf(proxy, "odd"):            "200 <html>",
 	}
-	s := fakeServer(t, answers)
+	var usage atomic.Int32 // questions about it
+	s := fakeServer(t, answers, func(path string) {
+		if strings.Contains(path, "/proxy/") || strings.Contains(path, "metrics") {
+			usage.Add(1)
+		}
+	})
 	s.NodeTimeout = eventually.Limit // on a busy machine
 	report, err := s.Read(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
+	for _, n := range report.Nodes {
+		if n.Usage != nil || n.Unknown != "" {
+			t.Errorf("Read: got %+v, want nothing about its usage", n)
+		}
+	}
+	if asked := usage.Load(); asked != 0 {
+		t.Errorf("Read asked %d times about usage", asked)
+	}
+	s.ReadUsage(t.Context(), report)
 	if report.Simulated != 1 || len(report.Nodes) != 7 {
 		t.Fatalf("got %+v, want 7 nodes and a simulated one", report)
 	}
@@ -131,13 +149,14 @@ func TestRead(t *testing.T) {
 }
 
 // A node that does not answer delays the report for a limited time only.
-func TestReadDoesNotWaitForANode(t *testing.T) {
+func TestReadUsageDoesNotWaitForANode(t *testing.T) {
 	s := fakeServer(t, map[string]string{"/api/v1/nodes": encode(t, "", node("silent")), "/api/v1/nodes/silent/proxy/stats/summary": "hang"})
 	s.NodeTimeout = 100 * time.Millisecond
 	report, err := s.Read(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.ReadUsage(t.Context(), report)
 	if got, want := report.Nodes[0].Unknown, "no answer within 100ms"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -146,8 +165,14 @@ func TestReadDoesNotWaitForANode(t *testing.T) {
 func TestReadWithoutNodes(t *testing.T) {
 	simulated := node("simulated-0", func(n *corev1.Node) { n.Labels = map[string]string{simulate.NodeLabel: ""} })
 	answers := map[string]string{"/api/v1/nodes": encode(t, "", simulated), "/apis/apps/v1/daemonsets": `{"items":[]}`}
-	if report, err := fakeServer(t, answers).Read(t.Context()); err != nil || len(report.Nodes) != 0 || report.Simulated != 1 || len(report.Lacks) != 0 {
-		t.Errorf("got %+v, %v, want a simulated node, which lacks nothing", report, err)
+	asked := 0
+	s := fakeServer(t, answers, func(string) { asked++ }) // one request after the other
+	report, err := s.Read(t.Context())
+	if err != nil || len(report.Nodes) != 0 || report.Simulated != 1 || len(report.Lacks) != 0 {
+		t.Fatalf("got %+v, %v, want a simulated node, which lacks nothing", report, err)
+	}
+	if s.ReadUsage(t.Context(), report); asked != 1 {
+		t.Errorf("got %d requests, want one for the list of nodes", asked)
 	}
 	answers["/api/v1/nodes"] = `403 {"kind":"Status","message":"nodes is forbidden"}`
 	if report, err := fakeServer(t, answers).Read(t.Context()); err == nil || !strings.Contains(err.Error(), "nodes is forbidden") {
