@@ -31,6 +31,7 @@ import (
 	kubeadmapi "k8s.io/kubernetes/cmd/kubeadm/app/apis/kubeadm"
 	"k8s.io/kubernetes/cmd/kubeadm/app/apis/kubeadm/v1beta4"
 	"k8s.io/kubernetes/cmd/kubeadm/app/componentconfigs"
+	"k8s.io/kubernetes/cmd/kubeadm/app/constants"
 	discovery "k8s.io/kubernetes/cmd/kubeadm/app/discovery/token"
 	"k8s.io/kubernetes/cmd/kubeadm/app/phases/bootstraptoken/clusterinfo"
 	tokenphase "k8s.io/kubernetes/cmd/kubeadm/app/phases/bootstraptoken/node"
@@ -59,7 +60,7 @@ func TestObjectsEqualKubeadms(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var config server.Config
 			configure(&config)
-			dns, err := kubeadm.ClusterDNS(cmp.Or(config.ServiceClusterIPRange, server.DefaultServiceClusterIPRange))
+			dns, err := constants.GetDNSIP(cmp.Or(config.ServiceClusterIPRange, server.DefaultServiceClusterIPRange))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -9,7 +9,6 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"maps"
-	"net"
 	"path"
 	"slices"
 
@@ -68,10 +67,6 @@ type Config struct {
 	// PodRangeChosen says that PodRange is a default. It does not replace what is there.
 	PodRangeChosen bool
 }
-
-// ClusterDNS returns the address of the cluster's DNS Service, as kubeadm chooses it: the tenth
-// of the first Service range. serviceRange is one CIDR, or two separated by a comma.
-func ClusterDNS(serviceRange string) (net.IP, error) { return constants.GetDNSIP(serviceRange) }
 
 // Objects returns the objects, in version v1, in an order in which they can be created.
 //
