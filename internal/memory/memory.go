@@ -19,10 +19,10 @@ const restPercent = 75
 const hastyPercent = 400
 
 const (
-	// lull is how often Karve checks whether there is memory to return. The first time
-	// there always is: controllers and caches work for some seconds after everything is
-	// ready. Later it is what a burst of work has left. Without requests, the next
-	// collection may come two minutes later, and keeps most of it.
+	// lull is how often Karve checks whether there is memory to return. The first time that
+	// the server is not busy there always is: controllers and caches work for some seconds
+	// after everything is ready. Later it is what a burst of work has left. Without requests,
+	// the next collection may come two minutes later, and keeps most of it.
 	lull = 10 * time.Second
 	// worth is how many bytes justify a collection.
 	worth = 16 << 20
@@ -31,6 +31,7 @@ const (
 // Collector is the garbage collector of this process, with a limit.
 type Collector struct {
 	percent, limit func()
+	room           int64
 	end, ended     chan struct{} // nil before Settle
 }
 
@@ -39,7 +40,7 @@ type Collector struct {
 // A hasty server collects less until it settles.
 func Begin(limit int64, hasty bool) *Collector {
 	before := debug.SetMemoryLimit(limit)
-	c := &Collector{percent: func() {}, limit: func() { debug.SetMemoryLimit(before) }}
+	c := &Collector{percent: func() {}, limit: func() { debug.SetMemoryLimit(before) }, room: roomWithin(limit)}
 	if hasty {
 		c.setPercent(hastyPercent)
 	}
@@ -56,10 +57,15 @@ func (c *Collector) setPercent(percent int) {
 }
 
 // Settle sets the target for a running server, and returns to the system what the start has
-// left: memory, and the pages of the program that only a start needs.
+// left: memory, and the pages of the program that only a start needs. Where there is plenty of
+// memory, that waits for the first lull, because many clusters are used at once.
 func (c *Collector) Settle() {
-	c.setPercent(restPercent)
-	giveBack()
+	if c.room < plenty {
+		c.setPercent(restPercent)
+		giveBack()
+	} else {
+		c.setPercent(busyPercent(c.room))
+	}
 	c.watch(lull)
 }
 
@@ -68,24 +74,37 @@ func giveBack() {
 	_ = dropProgram() // if the kernel cannot, nothing is lost
 }
 
-// watch checks once in each period whether to return what is left after a burst of work, until End.
+// watch adapts the target after each collection, and checks once in each period whether to return
+// what is left after a burst of work, until End.
 func (c *Collector) watch(period time.Duration) {
 	c.end, c.ended = make(chan struct{}), make(chan struct{})
-	go c.giveBackInLulls(time.NewTicker(period))
+	collected := make(chan struct{}, 1)
+	if os.Getenv("GOGC") == "" {
+		notify(collected, c.end)
+	}
+	go c.follow(collected, time.NewTicker(period))
 }
 
-func (c *Collector) giveBackInLulls(tick *time.Ticker) {
+func (c *Collector) follow(collected <-chan struct{}, tick *time.Ticker) {
 	defer close(c.ended)
 	defer tick.Stop()
+	var sinceCollection, sinceTick meter
+	sinceCollection.busy()
+	sinceTick.busy()
 	first, before := true, uint64(0)
 	for {
 		select {
+		case <-collected:
+			adapt(c.room, sinceCollection.busy())
+			continue
 		case <-tick.C:
 		case <-c.end:
 			return
 		}
+		busy := sinceTick.busy()
 		cycles, spare := heap()
 		switch {
+		case first && busy && c.room >= plenty: // the first requests go before
 		case first:
 			giveBack()
 			first = false
