@@ -93,6 +93,9 @@ func (d *draft) parseSSH() {
 	} else if info, err := os.Stat(filepath.Dir(p.knownHosts)); err != nil || !info.IsDir() {
 		d.addf("--ssh-known-hosts %s: its directory does not exist", p.knownHosts)
 	}
+	if err := (&tunnels.HostKeys{Path: p.knownHosts}).Check(); err != nil {
+		d.addf("%w", err)
+	}
 	d.ssh = p
 }
 

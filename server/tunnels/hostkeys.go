@@ -1,6 +1,7 @@
 package tunnels
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/ed25519"
 	"errors"
@@ -45,8 +46,10 @@ func (h *HostKeys) of(address string) (hostKeys, error) {
 		return known, err
 	}
 	content, check, err := h.read()
-	if err != nil || check == nil {
-		return known, err
+	if err != nil {
+		return known, fmt.Errorf("%w: %w", ErrHostKey, err)
+	} else if check == nil {
+		return known, nil
 	}
 	// No server has this key, so the answer lists all that are pinned.
 	none, err := ssh.NewPublicKey(make(ed25519.PublicKey, ed25519.PublicKeySize))
@@ -82,24 +85,44 @@ func algorithmsOf(key ssh.PublicKey) []string {
 	return []string{key.Type()}
 }
 
+// Check reports why the file cannot be used, with the line and the remedy. That there is no file yet is
+// no error.
+func (h *HostKeys) Check() error {
+	_, _, err := h.read()
+	return err
+}
+
+// byteOrderMark begins a file that some editors wrote. It would become a part of the first address, whose
+// pinned key would then not be found.
+var byteOrderMark = []byte("\xef\xbb\xbf")
+
 // read returns the file and its check; both are nil if there is no file yet.
 func (h *HostKeys) read() ([]byte, ssh.HostKeyCallback, error) {
 	info, err := os.Stat(h.Path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, nil
 	} else if err != nil {
-		return nil, nil, fmt.Errorf("%w: --ssh-known-hosts: %w", ErrHostKey, err)
+		return nil, nil, fmt.Errorf("--ssh-known-hosts: %w", err)
 	}
 	if info.Mode().Perm()&0o022 != 0 {
-		return nil, nil, fmt.Errorf("%w: --ssh-known-hosts %s: other users may write to it (mode %04o): run chmod 0600 %[2]s", ErrHostKey, h.Path, info.Mode().Perm())
+		return nil, nil, fmt.Errorf("--ssh-known-hosts %s: other users may write to it (mode %04o): run chmod 0600 %[1]s", h.Path, info.Mode().Perm())
 	}
 	content, err := os.ReadFile(h.Path)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: --ssh-known-hosts: %w", ErrHostKey, err)
+		return nil, nil, fmt.Errorf("--ssh-known-hosts: %w", err)
+	}
+	if bytes.HasPrefix(content, byteOrderMark) {
+		return nil, nil, fmt.Errorf("--ssh-known-hosts: %s:1: it begins with a byte order mark: save the file as UTF-8 without one", h.Path)
+	}
+	number := 0
+	for line := range bytes.Lines(content) {
+		if number++; len(line) >= bufio.MaxScanTokenSize { // knownhosts would not say which
+			return nil, nil, fmt.Errorf("--ssh-known-hosts: %s:%d: the line is longer than any with a key: correct or remove it", h.Path, number)
+		}
 	}
 	check, err := knownhosts.New(h.Path)
-	if err != nil {
-		return nil, nil, fmt.Errorf("%w: --ssh-known-hosts: %s (correct or remove that line)", ErrHostKey, strings.TrimPrefix(err.Error(), "knownhosts: "))
+	if err != nil { // with the file and the line
+		return nil, nil, fmt.Errorf("--ssh-known-hosts: %s: correct or remove that line", strings.ReplaceAll(err.Error(), "knownhosts: ", ""))
 	}
 	return content, check, nil
 }
@@ -113,7 +136,7 @@ func (k hostKeys) check(remote net.Addr, key ssh.PublicKey) error {
 	defer k.mu.Unlock()
 	content, check, err := k.read()
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", ErrHostKey, err)
 	}
 	if check == nil {
 		return k.pin(content, key)

@@ -177,6 +177,56 @@ func TestParseJump(t *testing.T) {
 	}
 }
 
+// A file that an older or another program wrote, or a person, may have anything in it.
+func TestKnownHostsThatCannotBeRead(t *testing.T) {
+	const key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGf2C5Y2pZ9m8bqRj1Vw7bU9m4yFZk0v9S4dQF0yJ2aB"
+	for _, good := range []string{"", "# a comment\n\n", "10.0.0.2 " + key, "[10.0.0.2]:2222,node " + key + " a comment\r\n", "@revoked * " + key + "\n", "*.example.org,!a.example.org " + key} {
+		h := &HostKeys{Path: filepath.Join(t.TempDir(), "known_hosts")}
+		if err := os.WriteFile(h.Path, []byte(good), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.Check(); err != nil {
+			t.Errorf("%q: %v", good, err)
+		}
+	}
+	if err := (&HostKeys{Path: filepath.Join(t.TempDir(), "none")}).Check(); err != nil {
+		t.Error(err)
+	}
+	for _, bad := range []struct{ lines, says string }{
+		{"10.0.0.2 ssh-ed25519 broken\n", "illegal base64"},
+		{"10.0.0.2\n", "missing host pattern"},
+		{"10.0.0.2 ssh-ed25519\n", "missing key type"},
+		{"10.0.0.2 ecdsa-sha2-nistp256 " + key[len("ssh-ed25519 "):], "key type mismatch"},
+		{"10.0.0.2 ssh-rsa1 AAAA\n", "short read"},
+		{"10.0.0.2 1024 35 1234567890\n", "illegal base64"}, // of SSH 1
+		{"@trusted 10.0.0.2 " + key, "unexpected marker"},
+		{"|1|x|y " + key, "illegal base64"},
+		{"[10.0.0.2:22 " + key, "missing ']'"},
+		{strings.Repeat("x", 70000), "longer than any with a key"},
+		{"-----BEGIN OPENSSH PRIVATE KEY-----\n", "illegal base64"},
+	} {
+		h := &HostKeys{Path: filepath.Join(t.TempDir(), "known_hosts")}
+		if err := os.WriteFile(h.Path, []byte("10.0.0.1 "+key+"\n"+bad.lines), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err := h.Check()
+		if err == nil {
+			t.Errorf("%q is accepted", bad.lines)
+			continue
+		}
+		wants(t, err, err, "--ssh-known-hosts: "+h.Path+":2: ", bad.says, "correct or remove")
+		_, err = h.of("10.0.0.1:22")
+		wants(t, err, ErrHostKey, h.Path+":2: ")
+	}
+	h := &HostKeys{Path: filepath.Join(t.TempDir(), "known_hosts")}
+	if err := os.WriteFile(h.Path, []byte("\xef\xbb\xbf10.0.0.1 "+key+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Check(); err == nil || !strings.Contains(err.Error(), h.Path+":1: it begins with a byte order mark") {
+		t.Errorf("a byte order mark: %v", err)
+	}
+}
+
 func TestKnownHostsOfOtherUsers(t *testing.T) {
 	h := &HostKeys{Path: filepath.Join(t.TempDir(), "known_hosts")}
 	if err := os.WriteFile(h.Path, []byte("10.0.0.1 ssh-ed25519 broken\n"), 0o600); err != nil {
