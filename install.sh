@@ -1176,8 +1176,8 @@ upgrade_own() {
 	left=$#
 	while [ $left -gt 0 ]; do
 		case $1 in
-		--no-network | --no-network=* | --node-name=* | --node-ip=* | --pod-cidr=*) ignored=${1%%=*} ;;
-		--node-name | --node-ip | --pod-cidr)
+		--no-network | --no-network=* | --node-name=* | --node-ip=* | --pod-cidr=* | --ssh-user=*) ignored=${1%%=*} ;;
+		--node-name | --node-ip | --pod-cidr | --ssh-user)
 			ignored=$1
 			[ $left -gt 1 ] || fail "$1 needs a value"
 			shift

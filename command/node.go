@@ -39,6 +39,7 @@ containernetworking-plugins and iptables are installed with apt if they are miss
 					&cli.StringFlag{Name: "node-name", Usage: "`NAME` of the node (default: the hostname)"},
 					&cli.StringFlag{Name: "node-ip", Usage: "`ADDRESS` that the node reports (default: that of the default route)"},
 					&cli.StringFlag{Name: "pod-cidr", Usage: "`CIDR` of this node's Pods (default: what the cluster gives it, or a part of " + node.DefaultPodNetwork + ")"},
+					&cli.StringFlag{Name: "ssh-user", Usage: "`USER` as whom the server logs in through SSH: its key goes into that user's authorized_keys (needs a server with --ssh-user)"},
 					&cli.BoolFlag{Name: "no-network", Usage: "write no network configuration for Pods: another plugin will"},
 				}, kubelet...),
 				Action: joinNode,
@@ -93,6 +94,7 @@ func joinNode(c *cli.Context) error {
 	o := nodeOptions(c)
 	o.Server, o.CAHashes, o.CAFile = c.String("server"), c.StringSlice("ca-hash"), c.String("ca-file")
 	o.Name, o.IP, o.PodCIDR, o.NoNetwork = c.String("node-name"), c.String("node-ip"), c.String("pod-cidr"), c.Bool("no-network")
+	o.SSHUser = c.String("ssh-user")
 	var err error
 	if o.Token, err = readToken(c.String("token-file"), c.App.Reader); err != nil {
 		return err

@@ -26,6 +26,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/cluster-bootstrap/token/jws"
 	"k8s.io/kubernetes/cmd/kubeadm/app/util/pubkeypin"
+
+	"github.com/karve-k8s/karve/server/tunnels"
 )
 
 const goodToken = "abcdef.0123456789abcdef"
@@ -90,6 +92,8 @@ type testServer struct {
 	nodes    map[string]*corev1.Node
 	seenAuth []string  // of the anonymous requests
 	renewed  time.Time // when the kubelet renewed its Lease
+	// offer is the data of the ConfigMap karve-ssh; nil: there is none, but next time there is later.
+	offer, later map[string]string
 }
 
 func newServer(t *testing.T, host string) *testServer {
@@ -185,6 +189,13 @@ func (s *testServer) serve(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 		failure(http.StatusForbidden, metav1.StatusReasonForbidden)
+	case path == "/api/v1/namespaces/kube-public/configmaps/"+tunnels.OfferName:
+		if s.offer == nil {
+			s.offer = s.later
+			failure(http.StatusForbidden, metav1.StatusReasonForbidden) // there is no Role, either
+			return
+		}
+		answer(&corev1.ConfigMap{TypeMeta: metav1.TypeMeta{Kind: "ConfigMap", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{Name: tunnels.OfferName}, Data: s.offer})
 	case strings.HasPrefix(path, "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/"):
 		answer(&coordinationv1.Lease{TypeMeta: metav1.TypeMeta{Kind: "Lease", APIVersion: "coordination.k8s.io/v1"}, Spec: coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: s.renewed}}})
 	case strings.HasPrefix(path, "/api/v1/nodes/"):

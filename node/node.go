@@ -17,6 +17,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -25,6 +26,8 @@ import (
 	"k8s.io/client-go/util/cert"
 	tokenutil "k8s.io/cluster-bootstrap/token/util"
 	"k8s.io/kubernetes/cmd/kubeadm/app/util/pubkeypin"
+
+	"github.com/karve-k8s/karve/server/tunnels"
 )
 
 // Options are what a user decides about a node.
@@ -44,6 +47,9 @@ type Options struct {
 	// PodCIDR are the addresses of this node's Pods; empty: those that the cluster gives the
 	// node, or a part of DefaultPodNetwork.
 	PodCIDR string
+	// SSHUser is the user as whom the server logs in through SSH; its keys go into that user's
+	// authorized_keys. Empty: the server connects directly, or the keys are put there by hand.
+	SSHUser string
 	// NoNetwork leaves the network of Pods to a plugin that is installed otherwise.
 	NoNetwork bool
 	// Kubelet is a file to install; empty: the cluster's version is downloaded.
@@ -151,6 +157,9 @@ func (o *Options) complete() error {
 			add("--pod-cidr and --no-network exclude each other: remove one")
 		}
 	}
+	if o.SSHUser != "" && tunnels.CheckUser(o.SSHUser) != nil {
+		add("--ssh-user %q: not the name of a user", o.SSHUser)
+	}
 	if o.Kubelet != "" && o.KubeletURL != DefaultKubeletURL {
 		add("--kubelet and --kubelet-url exclude each other: remove one")
 	}
@@ -198,6 +207,9 @@ func Join(ctx context.Context, m *Machine, o Options) (err error) {
 			return fmt.Errorf("an earlier attempt to join %s was interrupted: remove what it left with `karve node remove`, then join again", old.Server)
 		case wrong == nil && old.Server == o.Server && old.Node == o.Name:
 			o.Say("this machine is already the node %s of %s: nothing is changed", old.Node, old.Server)
+			if o.SSHUser != "" && (old.SSH == nil || old.SSH.User != o.SSHUser) {
+				o.Warn("--ssh-user %s was not looked at: put the line of `karve ssh public-key` into that user's %s by hand, or remove the node and join again", o.SSHUser, authorizedKeys)
+			}
 			return nil
 		}
 		return fmt.Errorf("this machine is already the node %s of %s: `karve node upgrade` upgrades its kubelet, with --server if that has another address now, and `karve node remove` removes it", old.Node, old.Server)
@@ -211,6 +223,15 @@ func Join(ctx context.Context, m *Machine, o Options) (err error) {
 	}
 	for _, note := range facts.notes {
 		o.Warn("%s", note)
+	}
+	var account *login
+	if o.SSHUser != "" {
+		if account, err = m.login(ctx, o.SSHUser); err != nil {
+			return err
+		}
+		if !m.has("sshd") {
+			o.Warn("--ssh-user: there is no sshd on this machine: until there is one (Debian: openssh-server), the server does not reach the node")
+		}
 	}
 	missing, err := m.missingPackages()
 	if err != nil {
@@ -234,6 +255,12 @@ func Join(ctx context.Context, m *Machine, o Options) (err error) {
 	}
 	if err := c.free(ctx, m, o.Name); err != nil {
 		return err
+	}
+	var keys []string
+	if account != nil {
+		if keys, err = c.offeredKeys(ctx, o); err != nil {
+			return err
+		}
 	}
 	stage, err := m.stage()
 	if err != nil {
@@ -272,6 +299,12 @@ func Join(ctx context.Context, m *Machine, o Options) (err error) {
 	}
 	if err := m.place(r, o, facts, c, rt, k); err != nil {
 		return err
+	}
+	if account != nil {
+		if err := m.authorize(r, account, keys); err != nil {
+			return err
+		}
+		o.Say("the server may log in as %s, and forward connections: %s", o.SSHUser, filepath.Join(account.home, authorizedKeys))
 	}
 	if err := m.prepareKernel(ctx); err != nil {
 		return err

@@ -47,6 +47,8 @@ type record struct {
 	Made []string `json:"made,omitempty"`
 	// Runtime is containerd's socket.
 	Runtime string `json:"runtime,omitempty"`
+	// SSH is what lets the server log in; nil: nothing was added.
+	SSH *access `json:"ssh,omitempty"`
 }
 
 // attributes of a file that come back with its text.

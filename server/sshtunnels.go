@@ -236,13 +236,8 @@ func keyComment() string {
 	return "karve@" + host
 }
 
-// The names of what offers the key to nodes, in the namespace kube-public.
-const (
-	sshConfigMap = "karve-ssh"
-	sshRole      = "karve:ssh"
-	userKey      = "user"
-	linesKey     = "authorized_keys"
-)
+// sshRole lets nodes read the ConfigMap that offers the key.
+const sshRole = "karve:ssh"
 
 // offerKey puts the public key into a ConfigMap that nodes may read, also while they join. It
 // tries until it succeeds.
@@ -261,7 +256,7 @@ func (s *sshTunnels) offerKey(ctx context.Context, config *rest.Config) {
 	_ = wait.PollUntilContextCancel(ctx, 10*time.Second, true, func(ctx context.Context) (bool, error) {
 		err := s.publish(ctx, client, line)
 		if err != nil && ctx.Err() == nil && !told {
-			s.log.Warnf("offer the SSH key to nodes in the ConfigMap kube-public/%s: %v", sshConfigMap, err)
+			s.log.Warnf("offer the SSH key to nodes in the ConfigMap kube-public/%s: %v", tunnels.OfferName, err)
 			told = true
 		}
 		return err == nil, nil
@@ -273,7 +268,7 @@ func (s *sshTunnels) publish(ctx context.Context, client kubernetes.Interface, l
 	ns := metav1.NamespacePublic
 	role := &rbacv1.Role{
 		ObjectMeta: metav1.ObjectMeta{Name: sshRole, Namespace: ns},
-		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{sshConfigMap}, Verbs: []string{"get"}}},
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{tunnels.OfferName}, Verbs: []string{"get"}}},
 	}
 	if _, err := client.RbacV1().Roles(ns).Create(ctx, role, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
@@ -290,22 +285,22 @@ func (s *sshTunnels) publish(ctx context.Context, client kubernetes.Interface, l
 		return err
 	}
 	maps := client.CoreV1().ConfigMaps(ns)
-	have, err := maps.Get(ctx, sshConfigMap, metav1.GetOptions{})
+	have, err := maps.Get(ctx, tunnels.OfferName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		_, err = maps.Create(ctx, &corev1.ConfigMap{
-			ObjectMeta: metav1.ObjectMeta{Name: sshConfigMap, Namespace: ns},
-			Data:       map[string]string{userKey: s.user, linesKey: line + "\n"},
+			ObjectMeta: metav1.ObjectMeta{Name: tunnels.OfferName, Namespace: ns},
+			Data:       map[string]string{tunnels.OfferUser: s.user, tunnels.OfferLines: line + "\n"},
 		}, metav1.CreateOptions{})
 		return err
 	} else if err != nil {
 		return err
 	}
-	lines := have.Data[linesKey]
+	lines := have.Data[tunnels.OfferLines]
 	offered, others := tunnels.Authorizes(lines, line)
 	if others > 0 {
-		s.log.Infof("the ConfigMap kube-public/%s offers %d other keys to nodes: remove the lines of keys that are no longer in use, there and on the nodes", sshConfigMap, others)
+		s.log.Infof("the ConfigMap kube-public/%s offers %d other keys to nodes: remove the lines of keys that are no longer in use, there and on the nodes", tunnels.OfferName, others)
 	}
-	if have.Data[userKey] == s.user && offered {
+	if have.Data[tunnels.OfferUser] == s.user && offered {
 		return nil
 	}
 	if have.Data == nil {
@@ -317,7 +312,7 @@ func (s *sshTunnels) publish(ctx context.Context, client kubernetes.Interface, l
 		}
 		lines += line + "\n"
 	}
-	have.Data[userKey], have.Data[linesKey] = s.user, lines
+	have.Data[tunnels.OfferUser], have.Data[tunnels.OfferLines] = s.user, lines
 	_, err = maps.Update(ctx, have, metav1.UpdateOptions{})
 	return err
 }

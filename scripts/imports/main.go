@@ -239,7 +239,7 @@ var own = map[string][]string{
 		"internal/atomicfile",
 	}, // a running server alone can read its database
 	"internal/socket": {},
-	"node":            {"internal/atomicfile"}, // this machine as a node: a client of the cluster, without the server
+	"node":            {"internal/atomicfile", "server/tunnels"}, // this machine as a node: a client of the cluster, without the server, of which it only knows how keys are offered
 	"preflight": {
 		"certs",
 		"datastore",

@@ -1,0 +1,298 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/karve-k8s/karve/server/tunnels"
+)
+
+// Two keys that ssh-keygen made, and threw away.
+const (
+	keyA    = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGf2C5Y2pZ9m8bqRj1Vw7bU9m4yFZk0v9S4dQF0yJ2aB"
+	keyB    = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKf2C5Y2pZ9m8bqRj1Vw7bU9m4yFZk0v9S4dQF0yJ2aB"
+	offered = "restrict,port-forwarding " + keyA + " karve@one"
+	another = "restrict,port-forwarding " + keyB + " karve@two"
+)
+
+// withSSH lets the server offer lines, and gives the machine the user karve.
+func withSSH(t *testing.T, m *testMachine, s *testServer, lines ...string) {
+	t.Helper()
+	m.programs["sshd"] = true
+	s.offer = map[string]string{tunnels.OfferUser: "karve", tunnels.OfferLines: strings.Join(lines, "\n") + "\n"}
+	if err := os.MkdirAll(m.path("/home/karve"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	m.answers["getent passwd karve"] = func([]string) (string, error) {
+		return fmt.Sprintf("karve:x:%d:%d::/home/karve:/usr/sbin/nologin\n", os.Getuid(), os.Getgid()), nil
+	}
+	m.answers["getent passwd other"] = func([]string) (string, error) { return "", errors.New("exit status 2") }
+}
+
+func (m *testMachine) mode(t *testing.T, path string) os.FileMode {
+	t.Helper()
+	info, err := os.Lstat(m.path(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Mode().Perm()
+}
+
+const karvesKeys = "/home/karve/" + authorizedKeys
+
+// What a join adds to authorized_keys, and that a removal leaves the rest as it was, whatever was there.
+func TestJoinLetsTheServerLogIn(t *testing.T) {
+	t.Parallel()
+	mine := "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOf2C5Y2pZ9m8bqRj1Vw7bU9m4yFZk0v9S4dQF0yJ2aB me@laptop\n"
+	for _, tc := range []struct {
+		name, before, want string
+		mode               os.FileMode // before; 0: there is no such file
+		after              string      // if it differs from before
+		meanwhile          func(*testing.T, *testMachine)
+	}{
+		{name: "there is nothing", want: offered + "\n" + another + "\n"},
+		{name: "somebody's own keys", before: mine, want: mine + offered + "\n" + another + "\n", mode: 0o644},
+		{name: "no newline at the end", before: strings.TrimSuffix(mine, "\n"), want: mine + offered + "\n" + another + "\n", mode: 0o600},
+		{name: "an empty file", want: offered + "\n" + another + "\n", mode: 0o600},
+		{name: "one is there with another comment", before: "restrict,port-forwarding " + keyA + " by hand\n", want: "restrict,port-forwarding " + keyA + " by hand\n" + another + "\n", mode: 0o600},
+		{name: "both are there", before: offered + "\n" + another + "\n", want: offered + "\n" + another + "\n", mode: 0o600},
+		{name: "one that is commented out", before: "#" + offered + "\n", want: "#" + offered + "\n" + offered + "\n" + another + "\n", mode: 0o600},
+		{name: "more since", want: offered + "\n" + another + "\n", after: mine, meanwhile: func(t *testing.T, m *testMachine) {
+			text, err := os.ReadFile(m.path(karvesKeys))
+			if err != nil {
+				t.Fatal(err)
+			}
+			m.write(t, karvesKeys, mine+string(text))
+		}},
+		{name: "changed since", before: mine, mode: 0o600, want: mine + offered + "\n" + another + "\n", after: mine + "from=\"192.0.2.1\"," + offered + "\n", meanwhile: func(t *testing.T, m *testMachine) {
+			m.write(t, karvesKeys, mine+"from=\"192.0.2.1\","+offered+"\n"+another+"\n")
+		}},
+		{name: "removed since", want: offered + "\n" + another + "\n", meanwhile: func(_ *testing.T, m *testMachine) { os.Remove(m.path(karvesKeys)) }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t, "127.0.0.1")
+			m := newMachine(t)
+			o := optionsFor(s)
+			o.Kubelet, o.SSHUser = withKubelet(t, m, s), "karve"
+			withSSH(t, m, s, offered, "# a comment", another)
+			if tc.mode != 0 {
+				m.write(t, karvesKeys, tc.before)
+				if err := errors.Join(os.Chmod(m.path(karvesKeys), tc.mode), os.Chmod(m.path("/home/karve/.ssh"), 0o750)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			before := m.tree(t)
+			var warnings []string
+			o.Warn = func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
+			if err := Join(t.Context(), m.Machine, o); err != nil {
+				t.Fatal(err)
+			}
+			text, err := os.ReadFile(m.path(karvesKeys))
+			if err != nil || string(text) != tc.want {
+				t.Errorf("got %q, %v, want %q", text, err, tc.want)
+			}
+			file, dir := tc.mode, os.FileMode(0o750)
+			if tc.mode == 0 {
+				file, dir = 0o600, 0o700
+			}
+			if got := m.mode(t, karvesKeys); got != file {
+				t.Errorf("%s has mode %o, want %o", karvesKeys, got, file)
+			}
+			if got := m.mode(t, "/home/karve/.ssh"); got != dir {
+				t.Errorf("its directory has mode %o, want %o", got, dir)
+			}
+			// The same line again changes nothing.
+			if err := Join(t.Context(), m.Machine, o); err != nil {
+				t.Error(err)
+			}
+			if len(warnings) != 0 && tc.name != "both are there" {
+				t.Errorf("got the warnings %q", warnings)
+			}
+			if tc.meanwhile != nil {
+				tc.meanwhile(t, m)
+			}
+			if err := Remove(t.Context(), m.Machine, t.Logf); err != nil {
+				t.Fatal(err)
+			}
+			if tc.after != "" {
+				before[karvesKeys] = tc.after
+			}
+			sameTree(t, before, m.tree(t))
+			if there := m.exists("/home/karve/.ssh"); there != (tc.mode != 0 || tc.after != "") {
+				t.Errorf("after the removal, that there is a directory of SSH is %t", there)
+			}
+			if left, _ := filepath.Glob(m.path("/home/karve/.ssh/.karve*")); len(left) > 0 {
+				t.Errorf("left over: %v", left)
+			}
+		})
+	}
+}
+
+// An account that sshd would not accept a key for, and keys that are none, are found before anything changes.
+func TestJoinRefusesAnSSHUser(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name   string
+		change func(*testing.T, *testMachine, *testServer, *Options)
+		want   []string
+	}{
+		{"no name", func(_ *testing.T, _ *testMachine, _ *testServer, o *Options) { o.SSHUser = "-a b" }, []string{`--ssh-user "-a b"`, "not the name of a user"}},
+		{"no such user", func(_ *testing.T, _ *testMachine, s *testServer, o *Options) {
+			o.SSHUser, s.offer[tunnels.OfferUser] = "other", "other"
+		}, []string{"--ssh-user other", "no such user", "useradd --create-home --shell /usr/sbin/nologin other"}},
+		{"a number", func(_ *testing.T, m *testMachine, _ *testServer, o *Options) {
+			o.SSHUser, m.answers["getent passwd 1000"] = "1000", m.answers["getent passwd karve"]
+		}, []string{"--ssh-user 1000", "no such user"}},
+		{"no home directory", func(_ *testing.T, m *testMachine, _ *testServer, _ *Options) { os.RemoveAll(m.path("/home/karve")) }, []string{"--ssh-user karve", `"/home/karve"`, "make it"}},
+		{"a directory that everybody may write to", func(t *testing.T, m *testMachine, _ *testServer, _ *Options) {
+			m.write(t, karvesKeys, "")
+			if err := os.Chmod(m.path("/home/karve/.ssh"), 0o775); err != nil {
+				t.Fatal(err)
+			}
+		}, []string{"/home/karve/.ssh", "0775", "run chmod go-w /home/karve/.ssh"}},
+		{"another user's directory", func(t *testing.T, m *testMachine, _ *testServer, _ *Options) {
+			if os.Geteuid() != 0 {
+				t.Skip("only root can give files away")
+			}
+			if err := os.Chown(m.path("/home/karve"), 12345, 12345); err != nil {
+				t.Fatal(err)
+			}
+		}, []string{"/home/karve belongs to user 12345", "run chown karve /home/karve"}},
+		{"a directory elsewhere", func(t *testing.T, m *testMachine, _ *testServer, _ *Options) {
+			m.write(t, "/root/.ssh/authorized_keys", "")
+			if err := os.Symlink("../../root/.ssh", m.path("/home/karve/.ssh")); err != nil {
+				t.Fatal(err)
+			}
+		}, []string{"/home/karve/.ssh is not a directory", "by hand"}},
+		{"keys elsewhere", func(t *testing.T, m *testMachine, _ *testServer, _ *Options) {
+			m.write(t, "/home/karve/.ssh/other", "")
+			if err := os.Symlink("other", m.path(karvesKeys)); err != nil {
+				t.Fatal(err)
+			}
+		}, []string{karvesKeys + " is not a file", "by hand"}},
+		{"no offer", func(_ *testing.T, _ *testMachine, s *testServer, _ *Options) { s.offer = nil }, []string{"--ssh-user karve", "offers no SSH key", "start the server with --ssh-user karve"}},
+		{"another user", func(_ *testing.T, _ *testMachine, s *testServer, _ *Options) { s.offer[tunnels.OfferUser] = "pi" }, []string{"--ssh-user karve", `logs in as "pi"`}},
+		{"an offer without keys", func(_ *testing.T, _ *testMachine, s *testServer, _ *Options) {
+			s.offer[tunnels.OfferLines] = "# none\n"
+		}, []string{"authorized_keys: it has no key", "delete configmap karve-ssh"}},
+		{"a malformed key", func(_ *testing.T, _ *testMachine, s *testServer, _ *Options) {
+			s.offer[tunnels.OfferLines] = offered + "\nrestrict,port-forwarding ssh-ed25519 AAAA\n"
+		}, []string{"authorized_keys: line 2", "delete configmap karve-ssh", "restart the server"}},
+		{"a key that may do more", func(_ *testing.T, _ *testMachine, s *testServer, _ *Options) {
+			s.offer[tunnels.OfferLines] = keyA + "\n"
+		}, []string{"authorized_keys: line 1", "restrict is missing"}},
+		{"the kubelet does not start", func(_ *testing.T, m *testMachine, _ *testServer, _ *Options) {
+			m.answers["systemctl enable --quiet --now karve-node"] = func([]string) (string, error) {
+				if got := m.read(karvesKeys); got != offered {
+					return "", fmt.Errorf("it has the keys %q", got)
+				}
+				return "", errStandIn
+			}
+		}, []string{"could not be started", "it fails"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t, "127.0.0.1")
+			m := newMachine(t)
+			o := optionsFor(s)
+			o.Kubelet, o.SSHUser = withKubelet(t, m, s), "karve"
+			withSSH(t, m, s, offered)
+			tc.change(t, m, s, &o)
+			before := m.tree(t)
+			hadDir := m.exists("/home/karve/.ssh")
+			wantError(t, Join(t.Context(), m.Machine, o), tc.want...)
+			sameTree(t, before, m.tree(t))
+			if m.exists(configDir) || m.exists("/home/karve/.ssh") != hadDir {
+				t.Error("a directory is left over")
+			}
+		})
+	}
+}
+
+// A server that has just started offers its key a moment after it is ready.
+func TestJoinWaitsForTheOffer(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, "127.0.0.1")
+	m := newMachine(t)
+	o := optionsFor(s)
+	o.Kubelet, o.SSHUser, o.patience = withKubelet(t, m, s), "karve", time.Minute
+	withSSH(t, m, s, offered)
+	s.offer, s.later = nil, s.offer
+	if err := Join(t.Context(), m.Machine, o); err != nil {
+		t.Fatal(err)
+	}
+	if got := m.read(karvesKeys); got != offered {
+		t.Errorf("got the keys %q", got)
+	}
+}
+
+func TestJoinWarnsAboutSSH(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, "127.0.0.1")
+	m := newMachine(t)
+	o := optionsFor(s)
+	o.Kubelet = withKubelet(t, m, s)
+	withSSH(t, m, s, offered)
+	if err := Join(t.Context(), m.Machine, o); err != nil {
+		t.Fatal(err)
+	}
+	var warned string
+	o.Warn = func(format string, args ...any) { warned = fmt.Sprintf(format, args...) }
+	o.SSHUser = "karve"
+	if err := Join(t.Context(), m.Machine, o); err != nil || !strings.Contains(warned, "--ssh-user karve was not looked at") {
+		t.Errorf("%v, and the warning %q", err, warned)
+	}
+	if m.exists("/home/karve/.ssh") {
+		t.Error("a node that there is was changed")
+	}
+	if err := Remove(t.Context(), m.Machine, t.Logf); err != nil {
+		t.Fatal(err)
+	}
+	m.programs["sshd"] = false
+	s.mu.Lock()
+	delete(s.nodes, "board")
+	s.mu.Unlock()
+	if err := Join(t.Context(), m.Machine, o); err != nil || !strings.Contains(warned, "openssh-server") {
+		t.Errorf("%v, and the warning %q", err, warned)
+	}
+}
+
+// Everything in a home directory is its user's, who may replace it by a link while root works in it.
+func TestKeysOutsideTheHomeDirectory(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	s := newServer(t, "127.0.0.1")
+	withSSH(t, m, s, offered)
+	l, err := m.login(t.Context(), "karve")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.write(t, "/root/.ssh/authorized_keys", "roots\n")
+	if err := os.Symlink("../../root/.ssh", m.path("/home/karve/.ssh")); err != nil {
+		t.Fatal(err)
+	}
+	before := m.tree(t)
+	r := &record{}
+	wantError(t, m.authorize(r, l, []string{offered}), "/home/karve/.ssh")
+	f := keyFile{text: []byte("x"), mode: 0o600, uid: -1, gid: -1}
+	home, err := os.OpenRoot(m.path("/home/karve"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer home.Close()
+	if err := f.write(home); err == nil {
+		t.Error("keys were written through a link")
+	}
+	m.write(t, "/root/.ssh/authorized_keys", "roots\n"+offered+"\n")
+	before["/root/.ssh/authorized_keys"] += offered + "\n"
+	if err := m.withdraw(&access{Home: "/home/karve", Lines: []string{offered}}); err == nil {
+		t.Error("keys were removed through a link")
+	}
+	sameTree(t, before, m.tree(t))
+}
