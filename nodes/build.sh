@@ -3,17 +3,12 @@
 # go.mod, and images of them. $build has the result: bin/ and images/. What is already there
 # is not built again by Go, nor packed again.
 
-# build_programs builds into $build/bin.
+# build_programs builds into $build/bin, and what nodes of another version run into $programs.
 build_programs() {
-	local version minor
-	version=$(go -C nodes list -m -f '{{.Version}}' k8s.io/kubernetes)
-	minor=${version#v1.}
+	local version
+	version=$(server_version)
 	mkdir -p "$build/bin"
-	# What kubelet and kubeadm print as their version, and compare with the server's.
-	CGO_ENABLED=0 go -C nodes build -trimpath -o "$build/bin/" -ldflags "-s -w
-		-X k8s.io/component-base/version.gitVersion=$version
-		-X k8s.io/component-base/version.gitMajor=1
-		-X k8s.io/component-base/version.gitMinor=${minor%%.*}" \
+	CGO_ENABLED=0 go -C nodes build -trimpath -o "$build/bin/" -ldflags "$(link_flags "$version")" \
 		k8s.io/kubernetes/cmd/{kubelet,kubeadm,kube-proxy} k8s.io/kubernetes/test/images/agnhost \
 		./coredns ./image ./pause
 	if [ -n "${KARVE:-}" ]; then
@@ -22,6 +17,26 @@ build_programs() {
 		scripts/build "$build/bin/karve"
 	fi
 	ln -sf karve "$build/bin/kubectl"
+	[ -z "${KARVE_NODES_KUBERNETES:-}" ] || build_other "$KARVE_NODES_KUBERNETES"
+}
+
+# build_other VERSION builds the programs of a node of that version, in a module of its own.
+build_other() {
+	local dir=$build/$1 tools=(k8s.io/kubernetes/cmd/{kubelet,kubeadm})
+	mkdir -p "$dir/bin"
+	make_module "$dir" k8s.io/kubernetes "$1" "${tools[@]}" || die "the modules of Kubernetes $1 cannot be had: $(tail -n 3 "$dir/log")"
+	CGO_ENABLED=0 go -C "$dir" build -trimpath -o "$dir/bin/" -ldflags "$(link_flags "$1")" "${tools[@]}"
+	ln -f "$build/bin/karve" "$dir/bin/karve" # for karve node
+}
+
+# server_version prints the version of Kubernetes in go.mod.
+server_version() { go -C nodes list -m -f '{{.Version}}' k8s.io/kubernetes; }
+
+# link_flags VERSION prints what makes it the version that kubelet and kubeadm print, and compare with the server's.
+link_flags() {
+	local minor=${1#v1.}
+	echo "-s -w -X k8s.io/component-base/version.gitVersion=$1" \
+		"-X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=${minor%%.*}"
 }
 
 # add_program ROOT PROGRAM puts a program of this machine, and the libraries that it is linked

@@ -48,7 +48,7 @@ kubeconfig() { enter server karve kubeconfig --data-dir /var/lib/karve --server 
 # start_server starts Karve as a service on a machine of its own.
 start_server() {
 	local addon
-	start_machine server 0
+	start_machine server 0 "$build/bin"
 	enter server tee /etc/systemd/system/karve.service >/dev/null <<END
 [Service]
 ExecStart=/usr/local/bin/karve server --data-dir /var/lib/karve ${KARVE_NODES_OPTIONS:-}
@@ -78,7 +78,8 @@ snapshotter() {
 add_node() {
 	local name=$1 number=${1##*-} image images pause
 	case $number in '' | *[!0-9]*) die "$name: want a name that ends with a number, such as node-3" ;; esac
-	start_machine "$name" "$number"
+	[ -e "$programs/kubelet" ] || die "$programs has no kubelet: scripts/nodes build makes it"
+	start_machine "$name" "$number" "$programs"
 	pause=$("$build/bin/kubeadm" config images list --kubernetes-version "$("$build/bin/kubeadm" version -o short)" | grep /pause:)
 	enter "$name" tee /etc/containerd/config.toml >/dev/null <<END
 version = 2
@@ -146,9 +147,10 @@ join_node() {
 	until_ok "$name's part of the Pod network" has_pod_cidr "$name"
 	connect "$name"
 	until_ok "node $name" kubectl wait --for=condition=Ready --timeout=10s "node/$name"
-	say "$name is ready"
+	say "$name is ready, with Kubernetes $(kubelet_version "$name")"
 }
 
+kubelet_version() { kubectl get node "$1" -o 'jsonpath={.status.nodeInfo.kubeletVersion}'; }
 has_pod_cidr() { [ -n "$(pod_cidr "$1")" ]; }
 pod_cidr() { kubectl get node "$1" -o 'jsonpath={.spec.podCIDR}'; }
 

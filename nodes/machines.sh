@@ -104,7 +104,7 @@ has_child() {
 	[ "$(cat "/proc/$1/comm")" = unshare ] && [ -n "$(cat "/proc/$1/task/$1/children")" ]
 }
 
-# start_machine NAME NUMBER; the last byte of the machine's address is 10 + NUMBER.
+# start_machine NAME NUMBER BIN starts one with the programs in BIN; the last byte of its address is 10 + NUMBER.
 start_machine() {
 	local name=$1 address=$network.$((10 + $2)) pid dir=$run/$1 hierarchy groups=()
 	[ ! -e "$dir" ] || die "there is already a machine $name"
@@ -113,7 +113,7 @@ start_machine() {
 	for hierarchy in $(hierarchies); do groups+=("$hierarchy/$group/$name"); done
 	(
 		enter_groups "$name-parent"
-		exec setsid unshare --net --mount --pid --uts --ipc --fork --kill-child nodes/machine/init "$name" "$dir" "$build/bin" "$network.1" "${groups[@]}"
+		exec setsid unshare --net --mount --pid --uts --ipc --fork --kill-child nodes/machine/init "$name" "$dir" "$3" "$network.1" "${groups[@]}"
 	) >"$dir/log" 2>&1 </dev/null &
 	disown $!
 	pid=$(first_process $!)

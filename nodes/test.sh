@@ -2,8 +2,8 @@
 # What scripts/nodes test tests, with two nodes. A case waits for conditions and never for time to
 # pass; until_ok has the limit. The cases run in this order, because later ones take nodes away.
 
-cases=(pod_to_completion logs_follow exec_into_pod attach port_forward copy debug_pod debug_node services
-	restart_server kill_server installed_node node_removal join_again)
+cases=(versions pod_to_completion logs_follow exec_into_pod attach port_forward copy debug_pod debug_node services
+	services_nftables restart_server kill_server installed_node node_removal join_again)
 
 run_tests() {
 	local name
@@ -16,8 +16,9 @@ run_tests() {
 	up 2
 	for name in "${@:-${cases[@]}}"; do
 		case=$name
+		skipped=
 		"$name"
-		say "ok: $name"
+		say "${skipped:-ok}: $name"
 	done
 	case=
 }
@@ -57,6 +58,15 @@ start_pod() {
 # counter prints a line each second until /tmp/stop exists.
 # shellcheck disable=SC2016 # it is for the Pod's shell
 counter='i=0; until [ -e /tmp/stop ]; do echo "line $i"; i=$((i + 1)); sleep 1; done; echo the end'
+
+# versions: the nodes' programs are those that were asked for.
+versions() {
+	local node want=${KARVE_NODES_KUBERNETES:-$(server_version)}
+	for node in node-1 node-2; do
+		same "kubeadm on $node" "$(enter $node kubeadm version -o short)" "$want"
+		same "the kubelet of $node" "$(kubelet_version $node)" "$want"
+	done
+}
 
 pod_to_completion() {
 	kubectl run hello --image "$busybox" --restart Never -- echo "hello from a real node" >/dev/null
@@ -151,9 +161,65 @@ debug_node() {
 
 # services: kube-proxy and CoreDNS serve Pods and nodes.
 services() {
-	local node port
 	until_ok "CoreDNS" kubectl -n kube-system rollout status --timeout=10s deployment/coredns
 	until_ok "kube-proxy" kubectl -n kube-system rollout status --timeout=10s daemonset/kube-proxy
+	start_web
+	web_answers
+}
+
+# services_nftables: so they do with kube-proxy's other mode, and with the first one again.
+services_nftables() {
+	local node said
+	if ! said=$(check_nftables 2>&1); then
+		skipped="skipped, because kube-proxy needs more of nftables than this machine has ($said)"
+		return
+	fi
+	start_web
+	set_proxy_mode nftables
+	for node in node-1 node-2; do
+		until_ok "kube-proxy's table on $node" enter $node nft list chain ip kube-proxy services
+		until_ok "no rules of iptables on $node" fails enter $node iptables -t nat -n -L KUBE-SERVICES
+	done
+	web_answers
+	set_proxy_mode iptables
+	for node in node-1 node-2; do
+		until_ok "kube-proxy's rules on $node" enter $node iptables -t nat -n -L KUBE-SERVICES
+		until_ok "no table of nftables on $node" fails enter $node nft list table ip kube-proxy
+	done
+	until_ok "the Service with iptables again" reaches_all kubectl exec client-node-1 -- curl -sS --max-time 10 http://web/hostname
+}
+
+fails() { ! "$@"; }
+
+# check_nftables tries the expressions that kube-proxy's rules are made of, without keeping a rule.
+check_nftables() {
+	[ "$(printf '5.13\n%s\n' "$(uname -r)" | sort -V | head -n 1)" = 5.13 ] || { echo "Linux $(uname -r), want 5.13"; return 1; }
+	enter node-1 nft --check -f - <<'END'
+table ip probe {
+	set addresses { type ipv4_addr . inet_proto . inet_service; }
+	map verdicts { type inet_proto . inet_service : verdict; }
+	chain endpoint { meta l4proto tcp dnat to 10.0.0.1:80; }
+	chain to_services {
+		type nat hook prerouting priority dstnat
+		ip daddr . meta l4proto . th dport @addresses numgen random mod 2 vmap { 0: goto endpoint, 1: goto endpoint }
+		fib daddr type local meta l4proto . th dport vmap @verdicts
+	}
+	chain from_pods { type nat hook postrouting priority srcnat; ct status dnat masquerade fully-random; }
+	chain others { type filter hook forward priority filter; ct state new reject; }
+}
+END
+}
+
+# set_proxy_mode MODE waits until every kube-proxy has it.
+set_proxy_mode() {
+	enter server karve addons apply kube-proxy --proxy-mode "$1" --data-dir /var/lib/karve >"$run/server/addons" 2>&1 || die "karve addons apply kube-proxy: $(cat "$run/server/addons")"
+	until_ok "kube-proxy with $1" kubectl -n kube-system rollout status --timeout=10s daemonset/kube-proxy
+}
+
+# start_web starts a Deployment behind a Service, and a client on each node, unless they are there.
+start_web() {
+	local node
+	! kubectl get service web >/dev/null 2>&1 || return 0
 	kubectl create -f - >/dev/null <<END
 apiVersion: apps/v1
 kind: Deployment
@@ -174,9 +240,14 @@ spec: {type: NodePort, selector: {app: web}, ports: [{port: 80, targetPort: 8080
 END
 	until_ok "the Deployment" kubectl rollout status --timeout=10s deployment/web
 	same "the nodes of the Deployment" "$(kubectl get pods -l app=web -o 'jsonpath={range .items[*]}{.spec.nodeName}{"\n"}{end}' | sort | paste -sd ' ')" "node-1 node-2"
+	for node in node-1 node-2; do start_pod "client-$node" $node "$agnhost" /agnhost pause; done
+}
+
+# web_answers: its Service and DNS serve Pods on each node, other machines and the API server.
+web_answers() {
+	local node port
 	port=$(kubectl get service web -o 'jsonpath={.spec.ports[0].nodePort}')
 	for node in node-1 node-2; do
-		start_pod "client-$node" $node "$agnhost" /agnhost pause
 		until_ok "the Service by its name, from a Pod on $node" reaches_all kubectl exec "client-$node" -- curl -sS --max-time 10 http://web.default.svc.cluster.local/hostname
 		until_ok "the Service by a short name, from a Pod on $node" reaches_all kubectl exec "client-$node" -- curl -sS --max-time 10 http://web/hostname
 		until_ok "the Service by $node's port, from another machine" reaches_all enter server curl -sS --max-time 10 "http://$(address_of $node):$port/hostname"

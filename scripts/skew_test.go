@@ -15,6 +15,10 @@ func TestSkewNoticesFailedBuilds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	module, err := os.ReadFile("testdata/skew/module.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, c := range map[string]struct {
 		kubectl, client string // the commands that build them
 		want            []string
@@ -29,6 +33,7 @@ func TestSkewNoticesFailedBuilds(t *testing.T) {
 			dir := t.TempDir()
 			for file, text := range map[string]string{
 				"scripts/skew":                         string(script),
+				"scripts/testdata/skew/module.sh":      string(module),
 				"scripts/testdata/skew/kubectl.go":     "package main\n",
 				"scripts/testdata/skew/client_test.go": "package main\n",
 				"scripts/testdata/skew/kubectl-suite":  "#!/bin/sh\nexec \"$KUBECTL\"\n",
