@@ -95,6 +95,7 @@ func New(ctx context.Context, c Config) (s *Server, err error) {
 	if c.Deviations.On(deviations.Tracing) && last.FlowControl != nil && (completed.Traces == nil || completed.Traces.ConfigFile == "") {
 		replacements.PassTracesOn(last)
 	}
+	growStacks(last)
 	if !c.CompressLoopback && c.Deviations.On(deviations.Compression) {
 		replacements.LeaveUncompressed(last)
 	}
