@@ -222,6 +222,22 @@ func TestServingCertificatesOfKubelets(t *testing.T) {
 	}
 }
 
+// Without RBAC's API, the approver has no role, and needs none.
+func TestServingCertificatesWithoutRBAC(t *testing.T) {
+	c := start(t, func(config *server.Config) {
+		config.ApproveKubeletServing = true
+		config.APIServerArgs = []string{"authorization-mode=AlwaysAllow", "runtime-config=rbac.authorization.k8s.io/v1=false"}
+	})
+	kubelet := clientFor(t, c.withCertificate(t, pkix.Name{CommonName: "system:node:one", Organization: []string{"system:nodes"}}))
+	create(t, kubelet.CoreV1().Nodes(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}})
+	report(t, kubelet, "one", "198.19.77.1")
+	servingRequest{name: "one", cn: "system:node:one", dns: []string{"one"}, ips: []string{"198.19.77.1"}}.create(t, kubelet)
+	c.issued(t, "one")
+	if log := c.log.String(); strings.Contains(log, "karve:kubelet-serving-approver") {
+		t.Errorf("log: got\n%s\nwant nothing about the approver's role", log)
+	}
+}
+
 // Without the option, there is neither the approver nor its service account, which is made before a
 // server is ready.
 func TestServingCertificatesAreNotApprovedUnasked(t *testing.T) {

@@ -103,7 +103,7 @@ func (m *Maintainer) makeAll(ctx context.Context, done *Changes) error {
 		switch {
 		case err == nil:
 			done.Made = append(done.Made, nameOf(o))
-		case apierrors.IsAlreadyExists(err), notServed(err):
+		case apierrors.IsAlreadyExists(err), NotServed(err):
 		case ctx.Err() != nil:
 			return ctx.Err()
 		default:
@@ -138,8 +138,8 @@ func Refused(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
 }
 
-// notServed reports that the user has switched off the API group of an object.
-func notServed(err error) bool {
+// NotServed reports whether err is the answer for an object whose API group the user has switched off.
+func NotServed(err error) bool {
 	return apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 

@@ -184,7 +184,7 @@ var own = map[string][]string{
 	"server/deviations":             {},                                                                                                         // every part asks whether one of its deviations is on
 	"server/deviations/mirrors":     {},                                                                                                         // what a test and scripts/upgrade compare with upstream
 	"server/flags":                  {},
-	"server/controllers":            {"bootstrap", "certs", "server/flags", "server/health", "server/sharedinformers", "server/deviations"}, // bootstrap: what they would create first; certs: the keys with which they sign
+	"server/controllers":            {"bootstrap", "bootstrap/kubeadm", "certs", "server/flags", "server/health", "server/sharedinformers", "server/deviations"}, // bootstrap: what they would create first; bootstrap/kubeadm: which API groups are off; certs: the keys with which they sign
 	"server/scheduler":              {"server/flags", "server/health", "server/sharedinformers", "server/deviations"},
 	"server/sharedinformers":        {"server/deviations"}, // the API server, the controllers and the scheduler use the same informers
 	"server/health":                 {},                    // what a part reports about itself

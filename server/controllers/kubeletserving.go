@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -33,6 +34,8 @@ import (
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	certificatesapi "k8s.io/kubernetes/pkg/apis/certificates"
 	"k8s.io/kubernetes/pkg/controller/certificates"
+
+	"github.com/karve-k8s/karve/bootstrap/kubeadm"
 )
 
 // The approver's name is that of its service account in kube-system, too.
@@ -51,6 +54,12 @@ const (
 	servingRetry            = 100 * time.Millisecond // doubled with each attempt
 	servingRetryLimit       = 30 * time.Second
 	servingRetriesInSilence = 6
+)
+
+// How long it waits before it tries again to make its role.
+const (
+	roleRetry      = time.Second // doubled with each attempt
+	roleRetryLimit = time.Minute
 )
 
 // KubeletServing is what the approver of kubelets' serving certificates needs.
@@ -171,8 +180,13 @@ func (c *servingApproverController) nodesChanged() {
 // Run makes the approver's role, and then approves until ctx ends.
 func (c *servingApproverController) Run(ctx context.Context) {
 	defer c.queue.ShutDown()
-	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(context.Context) (bool, error) {
+	retry := wait.Backoff{Duration: roleRetry, Factor: 2, Steps: math.MaxInt, Cap: roleRetryLimit}
+	err := retry.DelayFunc().Until(ctx, true, true, func(context.Context) (bool, error) {
 		err := c.ensureRole()
+		if kubeadm.NotServed(err) {
+			// Without the API group, RBAC allows nothing: another authorizer decides, if the server has one.
+			err = nil
+		}
 		if err != nil {
 			klog.FromContext(ctx).Error(err, "Role of the approver of kubelets' serving certificates", "role", servingApproverRole)
 		}
