@@ -203,6 +203,17 @@ func (s *controlPlane) names() ([]string, error) {
 	if s.TLSCertFile != "" {
 		files = append(files, s.TLSCertFile)
 	}
+	sni, err := apiserver.SNICertificates(s.APIServerArgs)
+	if err != nil {
+		return nil, err
+	}
+	for _, pair := range sni {
+		if len(pair.Names) > 0 { // the server presents the certificate for these names only
+			all = append(all, pair.Names...)
+		} else {
+			files = append(files, pair.CertFile)
+		}
+	}
 	for _, file := range files {
 		chain, err := certutil.CertsFromFile(file)
 		if err != nil {

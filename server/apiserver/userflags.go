@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"k8s.io/apiserver/pkg/server/egressselector"
+	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 )
 
@@ -75,6 +76,22 @@ func CheckFiles(args []string) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// SNICertificates returns the pairs of tls-sni-cert-key in args (name=value).
+func SNICertificates(args []string) (all []cliflag.NamedCertKey, err error) {
+	for _, arg := range args {
+		name, value, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+		if name != "tls-sni-cert-key" {
+			continue
+		}
+		var pair cliflag.NamedCertKey
+		if err := pair.Set(value); err != nil {
+			return nil, fmt.Errorf("--%s %s: %w", name, value, err)
+		}
+		all = append(all, pair)
+	}
+	return all, nil
 }
 
 // checkEgressSelector reads and validates the file as upstream does later.
