@@ -23,8 +23,9 @@ type cluster struct {
 	version *utilversion.Version
 	// kubelet is the KubeletConfiguration of the ConfigMap kubelet-config.
 	kubelet map[string]any
-	// allocates tells whether the cluster gives nodes their Pods' addresses.
-	allocates bool
+	// podSubnet is the range of all Pods, as kubeadm-config has it. The cluster gives each node a part of it,
+	// unless that is switched off, which nothing in the cluster tells. Empty: it gives none.
+	podSubnet string
 }
 
 // notPrepared is the remedy if an object of kubeadm's is missing.
@@ -60,22 +61,25 @@ func (c *cluster) read(ctx context.Context) error {
 	if err := yaml.Unmarshal([]byte(config.Data["kubelet"]), &c.kubelet); err != nil || c.kubelet == nil {
 		return fmt.Errorf("%s: the ConfigMap kubelet-config in kube-system has no KubeletConfiguration under the key kubelet (%v): repair it", c.server, err)
 	}
-	c.allocates = c.hasPodSubnet(ctx)
+	c.podSubnet = c.readPodSubnet(ctx)
 	return nil
 }
 
-// hasPodSubnet reads kubeadm's ClusterConfiguration. A cluster need not have one.
-func (c *cluster) hasPodSubnet(ctx context.Context) bool {
+// readPodSubnet reads kubeadm's ClusterConfiguration. A cluster need not have one.
+func (c *cluster) readPodSubnet(ctx context.Context) string {
 	config, err := c.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "kubeadm-config", metav1.GetOptions{})
 	if err != nil {
-		return false
+		return ""
 	}
 	var parsed struct {
 		Networking struct {
 			PodSubnet string `json:"podSubnet"`
 		} `json:"networking"`
 	}
-	return yaml.Unmarshal([]byte(config.Data["ClusterConfiguration"]), &parsed) == nil && parsed.Networking.PodSubnet != ""
+	if yaml.Unmarshal([]byte(config.Data["ClusterConfiguration"]), &parsed) != nil {
+		return ""
+	}
+	return parsed.Networking.PodSubnet
 }
 
 // free fails if the name is another machine's.

@@ -58,8 +58,8 @@ func TestDiscover(t *testing.T) {
 	if string(c.ca) != string(bundle) {
 		t.Error("the bundle is not that of cluster-info")
 	}
-	if c.version.String() != "1.37.2+karve.1" || !c.allocates || c.kubelet["clusterDomain"] != "cluster.local" {
-		t.Errorf("got version %s, allocates %v, kubelet %v", c.version, c.allocates, c.kubelet)
+	if c.version.String() != "1.37.2+karve.1" || c.podSubnet != "10.200.0.0/16" || c.kubelet["clusterDomain"] != "cluster.local" {
+		t.Errorf("got version %s, range %q, kubelet %v", c.version, c.podSubnet, c.kubelet)
 	}
 	for _, auth := range s.seenAuth {
 		if auth != "" {

@@ -404,6 +404,15 @@ func TestJoinLeavesNothingHalfDone(t *testing.T) {
 			m.answers["systemctl enable --quiet --now karve-node"] = func([]string) (string, error) { return "", nil }
 			m.answers["journalctl"] = func([]string) (string, error) { return "I1\nE1122 it is forbidden\nI2\n", nil }
 		}, []string{"no certificate", "approve it", "E1122 it is forbidden"}},
+		{"the cluster assigns no Pod ranges", func(m *testMachine, s *testServer, o *Options) {
+			o.rangePatience = time.Millisecond
+			start := m.answers["systemctl enable --quiet --now karve-node"]
+			m.answers["systemctl enable --quiet --now karve-node"] = func(args []string) (string, error) {
+				out, err := start(args)
+				s.setNode("board", func(n *corev1.Node) { n.Spec.PodCIDR, n.Spec.PodCIDRs = "", nil })
+				return out, err
+			}
+		}, []string{"no part of 10.200.0.0/16", "allocate-node-cidrs=false", "--no-network", "--pod-cidr", "CIDRNotAvailable"}},
 		{"Pod addresses overlap", func(m *testMachine, _ *testServer, o *Options) { o.PodCIDR = "192.0.2.128/25" }, []string{"192.0.2.128/25", "192.0.2.0/24", "--pod-cidr"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

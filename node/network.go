@@ -75,9 +75,9 @@ func (m *Machine) giveNetwork(ctx context.Context, r *record, o Options, c *clus
 	}
 	cidrs := strings.Split(o.PodCIDR, ",")
 	if o.PodCIDR == "" {
-		if c.allocates {
-			if err := until(ctx, func() (bool, error) { return get() == nil && (*last).Spec.PodCIDR != "", nil }); err != nil {
-				return fmt.Errorf("the cluster gave the node %s no Pod addresses within %s: its --cluster-cidr may be used up; give this node some with --pod-cidr", o.Name, o.Timeout)
+		if c.podSubnet != "" {
+			if err := awaitRange(ctx, o, c.podSubnet, get, last); err != nil {
+				return err
 			}
 		}
 		cidrs = (*last).Spec.PodCIDRs
@@ -90,6 +90,29 @@ func (m *Machine) giveNetwork(ctx context.Context, r *record, o Options, c *clus
 		return err
 	}
 	return m.put(r, file{path.Join(rt.configDir, networkName), networkConfig(cidrs), 0o644})
+}
+
+// awaitRange waits until the Node has its part of podSubnet. A controller assigns it as soon as the Node
+// exists, so a longer time means that there is none. The controllers run: they have signed the
+// kubelet's certificate.
+func awaitRange(ctx context.Context, o Options, podSubnet string, get func() error, last **corev1.Node) error {
+	waiting, cancel := context.WithTimeout(ctx, o.rangePatience)
+	defer cancel()
+	var unread error
+	if until(waiting, func() (bool, error) {
+		unread = get()
+		return unread == nil && (*last).Spec.PodCIDR != "", nil
+	}) == nil {
+		return nil
+	}
+	if unread != nil {
+		return fmt.Errorf("the node %s cannot be read any more: %w", o.Name, unread)
+	}
+	return fmt.Errorf("the cluster gave the node %s no part of %s for its Pods within %s. "+
+		"If its server assigns none (--kube-controller-manager-arg allocate-node-cidrs=false, or node-ipam-controller among --disable-controllers), "+
+		"join with --no-network if a network plugin brings Pods' addresses, or with --pod-cidr. "+
+		"If the range is used up, which `karve kubectl describe node %s` on the server shows as the event CIDRNotAvailable, join with --pod-cidr",
+		o.Name, podSubnet, min(o.rangePatience, o.Timeout), o.Name)
 }
 
 // ownPart is a part of DefaultPodNetwork that depends on the node's name, so that two nodes hardly

@@ -62,6 +62,8 @@ type Options struct {
 	Timeout time.Duration
 	// patience is how long the token may be unknown.
 	patience time.Duration
+	// rangePatience is how long the cluster may take to give the node a range for its Pods.
+	rangePatience time.Duration
 	// stall is how long a download may bring nothing.
 	stall time.Duration
 	// Say takes a line of progress.
@@ -87,6 +89,9 @@ func (o *Options) complete() error {
 	}
 	if o.patience == 0 {
 		o.patience = signaturePatience
+	}
+	if o.rangePatience == 0 {
+		o.rangePatience = time.Minute
 	}
 	if o.stall == 0 {
 		o.stall = time.Minute
