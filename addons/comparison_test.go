@@ -28,7 +28,7 @@ import (
 	"github.com/karve-k8s/karve/internal/version"
 )
 
-// configurations are those of kubeadm's that lead to other objects.
+// configurations are those of kubeadm that lead to other objects.
 var configurations = []struct {
 	name, advertise, endpoint, services, pods, domain, repository string
 	mode                                                          string

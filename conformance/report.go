@@ -12,7 +12,7 @@ import (
 // A report is the result of the tests in the lists.
 type report struct {
 	Kubernetes string       `json:"kubernetes"`
-	Tests      int          `json:"conformanceTests"` // all of upstream's
+	Tests      int          `json:"conformanceTests"` // all that upstream has
 	Lists      []listReport `json:"lists"`
 	Excluded   []reason     `json:"excluded"`
 }

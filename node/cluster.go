@@ -28,7 +28,7 @@ type cluster struct {
 	podSubnet string
 }
 
-// notPrepared is the remedy if an object of kubeadm's is missing.
+// notPrepared is the remedy if one of kubeadm's objects is missing.
 const notPrepared = "upgrade the server with install.sh: newer versions prepare the cluster for nodes"
 
 // read asks for everything that a join needs, and whether the token may join.

@@ -58,7 +58,7 @@ type attributes struct {
 	GID  int         `json:"gid"`
 }
 
-// readRecord returns nil if this machine is no node of Karve's.
+// readRecord returns nil if Karve did not make this machine a node.
 func (m *Machine) readRecord() (*record, error) {
 	text, err := os.ReadFile(m.path(recordFile))
 	if errors.Is(err, fs.ErrNotExist) {

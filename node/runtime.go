@@ -67,7 +67,7 @@ var aptOptions = []string{"-y", "-q", "-o", "DPkg::Lock::Timeout=300"}
 // containerdData has containerd's images and containers.
 const containerdData = "/var/lib/containerd"
 
-// install installs packages, and records before that which of them, and what of theirs, was not
+// install installs packages. It records before that which of them, and which of their files, were not
 // there.
 func (m *Machine) install(ctx context.Context, r *record, missing []string, say func(string, ...any)) error {
 	if len(missing) == 0 {

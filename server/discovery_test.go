@@ -73,7 +73,7 @@ func TestDiscovery(t *testing.T) {
 				t.Fatal(err)
 			}
 			if len(groups) < 20 {
-				t.Errorf("got %d groups, want all of upstream's, 20 and more", len(groups))
+				t.Errorf("got %d groups, want all that upstream has, 20 and more", len(groups))
 			}
 			got := map[string]bool{}
 			for _, list := range lists {

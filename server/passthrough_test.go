@@ -20,7 +20,7 @@ import (
 	"github.com/karve-k8s/karve/server"
 )
 
-// These tests use options of upstream's that change what is served and how it is reached.
+// These tests use upstream options that change what is served and how it is reached.
 
 func TestRuntimeConfigAndFeatureGates(t *testing.T) {
 	const gate = "CRIListStreaming" // alpha, and a kubelet's: no server behaves otherwise

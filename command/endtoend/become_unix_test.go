@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// become makes cmd run as another user, in no group of ours.
+// become makes cmd run as another user, in none of our groups.
 func become(cmd *exec.Cmd, id uint32) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: id, Gid: id}}
 }

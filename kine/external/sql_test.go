@@ -262,7 +262,7 @@ func TestAWatchThatCannotFollowTheLogEnds(t *testing.T) {
 	}
 }
 
-// The loop of kine's that expires leases waits for ever for a watch that cannot follow the log.
+// Kine's loop that expires leases waits for ever for a watch that cannot follow the log.
 func TestLeasesThatCannotExpireAreAFailure(t *testing.T) {
 	catchFatal()
 	var away atomic.Bool

@@ -19,7 +19,7 @@ import (
 	"github.com/karve-k8s/karve/kine/external/externaltest"
 )
 
-// onASocket serves an engine as a backend of kine's, and returns the endpoint.
+// onASocket serves an engine as a kine backend, and returns the endpoint.
 func onASocket(t *testing.T) (*datastore.Engine, string) {
 	t.Helper()
 	engine, err := datastore.OpenEngine(nil, datastore.Options{Durability: datastore.Memory})

@@ -25,6 +25,6 @@ func TestNoSpaceIsAStatus(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 	if err := failure(t.Context(), datastore.ErrClosed); err == nil || errors.As(err, &status) {
-		t.Errorf("another failure: %T, want no status of ours", err)
+		t.Errorf("another failure: %T, want an error that is no status", err)
 	}
 }

@@ -18,7 +18,7 @@ import (
 
 const module = "github.com/karve-k8s/karve"
 
-// own lists, for each of our packages, which others of ours it may import. A
+// own lists, for each of our packages, which of the others it may import. A
 // package that is not listed is an error: say where it belongs.
 var own = map[string][]string{
 	"": {"command"},
@@ -269,7 +269,7 @@ var own = map[string][]string{
 	"scripts":       {}, // a test of what the scripts say about themselves
 	"scripts/chart": {}, // it reads the records of bench, which is another module
 
-	"scripts/konnectivity": {}, // a stand-in for a kubelet, with nothing of ours
+	"scripts/konnectivity": {}, // a stand-in for a kubelet; it imports none of our packages
 }
 
 // homes says which of our packages may import what starts with a prefix.
@@ -307,7 +307,7 @@ var banned = map[string]string{
 	"github.com/minio/minio-go/v7":    "kine's t4 driver is not used",
 }
 
-// standIns are the directories of ours that take the place of a banned package.
+// standIns are our directories that take the place of a banned package.
 var standIns = map[string]string{"go.etcd.io/etcd/server/v3/embed": "kine/external/etcdserver/embed"}
 
 type pkg struct {

@@ -226,7 +226,7 @@ func (r recipe) run(url string) (took, cpu time.Duration, err error) {
 			cmd.Env = append(cmd.Env, name+"="+strings.ReplaceAll(value, releaseURL, url))
 		}
 		cmd.Stdout, cmd.Stderr = heard, heard
-		cmd.WaitDelay = time.Second // what runs on in the background keeps no pipe of ours
+		cmd.WaitDelay = time.Second // what runs on in the background may keep our pipes open
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		if !r.root {
 			cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}

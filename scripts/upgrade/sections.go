@@ -5,7 +5,7 @@ package main
 func sections(ours map[string]string) []section {
 	return []section{
 		{title: "Urgent upgrade notes", look: "From upstream's CHANGELOG. Find out for each whether Karve's users need to act; docs for users name those.", facts: urgentNotes, onlyNew: true},
-		{title: "Mirrored functions", look: "Compare each with the file of ours that it names, change that file if it has to follow, then the hash in server/deviations/mirrors.", facts: mirrored, asDiff: true, gone: movedTo},
+		{title: "Mirrored functions", look: "Compare each with Karve's file that it names, change that file if it has to follow, then the hash in server/deviations/mirrors.", facts: mirrored, asDiff: true, gone: movedTo},
 		{title: "Replaced symbols", look: "Karve runs its own code in place of these (server/deviations). Does that code still do what upstream's does?", facts: replaced, asDiff: true, gone: movedTo},
 		{title: "Flags", look: "New flags reach users by themselves. Read their defaults, and look for one that concerns storage, serving or start-up.", facts: flags},
 		{title: "Default options", look: "The constructors and defaulting functions of options and component configurations. Does one undo or repeat a default of Karve's (server/plan.go, server/apiserver/options.go)?", facts: defaults, asDiff: true},

@@ -19,7 +19,7 @@ import (
 	"github.com/karve-k8s/karve/kine/external"
 )
 
-// waitTimeout is how long startup waits for a datastore of the user's, waitAttempt the limit of one
+// waitTimeout is how long startup waits for the user's datastore, waitAttempt the limit of one
 // attempt, and waitRetry the pause between attempts.
 const (
 	waitTimeout = 60 * time.Second
@@ -114,7 +114,7 @@ func (e *Etcd) dial(ctx context.Context, secured *tls.Config) (_ *clientv3.Clien
 	return client, etcdapi.Ours(resp.Header), nil
 }
 
-// waiting waits for a datastore of the user's.
+// waiting waits for the user's datastore.
 type waiting struct {
 	option string // the option that names the datastore, without dashes
 	where  string // the location of the datastore, for messages

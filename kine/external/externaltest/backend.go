@@ -1,4 +1,4 @@
-// Package externaltest has a backend of kine's for tests: the engine. What serves kine's
+// Package externaltest makes the engine a kine backend, for tests. What serves kine's
 // backends is tested with it, without a database.
 package externaltest
 
@@ -17,7 +17,7 @@ type backend struct{ engine *datastore.Engine }
 
 var _ server.Backend = (*backend)(nil)
 
-// Backend is an engine as a backend of kine's.
+// Backend returns an engine as a kine backend.
 func Backend(engine *datastore.Engine) server.Backend { return &backend{engine} }
 
 // Start has nothing to do: an open engine runs.

@@ -22,7 +22,7 @@ const holdPoll = 10 * time.Millisecond
 // is when settled is closed.
 //
 // A server that emulates a version without the policies (--emulated-version before 1.36) does not
-// serve their v1. An informer of theirs would never sync, and the server would wait for it.
+// serve their v1. An informer for them would never sync, and the server would wait for it.
 func HoldIndex(shared informers.SharedInformerFactory, settled <-chan struct{}) func(context.Context) {
 	if !utilfeature.DefaultFeatureGate.Enabled(features.MutatingAdmissionPolicy) {
 		return func(ctx context.Context) {

@@ -6,8 +6,8 @@ package mirrors
 // Mirror is a function of upstream's whose body Karve repeats in parts, or relies on beyond
 // its documentation.
 type Mirror struct {
-	Ours     string // file of Karve's
-	Package  string // of upstream's: the import path
+	Ours     string // Karve's file
+	Package  string // the import path of upstream's package
 	Function string // name, or Type.name of a method; also a variable
 	Hash     string // of the source, without comments
 }
