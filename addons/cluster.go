@@ -15,9 +15,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 	netutils "k8s.io/utils/net"
 	"sigs.k8s.io/yaml"
+
+	"github.com/karve-k8s/karve/internal/clusterinfo"
 )
 
 // Read completes the settings of an addon with what the cluster says about itself. What a user has
@@ -112,16 +113,13 @@ func readNetworking(ctx context.Context, client kubernetes.Interface, option str
 // which they join, or that of the Service kubernetes.
 func advertised(ctx context.Context, client kubernetes.Interface) (string, error) {
 	const remedy = "start the server with --advertise-address, or use --server"
-	m, err := client.CoreV1().ConfigMaps("kube-public").Get(ctx, "cluster-info", metav1.GetOptions{})
-	if err == nil {
-		config, err := clientcmd.Load([]byte(m.Data["kubeconfig"]))
-		if err != nil {
-			return "", fmt.Errorf("ConfigMap kube-public/cluster-info, kubeconfig: %w", err)
-		}
-		for _, cluster := range config.Clusters {
-			return cluster.Server, checkServer(cluster.Server)
-		}
-	} else if !apierrors.IsNotFound(err) {
+	cluster, err := clusterinfo.Read(ctx, client)
+	switch {
+	case err == nil:
+		return cluster.Server, checkServer(cluster.Server)
+	case errors.Is(err, clusterinfo.ErrUnreadable):
+		return "", fmt.Errorf("%w: repair it, or use --server", err)
+	case !apierrors.IsNotFound(err):
 		return "", err
 	}
 	slices, err := client.DiscoveryV1().EndpointSlices("default").List(ctx, metav1.ListOptions{LabelSelector: discovery.LabelServiceName + "=kubernetes"})

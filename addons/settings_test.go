@@ -3,11 +3,15 @@ package addons
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	discovery "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
 )
@@ -57,6 +61,34 @@ func TestServerURL(t *testing.T) {
 		"https://localhost:6443", "https://127.0.0.1", "https://[::1]:6443", "https://[::ffff:127.0.0.1]", "https://0.0.0.0:6443", "https://a_b"} {
 		if checkServer(bad) == nil {
 			t.Errorf("%q: got no error", bad)
+		}
+	}
+}
+
+// kube-proxy gets the address in cluster-info, or without that the one of the Service kubernetes.
+func TestAdvertisedServer(t *testing.T) {
+	info := func(kubeconfig string) runtime.Object {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-public", Name: "cluster-info"}, Data: map[string]string{"kubeconfig": kubeconfig}}
+	}
+	endpoints := &discovery.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Labels: map[string]string{discovery.LabelServiceName: "kubernetes"}},
+		Endpoints:  []discovery.Endpoint{{Addresses: []string{"192.0.2.8"}}}, Ports: []discovery.EndpointPort{{Port: ptr.To[int32](6443)}},
+	}
+	const cluster = "apiVersion: v1\nkind: Config\nclusters: [{name: '', cluster: {server: 'https://192.0.2.7:6443'}}]"
+	for _, tc := range []struct {
+		name    string
+		objects []runtime.Object
+		want    string
+		wrong   string // in the error
+	}{
+		{"cluster-info", []runtime.Object{info(cluster), endpoints}, "https://192.0.2.7:6443", ""},
+		{"without it", []runtime.Object{endpoints}, "https://192.0.2.8:6443", ""},
+		{"one that no machine can join with", []runtime.Object{info("{"), endpoints}, "", "use --server"},
+		{"nothing", nil, "", "use --server"},
+	} {
+		got, err := advertised(t.Context(), fake.NewClientset(tc.objects...))
+		if got != tc.want || tc.wrong == "" && err != nil || tc.wrong != "" && (err == nil || !strings.Contains(err.Error(), tc.wrong)) {
+			t.Errorf("%s: got %q, %v, want %q, an error with %q", tc.name, got, err, tc.want, tc.wrong)
 		}
 	}
 }

@@ -18,11 +18,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/cert"
 	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
 	"k8s.io/cluster-bootstrap/token/jws"
 	"k8s.io/kubernetes/cmd/kubeadm/app/util/pubkeypin"
+
+	"github.com/karve-k8s/karve/internal/clusterinfo"
 )
 
 const clusterInfoPath = "/api/v1/namespaces/" + "kube-public" + "/configmaps/" + bootstrapapi.ConfigMapClusterInfo
@@ -165,14 +166,12 @@ func checkClock(here, there time.Time) error {
 		off.Round(time.Second), direction, here.UTC().Format(time.DateTime), there.UTC().Format(time.DateTime))
 }
 
-// clusterCA is the CA bundle in a kubeconfig.
+// clusterCA is the CA bundle in the kubeconfig of cluster-info.
 func clusterCA(text string) ([]byte, error) {
-	config, err := clientcmd.Load([]byte(text))
+	_, cluster, err := clusterinfo.Parse(text)
 	if err == nil {
-		for _, c := range config.Clusters { // kubeadm writes one, without a name
-			if len(c.CertificateAuthorityData) > 0 {
-				return c.CertificateAuthorityData, nil
-			}
+		if len(cluster.CertificateAuthorityData) > 0 {
+			return cluster.CertificateAuthorityData, nil
 		}
 		err = errors.New("no certificate-authority-data")
 	}

@@ -33,20 +33,46 @@ import (
 	"k8s.io/kubernetes/cmd/kubeadm/app/componentconfigs"
 	"k8s.io/kubernetes/cmd/kubeadm/app/constants"
 	discovery "k8s.io/kubernetes/cmd/kubeadm/app/discovery/token"
-	"k8s.io/kubernetes/cmd/kubeadm/app/phases/bootstraptoken/clusterinfo"
+	clusterinfophase "k8s.io/kubernetes/cmd/kubeadm/app/phases/bootstraptoken/clusterinfo"
 	tokenphase "k8s.io/kubernetes/cmd/kubeadm/app/phases/bootstraptoken/node"
 	kubeletphase "k8s.io/kubernetes/cmd/kubeadm/app/phases/kubelet"
 	"k8s.io/kubernetes/cmd/kubeadm/app/phases/uploadconfig"
 	configutil "k8s.io/kubernetes/cmd/kubeadm/app/util/config"
+	kubeconfigutil "k8s.io/kubernetes/cmd/kubeadm/app/util/kubeconfig"
 	"k8s.io/kubernetes/cmd/kubeadm/app/util/pubkeypin"
 	"sigs.k8s.io/yaml"
 
 	"github.com/karve-k8s/karve/bootstrap/kubeadm"
 	"github.com/karve-k8s/karve/control"
+	"github.com/karve-k8s/karve/internal/clusterinfo"
 	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/internal/version"
 	"github.com/karve-k8s/karve/server"
 )
+
+// Karve reads from cluster-info the cluster that kubeadm join takes from it.
+func TestClusterOfClusterInfoIsKubeadms(t *testing.T) {
+	unnamed, named := &clientcmdapi.Cluster{Server: "https://unnamed"}, &clientcmdapi.Cluster{Server: "https://named"}
+	current := map[string]*clientcmdapi.Context{"c": {Cluster: "named"}}
+	for name, config := range map[string]*clientcmdapi.Config{
+		"nothing":                   {},
+		"as kubeadm writes it":      {Clusters: map[string]*clientcmdapi.Cluster{"": unnamed}},
+		"a name":                    {Clusters: map[string]*clientcmdapi.Cluster{"named": named}},
+		"a current context":         {Clusters: map[string]*clientcmdapi.Cluster{"named": named}, Contexts: current, CurrentContext: "c"},
+		"both":                      {Clusters: map[string]*clientcmdapi.Cluster{"": unnamed, "named": named}, Contexts: current, CurrentContext: "c"},
+		"a context without cluster": {Clusters: map[string]*clientcmdapi.Cluster{"other": named}, Contexts: current, CurrentContext: "c"},
+	} {
+		text, err := clientcmd.Write(*config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, want, wantErr := kubeconfigutil.GetClusterFromKubeConfig(config)
+		_, got, err := clusterinfo.Parse(string(text))
+		if (err == nil) != (wantErr == nil) || err == nil && got.Server != want.Server {
+			t.Errorf("%s: got %+v, %v, want kubeadm's %+v, %v", name, got, err, want, wantErr)
+		}
+	}
+}
 
 // A new cluster has the objects that kubeadm's own phases make for nodes, with the same content.
 func TestObjectsEqualKubeadms(t *testing.T) {
@@ -171,8 +197,8 @@ func runKubeadmsPhases(t *testing.T, c *cluster, config server.Config, bundle []
 	check(tokenphase.AutoApproveNodeBootstrapTokens(c))
 	check(tokenphase.AutoApproveNodeCertificateRotation(c))
 	check(tokenphase.AllowAPIServerToAccessKubeletAPI(c))
-	check(clusterinfo.CreateBootstrapConfigMapIfNotExists(c, kubeconfig))
-	check(clusterinfo.CreateClusterInfoRBACRules(c))
+	check(clusterinfophase.CreateBootstrapConfigMapIfNotExists(c, kubeconfig))
+	check(clusterinfophase.CreateClusterInfoRBACRules(c))
 }
 
 // port returns the port of the secure listener.

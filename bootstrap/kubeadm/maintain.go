@@ -19,12 +19,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/retry"
 	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
 	"k8s.io/kubernetes/cmd/kubeadm/app/apis/kubeadm/v1beta4"
 	"k8s.io/kubernetes/cmd/kubeadm/app/constants"
 	"sigs.k8s.io/yaml"
+
+	"github.com/karve-k8s/karve/internal/clusterinfo"
 )
 
 // dnsService is the Service that CoreDNS has in every cluster, for reasons of history.
@@ -215,11 +216,7 @@ func (m *Maintainer) followClusterInfo(ctx context.Context, done *Changes) error
 		return err
 	}
 	return m.follow(ctx, done, want, key, func(cm *corev1.ConfigMap) error {
-		config, err := clientcmd.Load([]byte(cm.Data[key]))
-		if err != nil {
-			return err
-		}
-		cluster, err := discovered(config)
+		config, cluster, err := clusterinfo.Parse(cm.Data[key])
 		if err != nil {
 			return err
 		}
@@ -234,19 +231,6 @@ func (m *Maintainer) followClusterInfo(ctx context.Context, done *Changes) error
 		cm.Data[key] = string(text)
 		return nil
 	})
-}
-
-// discovered returns the cluster that kubeadm join takes from cluster-info: that of the current
-// context, or the one without a name.
-func discovered(config *clientcmdapi.Config) (*clientcmdapi.Cluster, error) {
-	name := ""
-	if current := config.Contexts[config.CurrentContext]; current != nil {
-		name = current.Cluster
-	}
-	if cluster := config.Clusters[name]; cluster != nil {
-		return cluster, nil
-	}
-	return nil, fmt.Errorf("the kubeconfig has no cluster %q", name)
 }
 
 // followKubeadmConfig sets the facts about this server that it knows.

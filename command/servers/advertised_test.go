@@ -5,10 +5,18 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-func TestParseAdvertised(t *testing.T) {
+// clusterInfo is a cluster whose ConfigMap cluster-info has a text.
+func clusterInfo(kubeconfig string) kubernetes.Interface {
+	return fake.NewClientset(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-public", Name: "cluster-info"}, Data: map[string]string{"kubeconfig": kubeconfig}})
+}
+
+func TestReadAdvertised(t *testing.T) {
 	for server, want := range map[string]string{
 		"https://192.0.2.7:6443":      "192.0.2.7:6443",
 		"https://[2001:db8::7]:6443":  "[2001:db8::7]:6443",
@@ -22,7 +30,7 @@ func TestParseAdvertised(t *testing.T) {
 		"":                            "",
 		"https://\\u0007.example:443": "",
 	} {
-		got, err := parseAdvertised(fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "clusters": [{"name": "", "cluster": {"server": "%s", "certificate-authority-data": "eA=="}}]}`, server))
+		got, err := ReadAdvertised(t.Context(), clusterInfo(fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "clusters": [{"name": "", "cluster": {"server": "%s", "certificate-authority-data": "eA=="}}]}`, server)))
 		switch {
 		case want == "" && (err == nil || !strings.Contains(err.Error(), "--advertise-address")):
 			t.Errorf("%s: got %v, %v, want an error that names --advertise-address", server, got, err)
@@ -36,8 +44,8 @@ func TestParseAdvertised(t *testing.T) {
 		t.Errorf("without cluster-info: got %v, want the option that leaves it out", err)
 	}
 	for _, text := range []string{"", "{", "clusters: []", "apiVersion: v1\nkind: Config\nclusters: [{name: a, cluster: {server: 'https://a'}}, {name: b, cluster: {server: 'https://b'}}]"} {
-		if got, err := parseAdvertised(text); err == nil || !strings.Contains(err.Error(), "kube-public/cluster-info") {
-			t.Errorf("%q: got %v, %v, want an error that names cluster-info", text, got, err)
+		if got, err := ReadAdvertised(t.Context(), clusterInfo(text)); err == nil || !strings.Contains(err.Error(), "kube-public/cluster-info") || !strings.Contains(err.Error(), "delete the ConfigMap") {
+			t.Errorf("%q: got %v, %v, want an error that names cluster-info and the remedy", text, got, err)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/kubernetes/cmd/kubeadm/app/util/pubkeypin"
 
 	"github.com/karve-k8s/karve/command/servers"
+	"github.com/karve-k8s/karve/internal/clusterinfo"
 )
 
 // installer is where install.sh comes from.
@@ -64,10 +65,10 @@ func checkPins(pins *pubkeypin.Set, advertised []byte) error {
 		listed, _ = certutil.ParseCertsPEM(advertised)
 	}
 	if len(listed) == 0 {
-		return fmt.Errorf("%s has no certificate-authority-data: restart the server, which writes it", servers.ClusterInfo)
+		return fmt.Errorf("%s has no certificate-authority-data: restart the server, which writes it", clusterinfo.Name)
 	}
 	if pins.CheckAny(listed) != nil {
-		return errors.New(servers.ClusterInfo + " has another authority than the one that signs the server's certificate: restart the server, which corrects it")
+		return errors.New(clusterinfo.Name + " has another authority than the one that signs the server's certificate: restart the server, which corrects it")
 	}
 	return nil
 }

@@ -77,8 +77,8 @@ var own = map[string][]string{
 		"server/flags",
 		"simulate",
 	},
-	"command/servers": {"control", "datastore/directory"},
-	"command/token":   {"command/options", "command/output", "command/servers"},
+	"command/servers": {"control", "datastore/directory", "internal/clusterinfo"},
+	"command/token":   {"command/options", "command/output", "command/servers", "internal/clusterinfo"},
 	"command/output":  {"datastore/sqlitefile"}, // it shows the progress of the datastore's long operations
 	"server": {
 		"bootstrap/kubeadm",
@@ -201,13 +201,14 @@ var own = map[string][]string{
 	"simulate":                      {},
 	"server/startup":                {"internal/atomicfile"}, // the file of --startup-trace
 	"internal/version":              {},
-	"addons":                        {},                    // what is applied to a cluster through its API
-	"bootstrap":                     {"bootstrap/kubeadm"}, // a new cluster contains those objects, too
-	"bootstrap/kubeadm":             {},
+	"addons":                        {"internal/clusterinfo"}, // what is applied to a cluster through its API
+	"bootstrap":                     {"bootstrap/kubeadm"},    // a new cluster contains those objects, too
+	"bootstrap/kubeadm":             {"internal/clusterinfo"},
 	"certs":                         {"internal/atomicfile"}, // keys and certificates must survive a power cut
 	"envtest":                       {"envtest/etcd", "internal/atomicfile", "internal/memory", "internal/version", "envtest/kubeapiserver", "server/flags"},
 	"envtest/etcd":                  {"kine", "kine/etcdapi", "datastore", "datastore/directory"},
 	"internal/atomicfile":           {},
+	"internal/clusterinfo":          {}, // what nodes, commands and the server read in one ConfigMap
 	"internal/procnet":              {},
 	"internal/ownership":            {}, // plumbing of commands and the server, without dependencies
 	"kine":                          {"kine/etcdapi", "kine/inprocess", "datastore", "internal/socket"},
@@ -239,7 +240,7 @@ var own = map[string][]string{
 		"internal/atomicfile",
 	}, // a running server alone can read its database
 	"internal/socket": {},
-	"node":            {"internal/atomicfile", "server/tunnels"}, // this machine as a node: a client of the cluster, without the server, of which it only knows how keys are offered
+	"node":            {"internal/atomicfile", "internal/clusterinfo", "server/tunnels"}, // this machine as a node: a client of the cluster, without the server, of which it only knows how keys are offered
 	"preflight": {
 		"certs",
 		"datastore",
