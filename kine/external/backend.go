@@ -11,6 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/karve-k8s/karve/kine/external/liststream"
 )
 
 // Backend is a database behind kine's driver, with what the driver lacks: its errors are those
@@ -145,14 +147,7 @@ func (b *Backend) checkBounds(key, end string, revision int64) error {
 // ListStream reads a range key by key. It reads all of it before it returns: the driver of an SQL
 // database would hold a connection until its reader, who may have stopped, has read everything.
 func (b *Backend) ListStream(ctx context.Context, key, end string, limit, revision int64, keysOnly bool) server.ListResult {
-	rev, kvs, err := b.List(ctx, key, end, limit, revision, keysOnly)
-	out, errc := make(chan *server.KeyValue, len(kvs)), make(chan error, 1)
-	for _, kv := range kvs {
-		out <- kv
-	}
-	close(out)
-	errc <- err
-	return server.ListResult{CurrentRevision: rev, KVc: out, Errorc: errc}
+	return liststream.Of(b.List(ctx, key, end, limit, revision, keysOnly))
 }
 
 // Count counts a range.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/kine/etcdapi"
+	"github.com/karve-k8s/karve/kine/external/liststream"
 )
 
 // backend keeps the contract of kine's server.Backend as kine's bridge relies on it.
@@ -165,14 +166,7 @@ func firstOf(resp *datastore.RangeResponse) *server.KeyValue {
 
 // ListStream is List, key by key.
 func (b *backend) ListStream(ctx context.Context, key, end string, limit, revision int64, keysOnly bool) server.ListResult {
-	rev, kvs, err := b.List(ctx, key, end, limit, revision, keysOnly)
-	keys, errc := make(chan *server.KeyValue, len(kvs)), make(chan error, 1)
-	for _, kv := range kvs {
-		keys <- kv
-	}
-	close(keys)
-	errc <- err
-	return server.ListResult{CurrentRevision: rev, KVc: keys, Errorc: errc}
+	return liststream.Of(b.List(ctx, key, end, limit, revision, keysOnly))
 }
 
 // Watch hands over the events of all keys from revision on, or from the next one if that is 0,
