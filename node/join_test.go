@@ -310,7 +310,7 @@ func TestRemoveStartsContainerd(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.cri.pods = []string{"web"}
-	m.server.Stop()
+	m.stopCRI()
 	m.answers["systemctl start containerd"] = func([]string) (string, error) { return "", errStandIn }
 	wantError(t, Remove(t.Context(), m.Machine, t.Logf), "Pods may still run", "it fails", "try again")
 	if !m.exists(recordFile) || !m.exists(kubeletDir+"/x") {

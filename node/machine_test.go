@@ -51,7 +51,7 @@ type testMachine struct {
 	// answers to a program with its arguments, by their beginning.
 	answers map[string]func(args []string) (string, error)
 	cri     *testCRI
-	server  *grpc.Server
+	stopCRI func()
 }
 
 func newMachine(t *testing.T) *testMachine {
@@ -238,10 +238,13 @@ func (m *testMachine) serveCRI(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := grpc.NewServer()
-	m.server = server
+	m.stopCRI = func() {
+		server.Stop()
+		l.Close() // which Stop does not do before Serve has begun
+	}
 	runtimeapi.RegisterRuntimeServiceServer(server, m.cri)
 	go func() { _ = server.Serve(l) }()
-	t.Cleanup(server.Stop)
+	t.Cleanup(m.stopCRI)
 }
 
 func TestMachineIsChecked(t *testing.T) {
