@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,15 +20,18 @@ import (
 	"github.com/karve-k8s/karve/bench/report"
 )
 
-// What a kubelet writes when nothing happens on its node, by default: it renews its Lease after a
-// quarter of nodeLeaseDurationSeconds (40), and reports its status every
-// nodeStatusReportFrequency.
+// What a kubelet writes when nothing happens on its node: it renews its Lease after a quarter of
+// nodeLeaseDurationSeconds, and reports its status every nodeStatusReportFrequency. These are the
+// defaults.
 const (
-	leaseEvery  = 10 * time.Second
-	statusEvery = 5 * time.Minute
+	defaultLease  = 40 * time.Second
+	defaultStatus = 5 * time.Minute
 )
 
-// flashModes are the values of --durability that are measured.
+// leaseRenewals is how often a kubelet renews its Lease while it lasts.
+const leaseRenewals = 4
+
+// flashModes are the values of --durability that can be measured.
 var flashModes = []string{"full", "relaxed"}
 
 // flash is the command bench flash: what an idle cluster with nodes writes to the disk in a day.
@@ -40,7 +44,11 @@ func flash(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	binary := flags.String("karve", "", "binary to measure (default: a build of this tree)")
 	nodes := flags.String("nodes", "0,1,3,10", "comma-separated numbers of nodes")
 	pods := flags.Int("pods", 3, "Pods on each node; the container of one of them crashes again and again")
+	pages := flags.Bool("pages", false, "also print which pages the commits write, and what they are about")
 	jobs := flags.Bool("jobs", false, "a CronJob for each node, with a Job every minute")
+	durability := flags.String("durability", strings.Join(flashModes, ","), "comma-separated modes of the datastore")
+	lease := flags.Duration("lease-duration", defaultLease, "nodeLeaseDurationSeconds of the kubelets, which renew their leases four times as often")
+	status := flags.Duration("status-frequency", defaultStatus, "nodeStatusReportFrequency of the kubelets: how often they report a status that has not changed")
 	settle := flags.Duration("settle", 11*time.Minute, "how long the control planes run before they are measured; the API server compacts for the first time after ten minutes")
 	window := flags.Duration("window", 10*time.Minute, "how long they are measured")
 	if err := flags.Parse(args); err != nil {
@@ -48,6 +56,15 @@ func flash(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	if flags.NArg() > 0 || *settle < 0 || *window <= 0 || *pods < 0 || *pods > 100 {
 		return fmt.Errorf("flash: -settle is %v, -window %v, -pods %d, and there are %d arguments; want times, 0 to 100 and none", *settle, *window, *pods, flags.NArg())
+	}
+	if *lease < leaseRenewals*time.Second || *lease%time.Second != 0 || *status < time.Second {
+		return fmt.Errorf("flash: -lease-duration is %v and -status-frequency %v; want full seconds, %v or more, and 1s or more", *lease, *status, leaseRenewals*time.Second)
+	}
+	modes := strings.Split(*durability, ",")
+	for _, mode := range modes {
+		if !slices.Contains(flashModes, mode) {
+			return fmt.Errorf("-durability: %q is none of %s", mode, strings.Join(flashModes, ", "))
+		}
 	}
 	if err := out.Check(); err != nil {
 		return err
@@ -73,8 +90,8 @@ func flash(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		if err != nil || n < 0 || n > 1000 {
 			return fmt.Errorf("-nodes: %q is not a number of nodes from 0 to 1000", text)
 		}
-		for _, mode := range flashModes {
-			w := &flashCluster{mode: mode, nodes: n, pods: *pods, jobs: *jobs, dir: filepath.Join(work, mode+text)}
+		for _, mode := range modes {
+			w := &flashCluster{mode: mode, nodes: n, lease: *lease, statusEvery: *status, pods: *pods, jobs: *jobs, dir: filepath.Join(work, mode+text)}
 			all = append(all, w)
 			if err := w.begin(ctx, *binary, stderr); err != nil {
 				return fmt.Errorf("%s with %d nodes: %w", mode, n, err)
@@ -117,6 +134,10 @@ func flash(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		if err := w.look(ctx, &w.before); err != nil {
 			return err
 		}
+		if *pages {
+			w.wal = newWALReader(filepath.Join(w.dir, "mvcc.db-wal"))
+			run(w, w.wal.follow)
+		}
 	}
 	if err := wait(*window); err != nil {
 		return err
@@ -126,7 +147,7 @@ func flash(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			return err
 		}
 	}
-	load := fmt.Sprintf("nodes renew a lease every %v and report their status every %v", leaseEvery, statusEvery)
+	load := fmt.Sprintf("nodes renew a lease every %v and report their status every %v", *lease/leaseRenewals, *status)
 	if *pods > 0 {
 		load += fmt.Sprintf(";\neach has Pods (%d), and the container of one of them crashes every %v", *pods, crashEvery)
 	}
@@ -141,8 +162,13 @@ func flash(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	for _, w := range all {
 		rep.Lines = append(rep.Lines, w.line(rep.Figures))
 	}
+	for _, w := range all {
+		if w.wal != nil {
+			rep.Foot += w.pages()
+		}
+	}
 	if all[0].device == "" {
-		rep.Foot = "\nby the disk: only root can measure it, with a disk for each control plane\n"
+		rep.Foot += "\nby the disk: only root can measure it, with a disk for each control plane\n"
 	}
 	return out.Write(stdout, rep)
 }
@@ -151,14 +177,18 @@ func flash(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 type flashCluster struct {
 	mode   string
 	nodes  int
-	pods   int // on each node
+	lease  time.Duration // of a node
+	pods   int           // on each node
 	jobs   bool
 	dir    string
 	device string // such as loop3; empty: no disk of its own
 	image  string
 
+	statusEvery time.Duration
+
 	cluster       *cluster
 	probe         *prober
+	wal           *walReader // nil without -pages
 	before, after counters
 }
 
@@ -188,7 +218,7 @@ func (w *flashCluster) begin(ctx context.Context, binary string, stderr io.Write
 		if _, err := w.probe.do(ctx, http.MethodPost, "/api/v1/nodes", []byte(node)); err != nil {
 			return err
 		}
-		lease := fmt.Sprintf(`{"metadata": {"name": %q}, "spec": {"holderIdentity": %[1]q, "leaseDurationSeconds": 40}}`, nodeName(n))
+		lease := fmt.Sprintf(`{"metadata": {"name": %q}, "spec": {"holderIdentity": %[1]q, "leaseDurationSeconds": %d}}`, nodeName(n), int(w.lease.Seconds()))
 		if _, err := w.probe.do(ctx, http.MethodPost, "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", []byte(lease)); err != nil {
 			return err
 		}
@@ -275,7 +305,8 @@ func (w *flashCluster) kubelets(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	begin := time.Now()
+	begin, leaseEvery := time.Now(), w.lease/leaseRenewals
+	perStatus := max(1, int(w.statusEvery/leaseEvery))
 	for turn := 0; ; turn++ {
 		n := turn % w.nodes
 		due := begin.Add(leaseEvery * time.Duration(turn) / time.Duration(w.nodes))
@@ -290,7 +321,7 @@ func (w *flashCluster) kubelets(ctx context.Context) error {
 			return err
 		}
 		// The status reports are spread over the time as well.
-		if perStatus := int(statusEvery / leaseEvery); turn/w.nodes%perStatus == n*perStatus/w.nodes {
+		if turn/w.nodes%perStatus == n*perStatus/w.nodes {
 			if err := w.status(ctx, n); err != nil && ctx.Err() == nil {
 				return err
 			}
