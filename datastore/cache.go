@@ -95,6 +95,17 @@ func (c *valueCache) retire(vs ...*version) {
 	}
 }
 
+// hold takes a value out of the cache, so that it is never evicted, and reports whether it was still in memory.
+func (c *valueCache) hold(v *version) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if v.value.Load() == nil {
+		return false
+	}
+	c.forget(v)
+	return true
+}
+
 // drop evicts values whose rows are deleted.
 func (c *valueCache) drop(vs ...*version) {
 	c.mu.Lock()
@@ -108,6 +119,13 @@ func (c *valueCache) drop(vs ...*version) {
 }
 
 func (c *valueCache) evict(v *version) {
+	if v.slot != slotNone {
+		c.forget(v)
+		v.value.Store(nil)
+	}
+}
+
+func (c *valueCache) forget(v *version) {
 	if v.slot == slotNone {
 		return
 	}
@@ -117,7 +135,6 @@ func (c *valueCache) evict(v *version) {
 	c.used -= v.cost()
 	c.count[v.slot]--
 	v.slot = slotNone
-	v.value.Store(nil)
 }
 
 func (c *valueCache) shrink() {

@@ -28,15 +28,12 @@ func (e *Engine) mayDefer(b *batch) bool {
 
 // write commits a batch, after the deferred rows.
 func (e *Engine) write(b *batch) error {
-	before := e.deferred
-	if len(before) > 0 {
-		b = &batch{rows: append(before[:len(before):len(before)], b.rows...), compact: b.compact, leases: b.leases}
+	if len(e.deferred) > 0 {
+		return e.writeReplacing(b)
 	}
 	if err := e.file.Commit(b.forDisk()); err != nil {
 		return err
 	}
-	e.deferred = nil
-	e.cache.add(before...) // not earlier: an evicted value must be on the disk
 	e.unsynced = e.opts.Durability == Relaxed
 	return nil
 }

@@ -54,6 +54,8 @@ type Engine struct {
 	garbage  garbage
 	unsynced bool
 	deferred []*version // published and not written yet; see deferred.go
+	held     []*version // superseded, and only in memory; see replace.go
+	heldSize int64      // bytes of held
 
 	backlog  atomic.Int64 // number of rows that compaction has yet to delete
 	watchers watcherSet
@@ -130,6 +132,8 @@ func (e *Engine) start(state *initial) {
 	e.snap.Store(first)
 	e.watchers.end = first.history.next
 	e.garbage.ids = state.garbage
+	e.garbage.due = len(state.garbage) > 0
+	e.garbage.last = time.Now()
 	e.garbage.vacuum = len(state.garbage) > 0
 	e.backlog.Store(int64(len(state.garbage)))
 	e.leases.init(e, state.leases, first.live)
@@ -174,7 +178,7 @@ func (e *Engine) closeFile() error {
 }
 
 func (e *Engine) closeInOrder() error {
-	if len(e.deferred) > 0 { // there was no space for them: the next start must see an unclean stop
+	if len(e.deferred)+len(e.held) > 0 { // there was no space for them: the next start must see an unclean stop
 		return errors.Join(e.ballast.NoSpace(), e.file.Close(false))
 	}
 	if e.opts.Durability == Relaxed {
@@ -284,6 +288,11 @@ func (e *Engine) value(v *version) ([]byte, error) {
 		return nil, sqlitefile.ErrRowMissing
 	}
 	value, err := e.file.Read(&v.Row)
+	if errors.Is(err, sqlitefile.ErrRowMissing) {
+		if p := v.value.Load(); p != nil {
+			return *p, nil // another reader has read it, and then its row was replaced
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
