@@ -4,6 +4,7 @@
 
 cases=(versions pod_to_completion logs_follow exec_into_pod attach port_forward copy debug_pod debug_node services
 	services_nftables restart_server kill_server installed_node node_removal join_again)
+[ -z "${KARVE_NODES_KUBERNETES:-}" ] || cases+=(upgrade_node)
 
 run_tests() {
 	local name
@@ -327,4 +328,29 @@ join_again() {
 	start_pod again node-2 "$busybox" sleep 100000
 	same "exec on a node that joined again" "$(kubectl exec again -- hostname)" again
 	until_ok "kube-proxy" kubectl -n kube-system rollout status --timeout=10s daemonset/kube-proxy
+}
+
+# upgrade_node: kubeadm of the server's version upgrades a node of another one, under a running Pod.
+upgrade_node() {
+	local before
+	start_pod upgraded node-1 "$busybox" sh -c "$counter"
+	before=$(container_state upgraded)
+	replace_program node-1 /usr/local/bin/kubeadm
+	enter node-1 kubeadm upgrade node --ignore-preflight-errors="$ignored_checks" >"$run/node-1/upgrade" 2>&1 || die "kubeadm upgrade node: $(cat "$run/node-1/upgrade")"
+	replace_program node-1 /usr/bin/kubelet
+	enter node-1 systemctl restart kubelet
+	until_ok "the server's version on node-1" has_kubelet node-1 "$(server_version)"
+	until_ok "node-1" kubectl wait --for=condition=Ready --timeout=10s node/node-1
+	until_ok "a later line of the log" later_line upgraded "$(kubectl logs --tail 1 upgraded)"
+	same "exec" "$(kubectl exec upgraded -- hostname)" upgraded
+	same "the container" "$(container_state upgraded)" "$before"
+}
+
+has_kubelet() { [ "$(kubelet_version "$1")" = "$2" ]; }
+
+# replace_program NAME FILE gives a machine the server's version of a program. FILE may be a link to
+# what all machines share.
+replace_program() {
+	# shellcheck disable=SC2016 # it is for the machine's shell
+	enter "$1" sh -c 'cat >"$0.new" && chmod 755 "$0.new" && mv "$0.new" "$0"' "$2" <"$build/bin/$(basename "$2")"
 }
