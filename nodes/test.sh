@@ -3,7 +3,7 @@
 # pass; until_ok has the limit. The cases run in this order, because later ones take nodes away.
 
 cases=(versions pod_to_completion logs_follow exec_into_pod attach port_forward copy debug_pod debug_node services
-	services_nftables restart_server kill_server installed_node node_removal join_again)
+	services_nftables restart_server kill_server ssh_only installed_node node_removal join_again)
 [ -z "${KARVE_NODES_KUBERNETES:-}" ] || cases+=(upgrade_node)
 
 run_tests() {
