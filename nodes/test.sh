@@ -148,7 +148,7 @@ debug_pod() {
 	start_pod patient node-1 "$busybox" sleep 12345
 	kubectl debug patient --image "$agnhost" --container debugger --target patient --profile general -- sh -c 'ps ax' >/dev/null 2>&1
 	until_ok "the debugger's end" kubectl wait --for='jsonpath={.status.ephemeralContainerStatuses[0].state.terminated.reason}'=Completed --timeout=10s pod/patient
-	kubectl logs patient -c debugger | grep -q 'sleep 12345' || die "the debugger does not see the process: $(kubectl logs patient -c debugger)"
+	kubectl logs patient -c debugger | grep 'sleep 12345' >/dev/null || die "the debugger does not see the process: $(kubectl logs patient -c debugger)"
 	kubectl delete pod patient --now >/dev/null
 }
 
