@@ -83,6 +83,7 @@ add_agnhost() {
 	add_busybox "$1"
 	add_program "$1" curl
 	cp "$build/bin/agnhost" "$1/agnhost"
+	install -m 644 "$(go -C nodes list -m -f '{{.Dir}}' k8s.io/kubernetes)"/test/images/agnhost/porter/localhost.{crt,key} "$1/"
 	ln -s agnhost "$1/agnhost-2"
 	mkdir "$1/uploads"
 	echo 'user-defined-in-image:x:1000:1000::/home:/bin/sh' >>"$1/etc/passwd"
@@ -113,6 +114,8 @@ build_images() {
 
 	new_root busybox
 	add_busybox "$root"
+	rm "$root/bin/sh"
+	install -m 755 nodes/image/sh "$root/bin/sh"
 	pack busybox -arg sh e2e:busybox
 
 	new_root agnhost
@@ -205,7 +208,7 @@ build_suite_images() {
 }
 
 # made_of prints what the images depend on.
-made_of() { cat "$build"/bin/{pause,agnhost,coredns,kube-proxy,kubeadm,image} nodes/build.sh | sha256sum; }
+made_of() { cat "$build"/bin/{pause,agnhost,coredns,kube-proxy,kubeadm,image} nodes/build.sh nodes/image/sh | sha256sum; }
 
 # new_root makes $root, an empty directory.
 new_root() {

@@ -32,6 +32,7 @@ check_machine() {
 up() {
 	local i
 	start_bridge
+	[ -z "${KARVE_NODES_SUITE:-}" ] || start_registry
 	start_server
 	for i in $(seq "$1"); do
 		add_node "node-$i"
@@ -39,6 +40,19 @@ up() {
 	done
 	say "$1 nodes are ready"
 }
+
+# start_registry starts a registry on the bridge, for those of upstream's tests that pull an image though
+# the node has it.
+registry_port=5000
+start_registry() {
+	(
+		enter_groups bridge
+		exec setsid nsenter -t "$(cat "$run/bridge/pid")" -n -- "$build/bin/image" -serve "$network.1:$registry_port" "$build"/suite/{agnhost,kitten}.tar
+	) >"$run/bridge/registry" 2>&1 </dev/null &
+	disown $!
+	until_ok "the registry" registry_is_ready
+}
+registry_is_ready() { grep -x ready "$run/bridge/registry" || { cat "$run/bridge/registry"; return 1; }; }
 
 kubectl() { enter server kubectl "$@"; }
 
@@ -91,7 +105,16 @@ version = 2
   snapshotter = "$(snapshotter)"
 [plugins."io.containerd.grpc.v1.cri".cni]
   bin_dir = "/usr/lib/cni"
+[plugins."io.containerd.grpc.v1.cri".registry]
+  config_path = "/etc/containerd/certs.d"
 END
+	if [ -e "$run/bridge/registry" ]; then
+		enter "$name" mkdir -p /etc/containerd/certs.d/registry.k8s.io
+		enter "$name" tee /etc/containerd/certs.d/registry.k8s.io/hosts.toml >/dev/null <<END
+[host."http://$network.1:$registry_port"]
+  capabilities = ["pull", "resolve"]
+END
+	fi
 	# Kubernetes' own unit, from its packages.
 	enter "$name" tee /etc/systemd/system/kubelet.service >/dev/null <<'END'
 [Service]

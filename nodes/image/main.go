@@ -3,9 +3,11 @@
 //
 //	image -o FILE -root DIR [-entrypoint CMD] [-arg ARG]... [-user USER] NAME...
 //	image -names NAME...
+//	image -serve ADDRESS FILE...
 //
 // The image has one layer. A NAME such as e2e:agnhost is the name, with registry and version,
-// that upstream's end-to-end tests have for that image; -names prints it.
+// that upstream's end-to-end tests have for that image; -names prints it. -serve is a registry
+// that has the images of the files.
 package main
 
 import (
@@ -15,8 +17,10 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -40,6 +44,7 @@ func run(args []string) error {
 	out := flags.String("o", "", "the tar `file` to write")
 	root := flags.String("root", "", "the `directory` that becomes the root of the image")
 	names := flags.Bool("names", false, "print the names in full, and pack nothing")
+	address := flags.String("serve", "", "serve the images of files as a registry at this `address`, and pack nothing")
 	flags.StringVar(&config.User, "user", "", "the `user` of the container's process")
 	flags.Func("entrypoint", "the `command` of the image", func(command string) error {
 		config.Entrypoint = []string{command}
@@ -51,6 +56,9 @@ func run(args []string) error {
 	})
 	if err := flags.Parse(args); err != nil {
 		return err
+	}
+	if *address != "" {
+		return serve(*address, flags.Args())
 	}
 	if !*names && (*out == "" || *root == "") || flags.NArg() == 0 {
 		return errors.New("want -o FILE, -root DIR and a name")
@@ -85,29 +93,32 @@ func run(args []string) error {
 	return tarball.MultiWriteToFile(*out, images)
 }
 
+// testImages are the images of upstream's end-to-end tests that can be named.
+var testImages = map[string]e2e.ImageID{
+	"agnhost":           e2e.Agnhost,
+	"agnhost-prev":      e2e.AgnhostPrev,
+	"busybox":           e2e.BusyBox,
+	"etcd":              e2e.Etcd,
+	"glibc-dns-testing": e2e.GlibcDnsTesting,
+	"kitten":            e2e.Kitten,
+	"nautilus":          e2e.Nautilus,
+	"nginx":             e2e.Nginx,
+	"nginx-new":         e2e.NginxNew,
+	"nonewprivs":        e2e.Nonewprivs,
+	"nonroot":           e2e.NonRoot,
+	"pause":             e2e.Pause,
+	"sample-apiserver":  e2e.APIServer,
+}
+
 // fullName returns the name of an image, with registry and version.
 func fullName(arg string) (string, error) {
 	wanted, ok := strings.CutPrefix(arg, "e2e:")
 	if !ok {
 		return arg, nil
 	}
-	id, ok := map[string]e2e.ImageID{
-		"agnhost":           e2e.Agnhost,
-		"agnhost-prev":      e2e.AgnhostPrev,
-		"busybox":           e2e.BusyBox,
-		"etcd":              e2e.Etcd,
-		"glibc-dns-testing": e2e.GlibcDnsTesting,
-		"kitten":            e2e.Kitten,
-		"nautilus":          e2e.Nautilus,
-		"nginx":             e2e.Nginx,
-		"nginx-new":         e2e.NginxNew,
-		"nonewprivs":        e2e.Nonewprivs,
-		"nonroot":           e2e.NonRoot,
-		"pause":             e2e.Pause,
-		"sample-apiserver":  e2e.APIServer,
-	}[wanted]
+	id, ok := testImages[wanted]
 	if !ok {
-		return "", fmt.Errorf("%s: no name of upstream's is known for it", arg)
+		return "", fmt.Errorf("%s: unknown test image; want e2e: and one of %s", arg, strings.Join(slices.Sorted(maps.Keys(testImages)), ", "))
 	}
 	return e2e.GetE2EImage(id), nil
 }
