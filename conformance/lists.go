@@ -20,6 +20,10 @@ type list struct {
 // excludedList is the file of the excluded tests, below a line "# REASON".
 const excludedList = "excluded"
 
+// failingList is the file of the tests that do not pass on the real nodes of scripts/nodes, below a
+// line "# REASON". They are in one of the other lists too.
+const failingList = "failing"
+
 var lists = []*list{{Name: "nodeless"}, {Name: "simulated", Nodes: true}}
 
 func listNames() (names []string) {
@@ -87,6 +91,32 @@ func compareLists(dir string, upstream []string) ([]reason, error) {
 	for _, name := range upstream {
 		if seen[name] == "" {
 			problems = append(problems, fmt.Errorf("%s: upstream's Conformance test %s is in no list: add it to the one that fits, see scripts/conformance -all", dir, name))
+		}
+	}
+	return reasons, errors.Join(problems...)
+}
+
+// readFailing returns the reason of each test that is known to fail on real nodes.
+func readFailing(dir string, upstream []string) (map[string]string, error) {
+	file := filepath.Join(dir, failingList+".txt")
+	groups, err := readList(file)
+	if err != nil {
+		return nil, err
+	}
+	reasons := map[string]string{}
+	var problems []error
+	for _, g := range groups {
+		for _, name := range g.tests {
+			if g.reason == "" {
+				problems = append(problems, fmt.Errorf("%s: %s is below no line \"# REASON\"", file, name))
+			}
+			if _, ok := reasons[name]; ok {
+				problems = append(problems, fmt.Errorf("%s: %s is there twice", file, name))
+			}
+			if !slices.Contains(upstream, name) {
+				problems = append(problems, fmt.Errorf("%s: upstream has no Conformance test %s: take it out", file, name))
+			}
+			reasons[name] = g.reason
 		}
 	}
 	return reasons, errors.Join(problems...)

@@ -29,6 +29,7 @@ one of them fails, or if the lists and upstream's suite have parted.
 With -nodes it runs all Conformance tests on real nodes (scripts/nodes), as root.
 It keeps the results in build/conformance/nodes.json and, for other programs,
 nodes.junit.xml. When it is run again, it runs what has not passed.
+conformance/lists/failing.txt has the tests that are known to fail there.
 
 `
 

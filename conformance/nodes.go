@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/onsi/ginkgo/v2/reporters"
@@ -27,6 +28,7 @@ type ledger struct {
 
 	Kubernetes string            `json:"kubernetes"`
 	Nodes      int               `json:"nodes"`
+	Seconds    float64           `json:"seconds"` // by the clock, of all runs
 	Results    map[string]result `json:"results"`
 }
 
@@ -43,7 +45,7 @@ func openLedger(dir, version string, o options) (*ledger, error) {
 		return nil, err
 	}
 	if o.fresh || l.Kubernetes != version || l.Nodes != o.nodes || l.Results == nil {
-		l.Kubernetes, l.Nodes, l.Results = version, o.nodes, map[string]result{}
+		l.Kubernetes, l.Nodes, l.Seconds, l.Results = version, o.nodes, 0, map[string]result{}
 	}
 	return l, nil
 }
@@ -53,8 +55,26 @@ func (l *ledger) left(tests []string) []string {
 	return slices.DeleteFunc(slices.Clone(tests), func(name string) bool { return l.Results[name].State == types.SpecStatePassed.String() })
 }
 
+// batches divides tests into batches of at most size. Those that run alone, one after another, are
+// behind the others, in batches of their own: in a mixed batch they would begin only after the
+// slowest of the others.
+func batches(tests []string, size int) [][]string {
+	var parallel, serial []string
+	for _, name := range tests {
+		if isSerial(name) {
+			serial = append(serial, name)
+		} else {
+			parallel = append(parallel, name)
+		}
+	}
+	return slices.AppendSeq(slices.Collect(slices.Chunk(parallel, size)), slices.Chunk(serial, size))
+}
+
+func isSerial(name string) bool { return strings.Contains(name, "[Serial]") }
+
 // keep adds results, and writes the files.
-func (l *ledger) keep(results []result) error {
+func (l *ledger) keep(results []result, took time.Duration) error {
+	l.Seconds += took.Seconds()
 	for _, r := range results {
 		l.Results[r.Name] = r
 	}
@@ -98,6 +118,10 @@ func (s *suite) runOnNodes(ctx context.Context, module, version string, names []
 	if err != nil {
 		return err
 	}
+	known, err := readFailing(filepath.Join(module, "lists"), names)
+	if err != nil {
+		return err
+	}
 	wanted, err := focused(names, o.focus)
 	if err != nil {
 		return err
@@ -107,20 +131,19 @@ func (s *suite) runOnNodes(ctx context.Context, module, version string, names []
 	}
 	left := l.left(wanted)
 	fmt.Fprintf(stderr, "%d of %d tests have passed before\n", len(wanted)-len(left), len(wanted))
-	began := time.Now()
 	if len(left) > 0 {
 		if err := s.onNodes(ctx, module, dir, left, o, l, stderr); err != nil {
 			return err
 		}
 	}
-	rep := report{Kubernetes: version, Tests: len(names)}
+	rep := report{Kubernetes: version, Tests: len(names), Failing: known}
 	rep.add(&list{Name: "real nodes"}, slices.Collect(func(yield func(result) bool) {
 		for _, name := range wanted {
 			if r, ok := l.Results[name]; ok && !yield(r) {
 				return
 			}
 		}
-	}), time.Since(began))
+	}), seconds(l.Seconds))
 	if o.output == "json" {
 		if err := json.NewEncoder(stdout).Encode(rep); err != nil {
 			return err
@@ -162,22 +185,35 @@ func (s *suite) onNodes(ctx context.Context, module, dir string, tests []string,
 	if err := os.WriteFile(kubeconfig, config, 0o600); err != nil {
 		return err
 	}
+	log, err := os.OpenFile(filepath.Join(dir, "nodes.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	s.output = log
 	// The tests reach the machines in the server's network only.
 	var prefix []string
 	inNetwork := nodes(ctx, "network", "server")
 	prefix = append(prefix, "env", "KARVE_NODES_DIR="+filepath.Join(dir, "nodes"))
 	prefix = append(prefix, inNetwork.Args...)
-	for i, batch := range slices.Collect(slices.Chunk(tests, o.batch)) {
-		fmt.Fprintf(stderr, "run tests %d to %d of %d on %d nodes\n", i*o.batch+1, i*o.batch+len(batch), len(tests), o.nodes)
+	done := 0
+	for i, batch := range batches(tests, o.batch) {
+		o := o
+		if isSerial(batch[0]) {
+			o.procs = 1
+		}
+		fmt.Fprintf(stderr, "run tests %d to %d of %d on %d nodes, %d at a time\n", done+1, done+len(batch), len(tests), o.nodes, o.procs)
+		done += len(batch)
+		began := time.Now()
 		dir := filepath.Join(work, strconv.Itoa(i))
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			return err
 		}
-		results, err := s.runTests(ctx, prefix, dir, kubeconfig, batch, o, "--num-nodes="+strconv.Itoa(o.nodes))
+		results, err := s.runTests(ctx, prefix, dir, kubeconfig, batch, o, "--num-nodes="+strconv.Itoa(o.nodes), "--dump-logs-on-failure")
 		if err != nil {
 			return err
 		}
-		if err := l.keep(results); err != nil {
+		if err := l.keep(results, time.Since(began)); err != nil {
 			return err
 		}
 		for _, r := range results {
@@ -185,6 +221,7 @@ func (s *suite) onNodes(ctx context.Context, module, dir string, tests []string,
 				fmt.Fprintf(stderr, "%s: %s\n", r.State, r.Name)
 			}
 		}
+		fmt.Fprintf(stderr, "%.0f s\n", time.Since(began).Seconds())
 	}
 	return nil
 }

@@ -32,6 +32,8 @@ type suite struct {
 	e2e    string
 	ginkgo string
 	karve  string
+
+	output io.Writer // what the runner prints goes here too, unless it is nil
 }
 
 // buildSuite builds what is missing into dir. The first time, upstream's tests compile for
@@ -48,7 +50,7 @@ func buildSuite(ctx context.Context, dir, module, version string, stderr io.Writ
 	}{
 		{s.karve, []string{filepath.Join(module, "..", "scripts", "build"), s.karve}},
 		{s.ginkgo, []string{"go", "build", "-trimpath", "-o", s.ginkgo, runnerPackage}},
-		{s.e2e, []string{"go", "test", "-c", "-trimpath", "-ldflags", "-s -w -X k8s.io/component-base/version.gitVersion=" + version, "-o", s.e2e, suitePackage}},
+		{s.e2e, []string{"go", "test", "-c", "-vet=off", "-trimpath", "-ldflags", "-s -w" + versionFlags(version), "-o", s.e2e, suitePackage}},
 	}
 	for _, step := range steps {
 		fmt.Fprintf(stderr, "build %s\n", filepath.Base(step.output))
@@ -65,6 +67,14 @@ func buildSuite(ctx context.Context, dir, module, version string, stderr io.Writ
 		}
 	}
 	return s, nil
+}
+
+// versionFlags are the linker's flags for the version that Kubernetes' programs print. Some tests ask for
+// its first two numbers.
+func versionFlags(version string) string {
+	const variable = " -X k8s.io/component-base/version."
+	numbers := strings.Split(strings.TrimPrefix(version, "v"), ".")
+	return variable + "gitVersion=" + version + variable + "gitMajor=" + numbers[0] + variable + "gitMinor=" + numbers[1]
 }
 
 // child makes cmd end with this program. cmd is asked to end before it is killed.
@@ -161,7 +171,11 @@ func (s *suite) runTests(ctx context.Context, prefix []string, dir, kubeconfig s
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "PATH="+dir+string(os.PathListSeparator)+os.Getenv("PATH"))
 	cmd.Dir = dir
 	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.Stdout = &out
+	if s.output != nil {
+		cmd.Stdout = io.MultiWriter(&out, s.output)
+	}
+	cmd.Stderr = cmd.Stdout
 	// A test that waits may not notice that it should end. All of them end with the runner.
 	cmd.SysProcAttr.Setpgid = true
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
