@@ -185,7 +185,11 @@ func (s *suite) onNodes(ctx context.Context, module, dir string, tests []string,
 	if err := os.WriteFile(kubeconfig, config, 0o600); err != nil {
 		return err
 	}
-	log, err := os.OpenFile(filepath.Join(dir, "nodes.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	mode := os.O_CREATE | os.O_APPEND | os.O_WRONLY
+	if o.fresh {
+		mode |= os.O_TRUNC
+	}
+	log, err := os.OpenFile(filepath.Join(dir, "nodes.log"), mode, 0o644)
 	if err != nil {
 		return err
 	}
