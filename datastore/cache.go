@@ -51,7 +51,7 @@ func (c *valueCache) add(vs ...*version) {
 func (c *valueCache) addValue(v *version, value []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if v.slot != slotNone {
+	if v.slot != slotNone || v.value.Load() != nil { // in the cache, or held
 		return
 	}
 	v.value.Store(&value)
@@ -111,7 +111,8 @@ func (c *valueCache) drop(vs ...*version) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, v := range vs {
-		c.evict(v)
+		c.forget(v)
+		v.value.Store(nil) // also of a held version: old entries of the queues still point to it
 	}
 	for i := range c.queue {
 		c.queue[i].tidy(c.count[i], cacheSlot(i))

@@ -39,9 +39,9 @@ func (e *Engine) write(b *batch) error {
 }
 
 // writeDeferred writes the deferred rows. If the disk is full or busy, they wait for the next time.
-func (e *Engine) writeDeferred() {
+func (e *Engine) writeDeferred() error {
 	if len(e.deferred) == 0 || e.Err() != nil {
-		return
+		return e.Err()
 	}
 	begin, rows := time.Now(), len(e.deferred)
 	err := e.write(&batch{})
@@ -57,4 +57,5 @@ func (e *Engine) writeDeferred() {
 	default:
 		e.fail(err)
 	}
+	return err
 }

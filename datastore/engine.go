@@ -50,12 +50,13 @@ type Engine struct {
 	stopError  error
 
 	// Only the committer uses these.
-	reserved int64 // mode Relaxed: revisions up to it are reserved on the disk
-	garbage  garbage
-	unsynced bool
-	deferred []*version // published and not written yet; see deferred.go
-	held     []*version // superseded, and only in memory; see replace.go
-	heldSize int64      // bytes of held
+	reserved  int64 // mode Relaxed: revisions up to it are reserved on the disk
+	garbage   garbage
+	unsynced  bool
+	deferred  []*version // published and not written yet; see deferred.go
+	held      []*version // superseded, and only in memory; see replace.go
+	heldSize  int64      // bytes of held
+	unwritten error      // why a stop could not write them
 
 	backlog  atomic.Int64 // number of rows that compaction has yet to delete
 	watchers watcherSet
@@ -178,8 +179,11 @@ func (e *Engine) closeFile() error {
 }
 
 func (e *Engine) closeInOrder() error {
-	if len(e.deferred)+len(e.held) > 0 { // there was no space for them: the next start must see an unclean stop
-		return errors.Join(e.ballast.NoSpace(), e.file.Close(false))
+	if err := e.unwritten; err != nil { // the next start must see an unclean stop
+		if sqlitefile.IsFull(err) {
+			err = e.ballast.NoSpace()
+		}
+		return errors.Join(err, e.file.Close(false))
 	}
 	if e.opts.Durability == Relaxed {
 		// The commits must be durable before the mark of a clean stop.

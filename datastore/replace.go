@@ -21,7 +21,9 @@ func (e *Engine) writeReplacing(b *batch) error {
 	rows, replaced, skipped := e.replace()
 	all := &batch{rows: slices.Concat(rows, b.rows), replaced: replaced, compact: b.compact, leases: b.leases}
 	if err := e.file.Commit(all.forDisk()); err != nil {
-		e.cache.add(replaced...)
+		if sqlitefile.IsFull(err) || sqlitefile.IsBusy(err) { // after other errors, the rows may be gone
+			e.cache.add(replaced...)
+		}
 		return err
 	}
 	for _, v := range rows {
@@ -93,12 +95,22 @@ func (e *Engine) dropReleased() {
 // writeHeld completes the history on the disk, for a stop in order. If that fails, the next start sees another
 // stop.
 func (e *Engine) writeHeld() {
-	e.writeDeferred()
-	if len(e.held) == 0 || len(e.deferred) > 0 || e.Err() != nil {
-		return
+	if e.unwritten = e.tryWriteHeld(); sqlitefile.IsFull(e.unwritten) {
+		e.unwritten = e.tryWriteHeld() // in the space that the ballast has left
+	}
+}
+
+func (e *Engine) tryWriteHeld() error {
+	if err := e.writeDeferred(); err != nil {
+		return err
+	}
+	e.dropReleased() // of a compaction that has not ended: a key that it has deleted must not come back
+	if len(e.held) == 0 {
+		return nil
 	}
 	slices.SortFunc(e.held, func(a, b *version) int { return cmp.Compare(a.ID, b.ID) })
-	switch err := e.file.Commit((&batch{rows: e.held}).forDisk()); {
+	err := e.file.Commit((&batch{rows: e.held}).forDisk())
+	switch {
 	case err == nil:
 		e.held = nil
 	case sqlitefile.IsFull(err):
@@ -107,4 +119,5 @@ func (e *Engine) writeHeld() {
 	default:
 		e.fail(err)
 	}
+	return err
 }

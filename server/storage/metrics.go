@@ -67,7 +67,7 @@ var allFigures = []figure{
 	newFigure("history_events", "Changes since the newest compaction, which a watch can still return.", metrics.GaugeValue, func(s *datastore.Stats) int64 { return s.Events }),
 	newFigure("cache_bytes", "Values kept in memory.", metrics.GaugeValue, func(s *datastore.Stats) int64 { return s.CacheBytes }),
 	newFigure("wal_bytes", "Size of the write-ahead log.", metrics.GaugeValue, func(s *datastore.Stats) int64 { return s.WALBytes }),
-	newFigure("compaction_backlog_rows", "Compacted rows not yet deleted from the file.", metrics.GaugeValue, func(s *datastore.Stats) int64 { return s.Backlog }),
+	newFigure("compaction_backlog_rows", "Compacted rows not yet deleted from the file. With --durability relaxed, up to 1,024 wait for each other.", metrics.GaugeValue, func(s *datastore.Stats) int64 { return s.Backlog }),
 	newFigure("watchers", "Open watches.", metrics.GaugeValue, func(s *datastore.Stats) int64 { return s.Watchers }),
 	newFigure("slow_watchers", "Watches that are more than a response behind.", metrics.GaugeValue, func(s *datastore.Stats) int64 { return s.SlowWatchers }),
 	newFigure("leases", "Granted leases.", metrics.GaugeValue, func(s *datastore.Stats) int64 { return s.Leases }),
