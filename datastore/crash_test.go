@@ -52,6 +52,10 @@ func crashChild(dir, mode string) error {
 	if mode == "relaxed" {
 		opts.Durability = Relaxed
 	}
+	if task == deferring {
+		opts = relaxed(3 * time.Millisecond)
+		opts.BallastBytes = -1
+	}
 	begin := time.Now()
 	e, err := OpenEngine(lock, opts)
 	if err != nil {
@@ -62,6 +66,8 @@ func crashChild(dir, mode string) error {
 	switch task {
 	case "history":
 		client, clients = historyClient, 5
+	case deferring:
+		client, clients = deferringClient, 1
 	case "idle":
 		client, clients = idleClient, 1
 	case "restless":
@@ -141,10 +147,15 @@ func TestKilledAtSystemCall(t *testing.T) {
 	for _, calls := range []string{"pwrite64", "fsync,fdatasync,ftruncate"} {
 		t.Run(calls, func(t *testing.T) {
 			sweep(t, "full", kills/2, func(n int) []string {
-				return []string{strace, "-f", "-qq", "-o", os.DevNull, "-e", "trace=" + calls, "-e", fmt.Sprintf("inject=%s:signal=SIGKILL:when=%d", calls, 1+n*stride)}
+				return killAt(strace, calls, 1+n*stride)
 			})
 		})
 	}
+}
+
+// killAt returns the start of a command line that kills a process at its n-th of some system calls.
+func killAt(strace, calls string, n int) []string {
+	return []string{strace, "-f", "-qq", "-o", os.DevNull, "-e", "trace=" + calls, "-e", fmt.Sprintf("inject=%s:signal=SIGKILL:when=%d", calls, n)}
 }
 
 // traceable returns the path of strace, or skips the test if strace does not work here.
