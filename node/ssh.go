@@ -27,6 +27,10 @@ const (
 	authorizedKeys = sshDir + "/authorized_keys"
 )
 
+// serverMarker is the file by which a Karve server marks its data directory, which is the home directory of
+// the account that install.sh makes for it.
+const serverMarker = "karve-data"
+
 // login is the account as which the server logs in through SSH.
 type login struct {
 	user     string
@@ -106,8 +110,12 @@ func (m *Machine) login(ctx context.Context, user string) (*login, error) {
 	return l, l.check(home)
 }
 
-// check refuses files that sshd would ignore, because others may write to them, and links.
+// check refuses the server's own account, files that sshd would ignore because others may write to them,
+// and links.
 func (l *login) check(home *os.Root) error {
+	if _, err := home.Lstat(serverMarker); err == nil { // its sockets make this user an administrator
+		return fmt.Errorf("--ssh-user %s: this is the account of the Karve server (it has %s): make another user for SSH with `useradd --create-home --shell /usr/sbin/nologin karve-ssh`", l.user, filepath.Join(l.home, serverMarker))
+	}
 	for _, name := range []string{".", sshDir, authorizedKeys} {
 		path := filepath.Join(l.home, name)
 		info, err := home.Lstat(name)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -20,16 +21,16 @@ const (
 	another = "restrict,port-forwarding " + keyB + " karve@two"
 )
 
-// withSSH lets the server offer lines, and gives the machine the user karve.
+// withSSH lets the server offer lines, and gives the machine the user karve-ssh.
 func withSSH(t *testing.T, m *testMachine, s *testServer, lines ...string) {
 	t.Helper()
 	m.programs["sshd"] = true
-	s.offer = map[string]string{tunnels.OfferUser: "karve", tunnels.OfferLines: strings.Join(lines, "\n") + "\n"}
-	if err := os.MkdirAll(m.path("/home/karve"), 0o755); err != nil {
+	s.offer = map[string]string{tunnels.OfferUser: "karve-ssh", tunnels.OfferLines: strings.Join(lines, "\n") + "\n"}
+	if err := os.MkdirAll(m.path("/home/karve-ssh"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	m.answers["getent passwd karve"] = func([]string) (string, error) {
-		return fmt.Sprintf("karve:x:%d:%d::/home/karve:/usr/sbin/nologin\n", os.Getuid(), os.Getgid()), nil
+	m.answers["getent passwd karve-ssh"] = func([]string) (string, error) {
+		return fmt.Sprintf("karve-ssh:x:%d:%d::/home/karve-ssh:/usr/sbin/nologin\n", os.Getuid(), os.Getgid()), nil
 	}
 	m.answers["getent passwd other"] = func([]string) (string, error) { return "", errors.New("exit status 2") }
 }
@@ -43,7 +44,7 @@ func (m *testMachine) mode(t *testing.T, path string) os.FileMode {
 	return info.Mode().Perm()
 }
 
-const karvesKeys = "/home/karve/" + authorizedKeys
+const karvesKeys = "/home/karve-ssh/" + authorizedKeys
 
 // What a join adds to authorized_keys, and that a removal leaves the rest as it was, whatever was there.
 func TestJoinLetsTheServerLogIn(t *testing.T) {
@@ -79,11 +80,11 @@ func TestJoinLetsTheServerLogIn(t *testing.T) {
 			s := newServer(t, "127.0.0.1")
 			m := newMachine(t)
 			o := optionsFor(s)
-			o.Kubelet, o.SSHUser = withKubelet(t, m, s), "karve"
+			o.Kubelet, o.SSHUser = withKubelet(t, m, s), "karve-ssh"
 			withSSH(t, m, s, offered, "# a comment", another)
 			if tc.mode != 0 {
 				m.write(t, karvesKeys, tc.before)
-				if err := errors.Join(os.Chmod(m.path(karvesKeys), tc.mode), os.Chmod(m.path("/home/karve/.ssh"), 0o750)); err != nil {
+				if err := errors.Join(os.Chmod(m.path(karvesKeys), tc.mode), os.Chmod(m.path("/home/karve-ssh/.ssh"), 0o750)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -104,7 +105,7 @@ func TestJoinLetsTheServerLogIn(t *testing.T) {
 			if got := m.mode(t, karvesKeys); got != file {
 				t.Errorf("%s has mode %o, want %o", karvesKeys, got, file)
 			}
-			if got := m.mode(t, "/home/karve/.ssh"); got != dir {
+			if got := m.mode(t, "/home/karve-ssh/.ssh"); got != dir {
 				t.Errorf("its directory has mode %o, want %o", got, dir)
 			}
 			// The same line again changes nothing.
@@ -124,10 +125,10 @@ func TestJoinLetsTheServerLogIn(t *testing.T) {
 				before[karvesKeys] = tc.after
 			}
 			sameTree(t, before, m.tree(t))
-			if there := m.exists("/home/karve/.ssh"); there != (tc.mode != 0 || tc.after != "") {
+			if there := m.exists("/home/karve-ssh/.ssh"); there != (tc.mode != 0 || tc.after != "") {
 				t.Errorf("after the removal, that there is a directory of SSH is %t", there)
 			}
-			if left, _ := filepath.Glob(m.path("/home/karve/.ssh/.karve*")); len(left) > 0 {
+			if left, _ := filepath.Glob(m.path("/home/karve-ssh/.ssh/.karve*")); len(left) > 0 {
 				t.Errorf("left over: %v", left)
 			}
 		})
@@ -147,37 +148,40 @@ func TestJoinRefusesAnSSHUser(t *testing.T) {
 			o.SSHUser, s.offer[tunnels.OfferUser] = "other", "other"
 		}, []string{"--ssh-user other", "no such user", "useradd --create-home --shell /usr/sbin/nologin other"}},
 		{"a number", func(_ *testing.T, m *testMachine, _ *testServer, o *Options) {
-			o.SSHUser, m.answers["getent passwd 1000"] = "1000", m.answers["getent passwd karve"]
+			o.SSHUser, m.answers["getent passwd 1000"] = "1000", m.answers["getent passwd karve-ssh"]
 		}, []string{"--ssh-user 1000", "no such user"}},
-		{"no home directory", func(_ *testing.T, m *testMachine, _ *testServer, _ *Options) { os.RemoveAll(m.path("/home/karve")) }, []string{"--ssh-user karve", `"/home/karve"`, "make it"}},
+		{"no home directory", func(_ *testing.T, m *testMachine, _ *testServer, _ *Options) { os.RemoveAll(m.path("/home/karve-ssh")) }, []string{"--ssh-user karve-ssh", `"/home/karve-ssh"`, "make it"}},
+		{"the server's account", func(t *testing.T, m *testMachine, _ *testServer, _ *Options) {
+			m.write(t, "/home/karve-ssh/karve-data", "")
+		}, []string{"--ssh-user karve-ssh", "this is the account of the Karve server", "/home/karve-ssh/karve-data", "make another user for SSH"}},
 		{"a directory that everybody may write to", func(t *testing.T, m *testMachine, _ *testServer, _ *Options) {
 			m.write(t, karvesKeys, "")
-			if err := os.Chmod(m.path("/home/karve/.ssh"), 0o775); err != nil {
+			if err := os.Chmod(m.path("/home/karve-ssh/.ssh"), 0o775); err != nil {
 				t.Fatal(err)
 			}
-		}, []string{"/home/karve/.ssh", "0775", "run chmod go-w /home/karve/.ssh"}},
+		}, []string{"/home/karve-ssh/.ssh", "0775", "run chmod go-w /home/karve-ssh/.ssh"}},
 		{"another user's directory", func(t *testing.T, m *testMachine, _ *testServer, _ *Options) {
 			if os.Geteuid() != 0 {
 				t.Skip("only root can give files away")
 			}
-			if err := os.Chown(m.path("/home/karve"), 12345, 12345); err != nil {
+			if err := os.Chown(m.path("/home/karve-ssh"), 12345, 12345); err != nil {
 				t.Fatal(err)
 			}
-		}, []string{"/home/karve belongs to user 12345", "run chown karve /home/karve"}},
+		}, []string{"/home/karve-ssh belongs to user 12345", "run chown karve-ssh /home/karve-ssh"}},
 		{"a directory elsewhere", func(t *testing.T, m *testMachine, _ *testServer, _ *Options) {
 			m.write(t, "/root/.ssh/authorized_keys", "")
-			if err := os.Symlink("../../root/.ssh", m.path("/home/karve/.ssh")); err != nil {
+			if err := os.Symlink("../../root/.ssh", m.path("/home/karve-ssh/.ssh")); err != nil {
 				t.Fatal(err)
 			}
-		}, []string{"/home/karve/.ssh is not a directory", "by hand"}},
+		}, []string{"/home/karve-ssh/.ssh is not a directory", "by hand"}},
 		{"keys elsewhere", func(t *testing.T, m *testMachine, _ *testServer, _ *Options) {
-			m.write(t, "/home/karve/.ssh/other", "")
+			m.write(t, "/home/karve-ssh/.ssh/other", "")
 			if err := os.Symlink("other", m.path(karvesKeys)); err != nil {
 				t.Fatal(err)
 			}
 		}, []string{karvesKeys + " is not a file", "by hand"}},
-		{"no offer", func(_ *testing.T, _ *testMachine, s *testServer, _ *Options) { s.offer = nil }, []string{"--ssh-user karve", "offers no SSH key", "start the server with --ssh-user karve"}},
-		{"another user", func(_ *testing.T, _ *testMachine, s *testServer, _ *Options) { s.offer[tunnels.OfferUser] = "pi" }, []string{"--ssh-user karve", `logs in as "pi"`}},
+		{"no offer", func(_ *testing.T, _ *testMachine, s *testServer, _ *Options) { s.offer = nil }, []string{"--ssh-user karve-ssh", "offers no SSH key", "start the server with --ssh-user karve-ssh"}},
+		{"another user", func(_ *testing.T, _ *testMachine, s *testServer, _ *Options) { s.offer[tunnels.OfferUser] = "pi" }, []string{"--ssh-user karve-ssh", `logs in as "pi"`}},
 		{"an offer without keys", func(_ *testing.T, _ *testMachine, s *testServer, _ *Options) {
 			s.offer[tunnels.OfferLines] = "# none\n"
 		}, []string{"authorized_keys: it has no key", "delete configmap karve-ssh"}},
@@ -201,17 +205,27 @@ func TestJoinRefusesAnSSHUser(t *testing.T) {
 			s := newServer(t, "127.0.0.1")
 			m := newMachine(t)
 			o := optionsFor(s)
-			o.Kubelet, o.SSHUser = withKubelet(t, m, s), "karve"
+			o.Kubelet, o.SSHUser = withKubelet(t, m, s), "karve-ssh"
 			withSSH(t, m, s, offered)
 			tc.change(t, m, s, &o)
 			before := m.tree(t)
-			hadDir := m.exists("/home/karve/.ssh")
+			hadDir := m.exists("/home/karve-ssh/.ssh")
 			wantError(t, Join(t.Context(), m.Machine, o), tc.want...)
 			sameTree(t, before, m.tree(t))
-			if m.exists(configDir) || m.exists("/home/karve/.ssh") != hadDir {
+			if m.exists(configDir) || m.exists("/home/karve-ssh/.ssh") != hadDir {
 				t.Error("a directory is left over")
 			}
 		})
+	}
+}
+
+func TestServerMarker(t *testing.T) {
+	source, err := os.ReadFile("../server/marker.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !regexp.MustCompile(`(?m)^\s*markerFile\s*= "` + serverMarker + `"$`).Match(source) {
+		t.Errorf("the server marks its directory with another file than %s", serverMarker)
 	}
 }
 
@@ -221,7 +235,7 @@ func TestJoinWaitsForTheOffer(t *testing.T) {
 	s := newServer(t, "127.0.0.1")
 	m := newMachine(t)
 	o := optionsFor(s)
-	o.Kubelet, o.SSHUser, o.patience = withKubelet(t, m, s), "karve", time.Minute
+	o.Kubelet, o.SSHUser, o.patience = withKubelet(t, m, s), "karve-ssh", time.Minute
 	withSSH(t, m, s, offered)
 	s.offer, s.later = nil, s.offer
 	if err := Join(t.Context(), m.Machine, o); err != nil {
@@ -244,11 +258,11 @@ func TestJoinWarnsAboutSSH(t *testing.T) {
 	}
 	var warned string
 	o.Warn = func(format string, args ...any) { warned = fmt.Sprintf(format, args...) }
-	o.SSHUser = "karve"
-	if err := Join(t.Context(), m.Machine, o); err != nil || !strings.Contains(warned, "--ssh-user karve was not looked at") {
+	o.SSHUser = "karve-ssh"
+	if err := Join(t.Context(), m.Machine, o); err != nil || !strings.Contains(warned, "--ssh-user karve-ssh was not looked at") {
 		t.Errorf("%v, and the warning %q", err, warned)
 	}
-	if m.exists("/home/karve/.ssh") {
+	if m.exists("/home/karve-ssh/.ssh") {
 		t.Error("a node that there is was changed")
 	}
 	if err := Remove(t.Context(), m.Machine, t.Logf); err != nil {
@@ -269,19 +283,19 @@ func TestKeysOutsideTheHomeDirectory(t *testing.T) {
 	m := newMachine(t)
 	s := newServer(t, "127.0.0.1")
 	withSSH(t, m, s, offered)
-	l, err := m.login(t.Context(), "karve")
+	l, err := m.login(t.Context(), "karve-ssh")
 	if err != nil {
 		t.Fatal(err)
 	}
 	m.write(t, "/root/.ssh/authorized_keys", "roots\n")
-	if err := os.Symlink("../../root/.ssh", m.path("/home/karve/.ssh")); err != nil {
+	if err := os.Symlink("../../root/.ssh", m.path("/home/karve-ssh/.ssh")); err != nil {
 		t.Fatal(err)
 	}
 	before := m.tree(t)
 	r := &record{}
-	wantError(t, m.authorize(r, l, []string{offered}), "/home/karve/.ssh")
+	wantError(t, m.authorize(r, l, []string{offered}), "/home/karve-ssh/.ssh")
 	f := keyFile{text: []byte("x"), mode: 0o600, uid: -1, gid: -1}
-	home, err := os.OpenRoot(m.path("/home/karve"))
+	home, err := os.OpenRoot(m.path("/home/karve-ssh"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -291,7 +305,7 @@ func TestKeysOutsideTheHomeDirectory(t *testing.T) {
 	}
 	m.write(t, "/root/.ssh/authorized_keys", "roots\n"+offered+"\n")
 	before["/root/.ssh/authorized_keys"] += offered + "\n"
-	if err := m.withdraw(&access{Home: "/home/karve", Lines: []string{offered}}); err == nil {
+	if err := m.withdraw(&access{Home: "/home/karve-ssh", Lines: []string{offered}}); err == nil {
 		t.Error("keys were removed through a link")
 	}
 	sameTree(t, before, m.tree(t))
