@@ -175,14 +175,14 @@ func clusterCA(text string) ([]byte, error) {
 		}
 		err = errors.New("no certificate-authority-data")
 	}
-	return nil, fmt.Errorf("the kubeconfig in the ConfigMap cluster-info cannot be used: %w: repair it on the server", err)
+	return nil, fmt.Errorf("the kubeconfig in the ConfigMap cluster-info cannot be used: %w: delete the ConfigMap and restart the server without --no-kubeadm-objects, and it creates it", err)
 }
 
 // pinnedCAs are those certificates of a bundle that a hash is of.
 func pinnedCAs(bundle []byte, hashes []string) ([]byte, error) {
 	all, err := cert.ParseCertsPEM(bundle)
 	if err != nil {
-		return nil, fmt.Errorf("the CA in the ConfigMap cluster-info cannot be read: %w: repair it on the server", err)
+		return nil, fmt.Errorf("the CA in the ConfigMap cluster-info cannot be read: %w: delete the ConfigMap and restart the server without --no-kubeadm-objects, and it creates it", err)
 	}
 	var found bytes.Buffer
 	var offered []string

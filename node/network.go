@@ -106,7 +106,7 @@ func awaitRange(ctx context.Context, o Options, podSubnet string, get func() err
 		return nil
 	}
 	if unread != nil {
-		return fmt.Errorf("the node %s cannot be read any more: %w", o.Name, unread)
+		return fmt.Errorf("the node %s cannot be read any more: %w: see on the server whether `karve status` is well, and join again", o.Name, unread)
 	}
 	return fmt.Errorf("the cluster gave the node %s no part of %s for its Pods within %s. "+
 		"If its server assigns none (--kube-controller-manager-arg allocate-node-cidrs=false, or node-ipam-controller among --disable-controllers), "+

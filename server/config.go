@@ -154,7 +154,7 @@ type Config struct {
 	MemoryLimit int64
 
 	// SettleAfter is the time between ready and settling. When the server settles, it returns the
-	// memory that its startup needed, and builds the index of OpenAPI documents, for which the
+	// memory that its startup needed (where there is plenty, in its first quiet ten seconds), and builds the index of OpenAPI documents, for which the
 	// first client would otherwise wait. 0 means immediately, which suits a server that keeps
 	// running. With any other value the garbage collector works less until then. A cluster for a
 	// short command is then ready sooner and uses more memory.

@@ -58,10 +58,10 @@ func newKey(t *testing.T) (*ecdsa.PrivateKey, []byte) {
 }
 
 // selfSigned returns a serving certificate for name that no client trusts.
-func selfSigned(t *testing.T, key *ecdsa.PrivateKey, name string) []byte {
+func selfSigned(t *testing.T, key *ecdsa.PrivateKey, name string, dns ...string) []byte {
 	t.Helper()
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: dns,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}

@@ -109,16 +109,16 @@ func (c *cluster) refused(t *testing.T, name, want string) {
 // No machine that runs tests has the addresses of the Nodes here, which are of a range for benchmarks
 // of networks: the approver reserves those of its machine.
 func TestServingCertificatesOfKubelets(t *testing.T) {
-	pair := func(name string) string { // for SNI
+	pair := func(name string, dns ...string) string { // for SNI
 		key, keyPEM := newKey(t)
-		cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: selfSigned(t, key, name)})
+		cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: selfSigned(t, key, name, dns...)})
 		return writeFile(t, "sni.crt", string(cert)) + "," + writeFile(t, "sni.key", string(keyPEM))
 	}
 	c := start(t, func(config *server.Config) {
 		config.ApproveKubeletServing = true
 		config.AdvertiseAddress, config.ControlPlaneEndpoint = "198.51.100.100", "lb.example.org"
 		config.TLSSANs = []string{"san.example.org"}
-		config.APIServerArgs = []string{"tls-sni-cert-key=" + pair("in-sni.example.org"), "tls-sni-cert-key=" + pair("*.example.com") + ":sni.example.com,*.sni.example.net"}
+		config.APIServerArgs = []string{"tls-sni-cert-key=" + pair("cn-sni.example.org"), "tls-sni-cert-key=" + pair("x", "in-sni.example.org"), "tls-sni-cert-key=" + pair("x", "*.example.com") + ":sni.example.com,*.sni.example.net"}
 	})
 	kubelet := func(node string) kubernetes.Interface {
 		return clientFor(t, c.withCertificate(t, pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}}))
@@ -174,7 +174,7 @@ func TestServingCertificatesOfKubelets(t *testing.T) {
 	c.refused(t, "claims", `"127.0.0.1" is no address of a machine; "10.96.0.1" is an address of a Service; "198.19.77.1" is also an address of Node one`)
 
 	// A Node whose kubelet claims what the server's own certificate is for, and names of others.
-	report(t, three, "three", "198.51.100.100", "lb.example.org", "san.example.org", "in-sni.example.org", "sni.example.com", "a.sni.example.net", "three.example.com", "victim", "metrics-server.kube-system.svc", "10.201.0.1")
+	report(t, three, "three", "198.51.100.100", "lb.example.org", "san.example.org", "cn-sni.example.org", "in-sni.example.org", "sni.example.com", "a.sni.example.net", "three.example.com", "victim", "metrics-server.kube-system.svc", "10.201.0.1")
 	create(t, c.CoreV1().Nodes(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "victim"}})
 	create(t, c.NetworkingV1().ServiceCIDRs(), &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "more"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.201.0.0/24"}}})
 	eventually.Nil(t, "the condition Ready of a ServiceCIDR, from a controller with the same informer", func() error {
@@ -188,6 +188,7 @@ func TestServingCertificatesOfKubelets(t *testing.T) {
 		`"198.51.100.100" is of the API server`:                     {name: "claims-address", ips: []string{"198.51.100.100"}},
 		`"lb.example.org" is of the API server`:                     {name: "claims-endpoint", dns: []string{"lb.example.org"}},
 		`"san.example.org" is of the API server`:                    {name: "claims-san", dns: []string{"san.example.org"}},
+		`"cn-sni.example.org" is of the API server`:                 {name: "claims-sni-cn", dns: []string{"cn-sni.example.org"}},
 		`"in-sni.example.org" is of the API server`:                 {name: "claims-sni", dns: []string{"in-sni.example.org"}},
 		`"sni.example.com" is of the API server`:                    {name: "claims-sni-name", dns: []string{"sni.example.com"}},
 		`"a.sni.example.net" is of the API server`:                  {name: "claims-sni-wildcard", dns: []string{"a.sni.example.net"}},

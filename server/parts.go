@@ -211,6 +211,13 @@ func (s *controlPlane) names() ([]string, error) {
 		if len(pair.Names) > 0 { // the server presents the certificate for these names only
 			all = append(all, pair.Names...)
 		} else {
+			chain, err := certutil.CertsFromFile(pair.CertFile)
+			if err != nil {
+				return nil, err
+			}
+			if name := chain[0].Subject.CommonName; net.ParseIP(name) == nil { // the server presents it for that too
+				all = append(all, name)
+			}
 			files = append(files, pair.CertFile)
 		}
 	}

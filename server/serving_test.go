@@ -54,7 +54,7 @@ func trustedFor(t *testing.T, c *cluster, names ...string) {
 // cluster's own names. The administrator's kubeconfig still works.
 func TestUserServingCertificate(t *testing.T) {
 	key, keyPEM := newKey(t)
-	der := selfSigned(t, key, "cluster.example.org")
+	der := selfSigned(t, key, "cluster.example.org", "cluster.example.org")
 	cert := writeFile(t, "tls.crt", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
 	kubeconfig := filepath.Join(t.TempDir(), "there", "config")
 	if err := os.Mkdir(filepath.Dir(kubeconfig), 0o755); err != nil {

@@ -59,8 +59,6 @@ var demotions = []Demotion{
 	{Message: "unable to register metrics", Error: "duplicate metrics collector registration attempted", Reason: "an earlier control plane of this process has registered them"},
 	{Message: "Unhandled Error", Error: "is not allocated; repairing", Reason: "the first start creates the Service before its address, and this allocates it"},
 
-	{Message: "unable to register metrics", Error: "duplicate metrics collector registration attempted", Reason: "an earlier cluster of this process has registered them"},
-
 	// Messages of a stop.
 	{Message: "Unable to remove endpoints from kubernetes service: StorageError: key not found", Reason: "stopped before they were created"},
 	{Message: "Unable to remove peer endpoint leases: StorageError: key not found", Reason: "there are no peers"},
@@ -78,6 +76,7 @@ var demotions = []Demotion{
 	{Message: "Timeout or abort while handling", Stopping: true, Reason: underWay},
 	{Message: "Error on socket receive", Error: "use of closed network connection", Stopping: true, Reason: underWay},
 	{Message: "Post-timeout activity", Stopping: true, Reason: underWay},
+	{Message: "etcd: endpoint (", Stopping: true, Reason: underWay}, // upstream's compactor, whose watch the datastore has ended
 	{Error: "loopback server is closed: connection refused", Reason: "a control plane of this process has ended before its client"},
 	{Message: "Failed to encode watch event", Error: "loopback response body is closed", Reason: "an informer of this process has ended its watch"},
 

@@ -60,7 +60,7 @@ func (c *Collector) setPercent(percent int) {
 // left: memory, and the pages of the program that only a start needs. Where there is plenty of
 // memory, that waits for the first lull, because many clusters are used at once.
 func (c *Collector) Settle() {
-	if c.room < plenty {
+	if c.room < plenty || os.Getenv("GOGC") != "" {
 		c.setPercent(restPercent)
 		giveBack()
 	} else {
@@ -108,7 +108,7 @@ func (c *Collector) follow(collected <-chan struct{}, tick *time.Ticker) {
 		case first:
 			giveBack()
 			first = false
-		case cycles == before && spare > worth:
+		case !busy && cycles == before && spare > worth:
 			debug.FreeOSMemory()
 		}
 		before, _ = heap()
