@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -83,11 +84,11 @@ func nodeHours(t *testing.T, mode Durability, hours int) int64 {
 			compacted = revision
 		}
 		if at == 2*time.Hour {
-			before = wal.pages
+			before = wal.pages.Load()
 		}
 		time.Sleep(tick)
 	}
-	written := (wal.pages - before) * 4096
+	written := (wal.pages.Load() - before) * 4096
 	if err := e.Close(); err != nil {
 		t.Error(err)
 	}
@@ -101,7 +102,7 @@ type walCounter struct {
 	salts  [8]byte
 	frames int64 // that were read since the WAL was restarted
 	copied map[uint32]bool
-	pages  int64
+	pages  atomic.Int64
 }
 
 func (c *walCounter) count() error {
@@ -116,14 +117,14 @@ func (c *walCounter) count() error {
 		return err
 	}
 	if salts := [8]byte(b[:8]); salts != c.salts {
-		c.pages += int64(len(c.copied))
+		c.pages.Add(int64(len(c.copied)))
 		c.salts, c.frames, c.copied = salts, 0, map[uint32]bool{}
 	}
-	for c.pages++; ; c.frames++ {
+	for c.pages.Add(1); ; c.frames++ {
 		if _, err := f.ReadAt(b[:], header+c.frames*frame); err != nil || !bytes.Equal(b[8:16], c.salts[:]) {
 			return nil // the end
 		}
 		c.copied[binary.BigEndian.Uint32(b[:])] = true
-		c.pages++
+		c.pages.Add(1)
 	}
 }
