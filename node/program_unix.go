@@ -15,6 +15,9 @@ func apart(cmd *exec.Cmd) {
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 }
 
+// nonblock lets a FIFO be opened without a writer.
+const nonblock = syscall.O_NONBLOCK
+
 // ownerOf is the user and group of a file.
 func ownerOf(info fs.FileInfo) (uid, gid int) {
 	if s, ok := info.Sys().(*syscall.Stat_t); ok {

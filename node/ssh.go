@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -136,6 +137,8 @@ func (l *login) check(home *os.Root) error {
 			return fmt.Errorf("--ssh-user %s: %s belongs to user %d, so sshd ignores the keys: run chown %[1]s %s", l.user, path, uid, path)
 		case mode&0o022 != 0:
 			return fmt.Errorf("--ssh-user %s: other users may write to %s (mode %04o), so sshd ignores the keys: run chmod go-w %[2]s", l.user, path, mode)
+		case name == authorizedKeys && info.Size() > maxKeys:
+			return fmt.Errorf("--ssh-user %s: %s: %w: remove what is no key from it, or leave the option out, and put the line of `karve ssh public-key` there by hand", l.user, path, errTooLarge)
 		}
 	}
 	return nil
@@ -161,7 +164,7 @@ func (m *Machine) authorize(r *record, l *login, lines []string) error {
 	if err := f.read(home); errors.Is(err, fs.ErrNotExist) {
 		a.MadeFile = true
 	} else if err != nil {
-		return fmt.Errorf("--ssh-user: %w", err)
+		return fmt.Errorf("--ssh-user: %s: %w", filepath.Join(l.home, authorizedKeys), err)
 	}
 	if len(f.text) > 0 && !bytes.HasSuffix(f.text, []byte("\n")) {
 		a.Unterminated = true
@@ -182,11 +185,11 @@ func (m *Machine) authorize(r *record, l *login, lines []string) error {
 	}
 	if a.MadeDirectory {
 		if err := makeSSHDir(home, l); err != nil {
-			return fmt.Errorf("--ssh-user: %w", err)
+			return fmt.Errorf("--ssh-user: %s: %w", filepath.Join(l.home, sshDir), err)
 		}
 	}
 	if err := f.write(home); err != nil {
-		return fmt.Errorf("--ssh-user: %w", err)
+		return fmt.Errorf("--ssh-user: %s: %w", filepath.Join(l.home, authorizedKeys), err)
 	}
 	return nil
 }
@@ -195,11 +198,33 @@ func makeSSHDir(home *os.Root, l *login) error {
 	if err := home.Mkdir(sshDir, 0o700); err != nil {
 		return err
 	}
-	dir, err := home.Open(sshDir)
+	return l.takeOver(home)
+}
+
+// takeOver gives the user the directory that makeSSHDir made. The user may have put something else there
+// meanwhile, which has to stay as it is.
+func (l *login) takeOver(home *os.Root) error {
+	dir, err := home.OpenFile(sshDir, os.O_RDONLY|nonblock, 0)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
+	info, err := dir.Stat()
+	if err != nil {
+		return err
+	}
+	uid, _ := ownerOf(info)
+	ours := info.IsDir() && uid == os.Geteuid()
+	if ours {
+		entries, err := dir.ReadDir(1)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		ours = len(entries) == 0
+	}
+	if !ours {
+		return errors.New("somebody replaced the directory while it was made: join again")
+	}
 	return errors.Join(dir.Chmod(0o700), dir.Chown(l.uid, l.gid))
 }
 
@@ -251,6 +276,11 @@ func (a *access) removeDirectory(home *os.Root) error {
 	return err
 }
 
+// maxKeys is how large authorized_keys may be. It is read whole.
+const maxKeys = 1 << 20
+
+var errTooLarge = fmt.Errorf("it is larger than %d bytes", maxKeys)
+
 // keyFile is authorized_keys.
 type keyFile struct {
 	text     []byte
@@ -258,19 +288,31 @@ type keyFile struct {
 	uid, gid int
 }
 
-// read leaves mode and owner if there is no such file.
+// read takes everything from one open file, because the user may replace it at any time. It leaves mode and
+// owner if there is no such file.
 func (f *keyFile) read(home *os.Root) error {
-	info, err := home.Lstat(authorizedKeys)
+	file, err := home.OpenFile(authorizedKeys, os.O_RDONLY|nonblock, 0) // a FIFO would keep root waiting
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	info, err := file.Stat()
 	if err != nil {
 		return err
 	}
 	if !info.Mode().IsRegular() {
-		return fmt.Errorf("%s is not a file", authorizedKeys)
+		return errors.New("it is not a file")
 	}
-	f.mode = info.Mode().Perm()
+	text, err := io.ReadAll(io.LimitReader(file, maxKeys+1))
+	if err != nil {
+		return err
+	}
+	if len(text) > maxKeys {
+		return errTooLarge
+	}
+	f.text, f.mode = text, info.Mode().Perm()
 	f.uid, f.gid = ownerOf(info)
-	f.text, err = home.ReadFile(authorizedKeys)
-	return err
+	return nil
 }
 
 // write replaces the file whole: sshd may read it at any time. internal/atomicfile works with paths, which

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -180,6 +181,12 @@ func TestJoinRefusesAnSSHUser(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, []string{karvesKeys + " is not a file", "by hand"}},
+		{"more than keys", func(t *testing.T, m *testMachine, _ *testServer, _ *Options) {
+			m.write(t, karvesKeys, "")
+			if err := os.Truncate(m.path(karvesKeys), maxKeys+1); err != nil {
+				t.Fatal(err)
+			}
+		}, []string{karvesKeys + ": it is larger than 1048576 bytes", "by hand"}},
 		{"no offer", func(_ *testing.T, _ *testMachine, s *testServer, _ *Options) { s.offer = nil }, []string{"--ssh-user karve-ssh", "offers no SSH key", "start the server with --ssh-user karve-ssh"}},
 		{"another user", func(_ *testing.T, _ *testMachine, s *testServer, _ *Options) { s.offer[tunnels.OfferUser] = "pi" }, []string{"--ssh-user karve-ssh", `logs in as "pi"`}},
 		{"an offer without keys", func(_ *testing.T, _ *testMachine, s *testServer, _ *Options) {
@@ -309,4 +316,82 @@ func TestKeysOutsideTheHomeDirectory(t *testing.T) {
 		t.Error("keys were removed through a link")
 	}
 	sameTree(t, before, m.tree(t))
+}
+
+// What the user may put into the place of the directory that root has just made stays as it is.
+func TestTakeOver(t *testing.T) {
+	t.Parallel()
+	for name, replace := range map[string]func(path string) error{
+		"":         func(path string) error { return os.Mkdir(path, 0o755) },
+		"a file":   func(path string) error { return os.WriteFile(path, nil, 0o755) },
+		"not ours": func(path string) error { return errors.Join(os.Mkdir(path, 0o755), os.Chown(path, 12345, 12345)) },
+		"not empty": func(path string) error {
+			return errors.Join(os.Mkdir(path, 0o755), os.WriteFile(filepath.Join(path, "x"), nil, 0o600))
+		},
+		"a link to one": func(path string) error {
+			other := path + "-other"
+			return errors.Join(os.Mkdir(other, 0o755), os.WriteFile(filepath.Join(other, "x"), nil, 0o600), os.Symlink(filepath.Base(other), path))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if name == "not ours" && os.Geteuid() != 0 {
+				t.Skip("only root can give files away")
+			}
+			dir := t.TempDir()
+			if err := replace(filepath.Join(dir, sshDir)); err != nil {
+				t.Fatal(err)
+			}
+			home, err := os.OpenRoot(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer home.Close()
+			l := &login{uid: os.Geteuid(), gid: os.Getegid()}
+			err = l.takeOver(home)
+			if (err == nil) != (name == "") {
+				t.Errorf("got %v", err)
+			}
+			info, statErr := os.Stat(filepath.Join(dir, sshDir))
+			if statErr != nil {
+				t.Fatal(statErr)
+			}
+			want := os.FileMode(0o755)
+			if name == "" {
+				want = 0o700
+			}
+			if info.Mode().Perm() != want {
+				t.Errorf("it has mode %o, want %o", info.Mode().Perm(), want)
+			}
+		})
+	}
+}
+
+// A FIFO without a writer would keep root waiting, and a file without an end would fill its memory.
+func TestReadKeysThatAreNoFile(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		replace func(path string) error
+		want    string
+	}{
+		{func(path string) error { return exec.Command("mkfifo", path).Run() }, "not a file"},
+		{func(path string) error { return os.Mkdir(path, 0o700) }, "not a file"},
+		{func(path string) error {
+			return errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, maxKeys+1))
+		}, "larger than 1048576 bytes"},
+	} {
+		dir := t.TempDir()
+		if err := errors.Join(os.Mkdir(filepath.Join(dir, sshDir), 0o700), tc.replace(filepath.Join(dir, authorizedKeys))); err != nil {
+			t.Fatal(err)
+		}
+		home, err := os.OpenRoot(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := keyFile{mode: 0o640, uid: 1}
+		wantError(t, f.read(home), tc.want)
+		if f.text != nil || f.mode != 0o640 || f.uid != 1 {
+			t.Errorf("it read %+v", f)
+		}
+		home.Close()
+	}
 }
