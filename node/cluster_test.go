@@ -143,7 +143,7 @@ func (s *testServer) serve(w http.ResponseWriter, r *http.Request) {
 	answer := func(v any) { _ = json.NewEncoder(w).Encode(v) }
 	failure := func(code int, reason metav1.StatusReason) {
 		w.WriteHeader(code)
-		answer(&metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reason})
+		answer(&metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reason, Message: "it is " + string(reason)})
 	}
 	if r.URL.Path == clusterInfoPath {
 		s.seenAuth = append(s.seenAuth, r.Header.Get("Authorization"))

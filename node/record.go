@@ -47,7 +47,7 @@ type record struct {
 	Made []string `json:"made,omitempty"`
 	// Runtime is containerd's socket.
 	Runtime string `json:"runtime,omitempty"`
-	// SSH is what lets the server log in; nil: nothing was added.
+	// SSH is what lets the server log in; nil: the join was without --ssh-user.
 	SSH *access `json:"ssh,omitempty"`
 }
 

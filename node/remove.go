@@ -63,7 +63,7 @@ func (m *Machine) remove(ctx context.Context, r *record, say func(string, ...any
 	if len(kept) > 0 {
 		say("these packages stay, because something else uses them: %s", strings.Join(kept, ", "))
 	}
-	wrong = append(wrong, m.takeBack(r), m.withdraw(r.SSH), removeIfThere(m.path(kubeconfigFile)))
+	wrong = append(wrong, m.takeBack(r), m.withdraw(ctx, r.SSH, say), removeIfThere(m.path(kubeconfigFile)))
 	gone := err == nil && len(kept) == 0
 	if gone && !m.has("containerd") { // another package may have brought it since
 		for _, path := range r.Made {

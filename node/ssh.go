@@ -67,7 +67,7 @@ func (c *cluster) offeredKeys(ctx context.Context, o Options) ([]string, error) 
 			return nil, fmt.Errorf("--ssh-user: %s cannot be read from %s: %w", where, c.server, err)
 		}
 		if time.Now().After(deadline) {
-			return nil, fmt.Errorf("--ssh-user %s: %s offers no SSH key to nodes: start the server with --ssh-user %[1]s, or leave the option out here. Keys of an --ssh-agent are not offered: put them into %[3]s by hand", o.SSHUser, c.server, authorizedKeys)
+			return nil, fmt.Errorf("--ssh-user %s: %s offers no SSH key to nodes (%[4]w): start the server with --ssh-user %[1]s, or leave the option out here. Keys of an --ssh-agent are not offered: put them into %[3]s by hand", o.SSHUser, c.server, authorizedKeys, err)
 		}
 		if err := pause(ctx, time.Second); err != nil {
 			return nil, err
@@ -86,15 +86,21 @@ func (c *cluster) offeredKeys(ctx context.Context, o Options) ([]string, error) 
 	return lines, nil
 }
 
-// login finds the account, and what would keep sshd from accepting a key for it.
-func (m *Machine) login(ctx context.Context, user string) (*login, error) {
-	text, err := m.run(ctx, "getent", "passwd", user) // it knows accounts that are not in /etc/passwd
+var errNoUser = errors.New("this machine has no such user")
+
+// account asks the system, which knows users that are not in /etc/passwd.
+func (m *Machine) account(ctx context.Context, user string) (*login, error) {
+	text, err := m.run(ctx, "getent", "passwd", user)
 	if errors.Is(err, exec.ErrNotFound) {
 		return nil, fmt.Errorf("--ssh-user: %w: install it (Debian: libc-bin)", err)
 	}
+	var exit *exec.ExitError
+	if err != nil && !(errors.As(err, &exit) && exit.ExitCode() == 2) { // 2: no such user
+		return nil, fmt.Errorf("--ssh-user %s: %w", user, err)
+	}
 	fields := strings.Split(strings.TrimSpace(text), ":")
 	if err != nil || len(fields) != 7 || fields[0] != user {
-		return nil, fmt.Errorf("--ssh-user %s: this machine has no such user: make it with `useradd --create-home --shell /usr/sbin/nologin %[1]s`, or correct the name", user)
+		return nil, fmt.Errorf("--ssh-user %s: %w: make it with `useradd --create-home --shell /usr/sbin/nologin %[1]s`, or correct the name", user, errNoUser)
 	}
 	l := &login{user: user, home: fields[5]}
 	var wrong [2]error
@@ -102,6 +108,15 @@ func (m *Machine) login(ctx context.Context, user string) (*login, error) {
 	l.gid, wrong[1] = strconv.Atoi(fields[3])
 	if err := errors.Join(wrong[:]...); err != nil {
 		return nil, fmt.Errorf("--ssh-user %s: getent passwd: %w", user, err)
+	}
+	return l, nil
+}
+
+// login finds the account, and what would keep sshd from accepting a key for it.
+func (m *Machine) login(ctx context.Context, user string) (*login, error) {
+	l, err := m.account(ctx, user)
+	if err != nil {
+		return nil, err
 	}
 	home, err := os.OpenRoot(m.path(l.home))
 	if err != nil || !filepath.IsAbs(l.home) {
@@ -176,11 +191,8 @@ func (m *Machine) authorize(r *record, l *login, lines []string) error {
 			f.text = append(f.text, line+"\n"...)
 		}
 	}
-	if len(a.Lines) == 0 {
-		return nil
-	}
-	r.SSH = a
-	if err := m.writeRecord(r); err != nil {
+	r.SSH = a // also without lines, so that the same join again knows of the user
+	if err := m.writeRecord(r); err != nil || len(a.Lines) == 0 {
 		return err
 	}
 	if a.MadeDirectory {
@@ -228,27 +240,50 @@ func (l *login) takeOver(home *os.Root) error {
 	return errors.Join(dir.Chmod(0o700), dir.Chown(l.uid, l.gid))
 }
 
-// withdraw takes the lines away again, and nothing else.
-func (m *Machine) withdraw(a *access) error {
-	if a == nil {
+// withdraw takes the lines away again, and nothing else. Something that is no file does not stop a removal:
+// its owner put it there, and what to do about it is not for root to decide.
+func (m *Machine) withdraw(ctx context.Context, a *access, say func(string, ...any)) error {
+	if a == nil || len(a.Lines) == 0 {
 		return nil
 	}
-	home, err := os.OpenRoot(m.path(a.Home))
+	dir := a.Home
+	home, err := os.OpenRoot(m.path(dir))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // with the user
+		l, e := m.account(ctx, a.User)
+		if errors.Is(e, errNoUser) {
+			return nil // the directory went with the user
+		} else if e != nil {
+			return e
+		}
+		dir = l.home
+		home, err = os.OpenRoot(m.path(dir))
+	}
+	path := filepath.Join(dir, authorizedKeys)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s: the home directory of %s is not there, and may have the server's key in it: mount it, and try again", path, a.User)
 	} else if err != nil {
-		return err
+		return fmt.Errorf("%s: take the server's key away: %w", path, err)
 	}
 	defer home.Close()
+	if err := a.takeFrom(home); errors.Is(err, errNoFile) || errors.Is(err, errTooLarge) {
+		say("warning: %s: %v. Nothing was taken out of it. If it has these lines, remove them by hand:\n%s", path, err, strings.Join(a.Lines, "\n"))
+	} else if err != nil {
+		return fmt.Errorf("%s: take the server's key away: %w", path, err)
+	}
+	return nil
+}
+
+func (a *access) takeFrom(home *os.Root) error {
 	var f keyFile
 	if err := f.read(home); errors.Is(err, fs.ErrNotExist) {
 		return a.removeDirectory(home)
 	} else if err != nil {
-		return fmt.Errorf("%s: take the server's key away: %w", filepath.Join(a.Home, authorizedKeys), err)
+		return err
 	}
 	var kept []byte
+	last := false // whether the line is one that was added
 	for line := range bytes.Lines(f.text) {
-		if !slices.Contains(a.Lines, strings.TrimRight(string(line), "\r\n")) {
+		if last = slices.Contains(a.Lines, strings.TrimRight(string(line), "\r\n")); !last {
 			kept = append(kept, line...)
 		}
 	}
@@ -257,7 +292,7 @@ func (m *Machine) withdraw(a *access) error {
 		return a.removeDirectory(home)
 	case len(kept) == 0 && a.MadeFile:
 		return errors.Join(home.Remove(authorizedKeys), a.removeDirectory(home))
-	case a.Unterminated:
+	case a.Unterminated && last:
 		kept = bytes.TrimSuffix(kept, []byte("\n"))
 	}
 	f.text = kept
@@ -279,7 +314,10 @@ func (a *access) removeDirectory(home *os.Root) error {
 // maxKeys is how large authorized_keys may be. It is read whole.
 const maxKeys = 1 << 20
 
-var errTooLarge = fmt.Errorf("it is larger than %d bytes", maxKeys)
+var (
+	errNoFile   = errors.New("it is not a file in a directory " + sshDir)
+	errTooLarge = fmt.Errorf("it is larger than %d bytes", maxKeys)
+)
 
 // keyFile is authorized_keys.
 type keyFile struct {
@@ -291,6 +329,15 @@ type keyFile struct {
 // read takes everything from one open file, because the user may replace it at any time. It leaves mode and
 // owner if there is no such file.
 func (f *keyFile) read(home *os.Root) error {
+	for _, name := range []string{sshDir, authorizedKeys} {
+		info, err := home.Lstat(name)
+		if err != nil {
+			return err
+		}
+		if name == sshDir && !info.IsDir() || name == authorizedKeys && !info.Mode().IsRegular() {
+			return errNoFile
+		}
+	}
 	file, err := home.OpenFile(authorizedKeys, os.O_RDONLY|nonblock, 0) // a FIFO would keep root waiting
 	if err != nil {
 		return err
@@ -301,7 +348,7 @@ func (f *keyFile) read(home *os.Root) error {
 		return err
 	}
 	if !info.Mode().IsRegular() {
-		return errors.New("it is not a file")
+		return errNoFile
 	}
 	text, err := io.ReadAll(io.LimitReader(file, maxKeys+1))
 	if err != nil {
