@@ -104,6 +104,9 @@ func (h *HostKeys) read() ([]byte, ssh.HostKeyCallback, error) {
 	} else if err != nil {
 		return nil, nil, fmt.Errorf("--ssh-known-hosts: %w", err)
 	}
+	if !info.Mode().IsRegular() { // such as /dev/null: no chmod helps there
+		return nil, nil, fmt.Errorf("--ssh-known-hosts %s: is not a file: name a file, or leave the option out; host keys are always pinned", h.Path)
+	}
 	if info.Mode().Perm()&0o022 != 0 {
 		return nil, nil, fmt.Errorf("--ssh-known-hosts %s: other users may write to it (mode %04o): run chmod 0600 %[1]s", h.Path, info.Mode().Perm())
 	}

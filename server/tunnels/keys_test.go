@@ -227,6 +227,17 @@ func TestKnownHostsThatCannotBeRead(t *testing.T) {
 	}
 }
 
+// Nobody turns the check of host keys off with a file that keeps nothing.
+func TestKnownHostsThatAreNoFile(t *testing.T) {
+	for _, path := range []string{os.DevNull, t.TempDir()} {
+		err := (&HostKeys{Path: path}).Check()
+		wants(t, err, err, "--ssh-known-hosts "+path+": is not a file", "host keys are always pinned")
+		if strings.Contains(err.Error(), "chmod") {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
 func TestKnownHostsOfOtherUsers(t *testing.T) {
 	h := &HostKeys{Path: filepath.Join(t.TempDir(), "known_hosts")}
 	if err := os.WriteFile(h.Path, []byte("10.0.0.1 ssh-ed25519 broken\n"), 0o600); err != nil {
