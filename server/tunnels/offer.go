@@ -44,6 +44,9 @@ func Offered(text string) ([]string, error) {
 				return nil, fmt.Errorf("line %d: %w: the option %s is missing", number, ErrOffer, needed)
 			}
 		}
+		if slices.Index(options, "restrict") > slices.Index(options, "port-forwarding") { // sshd reads them in order
+			return nil, fmt.Errorf("line %d: %w: restrict comes after port-forwarding, and forbids it again", number, ErrOffer)
+		}
 		for _, o := range options {
 			if o != "restrict" && o != "port-forwarding" && !limit.MatchString(o) {
 				return nil, fmt.Errorf("line %d: %w: it has the option %s", number, ErrOffer, quote(o))

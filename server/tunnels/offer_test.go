@@ -38,6 +38,7 @@ func TestOffered(t *testing.T) {
 		key:                                   "restrict is missing",
 		"port-forwarding " + key:              "restrict is missing",
 		"restrict " + key:                     "port-forwarding is missing",
+		"port-forwarding,restrict " + key:     "restrict comes after port-forwarding",
 		"restrict,port-forwarding,pty " + key: `"pty"`,
 		`restrict,port-forwarding,command="reboot" ` + key:                 `command=`,
 		`restrict,port-forwarding,environment="LD_PRELOAD=x" ` + key:       "environment=",
