@@ -68,14 +68,26 @@ func (h *history) start() *API {
 	return h.testServer.start()
 }
 
-// command runs a karve command that concerns all objects, as a call of the history.
+// command runs a karve command that concerns all objects, as a call of the history. A copy is two
+// calls, because it has the objects as they were at some time between them.
 func (h *history) command(in input, args ...string) {
 	h.t.Helper()
 	op := porcupine.Operation{ClientId: historyClients, Input: in, Output: answer{}, Call: h.now()}
+	if in.action == save {
+		h.commanded(op)
+	}
 	out, err := exec.Command(h.Binary, args...).CombinedOutput()
 	if err != nil {
 		h.t.Fatalf("karve %v: %v: %s", args, err, out)
 	}
+	if in.action == save {
+		op.Input, op.Call = input{action: saved, slot: in.slot}, h.now()
+	}
+	h.commanded(op)
+}
+
+// commanded adds a command, which ends now, to the history.
+func (h *history) commanded(op porcupine.Operation) {
 	op.Return = h.now()
 	h.mu.Lock()
 	defer h.mu.Unlock()

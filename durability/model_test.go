@@ -3,8 +3,10 @@ package durability
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -36,12 +38,13 @@ const (
 	update         // if it has the version of the guard
 	remove         // if it has the version of the guard
 	patch          // if it exists
-	save           // copy it to a slot: karve snapshot, karve datastore backup
+	save           // begin to copy it to a slot: karve snapshot, karve datastore backup
+	saved          // end the copy, which is the object as it was at some time since save
 	reset          // set it to the slot's copy with a new write: karve reset
 	restore        // set it to the slot's copy: karve datastore restore
 )
 
-var actions = [...]string{"read", "create", "update", "delete", "patch", "save", "reset", "restore"}
+var actions = [...]string{"read", "create", "update", "delete", "patch", "save", "saved", "reset", "restore"}
 
 // slots are the copies of the cluster that a history makes.
 const (
@@ -68,8 +71,45 @@ type answer struct {
 
 // A state is one object with its copies.
 type state struct {
-	is    version
-	saved [slots]version
+	is     version
+	copies [slots]versions
+	saving [slots]bool
+}
+
+// versions are what a copy may contain: a line with value and resourceVersion for each. They are a
+// string, so that states are comparable. The model keeps all versions that the object has had
+// during the copy. To guess one of them, and find out at a reset that it was another, would take
+// the checker back through thousands of calls.
+type versions string
+
+func (v versions) and(one version) versions {
+	if line := versions(fmt.Sprintf("%s %d\n", one.value, one.rv)); !strings.Contains("\n"+string(v), "\n"+string(line)) {
+		return v + line
+	}
+	return v
+}
+
+func (v versions) all() iter.Seq[version] {
+	return func(yield func(version) bool) {
+		for line := range strings.Lines(string(v)) {
+			value, rv, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+			n, _ := strconv.ParseInt(rv, 10, 64)
+			if !yield(version{value, n}) {
+				return
+			}
+		}
+	}
+}
+
+// becomes is the state after the object has changed.
+func (s state) becomes(v version) state {
+	s.is = v
+	for n, saving := range s.saving {
+		if saving {
+			s.copies[n] = s.copies[n].and(v)
+		}
+	}
+	return s
 }
 
 // matches reports whether a guard may match an object, and whether it must.
@@ -117,7 +157,6 @@ var historyModel = porcupine.NondeterministicModel{
 }
 
 func step(s state, in input, out answer) []any {
-	to := func(v version) state { return state{v, s.saved} }
 	may, must := false, false // the call changes the object
 	after := version{in.value, out.found.rv}
 	switch in.action {
@@ -126,22 +165,29 @@ func step(s state, in input, out answer) []any {
 		case out.found == s.is:
 			return []any{s}
 		case out.found.value == s.is.value && s.is.present() && s.is.rv <= 0:
-			return []any{to(out.found)} // the read has told its resourceVersion
+			return []any{s.becomes(out.found)} // the read has told its resourceVersion
 		}
 		return nil
 	case save:
-		s.saved[in.slot] = s.is
+		s.copies[in.slot], s.saving[in.slot] = versions("").and(s.is), true
 		return []any{s}
-	case reset:
-		saved := s.saved[in.slot]
-		if saved.value == s.is.value {
-			return []any{s}
-		} else if saved.present() {
-			saved.rv = rvReset
+	case saved:
+		s.saving[in.slot] = false
+		return []any{s}
+	case reset, restore:
+		var all []any
+		for v := range s.copies[in.slot].all() {
+			after := s
+			after.copies[in.slot] = versions("").and(v)
+			if in.action == restore || v.value != s.is.value {
+				after.is = v
+				if in.action == reset && v.present() {
+					after.is.rv = rvReset
+				}
+			}
+			all = append(all, after)
 		}
-		return []any{to(saved)}
-	case restore:
-		return []any{to(s.saved[in.slot])}
+		return all
 	case create:
 		may, must = !s.is.present(), !s.is.present()
 	case patch:
@@ -156,11 +202,11 @@ func step(s state, in input, out answer) []any {
 	}
 	switch {
 	case out.unknown && may:
-		return []any{s, to(after)}
+		return []any{s, s.becomes(after)}
 	case out.unknown:
 		return []any{s}
 	case out.ok && may:
-		return []any{to(after)}
+		return []any{s.becomes(after)}
 	case out.ok || must:
 		return nil
 	case in.action != create && out.absent == s.is.present():
@@ -253,12 +299,15 @@ func TestHistoryModel(t *testing.T) {
 		"an update that creates":                 {[]any{input{key: "a", action: update, guard: v("1", 5), value: "2", upsert: true}, done(v("2", 6))}, porcupine.Ok},
 		"an update that should have created":     {[]any{input{key: "a", action: update, guard: v("1", 5), value: "2", upsert: true}, answer{absent: true}}, porcupine.Illegal},
 		"a patch":                                {append(made, guarded(patch, version{}, "2"), done(v("2", 6)), get, done(v("2", 6))), porcupine.Ok},
-		"a reset":                                {append(made, input{action: save}, answer{}, guarded(update, v("1", 5), "2"), done(v("2", 6)), input{action: reset}, answer{}, get, done(v("1", 8))), porcupine.Ok},
-		"a reset that did nothing":               {append(made, input{action: save}, answer{}, guarded(update, v("1", 5), "2"), done(v("2", 6)), input{action: reset}, answer{}, get, done(v("2", 6))), porcupine.Illegal},
-		"a reset that touched what was the same": {append(made, input{action: save}, answer{}, input{action: reset}, answer{}, get, done(v("1", 8))), porcupine.Illegal},
-		"a guard from before a reset":            {append(made, input{action: save}, answer{}, guarded(update, v("1", 5), "2"), done(v("2", 6)), input{action: reset}, answer{}, guarded(update, v("1", 5), "3"), answer{}), porcupine.Ok},
-		"a restore":                              {append(made, input{action: save}, answer{}, guarded(remove, v("1", 5), ""), done(version{}), input{action: restore}, answer{}, get, done(v("1", 5))), porcupine.Ok},
-		"a restore of something else":            {append(made, input{action: save}, answer{}, guarded(update, v("1", 5), "2"), done(v("2", 6)), input{action: restore}, answer{}, get, done(v("2", 6))), porcupine.Illegal},
+		"a reset":                                {append(made, input{action: save}, answer{}, input{action: saved}, answer{}, guarded(update, v("1", 5), "2"), done(v("2", 6)), input{action: reset}, answer{}, get, done(v("1", 8))), porcupine.Ok},
+		"a reset that did nothing":               {append(made, input{action: save}, answer{}, input{action: saved}, answer{}, guarded(update, v("1", 5), "2"), done(v("2", 6)), input{action: reset}, answer{}, get, done(v("2", 6))), porcupine.Illegal},
+		"a reset that touched what was the same": {append(made, input{action: save}, answer{}, input{action: saved}, answer{}, input{action: reset}, answer{}, get, done(v("1", 8))), porcupine.Illegal},
+		"a guard from before a reset":            {append(made, input{action: save}, answer{}, input{action: saved}, answer{}, guarded(update, v("1", 5), "2"), done(v("2", 6)), input{action: reset}, answer{}, guarded(update, v("1", 5), "3"), answer{}), porcupine.Ok},
+		"a reset to what was never the object":   {append(made, input{action: save}, answer{}, guarded(update, v("1", 5), "2"), done(v("2", 6)), input{action: saved}, answer{}, guarded(update, v("2", 6), "3"), done(v("3", 7)), input{action: reset}, answer{}, get, done(v("3", 7))), porcupine.Illegal},
+		"a reset to what was during the copy":    {append(made, input{action: save}, answer{}, guarded(update, v("1", 5), "2"), done(v("2", 6)), input{action: saved}, answer{}, guarded(update, v("2", 6), "3"), done(v("3", 7)), input{action: reset}, answer{}, get, done(v("2", 8))), porcupine.Ok},
+		"two resets to different copies":         {append(made, input{action: save}, answer{}, guarded(update, v("1", 5), "2"), done(v("2", 6)), input{action: saved}, answer{}, input{action: reset}, answer{}, get, done(v("1", 7)), input{action: reset}, answer{}, get, done(v("2", 8))), porcupine.Illegal},
+		"a restore":                              {append(made, input{action: save}, answer{}, input{action: saved}, answer{}, guarded(remove, v("1", 5), ""), done(version{}), input{action: restore}, answer{}, get, done(v("1", 5))), porcupine.Ok},
+		"a restore of something else":            {append(made, input{action: save}, answer{}, input{action: saved}, answer{}, guarded(update, v("1", 5), "2"), done(v("2", 6)), input{action: restore}, answer{}, get, done(v("2", 6))), porcupine.Illegal},
 	} {
 		var history []porcupine.Operation
 		for i := 0; i < len(c.calls); i += 2 {
