@@ -18,6 +18,8 @@ const (
 	// oldNodes tells what an administrator has to do on nodes, whose kubelets have a copy.
 	oldNodes = "Nodes that joined before keep the DNS that they have. On each, run kubeadm upgrade node phase kubelet-config,\n" +
 		"or set clusterDNS in the configuration of its kubelet if it joined without kubeadm, and restart the kubelet."
+	// withoutDNS is about those that `karve node` looks after.
+	withoutDNS = "A node that install.sh made, and that has no DNS yet, takes it with karve node upgrade."
 )
 
 // tellKubelets makes kubelets that join from now on use the DNS at an address. What somebody else
@@ -46,7 +48,7 @@ func (c *addonClients) tellKubelets(ctx context.Context, stdout, stderr io.Write
 	}
 	showResults(stdout, []addons.Result{{Object: kubeletConfig, Action: addons.Configured}}, o.DryRun)
 	if !o.DryRun {
-		fmt.Fprintln(stdout, oldNodes)
+		fmt.Fprintln(stdout, oldNodes+"\n"+withoutDNS)
 	}
 	return nil
 }

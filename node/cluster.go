@@ -54,15 +54,24 @@ func (c *cluster) read(ctx context.Context) error {
 			return fmt.Errorf("--token: it may not create certificatesigningrequests/%s: the ClusterRoleBindings of kubeadm for nodes are missing, or the token lacks the group system:bootstrappers:kubeadm:default-node-token: %s", subresource, notPrepared)
 		}
 	}
-	config, err := c.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "kubelet-config", metav1.GetOptions{})
-	if err != nil {
-		return fmt.Errorf("%s: the ConfigMap kubelet-config in kube-system cannot be read (%w): %s", c.server, err, notPrepared)
-	}
-	if err := yaml.Unmarshal([]byte(config.Data["kubelet"]), &c.kubelet); err != nil || c.kubelet == nil {
-		return fmt.Errorf("%s: the ConfigMap kubelet-config in kube-system has no KubeletConfiguration under the key kubelet (%v): repair it", c.server, err)
+	if c.kubelet, err = readKubelet(ctx, c.client, c.server); err != nil {
+		return err
 	}
 	c.podSubnet = c.readPodSubnet(ctx)
 	return nil
+}
+
+// readKubelet reads the KubeletConfiguration of the ConfigMap kubelet-config.
+func readKubelet(ctx context.Context, client kubernetes.Interface, server string) (map[string]any, error) {
+	config, err := client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "kubelet-config", metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("%s: the ConfigMap kubelet-config in kube-system cannot be read (%w): %s", server, err, notPrepared)
+	}
+	var kubelet map[string]any
+	if err := yaml.Unmarshal([]byte(config.Data["kubelet"]), &kubelet); err != nil || kubelet == nil {
+		return nil, fmt.Errorf("%s: the ConfigMap kubelet-config in kube-system has no KubeletConfiguration under the key kubelet (%v): repair it", server, err)
+	}
+	return kubelet, nil
 }
 
 // readPodSubnet reads kubeadm's ClusterConfiguration. A cluster need not have one.

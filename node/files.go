@@ -92,6 +92,10 @@ func kubeletConfiguration(cluster map[string]any, f facts, rt containerRuntime) 
 	if f.resolver != "" {
 		config["resolvConf"] = f.resolver
 	}
+	return kubeletText(config)
+}
+
+func kubeletText(config map[string]any) (string, error) {
 	text, err := yaml.Marshal(config)
 	return "# Written by karve node join, from the ConfigMap kubelet-config.\n" + string(text), err
 }

@@ -793,3 +793,53 @@ func TestUpgrade(t *testing.T) {
 	}
 	wantError(t, Upgrade(t.Context(), newMachine(t).Machine, Options{}), "no node")
 }
+
+// A node that joined before the cluster had a DNS gets it by an upgrade, although the kubelet has the server's version.
+func TestUpgradeTakesTheDNS(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, "127.0.0.1")
+	const key = "kubelet-config/kubelet"
+	dns := func(addresses string) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.config[key] = "kind: KubeletConfiguration\nclusterDNS: " + addresses + "\n"
+	}
+	dns("[]")
+	m := newMachine(t)
+	o := optionsFor(s)
+	o.Kubelet = withKubelet(t, m, s)
+	if err := Join(t.Context(), m.Machine, o); err != nil {
+		t.Fatal(err)
+	}
+	restarts := 0
+	m.answers["systemctl restart karve-node"] = func([]string) (string, error) { restarts++; return "", nil }
+	s.setNode("board", func(n *corev1.Node) { ready(n); n.Status.NodeInfo.KubeletVersion = "v1.37.2" })
+	before := m.read(kubeletConfig)
+	upgrade := func(want string, wantRestarts int, wantErr ...string) {
+		t.Helper()
+		err := Upgrade(t.Context(), m.Machine, Options{Timeout: 100 * time.Millisecond})
+		if len(wantErr) == 0 && err != nil {
+			t.Error(err)
+		} else if len(wantErr) > 0 {
+			wantError(t, err, wantErr...)
+		}
+		if got := m.read(kubeletConfig); !strings.Contains(got, want) || restarts != wantRestarts {
+			t.Errorf("got %d restarts and the configuration %s, want %d and %q", restarts, got, wantRestarts, want)
+		}
+	}
+	upgrade("clusterDNS: []", 0)
+	dns("[10.96.0.10]")
+	upgrade(before, 2, "the cluster's DNS [10.96.0.10]", "was not Ready", "as it was")
+	s.mu.Lock()
+	s.renewed = time.Now().Add(time.Hour)
+	s.mu.Unlock()
+	upgrade("clusterDNS:\n- 10.96.0.10", 3)
+	upgrade("clusterDNS:\n- 10.96.0.10", 3)
+	dns("[10.96.0.11]")
+	upgrade("clusterDNS:\n- 10.96.0.10", 3)
+	// A server that does not tell is no reason not to upgrade.
+	s.mu.Lock()
+	delete(s.config, key)
+	s.mu.Unlock()
+	upgrade("clusterDNS:\n- 10.96.0.10", 3)
+}

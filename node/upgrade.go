@@ -12,13 +12,14 @@ import (
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/yaml"
 
 	"github.com/karve-k8s/karve/internal/atomicfile"
 )
 
 // Upgrade replaces the kubelet by that of the cluster's version, or by Options.Kubelet. Pods keep
 // running meanwhile. If the new one does not become Ready, the old one returns. If Options.Server is
-// given, that is the server's address from now on.
+// given, that is the server's address from now on. A kubelet without a DNS gets the cluster's.
 func Upgrade(ctx context.Context, m *Machine, o Options) error {
 	if err := m.supported(); err != nil {
 		return err
@@ -54,6 +55,9 @@ func Upgrade(ctx context.Context, m *Machine, o Options) error {
 		if err := m.moveTo(ctx, r, o, client); err != nil {
 			return err
 		}
+	}
+	if err := m.takeDNS(ctx, r, o, client); err != nil {
+		return err
 	}
 	if plain := fmt.Sprintf("v%d.%d.%d", version.Major(), version.Minor(), version.Patch()); o.Kubelet == "" && r.Version == plain {
 		o.Say("the kubelet is %s already, as the server", r.Version)
@@ -111,6 +115,45 @@ func (m *Machine) moveTo(ctx context.Context, r *record, o Options, client kuber
 	r.Server = o.Server
 	o.Say("the kubelet's server is %s now", r.Server)
 	return m.writeRecord(r)
+}
+
+// takeDNS gives the kubelet the cluster's DNS if it has none: the node may have joined before there was one. What
+// somebody has set on this machine stays.
+func (m *Machine) takeDNS(ctx context.Context, r *record, o Options, client kubernetes.Interface) error {
+	cluster, err := readKubelet(ctx, client, o.Server)
+	if err != nil {
+		o.Warn("whether the cluster has a DNS by now is not known: %v", err)
+		return nil
+	}
+	old, err := os.ReadFile(m.path(kubeletConfig))
+	if err != nil {
+		return err
+	}
+	var config map[string]any
+	if err := yaml.Unmarshal(old, &config); err != nil || config == nil {
+		return fmt.Errorf("%s has no KubeletConfiguration (%v): repair it", kubeletConfig, err)
+	}
+	addresses := func(config map[string]any) []any { all, _ := config["clusterDNS"].([]any); return all }
+	dns := addresses(cluster)
+	if len(dns) == 0 || len(addresses(config)) > 0 {
+		return nil
+	}
+	config["clusterDNS"] = dns
+	text, err := kubeletText(config)
+	if err != nil {
+		return err
+	}
+	if err := atomicfile.Write(m.path(kubeletConfig), []byte(text), 0o644); err != nil {
+		return err
+	}
+	if err := m.restartKubelet(ctx, client, r.Node, r.Version, o.Timeout); err != nil {
+		finishing := context.WithoutCancel(ctx)
+		hint := m.logHint(finishing)
+		back := errors.Join(atomicfile.Write(m.path(kubeletConfig), old, 0o644), m.restart(finishing, "karve-node"))
+		return errors.Join(fmt.Errorf("the kubelet was given the cluster's DNS %v, and was not Ready within %s (%w): its configuration is as it was. %s", dns, o.Timeout, err, hint), back)
+	}
+	o.Say("the kubelet gives new Pods the cluster's DNS %v now; Pods that run keep what they have", dns)
+	return nil
 }
 
 // restartKubelet waits until the new process reports that the node is Ready.

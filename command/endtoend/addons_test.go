@@ -212,7 +212,7 @@ func TestKubeletsLearnTheDNS(t *testing.T) {
 	}
 	const old = "configmap/kubelet-config configured\nNodes that joined before keep the DNS that they have. On each, run kubeadm upgrade node phase kubelet-config"
 	want(addons(t, p, "apply", "coredns", "--dry-run"), "configmap/kubelet-config configured (dry run)\n")
-	want(addons(t, p, "apply", "coredns"), old, "10.96.0.10")
+	want(addons(t, p, "apply", "coredns"), "takes it with karve node upgrade", "10.96.0.10")
 	want(addons(t, p, "apply", "coredns"), "configmap/kubelet-config unchanged\n", "10.96.0.10")
 	want(addons(t, p, "delete", "coredns", "--yes"), old)
 

@@ -174,7 +174,7 @@ func (f *facts) addDNS(add func(do, format string, args ...any)) {
 	if !f.dnsRead {
 		return
 	}
-	const joined = "; nodes that have joined take it with kubeadm upgrade node"
+	const joined = "; nodes that have joined take it with kubeadm upgrade node, or karve node upgrade"
 	if len(f.dns) == 0 {
 		if len(f.clusterDNS) > 0 {
 			add("karve addons apply coredns", "no DNS: Pods cannot look up names, although %s makes them ask %s", kubeletConfig, strings.Join(f.clusterDNS, ", "))
