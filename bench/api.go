@@ -68,11 +68,11 @@ func apiLines() []line {
 		lines = append(lines, line{row: row, unit: "/s", target: report.RatioAtLeast(least)}, line{row: row, unit: "p50 ms"}, line{row: row, unit: "p99 ms"},
 			line{row: row, unit: perServer}, line{row: row, unit: perClient})
 	}
-	speed(rowCreate, 1.3)
-	speed(rowUpdate, 1.3)
-	speed(rowDelete, 1.3)
+	speed(rowCreate, 1.4)
+	speed(rowUpdate, 1.4)
+	speed(rowDelete, 1.6)
 	speed(rowGet, 1.1)
-	speed(rowList, 1.1)
+	speed(rowList, 1.5)
 	return append(lines,
 		line{row: rowWatch, unit: "p50 ms", target: report.AtMost(1)}, line{row: rowWatch, unit: "p99 ms"}, line{row: rowWatch, unit: perServer},
 		line{row: rowServiceAccount, unit: "p50 ms", target: report.AtMost(10), controllers: true},

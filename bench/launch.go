@@ -123,6 +123,7 @@ func (c *cluster) launchKubeAPIServer(binary, dir, port string) error {
 	d, err := startDaemon(dir, "kube-apiserver", nil, binary,
 		"--etcd-servers", "http://"+c.etcd,
 		"--bind-address", "127.0.0.1", "--advertise-address", "127.0.0.1", "--secure-port", port,
+		"--endpoint-reconciler-type", "none", // loopback is no address for an endpoint
 		"--tls-cert-file", file(certs.Serving, ".crt"), "--tls-private-key-file", file(certs.Serving, ".key"),
 		"--client-ca-file", file(certs.ClientCA, ".crt"),
 		"--service-account-issuer", "https://kubernetes.default.svc.cluster.local",

@@ -17,7 +17,7 @@ import (
 	"github.com/karve-k8s/karve/bench/engine"
 )
 
-const usage = `usage: scripts/bench storage|scale|start|footprint|api|abandoned|flash|simulate [options]
+const usage = `usage: scripts/bench storage|scale|start|footprint|api|fresh|abandoned|flash|simulate [options]
 
 storage    the engine, in process and on a socket, beside etcd
 scale      the engine with many keys: starts, memory, pages, counts, compaction
@@ -25,6 +25,7 @@ start      start and stop, beside etcd + kube-apiserver
 footprint  memory, CPU, writes, goroutines and size of an idle control plane
 api        creates, updates, deletes, reads and watches through the API, and how fast
            the controllers react
+fresh      creates that begin when a new control plane is ready, and memory after them
 abandoned  the cost of a large request whose client leaves, beside etcd + kube-apiserver
 flash      what an idle cluster with nodes writes to the disk in a day
 simulate   the cost of simulated nodes, and how fast Pods run on them
@@ -66,6 +67,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return footprint(ctx, args[1:], stdout, stderr)
 	case "api":
 		return api(ctx, args[1:], stdout, stderr)
+	case "fresh":
+		return fresh(ctx, args[1:], stdout, stderr)
 	case "abandoned":
 		return abandoned(ctx, args[1:], stdout, stderr)
 	case "flash":
@@ -78,6 +81,6 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		fmt.Fprint(stderr, usage)
 		return flag.ErrHelp
 	default:
-		return fmt.Errorf("unknown benchmark %q, want storage, scale, start, footprint, api, abandoned, flash, simulate or stat", args[0])
+		return fmt.Errorf("unknown benchmark %q, want storage, scale, start, footprint, api, fresh, abandoned, flash, simulate or stat", args[0])
 	}
 }

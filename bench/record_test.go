@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -78,7 +79,7 @@ func TestOutputFormats(t *testing.T) {
 
 // Every line of every comparison has a unit that Go's benchmark format has a name for.
 func TestEveryLineCanBeRecorded(t *testing.T) {
-	lines := append(append(apiLines(), startLines...), footprintLines...)
+	lines := slices.Concat(apiLines(), startLines, footprintLines, freshLines())
 	lines = append(lines, line{row: rowPeakRSS, unit: "MB"}, line{row: abandonedRows[0].row, unit: "CPU s"})
 	cmp := &comparison{name: "api", peers: twoPeers().peers}
 	s := &sample{Peer: "karve", Round: 1}

@@ -31,6 +31,8 @@ func TestTargetMark(t *testing.T) {
 		{AtMost(0.6), 0.61, &two, "≤ 0.6", "MISSED"},
 		{RatioAtLeast(1.3), 2.6, &two, "≥ 1.3 ×", "met"},
 		{RatioAtLeast(1.3), 2.5, &two, "≥ 1.3 ×", "MISSED"},
+		{RatioAtMost(1), 2, &two, "≤ 1 ×", "met"},
+		{RatioAtMost(1), 2.1, &two, "≤ 1 ×", "MISSED"},
 		{RatioAtLeast(1.3), 2.5, nil, "≥ 1.3 ×", ""},
 		{RatioAtLeast(1.3), 2.5, &zero, "≥ 1.3 ×", ""},
 		{Target{}, 1, &two, "", ""},

@@ -16,6 +16,9 @@ type Target struct {
 // AtMost is an upper bound for a figure.
 func AtMost(bound float64) Target { return Target{bound: bound} }
 
+// RatioAtMost is an upper bound for a ratio.
+func RatioAtMost(bound float64) Target { return Target{bound: bound, Ratio: true} }
+
 // RatioAtLeast is a lower bound for a ratio.
 func RatioAtLeast(bound float64) Target { return Target{bound: bound, Ratio: true, atLeast: true} }
 
