@@ -153,11 +153,11 @@ type Config struct {
 	// parses or chooses one. 0 leaves the collector as it is.
 	MemoryLimit int64
 
-	// SettleAfter is the time between ready and settling. When the server settles, it returns the
-	// memory that its startup needed (where there is plenty, in its first quiet ten seconds), and builds the index of OpenAPI documents, for which the
-	// first client would otherwise wait. 0 means immediately, which suits a server that keeps
-	// running. With any other value the garbage collector works less until then. A cluster for a
-	// short command is then ready sooner and uses more memory.
+	// SettleAfter is the time between ready and settling. In its first quiet second after that, the
+	// server builds the index of OpenAPI documents, for which the first client would otherwise wait,
+	// and returns the memory that its startup needed (where there is plenty, in its first quiet ten
+	// seconds). 0 suits a server that keeps running. With any other value the garbage collector works
+	// less until then. A cluster for a short command is then ready sooner and uses more memory.
 	SettleAfter time.Duration
 
 	// StartupTrace is a file for a trace of the startup, in the format of Chrome's tracing and

@@ -113,7 +113,7 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 	if p.controllers != nil {
 		s.first.ServiceAccounts = p.controllers.MakesServiceAccounts()
 	}
-	s.settling = &ready.Settling{After: p.SettleAfter, Do: []func(){s.settle}}
+	s.settling = &ready.Settling{After: p.SettleAfter, Do: []func(context.Context){s.makeRoom, memory.AwaitQuiet, s.settle}}
 	return s
 }
 

@@ -67,11 +67,18 @@ func (s *controlPlane) info() Info {
 	return info
 }
 
-// settle does the work that is postponed until everything is ready.
-func (s *controlPlane) settle() {
+// makeRoom gives the first requests room to allocate.
+func (s *controlPlane) makeRoom(context.Context) {
+	if s.collector != nil {
+		s.collector.Settle()
+	}
+}
+
+// settle does the work that is postponed until a moment without requests.
+func (s *controlPlane) settle(context.Context) {
 	s.api.Server().Settle()
 	if s.collector != nil && !s.stopping.Load() {
-		s.collector.Settle()
+		s.collector.GiveBack()
 	}
 }
 

@@ -122,7 +122,7 @@ func (k Program) Run(ctx context.Context) (err error) {
 	if p.options, err = flags.Complete(ctx, log); err != nil {
 		return err
 	}
-	p.settling = &ready.Settling{After: settleAfter, Do: []func(){p.settle}}
+	p.settling = &ready.Settling{After: settleAfter, Do: []func(context.Context){p.makeRoom, memory.AwaitQuiet, p.settle}}
 	defer p.settling.Wait()
 	running, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -222,11 +222,18 @@ func (p *program) announce(running context.Context) {
 	p.settling.Begin(running)
 }
 
-// settle does what had to wait until everything is ready.
-func (p *program) settle() {
+// makeRoom ends the haste of the start.
+func (p *program) makeRoom(context.Context) {
+	if p.collector != nil {
+		p.collector.Settle()
+	}
+}
+
+// settle does the work that is postponed until a moment without requests.
+func (p *program) settle(context.Context) {
 	p.api.Server().Settle()
 	if p.collector != nil && !p.stopping.Load() {
-		p.collector.Settle()
+		p.collector.GiveBack()
 	}
 }
 

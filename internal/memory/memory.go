@@ -56,17 +56,27 @@ func (c *Collector) setPercent(percent int) {
 	c.percent = func() { debug.SetGCPercent(before); restore() }
 }
 
-// Settle sets the target for a running server, and returns to the system what the start has
-// left: memory, and the pages of the program that only a start needs. Where there is plenty of
-// memory, that waits for the first lull, because many clusters are used at once.
+// Settle sets the target for a running server. In the first lull, the server returns to the
+// system what the start has left.
 func (c *Collector) Settle() {
-	if c.room < plenty || os.Getenv("GOGC") != "" {
-		c.setPercent(restPercent)
-		giveBack()
+	if c.patient() {
+		c.setPercent(busyPercent(c.room)) // many clusters are used at once
 	} else {
-		c.setPercent(busyPercent(c.room))
+		c.setPercent(restPercent)
 	}
 	c.watch(lull)
+}
+
+// patient reports whether there is plenty of memory, so that what a start has left may stay until
+// the first lull.
+func (c *Collector) patient() bool { return c.room >= plenty && os.Getenv("GOGC") == "" }
+
+// GiveBack returns to the system what the start has left: memory, and the pages of the program
+// that only a start needs. Where there is plenty of memory, it leaves that to the first lull.
+func (c *Collector) GiveBack() {
+	if !c.patient() {
+		giveBack()
+	}
 }
 
 func giveBack() {
@@ -104,7 +114,7 @@ func (c *Collector) follow(collected <-chan struct{}, tick *time.Ticker) {
 		busy := sinceTick.busy()
 		cycles, spare := heap()
 		switch {
-		case first && busy && c.room >= plenty: // the first requests go before
+		case first && busy && c.patient(): // the first requests go before
 		case first:
 			giveBack()
 			first = false

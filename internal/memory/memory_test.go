@@ -113,6 +113,27 @@ func TestCollector(t *testing.T) {
 	}
 }
 
+// What the start has left is returned at once only where memory is scarce, or the user rules the
+// collector.
+func TestGiveBack(t *testing.T) {
+	for _, test := range []struct {
+		gogc  string
+		limit int64
+		want  uint32
+	}{{"", 300 << 20, 1}, {"", NoLimit, 0}, {"100", NoLimit, 1}} {
+		t.Setenv("GOGC", test.gogc)
+		c := Begin(test.limit, false)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		c.GiveBack()
+		runtime.ReadMemStats(&after)
+		c.End()
+		if got := after.NumForcedGC - before.NumForcedGC; got != test.want {
+			t.Errorf("%+v: %d forced collections", test, got)
+		}
+	}
+}
+
 // What a burst of work leaves is returned once nothing else collects it.
 func TestMemoryOfABurst(t *testing.T) {
 	t.Setenv("GOGC", "off")                          // the collector leaves the target alone

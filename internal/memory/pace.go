@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"context"
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
@@ -41,6 +42,35 @@ func adapt(room int64, busy bool) {
 		percent = busyPercent(room)
 	}
 	debug.SetGCPercent(percent)
+}
+
+const (
+	// quiet is how long a server must not have been busy, for work that can wait to begin.
+	quiet = time.Second
+	// longest is how long such work waits.
+	longest = time.Minute
+)
+
+// AwaitQuiet returns when this process has not been busy for a second, after a minute, or when ctx
+// ends.
+func AwaitQuiet(ctx context.Context) { awaitQuiet(ctx, new(meter).busy) }
+
+func awaitQuiet(ctx context.Context, busy func() bool) {
+	ctx, cancel := context.WithTimeout(ctx, longest)
+	defer cancel()
+	tick := time.NewTicker(quiet)
+	defer tick.Stop()
+	busy() // since now
+	for {
+		select {
+		case <-tick.C:
+			if !busy() {
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // A meter measures how fast this process allocates.

@@ -48,13 +48,14 @@ type Server struct {
 	notReady   atomic.Pointer[string]
 	openAPI    *openapi.Aggregated // nil: upstream's OpenAPI, or no aggregator
 	prepared   chan struct{}       // closed once everything is installed
-	settled    chan struct{}       // closed once the other parts are ready, or the server stops
+	settled    chan struct{}       // closed by Settle, or when the server stops
 	settle     sync.Once
 	stopping   chan struct{} // closed once the server has been told to stop
 }
 
-// Settle records that the other parts are ready, and then builds the index of OpenAPI
-// documents, which is not needed earlier. It returns when the index is built.
+// Settle lets the API server's own requests for the index of OpenAPI documents continue, and
+// builds it. Call it when there is time for that: nothing needs the index earlier, unless a client
+// asks for it. It returns when the index is built.
 func (s *Server) Settle() {
 	s.release()
 	if s.openAPI != nil {
@@ -62,7 +63,7 @@ func (s *Server) Settle() {
 	}
 }
 
-// release lets the requests continue that wait until the other parts are ready.
+// release lets the requests continue that wait for Settle.
 func (s *Server) release() { s.settle.Do(func() { close(s.settled) }) }
 
 // Run serves both listeners until ctx ends. It calls ready when /readyz reports ok for

@@ -9,8 +9,9 @@ import (
 // Settling is the work that a control plane does once, some time after it is ready.
 type Settling struct {
 	After time.Duration
-	// Do are called in order, unless the control plane stops first.
-	Do []func()
+	// Do are called in order, unless the control plane stops first. Their context ends when it
+	// stops.
+	Do []func(context.Context)
 
 	running sync.WaitGroup
 }
@@ -28,7 +29,10 @@ func (s *Settling) Begin(ctx context.Context) {
 			}
 		}
 		for _, do := range s.Do {
-			do()
+			if ctx.Err() != nil {
+				return
+			}
+			do(ctx)
 		}
 	})
 }

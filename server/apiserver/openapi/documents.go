@@ -198,7 +198,7 @@ func DefinitionsV3(all openapicommon.GetOpenAPIDefinitions, name func(string) (s
 }
 
 // buildIndex builds every document to compute its hash, and keeps none. It builds one at a
-// time, because it mostly runs right after a start, when users' requests are more important.
+// time, because it mostly runs soon after a start, when users' requests are more important.
 func buildIndex(services map[string]*restful.WebService, config *openapicommon.OpenAPIV3Config, stopping <-chan struct{}) (index, error) {
 	all := handler3.OpenAPIV3Discovery{Paths: map[string]handler3.OpenAPIV3DiscoveryGroupVersion{}}
 	config = withDefinitions(config)
