@@ -94,9 +94,10 @@ func (b *bench) measure(ctx context.Context) (*round, error) {
 		{"list page of 500, 4 clients", b.page},
 		{"list with limit 1, 4 clients", b.first},
 		{"count, 4 clients", b.count},
-		{"put to watch", b.watch(1, 1000)},
-		{"fan-out, 50 watchers", b.watch(50, 200)},
-		{"fan-out, 500 watchers", b.watch(500, 60)},
+		{"put to watch", b.watch(1, 1000, 1)},
+		{"fan-out, 50 watchers", b.watch(50, 200, watchStreams)},
+		{"fan-out, 50 on one stream", b.watch(50, 200, 1)},
+		{"fan-out, 500 watchers", b.watch(500, 60, watchStreams)},
 		{"delete, 16 clients", b.remove},
 	}
 	for _, row := range rows {
@@ -231,9 +232,11 @@ func (b *bench) count(ctx context.Context) (load.Result, error) {
 	})
 }
 
-func (b *bench) watch(watchers, puts int) func(context.Context) (load.Result, error) {
+func (b *bench) watch(watchers, puts, streams int) func(context.Context) (load.Result, error) {
 	return func(ctx context.Context) (load.Result, error) {
-		watch := func(ctx context.Context) (func() ([]int64, error), error) { return b.store.watch(ctx, keyPrefix) }
+		watch := func(ctx context.Context) (func() ([]int64, error), error) {
+			return b.store.watch(ctx, keyPrefix, streams)
+		}
 		return load.FanOut(ctx, watch, watchers, max(1, puts/b.plan.Part), b.plan.Most, func(ctx context.Context, n int) (int64, error) {
 			key := n % len(b.keys)
 			err := b.put(ctx, key, n)

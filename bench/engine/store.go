@@ -27,15 +27,16 @@ type store interface {
 	list(ctx context.Context, prefix, from string, limit int64) (found int, err error)
 	count(ctx context.Context, prefix string) (int64, error)
 	// watch begins after the newest revision, and is open when it returns. The function waits
-	// for events and returns their revisions. It ends with ctx.
-	watch(ctx context.Context, prefix string) (func() ([]int64, error), error)
+	// for events and returns their revisions. It ends with ctx. A peer with streams spreads its
+	// watches over this many.
+	watch(ctx context.Context, prefix string, streams int) (func() ([]int64, error), error)
 	// compact compacts the whole history.
 	compact(ctx context.Context) error
 }
 
-// watchStreams is the number of streams for all watches. An API server has a stream for each
-// resource, which is some dozens, and the benchmark should not measure how a peer queues 500
-// watches on one stream.
+// watchStreams is the number of streams for many watches. An API server has a stream for each
+// resource, which is some dozens. Other clients of etcd open all their watches on one stream,
+// which has a row of its own.
 const watchStreams = 32
 
 // A remote is a peer that is called through etcd's client, as the API server calls it.
@@ -93,14 +94,14 @@ func (r remote) count(ctx context.Context, prefix string) (int64, error) {
 	return r.client.Count(ctx, prefix, kubernetes.CountOptions{})
 }
 
-func (r remote) watch(ctx context.Context, prefix string) (func() ([]int64, error), error) {
+func (r remote) watch(ctx context.Context, prefix string, streams int) (func() ([]int64, error), error) {
 	// From a revision, as the API server does it.
 	now, err := r.revision(ctx)
 	if err != nil {
 		return nil, err
 	}
 	// The client opens a stream for each set of metadata.
-	ctx = metadata.AppendToOutgoingContext(ctx, "bench-stream", strconv.FormatInt(r.watches.Add(1)%watchStreams, 10))
+	ctx = metadata.AppendToOutgoingContext(ctx, "bench-stream", strconv.FormatInt(r.watches.Add(1)%int64(streams), 10))
 	ch := r.client.Watch(ctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(now+1), clientv3.WithCreatedNotify())
 	next := func() ([]int64, error) {
 		resp, ok := <-ch
@@ -196,7 +197,7 @@ func (d direct) count(ctx context.Context, prefix string) (int64, error) {
 	return resp.Count, nil
 }
 
-func (d direct) watch(ctx context.Context, prefix string) (func() ([]int64, error), error) {
+func (d direct) watch(ctx context.Context, prefix string, _ int) (func() ([]int64, error), error) {
 	w, err := d.engine.Watch(datastore.WatchRequest{Key: prefix, End: datastore.PrefixEnd(prefix)})
 	if err != nil {
 		return nil, err
