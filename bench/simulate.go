@@ -34,6 +34,7 @@ func simulate(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 	perNode := flags.Int("pods", 10, "Pods for each node, in Deployments of "+strconv.Itoa(podsOfDeployment))
 	settle := flags.Duration("settle", 20*time.Second, "how long a cluster runs before its memory and idle CPU are measured")
 	window := flags.Duration("window", 30*time.Second, "how long it is measured")
+	upstream := flags.String("upstream", "", "measure each cluster also with --upstream=`NAMES`: what these deviations gain (karve server --upstream=list)")
 	most := flags.Duration("most", 10*time.Minute, "how long the Pods may take to become available, and to be gone")
 	if err := flags.Parse(args); err != nil {
 		return flag.ErrHelp
@@ -55,24 +56,37 @@ func simulate(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 		}
 	}
 	figures := report.NewRecord("simulate", machine, args, 0)
-	lines := report.Table{{"nodes", "Pods", "ready, s", "memory, MB", "idle CPU, %", "all run, s", "Pods/s", "CPU, ms/Pod", "memory, MB", "idle CPU, %", "gone, s"}}
+	peers := []simulatedPeer{{name: "karve"}}
+	if *upstream != "" {
+		peers = []simulatedPeer{{"upstream", []string{"--upstream=" + *upstream}}, {name: "karve"}}
+	}
+	lines := report.Table{{"nodes", "Pods", "peer", "ready, s", "memory, MB", "idle CPU, %", "all run, s", "Pods/s", "CPU, s", "CPU, ms/Pod", "peak, MB", "memory, MB", "idle CPU, %", "gone, s"}}
 	for text := range strings.SplitSeq(*sizes, ",") {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 0 || n > 16384 {
 			return fmt.Errorf("-nodes: %q is not a number of nodes from 0 to 16384", text)
 		}
-		s := &simulated{nodes: n, pods: n * *perNode, endpoint: *endpoint, settle: *settle, window: *window, most: *most, stderr: stderr, figures: figures}
-		line, err := s.measure(ctx, *binary, filepath.Join(work, text))
-		if err != nil {
-			return fmt.Errorf("%d nodes: %w", n, err)
+		for _, peer := range peers {
+			s := &simulated{peer: peer, nodes: n, pods: n * *perNode, endpoint: *endpoint, settle: *settle, window: *window, most: *most, stderr: stderr, figures: figures}
+			line, err := s.measure(ctx, *binary, filepath.Join(work, text+peer.name))
+			if err != nil {
+				return fmt.Errorf("%s, %d nodes: %w", peer.name, n, err)
+			}
+			lines = append(lines, line)
 		}
-		lines = append(lines, line)
 	}
-	return out.Write(stdout, &report.LineReport{Head: fmt.Sprintf("%s; %s\nready: from the start of the process until all nodes are ready; memory is anonymous, and idle CPU is of one core, in %v,\n%v after the nodes, or all Pods, were ready; all run: from the first Deployment of %d Pods until all Pods are available;\nCPU: the server's CPU time for each Pod in that time; gone: until their namespace is deleted\n", machine, *endpoint, *window, *settle, podsOfDeployment), Lines: lines, Figures: figures})
+	return out.Write(stdout, &report.LineReport{Head: fmt.Sprintf("%s; %s\nready: from the start of the process until all nodes are ready; memory is anonymous, and idle CPU is of one core, in %v,\n%v after the nodes, or all Pods, were ready; all run: from the first Deployment of %d Pods until all Pods are available;\nCPU: the server's CPU time in that time; peak: of its resident memory by then; gone: until their namespace is deleted\n", machine, *endpoint, *window, *settle, podsOfDeployment), Lines: lines, Figures: figures})
+}
+
+// simulatedPeer is Karve with some options.
+type simulatedPeer struct {
+	name    string
+	options []string
 }
 
 // simulated is a cluster with simulated nodes.
 type simulated struct {
+	peer                 simulatedPeer
 	nodes, pods          int
 	endpoint             string
 	settle, window, most time.Duration
@@ -88,7 +102,7 @@ func (s *simulated) measure(ctx context.Context, binary, dir string) (line []str
 		return nil, err
 	}
 	began := time.Now()
-	options := []string{"--simulate-nodes", strconv.Itoa(s.nodes), "--datastore-endpoint", s.endpoint}
+	options := append([]string{"--simulate-nodes", strconv.Itoa(s.nodes), "--datastore-endpoint", s.endpoint}, s.peer.options...)
 	if s.cluster, s.probe, err = karve("karve", binary, nil, options...).startReady(ctx, dir); err != nil {
 		return nil, err
 	}
@@ -97,14 +111,14 @@ func (s *simulated) measure(ctx context.Context, binary, dir string) (line []str
 	if err := s.wait(ctx, s.nodesReady); err != nil {
 		return nil, err
 	}
-	line = []string{strconv.Itoa(s.nodes), strconv.Itoa(s.pods), s.seconds("nodes ready", time.Since(began))}
+	line = []string{strconv.Itoa(s.nodes), strconv.Itoa(s.pods), s.peer.name, s.seconds("nodes ready", time.Since(began))}
 	idle, err := s.idle(ctx, "idle without Pods")
 	if err != nil {
 		return nil, err
 	}
 	line = append(line, idle...)
 	if s.pods == 0 {
-		return append(line, "", "", "", "", "", ""), nil
+		return append(line, "", "", "", "", "", "", "", ""), nil
 	}
 	before, err := s.cluster.cpu()
 	if err != nil {
@@ -122,10 +136,15 @@ func (s *simulated) measure(ctx context.Context, binary, dir string) (line []str
 	if err != nil {
 		return nil, err
 	}
-	fmt.Fprintf(s.stderr, "%d nodes: %d Pods run after %v\n", s.nodes, s.pods, took.Round(100*time.Millisecond))
-	cpu := load.Milliseconds(after-before) / float64(s.pods)
+	peaks, err := s.cluster.each(machine.PeakMemory)
+	if err != nil {
+		return nil, err
+	}
+	fmt.Fprintf(s.stderr, "%s, %d nodes: %d Pods run after %v\n", s.peer.name, s.nodes, s.pods, took.Round(100*time.Millisecond))
+	cpu, peak := load.Milliseconds(after-before)/float64(s.pods), sum(peaks)/1e6
 	s.add("all Pods available", 1e3*cpu, "server µs each")
-	line = append(line, s.seconds("all Pods available", took), fmt.Sprintf("%.0f", float64(s.pods)/took.Seconds()), fmt.Sprintf("%.1f", cpu))
+	s.add("peak memory", peak, "MB")
+	line = append(line, s.seconds("all Pods available", took), fmt.Sprintf("%.0f", float64(s.pods)/took.Seconds()), fmt.Sprintf("%.1f", (after-before).Seconds()), fmt.Sprintf("%.1f", cpu), fmt.Sprintf("%.0f", peak))
 	if idle, err = s.idle(ctx, "idle with Pods"); err != nil {
 		return nil, err
 	}
@@ -145,7 +164,7 @@ func (s *simulated) measure(ctx context.Context, binary, dir string) (line []str
 
 // add adds a figure of these nodes to the record.
 func (s *simulated) add(row string, amount float64, unit string) {
-	s.figures.Add(fmt.Sprintf("%d nodes, %s", s.nodes, row), "karve", amount, unit)
+	s.figures.Add(fmt.Sprintf("%d nodes, %s", s.nodes, row), s.peer.name, amount, unit)
 }
 
 // seconds returns the cell of a time, and adds the time to the record.
