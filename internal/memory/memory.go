@@ -24,8 +24,11 @@ const (
 	// after everything is ready. Later it is what a burst of work has left. Without requests,
 	// the next collection may come two minutes later, and keeps most of it.
 	lull = 10 * time.Second
-	// worth is how many bytes justify a collection.
+	// worth is how many bytes justify a collection of a small heap.
 	worth = 16 << 20
+	// share is the same as a part of the live heap. What a collection costs grows with that: a
+	// thousand idle nodes would make one of a large heap due every ten seconds.
+	share = 2
 )
 
 // Collector is the garbage collector of this process, with a limit.
@@ -112,23 +115,23 @@ func (c *Collector) follow(collected <-chan struct{}, tick *time.Ticker) {
 			return
 		}
 		busy := sinceTick.busy()
-		cycles, spare := heap()
+		cycles, spare, live := heap()
 		switch {
 		case first && busy && c.patient(): // the first requests go before
 		case first:
 			giveBack()
 			first = false
-		case !busy && cycles == before && spare > worth:
+		case !busy && cycles == before && pays(spare, live):
 			debug.FreeOSMemory()
 		}
-		before, _ = heap()
+		before, _, _ = heap()
 	}
 }
 
 // heap returns the number of collections so far, and about how much memory another one
 // could return to the system: what was allocated since the last one, most of which is
-// garbage by now, and what is free already.
-func heap() (cycles, spare uint64) {
+// garbage by now, and what is free already. live is what the last one has kept.
+func heap() (cycles, spare, live uint64) {
 	figures := []metrics.Sample{
 		{Name: "/gc/cycles/total:gc-cycles"},
 		{Name: "/gc/heap/live:bytes"}, // at the end of the last collection
@@ -137,8 +140,11 @@ func heap() (cycles, spare uint64) {
 	}
 	metrics.Read(figures)
 	value := func(i int) uint64 { return figures[i].Value.Uint64() }
-	return value(0), value(2) - min(value(1), value(2)) + value(3)
+	return value(0), value(2) - min(value(1), value(2)) + value(3), value(1)
 }
+
+// pays reports whether a collection of the live heap is worth what it returns to the system.
+func pays(spare, live uint64) bool { return spare > max(worth, live/share) }
 
 // End restores everything to what it was before Begin. It must not be called during Settle.
 func (c *Collector) End() {

@@ -134,6 +134,20 @@ func TestGiveBack(t *testing.T) {
 	}
 }
 
+// A collection has to return more where it costs more.
+func TestCollectionPays(t *testing.T) {
+	for _, test := range []struct {
+		spare, live uint64
+		want        bool
+	}{
+		{worth, 0, false}, {worth + 1, 0, true}, {worth + 1, share * worth, true}, {worth + 1, 1 << 30, false}, {1<<30/share + 1, 1 << 30, true},
+	} {
+		if got := pays(test.spare, test.live); got != test.want {
+			t.Errorf("%d bytes beside %d live ones: got %v, want %v", test.spare, test.live, got, test.want)
+		}
+	}
+}
+
 // What a burst of work leaves is returned once nothing else collects it.
 func TestMemoryOfABurst(t *testing.T) {
 	t.Setenv("GOGC", "off")                          // the collector leaves the target alone
@@ -141,7 +155,7 @@ func TestMemoryOfABurst(t *testing.T) {
 	await := func(what string, done func(cycles, spare uint64) bool) {
 		t.Helper()
 		eventually.Nil(t, what, func() error {
-			cycles, spare := heap()
+			cycles, spare, _ := heap()
 			if !done(cycles, spare) {
 				return fmt.Errorf("%d collections, %d bytes could be given back", cycles, spare)
 			}
@@ -150,10 +164,10 @@ func TestMemoryOfABurst(t *testing.T) {
 	}
 	c := Begin(1<<30, false)
 	defer c.End()
-	before, _ := heap()
+	before, _, _ := heap()
 	c.watch(10 * time.Millisecond)
 	await("the first look", func(cycles, _ uint64) bool { return cycles > before })
-	before, _ = heap()
+	before, _, _ = heap()
 	burst := make([]byte, 4*worth)
 	await("the look after a burst", func(cycles, spare uint64) bool { return cycles > before && spare < worth })
 	runtime.KeepAlive(burst)
