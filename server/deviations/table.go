@@ -171,6 +171,14 @@ var (
 		Command:  "scripts/bench footprint -upstream singleserver -only idle -settle 15s -window 15s -rounds 3",
 		Tests:    []string{"TestIdleClusterWritesNothing"},
 	}
+	Spreading = &Deviation{
+		Name: "spreading", Where: "server/scheduler/spreading.go",
+		Replaces: []string{"k8s.io/kubernetes/pkg/scheduler/framework/plugins/podtopologyspread.(*PodTopologySpread).PreScore"},
+		Instead:  "The scheduler does not count the Pods on nodes without a zone by zone: upstream reads that count for no node. The plugin is called LeanPodTopologySpread in metrics.",
+		Gain:     "To prepare the scores for a Pod on 1,000 nodes with 10,000 Pods takes 0.08 ms instead of 0.86 (ratio 0.09), best of three on a busy machine.",
+		Command:  "go test -run none -bench Spreading -count 3 ./server/scheduler",
+		Tests:    []string{"TestSpreadingIsUpstreams"},
+	}
 	StorageClient = &Deviation{
 		Name:     "storageclient",
 		Replaces: []string{"k8s.io/apiserver/pkg/storage/storagebackend/factory.newETCD3Client"},
@@ -222,6 +230,6 @@ var (
 // Table has every deviation, by name.
 var Table = []*Deviation{
 	AlignedClock, AwaitStorage, Bootstrap, ClientCertificates, Compression, EarlyInformers, Garbage, GenericConfig, GoAway,
-	ListBuffer, Loopback, Namespaces, OpenAPI, Queues, Routes, SharedInformers, SingleServer, StorageClient, Streams,
+	ListBuffer, Loopback, Namespaces, OpenAPI, Queues, Routes, SharedInformers, SingleServer, Spreading, StorageClient, Streams,
 	TokenBackdate, Tracing, Uncached, VAPStatus,
 }
