@@ -17,7 +17,7 @@ import (
 	"github.com/karve-k8s/karve/bench/engine"
 )
 
-const usage = `usage: scripts/bench storage|scale|start|footprint|api|fresh|abandoned|flash|simulate [options]
+const usage = `usage: scripts/bench storage|scale|start|footprint|api|fresh|abandoned|crds|flash|simulate [options]
 
 storage    the engine, in process and on a socket, beside etcd
 scale      the engine with many keys: starts, memory, pages, counts, compaction
@@ -27,6 +27,7 @@ api        creates, updates, deletes, reads and watches through the API, and how
            the controllers react
 fresh      creates that begin when a new control plane is ready, and memory after them
 abandoned  the cost of a large request whose client leaves, beside etcd + kube-apiserver
+crds       many large CustomResourceDefinitions: time, CPU and memory
 flash      what an idle cluster with nodes writes to the disk in a day
 simulate   the cost of simulated nodes, and how fast Pods run on them
 stat       compares two files of -record: scripts/bench stat OLD NEW
@@ -71,6 +72,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return fresh(ctx, args[1:], stdout, stderr)
 	case "abandoned":
 		return abandoned(ctx, args[1:], stdout, stderr)
+	case "crds":
+		return crds(ctx, args[1:], stdout, stderr)
 	case "flash":
 		return flash(ctx, args[1:], stdout, stderr)
 	case "simulate":
@@ -81,6 +84,6 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		fmt.Fprint(stderr, usage)
 		return flag.ErrHelp
 	default:
-		return fmt.Errorf("unknown benchmark %q, want storage, scale, start, footprint, api, fresh, abandoned, flash, simulate or stat", args[0])
+		return fmt.Errorf("unknown benchmark %q, want storage, scale, start, footprint, api, fresh, abandoned, crds, flash, simulate or stat", args[0])
 	}
 }

@@ -1,0 +1,271 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/karve-k8s/karve/bench/machine"
+	"github.com/karve-k8s/karve/bench/report"
+)
+
+const (
+	rowCRDsApplied    = "apply → in discovery"
+	rowCRDsResident   = "RSS when settled"
+	rowCRDsAnonymous  = "anonymous memory when settled"
+	rowCRDsV3         = "all documents of OpenAPI v3"
+	rowCRDsV2         = "OpenAPI v2"
+	rowCRDsPeak       = "RSS, peak"
+	rowCRDsAfterwards = "RSS when settled after OpenAPI"
+)
+
+var crdLines = []line{
+	{row: rowCRDsApplied, unit: "s", target: report.AtMost(8)}, {row: rowCRDsApplied, unit: "CPU s"},
+	{row: rowCRDsResident, unit: "MB", target: report.AtMost(400)},
+	{row: rowCRDsAnonymous, unit: "MB"},
+	{row: rowCRDsV3, unit: "s"}, {row: rowCRDsV3, unit: "CPU s"},
+	{row: rowCRDsV2, unit: "s"}, {row: rowCRDsV2, unit: "CPU s"},
+	{row: rowCRDsAfterwards, unit: "MB"},
+	{row: rowCRDsPeak, unit: "MB"},
+}
+
+// crds is the command bench crds.
+func crds(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	rows := []string{"apply", "openapi"}
+	cmp, only := newComparison("crds", 1, rows, stdout, stderr)
+	settle := cmp.flags.Duration("settle", 30*time.Second, "how long the control plane has no clients before its memory is measured")
+	profiles := cmp.flags.String("profile", "", "directory for profiles of Karve: the CPU time of the first row, and the heap when settled")
+	if err := cmp.parse(args, only, rows); err != nil {
+		return err
+	}
+	if *settle < 0 {
+		return fmt.Errorf("-settle is %v, want at least 0", *settle)
+	}
+	if *profiles != "" {
+		if err := os.MkdirAll(*profiles, 0o755); err != nil {
+			return fmt.Errorf("-profile: %w", err)
+		}
+	}
+	all, err := readCRDs(ctx)
+	if err != nil {
+		return err
+	}
+	size := 0
+	for _, c := range all {
+		size += len(c.body)
+	}
+	cmp.Setting = fmt.Sprintf("%d CustomResourceDefinitions, %.1f MB of JSON, applied on the server one after the other; settled: after %v without clients", len(all), float64(size)/1e6, *settle)
+	cmp.lines = crdLines
+	cmp.notes = "CRDs: those of " + moduleNames() + ".\nCPU s: the CPU time of all processes. etcd + kube-apiserver: without controllers, which watch every kind.\n"
+	return cmp.run(ctx, func(ctx context.Context, p *peer, dir string, s *sample) error {
+		c, probe, err := p.startReady(ctx, dir)
+		if err != nil {
+			return err
+		}
+		defer c.kill()
+		defer probe.close()
+		b := &crdBench{comparison: cmp, cluster: c, peer: p, sample: s, probe: probe, crds: all, settle: *settle, profiles: *profiles}
+		if err := b.measure(ctx); err != nil {
+			return errors.Join(err, c.failed())
+		}
+		_, err = c.stop(ctx)
+		return err
+	})
+}
+
+// A crdBench measures one control plane.
+type crdBench struct {
+	*comparison
+	cluster  *cluster
+	peer     *peer
+	sample   *sample
+	probe    *prober
+	crds     []crd
+	settle   time.Duration
+	profiles string // directory; empty: none
+}
+
+func (b *crdBench) measure(ctx context.Context) error {
+	if err := b.quiet(ctx); err != nil { // the start is no part of the first row
+		return err
+	}
+	profiled := b.profileCPU(ctx)
+	if err := b.timed(ctx, rowCRDsApplied, b.apply); err != nil {
+		return err
+	}
+	if err := profiled(); err != nil {
+		return err
+	}
+	if err := b.memory(ctx, rowCRDsResident, rowCRDsAnonymous); err != nil {
+		return err
+	}
+	if err := b.profileHeap(ctx); err != nil {
+		return err
+	}
+	if b.wants("openapi") {
+		if err := b.timed(ctx, rowCRDsV3, b.openAPIv3); err != nil {
+			return err
+		}
+		if err := b.timed(ctx, rowCRDsV2, b.openAPIv2); err != nil {
+			return err
+		}
+		if err := b.memory(ctx, rowCRDsAfterwards, ""); err != nil {
+			return err
+		}
+	}
+	from := len(b.sample.Figures)
+	peaks, err := b.cluster.each(machine.PeakMemory)
+	if err != nil {
+		return err
+	}
+	b.sample.add(rowCRDsPeak, "MB", megabytes(peaks)...)
+	b.progress(b.peer, b.sample, from)
+	return nil
+}
+
+// quiet waits until the control plane has ended its own start.
+func (b *crdBench) quiet(ctx context.Context) error {
+	_, err := b.cluster.awaitIdle(ctx)
+	return err
+}
+
+// timed measures how long do takes, and the CPU time of the control plane until it is idle
+// again.
+func (b *crdBench) timed(ctx context.Context, row string, do func(context.Context) error) error {
+	from := len(b.sample.Figures)
+	before, err := b.cluster.cpu()
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := do(ctx); err != nil {
+		return fmt.Errorf("%s: %w", row, err)
+	}
+	b.sample.add(row, "s", time.Since(began).Seconds())
+	after, err := b.cluster.awaitIdle(ctx)
+	if err != nil {
+		return err
+	}
+	b.sample.add(row, "CPU s", (after - before).Seconds())
+	b.progress(b.peer, b.sample, from)
+	return nil
+}
+
+// memory measures the memory after a time without clients.
+func (b *crdBench) memory(ctx context.Context, resident, anonymous string) error {
+	from := len(b.sample.Figures)
+	b.probe.close()
+	if err := pause(ctx, b.settle); err != nil {
+		return err
+	}
+	is, err := b.cluster.consumption()
+	if err != nil {
+		return err
+	}
+	b.sample.add(resident, "MB", megabytes(is.resident)...)
+	if anonymous != "" {
+		b.sample.add(anonymous, "MB", megabytes(is.anonymous)...)
+	}
+	b.progress(b.peer, b.sample, from)
+	return nil
+}
+
+// apply applies all definitions as `kubectl apply --server-side` does, one after the other, and
+// waits until every kind is in discovery. Discovery lists a kind once it is established.
+func (b *crdBench) apply(ctx context.Context) error {
+	for _, c := range b.crds {
+		path := "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/" + c.Metadata.Name + "?fieldManager=bench&force=true&fieldValidation=Strict"
+		if _, err := b.probe.send(ctx, http.MethodPatch, path, c.body, http.Header{"Content-Type": {"application/apply-patch+yaml"}}); err != nil {
+			return err
+		}
+	}
+	return b.cluster.poll(ctx, func() error {
+		answer, err := b.probe.send(ctx, http.MethodGet, "/apis", nil, http.Header{"Accept": {"application/json;v=v2;g=apidiscovery.k8s.io;as=APIGroupDiscoveryList"}})
+		if err != nil {
+			return err
+		}
+		found, err := discovered(answer)
+		if err != nil {
+			return err
+		}
+		return missing(kinds(b.crds), func(gv, kind string) bool { return slices.Contains(found[gv], kind) })
+	})
+}
+
+// openAPIv3 waits until the documents of all group versions have all kinds, and reads all of them.
+func (b *crdBench) openAPIv3(ctx context.Context) error {
+	return b.cluster.poll(ctx, func() error {
+		answer, err := b.probe.do(ctx, http.MethodGet, "/openapi/v3", nil)
+		if err != nil {
+			return err
+		}
+		var index struct {
+			Paths map[string]struct{ ServerRelativeURL string }
+		}
+		if err := json.Unmarshal(answer, &index); err != nil {
+			return fmt.Errorf("read /openapi/v3: %w", err)
+		}
+		documents := map[string][]byte{}
+		want := kinds(b.crds)
+		for gv := range want {
+			url := index.Paths["apis/"+gv].ServerRelativeURL
+			if url == "" {
+				return fmt.Errorf("/openapi/v3 has no apis/%s", gv)
+			}
+			if documents[gv], err = b.probe.do(ctx, http.MethodGet, url, nil); err != nil {
+				return err
+			}
+		}
+		return missing(want, func(gv, kind string) bool { return bytes.Contains(documents[gv], definition(gv, kind)) })
+	})
+}
+
+// openAPIv2 waits until the document has all kinds. It asks for protobuf, as client-go does.
+func (b *crdBench) openAPIv2(ctx context.Context) error {
+	return b.cluster.poll(ctx, func() error {
+		answer, err := b.probe.send(ctx, http.MethodGet, "/openapi/v2", nil, http.Header{"Accept": {"application/com.github.proto-openapi.spec.v2@v1.0+protobuf"}})
+		if err != nil {
+			return err
+		}
+		return missing(kinds(b.crds), func(gv, kind string) bool { return bytes.Contains(answer, definition(gv, kind)) })
+	})
+}
+
+// profileCPU has Karve profile the first seconds of a row. The function that it returns waits for
+// the profile.
+func (b *crdBench) profileCPU(ctx context.Context) (done func() error) {
+	if b.profiles == "" || !b.peer.controllers {
+		return func() error { return nil }
+	}
+	probe := b.probe.http2()
+	written := make(chan error, 1)
+	go func() {
+		defer probe.close()
+		written <- b.profile(ctx, probe, "/debug/pprof/profile?seconds=20", "cpu")
+	}()
+	return func() error { return <-written }
+}
+
+// profileHeap has Karve profile its heap.
+func (b *crdBench) profileHeap(ctx context.Context) error {
+	if b.profiles == "" || !b.peer.controllers {
+		return nil
+	}
+	return b.profile(ctx, b.probe, "/debug/pprof/heap?gc=1", "heap")
+}
+
+func (b *crdBench) profile(ctx context.Context, probe *prober, path, name string) error {
+	profile, err := probe.do(ctx, http.MethodGet, path, nil)
+	if err != nil {
+		return fmt.Errorf("profile: %w", err)
+	}
+	return os.WriteFile(filepath.Join(b.profiles, b.peer.name+"-"+name+".pprof"), profile, 0o644)
+}
