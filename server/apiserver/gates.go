@@ -157,8 +157,9 @@ func (g *Gates) differences(other *Gates) []string {
 	if a, b := g.version.MinCompatibilityVersion(), other.version.MinCompatibilityVersion(); !a.EqualTo(b) {
 		all = append(all, fmt.Sprintf("min-compatibility-version=%s and not %s", b, a))
 	}
-	for name := range g.gates.GetAll() {
-		if a, b := g.gates.Enabled(name), other.gates.Enabled(name); a != b {
+	theirs := enabled(other.gates)
+	for name, a := range enabled(g.gates) {
+		if b := theirs[name]; a != b {
 			all = append(all, fmt.Sprintf("%s=%v and not %v", name, b, a))
 		}
 	}
@@ -189,24 +190,56 @@ func (g *Gates) setGates(want featuregate.MutableVersionedFeatureGate) error {
 			return err
 		}
 	}
-	different := func(name featuregate.Feature) bool {
-		return g.gates.Enabled(name) != want.Enabled(name) || g.gates.ExplicitlySet(name) != want.ExplicitlySet(name)
-	}
-	for name := range g.gates.GetAll() {
-		if different(name) {
-			if err := g.gates.ResetFeatureValueToDefault(name); err != nil {
-				return err
+	wanted := enabled(want)
+	// different returns the gates of which g has another value.
+	different := func() (names []featuregate.Feature) {
+		have := enabled(g.gates)
+		for name, value := range wanted {
+			if have[name] != value || g.gates.ExplicitlySet(name) != want.ExplicitlySet(name) {
+				names = append(names, name)
 			}
+		}
+		return names
+	}
+	reset := different()
+	if len(reset) == 0 {
+		return nil
+	}
+	for _, name := range reset {
+		if err := g.gates.ResetFeatureValueToDefault(name); err != nil {
+			return err
 		}
 	}
 	values := map[string]bool{}
-	for name := range want.GetAll() {
-		if different(name) {
-			values[string(name)] = want.Enabled(name)
-		}
+	for _, name := range different() {
+		values[string(name)] = wanted[name]
 	}
 	if len(values) == 0 {
 		return nil
 	}
 	return g.gates.SetFromMap(values)
+}
+
+// enabled returns what Enabled would return for every gate. Enabled keeps a record of the gates
+// that it was asked for, and copies the record for each new one. For all gates, these copies were an
+// eighth of what a start allocates.
+func enabled(gates featuregate.MutableVersionedFeatureGate) map[featuregate.Feature]bool {
+	all := map[featuregate.Feature]bool{}
+	for name, spec := range gates.GetAll() {
+		all[name] = spec.Default
+	}
+	set, ok := gates.(fmt.Stringer) // it prints those that have been set, AllAlpha's and AllBeta's too
+	if !ok {
+		for name := range all {
+			all[name] = gates.Enabled(name)
+		}
+		return all
+	}
+	for pair := range strings.SplitSeq(set.String(), ",") {
+		name, value, _ := strings.Cut(pair, "=")
+		if _, known := all[featuregate.Feature(name)]; known {
+			all[featuregate.Feature(name)] = value == "true"
+		}
+	}
+	return all
 }
