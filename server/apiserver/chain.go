@@ -69,7 +69,7 @@ func New(ctx context.Context, c Config) (s *Server, err error) {
 			completed.InformerName.Release() // otherwise Run does
 		}
 	}()
-	cfg, err := newConfigs(completed, c)
+	cfg, err := newConfigs(ctx, completed, c)
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +136,7 @@ func (c configs) last() *genericapiserver.Config {
 //
 // The node dialer comes before kube-apiserver's configuration because that and the later steps capture
 // it. It is the egress selector's dialer for the cluster, which Config.Dial wraps.
-func newConfigs(o options.CompletedOptions, own Config) (configs, error) {
+func newConfigs(ctx context.Context, o options.CompletedOptions, own Config) (configs, error) {
 	done := own.Step("generic configuration")
 	schemes := []*runtime.Scheme{legacyscheme.Scheme, apiextensionsserver.Scheme, aggregatorscheme.Scheme}
 	generic, err := own.genericConfig(o, schemes)
@@ -158,12 +158,26 @@ func newConfigs(o options.CompletedOptions, own Config) (configs, error) {
 			return configs{}, err
 		}
 	}
-	kube, resolver, admission, err := app.CreateKubeAPIServerConfig(o, generic.Config, generic.Informers, generic.Storage)
+	informers := generic.Informers
+	if own.Deviations.On(deviations.EarlyInformers) {
+		informers = replacements.PromptPolicies(ctx, informers)
+	}
+	kube, resolver, admission, err := app.CreateKubeAPIServerConfig(o, generic.Config, informers, generic.Storage)
 	if err != nil {
 		return configs{}, fmt.Errorf("configure kube-apiserver: %w", err)
 	}
 	c.kube = kube
 	shared := &kube.ControlPlane
+	// The three servers make their admission plugins here. Everything later gets the informers as they are.
+	defer func() {
+		shared.VersionedInformers = generic.Informers
+		if c.extensions != nil {
+			c.extensions.GenericConfig.SharedInformerFactory = generic.Informers
+		}
+		if c.aggregator != nil {
+			c.aggregator.GenericConfig.SharedInformerFactory = generic.Informers
+		}
+	}()
 	if own.SingleServer && own.Deviations.On(deviations.SingleServer) {
 		replacements.WithoutPeers(shared)
 	}

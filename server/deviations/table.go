@@ -77,11 +77,11 @@ var (
 	}
 	EarlyInformers = &Deviation{
 		Name:     "earlyinformers",
-		Replaces: []string{"k8s.io/apiserver/pkg/server post-start hook generic-apiserver-start-informers"},
-		Instead:  "The API server's informers start while the chain is prepared to run, before the post-start hooks that wait for them.",
+		Replaces: []string{"k8s.io/apiserver/pkg/server post-start hook generic-apiserver-start-informers", "k8s.io/client-go/tools/cache.WaitForCacheSync, for the informers of admission policies"},
+		Instead:  "The API server's informers start while the chain is prepared to run, before the post-start hooks that wait for them. Admission plugins for policies are ready as soon as their informers are.",
 		Gain:     "A new cluster starts in 0.90 s instead of 1.19 on a busy machine (ratio 0.75), with the same CPU time.",
 		Command:  "scripts/bench start -upstream earlyinformers -only cold -rounds 9",
-		Tests:    []string{"TestInformersAreSyncedBeforeTheHooks", "TestInformersOutlivePreShutdownHooks"},
+		Tests:    []string{"TestInformersAreSyncedBeforeTheHooks", "TestInformersOutlivePreShutdownHooks", "TestPoliciesArePrompt"},
 		Needs:    []*Deviation{GenericConfig, Loopback},
 	}
 	Garbage = &Deviation{
