@@ -2,6 +2,12 @@
 // package command, what they run in package server.
 package main
 
-import "github.com/karve-k8s/karve/command"
+import (
+	"github.com/karve-k8s/karve/command"
+	"github.com/karve-k8s/karve/internal/memory/initially"
+)
 
-func main() { command.Main() }
+func main() {
+	initially.Done()
+	command.Main()
+}
