@@ -2,8 +2,10 @@ package bootstrap
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
+	stdruntime "runtime"
 	"strings"
 	"time"
 
@@ -18,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage/value"
 	restclient "k8s.io/client-go/rest"
+	"k8s.io/client-go/util/workqueue"
 	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
 	"k8s.io/kube-aggregator/pkg/registry/apiservice"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
@@ -89,13 +92,27 @@ func (c *Config) encode(ctx context.Context, endpoint string) ([]keyValue, error
 	if err != nil {
 		return nil, err
 	}
-	e := encoder{now: metav1.NewTime(time.Now()), managers: map[*kind]*managedfields.FieldManager{}}
-	all := make([]keyValue, 0, len(objects))
+	e := encoder{now: metav1.NewTime(time.Now()), kinds: map[*kind]*kindStored{}}
 	for _, o := range objects {
-		kv, err := e.encode(ctx, o, endpoint)
-		if err != nil {
+		if err := e.prepare(o); err != nil {
 			return nil, fmt.Errorf("make %s: %w", o.resource.Resource, err)
 		}
+	}
+	// This is the longest step of a new cluster's start that nothing else can run beside.
+	encoded, errs := make([]*keyValue, len(objects)), make([]error, len(objects))
+	workqueue.ParallelizeUntil(ctx, stdruntime.GOMAXPROCS(0), len(objects), func(i int) {
+		if encoded[i], errs[i] = e.encode(ctx, objects[i], endpoint); errs[i] != nil {
+			errs[i] = fmt.Errorf("make %s: %w", objects[i].resource.Resource, errs[i])
+		}
+	}, workqueue.WithChunkSize(atOnce))
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	all := make([]keyValue, 0, len(objects))
+	for _, kv := range encoded {
 		if kv != nil {
 			all = append(all, *kv)
 		}
@@ -103,9 +120,41 @@ func (c *Config) encode(ctx context.Context, endpoint string) ([]keyValue, error
 	return all, nil
 }
 
+// atOnce is how many objects a worker of encode takes at once.
+const atOnce = 8
+
+// encoder encodes objects. Its methods may be called concurrently once it is prepared for all of
+// them.
 type encoder struct {
-	now      metav1.Time
-	managers map[*kind]*managedfields.FieldManager
+	now   metav1.Time
+	kinds map[*kind]*kindStored
+}
+
+// kindStored is what the objects of a kind have in common.
+type kindStored struct {
+	options generic.RESTOptions
+	manager *managedfields.FieldManager
+}
+
+// prepare makes what the objects of o's kind have in common.
+func (e *encoder) prepare(o object) error {
+	if e.kinds[o.kind] != nil {
+		return nil
+	}
+	gvk := o.gvk()
+	internal, err := o.scheme.New(schema.GroupVersionKind{Group: gvk.Group, Version: runtime.APIVersionInternal, Kind: gvk.Kind})
+	if err != nil {
+		return err
+	}
+	k := &kindStored{}
+	if k.options, err = o.in.GetRESTOptions(o.resource.GroupResource(), internal); err != nil {
+		return err
+	}
+	if k.manager, err = newManager(o); err != nil {
+		return err
+	}
+	e.kinds[o.kind] = k
+	return nil
 }
 
 // encode does what upstream does with a request to create o, in that order
@@ -144,10 +193,7 @@ func (e *encoder) encode(ctx context.Context, o object, endpoint string) (*keyVa
 		stored = o.Object
 	}
 
-	options, err := o.in.GetRESTOptions(o.resource.GroupResource(), internal)
-	if err != nil {
-		return nil, err
-	}
+	options := e.kinds[o.kind].options
 	if servers := options.StorageConfig.Transport.ServerList; len(servers) != 1 || servers[0] != endpoint {
 		return nil, nil
 	}
@@ -184,10 +230,6 @@ func (e *encoder) manage(o object) error {
 	if err != nil {
 		return err
 	}
-	fm, err := e.manager(o)
-	if err != nil {
-		return err
-	}
 	empty, err := o.scheme.New(o.gvk())
 	if err != nil {
 		return err
@@ -196,7 +238,7 @@ func (e *encoder) manage(o object) error {
 	if name == "" {
 		name, _, _ = strings.Cut(restclient.DefaultKubernetesUserAgent(), "/")
 	}
-	if _, err := fm.Update(empty, o.Object, name); err != nil {
+	if _, err := e.kinds[o.kind].manager.Update(empty, o.Object, name); err != nil {
 		return err
 	}
 	entries := accessor.GetManagedFields()
@@ -211,18 +253,13 @@ func (e *encoder) manage(o object) error {
 	return nil
 }
 
-func (e *encoder) manager(o object) (*managedfields.FieldManager, error) {
-	if fm := e.managers[o.kind]; fm != nil {
-		return fm, nil
-	}
+func newManager(o object) (*managedfields.FieldManager, error) {
 	var reset map[fieldpath.APIVersion]fieldpath.Filter
 	if r, ok := o.strategy.(rest.ResetFieldsStrategy); ok {
 		reset = fieldpath.NewExcludeFilterSetMap(r.GetResetFields())
 	}
-	fm, err := managedfields.NewDefaultFieldManager(converter{managedfields.NewDeducedTypeConverter()},
+	return managedfields.NewDefaultFieldManager(converter{managedfields.NewDeducedTypeConverter()},
 		o.scheme, o.scheme, o.scheme, o.gvk(), o.gvk().GroupVersion(), "", reset)
-	e.managers[o.kind] = fm
-	return fm, err
 }
 
 func (o object) request(accessor metav1.Object) *request.RequestInfo {
