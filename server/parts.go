@@ -359,7 +359,7 @@ func (s *controlPlane) controllersConnection() controllers.Connection {
 func (s *controlPlane) schedulerConnection() scheduler.Connection {
 	c := scheduler.Connection{Client: s.clients().Config(certs.Scheduler), Informers: s.api.Server().Informers()}
 	if s.controlling != nil {
-		c.Controllers = s.controlling.Informers
+		c.Controllers = s.controlling
 	}
 	return c
 }

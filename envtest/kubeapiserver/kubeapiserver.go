@@ -311,7 +311,7 @@ func (c *controlling) make(p *program) (err error) {
 	}})
 	c.scheduler = scheduler.New(scheduler.Options{Upstream: scheduling, Step: noStep, Connect: func() scheduler.Connection {
 		return scheduler.Connection{
-			Client: clients().Config(certs.Scheduler), Informers: p.api.Server().Informers(), Controllers: c.controllers.Informers,
+			Client: clients().Config(certs.Scheduler), Informers: p.api.Server().Informers(), Controllers: c.controllers,
 		}
 	}})
 	c.first = &ready.FirstObjects{

@@ -81,9 +81,11 @@ type Controllers struct {
 	podsDecided chan struct{} // closed once the following is set
 	assignsPods bool          // a controller gives nodes ranges of Pod addresses
 
+	configured chan struct{} // closed once the following is set
+	shared     informers.SharedInformerFactory
+
 	started   chan struct{} // closed once the following are set, and the informers started
 	names     []string
-	shared    informers.SharedInformerFactory
 	collected informerfactory.InformerFactory // has custom resources, too; nil without garbage collection
 	mapper    meta.RESTMapper
 	graph     *garbagecollector.GraphBuilder // nil without garbage collection
@@ -91,7 +93,7 @@ type Controllers struct {
 
 // New returns controllers that have not started.
 func New(o Options) *Controllers {
-	return &Controllers{options: o, started: make(chan struct{}), podsDecided: make(chan struct{})}
+	return &Controllers{options: o, configured: make(chan struct{}), started: make(chan struct{}), podsDecided: make(chan struct{})}
 }
 
 // Check is the line "controllers" of /readyz.
@@ -100,13 +102,25 @@ func (c *Controllers) Check(r *http.Request) error { return c.health.Check(r) }
 // LastError returns why the controllers are not ready, or nil if they are.
 func (c *Controllers) LastError() error { return c.health.LastError() }
 
-// Informers waits until the controllers' informers have started, and returns them.
+// Informers waits until the controllers' informers are configured, and returns them. They may be
+// added to, but are started only after [Controllers.InformersStarted].
 func (c *Controllers) Informers(ctx context.Context) (informers.SharedInformerFactory, error) {
+	if err := closed(ctx, c.configured); err != nil {
+		return nil, err
+	}
+	return c.shared, nil
+}
+
+// InformersStarted waits until the controllers' informers have started.
+func (c *Controllers) InformersStarted(ctx context.Context) error { return closed(ctx, c.started) }
+
+// closed waits until c is closed.
+func closed(ctx context.Context, c <-chan struct{}) error {
 	select {
-	case <-c.started:
-		return c.shared, nil
+	case <-c:
+		return nil
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return ctx.Err()
 	}
 }
 
@@ -148,6 +162,8 @@ func (c *Controllers) Run(ctx context.Context, ready func()) error {
 	if err := sharedinformers.Share(shared.InformerFactory, connection.Informers, c.options.Deviations, sharedWithAPIServer...); err != nil {
 		return err
 	}
+	c.shared = shared.InformerFactory
+	close(c.configured)
 	done()
 
 	done = c.options.Step("controllers")
@@ -174,7 +190,7 @@ func (c *Controllers) Run(ctx context.Context, ready func()) error {
 	for _, controller := range all {
 		c.names = append(c.names, controller.Name())
 	}
-	c.shared, c.mapper = shared.InformerFactory, shared.RESTMapper
+	c.mapper = shared.RESTMapper
 	if shared.GraphBuilder != nil {
 		c.collected, c.graph = shared.ObjectOrMetadataInformerFactory, shared.GraphBuilder
 	}

@@ -15,8 +15,10 @@ import (
 // Followers returns the controllers' informers that have to see the changes. Among them are
 // the garbage collector's metadata informers of custom resources.
 func (c *Controllers) Followers(changes sharedinformers.Changes) ([]sharedinformers.Informer, error) {
-	if c.shared == nil {
-		return nil, nil // not started
+	select {
+	case <-c.started:
+	default:
+		return nil, nil
 	}
 	const owner = "controllers"
 	all, err := sharedinformers.Started(owner, c.shared)

@@ -44,8 +44,16 @@ type Connection struct {
 	Client *rest.Config
 	// Informers are the API server's.
 	Informers informers.SharedInformerFactory
-	// Controllers waits for the controllers' informers. It is nil if there are none.
-	Controllers func(context.Context) (informers.SharedInformerFactory, error)
+	// Controllers are the controllers. It is nil if there are none.
+	Controllers Controllers
+}
+
+// Controllers are the controllers, as far as the scheduler shares their informers.
+type Controllers interface {
+	// Informers waits for the informers, which may not have started.
+	Informers(context.Context) (informers.SharedInformerFactory, error)
+	// InformersStarted waits until they have started.
+	InformersStarted(context.Context) error
 }
 
 // Scheduler is kube-scheduler, with no port and no lease.
@@ -85,15 +93,13 @@ func (s *Scheduler) Run(ctx context.Context, ready func()) error {
 	}
 	done()
 	if connection.Controllers != nil {
-		done = s.options.Step("wait for the controllers")
-		theirs, err := connection.Controllers(ctx)
+		theirs, err := connection.Controllers.Informers(ctx)
 		if err != nil {
 			return err
 		}
 		if err := sharedinformers.Share(config.InformerFactory, theirs, s.options.Deviations, sharedWithControllers...); err != nil {
 			return err
 		}
-		done()
 	}
 
 	done = s.options.Step("scheduler")
@@ -103,6 +109,14 @@ func (s *Scheduler) Run(ctx context.Context, ready func()) error {
 		return fmt.Errorf("create scheduler: %w", err)
 	}
 	done()
+	if connection.Controllers != nil {
+		// Who starts a shared informer first also stops it, and the scheduler stops before the controllers.
+		done = s.options.Step("wait for the controllers")
+		if err := connection.Controllers.InformersStarted(ctx); err != nil {
+			return err
+		}
+		done()
+	}
 
 	done = s.options.Step("informers")
 	completed.EventBroadcaster.StartRecordingToSink(ctx.Done())
