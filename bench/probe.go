@@ -22,7 +22,7 @@ const (
 	pollEvery = 2 * time.Millisecond
 
 	// startTimeout bounds the start of a control plane.
-	startTimeout = time.Minute
+	startTimeout = 3 * time.Minute
 )
 
 // A prober asks a starting control plane until it answers. It uses one connection and little CPU
