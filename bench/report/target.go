@@ -22,9 +22,6 @@ func RatioAtMost(bound float64) Target { return Target{bound: bound, Ratio: true
 // RatioAtLeast is a lower bound for a ratio.
 func RatioAtLeast(bound float64) Target { return Target{bound: bound, Ratio: true, atLeast: true} }
 
-// RatioAtMost is an upper bound for a ratio.
-func RatioAtMost(bound float64) Target { return Target{bound: bound, Ratio: true} }
-
 func (t Target) String() string {
 	if t == (Target{}) {
 		return ""
