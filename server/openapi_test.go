@@ -12,7 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/kube-openapi/pkg/handler3"
@@ -40,18 +39,6 @@ func TestOpenAPIIsUpstreams(t *testing.T) {
 	compareOpenAPI(t, ours, upstreams, "with a changed CustomResourceDefinition", "a boat that has been changed")
 
 	for _, c := range both {
-		create(t, c.definitions(t), raftDefinition())
-	}
-	compareOpenAPI(t, ours, upstreams, "with another CustomResourceDefinition of the same group", "RaftList")
-
-	for _, c := range both {
-		if err := c.definitions(t).Delete(t.Context(), "boats.karve.test", metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	compareOpenAPI(t, ours, upstreams, "without the first CustomResourceDefinition", "RaftList")
-
-	for _, c := range both {
 		c.aggregate(t, "default", extensionWithOpenAPI(t))
 	}
 	compareOpenAPI(t, ours, upstreams, "with an APIService", "Ship of another server")
@@ -75,14 +62,6 @@ func TestApplyNeedsNoOpenAPIDocuments(t *testing.T) {
 
 // withoutControllers leaves out what only one server in a process can have.
 func withoutControllers(c *server.Config) { c.NoControllers, c.DisableScheduler = true, true }
-
-// raftDefinition is another kind in the group of boats.
-func raftDefinition() *apiextensionsv1.CustomResourceDefinition {
-	definition := boatDefinition()
-	definition.Name = "rafts.karve.test"
-	definition.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{Plural: "rafts", Singular: "raft", Kind: "Raft", ListKind: "RaftList"}
-	return definition
-}
 
 func setBoatDescription(t *testing.T, c *cluster, description string) {
 	t.Helper()

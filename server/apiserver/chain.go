@@ -8,7 +8,6 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	genericfilters "k8s.io/apiserver/pkg/endpoints/filters"
@@ -296,9 +295,6 @@ func (s *Server) createChain(c configs) error {
 		return fmt.Errorf("prepare kube-aggregator: %w", err)
 	}
 	if s.openAPI != nil {
-		s.openAPI.ServeCustom(extensions.GenericAPIServer, func() ([]*apiextensionsv1.CustomResourceDefinition, error) {
-			return crds.Lister().List(labels.Everything())
-		})
 		s.openAPI.Serve(aggregator.GenericAPIServer.Handler.NonGoRestfulMux)
 		generic.OpenAPIV3Config.Definitions = nil // each builder makes its own definitions
 	}

@@ -90,13 +90,7 @@ func (a *Aggregated) Serve(paths *mux.PathRecorderMux) {
 		if own {
 			a.hold(r.Context())
 		}
-		var current http.Handler
-		var err error
-		if own && r.URL.Path == v3Path {
-			current, err = a.v3.ownIndex()
-		} else {
-			current, err = a.v3.current()
-		}
+		current, err := a.v3.current()
 		if err != nil && own && a.isStopping() { // otherwise the client would log an error
 			current, err = noDocuments, nil
 		}
@@ -276,7 +270,6 @@ type aggregatedV3 struct {
 	paths    *mux.PathRecorderMux
 	starting sync.Mutex
 	local    []string // upstream's names of the servers in this process
-	custom   *custom  // nil: the documents of custom resources are upstream's
 
 	mu       sync.Mutex                                       // hold it briefly: updates of APIServices wait for it
 	services map[string]func(openapiv3aggregator.SpecProxier) // added before the start
@@ -333,26 +326,6 @@ func (a *aggregatedV3) current() (http.Handler, error) {
 		}
 	}
 	return a.paths, nil
-}
-
-// ownIndex returns the index for the plugin that requests it every five seconds to learn what has
-// changed. It builds no documents of custom resources: the index that clients get would build them
-// again and again while definitions are being created.
-func (a *aggregatedV3) ownIndex() (http.Handler, error) {
-	if _, err := a.started(); err != nil {
-		return nil, err
-	}
-	if a.custom == nil {
-		return a.current()
-	}
-	all := readIndex(a.paths)
-	if all.Paths == nil {
-		return a.current()
-	}
-	if err := a.custom.overlay(all.Paths); err != nil {
-		return nil, err
-	}
-	return newIndex(all)
 }
 
 // AddUpdateAPIService implements openapiv3aggregator.SpecProxier.

@@ -51,8 +51,8 @@ type documents struct {
 // errStopping is the error of an index that is not built because the server is stopping.
 var errStopping = errors.New("the server is stopping")
 
-// index lists all documents of v3 with their hashes. That of kube-apiserver's own groups is built
-// once, because none of these documents changes.
+// index lists all documents of v3 with their hashes. It is built once, because no document
+// changes.
 type index struct {
 	body []byte
 	etag string
@@ -116,7 +116,9 @@ func (d *documents) serveIndex(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
-	index.ServeHTTP(w, r)
+	w.Header().Set("Etag", strconv.Quote(index.etag))
+	w.Header().Set("Content-Type", "application/json")
+	http.ServeContent(w, r, v3Path, index.made, bytes.NewReader(index.body))
 }
 
 // serveBuilt serves h, or err if h could not be built.
@@ -208,21 +210,11 @@ func buildIndex(services map[string]*restful.WebService, config *openapicommon.O
 		}
 		maps.Copy(all.Paths, readIndex(buildV3(service, config)).Paths)
 	}
-	return newIndex(all)
-}
-
-func newIndex(of handler3.OpenAPIV3Discovery) (index, error) {
-	body, err := json.Marshal(of)
+	body, err := json.Marshal(all)
 	if err != nil {
 		return index{}, err
 	}
 	return index{body, fmt.Sprintf("%X", sha512.Sum512(body)), time.Now()}, nil
-}
-
-func (i index) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Etag", strconv.Quote(i.etag))
-	w.Header().Set("Content-Type", "application/json")
-	http.ServeContent(w, r, v3Path, i.made, bytes.NewReader(i.body))
 }
 
 // readIndex returns the index of the v3 documents that h serves.

@@ -18,7 +18,6 @@ const (
 	schedulerApp  = "k8s.io/kubernetes/cmd/kube-scheduler/app"
 	genericServer = "k8s.io/apiserver/pkg/server"
 	registryStore = "k8s.io/apiserver/pkg/registry/generic/registry"
-	extensions    = "k8s.io/apiextensions-apiserver/pkg"
 	aggregator    = "k8s.io/kube-aggregator/pkg/apiserver"
 	namespaceLoop = "k8s.io/kubernetes/pkg/controller/namespace"
 	podSpreading  = "k8s.io/kubernetes/pkg/scheduler/framework/plugins/podtopologyspread"
@@ -55,15 +54,6 @@ var All = []Mirror{
 	{"server/apiserver/replacements/routes.go", goRestful, "RouterJSR311.detectRoute", "6f362d74cdf9"},
 	{"server/apiserver/openapi/documents.go", genericServer + "/routes", "OpenAPI.InstallV2", "19026e6be7a8"},
 	{"server/apiserver/openapi/documents.go", genericServer + "/routes", "OpenAPI.InstallV3", "7b536819cb09"},
-	{"server/apiserver/openapi/custom.go", extensions + "/apiserver", "completedConfig.New", "51e6873dabdf"},
-	{"server/apiserver/openapi/custom.go", extensions + "/controller/openapi", "createSpecCache", "25b13dd31e8e"},
-	{"server/apiserver/openapi/custom.go", extensions + "/controller/openapi", "Controller.updateSpecLocked", "416bdf0f2ee9"},
-	{"server/apiserver/openapi/custom.go", extensions + "/controller/openapi", "generateCRDHash", "9ba2dfe89766"},
-	{"server/apiserver/openapi/custom.go", extensions + "/controller/openapiv3", "Controller.sync", "c0346086d6f8"},
-	{"server/apiserver/openapi/custom.go", extensions + "/controller/openapiv3", "Controller.buildV3Spec", "ac4a2788a824"},
-	{"server/apiserver/openapi/custom.go", extensions + "/controller/openapiv3", "Controller.updateGroupVersion", "1e11e51926ab"},
-	{"server/apiserver/openapi/custom.go", "k8s.io/apiserver/pkg/admission/plugin/policy/mutating/patch", "typeConverterManager.Run", "12d7a3d7ef28"},
-	{"server/apiserver/openapi/custom.go", "k8s.io/apiserver/pkg/admission/plugin/policy/mutating/patch", "typeConverterManager.GetTypeConverter", "626cc4c24025"},
 	{"server/apiserver/openapi/aggregator.go", aggregator, "APIAggregator.PrepareRun", "09eba7e906bd"},
 	{"server/controllers/controllers.go", controllerApp, "Run", "524e464d904e"},
 	{"server/controllers/controllers.go", controllerApp, "NewControllerManagerCommand", "73f8ab311e9b"},
