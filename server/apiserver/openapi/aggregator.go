@@ -88,7 +88,7 @@ func (a *Aggregated) Serve(paths *mux.PathRecorderMux) {
 		who, ok := request.UserFrom(r.Context())
 		own := ok && who.GetName() == user.APIServerUser
 		if own {
-			a.hold(r.Context())
+			holdWithin(r.Context(), a.hold)
 		}
 		current, err := a.v3.current()
 		if err != nil && own && a.isStopping() { // otherwise the client would log an error

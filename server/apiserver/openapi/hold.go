@@ -54,6 +54,17 @@ func HoldIndex(shared informers.SharedInformerFactory, settled <-chan struct{}) 
 	}
 }
 
+// holdWithin calls hold with at most half of the time that a request has. The other half is for the
+// index. A request that times out is logged as an error, by the client and by the server.
+func holdWithin(ctx context.Context, hold func(context.Context)) {
+	if deadline, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
+		defer cancel()
+	}
+	hold(ctx)
+}
+
 // WhenPrepared returns a handler that delays requests for OpenAPI until prepared is closed,
 // because OpenAPI is installed last. Before that, a server further down the chain would answer
 // with its own documents, and would have to build all of them.
