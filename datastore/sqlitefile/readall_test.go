@@ -26,7 +26,7 @@ func written(t *testing.T) (*File, []oneRow) {
 		case i == 1500:
 			revision = 1 << 40
 		case i > 2990:
-			revision += 2
+			revision += 1 << 20
 		case i%7 == 0:
 			revision += 2
 		default:
@@ -87,9 +87,6 @@ func TestReadAllFindsRows(t *testing.T) {
 	}
 	if err := read(); err != nil || len(found) != len(asked)-len(gone) || slices.ContainsFunc(found, func(k int) bool { return gone[k] }) {
 		t.Errorf("%d of %d rows found, want all but %d (%v)", len(found), len(asked), len(gone), err)
-	}
-	if err := f.ReadAll(asked[10:11], func(int, []byte) { t.Error("a row without others near it was read") }); err != nil {
-		t.Error(err)
 	}
 	damage(t, f, asked[1000].ID)
 	if err := read(); !errors.Is(err, ErrCorrupt) || len(found) == 0 || found[len(found)-1] >= 1000 {

@@ -279,17 +279,13 @@ var errEnough = errors.New("too many other rows")
 
 // ReadAll calls do with the index and the value of rows, after it has verified the checksum. rows
 // are in the order of their ids. It needs less time for each than [File.Read], because rows that are
-// near each other are read with one statement. It leaves out rows that are gone, that have none near
-// them, or that have many others between them.
+// near each other are read with one statement. It leaves out rows that are gone, and may leave out
+// others among which many more are.
 func (f *File) ReadAll(rows []*Row, do func(i int, value []byte)) error {
 	for from := 0; from < len(rows); {
 		to := from + 1
 		for to < len(rows) && to-from < readsMost && rows[to].Revision()-rows[to-1].Revision() <= nearRevisions {
 			to++
-		}
-		if to-from == 1 {
-			from = to // Read needs less
-			continue
 		}
 		if err := f.readNear(rows[from:to], func(i int, value []byte) { do(from+i, value) }); err != nil {
 			return err
