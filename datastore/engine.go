@@ -279,8 +279,11 @@ func (e *Engine) Stats() Stats {
 
 // value returns the value of a version, from memory or from the disk.
 func (e *Engine) value(v *version) ([]byte, error) {
-	if value, ok := v.inMemory(); ok {
-		return value, nil
+	if p := v.value.Load(); p != nil {
+		if !v.used.Load() {
+			v.used.Store(true)
+		}
+		return *p, nil
 	}
 	if v.Tombstone() {
 		return nil, nil

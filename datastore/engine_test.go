@@ -319,46 +319,6 @@ func TestEvictedValuesAreReadAgain(t *testing.T) {
 	}
 }
 
-// A list reads values together that are near each other on the disk, and others one by one. Each key gets its own.
-func TestListsReadValuesTogether(t *testing.T) {
-	const keys = 3000
-	e := openTest(t, t.TempDir(), Options{CacheBytes: 64 << 10})
-	want := map[string]string{}
-	txn := func(from, step int) {
-		t.Helper()
-		var ops []Op
-		for i := from; i < keys; i += step {
-			key, value := fmt.Sprintf("/k/%04d", i*7%keys), fmt.Sprint(i, " ", step, strings.Repeat("x", i%200))
-			if i == from {
-				value = ""
-			}
-			want[key] = value
-			ops = append(ops, Op{Put: &PutRequest{Key: key, Value: []byte(value)}})
-		}
-		if _, err := e.Txn(t.Context(), TxnRequest{Then: ops}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	txn(0, 1) // one revision, so the rows of a short list have many others between them
-	txn(100, 3)
-	for i := range 300 {
-		key := fmt.Sprintf("/k/%04d", i*9)
-		want[key] = fmt.Sprint("later ", i)
-		put(t, e, key, want[key])
-	}
-	for _, list := range []RangeRequest{{Key: "/k/", End: "/k0"}, {Key: "/k/1", End: "/k/2"}, {Key: "/k/20", End: "/k/21", Limit: 20}} {
-		resp, err := e.Range(t.Context(), list)
-		if err != nil || len(resp.KVs) < 20 {
-			t.Fatalf("%+v: %d keys, %v", list, len(resp.KVs), err)
-		}
-		for _, kv := range resp.KVs {
-			if string(kv.Value) != want[kv.Key] || kv.Value == nil {
-				t.Errorf("%+v: %s has another value: %.20q, want %.20q", list, kv.Key, kv.Value, want[kv.Key])
-			}
-		}
-	}
-}
-
 func TestCloseEndsWritesAndWatches(t *testing.T) {
 	e := openTest(t, t.TempDir(), Options{})
 	w, err := e.Watch(WatchRequest{Key: "/a"})

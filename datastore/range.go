@@ -1,11 +1,9 @@
 package datastore
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
@@ -63,11 +61,14 @@ func (e *Engine) rangeOnce(req *RangeRequest) (*RangeResponse, error) {
 	}
 	for i, v := range hits {
 		resp.KVs[i] = v.header()
-	}
-	if !req.KeysOnly {
-		if err := e.values(hits, resp.KVs); err != nil {
+		if req.KeysOnly {
+			continue
+		}
+		value, err := e.value(v)
+		if err != nil {
 			return nil, err
 		}
+		resp.KVs[i].Value = value
 	}
 	// Compaction may have removed some of the history meanwhile.
 	if req.Revision != 0 && req.Revision < e.CompactRevision() {
@@ -77,46 +78,6 @@ func (e *Engine) rangeOnce(req *RangeRequest) (*RangeResponse, error) {
 		e.pages.keep(&snap.index)
 	}
 	return resp, nil
-}
-
-// together is the number of values from which it pays to look for rows that are near each other.
-const together = 8
-
-// values fills in the values of versions.
-func (e *Engine) values(of []*version, kvs []KeyValue) error {
-	var missing []int
-	for i, v := range of {
-		value, ok := v.inMemory()
-		if kvs[i].Value = value; !ok {
-			missing = append(missing, i)
-		}
-	}
-	if len(missing) >= together && e.file != nil {
-		slices.SortFunc(missing, func(a, b int) int { return cmp.Compare(of[a].ID, of[b].ID) })
-		rows := make([]*sqlitefile.Row, len(missing))
-		for k, i := range missing {
-			rows[k] = &of[i].Row
-		}
-		err := e.file.ReadAll(rows, func(k int, value []byte) {
-			i := missing[k]
-			kvs[i].Value = value
-			e.cache.addValue(of[i], value)
-		})
-		if err != nil {
-			return err
-		}
-	}
-	for _, i := range missing {
-		if kvs[i].Value != nil {
-			continue
-		}
-		value, err := e.value(of[i])
-		if err != nil {
-			return err
-		}
-		kvs[i].Value = value
-	}
-	return nil
 }
 
 func (e *Engine) compactedError(revision int64) error {

@@ -47,18 +47,6 @@ func (v *version) at(revision int64) *version {
 	return nil
 }
 
-// inMemory returns the value if it is in memory, and tells the cache that it was read.
-func (v *version) inMemory() (value []byte, ok bool) {
-	p := v.value.Load()
-	if p == nil {
-		return nil, false
-	}
-	if !v.used.Load() {
-		v.used.Store(true)
-	}
-	return *p, true
-}
-
 // bytes is the size of the key and its value.
 func (v *version) bytes() int64 { return int64(len(v.Key)) + int64(v.size) }
 

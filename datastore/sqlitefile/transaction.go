@@ -23,7 +23,6 @@ const (
 	revokeSQL = `DELETE FROM lease WHERE id = ?`
 	deleteSQL = `DELETE FROM log WHERE id = ?`
 	readSQL   = `SELECT crc, value FROM log WHERE id = ?`
-	readsSQL  = `SELECT id, crc, value FROM log WHERE id >= ? AND id <= ? ORDER BY id`
 )
 
 // transaction runs body, which changes at most that many pages, between BEGIN IMMEDIATE and COMMIT.
@@ -251,10 +250,14 @@ func (f *File) Read(r *Row) ([]byte, error) {
 	defer f.gate.RUnlock()
 	found := false
 	var value []byte
-	err := c.Query(readSQL, func(columns []driver.Value) (err error) {
+	err := c.Query(readSQL, func(row []driver.Value) error {
 		found = true
-		value, err = f.verified(r, columns)
-		return err
+		sum, _ := row[0].(int64)
+		value, _ = row[1].([]byte)
+		if r.Checksum(value) != sum {
+			return fmt.Errorf("%w: %s: row %d (revision %d) has a bad checksum (%s)", ErrCorrupt, f.path, r.ID, r.Revision(), Remedy)
+		}
+		return nil
 	}, r.ID)
 	if err != nil && !errors.Is(err, ErrCorrupt) {
 		return nil, Explain(f.path, err)
@@ -262,84 +265,8 @@ func (f *File) Read(r *Row) ([]byte, error) {
 	if err == nil && !found {
 		return nil, ErrRowMissing
 	}
-	return value, err
-}
-
-const (
-	// nearRevisions is how far apart the revisions of two rows may be for ReadAll to read them with
-	// one statement. A statement costs as much as some rows that are read in vain.
-	nearRevisions = 4
-	// readsMost is how many rows ReadAll reads with one statement, and how many more at most in vain.
-	// A commit may have to wait for it.
-	readsMost = 64
-)
-
-// errEnough ends a statement that reads too many rows in vain.
-var errEnough = errors.New("too many other rows")
-
-// ReadAll calls do with the index and the value of rows, after it has verified the checksum. rows
-// are in the order of their ids. It needs less time for each than [File.Read], because rows that are
-// near each other are read with one statement. It leaves out rows that are gone, and may leave out
-// others among which many more are.
-func (f *File) ReadAll(rows []*Row, do func(i int, value []byte)) error {
-	for from := 0; from < len(rows); {
-		to := from + 1
-		for to < len(rows) && to-from < readsMost && rows[to].Revision()-rows[to-1].Revision() <= nearRevisions {
-			to++
-		}
-		if err := f.readNear(rows[from:to], func(i int, value []byte) { do(from+i, value) }); err != nil {
-			return err
-		}
-		from = to
-	}
-	return nil
-}
-
-// readNear is ReadAll with one statement.
-func (f *File) readNear(rows []*Row, do func(i int, value []byte)) error {
-	c := <-f.readers
-	if c == nil {
-		return ErrClosed
-	}
-	defer func() { f.readers <- c }()
-	f.gate.RLock()
-	defer f.gate.RUnlock()
-	i, others := 0, 0
-	err := c.Query(readsSQL, func(columns []driver.Value) error {
-		id, _ := columns[0].(int64)
-		for i < len(rows) && rows[i].ID < id {
-			i++ // it is not there
-		}
-		if i == len(rows) || rows[i].ID != id {
-			if others++; others > readsMost {
-				return errEnough
-			}
-			return nil
-		}
-		value, err := f.verified(rows[i], columns[1:])
-		if err == nil {
-			do(i, value)
-		}
-		return err
-	}, rows[0].ID, rows[len(rows)-1].ID)
-	switch {
-	case errors.Is(err, errEnough):
-		return nil
-	case err != nil && !errors.Is(err, ErrCorrupt):
-		return Explain(f.path, err)
-	}
-	return err
-}
-
-// verified returns the value of a row from its columns crc and value.
-func (f *File) verified(r *Row, columns []driver.Value) ([]byte, error) {
-	sum, _ := columns[0].(int64)
-	value, _ := columns[1].([]byte)
-	if r.Checksum(value) != sum {
-		return nil, fmt.Errorf("%w: %s: row %d (revision %d) has a bad checksum (%s)", ErrCorrupt, f.path, r.ID, r.Revision(), Remedy)
-	}
 	if value == nil {
 		value = []byte{}
 	}
-	return value, nil
+	return value, err
 }
