@@ -227,6 +227,10 @@ func TestJoinInstallsPackages(t *testing.T) {
 	if m.wasCalled("apt-get purge") {
 		t.Fatal("it was removed nevertheless")
 	}
+	m.write(t, "/sys/fs/cgroup/kubepods.slice/kubepods-besteffort.slice/pids.max", "max\n")
+	m.answers["systemctl stop kubepods.slice"] = func([]string) (string, error) {
+		return "", os.RemoveAll(m.path("/sys/fs/cgroup/kubepods.slice"))
+	}
 	if err := Remove(t.Context(), m.Machine, func(string, ...any) {}); err != nil {
 		t.Fatal(err)
 	}

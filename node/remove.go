@@ -53,6 +53,9 @@ func (m *Machine) remove(ctx context.Context, r *record, say func(string, ...any
 		wrong = append(wrong, err)
 	}
 	hadService := m.exists(systemdUnit)
+	if hadService {
+		wrong = append(wrong, m.stopSlice(ctx))
+	}
 	configured := slices.Contains(r.Files, containerdConfig)
 	if slices.Contains(r.Files, openrcScript) {
 		wrong = append(wrong, removeIfThere(m.path(openrcLog)))
@@ -86,6 +89,21 @@ func (m *Machine) remove(ctx context.Context, r *record, say func(string, ...any
 	}
 	m.sweep(0)
 	return os.RemoveAll(m.path(configDir))
+}
+
+// podSlice is the control group in which a kubelet makes those of its Pods. It leaves them all.
+const podSlice = "kubepods.slice"
+
+// stopSlice removes the control groups of Pods, which are empty. Without systemd's driver, there are none
+// of that name.
+func (m *Machine) stopSlice(ctx context.Context) error {
+	for _, tree := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/systemd/"} { // of version 2, and 1
+		if m.exists(tree + podSlice) {
+			_, err := m.run(ctx, "systemctl", "stop", podSlice)
+			return err
+		}
+	}
+	return nil
 }
 
 // lostFound is in the root of a file system, which is its own.
