@@ -48,10 +48,10 @@ const (
 	// quiet is how long a server must not have been busy, for work that can wait to begin.
 	quiet = time.Second
 	// longest is how long such work waits.
-	longest = time.Minute
+	longest = 10 * time.Second
 )
 
-// AwaitQuiet returns when this process has not been busy for a second, after a minute, or when ctx
+// AwaitQuiet returns when this process has not been busy for a second, after ten, or when ctx
 // ends.
 func AwaitQuiet(ctx context.Context) { awaitQuiet(ctx, new(meter).busy) }
 

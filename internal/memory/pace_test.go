@@ -37,13 +37,13 @@ func TestAdapt(t *testing.T) {
 	}
 }
 
-// Work that can wait begins after the first second without much work, after a minute, or not at all
+// Work that can wait begins after the first second without much work, after ten, or not at all
 // in a server that stops.
 func TestAwaitQuiet(t *testing.T) {
 	for name, test := range map[string]struct{ busy, stop, want time.Duration }{
 		"nothing to do":  {0, time.Hour, time.Second},
 		"a burst":        {3500 * time.Millisecond, time.Hour, 5 * time.Second},
-		"always busy":    {time.Hour, time.Hour, time.Minute},
+		"always busy":    {time.Hour, time.Hour, 10 * time.Second},
 		"stopped before": {time.Hour, 2500 * time.Millisecond, 2500 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {

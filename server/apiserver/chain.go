@@ -111,6 +111,9 @@ func New(ctx context.Context, c Config) (s *Server, err error) {
 	if c.Deviations.On(deviations.Namespaces) {
 		s.writes = replacements.CountWrites(last)
 	}
+	if completed.Admission.GenericAdmission.ConfigFile != "" {
+		s.release() // it may name policies in files, which need the index for the first write
+	}
 	s.buildInsecureChain(last)
 	if err := s.createChain(cfg); err != nil {
 		s.early.Stop()
