@@ -156,6 +156,11 @@ func withApt(t *testing.T, m *testMachine, state string) {
 			m.write(t, containerdConfig, "# the package's\n")
 		}
 		m.write(t, containerdData+"/io.containerd.metadata.v1.bolt/meta.db", "containers")
+		for _, dir := range []string{"/opt/containerd/bin", "/opt/containerd/lib", "/var/lib/cni/results"} {
+			if err := os.MkdirAll(m.path(dir), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
 		return "", nil
 	}
 	m.answers["apt-get remove"] = func([]string) (string, error) {
@@ -227,6 +232,9 @@ func TestJoinInstallsPackages(t *testing.T) {
 	if m.wasCalled("apt-get purge") {
 		t.Fatal("it was removed nevertheless")
 	}
+	if err := os.MkdirAll(m.path("/usr/libexec/kubernetes/kubelet-plugins/volume/exec"), 0o755); err != nil { // the kubelet does
+		t.Fatal(err)
+	}
 	m.write(t, "/sys/fs/cgroup/kubepods.slice/kubepods-besteffort.slice/pids.max", "max\n")
 	m.answers["systemctl stop kubepods.slice"] = func([]string) (string, error) {
 		return "", os.RemoveAll(m.path("/sys/fs/cgroup/kubepods.slice"))
@@ -238,8 +246,10 @@ func TestJoinInstallsPackages(t *testing.T) {
 		t.Errorf("got the calls %v", m.called)
 	}
 	sameTree(t, before, m.tree(t))
-	if m.exists("/etc/containerd") || m.exists(containerdData) {
-		t.Error("a directory of containerd is left over")
+	for _, dir := range []string{"/etc/containerd", containerdData, "/opt/containerd", "/etc/cni", "/var/lib/cni", "/usr/libexec/kubernetes"} {
+		if m.exists(dir) {
+			t.Errorf("%s is left over", dir)
+		}
 	}
 }
 

@@ -48,6 +48,10 @@ func (m *Machine) remove(ctx context.Context, r *record, say func(string, ...any
 	for _, dir := range []string{kubeletDir, libDir, "/var/log/pods", "/var/log/containers", "/var/lib/cni/networks/karve"} {
 		wrong = append(wrong, m.removeDir(dir))
 	}
+	// The kubelet makes it, empty, for plugins of volumes that an administrator may put there.
+	for dir := "/usr/libexec/kubernetes/kubelet-plugins/volume/exec"; dir != "/usr/libexec"; dir = filepath.Dir(dir) {
+		wrong = append(wrong, m.removeEmpty(dir))
+	}
 	if m.exists("/sys/class/net/" + bridge) {
 		_, err := m.run(ctx, "ip", "link", "delete", bridge)
 		wrong = append(wrong, err)
@@ -72,8 +76,8 @@ func (m *Machine) remove(ctx context.Context, r *record, say func(string, ...any
 		for _, path := range r.Made {
 			if path == containerdData {
 				wrong = append(wrong, os.RemoveAll(m.path(path)))
-			} else if err := removeIfThere(m.path(path)); err != nil && !errors.Is(err, fs.ErrExist) {
-				wrong = append(wrong, err) // what somebody has put there since stays
+			} else {
+				wrong = append(wrong, m.removeEmpty(path)) // what somebody has put there since stays
 			}
 		}
 	}
@@ -139,6 +143,14 @@ func (m *Machine) removeDir(dir string) error {
 func emptyDir(dir string) bool {
 	entries, err := os.ReadDir(dir)
 	return err == nil && !slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() != lostFound })
+}
+
+// removeEmpty removes a file, or a directory that is empty.
+func (m *Machine) removeEmpty(path string) error {
+	if err := removeIfThere(m.path(path)); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
 }
 
 func removeIfThere(path string) error {

@@ -67,6 +67,15 @@ var aptOptions = []string{"-y", "-q", "-o", "DPkg::Lock::Timeout=300"}
 // containerdData has containerd's images and containers.
 const containerdData = "/var/lib/containerd"
 
+// containerdPaths are what containerd's package, containerd and the network plugins make, and no package
+// manager removes. A directory comes after what is in it.
+var containerdPaths = []string{
+	containerdConfig, filepath.Dir(containerdConfig), containerdData,
+	"/opt/containerd/bin", "/opt/containerd/lib", "/opt/containerd",
+	"/etc/cni/net.d", "/etc/cni",
+	"/var/lib/cni/networks", "/var/lib/cni/results", "/var/lib/cni",
+}
+
 // install installs packages. It records before that which of them, and which of their files, were not
 // there.
 func (m *Machine) install(ctx context.Context, r *record, missing []string, say func(string, ...any)) error {
@@ -84,7 +93,7 @@ func (m *Machine) install(ctx context.Context, r *record, missing []string, say 
 		}
 	}
 	if slices.Contains(r.Packages, "containerd") {
-		for _, path := range []string{containerdConfig, filepath.Dir(containerdConfig), containerdData} {
+		for _, path := range containerdPaths {
 			if !m.exists(path) {
 				r.Made = append(r.Made, path)
 			}
