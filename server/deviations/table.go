@@ -175,8 +175,8 @@ var (
 		Name: "spreading", Where: "server/scheduler/spreading.go",
 		Replaces: []string{"k8s.io/kubernetes/pkg/scheduler/framework/plugins/podtopologyspread.(*PodTopologySpread).PreScore"},
 		Instead:  "The scheduler does not count the Pods on nodes without a zone by zone: upstream reads that count for no node. The plugin is called LeanPodTopologySpread in metrics.",
-		Gain:     "To prepare the scores for a Pod on 1,000 nodes with 10,000 Pods takes 0.08 ms instead of 0.86 (ratio 0.09), best of three on a busy machine.",
-		Command:  "go test -run none -bench Spreading -count 3 ./server/scheduler",
+		Gain:     "3,000 Pods on 300 simulated nodes take 31.5 s of CPU until all are available instead of 43.4 (ratio 0.73), on a busy machine.",
+		Command:  "scripts/bench simulate -upstream spreading -nodes 300 -settle 5s -window 10s",
 		Tests:    []string{"TestSpreadingIsUpstreams"},
 	}
 	StorageClient = &Deviation{
