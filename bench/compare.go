@@ -42,10 +42,13 @@ type comparison struct {
 	against string
 	// upstream are deviations to switch off in the karve that is compared with.
 	upstream string
-	limit    *cgroup
-	flags    *flag.FlagSet
-	stdout   io.Writer
-	stderr   io.Writer
+	// datastore is the endpoint of database.
+	datastore string
+	limit     *cgroup
+	database  *userDatabase // nil: the built-in datastore
+	flags     *flag.FlagSet
+	stdout    io.Writer
+	stderr    io.Writer
 }
 
 // newComparison returns a comparison with the options that start, footprint, api and abandoned
@@ -59,6 +62,7 @@ func newComparison(name string, rounds int, rows []string, stdout, stderr io.Wri
 	cmp.flags.StringVar(&cmp.karve, "karve", "", "binary to measure (default: a build of this tree)")
 	cmp.flags.StringVar(&cmp.against, "against", againstEtcd, "what to compare with: etcd (with kube-apiserver), none, or another karve binary")
 	cmp.flags.StringVar(&cmp.upstream, "upstream", "", "compare with the same karve with --upstream=`NAMES`: what these deviations gain (karve server --upstream=list)")
+	cmp.flags.StringVar(&cmp.datastore, "datastore", "", "database server to keep Karve's objects on, without a name of a database: postgres://USER:PASSWORD@HOST:PORT/ or mysql://USER:PASSWORD@tcp(HOST:PORT)/")
 	only := cmp.flags.String("only", "", "comma-separated rows to measure (default all): "+strings.Join(rows, ","))
 	return cmp, only
 }
@@ -78,6 +82,16 @@ func (cmp *comparison) parse(args []string, only *string, rows []string) error {
 		return err
 	}
 	cmp.args = args
+	if cmp.datastore != "" {
+		var err error
+		if cmp.database, err = parseDatabase(cmp.datastore); err != nil {
+			return fmt.Errorf("-datastore: %w", err)
+		}
+		cmp.args = slices.Clone(args)
+		for i, arg := range args { // the record must not have the password
+			cmp.args[i] = strings.ReplaceAll(arg, cmp.datastore, cmp.database.scheme)
+		}
+	}
 	if cmp.Rounds < 1 || cmp.Rounds > 100 {
 		return fmt.Errorf("-rounds is %d, want 1 to 100", cmp.Rounds)
 	}
@@ -114,6 +128,9 @@ func (cmp *comparison) run(ctx context.Context, measure func(ctx context.Context
 		return err
 	}
 	defer os.RemoveAll(work)
+	if cmp.database != nil {
+		cmp.Setting += "; karve on " + cmp.database.scheme + ", whose CPU time and memory are not in the figures"
+	}
 	if err := cmp.choosePeers(ctx, filepath.Join(work, "pki")); err != nil {
 		return err
 	}
@@ -199,17 +216,17 @@ func (cmp *comparison) choosePeers(ctx context.Context, pki string) (err error) 
 		if err != nil {
 			return err
 		}
-		before := karve(cmp.against, binary, nil)
+		before := karve(cmp.against, binary, nil, cmp.database)
 		before.name = "before"
 		cmp.peers = append(cmp.peers, before)
 	}
 	if cmp.upstream != "" {
 		option := "--upstream=" + cmp.upstream
-		before := karve(option, cmp.karve, cmp.limit, option)
+		before := karve(option, cmp.karve, cmp.limit, cmp.database, option)
 		before.name = "upstream"
 		cmp.peers = append(cmp.peers, before)
 	}
-	cmp.peers = append(cmp.peers, karve("karve", cmp.karve, cmp.limit))
+	cmp.peers = append(cmp.peers, karve("karve", cmp.karve, cmp.limit, cmp.database))
 	return nil
 }
 
@@ -220,6 +237,15 @@ func (cmp *comparison) measureOne(ctx context.Context, work string, p *peer, s *
 		return err
 	}
 	defer os.RemoveAll(dir)
+	if cmp.database != nil {
+		defer func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
+			defer cancel()
+			if err := cmp.database.drop(ctx); err != nil {
+				fmt.Fprintln(cmp.stderr, "bench:", err)
+			}
+		}()
+	}
 	runtime.GC() // the peer before has left garbage in the client
 	began := time.Now()
 	busy, err := machine.BusyTime()

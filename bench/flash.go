@@ -209,7 +209,7 @@ func (w *flashCluster) begin(ctx context.Context, binary string, stderr io.Write
 	}
 	options := []string{"--durability", w.mode}
 	var err error
-	w.cluster, w.probe, err = karve("karve", binary, nil, options...).startReady(ctx, w.dir)
+	w.cluster, w.probe, err = karve("karve", binary, nil, nil, options...).startReady(ctx, w.dir)
 	if err != nil {
 		return err
 	}

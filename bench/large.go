@@ -53,6 +53,9 @@ func large(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err := cmp.parse(args, only, rows); err != nil {
 		return err
 	}
+	if cmp.database != nil {
+		return errors.New("large writes its objects into Karve's engine: it cannot take -datastore")
+	}
 	if *objects < 1 || *objects > 10000000 || *settle < 0 {
 		return fmt.Errorf("-objects is %d and -settle is %v, want 1 to 10000000 and at least 0", *objects, *settle)
 	}

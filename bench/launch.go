@@ -46,8 +46,9 @@ func freePorts(n int) ([]string, error) {
 	return ports, nil
 }
 
-// karve is the whole control plane on loopback, with its defaults except for options.
-func karve(title, binary string, limit *cgroup, options ...string) *peer {
+// karve is the whole control plane on loopback, with its defaults except for options and the database, which
+// may be nil.
+func karve(title, binary string, limit *cgroup, database *userDatabase, options ...string) *peer {
 	return &peer{title: title, name: "karve", version: karveVersion(binary), controllers: true, binaries: []string{binary}, limit: limit,
 		launch: func(_ context.Context, dir string, c *cluster) error {
 			ports, err := freePorts(1)
@@ -57,6 +58,14 @@ func karve(title, binary string, limit *cgroup, options ...string) *peer {
 			c.host, c.certs = net.JoinHostPort("127.0.0.1", ports[0]), filepath.Join(dir, "certs")
 			c.began = time.Now()
 			args := append([]string{"server", "--data-dir", dir, "--bind-address", "127.0.0.1", "--secure-port", ports[0], "--insecure-port", "-1"}, options...)
+			if database != nil {
+				option, err := database.option(dir)
+				if err != nil {
+					return err
+				}
+				// A database can be shared, so the server wants an address at which others reach it.
+				args = append(args, option, "--advertise-address", "192.0.2.1")
+			}
 			d, err := startDaemon(dir, "karve", limit, binary, args...)
 			if err != nil {
 				return err
