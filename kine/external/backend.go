@@ -2,6 +2,7 @@ package external
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -21,6 +22,9 @@ import (
 type Backend struct {
 	external *Database
 	backend  server.Backend
+	reads    *sql.DB     // of SQL
+	writer   *writer     // nil: the driver writes itself
+	wake     func(int64) // tells the loop that follows the log of a revision
 	state    func(error)
 	away     atomic.Bool
 	failed   chan error
@@ -170,7 +174,7 @@ func (b *Backend) Create(ctx context.Context, key string, value []byte, lease in
 	// The second attempt is for a key that has been deleted; nobody reads after it.
 	if failed := o.failure(err == server.ErrKeyExists && o.attempts < 2); failed != nil {
 		err = failed
-	} else if err == nil && b.external.kind.sql && o.revision != rev {
+	} else if err == nil && b.writer != nil && o.revision != rev {
 		err = b.unwritten(key)
 	}
 	return rev, b.status(ctx, err)

@@ -2,6 +2,7 @@ package external
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -22,11 +23,12 @@ var ErrRefused = errors.New("refused")
 
 // Settings of kine's SQL drivers. The batches are those of kine (kine pkg/app).
 const (
-	// openConns bounds the connections of one server. kine has no bound, and
-	// PostgreSQL allows 100 for all clients by default.
-	openConns     = 40
+	// openConns bounds the connections of one server for reads. kine has no bound, and PostgreSQL allows
+	// 100 for all clients by default. All of them stay open for idleTime: a new one costs more than
+	// a hundred reads.
+	openConns     = 20
 	connectLimit  = 5 * time.Second
-	idleConns     = 10
+	idleConns     = openConns
 	idleTime      = 5 * time.Minute
 	compactBatch  = 1000
 	compactRetain = 1000
@@ -53,6 +55,12 @@ type driver struct {
 	prepare func(ctx context.Context, rest string, files tls.Config) (config drivers.Config, release func(), err error)
 	open    func(context.Context, *sync.WaitGroup, *drivers.Config) (bool, server.Backend, error)
 	sql     bool
+	// Of SQL: rows opens kine's table for its writer, follow calls wake when there are rows of any server, until
+	// ctx ends, and the parameters of a statement begin with param, and have numbers if numbered.
+	rows     func(dsn string, dialect *generic.Generic) (inserter, error)
+	follow   func(ctx context.Context, dsn string, db *sql.DB, wake func(revision int64))
+	param    string
+	numbered bool
 	// patience is the longest time of a call; 0 means the caller's.
 	patience time.Duration
 }
@@ -142,7 +150,7 @@ func (e *Database) Open(ctx context.Context, o Options) (_ *Backend, err error) 
 	inTime := context.AfterFunc(ctx, end)
 	err = contain(func() (err error) {
 		if _, b.backend, err = e.kind.open(life, &b.work, &config); err == nil && e.kind.sql {
-			err = observe(b.backend)
+			err = b.attach(life, config.DataSourceName)
 		}
 		return err
 	})
@@ -160,6 +168,30 @@ func (e *Database) Open(ctx context.Context, o Options) (_ *Backend, err error) 
 	}
 	running.all[b] = true
 	return b, nil
+}
+
+// attach puts a writer and faster statements before a driver of kine's.
+func (b *Backend) attach(life context.Context, dsn string) error {
+	kind := b.external.kind
+	log, err := logOf(b.backend)
+	if err != nil {
+		return err
+	}
+	dialect, err := log.generic()
+	if err != nil {
+		return err
+	}
+	rows, err := kind.rows(dsn, dialect)
+	if err != nil {
+		return err
+	}
+	rewrite(dialect, kind.param, kind.numbered)
+	b.reads, b.wake = dialect.DB, log.wake
+	b.writer = newWriter(life, rows)
+	log.observe(b.writer)
+	b.work.Go(b.writer.run)
+	b.work.Go(func() { kind.follow(life, dsn, b.reads, b.wake) })
+	return nil
 }
 
 // scrub is the text of an error in one line and without secrets.

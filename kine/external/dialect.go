@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"unsafe"
 
+	"github.com/k3s-io/kine/pkg/drivers/generic"
 	"github.com/k3s-io/kine/pkg/logstructured"
 	"github.com/k3s-io/kine/pkg/logstructured/sqllog"
 	"github.com/k3s-io/kine/pkg/server"
@@ -15,15 +16,13 @@ import (
 
 // kine takes any failure of an INSERT for a conflict, and reads the key (kine pkg/logstructured:
 // Create, Update, Delete). On a full disk, an update is then a conflict with nobody, and a
-// create of a key that does not exist a success. So the transaction tells the caller of a write
-// what has become of it.
+// create of a key that does not exist a success. So the writer tells the caller what has become of
+// the row.
 
 // outcome is what has become of the last INSERT of a call.
 type outcome struct {
-	attempts  int
-	revision  int64 // 0: no row
-	err       error
-	committed bool // err is that of COMMIT, so the row may be there
+	attempts int
+	written
 }
 
 type outcomeKey struct{}
@@ -36,7 +35,7 @@ func withOutcome(ctx context.Context) (context.Context, *outcome) {
 // failure is the error of a write. conflict tells whether a later read has found the key in
 // another state than the write wants, which is the answer if the write has had no effect.
 func (o *outcome) failure(conflict bool) error {
-	if o.err == nil || errors.Is(o.err, server.ErrKeyExists) || conflict && !o.committed {
+	if o.err == nil || errors.Is(o.err, server.ErrKeyExists) || conflict && !o.unknown {
 		return nil // ErrKeyExists is of the unique index
 	}
 	return o.err
@@ -61,20 +60,23 @@ func (r *result) of(rows *sql.Rows, err error) (*sql.Rows, error) {
 	return rows, err
 }
 
-// dialect is a driver whose transactions have an outcome, and whose lists a result.
-type dialect struct{ server.Dialect }
+// dialect is a driver whose rows a writer inserts, and whose lists have a result.
+type dialect struct {
+	server.Dialect
+	writer *writer
+}
 
+// BeginTx begins a transaction for kine's compactor, or the one of kine's Append, which is one INSERT and
+// the only one that asks for this isolation.
 func (d dialect) BeginTx(ctx context.Context, opts *sql.TxOptions) (server.Transaction, error) {
-	tx, err := d.Dialect.BeginTx(ctx, opts)
+	if opts == nil || opts.Isolation != sql.LevelReadCommitted {
+		return d.Dialect.BeginTx(ctx, opts)
+	}
 	o, wanted := ctx.Value(outcomeKey{}).(*outcome)
 	if !wanted {
-		return tx, err
+		o = &outcome{}
 	}
-	*o = outcome{attempts: o.attempts + 1, err: err}
-	if err != nil {
-		return nil, err
-	}
-	return &transaction{Transaction: tx, outcome: o}, nil
+	return &transaction{writer: d.writer, outcome: o}, nil
 }
 
 func (d dialect) List(ctx context.Context, key, end string, limit, revision int64, includeDeleted, keysOnly bool) (*sql.Rows, error) {
@@ -87,47 +89,56 @@ func (d dialect) ListCurrent(ctx context.Context, key, end string, limit int64, 
 	return r.of(d.Dialect.ListCurrent(ctx, key, end, limit, includeDeleted, keysOnly))
 }
 
-type transaction struct {
-	server.Transaction
-	outcome  *outcome
-	inserted int64
+// log is kine's log of a SQL database.
+type log struct {
+	dialect *server.Dialect
+	notify  chan int64 // wakes the loop that follows the log, if the revision is new to it
 }
 
-func (t *transaction) Insert(ctx context.Context, key string, created, deleted bool, previousRevision, ttl int64, value []byte) (id int64, err error) {
-	t.inserted, err = t.Transaction.Insert(ctx, key, created, deleted, previousRevision, ttl, value)
-	t.outcome.err = err
-	return t.inserted, err
-}
-
-func (t *transaction) Commit() error {
-	err := t.Transaction.Commit()
-	if t.outcome.err, t.outcome.committed = err, true; err == nil {
-		t.outcome.revision = t.inserted
-	}
-	return err
-}
-
-// observe puts a dialect before that of a SQL backend. kine's constructors do not take one, and
-// their fields are not exported. TestObserve fails when one of them is renamed.
-func observe(backend server.Backend) error {
-	log, ok := backend.(*logstructured.LogStructured)
+// logOf reaches into a SQL backend: kine's constructors do not take a dialect, and their fields are not
+// exported. TestObserve fails when one of them is renamed.
+func logOf(backend server.Backend) (log, error) {
+	structured, ok := backend.(*logstructured.LogStructured)
 	if !ok {
-		return fmt.Errorf("kine's SQL backend is a %T", backend)
+		return log{}, fmt.Errorf("kine's SQL backend is a %T", backend)
 	}
-	inner, ok := unexported[logstructured.Log](log, "log")
+	inner, ok := unexported[logstructured.Log](structured, "log")
 	if !ok {
-		return errors.New("kine's LogStructured has no field log")
+		return log{}, errors.New("kine's LogStructured has no field log")
 	}
 	table, ok := (*inner).(*sqllog.SQLLog)
 	if !ok {
-		return fmt.Errorf("kine's SQL log is a %T", *inner)
+		return log{}, fmt.Errorf("kine's SQL log is a %T", *inner)
 	}
 	d, ok := unexported[server.Dialect](table, "d")
 	if !ok {
-		return errors.New("kine's SQLLog has no field d")
+		return log{}, errors.New("kine's SQLLog has no field d")
 	}
-	*d = dialect{*d}
-	return nil
+	notify, ok := unexported[chan int64](table, "notify")
+	if !ok {
+		return log{}, errors.New("kine's SQLLog has no field notify")
+	}
+	return log{d, *notify}, nil
+}
+
+// observe puts a dialect before kine's.
+func (l log) observe(w *writer) { *l.dialect = dialect{*l.dialect, w} }
+
+// generic is kine's dialect, before observe.
+func (l log) generic() (*generic.Generic, error) {
+	g, ok := (*l.dialect).(*generic.Generic)
+	if !ok {
+		return nil, fmt.Errorf("kine's dialect is a %T", *l.dialect)
+	}
+	return g, nil
+}
+
+// wake tells the loop that follows the log of a revision.
+func (l log) wake(revision int64) {
+	select {
+	case l.notify <- revision:
+	default: // it is awake
+	}
 }
 
 // unexported returns a field of type T of the struct that of points at.

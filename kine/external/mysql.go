@@ -22,6 +22,10 @@ var mySQL = driver{
 	prepare: prepareMySQL,
 	open:    kinemysql.New,
 	sql:     true,
+
+	rows:   openMySQLTable,
+	follow: followMySQL,
+	param:  "?",
 }
 
 // The driver prints errors of connections on standard error by default.
@@ -80,7 +84,13 @@ func prepareMySQL(ctx context.Context, rest string, files tls.Config) (_ drivers
 			return drivers.Config{}, nil, err
 		}
 	}
+	config.InterpolateParams = true // without it, each query is prepared and closed: three packets instead of one
 	dsn := config.FormatDSN()
+	if _, err := mysql.ParseDSN(dsn); err != nil && config.Collation != "" {
+		// Parameters cannot be quoted in some multibyte character sets. The columns of kine's table have their own.
+		config.Collation = ""
+		dsn = config.FormatDSN()
+	}
 	if config, err = mysql.ParseDSN(dsn); err == nil { // looks the name up
 		err = tryMySQL(ctx, config)
 	}

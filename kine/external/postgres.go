@@ -22,6 +22,11 @@ var postgres = driver{
 	prepare: preparePostgres,
 	open:    pgsql.New,
 	sql:     true,
+
+	rows:     openPostgresTable,
+	follow:   followPostgres,
+	param:    "$",
+	numbered: true,
 }
 
 // defaultDatabase is the default of kine and k3s.

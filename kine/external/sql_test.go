@@ -44,23 +44,13 @@ func (d *table) Prepare(string) (sqldriver.Stmt, error)          { return nil, e
 func (d *table) Close() error                                    { return nil }
 func (d *table) Begin() (sqldriver.Tx, error)                    { return d, nil }
 func (d *table) Rollback() error                                 { return nil }
-func (d *table) Commit() error                                   { return d.commit }
+func (d *table) Commit() error                                   { return errors.New("not used") }
 
 func (d *table) BeginTx(context.Context, sqldriver.TxOptions) (sqldriver.Tx, error) { return d, nil }
 
 // QueryContext answers as kine's SELECTs do: each row has the newest and the compacted revision, and
 // without a row there is one of nulls.
 func (d *table) QueryContext(_ context.Context, query string, _ []sqldriver.NamedValue) (sqldriver.Rows, error) {
-	if strings.Contains(query, "INSERT") {
-		if d.insert != nil {
-			return nil, d.insert
-		}
-		out := &answer{columns: 1}
-		if d.inserted != 0 {
-			out.rows = [][]sqldriver.Value{{d.inserted}}
-		}
-		return out, nil
-	}
 	if !strings.Contains(query, "fkv") { // one of the two revisions
 		if d.away != nil && d.away.Load() {
 			return nil, errors.New("lost")
@@ -84,6 +74,23 @@ func (d *table) QueryContext(_ context.Context, query string, _ []sqldriver.Name
 	}
 	return out, nil
 }
+
+// rowsOf is a table to its writer.
+type rowsOf struct{ *table }
+
+func (r rowsOf) insert(_ context.Context, batch []*write, _ *keyRange) ([]int64, error) {
+	if r.table.insert != nil {
+		return nil, r.table.insert
+	}
+	if r.commit != nil {
+		return nil, unknown{r.commit}
+	}
+	return slices.Repeat([]int64{r.inserted}, len(batch)), nil
+}
+
+func (rowsOf) translate(err error) error { return err }
+func (rowsOf) taken(error) bool          { return false }
+func (rowsOf) close()                    {}
 
 // answer is the rows of a query.
 type answer struct {
@@ -120,9 +127,13 @@ func kineOn(t *testing.T, d *table) *Backend {
 	dialect.ErrCode = func(err error) string { return "" }
 	log := sqllog.New(dialect, &b.work, &drivers.Config{PollInterval: pollInterval, PollBatchSize: pollBatch, CompactBatchSize: compactBatch})
 	b.backend = logstructured.New(log)
-	if err := observe(b.backend); err != nil {
+	follows, err := logOf(b.backend)
+	if err != nil {
 		t.Fatal(err)
 	}
+	b.writer = newWriter(ctx, rowsOf{d})
+	follows.observe(b.writer)
+	b.work.Go(b.writer.run)
 	t.Cleanup(b.Close)
 	return b
 }
@@ -307,17 +318,26 @@ func TestNoEventComesTwice(t *testing.T) {
 
 // observe reaches into kine, and says so when kine has changed.
 func TestObserve(t *testing.T) {
-	if err := observe(replayed{}); err == nil {
+	if _, err := logOf(replayed{}); err == nil {
 		t.Error("a backend that is not kine's: want an error")
 	}
 	var work sync.WaitGroup
-	log := sqllog.New(&generic.Generic{}, &work, &drivers.Config{})
-	if err := observe(logstructured.New(log)); err != nil {
+	inner := sqllog.New(&generic.Generic{}, &work, &drivers.Config{})
+	l, err := logOf(logstructured.New(inner))
+	if err != nil {
 		t.Fatal(err)
 	}
-	if d, ok := unexported[server.Dialect](log, "d"); !ok {
+	if _, err := l.generic(); err != nil {
+		t.Error(err)
+	}
+	l.observe(nil)
+	if d, ok := unexported[server.Dialect](inner, "d"); !ok {
 		t.Error("the log has no dialect")
 	} else if _, ok := (*d).(dialect); !ok {
 		t.Errorf("the dialect is a %T", *d)
+	}
+	l.wake(7)
+	if notify, ok := unexported[chan int64](inner, "notify"); !ok || len(*notify) != 1 {
+		t.Errorf("the log has not been told of a revision: %v", ok)
 	}
 }

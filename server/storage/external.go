@@ -33,6 +33,9 @@ func (s *Storage) useExternal(ctx context.Context, ready func()) (err error) {
 	}
 	defer func() { err = errors.Join(err, shim.Close()) }() // before the backend
 	s.connection = Connection{Endpoints: []string{s.config.endpointOf(shim)}}
+	if backend.CanCreateAll() {
+		s.connection.Store = databaseStore{backend, s.config.endpointOf(shim)}
+	}
 	ready()
 	select {
 	case <-ctx.Done():

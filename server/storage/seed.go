@@ -7,10 +7,11 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/kine/external"
 )
 
 // Store writes the first objects of a new cluster; see bootstrap.Store. There is none for a real
-// etcd, because it refuses a transaction of that size, and other servers may be starting with it.
+// etcd, because it refuses a transaction of that size, and none for NATS, which has no transactions.
 type Store interface {
 	Endpoint() string
 	Empty(ctx context.Context, prefix string) (bool, error)
@@ -41,6 +42,14 @@ func (s engineStore) CreateAll(ctx context.Context, prefix string, objects iter.
 	_, err := s.engine.Txn(ctx, req)
 	return err
 }
+
+// databaseStore is the Store of a SQL database. Other servers may be starting with it: one of them writes.
+type databaseStore struct {
+	*external.Backend
+	endpoint string
+}
+
+func (s databaseStore) Endpoint() string { return s.endpoint }
 
 // etcdStore is the Store of Karve's datastore in another process.
 type etcdStore struct {

@@ -1,0 +1,165 @@
+package external
+
+import (
+	"context"
+	"database/sql"
+	sqldriver "database/sql/driver"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/k3s-io/kine/pkg/drivers/generic"
+	"github.com/k3s-io/kine/pkg/server"
+)
+
+// The lock that a transaction with new rows holds is of the database's name. A server that waits for it
+// longer than writeLimit goes on without.
+const (
+	mysqlBegin = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION; DO GET_LOCK(SHA1(CONCAT('kine ', DATABASE())), 5)"
+	mysqlEnd   = "; DO RELEASE_LOCK(SHA1(CONCAT('kine ', DATABASE())))"
+	// mysqlIdle is after how many seconds the database takes the lock from a server that is gone.
+	mysqlIdle = 10
+)
+
+// mysqlTable is kine's table in MySQL or MariaDB.
+type mysqlTable struct {
+	db      *sql.DB // of one connection
+	dialect *generic.Generic
+}
+
+func openMySQLTable(dsn string, dialect *generic.Generic) (inserter, error) {
+	config, err := mysql.ParseDSN(dsn)
+	if err != nil {
+		return nil, err
+	}
+	config.MultiStatements, config.InterpolateParams = true, true // a transaction is two round trips
+	if config.Params == nil {
+		config.Params = map[string]string{}
+	}
+	config.Params["wait_timeout"] = fmt.Sprint(mysqlIdle)
+	connector, err := mysql.NewConnector(config)
+	if err != nil {
+		return nil, err
+	}
+	db := sql.OpenDB(connector)
+	db.SetMaxOpenConns(1)
+	db.SetConnMaxIdleTime(mysqlIdle * time.Second / 2)
+	return &mysqlTable{db, dialect}, nil
+}
+
+func (t *mysqlTable) close() { t.db.Close() }
+
+func (t *mysqlTable) translate(err error) error {
+	if e := (*mysql.MySQLError)(nil); errors.As(err, &e) {
+		return t.dialect.TranslateErr(e)
+	}
+	return err
+}
+
+// taken recognises a duplicate entry for the primary key.
+func (t *mysqlTable) taken(err error) bool {
+	e := (*mysql.MySQLError)(nil)
+	return errors.As(err, &e) && e.Number == 1062 && strings.HasSuffix(e.Message, "PRIMARY'")
+}
+
+// insert sends everything up to COMMIT at once, and then COMMIT: a failure before is never unknown.
+func (t *mysqlTable) insert(ctx context.Context, batch []*write, none *keyRange) (revisions []int64, err error) {
+	conn, err := t.db.Conn(ctx)
+	if err != nil {
+		return nil, lost{err}
+	}
+	defer conn.Close()
+	defer func() {
+		if err == nil {
+			return
+		}
+		if _, failed := conn.ExecContext(ctx, "ROLLBACK"+mysqlEnd); failed != nil {
+			conn.Raw(func(any) error { return sqldriver.ErrBadConn })
+		}
+	}()
+	statements, arguments, first := []string{mysqlBegin}, []any(nil), 3
+	if none != nil {
+		if _, err := conn.ExecContext(ctx, mysqlBegin); err != nil {
+			return nil, undone(err)
+		}
+		var there bool
+		row := conn.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM kine WHERE name >= ? AND name < ? AND name <> ?)", none.start, none.end, server.HealthKey)
+		if err := row.Scan(&there); err != nil {
+			return nil, undone(err)
+		}
+		if there {
+			return nil, errNotEmpty
+		}
+		statements, first = nil, 0
+	}
+	for _, one := range batch {
+		statements, arguments = append(statements, t.dialect.InsertSQL.Query), append(arguments, one.arguments()...)
+	}
+	values := make([]sqldriver.NamedValue, len(arguments))
+	for i, value := range arguments {
+		values[i] = sqldriver.NamedValue{Ordinal: i + 1, Value: value}
+	}
+	err = conn.Raw(func(raw any) error {
+		result, err := raw.(sqldriver.ExecerContext).ExecContext(ctx, strings.Join(statements, "; "), values)
+		if err != nil {
+			return err
+		}
+		all := result.(mysql.Result)
+		rows, ids := all.AllRowsAffected(), all.AllLastInsertIds()
+		if len(rows) != first+len(batch) {
+			return fmt.Errorf("%d results of %d statements", len(rows), first+len(batch))
+		}
+		revisions = make([]int64, len(batch))
+		for i := range batch {
+			if rows[first+i] > 0 {
+				revisions[i] = ids[first+i]
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, undone(err)
+	}
+	if _, err := conn.ExecContext(ctx, "COMMIT"+mysqlEnd); err != nil {
+		return nil, unknown{err}
+	}
+	return revisions, nil
+}
+
+// undone is an error before COMMIT was sent.
+func undone(err error) error {
+	if e := (*mysql.MySQLError)(nil); errors.As(err, &e) {
+		return err
+	}
+	return lost{err}
+}
+
+// MySQL cannot tell of new rows. A server asks for the newest revision: often while there are new ones,
+// and at least every followMost.
+const (
+	followLeast = 10 * time.Millisecond
+	followMost  = 100 * time.Millisecond
+)
+
+// followMySQL calls wake for the rows of every server, until ctx ends.
+func followMySQL(ctx context.Context, _ string, db *sql.DB, wake func(int64)) {
+	var newest int64
+	for pause := followLeast; ; {
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return
+		}
+		var now sql.NullInt64
+		if err := db.QueryRowContext(ctx, generic.CurrentRevSQL).Scan(&now); err != nil {
+			pause = pollInterval // kine's loop reports it
+			continue
+		}
+		if pause = min(2*pause, followMost); now.Int64 > newest {
+			newest, pause = now.Int64, followLeast
+			wake(newest)
+		}
+	}
+}

@@ -1,0 +1,193 @@
+package external
+
+import (
+	"context"
+	"database/sql"
+	sqldriver "database/sql/driver"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/k3s-io/kine/pkg/drivers/generic"
+	"github.com/k3s-io/kine/pkg/server"
+)
+
+const (
+	// pgLock is the number of the advisory lock that a transaction with new rows holds.
+	pgLock = 0x6b61727665 // "karve"
+	// pgChannel is where servers tell each other of new rows.
+	pgChannel = "karve_kine"
+	// pgSession makes the database notice within seconds that a server which may hold the lock is gone.
+	pgSession = `SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3;
+		SET idle_in_transaction_session_timeout = '10s'`
+)
+
+// pgTable is kine's table in PostgreSQL.
+type pgTable struct {
+	db      *sql.DB // of one connection
+	dialect *generic.Generic
+}
+
+func openPostgresTable(dsn string, dialect *generic.Generic) (inserter, error) {
+	config, err := pgx.ParseConfig("postgres://" + dsn)
+	if err != nil {
+		return nil, err
+	}
+	db := stdlib.OpenDB(*config, stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.PgConn().Exec(ctx, pgSession).ReadAll()
+		return err
+	}))
+	db.SetMaxOpenConns(1)
+	return &pgTable{db, dialect}, nil
+}
+
+func (t *pgTable) close() { t.db.Close() }
+
+func (t *pgTable) translate(err error) error {
+	if e := (*pgconn.PgError)(nil); errors.As(err, &e) {
+		return t.dialect.TranslateErr(e)
+	}
+	return err
+}
+
+func (t *pgTable) taken(err error) bool {
+	e := (*pgconn.PgError)(nil)
+	return errors.As(err, &e) && t.dialect.InsertRetry(e)
+}
+
+// insert sends the whole transaction at once, so it takes one round trip.
+func (t *pgTable) insert(ctx context.Context, batch []*write, none *keyRange) (revisions []int64, err error) {
+	conn, err := t.db.Conn(ctx)
+	if err != nil {
+		return nil, lost{err}
+	}
+	defer conn.Close()
+	conn.Raw(func(raw any) error {
+		c := raw.(*stdlib.Conn).Conn()
+		if revisions, err = t.send(ctx, c, batch, none); err != nil && !c.IsClosed() && c.PgConn().TxStatus() != 'I' {
+			if _, failed := c.Exec(ctx, "rollback"); failed != nil {
+				c.Close(ctx)
+			}
+		}
+		if c.IsClosed() {
+			return sqldriver.ErrBadConn // only the pool sees it
+		}
+		return nil
+	})
+	return revisions, err
+}
+
+func (t *pgTable) send(ctx context.Context, conn *pgx.Conn, batch []*write, none *keyRange) ([]int64, error) {
+	b := &pgx.Batch{}
+	// Every statement has a snapshot of its own, so the INSERTs see what was committed before the lock.
+	b.Queue("begin isolation level read committed")
+	b.Queue("select pg_advisory_xact_lock($1)", int64(pgLock))
+	first := 2
+	if none != nil {
+		b.Queue("select exists (select 1 from kine where name >= $1 and name < $2 and name <> $3)", none.start, none.end, server.HealthKey)
+		results := conn.SendBatch(ctx, b)
+		var there bool
+		_, err := results.Exec()
+		if err == nil {
+			_, err = results.Exec()
+		}
+		if err == nil {
+			err = results.QueryRow().Scan(&there)
+		}
+		if err = errors.Join(err, results.Close()); err != nil {
+			return nil, err
+		}
+		if there {
+			return nil, errNotEmpty
+		}
+		b, first = &pgx.Batch{}, 0
+	}
+	for _, one := range batch {
+		b.Queue(t.dialect.InsertReturningSQL.Query, one.arguments()...)
+	}
+	b.Queue("select pg_notify($1, (select max(id)::text from kine))", pgChannel)
+	b.Queue("commit")
+
+	results := conn.SendBatch(ctx, b)
+	defer results.Close()
+	for range first {
+		if _, err := results.Exec(); err != nil {
+			return nil, undecided(err)
+		}
+	}
+	revisions := make([]int64, len(batch))
+	for i := range batch {
+		if err := results.QueryRow().Scan(&revisions[i]); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return nil, undecided(err)
+		}
+	}
+	if _, err := results.Exec(); err != nil {
+		return nil, undecided(err)
+	}
+	if _, err := results.Exec(); err != nil {
+		return nil, unknown{err}
+	}
+	if err := results.Close(); err != nil {
+		return nil, unknown{err}
+	}
+	return revisions, nil
+}
+
+// undecided is the error of a statement before COMMIT, which was sent with it. If the database has
+// refused the statement, it does not commit.
+func undecided(err error) error {
+	if e := (*pgconn.PgError)(nil); errors.As(err, &e) && e.SeverityUnlocalized == "ERROR" {
+		return err
+	}
+	if pgconn.SafeToRetry(err) {
+		return lost{err}
+	}
+	return unknown{err}
+}
+
+// The pause before another attempt to listen.
+const listenAgain = time.Second
+
+// followPostgres calls wake for the rows of every server, as soon as they are committed, until ctx ends.
+// While there is no connection, kine asks every pollInterval.
+func followPostgres(ctx context.Context, dsn string, _ *sql.DB, wake func(int64)) {
+	for ctx.Err() == nil {
+		listenPostgres(ctx, dsn, wake)
+		select {
+		case <-time.After(listenAgain):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func listenPostgres(ctx context.Context, dsn string, wake func(int64)) error {
+	conn, err := pgx.Connect(ctx, "postgres://"+dsn)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), connectLimit)
+		defer cancel()
+		conn.Close(ctx)
+	}()
+	if _, err := conn.Exec(ctx, "listen "+pgChannel); err != nil {
+		return err
+	}
+	wake(math.MaxInt64) // for what was written before
+	for {
+		n, err := conn.WaitForNotification(ctx)
+		if err != nil {
+			return err
+		}
+		revision, err := strconv.ParseInt(n.Payload, 10, 64)
+		if err != nil {
+			return fmt.Errorf("notification %q: %w", n.Payload, err)
+		}
+		wake(revision)
+	}
+}

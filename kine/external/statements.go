@@ -1,0 +1,26 @@
+package external
+
+import (
+	"strings"
+
+	"github.com/k3s-io/kine/pkg/drivers/generic"
+	"github.com/k3s-io/kine/pkg/query"
+)
+
+// getSQL reads the newest row of a key, with the newest revision. If there is no such row, there are nulls.
+// kine's own statement has four common table expressions, which a database plans for longer than it takes to
+// read the row. The second column is the compacted revision, for which kine does not ask here.
+const getSQL = `
+	SELECT newest.id, 0, COLUMNS
+	FROM (SELECT MAX(id) AS id FROM kine) AS newest
+	LEFT JOIN kine AS kv ON kv.id = (SELECT MAX(id) FROM kine WHERE name = ?) AND (kv.deleted = 0 OR ?)`
+
+// rewrite replaces kine's statements of a dialect with equal ones that take less time.
+func rewrite(d *generic.Generic, param string, numbered bool) {
+	get := func(columns, name string) *query.Named {
+		columns = "kv." + strings.ReplaceAll(columns, ", ", ", kv.")
+		return query.New(strings.Replace(getSQL, "COLUMNS", columns, 1), param, numbered, name)
+	}
+	d.GetSingleSQL = get(generic.Columns, d.GetSingleSQL.Name)
+	d.GetSingleValSQL = get(generic.WithVal, d.GetSingleValSQL.Name)
+}

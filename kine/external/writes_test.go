@@ -1,0 +1,202 @@
+package external
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/k3s-io/kine/pkg/server"
+
+	"github.com/karve-k8s/karve/internal/eventually"
+)
+
+// scripted answers a transaction when it is told to.
+type scripted struct {
+	begun chan []string // the keys of a transaction
+	fail  chan error    // its error, or nil
+	next  int64
+}
+
+func (s *scripted) insert(_ context.Context, batch []*write, _ *keyRange) (revisions []int64, err error) {
+	var keys []string
+	for _, one := range batch {
+		keys = append(keys, one.key)
+	}
+	s.begun <- keys
+	if err := <-s.fail; err != nil {
+		return nil, err
+	}
+	for range batch {
+		s.next++
+		revisions = append(revisions, s.next)
+	}
+	return revisions, nil
+}
+
+func (*scripted) translate(err error) error { return err }
+func (*scripted) taken(err error) bool      { return err == errTaken }
+func (*scripted) close()                    {}
+
+var errTaken = errors.New("taken")
+
+// write starts a write.
+func (s *scripted) write(ctx context.Context, w *writer, key string) <-chan written {
+	answer := make(chan written, 1)
+	go func() { answer <- w.insert(&write{ctx: ctx, key: key}) }()
+	return answer
+}
+
+func startWriter(t *testing.T) (*scripted, *writer) {
+	s := &scripted{begun: make(chan []string), fail: make(chan error)}
+	ctx, cancel := context.WithCancel(context.Background())
+	w := newWriter(ctx, s)
+	var work sync.WaitGroup
+	work.Go(w.run)
+	t.Cleanup(func() { cancel(); work.Wait() })
+	return s, w
+}
+
+// wait returns the keys of the next transaction.
+func (s *scripted) wait(t *testing.T) []string {
+	t.Helper()
+	keys := eventually.Receive(t, "a transaction", s.begun)
+	slices.Sort(keys)
+	return keys
+}
+
+func TestWritesThatWaitAreOneTransaction(t *testing.T) {
+	s, w := startWriter(t)
+	first := s.write(t.Context(), w, "first")
+	s.wait(t)
+	var batch []*write
+	for _, key := range []string{"a", "b", "c"} {
+		batch = append(batch, &write{ctx: t.Context(), key: key, answer: make(chan written, 1)})
+		w.queue <- batch[len(batch)-1]
+	}
+	s.fail <- nil
+	if got := eventually.Receive(t, "the first", first); got.revision != 1 || got.err != nil {
+		t.Errorf("the first: %+v, want revision 1", got)
+	}
+	if keys := s.wait(t); !slices.Equal(keys, []string{"a", "b", "c"}) {
+		t.Errorf("a transaction of %v, want all that wait", keys)
+	}
+	s.fail <- nil
+	for i, one := range batch {
+		if got := eventually.Receive(t, one.key, one.answer); got.revision != int64(i+2) || got.err != nil {
+			t.Errorf("%s: %+v, want revision %d", one.key, got, i+2)
+		}
+	}
+}
+
+func TestATransactionOfWritesIsBounded(t *testing.T) {
+	w := newWriter(t.Context(), &scripted{})
+	large := make([]byte, batchBytes/2)
+	for range 4 {
+		w.queue <- &write{value: large}
+	}
+	if n := len(w.waiting(<-w.queue)); n != 2 {
+		t.Errorf("%d large writes in a transaction, want 2", n)
+	}
+	if n := len(w.waiting(<-w.queue)); n != 2 {
+		t.Errorf("%d large writes in a transaction, want the other 2", n)
+	}
+}
+
+// commitOf commits a batch, as if its writes had waited together.
+func commitOf(w *writer, batch ...*write) {
+	for _, one := range batch {
+		one.answer = make(chan written, 1)
+	}
+	w.commit(batch)
+}
+
+func TestAWriteThatIsRefusedFailsAlone(t *testing.T) {
+	s := &scripted{begun: make(chan []string, 10), fail: make(chan error, 10)}
+	w := newWriter(t.Context(), s)
+	full := errors.New("too large")
+	for _, err := range []error{full, nil, full, nil} { // the batch, and each alone
+		s.fail <- err
+	}
+	a, b, c := &write{ctx: t.Context(), key: "a"}, &write{ctx: t.Context(), key: "b"}, &write{ctx: t.Context(), key: "c"}
+	commitOf(w, a, b, c)
+	if a, b, c := <-a.answer, <-b.answer, <-c.answer; a.err != nil || b.err != full || b.unknown || c.err != nil || c.revision != 2 {
+		t.Errorf("%+v, %+v, %+v, want that only the second fails", a, b, c)
+	}
+}
+
+func TestAnUnknownOutcomeIsThatOfTheWholeBatch(t *testing.T) {
+	s := &scripted{begun: make(chan []string, 10), fail: make(chan error, 10)}
+	w := newWriter(t.Context(), s)
+	gone := errors.New("gone")
+	s.fail <- unknown{gone}
+	a, b := &write{ctx: t.Context(), key: "a"}, &write{ctx: t.Context(), key: "b"}
+	commitOf(w, a, b) // a second transaction would wait for an answer
+	for _, one := range []*write{a, b} {
+		if got := <-one.answer; got.err != gone || !got.unknown {
+			t.Errorf("%s: %+v, want an unknown outcome", one.key, got)
+		}
+	}
+	s.fail <- lost{gone}
+	commitOf(w, a, b)
+	for _, one := range []*write{a, b} {
+		if got := <-one.answer; !errors.Is(got.err, gone) || got.unknown {
+			t.Errorf("%s: %+v, want a failure", one.key, got)
+		}
+	}
+}
+
+// Another server may have filled a revision that the database hands out.
+func TestAWriteTakesAnotherRevision(t *testing.T) {
+	s := &scripted{begun: make(chan []string, 10), fail: make(chan error, 10)}
+	w := newWriter(t.Context(), s)
+	s.fail <- errTaken
+	s.fail <- errTaken
+	s.fail <- nil
+	a := &write{ctx: t.Context(), key: "a"}
+	if commitOf(w, a); (<-a.answer).err != nil {
+		t.Error("want the write to be done")
+	}
+}
+
+func TestAWriteWhoseCallerHasLeft(t *testing.T) {
+	s, w := startWriter(t)
+	ctx, leave := context.WithCancel(t.Context())
+	running := s.write(ctx, w, "running")
+	s.wait(t)
+	leave()
+	if got := eventually.Receive(t, "an answer", running); !errors.Is(got.err, context.Canceled) || !got.unknown {
+		t.Errorf("%+v, want an unknown outcome", got)
+	}
+	s.fail <- nil
+	if got := w.insert(&write{ctx: ctx, key: "never"}); !errors.Is(got.err, context.Canceled) || got.unknown {
+		t.Errorf("%+v, want that it was not written", got)
+	}
+	gone := &write{ctx: ctx, key: "gone", answer: make(chan written, 1)}
+	if w.commit([]*write{gone}); (<-gone.answer).unknown { // would wait for the script
+		t.Error("a write whose caller has left before its turn was written")
+	}
+}
+
+// A create that fails although it may be in the datastore must not be answered from what a second attempt
+// finds.
+func TestASecondAttemptDoesNotHideAnUnknownOutcome(t *testing.T) {
+	s, w := startWriter(t)
+	ctx, o := withOutcome(t.Context())
+	d := dialect{writer: w}
+	attempt := func(answer error) {
+		tx, err := d.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { s.wait(t); s.fail <- answer }()
+		tx.Insert(ctx, "/a", true, false, 0, 0, nil)
+	}
+	attempt(unknown{errors.New("gone")})
+	attempt(server.ErrKeyExists)
+	if err := o.failure(true); err == nil || errors.Is(err, server.ErrKeyExists) {
+		t.Errorf("%v, want the error of the first attempt", err)
+	}
+}
