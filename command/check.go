@@ -54,6 +54,7 @@ func check(c *cli.Context) error {
 		running = datadir.Absolute(old)
 	}
 	all = append(all, datadir.CheckNodes(c.Context, running)...)
+	all = append(all, datadir.CheckLeaders(c.Context, running)...)
 	// The configuration is checked last, because that is slow, and shown first.
 	all = append(checkConfig(c, config, err), all...)
 	err = output.Show(c, all, func(w io.Writer) {

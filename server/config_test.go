@@ -97,10 +97,29 @@ var mistakes = map[string]struct {
 		c.ServiceClusterIPRange, c.ControllerManagerArgs = "10.96.0.0/16,fd00:10:96::/112", []string{"node-cidr-mask-size=24"}
 	}, []string{"node-cidr-mask-size=24", "10.244.0.0/16,fd00:10:244::/56", "node-cidr-mask-size-ipv4", "allocate-node-cidrs=false"}},
 	"nodes' ranges larger than the cluster's": {func(c *Config) { c.ClusterCIDR = "10.1.0.0/25" }, []string{"--cluster-cidr 10.1.0.0/25", "/24", "node-cidr-mask-size"}},
-	"controllers' own flag":                   {func(c *Config) { c.ControllerManagerArgs = []string{"leader-elect"} }, []string{"--kube-controller-manager-arg", "there is one server"}},
-	"scheduler's flag":                        {func(c *Config) { c.SchedulerArgs = []string{"kube-api-qsp=5"} }, []string{"--kube-scheduler-arg", `did you mean "kube-api-qps"?`}},
-	"scheduler's own flag":                    {func(c *Config) { c.SchedulerArgs = []string{"secure-port=1"} }, []string{"--kube-scheduler-arg", "no port of its own"}},
-	"scheduler's flag value":                  {func(c *Config) { c.SchedulerArgs = []string{"kube-api-qps=fast"} }, []string{"--kube-scheduler-arg", "kube-api-qps=fast"}},
+	"controllers' own flag":                   {func(c *Config) { c.ControllerManagerArgs = []string{"secure-port=1"} }, []string{"--kube-controller-manager-arg", "have no port of their own"}},
+	"election without others":                 {func(c *Config) { c.ControllerManagerArgs = []string{"leader-elect"} }, []string{"--kube-controller-manager-arg: leader-elect=true", "no other server", "--etcd-listen"}},
+	"scheduler's election without others":     {func(c *Config) { c.SchedulerArgs = []string{"leader-elect=true"} }, []string{"--kube-scheduler-arg: leader-elect=true", "no other server"}},
+	"lease without others":                    {func(c *Config) { c.SchedulerArgs = []string{"leader-elect-lease-duration=30s"} }, []string{"--kube-scheduler-arg: leader-elect-lease-duration", "no other server"}},
+	"lease without an election": {func(c *Config) {
+		c.EtcdListen, c.ControllerManagerArgs = "http://127.0.0.1:0", []string{"leader-elect=false", "leader-elect-lease-duration=30s"}
+	}, []string{"--kube-controller-manager-arg: leader-elect-lease-duration", "leader-elect=false"}},
+	"lease shorter than the renewal": {func(c *Config) {
+		c.EtcdListen, c.ControllerManagerArgs = "http://127.0.0.1:0", []string{"leader-elect-lease-duration=10s"}
+	}, []string{"--kube-controller-manager-arg: leader-elect-lease-duration=10s", "leader-elect-renew-deadline, which is 10s"}},
+	"part of a second": {func(c *Config) {
+		c.EtcdListen, c.SchedulerArgs = "http://127.0.0.1:0", []string{"leader-elect-lease-duration=15500ms"}
+	}, []string{"--kube-scheduler-arg: leader-elect-lease-duration=15.5s", "whole seconds"}},
+	"renewal within one try": {func(c *Config) {
+		c.EtcdListen, c.SchedulerArgs = "http://127.0.0.1:0", []string{"leader-elect-renew-deadline=2s"}
+	}, []string{"--kube-scheduler-arg: leader-elect-renew-deadline=2s", "leader-elect-retry-period"}},
+	"another kind of lease": {func(c *Config) {
+		c.EtcdListen, c.SchedulerArgs = "http://127.0.0.1:0", []string{"leader-elect-resource-lock=configmaps"}
+	}, []string{"--kube-scheduler-arg: leader-elect-resource-lock=configmaps", "leases"}},
+	"leader migration":       {func(c *Config) { c.ControllerManagerArgs = []string{"enable-leader-migration=true"} }, []string{"--kube-controller-manager-arg: enable-leader-migration", "cloud-controller-manager"}},
+	"scheduler's flag":       {func(c *Config) { c.SchedulerArgs = []string{"kube-api-qsp=5"} }, []string{"--kube-scheduler-arg", `did you mean "kube-api-qps"?`}},
+	"scheduler's own flag":   {func(c *Config) { c.SchedulerArgs = []string{"secure-port=1"} }, []string{"--kube-scheduler-arg", "no port of its own"}},
+	"scheduler's flag value": {func(c *Config) { c.SchedulerArgs = []string{"kube-api-qps=fast"} }, []string{"--kube-scheduler-arg", "kube-api-qps=fast"}},
 }
 
 func TestValidateNamesTheOption(t *testing.T) {

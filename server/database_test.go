@@ -61,8 +61,10 @@ func TestControlPlaneOnADatabase(t *testing.T) {
 
 			second := start(t, func(c *server.Config) {
 				configure(c)
-				c.AdvertiseAddress, c.NoControllers, c.DisableScheduler = "192.0.2.2", true, true
+				c.AdvertiseAddress = "192.0.2.2"
 			})
+			second.says(t, "leads and runs the controllers: this server waits until it stops", 1)
+			second.says(t, "leads and runs the scheduler: this server waits until it stops", 1)
 			done("start of a second")
 			shareAll(t, c, second, kind != "nats") // its reads use the server's own index
 			second.cancel()

@@ -14,6 +14,7 @@ import (
 	"github.com/karve-k8s/karve/bootstrap/kubeadm"
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/internal/version"
+	"github.com/karve-k8s/karve/server/election"
 )
 
 // endpoint is the value of --control-plane-endpoint.
@@ -109,7 +110,8 @@ const (
 // maintainJoining makes the objects for `kubeadm join`, and lets them follow this server; again after each
 // reset, which may bring objects back that name another server. Nothing else of the cluster
 // depends on them. So a start waits for them, but not long, and does not fail without them: a
-// webhook of the cluster may refuse them until a Pod runs.
+// webhook of the cluster may refuse them until a Pod runs. Of several servers, the one that runs the
+// controllers does it: nodes that join then reach a server that runs.
 func (s *controlPlane) maintainJoining(ctx context.Context, ready func()) error {
 	ready = sync.OnceFunc(ready)
 	var timed sync.WaitGroup
@@ -121,6 +123,13 @@ func (s *controlPlane) maintainJoining(ctx context.Context, ready func()) error 
 		}
 		timed.Wait()
 	}()
+	return s.election.Follow(ctx, ready, func(ctx context.Context, term *election.Term) error {
+		return s.keepJoining(ctx, term, ready)
+	})
+}
+
+// keepJoining is maintainJoining while this server may act.
+func (s *controlPlane) keepJoining(ctx context.Context, term *election.Term, ready func()) error {
 	assigned := false
 	if s.controlling != nil {
 		var err error
@@ -132,7 +141,7 @@ func (s *controlPlane) maintainJoining(ctx context.Context, ready func()) error 
 	if err != nil {
 		return err
 	}
-	client, err := kubernetes.NewForConfig(s.adminClient())
+	client, err := kubernetes.NewForConfig(term.Fence(s.adminClient()))
 	if err != nil {
 		return fmt.Errorf("create client: %w", err)
 	}

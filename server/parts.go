@@ -91,7 +91,7 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 	s.control = snapshots.New(snapshots.Options{DataDir: p.DataDir, Log: p.Log, Connect: s.snapshotsConnection})
 	s.api = &apiserver.Part{Configure: s.configureAPIServer, Built: func() { c.served = true }}
 	if p.controllers != nil {
-		o := controllers.Options{Upstream: p.controllers, Deviations: p.deviations, Step: s.stepsOf(controllersPart), Connect: s.controllersConnection}
+		o := controllers.Options{Upstream: p.controllers, Election: p.election, Deviations: p.deviations, Step: s.stepsOf(controllersPart), Connect: s.controllersConnection}
 		o.KnownPodRange, o.NoPodRanges = s.knownPodRange, s.logNoPodRanges
 		if p.ApproveKubeletServing {
 			o.KubeletServing = func() controllers.KubeletServing {
@@ -101,7 +101,7 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 		s.controlling = controllers.New(o)
 	}
 	if p.scheduler != nil {
-		s.scheduling = scheduler.New(scheduler.Options{Upstream: p.scheduler, Deviations: p.deviations, Step: s.stepsOf(schedulerPart), Connect: s.schedulerConnection})
+		s.scheduling = scheduler.New(scheduler.Options{Upstream: p.scheduler, Deviations: p.deviations, Log: p.Log, Step: s.stepsOf(schedulerPart), Connect: s.schedulerConnection})
 	}
 	if p.SimulateNodes > 0 {
 		s.simulation = newSimulation(p, s.simulationConnection)
@@ -123,7 +123,9 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 //     that none of its requests uses a closed engine.
 //   - The SSH tunnels stop after the API server, whose open connections use them.
 //   - The controllers and the scheduler stop before the API server, because their watches would
-//     delay its shutdown.
+//     delay its shutdown, and because they give their leases back.
+//   - What acts only while the controllers do stops before them: the simulated nodes and the objects for
+//     kubeadm join.
 //
 // The scheduler uses informers of the controllers, and waits for them itself. With --etcd-listen,
 // the datastore needs the certificates.
@@ -358,7 +360,7 @@ func (s *controlPlane) controllersConnection() controllers.Connection {
 
 func (s *controlPlane) schedulerConnection() scheduler.Connection {
 	c := scheduler.Connection{Client: s.clients().Config(certs.Scheduler), Informers: s.api.Server().Informers()}
-	if s.controlling != nil {
+	if s.controlling != nil && s.election == nil { // otherwise they may stop before the scheduler
 		c.Controllers = s.controlling
 	}
 	return c

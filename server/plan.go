@@ -17,6 +17,7 @@ import (
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/controllers"
 	"github.com/karve-k8s/karve/server/deviations"
+	"github.com/karve-k8s/karve/server/election"
 	"github.com/karve-k8s/karve/server/insecure"
 	"github.com/karve-k8s/karve/server/ports"
 	"github.com/karve-k8s/karve/server/scheduler"
@@ -49,6 +50,7 @@ type plan struct {
 	ssh        *sshPlan // nil: nodes are reached directly
 
 	controllers *controllers.Upstream // nil if they are disabled
+	election    *election.Election    // of the server that runs the controllers; nil: no other can
 	scheduler   *scheduler.Upstream   // nil if it is disabled
 }
 
@@ -279,15 +281,18 @@ func (d *draft) validate(ctx context.Context) (*plan, error) {
 		d.controllers, err = controllers.Parse(controllers.Settings{
 			Args: d.ControllerManagerArgs, Disabled: d.DisableControllers,
 			ClusterCIDR: d.ClusterCIDR, ClusterCIDRChosen: d.podsChosen, ServiceClusterIPRange: d.ServiceClusterIPRange,
-			FlexVolumes: d.path(flexVolumes),
+			Shared: !d.ownsStorage(), FlexVolumes: d.path(flexVolumes),
 		})
 		if err == nil && gatesAreFine {
 			err = d.controllers.Validate()
 		}
+		if err == nil {
+			d.election, err = d.controllers.NewElection(d.Log)
+		}
 		errs.add(err)
 	}
 	if !d.DisableScheduler {
-		d.scheduler, err = scheduler.Parse(d.SchedulerArgs)
+		d.scheduler, err = scheduler.Parse(d.SchedulerArgs, !d.ownsStorage())
 		if err == nil && gatesAreFine {
 			err = d.scheduler.Validate()
 		}

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"crypto/tls"
+	"sync"
 
 	"github.com/sirupsen/logrus"
 	"k8s.io/client-go/informers"
@@ -12,14 +13,17 @@ import (
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/internal/version"
+	"github.com/karve-k8s/karve/server/election"
 	"github.com/karve-k8s/karve/simulate"
 )
 
-// simulation is the part that runs the simulated nodes. They use the API server's informers.
+// simulation is the part that runs the simulated nodes. They use the API server's informers. Of
+// several servers, the one that runs the controllers simulates the nodes.
 type simulation struct {
-	config  simulate.Config
-	kubelet simulate.Kubelet // the kubelet API of all nodes; the API server connects to it
-	connect func() simulationConnection
+	config   simulate.Config
+	election *election.Election // the controllers'
+	kubelet  simulate.Kubelet   // the kubelet API of all nodes; the API server connects to it
+	connect  func() simulationConnection
 }
 
 // simulationConnection is what the part gets from other parts.
@@ -32,7 +36,7 @@ type simulationConnection struct {
 // newSimulation sets what the controllers expect of nodes. It warns about what simulated nodes
 // cannot do without controllers or a scheduler.
 func newSimulation(p *plan, connect func() simulationConnection) *simulation {
-	s := &simulation{connect: connect}
+	s := &simulation{election: p.election, connect: connect}
 	s.config = simulate.Config{Nodes: p.SimulateNodes, Version: version.Kubernetes, Kubelet: &s.kubelet, Log: p.Log}
 	for _, r := range p.services {
 		s.config.IPv6 = append(s.config.IPv6, netutils.IsIPv6CIDR(r))
@@ -69,5 +73,9 @@ func (s *simulation) Run(ctx context.Context, ready func()) error {
 	c.PodInformer, c.NodeInformer = core.Pods().Informer(), core.Nodes().Informer()
 	c.ClaimInformer, c.VolumeInformer = core.PersistentVolumeClaims().Informer(), core.PersistentVolumes().Informer()
 	from.informers.StartWithContext(ctx) // they run already, unless the user configured authorization
-	return simulate.Run(ctx, c, ready)
+	ready = sync.OnceFunc(ready)
+	return s.election.Follow(ctx, ready, func(ctx context.Context, term *election.Term) error {
+		c.Client = term.Fence(from.client)
+		return simulate.Run(ctx, c, ready)
+	})
 }

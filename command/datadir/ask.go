@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
+	"net/url"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -17,7 +18,9 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/command/servers"
+	"github.com/karve-k8s/karve/preflight"
 )
 
 const (
@@ -57,6 +60,9 @@ func (s *ServerState) ask(ctx context.Context, dir string) error {
 	}
 	if text, err := get("/metrics"); err == nil {
 		s.readMetrics(text)
+	}
+	for i := range s.Leases {
+		s.Leases[i].readHolder(get)
 	}
 	return nil
 }
@@ -102,6 +108,10 @@ func (s *ServerState) readMetrics(text []byte) {
 		if err != nil {
 			continue
 		}
+		if lease, ok := strings.CutPrefix(name, `leader_election_master_status{name="`); ok {
+			s.Leases = append(s.Leases, leaseStatus{Name: strings.TrimSuffix(lease, `"}`), Leads: value == 1})
+			continue
+		}
 		switch name {
 		case "process_start_time_seconds":
 			began := time.Unix(int64(value), 0).UTC()
@@ -112,4 +122,44 @@ func (s *ServerState) readMetrics(text []byte) {
 			}
 		}
 	}
+}
+
+// readHolder reads who leads. The namespace is upstream's default.
+func (l *leaseStatus) readHolder(get func(path string) ([]byte, error)) {
+	text, err := get("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/" + url.PathEscape(l.Name))
+	var lease struct {
+		Spec struct{ HolderIdentity string }
+	}
+	if err == nil && json.Unmarshal(text, &lease) == nil {
+		l.Holder = lease.Spec.HolderIdentity
+	}
+}
+
+// String says who leads.
+func (l leaseStatus) String() string {
+	switch name := output.Printable(l.Name); {
+	case l.Leads:
+		return "this server, of " + name
+	case l.Holder != "":
+		return output.Printable(l.Holder) + ", of " + name
+	default:
+		return "unknown, of " + name
+	}
+}
+
+// CheckLeaders tells who leads, as `karve status` does. A server without an election has no findings.
+func CheckLeaders(ctx context.Context, dir string) []preflight.Finding {
+	s, err := readState(ctx, dir, time.Now())
+	if err != nil {
+		return nil // other checks report it
+	}
+	var all []preflight.Finding
+	for _, l := range s.Leases {
+		f := preflight.Finding{Check: "leader election", Result: preflight.OK, Found: l.String()}
+		if !l.Leads && l.Holder == "" {
+			f.Result, f.Do = preflight.Warn, "see the log of the servers that share the datastore"
+		}
+		all = append(all, f)
+	}
+	return all
 }

@@ -63,11 +63,19 @@ type ServerState struct {
 	Listening   []string           `json:"listening,omitempty"` // host:port of each listener
 	Memory      *memoryStatus      `json:"memory,omitempty"`
 	Certificate *certificateStatus `json:"certificate,omitempty"` // the one that expires first
+	Leases      []leaseStatus      `json:"leases,omitempty"`      // of the leader election
 }
 
 type memoryStatus struct {
 	Anonymous int64 `json:"rssAnonBytes,omitempty"`
 	Limit     int64 `json:"limitBytes,omitempty"` // what --memory-limit came to
+}
+
+// leaseStatus is a lease of which this server is a candidate.
+type leaseStatus struct {
+	Name   string `json:"name"`
+	Leads  bool   `json:"leads"`            // this server does
+	Holder string `json:"holder,omitempty"` // the identity of who does, if it is known
 }
 
 type certificateStatus struct {
@@ -264,6 +272,9 @@ func (s *ServerStatus) serverTable(w io.Writer) {
 	}
 	if c := s.Certificate; c != nil {
 		line("certificates", "%d days left (%s, %s)", c.DaysLeft, c.Name, c.NotAfter.Format(time.DateOnly))
+	}
+	for _, l := range s.Leases {
+		line("leader", "%s", l)
 	}
 	for _, t := range s.Tunnels {
 		line("SSH tunnel", "%s", describeTunnel(t))

@@ -2,8 +2,30 @@ package datadir
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 )
+
+// Metrics tell of which leases a server is a candidate, and the API who leads if it does not.
+func TestLeaders(t *testing.T) {
+	t.Parallel()
+	s := &ServerState{Memory: &memoryStatus{}}
+	s.readMetrics([]byte("leader_election_master_status{name=\"kube-controller-manager\"} 1\nleader_election_master_status{name=\"kube-scheduler\"} 0\nother{name=\"x\"} 1\n"))
+	for i := range s.Leases {
+		s.Leases[i].readHolder(func(path string) ([]byte, error) {
+			if path != "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/"+s.Leases[i].Name {
+				return nil, errors.New(path)
+			}
+			return []byte(`{"spec":{"holderIdentity":"other_1"}}`), nil
+		})
+	}
+	if got, want := fmt.Sprint(s.Leases), "[this server, of kube-controller-manager other_1, of kube-scheduler]"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if got := fmt.Sprint(leaseStatus{Name: "kube-scheduler"}); got != "unknown, of kube-scheduler" {
+		t.Errorf("without a leader: got %s", got)
+	}
+}
 
 func TestFailedChecks(t *testing.T) {
 	t.Parallel()

@@ -296,7 +296,7 @@ func (c *controlling) make(p *program) (err error) {
 	if err != nil {
 		return err
 	}
-	scheduling, err := scheduler.Parse(nil)
+	scheduling, err := scheduler.Parse(nil, false)
 	if err != nil {
 		return err
 	}

@@ -38,6 +38,8 @@ const (
 	terminating  = "the namespace is being deleted"   // and refuses new objects
 	gone         = "the object was deleted meanwhile" // the controller's cache is behind
 	conflict     = "the object was changed meanwhile" // the controller tries again
+	otherLeads   = "another server was faster"        // and leads now
+	wokenUp      = "the lease has changed meanwhile"  // and the candidate tries again
 	behind       = "the controller waits for its own write, and tries again"
 )
 
@@ -118,6 +120,13 @@ var demotions = []Demotion{
 	{Message: unusedClaim, Error: `persistentvolumeclaims "*" not found`, Reason: gone},
 	{Message: "Unhandled Error", Error: `PVC * failed with: Operation cannot be fulfilled on persistentvolumeclaims "*": `, Reason: conflict},
 	{Message: "Unhandled Error", Error: `PVC * failed with: persistentvolumeclaims "*" not found`, Reason: gone},
+
+	// Leader election.
+	{Message: "Failed to update lease", Error: `Operation cannot be fulfilled on leases.coordination.k8s.io "kube-*": the object has been modified`, Reason: otherLeads},
+	{Message: "Error initially creating lease lock", Error: `leases.coordination.k8s.io "*" already exists`, Reason: otherLeads},
+	{Message: "Failed to update lease", Error: canceled, Reason: wokenUp},
+	{Message: "Error retrieving lease lock", Error: canceled, Reason: wokenUp},
+	{Error: "this server no longer leads", Reason: "the requests of what a former leader ran are refused"},
 
 	// DynamicResources.PostFilter reads state that its PreFilter has not written, if another
 	// plugin's PreFilter has refused the Pod: every Pod with an unbound volume.

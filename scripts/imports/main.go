@@ -100,6 +100,7 @@ var own = map[string][]string{
 		"server/certificates",
 		"server/controllers",
 		"server/deviations",
+		"server/election",
 		"server/insecure",
 		"server/lifecycle",
 		"server/loopback",
@@ -187,9 +188,10 @@ var own = map[string][]string{
 	"server/deviations":             {},                                                                                                         // every part asks whether one of its deviations is on
 	"server/deviations/mirrors":     {},                                                                                                         // what a test and scripts/upgrade compare with upstream
 	"server/flags":                  {},
-	"server/controllers":            {"bootstrap", "bootstrap/kubeadm", "certs", "server/flags", "server/health", "server/sharedinformers", "server/deviations"}, // bootstrap: what they would create first; bootstrap/kubeadm: which API groups are off; certs: the keys with which they sign
-	"server/scheduler":              {"server/flags", "server/health", "server/sharedinformers", "server/deviations"},
+	"server/controllers":            {"bootstrap", "bootstrap/kubeadm", "certs", "server/election", "server/flags", "server/health", "server/sharedinformers", "server/deviations"}, // bootstrap: what they would create first; bootstrap/kubeadm: which API groups are off; certs: the keys with which they sign
+	"server/scheduler":              {"server/election", "server/flags", "server/health", "server/sharedinformers", "server/deviations"},
 	"server/sharedinformers":        {"server/deviations"}, // the API server, the controllers and the scheduler use the same informers
+	"server/election":               {},                    // which of several servers acts
 	"server/health":                 {},                    // what a part reports about itself
 	"server/idleconns":              {},
 	"server/insecure":               {"internal/procnet", "server/idleconns"},

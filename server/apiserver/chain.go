@@ -56,7 +56,7 @@ func New(ctx context.Context, c Config) (s *Server, err error) {
 	if c.Upstream != nil {
 		completed = *c.Upstream
 	} else {
-		prepareProcess(c.Log, c.Deviations)
+		prepareProcess(c.Log, c.Deviations, c.SingleServer)
 		if completed, err = complete(ctx, c); err != nil {
 			return nil, err
 		}

@@ -340,14 +340,14 @@ func completeOptions(ctx context.Context, o *options.ServerRunOptions, clockDoub
 // (cmd/kube-apiserver/app/server.go), except for feature gates, which are set already.
 // Warnings and loggers are global to the process. If several servers run in one process, they
 // share those of the last one.
-func prepareProcess(log *logrus.Logger, switches deviations.Switches) {
+func prepareProcess(log *logrus.Logger, switches deviations.Switches, single bool) {
 	etcdLogger = zap.NewNop()
 	if log != nil {
 		etcdLogger = logbridge.Zap(log, "etcd")
 	}
 	// Otherwise the server's own clients would log warnings about the server's own APIs.
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
-	replacements.RenewIdentityRarely(switches.On(deviations.SingleServer))
+	replacements.RenewIdentityRarely(single && switches.On(deviations.SingleServer))
 	registry := genericoptions.NewServerRunOptions().ComponentGlobalsRegistry
 	if gates, ok := registry.FeatureGateFor(basecompatibility.DefaultKubeComponent).(featuregate.MutableFeatureGate); ok {
 		gates.AddMetrics()

@@ -101,7 +101,7 @@ func (u *Upstream) Gates() (*Gates, error) { return gatesOf(u.trial) }
 // about it. It sets the warnings and loggers of the whole process. The process must already
 // have the feature gates of the command line.
 func (u *Upstream) Complete(ctx context.Context, log *logrus.Logger) (*options.CompletedOptions, error) {
-	prepareProcess(log, deviations.Switches{})
+	prepareProcess(log, deviations.Switches{}, true)
 	completed, err := completeOptions(ctx, u.ServerRunOptions, nil)
 	return &completed, err
 }

@@ -12,6 +12,8 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"sync"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -31,6 +33,7 @@ import (
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/server/deviations"
+	"github.com/karve-k8s/karve/server/election"
 	"github.com/karve-k8s/karve/server/health"
 	"github.com/karve-k8s/karve/server/sharedinformers"
 )
@@ -41,6 +44,8 @@ type Options struct {
 	Upstream *Upstream
 	// Connect returns what a running API server offers. Run calls it once.
 	Connect func() Connection
+	// Election says when the controllers run. It is nil if no other server can use the datastore.
+	Election *election.Election
 	// Deviations are the places where Karve's own code runs instead of upstream's.
 	Deviations deviations.Switches
 	// Step records a step of the start, until done is called.
@@ -70,14 +75,21 @@ type Connection struct {
 	// Writes tells which writes a deleted namespace waits for. If it is nil, other API
 	// servers may write to the datastore, and upstream's namespace controller runs.
 	Writes *Writes
+
+	begin func() // starts Informers, if they run longer than the controllers; otherwise nil
 }
 
-// Controllers are kube-controller-manager's controllers, with no port, no lease and no
-// client-side rate limit.
+// Controllers are kube-controller-manager's controllers, with no port and no client-side rate
+// limit.
 type Controllers struct {
 	options Options
 	health  health.Part
+	current atomic.Pointer[run]
+}
 
+// run is what is known of the controllers while they run once. With an election, they run once in
+// each term.
+type run struct {
 	podsDecided chan struct{} // closed once the following is set
 	assignsPods bool          // a controller gives nodes ranges of Pod addresses
 
@@ -93,26 +105,37 @@ type Controllers struct {
 
 // New returns controllers that have not started.
 func New(o Options) *Controllers {
-	return &Controllers{options: o, configured: make(chan struct{}), started: make(chan struct{}), podsDecided: make(chan struct{})}
+	c := &Controllers{options: o}
+	c.renew()
+	return c
 }
 
-// Check is the line "controllers" of /readyz.
+// renew forgets what the controllers were.
+func (c *Controllers) renew() {
+	c.current.Store(&run{configured: make(chan struct{}), started: make(chan struct{}), podsDecided: make(chan struct{})})
+}
+
+// Check is the line "controllers" of /readyz. A server that waits for its turn is ready.
 func (c *Controllers) Check(r *http.Request) error { return c.health.Check(r) }
 
 // LastError returns why the controllers are not ready, or nil if they are.
 func (c *Controllers) LastError() error { return c.health.LastError() }
 
 // Informers waits until the controllers' informers are configured, and returns them. They may be
-// added to, but are started only after [Controllers.InformersStarted].
+// added to, but are started only after [Controllers.InformersStarted]. With an election, they end
+// with the term, so no other part may use them.
 func (c *Controllers) Informers(ctx context.Context) (informers.SharedInformerFactory, error) {
-	if err := closed(ctx, c.configured); err != nil {
+	now := c.current.Load()
+	if err := closed(ctx, now.configured); err != nil {
 		return nil, err
 	}
-	return c.shared, nil
+	return now.shared, nil
 }
 
 // InformersStarted waits until the controllers' informers have started.
-func (c *Controllers) InformersStarted(ctx context.Context) error { return closed(ctx, c.started) }
+func (c *Controllers) InformersStarted(ctx context.Context) error {
+	return closed(ctx, c.current.Load().started)
+}
 
 // closed waits until c is closed.
 func closed(ctx context.Context, c <-chan struct{}) error {
@@ -124,28 +147,59 @@ func closed(ctx context.Context, c <-chan struct{}) error {
 	}
 }
 
-// Names returns the names of the controllers that run. Before the start, there are none.
-func (c *Controllers) Names() []string {
+// running returns the controllers that have started, or nil.
+func (c *Controllers) running() *run {
+	now := c.current.Load()
 	select {
-	case <-c.started:
-		return c.names
+	case <-now.started:
+		return now
 	default:
 		return nil
 	}
 }
 
+// Names returns the names of the controllers that run. Before the start, there are none.
+func (c *Controllers) Names() []string {
+	if now := c.running(); now != nil {
+		return now.names
+	}
+	return nil
+}
+
 // Run starts the controllers, calls ready, and returns when ctx has ended and they have
-// stopped.
-//
-// It mirrors app.Run (cmd/kube-controller-manager/app/controllermanager.go), which serves
-// the controllers' health on a port of its own.
+// stopped. With an election, the controllers run while this server leads. Then it is ready as soon
+// as one leads.
 func (c *Controllers) Run(ctx context.Context, ready func()) error {
 	defer c.health.Set(errors.New("stopped"))
 	connection := c.options.Connect()
+	if c.options.Election == nil {
+		return c.run(ctx, connection, nil, ready)
+	}
+	ready = sync.OnceFunc(ready)
+	c.health.Set(errNoLeader)
+	standby := func() { c.health.Set(nil); ready() }
+	return c.options.Election.Run(ctx, connection.Client, standby, func(leading context.Context, term *election.Term) error {
+		defer c.renew()
+		defer c.health.Set(errNoLeader)
+		during := connection
+		during.Client, during.Anonymous = term.Fence(connection.Client), term.Fence(connection.Anonymous)
+		during.begin = func() { connection.Informers.StartWithContext(ctx) }
+		return c.run(leading, during, term, ready)
+	})
+}
+
+var errNoLeader = errors.New("no server has the lease yet")
+
+// run runs the controllers once.
+//
+// It mirrors app.Run (cmd/kube-controller-manager/app/controllermanager.go), which serves
+// the controllers' health on a port of its own.
+func (c *Controllers) run(ctx context.Context, connection Connection, term *election.Term, ready func()) error {
+	now := c.current.Load()
 	done := c.options.Step("configuration")
 	config, err := c.configure(ctx, connection)
 	if err != nil {
-		return err
+		return ended(ctx, err)
 	}
 	config.EventBroadcaster.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: config.Client.CoreV1().Events("")})
 	defer config.EventBroadcaster.Shutdown()
@@ -156,14 +210,14 @@ func (c *Controllers) Run(ctx context.Context, ready func()) error {
 	perController := clientbuilder.NewDynamicClientBuilder(anonymous, config.Client.CoreV1(), metav1.NamespaceSystem)
 	shared, err := app.CreateControllerContext(ctx, config, root, perController)
 	if err != nil {
-		return fmt.Errorf("prepare controllers: %w", err)
+		return ended(ctx, fmt.Errorf("prepare controllers: %w", err))
 	}
 	defer shared.InformerFactory.Shutdown()
 	if err := sharedinformers.Share(shared.InformerFactory, connection.Informers, c.options.Deviations, sharedWithAPIServer...); err != nil {
 		return err
 	}
-	c.shared = shared.InformerFactory
-	close(c.configured)
+	now.shared = shared.InformerFactory
+	close(now.configured)
 	done()
 
 	done = c.options.Step("controllers")
@@ -176,7 +230,9 @@ func (c *Controllers) Run(ctx context.Context, ready func()) error {
 	}
 	if c.options.KubeletServing != nil {
 		events := config.EventBroadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: servingApprover})
-		approver, err := newServingApprover(shared, c.options.KubeletServing(), events)
+		serving := c.options.KubeletServing()
+		serving.Admin = term.Fence(serving.Admin)
+		approver, err := newServingApprover(shared, serving, events)
 		if err != nil {
 			return err
 		}
@@ -184,23 +240,35 @@ func (c *Controllers) Run(ctx context.Context, ready func()) error {
 	}
 	done()
 
+	if connection.begin != nil { // none of them can start twice
+		connection.begin()
+	}
 	shared.InformerFactory.StartWithContext(ctx)
 	shared.ObjectOrMetadataInformerFactory.Start(ctx.Done())
 	close(shared.InformersStarted)
 	for _, controller := range all {
-		c.names = append(c.names, controller.Name())
+		now.names = append(now.names, controller.Name())
 	}
-	c.mapper = shared.RESTMapper
+	now.mapper = shared.RESTMapper
 	if shared.GraphBuilder != nil {
-		c.collected, c.graph = shared.ObjectOrMetadataInformerFactory, shared.GraphBuilder
+		now.collected, now.graph = shared.ObjectOrMetadataInformerFactory, shared.GraphBuilder
 	}
-	close(c.started)
+	close(now.started)
 	c.health.Set(nil, checks...)
 	ready()
 	if limit := config.ControllerShutdownTimeout; !app.RunControllers(ctx, shared, all, app.ControllerStartJitter, limit) {
 		return fmt.Errorf("controllers still ran %v after they were told to stop", limit)
 	}
 	return nil
+}
+
+// ended returns the error of a context that has ended, because err is then a consequence. Otherwise
+// it returns err.
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
 }
 
 // configure turns the options into upstream's configuration, with clients of connection.

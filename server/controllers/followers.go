@@ -15,14 +15,13 @@ import (
 // Followers returns the controllers' informers that have to see the changes. Among them are
 // the garbage collector's metadata informers of custom resources.
 func (c *Controllers) Followers(changes sharedinformers.Changes) ([]sharedinformers.Informer, error) {
-	select {
-	case <-c.started:
-	default:
+	now := c.running()
+	if now == nil {
 		return nil, nil
 	}
 	const owner = "controllers"
-	all, err := sharedinformers.Started(owner, c.shared)
-	if err != nil || c.collected == nil {
+	all, err := sharedinformers.Started(owner, now.shared)
+	if err != nil || now.collected == nil {
 		return all, err
 	}
 	// If a definition has changed, the garbage collector replaces the informer of its
@@ -33,11 +32,11 @@ func (c *Controllers) Followers(changes sharedinformers.Changes) ([]sharedinform
 		if !custom || slices.ContainsFunc(redefined, func(r sharedinformers.Change) bool { return r.Key == resource.String() }) {
 			continue
 		}
-		preferred, err := c.mapper.ResourceFor(resource.WithVersion(""))
+		preferred, err := now.mapper.ResourceFor(resource.WithVersion(""))
 		if err != nil {
 			continue // the garbage collector has not discovered this kind yet
 		}
-		generic, err := c.collected.ForResource(preferred)
+		generic, err := now.collected.ForResource(preferred)
 		if err != nil {
 			return nil, err
 		}
@@ -49,8 +48,8 @@ func (c *Controllers) Followers(changes sharedinformers.Changes) ([]sharedinform
 // ForgetAbsentOwners makes the garbage collector ask the API server for each owner that it
 // does not know, from now on. No worker may be running during the call.
 func (c *Controllers) ForgetAbsentOwners() {
-	if c.graph != nil {
-		rememberNoAbsentOwners(c.graph)
+	if now := c.running(); now != nil && now.graph != nil {
+		rememberNoAbsentOwners(now.graph)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sirupsen/logrus"
 	"k8s.io/apimachinery/pkg/util/sets"
 	genericcontrollers "k8s.io/controller-manager/app"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
@@ -16,6 +17,7 @@ import (
 	signer "k8s.io/kubernetes/pkg/controller/certificates/signer/config"
 
 	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/server/election"
 	"github.com/karve-k8s/karve/server/flags"
 )
 
@@ -30,7 +32,8 @@ var ownedFlags = map[string]string{
 	"authorization-kubeconfig":  "the controllers have no port of their own",
 	"secure-port":               "the controllers have no port of their own",
 	"bind-address":              "the controllers have no port of their own",
-	"leader-elect":              "there is one server",
+	"enable-leader-migration":   "no cloud-controller-manager runs controllers of this program",
+	"leader-migration-config":   "no cloud-controller-manager runs controllers of this program",
 	"cluster-cidr":              "use --cluster-cidr",
 	"service-cluster-ip-range":  "use --service-cluster-ip-range",
 	"feature-gates":             "use --feature-gates",
@@ -51,6 +54,8 @@ type Settings struct {
 	ClusterCIDRChosen bool
 	// ServiceClusterIPRange is one CIDR, or two separated by a comma.
 	ServiceClusterIPRange string
+	// Shared says that other servers can use the datastore. Then one of them runs the controllers.
+	Shared bool
 	// FlexVolumes is the directory of Flexvolume plugins. Run makes it.
 	FlexVolumes string
 }
@@ -73,7 +78,7 @@ func Parse(s Settings) (*Upstream, error) {
 	// Making a flag gives its field the flag's default, so the flags come first.
 	sets := o.Flags(app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases())
 	o.SecureServing.BindPort = 0
-	o.Generic.LeaderElection.LeaderElect = false
+	o.Generic.LeaderElection.LeaderElect = s.Shared
 	o.Generic.Controllers = append([]string{"*"}, extraControllers...)
 	// Upstream's fifty and forty workers are no faster: their requests are calls in this
 	// process, and wait only for its cores.
@@ -91,7 +96,9 @@ func Parse(s Settings) (*Upstream, error) {
 	// Upstream's default is in /usr, which does not belong to Karve and may be read-only.
 	o.PersistentVolumeBinderController.VolumeConfiguration.FlexVolumePluginDir = s.FlexVolumes
 
-	problems := []error{flags.Apply("kube-controller-manager", "kube-controller-manager-arg", sets, ownedFlags, s.Args)}
+	const option = "kube-controller-manager-arg"
+	problems := []error{flags.Apply("kube-controller-manager", option, sets, ownedFlags, s.Args)}
+	problems = append(problems, election.Check(option, o.Generic.LeaderElection, sets.FlagSet("generic"), s.Shared))
 	for _, name := range s.Disabled {
 		if err := checkName(name); err != nil {
 			problems = append(problems, err)
@@ -101,6 +108,16 @@ func Parse(s Settings) (*Upstream, error) {
 		o.Generic.Controllers = append([]string{"-" + name}, o.Generic.Controllers...)
 	}
 	return &Upstream{o, s.ClusterCIDRChosen}, errors.Join(problems...)
+}
+
+// NewElection returns the election that decides when the controllers run, or nil if they always do.
+func (u *Upstream) NewElection(log *logrus.Logger) (*election.Election, error) {
+	if !u.Generic.LeaderElection.LeaderElect {
+		return nil, nil
+	}
+	return election.New(election.Config{
+		Settings: u.Generic.LeaderElection, Component: "kube-controller-manager", Work: "runs the controllers", Log: log,
+	})
 }
 
 // Validate returns what kube-controller-manager would refuse. It reads the feature gates of

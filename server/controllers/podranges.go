@@ -33,12 +33,11 @@ func (u *Upstream) AssignsPodRanges() bool {
 // AssignsPodRanges waits until the controllers have looked at the nodes of the cluster, and
 // reports whether one of them gives each node a range of Pod addresses.
 func (c *Controllers) AssignsPodRanges(ctx context.Context) (bool, error) {
-	select {
-	case <-c.podsDecided:
-		return c.assignsPods, nil
-	case <-ctx.Done():
-		return false, ctx.Err()
+	now := c.current.Load()
+	if err := closed(ctx, now.podsDecided); err != nil {
+		return false, err
 	}
+	return now.assignsPods, nil
 }
 
 // keepPodRanges switches the assignment of Pod ranges off if the range is a default, and the cluster
@@ -47,9 +46,9 @@ func (c *Controllers) AssignsPodRanges(ctx context.Context) (bool, error) {
 // ranges that their Pods do not have. A Node keeps its range for good. With a range that the user has
 // named, there is nothing to guess.
 func (c *Controllers) keepPodRanges(ctx context.Context, config *controllerconfig.Config) error {
-	o, assigned := c.options.Upstream, &config.ComponentConfig.KubeCloudShared
-	c.assignsPods = o.AssignsPodRanges()
-	if c.assignsPods && o.podsChosen {
+	now, o, assigned := c.current.Load(), c.options.Upstream, &config.ComponentConfig.KubeCloudShared
+	now.assignsPods = o.AssignsPodRanges()
+	if now.assignsPods && o.podsChosen {
 		nodes, err := config.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 		if err != nil {
 			return fmt.Errorf("read the Pod ranges of nodes: %w", err)
@@ -67,20 +66,20 @@ func (c *Controllers) keepPodRanges(ctx context.Context, config *controllerconfi
 			}
 		}
 		if node != "" {
-			c.assignsPods, assigned.AllocateNodeCIDRs = false, false
+			now.assignsPods, assigned.AllocateNodeCIDRs = false, false
 			if c.options.NoPodRanges != nil {
 				c.options.NoPodRanges(node, pods, assigned.ClusterCIDR)
 			}
 		}
 	}
-	close(c.podsDecided)
+	close(now.podsDecided)
 	return nil
 }
 
 // explainPodRanges adds the remedy to an error of the controllers' constructors, if a node has a range
 // of Pod addresses that the node IPAM controller refuses.
 func (c *Controllers) explainPodRanges(ctx context.Context, config *controllerconfig.CompletedConfig, err error) error {
-	if !c.assignsPods {
+	if !c.current.Load().assignsPods {
 		return err
 	}
 	all := config.ComponentConfig.KubeCloudShared.ClusterCIDR

@@ -7,6 +7,7 @@ import (
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/latest"
 
+	"github.com/karve-k8s/karve/server/election"
 	"github.com/karve-k8s/karve/server/flags"
 )
 
@@ -17,7 +18,6 @@ var ownedFlags = map[string]string{
 	"authorization-kubeconfig":  "the scheduler has no port of its own",
 	"secure-port":               "the scheduler has no port of its own",
 	"bind-address":              "the scheduler has no port of its own",
-	"leader-elect":              "there is one server",
 	"write-config-to":           "it would end the process",
 	"feature-gates":             "use --feature-gates",
 	"v":                         "use --log-level",
@@ -28,15 +28,25 @@ var ownedFlags = map[string]string{
 // Upstream is kube-scheduler's own options, with Karve's defaults and the user's settings.
 type Upstream struct{ *options.Options }
 
-// Parse returns the options that args, NAME=VALUE, describe. Its error joins every problem.
-func Parse(args []string) (*Upstream, error) {
+// option is the option that has kube-scheduler's.
+const option = "kube-scheduler-arg"
+
+// Parse returns the options that args, NAME=VALUE, describe. Its error joins every problem. shared
+// says that other servers can use the datastore. Then one of them runs the scheduler, unless args or
+// the scheduler's configuration file say otherwise.
+func Parse(args []string, shared bool) (*Upstream, error) {
 	o := options.NewOptions()
 	o.SecureServing.BindPort = 0
-	// Upstream replaces its default only if the flag was set.
-	if err := o.Flags.FlagSet("leader election").Set("leader-elect", "false"); err != nil {
-		return nil, fmt.Errorf("switch off leader election: %w", err)
+	set := o.Flags.FlagSet("leader election")
+	if !shared { // a flag counts more than a configuration file
+		if err := set.Set("leader-elect", "false"); err != nil {
+			return nil, fmt.Errorf("switch off leader election: %w", err)
+		}
 	}
-	if err := flags.Apply("kube-scheduler", "kube-scheduler-arg", *o.Flags, ownedFlags, args); err != nil {
+	if err := flags.Apply("kube-scheduler", option, *o.Flags, ownedFlags, args); err != nil {
+		return nil, err
+	}
+	if err := election.Check(option, *o.LeaderElection, set, shared); err != nil {
 		return nil, err
 	}
 	return &Upstream{o}, nil
@@ -49,7 +59,7 @@ func (u *Upstream) Validate() error {
 		return err
 	}
 	if errs := u.Options.Validate(); len(errs) > 0 {
-		return fmt.Errorf("--kube-scheduler-arg: %w", errors.Join(errs...))
+		return fmt.Errorf("--"+option+": %w", errors.Join(errs...))
 	}
 	return nil
 }

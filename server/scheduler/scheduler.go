@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/dynamicinformer"
@@ -15,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
+	componentconfig "k8s.io/component-base/config"
 	"k8s.io/klog/v2"
 	schedulerconfig "k8s.io/kubernetes/cmd/kube-scheduler/app/config"
 	"k8s.io/kubernetes/pkg/scheduler"
@@ -22,6 +26,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/profile"
 
 	"github.com/karve-k8s/karve/server/deviations"
+	"github.com/karve-k8s/karve/server/election"
 	"github.com/karve-k8s/karve/server/health"
 	"github.com/karve-k8s/karve/server/sharedinformers"
 )
@@ -34,6 +39,8 @@ type Options struct {
 	Connect func() Connection
 	// Deviations are the places where Karve's own code runs instead of upstream's.
 	Deviations deviations.Switches
+	// Log receives who leads.
+	Log *logrus.Logger
 	// Step records a step of the start, until done is called.
 	Step func(name string) (done func())
 }
@@ -46,6 +53,8 @@ type Connection struct {
 	Informers informers.SharedInformerFactory
 	// Controllers are the controllers. It is nil if there are none.
 	Controllers Controllers
+
+	begin func() // starts Informers, if they run longer than the scheduler; otherwise nil
 }
 
 // Controllers are the controllers, as far as the scheduler shares their informers.
@@ -56,30 +65,70 @@ type Controllers interface {
 	InformersStarted(context.Context) error
 }
 
-// Scheduler is kube-scheduler, with no port and no lease.
+// Scheduler is kube-scheduler, with no port.
 type Scheduler struct {
 	options   Options
 	health    health.Part
-	informers informers.SharedInformerFactory // set when they have started
+	informers atomic.Pointer[informers.SharedInformerFactory] // nil until they have started
 }
 
 // New returns a scheduler that has not started.
 func New(o Options) *Scheduler { return &Scheduler{options: o} }
 
-// Check is the line "scheduler" of /readyz.
+// Check is the line "scheduler" of /readyz. A server that waits for its turn is ready.
 func (s *Scheduler) Check(r *http.Request) error { return s.health.Check(r) }
 
 // LastError returns why the scheduler is not ready, or nil if it is.
 func (s *Scheduler) LastError() error { return s.health.LastError() }
 
 // Run starts the scheduler, calls ready once its caches are filled, and returns when ctx
-// has ended and it has stopped.
-//
-// It mirrors app.Setup and app.Run (cmd/kube-scheduler/app/server.go), which read their
-// client from a kubeconfig file and return an error after a clean stop.
+// has ended and it has stopped. With leader election, the scheduler runs while this server leads.
+// Then it is ready as soon as one leads.
 func (s *Scheduler) Run(ctx context.Context, ready func()) error {
 	defer s.health.Set(errors.New("stopped"))
 	connection := s.options.Connect()
+	settings, err := s.election(ctx, connection)
+	if err != nil {
+		return err
+	}
+	if !settings.LeaderElect {
+		return s.run(ctx, connection, ready)
+	}
+	if err := election.Valid(option, settings); err != nil { // a configuration file may have them
+		return err
+	}
+	candidate, err := election.New(election.Config{Settings: settings, Component: "kube-scheduler", Work: "runs the scheduler", Log: s.options.Log})
+	if err != nil {
+		return err
+	}
+	ready = sync.OnceFunc(ready)
+	s.health.Set(errNoLeader)
+	standby := func() { s.health.Set(nil); ready() }
+	return candidate.Run(ctx, connection.Client, standby, func(leading context.Context, term *election.Term) error {
+		defer s.health.Set(errNoLeader)
+		during := connection
+		during.Client = term.Fence(connection.Client)
+		during.begin = func() { connection.Informers.StartWithContext(ctx) }
+		return s.run(leading, during, ready)
+	})
+}
+
+var errNoLeader = errors.New("no server has the lease yet")
+
+// election returns upstream's settings for leader election.
+func (s *Scheduler) election(ctx context.Context, connection Connection) (componentconfig.LeaderElectionConfiguration, error) {
+	c, err := s.component(ctx, connection)
+	if err != nil {
+		return componentconfig.LeaderElectionConfiguration{}, err
+	}
+	return c.ComponentConfig.LeaderElection, nil
+}
+
+// run runs the scheduler once.
+//
+// It mirrors app.Setup and app.Run (cmd/kube-scheduler/app/server.go), which read their
+// client from a kubeconfig file and return an error after a clean stop.
+func (s *Scheduler) run(ctx context.Context, connection Connection, ready func()) error {
 	done := s.options.Step("configuration")
 	name := sharedinformers.Name("kube-scheduler")
 	defer name.Release()
@@ -121,6 +170,9 @@ func (s *Scheduler) Run(ctx context.Context, ready func()) error {
 	done = s.options.Step("informers")
 	completed.EventBroadcaster.StartRecordingToSink(ctx.Done())
 	defer completed.EventBroadcaster.Shutdown()
+	if connection.begin != nil { // none of them can start twice
+		connection.begin()
+	}
 	completed.InformerFactory.StartWithContext(ctx)
 	defer completed.InformerFactory.Shutdown()
 	completed.DynInformerFactory.Start(ctx.Done())
@@ -131,25 +183,36 @@ func (s *Scheduler) Run(ctx context.Context, ready func()) error {
 		return fmt.Errorf("fill the scheduler's caches: %w", err)
 	}
 	done()
-	s.informers = completed.InformerFactory
+	s.informers.Store(&completed.InformerFactory)
+	defer s.informers.Store(nil)
 	s.health.Set(nil)
 	ready()
 	sched.Run(ctx)
 	return nil
 }
 
-// configure turns the options into upstream's configuration, with clients of connection.
-// Options.Config would make clients from a kubeconfig and ask the server with them.
-func (s *Scheduler) configure(ctx context.Context, connection Connection) (*schedulerconfig.Config, error) {
-	o, client := s.options.Upstream, connection.Client
+// component returns upstream's configuration without clients.
+func (s *Scheduler) component(ctx context.Context, connection Connection) (*schedulerconfig.Config, error) {
+	o := s.options.Upstream
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
-	o.Master = client.Host // otherwise upstream looks for the service account of a Pod
+	o.Master = connection.Client.Host // otherwise upstream looks for the service account of a Pod
 	c := &schedulerconfig.Config{ComponentGlobalsRegistry: o.ComponentGlobalsRegistry}
 	if err := o.ApplyTo(klog.FromContext(ctx), c); err != nil {
 		return nil, fmt.Errorf("configure scheduler: %w", err)
 	}
+	return c, nil
+}
+
+// configure turns the options into upstream's configuration, with clients of connection.
+// Options.Config would make clients from a kubeconfig and ask the server with them.
+func (s *Scheduler) configure(ctx context.Context, connection Connection) (*schedulerconfig.Config, error) {
+	c, err := s.component(ctx, connection)
+	if err != nil {
+		return nil, err
+	}
+	client := connection.Client
 	c.ComponentConfig.LeaderElection.LeaderElect = false
 	client.ContentType = c.ComponentConfig.ClientConnection.ContentType
 	c.KubeConfig = client
@@ -164,7 +227,7 @@ func (s *Scheduler) configure(ctx context.Context, connection Connection) (*sche
 	c.Client = clients
 	c.DynInformerFactory = dynamicinformer.NewFilteredDynamicSharedInformerFactory(dynamics, 0, "", nil)
 	c.EventBroadcaster = events.NewEventBroadcasterAdapterWithContext(ctx, clients)
-	c.InformerFactory = scheduler.NewInformerFactory(clients, 0, o.InformerName)
+	c.InformerFactory = scheduler.NewInformerFactory(clients, 0, s.options.Upstream.InformerName)
 	return c, nil
 }
 
@@ -209,10 +272,11 @@ func waitForHandlers(ctx context.Context, sched *scheduler.Scheduler) error {
 
 // Followers returns the informers of the scheduler that have to see changes.
 func (s *Scheduler) Followers() ([]sharedinformers.Informer, error) {
-	if s.informers == nil {
-		return nil, nil // not started
+	started := s.informers.Load()
+	if started == nil {
+		return nil, nil
 	}
-	all, err := sharedinformers.Started("scheduler", s.informers)
+	all, err := sharedinformers.Started("scheduler", *started)
 	for i := range all {
 		// scheduler.NewInformerFactory watches only Pods that have not ended.
 		if all[i].Resource == corev1.Resource("pods") && !sharedinformers.IsShared(all[i].Informer) {

@@ -3,6 +3,7 @@ package sharedinformers
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -78,6 +79,35 @@ type handlerRegistration struct {
 
 // SetTransform does nothing: the owner has set the same transform.
 func (*sharedInformer) SetTransform(cache.TransformFunc) error { return nil }
+
+// AddIndexers adds indexes to the owner's store.
+func (s *sharedInformer) AddIndexers(more cache.Indexers) error {
+	return addIndexers(s.GetIndexer(), s.SharedIndexInformer.AddIndexers, more)
+}
+
+func (s *sharedInformer) GetIndexer() cache.Indexer {
+	return sharedIndexer{s.SharedIndexInformer.GetIndexer()}
+}
+
+// sharedIndexer is the store of a shared informer.
+type sharedIndexer struct{ cache.Indexer }
+
+func (s sharedIndexer) AddIndexers(more cache.Indexers) error {
+	return addIndexers(s.Indexer, s.Indexer.AddIndexers, more)
+}
+
+// addIndexers calls add for the indexes that store does not have. An index stays in the owner's store
+// when those who use it end. If they start again, as controllers do when this server leads again, they
+// find the same function there. Another function with the same name is a conflict.
+func addIndexers(store cache.Indexer, add func(cache.Indexers) error, more cache.Indexers) error {
+	has, missing := store.GetIndexers(), cache.Indexers{}
+	for name, index := range more {
+		if old, ok := has[name]; !ok || reflect.ValueOf(old).Pointer() != reflect.ValueOf(index).Pointer() {
+			missing[name] = index
+		}
+	}
+	return add(missing)
+}
 
 func (s *sharedInformer) AddEventHandler(h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
 	return s.AddEventHandlerWithOptions(h, cache.HandlerOptions{})

@@ -97,3 +97,29 @@ func TestSharedInformer(t *testing.T) {
 		})
 	}
 }
+
+// Those who use a shared informer a second time find their own indexes. Another index of the same name
+// is a conflict.
+func TestIndexesOfASecondLife(t *testing.T) {
+	owner := informers.NewSharedInformerFactory(fake.NewClientset(), 0)
+	index := func(any) ([]string, error) { return nil, nil }
+	for range 2 {
+		user := informers.NewSharedInformerFactory(fake.NewClientset(), 0)
+		if err := Share(user, owner, deviations.Switches{}, &corev1.Node{}); err != nil {
+			t.Fatal(err)
+		}
+		shared := user.Core().V1().Nodes().Informer()
+		if err := shared.AddIndexers(cache.Indexers{"of the informer": index}); err != nil {
+			t.Error(err)
+		}
+		if err := shared.GetIndexer().AddIndexers(cache.Indexers{"of the store": index}); err != nil {
+			t.Error(err)
+		}
+		for name := range shared.GetIndexer().GetIndexers() {
+			another := cache.Indexers{name: func(any) ([]string, error) { return nil, nil }}
+			if shared.AddIndexers(another) == nil || shared.GetIndexer().AddIndexers(another) == nil {
+				t.Errorf("another index %q replaces the first", name)
+			}
+		}
+	}
+}

@@ -1,0 +1,311 @@
+// Package election lets one of several servers act at a time: the one that holds a lease.
+//
+// Upstream's client-go/tools/leaderelection does the work. [Election.Run] adds what one process
+// needs that goes on after it has lost the lease: work that can be started again, a [Term] that
+// refuses the requests of the work that is over, and a watch that wakes a candidate when the
+// leader has stopped.
+package election
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/client-go/tools/record"
+	componentconfig "k8s.io/component-base/config"
+	_ "k8s.io/component-base/metrics/prometheus/clientgo/leaderelection" // leader_election_master_status and its kin
+	"k8s.io/utils/ptr"
+)
+
+// Config describes an election.
+type Config struct {
+	// Settings are upstream's options --leader-elect… of the component.
+	Settings componentconfig.LeaderElectionConfiguration
+	// Component reports the events, such as kube-controller-manager.
+	Component string
+	// Work is what the leader does, for the log, such as "runs the controllers".
+	Work string
+	Log  *logrus.Logger
+}
+
+// Election is one server's candidacy. A nil *Election means that nobody else can act.
+type Election struct {
+	Config
+	identity string
+
+	mu      sync.Mutex
+	now     state
+	changed chan struct{} // closed and replaced when now changes
+}
+
+// state is what a candidate knows.
+type state struct {
+	term   *Term  // of this server; nil while it does not lead
+	leader string // the identity of the holder; empty: unknown
+}
+
+// New returns a candidacy that has not begun.
+func New(c Config) (*Election, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, fmt.Errorf("read the name of this machine: %w", err)
+	}
+	// Upstream's identity. The second part tells apart two servers, and two lives of one.
+	return &Election{Config: c, identity: host + "_" + string(uuid.NewUUID()), changed: make(chan struct{})}, nil
+}
+
+// Run is a candidate for the lease until ctx ends. While this server leads, Run calls lead, once
+// for each term. The context of lead ends with the term, or when ctx ends. Run calls standby when
+// it sees that another server leads.
+//
+// If lead returns by itself, Run gives the lease back and returns its error. A lead that returns an
+// error after its term was lost ends Run, too, unless the error is context.Canceled.
+//
+// When ctx ends, the lease is given back as soon as lead has returned. Whoever follows the election
+// must have stopped by then.
+func (e *Election) Run(ctx context.Context, client *rest.Config, standby func(), lead func(context.Context, *Term) error) error {
+	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+	defer broadcaster.Shutdown()
+	l, err := e.lease(client, broadcaster)
+	if err != nil {
+		return err
+	}
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	if err := e.watch(watching, client, l.wake); err != nil {
+		return err
+	}
+	return e.candidate(ctx, l, standby, lead)
+}
+
+// lease returns the lock, whose requests have upstream's time limit: one that hangs does not cost
+// the leader its lease.
+func (e *Election) lease(client *rest.Config, events record.EventBroadcaster) (*lease, error) {
+	limited := rest.CopyConfig(client)
+	limited.Timeout = max(time.Second, e.Settings.RenewDeadline.Duration/2)
+	clients, err := kubernetes.NewForConfig(rest.AddUserAgent(limited, "leader-election"))
+	if err != nil {
+		return nil, fmt.Errorf("create client for leader election: %w", err)
+	}
+	events.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: clients.CoreV1().Events("")})
+	lock, err := resourcelock.New(e.Settings.ResourceLock, e.Settings.ResourceNamespace, e.Settings.ResourceName,
+		clients.CoreV1(), clients.CoordinationV1(), resourcelock.ResourceLockConfig{
+			Identity: e.identity, EventRecorder: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: e.Component}),
+		})
+	if err != nil {
+		return nil, fmt.Errorf("leader election: %w", err)
+	}
+	return newLease(lock, e.Settings.LeaseDuration.Duration), nil
+}
+
+// watch calls changed when another server has changed the lease. Upstream's candidates ask every 2 to
+// 4.4 seconds.
+func (e *Election) watch(ctx context.Context, client *rest.Config, changed func()) error {
+	clients, err := kubernetes.NewForConfig(rest.AddUserAgent(rest.CopyConfig(client), "leader-election"))
+	if err != nil {
+		return fmt.Errorf("create client for leader election: %w", err)
+	}
+	look := func(object any) {
+		if l, ok := object.(*coordinationv1.Lease); ok && ptr.Deref(l.Spec.HolderIdentity, "") != e.identity {
+			changed()
+		}
+	}
+	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: cache.NewListWatchFromClient(clients.CoordinationV1().RESTClient(), "leases", e.Settings.ResourceNamespace,
+			fields.OneTermEqualSelector("metadata.name", e.Settings.ResourceName)),
+		ObjectType: &coordinationv1.Lease{},
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc: look, UpdateFunc: func(_, object any) { look(object) }, DeleteFunc: func(any) { changed() },
+		},
+	})
+	go informer.RunWithContext(ctx)
+	return nil
+}
+
+// candidate campaigns again and again. It needs no client, so tests can bring their own lease.
+func (e *Election) candidate(ctx context.Context, l *lease, standby func(), lead func(context.Context, *Term) error) error {
+	l.seen = func(holder string) {
+		if e.sees(holder) {
+			standby()
+		}
+	}
+	defer l.expiry.Stop()
+	won := make(chan struct{}, 1)
+	// One elector for all campaigns: it knows for how long nobody has renewed the lease.
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: l, Name: e.Settings.ResourceName,
+		LeaseDuration: e.Settings.LeaseDuration.Duration,
+		RenewDeadline: e.Settings.RenewDeadline.Duration,
+		RetryPeriod:   e.Settings.RetryPeriod.Duration,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(context.Context) {
+				select {
+				case won <- struct{}{}:
+				default: // of a campaign that was woken as it won
+				}
+			},
+			OnStoppedLeading: func() {},
+		},
+		// Upstream would try to release a lease that it could not renew, and tell nobody meanwhile that it
+		// is lost.
+		ReleaseOnCancel: false,
+	})
+	if err != nil {
+		return fmt.Errorf("leader election: %w", err)
+	}
+	for ctx.Err() == nil {
+		if err := e.campaign(ctx, elector, l, won, lead); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// campaign is a candidate until this server has led once, the lease has changed, or ctx ends.
+func (e *Election) campaign(ctx context.Context, elector *leaderelection.LeaderElector, l *lease, won <-chan struct{}, lead func(context.Context, *Term) error) error {
+	// The lease is renewed until lead has returned, which is after the end of ctx.
+	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	select {
+	case <-won: // the last campaign was woken as it won
+	default:
+	}
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		elector.Run(renewing)
+	}()
+	giveUp := func() { stop(); <-over }
+	select {
+	case <-won:
+	case <-over: // lost as soon as won
+		return nil
+	case <-l.woken: // the next campaign begins with a try
+		select {
+		case l.busy <- struct{}{}: // no request is broken off
+			stop()
+			<-l.busy
+		case <-ctx.Done():
+		}
+		giveUp()
+		return nil
+	case <-ctx.Done():
+		giveUp()
+		l.release(ctx)
+		return nil
+	}
+	if !time.Now().Before(l.until()) { // an earlier campaign has told late that it had won
+		giveUp()
+		return nil
+	}
+	term := newTerm(l.until())
+	l.extend(term)
+	leading, quit := context.WithCancel(context.WithoutCancel(ctx))
+	defer quit()
+	e.set(state{term, e.identity})
+	e.Log.Infof("this server leads and %s (lease %s)", e.Work, l.Describe())
+	ended := make(chan error, 1)
+	go func() { ended <- lead(leading, term) }()
+
+	var result error
+	select {
+	case result = <-ended:
+	case <-ctx.Done():
+		quit()
+		result = <-ended
+	case <-over:
+		return e.lost(l, term, quit, giveUp, ended)
+	case <-term.Done(): // upstream's elector hangs
+		return e.lost(l, term, quit, giveUp, ended)
+	}
+	term.end(errStopped)
+	e.set(state{})
+	giveUp()
+	l.extend(nil)
+	l.release(ctx)
+	if result == nil && ctx.Err() == nil {
+		return errors.New("the leader's work has ended")
+	}
+	return result
+}
+
+// lost ends a term that others do not wait for any more.
+func (e *Election) lost(l *lease, term *Term, quit, giveUp func(), ended <-chan error) error {
+	term.end(errLost) // first of all
+	e.set(state{})
+	quit()
+	e.Log.Warnf("this server no longer leads and no longer %s: it has not renewed the lease %s for %v; is the datastore unreachable?",
+		e.Work, l.Describe(), e.Settings.RenewDeadline.Duration)
+	giveUp()
+	l.extend(nil)
+	if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("lost the lease %s: %w", l.Describe(), err)
+	}
+	return nil
+}
+
+// sees records the holder that the lease names. It reports whether that is news, and another
+// server.
+func (e *Election) sees(holder string) bool {
+	e.mu.Lock()
+	known := e.now
+	e.mu.Unlock()
+	if holder == e.identity || holder == "" || known.leader == holder {
+		return false
+	}
+	e.set(state{leader: holder})
+	e.Log.Infof("%s leads and %s: this server waits until it stops", holder, e.Work)
+	return true
+}
+
+func (e *Election) set(now state) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.now = now
+	close(e.changed)
+	e.changed = make(chan struct{})
+}
+
+// Follow does work that only the leader may do, beside what [Election.Run] runs. It calls work
+// in each term, with a context that ends with the term. Follow calls standby when it sees that
+// another server leads. It returns when ctx has ended, or with the error of a work whose term is not
+// over. Follow must return before the context of Run ends.
+//
+// Without an election, Follow is work, once.
+func (e *Election) Follow(ctx context.Context, standby func(), work func(context.Context, *Term) error) error {
+	if e == nil {
+		return work(ctx, nil)
+	}
+	for ctx.Err() == nil {
+		e.mu.Lock()
+		now, changed := e.now, e.changed
+		e.mu.Unlock()
+		if now.term != nil {
+			if err := now.term.during(ctx, work); err != nil {
+				return err
+			}
+		} else if now.leader != "" {
+			standby()
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}

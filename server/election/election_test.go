@@ -1,0 +1,432 @@
+package election
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	componentconfig "k8s.io/component-base/config"
+)
+
+// The tests have upstream's default times, and a clock of their own.
+var settings = componentconfig.LeaderElectionConfiguration{
+	LeaderElect: true, LeaseDuration: metav1.Duration{Duration: 15 * time.Second}, RenewDeadline: metav1.Duration{Duration: 10 * time.Second},
+	RetryPeriod: metav1.Duration{Duration: 2 * time.Second}, ResourceLock: "leases", ResourceName: "test", ResourceNamespace: "kube-system",
+}
+
+// store has a lease, and records who acts.
+type store struct {
+	mu      sync.Mutex
+	record  resourcelock.LeaderElectionRecord
+	version int // 0: there is no lease
+	watches []func()
+	acts    []act
+}
+
+// act is something that only the leader may do.
+type act struct {
+	server string
+	term   int // of the lease
+	at     time.Time
+}
+
+// lock is the way of a server to the store. While it is cut, requests hang until their context ends.
+type lock struct {
+	*store
+	id      string
+	version int
+	cut     chan struct{} // closed: the way is open
+}
+
+var errAway = errors.New("no answer")
+
+func (l *lock) reach(ctx context.Context) error {
+	l.mu.Lock()
+	way := l.cut
+	l.mu.Unlock()
+	select {
+	case <-way:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", errAway, ctx.Err())
+	}
+}
+
+// sever cuts the way, or opens it again.
+func (l *lock) sever(cut bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if cut {
+		l.cut = make(chan struct{})
+	} else {
+		close(l.cut)
+	}
+}
+
+func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	if err := l.reach(ctx); err != nil {
+		return nil, nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.version = l.store.version
+	r := l.record
+	raw, err := json.Marshal(r)
+	return &r, raw, err
+}
+
+func (l *lock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	return l.Update(ctx, r)
+}
+
+func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	if err := l.reach(ctx); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.version != l.store.version {
+		return errors.New("the object has been modified")
+	}
+	if l.record.HolderIdentity != r.HolderIdentity && l.record.HolderIdentity != "" {
+		r.LeaderTransitions = l.record.LeaderTransitions + 1
+	}
+	l.record = r
+	l.store.version++
+	l.version = l.store.version
+	for _, changed := range l.watches {
+		changed()
+	}
+	return nil
+}
+
+func (l *lock) RecordEvent(string) {}
+func (l *lock) Identity() string   { return l.id }
+func (l *lock) Describe() string   { return "kube-system/test" }
+
+// candidate is a server in a test. While it leads, it acts ten times a second.
+type candidate struct {
+	*Election
+	lock    *lock
+	standby chan struct{} // has a value once another leads
+	leads   chan struct{} // has a value for each term
+	inOrder atomic.Bool   // it was told to stop
+	cancel  context.CancelFunc
+	done    chan error
+	log     strings.Builder
+}
+
+func (s *store) join(name string) *candidate {
+	c := &candidate{standby: make(chan struct{}, 100), leads: make(chan struct{}, 100), done: make(chan error, 1)}
+	log := logrus.New()
+	log.SetOutput(&c.log)
+	c.Election = &Election{Config: Config{Settings: settings, Work: "acts", Log: log}, identity: name, changed: make(chan struct{})}
+	open := make(chan struct{})
+	close(open)
+	c.lock = &lock{store: s, id: name, cut: open}
+	l := newLease(c.lock, settings.LeaseDuration.Duration)
+	s.mu.Lock()
+	s.watches = append(s.watches, l.wake)
+	s.mu.Unlock()
+	var ctx context.Context
+	ctx, c.cancel = context.WithCancel(context.Background())
+	go func() {
+		c.done <- c.candidate(ctx, l, func() { c.standby <- struct{}{} }, c.lead)
+	}()
+	return c
+}
+
+// lead acts through a fence, until the fence refuses. It goes on after its context has ended, as some
+// of upstream's controllers do.
+func (c *candidate) lead(ctx context.Context, term *Term) error {
+	c.leads <- struct{}{}
+	c.lock.mu.Lock()
+	number := c.lock.version
+	c.lock.mu.Unlock()
+	config := term.Fence(&rest.Config{Transport: roundTripper(func(*http.Request) (*http.Response, error) {
+		c.lock.mu.Lock()
+		defer c.lock.mu.Unlock()
+		c.lock.acts = append(c.lock.acts, act{c.identity, number, time.Now()})
+		return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(""))}, nil
+	})})
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return err
+	}
+	for range 10_000 {
+		response, err := client.Get("http://localhost/")
+		if err != nil {
+			return nil
+		}
+		response.Body.Close()
+		if ctx.Err() != nil && c.inOrder.Load() {
+			return nil
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return errors.New("nobody stops it")
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// stop ends a candidate in order.
+func (c *candidate) stop(t *testing.T) {
+	t.Helper()
+	c.inOrder.Store(true)
+	c.cancel()
+	if err := <-c.done; err != nil {
+		t.Errorf("%s: %v", c.identity, err)
+	}
+}
+
+// oneAtATime checks that nobody acted after a later leader had.
+func (s *store) oneAtATime(t *testing.T) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := 1; i < len(s.acts); i++ {
+		if a, b := s.acts[i-1], s.acts[i]; b.term < a.term {
+			t.Errorf("%s acted at %v in the term of version %d, %v after %s in that of version %d", b.server, b.at, b.term, b.at.Sub(a.at), a.server, a.term)
+		}
+	}
+	if len(s.acts) == 0 {
+		t.Error("nobody acted")
+	}
+}
+
+// A server that stops is followed immediately, although candidates ask every two seconds.
+func TestHandover(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		first := s.join("first")
+		<-first.leads
+		second := s.join("second")
+		<-second.standby
+		time.Sleep(7 * time.Second)
+		began := time.Now()
+		first.stop(t)
+		<-second.leads
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("the second server leads %v after the first was told to stop", took)
+		}
+		if len(first.standby) > 0 {
+			t.Error("the first server has seen another leader")
+		}
+		second.stop(t)
+		s.oneAtATime(t)
+		if s.record.HolderIdentity != "" {
+			t.Errorf("the lease still has the holder %s", s.record.HolderIdentity)
+		}
+	})
+}
+
+// A server that has died is followed when its lease has expired: not before that, and not much later.
+func TestDeadLeader(t *testing.T) {
+	for i := range 20 { // candidates ask at random times
+		synctest.Test(t, func(t *testing.T) {
+			s := &store{}
+			first := s.join("first")
+			<-first.leads
+			second := s.join("second")
+			<-second.standby
+			time.Sleep(7*time.Second + time.Duration(i)*100*time.Millisecond)
+			first.lock.sever(true) // it is dead: nobody hears of it again
+			s.mu.Lock()
+			renewed := s.record.RenewTime.Time
+			s.mu.Unlock()
+			<-second.leads
+			took, lease := time.Since(renewed), settings.LeaseDuration.Duration
+			if took < lease || took > lease+time.Second {
+				t.Errorf("the second server leads %v after the last renewal, want %v", took, lease)
+			}
+			first.lock.sever(false)
+			second.stop(t)
+			first.stop(t)
+			s.oneAtATime(t)
+		})
+	}
+}
+
+// A server that cannot reach the datastore stops before another may begin. When it is back, it waits
+// for its turn, and leads again in the same process.
+func TestLeaderIsCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		first := s.join("first")
+		<-first.leads
+		second := s.join("second")
+		<-second.standby
+		for range 5 {
+			leader, other := first, second
+			if s.record.HolderIdentity == "second" {
+				leader, other = second, first
+			}
+			time.Sleep(7 * time.Second)
+			leader.lock.sever(true)
+			<-other.leads
+			leader.lock.sever(false)
+			<-leader.standby
+		}
+		if text := first.log.String(); !strings.Contains(text, "no longer leads") || !strings.Contains(text, "is the datastore unreachable?") {
+			t.Errorf("the log of the first server does not say that it has lost the lease:\n%s", text)
+		}
+		first.stop(t)
+		second.stop(t)
+		s.oneAtATime(t)
+		changes := 0
+		for i := 1; i < len(s.acts); i++ {
+			if a, b := s.acts[i-1], s.acts[i]; a.server != b.server {
+				changes++
+				if gap := b.at.Sub(a.at); gap < time.Second {
+					t.Errorf("%s acted %v before %s", a.server, gap, b.server)
+				}
+			}
+		}
+		if changes != 5 {
+			t.Errorf("%d changes, want 5", changes)
+		}
+	})
+}
+
+// If the elector hangs, the term ends when others may take the lease.
+func TestTermEndsWithItsLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		l := newLease(&lock{id: "me"}, 15*time.Second)
+		l.held = began.Add(15 * time.Second)
+		term := newTerm(l.until())
+		l.extend(term)
+		time.Sleep(10 * time.Second)
+		term.extend(time.Now().Add(15 * time.Second))
+		<-term.Done()
+		if took := time.Since(began); took != 25*time.Second {
+			t.Errorf("the term ended after %v, want 25s", took)
+		}
+		if err := term.err(); !errors.Is(err, ErrOver) {
+			t.Errorf("got %v, want %v", err, ErrOver)
+		}
+	})
+}
+
+// A request that is under way ends with the term.
+func TestFenceEndsRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		term := newTerm(time.Now().Add(time.Hour))
+		client, err := rest.HTTPClientFor(term.Fence(&rest.Config{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		})}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		failed := make(chan error)
+		go func() {
+			_, err := client.Get("http://localhost/")
+			failed <- err
+		}()
+		synctest.Wait()
+		term.end(errLost)
+		if err := <-failed; !errors.Is(err, ErrOver) {
+			t.Errorf("got %v, want %v", err, ErrOver)
+		}
+	})
+}
+
+// What follows an election runs in each term, and not between them.
+func TestFollow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		first := s.join("first")
+		<-first.leads
+		second := s.join("second")
+		ctx, cancel := context.WithCancel(t.Context())
+		standbys, begins, ends, done := make(chan struct{}, 100), make(chan struct{}, 100), make(chan struct{}, 100), make(chan error, 1)
+		go func() {
+			done <- second.Follow(ctx, func() { standbys <- struct{}{} }, func(ctx context.Context, term *Term) error {
+				begins <- struct{}{}
+				<-ctx.Done()
+				ends <- struct{}{}
+				if term.err() != nil {
+					return errors.New("because the term is over")
+				}
+				return nil
+			})
+		}()
+		<-standbys
+		first.lock.sever(true)
+		<-begins
+		first.lock.sever(false)
+		<-first.standby
+		second.lock.sever(true)
+		<-ends
+		<-first.leads
+		second.lock.sever(false)
+		first.stop(t)
+		<-begins
+		cancel()
+		<-ends
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		second.stop(t)
+		if len(begins) > 0 {
+			t.Errorf("%d more terms", len(begins))
+		}
+	})
+}
+
+// Without an election, there is one term, which never ends.
+func TestNoElection(t *testing.T) {
+	var none *Election
+	want := errors.New("its error")
+	client := &rest.Config{}
+	err := none.Follow(t.Context(), nil, func(_ context.Context, term *Term) error {
+		if term.Fence(client) != client {
+			t.Error("a fence without an election")
+		}
+		return want
+	})
+	if err != want {
+		t.Errorf("got %v, want %v", err, want)
+	}
+}
+
+// The failure of what the leader runs ends the candidacy, and another server follows immediately.
+func TestFailureOfTheWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		open := make(chan struct{})
+		close(open)
+		log := logrus.New()
+		log.SetOutput(io.Discard)
+		e := &Election{Config: Config{Settings: settings, Work: "fails", Log: log}, identity: "first", changed: make(chan struct{})}
+		want := errors.New("no key")
+		err := e.candidate(t.Context(), newLease(&lock{store: s, id: "first", cut: open}, settings.LeaseDuration.Duration), func() {},
+			func(context.Context, *Term) error { return want })
+		if !errors.Is(err, want) {
+			t.Errorf("got %v, want %v", err, want)
+		}
+		second := s.join("second")
+		began := time.Now()
+		<-second.leads
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("the second server leads after %v", took)
+		}
+		second.stop(t)
+	})
+}

@@ -1,0 +1,135 @@
+package election
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+// ErrOver is wrapped by the errors of requests that come after the end of a term.
+var ErrOver = errors.New("this server no longer leads")
+
+var (
+	errLost    = fmt.Errorf("%w: it has not renewed its lease", ErrOver)
+	errStopped = fmt.Errorf("%w: it stops", ErrOver)
+)
+
+// Term is a time in which this server leads. It ends when the server stops, or when it could not
+// renew the lease; at the latest, when others may take it. A nil *Term never ends.
+type Term struct {
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	timer  *time.Timer
+
+	mu    sync.Mutex
+	until time.Time
+}
+
+func newTerm(until time.Time) *Term {
+	t := &Term{until: until}
+	t.ctx, t.cancel = context.WithCancelCause(context.Background())
+	t.timer = time.AfterFunc(time.Until(until), func() { t.end(errLost) })
+	return t
+}
+
+// extend moves the end of the term. A term that has ended remains so.
+func (t *Term) extend(until time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.until = until
+	t.timer.Reset(time.Until(until))
+}
+
+func (t *Term) end(cause error) {
+	t.timer.Stop()
+	t.cancel(cause)
+}
+
+// Done is closed when the term has ended.
+func (t *Term) Done() <-chan struct{} { return t.ctx.Done() }
+
+// err returns why the term has ended. The timer of a process that was stopped may be late.
+func (t *Term) err() error {
+	t.mu.Lock()
+	late := time.Now().After(t.until)
+	t.mu.Unlock()
+	if late {
+		t.end(errLost)
+	}
+	return context.Cause(t.ctx)
+}
+
+// during calls work with a context that ends with ctx or the term. If the term has ended, it
+// returns nil.
+func (t *Term) during(ctx context.Context, work func(context.Context, *Term) error) error {
+	if t.err() != nil {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(t.ctx, cancel)()
+	if err := work(ctx, t); t.err() == nil {
+		return err
+	}
+	return nil
+}
+
+// Fence returns a copy of a client's configuration with which requests fail when the term has
+// ended. Those under way end then. Much of upstream's code goes on with a request after its context
+// has ended, and another server may lead by then.
+func (t *Term) Fence(client *rest.Config) *rest.Config {
+	if t == nil {
+		return client
+	}
+	fenced := rest.CopyConfig(client)
+	fenced.Wrap(func(next http.RoundTripper) http.RoundTripper { return fence{t, next} })
+	return fenced
+}
+
+// fence passes requests on while the term lasts.
+type fence struct {
+	term *Term
+	next http.RoundTripper
+}
+
+func (f fence) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := f.term.err(); err != nil {
+		if r.Body != nil {
+			r.Body.Close()
+		}
+		return nil, err
+	}
+	ctx, cancel := context.WithCancelCause(r.Context())
+	unwatch := context.AfterFunc(f.term.ctx, func() { cancel(context.Cause(f.term.ctx)) })
+	done := func() { unwatch(); cancel(nil) }
+	response, err := f.next.RoundTrip(r.WithContext(ctx))
+	if err != nil {
+		if over := context.Cause(ctx); over != nil && r.Context().Err() == nil {
+			err = over
+		}
+		done()
+		return nil, err
+	}
+	response.Body = &fencedBody{response.Body, done}
+	return response, nil
+}
+
+// WrappedRoundTripper is for client-go, which looks through wrappers.
+func (f fence) WrappedRoundTripper() http.RoundTripper { return f.next }
+
+// fencedBody ends with its term. It forgets the term when it is closed.
+type fencedBody struct {
+	io.ReadCloser
+	done func()
+}
+
+func (b *fencedBody) Close() error {
+	defer b.done()
+	return b.ReadCloser.Close()
+}
