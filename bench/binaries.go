@@ -39,6 +39,15 @@ func buildDir() (string, error) {
 	return filepath.Dir(own), nil
 }
 
+// chosenKarve returns the absolute path of the binary that was asked for, because each server has a
+// working directory of its own. Without one, it builds Karve.
+func chosenKarve(ctx context.Context, binary string, stderr io.Writer) (string, error) {
+	if binary == "" {
+		return buildKarve(ctx, stderr)
+	}
+	return filepath.Abs(binary)
+}
+
 // buildKarve builds the binary that a user would install.
 func buildKarve(ctx context.Context, stderr io.Writer) (string, error) {
 	dir, err := buildDir()

@@ -195,12 +195,7 @@ func (cmp *comparison) otherLoad() (most float64) {
 
 // choosePeers builds the binaries.
 func (cmp *comparison) choosePeers(ctx context.Context, pki string) (err error) {
-	if cmp.karve == "" {
-		cmp.karve, err = buildKarve(ctx, cmp.stderr)
-	} else {
-		cmp.karve, err = filepath.Abs(cmp.karve)
-	}
-	if err != nil {
+	if cmp.karve, err = chosenKarve(ctx, cmp.karve, cmp.stderr); err != nil {
 		return err
 	}
 	switch cmp.against {

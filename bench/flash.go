@@ -74,10 +74,8 @@ func flash(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	defer os.RemoveAll(work)
-	if *binary == "" {
-		if *binary, err = buildKarve(ctx, stderr); err != nil {
-			return err
-		}
+	if *binary, err = chosenKarve(ctx, *binary, stderr); err != nil {
+		return err
 	}
 	var all []*flashCluster
 	defer func() {

@@ -50,10 +50,8 @@ func simulate(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 		return err
 	}
 	defer os.RemoveAll(work)
-	if *binary == "" {
-		if *binary, err = buildKarve(ctx, stderr); err != nil {
-			return err
-		}
+	if *binary, err = chosenKarve(ctx, *binary, stderr); err != nil {
+		return err
 	}
 	figures := report.NewRecord("simulate", machine, args, 0)
 	peers := []simulatedPeer{{name: "karve"}}
