@@ -4,10 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"strings"
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/envtest"
 )
 
@@ -32,17 +32,8 @@ func envtestAssetsCommand() *cli.Command {
 			if err := envtest.MakeAssets(dir, c.Bool("copy"), c.Bool("force")); err != nil {
 				return err
 			}
-			fmt.Fprintf(c.App.Writer, "export KUBEBUILDER_ASSETS=%s\n", shellQuoted(dir))
+			fmt.Fprintf(c.App.Writer, "export KUBEBUILDER_ASSETS=%s\n", output.ShellQuoted(dir))
 			return nil
 		},
 	}
-}
-
-// shellQuoted is a word as a shell takes it.
-func shellQuoted(word string) string {
-	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+:@%"
-	if strings.Trim(word, plain) == "" {
-		return word
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }

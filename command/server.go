@@ -14,6 +14,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/karve-k8s/karve/command/options"
+	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/server/deviations"
@@ -73,5 +74,5 @@ func greet(w io.Writer, info server.Info) {
 		client = "karve kubectl"
 	}
 	fmt.Fprintf(w, "karve is ready after %v (%s) at %s%s\nNext:\n  export KUBECONFIG=%s; %s get namespaces\n",
-		info.Took.Round(time.Millisecond), strings.Join(slowest, ", "), info.URL, plain, shellQuoted(info.Kubeconfig), client)
+		info.Took.Round(time.Millisecond), strings.Join(slowest, ", "), info.URL, plain, output.ShellQuoted(info.Kubeconfig), client)
 }

@@ -15,3 +15,12 @@ func Printable(text string) string {
 	}
 	return text
 }
+
+// ShellQuoted returns a word as a shell takes it.
+func ShellQuoted(word string) string {
+	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+:@%"
+	if strings.Trim(word, plain) == "" {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
