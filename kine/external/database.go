@@ -61,6 +61,13 @@ type driver struct {
 	follow   func(ctx context.Context, dsn string, db *sql.DB, wake func(revision int64))
 	param    string
 	numbered bool
+
+	// For [Table], if sql:
+	connect func(rest string, files tls.Config) (db *sql.DB, release func(), err error)
+	failure func(error) error // makes errors that waiting cannot cure ErrRefused
+	others  string            // counts the other connections to the database
+	raise   string            // makes the next revision follow one; without its end
+
 	// patience is the longest time of a call; 0 means the caller's.
 	patience time.Duration
 }

@@ -23,9 +23,12 @@ var mySQL = driver{
 	open:    kinemysql.New,
 	sql:     true,
 
-	rows:   openMySQLTable,
-	follow: followMySQL,
-	param:  "?",
+	rows:    openMySQLTable,
+	follow:  followMySQL,
+	param:   "?",
+	connect: connectMySQL,
+	failure: mysqlFailure,
+	others:  `SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND ID <> CONNECTION_ID()`,
 }
 
 // The driver prints errors of connections on standard error by default.
@@ -68,32 +71,11 @@ var tlsConfigs atomic.Int64
 
 // prepareMySQL registers the TLS configuration, because a DSN can only name one.
 func prepareMySQL(ctx context.Context, rest string, files tls.Config) (_ drivers.Config, release func(), err error) {
-	config, err := mysqlConfig(rest)
+	dsn, config, release, err := securedMySQL(rest, files)
 	if err != nil {
 		return drivers.Config{}, nil, err
 	}
-	secured, err := files.ClientConfig()
-	if err != nil {
-		return drivers.Config{}, nil, refusal{err}
-	}
-	release = func() {}
-	if secured != nil && (config.TLSConfig == "" || config.TLSConfig == "false") {
-		config.TLSConfig = fmt.Sprintf("karve-%d", tlsConfigs.Add(1))
-		release = func() { mysql.DeregisterTLSConfig(config.TLSConfig) }
-		if err := mysql.RegisterTLSConfig(config.TLSConfig, secured); err != nil {
-			return drivers.Config{}, nil, err
-		}
-	}
-	config.InterpolateParams = true // without it, each query is prepared and closed: three packets instead of one
-	dsn := config.FormatDSN()
-	if _, err := mysql.ParseDSN(dsn); err != nil && config.Collation != "" {
-		// Parameters cannot be quoted in some multibyte character sets. The columns of kine's table have their own.
-		config.Collation = ""
-		dsn = config.FormatDSN()
-	}
-	if config, err = mysql.ParseDSN(dsn); err == nil { // looks the name up
-		err = tryMySQL(ctx, config)
-	}
+	err = tryMySQL(ctx, config)
 	if number(err) == 1049 { // ER_BAD_DB_ERROR
 		err = createMySQL(ctx, config)
 	}
@@ -104,6 +86,64 @@ func prepareMySQL(ctx context.Context, rest string, files tls.Config) (_ drivers
 		release()
 	}
 	return drivers.Config{DataSourceName: dsn}, release, err
+}
+
+// securedMySQL is the DSN with the files, its configuration, and what removes their registration.
+func securedMySQL(rest string, files tls.Config) (dsn string, _ *mysql.Config, release func(), err error) {
+	config, err := mysqlConfig(rest)
+	if err != nil {
+		return "", nil, nil, err
+	}
+	secured, err := files.ClientConfig()
+	if err != nil {
+		return "", nil, nil, refusal{err}
+	}
+	release = func() {}
+	if secured != nil && (config.TLSConfig == "" || config.TLSConfig == "false") {
+		config.TLSConfig = fmt.Sprintf("karve-%d", tlsConfigs.Add(1))
+		release = func() { mysql.DeregisterTLSConfig(config.TLSConfig) }
+		if err := mysql.RegisterTLSConfig(config.TLSConfig, secured); err != nil {
+			return "", nil, nil, err
+		}
+	}
+	config.InterpolateParams = true // without it, each query is prepared and closed: three packets instead of one
+	dsn = config.FormatDSN()
+	if _, err := mysql.ParseDSN(dsn); err != nil && config.Collation != "" {
+		// Parameters cannot be quoted in some multibyte character sets. The columns of kine's table have their own.
+		config.Collation = ""
+		dsn = config.FormatDSN()
+	}
+	if config, err = mysql.ParseDSN(dsn); err != nil { // looks the name up
+		release()
+		return "", nil, nil, err
+	}
+	return dsn, config, release, nil
+}
+
+// connectMySQL opens the database for a [Table], and does not create it.
+func connectMySQL(rest string, files tls.Config) (*sql.DB, func(), error) {
+	_, config, release, err := securedMySQL(rest, files)
+	if err != nil {
+		return nil, nil, err
+	}
+	connector, err := mysql.NewConnector(config)
+	if err != nil {
+		release()
+		return nil, nil, err
+	}
+	return sql.OpenDB(connector), release, nil
+}
+
+// mysqlFailure explains what a [Table] does not find.
+func mysqlFailure(err error) error {
+	switch number(err) {
+	case 1049, 1146: // ER_BAD_DB_ERROR, ER_NO_SUCH_TABLE
+		return refusal{fmt.Errorf("%w: %w", errNoTable, err)}
+	}
+	if refusedByMySQL(err) {
+		return refusal{err}
+	}
+	return err
 }
 
 func tryMySQL(ctx context.Context, config *mysql.Config) error {

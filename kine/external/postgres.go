@@ -3,6 +3,7 @@ package external
 import (
 	"context"
 	"crypto/tls"
+	"database/sql"
 	"errors"
 	"fmt"
 	"net/url"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/k3s-io/kine/pkg/drivers"
 	"github.com/k3s-io/kine/pkg/drivers/pgsql"
 	kinetls "github.com/k3s-io/kine/pkg/tls"
@@ -23,9 +25,14 @@ var postgres = driver{
 	open:    pgsql.New,
 	sql:     true,
 
-	rows:     openPostgresTable,
-	follow:   followPostgres,
-	param:    "$",
+	rows:    openPostgresTable,
+	follow:  followPostgres,
+	param:   "$",
+	connect: connectPostgres,
+	failure: postgresFailure,
+	// Autovacuum is nobody's.
+	others:   `SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND usename IS NOT NULL`,
+	raise:    `SELECT setval(pg_get_serial_sequence('kine', 'id'), `,
 	numbered: true,
 }
 
@@ -76,9 +83,25 @@ func userSecrets(u *url.URL) []string {
 // preparePostgres connects once, because kine's driver makes 300 attempts whatever the answer
 // is. It adds the files to the URL as the driver does.
 func preparePostgres(ctx context.Context, rest string, files kinetls.Config) (_ drivers.Config, release func(), err error) {
-	u, err := postgresURL(rest)
+	u, config, err := postgresConfig(rest, files)
 	if err != nil {
 		return drivers.Config{}, nil, err
+	}
+	err = tryPostgres(ctx, config)
+	if code(err) == "3D000" { // invalid_catalog_name
+		err = createPostgres(ctx, config)
+	}
+	if refusedByPostgres(err) {
+		err = refusal{err}
+	}
+	return drivers.Config{DataSourceName: strings.TrimPrefix(u.String(), "postgres://")}, func() {}, err
+}
+
+// postgresConfig is the URL with the files, and its configuration.
+func postgresConfig(rest string, files kinetls.Config) (*url.URL, *pgx.ConnConfig, error) {
+	u, err := postgresURL(rest)
+	if err != nil {
+		return nil, nil, err
 	}
 	query := u.Query()
 	for name, file := range map[string]string{"sslrootcert": files.CAFile, "sslcert": files.CertFile, "sslkey": files.KeyFile} {
@@ -95,16 +118,30 @@ func preparePostgres(ctx context.Context, rest string, files kinetls.Config) (_ 
 	u.RawQuery = query.Encode()
 	config, err := pgx.ParseConfig(u.String())
 	if err != nil {
-		return drivers.Config{}, nil, fmt.Errorf("%w: %w", ErrRefused, err)
+		return nil, nil, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
-	err = tryPostgres(ctx, config)
-	if code(err) == "3D000" { // invalid_catalog_name
-		err = createPostgres(ctx, config)
+	return u, config, nil
+}
+
+// connectPostgres opens the database for a [Table], and does not create it.
+func connectPostgres(rest string, files kinetls.Config) (*sql.DB, func(), error) {
+	_, config, err := postgresConfig(rest, files)
+	if err != nil {
+		return nil, nil, err
+	}
+	return stdlib.OpenDB(*config), func() {}, nil
+}
+
+// postgresFailure explains what a [Table] does not find.
+func postgresFailure(err error) error {
+	switch code(err) {
+	case "3D000", "42P01": // invalid_catalog_name, undefined_table
+		return refusal{fmt.Errorf("%w: %w", errNoTable, err)}
 	}
 	if refusedByPostgres(err) {
-		err = refusal{err}
+		return refusal{err}
 	}
-	return drivers.Config{DataSourceName: strings.TrimPrefix(u.String(), "postgres://")}, func() {}, err
+	return err
 }
 
 func tryPostgres(ctx context.Context, config *pgx.ConnConfig) error {

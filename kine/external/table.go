@@ -1,0 +1,387 @@
+package external
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	kinetls "github.com/k3s-io/kine/pkg/tls"
+)
+
+// Table is kine's table in an SQL database, read or written as a whole, for the migration to another
+// datastore. It uses statements of its own: kine's drivers write to a database as soon as they open it, and
+// one key in a transaction at a time. A Table has one connection.
+type Table struct {
+	external *Database
+	db       *sql.DB
+	tx       *sql.Tx
+	release  func()
+	numbered bool // $1, not ?
+
+	newest []tableKey // as of the begin of the transaction
+	last   int64      // revision
+
+	rows    int   // waiting in args
+	size    int   // bytes of the values in args
+	args    []any //
+	written int64 // revision of the last row
+}
+
+// tableKey is the newest version of a key.
+type tableKey struct {
+	id   int64
+	name string
+	size int64
+}
+
+const (
+	tableRows  = 500
+	tableBytes = 1 << 20
+)
+
+// errNoTable means that there is no database, or no table in it.
+var errNoTable = errors.New("no server has used this database")
+
+// Same tells whether both have the same endpoint.
+func (e *Database) Same(other *Database) bool { return e.kind == other.kind && e.rest == other.rest }
+
+// SQL tells whether the database has a [Table].
+func (e *Database) SQL() bool { return e.kind.sql }
+
+// ReadTable begins to read the table as it is now. It creates nothing. Close the Table.
+func (e *Database) ReadTable(ctx context.Context, o Options) (_ *Table, err error) {
+	t, err := e.openTable(ctx, o)
+	if err != nil {
+		return nil, e.clean(err)
+	}
+	defer func() {
+		if err != nil {
+			t.Close()
+			err = e.clean(err)
+		}
+	}()
+	if err := t.alone(ctx); err != nil {
+		return nil, err
+	}
+	// The snapshot begins with the first statement.
+	if t.tx, err = t.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true}); err != nil {
+		return nil, err
+	}
+	return t, t.readKeys(ctx)
+}
+
+// WriteTable creates the database and the table if they do not exist, and begins a transaction that fills the
+// table with revisions above least. [Table.Commit] ends it; until then, the table is empty for everybody else.
+// isOwn tells which keys a table may already have: they are removed.
+func (e *Database) WriteTable(ctx context.Context, o Options, least int64, isOwn func(key string) bool) (_ *Table, err error) {
+	b, err := e.Open(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	b.Close()
+	t, err := e.openTable(ctx, o)
+	if err != nil {
+		return nil, e.clean(err)
+	}
+	defer func() {
+		if err != nil {
+			t.Close()
+			err = e.clean(err)
+		}
+	}()
+	if err := t.empty(ctx, isOwn); err != nil {
+		return nil, err
+	}
+	if err := t.alone(ctx); err != nil {
+		return nil, err
+	}
+	if t.tx, err = t.db.BeginTx(ctx, nil); err != nil {
+		return nil, err
+	}
+	if err := t.readKeys(ctx); err != nil {
+		return nil, err
+	}
+	if t.last != 0 {
+		return nil, fmt.Errorf("%s: a server has begun to use it: stop the server", e)
+	}
+	t.written = least
+	return t, t.put(ctx, compactKey, []byte{}, 0)
+}
+
+// NotEmptyError is the error for a table that has the keys of a cluster.
+type NotEmptyError struct {
+	Where string
+	Keys  int
+}
+
+func (e *NotEmptyError) Error() string {
+	return fmt.Sprintf("%s is not empty: its table kine has %d keys (name another database, or drop the table if nobody needs it)", e.Where, e.Keys)
+}
+
+// empty removes what kine itself writes to a table, in a transaction of its own: if the other one fails, the
+// next revision of the database may be a high one, and kine would fill the gap after a low one row by row.
+func (t *Table) empty(ctx context.Context, isOwn func(string) bool) (err error) {
+	if t.tx, err = t.db.BeginTx(ctx, nil); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			t.tx.Rollback()
+		}
+	}()
+	if err := t.readKeys(ctx); err != nil {
+		return err
+	}
+	foreign := 0
+	for _, k := range t.newest {
+		if !isOwn(k.name) {
+			foreign++
+		}
+	}
+	if foreign > 0 {
+		return &NotEmptyError{t.external.String(), foreign}
+	}
+	if _, err := t.tx.ExecContext(ctx, `DELETE FROM kine`); err != nil {
+		return err
+	}
+	return t.tx.Commit()
+}
+
+// openTable connects to a database that exists.
+func (e *Database) openTable(ctx context.Context, o Options) (_ *Table, err error) {
+	limited, cancel := context.WithTimeout(ctx, connectLimit)
+	defer cancel()
+	db, release, err := e.kind.connect(e.rest, kinetls.Config{CAFile: o.CAFile, CertFile: o.CertFile, KeyFile: o.KeyFile})
+	if err != nil {
+		return nil, err
+	}
+	db.SetMaxOpenConns(1)
+	t := &Table{external: e, db: db, release: release, numbered: e.kind.numbered}
+	if err := e.kind.failure(db.PingContext(limited)); err != nil {
+		t.Close()
+		return nil, err
+	}
+	return t, nil
+}
+
+// aloneLimit is how long the database may need to end the connections of a server that has stopped.
+const aloneLimit = 5 * time.Second
+
+// alone waits until there are no other connections to the database. A server always has one.
+func (t *Table) alone(ctx context.Context) error {
+	for deadline := time.Now().Add(aloneLimit); ; {
+		var others int
+		if err := t.db.QueryRowContext(ctx, t.external.kind.others).Scan(&others); err != nil || others == 0 {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s: other programs have %d connections to it: stop all servers that use it, and every psql or mysql there", t.external, others)
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// readKeys reads which keys there are, and the newest revision.
+func (t *Table) readKeys(ctx context.Context) error {
+	t.newest, t.last = nil, 0
+	var last sql.NullInt64
+	if err := t.tx.QueryRowContext(ctx, `SELECT MAX(id) FROM kine`).Scan(&last); err != nil {
+		return t.external.kind.failure(err)
+	}
+	t.last = last.Int64
+	rows, err := t.tx.QueryContext(ctx, `SELECT k.id, k.name, COALESCE(OCTET_LENGTH(k.value), 0) FROM kine AS k
+		INNER JOIN (SELECT MAX(id) AS id FROM kine GROUP BY name) AS newest ON newest.id = k.id
+		WHERE k.deleted = 0 ORDER BY k.id`)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var k tableKey
+		if err := rows.Scan(&k.id, &k.name, &k.size); err != nil {
+			return err
+		}
+		t.newest = append(t.newest, k)
+	}
+	return rows.Err()
+}
+
+// Revision is the newest revision of the table.
+func (t *Table) Revision() int64 { return t.last }
+
+// EachKey calls do with every key and the size of its value.
+func (t *Table) EachKey(do func(key string, size int64)) {
+	for _, k := range t.newest {
+		do(k.name, k.size)
+	}
+}
+
+// Each calls do with every key, its value and its TTL in seconds (0: none), in the order in which they were
+// written. A TTL of a table is that of one key.
+func (t *Table) Each(ctx context.Context, do func(key string, value []byte, ttl int64) error) error {
+	for next := 0; next < len(t.newest); {
+		begin, size := next, int64(0)
+		var ids []string
+		for ; next < len(t.newest) && len(ids) < tableRows && (size == 0 || size+t.newest[next].size < tableBytes); next++ {
+			ids, size = append(ids, fmt.Sprint(t.newest[next].id)), size+t.newest[next].size
+		}
+		if err := t.page(ctx, t.newest[begin:next], strings.Join(ids, ","), do); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// page reads the values of keys with these ids, which are numbers.
+func (t *Table) page(ctx context.Context, keys []tableKey, ids string, do func(string, []byte, int64) error) error {
+	rows, err := t.tx.QueryContext(ctx, `SELECT id, COALESCE(lease, 0), value FROM kine WHERE id IN (`+ids+`) ORDER BY id`)
+	if err != nil {
+		return t.external.clean(err)
+	}
+	defer rows.Close()
+	read := 0
+	for ; rows.Next(); read++ {
+		var id, ttl int64
+		var value []byte
+		if err := rows.Scan(&id, &ttl, &value); err != nil {
+			return t.external.clean(err)
+		}
+		if read == len(keys) || keys[read].id != id {
+			return fmt.Errorf("%s: row %d of the table kine is not the expected one", t.external, id)
+		}
+		if err := do(keys[read].name, value, ttl); err != nil {
+			return err
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return t.external.clean(err)
+	}
+	if read < len(keys) {
+		return fmt.Errorf("%s: row %d of the table kine is gone", t.external, keys[read].id)
+	}
+	return nil
+}
+
+// Changed ends the transaction of a reader and returns a key that has been written since it began, or
+// nothing. A key that has expired is no change.
+func (t *Table) Changed(ctx context.Context) (key string, err error) {
+	t.tx.Rollback() // it has only read
+	query := `SELECT name FROM kine WHERE id > ` + fmt.Sprint(t.last) + ` AND deleted = 0 ORDER BY id LIMIT 1`
+	err = t.db.QueryRowContext(ctx, query).Scan(&key)
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", nil
+	}
+	return key, t.external.clean(err)
+}
+
+// Put adds a key that is not there, at a revision of its own.
+func (t *Table) Put(ctx context.Context, key string, value []byte, ttl int64) error {
+	return t.external.clean(t.put(ctx, key, value, ttl))
+}
+
+func (t *Table) put(ctx context.Context, key string, value []byte, ttl int64) error {
+	if t.rows > 0 && (t.rows == tableRows || t.size+len(value) > tableBytes) {
+		if err := t.flush(ctx); err != nil {
+			return err
+		}
+	}
+	if value == nil {
+		value = []byte{}
+	}
+	t.written++
+	t.args = append(t.args, t.written, key, min(ttl, math.MaxInt32), value)
+	t.rows, t.size = t.rows+1, t.size+len(value)
+	return nil
+}
+
+// flush inserts rows as kine does for keys that are created.
+func (t *Table) flush(ctx context.Context) error {
+	if t.rows == 0 {
+		return nil
+	}
+	var text strings.Builder
+	text.WriteString(`INSERT INTO kine(id, name, created, deleted, create_revision, prev_revision, lease, value) VALUES `)
+	for i := range t.rows {
+		if i > 0 {
+			text.WriteString(", ")
+		}
+		if t.numbered {
+			fmt.Fprintf(&text, "($%d, $%d, 1, 0, 0, 0, $%d, $%d)", 4*i+1, 4*i+2, 4*i+3, 4*i+4)
+		} else {
+			text.WriteString("(?, ?, 1, 0, 0, 0, ?, ?)")
+		}
+	}
+	_, err := t.tx.ExecContext(ctx, text.String(), t.args...)
+	t.rows, t.size, t.args = 0, 0, t.args[:0]
+	return err
+}
+
+// Reread reads what has been put, so that Each returns it.
+func (t *Table) Reread(ctx context.Context) error {
+	err := t.flush(ctx)
+	if err == nil {
+		err = t.readKeys(ctx)
+	}
+	return t.external.clean(err)
+}
+
+// Commit makes what has been put visible, all at once. Everything before is compacted, so that no client
+// continues from an older revision. It returns the revision.
+func (t *Table) Commit(ctx context.Context) (revision int64, err error) {
+	if err := t.commit(ctx); err != nil {
+		return 0, t.external.clean(err)
+	}
+	return t.written, nil
+}
+
+func (t *Table) commit(ctx context.Context) error {
+	if err := t.flush(ctx); err != nil {
+		return err
+	}
+	last := fmt.Sprint(t.written)
+	if _, err := t.tx.ExecContext(ctx, `UPDATE kine SET prev_revision = `+last+` WHERE name = '`+compactKey+`'`); err != nil {
+		return err
+	}
+	if raise := t.external.kind.raise; raise != "" {
+		if _, err := t.tx.ExecContext(ctx, raise+last+")"); err != nil {
+			return err
+		}
+	}
+	return t.tx.Commit()
+}
+
+// Close ends the transaction, unless it has been committed, and the connection.
+func (t *Table) Close() error {
+	if t.tx != nil {
+		t.tx.Rollback() // fails after a commit
+	}
+	err := t.db.Close()
+	t.release()
+	return t.external.clean(err)
+}
+
+// clean is an error without secrets, with the name of the database. Errors of the caller's pass as they are.
+func (e *Database) clean(err error) error {
+	if err == nil || errors.Is(err, context.Canceled) {
+		return err
+	}
+	if full := (*NotEmptyError)(nil); errors.As(err, &full) {
+		return err
+	}
+	text := e.scrub(err)
+	if !strings.Contains(text, e.String()) {
+		text = e.String() + ": " + text
+	}
+	if errors.Is(err, ErrRefused) {
+		return refusal{errors.New(text)}
+	}
+	return errors.New(text)
+}
