@@ -29,7 +29,7 @@ import (
 )
 
 // Datastore is `karve datastore`. Its commands work while a server runs and without one, except
-// restore, salvage and import.
+// restore, salvage, import and migrate.
 func Datastore() *cli.Command {
 	sub := func(name, args, usage string, action cli.ActionFunc, more ...cli.Flag) *cli.Command {
 		return &cli.Command{
@@ -39,7 +39,7 @@ func Datastore() *cli.Command {
 	}
 	return &cli.Command{
 		Name:  "datastore",
-		Usage: "inspect, compact, back up and restore the datastore",
+		Usage: "inspect, compact, back up, restore and migrate the datastore",
 		Subcommands: []*cli.Command{
 			sub("stats", "", "print figures about the datastore", asOwner(datastoreStats), output.Flag()),
 			sub("verify", "", "check every page and row of the database", asOwner(datastoreVerify), output.Flag()),
@@ -48,6 +48,7 @@ func Datastore() *cli.Command {
 				&cli.BoolFlag{Name: "overwrite", Usage: "replace the file if it exists"}),
 			sub("restore", "FILE", "replace the database with a backup; the server must be stopped", datastoreRestore),
 			sub("salvage", "", "save what can be read of a damaged database; the server must be stopped", asOwner(datastoreSalvage), output.Flag()),
+			sub("migrate", "", "copy the cluster to another datastore; all servers must be stopped", datastoreMigrate, append(options.Migration(), output.Flag())...),
 			sub("import", "FILE", "import the state.db of a k3s; the server must be stopped", datastoreImport),
 		},
 	}

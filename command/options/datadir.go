@@ -28,6 +28,39 @@ func DatastoreEndpoint() cli.Flag {
 		"Other users can see the command line: give a password in the variable or the configuration file instead.")
 }
 
+// DatastoreCAFile is --datastore-cafile.
+func DatastoreCAFile() cli.Flag {
+	return text(storage, "datastore-cafile", "", "`FILE` with the CA certificate of the external datastore")
+}
+
+// DatastoreCertFile is --datastore-certfile.
+func DatastoreCertFile() cli.Flag {
+	return text(storage, "datastore-certfile", "", "`FILE` with a client certificate for it")
+}
+
+// DatastoreKeyFile is --datastore-keyfile.
+func DatastoreKeyFile() cli.Flag {
+	return text(storage, "datastore-keyfile", "", "`FILE` with the private key of --datastore-certfile")
+}
+
+// MigrateFrom and MigrateTo are the variables of the two URLs of karve datastore migrate.
+const (
+	MigrateFrom = "KARVE_MIGRATE_FROM"
+	MigrateTo   = "KARVE_MIGRATE_TO"
+)
+
+// Migration are the options of karve datastore migrate.
+func Migration() []cli.Flag {
+	return []cli.Flag{
+		DatastoreCAFile(), DatastoreCertFile(), DatastoreKeyFile(),
+		&cli.StringFlag{Name: "from", EnvVars: []string{MigrateFrom}, Usage: "`URL` of the datastore to migrate from (default: that of --datastore-endpoint, or the built-in one in the data directory)"},
+		&cli.StringFlag{Name: "to", EnvVars: []string{MigrateTo}, Usage: "`URL` of the datastore to migrate to: sqlite:// (the built-in one in the data directory), sqlite://DIR, postgres://…, mysql://…, or http(s)://host:port,… of an etcd. A URL with a password belongs in the variable"},
+		&cli.StringFlag{Name: "to-cafile", Usage: "`FILE` with the CA certificate of --to; those of --from are --datastore-cafile and so on"},
+		&cli.StringFlag{Name: "to-certfile", Usage: "`FILE` with a client certificate for --to"},
+		&cli.StringFlag{Name: "to-keyfile", Usage: "`FILE` with the private key of --to-certfile"},
+	}
+}
+
 // SSHKeyFile is --ssh-keyfile.
 func SSHKeyFile() cli.Flag {
 	return text(reaching, "ssh-keyfile", "", "`FILE` with the private key for --ssh-user, which no other user may read (default: one that the server makes in its data directory; karve ssh public-key prints its public half)")
@@ -49,8 +82,10 @@ func DefaultDataDir() string {
 	return filepath.Join(home, ".local", "share", "karve")
 }
 
-// ReadDataDir takes data-dir, and datastore-endpoint and ssh-keyfile for the commands that have them,
-// from the server's configuration file, and leaves the other options in it alone.
+// inDataDir are the options of the server that other commands take from its configuration file.
+var inDataDir = []string{"data-dir", "datastore-endpoint", "datastore-cafile", "datastore-certfile", "datastore-keyfile", "ssh-keyfile"}
+
+// ReadDataDir takes data-dir, and the others of inDataDir for the commands that have them, from the server's configuration file, and leaves the other options in it alone.
 func ReadDataDir(c *cli.Context) error {
 	path := c.String("config")
 	if path == "" {
@@ -68,7 +103,7 @@ func ReadDataDir(c *cli.Context) error {
 	}
 	known := Names(c.Command.Flags)
 	for _, v := range values {
-		if !slices.Contains([]string{"data-dir", "datastore-endpoint", "ssh-keyfile"}, v.name) || !slices.Contains(known, v.name) {
+		if !slices.Contains(inDataDir, v.name) || !slices.Contains(known, v.name) {
 			continue
 		}
 		if len(v.values) == 1 && !c.IsSet(v.name) {

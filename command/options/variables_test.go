@@ -57,7 +57,7 @@ func TestVariables(t *testing.T) {
 // Every KARVE_… variable that this repository speaks of is one that karve knows.
 func TestVariablesOfTheRepository(t *testing.T) {
 	t.Parallel()
-	options := variablesOf([]*cli.Command{{Flags: Server()}})
+	options := variablesOf([]*cli.Command{{Flags: append(Server(), Migration()...)}})
 	// A placeholder, and one of the stand-in for karve in a test of install.sh.
 	examples := []string{"KARVE_NAME", "KARVE_TOKEN"}
 	mentioned := regexp.MustCompile(`\bKARVE_[A-Z0-9_]*[A-Z0-9]`)

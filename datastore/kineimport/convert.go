@@ -60,7 +60,7 @@ func convert(ctx context.Context, dir string, progress sqlitefile.Progress, at f
 	from, to := filepath.Join(dir, FileName), filepath.Join(dir, datastore.EngineFile)
 	fresh := to + ".converting"
 	// A power cut may have left these: they are unfinished, or not needed any more.
-	for _, name := range []string{fresh, to + ".importing", to + ".restoring", to + ".salvaging"} {
+	for _, name := range []string{fresh, to + ".importing", to + ".restoring", to + ".salvaging", to + ".migrating"} {
 		if err := sqlitefile.Remove(name); err != nil {
 			return nil, fmt.Errorf("convert database: %w", err)
 		}
@@ -194,7 +194,7 @@ func finishConversion(ctx context.Context, from, to string) error {
 func Import(ctx context.Context, lock *directory.Lock, file string, progress sqlitefile.Progress) (*Conversion, error) {
 	begin := time.Now()
 	to := filepath.Join(lock.Dir(), datastore.EngineFile)
-	if err := checkEmpty(lock, to); err != nil {
+	if err := CheckEmpty(lock); err != nil {
 		return nil, err
 	}
 	fresh := to + ".importing"
@@ -229,12 +229,12 @@ func CopyTable(ctx context.Context, file, to string) error {
 	return nil
 }
 
-// checkEmpty checks that a directory has no data that an import would replace. A database of the engine
-// in which nothing was ever written is no data.
-func checkEmpty(lock *directory.Lock, to string) error {
-	own := filepath.Join(lock.Dir(), FileName)
+// CheckEmpty checks that a locked directory has no data that an import would replace. A database of the
+// engine in which nothing was ever written is no data. The error is [ErrNotEmpty].
+func CheckEmpty(lock *directory.Lock) error {
+	own, to := filepath.Join(lock.Dir(), FileName), filepath.Join(lock.Dir(), datastore.EngineFile)
 	if info, err := os.Stat(own); err == nil && (info.Size() > 0 || sqlitefile.HasWAL(own)) {
-		return fmt.Errorf("%w: %s, which the next start of the server converts (move it away to import another)", ErrNotEmpty, own)
+		return fmt.Errorf("%w: %s, which the next start of the server converts (move it away first)", ErrNotEmpty, own)
 	}
 	there, err := directory.Exists(to)
 	if err != nil {

@@ -63,7 +63,9 @@ var own = map[string][]string{
 		"datastore/directory",
 		"datastore/kineimport",
 		"datastore/sqlitefile",
+		"internal/logbridge", // kine's drivers log
 		"internal/ownership",
+		"migrate",
 		"preflight",
 		"server/snapshots", // a reset while no server runs
 		"server/storage",   // where --datastore-endpoint is
@@ -246,6 +248,15 @@ var own = map[string][]string{
 		"datastore/sqlitefile",
 		"internal/atomicfile",
 	}, // a running server alone can read its database
+	"migrate": {
+		"datastore",
+		"datastore/directory",
+		"datastore/kineimport", // what is no data
+		"datastore/sqlitefile",
+		"internal/atomicfile",
+		"kine/external",
+		"server/storage", // how an etcd is reached
+	},
 	"internal/socket": {},
 	"node":            {"internal/atomicfile", "internal/clusterinfo", "server/tunnels"}, // this machine as a node: a client of the cluster, without the server, of which it only knows how keys are offered
 	"preflight": {

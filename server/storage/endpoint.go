@@ -48,6 +48,15 @@ func Parse(endpoint, durability string) (Location, error) {
 	return l, nil
 }
 
+// ParseAs is [Parse] for another option, which takes what --datastore-endpoint does.
+func ParseAs(option, endpoint string) (Location, error) {
+	l, err := parseEndpoint(endpoint)
+	if err != nil {
+		return l, errors.New(strings.ReplaceAll(err.Error(), "--"+endpointOption, option))
+	}
+	return l, nil
+}
+
 // parseEndpoint reads --datastore-endpoint:
 //
 //	(nothing)                          the engine, in the data directory
@@ -159,6 +168,19 @@ func Dir(endpoint, dataDir string) (string, error) {
 		return "", err
 	}
 	return l.DirOnDisk(dataDir)
+}
+
+// String is the location for messages, without passwords.
+func (l Location) String() string {
+	switch {
+	case l.Etcd != nil:
+		return redacted(l.Etcd)
+	case l.External != nil:
+		return l.External.String()
+	case l.InMemory():
+		return "memory://"
+	}
+	return "sqlite://" + l.Dir
 }
 
 // redacted joins URLs, without their passwords.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -59,24 +60,26 @@ func (e *Etcd) Connection() Connection { return e.connection }
 // Run calls ready when the etcd answers a read.
 func (e *Etcd) Run(ctx context.Context, ready func()) error {
 	c := e.config
-	files := transport.TLSInfo{CertFile: c.CertFile, KeyFile: c.KeyFile, TrustedCAFile: c.CAFile}
-	var secured *tls.Config
-	if !files.Empty() || files.TrustedCAFile != "" {
-		var err error
-		if secured, err = files.ClientConfig(); err != nil {
-			return fmt.Errorf("%s: %w", c.FileOptions, err)
-		}
+	secured, err := EtcdTLS(c.CAFile, c.CertFile, c.KeyFile)
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.FileOptions, err)
 	}
 	e.connection = Connection{Endpoints: c.Endpoints, CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile}
 	wait := waiting{c.Option, redacted(c.Endpoints), c.Log, c.Status}
 	var client *clientv3.Client
-	err := wait.until(ctx, func(ctx context.Context) (err error) {
-		var karves bool
-		client, karves, err = e.dial(ctx, secured)
-		if karves && c.Seed && len(c.Endpoints) == 1 {
+	err = wait.until(ctx, func(ctx context.Context) (err error) {
+		var read *etcdserverpb.RangeResponse
+		if client, read, err = DialEtcd(ctx, c.Endpoints, secured, path.Join("/", c.Prefix, Migrating)); err != nil {
+			return err
+		}
+		if len(read.Kvs) > 0 {
+			client.Close()
+			return unfinished(read.Kvs[0])
+		}
+		if etcdapi.Ours(read.Header) && c.Seed && len(c.Endpoints) == 1 {
 			e.connection.Store = etcdStore{client, c.Endpoints[0]}
 		}
-		return err
+		return nil
 	})
 	if err != nil {
 		return err
@@ -91,27 +94,43 @@ func (e *Etcd) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// dial makes a client, and reads a key that need not exist. It reports whether the server is
-// Karve's datastore.
+// Migrating is the key, under the prefix of the API server's keys, that an etcd has while karve datastore
+// migrate fills it.
+const Migrating = "karve/migrating"
+
+// unfinished is a state that waiting does not cure.
+func unfinished(marker *mvccpb.KeyValue) error {
+	return fmt.Errorf("%w: %s is there: a migration into this etcd (%s) has not finished: wait for it, or delete its keys and migrate again", external.ErrRefused, marker.Key, marker.Value)
+}
+
+// EtcdTLS is the configuration of a client with these files; nil if there are none.
+func EtcdTLS(caFile, certFile, keyFile string) (*tls.Config, error) {
+	files := transport.TLSInfo{CertFile: certFile, KeyFile: keyFile, TrustedCAFile: caFile}
+	if files.Empty() && caFile == "" {
+		return nil, nil
+	}
+	return files.ClientConfig()
+}
+
+// DialEtcd makes a client, and reads a key that need not exist.
 //
 // It tries once, and fails with the cause. The client's own Get would wait for a connection until the
 // context ends, and report only that. The client outlives ctx.
-func (e *Etcd) dial(ctx context.Context, secured *tls.Config) (_ *clientv3.Client, karves bool, err error) {
+func DialEtcd(ctx context.Context, endpoints []string, secured *tls.Config, key string) (_ *clientv3.Client, read *etcdserverpb.RangeResponse, err error) {
 	client, err := clientv3.New(clientv3.Config{
-		Context: context.WithoutCancel(ctx), Endpoints: e.config.Endpoints, TLS: secured, Logger: zap.NewNop(),
+		Context: context.WithoutCancel(ctx), Endpoints: endpoints, TLS: secured, Logger: zap.NewNop(),
 	})
 	if err != nil {
-		return nil, false, err
+		return nil, nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, waitAttempt)
 	defer cancel()
-	read := &etcdserverpb.RangeRequest{Key: []byte(path.Join("/", e.config.Prefix, "health"))}
-	resp, err := etcdserverpb.NewKVClient(client.ActiveConnection()).Range(ctx, read, grpc.WaitForReady(false))
+	resp, err := etcdserverpb.NewKVClient(client.ActiveConnection()).Range(ctx, &etcdserverpb.RangeRequest{Key: []byte(key)}, grpc.WaitForReady(false))
 	if err != nil {
 		client.Close()
-		return nil, false, clientv3.ContextError(ctx, err)
+		return nil, nil, clientv3.ContextError(ctx, err)
 	}
-	return client, etcdapi.Ours(resp.Header), nil
+	return client, resp, nil
 }
 
 // waiting waits for the user's datastore.

@@ -1,0 +1,182 @@
+package datadir
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/sirupsen/logrus"
+	"github.com/urfave/cli/v2"
+
+	"github.com/karve-k8s/karve/command/options"
+	"github.com/karve-k8s/karve/command/output"
+	"github.com/karve-k8s/karve/internal/logbridge"
+	"github.com/karve-k8s/karve/internal/ownership"
+	"github.com/karve-k8s/karve/migrate"
+	"github.com/karve-k8s/karve/server/storage"
+)
+
+func datastoreMigrate(c *cli.Context) error {
+	if err := output.Check(c); err != nil {
+		return err
+	}
+	from, fromErr := migrationSource(c)
+	to, toErr := migrationTarget(c)
+	if err := errors.Join(fromErr, toErr); err != nil {
+		return err
+	}
+	show, end := output.Report(c)
+	// kine's drivers log as if a server started, and gRPC logs what fails. That is the command's error.
+	silent := logrus.New()
+	silent.SetOutput(io.Discard)
+	logbridge.Install(silent)
+	logbridge.Quiet(silent, "kine")
+	var done *migrate.Result
+	err := asOwnerOf(to.Dir, from.Dir, func() (err error) {
+		done, err = migrate.Run(c.Context, from, to, func(p migrate.Progress) { show(func() string { return progressText(p) }) })
+		return err
+	})
+	end()
+	if err != nil {
+		return err
+	}
+	next := nextServer(c, to)
+	return output.Show(c, struct {
+		*migrate.Result
+		Next string `json:"next"`
+	}{done, next}, func(w io.Writer) {
+		fmt.Fprintf(w, "migrated %d keys (%d bytes, %d keys with a TTL) from %s to %s\n", done.Keys, done.Bytes, done.WithTTL, done.From, done.To)
+		fmt.Fprintf(w, "every key and value was read again and is the same; SHA-256 %s\n", done.SHA256)
+		fmt.Fprintf(w, "the revision was %d, and is %d now\n", done.SourceRevision, done.Revision)
+		if done.LeftOut > 0 {
+			fmt.Fprintf(w, "%d keys that are not below %s were left out\n", done.LeftOut, migrate.Prefix)
+		}
+		fmt.Fprintf(w, "Next:\n  %s\n", next)
+	})
+}
+
+func progressText(p migrate.Progress) string {
+	if p.Bytes == 0 {
+		return fmt.Sprintf("%s: %d of %d", p.Doing, p.Done, p.Total)
+	}
+	return fmt.Sprintf("%s: %d of %d keys, %.1f MB", p.Doing, p.Done, p.Total, float64(p.Bytes)/1e6)
+}
+
+// asOwnerOf acts as the owner of the first directory that is there: the built-in datastore that is
+// filled, or else the one that is read.
+func asOwnerOf(first, second string, body func() error) error {
+	for _, dir := range []string{first, second} {
+		if dir != "" && Exists(dir) {
+			return ownership.Act(dir, body)
+		}
+	}
+	return body()
+}
+
+func migrationSource(c *cli.Context) (migrate.End, error) {
+	option, endpoint := "--from", c.String("from")
+	if endpoint == "" {
+		option, endpoint = "--datastore-endpoint", c.String("datastore-endpoint")
+	}
+	if endpoint == "" {
+		option = "--data-dir"
+	}
+	e := migrate.End{
+		Option: option, FileOptions: "--datastore-cafile, --datastore-certfile, --datastore-keyfile",
+		CAFile: c.String("datastore-cafile"), CertFile: c.String("datastore-certfile"), KeyFile: c.String("datastore-keyfile"),
+	}
+	if option == "--from" {
+		if err := secretOnCommandLine(option, endpoint, options.MigrateFrom); err != nil {
+			return e, err
+		}
+	}
+	return migrationEnd(c, e, endpoint)
+}
+
+func migrationTarget(c *cli.Context) (migrate.End, error) {
+	e := migrate.End{
+		Option: "--to", FileOptions: "--to-cafile, --to-certfile, --to-keyfile",
+		CAFile: c.String("to-cafile"), CertFile: c.String("to-certfile"), KeyFile: c.String("to-keyfile"),
+	}
+	endpoint := c.String("to")
+	if endpoint == "" {
+		return e, fmt.Errorf("--to is missing: the URL of the datastore to migrate to, such as postgres://USER@HOST/DATABASE, or sqlite:// for the built-in one in the data directory (the variable is %s)", options.MigrateTo)
+	}
+	if err := secretOnCommandLine("--to", endpoint, options.MigrateTo); err != nil {
+		return e, err
+	}
+	return migrationEnd(c, e, endpoint)
+}
+
+// migrationEnd completes an end with what an endpoint names.
+func migrationEnd(c *cli.Context, e migrate.End, endpoint string) (migrate.End, error) {
+	location, err := storage.ParseAs(e.Option, endpoint)
+	if err != nil {
+		return e, err
+	}
+	e.Database, e.Etcd, e.Where = location.External, location.Etcd, location.String()
+	if location.BuiltIn() {
+		dir, err := location.DirOnDisk(c.String("data-dir"))
+		if err != nil {
+			return e, errors.New(strings.ReplaceAll(err.Error(), "--datastore-endpoint", e.Option))
+		}
+		e.Dir = Absolute(dir)
+		e.Where = "sqlite://" + e.Dir
+	}
+	var problems []error
+	for i, file := range []string{e.CAFile, e.CertFile, e.KeyFile} {
+		if file == "" {
+			continue
+		}
+		option := strings.Split(e.FileOptions, ", ")[i]
+		if e.Option == "--to" && location.BuiltIn() {
+			problems = append(problems, fmt.Errorf("%s %s: %s is the built-in datastore, which needs no TLS", option, file, e.Where))
+		} else if _, err := os.Stat(file); err != nil {
+			problems = append(problems, fmt.Errorf("%s: %w", option, err))
+		}
+	}
+	return e, errors.Join(problems...)
+}
+
+// secretOnCommandLine refuses a URL with a password that does not come from the variable.
+func secretOnCommandLine(option, endpoint, variable string) error {
+	if endpoint == os.Getenv(variable) {
+		return nil
+	}
+	_, rest, _ := strings.Cut(endpoint, "://")
+	user, _, there := cutLast(rest, "@")
+	_, password, _ := strings.Cut(user, ":")
+	if there && password != "" || strings.Contains(rest, "password=") {
+		return fmt.Errorf("%s: other users can see a password on the command line: put the URL into the variable %s (for PostgreSQL, ~/.pgpass works too)", option, variable)
+	}
+	return nil
+}
+
+func cutLast(text, separator string) (before, after string, found bool) {
+	if i := strings.LastIndex(text, separator); i >= 0 {
+		return text[:i], text[i+len(separator):], true
+	}
+	return "", text, false
+}
+
+// nextServer is the command line of a server on the target, without secrets.
+func nextServer(c *cli.Context, to migrate.End) string {
+	dir := Absolute(c.String("data-dir"))
+	line := "karve server --data-dir " + output.ShellQuoted(dir)
+	switch {
+	case to.Dir != "" && filepath.Clean(to.Dir) == filepath.Clean(dir):
+	case os.Getenv(options.MigrateTo) == c.String("to"):
+		line = fmt.Sprintf(`KARVE_DATASTORE_ENDPOINT="$%s" `, options.MigrateTo) + line
+	default:
+		line += " --datastore-endpoint " + output.ShellQuoted(c.String("to"))
+	}
+	for _, f := range [][2]string{{"cafile", to.CAFile}, {"certfile", to.CertFile}, {"keyfile", to.KeyFile}} {
+		if f[1] != "" {
+			line += " --datastore-" + f[0] + " " + output.ShellQuoted(Absolute(f[1]))
+		}
+	}
+	return line
+}

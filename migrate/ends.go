@@ -1,0 +1,111 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+
+	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/kine/external"
+)
+
+// errNATS is the error for a datastore that has no way to do this in one step.
+var errNATS = errors.New("NATS cannot be migrated: its revisions cannot be raised, and a bucket cannot be filled in one step")
+
+// same tells whether both ends have the same name. The same datastore by another name is not empty.
+func (e End) same(other End) bool {
+	switch {
+	case e.Database != nil && other.Database != nil:
+		return e.Database.Same(other.Database)
+	case e.Etcd != nil && other.Etcd != nil:
+		return slices.ContainsFunc(e.Etcd, func(one string) bool { return slices.Contains(other.Etcd, one) })
+	case e.Dir != "" && other.Dir != "":
+		return filepath.Clean(e.Dir) == filepath.Clean(other.Dir) || directory.Same(e.Dir, other.Dir)
+	}
+	return false
+}
+
+func (e End) read(ctx context.Context) (source, error) {
+	switch {
+	case e.Database != nil:
+		return readTable(ctx, e)
+	case e.Etcd != nil:
+		return readEtcd(ctx, e)
+	}
+	return readFile(ctx, e.Dir)
+}
+
+// fill prepares an empty datastore whose revisions begin at first or above.
+func (e End) fill(ctx context.Context, from End, first int64, progress func(Progress)) (target, error) {
+	switch {
+	case e.Database != nil:
+		return fillTable(ctx, e, first)
+	case e.Etcd != nil:
+		return fillEtcd(ctx, e, from, first, progress)
+	}
+	return fillFile(e.Dir, first)
+}
+
+func (e End) tableOptions() external.Options {
+	return external.Options{CAFile: e.CAFile, CertFile: e.CertFile, KeyFile: e.KeyFile}
+}
+
+// table is both ends in an SQL database.
+type table struct{ *external.Table }
+
+func readTable(ctx context.Context, e End) (source, error) {
+	if !e.Database.SQL() {
+		return nil, errNATS
+	}
+	t, err := e.Database.ReadTable(ctx, e.tableOptions())
+	if err != nil {
+		return nil, err
+	}
+	return table{t}, nil
+}
+
+func fillTable(ctx context.Context, e End, first int64) (target, error) {
+	if !e.Database.SQL() {
+		return nil, errNATS
+	}
+	t, err := e.Database.WriteTable(ctx, e.tableOptions(), first-1, isOwn)
+	if err != nil {
+		return nil, err
+	}
+	return filled{table{t}}, nil
+}
+
+func (t table) revision() int64 { return t.Revision() }
+
+func (t table) keys() (n int64) {
+	t.EachKey(func(string, int64) { n++ })
+	return n
+}
+
+func (t table) each(ctx context.Context, do func(entry) error) error {
+	return t.Each(ctx, func(key string, value []byte, ttl int64) error { return do(entry{key, value, ttl}) })
+}
+
+func (t table) changed(ctx context.Context) (string, error) { return t.Changed(ctx) }
+
+func (t table) close() error { return t.Close() }
+
+// filled is a table that is a target: all of it is one transaction.
+type filled struct{ table }
+
+func (t filled) put(ctx context.Context, e entry) error { return t.Put(ctx, e.key, e.value, e.ttl) }
+
+func (t filled) each(ctx context.Context, do func(entry) error) error {
+	if err := t.Reread(ctx); err != nil {
+		return err
+	}
+	return t.table.each(ctx, do)
+}
+
+func (t filled) commit(ctx context.Context) (int64, error) { return t.Commit(ctx) }
+
+func (t filled) abandon() string { return nothingLeft }
+
+// nothingLeft is what remains of a migration that is one step.
+const nothingLeft = "nothing has been migrated, and the target is as empty as before"

@@ -1,0 +1,328 @@
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/status"
+
+	"github.com/karve-k8s/karve/server/storage"
+)
+
+const (
+	pageKeys = 500 // of a list
+
+	// A transaction has fewer operations and bytes than etcd allows by default: 128 and 1.5 MiB.
+	txnOps   = 100
+	txnBytes = 512 << 10
+
+	// raisers is how many writes wait for etcd at a time while the revision is raised. etcd writes those
+	// that wait together to the disk.
+	raisers = 128
+
+	// maxRaise is how far the revision of an etcd is raised: every step is a write.
+	maxRaise = 2_000_000
+	// waitAbandon is how long the end of a migration that has failed may take.
+	waitAbandon = 5 * time.Second
+
+	// compactEvery is how many of those writes etcd keeps.
+	compactEvery = 100_000
+)
+
+// etcd is both ends in an etcd.
+type etcd struct {
+	client *clientv3.Client
+	at     int64 // revision that is read
+	count  int64
+	ttls   map[clientv3.LeaseID]int64
+}
+
+func dialEtcd(ctx context.Context, e End) (_ *etcd, marker *etcdserverpb.RangeResponse, err error) {
+	secured, err := storage.EtcdTLS(e.CAFile, e.CertFile, e.KeyFile)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", e.FileOptions, err)
+	}
+	client, marker, err := storage.DialEtcd(ctx, e.Etcd, secured, Prefix+storage.Migrating)
+	if err != nil {
+		return nil, nil, plain(err)
+	}
+	c := &etcd{client: client, at: marker.Header.Revision, ttls: map[clientv3.LeaseID]int64{}}
+	all, err := client.Get(ctx, Prefix, clientv3.WithPrefix(), clientv3.WithCountOnly(), clientv3.WithRev(c.at))
+	if err != nil {
+		client.Close()
+		return nil, nil, plain(err)
+	}
+	c.count = all.Count
+	return c, marker, nil
+}
+
+// plain is an error without the words that gRPC puts around its cause.
+func plain(err error) error {
+	s, ok := status.FromError(err)
+	if err == nil || !ok {
+		return err
+	}
+	text := strings.TrimPrefix(s.Message(), "etcdserver: ")
+	if quoted, ok := strings.CutPrefix(text, "connection error: desc = "); ok {
+		if cause, err := strconv.Unquote(quoted); err == nil {
+			text = strings.TrimPrefix(cause, "transport: ")
+		}
+	}
+	return errors.New(text)
+}
+
+func readEtcd(ctx context.Context, e End) (source, error) {
+	c, marker, err := dialEtcd(ctx, e)
+	if err != nil {
+		return nil, err
+	}
+	if len(marker.Kvs) > 0 {
+		c.close()
+		return nil, fmt.Errorf("a migration into it (%s) has not finished", marker.Kvs[0].Value)
+	}
+	// The addresses of servers expire 15 seconds after the servers have ended.
+	running, err := c.client.Get(ctx, leases, clientv3.WithPrefix(), clientv3.WithLimit(1), clientv3.WithKeysOnly())
+	if err == nil && len(running.Kvs) > 0 {
+		err = fmt.Errorf("a server uses it (%s): stop all servers of the cluster. One that was killed counts for 15 seconds", running.Kvs[0].Key)
+	}
+	if err != nil {
+		c.close()
+		return nil, plain(err)
+	}
+	return c, nil
+}
+
+func (c *etcd) revision() int64 { return c.at }
+
+func (c *etcd) keys() int64 { return c.count }
+
+func (c *etcd) each(ctx context.Context, do func(entry) error) error {
+	for key := Prefix; ; {
+		page, err := c.client.Get(ctx, key, clientv3.WithRange(prefixEnd), clientv3.WithRev(c.at), clientv3.WithLimit(pageKeys))
+		if err != nil {
+			return plain(err)
+		}
+		for _, kv := range page.Kvs {
+			ttl, err := c.ttl(ctx, kv)
+			if err != nil {
+				return err
+			}
+			if kv.Lease != 0 && ttl == 0 {
+				continue // it has expired since
+			}
+			if err := do(entry{string(kv.Key), kv.Value, ttl}); err != nil {
+				return err
+			}
+		}
+		if !page.More || len(page.Kvs) == 0 {
+			return nil
+		}
+		key = string(page.Kvs[len(page.Kvs)-1].Key) + "\x00"
+	}
+}
+
+// ttl is the whole time of a key's lease, or 0 if there is none.
+func (c *etcd) ttl(ctx context.Context, kv *mvccpb.KeyValue) (int64, error) {
+	if kv.Lease == 0 {
+		return 0, nil
+	}
+	id := clientv3.LeaseID(kv.Lease)
+	ttl, known := c.ttls[id]
+	if !known {
+		lease, err := c.client.TimeToLive(ctx, id)
+		if err != nil {
+			return 0, fmt.Errorf("lease of %s: %w", kv.Key, plain(err))
+		}
+		if lease.TTL >= 0 { // it is -1 for a lease that is gone
+			ttl = max(lease.GrantedTTL, 1)
+		}
+		c.ttls[id] = ttl
+	}
+	return ttl, nil
+}
+
+func (c *etcd) changed(ctx context.Context) (string, error) {
+	later, err := c.client.Get(ctx, Prefix, clientv3.WithPrefix(), clientv3.WithMinModRev(c.at+1), clientv3.WithLimit(1), clientv3.WithKeysOnly())
+	if err != nil {
+		return "", plain(err)
+	}
+	if len(later.Kvs) == 0 {
+		return "", nil
+	}
+	return string(later.Kvs[0].Key), nil
+}
+
+func (c *etcd) close() error {
+	c.client.Close() // whatever was written has been acknowledged
+	return nil
+}
+
+// filledEtcd is an etcd that is filled. While it has the key storage.Migrating, no server starts with it.
+type filledEtcd struct {
+	*etcd
+	end     End
+	ops     []clientv3.Op
+	size    int
+	written int
+	leases  map[int64]leased // by TTL
+}
+
+func fillEtcd(ctx context.Context, e, from End, first int64, progress func(Progress)) (_ target, err error) {
+	c, marker, err := dialEtcd(ctx, e)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			c.close()
+		}
+	}()
+	f := &filledEtcd{etcd: c, end: e, leases: map[int64]leased{}}
+	if len(marker.Kvs) > 0 {
+		return nil, fmt.Errorf("a migration (%s) has not finished, and has left %d keys. %s", marker.Kvs[0].Value, c.count, f.remedy())
+	}
+	if c.count > 0 {
+		return nil, fmt.Errorf("it is not empty: there are %d keys below %s. If nobody needs them: %s", c.count, Prefix, f.remedy())
+	}
+	if steps := first - c.at; steps > maxRaise {
+		return nil, fmt.Errorf("its revision is %d, and would have to be raised above %d, that of the source: clients would otherwise take old objects for new ones. "+
+			"etcd raises it by one with each write, so this takes too long: make the etcd from an empty snapshot, with etcdutl snapshot restore --bump-revision %d --mark-compacted", c.at, first-1, first)
+	}
+	text := fmt.Sprintf("from %s, begun at %s", from.Where, time.Now().UTC().Format(time.RFC3339))
+	none := clientv3.Compare(clientv3.CreateRevision(Prefix).WithPrefix(), "=", 0)
+	done, err := c.client.Txn(ctx).If(none).Then(clientv3.OpPut(Prefix+storage.Migrating, text)).Commit()
+	if err != nil {
+		return nil, plain(err)
+	}
+	if !done.Succeeded {
+		return nil, fmt.Errorf("somebody else has begun to write to it")
+	}
+	if err := f.raise(ctx, text, done.Header.Revision, first-1, progress); err != nil {
+		return nil, fmt.Errorf("raise the revision: %w; %s", err, f.abandon())
+	}
+	return f, nil
+}
+
+// raise writes one key again and again until the revision is at least to. So the objects, which are written
+// after that, have resourceVersions that no client has seen.
+func (f *filledEtcd) raise(ctx context.Context, text string, now, to int64, progress func(Progress)) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var at, compacted atomic.Int64
+	at.Store(now)
+	compacted.Store(now)
+	var left atomic.Int64
+	left.Store(to - now)
+	var work sync.WaitGroup
+	for range min(raisers, max(to-now, 0)) {
+		work.Go(func() {
+			for left.Add(-1) >= 0 && ctx.Err() == nil {
+				done, err := f.client.Put(ctx, Prefix+storage.Migrating, text)
+				if err != nil {
+					cancel(plain(err))
+					return
+				}
+				revision := done.Header.Revision
+				for before := at.Load(); before < revision && !at.CompareAndSwap(before, revision); before = at.Load() {
+				}
+				progress(Progress{Doing: raisingRevision, Done: min(revision, to) - now, Total: to - now})
+				if last := compacted.Load(); revision-last > compactEvery && compacted.CompareAndSwap(last, revision) {
+					// Another one may have gone further.
+					if _, err := f.client.Compact(ctx, revision); err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
+						cancel(plain(err))
+					}
+				}
+			}
+		})
+	}
+	work.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	f.at = at.Load()
+	return nil
+}
+
+func (f *filledEtcd) put(ctx context.Context, e entry) error {
+	if len(f.ops) > 0 && (len(f.ops) == txnOps || f.size+len(e.value) > txnBytes) {
+		if err := f.flush(ctx); err != nil {
+			return err
+		}
+	}
+	var options []clientv3.OpOption
+	if e.ttl > 0 {
+		l := f.leases[e.ttl]
+		if l.keys%leaseKeys == 0 {
+			granted, err := f.client.Grant(ctx, e.ttl)
+			if err != nil {
+				return plain(err)
+			}
+			l.id = int64(granted.ID)
+		}
+		l.keys++
+		f.leases[e.ttl] = l
+		options = append(options, clientv3.WithLease(clientv3.LeaseID(l.id)))
+	}
+	f.ops = append(f.ops, clientv3.OpPut(e.key, string(e.value), options...))
+	f.size += len(e.value)
+	return nil
+}
+
+func (f *filledEtcd) flush(ctx context.Context) error {
+	if len(f.ops) == 0 {
+		return nil
+	}
+	done, err := f.client.Txn(ctx).Then(f.ops...).Commit()
+	if err != nil {
+		return plain(err)
+	}
+	f.written += len(f.ops)
+	f.at, f.ops, f.size = done.Header.Revision, f.ops[:0], 0
+	return nil
+}
+
+func (f *filledEtcd) each(ctx context.Context, do func(entry) error) error {
+	if err := f.flush(ctx); err != nil {
+		return err
+	}
+	return f.etcd.each(ctx, do)
+}
+
+// commit compacts everything before the last object, so that no client continues from an older revision.
+func (f *filledEtcd) commit(ctx context.Context) (int64, error) {
+	if _, err := f.client.Compact(ctx, f.at); err != nil {
+		return 0, plain(err)
+	}
+	done, err := f.client.Delete(ctx, Prefix+storage.Migrating)
+	if err != nil {
+		return 0, plain(err)
+	}
+	return done.Header.Revision, nil
+}
+
+func (f *filledEtcd) abandon() string {
+	if f.written == 0 {
+		ctx, cancel := context.WithTimeout(context.Background(), waitAbandon)
+		defer cancel()
+		if _, err := f.client.Delete(ctx, Prefix+storage.Migrating); err == nil {
+			return nothingLeft
+		}
+	}
+	return fmt.Sprintf("%s %s now has %d of the keys, and %s, so that no server starts with it. %s",
+		f.end.Option, f.end.Where, f.written, Prefix+storage.Migrating, f.remedy())
+}
+
+// remedy says how to empty the etcd again.
+func (f *filledEtcd) remedy() string {
+	return fmt.Sprintf("To empty it: etcdctl --endpoints %s del --prefix %s", strings.ReplaceAll(f.end.Where, " ", ""), Prefix)
+}

@@ -1,0 +1,225 @@
+// Package migrate copies a cluster's objects from one datastore to another: between the built-in datastore,
+// PostgreSQL, MySQL and etcd. DESIGN.md has the decisions.
+package migrate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/karve-k8s/karve/kine/external"
+	"github.com/karve-k8s/karve/server/storage"
+)
+
+// End is one of the two datastores: one of Dir, Database and Etcd is set.
+type End struct {
+	Option string // by which the user has named it, for messages
+	Where  string // for messages, without passwords
+
+	Dir      string // of the built-in datastore; absolute
+	Database *external.Database
+	Etcd     []string // URLs
+
+	CAFile, CertFile, KeyFile string // for TLS
+	FileOptions               string // the options with the files, for messages
+}
+
+// Progress is how far a migration is.
+type Progress struct {
+	Doing       string
+	Done, Total int64 // keys; revisions when it raises the revision
+	Bytes       int64 // of the values
+}
+
+// What a migration is doing.
+const (
+	raisingRevision = "raising the revision"
+	copying         = "copying"
+	verifying       = "verifying"
+)
+
+// Result describes a migration.
+type Result struct {
+	From           string        `json:"from"`
+	To             string        `json:"to"`
+	Keys           int64         `json:"keys"`
+	Bytes          int64         `json:"bytes"`          // of the values
+	WithTTL        int64         `json:"withTTL"`        // keys that expire; their time starts again
+	LeftOut        int64         `json:"leftOut"`        // keys outside of the prefix
+	SourceRevision int64         `json:"sourceRevision"` // newest one that the source may have given out
+	Revision       int64         `json:"revision"`       // of the target
+	SHA256         string        `json:"sha256"`         // over all keys and values, equal at both ends
+	Took           time.Duration `json:"-"`
+}
+
+const (
+	// Prefix is that of the keys that are migrated.
+	Prefix = "/registry/"
+
+	// prefixEnd is the first key after them.
+	prefixEnd = "/registry0"
+
+	// leases is the prefix of the addresses of running servers, which every server writes anew.
+	leases = Prefix + "masterleases/"
+)
+
+// entry is a key of a datastore.
+type entry struct {
+	key   string
+	value []byte
+	ttl   int64 // seconds; 0: it does not expire
+}
+
+// source is a datastore that is read as it was at one revision.
+type source interface {
+	revision() int64 // newest one that clients may have seen
+	keys() int64     // about how many
+	// each calls do with every key. do may keep the value.
+	each(ctx context.Context, do func(entry) error) error
+	// changed returns a key that has been written after that revision, or nothing.
+	changed(ctx context.Context) (key string, err error)
+	close() error
+}
+
+// target is an empty datastore that is filled.
+type target interface {
+	put(ctx context.Context, e entry) error
+	// each waits until everything is written, and calls do with every key that is there.
+	each(ctx context.Context, do func(entry) error) error
+	// commit ends the migration, and returns the revision.
+	commit(ctx context.Context) (revision int64, err error)
+	// abandon ends a migration that has failed, and says what is there now.
+	abandon() (left string)
+	close() error
+}
+
+// migrates tells whether a key is the cluster's. own tells whether it is one that a datastore, or a running
+// server, writes for itself.
+func migrates(key string) (cluster, own bool) {
+	own = strings.HasPrefix(key, "compact_rev_key") || key == Prefix+"health" || key == Prefix+storage.Migrating || strings.HasPrefix(key, leases)
+	return !own && strings.HasPrefix(key, Prefix), own
+}
+
+func isOwn(key string) bool {
+	_, own := migrates(key)
+	return own
+}
+
+// Run copies everything, and compares the target with what it has read from the source. It only reads the
+// source. progress may be nil; any goroutine calls it, often.
+func Run(ctx context.Context, from, to End, progress func(Progress)) (_ *Result, err error) {
+	begin := time.Now()
+	if progress == nil {
+		progress = func(Progress) {}
+	}
+	if from.same(to) {
+		return nil, fmt.Errorf("%s %s: this is the source itself (%s)", to.Option, to.Where, from.Option)
+	}
+	src, err := from.read(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", from.Option, from.Where, err)
+	}
+	defer func() { err = errors.Join(err, src.close()) }()
+	dst, err := to.fill(ctx, from, src.revision()+1, progress)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", to.Option, to.Where, err)
+	}
+	defer func() { err = errors.Join(err, dst.close()) }()
+
+	m := &migration{from: from, to: to, src: src, dst: dst, progress: progress, sums: sums{}}
+	m.out = &Result{From: from.Where, To: to.Where, SourceRevision: src.revision()}
+	if err := m.run(ctx); err != nil {
+		return nil, fmt.Errorf("%w; %s", err, dst.abandon())
+	}
+	m.out.Took = time.Since(begin)
+	return m.out, nil
+}
+
+// migration is one that runs.
+type migration struct {
+	from, to End
+	src      source
+	dst      target
+	progress func(Progress)
+	sums     sums
+	out      *Result
+}
+
+func (m *migration) run(ctx context.Context) error {
+	if err := m.copy(ctx); err != nil {
+		return err
+	}
+	if m.out.Keys == 0 {
+		return fmt.Errorf("%s %s has no keys below %s: there is nothing to migrate", m.from.Option, m.from.Where, Prefix)
+	}
+	m.out.SHA256 = m.sums.all()
+	if err := m.verify(ctx); err != nil {
+		return err
+	}
+	key, err := m.src.changed(ctx)
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", m.from.Option, m.from.Where, err)
+	}
+	if key != "" {
+		return fmt.Errorf("%s %s: a server has written %s meanwhile: stop all servers of the cluster, and migrate again", m.from.Option, m.from.Where, key)
+	}
+	if m.out.Revision, err = m.dst.commit(ctx); err != nil {
+		return fmt.Errorf("%s %s: %w", m.to.Option, m.to.Where, err)
+	}
+	return nil
+}
+
+func (m *migration) copy(ctx context.Context) error {
+	at := Progress{Doing: copying, Total: m.src.keys()}
+	var writing error
+	err := m.src.each(ctx, func(e entry) error {
+		at.Done++
+		if cluster, own := migrates(e.key); own {
+			return nil
+		} else if !cluster {
+			m.out.LeftOut++
+			return nil
+		}
+		m.sums.add(e)
+		m.out.Keys++
+		m.out.Bytes += int64(len(e.value))
+		if e.ttl > 0 {
+			m.out.WithTTL++
+		}
+		writing = m.dst.put(ctx, e)
+		at.Bytes = m.out.Bytes
+		m.progress(at)
+		return writing
+	})
+	if writing != nil {
+		return fmt.Errorf("%s %s: %w", m.to.Option, m.to.Where, writing)
+	}
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", m.from.Option, m.from.Where, err)
+	}
+	return nil
+}
+
+// verify compares every key at the target with what was read from the source.
+func (m *migration) verify(ctx context.Context) error {
+	at := Progress{Doing: verifying, Total: m.out.Keys}
+	left := m.sums.copy()
+	err := m.dst.each(ctx, func(e entry) error {
+		if isOwn(e.key) {
+			return nil
+		}
+		at.Done++
+		at.Bytes += int64(len(e.value))
+		m.progress(at)
+		return left.remove(e)
+	})
+	if err == nil {
+		err = left.missing()
+	}
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", m.to.Option, m.to.Where, err)
+	}
+	return nil
+}
