@@ -66,11 +66,11 @@ type Options struct {
 	// Empty for none.
 	DeferredPrefix string
 
-	// DeferredInterval is how long such updates stay unwritten at most. Default 30 s.
+	// DeferredInterval is how long such updates stay unwritten at most. Default 60 s.
 	DeferredInterval time.Duration
 
 	// BallastBytes is the size of a file that reserves space: it is removed when the disk is full, so that deletes
-	// and compaction can go on. It needs more than the 2 MiB of the WAL that a checkpoint copies. Default 4 MiB;
+	// and compaction can go on. It needs more than the 3 MiB of the WAL that a checkpoint may copy. Default 4 MiB;
 	// negative for none.
 	BallastBytes int64
 
@@ -153,7 +153,7 @@ func (o Options) withDefaults() Options {
 		o.SyncInterval = 100 * time.Millisecond
 	}
 	if o.DeferredInterval == 0 {
-		o.DeferredInterval = 30 * time.Second
+		o.DeferredInterval = time.Minute
 	}
 	if o.busyPatience == 0 {
 		o.busyPatience = sqlitefile.BusyPatience

@@ -68,7 +68,7 @@ func Server() []cli.Flag {
 		yes(network, "no-kubeadm-objects", "leave out the objects that kubeadm join needs, and leave alone those that exist"),
 
 		DatastoreEndpoint(),
-		text(storage, "durability", "", "`MODE` of the built-in datastore: full or relaxed (default: full). With full, every write is on the disk before it is acknowledged. relaxed writes less, for SD cards: a power cut may lose the last 100 ms, and the last 30 s of nodes' heartbeats."),
+		text(storage, "durability", "", "`MODE` of the built-in datastore: full or relaxed (default: full). With full, every write is on the disk before it is acknowledged. relaxed writes less, for SD cards: a power cut may lose the last 100 ms, and the last 60 s of nodes' heartbeats."),
 		text(storage, "fork-from", "", "start as a copy of another cluster: a `FILE` of karve snapshot, or a data directory. The new cluster has the objects, certificates and keys of the other one, which may be running. If --data-dir is such a fork already, it goes on as it is."),
 		DatastoreCAFile(), DatastoreCertFile(), DatastoreKeyFile(),
 		text(storage, "etcd-listen", "", "`URL` at which to serve the etcd API as well: https://ADDRESS:PORT. Clients need a certificate of certs/etcd-ca in the data directory. With a loopback address, http:// works too. (default: a socket in the data directory only)"),

@@ -10,12 +10,12 @@ import (
 // full disk a small part of the target is enough: SQLite overwrites what is copied back, and
 // needs no new space. idle says that no other commit is waiting.
 func (f *File) Checkpoint(full, idle bool) error {
-	if f.wal >= walTarget && !full {
+	if f.wal >= f.walTarget && !full {
 		if err := f.measureWAL(); err != nil {
 			return err
 		}
 	}
-	if f.wal < walTarget && !(full && f.wal >= walTarget/16) {
+	if f.wal < f.walTarget && !(full && f.wal >= f.walTarget/16) {
 		if idle && f.sealing && !f.sealed {
 			return f.seal()
 		}
@@ -119,7 +119,7 @@ func (f *File) copyBack() error {
 	}
 	bytes, err := f.checkpoint(`PRAGMA wal_checkpoint(PASSIVE)`)
 	if err == nil {
-		f.restartWAL = bytes > walTarget+(walLimit-walTarget)/4
+		f.restartWAL = bytes > f.walTarget+(walLimit-f.walTarget)/4
 	}
 	return err
 }

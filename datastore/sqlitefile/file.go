@@ -46,6 +46,7 @@ type File struct {
 
 	rows, sum int64 // of the log table, for CloseInOrder
 
+	walTarget  int64    // the size of the WAL at which a checkpoint is due
 	wal        int64    // upper estimate of the bytes of the WAL that are not copied back
 	restartWAL bool     // the next commit must find no reader, so that it restarts the WAL
 	walFile    *os.File // for Sync; nil before the first one
@@ -88,6 +89,10 @@ func Open(path string, opts Options) (*File, error) {
 		f.vfs, f.sealing = "", false
 	}
 	f.openState, f.sealState = inUseStates(opts.Relaxed)
+	f.walTarget = walTargetFull
+	if opts.Relaxed {
+		f.walTarget = walTargetRelaxed
+	}
 	f.closed, f.endReads = context.WithCancel(context.Background())
 	query := pragmas(opts.Relaxed)
 	err := f.patiently(f.patience, func() (err error) {

@@ -9,11 +9,12 @@ import (
 	"github.com/karve-k8s/karve/datastore/directory"
 )
 
-// A checkpoint is due when the WAL has walTarget bytes. The WAL never exceeds walLimit as long as
-// transactions are smaller than the difference of the two.
+// A checkpoint is due when the WAL has the target size of its mode. The WAL never exceeds walLimit as
+// long as transactions are smaller than the difference of the two.
 const (
-	walTarget = 2 << 20
-	walLimit  = 16 << 20
+	walTargetFull    = 2 << 20
+	walTargetRelaxed = 3 << 20 // a checkpoint may copy it to a full disk: datastore.Options.BallastBytes is more
+	walLimit         = 16 << 20
 )
 
 const (
