@@ -3,8 +3,10 @@ package migrate
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/kine/external"
@@ -24,6 +26,14 @@ func (e End) same(other End) bool {
 		return filepath.Clean(e.Dir) == filepath.Clean(other.Dir) || directory.Same(e.Dir, other.Dir)
 	}
 	return false
+}
+
+// failed is an error of this end. Those of package external begin with the location.
+func (e End) failed(err error) error {
+	if strings.HasPrefix(err.Error(), e.Where) {
+		return fmt.Errorf("%s %w", e.Option, err)
+	}
+	return fmt.Errorf("%s %s: %w", e.Option, e.Where, err)
 }
 
 func (e End) read(ctx context.Context) (source, error) {

@@ -43,6 +43,11 @@ func wantError(t *testing.T, r *Result, err error, words ...string) {
 	if strings.Contains(err.Error(), "\n") {
 		t.Errorf("%q, want one line", err)
 	}
+	for _, word := range strings.Fields(err.Error()) {
+		if word = strings.TrimSuffix(word, ":"); strings.Contains(word, "://") && strings.Count(err.Error(), word) > 1 && !strings.Contains(err.Error(), "etcdctl") {
+			t.Errorf("%q has %s twice", err, word)
+		}
+	}
 }
 
 func TestMigrationRefusals(t *testing.T) {

@@ -119,12 +119,12 @@ func Run(ctx context.Context, from, to End, progress func(Progress)) (_ *Result,
 	}
 	src, err := from.read(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w", from.Option, from.Where, err)
+		return nil, from.failed(err)
 	}
 	defer func() { err = errors.Join(err, src.close()) }()
 	dst, err := to.fill(ctx, from, src.revision()+1, progress)
 	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w", to.Option, to.Where, err)
+		return nil, to.failed(err)
 	}
 	defer func() { err = errors.Join(err, dst.close()) }()
 
@@ -160,13 +160,13 @@ func (m *migration) run(ctx context.Context) error {
 	}
 	key, err := m.src.changed(ctx)
 	if err != nil {
-		return fmt.Errorf("%s %s: %w", m.from.Option, m.from.Where, err)
+		return m.from.failed(err)
 	}
 	if key != "" {
 		return fmt.Errorf("%s %s: a server has written %s meanwhile: stop all servers of the cluster, and migrate again", m.from.Option, m.from.Where, key)
 	}
 	if m.out.Revision, err = m.dst.commit(ctx); err != nil {
-		return fmt.Errorf("%s %s: %w", m.to.Option, m.to.Where, err)
+		return m.to.failed(err)
 	}
 	return nil
 }
@@ -194,10 +194,10 @@ func (m *migration) copy(ctx context.Context) error {
 		return writing
 	})
 	if writing != nil {
-		return fmt.Errorf("%s %s: %w", m.to.Option, m.to.Where, writing)
+		return m.to.failed(writing)
 	}
 	if err != nil {
-		return fmt.Errorf("%s %s: %w", m.from.Option, m.from.Where, err)
+		return m.from.failed(err)
 	}
 	return nil
 }
@@ -219,7 +219,7 @@ func (m *migration) verify(ctx context.Context) error {
 		err = left.missing()
 	}
 	if err != nil {
-		return fmt.Errorf("%s %s: %w", m.to.Option, m.to.Where, err)
+		return m.to.failed(err)
 	}
 	return nil
 }
