@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -24,6 +25,7 @@ type Backend struct {
 	backend  server.Backend
 	reads    *sql.DB     // of SQL
 	writer   *writer     // nil: the driver writes itself
+	reader   *reader     // nil: the driver reads itself
 	wake     func(int64) // tells the loop that follows the log of a revision
 	state    func(error)
 	away     atomic.Bool
@@ -110,6 +112,13 @@ func (b *Backend) Start(ctx context.Context) error {
 
 // Get reads one key. It returns nil if the key does not exist.
 func (b *Backend) Get(ctx context.Context, key string, revision int64, keysOnly bool) (int64, *server.KeyValue, error) {
+	if b.reader != nil && revision == 0 && !keysOnly && !strings.Contains(key, "\x00") { // kine translates such a key
+		rev, kv, err := b.reader.get(ctx, key)
+		if err == nil {
+			b.wake(rev) // as a read of kine's does
+		}
+		return rev, kv, b.status(ctx, err)
+	}
 	limited, cancel := b.limit(ctx)
 	defer cancel()
 	rev, kv, err := b.backend.Get(limited, key, revision, keysOnly)

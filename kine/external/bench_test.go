@@ -3,6 +3,7 @@ package external
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -85,6 +86,17 @@ func BenchmarkDatabase(b *testing.B) {
 					b.Fatal(r, err)
 				}
 			}
+		})
+		b.Run(kind+"/get32", func(b *testing.B) { // by 32 clients
+			b.SetParallelism(max(1, 32/runtime.GOMAXPROCS(0)))
+			b.RunParallel(func(pb *testing.PB) {
+				for n := 0; pb.Next(); n++ {
+					if r, err := k.Get(b.Context(), fmt.Sprintf("/list/%d", n%1000), kubernetes.GetOptions{}); err != nil || r.KV == nil {
+						b.Error(r, err)
+						return
+					}
+				}
+			})
 		})
 		b.Run(kind+"/nothing", func(b *testing.B) {
 			for b.Loop() {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/k3s-io/kine/pkg/drivers"
 	"github.com/k3s-io/kine/pkg/drivers/generic"
+	"github.com/k3s-io/kine/pkg/query"
 	"github.com/k3s-io/kine/pkg/server"
 	"github.com/k3s-io/kine/pkg/tls"
 	"github.com/prometheus/client_golang/prometheus"
@@ -59,6 +60,7 @@ type driver struct {
 	// ctx ends, and the parameters of a statement begin with param, and have numbers if numbered.
 	rows     func(dsn string, dialect *generic.Generic) (inserter, error)
 	follow   func(ctx context.Context, dsn string, db *sql.DB, wake func(revision int64))
+	keys     keyQuery
 	param    string
 	numbered bool
 
@@ -195,6 +197,9 @@ func (b *Backend) attach(life context.Context, dsn string) error {
 	rewrite(dialect, kind.param, kind.numbered)
 	b.reads, b.wake = dialect.DB, log.wake
 	b.writer = newWriter(life, rows)
+	b.reader = &reader{ctx: life, db: b.reads, query: kind.keys, observe: func(began time.Time, err error, sql *query.Filled) {
+		observe(dialect, began, err, sql)
+	}}
 	log.observe(b.writer)
 	b.work.Go(b.writer.run)
 	b.work.Go(func() { kind.follow(life, dsn, b.reads, b.wake) })

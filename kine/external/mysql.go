@@ -25,6 +25,7 @@ var mySQL = driver{
 
 	rows:    openMySQLTable,
 	follow:  followMySQL,
+	keys:    mysqlKeyQuery,
 	param:   "?",
 	connect: connectMySQL,
 	failure: mysqlFailure,

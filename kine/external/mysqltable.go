@@ -15,7 +15,7 @@ import (
 )
 
 // The lock that a transaction with new rows holds is of the database's name. A server that waits for it
-// longer than writeLimit goes on without.
+// longer than five seconds goes on without.
 const (
 	mysqlBegin = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION; DO GET_LOCK(SHA1(CONCAT('kine ', DATABASE())), 5)"
 	mysqlEnd   = "; DO RELEASE_LOCK(SHA1(CONCAT('kine ', DATABASE())))"
@@ -64,8 +64,28 @@ func (t *mysqlTable) taken(err error) bool {
 	return errors.As(err, &e) && e.Number == 1062 && strings.HasSuffix(e.Message, "PRIMARY'")
 }
 
+// kine's INSERT without common table expressions, which take more than half of its time. What is created
+// has no row before it.
+const (
+	mysqlInsert = "INSERT INTO kine(name, created, deleted, create_revision, prev_revision, lease, value, old_value) "
+	mysqlWhere  = " FROM DUAL WHERE COALESCE((SELECT MAX(id) FROM kine WHERE name = ?), 0) = ?"
+	mysqlCreate = mysqlInsert + "SELECT ?, 1, 0, NULL, ?, ?, ?, NULL" + mysqlWhere
+	mysqlChange = mysqlInsert + `SELECT ?, 0, ?, (SELECT COALESCE(NULLIF(create_revision, 0), id) FROM kine WHERE id = ? AND deleted = 0),
+		?, ?, ?, (SELECT value FROM kine WHERE id = ? AND deleted = 0)` + mysqlWhere
+)
+
+func mysqlStatement(w *write) (string, []any) {
+	if w.created {
+		return mysqlCreate, []any{w.key, w.previous, w.ttl, w.value, w.key, w.previous}
+	}
+	return mysqlChange, []any{w.key, columnOf(w.deleted), w.previous, w.previous, w.ttl, w.value, w.previous, w.key, w.previous}
+}
+
 // insert sends everything up to COMMIT at once, and then COMMIT: a failure before is never unknown.
 func (t *mysqlTable) insert(ctx context.Context, batch []*write, none *keyRange) (revisions []int64, err error) {
+	defer func(began time.Time) {
+		observe(t.dialect, began, err, t.dialect.InsertSQL.Fill(batch[0].arguments()))
+	}(time.Now())
 	conn, err := t.db.Conn(ctx)
 	if err != nil {
 		return nil, lost{err}
@@ -95,7 +115,8 @@ func (t *mysqlTable) insert(ctx context.Context, batch []*write, none *keyRange)
 		statements, first = nil, 0
 	}
 	for _, one := range batch {
-		statements, arguments = append(statements, t.dialect.InsertSQL.Query), append(arguments, one.arguments()...)
+		statement, values := mysqlStatement(one)
+		statements, arguments = append(statements, statement), append(arguments, values...)
 	}
 	values := make([]sqldriver.NamedValue, len(arguments))
 	for i, value := range arguments {

@@ -62,6 +62,9 @@ func (t *pgTable) taken(err error) bool {
 
 // insert sends the whole transaction at once, so it takes one round trip.
 func (t *pgTable) insert(ctx context.Context, batch []*write, none *keyRange) (revisions []int64, err error) {
+	defer func(began time.Time) {
+		observe(t.dialect, began, err, t.dialect.InsertReturningSQL.Fill(batch[0].arguments()))
+	}(time.Now())
 	conn, err := t.db.Conn(ctx)
 	if err != nil {
 		return nil, lost{err}

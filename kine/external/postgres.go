@@ -27,6 +27,7 @@ var postgres = driver{
 
 	rows:    openPostgresTable,
 	follow:  followPostgres,
+	keys:    pgKeyQuery,
 	param:   "$",
 	connect: connectPostgres,
 	failure: postgresFailure,

@@ -2,8 +2,10 @@ package external
 
 import (
 	"strings"
+	"time"
 
 	"github.com/k3s-io/kine/pkg/drivers/generic"
+	"github.com/k3s-io/kine/pkg/metrics"
 	"github.com/k3s-io/kine/pkg/query"
 )
 
@@ -23,4 +25,9 @@ func rewrite(d *generic.Generic, param string, numbered bool) {
 	}
 	d.GetSingleSQL = get(generic.Columns, d.GetSingleSQL.Name)
 	d.GetSingleValSQL = get(generic.WithVal, d.GetSingleValSQL.Name)
+}
+
+// observe counts a query of ours in kine's metrics.
+func observe(d *generic.Generic, began time.Time, err error, sql *query.Filled) {
+	metrics.ObserveSQL(began, d.ErrCode(err), 0, sql)
 }

@@ -31,8 +31,15 @@ type write struct {
 
 // arguments are those of kine's INSERT (kine pkg/drivers/generic, Insert).
 func (w *write) arguments() []any {
-	number := map[bool]int64{true: 1}
-	return []any{w.previous, w.key, number[w.created], number[w.deleted], w.previous, w.ttl, w.value, w.key, w.previous}
+	return []any{w.previous, w.key, columnOf(w.created), columnOf(w.deleted), w.previous, w.ttl, w.value, w.key, w.previous}
+}
+
+// columnOf is the value of a column that is a number in kine's table.
+func columnOf(is bool) int64 {
+	if is {
+		return 1
+	}
+	return 0
 }
 
 // written is what has become of a write.

@@ -1,0 +1,187 @@
+package external
+
+import (
+	"context"
+	"database/sql"
+	sqldriver "database/sql/driver"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/k3s-io/kine/pkg/query"
+	"github.com/k3s-io/kine/pkg/server"
+
+	"github.com/karve-k8s/karve/internal/eventually"
+)
+
+// keyTable is a database that answers queries for keys when it is told to. It has the keys whose revision
+// is in rows.
+type keyTable struct {
+	begun  chan []string // the keys of a query
+	fail   chan error    // its error, or nil
+	newest int64
+	rows   map[string]int64
+}
+
+func (d *keyTable) Connect(context.Context) (sqldriver.Conn, error) { return d, nil }
+func (d *keyTable) Driver() sqldriver.Driver                        { return nil }
+func (d *keyTable) Prepare(string) (sqldriver.Stmt, error)          { return nil, errors.New("not used") }
+func (d *keyTable) Close() error                                    { return nil }
+func (d *keyTable) Begin() (sqldriver.Tx, error)                    { return nil, errors.New("not used") }
+
+func (d *keyTable) QueryContext(ctx context.Context, _ string, arguments []sqldriver.NamedValue) (sqldriver.Rows, error) {
+	var keys []string
+	for _, a := range arguments {
+		keys = append(keys, a.Value.(string))
+	}
+	select {
+	case d.begun <- keys:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if err := <-d.fail; err != nil {
+		return nil, err
+	}
+	out := &answer{columns: 7}
+	for _, key := range keys {
+		if id, ok := d.rows[key]; ok {
+			out.rows = append(out.rows, []sqldriver.Value{d.newest, id, key, false, int64(1), int64(0), []byte(key)})
+		}
+	}
+	if len(out.rows) == 0 {
+		out.rows = [][]sqldriver.Value{append([]sqldriver.Value{d.newest}, make([]sqldriver.Value, 6)...)}
+	}
+	return out, nil
+}
+
+func newReader(t *testing.T, d *keyTable) *reader {
+	d.begun, d.fail = make(chan []string), make(chan error)
+	db := sql.OpenDB(d)
+	t.Cleanup(func() { db.Close() })
+	return &reader{ctx: t.Context(), db: db, query: func(keys []string) (*query.Named, []any) {
+		_, arguments := mysqlKeyQuery(keys)
+		return &query.Named{Query: "keys"}, arguments
+	}}
+}
+
+// ask starts a read, and returns when it has been asked for.
+func (r *reader) ask(t *testing.T, ctx context.Context, key string) <-chan found {
+	t.Helper()
+	answer := make(chan found, 1)
+	before := func() int { r.mu.Lock(); defer r.mu.Unlock(); return len(r.waiting) }
+	n := before()
+	go func() {
+		revision, kv, err := r.get(ctx, key)
+		answer <- found{revision, kv, err}
+	}()
+	if r.busy() {
+		eventually.True(t, "it waits", func() bool { return before() > n })
+	}
+	return answer
+}
+
+func (r *reader) busy() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.running == readQueries
+}
+
+func (d *keyTable) wait(t *testing.T) []string {
+	t.Helper()
+	keys := eventually.Receive(t, "a query", d.begun)
+	slices.Sort(keys)
+	return keys
+}
+
+// fill starts as many queries as may run.
+func (d *keyTable) fill(t *testing.T, r *reader) (answers []<-chan found) {
+	for i := range readQueries {
+		answers = append(answers, r.ask(t, t.Context(), fmt.Sprintf("/running/%d", i)))
+		d.wait(t)
+	}
+	return answers
+}
+
+func TestReadsThatWaitAreOneQuery(t *testing.T) {
+	d := &keyTable{newest: 9, rows: map[string]int64{"/a": 3, "/b": 5}}
+	r := newReader(t, d)
+	running := d.fill(t, r)
+	answers := map[string]<-chan found{}
+	for _, key := range []string{"/a", "/b", "/none"} {
+		answers[key] = r.ask(t, t.Context(), key)
+	}
+	same := r.ask(t, t.Context(), "/a")
+	for range running {
+		d.fail <- nil
+	}
+	if keys := d.wait(t); !slices.Equal(keys, []string{"/a", "/a", "/b", "/none"}) {
+		t.Errorf("a query for %v, want all that wait", keys)
+	}
+	d.fail <- nil
+	for key, answer := range answers {
+		f := eventually.Receive(t, key, answer)
+		switch want := d.rows[key]; {
+		case f.err != nil || f.revision != 9 || (want == 0) != (f.kv == nil):
+			t.Errorf("%s: %+v, want revision 9 and the row", key, f)
+		case want != 0 && (f.kv.ModRevision != want || string(f.kv.Value) != key):
+			t.Errorf("%s: %+v, want that of %d", key, f.kv, want)
+		}
+	}
+	if f := eventually.Receive(t, "/a", same); f.kv == nil || f.kv.ModRevision != 3 {
+		t.Errorf("/a, a second time: %+v", f)
+	}
+	for _, answer := range running {
+		if f := eventually.Receive(t, "the first", answer); f.kv != nil || f.err != nil || f.revision != 9 {
+			t.Errorf("%+v, want no key", f)
+		}
+	}
+}
+
+func TestAKeyThatIsRefusedFailsAlone(t *testing.T) {
+	d := &keyTable{newest: 9, rows: map[string]int64{"/a": 3}}
+	r := newReader(t, d)
+	running := d.fill(t, r)
+	good, bad := r.ask(t, t.Context(), "/a"), r.ask(t, t.Context(), "/bad")
+	for range running {
+		d.fail <- nil
+	}
+	d.wait(t)
+	refused := errors.New("invalid byte sequence")
+	d.fail <- refused
+	for range 2 {
+		var err error
+		if keys := d.wait(t); slices.Equal(keys, []string{"/bad"}) {
+			err = refused
+		}
+		d.fail <- err
+	}
+	if f := eventually.Receive(t, "/a", good); f.err != nil || f.kv == nil {
+		t.Errorf("/a: %+v, want its row", f)
+	}
+	if f := eventually.Receive(t, "/bad", bad); f.err != refused {
+		t.Errorf("/bad: %+v, want the database's error", f)
+	}
+}
+
+func TestAnEmptyTableIsNoAnswer(t *testing.T) {
+	d := &keyTable{}
+	r := newReader(t, d)
+	answer := r.ask(t, t.Context(), "/a")
+	d.wait(t)
+	d.fail <- nil
+	if f := eventually.Receive(t, "/a", answer); f.err != server.ErrGRPCUnhealthy {
+		t.Errorf("%+v, want that kine has not started", f)
+	}
+}
+
+func TestAReaderThatLeaves(t *testing.T) {
+	d := &keyTable{newest: 9}
+	r := newReader(t, d)
+	ctx, leave := context.WithCancel(t.Context())
+	answer := r.ask(t, ctx, "/a")
+	leave()
+	if f := eventually.Receive(t, "an answer", answer); !errors.Is(f.err, context.Canceled) {
+		t.Errorf("%+v, want that it was canceled", f)
+	}
+}
