@@ -101,7 +101,7 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 		s.controlling = controllers.New(o)
 	}
 	if p.scheduler != nil {
-		s.scheduling = scheduler.New(scheduler.Options{Upstream: p.scheduler, Deviations: p.deviations, Log: p.Log, Step: s.stepsOf(schedulerPart), Connect: s.schedulerConnection})
+		s.scheduling = scheduler.New(scheduler.Options{Upstream: p.scheduler, Deviations: p.deviations, Identity: p.identity, Log: p.Log, Step: s.stepsOf(schedulerPart), Connect: s.schedulerConnection})
 	}
 	if p.SimulateNodes > 0 {
 		s.simulation = newSimulation(p, s.simulationConnection)

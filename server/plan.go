@@ -49,6 +49,7 @@ type plan struct {
 	deviations deviations.Switches
 	ssh        *sshPlan // nil: nodes are reached directly
 
+	identity    string                // of this server among several
 	controllers *controllers.Upstream // nil if they are disabled
 	election    *election.Election    // of the server that runs the controllers; nil: no other can
 	scheduler   *scheduler.Upstream   // nil if it is disabled
@@ -274,6 +275,8 @@ func (d *draft) validate(ctx context.Context) (*plan, error) {
 	errs.add(err)
 	// All three read the process' feature gates. One error about them is enough.
 	gatesAreFine := !errors.Is(err, apiserver.ErrFeatureGates)
+	d.identity, err = election.NewIdentity()
+	errs.add(err)
 	if d.NoControllers && d.ApproveKubeletServing {
 		errs.addf("--approve-kubelet-serving: a controller approves, and --no-controllers leaves out all: leave out one of the two")
 	}
@@ -287,7 +290,7 @@ func (d *draft) validate(ctx context.Context) (*plan, error) {
 			err = d.controllers.Validate()
 		}
 		if err == nil {
-			d.election, err = d.controllers.NewElection(d.Log)
+			d.election = d.controllers.NewElection(d.identity, d.Log)
 		}
 		errs.add(err)
 	}

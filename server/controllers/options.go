@@ -111,12 +111,12 @@ func Parse(s Settings) (*Upstream, error) {
 }
 
 // NewElection returns the election that decides when the controllers run, or nil if they always do.
-func (u *Upstream) NewElection(log *logrus.Logger) (*election.Election, error) {
+func (u *Upstream) NewElection(identity string, log *logrus.Logger) *election.Election {
 	if !u.Generic.LeaderElection.LeaderElect {
-		return nil, nil
+		return nil
 	}
 	return election.New(election.Config{
-		Settings: u.Generic.LeaderElection, Component: "kube-controller-manager", Work: "runs the controllers", Log: log,
+		Identity: identity, Settings: u.Generic.LeaderElection, Component: "kube-controller-manager", Work: "runs the controllers", Log: log,
 	})
 }
 

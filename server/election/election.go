@@ -34,6 +34,8 @@ import (
 
 // Config describes an election.
 type Config struct {
+	// Identity is what the lease names while this server leads: see [NewIdentity].
+	Identity string
 	// Settings are upstream's options --leader-elect… of the component.
 	Settings componentconfig.LeaderElectionConfiguration
 	// Component reports the events, such as kube-controller-manager.
@@ -46,7 +48,6 @@ type Config struct {
 // Election is one server's candidacy. A nil *Election means that nobody else can act.
 type Election struct {
 	Config
-	identity string
 
 	mu      sync.Mutex
 	now     state
@@ -60,13 +61,16 @@ type state struct {
 }
 
 // New returns a candidacy that has not begun.
-func New(c Config) (*Election, error) {
+func New(c Config) *Election { return &Election{Config: c, changed: make(chan struct{})} }
+
+// NewIdentity returns an identity as upstream's components have it: the name of the machine, and a part
+// that tells apart two servers, and two lives of one.
+func NewIdentity() (string, error) {
 	host, err := os.Hostname()
 	if err != nil {
-		return nil, fmt.Errorf("read the name of this machine: %w", err)
+		return "", fmt.Errorf("read the name of this machine: %w", err)
 	}
-	// Upstream's identity. The second part tells apart two servers, and two lives of one.
-	return &Election{Config: c, identity: host + "_" + string(uuid.NewUUID()), changed: make(chan struct{})}, nil
+	return host + "_" + string(uuid.NewUUID()), nil
 }
 
 // Run is a candidate for the lease until ctx ends. While this server leads, Run calls lead, once
@@ -105,7 +109,7 @@ func (e *Election) lease(client *rest.Config, events record.EventBroadcaster) (*
 	events.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: clients.CoreV1().Events("")})
 	lock, err := resourcelock.New(e.Settings.ResourceLock, e.Settings.ResourceNamespace, e.Settings.ResourceName,
 		clients.CoreV1(), clients.CoordinationV1(), resourcelock.ResourceLockConfig{
-			Identity: e.identity, EventRecorder: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: e.Component}),
+			Identity: e.Identity, EventRecorder: events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: e.Component}),
 		})
 	if err != nil {
 		return nil, fmt.Errorf("leader election: %w", err)
@@ -121,7 +125,7 @@ func (e *Election) watch(ctx context.Context, client *rest.Config, changed func(
 		return fmt.Errorf("create client for leader election: %w", err)
 	}
 	look := func(object any) {
-		if l, ok := object.(*coordinationv1.Lease); ok && ptr.Deref(l.Spec.HolderIdentity, "") != e.identity {
+		if l, ok := object.(*coordinationv1.Lease); ok && ptr.Deref(l.Spec.HolderIdentity, "") != e.Identity {
 			changed()
 		}
 	}
@@ -217,7 +221,7 @@ func (e *Election) campaign(ctx context.Context, elector *leaderelection.LeaderE
 	l.extend(term)
 	leading, quit := context.WithCancel(context.WithoutCancel(ctx))
 	defer quit()
-	e.set(state{term, e.identity})
+	e.set(state{term, e.Identity})
 	e.Log.Infof("this server leads and %s (lease %s)", e.Work, l.Describe())
 	ended := make(chan error, 1)
 	go func() { ended <- lead(leading, term) }()
@@ -265,7 +269,7 @@ func (e *Election) sees(holder string) bool {
 	e.mu.Lock()
 	known := e.now
 	e.mu.Unlock()
-	if holder == e.identity || holder == "" || known.leader == holder {
+	if holder == e.Identity || holder == "" || known.leader == holder {
 		return false
 	}
 	e.set(state{leader: holder})

@@ -133,7 +133,7 @@ func (s *store) join(name string) *candidate {
 	c := &candidate{standby: make(chan struct{}, 100), leads: make(chan struct{}, 100), done: make(chan error, 1)}
 	log := logrus.New()
 	log.SetOutput(&c.log)
-	c.Election = &Election{Config: Config{Settings: settings, Work: "acts", Log: log}, identity: name, changed: make(chan struct{})}
+	c.Election = New(Config{Identity: name, Settings: settings, Work: "acts", Log: log})
 	open := make(chan struct{})
 	close(open)
 	c.lock = &lock{store: s, id: name, cut: open}
@@ -159,7 +159,7 @@ func (c *candidate) lead(ctx context.Context, term *Term) error {
 	config := term.Fence(&rest.Config{Transport: roundTripper(func(*http.Request) (*http.Response, error) {
 		c.lock.mu.Lock()
 		defer c.lock.mu.Unlock()
-		c.lock.acts = append(c.lock.acts, act{c.identity, number, time.Now()})
+		c.lock.acts = append(c.lock.acts, act{c.Identity, number, time.Now()})
 		return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(""))}, nil
 	})})
 	client, err := rest.HTTPClientFor(config)
@@ -190,7 +190,7 @@ func (c *candidate) stop(t *testing.T) {
 	c.inOrder.Store(true)
 	c.cancel()
 	if err := <-c.done; err != nil {
-		t.Errorf("%s: %v", c.identity, err)
+		t.Errorf("%s: %v", c.Identity, err)
 	}
 }
 
@@ -414,7 +414,7 @@ func TestFailureOfTheWork(t *testing.T) {
 		close(open)
 		log := logrus.New()
 		log.SetOutput(io.Discard)
-		e := &Election{Config: Config{Settings: settings, Work: "fails", Log: log}, identity: "first", changed: make(chan struct{})}
+		e := New(Config{Identity: "first", Settings: settings, Work: "fails", Log: log})
 		want := errors.New("no key")
 		err := e.candidate(t.Context(), newLease(&lock{store: s, id: "first", cut: open}, settings.LeaseDuration.Duration), func() {},
 			func(context.Context, *Term) error { return want })

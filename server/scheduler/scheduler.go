@@ -39,8 +39,9 @@ type Options struct {
 	Connect func() Connection
 	// Deviations are the places where Karve's own code runs instead of upstream's.
 	Deviations deviations.Switches
-	// Log receives who leads.
-	Log *logrus.Logger
+	// Identity is this server's in an election, and Log receives who leads.
+	Identity string
+	Log      *logrus.Logger
 	// Step records a step of the start, until done is called.
 	Step func(name string) (done func())
 }
@@ -97,10 +98,9 @@ func (s *Scheduler) Run(ctx context.Context, ready func()) error {
 	if err := election.Valid(option, settings); err != nil { // a configuration file may have them
 		return err
 	}
-	candidate, err := election.New(election.Config{Settings: settings, Component: "kube-scheduler", Work: "runs the scheduler", Log: s.options.Log})
-	if err != nil {
-		return err
-	}
+	candidate := election.New(election.Config{
+		Identity: s.options.Identity, Settings: settings, Component: "kube-scheduler", Work: "runs the scheduler", Log: s.options.Log,
+	})
 	ready = sync.OnceFunc(ready)
 	s.health.Set(errNoLeader)
 	standby := func() { s.health.Set(nil); ready() }
