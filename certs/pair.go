@@ -23,6 +23,7 @@ type pair struct {
 	certs             []*x509.Certificate // as in the file; empty if there is none
 	certPEM           []byte
 	key               crypto.Signer // nil if there is none
+	keyPEM            []byte
 	keyMode           os.FileMode
 
 	// These are about the certificate in use. It is certs[0], except that in a user's CA
@@ -40,36 +41,44 @@ func keyFile(dir string, n Name) string  { return filepath.Join(dir, string(n)+"
 // used is an error, and so is a CA whose key and certificate do not belong together.
 func loadPair(dir string, e entry) (*pair, error) {
 	p := &pair{entry: e, certFile: certFile(dir, e.name), keyFile: keyFile(dir, e.name)}
+	var certPEM []byte
 	var errs []error
 	if e.kind != KindKey {
-		data, _, err := readFile(p.certFile)
-		if err == nil && data != nil {
-			p.certPEM = data
-			p.certs, err = parseCerts(p.certFile, data)
-		}
-		if err != nil {
-			errs = append(errs, err)
-		}
-	}
-	data, mode, err := readFile(p.keyFile)
-	if err == nil && data != nil {
-		p.keyMode = mode
-		p.key, err = parseKey(p.keyFile, data)
-	}
-	if err != nil {
+		var err error
+		certPEM, _, err = readFile(p.certFile)
 		errs = append(errs, err)
 	}
+	keyPEM, mode, err := readFile(p.keyFile)
+	p.keyMode = mode
+	errs = append(errs, err, p.parse(certPEM, keyPEM))
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	if len(p.certs) == 0 {
-		return p, nil
+	return p, nil
+}
+
+// parse takes the contents of the two files; nil is a file that does not exist.
+func (p *pair) parse(certPEM, keyPEM []byte) error {
+	var errs []error
+	var err error
+	if certPEM != nil {
+		p.certPEM = certPEM
+		p.certs, err = parseCerts(p.certFile, certPEM)
+		errs = append(errs, err)
+	}
+	if keyPEM != nil {
+		p.keyPEM = keyPEM
+		p.key, err = parseKey(p.keyFile, keyPEM)
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil || len(p.certs) == 0 {
+		return err
 	}
 	p.use(p.certs[0])
-	if e.kind == KindCA {
-		return p, p.pickSigner()
+	if p.kind == KindCA {
+		return p.pickSigner()
 	}
-	return p, nil
+	return nil
 }
 
 func (p *pair) use(c *x509.Certificate) {

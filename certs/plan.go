@@ -313,7 +313,7 @@ func (p *plan) ensureKey(c *pair) error {
 	if err != nil {
 		return err
 	}
-	c.key = key
+	c.key, c.keyPEM = key, data
 	return p.put(&p.keys, c.keyFile, data)
 }
 

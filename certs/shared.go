@@ -1,0 +1,176 @@
+package certs
+
+import (
+	"crypto"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/karve-k8s/karve/internal/atomicfile"
+)
+
+// Shared is what all servers of a cluster have in common: its authorities and the service account
+// key. Everything else in the directory is one server's, and signed by these. The etcd API's
+// authority is one server's, too: its clients are those of that server's datastore.
+type Shared map[Name]Pair
+
+// Pair is one of them, as PEM. A user's authority may have no key, and the service account key has
+// no certificate.
+type Pair struct {
+	Cert []byte `json:"cert,omitempty"`
+	Key  []byte `json:"key,omitempty"`
+}
+
+// shared reports whether e is a part of [Shared].
+func (e entry) shared() bool { return e.kind != KindLeaf && !e.etcd }
+
+// SharedNames returns the names in a complete [Shared].
+func SharedNames() (names []Name) {
+	for _, e := range table {
+		if e.shared() {
+			names = append(names, e.name)
+		}
+	}
+	return names
+}
+
+// ReadShared returns those that dir has. dir need not exist.
+func ReadShared(dir string) (Shared, error) {
+	all := Shared{}
+	var errs []error
+	for _, e := range table {
+		if !e.shared() {
+			continue
+		}
+		c, err := loadPair(dir, e)
+		errs = append(errs, err)
+		if err == nil && c.public() != nil {
+			all[e.name] = Pair{Cert: c.certPEM, Key: c.keyPEM}
+		}
+	}
+	return all, errors.Join(errs...)
+}
+
+// MakeShared returns those that cfg.Dir has, and new ones in place of the others. It writes
+// nothing.
+func MakeShared(cfg Config) (Shared, error) {
+	s := &Store{cfg: cfg.withDefaults()}
+	p := s.plan(nil)
+	p.starting = true
+	all := Shared{}
+	var errs []error
+	for _, e := range table {
+		if !e.shared() {
+			continue
+		}
+		c, err := loadPair(cfg.Dir, e)
+		if err == nil && e.kind == KindCA {
+			err = p.authority(c)
+		} else if err == nil {
+			err = p.signingKey(c)
+		}
+		errs = append(errs, err)
+		if err == nil {
+			all[e.name] = Pair{Cert: encodeCerts(c.certs), Key: c.keyPEM}
+		}
+	}
+	return all, errors.Join(errs...)
+}
+
+// WriteMissing writes the files that cfg.Dir lacks, and changes none. Keys come first, because a
+// key without a certificate can always be completed. The caller has made sure that the files of the
+// directory have the same keys.
+func (s Shared) WriteMissing(cfg Config) error {
+	files := atomicfile.Writer{NoSync: cfg.NoSync, Fault: cfg.fault}
+	var keys, certs []atomicfile.File
+	var errs []error
+	for _, e := range table {
+		want, ok := s[e.name]
+		if !ok || !e.shared() {
+			continue
+		}
+		has, err := loadPair(cfg.Dir, e)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		add := func(list *[]atomicfile.File, path string, data []byte) {
+			to, err := target(path)
+			errs = append(errs, err)
+			*list = append(*list, atomicfile.File{Path: to, Data: data, Mode: fileMode})
+		}
+		if has.key == nil && want.Key != nil {
+			add(&keys, has.keyFile, want.Key)
+		}
+		if has.main == nil && want.Cert != nil {
+			add(&certs, has.certFile, want.Cert)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if err := makeDir(files, cfg.Dir); err != nil {
+		return err
+	}
+	if err := files.Write(keys...); err != nil {
+		return err
+	}
+	return files.Write(certs...)
+}
+
+// Fingerprints returns the SHA-256 of the public keys, in hexadecimal. A renewal of an authority
+// keeps its key, so they stay the same for the life of a cluster. They are no secrets.
+func (s Shared) Fingerprints() (map[Name]string, error) {
+	all := map[Name]string{}
+	var errs []error
+	for name, content := range s {
+		e, ok := lookup(name)
+		if !ok || !e.shared() {
+			errs = append(errs, fmt.Errorf("%s is not what servers of a cluster share", name))
+			continue
+		}
+		c := &pair{entry: e, certFile: string(name) + ".crt", keyFile: string(name) + ".key"}
+		if err := c.parse(content.Cert, content.Key); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if c.public() == nil {
+			errs = append(errs, fmt.Errorf("%s has neither a certificate nor a key", name))
+			continue
+		}
+		der, err := x509.MarshalPKIXPublicKey(c.public())
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+			continue
+		}
+		sum := sha256.Sum256(der)
+		all[name] = hex.EncodeToString(sum[:])
+	}
+	return all, errors.Join(errs...)
+}
+
+// File returns the path in dir by which a user knows n: that of the certificate, or of the key if
+// there is no certificate.
+func File(dir string, n Name) string {
+	if n == ServiceAccount {
+		return keyFile(dir, n)
+	}
+	return certFile(dir, n)
+}
+
+// public returns the public key of a pair; nil if neither file exists.
+func (p *pair) public() crypto.PublicKey {
+	switch {
+	case p.main != nil:
+		return p.main.PublicKey
+	case p.key != nil:
+		return p.key.Public()
+	}
+	return nil
+}
+
+// EncryptionFile returns the path of the encryption configuration that a server has fetched.
+func EncryptionFile(dir string) string { return filepath.Join(dir, "encryption-provider-config.yaml") }
