@@ -14,6 +14,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/karve-k8s/karve/command/clustertoken"
 	"github.com/karve-k8s/karve/command/datadir"
 	"github.com/karve-k8s/karve/command/kubectl"
 	"github.com/karve-k8s/karve/command/locale"
@@ -95,6 +96,7 @@ func newApp(args []string, stdout, stderr io.Writer) *cli.App {
 			inCategory(cluster, kubectl.Command()),
 			inCategory(cluster, datadir.Kubeconfig()),
 			inCategory(cluster, token.Command()),
+			inCategory(cluster, clustertoken.Command()),
 			inCategory(cluster, nodeCommand()),
 			inCategory(cluster, addonsCommand()),
 			inCategory(data, datadir.Snapshot()),

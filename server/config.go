@@ -96,6 +96,10 @@ type Config struct {
 	// DatastoreCAFile, DatastoreCertFile and DatastoreKeyFile are for TLS to an etcd or an external
 	// database.
 	DatastoreCAFile, DatastoreCertFile, DatastoreKeyFile string
+	// ClusterTokenFile is a file with the secret that the servers of a cluster share when they share a
+	// datastore. The first of them stores the cluster's keys there, encrypted with it, and the others
+	// fetch them. Empty means that the keys are copied by hand.
+	ClusterTokenFile string
 	// EtcdListen is a URL at which the server offers the etcd API in addition to its socket.
 	// https://ADDRESS:PORT is for clients with a certificate of the etcd CA in DataDir/certs.
 	// http:// with a loopback address is for root and the server's own user. Empty means the

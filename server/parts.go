@@ -53,6 +53,8 @@ type controlPlane struct {
 	first        *ready.FirstObjects
 	settling     *ready.Settling
 
+	encryptionFile string // the cluster's encryption configuration, if this server has none of its own
+
 	wasReset chan struct{} // has a value after a reset, until the objects for kubeadm join follow
 	up       atomic.Bool   // every part has become ready
 	stopping atomic.Bool   // the shutdown has begun, and systemd has been notified
@@ -127,8 +129,9 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 //   - What acts only while the controllers do stops before them: the simulated nodes and the objects for
 //     kubeadm join.
 //
-// The scheduler uses informers of the controllers, and waits for them itself. With --etcd-listen,
-// the datastore needs the certificates.
+// The scheduler uses informers of the controllers, and waits for them itself. If other servers may use
+// the datastore, it says which cluster this is (joinCluster) before certificates are issued. With
+// --etcd-listen, it accepts TLS connections when they are.
 func (s *controlPlane) parts() []lifecycle.Part {
 	var all []lifecycle.Part
 	add := func(name string, run func(context.Context, func()) error, lastError func() error, needs ...string) {
@@ -137,11 +140,12 @@ func (s *controlPlane) parts() []lifecycle.Part {
 	}
 	silent := func() error { return lifecycle.ErrNoAnswer }
 
-	add(certificatesPart, s.certificates.Run, silent)
-	if s.claim.etcd == nil {
+	if !s.ownsStorage() {
 		add(datastorePart, s.storage.Run, silent)
+		add(certificatesPart, s.certificates.Run, silent, datastorePart)
 	} else {
-		add(datastorePart, s.storage.Run, silent, certificatesPart)
+		add(certificatesPart, s.certificates.Run, silent)
+		add(datastorePart, s.storage.Run, silent)
 	}
 	add(controlPart, s.control.Run, silent, datastorePart)
 	needs := []string{certificatesPart, datastorePart}
@@ -258,9 +262,13 @@ func (s *controlPlane) storageConfig() storage.Config {
 		Contents: s.fork.Contents, Prepare: s.fork.Prepare, Dial: !s.plan.deviations.On(deviations.StorageClient),
 		Log: s.Log, Status: s.progress.status, OnProgress: s.progress.report, Step: s.stepsOf(datastorePart),
 	}
+	if !s.ownsStorage() {
+		c.Answers = s.joinCluster
+	}
 	if s.etcdListen != nil {
 		c.EtcdAPI = &storage.EtcdAPI{
-			Listener: s.claim.etcd, URL: s.etcdURL(), Secure: s.etcdListen.Secure, Certificates: s.certificates.Store,
+			Listener: s.claim.etcd, URL: s.etcdURL(), Secure: s.etcdListen.Secure,
+			CertsDir: certificates.Dir(s.DataDir), Certificates: s.certificates.Store,
 		}
 		if s.etcdListen.Secure { // the etcd API reads the certificate for each connection
 			c.EtcdAPI.Listener = s.certificates.Covering(s.claim.etcd, "")
@@ -285,6 +293,9 @@ const drainTimeout = 5 * time.Second
 
 func (s *controlPlane) configureAPIServer() (apiserver.Config, error) {
 	c := s.apiserverConfig()
+	if s.encryptionFile != "" {
+		c.Args = append(slices.Clone(c.Args), apiserver.EncryptionOption+"="+s.encryptionFile)
+	}
 	c.TerminationTimeout = s.StopTimeout
 	c.SecureListener, c.InsecureListener = s.claim.secure, s.claim.insecure
 	if s.TLSCertFile == "" { // otherwise clients at an address get the user's certificate

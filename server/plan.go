@@ -19,6 +19,7 @@ import (
 	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/server/election"
 	"github.com/karve-k8s/karve/server/insecure"
+	"github.com/karve-k8s/karve/server/membership"
 	"github.com/karve-k8s/karve/server/ports"
 	"github.com/karve-k8s/karve/server/scheduler"
 	"github.com/karve-k8s/karve/server/snapshots"
@@ -37,17 +38,18 @@ import (
 type plan struct {
 	completed // the values that need no parsing
 
-	location   storage.Location    // of the datastore
-	etcdListen *storage.EtcdListen // nil: the socket only
-	fork       snapshots.Fork
-	services   []*net.IPNet // ranges of Service addresses
-	podsChosen bool         // ClusterCIDR is a default, and not the user's
-	serviceIPs []net.IP     // of the kubernetes Service: the first of each range
-	advertise  net.IP       // nil: the machine has no address to advertise
-	endpoint   *endpoint    // of --control-plane-endpoint; nil without it
-	ports      []ports.Port
-	deviations deviations.Switches
-	ssh        *sshPlan // nil: nodes are reached directly
+	location     storage.Location    // of the datastore
+	etcdListen   *storage.EtcdListen // nil: the socket only
+	clusterToken *membership.Token   // nil without --cluster-token-file
+	fork         snapshots.Fork
+	services     []*net.IPNet // ranges of Service addresses
+	podsChosen   bool         // ClusterCIDR is a default, and not the user's
+	serviceIPs   []net.IP     // of the kubernetes Service: the first of each range
+	advertise    net.IP       // nil: the machine has no address to advertise
+	endpoint     *endpoint    // of --control-plane-endpoint; nil without it
+	ports        []ports.Port
+	deviations   deviations.Switches
+	ssh          *sshPlan // nil: nodes are reached directly
 
 	identity    string                // of this server among several
 	controllers *controllers.Upstream // nil if they are disabled
@@ -119,6 +121,7 @@ func (d *draft) parseDatastore() {
 	} else if d.DataDir != "" {
 		d.fork, err = snapshots.NewFork(d.ForkFrom, d.DataDir, d.location)
 		d.add(err)
+		d.parseClusterToken()
 	}
 	l, err := storage.ParseEtcdListen(d.EtcdListen)
 	switch {

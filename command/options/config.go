@@ -59,6 +59,7 @@ func serverConfig(c *cli.Context) (server.Config, error) {
 		DatastoreCAFile:       c.String("datastore-cafile"),
 		DatastoreCertFile:     c.String("datastore-certfile"),
 		DatastoreKeyFile:      c.String("datastore-keyfile"),
+		ClusterTokenFile:      c.String("cluster-token-file"),
 		EtcdListen:            c.String("etcd-listen"),
 		NoControllers:         c.Bool("no-controllers"),
 		DisableControllers:    split(c.StringSlice("disable-controllers")),

@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/karve-k8s/karve/server/membership"
 )
 
 // Config is --config.
@@ -61,6 +63,11 @@ func Migration() []cli.Flag {
 	}
 }
 
+// ClusterTokenFile is --cluster-token-file.
+func ClusterTokenFile() cli.Flag {
+	return text(storage, membership.Option, "", "`FILE` with the secret of servers that share a datastore. No other user may read it. The first server stores the cluster's keys in the datastore, encrypted with it, and the others fetch them. karve cluster-token create makes one.")
+}
+
 // SSHKeyFile is --ssh-keyfile.
 func SSHKeyFile() cli.Flag {
 	return text(reaching, "ssh-keyfile", "", "`FILE` with the private key for --ssh-user, which no other user may read (default: one that the server makes in its data directory; karve ssh public-key prints its public half)")
@@ -83,7 +90,7 @@ func DefaultDataDir() string {
 }
 
 // inDataDir are the options of the server that other commands take from its configuration file.
-var inDataDir = []string{"data-dir", "datastore-endpoint", "datastore-cafile", "datastore-certfile", "datastore-keyfile", "ssh-keyfile"}
+var inDataDir = []string{"data-dir", "datastore-endpoint", "datastore-cafile", "datastore-certfile", "datastore-keyfile", membership.Option, "ssh-keyfile"}
 
 // ReadDataDir takes data-dir, and the others of inDataDir for the commands that have them, from the server's configuration file, and leaves the other options in it alone.
 func ReadDataDir(c *cli.Context) error {

@@ -13,7 +13,7 @@ var mostUsedNames = []string{
 	"bind-address", "secure-port", "advertise-address", "insecure-port",
 	"tls-san", "tls-cert-file", "tls-private-key-file", "write-kubeconfig",
 	"service-cluster-ip-range", "cluster-cidr", "cluster-domain",
-	"datastore-endpoint", "durability", "fork-from", "etcd-listen",
+	"datastore-endpoint", "durability", "fork-from", "cluster-token-file", "etcd-listen",
 	"no-controllers", "disable-controllers", "disable-scheduler",
 	"ssh-user", "ssh-keyfile",
 	"simulate-nodes",

@@ -114,6 +114,10 @@ func (e *Database) String() string { return e.where }
 // Tools names the programs for backups of such a database.
 func (e *Database) Tools() string { return e.kind.tools }
 
+// Shareable tells whether several servers can use the database. With NATS, each reads an index of its
+// own, which the writes of others reach later.
+func (e *Database) Shareable() bool { return e.kind.sql }
+
 // Options say how a Database is opened.
 type Options struct {
 	// Files with the CA of the server's certificate, and with a client certificate and its

@@ -105,7 +105,7 @@ func (t *mysqlTable) insert(ctx context.Context, batch []*write, none *keyRange)
 			return nil, undone(err)
 		}
 		var there bool
-		row := conn.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM kine WHERE name >= ? AND name < ? AND name <> ?)", none.start, none.end, server.HealthKey)
+		row := conn.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM kine WHERE name >= ? AND name < ? AND name <> ? AND name <> ?)", none.start, none.end, server.HealthKey, none.except)
 		if err := row.Scan(&there); err != nil {
 			return nil, undone(err)
 		}

@@ -92,7 +92,7 @@ func (t *pgTable) send(ctx context.Context, conn *pgx.Conn, batch []*write, none
 	b.Queue("select pg_advisory_xact_lock($1)", int64(pgLock))
 	first := 2
 	if none != nil {
-		b.Queue("select exists (select 1 from kine where name >= $1 and name < $2 and name <> $3)", none.start, none.end, server.HealthKey)
+		b.Queue("select exists (select 1 from kine where name >= $1 and name < $2 and name <> $3 and name <> $4)", none.start, none.end, server.HealthKey, none.except)
 		results := conn.SendBatch(ctx, b)
 		var there bool
 		_, err := results.Exec()

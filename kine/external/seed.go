@@ -9,18 +9,19 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Empty reports whether no key begins with prefix, besides kine's own, which every start creates.
-func (b *Backend) Empty(ctx context.Context, prefix string) (bool, error) {
-	_, kvs, err := b.List(ctx, prefix, clientv3.GetPrefixRangeEnd(prefix), 2, 0, true)
-	return err == nil && (len(kvs) == 0 || len(kvs) == 1 && kvs[0].Key == server.HealthKey), err
+// Empty reports whether no key begins with prefix, besides except and kine's own, which every start creates.
+func (b *Backend) Empty(ctx context.Context, prefix, except string) (bool, error) {
+	_, kvs, err := b.List(ctx, prefix, clientv3.GetPrefixRangeEnd(prefix), 3, 0, true)
+	other := func(kv *server.KeyValue) bool { return kv.Key != server.HealthKey && kv.Key != except }
+	return err == nil && !slices.ContainsFunc(kvs, other), err
 }
 
 // CanCreateAll tells whether CreateAll works.
 func (b *Backend) CanCreateAll() bool { return b.writer != nil }
 
-// CreateAll writes all objects, keys with their values, in one transaction. If a key with the prefix is or was
-// there, it writes none: another server was faster.
-func (b *Backend) CreateAll(ctx context.Context, prefix string, objects iter.Seq2[string, []byte]) error {
+// CreateAll writes all objects, keys with their values, in one transaction. If a key with the prefix, besides
+// except, is or was there, it writes none: another server was faster.
+func (b *Backend) CreateAll(ctx context.Context, prefix, except string, objects iter.Seq2[string, []byte]) error {
 	var all []*write
 	for key, value := range objects {
 		all = append(all, &write{key: key, created: true, value: value})
@@ -28,7 +29,7 @@ func (b *Backend) CreateAll(ctx context.Context, prefix string, objects iter.Seq
 	if len(all) == 0 {
 		return nil
 	}
-	revisions, err := b.writer.table.insert(ctx, all, &keyRange{prefix, clientv3.GetPrefixRangeEnd(prefix)})
+	revisions, err := b.writer.table.insert(ctx, all, &keyRange{prefix, clientv3.GetPrefixRangeEnd(prefix), except})
 	if err == errNotEmpty {
 		return nil
 	}

@@ -200,14 +200,22 @@ func TestDatabaseCreatesAllOrNothing(t *testing.T) {
 			}
 			return
 		}
-		const prefix = "/registry/"
+		const prefix, except = "/registry/", "/registry/karve/cluster"
 		servers := []*Backend{db.open(t), db.open(t), db.open(t)}
 		for _, b := range servers {
 			if err := b.Start(t.Context()); err != nil { // which creates kine's key
 				t.Fatal(err)
 			}
-			if empty, err := b.Empty(t.Context(), prefix); !empty || err != nil {
+			if empty, err := b.Empty(t.Context(), prefix, except); !empty || err != nil {
 				t.Errorf("empty: %v, %v, want true", empty, err)
+			}
+		}
+		if _, err := servers[0].Create(t.Context(), except, nil, 0); err != nil {
+			t.Fatal(err)
+		}
+		for other, want := range map[string]bool{except: true, "": false} {
+			if empty, err := servers[1].Empty(t.Context(), prefix, other); empty != want || err != nil {
+				t.Errorf("empty but for %q: %v, %v, want %v", other, empty, err, want)
 			}
 		}
 		objects := func(server int) iter.Seq2[string, []byte] {
@@ -220,15 +228,15 @@ func TestDatabaseCreatesAllOrNothing(t *testing.T) {
 		var work sync.WaitGroup
 		for i, b := range servers {
 			work.Go(func() {
-				if err := b.CreateAll(t.Context(), prefix, objects(i)); err != nil {
+				if err := b.CreateAll(t.Context(), prefix, except, objects(i)); err != nil {
 					t.Error(err)
 				}
 			})
 		}
 		work.Wait()
 		_, kvs, err := servers[0].List(t.Context(), prefix, "/registry0", 0, 0, false)
-		if err != nil || len(kvs) != 201 {
-			t.Fatalf("%d keys, %v, want 200 and kine's", len(kvs), err)
+		if err != nil || len(kvs) != 202 {
+			t.Fatalf("%d keys, %v, want 200, kine's and the exception", len(kvs), err)
 		}
 		var owners []string
 		for _, kv := range kvs {
@@ -240,7 +248,7 @@ func TestDatabaseCreatesAllOrNothing(t *testing.T) {
 		if owners = slices.Compact(owners); len(owners) != 1 {
 			t.Errorf("objects of the servers %v, want those of one", owners)
 		}
-		if empty, err := servers[1].Empty(t.Context(), prefix); empty || err != nil {
+		if empty, err := servers[1].Empty(t.Context(), prefix, except); empty || err != nil {
 			t.Errorf("empty: %v, %v, want false", empty, err)
 		}
 		if rev, err := servers[1].Create(t.Context(), prefix+"later", nil, 0); err != nil || rev == 0 {

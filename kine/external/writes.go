@@ -62,8 +62,8 @@ type inserter interface {
 	close()
 }
 
-// A keyRange is the keys from start on that come before end.
-type keyRange struct{ start, end string }
+// A keyRange is the keys from start on that come before end, but for one.
+type keyRange struct{ start, end, except string }
 
 // errNotEmpty means that the range of an insert has keys.
 var errNotEmpty = errors.New("the datastore is not empty")

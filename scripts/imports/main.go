@@ -28,6 +28,7 @@ var own = map[string][]string{
 	"command": {
 		"addons",
 		"bootstrap/kubeadm", // it changes clusterDNS in kubelet-config
+		"command/clustertoken",
 		"command/datadir",
 		"command/kubectl",
 		"command/locale",
@@ -72,6 +73,13 @@ var own = map[string][]string{
 		"server/tunnels",   // the key of karve ssh
 		"snapshot",
 	},
+	"command/clustertoken": {
+		"command/options",
+		"internal/atomicfile",
+		"internal/logbridge",
+		"server/membership",
+		"server/storage",
+	},
 	"command/endtoend": {}, // tests only
 	"command/kubectl":  {"command/options", "command/servers", "datastore/directory", "internal/ownership"},
 	"command/options": {
@@ -80,6 +88,7 @@ var own = map[string][]string{
 		"server",
 		"server/apiserver",
 		"server/flags",
+		"server/membership", // the name of --cluster-token-file
 		"simulate",
 	},
 	"command/servers": {"control", "datastore/directory", "internal/clusterinfo"},
@@ -106,6 +115,7 @@ var own = map[string][]string{
 		"server/insecure",
 		"server/lifecycle",
 		"server/loopback",
+		"server/membership",
 		"server/notify",
 		"server/ports",
 		"server/queues",
@@ -127,6 +137,7 @@ var own = map[string][]string{
 		"kine",
 		"kine/etcdapi", // whether an etcd is Karve's in another process
 		"kine/external",
+		"kine/inprocess",   // the first look at what the datastore has
 		"server/insecure",  // --etcd-listen without TLS is for the server's own user
 		"server/lifecycle", // a failure is reported while reads go on
 	},
@@ -142,6 +153,11 @@ var own = map[string][]string{
 		"server/startup", // a fork is a step of a start
 		"server/storage", // where the datastore is
 		"snapshot",
+	},
+	"server/membership": {
+		"certs",
+		"internal/atomicfile",
+		"server/storage", // the key of the record
 	},
 	"server/ports": {},
 	"server/tunnels": {
@@ -313,7 +329,8 @@ var homes = []struct {
 	{"github.com/nats-io/", []string{"kine/external"}, "a database is asked once before kine's driver is"},
 	{"modernc.org/", []string{"datastore/sqlitefile"}, "one room of the datastore knows SQLite"},
 	{"golang.org/x/crypto/ssh", []string{"server/tunnels"}, "one room knows SSH"},
-	{"github.com/urfave/cli", []string{"command", "command/datadir", "command/kubectl", "command/options", "command/output", "command/token"}, "only the commands parse a command line"},
+	{"filippo.io/age", []string{"server/membership"}, "one room knows how the cluster's keys are encrypted"},
+	{"github.com/urfave/cli", []string{"command", "command/clustertoken", "command/datadir", "command/kubectl", "command/options", "command/output", "command/token"}, "only the commands parse a command line"},
 	{"C", nil, "there is no cgo in Karve"},
 }
 

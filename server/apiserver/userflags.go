@@ -1,15 +1,18 @@
 package apiserver
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"slices"
 	"strings"
 
 	"k8s.io/apiserver/pkg/server/egressselector"
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
+	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 )
 
 // UserFlag is an option of kube-apiserver that Karve has under the same name.
@@ -42,7 +45,7 @@ var userFlags = []struct {
 var fileFlags = []string{
 	"admission-control-config-file", "audit-policy-file", "audit-webhook-config-file", "authentication-config",
 	"authentication-token-webhook-config-file", "authorization-config", "authorization-policy-file",
-	"authorization-webhook-config-file", "egress-selector-config-file", "encryption-provider-config",
+	"authorization-webhook-config-file", "egress-selector-config-file", EncryptionOption,
 	"kubelet-certificate-authority", "kubelet-client-certificate", "kubelet-client-key", "oidc-ca-file", "proxy-client-cert-file",
 	"proxy-client-key-file", "requestheader-client-ca-file", "service-account-key-file",
 	"service-account-signing-key-file", "token-auth-file", "tracing-config-file",
@@ -92,6 +95,27 @@ func SNICertificates(args []string) (all []cliflag.NamedCertKey, err error) {
 		all = append(all, pair)
 	}
 	return all, nil
+}
+
+// EncryptionOption is the option of kube-apiserver that names the file with the keys of stored
+// objects.
+const EncryptionOption = "encryption-provider-config"
+
+// LastArg returns the value of an option in args (name=value) that counts: the last one. It returns
+// nothing if the option is not there.
+func LastArg(args []string, option string) (last string) {
+	for _, arg := range args {
+		if name, value, _ := strings.Cut(strings.TrimLeft(arg, "-"), "="); name == option {
+			last = value
+		}
+	}
+	return last
+}
+
+// StoragePrefix returns the prefix of all keys that an API server with args (name=value) stores,
+// with a slash at its end.
+func StoragePrefix(args []string) string {
+	return path.Join("/", cmp.Or(LastArg(args, "etcd-prefix"), kubeoptions.DefaultEtcdPathPrefix)) + "/"
 }
 
 // checkEgressSelector reads and validates the file as upstream does later.

@@ -173,7 +173,7 @@ func (c *Certificates) cover(at string) {
 	}
 	tick := time.NewTicker(servedPoll)
 	defer tick.Stop()
-	for want := readCertificate(c.store.CertFile(certs.Serving)); want != nil && !shows(at, want); {
+	for want := readCertificate(c.Store().CertFile(certs.Serving)); want != nil && !shows(at, want); {
 		select {
 		case <-tick.C:
 		case <-limit:

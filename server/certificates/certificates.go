@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -41,7 +42,7 @@ type Config struct {
 // Certificates is the part that issues and renews certificates.
 type Certificates struct {
 	config    Config
-	store     *certs.Store
+	store     atomic.Pointer[certs.Store]
 	addresses *addresses
 	asked     chan func()
 
@@ -54,8 +55,24 @@ func New(c Config) *Certificates {
 	return &Certificates{config: c, addresses: newAddresses(c.Addresses, c.Log), asked: make(chan func())}
 }
 
-// Store returns the store of the certificates. It is valid once Run has called ready.
-func (c *Certificates) Store() *certs.Store { return c.store }
+// Store returns the store of the certificates. It is nil until they are issued, which they are when Run
+// calls ready.
+func (c *Certificates) Store() *certs.Store { return c.store.Load() }
+
+// CertsConfig returns the configuration with which the certificates are issued.
+func (c *Certificates) CertsConfig() certs.Config {
+	sans := slices.Clone(c.config.SANs)
+	for _, ip := range c.config.Addresses {
+		sans = append(sans, ip.String())
+	}
+	return certs.Config{
+		Dir: Dir(c.config.DataDir), ServiceIPs: c.config.ServiceIPs, ExtraSANs: sans,
+		ClusterDomain: c.config.ClusterDomain, Etcd: c.config.Etcd, InterfaceAddrs: c.addresses.used,
+	}
+}
+
+// Dir returns the directory of the certificates in a data directory.
+func Dir(dataDir string) string { return filepath.Join(dataDir, "certs") }
 
 // Run issues what is missing, calls ready, and renews what is due until ctx ends.
 func (c *Certificates) Run(ctx context.Context, ready func()) error {
@@ -68,14 +85,7 @@ func (c *Certificates) Run(ctx context.Context, ready func()) error {
 }
 
 func (c *Certificates) issue() error {
-	sans := slices.Clone(c.config.SANs)
-	for _, ip := range c.config.Addresses {
-		sans = append(sans, ip.String())
-	}
-	store, notes, err := certs.Ensure(certs.Config{
-		Dir: filepath.Join(c.config.DataDir, "certs"), ServiceIPs: c.config.ServiceIPs, ExtraSANs: sans,
-		ClusterDomain: c.config.ClusterDomain, Etcd: c.config.Etcd, InterfaceAddrs: c.addresses.used,
-	})
+	store, notes, err := certs.Ensure(c.CertsConfig())
 	if err != nil {
 		return err
 	}
@@ -86,18 +96,18 @@ func (c *Certificates) issue() error {
 
 // use starts to use issued certificates.
 func (c *Certificates) use(store *certs.Store) {
-	c.store = store
+	c.store.Store(store)
 	c.addresses.covers(store.CertFile(certs.Serving))
 }
 
 // keepFresh renews what is due until ctx ends.
 func (c *Certificates) keepFresh(ctx context.Context, set <-chan time.Duration) {
 	renew := func() ([]certs.Name, []certs.Note, error) {
-		renewed, notes, err := c.store.Renew()
-		c.addresses.covers(c.store.CertFile(certs.Serving))
+		renewed, notes, err := c.Store().Renew()
+		c.addresses.covers(c.Store().CertFile(certs.Serving))
 		return renewed, notes, err
 	}
-	renewer{renew: renew, nextDue: c.store.NextDue, publish: c.republish, log: c.config.Log}.run(ctx, c.asked, set)
+	renewer{renew: renew, nextDue: c.Store().NextDue, publish: c.republish, log: c.config.Log}.run(ctx, c.asked, set)
 }
 
 // KubeconfigPath returns the path of the admin's kubeconfig.
@@ -129,5 +139,5 @@ func (c *Certificates) republish() error {
 // writeKubeconfigs writes the admin's kubeconfig and the copy that the user asked for.
 func (c *Certificates) writeKubeconfigs() error {
 	files := certs.KubeconfigFiles{Path: c.KubeconfigPath(), Copy: c.config.KubeconfigCopy, CopyMode: c.config.KubeconfigCopyMode}
-	return files.Write(c.store.Kubeconfig(certs.Admin, c.config.Server))
+	return files.Write(c.Store().Kubeconfig(certs.Admin, c.config.Server))
 }

@@ -61,6 +61,9 @@ func (s *Storage) useEngine(ctx context.Context, ready func()) (err error) {
 		Store:     engineStore{engine, s.config.endpointOf(shim)},
 		Engine:    engine,
 	}
+	if err := s.answers(ctx, shim); err != nil {
+		return err
+	}
 	ready()
 	select {
 	case <-ctx.Done():

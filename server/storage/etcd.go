@@ -38,6 +38,9 @@ type EtcdConfig struct {
 	// own in another process.
 	Seed bool
 
+	// Answers is called with a client when the etcd answers, before Run calls ready. It may be nil.
+	Answers func(context.Context, clientv3.KV) error
+
 	Option      string // the option with the endpoints, without dashes
 	FileOptions string // the options with the files, for messages
 	Log         *logrus.Logger
@@ -83,6 +86,12 @@ func (e *Etcd) Run(ctx context.Context, ready func()) error {
 	})
 	if err != nil {
 		return err
+	}
+	if c.Answers != nil {
+		if err := c.Answers(ctx, client.KV); err != nil {
+			client.Close()
+			return err
+		}
 	}
 	if e.connection.Store == nil {
 		client.Close() // nothing else uses it

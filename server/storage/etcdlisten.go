@@ -57,7 +57,8 @@ type EtcdAPI struct {
 	Listener     net.Listener
 	URL          string // the URL for clients
 	Secure       bool
-	Certificates func() *certs.Store // for TLS; called when the part starts
+	CertsDir     string              // for TLS: the directory of the certificates
+	Certificates func() *certs.Store // for TLS: nil until they are issued
 }
 
 // listeners returns the listeners of the etcd API besides its socket.
@@ -68,10 +69,9 @@ func (s *Storage) listeners() []kine.Listener {
 	}
 	l := kine.Listener{Listener: e.Listener, URL: e.URL}
 	if e.Secure {
-		store := e.Certificates()
-		l.TLS = etcdTLS(store)
+		l.TLS = etcdTLS(e.Certificates)
 		s.config.Log.Infof("serving the etcd API at %s, for clients with %s and its key; they trust %s",
-			l.URL, store.CertFile(certs.EtcdClient), store.CertFile(certs.EtcdCA))
+			l.URL, certs.File(e.CertsDir, certs.EtcdClient), certs.File(e.CertsDir, certs.EtcdCA))
 	} else {
 		l.Listener = insecure.OwnOnly(l.Listener, logrus.NewEntry(s.config.Log))
 		s.config.Log.Infof("serving the etcd API at %s, without TLS, for root and the server's own user", l.URL)
@@ -81,11 +81,16 @@ func (s *Storage) listeners() []kine.Listener {
 
 // etcdTLS returns a configuration that requires a client certificate of the etcd CA. Every holder
 // of such a certificate is an administrator. The configuration reads the files for each connection,
-// because they may be renewed while the server runs. Connections are few and long-lived.
-func etcdTLS(store *certs.Store) *tls.Config {
+// because they may be renewed while the server runs. Connections are few and long-lived. Clients that
+// come before the files are issued have to come again.
+func etcdTLS(issued func() *certs.Store) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			store := issued()
+			if store == nil {
+				return nil, errors.New("the etcd API's certificate is not issued yet")
+			}
 			own, err := tls.LoadX509KeyPair(store.CertFile(certs.EtcdServer), store.KeyFile(certs.EtcdServer))
 			if err != nil {
 				return nil, fmt.Errorf("read the etcd API's certificate: %w", err)

@@ -36,6 +36,9 @@ func (s *Storage) useExternal(ctx context.Context, ready func()) (err error) {
 	if backend.CanCreateAll() {
 		s.connection.Store = databaseStore{backend, s.config.endpointOf(shim)}
 	}
+	if err := s.answers(ctx, shim); err != nil {
+		return err
+	}
 	ready()
 	select {
 	case <-ctx.Done():

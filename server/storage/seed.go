@@ -27,15 +27,27 @@ type engineStore struct {
 func (s engineStore) Endpoint() string { return s.endpoint }
 
 func (s engineStore) Empty(ctx context.Context, prefix string) (bool, error) {
-	resp, err := s.engine.Range(ctx, datastore.RangeRequest{Key: prefix, End: datastore.PrefixEnd(prefix), CountOnly: true})
-	return err == nil && resp.Count == 0, err
+	for _, r := range objectRanges(prefix) {
+		resp, err := s.engine.Range(ctx, datastore.RangeRequest{Key: r[0], End: r[1], CountOnly: true})
+		if err != nil || resp.Count > 0 {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// objectRanges are the ranges of all keys that begin with prefix, but for [ClusterRecord].
+func objectRanges(prefix string) [2][2]string {
+	record := prefix + ClusterRecord
+	return [2][2]string{{prefix, record}, {record + "\x00", datastore.PrefixEnd(prefix)}}
 }
 
 func (s engineStore) CreateAll(ctx context.Context, prefix string, objects iter.Seq2[string, []byte]) error {
-	// No key of the range has ever been created.
-	req := datastore.TxnRequest{Compare: []datastore.Compare{{
-		Key: prefix, End: datastore.PrefixEnd(prefix), Target: datastore.CompareCreateRevision,
-	}}}
+	// No key of the ranges has ever been created.
+	var req datastore.TxnRequest
+	for _, r := range objectRanges(prefix) {
+		req.Compare = append(req.Compare, datastore.Compare{Key: r[0], End: r[1], Target: datastore.CompareCreateRevision})
+	}
 	for key, value := range objects {
 		req.Then = append(req.Then, datastore.Op{Put: &datastore.PutRequest{Key: key, Value: value}})
 	}
@@ -45,11 +57,19 @@ func (s engineStore) CreateAll(ctx context.Context, prefix string, objects iter.
 
 // databaseStore is the Store of a SQL database. Other servers may be starting with it: one of them writes.
 type databaseStore struct {
-	*external.Backend
+	backend  *external.Backend
 	endpoint string
 }
 
 func (s databaseStore) Endpoint() string { return s.endpoint }
+
+func (s databaseStore) Empty(ctx context.Context, prefix string) (bool, error) {
+	return s.backend.Empty(ctx, prefix, prefix+ClusterRecord)
+}
+
+func (s databaseStore) CreateAll(ctx context.Context, prefix string, objects iter.Seq2[string, []byte]) error {
+	return s.backend.CreateAll(ctx, prefix, prefix+ClusterRecord, objects)
+}
 
 // etcdStore is the Store of Karve's datastore in another process.
 type etcdStore struct {

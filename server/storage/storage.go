@@ -6,10 +6,12 @@ import (
 	"context"
 
 	"github.com/sirupsen/logrus"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/kine"
+	"github.com/karve-k8s/karve/kine/inprocess"
 )
 
 // Config is the configuration of the part.
@@ -32,6 +34,9 @@ type Config struct {
 	// Prepare changes the contents of the built-in datastore before anything else reads them. It
 	// may be nil.
 	Prepare func(context.Context, *datastore.Engine) error
+	// Answers is called when the datastore answers, before Run calls ready. It may be nil. kv is a
+	// client that is valid until Answers returns.
+	Answers func(ctx context.Context, kv clientv3.KV) error
 
 	// Dial makes the API server connect to the socket of the etcd API, as upstream does. Without
 	// it, the API server calls the engine in this process.
@@ -63,6 +68,23 @@ func (c Config) endpointOf(shim *kine.Shim) string {
 	return shim.LocalEndpoint()
 }
 
+// ClusterRecord is the key, below the API server's prefix, of what the servers share that use one
+// datastore (package membership). It may be there before the first objects are.
+const ClusterRecord = "karve/cluster"
+
+// answers calls Answers with a client of what shim serves.
+func (s *Storage) answers(ctx context.Context, shim *kine.Shim) error {
+	if s.config.Answers == nil {
+		return nil
+	}
+	client, err := inprocess.NewClient(shim.LocalEndpoint())
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	return s.config.Answers(ctx, client.KV)
+}
+
 // Storage is the part that provides the datastore.
 type Storage struct {
 	config     Config
@@ -85,7 +107,7 @@ func (s *Storage) Run(ctx context.Context, ready func()) error {
 			Endpoints: where.Etcd, Prefix: "/registry",
 			CAFile: s.config.CAFile, CertFile: s.config.CertFile, KeyFile: s.config.KeyFile,
 			Option: endpointOption, FileOptions: "--datastore-cafile, --datastore-certfile, --datastore-keyfile",
-			Log: s.config.Log, Status: s.config.Status,
+			Answers: s.config.Answers, Log: s.config.Log, Status: s.config.Status,
 		})
 		return e.Run(ctx, func() {
 			s.connection = e.Connection()

@@ -1,0 +1,196 @@
+// Package clustertoken is `karve cluster-token`: the secret of a cluster whose servers share a
+// datastore.
+package clustertoken
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/urfave/cli/v2"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/karve-k8s/karve/command/options"
+	"github.com/karve-k8s/karve/internal/atomicfile"
+	"github.com/karve-k8s/karve/internal/logbridge"
+	"github.com/karve-k8s/karve/server/membership"
+	"github.com/karve-k8s/karve/server/storage"
+)
+
+const (
+	newTokenFile     = "new-cluster-token-file"
+	encryptionConfig = "encryption-provider-config"
+	etcdPrefix       = "etcd-prefix"
+)
+
+// timeout limits what rotate does in the datastore. Waiting for the datastore has its own limit.
+const timeout = 90 * time.Second
+
+// Command is `karve cluster-token`.
+func Command() *cli.Command {
+	return &cli.Command{
+		Name:  "cluster-token",
+		Usage: "create and replace the secret of a cluster with several servers on one datastore",
+		Subcommands: []*cli.Command{
+			{
+				Name:      "create",
+				Usage:     "write a new secret to a file, for --cluster-token-file",
+				ArgsUsage: "FILE",
+				Action:    create,
+			},
+			{
+				Name:  "rotate",
+				Usage: "encrypt the cluster's keys in the datastore with another secret, or change its encryption configuration",
+				Description: `Give each server the new file before it starts the next time. Servers that run are
+not disturbed. Without --datastore-endpoint, the datastore is that of the running
+server in --data-dir.`,
+				Flags: []cli.Flag{
+					options.Config(), options.DataDir(), options.DatastoreEndpoint(),
+					options.DatastoreCAFile(), options.DatastoreCertFile(), options.DatastoreKeyFile(),
+					options.ClusterTokenFile(),
+					&cli.StringFlag{Name: newTokenFile, Usage: "`FILE` with the secret that replaces that of --cluster-token-file"},
+					&cli.StringFlag{Name: encryptionConfig, Usage: "`FILE` that replaces the cluster's configuration of the encryption of stored objects; '' removes it"},
+					&cli.StringFlag{Name: etcdPrefix, Value: "/registry", Usage: "`PREFIX` of the cluster's keys in an etcd that several clusters share"},
+				},
+				Before: options.ReadDataDir,
+				Action: rotate,
+			},
+		},
+	}
+}
+
+func create(c *cli.Context) error {
+	if c.Args().Len() != 1 || c.Args().First() == "" {
+		return fmt.Errorf("karve cluster-token create takes one FILE, got %d arguments", c.Args().Len())
+	}
+	file := c.Args().First()
+	err := atomicfile.Create(file, false, func(w io.Writer) error {
+		_, err := io.WriteString(w, membership.NewToken())
+		return err
+	})
+	if errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("%s exists, and may be the secret of a cluster: name another file", file)
+	} else if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(c.App.Writer, "wrote a new secret to %s: copy it to each server, readable for the server's user only\n", file)
+	return err
+}
+
+func rotate(c *cli.Context) error {
+	before, after, encryption, err := read(c)
+	if err != nil {
+		return err
+	}
+	return withDatastore(c, func(ctx context.Context, kv clientv3.KV) error {
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		cluster := membership.Cluster{KV: kv, Prefix: path.Join("/", c.String(etcdPrefix)) + "/"}
+		err := cluster.Rotate(ctx, before, after, encryption)
+		if errors.Is(err, membership.ErrToken) {
+			return fmt.Errorf("--%s %s: %w: name the file that its servers have", membership.Option, c.String(membership.Option), err)
+		} else if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintln(c.App.Writer, "done: give each server the new file before it starts the next time")
+		return err
+	})
+}
+
+// read reads the files that the options name.
+func read(c *cli.Context) (before, after *membership.Token, encryption *[]byte, err error) {
+	if c.Args().Len() > 0 {
+		return nil, nil, nil, fmt.Errorf("karve cluster-token rotate takes no arguments, got %q", c.Args().First())
+	}
+	var problems []error
+	token := func(option string) *membership.Token {
+		t, err := membership.ReadToken(c.String(option))
+		if err != nil {
+			problems = append(problems, fmt.Errorf("--%s: %w", option, err))
+		}
+		return t
+	}
+	if c.String(membership.Option) == "" {
+		problems = append(problems, fmt.Errorf("--%s: name the file with the present secret", membership.Option))
+	} else {
+		before = token(membership.Option)
+	}
+	switch {
+	case c.String(newTokenFile) != "":
+		after = token(newTokenFile)
+	case c.IsSet(encryptionConfig):
+		after = before
+	default:
+		problems = append(problems, fmt.Errorf("--%s: name the file with the new secret; karve cluster-token create makes one", newTokenFile))
+	}
+	if c.IsSet(encryptionConfig) {
+		encryption = new([]byte)
+		if file := c.String(encryptionConfig); file != "" {
+			if *encryption, err = os.ReadFile(file); err != nil {
+				problems = append(problems, fmt.Errorf("--%s: %w", encryptionConfig, err))
+			}
+		}
+	}
+	return before, after, encryption, errors.Join(problems...)
+}
+
+// withDatastore calls do with a client of the datastore that the options name.
+func withDatastore(c *cli.Context, do func(context.Context, clientv3.KV) error) error {
+	where, err := storage.Parse(c.String("datastore-endpoint"), "")
+	if err != nil {
+		return err
+	}
+	if where.BuiltIn() { // the server that runs has it
+		if where.Etcd, err = socket(c.String("data-dir")); err != nil {
+			return err
+		}
+	}
+	log, err := logbridge.New(c.App.ErrWriter, "text", "warning")
+	if err != nil {
+		return err
+	}
+	// kine's drivers log as if a server started and stopped. What fails is the command's error.
+	silent := logrus.New()
+	silent.SetOutput(io.Discard)
+	logbridge.Install(silent)
+	logbridge.Quiet(silent, "kine")
+	ctx, cancel := context.WithCancel(c.Context)
+	defer cancel()
+	done := false
+	part := storage.New(storage.Config{
+		Location: where, Log: log, Status: func(string) {}, Step: func(string) func() { return func() {} },
+		CAFile: c.String("datastore-cafile"), CertFile: c.String("datastore-certfile"), KeyFile: c.String("datastore-keyfile"),
+		Answers: func(ctx context.Context, kv clientv3.KV) error {
+			err := do(ctx, kv)
+			done = err == nil
+			return err
+		},
+	})
+	if err := part.Run(ctx, cancel); err != nil && !(done && errors.Is(err, context.Canceled)) {
+		return err
+	}
+	return nil
+}
+
+// socket returns the URL of the etcd API of the server that uses a data directory.
+func socket(dataDir string) ([]string, error) {
+	file, err := filepath.Abs(filepath.Join(dataDir, "kine.sock"))
+	if err != nil {
+		return nil, err
+	}
+	// If the path is too long for a socket, it is a link to one.
+	to, err := filepath.EvalSymlinks(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s does not exist: no server runs with this --data-dir; name a datastore that servers share by --datastore-endpoint", file)
+	} else if err != nil {
+		return nil, err
+	}
+	return []string{"unix://" + to}, nil
+}

@@ -1,0 +1,306 @@
+// Package membership makes the servers that share a datastore one cluster. The first server stores
+// what they have in common in the datastore, encrypted with the cluster's token. The others fetch
+// it before they issue certificates.
+//
+// DESIGN.md has the decisions.
+package membership
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/internal/atomicfile"
+	"github.com/karve-k8s/karve/server/storage"
+)
+
+// Option is the option that names the file with the token.
+const Option = "cluster-token-file"
+
+// encryptionOption is the option of kube-apiserver for the encryption of stored objects.
+const encryptionOption = "--encryption-provider-config"
+
+// Cluster is the record of a cluster in a datastore.
+type Cluster struct {
+	KV     clientv3.KV
+	Prefix string // of the API server's keys, with a slash at the end
+}
+
+func (c Cluster) key() string { return c.Prefix + storage.ClusterRecord }
+
+// Server is a server that is about to start.
+type Server struct {
+	Certs certs.Config // its directory may be empty
+	// Token is nil without --cluster-token-file, which TokenFile names.
+	Token     *Token
+	TokenFile string
+	// Encryption is the content of the file of --encryption-provider-config; nil without the option.
+	Encryption []byte
+}
+
+// Outcome is what Join has done.
+type Outcome struct {
+	Stored  bool // the server's own material is now the cluster's
+	Fetched bool // from the datastore, what the server lacked
+	// EncryptionFile is the file with the cluster's encryption configuration, for a server that has
+	// none of its own; empty otherwise.
+	EncryptionFile string
+}
+
+// Join makes s a server of the cluster. The files that s lacks are then in its directory. Join
+// changes no file that is there, except its own copy of the encryption configuration, and never the
+// record of another server. If both differ, it is an error.
+//
+// The record is created before any file is written. So a server that is killed in between finds
+// the record and fetches it, and of two first servers one is told that it was the second.
+func (c Cluster) Join(ctx context.Context, s Server) (Outcome, error) {
+	local, err := certs.ReadShared(s.Certs.Dir)
+	if err != nil {
+		return Outcome{}, err
+	}
+	r, _, err := c.read(ctx)
+	if err != nil {
+		return Outcome{}, err
+	}
+	if s.Token == nil {
+		return Outcome{}, c.without(r, s, local)
+	}
+	if r == nil {
+		made, err := c.create(ctx, s, local)
+		if err != nil {
+			return Outcome{}, err
+		}
+		if made != nil {
+			return Outcome{Stored: true}, made.Shared.WriteMissing(s.Certs)
+		}
+		if r, _, err = c.read(ctx); err != nil { // another server was faster
+			return Outcome{}, err
+		}
+		if r == nil {
+			return Outcome{}, fmt.Errorf("%s has been deleted by somebody: start the server again", c.key())
+		}
+	}
+	m, err := c.open(r, s)
+	if err != nil {
+		return Outcome{}, err
+	}
+	differing, lacking, err := compare(local, r)
+	if err != nil {
+		return Outcome{}, err
+	}
+	if len(differing) > 0 {
+		return Outcome{}, fmt.Errorf("this server belongs to another cluster than the datastore: %s %s not the cluster's. "+
+			"To join it, use a new --data-dir; to have a cluster of its own, use another database", files(s.Certs.Dir, differing), are(differing))
+	}
+	if err := checkEncryption(m, s); err != nil {
+		return Outcome{}, err
+	}
+	done := Outcome{Fetched: len(lacking) > 0}
+	if err := m.Shared.WriteMissing(s.Certs); err != nil {
+		return done, err
+	}
+	if s.Encryption == nil && m.Encryption != nil {
+		done.EncryptionFile = certs.EncryptionFile(s.Certs.Dir)
+		err = writeChanged(done.EncryptionFile, m.Encryption)
+	}
+	return done, err
+}
+
+// without is for a server that has no token. It may start if it has the cluster's keys.
+func (c Cluster) without(r *record, s Server, local certs.Shared) error {
+	if r == nil {
+		return nil
+	}
+	differing, lacking, err := compare(local, r)
+	if err != nil || len(differing)+len(lacking) == 0 {
+		return err
+	}
+	reason := "this server has none of its keys, and would make authorities of its own"
+	if len(differing) > 0 {
+		reason = fmt.Sprintf("%s %s not the cluster's", files(s.Certs.Dir, differing), are(differing))
+	} else if len(local) > 0 {
+		reason = fmt.Sprintf("this server lacks %s", files(s.Certs.Dir, lacking))
+	}
+	return fmt.Errorf("the datastore has a cluster whose servers share a token (%s): %s. Give the file with that token as --%s", c.key(), reason, Option)
+}
+
+// open decrypts r. Its errors name the option.
+func (c Cluster) open(r *record, s Server) (*Material, error) {
+	m, err := r.open(s.Token)
+	if errors.Is(err, ErrToken) {
+		return nil, fmt.Errorf("--%s %s: %w: copy the file from a server of that cluster", Option, s.TokenFile, err)
+	} else if err != nil {
+		return nil, fmt.Errorf("%s %w", c.key(), err)
+	}
+	return m, nil
+}
+
+// create stores what s has as the cluster's, with new keys in place of what it lacks. It returns nil
+// if another server was faster.
+func (c Cluster) create(ctx context.Context, s Server, local certs.Shared) (*Material, error) {
+	if lacking := lackingOf(local); len(lacking) > 0 {
+		// In an existing cluster, new keys would make this server the only one that has them.
+		found, err := c.KV.Get(ctx, c.Prefix+"namespaces/", clientv3.WithPrefix(), clientv3.WithLimit(1), clientv3.WithKeysOnly())
+		if err != nil {
+			return nil, fmt.Errorf("read the datastore: %w", err)
+		}
+		if len(found.Kvs) > 0 {
+			// A server may have stored the record, and then its objects, since it was read.
+			if r, _, err := c.read(ctx); err != nil || r != nil {
+				return nil, err
+			}
+			return nil, fmt.Errorf("the datastore has a cluster without a token, and this server lacks %s: start the server that has its keys with --%s first, or copy them",
+				files(s.Certs.Dir, lacking), Option)
+		}
+	}
+	shared, err := certs.MakeShared(s.Certs)
+	if err != nil {
+		return nil, err
+	}
+	m := &Material{Shared: shared, Encryption: s.Encryption}
+	value, err := seal(*m, s.Token)
+	if err != nil {
+		return nil, fmt.Errorf("encrypt the cluster's keys: %w", err)
+	}
+	if ok, err := c.write(ctx, value, 0); err != nil || !ok {
+		return nil, err
+	}
+	return m, nil
+}
+
+// Rotate encrypts the record with another token. With encryption, a pointer to the content of a
+// file, it replaces the encryption configuration, too. Either all of it happens or nothing.
+// Servers that run are not disturbed: they read the record when they start.
+func (c Cluster) Rotate(ctx context.Context, before, after *Token, encryption *[]byte) error {
+	r, revision, err := c.read(ctx)
+	if err != nil {
+		return err
+	}
+	if r == nil {
+		return fmt.Errorf("the datastore has no %s: no server has been started with --%s", c.key(), Option)
+	}
+	m, err := r.open(before)
+	if errors.Is(err, ErrToken) {
+		return err
+	} else if err != nil {
+		return fmt.Errorf("%s %w", c.key(), err)
+	}
+	if encryption != nil {
+		m.Encryption = *encryption
+	}
+	value, err := seal(*m, after)
+	if err != nil {
+		return fmt.Errorf("encrypt the cluster's keys: %w", err)
+	}
+	ok, err := c.write(ctx, value, revision)
+	if err == nil && !ok {
+		err = fmt.Errorf("%s has changed meanwhile, and nothing was done: is somebody else rotating the token?", c.key())
+	}
+	return err
+}
+
+// read returns the record and its revision; nil if there is none.
+func (c Cluster) read(ctx context.Context) (*record, int64, error) {
+	got, err := c.KV.Get(ctx, c.key())
+	if err != nil {
+		return nil, 0, fmt.Errorf("read %s: %w", c.key(), err)
+	}
+	if len(got.Kvs) == 0 {
+		return nil, 0, nil
+	}
+	r, err := parse(got.Kvs[0].Value)
+	if err != nil {
+		return nil, 0, fmt.Errorf("%s %w", c.key(), err)
+	}
+	return r, got.Kvs[0].ModRevision, nil
+}
+
+// write stores the record if it is at revision; 0 means that there is none. The transactions have
+// the forms that kine understands.
+func (c Cluster) write(ctx context.Context, value []byte, revision int64) (ok bool, err error) {
+	txn := c.KV.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(c.key()), "=", revision)).Then(clientv3.OpPut(c.key(), string(value)))
+	if revision != 0 {
+		txn = txn.Else(clientv3.OpGet(c.key()))
+	}
+	done, err := txn.Commit()
+	if err != nil {
+		return false, fmt.Errorf("write %s: %w", c.key(), err)
+	}
+	return done.Succeeded, nil
+}
+
+// compare returns the keys of a server that differ from those of the record, and those that only the
+// record has.
+func compare(local certs.Shared, r *record) (differing, lacking []certs.Name, err error) {
+	own, err := local.Fingerprints()
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Keys)) {
+		switch has, ok := own[name]; {
+		case !ok:
+			lacking = append(lacking, name)
+		case has != r.Keys[name]:
+			differing = append(differing, name)
+		}
+	}
+	return differing, lacking, nil
+}
+
+func lackingOf(local certs.Shared) (lacking []certs.Name) {
+	for _, name := range certs.SharedNames() {
+		if _, ok := local[name]; !ok {
+			lacking = append(lacking, name)
+		}
+	}
+	return lacking
+}
+
+// checkEncryption refuses a server that would encrypt with other keys than the cluster: the others
+// could not read what it writes.
+func checkEncryption(m *Material, s Server) error {
+	switch {
+	case s.Encryption == nil || bytes.Equal(s.Encryption, m.Encryption):
+		return nil
+	case m.Encryption == nil:
+		return fmt.Errorf("%s: the cluster has been stored without it: store this file with karve cluster-token rotate %[1]s FILE, or leave the option out", encryptionOption)
+	}
+	return fmt.Errorf("%s: the file is not the cluster's: leave the option out to use the cluster's, or store this file with karve cluster-token rotate %[1]s FILE", encryptionOption)
+}
+
+// writeChanged writes a file unless it has this content.
+func writeChanged(path string, content []byte) error {
+	if has, err := os.ReadFile(path); err == nil && bytes.Equal(has, content) {
+		return nil
+	}
+	return atomicfile.Write(path, content, 0o600)
+}
+
+// files names the files of names in one directory.
+func files(dir string, names []certs.Name) string {
+	var all []string
+	for i, name := range names {
+		path := certs.File(dir, name)
+		if i > 0 {
+			path = filepath.Base(path)
+		}
+		all = append(all, path)
+	}
+	return strings.Join(all, ", ")
+}
+
+func are(names []certs.Name) string {
+	if len(names) == 1 {
+		return "is"
+	}
+	return "are"
+}

@@ -1,0 +1,529 @@
+package membership
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/kine"
+	"github.com/karve-k8s/karve/kine/external"
+	"github.com/karve-k8s/karve/kine/external/externaltest"
+	"github.com/karve-k8s/karve/kine/inprocess"
+)
+
+const prefix = "/registry/"
+
+// emptyStore returns a client of an empty datastore: the engine's, or that of a database, which
+// knows fewer transactions.
+func emptyStore(t *testing.T, database bool) clientv3.KV {
+	t.Helper()
+	engine, err := datastore.OpenEngine(nil, datastore.Options{Durability: datastore.Memory})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { engine.Close() })
+	var shim *kine.Shim
+	if database {
+		shim, err = kine.ServeDatastore(t.Context(), external.Bridge(externaltest.Backend(engine)), kine.ProgressInterval, "")
+	} else {
+		shim, err = kine.Serve(t.Context(), engine, t.TempDir())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { shim.Close() })
+	client, err := inprocess.NewClient(shim.LocalEndpoint())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	return client.KV
+}
+
+func emptyCluster(t *testing.T) Cluster { return Cluster{KV: emptyStore(t, false), Prefix: prefix} }
+
+func newToken(t *testing.T) *Token { return &Token{strings.TrimSpace(NewToken())} }
+
+// newServer returns a server with an empty directory.
+func newServer(t *testing.T, token *Token) Server {
+	return Server{Certs: certs.Config{Dir: filepath.Join(t.TempDir(), "certs"), NoSync: true}, Token: token, TokenFile: "/the/token"}
+}
+
+// started returns a server that has been a cluster of its own.
+func started(t *testing.T, token *Token) Server {
+	t.Helper()
+	s := newServer(t, token)
+	s.issue(t)
+	return s
+}
+
+func (s Server) issue(t *testing.T) {
+	t.Helper()
+	if _, _, err := certs.Ensure(s.Certs); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s Server) keys(t *testing.T) map[certs.Name]string {
+	t.Helper()
+	shared, err := certs.ReadShared(s.Certs.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err := shared.Fingerprints()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return keys
+}
+
+func (c Cluster) join(t *testing.T, s Server) Outcome {
+	t.Helper()
+	done, err := c.Join(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return done
+}
+
+// refused checks that s cannot join, and that neither its directory nor the record changes.
+func (c Cluster) refused(t *testing.T, s Server, want ...string) error {
+	t.Helper()
+	files, record := content(t, s.Certs.Dir), c.stored(t)
+	_, err := c.Join(t.Context(), s)
+	if err == nil {
+		t.Fatalf("joined, want an error with %q", want)
+	}
+	for _, text := range want {
+		if !strings.Contains(err.Error(), text) {
+			t.Errorf("got %q, want %q in it", err, text)
+		}
+	}
+	if s.Token != nil && strings.Contains(err.Error(), s.Token.secret) || strings.Contains(err.Error(), "\n") {
+		t.Errorf("the error has the token in it, or several lines: %v", err)
+	}
+	if !maps.Equal(content(t, s.Certs.Dir), files) {
+		t.Error("files have changed")
+	}
+	if c.stored(t) != record {
+		t.Error("the record has changed")
+	}
+	return err
+}
+
+func (c Cluster) stored(t *testing.T) string {
+	t.Helper()
+	got, err := c.KV.Get(t.Context(), c.key())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Kvs) == 0 {
+		return ""
+	}
+	return string(got.Kvs[0].Value)
+}
+
+func (c Cluster) put(t *testing.T, key, value string) {
+	t.Helper()
+	if _, err := c.KV.Put(t.Context(), key, value); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func content(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		text, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[e.Name()] = string(text)
+	}
+	return all
+}
+
+// The first server stores its keys, the second has the same, and both can come back.
+func TestServersJoin(t *testing.T) {
+	for name, database := range map[string]bool{"engine": false, "database": true} {
+		t.Run(name, func(t *testing.T) {
+			c, token := Cluster{emptyStore(t, database), prefix}, newToken(t)
+			one, two := newServer(t, token), newServer(t, token)
+			if done := c.join(t, one); !done.Stored || done.Fetched {
+				t.Errorf("the first server: got %+v, want it to store", done)
+			}
+			one.issue(t)
+			if done := c.join(t, two); done.Stored || !done.Fetched {
+				t.Errorf("the second server: got %+v, want it to fetch", done)
+			}
+			two.issue(t)
+			if !maps.Equal(one.keys(t), two.keys(t)) || len(one.keys(t)) != len(certs.SharedNames()) {
+				t.Errorf("got keys %v and %v", one.keys(t), two.keys(t))
+			}
+			for _, s := range []Server{one, two} {
+				before := content(t, s.Certs.Dir)
+				if done := c.join(t, s); done != (Outcome{}) {
+					t.Errorf("a server that comes back: got %+v, want nothing", done)
+				}
+				if s.Token = nil; c.join(t, s) != (Outcome{}) || !maps.Equal(content(t, s.Certs.Dir), before) {
+					t.Error("a server that comes back without its token has changed something")
+				}
+			}
+			if record := c.stored(t); strings.Contains(record, "PRIVATE KEY") || strings.Contains(record, token.secret) {
+				t.Error("the record shows a secret")
+			}
+		})
+	}
+}
+
+// Each prefix is a cluster.
+func TestPrefixesAreClusters(t *testing.T) {
+	kv, token := emptyStore(t, false), newToken(t)
+	one, two := newServer(t, token), newServer(t, token)
+	Cluster{kv, "/one/"}.join(t, one)
+	if done := (Cluster{kv, "/two/"}).join(t, two); !done.Stored {
+		t.Errorf("got %+v, want the second prefix to be a cluster of its own", done)
+	}
+	Cluster{kv, "/two/"}.refused(t, one, "another cluster")
+}
+
+func TestServersThatStartAtOnceAgree(t *testing.T) {
+	for name, database := range map[string]bool{"engine": false, "database": true} {
+		t.Run(name, func(t *testing.T) {
+			c, token := Cluster{emptyStore(t, database), prefix}, newToken(t)
+			all := make([]Server, 6)
+			done := make([]Outcome, len(all))
+			errs := make([]error, len(all))
+			var joining sync.WaitGroup
+			for i := range all {
+				all[i] = newServer(t, token)
+				joining.Go(func() { done[i], errs[i] = c.Join(t.Context(), all[i]) })
+			}
+			joining.Wait()
+			stored := 0
+			for i, s := range all {
+				if errs[i] != nil {
+					t.Fatal(errs[i])
+				}
+				if done[i].Stored {
+					stored++
+				}
+				if !maps.Equal(s.keys(t), all[0].keys(t)) {
+					t.Errorf("server %d has other keys", i)
+				}
+			}
+			if stored != 1 {
+				t.Errorf("%d servers have stored their keys, want 1", stored)
+			}
+		})
+	}
+}
+
+// kv calls the functions at a step of a request.
+type kv struct {
+	clientv3.KV
+	beforeCommit func()
+	afterCommit  func() error
+	beforeList   func()
+}
+
+func (k *kv) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
+	if do := k.beforeList; do != nil && len(opts) > 0 {
+		k.beforeList = nil
+		do()
+	}
+	return k.KV.Get(ctx, key, opts...)
+}
+
+func (k *kv) Txn(ctx context.Context) clientv3.Txn { return txn{k.KV.Txn(ctx), k} }
+
+type txn struct {
+	clientv3.Txn
+	kv *kv
+}
+
+func (t txn) If(all ...clientv3.Cmp) clientv3.Txn  { return txn{t.Txn.If(all...), t.kv} }
+func (t txn) Then(all ...clientv3.Op) clientv3.Txn { return txn{t.Txn.Then(all...), t.kv} }
+func (t txn) Else(all ...clientv3.Op) clientv3.Txn { return txn{t.Txn.Else(all...), t.kv} }
+func (t txn) Commit() (*clientv3.TxnResponse, error) {
+	if do := t.kv.beforeCommit; do != nil {
+		t.kv.beforeCommit = nil
+		do()
+	}
+	r, err := t.Txn.Commit()
+	if do := t.kv.afterCommit; do != nil && err == nil {
+		err = do()
+	}
+	return r, err
+}
+
+// Another server may be faster at any moment.
+func TestTheSlowerServerTakesTheKeys(t *testing.T) {
+	for name, step := range map[string]func(*kv, func()){
+		"before it writes":            func(k *kv, do func()) { k.beforeCommit = do },
+		"before it looks for objects": func(k *kv, do func()) { k.beforeList = do },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, token := emptyCluster(t), newToken(t)
+			faster, slower := newServer(t, token), newServer(t, token)
+			slow := &kv{KV: c.KV}
+			step(slow, func() {
+				c.join(t, faster)
+				c.put(t, prefix+"namespaces/default", "{}")
+			})
+			if done := (Cluster{slow, prefix}).join(t, slower); done.Stored || !done.Fetched {
+				t.Errorf("got %+v, want the slower server to fetch", done)
+			}
+			if !maps.Equal(faster.keys(t), slower.keys(t)) {
+				t.Error("the servers have different keys")
+			}
+		})
+	}
+}
+
+// A server is killed when its record is stored, and has written no file.
+func TestAServerIsKilledAfterItsRecord(t *testing.T) {
+	c, token := emptyCluster(t), newToken(t)
+	s := newServer(t, token)
+	killed := errors.New("killed")
+	if _, err := (Cluster{&kv{KV: c.KV, afterCommit: func() error { return killed }}, prefix}).Join(t.Context(), s); !errors.Is(err, killed) {
+		t.Fatalf("got %v, want it killed", err)
+	}
+	if len(content(t, s.Certs.Dir)) > 0 {
+		t.Fatal("a file was written before the record")
+	}
+	other := newServer(t, token)
+	for _, s := range []Server{s, other} {
+		if done := c.join(t, s); !done.Fetched {
+			t.Errorf("got %+v, want the keys of the record", done)
+		}
+	}
+	if !maps.Equal(s.keys(t), other.keys(t)) {
+		t.Error("the servers have different keys")
+	}
+}
+
+func TestAnotherTokenIsRefused(t *testing.T) {
+	c := emptyCluster(t)
+	one := newServer(t, newToken(t))
+	c.join(t, one)
+	for _, s := range []Server{newServer(t, newToken(t)), {Certs: one.Certs, Token: newToken(t), TokenFile: "/the/token"}} {
+		if err := c.refused(t, s, "--cluster-token-file /the/token", "is not the one"); !errors.Is(err, ErrToken) {
+			t.Errorf("got %v, want ErrToken", err)
+		}
+	}
+}
+
+func TestAServerOfAnotherClusterIsRefused(t *testing.T) {
+	c, token := emptyCluster(t), newToken(t)
+	c.join(t, newServer(t, token))
+	c.refused(t, started(t, token), "client-ca.crt", "service-account.key", "are not the cluster's", "--data-dir")
+
+	// One file is enough.
+	s := newServer(t, token)
+	c.join(t, s)
+	for _, name := range []string{"front-proxy-ca.crt", "front-proxy-ca.key"} {
+		if err := os.Remove(filepath.Join(s.Certs.Dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.issue(t)
+	c.refused(t, s, filepath.Join(s.Certs.Dir, "front-proxy-ca.crt")+" is not the cluster's")
+}
+
+// A missing key comes back from the record.
+func TestAServerThatLostAKey(t *testing.T) {
+	c, token := emptyCluster(t), newToken(t)
+	s := newServer(t, token)
+	c.join(t, s)
+	before := content(t, s.Certs.Dir)
+	if err := os.Remove(filepath.Join(s.Certs.Dir, "service-account.key")); err != nil {
+		t.Fatal(err)
+	}
+	c.refused(t, Server{Certs: s.Certs}, "lacks", "service-account.key", "--cluster-token-file")
+	if done := c.join(t, s); !done.Fetched || !maps.Equal(content(t, s.Certs.Dir), before) {
+		t.Errorf("got %+v, and other files than before", done)
+	}
+}
+
+func TestServersWithoutAToken(t *testing.T) {
+	c := emptyCluster(t)
+	c.join(t, started(t, nil)) // no record: as before
+	if c.stored(t) != "" {
+		t.Error("a server without a token has stored something")
+	}
+	c.join(t, newServer(t, newToken(t)))
+	c.refused(t, newServer(t, nil), "--cluster-token-file", "none of its keys")
+	c.refused(t, started(t, nil), "--cluster-token-file", "are not the cluster's")
+}
+
+// A cluster gets a token: the server that has its keys stores them, and no other can be first.
+func TestAnExistingClusterGetsAToken(t *testing.T) {
+	c, token := emptyCluster(t), newToken(t)
+	old := started(t, token)
+	before := content(t, old.Certs.Dir)
+	c.put(t, prefix+"namespaces/default", "{}")
+	c.refused(t, newServer(t, token), "lacks", "client-ca.crt", "first")
+	if done := c.join(t, old); !done.Stored {
+		t.Errorf("got %+v, want the keys stored", done)
+	}
+	if !maps.Equal(content(t, old.Certs.Dir), before) {
+		t.Error("its files have changed")
+	}
+	s := newServer(t, token)
+	if c.join(t, s); !maps.Equal(s.keys(t), old.keys(t)) {
+		t.Error("the second server has other keys")
+	}
+}
+
+func TestRotate(t *testing.T) {
+	c, before, after := emptyCluster(t), newToken(t), newToken(t)
+	if err := c.Rotate(t.Context(), before, after, nil); err == nil || !strings.Contains(err.Error(), "--cluster-token-file") {
+		t.Errorf("without a record: got %v", err)
+	}
+	one := newServer(t, before)
+	c.join(t, one)
+	if err := c.Rotate(t.Context(), after, before, nil); !errors.Is(err, ErrToken) {
+		t.Errorf("with another token: got %v, want ErrToken", err)
+	}
+	if err := c.Rotate(t.Context(), before, after, nil); err != nil {
+		t.Fatal(err)
+	}
+	c.refused(t, one, "is not the one")
+	one.Token = after
+	two := newServer(t, after)
+	c.join(t, one)
+	if c.join(t, two); !maps.Equal(one.keys(t), two.keys(t)) {
+		t.Error("the servers have different keys")
+	}
+
+	// Another rotation comes in between.
+	third := newToken(t)
+	slow := &kv{KV: c.KV, beforeCommit: func() {
+		if err := c.Rotate(t.Context(), after, third, nil); err != nil {
+			t.Error(err)
+		}
+	}}
+	if err := (Cluster{slow, prefix}).Rotate(t.Context(), after, before, nil); err == nil || !strings.Contains(err.Error(), "meanwhile") {
+		t.Errorf("got %v, want it to notice the other rotation", err)
+	}
+	two.Token = third
+	c.join(t, two)
+}
+
+func TestRotateInADatabase(t *testing.T) {
+	c, before, after := Cluster{emptyStore(t, true), prefix}, newToken(t), newToken(t)
+	c.join(t, newServer(t, before))
+	if err := c.Rotate(t.Context(), before, after, nil); err != nil {
+		t.Fatal(err)
+	}
+	c.join(t, newServer(t, after))
+}
+
+func TestEncryptionIsTheClusters(t *testing.T) {
+	c, token := emptyCluster(t), newToken(t)
+	one, other := newServer(t, token), newServer(t, token)
+	one.Encryption, other.Encryption = []byte("keys: one"), []byte("keys: two")
+	if done := c.join(t, one); done.EncryptionFile != "" {
+		t.Error("a server with a file of its own got another")
+	}
+	two := newServer(t, token)
+	done := c.join(t, two)
+	if got, err := os.ReadFile(done.EncryptionFile); err != nil || string(got) != "keys: one" {
+		t.Errorf("got %q, %v, want the first server's", got, err)
+	}
+	if info, err := os.Stat(done.EncryptionFile); err == nil && info.Mode().Perm() != 0o600 {
+		t.Errorf("its mode is %v", info.Mode())
+	}
+	c.join(t, one)
+	err := c.refused(t, other, "--encryption-provider-config", "karve cluster-token rotate")
+	if strings.Contains(err.Error(), "keys:") {
+		t.Errorf("the error has a key in it: %v", err)
+	}
+	rotate := func(content []byte) {
+		t.Helper()
+		if err := c.Rotate(t.Context(), token, token, &content); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rotate(other.Encryption)
+	c.join(t, other)
+	if done = c.join(t, two); !slices.Equal([]byte(content(t, two.Certs.Dir)[filepath.Base(done.EncryptionFile)]), other.Encryption) {
+		t.Error("a server that comes back has the old configuration")
+	}
+	rotate(nil)
+	if done = c.join(t, two); done.EncryptionFile != "" {
+		t.Error("a server that comes back has the configuration that was removed")
+	}
+	c.refused(t, other, "stored without it")
+}
+
+func TestRecordsThatCannotBe(t *testing.T) {
+	c, token := emptyCluster(t), newToken(t)
+	c.join(t, newServer(t, token))
+	good := c.stored(t)
+	r, err := parse([]byte(good))
+	if err != nil {
+		t.Fatal(err)
+	}
+	change := func(do func(*record)) string {
+		other := *r
+		other.Keys, other.Sealed = maps.Clone(r.Keys), slices.Clone(r.Sealed)
+		do(&other)
+		return encode(t, other)
+	}
+	for name, tc := range map[string]struct{ value, want string }{
+		"no JSON":          {"nonsense", "is damaged"},
+		"no record":        {"{}", "is damaged"},
+		"newer":            {change(func(r *record) { r.Format = 2 }), "newer Karve"},
+		"other keys":       {change(func(r *record) { r.Keys[certs.ClientCA] = "00" }), "is damaged"},
+		"cut":              {change(func(r *record) { r.Sealed = r.Sealed[:len(r.Sealed)-1] }), "is damaged"},
+		"changed":          {change(func(r *record) { r.Sealed[len(r.Sealed)-1] ^= 1 }), "is damaged"},
+		"too much to work": {change(func(r *record) { r.Sealed = []byte(strings.Replace(string(r.Sealed), " 15\n", " 18\n", 1)) }), "work factor"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.put(t, c.key(), tc.value)
+			c.refused(t, newServer(t, token), prefix+"karve/cluster", tc.want)
+			if err := c.Rotate(t.Context(), token, newToken(t), nil); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("rotate: got %v", err)
+			}
+		})
+	}
+}
+
+// BenchmarkOpen is what a start pays for the token.
+func BenchmarkOpen(b *testing.B) {
+	shared, err := certs.MakeShared(certs.Config{Dir: filepath.Join(b.TempDir(), "certs")})
+	if err != nil {
+		b.Fatal(err)
+	}
+	token := &Token{strings.TrimSpace(NewToken())}
+	value, err := seal(Material{Shared: shared}, token)
+	if err != nil {
+		b.Fatal(err)
+	}
+	r, err := parse(value)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := r.open(token); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,116 @@
+package membership
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+
+	"filippo.io/age"
+
+	"github.com/karve-k8s/karve/certs"
+)
+
+// Work factors of scrypt, as powers of 2: 2^15 takes 32 MiB of memory for the time of a start. age's
+// own default, 2^18, would take 256 MiB. A token is long and random, so a guess costs enough.
+// Records with more than mostWork are refused, because the datastore could ask for any amount.
+const (
+	workFactor = 15
+	mostWork   = 17
+)
+
+// format is the version of the record's form.
+const format = 1
+
+// record is what the datastore has, as JSON. Keys are fingerprints of the public keys: so a server
+// without a token knows whether it is one of the cluster's. Sealed is the [Material], encrypted
+// by age with the token.
+type record struct {
+	Format int                   `json:"format"`
+	Keys   map[certs.Name]string `json:"keys"`
+	Sealed []byte                `json:"sealed"`
+}
+
+// Material is what makes a cluster this cluster.
+type Material struct {
+	Shared certs.Shared `json:"shared"`
+	// Encryption is the file of --encryption-provider-config; nil if there is none.
+	Encryption []byte `json:"encryption,omitempty"`
+}
+
+// ErrToken means that the record is encrypted with another token.
+var ErrToken = errors.New("the token is not the one of the cluster in the datastore")
+
+// errChanged means that the record cannot be what a server wrote.
+var errChanged = errors.New("is damaged, or something else than Karve wrote it")
+
+// seal returns the record of m.
+func seal(m Material, token *Token) ([]byte, error) {
+	keys, err := m.Shared.Fingerprints()
+	if err != nil {
+		return nil, err
+	}
+	plain, err := json.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	recipient, err := age.NewScryptRecipient(token.secret)
+	if err != nil {
+		return nil, err
+	}
+	recipient.SetWorkFactor(workFactor)
+	var sealed bytes.Buffer
+	w, err := age.Encrypt(&sealed, recipient)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := w.Write(plain); err != nil {
+		return nil, err
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return json.Marshal(record{Format: format, Keys: keys, Sealed: sealed.Bytes()})
+}
+
+// parse reads what is not encrypted.
+func parse(value []byte) (*record, error) {
+	r := &record{}
+	if err := json.Unmarshal(value, r); err != nil || r.Format < 1 {
+		return nil, errChanged
+	}
+	if r.Format > format {
+		return nil, fmt.Errorf("was written by a newer Karve (format %d, this one reads %d): upgrade this server", r.Format, format)
+	}
+	return r, nil
+}
+
+// open decrypts a record. The keys in it must be those of its fingerprints.
+func (r *record) open(token *Token) (*Material, error) {
+	identity, err := age.NewScryptIdentity(token.secret)
+	if err != nil {
+		return nil, err
+	}
+	identity.SetMaxWorkFactor(mostWork)
+	plain, err := age.Decrypt(bytes.NewReader(r.Sealed), identity)
+	if errors.Is(err, age.ErrIncorrectIdentity) {
+		return nil, ErrToken
+	} else if err != nil {
+		return nil, fmt.Errorf("%w: %w", errChanged, err)
+	}
+	content, err := io.ReadAll(plain)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errChanged, err)
+	}
+	m := &Material{}
+	if json.Unmarshal(content, m) != nil { // the error could quote a key
+		return nil, errChanged
+	}
+	keys, err := m.Shared.Fingerprints()
+	if err != nil || !maps.Equal(keys, r.Keys) {
+		return nil, errChanged
+	}
+	return m, nil
+}
