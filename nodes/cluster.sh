@@ -116,15 +116,7 @@ END
 END
 	fi
 	# Kubernetes' own unit, from its packages.
-	enter "$name" tee /etc/systemd/system/kubelet.service >/dev/null <<'END'
-[Service]
-Environment="KUBELET_KUBECONFIG_ARGS=--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf --kubeconfig=/etc/kubernetes/kubelet.conf"
-Environment="KUBELET_CONFIG_ARGS=--config=/var/lib/kubelet/config.yaml"
-EnvironmentFile=-/var/lib/kubelet/kubeadm-flags.env
-EnvironmentFile=-/etc/default/kubelet
-ExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS $KUBELET_EXTRA_ARGS
-Restart=always
-END
+	enter "$name" tee /etc/systemd/system/kubelet.service >/dev/null <nodes/machine/kubelet.service
 	configure_kubelet "$name"
 	enter "$name" systemctl enable --now containerd
 	enter "$name" systemctl enable kubelet

@@ -16,18 +16,21 @@ vm_needs() {
 	[ -z "$missing" ] || { echo "$(basename "$0"): not here:$missing (Debian: qemu-system-x86 busybox-static e2fsprogs debootstrap)" >&2 && exit 2; }
 }
 
-# vm_kernel DIR puts Linux into DIR/vmlinuz and its modules into DIR/modules. The
-# "cloud" kernel is the small one for virtual machines.
+# vm_kernel DIR puts Linux into DIR/vmlinuz, its modules into DIR/modules, its configuration into
+# DIR/config and its release into DIR/release. The "cloud" kernel is the small one for virtual machines.
 vm_kernel() {
 	local package
-	[ ! -e "$1/vmlinuz" ] || return 0
+	[ ! -e "$1/release" ] || return 0
+	rm -rf "$1/modules" "$1/deb"
 	mkdir -p "$1/deb"
 	chmod 755 "$1" "$1/deb"
 	package=$(apt-cache depends linux-image-cloud-amd64 | awk '$1 == "Depends:" && /linux-image/ { print $2; exit }')
 	(cd "$1/deb" && apt-get download -qq "$package" 2>/dev/null) || { echo "the package $package could not be downloaded: apt-get update?" >&2 && exit 1; }
 	dpkg-deb -x "$1"/deb/*.deb "$1/deb/tree"
-	mv "$1"/deb/tree/lib/modules/*/kernel "$1/modules"
+	mv "$1"/deb/tree/lib/modules/* "$1/modules"
 	cp "$1"/deb/tree/boot/vmlinuz-* "$1/vmlinuz"
+	cp "$1"/deb/tree/boot/config-* "$1/config"
+	basename "$1"/deb/tree/boot/vmlinuz-* | sed 's/^vmlinuz-//' >"$1/release"
 	rm -r "$1/deb"
 }
 
@@ -38,7 +41,7 @@ vm_initrd() {
 	cp "$(command -v busybox)" "$tree/bin/busybox"
 	for module in drivers/virtio/virtio{_ring,,_pci_legacy_dev,_pci_modern_dev,_pci} \
 		net/core/failover drivers/net/net_failover drivers/block/virtio_blk drivers/net/virtio_net net/ipv4/{inet,tcp}_diag; do
-		cp "$1/modules/$module.ko" "$tree/modules/"
+		cp "$1/modules/kernel/$module.ko" "$tree/modules/"
 	done
 	# An order in which each finds what it needs.
 	cat >"$tree/modules/load" <<'END'
