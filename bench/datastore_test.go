@@ -14,8 +14,9 @@ func TestDatabaseOfADirectory(t *testing.T) {
 			t.Fatal(err)
 		}
 		one, other := t.TempDir(), t.TempDir()
-		if d.endpoint(one) != d.endpoint(one) || d.endpoint(one) == d.endpoint(other) || !strings.Contains(d.endpoint(one), "/bench") {
-			t.Errorf("%s and %s, want a database for each directory", d.endpoint(one), d.endpoint(other))
+		made, next := d.endpoint(one), d.endpoint(other)
+		if again := d.endpoint(one); again != made || made == next || !strings.Contains(made, "/bench") {
+			t.Errorf("%s, %s and %s, want a database for each directory", made, next, again)
 		}
 		option, err := d.option(one)
 		if err != nil || strings.Contains(option, "s3cret") {
