@@ -17,6 +17,8 @@ import (
 	"github.com/sirupsen/logrus"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/kubernetes"
@@ -114,7 +116,17 @@ func (e *Election) lease(client *rest.Config, events record.EventBroadcaster) (*
 	if err != nil {
 		return nil, fmt.Errorf("leader election: %w", err)
 	}
-	return newLease(lock, e.Settings.LeaseDuration.Duration), nil
+	look := func(ctx context.Context) (string, error) {
+		found, err := clients.CoordinationV1().Leases(e.Settings.ResourceNamespace).Get(ctx, e.Settings.ResourceName, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return "", nil
+		}
+		if err != nil {
+			return "", err
+		}
+		return ptr.Deref(found.Spec.HolderIdentity, ""), nil
+	}
+	return newLease(lock, look, e.Settings.LeaseDuration.Duration), nil
 }
 
 // watch calls changed when another server has changed the lease. Upstream's candidates ask every 2 to
@@ -222,6 +234,9 @@ func (e *Election) campaign(ctx context.Context, elector *leaderelection.LeaderE
 	leading, quit := context.WithCancel(context.WithoutCancel(ctx))
 	defer quit()
 	e.set(state{term, e.Identity})
+	guarded := make(chan struct{})
+	go func() { defer close(guarded); l.guard(term) }()
+	defer func() { <-guarded }() // every way on ends the term
 	e.Log.Infof("this server leads and %s (lease %s)", e.Work, l.Describe())
 	ended := make(chan error, 1)
 	go func() { ended <- lead(leading, term) }()
@@ -234,7 +249,7 @@ func (e *Election) campaign(ctx context.Context, elector *leaderelection.LeaderE
 		result = <-ended
 	case <-over:
 		return e.lost(l, term, quit, giveUp, ended)
-	case <-term.Done(): // upstream's elector hangs
+	case <-term.Done(): // the lease names another, or upstream's elector hangs
 		return e.lost(l, term, quit, giveUp, ended)
 	}
 	term.end(errStopped)
@@ -253,8 +268,12 @@ func (e *Election) lost(l *lease, term *Term, quit, giveUp func(), ended <-chan 
 	term.end(errLost) // first of all
 	e.set(state{})
 	quit()
-	e.Log.Warnf("this server no longer leads and no longer %s: it has not renewed the lease %s for %v; is the datastore unreachable?",
-		e.Work, l.Describe(), e.Settings.RenewDeadline.Duration)
+	if errors.Is(term.err(), errTaken) {
+		e.Log.Warnf("this server no longer leads and no longer %s: the lease %s no longer names it; has somebody changed or deleted the lease?", e.Work, l.Describe())
+	} else {
+		e.Log.Warnf("this server no longer leads and no longer %s: it has not renewed the lease %s for %v; is the datastore unreachable?",
+			e.Work, l.Describe(), e.Settings.RenewDeadline.Duration)
+	}
 	giveUp()
 	l.extend(nil)
 	if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
@@ -264,12 +283,12 @@ func (e *Election) lost(l *lease, term *Term, quit, giveUp func(), ended <-chan 
 }
 
 // sees records the holder that the lease names. It reports whether that is news, and another
-// server.
+// server. While this one acts, it does not wait for another, and its term ends first.
 func (e *Election) sees(holder string) bool {
 	e.mu.Lock()
 	known := e.now
 	e.mu.Unlock()
-	if holder == e.Identity || holder == "" || known.leader == holder {
+	if known.term != nil || holder == e.Identity || holder == "" || known.leader == holder {
 		return false
 	}
 	e.set(state{leader: holder})

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
@@ -32,7 +34,8 @@ type store struct {
 	mu      sync.Mutex
 	record  resourcelock.LeaderElectionRecord
 	version int // 0: there is no lease
-	watches []func()
+	deleted bool
+	watches []func(holder string)
 	acts    []act
 }
 
@@ -83,34 +86,57 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.version = l.store.version
+	if l.version == 0 || l.deleted {
+		return nil, nil, apierrors.NewNotFound(coordinationv1.Resource("leases"), "test")
+	}
 	r := l.record
 	raw, err := json.Marshal(r)
 	return &r, raw, err
 }
 
 func (l *lock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
-	return l.Update(ctx, r)
+	return l.write(ctx, r, true)
 }
 
 func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	return l.write(ctx, r, false)
+}
+
+func (l *lock) write(ctx context.Context, r resourcelock.LeaderElectionRecord, create bool) error {
 	if err := l.reach(ctx); err != nil {
 		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.version != l.store.version {
-		return errors.New("the object has been modified")
+	if there := l.store.version > 0 && !l.deleted; there == create {
+		return errors.New("it exists already, or not")
+	} else if there && l.version != l.store.version {
+		return apierrors.NewConflict(coordinationv1.Resource("leases"), "test", errors.New("it has been modified"))
 	}
 	if l.record.HolderIdentity != r.HolderIdentity && l.record.HolderIdentity != "" {
 		r.LeaderTransitions = l.record.LeaderTransitions + 1
 	}
-	l.record = r
-	l.store.version++
+	l.change(r, false)
 	l.version = l.store.version
-	for _, changed := range l.watches {
-		changed()
-	}
 	return nil
+}
+
+// change is a write that nothing refuses. mu is held.
+func (s *store) change(r resourcelock.LeaderElectionRecord, deleted bool) {
+	s.record, s.deleted = r, deleted
+	s.version++
+	for _, changed := range s.watches {
+		changed(r.HolderIdentity)
+	}
+}
+
+func (l *lock) look(ctx context.Context) (string, error) {
+	if err := l.reach(ctx); err != nil {
+		return "", err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.record.HolderIdentity, nil
 }
 
 func (l *lock) RecordEvent(string) {}
@@ -124,6 +150,7 @@ type candidate struct {
 	standby chan struct{} // has a value once another leads
 	leads   chan struct{} // has a value for each term
 	inOrder atomic.Bool   // it was told to stop
+	blind   atomic.Bool   // its watch is behind
 	cancel  context.CancelFunc
 	done    chan error
 	log     strings.Builder
@@ -137,9 +164,13 @@ func (s *store) join(name string) *candidate {
 	open := make(chan struct{})
 	close(open)
 	c.lock = &lock{store: s, id: name, cut: open}
-	l := newLease(c.lock, settings.LeaseDuration.Duration)
+	l := newLease(c.lock, c.lock.look, settings.LeaseDuration.Duration)
 	s.mu.Lock()
-	s.watches = append(s.watches, l.wake)
+	s.watches = append(s.watches, func(holder string) {
+		if holder != name && !c.blind.Load() {
+			l.wake()
+		}
+	})
 	s.mu.Unlock()
 	var ctx context.Context
 	ctx, c.cancel = context.WithCancel(context.Background())
@@ -303,11 +334,76 @@ func TestLeaderIsCutOff(t *testing.T) {
 	})
 }
 
+// Somebody who deletes or clears the lease lets another server take it at once. The leader stops as soon as
+// it can know: when its watch says so, or when it asks again.
+func TestLeaseIsTakenAway(t *testing.T) {
+	for _, deleted := range []bool{true, false} {
+		for _, blind := range []bool{true, false} {
+			synctest.Test(t, func(t *testing.T) {
+				s := &store{}
+				first := s.join("first")
+				<-first.leads
+				second := s.join("second")
+				<-second.standby
+				time.Sleep(7 * time.Second)
+				first.blind.Store(blind)
+				first.lock.sever(true) // so that the second is faster
+				s.mu.Lock()
+				s.change(resourcelock.LeaderElectionRecord{}, deleted)
+				s.mu.Unlock()
+				<-second.leads
+				first.lock.sever(false)
+				<-first.standby // which it does not report while it acts
+				if text := first.log.String(); !strings.Contains(text, "has somebody changed or deleted the lease?") || strings.Count(text, "waits until it stops") != 1 {
+					t.Errorf("deleted: %v, watch behind: %v: the log of the first server is\n%s", deleted, blind, text)
+				}
+				first.stop(t)
+				time.Sleep(time.Second)
+				second.stop(t)
+				var began, last time.Time
+				for _, a := range s.acts {
+					if a.server == "first" {
+						last = a.at
+					} else if began.IsZero() {
+						began = a.at
+					}
+				}
+				limit := 200 * time.Millisecond
+				if blind { // it asks again
+					limit = settings.RetryPeriod.Duration * 2
+				}
+				if both := last.Sub(began); both > limit {
+					t.Errorf("deleted: %v, watch behind: %v: two servers acted for %v, want at most %v", deleted, blind, both, limit)
+				}
+			})
+		}
+	}
+}
+
+// A late event of the time before a term does not end the term.
+func TestWatchIsLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		first := s.join("first")
+		<-first.leads
+		for range 20 {
+			time.Sleep(300 * time.Millisecond)
+			s.mu.Lock()
+			s.watches[0]("an earlier leader")
+			s.mu.Unlock()
+		}
+		if text := first.log.String(); strings.Contains(text, "no longer leads") {
+			t.Errorf("the log of the first server is\n%s", text)
+		}
+		first.stop(t)
+	})
+}
+
 // If the elector hangs, the term ends when others may take the lease.
 func TestTermEndsWithItsLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		l := newLease(&lock{id: "me"}, 15*time.Second)
+		l := newLease(&lock{id: "me"}, nil, 15*time.Second)
 		l.held = began.Add(15 * time.Second)
 		term := newTerm(l.until())
 		l.extend(term)
@@ -416,7 +512,8 @@ func TestFailureOfTheWork(t *testing.T) {
 		log.SetOutput(io.Discard)
 		e := New(Config{Identity: "first", Settings: settings, Work: "fails", Log: log})
 		want := errors.New("no key")
-		err := e.candidate(t.Context(), newLease(&lock{store: s, id: "first", cut: open}, settings.LeaseDuration.Duration), func() {},
+		way := &lock{store: s, id: "first", cut: open}
+		err := e.candidate(t.Context(), newLease(way, way.look, settings.LeaseDuration.Duration), func() {},
 			func(context.Context, *Term) error { return want })
 		if !errors.Is(err, want) {
 			t.Errorf("got %v, want %v", err, want)

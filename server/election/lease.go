@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/klog/v2"
@@ -15,8 +16,9 @@ import (
 type lease struct {
 	resourcelock.Interface
 	seen  func(holder string)
-	woken chan struct{} // has a value if it is time for a try
-	busy  chan struct{} // has a value during a request
+	look  func(context.Context) (holder string, err error) // beside the lock, whose version of the lease stays
+	woken chan struct{}                                    // has a value if it is time for a try
+	busy  chan struct{}                                    // has a value during a request
 	// expiry wakes when another server has not renewed the lease for its duration.
 	expiry *time.Timer
 
@@ -28,8 +30,8 @@ type lease struct {
 	term *Term     // is extended with held
 }
 
-func newLease(lock resourcelock.Interface, duration time.Duration) *lease {
-	l := &lease{Interface: lock, woken: make(chan struct{}, 1), busy: make(chan struct{}, 1), duration: duration.Truncate(time.Second)}
+func newLease(lock resourcelock.Interface, look func(context.Context) (string, error), duration time.Duration) *lease {
+	l := &lease{Interface: lock, look: look, woken: make(chan struct{}, 1), busy: make(chan struct{}, 1), duration: duration.Truncate(time.Second)}
 	l.expiry = time.AfterFunc(time.Hour, l.wake)
 	l.expiry.Stop()
 	return l
@@ -52,8 +54,14 @@ func (l *lease) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []
 	l.busy <- struct{}{}
 	r, raw, err := l.Interface.Get(ctx)
 	<-l.busy
+	if apierrors.IsNotFound(err) {
+		l.taken()
+	}
 	if err != nil {
 		return r, raw, err
+	}
+	if r.HolderIdentity != l.Identity() {
+		l.taken()
 	}
 	if !bytes.Equal(raw, l.last) {
 		l.last = raw
@@ -94,6 +102,34 @@ func (l *lease) write(ctx context.Context, r resourcelock.LeaderElectionRecord, 
 		l.term.extend(l.held)
 	}
 	return nil
+}
+
+// taken ends the term, if one runs: another server need not wait any more. Only what was read after the
+// term began shows that.
+func (l *lease) taken() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.held = time.Time{}
+	if l.term != nil {
+		l.term.end(errTaken)
+	}
+}
+
+// guard looks at the lease whenever it may have changed, and ends the term if it no longer names this
+// server. It returns when the term has ended. A watch only says that the lease has changed, which may have
+// been before the term.
+func (l *lease) guard(term *Term) {
+	for {
+		select {
+		case <-l.woken:
+		case <-term.Done():
+			return
+		}
+		holder, err := l.look(term.ctx)
+		if err == nil && holder != l.Identity() {
+			term.end(errTaken)
+		}
+	}
 }
 
 // RecordEvent reports that this server has become the leader. Upstream also reports that it was the

@@ -17,11 +17,12 @@ var ErrOver = errors.New("this server no longer leads")
 
 var (
 	errLost    = fmt.Errorf("%w: it has not renewed its lease", ErrOver)
+	errTaken   = fmt.Errorf("%w: its lease was changed or deleted", ErrOver)
 	errStopped = fmt.Errorf("%w: it stops", ErrOver)
 )
 
-// Term is a time in which this server leads. It ends when the server stops, or when it could not
-// renew the lease; at the latest, when others may take it. A nil *Term never ends.
+// Term is a time in which this server leads. It ends when the server stops, when it could not renew
+// the lease, or when it sees that the lease no longer names it; at the latest, when others may take it. A nil *Term never ends.
 type Term struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
