@@ -58,7 +58,7 @@ type driver struct {
 	sql     bool
 	// Of SQL: rows opens kine's table for its writer, follow calls wake when there are rows of any server, until
 	// ctx ends, and the parameters of a statement begin with param, and have numbers if numbered.
-	rows     func(dsn string, dialect *generic.Generic) (inserter, error)
+	rows     func(ctx context.Context, dsn string, dialect *generic.Generic) (inserter, error)
 	follow   func(ctx context.Context, dsn string, db *sql.DB, wake func(revision int64))
 	keys     keyQuery
 	param    string
@@ -194,7 +194,7 @@ func (b *Backend) attach(life context.Context, dsn string) error {
 	if err != nil {
 		return err
 	}
-	rows, err := kind.rows(dsn, dialect)
+	rows, err := kind.rows(life, dsn, dialect)
 	if err != nil {
 		return err
 	}

@@ -14,22 +14,30 @@ import (
 	"github.com/k3s-io/kine/pkg/server"
 )
 
-// The lock that a transaction with new rows holds is of the database's name. A server that waits for it
-// longer than five seconds goes on without.
+// The lock that a transaction with new rows holds is of the database's name. GET_LOCK answers 0 when the lock was not
+// free in time, and NULL when the wait was interrupted. Then the statement is an error (out of range), and none after
+// it runs. DO would hide both, and errors of GET_LOCK.
 const (
-	mysqlBegin = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION; DO GET_LOCK(SHA1(CONCAT('kine ', DATABASE())), 5)"
-	mysqlEnd   = "; DO RELEASE_LOCK(SHA1(CONCAT('kine ', DATABASE())))"
+	mysqlLock  = "SHA1(CONCAT('kine ', DATABASE()))"
+	mysqlBegin = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION; SET @karve_lock = 18446744073709551615 + COALESCE(1 - GET_LOCK(" + mysqlLock + ", %d), 1)"
+	mysqlEnd   = "; DO RELEASE_LOCK(" + mysqlLock + ")"
 	// mysqlIdle is after how many seconds the database takes the lock from a server that is gone.
 	mysqlIdle = 10
+	// mysqlWait is how many seconds a transaction waits for the lock. It is less than writeLimit.
+	mysqlWait = 8
 )
+
+// errLocked means that a transaction has not got the lock, and has written nothing.
+var errLocked = fmt.Errorf("another server held the lock for writes for %d seconds, or the wait was interrupted; nothing was written", mysqlWait)
 
 // mysqlTable is kine's table in MySQL or MariaDB.
 type mysqlTable struct {
 	db      *sql.DB // of one connection
 	dialect *generic.Generic
+	wait    int // seconds for the lock
 }
 
-func openMySQLTable(dsn string, dialect *generic.Generic) (inserter, error) {
+func openMySQLTable(ctx context.Context, dsn string, dialect *generic.Generic) (inserter, error) {
 	config, err := mysql.ParseDSN(dsn)
 	if err != nil {
 		return nil, err
@@ -46,7 +54,34 @@ func openMySQLTable(dsn string, dialect *generic.Generic) (inserter, error) {
 	db := sql.OpenDB(connector)
 	db.SetMaxOpenConns(1)
 	db.SetConnMaxIdleTime(mysqlIdle * time.Second / 2)
-	return &mysqlTable{db, dialect}, nil
+	ctx, cancel := context.WithTimeout(ctx, connectLimit)
+	defer cancel()
+	if err := tryMySQLLock(ctx, db); err != nil {
+		db.Close()
+		return nil, err
+	}
+	return &mysqlTable{db, dialect, mysqlWait}, nil
+}
+
+// tryMySQLLock refuses a database that has no named locks. Whether another server holds the lock does not matter.
+func tryMySQLLock(ctx context.Context, db *sql.DB) error {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	var got sql.NullInt64
+	err = conn.QueryRowContext(ctx, "SELECT GET_LOCK("+mysqlLock+", 0)").Scan(&got)
+	switch number(err) {
+	case 1105, 1235: // Percona XtraDB Cluster; ER_NOT_SUPPORTED_YET
+		return refusal{fmt.Errorf("the database does not allow GET_LOCK, without which lists and watches miss writes of other servers: "+
+			"on Percona XtraDB Cluster, set pxc_strict_mode=PERMISSIVE; otherwise use a release that has GET_LOCK, or another database: %w", err)}
+	}
+	if err != nil {
+		return err
+	}
+	_, err = conn.ExecContext(ctx, strings.TrimPrefix(mysqlEnd, "; "))
+	return err
 }
 
 func (t *mysqlTable) close() { t.db.Close() }
@@ -99,9 +134,10 @@ func (t *mysqlTable) insert(ctx context.Context, batch []*write, none *keyRange)
 			conn.Raw(func(any) error { return sqldriver.ErrBadConn })
 		}
 	}()
-	statements, arguments, first := []string{mysqlBegin}, []any(nil), 3
+	begin := fmt.Sprintf(mysqlBegin, t.wait)
+	statements, arguments, first := []string{begin}, []any(nil), 3
 	if none != nil {
-		if _, err := conn.ExecContext(ctx, mysqlBegin); err != nil {
+		if _, err := conn.ExecContext(ctx, begin); err != nil {
 			return nil, undone(err)
 		}
 		var there bool
@@ -151,6 +187,9 @@ func (t *mysqlTable) insert(ctx context.Context, batch []*write, none *keyRange)
 
 // undone is an error before COMMIT was sent.
 func undone(err error) error {
+	if number(err) == 1690 { // ER_DATA_OUT_OF_RANGE: only mysqlBegin computes
+		return lost{errLocked} // for every write of the batch
+	}
 	if e := (*mysql.MySQLError)(nil); errors.As(err, &e) {
 		return err
 	}

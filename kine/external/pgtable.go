@@ -33,7 +33,7 @@ type pgTable struct {
 	dialect *generic.Generic
 }
 
-func openPostgresTable(dsn string, dialect *generic.Generic) (inserter, error) {
+func openPostgresTable(_ context.Context, dsn string, dialect *generic.Generic) (inserter, error) {
 	config, err := pgx.ParseConfig("postgres://" + dsn)
 	if err != nil {
 		return nil, err

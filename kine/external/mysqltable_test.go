@@ -1,0 +1,97 @@
+package external
+
+import (
+	"context"
+	"database/sql"
+	sqldriver "database/sql/driver"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// lockless is a database that answers GET_LOCK with an error, or with one row.
+type lockless struct {
+	err error
+	got sqldriver.Value
+}
+
+func (d lockless) Connect(context.Context) (sqldriver.Conn, error) { return d, nil }
+func (d lockless) Driver() sqldriver.Driver                        { return nil }
+func (d lockless) Prepare(string) (sqldriver.Stmt, error)          { return nil, errors.New("not used") }
+func (d lockless) Close() error                                    { return nil }
+func (d lockless) Begin() (sqldriver.Tx, error)                    { return nil, errors.New("not used") }
+
+func (d lockless) QueryContext(context.Context, string, []sqldriver.NamedValue) (sqldriver.Rows, error) {
+	if d.err != nil {
+		return nil, d.err
+	}
+	return &answer{columns: 1, rows: [][]sqldriver.Value{{d.got}}}, nil
+}
+
+func (d lockless) ExecContext(context.Context, string, []sqldriver.NamedValue) (sqldriver.Result, error) {
+	return sqldriver.ResultNoRows, nil
+}
+
+func TestADatabaseWithoutLocksIsRefused(t *testing.T) {
+	try := func(d lockless) error {
+		db := sql.OpenDB(d)
+		defer db.Close()
+		return tryMySQLLock(t.Context(), db)
+	}
+	for _, number := range []uint16{1105, 1235} {
+		err := try(lockless{err: &mysql.MySQLError{Number: number, Message: "prohibits use of GET_LOCK"}})
+		if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "pxc_strict_mode") || !strings.Contains(err.Error(), "prohibits") {
+			t.Errorf("error %d: %v, want a refusal with a remedy", number, err)
+		}
+	}
+	if err := try(lockless{err: errors.New("gone")}); err == nil || errors.Is(err, ErrRefused) {
+		t.Errorf("%v, want an error that waiting may cure", err)
+	}
+	for _, got := range []sqldriver.Value{int64(0), int64(1), nil} { // another server may hold it
+		if err := try(lockless{got: got}); err != nil {
+			t.Errorf("GET_LOCK is %v: %v, want that the database has locks", got, err)
+		}
+	}
+}
+
+// A transaction that does not get the lock writes nothing.
+func TestDatabaseWritesOnlyWithTheLock(t *testing.T) {
+	databases(t, func(t *testing.T, db database) {
+		if db.kind != "mysql" {
+			t.Skip("the other databases have no time limit of their own for the lock")
+		}
+		a, b := db.open(t), db.open(t)
+		table := b.writer.table.(*mysqlTable)
+		table.wait = 0
+		holder, err := a.writer.table.(*mysqlTable).db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer holder.Close()
+		var got int64
+		if err := holder.QueryRowContext(t.Context(), "SELECT GET_LOCK("+mysqlLock+", 0)").Scan(&got); err != nil || got != 1 {
+			t.Fatalf("the lock: %d, %v", got, err)
+		}
+		insert := func(key string, none *keyRange) error {
+			_, err := table.insert(t.Context(), []*write{{key: key, created: true}}, none)
+			return err
+		}
+		for _, none := range []*keyRange{nil, {"/locked/", "/locked0", ""}} {
+			if err := insert("/locked/1", none); !errors.Is(err, errLocked) || !isLost(err) {
+				t.Errorf("a write: %v, want that the lock is held", err)
+			}
+		}
+		var rows int
+		if err := table.db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM kine WHERE name LIKE '/locked/%'").Scan(&rows); err != nil || rows != 0 {
+			t.Errorf("%d rows, %v, want none", rows, err)
+		}
+		if _, err := holder.ExecContext(t.Context(), strings.TrimPrefix(mysqlEnd, "; ")); err != nil {
+			t.Fatal(err)
+		}
+		if err := insert("/locked/1", nil); err != nil {
+			t.Errorf("a write after the lock is free: %v", err)
+		}
+	})
+}
