@@ -46,15 +46,15 @@ func (e End) read(ctx context.Context) (source, error) {
 	return readFile(ctx, e.Dir)
 }
 
-// fill prepares an empty datastore whose revisions begin at first or above.
-func (e End) fill(ctx context.Context, from End, first int64, progress func(Progress)) (target, error) {
+// fill prepares an empty datastore whose revisions are above those of src.
+func (e End) fill(ctx context.Context, from End, src source, progress func(Progress)) (target, error) {
 	switch {
 	case e.Database != nil:
-		return fillTable(ctx, e, first)
+		return fillTable(ctx, e, from, src)
 	case e.Etcd != nil:
-		return fillEtcd(ctx, e, from, first, progress)
+		return fillEtcd(ctx, e, from, src, progress)
 	}
-	return fillFile(e.Dir, first)
+	return fillFile(e.Dir, src.revision()+1)
 }
 
 func (e End) tableOptions() external.Options {
@@ -75,11 +75,14 @@ func readTable(ctx context.Context, e End) (source, error) {
 	return table{t}, nil
 }
 
-func fillTable(ctx context.Context, e End, first int64) (target, error) {
+func fillTable(ctx context.Context, e, from End, src source) (target, error) {
 	if !e.Database.SQL() {
 		return nil, errNATS
 	}
-	t, err := e.Database.WriteTable(ctx, e.tableOptions(), first-1, isOwn)
+	t, err := e.Database.WriteTable(ctx, e.tableOptions(), src.revision(), src.identity(), isOwn)
+	if errors.Is(err, external.ErrSame) {
+		return nil, fmt.Errorf("%w (%s %s)", err, from.Option, from.Where)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -87,6 +90,8 @@ func fillTable(ctx context.Context, e End, first int64) (target, error) {
 }
 
 func (t table) revision() int64 { return t.Revision() }
+
+func (t table) identity() string { return t.Identity() }
 
 func (t table) keys() (n int64) {
 	t.EachKey(func(string, int64) { n++ })

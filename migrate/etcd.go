@@ -44,6 +44,7 @@ type etcd struct {
 	client *clientv3.Client
 	at     int64 // revision that is read
 	count  int64
+	id     uint64 // of the cluster
 	ttls   map[clientv3.LeaseID]int64
 }
 
@@ -56,7 +57,7 @@ func dialEtcd(ctx context.Context, e End) (_ *etcd, marker *etcdserverpb.RangeRe
 	if err != nil {
 		return nil, nil, plain(err)
 	}
-	c := &etcd{client: client, at: marker.Header.Revision, ttls: map[clientv3.LeaseID]int64{}}
+	c := &etcd{client: client, at: marker.Header.Revision, id: marker.Header.ClusterId, ttls: map[clientv3.LeaseID]int64{}}
 	all, err := client.Get(ctx, Prefix, clientv3.WithPrefix(), clientv3.WithCountOnly(), clientv3.WithRev(c.at))
 	if err != nil {
 		client.Close()
@@ -103,6 +104,9 @@ func readEtcd(ctx context.Context, e End) (source, error) {
 }
 
 func (c *etcd) revision() int64 { return c.at }
+
+// identity is the same for all spellings of the endpoints. Those of Karve's own etcd API all have one.
+func (c *etcd) identity() string { return fmt.Sprintf("etcd %x", c.id) }
 
 func (c *etcd) keys() int64 { return c.count }
 
@@ -173,11 +177,13 @@ type filledEtcd struct {
 	end     End
 	ops     []clientv3.Op
 	size    int
-	written int
+	sent    bool             // a transaction with keys; it may have been committed, whatever its answer was
+	written int              // keys that etcd has acknowledged
+	gone    bool             // somebody has deleted the marker
 	leases  map[int64]leased // by TTL
 }
 
-func fillEtcd(ctx context.Context, e, from End, first int64, progress func(Progress)) (_ target, err error) {
+func fillEtcd(ctx context.Context, e, from End, src source, progress func(Progress)) (_ target, err error) {
 	c, marker, err := dialEtcd(ctx, e)
 	if err != nil {
 		return nil, err
@@ -187,9 +193,13 @@ func fillEtcd(ctx context.Context, e, from End, first int64, progress func(Progr
 			c.close()
 		}
 	}()
+	first := src.revision() + 1
 	f := &filledEtcd{etcd: c, end: e, leases: map[int64]leased{}}
 	if len(marker.Kvs) > 0 {
 		return nil, fmt.Errorf("a migration (%s) has not finished, and has left %d keys. %s", marker.Kvs[0].Value, c.count, f.remedy())
+	}
+	if c.count > 0 && src.identity() == c.identity() {
+		return nil, fmt.Errorf("it is not empty: there are %d keys below %s, and it may be the source itself (%s %s) by another name: its cluster ID is the same. Name another etcd", c.count, Prefix, from.Option, from.Where)
 	}
 	if c.count > 0 {
 		return nil, fmt.Errorf("it is not empty: there are %d keys below %s. If nobody needs them: %s", c.count, Prefix, f.remedy())
@@ -282,9 +292,15 @@ func (f *filledEtcd) flush(ctx context.Context) error {
 	if len(f.ops) == 0 {
 		return nil
 	}
-	done, err := f.client.Txn(ctx).Then(f.ops...).Commit()
+	f.sent = true
+	marked := clientv3.Compare(clientv3.CreateRevision(Prefix+storage.Migrating), ">", 0)
+	done, err := f.client.Txn(ctx).If(marked).Then(f.ops...).Commit()
 	if err != nil {
 		return plain(err)
+	}
+	if !done.Succeeded {
+		f.gone = true
+		return fmt.Errorf("somebody has deleted %s meanwhile", Prefix+storage.Migrating)
 	}
 	f.written += len(f.ops)
 	f.at, f.ops, f.size = done.Header.Revision, f.ops[:0], 0
@@ -311,15 +327,18 @@ func (f *filledEtcd) commit(ctx context.Context) (int64, error) {
 }
 
 func (f *filledEtcd) abandon() string {
-	if f.written == 0 {
+	if !f.sent {
 		ctx, cancel := context.WithTimeout(context.Background(), waitAbandon)
 		defer cancel()
 		if _, err := f.client.Delete(ctx, Prefix+storage.Migrating); err == nil {
 			return nothingLeft
 		}
 	}
-	return fmt.Sprintf("%s %s now has %d of the keys, and %s, so that no server starts with it. %s",
-		f.end.Option, f.end.Where, f.written, Prefix+storage.Migrating, f.remedy())
+	holds := fmt.Sprintf("and %s, so that no server starts with it", Prefix+storage.Migrating)
+	if f.gone {
+		holds = "and nothing keeps a server from starting with it: start none"
+	}
+	return fmt.Sprintf("%s %s now has %d or more of the keys, %s. %s", f.end.Option, f.end.Where, f.written, holds, f.remedy())
 }
 
 // remedy says how to empty the etcd again.

@@ -145,10 +145,15 @@ func TestMigrationRefusesDatabases(t *testing.T) {
 			run(t, source, other)
 			fails(t, other, db, "is not empty", fmt.Sprint(clusterKeys, " keys"), "drop the table")
 			fails(t, db, db, "this is the source itself")
+			endpoint := os.Getenv("KARVE_TEST_" + strings.ToUpper(kind))
+			spelled, err := external.Parse(strings.Replace(endpoint, "127.0.0.1", "localhost", 1) + db.Where[strings.LastIndex(db.Where, "/")+1:])
+			if err != nil {
+				t.Fatal(err)
+			}
+			fails(t, db, End{Option: "--database", Where: spelled.String(), Database: spelled}, "this is the source itself, by another name", db.Where)
 			serve(t, db)
 			fails(t, db, fileEnd(filepath.Join(t.TempDir(), "data")), "other programs have", "stop all servers")
 
-			endpoint := os.Getenv("KARVE_TEST_" + strings.ToUpper(kind))
 			for _, wrong := range []string{
 				strings.NewReplacer("p%40ss", "wrong", "p@ss", "wrong").Replace(endpoint),
 				strings.Replace(endpoint, "karve:", "nobody:", 1),
@@ -288,7 +293,7 @@ func TestMigrationInterrupted(t *testing.T) {
 		}
 		left := nothingLeft
 		if to.Etcd != nil {
-			left = "of the keys, and /registry/karve/migrating"
+			left = "or more of the keys, and /registry/karve/migrating"
 		}
 		if !strings.Contains(err.Error(), left) {
 			t.Errorf("%v, want %q", err, left)
@@ -404,7 +409,7 @@ func TestVerificationSeesEveryDifference(t *testing.T) {
 			t.Fatal(err)
 		}
 		to := fileEnd(filepath.Join(t.TempDir(), "data"))
-		dst, err := to.fill(t.Context(), source, src.revision()+1, nil)
+		dst, err := to.fill(t.Context(), source, src, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

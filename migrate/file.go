@@ -103,6 +103,8 @@ func (f *file) eachRow(ctx context.Context, c *sqlitefile.Connection, do func(sq
 
 func (f *file) revision() int64 { return f.given }
 
+func (f *file) identity() string { return "" } // the lock is enough
+
 func (f *file) keys() int64 { return int64(len(f.newest)) }
 
 // each reads all rows once more: values are not kept in memory.

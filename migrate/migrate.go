@@ -75,7 +75,9 @@ type entry struct {
 // source is a datastore that is read as it was at one revision.
 type source interface {
 	revision() int64 // newest one that clients may have seen
-	keys() int64     // about how many
+	// identity is the same for the same datastore by another name, if that is known, and otherwise empty.
+	identity() string
+	keys() int64 // about how many
 	// each calls do with every key. do may keep the value.
 	each(ctx context.Context, do func(entry) error) error
 	// changed returns a key that has been written after that revision, or nothing.
@@ -122,7 +124,7 @@ func Run(ctx context.Context, from, to End, progress func(Progress)) (_ *Result,
 		return nil, from.failed(err)
 	}
 	defer func() { err = errors.Join(err, src.close()) }()
-	dst, err := to.fill(ctx, from, src.revision()+1, progress)
+	dst, err := to.fill(ctx, from, src, progress)
 	if err != nil {
 		return nil, to.failed(err)
 	}

@@ -65,10 +65,11 @@ type driver struct {
 	numbered bool
 
 	// For [Table], if sql:
-	connect func(rest string, files tls.Config) (db *sql.DB, release func(), err error)
-	failure func(error) error // makes errors that waiting cannot cure ErrRefused
-	others  string            // counts the other connections to the database
-	raise   string            // makes the next revision follow one; without its end
+	connect  func(rest string, files tls.Config) (db *sql.DB, release func(), err error)
+	failure  func(error) error // makes errors that waiting cannot cure ErrRefused
+	identity string            // selects what tells databases apart
+	others   string            // counts the other connections to the database
+	raise    string            // makes the next revision follow one; without its end
 
 	// patience is the longest time of a call; 0 means the caller's.
 	patience time.Duration
@@ -225,3 +226,5 @@ func (e *Database) scrub(err error) string {
 type refusal struct{ error }
 
 func (refusal) Is(target error) bool { return target == ErrRefused }
+
+func (r refusal) Unwrap() error { return r.error }

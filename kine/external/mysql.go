@@ -23,13 +23,14 @@ var mySQL = driver{
 	open:    kinemysql.New,
 	sql:     true,
 
-	rows:    openMySQLTable,
-	follow:  followMySQL,
-	keys:    mysqlKeyQuery,
-	param:   "?",
-	connect: connectMySQL,
-	failure: mysqlFailure,
-	others:  `SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND ID <> CONNECTION_ID()`,
+	rows:     openMySQLTable,
+	follow:   followMySQL,
+	keys:     mysqlKeyQuery,
+	param:    "?",
+	connect:  connectMySQL,
+	failure:  mysqlFailure,
+	identity: `SELECT CONCAT('mysql ', @@hostname, ' ', @@port, ' ', @@datadir, ' ', DATABASE())`,
+	others:   `SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND ID <> CONNECTION_ID()`,
 }
 
 // The driver prints errors of connections on standard error by default.

@@ -35,6 +35,7 @@ var postgres = driver{
 	others:   `SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND usename IS NOT NULL`,
 	raise:    `SELECT setval(pg_get_serial_sequence('kine', 'id'), `,
 	numbered: true,
+	identity: `SELECT 'postgres ' || system_identifier || ' ' || current_database() FROM pg_control_system()`,
 }
 
 // defaultDatabase is the default of kine and k3s.

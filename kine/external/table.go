@@ -21,6 +21,7 @@ type Table struct {
 	tx       *sql.Tx
 	release  func()
 	numbered bool // $1, not ?
+	identity string
 
 	newest []tableKey // as of the begin of the transaction
 	last   int64      // revision
@@ -42,6 +43,9 @@ const (
 	tableRows  = 500
 	tableBytes = 1 << 20
 )
+
+// ErrSame means that the table to be written is the one that is read, by another name.
+var ErrSame = errors.New("this is the source itself, by another name")
 
 // errNoTable means that there is no database, or no table in it.
 var errNoTable = errors.New("no server has used this database")
@@ -76,8 +80,12 @@ func (e *Database) ReadTable(ctx context.Context, o Options) (_ *Table, err erro
 
 // WriteTable creates the database and the table if they do not exist, and begins a transaction that fills the
 // table with revisions above least. [Table.Commit] ends it; until then, the table is empty for everybody else.
-// isOwn tells which keys a table may already have: they are removed.
-func (e *Database) WriteTable(ctx context.Context, o Options, least int64, isOwn func(key string) bool) (_ *Table, err error) {
+// isOwn tells which keys a table may already have: they are removed. Nothing is written to the table whose
+// [Table.Identity] is source.
+func (e *Database) WriteTable(ctx context.Context, o Options, least int64, source string, isOwn func(key string) bool) (_ *Table, err error) {
+	if err := e.isNot(ctx, o, source); err != nil {
+		return nil, e.clean(err)
+	}
 	b, err := e.Open(ctx, o)
 	if err != nil {
 		return nil, err
@@ -110,6 +118,21 @@ func (e *Database) WriteTable(ctx context.Context, o Options, least int64, isOwn
 	}
 	t.written = least
 	return t, t.put(ctx, compactKey, []byte{}, 0)
+}
+
+// isNot refuses the database whose identity is source. A database that does not exist is another one.
+func (e *Database) isNot(ctx context.Context, o Options, source string) error {
+	t, err := e.openTable(ctx, o)
+	if errors.Is(err, errNoTable) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	defer t.Close()
+	if source != "" && t.identity == source {
+		return ErrSame
+	}
+	return nil
 }
 
 // NotEmptyError is the error for a table that has the keys of a cluster.
@@ -165,8 +188,14 @@ func (e *Database) openTable(ctx context.Context, o Options) (_ *Table, err erro
 		t.Close()
 		return nil, err
 	}
+	if db.QueryRowContext(limited, e.kind.identity).Scan(&t.identity) != nil {
+		t.identity = "" // not permitted
+	}
 	return t, nil
 }
+
+// Identity tells databases apart, and is the same by every name of one. It is empty if the database does not tell.
+func (t *Table) Identity() string { return t.identity }
 
 // aloneLimit is how long the database may need to end the connections of a server that has stopped.
 const aloneLimit = 5 * time.Second
@@ -382,6 +411,9 @@ func (e *Database) clean(err error) error {
 	}
 	if errors.Is(err, ErrRefused) {
 		return refusal{errors.New(text)}
+	}
+	if errors.Is(err, ErrSame) {
+		return fmt.Errorf("%s: %w", e, ErrSame)
 	}
 	return errors.New(text)
 }
