@@ -184,6 +184,7 @@ func (e *Election) candidate(ctx context.Context, l *lease, standby func(), lead
 	if err != nil {
 		return fmt.Errorf("leader election: %w", err)
 	}
+	defer l.release(ctx)
 	for ctx.Err() == nil {
 		if err := e.campaign(ctx, elector, l, won, lead); err != nil {
 			return err
@@ -206,23 +207,23 @@ func (e *Election) campaign(ctx context.Context, elector *leaderelection.LeaderE
 		defer close(over)
 		elector.Run(renewing)
 	}()
-	giveUp := func() { stop(); <-over }
+	breakOff := func() { stop(); <-over }
+	giveUp := func() {
+		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseLimit)
+		defer cancel()
+		l.between(limit, stop) // nobody knows the effect of a request that is broken off
+		breakOff()
+	}
 	select {
 	case <-won:
 	case <-over: // lost as soon as won
 		return nil
 	case <-l.woken: // the next campaign begins with a try
-		select {
-		case l.busy <- struct{}{}: // no request is broken off
-			stop()
-			<-l.busy
-		case <-ctx.Done():
-		}
+		l.between(ctx, stop)
 		giveUp()
 		return nil
 	case <-ctx.Done():
 		giveUp()
-		l.release(ctx)
 		return nil
 	}
 	if !time.Now().Before(l.until()) { // an earlier campaign has told late that it had won
@@ -248,15 +249,14 @@ func (e *Election) campaign(ctx context.Context, elector *leaderelection.LeaderE
 		quit()
 		result = <-ended
 	case <-over:
-		return e.lost(l, term, quit, giveUp, ended)
+		return e.lost(l, term, quit, breakOff, ended)
 	case <-term.Done(): // the lease names another, or upstream's elector hangs
-		return e.lost(l, term, quit, giveUp, ended)
+		return e.lost(l, term, quit, breakOff, ended)
 	}
 	term.end(errStopped)
 	e.set(state{})
 	giveUp()
 	l.extend(nil)
-	l.release(ctx)
 	if result == nil && ctx.Err() == nil {
 		return errors.New("the leader's work has ended")
 	}
@@ -264,7 +264,7 @@ func (e *Election) campaign(ctx context.Context, elector *leaderelection.LeaderE
 }
 
 // lost ends a term that others do not wait for any more.
-func (e *Election) lost(l *lease, term *Term, quit, giveUp func(), ended <-chan error) error {
+func (e *Election) lost(l *lease, term *Term, quit, breakOff func(), ended <-chan error) error {
 	term.end(errLost) // first of all
 	e.set(state{})
 	quit()
@@ -274,7 +274,7 @@ func (e *Election) lost(l *lease, term *Term, quit, giveUp func(), ended <-chan 
 		e.Log.Warnf("this server no longer leads and no longer %s: it has not renewed the lease %s for %v; is the datastore unreachable?",
 			e.Work, l.Describe(), e.Settings.RenewDeadline.Duration)
 	}
-	giveUp()
+	breakOff()
 	l.extend(nil)
 	if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("lost the lease %s: %w", l.Describe(), err)

@@ -52,6 +52,16 @@ type lock struct {
 	id      string
 	version int
 	cut     chan struct{} // closed: the way is open
+	slow    *slow         // the next write; otherwise nil
+	late    *slow         // a write that was broken off, and is still to be committed
+}
+
+// slow is a write that takes time.
+type slow struct {
+	takes     time.Duration
+	begun     chan struct{} // closed when the write has begun
+	afterRead bool          // if it is broken off, it is committed after the next read; otherwise before it
+	commit    func()
 }
 
 var errAway = errors.New("no answer")
@@ -62,7 +72,10 @@ func (l *lock) reach(ctx context.Context) error {
 	l.mu.Unlock()
 	select {
 	case <-way:
-		return nil
+		if ctx.Err() == nil {
+			return nil
+		}
+		return fmt.Errorf("%w: %w", errAway, ctx.Err())
 	case <-ctx.Done():
 		return fmt.Errorf("%w: %w", errAway, ctx.Err())
 	}
@@ -85,6 +98,12 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	late := l.late
+	if l.late = nil; late != nil && late.afterRead {
+		defer late.commit()
+	} else if late != nil {
+		late.commit()
+	}
 	l.version = l.store.version
 	if l.version == 0 || l.deleted {
 		return nil, nil, apierrors.NewNotFound(coordinationv1.Resource("leases"), "test")
@@ -108,6 +127,25 @@ func (l *lock) write(ctx context.Context, r resourcelock.LeaderElectionRecord, c
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if s := l.slow; s != nil {
+		l.slow = nil
+		l.mu.Unlock()
+		close(s.begun)
+		select {
+		case <-time.After(s.takes):
+			l.mu.Lock()
+		case <-ctx.Done():
+			l.mu.Lock()
+			version := l.version
+			s.commit = func() {
+				if version == l.store.version {
+					l.change(r, false)
+				}
+			}
+			l.late = s
+			return ctx.Err()
+		}
+	}
 	if there := l.store.version > 0 && !l.deleted; there == create {
 		return errors.New("it exists already, or not")
 	} else if there && l.version != l.store.version {
@@ -377,6 +415,61 @@ func TestLeaseIsTakenAway(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A server that is stopped during a write gives the lease back, whether the write is done by then, or was
+// broken off and is committed all the same.
+func TestStopDuringWrite(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		takes     time.Duration
+		acquires  bool // the write would make this server the leader
+		afterRead bool
+	}{
+		{"short renewal", time.Second, false, true},
+		{"long renewal", time.Hour, false, true},
+		{"long renewal that is committed at once", time.Hour, false, false},
+		{"short try", time.Second, true, true},
+		{"long try that is committed at once", time.Hour, true, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &store{}
+				hang := &slow{takes: test.takes, begun: make(chan struct{}), afterRead: test.afterRead}
+				first := s.join("first")
+				<-first.leads
+				leader := first
+				if test.acquires {
+					leader = s.join("leader")
+					<-leader.standby
+				}
+				time.Sleep(7 * time.Second)
+				leader.lock.mu.Lock()
+				leader.lock.slow = hang
+				leader.lock.mu.Unlock()
+				if test.acquires {
+					first.stop(t)
+				}
+				<-hang.begun
+				leader.stop(t)
+				s.mu.Lock()
+				if late := leader.lock.late; late != nil {
+					late.commit()
+				}
+				s.mu.Unlock()
+				if s.record.HolderIdentity != "" {
+					t.Errorf("the lease still has the holder %s", s.record.HolderIdentity)
+				}
+				next := s.join("next")
+				began := time.Now()
+				<-next.leads
+				if took := time.Since(began); took > time.Second {
+					t.Errorf("the next server leads after %v", took)
+				}
+				next.stop(t)
+			})
+		})
 	}
 }
 

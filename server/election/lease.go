@@ -25,9 +25,10 @@ type lease struct {
 	duration time.Duration // as upstream writes it into the lease: whole seconds
 	last     []byte        // the record that Get has read
 
-	mu   sync.Mutex
-	held time.Time // until then
-	term *Term     // is extended with held
+	mu    sync.Mutex
+	held  time.Time // until then
+	claim time.Time // until then, others may respect a write of this server, even one without an answer
+	term  *Term     // is extended with held
 }
 
 func newLease(lock resourcelock.Interface, look func(context.Context) (string, error), duration time.Duration) *lease {
@@ -88,13 +89,17 @@ func (l *lease) write(ctx context.Context, r resourcelock.LeaderElectionRecord, 
 	sent := time.Now()
 	err := do(ctx, r)
 	<-l.busy
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	mine := r.HolderIdentity == l.Identity()
+	if mine && !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) {
+		l.claim = time.Now().Add(l.duration)
+	}
 	if err != nil {
 		return err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if r.HolderIdentity != l.Identity() {
-		l.held = time.Time{}
+	if !mine {
+		l.held, l.claim = time.Time{}, time.Time{}
 		return nil
 	}
 	l.held = sent.Add(l.duration)
@@ -160,21 +165,44 @@ func (l *lease) extend(t *Term) {
 // duration of the lease.
 const releaseLimit = 2 * time.Second
 
-// release gives the lease back, as upstream does, if this server holds it.
+// release gives the lease back, as upstream does, if this server holds it. A write of the elector that was
+// broken off may have been committed, and may even be committed meanwhile.
 func (l *lease) release(ctx context.Context) {
-	if !time.Now().Before(l.until()) {
+	l.mu.Lock()
+	claimed := time.Now().Before(l.claim)
+	l.mu.Unlock()
+	if !claimed {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseLimit)
 	defer cancel()
-	last, _, err := l.Interface.Get(ctx) // the newest version, which Update needs
-	if err == nil && last.HolderIdentity == l.Identity() {
-		now := metav1.Now()
-		err = l.Update(ctx, resourcelock.LeaderElectionRecord{
-			LeaderTransitions: last.LeaderTransitions, LeaseDurationSeconds: 1, RenewTime: now, AcquireTime: now,
-		})
+	for {
+		last, _, err := l.Interface.Get(ctx) // the newest version, which Update needs
+		if apierrors.IsNotFound(err) || err == nil && last.HolderIdentity != l.Identity() {
+			return
+		}
+		if err == nil {
+			now := metav1.Now()
+			err = l.Update(ctx, resourcelock.LeaderElectionRecord{
+				LeaderTransitions: last.LeaderTransitions, LeaseDurationSeconds: 1, RenewTime: now, AcquireTime: now,
+			})
+		}
+		if apierrors.IsConflict(err) {
+			continue
+		}
+		if err != nil {
+			klog.FromContext(ctx).Error(err, "Failed to release lease", "lock", l.Describe())
+		}
+		return
 	}
-	if err != nil {
-		klog.FromContext(ctx).Error(err, "Failed to release lease", "lock", l.Describe())
+}
+
+// between calls do while no request is under way, if that happens before ctx ends.
+func (l *lease) between(ctx context.Context, do func()) {
+	select {
+	case l.busy <- struct{}{}:
+		do()
+		<-l.busy
+	case <-ctx.Done():
 	}
 }
