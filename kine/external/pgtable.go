@@ -141,14 +141,18 @@ func (t *pgTable) send(ctx context.Context, conn *pgx.Conn, batch []*write, none
 	return revisions, nil
 }
 
-// undecided is the error of a statement before COMMIT, which was sent with it. If the database has
-// refused the statement, it does not commit.
+// undecided is the error of a statement before COMMIT, which is sent with it. It is not committed if the database has
+// refused the statement, and neither if nothing was sent, because a value could not be encoded.
 func undecided(err error) error {
 	if e := (*pgconn.PgError)(nil); errors.As(err, &e) && e.SeverityUnlocalized == "ERROR" {
 		return err
 	}
-	if pgconn.SafeToRetry(err) {
+	unsent := errors.As(err, &pgx.ErrPreprocessingBatch{})
+	switch {
+	case pgconn.SafeToRetry(err), unsent && pgconn.Timeout(err):
 		return lost{err}
+	case unsent:
+		return err
 	}
 	return unknown{err}
 }

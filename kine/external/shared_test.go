@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -253,6 +254,42 @@ func TestDatabaseCreatesAllOrNothing(t *testing.T) {
 		}
 		if rev, err := servers[1].Create(t.Context(), prefix+"later", nil, 0); err != nil || rev == 0 {
 			t.Errorf("a write after it: %d, %v", rev, err)
+		}
+	})
+}
+
+// A write that a database cannot store fails alone, and its outcome is certain.
+func TestDatabaseAWriteThatCannotBeStoredFailsAlone(t *testing.T) {
+	databases(t, func(t *testing.T, db database) {
+		db.needsSQL(t)
+		w := newWriter(t.Context(), db.open(t).writer.table)
+		create := func(key string, ttl int64) *write {
+			return &write{ctx: t.Context(), key: key, created: true, ttl: ttl}
+		}
+		first, bad, last := create("/first", 0), create("/bad", math.MaxInt64), create("/last", 0)
+		commitOf(w, first, bad, last)
+		for _, one := range []*write{first, bad, last} {
+			got := eventually.Receive(t, one.key, one.answer)
+			if failed := one == bad; got.unknown || failed != (got.err != nil) || failed != (got.revision == 0) {
+				t.Errorf("%s: %+v, want that only /bad fails, and for certain", one.key, got)
+			}
+		}
+	})
+}
+
+// A lease may be longer than kine's column has room for.
+func TestDatabaseStoresLongLeases(t *testing.T) {
+	databases(t, func(t *testing.T, db database) {
+		db.needsSQL(t)
+		b := db.open(t)
+		if err := b.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Create(t.Context(), "/leased", nil, math.MaxInt32+1); err != nil {
+			t.Fatal(err)
+		}
+		if _, kv, err := b.Get(t.Context(), "/leased", 0, false); err != nil || kv == nil || kv.Lease != math.MaxInt32 {
+			t.Errorf("%+v, %v, want the longest lease", kv, err)
 		}
 	})
 }

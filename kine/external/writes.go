@@ -3,6 +3,7 @@ package external
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	"github.com/k3s-io/kine/pkg/server"
@@ -208,9 +209,9 @@ type transaction struct {
 	outcome            *outcome
 }
 
-// Insert writes and commits.
+// Insert writes and commits. The column of leases has four bytes.
 func (t *transaction) Insert(ctx context.Context, key string, created, deleted bool, previousRevision, ttl int64, value []byte) (int64, error) {
-	answer := t.writer.insert(&write{ctx: ctx, key: key, created: created, deleted: deleted, previous: previousRevision, ttl: ttl, value: value})
+	answer := t.writer.insert(&write{ctx: ctx, key: key, created: created, deleted: deleted, previous: previousRevision, ttl: min(ttl, math.MaxInt32), value: value})
 	t.outcome.attempts++
 	if !t.outcome.unknown || answer.revision != 0 { // an attempt after one that may have succeeded tells nothing
 		t.outcome.written = answer
