@@ -3,6 +3,7 @@
 package migrate
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -48,6 +49,7 @@ type Result struct {
 	Bytes          int64         `json:"bytes"`          // of the values
 	WithTTL        int64         `json:"withTTL"`        // keys that expire; their time starts again
 	LeftOut        int64         `json:"leftOut"`        // keys outside of the prefix
+	Encrypted      int64         `json:"encrypted"`      // values that the API server has encrypted
 	SourceRevision int64         `json:"sourceRevision"` // newest one that the source may have given out
 	Revision       int64         `json:"revision"`       // of the target
 	SHA256         string        `json:"sha256"`         // over all keys and values, equal at both ends
@@ -60,6 +62,9 @@ const (
 
 	// prefixEnd is the first key after them.
 	prefixEnd = "/registry0"
+
+	// encrypted begins every value that the API server has encrypted (k8s.io/apiserver pkg/server/options/encryptionconfig).
+	encrypted = "k8s:enc:"
 
 	// leases is the prefix of the addresses of running servers, which every server writes anew.
 	leases = Prefix + "masterleases/"
@@ -189,6 +194,9 @@ func (m *migration) copy(ctx context.Context) error {
 		m.out.Bytes += int64(len(e.value))
 		if e.ttl > 0 {
 			m.out.WithTTL++
+		}
+		if bytes.HasPrefix(e.value, []byte(encrypted)) {
+			m.out.Encrypted++
 		}
 		writing = m.dst.put(ctx, e)
 		at.Bytes = m.out.Bytes

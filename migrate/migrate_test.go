@@ -174,6 +174,7 @@ func makeCluster(t *testing.T) (content, want map[string]string) {
 		}
 	}
 	put(datastore.PutRequest{Key: "/registry/pods/default/2", Value: nil})
+	put(datastore.PutRequest{Key: "/registry/pods/default/3", Value: []byte("k8s:enc:aescbc:v1:key:\x00")})
 	// These are left out.
 	put(datastore.PutRequest{Key: "compact_rev_key", Value: []byte("7")})
 	put(datastore.PutRequest{Key: "/registry/masterleases/192.0.2.1", Value: []byte("a server"), Lease: short.ID})
@@ -246,8 +247,8 @@ func TestMigrationInEveryDirection(t *testing.T) {
 			before := files(t, origin.Dir)
 			a, b := kinds[first](t), kinds[second](t)
 			one := run(t, origin, a)
-			if one.Keys != clusterKeys || one.WithTTL != withTTL || one.LeftOut != 1 || int64(len(want)) != one.Keys || one.Revision <= one.SourceRevision {
-				t.Errorf("%+v, want %d keys, %d with a TTL, 1 left out, and a higher revision", one, clusterKeys, withTTL)
+			if one.Keys != clusterKeys || one.WithTTL != withTTL || one.Encrypted != 1 || one.LeftOut != 1 || int64(len(want)) != one.Keys || one.Revision <= one.SourceRevision {
+				t.Errorf("%+v, want %d keys, %d with a TTL, 1 encrypted, 1 left out, and a higher revision", one, clusterKeys, withTTL)
 			}
 			sameContents(t, contents(t, a), want)
 			two := run(t, a, b)

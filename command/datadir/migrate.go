@@ -13,6 +13,7 @@ import (
 
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
+	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/migrate"
@@ -43,11 +44,12 @@ func datastoreMigrate(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	next := nextServer(c, to)
+	next, notes := nextServer(c, to), migrationNotes(c, from, to, done.Encrypted)
 	return output.Show(c, struct {
 		*migrate.Result
-		Next string `json:"next"`
-	}{done, next}, func(w io.Writer) {
+		Next  string   `json:"next"`
+		Notes []string `json:"notes"`
+	}{done, next, notes}, func(w io.Writer) {
 		fmt.Fprintf(w, "migrated %d keys (%d bytes, %d keys with a TTL) from %s to %s\n", done.Keys, done.Bytes, done.WithTTL, done.From, done.To)
 		fmt.Fprintf(w, "every key and value was read again and is the same; SHA-256 %s\n", done.SHA256)
 		fmt.Fprintf(w, "the revision was %d, and is %d now\n", done.SourceRevision, done.Revision)
@@ -55,6 +57,9 @@ func datastoreMigrate(c *cli.Context) error {
 			fmt.Fprintf(w, "%d keys that are not below %s were left out\n", done.LeftOut, migrate.Prefix)
 		}
 		fmt.Fprintf(w, "Next:\n  %s\n", next)
+		for _, note := range notes {
+			fmt.Fprintf(w, "Note: %s\n", note)
+		}
 	})
 }
 
@@ -165,9 +170,16 @@ func cutLast(text, separator string) (before, after string, found bool) {
 // nextServer is the command line of a server on the target, without secrets.
 func nextServer(c *cli.Context, to migrate.End) string {
 	dir := Absolute(c.String("data-dir"))
-	line := "karve server --data-dir " + output.ShellQuoted(dir)
+	line := "karve server"
+	if file := c.String("config"); file != "" {
+		line += " --config " + output.ShellQuoted(Absolute(file))
+	}
+	line += " --data-dir " + output.ShellQuoted(dir)
 	switch {
 	case to.Dir != "" && filepath.Clean(to.Dir) == filepath.Clean(dir):
+		if c.String("datastore-endpoint") != "" { // the one that was left
+			line += " --datastore-endpoint sqlite://"
+		}
 	case os.Getenv(options.MigrateTo) == c.String("to"):
 		line = fmt.Sprintf(`KARVE_DATASTORE_ENDPOINT="$%s" `, options.MigrateTo) + line
 	default:
@@ -179,4 +191,19 @@ func nextServer(c *cli.Context, to migrate.End) string {
 		}
 	}
 	return line
+}
+
+// migrationNotes say how a server could start with the old cluster, and what it needs for the new one.
+func migrationNotes(c *cli.Context, from, to migrate.End, encrypted int64) []string {
+	notes := []string{}
+	if file := options.ConfigFileWith(c, "datastore-endpoint"); file != "" {
+		notes = append(notes, fmt.Sprintf("%s has datastore-endpoint: remove it there, or name %s, and do the same with datastore-cafile, datastore-certfile and datastore-keyfile. Otherwise, a start without the command line above runs the old cluster", file, to.Where))
+	}
+	if from.Dir != "" && to.Dir == "" {
+		notes = append(notes, fmt.Sprintf("%s stays as it is. A start without the new datastore-endpoint runs the old cluster: put it into the configuration of every service", filepath.Join(from.Dir, datastore.EngineFile)))
+	}
+	if encrypted > 0 {
+		notes = append(notes, fmt.Sprintf("%d values are encrypted: the server can only read them with the same --encryption-provider-config as before", encrypted))
+	}
+	return notes
 }

@@ -1,6 +1,7 @@
 package options
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -91,6 +92,21 @@ func DefaultDataDir() string {
 
 // inDataDir are the options of the server that other commands take from its configuration file.
 var inDataDir = []string{"data-dir", "datastore-endpoint", "datastore-cafile", "datastore-certfile", "datastore-keyfile", membership.Option, "ssh-keyfile"}
+
+// ConfigFileWith is the path of the configuration file, if it can be read and sets an option, and otherwise
+// empty.
+func ConfigFileWith(c *cli.Context, option string) string {
+	path := cmp.Or(c.String("config"), DefaultFile)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	values, err := parseConfig(text)
+	if err != nil || !slices.ContainsFunc(values, func(v configValue) bool { return v.name == option }) {
+		return ""
+	}
+	return path
+}
 
 // ReadDataDir takes data-dir, and the others of inDataDir for the commands that have them, from the server's configuration file, and leaves the other options in it alone.
 func ReadDataDir(c *cli.Context) error {
