@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/k3s-io/kine/pkg/drivers"
 	"github.com/k3s-io/kine/pkg/drivers/generic"
 	"github.com/k3s-io/kine/pkg/query"
@@ -209,6 +210,14 @@ func (b *Backend) attach(life context.Context, dsn string) error {
 	b.work.Go(b.writer.run)
 	b.work.Go(func() { kind.follow(life, dsn, b.reads, b.wake) })
 	return nil
+}
+
+// refusedStatement tells whether the database itself has answered a statement with the error, and goes on.
+func refusedStatement(err error) bool {
+	if e := (*pgconn.PgError)(nil); errors.As(err, &e) {
+		return e.SeverityUnlocalized == "ERROR"
+	}
+	return number(err) != 0
 }
 
 // scrub is the text of an error in one line and without secrets.

@@ -190,7 +190,7 @@ func undone(err error) error {
 	if number(err) == 1690 { // ER_DATA_OUT_OF_RANGE: only mysqlBegin computes
 		return lost{errLocked} // for every write of the batch
 	}
-	if e := (*mysql.MySQLError)(nil); errors.As(err, &e) {
+	if refusedStatement(err) {
 		return err
 	}
 	return lost{err}

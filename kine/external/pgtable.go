@@ -144,7 +144,7 @@ func (t *pgTable) send(ctx context.Context, conn *pgx.Conn, batch []*write, none
 // undecided is the error of a statement before COMMIT, which is sent with it. It is not committed if the database has
 // refused the statement, and neither if nothing was sent, because a value could not be encoded.
 func undecided(err error) error {
-	if e := (*pgconn.PgError)(nil); errors.As(err, &e) && e.SeverityUnlocalized == "ERROR" {
+	if refusedStatement(err) {
 		return err
 	}
 	unsent := errors.As(err, &pgx.ErrPreprocessingBatch{})

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/k3s-io/kine/pkg/query"
 	"github.com/k3s-io/kine/pkg/server"
 
@@ -147,20 +148,42 @@ func TestAKeyThatIsRefusedFailsAlone(t *testing.T) {
 		d.fail <- nil
 	}
 	d.wait(t)
-	refused := errors.New("invalid byte sequence")
+	refused := &pgconn.PgError{SeverityUnlocalized: "ERROR", Message: "invalid byte sequence"}
 	d.fail <- refused
 	for range 2 {
-		var err error
 		if keys := d.wait(t); slices.Equal(keys, []string{"/bad"}) {
-			err = refused
+			d.fail <- refused
+		} else {
+			d.fail <- nil
 		}
-		d.fail <- err
 	}
 	if f := eventually.Receive(t, "/a", good); f.err != nil || f.kv == nil {
 		t.Errorf("/a: %+v, want its row", f)
 	}
 	if f := eventually.Receive(t, "/bad", bad); f.err != refused {
 		t.Errorf("/bad: %+v, want the database's error", f)
+	}
+}
+
+func TestALostConnectionIsTheAnswerToAll(t *testing.T) {
+	for _, gone := range []error{
+		errors.New("unexpected EOF"),
+		&pgconn.PgError{SeverityUnlocalized: "FATAL", Message: "terminating connection"},
+	} {
+		d := &keyTable{newest: 9}
+		r := newReader(t, d)
+		running := d.fill(t, r)
+		answers := []<-chan found{r.ask(t, t.Context(), "/a"), r.ask(t, t.Context(), "/b")}
+		for range running {
+			d.fail <- nil
+		}
+		d.wait(t)
+		d.fail <- gone
+		for _, answer := range answers { // a second query would wait for the test
+			if f := eventually.Receive(t, "an answer", answer); f.err != gone {
+				t.Errorf("%+v, want %v", f, gone)
+			}
+		}
 	}
 }
 
