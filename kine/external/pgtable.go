@@ -126,6 +126,9 @@ func (t *pgTable) send(ctx context.Context, conn *pgx.Conn, batch []*write, none
 	revisions := make([]int64, len(batch))
 	for i := range batch {
 		if err := results.QueryRow().Scan(&revisions[i]); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			if refusedStatement(err) {
+				return nil, refused{err, i}
+			}
 			return nil, undecided(err)
 		}
 	}

@@ -1,6 +1,7 @@
 package external
 
 import (
+	"errors"
 	"strings"
 	"time"
 
@@ -29,5 +30,8 @@ func rewrite(d *generic.Generic, param string, numbered bool) {
 
 // observe counts a query of ours in kine's metrics.
 func observe(d *generic.Generic, began time.Time, err error, sql *query.Filled) {
+	if one := (refused{}); errors.As(err, &one) {
+		err = one.error // kine's codes are those of plain errors
+	}
 	metrics.ObserveSQL(began, d.ErrCode(err), 0, sql)
 }

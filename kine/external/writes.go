@@ -18,6 +18,8 @@ const (
 	// takenTries is how often a write takes another revision, because another server has filled
 	// the one that the database gave it.
 	takenTries = 5
+	// endLimit is how long a transaction may go on after the end.
+	endLimit = 2 * time.Second
 )
 
 // A write is a row for kine's table. Its revision is given by the database.
@@ -54,6 +56,7 @@ type written struct {
 type inserter interface {
 	// insert writes a batch in one transaction, which no other server's overlaps, and returns
 	// their revisions. After an error nothing of the batch is there, unless the error is unknown.
+	// A refused error tells which write has failed; without one, any may have.
 	// It inserts nothing and returns errNotEmpty if the range is not nil and has a key.
 	insert(ctx context.Context, batch []*write, none *keyRange) ([]int64, error)
 	// translate makes server.ErrKeyExists of the error of a unique index.
@@ -86,10 +89,13 @@ type writer struct {
 	table inserter
 	queue chan *write
 	ended <-chan struct{}
+	late  context.Context // ends endLimit after ended
 }
 
 func newWriter(ctx context.Context, table inserter) *writer {
-	return &writer{table: table, queue: make(chan *write, batchWrites), ended: ctx.Done()}
+	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	context.AfterFunc(ctx, func() { time.AfterFunc(endLimit, cancel) })
+	return &writer{table: table, queue: make(chan *write, batchWrites), ended: ctx.Done(), late: late}
 }
 
 // run writes until the context of newWriter ends.
@@ -119,46 +125,100 @@ func (w *writer) waiting(first *write) []*write {
 	return batch
 }
 
-// commit writes a batch. Where a database refuses a write, the others of the batch are written one by one.
+// commit writes a batch. Where a database refuses a write, the others of the batch are written without it. When the
+// connection is lost, or after the end, what was not written yet is not.
 func (w *writer) commit(batch []*write) {
-	wanted := batch[:0]
+	for parts := [][]*write{batch}; len(parts) > 0; {
+		if w.isEnded() {
+			failAll(parts, errClosed)
+			return
+		}
+		part := wanted(parts[0])
+		if parts = parts[1:]; len(part) == 0 {
+			continue
+		}
+		revisions, err := w.try(part)
+		if err == nil {
+			for i, one := range part {
+				one.answer <- written{revision: revisions[i]}
+			}
+			continue
+		}
+		open := unknown{}
+		switch {
+		case errors.As(err, &open):
+			fail(part, written{err: open.error, unknown: true})
+			failAll(parts, open.error)
+			return
+		case isLost(err):
+			fail(part, written{err: err})
+			failAll(parts, err)
+			return
+		case len(part) > 1:
+			parts = append(without(part, err), parts...)
+		default:
+			fail(part, written{err: w.table.translate(err)})
+		}
+	}
+}
+
+// wanted answers the writes whose callers have left, and returns the others.
+func wanted(batch []*write) []*write {
+	still := batch[:0]
 	for _, one := range batch {
 		if err := one.ctx.Err(); err != nil {
 			one.answer <- written{err: err}
 			continue
 		}
-		wanted = append(wanted, one)
+		still = append(still, one)
 	}
-	if len(wanted) == 0 {
-		return
+	return still
+}
+
+func fail(batch []*write, answer written) {
+	for _, one := range batch {
+		one.answer <- answer
 	}
-	revisions, err := w.try(wanted)
-	if err == nil {
-		for i, one := range wanted {
-			one.answer <- written{revision: revisions[i]}
-		}
-		return
+}
+
+// failAll answers writes that have not had their turn.
+func failAll(parts [][]*write, err error) {
+	for _, part := range parts {
+		fail(part, written{err: err})
 	}
-	if open := (unknown{}); errors.As(err, &open) {
-		for _, one := range wanted {
-			one.answer <- written{err: open.error, unknown: true}
-		}
-		return
+}
+
+func (w *writer) isEnded() bool {
+	select {
+	case <-w.ended:
+		return true
+	default:
+		return false
 	}
-	if len(wanted) > 1 && !isLost(err) {
-		for _, one := range wanted {
-			w.commit([]*write{one})
-		}
-		return
+}
+
+// refused is the error of the write with an index in its batch.
+type refused struct {
+	error
+	index int
+}
+
+func (r refused) Unwrap() error { return r.error }
+
+// without parts a batch that was refused: in the write that was, alone, and the others, or in halves. Each attempt
+// takes revisions, which every server then has to fill, so there are few.
+func without(batch []*write, err error) [][]*write {
+	if one := (refused{}); errors.As(err, &one) {
+		others := append(batch[:one.index:one.index], batch[one.index+1:]...)
+		return [][]*write{others, {batch[one.index]}}
 	}
-	for _, one := range wanted {
-		one.answer <- written{err: w.table.translate(err)}
-	}
+	half := len(batch) / 2
+	return [][]*write{batch[:half:half], batch[half:]}
 }
 
 // try writes a batch; a single write as often as its revision is taken.
 func (w *writer) try(batch []*write) (revisions []int64, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), writeLimit)
+	ctx, cancel := context.WithTimeout(w.late, writeLimit)
 	defer cancel()
 	for range takenTries {
 		revisions, err = w.table.insert(ctx, batch, nil)

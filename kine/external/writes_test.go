@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/k3s-io/kine/pkg/server"
 
@@ -113,18 +115,134 @@ func commitOf(w *writer, batch ...*write) {
 	w.commit(batch)
 }
 
+// refusing is a database with an answer to each transaction.
+type refusing struct {
+	scripted
+	answer  func(ctx context.Context, batch []*write) error
+	batches int
+}
+
+func (r *refusing) insert(ctx context.Context, batch []*write, _ *keyRange) ([]int64, error) {
+	r.batches++
+	if err := r.answer(ctx, batch); err != nil {
+		return nil, err
+	}
+	return slices.Repeat([]int64{1}, len(batch)), nil
+}
+
+// writesOf is n writes, of which the one with the index bad has the key bad.
+func writesOf(ctx context.Context, n, bad int) (batch []*write) {
+	for i := range n {
+		one := &write{ctx: ctx, key: "good"}
+		if i == bad {
+			one.key = "bad"
+		}
+		batch = append(batch, one)
+	}
+	return batch
+}
+
+// refusesBad refuses transactions with a write of the key bad.
+func refusesBad(err error, tells bool) func(context.Context, []*write) error {
+	return func(_ context.Context, batch []*write) error {
+		i := slices.IndexFunc(batch, func(one *write) bool { return one.key == "bad" })
+		switch {
+		case i < 0:
+			return nil
+		case tells:
+			return refused{err, i}
+		}
+		return err
+	}
+}
+
 func TestAWriteThatIsRefusedFailsAlone(t *testing.T) {
-	s := &scripted{begun: make(chan []string, 10), fail: make(chan error, 10)}
-	w := newWriter(t.Context(), s)
 	full := errors.New("too large")
-	for _, err := range []error{full, nil, full, nil} { // the batch, and each alone
-		s.fail <- err
+	for _, tells := range []bool{true, false} { // which write it is
+		most := 3 // all, the others, and the one
+		if !tells {
+			most = 1 + 2*7 // halves of 128
+		}
+		for _, size := range []int{1, 2, 3, batchWrites} {
+			for _, bad := range []int{0, size / 2, size - 1} {
+				table := &refusing{answer: refusesBad(full, tells)}
+				batch := writesOf(t.Context(), size, bad)
+				all := slices.Clone(batch)
+				commitOf(newWriter(t.Context(), table), batch...)
+				for i, one := range all {
+					got := <-one.answer
+					if i == bad && (!errors.Is(got.err, full) || got.unknown) || i != bad && (got.err != nil || got.revision != 1) {
+						t.Errorf("write %d of %d: %+v, want that only %d fails", i, size, got, bad)
+					}
+				}
+				if table.batches > most {
+					t.Errorf("%d transactions for %d writes, want at most %d", table.batches, size, most)
+				}
+			}
+		}
 	}
-	a, b, c := &write{ctx: t.Context(), key: "a"}, &write{ctx: t.Context(), key: "b"}, &write{ctx: t.Context(), key: "c"}
-	commitOf(w, a, b, c)
-	if a, b, c := <-a.answer, <-b.answer, <-c.answer; a.err != nil || b.err != full || b.unknown || c.err != nil || c.revision != 2 {
-		t.Errorf("%+v, %+v, %+v, want that only the second fails", a, b, c)
+}
+
+// What is left of a batch that was refused is not tried on a connection that has gone, nor after the end.
+func TestTheRestOfABatchIsNotWritten(t *testing.T) {
+	gone := errors.New("gone")
+	for name, test := range map[string]struct {
+		second error // of the second transaction
+		end    bool
+		want   error // of the writes after it
+	}{
+		"lost":    {lost{gone}, false, gone},
+		"unknown": {unknown{gone}, false, gone},
+		"ended":   {nil, true, errClosed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, end := context.WithCancel(t.Context())
+			defer end()
+			table := &refusing{}
+			table.answer = func(_ context.Context, batch []*write) error {
+				if table.batches == 1 {
+					return errors.New("too large")
+				}
+				if test.end {
+					end()
+				}
+				return test.second
+			}
+			batch := writesOf(t.Context(), 8, -1)
+			commitOf(newWriter(ctx, table), batch...)
+			for i, one := range batch {
+				got := <-one.answer
+				if i < len(batch)/2 {
+					if !errors.Is(got.err, errors.Unwrap(test.second)) || got.unknown != (name == "unknown") {
+						t.Errorf("write %d: %+v, want the answer of its transaction", i, got)
+					}
+				} else if !errors.Is(got.err, test.want) || got.unknown {
+					t.Errorf("write %d: %+v, want that it was not written: %v", i, got, test.want)
+				}
+			}
+			if table.batches != 2 {
+				t.Errorf("%d transactions, want 2", table.batches)
+			}
+		})
 	}
+}
+
+// A transaction that runs does not hold up the end for as long as it may take otherwise.
+func TestATransactionEndsSoonAfterTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, end := context.WithCancel(t.Context())
+		table := &refusing{answer: func(ctx context.Context, _ []*write) error {
+			<-ctx.Done()
+			return lost{ctx.Err()}
+		}}
+		w := newWriter(ctx, table)
+		began := time.Now()
+		time.AfterFunc(time.Second, end)
+		commitOf(w, writesOf(t.Context(), 1, -1)...)
+		if took := time.Since(began); took != time.Second+endLimit {
+			t.Errorf("the transaction went on for %v, want until %v after the end", took, endLimit)
+		}
+	})
 }
 
 func TestAnUnknownOutcomeIsThatOfTheWholeBatch(t *testing.T) {
