@@ -120,6 +120,9 @@ var mistakes = map[string]struct {
 	"renewal within one try": {func(c *Config) {
 		c.EtcdListen, c.SchedulerArgs = "http://127.0.0.1:0", []string{"leader-elect-renew-deadline=2s"}
 	}, []string{"--kube-scheduler-arg: leader-elect-renew-deadline=2s", "leader-elect-retry-period"}},
+	"nodes without controllers, of several servers": {func(c *Config) {
+		c.EtcdListen, c.NoControllers, c.SimulateNodes = "http://127.0.0.1:0", true, 1
+	}, []string{"--simulate-nodes with --no-controllers", "the one that runs the controllers", "leave out"}},
 	"another kind of lease": {func(c *Config) {
 		c.EtcdListen, c.SchedulerArgs = "http://127.0.0.1:0", []string{"leader-elect-resource-lock=configmaps"}
 	}, []string{"--kube-scheduler-arg: leader-elect-resource-lock=configmaps", "leases"}},

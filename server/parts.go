@@ -166,7 +166,7 @@ func (s *controlPlane) parts() []lifecycle.Part {
 	if s.simulation != nil {
 		add(simulationPart, s.simulation.Run, silent, apiserverPart)
 	}
-	if !s.NoKubeadmObjects {
+	if !s.NoKubeadmObjects && s.mayLead() {
 		add(joiningPart, s.maintainJoining, silent, apiserverPart)
 	}
 	add(firstObjectsPart, s.first.Run, s.first.LastError, apiserverPart)

@@ -53,7 +53,7 @@ type plan struct {
 
 	identity    string                // of this server among several
 	controllers *controllers.Upstream // nil if they are disabled
-	election    *election.Election    // of the server that runs the controllers; nil: no other can
+	election    *election.Election    // of the server that runs the controllers; nil: no other can, or this one runs none (mayLead)
 	scheduler   *scheduler.Upstream   // nil if it is disabled
 }
 
@@ -283,6 +283,9 @@ func (d *draft) validate(ctx context.Context) (*plan, error) {
 	if d.NoControllers && d.ApproveKubeletServing {
 		errs.addf("--approve-kubelet-serving: a controller approves, and --no-controllers leaves out all: leave out one of the two")
 	}
+	if d.SimulateNodes > 0 && !d.mayLead() {
+		errs.addf("--simulate-nodes with --no-controllers: other servers can use the datastore, and the one that runs the controllers simulates the nodes: leave out --simulate-nodes here, or --no-controllers")
+	}
 	if !d.NoControllers {
 		d.controllers, err = controllers.Parse(controllers.Settings{
 			Args: d.ControllerManagerArgs, Disabled: d.DisableControllers,
@@ -319,6 +322,10 @@ func (p *plan) path(name string) string { return filepath.Join(p.DataDir, name) 
 // ownsStorage reports whether no other process can use the storage: it is the built-in datastore,
 // and --etcd-listen does not offer it to clients.
 func (p *plan) ownsStorage() bool { return p.location.BuiltIn() && p.etcdListen == nil }
+
+// mayLead reports whether this server may do what one of several does beside the controllers. A server
+// without controllers knows of no election, and another server may run them.
+func (p *plan) mayLead() bool { return !p.NoControllers || p.ownsStorage() }
 
 // apiserverConfig returns the part of the API server's configuration that the plan determines.
 func (p *plan) apiserverConfig() apiserver.Config {
