@@ -257,7 +257,7 @@ func (c *Controllers) run(ctx context.Context, connection Connection, term *elec
 	c.health.Set(nil, checks...)
 	ready()
 	if limit := config.ControllerShutdownTimeout; !app.RunControllers(ctx, shared, all, app.ControllerStartJitter, limit) {
-		return fmt.Errorf("controllers still ran %v after they were told to stop", limit)
+		return fmt.Errorf("%w: controllers still ran %v after they were told to stop", election.ErrRuns, limit)
 	}
 	return nil
 }

@@ -79,8 +79,9 @@ func NewIdentity() (string, error) {
 // for each term. The context of lead ends with the term, or when ctx ends. Run calls standby when
 // it sees that another server leads.
 //
-// If lead returns by itself, Run gives the lease back and returns its error. A lead that returns an
-// error after its term was lost ends Run, too, unless the error is context.Canceled.
+// If lead returns by itself, Run gives the lease back and returns its error. If the datastore is
+// unavailable, Run goes on as a candidate instead. The error of a lead whose term is over is a consequence
+// of that, and Run goes on, too. An error that wraps [ErrRuns] always ends Run.
 //
 // When ctx ends, the lease is given back as soon as lead has returned. Whoever follows the election
 // must have stopped by then.
@@ -253,14 +254,34 @@ func (e *Election) campaign(ctx context.Context, elector *leaderelection.LeaderE
 	case <-term.Done(): // the lease names another, or upstream's elector hangs
 		return e.lost(l, term, quit, breakOff, ended)
 	}
+	if term.err() != nil || errors.Is(result, ErrOver) { // the work was faster, or this server stops meanwhile
+		ended <- result
+		return e.lost(l, term, quit, breakOff, ended)
+	}
 	term.end(errStopped)
 	e.set(state{})
 	giveUp()
 	l.extend(nil)
-	if result == nil && ctx.Err() == nil {
+	switch {
+	case ctx.Err() != nil:
+		return result
+	case result == nil:
 		return errors.New("the leader's work has ended")
+	case errors.Is(result, ErrRuns) || l.release(ctx) && !unavailable(result):
+		return result
 	}
-	return result
+	e.Log.Warnf("this server cannot lead now, and tries again: %v", result)
+	select { // another may be able to
+	case <-time.After(e.Settings.RetryPeriod.Duration):
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// unavailable reports whether err is the API server's answer while it cannot reach the datastore.
+func unavailable(err error) bool {
+	return apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) ||
+		apierrors.IsInternalError(err) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // lost ends a term that others do not wait for any more.
@@ -276,8 +297,13 @@ func (e *Election) lost(l *lease, term *Term, quit, breakOff func(), ended <-cha
 	}
 	breakOff()
 	l.extend(nil)
-	if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
+	err := <-ended
+	e.set(state{}) // who was seen since then is seen again: only now does this server wait
+	if errors.Is(err, ErrRuns) {
 		return fmt.Errorf("lost the lease %s: %w", l.Describe(), err)
+	}
+	if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, ErrOver) {
+		e.Log.Infof("what this server did while it led has ended with: %v", err)
 	}
 	return nil
 }

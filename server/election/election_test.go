@@ -189,6 +189,7 @@ type candidate struct {
 	leads   chan struct{} // has a value for each term
 	inOrder atomic.Bool   // it was told to stop
 	blind   atomic.Bool   // its watch is behind
+	ends    func()        // is called as the work ends, unless it is nil
 	cancel  context.CancelFunc
 	done    chan error
 	log     strings.Builder
@@ -222,6 +223,11 @@ func (s *store) join(name string) *candidate {
 // of upstream's controllers do.
 func (c *candidate) lead(ctx context.Context, term *Term) error {
 	c.leads <- struct{}{}
+	defer func() {
+		if c.ends != nil {
+			c.ends()
+		}
+	}()
 	c.lock.mu.Lock()
 	number := c.lock.version
 	c.lock.mu.Unlock()
@@ -471,6 +477,183 @@ func TestStopDuringWrite(t *testing.T) {
 			})
 		})
 	}
+}
+
+// alone is a candidate with its own work, on an empty store.
+func alone(t *testing.T, lead func(context.Context, *Term, *lock) error) (way *lock, leads <-chan struct{}, stop func() error) {
+	t.Helper()
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	open := make(chan struct{})
+	close(open)
+	way = &lock{store: &store{}, id: "me", cut: open}
+	ctx, cancel := context.WithCancel(t.Context())
+	begun, done := make(chan struct{}, 100), make(chan error, 1)
+	e := New(Config{Identity: "me", Settings: settings, Work: "acts", Log: log})
+	go func() {
+		done <- e.candidate(ctx, newLease(way, way.look, settings.LeaseDuration.Duration), func() {}, func(ctx context.Context, term *Term) error {
+			begun <- struct{}{}
+			return lead(ctx, term, way)
+		})
+	}()
+	return way, begun, func() error { cancel(); return <-done }
+}
+
+// The errors of a term that was lost are consequences, however soon they come.
+func TestErrorOfALostTerm(t *testing.T) {
+	for name, lead := range map[string]func(context.Context, *Term, *lock) error{
+		"after the end":  func(ctx context.Context, _ *Term, _ *lock) error { <-ctx.Done(); return errors.New("cannot list") },
+		"before the end": func(_ context.Context, term *Term, _ *lock) error { <-term.Done(); return errors.New("cannot list") },
+		"fence": func(_ context.Context, term *Term, _ *lock) error {
+			<-term.Done()
+			return fmt.Errorf("list: %w", term.err())
+		},
+	} {
+		for range 10 { // several channels are ready at the same time
+			synctest.Test(t, func(t *testing.T) {
+				way, leads, stop := alone(t, lead)
+				for range 3 {
+					<-leads
+					way.sever(true)
+					time.Sleep(20 * time.Second)
+					way.sever(false)
+				}
+				way.sever(true)
+				time.Sleep(20 * time.Second)
+				way.sever(false)
+				if err := stop(); name != "after the end" && err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			})
+		}
+	}
+}
+
+// That is so if the datastore can be reached, too, as after somebody has changed the lease.
+func TestErrorOfATakenTerm(t *testing.T) {
+	for range 20 { // several channels are ready at the same time
+		synctest.Test(t, func(t *testing.T) {
+			way, leads, stop := alone(t, func(_ context.Context, term *Term, _ *lock) error { <-term.Done(); return errors.New("cannot list") })
+			for range 3 {
+				<-leads
+				way.mu.Lock()
+				way.change(resourcelock.LeaderElectionRecord{HolderIdentity: "another", LeaseDurationSeconds: 1}, false)
+				way.mu.Unlock()
+			}
+			<-leads
+			way.mu.Lock()
+			way.change(resourcelock.LeaderElectionRecord{HolderIdentity: "another", LeaseDurationSeconds: 15}, false)
+			way.mu.Unlock()
+			time.Sleep(5 * time.Second)
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A server that cannot begin while the datastore is away tries again. Other failures end it.
+func TestWorkCannotBegin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		failing, tried := true, 0
+		_, leads, stop := alone(t, func(ctx context.Context, _ *Term, way *lock) error {
+			if tried++; failing {
+				way.sever(true)
+				time.AfterFunc(5*time.Second, func() { failing = false; way.sever(false) })
+				return errors.New("cannot list")
+			}
+			<-ctx.Done()
+			return nil
+		})
+		<-leads
+		<-leads
+		synctest.Wait()
+		if err := stop(); err != nil || tried != 2 {
+			t.Errorf("%d terms, error %v, want two", tried, err)
+		}
+	})
+	for _, test := range []struct {
+		err   error
+		again bool
+	}{
+		{apierrors.NewServiceUnavailable("no datastore"), true},
+		{fmt.Errorf("list: %w", apierrors.NewInternalError(errors.New("no datastore"))), true},
+		{fmt.Errorf("list: %w", ErrOver), true}, // faster than the end of the term
+		{fmt.Errorf("%w: a controller", ErrRuns), false},
+		{errors.New("no key"), false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			failed := false
+			_, leads, stop := alone(t, func(ctx context.Context, _ *Term, _ *lock) error {
+				if !failed {
+					failed = true
+					return test.err
+				}
+				<-ctx.Done()
+				return nil
+			})
+			<-leads
+			if test.again {
+				<-leads
+			}
+			synctest.Wait()
+			if err := stop(); test.again && err != nil || !test.again && !errors.Is(err, test.err) {
+				t.Errorf("%v: Run has ended with %v", test.err, err)
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) { // also after the term
+		way, leads, stop := alone(t, func(ctx context.Context, _ *Term, _ *lock) error { <-ctx.Done(); return ErrRuns })
+		<-leads
+		way.sever(true)
+		time.Sleep(20 * time.Second)
+		if err := stop(); !errors.Is(err, ErrRuns) {
+			t.Errorf("got %v, want %v", err, ErrRuns)
+		}
+		way.sever(false)
+	})
+}
+
+// slowLog makes the message take time that a term has ended.
+type slowLog struct{}
+
+func (slowLog) Levels() []logrus.Level { return []logrus.Level{logrus.WarnLevel} }
+
+func (slowLog) Fire(*logrus.Entry) error { time.Sleep(5 * time.Second); return nil }
+
+// A server whose term has ended says that it waits for another when its work has ended, although it has
+// seen the other earlier.
+func TestStandbyAfterATerm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		first := s.join("first")
+		first.Log.AddHook(slowLog{})
+		<-first.leads
+		second := s.join("second")
+		<-second.standby
+		first.lock.sever(true)
+		s.mu.Lock()
+		s.change(resourcelock.LeaderElectionRecord{}, false)
+		s.mu.Unlock()
+		<-second.leads
+		ended := make(chan struct{})
+		first.ends = func() {
+			time.Sleep(6 * time.Second)
+			for len(first.standby) > 0 { // while it still acted
+				<-first.standby
+			}
+			close(ended)
+		}
+		first.lock.sever(false)
+		<-ended
+		select {
+		case <-first.standby:
+		case <-time.After(time.Minute):
+			t.Error("the first server does not say that it waits")
+		}
+		first.stop(t)
+		second.stop(t)
+	})
 }
 
 // A late event of the time before a term does not end the term.

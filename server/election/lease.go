@@ -166,20 +166,21 @@ func (l *lease) extend(t *Term) {
 const releaseLimit = 2 * time.Second
 
 // release gives the lease back, as upstream does, if this server holds it. A write of the elector that was
-// broken off may have been committed, and may even be committed meanwhile.
-func (l *lease) release(ctx context.Context) {
+// broken off may have been committed, and may even be committed meanwhile. It reports whether the lease
+// could be reached, or needed no release.
+func (l *lease) release(ctx context.Context) bool {
 	l.mu.Lock()
 	claimed := time.Now().Before(l.claim)
 	l.mu.Unlock()
 	if !claimed {
-		return
+		return true
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseLimit)
 	defer cancel()
 	for {
 		last, _, err := l.Interface.Get(ctx) // the newest version, which Update needs
 		if apierrors.IsNotFound(err) || err == nil && last.HolderIdentity != l.Identity() {
-			return
+			return true
 		}
 		if err == nil {
 			now := metav1.Now()
@@ -193,7 +194,7 @@ func (l *lease) release(ctx context.Context) {
 		if err != nil {
 			klog.FromContext(ctx).Error(err, "Failed to release lease", "lock", l.Describe())
 		}
-		return
+		return err == nil
 	}
 }
 

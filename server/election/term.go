@@ -15,6 +15,10 @@ import (
 // ErrOver is wrapped by the errors of requests that come after the end of a term.
 var ErrOver = errors.New("this server no longer leads")
 
+// ErrRuns is to be wrapped by the error of a leader's work that could not be stopped. It must not begin
+// again in this process.
+var ErrRuns = errors.New("not everything has stopped")
+
 var (
 	errLost    = fmt.Errorf("%w: it has not renewed its lease", ErrOver)
 	errTaken   = fmt.Errorf("%w: its lease was changed or deleted", ErrOver)
