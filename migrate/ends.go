@@ -118,7 +118,13 @@ func (t filled) each(ctx context.Context, do func(entry) error) error {
 	return t.table.each(ctx, do)
 }
 
-func (t filled) commit(ctx context.Context) (int64, error) { return t.Commit(ctx) }
+func (t filled) commit(ctx context.Context) (int64, error) {
+	revision, err := t.Commit(ctx)
+	if errors.Is(err, external.ErrUncertain) {
+		err = uncertain{err, "migrate again: if the target is not empty then, all of it is there, and verified"}
+	}
+	return revision, err
+}
 
 func (t filled) abandon() string { return nothingLeft }
 

@@ -321,7 +321,8 @@ func (f *filledEtcd) commit(ctx context.Context) (int64, error) {
 	}
 	done, err := f.client.Delete(ctx, Prefix+storage.Migrating)
 	if err != nil {
-		return 0, plain(err)
+		return 0, uncertain{plain(err), fmt.Sprintf("etcdctl --endpoints %s get %s prints nothing if all of it is there, and verified",
+			strings.ReplaceAll(f.end.Where, " ", ""), Prefix+storage.Migrating)}
 	}
 	return done.Header.Revision, nil
 }

@@ -137,12 +137,24 @@ func Run(ctx context.Context, from, to End, progress func(Progress)) (_ *Result,
 
 	m := &migration{from: from, to: to, src: src, dst: dst, progress: progress, sums: sums{}}
 	m.out = &Result{From: from.Where, To: to.Where, SourceRevision: src.revision()}
-	if err := m.run(ctx); err != nil {
+	err = m.run(ctx)
+	if open := (uncertain{}); errors.As(err, &open) {
+		return nil, fmt.Errorf("%w; this was the last step, so it is unknown whether the migration is complete. To see: %s", err, open.see)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%w; %s", err, dst.abandon())
 	}
 	m.out.Took = time.Since(begin)
 	return m.out, nil
 }
+
+// uncertain is an error of the last step, which may have succeeded.
+type uncertain struct {
+	error
+	see string // how the user finds out
+}
+
+func (u uncertain) Unwrap() error { return u.error }
 
 // migration is one that runs.
 type migration struct {

@@ -23,6 +23,9 @@ import (
 // trusted.
 var ErrRefused = errors.New("refused")
 
+// ErrUncertain means that the database may have committed or not.
+var ErrUncertain = errors.New("the outcome is unknown")
+
 // Settings of kine's SQL drivers. The batches are those of kine (kine pkg/app).
 const (
 	// openConns bounds the connections of one server for reads. kine has no bound, and PostgreSQL allows
@@ -66,11 +69,16 @@ type driver struct {
 	numbered bool
 
 	// For [Table], if sql:
-	connect  func(rest string, files tls.Config) (db *sql.DB, release func(), err error)
-	failure  func(error) error // makes errors that waiting cannot cure ErrRefused
-	identity string            // selects what tells databases apart
-	others   string            // counts the other connections to the database
-	raise    string            // makes the next revision follow one; without its end
+	connect func(rest string, files tls.Config) (db *sql.DB, release func(), err error)
+	failure func(error) error // makes errors that waiting cannot cure ErrRefused
+	// primary refuses a database in which running servers cannot be seen, and undecided tells whether the error
+	// of a COMMIT leaves it open.
+	primary   func(context.Context, *sql.DB) error
+	undecided func(error) error
+	packet    string // selects how many bytes a statement may have; empty: enough
+	identity  string // selects what tells databases apart
+	others    string // counts the other connections to the database
+	raise     string // makes the next revision follow one; without its end
 
 	// patience is the longest time of a call; 0 means the caller's.
 	patience time.Duration

@@ -23,14 +23,17 @@ var mySQL = driver{
 	open:    kinemysql.New,
 	sql:     true,
 
-	rows:     openMySQLTable,
-	follow:   followMySQL,
-	keys:     mysqlKeyQuery,
-	param:    "?",
-	connect:  connectMySQL,
-	failure:  mysqlFailure,
-	identity: `SELECT CONCAT('mysql ', @@hostname, ' ', @@port, ' ', @@datadir, ' ', DATABASE())`,
-	others:   `SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND ID <> CONNECTION_ID()`,
+	rows:      openMySQLTable,
+	follow:    followMySQL,
+	keys:      mysqlKeyQuery,
+	param:     "?",
+	connect:   connectMySQL,
+	failure:   mysqlFailure,
+	primary:   mysqlPrimary,
+	undecided: mysqlUndecided,
+	packet:    `SELECT @@max_allowed_packet`,
+	identity:  `SELECT CONCAT('mysql ', @@hostname, ' ', @@port, ' ', @@datadir, ' ', DATABASE())`,
+	others:    `SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND ID <> CONNECTION_ID()`,
 }
 
 // The driver prints errors of connections on standard error by default.
@@ -141,9 +144,38 @@ func mysqlFailure(err error) error {
 	switch number(err) {
 	case 1049, 1146: // ER_BAD_DB_ERROR, ER_NO_SUCH_TABLE
 		return refusal{fmt.Errorf("%w: %w", errNoTable, err)}
+	case 1062: // ER_DUP_ENTRY
+		return refusal{fmt.Errorf("the table compares keys without regard to case, and two keys differ only in case: delete or rename one of them at the source (%w)", err)}
 	}
 	if refusedByMySQL(err) {
 		return refusal{err}
+	}
+	return err
+}
+
+// mysqlPrimary refuses a replica, because servers are connected to its primary, and a user who does not see the
+// connections of others.
+func mysqlPrimary(ctx context.Context, db *sql.DB) error {
+	var replica bool
+	if err := db.QueryRowContext(ctx, `SELECT @@global.read_only NOT IN ('0', 'OFF')`).Scan(&replica); err != nil {
+		return err
+	}
+	if replica {
+		return refusal{errReplica}
+	}
+	// PROCESSLIST leaves out what the user may not see, without an error. This table needs the same privilege, and has one.
+	var transactions int
+	err := db.QueryRowContext(ctx, `SELECT COUNT(*) FROM information_schema.INNODB_TRX`).Scan(&transactions)
+	if number(err) == 1227 { // ER_SPECIFIC_ACCESS_DENIED_ERROR
+		return refusal{fmt.Errorf("a server that uses it as another user could not be seen: let an administrator run GRANT PROCESS ON *.* TO this user (%w)", err)}
+	}
+	return err
+}
+
+// mysqlUndecided is the error of a COMMIT. If the database has refused it, it does not commit.
+func mysqlUndecided(err error) error {
+	if number(err) == 0 {
+		return unknown{err}
 	}
 	return err
 }

@@ -27,7 +27,8 @@ type Table struct {
 	last   int64      // revision
 
 	rows    int   // waiting in args
-	size    int   // bytes of the values in args
+	size    int   // bytes of args, about
+	packet  int   // bytes that a statement may have; 0: enough
 	args    []any //
 	written int64 // revision of the last row
 }
@@ -42,10 +43,15 @@ type tableKey struct {
 const (
 	tableRows  = 500
 	tableBytes = 1 << 20
+	rowBytes   = 100  // of a row in a statement, without its key and value
+	headBytes  = 1024 // of a statement, without its rows
 )
 
 // ErrSame means that the table to be written is the one that is read, by another name.
 var ErrSame = errors.New("this is the source itself, by another name")
+
+// errReplica is the error for a source that servers are not connected to.
+var errReplica = errors.New("it is read-only, as a replica is: servers that use its primary could not be seen. Name the primary, and make it writable")
 
 // errNoTable means that there is no database, or no table in it.
 var errNoTable = errors.New("no server has used this database")
@@ -68,6 +74,9 @@ func (e *Database) ReadTable(ctx context.Context, o Options) (_ *Table, err erro
 			err = e.clean(err)
 		}
 	}()
+	if err := e.kind.primary(ctx, t.db); err != nil {
+		return nil, err
+	}
 	if err := t.alone(ctx); err != nil {
 		return nil, err
 	}
@@ -101,7 +110,14 @@ func (e *Database) WriteTable(ctx context.Context, o Options, least int64, sourc
 			err = e.clean(err)
 		}
 	}()
-	if err := t.empty(ctx, isOwn); err != nil {
+	// A server that uses the database keeps its keys: nothing is removed before it has been looked for.
+	if err := t.empty(ctx, isOwn, false); err != nil {
+		return nil, err
+	}
+	if err := t.alone(ctx); err != nil {
+		return nil, err
+	}
+	if err := t.empty(ctx, isOwn, true); err != nil {
 		return nil, err
 	}
 	if err := t.alone(ctx); err != nil {
@@ -147,7 +163,8 @@ func (e *NotEmptyError) Error() string {
 
 // empty removes what kine itself writes to a table, in a transaction of its own: if the other one fails, the
 // next revision of the database may be a high one, and kine would fill the gap after a low one row by row.
-func (t *Table) empty(ctx context.Context, isOwn func(string) bool) (err error) {
+// Without remove, it only looks whether there is anything else.
+func (t *Table) empty(ctx context.Context, isOwn func(string) bool, remove bool) (err error) {
 	if t.tx, err = t.db.BeginTx(ctx, nil); err != nil {
 		return err
 	}
@@ -168,8 +185,10 @@ func (t *Table) empty(ctx context.Context, isOwn func(string) bool) (err error) 
 	if foreign > 0 {
 		return &NotEmptyError{t.external.String(), foreign}
 	}
-	if _, err := t.tx.ExecContext(ctx, `DELETE FROM kine`); err != nil {
-		return err
+	if remove {
+		if _, err := t.tx.ExecContext(ctx, `DELETE FROM kine`); err != nil {
+			return err
+		}
 	}
 	return t.tx.Commit()
 }
@@ -190,6 +209,12 @@ func (e *Database) openTable(ctx context.Context, o Options) (_ *Table, err erro
 	}
 	if db.QueryRowContext(limited, e.kind.identity).Scan(&t.identity) != nil {
 		t.identity = "" // not permitted
+	}
+	if e.kind.packet != "" {
+		if err := db.QueryRowContext(limited, e.kind.packet).Scan(&t.packet); err != nil {
+			t.Close()
+			return nil, err
+		}
 	}
 	return t, nil
 }
@@ -317,7 +342,15 @@ func (t *Table) Put(ctx context.Context, key string, value []byte, ttl int64) er
 }
 
 func (t *Table) put(ctx context.Context, key string, value []byte, ttl int64) error {
-	if t.rows > 0 && (t.rows == tableRows || t.size+len(value) > tableBytes) {
+	size, limit := rowBytes+len(key)+len(value), tableBytes
+	if t.packet > 0 {
+		// The driver writes values into the statement, with up to two bytes for one.
+		if headBytes+size+escapes(value) > t.packet {
+			return refusal{fmt.Errorf("%s has %d bytes, more than max_allowed_packet (%d) lets a statement have: raise it in the database", key, len(value), t.packet)}
+		}
+		limit = min(limit, t.packet/4)
+	}
+	if t.rows > 0 && (t.rows == tableRows || t.size+size > limit) {
 		if err := t.flush(ctx); err != nil {
 			return err
 		}
@@ -327,8 +360,18 @@ func (t *Table) put(ctx context.Context, key string, value []byte, ttl int64) er
 	}
 	t.written++
 	t.args = append(t.args, t.written, key, min(ttl, math.MaxInt32), value)
-	t.rows, t.size = t.rows+1, t.size+len(value)
+	t.rows, t.size = t.rows+1, t.size+size
 	return nil
+}
+
+// escapes is how many bytes of a value a statement has a backslash before.
+func escapes(value []byte) (n int) {
+	for _, b := range value {
+		if strings.IndexByte("\x00\n\r\x1a'\"\\", b) >= 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // flush inserts rows as kine does for keys that are created.
@@ -350,7 +393,7 @@ func (t *Table) flush(ctx context.Context) error {
 	}
 	_, err := t.tx.ExecContext(ctx, text.String(), t.args...)
 	t.rows, t.size, t.args = 0, 0, t.args[:0]
-	return err
+	return t.external.kind.failure(err)
 }
 
 // Reread reads what has been put, so that Each returns it.
@@ -363,7 +406,7 @@ func (t *Table) Reread(ctx context.Context) error {
 }
 
 // Commit makes what has been put visible, all at once. Everything before is compacted, so that no client
-// continues from an older revision. It returns the revision.
+// continues from an older revision. It returns the revision. After [ErrUncertain], all of it may be visible.
 func (t *Table) Commit(ctx context.Context) (revision int64, err error) {
 	if err := t.commit(ctx); err != nil {
 		return 0, t.external.clean(err)
@@ -384,7 +427,13 @@ func (t *Table) commit(ctx context.Context) error {
 			return err
 		}
 	}
-	return t.tx.Commit()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := t.tx.Commit(); err != nil {
+		return t.external.kind.undecided(err)
+	}
+	return nil
 }
 
 // Close ends the transaction, unless it has been committed, and the connection.
@@ -408,6 +457,9 @@ func (e *Database) clean(err error) error {
 	text := e.scrub(err)
 	if !strings.Contains(text, e.String()) {
 		text = e.String() + ": " + text
+	}
+	if errors.Is(err, ErrUncertain) {
+		return unknown{errors.New(text)}
 	}
 	if errors.Is(err, ErrRefused) {
 		return refusal{errors.New(text)}

@@ -80,6 +80,8 @@ type unknown struct{ error }
 
 func (u unknown) Unwrap() error { return u.error }
 
+func (unknown) Is(target error) bool { return target == ErrUncertain }
+
 // A writer writes the rows of all callers. The writes that wait while a transaction runs are the next
 // transaction, so that they share its round trip and its write to the disk.
 //
