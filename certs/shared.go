@@ -141,15 +141,24 @@ func (s Shared) Fingerprints() (map[Name]string, error) {
 			errs = append(errs, fmt.Errorf("%s has neither a certificate nor a key", name))
 			continue
 		}
-		der, err := x509.MarshalPKIXPublicKey(c.public())
+		sum, err := Fingerprint(c.public())
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", name, err))
 			continue
 		}
-		sum := sha256.Sum256(der)
-		all[name] = hex.EncodeToString(sum[:])
+		all[name] = sum
 	}
 	return all, errors.Join(errs...)
+}
+
+// Fingerprint returns the SHA-256 of a public key, in hexadecimal.
+func Fingerprint(key crypto.PublicKey) (string, error) {
+	der, err := x509.MarshalPKIXPublicKey(key)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(der)
+	return hex.EncodeToString(sum[:]), nil
 }
 
 // File returns the path in dir by which a user knows n: that of the certificate, or of the key if

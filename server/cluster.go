@@ -2,12 +2,16 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/server/apiserver"
+	"github.com/karve-k8s/karve/server/certificates"
 	"github.com/karve-k8s/karve/server/membership"
 )
 
@@ -35,6 +39,11 @@ func (d *draft) parseClusterToken() {
 	}
 }
 
+// shareable reports whether several servers can use the datastore.
+func (p *plan) shareable() bool {
+	return !p.ownsStorage() && (p.location.External == nil || p.location.External.Shareable())
+}
+
 // joinCluster makes this server one of the cluster in the datastore, before it issues certificates.
 func (s *controlPlane) joinCluster(ctx context.Context, kv clientv3.KV) error {
 	defer s.stepsOf(datastorePart)("join the cluster")()
@@ -46,7 +55,8 @@ func (s *controlPlane) joinCluster(ctx context.Context, kv clientv3.KV) error {
 			return fmt.Errorf("--%s: %w", apiserver.EncryptionOption, err)
 		}
 	}
-	done, err := membership.Cluster{KV: kv, Prefix: apiserver.StoragePrefix(s.APIServerArgs)}.Join(ctx, server)
+	cluster := membership.Cluster{KV: kv, Prefix: apiserver.StoragePrefix(s.APIServerArgs), CheckEncryption: apiserver.CheckEncryption}
+	done, err := cluster.Join(ctx, server)
 	if err != nil {
 		return err
 	}
@@ -56,8 +66,41 @@ func (s *controlPlane) joinCluster(ctx context.Context, kv clientv3.KV) error {
 	case done.Fetched:
 		s.Log.Info("joined the cluster in the datastore, with its keys")
 	}
-	if s.encryptionFile = done.EncryptionFile; s.encryptionFile != "" {
-		s.Log.Infof("encrypting stored objects as the cluster does: its configuration is in %s", s.encryptionFile)
+	if done.Recorded {
+		return s.logFingerprints(server.Certs.Dir)
 	}
 	return nil
+}
+
+// logFingerprints says which keys the datastore now names as the cluster's.
+func (s *controlPlane) logFingerprints(dir string) error {
+	shared, err := certs.ReadShared(dir)
+	if err != nil {
+		return err
+	}
+	keys, err := shared.Fingerprints()
+	if err != nil {
+		return err
+	}
+	for _, name := range certs.SharedNames() {
+		s.Log.Infof("the cluster's key %s has the SHA-256 %s", name, keys[name])
+	}
+	return nil
+}
+
+// clusterEncryption returns the encryption configuration that this server has fetched from its
+// cluster, for a server without a file of its own. It counts in every start: without it, the API
+// server would store Secrets in plain text.
+func (s *controlPlane) clusterEncryption() (file string, err error) {
+	if apiserver.LastArg(s.APIServerArgs, apiserver.EncryptionOption) != "" {
+		return "", nil
+	}
+	file = certs.EncryptionFile(certificates.Dir(s.DataDir))
+	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	} else if err != nil {
+		return "", err
+	}
+	s.Log.Infof("encrypting stored objects as the cluster does: its configuration is in %s", file)
+	return file, nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/server/membership"
 )
 
 // A whole control plane works on a user's database. It survives a restart of itself and of the
@@ -37,8 +38,12 @@ func TestControlPlaneOnADatabase(t *testing.T) {
 			if kind == "nats" {
 				own = "?bucket=" + own
 			}
+			token := writeFile(t, "token", membership.NewToken())
 			configure := func(c *server.Config) {
 				c.DatastoreEndpoint, c.AdvertiseAddress = endpoint+own, "192.0.2.1"
+				if kind != "nats" {
+					c.ClusterTokenFile = token
+				}
 			}
 			began := time.Now()
 			done := func(what string) {

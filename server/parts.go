@@ -53,8 +53,6 @@ type controlPlane struct {
 	first        *ready.FirstObjects
 	settling     *ready.Settling
 
-	encryptionFile string // the cluster's encryption configuration, if this server has none of its own
-
 	wasReset chan struct{} // has a value after a reset, until the objects for kubeadm join follow
 	up       atomic.Bool   // every part has become ready
 	stopping atomic.Bool   // the shutdown has begun, and systemd has been notified
@@ -262,7 +260,7 @@ func (s *controlPlane) storageConfig() storage.Config {
 		Contents: s.fork.Contents, Prepare: s.fork.Prepare, Dial: !s.plan.deviations.On(deviations.StorageClient),
 		Log: s.Log, Status: s.progress.status, OnProgress: s.progress.report, Step: s.stepsOf(datastorePart),
 	}
-	if !s.ownsStorage() {
+	if s.shareable() {
 		c.Answers = s.joinCluster
 	}
 	if s.etcdListen != nil {
@@ -293,8 +291,10 @@ const drainTimeout = 5 * time.Second
 
 func (s *controlPlane) configureAPIServer() (apiserver.Config, error) {
 	c := s.apiserverConfig()
-	if s.encryptionFile != "" {
-		c.Args = append(slices.Clone(c.Args), apiserver.EncryptionOption+"="+s.encryptionFile)
+	if file, err := s.clusterEncryption(); err != nil {
+		return c, err
+	} else if file != "" {
+		c.Args = append(slices.Clone(c.Args), apiserver.EncryptionOption+"="+file)
 	}
 	c.TerminationTimeout = s.StopTimeout
 	c.SecureListener, c.InsecureListener = s.claim.secure, s.claim.insecure

@@ -84,7 +84,9 @@ func TestServersOwnKeysAreRecognised(t *testing.T) {
 		"/registry/services/specs/default/kubernetes":               false,
 		"/registry/endpointslices/default/kubernetes":               true,
 		"/registry/configmaps/default/compact_rev_key":              false,
-		"compact_rev_key": true,
+		"/registry/karve/cluster":                                   true,
+		"/registry/karve/clusters":                                  false,
+		"compact_rev_key":                                           true,
 	} {
 		if got := snapshots.OfServer(key); got != want {
 			t.Errorf("%s is of the server: %v, want %v", key, got, want)

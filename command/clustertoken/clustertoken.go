@@ -9,7 +9,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"time"
 
@@ -20,6 +19,7 @@ import (
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/internal/logbridge"
+	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/membership"
 	"github.com/karve-k8s/karve/server/storage"
 )
@@ -48,7 +48,7 @@ func Command() *cli.Command {
 			{
 				Name:  "rotate",
 				Usage: "encrypt the cluster's keys in the datastore with another secret, or change its encryption configuration",
-				Description: `Give each server the new file before it starts the next time. Servers that run are
+				Description: `Give each server a new secret before it starts the next time. Servers that run are
 not disturbed. Without --datastore-endpoint, the datastore is that of the running
 server in --data-dir.`,
 				Flags: []cli.Flag{
@@ -92,14 +92,18 @@ func rotate(c *cli.Context) error {
 	return withDatastore(c, func(ctx context.Context, kv clientv3.KV) error {
 		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
-		cluster := membership.Cluster{KV: kv, Prefix: path.Join("/", c.String(etcdPrefix)) + "/"}
+		cluster := membership.Cluster{KV: kv, Prefix: apiserver.StoragePrefix([]string{etcdPrefix + "=" + c.String(etcdPrefix)}), CheckEncryption: apiserver.CheckEncryption}
 		err := cluster.Rotate(ctx, before, after, encryption)
 		if errors.Is(err, membership.ErrToken) {
 			return fmt.Errorf("--%s %s: %w: name the file that its servers have", membership.Option, c.String(membership.Option), err)
 		} else if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintln(c.App.Writer, "done: give each server the new file before it starts the next time")
+		next := "give each server the new file before it starts the next time"
+		if c.String(newTokenFile) == "" {
+			next = "the servers use the configuration when they start the next time: start them again, one at a time"
+		}
+		_, err = fmt.Fprintln(c.App.Writer, "done: "+next)
 		return err
 	})
 }

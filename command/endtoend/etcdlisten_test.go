@@ -83,7 +83,11 @@ func TestAServerIsTheDatastoreOfAnother(t *testing.T) {
 		}
 	})
 
-	other := start(t, t.TempDir(), append(bare, "--datastore-endpoint="+endpoint, "--datastore-cafile="+file(certs.EtcdCA, ".crt"),
+	dir := t.TempDir()
+	if err := os.CopyFS(filepath.Join(dir, "certs"), os.DirFS(filepath.Join(store.dir, "certs"))); err != nil { // of one cluster
+		t.Fatal(err)
+	}
+	other := start(t, dir, append(bare, "--datastore-endpoint="+endpoint, "--datastore-cafile="+file(certs.EtcdCA, ".crt"),
 		"--datastore-certfile="+file(certs.EtcdClient, ".crt"), "--datastore-keyfile="+file(certs.EtcdClient, ".key"))...)
 	here, there := client(t, other.config()).CoreV1().ConfigMaps("default"), client(t, store.config()).CoreV1().ConfigMaps("default")
 	watch, err := there.Watch(within(t, patience), metav1.ListOptions{FieldSelector: "metadata.name=seen"})

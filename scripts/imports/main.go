@@ -77,6 +77,7 @@ var own = map[string][]string{
 		"command/options",
 		"internal/atomicfile",
 		"internal/logbridge",
+		"server/apiserver", // whether it accepts an encryption configuration
 		"server/membership",
 		"server/storage",
 	},

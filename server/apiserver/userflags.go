@@ -115,7 +115,8 @@ func LastArg(args []string, option string) (last string) {
 // StoragePrefix returns the prefix of all keys that an API server with args (name=value) stores,
 // with a slash at its end.
 func StoragePrefix(args []string) string {
-	return path.Join("/", cmp.Or(LastArg(args, "etcd-prefix"), kubeoptions.DefaultEtcdPathPrefix)) + "/"
+	prefix := path.Join("/", cmp.Or(LastArg(args, "etcd-prefix"), kubeoptions.DefaultEtcdPathPrefix))
+	return strings.TrimSuffix(prefix, "/") + "/"
 }
 
 // checkEgressSelector reads and validates the file as upstream does later.

@@ -33,6 +33,8 @@ const encryptionOption = "--encryption-provider-config"
 type Cluster struct {
 	KV     clientv3.KV
 	Prefix string // of the API server's keys, with a slash at the end
+	// CheckEncryption says why an API server would not accept an encryption configuration.
+	CheckEncryption func(content []byte) error
 }
 
 func (c Cluster) key() string { return c.Prefix + storage.ClusterRecord }
@@ -49,16 +51,18 @@ type Server struct {
 
 // Outcome is what Join has done.
 type Outcome struct {
-	Stored  bool // the server's own material is now the cluster's
-	Fetched bool // from the datastore, what the server lacked
-	// EncryptionFile is the file with the cluster's encryption configuration, for a server that has
-	// none of its own; empty otherwise.
-	EncryptionFile string
+	Recorded bool // the fingerprints of the server's own keys are now the cluster's
+	Stored   bool // the server's own material is now the cluster's, encrypted
+	Fetched  bool // from the datastore, what the server lacked
 }
 
-// Join makes s a server of the cluster. The files that s lacks are then in its directory. Join
-// changes no file that is there, except its own copy of the encryption configuration, and never the
-// record of another server. If both differ, it is an error.
+// attempts limits how often Join begins again because somebody else has changed the record.
+const attempts = 5
+
+// Join makes s a server of the cluster. The files that s lacks are then in its directory, and the
+// cluster's encryption configuration is in [certs.EncryptionFile], unless s has its own file. Join
+// changes no file that is there, except this copy, and never the record of another server. If both
+// differ, it is an error.
 //
 // The record is created before any file is written. So a server that is killed in between finds
 // the record and fetches it, and of two first servers one is told that it was the second.
@@ -67,28 +71,32 @@ func (c Cluster) Join(ctx context.Context, s Server) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
-	r, _, err := c.read(ctx)
-	if err != nil {
-		return Outcome{}, err
-	}
-	if s.Token == nil {
-		return Outcome{}, c.without(r, s, local)
-	}
-	if r == nil {
-		made, err := c.create(ctx, s, local)
+	for range attempts {
+		r, revision, err := c.read(ctx)
 		if err != nil {
 			return Outcome{}, err
 		}
-		if made != nil {
-			return Outcome{Stored: true}, made.Shared.WriteMissing(s.Certs)
+		done := Outcome{}
+		ok := true
+		switch {
+		case r == nil:
+			done, ok, err = c.create(ctx, s, local)
+		case len(r.Sealed) == 0 || s.Token == nil:
+			if err = c.without(r, s, local); err == nil && s.Token != nil {
+				done, ok, err = c.store(ctx, s, revision)
+			}
+		default:
+			done, err = c.fetch(r, s, local)
 		}
-		if r, _, err = c.read(ctx); err != nil { // another server was faster
-			return Outcome{}, err
-		}
-		if r == nil {
-			return Outcome{}, fmt.Errorf("%s has been deleted by somebody: start the server again", c.key())
+		if ok || err != nil {
+			return done, err
 		}
 	}
+	return Outcome{}, fmt.Errorf("%s keeps changing: start the server again", c.key())
+}
+
+// fetch makes s a server of the cluster whose material r has.
+func (c Cluster) fetch(r *record, s Server, local certs.Shared) (Outcome, error) {
 	m, err := c.open(r, s)
 	if err != nil {
 		return Outcome{}, err
@@ -104,22 +112,15 @@ func (c Cluster) Join(ctx context.Context, s Server) (Outcome, error) {
 	if err := checkEncryption(m, s); err != nil {
 		return Outcome{}, err
 	}
-	done := Outcome{Fetched: len(lacking) > 0}
 	if err := m.Shared.WriteMissing(s.Certs); err != nil {
-		return done, err
+		return Outcome{}, err
 	}
-	if s.Encryption == nil && m.Encryption != nil {
-		done.EncryptionFile = certs.EncryptionFile(s.Certs.Dir)
-		err = writeChanged(done.EncryptionFile, m.Encryption)
-	}
-	return done, err
+	return Outcome{Fetched: len(lacking) > 0}, keepEncryption(m, s)
 }
 
-// without is for a server that has no token. It may start if it has the cluster's keys.
+// without is for a server that cannot fetch keys: it has no token, or the record has only
+// fingerprints. It may start if it has the cluster's keys.
 func (c Cluster) without(r *record, s Server, local certs.Shared) error {
-	if r == nil {
-		return nil
-	}
 	differing, lacking, err := compare(local, r)
 	if err != nil || len(differing)+len(lacking) == 0 {
 		return err
@@ -130,7 +131,11 @@ func (c Cluster) without(r *record, s Server, local certs.Shared) error {
 	} else if len(local) > 0 {
 		reason = fmt.Sprintf("this server lacks %s", files(s.Certs.Dir, lacking))
 	}
-	return fmt.Errorf("the datastore has a cluster whose servers share a token (%s): %s. Give the file with that token as --%s", c.key(), reason, Option)
+	if len(r.Sealed) > 0 {
+		return fmt.Errorf("the datastore has a cluster whose servers share a token (%s): %s. Give the file with that token as --%s", c.key(), reason, Option)
+	}
+	return fmt.Errorf("the datastore has a cluster (%s), and its keys are not stored in it: %s. Copy certs/ of the server that ran the cluster; "+
+		"or start that server with --%s, and then this one, with the same token and a new --data-dir", c.key(), reason, Option)
 }
 
 // open decrypts r. Its errors name the option.
@@ -144,37 +149,64 @@ func (c Cluster) open(r *record, s Server) (*Material, error) {
 	return m, nil
 }
 
-// create stores what s has as the cluster's, with new keys in place of what it lacks. It returns nil
-// if another server was faster.
-func (c Cluster) create(ctx context.Context, s Server, local certs.Shared) (*Material, error) {
-	if lacking := lackingOf(local); len(lacking) > 0 {
-		// In an existing cluster, new keys would make this server the only one that has them.
-		found, err := c.KV.Get(ctx, c.Prefix+"namespaces/", clientv3.WithPrefix(), clientv3.WithLimit(1), clientv3.WithKeysOnly())
-		if err != nil {
-			return nil, fmt.Errorf("read the datastore: %w", err)
-		}
-		if len(found.Kvs) > 0 {
-			// A server may have stored the record, and then its objects, since it was read.
-			if r, _, err := c.read(ctx); err != nil || r != nil {
-				return nil, err
-			}
-			return nil, fmt.Errorf("the datastore has a cluster without a token, and this server lacks %s: start the server that has its keys with --%s first, or copy them",
-				files(s.Certs.Dir, lacking), Option)
-		}
+// create records what s has as the cluster's, with new keys in place of what it lacks. ok is false if
+// another server was faster.
+func (c Cluster) create(ctx context.Context, s Server, local certs.Shared) (done Outcome, ok bool, err error) {
+	found, err := c.KV.Get(ctx, c.Prefix+"namespaces/", clientv3.WithPrefix(), clientv3.WithLimit(1), clientv3.WithKeysOnly())
+	if err != nil {
+		return Outcome{}, false, fmt.Errorf("read the datastore: %w", err)
 	}
+	if len(found.Kvs) == 0 {
+		return c.store(ctx, s, 0)
+	}
+	// A server may have stored the record, and then its objects, since it was read.
+	if r, _, err := c.read(ctx); err != nil || r != nil {
+		return Outcome{}, false, err
+	}
+	// In an existing cluster, new keys would make this server the only one that has them.
+	if lacking := lackingOf(local); len(lacking) > 0 {
+		return Outcome{}, false, fmt.Errorf("the datastore has a cluster without a token, and this server lacks %s: copy certs/ of the server that ran the cluster, or start that server with --%s first",
+			files(s.Certs.Dir, lacking), Option)
+	}
+	err = c.checkStored(ctx, s, local)
+	if errors.Is(err, errUnknown) && s.Token == nil {
+		return Outcome{}, true, nil // nothing says which keys are the cluster's, so nothing is recorded
+	} else if err != nil {
+		return Outcome{}, false, err
+	}
+	return c.store(ctx, s, 0)
+}
+
+// store writes what s has as the cluster's, in place of the record at revision. Without a token, it
+// writes fingerprints only.
+func (c Cluster) store(ctx context.Context, s Server, revision int64) (done Outcome, ok bool, err error) {
 	shared, err := certs.MakeShared(s.Certs)
 	if err != nil {
-		return nil, err
+		return Outcome{}, false, err
 	}
 	m := &Material{Shared: shared, Encryption: s.Encryption}
+	if s.Token != nil {
+		name := encryptionOption
+		if m.Encryption == nil { // what this server has fetched, if the record was lost since
+			name = certs.EncryptionFile(s.Certs.Dir)
+			if m.Encryption, err = os.ReadFile(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return Outcome{}, false, err
+			}
+		}
+		if m.Encryption != nil {
+			if err := c.CheckEncryption(m.Encryption); err != nil {
+				return Outcome{}, false, fmt.Errorf("%s: %w", name, err)
+			}
+		}
+	}
 	value, err := seal(*m, s.Token)
 	if err != nil {
-		return nil, fmt.Errorf("encrypt the cluster's keys: %w", err)
+		return Outcome{}, false, fmt.Errorf("encrypt the cluster's keys: %w", err)
 	}
-	if ok, err := c.write(ctx, value, 0); err != nil || !ok {
-		return nil, err
+	if ok, err := c.write(ctx, value, revision); err != nil || !ok {
+		return Outcome{}, ok, err
 	}
-	return m, nil
+	return Outcome{Recorded: true, Stored: s.Token != nil}, true, m.Shared.WriteMissing(s.Certs)
 }
 
 // Rotate encrypts the record with another token. With encryption, a pointer to the content of a
@@ -185,8 +217,8 @@ func (c Cluster) Rotate(ctx context.Context, before, after *Token, encryption *[
 	if err != nil {
 		return err
 	}
-	if r == nil {
-		return fmt.Errorf("the datastore has no %s: no server has been started with --%s", c.key(), Option)
+	if r == nil || len(r.Sealed) == 0 {
+		return fmt.Errorf("the datastore has no keys in %s: no server has been started with --%s", c.key(), Option)
 	}
 	m, err := r.open(before)
 	if errors.Is(err, ErrToken) {
@@ -195,14 +227,21 @@ func (c Cluster) Rotate(ctx context.Context, before, after *Token, encryption *[
 		return fmt.Errorf("%s %w", c.key(), err)
 	}
 	if encryption != nil {
-		m.Encryption = *encryption
+		if m.Encryption = *encryption; m.Encryption != nil {
+			if err := c.CheckEncryption(m.Encryption); err != nil {
+				return fmt.Errorf("%s: %w", encryptionOption, err)
+			}
+		}
 	}
 	value, err := seal(*m, after)
 	if err != nil {
 		return fmt.Errorf("encrypt the cluster's keys: %w", err)
 	}
 	ok, err := c.write(ctx, value, revision)
-	if err == nil && !ok {
+	if err != nil {
+		return fmt.Errorf("%w: the outcome is unknown, and the new token or configuration may be in force: run the command again, and if the old token is refused, the new one is the cluster's", err)
+	}
+	if !ok {
 		err = fmt.Errorf("%s has changed meanwhile, and nothing was done: is somebody else rotating the token?", c.key())
 	}
 	return err
@@ -277,12 +316,22 @@ func checkEncryption(m *Material, s Server) error {
 	return fmt.Errorf("%s: the file is not the cluster's: leave the option out to use the cluster's, or store this file with karve cluster-token rotate %[1]s FILE", encryptionOption)
 }
 
-// writeChanged writes a file unless it has this content.
-func writeChanged(path string, content []byte) error {
-	if has, err := os.ReadFile(path); err == nil && bytes.Equal(has, content) {
+// keepEncryption makes the server's copy of the encryption configuration the cluster's. A server
+// with a file of its own gets no copy, but one that it has is not left to become old. A copy that the
+// cluster does not use any more is renamed, because stored objects may still need its keys.
+func keepEncryption(m *Material, s Server) error {
+	file := certs.EncryptionFile(s.Certs.Dir)
+	has, err := os.ReadFile(file)
+	exists := !errors.Is(err, os.ErrNotExist)
+	switch {
+	case err != nil && exists:
+		return err
+	case m.Encryption == nil && exists:
+		return os.Rename(file, file+".old")
+	case m.Encryption == nil || !exists && s.Encryption != nil || exists && bytes.Equal(has, m.Encryption):
 		return nil
 	}
-	return atomicfile.Write(path, content, 0o600)
+	return atomicfile.Write(file, m.Encryption, 0o600)
 }
 
 // files names the files of names in one directory.

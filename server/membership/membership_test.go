@@ -1,6 +1,7 @@
 package membership
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"maps"
@@ -12,6 +13,11 @@ import (
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/datastore"
@@ -50,7 +56,18 @@ func emptyStore(t *testing.T, database bool) clientv3.KV {
 	return client.KV
 }
 
-func emptyCluster(t *testing.T) Cluster { return Cluster{KV: emptyStore(t, false), Prefix: prefix} }
+func emptyCluster(t *testing.T) Cluster { return clusterIn(emptyStore(t, false), prefix) }
+
+// clusterIn returns a cluster whose API servers accept every encryption configuration without the word
+// invalid.
+func clusterIn(kv clientv3.KV, prefix string) Cluster {
+	return Cluster{KV: kv, Prefix: prefix, CheckEncryption: func(content []byte) error {
+		if bytes.Contains(content, []byte("invalid")) {
+			return errors.New("is no good")
+		}
+		return nil
+	}}
+}
 
 func newToken(t *testing.T) *Token { return &Token{strings.TrimSpace(NewToken())} }
 
@@ -161,7 +178,7 @@ func content(t *testing.T, dir string) map[string]string {
 func TestServersJoin(t *testing.T) {
 	for name, database := range map[string]bool{"engine": false, "database": true} {
 		t.Run(name, func(t *testing.T) {
-			c, token := Cluster{emptyStore(t, database), prefix}, newToken(t)
+			c, token := clusterIn(emptyStore(t, database), prefix), newToken(t)
 			one, two := newServer(t, token), newServer(t, token)
 			if done := c.join(t, one); !done.Stored || done.Fetched {
 				t.Errorf("the first server: got %+v, want it to store", done)
@@ -194,17 +211,17 @@ func TestServersJoin(t *testing.T) {
 func TestPrefixesAreClusters(t *testing.T) {
 	kv, token := emptyStore(t, false), newToken(t)
 	one, two := newServer(t, token), newServer(t, token)
-	Cluster{kv, "/one/"}.join(t, one)
-	if done := (Cluster{kv, "/two/"}).join(t, two); !done.Stored {
+	clusterIn(kv, "/one/").join(t, one)
+	if done := clusterIn(kv, "/two/").join(t, two); !done.Stored {
 		t.Errorf("got %+v, want the second prefix to be a cluster of its own", done)
 	}
-	Cluster{kv, "/two/"}.refused(t, one, "another cluster")
+	clusterIn(kv, "/two/").refused(t, one, "another cluster")
 }
 
 func TestServersThatStartAtOnceAgree(t *testing.T) {
 	for name, database := range map[string]bool{"engine": false, "database": true} {
 		t.Run(name, func(t *testing.T) {
-			c, token := Cluster{emptyStore(t, database), prefix}, newToken(t)
+			c, token := clusterIn(emptyStore(t, database), prefix), newToken(t)
 			all := make([]Server, 6)
 			done := make([]Outcome, len(all))
 			errs := make([]error, len(all))
@@ -285,7 +302,7 @@ func TestTheSlowerServerTakesTheKeys(t *testing.T) {
 				c.join(t, faster)
 				c.put(t, prefix+"namespaces/default", "{}")
 			})
-			if done := (Cluster{slow, prefix}).join(t, slower); done.Stored || !done.Fetched {
+			if done := clusterIn(slow, prefix).join(t, slower); done.Stored || !done.Fetched {
 				t.Errorf("got %+v, want the slower server to fetch", done)
 			}
 			if !maps.Equal(faster.keys(t), slower.keys(t)) {
@@ -300,7 +317,7 @@ func TestAServerIsKilledAfterItsRecord(t *testing.T) {
 	c, token := emptyCluster(t), newToken(t)
 	s := newServer(t, token)
 	killed := errors.New("killed")
-	if _, err := (Cluster{&kv{KV: c.KV, afterCommit: func() error { return killed }}, prefix}).Join(t.Context(), s); !errors.Is(err, killed) {
+	if _, err := clusterIn(&kv{KV: c.KV, afterCommit: func() error { return killed }}, prefix).Join(t.Context(), s); !errors.Is(err, killed) {
 		t.Fatalf("got %v, want it killed", err)
 	}
 	if len(content(t, s.Certs.Dir)) > 0 {
@@ -362,32 +379,158 @@ func TestAServerThatLostAKey(t *testing.T) {
 
 func TestServersWithoutAToken(t *testing.T) {
 	c := emptyCluster(t)
-	c.join(t, started(t, nil)) // no record: as before
-	if c.stored(t) != "" {
-		t.Error("a server without a token has stored something")
-	}
 	c.join(t, newServer(t, newToken(t)))
 	c.refused(t, newServer(t, nil), "--cluster-token-file", "none of its keys")
 	c.refused(t, started(t, nil), "--cluster-token-file", "are not the cluster's")
 }
 
+// The first server has no token: it records its fingerprints, so that no other is first.
+func TestTheFirstServerHasNoToken(t *testing.T) {
+	for name, database := range map[string]bool{"engine": false, "database": true} {
+		t.Run(name, func(t *testing.T) {
+			c, token := clusterIn(emptyStore(t, database), prefix), newToken(t)
+			one := newServer(t, nil)
+			if done := c.join(t, one); done != (Outcome{Recorded: true}) {
+				t.Errorf("got %+v, want only the fingerprints recorded", done)
+			}
+			if record := c.stored(t); strings.Contains(record, "sealed") || !strings.Contains(record, one.keys(t)[certs.ServerCA]) {
+				t.Errorf("got %s, want fingerprints only", record)
+			}
+			if done := c.join(t, one); done != (Outcome{}) {
+				t.Errorf("it comes back: got %+v, want nothing", done)
+			}
+			for _, token := range []*Token{nil, token} {
+				c.refused(t, newServer(t, token), "none of its keys", "Copy certs/", "--cluster-token-file")
+				c.refused(t, started(t, token), "are not the cluster's", "--cluster-token-file")
+			}
+			if err := c.Rotate(t.Context(), token, newToken(t), nil); err == nil || !strings.Contains(err.Error(), "--cluster-token-file") {
+				t.Errorf("rotate: got %v", err)
+			}
+			before := content(t, one.Certs.Dir)
+			one.Token = token
+			if done := c.join(t, one); !done.Stored || !maps.Equal(content(t, one.Certs.Dir), before) {
+				t.Errorf("it gets a token: got %+v, want the keys stored, and no other files", done)
+			}
+			two := newServer(t, token)
+			if done := c.join(t, two); !done.Fetched || !maps.Equal(one.keys(t), two.keys(t)) {
+				t.Errorf("the second server: got %+v", done)
+			}
+		})
+	}
+}
+
+// Two servers with the keys of a cluster add the sealed part at once: one token counts.
+func TestTwoTokensAtOnce(t *testing.T) {
+	c, first, second := emptyCluster(t), newToken(t), newToken(t)
+	s := newServer(t, nil)
+	c.join(t, s)
+	s.Token = first
+	fast := s
+	fast.Token = second
+	slow := &kv{KV: c.KV, beforeCommit: func() { c.join(t, fast) }}
+	if _, err := clusterIn(slow, prefix).Join(t.Context(), s); !errors.Is(err, ErrToken) {
+		t.Errorf("got %v, want ErrToken", err)
+	}
+	c.join(t, fast)
+}
+
+// putAuthorities stores the objects that tell the authorities of s.
+func (c Cluster) putAuthorities(t *testing.T, s Server) {
+	t.Helper()
+	file := func(n certs.Name) string { return content(t, s.Certs.Dir)[string(n)+".crt"] }
+	c.put(t, prefix+"namespaces/default", "{}")
+	c.putConfigMap(t, "extension-apiserver-authentication", map[string]string{
+		"client-ca-file": file(certs.ClientCA), "requestheader-client-ca-file": file(certs.FrontProxyCA),
+	})
+	c.putConfigMap(t, "kube-root-ca.crt", map[string]string{"ca.crt": file(certs.ServerCA)})
+}
+
+func (c Cluster) putConfigMap(t *testing.T, name string, data map[string]string) {
+	t.Helper()
+	value, err := runtime.Encode(protobuf.NewSerializer(scheme.Scheme, scheme.Scheme), &corev1.ConfigMap{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.put(t, prefix+"configmaps/kube-system/"+name, string(value))
+}
+
 // A cluster gets a token: the server that has its keys stores them, and no other can be first.
 func TestAnExistingClusterGetsAToken(t *testing.T) {
-	c, token := emptyCluster(t), newToken(t)
-	old := started(t, token)
-	before := content(t, old.Certs.Dir)
-	c.put(t, prefix+"namespaces/default", "{}")
-	c.refused(t, newServer(t, token), "lacks", "client-ca.crt", "first")
-	if done := c.join(t, old); !done.Stored {
-		t.Errorf("got %+v, want the keys stored", done)
+	for _, token := range []*Token{nil, newToken(t)} {
+		c := emptyCluster(t)
+		old := started(t, token)
+		before := content(t, old.Certs.Dir)
+		c.putAuthorities(t, old)
+		c.refused(t, newServer(t, token), "lacks", "client-ca.crt", "first", "copy certs/")
+		c.refused(t, started(t, token), "another cluster", "copy certs/")
+		if done := c.join(t, old); !done.Recorded || done.Stored != (token != nil) {
+			t.Errorf("got %+v, want the keys stored", done)
+		}
+		if !maps.Equal(content(t, old.Certs.Dir), before) {
+			t.Error("its files have changed")
+		}
+		if token != nil {
+			s := newServer(t, token)
+			if c.join(t, s); !maps.Equal(s.keys(t), old.keys(t)) {
+				t.Error("the second server has other keys")
+			}
+		}
 	}
-	if !maps.Equal(content(t, old.Certs.Dir), before) {
-		t.Error("its files have changed")
+}
+
+// Each authority must be one that the cluster's objects have.
+func TestAnExistingClusterHasOtherAuthorities(t *testing.T) {
+	token := newToken(t)
+	old, other := started(t, token), started(t, token)
+	for _, name := range []string{"client-ca", "front-proxy-ca", "server-ca"} {
+		t.Run(name, func(t *testing.T) {
+			c := emptyCluster(t)
+			c.putAuthorities(t, old)
+			s := newServer(t, token)
+			if err := os.CopyFS(s.Certs.Dir, os.DirFS(old.Certs.Dir)); err != nil {
+				t.Fatal(err)
+			}
+			for _, ending := range []string{".crt", ".key"} {
+				if err := os.WriteFile(filepath.Join(s.Certs.Dir, name+ending), []byte(content(t, other.Certs.Dir)[name+ending]), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c.refused(t, s, filepath.Join(s.Certs.Dir, name+".crt"), "copy certs/")
+		})
 	}
-	s := newServer(t, token)
-	if c.join(t, s); !maps.Equal(s.keys(t), old.keys(t)) {
-		t.Error("the second server has other keys")
+}
+
+// The objects are absent, or cannot be read.
+func TestAnExistingClusterDoesNotTellItsAuthorities(t *testing.T) {
+	for name, tc := range map[string]struct {
+		prepare func(Cluster)
+		want    string
+	}{
+		"absent":    {func(Cluster) {}, "has no /registry/configmaps/kube-system/extension-apiserver-authentication"},
+		"encrypted": {func(c Cluster) { c.put(t, prefix+authorities[0].object, "k8s:enc:aescbc:v1:one:...") }, "is encrypted"},
+		"empty":     {func(c Cluster) { c.putConfigMap(t, "extension-apiserver-authentication", nil) }, "-ca-file of /registry/"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := emptyCluster(t)
+			c.put(t, prefix+"namespaces/default", "{}")
+			tc.prepare(c)
+			c.refused(t, started(t, newToken(t)), "cannot be told", tc.want)
+			if done := c.join(t, started(t, nil)); done != (Outcome{}) || c.stored(t) != "" {
+				t.Errorf("without a token: got %+v, want nothing recorded", done)
+			}
+		})
 	}
+
+	t.Run("no controllers", func(t *testing.T) {
+		c, s := emptyCluster(t), started(t, newToken(t))
+		c.putAuthorities(t, s)
+		if _, err := c.KV.Delete(t.Context(), prefix+"configmaps/kube-system/kube-root-ca.crt"); err != nil {
+			t.Fatal(err)
+		}
+		c.join(t, s)
+	})
 }
 
 func TestRotate(t *testing.T) {
@@ -418,15 +561,29 @@ func TestRotate(t *testing.T) {
 			t.Error(err)
 		}
 	}}
-	if err := (Cluster{slow, prefix}).Rotate(t.Context(), after, before, nil); err == nil || !strings.Contains(err.Error(), "meanwhile") {
+	if err := clusterIn(slow, prefix).Rotate(t.Context(), after, before, nil); err == nil || !strings.Contains(err.Error(), "meanwhile") {
 		t.Errorf("got %v, want it to notice the other rotation", err)
 	}
 	two.Token = third
 	c.join(t, two)
 }
 
+// The connection breaks after the commit.
+func TestRotationWithUnknownOutcome(t *testing.T) {
+	c, before, after := emptyCluster(t), newToken(t), newToken(t)
+	s := newServer(t, before)
+	c.join(t, s)
+	broken := errors.New("the connection is broken")
+	err := clusterIn(&kv{KV: c.KV, afterCommit: func() error { return broken }}, prefix).Rotate(t.Context(), before, after, nil)
+	if !errors.Is(err, broken) || !strings.Contains(err.Error(), "the new token or configuration may be in force") {
+		t.Errorf("got %v, want it to say that the rotation may have been done", err)
+	}
+	s.Token = after
+	c.join(t, s)
+}
+
 func TestRotateInADatabase(t *testing.T) {
-	c, before, after := Cluster{emptyStore(t, true), prefix}, newToken(t), newToken(t)
+	c, before, after := clusterIn(emptyStore(t, true), prefix), newToken(t), newToken(t)
 	c.join(t, newServer(t, before))
 	if err := c.Rotate(t.Context(), before, after, nil); err != nil {
 		t.Fatal(err)
@@ -438,18 +595,19 @@ func TestEncryptionIsTheClusters(t *testing.T) {
 	c, token := emptyCluster(t), newToken(t)
 	one, other := newServer(t, token), newServer(t, token)
 	one.Encryption, other.Encryption = []byte("keys: one"), []byte("keys: two")
-	if done := c.join(t, one); done.EncryptionFile != "" {
+	copyOf := func(s Server) string { return content(t, s.Certs.Dir)["encryption-provider-config.yaml"] }
+	c.join(t, one)
+	two := newServer(t, token)
+	c.join(t, two)
+	if got := copyOf(two); got != string(one.Encryption) {
+		t.Errorf("got %q, want the first server's", got)
+	}
+	if info, err := os.Stat(certs.EncryptionFile(two.Certs.Dir)); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("got %v, %v", info, err)
+	}
+	if c.join(t, one); copyOf(one) != "" {
 		t.Error("a server with a file of its own got another")
 	}
-	two := newServer(t, token)
-	done := c.join(t, two)
-	if got, err := os.ReadFile(done.EncryptionFile); err != nil || string(got) != "keys: one" {
-		t.Errorf("got %q, %v, want the first server's", got, err)
-	}
-	if info, err := os.Stat(done.EncryptionFile); err == nil && info.Mode().Perm() != 0o600 {
-		t.Errorf("its mode is %v", info.Mode())
-	}
-	c.join(t, one)
 	err := c.refused(t, other, "--encryption-provider-config", "karve cluster-token rotate")
 	if strings.Contains(err.Error(), "keys:") {
 		t.Errorf("the error has a key in it: %v", err)
@@ -462,14 +620,61 @@ func TestEncryptionIsTheClusters(t *testing.T) {
 	}
 	rotate(other.Encryption)
 	c.join(t, other)
-	if done = c.join(t, two); !slices.Equal([]byte(content(t, two.Certs.Dir)[filepath.Base(done.EncryptionFile)]), other.Encryption) {
-		t.Error("a server that comes back has the old configuration")
+	own := two
+	own.Encryption = other.Encryption
+	for name, s := range map[string]Server{"with": own, "without": two} {
+		if c.join(t, s); copyOf(two) != string(other.Encryption) {
+			t.Errorf("a server that comes back %s a file of its own has the old configuration", name)
+		}
 	}
 	rotate(nil)
-	if done = c.join(t, two); done.EncryptionFile != "" {
+	if c.join(t, two); copyOf(two) != "" {
 		t.Error("a server that comes back has the configuration that was removed")
 	}
+	if content(t, two.Certs.Dir)["encryption-provider-config.yaml.old"] != string(other.Encryption) {
+		t.Error("the keys of stored objects are lost")
+	}
 	c.refused(t, other, "stored without it")
+}
+
+// A server that has fetched the configuration stores it again if the record was lost.
+func TestTheRecordIsLost(t *testing.T) {
+	c, token := emptyCluster(t), newToken(t)
+	one, two, three := newServer(t, token), newServer(t, token), newServer(t, token)
+	one.Encryption = []byte("keys: one")
+	c.join(t, one)
+	c.join(t, two)
+	if _, err := c.KV.Delete(t.Context(), c.key()); err != nil {
+		t.Fatal(err)
+	}
+	if done := c.join(t, two); !done.Stored {
+		t.Errorf("got %+v, want the keys stored", done)
+	}
+	c.join(t, three)
+	if got := content(t, three.Certs.Dir)["encryption-provider-config.yaml"]; got != string(one.Encryption) {
+		t.Errorf("got %q, want the cluster's configuration", got)
+	}
+	c.join(t, one)
+}
+
+// A configuration that no API server accepts does not become the cluster's.
+func TestInvalidEncryption(t *testing.T) {
+	c, token := emptyCluster(t), newToken(t)
+	s, fetched := newServer(t, token), newServer(t, token)
+	invalid := []byte("invalid")
+	s.Encryption = invalid
+	c.refused(t, s, "--encryption-provider-config: is no good")
+	file := certs.EncryptionFile(fetched.Certs.Dir)
+	if err := errors.Join(os.MkdirAll(fetched.Certs.Dir, 0o700), os.WriteFile(file, invalid, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	c.refused(t, fetched, file+": is no good")
+	s.Encryption = nil
+	c.join(t, s)
+	before := c.stored(t)
+	if err := c.Rotate(t.Context(), token, token, &invalid); err == nil || !strings.Contains(err.Error(), "--encryption-provider-config: is no good") || c.stored(t) != before {
+		t.Errorf("rotate: got %v", err)
+	}
 }
 
 func TestRecordsThatCannotBe(t *testing.T) {
@@ -490,6 +695,7 @@ func TestRecordsThatCannotBe(t *testing.T) {
 		"no JSON":          {"nonsense", "is damaged"},
 		"no record":        {"{}", "is damaged"},
 		"newer":            {change(func(r *record) { r.Format = 2 }), "newer Karve"},
+		"a key less":       {change(func(r *record) { delete(r.Keys, certs.ServerCA) }), "is damaged"},
 		"other keys":       {change(func(r *record) { r.Keys[certs.ClientCA] = "00" }), "is damaged"},
 		"cut":              {change(func(r *record) { r.Sealed = r.Sealed[:len(r.Sealed)-1] }), "is damaged"},
 		"changed":          {change(func(r *record) { r.Sealed[len(r.Sealed)-1] ^= 1 }), "is damaged"},

@@ -26,11 +26,11 @@ const format = 1
 
 // record is what the datastore has, as JSON. Keys are fingerprints of the public keys: so a server
 // without a token knows whether it is one of the cluster's. Sealed is the [Material], encrypted
-// by age with the token.
+// by age with the token. It is empty until a server has been started with a token.
 type record struct {
 	Format int                   `json:"format"`
 	Keys   map[certs.Name]string `json:"keys"`
-	Sealed []byte                `json:"sealed"`
+	Sealed []byte                `json:"sealed,omitempty"`
 }
 
 // Material is what makes a cluster this cluster.
@@ -46,11 +46,14 @@ var ErrToken = errors.New("the token is not the one of the cluster in the datast
 // errChanged means that the record cannot be what a server wrote.
 var errChanged = errors.New("is damaged, or something else than Karve wrote it")
 
-// seal returns the record of m.
+// seal returns the record of m. Without a token, it has the fingerprints only.
 func seal(m Material, token *Token) ([]byte, error) {
 	keys, err := m.Shared.Fingerprints()
 	if err != nil {
 		return nil, err
+	}
+	if token == nil {
+		return json.Marshal(record{Format: format, Keys: keys})
 	}
 	plain, err := json.Marshal(m)
 	if err != nil {
@@ -83,6 +86,11 @@ func parse(value []byte) (*record, error) {
 	}
 	if r.Format > format {
 		return nil, fmt.Errorf("was written by a newer Karve (format %d, this one reads %d): upgrade this server", r.Format, format)
+	}
+	for _, name := range certs.SharedNames() {
+		if r.Keys[name] == "" {
+			return nil, errChanged
+		}
 	}
 	return r, nil
 }
