@@ -28,6 +28,7 @@ type Backend struct {
 	reader   *reader     // nil: the driver reads itself
 	wake     func(int64) // tells the loop that follows the log of a revision
 	state    func(error)
+	warn     func(error)
 	away     atomic.Bool
 	failed   chan error
 	cancel   context.CancelFunc
@@ -66,6 +67,9 @@ func (b *Backend) Close() {
 	delete(running.all, b)
 	running.Unlock()
 	b.cancel()
+	if b.reader != nil {
+		b.reader.end()
+	}
 	b.work.Wait()
 	b.release()
 	for _, c := range b.shown {

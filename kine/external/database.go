@@ -61,9 +61,9 @@ type driver struct {
 	open    func(context.Context, *sync.WaitGroup, *drivers.Config) (bool, server.Backend, error)
 	sql     bool
 	// Of SQL: rows opens kine's table for its writer, follow calls wake when there are rows of any server, until
-	// ctx ends, and the parameters of a statement begin with param, and have numbers if numbered.
+	// ctx ends, and failed when it cannot, and the parameters of a statement begin with param, and have numbers if numbered.
 	rows     func(ctx context.Context, dsn string, dialect *generic.Generic) (inserter, error)
-	follow   func(ctx context.Context, dsn string, db *sql.DB, wake func(revision int64))
+	follow   func(ctx context.Context, dsn string, db *sql.DB, wake func(revision int64), failed func(error))
 	keys     keyQuery
 	param    string
 	numbered bool
@@ -138,6 +138,8 @@ type Options struct {
 	// State is called with the reason when a call finds the database away, and with nil when
 	// one finds it back. Calls may overlap.
 	State func(error)
+	// Warn is called with what slows the datastore down, once. It may be nil.
+	Warn func(error)
 }
 
 // Open connects, creates the database and its table if they do not exist, and returns a
@@ -158,7 +160,7 @@ func (e *Database) Open(ctx context.Context, o Options) (_ *Backend, err error) 
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{external: e, state: o.State, failed: make(chan error, 1), release: release}
+	b := &Backend{external: e, state: o.State, warn: o.Warn, failed: make(chan error, 1), release: release}
 	config.MetricsRegisterer = b.figures(o.Metrics)
 	config.ConnectionPoolConfig = generic.ConnectionPoolConfig{MaxOpen: openConns, MaxIdle: idleConns, MaxIdleTime: idleTime}
 	// kine's compactor is a goroutine that ends when a commit fails. The compactor of the API
@@ -211,12 +213,18 @@ func (b *Backend) attach(life context.Context, dsn string) error {
 	rewrite(dialect, kind.param, kind.numbered)
 	b.reads, b.wake = dialect.DB, log.wake
 	b.writer = newWriter(life, rows)
-	b.reader = &reader{ctx: life, db: b.reads, query: kind.keys, observe: func(began time.Time, err error, sql *query.Filled) {
+	b.reader = &reader{ctx: life, work: &b.work, db: b.reads, query: kind.keys, observe: func(began time.Time, err error, sql *query.Filled) {
 		observe(dialect, began, err, sql)
 	}}
 	log.observe(b.writer)
 	b.work.Go(b.writer.run)
-	b.work.Go(func() { kind.follow(life, dsn, b.reads, b.wake) })
+	b.work.Go(func() {
+		kind.follow(life, dsn, b.reads, b.wake, func(err error) {
+			if b.warn != nil {
+				b.warn(fmt.Errorf("datastore %s: cannot listen for the writes of other servers, and asks for them every %v until it can: %s", b.external, pollInterval, b.external.scrub(err)))
+			}
+		})
+	})
 	return nil
 }
 

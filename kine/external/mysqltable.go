@@ -204,7 +204,7 @@ const (
 )
 
 // followMySQL calls wake for the rows of every server, until ctx ends.
-func followMySQL(ctx context.Context, _ string, db *sql.DB, wake func(int64)) {
+func followMySQL(ctx context.Context, _ string, db *sql.DB, wake func(int64), _ func(error)) {
 	var newest int64
 	for pause := followLeast; ; {
 		select {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"strconv"
 	"time"
 
@@ -33,15 +34,33 @@ type pgTable struct {
 	dialect *generic.Generic
 }
 
-func openPostgresTable(_ context.Context, dsn string, dialect *generic.Generic) (inserter, error) {
+// pgConfig is the configuration of a connection of which both ends notice within seconds that the other is gone.
+func pgConfig(dsn string) (*pgx.ConnConfig, error) {
 	config, err := pgx.ParseConfig("postgres://" + dsn)
 	if err != nil {
 		return nil, err
 	}
-	db := stdlib.OpenDB(*config, stdlib.OptionAfterConnect(func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.PgConn().Exec(ctx, pgSession).ReadAll()
+	dial := config.DialFunc
+	config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		if tcp, ok := conn.(*net.TCPConn); ok {
+			tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3})
+		}
+		return conn, err
+	}
+	config.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+		_, err := conn.Exec(ctx, pgSession).ReadAll()
 		return err
-	}))
+	}
+	return config, nil
+}
+
+func openPostgresTable(_ context.Context, dsn string, dialect *generic.Generic) (inserter, error) {
+	config, err := pgConfig(dsn)
+	if err != nil {
+		return nil, err
+	}
+	db := stdlib.OpenDB(*config)
 	db.SetMaxOpenConns(1)
 	return &pgTable{db, dialect}, nil
 }
@@ -164,10 +183,13 @@ func undecided(err error) error {
 const listenAgain = time.Second
 
 // followPostgres calls wake for the rows of every server, as soon as they are committed, until ctx ends.
-// While there is no connection, kine asks every pollInterval.
-func followPostgres(ctx context.Context, dsn string, _ *sql.DB, wake func(int64)) {
-	for ctx.Err() == nil {
-		listenPostgres(ctx, dsn, wake)
+// While there is no connection, kine asks every pollInterval. It calls failed with the first error.
+func followPostgres(ctx context.Context, dsn string, _ *sql.DB, wake func(int64), failed func(error)) {
+	for reported := false; ctx.Err() == nil; {
+		if err := listenPostgres(ctx, dsn, wake); !reported && ctx.Err() == nil {
+			failed(err)
+			reported = true
+		}
 		select {
 		case <-time.After(listenAgain):
 		case <-ctx.Done():
@@ -176,7 +198,13 @@ func followPostgres(ctx context.Context, dsn string, _ *sql.DB, wake func(int64)
 }
 
 func listenPostgres(ctx context.Context, dsn string, wake func(int64)) error {
-	conn, err := pgx.Connect(ctx, "postgres://"+dsn)
+	config, err := pgConfig(dsn)
+	if err != nil {
+		return err
+	}
+	first, cancel := context.WithTimeout(ctx, connectLimit)
+	conn, err := pgx.ConnectConfig(first, config)
+	cancel()
 	if err != nil {
 		return err
 	}

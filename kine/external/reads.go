@@ -28,6 +28,7 @@ type keyQuery func(keys []string) (*query.Named, []any)
 // the calls that it answers, so they get what any server has acknowledged.
 type reader struct {
 	ctx   context.Context
+	work  *sync.WaitGroup // has the queries. No query begins after ctx has ended and end has returned
 	db    *sql.DB
 	query keyQuery
 	// observe is told of each query. It may be nil.
@@ -54,10 +55,14 @@ type found struct {
 func (r *reader) get(ctx context.Context, key string) (int64, *server.KeyValue, error) {
 	one := &ask{ctx, key, make(chan found, 1)}
 	r.mu.Lock()
+	if r.ctx.Err() != nil {
+		r.mu.Unlock()
+		return 0, nil, errClosed
+	}
 	r.waiting = append(r.waiting, one)
 	if r.running < readQueries {
 		r.running++
-		go r.run()
+		r.work.Go(r.run)
 	}
 	r.mu.Unlock()
 	select {
@@ -66,6 +71,12 @@ func (r *reader) get(ctx context.Context, key string) (int64, *server.KeyValue, 
 	case <-ctx.Done():
 		return 0, nil, ctx.Err()
 	}
+}
+
+// end waits for calls that have seen that ctx has not ended, so that work can be waited for.
+func (r *reader) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 }
 
 // run answers until nobody waits.

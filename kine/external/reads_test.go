@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/k3s-io/kine/pkg/query"
@@ -60,7 +62,7 @@ func newReader(t *testing.T, d *keyTable) *reader {
 	d.begun, d.fail = make(chan []string), make(chan error)
 	db := sql.OpenDB(d)
 	t.Cleanup(func() { db.Close() })
-	return &reader{ctx: t.Context(), db: db, query: func(keys []string) (*query.Named, []any) {
+	return &reader{ctx: t.Context(), work: &sync.WaitGroup{}, db: db, query: func(keys []string) (*query.Named, []any) {
 		_, arguments := mysqlKeyQuery(keys)
 		return &query.Named{Query: "keys"}, arguments
 	}}
@@ -207,4 +209,31 @@ func TestAReaderThatLeaves(t *testing.T) {
 	if f := eventually.Receive(t, "an answer", answer); !errors.Is(f.err, context.Canceled) {
 		t.Errorf("%+v, want that it was canceled", f)
 	}
+}
+
+// Close waits for the queries, and none begins after it.
+func TestReadsEndWithTheBackend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &keyTable{newest: 9}
+		r := newReader(t, d)
+		b := anExternal(nil)
+		b.reader, r.work = r, &b.work
+		r.ctx, b.cancel = context.WithCancel(t.Context())
+		answer := r.ask(t, t.Context(), "/a")
+		d.wait(t)
+		closed := make(chan struct{})
+		go func() { b.Close(); close(closed) }()
+		synctest.Wait()
+		select {
+		case <-closed:
+			t.Error("Close has not waited for the query")
+		default:
+		}
+		if _, _, err := r.get(t.Context(), "/late"); err != errClosed {
+			t.Errorf("a read after the end: %v, want that it is closed", err)
+		}
+		d.fail <- nil
+		<-closed
+		<-answer
+	})
 }

@@ -178,7 +178,7 @@ func TestDatabaseTellsOfRows(t *testing.T) {
 		defer work.Wait()
 		defer cancel()
 		work.Go(func() {
-			a.external.kind.follow(ctx, prepared.DataSourceName, a.reads, func(revision int64) { told <- revision })
+			a.external.kind.follow(ctx, prepared.DataSourceName, a.reads, func(revision int64) { told <- revision }, func(err error) { t.Error(err) })
 		})
 		eventually.Receive(t, "the first", told) // it follows from now on
 		for n := range 5 {

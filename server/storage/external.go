@@ -20,6 +20,7 @@ func (s *Storage) useExternal(ctx context.Context, ready func()) (err error) {
 		backend, err = where.Open(ctx, external.Options{
 			CAFile: s.config.CAFile, CertFile: s.config.CertFile, KeyFile: s.config.KeyFile,
 			Metrics: legacyregistry.Registerer(), State: s.externalState,
+			Warn: func(err error) { s.config.Log.Warn(err) },
 		})
 		return err
 	})
