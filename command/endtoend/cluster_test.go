@@ -174,6 +174,7 @@ func TestAServerOffersItsStoreToACluster(t *testing.T) {
 		t.Errorf("the first server's kubeconfig at the second: %v", err)
 	}
 	karve(t, "cluster-token", "rotate", "--data-dir", store.dir, "--cluster-token-file", token, "--new-cluster-token-file", next)
+	wantIn(t, karve(t, "cluster-token", "rotate", "--data-dir", store.dir, "--cluster-token-file", next, "--encryption-provider-config", ""), "start them again, one at a time")
 	other.stop()
 	store.stop()
 	wantIn(t, refusedServer(t, store.dir, append(bare, "--etcd-listen=https://127.0.0.1:0", "--cluster-token-file="+token)...), "is not the one of the cluster")

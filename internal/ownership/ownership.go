@@ -23,6 +23,9 @@ type Owner struct {
 	UID, GID int
 }
 
+// Of returns the owner of a file; ok is false where files have none of this kind.
+func Of(info fs.FileInfo) (owner Owner, ok bool) { return ownerOf(info) }
+
 // String returns the user's name, if the machine has one for it, and the number.
 func (o Owner) String() string {
 	id := strconv.Itoa(o.UID)

@@ -158,7 +158,8 @@ var own = map[string][]string{
 	"server/membership": {
 		"certs",
 		"internal/atomicfile",
-		"server/storage", // the key of the record
+		"internal/ownership", // whose file a token is in
+		"server/storage",     // the key of the record
 	},
 	"server/ports": {},
 	"server/tunnels": {

@@ -31,8 +31,8 @@ func TestReadToken(t *testing.T) {
 		}
 		return path
 	}
-	secret := strings.Repeat("s3cret-", 6)
-	for _, path := range []string{file(NewToken(), 0o600), file(secret, 0o400), file(secret+"\r\n", 0o600)} {
+	secret := strings.Repeat("s3cret-ABCD", 4)
+	for _, path := range []string{file(NewToken(), 0o600), file(secret, 0o400), file(secret+"\r\n", 0o600), file(strings.Repeat("一二三四五六七八九十", 100), 0o600)} {
 		if got, err := ReadToken(path); err != nil || strings.TrimSpace(got.secret) != got.secret {
 			t.Errorf("got %q, %v", got.secret, err)
 		} else if text := fmt.Sprintf("%v %+v %#v %s", got, got, got, *got); strings.Contains(text, got.secret) {
@@ -40,12 +40,16 @@ func TestReadToken(t *testing.T) {
 		}
 	}
 	wrong := map[string]string{
-		file("s3cret", 0o600):                       "32 or more",
-		file("", 0o600):                             "has 0 characters",
-		file(secret+"\n"+secret, 0o600):             "one line",
-		file(strings.Repeat("s3cret", 1000), 0o600): "one line",
-		filepath.Join(dir, "none"):                  "karve cluster-token create " + filepath.Join(dir, "none"),
-		dir:                                         "not a regular file",
+		file("s3cret", 0o600):                          "32 or more",
+		file("", 0o600):                                "has 0 characters",
+		file(secret+"\n"+secret, 0o600):                "one line",
+		file(strings.Repeat("s3cret", 1000), 0o600):    "one line",
+		file(secret+strings.Repeat("\n", 5000), 0o600): "one line",
+		file(secret+"\xff", 0o600):                     "one line",
+		file(strings.Repeat("\u4e03", 31), 0o600):      "has 31 characters",
+		file(strings.Repeat("s3cret", 6), 0o600):       "has 6 different characters, and could be guessed: want 10",
+		filepath.Join(dir, "none"):                     "karve cluster-token create " + filepath.Join(dir, "none"),
+		dir:                                            "not a regular file",
 	}
 	if runtime.GOOS != "windows" {
 		wrong[file(secret, 0o644)] = "chmod 0600 "
