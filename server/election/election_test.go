@@ -168,6 +168,13 @@ func (s *store) change(r resourcelock.LeaderElectionRecord, deleted bool) {
 	}
 }
 
+// holder is the server that the lease names.
+func (s *store) holder() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.record.HolderIdentity
+}
+
 func (l *lock) look(ctx context.Context) (string, error) {
 	if err := l.reach(ctx); err != nil {
 		return "", err
@@ -348,7 +355,7 @@ func TestLeaderIsCutOff(t *testing.T) {
 		<-second.standby
 		for range 5 {
 			leader, other := first, second
-			if s.record.HolderIdentity == "second" {
+			if s.holder() == "second" {
 				leader, other = second, first
 			}
 			time.Sleep(7 * time.Second)
