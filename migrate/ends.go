@@ -93,6 +93,8 @@ func (t table) revision() int64 { return t.Revision() }
 
 func (t table) identity() string { return t.Identity() }
 
+func (t table) outside() int64 { return 0 }
+
 func (t table) keys() (n int64) {
 	t.EachKey(func(string, int64) { n++ })
 	return n

@@ -45,6 +45,7 @@ type etcd struct {
 	at     int64 // revision that is read
 	count  int64
 	id     uint64 // of the cluster
+	others int64  // keys outside of the prefix
 	ttls   map[clientv3.LeaseID]int64
 }
 
@@ -96,6 +97,15 @@ func readEtcd(ctx context.Context, e End) (source, error) {
 	if err == nil && len(running.Kvs) > 0 {
 		err = fmt.Errorf("a server uses it (%s): stop all servers of the cluster. One that was killed counts for 15 seconds", running.Kvs[0].Key)
 	}
+	if err == nil {
+		var all *clientv3.GetResponse
+		all, err = c.client.Get(ctx, "\x00", clientv3.WithFromKey(), clientv3.WithCountOnly(), clientv3.WithRev(c.at))
+		if err == nil {
+			c.others = all.Count - c.count
+		} else if errors.Is(err, rpctypes.ErrPermissionDenied) {
+			err = nil // a user for this prefix only
+		}
+	}
 	if err != nil {
 		c.close()
 		return nil, plain(err)
@@ -107,6 +117,8 @@ func (c *etcd) revision() int64 { return c.at }
 
 // identity is the same for all spellings of the endpoints. Those of Karve's own etcd API all have one.
 func (c *etcd) identity() string { return fmt.Sprintf("etcd %x", c.id) }
+
+func (c *etcd) outside() int64 { return c.others }
 
 func (c *etcd) keys() int64 { return c.count }
 

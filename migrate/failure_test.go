@@ -329,6 +329,9 @@ func TestMigrationOfASourceThatChanges(t *testing.T) {
 	if _, err := Run(t.Context(), source, to, write("/elsewhere")); err != nil {
 		t.Errorf("a key of somebody else has been written: %v", err)
 	}
+	if r := run(t, source, fileEnd(filepath.Join(t.TempDir(), "data"))); r.LeftOut != 1 {
+		t.Errorf("%d keys left out, want that of somebody else", r.LeftOut)
+	}
 	if got := contents(t, to)["/registry/pods/default/7"]; got != "0 later" {
 		t.Errorf("%q, want what was there at the begin", got)
 	}

@@ -105,6 +105,8 @@ func (f *file) revision() int64 { return f.given }
 
 func (f *file) identity() string { return "" } // the lock is enough
 
+func (f *file) outside() int64 { return 0 }
+
 func (f *file) keys() int64 { return int64(len(f.newest)) }
 
 // each reads all rows once more: values are not kept in memory.

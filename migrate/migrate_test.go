@@ -86,7 +86,7 @@ func databaseEnd(t testing.TB, name string) End {
 func realEtcd(t testing.TB) End {
 	t.Helper()
 	e := etcdEnd(setting(t, "KARVE_TEST_ETCD"))
-	if _, err := client(t, e).Delete(t.Context(), Prefix, clientv3.WithPrefix()); err != nil {
+	if _, err := client(t, e).Delete(t.Context(), "\x00", clientv3.WithFromKey()); err != nil {
 		t.Fatal(err)
 	}
 	return e

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/sirupsen/logrus"
@@ -26,7 +28,7 @@ func datastoreMigrate(c *cli.Context) error {
 	}
 	from, fromErr := migrationSource(c)
 	to, toErr := migrationTarget(c)
-	if err := errors.Join(fromErr, toErr); err != nil {
+	if err := errors.Join(fromErr, toErr, checkPrefix(c)); err != nil {
 		return err
 	}
 	show, end := output.Report(c)
@@ -36,7 +38,7 @@ func datastoreMigrate(c *cli.Context) error {
 	logbridge.Install(silent)
 	logbridge.Quiet(silent, "kine")
 	var done *migrate.Result
-	err := asOwnerOf(to.Dir, from.Dir, func() (err error) {
+	err := asOwnerOf(migrationOwner(to.Dir, from.Dir, c.String("data-dir")), func() (err error) {
 		done, err = migrate.Run(c.Context, from, to, func(p migrate.Progress) { show(func() string { return progressText(p) }) })
 		return err
 	})
@@ -70,15 +72,40 @@ func progressText(p migrate.Progress) string {
 	return fmt.Sprintf("%s: %d of %d keys, %.1f MB", p.Doing, p.Done, p.Total, float64(p.Bytes)/1e6)
 }
 
-// asOwnerOf acts as the owner of the first directory that is there: the built-in datastore that is
-// filled, or else the one that is read.
-func asOwnerOf(first, second string, body func() error) error {
-	for _, dir := range []string{first, second} {
-		if dir != "" && Exists(dir) {
-			return ownership.Act(dir, body)
+// asOwnerOf acts as the owner of a directory, if there is one.
+func asOwnerOf(dir string, body func() error) error {
+	if dir == "" {
+		return body()
+	}
+	return ownership.Act(dir, body)
+}
+
+// migrationOwner is the directory whose owner migrates: the built-in datastore that is filled, or the nearest
+// directory above it if that is not root's, or else the datastore that is read, or the data directory.
+func migrationOwner(to, from, dataDir string) string {
+	if to != "" {
+		near := to
+		for !Exists(near) && near != filepath.Dir(near) {
+			near = filepath.Dir(near)
+		}
+		if _, foreign, err := ownership.Foreign(near); near == to || err == nil && foreign {
+			return near
 		}
 	}
-	return body()
+	for _, dir := range []string{from, dataDir} {
+		if dir != "" && Exists(dir) {
+			return dir
+		}
+	}
+	return ""
+}
+
+// checkPrefix refuses a cluster whose keys are elsewhere.
+func checkPrefix(c *cli.Context) error {
+	if prefix, file := options.ConfiguredEtcdPrefix(c); prefix != "" && path.Join("/", prefix)+"/" != migrate.Prefix {
+		return fmt.Errorf("--config %s: kube-apiserver-arg has etcd-prefix=%s: only keys below %s can be migrated; copy this cluster with the tools of etcd", file, prefix, migrate.Prefix)
+	}
+	return nil
 }
 
 func migrationSource(c *cli.Context) (migrate.End, error) {
@@ -93,10 +120,12 @@ func migrationSource(c *cli.Context) (migrate.End, error) {
 		Option: option, FileOptions: "--datastore-cafile, --datastore-certfile, --datastore-keyfile",
 		CAFile: c.String("datastore-cafile"), CertFile: c.String("datastore-certfile"), KeyFile: c.String("datastore-keyfile"),
 	}
-	if option == "--from" {
-		if err := secretOnCommandLine(option, endpoint, options.MigrateFrom); err != nil {
-			return e, err
-		}
+	variable := options.MigrateFrom
+	if option != "--from" {
+		variable = "KARVE_DATASTORE_ENDPOINT"
+	}
+	if err := secretOnCommandLine(option, endpoint, variable); err != nil {
+		return e, err
 	}
 	return migrationEnd(c, e, endpoint)
 }
@@ -146,13 +175,19 @@ func migrationEnd(c *cli.Context, e migrate.End, endpoint string) (migrate.End, 
 	return e, errors.Join(problems...)
 }
 
-// secretOnCommandLine refuses a URL with a password that does not come from the variable.
+// secretOnCommandLine refuses a URL with a password that does not come from a variable or a file.
 func secretOnCommandLine(option, endpoint, variable string) error {
-	if endpoint == os.Getenv(variable) {
+	if !slices.ContainsFunc(os.Args, func(arg string) bool { return arg == endpoint || strings.HasSuffix(arg, "="+endpoint) }) {
 		return nil
 	}
-	_, rest, _ := strings.Cut(endpoint, "://")
-	user, _, there := cutLast(rest, "@")
+	kind, rest, _ := strings.Cut(endpoint, "://")
+	place, _, _ := strings.Cut(rest, "?")
+	if kind == "mysql" { // its password may have a question mark
+		if place = rest; strings.Contains(rest, "/") {
+			place, _, _ = cutLast(rest, "/")
+		}
+	}
+	user, _, there := cutLast(place, "@")
 	_, password, _ := strings.Cut(user, ":")
 	if there && password != "" || strings.Contains(rest, "password=") {
 		return fmt.Errorf("%s: other users can see a password on the command line: put the URL into the variable %s (for PostgreSQL, ~/.pgpass works too)", option, variable)

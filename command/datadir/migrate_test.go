@@ -1,9 +1,11 @@
 package datadir
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/urfave/cli/v2"
@@ -63,5 +65,87 @@ func TestNextServer(t *testing.T) {
 	}
 	if notes := migrationNotes(cli.NewContext(cli.NewApp(), nil, nil), migrate.End{}, migrate.End{}, 3); len(notes) != 1 || !strings.HasPrefix(notes[0], "3 values are encrypted") {
 		t.Errorf("%q, want the encrypted values", notes)
+	}
+}
+
+// A URL with a password is refused only where other users can see it.
+func TestSecretOnCommandLine(t *testing.T) {
+	args := os.Args
+	defer func() { os.Args = args }()
+	for endpoint, refused := range map[string]bool{
+		"postgres://karve:secret@db/x":              true,
+		"postgres://karve@db/x":                     false,
+		"postgres://db:5432/x?application_name=a@b": false,
+		"postgres://db/x?password=secret":           true,
+		"mysql://karve:se?cret@tcp(db:3306)/x":      true,
+		"mysql://karve@tcp(db:3306)/x?loc=a:b@c":    false,
+		"http://karve:secret@db:2379":               true,
+	} {
+		os.Args = []string{"karve", "--to", "x"}
+		if err := secretOnCommandLine("--to", endpoint, "VARIABLE"); err != nil {
+			t.Errorf("%s is not on the command line: %v", endpoint, err)
+		}
+		for _, os.Args = range [][]string{{"karve", "--to", endpoint}, {"karve", "--to=" + endpoint}} {
+			if err := secretOnCommandLine("--to", endpoint, "VARIABLE"); (err != nil) != refused {
+				t.Errorf("%s: %v, want refused: %v", endpoint, err, refused)
+			}
+		}
+	}
+}
+
+// Keys with another prefix would be left out.
+func TestMigrationRefusesAPrefix(t *testing.T) {
+	config := filepath.Join(t.TempDir(), "config.yaml")
+	for text, refused := range map[string]bool{
+		"kube-apiserver-arg: [v=1, etcd-prefix=/one]\n":    true,
+		"kube-apiserver-arg: etcd-prefix=/registry\n":      false,
+		"kube-apiserver-arg: service-cluster-ip-range=x\n": false,
+	} {
+		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		migrateContext(t, []string{"--config", config}, func(c *cli.Context) {
+			if err := checkPrefix(c); (err != nil) != refused {
+				t.Errorf("%s: %v, want refused: %v", text, err, refused)
+			}
+		})
+	}
+}
+
+// What root makes inside a service's directory is the service's.
+func TestMigrationActsAsTheOwner(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can act as somebody else")
+	}
+	const stranger = 54321
+	service, err := os.MkdirTemp("", "migrate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(service) })
+	if err := os.Chown(service, stranger, stranger); err != nil {
+		t.Fatal(err)
+	}
+	roots := t.TempDir()
+	for _, tc := range [][4]string{ // to, from, the data directory, and the one that counts
+		{filepath.Join(service, "a", "b"), "", roots, service},
+		{filepath.Join(roots, "new"), "", service, service},
+		{filepath.Join(roots, "new"), service, roots, service},
+		{roots, service, service, roots},
+		{"", "", service, service},
+		{"", "", filepath.Join(roots, "none"), ""},
+	} {
+		if got := migrationOwner(tc[0], tc[1], tc[2]); got != tc[3] {
+			t.Errorf("%v: the owner of %q", tc, got)
+		}
+	}
+	made := filepath.Join(service, "a", "b")
+	err = asOwnerOf(migrationOwner(made, "", roots), func() error { return os.MkdirAll(made, 0o700) })
+	info, statErr := os.Stat(filepath.Dir(made))
+	if err := errors.Join(err, statErr); err != nil {
+		t.Fatal(err)
+	}
+	if owner := info.Sys().(*syscall.Stat_t).Uid; owner != stranger {
+		t.Errorf("made as %d, want %d", owner, stranger)
 	}
 }

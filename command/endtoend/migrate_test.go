@@ -39,6 +39,7 @@ func TestMigrateBadInput(t *testing.T) {
 		{[]string{"--to", "postgres://127.0.0.1:1/x?password=secret"}, "", "--to: other users can see a password"},
 		{[]string{"--to", "mysql://karve:secret@tcp(127.0.0.1:1)/x"}, "", "--to: other users can see a password"},
 		{[]string{"--from", "mysql://karve:secret@tcp(127.0.0.1:1)/x", "--to", empty}, "", "--from: other users can see a password…KARVE_MIGRATE_FROM"},
+		{[]string{"--datastore-endpoint", "postgres://karve:secret@127.0.0.1:1/x", "--to", empty}, "", "--datastore-endpoint: other users can see a password…KARVE_DATASTORE_ENDPOINT"},
 		{nil, "KARVE_MIGRATE_TO=postgres://karve:secret@127.0.0.1:1/x", "--to postgres://karve@127.0.0.1:1/x: …connection refused"},
 		{[]string{"--to", empty}, "KARVE_MIGRATE_FROM=mysql://karve:secret@tcp(127.0.0.1:1)/x", "--from mysql://karve@tcp(127.0.0.1:1)/x: …connection refused"},
 		{[]string{"--to", empty, "--config", config}, "", "--datastore-endpoint postgres://karve@127.0.0.1:1/x: …connection refused"},

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -56,7 +57,7 @@ const (
 func Migration() []cli.Flag {
 	return []cli.Flag{
 		DatastoreCAFile(), DatastoreCertFile(), DatastoreKeyFile(),
-		&cli.StringFlag{Name: "from", EnvVars: []string{MigrateFrom}, Usage: "`URL` of the datastore to migrate from (default: that of --datastore-endpoint, or the built-in one in the data directory)"},
+		&cli.StringFlag{Name: "from", EnvVars: []string{MigrateFrom}, Usage: "`URL` of the datastore to migrate from, of which only the keys below /registry are copied (default: that of --datastore-endpoint, or the built-in one in the data directory)"},
 		&cli.StringFlag{Name: "to", EnvVars: []string{MigrateTo}, Usage: "`URL` of the datastore to migrate to: sqlite:// (the built-in one in the data directory), sqlite://DIR, postgres://…, mysql://…, or http(s)://host:port,… of an etcd. A URL with a password belongs in the variable"},
 		&cli.StringFlag{Name: "to-cafile", Usage: "`FILE` with the CA certificate of --to; those of --from are --datastore-cafile and so on"},
 		&cli.StringFlag{Name: "to-certfile", Usage: "`FILE` with a client certificate for --to"},
@@ -93,16 +94,37 @@ func DefaultDataDir() string {
 // inDataDir are the options of the server that other commands take from its configuration file.
 var inDataDir = []string{"data-dir", "datastore-endpoint", "datastore-cafile", "datastore-certfile", "datastore-keyfile", membership.Option, "ssh-keyfile"}
 
+// ConfiguredEtcdPrefix is the prefix of the API server's keys in the configuration file, and the file. Both are
+// empty if it names none.
+func ConfiguredEtcdPrefix(c *cli.Context) (prefix, file string) {
+	file, values := configFile(c)
+	for _, v := range values {
+		for _, arg := range v.values {
+			if value, found := strings.CutPrefix(strings.TrimLeft(arg, "-"), "etcd-prefix="); found && v.name == "kube-apiserver-arg" {
+				prefix = value
+			}
+		}
+	}
+	if prefix == "" {
+		return "", ""
+	}
+	return prefix, file
+}
+
+// configFile is what the configuration file has, if it can be read.
+func configFile(c *cli.Context) (path string, values []configValue) {
+	path = cmp.Or(c.String("config"), DefaultFile)
+	if text, err := os.ReadFile(path); err == nil {
+		values, _ = parseConfig(text) // the error has been reported
+	}
+	return path, values
+}
+
 // ConfigFileWith is the path of the configuration file, if it can be read and sets an option, and otherwise
 // empty.
 func ConfigFileWith(c *cli.Context, option string) string {
-	path := cmp.Or(c.String("config"), DefaultFile)
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return ""
-	}
-	values, err := parseConfig(text)
-	if err != nil || !slices.ContainsFunc(values, func(v configValue) bool { return v.name == option }) {
+	path, values := configFile(c)
+	if !slices.ContainsFunc(values, func(v configValue) bool { return v.name == option }) {
 		return ""
 	}
 	return path
