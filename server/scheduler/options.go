@@ -26,7 +26,11 @@ var ownedFlags = map[string]string{
 }
 
 // Upstream is kube-scheduler's own options, with Karve's defaults and the user's settings.
-type Upstream struct{ *options.Options }
+type Upstream struct {
+	*options.Options
+
+	shared bool // other servers can use the datastore, so that there may be an election
+}
 
 // option is the option that has kube-scheduler's.
 const option = "kube-scheduler-arg"
@@ -49,7 +53,7 @@ func Parse(args []string, shared bool) (*Upstream, error) {
 	if err := election.Check(option, *o.LeaderElection, set, shared); err != nil {
 		return nil, err
 	}
-	return &Upstream{o}, nil
+	return &Upstream{o, shared}, nil
 }
 
 // Validate returns what kube-scheduler would refuse. It reads the feature gates of the
@@ -62,6 +66,14 @@ func (u *Upstream) Validate() error {
 		return fmt.Errorf("--"+option+": %w", errors.Join(errs...))
 	}
 	return nil
+}
+
+// source is what has the settings for leader election, for messages.
+func (u *Upstream) source() string {
+	if u.ConfigFile == "" {
+		return option
+	}
+	return fmt.Sprintf("%s config=%s, leaderElection", option, u.ConfigFile)
 }
 
 // complete sets the default configuration, which depends on the process' feature gates.

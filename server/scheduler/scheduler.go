@@ -52,7 +52,8 @@ type Connection struct {
 	Client *rest.Config
 	// Informers are the API server's.
 	Informers informers.SharedInformerFactory
-	// Controllers are the controllers. It is nil if there are none.
+	// Controllers are the controllers. It is nil if there are none, or if they may stop before the
+	// scheduler. A scheduler with leader election does not use them.
 	Controllers Controllers
 
 	begin func() // starts Informers, if they run longer than the scheduler; otherwise nil
@@ -88,6 +89,9 @@ func (s *Scheduler) LastError() error { return s.health.LastError() }
 func (s *Scheduler) Run(ctx context.Context, ready func()) error {
 	defer s.health.Set(errors.New("stopped"))
 	connection := s.options.Connect()
+	if !s.options.Upstream.shared { // nothing else than an election needs to know upstream's configuration first
+		return s.run(ctx, connection, ready)
+	}
 	settings, err := s.election(ctx, connection)
 	if err != nil {
 		return err
@@ -95,9 +99,11 @@ func (s *Scheduler) Run(ctx context.Context, ready func()) error {
 	if !settings.LeaderElect {
 		return s.run(ctx, connection, ready)
 	}
-	if err := election.Valid(option, settings); err != nil { // a configuration file may have them
+	if err := election.Valid(s.options.Upstream.source(), settings); err != nil { // a configuration file may have them
 		return err
 	}
+	// They run longer than a term, but those that only the scheduler uses cannot start a second time.
+	connection.Controllers = nil
 	candidate := election.New(election.Config{
 		Identity: s.options.Identity, Settings: settings, Component: "kube-scheduler", Work: "runs the scheduler", Log: s.options.Log,
 	})
