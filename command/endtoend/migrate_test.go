@@ -127,7 +127,7 @@ func moveCluster(t *testing.T, other, refusal string, env []string) {
 	if s := readDatastore(t, dir); done.SourceRevision != s.Revision || done.Keys == 0 || done.Revision <= s.Revision || len(done.SHA256) != 64 || done.From != "sqlite://"+dir {
 		t.Errorf("%s, want a higher revision than %d", text, s.Revision)
 	}
-	if want := `KARVE_DATASTORE_ENDPOINT="$KARVE_MIGRATE_TO" karve server --data-dir ` + dir; done.Next != want || strings.Contains(text, "w0rd") {
+	if want := `KARVE_DATASTORE_ENDPOINT="$KARVE_MIGRATE_TO" karve server --config /dev/null --data-dir ` + dir; done.Next != want || strings.Contains(text, "w0rd") {
 		t.Errorf("next: %s, want %s", done.Next, want)
 	}
 	args := bare
@@ -159,7 +159,7 @@ func moveCluster(t *testing.T, other, refusal string, env []string) {
 	back := "sqlite://" + filepath.Join(t.TempDir(), "back")
 	got := succeed(t, migrate("KARVE_MIGRATE_FROM", "--to", back))
 	wantOutput(t, got, "migrated ", " keys (", "every key and value was read again and is the same; SHA-256 ", "the revision was ",
-		"Next:\n  karve server --data-dir "+dir+" --datastore-endpoint "+back+"\n")
+		"Next:\n  karve server --config /dev/null --data-dir "+dir+" --datastore-endpoint "+back+"\n")
 	wantProblems(t, finish(t, migrate("KARVE_MIGRATE_TO", "--from", back)), "--to …"+refusal)
 	p = launchWith(t, dir, nil, append(bare, "--datastore-endpoint", back)...).waitReady()
 	here, err := client(t, p.config()).CoreV1().ConfigMaps("default").Get(t.Context(), "moved", metav1.GetOptions{})
