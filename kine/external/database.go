@@ -71,14 +71,12 @@ type driver struct {
 	// For [Table], if sql:
 	connect func(rest string, files tls.Config) (db *sql.DB, release func(), err error)
 	failure func(error) error // makes errors that waiting cannot cure ErrRefused
-	// primary refuses a database in which running servers cannot be seen, and undecided tells whether the error
-	// of a COMMIT leaves it open.
-	primary   func(context.Context, *sql.DB) error
-	undecided func(error) error
-	packet    string // selects how many bytes a statement may have; empty: enough
-	identity  string // selects what tells databases apart
-	others    string // counts the other connections to the database
-	raise     string // makes the next revision follow one; without its end
+	// primary refuses a database in which running servers cannot be seen.
+	primary  func(context.Context, *sql.DB) error
+	packet   string // selects how many bytes a statement may have; empty: enough
+	identity string // selects what tells databases apart
+	others   string // counts the other connections to the database
+	raise    string // makes the next revision follow one; without its end
 
 	// patience is the longest time of a call; 0 means the caller's.
 	patience time.Duration

@@ -23,17 +23,16 @@ var mySQL = driver{
 	open:    kinemysql.New,
 	sql:     true,
 
-	rows:      openMySQLTable,
-	follow:    followMySQL,
-	keys:      mysqlKeyQuery,
-	param:     "?",
-	connect:   connectMySQL,
-	failure:   mysqlFailure,
-	primary:   mysqlPrimary,
-	undecided: mysqlUndecided,
-	packet:    `SELECT @@max_allowed_packet`,
-	identity:  `SELECT CONCAT('mysql ', @@hostname, ' ', @@port, ' ', @@datadir, ' ', DATABASE())`,
-	others:    `SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND ID <> CONNECTION_ID()`,
+	rows:     openMySQLTable,
+	follow:   followMySQL,
+	keys:     mysqlKeyQuery,
+	param:    "?",
+	connect:  connectMySQL,
+	failure:  mysqlFailure,
+	primary:  mysqlPrimary,
+	packet:   `SELECT @@max_allowed_packet`,
+	identity: `SELECT CONCAT('mysql ', @@hostname, ' ', @@port, ' ', @@datadir, ' ', DATABASE())`,
+	others:   `SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND ID <> CONNECTION_ID()`,
 }
 
 // The driver prints errors of connections on standard error by default.
@@ -168,14 +167,6 @@ func mysqlPrimary(ctx context.Context, db *sql.DB) error {
 	err := db.QueryRowContext(ctx, `SELECT COUNT(*) FROM information_schema.INNODB_TRX`).Scan(&transactions)
 	if number(err) == 1227 { // ER_SPECIFIC_ACCESS_DENIED_ERROR
 		return refusal{fmt.Errorf("a server that uses it as another user could not be seen: let an administrator run GRANT PROCESS ON *.* TO this user (%w)", err)}
-	}
-	return err
-}
-
-// mysqlUndecided is the error of a COMMIT. If the database has refused it, it does not commit.
-func mysqlUndecided(err error) error {
-	if number(err) == 0 {
-		return unknown{err}
 	}
 	return err
 }

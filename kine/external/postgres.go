@@ -32,12 +32,11 @@ var postgres = driver{
 	connect: connectPostgres,
 	failure: postgresFailure,
 	// Autovacuum is nobody's.
-	others:    `SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND usename IS NOT NULL`,
-	raise:     `SELECT setval(pg_get_serial_sequence('kine', 'id'), `,
-	numbered:  true,
-	primary:   postgresPrimary,
-	undecided: postgresUndecided,
-	identity:  `SELECT 'postgres ' || system_identifier || ' ' || current_database() FROM pg_control_system()`,
+	others:   `SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND usename IS NOT NULL`,
+	raise:    `SELECT setval(pg_get_serial_sequence('kine', 'id'), `,
+	numbered: true,
+	primary:  postgresPrimary,
+	identity: `SELECT 'postgres ' || system_identifier || ' ' || current_database() FROM pg_control_system()`,
 }
 
 // postgresPrimary refuses a standby: servers are connected to its primary.
@@ -50,14 +49,6 @@ func postgresPrimary(ctx context.Context, db *sql.DB) error {
 		return refusal{errReplica}
 	}
 	return nil
-}
-
-// postgresUndecided is the error of a COMMIT. If the database has refused it, it does not commit.
-func postgresUndecided(err error) error {
-	if e := (*pgconn.PgError)(nil); errors.As(err, &e) && e.SeverityUnlocalized == "ERROR" {
-		return err
-	}
-	return unknown{err} // pgx also calls a connection closed that ended while it waited for the answer
 }
 
 // defaultDatabase is the default of kine and k3s.

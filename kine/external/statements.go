@@ -28,7 +28,7 @@ func rewrite(d *generic.Generic, param string, numbered bool) {
 	d.GetSingleValSQL = get(generic.WithVal, d.GetSingleValSQL.Name)
 }
 
-// observe counts a query of ours in kine's metrics.
+// observe counts one of this package's queries in kine's metrics.
 func observe(d *generic.Generic, began time.Time, err error, sql *query.Filled) {
 	if one := (refused{}); errors.As(err, &one) {
 		err = one.error // kine's codes are those of plain errors

@@ -430,10 +430,11 @@ func (t *Table) commit(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := t.tx.Commit(); err != nil {
-		return t.external.kind.undecided(err)
+	err := t.tx.Commit()
+	if err == nil || refusedStatement(err) {
+		return err
 	}
-	return nil
+	return unknown{err} // pgx also calls a connection closed that ended while it waited for the answer
 }
 
 // Close ends the transaction, unless it has been committed, and the connection.
