@@ -25,9 +25,8 @@ import (
 )
 
 const (
-	newTokenFile     = "new-cluster-token-file"
-	encryptionConfig = "encryption-provider-config"
-	etcdPrefix       = "etcd-prefix"
+	newTokenFile = "new-cluster-token-file"
+	etcdPrefix   = "etcd-prefix"
 )
 
 // timeout limits what rotate does in the datastore. Waiting for the datastore has its own limit.
@@ -56,7 +55,7 @@ server in --data-dir.`,
 					options.DatastoreCAFile(), options.DatastoreCertFile(), options.DatastoreKeyFile(),
 					options.ClusterTokenFile(),
 					&cli.StringFlag{Name: newTokenFile, Usage: "`FILE` with the secret that replaces that of --cluster-token-file"},
-					&cli.StringFlag{Name: encryptionConfig, Usage: "`FILE` that replaces the cluster's configuration of the encryption of stored objects; '' removes it"},
+					&cli.StringFlag{Name: apiserver.EncryptionOption, Usage: "`FILE` that replaces the cluster's configuration of the encryption of stored objects; '' removes it"},
 					&cli.StringFlag{Name: etcdPrefix, Value: "/registry", Usage: "`PREFIX` of the cluster's keys in an etcd that several clusters share"},
 				},
 				Before: options.ReadDataDir,
@@ -129,16 +128,16 @@ func read(c *cli.Context) (before, after *membership.Token, encryption *[]byte, 
 	switch {
 	case c.String(newTokenFile) != "":
 		after = token(newTokenFile)
-	case c.IsSet(encryptionConfig):
+	case c.IsSet(apiserver.EncryptionOption):
 		after = before
 	default:
 		problems = append(problems, fmt.Errorf("--%s: name the file with the new secret; karve cluster-token create makes one", newTokenFile))
 	}
-	if c.IsSet(encryptionConfig) {
+	if c.IsSet(apiserver.EncryptionOption) {
 		encryption = new([]byte)
-		if file := c.String(encryptionConfig); file != "" {
+		if file := c.String(apiserver.EncryptionOption); file != "" {
 			if *encryption, err = os.ReadFile(file); err != nil {
-				problems = append(problems, fmt.Errorf("--%s: %w", encryptionConfig, err))
+				problems = append(problems, fmt.Errorf("--%s: %w", apiserver.EncryptionOption, err))
 			}
 		}
 	}

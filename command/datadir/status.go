@@ -75,7 +75,7 @@ type memoryStatus struct {
 type leaseStatus struct {
 	Name   string `json:"name"`
 	Leads  bool   `json:"leads"`            // this server does
-	Holder string `json:"holder,omitempty"` // the identity of who does, if it is known
+	Holder string `json:"holder,omitempty"` // the identity of the leader, if it is known
 }
 
 type certificateStatus struct {

@@ -36,7 +36,7 @@ var userFlags = []struct {
 		"service-account-jwks-uri", "api-audiences"}},
 	{"ADMISSION", []string{"enable-admission-plugins", "disable-admission-plugins", "admission-control-config-file"}},
 	{"AUDIT, ENCRYPTION, TRACING", []string{"audit-policy-file", "audit-log-path", "audit-log-maxage", "audit-log-maxbackup", "audit-log-maxsize",
-		"audit-webhook-config-file", "encryption-provider-config", "encryption-provider-config-automatic-reload", "tracing-config-file"}},
+		"audit-webhook-config-file", EncryptionOption, "encryption-provider-config-automatic-reload", "tracing-config-file"}},
 	{"LISTENERS", []string{"tls-min-version", "tls-cipher-suites", "tls-sni-cert-key", "goaway-chance", "cors-allowed-origins"}},
 }
 

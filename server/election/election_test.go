@@ -202,6 +202,16 @@ type candidate struct {
 	log     strings.Builder
 }
 
+// pair returns two candidates: the first leads, and the second has seen that.
+func pair() (s *store, first, second *candidate) {
+	s = &store{}
+	first = s.join("first")
+	<-first.leads
+	second = s.join("second")
+	<-second.standby
+	return s, first, second
+}
+
 func (s *store) join(name string) *candidate {
 	c := &candidate{standby: make(chan struct{}, 100), leads: make(chan struct{}, 100), done: make(chan error, 1)}
 	log := logrus.New()
@@ -294,11 +304,7 @@ func (s *store) oneAtATime(t *testing.T) {
 // A server that stops is followed immediately, although candidates ask every two seconds.
 func TestHandover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &store{}
-		first := s.join("first")
-		<-first.leads
-		second := s.join("second")
-		<-second.standby
+		s, first, second := pair()
 		time.Sleep(7 * time.Second)
 		began := time.Now()
 		first.stop(t)
@@ -321,11 +327,7 @@ func TestHandover(t *testing.T) {
 func TestDeadLeader(t *testing.T) {
 	for i := range 20 { // candidates ask at random times
 		synctest.Test(t, func(t *testing.T) {
-			s := &store{}
-			first := s.join("first")
-			<-first.leads
-			second := s.join("second")
-			<-second.standby
+			s, first, second := pair()
 			time.Sleep(7*time.Second + time.Duration(i)*100*time.Millisecond)
 			first.lock.sever(true) // it is dead: nobody hears of it again
 			s.mu.Lock()
@@ -348,11 +350,7 @@ func TestDeadLeader(t *testing.T) {
 // for its turn, and leads again in the same process.
 func TestLeaderIsCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &store{}
-		first := s.join("first")
-		<-first.leads
-		second := s.join("second")
-		<-second.standby
+		s, first, second := pair()
 		for range 5 {
 			leader, other := first, second
 			if s.holder() == "second" {
@@ -391,11 +389,7 @@ func TestLeaseIsTakenAway(t *testing.T) {
 	for _, deleted := range []bool{true, false} {
 		for _, blind := range []bool{true, false} {
 			synctest.Test(t, func(t *testing.T) {
-				s := &store{}
-				first := s.join("first")
-				<-first.leads
-				second := s.join("second")
-				<-second.standby
+				s, first, second := pair()
 				time.Sleep(7 * time.Second)
 				first.blind.Store(blind)
 				first.lock.sever(true) // so that the second is faster
