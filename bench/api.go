@@ -38,7 +38,7 @@ const (
 	rowMemoryPeak     = "memory, peak"
 	rowCgroupPeak     = "memory of the cgroup, peak"
 
-	perServer, perClient = "server µs each", "client µs each"
+	perServer, perClient, perDatastore = "server µs each", "client µs each", "datastore µs each"
 )
 
 // apiClients is how many clients work at the same time. By default each has a connection of its
@@ -49,8 +49,9 @@ const apiClients = 32
 type apiPlan struct {
 	objects int // that exist while the rows are measured
 	updates int
-	events  int // updates, each of which a watch waits for
-	extra   int // objects that are created and deleted
+	events  int  // updates, each of which a watch waits for
+	memory  bool // is measured after them
+	extra   int  // objects that are created and deleted
 	gets    int
 	lists   int
 	repeats int           // of the rows about controllers
@@ -58,7 +59,7 @@ type apiPlan struct {
 }
 
 var (
-	apiWhole = apiPlan{objects: 2000, updates: 7500, events: 500, extra: 6000, gets: 20000, lists: 200, repeats: 5, most: 10 * time.Second}
+	apiWhole = apiPlan{objects: 2000, updates: 7500, events: 500, memory: true, extra: 6000, gets: 20000, lists: 200, repeats: 5, most: 10 * time.Second}
 	apiQuick = apiPlan{objects: 2000, updates: 640, events: 50, extra: 640, gets: 1000, lists: 10, repeats: 1, most: 2 * time.Second}
 )
 
@@ -119,31 +120,41 @@ func api(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		defer cmp.limit.close()
 		cmp.Setting += "; karve limited to " + *limit
 	}
-	klog.LogToStderr(false) // client-go logs errors when a server stops
-	klog.SetOutput(io.Discard)
+	silence()
 	cmp.lines = apiLines()
 	cmp.notes = "server, client µs each: CPU time of one operation. memory: RssAnon. never: it has no controllers.\n"
 	return cmp.run(ctx, func(ctx context.Context, p *peer, dir string, s *sample) error {
-		c, probe, err := p.startReady(ctx, dir)
-		if err != nil {
-			return err
-		}
-		defer c.kill()
-		defer probe.close()
-		b := &apiBench{comparison: cmp, cluster: c, peer: p, sample: s, plan: plan, probe: probe, profiles: *profiles}
-		probe.close() // a profile opens another connection
-		if err := b.connect(*connections); err != nil {
-			return err
-		}
-		if err := b.measure(ctx); err != nil {
-			if failed := c.failed(); failed != nil {
-				return failed
-			}
-			return err
-		}
-		_, err = c.stop(ctx)
-		return err
+		return cmp.load(ctx, p, dir, s, &apiBench{plan: plan, profiles: *profiles}, *connections)
 	})
+}
+
+// load starts a control plane, and measures it as b says.
+func (cmp *comparison) load(ctx context.Context, p *peer, dir string, s *sample, b *apiBench, connections int) error {
+	c, probe, err := p.startReady(ctx, dir)
+	if err != nil {
+		return err
+	}
+	defer c.kill()
+	defer probe.close()
+	b.comparison, b.cluster, b.peer, b.sample, b.probe = cmp, c, p, s, probe
+	probe.close() // a profile opens another connection
+	if err := b.connect(connections); err != nil {
+		return err
+	}
+	if err := b.measure(ctx); err != nil {
+		if failed := c.failed(); failed != nil {
+			return failed
+		}
+		return err
+	}
+	_, err = c.stop(ctx)
+	return err
+}
+
+// silence hides the errors that client-go logs when a server stops.
+func silence() {
+	klog.LogToStderr(false)
+	klog.SetOutput(io.Discard)
 }
 
 // An apiBench measures one control plane.
@@ -196,7 +207,7 @@ func (b *apiBench) measure(ctx context.Context) error {
 	if err := b.configMaps(ctx); err != nil {
 		return err
 	}
-	if b.peer.controllers {
+	if b.peer.controllers && b.datastores == nil {
 		return b.controllers(ctx)
 	}
 	return nil
@@ -209,6 +220,7 @@ func (b *apiBench) row(ctx context.Context, name string, run func(context.Contex
 	if err != nil {
 		return err
 	}
+	datastore := b.peer.database.cpu()
 	profiled := b.profile(ctx, name)
 	res, err := run(ctx)
 	if err != nil {
@@ -229,6 +241,9 @@ func (b *apiBench) row(ctx context.Context, name string, run func(context.Contex
 	b.sample.add(name, "p50 ms", res.P50)
 	b.sample.add(name, "p99 ms", res.P99)
 	b.sample.add(name, perServer, each(serverAfter-server))
+	if b.peer.database.controlled() {
+		b.sample.add(name, perDatastore, each(b.peer.database.cpu()-datastore))
+	}
 	b.sample.add(name, perClient, each(clientAfter-client))
 	b.progress(b.peer, b.sample, from)
 	return nil

@@ -46,9 +46,11 @@ type comparison struct {
 	datastore string
 	limit     *cgroup
 	database  *userDatabase // nil: the built-in datastore
-	flags     *flag.FlagSet
-	stdout    io.Writer
-	stderr    io.Writer
+	// datastores are what is compared, if it is not programs: one karve on each. They have no ratio.
+	datastores []*userDatabase
+	flags      *flag.FlagSet
+	stdout     io.Writer
+	stderr     io.Writer
 }
 
 // newComparison returns a comparison with the options that start, footprint, api and abandoned
@@ -166,9 +168,14 @@ func (cmp *comparison) run(ctx context.Context, measure func(ctx context.Context
 // Record implements report.Reporter.
 func (cmp *comparison) Record() *report.Record {
 	r := report.NewRecord(cmp.name, cmp.Machine, cmp.args, cmp.otherLoad())
-	r.Remark("peers", peerVersions())
+	if cmp.datastores == nil {
+		r.Remark("peers", peerVersions())
+	}
 	r.Remark("setting", cmp.Setting)
 	for _, p := range cmp.peers {
+		if p.database.controlled() {
+			p.version = p.database.version
+		}
 		r.Remark(p.name, p.version)
 	}
 	for _, s := range cmp.Samples {
@@ -197,6 +204,14 @@ func (cmp *comparison) otherLoad() (most float64) {
 func (cmp *comparison) choosePeers(ctx context.Context, pki string) (err error) {
 	if cmp.karve, err = chosenKarve(ctx, cmp.karve, cmp.stderr); err != nil {
 		return err
+	}
+	if cmp.datastores != nil {
+		for _, database := range cmp.datastores {
+			p := karve(database.title, cmp.karve, nil, database)
+			p.name = database.name
+			cmp.peers = append(cmp.peers, p)
+		}
+		return nil
 	}
 	switch cmp.against {
 	case againstNone:
@@ -232,11 +247,14 @@ func (cmp *comparison) measureOne(ctx context.Context, work string, p *peer, s *
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if cmp.database != nil {
+	if p.database != nil {
+		if err := p.database.start(ctx); err != nil {
+			return err
+		}
 		defer func() {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 			defer cancel()
-			if err := cmp.database.drop(ctx); err != nil {
+			if err := errors.Join(p.database.drop(ctx), p.database.stop(ctx)); err != nil {
 				fmt.Fprintln(cmp.stderr, "bench:", err)
 			}
 		}()
@@ -247,7 +265,7 @@ func (cmp *comparison) measureOne(ctx context.Context, work string, p *peer, s *
 	if err != nil {
 		return err
 	}
-	own := machine.OwnTime()
+	own, database := machine.OwnTime(), p.database.cpu()
 	if err := measure(ctx, p, dir, s); err != nil {
 		return err
 	}
@@ -255,7 +273,7 @@ func (cmp *comparison) measureOne(ctx context.Context, work string, p *peer, s *
 	if err != nil {
 		return err
 	}
-	other := busyAfter - busy - (machine.OwnTime() - own)
+	other := busyAfter - busy - (machine.OwnTime() - own) - (p.database.cpu() - database)
 	s.OtherLoad = max(0, other.Seconds()/time.Since(began).Seconds()/float64(runtime.NumCPU()))
 	return nil
 }

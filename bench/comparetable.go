@@ -72,11 +72,13 @@ func (cmp *comparison) Print(w io.Writer) error {
 		t[0] = append(t[0], p.title)
 	}
 	ratio := ""
-	if len(cmp.peers) > 1 {
+	if len(cmp.peers) > 1 && cmp.datastores == nil {
 		t[0] = append(t[0], "ratio")
 		ratio = "; ratio: karve / " + cmp.peers[0].title
 	}
-	t[0] = append(t[0], "target", "")
+	if cmp.datastores == nil {
+		t[0] = append(t[0], "target", "")
+	}
 	last := ""
 	for _, l := range cmp.lines {
 		if cells := cmp.cells(l); cells != nil {
@@ -126,6 +128,9 @@ func (cmp *comparison) cells(l line) []string {
 	}
 	if own == nil {
 		return nil
+	}
+	if cmp.datastores != nil {
+		return cells
 	}
 	if l.target.Ratio && cmp.against != againstEtcd {
 		l.target = report.Target{} // it is a ratio to another peer

@@ -55,7 +55,7 @@ func (b *apiBench) onObjects(ctx context.Context) error {
 			return err
 		}
 	}
-	if b.wants("update") && b.wants("watch") && b.plan == apiWhole {
+	if b.wants("update") && b.wants("watch") && b.plan.memory {
 		if err := b.memory(peak()); err != nil {
 			return err
 		}

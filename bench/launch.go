@@ -24,8 +24,9 @@ type peer struct {
 	version string
 	// controllers says that it has controllers and a scheduler.
 	controllers bool
-	binaries    []string // in the order of the processes
-	limit       *cgroup  // nil: none
+	binaries    []string      // in the order of the processes
+	limit       *cgroup       // nil: none
+	database    *userDatabase // of Karve; nil: the built-in datastore
 	// launch starts the processes on a data directory, which may have the state of an earlier
 	// start, and adds them to c. It does not wait until they are ready.
 	launch func(ctx context.Context, dir string, c *cluster) error
@@ -49,7 +50,7 @@ func freePorts(n int) ([]string, error) {
 // karve is the whole control plane on loopback, with its defaults except for options and the database, which
 // may be nil.
 func karve(title, binary string, limit *cgroup, database *userDatabase, options ...string) *peer {
-	return &peer{title: title, name: "karve", version: karveVersion(binary), controllers: true, binaries: []string{binary}, limit: limit,
+	return &peer{title: title, name: "karve", version: karveVersion(binary), controllers: true, binaries: []string{binary}, limit: limit, database: database,
 		launch: func(_ context.Context, dir string, c *cluster) error {
 			ports, err := freePorts(1)
 			if err != nil {
@@ -58,14 +59,11 @@ func karve(title, binary string, limit *cgroup, database *userDatabase, options 
 			c.host, c.certs = net.JoinHostPort("127.0.0.1", ports[0]), filepath.Join(dir, "certs")
 			c.began = time.Now()
 			args := append([]string{"server", "--data-dir", dir, "--bind-address", "127.0.0.1", "--secure-port", ports[0], "--insecure-port", "-1"}, options...)
-			if database != nil {
-				option, err := database.option(dir)
-				if err != nil {
-					return err
-				}
-				// A database can be shared, so the server wants an address at which others reach it.
-				args = append(args, option, "--advertise-address", "192.0.2.1")
+			own, err := database.options(dir)
+			if err != nil {
+				return err
 			}
+			args = append(args, own...)
 			d, err := startDaemon(dir, "karve", limit, binary, args...)
 			if err != nil {
 				return err

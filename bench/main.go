@@ -17,7 +17,7 @@ import (
 	"github.com/karve-k8s/karve/bench/engine"
 )
 
-const usage = `usage: scripts/bench storage|scale|start|footprint|api|fresh|large|abandoned|crds|flash|simulate [options]
+const usage = `usage: scripts/bench storage|scale|start|footprint|api|datastores|fresh|large|abandoned|crds|flash|simulate [options]
 
 storage    the engine, in process and on a socket, beside etcd
 scale      the engine with many keys: starts, memory, pages, counts, compaction
@@ -25,6 +25,7 @@ start      start and stop, beside etcd + kube-apiserver
 footprint  memory, CPU, writes, goroutines and size of an idle control plane
 api        creates, updates, deletes, reads and watches through the API, and how fast
            the controllers react
+datastores Karve on its built-in datastore, PostgreSQL, MariaDB, one etcd and three
 fresh      creates that begin when a new control plane is ready, and memory after them
 large      a start with 300,000 objects, from a cold page cache: time and memory
 abandoned  the cost of a large request whose client leaves, beside etcd + kube-apiserver
@@ -69,6 +70,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return footprint(ctx, args[1:], stdout, stderr)
 	case "api":
 		return api(ctx, args[1:], stdout, stderr)
+	case "datastores":
+		return datastores(ctx, args[1:], stdout, stderr)
 	case "fresh":
 		return fresh(ctx, args[1:], stdout, stderr)
 	case "large":
@@ -87,6 +90,6 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		fmt.Fprint(stderr, usage)
 		return flag.ErrHelp
 	default:
-		return fmt.Errorf("unknown benchmark %q, want storage, scale, start, footprint, api, fresh, large, abandoned, crds, flash, simulate or stat", args[0])
+		return fmt.Errorf("unknown benchmark %q, want storage, scale, start, footprint, api, datastores, fresh, large, abandoned, crds, flash, simulate or stat", args[0])
 	}
 }

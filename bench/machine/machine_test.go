@@ -1,6 +1,8 @@
 package machine
 
 import (
+	"os"
+	"os/exec"
 	"runtime"
 	"testing"
 )
@@ -24,5 +26,19 @@ func TestProcFields(t *testing.T) {
 	}
 	if _, err := procField("/proc/self/status", "RssNone"); err == nil {
 		t.Error("a field that is not there was read")
+	}
+}
+
+// The time of a child counts when it has been waited for, and not before.
+func TestTimeWithChildren(t *testing.T) {
+	before := TimeWithChildren(os.Getpid())
+	if err := exec.Command("sh", "-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done").Run(); err != nil {
+		t.Fatal(err)
+	}
+	if after := TimeWithChildren(os.Getpid()); after <= before {
+		t.Errorf("%v before and %v after a busy child", before, after)
+	}
+	if gone := TimeWithChildren(1 << 30); gone != 0 {
+		t.Errorf("%v of a process that does not exist", gone)
 	}
 }

@@ -126,3 +126,21 @@ func OwnTime() (total time.Duration) {
 	}
 	return total
 }
+
+// TimeWithChildren is the CPU time of a process and of the children that it has waited for, in hundredths of a second; 0 if it
+// is gone.
+func TimeWithChildren(pid int) time.Duration {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	_, after, _ := strings.Cut(string(stat), ") ") // the name of the program may have spaces
+	var ticks int64
+	if fields := strings.Fields(after); len(fields) > 14 {
+		for _, field := range fields[11:15] { // utime, stime, cutime, cstime
+			n, _ := strconv.ParseInt(field, 10, 64)
+			ticks += n
+		}
+	}
+	return time.Duration(ticks) * (time.Second / 100)
+}

@@ -1,5 +1,5 @@
 // Command chart draws docs/images/figures.svg, the chart of start time, memory and writes
-// beside etcd + kube-apiserver, and writes the tables of docs/figures.md and README.md, from
+// beside etcd + kube-apiserver, and writes the tables of docs/figures.md, README.md and docs/datastore.md, from
 // what scripts/bench has recorded in docs/figures:
 //
 //	go run ./scripts/chart
@@ -44,7 +44,7 @@ func run(root string) error {
 // output returns the files that come from the recorded figures, by name.
 func output(root string) (map[string][]byte, error) {
 	records := map[string]*record{}
-	for _, name := range []string{"start", "footprint", "api"} {
+	for _, name := range []string{"start", "footprint", "api", datastoresRecord} {
 		file := "docs/figures/" + name + ".txt"
 		f, err := os.Open(filepath.Join(root, file))
 		if err != nil {
@@ -69,5 +69,10 @@ func output(root string) (map[string][]byte, error) {
 			return nil, err
 		}
 	}
-	return files, nil
+	text, err := os.ReadFile(filepath.Join(root, datastoresFile))
+	if err != nil {
+		return nil, err
+	}
+	files[datastoresFile], err = writeDatastores(text, records[datastoresRecord])
+	return files, err
 }

@@ -245,3 +245,44 @@ func TestReadRecord(t *testing.T) {
 		}
 	}
 }
+
+func TestTableOfDatastores(t *testing.T) {
+	rec := &record{file: "d.txt", figures: map[figure][]float64{}, remarks: map[string]string{
+		"machine": "2 cores, 1 MB; fsync", "date": "2026-11-23", "command": "scripts/bench datastores", "mariadb": "10.11", "disturbed": "other processes used up to 40 % of the machine",
+	}}
+	n := 1.0
+	for _, l := range datastoreLines {
+		for _, d := range datastores {
+			for _, unit := range l.units {
+				if f := (figure{l.row, d.peer, unit}); d.peer != "sqlite" || !strings.HasPrefix(unit, "datastore-") {
+					rec.figures[f] = []float64{n}
+					n++
+				}
+			}
+		}
+	}
+	text := []byte("before\n" + tableFrom + "OLD\n" + tableTo + "after\n")
+	written, err := writeDatastores(text, rec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"before\n<!-- The table", "same machine: 2 cores, 1 MB.\n", "MariaDB 10.11,", "used up to 40 % of the machine; recorded by `scripts/bench datastores`.\n",
+		"\n| | SQLite | PostgreSQL | MariaDB | one etcd | three etcds |\n|---|---|---|---|---|---|\n| creates | 1.00/s | 2.00/s | 3.00/s | 4.00/s | 5.00/s |\n| a create, p50 and p99 | 6,000 ms, 7,000 ms |",
+		"| … of the datastore's own processes | – | ", tableTo + "after\n",
+	} {
+		if !bytes.Contains(written, []byte(want)) {
+			t.Errorf("the document has no %q:\n%s", want, written)
+		}
+	}
+	if again, err := writeDatastores(written, rec); err != nil || !bytes.Equal(again, written) {
+		t.Errorf("%v: written again, the document is another", err)
+	}
+	delete(rec.figures, figure{"get-32-clients", "three-etcds", "op/sec"})
+	if _, err := writeDatastores(text, rec); err == nil || !strings.Contains(err.Error(), "d.txt has no get-32-clients of three-etcds in op/sec") {
+		t.Errorf("got %v, want an error that names the figure", err)
+	}
+	if _, err := writeDatastores([]byte("nothing"), rec); err == nil || !strings.Contains(err.Error(), "no place for the table") {
+		t.Errorf("got %v, want an error", err)
+	}
+}
