@@ -5,15 +5,11 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
-	"net/url"
 	"slices"
-	"strconv"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -24,23 +20,6 @@ import (
 
 	"github.com/karve-k8s/karve/internal/eventually"
 )
-
-// interfaceAddress returns an address of this machine that endpoints may have. The API server
-// refuses loopback addresses.
-func interfaceAddress(t *testing.T) string {
-	t.Helper()
-	addresses, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, a := range addresses {
-		if ip, ok := a.(*net.IPNet); ok && ip.IP.IsGlobalUnicast() && ip.IP.To4() != nil {
-			return ip.IP.String()
-		}
-	}
-	t.Skip("this machine has no IPv4 address but loopback's, which endpoints must not have")
-	return ""
-}
 
 // extension is an API server of one group, fleet.test/v1, with one resource, ships. Every ship
 // is named after the user of the request.
@@ -74,8 +53,13 @@ func extension(t *testing.T) http.Handler {
 // cluster whose Service is in ns. It returns when the group is available.
 func (c *cluster) aggregate(t *testing.T, ns string, handler http.Handler) (at string, ca []byte) {
 	t.Helper()
+	return c.aggregateGroup(t, ns, "fleet.test", (*cluster).sliceTo, handler)
+}
+
+// aggregateGroup does that for any group, with the Service that lead makes.
+func (c *cluster) aggregateGroup(t *testing.T, ns, group string, lead leader, handler http.Handler) (at string, ca []byte) {
+	t.Helper()
 	ctx := t.Context()
-	address := interfaceAddress(t)
 	// Some time after a start, the cluster publishes what an extension API server has to
 	// trust.
 	var published *corev1.ConfigMap
@@ -87,36 +71,17 @@ func (c *cluster) aggregate(t *testing.T, ns string, handler http.Handler) (at s
 	if !frontProxy.AppendCertsFromPEM([]byte(published.Data["requestheader-client-ca-file"])) {
 		t.Fatalf("no front-proxy CA in %v", published.Data)
 	}
-	at, ca = serveTLS(t, address, []string{"extension." + ns + ".svc"}, frontProxy, handler)
-	u, err := url.Parse(at)
-	if err != nil {
-		t.Fatal(err)
-	}
-	port, err := strconv.Atoi(u.Port())
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	create(t, c.CoreV1().Services(ns), &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: "extension"},
-		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "https", Port: 443}}},
-	})
-	create(t, c.DiscoveryV1().EndpointSlices(ns), &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Name: "extension", Labels: map[string]string{discoveryv1.LabelServiceName: "extension"}},
-		AddressType: discoveryv1.AddressTypeIPv4,
-		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{address}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)}}},
-		Ports:       []discoveryv1.EndpointPort{{Name: ptr.To("https"), Port: ptr.To(int32(port))}},
-	})
+	port, at, ca := lead(c, t, ns, "extension", frontProxy, handler)
 	services, err := aggregator.NewForConfig(c.admin)
 	if err != nil {
 		t.Fatal(err)
 	}
-	const name = "v1.fleet.test"
+	name := "v1." + group
 	create(t, services.ApiregistrationV1().APIServices(), &registrationv1.APIService{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: registrationv1.APIServiceSpec{
-			Group: "fleet.test", Version: "v1", GroupPriorityMinimum: 1000, VersionPriority: 10, CABundle: ca,
-			Service: &registrationv1.ServiceReference{Namespace: ns, Name: "extension", Port: ptr.To(int32(443))},
+			Group: group, Version: "v1", GroupPriorityMinimum: 1000, VersionPriority: 10, CABundle: ca,
+			Service: &registrationv1.ServiceReference{Namespace: ns, Name: "extension", Port: ptr.To(port)},
 		},
 	})
 	// An unreachable group would break discovery for every other client.

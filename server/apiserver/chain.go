@@ -164,7 +164,11 @@ func newConfigs(ctx context.Context, o options.CompletedOptions, own Config) (co
 	if own.Deviations.On(deviations.EarlyInformers) {
 		informers = replacements.PromptPolicies(ctx, informers)
 	}
-	kube, resolver, admission, err := app.CreateKubeAPIServerConfig(o, generic.Config, informers, generic.Storage)
+	configure := app.CreateKubeAPIServerConfig
+	if o.EnableAggregatorRouting && own.Deviations.On(deviations.ExternalNames) {
+		configure = replacements.ConfigureKubeAPIServer
+	}
+	kube, resolver, admission, err := configure(o, generic.Config, informers, generic.Storage)
 	if err != nil {
 		return configs{}, fmt.Errorf("configure kube-apiserver: %w", err)
 	}

@@ -84,6 +84,13 @@ var (
 		Tests:    []string{"TestInformersAreSyncedBeforeTheHooks", "TestInformersOutlivePreShutdownHooks", "TestPoliciesArePrompt"},
 		Needs:    []*Deviation{GenericConfig, Loopback},
 	}
+	ExternalNames = &Deviation{
+		Name:     "externalnames",
+		Replaces: []string{"k8s.io/kubernetes/cmd/kube-apiserver/app.CreateKubeAPIServerConfig", "k8s.io/kube-aggregator/pkg/apiserver.NewEndpointServiceResolver"},
+		Instead:  "With --enable-aggregator-routing, which is Karve's default, webhooks and APIServices may name Services of type ExternalName, as without it.",
+		Gain:     "A webhook, a conversion or an APIService whose Service is an ExternalName works. Upstream's endpoint routing refuses it (unsupported service type).",
+		Tests:    []string{"TestServicesResolveAsUpstream", "TestServicesOnTheHost"},
+	}
 	Garbage = &Deviation{
 		Name: "garbage", Where: "server/controllers/garbage.go",
 		Replaces: []string{"k8s.io/kubernetes/cmd/kube-controller-manager/app.newGarbageCollectorController"},
@@ -229,7 +236,7 @@ var (
 
 // Table has every deviation, by name.
 var Table = []*Deviation{
-	AlignedClock, AwaitStorage, Bootstrap, ClientCertificates, Compression, EarlyInformers, Garbage, GenericConfig, GoAway,
+	AlignedClock, AwaitStorage, Bootstrap, ClientCertificates, Compression, EarlyInformers, ExternalNames, Garbage, GenericConfig, GoAway,
 	ListBuffer, Loopback, Namespaces, OpenAPI, Queues, Routes, SharedInformers, SingleServer, Spreading, StorageClient, Streams,
 	TokenBackdate, Tracing, Uncached, VAPStatus,
 }
