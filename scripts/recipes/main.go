@@ -1,6 +1,7 @@
 // Command recipes runs the recipes of docs/ci.md as they stand there, with the
 // release of a directory in place of the one on the web, and prints how long each
-// took. scripts/recipes-test calls it in namespaces of its own.
+// took. Then it runs a Go test on a machine that has only Go. scripts/recipes-test calls it in
+// namespaces of its own.
 package main
 
 import (
@@ -47,17 +48,17 @@ type step struct {
 }
 
 func main() {
-	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "usage: recipes DOCUMENT RELEASE-DIRECTORY")
+	if len(os.Args) != 3 && len(os.Args) != 4 {
+		fmt.Fprintln(os.Stderr, "usage: recipes DOCUMENT RELEASE-DIRECTORY [PUBLIC-KEY]")
 		os.Exit(2)
 	}
-	if err := run(os.Args[1], os.Args[2], os.Stdout); err != nil {
+	if err := run(os.Args[1], os.Args[2], strings.Join(os.Args[3:], ""), os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "recipes:", err)
 		os.Exit(1)
 	}
 }
 
-func run(document, release string, stdout io.Writer) error {
+func run(document, release, key string, stdout io.Writer) error {
 	text, err := os.ReadFile(document)
 	if err != nil {
 		return err
@@ -86,7 +87,7 @@ func run(document, release string, stdout io.Writer) error {
 		}
 		fmt.Fprintf(stdout, "%-48s  %s\n", r.title, strings.Join(took, "  "))
 	}
-	return nil
+	return goTest(url, key, stdout)
 }
 
 // parse finds the recipes. The heading above a recipe is its name.

@@ -148,9 +148,10 @@ func goModEdits(mod, upstream *goMod, version, oldStaging, newStaging string, ha
 }
 
 // constants are the files that repeat the version.
-var constants = []string{versionFile, "bench/binaries.go", "CONTRIBUTING.md"}
+var constants = []string{versionFile, "servertest/process/fetch.go", "bench/binaries.go", "CONTRIBUTING.md"}
 
-var releaseConstant = regexp.MustCompile(`(?m)^const Release = ".*"$`)
+// releaseNumber is the number of Karve's release, alone or after the version of Kubernetes.
+var releaseNumber = regexp.MustCompile(`(?m)^(const Release = "|const Version = ".*\+karve\.)[0-9]+"$`)
 
 // editConstants names the new version in the files that repeat it, and begins to count
 // Karve's releases anew.
@@ -161,9 +162,7 @@ func editConstants(from, to string) error {
 			return err
 		}
 		edited := bytes.ReplaceAll(text, []byte(from), []byte(to))
-		if file == versionFile {
-			edited = releaseConstant.ReplaceAll(edited, []byte(`const Release = "1"`))
-		}
+		edited = releaseNumber.ReplaceAll(edited, []byte(`${1}1"`))
 		if bytes.Equal(edited, text) && !bytes.Contains(text, []byte(to)) {
 			return fmt.Errorf("%s does not have %s, which it repeats", file, from)
 		}

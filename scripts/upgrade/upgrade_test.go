@@ -40,6 +40,7 @@ func repository(t *testing.T) {
 	for name, text := range map[string]string{
 		".gitignore":                  "/build/\n/log\n/fails\n/bin/\n/newest\n/upstream/\n",
 		"internal/version/version.go": "package version\n\nconst Kubernetes = \"v1.30.4\"\n\nconst Release = \"3\"\n",
+		"servertest/process/fetch.go": "package process\n\nconst Version = \"v1.30.4+karve.3\"\n",
 		"bench/binaries.go":           "package main\n\nconst kubernetesVersion = \"v1.30.4\"\n",
 		"CONTRIBUTING.md":             "Kubernetes v1.30.4\n",
 		"README.md":                   "Karve has v1.30.4.\n",
@@ -193,6 +194,9 @@ func TestUpgrade(t *testing.T) {
 	}
 	if got, want := read(t, versionFile), "package version\n\nconst Kubernetes = \"v1.31.1\"\n\nconst Release = \"1\"\n"; got != want {
 		t.Errorf("%s: got %q", versionFile, got)
+	}
+	if got, want := read(t, "servertest/process/fetch.go"), "package process\n\nconst Version = \"v1.31.1+karve.1\"\n"; got != want {
+		t.Errorf("the release that Go tests download: got %q", got)
 	}
 	if got := read(t, "CONTRIBUTING.md") + read(t, "bench/binaries.go"); strings.Count(got, "v1.31.1") != 2 {
 		t.Errorf("the other constants: got %q", got)

@@ -9,13 +9,13 @@
 //		…
 //		namespace := cluster.Namespace(t)
 //
-// It is a module of its own, which needs only client-go. Package servertest, beside it,
+// The machine needs only Go: [Program] downloads karve if there is none. The package is a
+// module of its own, with few dependencies beside client-go. Package servertest, beside it,
 // runs the same cluster in the test's own process, but links Kubernetes into the test.
 package process
 
 import (
 	"context"
-	"fmt"
 	"net/url"
 	"os"
 	"os/exec"
@@ -26,8 +26,8 @@ import (
 	"testing"
 )
 
-// BinaryVariable is the variable that names the karve program. Without it and without
-// [Binary], karve is searched for in the PATH.
+// BinaryVariable is the variable that names the karve program of all clusters without [Binary]:
+// see [Program].
 const BinaryVariable = "KARVE_BINARY"
 
 // Option changes how a cluster is started.
@@ -40,7 +40,7 @@ type options struct {
 	args    []string
 }
 
-// Binary is the path of the karve program.
+// Binary is the path of the karve program, in the place of the one that [Program] finds.
 func Binary(path string) Option { return func(o *options) { o.binary = path } }
 
 // APIOnly leaves out the controllers and the scheduler, and the admission of service
@@ -106,7 +106,12 @@ func Start(t testing.TB, opts ...Option) *Server {
 		opt(&o)
 	}
 	var err error
-	if o.binary, err = o.program(); err != nil {
+	if o.binary == "" {
+		o.binary, err = Program(t.Context())
+	} else {
+		o.binary, err = exec.LookPath(o.binary)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	run := &instance{options: o, dir: o.dataDir}
@@ -181,19 +186,6 @@ func (s *Server) Fork(t testing.TB) *Server {
 func (i *instance) fork(snapshot, dir string) (Instance, error) {
 	other := &instance{options: i.options, dir: dir}
 	return other, other.launch("0", "--fork-from", snapshot)
-}
-
-func (o *options) program() (string, error) {
-	for _, path := range []string{o.binary, os.Getenv(BinaryVariable)} {
-		if path != "" {
-			return exec.LookPath(path)
-		}
-	}
-	path, err := exec.LookPath("karve")
-	if err != nil {
-		err = fmt.Errorf("karve is not in the PATH, and %s is not set: see https://github.com/karve-k8s/karve for how to install it", BinaryVariable)
-	}
-	return path, err
 }
 
 // readyLine begins what karve prints when everything is ready.
