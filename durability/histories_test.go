@@ -16,7 +16,7 @@ import (
 func TestHistories(t *testing.T) {
 	for _, c := range []struct{ collection, mode string }{{"configmaps", "full"}, {"leases", "relaxed"}} {
 		t.Run(c.collection+" "+c.mode, func(t *testing.T) {
-			h := newHistory(t, collections[c.collection], "--durability", c.mode)
+			h := newServerHistory(t, collections[c.collection], "--durability", c.mode)
 			copies := t.TempDir()
 			snapshot, backup := filepath.Join(copies, "snapshot"), filepath.Join(copies, "backup")
 			work := func(most time.Duration) { time.Sleep(time.Duration(rand.Int64N(int64(most)))) }
@@ -27,15 +27,15 @@ func TestHistories(t *testing.T) {
 					work(2 * time.Second)
 					switch n % 5 {
 					case 1:
-						h.command(input{action: save, slot: snapshotSlot}, "snapshot", "--overwrite", "--data-dir", h.DataDir, snapshot)
-						h.command(input{action: save, slot: backupSlot}, "datastore", "backup", "--overwrite", "--data-dir", h.DataDir, backup)
+						h.command(input{action: save, slot: snapshotSlot}, "snapshot", "--overwrite", "--data-dir", h.server.DataDir, snapshot)
+						h.command(input{action: save, slot: backupSlot}, "datastore", "backup", "--overwrite", "--data-dir", h.server.DataDir, backup)
 					case 2, 3:
-						h.command(input{action: reset, slot: snapshotSlot}, "reset", "--yes", "--no-backup", "--data-dir", h.DataDir, snapshot)
+						h.command(input{action: reset, slot: snapshotSlot}, "reset", "--yes", "--no-backup", "--data-dir", h.server.DataDir, snapshot)
 					}
 					work(2 * time.Second)
 				})
 				if n%5 == 3 {
-					h.command(input{action: restore, slot: backupSlot}, "datastore", "restore", "--data-dir", h.DataDir, backup)
+					h.command(input{action: restore, slot: backupSlot}, "datastore", "restore", "--data-dir", h.server.DataDir, backup)
 				}
 			}
 			h.look()
@@ -50,12 +50,12 @@ func TestHistories(t *testing.T) {
 // The check notices a start that has lost acknowledged writes: the test replaces the database with
 // the one of an earlier kill.
 func TestHistoriesNoticeLoss(t *testing.T) {
-	h := newHistory(t, collections["configmaps"])
+	h := newServerHistory(t, collections["configmaps"])
 	first := h.start()
 	h.live(first, true, func() { time.Sleep(time.Second) })
 	old := map[string][]byte{}
 	for _, name := range []string{"mvcc.db", "mvcc.db-wal"} {
-		text, err := os.ReadFile(filepath.Join(h.DataDir, name))
+		text, err := os.ReadFile(filepath.Join(h.server.DataDir, name))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -64,7 +64,7 @@ func TestHistoriesNoticeLoss(t *testing.T) {
 	h.live(h.start(), true, func() { time.Sleep(time.Second) })
 	acknowledged := len(h.ops)
 	for name, text := range old {
-		if err := os.WriteFile(filepath.Join(h.DataDir, name), text, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(h.server.DataDir, name), text, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -36,17 +36,16 @@ var collections = map[string]collection{
 	"leases":     {"coordination.k8s.io/v1", "Lease", "/apis/coordination.k8s.io/v1/namespaces/default/leases", true},
 }
 
-// A history is what concurrent clients have seen of one cluster, across kills, stops, resets and
-// restores.
+// A history is what concurrent clients have seen of one cluster.
 type history struct {
-	*testServer
+	t     *testing.T
 	in    collection
 	begin time.Time
 
 	mu      sync.Mutex
 	ops     []porcupine.Operation
-	lists   []listed         // of this life
-	writes  map[int64]change // of this life
+	lists   []listed         // of this life, where a life can begin with an older state
+	writes  map[int64]change // the same
 	given   map[int64]string // by resourceVersion: what was written
 	replays int
 	checked int // lists and writes that were compared with replays
@@ -54,29 +53,39 @@ type history struct {
 	serial  int // of the next value
 }
 
-func newHistory(t *testing.T, in collection, args ...string) *history {
+func newHistory(t *testing.T, in collection) history {
+	return history{t: t, in: in, begin: time.Now(), writes: map[int64]change{}, given: map[int64]string{}}
+}
+
+// A serverHistory is a history of one server, across kills, stops, resets and restores.
+type serverHistory struct {
+	history
+	server *testServer
+}
+
+func newServerHistory(t *testing.T, in collection, args ...string) *serverHistory {
 	t.Helper()
-	return &history{testServer: newServer(t, args...), in: in, begin: time.Now(), given: map[int64]string{}}
+	return &serverHistory{newHistory(t, in), newServer(t, args...)}
 }
 
 func (h *history) now() int64 { return time.Since(h.begin).Nanoseconds() }
 
 // start starts the server, which begins a life.
-func (h *history) start() *API {
+func (h *serverHistory) start() *API {
 	h.t.Helper()
 	h.lists, h.writes = nil, map[int64]change{}
-	return h.testServer.start()
+	return h.server.start()
 }
 
 // command runs a karve command that concerns all objects, as a call of the history. A copy is two
 // calls, because it has the objects as they were at some time between them.
-func (h *history) command(in input, args ...string) {
+func (h *serverHistory) command(in input, args ...string) {
 	h.t.Helper()
 	op := porcupine.Operation{ClientId: historyClients, Input: in, Output: answer{}, Call: h.now()}
 	if in.action == save {
 		h.commanded(op)
 	}
-	out, err := exec.Command(h.Binary, args...).CombinedOutput()
+	out, err := exec.Command(h.server.Binary, args...).CombinedOutput()
 	if err != nil {
 		h.t.Fatalf("karve %v: %v: %s", args, err, out)
 	}
@@ -96,7 +105,7 @@ func (h *history) commanded(op porcupine.Operation) {
 
 // live runs clients and watches while during runs, and then kills or stops the server. A call
 // without an answer was carried out before the server ended, or never.
-func (h *history) live(api *API, kill bool, during func()) {
+func (h *serverHistory) live(api *API, kill bool, during func()) {
 	h.t.Helper()
 	ctx, cancel := context.WithCancel(h.t.Context())
 	defer cancel()
@@ -116,9 +125,9 @@ func (h *history) live(api *API, kill bool, during func()) {
 	}
 	during()
 	if kill {
-		h.kill()
+		h.server.kill()
 	} else {
-		h.stop()
+		h.server.stop()
 	}
 	ended := h.now()
 	cancel()
@@ -131,6 +140,12 @@ func (h *history) live(api *API, kill bool, during func()) {
 			h.unknown++
 		}
 	}
+	h.compare(replays)
+}
+
+// compare checks replays against the lists and the writes.
+func (h *history) compare(replays []*replay) {
+	h.t.Helper()
 	for _, r := range replays {
 		compared, err := r.check(h.lists, h.writes)
 		if err != nil {
@@ -164,16 +179,21 @@ func (h *history) client(ctx context.Context, api *API, c int) *porcupine.Operat
 		}
 		op.Output = out
 		h.saw(op)
-		switch {
-		case out.ok:
-			known[in.key] = out.found
-		case out.absent:
-			known[in.key] = version{}
-		default: // the client reads the object before it tries again
-			delete(known, in.key)
-		}
+		remember(known, in, out)
 	}
 	return nil
+}
+
+// remember keeps what a client learns from an answer.
+func remember(known map[string]version, in input, out answer) {
+	switch {
+	case out.ok:
+		known[in.key] = out.found
+	case out.absent:
+		known[in.key] = version{}
+	default: // the client reads the object before it tries again
+		delete(known, in.key)
+	}
 }
 
 // nextInput chooses a call. Half of the calls are on the first two objects, so that clients meet.
@@ -258,31 +278,42 @@ func (h *history) list(ctx context.Context, api *API, c int, known map[string]ve
 	}
 	h.mu.Unlock()
 	call := h.now()
-	objects, revision, err := api.List(ctx, h.in.path, query)
+	l, err := h.read(ctx, api, query)
 	if Refused(err) == http.StatusGone {
 		return nil // it was compacted, or a restore took it back
 	} else if err != nil {
 		return err
 	}
+	h.listed(c, l, known, call, exact)
+	return nil
+}
+
+// listed adds a list, which ends now, to the history.
+func (h *history) listed(c int, l listed, known map[string]version, call int64, exact bool) {
 	back := h.now()
-	l := listed{revision, map[string]version{}}
-	for _, o := range objects {
-		if o.Value() != "" { // not kube-root-ca.crt
-			l.objects[o.Metadata.Name] = version{o.Value(), o.Revision()}
-		}
-	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.lists = append(h.lists, l)
 	if exact {
-		return nil // a list of the past is not a read in the model; the replays check it
+		return // a list of the past is not a read in the model; the replays check it
 	}
 	for n := range historyKeys {
 		key := fmt.Sprintf("object-%d", n)
 		known[key] = l.objects[key]
 		h.ops = append(h.ops, porcupine.Operation{ClientId: c, Input: input{key: key}, Output: answer{ok: true, found: l.objects[key]}, Call: call, Return: back})
 	}
-	return nil
+}
+
+// read reads all objects.
+func (h *history) read(ctx context.Context, api *API, query string) (listed, error) {
+	objects, revision, err := api.List(ctx, h.in.path, query)
+	l := listed{revision, map[string]version{}}
+	for _, o := range objects {
+		if o.Value() != "" { // not kube-root-ca.crt
+			l.objects[o.Metadata.Name] = version{o.Value(), o.Revision()}
+		}
+	}
+	return l, err
 }
 
 // watch watches the objects from any list of this life for a while, again and again, until the
@@ -304,18 +335,7 @@ func (h *history) watch(ctx context.Context, api *API) (all []*replay) {
 		}
 		r := &replay{from: from, through: from.revision}
 		enough := 20 + rand.IntN(300)
-		err := api.Watch(ctx, h.in.path, from.revision, func(e Event) error {
-			if e.Object.Value() == "" && e.Type != "BOOKMARK" {
-				return nil // kube-root-ca.crt
-			}
-			if err := r.add(e); err != nil {
-				h.t.Error(err)
-			}
-			if len(r.changes) >= enough {
-				return io.EOF
-			}
-			return nil
-		})
+		err := h.follow(ctx, api, r, func() bool { return len(r.changes) >= enough })
 		all = append(all, r)
 		switch {
 		case errors.Is(err, ErrExpired) || errors.Is(err, io.EOF): // another one
@@ -329,15 +349,32 @@ func (h *history) watch(ctx context.Context, api *API) (all []*replay) {
 	return all
 }
 
+// follow adds the events of a watch to a replay, from its last one on. It returns io.EOF when enough
+// says so, which it is asked after each event.
+func (h *history) follow(ctx context.Context, api *API, r *replay, enough func() bool) error {
+	return api.Watch(ctx, h.in.path, r.through, func(e Event) error {
+		if e.Object.Value() == "" && e.Type != "BOOKMARK" {
+			return nil // kube-root-ca.crt
+		}
+		if err := r.add(e); err != nil {
+			h.t.Error(err)
+		}
+		if enough() {
+			return io.EOF
+		}
+		return nil
+	})
+}
+
 // look starts the server once more, and reads every object.
-func (h *history) look() {
+func (h *serverHistory) look() {
 	h.t.Helper()
 	api := h.start()
 	if err := h.list(h.t.Context(), api, 0, map[string]version{}); err != nil {
 		h.t.Fatal(err)
 	}
 	api.HTTP.CloseIdleConnections()
-	h.stop()
+	h.server.stop()
 }
 
 // check checks the whole history, within a third of the time that is left for all tests.

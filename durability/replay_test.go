@@ -93,6 +93,32 @@ func (r *replay) check(lists []listed, writes map[int64]change) (compared int, e
 	return compared, nil
 }
 
+// agree checks that replays, of watches at any server, have the same events: what happened at a
+// revision is the same for each, and no replay lacks a revision within it.
+func agree(replays []*replay) error {
+	all := map[int64]change{}
+	for _, r := range replays {
+		for _, c := range r.changes {
+			if other, ok := all[c.revision]; ok && other != c {
+				return fmt.Errorf("at %d, one watch has %v, and another one %v", c.revision, other, c)
+			}
+			all[c.revision] = c
+		}
+	}
+	for _, r := range replays {
+		told := map[int64]bool{}
+		for _, c := range r.changes {
+			told[c.revision] = true
+		}
+		for revision, c := range all {
+			if revision > r.from.revision && revision <= r.through && !told[revision] {
+				return fmt.Errorf("the watch from %d to %d has no event at %d, and another one has %v", r.from.revision, r.through, revision, c)
+			}
+		}
+	}
+	return nil
+}
+
 func difference(list, replayed map[string]version) string {
 	var all []string
 	for _, key := range slices.Sorted(maps.Keys(merge(list, replayed))) {
@@ -137,6 +163,25 @@ func TestReplayNotices(t *testing.T) {
 	} {
 		r := &replay{from: from, changes: c.changes, through: 13}
 		if _, err := r.check(c.lists, c.writes); (err != nil) != c.fails {
+			t.Errorf("%s: got %v, want an error: %v", name, err, c.fails)
+		}
+	}
+	other := func(changes ...change) []*replay {
+		return []*replay{{from: from, changes: good, through: 13}, {from: from, changes: changes, through: 13}}
+	}
+	for name, c := range map[string]struct {
+		replays []*replay
+		fails   bool
+	}{
+		"two that are the same":    {other(good...), false},
+		"one that begins later":    {[]*replay{other()[0], {from: listed{revision: 11}, changes: good[1:], through: 13}}, false},
+		"one that ends earlier":    {[]*replay{other()[0], {from: from, changes: good[:1], through: 11}}, false},
+		"an event is missing":      {other(good[0], good[2]), true},
+		"an event is at two":       {other(good[0], change{"MODIFIED", "a", v("3", 12), 11}, good[2]), true},
+		"an event that no one has": {other(good[0], good[1], good[2], change{"ADDED", "c", v("9", 13), 14}), false},
+		"another value":            {other(good[0], change{"MODIFIED", "a", v("4", 12), 12}, good[2]), true},
+	} {
+		if err := agree(c.replays); (err != nil) != c.fails {
 			t.Errorf("%s: got %v, want an error: %v", name, err, c.fails)
 		}
 	}

@@ -27,6 +27,7 @@ const startLimit = 3 * time.Minute
 type Server struct {
 	Binary  string
 	DataDir string
+	Address string    // the IP address to listen at; empty: 127.0.0.1
 	Args    []string  // more options of karve server
 	Log     io.Writer // what the server prints; nil discards it
 	Wrap    []string  // a command that runs the server, such as strace with its options
@@ -46,7 +47,11 @@ func (s *Server) Start(ctx context.Context) (*API, error) {
 	if port == "" {
 		port = "0"
 	}
-	args := append([]string{"server", "--config", os.DevNull, "--data-dir", s.DataDir, "--bind-address", "127.0.0.1",
+	address := s.Address
+	if address == "" {
+		address = "127.0.0.1"
+	}
+	args := append([]string{"server", "--config", os.DevNull, "--data-dir", s.DataDir, "--bind-address", address,
 		"--insecure-port", "0", "--secure-port", port}, s.Args...)
 	all := append(append(append([]string{}, s.Wrap...), s.Binary), args...)
 	s.cmd = exec.Command(all[0], all[1:]...)
