@@ -78,14 +78,18 @@ func (b *Backend) Close() {
 }
 
 // status makes the error of a call one of etcd's: Unavailable, unless the caller has ended the
-// call or kine's error is one of etcd's already.
+// call or kine's error is one of etcd's already. A caller who has ended the call gets that as the
+// error, because drivers describe it as a connection that failed.
 func (b *Backend) status(ctx context.Context, err error) error {
 	if err == nil {
 		b.tell(nil)
 		return nil
 	}
-	if _, etcds := status.FromError(err); etcds || ctx.Err() != nil {
+	if _, etcds := status.FromError(err); etcds {
 		return err
+	}
+	if ended := ctx.Err(); ended != nil {
+		return ended
 	}
 	err = fmt.Errorf("datastore %s: %s", b.external, b.external.scrub(err))
 	b.tell(err)
@@ -183,7 +187,11 @@ func (b *Backend) Create(ctx context.Context, key string, value []byte, lease in
 	limited, cancel := b.limit(ctx)
 	defer cancel()
 	limited, o := withOutcome(limited)
-	rev, err := b.backend.Create(limited, key, value, lease)
+	var read result
+	rev, err := b.backend.Create(context.WithValue(limited, resultKey{}, &read), key, value, lease)
+	if cut := read.err(); cut != nil && err == nil && b.writer != nil && o.revision != rev {
+		err = cut // kine took the failed read for a key that was never there
+	}
 	// The second attempt is for a key that has been deleted; nobody reads after it.
 	if failed := o.failure(err == server.ErrKeyExists && o.attempts < 2); failed != nil {
 		err = failed

@@ -234,17 +234,6 @@ func refusedStatement(err error) bool {
 	return number(err) != 0
 }
 
-// scrub is the text of an error in one line and without secrets.
-func (e *Database) scrub(err error) string {
-	text := strings.Join(strings.Fields(err.Error()), " ")
-	for _, secret := range e.secrets {
-		if secret != "" {
-			text = strings.ReplaceAll(text, secret, "xxxxx")
-		}
-	}
-	return text
-}
-
 // refusal is an error that is ErrRefused, whose text it does not repeat.
 type refusal struct{ error }
 

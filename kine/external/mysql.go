@@ -60,13 +60,16 @@ func mysqlConfig(rest string) (*mysql.Config, error) {
 func parseMySQL(rest string) (where string, secrets []string, err error) {
 	config, err := mysqlConfig(rest)
 	if err != nil {
-		// In a malformed DSN, parts of a password may be taken for something else.
+		// In a malformed DSN, parts of a password may be taken for something else, and quoted.
 		if at := strings.LastIndexByte(rest, '@'); at >= 0 {
-			if _, password, found := strings.Cut(rest[:at], ":"); found {
-				secrets = append([]string{password}, strings.FieldsFunc(password, func(r rune) bool { return strings.ContainsRune("/@:()?&=", r) })...)
+			_, password, _ := strings.Cut(rest[:at], ":")
+			for _, part := range append(strings.FieldsFunc(password, func(r rune) bool { return strings.ContainsRune("/@:()?&=", r) }), password) {
+				if part != "" && strings.Contains(err.Error(), part) {
+					return "", nil, errors.New("not a DSN; a password is written as it is in one, and a host in parentheses after its network")
+				}
 			}
 		}
-		return "", secrets, err
+		return "", nil, err
 	}
 	return fmt.Sprintf("mysql://%s@%s(%s)/%s", config.User, config.Net, config.Addr, config.DBName), []string{config.Passwd}, nil
 }

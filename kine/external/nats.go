@@ -56,6 +56,9 @@ func parseNATS(rest string) (where string, secrets []string, err error) {
 			return "", secrets, errors.New("a password with special characters has to be in a credsFile or a contextFile")
 		}
 		for name := range u.Query() {
+			if strings.Contains(name, "@") { // a password or a token with a question mark
+				return "", secrets, errors.New("not a URL; special characters of a token are percent-encoded in one")
+			}
 			if !natsParameters[name] {
 				return "", secrets, fmt.Errorf("there is no parameter %s", name)
 			}

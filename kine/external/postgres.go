@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -76,7 +77,12 @@ func parsePostgres(rest string) (where string, secrets []string, err error) {
 	if err != nil {
 		return "", nil, errors.New("not a URL; special characters of a parameter are percent-encoded in one")
 	}
-	secrets = append(userSecrets(u), query.Get("password"), query.Get("sslpassword"))
+	for name := range query {
+		if strings.Contains(name, "@") { // a password with a question mark
+			return "", nil, errors.New("not a URL; special characters of a password are percent-encoded in one")
+		}
+	}
+	secrets = slices.Concat(userSecrets(u), query["password"], query["sslpassword"])
 	config, err := pgx.ParseConfig(u.String())
 	if err != nil {
 		return "", secrets, err

@@ -140,7 +140,7 @@ func kineOn(t *testing.T, d *table) *Backend {
 
 // What kine reports as something else than the failure that it is.
 func TestNoFailureLooksLikeAnAnswer(t *testing.T) {
-	lost, full := errors.New("unexpected EOF s3cret"), errors.New("no space left")
+	lost, full := errors.New("unexpected EOF (u:s3cret@h)"), errors.New("no space left")
 	live, gone := []row{{5, "/a", false}}, []row{{5, "/a", true}}
 	ctx := t.Context()
 	create := func(b *Backend) error { _, err := b.Create(ctx, "/a", []byte("v"), 0); return err }

@@ -93,7 +93,7 @@ func parseEndpoint(text string) (Location, error) {
 			return Location{}, errors.New("--datastore-endpoint: not a URL: " + endpointForms)
 		}
 		if (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-			return Location{}, fmt.Errorf("--datastore-endpoint %s: %s", u.Redacted(), endpointForms)
+			return Location{}, fmt.Errorf("--datastore-endpoint %s: %s", public(u), endpointForms)
 		}
 	}
 	return l, nil
@@ -188,8 +188,21 @@ func redacted(endpoints []string) string {
 	var safe []string
 	for _, endpoint := range endpoints {
 		if u, err := url.Parse(endpoint); err == nil {
-			safe = append(safe, u.Redacted())
+			safe = append(safe, public(u))
 		}
 	}
 	return strings.Join(safe, ", ")
+}
+
+// public is a URL without password and without parameters, which may be passwords, too. Of what is no URL, but
+// may be a DSN, nothing after the first colon is shown.
+func public(u *url.URL) string {
+	switch {
+	case u.Opaque != "":
+		return u.Scheme + ":…"
+	case u.Host == "" && strings.Contains(u.Path, "@"):
+		return "…"
+	}
+	safe := url.URL{Scheme: u.Scheme, User: u.User, Host: u.Host, Path: u.Path}
+	return safe.Redacted()
 }

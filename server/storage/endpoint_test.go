@@ -65,6 +65,9 @@ func TestDatastoreEndpoint(t *testing.T) {
 		"/var/lib/x":                           "sqlite://",
 		"http://a:2379,ftp://me:secret@b:2379": "ftp://me:xxxxx@b:2379",
 		"http://me:secret@a b/":                "not a URL",
+		"postgre://me@a/b?password=secret":     "postgre://me@a/b:",
+		"me:secret@tcp(a:3306)/b":              "me:…",
+		"//me:secret@a/b":                      "//me:xxxxx@a/b",
 	} {
 		_, err := parseEndpoint(text)
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "--datastore-endpoint") || strings.Contains(err.Error(), "secret") {

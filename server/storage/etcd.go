@@ -21,11 +21,13 @@ import (
 )
 
 // waitTimeout is how long startup waits for the user's datastore, waitAttempt the limit of one
-// attempt, and waitRetry the pause between attempts.
+// attempt, and waitRetry the pause between attempts. The pause between two lines of the log with the same
+// reason doubles, beginning with waitRepeat.
 const (
 	waitTimeout = 60 * time.Second
 	waitAttempt = 3 * time.Second
 	waitRetry   = time.Second
+	waitRepeat  = 5 * time.Second
 )
 
 // EtcdConfig describes the user's etcd, and the options that name it.
@@ -155,7 +157,8 @@ type waiting struct {
 func (w waiting) until(ctx context.Context, try func(context.Context) error) error {
 	limited, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
-	for {
+	began, lines := time.Now(), repeated{}
+	for attempts := 1; ; attempts++ {
 		err := try(limited)
 		switch {
 		case err == nil:
@@ -165,7 +168,13 @@ func (w waiting) until(ctx context.Context, try func(context.Context) error) err
 		case errors.Is(err, external.ErrRefused):
 			return fmt.Errorf("--%s %s: %w", w.option, w.where, err)
 		}
-		w.log.Warnf("waiting for the datastore at %s: %v", w.where, err)
+		if now := time.Now(); lines.due(now, err.Error()) {
+			tried := ""
+			if attempts > 1 {
+				tried = fmt.Sprintf(" (attempt %d, after %v)", attempts, now.Sub(began).Round(time.Second))
+			}
+			w.log.Warnf("waiting for the datastore at %s: %v%s", w.where, err, tried)
+		}
 		w.status("waiting for the datastore at " + w.where)
 		select {
 		case <-time.After(waitRetry):
@@ -176,4 +185,26 @@ func (w waiting) until(ctx context.Context, try func(context.Context) error) err
 			return fmt.Errorf("--%s %s: no answer in %v: %w", w.option, w.where, waitTimeout, err)
 		}
 	}
+}
+
+// repeated says when a line that may repeat itself is due.
+type repeated struct {
+	text  string
+	next  time.Time
+	pause time.Duration
+}
+
+// due reports whether a line is to be written: one that differs from the last, or the same after a pause that
+// doubles each time.
+func (r *repeated) due(now time.Time, text string) bool {
+	if text != r.text {
+		*r = repeated{text: text, next: now.Add(waitRepeat), pause: waitRepeat}
+		return true
+	}
+	if now.Before(r.next) {
+		return false
+	}
+	r.pause *= 2
+	r.next = now.Add(r.pause)
+	return true
 }
