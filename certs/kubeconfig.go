@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -15,6 +16,9 @@ import (
 // DefaultContext is the name of the cluster, user and context if none is given.
 const DefaultContext = "karve"
 
+// AdvertisedSuffix ends the name of the cluster and the context with Kubeconfig.Advertised.
+const AdvertisedSuffix = "-advertised"
+
 // Kubeconfig says what WriteKubeconfig writes: one cluster, one user, and a context of the
 // two, which is the current one.
 type Kubeconfig struct {
@@ -22,6 +26,9 @@ type Kubeconfig struct {
 	Name string
 	// Server is the URL of the API server. Required.
 	Server string
+	// Advertised is the URL at which users reach the cluster. It makes a second cluster and a second
+	// context, whose names end in AdvertisedSuffix. Empty means that there is no such URL.
+	Advertised string
 	// CAFile is what to trust. CertFile and KeyFile are the user's identity. All three may
 	// be empty, for the insecure listener.
 	CAFile, CertFile, KeyFile string
@@ -73,12 +80,31 @@ func WriteKubeconfig(path string, mode os.FileMode, k Kubeconfig) error {
 	config.AuthInfos[k.Name] = user
 	config.Contexts[k.Name] = &clientcmdapi.Context{Cluster: k.Name, AuthInfo: k.Name}
 	config.CurrentContext = k.Name
+	if k.Advertised != "" {
+		name, second := k.Name+AdvertisedSuffix, cluster.DeepCopy()
+		second.Server = k.Advertised
+		config.Clusters[name] = second
+		config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: k.Name}
+	}
 	data, err := clientcmd.Write(*config)
 	if err != nil {
 		return fmt.Errorf("write kubeconfig %s: %w", path, err)
 	}
 	_, err = replace(atomicfile.Writer{NoSync: k.NoSync}, path, data, mode)
 	return err
+}
+
+// KubeconfigServers returns the Server and Advertised of a file that WriteKubeconfig wrote; empty if it
+// has none.
+func KubeconfigServers(config *clientcmdapi.Config) (server, advertised string) {
+	for name, cluster := range config.Clusters {
+		if strings.HasSuffix(name, AdvertisedSuffix) {
+			advertised = cluster.Server
+		} else {
+			server = cluster.Server
+		}
+	}
+	return server, advertised
 }
 
 func refer(k Kubeconfig, cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) error {

@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -36,9 +37,12 @@ type copyNote struct {
 func notePath(path string) string { return path + ".copy" }
 
 // Write writes k to the copy, and then to the server's own file, which shows that
-// everything is done. An error about the copy names --write-kubeconfig.
+// everything is done. The copy is for users: its only server is k.Advertised, if there is one. An
+// error about the copy names --write-kubeconfig.
 func (f KubeconfigFiles) Write(k Kubeconfig) error {
-	if err := f.writeCopy(k); err != nil {
+	users := k
+	users.Server, users.Advertised = cmp.Or(k.Advertised, k.Server), ""
+	if err := f.writeCopy(users); err != nil {
 		return fmt.Errorf("--write-kubeconfig: %w", err)
 	}
 	return WriteKubeconfig(f.Path, 0, k)
@@ -100,8 +104,9 @@ func renewKubeconfig(store *Store, path string, mode os.FileMode) error {
 	} else if err != nil {
 		return err
 	}
-	for _, cluster := range config.Clusters {
-		return WriteKubeconfig(path, mode, store.Kubeconfig(Admin, cluster.Server))
+	k := store.Kubeconfig(Admin, "")
+	if k.Server, k.Advertised = KubeconfigServers(config); k.Server == "" {
+		return fmt.Errorf("%s names no cluster", path)
 	}
-	return fmt.Errorf("%s names no cluster", path)
+	return WriteKubeconfig(path, mode, k)
 }

@@ -95,3 +95,44 @@ func TestKubeconfigFiles(t *testing.T) {
 	gone("no copy any more", notePath(files.Path))
 	renew("no copy any more")
 }
+
+// The server's own file stays at the server itself, so that tools on its machine need no load balancer. It
+// lists the URL for users as well; the copy has that alone. Both stay so in a renewal.
+func TestKubeconfigFilesWithAnAdvertisedURL(t *testing.T) {
+	b := newTestbed(t)
+	s, _ := b.ensure(t)
+	dir := t.TempDir()
+	files := KubeconfigFiles{Path: filepath.Join(dir, "admin.kubeconfig"), Copy: filepath.Join(dir, "copy")}
+	const own, users = "https://127.0.0.1:6443", "https://karve.example:443"
+	k := s.Kubeconfig(Admin, own)
+	k.Advertised = users
+	if err := files.Write(k); err != nil {
+		t.Fatal(err)
+	}
+	check := func(when string) {
+		t.Helper()
+		for path, want := range map[string][2]string{files.Path: {own, users}, files.Copy: {users, ""}} {
+			config := mustLoad(t, path)
+			server, advertised := KubeconfigServers(config)
+			if got := [2]string{server, advertised}; got != want {
+				t.Errorf("%s: servers in %s: got %q, want %q", when, path, got, want)
+			}
+			if got := config.Clusters[config.Contexts[config.CurrentContext].Cluster].Server; got != want[0] {
+				t.Errorf("%s: server of the current context of %s: got %s, want %s", when, path, got, want[0])
+			}
+			for name, context := range config.Contexts {
+				if user := config.AuthInfos[context.AuthInfo]; user == nil || string(user.ClientCertificateData) != read(t, s.CertFile(Admin)) {
+					t.Errorf("%s: context %s of %s does not have the present certificate", when, name, path)
+				}
+			}
+		}
+	}
+	check("written")
+	if _, _, err := s.ForceRenew(Admin); err != nil {
+		t.Fatal(err)
+	}
+	if err := RenewKubeconfigs(s, files.Path); err != nil {
+		t.Fatal(err)
+	}
+	check("renewed")
+}

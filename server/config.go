@@ -31,9 +31,14 @@ type Config struct {
 	// Karve chooses an address of the interface with the default route. With a loopback address,
 	// the kubernetes Service has no endpoints.
 	AdvertiseAddress string
+	// AdvertiseURL is the URL at which users reach the cluster, such as that of a load balancer in front
+	// of several servers: https://HOST[:PORT]. The serving certificate contains the host, and the
+	// kubeconfigs for users have the URL. Empty means that users reach this server itself.
+	AdvertiseURL string
 	// ControlPlaneEndpoint is the host, or host:port, at which nodes reach the API server, such as
 	// a load balancer or a DNS name. Without a port, it is that of the secure listener. Empty
-	// means AdvertiseAddress.
+	// means the host and port of AdvertiseURL, unless nodes cannot reach these because the host is
+	// loopback, and otherwise AdvertiseAddress.
 	ControlPlaneEndpoint string
 
 	// InsecureBindAddress is the address of the insecure listener; empty means 127.0.0.1.

@@ -45,6 +45,7 @@ var mistakes = map[string]struct {
 	"bind address":           {func(c *Config) { c.BindAddress = "localhost" }, []string{`--bind-address "localhost"`}},
 	"advertise address":      {func(c *Config) { c.AdvertiseAddress = "300.1.1.1" }, []string{`--advertise-address "300.1.1.1"`}},
 	"advertised link-local":  {func(c *Config) { c.AdvertiseAddress = "169.254.1.1" }, []string{"--advertise-address 169.254.1.1: ", "may not be in the link-local range"}},
+	"URL for users":          {func(c *Config) { c.AdvertiseURL = "http://lb.example" }, []string{"--advertise-url http://lb.example", "such as https://karve.example:6443"}},
 	"control plane endpoint": {func(c *Config) { c.ControlPlaneEndpoint = "https://lb.example" }, []string{"--control-plane-endpoint https://lb.example", "lb.example.org or 192.0.2.1:6443"}},
 	"insecure to whom":       {func(c *Config) { c.unknownOwners = true }, []string{"--insecure-port", "does not tell which user", "--insecure-any-user"}},
 	"etcd to whom": {func(c *Config) {

@@ -12,50 +12,11 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/karve-k8s/karve/bootstrap/kubeadm"
-	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/internal/version"
 	"github.com/karve-k8s/karve/server/election"
 )
 
-// endpoint is the value of --control-plane-endpoint.
-type endpoint struct {
-	host string
-	port string // empty: that of the secure listener
-}
-
-func parseEndpoint(value string) (*endpoint, error) {
-	if value == "" {
-		return nil, nil
-	}
-	bad := func(why string) error {
-		return fmt.Errorf("--control-plane-endpoint %s: %s; want the name or address at which nodes reach the API server, such as lb.example.org or 192.0.2.1:6443", value, why)
-	}
-	e := &endpoint{host: value}
-	if inner, ok := strings.CutPrefix(value, "["); ok && strings.HasSuffix(inner, "]") {
-		e.host = strings.TrimSuffix(inner, "]")
-	}
-	if net.ParseIP(e.host) == nil && strings.Contains(value, ":") {
-		var err error
-		if e.host, e.port, err = net.SplitHostPort(value); err != nil {
-			return nil, bad("it is not host:port")
-		}
-		if n, err := strconv.ParseUint(e.port, 10, 16); err != nil || n == 0 {
-			return nil, bad(fmt.Sprintf("%q is not a port", e.port))
-		}
-	}
-	name, ip, err := certs.ParseSAN(e.host)
-	switch {
-	case err != nil:
-		return nil, bad("it is neither a DNS name nor an address")
-	case strings.HasPrefix(name, "*"):
-		return nil, bad("a wildcard is no name to connect to")
-	case ip != nil && ip.IsUnspecified():
-		return nil, bad("nobody can connect to this address")
-	}
-	return e, nil
-}
-
-// controlPlaneEndpoint returns the host and port of --control-plane-endpoint, or nothing.
+// controlPlaneEndpoint returns the host and port of --control-plane-endpoint or its default, or nothing.
 func (s *controlPlane) controlPlaneEndpoint() string {
 	if s.endpoint == nil {
 		return ""

@@ -179,8 +179,13 @@ func (s *controlPlane) certificatesConfig() certificates.Config {
 	if s.advertise != nil { // with NAT, no interface has this address
 		c.Addresses = append(c.Addresses, s.advertise)
 	}
-	if s.endpoint != nil {
-		c.SANs = append(slices.Clone(c.SANs), s.endpoint.host)
+	for _, e := range []*endpoint{s.endpoint, s.users} {
+		if e != nil {
+			c.SANs = append(slices.Clone(c.SANs), e.host)
+		}
+	}
+	if s.users != nil {
+		c.Advertised = s.users.url()
 	}
 	for _, l := range []net.Listener{s.claim.secure, s.claim.etcd} {
 		if l != nil {

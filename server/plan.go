@@ -46,7 +46,8 @@ type plan struct {
 	podsChosen   bool         // ClusterCIDR is a default, and not the user's
 	serviceIPs   []net.IP     // of the kubernetes Service: the first of each range
 	advertise    net.IP       // nil: the machine has no address to advertise
-	endpoint     *endpoint    // of --control-plane-endpoint; nil without it
+	users        *endpoint    // of --advertise-url; nil without it
+	endpoint     *endpoint    // of --control-plane-endpoint, or its default; nil without both
 	ports        []ports.Port
 	deviations   deviations.Switches
 	ssh          *sshPlan // nil: nodes are reached directly
@@ -147,8 +148,13 @@ func (d *draft) parseAddresses() {
 	}
 	d.add(checkAdvertised(d.AdvertiseAddress))
 	var err error
+	d.users, err = parseAdvertiseURL(d.AdvertiseURL)
+	d.add(err)
 	d.endpoint, err = parseEndpoint(d.ControlPlaneEndpoint)
 	d.add(err)
+	if d.ControlPlaneEndpoint == "" && d.users != nil && !d.users.loopback() {
+		d.endpoint = d.users
+	}
 	if d.DisableInsecure {
 		return
 	}

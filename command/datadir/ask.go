@@ -18,6 +18,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/command/servers"
 	"github.com/karve-k8s/karve/preflight"
@@ -31,7 +32,7 @@ const (
 // ask asks a running server how it is. The server may be another user's, so ask trusts neither its
 // kubeconfig nor its answers.
 func (s *ServerState) ask(ctx context.Context, dir string) error {
-	config, err := servers.Kubeconfig(dir)
+	config, written, err := servers.WholeKubeconfig(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		s.State = stateStarting
 		return nil
@@ -47,6 +48,7 @@ func (s *ServerState) ask(ctx context.Context, dir string) error {
 	defer client.CloseIdleConnections()
 	get := func(path string) ([]byte, error) { return fetch(ctx, client, config.Host+path) }
 	s.State, s.URL = stateReady, config.Host
+	_, s.AdvertisedURL = certs.KubeconfigServers(written)
 	if text, err := get("/readyz?verbose"); err != nil {
 		s.State, s.Problem = stateNotReady, failedChecks(text, err)
 	}

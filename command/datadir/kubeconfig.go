@@ -19,11 +19,12 @@ func Kubeconfig() *cli.Command {
 	return &cli.Command{
 		Name:  "kubeconfig",
 		Usage: "print the admin's kubeconfig, or merge it into your own",
-		Description: `With --server, the kubeconfig is for another machine. A warning says if the
-certificate of the server is not valid for that name or address.`,
+		Description: `With --server, or if the server was started with --advertise-url, the kubeconfig is
+for another machine. A warning says if the certificate of the server is not valid
+for that name or address.`,
 		Flags: []cli.Flag{
 			options.Config(), options.DataDir(),
-			&cli.StringFlag{Name: "server", Usage: "`URL` or HOST[:PORT] of the server as the other machine reaches it. " + advertised + " is the address that the running server advertises to nodes."},
+			&cli.StringFlag{Name: "server", Usage: "`URL` or HOST[:PORT] of the server as the other machine reaches it. " + advertised + " is its --advertise-url or, without that, the address that the running server advertises to nodes. (default: its --advertise-url, else this machine's own address)"},
 			&cli.BoolFlag{Name: "merge", Usage: "merge it into the first file of KUBECONFIG, or ~/.kube/config"},
 			&cli.StringFlag{Name: "into", Usage: "`FILE` to merge into instead"},
 			&cli.StringFlag{Name: "name", Usage: "`NAME` of the context, cluster and user there (default: " + certs.DefaultContext + ")"},

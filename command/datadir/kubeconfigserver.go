@@ -27,21 +27,24 @@ import (
 // advertised is the value of --server that stands for the address that the server advertises.
 const advertised = "advertised"
 
-// serverFor returns the URL that --server asks for, or nothing. text is the admin's kubeconfig.
+// serverFor returns the URL that --server asks for, else that of the server's --advertise-url, or
+// nothing. text is the admin's kubeconfig.
 func serverFor(c *cli.Context, text []byte) (string, error) {
 	wanted := c.String("server")
-	if wanted == "" {
-		if c.IsSet("server") {
-			return "", errors.New(`--server "": want a URL, HOST[:PORT], or ` + advertised)
-		}
-		return "", nil
+	if wanted == "" && c.IsSet("server") {
+		return "", errors.New(`--server "": want a URL, HOST[:PORT], or ` + advertised)
 	}
 	dir := c.String("data-dir")
-	port, err := portOf(text)
-	if err != nil {
+	port, users, err := serversOf(text)
+	if err != nil && wanted != "" {
 		return "", fmt.Errorf("%s: %w", filepath.Join(dir, servers.KubeconfigName), err)
 	}
-	if wanted == advertised {
+	switch {
+	case (wanted == "" || wanted == advertised) && users != "":
+		wanted = users
+	case wanted == "":
+		return "", nil
+	case wanted == advertised:
 		config, err := servers.Connect(dir, "")
 		if err != nil {
 			return "", fmt.Errorf("--server %s: %w", advertised, err)
@@ -106,27 +109,31 @@ func parseServer(text, port string) (*url.URL, error) {
 	return u, nil
 }
 
-// portOf is the port of the secure listener in the admin's kubeconfig.
-func portOf(text []byte) (string, error) {
+// serversOf returns the port of the secure listener in the admin's kubeconfig, and the URL for users if it
+// has one.
+func serversOf(text []byte) (port, users string, err error) {
 	config, err := clientcmd.Load(text)
 	if err != nil {
-		return "", errors.New("it is not a kubeconfig")
+		return "", "", errors.New("it is not a kubeconfig")
 	}
-	for _, cluster := range config.Clusters {
-		if u, err := url.Parse(cluster.Server); err == nil && u.Port() != "" {
-			return u.Port(), nil
-		}
+	server, users := certs.KubeconfigServers(config)
+	if u, err := url.Parse(server); err == nil && u.Port() != "" {
+		return u.Port(), users, nil
 	}
-	return "", errors.New("it names no server with a port")
+	return "", "", errors.New("it names no server with a port")
 }
 
-// withServer is a kubeconfig with another server.
+// withServer is a kubeconfig with another server, and no other URL for users.
 func withServer(text []byte, server string) ([]byte, error) {
 	config, err := clientcmd.Load(text)
 	if err != nil {
 		return nil, errors.New("it is not a kubeconfig")
 	}
-	for _, cluster := range config.Clusters {
+	for name, cluster := range config.Clusters {
+		if strings.HasSuffix(name, certs.AdvertisedSuffix) {
+			delete(config.Clusters, name)
+			delete(config.Contexts, name)
+		}
 		cluster.Server = server
 	}
 	return clientcmd.Write(*config)

@@ -53,17 +53,18 @@ type ServerStatus struct {
 
 // ServerState is what `karve status --all -o json` prints of each server: all but its datastore.
 type ServerState struct {
-	State       string             `json:"state"`
-	Problem     string             `json:"problem,omitempty"`
-	DataDir     string             `json:"dataDir"`
-	PID         int                `json:"pid,omitempty"`
-	Since       *time.Time         `json:"since,omitempty"`
-	Version     string             `json:"version,omitempty"`
-	URL         string             `json:"url,omitempty"`
-	Listening   []string           `json:"listening,omitempty"` // host:port of each listener
-	Memory      *memoryStatus      `json:"memory,omitempty"`
-	Certificate *certificateStatus `json:"certificate,omitempty"` // the one that expires first
-	Leases      []leaseStatus      `json:"leases,omitempty"`      // of the leader election
+	State         string             `json:"state"`
+	Problem       string             `json:"problem,omitempty"`
+	DataDir       string             `json:"dataDir"`
+	PID           int                `json:"pid,omitempty"`
+	Since         *time.Time         `json:"since,omitempty"`
+	Version       string             `json:"version,omitempty"`
+	URL           string             `json:"url,omitempty"`
+	AdvertisedURL string             `json:"advertisedURL,omitempty"` // --advertise-url
+	Listening     []string           `json:"listening,omitempty"`     // host:port of each listener
+	Memory        *memoryStatus      `json:"memory,omitempty"`
+	Certificate   *certificateStatus `json:"certificate,omitempty"` // the one that expires first
+	Leases        []leaseStatus      `json:"leases,omitempty"`      // of the leader election
 }
 
 type memoryStatus struct {
@@ -256,6 +257,9 @@ func (s *ServerStatus) serverTable(w io.Writer) {
 	}
 	if s.URL != "" {
 		line("address", "%s", output.Printable(s.URL))
+	}
+	if s.AdvertisedURL != "" {
+		line("for users", "%s", output.Printable(s.AdvertisedURL))
 	}
 	if len(s.Listening) > 0 {
 		line("listening on", "%s", strings.Join(s.Listening, ", "))

@@ -37,6 +37,7 @@ func serverConfig(c *cli.Context) (server.Config, error) {
 		BindAddress:           c.String("bind-address"),
 		SecurePort:            c.Int("secure-port"),
 		AdvertiseAddress:      c.String("advertise-address"),
+		AdvertiseURL:          c.String("advertise-url"),
 		ControlPlaneEndpoint:  c.String("control-plane-endpoint"),
 		NoKubeadmObjects:      c.Bool("no-kubeadm-objects"),
 		InsecureBindAddress:   c.String("insecure-bind-address"),

@@ -28,24 +28,30 @@ var ErrUnlike = errors.New("it is not as a server writes it")
 // Kubeconfig returns the configuration in the admin's kubeconfig of a data directory, which may be
 // another user's. It returns [ErrUnlike] for a file that no server has written.
 func Kubeconfig(dir string) (*rest.Config, error) {
+	made, _, err := WholeKubeconfig(dir)
+	return made, err
+}
+
+// WholeKubeconfig is [Kubeconfig], and everything that is in the file.
+func WholeKubeconfig(dir string) (*rest.Config, *clientcmdapi.Config, error) {
 	path := filepath.Join(dir, KubeconfigName)
 	text, err := readRegular(path)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	config, err := clientcmd.Load(text)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, nil, fmt.Errorf("%s: %w", path, err)
 	}
 	// The order counts: a rest.Config is made by reading the files that it names.
 	if err := asWritten(config); err != nil {
-		return nil, fmt.Errorf("%s: %w: %w", path, ErrUnlike, err)
+		return nil, nil, fmt.Errorf("%s: %w: %w", path, ErrUnlike, err)
 	}
 	made, err := clientcmd.NewDefaultClientConfig(*config, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, nil, fmt.Errorf("%s: %w", path, err)
 	}
-	return made, nil
+	return made, config, nil
 }
 
 // readRegular reads a regular file of a limited size. It does not wait for the writer of a pipe.

@@ -29,8 +29,9 @@ type Config struct {
 	// Etcd says whether to issue the certificates of the etcd API, too.
 	Etcd bool
 
-	// Server is the URL in the admin's kubeconfig.
-	Server string
+	// Server is the URL of this server, in the admin's kubeconfig. Advertised is the one at which users
+	// reach the cluster; empty if it has none.
+	Server, Advertised string
 	// KubeconfigCopy is the path of a copy of that file, with KubeconfigCopyMode; empty means
 	// no copy.
 	KubeconfigCopy     string
@@ -139,5 +140,7 @@ func (c *Certificates) republish() error {
 // writeKubeconfigs writes the admin's kubeconfig and the copy that the user asked for.
 func (c *Certificates) writeKubeconfigs() error {
 	files := certs.KubeconfigFiles{Path: c.KubeconfigPath(), Copy: c.config.KubeconfigCopy, CopyMode: c.config.KubeconfigCopyMode}
-	return files.Write(c.Store().Kubeconfig(certs.Admin, c.config.Server))
+	k := c.Store().Kubeconfig(certs.Admin, c.config.Server)
+	k.Advertised = c.config.Advertised
+	return files.Write(k)
 }

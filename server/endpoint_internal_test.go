@@ -1,0 +1,98 @@
+package server
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestParseEndpoint(t *testing.T) {
+	for value, want := range map[string]endpoint{
+		"lb.example.org":      {"lb.example.org", ""},
+		"lb.example.org:7443": {"lb.example.org", "7443"},
+		"192.0.2.1":           {"192.0.2.1", ""},
+		"192.0.2.1:1":         {"192.0.2.1", "1"},
+		"2001:db8::1":         {"2001:db8::1", ""},
+		"[2001:db8::1]":       {"2001:db8::1", ""},
+		"[2001:db8::1]:6443":  {"2001:db8::1", "6443"},
+	} {
+		if got, err := parseEndpoint(value); err != nil || *got != want {
+			t.Errorf("%s: got %+v and error %v, want %+v", value, got, err, want)
+		}
+	}
+	for _, value := range []string{
+		"https://lb.example.org", "lb.example.org:", "lb.example.org:0", "lb.example.org:70000", "lb.example.org:http", ":6443",
+		"*.example.org", "0.0.0.0", "[::]:6443", "fe80::1%eth0", "two names", "[lb.example.org", "a:b:c", "[]",
+	} {
+		if got, err := parseEndpoint(value); err == nil {
+			t.Errorf("%s: got %+v, want an error", value, got)
+		}
+	}
+}
+
+func TestParseAdvertiseURL(t *testing.T) {
+	for value, want := range map[string]string{
+		"https://karve.example":       "https://karve.example:443",
+		"https://karve.example/":      "https://karve.example:443",
+		"https://karve.example:6443":  "https://karve.example:6443",
+		"https://192.0.2.1:6443":      "https://192.0.2.1:6443",
+		"https://[2001:db8::1]":       "https://[2001:db8::1]:443",
+		"https://[2001:db8::1]:6443/": "https://[2001:db8::1]:6443",
+		"HTTPS://localhost:16443":     "https://localhost:16443",
+	} {
+		if got, err := parseAdvertiseURL(value); err != nil || got.url() != want {
+			t.Errorf("%s: got %+v and error %v, want %s", value, got, err, want)
+		}
+	}
+	for value, want := range map[string]string{
+		"karve.example":                    "https://",
+		"karve.example:6443":               "https://",
+		"192.0.2.1:6443":                   "cannot be parsed",
+		"http://karve.example":             "https://",
+		"https:karve.example":              "https://",
+		"https://":                         "neither a DNS name nor an address",
+		"https://me:secret@karve.example":  "it has a user",
+		"https://me:sec ret@karve.example": "cannot be parsed",
+		"https://karve.example/clusters/a": "more than a host and a port",
+		"https://karve.example?a=b":        "more than a host and a port",
+		"https://karve.example?":           "more than a host and a port",
+		"https://karve.example#a":          "more than a host and a port",
+		"https://karve.example:":           "not a port",
+		"https://karve.example:0":          "not a port",
+		"https://karve.example:70000":      "not a port",
+		"https://*.karve.example":          "wildcard",
+		"https://0.0.0.0:6443":             "nobody can connect",
+		"https://[fe80::1%25eth0]:6443":    "neither a DNS name nor an address",
+	} {
+		_, err := parseAdvertiseURL(value)
+		if err == nil || !strings.HasPrefix(err.Error(), "--advertise-url") || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "sec") {
+			t.Errorf("%s: got error %v, want one that names the option, says %q, and has no password", value, err, want)
+		}
+	}
+}
+
+// Nodes use the address of users, unless they have one of their own or could not reach it.
+func TestAddressOfNodes(t *testing.T) {
+	for _, c := range []struct{ url, endpoint, want string }{
+		{"", "", ""},
+		{"https://karve.example:8443", "", "karve.example:8443"},
+		{"https://karve.example", "", "karve.example:443"},
+		{"https://karve.example", "nodes.example:6443", "nodes.example:6443"},
+		{"https://localhost:6443", "", ""},
+		{"https://127.0.0.1:6443", "", ""},
+		{"https://[::1]", "", ""},
+	} {
+		config := quietConfig(t)
+		config.AdvertiseURL, config.ControlPlaneEndpoint = c.url, c.endpoint
+		d := config.complete().parse()
+		if len(d.problems) > 0 {
+			t.Fatal(d.problems)
+		}
+		got := ""
+		if d.endpoint != nil {
+			got = d.endpoint.host + ":" + d.endpoint.port
+		}
+		if got != c.want {
+			t.Errorf("--advertise-url %q --control-plane-endpoint %q: nodes use %q, want %q", c.url, c.endpoint, got, c.want)
+		}
+	}
+}
