@@ -195,8 +195,11 @@ func (b *Backend) Create(ctx context.Context, key string, value []byte, lease in
 	// The second attempt is for a key that has been deleted; nobody reads after it.
 	if failed := o.failure(err == server.ErrKeyExists && o.attempts < 2); failed != nil {
 		err = failed
-	} else if err == nil && b.writer != nil && o.revision != rev {
-		err = b.unwritten(key)
+	} else if err == nil && b.writer != nil {
+		rev = o.revision // of a key that was deleted, kine returns the database's newest revision, not that of the row
+		if rev == 0 {
+			err = b.unwritten(key)
+		}
 	}
 	return rev, b.status(ctx, err)
 }

@@ -159,6 +159,38 @@ func TestDatabaseListAndWatchMissNothing(t *testing.T) {
 	})
 }
 
+// A key that was deleted can be created again, and the answer has the revision of its row, also while others
+// write.
+func TestDatabaseCreatesAgain(t *testing.T) {
+	databases(t, func(t *testing.T, db database) {
+		db.needsSQL(t)
+		a, _ := db.serve(t, Options{})
+		b, _ := db.serve(t, Options{})
+		ctx := t.Context()
+		clients := []*kubernetes.Client{a, b}
+		var work sync.WaitGroup
+		for i := range 16 {
+			work.Go(func() {
+				creator, deleter := clients[i%2], clients[i/2%2]
+				key := fmt.Sprintf("/again/%d", i)
+				for range 30 {
+					r, err := creator.Kubernetes.OptimisticPut(ctx, key, []byte("x"), 0, kubernetes.PutOptions{})
+					if err != nil || !r.Succeeded {
+						t.Errorf("create: %+v, %v", r, err)
+						return
+					}
+					gone, err := deleter.Kubernetes.OptimisticDelete(ctx, key, r.Revision, kubernetes.DeleteOptions{})
+					if err != nil || !gone.Succeeded {
+						t.Errorf("delete: %+v, %v", gone, err)
+						return
+					}
+				}
+			})
+		}
+		work.Wait()
+	})
+}
+
 // A server hears of another one's rows, without asking at an interval.
 func TestDatabaseTellsOfRows(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
