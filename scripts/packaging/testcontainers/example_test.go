@@ -1,0 +1,37 @@
+package testcontainers_test
+
+import (
+	"io"
+	"testing"
+	"time"
+
+	"github.com/testcontainers/testcontainers-go"
+	"github.com/testcontainers/testcontainers-go/exec"
+	"github.com/testcontainers/testcontainers-go/wait"
+)
+
+const karveImage = "ghcr.io/karve-k8s/karve:v1.37.2-karve.1"
+
+// startKarve returns the kubeconfig of a cluster that ends with the test.
+func startKarve(t *testing.T) []byte {
+	karve, err := testcontainers.Run(t.Context(), karveImage,
+		testcontainers.WithExposedPorts("6443/tcp"),
+		testcontainers.WithWaitStrategy(wait.ForExec([]string{"karve", "status"}).WithStartupTimeout(time.Minute)))
+	testcontainers.CleanupContainer(t, karve)
+	if err != nil {
+		t.Fatal(err)
+	}
+	endpoint, err := karve.PortEndpoint(t.Context(), "6443/tcp", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, out, err := karve.Exec(t.Context(), []string{"karve", "kubeconfig", "--server", endpoint}, exec.Multiplexed())
+	if err != nil || code != 0 {
+		t.Fatalf("karve kubeconfig: exit code %d, %v", code, err)
+	}
+	kubeconfig, err := io.ReadAll(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kubeconfig
+}
