@@ -24,6 +24,7 @@ type Backend struct {
 	external *Database
 	backend  server.Backend
 	reads    *sql.DB     // of SQL
+	log      *gapless    // of SQL
 	writer   *writer     // nil: the driver writes itself
 	reader   *reader     // nil: the driver reads itself
 	wake     func(int64) // tells the loop that follows the log of a revision
@@ -142,6 +143,14 @@ func (b *Backend) List(ctx context.Context, key, end string, limit, revision int
 	}
 	limited, cancel := b.limit(ctx)
 	defer cancel()
+	var newest int64
+	if b.log != nil && revision == 0 && key != "" { // kine knows all keys at the newest revision only
+		var err error
+		if newest, err = b.log.newest(limited); err != nil {
+			return 0, nil, b.status(ctx, err)
+		}
+		revision = newest
+	}
 	var read result
 	rev, kvs, err := b.backend.List(context.WithValue(limited, resultKey{}, &read), key, end, limit, revision, keysOnly)
 	if cut := read.err(); cut != nil {
@@ -149,6 +158,9 @@ func (b *Backend) List(ctx context.Context, key, end string, limit, revision int
 	}
 	if err != nil {
 		return rev, nil, b.status(ctx, err)
+	}
+	if newest != 0 {
+		rev = newest // kine tells the revision that is the newest now
 	}
 	return rev, kvs, b.status(ctx, nil)
 }

@@ -210,6 +210,7 @@ func (b *Backend) attach(life context.Context, dsn string) error {
 	}
 	rewrite(dialect, kind.param, kind.numbered)
 	b.reads, b.wake = dialect.DB, log.wake
+	b.log = &gapless{dialect, rows.taken, log.wake}
 	b.writer = newWriter(life, rows)
 	b.reader = &reader{ctx: life, work: &b.work, db: b.reads, query: kind.keys, observe: func(began time.Time, err error, sql *query.Filled) {
 		observe(dialect, began, err, sql)

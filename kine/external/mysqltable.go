@@ -104,8 +104,8 @@ func (t *mysqlTable) taken(err error) bool {
 const (
 	mysqlInsert = "INSERT INTO kine(name, created, deleted, create_revision, prev_revision, lease, value, old_value) "
 	mysqlWhere  = " FROM DUAL WHERE COALESCE((SELECT MAX(id) FROM kine WHERE name = ?), 0) = ?"
-	mysqlCreate = mysqlInsert + "SELECT ?, 1, 0, NULL, ?, ?, ?, NULL" + mysqlWhere
-	mysqlChange = mysqlInsert + `SELECT ?, 0, ?, (SELECT COALESCE(NULLIF(create_revision, 0), id) FROM kine WHERE id = ? AND deleted = 0),
+	mysqlCreate = mysqlInsert + "SELECT ?, 1, 0, 0, ?, ?, ?, NULL" + mysqlWhere // 0: see kineCreated
+	mysqlChange = mysqlInsert + `SELECT ?, 0, ?, COALESCE((SELECT COALESCE(NULLIF(create_revision, 0), id) FROM kine WHERE id = ? AND deleted = 0), 0),
 		?, ?, ?, (SELECT value FROM kine WHERE id = ? AND deleted = 0)` + mysqlWhere
 )
 

@@ -10,9 +10,11 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/k3s-io/kine/pkg/server"
 	"github.com/k3s-io/kine/pkg/tls"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
@@ -95,68 +97,115 @@ func TestDatabaseListAndWatchMissNothing(t *testing.T) {
 		db.needsSQL(t)
 		a, _ := db.serve(t, Options{})
 		b, _ := db.serve(t, Options{})
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-		defer cancel()
-		clients := []*kubernetes.Client{a, b}
-		const writers, writes, watchers = 16, 150, 12
-		var writing, watching sync.WaitGroup
-		for i := range writers {
-			writing.Go(func() {
-				for n := range writes {
-					value := make([]byte, rand.IntN(4000))
-					if r, err := clients[i%2].Kubernetes.OptimisticPut(ctx, fmt.Sprintf("/many/%d-%d", i, n), value, 0, kubernetes.PutOptions{}); err != nil || !r.Succeeded {
-						t.Errorf("put: %+v, %v", r, err)
-					}
+		listAndWatch(t, []*kubernetes.Client{a, b}, func(ctx context.Context, n int, key string, value []byte) error {
+			return put(ctx, []*kubernetes.Client{a, b}[n%2], key, value)
+		})
+	})
+}
+
+// The same beside a program that writes without the lock, as kine itself and Karves before v1.37 do. Its
+// revisions become visible out of order.
+func TestDatabaseListAndWatchMissNothingBesideKine(t *testing.T) {
+	databases(t, func(t *testing.T, db database) {
+		db.needsSQL(t)
+		a, _ := db.serve(t, Options{})
+		kine := db.kine(t)
+		listAndWatch(t, []*kubernetes.Client{a}, func(ctx context.Context, n int, key string, value []byte) error {
+			if n%4 == 0 {
+				return put(ctx, a, key, value)
+			}
+			_, err := kine.Create(ctx, key, value, 0)
+			return err
+		})
+	})
+}
+
+// kine is kine's own driver of the database, which another program has opened.
+func (db database) kine(t *testing.T) server.Backend {
+	t.Helper()
+	e, err := Parse(db.endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, release, err := e.kind.prepare(t.Context(), e.rest, tls.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.CompactBatchSize, config.PollBatchSize, config.PollInterval = compactBatch, pollBatch, pollInterval
+	ctx, cancel := context.WithCancel(context.Background())
+	var work sync.WaitGroup
+	_, backend, err := e.kind.open(ctx, &work, &config)
+	t.Cleanup(func() { cancel(); work.Wait(); release() })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return backend
+}
+
+func put(ctx context.Context, c *kubernetes.Client, key string, value []byte) error {
+	r, err := c.Kubernetes.OptimisticPut(ctx, key, value, 0, kubernetes.PutOptions{})
+	if err == nil && !r.Succeeded {
+		err = fmt.Errorf("%s exists", key)
+	}
+	return err
+}
+
+// listAndWatch begins lists and watches while write creates keys.
+func listAndWatch(t *testing.T, clients []*kubernetes.Client, write func(ctx context.Context, n int, key string, value []byte) error) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	const writers, writes, watchers = 16, 150, 12
+	var writing, watching sync.WaitGroup
+	var written atomic.Int64
+	for i := range writers {
+		writing.Go(func() {
+			for n := range writes {
+				written.Add(1)
+				if err := write(ctx, i, fmt.Sprintf("/many/%d-%d", i, n), make([]byte, rand.IntN(4000))); err != nil {
+					t.Errorf("put: %v", err)
 				}
-			})
-		}
-		for i := range watchers {
-			watching.Go(func() {
-				c := clients[i%2]
-				for begin := i * writers * writes / watchers; ; { // the watches begin all along the way
-					n, err := c.Kubernetes.Count(ctx, "/many/", kubernetes.CountOptions{})
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					if n >= int64(begin) {
-						break
-					}
-				}
-				list, err := c.Kubernetes.List(ctx, "/many/", kubernetes.ListOptions{})
-				if err != nil {
+			}
+		})
+	}
+	for i := range watchers {
+		watching.Go(func() {
+			c := clients[i%len(clients)]
+			for begin := i * writers * writes / watchers; written.Load() < int64(begin); { // all along the way
+				time.Sleep(time.Millisecond)
+			}
+			list, err := c.Kubernetes.List(ctx, "/many/", kubernetes.ListOptions{})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			seen := map[string]int{}
+			for _, kv := range list.Kvs {
+				seen[string(kv.Key)]++
+			}
+			for r := range c.Watch(ctx, "/many/", clientv3.WithPrefix(), clientv3.WithRev(list.Revision+1)) {
+				if err := r.Err(); err != nil {
 					t.Error(err)
 					return
 				}
-				seen := map[string]int{}
-				for _, kv := range list.Kvs {
-					seen[string(kv.Key)]++
+				for _, e := range r.Events {
+					seen[string(e.Kv.Key)]++
 				}
-				for r := range c.Watch(ctx, "/many/", clientv3.WithPrefix(), clientv3.WithRev(list.Revision+1)) {
-					if err := r.Err(); err != nil {
-						t.Error(err)
-						return
-					}
-					for _, e := range r.Events {
-						seen[string(e.Kv.Key)]++
-					}
-					if len(seen) == writers*writes {
-						break
-					}
+				if len(seen) == writers*writes {
+					break
 				}
-				if len(seen) != writers*writes {
-					t.Errorf("the list at %d and its watch have %d of %d keys", list.Revision, len(seen), writers*writes)
+			}
+			if len(seen) != writers*writes {
+				t.Errorf("the list at %d and its watch have %d of %d keys", list.Revision, len(seen), writers*writes)
+			}
+			for key, n := range seen {
+				if n != 1 {
+					t.Errorf("%s came %d times", key, n)
 				}
-				for key, n := range seen {
-					if n != 1 {
-						t.Errorf("%s came %d times", key, n)
-					}
-				}
-			})
-		}
-		writing.Wait()
-		watching.Wait()
-	})
+			}
+		})
+	}
+	writing.Wait()
+	watching.Wait()
 }
 
 // A key that was deleted can be created again, and the answer has the revision of its row, also while others
@@ -287,6 +336,46 @@ func TestDatabaseCreatesAllOrNothing(t *testing.T) {
 		}
 		if rev, err := servers[1].Create(t.Context(), prefix+"later", nil, 0); err != nil || rev == 0 {
 			t.Errorf("a write after it: %d, %v", rev, err)
+		}
+	})
+}
+
+// kine before v0.17, which Karves before v1.37 have, fails at every list and watch that comes to a row with a null
+// here.
+func TestDatabaseHasNoRowThatAnOlderKineCannotRead(t *testing.T) {
+	databases(t, func(t *testing.T, db database) {
+		db.needsSQL(t)
+		b, ctx := db.open(t), t.Context()
+		if err := b.Start(ctx); err != nil { // which writes kine's own keys
+			t.Fatal(err)
+		}
+		first, err := b.Create(ctx, "/one", []byte("a"), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, _, ok, err := b.Update(ctx, "/one", []byte("b"), first, 0)
+		if err != nil || !ok {
+			t.Fatal(ok, err)
+		}
+		if _, _, ok, err := b.Delete(ctx, "/one", second); err != nil || !ok {
+			t.Fatal(ok, err)
+		}
+		again, err := b.Create(ctx, "/one", []byte("c"), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, ok, err := b.Update(ctx, "/one", []byte("d"), again, 0); err != nil || !ok {
+			t.Fatal(ok, err)
+		}
+		if err := b.CreateAll(ctx, "/all/", "", maps.All(map[string][]byte{"/all/1": nil})); err != nil {
+			t.Fatal(err)
+		}
+		var nulls int
+		if err := b.reads.QueryRowContext(ctx, "SELECT COUNT(*) FROM kine WHERE create_revision IS NULL OR created IS NULL OR deleted IS NULL OR prev_revision IS NULL OR lease IS NULL").Scan(&nulls); err != nil || nulls != 0 {
+			t.Errorf("%d rows have nulls, %v", nulls, err)
+		}
+		if _, kv, err := b.Get(ctx, "/one", 0, false); err != nil || kv == nil || kv.CreateRevision != again {
+			t.Errorf("%+v, %v, want a key that was created at %d", kv, err, again)
 		}
 	})
 }

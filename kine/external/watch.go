@@ -18,24 +18,22 @@ func (b *Backend) Watch(ctx context.Context, revision int64) server.WatchResult 
 		go b.watchLater(ctx, cancel, revision, out, errc)
 		return server.WatchResult{Eventc: out, Errorc: errc}
 	}
-	var from server.WatchResult
-	err := contain(func() error {
-		from = b.backend.Watch(ctx, revision)
-		return nil
-	})
+	from, history, end, err := b.watch(ctx, revision)
 	to := server.WatchResult{CurrentRevision: from.CurrentRevision, CompactRevision: from.CompactRevision, Eventc: out, Errorc: errc}
 	if err != nil || from.CompactRevision != 0 {
 		if err != nil {
 			errc <- b.status(ctx, err)
 		}
+		end()
 		cancel()
 		close(out)
 		return to
 	}
 	go func() {
 		defer cancel()
+		defer end()
 		defer close(out)
-		if err := b.pass(ctx, from, out, revision); err != nil {
+		if err := b.pass(ctx, from, &history, out, revision); err != nil {
 			errc <- b.status(ctx, err)
 		}
 	}()
@@ -51,7 +49,7 @@ func (b *Backend) watchLater(ctx context.Context, cancel context.CancelFunc, rev
 	from := b.backend.Watch(ctx, revision)
 	err := error(server.ErrCompacted)
 	if from.CompactRevision == 0 {
-		err = b.pass(ctx, from, out, revision)
+		err = b.pass(ctx, from, nil, out, revision)
 	}
 	if err != nil {
 		errc <- b.status(ctx, err)
@@ -62,16 +60,20 @@ func (b *Backend) watchLater(ctx context.Context, cancel context.CancelFunc, rev
 // sql.Rows for its error (kine pkg/logstructured/sqllog, RowsToEvents).
 var errHistory = status.Error(codes.Unavailable, "the datastore has lost a connection in the middle of a watch's history")
 
-// pass passes on the events of a watch until it ends.
-func (b *Backend) pass(ctx context.Context, from server.WatchResult, to chan<- server.EventBatch, start int64) error {
+// pass passes on the events of a watch until it ends. first is a batch that was read before, or nil.
+func (b *Backend) pass(ctx context.Context, from server.WatchResult, first *server.EventBatch, to chan<- server.EventBatch, start int64) error {
 	o := order{seen: start - 1, history: start > 0}
 	for {
 		var batch server.EventBatch
 		var open bool
-		select {
-		case batch, open = <-from.Eventc:
-		case <-ctx.Done():
-			return nil
+		if first != nil {
+			batch, open, first = *first, true, nil
+		} else {
+			select {
+			case batch, open = <-from.Eventc:
+			case <-ctx.Done():
+				return nil
+			}
 		}
 		ok := open
 		if open {
