@@ -286,6 +286,7 @@ var own = map[string][]string{
 		"internal/memory",
 		"internal/procnet",
 	},
+	"scripts/clients":    {},                    // requests through a load balancer
 	"scripts/deviations": {"server/deviations"}, // it writes the table into docs
 	"scripts/imports":    {},
 	"scripts/markdown":   {},
