@@ -7,6 +7,10 @@ import (
 	"time"
 
 	"github.com/k3s-io/kine/pkg/server"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/karve-k8s/karve/internal/fence"
 )
 
 // Bounds of a transaction of writes. A longer one would delay the writes of other servers, which
@@ -164,11 +168,22 @@ func (w *writer) commit(batch []*write) {
 	}
 }
 
+// left returns why a write is not wanted any more, or nil.
+func left(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := fence.Check(ctx); err != nil {
+		return status.Error(codes.Canceled, err.Error()) // it is no failure of the database
+	}
+	return nil
+}
+
 // wanted answers the writes whose callers have left, and returns the others.
 func wanted(batch []*write) []*write {
 	still := batch[:0]
 	for _, one := range batch {
-		if err := one.ctx.Err(); err != nil {
+		if err := left(one.ctx); err != nil {
 			one.answer <- written{err: err}
 			continue
 		}

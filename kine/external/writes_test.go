@@ -6,13 +6,17 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/k3s-io/kine/pkg/server"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/karve-k8s/karve/internal/eventually"
+	"github.com/karve-k8s/karve/internal/fence"
 )
 
 // scripted answers a transaction when it is told to.
@@ -295,6 +299,34 @@ func TestAWriteWhoseCallerHasLeft(t *testing.T) {
 	gone := &write{ctx: ctx, key: "gone", answer: make(chan written, 1)}
 	if w.commit([]*write{gone}); (<-gone.answer).unknown { // would wait for the script
 		t.Error("a write whose caller has left before its turn was written")
+	}
+}
+
+// A write that was taken back while it waited is not written, and the database is not to blame.
+func TestAWriteThatWasTakenBack(t *testing.T) {
+	s, w := startWriter(t)
+	running := s.write(t.Context(), w, "running")
+	s.wait(t)
+	var over atomic.Bool
+	late := s.write(fence.With(t.Context(), func() error {
+		if over.Load() {
+			return errors.New("over")
+		}
+		return nil
+	}), w, "late")
+	eventually.Nil(t, "the write waits", func() error {
+		if len(w.queue) == 0 {
+			return errors.New("it does not")
+		}
+		return nil
+	})
+	over.Store(true)
+	s.fail <- nil
+	if got := eventually.Receive(t, "an answer", running); got.err != nil {
+		t.Error(got.err)
+	}
+	if got := eventually.Receive(t, "an answer", late); status.Code(got.err) != codes.Canceled || got.unknown {
+		t.Errorf("%+v, want that it was not written", got)
 	}
 }
 

@@ -204,22 +204,23 @@ var own = map[string][]string{
 		"server/deviations",
 	},
 	"server/apiserver/openapi":      {},
-	"server/apiserver/replacements": {"kine/inprocess", "server/apiserver/openapi", "server/deviations", "server/idleconns", "server/loopback"}, // kine/inprocess: the API server calls the datastore of this process
-	"server/deviations":             {},                                                                                                         // every part asks whether one of its deviations is on
-	"server/deviations/mirrors":     {},                                                                                                         // what a test and scripts/upgrade compare with upstream
+	"server/apiserver/replacements": {"internal/fence", "kine/inprocess", "server/apiserver/openapi", "server/deviations", "server/idleconns", "server/loopback"}, // kine/inprocess: the API server calls the datastore of this process
+	"server/deviations":             {},                                                                                                                           // every part asks whether one of its deviations is on
+	"server/deviations/mirrors":     {},                                                                                                                           // what a test and scripts/upgrade compare with upstream
 	"server/flags":                  {},
 	"server/controllers":            {"bootstrap", "bootstrap/kubeadm", "certs", "server/election", "server/flags", "server/health", "server/sharedinformers", "server/deviations"}, // bootstrap: what they would create first; bootstrap/kubeadm: which API groups are off; certs: the keys with which they sign
 	"server/scheduler":              {"server/election", "server/flags", "server/health", "server/sharedinformers", "server/deviations"},
 	"server/sharedinformers":        {"server/deviations"}, // the API server, the controllers and the scheduler use the same informers
-	"server/election":               {},                    // which of several servers acts
+	"server/election":               {"internal/fence"},    // which of several servers acts
 	"server/health":                 {},                    // what a part reports about itself
 	"server/idleconns":              {},
 	"server/insecure":               {"internal/procnet", "server/idleconns"},
 	"command/locale":                {},
 	"internal/eventually":           {}, // tests
+	"internal/fence":                {},
 	"internal/logbridge":            {},
 	"server/lifecycle":              {"server/startup"},
-	"server/loopback":               {"certs"}, // clients show certificates
+	"server/loopback":               {"certs", "internal/fence"}, // clients show certificates
 	"internal/memory":               {},
 	"internal/memory/initially":     {},
 	"server/notify":                 {},
@@ -238,7 +239,7 @@ var own = map[string][]string{
 	"internal/procnet":              {},
 	"internal/ownership":            {}, // plumbing of commands and the server, without dependencies
 	"kine":                          {"kine/etcdapi", "kine/inprocess", "datastore", "internal/socket"},
-	"kine/external":                 {"kine", "kine/etcdapi", "kine/external/liststream", "kine/inprocess"}, // the checks and chunks of RangeStream
+	"kine/external":                 {"internal/fence", "kine", "kine/etcdapi", "kine/external/liststream", "kine/inprocess"}, // the checks and chunks of RangeStream
 	"kine/external/externaltest":    {"datastore", "kine/etcdapi", "kine/external/liststream"},
 	"kine/external/liststream":      {},
 	"kine/inprocess":                {"datastore", "kine/etcdapi"},

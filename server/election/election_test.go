@@ -21,6 +21,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	componentconfig "k8s.io/component-base/config"
+
+	writes "github.com/karve-k8s/karve/internal/fence"
 )
 
 // The tests have upstream's default times, and a clock of their own.
@@ -715,6 +717,31 @@ func TestFenceEndsRequests(t *testing.T) {
 		synctest.Wait()
 		term.end(errLost)
 		if err := <-failed; !errors.Is(err, ErrOver) {
+			t.Errorf("got %v, want %v", err, ErrOver)
+		}
+	})
+}
+
+// The datastore refuses the write of a request that has passed the fence, as soon as others may lead. It does not
+// depend on the goroutine that ends the request: in a process that was stopped, it may run late.
+func TestFenceRefusesLateWrites(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		term := newTerm(time.Now().Add(time.Hour))
+		client, err := rest.HTTPClientFor(term.Fence(&rest.Config{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+			if err := writes.Check(r.Context()); err != nil {
+				t.Errorf("during the term: got %v", err)
+			}
+			term.timer.Stop()
+			time.Sleep(time.Hour + 1)
+			if err := r.Context().Err(); err != nil {
+				t.Errorf("the request has ended: %v", err)
+			}
+			return nil, writes.Check(r.Context())
+		})}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.Get("http://localhost/"); !errors.Is(err, ErrOver) {
 			t.Errorf("got %v, want %v", err, ErrOver)
 		}
 	})

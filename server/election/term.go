@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	writes "github.com/karve-k8s/karve/internal/fence"
 )
 
 // ErrOver is wrapped by the errors of requests that come after the end of a term.
@@ -86,8 +88,8 @@ func (t *Term) during(ctx context.Context, work func(context.Context, *Term) err
 }
 
 // Fence returns a copy of a client's configuration with which requests fail when the term has
-// ended. Those under way end then. Much of upstream's code goes on with a request after its context
-// has ended, and another server may lead by then.
+// ended. Those under way end then, and write nothing: the datastore asks just before. Much of upstream's code
+// goes on with a request after its context has ended, and another server may lead by then.
 func (t *Term) Fence(client *rest.Config) *rest.Config {
 	if t == nil {
 		return client
@@ -110,7 +112,7 @@ func (f fence) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		return nil, err
 	}
-	ctx, cancel := context.WithCancelCause(r.Context())
+	ctx, cancel := context.WithCancelCause(writes.With(r.Context(), f.term.err))
 	unwatch := context.AfterFunc(f.term.ctx, func() { cancel(context.Cause(f.term.ctx)) })
 	done := func() { unwatch(); cancel(nil) }
 	response, err := f.next.RoundTrip(r.WithContext(ctx))

@@ -24,6 +24,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+
+	"github.com/karve-k8s/karve/internal/fence"
 )
 
 // Address is the address from which handlers see a request come.
@@ -137,7 +139,7 @@ func (t *Transport) start(r *http.Request) (*response, error) {
 			return nil, err
 		}
 	}
-	ctx, cancel := context.WithCancelCause(t.Server.ctx)
+	ctx, cancel := context.WithCancelCause(fence.Inherit(t.Server.ctx, r.Context()))
 	served, err := received(ctx, r, state)
 	if err != nil {
 		cancel(err)
@@ -150,7 +152,7 @@ func (t *Transport) start(r *http.Request) (*response, error) {
 	return w, nil
 }
 
-// received is r as the handler gets it. Its context has none of r's values: they would not
+// received is r as the handler gets it. Its context has none of r's values but the fence: they would not
 // have come through a connection, and a request made while another is handled would carry the
 // other's user.
 func received(ctx context.Context, r *http.Request, state *tls.ConnectionState) (*http.Request, error) {

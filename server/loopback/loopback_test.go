@@ -17,6 +17,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/karve-k8s/karve/internal/fence"
 )
 
 // serving is a client of h, and what its server logs.
@@ -273,6 +275,30 @@ func TestCancellation(t *testing.T) {
 }
 
 // A deadline of the client's ends the handler as well.
+// The handler sees the fence of the request, and no other value of its context.
+func TestFence(t *testing.T) {
+	type key struct{}
+	over := errors.New("over")
+	client, _ := serving(t, func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), time.Minute)
+		defer cancel()
+		fmt.Fprint(w, fence.Check(ctx), r.Context().Value(key{}))
+	})
+	for want, ctx := range map[string]context.Context{
+		"<nil> <nil>": t.Context(),
+		"over <nil>":  context.WithValue(fence.With(t.Context(), func() error { return over }), key{}, "secret"),
+	} {
+		answer, err := client.Do(request(t, ctx, "GET", nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(answer.Body); string(got) != want || err != nil {
+			t.Errorf("got %q, %v, want %q", got, err, want)
+		}
+		answer.Body.Close()
+	}
+}
+
 func TestClientDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ended error

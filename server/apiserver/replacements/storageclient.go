@@ -9,6 +9,7 @@ import (
 	endpointsrequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 
+	"github.com/karve-k8s/karve/internal/fence"
 	"github.com/karve-k8s/karve/kine/inprocess"
 )
 
@@ -28,13 +29,17 @@ var upstreamsStorageClient = newStorageClient
 func init() {
 	newStorageClient = func(c storagebackend.TransportConfig) (*kubernetes.Client, error) {
 		if len(c.ServerList) != 1 || !inprocess.IsEndpoint(c.ServerList[0]) {
-			return upstreamsStorageClient(c)
+			client, err := upstreamsStorageClient(c)
+			if err == nil {
+				client.Kubernetes = fenced{client.Kubernetes}
+			}
+			return client, err
 		}
 		client, err := inprocess.NewClient(c.ServerList[0])
 		if err != nil {
 			return nil, err
 		}
-		client.Kubernetes = timed{client.Kubernetes}
+		client.Kubernetes = fenced{timed{client.Kubernetes}}
 		return client, nil
 	}
 }
@@ -42,6 +47,23 @@ func init() {
 // StorageClient creates a storage client as those of the chain are created.
 func StorageClient(c storagebackend.TransportConfig) (*kubernetes.Client, error) {
 	return newStorageClient(c)
+}
+
+// fenced refuses a write whose sender has taken it back: a leader that is none any more.
+type fenced struct{ kubernetes.Interface }
+
+func (f fenced) OptimisticPut(ctx context.Context, key string, value []byte, revision int64, opts kubernetes.PutOptions) (kubernetes.PutResponse, error) {
+	if err := fence.Check(ctx); err != nil {
+		return kubernetes.PutResponse{}, err
+	}
+	return f.Interface.OptimisticPut(ctx, key, value, revision, opts)
+}
+
+func (f fenced) OptimisticDelete(ctx context.Context, key string, revision int64, opts kubernetes.DeleteOptions) (kubernetes.DeleteResponse, error) {
+	if err := fence.Check(ctx); err != nil {
+		return kubernetes.DeleteResponse{}, err
+	}
+	return f.Interface.OptimisticDelete(ctx, key, revision, opts)
 }
 
 // timed adds the duration of a call to the storage latency of its API request. Upstream does

@@ -1,9 +1,11 @@
 package replacements
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
+	"go.etcd.io/etcd/client/v3/kubernetes"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -18,12 +20,32 @@ import (
 
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/internal/eventually"
+	"github.com/karve-k8s/karve/internal/fence"
 	"github.com/karve-k8s/karve/kine"
 )
 
 func TestStorageClientIsUpstreams(t *testing.T) {
 	if upstreamsStorageClient == nil {
 		t.Fatal("upstreamsStorageClient is nil: factory.newETCD3Client has another name, look for it")
+	}
+}
+
+// The client of a real etcd also refuses writes that were taken back.
+func TestUpstreamsClientIsFenced(t *testing.T) {
+	before := upstreamsStorageClient
+	defer func() { upstreamsStorageClient = before }()
+	upstreamsStorageClient = func(storagebackend.TransportConfig) (*kubernetes.Client, error) { return &kubernetes.Client{}, nil } // upstream's connects
+	client, err := StorageClient(storagebackend.TransportConfig{ServerList: []string{"http://127.0.0.1:2379"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	over := errors.New("over")
+	ctx := fence.With(t.Context(), func() error { return over })
+	if _, err := client.Kubernetes.OptimisticPut(ctx, "/a", nil, 0, kubernetes.PutOptions{}); !errors.Is(err, over) {
+		t.Errorf("a put that was taken back: got %v, want %v", err, over)
+	}
+	if _, err := client.Kubernetes.OptimisticDelete(ctx, "/a", 1, kubernetes.DeleteOptions{}); !errors.Is(err, over) {
+		t.Errorf("a delete that was taken back: got %v, want %v", err, over)
 	}
 }
 
@@ -72,6 +94,20 @@ func useStorage(t *testing.T, engine *datastore.Engine, endpoint string) {
 	found, err := engine.Range(ctx, datastore.RangeRequest{Key: "/registry/configmaps/x/a"})
 	if err != nil || len(found.KVs) != 1 || !strings.Contains(string(found.KVs[0].Value), "ConfigMap") {
 		t.Errorf("the engine has %+v, %v, want the object", found, err)
+	}
+
+	over := errors.New("over")
+	late := fence.With(ctx, func() error { return over })
+	other := object.DeepCopy()
+	other.Name = "b"
+	if err := store.Create(late, "/configmaps/x/b", other, &corev1.ConfigMap{}, 0); !errors.Is(err, over) {
+		t.Errorf("a create that was taken back: got %v, want %v", err, over)
+	}
+	if err := store.Delete(late, "/configmaps/x/a", &corev1.ConfigMap{}, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}); !errors.Is(err, over) {
+		t.Errorf("a delete that was taken back: got %v, want %v", err, over)
+	}
+	if found, err := engine.Range(ctx, datastore.RangeRequest{Key: "/registry/configmaps/", End: "/registry/configmaps0"}); err != nil || len(found.KVs) != 1 {
+		t.Errorf("the engine has %+v, %v, want one object", found, err)
 	}
 
 	events, err := store.Watch(ctx, "/configmaps/", storage.ListOptions{ResourceVersion: made.ResourceVersion, Recursive: true, ProgressNotify: true, Predicate: storage.Everything})
