@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"text/tabwriter"
 	"time"
@@ -52,6 +53,26 @@ var faults = []struct {
 		s.notStale(leads, other)
 		leads.network.reconnect()
 		s.ready(true, leads, other)
+		s.work(s.servers[:]...)
+	}},
+	// The leader is stopped with SIGSTOP for longer than its lease, in the middle of its controllers' requests, and
+	// goes on when another one leads.
+	{"pause", "postgres mysql etcd", func(s *several) {
+		for range s.servers {
+			leads := s.leader()
+			other := s.other(leads)
+			s.handover(other, func() { syscall.Kill(leads.PID(), syscall.SIGSTOP) })
+			s.work(other)
+			syscall.Kill(leads.PID(), syscall.SIGCONT)
+			s.ready(true, s.servers[:]...)
+			s.work(s.servers[:]...)
+		}
+	}},
+	// Somebody deletes the lease of the controllers. The leader may act until it hears of that.
+	{"taken", "postgres mysql etcd", func(s *several) {
+		for range 5 {
+			s.take()
+		}
 		s.work(s.servers[:]...)
 	}},
 	// The database is stopped in order, is away until both servers have noticed, and comes back.
@@ -166,14 +187,14 @@ func printRows(rows []severalRow) {
 		return
 	}
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "scenario\twrites acknowledged\tunknown\tevents\tlisted again\thandover\tcalls checked\tin\tresult")
+	fmt.Fprintln(w, "scenario\twrites acknowledged\tunknown\tevents\tlisted again\thandover\tterms\twrites of leaders\tcalls checked\tin\tresult")
 	for _, r := range rows {
 		var handover []string
 		for _, d := range r.handover {
 			handover = append(handover, fmt.Sprintf("%.1f s", d.Seconds()))
 		}
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%s\t%d\t%.1f s\t%s\n", r.name, r.acknowledged, r.unknown, r.events, r.relisted,
-			strings.Join(handover, ", "), r.calls, r.check.Seconds(), r.result)
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%s\t%d\t%d\t%d\t%.1f s\t%s\n", r.name, r.acknowledged, r.unknown, r.events, r.relisted,
+			strings.Join(handover, ", "), r.terms, r.acts, r.calls, r.check.Seconds(), r.result)
 	}
 	w.Flush()
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -37,6 +38,8 @@ type several struct {
 	database sharedDatabase
 	servers  [2]*peer
 	journal  *Journal // of objects with one writer each
+	fencer   *Fencer
+	graces   []Grace
 	ending   chan struct{}
 	clients  sync.WaitGroup
 	watching sync.WaitGroup
@@ -53,6 +56,8 @@ type peer struct {
 	*testServer
 	name    string
 	network *network // nil: loopback
+	args    []string // of every life
+	audits  []string // the audit logs, one for each life
 	api     atomic.Pointer[API]
 	well    atomic.Bool  // it answers consistent reads
 	acks    atomic.Int64 // the writes that it has acknowledged
@@ -64,6 +69,7 @@ type severalRow struct {
 	acknowledged, unknown int
 	events, relisted      int
 	handover              []time.Duration
+	acts, terms           int // of leaders
 	calls                 int
 	check                 time.Duration
 	result                string
@@ -79,15 +85,24 @@ func newSeveral(t *testing.T, kind string) *several {
 	if out, err := exec.Command(program, "cluster-token", "create", token).CombinedOutput(); err != nil {
 		t.Fatalf("karve cluster-token create: %v: %s", err, out)
 	}
+	policy := filepath.Join(t.TempDir(), "audit.yaml")
+	if err := os.WriteFile(policy, []byte(AuditPolicy), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for n := range s.servers {
 		p := &peer{name: string(rune('A' + n)), network: newNetwork(t)}
-		p.testServer = newServer(t, append([]string{"--cluster-token-file", token}, s.database.args...)...)
+		p.testServer = newServer(t, append([]string{"--cluster-token-file", token, "--simulate-nodes", "1", "--audit-policy-file", policy}, s.database.args...)...)
+		p.Binary = filepath.Join(t.TempDir(), "karve-"+p.name) // what it writes has this name
+		if err := os.Symlink(program, p.Binary); err != nil {
+			t.Fatal(err)
+		}
 		if p.network != nil {
 			p.Address, p.Wrap = p.network.address, p.network.wrap
 			p.Args = append(p.Args, "--advertise-address", p.network.address)
 		} else {
 			p.Args = append(p.Args, "--advertise-address", fmt.Sprintf("192.0.2.%d", n+1))
 		}
+		p.args = p.Args
 		s.servers[n] = p
 	}
 	var starting sync.WaitGroup
@@ -98,11 +113,22 @@ func newSeveral(t *testing.T, kind string) *several {
 	if t.Failed() {
 		t.FailNow()
 	}
+	var err error
+	if s.fencer, err = NewFencer(t.Context(), s.apis); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.fencer.Close)
 	return s
 }
 
+// apis are clients of both servers.
+func (s *several) apis() []*API { return []*API{s.servers[0].api.Load(), s.servers[1].api.Load()} }
+
 // up starts the server.
 func (p *peer) up() {
+	audit := filepath.Join(p.t.TempDir(), "audit.log")
+	p.audits = append(p.audits, audit)
+	p.Args = append([]string{"--audit-log-path", audit}, p.args...)
 	api, err := p.Start(p.t.Context())
 	if err != nil {
 		p.t.Errorf("server %s: %v", p.name, err)
@@ -211,13 +237,8 @@ func (s *several) continues() {
 	s.t.Helper()
 	a, b := s.servers[0].api.Load(), s.servers[1].api.Load()
 	name := "after-" + s.fresh()
-	labels := map[string]any{"app": name}
-	deployment := Object{APIVersion: "apps/v1", Kind: "Deployment", Metadata: Metadata{Name: name}, Spec: map[string]any{
-		"replicas": 2, "selector": map[string]any{"matchLabels": labels},
-		"template": map[string]any{"metadata": map[string]any{"labels": labels}, "spec": map[string]any{"containers": []any{map[string]any{"name": "c", "image": "none"}}}},
-	}}
 	ctx := s.t.Context()
-	if err := a.Do(ctx, http.MethodPost, "/apis/apps/v1/namespaces/default/deployments", deployment, nil); err != nil {
+	if err := a.Do(ctx, http.MethodPost, "/apis/apps/v1/namespaces/default/deployments", deployment(name, 2), nil); err != nil {
 		s.t.Fatal(err)
 	}
 	namespace := Object{APIVersion: "v1", Kind: "Namespace", Metadata: Metadata{Name: name}}

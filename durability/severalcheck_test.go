@@ -19,6 +19,7 @@ func (s *several) end() {
 	close(s.ending)
 	s.clients.Wait()
 	s.continues()
+	s.fenced()
 
 	// The last write ends the watches.
 	ctx := s.t.Context()

@@ -20,6 +20,7 @@ func (s *several) load() {
 	for c := range severalClients {
 		s.clients.Go(func() { s.client(c) })
 	}
+	s.clients.Go(s.employ)
 	for _, p := range s.servers {
 		for _, w := range []watcher{{home: p, from: p}, {home: p, from: s.other(p)}, {home: p, from: p, hops: true}} {
 			s.watching.Go(func() { s.watch(&w) })

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 )
 
 // An Event is an event of a watch.
@@ -20,10 +21,11 @@ type Event struct {
 var ErrExpired = errors.New("the revision of the watch is gone")
 
 // Watch calls each for every event after a revision, bookmarks included, until each returns an
-// error, the server ends the watch or ctx ends. It returns an ErrExpired for a 410, and nil if the
+// error, the server ends the watch or ctx ends. The path may have a query. It returns an ErrExpired for a 410, and nil if the
 // server ended the watch properly.
 func (a *API) Watch(ctx context.Context, path string, revision int64, each func(Event) error) error {
-	resp, err := a.send(ctx, http.MethodGet, fmt.Sprintf("%s?watch=true&allowWatchBookmarks=true&resourceVersion=%d", path, revision), nil)
+	path, query, _ := strings.Cut(path, "?")
+	resp, err := a.send(ctx, http.MethodGet, fmt.Sprintf("%s?watch=true&allowWatchBookmarks=true&resourceVersion=%d&%s", path, revision, query), nil)
 	if Refused(err) == http.StatusGone {
 		return fmt.Errorf("%w: %w", ErrExpired, err)
 	} else if err != nil {

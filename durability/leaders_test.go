@@ -1,0 +1,108 @@
+package durability
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+)
+
+// employ gives controllers and scheduler something to do: it creates Deployments, and deletes older ones.
+func (s *several) employ() {
+	const kept = 3
+	path := "/apis/apps/v1/namespaces/default/deployments"
+	for n := 0; !s.ended(); n++ {
+		for _, p := range s.servers {
+			ctx, cancel := s.limited()
+			err := p.api.Load().Do(ctx, http.MethodPost, path, deployment(fmt.Sprintf("busy-%d", n), 3), nil)
+			if n >= kept && err == nil {
+				err = p.api.Load().Do(ctx, http.MethodDelete, fmt.Sprintf("%s/busy-%d", path, n-kept), nil, nil)
+			}
+			cancel()
+			if err == nil {
+				break
+			}
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+}
+
+func deployment(name string, replicas int) Object {
+	labels := map[string]any{"app": name}
+	return Object{APIVersion: "apps/v1", Kind: "Deployment", Metadata: Metadata{Name: name}, Spec: map[string]any{
+		"replicas": replicas, "selector": map[string]any{"matchLabels": labels},
+		"template": map[string]any{"metadata": map[string]any{"labels": labels}, "spec": map[string]any{"containers": []any{map[string]any{"name": "c", "image": "none"}}}},
+	}}
+}
+
+// fenced checks that no two servers led at the same time.
+func (s *several) fenced() {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), severalLimit)
+	defer cancel()
+	checked, err := s.fencer.Check(ctx, s.servers[0].api.Load(), append(s.servers[0].audits, s.servers[1].audits...), s.graces...)
+	if err != nil {
+		s.t.Errorf("the check that no two servers led at the same time: %v", err)
+	}
+	if checked == nil {
+		return
+	}
+	s.t.Logf("writes of leaders: %+v", *checked)
+	for _, n := range checked.Acts {
+		s.row.acts += n
+	}
+	s.row.terms = checked.Terms
+	if s.row.acts == 0 {
+		s.t.Error("no leader has written anything")
+	}
+}
+
+// take deletes the lease of the controllers, and waits until the server that led has stopped, or has the
+// lease again.
+func (s *several) take() {
+	s.t.Helper()
+	leads := s.leader()
+	waits := func() int {
+		text, err := os.ReadFile(leads.Log.(*os.File).Name())
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		return strings.Count(string(text), "leads and runs the controllers: this server waits until it stops")
+	}
+	before := waits()
+	g := Grace{Lease: ControllersLease}
+	var err error
+	if g.Holder, err = s.holder(leads); err != nil {
+		s.t.Fatal(err)
+	}
+	api := s.other(leads).api.Load()
+	g.From = s.revision(api)
+	if err := api.Do(s.t.Context(), http.MethodDelete, controllersLease, nil, nil); err != nil {
+		s.t.Fatal(err)
+	}
+	await(s.t, "server "+leads.name+" has stopped its controllers, or has the lease again", func() error {
+		if waits() > before {
+			return nil
+		}
+		now, err := s.holder(leads)
+		if err == nil && now != g.Holder {
+			err = fmt.Errorf("%s has the lease", now)
+		}
+		return err
+	})
+	g.To = s.revision(api)
+	s.graces = append(s.graces, g)
+	s.leader()
+}
+
+// revision is the newest one.
+func (s *several) revision(api *API) int64 {
+	s.t.Helper()
+	_, revision, err := api.List(s.t.Context(), "/api/v1/namespaces/default/configmaps", "")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return revision
+}
