@@ -164,7 +164,7 @@ func (e *Election) candidate(ctx context.Context, l *lease, standby func(), lead
 	defer l.expiry.Stop()
 	won := make(chan struct{}, 1)
 	// One elector for all campaigns: it knows for how long nobody has renewed the lease.
-	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+	config := leaderelection.LeaderElectionConfig{
 		Lock: l, Name: e.Settings.ResourceName,
 		LeaseDuration: e.Settings.LeaseDuration.Duration,
 		RenewDeadline: e.Settings.RenewDeadline.Duration,
@@ -181,10 +181,13 @@ func (e *Election) candidate(ctx context.Context, l *lease, standby func(), lead
 		// Upstream would try to release a lease that it could not renew, and tell nobody meanwhile that it
 		// is lost.
 		ReleaseOnCancel: false,
-	})
+	}
+	elector, err := leaderelection.NewLeaderElector(config)
 	if err != nil {
 		return fmt.Errorf("leader election: %w", err)
 	}
+	// The metric of an elector whose context ends goes on to say that it leads. That of a new one says that it does not.
+	l.over = func() { _, _ = leaderelection.NewLeaderElector(config) } // there was no error before
 	defer l.release(ctx)
 	for ctx.Err() == nil {
 		if err := e.campaign(ctx, elector, l, won, lead); err != nil {
@@ -208,7 +211,7 @@ func (e *Election) campaign(ctx context.Context, elector *leaderelection.LeaderE
 		defer close(over)
 		elector.Run(renewing)
 	}()
-	breakOff := func() { stop(); <-over }
+	breakOff := func() { stop(); <-over; l.over() }
 	giveUp := func() {
 		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseLimit)
 		defer cancel()

@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	componentconfig "k8s.io/component-base/config"
+	"k8s.io/component-base/metrics/legacyregistry"
 
 	writes "github.com/karve-k8s/karve/internal/fence"
 )
@@ -695,6 +696,44 @@ func TestTermEndsWithItsLease(t *testing.T) {
 		if err := term.err(); !errors.Is(err, ErrOver) {
 			t.Errorf("got %v, want %v", err, ErrOver)
 		}
+	})
+}
+
+// The metric of upstream's elector says that a server leads, and also when it no longer does.
+func TestMetric(t *testing.T) {
+	leads := func() (value float64) {
+		t.Helper()
+		families, err := legacyregistry.DefaultGatherer.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		value = -1
+		for _, f := range families {
+			if f.GetName() == "leader_election_master_status" {
+				for _, m := range f.GetMetric() {
+					value = m.GetGauge().GetValue()
+				}
+			}
+		}
+		return value
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		first := s.join("first")
+		<-first.leads
+		synctest.Wait()
+		if got := leads(); got != 1 {
+			t.Errorf("a leader's metric is %v, want 1", got)
+		}
+		s.mu.Lock()
+		now := metav1.Now()
+		s.change(resourcelock.LeaderElectionRecord{HolderIdentity: "another", LeaseDurationSeconds: 3600, AcquireTime: now, RenewTime: now}, false)
+		s.mu.Unlock()
+		time.Sleep(time.Second)
+		if got := leads(); got != 0 {
+			t.Errorf("the metric of a server whose lease was taken is %v, want 0", got)
+		}
+		first.stop(t)
 	})
 }
 

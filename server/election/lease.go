@@ -16,6 +16,7 @@ import (
 type lease struct {
 	resourcelock.Interface
 	seen  func(holder string)
+	over  func()                                           // is called when a campaign has ended
 	look  func(context.Context) (holder string, err error) // beside the lock, whose version of the lease stays
 	woken chan struct{}                                    // has a value if it is time for a try
 	busy  chan struct{}                                    // has a value during a request
