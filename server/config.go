@@ -144,6 +144,12 @@ type Config struct {
 
 	// SimulateNodes is the number of nodes that this process simulates: see package simulate.
 	SimulateNodes int
+	// SimulatePods are defaults for all Pods of simulated nodes, as NAME=VALUE: annotations without
+	// their prefix, simulate.karve/. Annotations of a Namespace take precedence, and those of a Pod.
+	SimulatePods []string
+	// SimulateListen lists addresses of this machine, as ADDRESS:PORT, at which processes may answer for
+	// Pods of simulated nodes. Whoever may create Pods can then reach these processes. None by default.
+	SimulateListen []string
 
 	// APIServerArgs, ControllerManagerArgs and SchedulerArgs are options of upstream's commands,
 	// as name=value. They override Karve's defaults.

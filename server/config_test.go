@@ -124,6 +124,15 @@ var mistakes = map[string]struct {
 	"nodes without controllers, of several servers": {func(c *Config) {
 		c.EtcdListen, c.NoControllers, c.SimulateNodes = "http://127.0.0.1:0", true, 1
 	}, []string{"--simulate-nodes with --no-controllers", "the one that runs the controllers", "leave out"}},
+	"defaults of Pods without simulated nodes": {func(c *Config) { c.SimulatePods = []string{"run-for=1s"} },
+		[]string{"--simulate-pods and --simulate-listen are for simulated nodes", "add --simulate-nodes"}},
+	"a default of Pods without a name": {func(c *Config) { c.SimulateNodes, c.SimulatePods = 1, []string{"runfor=1s"} },
+		[]string{"--simulate-pods runfor=1s: unknown name, want one of start-delay"}},
+	"a process without an address": {func(c *Config) { c.SimulateNodes, c.SimulateListen = 1, []string{"9443"} },
+		[]string{"--simulate-listen 9443: want ADDRESS:PORT, such as 127.0.0.1:9443"}},
+	"the insecure port behind Pods": {func(c *Config) {
+		c.SimulateNodes, c.DisableInsecure, c.InsecurePort, c.SimulateListen = 1, false, 18080, []string{"127.0.0.1:18080"}
+	}, []string{"--simulate-listen 127.0.0.1:18080: that is --insecure-port", "name another port"}},
 	"another kind of lease": {func(c *Config) {
 		c.EtcdListen, c.SchedulerArgs = "http://127.0.0.1:0", []string{"leader-elect-resource-lock=configmaps"}
 	}, []string{"--kube-scheduler-arg: leader-elect-resource-lock=configmaps", "leases"}},

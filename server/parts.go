@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/client-go/informers"
 	certutil "k8s.io/client-go/util/cert"
 
 	"github.com/karve-k8s/karve/certs"
@@ -345,7 +347,10 @@ func (s *controlPlane) configureAPIServer() (apiserver.Config, error) {
 	}
 	c.Loopback = s.loopback
 	if s.simulation != nil {
-		c.Dial, c.Group = s.simulation.kubelet.Dial, metricsapi.Group
+		c.Dial = s.simulation.kubelet.Dial
+		c.Group = func(shared informers.SharedInformerFactory) *genericapiserver.APIGroupInfo {
+			return metricsapi.Group(shared, s.podDefaults)
+		}
 	}
 	if s.tunnels != nil {
 		c.Dial = s.tunnels.tunnels.Load().Dial

@@ -51,6 +51,8 @@ type plan struct {
 	ports        []ports.Port
 	deviations   deviations.Switches
 	ssh          *sshPlan // nil: nodes are reached directly
+	podDefaults  map[string]string
+	podTargets   simulate.Targets
 
 	identity    string                // of this server among several
 	controllers *controllers.Upstream // nil if they are disabled
@@ -231,6 +233,22 @@ func (d *draft) parseSimulation() {
 	if d.SimulateNodes < 0 || d.SimulateNodes > simulate.Most {
 		d.addf("--simulate-nodes %d: want a number of nodes from 1 to %d, or 0 for none", d.SimulateNodes, simulate.Most)
 		return
+	}
+	if d.SimulateNodes == 0 && len(d.SimulatePods)+len(d.SimulateListen) > 0 {
+		d.addf("--%s and --%s are for simulated nodes: add --simulate-nodes N, or leave them out", simulate.PodsOption, simulate.ListenOption)
+		return
+	}
+	var err error
+	d.podTargets, err = simulate.ParseTargets(d.SimulateListen)
+	d.add(err)
+	for _, at := range d.podTargets {
+		if !d.DisableInsecure && int(at.Port()) == d.InsecurePort {
+			d.addf("--%s %s: that is --insecure-port, where the server would take Pods' clients for its own user: name another port", simulate.ListenOption, at)
+		}
+	}
+	if err == nil {
+		d.podDefaults, err = simulate.ParseDefaults(d.SimulatePods, d.podTargets)
+		d.add(err)
 	}
 	if d.SimulateNodes == 0 || d.ClusterCIDR != "" {
 		return

@@ -1,7 +1,6 @@
 package server_test
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -18,8 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/kubernetes/pkg/kubelet/status"
 	"k8s.io/utils/ptr"
 
@@ -30,8 +27,11 @@ import (
 
 // TestSimulatedNodes does what users do with Pods, on nodes that do not exist.
 func TestSimulatedNodes(t *testing.T) {
+	hosts := listenOnHost(t)
 	c := start(t, func(config *server.Config) {
 		config.SimulateNodes = 3
+		config.SimulateListen = []string{hosts.tls.Addr().String(), hosts.echo.Addr().String()}
+		config.SimulatePods = []string{"memory-usage=11Mi"}
 		// With these options, a silent node counts as gone before the test times out. It may
 		// be silent for the ten seconds of its lease.
 		config.ControllerManagerArgs = []string{"node-monitor-grace-period=20s", "node-monitor-period=1s"}
@@ -42,7 +42,9 @@ func TestSimulatedNodes(t *testing.T) {
 		"deletion": testSimulatedDeletion, "crash loop": testSimulatedCrashLoop, "image pull error": testSimulatedPullError,
 		"not ready": testSimulatedNotReady, "readiness gate": testSimulatedGate, "init containers": testSimulatedInit,
 		"misspelt annotation": testSimulatedMisspelt, "ephemeral container and resize": testSimulatedChanges,
-		"logs and exec": testSimulatedKubelet, "node down": testSimulatedNodeDown, "node deleted": testSimulatedNodeDeleted,
+		"logs and proxy": testSimulatedKubelet, "node down": testSimulatedNodeDown, "node deleted": testSimulatedNodeDeleted,
+		"Pods that end": testSimulatedEnd, "defaults": testSimulatedDefaults, "exec": testSimulatedExec, "attach": testSimulatedAttach,
+		"no port-forward": testSimulatedNoPort, "listen": hosts.testListen, "listen elsewhere": testSimulatedListenElsewhere,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -518,19 +520,7 @@ func testSimulatedKubelet(t *testing.T, c *cluster) {
 	if want := "simulated: container main of Pod " + ns + "/web"; err != nil || !strings.HasPrefix(string(logs), want) {
 		t.Errorf("logs: got %q and %v, want %q…", logs, err, want)
 	}
-	request := c.CoreV1().RESTClient().Post().Namespace(ns).Resource("pods").Name("web").SubResource("exec").
-		VersionedParams(&corev1.PodExecOptions{Command: []string{"ls"}, Stdout: true}, scheme.ParameterCodec)
-	exec, err := remotecommand.NewSPDYExecutor(c.admin, "POST", request.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	var out strings.Builder
-	if err := exec.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &out}); err == nil || !strings.Contains(err.Error(), "simulated: ") {
-		t.Errorf("exec: got %v, want an error that says simulated", err)
-	}
-	body, err := c.CoreV1().Pods(ns).ProxyGet("http", "web", "80", "/", nil).DoRaw(ctx)
+	body, err := c.CoreV1().Pods(ns).ProxyGet("http", "web", "80", "/", nil).DoRaw(t.Context())
 	if err == nil || !strings.Contains(string(body), "simulated: ") {
 		t.Errorf("proxy: got %q and %v, want an error that says simulated", body, err)
 	}

@@ -37,7 +37,8 @@ type simulationConnection struct {
 // cannot do without controllers or a scheduler.
 func newSimulation(p *plan, connect func() simulationConnection) *simulation {
 	s := &simulation{election: p.election, connect: connect}
-	s.config = simulate.Config{Nodes: p.SimulateNodes, Version: version.Kubernetes, Kubelet: &s.kubelet, Log: p.Log}
+	s.config = simulate.Config{Nodes: p.SimulateNodes, Version: version.Kubernetes, Kubelet: &s.kubelet, Log: p.Log,
+		Defaults: simulate.Defaults{Pods: p.podDefaults, Targets: p.podTargets}}
 	for _, r := range p.services {
 		s.config.IPv6 = append(s.config.IPv6, netutils.IsIPv6CIDR(r))
 	}
@@ -70,7 +71,7 @@ func (s *simulation) Run(ctx context.Context, ready func()) error {
 	}
 	c, core := s.config, from.informers.Core().V1()
 	c.Client = from.client
-	c.PodInformer, c.NodeInformer = core.Pods().Informer(), core.Nodes().Informer()
+	c.PodInformer, c.NodeInformer, c.NamespaceInformer = core.Pods().Informer(), core.Nodes().Informer(), core.Namespaces().Informer()
 	c.ClaimInformer, c.VolumeInformer = core.PersistentVolumeClaims().Informer(), core.PersistentVolumes().Informer()
 	from.informers.StartWithContext(ctx) // they run already, unless the user configured authorization
 	ready = sync.OnceFunc(ready)

@@ -33,6 +33,16 @@ import (
 // clients with a certificate of that pool may connect.
 func serveTLS(t *testing.T, address string, names []string, clients *x509.CertPool, handler http.Handler) (url string, ca []byte) {
 	t.Helper()
+	l, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return serveTLSAt(t, l, names, clients, handler)
+}
+
+// serveTLSAt is serveTLS at a listener.
+func serveTLSAt(t *testing.T, l net.Listener, names []string, clients *x509.CertPool, handler http.Handler) (url string, ca []byte) {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -43,13 +53,9 @@ func serveTLS(t *testing.T, address string, names []string, clients *x509.CertPo
 		IsCA: true, BasicConstraintsValid: true,
 		KeyUsage:    x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		DNSNames:    names, IPAddresses: []net.IP{net.ParseIP(address)},
+		DNSNames:    names, IPAddresses: []net.IP{l.Addr().(*net.TCPAddr).IP},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
 	if err != nil {
 		t.Fatal(err)
 	}

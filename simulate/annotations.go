@@ -31,7 +31,11 @@ const (
 	CPUUsage       = Prefix + "cpu-usage"        // what it uses, as metrics.k8s.io reports it
 	MemoryUsage    = Prefix + "memory-usage"     // the same
 	StopAfter      = Prefix + "stop-after"       // duration it takes to end when the Pod is deleted; only for the whole Pod
+	Listen         = Prefix + "listen"           // ports at which processes of this machine answer: see listen.go; only for the whole Pod
 )
+
+// helmHook marks the Pods that helm creates once and waits for, such as those of helm test.
+const helmHook = "helm.sh/hook"
 
 // The annotations of a Node.
 const (
@@ -45,7 +49,7 @@ const NodeLabel = Prefix + "node"
 const (
 	forever = time.Duration(-1)
 
-	// jobLength is how long a container of a Job runs. shortRun is for one with an
+	// jobLength is how long a container runs whose end somebody waits for. shortRun is for one with an
 	// annotation that says how it ends and none that says when: long enough to be seen
 	// running.
 	jobLength = time.Second
@@ -70,24 +74,26 @@ type script struct {
 // podScript is what a whole Pod does.
 type podScript struct {
 	startDelay, stopAfter time.Duration
+	listen                listenMap
 	containers            map[string]script
 }
 
-var podOnly = []string{StartDelay, StopAfter}
+var podOnly = []string{StartDelay, StopAfter, Listen}
 var ofContainers = []string{ImagePullError, RunFor, ExitCode, ExitReason, CrashLoop, BackOff, ReadyAfter, NotReadyAfter, CPUUsage, MemoryUsage}
 
-// readScript reads a Pod's annotations. The error names the first wrong one, in the order
-// of their names.
-func readScript(pod *corev1.Pod) (podScript, error) {
+// readScript reads a Pod's annotations, and the defaults for what these leave open. The error names
+// the first wrong one, in the order of their names.
+func readScript(pod *corev1.Pod, defaults Defaults) (podScript, error) {
 	s := podScript{containers: map[string]script{}}
-	if err := checkNames(pod); err != nil {
+	r, err := newReader(pod, defaults)
+	if err != nil {
 		return s, err
 	}
-	r := reader{annotations: pod.Annotations}
 	s.startDelay = r.duration(StartDelay, 0)
 	s.stopAfter = r.duration(StopAfter, 0)
+	s.listen = r.listen(defaults.Targets)
 	usual := forever
-	if ofJob(pod) {
+	if completes(pod) {
 		usual = jobLength
 	}
 	for i := range pod.Spec.Containers {
@@ -107,23 +113,27 @@ func readScript(pod *corev1.Pod) (podScript, error) {
 	return s, r.err
 }
 
-// ofJob reports whether a Job waits for the Pod.
-func ofJob(pod *corev1.Pod) bool {
-	owner := metav1.GetControllerOf(pod)
-	return owner != nil && owner.Kind == "Job" && strings.HasPrefix(owner.APIVersion, "batch/") &&
-		pod.Spec.RestartPolicy != corev1.RestartPolicyAlways
+// completes reports whether somebody waits for the end of the Pod: a Job, helm, or whoever created it
+// without a controller and wants no restart (kubectl run --restart=Never). A restart policy alone says
+// that a Pod may end, not that it will.
+func completes(pod *corev1.Pod) bool {
+	policy, owner := pod.Spec.RestartPolicy, metav1.GetControllerOf(pod)
+	_, hook := pod.Annotations[helmHook]
+	switch {
+	case policy == corev1.RestartPolicyAlways || policy == "":
+		return false
+	case hook:
+		return true
+	case owner == nil:
+		return policy == corev1.RestartPolicyNever
+	default:
+		return owner.Kind == "Job" && strings.HasPrefix(owner.APIVersion, "batch/")
+	}
 }
 
-// checkNames finds misspelt annotations, which would have no effect.
+// checkNames finds misspelt annotations of a Pod, which would have no effect.
 func checkNames(pod *corev1.Pod) error {
-	var names []string
-	for name := range pod.Annotations {
-		if strings.HasPrefix(name, Prefix) {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range ownNames(pod.Annotations) {
 		base, container, suffixed := strings.Cut(strings.TrimPrefix(name, Prefix), ".")
 		base = Prefix + base
 		switch {
@@ -132,12 +142,31 @@ func checkNames(pod *corev1.Pod) error {
 				return fmt.Errorf("annotation %s: want %s, which applies to the whole Pod", name, base)
 			}
 		case !slices.Contains(ofContainers, base):
-			return fmt.Errorf("annotation %s: unknown name, want one of %s", name, strings.Join(append(slices.Clone(podOnly), ofContainers...), ", "))
+			return unknownName("annotation "+name, Prefix)
 		case suffixed && !hasContainer(pod, container):
 			return fmt.Errorf("annotation %s: the Pod has no container %q", name, container)
 		}
 	}
 	return nil
+}
+
+// ownNames returns the names of the annotations that are the simulation's, sorted.
+func ownNames(annotations map[string]string) (names []string) {
+	for name := range annotations {
+		if strings.HasPrefix(name, Prefix) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func unknownName(what, prefix string) error {
+	var all []string
+	for _, name := range slices.Concat(podOnly, ofContainers) {
+		all = append(all, prefix+strings.TrimPrefix(name, Prefix))
+	}
+	return fmt.Errorf("%s: unknown name, want one of %s", what, strings.Join(all, ", "))
 }
 
 func hasContainer(pod *corev1.Pod, name string) bool {
@@ -147,10 +176,19 @@ func hasContainer(pod *corev1.Pod, name string) bool {
 
 // reader reads the annotations of one container after the other, and keeps the first error.
 type reader struct {
-	annotations map[string]string
+	annotations map[string]string // the Pod's, with the defaults
+	where       func(name string) string
 	container   string
 	whole       bool // the Pod's annotations apply to this container
 	err         error
+}
+
+func newReader(pod *corev1.Pod, defaults Defaults) (*reader, error) {
+	if err := checkNames(pod); err != nil {
+		return nil, err
+	}
+	annotations, where, err := defaults.with(pod)
+	return &reader{annotations: annotations, where: where}, err
 }
 
 func (r *reader) script(usual time.Duration) script {
@@ -235,7 +273,7 @@ func (r *reader) quantity(name string, usual resource.Quantity) resource.Quantit
 
 func (r *reader) fail(name, value, want string) {
 	if r.err == nil {
-		r.err = fmt.Errorf("annotation %s: %q is not %s", name, value, want)
+		r.err = fmt.Errorf("%s: %q is not %s", r.where(name), value, want)
 	}
 }
 
@@ -246,9 +284,10 @@ var (
 )
 
 // Usage returns how much CPU and memory a running container of a Pod uses, as its
-// annotations say. A Pod with annotations that cannot be understood has not started.
-func Usage(p *corev1.Pod, container string) corev1.ResourceList {
-	r := reader{annotations: p.Annotations, container: container, whole: true}
+// annotations and the defaults say. A Pod with annotations that cannot be understood has not started.
+func Usage(p *corev1.Pod, container string, defaults Defaults) corev1.ResourceList {
+	annotations, where, _ := defaults.with(p)
+	r := reader{annotations: annotations, where: where, container: container, whole: true}
 	return corev1.ResourceList{
 		corev1.ResourceCPU:    r.quantity(CPUUsage, idleCPU),
 		corev1.ResourceMemory: r.quantity(MemoryUsage, idleMemory),

@@ -19,6 +19,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // ErrSimulated is wrapped by the error that a connection to a Pod gets.
@@ -33,19 +35,20 @@ type Kubelet struct {
 	// Sign signs the nodes' serving certificates. If it is nil, they are self-signed.
 	Sign *tls.Certificate
 
-	mu     sync.Mutex
-	of     *simulation
-	server *http.Server
-	pipes  chan net.Conn
-	key    *ecdsa.PrivateKey
-	closed chan struct{}
+	mu      sync.Mutex
+	of      *simulation
+	server  *http.Server
+	pipes   chan net.Conn
+	key     *ecdsa.PrivateKey
+	closed  chan struct{}
+	streams sync.WaitGroup // requests that have taken over their connection
 }
 
 // DialFunc is a net.Dialer's DialContext.
 type DialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// Dial connects to simulated nodes itself, refuses connections to simulated Pods, and
-// passes all others to next.
+// Dial connects to simulated nodes itself, and to the processes that answer for simulated Pods (see
+// [Listen]). It passes connections to other addresses to next.
 func (k *Kubelet) Dial(next DialFunc) DialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		k.mu.Lock()
@@ -56,7 +59,7 @@ func (k *Kubelet) Dial(next DialFunc) DialFunc {
 			return next(ctx, network, address)
 		}
 		if pod, ok := s.addresses.owner(to.Addr()); ok {
-			return nil, fmt.Errorf("%w: nothing listens at %s, the address of Pod %s: its node only simulates it", ErrSimulated, address, pod)
+			return s.dialPod(ctx, pod, to.Port())
 		}
 		if !s.isNode(to.Addr()) {
 			return next(ctx, network, address)
@@ -67,7 +70,7 @@ func (k *Kubelet) Dial(next DialFunc) DialFunc {
 		}
 		here, there := net.Pipe()
 		select {
-		case pipes <- tls.Server(there, config):
+		case pipes <- tls.Server(&watchedConn{Conn: there, gone: make(chan struct{})}, config):
 			return here, nil
 		case <-closed:
 			return nil, fmt.Errorf("%w: the nodes have stopped", ErrSimulated)
@@ -95,16 +98,17 @@ func (k *Kubelet) open(s *simulation) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.of, k.pipes, k.closed = s, make(chan net.Conn), make(chan struct{})
-	k.server = &http.Server{Handler: http.HandlerFunc(k.answer), ErrorLog: log.New(io.Discard, "", 0), ReadHeaderTimeout: time.Minute}
+	k.server = &http.Server{Handler: http.HandlerFunc(k.answer), ErrorLog: log.New(io.Discard, "", 0), ReadHeaderTimeout: time.Minute, ConnContext: withConn}
 	go k.server.Serve(pipeListener{k.pipes, k.closed})
 }
 
 func (k *Kubelet) close() {
 	k.mu.Lock()
-	defer k.mu.Unlock()
 	close(k.closed)
 	k.server.Close()
 	k.of = nil
+	k.mu.Unlock()
+	k.streams.Wait()
 }
 
 // answer handles a request to a node.
@@ -121,19 +125,27 @@ func (k *Kubelet) answer(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(status)
 		fmt.Fprintf(w, "simulated: %s\n", text)
 	}
+	container := "Pod"
+	if len(parts) > 3 {
+		container = "container " + parts[len(parts)-1] // a Pod's UID may come before it
+	}
 	switch parts[0] {
 	case "healthz":
 		io.WriteString(w, "ok")
 	case "containerLogs":
-		what := "Pod"
-		if len(parts) > 3 {
-			what = "container " + parts[3]
+		say(http.StatusOK, of(container)+" runs no program, which could log something")
+	case "exec", "attach", "portForward":
+		if len(parts) < 3 || parts[0] != "portForward" && len(parts) < 4 {
+			say(http.StatusNotFound, "this node has no /"+strings.Join(parts, "/"))
+			return
 		}
-		say(http.StatusOK, of(what)+" runs no program, which could log something")
-	case "exec", "attach", "run":
-		say(http.StatusNotImplemented, of("the container")+" runs no program, so there is nothing to "+parts[0]+" in it")
-	case "portForward":
-		say(http.StatusNotImplemented, of("the container")+" runs no program, which could listen on a port")
+		t := &taking{pod: types.NamespacedName{Namespace: parts[1], Name: parts[2]}, container: parts[len(parts)-1]}
+		if t.reason = of(container) + " runs no program"; parts[0] == "portForward" {
+			t.reason = of("the container") + " runs no program"
+		}
+		k.take(w, r, parts[0], t, say)
+	case "run":
+		say(http.StatusNotImplemented, of(container)+" runs no program, so there is nothing to run in it")
 	default:
 		say(http.StatusNotFound, "this node has no /"+strings.Join(parts, "/"))
 	}

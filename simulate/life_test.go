@@ -35,7 +35,7 @@ func play(t *testing.T, p *corev1.Pod, most time.Duration, forgetful bool) (seen
 			times = map[string]time.Time{}
 		}
 		l := &life{pod: p, now: now, times: times, hosts: []corev1.HostIP{{IP: "198.18.0.1"}}, addrs: []corev1.PodIP{{IP: "100.64.0.2"}}}
-		l.script, l.wrong = readScript(p)
+		l.script, l.wrong = readScript(p, Defaults{})
 		status := l.advance()
 		if !equality.Semantic.DeepEqual(status, p.Status) {
 			seen = append(seen, fmt.Sprintf("%v %s", now.Sub(began).Round(100*time.Millisecond), summary(&status)))
@@ -81,11 +81,12 @@ func TestLife(t *testing.T) {
 		p.Spec.InitContainers = containers
 		return p
 	}
-	ofAJob := func(p *corev1.Pod) *corev1.Pod {
+	ofKind := func(p *corev1.Pod, kind, version string) *corev1.Pod {
 		yes := true
-		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "job", Controller: &yes}}
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: version, Kind: kind, Name: "owner", Controller: &yes}}
 		return p
 	}
+	ofAJob := func(p *corev1.Pod) *corev1.Pod { return ofKind(p, "Job", "batch/v1") }
 	until := func(p *corev1.Pod, seconds int64) *corev1.Pod {
 		p.Spec.ActiveDeadlineSeconds = &seconds
 		return p
@@ -96,7 +97,12 @@ func TestLife(t *testing.T) {
 		want []string
 	}{
 		{"plain", newPod(always), []string{"0s Running main=running/0 ready"}},
-		{"may end and does not", newPod(never), []string{"0s Running main=running/0 ready"}},
+		{"may end and does not", newPod(onFailure), []string{"0s Running main=running/0 ready"}},
+		{"nobody's, without restarts", newPod(never), []string{"0s Running main=running/0 ready", "1s Succeeded main=Completed"}},
+		{"nobody's, and fails", newPod(never, ExitCode, "2", RunFor, "3s"), []string{"0s Running main=running/0 ready", "3s Failed main=Error"}},
+		{"of another controller", ofKind(newPod(never), "Workflow", "example.com/v1"), []string{"0s Running main=running/0 ready"}},
+		{"of a helm hook", newPod(onFailure, helmHook, "test"), []string{"0s Running main=running/0 ready", "1s Succeeded main=Completed"}},
+		{"of a helm hook, and restarts", newPod(always, helmHook, "test"), []string{"0s Running main=running/0 ready"}},
 		{"of a Job", ofAJob(newPod(never)), []string{"0s Running main=running/0 ready", "1s Succeeded main=Completed"}},
 		{"of a Job, longer", ofAJob(newPod(onFailure, RunFor, "2500ms")), []string{"0s Running main=running/0 ready", "2.5s Succeeded main=Completed"}},
 		{"start delay", newPod(always, StartDelay, "5s"), []string{"0s Pending main=ContainerCreating", "5s Running main=running/0 ready"}},
@@ -172,11 +178,11 @@ func TestWrongAnnotations(t *testing.T) {
 		{ImagePullError + ".other", "true"}:  `the Pod has no container "other"`,
 		{ImagePullError + ".main", "truely"}: "true or false",
 	} {
-		if _, err := readScript(newPod(corev1.RestartPolicyAlways, annotation[0], annotation[1])); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := readScript(newPod(corev1.RestartPolicyAlways, annotation[0], annotation[1]), Defaults{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: got %v, want %q", annotation, err, want)
 		}
 	}
-	if _, err := readScript(newPod(corev1.RestartPolicyAlways, CrashLoop, "false", RunFor, "forever", ExitCode+".main", "0", "other.example/run-for", "x")); err != nil {
+	if _, err := readScript(newPod(corev1.RestartPolicyAlways, CrashLoop, "false", RunFor, "forever", ExitCode+".main", "0", "other.example/run-for", "x"), Defaults{}); err != nil {
 		t.Error(err)
 	}
 }

@@ -127,7 +127,7 @@ func (s *simulation) syncPod(ctx context.Context, key types.NamespacedName) (tim
 	if l.times == nil {
 		l.times = map[string]time.Time{}
 	}
-	l.script, l.wrong = readScript(p)
+	l.script, l.wrong = readScript(p, s.Defaults)
 	if p.DeletionTimestamp != nil {
 		return s.endPod(ctx, n, r, l)
 	}

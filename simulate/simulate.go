@@ -6,8 +6,9 @@
 //
 // simulate.go starts and stops it. nodes.go handles Nodes, and pods.go Pods. Three files
 // decide what happens to a Pod, and have neither a client nor a clock: life.go (the Pod),
-// container.go (each container) and annotations.go (what users want). kubelet.go answers
-// requests to a node. DESIGN.md has the decisions.
+// container.go (each container) and annotations.go (what users want; defaults.go and listen.go have
+// parts of that). kubelet.go answers requests to a node, and streams.go those that take over a
+// connection. DESIGN.md has the decisions.
 package simulate
 
 import (
@@ -43,8 +44,10 @@ type Config struct {
 	PodCIDRs bool
 	// Client is an administrator's, because it impersonates nodes.
 	Client *rest.Config
-	// PodInformer and NodeInformer cover the whole cluster, and are running.
-	PodInformer, NodeInformer cache.SharedIndexInformer
+	// Defaults are what Pods do whose annotations do not say it. Run sets the Namespaces in it.
+	Defaults Defaults
+	// PodInformer, NodeInformer and NamespaceInformer cover the whole cluster, and are running.
+	PodInformer, NodeInformer, NamespaceInformer cache.SharedIndexInformer
 	// ClaimInformer and VolumeInformer do the same for persistent volumes.
 	ClaimInformer, VolumeInformer cache.SharedIndexInformer
 	// Kubelet answers requests to nodes. If it is nil, nothing does.
@@ -79,6 +82,7 @@ type simulation struct {
 // stays as it is, as with stopped kubelets.
 func Run(ctx context.Context, c Config, ready func()) error {
 	s := &simulation{Config: c, interval: renewInterval(c.Grace), nodes: map[string]*node{}, addresses: newAddresses(), records: map[types.NamespacedName]*record{}}
+	s.Defaults.Namespaces = c.NamespaceInformer.GetStore()
 	client := rest.CopyConfig(c.Client)
 	client.ContentType, client.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf
 	clients, err := kubernetes.NewForConfig(rest.AddUserAgent(client, "simulated-kubelet"))
@@ -104,7 +108,7 @@ func Run(ctx context.Context, c Config, ready func()) error {
 	for _, w := range []struct {
 		informer cache.SharedIndexInformer
 		events   cache.ResourceEventHandler
-	}{{c.NodeInformer, s.nodeEvents()}, {c.PodInformer, s.podEvents()}, {c.ClaimInformer, s.volumeEvents()}, {c.VolumeInformer, s.volumeEvents()}} {
+	}{{c.NamespaceInformer, s.namespaceEvents()}, {c.NodeInformer, s.nodeEvents()}, {c.PodInformer, s.podEvents()}, {c.ClaimInformer, s.volumeEvents()}, {c.VolumeInformer, s.volumeEvents()}} {
 		handle, err := w.informer.AddEventHandler(w.events)
 		if err != nil {
 			return fmt.Errorf("watch: %w", err)

@@ -12,6 +12,7 @@ import (
 	"github.com/karve-k8s/karve/internal/memory"
 	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/server/apiserver"
+	"github.com/karve-k8s/karve/simulate"
 )
 
 // serverConfig reads the options into the server's configuration.
@@ -67,6 +68,8 @@ func serverConfig(c *cli.Context) (server.Config, error) {
 		DisableScheduler:      c.Bool("disable-scheduler"),
 		ApproveKubeletServing: c.Bool("approve-kubelet-serving"),
 		SimulateNodes:         c.Int("simulate-nodes"),
+		SimulatePods:          c.StringSlice(simulate.PodsOption),
+		SimulateListen:        split(c.StringSlice(simulate.ListenOption)),
 		ControllerManagerArgs: c.StringSlice("kube-controller-manager-arg"),
 		SchedulerArgs:         c.StringSlice("kube-scheduler-arg"),
 		StartupTrace:          c.String("startup-trace"),

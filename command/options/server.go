@@ -87,7 +87,9 @@ func Server() []cli.Flag {
 		yes(components, "disable-scheduler", "leave out the scheduler"),
 		yes(components, "approve-kubelet-serving", "approve the serving certificates that kubelets ask for (serverTLSBootstrap), if every name and address in them is that of the kubelet's Node"),
 
-		number(simulation, "simulate-nodes", 0, "number `N` of simulated nodes, for tests. Their Pods become ready and their Jobs complete, but nothing is run. The annotations "+simulate.Prefix+"… of Pods and Nodes make them fail (see docs/testing.md)."),
+		number(simulation, "simulate-nodes", 0, "number `N` of simulated nodes, for tests. Their Pods become ready, those of Jobs complete, and nothing is run. The annotations "+simulate.Prefix+"… of Pods and Nodes make them fail (see docs/testing.md)."),
+		texts(simulation, simulate.PodsOption, "a default for all Pods of simulated nodes, as `NAME=VALUE`: the annotation "+simulate.Prefix+"NAME. Annotations of a Namespace take precedence, and those of a Pod. Repeat it for more."),
+		texts(simulation, simulate.ListenOption, "`ADDRESS:PORT` of this machine at which a process may answer for Pods of simulated nodes (annotation "+simulate.Listen+"). Whoever may create Pods can then reach it. Repeat it for more. (default: none)"),
 
 		texts(passThrough, "kube-apiserver-arg", "any option of kube-apiserver, as `NAME=VALUE`. Repeat it for more."),
 		texts(passThrough, "kube-controller-manager-arg", "any option of kube-controller-manager, as `NAME=VALUE`. Repeat it for more."),

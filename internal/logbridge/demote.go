@@ -128,6 +128,9 @@ var demotions = []Demotion{
 	{Message: "Error retrieving lease lock", Error: canceled, Reason: wokenUp},
 	{Error: "this server no longer leads", Reason: "the requests of what a former leader ran are refused"},
 
+	// Simulated nodes run upstream's code for kubelets.
+	{Message: "Unhandled Error", Error: "error forwarding port * to pod *, uid : simulated: ", Reason: "the client of the port-forward has this error"},
+
 	// DynamicResources.PostFilter reads state that its PreFilter has not written, if another
 	// plugin's PreFilter has refused the Pod: every Pod with an unbound volume.
 	{Message: "Status after running PostFilter plugins for pod", Field: "status", Value: "not found", Reason: "the scheduler looked for a claim of a Pod that has none"},

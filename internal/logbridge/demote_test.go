@@ -3,6 +3,7 @@ package logbridge
 import (
 	"context"
 	"errors"
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -100,6 +101,18 @@ func TestDeletionsAreDemoted(t *testing.T) {
 	}
 	if _, ok := demotion(demotions, "Status after running PostFilter plugins for pod", "", logrus.Fields{"status": "not found"}); !ok {
 		t.Error("not demoted: the status of PostFilter plugins")
+	}
+}
+
+// A port-forward to a simulated Pod fails because of the Pod, and its client has the error. One to a
+// Pod on a machine does not log here.
+func TestPortForwardsOfSimulatedPodsAreDemoted(t *testing.T) {
+	const message, line = "Unhandled Error", "error forwarding port 80 to pod default/web, uid : %snothing listens on port 80 of Pod default/web"
+	if _, ok := demotion(demotions, message, fmt.Sprintf(line, "simulated: "), nil); !ok {
+		t.Error("not demoted")
+	}
+	if reason, ok := demotion(demotions, message, fmt.Sprintf(line, ""), nil); ok {
+		t.Errorf("another error is demoted: %s", reason)
 	}
 }
 

@@ -33,15 +33,16 @@ import (
 const usageWindow = time.Second
 
 // Group returns the API group metrics.k8s.io as metrics-server serves it, for simulated nodes
-// and their Pods. Annotations set the usage of each. Autoscalers and `kubectl top` use the
-// group.
-func Group(shared informers.SharedInformerFactory) *genericapiserver.APIGroupInfo {
+// and their Pods. Annotations and the server's defaults for Pods set the usage of each. Autoscalers and
+// `kubectl top` use the group.
+func Group(shared informers.SharedInformerFactory, pods map[string]string) *genericapiserver.APIGroupInfo {
 	scheme := runtime.NewScheme()
 	install.Install(scheme)
 	metav1.AddToGroupVersion(scheme, metricsv1beta1.SchemeGroupVersion)
 	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion) // options of requests
 	info := genericapiserver.NewDefaultAPIGroupInfo(metrics.GroupName, scheme, runtime.NewParameterCodec(scheme), serializer.NewCodecFactory(scheme))
-	source := usages{shared.Core().V1().Pods().Lister(), shared.Core().V1().Nodes().Lister()}
+	core := shared.Core().V1()
+	source := usages{core.Pods().Lister(), core.Nodes().Lister(), simulate.Defaults{Pods: pods, Namespaces: core.Namespaces().Informer().GetStore()}}
 	info.VersionedResourcesStorageMap[metricsv1beta1.SchemeGroupVersion.Version] = map[string]rest.Storage{
 		"pods":  podMetrics{source},
 		"nodes": nodeMetrics{source},
@@ -53,6 +54,8 @@ func Group(shared informers.SharedInformerFactory) *genericapiserver.APIGroupInf
 type usages struct {
 	pods  corelisters.PodLister
 	nodes corelisters.NodeLister
+
+	defaults simulate.Defaults
 }
 
 // ofPod returns nil for a Pod that does not run on a simulated node.
@@ -69,7 +72,7 @@ func (u usages) ofPod(p *corev1.Pod) *metrics.PodMetrics {
 	}
 	for i := range p.Status.ContainerStatuses {
 		if c := &p.Status.ContainerStatuses[i]; c.State.Running != nil {
-			m.Containers = append(m.Containers, metrics.ContainerMetrics{Name: c.Name, Usage: simulate.Usage(p, c.Name)})
+			m.Containers = append(m.Containers, metrics.ContainerMetrics{Name: c.Name, Usage: simulate.Usage(p, c.Name, u.defaults)})
 		}
 	}
 	return m
