@@ -296,6 +296,7 @@ var own = map[string][]string{
 	"scripts/sbom":       {},
 	"scripts/upgrade":    {"server/deviations", "server/deviations/mirrors"}, // it shows how what they name has changed
 	"scripts/vulncheck":  {},
+	"scripts/witness":    {}, // a client of servers; it imports none of our packages
 	"servertest":         {"server", "internal/logbridge", "servertest/process"},
 	"servertest/process": {"control"},
 	"control":            {},
