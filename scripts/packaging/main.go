@@ -1,8 +1,10 @@
-// Command packaging makes what people get Karve by, beside a download: a container image.
-// scripts/release runs it:
+// Command packaging makes what people get Karve by, beside a download: a container image, and
+// packages of Debian and RPM. scripts/release runs it:
 //
 //	packaging image OUT.tar PLATFORM=PROGRAM...
+//	packaging packages DIR HOST INSTALLER PLATFORM=PROGRAM...
 //
+// HOST is a karve for this machine, and INSTALLER is install.sh.
 // PLATFORM is one of a release, such as linux/armv7. VERSION, REVISION and SOURCE_DATE_EPOCH in the
 // environment are the version, the commit and its time; the output depends on nothing else.
 package main
@@ -16,6 +18,7 @@ import (
 	"time"
 
 	"github.com/karve-k8s/karve/scripts/packaging/image"
+	"github.com/karve-k8s/karve/scripts/packaging/packages"
 )
 
 func main() {
@@ -30,18 +33,21 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	if len(args) < 3 {
-		return errors.New("usage: packaging image OUT.tar PLATFORM=PROGRAM...")
-	}
-	switch args[0] {
-	case "image":
+	switch {
+	case len(args) > 2 && args[0] == "image":
 		programs, err := parsePrograms(args[2:])
 		if err != nil {
 			return err
 		}
 		return image.Write(args[1], release, programs)
+	case len(args) > 4 && args[0] == "packages":
+		programs, err := parsePrograms(args[4:])
+		if err != nil {
+			return err
+		}
+		return packages.Write(args[1], release, args[2], args[3], programs)
 	}
-	return fmt.Errorf("%s: want image", args[0])
+	return errors.New("usage: packaging image OUT.tar PLATFORM=PROGRAM..., or packaging packages DIR HOST INSTALLER PLATFORM=PROGRAM...")
 }
 
 func parsePrograms(args []string) (all []image.Program, err error) {
