@@ -6,11 +6,13 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/karve-k8s/karve/internal/eventually"
@@ -78,6 +80,8 @@ func TestControlPlaneOnADatabase(t *testing.T) {
 			}
 
 			done("share")
+			loseSilently(t, c, database, kind != "nats")
+			done("a database that is silent, and goes on")
 			database("kill")
 			if _, err := makeConfigMap(t, c, "while-away"); err == nil {
 				t.Error("a write without a database succeeded")
@@ -111,6 +115,83 @@ func TestControlPlaneOnADatabase(t *testing.T) {
 				t.Errorf("%v; log:\n%s", err, c.log)
 			}
 		})
+	}
+}
+
+// silence is how long an answer may take while the database is silent: less than the timeout of any request, and
+// enough for a busy machine.
+const silence = 25 * time.Second
+
+// loseSilently stops the database, which closes no connection. The server says so, fails requests soon, answers no consistent read
+// from a cache, unless reads are of the server's own index, and goes on when the database does.
+func loseSilently(t *testing.T, c *cluster, database func(verb string), consistent bool) {
+	t.Helper()
+	ctx, maps := t.Context(), c.CoreV1().ConfigMaps("default")
+	list, err := maps.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	events, err := maps.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion, FieldSelector: "metadata.name=after-silence"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer events.Stop()
+	health := func(path, exclude string) (string, error) {
+		text, err := c.RESTClient().Get().AbsPath(path).Param("verbose", "").Param("exclude", exclude).DoRaw(ctx)
+		return string(text), err
+	}
+	database("pause")
+	resume := sync.OnceFunc(func() { database("resume") })
+	defer resume()
+	began := time.Now()
+	soon := func(what string) {
+		t.Helper()
+		if took := time.Since(began); took > silence {
+			t.Errorf("%s without the database took %v", what, took)
+		}
+		began = time.Now()
+	}
+	for _, path := range []string{"/readyz", "/livez"} {
+		if text, err := health(path, ""); err == nil || !strings.Contains(text, "[-]etcd failed") {
+			t.Errorf("%s without the database: %v\n%s", path, err, text)
+		}
+		soon(path)
+	}
+	if text, err := health("/livez", "etcd"); err != nil {
+		t.Errorf("/livez?exclude=etcd without the database: %v\n%s", err, text)
+	}
+	soon("/livez?exclude=etcd")
+	if _, err := maps.List(ctx, metav1.ListOptions{}); consistent && err == nil {
+		t.Error("a consistent list without the database was answered")
+	}
+	soon("a consistent list")
+	if _, err := maps.Get(ctx, "one", metav1.GetOptions{}); consistent && (err == nil || apierrors.IsNotFound(err)) {
+		t.Errorf("a get without the database: %v", err)
+	}
+	soon("a get")
+	if _, err := makeConfigMap(t, c, "in-silence"); err == nil {
+		t.Error("a write without the database succeeded")
+	}
+	soon("a write")
+	if _, err := maps.List(ctx, metav1.ListOptions{ResourceVersion: "0"}); err != nil {
+		t.Errorf("a list from the cache without the database: %v", err)
+	}
+	resume()
+	eventually.Nil(t, "/readyz after the database goes on", func() error { _, err := health("/readyz", ""); return err })
+	eventually.Nil(t, "a write after the database goes on", func() error {
+		_, err := makeConfigMap(t, c, "after-silence")
+		if apierrors.IsAlreadyExists(err) { // by an attempt whose answer was lost
+			return nil
+		}
+		return err
+	})
+	select {
+	case e := <-events.ResultChan():
+		if m, ok := e.Object.(*corev1.ConfigMap); !ok || e.Type != "ADDED" || m.Name != "after-silence" {
+			t.Errorf("watched %v %v", e.Type, e.Object)
+		}
+	case <-time.After(patience):
+		t.Error("the watch saw nothing after the database went on")
 	}
 }
 

@@ -3,6 +3,7 @@ package external
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -27,6 +28,7 @@ type Backend struct {
 	log      *gapless    // of SQL
 	writer   *writer     // nil: the driver writes itself
 	reader   *reader     // nil: the driver reads itself
+	watchdog *watchdog   // nil: calls have the driver's patience
 	wake     func(int64) // tells the loop that follows the log of a revision
 	state    func(error)
 	warn     func(error)
@@ -90,20 +92,19 @@ func (b *Backend) status(ctx context.Context, err error) error {
 		return err
 	}
 	if ended := ctx.Err(); ended != nil {
+		if errors.Is(ended, context.DeadlineExceeded) {
+			b.suspect()
+		}
 		return ended
 	}
-	err = fmt.Errorf("datastore %s: %s", b.external, b.external.scrub(err))
+	err = b.named(err)
 	b.tell(err)
 	return status.Error(codes.Unavailable, err.Error())
 }
 
-// limit bounds a call of a driver that would wait for a lost connection as long as its caller
-// does.
-func (b *Backend) limit(ctx context.Context) (context.Context, context.CancelFunc) {
-	if b.external.kind.patience == 0 {
-		return ctx, func() {}
-	}
-	return context.WithTimeout(ctx, b.external.kind.patience)
+// named is an error with the database, and without its password.
+func (b *Backend) named(err error) error {
+	return fmt.Errorf("datastore %s: %s", b.external, b.external.scrub(err))
 }
 
 // tell reports a state that differs from the one before.
@@ -121,17 +122,17 @@ func (b *Backend) Start(ctx context.Context) error {
 
 // Get reads one key. It returns nil if the key does not exist.
 func (b *Backend) Get(ctx context.Context, key string, revision int64, keysOnly bool) (int64, *server.KeyValue, error) {
+	limited, cancel := b.limit(ctx)
+	defer cancel()
 	if b.reader != nil && revision == 0 && !keysOnly && !strings.Contains(key, "\x00") { // kine translates such a key
-		rev, kv, err := b.reader.get(ctx, key)
+		rev, kv, err := b.reader.get(limited, key)
 		if err == nil {
 			b.wake(rev) // as a read of kine's does
 		}
-		return rev, kv, b.status(ctx, err)
+		return rev, kv, b.status(ctx, heard(limited, err))
 	}
-	limited, cancel := b.limit(ctx)
-	defer cancel()
 	rev, kv, err := b.backend.Get(limited, key, revision, keysOnly)
-	return rev, kv, b.status(ctx, err)
+	return rev, kv, b.status(ctx, heard(limited, err))
 }
 
 // List reads a range. kine's List does not ask sql.Rows for its error, so a lost connection could
@@ -147,7 +148,7 @@ func (b *Backend) List(ctx context.Context, key, end string, limit, revision int
 	if b.log != nil && revision == 0 && key != "" { // kine knows all keys at the newest revision only
 		var err error
 		if newest, err = b.log.newest(limited); err != nil {
-			return 0, nil, b.status(ctx, err)
+			return 0, nil, b.status(ctx, heard(limited, err))
 		}
 		revision = newest
 	}
@@ -157,7 +158,7 @@ func (b *Backend) List(ctx context.Context, key, end string, limit, revision int
 		err = cut
 	}
 	if err != nil {
-		return rev, nil, b.status(ctx, err)
+		return rev, nil, b.status(ctx, heard(limited, err))
 	}
 	if newest != 0 {
 		rev = newest // kine tells the revision that is the newest now
@@ -191,16 +192,16 @@ func (b *Backend) Count(ctx context.Context, key, end string, revision int64) (i
 	limited, cancel := b.limit(ctx)
 	defer cancel()
 	rev, count, err := b.backend.Count(limited, key, end, revision)
-	return rev, count, b.status(ctx, err)
+	return rev, count, b.status(ctx, heard(limited, err))
 }
 
 // Create puts a key that does not exist.
 func (b *Backend) Create(ctx context.Context, key string, value []byte, lease int64) (int64, error) {
 	limited, cancel := b.limit(ctx)
 	defer cancel()
-	limited, o := withOutcome(limited)
+	recorded, o := withOutcome(limited)
 	var read result
-	rev, err := b.backend.Create(context.WithValue(limited, resultKey{}, &read), key, value, lease)
+	rev, err := b.backend.Create(context.WithValue(recorded, resultKey{}, &read), key, value, lease)
 	if cut := read.err(); cut != nil && err == nil && b.writer != nil && o.revision != rev {
 		err = cut // kine took the failed read for a key that was never there
 	}
@@ -213,7 +214,7 @@ func (b *Backend) Create(ctx context.Context, key string, value []byte, lease in
 			err = b.unwritten(key)
 		}
 	}
-	return rev, b.status(ctx, err)
+	return rev, b.status(ctx, heard(limited, err))
 }
 
 // unwritten is the error for a write that the driver reports as done although there was another
@@ -226,12 +227,12 @@ func (b *Backend) unwritten(key string) error {
 func (b *Backend) Update(ctx context.Context, key string, value []byte, revision, lease int64) (int64, *server.KeyValue, bool, error) {
 	limited, cancel := b.limit(ctx)
 	defer cancel()
-	limited, o := withOutcome(limited)
-	rev, kv, ok, err := b.backend.Update(limited, key, value, revision, lease)
+	recorded, o := withOutcome(limited)
+	rev, kv, ok, err := b.backend.Update(recorded, key, value, revision, lease)
 	if failed := o.failure(err == nil && (kv == nil || kv.ModRevision != revision)); failed != nil {
 		err = failed
 	}
-	return rev, kv, ok && err == nil, b.status(ctx, err)
+	return rev, kv, ok && err == nil, b.status(ctx, heard(limited, err))
 }
 
 // Delete removes a key that is at revision, or at any if that is 0. For that, kine would delete
@@ -242,14 +243,14 @@ func (b *Backend) Delete(ctx context.Context, key string, revision int64) (int64
 	}
 	limited, cancel := b.limit(ctx)
 	defer cancel()
-	limited, o := withOutcome(limited)
-	rev, kv, ok, err := b.backend.Delete(limited, key, revision)
+	recorded, o := withOutcome(limited)
+	rev, kv, ok, err := b.backend.Delete(recorded, key, revision)
 	if failed := o.failure(err == nil && (kv == nil || kv.ModRevision != revision)); failed != nil {
 		err = failed
 	} else if kv == nil {
 		ok = false // kine reports that it deleted a key that never existed
 	}
-	return rev, kv, ok && err == nil, b.status(ctx, err)
+	return rev, kv, ok && err == nil, b.status(ctx, heard(limited, err))
 }
 
 // deleteAny removes a key at whatever revision it is.
@@ -274,7 +275,7 @@ func (b *Backend) DbSize(ctx context.Context) (int64, error) {
 	limited, cancel := b.limit(ctx)
 	defer cancel()
 	size, err := b.backend.DbSize(limited)
-	return size, b.status(ctx, err)
+	return size, b.status(ctx, heard(limited, err))
 }
 
 // CurrentRevision is the newest revision that this server knows of.

@@ -209,13 +209,19 @@ func (b *Backend) attach(life context.Context, dsn string) error {
 		return err
 	}
 	rewrite(dialect, kind.param, kind.numbered)
+	b.watchdog = &watchdog{life: life, question: rows.ping, after: silentAfter, limit: askLimit,
+		lost: func(err error) { b.tell(b.named(err)) },
+		refresh: func() {
+			b.reads.SetMaxIdleConns(0)
+			b.reads.SetMaxIdleConns(idleConns)
+		}}
 	b.reads, b.wake = dialect.DB, log.wake
 	b.log = &gapless{dialect, rows.taken, log.wake}
 	b.writer = newWriter(life, rows)
 	b.reader = &reader{ctx: life, work: &b.work, db: b.reads, query: kind.keys, observe: func(began time.Time, err error, sql *query.Filled) {
 		observe(dialect, began, err, sql)
 	}}
-	log.observe(b.writer)
+	log.observe(b.writer, b.watchdog)
 	b.work.Go(b.writer.run)
 	b.work.Go(func() {
 		kind.follow(life, dsn, b.reads, b.wake, func(err error) {

@@ -11,6 +11,7 @@ import (
 	"github.com/k3s-io/kine/pkg/drivers/generic"
 	"github.com/k3s-io/kine/pkg/logstructured"
 	"github.com/k3s-io/kine/pkg/logstructured/sqllog"
+	"github.com/k3s-io/kine/pkg/query"
 	"github.com/k3s-io/kine/pkg/server"
 )
 
@@ -60,10 +61,35 @@ func (r *result) of(rows *sql.Rows, err error) (*sql.Rows, error) {
 	return rows, err
 }
 
-// dialect is a driver whose rows a writer inserts, and whose lists have a result.
+// dialect is a driver whose rows a writer inserts, whose lists have a result, and whose log can be followed on another
+// connection when one is silent.
 type dialect struct {
 	server.Dialect
-	writer *writer
+	writer   *writer
+	watchdog *watchdog
+	follow   *follow
+}
+
+// follow is the query of the loop that follows the log.
+type follow struct{ end context.CancelFunc }
+
+// QueryAfter is called by the loop that follows the log only. Its rows are read when it is called again.
+func (d dialect) QueryAfter(ctx context.Context, stmt *query.Stmt, revision int64) (*sql.Rows, error) {
+	if d.follow.end != nil {
+		d.follow.end()
+	}
+	rows, end, err := d.watchdog.first(ctx, func(ctx context.Context) (*sql.Rows, error) { return d.Dialect.QueryAfter(ctx, stmt, revision) })
+	d.follow.end = end
+	return rows, err
+}
+
+// PrepareAfter comes before the first QueryAfter, and after one that has failed.
+func (d dialect) PrepareAfter(ctx context.Context, limit int64) (*query.Stmt, error) {
+	ctx, cancel := context.WithTimeout(ctx, eventsLimit)
+	defer cancel()
+	ctx, _, end := d.watchdog.guard(ctx)
+	defer end()
+	return d.Dialect.PrepareAfter(ctx, limit)
 }
 
 // BeginTx begins a transaction for kine's compactor, or the one of kine's Append, which is one INSERT and
@@ -122,7 +148,7 @@ func logOf(backend server.Backend) (log, error) {
 }
 
 // observe puts a dialect before kine's.
-func (l log) observe(w *writer) { *l.dialect = dialect{*l.dialect, w} }
+func (l log) observe(w *writer, d *watchdog) { *l.dialect = dialect{*l.dialect, w, d, &follow{}} }
 
 // generic is kine's dialect, before observe.
 func (l log) generic() (*generic.Generic, error) {

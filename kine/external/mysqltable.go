@@ -23,18 +23,14 @@ const (
 	mysqlEnd   = "; DO RELEASE_LOCK(" + mysqlLock + ")"
 	// mysqlIdle is after how many seconds the database takes the lock from a server that is gone.
 	mysqlIdle = 10
-	// mysqlWait is how many seconds a transaction waits for the lock. It is less than writeLimit.
-	mysqlWait = 8
 )
-
-// errLocked means that a transaction has not got the lock, and has written nothing.
-var errLocked = fmt.Errorf("another server held the lock for writes for %d seconds, or the wait was interrupted; nothing was written", mysqlWait)
 
 // mysqlTable is kine's table in MySQL or MariaDB.
 type mysqlTable struct {
-	db      *sql.DB // of one connection
-	dialect *generic.Generic
-	wait    int // seconds for the lock
+	db        *sql.DB // of one connection
+	connector sqldriver.Connector
+	dialect   *generic.Generic
+	wait      int // seconds for the lock
 }
 
 func openMySQLTable(ctx context.Context, dsn string, dialect *generic.Generic) (inserter, error) {
@@ -60,7 +56,7 @@ func openMySQLTable(ctx context.Context, dsn string, dialect *generic.Generic) (
 		db.Close()
 		return nil, err
 	}
-	return &mysqlTable{db, dialect, mysqlWait}, nil
+	return &mysqlTable{db, connector, dialect, int(lockLimit / time.Second)}, nil
 }
 
 // tryMySQLLock refuses a database that has no named locks. Whether another server holds the lock does not matter.
@@ -85,6 +81,14 @@ func tryMySQLLock(ctx context.Context, db *sql.DB) error {
 }
 
 func (t *mysqlTable) close() { t.db.Close() }
+
+func (t *mysqlTable) ping(ctx context.Context) error {
+	conn, err := t.connector.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
 
 func (t *mysqlTable) translate(err error) error {
 	if e := (*mysql.MySQLError)(nil); errors.As(err, &e) {
@@ -121,7 +125,7 @@ func (t *mysqlTable) insert(ctx context.Context, batch []*write, none *keyRange)
 	defer func(began time.Time) {
 		observe(t.dialect, began, err, t.dialect.InsertSQL.Fill(batch[0].arguments()))
 	}(time.Now())
-	conn, err := t.db.Conn(ctx)
+	conn, err := connected(ctx, t.db)
 	if err != nil {
 		return nil, lost{err}
 	}
@@ -213,7 +217,7 @@ func followMySQL(ctx context.Context, _ string, db *sql.DB, wake func(int64), _ 
 			return
 		}
 		var now sql.NullInt64
-		if err := db.QueryRowContext(ctx, generic.CurrentRevSQL).Scan(&now); err != nil {
+		if err := newestRevision(ctx, db, &now); err != nil {
 			pause = pollInterval // kine's loop reports it
 			continue
 		}
@@ -222,4 +226,10 @@ func followMySQL(ctx context.Context, _ string, db *sql.DB, wake func(int64), _ 
 			wake(newest)
 		}
 	}
+}
+
+func newestRevision(ctx context.Context, db *sql.DB, now *sql.NullInt64) error {
+	ctx, cancel := context.WithTimeout(ctx, connectLimit)
+	defer cancel()
+	return db.QueryRowContext(ctx, generic.CurrentRevSQL).Scan(now)
 }

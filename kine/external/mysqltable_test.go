@@ -5,10 +5,14 @@ import (
 	"database/sql"
 	sqldriver "database/sql/driver"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 // lockless is a database that answers GET_LOCK with an error, or with one row.
@@ -59,23 +63,38 @@ func TestADatabaseWithoutLocksIsRefused(t *testing.T) {
 // A transaction that does not get the lock writes nothing.
 func TestDatabaseWritesOnlyWithTheLock(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		if db.kind != "mysql" {
-			t.Skip("the other databases have no time limit of their own for the lock")
+		if db.kind == "nats" {
+			t.Skip("NATS has no lock")
 		}
 		a, b := db.open(t), db.open(t)
-		table := b.writer.table.(*mysqlTable)
-		table.wait = 0
-		holder, err := a.writer.table.(*mysqlTable).db.Conn(t.Context())
+		var holding, waiting *sql.DB
+		lock, unlock := "SELECT GET_LOCK("+mysqlLock+", 0)", strings.TrimPrefix(mysqlEnd, "; ")
+		switch table := b.writer.table.(type) {
+		case *mysqlTable:
+			table.wait = 0
+			holding, waiting = a.writer.table.(*mysqlTable).db, table.db
+		case *pgTable:
+			holding, waiting = a.writer.table.(*pgTable).db, table.db
+			lock, unlock = fmt.Sprintf("SELECT 1 FROM pg_advisory_lock(%d)", int64(pgLock)), fmt.Sprintf("SELECT pg_advisory_unlock(%d)", int64(pgLock))
+			var limit string
+			if err := waiting.QueryRowContext(t.Context(), "SHOW lock_timeout").Scan(&limit); err != nil || limit != lockLimit.String() {
+				t.Errorf("a transaction waits for %s, %v, want %v", limit, err, lockLimit)
+			}
+			if _, err := waiting.ExecContext(t.Context(), "SET lock_timeout = 50"); err != nil { // on the table's only connection
+				t.Fatal(err)
+			}
+		}
+		holder, err := holding.Conn(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer holder.Close()
 		var got int64
-		if err := holder.QueryRowContext(t.Context(), "SELECT GET_LOCK("+mysqlLock+", 0)").Scan(&got); err != nil || got != 1 {
+		if err := holder.QueryRowContext(t.Context(), lock).Scan(&got); err != nil || got != 1 {
 			t.Fatalf("the lock: %d, %v", got, err)
 		}
 		insert := func(key string, none *keyRange) error {
-			_, err := table.insert(t.Context(), []*write{{key: key, created: true}}, none)
+			_, err := b.writer.table.insert(t.Context(), []*write{{key: key, created: true}}, none)
 			return err
 		}
 		for _, none := range []*keyRange{nil, {"/locked/", "/locked0", ""}} {
@@ -83,15 +102,26 @@ func TestDatabaseWritesOnlyWithTheLock(t *testing.T) {
 				t.Errorf("a write: %v, want that the lock is held", err)
 			}
 		}
+		for answer := range slices.Values([]<-chan written{insertLater(t, b, "/locked/2"), insertLater(t, b, "/locked/3")}) {
+			if got := eventually.Receive(t, "an answer", answer); !errors.Is(got.err, errLocked) || got.unknown {
+				t.Errorf("a write: %+v, want that it is known not to be written", got)
+			}
+		}
 		var rows int
-		if err := table.db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM kine WHERE name LIKE '/locked/%'").Scan(&rows); err != nil || rows != 0 {
+		if err := waiting.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM kine WHERE name LIKE '/locked/%'").Scan(&rows); err != nil || rows != 0 {
 			t.Errorf("%d rows, %v, want none", rows, err)
 		}
-		if _, err := holder.ExecContext(t.Context(), strings.TrimPrefix(mysqlEnd, "; ")); err != nil {
+		if _, err := holder.ExecContext(t.Context(), unlock); err != nil {
 			t.Fatal(err)
 		}
 		if err := insert("/locked/1", nil); err != nil {
 			t.Errorf("a write after the lock is free: %v", err)
 		}
 	})
+}
+
+func insertLater(t *testing.T, b *Backend, key string) <-chan written {
+	answer := make(chan written, 1)
+	go func() { answer <- b.writer.insert(&write{ctx: t.Context(), key: key, created: true}) }()
+	return answer
 }

@@ -25,12 +25,13 @@ const (
 	pgChannel = "karve_kine"
 	// pgSession makes the database notice within seconds that a server which may hold the lock is gone.
 	pgSession = `SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3;
-		SET idle_in_transaction_session_timeout = '10s'`
+		SET idle_in_transaction_session_timeout = '10s'; SET lock_timeout = %d`
 )
 
 // pgTable is kine's table in PostgreSQL.
 type pgTable struct {
 	db      *sql.DB // of one connection
+	config  *pgx.ConnConfig
 	dialect *generic.Generic
 }
 
@@ -49,7 +50,7 @@ func pgConfig(dsn string) (*pgx.ConnConfig, error) {
 		return conn, err
 	}
 	config.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
-		_, err := conn.Exec(ctx, pgSession).ReadAll()
+		_, err := conn.Exec(ctx, fmt.Sprintf(pgSession, lockLimit.Milliseconds())).ReadAll()
 		return err
 	}
 	return config, nil
@@ -62,10 +63,12 @@ func openPostgresTable(_ context.Context, dsn string, dialect *generic.Generic) 
 	}
 	db := stdlib.OpenDB(*config)
 	db.SetMaxOpenConns(1)
-	return &pgTable{db, dialect}, nil
+	return &pgTable{db, config, dialect}, nil
 }
 
 func (t *pgTable) close() { t.db.Close() }
+
+func (t *pgTable) ping(ctx context.Context) error { return tryPostgres(ctx, t.config) }
 
 func (t *pgTable) translate(err error) error {
 	if e := (*pgconn.PgError)(nil); errors.As(err, &e) {
@@ -84,11 +87,13 @@ func (t *pgTable) insert(ctx context.Context, batch []*write, none *keyRange) (r
 	defer func(began time.Time) {
 		observe(t.dialect, began, err, t.dialect.InsertReturningSQL.Fill(batch[0].arguments()))
 	}(time.Now())
-	conn, err := t.db.Conn(ctx)
+	conn, err := connected(ctx, t.db)
 	if err != nil {
 		return nil, lost{err}
 	}
 	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, writeLimit) // longer than lockLimit, however long the connection took
+	defer cancel()
 	conn.Raw(func(raw any) error {
 		c := raw.(*stdlib.Conn).Conn()
 		if revisions, err = t.send(ctx, c, batch, none); err != nil && !c.IsClosed() && c.PgConn().TxStatus() != 'I' {
@@ -122,7 +127,7 @@ func (t *pgTable) send(ctx context.Context, conn *pgx.Conn, batch []*write, none
 			err = results.QueryRow().Scan(&there)
 		}
 		if err = errors.Join(err, results.Close()); err != nil {
-			return nil, err
+			return nil, locked(err)
 		}
 		if there {
 			return nil, errNotEmpty
@@ -139,7 +144,7 @@ func (t *pgTable) send(ctx context.Context, conn *pgx.Conn, batch []*write, none
 	defer results.Close()
 	for range first {
 		if _, err := results.Exec(); err != nil {
-			return nil, undecided(err)
+			return nil, undecided(locked(err))
 		}
 	}
 	revisions := make([]int64, len(batch))
@@ -163,10 +168,18 @@ func (t *pgTable) send(ctx context.Context, conn *pgx.Conn, batch []*write, none
 	return revisions, nil
 }
 
+// locked recognises lock_not_available, in a statement before the INSERTs: the database skips everything after it.
+func locked(err error) error {
+	if code(err) == "55P03" {
+		return lost{errLocked} // for every write of the batch
+	}
+	return err
+}
+
 // undecided is the error of a statement before COMMIT, which is sent with it. It is not committed if the database has
 // refused the statement, and neither if nothing was sent, because a value could not be encoded.
 func undecided(err error) error {
-	if refusedStatement(err) {
+	if refusedStatement(err) || isLost(err) {
 		return err
 	}
 	unsent := errors.As(err, &pgx.ErrPreprocessingBatch{})

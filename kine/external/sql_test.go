@@ -88,9 +88,10 @@ func (r rowsOf) insert(_ context.Context, batch []*write, _ *keyRange) ([]int64,
 	return slices.Repeat([]int64{r.inserted}, len(batch)), nil
 }
 
-func (rowsOf) translate(err error) error { return err }
-func (rowsOf) taken(error) bool          { return false }
-func (rowsOf) close()                    {}
+func (rowsOf) translate(err error) error  { return err }
+func (rowsOf) taken(error) bool           { return false }
+func (rowsOf) ping(context.Context) error { return nil }
+func (rowsOf) close()                     {}
 
 // answer is the rows of a query.
 type answer struct {
@@ -132,7 +133,7 @@ func kineOn(t *testing.T, d *table) *Backend {
 		t.Fatal(err)
 	}
 	b.writer = newWriter(ctx, rowsOf{d})
-	follows.observe(b.writer)
+	follows.observe(b.writer, nil)
 	b.work.Go(b.writer.run)
 	t.Cleanup(b.Close)
 	return b
@@ -330,7 +331,7 @@ func TestObserve(t *testing.T) {
 	if _, err := l.generic(); err != nil {
 		t.Error(err)
 	}
-	l.observe(nil)
+	l.observe(nil, nil)
 	if d, ok := unexported[server.Dialect](inner, "d"); !ok {
 		t.Error("the log has no dialect")
 	} else if _, ok := (*d).(dialect); !ok {

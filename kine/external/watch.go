@@ -18,7 +18,12 @@ func (b *Backend) Watch(ctx context.Context, revision int64) server.WatchResult 
 		go b.watchLater(ctx, cancel, revision, out, errc)
 		return server.WatchResult{Eventc: out, Errorc: errc}
 	}
-	from, history, end, err := b.watch(ctx, revision)
+	guarded, stop, _ := b.watchdog.guard(ctx) // it ends with ctx
+	from, history, end, err := b.watch(guarded, revision)
+	stop()
+	if guarded.Err() != nil { // kine does not tell of an end in its history
+		err = context.Cause(guarded)
+	}
 	to := server.WatchResult{CurrentRevision: from.CurrentRevision, CompactRevision: from.CompactRevision, Eventc: out, Errorc: errc}
 	if err != nil || from.CompactRevision != 0 {
 		if err != nil {

@@ -2,8 +2,11 @@ package external
 
 import (
 	"context"
+	"database/sql"
 	"errors"
+	"fmt"
 	"math"
+	"sync/atomic"
 	"time"
 
 	"github.com/k3s-io/kine/pkg/server"
@@ -18,7 +21,9 @@ import (
 const (
 	batchWrites = 128
 	batchBytes  = 256 << 10
-	writeLimit  = 10 * time.Second
+	// writeLimit bounds a transaction on a connection, and lockLimit its wait for the lock.
+	writeLimit = 10 * time.Second
+	lockLimit  = 8 * time.Second
 	// takenTries is how often a write takes another revision, because another server has filled
 	// the one that the database gave it.
 	takenTries = 5
@@ -34,6 +39,19 @@ type write struct {
 	previous, ttl    int64
 	value            []byte
 	answer           chan written // has room for the answer
+	turn             atomic.Int32
+}
+
+// The turns of a write.
+const (
+	waits int32 = iota // nothing of it is in the database
+	runs
+	abandoned // by its caller, before it ran
+)
+
+// leave is the answer to a caller that does not wait for it any longer.
+func (w *write) leave(err error) written {
+	return written{err: err, unknown: !w.turn.CompareAndSwap(waits, abandoned)}
 }
 
 // arguments are those of kine's INSERT (kine pkg/drivers/generic, Insert).
@@ -67,6 +85,8 @@ type inserter interface {
 	translate(error) error
 	// taken tells whether the error is of a revision that another server has filled.
 	taken(error) bool
+	// ping asks the database for any answer, on another connection.
+	ping(ctx context.Context) error
 	close()
 }
 
@@ -75,6 +95,9 @@ type keyRange struct{ start, end, except string }
 
 // errNotEmpty means that the range of an insert has keys.
 var errNotEmpty = errors.New("the datastore is not empty")
+
+// errLocked means that a transaction has not got the lock, and has written nothing.
+var errLocked = fmt.Errorf("another server held the lock for writes for %v, or the wait was interrupted; nothing was written", lockLimit)
 
 // errClosed is the answer to writes after Close.
 var errClosed = errors.New("closed")
@@ -161,6 +184,9 @@ func (w *writer) commit(batch []*write) {
 			failAll(parts, err)
 			return
 		case len(part) > 1:
+			for _, one := range part {
+				one.turn.Store(waits)
+			}
 			parts = append(without(part, err), parts...)
 		default:
 			fail(part, written{err: w.table.translate(err)})
@@ -187,7 +213,10 @@ func wanted(batch []*write) []*write {
 			one.answer <- written{err: err}
 			continue
 		}
-		still = append(still, one)
+		one.turn.CompareAndSwap(waits, runs)
+		if one.turn.Load() == runs {
+			still = append(still, one)
+		}
 	}
 	return still
 }
@@ -235,7 +264,7 @@ func without(batch []*write, err error) [][]*write {
 
 // try writes a batch; a single write as often as its revision is taken.
 func (w *writer) try(batch []*write) (revisions []int64, err error) {
-	ctx, cancel := context.WithTimeout(w.late, writeLimit)
+	ctx, cancel := context.WithTimeout(w.late, connectLimit+writeLimit)
 	defer cancel()
 	for range takenTries {
 		revisions, err = w.table.insert(ctx, batch, nil)
@@ -256,6 +285,13 @@ func isLost(err error) bool {
 	return errors.As(err, &l)
 }
 
+// connected is the connection of a table, which may have to be opened.
+func connected(ctx context.Context, db *sql.DB) (*sql.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectLimit)
+	defer cancel()
+	return db.Conn(ctx)
+}
+
 // insert hands a write over and waits for its answer, or until its context ends.
 func (w *writer) insert(one *write) written {
 	one.answer = make(chan written, 1)
@@ -273,9 +309,9 @@ func (w *writer) insert(one *write) written {
 	case answer := <-one.answer:
 		return answer
 	case <-one.ctx.Done():
-		return written{err: one.ctx.Err(), unknown: true}
+		return one.leave(one.ctx.Err())
 	case <-w.ended:
-		return written{err: errClosed, unknown: true}
+		return one.leave(errClosed)
 	}
 }
 

@@ -42,9 +42,10 @@ func (s *scripted) insert(_ context.Context, batch []*write, _ *keyRange) (revis
 	return revisions, nil
 }
 
-func (*scripted) translate(err error) error { return err }
-func (*scripted) taken(err error) bool      { return err == errTaken }
-func (*scripted) close()                    {}
+func (*scripted) translate(err error) error  { return err }
+func (*scripted) taken(err error) bool       { return err == errTaken }
+func (*scripted) ping(context.Context) error { return nil }
+func (*scripted) close()                     {}
 
 var errTaken = errors.New("taken")
 
@@ -291,6 +292,13 @@ func TestAWriteWhoseCallerHasLeft(t *testing.T) {
 	leave()
 	if got := eventually.Receive(t, "an answer", running); !errors.Is(got.err, context.Canceled) || !got.unknown {
 		t.Errorf("%+v, want an unknown outcome", got)
+	}
+	ctx, leave = context.WithCancel(t.Context())
+	queued := s.write(ctx, w, "queued")
+	eventually.True(t, "a write waits", func() bool { return len(w.queue) == 1 })
+	leave()
+	if got := eventually.Receive(t, "an answer", queued); !errors.Is(got.err, context.Canceled) || got.unknown {
+		t.Errorf("%+v, want that it was not written", got)
 	}
 	s.fail <- nil
 	if got := w.insert(&write{ctx: ctx, key: "never"}); !errors.Is(got.err, context.Canceled) || got.unknown {

@@ -1,0 +1,167 @@
+package external
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// A database that refuses connections is an error at once. One that is stopped (SIGSTOP), or whose packets are lost, is
+// silent: without a bound, calls would wait as long as their callers do, and the loop that follows the log until TCP
+// gives up after a quarter of an hour.
+const (
+	// silentAfter is how long a call waits before the database is asked on another connection whether it is there. A
+	// call that only takes long goes on.
+	silentAfter = 5 * time.Second
+	// askLimit bounds that question.
+	askLimit = 2 * time.Second
+	// eventsLimit bounds the time until the first row of the log, which an index finds. A connection may be silent alone: a
+	// firewall that starts again forgets those that it has let in.
+	eventsLimit = 15 * time.Second
+)
+
+// silent is the error of a call that was ended because the database does not answer.
+type silent struct{ error }
+
+func (s silent) Unwrap() error { return s.error }
+
+// A watchdog ends calls that a database does not answer.
+type watchdog struct {
+	life context.Context
+	// question is answered by a database that works. It opens a connection of its own.
+	question func(context.Context) error
+	after    time.Duration // silentAfter, but for tests
+	limit    time.Duration // askLimit, but for tests
+	// lost is told of a database that does not answer.
+	lost func(error)
+	// refresh closes idle connections: nobody may be at their other end.
+	refresh func()
+
+	mu    sync.Mutex // held during a question
+	asked time.Time  // the last one's end
+	last  error
+}
+
+// ask returns an error if the database does not answer. Callers that ask at the same time share the answer.
+func (w *watchdog) ask() error {
+	began := time.Now()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.asked.After(began) {
+		return w.last
+	}
+	ctx, cancel := context.WithTimeout(w.life, w.limit)
+	defer cancel()
+	err := w.question(ctx)
+	switch {
+	case w.life.Err() != nil:
+		return nil // the end has its own error
+	case err == nil, answered(err):
+		w.last = nil
+	default:
+		w.last = silent{fmt.Errorf("no answer: %w", err)}
+	}
+	w.asked = time.Now()
+	return w.last
+}
+
+// answered tells whether an error is the database's own.
+func answered(err error) bool {
+	pg, my := (*pgconn.PgError)(nil), (*mysql.MySQLError)(nil)
+	return errors.As(err, &pg) || errors.As(err, &my)
+}
+
+// guard is the context of a call, which ends when the database has been silent. After stop, it no longer does; after
+// end, it has ended.
+func (w *watchdog) guard(ctx context.Context) (_ context.Context, stop, end context.CancelFunc) {
+	if w == nil {
+		ctx, end := context.WithCancel(ctx)
+		return ctx, func() {}, end
+	}
+	limited, cancel := context.WithCancelCause(ctx)
+	var stopped atomic.Bool
+	var timer atomic.Pointer[time.Timer]
+	var check func()
+	check = func() {
+		if stopped.Load() || limited.Err() != nil {
+			return
+		}
+		if err := w.ask(); err != nil && !stopped.Load() && limited.Err() == nil {
+			w.lost(err)
+			cancel(err)
+			return
+		}
+		timer.Store(time.AfterFunc(w.after, check)) // after stop, it does nothing
+	}
+	timer.Store(time.AfterFunc(w.after, check))
+	stop = func() {
+		stopped.Store(true)
+		timer.Load().Stop()
+	}
+	return limited, stop, func() {
+		stop()
+		cancel(nil)
+	}
+}
+
+// first guards a query for events, and bounds the time until its first row.
+func (w *watchdog) first(ctx context.Context, query func(context.Context) (*sql.Rows, error)) (_ *sql.Rows, end context.CancelFunc, err error) {
+	ctx, _, end = w.guard(ctx)
+	late := time.AfterFunc(eventsLimit, func() {
+		end()
+		if w != nil {
+			w.refresh() // the next query is not for another such connection
+		}
+	})
+	defer late.Stop()
+	rows, err := query(ctx)
+	return rows, end, err
+}
+
+// heard is the error of a call with a guard's context: the guard's, if that has ended it.
+func heard(limited context.Context, err error) error {
+	if cause := context.Cause(limited); err != nil && errors.As(cause, &silent{}) {
+		return cause
+	}
+	return err
+}
+
+// limit bounds a call of a driver that would wait for a lost connection as long as its caller does. While the database is
+// away, the context has ended at its begin, unless the database answers again.
+func (b *Backend) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	switch {
+	case b.external.kind.patience != 0:
+		return context.WithTimeout(ctx, b.external.kind.patience)
+	case b.watchdog == nil:
+		return ctx, func() {}
+	}
+	if b.away.Load() {
+		if err := b.watchdog.ask(); err != nil {
+			limited, end := context.WithCancelCause(ctx)
+			end(err)
+			return limited, func() {}
+		}
+		b.watchdog.refresh()
+	}
+	limited, _, end := b.watchdog.guard(ctx)
+	return limited, end
+}
+
+// suspect asks whether the database is there, after a caller has waited in vain, such as a health check.
+func (b *Backend) suspect() {
+	if b.watchdog == nil || b.away.Load() {
+		return
+	}
+	go func() {
+		if err := b.watchdog.ask(); err != nil {
+			b.watchdog.lost(err)
+		}
+	}()
+}

@@ -1,0 +1,276 @@
+package external
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/k3s-io/kine/pkg/server"
+	"go.etcd.io/etcd/client/v3/kubernetes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/karve-k8s/karve/internal/eventually"
+)
+
+func TestWatchdog(t *testing.T) {
+	hangs := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	refuses := func(context.Context) error { return &mysql.MySQLError{Number: 1040, Message: "Too many connections"} }
+	answers := func(context.Context) error { return nil }
+	guarded := func(question func(context.Context) error, use func(ctx context.Context, stop, end context.CancelFunc)) (told error) {
+		synctest.Test(t, func(t *testing.T) {
+			w := &watchdog{life: t.Context(), question: question, after: silentAfter, limit: askLimit, lost: func(err error) { told = err }}
+			ctx, stop, end := w.guard(t.Context())
+			use(ctx, stop, end)
+			end()
+		})
+		return told
+	}
+	told := guarded(hangs, func(ctx context.Context, _, _ context.CancelFunc) {
+		began := time.Now()
+		<-ctx.Done()
+		if took := time.Since(began); took != silentAfter+askLimit {
+			t.Errorf("a call ended after %v", took)
+		}
+		if err := heard(ctx, ctx.Err()); !errors.As(err, &silent{}) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("its error is %v", err)
+		}
+		if err := heard(ctx, nil); err != nil {
+			t.Errorf("a call that was answered fails with %v", err)
+		}
+	})
+	if told == nil {
+		t.Error("nobody was told of a database that does not answer")
+	}
+	for name, question := range map[string]func(context.Context) error{"that answers": answers, "that refuses": refuses} {
+		told := guarded(question, func(ctx context.Context, _, end context.CancelFunc) {
+			time.Sleep(10 * silentAfter)
+			if ctx.Err() != nil {
+				t.Errorf("a long call of a database %s ended with %v", name, context.Cause(ctx))
+			}
+			end()
+			if err := heard(ctx, ctx.Err()); !errors.Is(err, context.Canceled) {
+				t.Errorf("after the end: %v", err)
+			}
+		})
+		if told != nil {
+			t.Errorf("a database %s is away: %v", name, told)
+		}
+	}
+	guarded(hangs, func(ctx context.Context, stop, _ context.CancelFunc) {
+		stop()
+		time.Sleep(10 * silentAfter)
+		if ctx.Err() != nil {
+			t.Errorf("after stop, a context ended with %v", context.Cause(ctx))
+		}
+	})
+}
+
+// All who ask while one question is open share its answer.
+func TestOneQuestionForAll(t *testing.T) {
+	var questions atomic.Int64
+	w := &watchdog{life: t.Context(), limit: time.Second, question: func(ctx context.Context) error {
+		questions.Add(1)
+		<-ctx.Done()
+		return ctx.Err()
+	}}
+	var all sync.WaitGroup
+	for range 50 {
+		all.Go(func() {
+			if err := w.ask(); !errors.As(err, &silent{}) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+	all.Wait()
+	if n := questions.Load(); n > 25 { // on a busy machine, some ask after the first has its answer
+		t.Errorf("50 callers asked %d questions", n)
+	}
+}
+
+// soon is how long a call may take while the database is silent: with some time for a busy machine, and less than the
+// timeout of any request.
+const soon = 25 * time.Second
+
+// A database that is stopped closes no connection. Calls fail all the same, and when it goes on, everything works again.
+func TestDatabaseThatIsSilent(t *testing.T) {
+	databases(t, func(t *testing.T, db database) {
+		b := db.open(t)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer cancel()
+		if err := b.Start(ctx); err != nil {
+			t.Fatal(err)
+		}
+		direct := Bridge(b).Client(func(int64) {})
+		first, err := direct.OptimisticPut(ctx, "/a/0", []byte("v"), 0, kubernetes.PutOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		events := b.Watch(ctx, first.Revision)
+		db.run(t, "pause")
+		t.Cleanup(func() { db.run(t, "resume") })
+		calls := map[string]func() error{
+			"get":    func() error { _, err := direct.Get(ctx, "/a/0", kubernetes.GetOptions{}); return err },
+			"list":   func() error { _, err := direct.List(ctx, "/a/", kubernetes.ListOptions{}); return err },
+			"count":  func() error { _, err := direct.Count(ctx, "/a/", kubernetes.CountOptions{}); return err },
+			"create": func() error { _, err := b.Create(ctx, "/a/1", nil, 0); return err },
+			"update": func() error { _, _, _, err := b.Update(ctx, "/a/0", nil, first.Revision, 0); return err },
+			"delete": func() error { _, _, _, err := b.Delete(ctx, "/a/0", first.Revision); return err },
+		}
+		if db.kind == "nats" {
+			delete(calls, "count") // of the server's own index
+		}
+		for _, when := range []string{"at once", "later"} {
+			var all sync.WaitGroup
+			for name, call := range calls {
+				all.Go(func() {
+					began := time.Now()
+					err := call()
+					if took := time.Since(began); status.Code(err) != codes.Unavailable || took > soon {
+						t.Errorf("%s, %s: %v after %v, want Unavailable", name, when, err, took)
+					} else {
+						t.Logf("%s, %s: %v after %v", name, when, err, took.Round(10*time.Millisecond))
+					}
+				})
+			}
+			all.Wait()
+		}
+		db.run(t, "resume")
+		began := time.Now()
+		eventually.Nil(t, "a write after the database goes on", func() error {
+			_, err := b.Create(ctx, "/a/end", nil, 0)
+			if err != nil && strings.Contains(err.Error(), "exists") {
+				err = nil // an attempt that was thought to have failed
+			}
+			return err
+		})
+		t.Logf("a write %v after it goes on", time.Since(began).Round(10*time.Millisecond))
+		wantEvent(t, b, events, first.Revision, "/a/end")
+		t.Logf("its event %v after it goes on", time.Since(began).Round(10*time.Millisecond))
+	})
+}
+
+// wantEvent waits for the event of a key. A watch that ends begins again.
+func wantEvent(t *testing.T, b *Backend, from server.WatchResult, revision int64, key string) {
+	t.Helper()
+	timeout := time.After(eventually.Limit)
+	for {
+		select {
+		case batch, open := <-from.Eventc:
+			if !open {
+				time.Sleep(10 * time.Millisecond)
+				from = b.Watch(t.Context(), revision)
+			}
+			for _, e := range batch.Events {
+				if e.KV.Key == key {
+					return
+				}
+			}
+		case <-timeout:
+			t.Fatalf("no event of %s", key)
+		}
+	}
+}
+
+// A swallower forwards connections. Those that it has when swallow is called are silent from then on, as if a firewall had
+// forgotten them; later ones work.
+type swallower struct {
+	listener net.Listener
+	mu       sync.Mutex
+	all      []*swallowed
+}
+
+type swallowed struct {
+	net.Conn
+	silent atomic.Bool
+}
+
+func (s *swallowed) Write(b []byte) (int, error) {
+	if s.silent.Load() {
+		return len(b), nil
+	}
+	return s.Conn.Write(b)
+}
+
+func (s *swallower) run(address string) {
+	for {
+		near, err := s.listener.Accept()
+		if err != nil {
+			return
+		}
+		far, err := net.Dial("tcp", address)
+		if err != nil {
+			near.Close()
+			continue
+		}
+		one, other := &swallowed{Conn: near}, &swallowed{Conn: far}
+		s.mu.Lock()
+		s.all = append(s.all, one, other)
+		s.mu.Unlock()
+		go func() { io.Copy(one, far); near.Close() }()
+		go func() { io.Copy(other, near); far.Close() }()
+	}
+}
+
+func (s *swallower) swallow() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, one := range s.all {
+		one.silent.Store(true)
+	}
+}
+
+// The connections that a server has may be silent while the database works for others. The server uses new ones, and
+// its watches go on.
+func TestDatabaseWhoseConnectionsAreForgotten(t *testing.T) {
+	databases(t, func(t *testing.T, db database) {
+		if db.kind == "nats" {
+			t.Skip("its client has one connection, and asks itself whether that is silent")
+		}
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer listener.Close()
+		relay, near := &swallower{listener: listener}, db
+		address := regexp.MustCompile(`127\.0\.0\.1:\d+`)
+		go relay.run(address.FindString(db.endpoint))
+		near.endpoint = address.ReplaceAllString(db.endpoint, listener.Addr().String())
+		other, b := db.open(t), near.open(t)
+		if err := b.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		first, err := b.Create(t.Context(), "/a/0", []byte("v"), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		events := b.Watch(t.Context(), first)
+		relay.swallow()
+		began := time.Now()
+		if _, err := other.Create(t.Context(), "/a/1", nil, 0); err != nil {
+			t.Fatal(err)
+		}
+		wantEvent(t, b, events, first, "/a/1")
+		t.Logf("an event of another server after %v", time.Since(began).Round(10*time.Millisecond))
+		for what, try := range map[string]func() error{
+			"a get": func() error { _, _, err := b.Get(t.Context(), "/a/0", 0, false); return err },
+			"a write": func() error {
+				_, err := b.Create(t.Context(), fmt.Sprintf("/a/%d", time.Now().UnixNano()), nil, 0)
+				return err
+			},
+		} {
+			eventually.Nil(t, what, try)
+			t.Logf("%s works after %v", what, time.Since(began).Round(10*time.Millisecond))
+		}
+	})
+}
