@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"net"
+	"net/http"
 	"os"
 	"slices"
 	"strconv"
@@ -95,7 +96,7 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 	s.api = &apiserver.Part{Configure: s.configureAPIServer, Built: func() { c.served = true }}
 	if p.controllers != nil {
 		o := controllers.Options{Upstream: p.controllers, Election: p.election, Deviations: p.deviations, Step: s.stepsOf(controllersPart), Connect: s.controllersConnection}
-		o.KnownPodRange, o.NoPodRanges = s.knownPodRange, s.logNoPodRanges
+		o.KnownPodRange, o.NoPodRanges, o.Unwatched = s.knownPodRange, s.logNoPodRanges, s.logUnwatched
 		if p.ApproveKubeletServing {
 			o.KubeletServing = func() controllers.KubeletServing {
 				return controllers.KubeletServing{Admin: s.adminClient(), Server: s.names, Warn: s.Log.Warnf}
@@ -172,6 +173,19 @@ func (s *controlPlane) parts() []lifecycle.Part {
 	}
 	add(firstObjectsPart, s.first.Run, s.first.LastError, apiserverPart)
 	return all
+}
+
+// logUnwatched tells that the controllers cannot watch a resource. That a definition or an APIService was
+// deleted is no problem.
+func (s *controlPlane) logUnwatched(resource string, status int, err error) {
+	switch {
+	case err != nil:
+		s.Log.Warnf("the garbage collector cannot watch %s, and tries again: %v", resource, err)
+	case status == http.StatusNotFound:
+		s.Log.Infof("%s is no longer served; the garbage collector goes on without it", resource)
+	default:
+		s.Log.Warnf("the garbage collector cannot watch %s, and tries again: the answer is %d %s", resource, status, http.StatusText(status))
+	}
 }
 
 func (s *controlPlane) certificatesConfig() certificates.Config {

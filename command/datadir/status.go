@@ -222,6 +222,9 @@ func (s *ServerStatus) readDatastore(ctx context.Context, endpoint, dataDir stri
 	}
 	path := filepath.Join(dir, datastore.EngineFile)
 	if !Exists(path) {
+		if s.State == stateReady {
+			s.Elsewhere = "not here: the server uses another (with its --datastore-endpoint or --config, this command names it)"
+		}
 		return nil
 	}
 	s.Datastore, err = LookAt(ctx, dataDir, path)

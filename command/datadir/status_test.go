@@ -3,6 +3,7 @@ package datadir
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 )
 
@@ -36,5 +37,19 @@ func TestFailedChecks(t *testing.T) {
 	}
 	if got := failedChecks(nil, failure); got != "500" {
 		t.Errorf("got %q, want the error", got)
+	}
+}
+
+// A server that runs has a datastore. If there is none in the data directory, it is not "none yet".
+func TestADatastoreThatIsElsewhere(t *testing.T) {
+	for state, want := range map[string]string{stateReady: "the server uses another", stateStopped: "none yet"} {
+		s := ServerStatus{ServerState: ServerState{State: state, DataDir: t.TempDir()}}
+		if err := s.readDatastore(t.Context(), "", s.DataDir); err != nil {
+			t.Fatal(err)
+		}
+		var out strings.Builder
+		if s.serverTable(&out); !strings.Contains(out.String(), want) {
+			t.Errorf("%s: got\n%s\nwant %q", state, out.String(), want)
+		}
 	}
 }

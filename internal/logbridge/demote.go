@@ -14,7 +14,7 @@ type Demotion struct {
 	Message string
 	// Error is a pattern of a part of the error: each * stands for one word or a part of it.
 	// Empty is any error, or none. (Much of Kubernetes' log has the message "Unhandled
-	// Error".)
+	// Error".) An event without an error may have it in its message.
 	Error string
 	// Field and Value are a field of the event; empty is no condition.
 	Field, Value string
@@ -59,6 +59,9 @@ var demotions = []Demotion{
 	{Message: "Error while syncing ConfigMap", Error: `namespaces "kube-system" not found`, Reason: startedFirst},
 	{Message: "Getting lastest possible tracked_since time", Error: "not found", Reason: "the API server is about to create it, and the controller asks again"},
 	{Message: "unable to register metrics", Error: "duplicate metrics collector registration attempted", Reason: "an earlier control plane of this process has registered them"},
+	// Upstream makes the storage of service accounts twice, and ends the first with its watch (kubernetes
+	// pkg/registry/core/rest/storage_core.go). With a client that ends its watch early, it is the same.
+	{Message: "failed to sync with latest state: ", Error: canceled, Reason: "its client has ended the watch"},
 	{Message: "Unhandled Error", Error: "is not allocated; repairing", Reason: "the first start creates the Service before its address, and this allocates it"},
 
 	// Messages of a stop.
@@ -68,6 +71,7 @@ var demotions = []Demotion{
 	{Message: "Timed out waiting for caches to sync", Reason: stoppedEarly},
 	{Message: "Timed out waiting for quota monitor sync", Reason: stoppedEarly},
 	{Message: "Unable start event watcher (will not retry!)", Error: "broadcaster already stopped", Reason: stoppedEarly},
+	{Message: "Unable to record event (will not retry!)", Error: "broadcaster already stopped", Stopping: true, Reason: "stopped with an event on its way"},
 	{Message: "Error removing old endpoints from kubernetes service: no API server IP addresses were listed in storage", Reason: stoppedEarly},
 	{Message: "Unhandled Error", Error: "timed out waiting for caches to sync", Reason: stoppedEarly},
 	{Message: "Unhandled Error", Error: "Unable to sync caches for", Reason: stoppedEarly},
@@ -75,6 +79,7 @@ var demotions = []Demotion{
 	{Message: "Unhandled Error", Error: "timed out waiting for dependency graph builder sync", Reason: stoppedEarly},
 	{Message: "Error initializing a controller", Error: "failed to list all nodes", Stopping: true, Reason: stoppedEarly},
 	{Message: "Unhandled Error", Error: "http: Handler timeout", Stopping: true, Reason: underWay},
+	{Message: "Unhandled Error", Error: "FinishRequest: post-timeout activity", Stopping: true, Reason: underWay},
 	{Message: "Timeout or abort while handling", Stopping: true, Reason: underWay},
 	{Message: "Error on socket receive", Error: "use of closed network connection", Stopping: true, Reason: underWay},
 	{Message: "Post-timeout activity", Stopping: true, Reason: underWay},
@@ -106,6 +111,10 @@ var demotions = []Demotion{
 	{Message: "Error scheduling pod; retrying", Error: `running Bind plugin "DefaultBinder": pods "*" not found`, Reason: gone},
 	{Message: "Error scheduling pod; retrying", Error: "is being deleted, cannot be assigned to a host", Reason: gone},
 	{Message: "Error updating pod", Error: `pods "*" not found`, Reason: gone},
+
+	// Types that are deleted or change.
+	{Message: "Terminating all watchers from cacher ", Reason: "the type was deleted or has changed, and clients watch it again"},
+	{Message: "Failed to watch", Field: "type", Value: "*v1.PartialObjectMetadata", Reason: "a line of the server names the resource, once"},
 
 	// Controllers that try again with the current object.
 	{Error: "is not as new as written version", Reason: behind},
@@ -160,6 +169,9 @@ func (d *Demotion) applies(message, errText string, fields logrus.Fields) bool {
 		return false
 	case d.Field != "" && fields[d.Field] != d.Value:
 		return false
+	}
+	if errText == "" {
+		errText = message
 	}
 	return contains(errText, d.Error)
 }

@@ -99,6 +99,15 @@ func TestDeletionsAreDemoted(t *testing.T) {
 			t.Errorf("not demoted: %s: %s", line.message, line.err)
 		}
 	}
+	for _, line := range []struct{ message, err, of string }{
+		{"failed to sync with latest state: context canceled", "", ""},
+		{"Terminating all watchers from cacher widgets.example.com", "", ""},
+		{"Failed to watch", "failed to list *v1.PartialObjectMetadata: the server could not find the requested resource", "*v1.PartialObjectMetadata"},
+	} {
+		if _, ok := demotion(demotions, line.message, line.err, logrus.Fields{"type": line.of}); !ok {
+			t.Errorf("not demoted: %s: %s", line.message, line.err)
+		}
+	}
 	if _, ok := demotion(demotions, "Status after running PostFilter plugins for pod", "", logrus.Fields{"status": "not found"}); !ok {
 		t.Error("not demoted: the status of PostFilter plugins")
 	}
@@ -130,6 +139,9 @@ func TestRealErrorsAreNotDemoted(t *testing.T) {
 		{"Error processing resource quota work item", "etcdserver: mvcc: database space exceeded"},
 		{"Error scheduling pod; retrying", bindError},
 		{"Status after running PostFilter plugins for pod", ""},
+		{"failed to sync with latest state: rpc error: code = Unavailable desc = datastore postgres://u@h/db: connection refused", ""},
+		{"Failed to watch", "failed to list *v1.Pod: the server could not find the requested resource"},
+		{"Unable to record event (will not retry!)", "broadcaster already stopped"}, // of a server that does not stop
 		{"Server rejected event (will not retry!)", `events is forbidden: User "system:serviceaccount:shop:web" cannot create resource "events"`},
 		{"Error updating lease", `Operation cannot be fulfilled on leases.coordination.k8s.io "lock": the object has been modified`},
 		{"Deletion of namespace failed", `unable to retrieve the complete list of server APIs: metrics.k8s.io/v1beta1: stale GroupVersion discovery`},

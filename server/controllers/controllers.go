@@ -60,6 +60,10 @@ type Options struct {
 	// this node has pods, which are outside, or is older than the default; pods is then empty. It may
 	// be nil.
 	NoPodRanges func(node, pods, chosen string)
+	// Unwatched is called when the garbage collector and the quota controller can no longer watch a resource,
+	// such as widgets.example.com: once, until they can again. status is that of the answer, or err says why
+	// there is none. It may be nil.
+	Unwatched func(resource string, status int, err error)
 }
 
 // Connection is what the controllers need of a running API server.
@@ -204,7 +208,7 @@ func (c *Controllers) run(ctx context.Context, connection Connection, term *elec
 	config.EventBroadcaster.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: config.Client.CoreV1().Events("")})
 	defer config.EventBroadcaster.Shutdown()
 
-	root := clientbuilder.SimpleControllerClientBuilder{ClientConfig: config.Kubeconfig}
+	root := rootBuilder{clientbuilder.SimpleControllerClientBuilder{ClientConfig: config.Kubeconfig}, c.options.Unwatched}
 	anonymous := connection.Anonymous
 	anonymous.ContentType = config.Kubeconfig.ContentType
 	perController := clientbuilder.NewDynamicClientBuilder(anonymous, config.Client.CoreV1(), metav1.NamespaceSystem)

@@ -1,0 +1,125 @@
+package server_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/karve-k8s/karve/control"
+	"github.com/karve-k8s/karve/internal/eventually"
+	"github.com/karve-k8s/karve/server"
+)
+
+// restarts is how often a server starts again: some lines come of races that a start does not always lose.
+const restarts = 3
+
+// wantNoProblems checks the log of a server that has stopped.
+func (c *cluster) wantNoProblems(t *testing.T, what string) {
+	t.Helper()
+	if err := c.stop(); err != nil {
+		t.Error(err)
+	}
+	if lines := warnings.FindAllString(c.log.String(), -1); len(lines) > 0 {
+		t.Errorf("%s logs %d lines, want none:\n%s", what, len(lines), strings.Join(lines, "\n"))
+	}
+}
+
+// up starts a server, and fails the test if it does not become ready.
+func up(t *testing.T, dir string, configure func(*server.Config)) *cluster {
+	t.Helper()
+	c, err := launch(dir, configure)
+	if err != nil {
+		t.Fatalf("%v; log:\n%s", err, c.log)
+	}
+	t.Cleanup(func() { c.cancel(); <-c.done })
+	return c
+}
+
+// A start, a stop, a restart, a fork, a reset and the end of a custom resource are no problems, and the log has no
+// warning and no error.
+func TestAHealthyLifeLogsNoProblem(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts control planes")
+	}
+	dir := t.TempDir()
+	for i := range restarts {
+		c := up(t, dir, nil)
+		c.wantNoProblems(t, fmt.Sprint("start ", i+1))
+	}
+	c := up(t, dir, nil)
+	eventually.Nil(t, "what the controllers make of every cluster", func() error { // again, if a reset removed it
+		bundles, err := c.CertificatesV1().ClusterTrustBundles().List(t.Context(), metav1.ListOptions{})
+		if err == nil && len(bundles.Items) == 0 {
+			err = errors.New("no ClusterTrustBundle")
+		}
+		return err
+	})
+	asked := control.New(c.dir)
+	defer asked.Close()
+	var snapshot bytes.Buffer
+	if err := asked.Snapshot(t.Context(), &snapshot); err != nil {
+		t.Fatal(err)
+	}
+	create(t, c.CoreV1().ConfigMaps("default"), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}})
+	if result, err := asked.Reset(t.Context(), &snapshot, control.Settle); err != nil || result.Surplus != 1 {
+		t.Errorf("reset: %+v, %v; want one object to go", result, err)
+	}
+
+	definition := boatDefinition()
+	create(t, c.definitions(t), definition)
+	client := c.dynamic.Resource(boats).Namespace("default")
+	eventually.Nil(t, "boats are served", func() error {
+		_, err := client.List(t.Context(), metav1.ListOptions{})
+		return err
+	})
+	port := create(t, c.CoreV1().ConfigMaps("default"), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "port"}})
+	owned := boat("owned", map[string]any{}, nil)
+	owned.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: port.Name, UID: port.UID}})
+	if _, err := client.Create(t.Context(), owned, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.CoreV1().ConfigMaps("default").Delete(t.Context(), port.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually.Nil(t, "the garbage collector knows boats", func() error {
+		_, err := client.Get(t.Context(), "owned", metav1.GetOptions{})
+		return wantNotFound(err)
+	})
+	if err := c.definitions(t).Delete(t.Context(), definition.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually.Nil(t, "the end of the resource is named", func() error {
+		if n := strings.Count(c.log.String(), definition.Name+" is no longer served"); n != 1 {
+			return fmt.Errorf("%d lines; log:\n%s", n, c.log)
+		}
+		return nil
+	})
+	c.wantNoProblems(t, "a server that was reset")
+	fork := up(t, t.TempDir(), func(config *server.Config) { config.ForkFrom = dir })
+	fork.wantNoProblems(t, "a fork")
+}
+
+// The same with a database. kine logs as well.
+func TestControlPlaneOnADatabaseLogsNoProblem(t *testing.T) {
+	for _, kind := range []string{"postgres", "mysql"} {
+		t.Run(kind, func(t *testing.T) {
+			name := "KARVE_TEST_" + strings.ToUpper(kind)
+			endpoint := os.Getenv(name)
+			if endpoint == "" {
+				t.Skipf("%s is not set: scripts/external-databases starts a database and sets it", name)
+			}
+			own, dir := fmt.Sprintf("healthy%d", time.Now().UnixNano()), t.TempDir()
+			for i := range restarts + 1 {
+				c := up(t, dir, func(c *server.Config) { c.DatastoreEndpoint, c.AdvertiseAddress = endpoint+own, "192.0.2.1" })
+				c.wantNoProblems(t, fmt.Sprint("start ", i+1))
+			}
+		})
+	}
+}
