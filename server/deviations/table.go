@@ -196,10 +196,10 @@ var (
 	StorageClient = &Deviation{
 		Name:     "storageclient",
 		Replaces: []string{"k8s.io/apiserver/pkg/storage/storagebackend/factory.newETCD3Client"},
-		Instead:  "The API server calls the built-in datastore instead of connecting to an etcd.",
+		Instead:  "The connections to an etcd that was away are tried every 2 s, instead of less and less often. The API server calls the built-in datastore instead of connecting to an etcd.",
 		Gain:     "A start takes 0.41 s of CPU instead of 0.50 (ratio 0.82), and idle memory is 89.6 MB instead of 102 (0.88).",
 		Command:  "scripts/bench start -upstream storageclient -only cold -rounds 9",
-		Tests:    []string{"TestStorageClientIsUpstreams", "TestFactoryReachesTheEngine"},
+		Tests:    []string{"TestStorageClientIsUpstreams", "TestFactoryReachesTheEngine", "TestReconnect"},
 	}
 	Streams = &Deviation{
 		Name:     "streams",

@@ -32,6 +32,7 @@ func init() {
 			client, err := upstreamsStorageClient(c)
 			if err == nil {
 				client.Kubernetes = fenced{client.Kubernetes}
+				go reconnect(client.Ctx(), client.ActiveConnection(), reconnectEvery)
 			}
 			return client, err
 		}
