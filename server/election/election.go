@@ -230,11 +230,11 @@ func (e *Election) campaign(ctx context.Context, elector *leaderelection.LeaderE
 		giveUp()
 		return nil
 	}
-	if !time.Now().Before(l.until()) { // an earlier campaign has told late that it had won
+	if l.clock.past(l.until()) { // an earlier campaign has told late that it had won
 		giveUp()
 		return nil
 	}
-	term := newTerm(l.until())
+	term := newTerm(l.until(), l.clock)
 	l.extend(term)
 	leading, quit := context.WithCancel(context.WithoutCancel(ctx))
 	defer quit()
@@ -295,7 +295,7 @@ func (e *Election) lost(l *lease, term *Term, quit, breakOff func(), ended <-cha
 	if errors.Is(term.err(), errTaken) {
 		e.Log.Warnf("this server no longer leads and no longer %s: the lease %s no longer names it; has somebody changed or deleted the lease?", e.Work, l.Describe())
 	} else {
-		e.Log.Warnf("this server no longer leads and no longer %s: it has not renewed the lease %s for %v; is the datastore unreachable?",
+		e.Log.Warnf("this server no longer leads and no longer %s: it has not renewed the lease %s for %v; is the datastore unreachable? Was this machine suspended?",
 			e.Work, l.Describe(), e.Settings.RenewDeadline.Duration)
 	}
 	breakOff()

@@ -684,11 +684,11 @@ func TestTermEndsWithItsLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		l := newLease(&lock{id: "me"}, nil, 15*time.Second)
-		l.held = began.Add(15 * time.Second)
-		term := newTerm(l.until())
+		l.held = l.clock.now().add(15 * time.Second)
+		term := newTerm(l.until(), l.clock)
 		l.extend(term)
 		time.Sleep(10 * time.Second)
-		term.extend(time.Now().Add(15 * time.Second))
+		term.extend(suspendedToo.now().add(15 * time.Second))
 		<-term.Done()
 		if took := time.Since(began); took != 25*time.Second {
 			t.Errorf("the term ended after %v, want 25s", took)
@@ -697,6 +697,84 @@ func TestTermEndsWithItsLease(t *testing.T) {
 			t.Errorf("got %v, want %v", err, ErrOver)
 		}
 	})
+}
+
+// While a machine is suspended, timers and the monotonic clock stand still, and others take the lease. The server
+// must not act when it goes on, whether it was suspended in its term or while it renewed its lease.
+func TestMachineWasSuspended(t *testing.T) {
+	var suspended time.Duration
+	boot := clock(func() time.Duration { return time.Hour + suspended })
+	begin := func() (*lease, *Term) {
+		open := make(chan struct{})
+		close(open)
+		l := newLease(&lock{store: &store{}, id: "me", cut: open}, nil, 15*time.Second)
+		l.clock = boot
+		if err := l.Create(context.Background(), resourcelock.LeaderElectionRecord{HolderIdentity: "me"}); err != nil {
+			t.Fatal(err)
+		}
+		term := newTerm(l.until(), boot)
+		l.extend(term)
+		suspended += 14 * time.Second
+		if err := term.err(); err != nil || boot.past(l.until()) {
+			t.Errorf("the term has ended after 14 of 15 seconds: %v", err)
+		}
+		return l, term
+	}
+	refused := func(term *Term) {
+		t.Helper()
+		client, err := rest.HTTPClientFor(term.Fence(&rest.Config{Transport: roundTripper(func(*http.Request) (*http.Response, error) {
+			return nil, errors.New("it was sent")
+		})}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.Get("http://localhost/"); !errors.Is(err, ErrOver) {
+			t.Errorf("a request: got %v, want %v", err, ErrOver)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		l, term := begin()
+		suspended += 2 * time.Second
+		if !boot.past(l.until()) {
+			t.Error("a term could begin")
+		}
+		refused(term)
+
+		l, term = begin()
+		l.Interface = renews{l.Interface, func() { suspended += 16 * time.Second }}
+		if err := l.Update(context.Background(), resourcelock.LeaderElectionRecord{HolderIdentity: "me"}); err != nil {
+			t.Fatal(err)
+		}
+		refused(term)
+	})
+}
+
+// renews is a lock at which something happens during an update.
+type renews struct {
+	resourcelock.Interface
+	during func()
+}
+
+func (r renews) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	defer r.during()
+	return r.Interface.Update(ctx, record)
+}
+
+// The clock goes on at the speed of the others.
+func TestClock(t *testing.T) {
+	for name, c := range map[string]clock{"suspendedToo": suspendedToo, "wallClock": wallClock} {
+		before := c()
+		began := time.Now()
+		for time.Since(began) < 20*time.Millisecond {
+			time.Sleep(time.Millisecond)
+		}
+		if took := c() - before; took < 10*time.Millisecond || took > time.Minute {
+			t.Errorf("%s: %v passed in about 20 ms", name, took)
+		}
+		if m := c.now(); c.past(m.add(time.Hour)) || !c.past(m.add(-time.Second)) || !c.past(moment{}) {
+			t.Errorf("%s: past is wrong", name)
+		}
+	}
 }
 
 // The metric of upstream's elector says that a server leads, and also when it no longer does.
@@ -740,7 +818,7 @@ func TestMetric(t *testing.T) {
 // A request that is under way ends with the term.
 func TestFenceEndsRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		term := newTerm(time.Now().Add(time.Hour))
+		term := newTerm(suspendedToo.now().add(time.Hour), suspendedToo)
 		client, err := rest.HTTPClientFor(term.Fence(&rest.Config{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
 			<-r.Context().Done()
 			return nil, r.Context().Err()
@@ -765,7 +843,7 @@ func TestFenceEndsRequests(t *testing.T) {
 // depend on the goroutine that ends the request: in a process that was stopped, it may run late.
 func TestFenceRefusesLateWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		term := newTerm(time.Now().Add(time.Hour))
+		term := newTerm(suspendedToo.now().add(time.Hour), suspendedToo)
 		client, err := rest.HTTPClientFor(term.Fence(&rest.Config{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
 			if err := writes.Check(r.Context()); err != nil {
 				t.Errorf("during the term: got %v", err)

@@ -23,17 +23,18 @@ type lease struct {
 	// expiry wakes when another server has not renewed the lease for its duration.
 	expiry *time.Timer
 
+	clock    clock
 	duration time.Duration // as upstream writes it into the lease: whole seconds
 	last     []byte        // the record that Get has read
 
 	mu    sync.Mutex
-	held  time.Time // until then
+	held  moment    // until then
 	claim time.Time // until then, others may respect a write of this server, even one without an answer
 	term  *Term     // is extended with held
 }
 
 func newLease(lock resourcelock.Interface, look func(context.Context) (string, error), duration time.Duration) *lease {
-	l := &lease{Interface: lock, look: look, woken: make(chan struct{}, 1), busy: make(chan struct{}, 1), duration: duration.Truncate(time.Second)}
+	l := &lease{Interface: lock, look: look, woken: make(chan struct{}, 1), busy: make(chan struct{}, 1), clock: suspendedToo, duration: duration.Truncate(time.Second)}
 	l.expiry = time.AfterFunc(time.Hour, l.wake)
 	l.expiry.Stop()
 	return l
@@ -87,7 +88,7 @@ func (l *lease) Update(ctx context.Context, r resourcelock.LeaderElectionRecord)
 // write. They cannot see it before it is sent.
 func (l *lease) write(ctx context.Context, r resourcelock.LeaderElectionRecord, do func(context.Context, resourcelock.LeaderElectionRecord) error) error {
 	l.busy <- struct{}{}
-	sent := time.Now()
+	sent := l.clock.now()
 	err := do(ctx, r)
 	<-l.busy
 	l.mu.Lock()
@@ -100,10 +101,10 @@ func (l *lease) write(ctx context.Context, r resourcelock.LeaderElectionRecord, 
 		return err
 	}
 	if !mine {
-		l.held, l.claim = time.Time{}, time.Time{}
+		l.held, l.claim = moment{}, time.Time{}
 		return nil
 	}
-	l.held = sent.Add(l.duration)
+	l.held = sent.add(l.duration)
 	if l.term != nil {
 		l.term.extend(l.held)
 	}
@@ -115,7 +116,7 @@ func (l *lease) write(ctx context.Context, r resourcelock.LeaderElectionRecord, 
 func (l *lease) taken() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.held = time.Time{}
+	l.held = moment{}
 	if l.term != nil {
 		l.term.end(errTaken)
 	}
@@ -147,7 +148,7 @@ func (l *lease) RecordEvent(what string) {
 }
 
 // until returns the time until which others respect the lease of this server.
-func (l *lease) until() time.Time {
+func (l *lease) until() moment {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.held

@@ -34,23 +34,24 @@ type Term struct {
 	cancel context.CancelCauseFunc
 	timer  *time.Timer
 
+	clock clock
 	mu    sync.Mutex
-	until time.Time
+	until moment
 }
 
-func newTerm(until time.Time) *Term {
-	t := &Term{until: until}
+func newTerm(until moment, c clock) *Term {
+	t := &Term{until: until, clock: c}
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())
-	t.timer = time.AfterFunc(time.Until(until), func() { t.end(errLost) })
+	t.timer = time.AfterFunc(time.Until(until.running), func() { t.end(errLost) })
 	return t
 }
 
 // extend moves the end of the term. A term that has ended remains so.
-func (t *Term) extend(until time.Time) {
+func (t *Term) extend(until moment) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.until = until
-	t.timer.Reset(time.Until(until))
+	t.timer.Reset(time.Until(until.running))
 }
 
 func (t *Term) end(cause error) {
@@ -61,10 +62,11 @@ func (t *Term) end(cause error) {
 // Done is closed when the term has ended.
 func (t *Term) Done() <-chan struct{} { return t.ctx.Done() }
 
-// err returns why the term has ended. The timer of a process that was stopped may be late.
+// err returns why the term has ended. The timer of a process that was stopped may be late, and the timer does not
+// count the time in which the machine was suspended.
 func (t *Term) err() error {
 	t.mu.Lock()
-	late := time.Now().After(t.until)
+	late := t.clock.past(t.until)
 	t.mu.Unlock()
 	if late {
 		t.end(errLost)

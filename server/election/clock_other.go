@@ -1,0 +1,5 @@
+//go:build !linux
+
+package election
+
+var suspendedToo clock = wallClock
