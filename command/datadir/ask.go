@@ -51,6 +51,9 @@ func (s *ServerState) ask(ctx context.Context, dir string) error {
 	_, s.AdvertisedURL = certs.KubeconfigServers(written)
 	if text, err := get("/readyz?verbose"); err != nil {
 		s.State, s.Problem = stateNotReady, failedChecks(text, err)
+		if text == nil { // no answer: the other requests would wait for nothing
+			return nil
+		}
 	}
 	if text, err := get("/version"); err == nil {
 		var v struct {

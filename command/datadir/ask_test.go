@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -50,6 +51,29 @@ func TestAskLimitsAnswersAndFollowsNone(t *testing.T) {
 	text, err := fetch(t.Context(), server.Client(), server.URL+"/metrics")
 	if err != nil || len(text) != answerLimit {
 		t.Errorf("an answer without end: got %d bytes, %v, want %d", len(text), err, answerLimit)
+	}
+}
+
+// A process that was stopped accepts connections, and says nothing.
+func TestStatusOfASilentServer(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int32
+	silent := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1); <-silent }))
+	defer server.Close()
+	defer close(silent)
+	dir := t.TempDir()
+	if err := certs.WriteKubeconfig(filepath.Join(dir, servers.KubeconfigName), 0, certs.Kubeconfig{Server: server.URL}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	s := &ServerStatus{ServerState: ServerState{DataDir: dir}}
+	if err := s.ask(ctx, dir); err != nil {
+		t.Fatal(err)
+	}
+	if s.State != stateNotReady || s.Problem == "" || asked.Load() != 1 {
+		t.Errorf("got state %q, problem %q after %d requests, want one", s.State, s.Problem, asked.Load())
 	}
 }
 

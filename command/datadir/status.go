@@ -227,7 +227,13 @@ func (s *ServerStatus) readDatastore(ctx context.Context, endpoint, dataDir stri
 		}
 		return nil
 	}
-	s.Datastore, err = LookAt(ctx, dataDir, path)
+	asked, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	s.Datastore, err = LookAt(asked, dataDir, path)
+	if errors.Is(err, context.DeadlineExceeded) {
+		s.Elsewhere = path + " (the server has it open, and does not answer)"
+		return nil
+	}
 	if errors.Is(err, control.ErrMissing) && s.State == stateStarting {
 		s.Elsewhere, err = path+" (being opened)", nil
 	}
