@@ -89,7 +89,9 @@ func (s *testServer) kill() {
 
 func (s *testServer) stop() {
 	s.t.Helper()
-	if err := s.Stop(2 * time.Minute); err != nil {
+	if err := s.ends(); err != nil {
 		s.t.Fatal(err)
 	}
 }
+
+func (s *testServer) ends() error { return s.Stop(2 * time.Minute) }

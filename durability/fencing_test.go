@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 func TestTwoLeaders(t *testing.T) {
@@ -240,13 +242,12 @@ func TestFencerNotices(t *testing.T) {
 				defer f.Close()
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
-				for name == "creation" { // nothing else waits for its event
-					f.mu.Lock()
-					seen := len(f.created)
-					f.mu.Unlock()
-					if seen > 0 || ctx.Err() != nil {
-						break
-					}
+				if name == "creation" { // nothing else waits for its event
+					eventually.True(t, "the creation is seen", func() bool {
+						f.mu.Lock()
+						defer f.mu.Unlock()
+						return len(f.created) > 0
+					})
 				}
 				checked, err := f.Check(ctx, api, []string{file})
 				if bad && (err == nil || !strings.Contains(err.Error(), "revision 21: a: ") || !strings.Contains(err.Error(), "names b since revision 20")) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -58,11 +59,18 @@ func newNetwork(t *testing.T) *network {
 
 func (n *network) command(stdin string, args ...string) {
 	n.t.Helper()
+	if err := execute(stdin, args); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func execute(stdin string, args []string) error {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdin = strings.NewReader(stdin)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		n.t.Fatalf("%v: %v: %s", args, err, out)
+		return fmt.Errorf("%v: %w: %s", args, err, out)
 	}
+	return nil
 }
 
 func (n *network) inside(stdin string, args ...string) {
@@ -71,13 +79,12 @@ func (n *network) inside(stdin string, args ...string) {
 }
 
 // cut drops everything to and from the database, without an answer.
-func (n *network) cut() {
-	n.t.Helper()
-	n.inside(fmt.Sprintf(`table ip cut {
+func (n *network) cut() error {
+	return execute(fmt.Sprintf(`table ip cut {
 	chain in { type filter hook input priority 0; ip saddr %[1]s drop; }
 	chain out { type filter hook output priority 0; ip daddr %[1]s drop; }
 }
-`, n.database), "nft", "-f", "-")
+`, n.database), slices.Concat(n.wrap, []string{"nft", "-f", "-"}))
 }
 
 func (n *network) reconnect() {

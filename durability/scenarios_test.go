@@ -29,7 +29,7 @@ var faults = []struct {
 	{"stop", "postgres mysql etcd", func(s *several) {
 		for range s.servers {
 			leads := s.leader()
-			s.handover(s.other(leads), leads.stop)
+			s.handover(s.other(leads), leads.ends)
 			s.work(s.other(leads))
 			leads.up()
 			s.ready(true, leads)
@@ -44,10 +44,13 @@ var faults = []struct {
 		if leads.network == nil {
 			s.t.Skipf("%s is not set: scripts/several-servers sets it, as root, where servers have networks of their own", networkVariable)
 		}
-		s.handover(other, func() {
-			leads.network.cut()
-			s.ready(false, leads)
+		s.handover(other, func() error {
+			if err := leads.network.cut(); err != nil {
+				return err
+			}
+			err := s.says(false, leads)
 			s.notStale(leads, other)
+			return err
 		})
 		s.work(other)
 		s.notStale(leads, other)
@@ -61,7 +64,7 @@ var faults = []struct {
 		for range s.servers {
 			leads := s.leader()
 			other := s.other(leads)
-			s.handover(other, func() { syscall.Kill(leads.PID(), syscall.SIGSTOP) })
+			s.handover(other, func() error { return syscall.Kill(leads.PID(), syscall.SIGSTOP) })
 			s.work(other)
 			syscall.Kill(leads.PID(), syscall.SIGCONT)
 			s.ready(true, s.servers[:]...)
@@ -89,7 +92,7 @@ var faults = []struct {
 func (s *several) kill() {
 	s.t.Helper()
 	leads := s.leader()
-	s.handover(s.other(leads), leads.kill)
+	s.handover(s.other(leads), leads.Kill)
 	s.work(s.other(leads))
 	leads.up()
 	s.ready(true, leads)
@@ -173,6 +176,8 @@ func TestSeveralServers(t *testing.T) {
 						}
 					}()
 					s.load()
+					defer s.clients.Wait() // also after a failure: what they report belongs to this test
+					defer s.stop()
 					fault.do(s)
 					s.end()
 				})

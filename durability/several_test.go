@@ -41,6 +41,7 @@ type several struct {
 	fencer   *Fencer
 	graces   []Grace
 	ending   chan struct{}
+	stop     func() // closes ending
 	clients  sync.WaitGroup
 	watching sync.WaitGroup
 	last     string // the object that ends the watches
@@ -80,6 +81,7 @@ func newSeveral(t *testing.T, kind string) *several {
 	t.Helper()
 	program := binary(t)
 	s := &several{history: newHistory(t, collections["configmaps"]), database: newSharedDatabase(t, kind), journal: NewJournal(), ending: make(chan struct{}), last: "last"}
+	s.stop = sync.OnceFunc(func() { close(s.ending) })
 	t.Setenv("KARVE_DATASTORE_ENDPOINT", s.database.endpoint) // an argument would show the password
 	token := filepath.Join(t.TempDir(), "token")
 	if out, err := exec.Command(program, "cluster-token", "create", token).CombinedOutput(); err != nil {
@@ -163,16 +165,23 @@ func (s *several) work(at ...*peer) {
 func (s *several) ready(want bool, at ...*peer) {
 	s.t.Helper()
 	for _, p := range at {
-		await(s.t, fmt.Sprintf("/readyz of server %s says %v", p.name, want), func() error {
-			ctx, cancel := s.limited()
-			defer cancel()
-			err := p.api.Load().Do(ctx, http.MethodGet, "/readyz", nil, nil)
-			if want == (err == nil) {
-				return nil
-			}
-			return fmt.Errorf("got %v", err)
-		})
+		if err := s.says(want, p); err != nil {
+			s.t.Fatal(err)
+		}
 	}
+}
+
+// says waits until /readyz of a server is as wanted.
+func (s *several) says(want bool, p *peer) error {
+	return awaited(s.t, fmt.Sprintf("/readyz of server %s says %v", p.name, want), func() error {
+		ctx, cancel := s.limited()
+		defer cancel()
+		err := p.api.Load().Do(ctx, http.MethodGet, "/readyz", nil, nil)
+		if want == (err == nil) {
+			return nil
+		}
+		return fmt.Errorf("got %v", err)
+	})
 }
 
 // controllersLease is upstream's.
@@ -211,16 +220,17 @@ func (s *several) leader() *peer {
 	return leads
 }
 
-// handover does what ends the leadership of one server, and waits until the other has the lease.
-func (s *several) handover(to *peer, end func()) {
+// handover does what ends the leadership of one server, and waits until the other has the lease. end runs beside the
+// test, so it returns errors.
+func (s *several) handover(to *peer, end func() error) {
 	s.t.Helper()
 	before, err := s.holder(to)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	began := time.Now()
-	done := make(chan struct{})
-	go func() { defer close(done); end() }()
+	done := make(chan error, 1)
+	s.clients.Go(func() { done <- end() })
 	await(s.t, "server "+to.name+" leads", func() error {
 		now, err := s.holder(to)
 		if err == nil && now == before {
@@ -229,7 +239,9 @@ func (s *several) handover(to *peer, end func()) {
 		return err
 	})
 	s.row.handover = append(s.row.handover, time.Since(began))
-	<-done
+	if err := <-done; err != nil {
+		s.t.Fatal(err)
+	}
 }
 
 // continues checks that controllers work, whoever runs them, and that a namespace can be deleted.
@@ -279,15 +291,23 @@ func (s *several) continues() {
 // await waits until a condition holds.
 func await(t *testing.T, what string, holds func() error) {
 	t.Helper()
+	if err := awaited(t, what, holds); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// awaited waits until a condition holds, beside the test's goroutine.
+func awaited(t *testing.T, what string, holds func() error) error {
+	t.Helper()
 	began := time.Now()
 	for {
 		err := holds()
 		if err == nil {
 			t.Logf("%s: after %.1f s", what, time.Since(began).Seconds())
-			return
+			return nil
 		}
 		if time.Since(began) > severalLimit {
-			t.Fatalf("%s: not after %v: %v", what, severalLimit, err)
+			return fmt.Errorf("%s: not after %v: %w", what, severalLimit, err)
 		}
 		time.Sleep(50 * time.Millisecond)
 	}

@@ -21,6 +21,7 @@ func (s *several) load() {
 		s.clients.Go(func() { s.client(c) })
 	}
 	s.clients.Go(s.employ)
+	s.t.Cleanup(s.watching.Wait)
 	for _, p := range s.servers {
 		for _, w := range []watcher{{home: p, from: p}, {home: p, from: s.other(p)}, {home: p, from: p, hops: true}} {
 			s.watching.Go(func() { s.watch(&w) })

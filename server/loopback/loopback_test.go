@@ -274,7 +274,6 @@ func TestCancellation(t *testing.T) {
 	}
 }
 
-// A deadline of the client's ends the handler as well.
 // The handler sees the fence of the request, and no other value of its context.
 func TestFence(t *testing.T) {
 	type key struct{}
@@ -299,6 +298,7 @@ func TestFence(t *testing.T) {
 	}
 }
 
+// A deadline of the client's ends the handler as well.
 func TestClientDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ended error
