@@ -94,9 +94,11 @@ var (
 	ExternalNames = &Deviation{
 		Name:     "externalnames",
 		Replaces: []string{"k8s.io/kubernetes/cmd/kube-apiserver/app.CreateKubeAPIServerConfig", "k8s.io/kube-aggregator/pkg/apiserver.NewEndpointServiceResolver"},
-		Instead:  "With --enable-aggregator-routing, which is Karve's default, webhooks and APIServices may name Services of type ExternalName, as without it.",
-		Gain:     "A webhook, a conversion or an APIService whose Service is an ExternalName works. Upstream's endpoint routing refuses it (unsupported service type).",
-		Tests:    []string{"TestServicesResolveAsUpstream", "TestServicesOnTheHost"},
+		Instead: "With --enable-aggregator-routing, which is Karve's default, webhooks and APIServices may name Services of type ExternalName, as without it. " +
+			"So whoever may change a Service that one of them names decides where the API server connects, loopback and link-local addresses included; if an APIService has insecureSkipTLSVerify, users' requests go there with their X-Remote-* headers. " +
+			"The resolver of upstream's app.SetServiceResolverForTests is not used.",
+		Gain:  "A webhook, a conversion or an APIService whose Service is an ExternalName works. Upstream's endpoint routing refuses it (unsupported service type).",
+		Tests: []string{"TestServicesResolveAsUpstream", "TestServicesOnTheHost"},
 	}
 	Garbage = &Deviation{
 		Name: "garbage", Where: "server/controllers/garbage.go",
