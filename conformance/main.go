@@ -31,6 +31,9 @@ It keeps the results in build/conformance/nodes.json and, for other programs,
 nodes.junit.xml. When it is run again, it runs what has not passed.
 conformance/lists/failing.txt has the tests that are known to fail there.
 
+With -servers 2, a relay gives each new connection to one of two servers in turn.
+It exits 1, too, if one of them answers less than a quarter of the tests' requests.
+
 `
 
 func main() {
@@ -55,6 +58,7 @@ type options struct {
 	fresh   bool
 	batch   int
 	fake    int // simulated nodes
+	servers int
 	timeout time.Duration
 	all     bool
 }
@@ -71,6 +75,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	flags.BoolVar(&o.fresh, "fresh", false, "with -nodes: forget the results that are kept, and run all tests again")
 	flags.IntVar(&o.batch, "batch", 40, "with -nodes: keep the results after this many tests")
 	flags.IntVar(&o.fake, "simulate-nodes", 3, "how many simulated nodes, for the list that needs some")
+	flags.IntVar(&o.servers, "servers", 1, "run the tests against this many servers on one PostgreSQL in turn; with -only")
 	flags.DurationVar(&o.timeout, "timeout", 30*time.Minute, "how long each list may take")
 	flags.BoolVar(&o.all, "all", false, "run every Conformance test on simulated nodes, to see which belong into the lists")
 	flags.Usage = func() {
@@ -89,6 +94,12 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	}
 	if o.nodes < 0 || o.nodes > 0 && (o.only != "" || o.all) {
 		problems = append(problems, fmt.Errorf("-nodes %d: want a number of nodes, without -only and -all", o.nodes))
+	}
+	if o.servers < 1 || o.servers > 1 && (o.nodes > 0 || o.only == "") {
+		problems = append(problems, fmt.Errorf("-servers %d: want at least 1, and with several -only, because a database has one cluster", o.servers))
+	}
+	if o.servers > 1 && os.Getenv(databaseVariable) == "" {
+		problems = append(problems, fmt.Errorf("-servers %d: no database: run scripts/databases postgres -- scripts/conformance -servers %[1]d -only nodeless", o.servers))
 	}
 	if o.batch < 1 {
 		problems = append(problems, fmt.Errorf("-batch %d: want at least 1", o.batch))

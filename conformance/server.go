@@ -20,8 +20,8 @@ type server struct {
 	log        string
 }
 
-// start returns when the server is ready.
-func (s *suite) start(ctx context.Context, dir string, nodes int) (*server, error) {
+// start returns when the server is ready. It adds env to the environment, and more to the arguments.
+func (s *suite) start(ctx context.Context, dir string, nodes int, env []string, more ...string) (*server, error) {
 	data := filepath.Join(dir, "data")
 	v := &server{gone: make(chan struct{}), kubeconfig: filepath.Join(data, "admin.kubeconfig"), log: filepath.Join(dir, "karve.log")}
 	log, err := os.Create(v.log)
@@ -36,7 +36,8 @@ func (s *suite) start(ctx context.Context, dir string, nodes int) (*server, erro
 	if nodes > 0 {
 		args = append(args, "--simulate-nodes", strconv.Itoa(nodes))
 	}
-	v.cmd = exec.Command(s.karve, args...)
+	v.cmd = exec.Command(s.karve, append(args, more...)...)
+	v.cmd.Env = append(os.Environ(), env...)
 	v.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	v.cmd.Stdout, v.cmd.Stderr = log, log
 	if err := v.cmd.Start(); err != nil {
@@ -77,10 +78,9 @@ func (v *server) stop() {
 	}
 }
 
-// keepLog copies the log to where someone looks for it after a failure.
-func (v *server) keepLog(dir string, stderr io.Writer) {
+// keepLog copies the log to the file kept, where someone looks for it after a failure.
+func (v *server) keepLog(kept string, stderr io.Writer) {
 	said, err := os.ReadFile(v.log)
-	kept := filepath.Join(dir, "conformance-karve.log")
 	if err == nil {
 		err = os.WriteFile(kept, said, 0o600)
 	}

@@ -137,18 +137,25 @@ func (s *suite) run(ctx context.Context, tests []string, nodes int, o options, s
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	server, err := s.start(ctx, dir, nodes)
+	if o.servers > 1 {
+		return s.runOnSeveral(ctx, dir, tests, nodes, o, stderr)
+	}
+	server, err := s.start(ctx, dir, nodes, nil)
 	if err != nil {
 		return nil, err
 	}
 	defer server.stop()
 	fmt.Fprintf(stderr, "run %d tests on %d nodes\n", len(tests), nodes)
-	// Without waiting for nodes and for Pods of a kube-system.
-	results, err := s.runTests(ctx, nil, dir, server.kubeconfig, tests, o, "--allowed-not-ready-nodes=-1", "--num-nodes="+strconv.Itoa(nodes))
+	results, err := s.runTests(ctx, nil, dir, server.kubeconfig, tests, o, nobodyWaits(nodes)...)
 	if err == nil && slices.ContainsFunc(results, result.failed) {
-		server.keepLog(filepath.Dir(s.e2e), stderr)
+		server.keepLog(filepath.Join(filepath.Dir(s.e2e), "conformance-karve.log"), stderr)
 	}
 	return results, err
+}
+
+// nobodyWaits are the arguments of e2e.test without waiting for nodes and for Pods of a kube-system.
+func nobodyWaits(nodes int) []string {
+	return []string{"--allowed-not-ready-nodes=-1", "--num-nodes=" + strconv.Itoa(nodes)}
 }
 
 // runTests runs these tests on the cluster of kubeconfig. Before the command comes prefix, and after
