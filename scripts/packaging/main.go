@@ -47,7 +47,7 @@ func run(args []string) error {
 		}
 		return packages.Write(args[1], release, args[2], args[3], programs)
 	}
-	return errors.New("usage: packaging image OUT.tar PLATFORM=PROGRAM..., or packaging packages DIR HOST INSTALLER PLATFORM=PROGRAM...")
+	return errors.New("usage: packaging image OUT.tar PROGRAM..., or packaging packages DIR HOST INSTALLER PROGRAM..., where PROGRAM is PLATFORM=PATH")
 }
 
 func parsePrograms(args []string) (all []image.Program, err error) {
