@@ -699,6 +699,18 @@ func TestTermEndsWithItsLease(t *testing.T) {
 	})
 }
 
+// A write of the lease can take longer than the lease lasts.
+func TestTermThatIsOverAtItsBegin(t *testing.T) {
+	for range 1000 {
+		term := newTerm(suspendedToo.now().add(-time.Second), suspendedToo)
+		<-term.Done()
+		term.end(errStopped)
+		if err := context.Cause(term.ctx); err != errLost {
+			t.Fatalf("got %v, want %v", err, errLost)
+		}
+	}
+}
+
 // While a machine is suspended, timers and the monotonic clock stand still, and others take the lease. The server
 // must not act when it goes on, whether it was suspended in its term or while it renewed its lease.
 func TestMachineWasSuspended(t *testing.T) {

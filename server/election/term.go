@@ -42,7 +42,8 @@ type Term struct {
 func newTerm(until moment, c clock) *Term {
 	t := &Term{until: until, clock: c}
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())
-	t.timer = time.AfterFunc(time.Until(until.running), func() { t.end(errLost) })
+	// It may run before t.timer is set.
+	t.timer = time.AfterFunc(time.Until(until.running), func() { t.cancel(errLost) })
 	return t
 }
 
