@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,11 +35,14 @@ func TestStorageClientIsUpstreams(t *testing.T) {
 func TestUpstreamsClientIsFenced(t *testing.T) {
 	before := upstreamsStorageClient
 	defer func() { upstreamsStorageClient = before }()
-	upstreamsStorageClient = func(storagebackend.TransportConfig) (*kubernetes.Client, error) { return &kubernetes.Client{}, nil } // upstream's connects
-	client, err := StorageClient(storagebackend.TransportConfig{ServerList: []string{"http://127.0.0.1:2379"}})
+	upstreamsStorageClient = func(c storagebackend.TransportConfig) (*kubernetes.Client, error) { // upstream's waits for etcd
+		return kubernetes.New(clientv3.Config{Endpoints: c.ServerList})
+	}
+	client, err := StorageClient(storagebackend.TransportConfig{ServerList: []string{"unix:" + t.TempDir() + "/nobody"}})
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer client.Close()
 	over := errors.New("over")
 	ctx := fence.With(t.Context(), func() error { return over })
 	if _, err := client.Kubernetes.OptimisticPut(ctx, "/a", nil, 0, kubernetes.PutOptions{}); !errors.Is(err, over) {
