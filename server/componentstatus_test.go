@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/karve-k8s/karve/server/deviations"
 )
 
 // wantHealthyComponents lists the components, and gets each.
@@ -37,6 +39,7 @@ func (c *cluster) wantHealthyComponents(t *testing.T) {
 
 // kubectl get componentstatuses: what runs in this process is asked there, in each form in which clients ask.
 func TestComponentStatuses(t *testing.T) {
+	compares(t, deviations.ComponentStatus)
 	c := shared(t)
 	c.wantHealthyComponents(t)
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.URL+"/api/v1/componentstatuses", nil)
