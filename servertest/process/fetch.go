@@ -7,15 +7,14 @@ import (
 	"compress/gzip"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"time"
 
 	"aead.dev/minisign"
 	"github.com/gofrs/flock"
@@ -72,16 +71,19 @@ func fetched(ctx context.Context) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
-	lock := flock.New(filepath.Join(dir, "lock"))
-	if err := lock.Lock(); err != nil {
+	from, err := newOrigin(cmp.Or(os.Getenv(DownloadVariable), "https://github.com/karve-k8s/karve/releases/download/"+Version))
+	if err != nil {
 		return "", err
+	}
+	lock := flock.New(filepath.Join(dir, "lock"))
+	if _, err := lock.TryLockContext(ctx, 50*time.Millisecond); err != nil {
+		return "", fmt.Errorf("waiting for the process that has locked %s: %w", lock.Path(), err)
 	}
 	defer lock.Close()
 	if exists(path) {
 		return path, nil
 	}
-	base := strings.TrimSuffix(cmp.Or(os.Getenv(DownloadVariable), "https://github.com/karve-k8s/karve/releases/download/"+Version), "/")
-	return path, download(ctx, strings.ReplaceAll(base, "+", "%2B"), path)
+	return path, download(ctx, from, path)
 }
 
 func exists(path string) bool {
@@ -102,24 +104,26 @@ func asset() string {
 	return name
 }
 
-// download makes path the program of the release at base.
-func download(ctx context.Context, base, path string) error {
-	sums, err := signedSums(ctx, base)
+// download makes path the program of the release at from. It unpacks only what has the right checksum.
+func download(ctx context.Context, from *origin, path string) error {
+	sums, err := signedSums(ctx, from)
 	if err != nil {
 		return err
 	}
 	name := filepath.Base(path) + ".gz"
 	want, err := sumOf(sums, name)
 	if err != nil {
-		return fmt.Errorf("%s: %w", base, err)
+		return fmt.Errorf("%s: %w", from, err)
 	}
-	from := base + "/" + name
-	body, size, err := get(ctx, from)
+	packed, err := from.read(ctx, name, maxProgram, func(size int64) {
+		fmt.Fprintf(os.Stderr, "downloading karve %s (%d MB), once, to %s\n", Version, (size+5e5)/1e6, path)
+	})
 	if err != nil {
 		return err
 	}
-	defer body.Close()
-	fmt.Fprintf(os.Stderr, "downloading karve %s (%d MB), once, to %s\n", Version, (size+5e5)/1e6, path)
+	if got := fmt.Sprintf("%x", sha256.Sum256(packed)); got != want {
+		return fmt.Errorf("%s is damaged: its SHA-256 is %s, want %s", from.show(name), got, want)
+	}
 
 	partial, err := os.CreateTemp(filepath.Dir(path), "partial-")
 	if err != nil {
@@ -127,12 +131,8 @@ func download(ctx context.Context, base, path string) error {
 	}
 	defer os.Remove(partial.Name()) // fails after the rename
 	defer partial.Close()
-	digest := sha256.New()
-	if err := unpack(partial, io.TeeReader(body, digest)); err != nil {
-		return fmt.Errorf("%s: %w", from, err)
-	}
-	if got := hex.EncodeToString(digest.Sum(nil)); got != want {
-		return fmt.Errorf("%s is damaged: its SHA-256 is %s, want %s", from, got, want)
+	if err := unpack(partial, packed); err != nil {
+		return fmt.Errorf("%s: %w", from.show(name), err)
 	}
 	// A cache with half a program after a power cut would stay so.
 	if err := partial.Sync(); err != nil {
@@ -147,26 +147,22 @@ func download(ctx context.Context, base, path string) error {
 	return os.Rename(partial.Name(), path)
 }
 
-// unpack reads all of compressed, also what follows the gzip stream.
-func unpack(to io.Writer, compressed io.Reader) error {
-	unpacked, err := gzip.NewReader(compressed)
-	if err != nil {
-		return err
+func unpack(to io.Writer, packed []byte) error {
+	unpacked, err := gzip.NewReader(bytes.NewReader(packed))
+	if err == nil {
+		_, err = io.Copy(to, unpacked)
 	}
-	if _, err := io.Copy(to, unpacked); err != nil {
-		return err
-	}
-	_, err = io.Copy(io.Discard, compressed)
 	return err
 }
 
-// signedSums returns the list of checksums of the release at base, whose signature is right.
-func signedSums(ctx context.Context, base string) ([]byte, error) {
-	sums, err := content(ctx, base+"/SHA256SUMS")
+// signedSums returns the list of checksums of the release, whose signature is right.
+func signedSums(ctx context.Context, from *origin) ([]byte, error) {
+	const list, signed = "SHA256SUMS", "SHA256SUMS.minisig"
+	sums, err := from.read(ctx, list, maxList, nil)
 	if err != nil {
 		return nil, err
 	}
-	text, err := content(ctx, base+"/SHA256SUMS.minisig")
+	text, err := from.read(ctx, signed, maxList, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -176,13 +172,13 @@ func signedSums(ctx context.Context, base string) ([]byte, error) {
 	}
 	var signature minisign.Signature
 	if err := signature.UnmarshalText(text); err != nil {
-		return nil, fmt.Errorf("%s/SHA256SUMS.minisig: %w", base, err)
+		return nil, fmt.Errorf("%s: %w", from.show(signed), err)
 	}
 	if !minisign.Verify(key, sums, text) {
-		return nil, fmt.Errorf("%s/SHA256SUMS.minisig is not the signature of Karve's release manager; nothing of the release was used", base)
+		return nil, fmt.Errorf("%s is not the signature of Karve's release manager; nothing of the release was used", from.show(signed))
 	}
 	if signature.TrustedComment != "karve "+Version {
-		return nil, fmt.Errorf("%s has %s, want karve %s: set %s to the address of that release", base, signature.TrustedComment, Version, DownloadVariable)
+		return nil, fmt.Errorf("%s has %s, want karve %s: set %s to the address of that release", from, signature.TrustedComment, Version, DownloadVariable)
 	}
 	return sums, nil
 }
@@ -195,33 +191,4 @@ func sumOf(sums []byte, name string) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("the release has no %s: build karve for %s/%s, and set %s", name, runtime.GOOS, runtime.GOARCH, BinaryVariable)
-}
-
-// content returns a short file.
-func content(ctx context.Context, url string) ([]byte, error) {
-	body, _, err := get(ctx, url)
-	if err != nil {
-		return nil, err
-	}
-	defer body.Close()
-	return io.ReadAll(io.LimitReader(body, 1<<20))
-}
-
-// get begins a download, and returns its size, or -1 if the server does not say it.
-func get(ctx context.Context, url string) (io.ReadCloser, int64, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, 0, err
-	}
-	// Otherwise the transport unpacks what some servers call compressed.
-	request.Header.Set("Accept-Encoding", "identity")
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return nil, 0, err
-	}
-	if response.StatusCode != http.StatusOK {
-		response.Body.Close()
-		return nil, 0, fmt.Errorf("%s: %s", url, response.Status)
-	}
-	return response.Body, response.ContentLength, nil
 }

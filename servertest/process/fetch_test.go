@@ -3,8 +3,10 @@ package process
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -12,11 +14,14 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"aead.dev/minisign"
+	"github.com/gofrs/flock"
 )
 
 // mirror is a web server with a release, on a machine that has no karve and an empty cache.
@@ -24,16 +29,21 @@ type mirror struct {
 	files map[string][]byte
 	mu    sync.Mutex
 	asked []string
+	cut   string // a file that ends too early, once
+
+	redirect string // where every request is sent
+	first    string // user, password, path and parameters of the first request
+	server   *httptest.Server
 }
 
 func newMirror(t *testing.T) *mirror {
 	t.Helper()
 	m := &mirror{files: map[string][]byte{}}
-	server := httptest.NewServer(m)
-	t.Cleanup(server.Close)
+	m.server = httptest.NewServer(m)
+	t.Cleanup(m.server.Close)
 	home := t.TempDir()
 	for variable, value := range map[string]string{
-		BinaryVariable: "", "PATH": t.TempDir(), DownloadVariable: server.URL + "/",
+		BinaryVariable: "", "PATH": t.TempDir(), DownloadVariable: m.server.URL + "/",
 		"HOME": home, "XDG_CACHE_HOME": "", "LocalAppData": home, // os.UserCacheDir
 	} {
 		t.Setenv(variable, value)
@@ -46,8 +56,21 @@ func (m *mirror) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	name := path.Base(r.URL.Path)
+	if len(m.asked) == 0 {
+		user, password, _ := r.BasicAuth()
+		m.first = strings.Join([]string{user, password, r.URL.EscapedPath(), r.URL.RawQuery}, " ")
+	}
 	m.asked = append(m.asked, name)
+	if m.redirect != "" {
+		http.Redirect(w, r, m.redirect, http.StatusFound)
+		return
+	}
 	if content, ok := m.files[name]; ok {
+		if m.cut == name {
+			m.cut = ""
+			w.Header().Set("Content-Length", strconv.Itoa(len(content)))
+			content = content[:len(content)/2]
+		}
 		w.Write(content)
 		return
 	}
@@ -148,7 +171,13 @@ func TestFetchRefuses(t *testing.T) {
 		}, name + " is damaged: its SHA-256 is "},
 		"half a program": {func(t *testing.T, m *mirror) {
 			m.files[name] = m.files[name][:len(m.files[name])/2]
+		}, name + " is damaged: its SHA-256 is "},
+		"half a download": {func(t *testing.T, m *mirror) {
+			m.cut = name
 		}, name + ": unexpected EOF"},
+		"an endless list": {func(t *testing.T, m *mirror) {
+			m.files["SHA256SUMS"] = make([]byte, maxList+1)
+		}, "/SHA256SUMS: it has more than 1 MB"},
 		"no program": {func(t *testing.T, m *mirror) {
 			delete(m.files, name)
 		}, name + ": 404 Not Found"},
@@ -177,6 +206,108 @@ func TestFetchRefuses(t *testing.T) {
 				t.Errorf("with the right release: %v", err)
 			}
 		})
+	}
+}
+
+// A process that waits for the download of another one ends when its test does.
+func TestFetchWaitsNoLongerThanItsContext(t *testing.T) {
+	newMirror(t)
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock := flock.New(filepath.Join(cache, "karve", Version, "lock"))
+	if err := errors.Join(os.MkdirAll(filepath.Dir(lock.Path()), 0o755), lock.Lock()); err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	result := make(chan error, 1)
+	go func() {
+		_, err := Program(ctx)
+		result <- err
+	}()
+	cancel()
+	select {
+	case err := <-result:
+		if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), lock.Path()) {
+			t.Errorf("Program returned %v, want %v and %s", err, context.Canceled, lock.Path())
+		}
+	case <-time.After(time.Minute):
+		t.Error("Program still waits for the lock")
+	}
+}
+
+// A server that accepts a connection and goes silent ends the download, before its answer and within.
+func TestFetchFromAServerThatStalls(t *testing.T) {
+	for name, begin := range map[string]func(http.ResponseWriter){
+		"before the answer": func(http.ResponseWriter) {},
+		"in the answer": func(w http.ResponseWriter) {
+			w.Write([]byte("begin"))
+			w.(http.Flusher).Flush()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				begin(w)
+				<-r.Context().Done()
+			}))
+			defer server.Close()
+			from, err := newOrigin(server.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			from.stall = time.Millisecond
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			if _, err := from.read(ctx, "SHA256SUMS", maxList, nil); err == nil || !strings.Contains(err.Error(), "/SHA256SUMS: the server sent nothing for ") {
+				t.Errorf("got %v, want an error about a silent server", err)
+			}
+		})
+	}
+}
+
+// The address of a mirror may have a password or a token in any part but host and path.
+func TestFetchHidesCredentials(t *testing.T) {
+	name := asset() + ".gz"
+	for what, test := range map[string]struct {
+		change func(*testing.T, *mirror)
+		want   string
+	}{
+		"no release":      {func(t *testing.T, m *mirror) { clear(m.files) }, "/SHA256SUMS: 404 Not Found"},
+		"no signature":    {func(t *testing.T, m *mirror) { m.files["SHA256SUMS.minisig"] = nil }, "/SHA256SUMS.minisig: "},
+		"wrong signature": {func(t *testing.T, m *mirror) { m.files["SHA256SUMS"] = nil }, "/SHA256SUMS.minisig is not"},
+		"another release": {func(t *testing.T, m *mirror) { m.release(t, program, "karve v1") }, "has karve v1, want"},
+		"another program": {func(t *testing.T, m *mirror) { m.files[name] = nil }, name + " is damaged"},
+		"no program":      {func(t *testing.T, m *mirror) { m.sign(t, "", "karve "+Version) }, "the release has no "},
+		"no server":       {func(t *testing.T, m *mirror) { m.server.Close() }, "/SHA256SUMS: dial tcp"},
+		"no address": {func(t *testing.T, m *mirror) {
+			t.Setenv(DownloadVariable, "http://secret1:secret2@mirror.example:port/")
+		}, DownloadVariable + " is no address of a release"},
+		"no web address": {func(t *testing.T, m *mirror) {
+			t.Setenv(DownloadVariable, "secret1:secret2@mirror.example")
+		}, DownloadVariable + " is no address of a release"},
+		"a redirect": {func(t *testing.T, m *mirror) {
+			m.redirect = "http://secret1:secret2@127.0.0.1:0/?signature=secret3"
+		}, "/SHA256SUMS: "},
+	} {
+		t.Run(what, func(t *testing.T) {
+			m := newMirror(t)
+			t.Setenv(DownloadVariable, strings.Replace(m.server.URL, "http://", "http://secret1:secret2@", 1)+"/karve?token=secret3")
+			test.change(t, m)
+			_, err := Program(t.Context())
+			if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "secret") {
+				t.Errorf("got %v, want an error with %q and without secrets", err, test.want)
+			}
+		})
+	}
+	m := newMirror(t)
+	t.Setenv(DownloadVariable, strings.Replace(m.server.URL, "http://", "http://secret1:secret2@", 1)+"/karve+1?token=secret3")
+	if _, err := Program(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if want := "secret1 secret2 /karve%2B1/SHA256SUMS token=secret3"; m.first != want {
+		t.Errorf("the mirror was asked for %q, want %q", m.first, want)
 	}
 }
 
