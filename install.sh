@@ -455,13 +455,30 @@ make_config() {
 	if [ -n "$given" ]; then data_dir=${given%/}; else printf "data-dir: '%s'\n" "$data_dir" >>"$work/config"; fi
 	store_dir=$data_dir
 	endpoint=$(option datastore-endpoint)
-	case $endpoint in
-	'' | sqlite:///*) built_in=yes ;;
-	*) built_in=no ;;
-	esac
-	case $endpoint in sqlite:///*) store_dir=${endpoint#sqlite://} && store_dir=${store_dir%%\?*} ;; esac
+	built_in=yes
+	if dir=$(datastore_dir "$endpoint" "$data_dir"); then
+		[ -z "$dir" ] || store_dir=$dir
+		[ -n "$dir" ] || built_in=memory
+	else
+		built_in=no
+	fi
 	plain_path data-dir "$data_dir"
 	plain_path datastore-endpoint "$store_dir"
+}
+
+# datastore_dir ENDPOINT DATA_DIR prints the directory of the built-in datastore, or nothing if it is in
+# memory. It fails if the datastore is another one.
+datastore_dir() {
+	case $1 in
+	'') printf '%s\n' "$2" ;;
+	memory://* | sqlite://*\?*durability=memory*) ;;
+	sqlite://*)
+		set -- "${1#sqlite://}" "$2"
+		set -- "${1%%\?*}" "$2"
+		printf '%s\n' "${1:-$2}"
+		;;
+	*) return 1 ;;
+	esac
 }
 
 # plain_path refuses paths that need quoting in units and scripts, and directories that are
@@ -857,6 +874,7 @@ back_up() {
 		warn "the datastore is an external one: back it up yourself. If the upgrade fails, only the binary is restored"
 		return
 	fi
+	[ $built_in != memory ] || return 0 # the server's end is the end of the data, whatever its version
 	data_in "$store_dir" || return 0
 	if [ -e "$data_dir.before-upgrade" ] && ! ours "$data_dir.before-upgrade" "$bin"; then
 		rmdir "$data_dir.before-upgrade" 2>/dev/null || fail "no upgrade without a backup: $data_dir.before-upgrade has other files than Karve's"

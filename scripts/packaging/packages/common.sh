@@ -1,6 +1,8 @@
 # What the scripts of both packages share. The first lines set new, the version in the package.
 config=/etc/karve/config.yaml
 data_dir=/var/lib/karve
+backup=$data_dir.before-upgrade # wherever the data is: only root can change what is in /var/lib
+without_backup=/etc/karve/upgrade-without-backup
 unit=karve.service
 
 say() { printf 'karve: %s\n' "$*" >&2; }
@@ -18,22 +20,44 @@ keep_a_way_back() {
 	[ -x /usr/bin/karve ] && [ -e "$config" ] || return 0
 	installed=$(/usr/bin/karve version | awk 'NR == 1 { print $2 }')
 	[ "$installed" != "$new" ] || return 0
-	data=$(option data-dir "$config")
-	store=${data:-$data_dir}
-	endpoint=$(option datastore-endpoint "$config")
-	case $endpoint in
-	'') ;;
-	sqlite:///*) store=${endpoint#sqlite://} && store=${store%%\?*} ;;
-	*)
+	read_places
+	case $store in
+	external)
 		say "the datastore is an external one: back it up yourself"
+		return 0
+		;;
+	memory)
+		say "the datastore is in memory: the restart of the service begins an empty cluster"
 		return 0
 		;;
 	esac
 	[ -e "$store/mvcc.db" ] || return 0
-	backup=${data:-$data_dir}.before-upgrade
-	(umask 077 && mkdir -p "$backup") || refuse "no upgrade without a backup: $backup could not be created"
+	if [ -e "$without_backup" ]; then
+		say "no backup is made, because of $without_backup"
+		return 0
+	fi
+	otherwise="Nothing has been changed. To upgrade without a backup: touch $without_backup, and upgrade again"
+	(umask 077 && mkdir -p "$backup") || refuse "no upgrade without a backup: $backup could not be created. $otherwise"
+	only_roots "$backup" || refuse "no upgrade without a backup: $backup has to be a directory that only root can change, and no link: move it away. $otherwise"
 	/usr/bin/karve datastore backup --config "$config" --overwrite "$backup/mvcc.db" >&2 ||
-		refuse "no upgrade without a backup. To upgrade nevertheless, move $store away"
+		refuse "no upgrade without a backup, which failed: see the error above. $otherwise"
+}
+
+# read_places reads where the data is: data, the data directory, and store, the directory of the
+# datastore, which may be "external" or "memory" instead.
+read_places() {
+	data=$data_dir store=$data_dir
+	[ -e "$config" ] || return 0
+	data=$(option data-dir "$config")
+	data=${data:-$data_dir} data=${data%/}
+	store=$(datastore_dir "$(option datastore-endpoint "$config")" "$data") || store=external
+	store=${store:-memory}
+}
+
+# only_roots DIR tells whether only root can change what is in a directory.
+only_roots() {
+	[ -d "$1" ] && [ ! -L "$1" ] && [ "$(stat -c %u "$1")" = 0 ] || return 1
+	case $(stat -c %A "$1") in ?????w* | ????????w*) return 1 ;; esac
 }
 
 # set_up makes what the service needs, and leaves alone what is there.
@@ -50,9 +74,23 @@ set_up() {
 	if [ ! -e "$data_dir" ]; then
 		mkdir -m 700 "$data_dir"
 		chown karve:karve "$data_dir"
-	elif [ -s "$data_dir/karve-data" ] && [ ! -L "$data_dir/karve-data" ] && [ "$(stat -c %U "$data_dir")" != karve ]; then
-		# The user has been removed and made again. No link is followed: this is root.
-		chown -hR karve:karve "$data_dir"
+	elif [ -s "$data_dir/karve-data" ] && [ ! -L "$data_dir/karve-data" ]; then
+		take_over
+	fi
+	rm -f "$without_backup" # it was meant for one upgrade
+}
+
+# take_over gives the data to the service, if they are root's, as after install.sh on some machines, or those
+# of a user who has been removed. That user may have put a hard link
+# there to a file of somebody else: only files of the directory's owner change theirs.
+take_over() {
+	dir=$(readlink -f "$data_dir")
+	owner=$(stat -c %u "$dir")
+	[ "$owner" != "$(id -u karve)" ] || return 0
+	if [ "$owner" = 0 ] && only_roots "$dir" || ! getent passwd "$owner" >/dev/null; then
+		chown -hR --from="$owner" karve:karve "$dir"
+	else
+		say "$dir belongs to the user $(stat -c %U "$dir"), so the service cannot use it. If all in it is Karve's: chown -hR karve:karve $dir"
 	fi
 }
 
@@ -63,7 +101,12 @@ not_a_node() {
 
 # what_is_kept says it, and removes only what is empty.
 what_is_kept() {
-	for dir in "$data_dir" "$data_dir.before-upgrade"; do
-		rmdir "$dir" 2>/dev/null || [ ! -e "$dir" ] || say "$dir is kept, with the data of the cluster. To delete them: rm -r $dir"
+	for dir in "$data_dir" "$backup"; do
+		rmdir "$dir" 2>/dev/null || [ ! -e "$dir" ] || kept "$dir"
 	done
+	read_places
+	case $data in "$data_dir" | "$backup") ;; *) [ ! -e "$data" ] || kept "$data" ;; esac
+	case $store in external | memory | "$data" | "$data_dir" | "$backup") ;; *) [ ! -e "$store" ] || kept "$store" ;; esac
 }
+
+kept() { say "$1 is kept, with the data of the cluster. To delete them: rm -r $1"; }

@@ -136,17 +136,15 @@ func write(dir, work, kind, arch string, release image.Release, installer string
 
 // script writes a script of a package: what all have in common, and its own part.
 func script(work, name, version, installer string) (string, error) {
-	option, err := function(installer, "option")
-	if err != nil {
-		return "", err
-	}
+	option, errOption := function(installer, "option")
+	place, errPlace := function(installer, "datastore_dir")
 	common, errCommon := sources.ReadFile("common.sh")
 	own, errOwn := sources.ReadFile(name)
-	if err := errors.Join(errCommon, errOwn); err != nil {
+	if err := errors.Join(errOption, errPlace, errCommon, errOwn); err != nil {
 		return "", err
 	}
 	path := filepath.Join(work, name)
-	text := fmt.Sprintf("#!/bin/sh\nset -eu\nnew='%s'\n%s\n# option NAME FILE prints a value in a configuration file.\n%s\n%s", version, common, option, own)
+	text := fmt.Sprintf("#!/bin/sh\nset -eu\nnew='%s'\n%s\n# option NAME FILE prints a value in a configuration file.\n%s\n# datastore_dir ENDPOINT DATA_DIR prints the directory of the built-in datastore.\n%s\n%s", version, common, option, place, own)
 	return path, os.WriteFile(path, []byte(text), 0o600)
 }
 
