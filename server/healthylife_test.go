@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -53,8 +54,8 @@ func TestAHealthyLifeLogsNoProblem(t *testing.T) {
 		c := up(t, dir, nil)
 		c.wantNoProblems(t, fmt.Sprint("start ", i+1))
 	}
-	c := up(t, dir, nil)
-	eventually.Nil(t, "what the controllers make of every cluster", func() error { // again, if a reset removed it
+	c := up(t, dir, func(config *server.Config) { config.Log.SetLevel(logrus.DebugLevel) }) // demoted lines are at debug
+	eventually.Nil(t, "what the controllers make of every cluster", func() error {          // again, if a reset removed it
 		bundles, err := c.CertificatesV1().ClusterTrustBundles().List(t.Context(), metav1.ListOptions{})
 		if err == nil && len(bundles.Items) == 0 {
 			err = errors.New("no ClusterTrustBundle")
@@ -96,8 +97,14 @@ func TestAHealthyLifeLogsNoProblem(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually.Nil(t, "the end of the resource is named", func() error {
-		if n := strings.Count(c.log.String(), definition.Name+" is no longer served"); n != 1 {
+		if n := strings.Count(c.log.String(), definition.Name+" is no longer served; "); n != 1 {
 			return fmt.Errorf("%d lines; log:\n%s", n, c.log)
+		}
+		return nil
+	})
+	eventually.Nil(t, "upstream's own line about it is demoted", func() error {
+		if text := c.log.String(); !strings.Contains(text, `demoted="a line of the server names the resource, once"`) {
+			return errors.New("there is no such line")
 		}
 		return nil
 	})

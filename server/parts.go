@@ -18,6 +18,7 @@ import (
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/internal/memory"
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/apiserver/replacements"
@@ -181,7 +182,7 @@ func (s *controlPlane) logUnwatched(resource string, status int, err error) {
 	switch {
 	case err != nil:
 		s.Log.Warnf("the garbage collector cannot watch %s, and tries again: %v", resource, err)
-	case status == http.StatusNotFound:
+	case status == http.StatusNotFound && logbridge.Custom(resource):
 		s.Log.Infof("%s is no longer served; the garbage collector goes on without it", resource)
 	default:
 		s.Log.Warnf("the garbage collector cannot watch %s, and tries again: the answer is %d %s", resource, status, http.StatusText(status))

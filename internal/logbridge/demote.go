@@ -14,10 +14,12 @@ type Demotion struct {
 	Message string
 	// Error is a pattern of a part of the error: each * stands for one word or a part of it.
 	// Empty is any error, or none. (Much of Kubernetes' log has the message "Unhandled
-	// Error".) An event without an error may have it in its message.
+	// Error".) An event without an error may have it in its message, after Message.
 	Error string
 	// Field and Value are a field of the event; empty is no condition.
 	Field, Value string
+	// Custom limits the row to events whose message goes on with a custom resource (see Custom).
+	Custom bool
 	// Stopping limits the row to the time after a call of Stopping(true).
 	Stopping bool
 	// Reason says why nobody needs to act.
@@ -113,8 +115,9 @@ var demotions = []Demotion{
 	{Message: "Error updating pod", Error: `pods "*" not found`, Reason: gone},
 
 	// Types that are deleted or change.
-	{Message: "Terminating all watchers from cacher ", Reason: "the type was deleted or has changed, and clients watch it again"},
-	{Message: "Failed to watch", Field: "type", Value: "*v1.PartialObjectMetadata", Reason: "a line of the server names the resource, once"},
+	{Message: "Terminating all watchers from cacher ", Custom: true, Reason: "the type was deleted or has changed, and clients watch it again"},
+	{Message: "Terminating all watchers from cacher ", Stopping: true, Reason: underWay},
+	{Message: "Failed to watch", Error: GoneResource, Field: "type", Value: "*v1.PartialObjectMetadata", Reason: "a line of the server names the resource, once"},
 
 	// Controllers that try again with the current object.
 	{Error: "is not as new as written version", Reason: behind},
@@ -145,6 +148,9 @@ var demotions = []Demotion{
 	{Message: "Status after running PostFilter plugins for pod", Field: "status", Value: "not found", Reason: "the scheduler looked for a claim of a Pod that has none"},
 }
 
+// GoneResource ends the error of a watch by the controllers whose custom resource is gone, after its name.
+const GoneResource = " is no longer served"
+
 // canceled is the error of a request that its client has cancelled. While the server stops, it
 // is the server that has cancelled it.
 const canceled = "context canceled"
@@ -169,11 +175,31 @@ func (d *Demotion) applies(message, errText string, fields logrus.Fields) bool {
 		return false
 	case d.Field != "" && fields[d.Field] != d.Value:
 		return false
+	case d.Custom && !Custom(message[len(d.Message):]):
+		return false
 	}
 	if errText == "" {
-		errText = message
+		errText = message[len(d.Message):]
 	}
 	return contains(errText, d.Error)
+}
+
+// ownGroups are Kubernetes' own API groups whose name has a dot. Those of definitions and APIServices may end
+// in .k8s.io as well, such as gateway.networking.k8s.io.
+var ownGroups = map[string]bool{
+	"admission.k8s.io": true, "admissionregistration.k8s.io": true, "apidiscovery.k8s.io": true, "apiextensions.k8s.io": true,
+	"apiregistration.k8s.io": true, "authentication.k8s.io": true, "authorization.k8s.io": true, "certificates.k8s.io": true,
+	"coordination.k8s.io": true, "discovery.k8s.io": true, "events.k8s.io": true, "flowcontrol.apiserver.k8s.io": true,
+	"imagepolicy.k8s.io": true, "internal.apiserver.k8s.io": true, "lifecycle.k8s.io": true, "networking.k8s.io": true,
+	"node.k8s.io": true, "rbac.authorization.k8s.io": true, "resource.k8s.io": true, "scheduling.k8s.io": true, "storage.k8s.io": true,
+	"storagemigration.k8s.io": true,
+}
+
+// Custom reports whether a resource, such as widgets.example.com, is of a CustomResourceDefinition or an
+// APIService: of a group that is not one of Kubernetes' own.
+func Custom(resource string) bool {
+	_, group, _ := strings.Cut(resource, ".")
+	return strings.Contains(group, ".") && !ownGroups[group]
 }
 
 // contains reports whether a part of text matches pattern, in which * stands for any number

@@ -18,6 +18,7 @@ func TestDemotedEventsAreWrittenAtDebug(t *testing.T) {
 		{Message: "known", Reason: "it is known"},
 		{Message: "Unhandled Error", Error: "boo", Reason: "only boo"},
 		{Message: "cut short", Stopping: true, Reason: "it stops"},
+		{Message: "the door fell", Error: "door", Reason: "there is another"},
 	})
 	defer Stopping(false)
 	klog.Warning("cut short")
@@ -40,6 +41,12 @@ func TestDemotedEventsAreWrittenAtDebug(t *testing.T) {
 	check(t, "error", one(t, b), map[string]any{"level": "debug", "demoted": "only boo"})
 	klog.ErrorS(errors.New("bah!"), "Unhandled Error")
 	check(t, "other error", one(t, b), map[string]any{"level": "error"})
+	klog.Warning("the door fell on the floor")
+	check(t, "the message itself is no error", one(t, b), map[string]any{"level": "warning"})
+	klog.Warning("the door fell on the other door")
+	check(t, "an error in the message", one(t, b), map[string]any{"level": "debug", "demoted": "there is another"})
+	klog.ErrorS(errors.New("bah!"), "the door fell on the other door")
+	check(t, "another error of the same message", one(t, b), map[string]any{"level": "error"})
 	l.SetLevel(logrus.InfoLevel)
 	klog.Error("known")
 	if e := b.take(t); len(e) != 0 {
@@ -102,7 +109,8 @@ func TestDeletionsAreDemoted(t *testing.T) {
 	for _, line := range []struct{ message, err, of string }{
 		{"failed to sync with latest state: context canceled", "", ""},
 		{"Terminating all watchers from cacher widgets.example.com", "", ""},
-		{"Failed to watch", "failed to list *v1.PartialObjectMetadata: the server could not find the requested resource", "*v1.PartialObjectMetadata"},
+		{"Terminating all watchers from cacher gateways.gateway.networking.k8s.io", "", ""},
+		{"Failed to watch", "failed to list *v1.PartialObjectMetadata: widgets.example.com is no longer served", "*v1.PartialObjectMetadata"},
 	} {
 		if _, ok := demotion(demotions, line.message, line.err, logrus.Fields{"type": line.of}); !ok {
 			t.Errorf("not demoted: %s: %s", line.message, line.err)
@@ -141,6 +149,10 @@ func TestRealErrorsAreNotDemoted(t *testing.T) {
 		{"Status after running PostFilter plugins for pod", ""},
 		{"failed to sync with latest state: rpc error: code = Unavailable desc = datastore postgres://u@h/db: connection refused", ""},
 		{"Failed to watch", "failed to list *v1.Pod: the server could not find the requested resource"},
+		{"Failed to watch", "failed to list *v1.Pod: pods.example.com is no longer served"},
+		{"Terminating all watchers from cacher pods", ""},
+		{"Terminating all watchers from cacher deployments.apps", ""},
+		{"Terminating all watchers from cacher ingresses.networking.k8s.io", ""},
 		{"Unable to record event (will not retry!)", "broadcaster already stopped"}, // of a server that does not stop
 		{"Server rejected event (will not retry!)", `events is forbidden: User "system:serviceaccount:shop:web" cannot create resource "events"`},
 		{"Error updating lease", `Operation cannot be fulfilled on leases.coordination.k8s.io "lock": the object has been modified`},
@@ -148,6 +160,21 @@ func TestRealErrorsAreNotDemoted(t *testing.T) {
 	} {
 		if reason, ok := demotion(demotions, line.message, line.err, logrus.Fields{"status": "no space left on device"}); ok {
 			t.Errorf("demoted (%s): %s: %s", reason, line.message, line.err)
+		}
+	}
+}
+
+// The informers of all objects' metadata fail for many reasons. Only the end of a custom resource is one of a
+// healthy life.
+func TestOtherFailuresToWatchMetadataAreNotDemoted(t *testing.T) {
+	for _, err := range []string{
+		"failed to list *v1.PartialObjectMetadata: the server could not find the requested resource",
+		"failed to list *v1.PartialObjectMetadata: the server is currently unable to handle the request",
+		"failed to list *v1.PartialObjectMetadata: conversion webhook for example.com/v1, Kind=Widget failed",
+		"unable to decode an event from the watch stream: illegal base64 data",
+	} {
+		if reason, ok := demotion(demotions, "Failed to watch", err, logrus.Fields{"type": "*v1.PartialObjectMetadata"}); ok {
+			t.Errorf("demoted (%s): %s", reason, err)
 		}
 	}
 }

@@ -208,7 +208,7 @@ var own = map[string][]string{
 	"server/deviations":             {},                                                                                                                           // every part asks whether one of its deviations is on
 	"server/deviations/mirrors":     {},                                                                                                                           // what a test and scripts/upgrade compare with upstream
 	"server/flags":                  {},
-	"server/controllers":            {"bootstrap", "bootstrap/kubeadm", "certs", "server/election", "server/flags", "server/health", "server/sharedinformers", "server/deviations"}, // bootstrap: what they would create first; bootstrap/kubeadm: which API groups are off; certs: the keys with which they sign
+	"server/controllers":            {"bootstrap", "bootstrap/kubeadm", "certs", "server/election", "server/flags", "server/health", "server/sharedinformers", "server/deviations", "internal/logbridge"}, // bootstrap: what they would create first; internal/logbridge: the error that is demoted; bootstrap/kubeadm: which API groups are off; certs: the keys with which they sign
 	"server/scheduler":              {"server/election", "server/flags", "server/health", "server/sharedinformers", "server/deviations"},
 	"server/sharedinformers":        {"server/deviations"}, // the API server, the controllers and the scheduler use the same informers
 	"server/election":               {"internal/fence"},    // which of several servers acts

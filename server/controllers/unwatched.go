@@ -1,12 +1,19 @@
 package controllers
 
 import (
+	"bytes"
+	"encoding/json"
+	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/controller-manager/pkg/clientbuilder"
+
+	"github.com/karve-k8s/karve/internal/logbridge"
 )
 
 // metadataClient is what upstream calls the client of the informers that have the metadata of all objects
@@ -61,7 +68,27 @@ func (c *watchedClient) RoundTrip(r *http.Request) (*http.Response, error) {
 	if failed && !before {
 		c.report(resource, status, err)
 	}
+	if status == http.StatusNotFound && logbridge.Custom(resource) {
+		return gone(resp, resource)
+	}
 	return resp, err
+}
+
+// gone is the response that a custom resource does not exist, with its name. Without it, upstream's line could
+// be about any resource, and would hide a failure of another one if it were demoted.
+func gone(resp *http.Response, resource string) (*http.Response, error) {
+	resp.Body.Close()
+	text, err := json.Marshal(metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
+		Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Message: resource + logbridge.GoneResource,
+	})
+	if err != nil {
+		return nil, err
+	}
+	named := *resp
+	named.Header = http.Header{"Content-Type": {"application/json"}, "Content-Length": {strconv.Itoa(len(text))}}
+	named.Body, named.ContentLength = io.NopCloser(bytes.NewReader(text)), int64(len(text))
+	return &named, nil
 }
 
 // WrappedRoundTripper returns the transport below (k8s.io/apimachinery/pkg/util/net).

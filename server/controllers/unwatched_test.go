@@ -8,9 +8,35 @@ import (
 	"slices"
 	"testing"
 
+	extensions "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	builtin "k8s.io/client-go/kubernetes/scheme"
+	metadatas "k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/controller-manager/pkg/clientbuilder"
+	aggregator "k8s.io/kube-aggregator/pkg/apiserver/scheme"
+
+	"github.com/karve-k8s/karve/internal/logbridge"
 )
+
+// The definitions of what is custom have to follow Kubernetes.
+func TestGroupsOfKubernetesAreNotCustom(t *testing.T) {
+	for _, s := range []*runtime.Scheme{builtin.Scheme, extensions.Scheme, aggregator.Scheme} {
+		for _, gv := range s.PrioritizedVersionsAllGroups() {
+			if logbridge.Custom("widgets." + gv.Group) {
+				t.Errorf("group %s counts as custom", gv.Group)
+			}
+		}
+	}
+	for _, resource := range []string{"widgets.example.com", "gateways.gateway.networking.k8s.io", "pods.metrics.k8s.io"} {
+		if !logbridge.Custom(resource) {
+			t.Errorf("%s does not count as custom", resource)
+		}
+	}
+}
 
 type roundTrip func(*http.Request) (*http.Response, error)
 
@@ -67,7 +93,29 @@ func TestAResourceThatCannotBeWatchedIsNamedOnce(t *testing.T) {
 	// Again, after it could be watched.
 	ask(metadata, t.Context(), "GET", widgets, 200, nil)
 	ask(metadata, t.Context(), "GET", widgets, 404, nil)
-	want := []string{"widgets.example.com 404 <nil>", "pods 503 <nil>", "secrets 0 refused", "widgets.example.com 404 <nil>"}
+	// The error names the resource, for a list and for a watch.
+	status, failure = http.StatusNotFound, nil
+	config, err := b.Config(metadataClient)
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := metadatas.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for group, want := range map[string]string{"example.com": "widgets.example.com is no longer served", "apps": "the server could not find the requested resource"} {
+		client := objects.Resource(schema.GroupVersionResource{Group: group, Version: "v1", Resource: "widgets"})
+		_, listErr := client.List(t.Context(), metav1.ListOptions{})
+		_, watchErr := client.Watch(t.Context(), metav1.ListOptions{})
+		for _, err := range []error{listErr, watchErr} {
+			if !apierrors.IsNotFound(err) || err.Error() != want {
+				t.Errorf("%s: got %v, want %s", group, err, want)
+			}
+		}
+	}
+	want := []string{"widgets.example.com 404 <nil>", "pods 503 <nil>", "secrets 0 refused", "widgets.example.com 404 <nil>", "widgets.example.com 404 <nil>", "widgets.apps 404 <nil>"}
+	slices.Sort(reported)
+	slices.Sort(want)
 	if !slices.Equal(reported, want) {
 		t.Errorf("reported %q, want %q", reported, want)
 	}
