@@ -1,6 +1,7 @@
 // Command recipes runs the recipes of docs/ci.md as they stand there, with the
 // release of a directory in place of the one on the web, and prints how long each
-// took. Then it runs a Go test on a machine that has only Go. scripts/recipes-test calls it in
+// took. Then it runs a Go test on a machine that has only Go. With "page", it runs the recipes of
+// docs/recipes.md, and compares what they print with what stands there. scripts/recipes-test calls it in
 // namespaces of its own.
 package main
 
@@ -26,6 +27,9 @@ import (
 // releaseURL is what every recipe has once; a web server's stands in for it.
 const releaseURL = "https://github.com/karve-k8s/karve/releases/latest/download"
 
+// nobody is the user who follows recipes.
+const nobody = 65534
+
 // answer is what kubectl says of a cluster without nodes.
 const answer = "No resources found"
 
@@ -48,11 +52,17 @@ type step struct {
 }
 
 func main() {
-	if len(os.Args) != 3 && len(os.Args) != 4 {
-		fmt.Fprintln(os.Stderr, "usage: recipes DOCUMENT RELEASE-DIRECTORY [PUBLIC-KEY]")
+	var err error
+	switch n := len(os.Args); {
+	case n >= 4 && os.Args[1] == "page":
+		err = followPage(os.Args[2], os.Args[3], os.Args[4:], os.Stdout)
+	case n == 3 || n == 4:
+		err = run(os.Args[1], os.Args[2], strings.Join(os.Args[3:], ""), os.Stdout)
+	default:
+		fmt.Fprintln(os.Stderr, "usage: recipes DOCUMENT RELEASE-DIRECTORY [PUBLIC-KEY] | recipes page DOCUMENT PROGRAM-DIRECTORY [RECIPE...]")
 		os.Exit(2)
 	}
-	if err := run(os.Args[1], os.Args[2], strings.Join(os.Args[3:], ""), os.Stdout); err != nil {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "recipes:", err)
 		os.Exit(1)
 	}
@@ -203,7 +213,6 @@ func (r recipe) run(url string) (took, cpu time.Duration, err error) {
 			return 0, 0, err
 		}
 	}
-	const nobody = 65534
 	if !r.root {
 		for _, name := range []string{home, work, environment, path} {
 			if err := os.Chown(name, nobody, nobody); err != nil {

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// patience is how long a recipe of a page may take on a busy machine.
+const patience = 5 * time.Minute
+
+// between is what the script of a page's recipe prints after each block.
+const between = "\x1e"
+
+// A tutorial is a section of a page whose commands a reader copies one block after the other.
+type tutorial struct {
+	title  string
+	blocks []block
+}
+
+// A block has commands, and lines that they have to print. Without such lines, no command may fail;
+// with them, the lines decide.
+type block struct {
+	script string
+	want   []string
+}
+
+// followPage runs the recipes of a page, each in an empty directory of its own, as a user without rights. The
+// PATH begins with programs. Without titles, all of them run.
+func followPage(document, programs string, titles []string, stdout io.Writer) error {
+	text, err := os.ReadFile(document)
+	if err != nil {
+		return err
+	}
+	tutorials, err := parsePage(string(text))
+	if err != nil {
+		return fmt.Errorf("%s: %w", document, err)
+	}
+	for _, title := range titles {
+		if !slices.ContainsFunc(tutorials, func(t tutorial) bool { return t.title == title }) {
+			return fmt.Errorf("%s has no recipe %q", document, title)
+		}
+	}
+	for _, t := range tutorials {
+		if len(titles) > 0 && !slices.Contains(titles, t.title) {
+			continue
+		}
+		began := time.Now()
+		if err := t.follow(programs); err != nil {
+			return fmt.Errorf("%s: %s: %w", document, t.title, err)
+		}
+		fmt.Fprintf(stdout, "%-48s  %5.1f s\n", t.title, time.Since(began).Seconds())
+	}
+	return nil
+}
+
+// parsePage finds the recipes: sections of the second level. Blocks in sh are commands, and a block of text below one has
+// the lines that it prints.
+func parsePage(page string) ([]tutorial, error) {
+	var tutorials []tutorial
+	var language string
+	var lines []string
+	inside := false
+	for line := range strings.Lines(page) {
+		line = strings.TrimRight(line, "\n")
+		fence, isFence := strings.CutPrefix(line, "```")
+		switch {
+		case isFence && !inside:
+			inside, language, lines = true, fence, nil
+		case isFence:
+			inside = false
+			if len(tutorials) == 0 {
+				return nil, errors.New("a code block is above the first recipe")
+			}
+			t := &tutorials[len(tutorials)-1]
+			last := len(t.blocks) - 1
+			switch {
+			case language == "sh":
+				t.blocks = append(t.blocks, block{script: strings.Join(lines, "\n")})
+			case language == "text" && last >= 0 && t.blocks[last].want == nil && len(lines) > 0:
+				t.blocks[last].want = lines
+			default:
+				return nil, fmt.Errorf("%s: a block in %q is neither commands (sh) nor what the commands above it print (text)", t.title, language)
+			}
+		case inside:
+			lines = append(lines, line)
+		case strings.HasPrefix(line, "## "):
+			tutorials = append(tutorials, tutorial{title: strings.TrimPrefix(line, "## ")})
+		}
+	}
+	if inside {
+		return nil, errors.New("a code block has no end")
+	}
+	if len(tutorials) == 0 {
+		return nil, errors.New("there is no recipe")
+	}
+	for _, t := range tutorials {
+		if len(t.blocks) == 0 || t.blocks[len(t.blocks)-1].want == nil {
+			return nil, fmt.Errorf("%s does not end with a proof: commands, and a block of text with what they print", t.title)
+		}
+	}
+	return tutorials, nil
+}
+
+// follow runs the commands, and compares what they print.
+func (t tutorial) follow(programs string) (err error) {
+	home, err := os.MkdirTemp("", "recipe-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(home)
+	if err := os.Chown(home, nobody, nobody); err != nil {
+		return err
+	}
+	var script strings.Builder
+	for _, b := range t.blocks {
+		option := "-e"
+		if b.want != nil {
+			option = "+e"
+		}
+		fmt.Fprintf(&script, "set %s\n%s\nprintf '\\036'\n", option, b.script)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var output bytes.Buffer
+	cmd := exec.CommandContext(ctx, "bash", "-c", script.String())
+	cmd.Dir = home
+	cmd.Env = []string{"HOME=" + home, "PATH=" + programs + ":/usr/local/bin:/usr/bin:/bin"}
+	cmd.Stdout, cmd.Stderr = &output, &output
+	cmd.WaitDelay = time.Second // what runs on in the background may keep our pipes open
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	defer func() {
+		if still := end(cmd.Process.Pid); still != nil && err == nil {
+			err = still
+		}
+	}()
+	err = cmd.Wait()
+	if ctx.Err() != nil {
+		err = fmt.Errorf("it is not done after %v", patience)
+	}
+	if err != nil && !errors.Is(err, exec.ErrWaitDelay) {
+		return fmt.Errorf("%w\n%s%s", err, output.String(), logs(home))
+	}
+	printed := strings.Split(output.String(), between)
+	for i, b := range t.blocks {
+		if missing := b.missing(printed[i]); missing != "" {
+			return fmt.Errorf("these commands\n\n%s\n\ndid not print, in this order, %q\n%s%s", b.script, missing, printed[i], logs(home))
+		}
+	}
+	return nil
+}
+
+// missing returns the first line that is not in what was printed, after the line before it. Three dots stand for
+// anything, and any number of spaces for another.
+func (b block) missing(printed string) string {
+	lines := strings.Split(printed, "\n")
+	for _, want := range b.want {
+		quoted := strings.ReplaceAll(regexp.QuoteMeta(strings.Join(strings.Fields(want), " ")), "…", ".*")
+		pattern := regexp.MustCompile("^" + quoted + "$")
+		found := slices.IndexFunc(lines, func(line string) bool {
+			return pattern.MatchString(strings.Join(strings.Fields(line), " "))
+		})
+		if found < 0 {
+			return want
+		}
+		lines = lines[found+1:]
+	}
+	return ""
+}
+
+// logs returns the ends of the log files that a recipe has left.
+func logs(dir string) string {
+	const most = 4000
+	var all strings.Builder
+	names, _ := filepath.Glob(filepath.Join(dir, "*.log"))
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			continue
+		}
+		fmt.Fprintf(&all, "\n%s:\n%s", filepath.Base(name), text[max(0, len(text)-most):])
+	}
+	return all.String()
+}
