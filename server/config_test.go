@@ -132,7 +132,7 @@ var mistakes = map[string]struct {
 		[]string{"--simulate-listen 9443: want ADDRESS:PORT, such as 127.0.0.1:9443"}},
 	"the insecure port behind Pods": {func(c *Config) {
 		c.SimulateNodes, c.DisableInsecure, c.InsecurePort, c.SimulateListen = 1, false, 18080, []string{"127.0.0.1:18080"}
-	}, []string{"--simulate-listen 127.0.0.1:18080: that is --insecure-port", "name another port"}},
+	}, []string{"--simulate-listen 127.0.0.1:18080: its port is that of --insecure-port", "name another port"}},
 	"another kind of lease": {func(c *Config) {
 		c.EtcdListen, c.SchedulerArgs = "http://127.0.0.1:0", []string{"leader-elect-resource-lock=configmaps"}
 	}, []string{"--kube-scheduler-arg: leader-elect-resource-lock=configmaps", "leases"}},

@@ -243,7 +243,7 @@ func (d *draft) parseSimulation() {
 	d.add(err)
 	for _, at := range d.podTargets {
 		if !d.DisableInsecure && int(at.Port()) == d.InsecurePort {
-			d.addf("--%s %s: that is --insecure-port, where the server would take Pods' clients for its own user: name another port", simulate.ListenOption, at)
+			d.addf("--%s %s: its port is that of --insecure-port, where the server would take Pods' clients for its own user: name another port", simulate.ListenOption, at)
 		}
 	}
 	if err == nil {

@@ -277,6 +277,13 @@ func (r *reader) fail(name, value, want string) {
 	}
 }
 
+// reject is fail with what is wrong with a part of the value.
+func (r *reader) reject(name, value string, err error) {
+	if r.err == nil {
+		r.err = fmt.Errorf("%s: %q: %w", r.where(name), value, err)
+	}
+}
+
 // What a container without an annotation uses: next to nothing.
 var (
 	idleCPU    = resource.MustParse("1m")

@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -102,23 +101,40 @@ func (d Defaults) with(pod *corev1.Pod) (all map[string]string, where func(name 
 	return all, where, nil
 }
 
-// namespaceEvents handles the events of Namespaces: new defaults apply to the Pods that are there.
+// namespaceEvents handles the events of Namespaces. A Pod waits until its Namespace is known, and new defaults
+// apply to the Pods that are there.
 func (s *simulation) namespaceEvents() cache.ResourceEventHandler {
-	return cache.ResourceEventHandlerFuncs{UpdateFunc: func(old, object any) {
-		was, is := old.(*corev1.Namespace), object.(*corev1.Namespace)
-		names := ownNames(is.Annotations)
-		same := len(names) == len(ownNames(was.Annotations))
-		for _, name := range names {
-			before, there := was.Annotations[name]
-			same = same && there && before == is.Annotations[name]
-		}
-		if same {
-			return
-		}
-		for _, object := range s.PodInformer.GetStore().List() {
-			if p := object.(*corev1.Pod); p.Namespace == is.Name && s.nodes[p.Spec.NodeName] != nil {
-				s.pods.Add(types.NamespacedName{Namespace: p.Namespace, Name: p.Name})
+	return cache.ResourceEventHandlerDetailedFuncs{
+		AddFunc: func(object any, initially bool) {
+			if !initially { // then every Pod is looked at afterwards
+				s.lookAtPodsIn(object.(*corev1.Namespace).Name)
 			}
-		}
-	}}
+		},
+		UpdateFunc: func(old, object any) {
+			was, is := old.(*corev1.Namespace), object.(*corev1.Namespace)
+			names := ownNames(is.Annotations)
+			same := len(names) == len(ownNames(was.Annotations))
+			for _, name := range names {
+				before, there := was.Annotations[name]
+				same = same && there && before == is.Annotations[name]
+			}
+			if !same {
+				s.lookAtPodsIn(is.Name)
+			}
+		},
+	}
+}
+
+// lookAtPodsIn queues all Pods of a namespace.
+func (s *simulation) lookAtPodsIn(namespace string) {
+	s.lookAtPods(func(p *corev1.Pod) bool { return p.Namespace == namespace && s.nodes[p.Spec.NodeName] != nil })
+}
+
+// known reports whether the informer has a Namespace. It may be behind the one that has the Pods in it.
+func (d Defaults) known(namespace string) bool {
+	if d.Namespaces == nil {
+		return true
+	}
+	_, there, err := d.Namespaces.GetByKey(namespace)
+	return there || err != nil
 }

@@ -104,12 +104,15 @@ func TestListen(t *testing.T) {
 		"443=[::ffff:127.0.0.1]:9443":       "", // the same address
 		"443=127.0.0.1:9444":                "the server allows no connection to 127.0.0.1:9444",
 		"443=127.0.0.2:9443":                "the server allows no connection to 127.0.0.2:9443",
-		"443=localhost:9443":                "is not a port of the Pod and an address",
-		"0=127.0.0.1:9443":                  "is not a port of the Pod and an address",
-		"65979=127.0.0.1:9443":              "is not a port of the Pod and an address",
-		"127.0.0.1:9443":                    "is not a port of the Pod and an address",
-		"443=127.0.0.1":                     "is not a port of the Pod and an address",
-		"443=127.0.0.1:9443,":               "is not a port of the Pod and an address",
+		"443=localhost:9443":                `the address on this machine: "localhost" is not one IP address`,
+		"443=[::ffff:0.0.0.0]:9443":         `the address on this machine: "::ffff:0.0.0.0" is not one IP address`,
+		"443=127.0.0.1:0":                   `the address on this machine: "0" is not a port from 1 to 65535`,
+		"443=127.0.0.1:https":               `the address on this machine: "https" is not a port from 1 to 65535`,
+		"0=127.0.0.1:9443":                  `the Pod's port: "0" is not a port from 1 to 65535`,
+		"65979=127.0.0.1:9443":              `the Pod's port: "65979" is not a port from 1 to 65535`,
+		"127.0.0.1:9443":                    "is not PORT=ADDRESS:PORT",
+		"443=127.0.0.1":                     "the address on this machine: it is not an address and a port",
+		"443=127.0.0.1:9443,":               "is not PORT=ADDRESS:PORT",
 	} {
 		s, err := readScript(newPod(corev1.RestartPolicyAlways, Listen, value), inNamespace(t, nil))
 		switch {
@@ -119,9 +122,35 @@ func TestListen(t *testing.T) {
 			t.Errorf("%s: got %v and %v, want %q", value, s.listen, err, want)
 		}
 	}
-	for _, target := range []string{"127.0.0.1", "127.0.0.1:0", "0.0.0.0:80", ":80", "localhost:80", "[::]:80"} {
-		if got, err := ParseTargets([]string{target}); err == nil {
-			t.Errorf("--simulate-listen %s: got %v, want an error", target, got)
+	for target, want := range map[string]string{
+		"127.0.0.1": "it is not an address and a port", "127.0.0.1:0": `"0" is not a port`, "0.0.0.0:80": `"0.0.0.0" is not one IP address`,
+		":80": `"" is not one IP address`, "localhost:80": `"localhost" is not one IP address`, "[::]:80": `"::" is not one IP address`,
+		"[::ffff:0.0.0.0]:80": `"::ffff:0.0.0.0" is not one IP address`, "[::ffff:224.0.0.1]:80": "is not one IP address", "80": "it is not an address and a port",
+	} {
+		if got, err := ParseTargets([]string{target}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("--simulate-listen %s: got %v and %v, want %q", target, got, err, want)
+		}
+	}
+	if got, err := ParseTargets([]string{"[::ffff:127.0.0.1]:80"}); err != nil || got[0].String() != "127.0.0.1:80" {
+		t.Errorf("a mapped address: got %v and %v, want 127.0.0.1:80", got, err)
+	}
+}
+
+// A Pod for whose end somebody waits ends after a second, unless run-for says something else.
+func TestRunForOfAPodThatIsNeverRestarted(t *testing.T) {
+	for _, c := range []struct {
+		namespace, pod []string
+		want           time.Duration
+	}{
+		{want: jobLength},
+		{pod: []string{RunFor, "5s"}, want: 5 * time.Second},
+		{pod: []string{RunFor, "forever"}, want: forever},
+		{namespace: []string{RunFor, "forever"}, want: forever},
+		{namespace: []string{RunFor, "forever"}, pod: []string{RunFor, ""}, want: jobLength},
+	} {
+		got, err := readScript(newPod(corev1.RestartPolicyNever, c.pod...), inNamespace(t, nil, c.namespace...))
+		if main := got.containers["main"]; err != nil || main.runFor != c.want {
+			t.Errorf("%v in a namespace with %v: runs for %v (%v), want %v", c.pod, c.namespace, main.runFor, err, c.want)
 		}
 	}
 }

@@ -58,13 +58,18 @@ func (k *Kubelet) Dial(next DialFunc) DialFunc {
 		if s == nil || err != nil {
 			return next(ctx, network, address)
 		}
-		if pod, ok := s.addresses.owner(to.Addr()); ok {
+		at := to.Addr().Unmap()
+		if pod, ok := s.addresses.owner(at); ok {
 			return s.dialPod(ctx, pod, to.Port())
 		}
-		if !s.isNode(to.Addr()) {
+		n := s.nodeAt(at)
+		if n == nil {
 			return next(ctx, network, address)
 		}
-		config, err := k.tls(to.Addr())
+		if n.isDown() {
+			return nil, fmt.Errorf("%w: node %s is down", ErrSimulated, n.name)
+		}
+		config, err := k.tls(at)
 		if err != nil {
 			return nil, err
 		}
@@ -80,17 +85,18 @@ func (k *Kubelet) Dial(next DialFunc) DialFunc {
 	}
 }
 
-func (s *simulation) isNode(at netip.Addr) bool {
+// nodeAt returns the node with an address, or nil.
+func (s *simulation) nodeAt(at netip.Addr) *node {
 	for i, six := range s.IPv6 {
 		if at.Is6() == six && nodeRanges[family(six)].Contains(at) {
 			for _, n := range s.nodes {
 				if n.hosts[i].IP == at.String() {
-					return true
+					return n
 				}
 			}
 		}
 	}
-	return false
+	return nil
 }
 
 // open starts to answer for the nodes of s.

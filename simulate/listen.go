@@ -28,19 +28,37 @@ func ParseTargets(list []string) (all Targets, err error) {
 	for _, item := range list {
 		at, err := parseTarget(item)
 		if err != nil {
-			return nil, fmt.Errorf("--%s %s: want ADDRESS:PORT, such as 127.0.0.1:9443", ListenOption, item)
+			return nil, fmt.Errorf("--%s %s: %w: want ADDRESS:PORT, such as 127.0.0.1:9443", ListenOption, item, err)
 		}
 		all = append(all, at)
 	}
 	return all, nil
 }
 
-func parseTarget(text string) (netip.AddrPort, error) {
-	at, err := netip.ParseAddrPort(text)
-	if err == nil && (at.Port() == 0 || at.Addr().IsUnspecified() || at.Addr().IsMulticast()) {
-		err = errors.New("not one address and port")
+// parseTarget reads ADDRESS:PORT. The error says which of the two is wrong.
+func parseTarget(text string) (none netip.AddrPort, _ error) {
+	host, port, err := net.SplitHostPort(text)
+	if err != nil {
+		return none, errors.New("it is not an address and a port")
 	}
-	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), err
+	number, err := parsePort(port)
+	if err != nil {
+		return none, err
+	}
+	// As a mapped address, 0.0.0.0 would not count as one of every interface.
+	address, err := netip.ParseAddr(host)
+	if address = address.Unmap(); err != nil || address.IsUnspecified() || address.IsMulticast() {
+		return none, fmt.Errorf("%q is not one IP address", host)
+	}
+	return netip.AddrPortFrom(address, number), nil
+}
+
+func parsePort(text string) (uint16, error) {
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || n == 0 {
+		return 0, fmt.Errorf("%q is not a port from 1 to 65535", text)
+	}
+	return uint16(n), nil
 }
 
 // listenMap has the address of a process for each port of a Pod.
@@ -54,11 +72,19 @@ func (r *reader) listen(allowed Targets) listenMap {
 	}
 	all := listenMap{}
 	for item := range strings.SplitSeq(v, ",") {
-		port, target, _ := strings.Cut(strings.TrimSpace(item), "=")
-		number, err := strconv.ParseUint(port, 10, 16)
-		at, wrong := parseTarget(target)
-		if err != nil || number == 0 || wrong != nil {
-			r.fail(Listen, item, "a port of the Pod and an address of this machine, such as 10250=127.0.0.1:9443")
+		port, target, found := strings.Cut(strings.TrimSpace(item), "=")
+		if !found {
+			r.fail(Listen, item, "PORT=ADDRESS:PORT, such as 10250=127.0.0.1:9443")
+			return nil
+		}
+		number, err := parsePort(port)
+		if err != nil {
+			r.reject(Listen, item, fmt.Errorf("the Pod's port: %w", err))
+			return nil
+		}
+		at, err := parseTarget(target)
+		if err != nil {
+			r.reject(Listen, item, fmt.Errorf("the address on this machine: %w", err))
 			return nil
 		}
 		if !slices.Contains(allowed, at) {
@@ -67,7 +93,7 @@ func (r *reader) listen(allowed Targets) listenMap {
 			}
 			return nil
 		}
-		all[uint16(number)] = at
+		all[number] = at
 	}
 	return all
 }
@@ -111,6 +137,9 @@ func (s *simulation) listens(key types.NamespacedName) (listenMap, error) {
 		return nil, fmt.Errorf("there is no pod %s", key)
 	}
 	pod := object.(*corev1.Pod)
+	if n := s.nodes[pod.Spec.NodeName]; n != nil && n.isDown() {
+		return nil, fmt.Errorf("node %s of pod %s is down", n.name, key)
+	}
 	if over(pod.Status.Phase) || !hasStarted(&pod.Status) {
 		return nil, fmt.Errorf("pod %s does not run", key)
 	}

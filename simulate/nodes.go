@@ -232,7 +232,10 @@ func (s *simulation) takeUpNodes(ctx context.Context) error {
 	}
 	for i := range s.Nodes {
 		n := s.nodes[Name(i)]
-		if _, there, _ := s.NodeInformer.GetStore().GetByKey(n.name); !there {
+		object, there, _ := s.NodeInformer.GetStore().GetByKey(n.name)
+		if there {
+			n.setDown(IsDown(object.(*corev1.Node))) // before one of its Pods is looked at
+		} else {
 			missing <- n
 		}
 		s.due.Add(n.name) // its lease is old

@@ -51,8 +51,13 @@ func (s *simulation) takeUpPods() {
 
 // lookAtPodsOf queues all Pods of a node.
 func (s *simulation) lookAtPodsOf(node string) {
+	s.lookAtPods(func(p *corev1.Pod) bool { return p.Spec.NodeName == node })
+}
+
+// lookAtPods queues the Pods that matter to the caller.
+func (s *simulation) lookAtPods(matters func(*corev1.Pod) bool) {
 	for _, object := range s.PodInformer.GetStore().List() {
-		if p := object.(*corev1.Pod); p.Spec.NodeName == node {
+		if p := object.(*corev1.Pod); matters(p) {
 			s.pods.Add(types.NamespacedName{Namespace: p.Namespace, Name: p.Name})
 		}
 	}
@@ -118,6 +123,9 @@ func (s *simulation) syncPod(ctx context.Context, key types.NamespacedName) (tim
 	n := s.nodes[p.Spec.NodeName]
 	if n == nil || n.isDown() { // the Pod is queued again when the node is back
 		return 0, nil
+	}
+	if !s.Defaults.known(p.Namespace) && p.DeletionTimestamp == nil { // its annotations may say how the Pod begins
+		return 0, nil // the Pod is queued again when the Namespace is there
 	}
 	r := s.recordOf(key, p)
 	if order, err := resourceversion.CompareResourceVersion(p.ResourceVersion, r.written); err == nil && order < 0 {

@@ -39,6 +39,7 @@ type taking struct {
 	of     *simulation
 	stderr bool            // the client wants one
 	ends   <-chan struct{} // when the client is gone, or the simulation ends
+	copies sync.WaitGroup  // goroutines that read from the client, which the end of the connection ends
 }
 
 // take answers such a request with upstream's code for kubelets. Most clients of WebSockets show nothing
@@ -65,6 +66,7 @@ func (k *Kubelet) take(w http.ResponseWriter, r *http.Request, what string, t *t
 		return
 	}
 	t.ends = conn.gone
+	defer t.copies.Wait() // upstream's code has ended the connection by then
 	done := make(chan struct{})
 	defer close(done)
 	go func() {
@@ -119,13 +121,13 @@ func (t *taking) ExecInContainer(_ context.Context, _, _, _ string, _ []string, 
 func (t *taking) AttachContainer(_ context.Context, _, _, _ string, in io.Reader, out, stderr io.WriteCloser, _ bool, resize <-chan remotecommand.TerminalSize) error {
 	// Unread input would keep a WebSocket from noticing that its client has left.
 	if in != nil {
-		go io.Copy(io.Discard, in)
+		t.copies.Go(func() { io.Copy(io.Discard, in) })
 	}
 	if resize != nil {
-		go func() {
+		t.copies.Go(func() {
 			for range resize {
 			}
-		}()
+		})
 	}
 	t.tell(fmt.Errorf("%w: %s, which could read or write something", ErrSimulated, t.reason), out, stderr)
 	look := time.NewTicker(attachPoll)
@@ -182,10 +184,10 @@ func (t *taking) PortForward(ctx context.Context, _, _ string, port int32, strea
 		case <-over:
 		}
 	}()
-	go func() {
+	t.copies.Go(func() {
 		io.Copy(conn, stream)
 		conn.(*net.TCPConn).CloseWrite()
-	}()
+	})
 	if _, err := io.Copy(stream, conn); err != nil && !errors.Is(err, net.ErrClosed) {
 		return fmt.Errorf("%w: port %d of Pod %s: %w", ErrSimulated, port, t.pod, err)
 	}
