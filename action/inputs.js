@@ -3,12 +3,14 @@ import * as fs from 'node:fs'
 
 import * as core from '@actions/core'
 
+import { isVersion } from './release.js'
+
 const releases = 'https://github.com/karve-k8s/karve/releases'
 
 /** inputs returns the checked inputs. The error of a wrong one names it. */
 export function inputs() {
   const version = core.getInput('version')
-  if (version !== 'latest' && !/^v\d+\.\d+\.\d+\+karve\.\d+$/.test(version)) {
+  if (version !== 'latest' && !isVersion(version)) {
     throw new Error(`version: ${version}: want a release such as v1.37.2+karve.1, or latest`)
   }
   const nodes = core.getInput('simulate-nodes')
@@ -21,12 +23,27 @@ export function inputs() {
       throw new Error(`manifests: ${manifest} does not exist: check out the repository before this step, or mend the path`)
     }
   }
-  const release = version === 'latest' ? 'latest/download' : `download/${encodeURIComponent(version)}`
+  const mirror = process.env.KARVE_DOWNLOAD_URL
+  const secrets = mirror ? secretsOf(mirror) : []
   return {
     version,
     nodes,
     manifests,
     args: core.getMultilineInput('args'),
-    url: process.env.KARVE_DOWNLOAD_URL || `${releases}/${release}`,
+    secrets,
+    urlOf: release => mirror || `${releases}/${release === 'latest' ? 'latest/download' : `download/${encodeURIComponent(release)}`}`,
   }
+}
+
+/** secretsOf returns what the log must not have of the address of a mirror. */
+function secretsOf(mirror) {
+  const url = URL.canParse(mirror) ? new URL(mirror) : {}
+  if (url.protocol !== 'https:' && url.protocol !== 'http:') {
+    // The value may have a password.
+    throw new Error('KARVE_DOWNLOAD_URL is no address of a release: want one such as https://mirror.example/karve/v1.37.2+karve.1')
+  }
+  if (!url.username && !url.search) {
+    return []
+  }
+  return [mirror, url.search, url.password || url.username].flatMap(text => [text, decodeURIComponent(text)]).filter(Boolean)
 }

@@ -1,53 +1,97 @@
-// The programs of a release, from the runner, from the cache or from the web.
-import { execFileSync } from 'node:child_process'
+// The program of a release, from the runner, from the cache or from the web.
 import * as fs from 'node:fs'
 import * as path from 'node:path'
-import { fileURLToPath } from 'node:url'
+import * as zlib from 'node:zlib'
 
 import * as cache from '@actions/cache'
 import * as core from '@actions/core'
 
-/** releaseAt returns the version of the release at an address. The comment of its signature has it. */
-export async function releaseAt(url) {
-  const address = `${url.replace(/\/$/, '')}/SHA256SUMS.minisig`
-  const response = await fetch(address)
-  if (!response.ok) {
-    throw new Error(`${address}: ${response.status} ${response.statusText}`)
+import { download, shown } from './download.js'
+import { asset, checked, files, read, signedVersion } from './release.js'
+
+// A program has about 30 MB, and its list of checksums some kB.
+const limits = { [asset()]: 256 << 20 }
+const listLimit = 1 << 20
+
+/** newest returns the version of the release at an address, as its signature names it. */
+export async function newest(url, keys) {
+  const sums = await download(url, 'SHA256SUMS', listLimit)
+  const signature = await download(url, 'SHA256SUMS.minisig', listLimit)
+  return from(shown(url), () => signedVersion(sums, signature, keys))
+}
+
+/** from names the place of what is wrong. */
+function from(place, check) {
+  try {
+    return check()
+  } catch (error) {
+    throw new Error(`${place}: ${error.message}. Nothing of it was used`)
   }
-  const comment = /^trusted comment: karve (\S+)$/m.exec(await response.text())
-  if (!comment) {
-    throw new Error(`${address} is no signature of a release of Karve`)
-  }
-  return comment[1]
 }
 
 /**
- * install puts karve into a directory and returns that. install.sh checks the signature and
- * the checksum of a download; what the cache returns was checked when it was saved.
+ * install puts karve, and kubectl if there is none, into a directory. What the runner and the cache keep is
+ * the release as it was downloaded. Others can write to both, so its signature, version and checksum are checked each time.
  */
-export async function install(release, url) {
+export async function install(version, url, keys, directory) {
+  const packed = await obtain(version, url, keys)
+  fs.mkdirSync(directory)
+  fs.writeFileSync(path.join(directory, 'karve'), zlib.gunzipSync(packed), { mode: 0o755 })
+  if (!(process.env.PATH || '').split(path.delimiter).some(place => place && fs.existsSync(path.join(place, 'kubectl')))) {
+    fs.symlinkSync('karve', path.join(directory, 'kubectl'))
+  }
+}
+
+/** obtain returns the compressed program, which has been checked. */
+async function obtain(version, url, keys) {
   // The cache finds a directory only by the same path.
-  const directory = path.join(process.env.RUNNER_TOOL_CACHE, 'karve', release, process.arch)
-  if (fs.existsSync(path.join(directory, 'karve'))) { // an earlier job of this runner
-    core.info(`karve ${release} is in ${directory}`)
-    return directory
+  const kept = path.join(process.env.RUNNER_TOOL_CACHE, 'karve', version, process.arch)
+  const key = `${asset()}-${version}`
+  const usable = place => {
+    try {
+      const packed = checked(read(kept), version, keys)
+      core.info(`karve ${version} ${place}`)
+      return packed
+    } catch (error) {
+      core.warning(`what ${place} is not karve ${version}: ${error.message}. It is downloaded again`)
+      fs.rmSync(kept, { recursive: true, force: true })
+    }
   }
-  const key = `karve-${release}-${process.platform}-${process.arch}`
-  if (cache.isFeatureAvailable() && (await cache.restoreCache([directory], key))) {
-    core.info(`karve ${release} was in the cache`)
-    return directory
+  let packed
+  if (fs.existsSync(kept)) { // an earlier job of this runner
+    packed = usable(`is in ${kept}`)
   }
-  const script = fileURLToPath(new URL('../install.sh', import.meta.url))
-  execFileSync('sh', [script, 'binary', directory], {
-    stdio: 'inherit',
-    env: { ...process.env, KARVE_DOWNLOAD_URL: url },
-  })
+  if (!packed && cache.isFeatureAvailable() && (await cache.restoreCache([kept], key))) {
+    packed = usable('was in the cache')
+  }
+  if (packed) {
+    return packed
+  }
+
+  core.info(`downloading karve ${version} from ${shown(url)}`)
+  const content = {}
+  for (const name of ['SHA256SUMS.minisig', 'SHA256SUMS', asset()]) {
+    content[name] = await download(url, name, limits[name] || listLimit)
+  }
+  packed = from(shown(url), () => checked(content, version, keys))
+  fs.mkdirSync(path.dirname(kept), { recursive: true })
+  const partial = fs.mkdtempSync(`${kept}-`)
+  for (const name of files) {
+    fs.writeFileSync(path.join(partial, name), content[name])
+  }
+  try {
+    fs.renameSync(partial, kept)
+  } catch (error) { // another job of this runner was faster
+    fs.rmSync(partial, { recursive: true })
+    core.info(`karve was not put into ${kept}: ${error.message}`)
+    return packed
+  }
   if (cache.isFeatureAvailable()) {
     try {
-      await cache.saveCache([directory], key)
+      await cache.saveCache([kept], key)
     } catch (error) { // another job of the same run may save it at the same time
       core.info(`karve was not put into the cache: ${error.message}`)
     }
   }
-  return directory
+  return packed
 }
