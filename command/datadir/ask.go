@@ -25,11 +25,11 @@ import (
 )
 
 const (
-	askTimeout  = 10 * time.Second // how long a server may take for each response
+	askTimeout  = 10 * time.Second // how long a server may take for all that a command asks
 	answerLimit = 8 << 20          // bytes of a response that are read
 )
 
-// ask asks a running server how it is. The server may be another user's, so ask trusts neither its
+// ask asks a running server how it is, until ctx ends. The server may be another user's, so ask trusts neither its
 // kubeconfig nor its answers.
 func (s *ServerState) ask(ctx context.Context, dir string) error {
 	config, written, err := servers.WholeKubeconfig(dir)
@@ -39,7 +39,6 @@ func (s *ServerState) ask(ctx context.Context, dir string) error {
 	} else if err != nil {
 		return err
 	}
-	config.Timeout = askTimeout
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return fmt.Errorf("%s: %w", filepath.Join(dir, servers.KubeconfigName), err)
@@ -51,6 +50,9 @@ func (s *ServerState) ask(ctx context.Context, dir string) error {
 	_, s.AdvertisedURL = certs.KubeconfigServers(written)
 	if text, err := get("/readyz?verbose"); err != nil {
 		s.State, s.Problem = stateNotReady, failedChecks(text, err)
+		if ctx.Err() != nil {
+			s.Problem = "it does not answer"
+		}
 		if text == nil { // no answer: the other requests would wait for nothing
 			return nil
 		}

@@ -54,26 +54,61 @@ func TestAskLimitsAnswersAndFollowsNone(t *testing.T) {
 	}
 }
 
-// A process that was stopped accepts connections, and says nothing.
+// runningAt returns a data directory whose lock this process holds, like a server that answers at url.
+func runningAt(t *testing.T, url string) string {
+	t.Helper()
+	dir := t.TempDir()
+	lock, err := directory.Acquire(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { lock.Close() })
+	if err := certs.WriteKubeconfig(filepath.Join(dir, servers.KubeconfigName), 0, certs.Kubeconfig{Server: url}); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// silentServer starts a server like a process that was stopped: it accepts connections, and says nothing to the
+// first request, at which it calls asked. It answers others, which come from a client that has not given up, and
+// counts them.
+func silentServer(t *testing.T, asked func()) (url string, others *atomic.Int32) {
+	t.Helper()
+	others = new(atomic.Int32)
+	var first atomic.Bool
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if first.Swap(true) {
+			others.Add(1)
+			return
+		}
+		asked()
+		<-r.Context().Done()
+	}))
+	t.Cleanup(server.Close)
+	return server.URL, others
+}
+
 func TestStatusOfASilentServer(t *testing.T) {
 	t.Parallel()
-	var asked atomic.Int32
-	silent := make(chan struct{})
-	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1); <-silent }))
-	defer server.Close()
-	defer close(silent)
-	dir := t.TempDir()
-	if err := certs.WriteKubeconfig(filepath.Join(dir, servers.KubeconfigName), 0, certs.Kubeconfig{Server: server.URL}); err != nil {
+	limited, passes := context.WithCancel(t.Context()) // in place of the time
+	url, others := silentServer(t, passes)
+	s, err := readStatusWithin(limited, runningAt(t, url), "", time.Now())
+	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	s := &ServerStatus{ServerState: ServerState{DataDir: dir}}
-	if err := s.ask(ctx, dir); err != nil {
-		t.Fatal(err)
+	if s.State != stateNotReady || s.Problem != "it does not answer" || others.Load() != 0 {
+		t.Errorf("got state %q, problem %q and %d requests after the time, want none", s.State, s.Problem, others.Load())
 	}
-	if s.State != stateNotReady || s.Problem == "" || asked.Load() != 1 {
-		t.Errorf("got state %q, problem %q after %d requests, want one", s.State, s.Problem, asked.Load())
+}
+
+// Somebody who interrupts the command does not want to hear that the server is not ready.
+func TestStatusThatIsInterrupted(t *testing.T) {
+	t.Parallel()
+	ctx, interrupt := context.WithCancel(t.Context())
+	url, others := silentServer(t, interrupt)
+	s, err := readStatus(ctx, runningAt(t, url), "", time.Now())
+	if !errors.Is(err, context.Canceled) || s != nil || others.Load() != 0 {
+		t.Errorf("got %+v and %v after %d more requests, want the interruption", s, err, others.Load())
 	}
 }
 

@@ -111,9 +111,6 @@ ready, 3 if none runs, otherwise 4.`,
 			if err != nil {
 				return err
 			}
-			if s.PID != 0 {
-				s.Tunnels = readTunnels(c.Context, s.DataDir)
-			}
 			if err := output.Show(c, s, s.table); err != nil {
 				return err
 			}
@@ -129,8 +126,20 @@ ready, 3 if none runs, otherwise 4.`,
 }
 
 // readStatus reads the lock, asks the server, and reads the files of the data directory. If one of
-// them fails, that is an error: an incomplete status would mislead.
+// them fails, that is an error: an incomplete status would mislead. A server that does not answer in
+// time is not ready. If ctx ends, nobody knows what it is.
 func readStatus(ctx context.Context, dir, endpoint string, now time.Time) (*ServerStatus, error) {
+	limited, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	s, err := readStatusWithin(limited, dir, endpoint, now)
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	return s, err
+}
+
+// readStatusWithin is readStatus, whose questions all end with ctx.
+func readStatusWithin(ctx context.Context, dir, endpoint string, now time.Time) (*ServerStatus, error) {
 	if !Exists(dir) {
 		return nil, fmt.Errorf("there is no data directory %s: no server has been started with this --data-dir", dir)
 	}
@@ -139,11 +148,17 @@ func readStatus(ctx context.Context, dir, endpoint string, now time.Time) (*Serv
 		return nil, err
 	}
 	s := &ServerStatus{ServerState: *state}
-	s.readNodes(ctx)
-	return s, s.readDatastore(ctx, endpoint, dir)
+	if err := s.readDatastore(ctx, endpoint, dir); err != nil {
+		return nil, err
+	}
+	if s.PID != 0 {
+		s.Tunnels = readTunnels(ctx, dir)
+	}
+	s.readNodes(ctx) // last: a node may be silent until the time is over
+	return s, nil
 }
 
-// readState is readStatus without the datastore.
+// readState is readStatus without nodes, tunnels and the datastore.
 func readState(ctx context.Context, dir string, now time.Time) (*ServerState, error) {
 	s := &ServerState{State: stateStopped, DataDir: dir}
 	pid, held, err := directory.Holder(dir)
@@ -156,7 +171,9 @@ func readState(ctx context.Context, dir string, now time.Time) (*ServerState, er
 			began := info.ModTime().UTC().Truncate(time.Second)
 			s.Since = &began // the server may know better
 		}
-		if err := s.ask(ctx, dir); err != nil {
+		limited, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		if err := s.ask(limited, dir); err != nil {
 			return nil, err
 		}
 	}
@@ -227,10 +244,8 @@ func (s *ServerStatus) readDatastore(ctx context.Context, endpoint, dataDir stri
 		}
 		return nil
 	}
-	asked, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	s.Datastore, err = LookAt(asked, dataDir, path)
-	if errors.Is(err, context.DeadlineExceeded) {
+	s.Datastore, err = LookAt(ctx, dataDir, path)
+	if err != nil && ctx.Err() != nil {
 		s.Elsewhere = path + " (the server has it open, and does not answer)"
 		return nil
 	}

@@ -47,6 +47,9 @@ func statusOfAll(c *cli.Context) error {
 	code := 0
 	for _, found := range running {
 		s := readFound(c.Context, found, time.Now())
+		if c.Context.Err() != nil {
+			return context.Cause(c.Context)
+		}
 		if s.State == stateStopped {
 			continue // since it was found
 		}
