@@ -1,6 +1,7 @@
 package external
 
 import (
+	"errors"
 	"net/url"
 	"regexp"
 	"slices"
@@ -29,6 +30,16 @@ func mask(text string, secrets []string) string {
 	text = urlCredentials.ReplaceAllString(text, "${1}:"+hidden+"@")
 	return passwordParameters.ReplaceAllString(text, "${1}"+hidden)
 }
+
+// AtAfterHost tells whether there is an at sign after the host of a URL without its scheme. It is that of a password with a
+// slash, a question mark or a number sign, whose begin was taken for a port: a parser sees no password there.
+func AtAfterHost(rest string) bool {
+	host := strings.IndexAny(rest, "/?#")
+	return host >= 0 && strings.Contains(rest[host:], "@")
+}
+
+// errAt is the error for such a URL.
+var errAt = errors.New("not a URL; special characters are percent-encoded in one: an at sign after the host as %40, and in a password also a slash (%2F), a question mark (%3F) and a number sign (%23)")
 
 // spellings is a pattern of all forms in which the secrets may be written: as they are, encoded for a URL and
 // quoted. The longest comes first, because one may be the beginning of another.

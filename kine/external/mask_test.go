@@ -66,6 +66,9 @@ func TestACauseIsNamedOnce(t *testing.T) {
 func TestAMalformedEndpointShowsNoPassword(t *testing.T) {
 	for _, endpoint := range []string{
 		"postgres://u:s3?cret@h/db", "postgres://u:3?cret@h/db", "postgres://u:s3#cret@h/db", "postgres://u:s3%zzcret@h/db",
+		"postgres://u:3/cret@h/db", "postgres://u:3#cret@h/db", "postgres://u:3?a=cret@h/db", "postgres://u@x:3/cret@h/db",
+		"mysql://u:3/cret@tcp(h:3306)", "mysql://u:3/cret@h:3306/db", "mysql://u:3?cret@h/db", "mysql://u:3#cret@h/db", "mysql://tcp:3/cret@tcp(h)",
+		"nats://u:3/cret@h", "nats://u:3#cret@h", "nats://u:3?bucket=cret@h", "nats://3/cret@h", "nats://u:3,cret@h", "nats://u:3,c/cret@h",
 		"postgres://u@h:x/db?password=s3cret", "postgres://u@h/db?password=s3cret&sslmode=perhaps", "postgres://u:s3cret@h/db?sslmode=perhaps",
 		"mysql://u:s3/cret@h:3306", "mysql://u:s3@cret(x)@h/db",
 		"nats://u:s3?cret@h", "nats://s3?cret@h", "nats://u:s3cret@h,nats://u:s3cret@i",

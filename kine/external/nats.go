@@ -35,6 +35,9 @@ var natsParameters = map[string]bool{
 func parseNATS(rest string) (where string, secrets []string, err error) {
 	var hosts []string
 	for i, one := range strings.Split("nats://"+rest, ",") {
+		if AtAfterHost(strings.TrimPrefix(one, "nats://")) {
+			return "", secrets, errAt
+		}
 		u, err := url.Parse(one)
 		if err != nil {
 			return "", secrets, errors.New("not a URL")
@@ -56,9 +59,6 @@ func parseNATS(rest string) (where string, secrets []string, err error) {
 			return "", secrets, errors.New("a password with special characters has to be in a credsFile or a contextFile")
 		}
 		for name := range u.Query() {
-			if strings.Contains(name, "@") { // a password or a token with a question mark
-				return "", secrets, errors.New("not a URL; special characters of a token are percent-encoded in one")
-			}
 			if !natsParameters[name] {
 				return "", secrets, fmt.Errorf("there is no parameter %s", name)
 			}

@@ -58,6 +58,9 @@ const defaultDatabase = "kubernetes"
 // postgresURL is the URL as kine's driver reads it, with the name of the database in lower
 // case.
 func postgresURL(rest string) (*url.URL, error) {
+	if AtAfterHost(rest) {
+		return nil, errAt
+	}
 	u, err := url.Parse("postgres://" + rest)
 	if err != nil { // it contains the URL
 		return nil, errors.New("not a URL; special characters of a password are percent-encoded in one")
@@ -76,11 +79,6 @@ func parsePostgres(rest string) (where string, secrets []string, err error) {
 	query, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
 		return "", nil, errors.New("not a URL; special characters of a parameter are percent-encoded in one")
-	}
-	for name := range query {
-		if strings.Contains(name, "@") { // a password with a question mark
-			return "", nil, errors.New("not a URL; special characters of a password are percent-encoded in one")
-		}
 	}
 	secrets = slices.Concat(userSecrets(u), query["password"], query["sslpassword"])
 	config, err := pgx.ParseConfig(u.String())

@@ -87,6 +87,9 @@ func parseEndpoint(text string) (Location, error) {
 	}
 	l := Location{Etcd: strings.Split(text, ",")}
 	for _, one := range l.Etcd {
+		if _, rest, _ := strings.Cut(one, "://"); external.AtAfterHost(rest) {
+			return Location{}, errors.New("--datastore-endpoint: not a URL; special characters of a password are percent-encoded in one: " + endpointForms)
+		}
 		u, err := url.Parse(one)
 		if err != nil {
 			// Not err itself: it repeats the URL, which may contain a password.

@@ -67,6 +67,13 @@ func TestDatastoreEndpoint(t *testing.T) {
 		"http://me:secret@a b/":                "not a URL",
 		"postgre://me@a/b?password=secret":     "postgre://me@a/b:",
 		"me:secret@tcp(a:3306)/b":              "me:…",
+		"http://me:3/secret@a:2379":            "percent-encoded",
+		"https://me:3?secret@a:2379":           "percent-encoded",
+		"http://a:2379,http://me:3#secret@a":   "percent-encoded",
+		"postgre://me:3/secret@a/b":            "percent-encoded",
+		"postgres://me:3/secret@a/b":           "percent-encoded",
+		"mysql://me:3/secret@tcp(a:3306)":      "not a DSN",
+		"nats://me:3/secret@a:4222":            "percent-encoded",
 		"//me:secret@a/b":                      "//me:xxxxx@a/b",
 	} {
 		_, err := parseEndpoint(text)
