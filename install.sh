@@ -175,8 +175,11 @@ download() {
 		esac
 		;;
 	esac
-	try_download "$1" "$2" || fail "$1 could not be downloaded to $2 ($(free_space "$2"))$(why_not)"
+	try_download "$1" "$2" || fail "$(shown "$1") could not be downloaded to $2 ($(free_space "$2"))$(why_not)"
 }
+
+# shown URL prints it without the user and the password of a mirror.
+shown() { printf '%s\n' "$1" | sed 's,//[^/]*@,//,'; }
 
 # try_download is download, but returns an error instead of exiting.
 try_download() {
@@ -320,11 +323,12 @@ fetch() {
 		base=$(printf '%s' "${KARVE_DOWNLOAD_URL:-https://github.com/karve-k8s/karve/releases/latest/download}" | sed 's/+/%2B/g')
 		name=karve-$os-$arch.$suffix
 		packed=$stage/$name
-		say "downloading $base/$name"
+		origin=$(shown "${base%/}")
+		say "downloading $origin/$name"
 		download "${base%/}/SHA256SUMS" "$stage/SHA256SUMS"
 		try_download "${base%/}/SHA256SUMS.minisig" "$stage/SHA256SUMS.minisig" 2>/dev/null || rm -f "$stage/SHA256SUMS.minisig"
-		check_signature "$stage/SHA256SUMS" "${base%/}/SHA256SUMS" ||
-			fail "${base%/}/SHA256SUMS.minisig could not be downloaded$(why_not), but releases are signed. To install your own unsigned build with curl or GNU wget, set KARVE_REQUIRE_SIGNATURE=no"
+		check_signature "$stage/SHA256SUMS" "$origin/SHA256SUMS" ||
+			fail "$origin/SHA256SUMS.minisig could not be downloaded$(why_not), but releases are signed. To install your own unsigned build with curl or GNU wget, set KARVE_REQUIRE_SIGNATURE=no"
 		download "${base%/}/$name" "$packed"
 		check_sum "$packed" "$name" "$stage/SHA256SUMS"
 	fi
