@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/karve-k8s/karve/certs"
 )
@@ -189,16 +190,28 @@ func (a *API) send(ctx context.Context, method, path string, in any) (*http.Resp
 	return nil, &Refusal{resp.StatusCode, method + " " + path, status.Message}
 }
 
+// cacheLimit is how long a server may take to fill a cache, on a busy machine.
+const cacheLimit = time.Minute
+
 // List reads a collection in pages of 500 and returns its objects by namespace/name
-// (by name where there is no namespace) and the revision that the list is of.
+// (by name where there is no namespace) and the revision that the list is of. It asks again, as clients do, while a
+// server that has just started answers 429, because the cache of the type is not there yet.
 func (a *API) List(ctx context.Context, path, query string) (map[string]Object, int64, error) {
-	all := map[string]Object{}
+	all, began := map[string]Object{}, time.Now()
 	for next := ""; ; {
 		var page struct {
 			Metadata Metadata `json:"metadata"`
 			Items    []Object `json:"items"`
 		}
-		if err := a.Do(ctx, http.MethodGet, path+"?limit=500&"+query+"&continue="+next, nil, &page); err != nil {
+		err := a.Do(ctx, http.MethodGet, path+"?limit=500&"+query+"&continue="+next, nil, &page)
+		if Refused(err) == http.StatusTooManyRequests && time.Since(began) < cacheLimit {
+			select {
+			case <-time.After(100 * time.Millisecond):
+				continue
+			case <-ctx.Done():
+			}
+		}
+		if err != nil {
 			return nil, 0, err
 		}
 		for _, item := range page.Items {

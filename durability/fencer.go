@@ -130,9 +130,10 @@ type fencerWatch struct {
 	at    int64             // everything up to here was seen
 }
 
-// run watches at one server after the other, because a server that does not answer looks like a quiet one.
+// run watches at one server after the other, because a server that does not answer looks like a quiet one. One that
+// has just started has no history in its cache, so the others are asked before the history counts as lost.
 func (w *fencerWatch) run(ctx context.Context) {
-	for turn := 0; ctx.Err() == nil; turn++ {
+	for turn, expired := 0, 0; ctx.Err() == nil; turn++ {
 		servers := w.servers()
 		if len(servers) == 0 {
 			w.pause(ctx)
@@ -148,7 +149,12 @@ func (w *fencerWatch) run(ctx context.Context) {
 			return nil
 		})
 		if errors.Is(err, ErrExpired) {
-			err = w.again(limited, api)
+			if expired++; expired >= len(servers) {
+				err = w.again(limited, api)
+			}
+		}
+		if err == nil {
+			expired = 0
 		}
 		if err != nil {
 			w.pause(ctx)

@@ -3,6 +3,7 @@ package durability
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -260,5 +261,65 @@ func TestFencerNotices(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A server that has just started does not know what was before. The history is lost only if no other server knows it.
+func TestFencerAsksEachServerForTheHistory(t *testing.T) {
+	events := map[string][]string{"/apis/coordination.k8s.io/v1/leases": {lease("a", 10), lease("b", 20), lease("b", 30)}}
+	old := fakeServer(t, events)
+	gone := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("watch") != "" {
+			http.Error(w, "too old", http.StatusGone)
+			return
+		}
+		fmt.Fprint(w, `{"metadata":{"resourceVersion":"40"}}`)
+	}))
+	defer gone.Close()
+	fresh := &API{URL: gone.URL, HTTP: gone.Client()}
+	for _, c := range []struct {
+		servers []*API
+		lost    bool
+	}{
+		{[]*API{fresh, old}, false},
+		{[]*API{fresh, fresh}, true},
+	} {
+		begun := false
+		f, err := NewFencer(t.Context(), func() []*API {
+			if !begun {
+				begun = true
+				return []*API{old}
+			}
+			return c.servers
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually.True(t, "the leases are seen, or not", func() bool {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return f.leases[ControllersLease] == 30 || len(f.problems) > 0
+		})
+		f.Close()
+		if err := errors.Join(f.problems...); (err != nil) != c.lost {
+			t.Errorf("got %v, want it to be lost: %t", err, c.lost)
+		}
+	}
+}
+
+// While the cache of a type is not there yet, a server says so, and clients ask again.
+func TestListAsksAgain(t *testing.T) {
+	asked := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if asked++; asked < 3 {
+			http.Error(w, "storage is (re)initializing", http.StatusTooManyRequests)
+			return
+		}
+		fmt.Fprint(w, `{"metadata":{"resourceVersion":"7"},"items":[{"metadata":{"name":"a"}}]}`)
+	}))
+	defer server.Close()
+	list, revision, err := (&API{URL: server.URL, HTTP: server.Client()}).List(t.Context(), "/api/v1/nodes", "")
+	if err != nil || revision != 7 || len(list) != 1 {
+		t.Errorf("got %v at %d, %v", list, revision, err)
 	}
 }
