@@ -74,6 +74,9 @@ func (b *Backend) Close() {
 		b.reader.end()
 	}
 	b.work.Wait()
+	if b.log != nil {
+		b.log.filler.DB.Close()
+	}
 	b.release()
 	for _, c := range b.shown {
 		b.metrics.Unregister(c)
@@ -145,12 +148,17 @@ func (b *Backend) List(ctx context.Context, key, end string, limit, revision int
 	limited, cancel := b.limit(ctx)
 	defer cancel()
 	var newest int64
-	if b.log != nil && revision == 0 && key != "" { // kine knows all keys at the newest revision only
+	if b.log != nil && key != "" { // kine knows all keys at the newest revision only, which may then lack others' rows
 		var err error
-		if newest, err = b.log.newest(limited); err != nil {
+		if revision != 0 {
+			err = b.log.upTo(limited, revision)
+		} else {
+			newest, err = b.log.newest(limited)
+			revision = newest
+		}
+		if err != nil {
 			return 0, nil, b.status(ctx, heard(limited, err))
 		}
-		revision = newest
 	}
 	var read result
 	rev, kvs, err := b.backend.List(context.WithValue(limited, resultKey{}, &read), key, end, limit, revision, keysOnly)
@@ -202,7 +210,7 @@ func (b *Backend) Create(ctx context.Context, key string, value []byte, lease in
 	recorded, o := withOutcome(limited)
 	var read result
 	rev, err := b.backend.Create(context.WithValue(recorded, resultKey{}, &read), key, value, lease)
-	if cut := read.err(); cut != nil && err == nil && b.writer != nil && o.revision != rev {
+	if cut := read.err(); cut != nil && err == nil && b.writer != nil && o.revision == 0 {
 		err = cut // kine took the failed read for a key that was never there
 	}
 	// The second attempt is for a key that has been deleted; nobody reads after it.

@@ -16,6 +16,7 @@ import (
 	"github.com/k3s-io/kine/pkg/server"
 	"github.com/k3s-io/kine/pkg/tls"
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/status"
 )
 
 // ErrRefused means that the database has answered, and that waiting will not change the
@@ -67,6 +68,7 @@ type driver struct {
 	keys     keyQuery
 	param    string
 	numbered bool
+	fills    func(dsn string, wait time.Duration) (*sql.DB, error) // connections whose statements wait so long for a lock
 
 	// For [Table], if sql:
 	connect func(rest string, files tls.Config) (db *sql.DB, release func(), err error)
@@ -136,7 +138,7 @@ type Options struct {
 	// State is called with the reason when a call finds the database away, and with nil when
 	// one finds it back. Calls may overlap.
 	State func(error)
-	// Warn is called with what slows the datastore down, once. It may be nil.
+	// Warn is called with what slows the datastore down, when that begins. It may be nil.
 	Warn func(error)
 }
 
@@ -216,12 +218,23 @@ func (b *Backend) attach(life context.Context, dsn string) error {
 			b.reads.SetMaxIdleConns(idleConns)
 		}}
 	b.reads, b.wake = dialect.DB, log.wake
-	b.log = &gapless{dialect, rows.taken, log.wake}
 	b.writer = newWriter(life, rows)
 	b.reader = &reader{ctx: life, work: &b.work, db: b.reads, query: kind.keys, observe: func(began time.Time, err error, sql *query.Filled) {
 		observe(dialect, began, err, sql)
 	}}
 	log.observe(b.writer, b.watchdog)
+	gaps, err := newGapless(life, kind, dsn, dialect, rows)
+	if err != nil {
+		rows.close()
+		return err
+	}
+	gaps.wake, gaps.warn = log.wake, func(err error) {
+		if b.warn != nil {
+			b.warn(fmt.Errorf("watches wait: %w", b.named(errors.New(status.Convert(err).Message()))))
+		}
+	}
+	b.log = gaps
+	*log.dialect = filling{*log.dialect, b.log, new(int64)}
 	b.work.Go(b.writer.run)
 	b.work.Go(func() {
 		kind.follow(life, dsn, b.reads, b.wake, func(err error) {

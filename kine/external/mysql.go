@@ -25,6 +25,7 @@ var mySQL = driver{
 
 	rows:     openMySQLTable,
 	follow:   followMySQL,
+	fills:    fillsOfMySQL,
 	keys:     mysqlKeyQuery,
 	param:    "?",
 	connect:  connectMySQL,

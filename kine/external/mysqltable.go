@@ -80,6 +80,24 @@ func tryMySQLLock(ctx context.Context, db *sql.DB) error {
 	return err
 }
 
+// fillsOfMySQL opens connections whose statements wait so long for a lock of a row or of the table, in whole seconds.
+func fillsOfMySQL(dsn string, wait time.Duration) (*sql.DB, error) {
+	config, err := mysql.ParseDSN(dsn)
+	if err != nil {
+		return nil, err
+	}
+	if config.Params == nil {
+		config.Params = map[string]string{}
+	}
+	seconds := fmt.Sprint(int(wait.Seconds()))
+	config.Params["innodb_lock_wait_timeout"], config.Params["lock_wait_timeout"] = seconds, seconds
+	connector, err := mysql.NewConnector(config)
+	if err != nil {
+		return nil, err
+	}
+	return sql.OpenDB(connector), nil
+}
+
 func (t *mysqlTable) close() { t.db.Close() }
 
 func (t *mysqlTable) ping(ctx context.Context) error {

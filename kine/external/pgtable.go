@@ -35,8 +35,9 @@ type pgTable struct {
 	dialect *generic.Generic
 }
 
-// pgConfig is the configuration of a connection of which both ends notice within seconds that the other is gone.
-func pgConfig(dsn string) (*pgx.ConnConfig, error) {
+// pgConfig is the configuration of a connection of which both ends notice within seconds that the other is gone, and whose
+// statements wait so long for a lock.
+func pgConfig(dsn string, wait time.Duration) (*pgx.ConnConfig, error) {
 	config, err := pgx.ParseConfig("postgres://" + dsn)
 	if err != nil {
 		return nil, err
@@ -50,20 +51,29 @@ func pgConfig(dsn string) (*pgx.ConnConfig, error) {
 		return conn, err
 	}
 	config.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
-		_, err := conn.Exec(ctx, fmt.Sprintf(pgSession, lockLimit.Milliseconds())).ReadAll()
+		_, err := conn.Exec(ctx, fmt.Sprintf(pgSession, wait.Milliseconds())).ReadAll()
 		return err
 	}
 	return config, nil
 }
 
 func openPostgresTable(_ context.Context, dsn string, dialect *generic.Generic) (inserter, error) {
-	config, err := pgConfig(dsn)
+	config, err := pgConfig(dsn, lockLimit)
 	if err != nil {
 		return nil, err
 	}
 	db := stdlib.OpenDB(*config)
 	db.SetMaxOpenConns(1)
 	return &pgTable{db, config, dialect}, nil
+}
+
+// fillsOfPostgres opens connections whose statements wait so long for a lock.
+func fillsOfPostgres(dsn string, wait time.Duration) (*sql.DB, error) {
+	config, err := pgConfig(dsn, wait)
+	if err != nil {
+		return nil, err
+	}
+	return stdlib.OpenDB(*config), nil
 }
 
 func (t *pgTable) close() { t.db.Close() }
@@ -211,7 +221,7 @@ func followPostgres(ctx context.Context, dsn string, _ *sql.DB, wake func(int64)
 }
 
 func listenPostgres(ctx context.Context, dsn string, wake func(int64)) error {
-	config, err := pgConfig(dsn)
+	config, err := pgConfig(dsn, lockLimit)
 	if err != nil {
 		return err
 	}

@@ -28,6 +28,7 @@ var postgres = driver{
 
 	rows:    openPostgresTable,
 	follow:  followPostgres,
+	fills:   fillsOfPostgres,
 	keys:    pgKeyQuery,
 	param:   "$",
 	connect: connectPostgres,

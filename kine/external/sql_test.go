@@ -30,6 +30,9 @@ type table struct {
 	insert, commit error
 	away           *atomic.Bool // for the query of the newest revision alone
 	inserted       int64        // the id of an INSERT; 0: no row
+	refused        int          // so many INSERTs have no row first
+	during         func()       // is called by an INSERT that has one
+	asked          int64        // the newest revision, for the question whether there are gaps
 }
 
 type row struct {
@@ -51,6 +54,9 @@ func (d *table) BeginTx(context.Context, sqldriver.TxOptions) (sqldriver.Tx, err
 // QueryContext answers as kine's SELECTs do: each row has the newest and the compacted revision, and
 // without a row there is one of nulls.
 func (d *table) QueryContext(_ context.Context, query string, _ []sqldriver.NamedValue) (sqldriver.Rows, error) {
+	if query == "COUNT" {
+		return &answer{columns: 3, rows: [][]sqldriver.Value{{d.asked, d.asked, int64(1)}}}, nil
+	}
 	if !strings.Contains(query, "fkv") { // one of the two revisions
 		if d.away != nil && d.away.Load() {
 			return nil, errors.New("lost")
@@ -84,6 +90,13 @@ func (r rowsOf) insert(_ context.Context, batch []*write, _ *keyRange) ([]int64,
 	}
 	if r.commit != nil {
 		return nil, unknown{r.commit}
+	}
+	if r.refused > 0 {
+		r.refused--
+		return make([]int64, len(batch)), nil
+	}
+	if r.during != nil {
+		r.during()
 	}
 	return slices.Repeat([]int64{r.inserted}, len(batch)), nil
 }

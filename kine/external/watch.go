@@ -19,7 +19,7 @@ func (b *Backend) Watch(ctx context.Context, revision int64) server.WatchResult 
 		return server.WatchResult{Eventc: out, Errorc: errc}
 	}
 	guarded, stop, _ := b.watchdog.guard(ctx) // it ends with ctx
-	from, history, end, err := b.watch(guarded, revision)
+	from, history, start, end, err := b.watch(guarded, revision)
 	stop()
 	if guarded.Err() != nil { // kine does not tell of an end in its history
 		err = context.Cause(guarded)
@@ -38,7 +38,7 @@ func (b *Backend) Watch(ctx context.Context, revision int64) server.WatchResult 
 		defer cancel()
 		defer end()
 		defer close(out)
-		if err := b.pass(ctx, from, &history, out, revision); err != nil {
+		if err := b.pass(ctx, from, &history, out, start); err != nil {
 			errc <- b.status(ctx, err)
 		}
 	}()
