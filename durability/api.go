@@ -97,7 +97,7 @@ func (m *Metadata) Revision() int64 {
 }
 
 // API is a client of one server. It reads and writes JSON over HTTP and nothing else,
-// so that no cache, retry or rate limit stands between a test and the server.
+// so that no cache or rate limit stands between a test and the server, and no write is sent twice.
 type API struct {
 	URL   string
 	Token string // bearer token, if the connection has no client certificate
@@ -134,6 +134,10 @@ func (a *API) Do(ctx context.Context, method, path string, in, out any) error {
 	if err != nil {
 		return err
 	}
+	return decode(resp, out)
+}
+
+func decode(resp *http.Response, out any) error {
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	if err != nil || out == nil {
@@ -144,6 +148,25 @@ func (a *API) Do(ctx context.Context, method, path string, in, out any) error {
 		return nil
 	}
 	return json.Unmarshal(text, out)
+}
+
+// cacheLimit is how long a server may take to fill a cache, on a busy machine.
+const cacheLimit = time.Minute
+
+// read sends a list or a watch, and again, as clients do, while a server that has just started answers 429: the cache of
+// the type is not there yet.
+func (a *API) read(ctx context.Context, path string) (*http.Response, error) {
+	for began := time.Now(); ; {
+		resp, err := a.send(ctx, http.MethodGet, path, nil)
+		if Refused(err) != http.StatusTooManyRequests || time.Since(began) > cacheLimit {
+			return resp, err
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
 }
 
 // send returns the answer if it is a 2xx.
@@ -190,26 +213,18 @@ func (a *API) send(ctx context.Context, method, path string, in any) (*http.Resp
 	return nil, &Refusal{resp.StatusCode, method + " " + path, status.Message}
 }
 
-// cacheLimit is how long a server may take to fill a cache, on a busy machine.
-const cacheLimit = time.Minute
-
 // List reads a collection in pages of 500 and returns its objects by namespace/name
-// (by name where there is no namespace) and the revision that the list is of. It asks again, as clients do, while a
-// server that has just started answers 429, because the cache of the type is not there yet.
+// (by name where there is no namespace) and the revision that the list is of.
 func (a *API) List(ctx context.Context, path, query string) (map[string]Object, int64, error) {
-	all, began := map[string]Object{}, time.Now()
+	all := map[string]Object{}
 	for next := ""; ; {
 		var page struct {
 			Metadata Metadata `json:"metadata"`
 			Items    []Object `json:"items"`
 		}
-		err := a.Do(ctx, http.MethodGet, path+"?limit=500&"+query+"&continue="+next, nil, &page)
-		if Refused(err) == http.StatusTooManyRequests && time.Since(began) < cacheLimit {
-			select {
-			case <-time.After(100 * time.Millisecond):
-				continue
-			case <-ctx.Done():
-			}
+		resp, err := a.read(ctx, path+"?limit=500&"+query+"&continue="+next)
+		if err == nil {
+			err = decode(resp, &page)
 		}
 		if err != nil {
 			return nil, 0, err

@@ -308,18 +308,27 @@ func TestFencerAsksEachServerForTheHistory(t *testing.T) {
 }
 
 // While the cache of a type is not there yet, a server says so, and clients ask again.
-func TestListAsksAgain(t *testing.T) {
+func TestReadsAreSentAgain(t *testing.T) {
 	asked := 0
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if asked++; asked < 3 {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if asked++; asked%3 != 0 {
 			http.Error(w, "storage is (re)initializing", http.StatusTooManyRequests)
 			return
 		}
-		fmt.Fprint(w, `{"metadata":{"resourceVersion":"7"},"items":[{"metadata":{"name":"a"}}]}`)
+		if r.URL.Query().Get("watch") == "" {
+			fmt.Fprint(w, `{"metadata":{"resourceVersion":"7"},"items":[{"metadata":{"name":"a"}}]}`)
+			return
+		}
+		fmt.Fprintln(w, lease("a", 8))
 	}))
 	defer server.Close()
-	list, revision, err := (&API{URL: server.URL, HTTP: server.Client()}).List(t.Context(), "/api/v1/nodes", "")
+	api := &API{URL: server.URL, HTTP: server.Client()}
+	list, revision, err := api.List(t.Context(), "/api/v1/nodes", "")
 	if err != nil || revision != 7 || len(list) != 1 {
 		t.Errorf("got %v at %d, %v", list, revision, err)
+	}
+	seen := 0
+	if err := api.Watch(t.Context(), "/api/v1/nodes", revision, func(Event) error { seen++; return nil }); err != nil || seen != 1 {
+		t.Errorf("got %d events, %v", seen, err)
 	}
 }

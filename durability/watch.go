@@ -25,7 +25,7 @@ var ErrExpired = errors.New("the revision of the watch is gone")
 // server ended the watch properly.
 func (a *API) Watch(ctx context.Context, path string, revision int64, each func(Event) error) error {
 	path, query, _ := strings.Cut(path, "?")
-	resp, err := a.send(ctx, http.MethodGet, fmt.Sprintf("%s?watch=true&allowWatchBookmarks=true&resourceVersion=%d&%s", path, revision, query), nil)
+	resp, err := a.read(ctx, fmt.Sprintf("%s?watch=true&allowWatchBookmarks=true&resourceVersion=%d&%s", path, revision, query))
 	if Refused(err) == http.StatusGone {
 		return fmt.Errorf("%w: %w", ErrExpired, err)
 	} else if err != nil {
