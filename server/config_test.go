@@ -129,7 +129,7 @@ var mistakes = map[string]struct {
 	"a default of Pods without a name": {func(c *Config) { c.SimulateNodes, c.SimulatePods = 1, []string{"runfor=1s"} },
 		[]string{"--simulate-pods runfor=1s: unknown name, want one of start-delay"}},
 	"a process without an address": {func(c *Config) { c.SimulateNodes, c.SimulateListen = 1, []string{"9443"} },
-		[]string{"--simulate-listen 9443: want ADDRESS:PORT, such as 127.0.0.1:9443"}},
+		[]string{"--simulate-listen 9443: it is not an address and a port: want ADDRESS:PORT, such as 127.0.0.1:9443"}},
 	"the insecure port behind Pods": {func(c *Config) {
 		c.SimulateNodes, c.DisableInsecure, c.InsecurePort, c.SimulateListen = 1, false, 18080, []string{"127.0.0.1:18080"}
 	}, []string{"--simulate-listen 127.0.0.1:18080: its port is that of --insecure-port", "name another port"}},

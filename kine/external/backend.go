@@ -257,6 +257,8 @@ func (b *Backend) Delete(ctx context.Context, key string, revision int64) (int64
 		err = failed
 	} else if kv == nil {
 		ok = false // kine reports that it deleted a key that never existed
+	} else if err == nil && !ok && kv.ModRevision == revision {
+		err = fmt.Errorf("whether %s was deleted is not known", key) // kine's NATS driver hides the error of the write
 	}
 	return rev, kv, ok && err == nil, b.status(ctx, heard(limited, err))
 }
@@ -268,12 +270,9 @@ func (b *Backend) deleteAny(ctx context.Context, key string) (int64, *server.Key
 		if err != nil || there == nil {
 			return rev, nil, false, err
 		}
-		rev, now, ok, err := b.Delete(ctx, key, there.ModRevision)
+		rev, _, ok, err := b.Delete(ctx, key, there.ModRevision)
 		if err != nil || ok {
 			return rev, there, ok, err
-		}
-		if now != nil && now.ModRevision == there.ModRevision { // kine's NATS driver hides the error of the write
-			return rev, nil, false, b.status(ctx, fmt.Errorf("%s could not be deleted", key))
 		} // otherwise another client was faster
 	}
 }
@@ -292,8 +291,12 @@ func (b *Backend) CurrentRevision(ctx context.Context) (int64, error) {
 	return revision, b.status(ctx, err)
 }
 
-// Compact removes history up to revision, except for the newest compactRetain revisions.
+// Compact removes history up to revision, except for the newest compactRetain revisions, and for what the watches
+// do not have yet.
 func (b *Backend) Compact(ctx context.Context, revision int64) (now int64, err error) {
+	if b.log != nil && b.log.followed.Load() > 0 {
+		revision = min(revision, b.log.followed.Load())
+	}
 	err = contain(func() (err error) {
 		now, err = b.backend.Compact(ctx, revision)
 		return err

@@ -216,6 +216,8 @@ func (b *Backend) attach(life context.Context, dsn string) error {
 		refresh: func() {
 			b.reads.SetMaxIdleConns(0)
 			b.reads.SetMaxIdleConns(idleConns)
+			b.log.filler.DB.SetMaxIdleConns(0)
+			b.log.filler.DB.SetMaxIdleConns(1)
 		}}
 	b.reads, b.wake = dialect.DB, log.wake
 	b.writer = newWriter(life, rows)
@@ -234,7 +236,7 @@ func (b *Backend) attach(life context.Context, dsn string) error {
 		}
 	}
 	b.log = gaps
-	*log.dialect = filling{*log.dialect, b.log, new(int64)}
+	*log.dialect = filling{*log.dialect, b.log}
 	b.work.Go(b.writer.run)
 	b.work.Go(func() {
 		kind.follow(life, dsn, b.reads, b.wake, func(err error) {

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"runtime"
+	"time"
 	"unsafe"
 
 	"github.com/k3s-io/kine/pkg/drivers/generic"
@@ -83,8 +85,21 @@ func (d dialect) QueryAfter(ctx context.Context, stmt *query.Stmt, revision int6
 	return rows, err
 }
 
-// PrepareAfter comes before the first QueryAfter, and after one that has failed.
-func (d dialect) PrepareAfter(ctx context.Context, limit int64) (*query.Stmt, error) {
+// PrepareAfter is called by the same loop, before the first QueryAfter, and after one that has failed. After a full batch, the loop
+// tries again at once and for ever, also when the backend ends (kine pkg/logstructured/sqllog, poll).
+func (d dialect) PrepareAfter(life context.Context, limit int64) (*query.Stmt, error) {
+	stmt, err := d.prepareAfter(life, limit)
+	if err != nil {
+		select {
+		case <-time.After(pollInterval):
+		case <-life.Done():
+			runtime.Goexit()
+		}
+	}
+	return stmt, err
+}
+
+func (d dialect) prepareAfter(ctx context.Context, limit int64) (*query.Stmt, error) {
 	ctx, cancel := context.WithTimeout(ctx, eventsLimit)
 	defer cancel()
 	ctx, _, end := d.watchdog.guard(ctx)

@@ -4,7 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -54,6 +54,7 @@ type gapless struct {
 	warn     func(error)
 	fills    singleflight.Group
 	complete atomic.Int64 // no revision up to it is missing; 0: not known
+	followed atomic.Int64 // kine's loop has every revision up to it; 0: it has not begun
 }
 
 func newGapless(life context.Context, kind *driver, dsn string, dialect *generic.Generic, rows inserter) (*gapless, error) {
@@ -94,7 +95,10 @@ func (g *gapless) newest(ctx context.Context) (int64, error) {
 		if err := g.db.QueryRowContext(ctx, g.since, from).Scan(&least, &newest, &rows); err != nil {
 			return 0, err
 		}
-		if least.Int64 != from || newest.Int64-from >= gapWindow { // the table was restored from a backup, or may have been compacted
+		switch {
+		case newest.Int64-from >= gapWindow: // what is between may have been compacted
+			from = 0
+		case least.Int64 != from: // the table was restored from a backup
 			g.complete.CompareAndSwap(from, 0)
 			from = 0
 		}
@@ -183,13 +187,16 @@ func (g *gapless) fillAll(ctx context.Context, gaps []int64) error {
 	filled := g.fills.DoChan("", func() (any, error) {
 		for _, gap := range gaps {
 			if err := g.try(gap); err != nil {
-				return nil, err
+				return gap, err
 			}
 		}
 		return nil, nil
 	})
 	select {
 	case r := <-filled:
+		if gap, _ := r.Val.(int64); r.Err != nil && !slices.Contains(gaps, gap) {
+			return ctx.Err() // of a gap that the caller does not have
+		}
 		return r.Err
 	case <-ctx.Done():
 		return ctx.Err()
@@ -231,19 +238,24 @@ func conflicts(err error) bool {
 // than a second, also if the revision could not be filled. So its calls return when there is no gap, or with ctx.
 type filling struct {
 	server.Dialect
-	log   *gapless
-	after *int64 // the loop has every revision up to it
+	log *gapless
 }
 
 // QueryAfter is called by the loop only.
 func (f filling) QueryAfter(ctx context.Context, stmt *query.Stmt, revision int64) (*sql.Rows, error) {
-	*f.after = revision
+	f.log.followed.Store(revision)
 	return f.Dialect.QueryAfter(ctx, stmt, revision)
 }
 
-// FillRetryDelay is called when the loop sees a gap for the first time.
+// FillRetryDelay is called when the loop sees a gap for the first time. What comes meanwhile has its own turn.
 func (f filling) FillRetryDelay(ctx context.Context) {
-	f.log.insist(ctx, func(ctx context.Context) error { return f.log.fill(ctx, *f.after+1, math.MaxInt64) })
+	f.log.insist(ctx, func(ctx context.Context) error {
+		var newest sql.NullInt64
+		if err := f.log.db.QueryRowContext(ctx, generic.CurrentRevSQL).Scan(&newest); err != nil {
+			return err
+		}
+		return f.log.fill(ctx, f.log.followed.Load()+1, newest.Int64)
+	})
 }
 
 // Fill is called when the loop sees it again: the gap is wider than gapWindow.

@@ -445,3 +445,93 @@ func TestAHistoryFromNowOnCutShortEndsTheWatch(t *testing.T) {
 		t.Errorf("%v, want %v", err, errHistory)
 	}
 }
+
+// The loop that follows the log fills what was there when it saw a gap, and goes on.
+func TestDatabaseTheLoopEndsBesideEverNewGaps(t *testing.T) {
+	databases(t, func(t *testing.T, db database) {
+		db.needsSQL(t)
+		b, other := db.open(t), db.foreign(t)
+		first, err := b.Create(t.Context(), "/keys/first", nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.log.followed.Store(first)
+		newest := first + 2
+		other.insert(newest, "/keys/second")
+		b.log.pause = func(context.Context) {
+			newest += 2
+			other.insert(newest, fmt.Sprintf("/keys/%d", newest))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), eventually.Limit)
+		defer cancel()
+		filling{log: b.log}.FillRetryDelay(ctx)
+		if ctx.Err() != nil {
+			t.Errorf("it still fills, at %d", newest)
+		}
+	})
+}
+
+// A caller who waits for the fill of others' gap does not get its error. What was complete stays so meanwhile.
+func TestDatabaseAGapOfOthersIsNoError(t *testing.T) {
+	databases(t, func(t *testing.T, db database) {
+		db.needsSQL(t)
+		b, other, ctx := db.open(t), db.foreign(t), t.Context()
+		first, err := b.Create(ctx, "/keys/first", nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.log.newest(ctx); err != nil {
+			t.Fatal(err)
+		}
+		db.waitFor(t, b, time.Second)
+		other.begin(gapWindow)
+		own := make(chan error, 1)
+		go func() { own <- b.log.fillAll(ctx, []int64{other.gap}) }()
+		eventually.True(t, "it waits for the transaction", other.waits(1))
+		if err := b.log.fillAll(ctx, []int64{other.last}); err != nil {
+			t.Errorf("a gap that is none any more: %v", err)
+		}
+		if err := eventually.Receive(t, "the end of the fill", own); status.Code(err) != codes.Unavailable {
+			t.Errorf("the gap itself: %v, want that it is open", err)
+		}
+		if _, err := b.log.newest(ctx); err == nil {
+			t.Error("newest does not wait for the gap")
+		}
+		if err := b.log.upTo(ctx, first); err != nil {
+			t.Errorf("a list at a revision that was complete: %v", err)
+		}
+	})
+}
+
+// What live watches still wait for is not removed.
+func TestDatabaseCompactionWaitsForWatches(t *testing.T) {
+	databases(t, func(t *testing.T, db database) {
+		db.needsSQL(t)
+		if db.kind == "mysql" {
+			t.Skip("InnoDB lets the compaction itself wait for the transaction")
+		}
+		b, other, ctx := db.started(t), db.foreign(t), t.Context()
+		db.waitFor(t, b, time.Second)
+		if _, err := b.Create(ctx, "/keys/first", nil, 0); err != nil {
+			t.Fatal(err)
+		}
+		other.begin(compactRetain + 50)
+		if db.kind == "postgres" {
+			if _, err := other.db.Exec(fmt.Sprintf("SELECT setval(pg_get_serial_sequence('kine', 'id'), %d)", other.last)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		eventually.True(t, "the loop waits for the transaction", other.waits(1))
+		newest, err := b.Create(ctx, "/keys/newest", nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Compact(ctx, newest); err != nil {
+			t.Fatal(err)
+		}
+		var at int64
+		if err := other.db.QueryRow("SELECT MAX(prev_revision) FROM kine WHERE name = 'compact_rev_key'").Scan(&at); err != nil || at >= other.gap {
+			t.Errorf("compacted up to %d, %v; the loop has all before %d", at, err, other.gap)
+		}
+	})
+}
