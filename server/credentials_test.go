@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -57,7 +58,13 @@ func TestTokenSecretIsFilled(t *testing.T) {
 	}
 	config := rest.AnonymousClientConfig(c.admin)
 	config.BearerToken = string(secret.Data[corev1.ServiceAccountTokenKey])
-	if got, _ := whoami(t, clientFor(t, config)); got != "system:serviceaccount:"+ns+":default" {
+	user := clientFor(t, config)
+	// The API server may know the Secret from before it had a token.
+	eventually.Nil(t, "the token is accepted", func() error {
+		_, err := user.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+		return err
+	})
+	if got, _ := whoami(t, user); got != "system:serviceaccount:"+ns+":default" {
 		t.Errorf("the token's user: got %s", got)
 	}
 }
