@@ -73,12 +73,12 @@ func (r *reader) ask(t *testing.T, ctx context.Context, key string) <-chan found
 	t.Helper()
 	answer := make(chan found, 1)
 	before := func() int { r.mu.Lock(); defer r.mu.Unlock(); return len(r.waiting) }
-	n := before()
+	n, busy := before(), r.busy()
 	go func() {
 		revision, kv, err := r.get(ctx, key)
 		answer <- found{revision, kv, err}
 	}()
-	if r.busy() {
+	if busy {
 		eventually.True(t, "it waits", func() bool { return before() > n })
 	}
 	return answer
