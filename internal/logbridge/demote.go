@@ -16,6 +16,8 @@ type Demotion struct {
 	// Empty is any error, or none. (Much of Kubernetes' log has the message "Unhandled
 	// Error".) An event without an error may have it in its message, after Message.
 	Error string
+	// Begins limits the row to errors that begin with Error.
+	Begins bool
 	// Field and Value are a field of the event; empty is no condition.
 	Field, Value string
 	// Custom limits the row to events whose message goes on with a custom resource (see Custom).
@@ -42,6 +44,7 @@ const (
 	conflict     = "the object was changed meanwhile" // the controller tries again
 	otherLeads   = "another server was faster"        // and leads now
 	wokenUp      = "the lease has changed meanwhile"  // and the candidate tries again
+	answered     = "the webhook's answer is the client's"
 	behind       = "the controller waits for its own write, and tries again"
 )
 
@@ -119,6 +122,11 @@ var demotions = []Demotion{
 	{Message: "Terminating all watchers from cacher ", Stopping: true, Reason: underWay},
 	{Message: "Failed to watch", Error: GoneResource, Field: "type", Value: "*v1.PartialObjectMetadata", Reason: "a line of the server names the resource, once"},
 
+	// Admission webhooks that refuse an object. One that cannot be asked is a problem, and a controller
+	// whose objects are refused has it in the middle of its error.
+	{Message: `rejected by webhook "`, Error: `": &errors.StatusError{ErrStatus:v1.Status{`, Reason: answered},
+	{Message: "Unhandled Error", Error: `admission webhook "*" denied the request`, Begins: true, Reason: answered}, // all but the first that refuse it
+
 	// Controllers that try again with the current object.
 	{Error: "is not as new as written version", Reason: behind},
 	{Message: "Unhandled Error", Error: `sync "*" failed with Operation cannot be fulfilled on * "*": the object has been modified`, Reason: conflict},
@@ -180,6 +188,9 @@ func (d *Demotion) applies(message, errText string, fields logrus.Fields) bool {
 	}
 	if errText == "" {
 		errText = message[len(d.Message):]
+	}
+	if d.Begins {
+		return begins(errText, d.Error)
 	}
 	return contains(errText, d.Error)
 }

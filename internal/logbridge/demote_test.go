@@ -9,6 +9,11 @@ import (
 	"testing"
 
 	"github.com/sirupsen/logrus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/runtime"
+	webhook "k8s.io/apiserver/pkg/admission/plugin/webhook/errors"
+	webhookutil "k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/klog/v2"
 )
 
@@ -131,6 +136,29 @@ func TestPortForwardsOfSimulatedPodsAreDemoted(t *testing.T) {
 	if reason, ok := demotion(demotions, message, fmt.Sprintf(line, ""), nil); ok {
 		t.Errorf("another error is demoted: %s", reason)
 	}
+}
+
+// The client of a refused object has the webhook's answer. Upstream logs it as a whole structure, and the
+// answers of further webhooks as errors.
+func TestRefusalsByWebhooksAreDemoted(t *testing.T) {
+	l, b := logger(t, "debug")
+	Install(l)
+	const line = "rejected by webhook %q: %#v" // apiserver, admission/plugin/webhook/validating/dispatcher.go
+	refusal := webhook.ToStatusErr("policy.example.com", &metav1.Status{Message: "no \"latest\"", Code: 403})
+	for name, refused := range map[string]error{"refused": refusal, "dry run": webhook.NewDryRunUnsupportedErr("policy.example.com")} {
+		klog.Warningf(line, "policy.example.com", refused)
+		check(t, name, one(t, b), map[string]any{"level": "debug", "demoted": answered})
+	}
+	runtime.HandleError(refusal)
+	check(t, "a second refusal", one(t, b), map[string]any{"level": "debug", "demoted": answered})
+
+	klog.Warningf(line, "policy.example.com", errors.New("boo"))
+	check(t, "another error", one(t, b), map[string]any{"level": "warning"})
+	runtime.HandleError(fmt.Errorf(`sync "shop/web" failed with %w`, refusal))
+	check(t, "a controller that is refused", one(t, b), map[string]any{"level": "error"})
+	called := &webhookutil.ErrCallingWebhook{WebhookName: "policy.example.com", Reason: errors.New("no endpoints"), Status: apierrors.NewBadRequest("x")}
+	klog.Warningf("Failed calling webhook, failing closed %v: %v", "policy.example.com", called)
+	check(t, "a webhook that cannot be asked", one(t, b), map[string]any{"level": "warning"})
 }
 
 // Errors that a user can act on look similar to those above.
