@@ -83,6 +83,8 @@ var demotions = []Demotion{
 	{Message: "Unhandled Error", Error: "unable to sync caches for", Reason: stoppedEarly},
 	{Message: "Unhandled Error", Error: "timed out waiting for dependency graph builder sync", Reason: stoppedEarly},
 	{Message: "Error initializing a controller", Error: "failed to list all nodes", Stopping: true, Reason: stoppedEarly},
+	// A controller that is made while its informers stop cannot add its handlers.
+	{Error: "was not added to shared informer because it has stopped already", Stopping: true, Reason: stoppedEarly},
 	{Message: "Unhandled Error", Error: "http: Handler timeout", Stopping: true, Reason: underWay},
 	{Message: "Unhandled Error", Error: "FinishRequest: post-timeout activity", Stopping: true, Reason: underWay},
 	{Message: "Timeout or abort while handling", Stopping: true, Reason: underWay},

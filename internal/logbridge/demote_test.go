@@ -126,6 +126,20 @@ func TestDeletionsAreDemoted(t *testing.T) {
 	}
 }
 
+// A stop while the controllers start ends their informers before all handlers are added.
+func TestHandlersThatAStopRefusesAreDemoted(t *testing.T) {
+	const message = "Device taint processing leading to Pod eviction failed and is now paused"
+	const err = "adding claim event handler:handler {0x1} was not added to shared informer because it has stopped already"
+	if reason, ok := demotion(demotions, message, err, nil); ok {
+		t.Errorf("without a stop it is demoted: %s", reason)
+	}
+	Stopping(true)
+	defer Stopping(false)
+	if _, ok := demotion(demotions, message, err, nil); !ok {
+		t.Error("not demoted in a stop")
+	}
+}
+
 // A port-forward to a simulated Pod fails because of the Pod, and its client has the error. One to a
 // Pod on a machine does not log here.
 func TestPortForwardsOfSimulatedPodsAreDemoted(t *testing.T) {

@@ -105,13 +105,14 @@ func (c storedCheck) run(ctx context.Context, client *kubernetes.Client) {
 	if last != "" {
 		what = "the stored objects after " + last
 	}
+	level := logrus.WarnLevel
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		why = fmt.Sprintf("the datastore did not return them in %v", storedLimit)
 	case ctx.Err() != nil:
-		why = "the server stopped first"
+		why, level = "the server stopped first", logrus.InfoLevel // and whoever stopped it knows
 	}
-	c.log.Warnf("the versions of %s are not known: %s. The next start looks at all objects again", what, why)
+	c.log.Logf(level, "the versions of %s are not known: %s. The next start looks at all objects again", what, why)
 }
 
 // do is the check. With an error, it returns the last key that it looked at.

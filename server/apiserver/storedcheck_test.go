@@ -195,7 +195,7 @@ func TestStoredVersionsAreLookedAtOnce(t *testing.T) {
 }
 
 // A datastore that is too slow, or does not answer, ends the check with a warning. It says what is not
-// known, and what is.
+// known, and what is. A stop is no problem, and warns of nothing.
 func TestStoredCheckEnds(t *testing.T) {
 	for name, test := range map[string]struct {
 		kv      storedKV
@@ -203,10 +203,10 @@ func TestStoredCheckEnds(t *testing.T) {
 		stopped bool
 		want    []string
 	}{
-		"no answer":      {storedKV{}, storedRecord{silent: true}, false, []string{"the versions of the stored objects are not known: the datastore did not return them in 20s. The next start"}},
-		"a stop":         {storedKV{}, storedRecord{silent: true}, true, []string{"the versions of the stored objects are not known: the server stopped first"}},
+		"no answer":      {storedKV{}, storedRecord{silent: true}, false, []string{"level=warning msg=\"the versions of the stored objects are not known: the datastore did not return them in 20s. The next start"}},
+		"a stop":         {storedKV{}, storedRecord{silent: true}, true, []string{"level=info msg=\"the versions of the stored objects are not known: the server stopped first"}},
 		"a slow stream":  {storedKV{objects: storedPods(t, 95), stops: 3}, storedRecord{}, false, []string{"cannot read the version of these stored objects: 1 pods as v9.", "the stored objects after /registry/pods/x/00029 are not known: the datastore did not return them in 20s"}},
-		"a stop halfway": {storedKV{objects: storedPods(t, 95), stops: 3}, storedRecord{}, true, []string{"1 pods as v9.", "after /registry/pods/x/00029 are not known: the server stopped first"}},
+		"a stop halfway": {storedKV{objects: storedPods(t, 95), stops: 3}, storedRecord{}, true, []string{"1 pods as v9.", "level=info msg=\"the versions of the stored objects after /registry/pods/x/00029 are not known: the server stopped first"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
