@@ -29,25 +29,31 @@ const (
 	answerLimit = 8 << 20          // bytes of a response that are read
 )
 
-// ask asks a running server how it is, until ctx ends. The server may be another user's, so ask trusts neither its
-// kubeconfig nor its answers.
-func (s *ServerState) ask(ctx context.Context, dir string) error {
+// readKubeconfig returns how to ask a running server, or nil while it starts. The server may be another user's, so
+// nothing is trusted that it would not write.
+func (s *ServerState) readKubeconfig(dir string) (*rest.Config, error) {
 	config, written, err := servers.WholeKubeconfig(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		s.State = stateStarting
-		return nil
+		return nil, nil
 	} else if err != nil {
-		return err
+		return nil, err
 	}
+	s.URL = config.Host
+	_, s.AdvertisedURL = certs.KubeconfigServers(written)
+	return config, nil
+}
+
+// ask asks a running server how it is, until ctx ends. It reads no file, and does not trust the answers.
+func (s *ServerState) ask(ctx context.Context, config *rest.Config) error {
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
-		return fmt.Errorf("%s: %w", filepath.Join(dir, servers.KubeconfigName), err)
+		return fmt.Errorf("%s: %w", filepath.Join(s.DataDir, servers.KubeconfigName), err)
 	}
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	defer client.CloseIdleConnections()
 	get := func(path string) ([]byte, error) { return fetch(ctx, client, config.Host+path) }
-	s.State, s.URL = stateReady, config.Host
-	_, s.AdvertisedURL = certs.KubeconfigServers(written)
+	s.State = stateReady
 	if text, err := get("/readyz?verbose"); err != nil {
 		s.State, s.Problem = stateNotReady, failedChecks(text, err)
 		if ctx.Err() != nil {

@@ -42,7 +42,11 @@ func TestAskLimitsAnswersAndFollowsNone(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := &ServerState{}
-	if err := s.ask(t.Context(), dir); err != nil {
+	config, err := s.readKubeconfig(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.ask(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
 	if s.State != stateNotReady || !strings.Contains(s.Problem, "302") || followed {
@@ -113,7 +117,7 @@ func TestStatusThatIsInterrupted(t *testing.T) {
 }
 
 // Root reads the directory of another user as that user: a link leads it to nothing of root's.
-func TestReadFoundAsOwner(t *testing.T) {
+func TestReadAllAsOwner(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can act as somebody else")
 	}
@@ -136,7 +140,7 @@ func TestReadFoundAsOwner(t *testing.T) {
 		os.Chown(filepath.Join(dir, "lock"), stranger, stranger), os.Chown(dir, stranger, stranger)); err != nil {
 		t.Fatal(err)
 	}
-	s := readFound(context.Background(), servers.Server{DataDir: dir, PID: os.Getpid()}, time.Now())
+	s := readAll(t.Context(), []servers.Server{{DataDir: dir, PID: os.Getpid()}}, time.Now())[0]
 	if s.State != stateUnknown || !strings.Contains(s.Problem, "permission denied") || os.Geteuid() != 0 {
 		t.Errorf("got %+v as user %d, want one that may not be read", s, os.Geteuid())
 	}

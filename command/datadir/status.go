@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
+	"k8s.io/client-go/rest"
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/command/nodes"
@@ -160,10 +161,22 @@ func readStatusWithin(ctx context.Context, dir, endpoint string, now time.Time) 
 
 // readState is readStatus without nodes, tunnels and the datastore.
 func readState(ctx context.Context, dir string, now time.Time) (*ServerState, error) {
-	s := &ServerState{State: stateStopped, DataDir: dir}
+	s, config, err := readFiles(dir, now)
+	if err != nil || config == nil {
+		return s, err
+	}
+	limited, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	return s, s.ask(limited, config)
+}
+
+// readFiles reads what a data directory says of its server. With config, the server can be asked for the rest;
+// it is nil for one that is stopped or starting.
+func readFiles(dir string, now time.Time) (s *ServerState, config *rest.Config, err error) {
+	s = &ServerState{State: stateStopped, DataDir: dir}
 	pid, held, err := directory.Holder(dir)
 	if err != nil {
-		return nil, fmt.Errorf("%w (run this as root or the server's user)", err)
+		return nil, nil, fmt.Errorf("%w (run this as root or the server's user)", err)
 	}
 	if held {
 		s.PID, s.Listening, s.Memory = pid, preflight.Listening(pid), &memoryStatus{Anonymous: anonymous(pid)}
@@ -171,13 +184,12 @@ func readState(ctx context.Context, dir string, now time.Time) (*ServerState, er
 			began := info.ModTime().UTC().Truncate(time.Second)
 			s.Since = &began // the server may know better
 		}
-		limited, cancel := context.WithTimeout(ctx, askTimeout)
-		defer cancel()
-		if err := s.ask(limited, dir); err != nil {
-			return nil, err
+		config, err = s.readKubeconfig(dir)
+		if err != nil {
+			return nil, nil, err
 		}
 	}
-	return s, s.readCertificates(filepath.Join(dir, "certs"), now)
+	return s, config, s.readCertificates(filepath.Join(dir, "certs"), now)
 }
 
 // anonymous is RssAnon of a process in bytes, the memory that the kernel cannot reclaim

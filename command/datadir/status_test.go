@@ -3,8 +3,15 @@ package datadir
 import (
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
 	"strings"
+	"sync"
 	"testing"
+	"time"
+
+	"github.com/karve-k8s/karve/command/servers"
 )
 
 // Metrics tell of which leases a server is a candidate, and the API who leads if it does not.
@@ -37,6 +44,35 @@ func TestFailedChecks(t *testing.T) {
 	}
 	if got := failedChecks(nil, failure); got != "500" {
 		t.Errorf("got %q, want the error", got)
+	}
+}
+
+// Each of these servers answers when all have been asked. The one after the other would each be silent for as long as
+// a server may take.
+func TestServersAreAskedAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	const number = 3
+	var asked sync.WaitGroup
+	asked.Add(number)
+	var running []servers.Server
+	for range number {
+		var once sync.Once
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			once.Do(asked.Done)
+			all := make(chan struct{})
+			go func() { asked.Wait(); close(all) }()
+			select {
+			case <-all:
+			case <-r.Context().Done():
+			}
+		}))
+		t.Cleanup(s.Close)
+		running = append(running, servers.Server{DataDir: runningAt(t, s.URL), PID: os.Getpid()})
+	}
+	for i, s := range readAll(t.Context(), running, time.Now()) {
+		if s.State != stateReady || s.DataDir != running[i].DataDir {
+			t.Errorf("server %d: got %+v, want the ready one in %s", i, s, running[i].DataDir)
+		}
 	}
 }
 

@@ -7,9 +7,11 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/urfave/cli/v2"
+	"k8s.io/client-go/rest"
 
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
@@ -43,13 +45,13 @@ func statusOfAll(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	all := readAll(c.Context, running, time.Now())
+	if c.Context.Err() != nil {
+		return context.Cause(c.Context)
+	}
 	states := []*ServerState{} // [] in JSON, if there is none
 	code := 0
-	for _, found := range running {
-		s := readFound(c.Context, found, time.Now())
-		if c.Context.Err() != nil {
-			return context.Cause(c.Context)
-		}
+	for _, s := range all {
 		if s.State == stateStopped {
 			continue // since it was found
 		}
@@ -83,20 +85,49 @@ func statusOfAll(c *cli.Context) error {
 	return err
 }
 
-// readFound reads the state of a server that nobody named. Any user can start one, so root reads it
+// readAll reads the states of servers, in their order. It asks them at the same time: those that do not answer
+// take as long as one of them.
+func readAll(ctx context.Context, running []servers.Server, now time.Time) []*ServerState {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	states := make([]*ServerState, len(running))
+	configs := make([]*rest.Config, len(running))
+	for i, found := range running { // one by one, as each may need another identity of the process
+		states[i], configs[i] = readFound(found, now)
+	}
+	var wait sync.WaitGroup
+	for i, config := range configs {
+		if config == nil {
+			continue
+		}
+		wait.Go(func() {
+			if err := states[i].ask(ctx, config); err != nil {
+				states[i] = unknown(running[i], err)
+			}
+		})
+	}
+	wait.Wait()
+	return states
+}
+
+func unknown(found servers.Server, err error) *ServerState {
+	return &ServerState{State: stateUnknown, Problem: err.Error(), DataDir: found.DataDir, PID: found.PID}
+}
+
+// readFound reads the files of a server that nobody named. Any user can start one, so root reads them
 // as the owner of the directory: no link or file there leads root to what the owner may not read.
-func readFound(ctx context.Context, found servers.Server, now time.Time) (s *ServerState) {
+func readFound(found servers.Server, now time.Time) (s *ServerState, config *rest.Config) {
 	err := ownership.Act(found.DataDir, func() (err error) {
-		s, err = readState(ctx, found.DataDir, now)
+		s, config, err = readFiles(found.DataDir, now)
 		return err
 	})
 	if err != nil {
-		return &ServerState{State: stateUnknown, Problem: err.Error(), DataDir: found.DataDir, PID: found.PID}
+		return unknown(found, err), nil
 	}
 	if s.PID == found.PID && len(s.Listening) == 0 {
 		s.Listening = preflight.Listening(s.PID) // the owner may not look at a process of another user
 	}
-	return s
+	return s, config
 }
 
 func (s *ServerState) since() string {

@@ -206,11 +206,13 @@ type summary struct {
 // askKubelet asks a kubelet, through the API server. The kubelet's /metrics/resource has no rate, so that
 // two looks would be needed.
 func (s Server) askKubelet(ctx context.Context, node string) (*Usage, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.nodeTimeout())
+	limited, cancel := context.WithTimeout(ctx, s.nodeTimeout())
 	defer cancel()
 	var answer summary
-	err := s.get(ctx, "/api/v1/nodes/"+url.PathEscape(node)+"/proxy/stats/summary?only_cpu_and_memory=true", &answer)
+	err := s.get(limited, "/api/v1/nodes/"+url.PathEscape(node)+"/proxy/stats/summary?only_cpu_and_memory=true", &answer)
 	switch {
+	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil:
+		return nil, errors.New("no answer before the time for all requests was over")
 	case errors.Is(err, context.DeadlineExceeded):
 		return nil, fmt.Errorf("no answer within %v", s.nodeTimeout())
 	case err != nil:

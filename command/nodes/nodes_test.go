@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -158,6 +159,15 @@ func TestReadUsageDoesNotWaitForANode(t *testing.T) {
 	}
 	s.ReadUsage(t.Context(), report)
 	if got, want := report.Nodes[0].Unknown, "no answer within 100ms"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+
+	// The caller has less time: the node did not have its own.
+	s.NodeTimeout = eventually.Limit
+	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	s.ReadUsage(short, report)
+	if got, want := report.Nodes[0].Unknown, "no answer before the time for all requests was over"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
