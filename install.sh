@@ -39,11 +39,16 @@
 # - A checksum from the same place as the file detects damage, not an attack. SHA256SUMS is
 #   signed, so its origin does not matter. If the machine has neither minisign nor
 #   OpenSSL 3 to check the signature, only https protects the download; the script says so.
+# - The signature includes the version, as an older release has a valid signature too: if the
+#   address names a release, it has to be that one, and otherwise none that is older than the
+#   installed one.
 # - No redirect leads from https to http. curl has an option for that, and for GNU wget the
 #   script follows redirects itself. It uses other programs (busybox) only if it can check
 #   the signature.
 # - It changes the owner of a directory, or removes one with --purge, only if Karve created
 #   its contents: the server writes the file karve-data there when it first starts.
+# - No uninstallation removes the user karve, as with packages: a number that is free is
+#   given again, and whatever belongs to it anywhere would be the next user's.
 # - It makes the backup while the service is stopped, with the old binary, which knows the
 #   old data. So the backup has everything that was acknowledged. A state.db, which the
 #   new version converts, is copied as files.
@@ -152,6 +157,19 @@ ctl() {
 	if [ "$scope" = user ]; then systemctl --user "$@"; else systemctl "$@"; fi
 }
 
+# not_packaged fails if a package has installed Karve: that has a service of its own, with the same data.
+not_packaged() {
+	[ "$scope" = system ] || return 0
+	case $(dpkg-query -W -f '${db:Status-Status}' karve 2>/dev/null) in
+	'' | not-installed | config-files)
+		rpm -q karve >/dev/null 2>&1 || return 0
+		remover="dnf remove karve"
+		;;
+	*) remover="apt remove karve" ;;
+	esac
+	fail "the package karve is installed here. Upgrade it with a newer package, or remove it ($remover) and run this script again: it goes on with the data and the configuration"
+}
+
 # downloader prints the program to download with; "unsafe" is one that follows redirects
 # from https to http.
 downloader() {
@@ -222,11 +240,12 @@ verifier() {
 }
 
 # signature_matches FILE SIGNATURE KEY does what minisign -V -P KEY does, with OpenSSL if need
-# be. Signature and key both begin with the letters "Ed" and the number of the key, ten
-# bytes; of the signature's 74, an Ed25519 signature of the file follows.
+# be, and writes the comment that is signed too to $work/comment. Signature and key both begin with
+# the letters "Ed" and the number of the key, ten bytes; of the signature's 74, an Ed25519
+# signature of the file follows. The second signature is of the first one and the comment.
 signature_matches() {
 	if [ "$(verifier)" = minisign ]; then
-		minisign -V -q -P "$3" -m "$1" -x "$2" >/dev/null 2>&1
+		minisign -V -Q -P "$3" -m "$1" -x "$2" >"$work/comment" 2>/dev/null
 		return
 	fi
 	sed -n 2p "$2" | openssl base64 -d -A >"$work/signature" 2>/dev/null
@@ -237,11 +256,19 @@ signature_matches() {
 	# The key as OpenSSL reads it: RFC 8410, section 4, has these twelve bytes before it.
 	{ printf '\060\052\060\005\006\003\053\145\160\003\041\000' && tail -c 32 "$work/key"; } >"$work/key.der"
 	tail -c 64 "$work/signature" >"$work/signature.raw"
-	openssl pkeyutl -verify -pubin -keyform DER -inkey "$work/key.der" -rawin -in "$1" -sigfile "$work/signature.raw" >/dev/null 2>&1
+	by_openssl "$1" "$work/signature.raw" || return 1
+	sed -n '3s/^trusted comment: //p' "$2" >"$work/comment"
+	[ -s "$work/comment" ] || return 1
+	{ cat "$work/signature.raw" && tr -d '\n' <"$work/comment"; } >"$work/signature.and.comment"
+	sed -n 4p "$2" | openssl base64 -d -A >"$work/signature.second" 2>/dev/null
+	by_openssl "$work/signature.and.comment" "$work/signature.second"
 }
 
+# by_openssl FILE SIGNATURE checks one Ed25519 signature with the key in $work/key.der.
+by_openssl() { openssl pkeyutl -verify -pubin -keyform DER -inkey "$work/key.der" -rawin -in "$1" -sigfile "$2" >/dev/null 2>&1; }
+
 # check_signature SUMS ORIGIN checks SUMS against SUMS.minisig, which is empty or missing if
-# there is no signature.
+# there is no signature. It sets signed_version, if it could check the signature.
 check_signature() {
 	if [ ! -s "$1.minisig" ]; then
 		[ "$signature" = no ] || return 1
@@ -256,11 +283,39 @@ check_signature() {
 	fi
 	for key in $release_keys; do
 		if signature_matches "$1" "$1.minisig" "$key"; then
-			say "the signature of $2 is good (checked by $(verifier))"
+			signed_version=$(sed -n 's/^karve \(v[0-9][0-9A-Za-z.+-]*\)$/\1/p' "$work/comment")
+			[ -n "$signed_version" ] || fail "the signature of $2 is of \"$(cat "$work/comment")\", which is no release of Karve"
+			say "the signature of $2 is good (checked by $(verifier)): $signed_version"
 			return
 		fi
 	done
 	fail "the signature of $2 is wrong: either the release manager did not make it, or only a newer install.sh has the key. Nothing of it was used"
+}
+
+# check_version ADDRESS refuses a release that is there in the place of another: its signature is as good.
+check_version() {
+	[ -n "$signed_version" ] || return 0
+	asked=$(printf '%s' "${1##*/}" | sed 's/%2[Bb]/+/')
+	case $asked in
+	v[0-9]*+karve.*)
+		[ "$asked" = "$signed_version" ] || fail "$(shown "$1") has Karve $signed_version: the address of another release is given, or this server offers the wrong one"
+		return
+		;;
+	esac
+	[ -x "$bin" ] || return 0
+	installed=$("$bin" version 2>/dev/null | sed -n '1s/^\(karve  *\)\{0,1\}\(v[0-9][0-9A-Za-z.+-]*\).*/\2/p')
+	! older "$signed_version" "$installed" ||
+		fail "$(shown "$1") has Karve $signed_version, which is older than $installed, which is installed. To return to it, name the address of that release, which ends in /$signed_version (docs/install.md)"
+}
+
+# older A B tells whether version A comes before B. It is false if one of them is empty.
+older() {
+	[ -n "$1" ] && [ -n "$2" ] && printf '%s\n%s\n' "$1" "$2" | awk -F '[^0-9]+' '
+		{ for (i = 2; i <= 5; i++) part[NR, i] = $i + 0 }
+		END {
+			for (i = 2; i <= 5; i++) if (part[1, i] != part[2, i]) exit (part[1, i] > part[2, i])
+			exit 1
+		}'
 }
 
 free_space() {
@@ -329,6 +384,7 @@ fetch() {
 		try_download "${base%/}/SHA256SUMS.minisig" "$stage/SHA256SUMS.minisig" 2>/dev/null || rm -f "$stage/SHA256SUMS.minisig"
 		check_signature "$stage/SHA256SUMS" "$origin/SHA256SUMS" ||
 			fail "$origin/SHA256SUMS.minisig could not be downloaded$(why_not), but releases are signed. To install your own unsigned build with curl or GNU wget, set KARVE_REQUIRE_SIGNATURE=no"
+		check_version "${base%/}"
 		download "${base%/}/$name" "$packed"
 		check_sum "$packed" "$name" "$stage/SHA256SUMS"
 	fi
@@ -688,7 +744,6 @@ config='$config'
 data_dir='$data_dir'
 store_dir='$store_dir'
 unit='$unit'
-comment='$comment'
 
 END
 	ours_function
@@ -747,8 +802,8 @@ if [ ! -e "$bin_dir/karve-node-uninstall.sh" ]; then # a node of another server 
 fi
 if [ "$purge" = yes ]; then
 	[ $init != openrc ] || rm -f /var/log/karve.log
-	if [ "$scope" = system ] && grep -q "^karve:.*:$comment:" /etc/passwd; then
-		userdel karve 2>/dev/null || deluser karve
+	if [ "$scope" = system ] && id karve >/dev/null 2>&1; then
+		echo "The user karve is kept: files may be its own, and would be those of the next user with its number"
 	fi
 	if [ -z "$left" ]; then
 		echo "Karve and its data are removed"
@@ -1024,6 +1079,7 @@ what_next() {
 
 install_karve() {
 	layout
+	not_packaged
 	timeout=${KARVE_INSTALL_TIMEOUT:-300}
 	case $timeout in '' | *[!0-9]*) fail "KARVE_INSTALL_TIMEOUT $timeout: want a number of seconds" ;; esac
 	work=$(umask 077 && mktemp -d "${TMPDIR:-/tmp}/karve-install.XXXXXX") || fail "a temporary directory could not be created in ${TMPDIR:-/tmp}"
@@ -1064,7 +1120,7 @@ install_karve() {
 # the directory.
 install_binary() {
 	layout
-	[ -z "${1:-}" ] || bin_dir=$1
+	if [ -n "${1:-}" ]; then bin_dir=$1 bin=$1/karve; else not_packaged; fi
 	# A service's binary is only replaced with a backup and a way back.
 	[ ! -e "$bin_dir/karve-uninstall.sh" ] || fail "Karve is installed in $bin_dir as a service: run install.sh without \"binary\" to upgrade it, or name another directory"
 	work=$(umask 077 && mktemp -d "${TMPDIR:-/tmp}/karve-install.XXXXXX") || fail "a temporary directory could not be created in ${TMPDIR:-/tmp}"
@@ -1091,6 +1147,7 @@ has_node() { "$1" node --help >/dev/null 2>&1 || fail "${version:-the installed 
 # install_node makes this machine a node of a server elsewhere, or upgrades its kubelet.
 install_node() {
 	layout
+	not_packaged
 	check_node
 	work=$(umask 077 && mktemp -d "${TMPDIR:-/tmp}/karve-install.XXXXXX") || fail "a temporary directory could not be created in ${TMPDIR:-/tmp}"
 	trap clean_up EXIT
@@ -1259,7 +1316,7 @@ print_unit() {
 
 main() {
 	work='' stage='' had='' switched=no stopped=no backup='' service_user=root
-	joining=no placed=no made_kubectl=no token_made=no
+	joining=no placed=no made_kubectl=no token_made=no signed_version=''
 	comment='Karve service, made by install.sh' bind_low='^cap_net_bind_service'
 	node_record=/etc/karve-node/installed.json # `karve node join` writes it
 	eval "$(ours_function)"
@@ -1278,7 +1335,7 @@ main() {
 		;;
 	*)
 		for argument; do # a node that is impossible is no reason to begin with the server
-			[ "$argument" != --with-node ] || { layout && check_node; }
+			[ "$argument" != --with-node ] || { layout && not_packaged && check_node; }
 		done
 		install_karve "$@"
 		while [ $# -gt 0 ] && [ "$1" != --with-node ]; do shift; done

@@ -63,19 +63,19 @@ says() { grep -qF -- "$1" "$work/out" || die "the output does not have \"$1\""; 
 
 arch() { case $(uname -m) in x86_64) echo amd64 ;; aarch64) echo arm64 ;; *) die "an unknown machine" ;; esac; }
 
-# publish FILE puts a release of that program on the web.
+# publish FILE [VERSION] puts a release of that program on the web, in the version that it prints.
 publish() {
+	local version=${2:-}
+	[ -n "$version" ] || version=$("$1" version | grep -om 1 'v[0-9][^ ]*') || die "$1 prints no version"
 	rm -f "$web"/*
 	xz -0 -c "$1" >"$web/karve-linux-$(arch).xz"
 	gzip -1 -c "$1" >"$web/karve-linux-$(arch).gz"
 	(cd "$web" && sha256sum karve-* >SHA256SUMS)
-	# shellcheck disable=SC2119 # no DIR: the web server's
-	sign
+	sign "$web" "karve $version"
 }
 
-# sign [DIR] signs the checksums as a release's are.
-# shellcheck disable=SC2120 # scripts/install-test names a DIR
-sign() { INSTALL=$work/repo/install.sh scripts/sign "$work/ours.key" "${1:-$web}/SHA256SUMS" "karve test" >"$work/signed" 2>&1 || die "scripts/sign: $(cat "$work/signed")"; }
+# sign DIR COMMENT signs the checksums as a release's are.
+sign() { INSTALL=$work/repo/install.sh scripts/sign "$work/ours.key" "$1/SHA256SUMS" "$2" >"$work/signed" 2>&1 || die "scripts/sign: $(cat "$work/signed")"; }
 
 # install ARGS: the way people do it, through a pipe.
 install() { sh -s - "$@" <"$work/repo/install.sh" >"$work/out" 2>&1; }
