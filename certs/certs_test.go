@@ -18,6 +18,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/karve-k8s/karve/internal/filemode"
 )
 
 var today = time.Date(2026, time.November, 21, 12, 0, 0, 0, time.UTC)
@@ -289,11 +291,11 @@ func TestEnsureMakesEverything(t *testing.T) {
 		if info.IsDir() {
 			want = dirMode
 		}
-		if info.Mode().Perm() != want {
+		if !filemode.Is(info, want) {
 			t.Errorf("%s has mode %v, want %v", n, info.Mode().Perm(), want)
 		}
 	}
-	if info, _ := os.Stat(filepath.Dir(b.Dir)); info.Mode().Perm() != dirMode {
+	if info, _ := os.Stat(filepath.Dir(b.Dir)); !filemode.Is(info, dirMode) {
 		t.Errorf("the data directory has mode %v", info.Mode().Perm())
 	}
 	if !strings.HasPrefix(b.files(t)["service-account.key"], "-----BEGIN EC PRIVATE KEY-----") {

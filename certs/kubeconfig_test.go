@@ -9,6 +9,8 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/karve-k8s/karve/internal/filemode"
 )
 
 func mustLoad(t *testing.T, path string) *clientcmdapi.Config {
@@ -39,7 +41,7 @@ func TestWriteKubeconfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	for p, want := range map[string]os.FileMode{path: 0o600, filepath.Dir(path): 0o700, filepath.Join(dir, "new"): 0o700} {
-		if info, err := os.Stat(p); err != nil || info.Mode().Perm() != want {
+		if info, err := os.Stat(p); err != nil || !filemode.Is(info, want) {
 			t.Errorf("%s: %v, %v, want %v", p, info.Mode(), err, want)
 		}
 	}
@@ -69,7 +71,7 @@ func TestWriteKubeconfig(t *testing.T) {
 	if err := WriteKubeconfig(path, 0o644, k); err != nil {
 		t.Fatal(err)
 	}
-	if info, _ := os.Stat(path); info.Mode().Perm() != 0o644 {
+	if info, _ := os.Stat(path); !filemode.Is(info, 0o644) {
 		t.Errorf("mode %v", info.Mode())
 	}
 
@@ -139,7 +141,7 @@ func TestMergeKubeconfig(t *testing.T) {
 		if want := (MergeResult{Path: dst, Context: "karve", Changed: true, Current: true}); err != nil || got != want {
 			t.Fatalf("%+v, %v, want %+v", got, err, want)
 		}
-		if info, _ := os.Stat(dst); info.Mode().Perm() != 0o600 {
+		if info, _ := os.Stat(dst); !filemode.Is(info, 0o600) {
 			t.Errorf("mode %v", info.Mode())
 		}
 		rest, err := clientcmd.BuildConfigFromFlags("", dst)
@@ -164,7 +166,7 @@ func TestMergeKubeconfig(t *testing.T) {
 		if to, _ := os.Readlink(dst); to != "real" {
 			t.Errorf("the link is now %q", to)
 		}
-		if info, _ := os.Stat(real); info.Mode().Perm() != 0o640 {
+		if info, _ := os.Stat(real); !filemode.Is(info, 0o640) {
 			t.Errorf("mode %v", info.Mode())
 		}
 		after := mustLoad(t, real)

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/karve-k8s/karve/internal/filemode"
 )
 
 func TestKubeconfigFiles(t *testing.T) {
@@ -22,7 +24,7 @@ func TestKubeconfigFiles(t *testing.T) {
 				t.Errorf("%s: %s does not carry the present certificate", when, path)
 			}
 		}
-		if info, err := os.Stat(files.Copy); err == nil && info.Mode().Perm() != files.CopyMode {
+		if info, err := os.Stat(files.Copy); err == nil && !filemode.Is(info, files.CopyMode) {
 			t.Errorf("%s: mode %v of the copy, want %v", when, info.Mode(), files.CopyMode)
 		}
 	}
@@ -48,7 +50,7 @@ func TestKubeconfigFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	carries("written", files.Path, files.Copy)
-	if info, err := os.Stat(notePath(files.Path)); err != nil || info.Mode().Perm() != 0o600 {
+	if info, err := os.Stat(notePath(files.Path)); err != nil || !filemode.Is(info, 0o600) {
 		t.Errorf("the note: %v, %v, want mode 0600", info, err)
 	}
 	renew("both are there")

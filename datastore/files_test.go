@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/internal/filemode"
 )
 
 func TestFilesAreForTheOwnerOnly(t *testing.T) {
@@ -30,8 +31,8 @@ func TestFilesAreForTheOwnerOnly(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := info.Mode().Perm(); got != want {
-			t.Errorf("%q: mode %o, want %o", name, got, want)
+		if !filemode.Is(info, want) {
+			t.Errorf("%q: mode %o, want %o", name, info.Mode().Perm(), want)
 		}
 	}
 }

@@ -55,7 +55,7 @@ func (s *Server) Start(ctx context.Context) (*API, error) {
 		"--insecure-port", "0", "--secure-port", port}, s.Args...)
 	all := append(append(append([]string{}, s.Wrap...), s.Binary), args...)
 	s.cmd = exec.Command(all[0], all[1:]...)
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	endWithParent(s.cmd)
 	out, log := &readyWriter{to: s.Log, ready: make(chan string, 1)}, s.Log
 	if log == nil {
 		log = io.Discard

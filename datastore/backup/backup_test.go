@@ -16,6 +16,7 @@ import (
 	"github.com/karve-k8s/karve/datastore/backup"
 	"github.com/karve-k8s/karve/datastore/enginetest"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
+	"github.com/karve-k8s/karve/internal/filemode"
 )
 
 func TestBackupOfLiveEngine(t *testing.T) {
@@ -107,7 +108,7 @@ func TestBackupNeverOverwrites(t *testing.T) {
 	if _, err := backup.Write(t.Context(), sqlitefile.ClosedFile(from), to, backup.Options{Overwrite: true}); err != nil {
 		t.Error(err)
 	}
-	if info, err := os.Stat(to); err != nil || info.Mode().Perm() != 0o600 {
+	if info, err := os.Stat(to); err != nil || !filemode.Is(info, 0o600) {
 		t.Errorf("%v, %v, want mode 600", info, err)
 	}
 	if _, err := backup.Write(t.Context(), sqlitefile.ClosedFile(from), from, backup.Options{Overwrite: true}); err == nil {

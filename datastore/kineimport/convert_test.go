@@ -16,6 +16,7 @@ import (
 	"github.com/karve-k8s/karve/datastore/enginetest"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 	"github.com/karve-k8s/karve/internal/eventually"
+	"github.com/karve-k8s/karve/internal/filemode"
 )
 
 func init() {
@@ -123,7 +124,7 @@ func TestConversionIsDoneOnce(t *testing.T) {
 		t.Errorf("the old file is not what it was (%v)", err)
 	}
 	for name, mode := range map[string]os.FileMode{datastore.EngineFile: 0o600, FileName + ConvertedSuffix: 0o600} {
-		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode().Perm() != mode {
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || !filemode.Is(info, mode) {
 			t.Errorf("%s: %v, %v, want mode %o", name, info, err, mode)
 		}
 	}

@@ -7,10 +7,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/karve-k8s/karve/internal/filemode"
 )
 
 func TestWriteReplacesWholeFilesWithTheExactMode(t *testing.T) {
@@ -25,8 +26,8 @@ func TestWriteReplacesWholeFilesWithTheExactMode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := info.Mode().Perm(); got != mode && runtime.GOOS != "windows" {
-			t.Errorf("mode %v, want %v", got, mode)
+		if !filemode.Is(info, mode) {
+			t.Errorf("mode %v, want %v", info.Mode(), mode)
 		}
 		if got, _ := os.ReadFile(path); string(got) != text {
 			t.Errorf("content %q, want %q", got, text)

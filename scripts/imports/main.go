@@ -217,6 +217,7 @@ var own = map[string][]string{
 	"server/insecure":               {"internal/procnet", "server/idleconns"},
 	"command/locale":                {},
 	"internal/eventually":           {}, // tests
+	"internal/filemode":             {}, // tests
 	"internal/fence":                {},
 	"internal/logbridge":            {},
 	"server/lifecycle":              {"server/startup"},
