@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -155,6 +156,10 @@ func isFor(platform v1.Platform, path string) error {
 		if value, ok := want[s.Key]; ok && s.Value != value {
 			return fmt.Errorf("it was built with %s=%s: want %s", s.Key, s.Value, value)
 		}
+		delete(want, s.Key)
+	}
+	if missing := slices.Sorted(maps.Keys(want)); len(missing) > 0 {
+		return fmt.Errorf("the linker recorded no %s in it: build it with scripts/build", strings.Join(missing, " and no "))
 	}
 	return nil
 }

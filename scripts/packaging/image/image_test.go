@@ -193,7 +193,25 @@ func TestProgramOfAnotherPlatformIsRefused(t *testing.T) {
 	for _, p := range programs {
 		by[p.Platform] = p.Path
 	}
+	// without makes a program whose linker did not record a setting.
+	without := func(path, setting string) string {
+		program, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changed := bytes.ReplaceAll(program, []byte("build\t"+setting+"="), []byte("build\t"+strings.Repeat("X", len(setting))+"="))
+		if bytes.Equal(changed, program) {
+			t.Fatalf("%s has no setting %s", path, setting)
+		}
+		path += "-without-" + setting
+		if err := os.WriteFile(path, changed, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
 	for _, test := range []struct{ platform, path, want string }{
+		{"linux/amd64", without(by["linux/amd64"], "CGO_ENABLED"), "the linker recorded no CGO_ENABLED in it"},
+		{"linux/armv7", without(by["linux/armv7"], "GOARM"), "the linker recorded no GOARM in it"},
 		{"linux/arm64", by["linux/amd64"], "GOARCH=amd64: want arm64"},
 		{"linux/armv6", by["linux/armv7"], "GOARM=7: want 6"},
 		{"windows/amd64", by["linux/amd64"], "windows/amd64: no image is made for this platform"},
