@@ -1,12 +1,12 @@
 package testcontainers_test
 
 import (
-	"io"
+	"bytes"
 	"testing"
 	"time"
 
+	"github.com/moby/moby/api/pkg/stdcopy"
 	"github.com/testcontainers/testcontainers-go"
-	"github.com/testcontainers/testcontainers-go/exec"
 	"github.com/testcontainers/testcontainers-go/wait"
 )
 
@@ -25,13 +25,14 @@ func startKarve(t *testing.T) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	code, out, err := karve.Exec(t.Context(), []string{"karve", "kubeconfig", "--server", endpoint}, exec.Multiplexed())
-	if err != nil || code != 0 {
-		t.Fatalf("karve kubeconfig: exit code %d, %v", code, err)
-	}
-	kubeconfig, err := io.ReadAll(out)
+	code, out, err := karve.Exec(t.Context(), []string{"karve", "kubeconfig", "--server", endpoint})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return kubeconfig
+	// Warnings are no part of the kubeconfig.
+	var kubeconfig, messages bytes.Buffer
+	if _, err := stdcopy.StdCopy(&kubeconfig, &messages, out); err != nil || code != 0 {
+		t.Fatalf("karve kubeconfig: exit code %d, %v, %s", code, err, &messages)
+	}
+	return kubeconfig.Bytes()
 }
