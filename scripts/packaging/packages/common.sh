@@ -3,6 +3,7 @@ config=/etc/karve/config.yaml
 data_dir=/var/lib/karve
 backup=$data_dir.before-upgrade # wherever the data is: only root can change what is in /var/lib
 without_backup=/etc/karve/upgrade-without-backup
+backup_due=/etc/karve/backup-before-start # data were there before the program
 unit=karve.service
 
 say() { printf 'karve: %s\n' "$*" >&2; }
@@ -15,11 +16,14 @@ before() {
 }
 
 # keep_a_way_back backs up the datastore with the version that is still installed. The server
-# may run meanwhile. The same version converts nothing: then an older backup stays.
+# may run meanwhile. The same version converts nothing: then an older backup stays. Without a
+# program, as after a removal, the new one makes the backup, in set_up.
 keep_a_way_back() {
-	[ -x /usr/bin/karve ] && [ -e "$config" ] || return 0
-	installed=$(/usr/bin/karve version | awk 'NR == 1 { print $2 }')
-	[ "$installed" != "$new" ] || return 0
+	if [ -x /usr/bin/karve ]; then
+		[ -e "$config" ] || return 0
+		installed=$(/usr/bin/karve version | awk 'NR == 1 { print $2 }')
+		[ "$installed" != "$new" ] || return 0
+	fi
 	read_places
 	case $store in
 	external)
@@ -39,8 +43,17 @@ keep_a_way_back() {
 	otherwise="Nothing has been changed. To upgrade without a backup: touch $without_backup, and upgrade again"
 	(umask 077 && mkdir -p "$backup") || refuse "no upgrade without a backup: $backup could not be created. $otherwise"
 	only_roots "$backup" || refuse "no upgrade without a backup: $backup has to be a directory that only root can change, and no link: move it away. $otherwise"
-	/usr/bin/karve datastore backup --config "$config" --overwrite "$backup/mvcc.db" >&2 ||
-		refuse "no upgrade without a backup, which failed: see the error above. $otherwise"
+	if [ -x /usr/bin/karve ]; then
+		back_up || refuse "no upgrade without a backup, which failed: see the error above. $otherwise"
+	else
+		mkdir -p "${backup_due%/*}"
+		: >"$backup_due"
+	fi
+}
+
+# back_up replaces the backup.
+back_up() {
+	/usr/bin/karve datastore backup --config "$config" --overwrite "$backup/mvcc.db" >&2 && rm -f "$backup_due"
 }
 
 # read_places reads where the data is: data, the data directory, and store, the directory of the
@@ -77,7 +90,10 @@ set_up() {
 	elif [ -s "$data_dir/karve-data" ] && [ ! -L "$data_dir/karve-data" ]; then
 		take_over
 	fi
-	rm -f "$without_backup" # it was meant for one upgrade
+	if [ -e "$backup_due" ] && [ ! -e "$without_backup" ]; then
+		back_up || refuse "no start on the data of another version without a backup, which failed: see the error above. After that: dpkg --configure karve, or dnf reinstall karve. To go on without a backup, touch $without_backup before"
+	fi
+	rm -f "$without_backup" "$backup_due" # they were meant for one upgrade
 }
 
 # take_over gives the data to the service, if they are root's, as after install.sh on some machines, or those
