@@ -4,6 +4,8 @@ tried="its manifests; its own policies for labels of both APIs, with which its a
 modules=(github.com/kyverno/kyverno@v1.19.1)
 packages=(kyverno=./cmd/kyverno)
 
+# Its build is the largest of all: 2970 packages, as `go list -deps` counts them; k9s has 2345. So it is tried last.
+#
 # It has the arguments and the environment of its Deployment, apart from addresses and from the helpers that would ask
 # clouds for the credentials of their registries.
 try() {
