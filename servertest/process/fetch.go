@@ -37,7 +37,8 @@ var releaseKey = "RWTbTOAIDc8fAxjosbhJPUeHbmQob1kk8hVrMeWL7Tdr4vJb9fS1YVTI"
 // That release is downloaded once, into the directory karve of the user's cache directory.
 // Nothing of a download is used before the release manager's signature of the release and the
 // checksum of the program are found right. The signature includes the version, so a mirror cannot
-// offer another release. Several processes may call Program at once, and one of them
+// offer another release. A program in the cache that is not what was downloaded is downloaded again, and one that
+// other users can change is an error. Several processes may call Program at once, and one of them
 // downloads.
 func Program(ctx context.Context) (string, error) {
 	if path := os.Getenv(BinaryVariable); path != "" {
@@ -65,8 +66,8 @@ func fetched(ctx context.Context) (string, error) {
 	}
 	dir := filepath.Join(cache, "karve", Version)
 	path := filepath.Join(dir, asset())
-	if exists(path) {
-		return path, nil
+	if ok, err := cached(path); ok || err != nil {
+		return path, err
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
@@ -80,15 +81,10 @@ func fetched(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("waiting for the process that has locked %s: %w", lock.Path(), err)
 	}
 	defer lock.Close()
-	if exists(path) {
-		return path, nil
+	if ok, err := cached(path); ok || err != nil {
+		return path, err
 	}
 	return path, download(ctx, from, path)
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }
 
 // asset is the name of this machine's program in a release.
@@ -131,7 +127,8 @@ func download(ctx context.Context, from *origin, path string) error {
 	}
 	defer os.Remove(partial.Name()) // fails after the rename
 	defer partial.Close()
-	if err := unpack(partial, packed); err != nil {
+	hash := sha256.New()
+	if err := unpack(io.MultiWriter(partial, hash), packed); err != nil {
 		return fmt.Errorf("%s: %w", from.show(name), err)
 	}
 	// A cache with half a program after a power cut would stay so.
@@ -144,7 +141,10 @@ func download(ctx context.Context, from *origin, path string) error {
 	if err := os.Chmod(partial.Name(), 0o755); err != nil {
 		return err
 	}
-	return os.Rename(partial.Name(), path)
+	if err := os.Rename(partial.Name(), path); err != nil {
+		return err
+	}
+	return writeRecord(path, fmt.Sprintf("%x", hash.Sum(nil)))
 }
 
 func unpack(to io.Writer, packed []byte) error {
