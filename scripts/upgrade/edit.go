@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -104,7 +105,7 @@ func (u *upgrade) edit() error {
 			return err
 		}
 	}
-	return editConstants(u.state.From, u.state.To)
+	return errors.Join(editConstants(u.state.From, u.state.To), editStaging(oldStaging, newStaging))
 }
 
 // goModEdits are the arguments of `go mod edit` that move a go.mod to the new release:
@@ -164,6 +165,27 @@ func editConstants(from, to string) error {
 		edited := bytes.ReplaceAll(text, []byte(from), []byte(to))
 		edited = releaseNumber.ReplaceAll(edited, []byte(`${1}1"`))
 		if bytes.Equal(edited, text) && !bytes.Contains(text, []byte(to)) {
+			return fmt.Errorf("%s does not have %s, which it repeats", file, from)
+		}
+		if err := os.WriteFile(file, edited, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stagingConstants are the files that repeat the version of the staging modules, such as v0.37.2.
+var stagingConstants = []string{"docs/recipes.md"}
+
+// editStaging names the new version in the files that repeat that of the staging modules.
+func editStaging(from, to string) error {
+	for _, file := range stagingConstants {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		edited := bytes.ReplaceAll(text, []byte(from), []byte(to))
+		if !bytes.Contains(edited, []byte(to)) {
 			return fmt.Errorf("%s does not have %s, which it repeats", file, from)
 		}
 		if err := os.WriteFile(file, edited, 0o644); err != nil {

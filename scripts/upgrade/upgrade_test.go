@@ -43,6 +43,7 @@ func repository(t *testing.T) {
 		"servertest/process/fetch.go": "package process\n\nconst Version = \"v1.30.4+karve.3\"\n",
 		"bench/binaries.go":           "package main\n\nconst kubernetesVersion = \"v1.30.4\"\n",
 		"CONTRIBUTING.md":             "Kubernetes v1.30.4\n",
+		"docs/recipes.md":             "go install k8s.io/sample-apiserver@v0.30.4\n",
 		"README.md":                   "Karve has v1.30.4.\n",
 		"server/flags_test.go":        "package server\n\nfunc TestFlagsAreUpstreams(t *testing.T) {}\nfunc TestOther(t *testing.T) {}\n",
 		"go.mod": `module example.com/karve
@@ -201,6 +202,9 @@ func TestUpgrade(t *testing.T) {
 	if got := read(t, "CONTRIBUTING.md") + read(t, "bench/binaries.go"); strings.Count(got, "v1.31.1") != 2 {
 		t.Errorf("the other constants: got %q", got)
 	}
+	if got, want := read(t, "docs/recipes.md"), "go install k8s.io/sample-apiserver@v0.31.1\n"; got != want {
+		t.Errorf("the module that a recipe installs: got %q", got)
+	}
 }
 
 // What cannot begin leaves the work tree as it was.
@@ -310,6 +314,15 @@ func TestConstantsHaveTheVersion(t *testing.T) {
 	for _, file := range constants {
 		if !strings.Contains(read(t, file), version) {
 			t.Errorf("%s does not have %s", file, version)
+		}
+	}
+	staging, err := stagingVersion(version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range stagingConstants {
+		if !strings.Contains(read(t, file), staging) {
+			t.Errorf("%s does not have %s", file, staging)
 		}
 	}
 }
