@@ -17,7 +17,7 @@ import (
 	_ "github.com/goreleaser/nfpm/v2/rpm"
 
 	"github.com/karve-k8s/karve/scripts/packaging/image"
-	"github.com/karve-k8s/karve/scripts/packaging/man"
+	"github.com/karve-k8s/karve/scripts/packaging/share"
 )
 
 //go:embed common.sh deb.* rpm.* copyright
@@ -165,14 +165,11 @@ func function(installer, name string) (string, error) {
 // commonContents makes the files that do not depend on the processor.
 func commonContents(work string, release image.Release, host, installer string) (files.Contents, error) {
 	var all files.Contents
-	add := func(text []byte, only string, paths ...string) error {
-		source := filepath.Join(work, fmt.Sprintf("content-%d", len(all)))
-		for _, path := range paths {
-			c := file(source, path, 0o644)
-			c.Packager = only
-			all = append(all, c)
-		}
-		return os.WriteFile(source, text, 0o600)
+	add := func(text []byte, only, path string) error {
+		c := file(filepath.Join(work, fmt.Sprintf("content-%d", len(all))), path, 0o644)
+		c.Packager = only
+		all = append(all, c)
+		return os.WriteFile(c.Source, text, 0o600)
 	}
 	unit, err := exec.Command("sh", installer, "unit").Output()
 	if err != nil {
@@ -186,48 +183,33 @@ func commonContents(work string, release image.Release, host, installer string) 
 	if err := add(unit, "", "/usr/lib/systemd/system/karve.service"); err != nil {
 		return nil, err
 	}
-	for shell, places := range map[string]map[string]string{
-		"bash": {"": "/usr/share/bash-completion/completions/karve"},
-		"fish": {"": "/usr/share/fish/vendor_completions.d/karve.fish"},
-		"zsh":  {"deb": "/usr/share/zsh/vendor-completions/_karve", "rpm": "/usr/share/zsh/site-functions/_karve"},
-	} {
-		text, err := exec.Command(host, "completion", shell).Output()
-		if err != nil {
-			return nil, fmt.Errorf("%s completion %s: %w", host, shell, err)
-		}
-		if shell == "zsh" {
-			// zsh reads this file as the function's first call, which has to complete as well.
-			text = append(text, "[ \"${funcstack[1]}\" != _karve ] || _karve \"$@\"\n"...)
-		}
-		for only, path := range places {
-			if err := add(text, only, path); err != nil {
-				return nil, err
-			}
-		}
-	}
-	pages, err := man.Pages(host, release.Version, release.Time)
+	shared, err := share.Files(release, host, filepath.Join(filepath.Dir(installer), "LICENSE"))
 	if err != nil {
 		return nil, err
 	}
-	for _, page := range pages {
-		text, err := compressed([]byte(page.Text))
-		if err == nil {
-			err = add(text, "", "/usr/share/man/man1/"+page.Name+".1.gz")
+	for _, f := range shared {
+		text, path, only := f.Text, "/usr/share/"+f.Path, ""
+		switch {
+		case f.IsManual():
+			path += ".gz"
+			if text, err = share.Gzip(text); err != nil {
+				return nil, err
+			}
+		case f.Path == share.License:
+			only = "rpm" // Debian has the licence, and packages name it in the file copyright
+		case f.Path == share.Zsh:
+			if err := add(text, "deb", "/usr/share/zsh/vendor-completions/_karve"); err != nil {
+				return nil, err
+			}
+			only = "rpm"
 		}
-		if err != nil {
+		if err := add(text, only, path); err != nil {
 			return nil, err
 		}
 	}
 	copyright, err := sources.ReadFile("copyright")
 	if err == nil {
 		err = add(copyright, "deb", "/usr/share/doc/karve/copyright")
-	}
-	if err != nil {
-		return nil, err
-	}
-	license, err := os.ReadFile(filepath.Join(filepath.Dir(installer), "LICENSE"))
-	if err == nil {
-		err = add(license, "rpm", "/usr/share/licenses/karve/LICENSE")
 	}
 	return all, err
 }

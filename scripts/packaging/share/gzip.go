@@ -1,4 +1,4 @@
-package packages
+package share
 
 import (
 	"bytes"
@@ -6,8 +6,8 @@ import (
 	"errors"
 )
 
-// compressed is what gzip -9n makes.
-func compressed(text []byte) ([]byte, error) {
+// Gzip is what gzip -9n makes.
+func Gzip(text []byte) ([]byte, error) {
 	var out bytes.Buffer
 	w, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
 	if err != nil {

@@ -1,0 +1,79 @@
+// Package share makes the files of Karve that are the same for every processor: the completions of
+// shells, the manual pages and the licence.
+package share
+
+import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/karve-k8s/karve/scripts/packaging/image"
+	"github.com/karve-k8s/karve/scripts/packaging/man"
+)
+
+// Zsh and License are places that not all packages agree about.
+const (
+	Zsh     = "zsh/site-functions/_karve"
+	License = "licenses/karve/LICENSE"
+)
+
+// File is a file of a directory such as /usr/share.
+type File struct {
+	Path string // man/man1/karve.1
+	Text []byte
+}
+
+// IsManual says whether a file is a manual page, which packages compress.
+func (f File) IsManual() bool { return strings.HasPrefix(f.Path, "man/") }
+
+// Files makes all of them. Host is a karve that runs on this machine, which prints the completions and what
+// the manual pages are made of, and license is the file with the licence.
+func Files(release image.Release, host, license string) ([]File, error) {
+	var all []File
+	for _, completion := range []struct{ shell, path, end string }{
+		{shell: "bash", path: "bash-completion/completions/karve"},
+		{shell: "fish", path: "fish/vendor_completions.d/karve.fish"},
+		// zsh reads this file as the function's first call, which has to complete as well.
+		{shell: "zsh", path: Zsh, end: "[ \"${funcstack[1]}\" != _karve ] || _karve \"$@\"\n"},
+	} {
+		text, err := exec.Command(host, "completion", completion.shell).Output()
+		if err != nil {
+			return nil, fmt.Errorf("%s completion %s: %w", host, completion.shell, err)
+		}
+		all = append(all, File{completion.path, append(text, completion.end...)})
+	}
+	pages, err := man.Pages(host, release.Version, release.Time)
+	if err != nil {
+		return nil, err
+	}
+	for _, page := range pages {
+		all = append(all, File{"man/man1/" + page.Name + ".1", []byte(page.Text)})
+	}
+	text, err := os.ReadFile(license)
+	return append(all, File{License, text}), err
+}
+
+// Archive packs files below the directory share. The same files and the same time give the same bytes.
+func Archive(files []File, modified time.Time) ([]byte, error) {
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	for _, f := range files {
+		header := tar.Header{Name: "share/" + f.Path, Mode: 0o644, Size: int64(len(f.Text)), ModTime: modified, Format: tar.FormatUSTAR}
+		err := w.WriteHeader(&header)
+		if err == nil {
+			_, err = w.Write(f.Text)
+		}
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("%s: %w", f.Path, err), w.Close())
+		}
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return Gzip(out.Bytes())
+}
