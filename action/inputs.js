@@ -42,8 +42,13 @@ function secretsOf(mirror) {
     // The value may have a password.
     throw new Error('KARVE_DOWNLOAD_URL is no address of a release: want one such as https://mirror.example/karve/v1.37.2+karve.1')
   }
-  if (!url.username && !url.search) {
+  if (!url.username && !url.password && !url.search) {
     return []
   }
-  return [mirror, url.search, url.password || url.username].flatMap(text => [text, decodeURIComponent(text)]).filter(Boolean)
+  try {
+    // The user may be a token, with any password.
+    return [mirror, url.search, url.username, url.password].flatMap(text => [text, decodeURIComponent(text)]).filter(Boolean)
+  } catch {
+    throw new Error('KARVE_DOWNLOAD_URL has a percent sign before something that is no code of a character: write %25 for the sign itself')
+  }
 }
