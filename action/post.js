@@ -1,4 +1,4 @@
-// Runs at the end of a job that has failed: its artifact has what tells why.
+// Runs at the end of a job that has failed or was cancelled: its artifact has what tells why.
 import { execFileSync } from 'node:child_process'
 import * as crypto from 'node:crypto'
 import * as fs from 'node:fs'
