@@ -15,6 +15,7 @@ import (
 	"path"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -405,6 +406,32 @@ func TestFetchHidesCredentials(t *testing.T) {
 	}
 	if want := "secret1 secret2 /karve%2B1/SHA256SUMS token=secret3"; m.first != want {
 		t.Errorf("the mirror was asked for %q, want %q", m.first, want)
+	}
+
+	// Another host that the mirror redirects to gets nothing of the address.
+	type seen struct{ address, referer, authorization string }
+	var other []seen
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		other = append(other, seen{r.URL.String(), r.Referer(), r.Header.Get("Authorization")})
+		http.NotFound(w, r)
+	}))
+	defer elsewhere.Close()
+	// Under another name, as Go passes credentials on to the same one.
+	m.redirect = strings.Replace(elsewhere.URL, "127.0.0.1", "localhost", 1) + "/file"
+	from, err := newOrigin(os.Getenv(DownloadVariable))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := from.read(t.Context(), "SHA256SUMS", maxList, nil); err == nil {
+		t.Error("the other host has the file")
+	}
+	if want := []seen{{address: "/file"}}; !slices.Equal(other, want) {
+		t.Errorf("the other host got %+v, want %+v", other, want)
+	}
+	// A mirror that redirects to itself ends.
+	m.redirect = m.server.URL
+	if _, err := from.read(t.Context(), "SHA256SUMS", maxList, nil); err == nil || !strings.Contains(err.Error(), "it redirects too often") {
+		t.Errorf("got %v, want an error about redirects", err)
 	}
 }
 

@@ -24,6 +24,16 @@ type origin struct {
 	stall time.Duration // the longest wait for an answer, and for more of it
 }
 
+// client does not tell a host that it is redirected to where it comes from: Go would send the address as
+// Referer, and leave out only user and password.
+var client = &http.Client{CheckRedirect: func(next *http.Request, via []*http.Request) error {
+	next.Header.Del("Referer")
+	if len(via) >= 10 { // as http.DefaultClient
+		return errors.New("it redirects too often")
+	}
+	return nil
+}}
+
 // newOrigin parses the address of a release, as [DownloadVariable] has it.
 func newOrigin(address string) (*origin, error) {
 	// Some servers read a plus sign as a space.
@@ -72,7 +82,7 @@ func (o *origin) get(ctx context.Context, name string, limit int64, begin func(s
 	}
 	// Otherwise the transport unpacks what some servers call compressed.
 	request.Header.Set("Accept-Encoding", "identity")
-	response, err := http.DefaultClient.Do(request)
+	response, err := client.Do(request)
 	if err != nil {
 		return nil, err
 	}
