@@ -7,6 +7,8 @@ import (
 	"compress/gzip"
 	"context"
 	"crypto/sha256"
+	"debug/buildinfo"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -32,7 +34,8 @@ const DownloadVariable = "KARVE_DOWNLOAD_URL"
 var releaseKey = "RWTbTOAIDc8fAxjosbhJPUeHbmQob1kk8hVrMeWL7Tdr4vJb9fS1YVTI"
 
 // Program returns the path of the karve program that clusters without [Binary] run: the one
-// that [BinaryVariable] names, or else karve in the PATH, or else the release [Version].
+// that [BinaryVariable] names, or else karve in the PATH if its version of Kubernetes is that of
+// [Version], or else the release [Version].
 //
 // That release is downloaded once, into the directory karve of the user's cache directory.
 // Nothing of a download is used before the release manager's signature of the release and the
@@ -48,14 +51,39 @@ func Program(ctx context.Context) (string, error) {
 		}
 		return path, err
 	}
+	wanted, _, _ := strings.Cut(Version, "+")
+	inPath, remedy := "none is in the PATH", ""
 	if path, err := exec.LookPath("karve"); err == nil {
-		return path, nil
+		has, err := kubernetesOf(path)
+		if err == nil && has == wanted {
+			return path, nil
+		}
+		inPath = fmt.Sprintf("%s in the PATH has Kubernetes %s", path, has)
+		if err != nil {
+			inPath = fmt.Sprintf("%s in the PATH does not say its version of Kubernetes (%v)", path, err)
+		}
+		remedy = fmt.Sprintf("; set %s to run %s nevertheless", BinaryVariable, path)
 	}
 	path, err := fetched(ctx)
 	if err != nil {
-		err = fmt.Errorf("there is no karve: %s is not set, none is in the PATH, and %s could not be downloaded: %w", BinaryVariable, Version, err)
+		err = fmt.Errorf("there is no karve with Kubernetes %s: %s is not set, %s, and %s could not be downloaded: %w%s",
+			wanted, BinaryVariable, inPath, Version, err, remedy)
 	}
 	return path, err
+}
+
+// kubernetesOf returns the version of Kubernetes that a program is linked with, as Go records it in the program.
+func kubernetesOf(path string) (string, error) {
+	info, err := buildinfo.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	for _, module := range info.Deps {
+		if module.Path == "k8s.io/kubernetes" {
+			return module.Version, nil
+		}
+	}
+	return "", errors.New("it is linked without k8s.io/kubernetes")
 }
 
 // fetched returns the path of the release in the cache, and downloads it if it is not there.

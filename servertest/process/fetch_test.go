@@ -435,13 +435,60 @@ func TestFetchHidesCredentials(t *testing.T) {
 	}
 }
 
-// The variable and the PATH come before a download.
+// linked builds programs without code that are linked with a k8s.io/kubernetes of these versions, and returns
+// a directory with one of each name. An empty version leaves it out.
+func linked(t *testing.T, versions map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, version := range versions {
+		source := filepath.Join(dir, "source of "+name)
+		files := map[string]string{
+			"go.mod": "module example.com/karve\n", "main.go": "package main\n\nfunc main() {}\n",
+			"kubernetes/go.mod": "module k8s.io/kubernetes\n", "kubernetes/kubernetes.go": "package kubernetes\n",
+		}
+		if version != "" {
+			files["go.mod"] += "require k8s.io/kubernetes " + version + "\nreplace k8s.io/kubernetes => ./kubernetes\n"
+			files["main.go"] = "package main\n\nimport _ \"k8s.io/kubernetes\"\n\nfunc main() {}\n"
+		}
+		if err := os.MkdirAll(filepath.Join(source, "kubernetes"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for file, content := range files {
+			if err := os.WriteFile(filepath.Join(source, file), []byte(content), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// As a release is built, whose version is still there.
+		build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(dir, name)+filepath.Ext(asset()), ".")
+		build.Dir, build.Env = source, append(os.Environ(), "GOWORK=off")
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("go build: %v\n%s", err, out)
+		}
+	}
+	return dir
+}
+
+// The variable comes before a download, and so does a program in the PATH with the same Kubernetes.
 func TestInstalledProgram(t *testing.T) {
+	wanted, _, _ := strings.Cut(Version, "+")
+	built := linked(t, map[string]string{"same": wanted, "older": "v1.36.4", "unrelated": ""})
 	m := newMirror(t)
 	installed := filepath.Join(os.Getenv("PATH"), "karve"+filepath.Ext(asset()))
-	if err := os.WriteFile(installed, []byte(program), 0o755); err != nil {
-		t.Fatal(err)
+	install := func(name string) {
+		t.Helper()
+		content := []byte(program)
+		if name != "script" {
+			var err error
+			if content, err = os.ReadFile(filepath.Join(built, name+filepath.Ext(asset()))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.WriteFile(installed, content, 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
+
+	install("same")
 	if path, err := Program(t.Context()); err != nil || path != installed {
 		t.Errorf("Program returned %q (%v), want %s", path, err, installed)
 	}
@@ -453,10 +500,49 @@ func TestInstalledProgram(t *testing.T) {
 	if err := os.WriteFile(named, []byte(program), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if path, err := Program(t.Context()); err != nil || path != named {
+	if path, err := Program(t.Context()); err != nil || path != named { // of whatever version
 		t.Errorf("Program returned %q (%v), want %s", path, err, named)
 	}
 	if len(m.asked) != 0 {
 		t.Errorf("the mirror was asked for %v", m.asked)
+	}
+
+	t.Setenv(BinaryVariable, "")
+	release := m.files
+	for name, want := range map[string]string{
+		"older":     installed + " in the PATH has Kubernetes v1.36.4",
+		"unrelated": installed + " in the PATH does not say its version of Kubernetes (it is linked without k8s.io/kubernetes)",
+		"script":    installed + " in the PATH does not say its version of Kubernetes (",
+	} {
+		t.Run(name, func(t *testing.T) {
+			install(name)
+			home := t.TempDir()
+			t.Setenv("HOME", home)
+			t.Setenv("LocalAppData", home)
+			m.files = nil
+			path, err := Program(t.Context())
+			for _, part := range []string{"no karve with Kubernetes " + wanted, want, Version + " could not be downloaded", "set " + BinaryVariable + " to run " + installed} {
+				if err == nil || !strings.Contains(err.Error(), part) {
+					t.Errorf("without a release, Program returned %q (%v), want an error with %q", path, err, part)
+				}
+			}
+			m.files = release
+			if path, err := Program(t.Context()); err != nil || filepath.Base(path) != asset() {
+				t.Errorf("Program returned %q (%v), want the release", path, err)
+			}
+		})
+	}
+}
+
+// BenchmarkKubernetesOf reads the version of the program that KARVE_BINARY names.
+func BenchmarkKubernetesOf(b *testing.B) {
+	path := os.Getenv(BinaryVariable)
+	if path == "" {
+		b.Skip("needs " + BinaryVariable)
+	}
+	for b.Loop() {
+		if _, err := kubernetesOf(path); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
