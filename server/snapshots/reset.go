@@ -29,7 +29,7 @@ var (
 		"/registry/masterleases/",                 // addresses (k8s.io/kubernetes pkg/controlplane/reconcilers)
 		"/registry/peerserverleases/",             // the same, for peers
 		"/registry/leases/kube-system/apiserver-", // identities (pkg/controlplane/apiserver)
-		"compact_rev_key",                         // clock of the compaction (k8s.io/apiserver storage/etcd3), and kine's
+		compactKey, // clock of the compaction (k8s.io/apiserver storage/etcd3), and kine's
 	}
 	// serverObjects are objects that a server keeps up to date.
 	serverObjects = []string{
@@ -41,6 +41,9 @@ var (
 		"/registry/" + storage.ClusterRecord, // an old one has an old token
 	}
 )
+
+// compactKey is the key of upstream's compactor.
+const compactKey = "compact_rev_key"
 
 // OfServer reports whether a key belongs to the server itself.
 func OfServer(key string) bool {
@@ -103,12 +106,18 @@ func protoField(message []byte, number protowire.Number) []byte {
 }
 
 // forgetServers deletes what the servers of a cluster have written about themselves. The first
-// server of a fork then writes its own.
+// server of a fork then writes its own. The key of upstream's compactor is set back instead: the compactor reads
+// it, and watches it from the revision that it has read at. If that is the deletion, it logs an error about it.
 func forgetServers(ctx context.Context, engine *datastore.Engine) error {
 	var req datastore.TxnRequest
 	for _, prefix := range serverPrefixes {
-		req.Then = append(req.Then, datastore.Op{Delete: &datastore.DeleteRequest{Key: prefix, End: datastore.PrefixEnd(prefix)}})
+		first := prefix
+		if prefix == compactKey {
+			first += "\x00" // after the key itself
+		}
+		req.Then = append(req.Then, datastore.Op{Delete: &datastore.DeleteRequest{Key: first, End: datastore.PrefixEnd(prefix)}})
 	}
+	req.Then = append(req.Then, datastore.Op{Put: &datastore.PutRequest{Key: compactKey, Value: []byte("0")}})
 	if _, err := engine.Txn(ctx, req); err != nil {
 		return fmt.Errorf("delete the addresses of former servers: %w", err)
 	}
