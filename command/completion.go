@@ -69,17 +69,23 @@ _karve() {
   fi
   compadd -- "${(@)lines}"
 }
-compdef _karve karve
+if [[ ${funcstack[1]} == _karve ]]; then
+  _karve "$@" # zsh reads this file, from fpath, as the function's first call
+else
+  (( ${+functions[compdef]} )) || { autoload -Uz compinit && compinit -i }
+  compdef _karve karve
+fi
 `,
 }
 
 // completionCommand is `karve completion`.
 func completionCommand() *cli.Command {
 	return &cli.Command{
-		Name:        "completion",
-		Usage:       "print a completion script for a shell",
-		ArgsUsage:   "bash|zsh|fish",
-		Description: "In bash: source <(karve completion bash)",
+		Name:      "completion",
+		Usage:     "print a completion script for a shell",
+		ArgsUsage: "bash|zsh|fish",
+		Description: "In bash: source <(karve completion bash)\n" +
+			"In zsh: source <(karve completion zsh), or the output as a file _karve in a directory of $fpath",
 		Action: func(c *cli.Context) error {
 			shell := c.Args().First()
 			script, ok := completionScripts[shell]

@@ -63,3 +63,39 @@ func TestBashDoesNotRunProposals(t *testing.T) {
 		}
 	}
 }
+
+// The script works when it is sourced, with and without completion being there, and as a file in fpath, whose first
+// call has to complete as well.
+func TestZshCompletes(t *testing.T) {
+	t.Parallel()
+	zsh, err := exec.LookPath("zsh")
+	if err != nil {
+		t.Skip("this machine has no zsh")
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "_karve"), []byte(completionScripts["zsh"]), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const call = `
+karve() {
+  if [[ $1 == kubectl ]]; then print -l $'pods\tits description' :4; else print -l datastore:usage status:usage; fi
+}
+compadd() { shift; print -l -- "$@" }
+words=(karve d) CURRENT=2
+$_comps[karve]
+words=(karve kubectl get p) CURRENT=4
+$_comps[karve]
+`
+	for name, begin := range map[string]string{
+		"sourced":                    "autoload -Uz compinit; compinit -i; source $DIR/_karve",
+		"sourced without completion": "source $DIR/_karve",
+		"in fpath":                   "fpath=($DIR $fpath); autoload -Uz compinit; compinit -i",
+	} {
+		run := exec.Command(zsh, "-f", "-c", begin+call)
+		run.Env = append(os.Environ(), "DIR="+dir, "ZDOTDIR="+t.TempDir())
+		got, err := run.CombinedOutput()
+		if want := "datastore\nstatus\npods\n"; err != nil || string(got) != want {
+			t.Errorf("%s: got %q, %v, want %q", name, got, err, want)
+		}
+	}
+}

@@ -35,17 +35,16 @@ func (f File) IsManual() bool { return strings.HasPrefix(f.Path, "man/") }
 // the manual pages are made of, and license is the file with the licence.
 func Files(release image.Release, host, license string) ([]File, error) {
 	var all []File
-	for _, completion := range []struct{ shell, path, end string }{
+	for _, completion := range []struct{ shell, path string }{
 		{shell: "bash", path: "bash-completion/completions/karve"},
 		{shell: "fish", path: "fish/vendor_completions.d/karve.fish"},
-		// zsh reads this file as the function's first call, which has to complete as well.
-		{shell: "zsh", path: Zsh, end: "[ \"${funcstack[1]}\" != _karve ] || _karve \"$@\"\n"},
+		{shell: "zsh", path: Zsh},
 	} {
 		text, err := exec.Command(host, "completion", completion.shell).Output()
 		if err != nil {
 			return nil, fmt.Errorf("%s completion %s: %w", host, completion.shell, err)
 		}
-		all = append(all, File{completion.path, append(text, completion.end...)})
+		all = append(all, File{completion.path, text})
 	}
 	pages, err := man.Pages(host, release.Version, release.Time)
 	if err != nil {
