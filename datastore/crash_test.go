@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -23,7 +24,7 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv("KARVE_CRASH_DIR"); dir != "" {
 		if err := crashChild(dir, os.Getenv("KARVE_CRASH_MODE")); err != nil {
 			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
+			os.Exit(2) // 1 is that of a killed process on Windows
 		}
 		os.Exit(0)
 	}
@@ -393,7 +394,11 @@ func journal(t *testing.T, dir, mode string, after time.Duration, wrapper []stri
 		line(fields)
 	}
 	err = cmd.Wait()
-	if cmd.ProcessState.ExitCode() != -1 {
+	killed := -1
+	if runtime.GOOS == "windows" {
+		killed = 1
+	}
+	if cmd.ProcessState.ExitCode() != killed {
 		t.Fatalf("the child ended by itself: %v", err)
 	}
 }

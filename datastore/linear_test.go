@@ -64,7 +64,7 @@ var linearModel = porcupine.Model{
 
 // record runs clients for a while and returns their history.
 func record(t *testing.T, e *Engine, clients, calls int) []porcupine.Operation {
-	begin := time.Now()
+	var clock atomic.Int64 // that of Windows may show one time for many calls
 	histories := make([][]porcupine.Operation, clients)
 	var group sync.WaitGroup
 	for c := range clients {
@@ -74,7 +74,7 @@ func record(t *testing.T, e *Engine, clients, calls int) []porcupine.Operation {
 			for range calls {
 				in := linearInput{key: fmt.Sprintf("/%d", random.IntN(3)), kind: random.IntN(3), client: c}
 				in.guard = known[in.key]
-				call := time.Since(begin).Nanoseconds()
+				call := clock.Add(1)
 				out, err := linearCall(t, e, in)
 				if err != nil {
 					t.Error(err)
@@ -84,7 +84,7 @@ func record(t *testing.T, e *Engine, clients, calls int) []porcupine.Operation {
 				if out.ok && in.kind == 2 {
 					known[in.key] = 0
 				}
-				histories[c] = append(histories[c], porcupine.Operation{ClientId: c, Input: in, Output: out, Call: call, Return: time.Since(begin).Nanoseconds()})
+				histories[c] = append(histories[c], porcupine.Operation{ClientId: c, Input: in, Output: out, Call: call, Return: clock.Add(1)})
 			}
 		})
 	}
@@ -220,7 +220,7 @@ var registerModel = porcupine.NondeterministicModel{
 // followed by a start. A call with an unknown outcome has happened completely or not at all.
 func TestLinearizableAcrossFailures(t *testing.T) {
 	dir := t.TempDir()
-	begin := time.Now()
+	var clock atomic.Int64
 	var mu sync.Mutex
 	var history []porcupine.Operation
 	unknown := 0
@@ -241,9 +241,9 @@ func TestLinearizableAcrossFailures(t *testing.T) {
 				known := map[string]string{}
 				for i := range 100 {
 					in := nextRegisterInput(fmt.Sprintf("/%d", rand.IntN(2)), known, fmt.Sprintf("%d-%d-%d", round, c, i))
-					call := time.Since(begin).Nanoseconds()
+					call := clock.Add(1)
 					out, err := registerCall(t.Context(), e, in)
-					op := porcupine.Operation{ClientId: c, Input: in, Output: out, Call: call, Return: time.Since(begin).Nanoseconds()}
+					op := porcupine.Operation{ClientId: c, Input: in, Output: out, Call: call, Return: clock.Add(1)}
 					if err != nil {
 						if !errors.Is(err, ErrUnknownOutcome) {
 							t.Errorf("round %d: %v, want %v", round, err, ErrUnknownOutcome)
@@ -273,12 +273,12 @@ func TestLinearizableAcrossFailures(t *testing.T) {
 	e, lock := openLocked(t, dir, Options{})
 	for _, key := range []string{"/0", "/1"} {
 		in := registerInput{key: key}
-		call := time.Since(begin).Nanoseconds()
+		call := clock.Add(1)
 		out, err := registerCall(t.Context(), e, in)
 		if err != nil {
 			t.Fatal(err)
 		}
-		history = append(history, porcupine.Operation{Input: in, Output: out, Call: call, Return: time.Since(begin).Nanoseconds()})
+		history = append(history, porcupine.Operation{Input: in, Output: out, Call: call, Return: clock.Add(1)})
 	}
 	e.Close()
 	lock.Close()
