@@ -577,7 +577,17 @@ func testSimulatedNodeDown(t *testing.T, c *cluster) {
 	c.annotateNode(t, down, simulate.NodeNotReady, "")
 	c.wantNode(t, down, corev1.ConditionTrue)
 
+	logs := c.CoreV1().Pods(ns).GetLogs("web", &corev1.PodLogOptions{})
+	if _, err := logs.DoRaw(t.Context()); err != nil { // this leaves the API server a connection to the node
+		t.Errorf("logs: %v", err)
+	}
 	c.annotateNode(t, down, simulate.NodeDown, "true")
+	eventually.Nil(t, "the node does not answer", func() error {
+		if text, err := logs.DoRaw(t.Context()); err == nil || !strings.Contains(string(text), "node "+down+" is down") {
+			return fmt.Errorf("got %q and %v", text, err)
+		}
+		return nil
+	})
 	c.wantNode(t, down, corev1.ConditionUnknown)
 	eventually.Nil(t, "the Pod is evicted, and stays, for nobody ends it", func() error {
 		p, err := c.CoreV1().Pods(ns).Get(t.Context(), "web", metav1.GetOptions{})

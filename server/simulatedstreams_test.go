@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -341,7 +342,8 @@ func listenOnHost(t *testing.T) *hostListeners {
 // webhook behind a Service, through the proxies of Pods and Services, and by port-forward.
 func (h *hostListeners) testListen(t *testing.T, c *cluster) {
 	ns := c.namespace(t)
-	c.annotateNamespace(t, ns, simulate.Listen, fmt.Sprintf("10250=%s,7=%s", h.tls.Addr(), h.echo.Addr()))
+	listen := fmt.Sprintf("10250=%s,7=%s", h.tls.Addr(), h.echo.Addr())
+	c.annotateNamespace(t, ns, simulate.Listen, listen)
 	mux := http.NewServeMux()
 	mux.HandleFunc("/hello", func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "from the host") })
 	mux.Handle("/review", review(t, func(r *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
@@ -368,13 +370,11 @@ func (h *hostListeners) testListen(t *testing.T, c *cluster) {
 		}},
 	})
 	refusedSoon(t, c, ns, "the host says no")
-	if err := configurations.Delete(t.Context(), ns, metav1.DeleteOptions{}); err != nil {
-		t.Error(err)
-	}
-	for what, get := range map[string]rest.ResponseWrapper{
+	proxies := map[string]rest.ResponseWrapper{
 		"Pod":     c.CoreV1().Pods(ns).ProxyGet("https", pod, "10250", "/hello", nil),
 		"Service": c.CoreV1().Services(ns).ProxyGet("https", "web", "443", "/hello", nil),
-	} {
+	}
+	for what, get := range proxies {
 		if body, err := get.DoRaw(t.Context()); err != nil || string(body) != "from the host" {
 			t.Errorf("the proxy of the %s: got %q and %v", what, body, err)
 		}
@@ -387,9 +387,34 @@ func (h *hostListeners) testListen(t *testing.T, c *cluster) {
 		if _, err := io.ReadFull(conn, back); err != nil || string(back) != "hello" {
 			t.Errorf("port-forward by SPDY: got %q and %v back", back, err)
 		}
+		// The API server has connections to both ports now. Without the annotation, they end.
+		c.annotateNamespace(t, ns, simulate.Listen, "")
+		if n, err := conn.Read(back); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("port-forward without the annotation: read %d bytes and %v, want its end", n, err)
+		}
 	})
 	if err != nil {
 		t.Errorf("port-forward by SPDY: %v", err)
+	}
+	const silent = "simulated: nothing listens on port 10250"
+	for what, get := range proxies {
+		eventually.Nil(t, "the proxy of the "+what+" refuses", func() error {
+			if body, err := get.DoRaw(t.Context()); err == nil || !strings.Contains(string(body), silent) {
+				return fmt.Errorf("got %q and %v", body, err)
+			}
+			return nil
+		})
+	}
+	refusedSoon(t, c, ns, silent)
+	if err := configurations.Delete(t.Context(), ns, metav1.DeleteOptions{}); err != nil {
+		t.Error(err)
+	}
+	c.annotateNamespace(t, ns, simulate.Listen, listen)
+	for what, get := range proxies {
+		eventually.Nil(t, "the proxy of the "+what+" answers again", func() error {
+			_, err := get.DoRaw(t.Context())
+			return err
+		})
 	}
 	r := c.at(ns, pod, "portforward", &corev1.PodPortForwardOptions{Ports: []int32{81}})
 	if got := portFrames(t, c.frames(t, r), 81); !strings.Contains(got[1], "nothing listens on port 81") {

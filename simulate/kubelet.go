@@ -66,22 +66,28 @@ func (k *Kubelet) Dial(next DialFunc) DialFunc {
 		if n == nil {
 			return next(ctx, network, address)
 		}
-		if n.isDown() {
-			return nil, fmt.Errorf("%w: node %s is down", ErrSimulated, n.name)
+		if err := n.answers(); err != nil {
+			return nil, err
 		}
 		config, err := k.tls(at)
 		if err != nil {
 			return nil, err
 		}
 		here, there := net.Pipe()
+		held, err := s.connections.hold(n.key(), here, n.answers)
+		if err != nil {
+			return nil, err
+		}
 		select {
 		case pipes <- tls.Server(&watchedConn{Conn: there, gone: make(chan struct{})}, config):
-			return here, nil
+			return held, nil
 		case <-closed:
-			return nil, fmt.Errorf("%w: the nodes have stopped", ErrSimulated)
+			err = errStopped
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			err = ctx.Err()
 		}
+		held.Close()
+		return nil, err
 	}
 }
 
@@ -112,6 +118,7 @@ func (k *Kubelet) close() {
 	k.mu.Lock()
 	close(k.closed)
 	k.server.Close()
+	k.of.connections.stop()
 	k.of = nil
 	k.mu.Unlock()
 	k.streams.Wait()

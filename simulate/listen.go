@@ -103,46 +103,58 @@ const dialLimit = 10 * time.Second
 
 // dialPod connects to the process that answers at a port of a Pod.
 func (s *simulation) dialPod(ctx context.Context, key types.NamespacedName, port uint16) (net.Conn, error) {
-	at, err := s.target(key, port)
+	to, err := s.target(key, port)
 	if err != nil {
 		return nil, err
 	}
-	conn, err := (&net.Dialer{Timeout: dialLimit}).DialContext(ctx, "tcp", at.String())
+	conn, err := (&net.Dialer{Timeout: dialLimit}).DialContext(ctx, "tcp", to.at.String())
 	if err != nil {
 		return nil, fmt.Errorf("%w: nothing answers for port %d of Pod %s: %w", ErrSimulated, port, key, err)
 	}
-	return conn, nil
+	return s.connections.hold(key, conn, func() error {
+		now, err := s.target(key, port)
+		if err == nil && now != to {
+			err = fmt.Errorf("%w: another process answers for port %d of Pod %s now", ErrSimulated, port, key)
+		}
+		return err
+	})
 }
 
-// target returns the address of the process that answers at a port of a Pod.
-func (s *simulation) target(key types.NamespacedName, port uint16) (netip.AddrPort, error) {
-	listens, err := s.listens(key)
+// target is the process that answers at a port of a Pod.
+type target struct {
+	pod types.UID
+	at  netip.AddrPort
+}
+
+// target returns the process that answers at a port of a Pod.
+func (s *simulation) target(key types.NamespacedName, port uint16) (none target, _ error) {
+	uid, listens, err := s.listens(key)
 	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("%w: %w", ErrSimulated, err)
+		return none, fmt.Errorf("%w: %w", ErrSimulated, err)
 	}
 	at, ok := listens[port]
 	if !ok {
-		return at, fmt.Errorf("%w: nothing listens on port %d of Pod %s: its node runs no program. The annotation %s lets a process of this machine answer", ErrSimulated, port, key, Listen)
+		return none, fmt.Errorf("%w: nothing listens on port %d of Pod %s: its node runs no program. The annotation %s lets a process of this machine answer", ErrSimulated, port, key, Listen)
 	}
-	return at, nil
+	return target{uid, at}, nil
 }
 
-// listens returns what answers at the ports of a Pod now.
-func (s *simulation) listens(key types.NamespacedName) (listenMap, error) {
+// listens returns what answers at the ports of a Pod now, and which Pod that is.
+func (s *simulation) listens(key types.NamespacedName) (uid types.UID, _ listenMap, _ error) {
 	object, there, err := s.PodInformer.GetStore().GetByKey(key.String())
 	if err != nil {
-		return nil, err
+		return uid, nil, err
 	}
 	if !there {
-		return nil, fmt.Errorf("there is no pod %s", key)
+		return uid, nil, fmt.Errorf("there is no pod %s", key)
 	}
 	pod := object.(*corev1.Pod)
 	if n := s.nodes[pod.Spec.NodeName]; n != nil && n.isDown() {
-		return nil, fmt.Errorf("node %s of pod %s is down", n.name, key)
+		return uid, nil, fmt.Errorf("node %s of pod %s is down", n.name, key)
 	}
 	if over(pod.Status.Phase) || !hasStarted(&pod.Status) {
-		return nil, fmt.Errorf("pod %s does not run", key)
+		return uid, nil, fmt.Errorf("pod %s does not run", key)
 	}
 	script, err := readScript(pod, s.Defaults)
-	return script.listen, err
+	return pod.UID, script.listen, err
 }

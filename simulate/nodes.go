@@ -87,6 +87,26 @@ func (n *node) setDown(down bool) bool {
 	return changed
 }
 
+// answers returns an error while nothing on the node does.
+func (n *node) answers() error {
+	if n.isDown() {
+		return fmt.Errorf("%w: node %s is down", ErrSimulated, n.name)
+	}
+	return nil
+}
+
+// key is the node's among connections.
+func (n *node) key() types.NamespacedName { return types.NamespacedName{Name: n.name} }
+
+// setDown makes a node silent, or ends that. It reports whether that is a change.
+func (s *simulation) setDown(n *node, down bool) bool {
+	changed := n.setDown(down)
+	if changed {
+		s.connections.review(n.key())
+	}
+	return changed
+}
+
 // object returns the Node as it registers.
 func (s *simulation) object(n *node, now time.Time) *corev1.Node {
 	o := &corev1.Node{
@@ -234,7 +254,7 @@ func (s *simulation) takeUpNodes(ctx context.Context) error {
 		n := s.nodes[Name(i)]
 		object, there, _ := s.NodeInformer.GetStore().GetByKey(n.name)
 		if there {
-			n.setDown(IsDown(object.(*corev1.Node))) // before one of its Pods is looked at
+			s.setDown(n, IsDown(object.(*corev1.Node))) // before one of its Pods is looked at
 		} else {
 			missing <- n
 		}
@@ -270,7 +290,7 @@ func (s *simulation) syncNode(ctx context.Context, name string) (time.Duration, 
 	}
 	o := object.(*corev1.Node)
 	down := IsDown(o)
-	if n.setDown(down) {
+	if s.setDown(n, down) {
 		s.lookAtPodsOf(name)
 	}
 	if down {

@@ -111,6 +111,7 @@ const rangePoll = 200 * time.Millisecond
 
 // syncPod brings a Pod to where it should be by now.
 func (s *simulation) syncPod(ctx context.Context, key types.NamespacedName) (time.Duration, error) {
+	s.connections.review(key) // the Pod, its Namespace or its node has changed
 	object, there, err := s.PodInformer.GetStore().GetByKey(key.String())
 	if err != nil {
 		return 0, err

@@ -38,7 +38,7 @@ func newSimulation(t *testing.T) (s *simulation, written *[]string) {
 			NodeInformer:      cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Node{}, 0, nil),
 			NamespaceInformer: cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Namespace{}, 0, nil),
 		},
-		core: client.CoreV1().RESTClient(), nodes: map[string]*node{n.name: n}, addresses: newAddresses(), records: map[types.NamespacedName]*record{},
+		core: client.CoreV1().RESTClient(), coordination: client.CoordinationV1().RESTClient(), nodes: map[string]*node{n.name: n}, addresses: newAddresses(), records: map[types.NamespacedName]*record{},
 		pods: workqueue.NewTypedRateLimitingQueue(retries[types.NamespacedName]()), due: workqueue.NewTypedRateLimitingQueue(retries[string]()),
 	}
 	t.Cleanup(func() { s.pods.ShutDown(); s.due.ShutDown() })
@@ -94,14 +94,14 @@ func TestNothingAnswersOnANodeThatIsDown(t *testing.T) {
 	p.Spec.NodeName, p.Status.PodIP = Name(0), "100.64.0.2"
 	add(t, s.PodInformer, p)
 	key := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
-	if _, err := s.listens(key); err != nil {
+	if _, _, err := s.listens(key); err != nil {
 		t.Errorf("while the node is up: %v", err)
 	}
 	add(t, s.NodeInformer, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: Name(0), Labels: map[string]string{NodeLabel: ""}, Annotations: map[string]string{NodeDown: "true"}}})
 	if err := s.takeUpNodes(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	_, listens := s.listens(key)
+	_, _, listens := s.listens(key)
 	_, dialed := k.Dial(nil)(t.Context(), "tcp", nodeAddress(0, false).String()+":10250")
 	for _, err := range []error{listens, dialed} {
 		if err == nil || !strings.Contains(err.Error(), "is down") {

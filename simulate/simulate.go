@@ -8,7 +8,7 @@
 // decide what happens to a Pod, and have neither a client nor a clock: life.go (the Pod),
 // container.go (each container) and annotations.go (what users want; defaults.go and listen.go have
 // parts of that). kubelet.go answers requests to a node, and streams.go those that take over a
-// connection. DESIGN.md has the decisions.
+// connection. connections.go ends connections to what no longer answers. DESIGN.md has the decisions.
 package simulate
 
 import (
@@ -71,6 +71,7 @@ type simulation struct {
 	core, coordination, storage rest.Interface
 	nodes                       map[string]*node
 	addresses                   *addresses
+	connections                 connections
 	pods, volumes               workqueue.TypedRateLimitingInterface[types.NamespacedName]
 	due                         workqueue.TypedRateLimitingInterface[string] // nodes
 

@@ -78,7 +78,7 @@ func (k *Kubelet) take(w http.ResponseWriter, r *http.Request, what string, t *t
 	}()
 
 	if what == "portForward" {
-		listens, err := t.of.listens(t.pod)
+		_, listens, err := t.of.listens(t.pod)
 		if len(listens) == 0 && !wsstream.IsWebSocketRequest(r) {
 			text := t.reason + ", which could listen on a port. The annotation " + Listen + " lets a process of this machine answer"
 			if err != nil {
@@ -186,9 +186,13 @@ func (t *taking) PortForward(ctx context.Context, _, _ string, port int32, strea
 	}()
 	t.copies.Go(func() {
 		io.Copy(conn, stream)
-		conn.(*net.TCPConn).CloseWrite()
+		conn.(*heldConn).CloseWrite()
 	})
-	if _, err := io.Copy(stream, conn); err != nil && !errors.Is(err, net.ErrClosed) {
+	_, err = io.Copy(stream, conn)
+	switch {
+	case errors.Is(err, ErrSimulated): // the Pod or its node no longer answers
+		return err
+	case err != nil && !errors.Is(err, net.ErrClosed):
 		return fmt.Errorf("%w: port %d of Pod %s: %w", ErrSimulated, port, t.pod, err)
 	}
 	return nil
