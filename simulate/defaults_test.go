@@ -113,6 +113,7 @@ func TestListen(t *testing.T) {
 		"127.0.0.1:9443":                    "is not PORT=ADDRESS:PORT",
 		"443=127.0.0.1":                     "the address on this machine: it is not an address and a port",
 		"443=127.0.0.1:9443,":               "is not PORT=ADDRESS:PORT",
+		"1=[::1]:9443,1=127.0.0.1:9443":     `annotation simulate.karve/listen: "1=127.0.0.1:9443": there are two addresses for the Pod's port 1, want one`,
 	} {
 		s, err := readScript(newPod(corev1.RestartPolicyAlways, Listen, value), inNamespace(t, nil))
 		switch {

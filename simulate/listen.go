@@ -93,6 +93,10 @@ func (r *reader) listen(allowed Targets) listenMap {
 			}
 			return nil
 		}
+		if _, twice := all[number]; twice {
+			r.reject(Listen, item, fmt.Errorf("there are two addresses for the Pod's port %d, want one", number))
+			return nil
+		}
 		all[number] = at
 	}
 	return all
