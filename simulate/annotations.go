@@ -81,6 +81,12 @@ type podScript struct {
 var podOnly = []string{StartDelay, StopAfter, Listen}
 var ofContainers = []string{ImagePullError, RunFor, ExitCode, ExitReason, CrashLoop, BackOff, ReadyAfter, NotReadyAfter, CPUUsage, MemoryUsage}
 
+// podNames and nodeNames are all annotations of a Pod and of a Node.
+var (
+	podNames  = slices.Concat(podOnly, ofContainers)
+	nodeNames = []string{NodeDown, NodeNotReady}
+)
+
 // readScript reads a Pod's annotations, and the defaults for what these leave open. The error names
 // the first wrong one, in the order of their names.
 func readScript(pod *corev1.Pod, defaults Defaults) (podScript, error) {
@@ -142,7 +148,7 @@ func checkNames(pod *corev1.Pod) error {
 				return fmt.Errorf("annotation %s: want %s, which applies to the whole Pod", name, base)
 			}
 		case !slices.Contains(ofContainers, base):
-			return unknownName("annotation "+name, Prefix)
+			return unknownName("annotation "+name, Prefix, podNames)
 		case suffixed && !hasContainer(pod, container):
 			return fmt.Errorf("annotation %s: the Pod has no container %q", name, container)
 		}
@@ -161,9 +167,20 @@ func ownNames(annotations map[string]string) (names []string) {
 	return names
 }
 
-func unknownName(what, prefix string) error {
+// sameOwn reports whether two objects have the same of those annotations.
+func sameOwn(a, b map[string]string) bool {
+	names := ownNames(a)
+	same := len(names) == len(ownNames(b))
+	for _, name := range names {
+		value, there := b[name]
+		same = same && there && value == a[name]
+	}
+	return same
+}
+
+func unknownName(what, prefix string, known []string) error {
 	var all []string
-	for _, name := range slices.Concat(podOnly, ofContainers) {
+	for _, name := range known {
 		all = append(all, prefix+strings.TrimPrefix(name, Prefix))
 	}
 	return fmt.Errorf("%s: unknown name, want one of %s", what, strings.Join(all, ", "))
@@ -309,6 +326,21 @@ func IsNode(n *corev1.Node) bool {
 
 // IsDown reports whether a Node is silent.
 func IsDown(n *corev1.Node) bool { return isTrue(n.Annotations, NodeDown) }
+
+// checkNode returns what is wrong with a Node's annotations: the first one, in the order of their names. It has
+// no effect.
+func checkNode(annotations map[string]string) error {
+	for _, name := range ownNames(annotations) {
+		value := annotations[name]
+		if !slices.Contains(nodeNames, name) {
+			return unknownName("annotation "+name, Prefix, nodeNames)
+		}
+		if _, err := strconv.ParseBool(value); err != nil && value != "" {
+			return fmt.Errorf("annotation %s: %q is not true or false", name, value)
+		}
+	}
+	return nil
+}
 
 // isTrue reports whether a Node's annotation is set.
 func isTrue(annotations map[string]string, name string) bool {

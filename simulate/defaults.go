@@ -34,7 +34,7 @@ func ParseDefaults(list []string, targets Targets) (map[string]string, error) {
 			return nil, fmt.Errorf("--%s %s: want NAME=VALUE, such as ready-after=2s", PodsOption, item)
 		}
 		if !isForAll(Prefix + name) {
-			return nil, unknownName(fmt.Sprintf("--%s %s", PodsOption, item), "")
+			return nil, unknownName(fmt.Sprintf("--%s %s", PodsOption, item), "", podNames)
 		}
 		if _, twice := all[Prefix+name]; twice {
 			return nil, fmt.Errorf("--%s %s: there are two values for %s, want one", PodsOption, item, name)
@@ -50,7 +50,7 @@ func ParseDefaults(list []string, targets Targets) (map[string]string, error) {
 
 // isForAll reports whether a default can have this name.
 func isForAll(name string) bool {
-	return slices.Contains(podOnly, name) || slices.Contains(ofContainers, name)
+	return slices.Contains(podNames, name)
 }
 
 // of returns the annotations of a Pod's Namespace.
@@ -84,7 +84,7 @@ func (d Defaults) with(pod *corev1.Pod) (all map[string]string, where func(name 
 	}
 	for _, name := range names {
 		if !isForAll(name) {
-			return pod.Annotations, where, unknownName(fmt.Sprintf("annotation %s of namespace %s", name, pod.Namespace), Prefix)
+			return pod.Annotations, where, unknownName(fmt.Sprintf("annotation %s of namespace %s", name, pod.Namespace), Prefix, podNames)
 		}
 	}
 	if len(names) == 0 && len(d.Pods) == 0 {
@@ -112,13 +112,7 @@ func (s *simulation) namespaceEvents() cache.ResourceEventHandler {
 		},
 		UpdateFunc: func(old, object any) {
 			was, is := old.(*corev1.Namespace), object.(*corev1.Namespace)
-			names := ownNames(is.Annotations)
-			same := len(names) == len(ownNames(was.Annotations))
-			for _, name := range names {
-				before, there := was.Annotations[name]
-				same = same && there && before == is.Annotations[name]
-			}
-			if !same {
+			if !sameOwn(was.Annotations, is.Annotations) {
 				s.lookAtPodsIn(is.Name)
 			}
 		},

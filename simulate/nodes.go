@@ -56,6 +56,7 @@ type node struct {
 	lease    *coordinationv1.Lease
 	renewed  time.Time
 	reported time.Time
+	wrong    string // in its annotations, as it was last logged
 
 	mu   sync.Mutex
 	down bool
@@ -158,6 +159,11 @@ func conditionsOf(n *node, o *corev1.Node, now time.Time) []corev1.NodeCondition
 	if o != nil && isTrue(o.Annotations, NodeNotReady) {
 		ready = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "KubeletNotReady", Message: "annotation " + NodeNotReady + " says so"}
 	}
+	if o != nil {
+		if err := checkNode(o.Annotations); err != nil {
+			ready.Message += "; " + err.Error()
+		}
+	}
 	all := []corev1.NodeCondition{
 		{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasSufficientMemory", Message: "kubelet has sufficient memory available"},
 		{Type: corev1.NodeDiskPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasNoDiskPressure", Message: "kubelet has no disk pressure"},
@@ -198,8 +204,7 @@ func (s *simulation) nodeEvents() cache.ResourceEventHandler {
 		UpdateFunc: func(old, object any) {
 			was, is := old.(*corev1.Node), object.(*corev1.Node)
 			switch { // nothing else concerns the node, least of all its own reports
-			case was.UID != is.UID, was.Annotations[NodeDown] != is.Annotations[NodeDown], was.Annotations[NodeNotReady] != is.Annotations[NodeNotReady],
-				readiness(was) != readiness(is):
+			case was.UID != is.UID, !sameOwn(was.Annotations, is.Annotations), readiness(was) != readiness(is):
 				look(is)
 			}
 		},
@@ -289,6 +294,7 @@ func (s *simulation) syncNode(ctx context.Context, name string) (time.Duration, 
 		return s.nextRenewal(n, now), s.register(ctx, n)
 	}
 	o := object.(*corev1.Node)
+	s.checkNode(n, o)
 	down := IsDown(o)
 	if s.setDown(n, down) {
 		s.lookAtPodsOf(name)
@@ -311,6 +317,21 @@ func (s *simulation) syncNode(ctx context.Context, name string) (time.Duration, 
 		}
 	}
 	return s.nextRenewal(n, now), nil
+}
+
+// checkNode logs what is wrong with a node's annotations, once, and has it reported.
+func (s *simulation) checkNode(n *node, o *corev1.Node) {
+	wrong := ""
+	if err := checkNode(o.Annotations); err != nil {
+		wrong = err.Error()
+	}
+	if wrong == n.wrong {
+		return
+	}
+	n.wrong, n.reported = wrong, time.Time{}
+	if wrong != "" {
+		s.Log.Warnf("simulated nodes: node %s: %s", n.name, wrong)
+	}
 }
 
 // nextRenewal returns the time until the node's next slot. Slot i begins after i tenths of
