@@ -212,17 +212,19 @@ func (c *cluster) wantJob(t *testing.T, ns, name string, kind batchv1.JobConditi
 
 func testSimulatedJob(t *testing.T, c *cluster) {
 	ns := c.namespace(t)
-	create(t, c.BatchV1().Jobs(ns), job("three", batchv1.JobSpec{Completions: ptr.To[int32](3), Parallelism: ptr.To[int32](2)}))
-	if got := c.wantJob(t, ns, "three", batchv1.JobComplete); got.Succeeded != 3 || got.Failed != 0 {
-		t.Errorf("status: %+v, want 3 succeeded", got)
-	}
 	// A service that may end does not have to.
 	p := simulated("service")
 	p.Spec.RestartPolicy = corev1.RestartPolicyOnFailure
 	create(t, c.CoreV1().Pods(ns), p)
 	create(t, c.BatchV1().Jobs(ns), job("long", batchv1.JobSpec{}, simulate.RunFor, "forever"))
-	c.wantPod(t, ns, "service", "runs", isReady)
-	time.Sleep(3 * time.Second) // longer than Jobs run, because there is no event to wait for
+	for _, p := range c.wantPods(t, ns, 2) {
+		c.wantPod(t, ns, p.Name, "runs", isReady)
+	}
+	// These begin later, and the third when another one has ended: by then, the two above would have ended, too.
+	create(t, c.BatchV1().Jobs(ns), job("three", batchv1.JobSpec{Completions: ptr.To[int32](3), Parallelism: ptr.To[int32](2)}))
+	if got := c.wantJob(t, ns, "three", batchv1.JobComplete); got.Succeeded != 3 || got.Failed != 0 {
+		t.Errorf("status: %+v, want 3 succeeded", got)
+	}
 	for _, p := range c.wantPods(t, ns, 5) {
 		want := corev1.PodRunning
 		if strings.HasPrefix(p.Name, "three-") {
