@@ -62,7 +62,7 @@ type Options struct {
 	NoPodRanges func(node, pods, chosen string)
 	// Unwatched is called when the garbage collector and the quota controller can no longer watch a resource,
 	// such as widgets.example.com: once, until they can again. status is that of the answer, or err says why
-	// there is none. It may be nil.
+	// there is none. It may be nil. Nothing calls it if the deviation unwatched is off.
 	Unwatched func(resource string, status int, err error)
 }
 
@@ -208,7 +208,7 @@ func (c *Controllers) run(ctx context.Context, connection Connection, term *elec
 	config.EventBroadcaster.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: config.Client.CoreV1().Events("")})
 	defer config.EventBroadcaster.Shutdown()
 
-	root := rootBuilder{clientbuilder.SimpleControllerClientBuilder{ClientConfig: config.Kubeconfig}, c.options.Unwatched}
+	root := newRootBuilder(config.Kubeconfig, c.options.Unwatched, c.options.Deviations)
 	anonymous := connection.Anonymous
 	anonymous.ContentType = config.Kubeconfig.ContentType
 	perController := clientbuilder.NewDynamicClientBuilder(anonymous, config.Client.CoreV1(), metav1.NamespaceSystem)

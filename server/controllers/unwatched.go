@@ -14,22 +14,32 @@ import (
 	"k8s.io/controller-manager/pkg/clientbuilder"
 
 	"github.com/karve-k8s/karve/internal/logbridge"
+	"github.com/karve-k8s/karve/server/deviations"
 )
 
 // metadataClient is what upstream calls the client of the informers that have the metadata of all objects
 // (cmd/kube-controller-manager/app, CreateControllerContext).
 const metadataClient = "metadata-informers"
 
+// newRootBuilder returns the builder of the controllers' own clients. unwatched may be nil.
+func newRootBuilder(kubeconfig *rest.Config, unwatched func(resource string, status int, err error), switches deviations.Switches) clientbuilder.ControllerClientBuilder {
+	upstreams := clientbuilder.SimpleControllerClientBuilder{ClientConfig: kubeconfig}
+	if unwatched == nil || !switches.On(deviations.Unwatched) {
+		return upstreams
+	}
+	return rootBuilder{upstreams, unwatched}
+}
+
 // rootBuilder is the builder of the controllers' own clients. Its client for metadata says which resource
 // cannot be watched: upstream's log has one line for each attempt, for ever, without a name.
 type rootBuilder struct {
 	clientbuilder.ControllerClientBuilder
-	unwatched func(resource string, status int, err error) // may be nil
+	unwatched func(resource string, status int, err error)
 }
 
 func (b rootBuilder) Config(name string) (*rest.Config, error) {
 	config, err := b.ControllerClientBuilder.Config(name)
-	if err == nil && name == metadataClient && b.unwatched != nil {
+	if err == nil && name == metadataClient {
 		config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 			return &watchedClient{next: next, report: b.unwatched, failing: map[string]bool{}}
 		})
