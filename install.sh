@@ -45,6 +45,8 @@
 # - No redirect leads from https to http. curl has an option for that, and for GNU wget the
 #   script follows redirects itself. It uses other programs (busybox) only if it can check
 #   the signature.
+# - No address is among the arguments of curl or GNU wget, as a mirror's may have a password.
+#   busybox's wget takes it nowhere else, so it is not used with such a mirror.
 # - It changes the owner of a directory, or removes one with --purge, only if Karve created
 #   its contents: the server writes the file karve-data there when it first starts.
 # - No uninstallation removes the user karve, as with packages: a number that is free is
@@ -187,6 +189,8 @@ download() {
 	case $(downloader) in
 	'') fail "neither curl nor wget is installed: install one, or copy the file to this machine and set KARVE_BINARY" ;;
 	unsafe)
+		[ "$(shown "$1")" = "$1" ] || reads_addresses ||
+			fail "KARVE_DOWNLOAD_URL has a user or a password, which this wget would show to every user of this machine in its arguments: install curl or GNU wget, or copy the file to this machine and set KARVE_BINARY"
 		case $1 in https:*)
 			[ -n "$(verifier)" ] || fail "this wget follows redirects from https to http, and neither minisign nor OpenSSL 3 is installed to check the signature: install one of them, curl or GNU wget, or copy the file to this machine and set KARVE_BINARY"
 			;;
@@ -203,24 +207,52 @@ shown() { printf '%s\n' "$1" | sed 's,//[^/]*@,//,'; }
 try_download() {
 	: >"$work/redirect"
 	case $(downloader):$1 in
-	curl:https:*) curl -fsSL --proto '=https' --retry 3 --connect-timeout 20 -o "$2" "$1" ;;
-	curl:*) curl -fsSL --retry 3 --connect-timeout 20 -o "$2" "$1" ;;
+	curl:https:*) by_curl "$1" -fsSL --proto '=https' --retry 3 --connect-timeout 20 -o "$2" ;;
+	curl:*) by_curl "$1" -fsSL --retry 3 --connect-timeout 20 -o "$2" ;;
 	wget:https:*) wget_https "$1" "$2" ;;
-	*) wget -q -O "$2" "$1" ;;
+	*) by_wget "$1" -q -O "$2" ;;
 	esac
 }
+
+# by_curl URL OPTIONS… and by_wget URL OPTIONS… keep the URL, which may have a password, out of a program's
+# arguments, which every user of this machine can see.
+by_curl() {
+	address=$(encoded "$1")
+	shift
+	curl "$@" --config - <<END
+url = "$address"
+END
+}
+
+by_wget() {
+	address=$(encoded "$1")
+	shift
+	if reads_addresses; then
+		wget "$@" -i - <<END
+$address
+END
+	else
+		wget "$@" "$address" # download has refused a password
+	fi
+}
+
+# encoded URL prints it without the characters that files for curl and wget do not take as they are.
+encoded() { printf '%s\n' "$1" | sed 's/\\/%5C/g; s/"/%22/g'; }
+
+# reads_addresses tells whether wget reads addresses from a file. That of busybox does not.
+reads_addresses() { wget --help 2>&1 | grep -q -e '--input-file'; }
 
 # wget_https URL FILE follows redirects itself, because wget would also follow one to http.
 wget_https() {
 	from=$1 hops=0
 	while [ $hops -lt 10 ]; do
-		! wget -q -S --max-redirect=0 --tries=3 --timeout=20 -O "$2" "$from" 2>"$work/wget" || return 0
+		! by_wget "$from" -q -S --max-redirect=0 --tries=3 --timeout=20 -O "$2" 2>"$work/wget" || return 0
 		next=$(sed -n 's/^[[:space:]]*[Ll]ocation:[[:space:]]*//p' "$work/wget" | tail -n 1 | tr -d '\r')
 		case $next in
 		https://*) from=$next ;;
 		//*) from=https:$next ;;
 		/*) from=$(printf '%s' "$from" | sed 's,^\(https://[^/]*\).*,\1,')$next ;;
-		*://*) echo "$from redirects to $next, which is not https" >"$work/redirect" && return 1 ;;
+		*://*) echo "$(shown "$from") redirects to $(shown "$next"), which is not https" >"$work/redirect" && return 1 ;;
 		*) return 1 ;;
 		esac
 		hops=$((hops + 1))
