@@ -3,27 +3,37 @@
 // for a while, other goroutines may run first.
 package fence
 
-import "context"
+import (
+	"context"
+	"math"
+	"time"
+)
 
 type key struct{}
 
-// With returns a context whose writes are refused when check returns an error.
-func With(ctx context.Context, check func() error) context.Context {
-	return context.WithValue(ctx, key{}, check)
+// With returns a context whose writes are refused when left returns an error. Otherwise left returns how long they are allowed.
+func With(ctx context.Context, left func() (time.Duration, error)) context.Context {
+	return context.WithValue(ctx, key{}, left)
 }
 
 // Inherit returns a context whose writes are refused when those of from are.
 func Inherit(ctx, from context.Context) context.Context {
-	if check, ok := from.Value(key{}).(func() error); ok {
-		return With(ctx, check)
+	if left, ok := from.Value(key{}).(func() (time.Duration, error)); ok {
+		return With(ctx, left)
 	}
 	return ctx
 }
 
+// Left returns how long a write is allowed, or why it is refused. A write that nobody takes back is allowed for ever.
+func Left(ctx context.Context) (time.Duration, error) {
+	if left, ok := ctx.Value(key{}).(func() (time.Duration, error)); ok {
+		return left()
+	}
+	return math.MaxInt64, nil
+}
+
 // Check returns why a write is refused, or nil.
 func Check(ctx context.Context) error {
-	if check, ok := ctx.Value(key{}).(func() error); ok {
-		return check()
-	}
-	return nil
+	_, err := Left(ctx)
+	return err
 }

@@ -3,13 +3,15 @@ package fence
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
+	"time"
 )
 
 func TestFence(t *testing.T) {
 	over := errors.New("over")
 	var now error
-	with := With(t.Context(), func() error { return now })
+	with := With(t.Context(), func() (time.Duration, error) { return time.Second, now })
 	derived, cancel := context.WithCancel(with)
 	defer cancel()
 	inherited := Inherit(t.Context(), derived)
@@ -21,7 +23,10 @@ func TestFence(t *testing.T) {
 			}
 		}
 	}
-	if err := Check(Inherit(t.Context(), t.Context())); err != nil {
-		t.Errorf("without a fence: got %v", err)
+	if left, err := Left(Inherit(t.Context(), derived)); left != time.Second || err != over {
+		t.Errorf("got %v, %v, want what the fence says", left, err)
+	}
+	if left, err := Left(Inherit(t.Context(), t.Context())); err != nil || left != math.MaxInt64 {
+		t.Errorf("without a fence: got %v, %v", left, err)
 	}
 }

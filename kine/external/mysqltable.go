@@ -201,6 +201,9 @@ func (t *mysqlTable) insert(ctx context.Context, batch []*write, none *keyRange)
 	if err != nil {
 		return nil, undone(err)
 	}
+	if _, err := allowed(batch); err != nil { // it may have waited for the lock
+		return nil, err
+	}
 	if _, err := conn.ExecContext(ctx, "COMMIT"+mysqlEnd); err != nil {
 		return nil, unknown{err}
 	}

@@ -94,7 +94,7 @@ func TestDatabaseWritesOnlyWithTheLock(t *testing.T) {
 			t.Fatalf("the lock: %d, %v", got, err)
 		}
 		insert := func(key string, none *keyRange) error {
-			_, err := b.writer.table.insert(t.Context(), []*write{{key: key, created: true}}, none)
+			_, err := b.writer.table.insert(t.Context(), []*write{{ctx: t.Context(), key: key, created: true}}, none)
 			return err
 		}
 		for _, none := range []*keyRange{nil, {"/locked/", "/locked0", ""}} {

@@ -78,7 +78,9 @@ func fillsOfPostgres(dsn string, wait time.Duration) (*sql.DB, error) {
 
 func (t *pgTable) close() { t.db.Close() }
 
-func (t *pgTable) ping(ctx context.Context) error { return tryPostgres(ctx, t.config) }
+func (t *pgTable) ping(ctx context.Context) error {
+	return withPostgres(ctx, t.config, func(context.Context, *pgx.Conn) error { return nil })
+}
 
 func (t *pgTable) translate(err error) error {
 	if e := (*pgconn.PgError)(nil); errors.As(err, &e) {
@@ -120,24 +122,32 @@ func (t *pgTable) insert(ctx context.Context, batch []*write, none *keyRange) (r
 }
 
 func (t *pgTable) send(ctx context.Context, conn *pgx.Conn, batch []*write, none *keyRange) ([]int64, error) {
+	wait, err := allowed(batch)
+	if err != nil {
+		return nil, err
+	}
 	b := &pgx.Batch{}
 	// Every statement has a snapshot of its own, so the INSERTs see what was committed before the lock.
 	b.Queue("begin isolation level read committed")
+	if wait < lockLimit { // COMMIT is sent with the rest, so a fence has to hold until the lock is there
+		b.Queue("select set_config('lock_timeout', $1, true)", fmt.Sprint(wait.Milliseconds()))
+	}
 	b.Queue("select pg_advisory_xact_lock($1)", int64(pgLock))
-	first := 2
+	first := b.Len()
 	if none != nil {
 		b.Queue("select exists (select 1 from kine where name >= $1 and name < $2 and name <> $3 and name <> $4)", none.start, none.end, server.HealthKey, none.except)
 		results := conn.SendBatch(ctx, b)
 		var there bool
-		_, err := results.Exec()
-		if err == nil {
-			_, err = results.Exec()
+		for range first {
+			if err == nil {
+				_, err = results.Exec()
+			}
 		}
 		if err == nil {
 			err = results.QueryRow().Scan(&there)
 		}
 		if err = errors.Join(err, results.Close()); err != nil {
-			return nil, locked(err)
+			return nil, locked(err, wait)
 		}
 		if there {
 			return nil, errNotEmpty
@@ -154,16 +164,13 @@ func (t *pgTable) send(ctx context.Context, conn *pgx.Conn, batch []*write, none
 	defer results.Close()
 	for range first {
 		if _, err := results.Exec(); err != nil {
-			return nil, undecided(locked(err))
+			return nil, undecided(locked(err, wait))
 		}
 	}
 	revisions := make([]int64, len(batch))
 	for i := range batch {
 		if err := results.QueryRow().Scan(&revisions[i]); err != nil && !errors.Is(err, pgx.ErrNoRows) {
-			if refusedStatement(err) {
-				return nil, refused{err, i}
-			}
-			return nil, undecided(err)
+			return nil, notInserted(err, i)
 		}
 	}
 	if _, err := results.Exec(); err != nil {
@@ -179,17 +186,31 @@ func (t *pgTable) send(ctx context.Context, conn *pgx.Conn, batch []*write, none
 }
 
 // locked recognises lock_not_available, in a statement before the INSERTs: the database skips everything after it.
-func locked(err error) error {
-	if code(err) == "55P03" {
-		return lost{errLocked} // for every write of the batch
+func locked(err error, wait time.Duration) error {
+	switch {
+	case code(err) != "55P03":
+		return err
+	case wait < lockLimit:
+		return errTakenBack
 	}
-	return err
+	return lost{errLocked} // for every write of the batch
+}
+
+// notInserted is the error of an INSERT. Somebody may have locked the whole table.
+func notInserted(err error, index int) error {
+	switch {
+	case code(err) == "55P03":
+		return lost{err} // for every write of the batch
+	case refusedStatement(err):
+		return refused{err, index}
+	}
+	return undecided(err)
 }
 
 // undecided is the error of a statement before COMMIT, which is sent with it. It is not committed if the database has
 // refused the statement, and neither if nothing was sent, because a value could not be encoded.
 func undecided(err error) error {
-	if refusedStatement(err) || isLost(err) {
+	if refusedStatement(err) || isLost(err) || errors.Is(err, errTakenBack) {
 		return err
 	}
 	unsent := errors.As(err, &pgx.ErrPreprocessingBatch{})

@@ -24,7 +24,7 @@ func (b *Backend) CanCreateAll() bool { return b.writer != nil }
 func (b *Backend) CreateAll(ctx context.Context, prefix, except string, objects iter.Seq2[string, []byte]) error {
 	var all []*write
 	for key, value := range objects {
-		all = append(all, &write{key: key, created: true, value: value})
+		all = append(all, &write{ctx: ctx, key: key, created: true, value: value})
 	}
 	if len(all) == 0 {
 		return nil

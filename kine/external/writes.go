@@ -79,7 +79,8 @@ type inserter interface {
 	// insert writes a batch in one transaction, which no other server's overlaps, and returns
 	// their revisions. After an error nothing of the batch is there, unless the error is unknown.
 	// A refused error tells which write has failed; without one, any may have.
-	// It inserts nothing and returns errNotEmpty if the range is not nil and has a key.
+	// It inserts nothing and returns errNotEmpty if the range is not nil and has a key. It inserts nothing and returns
+	// errTakenBack if a fence was closed while the batch waited for a connection or the lock.
 	insert(ctx context.Context, batch []*write, none *keyRange) ([]int64, error)
 	// translate makes server.ErrKeyExists of the error of a unique index.
 	translate(error) error
@@ -98,6 +99,9 @@ var errNotEmpty = errors.New("the datastore is not empty")
 
 // errLocked means that a transaction has not got the lock, and has written nothing.
 var errLocked = fmt.Errorf("another server held the lock for writes for %v, or the wait was interrupted; nothing was written", lockLimit)
+
+// errTakenBack means that a write of a batch is not wanted any more, and that nothing of the batch was written.
+var errTakenBack = errors.New("a write was taken back")
 
 // errClosed is the answer to writes after Close.
 var errClosed = errors.New("closed")
@@ -183,6 +187,11 @@ func (w *writer) commit(batch []*write) {
 			fail(part, written{err: err})
 			failAll(parts, err)
 			return
+		case errors.Is(err, errTakenBack):
+			for _, one := range part {
+				one.turn.Store(waits)
+			}
+			parts = append([][]*write{part}, parts...) // wanted answers the write
 		case len(part) > 1:
 			for _, one := range part {
 				one.turn.Store(waits)
@@ -203,6 +212,19 @@ func left(ctx context.Context) error {
 		return status.Error(codes.Canceled, err.Error()) // it is no failure of the database
 	}
 	return nil
+}
+
+// allowed returns how long all writes of a batch may wait, or errTakenBack.
+func allowed(batch []*write) (time.Duration, error) {
+	wait := lockLimit
+	for _, one := range batch {
+		left, err := fence.Left(one.ctx)
+		if err != nil {
+			return 0, errTakenBack
+		}
+		wait = min(wait, left)
+	}
+	return max(wait, time.Millisecond), nil
 }
 
 // wanted answers the writes whose callers have left, and returns the others.

@@ -316,11 +316,11 @@ func TestAWriteThatWasTakenBack(t *testing.T) {
 	running := s.write(t.Context(), w, "running")
 	s.wait(t)
 	var over atomic.Bool
-	late := s.write(fence.With(t.Context(), func() error {
+	late := s.write(fence.With(t.Context(), func() (time.Duration, error) {
 		if over.Load() {
-			return errors.New("over")
+			return 0, errors.New("over")
 		}
-		return nil
+		return time.Minute, nil
 	}), w, "late")
 	eventually.Nil(t, "the write waits", func() error {
 		if len(w.queue) == 0 {
@@ -335,6 +335,39 @@ func TestAWriteThatWasTakenBack(t *testing.T) {
 	}
 	if got := eventually.Receive(t, "an answer", late); status.Code(got.err) != codes.Canceled || got.unknown {
 		t.Errorf("%+v, want that it was not written", got)
+	}
+}
+
+// What was in a batch with a write that was taken back is written.
+func TestAWriteBesideOneThatWasTakenBack(t *testing.T) {
+	s, w := startWriter(t)
+	running := s.write(t.Context(), w, "running")
+	s.wait(t)
+	var over atomic.Bool
+	late := s.write(fence.With(t.Context(), func() (time.Duration, error) {
+		if over.Load() {
+			return 0, errors.New("over")
+		}
+		return time.Minute, nil
+	}), w, "late")
+	other := s.write(t.Context(), w, "other")
+	eventually.True(t, "both wait", func() bool { return len(w.queue) == 2 })
+	s.fail <- nil
+	eventually.Receive(t, "an answer", running)
+	if batch := s.wait(t); len(batch) != 2 {
+		t.Fatalf("a transaction of %v, want both", batch)
+	}
+	over.Store(true)
+	s.fail <- errTakenBack
+	if got := eventually.Receive(t, "an answer", late); status.Code(got.err) != codes.Canceled || got.unknown {
+		t.Errorf("%+v, want that it was not written", got)
+	}
+	if batch := s.wait(t); !slices.Equal(batch, []string{"other"}) {
+		t.Errorf("a transaction of %v, want the other one", batch)
+	}
+	s.fail <- nil
+	if got := eventually.Receive(t, "an answer", other); got.err != nil {
+		t.Error(got.err)
 	}
 }
 

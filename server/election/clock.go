@@ -19,6 +19,9 @@ func (m moment) add(d time.Duration) moment { return moment{m.running.Add(d), m.
 // past reports whether m is over by either clock. The zero moment is.
 func (c clock) past(m moment) bool { return time.Now().After(m.running) || c() > m.all }
 
+// left returns the time until m by the clock that is closer to it.
+func (c clock) left(m moment) time.Duration { return min(time.Until(m.running), m.all-c()) }
+
 // wallClock also sees a suspend. It sees that somebody sets the clock, too, which may end a term needlessly, or
 // hide the suspend.
 func wallClock() time.Duration { return time.Duration(time.Now().UnixNano()) }

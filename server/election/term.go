@@ -75,6 +75,16 @@ func (t *Term) err() error {
 	return context.Cause(t.ctx)
 }
 
+// left returns how long the term lasts, unless it is renewed, or why it has ended.
+func (t *Term) left() (time.Duration, error) {
+	if err := t.err(); err != nil {
+		return 0, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.clock.left(t.until), nil
+}
+
 // during calls work with a context that ends with ctx or the term. If the term has ended, it
 // returns nil.
 func (t *Term) during(ctx context.Context, work func(context.Context, *Term) error) error {
@@ -115,7 +125,7 @@ func (f fence) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		return nil, err
 	}
-	ctx, cancel := context.WithCancelCause(writes.With(r.Context(), f.term.err))
+	ctx, cancel := context.WithCancelCause(writes.With(r.Context(), f.term.left))
 	unwatch := context.AfterFunc(f.term.ctx, func() { cancel(context.Cause(f.term.ctx)) })
 	done := func() { unwatch(); cancel(nil) }
 	response, err := f.next.RoundTrip(r.WithContext(ctx))

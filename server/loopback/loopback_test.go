@@ -285,7 +285,7 @@ func TestFence(t *testing.T) {
 	})
 	for want, ctx := range map[string]context.Context{
 		"<nil> <nil>": t.Context(),
-		"over <nil>":  context.WithValue(fence.With(t.Context(), func() error { return over }), key{}, "secret"),
+		"over <nil>":  context.WithValue(fence.With(t.Context(), func() (time.Duration, error) { return time.Minute, over }), key{}, "secret"),
 	} {
 		answer, err := client.Do(request(t, ctx, "GET", nil))
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
@@ -44,7 +45,7 @@ func TestUpstreamsClientIsFenced(t *testing.T) {
 	}
 	defer client.Close()
 	over := errors.New("over")
-	ctx := fence.With(t.Context(), func() error { return over })
+	ctx := fence.With(t.Context(), func() (time.Duration, error) { return time.Minute, over })
 	if _, err := client.Kubernetes.OptimisticPut(ctx, "/a", nil, 0, kubernetes.PutOptions{}); !errors.Is(err, over) {
 		t.Errorf("a put that was taken back: got %v, want %v", err, over)
 	}
@@ -101,7 +102,7 @@ func useStorage(t *testing.T, engine *datastore.Engine, endpoint string) {
 	}
 
 	over := errors.New("over")
-	late := fence.With(ctx, func() error { return over })
+	late := fence.With(ctx, func() (time.Duration, error) { return time.Minute, over })
 	other := object.DeepCopy()
 	other.Name = "b"
 	if err := store.Create(late, "/configmaps/x/b", other, &corev1.ConfigMap{}, 0); !errors.Is(err, over) {
