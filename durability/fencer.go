@@ -133,7 +133,8 @@ type fencerWatch struct {
 // run watches at one server after the other, because a server that does not answer looks like a quiet one. One that
 // has just started has no history in its cache, so the others are asked before the history counts as lost.
 func (w *fencerWatch) run(ctx context.Context) {
-	for turn, expired := 0, 0; ctx.Err() == nil; turn++ {
+	expired := map[*API]bool{} // the servers that have said so since the last event or answer
+	for turn := 0; ctx.Err() == nil; turn++ {
 		servers := w.servers()
 		if len(servers) == 0 {
 			w.pause(ctx)
@@ -149,12 +150,13 @@ func (w *fencerWatch) run(ctx context.Context) {
 			return nil
 		})
 		if errors.Is(err, ErrExpired) {
-			if expired++; expired >= len(servers) {
+			expired[api] = true
+			if !slices.ContainsFunc(servers, func(other *API) bool { return !expired[other] }) {
 				err = w.again(limited, api)
 			}
 		}
 		if err == nil {
-			expired = 0
+			clear(expired)
 		}
 		if err != nil {
 			w.pause(ctx)
