@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/k3s-io/kine/pkg/logstructured/sqllog"
 	"github.com/k3s-io/kine/pkg/metrics"
 	"github.com/k3s-io/kine/pkg/server"
 	"github.com/prometheus/client_golang/prometheus"
@@ -24,8 +25,9 @@ import (
 type Backend struct {
 	external *Database
 	backend  server.Backend
-	reads    *sql.DB     // of SQL
-	log      *gapless    // of SQL
+	reads    *sql.DB  // of SQL
+	log      *gapless // of SQL
+	table    *sqllog.SQLLog
 	writer   *writer     // nil: the driver writes itself
 	reader   *reader     // nil: the driver reads itself
 	watchdog *watchdog   // nil: calls have the driver's patience
@@ -34,6 +36,7 @@ type Backend struct {
 	warn     func(error)
 	away     atomic.Bool
 	failed   chan error
+	life     context.Context
 	cancel   context.CancelFunc
 	release  func()
 	work     sync.WaitGroup  // of the driver
@@ -120,7 +123,19 @@ func (b *Backend) tell(err error) {
 // Start begins to follow the log of the database.
 func (b *Backend) Start(ctx context.Context) error {
 	b.done = ctx.Done() // before kine's goroutines start
-	return b.status(ctx, contain(func() error { return b.backend.Start(ctx) }))
+	return b.status(ctx, contain(func() error {
+		if b.table == nil {
+			return b.backend.Start(ctx)
+		}
+		if err := b.table.Start(ctx); err != nil {
+			return err
+		}
+		if _, err := b.Create(ctx, server.HealthKey, []byte(server.HealthVal), 0); err != nil && err != server.ErrKeyExists {
+			return err
+		}
+		b.work.Go(func() { b.expire(ctx) })
+		return nil
+	}))
 }
 
 // Get reads one key. It returns nil if the key does not exist.
@@ -285,10 +300,13 @@ func (b *Backend) DbSize(ctx context.Context) (int64, error) {
 	return size, b.status(ctx, heard(limited, err))
 }
 
-// CurrentRevision is the newest revision that this server knows of.
+// CurrentRevision is the newest revision that this server knows of. It is no sign that the database answers.
 func (b *Backend) CurrentRevision(ctx context.Context) (int64, error) {
 	revision, err := b.backend.CurrentRevision(ctx)
-	return revision, b.status(ctx, err)
+	if err != nil {
+		return revision, b.status(ctx, err)
+	}
+	return revision, nil
 }
 
 // Compact removes history up to revision, except for the newest compactRetain revisions, and for what the watches

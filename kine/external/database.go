@@ -171,7 +171,7 @@ func (e *Database) Open(ctx context.Context, o Options) (_ *Backend, err error) 
 
 	catchFatal()
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
-	b.cancel = end
+	b.life, b.cancel = life, end
 	inTime := context.AfterFunc(ctx, end)
 	err = contain(func() (err error) {
 		if _, b.backend, err = e.kind.open(life, &b.work, &config); err == nil && e.kind.sql {
@@ -219,12 +219,12 @@ func (b *Backend) attach(life context.Context, dsn string) error {
 			b.log.filler.DB.SetMaxIdleConns(0)
 			b.log.filler.DB.SetMaxIdleConns(1)
 		}}
-	b.reads, b.wake = dialect.DB, log.wake
+	b.reads, b.wake, b.table = dialect.DB, log.wake, log.SQLLog
 	b.writer = newWriter(life, rows)
 	b.reader = &reader{ctx: life, work: &b.work, db: b.reads, query: kind.keys, observe: func(began time.Time, err error, sql *query.Filled) {
 		observe(dialect, began, err, sql)
 	}}
-	log.observe(b.writer, b.watchdog)
+	log.observe(dialect, b.writer, b.watchdog)
 	gaps, err := newGapless(life, kind, dsn, dialect, rows)
 	if err != nil {
 		rows.close()

@@ -73,7 +73,11 @@ type dialect struct {
 }
 
 // follow is the query of the loop that follows the log.
-type follow struct{ end context.CancelFunc }
+type follow struct {
+	db  *sql.DB
+	all *query.Named // selects the events after a revision
+	end context.CancelFunc
+}
 
 // QueryAfter is called by the loop that follows the log only. Its rows are read when it is called again.
 func (d dialect) QueryAfter(ctx context.Context, stmt *query.Stmt, revision int64) (*sql.Rows, error) {
@@ -99,12 +103,24 @@ func (d dialect) PrepareAfter(life context.Context, limit int64) (*query.Stmt, e
 	return stmt, err
 }
 
+// prepareAfter is kine's, which does not close the connection of a statement that it cannot prepare, so that one after the other is
+// lost to the pool (kine pkg/drivers/generic, prepare).
 func (d dialect) prepareAfter(ctx context.Context, limit int64) (*query.Stmt, error) {
 	ctx, cancel := context.WithTimeout(ctx, eventsLimit)
 	defer cancel()
 	ctx, _, end := d.watchdog.guard(ctx)
 	defer end()
-	return d.Dialect.PrepareAfter(ctx, limit)
+	named := d.follow.all.Appendf("LIMIT %d", limit)
+	conn, err := d.follow.db.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	stmt, err := conn.PrepareContext(ctx, named.Query)
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return &query.Stmt{Named: named, Conn: conn, Stmt: stmt}, nil
 }
 
 // BeginTx begins a transaction for kine's compactor, or the one of kine's Append, which is one INSERT and
@@ -132,6 +148,7 @@ func (d dialect) ListCurrent(ctx context.Context, key, end string, limit int64, 
 
 // log is kine's log of a SQL database.
 type log struct {
+	*sqllog.SQLLog
 	dialect *server.Dialect
 	notify  chan int64 // wakes the loop that follows the log, if the revision is new to it
 }
@@ -159,11 +176,13 @@ func logOf(backend server.Backend) (log, error) {
 	if !ok {
 		return log{}, errors.New("kine's SQLLog has no field notify")
 	}
-	return log{d, *notify}, nil
+	return log{table, d, *notify}, nil
 }
 
 // observe puts a dialect before kine's.
-func (l log) observe(w *writer, d *watchdog) { *l.dialect = dialect{*l.dialect, w, d, &follow{}} }
+func (l log) observe(g *generic.Generic, w *writer, d *watchdog) {
+	*l.dialect = dialect{g, w, d, &follow{db: g.DB, all: g.AfterAllOldValSQL}}
+}
 
 // generic is kine's dialect, before observe.
 func (l log) generic() (*generic.Generic, error) {

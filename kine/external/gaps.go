@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -130,6 +131,13 @@ func (g *gapless) upTo(ctx context.Context, revision int64) error {
 	return err
 }
 
+// compacted returns the revision up to which history was removed.
+func (g *gapless) compacted(ctx context.Context) (int64, error) {
+	var revision sql.NullInt64
+	err := g.db.QueryRowContext(ctx, generic.CompactRevSQL).Scan(&revision)
+	return revision.Int64, err
+}
+
 // from returns the revisions from least to most.
 func (g *gapless) from(ctx context.Context, least, most int64) (ids []int64, err error) {
 	rows, err := g.db.QueryContext(ctx, fmt.Sprintf("SELECT id FROM kine WHERE id >= %d AND id <= %d ORDER BY id", least, most))
@@ -147,8 +155,8 @@ func (g *gapless) from(ctx context.Context, least, most int64) (ids []int64, err
 	return ids, rows.Err()
 }
 
-// fill fills the gaps from least on, as far as the last row up to most. A revision that has become visible meanwhile is no
-// gap.
+// fill fills the gaps from least on, as far as the last row up to most. A revision that has become visible or was compacted
+// meanwhile is no gap.
 func (g *gapless) fill(ctx context.Context, least, most int64) error {
 	for filled := false; ; filled = true {
 		g.pause(ctx)
@@ -157,6 +165,13 @@ func (g *gapless) fill(ctx context.Context, least, most int64) error {
 			return err
 		}
 		gaps := missing(least, ids)
+		if len(gaps) > 0 {
+			compacted, err := g.compacted(ctx)
+			if err != nil {
+				return err
+			}
+			gaps = slices.DeleteFunc(gaps, func(gap int64) bool { return gap <= compacted })
+		}
 		if len(gaps) == 0 {
 			if filled {
 				g.wake(most)
@@ -249,7 +264,7 @@ func (f filling) QueryAfter(ctx context.Context, stmt *query.Stmt, revision int6
 
 // FillRetryDelay is called when the loop sees a gap for the first time. What comes meanwhile has its own turn.
 func (f filling) FillRetryDelay(ctx context.Context) {
-	f.log.insist(ctx, func(ctx context.Context) error {
+	f.fill(ctx, func(ctx context.Context) error {
 		var newest sql.NullInt64
 		if err := f.log.db.QueryRowContext(ctx, generic.CurrentRevSQL).Scan(&newest); err != nil {
 			return err
@@ -260,7 +275,32 @@ func (f filling) FillRetryDelay(ctx context.Context) {
 
 // Fill is called when the loop sees it again: the gap is wider than gapWindow.
 func (f filling) Fill(ctx context.Context, revision int64) error {
-	return f.log.insist(ctx, func(ctx context.Context) error { return f.log.fillOne(ctx, revision) })
+	return f.fill(ctx, func(ctx context.Context) error { return f.log.fillOne(ctx, revision) })
+}
+
+// fill fills gaps, unless they are events that another server has compacted while this one was cut off or suspended. The loop
+// then ends, and with it all watches: their clients begin again, and list if they have to. The loop asks for the gap again
+// after the fill, so what was compacted during it has to be seen here.
+func (f filling) fill(ctx context.Context, body func(context.Context) error) error {
+	behind := false
+	look := func(ctx context.Context) error {
+		compacted, err := f.log.compacted(ctx)
+		behind = f.log.followed.Load() < compacted
+		return err
+	}
+	err := f.log.insist(ctx, func(ctx context.Context) error {
+		if err := look(ctx); err != nil || behind {
+			return err
+		}
+		if err := body(ctx); err != nil {
+			return err
+		}
+		return look(ctx)
+	})
+	if behind && err == nil {
+		runtime.Goexit()
+	}
+	return err
 }
 
 // insist calls body until it succeeds, or until ctx ends. The first failure is a warning.
@@ -329,6 +369,11 @@ func (b *Backend) watch(ctx context.Context, revision int64) (from server.WatchR
 		first := max(revision, 2) // kine's history begins after the first revision
 		if len(missing(first, ids)) == 0 {
 			return from, history, revision, cancel, nil
+		}
+		// kine does not tell that history was compacted if it cannot read up to where.
+		if compacted, err := b.log.compacted(ctx); err != nil || first-1 < compacted {
+			from.CompactRevision = compacted
+			return from, history, revision, cancel, err
 		}
 		cancel()
 		if err := b.log.fill(ctx, first, ids[len(ids)-1]); err != nil {

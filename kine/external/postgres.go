@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -107,7 +108,7 @@ func preparePostgres(ctx context.Context, rest string, files kinetls.Config) (_ 
 	if err != nil {
 		return drivers.Config{}, nil, err
 	}
-	err = tryPostgres(ctx, config)
+	err = withPostgres(ctx, config, isFree)
 	if code(err) == "3D000" { // invalid_catalog_name
 		err = createPostgres(ctx, config)
 	}
@@ -164,12 +165,37 @@ func postgresFailure(err error) error {
 	return err
 }
 
-func tryPostgres(ctx context.Context, config *pgx.ConnConfig) error {
+func withPostgres(ctx context.Context, config *pgx.ConnConfig, do func(context.Context, *pgx.Conn) error) error {
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return err
 	}
-	return conn.Close(ctx)
+	return errors.Join(do(ctx, conn), conn.Close(ctx))
+}
+
+// freeLimit is how long a start waits for others' transactions. The writes of all servers wait behind it.
+const freeLimit = time.Second
+
+// isFree returns an error if somebody has a transaction open that has written into kine's table. kine's driver creates the indexes at
+// every start, if they do not exist, and waits for such a transaction without end.
+func isFree(ctx context.Context, conn *pgx.Conn) error {
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback(ctx)
+	var there bool
+	if err := tx.QueryRow(ctx, "select to_regclass('kine') is not null").Scan(&there); err != nil || !there {
+		return err
+	}
+	if _, err := tx.Exec(ctx, fmt.Sprintf("set local lock_timeout = %d", freeLimit.Milliseconds())); err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, "lock table kine in share mode")
+	if code(err) == "55P03" {
+		return fmt.Errorf("another program has had a transaction open for %v that has written into the table kine; end it", freeLimit)
+	}
+	return err
 }
 
 // createPostgres creates the database from the one that always exists.

@@ -146,7 +146,7 @@ func kineOn(t *testing.T, d *table) *Backend {
 		t.Fatal(err)
 	}
 	b.writer = newWriter(ctx, rowsOf{d})
-	follows.observe(b.writer, nil)
+	follows.observe(dialect, b.writer, nil)
 	b.work.Go(b.writer.run)
 	t.Cleanup(b.Close)
 	return b
@@ -344,7 +344,7 @@ func TestObserve(t *testing.T) {
 	if _, err := l.generic(); err != nil {
 		t.Error(err)
 	}
-	l.observe(nil, nil)
+	l.observe(&generic.Generic{}, nil, nil)
 	if d, ok := unexported[server.Dialect](inner, "d"); !ok {
 		t.Error("the log has no dialect")
 	} else if _, ok := (*d).(dialect); !ok {

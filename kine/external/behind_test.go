@@ -1,0 +1,345 @@
+package external
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/k3s-io/kine/pkg/query"
+	"github.com/k3s-io/kine/pkg/server"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/karve-k8s/karve/internal/eventually"
+	"github.com/karve-k8s/karve/internal/fence"
+)
+
+// cutOff is the dialect of a server whose loop asks for the log only when it is let go.
+type cutOff struct {
+	filling
+	asks, goOn chan struct{}
+}
+
+func (c cutOff) QueryAfter(ctx context.Context, stmt *query.Stmt, revision int64) (*sql.Rows, error) {
+	select {
+	case c.asks <- struct{}{}:
+	default:
+	}
+	select {
+	case <-c.goOn:
+	case <-ctx.Done():
+	}
+	return c.filling.QueryAfter(ctx, stmt, revision)
+}
+
+// unaware is a backend that cannot tell up to where history was compacted.
+type unaware struct{ server.Backend }
+
+func (u unaware) Watch(ctx context.Context, revision int64) server.WatchResult {
+	events := make(chan server.EventBatch, 1)
+	events <- server.EventBatch{CurrentRev: revision + 5, Events: []*server.Event{{KV: &server.KeyValue{Key: "/keys/last", ModRevision: revision + 5}}}}
+	return server.WatchResult{CurrentRevision: revision + 5, Eventc: events, Errorc: make(chan error, 1)}
+}
+
+// While a server is suspended or cut off, another one compacts what its watches wait for. They end, and what is gone is not filled.
+func TestDatabaseWatchesEndThatAnotherServerHasCompacted(t *testing.T) {
+	databases(t, func(t *testing.T, db database) {
+		db.needsSQL(t)
+		a, b, other, ctx := db.started(t), db.open(t), db.foreign(t), t.Context()
+		life, stop := context.WithCancel(ctx)
+		if err := b.Start(life); err != nil {
+			t.Fatal(err)
+		}
+		made, err := b.Create(ctx, "/keys/pod", nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually.Nil(t, "server A follows", func() error {
+			if _, there, err := list(ctx, a, 0); err != nil || !there["/keys/pod"] {
+				return fmt.Errorf("%v, %v", there, err)
+			}
+			return nil
+		})
+		w := a.Watch(ctx, made+1)
+		follows, err := logOf(a.backend)
+		if err != nil {
+			t.Fatal(err)
+		}
+		loop := cutOff{(*follows.dialect).(filling), make(chan struct{}, 1), make(chan struct{})}
+		*follows.dialect = loop
+		eventually.Receive(t, "the next question", loop.asks)
+
+		if _, _, ok, err := b.Delete(ctx, "/keys/pod", made); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		var writes sync.WaitGroup
+		var newest int64
+		for i := range 32 {
+			writes.Go(func() {
+				for n := range (compactRetain + 100) / 32 {
+					if _, err := b.Create(ctx, fmt.Sprintf("/keys/%d/%d", i, n), nil, 0); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		writes.Wait()
+		eventually.Nil(t, "server B has all of it", func() error {
+			if newest, err = b.log.newest(ctx); err != nil || b.log.followed.Load() < newest {
+				return fmt.Errorf("it is at %d of %d, %v", b.log.followed.Load(), newest, err)
+			}
+			b.wake(newest)
+			return nil
+		})
+		if _, err := b.Compact(ctx, newest); err != nil {
+			t.Fatal(err)
+		}
+		compacted, err := b.log.compacted(ctx)
+		if err != nil || compacted <= made+1 {
+			t.Fatalf("compacted up to %d, %v, want more than %d", compacted, err, made+1)
+		}
+		stop()
+		b.Close() // from here on, server A expires leases alone
+
+		close(loop.goOn)
+		for open := true; open; {
+			var batch server.EventBatch
+			select {
+			case batch, open = <-w.Eventc:
+			case <-time.After(eventually.Limit):
+				t.Fatal("the watch goes on")
+			}
+			if batch.CurrentRev > compacted {
+				t.Fatalf("the watch is at %d, and history up to %d is gone", batch.CurrentRev, compacted)
+			}
+		}
+		if again := a.Watch(ctx, made+1); again.CompactRevision != compacted {
+			t.Errorf("it begins again: %+v, want that it is compacted up to %d", again, compacted)
+		}
+		if err := a.log.fill(ctx, made, compacted+1); err != nil {
+			t.Error(err)
+		}
+		var fills int
+		if err := other.db.QueryRow("SELECT COUNT(*) FROM kine WHERE name LIKE 'gap-%'").Scan(&fills); err != nil || fills > 0 {
+			t.Errorf("%d rows for revisions that were compacted, %v", fills, err)
+		}
+
+		if _, err := a.Create(ctx, "/keys/leased", nil, 1); err != nil {
+			t.Fatal(err)
+		}
+		eventually.Nil(t, "leases expire after the loop has ended", func() error {
+			if _, kv, err := a.Get(ctx, "/keys/leased", 0, false); err != nil || kv != nil {
+				return fmt.Errorf("%v, %v", kv, err)
+			}
+			return nil
+		})
+
+		a.backend = unaware{a.backend}
+		if silent := a.Watch(ctx, made+1); silent.CompactRevision != compacted {
+			t.Errorf("a watch whose history kine does not know to be compacted: %+v, want that it is up to %d", silent, compacted)
+		}
+	})
+}
+
+// A statement that cannot be prepared costs no connection.
+func TestDatabaseStatementsThatFailCostNoConnection(t *testing.T) {
+	databases(t, func(t *testing.T, db database) {
+		db.needsSQL(t)
+		b, other := db.open(t), db.foreign(t)
+		follows, err := logOf(b.backend)
+		if err != nil {
+			t.Fatal(err)
+		}
+		loop := (*follows.dialect).(filling).Dialect.(dialect)
+		if _, err := other.db.Exec("ALTER TABLE kine RENAME TO kine_away"); err != nil {
+			t.Fatal(err)
+		}
+		for range openConns + 1 {
+			if _, err := loop.prepareAfter(t.Context(), pollBatch); err == nil || errors.Is(err, context.DeadlineExceeded) {
+				t.Fatalf("%v, want that the table is away", err)
+			}
+		}
+		if _, err := other.db.Exec("ALTER TABLE kine_away RENAME TO kine"); err != nil {
+			t.Fatal(err)
+		}
+		stmt, err := loop.prepareAfter(t.Context(), pollBatch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stmt.Close()
+		if n := b.reads.Stats().InUse; n > 0 {
+			t.Errorf("%d connections are in use", n)
+		}
+	})
+}
+
+// A lease is not forgotten because its key could not be deleted once.
+func TestALeaseExpiresWhenItsKeyCanBeDeleted(t *testing.T) {
+	d := &table{newest: 7, rows: []row{{5, "/a", false}}, insert: errors.New("no space left")}
+	b := kineOn(t, d)
+	deleted := make(chan error, 1)
+	tries := 0
+	b.writer.table = fullAtFirst{b.writer.table, func() error {
+		if tries++; tries < 3 {
+			return errors.New("no space left")
+		}
+		d.insert, d.inserted = nil, 8
+		return nil
+	}}
+	go func() {
+		_, _, _, err := leased{b}.Delete(t.Context(), "/a", 5)
+		deleted <- err
+	}()
+	if err := eventually.Receive(t, "the end of the delete", deleted); err != nil || tries != 3 {
+		t.Errorf("%v after %d tries, want none after 3", err, tries)
+	}
+}
+
+// fullAtFirst is a table that may refuse a batch.
+type fullAtFirst struct {
+	inserter
+	refuse func() error
+}
+
+func (r fullAtFirst) insert(ctx context.Context, batch []*write, none *keyRange) ([]int64, error) {
+	if err := r.refuse(); err != nil {
+		return nil, err
+	}
+	return r.inserter.insert(ctx, batch, none)
+}
+
+// A revision that the server remembers is no sign of life of the database.
+func TestTheRevisionInMemoryIsNoAnswerOfTheDatabase(t *testing.T) {
+	b := kineOn(t, &table{newest: 7})
+	b.state = func(err error) { t.Errorf("the state is told: %v", err) }
+	b.away.Store(true)
+	for range 2 {
+		if rev, err := b.CurrentRevision(t.Context()); rev != 7 || err != nil {
+			t.Errorf("%d, %v", rev, err)
+		}
+	}
+	if !b.away.Load() {
+		t.Error("the database counts as answering")
+	}
+}
+
+// A write whose sender loses its lease while the write waits for the lock of the database is not written.
+func TestDatabaseTakesAWriteBackThatWaitsForTheLock(t *testing.T) {
+	databases(t, func(t *testing.T, db database) {
+		db.needsSQL(t)
+		a, b := db.started(t), db.started(t)
+		unlock := a.holdLock(t)
+		over := time.Now().Add(time.Second)
+		leader := fence.With(t.Context(), func() (time.Duration, error) {
+			if left := time.Until(over); left > 0 {
+				return left, nil
+			}
+			return 0, errors.New("over")
+		})
+		late := make(chan error, 1)
+		go func() { _, err := b.Create(leader, "/keys/late", nil, 0); late <- err }()
+		wantTakenBack := func() {
+			t.Helper()
+			if err := eventually.Receive(t, "an answer", late); status.Code(err) != codes.Canceled {
+				t.Errorf("%v, want that it was taken back", err)
+			}
+		}
+		if db.kind == "postgres" { // it gives up the wait
+			wantTakenBack()
+			unlock()
+		} else {
+			time.Sleep(time.Until(over))
+			unlock()
+			wantTakenBack()
+		}
+		if _, keys, err := list(t.Context(), b, 0); err != nil || len(keys) > 0 {
+			t.Errorf("%v, %v, want none", keys, err)
+		}
+	})
+}
+
+// holdLock holds the lock for writes until unlock is called. The backend writes nothing meanwhile.
+func (b *Backend) holdLock(t *testing.T) (unlock func()) {
+	t.Helper()
+	pool, take, give := (*sql.DB)(nil), "SELECT GET_LOCK("+mysqlLock+", 10)", strings.TrimPrefix(mysqlEnd, "; ")
+	switch table := b.writer.table.(type) {
+	case *mysqlTable:
+		pool = table.db
+	case *pgTable:
+		pool = table.db
+		take, give = fmt.Sprintf("SELECT 1 FROM pg_advisory_lock(%d)", int64(pgLock)), fmt.Sprintf("SELECT pg_advisory_unlock(%d)", int64(pgLock))
+	}
+	holder, err := pool.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got int
+	if err := holder.QueryRowContext(t.Context(), take).Scan(&got); err != nil || got != 1 {
+		t.Fatalf("the lock: %d, %v", got, err)
+	}
+	return func() {
+		t.Helper()
+		if _, err := holder.ExecContext(t.Context(), give); err != nil {
+			t.Fatal(err)
+		}
+		holder.Close()
+	}
+}
+
+// A server that starts beside an open transaction does not stop the writes of others, and says what it waits for.
+func TestDatabaseStartsBesideAnOpenTransaction(t *testing.T) {
+	databases(t, func(t *testing.T, db database) {
+		db.needsSQL(t)
+		b, other := db.started(t), db.foreign(t)
+		first, err := b.Create(t.Context(), "/keys/first", nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		other.tx = other.late(first + 10)
+		e, err := Parse(db.endpoint)
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := e.Open(t.Context(), Options{})
+		if err == nil {
+			second.Close()
+		}
+		if db.kind == "postgres" && (err == nil || errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "transaction")) {
+			t.Errorf("%v, want that a transaction is open, and may end", err)
+		} else if db.kind != "postgres" && err != nil {
+			t.Error(err)
+		}
+		for i := range 2 {
+			if _, err := b.Create(t.Context(), fmt.Sprintf("/keys/%d", i), nil, 0); err != nil {
+				t.Errorf("a write of the first server: %v", err)
+			}
+		}
+		if err := other.tx.Rollback(); err != nil {
+			t.Fatal(err)
+		}
+		if second, err = e.Open(t.Context(), Options{}); err != nil {
+			t.Fatal(err)
+		}
+		second.Close()
+	})
+}
+
+// A write that waits for a lock of the table says so for its whole batch, which is not tried again one by one.
+func TestATableThatIsLockedRefusesTheBatch(t *testing.T) {
+	for _, c := range []struct {
+		code    string
+		refused bool
+	}{{"55P03", false}, {"23505", true}} {
+		err := notInserted(&pgconn.PgError{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: c.code}, 3)
+		one := refused{}
+		if got := errors.As(err, &one); got != c.refused || isLost(err) == c.refused || got && one.index != 3 {
+			t.Errorf("%s: %v is %T", c.code, err, err)
+		}
+	}
+}
