@@ -985,6 +985,9 @@ back_up() {
 		return
 	fi
 	"$bin" datastore stats --config "$work/config" >"$work/stats" 2>&1
+	# A return to the old version is a change of version, too, and must not cost the backup that it may need.
+	[ ! -e "$data_dir.before-upgrade/mvcc.db" ] || ln -f "$data_dir.before-upgrade/mvcc.db" "$data_dir.before-upgrade/mvcc.db.previous" ||
+		fail "no upgrade without a backup: $data_dir.before-upgrade/mvcc.db.previous could not be created"
 	"$bin" datastore backup --config "$work/config" --overwrite "$data_dir.before-upgrade/mvcc.db" >"$work/backup" 2>&1 ||
 		fail "no upgrade without a backup, which failed: $(tail -n 1 "$work/backup")"
 	backup=$data_dir.before-upgrade/mvcc.db

@@ -51,8 +51,9 @@ keep_a_way_back() {
 	fi
 }
 
-# back_up replaces the backup.
+# back_up makes the backup. The one before it is kept: after an upgrade, it is what a return to the old version may need.
 back_up() {
+	[ ! -e "$backup/mvcc.db" ] || ln -f "$backup/mvcc.db" "$backup/mvcc.db.previous" || return 1
 	/usr/bin/karve datastore backup --config "$config" --overwrite "$backup/mvcc.db" >&2 && rm -f "$backup_due"
 }
 
