@@ -58,18 +58,20 @@ type Control struct {
 	Options
 	Connection // set when Run starts
 
-	one sync.Mutex // one reset at a time
-	own ownContents
+	listen func(dataDir string) (*controlSocket, error)
+	one    sync.Mutex // one reset at a time
+	own    ownContents
 }
 
 // New returns the part. It listens in Run.
-func New(o Options) *Control { return &Control{Options: o} }
+func New(o Options) *Control { return &Control{Options: o, listen: listenControl} }
 
 // Run serves the socket until ctx ends. It returns when no request uses the engine any more.
 func (c *Control) Run(ctx context.Context, ready func()) error {
 	c.Connection = c.Connect()
-	server, err := listenControl(c.DataDir)
+	server, err := c.listen(c.DataDir)
 	if errors.Is(err, socket.ErrMissing) {
+		c.Log.Warnf("%v, so there is no %s: stop the server before karve snapshot and karve reset", socket.ErrMissing, control.Socket)
 		ready() // the server works without the socket
 		<-ctx.Done()
 		return nil
