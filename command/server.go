@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -73,6 +74,6 @@ func greet(w io.Writer, info server.Info) {
 	if _, err := exec.LookPath(client); err != nil {
 		client = "karve kubectl"
 	}
-	fmt.Fprintf(w, "karve is ready after %v (%s) at %s%s\nNext:\n  export KUBECONFIG=%s; %s get namespaces\n",
-		info.Took.Round(time.Millisecond), strings.Join(slowest, ", "), info.URL, plain, output.ShellQuoted(info.Kubeconfig), client)
+	fmt.Fprintf(w, "karve is ready after %v (%s) at %s%s\nNext:\n  %s; %s get namespaces\n",
+		info.Took.Round(time.Millisecond), strings.Join(slowest, ", "), info.URL, plain, output.SetVariable(runtime.GOOS, "KUBECONFIG", info.Kubeconfig), client)
 }

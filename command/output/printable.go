@@ -24,3 +24,12 @@ func ShellQuoted(word string) string {
 	}
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
+
+// SetVariable returns the command by which the user's shell sets an environment variable. On Windows
+// that is PowerShell.
+func SetVariable(system, name, value string) string {
+	if system == "windows" {
+		return "$env:" + name + " = '" + strings.ReplaceAll(value, "'", "''") + "'"
+	}
+	return "export " + name + "=" + ShellQuoted(value)
+}
