@@ -171,6 +171,7 @@ func TestConnectionsEndWithWhatAnswers(t *testing.T) {
 			if n := a.held(); n > 0 {
 				t.Errorf("%d connections to the Pod before are open", n)
 			}
+			a.client.CloseIdleConnections() // an HTTP/2 client may use one of them once more before it notices
 			a.change(t, func(p *corev1.Pod) { p.Annotations[Listen] = "" })
 		}, "nothing listens on port"},
 	} {

@@ -124,8 +124,8 @@ var demotions = []Demotion{
 	{Message: "Terminating all watchers from cacher ", Stopping: true, Reason: underWay},
 	{Message: "Failed to watch", Error: GoneResource, Field: "type", Value: "*v1.PartialObjectMetadata", Reason: "a line of the server names the resource, once"},
 
-	// Admission webhooks that refuse an object. One that cannot be asked is a problem, and a controller
-	// whose objects are refused has it in the middle of its error.
+	// Admission webhooks that refuse an object. One that cannot be asked is a problem. Most controllers whose
+	// objects are refused have it in the middle of their error; the others record it in a condition or an event.
 	{Message: `rejected by webhook "`, Error: `": &errors.StatusError{ErrStatus:v1.Status{`, Reason: answered},
 	{Message: "Unhandled Error", Error: `admission webhook "*" denied the request`, Begins: true, Reason: answered}, // all but the first that refuse it
 
