@@ -146,6 +146,7 @@ func (w *fencerWatch) run(ctx context.Context) {
 			if e.Type != "BOOKMARK" {
 				w.event(e)
 			}
+			clear(expired)
 			w.at = max(w.at, e.Object.Revision())
 			return nil
 		})

@@ -306,6 +306,9 @@ func (b *Backend) CurrentRevision(ctx context.Context) (int64, error) {
 	if err != nil {
 		return revision, b.status(ctx, err)
 	}
+	if b.log != nil { // kine's own is behind after its loop has begun again
+		revision = max(revision, b.log.followed.Load())
+	}
 	return revision, nil
 }
 

@@ -229,37 +229,73 @@ func TestTheRevisionInMemoryIsNoAnswerOfTheDatabase(t *testing.T) {
 	}
 }
 
-// A write whose sender loses its lease while the write waits for the lock of the database is not written.
-func TestDatabaseTakesAWriteBackThatWaitsForTheLock(t *testing.T) {
+// A write whose sender loses its lease while the write waits for a lock of the database is not written.
+func TestDatabaseTakesAWriteBackThatWaitsForALock(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
 		db.needsSQL(t)
-		a, b := db.started(t), db.started(t)
-		unlock := a.holdLock(t)
-		over := time.Now().Add(time.Second)
-		leader := fence.With(t.Context(), func() (time.Duration, error) {
-			if left := time.Until(over); left > 0 {
-				return left, nil
-			}
-			return 0, errors.New("over")
-		})
-		late := make(chan error, 1)
-		go func() { _, err := b.Create(leader, "/keys/late", nil, 0); late <- err }()
-		wantTakenBack := func() {
+		a, b, other := db.started(t), db.started(t), db.foreign(t)
+		take := func(unlock func()) {
 			t.Helper()
+			over := time.Now().Add(time.Second)
+			leader := fence.With(t.Context(), func() (time.Duration, error) {
+				if left := time.Until(over); left > 0 {
+					return left, nil
+				}
+				return 0, errors.New("over")
+			})
+			late := make(chan error, 1)
+			go func() { _, err := b.Create(leader, "/keys/late", nil, 0); late <- err }()
+			time.Sleep(time.Until(over))
+			unlock()
 			if err := eventually.Receive(t, "an answer", late); status.Code(err) != codes.Canceled {
 				t.Errorf("%v, want that it was taken back", err)
 			}
+			if _, keys, err := list(t.Context(), b, 0); err != nil || len(keys) > 0 {
+				t.Errorf("%v, %v, want none", keys, err)
+			}
 		}
-		if db.kind == "postgres" { // it gives up the wait
-			wantTakenBack()
-			unlock()
-		} else {
-			time.Sleep(time.Until(over))
-			unlock()
-			wantTakenBack()
+		take(a.holdLock(t))
+		if db.kind == "postgres" {
+			tx, err := other.db.Begin()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tx.Exec("LOCK TABLE kine IN EXCLUSIVE MODE"); err != nil {
+				t.Fatal(err)
+			}
+			take(func() {
+				if err := tx.Rollback(); err != nil {
+					t.Error(err)
+				}
+			})
 		}
-		if _, keys, err := list(t.Context(), b, 0); err != nil || len(keys) > 0 {
-			t.Errorf("%v, %v, want none", keys, err)
+		if _, err := b.Create(fence.With(t.Context(), func() (time.Duration, error) { return time.Second, nil }), "/keys/in-time", nil, 0); err != nil {
+			t.Errorf("a write in time: %v", err)
+		}
+	})
+}
+
+// The new lease of a key is not forgotten with the old one.
+func TestDatabaseRemembersALeaseThatWasRenewed(t *testing.T) {
+	databases(t, func(t *testing.T, db database) {
+		db.needsSQL(t)
+		b, ctx := db.started(t), t.Context()
+		first, err := b.Create(ctx, "/keys/a", nil, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		renewed, _, ok, err := b.Update(ctx, "/keys/a", nil, first, 1000)
+		if err != nil || !ok {
+			t.Fatal(ok, err)
+		}
+		if _, _, ok, err := (leased{b}).Delete(ctx, "/keys/a", first); ok || err != errRenewed {
+			t.Errorf("%v, %v, want that the lease was renewed", ok, err)
+		}
+		if _, _, ok, err := (leased{b}).Delete(ctx, "/keys/a", renewed); !ok || err != nil {
+			t.Errorf("%v, %v, want that the key is deleted", ok, err)
+		}
+		if _, _, ok, err := (leased{b}).Delete(ctx, "/keys/a", renewed); ok || err != nil {
+			t.Errorf("%v, %v, want that nothing is left to do", ok, err)
 		}
 	})
 }

@@ -2,6 +2,7 @@ package external
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/k3s-io/kine/pkg/server"
@@ -39,12 +40,18 @@ func (l leased) List(ctx context.Context, key, end string, limit, revision int64
 func (l leased) Delete(ctx context.Context, key string, revision int64) (rev int64, kv *server.KeyValue, ok bool, err error) {
 	for {
 		rev, kv, ok, err = l.Backend.Delete(ctx, key, revision)
-		if err == nil || ctx.Err() != nil {
+		switch {
+		case err == nil && !ok && kv != nil && kv.Lease > 0 && kv.ModRevision > revision:
+			return rev, kv, ok, errRenewed
+		case err == nil || ctx.Err() != nil:
 			return rev, kv, ok, err
 		}
 		pause(ctx)
 	}
 }
+
+// errRenewed keeps kine's loop from forgetting the new lease of a key together with the old one.
+var errRenewed = errors.New("the lease was renewed meanwhile")
 
 // pause is between two attempts.
 func pause(ctx context.Context) {

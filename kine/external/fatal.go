@@ -80,7 +80,7 @@ func (fatalHook) Fire(e *logrus.Entry) error {
 	if isFatal {
 		runtime.Goexit()
 	}
-	return nil // from the loop that expires leases, which waits for its watch until the end
+	return nil
 }
 
 // callers tells whether kine is on the stack, and whether contain is above it.

@@ -262,6 +262,13 @@ func (f filling) QueryAfter(ctx context.Context, stmt *query.Stmt, revision int6
 	return f.Dialect.QueryAfter(ctx, stmt, revision)
 }
 
+// CurrentRevision is called at the begin of the loop, with a lock of kine's held that all new watches need.
+func (f filling) CurrentRevision(ctx context.Context) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, eventsLimit)
+	defer cancel()
+	return f.Dialect.CurrentRevision(ctx)
+}
+
 // FillRetryDelay is called when the loop sees a gap for the first time. What comes meanwhile has its own turn.
 func (f filling) FillRetryDelay(ctx context.Context) {
 	f.fill(ctx, func(ctx context.Context) error {

@@ -122,16 +122,15 @@ func (t *pgTable) insert(ctx context.Context, batch []*write, none *keyRange) (r
 }
 
 func (t *pgTable) send(ctx context.Context, conn *pgx.Conn, batch []*write, none *keyRange) ([]int64, error) {
-	wait, err := allowed(batch)
+	left, err := allowed(batch)
 	if err != nil {
 		return nil, err
 	}
+	// A leader renews its lease long before that. Otherwise COMMIT waits until it is known that the time is not over.
+	fenced := left < writeLimit
 	b := &pgx.Batch{}
 	// Every statement has a snapshot of its own, so the INSERTs see what was committed before the lock.
 	b.Queue("begin isolation level read committed")
-	if wait < lockLimit { // COMMIT is sent with the rest, so a fence has to hold until the lock is there
-		b.Queue("select set_config('lock_timeout', $1, true)", fmt.Sprint(wait.Milliseconds()))
-	}
 	b.Queue("select pg_advisory_xact_lock($1)", int64(pgLock))
 	first := b.Len()
 	if none != nil {
@@ -147,7 +146,7 @@ func (t *pgTable) send(ctx context.Context, conn *pgx.Conn, batch []*write, none
 			err = results.QueryRow().Scan(&there)
 		}
 		if err = errors.Join(err, results.Close()); err != nil {
-			return nil, locked(err, wait)
+			return nil, locked(err)
 		}
 		if there {
 			return nil, errNotEmpty
@@ -157,14 +156,19 @@ func (t *pgTable) send(ctx context.Context, conn *pgx.Conn, batch []*write, none
 	for _, one := range batch {
 		b.Queue(t.dialect.InsertReturningSQL.Query, one.arguments()...)
 	}
-	b.Queue("select pg_notify($1, (select max(id)::text from kine))", pgChannel)
-	b.Queue("commit")
+	end := func(b *pgx.Batch) {
+		b.Queue("select pg_notify($1, (select max(id)::text from kine))", pgChannel)
+		b.Queue("commit")
+	}
+	if !fenced {
+		end(b)
+	}
 
 	results := conn.SendBatch(ctx, b)
 	defer results.Close()
 	for range first {
 		if _, err := results.Exec(); err != nil {
-			return nil, undecided(locked(err, wait))
+			return nil, undecided(locked(err))
 		}
 	}
 	revisions := make([]int64, len(batch))
@@ -172,6 +176,18 @@ func (t *pgTable) send(ctx context.Context, conn *pgx.Conn, batch []*write, none
 		if err := results.QueryRow().Scan(&revisions[i]); err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return nil, notInserted(err, i)
 		}
+	}
+	if fenced {
+		if err := results.Close(); err != nil {
+			return nil, undecided(err)
+		}
+		if _, err := allowed(batch); err != nil {
+			return nil, err
+		}
+		b = &pgx.Batch{}
+		end(b)
+		results = conn.SendBatch(ctx, b)
+		defer results.Close()
 	}
 	if _, err := results.Exec(); err != nil {
 		return nil, undecided(err)
@@ -186,14 +202,11 @@ func (t *pgTable) send(ctx context.Context, conn *pgx.Conn, batch []*write, none
 }
 
 // locked recognises lock_not_available, in a statement before the INSERTs: the database skips everything after it.
-func locked(err error, wait time.Duration) error {
-	switch {
-	case code(err) != "55P03":
-		return err
-	case wait < lockLimit:
-		return errTakenBack
+func locked(err error) error {
+	if code(err) == "55P03" {
+		return lost{errLocked} // for every write of the batch
 	}
-	return lost{errLocked} // for every write of the batch
+	return err
 }
 
 // notInserted is the error of an INSERT. Somebody may have locked the whole table.
@@ -210,7 +223,7 @@ func notInserted(err error, index int) error {
 // undecided is the error of a statement before COMMIT, which is sent with it. It is not committed if the database has
 // refused the statement, and neither if nothing was sent, because a value could not be encoded.
 func undecided(err error) error {
-	if refusedStatement(err) || isLost(err) || errors.Is(err, errTakenBack) {
+	if refusedStatement(err) || isLost(err) {
 		return err
 	}
 	unsent := errors.As(err, &pgx.ErrPreprocessingBatch{})

@@ -173,29 +173,36 @@ func withPostgres(ctx context.Context, config *pgx.ConnConfig, do func(context.C
 	return errors.Join(do(ctx, conn), conn.Close(ctx))
 }
 
-// freeLimit is how long a start waits for others' transactions. The writes of all servers wait behind it.
+// freeLimit is how long a start waits for others' transactions.
 const freeLimit = time.Second
 
-// isFree returns an error if somebody has a transaction open that has written into kine's table. kine's driver creates the indexes at
-// every start, if they do not exist, and waits for such a transaction without end.
+// isFree returns an error if somebody has had a transaction open for freeLimit that has written into kine's table. kine's driver creates the
+// indexes at every start, if they do not exist. That waits for such a transaction without end, and the writes of all servers wait behind it.
 func isFree(ctx context.Context, conn *pgx.Conn) error {
-	tx, err := conn.Begin(ctx)
-	if err != nil {
-		return err
+	var first []string
+	for began := time.Now(); ; {
+		rows, _ := conn.Query(ctx, `SELECT virtualtransaction FROM pg_locks WHERE relation = to_regclass('kine') AND mode = 'RowExclusiveLock' AND granted
+			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
+		now, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			return err
+		}
+		if first == nil {
+			first = now
+		}
+		first = slices.DeleteFunc(first, func(open string) bool { return !slices.Contains(now, open) })
+		switch {
+		case len(first) == 0:
+			return nil
+		case time.Since(began) > freeLimit:
+			return fmt.Errorf("another program has had a transaction open for %v that has written into the table kine; wait for its end, or end it", freeLimit)
+		}
+		select {
+		case <-time.After(freeLimit / 20):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
-	defer tx.Rollback(ctx)
-	var there bool
-	if err := tx.QueryRow(ctx, "select to_regclass('kine') is not null").Scan(&there); err != nil || !there {
-		return err
-	}
-	if _, err := tx.Exec(ctx, fmt.Sprintf("set local lock_timeout = %d", freeLimit.Milliseconds())); err != nil {
-		return err
-	}
-	_, err = tx.Exec(ctx, "lock table kine in share mode")
-	if code(err) == "55P03" {
-		return fmt.Errorf("another program has had a transaction open for %v that has written into the table kine; end it", freeLimit)
-	}
-	return err
 }
 
 // createPostgres creates the database from the one that always exists.

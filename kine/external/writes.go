@@ -214,17 +214,17 @@ func left(ctx context.Context) error {
 	return nil
 }
 
-// allowed returns how long all writes of a batch may wait, or errTakenBack.
-func allowed(batch []*write) (time.Duration, error) {
-	wait := lockLimit
+// allowed returns how long all writes of a batch may be committed, or errTakenBack.
+func allowed(batch []*write) (least time.Duration, err error) {
+	least = math.MaxInt64
 	for _, one := range batch {
 		left, err := fence.Left(one.ctx)
 		if err != nil {
 			return 0, errTakenBack
 		}
-		wait = min(wait, left)
+		least = min(least, left)
 	}
-	return max(wait, time.Millisecond), nil
+	return least, nil
 }
 
 // wanted answers the writes whose callers have left, and returns the others.
