@@ -162,6 +162,13 @@ func function(installer, name string) (string, error) {
 	return name + "() {\n" + body + "\n}\n", nil
 }
 
+// replacements are what the unit of the packages has in place of install.sh's. A removal with dpkg leaves the
+// service enabled, so a script that fails does not keep it from starting at the next boot: the assertion does.
+var replacements = []struct{ old, new string }{
+	{"ExecStart=/usr/local/bin/karve ", "ExecStart=/usr/bin/karve "},
+	{"[Unit]\n", "[Unit]\n# Data of another version have no backup yet: dpkg --configure karve, or dnf reinstall karve, makes it.\nAssertPathExists=!/etc/karve/backup-before-start\n"},
+}
+
 // commonContents makes the files that do not depend on the processor.
 func commonContents(work string, release image.Release, host, installer string) (files.Contents, error) {
 	var all files.Contents
@@ -175,12 +182,14 @@ func commonContents(work string, release image.Release, host, installer string) 
 	if err != nil {
 		return nil, fmt.Errorf("%s unit: %w", installer, err)
 	}
-	const placed = "ExecStart=/usr/local/bin/karve "
-	if strings.Count(string(unit), placed) != 1 {
-		return nil, fmt.Errorf("%s unit has no line that begins with %q", installer, placed)
+	text := string(unit)
+	for _, r := range replacements {
+		if strings.Count(text, r.old) != 1 {
+			return nil, fmt.Errorf("%s unit has not one %q", installer, r.old)
+		}
+		text = strings.Replace(text, r.old, r.new, 1)
 	}
-	unit = []byte(strings.Replace(string(unit), placed, "ExecStart=/usr/bin/karve ", 1))
-	if err := add(unit, "", "/usr/lib/systemd/system/karve.service"); err != nil {
+	if err := add([]byte(text), "", "/usr/lib/systemd/system/karve.service"); err != nil {
 		return nil, err
 	}
 	shared, err := share.Files(release, host, filepath.Join(filepath.Dir(installer), "LICENSE"))
