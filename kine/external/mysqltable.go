@@ -6,6 +6,7 @@ import (
 	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"time"
 
@@ -28,7 +29,8 @@ const (
 // mysqlTable is kine's table in MySQL or MariaDB.
 type mysqlTable struct {
 	db        *sql.DB // of one connection
-	connector sqldriver.Connector
+	line      *line
+	connector sqldriver.Connector // of other connections
 	dialect   *generic.Generic
 	wait      int // seconds for the lock
 }
@@ -47,7 +49,13 @@ func openMySQLTable(ctx context.Context, dsn string, dialect *generic.Generic) (
 	if err != nil {
 		return nil, err
 	}
-	db := sql.OpenDB(connector)
+	writes, line := config.Clone(), &line{}
+	writes.DialFunc = line.dial(new(net.Dialer).DialContext)
+	writer, err := mysql.NewConnector(writes)
+	if err != nil {
+		return nil, err
+	}
+	db := sql.OpenDB(writer)
 	db.SetMaxOpenConns(1)
 	db.SetConnMaxIdleTime(mysqlIdle * time.Second / 2)
 	ctx, cancel := context.WithTimeout(ctx, connectLimit)
@@ -56,7 +64,7 @@ func openMySQLTable(ctx context.Context, dsn string, dialect *generic.Generic) (
 		db.Close()
 		return nil, err
 	}
-	return &mysqlTable{db, connector, dialect, int(lockLimit / time.Second)}, nil
+	return &mysqlTable{db, line, connector, dialect, int(lockLimit / time.Second)}, nil
 }
 
 // tryMySQLLock refuses a database that has no named locks. Whether another server holds the lock does not matter.
@@ -148,11 +156,22 @@ func (t *mysqlTable) insert(ctx context.Context, batch []*write, none *keyRange)
 		return nil, lost{err}
 	}
 	defer conn.Close()
+	left, err := allowed(batch)
+	if err != nil {
+		return nil, err
+	}
+	ctx, ended := t.line.limited(ctx, min(left, writeLimit))
 	defer func() {
-		if err == nil {
-			return
+		broken := false
+		if err != nil {
+			_, failed := conn.ExecContext(ctx, "ROLLBACK"+mysqlEnd)
+			broken = failed != nil
 		}
-		if _, failed := conn.ExecContext(ctx, "ROLLBACK"+mysqlEnd); failed != nil {
+		cut := ended()
+		if cut != nil {
+			err = ofCut(err, cut, left < writeLimit)
+		}
+		if cut != nil || broken {
 			conn.Raw(func(any) error { return sqldriver.ErrBadConn })
 		}
 	}()

@@ -31,7 +31,8 @@ const (
 // pgTable is kine's table in PostgreSQL.
 type pgTable struct {
 	db      *sql.DB // of one connection
-	config  *pgx.ConnConfig
+	line    *line
+	config  *pgx.ConnConfig // of other connections
 	dialect *generic.Generic
 }
 
@@ -62,9 +63,11 @@ func openPostgresTable(_ context.Context, dsn string, dialect *generic.Generic) 
 	if err != nil {
 		return nil, err
 	}
-	db := stdlib.OpenDB(*config)
+	writes, line := config.Copy(), &line{}
+	writes.DialFunc = line.dial(config.DialFunc)
+	db := stdlib.OpenDB(*writes)
 	db.SetMaxOpenConns(1)
-	return &pgTable{db, config, dialect}, nil
+	return &pgTable{db, line, config, dialect}, nil
 }
 
 // fillsOfPostgres opens connections whose statements wait so long for a lock.
@@ -104,16 +107,25 @@ func (t *pgTable) insert(ctx context.Context, batch []*write, none *keyRange) (r
 		return nil, lost{err}
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(ctx, writeLimit) // longer than lockLimit, however long the connection took
-	defer cancel()
+	left, err := allowed(batch)
+	if err != nil {
+		return nil, err
+	}
+	// A leader renews its lease long before that. Otherwise COMMIT waits until it is known that the time is not over.
+	fenced := left < writeLimit
+	ctx, ended := t.line.limited(ctx, min(left, writeLimit)) // longer than lockLimit, however long the connection took
 	conn.Raw(func(raw any) error {
 		c := raw.(*stdlib.Conn).Conn()
-		if revisions, err = t.send(ctx, c, batch, none); err != nil && !c.IsClosed() && c.PgConn().TxStatus() != 'I' {
+		if revisions, err = t.send(ctx, c, batch, none, fenced); err != nil && !c.IsClosed() && c.PgConn().TxStatus() != 'I' {
 			if _, failed := c.Exec(ctx, "rollback"); failed != nil {
 				c.Close(ctx)
 			}
 		}
-		if c.IsClosed() {
+		cut := ended()
+		if cut != nil {
+			err = ofCut(err, cut, fenced)
+		}
+		if cut != nil || c.IsClosed() {
 			return sqldriver.ErrBadConn // only the pool sees it
 		}
 		return nil
@@ -121,13 +133,7 @@ func (t *pgTable) insert(ctx context.Context, batch []*write, none *keyRange) (r
 	return revisions, err
 }
 
-func (t *pgTable) send(ctx context.Context, conn *pgx.Conn, batch []*write, none *keyRange) ([]int64, error) {
-	left, err := allowed(batch)
-	if err != nil {
-		return nil, err
-	}
-	// A leader renews its lease long before that. Otherwise COMMIT waits until it is known that the time is not over.
-	fenced := left < writeLimit
+func (t *pgTable) send(ctx context.Context, conn *pgx.Conn, batch []*write, none *keyRange, fenced bool) (_ []int64, err error) {
 	b := &pgx.Batch{}
 	// Every statement has a snapshot of its own, so the INSERTs see what was committed before the lock.
 	b.Queue("begin isolation level read committed")
@@ -164,22 +170,28 @@ func (t *pgTable) send(ctx context.Context, conn *pgx.Conn, batch []*write, none
 		end(b)
 	}
 
+	decided := func(err error) error {
+		if open := (unknown{}); fenced && errors.As(err, &open) {
+			return lost{open.error} // COMMIT was not sent
+		}
+		return err
+	}
 	results := conn.SendBatch(ctx, b)
 	defer results.Close()
 	for range first {
 		if _, err := results.Exec(); err != nil {
-			return nil, undecided(locked(err))
+			return nil, decided(undecided(locked(err)))
 		}
 	}
 	revisions := make([]int64, len(batch))
 	for i := range batch {
 		if err := results.QueryRow().Scan(&revisions[i]); err != nil && !errors.Is(err, pgx.ErrNoRows) {
-			return nil, notInserted(err, i)
+			return nil, decided(notInserted(err, i))
 		}
 	}
 	if fenced {
 		if err := results.Close(); err != nil {
-			return nil, undecided(err)
+			return nil, decided(undecided(err))
 		}
 		if _, err := allowed(batch); err != nil {
 			return nil, err
