@@ -211,7 +211,7 @@ func (c *Controllers) run(ctx context.Context, connection Connection, term *elec
 	root := newRootBuilder(config.Kubeconfig, c.options.Unwatched, c.options.Deviations)
 	anonymous := connection.Anonymous
 	anonymous.ContentType = config.Kubeconfig.ContentType
-	perController := clientbuilder.NewDynamicClientBuilder(anonymous, config.Client.CoreV1(), metav1.NamespaceSystem)
+	perController := fencedBuilder{clientbuilder.NewDynamicClientBuilder(anonymous, config.Client.CoreV1(), metav1.NamespaceSystem), term.Fence}
 	shared, err := app.CreateControllerContext(ctx, config, root, perController)
 	if err != nil {
 		return ended(ctx, fmt.Errorf("prepare controllers: %w", err))

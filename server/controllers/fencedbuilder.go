@@ -1,0 +1,43 @@
+package controllers
+
+import (
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/controller-manager/pkg/clientbuilder"
+)
+
+// fencedBuilder is a builder whose clients fail as soon as the term is over. The clients of upstream's builder with a service account
+// for each controller first ask for a token, and try that for 3.5 seconds at each request, whatever their
+// context says (tokenSourceImpl). A few such requests in a row were longer than --controller-shutdown-timeout.
+type fencedBuilder struct {
+	clientbuilder.ControllerClientBuilder
+	fence func(*rest.Config) *rest.Config
+}
+
+func (b fencedBuilder) Config(name string) (*rest.Config, error) {
+	config, err := b.ControllerClientBuilder.Config(name)
+	if err != nil {
+		return nil, err
+	}
+	return b.fence(config), nil
+}
+
+func (b fencedBuilder) Client(name string) (kubernetes.Interface, error) {
+	config, err := b.Config(name)
+	if err != nil {
+		return nil, err
+	}
+	return kubernetes.NewForConfig(config)
+}
+
+// DiscoveryClient has upstream's limits (DynamicControllerClientBuilder.DiscoveryClient).
+func (b fencedBuilder) DiscoveryClient(name string) (discovery.DiscoveryInterface, error) {
+	config, err := b.Config(name)
+	if err != nil {
+		return nil, err
+	}
+	limited := rest.CopyConfig(config)
+	limited.QPS, limited.Burst = 20, 200
+	return kubernetes.NewForConfig(limited)
+}
