@@ -986,10 +986,18 @@ back_up() {
 	fi
 	"$bin" datastore stats --config "$work/config" >"$work/stats" 2>&1
 	# A return to the old version is a change of version, too, and must not cost the backup that it may need.
-	[ ! -e "$data_dir.before-upgrade/mvcc.db" ] || ln -f "$data_dir.before-upgrade/mvcc.db" "$data_dir.before-upgrade/mvcc.db.previous" ||
-		fail "no upgrade without a backup: $data_dir.before-upgrade/mvcc.db.previous could not be created"
-	"$bin" datastore backup --config "$work/config" --overwrite "$data_dir.before-upgrade/mvcc.db" >"$work/backup" 2>&1 ||
+	# That one, and the one before it, stay until the new one is complete.
+	kept=$data_dir.before-upgrade/mvcc.db.kept previous=$data_dir.before-upgrade/mvcc.db.previous
+	[ ! -d "$previous" ] || fail "no upgrade without a backup: $previous is a directory: move it away" # mv would move into it
+	rm -f "$kept" || fail "no upgrade without a backup: $kept could not be removed"
+	# Not every file system has hard links.
+	[ ! -e "$data_dir.before-upgrade/mvcc.db" ] || ln "$data_dir.before-upgrade/mvcc.db" "$kept" 2>/dev/null || cp -p "$data_dir.before-upgrade/mvcc.db" "$kept" ||
+		fail "no upgrade without a backup: $kept could not be created ($(free_space "$data_dir.before-upgrade"))"
+	if ! "$bin" datastore backup --config "$work/config" --overwrite "$data_dir.before-upgrade/mvcc.db" >"$work/backup" 2>&1; then
+		rm -f "$kept"
 		fail "no upgrade without a backup, which failed: $(tail -n 1 "$work/backup")"
+	fi
+	[ ! -e "$kept" ] || mv -f "$kept" "$previous" || fail "no upgrade without a backup: $kept could not be renamed to $previous"
 	backup=$data_dir.before-upgrade/mvcc.db
 	say "$(tail -n 1 "$work/backup")"
 }

@@ -52,9 +52,21 @@ keep_a_way_back() {
 }
 
 # back_up makes the backup. The one before it is kept: after an upgrade, it is what a return to the old version may need.
+# Neither changes before the new one is complete.
 back_up() {
-	[ ! -e "$backup/mvcc.db" ] || ln -f "$backup/mvcc.db" "$backup/mvcc.db.previous" || return 1
-	/usr/bin/karve datastore backup --config "$config" --overwrite "$backup/mvcc.db" >&2 && rm -f "$backup_due"
+	if [ -d "$backup/mvcc.db.previous" ]; then # mv would move into it
+		say "$backup/mvcc.db.previous is a directory: move it away"
+		return 1
+	fi
+	rm -f "$backup/mvcc.db.kept" || return 1
+	# Not every file system has hard links.
+	[ ! -e "$backup/mvcc.db" ] || ln "$backup/mvcc.db" "$backup/mvcc.db.kept" 2>/dev/null || cp -p "$backup/mvcc.db" "$backup/mvcc.db.kept" || return 1
+	if ! /usr/bin/karve datastore backup --config "$config" --overwrite "$backup/mvcc.db" >&2; then
+		rm -f "$backup/mvcc.db.kept"
+		return 1
+	fi
+	[ ! -e "$backup/mvcc.db.kept" ] || mv -f "$backup/mvcc.db.kept" "$backup/mvcc.db.previous" || return 1
+	rm -f "$backup_due"
 }
 
 # read_places reads where the data is: data, the data directory, and store, the directory of the
