@@ -86,6 +86,7 @@ var demotions = []Demotion{
 	// A controller that is made while its informers stop cannot add its handlers.
 	{Error: "was not added to shared informer because it has stopped already", Stopping: true, Reason: stoppedEarly},
 	{Message: "Unhandled Error", Error: "http: Handler timeout", Stopping: true, Reason: underWay},
+	{Message: "Unhandled Error", Error: "http: invalid Read on closed Body", Stopping: true, Reason: underWay},
 	{Message: "Unhandled Error", Error: "FinishRequest: post-timeout activity", Stopping: true, Reason: underWay},
 	{Message: "Timeout or abort while handling", Stopping: true, Reason: underWay},
 	{Message: "Error on socket receive", Error: "use of closed network connection", Stopping: true, Reason: underWay},

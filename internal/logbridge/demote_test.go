@@ -126,17 +126,22 @@ func TestDeletionsAreDemoted(t *testing.T) {
 	}
 }
 
-// A stop while the controllers start ends their informers before all handlers are added.
-func TestHandlersThatAStopRefusesAreDemoted(t *testing.T) {
-	const message = "Device taint processing leading to Pod eviction failed and is now paused"
-	const err = "adding claim event handler:handler {0x1} was not added to shared informer because it has stopped already"
-	if reason, ok := demotion(demotions, message, err, nil); ok {
-		t.Errorf("without a stop it is demoted: %s", reason)
-	}
-	Stopping(true)
+// A stop while the controllers start ends their informers before all handlers are added, and requests before their
+// bodies are read.
+func TestWhatAStopEndsIsDemoted(t *testing.T) {
 	defer Stopping(false)
-	if _, ok := demotion(demotions, message, err, nil); !ok {
-		t.Error("not demoted in a stop")
+	for _, line := range []struct{ message, err string }{
+		{"Device taint processing leading to Pod eviction failed and is now paused", "adding claim event handler:handler {0x1} was not added to shared informer because it has stopped already"},
+		{"Unhandled Error", `apiserver received an error that is not an metav1.Status: &errors.errorString{s:"http: invalid Read on closed Body"}: http: invalid Read on closed Body`},
+	} {
+		Stopping(false)
+		if reason, ok := demotion(demotions, line.message, line.err, nil); ok {
+			t.Errorf("without a stop it is demoted (%s): %s", reason, line.err)
+		}
+		Stopping(true)
+		if _, ok := demotion(demotions, line.message, line.err, nil); !ok {
+			t.Errorf("not demoted in a stop: %s", line.err)
+		}
 	}
 }
 
