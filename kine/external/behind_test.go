@@ -181,17 +181,14 @@ func TestDatabaseStatementsThatFailCostNoConnection(t *testing.T) {
 
 // A lease is not forgotten because its key could not be deleted once.
 func TestALeaseExpiresWhenItsKeyCanBeDeleted(t *testing.T) {
-	d := &table{newest: 7, rows: []row{{5, "/a", false}}, insert: errors.New("no space left")}
-	b := kineOn(t, d)
-	deleted := make(chan error, 1)
 	tries := 0
-	b.writer.table = fullAtFirst{b.writer.table, func() error {
+	b := kineOn(t, &table{newest: 7, rows: []row{{5, "/a", false}}, inserted: 8, refuse: func() error {
 		if tries++; tries < 3 {
 			return errors.New("no space left")
 		}
-		d.insert, d.inserted = nil, 8
 		return nil
-	}}
+	}})
+	deleted := make(chan error, 1)
 	go func() {
 		_, _, _, err := leased{b}.Delete(t.Context(), "/a", 5)
 		deleted <- err
@@ -199,19 +196,6 @@ func TestALeaseExpiresWhenItsKeyCanBeDeleted(t *testing.T) {
 	if err := eventually.Receive(t, "the end of the delete", deleted); err != nil || tries != 3 {
 		t.Errorf("%v after %d tries, want none after 3", err, tries)
 	}
-}
-
-// fullAtFirst is a table that may refuse a batch.
-type fullAtFirst struct {
-	inserter
-	refuse func() error
-}
-
-func (r fullAtFirst) insert(ctx context.Context, batch []*write, none *keyRange) ([]int64, error) {
-	if err := r.refuse(); err != nil {
-		return nil, err
-	}
-	return r.inserter.insert(ctx, batch, none)
 }
 
 // A revision that the server remembers is no sign of life of the database.

@@ -172,7 +172,7 @@ func (t *pgTable) send(ctx context.Context, conn *pgx.Conn, batch []*write, none
 
 	decided := func(err error) error {
 		if open := (unknown{}); fenced && errors.As(err, &open) {
-			return lost{open.error} // COMMIT was not sent
+			return lost(open) // COMMIT was not sent
 		}
 		return err
 	}

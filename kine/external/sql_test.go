@@ -28,6 +28,7 @@ type table struct {
 	rows           []row // of any query
 	cut            error // instead of what comes after the rows
 	insert, commit error
+	refuse         func() error // returns the error of an INSERT, if it is not nil
 	away           *atomic.Bool // for the query of the newest revision alone
 	inserted       int64        // the id of an INSERT; 0: no row
 	refused        int          // so many INSERTs have no row first
@@ -87,6 +88,11 @@ type rowsOf struct{ *table }
 func (r rowsOf) insert(_ context.Context, batch []*write, _ *keyRange) ([]int64, error) {
 	if r.table.insert != nil {
 		return nil, r.table.insert
+	}
+	if r.refuse != nil {
+		if err := r.refuse(); err != nil {
+			return nil, err
+		}
 	}
 	if r.commit != nil {
 		return nil, unknown{r.commit}
