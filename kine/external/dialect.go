@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"reflect"
 	"runtime"
-	"time"
 	"unsafe"
 
 	"github.com/k3s-io/kine/pkg/drivers/generic"
@@ -94,9 +93,7 @@ func (d dialect) QueryAfter(ctx context.Context, stmt *query.Stmt, revision int6
 func (d dialect) PrepareAfter(life context.Context, limit int64) (*query.Stmt, error) {
 	stmt, err := d.prepareAfter(life, limit)
 	if err != nil {
-		select {
-		case <-time.After(pollInterval):
-		case <-life.Done():
+		if pause(life); life.Err() != nil {
 			runtime.Goexit()
 		}
 	}

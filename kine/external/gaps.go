@@ -105,10 +105,11 @@ func (g *gapless) newest(ctx context.Context) (int64, error) {
 		}
 	}
 	if from == 0 {
-		if err := g.db.QueryRowContext(ctx, generic.CurrentRevSQL).Scan(&newest); err != nil {
+		current, err := g.revision(ctx, generic.CurrentRevSQL)
+		if err != nil {
 			return 0, err
 		}
-		if err := g.db.QueryRowContext(ctx, g.since, max(newest.Int64-gapWindow, 0)+1).Scan(&least, &newest, &rows); err != nil {
+		if err := g.db.QueryRowContext(ctx, g.since, max(current-gapWindow, 0)+1).Scan(&least, &newest, &rows); err != nil {
 			return 0, err
 		}
 	}
@@ -133,8 +134,13 @@ func (g *gapless) upTo(ctx context.Context, revision int64) error {
 
 // compacted returns the revision up to which history was removed.
 func (g *gapless) compacted(ctx context.Context) (int64, error) {
+	return g.revision(ctx, generic.CompactRevSQL)
+}
+
+// revision returns the revision that a statement selects, or 0 if the table is empty.
+func (g *gapless) revision(ctx context.Context, statement string) (int64, error) {
 	var revision sql.NullInt64
-	err := g.db.QueryRowContext(ctx, generic.CompactRevSQL).Scan(&revision)
+	err := g.db.QueryRowContext(ctx, statement).Scan(&revision)
 	return revision.Int64, err
 }
 
@@ -272,11 +278,11 @@ func (f filling) CurrentRevision(ctx context.Context) (int64, error) {
 // FillRetryDelay is called when the loop sees a gap for the first time. What comes meanwhile has its own turn.
 func (f filling) FillRetryDelay(ctx context.Context) {
 	f.fill(ctx, func(ctx context.Context) error {
-		var newest sql.NullInt64
-		if err := f.log.db.QueryRowContext(ctx, generic.CurrentRevSQL).Scan(&newest); err != nil {
+		newest, err := f.log.revision(ctx, generic.CurrentRevSQL)
+		if err != nil {
 			return err
 		}
-		return f.log.fill(ctx, f.log.followed.Load()+1, newest.Int64)
+		return f.log.fill(ctx, f.log.followed.Load()+1, newest)
 	})
 }
 
@@ -322,10 +328,7 @@ func (g *gapless) insist(ctx context.Context, body func(context.Context) error) 
 		if first {
 			g.warn(err)
 		}
-		select {
-		case <-time.After(pollInterval):
-		case <-ctx.Done():
-		}
+		pause(ctx)
 	}
 }
 

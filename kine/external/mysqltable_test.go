@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	sqldriver "database/sql/driver"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -67,15 +66,13 @@ func TestDatabaseWritesOnlyWithTheLock(t *testing.T) {
 			t.Skip("NATS has no lock")
 		}
 		a, b := db.open(t), db.open(t)
-		var holding, waiting *sql.DB
-		lock, unlock := "SELECT GET_LOCK("+mysqlLock+", 0)", strings.TrimPrefix(mysqlEnd, "; ")
+		var waiting *sql.DB
 		switch table := b.writer.table.(type) {
 		case *mysqlTable:
 			table.wait = 0
-			holding, waiting = a.writer.table.(*mysqlTable).db, table.db
+			waiting = table.db
 		case *pgTable:
-			holding, waiting = a.writer.table.(*pgTable).db, table.db
-			lock, unlock = fmt.Sprintf("SELECT 1 FROM pg_advisory_lock(%d)", int64(pgLock)), fmt.Sprintf("SELECT pg_advisory_unlock(%d)", int64(pgLock))
+			waiting = table.db
 			var limit string
 			if err := waiting.QueryRowContext(t.Context(), "SHOW lock_timeout").Scan(&limit); err != nil || limit != lockLimit.String() {
 				t.Errorf("a transaction waits for %s, %v, want %v", limit, err, lockLimit)
@@ -84,15 +81,7 @@ func TestDatabaseWritesOnlyWithTheLock(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		holder, err := holding.Conn(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer holder.Close()
-		var got int64
-		if err := holder.QueryRowContext(t.Context(), lock).Scan(&got); err != nil || got != 1 {
-			t.Fatalf("the lock: %d, %v", got, err)
-		}
+		unlock := a.holdLock(t)
 		insert := func(key string, none *keyRange) error {
 			_, err := b.writer.table.insert(t.Context(), []*write{{ctx: t.Context(), key: key, created: true}}, none)
 			return err
@@ -111,9 +100,7 @@ func TestDatabaseWritesOnlyWithTheLock(t *testing.T) {
 		if err := waiting.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM kine WHERE name LIKE '/locked/%'").Scan(&rows); err != nil || rows != 0 {
 			t.Errorf("%d rows, %v, want none", rows, err)
 		}
-		if _, err := holder.ExecContext(t.Context(), unlock); err != nil {
-			t.Fatal(err)
-		}
+		unlock()
 		if err := insert("/locked/1", nil); err != nil {
 			t.Errorf("a write after the lock is free: %v", err)
 		}

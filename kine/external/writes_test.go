@@ -310,18 +310,23 @@ func TestAWriteWhoseCallerHasLeft(t *testing.T) {
 	}
 }
 
+// fencedBy is the context of a write that is taken back when over is true.
+func fencedBy(t *testing.T, over *atomic.Bool) context.Context {
+	return fence.With(t.Context(), func() (time.Duration, error) {
+		if over.Load() {
+			return 0, errors.New("over")
+		}
+		return time.Minute, nil
+	})
+}
+
 // A write that was taken back while it waited is not written, and the database is not to blame.
 func TestAWriteThatWasTakenBack(t *testing.T) {
 	s, w := startWriter(t)
 	running := s.write(t.Context(), w, "running")
 	s.wait(t)
 	var over atomic.Bool
-	late := s.write(fence.With(t.Context(), func() (time.Duration, error) {
-		if over.Load() {
-			return 0, errors.New("over")
-		}
-		return time.Minute, nil
-	}), w, "late")
+	late := s.write(fencedBy(t, &over), w, "late")
 	eventually.Nil(t, "the write waits", func() error {
 		if len(w.queue) == 0 {
 			return errors.New("it does not")
@@ -344,12 +349,7 @@ func TestAWriteBesideOneThatWasTakenBack(t *testing.T) {
 	running := s.write(t.Context(), w, "running")
 	s.wait(t)
 	var over atomic.Bool
-	late := s.write(fence.With(t.Context(), func() (time.Duration, error) {
-		if over.Load() {
-			return 0, errors.New("over")
-		}
-		return time.Minute, nil
-	}), w, "late")
+	late := s.write(fencedBy(t, &over), w, "late")
 	other := s.write(t.Context(), w, "other")
 	eventually.True(t, "both wait", func() bool { return len(w.queue) == 2 })
 	s.fail <- nil

@@ -7,9 +7,9 @@ import (
 	"k8s.io/controller-manager/pkg/clientbuilder"
 )
 
-// fencedBuilder is a builder whose clients fail as soon as the term is over. The clients of upstream's builder with a service account
-// for each controller first ask for a token, and try that for 3.5 seconds at each request, whatever their
-// context says (tokenSourceImpl). A few such requests in a row were longer than --controller-shutdown-timeout.
+// fencedBuilder builds clients that fail as soon as the term is over. A client of upstream's DynamicControllerClientBuilder first asks
+// for a token. At each request it tries that for 3.5 seconds, whatever the context says (tokenSourceImpl), so a
+// few requests in a row take longer than --controller-shutdown-timeout.
 type fencedBuilder struct {
 	clientbuilder.ControllerClientBuilder
 	fence func(*rest.Config) *rest.Config

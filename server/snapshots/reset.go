@@ -42,7 +42,7 @@ var (
 	}
 )
 
-// compactKey is the key of upstream's compactor.
+// Upstream's compactor keeps its clock under compactKey.
 const compactKey = "compact_rev_key"
 
 // OfServer reports whether a key belongs to the server itself.
