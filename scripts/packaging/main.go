@@ -1,13 +1,9 @@
-// Command packaging makes what people get Karve by, beside a download: a container image,
-// packages of Debian and RPM, and what Homebrew and Nix download. scripts/release runs it:
+// Command packaging makes the container image and the packages for Debian and RPM. scripts/release runs it:
 //
 //	packaging image OUT.tar PLATFORM=PROGRAM...
 //	packaging packages DIR HOST INSTALLER PLATFORM=PROGRAM...
-//	packaging downloads DIR HOST LICENSE PLATFORM...
 //
-// HOST is a karve for this machine, INSTALLER is install.sh, and LICENSE the file with the licence. For downloads,
-// DIR has the compressed programs of the platforms.
-// PLATFORM is one of a release, such as linux/armv7. VERSION, REVISION and SOURCE_DATE_EPOCH in the
+// HOST is a karve for this machine, and INSTALLER is install.sh, beside LICENSE. PLATFORM is one of a release, such as linux/armv7. VERSION, REVISION and SOURCE_DATE_EPOCH in the
 // environment are the version, the commit and its time; the output depends on nothing else.
 package main
 
@@ -19,7 +15,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/karve-k8s/karve/scripts/packaging/downloads"
 	"github.com/karve-k8s/karve/scripts/packaging/image"
 	"github.com/karve-k8s/karve/scripts/packaging/packages"
 )
@@ -49,10 +44,8 @@ func run(args []string) error {
 			return err
 		}
 		return packages.Write(args[1], release, args[2], args[3], programs)
-	case len(args) > 4 && args[0] == "downloads":
-		return downloads.Write(args[1], release, args[2], args[3], args[4:])
 	}
-	return errors.New("usage: packaging image OUT.tar PROGRAM..., packaging packages DIR HOST INSTALLER PROGRAM..., or packaging downloads DIR HOST LICENSE PLATFORM..., where PROGRAM is PLATFORM=PATH")
+	return errors.New("usage: packaging image OUT.tar PROGRAM... or packaging packages DIR HOST INSTALLER PROGRAM..., where PROGRAM is PLATFORM=PATH")
 }
 
 func parsePrograms(args []string) (all []image.Program, err error) {

@@ -3,14 +3,10 @@
 package share
 
 import (
-	"archive/tar"
-	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"strings"
-	"time"
 
 	"github.com/karve-k8s/karve/scripts/packaging/image"
 	"github.com/karve-k8s/karve/scripts/packaging/man"
@@ -55,24 +51,4 @@ func Files(release image.Release, host, license string) ([]File, error) {
 	}
 	text, err := os.ReadFile(license)
 	return append(all, File{License, text}), err
-}
-
-// Archive packs files below the directory share. The same files and the same time give the same bytes.
-func Archive(files []File, modified time.Time) ([]byte, error) {
-	var out bytes.Buffer
-	w := tar.NewWriter(&out)
-	for _, f := range files {
-		header := tar.Header{Name: "share/" + f.Path, Mode: 0o644, Size: int64(len(f.Text)), ModTime: modified, Format: tar.FormatUSTAR}
-		err := w.WriteHeader(&header)
-		if err == nil {
-			_, err = w.Write(f.Text)
-		}
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("%s: %w", f.Path, err), w.Close())
-		}
-	}
-	if err := w.Close(); err != nil {
-		return nil, err
-	}
-	return Gzip(out.Bytes())
 }
