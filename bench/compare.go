@@ -53,7 +53,7 @@ type comparison struct {
 	stderr     io.Writer
 }
 
-// newComparison returns a comparison with the options that start, footprint, api and abandoned
+// newComparison returns a comparison with the options that start, footprint and api
 // share.
 func newComparison(name string, rounds int, rows []string, stdout, stderr io.Writer) (*comparison, *string) {
 	cmp := &comparison{name: name, flags: flag.NewFlagSet(name, flag.ContinueOnError), stdout: stdout, stderr: stderr}

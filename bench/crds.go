@@ -27,6 +27,13 @@ const (
 	rowCRDsAfterwards = "RSS when settled after OpenAPI"
 )
 
+// A control plane is idle when it has used less CPU time than idleCPU in each of idleLooks seconds in a row.
+const (
+	idleCPU     = 100 * time.Millisecond
+	idleLooks   = 3
+	idleTimeout = 15 * time.Minute
+)
+
 var crdLines = []line{
 	{row: rowCRDsApplied, unit: "s", target: report.AtMost(8)}, {row: rowCRDsApplied, unit: "CPU s"},
 	{row: rowCRDsResident, unit: "MB", target: report.AtMost(400)},
@@ -268,4 +275,22 @@ func (b *crdBench) profile(ctx context.Context, probe *prober, path, name string
 		return fmt.Errorf("profile: %w", err)
 	}
 	return os.WriteFile(filepath.Join(b.profiles, b.peer.name+"-"+name+".pprof"), profile, 0o644)
+}
+
+// awaitIdle waits until the control plane is idle, and returns the CPU time that its processes
+// have used since they began.
+func (c *cluster) awaitIdle(ctx context.Context) (time.Duration, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, idleTimeout, fmt.Errorf("not idle after %v", idleTimeout))
+	defer cancel()
+	used, err := c.cpu()
+	for looks := 0; err == nil && looks < idleLooks; looks++ {
+		if err := pause(ctx, time.Second); err != nil {
+			return 0, err
+		}
+		before := used
+		if used, err = c.cpu(); used-before >= idleCPU {
+			looks = -1
+		}
+	}
+	return used, err
 }

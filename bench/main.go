@@ -17,7 +17,7 @@ import (
 	"github.com/karve-k8s/karve/bench/engine"
 )
 
-const usage = `usage: scripts/bench storage|scale|start|footprint|api|datastores|fresh|large|abandoned|crds|flash|simulate [options]
+const usage = `usage: scripts/bench storage|scale|start|footprint|api|datastores|fresh|large|crds|flash|simulate [options]
 
 storage    the engine, in process and on a socket, beside etcd
 scale      the engine with many keys: starts, memory, pages, counts, compaction
@@ -28,7 +28,6 @@ api        creates, updates, deletes, reads and watches through the API, and how
 datastores Karve on its built-in datastore, PostgreSQL, MariaDB, one etcd and three
 fresh      creates that begin when a new control plane is ready, and memory after them
 large      a start with 300,000 objects, from a cold page cache: time and memory
-abandoned  the cost of a large request whose client leaves, beside etcd + kube-apiserver
 crds       many large CustomResourceDefinitions: time, CPU and memory
 flash      what an idle cluster with nodes writes to the disk in a day
 simulate   the cost of simulated nodes, and how fast Pods run on them
@@ -76,8 +75,6 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return fresh(ctx, args[1:], stdout, stderr)
 	case "large":
 		return large(ctx, args[1:], stdout, stderr)
-	case "abandoned":
-		return abandoned(ctx, args[1:], stdout, stderr)
 	case "crds":
 		return crds(ctx, args[1:], stdout, stderr)
 	case "flash":
@@ -90,6 +87,6 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		fmt.Fprint(stderr, usage)
 		return flag.ErrHelp
 	default:
-		return fmt.Errorf("unknown benchmark %q, want storage, scale, start, footprint, api, datastores, fresh, large, abandoned, crds, flash, simulate or stat", args[0])
+		return fmt.Errorf("unknown benchmark %q, want storage, scale, start, footprint, api, datastores, fresh, large, crds, flash, simulate or stat", args[0])
 	}
 }

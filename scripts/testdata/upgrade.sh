@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What scripts/upgrade-test and scripts/upgrade-servers share: the program of the minor version before this one, and
+# What scripts/upgrade-test needs: the program of the minor version before this one, and
 # comparisons of objects. $work is a directory, $old the program, and `karve kubectl` asks the server.
 # shellcheck disable=SC2154 # $work
 
