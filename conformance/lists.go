@@ -2,12 +2,16 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"go.yaml.in/yaml/v3"
 )
 
 // A list is a file of tests that Karve passes, one name in each line.
@@ -40,49 +44,57 @@ func listOf(name string) *list {
 	return nil
 }
 
-// A reason says why some tests are excluded.
-type reason struct {
-	Reason string `json:"reason"`
-	Tests  int    `json:"tests"`
+// upstreamTests returns the names of upstream's Conformance tests, which upstream keeps in a file. Its version is the one
+// in the go.mod of module.
+func upstreamTests(ctx context.Context, module string) ([]string, error) {
+	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes")
+	cmd.Dir, cmd.Stderr = module, os.Stderr
+	source, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("find Kubernetes in the module cache: %w", err)
+	}
+	data, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(source)), "test/conformance/testdata/conformance.yaml"))
+	if err != nil {
+		return nil, fmt.Errorf("read upstream's list of Conformance tests: %w", err)
+	}
+	var tests []struct{ Codename string }
+	if err := yaml.Unmarshal(data, &tests); err != nil || len(tests) == 0 {
+		return nil, fmt.Errorf("upstream's list of Conformance tests has %d: %w", len(tests), err)
+	}
+	var names []string
+	for _, t := range tests {
+		names = append(names, t.Codename)
+	}
+	slices.Sort(names)
+	return names, nil
 }
 
-// compareLists reads the lists, and returns how many tests are excluded for which reason.
-// It is an error if one of upstream's tests is in none of them or in two, or if a listed
-// test is not upstream's.
-func compareLists(dir string, upstream []string) ([]reason, error) {
+// readLists reads the lists. It is an error if one of upstream's tests is in none of them or in two, or if a listed test
+// is not upstream's.
+func readLists(dir string, upstream []string) error {
 	seen := map[string]string{}
 	var problems []error
-	take := func(file string, name string) {
-		if before, ok := seen[name]; ok {
-			problems = append(problems, fmt.Errorf("%s: %s is also in %s", file, name, before))
-		}
-		seen[name] = file
-		if !slices.Contains(upstream, name) {
-			problems = append(problems, fmt.Errorf("%s: upstream has no Conformance test %s: take it out", file, name))
-		}
-	}
-	var reasons []reason
 	for _, name := range append(listNames(), excludedList) {
 		file := filepath.Join(dir, name+".txt")
 		groups, err := readList(file)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		var tests []string
 		for _, g := range groups {
-			for _, test := range g.tests {
-				take(file, test)
-			}
-			tests = append(tests, g.tests...)
-			if name != excludedList {
-				continue
-			}
-			if g.reason == "" && len(g.tests) > 0 {
+			if name == excludedList && g.reason == "" && len(g.tests) > 0 {
 				problems = append(problems, fmt.Errorf("%s: %s is below no line \"# REASON\"", file, g.tests[0]))
 			}
-			if len(g.tests) > 0 {
-				reasons = append(reasons, reason{g.reason, len(g.tests)})
+			for _, test := range g.tests {
+				if before, ok := seen[test]; ok {
+					problems = append(problems, fmt.Errorf("%s: %s is also in %s", file, test, before))
+				}
+				seen[test] = file
+				if !slices.Contains(upstream, test) {
+					problems = append(problems, fmt.Errorf("%s: upstream has no Conformance test %s: take it out", file, test))
+				}
 			}
+			tests = append(tests, g.tests...)
 		}
 		if l := listOf(name); l != nil {
 			l.tests = tests
@@ -93,7 +105,7 @@ func compareLists(dir string, upstream []string) ([]reason, error) {
 			problems = append(problems, fmt.Errorf("%s: upstream's Conformance test %s is in no list: add it to the one that fits, see scripts/conformance -all", dir, name))
 		}
 	}
-	return reasons, errors.Join(problems...)
+	return errors.Join(problems...)
 }
 
 // readFailing returns the reason of each test that is known to fail on real nodes.

@@ -1,123 +1,88 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"math"
-	"slices"
+	"os"
 	"strings"
 	"time"
+
+	"github.com/onsi/ginkgo/v2/types"
 )
 
-// A report is the result of the tests in the lists.
-type report struct {
-	Kubernetes string       `json:"kubernetes"`
-	Tests      int          `json:"conformanceTests"` // all that upstream has
-	Lists      []listReport `json:"lists"`
-	Excluded   []reason     `json:"excluded"`
-
-	Failing map[string]string `json:"failing,omitempty"` // the tests that are known to fail, with their reasons
+// A result is the result of one test.
+type result struct {
+	name    string
+	state   types.SpecState
+	message string
 }
 
-type listReport struct {
-	Name    string   `json:"name"`
-	Seconds float64  `json:"seconds"` // by the clock, the server's start included
-	Tests   []result `json:"tests"`
+func (r result) failed() bool {
+	return r.state != types.SpecStatePassed && r.state != types.SpecStateSkipped
 }
 
-func (r *report) add(l *list, results []result, took time.Duration) {
-	slices.SortFunc(results, func(a, b result) int { return strings.Compare(a.Name, b.Name) })
-	r.Lists = append(r.Lists, listReport{l.Name, took.Seconds(), results})
-}
-
-// groupOf returns the special interest group at the beginning of a test's name.
-func groupOf(name string) string {
-	if group, _, ok := strings.Cut(name, "] "); ok {
-		return strings.TrimPrefix(group, "[sig-")
+// readReport reads ginkgo's report of all processes.
+func readReport(file string) ([]result, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read the suite's report: %w", err)
 	}
-	return "other"
-}
-
-type row struct {
-	name                    string
-	passed, failed, skipped int
-	seconds                 float64
-}
-
-func (w *row) count(r result) {
-	switch {
-	case r.failed():
-		w.failed++
-	case r.State == "skipped":
-		w.skipped++
-	default:
-		w.passed++
+	var reports []types.Report
+	if err := json.Unmarshal(data, &reports); err != nil {
+		return nil, fmt.Errorf("read the suite's report: %w", err)
 	}
-	w.seconds += r.Seconds
-}
-
-// print writes a table with a line for each group of each list, the reasons of the excluded
-// tests, and the failures. The seconds of a group are the sum of its tests; those of a list
-// are by the clock.
-func (r *report) print(w io.Writer) {
-	fmt.Fprintf(w, "Kubernetes %s, %d Conformance tests\n\n", r.Kubernetes, r.Tests)
-	const columns = "%-10s  %-22s  %6v  %6v  %7v  %7v\n"
-	fmt.Fprintf(w, columns, "list", "group", "passed", "failed", "skipped", "seconds")
-	for _, l := range r.Lists {
-		var rows []*row
-		all := &row{name: "all, on the clock"}
-		for _, test := range l.Tests {
-			name := groupOf(test.Name)
-			i := slices.IndexFunc(rows, func(w *row) bool { return w.name == name })
-			if i < 0 {
-				i = len(rows)
-				rows = append(rows, &row{name: name})
-			}
-			rows[i].count(test)
-			all.count(test)
-		}
-		all.seconds = l.Seconds
-		for _, row := range append(rows, all) {
-			fmt.Fprintf(w, columns, l.Name, row.name, row.passed, row.failed, row.skipped, math.Round(row.seconds))
-		}
-	}
-	if len(r.Excluded) > 0 {
-		fmt.Fprintln(w, "\nnot run:")
-	}
-	for _, e := range r.Excluded {
-		fmt.Fprintf(w, "%5d  %s\n", e.Tests, e.Reason)
-	}
-	for _, l := range r.Lists {
-		for _, test := range l.Tests {
-			if test.failed() {
-				fmt.Fprintf(w, "\n%s %s\n", strings.ToUpper(test.State), test.Name)
-				if reason := r.Failing[test.Name]; reason != "" {
-					fmt.Fprintf(w, "known: %s\n", reason)
-				}
-				fmt.Fprintln(w, tail([]byte(test.Message)))
+	var results []result
+	for _, r := range reports {
+		for _, spec := range r.SpecReports {
+			if name := spec.FullText(); spec.LeafNodeType == types.NodeTypeIt && strings.Contains(name, "[Conformance]") {
+				results = append(results, result{name, spec.State, spec.FailureMessage()})
 			}
 		}
 	}
+	return results, nil
 }
 
-// verdict returns an error if a test failed that is not known to fail, or if one passed that is.
-func (r *report) verdict() error {
-	var failed []string
+// whole checks that there is one result for each test.
+func whole(results []result, tests []string) error {
+	seen := map[string]int{}
+	for _, r := range results {
+		seen[r.name]++
+	}
+	for _, name := range tests {
+		if seen[name] != 1 {
+			return fmt.Errorf("the suite's report has %d results of %s, not one", seen[name], name)
+		}
+	}
+	return nil
+}
+
+// summarise prints the failures and a line of numbers. It returns an error if a test failed that is not known to
+// fail, or if one passed that is. known has the reasons.
+func summarise(w io.Writer, list string, results []result, known map[string]string, took time.Duration) error {
 	var problems []error
-	for _, l := range r.Lists {
-		for _, test := range l.Tests {
-			_, known := r.Failing[test.Name]
-			switch {
-			case test.failed() && !known:
-				failed = append(failed, test.Name)
-			case test.State == "passed" && known:
-				problems = append(problems, fmt.Errorf("%s passed: take it out of lists/%s.txt", test.Name, failingList))
+	passed, failed, skipped := 0, 0, 0
+	for _, r := range results {
+		reason, isKnown := known[r.name]
+		switch {
+		case r.failed():
+			failed++
+			fmt.Fprintf(w, "\n%s %s\n%s\n", strings.ToUpper(r.state.String()), r.name, r.message)
+			if isKnown {
+				fmt.Fprintf(w, "known: %s\n", reason)
+			} else {
+				problems = append(problems, fmt.Errorf("%s: %s: %s", list, r.name, r.state))
+			}
+		case r.state == types.SpecStateSkipped:
+			skipped++
+		default:
+			passed++
+			if isKnown {
+				problems = append(problems, fmt.Errorf("%s passed: take it out of lists/%s.txt", r.name, failingList))
 			}
 		}
 	}
-	if len(failed) > 0 {
-		problems = append(problems, fmt.Errorf("%d tests failed: %s", len(failed), strings.Join(failed, "; ")))
-	}
+	fmt.Fprintf(w, "%s: %d passed, %d failed, %d skipped in %.0f s\n", list, passed, failed, skipped, took.Seconds())
 	return errors.Join(problems...)
 }

@@ -81,7 +81,7 @@ func goTest(url, key string, stdout io.Writer) error {
 	for _, args := range [][]string{
 		{"mod", "init", "example.com/operator"},
 		{"get", process + "@" + goModulesVersion, control + "@" + goModulesVersion},
-		{"mod", "tidy"},
+		{"mod", "tidy", "-e"}, // the cache may lack a module that only tests of dependencies import
 	} {
 		if _, err := run(args...); err != nil {
 			return err

@@ -1,6 +1,6 @@
 // Command recipes runs the recipes of docs/ci.md as they stand there, with the
 // release of a directory in place of the one on the web, and prints how long each
-// took. Then it runs a Go test on a machine that has only Go. With "page", it runs the recipes of
+// took. Then it runs the action of action.yml, and a Go test on a machine that has only Go. With "page", it runs the recipes of
 // docs/recipes.md, and compares what they print with what stands there. scripts/recipes-test calls it in
 // namespaces of its own.
 package main
@@ -97,6 +97,9 @@ func run(document, release, key string, stdout io.Writer) error {
 		}
 		fmt.Fprintf(stdout, "%-48s  %s\n", r.title, strings.Join(took, "  "))
 	}
+	if err := runAction("action.yml", release, url, stdout); err != nil {
+		return err
+	}
 	return goTest(url, key, stdout)
 }
 
@@ -112,8 +115,8 @@ func parse(text string) ([]recipe, error) {
 		case isFence && language == "":
 			language, block = fence, nil
 		case isFence:
-			if strings.Contains(strings.Join(block, "\n"), "uses: karve-k8s/karve@") {
-				language = "" // scripts/action-test runs the action
+			if strings.Contains(strings.Join(block, "\n"), actionUse) {
+				language = "" // runAction runs the action
 				continue
 			}
 			r, err := recipeOf(language, strings.Join(block, "\n"))
