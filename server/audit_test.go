@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/server/insecure"
 )
 
 // writeFile creates a file for the test and returns its path.
@@ -43,8 +44,8 @@ rules:
 		}
 	})
 	create(t, c.CoreV1().ConfigMaps("default"), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "by-secure"}})
-	insecure := clientFor(t, &rest.Config{Host: c.InsecureURL})
-	create(t, insecure.CoreV1().ConfigMaps("default"), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "by-insecure"}})
+	plain := clientFor(t, &rest.Config{Host: c.InsecureURL, Dial: insecure.Dial})
+	create(t, plain.CoreV1().ConfigMaps("default"), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "by-insecure"}})
 	if _, err := c.CoreV1().ConfigMaps("default").Get(t.Context(), "by-secure", metav1.GetOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ func compressionOfLargeAnswers(t *testing.T, compress bool) {
 	for _, listener := range []struct {
 		client *http.Client
 		url    string
-	}{{secure, c.URL}, {http.DefaultClient, c.InsecureURL}} {
+	}{{secure, c.URL}, {plainClient(t), c.InsecureURL}} {
 		url := listener.url + "/api/v1/namespaces/" + ns + "/configmaps/large" // the revision of a list may change
 		_, plain := get(t, listener.client, url)
 		for _, relay := range []string{"", "192.0.2.8"} {

@@ -219,7 +219,8 @@ const (
 type Info struct {
 	// URL is the URL of the secure listener, at an address of this machine.
 	URL string
-	// InsecureURL is the URL of the insecure listener; empty if there is none.
+	// InsecureURL is the URL of the insecure listener; empty if there is none. A client in this
+	// process needs the dialer [insecure.Dial].
 	InsecureURL string
 	// EtcdURL is the URL of the etcd API (--etcd-listen); empty if it has only its socket.
 	EtcdURL string

@@ -133,6 +133,12 @@ var mistakes = map[string]struct {
 	"the insecure port behind Pods": {func(c *Config) {
 		c.SimulateNodes, c.DisableInsecure, c.InsecurePort, c.SimulateListen = 1, false, 18080, []string{"127.0.0.1:18080"}
 	}, []string{"--simulate-listen 127.0.0.1:18080: its port is that of --insecure-port", "name another port"}},
+	"the secure port behind Pods": {func(c *Config) {
+		c.SimulateNodes, c.SecurePort, c.SimulateListen = 1, 16443, []string{"[::1]:16443"}
+	}, []string{"--simulate-listen [::1]:16443: its port is that of --secure-port", "name another port"}},
+	"the etcd API behind Pods": {func(c *Config) {
+		c.SimulateNodes, c.EtcdListen, c.SimulateListen = 1, "http://127.0.0.1:12379", []string{"127.0.0.1:12379"}
+	}, []string{"--simulate-listen 127.0.0.1:12379: its port is that of --etcd-listen", "name another port"}},
 	"another kind of lease": {func(c *Config) {
 		c.EtcdListen, c.SchedulerArgs = "http://127.0.0.1:0", []string{"leader-elect-resource-lock=configmaps"}
 	}, []string{"--kube-scheduler-arg: leader-elect-resource-lock=configmaps", "leases"}},

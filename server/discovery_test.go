@@ -14,13 +14,14 @@ import (
 
 	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/internal/version"
+	"github.com/karve-k8s/karve/server/insecure"
 )
 
 // bothListeners runs test with an administrator's client at the secure listener, and with a
 // client without an identity at the insecure one.
 func bothListeners(t *testing.T, c *cluster, test func(*testing.T, *rest.Config)) {
 	t.Run("secure", func(t *testing.T) { test(t, c.admin) })
-	t.Run("insecure", func(t *testing.T) { test(t, &rest.Config{Host: c.InsecureURL}) })
+	t.Run("insecure", func(t *testing.T) { test(t, &rest.Config{Host: c.InsecureURL, Dial: insecure.Dial}) })
 }
 
 func TestClientsAtBothListeners(t *testing.T) {

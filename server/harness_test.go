@@ -25,6 +25,7 @@ import (
 	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/server/deviations"
+	"github.com/karve-k8s/karve/server/insecure"
 	"github.com/karve-k8s/karve/servertest"
 	"github.com/karve-k8s/karve/servertest/process"
 )
@@ -211,6 +212,14 @@ func create[T any](t *testing.T, client creator[T], object T) T {
 		t.Fatalf("create %T: %v", object, err)
 	}
 	return made
+}
+
+// plainClient returns a client for the insecure port of a server in this process.
+func plainClient(t *testing.T) *http.Client {
+	t.Helper()
+	transport := &http.Transport{DialContext: insecure.Dial}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
 }
 
 // get requests url and returns the status and body of the response.

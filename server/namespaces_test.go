@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/karve-k8s/karve/internal/eventually"
+	"github.com/karve-k8s/karve/server/insecure"
 )
 
 // An object with a finalizer keeps its namespace, whose conditions say so. The namespace goes
@@ -224,7 +225,7 @@ func TestStalledBodyHoldsNoNamespace(t *testing.T) {
 	request.Header.Set("Expect", "100-continue")
 	begun := make(chan struct{})
 	request = request.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{Got100Continue: func() { close(begun) }}))
-	transport := &http.Transport{ExpectContinueTimeout: patience}
+	transport := &http.Transport{ExpectContinueTimeout: patience, DialContext: insecure.Dial}
 	defer transport.CloseIdleConnections()
 	answered := make(chan error, 1)
 	go func() {

@@ -21,6 +21,7 @@ import (
 	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/internal/memory"
 	"github.com/karve-k8s/karve/server/apiserver"
+	"github.com/karve-k8s/karve/server/apiserver/egress"
 	"github.com/karve-k8s/karve/server/apiserver/replacements"
 	"github.com/karve-k8s/karve/server/certificates"
 	"github.com/karve-k8s/karve/server/controllers"
@@ -374,7 +375,7 @@ func (s *controlPlane) configureAPIServer() (apiserver.Config, error) {
 	if s.tunnels != nil {
 		c.Dial = s.tunnels.tunnels.Load().Dial
 		if s.simulation != nil { // which passes on what is not a simulated node's
-			c.Dial = func(next apiserver.DialFunc) apiserver.DialFunc {
+			c.Dial = func(next egress.DialFunc) egress.DialFunc {
 				return s.simulation.kubelet.Dial(s.tunnels.tunnels.Load().Dial(next))
 			}
 		}

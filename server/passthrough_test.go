@@ -145,7 +145,7 @@ func TestWithoutAggregator(t *testing.T) {
 	ns := c.namespace(t)
 	create(t, c.AppsV1().Deployments(ns), deployment("web", 1))
 	c.wantPods(t, ns, 1)
-	status, _ := get(t, &http.Client{}, c.InsecureURL+"/api/v1/namespaces/"+ns)
+	status, _ := get(t, plainClient(t), c.InsecureURL+"/api/v1/namespaces/"+ns)
 	if status != http.StatusOK {
 		t.Errorf("insecure listener: got %d, want %d", status, http.StatusOK)
 	}

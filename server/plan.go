@@ -242,8 +242,10 @@ func (d *draft) parseSimulation() {
 	d.podTargets, err = simulate.ParseTargets(d.SimulateListen)
 	d.add(err)
 	for _, at := range d.podTargets {
-		if !d.DisableInsecure && int(at.Port()) == d.InsecurePort {
-			d.addf("--%s %s: its port is that of --insecure-port, where the server would take Pods' clients for its own user: name another port", simulate.ListenOption, at)
+		for _, own := range d.ports {
+			if own.Number == int(at.Port()) {
+				d.addf("--%s %s: its port is that of --%s, where Pods' clients would connect as the server's own user: name another port", simulate.ListenOption, at, own.Option)
+			}
 		}
 	}
 	if err == nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/server/insecure"
 )
 
 // While a load balancer still sends requests, the server handles them: /readyz fails first,
@@ -20,7 +21,7 @@ func TestShutdownDelay(t *testing.T) {
 	c := start(t, func(config *server.Config) {
 		config.APIServerArgs = []string{"shutdown-delay-duration=" + delay.String()}
 	})
-	clients := map[string]*rest.Config{"secure": c.admin, "insecure": {Host: c.InsecureURL}}
+	clients := map[string]*rest.Config{"secure": c.admin, "insecure": {Host: c.InsecureURL, Dial: insecure.Dial}}
 	began := time.Now()
 	c.cancel()
 	for name, config := range clients {

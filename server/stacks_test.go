@@ -240,7 +240,7 @@ func TestIPv6Only(t *testing.T) {
 	if ips := c.service(t, "six", corev1.IPFamilyPolicyPreferDualStack); len(ips) != 1 || !inRange(t, ips[0], "fd00:10:96::/112") {
 		t.Errorf("cluster IPs: got %v, want one of the range", ips)
 	}
-	status, _ := get(t, httpClient(t, c.admin), c.InsecureURL+"/api/v1/namespaces/default")
+	status, _ := get(t, plainClient(t), c.InsecureURL+"/api/v1/namespaces/default")
 	if status != 200 {
 		t.Errorf("insecure listener: got %d, want 200", status)
 	}

@@ -28,6 +28,7 @@ import (
 	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/server/deviations"
+	"github.com/karve-k8s/karve/server/insecure"
 )
 
 // stopWithStreams is how long a stop with open streams may take on a busy machine. A
@@ -105,7 +106,7 @@ func TestStopEndsStreams(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "a"},
 		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "a", Image: "a"}}},
 	})
-	plain, err := kubernetes.NewForConfig(&rest.Config{Host: c.InsecureURL, QPS: -1})
+	plain, err := kubernetes.NewForConfig(&rest.Config{Host: c.InsecureURL, QPS: -1, Dial: insecure.Dial})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,7 +53,7 @@ func TestTypeWithoutCacheIsServedAsOneWithIt(t *testing.T) {
 // planes of this process, which have stopped by now, have had some of them.
 func cachedEvents(t *testing.T, c *cluster) map[string]string {
 	t.Helper()
-	status, body := get(t, http.DefaultClient, c.InsecureURL+"/metrics")
+	status, body := get(t, plainClient(t), c.InsecureURL+"/metrics")
 	if status != http.StatusOK {
 		t.Fatalf("metrics: %d %s", status, body)
 	}

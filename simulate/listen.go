@@ -13,6 +13,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/karve-k8s/karve/internal/ownports"
 )
 
 // ListenOption is the option of the server with the addresses that Pods may name in [Listen].
@@ -111,7 +113,8 @@ func (s *simulation) dialPod(ctx context.Context, key types.NamespacedName, port
 	if err != nil {
 		return nil, err
 	}
-	conn, err := (&net.Dialer{Timeout: dialLimit}).DialContext(ctx, "tcp", to.at.String())
+	// An address that was free when the server started may be one of its own ports now.
+	conn, err := ownports.Avoid((&net.Dialer{Timeout: dialLimit}).DialContext)(ctx, "tcp", to.at.String())
 	if err != nil {
 		return nil, fmt.Errorf("%w: nothing answers for port %d of Pod %s: %w", ErrSimulated, port, key, err)
 	}

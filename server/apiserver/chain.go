@@ -10,9 +10,11 @@ import (
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
 	genericfilters "k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/apiserver/pkg/util/notfoundhandler"
 	"k8s.io/apiserver/pkg/util/webhook"
 	aggregatorserver "k8s.io/kube-aggregator/pkg/apiserver"
@@ -24,6 +26,7 @@ import (
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
 	generatedopenapi "k8s.io/kubernetes/pkg/generated/openapi"
 
+	"github.com/karve-k8s/karve/server/apiserver/egress"
 	"github.com/karve-k8s/karve/server/apiserver/openapi"
 	"github.com/karve-k8s/karve/server/apiserver/replacements"
 	"github.com/karve-k8s/karve/server/deviations"
@@ -62,6 +65,8 @@ func New(ctx context.Context, c Config) (s *Server, err error) {
 		}
 	}
 	done()
+	plugins := completed.Admission.GenericAdmission
+	plugins.Decorators = append(admission.Decorators{admission.DecoratorFunc(egress.StayingPlugin)}, plugins.Decorators...)
 	completed.InformerName = sharedinformers.Name(upstreamsName)
 	defer func() {
 		if err != nil {
@@ -136,8 +141,8 @@ func (c configs) last() *genericapiserver.Config {
 // authentication, authorization, audit, admission, priority and fairness, informers, storage),
 // and then each server.
 //
-// The node dialer comes before kube-apiserver's configuration because that and the later steps capture
-// it. It is the egress selector's dialer for the cluster, which Config.Dial wraps.
+// The node dialer is in the generic configuration because everything else captures it. It is the egress
+// selector's dialer for the cluster, which Config.Dial wraps.
 func newConfigs(ctx context.Context, o options.CompletedOptions, own Config) (configs, error) {
 	done := own.Step("generic configuration")
 	schemes := []*runtime.Scheme{legacyscheme.Scheme, apiextensionsserver.Scheme, aggregatorscheme.Scheme}
@@ -155,11 +160,6 @@ func newConfigs(ctx context.Context, o options.CompletedOptions, own Config) (co
 	defer own.Step("configuration of the servers")()
 	defer generic.Wait()
 	c := configs{stored: &prefixes{of: map[string]schema.GroupResource{}}}
-	if own.Dial != nil {
-		if generic.EgressSelector, err = dialThrough(generic.EgressSelector, own.Dial); err != nil {
-			return configs{}, err
-		}
-	}
 	informers := generic.Informers
 	if own.Deviations.On(deviations.EarlyInformers) {
 		informers = replacements.PromptPolicies(ctx, informers)
@@ -189,8 +189,11 @@ func newConfigs(ctx context.Context, o options.CompletedOptions, own Config) (co
 	}
 	webhookAuth := webhook.NewDefaultAuthenticationInfoResolverWrapper(
 		shared.ProxyTransport, shared.Generic.EgressSelector, shared.Generic.LoopbackClientConfig, shared.Generic.TracerProvider)
+	conversion := func(next webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
+		return egress.StayAtHost(webhookAuth(next))
+	}
 	c.extensions, err = controlplaneapiserver.CreateAPIExtensionsConfig(
-		*shared.Generic, shared.VersionedInformers, admission, o.CompletedOptions, o.MasterCount, resolver, webhookAuth)
+		*shared.Generic, shared.VersionedInformers, admission, o.CompletedOptions, o.MasterCount, resolver, conversion)
 	if err != nil {
 		return configs{}, fmt.Errorf("configure apiextensions-apiserver: %w", err)
 	}
@@ -212,13 +215,21 @@ func newConfigs(ctx context.Context, o options.CompletedOptions, own Config) (co
 func (c Config) genericConfig(o options.CompletedOptions, schemes []*runtime.Scheme) (*replacements.Generic, error) {
 	resources, definitions := controlplane.DefaultAPIResourceConfigSource(), generatedopenapi.GetOpenAPIDefinitions
 	if !c.Deviations.On(deviations.GenericConfig) {
-		return replacements.UpstreamsGenericConfig(o.CompletedOptions, o.InformerName, schemes, resources, definitions)
+		generic, err := replacements.UpstreamsGenericConfig(o.CompletedOptions, o.InformerName, schemes, resources, definitions)
+		if err == nil { // too late for authentication, authorization and audit
+			generic.EgressSelector, err = c.selector(generic.EgressSelector)
+		}
+		return generic, err
 	}
 	inProcess := c.Loopback
 	if !c.Deviations.On(deviations.Loopback) {
 		inProcess = nil
 	}
-	return replacements.BuildGenericConfig(o.CompletedOptions, inProcess, o.InformerName, schemes, resources, definitions)
+	return replacements.BuildGenericConfig(o.CompletedOptions, inProcess, c.selector, o.InformerName, schemes, resources, definitions)
+}
+
+func (c Config) selector(users *egressselector.EgressSelector) (*egressselector.EgressSelector, error) {
+	return egress.Selector(users, c.Dial)
 }
 
 // changeStorage changes how the servers store objects, for each deviation that is on.

@@ -84,7 +84,7 @@ func TestGenericConfigIsUpstreams(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ours, err := replacements.BuildGenericConfig(o.CompletedOptions, own, nil, schemes, controlplane.DefaultAPIResourceConfigSource(), generatedopenapi.GetOpenAPIDefinitions)
+			ours, err := replacements.BuildGenericConfig(o.CompletedOptions, own, nil, nil, schemes, controlplane.DefaultAPIResourceConfigSource(), generatedopenapi.GetOpenAPIDefinitions)
 			if err != nil {
 				t.Fatal(err)
 			}

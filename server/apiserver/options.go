@@ -36,6 +36,7 @@ import (
 
 	"github.com/karve-k8s/karve/bootstrap"
 	"github.com/karve-k8s/karve/internal/logbridge"
+	"github.com/karve-k8s/karve/server/apiserver/egress"
 	"github.com/karve-k8s/karve/server/apiserver/replacements"
 	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/server/flags"
@@ -62,7 +63,7 @@ type Config struct {
 
 	// Dial wraps the dialer of connections to nodes, Pods and Services. It is the user's egress
 	// selector's for the cluster, if there is one. Nil: the dialer stays as it is.
-	Dial func(next DialFunc) DialFunc
+	Dial func(next egress.DialFunc) egress.DialFunc
 
 	// Group returns an API group beside upstream's, made with the shared informers. Its
 	// APIServices have the priorities of an extension. Nil: no such group.

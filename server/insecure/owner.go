@@ -10,16 +10,19 @@ import (
 	"os/user"
 	"strconv"
 	"sync"
+
+	"github.com/karve-k8s/karve/internal/ownports"
 )
 
 // errNoSocket is returned by socketOwner if the kernel has no such socket, or if no process
 // holds it any more.
 var errNoSocket = errors.New("no process on this machine holds the other end of the connection")
 
-// owner describes the user, and on Linux the control group, that opened a socket.
+// owner describes a socket's owner: the user, and on Linux the control group, that opened it.
 type owner struct {
 	uid    uint32
 	cgroup uint64 // the control group of the process; 0: unknown
+	inode  uint64 // of the socket
 }
 
 // peer is the other end of one connection. Its owner is looked up once, after the first
@@ -43,6 +46,7 @@ type owners struct {
 	known     bool   // whether the system can tell the owner of a connection
 	self      uint32 // the user this process runs as
 	lookup    func(local, remote netip.AddrPort) (owner, error)
+	held      func(inode uint64) (bool, error)    // whether this process opened the socket, other than by [Dial]
 	container func(cgroup uint64) (string, error) // the name of the control group's container, if it has one
 	alive     func(c net.Conn) bool
 	local     func(netip.Addr) bool
@@ -55,9 +59,10 @@ func thisProcess() owners {
 		// which follows the effective user.
 		self:      uint32(os.Geteuid()),
 		lookup:    socketOwner,
+		held:      heldHere,
 		container: newContainers().of,
 		alive:     connAlive,
-		local:     isLocal,
+		local:     ownports.IsLocal,
 	}
 }
 
@@ -84,14 +89,23 @@ func (o owners) judge(c net.Conn, opts *Options) string {
 		}
 		return otherMachine(there.Addr())
 	}
-	if opts.AnyUser {
-		return ""
-	}
 	if !o.known {
+		if opts.AnyUser {
+			return ""
+		}
 		return unknownOwner(ErrOwnersUnknown)
 	}
 	// The peer's local address is the server's remote one.
 	of, err := o.lookup(there, here)
+	if err == nil && of.uid == o.self {
+		var ours bool
+		if ours, err = o.ours(of, there, here); ours {
+			return ownConnection
+		}
+	}
+	if opts.AnyUser {
+		return ""
+	}
 	switch {
 	case err != nil:
 		return unknownOwner(err)
@@ -112,6 +126,22 @@ func (o owners) judge(c net.Conn, opts *Options) string {
 	}
 	return ""
 }
+
+// ours reports whether the peer is this process. The process may close the socket while it is looked
+// for, so what nobody else holds either is an error.
+func (o owners) ours(of owner, there, here netip.AddrPort) (bool, error) {
+	if held, err := o.held(of.inode); held || err != nil {
+		return held, err
+	}
+	again, err := o.lookup(there, here)
+	if err == nil && again.inode != of.inode {
+		err = errNoSocket
+	}
+	return false, err
+}
+
+const ownConnection = "this connection comes from the server itself, which connects to this port for nobody: what named it, such as a webhook or its redirect, " +
+	"is not an administrator; a program with a server in its process connects by insecure.Dial"
 
 func otherMachine(ip netip.Addr) string {
 	return fmt.Sprintf("this connection comes from another machine or container (%s), and this port, which has no authentication, is only for this machine; "+
@@ -158,25 +188,4 @@ func addrPort(a net.Addr) netip.AddrPort {
 	}
 	ap := tcp.AddrPort()
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
-}
-
-// isLocal reports whether ip is an address of this machine. It is true if that cannot be found
-// out, because the rule for local addresses is the stricter one.
-func isLocal(ip netip.Addr) bool {
-	ip = ip.Unmap().WithZone("")
-	if ip.IsLoopback() || ip.IsUnspecified() {
-		return true
-	}
-	addrs, err := net.InterfaceAddrs()
-	if err != nil {
-		return true
-	}
-	for _, a := range addrs {
-		if n, ok := a.(*net.IPNet); ok {
-			if own, ok := netip.AddrFromSlice(n.IP); ok && own.Unmap() == ip {
-				return true
-			}
-		}
-	}
-	return false
 }

@@ -57,7 +57,7 @@ func socketOwner(local, remote netip.AddrPort) (owner, error) {
 	if !s.owned() {
 		return owner{}, errNoSocket
 	}
-	return owner{s.uid, s.cgroup}, nil
+	return owner{s.uid, s.cgroup, s.inode}, nil
 }
 
 // diagMissing reports whether err means that this kernel or sandbox has no sock_diag, or does

@@ -3,6 +3,7 @@
 package insecure
 
 import (
+	"context"
 	"net"
 	"net/netip"
 )
@@ -13,6 +14,12 @@ import (
 const OwnersKnown = false
 
 func socketOwner(_, _ netip.AddrPort) (owner, error) { return owner{}, ErrOwnersUnknown }
+
+func heldHere(uint64) (bool, error) { return false, nil }
+
+func dial(ctx context.Context, network, address string) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, network, address)
+}
 
 func connAlive(net.Conn) bool { return false }
 

@@ -13,8 +13,10 @@ import (
 func TestJudge(t *testing.T) {
 	yes, no := func(net.Conn) bool { return true }, func(net.Conn) bool { return false }
 	const inPod, failing = 77, 78
+	open := func(uint64) (bool, error) { return true, nil }
 	system := owners{
 		known: true, self: 7, alive: yes,
+		held:   func(uint64) (bool, error) { return false, nil },
 		lookup: func(_, _ netip.AddrPort) (owner, error) { return owner{}, nil },
 		container: func(cgroup uint64) (string, error) {
 			switch cgroup {
@@ -30,10 +32,19 @@ func TestJudge(t *testing.T) {
 	type change func(*owners)
 	as := func(uid uint32, cgroup uint64, err error) change {
 		return func(o *owners) {
-			o.lookup = func(_, _ netip.AddrPort) (owner, error) { return owner{uid, cgroup}, err }
+			o.lookup = func(_, _ netip.AddrPort) (owner, error) { return owner{uid: uid, cgroup: cgroup, inode: 1}, err }
 		}
 	}
 	gone := func(o *owners) { o.alive = no }
+	ours := func(o *owners) { as(7, 1, nil)(o); o.held = open }
+	closed := func(o *owners) { // the server's own, which it closes while the guard looks
+		inode := uint64(0)
+		o.lookup = func(_, _ netip.AddrPort) (owner, error) { inode++; return owner{uid: 7, inode: inode}, nil }
+	}
+	noFiles := func(o *owners) {
+		as(7, 1, nil)(o)
+		o.held = func(uint64) (bool, error) { return false, errors.New("no /proc") }
+	}
 	unknown := func(o *owners) { o.known = false; as(0, 0, ErrOwnersUnknown)(o); o.alive = no }
 	for _, tc := range []struct {
 		name   string
@@ -44,6 +55,13 @@ func TestJudge(t *testing.T) {
 	}{
 		{"root", as(0, 1, nil), "127.0.0.1:9", Options{}, ""},
 		{"our user", as(7, 1, nil), "127.0.0.1:9", Options{}, ""},
+		{"this process", ours, "127.0.0.1:9", Options{}, "from the server itself"},
+		{"this process, any user", ours, "127.0.0.1:9", Options{AnyUser: true}, "from the server itself"},
+		{"this process, remote allowed", ours, "192.0.2.1:9", Options{AnyUser: true, AllowRemote: true}, "from the server itself"},
+		{"this process, which has gone away", closed, "127.0.0.1:9", Options{}, "no process"},
+		{"our user, and perhaps this process", noFiles, "127.0.0.1:9", Options{}, "no /proc"},
+		{"any user, and perhaps this process", noFiles, "127.0.0.1:9", Options{AnyUser: true}, ""},
+		{"root, where this process has the socket open too", func(o *owners) { as(0, 1, nil)(o); o.held = open }, "127.0.0.1:9", Options{}, ""},
 		{"another user", as(8, 1, nil), "127.0.0.1:9", Options{}, "uid 8"},
 		{"another user, any", as(8, 1, nil), "127.0.0.1:9", Options{AnyUser: true}, ""},
 		{"root that is gone", gone, "127.0.0.1:9", Options{}, "no process"},

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/sirupsen/logrus"
+
+	"github.com/karve-k8s/karve/internal/ownports"
 )
 
 func TestOwnOnly(t *testing.T) {
@@ -18,12 +20,14 @@ func TestOwnOnly(t *testing.T) {
 	var logged strings.Builder
 	l := OwnOnly(tcp, logrus.NewEntry(&logrus.Logger{Out: &logged, Formatter: &logrus.TextFormatter{}, Level: logrus.InfoLevel})).(*ownListener)
 	defer l.Close()
-	l.owners = owners{known: true, self: 7, alive: func(net.Conn) bool { return true }, local: isLocal, container: func(uint64) (string, error) { return "", nil }}
+	l.owners = owners{known: true, self: 7, alive: func(net.Conn) bool { return true }, local: ownports.IsLocal, held: func(uint64) (bool, error) { return false, nil }, container: func(uint64) (string, error) { return "", nil }}
 	users := []uint32{8, 9, 7} // of those that connect
-	l.owners.lookup = func(_, _ netip.AddrPort) (owner, error) {
-		uid := users[0]
-		users = users[1:]
-		return owner{uid: uid}, nil
+	known := map[netip.AddrPort]uint32{}
+	l.owners.lookup = func(peer, _ netip.AddrPort) (owner, error) {
+		if _, again := known[peer]; !again {
+			known[peer], users = users[0], users[1:]
+		}
+		return owner{uid: known[peer]}, nil
 	}
 	var clients []net.Conn
 	for range 3 {

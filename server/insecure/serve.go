@@ -13,6 +13,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/karve-k8s/karve/internal/ownports"
 	"github.com/karve-k8s/karve/server/idleconns"
 )
 
@@ -22,7 +23,8 @@ const handlerGrace = 5 * time.Second
 
 // Serve serves h, behind a [Guard], on l until ctx ends or l fails: HTTP/1.1, and HTTP/2 with prior
 // knowledge (RFC 9113, section 3.3). Limits and timeouts are those of the secure port
-// (k8s.io/apiserver/pkg/server/secure_serving.go). It closes l.
+// (k8s.io/apiserver/pkg/server/secure_serving.go). It closes l. Meanwhile, what this process connects to
+// for its users cannot be l (package ownports); programs in the same process use [Dial].
 //
 // When ctx ends, Serve accepts no more connections, tells HTTP/2 clients to go away (GOAWAY),
 // and lets requests in flight finish for opts.ShutdownTimeout. Then it closes all connections
@@ -36,6 +38,7 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, opts Options) er
 	if !opts.Addr.IsValid() {
 		opts.Addr = addrPort(l.Addr()).Addr()
 	}
+	defer ownports.Add(l)()
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	var running tally

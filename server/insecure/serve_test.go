@@ -41,18 +41,21 @@ func start(t *testing.T, h http.Handler, opts Options) (addr string, stop func()
 	}
 	t.Cleanup(func() {
 		_ = stop()
-		http.DefaultClient.CloseIdleConnections()
+		client.CloseIdleConnections()
 		eventually.Goroutines(t, before)
 	})
 	return l.Addr().String(), stop
 }
+
+// client is a client in the server's process.
+var client = &http.Client{Transport: &http.Transport{DialContext: Dial}}
 
 func proto(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, r.Proto, " ", r.Header.Get("Upgrade"))
 }
 
 func h2Client(t *testing.T) *http.Client {
-	tr := &http.Transport{Protocols: new(http.Protocols)}
+	tr := &http.Transport{Protocols: new(http.Protocols), DialContext: Dial}
 	tr.Protocols.SetUnencryptedHTTP2(true)
 	t.Cleanup(tr.CloseIdleConnections)
 	return &http.Client{Transport: tr}
@@ -74,7 +77,7 @@ func get(t *testing.T, c *http.Client, url string) (int, string) {
 
 func TestServeBothProtocols(t *testing.T) {
 	addr, stop := start(t, http.HandlerFunc(proto), Options{ShutdownTimeout: 10 * time.Second})
-	if code, body := get(t, http.DefaultClient, "http://"+addr); code != 200 || body != "HTTP/1.1 " {
+	if code, body := get(t, client, "http://"+addr); code != 200 || body != "HTTP/1.1 " {
 		t.Errorf("HTTP/1.1: got %d %q", code, body)
 	}
 	c := h2Client(t)
@@ -99,7 +102,7 @@ func TestServeBothProtocols(t *testing.T) {
 
 func TestDisableHTTP2(t *testing.T) {
 	addr, _ := start(t, http.HandlerFunc(proto), Options{DisableHTTP2: true, ShutdownTimeout: time.Second})
-	if code, body := get(t, http.DefaultClient, "http://"+addr); code != 200 || body != "HTTP/1.1 " {
+	if code, body := get(t, client, "http://"+addr); code != 200 || body != "HTTP/1.1 " {
 		t.Errorf("HTTP/1.1: got %d %q", code, body)
 	}
 	if resp, err := h2Client(t).Get("http://" + addr); err == nil {
@@ -112,7 +115,7 @@ func TestDisableHTTP2(t *testing.T) {
 func TestUpgradeToHTTP2IsIgnored(t *testing.T) {
 	addr, _ := start(t, http.HandlerFunc(proto), Options{ShutdownTimeout: 10 * time.Second})
 	for host, want := range map[string]int{"localhost": 200, "evil.example": 403} {
-		c, err := net.Dial("tcp", addr)
+		c, err := Dial(t.Context(), "tcp", addr)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -133,7 +136,7 @@ func TestUpgradeToHTTP2IsIgnored(t *testing.T) {
 // GOAWAY when the server stops.
 func TestHTTP2OnTheWire(t *testing.T) {
 	addr, stop := start(t, http.HandlerFunc(proto), Options{MaxConcurrentStreams: 250, FrameSize: 64 << 10, ShutdownTimeout: 10 * time.Second})
-	c, err := net.Dial("tcp", addr)
+	c, err := Dial(t.Context(), "tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +192,7 @@ func streaming(more <-chan struct{}) http.Handler {
 }
 
 func TestShutdownDrains(t *testing.T) {
-	for name, client := range map[string]*http.Client{"HTTP/1.1": {Transport: &http.Transport{}}, "HTTP/2": h2Client(t)} {
+	for name, client := range map[string]*http.Client{"HTTP/1.1": {Transport: &http.Transport{DialContext: Dial}}, "HTTP/2": h2Client(t)} {
 		t.Run(name, func(t *testing.T) {
 			more := make(chan struct{})
 			addr, stop := start(t, streaming(more), Options{ShutdownTimeout: 20 * time.Second})
@@ -223,7 +226,7 @@ func TestShutdownDrains(t *testing.T) {
 }
 
 func TestShutdownCutsWhatIsLeft(t *testing.T) {
-	clients := map[string]*http.Client{"HTTP/1.1": {Transport: &http.Transport{}}, "HTTP/2": h2Client(t)}
+	clients := map[string]*http.Client{"HTTP/1.1": {Transport: &http.Transport{DialContext: Dial}}, "HTTP/2": h2Client(t)}
 	addr, stop := start(t, streaming(nil), Options{ShutdownTimeout: 50 * time.Millisecond})
 	var bodies []io.ReadCloser
 	for _, c := range clients {
@@ -259,7 +262,7 @@ func TestHijack(t *testing.T) {
 		close(hijacked)
 		io.Copy(c, rw)
 	}), Options{ShutdownTimeout: 20 * time.Second})
-	c, err := net.Dial("tcp", addr)
+	c, err := Dial(t.Context(), "tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -301,7 +304,7 @@ func TestHostlessAndStar(t *testing.T) {
 		"GET http://evil.example/ HTTP/1.1\r\nHost: localhost\r\n\r\n":      "HTTP/1.1 403",
 		"CONNECT evil.example:443 HTTP/1.1\r\nHost: localhost:8080\r\n\r\n": "HTTP/1.1 403",
 	} {
-		c, err := net.Dial("tcp", addr)
+		c, err := Dial(t.Context(), "tcp", addr)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -330,7 +333,7 @@ func TestListenerFailure(t *testing.T) {
 func refused(t *testing.T, addr string) {
 	t.Helper()
 	eventually.True(t, "connections are refused", func() bool {
-		c, err := net.Dial("tcp", addr)
+		c, err := Dial(t.Context(), "tcp", addr)
 		if err != nil {
 			return true
 		}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/apis/apiserver/load"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
 	genericfeatures "k8s.io/apiserver/pkg/features"
@@ -30,6 +31,7 @@ import (
 	"k8s.io/kubernetes/pkg/kubeapiserver"
 	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
 
+	"github.com/karve-k8s/karve/server/apiserver/egress"
 	"github.com/karve-k8s/karve/server/apiserver/openapi"
 	"github.com/karve-k8s/karve/server/loopback"
 )
@@ -59,8 +61,9 @@ func UpstreamsGenericConfig(o options.CompletedOptions, name *cache.InformerName
 	return c, err
 }
 
-// BuildGenericConfig is upstream's BuildGenericConfig, whose steps are all exported, with two
-// differences. The server's own clients get another certificate; upstream generates two RSA
+// BuildGenericConfig is upstream's BuildGenericConfig, whose steps are all exported, with three
+// differences. Unless selector is nil, everything gets the egress selector that it returns for the user's
+// (which may be nil), and webhooks in kubeconfigs connect to nothing else. The server's own clients get another certificate; upstream generates two RSA
 // keys for it, which is a third of a start's CPU time. And those clients call the handler
 // through own. A test compares the results.
 //
@@ -69,7 +72,7 @@ func UpstreamsGenericConfig(o options.CompletedOptions, name *cache.InformerName
 //
 // The order of the steps matters. The client is made from the serving options, storage reads
 // the egress selector, and authentication reads nearly everything before it.
-func BuildGenericConfig(o options.CompletedOptions, own *loopback.Server, name *cache.InformerName, schemes []*runtime.Scheme, resources *serverstorage.ResourceConfig, definitions common.GetOpenAPIDefinitions) (*Generic, error) {
+func BuildGenericConfig(o options.CompletedOptions, own *loopback.Server, selector egress.Choice, name *cache.InformerName, schemes []*runtime.Scheme, resources *serverstorage.ResourceConfig, definitions common.GetOpenAPIDefinitions) (*Generic, error) {
 	codecs := legacyscheme.Codecs
 	if utilfeature.DefaultFeatureGate.Enabled(genericfeatures.CBORServingAndStorage) {
 		codecs = serializer.NewCodecFactory(legacyscheme.Scheme, serializer.WithSerializer(cbor.NewSerializerInfo))
@@ -83,13 +86,18 @@ func BuildGenericConfig(o options.CompletedOptions, own *loopback.Server, name *
 		func() error { return c.useLoopback(own, name) },
 		func() error { return o.Features.ApplyTo(c.Config, c.client, c.Informers) },
 		func() error { return o.APIEnablement.ApplyTo(c.Config, resources, legacyscheme.Scheme) },
-		func() error { return o.EgressSelector.ApplyTo(c.Config) },
+		func() (err error) {
+			if err = o.EgressSelector.ApplyTo(c.Config); err == nil && selector != nil {
+				c.Config.EgressSelector, err = selector(c.Config.EgressSelector)
+			}
+			return err
+		},
 		func() error { return o.Traces.ApplyTo(c.Config.EgressSelector, c.Config) },
 		func() error { c.describe(schemes, definitions); return nil },
 		c.store,
 		c.authenticate,
 		c.authorize,
-		func() error { return o.Audit.ApplyTo(c.Config) },
+		c.audit,
 	} {
 		if err := apply(); err != nil {
 			return nil, err
@@ -164,13 +172,25 @@ func (c *Generic) store() (err error) {
 // authenticate configures authentication. What it starts runs until the last request has
 // ended; so does what authorize starts.
 func (c *Generic) authenticate() error {
+	selector, o := c.Config.EgressSelector, c.CompletedOptions.Authentication
+	// Issuers of tokens may have the same dialer, and name further hosts themselves.
+	if o.WebHook != nil && o.AuthenticationConfigFile == "" {
+		var err error
+		if selector, err = egress.Towards(selector, named(o.WebHook.ConfigFile)); err != nil {
+			return err
+		}
+	}
 	return c.CompletedOptions.Authentication.ApplyTo(wait.ContextForChannel(c.DrainedNotify()), &c.Config.Authentication,
-		c.Config.SecureServing, c.Config.EgressSelector, c.OpenAPIConfig, c.OpenAPIV3Config, c.client, c.Informers, c.APIServerID)
+		c.Config.SecureServing, selector, c.OpenAPIConfig, c.OpenAPIV3Config, c.client, c.Informers, c.APIServerID)
 }
 
 func (c *Generic) authorize() error {
+	selector, err := egress.Towards(c.Config.EgressSelector, c.authorizationWebhooks)
+	if err != nil {
+		return err
+	}
 	authorizer, rules, rbac, err := controlplaneapiserver.BuildAuthorizer(wait.ContextForChannel(c.DrainedNotify()),
-		c.CompletedOptions, c.Config.EgressSelector, c.APIServerID, c.Informers)
+		c.CompletedOptions, selector, c.APIServerID, c.Informers)
 	if err != nil {
 		return fmt.Errorf("invalid authorization config: %w", err)
 	}
@@ -179,4 +199,46 @@ func (c *Generic) authorize() error {
 		c.DisabledPostStartHooks.Insert(rbacrest.PostStartHookName)
 	}
 	return nil
+}
+
+// authorizationWebhooks returns the kubeconfigs of webhooks for authorization.
+func (c *Generic) authorizationWebhooks() ([]string, error) {
+	o := c.CompletedOptions.Authorization
+	if o == nil {
+		return nil, nil
+	}
+	if o.AuthorizationConfigurationFile == "" {
+		return named(o.WebhookConfigFile)()
+	}
+	config, err := load.LoadFromFile(o.AuthorizationConfigurationFile)
+	if err != nil {
+		return nil, err
+	}
+	var files []string
+	for _, a := range config.Authorizers {
+		if a.Webhook != nil && a.Webhook.ConnectionInfo.KubeConfigFile != nil {
+			files = append(files, *a.Webhook.ConnectionInfo.KubeConfigFile)
+		}
+	}
+	return files, nil
+}
+
+// audit gives the webhook a selector of its own.
+func (c *Generic) audit() (err error) {
+	all := c.Config.EgressSelector
+	defer func() { c.Config.EgressSelector = all }()
+	if c.Config.EgressSelector, err = egress.Towards(all, named(c.CompletedOptions.Audit.WebhookOptions.ConfigFile)); err != nil {
+		return err
+	}
+	return c.CompletedOptions.Audit.ApplyTo(c.Config)
+}
+
+// named returns the file, if there is one.
+func named(file string) func() ([]string, error) {
+	return func() ([]string, error) {
+		if file == "" {
+			return nil, nil
+		}
+		return []string{file}, nil
+	}
 }
