@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/karve-k8s/karve/bootstrap/kubeadm"
+	"github.com/karve-k8s/karve/internal/panics"
 	"github.com/karve-k8s/karve/internal/version"
 	"github.com/karve-k8s/karve/server/election"
 )
@@ -125,7 +126,8 @@ func (s *controlPlane) keepJoining(ctx context.Context, term *election.Term, rea
 func (s *controlPlane) maintainOnce(ctx context.Context, m *kubeadm.Maintainer, told map[string]bool, ready func()) {
 	began, failed := time.Now(), false
 	for wait := joiningFirstRetry; ; wait = min(2*wait, joiningLastRetry) {
-		done, err := m.Maintain(ctx)
+		var done kubeadm.Changes
+		err := panics.Catch(func() (err error) { done, err = m.Maintain(ctx); return err })
 		if ctx.Err() != nil {
 			return
 		}

@@ -28,6 +28,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/transport"
 	"k8s.io/client-go/util/workqueue"
+
+	"github.com/karve-k8s/karve/internal/panics"
 )
 
 // Config is what a simulation needs.
@@ -164,7 +166,8 @@ func work[T comparable](ctx context.Context, q workqueue.TypedRateLimitingInterf
 			q.Done(item)
 			continue
 		}
-		again, err := do(ctx, item)
+		var again time.Duration
+		err := panics.Catch(func() (err error) { again, err = do(ctx, item); return err })
 		switch {
 		case err == nil:
 			q.Forget(item)
@@ -174,7 +177,7 @@ func work[T comparable](ctx context.Context, q workqueue.TypedRateLimitingInterf
 		case ctx.Err() == nil:
 			// One failure is not reported: a Pod whose labels have just changed, for
 			// example, cannot be written with the old labels.
-			if !errors.Is(err, errLater) && q.NumRequeues(item) > 0 {
+			if errors.Is(err, panics.Err) || !errors.Is(err, errLater) && q.NumRequeues(item) > 0 {
 				complain(err)
 			}
 			q.AddRateLimited(item)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/internal/panics"
 )
 
 // renewCheck is the longest time between two checks for certificates that are due.
@@ -60,13 +61,15 @@ func (r renewer) run(ctx context.Context, asked <-chan func(), set <-chan time.D
 		case <-time.After(next):
 			waited = true
 		}
-		renewed, notes, err := r.renew()
+		var renewed []certs.Name
+		var notes []certs.Note
+		err := panics.Catch(func() (err error) { renewed, notes, err = r.renew(); return err })
 		logRenewal(r.log, renewed, notes, told)
 		if len(renewed) > 0 {
 			stale = stale || slices.Contains(renewed, certs.Admin) || slices.Contains(renewed, certs.ServerCA)
 		}
 		if stale {
-			unpublished := r.publish()
+			unpublished := panics.Catch(r.publish)
 			stale = unpublished != nil
 			err = errors.Join(err, unpublished)
 		}

@@ -36,6 +36,7 @@ import (
 	"k8s.io/kubernetes/pkg/controller/certificates"
 
 	"github.com/karve-k8s/karve/bootstrap/kubeadm"
+	"github.com/karve-k8s/karve/internal/panics"
 )
 
 // The approver's name is that of its service account in kube-system, too.
@@ -210,9 +211,10 @@ func (c *servingApproverController) next(ctx context.Context) bool {
 		return false
 	}
 	defer c.queue.Done(name)
-	if err := c.sync(ctx, name); err != nil && ctx.Err() == nil {
+	err := panics.Catch(func() error { return c.sync(ctx, name) })
+	if err != nil && ctx.Err() == nil {
 		// The role takes a moment to be known, and somebody else may change the request meanwhile.
-		if c.queue.NumRequeues(name) >= servingRetriesInSilence {
+		if errors.Is(err, panics.Err) || c.queue.NumRequeues(name) >= servingRetriesInSilence {
 			klog.FromContext(ctx).Error(err, "Approval of a kubelet's serving certificate failed", "csr", name)
 		}
 		c.queue.AddRateLimited(name)

@@ -23,6 +23,8 @@ import (
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 	"k8s.io/kubernetes/pkg/controller/namespace/deletion"
+
+	"github.com/karve-k8s/karve/internal/panics"
 )
 
 // How long the namespace controller waits before it empties a deleted namespace, and before it
@@ -236,7 +238,11 @@ func (c *namespaceController) next(ctx context.Context) bool {
 		return false
 	}
 	defer c.queue.Done(name)
-	again := c.empty(ctx, name)
+	var again time.Duration
+	if err := panics.Catch(func() error { again = c.empty(ctx, name); return nil }); err != nil {
+		klog.FromContext(ctx).Error(err, "Deletion of namespace failed", "namespace", name)
+		again = c.retry.When(name)
+	}
 	if again == 0 {
 		c.retry.Forget(name)
 	} else {
