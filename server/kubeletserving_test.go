@@ -6,7 +6,9 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,6 +21,7 @@ import (
 
 	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/server/controllers"
 )
 
 // servingRequest is what a kubelet with serverTLSBootstrap asks for.
@@ -116,6 +119,7 @@ func TestServingCertificatesOfKubelets(t *testing.T) {
 	}
 	c := start(t, func(config *server.Config) {
 		config.ApproveKubeletServing = true
+		config.EtcdListen = "https://127.0.0.1:0" // other servers may use the datastore
 		config.AdvertiseAddress, config.ControlPlaneEndpoint = "198.51.100.100", "lb.example.org"
 		config.TLSSANs = []string{"san.example.org"}
 		config.APIServerArgs = []string{"tls-sni-cert-key=" + pair("cn-sni.example.org"), "tls-sni-cert-key=" + pair("x", "in-sni.example.org"), "tls-sni-cert-key=" + pair("x", "*.example.com") + ":sni.example.com,*.sni.example.net"}
@@ -199,6 +203,34 @@ func TestServingCertificatesOfKubelets(t *testing.T) {
 		r.cn = "system:node:three"
 		r.create(t, three)
 		c.refused(t, r.name, want)
+	}
+
+	// This server has published its names, and another one, which serves the same cluster, publishes its own.
+	eventually.Nil(t, "the server's names", func() error {
+		all, err := c.CoreV1().ConfigMaps("kube-system").Get(t.Context(), "karve-server-names", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		names := slices.Collect(maps.Values(all.Data))
+		for _, name := range []string{"san.example.org", "lb.example.org", "cn-sni.example.org", "*.sni.example.net", "198.51.100.100"} {
+			if !slices.Contains(names, name) {
+				return fmt.Errorf("%s is not among %v", name, names)
+			}
+		}
+		if slices.Contains(names, "127.0.0.1") {
+			t.Errorf("an address of an interface is among %v", names)
+		}
+		return nil
+	})
+	for range 2 { // a start again
+		if err := controllers.PublishNames(t.Context(), c, []string{"second.example.org", "198.51.100.200", "*.second.example.net"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	report(t, three, "three", "second.example.org", "198.51.100.200", "a.second.example.net", "three.example.com")
+	servingRequest{name: "claims-second", cn: "system:node:three", dns: []string{"second.example.org", "a.second.example.net"}, ips: []string{"198.51.100.200"}}.create(t, three)
+	for _, text := range []string{"second.example.org", "a.second.example.net", "198.51.100.200"} {
+		c.refused(t, "claims-second", fmt.Sprintf("%q is of another API server", text))
 	}
 
 	// The certificate for sni.example.com has a wildcard, but the server presents it for its names only.

@@ -85,6 +85,7 @@ const (
 	tunnelNodesPart  = "nodes behind SSH tunnels"
 	firstObjectsPart = "first objects"
 	joiningPart      = "objects for kubeadm join"
+	namesPart        = "names for other servers"
 )
 
 // assemble makes the parts without starting them.
@@ -172,6 +173,9 @@ func (s *controlPlane) parts() []lifecycle.Part {
 	}
 	if !s.NoKubeadmObjects && s.mayLead() {
 		add(joiningPart, s.maintainJoining, silent, apiserverPart)
+	}
+	if s.shareable() {
+		add(namesPart, s.publishNames, silent, apiserverPart)
 	}
 	add(firstObjectsPart, s.first.Run, s.first.LastError, apiserverPart)
 	return all

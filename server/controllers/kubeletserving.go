@@ -232,7 +232,7 @@ func (c *servingApproverController) sync(ctx context.Context, name string) error
 	} else if err != nil {
 		return err
 	}
-	known, err := c.known()
+	known, err := c.known(ctx)
 	if err != nil {
 		return err
 	}
@@ -262,10 +262,11 @@ type known struct {
 	nodes    []*corev1.Node
 	services []netip.Prefix
 	server   []string // names and addresses of API servers
+	others   []string // those that servers have published
 }
 
 // known reads what is compared. Nothing may be approved if a part of it cannot be read.
-func (c *servingApproverController) known() (k known, err error) {
+func (c *servingApproverController) known(ctx context.Context) (k known, err error) {
 	if k.nodes, err = c.nodes.List(labels.Everything()); err != nil {
 		return k, err
 	}
@@ -286,7 +287,11 @@ func (c *servingApproverController) known() (k known, err error) {
 	if k.server, err = c.server(); err != nil {
 		return k, fmt.Errorf("read the names of the API server: %w", err)
 	}
-	// A shared datastore may have other servers. They are endpoints of the Service kubernetes.
+	// A shared datastore may have other servers. They are endpoints of the Service kubernetes, and publish
+	// their names.
+	if k.others, err = publishedNames(ctx, c.admin); err != nil {
+		return k, err
+	}
 	endpoints, err := c.slices.EndpointSlices(metav1.NamespaceDefault).List(labels.Set{discoveryv1.LabelServiceName: "kubernetes"}.AsSelector())
 	if err != nil {
 		return k, err
@@ -363,8 +368,10 @@ func (k known) checkNames(request *x509.CertificateRequest, name string) error {
 			wrong = append(wrong, fmt.Sprintf("%q is not among the addresses of Node %s", text, name))
 		case taken:
 			wrong = append(wrong, fmt.Sprintf("%q is also %s", text, other))
-		case k.ofServer(key):
+		case covers(k.server, key):
 			wrong = append(wrong, fmt.Sprintf("%q is of the API server: if the kubelet runs on the server's machine, karve kubectl certificate approve approves the request", text))
+		case covers(k.others, key):
+			wrong = append(wrong, fmt.Sprintf("%q is of another API server: if that server is gone, remove the name from the ConfigMap %s in kube-system", text, serverNames))
 		}
 	}
 	for _, dns := range request.DNSNames {
@@ -400,10 +407,10 @@ func (k known) checkNames(request *x509.CertificateRequest, name string) error {
 	return nil
 }
 
-// ofServer reports whether clients may expect an API server at a name or address.
-func (k known) ofServer(key string) bool {
+// covers reports whether clients may expect an API server with these names at a name or address.
+func covers(server []string, key string) bool {
 	_, parent, _ := strings.Cut(key, ".")
-	return slices.ContainsFunc(k.server, func(text string) bool {
+	return slices.ContainsFunc(server, func(text string) bool {
 		text = canonical(text)
 		wildcard, ok := strings.CutPrefix(text, "*.")
 		return text == key || ok && parent == wildcard

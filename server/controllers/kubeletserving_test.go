@@ -19,6 +19,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	discoverylisters "k8s.io/client-go/listers/discovery/v1"
 	networkinglisters "k8s.io/client-go/listers/networking/v1"
@@ -48,7 +49,7 @@ func TestServingApproverRefuses(t *testing.T) {
 	server := []string{"lb.example.org", "192.0.2.100", "*.san.example"}
 	var unreadable error
 	c := &servingApproverController{
-		nodes: corelisters.NewNodeLister(nodes), ranges: networkinglisters.NewServiceCIDRLister(ranges), slices: discoverylisters.NewEndpointSliceLister(slices),
+		admin: fake.NewClientset(), nodes: corelisters.NewNodeLister(nodes), ranges: networkinglisters.NewServiceCIDRLister(ranges), slices: discoverylisters.NewEndpointSliceLister(slices),
 		services: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}, server: func() ([]string, error) { return server, unreadable },
 	}
 	// A range that somebody adds while the server runs, and another server of the datastore.
@@ -62,7 +63,7 @@ func TestServingApproverRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	refuse := func(csr *certificatesv1.CertificateSigningRequest) error {
-		known, err := c.known()
+		known, err := c.known(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -161,7 +162,7 @@ func TestServingApproverRefuses(t *testing.T) {
 	}
 	// Without the names of the server, nothing can be approved.
 	unreadable = errors.New("hidden")
-	if _, err := c.known(); !errors.Is(err, unreadable) {
+	if _, err := c.known(t.Context()); !errors.Is(err, unreadable) {
 		t.Errorf("names that cannot be read: got %v", err)
 	}
 }
