@@ -2,7 +2,6 @@ package server_test
 
 import (
 	"errors"
-	"net"
 	"net/http"
 	"testing"
 	"time"
@@ -42,7 +41,7 @@ func TestShutdownDelay(t *testing.T) {
 		for name, config := range clients {
 			// Each request has its own connection, as from a load balancer.
 			fresh := rest.CopyConfig(config)
-			fresh.Dial = (&net.Dialer{}).DialContext // never shared
+			fresh.Dial = insecure.Dial // never shared
 			if status, body := get(t, httpClient(t, fresh), config.Host+"/api/v1/namespaces/default"); status != http.StatusOK {
 				t.Fatalf("%s, %v after the signal: got %d, want %d: %s", name, time.Since(began), status, http.StatusOK, body)
 			}
