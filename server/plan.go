@@ -244,7 +244,7 @@ func (d *draft) parseSimulation() {
 	for _, at := range d.podTargets {
 		for _, own := range d.ports {
 			if own.Number == int(at.Port()) {
-				d.addf("--%s %s: its port is that of --%s, where Pods' clients would connect as the server's own user: name another port", simulate.ListenOption, at, own.Option)
+				d.addf("--%s %s: its port is that of --%s, and Pods' clients must reach no port of the server: name another port", simulate.ListenOption, at, own.Option)
 			}
 		}
 	}
