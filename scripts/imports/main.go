@@ -21,8 +21,9 @@ const module = "github.com/karve-k8s/karve"
 // layers are the rooms at the root, from the bottom up. A package may import packages of its own room, and of
 // rooms in a lower layer. A room that is missing here is an error: say where it belongs.
 var layers = [][]string{
-	{"internal", "control", "simulate"},
-	{"addons", "bootstrap", "certs", "datastore"},
+	{"control"},
+	{"internal"},
+	{"addons", "bootstrap", "certs", "datastore", "simulate"},
 	{"kine", "preflight", "snapshot"},
 	{"server"},
 	{"durability", "envtest", "migrate", "node", "servertest"},
@@ -42,7 +43,7 @@ var homes = []struct {
 	{"k8s.io/kubernetes/cmd/kubeadm/app/apis/bootstraptoken/", []string{"command/token"}, "it links little of Kubernetes, and one command needs it"},
 	{"k8s.io/kubernetes/cmd/kubeadm/app/util/pubkeypin", []string{"command/token", "node"}, "it links little of Kubernetes, and both check the hash of a CA"},
 	{"k8s.io/kubernetes/", []string{"server", "server/apiserver", "server/controllers", "server/scheduler", "bootstrap", "bootstrap/kubeadm", "envtest/kubeapiserver", "server/apiserver/replacements"}, "a test binary that links Kubernetes takes 20 s: keep those packages few"},
-	{"k8s.io/apiserver/", []string{"server", "server/apiserver", "server/controllers", "bootstrap", "envtest/kubeapiserver", "server/apiserver/openapi", "server/apiserver/replacements", "simulate/metricsapi"}, "it comes with most of Kubernetes"},
+	{"k8s.io/apiserver/", []string{"server", "server/apiserver", "server/controllers", "bootstrap", "envtest/kubeapiserver", "server/apiserver/egress", "server/apiserver/openapi", "server/apiserver/replacements", "simulate/metricsapi"}, "it comes with most of Kubernetes"},
 	{"k8s.io/kubectl/pkg/util/i18n", []string{"command/locale"}, "it has to be initialised first"},
 	{"k8s.io/kubectl/", []string{"command/kubectl"}, "kubectl is a command, not a part of the server"},
 	{"github.com/k3s-io/kine/pkg/endpoint", nil, "it links every driver, an etcd server and minio"},
