@@ -4,17 +4,22 @@ package admin
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/datastore/kineimport"
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
 // Opened is what [Open] has done before it started the engine.
 type Opened struct {
 	Conversion *kineimport.Conversion // of a kine table; nil if there was none
 	Upgrade    *Upgrade               // of the schema; nil if it was this release's
+	// Replaced says that a restore or a salvage was stopped, and is now finished. The replaced database is
+	// beside the new one, as [Restore] and [Salvage] name it.
+	Replaced bool
 }
 
 // Open is [datastore.OpenEngine] for a directory as it is found: it first converts a kine table, and
@@ -23,8 +28,12 @@ func Open(ctx context.Context, lock *directory.Lock, opts datastore.Options) (*d
 	var done Opened
 	err := opts.Validate()
 	if err == nil && opts.Durability != datastore.Memory && lock != nil {
+		path := filepath.Join(lock.Dir(), datastore.EngineFile)
+		if done.Replaced, err = sqlitefile.FinishReplacement(path); err != nil {
+			return nil, Opened{}, fmt.Errorf("open database: %w", err)
+		}
 		if done.Conversion, err = kineimport.Convert(ctx, lock, opts.Progress("converting "+kineimport.FileName)); err == nil {
-			done.Upgrade, err = upgrade(filepath.Join(lock.Dir(), datastore.EngineFile), steps, opts, func(string) {})
+			done.Upgrade, err = upgrade(path, steps, opts, func(string) {})
 		}
 	}
 	if err != nil {

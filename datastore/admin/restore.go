@@ -47,6 +47,9 @@ func restore(ctx context.Context, lock *directory.Lock, file string, progress sq
 	if err == nil {
 		err = v.Err()
 	}
+	if err == nil {
+		_, err = sqlitefile.FinishReplacement(to)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("restore %s: %w", file, err)
 	}
@@ -87,22 +90,24 @@ func restore(ctx context.Context, lock *directory.Lock, file string, progress sq
 }
 
 // replaceDatabase replaces the database in a locked directory with a finished one, and returns the new
-// name of the old one, or nothing if there was none.
+// name of the old one, or nothing if there was none. Its errors name what was kept.
 func replaceDatabase(lock *directory.Lock, fresh, suffix string, at func(string)) (kept string, err error) {
 	to, table := filepath.Join(lock.Dir(), datastore.EngineFile), filepath.Join(lock.Dir(), kineimport.FileName)
 	if kept, err = keepOld(lock, to, suffix, at); err != nil {
-		return "", fmt.Errorf("keep the old database: %w", err)
+		return "", fmt.Errorf("keep the old database, which is still in place: %w", err)
 	}
 	at("kept")
-	if err := atomicfile.Rename(fresh, to); err != nil {
-		return "", err
+	if err := sqlitefile.Replace(to, fresh, at); err != nil {
+		if kept != "" {
+			err = fmt.Errorf("%w (the old database is kept as %s)", err, kept)
+		}
+		return kept, err
 	}
-	at("renamed")
 	if there, _ := directory.Exists(table); there {
 		// A table that was never converted: the next start must not convert it any more.
 		aside, err := sqlitefile.SetAside(table, suffix)
 		if err != nil {
-			return "", fmt.Errorf("the database is in place, but %s has to be moved away: %w", table, err)
+			return kept, fmt.Errorf("the database is in place, but %s has to be moved away: %w", table, err)
 		}
 		if kept == "" {
 			kept = aside
@@ -134,10 +139,10 @@ func tableRevision(path string) int64 {
 }
 
 // keepOld gives the database in a locked directory a second name and returns it, or nothing if there
-// was no database. The database may be damaged. Its WAL gets a second name too and is then removed,
-// because SQLite would take it for that of the new file.
-func keepOld(lock *directory.Lock, path, suffix string, at func(string)) (string, error) {
-	kept, err := directory.Unused(path + suffix)
+// was no database. The database may be damaged. Its WAL gets a second name too. After an error both have
+// their old names only.
+func keepOld(lock *directory.Lock, path, suffix string, at func(string)) (kept string, err error) {
+	kept, err = directory.Unused(path+suffix, "-wal")
 	if err != nil {
 		return "", err
 	}
@@ -154,7 +159,13 @@ func keepOld(lock *directory.Lock, path, suffix string, at func(string)) (string
 		}
 	}
 	at("closed")
-	if sqlitefile.HasWAL(path) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, sqlitefile.Remove(kept))
+		}
+	}()
+	wal := sqlitefile.HasWAL(path)
+	if wal {
 		if err := secondName(path+"-wal", kept+"-wal"); err != nil {
 			return "", err
 		}
@@ -163,20 +174,18 @@ func keepOld(lock *directory.Lock, path, suffix string, at func(string)) (string
 		if err := secondName(path, kept); err != nil {
 			return "", err
 		}
-	} else {
-		kept = ""
 	}
 	at("named")
-	dir := filepath.Dir(path)
-	if err := atomicfile.SyncDir(dir); err != nil {
+	if err := atomicfile.SyncDir(filepath.Dir(path)); err != nil {
 		return "", err
 	}
-	for _, suffix := range []string{"-wal", "-shm"} {
-		if err := os.Remove(path + suffix); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return "", err
-		}
+	switch {
+	case there:
+		return kept, nil
+	case wal:
+		return kept + "-wal", nil
 	}
-	return kept, atomicfile.SyncDir(dir)
+	return "", nil
 }
 
 // secondName links a file, or copies it where the file system has no links.

@@ -25,9 +25,33 @@ func init() {
 			return err
 		}
 		defer lock.Close()
-		_, err = restore(context.Background(), lock, file, nil, at)
+		_, err = restore(context.Background(), lock, file, nil, func(step string) {
+			if step == "closed" {
+				putBack(dir)
+			}
+			at(step)
+		})
 		return err
 	})
+}
+
+// unclosed is a directory beside the database for what putBack puts there: the state before the restore has
+// closed it, as if that had failed.
+const unclosed = "unclosed"
+
+func putBack(dir string) {
+	if _, err := os.Stat(filepath.Join(dir, unclosed)); err != nil {
+		return
+	}
+	for _, name := range []string{datastore.EngineFile, datastore.EngineFile + "-wal"} {
+		text, err := os.ReadFile(filepath.Join(dir, unclosed, name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), text, 0o600)
+		}
+		if err != nil {
+			panic(err)
+		}
+	}
 }
 
 func TestRestore(t *testing.T) {
@@ -187,8 +211,8 @@ func TestRestoreOverDamage(t *testing.T) {
 // restore succeeds.
 func TestRestoreStoppedAnywhere(t *testing.T) {
 	file := filepath.Join(enginetest.Written(t, true), datastore.EngineFile)
-	for _, old := range []string{"closed", "killed", "table"} {
-		if testing.Short() && old != "killed" {
+	for _, old := range []string{"closed", "killed", unclosed, "table"} {
+		if testing.Short() && old != unclosed {
 			continue // each takes a child process for each step
 		}
 		seen := map[bool]int{}
@@ -205,6 +229,12 @@ func TestRestoreStoppedAnywhere(t *testing.T) {
 					enginetest.Crash(t, e)
 				}
 				lock.Close()
+				if old == unclosed {
+					before := copyDir(t, dir)
+					if err := os.Rename(before, filepath.Join(dir, unclosed)); err != nil {
+						t.Fatal(err)
+					}
+				}
 			}
 			step := enginetest.RunChild(dir, n, file)
 			if step == "done <nil>" {
@@ -232,6 +262,40 @@ func TestRestoreStoppedAnywhere(t *testing.T) {
 		if seen[true] == 0 || seen[false] == 0 {
 			t.Errorf("%s: restored at the stop %v, want both", old, seen)
 		}
+	}
+}
+
+// What a restore that fails has kept is named, and the next start has the restored data.
+func TestRestoreThatFailsNamesWhatItKept(t *testing.T) {
+	file, dir := filepath.Join(enginetest.Written(t, true), datastore.EngineFile), t.TempDir()
+	e, lock := enginetest.OpenLocked(t, dir, datastore.Options{})
+	defer lock.Close()
+	enginetest.Put(t, e, "/mine", "v")
+	e.Close()
+	obstacle := filepath.Join(dir, datastore.EngineFile)
+	_, err := restore(t.Context(), lock, file, nil, func(step string) {
+		if step != "decided" {
+			return
+		}
+		if err := errors.Join(os.Remove(obstacle), os.MkdirAll(filepath.Join(obstacle, "full"), 0o700)); err != nil {
+			t.Error(err)
+		}
+	})
+	kept := enginetest.Glob(t, dir, "*.before-restore-*")
+	if err == nil || len(kept) != 1 || !strings.Contains(err.Error(), kept[0]) || !strings.Contains(err.Error(), "next start") {
+		t.Fatalf("got %v, want an error that names %v and says how it goes on", err, kept)
+	}
+	if err := os.RemoveAll(obstacle); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := backup.Verify(t.Context(), sqlitefile.ClosedFile(obstacle), nil); err != nil || !v.OK || v.Keys != 100 {
+		t.Errorf("verify before the start: %+v, %v, want the restored data", v, err)
+	}
+	lock.Close()
+	e, done, _ := open(t, dir)
+	enginetest.WantValue(t, e, "/k/099", strings.Repeat("299", 100))
+	if !done.Replaced {
+		t.Error("the start does not say that it has finished the restore")
 	}
 }
 

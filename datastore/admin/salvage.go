@@ -57,6 +57,9 @@ func salvage(ctx context.Context, lock *directory.Lock, progress sqlitefile.Prog
 	if sqlitefile.LockingProcesses(out.Path) != nil {
 		return nil, sqlitefile.BusyWith(out.Path)
 	}
+	if _, err := sqlitefile.FinishReplacement(out.Path); err != nil {
+		return nil, err
+	}
 	if err := startError(out.Path); err == nil {
 		return nil, fmt.Errorf("%w: start the server", ErrSound)
 	} else if !errors.Is(err, sqlitefile.ErrCorrupt) {

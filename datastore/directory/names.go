@@ -26,15 +26,24 @@ func Same(a, b string) bool {
 	return err == nil && os.SameFile(x, y)
 }
 
-// Unused returns name, or name with a number, whichever no file has yet.
-func Unused(name string) (string, error) {
+// Unused returns name, or name with a number, so that there is no file of that name yet, alone or with one
+// of the endings.
+func Unused(name string, endings ...string) (string, error) {
 	for i := 1; ; i++ {
 		candidate := name
 		if i > 1 {
 			candidate = fmt.Sprintf("%s.%d", name, i)
 		}
-		if taken, err := Exists(candidate); err != nil || !taken {
-			return candidate, err
+		free := true
+		for _, ending := range append([]string{""}, endings...) {
+			taken, err := Exists(candidate + ending)
+			if err != nil {
+				return candidate, err
+			}
+			free = free && !taken
+		}
+		if free {
+			return candidate, nil
 		}
 	}
 }

@@ -59,6 +59,9 @@ func convert(ctx context.Context, dir string, progress sqlitefile.Progress, at f
 	begin := time.Now()
 	from, to := filepath.Join(dir, FileName), filepath.Join(dir, datastore.EngineFile)
 	fresh := to + ".converting"
+	if _, err := sqlitefile.FinishReplacement(to); err != nil {
+		return nil, fmt.Errorf("convert database: %w", err)
+	}
 	// A power cut may have left these: they are unfinished, or not needed any more.
 	for _, name := range []string{fresh, to + ".importing", to + ".restoring", to + ".salvaging", to + ".migrating"} {
 		if err := sqlitefile.Remove(name); err != nil {

@@ -95,6 +95,9 @@ func Open(path string, opts Options) (*File, error) {
 	}
 	f.closed, f.endReads = context.WithCancel(context.Background())
 	query := pragmas(opts.Relaxed)
+	if _, err := FinishReplacement(path); err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
 	err := f.patiently(f.patience, func() (err error) {
 		// The file itself decides: that something beside it is missing must not lead to a
 		// new database in its place.

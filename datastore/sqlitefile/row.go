@@ -118,3 +118,30 @@ func (c *Connection) RowAt(id int64) (r Row, value []byte, err error) {
 	}
 	return r, value, err
 }
+
+// Newest calls do with the newest version of each key from first up to, but without, end, in the order of
+// keys. It leaves out deleted ones. An empty end means only the key first. An error of do ends it, and is
+// returned as it is.
+func (c *Connection) Newest(first, end string, do func(r Row, value []byte) error) error {
+	if end == "" {
+		end = first + "\x00"
+	}
+	var ids []int64
+	err := c.Query(`SELECT MAX(id), flags FROM log WHERE key >= ? AND key < ? GROUP BY key ORDER BY key`, func(columns []driver.Value) error {
+		if id, _ := columns[0].(int64); columns[1] != int64(flagTombstone) {
+			ids = append(ids, id)
+		}
+		return nil
+	}, []byte(first), []byte(end))
+	for _, id := range ids {
+		if err != nil {
+			break
+		}
+		var r Row
+		var value []byte
+		if r, value, err = c.RowAt(id); err == nil {
+			err = do(r, value)
+		}
+	}
+	return err
+}

@@ -24,6 +24,7 @@ const viewTries = 50
 // in the same process would be gone (https://sqlite.org/howtocorrupt.html#posixlocks). A database that
 // this process has open is read with [File.View] instead.
 func ViewAny(path string, body func(c *Connection) error) error {
+	path = current(path)
 	for range viewTries {
 		before, err := os.Stat(path)
 		if err != nil {

@@ -111,6 +111,9 @@ func (s *Storage) open(ctx context.Context) (_ *datastore.Engine, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if done.Replaced {
+		log.Infof("finished the replacement of %s, in which a karve datastore restore or salvage was stopped; the old one is beside it, as %[1]s.before-…", engine.Path())
+	}
 	if converted := done.Conversion; converted != nil {
 		log.Infof("converted %s to %s: %d keys at revision %d; the old file is %s",
 			converted.From, converted.To, converted.Keys, converted.Revision, converted.Kept)
