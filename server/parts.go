@@ -398,7 +398,10 @@ func (s *controlPlane) controllersConnection() controllers.Connection {
 		Certificates: s.certificates.Store(), Informers: api.Informers(),
 	}
 	if s.ownsStorage() {
-		c.Writes = &controllers.Writes{Requests: api.WritesEnd, Engine: s.storage.Connection().Engine.Barrier}
+		c.Writes = &controllers.Writes{
+			Admission: api.Informers().Core().V1().Namespaces().Informer().GetStore(),
+			Requests:  api.WritesEnd, Engine: s.storage.Connection().Engine.Barrier,
+		}
 	}
 	return c
 }

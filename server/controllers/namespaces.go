@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
@@ -33,18 +34,22 @@ import (
 // Upstream waits five seconds (namespaceDeletionGracePeriod in pkg/controller/namespace) for
 // the caches of other API servers and for etcd's followers. It expects that requests which
 // were admitted before the deletion have ended by then. Here, one API server refuses new
-// objects as soon as it has marked the namespace, and Writes tells which requests were
+// objects as soon as its own informer shows the deletion, and Writes tells which requests were
 // admitted before. If other servers or webhooks may admit something later, upstream's grace
 // period applies: see othersAdmit.
 const (
 	namespaceUpstreamGrace = 5 * time.Second
 	namespaceWrites        = time.Second           // for the engine; then the worker takes another namespace
+	namespaceAdmission     = 10 * time.Millisecond // until the API server's informer is asked again
 	namespaceRetry         = 50 * time.Millisecond // doubled with each attempt
 	namespaceRetryLimit    = time.Minute
 )
 
 // Writes tells which writes were admitted to a namespace.
 type Writes struct {
+	// Admission has the namespaces as the API server's admission sees them: the store of its informer, which
+	// is another one than the controller's.
+	Admission cache.Store
 	// Requests returns a channel that is closed when the handlers of the writes in progress
 	// have returned, or their time is over.
 	Requests func(namespace string) <-chan struct{}
@@ -54,8 +59,10 @@ type Writes struct {
 }
 
 // settling is the wait for the writes that were admitted to a namespace before its
-// deletion. The set of requests is taken once, so later ones cannot prolong the wait.
+// deletion. The set of requests is taken once, so later ones cannot prolong the wait. A reset may take a
+// deletion back: the next deletion of the same namespace waits again.
 type settling struct {
+	deletion metav1.Time // of the namespace
 	requests <-chan struct{}
 	settled  bool
 }
@@ -114,13 +121,8 @@ func newNamespaceController(ctx context.Context, shared app.ControllerContext, w
 		settling: map[types.UID]*settling{},
 	}
 	_, err = c.informer.AddEventHandlerWithResyncPeriod(cache.ResourceEventHandlerFuncs{
-		AddFunc: c.changed,
-		UpdateFunc: func(old, current any) {
-			if old.(*corev1.Namespace).UID != current.(*corev1.Namespace).UID {
-				c.gone(old) // after a new list, the name may be that of another namespace
-			}
-			c.changed(current)
-		},
+		AddFunc:    c.changed,
+		UpdateFunc: c.updated,
 		DeleteFunc: c.gone,
 	}, options.NamespaceSyncPeriod.Duration)
 	if err != nil {
@@ -137,6 +139,21 @@ func (c *namespaceController) changed(object any) {
 	}
 }
 
+func (c *namespaceController) updated(old, current any) {
+	// After a new list, the name may be that of another namespace, or the deletion another one.
+	if !sameDeletion(old.(*corev1.Namespace), current.(*corev1.Namespace)) {
+		c.gone(old)
+	}
+	c.changed(current)
+}
+
+// sameDeletion reports whether two versions of a namespace are of the same one, and of the same attempt to
+// delete it.
+func sameDeletion(a, b *corev1.Namespace) bool {
+	return a.UID == b.UID && a.DeletionTimestamp.Equal(b.DeletionTimestamp)
+}
+
+// gone forgets the wait for a namespace that has gone, or whose deletion was taken back.
 func (c *namespaceController) gone(object any) {
 	if unseen, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		object = unseen.Obj
@@ -157,7 +174,7 @@ func (c *namespaceController) settles(ctx context.Context, ns *corev1.Namespace)
 	}
 	wait := c.settlingOf(ctx, ns)
 	if wait == nil {
-		return false, 0 // the namespace has gone
+		return false, namespaceAdmission
 	}
 	select {
 	case <-wait.requests:
@@ -182,22 +199,22 @@ func (c *namespaceController) settles(ctx context.Context, ns *corev1.Namespace)
 	return true, 0
 }
 
-// settlingOf returns the wait for ns, which the first call begins. It returns nil if the
-// namespace has gone. Admission reads the same informer, which shows the deletion already, so
-// no request that is not in the set will be admitted.
+// settlingOf returns the wait for ns, which the first call begins. It returns nil if it cannot begin yet: the
+// namespace has changed, or admission does not see the deletion. Once admission does, no request that is
+// not in the set will be admitted.
 func (c *namespaceController) settlingOf(ctx context.Context, ns *corev1.Namespace) *settling {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if wait := c.settling[ns.UID]; wait != nil {
+	if wait := c.settling[ns.UID]; wait != nil && wait.deletion.Equal(ns.DeletionTimestamp) {
 		return wait
 	}
-	// The store removes a namespace before gone is called, and gone waits for the mutex. So
-	// no entry is added after gone has removed it.
+	// The store changes before gone is called, and gone waits for the mutex. So no entry is added after gone
+	// has removed it.
 	stored, exists, _ := c.informer.GetStore().GetByKey(ns.Name)
-	if !exists || stored.(*corev1.Namespace).UID != ns.UID {
+	if !exists || !sameDeletion(stored.(*corev1.Namespace), ns) || !c.refused(ns) {
 		return nil
 	}
-	wait := &settling{requests: c.writes.Requests(ns.Name)}
+	wait := &settling{deletion: *ns.DeletionTimestamp, requests: c.writes.Requests(ns.Name)}
 	c.settling[ns.UID] = wait
 	select {
 	case <-wait.requests:
@@ -211,6 +228,19 @@ func (c *namespaceController) settlingOf(ctx context.Context, ns *corev1.Namespa
 		}()
 	}
 	return wait
+}
+
+// refused reports whether admission refuses new objects in ns: NamespaceLifecycle goes by the phase, in the
+// version that the API server's informer has. That version must be as new as ns, because a reset may
+// have taken an earlier deletion back.
+func (c *namespaceController) refused(ns *corev1.Namespace) bool {
+	object, exists, _ := c.writes.Admission.GetByKey(ns.Name)
+	seen, ok := object.(*corev1.Namespace)
+	if !exists || !ok || seen.UID != ns.UID || seen.Status.Phase != corev1.NamespaceTerminating {
+		return false
+	}
+	order, err := resourceversion.CompareResourceVersion(seen.ResourceVersion, ns.ResourceVersion)
+	return err == nil && order >= 0
 }
 
 func (c *namespaceController) Run(ctx context.Context) {

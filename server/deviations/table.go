@@ -145,7 +145,7 @@ var (
 		Instead:  "A deleted namespace is emptied when the requests that were admitted to it have ended, instead of after five seconds.",
 		Gain:     "A namespace with 20 Pods is gone after 0.42 s instead of 5.63 (ratio 0.07).",
 		Command:  "scripts/bench api -upstream namespaces -only namespace -rounds 1",
-		Tests:    []string{"TestNamespaceWaitsForRequests", "TestNamespaceSettles", "TestStalledBodyHoldsNoNamespace"},
+		Tests:    []string{"TestNamespaceWaitsForRequests", "TestNamespaceSettles", "TestNamespaceIsDeletedAgain", "TestStalledBodyHoldsNoNamespace"},
 	}
 	OpenAPI = &Deviation{
 		Name: "openapi", Where: "server/apiserver/openapi",

@@ -20,6 +20,7 @@ const (
 	registryStore = "k8s.io/apiserver/pkg/registry/generic/registry"
 	aggregator    = "k8s.io/kube-aggregator/pkg/apiserver"
 	namespaceLoop = "k8s.io/kubernetes/pkg/controller/namespace"
+	namespaceGate = "k8s.io/apiserver/pkg/admission/plugin/namespace/lifecycle"
 	podSpreading  = "k8s.io/kubernetes/pkg/scheduler/framework/plugins/podtopologyspread"
 	goRestful     = "github.com/emicklei/go-restful/v3"
 )
@@ -67,6 +68,9 @@ var All = []Mirror{
 	{"server/controllers/garbage.go", controllerApp, "newGarbageCollectorController", "783b9eced065"},
 	{"server/controllers/garbage.go", "k8s.io/kubernetes/pkg/controller/garbagecollector", "GarbageCollector.Sync", "c24157caa328"},
 	{"server/controllers/namespaces.go", controllerApp, "newModifiedNamespaceController", "33fe619b087d"},
+	{"server/controllers/namespaces.go", namespaceGate, "Lifecycle.Admit", "34f20e53e09d"},
+	{"server/controllers/namespaces.go", namespaceGate, "Lifecycle.SetExternalKubeInformerFactory", "6b49bf939088"},
+	{"server/controllers/namespaces.go", "k8s.io/kubernetes/pkg/registry/core/namespace/storage", "REST.Delete", "96b81bbe0a4a"},
 	{"server/controllers/namespaces.go", namespaceLoop, "NewNamespaceController", "0e165c2de14e"},
 	{"server/controllers/namespaces.go", namespaceLoop, "NamespaceController.worker", "63cd395ce0c2"},
 	{"server/controllers/namespaces.go", namespaceLoop, "NamespaceController.syncNamespaceFromKey", "65eaf3462f2d"},
