@@ -39,9 +39,12 @@ func thisHost() claim {
 	return c
 }
 
-// sameHost reports whether two claims are certainly of the same machine.
+// sameHost reports whether two claims are certainly of the same running machine, on which the kernel's lock
+// counts. A machine that was cloned has the machine-id of the other one, so the boot id decides; and two clones
+// of a running machine differ in their names. A container may have no machine-id, and its name says nothing.
 func (c claim) sameHost(other claim) bool {
-	return c.Machine != "" && c.Machine == other.Machine || c.Boot != "" && c.Boot == other.Boot
+	container := c.Machine == "" || other.Machine == ""
+	return c.Boot != "" && c.Boot == other.Boot && (container || c.Machine == other.Machine && c.Host == other.Host)
 }
 
 // claimDir claims a directory for a machine. The error is [ErrLocked] if another machine has
@@ -98,7 +101,9 @@ func claimedElsewhere(path string, host claim) error {
 		return nil
 	}
 	owner := "another machine, or by a start that did not finish"
-	if have.Host != "" {
+	if have.Machine != "" && have.Machine == host.Machine {
+		owner = fmt.Sprintf("process %d of the machine %s before it was started again, or of a copy of it", have.PID, have.Host)
+	} else if have.Host != "" {
 		owner = fmt.Sprintf("process %d of the machine %s", have.PID, have.Host)
 	}
 	return fmt.Errorf("%w: %s is used by %s, or was when that machine lost power; two machines would destroy the datastore. "+

@@ -30,8 +30,9 @@ func TestTwoHosts(t *testing.T) {
 	claims(claim{Host: "one", Machine: "", Boot: "b3"}, false) // a name is no proof
 	claims(claim{Host: "container", Boot: "b1"}, true)         // killed, and started in a container
 	claims(one, true)
-	claims(claim{Host: "one", Machine: "m1", Boot: "b4"}, true) // the machine was started again
-	claims(claim{Host: "container", Boot: "b1"}, false)
+	claims(claim{Host: "one", Machine: "m1", Boot: "b4"}, false)   // a clone of its disk, or started again
+	claims(claim{Host: "clone", Machine: "m1", Boot: "b1"}, false) // a clone of the running machine
+	claims(claim{Host: "one", Machine: "m1"}, false)
 	if err := unclaim(dir); err != nil {
 		t.Fatal(err)
 	}
