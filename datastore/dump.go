@@ -41,18 +41,26 @@ func (c *Dump) Each(do func(key string, value []byte) bool) {
 	}
 }
 
-// dumpTries is how often Dump tries again after compaction has deleted a row that it needed.
-const dumpTries = 10
+// newestTries is how often a state is read again after compaction has deleted a row that it needed.
+const newestTries = 10
 
-// Dump returns the present live keys. It reads values that are not in memory.
-func (e *Engine) Dump(ctx context.Context) (*Dump, error) {
-	for range dumpTries {
-		c, err := e.dumpOf(ctx, e.snap.Load())
-		if !errors.Is(err, sqlitefile.ErrRowMissing) {
-			return c, err
+// ofNewest calls read with the newest state, again if compaction deletes a row of it meanwhile.
+func (e *Engine) ofNewest(read func(*snapshot) error) error {
+	for range newestTries {
+		if err := read(e.snap.Load()); !errors.Is(err, sqlitefile.ErrRowMissing) {
+			return err
 		}
 	}
-	return nil, fmt.Errorf("read all of the datastore: %w, again and again", ErrCompacted)
+	return fmt.Errorf("read all of the datastore: %w, again and again", ErrCompacted)
+}
+
+// Dump returns the present live keys. It reads values that are not in memory.
+func (e *Engine) Dump(ctx context.Context) (c *Dump, err error) {
+	err = e.ofNewest(func(s *snapshot) (err error) {
+		c, err = e.dumpOf(ctx, s)
+		return err
+	})
+	return c, err
 }
 
 func (e *Engine) dumpOf(ctx context.Context, snap *snapshot) (*Dump, error) {

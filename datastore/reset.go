@@ -76,7 +76,11 @@ func (e *Engine) Reset(ctx context.Context, to *Dump, opts ResetOptions) (*Reset
 
 // Differs returns what a reset would change now.
 func (e *Engine) Differs(to *Dump, opts ResetOptions) (*Difference, error) {
-	p, err := e.planReset(&e.snap.Load().index, to, opts)
+	var p *resetPlan
+	err := e.ofNewest(func(s *snapshot) (err error) {
+		p, err = e.planReset(&s.index, to, opts)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("compare datastore: %w", err)
 	}

@@ -151,6 +151,36 @@ func resetsOf(t *testing.T, mode Durability, seed uint64) {
 	}
 }
 
+// While a datastore is compared, compaction may delete a row of the state that is read.
+func TestDiffersDuringCompaction(t *testing.T) {
+	e := openTest(t, t.TempDir(), Options{CacheBytes: 1})
+	put(t, e, "/a", "then")
+	put(t, e, "/b", "then")
+	file := filepath.Join(t.TempDir(), "contents")
+	if _, err := contentsOf(t, e).WriteFile(file, backup.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	to, err := ReadDump(t.Context(), file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, e, "/b", "compacted")
+	compacted := 0
+	differs, err := e.Differs(to, ResetOptions{Keep: func(key string, _ bool) bool {
+		if key == "/a" && compacted == 0 {
+			compacted++
+			put(t, e, "/b", "then")
+			if err := e.Compact(t.Context(), e.Revision(), true); err != nil {
+				t.Error(err)
+			}
+		}
+		return false
+	}})
+	if err != nil || differs.Len() != 0 {
+		t.Errorf("got %+v, %v, want the newest state, which is the same", differs, err)
+	}
+}
+
 // wantEvents reads n events and checks that they lead from one state to the other.
 func wantEvents(t *testing.T, w *Watcher, before, after map[string]string, revision int64, n int) {
 	t.Helper()
