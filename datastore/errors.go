@@ -37,6 +37,10 @@ var (
 	// compaction still work. Puts work again by themselves once the disk has space.
 	ErrNoSpace = directory.ErrNoSpace
 
+	// ErrTakenBack is the error for a change that its sender has taken back before it was ordered (package fence).
+	// It was not made.
+	ErrTakenBack = errors.New("the sender has taken it back")
+
 	// ErrCorrupt is the error for a damaged database.
 	ErrCorrupt = sqlitefile.ErrCorrupt
 

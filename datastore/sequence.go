@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
+	"github.com/karve-k8s/karve/internal/fence"
 )
 
 // batch gathers transactions until the committer takes it. Until then Engine.mu guards it; afterwards only
@@ -100,7 +101,8 @@ func (e *Engine) Barrier(ctx context.Context) error {
 	return e.submit(ctx, func(*batch) (bool, error) { return false, nil })
 }
 
-// submit calls change with the pending batch to add to, and waits until the batch is durable. change reads
+// submit calls change with the pending batch to add to, and waits until the batch is durable. It does not
+// call change if its sender has taken it back (package fence). change reads
 // and changes the speculative state. If an earlier batch fails, change runs again from the durable state. If
 // change returns an error, it must not have changed anything.
 //
@@ -116,7 +118,11 @@ func (e *Engine) submit(ctx context.Context, change func(*batch) (needsSpace boo
 			return err
 		}
 		e.mu.Lock()
-		if err := e.refusal(); err != nil {
+		err := e.refusal()
+		if err == nil {
+			err = takenBack(ctx)
+		}
+		if err != nil {
 			e.mu.Unlock()
 			return err
 		}
@@ -173,6 +179,16 @@ func (e *Engine) submit(ctx context.Context, change func(*batch) (needsSpace boo
 			return wait.err
 		}
 	}
+}
+
+// takenBack returns [ErrTakenBack] if the sender of a change has taken it back. It is asked under the lock, in
+// the moment in which the change would be ordered: whatever ends the sender's right, such as another server's
+// write of a lease, is ordered by the same lock.
+func takenBack(ctx context.Context) error {
+	if err := fence.Check(ctx); err != nil {
+		return fmt.Errorf("%w: %w", ErrTakenBack, err)
+	}
+	return nil
 }
 
 // PanicError is a panic while a transaction was evaluated. The speculative state may be half changed, so the

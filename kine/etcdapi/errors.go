@@ -38,6 +38,8 @@ func Status(err error) error {
 		}
 	}
 	switch {
+	case errors.Is(err, datastore.ErrTakenBack): // it is no failure of the datastore
+		return status.Error(codes.Canceled, err.Error())
 	case errors.Is(err, datastore.ErrUnknownOutcome), errors.Is(err, datastore.ErrClosed):
 		return status.Error(codes.Unavailable, err.Error())
 	case errors.Is(err, datastore.ErrCorrupt):
