@@ -167,7 +167,7 @@ func readFile(path string) ([]byte, os.FileMode, error) {
 }
 
 func corrupt(path, why string) error {
-	return fmt.Errorf("%w: %s %s: restore it from a backup; or remove it: a server with --cluster-token-file fetches it if the datastore has it, and one alone makes a new one, if nothing depends on it any more", ErrCorrupt, path, why)
+	return fmt.Errorf("%w: %s %s: restore it from a backup; or remove it: a server with --cluster-token-file fetches it if the datastore has it, and the start of any other says how the cluster can go on without it", ErrCorrupt, path, why)
 }
 
 // parseCerts returns the certificates in data, at least one.

@@ -103,7 +103,7 @@ func (p *plan) authority(c *pair) error {
 	due := c.main != nil && !p.now.Before(c.due())
 	switch {
 	case c.main == nil && !p.starting:
-		return fmt.Errorf("%w: %s: put it back, or restart the server: if the datastore has a record of the cluster's keys (karve/cluster), --cluster-token-file brings it back; otherwise a new authority is made, which no client knows yet", ErrGone, c.certFile)
+		return fmt.Errorf("%w: %s: put it back; or restart the server: --cluster-token-file brings it back if the datastore has it, and otherwise the start says how the cluster can get a new authority (--new-authorities)", ErrGone, c.certFile)
 	case c.main == nil:
 		if c.key != nil {
 			p.note(c.name, false, "%s had no certificate: made one for it", c.keyFile)
@@ -144,7 +144,7 @@ func (p *plan) makeCA(c *pair, old *x509.Certificate) error {
 func (p *plan) signingKey(c *pair) error {
 	if c.key == nil {
 		if !p.starting {
-			return fmt.Errorf("%w: %s: put it back, or restart the server: if the datastore has a record of the cluster's keys (karve/cluster), --cluster-token-file brings it back; otherwise a new key is made, and every token is invalid", ErrGone, c.keyFile)
+			return fmt.Errorf("%w: %s: put it back; or restart the server: --cluster-token-file brings it back if the datastore has it, and otherwise the start says how the cluster can get a new key (--new-authorities)", ErrGone, c.keyFile)
 		}
 		return p.ensureKey(c)
 	}

@@ -122,7 +122,7 @@ func (s Shared) WriteMissing(cfg Config) error {
 }
 
 // Fingerprints returns the SHA-256 of the public keys, in hexadecimal. A renewal of an authority
-// keeps its key, so they stay the same for the life of a cluster. They are no secrets.
+// keeps its key, so they stay the same until somebody replaces a key. They are no secrets.
 func (s Shared) Fingerprints() (map[Name]string, error) {
 	all := map[Name]string{}
 	var errs []error

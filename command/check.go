@@ -1,9 +1,12 @@
 package command
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"path/filepath"
 	"runtime/debug"
 	"time"
 
@@ -12,10 +15,13 @@ import (
 	"github.com/karve-k8s/karve/command/datadir"
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
+	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 	"github.com/karve-k8s/karve/preflight"
 	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/server/apiserver"
+	"github.com/karve-k8s/karve/server/membership"
 	"github.com/karve-k8s/karve/server/storage"
 )
 
@@ -49,6 +55,7 @@ func check(c *cli.Context) error {
 		}
 	}
 	all := append(preflight.Run(c.Context, looked), checkStoredVersions(looked.StoreDir)...)
+	all = append(all, checkKeys(c.Context, looked, config)...)
 	running := looked.DataDir
 	if old := c.String("replaces"); old != "" {
 		running = datadir.Absolute(old)
@@ -85,6 +92,28 @@ func target(config server.Config) preflight.Target {
 		t.Ports = append(t.Ports, preflight.Port{Option: p.Option, Number: p.Number, Try: p.Try})
 	}
 	return t
+}
+
+// checkKeys compares the keys in the data directory with those of the cluster in the built-in datastore. The
+// check of the datastore reports a file that cannot be read.
+func checkKeys(ctx context.Context, t preflight.Target, config server.Config) []preflight.Finding {
+	if t.StoreDir == "" {
+		return nil
+	}
+	f := preflight.Finding{Check: "authorities", Result: preflight.OK, Found: "the keys in the data directory are the cluster's"}
+	err := datadir.CheckKeys(ctx, t.DataDir, filepath.Join(t.StoreDir, datastore.EngineFile),
+		apiserver.StoragePrefix(config.APIServerArgs), config.ClusterTokenFile, config.NewAuthorities)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case errors.Is(err, membership.ErrOther):
+		f.Result, f.Found, f.Do = preflight.Fail, err.Error(), "see what was found"
+	case errors.Is(err, sqlitefile.ErrBusy):
+		f.Result, f.Found = preflight.Unknown, "not checked, because a server uses the datastore; a start compares them"
+	case err != nil:
+		f.Result, f.Found = preflight.Unknown, err.Error()
+	}
+	return []preflight.Finding{f}
 }
 
 // checkConfig returns a finding for each problem of the configuration: those of reading it, and

@@ -39,15 +39,28 @@ func (d *draft) parseClusterToken() {
 	}
 }
 
-// shareable reports whether several servers can use the datastore.
-func (p *plan) shareable() bool {
-	return !p.ownsStorage() && (p.location.External == nil || p.location.External.Shareable())
+// parseNewAuthorities checks --new-authorities.
+func (d *draft) parseNewAuthorities() {
+	if err := membership.CheckID(d.NewAuthorities); err != nil {
+		d.addf("--%s %s: %w", membership.NewAuthoritiesOption, d.NewAuthorities, err)
+	} else if d.NewAuthorities != "" && !d.recordsKeys() {
+		d.addf("--%s: %s has no record of the cluster's keys: leave the option out", membership.NewAuthoritiesOption, d.location.External)
+	}
+}
+
+// recordsKeys reports whether the datastore has a record of the cluster's keys. In NATS, writes of other
+// servers reach a server's index later, so nobody could be first.
+func (p *plan) recordsKeys() bool {
+	return p.location.External == nil || p.location.External.Shareable()
 }
 
 // joinCluster makes this server one of the cluster in the datastore, before it issues certificates.
 func (s *controlPlane) joinCluster(ctx context.Context, kv clientv3.KV) error {
 	defer s.stepsOf(datastorePart)("join the cluster")()
-	server := membership.Server{Certs: s.certificates.CertsConfig(), Token: s.clusterToken, TokenFile: s.ClusterTokenFile}
+	server := membership.Server{
+		Certs: s.certificates.CertsConfig(), Token: s.clusterToken, TokenFile: s.ClusterTokenFile, NewAuthorities: s.NewAuthorities,
+		OtherFrontProxy: apiserver.LastArg(s.APIServerArgs, apiserver.FrontProxyOption) != "",
+	}
 	file := apiserver.LastArg(s.APIServerArgs, apiserver.EncryptionOption)
 	if file != "" {
 		var err error
@@ -55,10 +68,16 @@ func (s *controlPlane) joinCluster(ctx context.Context, kv clientv3.KV) error {
 			return fmt.Errorf("--%s: %w", apiserver.EncryptionOption, err)
 		}
 	}
-	cluster := membership.Cluster{KV: kv, Prefix: apiserver.StoragePrefix(s.APIServerArgs), CheckEncryption: apiserver.CheckEncryption}
+	cluster := membership.Cluster{KV: kv, Alone: s.ownsStorage(), Prefix: apiserver.StoragePrefix(s.APIServerArgs), CheckEncryption: apiserver.CheckEncryption}
 	done, err := cluster.Join(ctx, server)
 	if err != nil {
 		return err
+	}
+	switch {
+	case done.Replaced:
+		s.Log.Warnf("--%s: the cluster has new authorities, and refuses kubeconfigs, tokens and node certificates that the old ones have signed", membership.NewAuthoritiesOption)
+	case s.NewAuthorities != "":
+		s.Log.Infof("--%s changes nothing, because the keys of this server are the cluster's: it can be removed", membership.NewAuthoritiesOption)
 	}
 	switch {
 	case done.Stored:
@@ -66,7 +85,7 @@ func (s *controlPlane) joinCluster(ctx context.Context, kv clientv3.KV) error {
 	case done.Fetched:
 		s.Log.Info("joined the cluster in the datastore, with its keys")
 	}
-	if done.Recorded {
+	if done.Recorded && !s.ownsStorage() {
 		return s.logFingerprints(server.Certs.Dir)
 	}
 	return nil

@@ -105,6 +105,10 @@ type Config struct {
 	// datastore. The first of them stores the cluster's keys there, encrypted with it, and the others
 	// fetch them. Empty means that the keys are copied by hand.
 	ClusterTokenFile string
+	// NewAuthorities permits a start with other authorities, or another key of service account tokens,
+	// than those of the cluster in the datastore, which has a record of them. The value is the id of that
+	// record, which the refused start has named. From the next start on it does nothing.
+	NewAuthorities string
 	// EtcdListen is a URL at which the server offers the etcd API in addition to its socket.
 	// https://ADDRESS:PORT is for clients with a certificate of the etcd CA in DataDir/certs.
 	// http:// with a loopback address is for root and the server's own user. Empty means the

@@ -86,6 +86,7 @@ const (
 	firstObjectsPart = "first objects"
 	joiningPart      = "objects for kubeadm join"
 	namesPart        = "names for other servers"
+	tokensPart       = "tokens in Secrets"
 )
 
 // assemble makes the parts without starting them.
@@ -134,8 +135,8 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 //   - What acts only while the controllers do stops before them: the simulated nodes and the objects for
 //     kubeadm join.
 //
-// The scheduler uses informers of the controllers, and waits for them itself. If other servers may use
-// the datastore, it says which cluster this is (joinCluster) before certificates are issued. With
+// The scheduler uses informers of the controllers, and waits for them itself. The datastore says which
+// cluster this is (joinCluster) before certificates are issued. With
 // --etcd-listen, it accepts TLS connections when they are.
 func (s *controlPlane) parts() []lifecycle.Part {
 	var all []lifecycle.Part
@@ -145,13 +146,8 @@ func (s *controlPlane) parts() []lifecycle.Part {
 	}
 	silent := func() error { return lifecycle.ErrNoAnswer }
 
-	if !s.ownsStorage() {
-		add(datastorePart, s.storage.Run, silent)
-		add(certificatesPart, s.certificates.Run, silent, datastorePart)
-	} else {
-		add(certificatesPart, s.certificates.Run, silent)
-		add(datastorePart, s.storage.Run, silent)
-	}
+	add(datastorePart, s.storage.Run, silent)
+	add(certificatesPart, s.certificates.Run, silent, datastorePart)
 	add(controlPart, s.control.Run, silent, datastorePart)
 	needs := []string{certificatesPart, datastorePart}
 	if s.tunnels != nil {
@@ -176,6 +172,9 @@ func (s *controlPlane) parts() []lifecycle.Part {
 	}
 	if s.shareable() {
 		add(namesPart, s.publishNames, silent, apiserverPart)
+	}
+	if s.NewAuthorities != "" {
+		add(tokensPart, s.renewTokens, silent, apiserverPart)
 	}
 	add(firstObjectsPart, s.first.Run, s.first.LastError, apiserverPart)
 	return all
@@ -288,7 +287,7 @@ func (s *controlPlane) storageConfig() storage.Config {
 		Contents: s.fork.Contents, Prepare: s.fork.Prepare, Dial: !s.plan.deviations.On(deviations.StorageClient),
 		Log: s.Log, Status: s.progress.status, OnProgress: s.progress.report, Step: s.stepsOf(datastorePart),
 	}
-	if s.shareable() {
+	if s.recordsKeys() {
 		c.Answers = s.joinCluster
 	}
 	if s.etcdListen != nil {

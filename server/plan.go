@@ -125,6 +125,7 @@ func (d *draft) parseDatastore() {
 		d.fork, err = snapshots.NewFork(d.ForkFrom, d.DataDir, d.location)
 		d.add(err)
 		d.parseClusterToken()
+		d.parseNewAuthorities()
 	}
 	l, err := storage.ParseEtcdListen(d.EtcdListen)
 	switch {

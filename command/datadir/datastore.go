@@ -26,6 +26,7 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/server/storage"
+	"github.com/karve-k8s/karve/snapshot"
 )
 
 // Datastore is `karve datastore`. Its commands work while a server runs and without one, except
@@ -46,7 +47,8 @@ func Datastore() *cli.Command {
 			sub("compact", "", "remove all history, and make the file smaller", asOwner(datastoreCompact)),
 			sub("backup", "FILE", "write a backup to a file, while a server runs or not", datastoreBackup,
 				&cli.BoolFlag{Name: "overwrite", Usage: "replace the file if it exists"}),
-			sub("restore", "FILE", "replace the database with a backup; the server must be stopped", datastoreRestore),
+			sub("restore", "FILE", "replace the database with a backup; the server must be stopped", datastoreRestore,
+				options.ClusterTokenFile(), options.NewAuthorities()),
 			sub("salvage", "", "save what can be read of a damaged database; the server must be stopped", asOwner(datastoreSalvage), output.Flag()),
 			sub("migrate", "", "copy the cluster to another datastore; all servers must be stopped", datastoreMigrate, append(options.Migration(), output.Flag())...),
 			sub("import", "FILE", "import the state.db of a k3s; the server must be stopped", datastoreImport),
@@ -212,21 +214,29 @@ func datastoreRestore(c *cli.Context) error {
 	if !Exists(file) { // before a data directory is created for nothing
 		return fmt.Errorf("restore %s: %w", file, fs.ErrNotExist)
 	}
+	if s, err := os.Open(file); err == nil {
+		defer s.Close()
+		if err := snapshot.WithOpen(s, func(*snapshot.Snapshot) error { return nil }); err == nil {
+			return fmt.Errorf("restore %s: this is a snapshot, which is more than a backup: karve reset %[1]s returns the cluster in --data-dir to it, and karve server --fork-from %[1]s makes another cluster of it", file)
+		}
+	}
 	copyFile := func(to string) error {
 		_, err := backup.Write(c.Context, sqlitefile.ClosedFile(file), to, backup.Options{})
 		return err
 	}
 	return withReadable(ownedDir(c), file, copyFile, func(file string) error {
 		return stopped(c, func(lock *directory.Lock, progress sqlitefile.Progress) error {
-			r, err := admin.Restore(c.Context, lock, file, progress)
-			if err != nil {
-				return err
-			}
-			fmt.Fprintf(c.App.Writer, "restored %d keys to %s, now at revision %d\n", r.Keys, r.To, r.Revision)
-			if r.Kept != "" {
-				fmt.Fprintf(c.App.Writer, "the earlier database is kept as %s\n", r.Kept)
-			}
-			return nil
+			return withKeys(c, lock, file, func() error {
+				r, err := admin.Restore(c.Context, lock, file, progress)
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(c.App.Writer, "restored %d keys to %s, now at revision %d\n", r.Keys, r.To, r.Revision)
+				if r.Kept != "" {
+					fmt.Fprintf(c.App.Writer, "the earlier database is kept as %s\n", r.Kept)
+				}
+				return nil
+			})
 		})
 	})
 }
@@ -266,7 +276,7 @@ func datastoreImport(c *cli.Context) error {
 				return err
 			}
 			fmt.Fprintf(c.App.Writer, "imported %d keys at revision %d from %s to %s\n", i.Keys, i.Revision, file, i.To)
-			return nil
+			return inPlace(keysOf(c, i.To))
 		})
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/karve-k8s/karve/internal/memory"
 	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/server/apiserver"
+	"github.com/karve-k8s/karve/server/membership"
 	"github.com/karve-k8s/karve/simulate"
 )
 
@@ -62,6 +63,7 @@ func serverConfig(c *cli.Context) (server.Config, error) {
 		DatastoreCertFile:     c.String("datastore-certfile"),
 		DatastoreKeyFile:      c.String("datastore-keyfile"),
 		ClusterTokenFile:      c.String("cluster-token-file"),
+		NewAuthorities:        c.String(membership.NewAuthoritiesOption),
 		EtcdListen:            c.String("etcd-listen"),
 		NoControllers:         c.Bool("no-controllers"),
 		DisableControllers:    split(c.StringSlice("disable-controllers")),

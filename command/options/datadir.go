@@ -70,6 +70,11 @@ func ClusterTokenFile() cli.Flag {
 	return text(storage, membership.Option, "", "`FILE` with the secret of servers that share a datastore. No other user may read it. The first server stores the cluster's keys in the datastore, encrypted with it, and the others fetch them. karve cluster-token create makes one.")
 }
 
+// NewAuthorities is --new-authorities.
+func NewAuthorities() cli.Flag {
+	return text(storage, membership.NewAuthoritiesOption, "", "`ID` of a cluster whose keys are lost or to be replaced: it goes on with those in the certs directory, and with new ones in place of missing ones. A start that is refused for its keys names the ID. Kubeconfigs, tokens and node certificates that the old keys have signed are refused from then on. The option has this effect once, and can stay.")
+}
+
 // SSHKeyFile is --ssh-keyfile.
 func SSHKeyFile() cli.Flag {
 	return text(reaching, "ssh-keyfile", "", "`FILE` with the private key for --ssh-user, which no other user may read (default: one that the server makes in its data directory; karve ssh public-key prints its public half)")
@@ -92,7 +97,7 @@ func DefaultDataDir() string {
 }
 
 // inDataDir are the options of the server that other commands take from its configuration file.
-var inDataDir = []string{"data-dir", "datastore-endpoint", "datastore-cafile", "datastore-certfile", "datastore-keyfile", membership.Option, "ssh-keyfile"}
+var inDataDir = []string{"data-dir", "datastore-endpoint", "datastore-cafile", "datastore-certfile", "datastore-keyfile", membership.Option, membership.NewAuthoritiesOption, "ssh-keyfile"}
 
 // ConfiguredEtcdPrefix is the prefix of the API server's keys in the configuration file, and the file. Both are
 // empty if it names none.

@@ -73,6 +73,7 @@ func Server() []cli.Flag {
 		text(storage, "fork-from", "", "start as a copy of another cluster: a `FILE` of karve snapshot, or a data directory. The new cluster has the objects, certificates and keys of the other one, which may be running. If --data-dir is such a fork already, it goes on as it is."),
 		DatastoreCAFile(), DatastoreCertFile(), DatastoreKeyFile(),
 		ClusterTokenFile(),
+		NewAuthorities(),
 		text(storage, "etcd-listen", "", "`URL` at which to serve the etcd API as well: https://ADDRESS:PORT. Clients need a certificate of certs/etcd-ca in the data directory. With a loopback address, http:// works too. (default: a socket in the data directory only)"),
 
 		text(reaching, "ssh-user", "", "reach nodes, Pods and Services through SSH as this `USER` of the nodes, which then need no open port but that of SSH (default: directly)"),

@@ -47,7 +47,7 @@ var fileFlags = []string{
 	"authentication-token-webhook-config-file", "authorization-config", "authorization-policy-file",
 	"authorization-webhook-config-file", "egress-selector-config-file", EncryptionOption,
 	"kubelet-certificate-authority", "kubelet-client-certificate", "kubelet-client-key", "oidc-ca-file", "proxy-client-cert-file",
-	"proxy-client-key-file", "requestheader-client-ca-file", "service-account-key-file",
+	"proxy-client-key-file", FrontProxyOption, "service-account-key-file",
 	"service-account-signing-key-file", "token-auth-file", "tracing-config-file",
 }
 
@@ -100,6 +100,9 @@ func SNICertificates(args []string) (all []cliflag.NamedCertKey, err error) {
 // EncryptionOption is the option of kube-apiserver that names the file with the keys of stored
 // objects.
 const EncryptionOption = "encryption-provider-config"
+
+// FrontProxyOption is the option of kube-apiserver that names another authority of the front proxy than Karve's.
+const FrontProxyOption = "requestheader-client-ca-file"
 
 // LastArg returns the value of an option in args (name=value) that counts: the last one. It returns
 // nothing if the option is not there.

@@ -1,12 +1,14 @@
-// Package membership makes the servers that share a datastore one cluster. The first server stores
-// what they have in common in the datastore, encrypted with the cluster's token. The others fetch
-// it before they issue certificates.
+// Package membership makes sure that a datastore and the keys of a server are of one cluster. The first
+// server stores what servers of the cluster have in common in the datastore: the fingerprints of its keys
+// and, with the cluster's token, the keys themselves, encrypted. Every later start compares its keys before
+// it issues certificates. Other servers fetch them.
 //
 // DESIGN.md has the decisions.
 package membership
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,16 +25,23 @@ import (
 	"github.com/karve-k8s/karve/server/storage"
 )
 
-// Option is the option that names the file with the token.
-const Option = "cluster-token-file"
+// Option is the option that names the file with the token. NewAuthoritiesOption permits keys that are
+// not the cluster's, in place of those that a record has. Its value is the record's id, so it permits that
+// once, and does nothing while it stays in a configuration.
+const (
+	Option               = "cluster-token-file"
+	NewAuthoritiesOption = "new-authorities"
+)
 
 // encryptionOption is the option of kube-apiserver for the encryption of stored objects.
 const encryptionOption = "--encryption-provider-config"
 
 // Cluster is the record of a cluster in a datastore.
 type Cluster struct {
-	KV     clientv3.KV
-	Prefix string // of the API server's keys, with a slash at the end
+	KV     clientv3.KV // Join writes; Check only reads
+	Prefix string      // of the API server's keys, with a slash at the end
+	// Alone says that no other server can use the datastore, so that none needs the token.
+	Alone bool
 	// CheckEncryption says why an API server would not accept an encryption configuration.
 	CheckEncryption func(content []byte) error
 }
@@ -47,14 +56,27 @@ type Server struct {
 	TokenFile string
 	// Encryption is the content of the file of --encryption-provider-config; nil without the option.
 	Encryption []byte
+	// OtherFrontProxy says that an option names the authority of the front proxy, in place of the one in the
+	// directory.
+	OtherFrontProxy bool
+	// NewAuthorities is the value of --new-authorities; empty without it.
+	NewAuthorities string
 }
+
+// replaces reports whether the user wants the keys of s in place of those of r.
+func (s Server) replaces(r *record) bool { return s.NewAuthorities == r.id() }
 
 // Outcome is what Join has done.
 type Outcome struct {
 	Recorded bool // the fingerprints of the server's own keys are now the cluster's
 	Stored   bool // the server's own material is now the cluster's, encrypted
 	Fetched  bool // from the datastore, what the server lacked
+	Replaced bool // the server's own keys are now the cluster's, in place of others
 }
+
+// ErrOther means that the keys of a server are not those of the cluster in the datastore, or that it
+// lacks some of them.
+var ErrOther = errors.New("the datastore has a cluster whose keys this server does not have")
 
 // attempts limits how often Join begins again because somebody else has changed the record.
 const attempts = 5
@@ -64,28 +86,28 @@ const attempts = 5
 // changes no file that is there, except this copy, and never the record of another server. If both
 // differ, it is an error.
 //
-// The record is created before any file is written. So a server that is killed in between finds
-// the record and fetches it, and of two first servers one is told that it was the second.
+// If several servers can use the datastore, the record is created before any file is written. So a server
+// that is killed in between finds the record and fetches it, and of two first servers one is told that it
+// was the second.
 func (c Cluster) Join(ctx context.Context, s Server) (Outcome, error) {
 	local, err := certs.ReadShared(s.Certs.Dir)
 	if err != nil {
 		return Outcome{}, err
 	}
 	for range attempts {
-		r, revision, err := c.read(ctx)
-		if err != nil {
-			return Outcome{}, err
-		}
+		r, revision, err := c.accept(ctx, s, local)
 		done := Outcome{}
 		ok := true
 		switch {
-		case r == nil:
-			done, ok, err = c.create(ctx, s, local)
-		case len(r.Sealed) == 0 || s.Token == nil:
-			if err = c.without(r, s, local); err == nil && s.Token != nil {
-				done, ok, err = c.store(ctx, s, revision)
-			}
-		default:
+		case errors.Is(err, ErrOther) && s.replaces(r):
+			done, ok, err = c.store(ctx, s, revision)
+			done.Replaced = ok
+		case errors.Is(err, errUnknown) && s.Token == nil: // nothing says which keys are the cluster's, so nothing is recorded
+			err = nil
+		case err != nil:
+		case r == nil || s.Token != nil && len(r.Sealed) == 0:
+			done, ok, err = c.store(ctx, s, revision)
+		case s.Token != nil:
 			done, err = c.fetch(r, s, local)
 		}
 		if ok || err != nil {
@@ -95,19 +117,98 @@ func (c Cluster) Join(ctx context.Context, s Server) (Outcome, error) {
 	return Outcome{}, fmt.Errorf("%s keeps changing: start the server again", c.key())
 }
 
-// fetch makes s a server of the cluster whose material r has.
+// Check returns the error with which Join would refuse s, as far as that can be told without decrypting
+// the record. It changes nothing.
+func (c Cluster) Check(ctx context.Context, s Server) error {
+	local, err := certs.ReadShared(s.Certs.Dir)
+	if err != nil {
+		return err
+	}
+	r, _, err := c.accept(ctx, s, local)
+	if errors.Is(err, ErrOther) && s.replaces(r) || errors.Is(err, errUnknown) && s.Token == nil {
+		return nil
+	}
+	return err
+}
+
+// accept reads the record. The error says why s may not start on the datastore, as that of refusal does.
+func (c Cluster) accept(ctx context.Context, s Server, local certs.Shared) (*record, int64, error) {
+	for tries := attempts; ; tries-- {
+		r, revision, err := c.read(ctx)
+		if err != nil {
+			return nil, 0, err
+		}
+		refused := c.refusal(ctx, r, s, local)
+		if refused == nil || r != nil || tries == 0 {
+			return r, revision, refused
+		}
+		// A server may have stored the record, and then its objects, since it was read.
+		if now, _, err := c.read(ctx); err != nil || now == nil {
+			return nil, 0, cmp.Or(err, refused)
+		}
+	}
+}
+
+// refusal says why s may not start on the datastore with the record r: [ErrOther], errUnknown or another
+// error. r is nil if there is no record.
+func (c Cluster) refusal(ctx context.Context, r *record, s Server, local certs.Shared) error {
+	if r == nil {
+		found, err := c.KV.Get(ctx, c.Prefix+"namespaces/", clientv3.WithPrefix(), clientv3.WithLimit(1), clientv3.WithKeysOnly())
+		if err != nil {
+			return fmt.Errorf("read the datastore: %w", err)
+		}
+		if len(found.Kvs) == 0 {
+			return nil // a new cluster
+		}
+		// In an existing cluster, new keys would make this server the only one that has them.
+		if lacking := lackingOf(local); len(lacking) > 0 {
+			return c.other(r, s, lackingReason(s, local, lacking))
+		}
+		return c.checkStored(ctx, s, local)
+	}
+	differing, lacking, err := compare(local, r)
+	switch {
+	case err != nil:
+		return err
+	case len(differing) > 0:
+		return c.other(r, s, fmt.Sprintf("%s %s not the cluster's", files(s.Certs.Dir, differing), are(differing)))
+	case len(lacking) > 0 && (len(r.Sealed) == 0 || s.Token == nil):
+		return c.other(r, s, lackingReason(s, local, lacking))
+	}
+	return nil
+}
+
+func lackingReason(s Server, local certs.Shared, lacking []certs.Name) string {
+	if len(local) == 0 {
+		return fmt.Sprintf("%s has none of its keys", s.Certs.Dir)
+	}
+	return fmt.Sprintf("%s %s missing", files(s.Certs.Dir, lacking), are(lacking))
+}
+
+// other returns ErrOther with a reason and the ways on.
+func (c Cluster) other(r *record, s Server, reason string) error {
+	ways := []string{"put its keys there: certs/ of the server that ran the cluster, or that of a snapshot or a copy of its data directory"}
+	switch {
+	case r != nil && len(r.Sealed) > 0 && s.Token == nil:
+		ways = append(ways, fmt.Sprintf("give the file with the token that its servers share as --%s", Option))
+	case !c.Alone && (r == nil || len(r.Sealed) == 0):
+		ways = append(ways, fmt.Sprintf("start the server that has them with --%s, and then this one, with the same token and a new --data-dir", Option))
+	}
+	ways = append(ways,
+		"use a new --data-dir and another datastore for a cluster of its own",
+		fmt.Sprintf("or go on with new authorities by --%s %s, after which kubeconfigs, tokens and node certificates that the old ones have signed are refused", NewAuthoritiesOption, r.id()))
+	return fmt.Errorf("%w (%s): %s. Do one of these: %s", ErrOther, c.key(), reason, strings.Join(ways, "; "))
+}
+
+// fetch makes s a server of the cluster whose material r has. No key of s differs.
 func (c Cluster) fetch(r *record, s Server, local certs.Shared) (Outcome, error) {
 	m, err := c.open(r, s)
 	if err != nil {
 		return Outcome{}, err
 	}
-	differing, lacking, err := compare(local, r)
+	_, lacking, err := compare(local, r)
 	if err != nil {
 		return Outcome{}, err
-	}
-	if len(differing) > 0 {
-		return Outcome{}, fmt.Errorf("this server belongs to another cluster than the datastore: %s %s not the cluster's. "+
-			"To join it, use a new --data-dir; to have a cluster of its own, use another database", files(s.Certs.Dir, differing), are(differing))
 	}
 	if err := checkEncryption(m, s); err != nil {
 		return Outcome{}, err
@@ -116,26 +217,6 @@ func (c Cluster) fetch(r *record, s Server, local certs.Shared) (Outcome, error)
 		return Outcome{}, err
 	}
 	return Outcome{Fetched: len(lacking) > 0}, keepEncryption(m, s)
-}
-
-// without is for a server that cannot fetch keys: it has no token, or the record has only
-// fingerprints. It may start if it has the cluster's keys.
-func (c Cluster) without(r *record, s Server, local certs.Shared) error {
-	differing, lacking, err := compare(local, r)
-	if err != nil || len(differing)+len(lacking) == 0 {
-		return err
-	}
-	reason := "this server has none of its keys, and would make authorities of its own"
-	if len(differing) > 0 {
-		reason = fmt.Sprintf("%s %s not the cluster's", files(s.Certs.Dir, differing), are(differing))
-	} else if len(local) > 0 {
-		reason = fmt.Sprintf("this server lacks %s", files(s.Certs.Dir, lacking))
-	}
-	if len(r.Sealed) > 0 {
-		return fmt.Errorf("the datastore has a cluster whose servers share a token (%s): %s. Give the file with that token as --%s", c.key(), reason, Option)
-	}
-	return fmt.Errorf("the datastore has a cluster (%s), and its keys are not stored in it: %s. Copy certs/ of the server that ran the cluster; "+
-		"or start that server with --%s, and then this one, with the same token and a new --data-dir", c.key(), reason, Option)
 }
 
 // open decrypts r. Its errors name the option.
@@ -147,34 +228,6 @@ func (c Cluster) open(r *record, s Server) (*Material, error) {
 		return nil, fmt.Errorf("%s %w", c.key(), err)
 	}
 	return m, nil
-}
-
-// create records what s has as the cluster's, with new keys in place of what it lacks. ok is false if
-// another server was faster.
-func (c Cluster) create(ctx context.Context, s Server, local certs.Shared) (done Outcome, ok bool, err error) {
-	found, err := c.KV.Get(ctx, c.Prefix+"namespaces/", clientv3.WithPrefix(), clientv3.WithLimit(1), clientv3.WithKeysOnly())
-	if err != nil {
-		return Outcome{}, false, fmt.Errorf("read the datastore: %w", err)
-	}
-	if len(found.Kvs) == 0 {
-		return c.store(ctx, s, 0)
-	}
-	// A server may have stored the record, and then its objects, since it was read.
-	if r, _, err := c.read(ctx); err != nil || r != nil {
-		return Outcome{}, false, err
-	}
-	// In an existing cluster, new keys would make this server the only one that has them.
-	if lacking := lackingOf(local); len(lacking) > 0 {
-		return Outcome{}, false, fmt.Errorf("the datastore has a cluster without a token, and this server lacks %s: copy certs/ of the server that ran the cluster, or start that server with --%s first",
-			files(s.Certs.Dir, lacking), Option)
-	}
-	err = c.checkStored(ctx, s, local)
-	if errors.Is(err, errUnknown) && s.Token == nil {
-		return Outcome{}, true, nil // nothing says which keys are the cluster's, so nothing is recorded
-	} else if err != nil {
-		return Outcome{}, false, err
-	}
-	return c.store(ctx, s, 0)
 }
 
 // store writes what s has as the cluster's, in place of the record at revision. Without a token, it
@@ -202,6 +255,11 @@ func (c Cluster) store(ctx context.Context, s Server, revision int64) (done Outc
 	value, err := seal(*m, s.Token)
 	if err != nil {
 		return Outcome{}, false, fmt.Errorf("encrypt the cluster's keys: %w", err)
+	}
+	if c.Alone { // nobody else writes the record, and a kill must not leave one whose keys are nowhere
+		if err := m.Shared.WriteMissing(s.Certs); err != nil {
+			return Outcome{}, false, err
+		}
 	}
 	if ok, err := c.write(ctx, value, revision); err != nil || !ok {
 		return Outcome{}, ok, err

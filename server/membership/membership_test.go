@@ -106,6 +106,9 @@ func (s Server) keys(t *testing.T) map[certs.Name]string {
 
 func (c Cluster) join(t *testing.T, s Server) Outcome {
 	t.Helper()
+	if err := c.Check(t.Context(), s); err != nil {
+		t.Errorf("a check says %v", err)
+	}
 	done, err := c.Join(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
@@ -134,6 +137,9 @@ func (c Cluster) refused(t *testing.T, s Server, want ...string) error {
 	}
 	if c.stored(t) != record {
 		t.Error("the record has changed")
+	}
+	if checked := c.Check(t.Context(), s); errors.Is(err, ErrOther) && (checked == nil || checked.Error() != err.Error()) {
+		t.Errorf("a check says %v, and a start %v", checked, err)
 	}
 	return err
 }
@@ -215,7 +221,7 @@ func TestPrefixesAreClusters(t *testing.T) {
 	if done := clusterIn(kv, "/two/").join(t, two); !done.Stored {
 		t.Errorf("got %+v, want the second prefix to be a cluster of its own", done)
 	}
-	clusterIn(kv, "/two/").refused(t, one, "another cluster")
+	clusterIn(kv, "/two/").refused(t, one, "are not the cluster's")
 }
 
 func TestServersThatStartAtOnceAgree(t *testing.T) {
@@ -371,7 +377,7 @@ func TestAServerThatLostAKey(t *testing.T) {
 	if err := os.Remove(filepath.Join(s.Certs.Dir, "service-account.key")); err != nil {
 		t.Fatal(err)
 	}
-	c.refused(t, Server{Certs: s.Certs}, "lacks", "service-account.key", "--cluster-token-file")
+	c.refused(t, Server{Certs: s.Certs}, "is missing", "service-account.key", "--cluster-token-file")
 	if done := c.join(t, s); !done.Fetched || !maps.Equal(content(t, s.Certs.Dir), before) {
 		t.Errorf("got %+v, and other files than before", done)
 	}
@@ -400,7 +406,7 @@ func TestTheFirstServerHasNoToken(t *testing.T) {
 				t.Errorf("it comes back: got %+v, want nothing", done)
 			}
 			for _, token := range []*Token{nil, token} {
-				c.refused(t, newServer(t, token), "none of its keys", "Copy certs/", "--cluster-token-file")
+				c.refused(t, newServer(t, token), "none of its keys", "put its keys there", "--cluster-token-file")
 				c.refused(t, started(t, token), "are not the cluster's", "--cluster-token-file")
 			}
 			if err := c.Rotate(t.Context(), token, newToken(t), nil); err == nil || !strings.Contains(err.Error(), "--cluster-token-file") {
@@ -463,8 +469,8 @@ func TestAnExistingClusterGetsAToken(t *testing.T) {
 		old := started(t, token)
 		before := content(t, old.Certs.Dir)
 		c.putAuthorities(t, old)
-		c.refused(t, newServer(t, token), "lacks", "client-ca.crt", "first", "copy certs/")
-		c.refused(t, started(t, token), "another cluster", "copy certs/")
+		c.refused(t, newServer(t, token), "none of its keys", "put its keys there")
+		c.refused(t, started(t, token), "is not in", "put its keys there")
 		if done := c.join(t, old); !done.Recorded || done.Stored != (token != nil) {
 			t.Errorf("got %+v, want the keys stored", done)
 		}
@@ -497,7 +503,7 @@ func TestAnExistingClusterHasOtherAuthorities(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			c.refused(t, s, filepath.Join(s.Certs.Dir, name+".crt"), "copy certs/")
+			c.refused(t, s, filepath.Join(s.Certs.Dir, name+".crt"), "put its keys there")
 		})
 	}
 }

@@ -2,6 +2,8 @@ package membership
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -76,6 +78,30 @@ func seal(m Material, token *Token) ([]byte, error) {
 		return nil, err
 	}
 	return json.Marshal(record{Format: format, Keys: keys, Sealed: sealed.Bytes()})
+}
+
+// unrecorded is the id of a cluster without a record. Those of others have idBytes bytes.
+const (
+	unrecorded = "unrecorded"
+	idBytes    = 8
+)
+
+// id names the record by its keys. It changes when they do.
+func (r *record) id() string {
+	if r == nil {
+		return unrecorded
+	}
+	keys, _ := json.Marshal(r.Keys) // strings, sorted: it cannot fail
+	sum := sha256.Sum256(keys)
+	return hex.EncodeToString(sum[:idBytes])
+}
+
+// CheckID says why a value of --new-authorities cannot be the id of a record; empty is no value.
+func CheckID(id string) error {
+	if sum, err := hex.DecodeString(id); id == "" || id == unrecorded || err == nil && len(sum) == idBytes {
+		return nil
+	}
+	return fmt.Errorf("want the value that a refused start names: %s, or %d hexadecimal digits", unrecorded, 2*idBytes)
 }
 
 // parse reads what is not encrypted.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -35,7 +37,6 @@ func (c Cluster) checkStored(ctx context.Context, s Server, local certs.Shared) 
 	if err != nil {
 		return err
 	}
-	const remedy = "copy certs/ of the server that ran the cluster, or use another database for a cluster of its own"
 	for _, a := range authorities {
 		key := c.Prefix + a.object
 		got, err := c.KV.Get(ctx, key)
@@ -53,11 +54,15 @@ func (c Cluster) checkStored(ctx context.Context, s Server, local certs.Shared) 
 		if err != nil || !ok { // the error could quote the object
 			return fmt.Errorf("the datastore has a cluster, and %w: %s is encrypted or no ConfigMap. If ConfigMaps are encrypted, store them without encryption until the cluster has its token", errUnknown, key)
 		}
-		for field, name := range a.keys {
+		for _, field := range slices.Sorted(maps.Keys(a.keys)) {
+			name := a.keys[field]
+			if name == certs.FrontProxyCA && s.OtherFrontProxy {
+				continue
+			}
 			if known, err := hasKey(config.Data[field], own[name]); err != nil {
 				return fmt.Errorf("the datastore has a cluster, and %w: %s of %s: %w", errUnknown, field, key, err)
 			} else if !known {
-				return fmt.Errorf("the datastore has another cluster than this server: %s is not in %s of %s: %s", certs.File(s.Certs.Dir, name), field, key, remedy)
+				return c.other(nil, s, fmt.Sprintf("%s is not in %s of %s", certs.File(s.Certs.Dir, name), field, key))
 			}
 		}
 	}
