@@ -103,11 +103,12 @@ func checkKeys(ctx context.Context, t preflight.Target, config server.Config) []
 	f := preflight.Finding{Check: "authorities", Result: preflight.OK, Found: "the keys in the data directory are the cluster's"}
 	err := datadir.CheckKeys(ctx, t.DataDir, filepath.Join(t.StoreDir, datastore.EngineFile),
 		apiserver.StoragePrefix(config.APIServerArgs), config.ClusterTokenFile, config.NewAuthorities)
+	other := (*membership.OtherKeys)(nil)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
-	case errors.Is(err, membership.ErrOther):
-		f.Result, f.Found, f.Do = preflight.Fail, err.Error(), "see what was found"
+	case errors.As(err, &other):
+		f.Result, f.Found, f.Do = preflight.Fail, other.Reason, "one of these: "+other.Ways
 	case errors.Is(err, sqlitefile.ErrBusy):
 		f.Result, f.Found = preflight.Unknown, "not checked, because a server uses the datastore; a start compares them"
 	case err != nil:

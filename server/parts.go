@@ -59,6 +59,8 @@ type controlPlane struct {
 	first        *ready.FirstObjects
 	settling     *ready.Settling
 
+	keysFirst bool // see issuesFirst
+
 	wasReset chan struct{} // has a value after a reset, until the objects for kubeadm join follow
 	up       atomic.Bool   // every part has become ready
 	stopping atomic.Bool   // the shutdown has begun, and systemd has been notified
@@ -92,6 +94,7 @@ const (
 // assemble makes the parts without starting them.
 func assemble(p *plan, c *claim, begun start) *controlPlane {
 	s := &controlPlane{plan: p, claim: c, start: begun, wasReset: make(chan struct{}, 1)}
+	s.keysFirst = p.issuesFirst()
 	s.progress = newProgress(begun.systemd, p.Progress, time.Now)
 	s.loopback = loopback.NewServer(p.Log.Errorf)
 	s.certificates = certificates.New(s.certificatesConfig())
@@ -136,7 +139,7 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 //     kubeadm join.
 //
 // The scheduler uses informers of the controllers, and waits for them itself. The datastore says which
-// cluster this is (joinCluster) before certificates are issued. With
+// cluster this is (joinCluster) before certificates are issued, unless these cannot be of another one (issuesFirst). With
 // --etcd-listen, it accepts TLS connections when they are.
 func (s *controlPlane) parts() []lifecycle.Part {
 	var all []lifecycle.Part
@@ -146,8 +149,13 @@ func (s *controlPlane) parts() []lifecycle.Part {
 	}
 	silent := func() error { return lifecycle.ErrNoAnswer }
 
-	add(datastorePart, s.storage.Run, silent)
-	add(certificatesPart, s.certificates.Run, silent, datastorePart)
+	if s.keysFirst {
+		add(certificatesPart, s.certificates.Run, silent)
+		add(datastorePart, s.storage.Run, silent)
+	} else {
+		add(datastorePart, s.storage.Run, silent)
+		add(certificatesPart, s.certificates.Run, silent, datastorePart)
+	}
 	add(controlPart, s.control.Run, silent, datastorePart)
 	needs := []string{certificatesPart, datastorePart}
 	if s.tunnels != nil {

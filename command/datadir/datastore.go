@@ -214,11 +214,8 @@ func datastoreRestore(c *cli.Context) error {
 	if !Exists(file) { // before a data directory is created for nothing
 		return fmt.Errorf("restore %s: %w", file, fs.ErrNotExist)
 	}
-	if s, err := os.Open(file); err == nil {
-		defer s.Close()
-		if err := snapshot.WithOpen(s, func(*snapshot.Snapshot) error { return nil }); err == nil {
-			return fmt.Errorf("restore %s: this is a snapshot, which is more than a backup: karve reset %[1]s returns the cluster in --data-dir to it, and karve server --fork-from %[1]s makes another cluster of it", file)
-		}
+	if err := noSnapshot("restore", file); err != nil {
+		return err
 	}
 	copyFile := func(to string) error {
 		_, err := backup.Write(c.Context, sqlitefile.ClosedFile(file), to, backup.Options{})
@@ -239,6 +236,19 @@ func datastoreRestore(c *cli.Context) error {
 			})
 		})
 	})
+}
+
+// noSnapshot refuses a snapshot, and names the commands for it.
+func noSnapshot(verb, file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil // reported by those that need it
+	}
+	defer f.Close()
+	if err := snapshot.WithOpen(f, func(*snapshot.Snapshot) error { return nil }); errors.Is(err, snapshot.ErrNone) {
+		return nil
+	}
+	return fmt.Errorf("%s %s: this is a snapshot, which is more than a backup: karve reset %[2]s returns the cluster in --data-dir to it, and karve server --fork-from %[2]s makes another cluster of it", verb, file)
 }
 
 func datastoreSalvage(c *cli.Context) error {
@@ -267,6 +277,9 @@ func datastoreImport(c *cli.Context) error {
 	}
 	if !Exists(file) {
 		return fmt.Errorf("import %s: %w", file, fs.ErrNotExist)
+	}
+	if err := noSnapshot("import", file); err != nil {
+		return err
 	}
 	copyFile := func(to string) error { return kineimport.CopyTable(c.Context, file, to) }
 	return withReadable(ownedDir(c), file, copyFile, func(from string) error {

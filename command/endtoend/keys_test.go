@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -32,6 +33,15 @@ func lose(t *testing.T, dir string, patterns ...string) {
 			}
 		}
 	}
+}
+
+func keyFiles(t *testing.T, dir string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "certs", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
 }
 
 func copied(t *testing.T, dir string) string {
@@ -97,22 +107,36 @@ func TestDataWithoutTheirKeys(t *testing.T) {
 	}
 	backup := filepath.Join(t.TempDir(), "backup")
 	karve(t, "datastore", "backup", "--data-dir", p.dir, backup)
+	snapshot := filepath.Join(t.TempDir(), "snapshot")
+	karve(t, "snapshot", "--data-dir", p.dir, snapshot)
 	p.stop()
 
 	for name, lost := range map[string][]string{"an authority": {"client-ca.*"}, "the key of tokens": {"service-account.key"}, "everything": {"*"}} {
 		t.Run(name, func(t *testing.T) {
 			dir := copied(t, p.dir)
 			lose(t, dir, lost...)
+			left := keyFiles(t, dir)
 			refused := refusedStart(t, dir)
+			if got := keyFiles(t, dir); !slices.Equal(got, left) {
+				t.Errorf("a refused start leaves %v, and found %v", got, left)
+			}
 			wantProblems(t, refused, "/registry/karve/cluster")
 			wantOutput(t, refused.stderr, filepath.Join(dir, "certs"), "--new-authorities")
-			wantFinding(t, findings(t, "--data-dir", dir), "authorities", preflight.Fail, "--new-authorities")
+			wantFinding(t, findings(t, "--data-dir", dir), "authorities", preflight.Fail, "/registry/karve/cluster")
 			got := finish(t, command(t, "karve", "datastore", "restore", "--data-dir", dir, backup))
 			wantProblems(t, got, "nothing was changed")
 			wantOutput(t, got.stderr, filepath.Join(dir, "certs"), "--new-authorities")
 			wantProblems(t, finish(t, command(t, "karve", "datastore", "restore", "--data-dir", dir, "--new-authorities", "yes", backup)), "--new-authorities yes: want the value")
 		})
 	}
+
+	t.Run("a snapshot", func(t *testing.T) {
+		for _, verb := range []string{"restore", "import"} {
+			got := finish(t, command(t, "karve", "datastore", verb, "--data-dir", p.dir, snapshot))
+			wantProblems(t, got, verb+" "+snapshot+": this is a snapshot")
+			wantOutput(t, got.stderr, "karve reset "+snapshot, "karve server --fork-from "+snapshot)
+		}
+	})
 
 	t.Run("a backup in a new directory", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "new")

@@ -4,14 +4,30 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/datastore/kineimport"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
+
+// HasData reports whether a directory has a database, a table of kine's, or files of one. If it cannot tell, it
+// has.
+func HasData(dir string) bool {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return false
+	}
+	return err != nil || slices.ContainsFunc(entries, func(e os.DirEntry) bool {
+		return strings.HasPrefix(e.Name(), datastore.EngineFile) || strings.HasPrefix(e.Name(), kineimport.FileName)
+	})
+}
 
 // Opened is what [Open] has done before it started the engine.
 type Opened struct {

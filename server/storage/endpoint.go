@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/admin"
 	"github.com/karve-k8s/karve/kine/external"
 )
 
@@ -161,6 +162,12 @@ func (l Location) DirOnDisk(dataDir string) (string, error) {
 		return l.Dir, nil
 	}
 	return dataDir, nil
+}
+
+// HasData reports whether the built-in datastore has files already.
+func (l Location) HasData(dataDir string) bool {
+	dir, err := l.DirOnDisk(dataDir)
+	return err == nil && admin.HasData(dir)
 }
 
 // Dir returns the directory in which --datastore-endpoint puts the built-in datastore. For any
