@@ -102,7 +102,9 @@ func checkKeys(ctx context.Context, t preflight.Target, config server.Config) []
 	}
 	f := preflight.Finding{Check: "authorities", Result: preflight.OK, Found: "the keys in the data directory are the cluster's"}
 	err := datadir.CheckKeys(ctx, t.DataDir, filepath.Join(t.StoreDir, datastore.EngineFile),
-		apiserver.StoragePrefix(config.APIServerArgs), config.ClusterTokenFile, config.NewAuthorities)
+		apiserver.StoragePrefix(config.APIServerArgs), config.ClusterTokenFile, membership.Server{
+			NewAuthorities: config.NewAuthorities, OtherFrontProxy: apiserver.LastArg(config.APIServerArgs, apiserver.FrontProxyOption) != "",
+		})
 	other := (*membership.OtherKeys)(nil)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

@@ -17,20 +17,20 @@ import (
 )
 
 // CheckKeys returns the error with which a server would refuse the database in a file, because the keys in its
-// data directory are not those of the cluster. tokenFile and newAuthorities are its options of these names.
-func CheckKeys(ctx context.Context, dataDir, file, prefix, tokenFile, newAuthorities string) error {
-	s := membership.Server{Certs: certs.Config{Dir: filepath.Join(dataDir, "certs")}, NewAuthorities: newAuthorities}
+// data directory are not those of the cluster. s has its options; the directory of its certificates is set here.
+func CheckKeys(ctx context.Context, dataDir, file, prefix, tokenFile string, s membership.Server) error {
+	s.Certs.Dir = filepath.Join(dataDir, "certs")
 	if tokenFile != "" {
 		s.Token = &membership.Token{} // nothing is decrypted
 	}
 	return membership.Cluster{KV: membership.File(file), Prefix: prefix, Alone: true}.Check(ctx, s)
 }
 
-// keysOf is CheckKeys for a command.
+// keysOf is CheckKeys for a command, which does not know all options of the server.
 func keysOf(c *cli.Context, file string) error {
 	prefix, _ := options.ConfiguredEtcdPrefix(c)
 	return CheckKeys(c.Context, Absolute(c.String("data-dir")), file, apiserver.StoragePrefix([]string{"etcd-prefix=" + prefix}),
-		c.String(membership.Option), c.String(membership.NewAuthoritiesOption))
+		c.String(membership.Option), membership.Server{NewAuthorities: c.String(membership.NewAuthoritiesOption), OtherFrontProxy: true})
 }
 
 // inPlace is the error of a command that has put data in place with which no server will start.

@@ -196,3 +196,17 @@ func TestCheckOfAFile(t *testing.T) {
 		t.Errorf("a missing file: got %v", err)
 	}
 }
+
+// A server whose option names another authority of the front proxy has that one in the cluster's objects.
+func TestAnotherFrontProxy(t *testing.T) {
+	c, s := emptyCluster(t), newServer(t, nil)
+	s.issue(t)
+	c.putAuthorities(t, s)
+	s.lose(t, certs.FrontProxyCA)
+	s.issue(t)
+	c.refused(t, s, "front-proxy-ca.crt is not in requestheader-client-ca-file")
+	s.OtherFrontProxy = true
+	if done := c.join(t, s); !done.Recorded || done.Replaced {
+		t.Errorf("got %+v, want its keys recorded", done)
+	}
+}
