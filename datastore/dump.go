@@ -11,8 +11,8 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// Dump has the live keys of one revision in memory, with their values and without their history. It does not
-// change. [Engine.Reset] goes back to it.
+// Dump has the live keys of one revision in memory, with their values and without their history. Only
+// Continue changes it. [Engine.Reset] goes back to it.
 type Dump struct {
 	revision int64
 	keys     []dumped        // by key
@@ -28,6 +28,18 @@ type dumped struct {
 
 // Revision returns the revision of the dump.
 func (c *Dump) Revision() int64 { return c.revision }
+
+// Continue makes the dump the beginning of another store: without the keys for which drop returns true, and
+// with the revision raised by margins times [backup.RevisionMargin].
+func (c *Dump) Continue(drop func(key string) bool, margins int64) error {
+	revision := c.revision + margins*backup.RevisionMargin
+	if revision > sqlitefile.MaxRevision {
+		return fmt.Errorf("%w: revision %d is too high to be raised", ErrCorrupt, c.revision)
+	}
+	c.revision = revision
+	c.keys = slices.DeleteFunc(c.keys, func(k dumped) bool { return drop(k.Key) })
+	return nil
+}
 
 // Keys returns the number of keys.
 func (c *Dump) Keys() int { return len(c.keys) }

@@ -292,7 +292,7 @@ func (s *controlPlane) storageConfig() storage.Config {
 	c := storage.Config{
 		Location: s.location, DataDir: s.DataDir, Lock: s.claim.storage(), MemoryLimit: s.MemoryLimit,
 		CAFile: s.DatastoreCAFile, CertFile: s.DatastoreCertFile, KeyFile: s.DatastoreKeyFile,
-		Contents: s.fork.Contents, Prepare: s.fork.Prepare, Dial: !s.plan.deviations.On(deviations.StorageClient),
+		Contents: s.fork.Contents, Dial: !s.plan.deviations.On(deviations.StorageClient),
 		Log: s.Log, Status: s.progress.status, OnProgress: s.progress.report, Step: s.stepsOf(datastorePart),
 	}
 	if s.recordsKeys() {

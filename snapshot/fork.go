@@ -1,19 +1,23 @@
 package snapshot
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/backup"
+	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/datastore/kineimport"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 	"github.com/karve-k8s/karve/internal/atomicfile"
@@ -23,7 +27,7 @@ import (
 const (
 	// unfinished exists from before the first file of the fork until all are durable.
 	unfinished = "fork-unfinished"
-	// origin records what the fork was made of.
+	// origin records what the fork was made of. It is the last file of the fork.
 	origin = "fork-of"
 	// clusterKey is the key that a cluster shares with its forks: the service account key
 	// (certs.ServiceAccount).
@@ -34,7 +38,19 @@ const (
 type Origin struct {
 	Source string `json:"source"` // absolute path; unknown for forks of earlier releases
 	Info
+	// Starts counts how often a datastore in memory has begun with the snapshot.
+	Starts int64 `json:"starts,omitempty"`
 }
+
+// mark is the content of the file unfinished.
+type mark struct {
+	Source string `json:"source"` // absolute path
+	// ID is also in the fork's database (forkMeta), and in no other.
+	ID int64 `json:"id"`
+}
+
+// forkMeta is the row of the meta table by which a fork recognises the database that it has made.
+const forkMeta = "fork"
 
 // Forked is the result of [Fork].
 type Forked struct {
@@ -47,43 +63,54 @@ type Forked struct {
 // directory and the directory of its datastore, which is empty if the datastore is in
 // memory. It also returns nil for a directory that is already a fork of source.
 func Check(source, dataDir, storeDir string) error {
-	_, err := check(source, dataDir, storeDir)
+	_, _, err := check(source, dataDir, storeDir)
 	return err
 }
 
-// check returns what dataDir was made of, if it is already a fork of source.
-func check(source, dataDir, storeDir string) (already *Origin, err error) {
-	if err := used(dataDir, storeDir); err != nil {
-		return nil, err
+// check returns what dataDir was made of, if it is already a fork of source, and the mark of
+// a fork of source that is unfinished.
+func check(source, dataDir, storeDir string) (already *Origin, begun *mark, err error) {
+	path, err := filepath.Abs(source)
+	if err != nil {
+		return nil, nil, err
 	}
-	half := marked(dataDir)
-	taken := ""
+	if begun = readMark(dataDir); begun != nil && begun.Source != path {
+		return nil, nil, fmt.Errorf("%w: %s was to be a fork of %q; a fork of %s needs a data directory of its own", ErrHalf, dataDir, begun.Source, source)
+	}
 	for _, path := range occupied(dataDir, storeDir) {
-		if _, err := os.Lstat(path); err == nil && !half {
-			taken = path
-			break
+		if _, err := os.Lstat(path); err != nil {
+			continue
+		}
+		switch {
+		case begun == nil:
+			already, err = alreadyOf(source, dataDir, path)
+			return already, nil, err
+		case !mayBeOf(begun, dataDir, storeDir, path):
+			return nil, nil, fmt.Errorf("%w: %s, which the unfinished fork in %s has not made: use the --datastore-endpoint with which that was begun, or a data directory of its own", ErrOccupied, path, dataDir)
 		}
 	}
-	if taken != "" {
-		return alreadyOf(source, dataDir, taken)
+	if begun != nil {
+		if _, err := os.Lstat(filepath.Join(dataDir, FileName)); err == nil {
+			return nil, begun, nil // it goes on with that
+		}
 	}
 	info, err := os.Stat(source)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if same(source, filepath.Join(dataDir, FileName)) {
-		return nil, fmt.Errorf("%s is a part of the data directory, which the fork would replace: copy it elsewhere", source)
+		return nil, nil, fmt.Errorf("%s is a part of the data directory, which the fork would replace: copy it elsewhere", source)
 	}
 	if !info.IsDir() {
-		return nil, WithFile(source, func(*Snapshot) error { return nil })
+		return nil, begun, WithFile(source, func(*Snapshot) error { return nil })
 	}
 	if same(source, dataDir) {
-		return nil, fmt.Errorf("%s is the data directory itself", source)
+		return nil, nil, fmt.Errorf("%s is the data directory itself", source)
 	}
 	if _, err := os.Stat(filepath.Join(source, datastore.EngineFile)); err != nil {
-		return nil, fmt.Errorf("%w (a server that keeps its state elsewhere, or in memory, is forked by a file: karve snapshot --data-dir %s FILE)", err, source)
+		return nil, nil, fmt.Errorf("%w (a server that keeps its state elsewhere, or in memory, is forked by a file: karve snapshot --data-dir %s FILE)", err, source)
 	}
-	return nil, nil
+	return nil, begun, nil
 }
 
 // alreadyOf returns what the cluster in dataDir was made of, if that is source. A service
@@ -197,174 +224,230 @@ func occupied(dataDir, storeDir string) []string {
 	return names
 }
 
-func marked(dataDir string) bool {
-	_, err := os.Lstat(filepath.Join(dataDir, unfinished))
-	return err == nil
+// readMark returns the mark of an unfinished fork, or nil if there is none. A fork with its
+// last file is finished: then the mark has come back with a power cut, or a kill has left it.
+func readMark(dataDir string) *mark {
+	if _, err := os.Lstat(filepath.Join(dataDir, origin)); err == nil {
+		return nil
+	}
+	text, err := os.ReadFile(filepath.Join(dataDir, unfinished))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	out := &mark{}
+	if err != nil || json.Unmarshal(text, out) != nil {
+		*out = mark{Source: strings.TrimSpace(string(text))} // an earlier release wrote only the path
+	}
+	return out
 }
 
-// used returns [ErrUsed] for a directory that is marked as unfinished, although a server
-// has written to its datastore since. Servers do not start before the removal of the mark
-// is durable, so the mark has come back: the disk lost what it had confirmed, or the
-// release that made the fork did not wait for the disk. Making the fork again would destroy
-// the cluster.
-func used(dataDir, storeDir string) error {
-	if storeDir == "" || !marked(dataDir) {
-		return nil
+// mayBeOf reports whether an unfinished fork may have made a file. Of the files in dataDir, where
+// its mark is, it reports that for every name that forks make: [writeCertificates] compares the
+// contents. The database may be in another directory, and has an id.
+func mayBeOf(begun *mark, dataDir, storeDir, path string) bool {
+	switch path {
+	case filepath.Join(dataDir, certsName), filepath.Join(dataDir, FileName):
+		return true
+	case filepath.Join(storeDir, datastore.EngineFile):
+		return storeDir != "" && madeBy(begun, path)
 	}
-	path := filepath.Join(storeDir, datastore.EngineFile)
-	if _, err := os.Lstat(path); err != nil {
-		return nil
-	}
-	log, err := os.Stat(path + "-wal")
-	written := err == nil && log.Size() > 0 // a fork has no WAL
-	if !written {
-		look, err := sqlitefile.ReadInfo(path)
-		of := OriginOf(dataDir)
-		written = err == nil && (of == nil || look.Revision > of.Revision)
-	}
-	if !written {
-		return nil
-	}
-	return fmt.Errorf("%w: %s has been written to since. The mark has come back, perhaps with a power cut. Remove the file %s, and nothing else, to start the cluster",
-		ErrUsed, path, filepath.Join(dataDir, unfinished))
+	return false
+}
+
+func madeBy(begun *mark, database string) bool {
+	var id int64
+	err := sqlitefile.View(database, func(c *sqlitefile.Connection) error {
+		metas, err := c.Metas()
+		id = metas[forkMeta]
+		return err
+	})
+	return err == nil && id != 0 && id == begun.ID
 }
 
 // Unfinished returns [ErrHalf] for a data directory with an unfinished fork, which must not
-// be started. It returns [ErrUsed] if the mark cannot be right.
-func Unfinished(dataDir, storeDir string) error {
-	if !marked(dataDir) {
+// be started.
+func Unfinished(dataDir string) error {
+	begun := readMark(dataDir)
+	if begun == nil {
 		return nil
 	}
-	if err := used(dataDir, storeDir); err != nil {
-		return err
-	}
 	source := ""
-	if text, err := os.ReadFile(filepath.Join(dataDir, unfinished)); err == nil {
-		source = " " + strings.TrimSpace(string(text))
+	if begun.Source != "" {
+		source = " " + begun.Source
 	}
-	return fmt.Errorf("%w: %s: start with --fork-from%s, which makes it anew, or with another --data-dir", ErrHalf, dataDir, source)
+	return fmt.Errorf("%w: %s: start with --fork-from%s, which finishes it, or with another --data-dir", ErrHalf, dataDir, source)
+}
+
+// Target is where a fork is made. The caller holds the locks of both directories.
+type Target struct {
+	DataDir  string
+	StoreDir string // of the database; empty if the datastore is to be in memory
+	// Drop returns true for keys that the fork does not get: what the servers of the original
+	// have written about themselves.
+	Drop func(key string) bool
 }
 
 // Fork makes a data directory from a snapshot in a file, or from the data directory of
 // another cluster, which may run and is only read. It keeps the snapshot as FileName. The
-// caller holds the locks of both directories. storeDir is empty if the datastore is to be
-// in memory. A directory that is already a fork of source stays unchanged.
+// revision of the fork is far above that of the snapshot ([backup.RevisionMargin]). A
+// directory that is already a fork of source stays unchanged.
 //
 // If Fork is stopped at any point, also by a power cut, the directory is marked
-// ([Unfinished]), and the next call makes the fork. When Fork returns nil, the fork and the
-// removal of the mark are durable.
-func Fork(ctx context.Context, source, dataDir, storeDir string) (*Forked, error) {
-	out, err := forkInto(ctx, source, dataDir, storeDir)
+// ([Unfinished]), and the next call finishes the fork. When Fork returns nil, the fork and
+// the removal of the mark are durable. Fork removes no file but its mark, and replaces none.
+func Fork(ctx context.Context, source string, to Target) (*Forked, error) {
+	out, err := forkInto(ctx, source, to)
 	if err != nil {
 		return nil, fmt.Errorf("fork %s: %w", source, err)
 	}
 	return out, nil
 }
 
-func forkInto(ctx context.Context, source, dataDir, storeDir string) (*Forked, error) {
-	already, err := check(source, dataDir, storeDir)
+func forkInto(ctx context.Context, source string, to Target) (*Forked, error) {
+	already, begun, err := check(source, to.DataDir, to.StoreDir)
 	if err != nil {
 		return nil, err
 	}
 	if already != nil {
-		return &Forked{*already, true}, nil
+		return &Forked{*already, true}, removeMark(to.DataDir)
 	}
-	path, err := filepath.Abs(source)
-	if err != nil {
-		return nil, err
-	}
-	// The mark is durable before anything that it marks.
-	if !marked(dataDir) {
-		if err := place(dataDir, unfinished, []byte(path+"\n")); err != nil {
+	if begun == nil {
+		path, err := filepath.Abs(source)
+		if err != nil {
+			return nil, err
+		}
+		begun = &mark{Source: path, ID: 1 + rand.Int64N(math.MaxInt64)}
+		// The mark is durable before anything that it marks.
+		if err := write(to.DataDir, unfinished, begun); err != nil {
 			return nil, err
 		}
 	}
-	for _, path := range occupied(dataDir, storeDir) {
-		if err := os.RemoveAll(path); err != nil {
-			return nil, err
-		}
-	}
-	info, err := makeFork(ctx, source, dataDir, storeDir)
+	info, err := makeFork(ctx, begun, to)
 	if err != nil {
 		return nil, err
 	}
-	of := Origin{Source: path, Info: *info}
-	text, err := json.Marshal(of)
-	if err != nil {
+	// Everything else is durable before the last file, that is before the mark is removed, and
+	// the removal before the caller starts anything.
+	of := Origin{Source: begun.Source, Info: *info}
+	if err := write(to.DataDir, origin, of); err != nil {
 		return nil, err
 	}
-	if err := place(dataDir, origin, append(text, '\n')); err != nil {
-		return nil, err
-	}
-	// Everything is durable before the mark is removed, and the removal is durable before
-	// the caller starts anything. If the mark came back, the cluster would be made again.
-	if err := syncDirs(filepath.Join(dataDir, certsName), storeDir, dataDir); err != nil {
-		return nil, err
-	}
-	if err := os.Remove(filepath.Join(dataDir, unfinished)); err != nil {
-		return nil, err
-	}
-	return &Forked{of, false}, syncDirs(dataDir)
+	return &Forked{of, false}, removeMark(to.DataDir)
 }
 
-// place writes a small file, and makes it and its name durable.
-func place(dir, name string, text []byte) error {
-	return Place(filepath.Join(dir, name), true, func(w io.Writer) error {
-		_, err := w.Write(text)
+func removeMark(dataDir string) error {
+	err := os.Remove(filepath.Join(dataDir, unfinished))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
 		return err
-	})
+	}
+	return atomicfile.SyncDir(dataDir)
 }
 
-func makeFork(ctx context.Context, source, dataDir, storeDir string) (*Info, error) {
-	own := filepath.Join(dataDir, FileName)
-	from, err := os.Stat(source)
+// write writes a small file, and makes it and its name durable.
+func write(dir, name string, content any) error {
+	text, err := json.Marshal(content)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if from.IsDir() {
-		_, err = Make(ctx, Source{DataDir: source, StoreDir: source}, own, false)
-	} else {
-		err = copyFile(source, own)
-	}
-	if err != nil {
-		return nil, err
+	return atomicfile.Write(filepath.Join(dir, name), append(text, '\n'), 0o600)
+}
+
+// makeFork makes what is missing of a fork. Each file gets its name when it is complete and
+// durable. All others are made of the first one, the snapshot.
+func makeFork(ctx context.Context, begun *mark, to Target) (*Info, error) {
+	own := filepath.Join(to.DataDir, FileName)
+	if _, err := os.Lstat(own); errors.Is(err, fs.ErrNotExist) {
+		if err := takeSnapshot(ctx, begun.Source, own); err != nil {
+			return nil, err
+		}
 	}
 	var info *Info
-	err = WithFile(own, func(s *Snapshot) error {
+	err := WithFile(own, func(s *Snapshot) error {
 		info = &s.Info
-		dir := filepath.Join(dataDir, certsName)
-		if err := os.Mkdir(dir, 0o700); err != nil {
+		if err := writeCertificates(filepath.Join(to.DataDir, certsName), s.certs); err != nil {
 			return err
 		}
-		if err := writeAll(dir, s.certs); err != nil {
-			return err
-		}
-		if storeDir == "" {
-			return nil
-		}
-		return s.CopyDatabase(filepath.Join(storeDir, datastore.EngineFile))
+		return s.makeDatabase(ctx, begun, to)
 	})
 	return info, err
 }
 
-// writeAll syncs the files at the same time: the file system's journal then commits once or
-// twice, and not once for each.
-func writeAll(dir string, files []file) error {
-	errs := make([]error, len(files))
-	var writing sync.WaitGroup
-	for i, f := range files {
-		writing.Go(func() {
-			w, err := os.OpenFile(filepath.Join(dir, f.name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-			if err != nil {
-				errs[i] = err
-				return
-			}
-			_, err = w.Write(f.content)
-			errs[i] = errors.Join(err, w.Sync(), w.Close())
-		})
+func takeSnapshot(ctx context.Context, source, to string) error {
+	from, err := os.Stat(source)
+	if err != nil {
+		return err
 	}
-	writing.Wait()
-	return errors.Join(errs...)
+	if from.IsDir() {
+		_, err = Make(ctx, Source{DataDir: source, StoreDir: source}, to, false)
+		return err
+	}
+	return copyFile(source, to)
+}
+
+// writeCertificates writes the files that are missing. It returns [ErrOccupied] for one with
+// another content.
+func writeCertificates(dir string, files []file) error {
+	var missing []atomicfile.File
+	for _, f := range files {
+		path := filepath.Join(dir, f.name)
+		content, err := os.ReadFile(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			missing = append(missing, atomicfile.File{Path: path, Data: f.content, Mode: 0o600})
+		case err != nil:
+			return err
+		case !bytes.Equal(content, f.content):
+			return fmt.Errorf("%w: %s, which is not that of the snapshot; a fork needs a data directory of its own", ErrOccupied, path)
+		}
+	}
+	if err := atomicfile.MakeDir(dir); err != nil {
+		return err
+	}
+	return atomicfile.Writer{}.Write(missing...)
+}
+
+// makeDatabase makes the database of a fork, unless there is one: [check] has found that
+// the same fork has made that.
+func (s *Snapshot) makeDatabase(ctx context.Context, begun *mark, to Target) error {
+	path := filepath.Join(to.StoreDir, datastore.EngineFile)
+	if _, err := os.Lstat(path); to.StoreDir == "" || err == nil {
+		return nil
+	}
+	temp, err := directory.NewTempDir(to.StoreDir)
+	if err != nil {
+		return err
+	}
+	defer temp.Remove()
+	if err := s.CopyDatabase(temp.File()); err != nil {
+		return err
+	}
+	if err := backup.Continue(ctx, temp.File(), to.Drop, sqlitefile.Metas{forkMeta: begun.ID}); err != nil {
+		return err
+	}
+	return atomicfile.RenameNew(temp.File(), path)
+}
+
+// Contents returns what a datastore in memory of a fork begins with. Each start has higher
+// revisions than the one before.
+func Contents(ctx context.Context, at Target) (*datastore.Dump, error) {
+	of := OriginOf(at.DataDir)
+	if of == nil {
+		return nil, fmt.Errorf("%s is no fork", at.DataDir)
+	}
+	of.Starts++
+	if err := write(at.DataDir, origin, of); err != nil {
+		return nil, err
+	}
+	var contents *datastore.Dump
+	err := WithFile(filepath.Join(at.DataDir, FileName), func(s *Snapshot) (err error) {
+		if contents, err = s.Dump(ctx, at.DataDir); err != nil {
+			return err
+		}
+		return contents.Continue(at.Drop, of.Starts)
+	})
+	return contents, err
 }
 
 func copyFile(from, to string) error {
@@ -377,17 +460,4 @@ func copyFile(from, to string) error {
 		_, err := io.Copy(w, r)
 		return err
 	})
-}
-
-// syncDirs makes the names in directories durable.
-func syncDirs(dirs ...string) error {
-	for _, dir := range dirs {
-		if dir == "" {
-			continue
-		}
-		if err := atomicfile.SyncDir(dir); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -1,58 +1,223 @@
 package snapshot_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/backup"
+	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/datastore/kineimport"
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
 	"github.com/karve-k8s/karve/snapshot"
 )
 
-// A killed fork leaves a mark, and the next one completes it, whatever files were there.
+// target is where a fork is made; it does not get keys below /servers/.
+func target(dataDir, storeDir string) snapshot.Target {
+	return snapshot.Target{DataDir: dataDir, StoreDir: storeDir, Drop: func(key string) bool { return strings.HasPrefix(key, "/servers/") }}
+}
+
+// A killed fork leaves a mark, and the next one finishes it, whatever files were there.
 func TestHalfAFork(t *testing.T) {
 	file := made(t, cluster(t))
-	whole := t.TempDir()
-	if _, err := snapshot.Fork(t.Context(), file, whole, whole); err != nil {
-		t.Fatal(err)
-	}
-	for i, left := range [][]string{{}, {snapshot.FileName}, {snapshot.FileName, "certs/ca.crt"}, {snapshot.FileName, "certs/ca.crt", "certs/ca.key", datastore.EngineFile}} {
-		dir := t.TempDir()
-		for _, name := range append(left, "fork-unfinished") {
-			text, err := os.ReadFile(filepath.Join(whole, name))
-			if err != nil && name != "fork-unfinished" {
-				t.Fatal(err)
-			}
-			path := filepath.Join(dir, name)
-			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, text[:len(text)/2], 0o600)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := snapshot.Unfinished(dir, dir); !errors.Is(err, snapshot.ErrHalf) {
+	names := []string{snapshot.FileName, "certs/ca.crt", "certs/ca.key", datastore.EngineFile}
+	for i := range len(names) + 1 {
+		dir := half(t, file, names[:i]...)
+		if err := snapshot.Unfinished(dir); !errors.Is(err, snapshot.ErrHalf) {
 			t.Errorf("%d: %v, want %v", i, err, snapshot.ErrHalf)
 		}
-		if _, err := snapshot.Fork(t.Context(), file, dir, dir); err != nil {
+		if _, err := snapshot.Fork(t.Context(), file, target(dir, dir)); err != nil {
 			t.Fatal(err)
 		}
 		wantCluster(t, dir, dir)
+		if err := snapshot.Unfinished(dir); err != nil {
+			t.Errorf("%d: after it %v", i, err)
+		}
+	}
+	// It goes on with its own snapshot: the source may be gone.
+	dir, other, gone := half(t, file, names[:1]...), half(t, file), file+" is gone"
+	if err := os.Rename(file, gone); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := snapshot.Fork(t.Context(), file, target(dir, dir)); err != nil {
+		t.Error(err)
+	}
+	wantCluster(t, dir, dir)
+	if _, err := snapshot.Fork(t.Context(), gone, target(other, other)); !errors.Is(err, snapshot.ErrHalf) || !strings.Contains(err.Error(), file) {
+		t.Errorf("of another source: %v, want %v and the source", err, snapshot.ErrHalf)
 	}
 	// If the fork cannot be completed, the mark stays.
 	damaged := filepath.Join(t.TempDir(), "damaged")
-	text, err := os.ReadFile(file)
+	text, err := os.ReadFile(gone)
 	if err == nil {
 		err = os.WriteFile(damaged, text[:len(text)-8192], 0o600)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
-	if _, err := snapshot.Fork(t.Context(), damaged, dir, dir); !errors.Is(err, snapshot.ErrNone) {
+	dir = t.TempDir()
+	if _, err := snapshot.Fork(t.Context(), damaged, target(dir, dir)); !errors.Is(err, snapshot.ErrNone) {
 		t.Errorf("half a snapshot: %v, want %v", err, snapshot.ErrNone)
 	}
-	if err := snapshot.Unfinished(dir, dir); !errors.Is(err, snapshot.ErrHalf) {
+	if err := snapshot.Unfinished(dir); !errors.Is(err, snapshot.ErrHalf) {
 		t.Errorf("after it: %v, want %v", err, snapshot.ErrHalf)
+	}
+}
+
+// half returns a directory with the mark of a fork of file, and those of its files.
+func half(t *testing.T, file string, names ...string) string {
+	t.Helper()
+	whole, dir := t.TempDir(), t.TempDir()
+	if _, err := snapshot.Fork(t.Context(), file, target(whole, whole)); err != nil {
+		t.Fatal(err)
+	}
+	var id int64
+	if err := sqlitefile.View(filepath.Join(whole, datastore.EngineFile), func(c *sqlitefile.Connection) error {
+		metas, err := c.Metas()
+		id = metas["fork"]
+		return err
+	}); err != nil || id == 0 {
+		t.Fatalf("the database of a fork has the id %d: %v", id, err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "fork-unfinished"), fmt.Appendf(nil, `{"source":%q,"id":%d}`, file, id), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		path := filepath.Join(dir, name)
+		text, err := os.ReadFile(filepath.Join(whole, name))
+		if err := errors.Join(err, os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, text, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// A fork that finishes another one changes no file that this has not made, whichever directory of
+// the datastore the start names.
+func TestForkLeavesForeignFiles(t *testing.T) {
+	file := made(t, cluster(t))
+	forked := t.TempDir() // of the same snapshot, but not by the fork that was killed
+	if _, err := snapshot.Fork(t.Context(), file, target(forked, forked)); err != nil {
+		t.Fatal(err)
+	}
+	database := func(dir string) []byte {
+		text, err := os.ReadFile(filepath.Join(dir, datastore.EngineFile))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	for what, foreign := range map[string]struct {
+		name    string
+		content []byte
+	}{
+		"a k3s":                            {kineimport.FileName, []byte("a k3s")},
+		"another cluster":                  {datastore.EngineFile, database(cluster(t))},
+		"another fork of the same cluster": {datastore.EngineFile, database(forked)},
+		"a log":                            {datastore.EngineFile + "-wal", []byte("a log")},
+		"a key":                            {"certs/ca.key", []byte("of others")},
+	} {
+		for _, elsewhere := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, elsewhere: %v", what, elsewhere), func(t *testing.T) {
+				name, content := foreign.name, foreign.content
+				dir := half(t, file, snapshot.FileName)
+				store, foreign := dir, filepath.Join(dir, name)
+				if elsewhere {
+					store = t.TempDir()
+					if !strings.HasPrefix(name, "certs/") {
+						foreign = filepath.Join(store, name)
+					}
+				}
+				if err := errors.Join(os.MkdirAll(filepath.Dir(foreign), 0o700), os.WriteFile(foreign, content, 0o600)); err != nil {
+					t.Fatal(err)
+				}
+				before, beforeThere := listing(t, dir), listing(t, store)
+				if _, err := snapshot.Fork(t.Context(), file, target(dir, store)); !errors.Is(err, snapshot.ErrOccupied) || !strings.Contains(err.Error(), foreign) {
+					t.Errorf("got %v, want %v and %s", err, snapshot.ErrOccupied, foreign)
+				}
+				if after, there := listing(t, dir), listing(t, store); after != before || there != beforeThere {
+					t.Errorf("it left\n%s%s, before it was\n%s%s", after, there, before, beforeThere)
+				}
+			})
+		}
+	}
+}
+
+// A fork has higher revisions than clients of its original may have seen, and no key that the original's
+// servers wrote about themselves. The original runs, and may have reserved revisions.
+func TestForkGoesOnAboveItsOriginal(t *testing.T) {
+	for _, mode := range []datastore.Durability{datastore.Full, datastore.Relaxed} {
+		t.Run(mode.String(), func(t *testing.T) {
+			source := cluster(t)
+			lock, err := directory.Acquire(source)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer lock.Close()
+			engine, err := datastore.OpenEngine(lock, datastore.Options{Durability: mode, BallastBytes: -1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer engine.Close()
+			for _, value := range []string{"an address", "another one"} {
+				if _, err := engine.Put(t.Context(), datastore.PutRequest{Key: "/servers/a", Value: []byte(value)}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			file := filepath.Join(t.TempDir(), "file")
+			if _, err := snapshot.Make(t.Context(), snapshot.Source{DataDir: source, Backup: func(ctx context.Context, to string) (*backup.Result, error) {
+				return engine.Backup(ctx, to, backup.Options{})
+			}}, file, false); err != nil {
+				t.Fatal(err)
+			}
+			least := engine.Revision() + backup.RevisionMargin
+
+			dir := t.TempDir()
+			if _, err := snapshot.Fork(t.Context(), file, target(dir, dir)); err != nil {
+				t.Fatal(err)
+			}
+			database := filepath.Join(dir, datastore.EngineFile)
+			v, err := backup.Verify(t.Context(), sqlitefile.ClosedFile(database), nil)
+			if err != nil || !v.OK || v.Revision < least {
+				t.Errorf("the fork's database: %+v, %v, want revision %d or more", v, err, least)
+			}
+			contents, err := datastore.ReadDump(t.Context(), database)
+			wantKeys(t, contents, err, "/registry/a")
+
+			dir = t.TempDir()
+			if _, err := snapshot.Fork(t.Context(), file, target(dir, "")); err != nil {
+				t.Fatal(err)
+			}
+			for start := range 3 { // each goes on above the last one
+				contents, err := snapshot.Contents(t.Context(), target(dir, ""))
+				wantKeys(t, contents, err, "/registry/a")
+				if got := contents.Revision(); got < least {
+					t.Errorf("start %d in memory: revision %d, want %d or more", start, got, least)
+				}
+				least = contents.Revision() + backup.RevisionMargin
+			}
+		})
+	}
+}
+
+func wantKeys(t *testing.T, got *datastore.Dump, err error, want ...string) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var keys []string
+	got.Each(func(key string, _ []byte) bool {
+		keys = append(keys, key)
+		return true
+	})
+	if !slices.Equal(keys, want) {
+		t.Errorf("the fork has the keys %q, want %q", keys, want)
 	}
 }
 
@@ -62,7 +227,7 @@ func TestForkAgain(t *testing.T) {
 	file := made(t, source)
 	forked := func(t *testing.T, from string) string {
 		dir := t.TempDir()
-		if made, err := snapshot.Fork(t.Context(), from, dir, dir); err != nil || made.Already {
+		if made, err := snapshot.Fork(t.Context(), from, target(dir, dir)); err != nil || made.Already {
 			t.Fatalf("%+v, %v", made, err)
 		}
 		put(t, dir, "/registry/b", "written since")
@@ -140,7 +305,7 @@ func TestForkAgain(t *testing.T) {
 				from = test.then(t, dir, from)
 			}
 			before := listing(t, dir)
-			made, err := snapshot.Fork(t.Context(), from, dir, dir)
+			made, err := snapshot.Fork(t.Context(), from, target(dir, dir))
 			if test.other {
 				if !errors.Is(err, snapshot.ErrOccupied) || !strings.Contains(err.Error(), "a data directory of its own") {
 					t.Errorf("got %v, want %v and the remedy", err, snapshot.ErrOccupied)
@@ -155,51 +320,40 @@ func TestForkAgain(t *testing.T) {
 	}
 }
 
-// A mark comes back because the disk lost a confirmed removal. It must not make anyone
-// destroy the cluster that has been used since.
+// A mark comes back because the disk lost a confirmed removal. A fork with its last file is
+// complete all the same.
 func TestMarkThatCameBack(t *testing.T) {
-	file := made(t, cluster(t))
-	for name, use := range map[string]func(t *testing.T, dir string){
-		"closed": func(t *testing.T, dir string) { put(t, dir, "/registry/b", "2") },
-		"killed": func(t *testing.T, dir string) {
-			if err := os.WriteFile(filepath.Join(dir, datastore.EngineFile+"-wal"), []byte("a log"), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			if _, err := snapshot.Fork(t.Context(), file, dir, dir); err != nil {
-				t.Fatal(err)
-			}
-			use(t, dir)
-			mark := filepath.Join(dir, "fork-unfinished")
-			if err := os.WriteFile(mark, []byte(file+"\n"), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			before := listing(t, dir)
-			_, again := snapshot.Fork(t.Context(), file, dir, dir)
-			for what, err := range map[string]error{"a start": snapshot.Unfinished(dir, dir), "the fork again": again} {
-				if !errors.Is(err, snapshot.ErrUsed) || !strings.Contains(err.Error(), "Remove the file "+mark+", and nothing else") {
-					t.Errorf("%s: got %v, want %v and the one file to remove", what, err, snapshot.ErrUsed)
-				}
-			}
-			if after := listing(t, dir); after != before {
-				t.Errorf("it left\n%s, before it was\n%s", after, before)
-			}
-		})
+	file, dir := made(t, cluster(t)), t.TempDir()
+	if _, err := snapshot.Fork(t.Context(), file, target(dir, dir)); err != nil {
+		t.Fatal(err)
+	}
+	put(t, dir, "/registry/b", "2")
+	before := listing(t, dir)
+	if err := os.WriteFile(filepath.Join(dir, "fork-unfinished"), fmt.Appendf(nil, `{"source":%q,"id":1}`, file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := snapshot.Unfinished(dir); err != nil {
+		t.Errorf("a start: %v", err)
+	}
+	if made, err := snapshot.Fork(t.Context(), file, target(dir, dir)); err != nil || !made.Already {
+		t.Errorf("the fork again: got %+v, %v, want that it is a fork already", made, err)
+	}
+	if after := listing(t, dir); after != before {
+		t.Errorf("it left\n%s, before it was\n%s", after, before)
 	}
 }
 
 // The remedy for an unfinished fork names the source, and tells nobody to remove a
 // directory.
 func TestHalfAForkNamesItsSource(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "fork-unfinished"), []byte("/backups/monday\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	err := snapshot.Unfinished(dir, dir)
-	if err == nil || !strings.Contains(err.Error(), "--fork-from /backups/monday") || strings.Contains(err.Error(), "remove") {
-		t.Errorf("got %v, want the source, and nothing about removing", err)
+	for _, text := range []string{"/backups/monday\n", `{"source":"/backups/monday","id":1}`} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "fork-unfinished"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err := snapshot.Unfinished(dir)
+		if err == nil || !strings.Contains(err.Error(), "--fork-from /backups/monday,") || strings.Contains(err.Error(), "remove") {
+			t.Errorf("got %v, want the source, and nothing about removing", err)
+		}
 	}
 }

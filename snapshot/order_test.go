@@ -19,7 +19,7 @@ const forkVariable = "KARVE_TEST_FORK" // SOURCE:DIRECTORY, for a child of the t
 
 func TestMain(m *testing.M) {
 	if source, dir, ok := strings.Cut(os.Getenv(forkVariable), ":"); ok {
-		_, err := snapshot.Fork(context.Background(), source, dir, dir)
+		_, err := snapshot.Fork(context.Background(), source, target(dir, dir))
 		fmt.Print("done ", err)
 		return
 	}
@@ -58,26 +58,31 @@ func TestForkIsDurableInOrder(t *testing.T) {
 	// The mark, and its name, before anything that it marks.
 	marked := at("name fork-unfinished", 0)
 	durable := at("sync .", marked)
-	for _, later := range []string{"name " + snapshot.FileName, "make certs", "make " + datastore.EngineFile, "name fork-of"} {
+	for _, later := range []string{"name " + snapshot.FileName, "make certs", "name " + datastore.EngineFile, "name fork-of"} {
 		if i := at(later, 0); i < durable {
 			t.Errorf("%q is step %d, before the mark is durable at step %d", later, i, durable)
 		}
 	}
-	// Everything, files and their names, before the removal of the mark.
-	gone := at("remove fork-unfinished", 0)
-	for made, synced := range map[string]string{
-		"name " + snapshot.FileName:      "sync .",
-		"name fork-of":                   "sync .",
-		"make certs":                     "sync .",
-		"make certs/ca.key":              "sync certs",
-		"make " + datastore.EngineFile:   "sync " + datastore.EngineFile,
-		"make certs/service-account.key": "sync certs/service-account.key",
-		"sync " + datastore.EngineFile:   "sync .",
-		"sync certs/" + "ca.crt":         "sync certs",
-		"sync certs/service-account.key": "sync .",
+	// Every other name before the last file, and that one before the removal of the mark.
+	last, gone := at("name fork-of", 0), at("remove fork-unfinished", 0)
+	for _, step := range []struct {
+		name, in string
+		before   int
+	}{
+		{snapshot.FileName, ".", last}, {datastore.EngineFile, ".", last}, {"certs/ca.key", "certs", last},
+		{"certs/service-account.key", "certs", last}, {"fork-of", ".", gone},
 	} {
-		if i := at(synced, at(made, 0)); i > gone {
-			t.Errorf("%q is durable at step %d, after the mark has gone at step %d", made, i, gone)
+		if i := at("sync "+step.in, at("name "+step.name, 0)); i > step.before {
+			t.Errorf("the name of %s is durable at step %d, after step %d", step.name, i, step.before)
+		}
+	}
+	if i := at("sync .", at("make certs", 0)); i > last {
+		t.Errorf("certs is durable at step %d, after step %d", i, last)
+	}
+	// A file has its contents before its name.
+	for step := range slices.Values(steps) {
+		if name, ok := strings.CutPrefix(step, "unsynced "); ok {
+			t.Errorf("%s gets its name before its content is durable", name)
 		}
 	}
 	// The removal is durable when Fork returns.
@@ -90,14 +95,15 @@ func TestForkIsDurableInOrder(t *testing.T) {
 var (
 	syncCall   = regexp.MustCompile(`f(?:data)?sync\(\d+<([^>]*)>`)
 	madeCall   = regexp.MustCompile(`(?:mkdir|mkdirat|openat)\([^"]*"([^"]*)", (\S.*)`)
-	nameCall   = regexp.MustCompile(`(?:rename\w*|link\w*)\([^"]*"[^"]*", [^"]*"([^"]*)"`)
+	nameCall   = regexp.MustCompile(`(?:rename\w*|link\w*)\([^"]*"([^"]*)", [^"]*"([^"]*)"`)
 	removeCall = regexp.MustCompile(`unlink\w*\([^"]*"([^"]*)"`)
 )
 
 // stepsIn returns the calls about files below dir: "make", "sync", "name" and "remove",
-// with a path in it.
+// with a path in it. It adds "unsynced" where a file gets its name unsynced.
 func stepsIn(trace, dir string) []string {
 	var steps []string
+	synced := map[string]bool{}
 	add := func(step, path string) {
 		if name, err := filepath.Rel(dir, path); err == nil && filepath.IsLocal(name) {
 			steps = append(steps, step+" "+name)
@@ -106,8 +112,12 @@ func stepsIn(trace, dir string) []string {
 	for line := range strings.Lines(trace) {
 		if m := syncCall.FindStringSubmatch(line); m != nil {
 			add("sync", m[1])
+			synced[m[1]] = true
 		} else if m := nameCall.FindStringSubmatch(line); m != nil {
-			add("name", m[1])
+			if !synced[m[1]] {
+				add("unsynced", m[2])
+			}
+			add("name", m[2])
 		} else if m := removeCall.FindStringSubmatch(line); m != nil {
 			add("remove", m[1])
 		} else if m := madeCall.FindStringSubmatch(line); m != nil && (strings.Contains(line, "mkdir") || strings.Contains(m[2], "O_CREAT")) {

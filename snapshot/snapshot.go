@@ -24,6 +24,7 @@ import (
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/datastore/backup"
+	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 	"github.com/karve-k8s/karve/internal/atomicfile"
 )
@@ -35,7 +36,6 @@ var (
 	ErrExists   = backup.ErrExists
 	ErrOccupied = errors.New("there is a cluster already")
 	ErrHalf     = errors.New("a fork was begun here and not finished")
-	ErrUsed     = errors.New("this fork is marked as unfinished, but it is a cluster in use")
 )
 
 // FileName is the snapshot in a data directory. `karve snapshot` writes it and `karve
@@ -97,8 +97,8 @@ func Make(ctx context.Context, from Source, to string, overwrite bool) (*Info, e
 		return nil, fmt.Errorf("make snapshot: %w: %s", ErrExists, to)
 	}
 	var info *Info
-	err = Place(to, overwrite, func(w io.Writer) (err error) {
-		info, err = Write(ctx, from, filepath.Dir(to), w)
+	err = place(to, overwrite, func(w io.Writer, scratch string) (err error) {
+		info, err = Write(ctx, from, scratch, w)
 		return err
 	})
 	if err != nil {
@@ -109,8 +109,14 @@ func Make(ctx context.Context, from Source, to string, overwrite bool) (*Info, e
 
 // Place makes a file that write fills. The file gets its name when all of it is on the
 // disk. When Place returns, the name is on the disk, too.
-func Place(to string, overwrite bool, write func(io.Writer) error) (err error) {
-	err = atomicfile.Create(to, overwrite, write)
+func Place(to string, overwrite bool, write func(io.Writer) error) error {
+	return place(to, overwrite, func(w io.Writer, _ string) error { return write(w) })
+}
+
+// place is Place with a directory for temporary files. If the process is killed, the next
+// snapshot beside the file removes what it leaves.
+func place(to string, overwrite bool, write func(w io.Writer, scratch string) error) error {
+	err := placeIn(to, overwrite, write)
 	if errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("make snapshot: %w: %s", ErrExists, to)
 	} else if err != nil {
@@ -119,14 +125,37 @@ func Place(to string, overwrite bool, write func(io.Writer) error) (err error) {
 	return nil
 }
 
+func placeIn(to string, overwrite bool, write func(w io.Writer, scratch string) error) error {
+	temp, err := directory.NewTempDir(filepath.Dir(to))
+	if err != nil {
+		return err
+	}
+	defer temp.Remove()
+	f, err := os.OpenFile(temp.File(), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	err = write(f, temp.Dir())
+	if err == nil {
+		err = f.Sync()
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if overwrite {
+		return atomicfile.Rename(temp.File(), to)
+	}
+	return atomicfile.RenameNew(temp.File(), to)
+}
+
 // Write writes a snapshot. scratch is a directory with space for a copy of the datastore.
 func Write(ctx context.Context, from Source, scratch string, w io.Writer) (*Info, error) {
-	dir, err := os.MkdirTemp(scratch, ".snapshot-*")
+	temp, err := directory.NewTempDir(scratch)
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(dir)
-	database := filepath.Join(dir, datastore.EngineFile)
+	defer temp.Remove()
+	database := temp.File()
 	made, err := from.backup(ctx, database)
 	if err != nil {
 		return nil, err
@@ -286,16 +315,15 @@ func (s *Snapshot) CopyDatabase(to string) error {
 
 // Dump reads the database of the snapshot. scratch is a directory with space for a copy of it.
 func (s *Snapshot) Dump(ctx context.Context, scratch string) (*datastore.Dump, error) {
-	dir, err := os.MkdirTemp(scratch, ".snapshot-*")
+	temp, err := directory.NewTempDir(scratch)
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(dir)
-	database := filepath.Join(dir, datastore.EngineFile)
-	if err := s.CopyDatabase(database); err != nil {
+	defer temp.Remove()
+	if err := s.CopyDatabase(temp.File()); err != nil {
 		return nil, err
 	}
-	return datastore.ReadDump(ctx, database)
+	return datastore.ReadDump(ctx, temp.File())
 }
 
 // WithFile calls body with the snapshot in a file. Its errors name the file.

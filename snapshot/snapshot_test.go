@@ -3,6 +3,7 @@ package snapshot_test
 import (
 	"archive/tar"
 	"bytes"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -113,7 +114,7 @@ func wantCluster(t *testing.T, dir, storeDir string) {
 	if !slices.Equal(got, want) {
 		t.Errorf("certificates %q, want %q", got, want)
 	}
-	if err := snapshot.Unfinished(dir, dir); err != nil {
+	if err := snapshot.Unfinished(dir); err != nil {
 		t.Error(err)
 	}
 	if err := snapshot.WithFile(filepath.Join(dir, snapshot.FileName), func(*snapshot.Snapshot) error { return nil }); err != nil {
@@ -131,12 +132,12 @@ func TestFork(t *testing.T) {
 	for name, from := range map[string]string{"file": file, "directory": source} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			if _, err := snapshot.Fork(t.Context(), from, dir, dir); err != nil {
+			if _, err := snapshot.Fork(t.Context(), from, target(dir, dir)); err != nil {
 				t.Fatal(err)
 			}
 			wantCluster(t, dir, dir)
 			before := listing(t, dir)
-			if again, err := snapshot.Fork(t.Context(), from, dir, dir); err != nil || !again.Already || again.Source != from {
+			if again, err := snapshot.Fork(t.Context(), from, target(dir, dir)); err != nil || !again.Already || again.Source != from {
 				t.Errorf("again: %+v, %v; want that it is a fork already", again, err)
 			}
 			if after := listing(t, dir); after != before {
@@ -146,13 +147,13 @@ func TestFork(t *testing.T) {
 	}
 	t.Run("store elsewhere", func(t *testing.T) {
 		dir, store := t.TempDir(), t.TempDir()
-		if _, err := snapshot.Fork(t.Context(), file, dir, store); err != nil {
+		if _, err := snapshot.Fork(t.Context(), file, target(dir, store)); err != nil {
 			t.Fatal(err)
 		}
 		wantCluster(t, dir, store)
 	})
 	t.Run("into itself", func(t *testing.T) {
-		if _, err := snapshot.Fork(t.Context(), source, source, source); err == nil || !strings.Contains(err.Error(), "itself") {
+		if _, err := snapshot.Fork(t.Context(), source, target(source, source)); err == nil || !strings.Contains(err.Error(), "itself") {
 			t.Errorf("%v, want that it is the directory itself", err)
 		}
 	})
@@ -174,7 +175,11 @@ func listing(t *testing.T, dir string) string {
 			if err != nil {
 				return err
 			}
-			fmt.Fprintln(&b, path, info.Size(), info.Mode())
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(&b, "%s %d %v %x\n", path, info.Size(), info.Mode(), sha256.Sum256(text))
 		}
 		return err
 	})

@@ -57,12 +57,12 @@ func withReadable(dir, file string, copyFile func(to string) error, body func(fi
 	if !foreign || mayRead(dir, file) {
 		return ownership.Act(dir, func() error { return body(file) })
 	}
-	stage, remove, err := directory.NewStage(stagePlace(dir))
+	stage, err := directory.NewTempDir(stagePlace(dir))
 	if err != nil {
 		return fmt.Errorf("copy %s, which %s cannot read: %w", file, owner, err)
 	}
-	defer func() { err = errors.Join(err, remove()) }()
-	staged := filepath.Join(stage, filepath.Base(file))
+	defer func() { err = errors.Join(err, stage.Remove()) }()
+	staged := filepath.Join(stage.Dir(), filepath.Base(file))
 	if err := copyFile(staged); err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func withReadable(dir, file string, copyFile func(to string) error, body func(fi
 		return err
 	}
 	defer f.Close()
-	if err := errors.Join(ownership.Lend(f, owner), os.Chmod(stage, 0o711)); err != nil {
+	if err := errors.Join(ownership.Lend(f, owner), os.Chmod(stage.Dir(), 0o711)); err != nil {
 		return err
 	}
 	return ownership.Act(dir, func() error { return body(staged) })
@@ -82,7 +82,7 @@ func withReadable(dir, file string, copyFile func(to string) error, body func(fi
 // of a cluster, and the owner of dir can read them.
 func removeStages(dir string) {
 	if _, foreign, err := ownership.Foreign(dir); err == nil && foreign {
-		directory.RemoveStages(stagePlace(dir))
+		directory.RemoveAbandoned(stagePlace(dir))
 	}
 }
 

@@ -175,12 +175,12 @@ func TestCommandsRemoveStages(t *testing.T) {
 	parallel(t)
 	dir := servicesDir(t)
 	above := filepath.Dir(dir)
-	used, remove, err := directory.NewStage(above)
+	used, err := directory.NewTempDir(above)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, words := range []string{"datastore stats", "datastore restore FILE"} {
-		left := filepath.Join(above, ".karve-staged.123.partial")
+		left := filepath.Join(above, ".karve-123.partial")
 		secret := filepath.Join(left, "backup.db")
 		file := filepath.Join(t.TempDir(), "backup.db")
 		if err := errors.Join(os.Mkdir(left, 0o711), os.WriteFile(filepath.Join(left, "lock"), nil, 0o600),
@@ -195,11 +195,11 @@ func TestCommandsRemoveStages(t *testing.T) {
 		if _, err := os.Lstat(left); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("after %s, the copy is still there: %v", words, err)
 		}
-		if _, err := os.Lstat(used); err != nil {
+		if _, err := os.Lstat(used.Dir()); err != nil {
 			t.Errorf("after %s: %v", words, err)
 		}
 	}
-	if err := remove(); err != nil {
+	if err := used.Remove(); err != nil {
 		t.Error(err)
 	}
 }

@@ -19,10 +19,8 @@ import (
 )
 
 // RestoreMargin is how far a restore raises the revision above that of the backup and, as far as it
-// can be read, that of the file it replaces. etcd's documentation recommends this number
-// (https://etcd.io/docs/v3.6/op-guide/recovery/): it is more than a busy cluster writes in a week, if
-// the replaced file is lost. A row id has space for 140,000 restores.
-const RestoreMargin = 1_000_000_000
+// can be read, that of the file it replaces.
+const RestoreMargin = backup.RevisionMargin
 
 // Restore replaces the database in a locked directory with a backup. It verifies the backup first and
 // only reads it. The replaced database stays as mvcc.db.before-restore-TIME.
@@ -67,11 +65,13 @@ func restore(ctx context.Context, lock *directory.Lock, file string, progress sq
 	out := &backup.Result{From: file, To: to}
 	_, err = backup.Copy(ctx, sqlitefile.ClosedFile(file), fresh, progress, func(s *backup.Summary) (sqlitefile.Metas, error) {
 		out.Keys = s.Keys
-		out.Revision = max(s.Revision, s.Metas["reserved"], seen) + RestoreMargin
-		if out.Revision > sqlitefile.MaxRevision {
-			return nil, fmt.Errorf("%w: revision %d is too high to be raised", sqlitefile.ErrCorrupt, s.Revision)
+		metas, err := s.Raise(seen)
+		if err != nil {
+			return nil, err
 		}
-		return sqlitefile.Metas{"revision": out.Revision, "compact_revision": out.Revision, "reserved": 0, "replaced_revision": replaced}, nil
+		out.Revision = metas["revision"]
+		metas["replaced_revision"] = replaced
+		return metas, nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("restore %s: %w", file, err)

@@ -78,7 +78,7 @@ func Place(from, to string, opts Options, build func(file string) (*Result, erro
 			return nil, fmt.Errorf("%s is the database itself", to)
 		}
 	}
-	unfinished, err := directory.NewTempDir(to)
+	unfinished, err := directory.NewTempDir(filepath.Dir(to))
 	if err != nil {
 		return nil, err
 	}

@@ -8,23 +8,25 @@ import (
 	"strings"
 )
 
-// TempDir is a directory (0700) beside a file that is being made in it. A lock in it shows
-// that a process is at work. The next TempDir for the same file removes what a killed process
-// has left.
+// TempDir is a directory (0700) in which a file is being made that belongs beside it. A lock in
+// it shows that a process is at work. If that process is killed, the next TempDir beside it, or
+// [RemoveAbandoned], removes the directory.
 type TempDir struct {
 	dir  string
 	lock *os.File
 }
 
-func tempDirNames(to string) (prefix, suffix string) {
-	return "." + filepath.Base(to) + ".", ".partial"
-}
+// The name of a TempDir has a number between these.
+const (
+	tempPrefix = ".karve-"
+	tempSuffix = ".partial"
+)
 
-// NewTempDir makes the directory for the file that is to be called to.
-func NewTempDir(to string) (*TempDir, error) {
-	removeAbandoned(to)
-	prefix, suffix := tempDirNames(to)
-	dir, err := os.MkdirTemp(filepath.Dir(to), prefix+"*"+suffix)
+// NewTempDir makes the directory in above. It first removes those that killed processes have left
+// there.
+func NewTempDir(above string) (*TempDir, error) {
+	RemoveAbandoned(above)
+	dir, err := os.MkdirTemp(above, tempPrefix+"*"+tempSuffix)
 	if err != nil {
 		return nil, err
 	}
@@ -39,6 +41,9 @@ func NewTempDir(to string) (*TempDir, error) {
 	return p, nil
 }
 
+// Dir returns the path of the directory.
+func (p *TempDir) Dir() string { return p.dir }
+
 // File returns the path of the file to make.
 func (p *TempDir) File() string { return filepath.Join(p.dir, "copy") }
 
@@ -50,40 +55,22 @@ func (p *TempDir) Remove() error {
 	return os.RemoveAll(p.dir)
 }
 
-// stageName is the file that the directories of NewStage are named after.
-const stageName = "karve-staged"
-
-// NewStage makes a directory (0700) in above. remove removes it with its files. If the process
-// is killed before, [RemoveStages] does so.
-func NewStage(above string) (dir string, remove func() error, err error) {
-	p, err := NewTempDir(filepath.Join(above, stageName))
-	if err != nil {
-		return "", nil, err
-	}
-	return p.dir, p.Remove, nil
-}
-
-// RemoveStages removes the stages that killed processes have left in above. Those that a
-// process still uses stay.
-func RemoveStages(above string) { removeAbandoned(filepath.Join(above, stageName)) }
-
-// removeAbandoned removes what killed processes have left beside the file to. It reports no
-// error, because the file can be made all the same.
-func removeAbandoned(to string) {
-	entries, err := os.ReadDir(filepath.Dir(to))
+// RemoveAbandoned removes the directories that killed processes have left in above. Those that a
+// process still uses stay. It reports no error, because no work depends on it.
+func RemoveAbandoned(above string) {
+	entries, err := os.ReadDir(above)
 	if err != nil {
 		return
 	}
-	prefix, suffix := tempDirNames(to)
 	for _, entry := range entries {
-		name, ok := strings.CutPrefix(entry.Name(), prefix)
+		name, ok := strings.CutPrefix(entry.Name(), tempPrefix)
 		if !ok || !entry.IsDir() {
 			continue
 		}
-		if name, ok = strings.CutSuffix(name, suffix); !ok || strings.Trim(name, "0123456789") != "" {
+		if name, ok = strings.CutSuffix(name, tempSuffix); !ok || strings.Trim(name, "0123456789") != "" {
 			continue
 		}
-		p := &TempDir{dir: filepath.Join(filepath.Dir(to), entry.Name())}
+		p := &TempDir{dir: filepath.Join(above, entry.Name())}
 		if p.lock, err = os.OpenFile(filepath.Join(p.dir, "lock"), os.O_RDWR, 0); err == nil {
 			err = tryLock(p.lock)
 		}

@@ -7,17 +7,16 @@ import (
 	"testing"
 )
 
-// What a killed process leaves is removed by the next one that makes a file of that name, and nothing
-// else is: not what another is still working at, and not what only looks like it.
+// What a killed process leaves is removed by the next one that makes a file in the same directory, and
+// nothing else is: not what another is still working at, and not what only looks like it.
 func TestNextTempDirRemovesWhatAKilledOneLeft(t *testing.T) {
 	out := t.TempDir()
-	to := filepath.Join(out, "b[1]") // a pattern, if somebody took it for one
-	atWork, err := NewTempDir(to)
+	atWork, err := NewTempDir(out)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer atWork.Remove()
-	killed, err := NewTempDir(to)
+	killed, err := NewTempDir(out)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,7 +24,7 @@ func TestNextTempDirRemovesWhatAKilledOneLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	killed.lock.Close() // as the kernel does it
-	others := []string{".b[1].mine.partial", ".b1.3.partial", ".b[1].4.partial.old"}
+	others := []string{".karve-mine.partial", ".other-3.partial", ".karve-4.partial.old"}
 	for _, name := range others {
 		if err := os.Mkdir(filepath.Join(out, name), 0o700); err != nil {
 			t.Fatal(err)
@@ -34,7 +33,7 @@ func TestNextTempDirRemovesWhatAKilledOneLeft(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	mine, err := NewTempDir(to)
+	mine, err := NewTempDir(out)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,6 @@ package snapshots
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 
 	"github.com/sirupsen/logrus"
 
@@ -30,7 +29,7 @@ func NewFork(from, dataDir string, where storage.Location) (Fork, error) {
 		f.storeDir, err = where.DirOnDisk(dataDir)
 	}
 	if from == "" {
-		if err := snapshot.Unfinished(dataDir, f.storeDir); err != nil {
+		if err := snapshot.Unfinished(dataDir); err != nil {
 			return f, fmt.Errorf("--data-dir: %w", err)
 		}
 		return f, nil
@@ -50,7 +49,7 @@ func (f Fork) Make(ctx context.Context, trace *startup.Trace, log *logrus.Logger
 		return nil
 	}
 	done := trace.Part("fork")
-	made, err := snapshot.Fork(ctx, f.from, f.dataDir, f.storeDir)
+	made, err := snapshot.Fork(ctx, f.from, f.target())
 	if err != nil {
 		return fmt.Errorf("--fork-from: %w", err)
 	}
@@ -64,29 +63,17 @@ func (f Fork) Make(ctx context.Context, trace *startup.Trace, log *logrus.Logger
 }
 
 // Contents returns the initial contents of a datastore in memory, or nil if it starts empty.
-func (f Fork) Contents(ctx context.Context) (contents *datastore.Dump, err error) {
+func (f Fork) Contents(ctx context.Context) (*datastore.Dump, error) {
 	if f.from == "" || !f.inMemory {
 		return nil, nil
 	}
-	err = snapshot.WithFile(filepath.Join(f.dataDir, snapshot.FileName), func(from *snapshot.Snapshot) (err error) {
-		contents, err = from.Dump(ctx, f.dataDir)
-		return err
-	})
+	contents, err := snapshot.Contents(ctx, f.target())
 	if err != nil {
 		return nil, fmt.Errorf("--fork-from: %w", err)
 	}
 	return contents, nil
 }
 
-// Prepare deletes what the servers of the forked cluster have written about themselves. It does
-// nothing once a server has written to the fork.
-func (f Fork) Prepare(ctx context.Context, engine *datastore.Engine) error {
-	if f.from == "" {
-		return nil
-	}
-	of := snapshot.OriginOf(f.dataDir)
-	if untouched := f.inMemory || of != nil && engine.Revision() <= of.Revision; !untouched {
-		return nil
-	}
-	return forgetServers(ctx, engine)
+func (f Fork) target() snapshot.Target {
+	return snapshot.Target{DataDir: f.dataDir, StoreDir: f.storeDir, Drop: ofServers}
 }

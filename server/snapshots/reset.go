@@ -22,14 +22,14 @@ import (
 )
 
 // These keys belong to the running server and not to the cluster's state. A reset does not change
-// them, and a fork starts without them.
+// them.
 var (
 	// serverPrefixes are the prefixes of keys by which servers announce themselves.
 	serverPrefixes = []string{
 		"/registry/masterleases/",                 // addresses (k8s.io/kubernetes pkg/controlplane/reconcilers)
 		"/registry/peerserverleases/",             // the same, for peers
 		"/registry/leases/kube-system/apiserver-", // identities (pkg/controlplane/apiserver)
-		compactKey, // clock of the compaction (k8s.io/apiserver storage/etcd3), and kine's
+		"compact_rev_key",                         // clock of the compaction (k8s.io/apiserver storage/etcd3), and kine's
 	}
 	// serverObjects are objects that a server keeps up to date.
 	serverObjects = []string{
@@ -42,13 +42,14 @@ var (
 	}
 )
 
-// Upstream's compactor keeps its clock under compactKey.
-const compactKey = "compact_rev_key"
-
 // OfServer reports whether a key belongs to the server itself.
 func OfServer(key string) bool {
-	return slices.Contains(serverObjects, key) ||
-		slices.ContainsFunc(serverPrefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
+	return slices.Contains(serverObjects, key) || ofServers(key)
+}
+
+// ofServers reports whether a server has written a key about itself. A fork starts without those of its original's servers.
+func ofServers(key string) bool {
+	return slices.ContainsFunc(serverPrefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
 }
 
 // resetOptions describe the API server's keys to the engine. A live node's lease is always newer
@@ -101,25 +102,6 @@ func protoField(message []byte, number protowire.Number) []byte {
 			return nil
 		}
 		message = message[size:]
-	}
-	return nil
-}
-
-// forgetServers deletes what the servers of a cluster have written about themselves. The first
-// server of a fork then writes its own. The key of upstream's compactor is set back instead: the compactor reads
-// it, and watches it from the revision that it has read at. If that is the deletion, it logs an error about it.
-func forgetServers(ctx context.Context, engine *datastore.Engine) error {
-	var req datastore.TxnRequest
-	for _, prefix := range serverPrefixes {
-		first := prefix
-		if prefix == compactKey {
-			first += "\x00" // after the key itself
-		}
-		req.Then = append(req.Then, datastore.Op{Delete: &datastore.DeleteRequest{Key: first, End: datastore.PrefixEnd(prefix)}})
-	}
-	req.Then = append(req.Then, datastore.Op{Put: &datastore.PutRequest{Key: compactKey, Value: []byte("0")}})
-	if _, err := engine.Txn(ctx, req); err != nil {
-		return fmt.Errorf("delete the addresses of former servers: %w", err)
 	}
 	return nil
 }

@@ -46,11 +46,6 @@ func (s *Storage) useEngine(ctx context.Context, ready func()) (err error) {
 		}
 	}()
 	defer showFigures(engine)()
-	if s.config.Prepare != nil {
-		if err := s.config.Prepare(ctx, engine); err != nil {
-			return err
-		}
-	}
 	shim, err := kine.Serve(ctx, engine, s.config.DataDir, s.listeners()...)
 	if err != nil {
 		return err

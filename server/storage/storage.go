@@ -31,9 +31,6 @@ type Config struct {
 
 	// Contents returns the initial contents of a datastore in memory; nil means empty.
 	Contents func(context.Context) (*datastore.Dump, error)
-	// Prepare changes the contents of the built-in datastore before anything else reads them. It
-	// may be nil.
-	Prepare func(context.Context, *datastore.Engine) error
 	// Answers is called when the datastore answers, before Run calls ready. It may be nil. kv is a
 	// client that is valid until Answers returns.
 	Answers func(ctx context.Context, kv clientv3.KV) error

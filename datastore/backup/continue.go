@@ -1,0 +1,97 @@
+package backup
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"net/url"
+
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
+)
+
+// RevisionMargin is how far the revision is raised when a store goes on with older data, above every
+// revision that is known to have been given out. etcd's documentation recommends this number
+// (https://etcd.io/docs/v3.6/op-guide/recovery/): it is more than a busy cluster writes in a week, if
+// newer data are lost. A row id has space for 140,000 margins.
+const RevisionMargin = 1_000_000_000
+
+// Raise returns the meta rows with which the database goes on above every revision that clients may
+// have seen: its own ones, and those up to seen. Everything before is compacted. A client that
+// continues from a resourceVersion that was seen before must list again, and cannot mistake old state
+// for new.
+func (s *Summary) Raise(seen int64) (sqlitefile.Metas, error) {
+	revision := max(s.Revision, s.Metas["reserved"], seen) + RevisionMargin
+	if revision > sqlitefile.MaxRevision {
+		return nil, fmt.Errorf("%w: revision %d is too high to be raised", sqlitefile.ErrCorrupt, s.Revision)
+	}
+	return sqlitefile.Metas{"revision": revision, "compact_revision": revision, "reserved": 0}, nil
+}
+
+// Continue makes a closed database, such as a backup, the beginning of another cluster. It raises
+// the revision ([Summary.Raise]), and removes the keys for which drop returns true, with their
+// history. more are other meta rows to set.
+func Continue(ctx context.Context, path string, drop func(key string) bool, more sqlitefile.Metas) (err error) {
+	if err := sqlitefile.View(path, func(c *sqlitefile.Connection) error { // refuses other files
+		metas, err := c.Metas()
+		if err != nil {
+			return sqlitefile.Explain(path, err)
+		}
+		return sqlitefile.CheckStop(path, metas)
+	}); err != nil {
+		return err
+	}
+	c, err := sqlitefile.Connect(path, url.Values{"_pragma": {"synchronous(FULL)", "cache_size(-8192)"}})
+	if err != nil {
+		return sqlitefile.Explain(path, err)
+	}
+	if err := errors.Join(change(ctx, c, path, drop, more), c.Close()); err != nil {
+		return err
+	}
+	return sqlitefile.Settle(path)
+}
+
+func change(ctx context.Context, c *sqlitefile.Connection, path string, drop func(key string) bool, more sqlitefile.Metas) error {
+	if err := c.Exec("BEGIN IMMEDIATE"); err != nil {
+		return sqlitefile.Explain(path, err)
+	}
+	s, err := Summarize(ctx, c, path, false, nil)
+	if err == nil {
+		err = s.Err(path)
+	}
+	if err != nil {
+		return err
+	}
+	raised, err := s.Raise(0)
+	if err != nil {
+		return err
+	}
+	var dropped []int64
+	err = c.Query(`SELECT id, key FROM log`, func(row []driver.Value) error {
+		id, _ := row[0].(int64)
+		if key, _ := row[1].([]byte); drop(string(key)) {
+			dropped = append(dropped, id)
+		}
+		return nil
+	})
+	for _, id := range dropped {
+		if err == nil {
+			err = c.Exec(`DELETE FROM log WHERE id = ?`, id)
+		}
+		s.rows--
+		s.sum -= sqlitefile.RowSum(id)
+	}
+	if err == nil {
+		err = errors.Join(c.SetMetas(more), c.SetMetas(raised))
+	}
+	if err == nil {
+		err = c.SetClosed(s.rows, s.sum)
+	}
+	if err == nil {
+		err = c.Exec("COMMIT")
+	}
+	if err != nil {
+		return sqlitefile.Explain(path, err)
+	}
+	return nil
+}
