@@ -55,17 +55,10 @@ func TestAHealthyLifeLogsNoProblem(t *testing.T) {
 		c.wantNoProblems(t, fmt.Sprint("start ", i+1))
 	}
 	c := up(t, dir, func(config *server.Config) { config.Log.SetLevel(logrus.DebugLevel) }) // demoted lines are at debug
-	eventually.Nil(t, "what the controllers make of every cluster", func() error {          // again, if a reset removed it
-		bundles, err := c.CertificatesV1().ClusterTrustBundles().List(t.Context(), metav1.ListOptions{})
-		if err == nil && len(bundles.Items) == 0 {
-			err = errors.New("no ClusterTrustBundle")
-		}
-		return err
-	})
 	asked := control.New(c.dir)
 	defer asked.Close()
 	var snapshot bytes.Buffer
-	if err := asked.Snapshot(t.Context(), &snapshot); err != nil {
+	if err := asked.Snapshot(t.Context(), &snapshot, control.Settle); err != nil {
 		t.Fatal(err)
 	}
 	create(t, c.CoreV1().ConfigMaps("default"), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}})

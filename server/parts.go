@@ -14,6 +14,7 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
 	certutil "k8s.io/client-go/util/cert"
 
 	"github.com/karve-k8s/karve/certs"
@@ -314,10 +315,23 @@ func (s *controlPlane) snapshotsConnection() snapshots.Connection {
 	engine := s.storage.Connection().Engine
 	return snapshots.Connection{
 		Engine: engine, Ready: s.up.Load, Forget: s.forgetAbsent, Tunnels: s.tunnels.status, WasReset: s.joiningAgain,
+		Begun: s.awaitFirstWrites,
 		CaughtUp: func(ctx context.Context, done *datastore.ResetResult) error {
 			return s.awaitInformers(ctx, engine, done)
 		},
 	}
+}
+
+// awaitFirstWrites waits for what controllers write to every cluster at their start.
+func (s *controlPlane) awaitFirstWrites(ctx context.Context) error {
+	if s.controlling == nil {
+		return nil
+	}
+	client, err := kubernetes.NewForConfig(s.adminClient())
+	if err != nil {
+		return err
+	}
+	return s.controlling.AwaitFirstWrites(ctx, client)
 }
 
 // drainTimeout limits requests in flight at the insecure listener after the secure one has drained.

@@ -43,6 +43,9 @@ type Connection struct {
 	// Forget makes controllers forget which objects they have found to be absent. A reset calls
 	// it first, while the controllers are paused.
 	Forget func()
+	// Begun returns when the controllers have written what they write to every cluster at their start. It
+	// may be nil.
+	Begun func(context.Context) error
 	// CaughtUp returns when the informers of this process have seen a reset.
 	CaughtUp func(context.Context, *datastore.ResetResult) error
 	// WasReset is called at the end of each reset, when nothing compares the cluster with the snapshot any
@@ -134,16 +137,18 @@ func (c *Control) source() snapshot.Source {
 	}}
 }
 
-// restLimit is how long a snapshot waits for the cluster to settle.
-const restLimit = 5 * time.Second
+// How long a snapshot waits for controllers that have just started, and then for the cluster to
+// settle. Controllers take milliseconds, unless a webhook or a policy refuses what they write.
+const (
+	beginLimit = 15 * time.Second
+	restLimit  = 5 * time.Second
+)
 
 // snapshot sends a snapshot. It completes the file before it begins the response, because a
 // response that has begun cannot become an error.
 func (c *Control) snapshot(w http.ResponseWriter, r *http.Request) error {
 	if r.URL.Query().Get(control.Settle) == "true" {
-		ctx, cancel := context.WithTimeout(r.Context(), restLimit)
-		_ = waitQuiet(ctx, c.Engine, func() (bool, error) { return true, nil }) // if it does not settle in time, take it as it is
-		cancel()
+		c.rest(r.Context())
 	}
 	f, err := os.CreateTemp(c.scratch(), "snapshot-*")
 	if err != nil {
@@ -165,6 +170,18 @@ func (c *Control) snapshot(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
 	_, _ = io.Copy(w, f) // a client that went away needs no answer
 	return nil
+}
+
+// rest waits for the cluster to settle. If it does not do so in time, the snapshot has it as it is.
+func (c *Control) rest(ctx context.Context) {
+	if c.Begun != nil {
+		begin, cancel := context.WithTimeout(ctx, beginLimit)
+		_ = c.Begun(begin)
+		cancel()
+	}
+	ctx, cancel := context.WithTimeout(ctx, restLimit)
+	defer cancel()
+	_ = waitQuiet(ctx, c.Engine, func() (bool, error) { return true, nil })
 }
 
 // reset returns the cluster to a snapshot. It writes new revisions, so nothing restarts and no

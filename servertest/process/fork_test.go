@@ -365,6 +365,14 @@ func TestWhatComesLate(t *testing.T) {
 	}
 }
 
+// Controllers may write their first objects after the server is ready. A snapshot waits for them, or a
+// fork would never be as its snapshot was.
+func TestForkAtOnce(t *testing.T) {
+	base := process.Start(t)
+	base.Snapshot(t)
+	base.Fork(t)
+}
+
 // A fork's snapshot is its own, and is deleted with it.
 func TestForkOfAFork(t *testing.T) {
 	base := process.Start(t, process.APIOnly())
