@@ -117,7 +117,7 @@ func Start(t testing.TB, opts ...Option) *Server {
 		opt(&o)
 	}
 	if o.DataDir == "" {
-		o.DataDir = filepath.Join(t.TempDir(), "karve")
+		o.DataDir = filepath.Join(process.TempDir(t), "karve")
 	}
 	if o.DatastoreEndpoint == "" {
 		o.DatastoreEndpoint = relaxed(o.DataDir)

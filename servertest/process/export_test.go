@@ -1,5 +1,8 @@
 package process
 
+// Sweep removes the directories in above that killed tests have left.
+var Sweep = sweep
+
 // Thrown returns why clusters of s's snapshot were discarded.
 func Thrown(s *Server) []error {
 	s.base.forks.mu.Lock()

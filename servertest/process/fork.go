@@ -36,7 +36,8 @@ type Instance interface {
 type Forks struct {
 	start       func(snapshot, dataDir string) (Instance, error)
 	controllers bool
-	file        string // the snapshot
+	dir         *tempDir
+	file        string // the snapshot, in dir
 	kinds       kinds  // of the cluster that it was taken of
 
 	mu       sync.Mutex
@@ -56,7 +57,7 @@ type Forks struct {
 type fork struct {
 	Instance
 	*Cluster
-	dir     string // the parent of its data directory
+	dir     *tempDir // the parent of its data directory
 	control *control.Client
 	kinds   kinds // what it served at first
 }
@@ -72,28 +73,31 @@ const (
 func NewForks(ctx context.Context, base *Cluster, dataDir string, start func(snapshot, dataDir string) (Instance, error)) (*Forks, error) {
 	f := &Forks{start: start, controllers: base.controllers}
 	f.changed = sync.NewCond(&f.mu)
-	file, err := os.CreateTemp("", "karve-snapshot-") // mode 0600
-	if err != nil {
+	var err error
+	if f.dir, err = newTempDir(); err != nil {
 		return nil, err
 	}
-	f.file = file.Name()
-	client := control.New(dataDir)
-	defer client.Close()
-	err = client.Snapshot(ctx, file, control.Settle)
-	if e := file.Close(); err == nil {
-		err = e
-	}
-	if err == nil {
+	f.file = filepath.Join(f.dir.path, "snapshot")
+	if err = f.takeSnapshot(ctx, dataDir); err == nil {
 		f.kinds, err = kindsOf(ctx, base)
 	}
 	if err != nil {
-		os.Remove(f.file)
-		return nil, fmt.Errorf("snapshot: %w", err)
+		return nil, errors.Join(fmt.Errorf("snapshot: %w", err), f.dir.remove())
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.begin()
 	return f, nil
+}
+
+func (f *Forks) takeSnapshot(ctx context.Context, dataDir string) error {
+	file, err := os.OpenFile(f.file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	client := control.New(dataDir)
+	defer client.Close()
+	return errors.Join(client.Snapshot(ctx, file, control.Settle), file.Close())
 }
 
 // Fork returns a cluster as the snapshot was, for the test until it ends.
@@ -164,15 +168,14 @@ func (f *Forks) begin() {
 }
 
 func (f *Forks) make() (*fork, error) {
-	dir, err := os.MkdirTemp("", "karve-fork-")
+	dir, err := newTempDir()
 	if err != nil {
 		return nil, err
 	}
 	one := &fork{dir: dir}
-	data := filepath.Join(dir, "karve")
+	data := filepath.Join(dir.path, "karve")
 	if one.Instance, err = f.start(f.file, data); err != nil {
-		os.RemoveAll(dir)
-		return nil, err
+		return nil, errors.Join(err, dir.remove())
 	}
 	one.control = control.New(data)
 	one.Cluster, err = Connect(filepath.Join(data, "admin.kubeconfig"), f.controllers)
@@ -248,7 +251,7 @@ func (o *fork) same() bool {
 
 func (o *fork) end() error {
 	o.control.Close()
-	return errors.Join(o.Stop(), os.RemoveAll(o.dir))
+	return errors.Join(o.Stop(), o.dir.remove())
 }
 
 // Close ends all clusters that no test has. The error says which did not end cleanly.
@@ -264,7 +267,7 @@ func (f *Forks) Close() error {
 		f.ends = append(f.ends, one.end())
 	}
 	f.idle = nil
-	return errors.Join(append(f.ends, os.Remove(f.file))...)
+	return errors.Join(append(f.ends, f.dir.remove())...)
 }
 
 // kinds distinguishes one state of discovery from another.

@@ -116,7 +116,7 @@ func Start(t testing.TB, opts ...Option) *Server {
 	}
 	run := &instance{options: o, dir: o.dataDir}
 	if run.dir == "" {
-		run.dir = filepath.Join(t.TempDir(), "karve")
+		run.dir = filepath.Join(TempDir(t), "karve")
 	}
 	if err := run.launch("0"); err != nil {
 		t.Fatal(err)

@@ -8,8 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -199,7 +201,7 @@ func TestAStartThatFails(t *testing.T) {
 // childTest is a test process that starts a cluster and hangs until it is killed.
 func childTest() {
 	t := &fatal{TB: alone{}}
-	cluster := process.Start(t, process.APIOnly(), process.DataDir(os.Getenv("TEST_STARTS_A_CLUSTER")))
+	cluster := process.Start(t, process.APIOnly())
 	fmt.Println(cluster.Kubeconfig(), cluster.Fork(t).Kubeconfig())
 	select {}
 }
@@ -207,19 +209,23 @@ func childTest() {
 // alone is a test that the testing package does not know of.
 type alone struct{ testing.TB }
 
-func (alone) Cleanup(func()) {}
+func (alone) Cleanup(f func()) { neverCalled = append(neverCalled, f) }
+
+// neverCalled keeps what a test keeps until it ends, such as locks.
+var neverCalled []func()
 
 func (alone) Context() context.Context { return context.Background() }
 
-// When a test is killed, without a chance to handle a signal, its cluster ends too.
+// When a test is killed, without a chance to handle a signal, its clusters end too, and the next
+// test removes their data.
 func TestAKilledTestEndsItsCluster(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := filepath.Join(t.TempDir(), "data")
+	dir := t.TempDir()
 	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), "TEST_STARTS_A_CLUSTER="+dir)
+	cmd.Env = append(os.Environ(), "TEST_STARTS_A_CLUSTER=1", "TMPDIR="+dir, "TMP="+dir)
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -231,7 +237,6 @@ func TestAKilledTestEndsItsCluster(t *testing.T) {
 	if _, err := fmt.Fscanln(stdout, &kubeconfig, &forks); err != nil {
 		t.Fatal(err)
 	}
-	defer os.RemoveAll(filepath.Dir(filepath.Dir(forks))) // files stay, as t.TempDir's do
 	alive := map[string]func() error{}
 	var any *process.Cluster
 	for _, path := range []string{kubeconfig, forks} {
@@ -248,6 +253,25 @@ func TestAKilledTestEndsItsCluster(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	left := func() (names []string) {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			old := time.Now().Add(-time.Hour)
+			if err := os.Chtimes(filepath.Join(dir, e.Name()), old, old); err != nil {
+				t.Fatal(err)
+			}
+			names = append(names, e.Name())
+		}
+		return names
+	}
+	used := left()
+	process.Sweep(dir)
+	if after := left(); len(used) < 3 || !slices.Equal(after, used) { // of both clusters and the snapshot
+		t.Errorf("while the test runs, %q are left of %q", after, used)
+	}
 	cmd.Process.Kill()
 	cmd.Wait()
 	any.Eventually(t, "the clusters go", func() error {
@@ -255,6 +279,14 @@ func TestAKilledTestEndsItsCluster(t *testing.T) {
 			if alive() == nil {
 				return fmt.Errorf("the cluster of %s is there, and its test was killed", path)
 			}
+		}
+		return nil
+	})
+	any.Eventually(t, "their data go", func() error { // a server that ends may still write a file
+		left()
+		process.Sweep(dir)
+		if after := left(); len(after) > 0 {
+			return fmt.Errorf("%q are left", after)
 		}
 		return nil
 	})

@@ -1,0 +1,74 @@
+package process
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/gofrs/flock"
+)
+
+const (
+	tempPrefix = "karve-cluster-"
+	// tempLeast is the age at which a directory may count as left behind: its lock is created a
+	// moment after it.
+	tempLeast = time.Minute
+)
+
+// tempDir is a directory for what has the keys of a cluster. The process that made it holds a
+// lock in it.
+type tempDir struct {
+	path string
+	lock *flock.Flock
+}
+
+// newTempDir makes a directory. It first removes the directories of this user that killed tests
+// have left.
+func newTempDir() (*tempDir, error) {
+	sweep(os.TempDir())
+	path, err := os.MkdirTemp("", tempPrefix)
+	if err != nil {
+		return nil, err
+	}
+	d := &tempDir{path, flock.New(filepath.Join(path, "lock"))}
+	if _, err := d.lock.TryLock(); err != nil {
+		return nil, errors.Join(err, d.remove())
+	}
+	return d, nil
+}
+
+func (d *tempDir) remove() error { return errors.Join(d.lock.Close(), os.RemoveAll(d.path)) }
+
+// sweep removes the directories in above whose processes are gone.
+func sweep(above string) {
+	found, _ := filepath.Glob(filepath.Join(above, tempPrefix+"*")) // the pattern is valid
+	for _, path := range found {
+		info, err := os.Lstat(path)
+		if err != nil || !info.IsDir() || time.Since(info.ModTime()) < tempLeast || onlyMine(path) != nil {
+			continue
+		}
+		lock := flock.New(filepath.Join(path, "lock"))
+		if free, err := lock.TryLock(); free && err == nil {
+			_ = (&tempDir{path, lock}).remove() // the next test removes what is left
+		}
+	}
+}
+
+// TempDir returns a new directory for the data of a cluster. It is removed when the test ends. If
+// the test is killed, the next test that starts a cluster removes it. This package and servertest
+// use it.
+func TempDir(t testing.TB) string {
+	t.Helper()
+	d, err := newTempDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.remove(); err != nil {
+			t.Errorf("remove the directory of a cluster: %v", err)
+		}
+	})
+	return d.path
+}
