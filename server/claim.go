@@ -111,7 +111,7 @@ func (c *claim) lockDirs(p *plan, log *logrus.Logger) error {
 		return errors.Join(errs...)
 	}
 	for _, dir := range dirs {
-		datadir.RemoveAbandoned(dir.path) // of snapshots and backups that were killed
+		removeLeft(dir.path)
 		if err := mark(dir.path); mayStayUnmarked(err) {
 			log.Warnf("cannot write %s, by which install.sh recognises Karve's directories; the next start tries again: %v", filepath.Join(dir.path, markerFile), err)
 		} else if err != nil {

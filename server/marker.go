@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -38,6 +39,27 @@ var ownNames = [...]string{
 	"karve.sock", "kine.sock", ".control", "fork-of", "fork-unfinished", "snapshot", "snapshot.before-reset-*",
 	"mvcc.db", "mvcc.db-*", "mvcc.db.*", "state.db", "state.db-*", "state.db.*",
 	".*.partial", ".karve-*.tmp", ".snapshot-*", ".room-*", ".writable-*", ".owner-*", "lost+found",
+}
+
+// leftBehind matches the names of files and directories that Karve needs for moments only. A kill leaves them
+// behind. Some have keys, and those of earlier releases all objects.
+var leftBehind = regexp.MustCompile(`^\.(karve-[0-9]+\.tmp|(snapshot|room|writable|owner)-[0-9]+)$`)
+
+// leftAge is the age from which on they are no longer in use: commands create them beside a running server.
+const leftAge = time.Hour
+
+// removeLeft removes what killed processes have left in a directory that Karve has marked.
+func removeLeft(dir string) {
+	datadir.RemoveAbandoned(dir)
+	if _, err := os.Lstat(filepath.Join(dir, markerFile)); err != nil {
+		return
+	}
+	entries, _ := os.ReadDir(dir) // a start that needs to read it reports the error
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && leftBehind.MatchString(e.Name()) && time.Since(info.ModTime()) > leftAge {
+			os.RemoveAll(filepath.Join(dir, e.Name())) // the next start removes what stays
+		}
+	}
 }
 
 // mark marks a directory if Karve has created everything in it. The caller holds its lock. A

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/datastore"
@@ -91,5 +92,58 @@ func TestOnlyKarvesDirectoriesAreMarked(t *testing.T) {
 	list, _, _ = strings.Cut(list, ") ;;")
 	if got := strings.Fields(strings.NewReplacer("|", " ", "\\", " ").Replace(list)); !slices.Equal(got, ownNames[:]) {
 		t.Errorf("install.sh has the names %q, want %q", got, ownNames)
+	}
+}
+
+// A start removes what killed commands have left in Karve's own directories, and nothing else.
+func TestRemoveLeft(t *testing.T) {
+	t.Parallel()
+	old := time.Now().Add(-2 * leftAge)
+	create := func(dir, name string, at time.Time) {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		err := os.MkdirAll(filepath.Dir(path), 0o700)
+		if err = errors.Join(err, os.WriteFile(path, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		top, _, _ := strings.Cut(name, "/")
+		if err := os.Chtimes(filepath.Join(dir, top), at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, marked := range []bool{true, false} {
+		dir := t.TempDir()
+		var want []string
+		for name, stays := range map[string]bool{
+			".karve-12.tmp": !marked, ".snapshot-12/mvcc.db": !marked, ".writable-3": !marked,
+			".snapshot-hourly/a": true, ".snapshot": true, "karve-12.tmp": true, ".karve-12.tmp.mine": true, "mvcc.db": true,
+			".karve-1.partial/lock": false, ".karve-a.partial/lock": true,
+		} {
+			create(dir, name, old)
+			if stays {
+				name, _, _ = strings.Cut(name, "/")
+				want = append(want, name)
+			}
+		}
+		create(dir, ".snapshot-13/mvcc.db", time.Now())
+		create(dir, ".karve-13.tmp", time.Now())
+		want = append(want, ".snapshot-13", ".karve-13.tmp")
+		if marked {
+			create(dir, markerFile, old)
+			want = append(want, markerFile)
+		}
+		removeLeft(dir)
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, e := range entries {
+			got = append(got, e.Name())
+		}
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("marked: %v: left are %q, want %q", marked, got, want)
+		}
 	}
 }
