@@ -77,6 +77,9 @@ func (a *addresses) take(from netip.Prefix, pod types.NamespacedName) (netip.Add
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	first := from.Masked().Addr().Next().Next() // after the network's and the gateway's
+	if !from.Contains(first) {                  // the range is too small to have one
+		return netip.Addr{}, fmt.Errorf("no free address in %s", from)
+	}
 	at := a.last[from]
 	if !at.IsValid() {
 		at = first.Prev()

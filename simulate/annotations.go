@@ -25,7 +25,7 @@ const (
 	ExitCode       = Prefix + "exit-code"        // its exit code
 	ExitReason     = Prefix + "exit-reason"      // its reason, such as OOMKilled
 	CrashLoop      = Prefix + "crash-loop"       // true: it ends with 1 again and again
-	BackOff        = Prefix + "back-off"         // duration of the first back-off, which doubles
+	BackOff        = Prefix + "back-off"         // duration of the first back-off, at least leastBackOff; it doubles
 	ReadyAfter     = Prefix + "ready-after"      // duration from its start until it is ready
 	NotReadyAfter  = Prefix + "not-ready-after"  // duration from its start until it is no longer ready
 	CPUUsage       = Prefix + "cpu-usage"        // what it uses, as metrics.k8s.io reports it
@@ -58,6 +58,9 @@ const (
 	// The kubelet's back-off (MaxContainerBackOff and backOffPeriod in pkg/kubelet).
 	firstBackOff = 10 * time.Second
 	mostBackOff  = 5 * time.Minute
+
+	// leastBackOff keeps a container from restarting, and from being written, all the time.
+	leastBackOff = 100 * time.Millisecond
 )
 
 // script is what one container does.
@@ -212,7 +215,7 @@ func (r *reader) script(usual time.Duration) script {
 	s := script{
 		pullError:     r.truth(ImagePullError),
 		exitReason:    r.text(ExitReason),
-		backOff:       r.duration(BackOff, firstBackOff),
+		backOff:       max(r.duration(BackOff, firstBackOff), leastBackOff),
 		readyAfter:    r.duration(ReadyAfter, 0),
 		notReadyAfter: r.duration(NotReadyAfter, forever),
 	}

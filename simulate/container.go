@@ -47,7 +47,7 @@ func (l *life) run(c *corev1.Container, was *corev1.ContainerStatus) corev1.Cont
 		l.perhapsEnd(c, &status, s)
 	case s.pullError && status.RestartCount == 0 && status.LastTerminationState.Terminated == nil:
 		l.failToPull(c, &status)
-	case state.Waiting != nil && state.Waiting.Reason == reasonCrash:
+	case state.Waiting != nil && state.Waiting.Reason == reasonCrash && status.LastTerminationState.Terminated != nil:
 		ended := status.LastTerminationState.Terminated
 		if l.reached(c.Name, ended.FinishedAt, backOff(s, status.RestartCount)) {
 			status.RestartCount++
@@ -70,6 +70,7 @@ func (l *life) run(c *corev1.Container, was *corev1.ContainerStatus) corev1.Cont
 func (l *life) blank(c *corev1.Container, was *corev1.ContainerStatus) corev1.ContainerStatus {
 	if was != nil {
 		status := *was.DeepCopy()
+		status.RestartCount = max(status.RestartCount, 0) // the API accepts others, and the back-off would not grow
 		l.describe(c, &status)
 		return status
 	}

@@ -277,9 +277,10 @@ func phaseOf(pod *corev1.Pod, status *corev1.PodStatus, initialized, failed bool
 // conditions sets those that the kubelet writes.
 func (l *life) conditions(status *corev1.PodStatus) {
 	var incomplete, unready []string
-	for i, c := range status.InitContainerStatuses {
-		sidecar := isSidecar(&l.pod.Spec.InitContainers[i])
-		if sidecar && !*c.Started || !sidecar && !c.Ready {
+	for _, c := range status.InitContainerStatuses { // with any name: others can write the status too
+		sidecar := slices.ContainsFunc(l.pod.Spec.InitContainers, func(of corev1.Container) bool { return of.Name == c.Name && isSidecar(&of) })
+		started := c.Started != nil && *c.Started
+		if sidecar && !started || !sidecar && !c.Ready {
 			incomplete = append(incomplete, c.Name)
 		}
 		if sidecar && !c.Ready {

@@ -1,11 +1,16 @@
 package simulate
 
 import (
+	"bytes"
+	"encoding/json"
+	"io"
 	"net/http"
+	"path"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -25,6 +30,10 @@ func newSimulation(t *testing.T) (s *simulation, written *[]string) {
 	written = new([]string)
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://karve.invalid", Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
 		*written = append(*written, r.Method+" "+r.URL.Path)
+		if classes, name := path.Split(r.URL.Path); path.Base(classes) == "storageclasses" {
+			body, err := json.Marshal(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: name})
+			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body))}, err
+		}
 		return &http.Response{StatusCode: http.StatusConflict, Body: http.NoBody}, nil
 	})})
 	if err != nil {
@@ -37,11 +46,13 @@ func newSimulation(t *testing.T) (s *simulation, written *[]string) {
 			PodInformer:       cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Pod{}, 0, nil),
 			NodeInformer:      cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Node{}, 0, nil),
 			NamespaceInformer: cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.Namespace{}, 0, nil),
+			ClaimInformer:     cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.PersistentVolumeClaim{}, 0, nil),
+			VolumeInformer:    cache.NewSharedIndexInformer(&cache.ListWatch{}, &corev1.PersistentVolume{}, 0, nil),
 		},
-		core: client.CoreV1().RESTClient(), coordination: client.CoordinationV1().RESTClient(), nodes: map[string]*node{n.name: n}, addresses: newAddresses(), records: map[types.NamespacedName]*record{},
-		pods: workqueue.NewTypedRateLimitingQueue(retries[types.NamespacedName]()), due: workqueue.NewTypedRateLimitingQueue(retries[string]()),
+		core: client.CoreV1().RESTClient(), coordination: client.CoordinationV1().RESTClient(), storage: client.StorageV1().RESTClient(), nodes: map[string]*node{n.name: n}, addresses: newAddresses(), records: map[types.NamespacedName]*record{},
+		pods: workqueue.NewTypedRateLimitingQueue(retries[types.NamespacedName]()), volumes: workqueue.NewTypedRateLimitingQueue(retries[types.NamespacedName]()), due: workqueue.NewTypedRateLimitingQueue(retries[string]()),
 	}
-	t.Cleanup(func() { s.pods.ShutDown(); s.due.ShutDown() })
+	t.Cleanup(func() { s.pods.ShutDown(); s.volumes.ShutDown(); s.due.ShutDown() })
 	s.Defaults.Namespaces = s.NamespaceInformer.GetStore()
 	return s, written
 }

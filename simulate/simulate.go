@@ -168,6 +168,9 @@ func work[T comparable](ctx context.Context, q workqueue.TypedRateLimitingInterf
 		}
 		var again time.Duration
 		err := panics.Catch(func() (err error) { again, err = do(ctx, item); return err })
+		if errors.Is(err, panics.Err) { // otherwise nothing names the object
+			err = fmt.Errorf("%v: %w", item, err)
+		}
 		switch {
 		case err == nil:
 			q.Forget(item)

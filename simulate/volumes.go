@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
+	storagehelpers "k8s.io/component-helpers/storage/volume"
 )
 
 // Provisioner is the provisioner of StorageClasses with simulated volumes. DefaultClass is
@@ -85,8 +86,15 @@ func (s *simulation) syncVolume(ctx context.Context, key types.NamespacedName) (
 	}
 	claim := object.(*corev1.PersistentVolumeClaim)
 	class := &storagev1.StorageClass{}
-	if err := s.storage.Get().Resource("storageclasses").Name(*claim.Spec.StorageClassName).Do(ctx).Into(class); err != nil {
+	name := storagehelpers.GetPersistentVolumeClaimClass(claim)
+	if name == "" { // not the volume controller's annotation, but a user's
+		return 0, nil
+	}
+	if err := s.storage.Get().Resource("storageclasses").Name(name).Do(ctx).Into(class); err != nil {
 		return 0, fmt.Errorf("read the class of claim %s: %w", key, err)
+	}
+	if class.Provisioner != Provisioner {
+		return 0, nil
 	}
 	volume := volumeOf(claim, class)
 	err = s.core.Post().Resource("persistentvolumes").Body(volume).Do(ctx).Error()
