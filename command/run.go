@@ -211,7 +211,10 @@ func withKubectl(name, bin string) (path string, env []string, err error) {
 		}
 		// On systems where not every user may create links, the command finds no kubectl.
 		if os.Symlink(self, kubectl) == nil {
-			env = append(env, "PATH="+os.Getenv("PATH")+string(filepath.ListSeparator)+bin)
+			if before := os.Getenv("PATH"); before != "" { // an empty entry is the working directory
+				bin = before + string(filepath.ListSeparator) + bin
+			}
+			env = append(env, "PATH="+bin)
 			if name == "kubectl" {
 				return kubectl, env, nil
 			}

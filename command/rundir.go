@@ -3,10 +3,12 @@ package command
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"time"
 
+	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/internal/ownership"
 )
@@ -25,6 +27,9 @@ const (
 // does a second signal before it ends the process. runDir first removes the directories that killed
 // processes have left.
 func runDir(ctx context.Context) (dir string, remove func() error, err error) {
+	if err := options.CheckListed(os.TempDir()); err != nil {
+		return "", nil, fmt.Errorf("the temporary directory (TMPDIR): %w", err)
+	}
 	sweepRuns(os.TempDir())
 	if dir, err = os.MkdirTemp("", runPrefix); err != nil {
 		return "", nil, err

@@ -2,6 +2,7 @@ package endtoend
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,6 +18,11 @@ func TestKubectlFindsItsServer(t *testing.T) {
 	cmd.Env = append(cmd.Env, "KARVE_DATA_DIR="+p.dir)
 	if got := succeed(t, cmd); got != "namespace/default\n" {
 		t.Errorf("karve kubectl with KARVE_DATA_DIR: got %q", got)
+	}
+	cmd = command(t, "karve", "kubectl", "get", "namespace", "default", "-o", "name")
+	cmd.Env = append(cmd.Env, "KUBECONFIG="+strings.Join([]string{"/nowhere/at/all", p.kubeconfig}, string(filepath.ListSeparator)))
+	if got := succeed(t, cmd); got != "namespace/default\n" {
+		t.Errorf("karve kubectl with one of two files in KUBECONFIG: got %q", got)
 	}
 	p.stop()
 	cmd = command(t, "karve", "kubectl", "get", "namespaces")
@@ -36,6 +42,63 @@ func TestKubectlWithoutAServer(t *testing.T) {
 	// What needs no server works.
 	if got := karve(t, "kubectl", "--data-dir", nope, "version", "--client"); !strings.Contains(got, "Client Version") {
 		t.Errorf("karve kubectl version --client: got %q", got)
+	}
+}
+
+// kubectl would try localhost:8080, where another server may listen.
+func TestKubectlWithoutACluster(t *testing.T) {
+	t.Parallel()
+	const noContext = `{"apiVersion":"v1","kind":"Config","clusters":[{"name":"k","cluster":{"server":"http://127.0.0.1:1"}}]}`
+	const noCluster = `{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"gone"}}]}`
+	nope, empty, other := filepath.Join(t.TempDir(), "nope"), write(t, "empty", ""), write(t, "other", noContext)
+	const missing, without = "no such file: correct it, or unset KUBECONFIG", "it has no current context with a cluster: name a context with --context"
+	for _, test := range []struct{ program, variable, option, want string }{
+		{"karve", nope, "", "KUBECONFIG=" + nope + ": " + missing},
+		{"kubectl", nope, "", "KUBECONFIG=" + nope + ": " + missing},
+		{"karve", nope + ":" + nope + "2", "", "KUBECONFIG=" + nope + ":" + nope + "2: " + missing},
+		{"karve", nope + ":" + empty, "", without},
+		{"kubectl", empty, "", "KUBECONFIG=" + empty + ": " + without},
+		{"karve", other, "", "KUBECONFIG=" + other + ": " + without},
+		{"karve", write(t, "cluster", noCluster), "", without},
+		{"karve", "", empty, "--kubeconfig " + empty + ": " + without},
+		{"karve", other, empty, "--kubeconfig " + empty + ": " + without},
+		{"kubectl", "", other, "--kubeconfig " + other + ": " + without},
+	} {
+		run := func(args ...string) outcome {
+			if test.program == "karve" {
+				args = append([]string{"kubectl"}, args...)
+			}
+			cmd := command(t, test.program, append(args, "--kubeconfig="+test.option)...)
+			cmd.Env = append(cmd.Env, "KUBECONFIG="+test.variable)
+			return finish(t, cmd)
+		}
+		wantProblems(t, run("get", "namespaces"), test.want)
+		if got := run("create", "namespace", "x", "--dry-run=client", "-o", "name"); got.code != 0 || got.stdout != "namespace/x\n" {
+			t.Errorf("KUBECONFIG=%s --kubeconfig=%s: what needs no cluster: got %+v", test.variable, test.option, got)
+		}
+	}
+	missingOption := finish(t, command(t, "karve", "kubectl", "--kubeconfig", nope, "get", "namespaces"))
+	if missingOption.code == 0 || !strings.Contains(missingOption.stderr, nope) {
+		t.Errorf("--kubeconfig with a file that is missing: got %+v", missingOption)
+	}
+}
+
+// KUBECONFIG and PATH would take such a directory for two.
+func TestColonInDirectory(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "with:colon")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	const why = `has a ':', which separates the files of KUBECONFIG: choose another directory`
+	wantProblems(t, finish(t, command(t, "karve", "server", "--data-dir", dir)), "--data-dir: "+dir+" "+why)
+	wantProblems(t, finish(t, command(t, "karve", "run", "--data-dir", dir, "--", "true")), "--data-dir: "+dir+" "+why)
+	wantProblems(t, finish(t, command(t, "karve", "kubectl", "--data-dir", dir, "get", "namespaces")), dir+"/admin.kubeconfig "+why)
+	run := command(t, "karve", "run", "--", "true")
+	run.Env = append(run.Env, "TMPDIR="+dir)
+	wantProblems(t, finish(t, run), "the temporary directory (TMPDIR): "+dir+" "+why)
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v (%v)", left, err)
 	}
 }
 

@@ -3,6 +3,7 @@ package kubectl
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/url"
 	"os"
@@ -77,6 +78,7 @@ type choice struct {
 	missing    error  // what to say if nothing answers there; nil: what kubectl says
 	sure       bool   // that there is none: nothing needs to be tried
 	foreign    bool   // kubeconfig is in another user's directory, which this one, root, did not name
+	usual      bool   // nothing is named or found: kubectl tries its default address
 }
 
 // choose picks the cluster for kubectl; dir is that of --data-dir. Commands that need no cluster work
@@ -113,7 +115,7 @@ func (m machine) choose(dir string, order Order) choice {
 	// Without a kubeconfig, kubectl tries localhost:8080, where a server may listen whose data
 	// directory this user cannot read.
 	none := in(m.usualDirs[0])
-	none.sure = false
+	none.sure, none.usual = false, true
 	return none
 }
 
@@ -154,6 +156,9 @@ func foreign(dir string) bool {
 // in is the server of a data directory.
 func in(dir string) choice {
 	path := filepath.Join(dir, servers.KubeconfigName)
+	if err := options.CheckListed(path); err != nil {
+		return choice{kubeconfig: os.DevNull, sure: true, missing: err}
+	}
 	return choice{
 		kubeconfig: path,
 		sure:       !readable(path),
@@ -182,6 +187,36 @@ func (c choice) check(flags *genericclioptions.ConfigFlags, config *rest.Config)
 		return c.missing
 	}
 	return connection.Close()
+}
+
+// nowhere takes the place of kubectl's default address, localhost:8080, where a server may listen that
+// nobody has named.
+const nowhere = "http://nowhere.invalid"
+
+// unnamed says why kubectl has no cluster although an option or KUBECONFIG names a kubeconfig. It is nil
+// if kubectl has one, and what check reports.
+func (c choice) unnamed(flags *genericclioptions.ConfigFlags, config *rest.Config) error {
+	from, files := "--kubeconfig "+*flags.KubeConfig, []string{*flags.KubeConfig}
+	if *flags.KubeConfig == "" {
+		value := os.Getenv(clientcmd.RecommendedConfigPathEnvVar)
+		from, files = clientcmd.RecommendedConfigPathEnvVar+"="+value, filepath.SplitList(value)
+	}
+	if len(files) == 0 {
+		from = clientcmd.RecommendedHomeFile
+	}
+	missing := func(path string) bool {
+		_, err := os.Stat(path)
+		return errors.Is(err, fs.ErrNotExist)
+	}
+	switch {
+	case *flags.APIServer != "":
+		return nil
+	case len(files) > 0 && c.missing == nil && !slices.ContainsFunc(files, func(path string) bool { return !missing(path) }):
+		return fmt.Errorf("%s: no such file: correct it, or unset %s to use a server of this machine", from, clientcmd.RecommendedConfigPathEnvVar)
+	case config.Host == nowhere:
+		return fmt.Errorf("%s: it has no current context with a cluster: name a context with --context, or set one with kubectl config use-context", from)
+	}
+	return nil
 }
 
 // held tells whether a server runs in a data directory, or may run there.

@@ -5,12 +5,14 @@ package kubectl
 import (
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 
 	"github.com/urfave/cli/v2"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	componentcli "k8s.io/component-base/cli"
 	"k8s.io/kubectl/pkg/cmd"
 	"k8s.io/kubectl/pkg/cmd/plugin"
@@ -64,9 +66,16 @@ func Run(args []string, order Order) {
 	}
 	os.Args = append([]string{"kubectl"}, args...) // plugins and completion look there
 	flags := genericclioptions.NewConfigFlags(true).WithDeprecatedPasswordFlag().WithDiscoveryBurst(300).WithDiscoveryQPS(50)
+	usual := leaveDefaultAddress()
 	flags.WithWrapConfigFn(func(c *rest.Config) *rest.Config {
+		if c.Host == nowhere && chosen.usual && *flags.KubeConfig == "" {
+			c.Host = usual
+		}
 		if err := chosen.check(flags, c); err != nil {
 			fail(err)
+		}
+		if err := chosen.unnamed(flags, c); err != nil {
+			c.Wrap(func(http.RoundTripper) http.RoundTripper { return refusal{err} })
 		}
 		return c
 	})
@@ -82,6 +91,29 @@ func Run(args []string, order Order) {
 	if err := componentcli.RunNoErrOutput(command); err != nil {
 		util.CheckErr(err)
 	}
+}
+
+// leaveDefaultAddress makes kubectl use nowhere as its default address, unless the user has set another one. It returns
+// the former one. What kubectl recognizes as its default in a Pod changes with it.
+func leaveDefaultAddress() string {
+	usual := clientcmd.ClusterDefaults.Server
+	if os.Getenv("KUBERNETES_MASTER") != "" {
+		return usual
+	}
+	clientcmd.ClusterDefaults.Server = nowhere
+	defaults := &clientcmd.ConfigOverrides{ClusterDefaults: clientcmd.ClusterDefaults}
+	if c, ok := clientcmd.NewDefaultClientConfig(*clientcmdapi.NewConfig(), defaults).(*clientcmd.DirectClientConfig); ok {
+		clientcmd.DefaultClientConfig = *c
+	}
+	return usual
+}
+
+// refusal ends the process at the first request. What needs no cluster, such as --dry-run=client, works.
+type refusal struct{ err error }
+
+func (r refusal) RoundTrip(*http.Request) (*http.Response, error) {
+	fail(r.err)
+	return nil, r.err
 }
 
 // fail ends the process, as kubectl does.

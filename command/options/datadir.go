@@ -96,6 +96,15 @@ func DefaultDataDir() string {
 	return filepath.Join(home, ".local", "share", "karve")
 }
 
+// CheckListed refuses a path that KUBECONFIG or PATH would take for several. kubectl finds no file then and
+// uses its default address, where there may be another cluster.
+func CheckListed(path string) error {
+	if abs, err := filepath.Abs(path); err == nil && strings.ContainsRune(abs, filepath.ListSeparator) {
+		return fmt.Errorf("%s has a %q, which separates the files of KUBECONFIG: choose another directory", abs, filepath.ListSeparator)
+	}
+	return nil
+}
+
 // inDataDir are the options of the server that other commands take from its configuration file.
 var inDataDir = []string{"data-dir", "datastore-endpoint", "datastore-cafile", "datastore-certfile", "datastore-keyfile", membership.Option, membership.NewAuthoritiesOption, "ssh-keyfile"}
 

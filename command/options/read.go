@@ -27,6 +27,9 @@ func ReadFrom(c *cli.Context, usual string, log io.Writer) (server.Config, error
 	problems := []error{readConfigFile(c, usual)}
 	config, err := serverConfig(c)
 	problems = append(problems, err)
+	if err := CheckListed(config.DataDir); err != nil && config.DataDir != "" {
+		problems = append(problems, fmt.Errorf("--data-dir: %w", err))
+	}
 	if config.Log, err = logbridge.New(log, c.String("log-format"), c.String("log-level")); err != nil {
 		problems = append(problems, err)
 		config.Log, _ = logbridge.New(log, "text", "error") // these are valid
