@@ -2,6 +2,7 @@ package certs
 
 import (
 	"bytes"
+	"context"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
+	"slices"
 
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -37,6 +40,7 @@ type MergeResult struct {
 	Path    string // the file merged into, symbolic links followed
 	Context string // the name of the merged context
 	Changed bool   // whether the file had to be written
+	Closed  bool   // whether other users could read the file before
 	Current bool   // whether the merged context is now the current one
 }
 
@@ -63,23 +67,26 @@ func DefaultKubeconfig() (string, error) {
 // merged before keeps its namespace, and stays the current one if it was. An entry of the
 // same name is updated if it is of the same cluster: one with the same authority, or an
 // earlier Karve at the same URL. Otherwise the error is ErrConflict. It is also an error if
-// dst cannot be read. After an error, dst is unchanged. dst is replaced in one step. It
-// keeps its mode and its owner, and remains a symbolic link if it is one.
-func MergeKubeconfig(dst, src string, opts MergeOptions) (MergeResult, error) {
+// dst cannot be read. After an error, dst is unchanged. dst is replaced in one step, under
+// kubectl's lock, for which MergeKubeconfig waits until ctx ends, at most lockPatience. dst
+// keeps its owner, and remains a symbolic link if it is one. Only its owner can read it
+// afterwards, because src has an administrator's key.
+func MergeKubeconfig(ctx context.Context, dst, src string, opts MergeOptions) (MergeResult, error) {
 	var err error
 	if dst == "" {
 		if dst, err = DefaultKubeconfig(); err != nil {
 			return MergeResult{}, err
 		}
 	}
-	if dst, err = target(dst); err != nil {
+	file, err := target(dst)
+	if err != nil {
 		return MergeResult{}, err
 	}
 	from, err := readKubeconfig(src)
 	if err != nil {
 		return MergeResult{}, err
 	}
-	name, cluster, user, context, err := currentOf(from, src)
+	name, cluster, user, kubeContext, err := currentOf(from, src)
 	if err != nil {
 		return MergeResult{}, err
 	}
@@ -89,6 +96,20 @@ func MergeKubeconfig(dst, src string, opts MergeOptions) (MergeResult, error) {
 	if opts.Server != "" {
 		cluster.Server = opts.Server
 	}
+	if err := makeDir(atomicfile.Writer{}, filepath.Dir(file)); err != nil {
+		return MergeResult{}, err
+	}
+	var result MergeResult
+	err = locked(ctx, slices.Compact([]string{dst, file}), func() (err error) {
+		result, err = mergeInto(file, name, cluster, user, kubeContext, opts)
+		return err
+	})
+	return result, err
+}
+
+// mergeInto puts the entries into dst under the name.
+func mergeInto(dst, name string, cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo, kubeContext *clientcmdapi.Context, opts MergeOptions) (MergeResult, error) {
+	result := MergeResult{Path: dst, Context: name}
 	into, err := readKubeconfig(dst)
 	mode := os.FileMode(fileMode)
 	switch {
@@ -102,6 +123,9 @@ func MergeKubeconfig(dst, src string, opts MergeOptions) (MergeResult, error) {
 			return MergeResult{}, err
 		}
 		mode = info.Mode().Perm()
+		if mode&0o077 != 0 && runtime.GOOS != "windows" {
+			mode, result.Closed = mode&^0o077, true
+		}
 	}
 	if !opts.Overwrite {
 		if err := conflict(into, name, cluster, user); err != nil {
@@ -111,13 +135,16 @@ func MergeKubeconfig(dst, src string, opts MergeOptions) (MergeResult, error) {
 	before := into.DeepCopy()
 	putCluster(into, name, cluster)
 	into.AuthInfos[name] = user
-	putContext(into, name, context)
+	putContext(into, name, kubeContext)
 	if into.CurrentContext == "" || opts.SetCurrent {
 		into.CurrentContext = name
 	}
-	result := MergeResult{Path: dst, Context: name, Current: into.CurrentContext == name}
-	if reflect.DeepEqual(before, into) {
-		return result, nil // the comments and the layout stay
+	result.Current = into.CurrentContext == name
+	if reflect.DeepEqual(before, into) { // the comments and the layout stay
+		if result.Closed {
+			err = os.Chmod(dst, mode)
+		}
+		return result, err
 	}
 	data, err := clientcmd.Write(*into)
 	if err != nil {

@@ -33,6 +33,9 @@ for that name or address.`,
 		},
 		Before: options.ReadDataDir,
 		Action: func(c *cli.Context) error {
+			if c.String("into") == "-" {
+				return errors.New("--into -: want a file to merge into; without --into and --merge, the kubeconfig is printed")
+			}
 			path := filepath.Join(c.String("data-dir"), "admin.kubeconfig")
 			text, err := os.ReadFile(path)
 			if errors.Is(err, fs.ErrNotExist) {
@@ -53,7 +56,7 @@ for that name or address.`,
 				_, err = c.App.Writer.Write(text)
 				return err
 			}
-			result, err := certs.MergeKubeconfig(c.String("into"), path, certs.MergeOptions{
+			result, err := certs.MergeKubeconfig(c.Context, c.String("into"), path, certs.MergeOptions{
 				Name: c.String("name"), Overwrite: c.Bool("overwrite"), SetCurrent: c.Bool("set-current"),
 				Server: server,
 			})
@@ -61,6 +64,9 @@ for that name or address.`,
 				return fmt.Errorf("%w: choose another name with --name, or replace it with --overwrite", err)
 			} else if err != nil {
 				return err
+			}
+			if result.Closed {
+				fmt.Fprintf(c.App.ErrWriter, "karve: warning: other users could read %s, which has an administrator's key now: only its owner can read it from now on\n", result.Path)
 			}
 			next := "kubectl config use-context " + result.Context
 			if result.Current {

@@ -73,6 +73,7 @@ func TestWrongCommands(t *testing.T) {
 		{"version --wrong", "there is no option --wrong; see karve version --help"},
 		{"version word", `karve version takes options only, got "word"`},
 		{"completion --wrong bash", "there is no option --wrong; see karve completion --help"},
+		{"kubeconfig --into -", "--into -: want a file to merge into; without --into and --merge, the kubeconfig is printed"},
 		{"kubeconfig --merge=perhaps", `--merge "perhaps": want true or false (see karve kubeconfig --help)`},
 		{"kubeconfig word", `karve kubeconfig takes options only, got "word"`},
 		{"certs --wrong", "there is no option --wrong; see karve certs --help"},

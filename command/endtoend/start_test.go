@@ -198,11 +198,12 @@ func kubeconfigCommands(t *testing.T, p *process) {
 	}
 	const other = "{apiVersion: v1, kind: Config, current-context: other, contexts: [{name: other, context: {cluster: other, user: other}}], " +
 		"clusters: [{name: other, cluster: {server: https://other}}], users: [{name: other, user: {token: t}}]}"
-	if err := os.WriteFile(path, []byte(other), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(other), 0o640); err != nil {
 		t.Fatal(err)
 	}
-	if got := succeed(t, merge); !strings.Contains(got, certs.DefaultContext) || !strings.Contains(got, path) {
-		t.Errorf("karve kubeconfig --merge: got %q, want the context %q and %s in it", got, certs.DefaultContext, path)
+	if got := finish(t, merge); got.code != 0 || !strings.Contains(got.stdout, certs.DefaultContext) || !strings.Contains(got.stdout, path) ||
+		!strings.Contains(got.stderr, "karve: warning: other users could read "+path) {
+		t.Errorf("karve kubeconfig --merge: got %+v, want the context %q in %s, and a warning", got, certs.DefaultContext, path)
 	}
 	merged, err := clientcmd.LoadFromFile(path)
 	if err != nil {

@@ -1,0 +1,77 @@
+package certs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Several programs may change a kubeconfig at once: none of their changes is lost, whatever name they have for
+// the file.
+func TestMergesAtOnce(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	src, real, link := filepath.Join(dir, "src"), filepath.Join(dir, "real"), filepath.Join(dir, "link")
+	if err := WriteKubeconfig(src, 0, Kubeconfig{Server: "http://127.0.0.1:1"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("real", link); err != nil {
+		t.Fatal(err)
+	}
+	const merges = 10
+	errs := make(chan error)
+	for i := range merges {
+		go func() {
+			_, err := MergeKubeconfig(t.Context(), []string{real, link}[i%2], src, MergeOptions{Name: fmt.Sprint("c", i)})
+			errs <- err
+		}()
+	}
+	for range merges {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	if got := len(mustLoad(t, real).Contexts); got != merges {
+		t.Errorf("got %d contexts, want %d", got, merges)
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, "*.lock")); err != nil || len(left) > 0 {
+		t.Errorf("locks are left: %v (%v)", left, err)
+	}
+}
+
+// While kubectl changes a kubeconfig, FILE.lock is there.
+func TestMergeWaitsForKubectl(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	src, dst := filepath.Join(dir, "src"), filepath.Join(dir, "dst")
+	if err := WriteKubeconfig(src, 0, Kubeconfig{Server: "http://127.0.0.1:1"}); err != nil {
+		t.Fatal(err)
+	}
+	lock := dst + ".lock"
+	if err := os.WriteFile(lock, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if _, err := MergeKubeconfig(ended, dst, src, MergeOptions{}); err == nil || !strings.Contains(err.Error(), lock+" is there") {
+		t.Errorf("got %v, want the lock's name", err)
+	}
+	if _, err := os.Stat(dst); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the kubeconfig is written beside the lock (%v)", err)
+	}
+	merged := make(chan error)
+	go func() {
+		_, err := MergeKubeconfig(t.Context(), dst, src, MergeOptions{})
+		merged <- err
+	}()
+	if err := os.Remove(lock); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-merged; err != nil {
+		t.Errorf("after the lock is gone: %v", err)
+	}
+}
