@@ -111,7 +111,7 @@ type Store struct {
 
 	mu      sync.Mutex // held while files are read and written
 	nextDue time.Time
-	signer  string // see SignerFile
+	signers map[Name]string // see SignerFile
 }
 
 // Ensure makes the missing keys and certificates in cfg.Dir, renews those that are due, and
@@ -211,7 +211,7 @@ func (s *Store) apply(p *plan) error {
 	if err := s.files.Write(p.certs...); err != nil {
 		return err
 	}
-	s.nextDue, s.signer = p.nextDue, p.signer
+	s.nextDue, s.signers = p.nextDue, p.signers
 	return nil
 }
 
@@ -229,14 +229,14 @@ func (s *Store) CertFile(n Name) string {
 // authority.
 func (s *Store) KeyFile(n Name) string { return keyFile(s.cfg.Dir, n) }
 
-// SignerFile returns the path of a file with only the certificate that goes with
-// KeyFile(ClientCA), as the controller manager's --cluster-signing-cert-file needs it.
-// Without a key, requests cannot be signed, and the path is empty. It is
-// CertFile(ClientCA), unless a user put a chain there.
-func (s *Store) SignerFile() string {
+// SignerFile returns the path of a file with only the certificate that goes with KeyFile(n), as
+// the controller manager's --cluster-signing-cert-file needs it; n is ServerCA or ClientCA.
+// Without a key, requests cannot be signed, and the path is empty. It is CertFile(n), unless
+// a user put several certificates there.
+func (s *Store) SignerFile(n Name) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.signer
+	return s.signers[n]
 }
 
 // NextDue returns when something has to be renewed, or the zero time if nothing ever has to

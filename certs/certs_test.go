@@ -312,7 +312,7 @@ func TestEnsureMakesEverything(t *testing.T) {
 	if o := b.cert(t, Scheduler).Subject.Organization; len(o) != 0 {
 		t.Errorf("scheduler has O=%v", o)
 	}
-	if got, want := s.SignerFile(), s.CertFile(ClientCA); got != want {
+	if got, want := s.SignerFile(ClientCA), s.CertFile(ClientCA); got != want {
 		t.Errorf("SignerFile %s, want %s", got, want)
 	}
 	if got, want := s.NextDue(), dueAt(today, today.Add(leafLife)); !got.Equal(want) {

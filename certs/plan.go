@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,11 +29,11 @@ type plan struct {
 	renewed     []Name
 	notes       []Note
 	nextDue     time.Time
-	signer      string
+	signers     map[Name]string // see Store.SignerFile
 }
 
 func (s *Store) plan(force map[Name]bool) *plan {
-	return &plan{cfg: s.cfg, now: s.cfg.Now(), force: force, cas: map[Name]*pair{}}
+	return &plan{cfg: s.cfg, now: s.cfg.Now(), force: force, cas: map[Name]*pair{}, signers: map[Name]string{}}
 }
 
 // run makes the plan, and returns every problem.
@@ -125,7 +126,8 @@ func (p *plan) authority(c *pair) error {
 	return p.exportSigner(c)
 }
 
-// makeCA issues c again, or for the first time if old is nil.
+// makeCA issues c again, or for the first time if old is nil. What a user put beside it stays, such as an
+// authority that clients still have to trust.
 func (p *plan) makeCA(c *pair, old *x509.Certificate) error {
 	if err := p.ensureKey(c); err != nil {
 		return err
@@ -134,7 +136,8 @@ func (p *plan) makeCA(c *pair, old *x509.Certificate) error {
 	if err != nil {
 		return fmt.Errorf("make %s: %w", c.certFile, err)
 	}
-	if err := p.putCert(c, cert); err != nil {
+	others := slices.DeleteFunc(slices.Clone(c.certs), func(o *x509.Certificate) bool { return o == old })
+	if err := p.putCert(c, cert, others...); err != nil {
 		return err
 	}
 	return p.exportSigner(c)
@@ -337,17 +340,18 @@ func (p *plan) put(list *[]atomicfile.File, path string, data []byte) error {
 // exportSigner plans for Store.SignerFile. Upstream's signer
 // (pkg/controller/certificates/signer) refuses a file with several certificates.
 func (p *plan) exportSigner(c *pair) error {
-	if c.name != ClientCA || c.key == nil {
+	if c.name != ServerCA && c.name != ClientCA || c.key == nil {
 		return nil
 	}
-	p.signer = c.certFile
+	p.signers[c.name] = c.certFile
 	if len(c.certs) == 1 {
 		return nil
 	}
-	p.signer = certFile(p.cfg.Dir, c.name+"-signer")
+	signer := certFile(p.cfg.Dir, c.name+"-signer")
+	p.signers[c.name] = signer
 	want := encodeCerts([]*x509.Certificate{c.main})
-	if have, _, err := readFile(p.signer); err == nil && bytes.Equal(have, want) {
+	if have, _, err := readFile(signer); err == nil && bytes.Equal(have, want) {
 		return nil // it is derived, so an unreadable one is replaced
 	}
-	return p.put(&p.certs, p.signer, want)
+	return p.put(&p.certs, signer, want)
 }

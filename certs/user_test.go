@@ -61,14 +61,42 @@ func TestUsersCA(t *testing.T) {
 			if files["client-ca.crt"] != string(crt) || files["client-ca.key"] != string(key) {
 				t.Error("the user's CA was overwritten")
 			}
-			one, err := os.ReadFile(s.SignerFile())
-			if err != nil || string(one) != string(encodeCerts(certs[:1])) {
-				t.Errorf("SignerFile %s does not hold the one certificate: %v", s.SignerFile(), err)
+			for _, n := range []Name{ServerCA, ClientCA} {
+				one, err := os.ReadFile(s.SignerFile(n))
+				if err != nil || string(one) != string(encodeCerts(certs[:1])) {
+					t.Errorf("SignerFile %s does not hold the one certificate: %v", s.SignerFile(n), err)
+				}
 			}
 			if _, _, err := s.ForceRenew(ServerCA); !errors.Is(err, ErrUserSupplied) {
 				t.Errorf("ForceRenew of a user's CA: %v", err)
 			}
 		})
+	}
+}
+
+// An older authority that clients still have to trust stays where it is.
+func TestOldAndNewAuthority(t *testing.T) {
+	b := newTestbed(t)
+	b.ensure(t)
+	old, own := newUserCA(t, "old", ecKey(t), nil, today.AddDate(20, 0, 0)), b.cert(t, ServerCA)
+	b.put(t, "server-ca.crt", encodeCerts([]*x509.Certificate{old.cert, own}))
+	s, notes := b.ensure(t)
+	if len(notes) != 0 {
+		t.Errorf("notes: %v", texts(notes))
+	}
+	if one := read(t, s.SignerFile(ServerCA)); one != string(encodeCerts([]*x509.Certificate{own})) {
+		t.Errorf("SignerFile has %s, want the authority whose key is there", one)
+	}
+	if _, _, err := s.ForceRenew(ServerCA); err != nil {
+		t.Fatal(err)
+	}
+	b.verify(t, today)
+	all, err := s.certificates(ServerCA)
+	if err != nil || len(all) != 2 || all[0].Equal(own) || !samePublic(all[0].PublicKey, own.PublicKey) || !all[1].Equal(old.cert) {
+		t.Errorf("after a renewal: %d certificates (%v), want the renewed one and the old authority", len(all), err)
+	}
+	if one := read(t, s.SignerFile(ServerCA)); one != string(encodeCerts(all[:1])) {
+		t.Errorf("SignerFile after a renewal has %s", one)
 	}
 }
 

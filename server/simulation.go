@@ -66,7 +66,7 @@ func (s *simulation) Run(ctx context.Context, ready func()) error {
 	from := s.connect()
 	// An API server that verifies kubelets (--kubelet-certificate-authority) trusts this CA. It
 	// can only sign if its key is here.
-	if pair, err := tls.LoadX509KeyPair(from.certificates.CertFile(certs.ServerCA), from.certificates.KeyFile(certs.ServerCA)); err == nil {
+	if pair, err := tls.LoadX509KeyPair(from.certificates.SignerFile(certs.ServerCA), from.certificates.KeyFile(certs.ServerCA)); err == nil {
 		s.kubelet.Sign = &pair
 	}
 	c, core := s.config, from.informers.Core().V1()

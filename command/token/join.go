@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"strings"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -82,8 +83,8 @@ func (t *target) kubeadm(token bootstraptoken.BootstrapTokenString) string {
 	return line
 }
 
-// install is the command with which Karve's installer makes a machine a node. One hash is enough for
-// it: the first authority is the one that signs (see certs/DESIGN.md).
+// install is the command with which Karve's installer makes a machine a node. It needs the hashes of all
+// authorities, because any of them may have signed the server's certificate.
 func (t *target) install(token bootstraptoken.BootstrapTokenString) string {
-	return fmt.Sprintf("curl -sfL %s | sh -s - node --server https://%s --token %s --ca-hash %s", installer, t.address, token, t.hashes[0])
+	return fmt.Sprintf("curl -sfL %s | sh -s - node --server https://%s --token %s --ca-hash %s", installer, t.address, token, strings.Join(t.hashes, " --ca-hash "))
 }

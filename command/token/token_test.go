@@ -220,6 +220,16 @@ func TestFind(t *testing.T) {
 			t.Errorf("%s: got %s, want %s at its end", name, got, want)
 		}
 	}
+	// Either of two authorities may have signed the server's certificate.
+	mine = append(append([]byte{}, others...), mine...)
+	both, err := find(mine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := both.install(bootstraptoken.BootstrapTokenString{}); len(both.hashes) != 2 || !strings.HasSuffix(got, " --ca-hash "+both.hashes[0]+" --ca-hash "+hash) {
+		t.Errorf("two authorities: got %s, want the hashes of both", got)
+	}
+	mine = mine[len(others):]
 	for name, ca := range map[string][]byte{"has no certificate-authority-data": nil, "has another authority": others} {
 		if _, err := find(ca); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("got %v, want that cluster-info %s", err, name)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
@@ -164,19 +163,14 @@ func (u *Upstream) UseCertificates(store *certs.Store) {
 	if c.ClusterSigningCertFile != "" || c.ClusterSigningKeyFile != "" {
 		return // the user's authority signs everything; upstream refuses others beside it
 	}
-	if cert, key := store.SignerFile(), store.KeyFile(certs.ClientCA); cert != "" {
+	if cert, key := store.SignerFile(certs.ClientCA), store.KeyFile(certs.ClientCA); cert != "" {
 		sign(&c.KubeletClientSignerConfiguration, cert, key)
 		sign(&c.KubeAPIServerClientSignerConfiguration, cert, key)
 	}
-	if cert, key := store.CertFile(certs.ServerCA), store.KeyFile(certs.ServerCA); exists(key) {
+	if cert, key := store.SignerFile(certs.ServerCA), store.KeyFile(certs.ServerCA); cert != "" {
 		sign(&c.KubeletServingSignerConfiguration, cert, key)
 		sign(&c.LegacyUnknownSignerConfiguration, cert, key)
 	}
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }
 
 func checkName(name string) error {
