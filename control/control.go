@@ -15,6 +15,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 )
@@ -97,11 +98,9 @@ func New(dataDir string) *Client {
 }
 
 func (c *Client) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	path, err := filepath.Abs(c.path)
-	if err == nil { // a path too long for a socket is a link to a shorter one
-		path, err = filepath.EvalSymlinks(path)
-	}
+	path, release, err := SocketPath(c.path)
 	if err == nil {
+		defer release()
 		var conn net.Conn
 		if conn, err = (&net.Dialer{}).DialContext(ctx, "unix", path); err == nil {
 			return conn, nil
@@ -111,6 +110,28 @@ func (c *Client) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 		return nil, fmt.Errorf("%w (run this as root or the server's user)", err)
 	}
 	return nil, fmt.Errorf("%w at %s: %w", ErrMissing, c.path, err)
+}
+
+// LongestSocketPath is the length of a path that the kernel takes for a socket: sockaddr_un on Linux, without its final
+// zero.
+const LongestSocketPath = 107
+
+// SocketPath returns a path by which this process can connect to the socket at path, until it calls
+// release. That is the absolute path, unless it is too long for a socket. Then Linux has a shorter one in
+// /proc, which also serves to listen. On other systems, the server has made a link.
+func SocketPath(path string) (short string, release func(), err error) {
+	if path, err = filepath.Abs(path); err != nil || len(path) <= LongestSocketPath {
+		return path, func() {}, err
+	}
+	if runtime.GOOS != "linux" {
+		path, err = filepath.EvalSymlinks(path)
+		return path, func() {}, err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return "", nil, err
+	}
+	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path)), func() { dir.Close() }, nil
 }
 
 // Close closes the connections.

@@ -90,9 +90,8 @@ var _ inprocess.SpaceKeeper = engine{} // the client in the process asks for it
 func (e engine) API(string) API { return e.api }
 
 // Serve starts to serve an engine on a unix socket, mode 0600, and on the listeners. The
-// socket is dir/kine.sock. Where that path is longer than the kernel allows, it is a link to a
-// socket in a private temporary directory. A Windows before 10 1803 has no unix sockets, so
-// there is none.
+// socket is dir/kine.sock, however long that path is ([socket.Listen]). A Windows before 10 1803
+// has no unix sockets, so there is none.
 //
 // The socket answers when Serve returns. ctx bounds only the start. If Serve succeeds, the
 // shim closes the listeners.

@@ -17,6 +17,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/karve-k8s/karve/command/options"
+	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/server/apiserver"
@@ -151,9 +152,11 @@ func withDatastore(c *cli.Context, do func(context.Context, clientv3.KV) error) 
 		return err
 	}
 	if where.BuiltIn() { // the server that runs has it
-		if where.Etcd, err = socket(c.String("data-dir")); err != nil {
+		var release func()
+		if where.Etcd, release, err = socket(c.String("data-dir")); err != nil {
 			return err
 		}
+		defer release()
 	}
 	log, err := logbridge.New(c.App.ErrWriter, "text", "warning")
 	if err != nil {
@@ -182,18 +185,16 @@ func withDatastore(c *cli.Context, do func(context.Context, clientv3.KV) error) 
 	return nil
 }
 
-// socket returns the URL of the etcd API of the server that uses a data directory.
-func socket(dataDir string) ([]string, error) {
+// socket returns the URL of the etcd API of the server that uses a data directory. It is valid until release is
+// called.
+func socket(dataDir string) (url []string, release func(), err error) {
 	file, err := filepath.Abs(filepath.Join(dataDir, "kine.sock"))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	// If the path is too long for a socket, it is a link to one.
-	to, err := filepath.EvalSymlinks(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s does not exist: no server runs with this --data-dir; name a datastore that servers share by --datastore-endpoint", file)
-	} else if err != nil {
-		return nil, err
+	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, fmt.Errorf("%s does not exist: no server runs with this --data-dir; name a datastore that servers share by --datastore-endpoint", file)
 	}
-	return []string{"unix://" + to}, nil
+	short, release, err := control.SocketPath(file)
+	return []string{"unix://" + short}, release, err
 }

@@ -335,14 +335,15 @@ func compactServer(ctx context.Context, dir, file string) (int64, error) {
 	if !Exists(path) {
 		return 0, fmt.Errorf("%s does not exist: the server is not ready, or its datastore is an external one", path)
 	}
-	// If the path is too long for a socket, it is a link to one.
-	if path, err = filepath.EvalSymlinks(path); err != nil {
+	short, release, err := control.SocketPath(path)
+	if err != nil {
 		return 0, err
 	}
+	defer release()
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	client, err := clientv3.New(clientv3.Config{
-		Context: ctx, Endpoints: []string{"unix://" + path}, DialTimeout: 5 * time.Second, Logger: zap.NewNop(),
+		Context: ctx, Endpoints: []string{"unix://" + short}, DialTimeout: 5 * time.Second, Logger: zap.NewNop(),
 	})
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", path, err)

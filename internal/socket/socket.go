@@ -8,28 +8,29 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
+
+	"github.com/karve-k8s/karve/control"
 )
 
 // ErrMissing means that this system has no unix sockets (Windows before 10 1803).
 var ErrMissing = errors.New("this system has no unix sockets")
 
-// longest is the length that sockaddr_un holds on Linux, without its final zero.
-const longest = 107
-
 // Listener is a unix socket with mode 0600. Its Close removes it.
 type Listener struct {
 	net.Listener
 	path    string
+	release func() // of a short path
 	tempDir string
 	link    string // in the data directory, to the socket in tempDir
 	once    sync.Once
 	err     error
 }
 
-// Listen listens on dir/name. If that path is longer than the kernel allows, it listens in
-// a private temporary directory, and dir/name is a link to the socket. The caller holds the
-// lock of dir, so an existing socket was left by a crash.
+// Listen listens on dir/name, however long that path is ([control.SocketPath]). On systems other than
+// Linux, a socket whose path is too long is in a private temporary directory, and dir/name is a
+// link to it. The caller holds the lock of dir, so an existing socket was left by a crash.
 func Listen(dir, name string) (*Listener, error) {
 	path, err := filepath.Abs(filepath.Join(dir, name))
 	if err != nil {
@@ -44,9 +45,14 @@ func Listen(dir, name string) (*Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("remove old socket: %w", err)
 	}
-	l := &Listener{path: path}
-	if len(path) > longest {
-		// An abstract socket has no mode, and a client of the socket is an administrator.
+	l := &Listener{path: path, release: func() {}}
+	// An abstract socket has no mode, and a client of the socket is an administrator.
+	switch {
+	case runtime.GOOS == "linux":
+		if l.path, l.release, err = control.SocketPath(path); err != nil {
+			return nil, fmt.Errorf("listen on %s: %w", path, err)
+		}
+	case len(path) > control.LongestSocketPath:
 		if l.tempDir, err = os.MkdirTemp("", "karve-"); err != nil {
 			return nil, fmt.Errorf("make socket directory: %w", err)
 		}
@@ -70,8 +76,7 @@ func Listen(dir, name string) (*Listener, error) {
 	return l, nil
 }
 
-// Path returns the path of the socket itself. It is not in the data directory if that path
-// would be too long.
+// Path returns a path by which this process can connect to the socket while it listens.
 func (l *Listener) Path() string { return l.path }
 
 // Close closes the listener and removes the socket. Further calls return the same result.
@@ -85,6 +90,7 @@ func (l *Listener) Close() error {
 
 // remove removes what Go's listener leaves.
 func (l *Listener) remove() {
+	l.release()
 	if l.tempDir != "" {
 		os.RemoveAll(l.tempDir)
 	}
