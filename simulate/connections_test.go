@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/karve-k8s/karve/internal/eventually"
+	"github.com/karve-k8s/karve/internal/ownports"
 )
 
 // podIP is the address of the Pod that answering simulates.
@@ -320,3 +321,21 @@ func TestPortForwardEndsWithWhatAnswers(t *testing.T) {
 	close(client.left)
 	forward.copies.Wait()
 }
+
+// A port of the server answers for no Pod, also if the server got it after the options were checked.
+func TestOwnPortsAnswerForNoPod(t *testing.T) {
+	a := newAnswering(t, false)
+	defer ownports.Add(listenerAt{net.TCPAddrFromAddrPort(a.Defaults.Targets[0])})()
+	if _, err := a.get(podIP + ":8080"); !errors.Is(err, ownports.ErrOwn) {
+		t.Errorf("got %v, want %v", err, ownports.ErrOwn)
+	}
+	if _, err := a.get(podIP + ":9090"); err != nil {
+		t.Errorf("another port: %v", err)
+	}
+}
+
+type listenerAt struct{ at net.Addr }
+
+func (listenerAt) Accept() (net.Conn, error) { return nil, net.ErrClosed }
+func (listenerAt) Close() error              { return nil }
+func (l listenerAt) Addr() net.Addr          { return l.at }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/internal/ownports"
 )
 
@@ -26,10 +27,10 @@ func TestOwnConnections(t *testing.T) {
 			t.Errorf("%s: the default client got %v, want %v", name, err, ownports.ErrOwn)
 		}
 	}
-	left := 0
-	client.CloseIdleConnections()
-	dialled.Range(func(any, any) bool { left++; return true })
-	if left > 0 {
-		t.Errorf("%d sockets that are closed are still known", left)
-	}
+	eventually.True(t, "no socket is known any more", func() bool {
+		client.CloseIdleConnections()
+		left := 0
+		dialled.Range(func(any, any) bool { left++; return true })
+		return left == 0
+	})
 }
