@@ -179,7 +179,7 @@ func (s *controlPlane) parts() []lifecycle.Part {
 	if !s.NoKubeadmObjects && s.mayLead() {
 		add(joiningPart, s.maintainJoining, silent, apiserverPart)
 	}
-	if s.shareable() {
+	if !s.ownsStorage() && s.recordsKeys() {
 		add(namesPart, s.publishNames, silent, apiserverPart)
 	}
 	if s.NewAuthorities != "" {
