@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/karve-k8s/karve/datastore"
@@ -231,7 +232,7 @@ func readMark(dataDir string) *mark {
 		return nil
 	}
 	text, err := os.ReadFile(filepath.Join(dataDir, unfinished))
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) { // dataDir is a file, which others refuse
 		return nil
 	}
 	out := &mark{}
