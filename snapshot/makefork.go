@@ -1,0 +1,205 @@
+package snapshot
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+
+	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/backup"
+	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
+	"github.com/karve-k8s/karve/internal/atomicfile"
+)
+
+// Target is where a fork is made. The caller holds the locks of both directories.
+type Target struct {
+	DataDir  string
+	StoreDir string // of the database; empty if the datastore is to be in memory
+	// Drop returns true for keys that the fork does not get: what the servers of the original
+	// have written about themselves.
+	Drop func(key string) bool
+}
+
+// Fork makes a data directory from a snapshot in a file, or from the data directory of
+// another cluster, which may run and is only read. It keeps the snapshot as FileName. The
+// revision of the fork is far above that of the snapshot ([backup.RevisionMargin]). A
+// directory that is already a fork of source stays unchanged.
+//
+// If Fork is stopped at any point, also by a power cut, the directory is marked
+// ([Unfinished]), and the next call finishes the fork. When Fork returns nil, the fork and
+// the removal of the mark are durable. Fork removes no file but its mark, and replaces none.
+func Fork(ctx context.Context, source string, to Target) (*Forked, error) {
+	out, err := forkInto(ctx, source, to)
+	if err != nil {
+		return nil, fmt.Errorf("fork %s: %w", source, err)
+	}
+	return out, nil
+}
+
+func forkInto(ctx context.Context, source string, to Target) (*Forked, error) {
+	already, begun, err := check(source, to.DataDir, to.StoreDir)
+	if err != nil {
+		return nil, err
+	}
+	if already != nil {
+		return &Forked{*already, true}, removeMark(to.DataDir)
+	}
+	if begun == nil {
+		path, err := filepath.Abs(source)
+		if err != nil {
+			return nil, err
+		}
+		begun = &mark{Source: path, ID: 1 + rand.Int64N(math.MaxInt64)}
+		// The mark is durable before anything that it marks.
+		if err := write(to.DataDir, unfinished, begun); err != nil {
+			return nil, err
+		}
+	}
+	info, err := makeFork(ctx, begun, to)
+	if err != nil {
+		return nil, err
+	}
+	// Everything else is durable before the last file, that is before the mark is removed, and
+	// the removal before the caller starts anything.
+	of := Origin{Source: begun.Source, Info: *info}
+	if err := write(to.DataDir, origin, of); err != nil {
+		return nil, err
+	}
+	return &Forked{of, false}, removeMark(to.DataDir)
+}
+
+func removeMark(dataDir string) error {
+	err := os.Remove(filepath.Join(dataDir, unfinished))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	return atomicfile.SyncDir(dataDir)
+}
+
+// write writes a small file, and makes it and its name durable.
+func write(dir, name string, content any) error {
+	text, err := json.Marshal(content)
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(filepath.Join(dir, name), append(text, '\n'), 0o600)
+}
+
+// makeFork makes what is missing of a fork. Each file gets its name when it is complete and
+// durable. All others are made of the first one, the snapshot.
+func makeFork(ctx context.Context, begun *mark, to Target) (*Info, error) {
+	own := filepath.Join(to.DataDir, FileName)
+	if _, err := os.Lstat(own); errors.Is(err, fs.ErrNotExist) {
+		if err := takeSnapshot(ctx, begun.Source, own); err != nil {
+			return nil, err
+		}
+	}
+	var info *Info
+	err := WithFile(own, func(s *Snapshot) error {
+		info = &s.Info
+		if err := writeCertificates(filepath.Join(to.DataDir, certsName), s.certs); err != nil {
+			return err
+		}
+		return s.makeDatabase(ctx, begun, to)
+	})
+	return info, err
+}
+
+func takeSnapshot(ctx context.Context, source, to string) error {
+	from, err := os.Stat(source)
+	if err != nil {
+		return err
+	}
+	if from.IsDir() {
+		_, err = Make(ctx, Source{DataDir: source, StoreDir: source}, to, false)
+		return err
+	}
+	return copyFile(source, to)
+}
+
+// writeCertificates writes the files that are missing. It returns [ErrOccupied] for one with
+// another content.
+func writeCertificates(dir string, files []file) error {
+	var missing []atomicfile.File
+	for _, f := range files {
+		path := filepath.Join(dir, f.name)
+		content, err := os.ReadFile(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			missing = append(missing, atomicfile.File{Path: path, Data: f.content, Mode: 0o600})
+		case err != nil:
+			return err
+		case !bytes.Equal(content, f.content):
+			return fmt.Errorf("%w: %s, which is not that of the snapshot; a fork needs a data directory of its own", ErrOccupied, path)
+		}
+	}
+	if err := atomicfile.MakeDir(dir); err != nil {
+		return err
+	}
+	return atomicfile.Writer{}.Write(missing...)
+}
+
+// makeDatabase makes the database of a fork, unless there is one: [check] has found that
+// the same fork has made that.
+func (s *Snapshot) makeDatabase(ctx context.Context, begun *mark, to Target) error {
+	path := filepath.Join(to.StoreDir, datastore.EngineFile)
+	if _, err := os.Lstat(path); to.StoreDir == "" || err == nil {
+		return nil
+	}
+	temp, err := directory.NewTempDir(to.StoreDir)
+	if err != nil {
+		return err
+	}
+	defer temp.Remove()
+	if err := s.CopyDatabase(temp.File()); err != nil {
+		return err
+	}
+	if err := backup.Continue(ctx, temp.File(), to.Drop, sqlitefile.Metas{forkMeta: begun.ID}); err != nil {
+		return err
+	}
+	return atomicfile.RenameNew(temp.File(), path)
+}
+
+// Contents returns what a datastore in memory of a fork begins with. Each start has higher
+// revisions than the one before.
+func Contents(ctx context.Context, at Target) (*datastore.Dump, error) {
+	of := OriginOf(at.DataDir)
+	if of == nil {
+		return nil, fmt.Errorf("%s is no fork", at.DataDir)
+	}
+	of.Starts++
+	if err := write(at.DataDir, origin, of); err != nil {
+		return nil, err
+	}
+	var contents *datastore.Dump
+	err := WithFile(filepath.Join(at.DataDir, FileName), func(s *Snapshot) (err error) {
+		if contents, err = s.Dump(ctx, at.DataDir); err != nil {
+			return err
+		}
+		return contents.Continue(at.Drop, of.Starts)
+	})
+	return contents, err
+}
+
+func copyFile(from, to string) error {
+	r, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	return Place(to, false, func(w io.Writer) error { // shares blocks where the file system can
+		_, err := io.Copy(w, r)
+		return err
+	})
+}
