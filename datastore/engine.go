@@ -191,7 +191,7 @@ func (e *Engine) closeInOrder() error {
 			return errors.Join(err, e.file.Close(false))
 		}
 	}
-	return e.file.CloseInOrder(sqlitefile.Metas{"reserved": 0})
+	return e.file.CloseInOrder(sqlitefile.Metas{"reserved": 0}, e.ballast.Give)
 }
 
 // WALWasCopied reports whether another program, such as an sqlite3 shell, had copied the whole WAL back

@@ -70,8 +70,8 @@ type Options struct {
 	DeferredInterval time.Duration
 
 	// BallastBytes is the size of a file that reserves space: it is removed when the disk is full, so that deletes
-	// and compaction can go on. It needs more than the 3 MiB of the WAL that a checkpoint may copy. Default 4 MiB;
-	// negative for none.
+	// and compaction can go on. It needs more than the 3 MiB of the WAL that a checkpoint may copy. On btrfs
+	// the file has four times that size. Default 4 MiB; negative for none.
 	BallastBytes int64
 
 	// Initial is what an engine of mode Memory begins with, at the revision of the dump, as if everything before

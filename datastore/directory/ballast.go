@@ -30,11 +30,21 @@ type Ballast struct {
 }
 
 // NewBallast returns the ballast of a database and makes no file yet. size is the size of the
-// large file; 0 or less is no ballast. told, if not nil, is called with an error when puts
-// begin to be refused, and with nil when they work again.
+// large file, which is four times as large where the file system copies what is overwritten; 0 or less is no
+// ballast. told, if not nil, is called with an error when puts begin to be refused, and with nil when they
+// work again.
 func NewBallast(database string, size int64, told func(error)) *Ballast {
+	if copiesOnWrite(filepath.Dir(database)) {
+		size *= copiedShare
+	}
 	return &Ballast{path: database + ".ballast", size: size, told: told}
 }
+
+// copiedShare is how much more ballast a file system needs that copies on write. It keeps an extent until all
+// of it is overwritten. The extents of the database are as long as what one checkpoint has appended, and
+// housekeeping moves single pages from the last extents to the first, so several are held in part before one
+// is free.
+const copiedShare = 4
 
 // ballastMargin is how much has to be free beside the ballast: for the WAL and the files of a
 // start, such as the administrator's kubeconfig.

@@ -17,6 +17,12 @@ func settleDeletions(dir string) {
 	_ = unix.Syncfs(int(f.Fd())) // if this fails, the file system does so later by itself
 }
 
+// copiesOnWrite reports whether the file system of dir, btrfs, needs new space for each overwrite.
+func copiesOnWrite(dir string) bool {
+	var s unix.Statfs_t
+	return unix.Statfs(dir, &s) == nil && uint32(s.Type) == unix.BTRFS_SUPER_MAGIC
+}
+
 // allocate reserves size bytes of the file system for a file, all of them or none. A file
 // system that cannot do that allocates them as they are written.
 func allocate(f *os.File, size int64) error {

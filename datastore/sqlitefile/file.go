@@ -243,16 +243,22 @@ func (f *File) account(id int64, sign int64) {
 }
 
 // CloseInOrder copies everything back into the database, marks it as closed in order, and closes
-// it. In mode relaxed, call [File.Sync] before.
-func (f *File) CloseInOrder(metas Metas) error {
+// it. In mode relaxed, call [File.Sync] before. On a full disk it calls room, and tries again if that made some.
+func (f *File) CloseInOrder(metas Metas, room func(why error) bool) error {
 	f.endLongReads() // otherwise the copy would end where they began
 	with := Metas{"log_rows": f.rows, "log_sum": f.sum}
 	for name, value := range metas {
 		with[name] = value
 	}
-	err := f.setState(stopClosed, with)
-	if err == nil {
-		err = f.copyBack()
+	mark := func() error {
+		if err := f.setState(stopClosed, with); err != nil {
+			return err
+		}
+		return f.copyBack()
+	}
+	err := mark()
+	for IsFull(err) && room(err) {
+		err = mark()
 	}
 	if err != nil {
 		return errors.Join(err, f.Close(false))

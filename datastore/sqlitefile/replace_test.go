@@ -69,7 +69,7 @@ func TestReplacedRowsAreAccountedFor(t *testing.T) {
 	if f.rows != 1 {
 		t.Errorf("%d rows are counted, want 1", f.rows)
 	}
-	if err := f.CloseInOrder(nil); err != nil {
+	if err := f.CloseInOrder(nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	if f, err = Open(path, Options{}); err != nil {

@@ -15,7 +15,7 @@ func TestOlderSchemaIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := f.CloseInOrder(nil); err != nil {
+	if err := f.CloseInOrder(nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	c, err := Connect(path, nil)
