@@ -3,7 +3,8 @@
 // Read [Controllers.Run] first. The options are in options.go, the informers that the
 // controllers share with the API server in informers.go. Four controllers are not built by
 // upstream's own constructors: token.go, garbage.go, namespaces.go and policystatus.go give
-// the reasons. kubeletserving.go is a controller that upstream does not have.
+// the reasons. kubeletserving.go is a controller that upstream does not have. standstill.go is for a process that
+// was stopped for a while.
 package controllers
 
 import (
@@ -14,6 +15,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -310,6 +312,9 @@ func build(ctx context.Context, shared app.ControllerContext, root clientbuilder
 	if err != nil {
 		return nil, nil, err
 	}
+	heart := newHeart(time.Now)
+	go heart.run(ctx)
+	shared.InformerFactory = renewing{shared.InformerFactory, heart}
 	descriptors := app.NewControllerDescriptors()
 	delete(descriptors, names.ServiceAccountTokenController)
 	own := map[string]func(context.Context, app.ControllerContext) (app.Controller, error){}
