@@ -7,8 +7,8 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/envtest"
+	"github.com/karve-k8s/karve/internal/shell"
 )
 
 // envtestAssetsCommand is `karve envtest-assets`.
@@ -32,7 +32,7 @@ func envtestAssetsCommand() *cli.Command {
 			if err := envtest.MakeAssets(dir, c.Bool("copy"), c.Bool("force")); err != nil {
 				return err
 			}
-			fmt.Fprintf(c.App.Writer, "export KUBEBUILDER_ASSETS=%s\n", output.ShellQuoted(dir))
+			fmt.Fprintf(c.App.Writer, "export KUBEBUILDER_ASSETS=%s\n", shell.Quoted(dir))
 			return nil
 		},
 	}

@@ -145,7 +145,7 @@ func ServeDatastore(ctx context.Context, data Datastore, progress time.Duration,
 	}
 	s.work.Go(func() { s.local.Notify(revision) })
 	if listener != nil {
-		s.endpoint = "unix://" + listener.Path()
+		s.endpoint = socket.URL(listener.Path())
 		s.serve(listener, api, s.endpoint)
 	}
 	for _, l := range listeners {

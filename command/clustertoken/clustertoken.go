@@ -20,6 +20,7 @@ import (
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/internal/logbridge"
+	"github.com/karve-k8s/karve/internal/socket"
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/membership"
 	"github.com/karve-k8s/karve/server/storage"
@@ -153,7 +154,7 @@ func withDatastore(c *cli.Context, do func(context.Context, clientv3.KV) error) 
 	}
 	if where.BuiltIn() { // the server that runs has it
 		var release func()
-		if where.Etcd, release, err = socket(c.String("data-dir")); err != nil {
+		if where.Etcd, release, err = etcdSocket(c.String("data-dir")); err != nil {
 			return err
 		}
 		defer release()
@@ -185,9 +186,9 @@ func withDatastore(c *cli.Context, do func(context.Context, clientv3.KV) error) 
 	return nil
 }
 
-// socket returns the URL of the etcd API of the server that uses a data directory. It is valid until release is
+// etcdSocket returns the URL of the etcd API of the server that uses a data directory. It is valid until release is
 // called.
-func socket(dataDir string) (url []string, release func(), err error) {
+func etcdSocket(dataDir string) (url []string, release func(), err error) {
 	file, err := filepath.Abs(filepath.Join(dataDir, "kine.sock"))
 	if err != nil {
 		return nil, nil, err
@@ -196,5 +197,5 @@ func socket(dataDir string) (url []string, release func(), err error) {
 		return nil, nil, fmt.Errorf("%s does not exist: no server runs with this --data-dir; name a datastore that servers share by --datastore-endpoint", file)
 	}
 	short, release, err := control.SocketPath(file)
-	return []string{"unix://" + short}, release, err
+	return []string{socket.URL(short)}, release, err
 }

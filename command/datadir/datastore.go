@@ -25,6 +25,7 @@ import (
 	"github.com/karve-k8s/karve/datastore/kineimport"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 	"github.com/karve-k8s/karve/internal/ownership"
+	"github.com/karve-k8s/karve/internal/socket"
 	"github.com/karve-k8s/karve/server/storage"
 	"github.com/karve-k8s/karve/snapshot"
 )
@@ -343,7 +344,7 @@ func compactServer(ctx context.Context, dir, file string) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	client, err := clientv3.New(clientv3.Config{
-		Context: ctx, Endpoints: []string{"unix://" + short}, DialTimeout: 5 * time.Second, Logger: zap.NewNop(),
+		Context: ctx, Endpoints: []string{socket.URL(short)}, DialTimeout: 5 * time.Second, Logger: zap.NewNop(),
 	})
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", path, err)

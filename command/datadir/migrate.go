@@ -18,6 +18,7 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/internal/ownership"
+	"github.com/karve-k8s/karve/internal/shell"
 	"github.com/karve-k8s/karve/migrate"
 	"github.com/karve-k8s/karve/server/storage"
 )
@@ -207,9 +208,9 @@ func nextServer(c *cli.Context, to migrate.End) string {
 	dir := Absolute(c.String("data-dir"))
 	line := "karve server"
 	if file := c.String("config"); file != "" {
-		line += " --config " + output.ShellQuoted(Absolute(file))
+		line += " --config " + shell.Quoted(Absolute(file))
 	}
-	line += " --data-dir " + output.ShellQuoted(dir)
+	line += " --data-dir " + shell.Quoted(dir)
 	switch {
 	case to.Dir != "" && filepath.Clean(to.Dir) == filepath.Clean(dir):
 		if c.String("datastore-endpoint") != "" { // the one that was left
@@ -218,11 +219,11 @@ func nextServer(c *cli.Context, to migrate.End) string {
 	case os.Getenv(options.MigrateTo) == c.String("to"):
 		line = fmt.Sprintf(`KARVE_DATASTORE_ENDPOINT="$%s" `, options.MigrateTo) + line
 	default:
-		line += " --datastore-endpoint " + output.ShellQuoted(c.String("to"))
+		line += " --datastore-endpoint " + shell.Quoted(c.String("to"))
 	}
 	for _, f := range [][2]string{{"cafile", to.CAFile}, {"certfile", to.CertFile}, {"keyfile", to.KeyFile}} {
 		if f[1] != "" {
-			line += " --datastore-" + f[0] + " " + output.ShellQuoted(Absolute(f[1]))
+			line += " --datastore-" + f[0] + " " + shell.Quoted(Absolute(f[1]))
 		}
 	}
 	return line

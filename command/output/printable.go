@@ -5,6 +5,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/karve-k8s/karve/internal/shell"
 )
 
 // Printable returns text as it is if a terminal shows all of it, and otherwise quoted, as a Go
@@ -16,20 +18,11 @@ func Printable(text string) string {
 	return text
 }
 
-// ShellQuoted returns a word as a shell takes it.
-func ShellQuoted(word string) string {
-	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+:@%"
-	if strings.Trim(word, plain) == "" {
-		return word
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
-}
-
 // SetVariable returns the command by which the user's shell sets an environment variable. On Windows
 // that is PowerShell.
 func SetVariable(system, name, value string) string {
 	if system == "windows" {
 		return "$env:" + name + " = '" + strings.ReplaceAll(value, "'", "''") + "'"
 	}
-	return "export " + name + "=" + ShellQuoted(value)
+	return "export " + name + "=" + shell.Quoted(value)
 }

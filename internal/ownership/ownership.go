@@ -16,6 +16,8 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+
+	"github.com/karve-k8s/karve/internal/shell"
 )
 
 // Owner is the user and group that a directory belongs to.
@@ -131,7 +133,7 @@ func Explain(err error, dir string) error {
 	if stranger == "" {
 		return err
 	}
-	return fmt.Errorf("%w (%s, but the directory to %s; as root: chown -hR %d:%d %s)", err, stranger, owner, owner.UID, owner.GID, dir)
+	return fmt.Errorf("%w (%s, but the directory to %s; as root: chown -hR %d:%d %s)", err, stranger, owner, owner.UID, owner.GID, shell.Quoted(dir))
 }
 
 // ErrForeign means that root would leave files in another user's data directory.
@@ -159,6 +161,6 @@ func Check(dir string) error {
 	if made, ok := ownerOf(info); !ok || made.UID == owner.UID {
 		return nil
 	}
-	return fmt.Errorf("%w: %s to %s, and this is root, whose files its service could not open: run this as that user (setpriv --reuid %d --regid %d --clear-groups karve …; or start the service), or make the directory root's for good (chown -hR 0:0 %[2]s)",
-		ErrForeign, dir, owner, owner.UID, owner.GID)
+	return fmt.Errorf("%w: %s to %s, and this is root, whose files its service could not open: run this as that user (setpriv --reuid %d --regid %d --clear-groups karve …; or start the service), or make the directory root's for good (chown -hR 0:0 %s)",
+		ErrForeign, dir, owner, owner.UID, owner.GID, shell.Quoted(dir))
 }

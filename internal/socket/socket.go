@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -78,6 +79,9 @@ func Listen(dir, name string) (*Listener, error) {
 
 // Path returns a path by which this process can connect to the socket while it listens.
 func (l *Listener) Path() string { return l.path }
+
+// URL is the address of a socket for an etcd client, which takes it for a URL: a path may have a % or a ? in it.
+func URL(path string) string { return (&url.URL{Scheme: "unix", Path: path}).String() }
 
 // Close closes the listener and removes the socket. Further calls return the same result.
 func (l *Listener) Close() error {

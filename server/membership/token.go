@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/karve-k8s/karve/internal/ownership"
+	"github.com/karve-k8s/karve/internal/shell"
 )
 
 // The length of a token in characters. Karve's own have 43, for 32 random bytes. A token with
@@ -58,10 +59,10 @@ func ReadToken(path string) (*Token, error) {
 		return nil, fmt.Errorf("%s is not a regular file", path)
 	}
 	if mode := info.Mode().Perm(); mode&0o077 != 0 && runtime.GOOS != "windows" {
-		return nil, fmt.Errorf("%s has mode %04o, so other users may read it: run chmod 0600 %[1]s", path, mode)
+		return nil, fmt.Errorf("%s has mode %04o, so other users may read it: run chmod 0600 %s", path, mode, shell.Quoted(path))
 	}
 	if owner, ok := ownership.Of(info); ok && owner.UID != 0 && owner.UID != os.Geteuid() {
-		return nil, fmt.Errorf("%s belongs to user %d, and this process runs as user %d: run chown %[3]d %[1]s", path, owner.UID, os.Geteuid())
+		return nil, fmt.Errorf("%s belongs to user %d, and this process runs as user %d: run chown %[3]d %s", path, owner.UID, os.Geteuid(), shell.Quoted(path))
 	}
 	const most = utf8.UTFMax*mostToken + 2 // and the end of the line
 	content, err := io.ReadAll(io.LimitReader(f, most+1))
