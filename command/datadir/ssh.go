@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/control"
+	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/server/tunnels"
 )
 
@@ -21,15 +23,34 @@ import (
 func SSH() *cli.Command {
 	return &cli.Command{
 		Name:  "ssh",
-		Usage: "show the key with which the server reaches nodes through SSH",
+		Usage: "show the key with which the server reaches nodes through SSH, and forget the keys of nodes",
 		Subcommands: []*cli.Command{{
 			Name:   "public-key",
 			Usage:  "print the line for the authorized_keys file of --ssh-user on the nodes",
 			Flags:  []cli.Flag{options.Config(), options.DataDir(), options.SSHKeyFile()},
 			Before: options.ReadDataDir,
 			Action: asOwner(printPublicKey),
+		}, {
+			Name:      "forget",
+			Usage:     "remove the pinned host key of a machine that was installed again",
+			ArgsUsage: "ADDRESS",
+			Flags:     []cli.Flag{options.Config(), options.DataDir(), options.SSHKnownHosts()},
+			Before:    options.ReadDataDir,
+			Action:    forgetHostKey,
 		}},
 	}
+}
+
+// forgetHostKey acts as the owner of the directory, so that the server can read and write the file afterwards.
+func forgetHostKey(c *cli.Context) error {
+	if c.Args().Len() != 1 || c.Args().First() == "" {
+		return errors.New("want one ADDRESS after the options, as the error of the tunnel has it")
+	}
+	path := Absolute(cmp.Or(c.String("ssh-known-hosts"), filepath.Join(c.String("data-dir"), "ssh", "known_hosts")))
+	return ownership.Act(filepath.Dir(path), func() error {
+		keys := &tunnels.HostKeys{Path: path}
+		return keys.Forget(c.Args().First())
+	})
 }
 
 func printPublicKey(c *cli.Context) error {

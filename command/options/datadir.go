@@ -80,6 +80,11 @@ func SSHKeyFile() cli.Flag {
 	return text(reaching, "ssh-keyfile", "", "`FILE` with the private key for --ssh-user, which no other user may read (default: one that the server makes in its data directory; karve ssh public-key prints its public half)")
 }
 
+// SSHKnownHosts is --ssh-known-hosts.
+func SSHKnownHosts() cli.Flag {
+	return text(reaching, "ssh-known-hosts", "", "`FILE` with the pinned host keys (default: ssh/known_hosts in the data directory). The first key of a node is pinned there, and no other is accepted afterwards.")
+}
+
 // DefaultDataDir is /var/lib/karve for root, and in the XDG data directory
 // (https://specifications.freedesktop.org/basedir-spec) for everybody else.
 func DefaultDataDir() string {

@@ -80,7 +80,7 @@ func Server() []cli.Flag {
 		SSHKeyFile(),
 		text(reaching, "ssh-agent", "", "`SOCKET` of an SSH agent whose keys to use; "+server.AgentVariable+" is the one that this variable names"),
 		text(reaching, "ssh-jump", "", "bastion, a `USER@HOST[:PORT]`, through which to reach the nodes' SSH servers"),
-		text(reaching, "ssh-known-hosts", "", "`FILE` with the pinned host keys (default: ssh/known_hosts in the data directory). The first key of a node is pinned there, and no other is accepted afterwards."),
+		SSHKnownHosts(),
 		number(reaching, "ssh-port", 22, "`PORT` of the nodes' SSH servers"),
 
 		texts(components, "disable-controllers", "`NAMES` of controllers to leave out, separated by commas"),

@@ -111,7 +111,9 @@ func (h *HostKeys) read() ([]byte, ssh.HostKeyCallback, error) {
 		return nil, nil, fmt.Errorf("--ssh-known-hosts %s: other users may write to it (mode %04o): run chmod 0600 %[1]s", h.Path, info.Mode().Perm())
 	}
 	content, err := os.ReadFile(h.Path)
-	if err != nil {
+	if errors.Is(err, fs.ErrPermission) {
+		return nil, nil, fmt.Errorf("--ssh-known-hosts: %w: give the file to the server's user: chown --reference=%s %s", err, filepath.Dir(h.Path), h.Path)
+	} else if err != nil {
 		return nil, nil, fmt.Errorf("--ssh-known-hosts: %w", err)
 	}
 	if bytes.HasPrefix(content, byteOrderMark) {
@@ -161,8 +163,8 @@ func (k hostKeys) check(remote net.Addr, key ssh.PublicKey) error {
 	if i := slices.IndexFunc(wrong.Want, func(w knownhosts.KnownKey) bool { return w.Key.Type() == key.Type() }); i >= 0 {
 		pinned = wrong.Want[i]
 	}
-	return fmt.Errorf("%w: the host key of %s has changed: it is %s now, and line %d of %s has %s; if the machine was installed again, run ssh-keygen -R '%s' -f %s, and otherwise find out who answers at this address",
-		ErrHostKey, k.address, ssh.FingerprintSHA256(key), pinned.Line, pinned.Filename, ssh.FingerprintSHA256(pinned.Key), knownhosts.Normalize(k.address), pinned.Filename)
+	return fmt.Errorf("%w: the host key of %s has changed: it is %s now, and line %d of %s has %s; if the machine was installed again, run karve ssh forget --ssh-known-hosts '%s' '%s', and otherwise find out who answers at this address",
+		ErrHostKey, k.address, ssh.FingerprintSHA256(key), pinned.Line, pinned.Filename, ssh.FingerprintSHA256(pinned.Key), pinned.Filename, knownhosts.Normalize(k.address))
 }
 
 // pin adds a line to the file. It writes the file anew, so that a power cut leaves no half line,
@@ -184,6 +186,41 @@ func (k hostKeys) pin(content []byte, key ssh.PublicKey) error {
 		return fmt.Errorf("%w: pin the host key of %s: --ssh-known-hosts: %w", ErrHostKey, k.address, err)
 	}
 	return nil
+}
+
+// Forget removes the pinned keys of a host, as [knownhosts.Normalize] writes it. The file keeps its owner and mode.
+func (h *HostKeys) Forget(host string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	path, err := filepath.EvalSymlinks(h.Path)
+	if err != nil {
+		return fmt.Errorf("--ssh-known-hosts: %w", err)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("--ssh-known-hosts: %w", err)
+	}
+	content, _, err := h.read()
+	if err != nil {
+		return err
+	}
+	var kept []byte
+	found := false
+	for line := range bytes.Lines(content) {
+		marker, hosts, _, _, _, err := ssh.ParseKnownHosts(line)
+		if err == nil && marker == "" && slices.Contains(hosts, knownhosts.Normalize(host)) {
+			if len(hosts) > 1 {
+				return fmt.Errorf("--ssh-known-hosts %s: a line names %s together with other hosts: edit that line", h.Path, host)
+			}
+			found = true
+			continue
+		}
+		kept = append(kept, line...)
+	}
+	if !found {
+		return fmt.Errorf("--ssh-known-hosts %s: no line names %s in plain text", h.Path, host)
+	}
+	return atomicfile.Writer{}.Write(atomicfile.File{Path: path, Data: kept, Mode: info.Mode().Perm(), Owner: info})
 }
 
 // isLine reports whether a line of known_hosts says that the one host at address has the key, and

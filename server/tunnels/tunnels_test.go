@@ -152,8 +152,11 @@ func TestChangedHostKey(t *testing.T) {
 		await(t, tunnels, "n1", stateFailed)
 		_, err = connect(t, tunnels, "10.0.0.1:10250")
 	}
-	wants(t, err, ErrHostKey, "n1", "10.0.0.1:22", "line 2 of "+c.HostKeys.Path, was, is, "ssh-keygen -R '10.0.0.1'")
-	if err := os.WriteFile(c.HostKeys.Path, []byte("# as ssh-keygen -R leaves it\n"), 0o600); err != nil {
+	wants(t, err, ErrHostKey, "n1", "10.0.0.1:22", "line 2 of "+c.HostKeys.Path, was, is, "karve ssh forget", "'10.0.0.1'")
+	if err := c.HostKeys.Forget("10.0.0.9"); err == nil {
+		t.Error("an address without a line is forgotten")
+	}
+	if err := c.HostKeys.Forget("10.0.0.1"); err != nil {
 		t.Fatal(err)
 	}
 	await(t, tunnels, "n1", stateHealthy)
