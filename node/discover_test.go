@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/kubernetes/cmd/kubeadm/app/util/pubkeypin"
 )
@@ -240,5 +241,12 @@ func TestNameIsFree(t *testing.T) {
 				wantError(t, err, "--node-name board", "choose another name", "delete node board")
 			}
 		})
+	}
+}
+
+func TestAnUnauthorizedAnswerIsNoMissingAnswer(t *testing.T) {
+	err := explainConnection("https://board:6443", apierrors.NewUnauthorized("Unauthorized"))
+	if wantError(t, err, "does not accept the credentials", "karve token create", "karve node remove"); strings.Contains(err.Error(), "firewall") {
+		t.Errorf("a server that answered is looked for behind a firewall: %v", err)
 	}
 }

@@ -857,3 +857,11 @@ func TestUpgradeTakesTheDNS(t *testing.T) {
 	s.mu.Unlock()
 	upgrade("clusterDNS:\n- 10.96.0.10", 3)
 }
+
+func TestTheNodeAddressIsOneOfThisMachine(t *testing.T) {
+	m := newMachine(t)
+	wantError(t, Join(t.Context(), m.Machine, Options{
+		Server: "https://192.0.2.7:6443", Token: "abcdef.0123456789abcdef", CAHashes: []string{"sha256:" + strings.Repeat("0", 64)},
+		Name: "board", IP: "192.0.2.99",
+	}), "--node-ip 192.0.2.99", "no such address")
+}

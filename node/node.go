@@ -222,6 +222,9 @@ func Join(ctx context.Context, m *Machine, o Options) (err error) {
 	if wrong != nil {
 		return wrong
 	}
+	if o.IP != "" && !m.hasAddress(o.IP) {
+		return fmt.Errorf("--node-ip %s: this machine has no such address: take one that `ip address` shows, or leave the option out", o.IP)
+	}
 	facts, err := m.look()
 	if err != nil {
 		return err
