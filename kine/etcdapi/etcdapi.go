@@ -8,6 +8,7 @@ package etcdapi
 
 import (
 	"sync"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
@@ -15,6 +16,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/kine/pace"
 )
 
 // The IDs of the cluster and of its one member. Clients only compare them; etcd's are random.
@@ -40,6 +42,7 @@ type Server struct {
 	version string
 	maxOps  int
 	encoded eventCache
+	hold    func(key, end string, start int64) time.Duration // how long a watch waits for its history
 
 	notified func(delta int) // see OnNotified
 
@@ -51,7 +54,7 @@ type Server struct {
 // New makes a server of an engine. The caller closes the engine after the gRPC servers.
 // version is the release of etcd in the answer to Status.
 func New(engine *datastore.Engine, version string) *Server {
-	return &Server{engine: engine, version: version, maxOps: maxOps, notified: func(int) {}, streams: map[*stream]bool{}}
+	return &Server{engine: engine, version: version, maxOps: maxOps, notified: func(int) {}, streams: map[*stream]bool{}, hold: new(pace.Watches).Hold}
 }
 
 // SetMaxTxnOps sets the number of operations that a transaction may have. The default is

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/version"
@@ -43,6 +44,7 @@ func newSink(t *testing.T) *sink {
 	t.Cleanup(func() { engine.Close() })
 	s := &sink{t: t, history: make([]string, 2), watches: map[int64]*watched{}}
 	s.stream = &stream{server: New(engine, version.Version), grpc: s, watches: map[int64]*watch{}, signal: make(chan struct{}, 1)}
+	s.stream.server.hold = func(string, string, int64) time.Duration { return 0 } // a clock would make it another test
 	return s
 }
 

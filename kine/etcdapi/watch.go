@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -263,7 +264,15 @@ func (st *stream) create(r *pb.WatchCreateRequest) error {
 	if err := st.grpc.Send(created); err != nil {
 		return err
 	}
-	st.busy = append(st.busy, w) // to be polled for the first time
+	var hold time.Duration
+	if r.StartRevision > 0 && r.StartRevision <= cursor.Opened() {
+		hold = st.server.hold(key, end, r.StartRevision)
+	}
+	if hold == 0 {
+		st.busy = append(st.busy, w) // to be polled for the first time
+	} else {
+		time.AfterFunc(hold, func() { st.wake(w) })
+	}
 	return st.askAgain()
 }
 

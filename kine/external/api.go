@@ -12,6 +12,7 @@ import (
 
 	"github.com/karve-k8s/karve/kine"
 	"github.com/karve-k8s/karve/kine/etcdapi"
+	"github.com/karve-k8s/karve/kine/pace"
 )
 
 // api is kine's bridge with another RangeStream. When the limit is the number of keys in kine's
@@ -21,11 +22,12 @@ import (
 type api struct {
 	*server.KVServerBridge
 	backend server.Backend
+	paced   *pace.Watches
 }
 
 // API is kine's bridge, which answers requests for the members with the scheme.
 func (b bridge) API(scheme string) kine.API {
-	return api{server.New(b.backend, scheme, kine.ProgressInterval, kine.EtcdVersion), b.backend}
+	return api{server.New(b.backend, scheme, kine.ProgressInterval, kine.EtcdVersion), b.backend, &pace.Watches{}}
 }
 
 // Register adds the services to a gRPC server, as kine's bridge does (kine

@@ -17,6 +17,7 @@ import (
 
 	"github.com/karve-k8s/karve/kine"
 	"github.com/karve-k8s/karve/kine/inprocess"
+	"github.com/karve-k8s/karve/kine/pace"
 )
 
 // Watch serves a stream of watches. kine's bridge has one, which ends the process when a progress
@@ -24,7 +25,7 @@ import (
 // pkg/server/watch.go, Send). Here each watch reports its own progress, after its events.
 func (a api) Watch(grpc pb.Watch_WatchServer) error {
 	ctx, cancel := context.WithCancel(grpc.Context())
-	st := &watchStream{backend: a.backend, grpc: grpc, watches: map[int64]*streamWatch{}}
+	st := &watchStream{backend: a.backend, paced: a.paced, grpc: grpc, watches: map[int64]*streamWatch{}}
 	defer st.work.Wait()
 	defer cancel()
 	st.work.Go(func() { st.notify(ctx) })
@@ -56,6 +57,7 @@ func (a api) Watch(grpc pb.Watch_WatchServer) error {
 // watchStream is the watches of one stream. Each has a goroutine that reads its cursor.
 type watchStream struct {
 	backend server.Backend
+	paced   *pace.Watches
 	grpc    pb.Watch_WatchServer
 	work    sync.WaitGroup
 
@@ -161,7 +163,17 @@ func (st *watchStream) create(ctx context.Context, r *pb.WatchCreateRequest) err
 	st.mu.Lock()
 	st.watches[w.id] = w
 	st.mu.Unlock()
-	st.work.Go(func() { st.run(ctx, w) })
+	var hold time.Duration
+	if r.GetStartRevision() > 0 {
+		hold = st.paced.Hold(key, end, r.GetStartRevision())
+	}
+	st.work.Go(func() {
+		select {
+		case <-time.After(hold):
+		case <-ctx.Done():
+		}
+		st.run(ctx, w)
+	})
 	return nil
 }
 

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/karve-k8s/karve/kine/pace"
 )
 
 // Scheme begins the URLs that [NewClient] understands.
@@ -24,6 +26,8 @@ type Endpoint struct {
 
 	interval time.Duration // of notifications
 	interest interest      // in them: of clients in this process, and of clients of the API
+
+	paced pace.Watches
 
 	mu       sync.Mutex
 	notified map[*clientWatch]bool // watches that asked for notifications

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -84,11 +85,20 @@ func (w *watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOpti
 		one.cursor.Close()
 		w.remove(one)
 	}
-	if _, ok := one.cursor.(Poller); ok {
+	_, polled := one.cursor.(Poller)
+	begin := func() { go one.run(ctx) }
+	if polled {
 		context.AfterFunc(ctx, one.cursor.Close) // Close wakes it
-		one.wake(ctx)
+		begin = func() { one.wake(ctx) }
+	}
+	var hold time.Duration
+	if op.Rev() > 0 && (op.Rev() <= opened || !polled) { // a database does not tell whether there is history
+		hold = w.endpoint.paced.Hold(string(op.KeyBytes()), string(op.RangeBytes()), op.Rev())
+	}
+	if hold == 0 {
+		begin()
 	} else {
-		go one.run(ctx)
+		time.AfterFunc(hold, begin)
 	}
 	return one.out
 }

@@ -1,0 +1,60 @@
+package inprocess_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/karve-k8s/karve/internal/eventually"
+	"github.com/karve-k8s/karve/kine"
+	"github.com/karve-k8s/karve/kine/external"
+	"github.com/karve-k8s/karve/kine/external/externaltest"
+	"github.com/karve-k8s/karve/kine/inprocess"
+	"github.com/karve-k8s/karve/kine/pace"
+)
+
+// A client that cannot use an event opens its watch again at once. However it reaches the store, it gets
+// the same history no more often than from etcd.
+func TestWatchesThatAreOpenedAgainArePaced(t *testing.T) {
+	const again = 4
+	e := memory(t)
+	start := must(t, e, "/w/1", "1")
+	engine, err := kine.Serve(t.Context(), e, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Close()
+	database, err := kine.ServeDatastore(t.Context(), external.Bridge(externaltest.Backend(e)), kine.ProgressInterval, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer database.Close()
+	for name, shim := range map[string]*kine.Shim{"engine": engine, "database": database} {
+		inProcess, err := inprocess.NewClient(shim.LocalEndpoint())
+		if err != nil {
+			t.Fatal(err)
+		}
+		socket, err := clientv3.New(clientv3.Config{Endpoints: []string{shim.Endpoint()}, Logger: zap.NewNop()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer socket.Close()
+		for how, watcher := range map[string]clientv3.Watcher{"in the process": inProcess, "on the socket": socket} {
+			began := time.Now()
+			for range 1 + again {
+				ctx, cancel := context.WithCancel(t.Context())
+				r := eventually.Receive(t, "an event", watcher.Watch(ctx, "/w/", clientv3.WithPrefix(), clientv3.WithRev(start)))
+				if len(r.Events) != 1 || r.Err() != nil {
+					t.Fatalf("%s, %s: got %+v, want the event", name, how, r)
+				}
+				cancel()
+			}
+			if took := time.Since(began); took < again*pace.Interval {
+				t.Errorf("%s, %s: the same history %d times in %v, want %v at least", name, how, 1+again, took, again*pace.Interval)
+			}
+		}
+	}
+}
