@@ -5,7 +5,7 @@
 // hooks, controllers and polls. [Config.Seed] makes the same objects from the same tables.
 // It sends them through the same defaulting, field management, strategies, codecs and
 // encryption, and writes them to an empty store in one transaction. [Config.ReplaceHooks]
-// replaces the two hooks of upstream that wait a second before they look.
+// replaces the two hooks of upstream that wait a second before they look, and calls them again when they fail.
 package bootstrap
 
 import (
@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/generic"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/rest"
 	aggregatorapiserver "k8s.io/kube-aggregator/pkg/apiserver"
 	"k8s.io/kubernetes/pkg/controlplane"
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
@@ -43,6 +45,8 @@ type Options struct {
 	// Repairing is called when one of upstream's hooks is needed after all, with the hook's
 	// name, and with the error if it was not possible to look. It may be nil.
 	Repairing func(hook string, err error)
+	// Report returns a client that reports the requests of these hooks that are refused. It may be nil.
+	Report func(*rest.Config) *rest.Config
 }
 
 // Priorities ranks API groups and their versions. Those that are served get an APIService.
@@ -58,6 +62,7 @@ type Config struct {
 	extensions serverstorage.APIResourceConfigSource
 	aggregator part
 	priorities Priorities
+	informers  informers.SharedInformerFactory // of the API server
 }
 
 // part is a server of the chain: where it stores its objects, and which it serves.
@@ -95,6 +100,7 @@ func New(o Options, extensions *apiextensionsserver.Config, kube *controlplane.C
 		// Without RBAC, upstream leaves out its hook, and with it the roles.
 		rbac:       !shared.DisabledPostStartHooks.Has(rbacrest.PostStartHookName),
 		extensions: extensions.GenericConfig.MergedResourceConfig,
+		informers:  kube.ControlPlane.VersionedInformers,
 		kube:       part{shared.RESTOptionsGetter, kube.ControlPlane.APIResourceConfigSource},
 	}
 	if kube.SecondaryServiceIPRange.IP != nil {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
@@ -16,9 +18,11 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/kubernetes"
 	restclient "k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
 	pkgscheduling "k8s.io/kubernetes/pkg/apis/scheduling/v1"
 	"k8s.io/kubernetes/pkg/controlplane/controller/defaultservicecidr"
 	"k8s.io/kubernetes/pkg/features"
+	flowcontrolrest "k8s.io/kubernetes/pkg/registry/flowcontrol/rest"
 	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
 	schedulingrest "k8s.io/kubernetes/pkg/registry/scheduling/rest"
 )
@@ -27,11 +31,13 @@ import (
 // hook is done. If not, the hook calls upstream's, which waits first. So upstream's code
 // decides what to repair, and how.
 //
-// It must not fail for reasons of its own: upstream ends the process when a hook fails.
+// It never fails, because upstream ends the process when a hook fails. What upstream's hook writes may be
+// refused by a webhook or a policy of the cluster, and only a server that goes on lets an administrator remove that.
+// So upstream's hook is called again until it succeeds.
 type hook struct {
 	group     string // it has to be served
 	upstreams func(*Config) (name string, run genericapiserver.PostStartHookFunc, err error)
-	looks     func(*Config, context.Context, kubernetes.Interface) (complete bool, err error)
+	looks     func(*Config, context.Context, kubernetes.Interface) (complete bool, err error) // nil: upstream's hook looks
 	// goesOn says that upstream's hook leaves something running. It is then called in any
 	// case, but nothing waits for it. It is not reported either: it waits a tenth of a
 	// second, the others a whole one.
@@ -42,7 +48,11 @@ var hooks = []hook{
 	{rbacv1.GroupName, provided(rbacrest.RESTStorageProvider{}), policyComplete, false},
 	{schedulingv1.GroupName, provided(schedulingrest.RESTStorageProvider{}), priorityClassesComplete, false},
 	{networkingv1.GroupName, (*Config).serviceCIDRHook, (*Config).serviceCIDRComplete, true},
+	{flowcontrolv1.GroupName, (*Config).flowControlHook, nil, false},
 }
+
+// hookRetry is how long Karve waits before it calls upstream's hook again.
+const hookRetry = time.Second
 
 func provided(p genericapiserver.PostStartHookProvider) func(*Config) (string, genericapiserver.PostStartHookFunc, error) {
 	return func(*Config) (string, genericapiserver.PostStartHookFunc, error) { return p.PostStartHook() }
@@ -50,13 +60,14 @@ func provided(p genericapiserver.PostStartHookProvider) func(*Config) (string, g
 
 // ReplaceHooks replaces upstream's hooks with Karve's, under the same names, so that a
 // client that asks /readyz for them gets the same answer. first is the server that is built
-// first. others are those built on top of it, which take over its hooks.
-func (c *Config) ReplaceHooks(first *genericapiserver.Config, others ...*genericapiserver.Config) error {
+// first. others are those built on top of it, which take over its hooks. ReplaceHooks returns the names of
+// the hooks, which a stop may interrupt.
+func (c *Config) ReplaceHooks(first *genericapiserver.Config, others ...*genericapiserver.Config) (replaced []string, err error) {
 	first.DisabledPostStartHooks = sets.NewString(first.DisabledPostStartHooks.UnsortedList()...)
 	for _, h := range hooks {
 		name, upstreams, err := h.upstreams(c)
 		if err != nil {
-			return fmt.Errorf("find upstream's hook for %s: %w", h.group, err)
+			return nil, fmt.Errorf("find upstream's hook for %s: %w", h.group, err)
 		}
 		if upstreams == nil || first.DisabledPostStartHooks.Has(name) || !c.kube.AnyResourceForGroupEnabled(h.group) {
 			continue // upstream has none either: RBAC is no authorizer, or the group is switched off
@@ -65,16 +76,20 @@ func (c *Config) ReplaceHooks(first *genericapiserver.Config, others ...*generic
 			return h.run(c, name, upstreams, hc)
 		})
 		if err != nil {
-			return err
+			return nil, err
 		}
 		for _, other := range others {
 			other.DisabledPostStartHooks.Insert(name)
 		}
+		replaced = append(replaced, name)
 	}
-	return nil
+	return replaced, nil
 }
 
 func (h hook) run(c *Config, name string, upstreams genericapiserver.PostStartHookFunc, hc genericapiserver.PostStartHookContext) error {
+	if h.looks == nil {
+		return c.repeat(name, upstreams, hc)
+	}
 	complete, err := h.look(c, hc)
 	switch {
 	case complete && h.goesOn:
@@ -86,7 +101,32 @@ func (h hook) run(c *Config, name string, upstreams genericapiserver.PostStartHo
 	if c.Repairing != nil && !h.goesOn {
 		c.Repairing(name, err)
 	}
-	return upstreams(hc)
+	return c.repeat(name, upstreams, hc)
+}
+
+// repeat calls upstream's hook until it succeeds or the server stops.
+func (c *Config) repeat(name string, upstreams genericapiserver.PostStartHookFunc, hc genericapiserver.PostStartHookContext) error {
+	if c.Report != nil {
+		hc.LoopbackClientConfig = c.Report(hc.LoopbackClientConfig)
+	}
+	for {
+		done := make(chan error, 1)
+		go func() { done <- upstreams(hc) }()
+		select {
+		case err := <-done:
+			if err == nil || hc.Err() != nil {
+				return nil
+			}
+			klog.FromContext(hc).Error(err, "A post-start hook has failed; it is called again", "hook", name)
+		case <-hc.Done():
+			return nil
+		}
+		select {
+		case <-time.After(hookRetry):
+		case <-hc.Done():
+			return nil
+		}
+	}
 }
 
 func (h hook) look(c *Config, hc genericapiserver.PostStartHookContext) (bool, error) {
@@ -114,6 +154,11 @@ func priorityClassesComplete(_ *Config, ctx context.Context, client kubernetes.I
 		}
 	}
 	return true, nil
+}
+
+// flowControlHook is upstream's hook that makes FlowSchemas and PriorityLevelConfigurations.
+func (c *Config) flowControlHook() (string, genericapiserver.PostStartHookFunc, error) {
+	return flowcontrolrest.RESTStorageProvider{InformerFactory: c.informers}.PostStartHook()
 }
 
 // serviceCIDRHook is upstream's hook that makes the ServiceCIDR of the Service range and

@@ -105,6 +105,7 @@ func runWithCluster(c *cli.Context) (err error) {
 	}
 
 	// A signal ends the command, and the end of the command ends the server.
+	config.RequireReady = true
 	up := make(chan server.Info, 1)
 	started := showProgress(&config, c.App.ErrWriter)
 	defer started()

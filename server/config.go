@@ -159,9 +159,13 @@ type Config struct {
 	// as name=value. They override Karve's defaults.
 	APIServerArgs, ControllerManagerArgs, SchedulerArgs []string
 
-	// StartTimeout limits the startup of each part. 0 means five minutes, which is enough for the
-	// slowest board.
+	// StartTimeout limits the startup of each part up to the API server, which has to serve by then. 0 means five
+	// minutes, which is enough for the slowest board. The other parts try again until they succeed, because
+	// what somebody has written through the API may keep them from it.
 	StartTimeout time.Duration
+	// RequireReady makes Run fail if the control plane is not ready StartTimeout after the API server has
+	// begun to serve. It is for clusters that nobody repairs.
+	RequireReady bool
 	// StopTimeout limits the termination of the API server, not counting its
 	// --shutdown-delay-duration. 0 means one minute, which is as long as a request may take
 	// (--request-timeout). systemd allows a minute, too.

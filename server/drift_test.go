@@ -49,7 +49,7 @@ func TestEveryDefaultControllerIsBuilt(t *testing.T) {
 		built = s.controlling.Names()
 		cancel()
 		return nil
-	})
+	}, func() {})
 	if err != nil {
 		t.Fatalf("%v; log:\n%s", err, log.String())
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/kine"
@@ -101,10 +103,12 @@ func TestStopWithEtcdGone(t *testing.T) {
 	defer way.end()
 
 	const limit = 2 * time.Second
+	const gate = "CRIListStreaming" // alpha, and a kubelet's: no server behaves otherwise
 	c, err := launch(t.TempDir(), func(config *server.Config) {
 		config.DatastoreEndpoint = "http://" + way.listener.Addr().String()
 		config.NoControllers, config.DisableScheduler = true, true
 		config.StopTimeout = limit
+		config.APIServerArgs = []string{"feature-gates=" + gate + "=true"}
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -118,6 +122,9 @@ func TestStopWithEtcdGone(t *testing.T) {
 		t.Error("still running")
 	}
 	took := time.Since(began)
+	if !utilfeature.DefaultFeatureGate.Enabled(gate) {
+		t.Error("the gate is off while the API server still terminates")
+	}
 	way.mu.Unlock()
 	<-c.done
 	if took > limit+10*time.Second {
@@ -135,6 +142,9 @@ func TestStopWithEtcdGone(t *testing.T) {
 			if strings.Contains(stack, "/karve/server") {
 				return errors.New(stack)
 			}
+		}
+		if utilfeature.DefaultFeatureGate.Enabled(gate) {
+			return errors.New("the gate is still on")
 		}
 		return servertest.OpenFiles(c.dir)
 	})

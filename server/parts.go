@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -24,6 +25,7 @@ import (
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/apiserver/egress"
 	"github.com/karve-k8s/karve/server/apiserver/replacements"
+	"github.com/karve-k8s/karve/server/begin"
 	"github.com/karve-k8s/karve/server/certificates"
 	"github.com/karve-k8s/karve/server/controllers"
 	"github.com/karve-k8s/karve/server/deviations"
@@ -62,6 +64,7 @@ type controlPlane struct {
 
 	keysFirst bool // see issuesFirst
 
+	blocked  blockedParts
 	wasReset chan struct{} // has a value after a reset, until the objects for kubeadm join follow
 	up       atomic.Bool   // every part has become ready
 	stopping atomic.Bool   // the shutdown has begun, and systemd has been notified
@@ -96,14 +99,16 @@ const (
 func assemble(p *plan, c *claim, begun start) *controlPlane {
 	s := &controlPlane{plan: p, claim: c, start: begun, wasReset: make(chan struct{}, 1)}
 	s.keysFirst = p.issuesFirst()
+	s.blocked.init()
 	s.progress = newProgress(begun.systemd, p.Progress, time.Now)
+	s.progress.reason = s.blocked.reason
 	s.loopback = loopback.NewServer(p.Log.Errorf)
 	s.certificates = certificates.New(s.certificatesConfig())
 	s.storage = storage.New(s.storageConfig())
 	s.control = snapshots.New(snapshots.Options{DataDir: p.DataDir, Log: p.Log, Connect: s.snapshotsConnection})
-	s.api = &apiserver.Part{Configure: s.configureAPIServer, Built: func() { c.served = true }}
+	s.api = &apiserver.Part{Configure: s.configureAPIServer}
 	if p.controllers != nil {
-		o := controllers.Options{Upstream: p.controllers, Election: p.election, Deviations: p.deviations, Step: s.stepsOf(controllersPart), Connect: s.controllersConnection}
+		o := controllers.Options{Upstream: p.controllers, Election: p.election, Deviations: p.deviations, Step: s.stepsOf(controllersPart), Connect: s.controllersConnection, Blocked: s.blockedPart(controllersPart)}
 		o.KnownPodRange, o.NoPodRanges, o.Unwatched = s.knownPodRange, s.logNoPodRanges, s.logUnwatched
 		if p.ApproveKubeletServing {
 			o.KubeletServing = func() controllers.KubeletServing {
@@ -113,7 +118,7 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 		s.controlling = controllers.New(o)
 	}
 	if p.scheduler != nil {
-		s.scheduling = scheduler.New(scheduler.Options{Upstream: p.scheduler, Deviations: p.deviations, Identity: p.identity, Log: p.Log, Step: s.stepsOf(schedulerPart), Connect: s.schedulerConnection})
+		s.scheduling = scheduler.New(scheduler.Options{Upstream: p.scheduler, Deviations: p.deviations, Identity: p.identity, Log: p.Log, Step: s.stepsOf(schedulerPart), Connect: s.schedulerConnection, Blocked: s.blockedPart(schedulerPart)})
 	}
 	if p.SimulateNodes > 0 {
 		s.simulation = newSimulation(p, s.simulationConnection)
@@ -121,7 +126,9 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 	if p.ssh != nil {
 		s.tunnels = &sshTunnels{sshPlan: p.ssh, dataDir: p.DataDir, log: p.Log, certificates: s.certificates.Store, connect: s.sshConnection}
 	}
-	s.first = &ready.FirstObjects{Client: s.adminClient}
+	s.first = &ready.FirstObjects{Client: s.adminClient, Missing: func(err error) {
+		s.Log.Warnf("the cluster goes on without an object that a new Pod may need: %v", s.explain(err))
+	}}
 	if p.controllers != nil {
 		s.first.ServiceAccounts = p.controllers.MakesServiceAccounts()
 	}
@@ -139,7 +146,8 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 //   - What acts only while the controllers do stops before them: the simulated nodes and the objects for
 //     kubeadm join.
 //
-// The scheduler uses informers of the controllers, and waits for them itself. The datastore says which
+// What does its work through the API is tried again until it succeeds (lifecycle.Retried), and its start has no limit:
+// see blocked.go. The scheduler uses informers of the controllers, and waits for them itself. The datastore says which
 // cluster this is (joinCluster) before certificates are issued, unless these cannot be of another one (issuesFirst). With
 // --etcd-listen, it accepts TLS connections when they are.
 func (s *controlPlane) parts() []lifecycle.Part {
@@ -149,6 +157,10 @@ func (s *controlPlane) parts() []lifecycle.Part {
 		all = append(all, lifecycle.Traced(s.trace, lifecycle.Within(s.StartTimeout, s.progress.of(part), lastError)))
 	}
 	silent := func() error { return lifecycle.ErrNoAnswer }
+	addRetried := func(name string, run func(context.Context, func()) error, setBlocked func(error)) {
+		part := lifecycle.Part{Name: name, Needs: []string{apiserverPart}, Run: run}
+		all = append(all, lifecycle.Traced(s.trace, s.progress.of(lifecycle.Retried(part, setBlocked))))
+	}
 
 	if s.keysFirst {
 		add(certificatesPart, s.certificates.Run, silent)
@@ -163,30 +175,51 @@ func (s *controlPlane) parts() []lifecycle.Part {
 		add(tunnelsPart, s.tunnels.Run, silent, certificatesPart)
 		needs = append(needs, tunnelsPart)
 	}
-	add(apiserverPart, s.api.Run, s.api.LastError, needs...)
+	all = append(all, lifecycle.Traced(s.trace, s.progress.of(lifecycle.Part{Name: apiserverPart, Needs: needs, Run: s.runAPIServer})))
 	if s.tunnels != nil {
-		add(tunnelNodesPart, s.tunnels.follow, silent, apiserverPart)
+		addRetried(tunnelNodesPart, s.tunnels.follow, s.setBlocked(tunnelNodesPart))
 	}
 	if s.controlling != nil {
-		add(controllersPart, s.controlling.Run, s.controlling.LastError, apiserverPart)
+		addRetried(controllersPart, s.controlling.Run, s.controlling.SetBlocked)
 	}
 	if s.scheduling != nil {
-		add(schedulerPart, s.scheduling.Run, s.scheduling.LastError, apiserverPart)
+		addRetried(schedulerPart, s.scheduling.Run, s.scheduling.SetBlocked)
 	}
 	if s.simulation != nil {
-		add(simulationPart, s.simulation.Run, silent, apiserverPart)
+		addRetried(simulationPart, s.simulation.Run, s.setBlocked(simulationPart))
 	}
 	if !s.NoKubeadmObjects && s.mayLead() {
-		add(joiningPart, s.maintainJoining, silent, apiserverPart)
+		addRetried(joiningPart, s.maintainJoining, s.setBlocked(joiningPart))
 	}
 	if !s.ownsStorage() && s.recordsKeys() {
-		add(namesPart, s.publishNames, silent, apiserverPart)
+		addRetried(namesPart, s.publishNames, s.setBlocked(namesPart))
 	}
 	if s.NewAuthorities != "" {
-		add(tokensPart, s.renewTokens, silent, apiserverPart)
+		addRetried(tokensPart, s.renewTokens, s.setBlocked(tokensPart))
 	}
-	add(firstObjectsPart, s.first.Run, s.first.LastError, apiserverPart)
+	addRetried(firstObjectsPart, s.first.Run, s.setBlocked(firstObjectsPart))
 	return all
+}
+
+// runAPIServer runs the API server. Its start is limited until it serves.
+func (s *controlPlane) runAPIServer(ctx context.Context, ready func()) error {
+	until := func(ctx context.Context, serves func()) error {
+		s.api.Built = func() {
+			s.claim.served = true
+			serves()
+			close(s.blocked.serves)
+			if s.RequireReady {
+				timer := time.AfterFunc(s.StartTimeout, func() {
+					if !s.up.Load() {
+						lifecycle.Failed(ctx, fmt.Errorf("it has served for %v, but the start is not complete: %v", s.StartTimeout, &s.blocked))
+					}
+				})
+				context.AfterFunc(ctx, func() { timer.Stop() })
+			}
+		}
+		return s.api.Run(ctx, ready)
+	}
+	return lifecycle.Within(s.StartTimeout, lifecycle.Part{Run: until}, s.api.LastError).Run(ctx, func() {})
 }
 
 // logUnwatched tells that the controllers cannot watch a resource. That a definition or an APIService was
@@ -372,6 +405,7 @@ func (s *controlPlane) configureAPIServer() (apiserver.Config, error) {
 		c.ReadyChecks = append(c.ReadyChecks, healthz.NamedCheck("controllers", s.controlling.Check))
 	}
 	c.Bootstrap.Repairing = ready.Repairing(s.Log)
+	c.Bootstrap.Report = begin.New(s.setBlocked(apiserverPart)).Report
 	if !s.NoKubeadmObjects {
 		var err error
 		if c.Bootstrap.Kubeadm, err = s.joining(s.plan.controllers != nil && s.plan.controllers.AssignsPodRanges()); err != nil {

@@ -25,6 +25,7 @@ type progress struct {
 	systemd *notify.Notifier
 	tell    func(Progress) // may be nil
 	now     func() time.Time
+	reason  func(part string) error // what blocks a part; may be nil
 
 	mu    sync.Mutex
 	parts []startingPart // those that are not ready yet, in the order in which they started
@@ -100,6 +101,10 @@ func (p *progress) at() (Progress, bool) {
 	at := Progress{Part: p.parts[0].name, For: p.now().Sub(p.parts[0].since)}
 	if at.Part == datastorePart {
 		at.Doing = p.doing
+	} else if p.reason != nil {
+		if err := p.reason(at.Part); err != nil {
+			at.Doing = err.Error()
+		}
 	}
 	return at, true
 }

@@ -37,14 +37,18 @@ func (s *controlPlane) doing(verb, part string) {
 }
 
 // announce announces a control plane whose parts are all ready. running ends when the shutdown
-// begins. The order matters: the kubeconfig comes first, then systemd, then the ready line.
+// begins. The order matters: the kubeconfig comes first, then systemd, then the ready line. If the start takes
+// long, both were told before: see admit.
 func (s *controlPlane) announce(running context.Context) error {
+	s.blocked.announcing.Lock()
+	defer s.blocked.announcing.Unlock()
 	if err := s.certificates.Publish(); err != nil {
 		return err
 	}
 	info := s.info()
 	s.writeTrace()
 	s.up.Store(true)
+	s.blocked.clear()
 	s.settling.Begin(running)
 	s.systemd.Ready(fmt.Sprintf("ready at %s, started in %v", info.URL, info.Took.Round(time.Millisecond)))
 	if s.Ready != nil {

@@ -50,13 +50,14 @@ func Run(ctx context.Context, c Config) (err error) {
 	if err != nil {
 		return err
 	}
-	defer releaseGates()
+	release := releaseGates // when no part runs any more
+	defer func() { release() }()
 	queues.EndLoops(plan.deviations.On(deviations.Queues))
 	claim, err := plan.claim(full.Log)
 	if err != nil {
 		return err
 	}
-	defer claim.release()
+	release = func() { claim.release(); releaseGates() }
 	done()
 
 	// Prepare the data directory. The fork has to be made before anything reads the directory.
@@ -79,8 +80,11 @@ func Run(ctx context.Context, c Config) (err error) {
 	defer cancel()
 	go systemd.Watchdog(running, s.healthy)
 	reports.Go(func() { s.progress.run(running) })
+	reports.Go(func() { s.admit(running) })
 	defer s.writeFailedTrace()
-	return lifecycle.Run(ctx, s.parts(), s.doing, func() error { return s.announce(running) })
+	gone := release
+	release = func() {}
+	return lifecycle.Run(ctx, s.parts(), s.doing, func() error { return s.announce(running) }, gone)
 }
 
 // plan makes a plan of the configuration, and sets the process' feature gates until the caller

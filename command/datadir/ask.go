@@ -55,7 +55,7 @@ func (s *ServerState) ask(ctx context.Context, config *rest.Config) error {
 	get := func(path string) ([]byte, error) { return fetch(ctx, client, config.Host+path) }
 	s.State = stateReady
 	if text, err := get("/readyz?verbose"); err != nil {
-		s.State, s.Problem = stateNotReady, failedChecks(text, err)
+		s.State, s.Problem = stateNotReady, failedChecks(text, err, get)
 		if ctx.Err() != nil {
 			s.Problem = "it does not answer"
 		}
@@ -98,12 +98,16 @@ func fetch(ctx context.Context, client *http.Client, url string) ([]byte, error)
 }
 
 // failedChecks are the checks of /readyz?verbose that failed, or the error if text is no such
-// report.
-func failedChecks(text []byte, err error) string {
+// report. That report is public, so it has no reasons: each check tells its own to those who may ask.
+func failedChecks(text []byte, err error, get func(path string) ([]byte, error)) string {
 	var failed []string
 	for line := range strings.Lines(string(text)) {
 		if rest, ok := strings.CutPrefix(line, "[-]"); ok {
 			name, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
+			reason, _ := get("/readyz/" + name)
+			if reason := strings.TrimPrefix(strings.TrimSpace(string(reason)), "internal server error: "); reason != "" && len(reason) < reasonLimit {
+				name += " (" + strings.ReplaceAll(reason, "\n", "; ") + ")"
+			}
 			failed = append(failed, name)
 		}
 	}
@@ -112,6 +116,9 @@ func failedChecks(text []byte, err error) string {
 	}
 	return "failed checks: " + strings.Join(failed, ", ")
 }
+
+// reasonLimit is the length of a reason that people still read.
+const reasonLimit = 2 << 10
 
 // readMetrics reads what only the process itself knows.
 func (s *ServerState) readMetrics(text []byte) {

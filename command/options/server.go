@@ -41,7 +41,7 @@ func Server() []cli.Flag {
 		text(general, "startup-trace", "", "`FILE` for a trace of the start, which Perfetto and Chrome's tracing can show"),
 		text(general, "memory-limit", memory.Auto, "soft memory limit, a `SIZE` such as 200Mi. auto is GOMEMLIMIT or, if that is not set, what the control group or the machine has to spare."),
 		&cli.DurationFlag{Category: general, Name: "settle-after", EnvVars: env("settle-after"), Usage: "`DURATION` after which a ready server gives back the memory of its start. A cluster that only lives for a short time starts faster with more than 0, and uses more memory."},
-		&cli.DurationFlag{Category: general, Name: "start-timeout", Value: 5 * time.Minute, EnvVars: env("start-timeout"), Usage: "`DURATION` that each part may take to start"},
+		&cli.DurationFlag{Category: general, Name: "start-timeout", Value: 5 * time.Minute, EnvVars: env("start-timeout"), Usage: "`DURATION` that each part may take to start, up to the API server. What uses the API is tried until it succeeds."},
 		texts(general, "upstream", "run upstream's code instead of Karve's, to find out which of them has a problem. `NAMES` are those of deviations, separated by commas, or all; list prints them (see docs/deviations.md)."),
 		yes(general, "stop-with-stdin", "stop when standard input ends, for example because the process at the other end of a pipe has exited"),
 

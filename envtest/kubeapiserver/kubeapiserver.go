@@ -133,7 +133,7 @@ func (k Program) Run(ctx context.Context) (err error) {
 	return lifecycle.Run(ctx, parts, p.doing, func() error {
 		p.announce(running)
 		return nil
-	})
+	}, func() {})
 }
 
 // upstreamLog is where kube-apiserver's log goes: what -v 1 adds are the lines that

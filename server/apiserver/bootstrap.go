@@ -11,18 +11,18 @@ import (
 
 // bootstrap writes the first objects of a new cluster. It runs after the configuration has
 // been built, which decides how objects are stored, and before the chain is built, whose
-// caches read them.
-func (c Config) bootstrap(ctx context.Context, cfg configs) error {
+// caches read them. It returns the names of the post-start hooks that a stop may interrupt.
+func (c Config) bootstrap(ctx context.Context, cfg configs) (interruptible []string, err error) {
 	if !c.Deviations.On(deviations.Bootstrap) {
-		return nil // upstream's hooks and controllers create the first objects
+		return nil, nil // upstream's hooks and controllers create the first objects
 	}
 	objects, err := bootstrap.New(c.Bootstrap, cfg.extensions, cfg.kube, cfg.aggregator, priorities())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if c.Store != nil {
 		if _, err := objects.Seed(ctx, recordedStore{c.Store}); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	others := []*genericapiserver.Config{cfg.kube.ControlPlane.Generic}

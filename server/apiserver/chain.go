@@ -59,7 +59,7 @@ func New(ctx context.Context, c Config) (s *Server, err error) {
 	if c.Upstream != nil {
 		completed = *c.Upstream
 	} else {
-		prepareProcess(c.Log, c.Deviations, c.SingleServer)
+		prepareProcess(c.Log)
 		if completed, err = complete(ctx, c); err != nil {
 			return nil, err
 		}
@@ -81,7 +81,7 @@ func New(ctx context.Context, c Config) (s *Server, err error) {
 		addressTypes: completed.KubeletConfig.PreferredAddressTypes,
 		drained:      cfg.kube.ControlPlane.Generic.DrainedNotify(), informers: cfg.kube.ControlPlane.VersionedInformers, prefixes: cfg.stored,
 		prepared: make(chan struct{}), settled: make(chan struct{}), stopping: make(chan struct{})}
-	if err := c.bootstrap(ctx, cfg); err != nil {
+	if s.interruptible, err = c.bootstrap(ctx, cfg); err != nil {
 		return nil, err
 	}
 	s.stored = c.checkStored(ctx, cfg.kube.ControlPlane.Generic.RESTOptionsGetter, cfg.kube.ControlPlane.APIResourceConfigSource)
@@ -257,7 +257,9 @@ func (s *Server) createChain(c configs) error {
 	done = s.config.Step("kube-apiserver")
 	generic := c.kube.ControlPlane.Generic
 	generic.SkipOpenAPIInstallation = s.config.Deviations.On(deviations.OpenAPI)
-	kube, err := c.kube.Complete().New(extensions.GenericAPIServer)
+	var kube *controlplane.Instance
+	rarely := (s.config.SingleServer || s.config.Upstream != nil) && s.config.Deviations.On(deviations.SingleServer)
+	replacements.RenewIdentity(rarely, func() { kube, err = c.kube.Complete().New(extensions.GenericAPIServer) })
 	if err != nil {
 		return fmt.Errorf("create kube-apiserver: %w", err)
 	}

@@ -20,7 +20,6 @@ import (
 
 	"github.com/emicklei/go-restful/v3"
 	"github.com/sirupsen/logrus"
-	"go.uber.org/zap"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
@@ -35,7 +34,6 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/admission/noderestriction"
 
 	"github.com/karve-k8s/karve/bootstrap"
-	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/server/apiserver/egress"
 	"github.com/karve-k8s/karve/server/apiserver/replacements"
 	"github.com/karve-k8s/karve/server/deviations"
@@ -344,14 +342,10 @@ func completeOptions(ctx context.Context, o *options.ServerRunOptions, clockDoub
 // (cmd/kube-apiserver/app/server.go), except for feature gates, which are set already.
 // Warnings and loggers are global to the process. If several servers run in one process, they
 // share those of the last one.
-func prepareProcess(log *logrus.Logger, switches deviations.Switches, single bool) {
-	etcdLogger = zap.NewNop()
-	if log != nil {
-		etcdLogger = logbridge.Zap(log, "etcd")
-	}
+func prepareProcess(log *logrus.Logger) {
+	logEtcd(log)
 	// Otherwise the server's own clients would log warnings about the server's own APIs.
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
-	replacements.RenewIdentityRarely(single && switches.On(deviations.SingleServer))
 	registry := genericoptions.NewServerRunOptions().ComponentGlobalsRegistry
 	if gates, ok := registry.FeatureGateFor(basecompatibility.DefaultKubeComponent).(featuregate.MutableFeatureGate); ok {
 		gates.AddMetrics()

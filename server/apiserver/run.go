@@ -19,14 +19,23 @@ import (
 	"github.com/karve-k8s/karve/server/apiserver/openapi"
 	"github.com/karve-k8s/karve/server/apiserver/replacements"
 	"github.com/karve-k8s/karve/server/insecure"
+	"github.com/karve-k8s/karve/server/lifecycle"
 )
 
 // readyPoll is how often waitReady checks a starting server. A check is a function call, and
 // upstream offers no channel to wait on.
 const readyPoll = 5 * time.Millisecond
 
-// startGrace is how long a stop waits for a start that is in progress.
+// startGrace is how long a stop waits for post-start hooks that it may not interrupt.
 const startGrace = 30 * time.Second
+
+const (
+	hookCheck = "poststarthook/" // begins the names of the hooks' checks in /readyz
+	// storageReadiness is a hook that a stop may interrupt: it returns no error (k8s.io/apiserver
+	// pkg/server/storage_readiness_hook.go). It waits for storage that may never be readable, such as Secrets
+	// whose key is lost.
+	storageReadiness = "storage-readiness"
+)
 
 // Server is a built chain. Run it once.
 type Server struct {
@@ -45,12 +54,15 @@ type Server struct {
 	streams    *replacements.OpenStreams // nil: upstream ends the streams
 	writes     *replacements.Writes      // nil: writes are not counted
 	unfiltered http.HandlerFunc
-	notReady   atomic.Pointer[string]
-	openAPI    *openapi.Aggregated // nil: upstream's OpenAPI, or no aggregator
-	prepared   chan struct{}       // closed once everything is installed
-	settled    chan struct{}       // closed by Settle, or when the server stops
-	settle     sync.Once
-	stopping   chan struct{} // closed once the server has been told to stop
+
+	interruptible []string // post-start hooks that a stop may interrupt
+
+	notReady atomic.Pointer[string]
+	openAPI  *openapi.Aggregated // nil: upstream's OpenAPI, or no aggregator
+	prepared chan struct{}       // closed once everything is installed
+	settled  chan struct{}       // closed by Settle, or when the server stops
+	settle   sync.Once
+	stopping chan struct{} // closed once the server has been told to stop
 }
 
 // Settle lets the API server's own requests for the index of OpenAPI documents continue, and
@@ -97,12 +109,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 		}
 		close(s.stopping)
 		s.release() // a waiting request would delay the stop
-		// A post-start hook that is interrupted ends the process (klog.Fatalf in
-		// k8s.io/apiserver pkg/server/hooks.go), so wait until the hooks have finished.
-		select {
-		case <-isReady:
-		case <-time.After(startGrace):
-		}
+		s.awaitHooks()
 		stop(context.Cause(ctx))
 	}()
 
@@ -143,8 +150,8 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	return err
 }
 
-// runBounded runs the chain. It stops waiting for a termination that takes longer than
-// requests in flight may. Upstream has no such limit: if the storage is unreachable, its
+// runBounded runs the chain. It reports a termination that takes longer than
+// requests in flight may, and goes on to wait for it. Upstream has no such limit: if the storage is unreachable, its
 // pre-shutdown hooks can wait for ever.
 func (s *Server) runBounded(ctx context.Context) error {
 	done := make(chan error, 1)
@@ -161,7 +168,8 @@ func (s *Server) runBounded(ctx context.Context) error {
 	case err := <-done:
 		return err
 	case <-timer.C:
-		return fmt.Errorf("still terminating %v after it was told to stop (is the datastore unreachable?)", limit)
+		lifecycle.Overdue(ctx, fmt.Errorf("still terminating %v after it was told to stop (is the datastore unreachable?)", limit))
+		return <-done
 	}
 }
 
@@ -204,6 +212,29 @@ func (s *Server) waitReady(ctx context.Context) bool {
 		case <-tick.C:
 		case <-ctx.Done():
 			return false
+		}
+	}
+}
+
+// awaitHooks returns when no post-start hook is running that ends the process if it is interrupted
+// (klog.Fatalf in k8s.io/apiserver pkg/server/hooks.go), or after startGrace.
+func (s *Server) awaitHooks() {
+	limit := time.NewTimer(startGrace)
+	defer limit.Stop()
+	tick := time.NewTicker(readyPoll)
+	defer tick.Stop()
+	for {
+		_, body := s.get(context.Background(), "/readyz?verbose")
+		if !slices.ContainsFunc(failingChecks(body), func(check string) bool {
+			hook, ok := strings.CutPrefix(check, hookCheck)
+			return ok && hook != storageReadiness && !slices.Contains(s.interruptible, hook)
+		}) {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-limit.C:
+			return
 		}
 	}
 }

@@ -17,7 +17,6 @@ import (
 	"k8s.io/component-base/version/verflag"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 
-	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/server/flags"
 )
 
@@ -101,7 +100,7 @@ func (u *Upstream) Gates() (*Gates, error) { return gatesOf(u.trial) }
 // about it. It sets the warnings and loggers of the whole process. The process must already
 // have the feature gates of the command line.
 func (u *Upstream) Complete(ctx context.Context, log *logrus.Logger) (*options.CompletedOptions, error) {
-	prepareProcess(log, deviations.Switches{}, true)
+	prepareProcess(log)
 	completed, err := completeOptions(ctx, u.ServerRunOptions, nil)
 	return &completed, err
 }

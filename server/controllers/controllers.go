@@ -34,9 +34,11 @@ import (
 	"k8s.io/kubernetes/pkg/controller/garbagecollector"
 
 	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/server/begin"
 	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/server/election"
 	"github.com/karve-k8s/karve/server/health"
+	"github.com/karve-k8s/karve/server/lifecycle"
 	"github.com/karve-k8s/karve/server/sharedinformers"
 )
 
@@ -44,7 +46,7 @@ import (
 type Options struct {
 	// Upstream is what [Parse] returned. Run changes it.
 	Upstream *Upstream
-	// Connect returns what a running API server offers. Run calls it once.
+	// Connect returns what a running API server offers. Run calls it.
 	Connect func() Connection
 	// Election says when the controllers run. It is nil if no other server can use the datastore.
 	Election *election.Election
@@ -66,6 +68,9 @@ type Options struct {
 	// such as widgets.example.com: once, until they can again. status is that of the answer, or err says why
 	// there is none. It may be nil. Nothing calls it if the deviation unwatched is off.
 	Unwatched func(resource string, status int, err error)
+	// Blocked is called with what keeps the controllers from beginning, and returns it with a remedy. It
+	// may be nil.
+	Blocked func(error) error
 }
 
 // Connection is what the controllers need of a running API server.
@@ -107,10 +112,15 @@ type run struct {
 	collected informerfactory.InformerFactory // has custom resources, too; nil without garbage collection
 	mapper    meta.RESTMapper
 	graph     *garbagecollector.GraphBuilder // nil without garbage collection
+
+	over chan struct{} // closed when the controllers have ended, and another run is the current one
 }
 
 // New returns controllers that have not started.
 func New(o Options) *Controllers {
+	if o.Blocked == nil {
+		o.Blocked = func(err error) error { return err }
+	}
 	c := &Controllers{options: o}
 	c.renew()
 	return c
@@ -118,7 +128,10 @@ func New(o Options) *Controllers {
 
 // renew forgets what the controllers were.
 func (c *Controllers) renew() {
-	c.current.Store(&run{configured: make(chan struct{}), started: make(chan struct{}), podsDecided: make(chan struct{})})
+	ended := c.current.Swap(&run{configured: make(chan struct{}), started: make(chan struct{}), podsDecided: make(chan struct{}), over: make(chan struct{})})
+	if ended != nil {
+		close(ended.over)
+	}
 }
 
 // Check is the line "controllers" of /readyz. A server that waits for its turn is ready.
@@ -128,28 +141,36 @@ func (c *Controllers) Check(r *http.Request) error { return c.health.Check(r) }
 func (c *Controllers) LastError() error { return c.health.LastError() }
 
 // Informers waits until the controllers' informers are configured, and returns them. They may be
-// added to, but are started only after [Controllers.InformersStarted]. With an election, they end
-// with the term, so no other part may use them.
-func (c *Controllers) Informers(ctx context.Context) (informers.SharedInformerFactory, error) {
-	now := c.current.Load()
-	if err := closed(ctx, now.configured); err != nil {
-		return nil, err
+// added to, but are started later: started waits for that, and returns an error if the controllers could not
+// begin. With an election, they end with the term, so no other part may use them.
+func (c *Controllers) Informers(ctx context.Context) (shared informers.SharedInformerFactory, started func(context.Context) error, err error) {
+	now, err := c.await(ctx, func(r *run) <-chan struct{} { return r.configured })
+	if err != nil {
+		return nil, nil, err
 	}
-	return now.shared, nil
+	return now.shared, func(ctx context.Context) error {
+		select {
+		case <-now.started:
+			return nil
+		case <-now.over:
+			return errors.New("the controllers could not begin, and begin again")
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}, nil
 }
 
-// InformersStarted waits until the controllers' informers have started.
-func (c *Controllers) InformersStarted(ctx context.Context) error {
-	return closed(ctx, c.current.Load().started)
-}
-
-// closed waits until c is closed.
-func closed(ctx context.Context, c <-chan struct{}) error {
-	select {
-	case <-c:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+// await waits until a channel of the current run is closed.
+func (c *Controllers) await(ctx context.Context, which func(*run) <-chan struct{}) (*run, error) {
+	for {
+		now := c.current.Load()
+		select {
+		case <-which(now):
+			return now, nil
+		case <-now.over: // there is another one
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
 }
 
@@ -174,17 +195,21 @@ func (c *Controllers) Names() []string {
 
 // Run starts the controllers, calls ready, and returns when ctx has ended and they have
 // stopped. With an election, the controllers run while this server leads. Then it is ready as soon
-// as one leads.
+// as one leads. If Run fails, it may be called again.
 func (c *Controllers) Run(ctx context.Context, ready func()) error {
 	defer c.health.Set(errors.New("stopped"))
 	connection := c.options.Connect()
 	if c.options.Election == nil {
+		defer c.renew()
 		return c.run(ctx, connection, nil, ready)
 	}
 	ready = sync.OnceFunc(ready)
 	c.health.Set(errNoLeader)
-	standby := func() { c.health.Set(nil); ready() }
-	return c.options.Election.Run(ctx, connection.Client, standby, func(leading context.Context, term *election.Term) error {
+	begin := begin.New(c.SetBlocked)
+	defer begin.End()
+	standby := func() { begin.End(); c.health.Set(nil); ready() }
+	return c.options.Election.Run(ctx, begin.Report(connection.Client), standby, func(leading context.Context, term *election.Term) error {
+		begin.End()
 		defer c.renew()
 		defer c.health.Set(errNoLeader)
 		during := connection
@@ -194,7 +219,18 @@ func (c *Controllers) Run(ctx context.Context, ready func()) error {
 	})
 }
 
-var errNoLeader = errors.New("no server has the lease yet")
+var (
+	errNoLeader = errors.New("no server has the lease yet")
+	errBegins   = errors.New("the controllers begin")
+)
+
+// SetBlocked makes err the reason why the controllers are not ready. With nil, they begin.
+func (c *Controllers) SetBlocked(err error) {
+	if err = c.options.Blocked(err); err == nil {
+		err = errBegins
+	}
+	c.health.Set(err)
+}
 
 // run runs the controllers once.
 //
@@ -203,6 +239,9 @@ var errNoLeader = errors.New("no server has the lease yet")
 func (c *Controllers) run(ctx context.Context, connection Connection, term *election.Term, ready func()) error {
 	now := c.current.Load()
 	done := c.options.Step("configuration")
+	begin := begin.New(c.SetBlocked)
+	defer begin.End()
+	connection.Client = begin.Repeat(ctx, connection.Client)
 	config, err := c.configure(ctx, connection)
 	if err != nil {
 		return ended(ctx, err)
@@ -213,7 +252,8 @@ func (c *Controllers) run(ctx context.Context, connection Connection, term *elec
 	root := newRootBuilder(config.Kubeconfig, c.options.Unwatched, c.options.Deviations)
 	anonymous := connection.Anonymous
 	anonymous.ContentType = config.Kubeconfig.ContentType
-	perController := fencedBuilder{clientbuilder.NewDynamicClientBuilder(anonymous, config.Client.CoreV1(), metav1.NamespaceSystem), term.Fence}
+	perController := fencedBuilder{clientbuilder.NewDynamicClientBuilder(anonymous, config.Client.CoreV1(), metav1.NamespaceSystem),
+		func(client *rest.Config) *rest.Config { return begin.Repeat(ctx, term.Fence(client)) }}
 	shared, err := app.CreateControllerContext(ctx, config, root, perController)
 	if err != nil {
 		return ended(ctx, fmt.Errorf("prepare controllers: %w", err))
@@ -232,7 +272,7 @@ func (c *Controllers) run(ctx context.Context, connection Connection, term *elec
 		return ctx.Err() // constructors that list objects fail when the server stops
 	}
 	if err != nil {
-		return c.explainPodRanges(ctx, config, err)
+		return err
 	}
 	if c.options.KubeletServing != nil {
 		events := config.EventBroadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: servingApprover})
@@ -246,6 +286,7 @@ func (c *Controllers) run(ctx context.Context, connection Connection, term *elec
 	}
 	done()
 
+	begin.End()
 	if connection.begin != nil { // none of them can start twice
 		connection.begin()
 	}
@@ -289,7 +330,7 @@ func (c *Controllers) configure(ctx context.Context, connection Connection) (*co
 	o.Master = client.Host // otherwise upstream looks for the service account of a Pod
 	config, err := o.Config(ctx, app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases())
 	if err != nil {
-		return nil, fmt.Errorf("configure controllers: %w", err)
+		return nil, lifecycle.Final(fmt.Errorf("configure controllers: %w", err))
 	}
 	client.ContentType = o.Generic.ClientConnection.ContentType
 	config.Kubeconfig = client

@@ -1,6 +1,8 @@
 package controllers
 
 import (
+	"net/http"
+
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -9,7 +11,7 @@ import (
 
 // fencedBuilder builds clients that fail as soon as the term is over. A client of upstream's DynamicControllerClientBuilder first asks
 // for a token. At each request it tries that for 3.5 seconds, whatever the context says (tokenSourceImpl), so a
-// few requests in a row take longer than --controller-shutdown-timeout.
+// few requests in a row take longer than --controller-shutdown-timeout. And it ends the process if ClientOrDie finds no service account.
 type fencedBuilder struct {
 	clientbuilder.ControllerClientBuilder
 	fence func(*rest.Config) *rest.Config
@@ -30,6 +32,19 @@ func (b fencedBuilder) Client(name string) (kubernetes.Interface, error) {
 	}
 	return kubernetes.NewForConfig(config)
 }
+
+// ClientOrDie returns a client whose requests fail if there is an error.
+func (b fencedBuilder) ClientOrDie(name string) kubernetes.Interface {
+	client, err := b.Client(name)
+	if err != nil {
+		return kubernetes.NewForConfigOrDie(&rest.Config{Transport: failing{err}}) // this one is valid
+	}
+	return client
+}
+
+type failing struct{ err error }
+
+func (f failing) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.err }
 
 // DiscoveryClient has upstream's limits (DynamicControllerClientBuilder.DiscoveryClient).
 func (b fencedBuilder) DiscoveryClient(name string) (discovery.DiscoveryInterface, error) {

@@ -33,8 +33,8 @@ func (u *Upstream) AssignsPodRanges() bool {
 // AssignsPodRanges waits until the controllers have looked at the nodes of the cluster, and
 // reports whether one of them gives each node a range of Pod addresses.
 func (c *Controllers) AssignsPodRanges(ctx context.Context) (bool, error) {
-	now := c.current.Load()
-	if err := closed(ctx, now.podsDecided); err != nil {
+	now, err := c.await(ctx, func(r *run) <-chan struct{} { return r.podsDecided })
+	if err != nil {
 		return false, err
 	}
 	return now.assignsPods, nil
@@ -44,17 +44,22 @@ func (c *Controllers) AssignsPodRanges(ctx context.Context) (bool, error) {
 // is older than the default: a node has a range outside it, or the nodes have none, and nothing in the
 // cluster says that they get one. Upstream's node IPAM controller would refuse to start, or give the nodes
 // ranges that their Pods do not have. A Node keeps its range for good. With a range that the user has
-// named, there is nothing to guess.
+// named, there is nothing to guess: a node outside it is an error that names the ways out.
 func (c *Controllers) keepPodRanges(ctx context.Context, config *controllerconfig.Config) error {
 	now, o, assigned := c.current.Load(), c.options.Upstream, &config.ComponentConfig.KubeCloudShared
 	now.assignsPods = o.AssignsPodRanges()
-	if now.assignsPods && o.podsChosen {
+	if now.assignsPods {
 		nodes, err := config.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 		if err != nil {
 			return fmt.Errorf("read the Pod ranges of nodes: %w", err)
 		}
 		node, pods := misfit(nodes.Items, assigned.ClusterCIDR)
-		if node == "" {
+		if node != "" && !o.podsChosen {
+			return fmt.Errorf("node %s has the Pod range %s, which is not in --cluster-cidr %s, and a Node keeps its range: "+
+				"name the range that the nodes have; or delete the Node, if nobody needs it; or, if a network plugin gives Pods addresses of its own, let this server assign none: --cluster-cidr %s --kube-controller-manager-arg allocate-node-cidrs=false",
+				node, pods, assigned.ClusterCIDR, assigned.ClusterCIDR)
+		}
+		if node == "" && o.podsChosen {
 			if node = older(nodes.Items); node != "" && c.options.KnownPodRange != nil {
 				known, err := c.options.KnownPodRange(ctx)
 				if err != nil {
@@ -74,26 +79,6 @@ func (c *Controllers) keepPodRanges(ctx context.Context, config *controllerconfi
 	}
 	close(now.podsDecided)
 	return nil
-}
-
-// explainPodRanges adds the remedy to an error of the controllers' constructors, if a node has a range
-// of Pod addresses that the node IPAM controller refuses.
-func (c *Controllers) explainPodRanges(ctx context.Context, config *controllerconfig.CompletedConfig, err error) error {
-	if !c.current.Load().assignsPods {
-		return err
-	}
-	all := config.ComponentConfig.KubeCloudShared.ClusterCIDR
-	nodes, listErr := config.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
-	if listErr != nil {
-		return err
-	}
-	node, pods := misfit(nodes.Items, all)
-	if node == "" {
-		return err
-	}
-	return fmt.Errorf("%w: node %s has the Pod range %s, which is not in --cluster-cidr %s, and a Node keeps its range: "+
-		"name the range that the nodes have; or, if a network plugin gives Pods addresses of its own, let this server assign none: --cluster-cidr %s --kube-controller-manager-arg allocate-node-cidrs=false",
-		err, node, pods, all, all)
 }
 
 // misfit returns the name of a node with a Pod range outside the cluster's, and that range.

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	writes "github.com/karve-k8s/karve/internal/fence"
+	"github.com/karve-k8s/karve/server/lifecycle"
 )
 
 // ErrOver is wrapped by the errors of requests that come after the end of a term.
@@ -19,7 +20,7 @@ var ErrOver = errors.New("this server no longer leads")
 
 // ErrRuns is to be wrapped by the error of a leader's work that could not be stopped. It must not begin
 // again in this process.
-var ErrRuns = errors.New("not everything has stopped")
+var ErrRuns = lifecycle.Final(errors.New("not everything has stopped"))
 
 var (
 	errLost    = fmt.Errorf("%w: it has not renewed its lease", ErrOver)

@@ -44,6 +44,16 @@ func Failed(ctx context.Context, err error) {
 
 type failedKey struct{}
 
+// Overdue reports to [Run], which is stopping the part with the context ctx, that the part takes too long.
+// Run then returns err, and goes on in the background: what the part still uses stops after it.
+func Overdue(ctx context.Context, err error) {
+	if tell, ok := ctx.Value(overdueKey{}).(func(error)); ok {
+		tell(err)
+	}
+}
+
+type overdueKey struct{}
+
 var (
 	// ErrStopped is the failure of a part that returned nil before its context ended.
 	ErrStopped = errors.New("stopped by itself")
@@ -62,11 +72,14 @@ var (
 // The parts' contexts have ctx's values but do not end with it, because storage must outlive an API
 // server that drains. Run calls doing before each start and stop. The error names the part that
 // failed. It is nil if ctx ended first and every part stopped cleanly.
-func Run(ctx context.Context, parts []Part, doing func(verb, name string), up func() error) error {
+//
+// Run calls gone when no part runs any more: before it returns, or later if a part is [Overdue].
+func Run(ctx context.Context, parts []Part, doing func(verb, name string), up func() error, gone func()) error {
 	type running struct {
-		name   string
-		cancel context.CancelFunc
-		done   chan error
+		name    string
+		cancel  context.CancelFunc
+		done    chan error
+		overdue chan error
 	}
 	var started []running
 	failures, isReady := make(chan error, 1), make(chan string, len(parts))
@@ -78,8 +91,15 @@ func Run(ctx context.Context, parts []Part, doing func(verb, name string), up fu
 			default: // another part failed first
 			}
 		}
-		own, cancel := context.WithCancel(context.WithValue(context.WithoutCancel(ctx), failedKey{}, fail))
-		r := running{p.Name, cancel, make(chan error, 1)}
+		r := running{name: p.Name, done: make(chan error, 1), overdue: make(chan error, 1)}
+		late := func(err error) {
+			select {
+			case r.overdue <- err:
+			default: // it has said so before
+			}
+		}
+		own, cancel := context.WithCancel(context.WithValue(context.WithValue(context.WithoutCancel(ctx), failedKey{}, fail), overdueKey{}, late))
+		r.cancel = cancel
 		started = append(started, r)
 		go func() {
 			err := p.Run(own, func() { isReady <- p.Name })
@@ -121,15 +141,32 @@ func Run(ctx context.Context, parts []Part, doing func(verb, name string), up fu
 		}
 	}
 	errs := []error{failure}
+	stopped := func(p running, err error) {
+		if err != nil && !errors.Is(err, context.Canceled) && (failure == nil || !errors.Is(failure, err)) {
+			errs = append(errs, fmt.Errorf("stop %s: %w", p.name, err))
+		}
+	}
 	for i := len(started) - 1; i >= 0; i-- {
 		p := started[i]
 		doing(Stopping, p.name)
 		p.cancel()
-		if err := <-p.done; err != nil && !errors.Is(err, context.Canceled) &&
-			(failure == nil || !errors.Is(failure, err)) {
-			errs = append(errs, fmt.Errorf("stop %s: %w", p.name, err))
+		select {
+		case err := <-p.done:
+			stopped(p, err)
+		case err := <-p.overdue:
+			stopped(p, err)
+			go func() {
+				<-p.done
+				for _, below := range slices.Backward(started[:i]) {
+					below.cancel()
+					<-below.done
+				}
+				gone()
+			}()
+			return errors.Join(errs...)
 		}
 	}
+	gone()
 	return errors.Join(errs...)
 }
 

@@ -29,6 +29,7 @@ type script struct {
 type stage struct {
 	mu     sync.Mutex
 	events []string
+	gone   int // calls of gone
 }
 
 func (s *stage) note(format string, args ...any) {
@@ -84,7 +85,7 @@ func (s *stage) run(life time.Duration, up func() error, parts []Part) error {
 	if up == nil {
 		up = func() error { s.note("up"); return nil }
 	}
-	return Run(ctx, parts, func(verb, name string) { s.note("%s %s", verb, name) }, up)
+	return Run(ctx, parts, func(verb, name string) { s.note("%s %s", verb, name) }, up, func() { s.gone++ })
 }
 
 func (s *stage) want(t *testing.T, want string) {
@@ -372,7 +373,7 @@ func TestPartsOutliveTheContext(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(context.WithValue(context.Background(), key{}, "kept"), 10*time.Second)
 		defer cancel()
-		if err := Run(ctx, parts, func(string, string) {}, func() error { return nil }); err != nil {
+		if err := Run(ctx, parts, func(string, string) {}, func() error { return nil }, func() {}); err != nil {
 			t.Error(err)
 		}
 		if err := <-early; err != nil {
@@ -380,6 +381,50 @@ func TestPartsOutliveTheContext(t *testing.T) {
 		}
 		if value != "kept" {
 			t.Errorf("value of the context: got %v, want it kept", value)
+		}
+	})
+}
+
+// A part that takes too long to stop delays no caller, and keeps what it uses until it is gone.
+func TestOverduePartKeepsWhatItUses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, late := &stage{}, errors.New("still terminating")
+		parts := s.parts(script{}, script{stopIn: time.Hour}, script{})
+		run := parts[1].Run
+		parts[1].Run = func(ctx context.Context, ready func()) error {
+			defer context.AfterFunc(ctx, func() {
+				time.Sleep(time.Minute)
+				Overdue(ctx, late)
+				Overdue(ctx, errors.New("a second time"))
+			})()
+			return run(ctx, ready)
+		}
+		began := time.Now()
+		err := s.run(time.Minute, nil, parts)
+		if !errors.Is(err, late) || err.Error() != "stop b: still terminating" || time.Since(began) != 2*time.Minute {
+			t.Errorf("got %v after %v, want that b is late after 2m0s", err, time.Since(began))
+		}
+		time.Sleep(59*time.Minute - time.Second)
+		if slices.Contains(s.events, "a stops") || s.gone != 0 {
+			t.Errorf("a was stopped under b, or all was said to be gone: %v", s.events)
+		}
+		time.Sleep(2 * time.Second)
+		s.wantOrder(t, "c is gone", "b is gone", "a stops", "a is gone")
+		if s.gone != 1 {
+			t.Errorf("gone was called %d times, want once", s.gone)
+		}
+	})
+}
+
+// All is gone before Run returns, if no part is late.
+func TestGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, parts := range [][]script{{}, {{}, {}}, {{failStart: errors.New("broken")}}, {{}, {endAfter: time.Second}}} {
+			s := &stage{}
+			_ = s.run(time.Minute, nil, s.parts(parts...))
+			if s.gone != 1 {
+				t.Errorf("gone was called %d times, want once", s.gone)
+			}
 		}
 	})
 }

@@ -22,15 +22,22 @@ type FirstObjects struct {
 	Client func() *rest.Config
 	// ServiceAccounts means that a controller creates the default service account.
 	ServiceAccounts bool
+	// Missing is called if Run no longer waits, with the reason.
+	Missing func(error)
 
 	missing atomic.Pointer[error]
 }
 
-// firstObjectsPoll is how often Run checks for the objects. The API server answers from a
-// cache.
-const firstObjectsPoll = 10 * time.Millisecond
+const (
+	// firstObjectsPoll is how often Run checks for the objects. The API server answers from a
+	// cache.
+	firstObjectsPoll = 10 * time.Millisecond
+	// firstObjectsLimit is how long Run waits for them. A quota or a webhook of the cluster may refuse
+	// them, and the rest of the cluster does not depend on them.
+	firstObjectsLimit = 30 * time.Second
+)
 
-// Run calls ready when the objects exist.
+// Run calls ready when the objects exist, or after firstObjectsLimit.
 func (f *FirstObjects) Run(ctx context.Context, ready func()) error {
 	client, err := kubernetes.NewForConfig(f.Client())
 	if err != nil {
@@ -49,6 +56,9 @@ func (f *FirstObjects) Run(ctx context.Context, ready func()) error {
 	}
 	tick := time.NewTicker(firstObjectsPoll)
 	defer tick.Stop()
+	limit := time.NewTimer(firstObjectsLimit)
+	defer limit.Stop()
+waiting:
 	for {
 		err := look()
 		if err == nil {
@@ -57,6 +67,9 @@ func (f *FirstObjects) Run(ctx context.Context, ready func()) error {
 		f.missing.Store(&err)
 		select {
 		case <-tick.C:
+		case <-limit.C:
+			f.Missing(err)
+			break waiting
 		case <-ctx.Done():
 			return nil
 		}

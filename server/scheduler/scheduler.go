@@ -25,9 +25,11 @@ import (
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/kubernetes/pkg/scheduler/profile"
 
+	"github.com/karve-k8s/karve/server/begin"
 	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/server/election"
 	"github.com/karve-k8s/karve/server/health"
+	"github.com/karve-k8s/karve/server/lifecycle"
 	"github.com/karve-k8s/karve/server/sharedinformers"
 )
 
@@ -35,7 +37,7 @@ import (
 type Options struct {
 	// Upstream is what [Parse] returned. Run changes it.
 	Upstream *Upstream
-	// Connect returns what a running API server offers. Run calls it once.
+	// Connect returns what a running API server offers. Run calls it.
 	Connect func() Connection
 	// Deviations are the places where Karve's own code runs instead of upstream's.
 	Deviations deviations.Switches
@@ -44,6 +46,9 @@ type Options struct {
 	Log      *logrus.Logger
 	// Step records a step of the start, until done is called.
 	Step func(name string) (done func())
+	// Blocked is called with what keeps the scheduler from beginning, and returns it with a remedy. It
+	// may be nil.
+	Blocked func(error) error
 }
 
 // Connection is what the scheduler needs of a running API server and of the controllers.
@@ -61,10 +66,9 @@ type Connection struct {
 
 // Controllers are the controllers, as far as the scheduler shares their informers.
 type Controllers interface {
-	// Informers waits for the informers, which may not have started.
-	Informers(context.Context) (informers.SharedInformerFactory, error)
-	// InformersStarted waits until they have started.
-	InformersStarted(context.Context) error
+	// Informers waits for the informers, which may not have started. started waits until they have, or
+	// returns an error if they will not.
+	Informers(context.Context) (shared informers.SharedInformerFactory, started func(context.Context) error, err error)
 }
 
 // Scheduler is kube-scheduler, with no port.
@@ -75,7 +79,12 @@ type Scheduler struct {
 }
 
 // New returns a scheduler that has not started.
-func New(o Options) *Scheduler { return &Scheduler{options: o} }
+func New(o Options) *Scheduler {
+	if o.Blocked == nil {
+		o.Blocked = func(err error) error { return err }
+	}
+	return &Scheduler{options: o}
+}
 
 // Check is the line "scheduler" of /readyz. A server that waits for its turn is ready.
 func (s *Scheduler) Check(r *http.Request) error { return s.health.Check(r) }
@@ -85,7 +94,7 @@ func (s *Scheduler) LastError() error { return s.health.LastError() }
 
 // Run starts the scheduler, calls ready once its caches are filled, and returns when ctx
 // has ended and it has stopped. With leader election, the scheduler runs while this server leads.
-// Then it is ready as soon as one leads.
+// Then it is ready as soon as one leads. If Run fails, it may be called again.
 func (s *Scheduler) Run(ctx context.Context, ready func()) error {
 	defer s.health.Set(errors.New("stopped"))
 	connection := s.options.Connect()
@@ -100,7 +109,7 @@ func (s *Scheduler) Run(ctx context.Context, ready func()) error {
 		return s.run(ctx, connection, ready)
 	}
 	if err := election.Valid(s.options.Upstream.source(), settings); err != nil { // a configuration file may have them
-		return err
+		return lifecycle.Final(err)
 	}
 	// They run longer than a term, but those that only the scheduler uses cannot start a second time.
 	connection.Controllers = nil
@@ -109,8 +118,11 @@ func (s *Scheduler) Run(ctx context.Context, ready func()) error {
 	})
 	ready = sync.OnceFunc(ready)
 	s.health.Set(errNoLeader)
-	standby := func() { s.health.Set(nil); ready() }
-	return candidate.Run(ctx, connection.Client, standby, func(leading context.Context, term *election.Term) error {
+	begin := begin.New(s.SetBlocked)
+	defer begin.End()
+	standby := func() { begin.End(); s.health.Set(nil); ready() }
+	return candidate.Run(ctx, begin.Report(connection.Client), standby, func(leading context.Context, term *election.Term) error {
+		begin.End()
 		defer s.health.Set(errNoLeader)
 		during := connection
 		during.Client = term.Fence(connection.Client)
@@ -119,7 +131,19 @@ func (s *Scheduler) Run(ctx context.Context, ready func()) error {
 	})
 }
 
-var errNoLeader = errors.New("no server has the lease yet")
+var (
+	errNoLeader = errors.New("no server has the lease yet")
+	errBegins   = errors.New("the scheduler begins")
+	errWaits    = errors.New("it waits for the controllers, whose informers it uses")
+)
+
+// SetBlocked makes err the reason why the scheduler is not ready. With nil, it begins.
+func (s *Scheduler) SetBlocked(err error) {
+	if err = s.options.Blocked(err); err == nil {
+		err = errBegins
+	}
+	s.health.Set(err)
+}
 
 // election returns upstream's settings for leader election.
 func (s *Scheduler) election(ctx context.Context, connection Connection) (componentconfig.LeaderElectionConfiguration, error) {
@@ -139,6 +163,9 @@ func (s *Scheduler) run(ctx context.Context, connection Connection, ready func()
 	name := sharedinformers.Name("kube-scheduler")
 	defer name.Release()
 	s.options.Upstream.InformerName = name
+	begin := begin.New(s.SetBlocked)
+	defer begin.End()
+	connection.Client = begin.Repeat(ctx, connection.Client)
 	config, err := s.configure(ctx, connection)
 	if err != nil {
 		return err
@@ -147,9 +174,11 @@ func (s *Scheduler) run(ctx context.Context, connection Connection, ready func()
 		return err
 	}
 	done()
+	started := func(context.Context) error { return nil }
 	if connection.Controllers != nil {
-		theirs, err := connection.Controllers.Informers(ctx)
-		if err != nil {
+		s.health.Set(errWaits)
+		var theirs informers.SharedInformerFactory
+		if theirs, started, err = connection.Controllers.Informers(ctx); err != nil {
 			return err
 		}
 		if err := sharedinformers.Share(config.InformerFactory, theirs, s.options.Deviations, sharedWithControllers...); err != nil {
@@ -167,10 +196,11 @@ func (s *Scheduler) run(ctx context.Context, connection Connection, ready func()
 	if connection.Controllers != nil {
 		// Who starts a shared informer first also stops it, and the scheduler stops before the controllers.
 		done = s.options.Step("wait for the controllers")
-		if err := connection.Controllers.InformersStarted(ctx); err != nil {
+		if err := started(ctx); err != nil {
 			return err
 		}
 		done()
+		s.health.Set(errBegins)
 	}
 
 	done = s.options.Step("informers")
@@ -189,6 +219,7 @@ func (s *Scheduler) run(ctx context.Context, connection Connection, ready func()
 		return fmt.Errorf("fill the scheduler's caches: %w", err)
 	}
 	done()
+	begin.End()
 	s.informers.Store(&completed.InformerFactory)
 	defer s.informers.Store(nil)
 	s.health.Set(nil)
@@ -206,7 +237,7 @@ func (s *Scheduler) component(ctx context.Context, connection Connection) (*sche
 	o.Master = connection.Client.Host // otherwise upstream looks for the service account of a Pod
 	c := &schedulerconfig.Config{ComponentGlobalsRegistry: o.ComponentGlobalsRegistry}
 	if err := o.ApplyTo(klog.FromContext(ctx), c); err != nil {
-		return nil, fmt.Errorf("configure scheduler: %w", err)
+		return nil, lifecycle.Final(fmt.Errorf("configure scheduler: %w", err))
 	}
 	return c, nil
 }

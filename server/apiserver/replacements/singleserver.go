@@ -1,6 +1,7 @@
 package replacements
 
 import (
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,15 +32,20 @@ func WithoutEndpointLease(o *options.ServerRunOptions) {
 // which is most of what an idle cluster writes.
 const identityLeaseRenewal = 10 * time.Minute
 
-var upstreamsIdentityLeaseRenewal = controlplaneapiserver.IdentityLeaseRenewIntervalPeriod
+// identityRenewal guards upstream's variable, which its constructor of a server reads.
+var identityRenewal sync.Mutex
 
-// RenewIdentityRarely sets how often the servers of this process renew their identity leases,
-// if they start after the call. With rarely false, it is upstream's interval.
-func RenewIdentityRarely(rarely bool) {
-	controlplaneapiserver.IdentityLeaseRenewIntervalPeriod = upstreamsIdentityLeaseRenewal
+// RenewIdentity calls build, which makes an API server. If rarely is true, that server renews its
+// identity lease rarely, and otherwise at upstream's interval.
+func RenewIdentity(rarely bool, build func()) {
+	identityRenewal.Lock()
+	defer identityRenewal.Unlock()
 	if rarely {
+		upstreams := controlplaneapiserver.IdentityLeaseRenewIntervalPeriod
 		controlplaneapiserver.IdentityLeaseRenewIntervalPeriod = identityLeaseRenewal
+		defer func() { controlplaneapiserver.IdentityLeaseRenewIntervalPeriod = upstreams }()
 	}
+	build()
 }
 
 // noPeers is a lease that is never written, so no peer finds it.

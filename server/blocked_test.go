@@ -1,0 +1,303 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sirupsen/logrus"
+	registrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/ptr"
+
+	"github.com/karve-k8s/karve/internal/eventually"
+	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/server/deviations"
+	"github.com/karve-k8s/karve/servertest"
+	"github.com/karve-k8s/karve/servertest/process"
+)
+
+// blockers are what somebody may write through the API that keeps the control plane from its start.
+var blockers = map[string]struct {
+	configure func(*server.Config) // of the second start; may be nil
+	block     func(t *testing.T, c *kubernetes.Clientset)
+	unblock   func(t *testing.T, c *kubernetes.Clientset)
+	check     string   // of /readyz, with the reason; empty: the log has it only
+	names     []string // in the reason
+}{
+	"a webhook without a backend": {
+		block: func(t *testing.T, c *kubernetes.Clientset) {
+			blockingWebhook(t, c, "serviceaccounts/token")
+		},
+		unblock: deleteWebhook,
+		check:   "controllers",
+		names:   []string{"serviceaccounts/", "gone.example.com", "kubectl delete validatingwebhookconfiguration gone"},
+	},
+	"a policy": {
+		block: func(t *testing.T, c *kubernetes.Clientset) {
+			_, err := c.AdmissionregistrationV1().ValidatingAdmissionPolicies().Create(t.Context(), &registrationv1.ValidatingAdmissionPolicy{
+				ObjectMeta: metav1.ObjectMeta{Name: "no-tokens"},
+				Spec: registrationv1.ValidatingAdmissionPolicySpec{
+					MatchConstraints: &registrationv1.MatchResources{ResourceRules: []registrationv1.NamedRuleWithOperations{{RuleWithOperations: createOf("serviceaccounts/token")}}},
+					Validations:      []registrationv1.Validation{{Expression: "false", Message: "no tokens"}},
+				},
+			}, metav1.CreateOptions{})
+			_, err2 := c.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Create(t.Context(), &registrationv1.ValidatingAdmissionPolicyBinding{
+				ObjectMeta: metav1.ObjectMeta{Name: "everywhere"},
+				Spec: registrationv1.ValidatingAdmissionPolicyBindingSpec{
+					PolicyName: "no-tokens", ValidationActions: []registrationv1.ValidationAction{registrationv1.Deny},
+				},
+			}, metav1.CreateOptions{})
+			fatal(t, errors.Join(err, err2))
+		},
+		unblock: func(t *testing.T, c *kubernetes.Clientset) {
+			fatal(t, c.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(t.Context(), "everywhere", metav1.DeleteOptions{}))
+		},
+		check: "controllers",
+		names: []string{"no tokens", "kubectl delete validatingadmissionpolicybinding everywhere"},
+	},
+	"a changed role": {
+		block: func(t *testing.T, c *kubernetes.Clientset) {
+			changeRole(t, c, "system:kube-scheduler", func(r *rbacv1.ClusterRole) {
+				r.Annotations[rbacv1.AutoUpdateAnnotationKey], r.Rules = "false", nil
+			})
+			changeRole(t, c, "system:volume-scheduler", func(r *rbacv1.ClusterRole) {
+				r.Annotations[rbacv1.AutoUpdateAnnotationKey], r.Rules = "false", nil
+			})
+		},
+		unblock: func(t *testing.T, c *kubernetes.Clientset) {
+			everything := []rbacv1.PolicyRule{{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"*"}}}
+			changeRole(t, c, "system:kube-scheduler", func(r *rbacv1.ClusterRole) { r.Rules = everything })
+		},
+		check: "scheduler",
+		names: []string{`User "system:kube-scheduler" cannot`, "kubectl delete clusterrole,clusterrolebinding system:kube-scheduler"},
+	},
+	"a quota": {
+		block: func(t *testing.T, c *kubernetes.Clientset) {
+			_, err := c.CoreV1().ResourceQuotas("kube-system").Create(t.Context(), &corev1.ResourceQuota{
+				ObjectMeta: metav1.ObjectMeta{Name: "none"},
+				Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"count/serviceaccounts": resource.MustParse("0")}},
+			}, metav1.CreateOptions{})
+			fatal(t, err)
+			eventually.Nil(t, "the quota counts", func() error {
+				q, err := c.CoreV1().ResourceQuotas("kube-system").Get(t.Context(), "none", metav1.GetOptions{})
+				if err == nil && q.Status.Hard == nil {
+					err = errors.New("not yet")
+				}
+				return err
+			})
+			fatal(t, c.CoreV1().ServiceAccounts("kube-system").Delete(t.Context(), "resourcequota-controller", metav1.DeleteOptions{}))
+		},
+		unblock: func(t *testing.T, c *kubernetes.Clientset) {
+			fatal(t, c.CoreV1().ResourceQuotas("kube-system").Delete(t.Context(), "none", metav1.DeleteOptions{}))
+		},
+		check: "controllers",
+		names: []string{"exceeded quota: none", "kubectl delete resourcequota --namespace kube-system none"},
+	},
+	"a node with another Pod range": {
+		configure: func(c *server.Config) { c.ClusterCIDR = "10.55.0.0/16" },
+		block: func(t *testing.T, c *kubernetes.Clientset) {
+			_, err := c.CoreV1().Nodes().Create(t.Context(), &corev1.Node{
+				ObjectMeta: metav1.ObjectMeta{Name: "odd"}, Spec: corev1.NodeSpec{PodCIDR: "10.99.0.0/24", PodCIDRs: []string{"10.99.0.0/24"}},
+			}, metav1.CreateOptions{})
+			fatal(t, err)
+		},
+		unblock: func(t *testing.T, c *kubernetes.Clientset) {
+			fatal(t, c.CoreV1().Nodes().Delete(t.Context(), "odd", metav1.DeleteOptions{}))
+		},
+		check: "controllers",
+		names: []string{"node odd has the Pod range 10.99.0.0/24", "--cluster-cidr"},
+	},
+	"a webhook before a missing role": { // which a hook of the API server makes
+		block: func(t *testing.T, c *kubernetes.Clientset) {
+			fatal(t, c.RbacV1().ClusterRoles().Delete(t.Context(), "system:node-problem-detector", metav1.DeleteOptions{}))
+			blockingWebhook(t, c, "clusterroles")
+		},
+		unblock: deleteWebhook,
+		names:   []string{"POST /apis/rbac.authorization.k8s.io/v1/clusterroles", "kubectl delete validatingwebhookconfiguration gone"},
+	},
+}
+
+func fatal(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func createOf(path string) registrationv1.RuleWithOperations {
+	return registrationv1.RuleWithOperations{
+		Operations: []registrationv1.OperationType{registrationv1.Create},
+		Rule:       registrationv1.Rule{APIGroups: []string{"*"}, APIVersions: []string{"*"}, Resources: []string{path}},
+	}
+}
+
+// blockingWebhook makes a webhook that does not answer, and waits until it refuses.
+func blockingWebhook(t *testing.T, c *kubernetes.Clientset, path string) {
+	t.Helper()
+	_, err := c.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(t.Context(), &registrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "gone"},
+		Webhooks: []registrationv1.ValidatingWebhook{{
+			Name: "gone.example.com", AdmissionReviewVersions: []string{"v1"}, SideEffects: ptr.To(registrationv1.SideEffectClassNone),
+			FailurePolicy: ptr.To(registrationv1.Fail), TimeoutSeconds: ptr.To[int32](1),
+			ClientConfig: registrationv1.WebhookClientConfig{URL: ptr.To("https://127.0.0.1:9/")},
+			Rules:        []registrationv1.RuleWithOperations{createOf(path)},
+		}},
+	}, metav1.CreateOptions{})
+	fatal(t, err)
+}
+
+func deleteWebhook(t *testing.T, c *kubernetes.Clientset) {
+	t.Helper()
+	fatal(t, c.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(t.Context(), "gone", metav1.DeleteOptions{}))
+}
+
+func changeRole(t *testing.T, c *kubernetes.Clientset, name string, change func(*rbacv1.ClusterRole)) {
+	t.Helper()
+	role, err := c.RbacV1().ClusterRoles().Get(t.Context(), name, metav1.GetOptions{})
+	fatal(t, err)
+	change(role)
+	_, err = c.RbacV1().ClusterRoles().Update(t.Context(), role, metav1.UpdateOptions{})
+	fatal(t, err)
+}
+
+// Nothing that is written through the API ends the server or keeps an administrator out: the API server
+// serves, the kubeconfig is there, the reason and the remedy are told, and the start goes on when the cause is
+// removed.
+func TestBlockedStart(t *testing.T) {
+	compares(t, deviations.Bootstrap) // upstream's hook would end the process
+	for name, blocker := range blockers {
+		t.Run(name, func(t *testing.T) {
+			first := start(t, nil)
+			blocker.block(t, first.Clientset)
+			if err := first.stop(); err != nil {
+				t.Fatal(err)
+			}
+			c, ready := startBlocked(t, first.dir, blocker.configure)
+			eventually.Nil(t, "the reason and the remedy are told", func() error {
+				told, failed := c.log.String(), error(nil)
+				if blocker.check != "" {
+					reason, err := c.readyz(t, blocker.check)
+					if err == nil {
+						return errors.New("the check does not fail: " + reason)
+					}
+					if _, err := c.readyz(t, ""); err == nil {
+						return errors.New("/readyz does not fail")
+					}
+					told, failed = reason, err
+				}
+				for _, want := range blocker.names {
+					if !strings.Contains(told, want) || !strings.Contains(strings.ReplaceAll(c.log.String(), `\"`, `"`), want) {
+						return fmt.Errorf("%q is missing in %s (%v)", want, told, failed)
+					}
+				}
+				return nil
+			})
+			select {
+			case <-ready:
+				t.Error("the server said that it is ready")
+			case <-c.done:
+				t.Fatalf("the server has ended: %v", c.err)
+			default:
+			}
+			blocker.unblock(t, c.Clientset)
+			select {
+			case <-ready:
+			case <-c.done:
+				t.Fatalf("the server has ended: %v", c.err)
+			}
+			eventually.Nil(t, "/readyz is ok", func() error { _, err := c.readyz(t, ""); return err })
+			if err := c.stop(); err != nil {
+				t.Errorf("%v; log:\n%s", err, c.log)
+			}
+		})
+	}
+}
+
+// A server that is stopped while it is blocked stops.
+func TestBlockedStartIsStopped(t *testing.T) {
+	compares(t, deviations.Bootstrap)
+	first := start(t, nil)
+	fatal(t, first.RbacV1().ClusterRoles().Delete(t.Context(), "system:node-problem-detector", metav1.DeleteOptions{}))
+	blockingWebhook(t, first.Clientset, "*/*")
+	if err := first.stop(); err != nil {
+		t.Fatal(err)
+	}
+	c, _ := startBlocked(t, first.dir, nil)
+	c.cancel()
+	<-c.done
+	if c.err != nil {
+		t.Errorf("got %v, want nil after a clean stop", c.err)
+	}
+	// Upstream's hook does not hear of the stop, but ends after 30 seconds.
+	eventually.Nil(t, "nothing is left", func() error { return servertest.Leaks(c.dir) })
+}
+
+// startBlocked starts a control plane that cannot become ready, and returns when its kubeconfig is there.
+func startBlocked(t *testing.T, dir string, configure func(*server.Config)) (c *cluster, ready <-chan server.Info) {
+	t.Helper()
+	c = &cluster{dir: dir, log: &process.Text{}, done: make(chan struct{})}
+	told := make(chan server.Info, 1)
+	config := server.Config{
+		DataDir: dir, Ready: func(i server.Info) { told <- i },
+		Log: &logrus.Logger{Out: c.log, Formatter: &logrus.TextFormatter{DisableColors: true}, Level: logrus.InfoLevel, Hooks: logrus.LevelHooks{}},
+	}
+	if configure != nil {
+		configure(&config)
+	}
+	kubeconfig := filepath.Join(dir, "admin.kubeconfig")
+	fatal(t, os.Remove(kubeconfig)) // that of the first start
+	ctx, cancel := context.WithCancel(context.Background())
+	c.cancel = cancel
+	go func() {
+		defer close(c.done)
+		c.err = server.Run(ctx, config)
+	}()
+	t.Cleanup(func() { cancel(); <-c.done })
+	eventually.Nil(t, "the administrator's kubeconfig is there", func() error {
+		select {
+		case <-c.done:
+			t.Fatalf("the server has ended: %v", c.err)
+		default:
+		}
+		_, err := os.Stat(kubeconfig)
+		return err
+	})
+	var err error
+	c.admin, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
+	fatal(t, err)
+	c.Clientset, err = kubernetes.NewForConfig(c.admin)
+	fatal(t, err)
+	return c, told
+}
+
+// readyz is the text of a check of /readyz, or of all. The error says that it fails.
+func (c *cluster) readyz(t *testing.T, check string) (string, error) {
+	t.Helper()
+	client, err := rest.HTTPClientFor(c.admin)
+	fatal(t, err)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, strings.TrimSuffix(c.admin.Host+"/readyz/"+check, "/"), nil)
+	fatal(t, err)
+	resp, err := client.Do(r)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = errors.New(resp.Status)
+	}
+	return string(text), err
+}
