@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -49,4 +50,26 @@ func TestSecondClusterNeedsTheSameGates(t *testing.T) {
 	if err := other.Validate(t.Context()); err != nil {
 		t.Error(err)
 	}
+}
+
+// No default of Karve's contradicts a feature gate: whatever gate a user sets, a start refuses no option that
+// the user has not given.
+func TestDefaultsFollowTheGates(t *testing.T) {
+	settings := []string{"AllBeta=false", "AllAlpha=true", "AllAlpha=true,AllBeta=false"}
+	for name, spec := range utilfeature.DefaultMutableFeatureGate.GetAll() {
+		if !spec.LockToDefault && !strings.HasPrefix(string(name), "All") {
+			settings = append(settings, fmt.Sprintf("%s=%v", name, !spec.Default))
+		}
+	}
+	for _, setting := range settings {
+		config := server.Config{DataDir: t.TempDir(), APIServerArgs: []string{"feature-gates=" + setting}}
+		if err := config.Validate(t.Context()); err != nil && !errors.Is(err, apiserver.ErrFeatureGates) { // such as a gate that needs another one
+			t.Errorf("%s: %v", setting, err)
+		}
+	}
+	config := server.Config{DataDir: t.TempDir(), APIServerArgs: []string{"feature-gates=RemoteRequestHeaderUID=false", "requestheader-uid-headers=X-Uid"}}
+	if err := config.Validate(t.Context()); err == nil || !strings.Contains(err.Error(), "requestheader-uid-headers") {
+		t.Errorf("an option of the user's that contradicts a gate: got %v", err)
+	}
+	start(t, func(config *server.Config) { config.APIServerArgs = []string{"feature-gates=AllBeta=false"} })
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/emicklei/go-restful/v3"
 	"github.com/sirupsen/logrus"
+	"k8s.io/apiserver/pkg/features"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
@@ -263,6 +264,10 @@ func newOptions(c Config) (*options.ServerRunOptions, *Gates, error) {
 	err = flags.Apply("kube-apiserver", "kube-apiserver-arg", sets, c.owned(), c.Args)
 	o.SecureServing.SNICertKeys = append(o.SecureServing.SNICertKeys, own...)
 	gates, refused := gatesOf(trial)
+	// Upstream refuses this option without its gate, so the default follows the gate.
+	if refused == nil && !gates.gates.Enabled(features.RemoteRequestHeaderUID) && !sets.FlagSet("authentication").Changed("requestheader-uid-headers") {
+		header.UIDHeaders = nil
+	}
 
 	// The Node authorizer is incomplete without this plugin, so kubeadm enables it too. It is
 	// added after the user's options, because --enable-admission-plugins would replace it.
