@@ -153,6 +153,7 @@ var (
 	ofWebhook = regexp.MustCompile(`(?:failed calling|admission) webhook "([^"]+)"`)
 	ofPolicy  = regexp.MustCompile(`(ValidatingAdmissionPolicy|policy) '[^']+' with binding '([^']+)' denied request`)
 	ofQuota   = regexp.MustCompile(`exceeded quota: ([^,\s]+)`)
+	ofAccount = regexp.MustCompile(`system:serviceaccount:kube-system:(\S+): Unauthorized`)
 	ofRole    = regexp.MustCompile(`User "(system:[^"]+)" cannot `)
 )
 
@@ -179,6 +180,8 @@ func (s *controlPlane) explain(err error) error {
 		remedy = "repair the policy, or remove it: kubectl delete " + kind + " " + m[2]
 	} else if m := ofQuota.FindStringSubmatch(text); m != nil {
 		remedy = "raise the quota, or remove it: kubectl delete resourcequota --namespace kube-system " + m[1]
+	} else if m := ofAccount.FindStringSubmatch(text); m != nil {
+		remedy = "if the service account is being deleted and a finalizer holds it: kubectl patch serviceaccount --namespace kube-system " + m[1] + ` --type merge --patch '{"metadata":{"finalizers":null}}'`
 	} else if m := ofRole.FindStringSubmatch(text); m != nil {
 		role := m[1]
 		if name, ok := strings.CutPrefix(role, serviceAccountPrefix); ok {

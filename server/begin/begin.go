@@ -146,6 +146,9 @@ func refusal(r *http.Request, resp *http.Response, err error) error {
 	case reads && resp.StatusCode < http.StatusInternalServerError && resp.StatusCode != http.StatusUnauthorized && resp.StatusCode != http.StatusForbidden:
 		return nil
 	}
+	if resp.StatusCode == http.StatusUnauthorized { // the API server does not say who
+		return fmt.Errorf("%s %s of %s: %w", r.Method, r.URL.Path, r.UserAgent(), message(resp))
+	}
 	return fmt.Errorf("%s %s: %w", r.Method, r.URL.Path, message(resp))
 }
 
