@@ -28,10 +28,11 @@ type Backend struct {
 	reads    *sql.DB  // of SQL
 	log      *gapless // of SQL
 	table    *sqllog.SQLLog
-	writer   *writer     // nil: the driver writes itself
-	reader   *reader     // nil: the driver reads itself
-	watchdog *watchdog   // nil: calls have the driver's patience
-	wake     func(int64) // tells the loop that follows the log of a revision
+	events   server.Dialect // of SQL: reads the history of watches
+	writer   *writer        // nil: the driver writes itself
+	reader   *reader        // nil: the driver reads itself
+	watchdog *watchdog      // nil: calls have the driver's patience
+	wake     func(int64)    // tells the loop that follows the log of a revision
 	state    func(error)
 	warn     func(error)
 	away     atomic.Bool

@@ -38,15 +38,6 @@ func (c cutOff) QueryAfter(ctx context.Context, stmt *query.Stmt, revision int64
 	return c.filling.QueryAfter(ctx, stmt, revision)
 }
 
-// unaware is a backend that cannot tell up to where history was compacted.
-type unaware struct{ server.Backend }
-
-func (u unaware) Watch(ctx context.Context, revision int64) server.WatchResult {
-	events := make(chan server.EventBatch, 1)
-	events <- server.EventBatch{CurrentRev: revision + 5, Events: []*server.Event{{KV: &server.KeyValue{Key: "/keys/last", ModRevision: revision + 5}}}}
-	return server.WatchResult{CurrentRevision: revision + 5, Eventc: events, Errorc: make(chan error, 1)}
-}
-
 // While a server is suspended or cut off, another one compacts what its watches wait for. They end, and what is gone is not filled.
 func TestDatabaseWatchesEndThatAnotherServerHasCompacted(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
@@ -146,11 +137,6 @@ func TestDatabaseWatchesEndThatAnotherServerHasCompacted(t *testing.T) {
 			}
 			return nil
 		})
-
-		a.backend = unaware{a.backend}
-		if silent := a.Watch(ctx, made+1); silent.CompactRevision != compacted {
-			t.Errorf("a watch whose history kine does not know to be compacted: %+v, want that it is up to %d", silent, compacted)
-		}
 	})
 }
 

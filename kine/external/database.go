@@ -236,6 +236,7 @@ func (b *Backend) attach(life context.Context, dsn string) error {
 		}
 	}
 	b.log = gaps
+	b.events = *log.dialect
 	*log.dialect = filling{*log.dialect, b.log}
 	b.work.Go(b.writer.run)
 	b.work.Go(func() {

@@ -245,6 +245,48 @@ func TestDatabaseCompacts(t *testing.T) {
 	})
 }
 
+// The values before the events of a history are there, however old they are: the API server's watch cache ends without them.
+func TestDatabaseHistoryHasTheValuesBefore(t *testing.T) {
+	databases(t, func(t *testing.T, db database) {
+		db.needsSQL(t)
+		c, _ := db.serve(t, Options{})
+		ctx := t.Context()
+		put := func(key, value string, revision int64) int64 {
+			r, err := c.Kubernetes.OptimisticPut(ctx, key, []byte(value), revision, kubernetes.PutOptions{})
+			if err != nil || !r.Succeeded {
+				t.Fatalf("put %s at %d: %+v, %v", key, revision, r, err)
+			}
+			return r.Revision
+		}
+		changed, deleted := put("/changed", "old", 0), put("/deleted", "old", 0)
+		busy := put("/busy", "", 0)
+		for range compactRetain + 10 {
+			busy = put("/busy", "", busy)
+		}
+		if _, err := c.Compact(ctx, busy-compactRetain); err != nil {
+			t.Fatal(err)
+		}
+		from := put("/changed", "new", changed)
+		if r, err := c.Kubernetes.OptimisticDelete(ctx, "/deleted", deleted, kubernetes.DeleteOptions{}); err != nil || !r.Succeeded {
+			t.Fatalf("delete: %+v, %v", r, err)
+		}
+		var events []*clientv3.Event
+		for r := range c.Watch(ctx, "/", clientv3.WithPrefix(), clientv3.WithRev(from), clientv3.WithPrevKV()) {
+			if r.Err() != nil {
+				t.Fatal(r.Err())
+			}
+			if events = append(events, r.Events...); len(events) == 2 {
+				break
+			}
+		}
+		for _, e := range events {
+			if e.PrevKv == nil || string(e.PrevKv.Value) != "old" {
+				t.Errorf("%v, want the value before it", e)
+			}
+		}
+	})
+}
+
 // Two servers share a database: whatever one writes the other's watch sees, once
 // and in order, and progress never overtakes it. One of two writers wins.
 func TestDatabaseOfTwoServers(t *testing.T) {

@@ -361,16 +361,8 @@ func (b *Backend) watch(ctx context.Context, revision int64) (from server.WatchR
 	}
 	for range gapTries {
 		once, cancel := context.WithCancel(ctx)
-		err := contain(func() error {
-			from = b.backend.Watch(once, revision)
-			return nil
-		})
-		if err != nil || from.CompactRevision != 0 {
+		if from, history, err = b.begin(once, revision); err != nil || from.CompactRevision != 0 || b.log == nil {
 			return from, history, revision, cancel, err
-		}
-		history = <-from.Eventc
-		if b.log == nil {
-			return from, history, revision, cancel, nil
 		}
 		ids := make([]int64, len(history.Events))
 		for i, e := range history.Events {
@@ -379,11 +371,6 @@ func (b *Backend) watch(ctx context.Context, revision int64) (from server.WatchR
 		first := max(revision, 2) // kine's history begins after the first revision
 		if len(missing(first, ids)) == 0 {
 			return from, history, revision, cancel, nil
-		}
-		// kine does not tell that history was compacted if it cannot read up to where.
-		if compacted, err := b.log.compacted(ctx); err != nil || first-1 < compacted {
-			from.CompactRevision = compacted
-			return from, history, revision, cancel, err
 		}
 		cancel()
 		if err := b.log.fill(ctx, first, ids[len(ids)-1]); err != nil {

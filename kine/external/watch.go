@@ -3,9 +3,8 @@ package external
 import (
 	"context"
 
+	"github.com/k3s-io/kine/pkg/logstructured/sqllog"
 	"github.com/k3s-io/kine/pkg/server"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 )
 
 // Watch returns the events of all keys from revision on, or from the next one if that is 0.
@@ -45,6 +44,42 @@ func (b *Backend) Watch(ctx context.Context, revision int64) server.WatchResult 
 	return to
 }
 
+// begin begins a watch, as kine's LogStructured does, and reads its history. It reads the events itself: kine leaves out the
+// value before an event if that value is older than the compaction. etcd does not, as it reads the value as of the revision before the event,
+// and a watch of the API server ends without it.
+func (b *Backend) begin(ctx context.Context, revision int64) (to server.WatchResult, history server.EventBatch, err error) {
+	err = contain(func() error { // first, so that no event is missed
+		to.Eventc = b.table.Watch(ctx)
+		return nil
+	})
+	if err != nil {
+		return to, history, err
+	}
+	if revision == 0 {
+		to.CurrentRevision, err = b.table.CurrentRevision(ctx)
+		return to, server.EventBatch{CurrentRev: to.CurrentRevision}, err
+	}
+	after := max(revision-1, 1) // the first revision is kine's own
+	rows, err := b.events.After(ctx, "", "", after, 0)
+	if err != nil {
+		return to, history, err
+	}
+	history, compacted, err := sqllog.RowsToEvents(rows, true, true)
+	switch {
+	case err != nil:
+	case rows.Err() != nil:
+		err = rows.Err()
+	case history.CurrentRev == 0:
+		err = server.ErrGRPCUnhealthy
+	case after < compacted:
+		to.CompactRevision = compacted
+	case after > history.CurrentRev:
+		err = server.ErrFutureRev
+	}
+	to.CurrentRevision = history.CurrentRev
+	return to, history, err
+}
+
 // watchLater begins a watch without a caller that waits for it: kine's NATS driver waits for an
 // event at the newest revision, and the mark of a delete is none. The next write of anybody ends
 // that (kine pkg/drivers/nats/backend.go, after).
@@ -61,13 +96,9 @@ func (b *Backend) watchLater(ctx context.Context, cancel context.CancelFunc, rev
 	}
 }
 
-// errHistory is the end of a watch whose history kine has read only in part. kine does not ask
-// sql.Rows for its error (kine pkg/logstructured/sqllog, RowsToEvents).
-var errHistory = status.Error(codes.Unavailable, "the datastore has lost a connection in the middle of a watch's history")
-
 // pass passes on the events of a watch until it ends. first is a batch that was read before, or nil.
 func (b *Backend) pass(ctx context.Context, from server.WatchResult, first *server.EventBatch, to chan<- server.EventBatch, start int64) error {
-	o := order{seen: start - 1, history: start > 0}
+	o := order{seen: start - 1}
 	for {
 		var batch server.EventBatch
 		var open bool
@@ -80,21 +111,15 @@ func (b *Backend) pass(ctx context.Context, from server.WatchResult, first *serv
 				return nil
 			}
 		}
-		ok := open
-		if open {
-			batch, ok = o.next(batch)
-		}
-		if !ok { // kine may have a better reason
+		if !open { // kine may have a reason
 			select {
 			case err := <-from.Errorc:
 				return err
 			default:
+				return nil
 			}
-			if open {
-				return errHistory
-			}
-			return nil
 		}
+		batch = o.next(batch)
 		select {
 		case to <- batch:
 		case <-ctx.Done():
@@ -103,28 +128,21 @@ func (b *Backend) pass(ctx context.Context, from server.WatchResult, first *serv
 	}
 }
 
-// order keeps the batches of a watch in order: kine's NATS driver begins anew after a lost
-// connection, and sends events that it has sent.
+// order keeps the batches of a watch in order: the first live ones may have events of the history, and kine's NATS driver begins
+// anew after a lost connection, and sends events that it has sent.
 type order struct {
-	seen    int64 // every event up to it has been passed on
-	history bool  // the next batch is the history
+	seen int64 // every event up to it has been passed on
 }
 
-// next returns what is new in a batch. It returns false for a history that is not complete: the
-// last event of one is at the revision of the batch.
-func (o *order) next(batch server.EventBatch) (server.EventBatch, bool) {
+// next returns what is new in a batch.
+func (o *order) next(batch server.EventBatch) server.EventBatch {
 	batch = batch.After(o.seen)
-	n := len(batch.Events)
-	if o.history && batch.CurrentRev > max(o.seen, 1) && (n == 0 || batch.Events[n-1].KV.ModRevision < batch.CurrentRev) {
-		return batch, false
-	}
-	o.history = false
-	if n > 0 {
+	if n := len(batch.Events); n > 0 {
 		o.seen = max(o.seen, batch.Events[n-1].KV.ModRevision)
 	}
 	o.seen = max(o.seen, batch.CurrentRev)
 	batch.CurrentRev = o.seen
-	return batch, true
+	return batch
 }
 
 func withoutDeadline(parent context.Context) (context.Context, context.CancelFunc) {
