@@ -88,7 +88,7 @@ func (b *Backend) Close() {
 }
 
 // status makes the error of a call one of etcd's: Unavailable, unless the caller has ended the
-// call or kine's error is one of etcd's already. A caller who has ended the call gets that as the
+// call, the database has refused its key or value, or kine's error is one of etcd's already. A caller who has ended the call gets that as the
 // error, because drivers describe it as a connection that failed.
 func (b *Backend) status(ctx context.Context, err error) error {
 	if err == nil {
@@ -103,6 +103,10 @@ func (b *Backend) status(ctx context.Context, err error) error {
 			b.suspect()
 		}
 		return ended
+	}
+	if refusedData(err) { // the database works
+		b.tell(nil)
+		return status.Error(codes.InvalidArgument, b.named(err).Error())
 	}
 	err = b.named(err)
 	b.tell(err)

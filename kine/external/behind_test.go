@@ -2,7 +2,9 @@ package external
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/k3s-io/kine/pkg/query"
 	"github.com/k3s-io/kine/pkg/server"
@@ -343,16 +346,110 @@ func TestDatabaseStartsBesideAnOpenTransaction(t *testing.T) {
 	})
 }
 
-// A write that waits for a lock of the table says so for its whole batch, which is not tried again one by one.
-func TestATableThatIsLockedRefusesTheBatch(t *testing.T) {
-	for _, c := range []struct {
-		code    string
-		refused bool
-	}{{"55P03", false}, {"23505", true}} {
-		err := notInserted(&pgconn.PgError{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: c.code}, 3)
+// An error of a statement is that of the whole batch, which is not tried again one by one, unless it is of the row itself.
+func TestWhoseErrorAStatementHas(t *testing.T) {
+	for code, ofRow := range map[string]bool{
+		"22021": true, "23505": true, "54000": true, // a NUL, a unique index, too long for an index
+		"55P03": false, "57014": false, "53100": false, "25006": false, // a lock, a limit of time, a full disk, read-only
+	} {
+		refusal := &pgconn.PgError{Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: code}
+		err := notInserted(refusal, 3)
 		one := refused{}
-		if got := errors.As(err, &one); got != c.refused || isLost(err) == c.refused || got && one.index != 3 {
-			t.Errorf("%s: %v is %T", c.code, err, err)
+		if got := errors.As(err, &one); got != ofRow || isLost(err) == ofRow || got && one.index != 3 {
+			t.Errorf("an INSERT with %s: %v is %T", code, err, err)
+		}
+		if err := undecided(refusal); !isLost(err) {
+			t.Errorf("another statement with %s: %v is %T", code, err, err)
 		}
 	}
+	for number, c := range map[uint16]struct {
+		state string
+		ofRow bool
+	}{
+		1406: {"22001", true}, 1062: {"23000", true}, 1366: {"HY000", true}, // too long, a unique index, a character
+		1969: {"70100", false}, 1205: {"HY000", false}, 1021: {"HY000", false}, 1290: {"HY000", false},
+	} {
+		if err := undone(&mysql.MySQLError{Number: number, SQLState: [5]byte([]byte(c.state))}); isLost(err) == c.ofRow {
+			t.Errorf("%d: %v is %T", number, err, err)
+		}
+	}
+}
+
+// counted counts the transactions of an inserter.
+type counted struct {
+	inserter
+	n int
+}
+
+func (c *counted) insert(ctx context.Context, batch []*write, none *keyRange) ([]int64, error) {
+	c.n++
+	return c.inserter.insert(ctx, batch, none)
+}
+
+// Where statements have a limit, a batch waits for a lock once, not once for each of its writes.
+func TestDatabaseAStatementThatIsEndedFailsTheBatch(t *testing.T) {
+	databases(t, func(t *testing.T, db database) {
+		db.needsSQL(t)
+		db.open(t) // makes the table
+		limit, locks, unlock := "?statement_timeout=1s", []string{
+			fmt.Sprintf("BEGIN; SELECT pg_advisory_xact_lock(%d)", pgLock), "BEGIN; LOCK TABLE kine IN EXCLUSIVE MODE"}, "ROLLBACK"
+		if db.kind == "mysql" {
+			limit, locks, unlock = "?max_statement_time=1", []string{"DO GET_LOCK(" + mysqlLock + ", 10)", "LOCK TABLES kine READ"}, "UNLOCK TABLES"
+		}
+		limited := db
+		limited.endpoint += limit
+		w := limited.open(t).writer
+		table := &counted{inserter: w.table}
+		w = newWriter(t.Context(), table)
+		for _, lock := range locks {
+			other, err := db.foreign(t).db.Conn(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := other.ExecContext(t.Context(), lock); err != nil {
+				t.Fatal(err)
+			}
+			batch := writesOf(t.Context(), 8, -1)
+			table.n = 0
+			commitOf(w, batch...)
+			for _, one := range batch {
+				if got := eventually.Receive(t, "an answer", one.answer); got.err == nil || got.unknown {
+					t.Errorf("%s: %+v, want a failure", lock, got)
+				}
+			}
+			if table.n != 1 {
+				t.Errorf("%s: %d transactions for a batch, want 1", lock, table.n)
+			}
+			if _, err := other.ExecContext(t.Context(), unlock); err != nil {
+				t.Fatal(err)
+			}
+			other.Close()
+		}
+	})
+}
+
+// A key that a database cannot store is the caller's mistake, not an outage.
+func TestDatabaseAKeyThatIsRefusedIsNoOutage(t *testing.T) {
+	databases(t, func(t *testing.T, db database) {
+		db.needsSQL(t)
+		b := db.started(t)
+		b.state = func(err error) { t.Errorf("told that the database is away: %v", err) }
+		long := make([]byte, 4000) // an index compresses its entries
+		rand.Read(long)
+		keys := []string{"/keys/" + hex.EncodeToString(long)}
+		if db.kind == "postgres" {
+			keys = append(keys, "/keys/a\x00b", "/keys/not UTF-8 \xff")
+		}
+		for _, key := range keys {
+			if _, err := b.Create(t.Context(), key, nil, 0); status.Code(err) != codes.InvalidArgument {
+				t.Errorf("create %.20q: %v, want InvalidArgument", key, err)
+			}
+			if _, _, err := b.Get(t.Context(), key, 0, false); err != nil && status.Code(err) != codes.InvalidArgument {
+				t.Errorf("get %.20q: %v, want no other error than InvalidArgument", key, err)
+			}
+		}
+		if _, err := b.Create(t.Context(), "/keys/a", nil, 0); err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -5,10 +5,12 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/k3s-io/kine/pkg/drivers"
 	"github.com/k3s-io/kine/pkg/drivers/generic"
@@ -255,6 +257,20 @@ func refusedStatement(err error) bool {
 		return e.SeverityUnlocalized == "ERROR"
 	}
 	return number(err) != 0
+}
+
+// refusedData tells whether the database has refused what it was given, such as a key with a NUL: another key would be fine. The classes of
+// SQLSTATE are those of data exceptions, constraints, limits such as the length of an index' entry, and what triggers raise.
+func refusedData(err error) bool {
+	state := code(err)
+	if e := (*mysql.MySQLError)(nil); errors.As(err, &e) {
+		switch e.Number {
+		case 1267, 1366: // ER_CANT_AGGREGATE_2COLLATIONS, ER_TRUNCATED_WRONG_VALUE_FOR_FIELD: their state is that of any error
+			return true
+		}
+		state = string(e.SQLState[:])
+	}
+	return len(state) == 5 && slices.Contains([]string{"22", "23", "44", "45", "54", "P0"}, state[:2])
 }
 
 // refusal is an error that is ErrRefused, whose text it does not repeat.

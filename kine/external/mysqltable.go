@@ -234,10 +234,10 @@ func undone(err error) error {
 	if number(err) == 1690 { // ER_DATA_OUT_OF_RANGE: only mysqlBegin computes
 		return lost{errLocked} // for every write of the batch
 	}
-	if refusedStatement(err) {
+	if refusedData(err) {
 		return err
 	}
-	return lost{err}
+	return lost{err} // for every write of the batch, which would meet the same limit, lock or full disk one by one
 }
 
 // MySQL cannot tell of new rows. A server asks for the newest revision: often while there are new ones,

@@ -221,12 +221,10 @@ func locked(err error) error {
 	return err
 }
 
-// notInserted is the error of an INSERT. Somebody may have locked the whole table.
+// notInserted is the error of an INSERT. If the database has not refused the row itself, it is that of every write of the batch: somebody
+// may have locked the whole table, or statements may have a limit.
 func notInserted(err error, index int) error {
-	switch {
-	case code(err) == "55P03":
-		return lost{err} // for every write of the batch
-	case refusedStatement(err):
+	if refusedData(err) {
 		return refused{err, index}
 	}
 	return undecided(err)
@@ -235,8 +233,11 @@ func notInserted(err error, index int) error {
 // undecided is the error of a statement before COMMIT, which is sent with it. It is not committed if the database has
 // refused the statement, and neither if nothing was sent, because a value could not be encoded.
 func undecided(err error) error {
-	if refusedStatement(err) || isLost(err) {
+	switch {
+	case isLost(err):
 		return err
+	case refusedStatement(err):
+		return lost{err}
 	}
 	unsent := errors.As(err, &pgx.ErrPreprocessingBatch{})
 	switch {

@@ -99,8 +99,8 @@ func (r *reader) run() {
 	}
 }
 
-// answer answers a batch. If the database refuses it, each key is asked for alone: one that it refuses must not be the
-// error of the others. When the connection is lost, that is the answer to all.
+// answer answers a batch. If the database refuses a key, each is asked for alone: one that it refuses must not be the
+// error of the others. Any other error is the answer to all.
 func (r *reader) answer(batch []*ask) {
 	ctx, cancel := context.WithTimeout(r.ctx, writeLimit)
 	defer cancel()
@@ -108,7 +108,7 @@ func (r *reader) answer(batch []*ask) {
 		defer context.AfterFunc(batch[0].ctx, cancel)()
 	}
 	revision, rows, err := r.read(ctx, batch)
-	if refusedStatement(err) && len(batch) > 1 {
+	if refusedData(err) && len(batch) > 1 {
 		for i := range batch {
 			r.answer(batch[i : i+1])
 		}

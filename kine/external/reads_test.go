@@ -150,7 +150,7 @@ func TestAKeyThatIsRefusedFailsAlone(t *testing.T) {
 		d.fail <- nil
 	}
 	d.wait(t)
-	refused := &pgconn.PgError{SeverityUnlocalized: "ERROR", Message: "invalid byte sequence"}
+	refused := &pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "22021", Message: "invalid byte sequence"}
 	d.fail <- refused
 	for range 2 {
 		if keys := d.wait(t); slices.Equal(keys, []string{"/bad"}) {
@@ -167,10 +167,11 @@ func TestAKeyThatIsRefusedFailsAlone(t *testing.T) {
 	}
 }
 
-func TestALostConnectionIsTheAnswerToAll(t *testing.T) {
+func TestAnErrorOfNoKeyIsTheAnswerToAll(t *testing.T) {
 	for _, gone := range []error{
 		errors.New("unexpected EOF"),
 		&pgconn.PgError{SeverityUnlocalized: "FATAL", Message: "terminating connection"},
+		&pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "57014", Message: "canceling statement due to statement timeout"},
 	} {
 		d := &keyTable{newest: 9}
 		r := newReader(t, d)

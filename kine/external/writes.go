@@ -78,7 +78,7 @@ type written struct {
 type inserter interface {
 	// insert writes a batch in one transaction, which no other server's overlaps, and returns
 	// their revisions. After an error nothing of the batch is there, unless the error is unknown.
-	// A refused error tells which write has failed; without one, any may have.
+	// A refused error tells which write has failed, and a lost one that it is that of all; otherwise any may have.
 	// It inserts nothing and returns errNotEmpty if the range is not nil and has a key. It inserts nothing and returns
 	// errTakenBack if a fence was closed while the batch waited for a connection or the lock.
 	insert(ctx context.Context, batch []*write, none *keyRange) ([]int64, error)
@@ -158,8 +158,8 @@ func (w *writer) waiting(first *write) []*write {
 	return batch
 }
 
-// commit writes a batch. Where a database refuses a write, the others of the batch are written without it. When the
-// connection is lost, or after the end, what was not written yet is not.
+// commit writes a batch. Where a database refuses a write, the others of the batch are written without it. After a lost
+// transaction, or after the end, what was not written yet is not.
 func (w *writer) commit(batch []*write) {
 	for parts := [][]*write{batch}; len(parts) > 0; {
 		if w.isEnded() {
@@ -284,20 +284,22 @@ func without(batch []*write, err error) [][]*write {
 	return [][]*write{batch[:half:half], batch[half:]}
 }
 
-// try writes a batch; a single write as often as its revision is taken.
+// try writes a batch; a single write as often as its revision is taken, and a batch that was ended for the sake of another
+// transaction, as compactions are.
 func (w *writer) try(batch []*write) (revisions []int64, err error) {
 	ctx, cancel := context.WithTimeout(w.late, connectLimit+writeLimit)
 	defer cancel()
 	for range takenTries {
 		revisions, err = w.table.insert(ctx, batch, nil)
-		if err == nil || len(batch) > 1 || !w.table.taken(err) {
+		if err == nil || !conflicts(err) && (len(batch) > 1 || !w.table.taken(err)) {
 			break
 		}
 	}
 	return revisions, err
 }
 
-// lost is an error of the connection, before anything was committed.
+// lost is an error of the whole transaction, not of one of its writes, before anything was committed: the connection has gone, or the
+// database has refused a statement for another reason than its row.
 type lost struct{ error }
 
 func (l lost) Unwrap() error { return l.error }
