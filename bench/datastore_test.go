@@ -27,7 +27,7 @@ func TestDatabaseOfADirectory(t *testing.T) {
 			t.Errorf("%s, %v, want the endpoint", text, err)
 		}
 	}
-	for _, endpoint := range []string{"postgres://u:s3cret@h/mine", "mysql://u:s3cret@tcp(h:1)/mine", "mysql://u:s3cret@h", "nats://s3cret", "s3cret"} {
+	for _, endpoint := range []string{"postgres://u:s3cret@h/mine", "mysql://u:s3cret@tcp(h:1)/mine", "mysql://u:s3cret@h", "s3cret"} {
 		if _, err := parseDatabase(endpoint); err == nil || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: %v, want an error without the password", endpoint, err)
 		}
@@ -63,7 +63,7 @@ func TestDatastoresOfTheEnvironment(t *testing.T) {
 	if text, err := os.ReadFile(filepath.Join(dir, "bench.yaml")); err != nil || !strings.Contains(string(text), `"http://h:1,http://h:2,http://h:3"`) {
 		t.Errorf("%s, %v, want all members", text, err)
 	}
-	for name, want := range map[string]string{"mariadb": "KARVE_TEST_MYSQL: want", "one-etcd": "KARVE_TEST_ETCD is not set", "nats": "no datastore"} {
+	for name, want := range map[string]string{"mariadb": "KARVE_TEST_MYSQL: want", "one-etcd": "KARVE_TEST_ETCD is not set", "other": "no datastore"} {
 		if _, err := find(name); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: %v, want %q", name, err, want)
 		}

@@ -12,9 +12,6 @@ import (
 	"github.com/karve-k8s/karve/kine/external"
 )
 
-// errNATS is the error for a datastore that has no way to do this in one step.
-var errNATS = errors.New("NATS cannot be migrated: its revisions cannot be raised, and a bucket cannot be filled in one step")
-
 // same tells whether both ends have the same name. The same datastore by another name is not empty.
 func (e End) same(other End) bool {
 	switch {
@@ -65,9 +62,6 @@ func (e End) tableOptions() external.Options {
 type table struct{ *external.Table }
 
 func readTable(ctx context.Context, e End) (source, error) {
-	if !e.Database.SQL() {
-		return nil, errNATS
-	}
 	t, err := e.Database.ReadTable(ctx, e.tableOptions())
 	if err != nil {
 		return nil, err
@@ -76,9 +70,6 @@ func readTable(ctx context.Context, e End) (source, error) {
 }
 
 func fillTable(ctx context.Context, e, from End, src source) (target, error) {
-	if !e.Database.SQL() {
-		return nil, errNATS
-	}
 	t, err := e.Database.WriteTable(ctx, e.tableOptions(), src.revision(), src.identity(), isOwn)
 	if errors.Is(err, external.ErrSame) {
 		return nil, fmt.Errorf("%w (%s %s)", err, from.Option, from.Where)

@@ -116,8 +116,6 @@ func TestMigrationRefusals(t *testing.T) {
 			}
 		}
 	}
-	fails(t, source, database("nats://127.0.0.1:1"), "NATS cannot be migrated")
-	fails(t, database("nats://127.0.0.1:1"), empty(), "NATS cannot be migrated")
 	if after := files(t, source.Dir); len(after) != len(before) || after[datastore.EngineFile] != before[datastore.EngineFile] {
 		t.Error("the source has been changed")
 	}

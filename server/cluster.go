@@ -26,9 +26,6 @@ func (d *draft) parseClusterToken() {
 	case d.location.BuiltIn() && d.EtcdListen == "":
 		d.addf("%s %s: no other server can use the built-in datastore of this one: name a database that servers share by --datastore-endpoint, or offer this datastore by --etcd-listen", option, file)
 		return
-	case d.location.External != nil && !d.location.External.Shareable():
-		d.addf("%s %s: servers cannot share %s: use PostgreSQL, MySQL or an etcd", option, file, d.location.External)
-		return
 	case d.location.InMemory():
 		d.addf("%s %s: a datastore in memory does not keep the cluster's keys: leave the option out", option, file)
 		return
@@ -43,15 +40,7 @@ func (d *draft) parseClusterToken() {
 func (d *draft) parseNewAuthorities() {
 	if err := membership.CheckID(d.NewAuthorities); err != nil {
 		d.addf("--%s %s: %w", membership.NewAuthoritiesOption, d.NewAuthorities, err)
-	} else if d.NewAuthorities != "" && !d.recordsKeys() {
-		d.addf("--%s: %s has no record of the cluster's keys: leave the option out", membership.NewAuthoritiesOption, d.location.External)
 	}
-}
-
-// recordsKeys reports whether the datastore has a record of the cluster's keys. In NATS, writes of other
-// servers reach a server's index later, so nobody could be first.
-func (p *plan) recordsKeys() bool {
-	return p.location.External == nil || p.location.External.Shareable()
 }
 
 // issuesFirst reports whether certificates can be issued while the datastore opens, because no authority is made

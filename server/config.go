@@ -86,7 +86,7 @@ type Config struct {
 	//	(empty)                                the built-in datastore, in DataDir
 	//	sqlite://DIR?durability=D&cache=BYTES  the built-in datastore in DIR; D is full, relaxed or memory
 	//	memory://                              the built-in datastore, in memory only
-	//	postgres://…, mysql://…, nats://…      an external database
+	//	postgres://…, mysql://…                an external database
 	//	http(s)://HOST:PORT,…                  the members of an etcd cluster
 	DatastoreEndpoint string
 

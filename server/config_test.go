@@ -86,7 +86,6 @@ var mistakes = map[string]struct {
 	"cluster token in memory": {func(c *Config) {
 		c.ClusterTokenFile, c.DatastoreEndpoint, c.EtcdListen = "/the/token", "memory://", "https://127.0.0.1:0"
 	}, []string{"--cluster-token-file /the/token", "in memory"}},
-	"cluster token on NATS":            {func(c *Config) { c.ClusterTokenFile, c.DatastoreEndpoint = "/the/token", "nats://127.0.0.1" }, []string{"--cluster-token-file /the/token", "nats://", "PostgreSQL"}},
 	"cluster token is missing":         {func(c *Config) { c.ClusterTokenFile, c.DatastoreEndpoint = "/no/token", "http://127.0.0.1:1" }, []string{"--cluster-token-file", "/no/token", "karve cluster-token create"}},
 	"cluster token for everybody":      {func(c *Config) { c.ClusterTokenFile, c.DatastoreEndpoint = "config_test.go", "http://127.0.0.1:1" }, []string{"--cluster-token-file", "chmod 0600 config_test.go"}},
 	"controller":                       {func(c *Config) { c.DisableControllers = []string{"deploymnet"} }, []string{"--disable-controllers", `"deploymnet"`, `did you mean "deployment"?`}},

@@ -191,7 +191,7 @@ func (s *controlPlane) parts() []lifecycle.Part {
 	if !s.NoKubeadmObjects && s.mayLead() {
 		addRetried(joiningPart, s.maintainJoining, s.setBlocked(joiningPart))
 	}
-	if !s.ownsStorage() && s.recordsKeys() {
+	if !s.ownsStorage() {
 		addRetried(namesPart, s.publishNames, s.setBlocked(namesPart))
 	}
 	if s.NewAuthorities != "" {

@@ -396,7 +396,6 @@ func TestDatastoreElsewhere(t *testing.T) {
 	for endpoint, want := range map[string]string{
 		"postgres://u:s3cret@h/db":     "postgres://u@h/db is a database of yours: use pg_dump",
 		"mysql://u:s3cret@tcp(h:1)/db": "mysql://u@tcp(h:1)/db is a database of yours: use mysqldump",
-		"nats://u:s3cret@h":            "nats://h is a database of yours: use nats stream",
 		"https://u:s3cret@h:2379":      "https://u:xxxxx@h:2379 is an etcd: use etcdctl",
 		"memory://":                    "keeps nothing on the disk",
 	} {

@@ -43,7 +43,7 @@ func TestMigrateBadInput(t *testing.T) {
 		{nil, "KARVE_MIGRATE_TO=postgres://karve:secret@127.0.0.1:1/x", "--to postgres://karve@127.0.0.1:1/x: …connection refused"},
 		{[]string{"--to", empty}, "KARVE_MIGRATE_FROM=mysql://karve:secret@tcp(127.0.0.1:1)/x", "--from mysql://karve@tcp(127.0.0.1:1)/x: …connection refused"},
 		{[]string{"--to", empty, "--config", config}, "", "--datastore-endpoint postgres://karve@127.0.0.1:1/x: …connection refused"},
-		{[]string{"--to", "nats://127.0.0.1:1"}, "", "--to nats://127.0.0.1:1: NATS cannot be migrated"},
+		{[]string{"--to", "nats://127.0.0.1:1"}, "", "--to nats://…: …run kine…--to http://"},
 		{[]string{"--to", "http://127.0.0.1:1"}, "", "--to http://127.0.0.1:1: Error while dialing: dial tcp 127.0.0.1:1: connect: connection refused"},
 		{[]string{"--to", "https://127.0.0.1:1", "--to-cafile", "/nowhere/ca"}, "", "--to-cafile…/nowhere/ca"},
 		{[]string{"--to", empty, "--to-cafile", config}, "", "--to-cafile " + config + ":…needs no TLS"},

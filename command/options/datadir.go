@@ -27,8 +27,8 @@ func DataDir() cli.Flag {
 
 // DatastoreEndpoint is --datastore-endpoint.
 func DatastoreEndpoint() cli.Flag {
-	return text(storage, "datastore-endpoint", "", "`URL` of an external datastore: PostgreSQL, MySQL, NATS or etcd (default: the built-in one in the data directory). "+
-		"One of sqlite://DIR?durability=full|relaxed|memory&cache=BYTES, memory://, postgres://USER:PASSWORD@HOST/DATABASE, mysql://USER:PASSWORD@tcp(HOST:PORT)/DATABASE, nats://HOST, and http(s)://host:port,… of an etcd. "+
+	return text(storage, "datastore-endpoint", "", "`URL` of an external datastore: PostgreSQL, MySQL or etcd (default: the built-in one in the data directory). "+
+		"One of sqlite://DIR?durability=full|relaxed|memory&cache=BYTES, memory://, postgres://USER:PASSWORD@HOST/DATABASE, mysql://USER:PASSWORD@tcp(HOST:PORT)/DATABASE, and http(s)://host:port,… of an etcd. "+
 		"Other users can see the command line: give a password in the variable or the configuration file instead.")
 }
 

@@ -25,10 +25,10 @@ import (
 type Backend struct {
 	external *Database
 	backend  server.Backend
-	reads    *sql.DB  // of SQL
-	log      *gapless // of SQL
+	reads    *sql.DB
+	log      *gapless
 	table    *sqllog.SQLLog
-	events   server.Dialect // of SQL: reads the history of watches
+	events   server.Dialect // reads the history of watches
 	writer   *writer        // nil: the driver writes itself
 	reader   *reader        // nil: the driver reads itself
 	watchdog *watchdog      // nil: calls have the driver's patience
@@ -129,9 +129,6 @@ func (b *Backend) tell(err error) {
 func (b *Backend) Start(ctx context.Context) error {
 	b.done = ctx.Done() // before kine's goroutines start
 	return b.status(ctx, contain(func() error {
-		if b.table == nil {
-			return b.backend.Start(ctx)
-		}
 		if err := b.table.Start(ctx); err != nil {
 			return err
 		}
@@ -197,10 +194,10 @@ func (b *Backend) List(ctx context.Context, key, end string, limit, revision int
 // errBounds is the error for ranges that kine's drivers do not know: they answer that there are no keys.
 var errBounds = status.Error(codes.Unimplemented, "this datastore can list a range that has an end, and all keys of the newest revision: set range_end to the first key after the range")
 
-// checkBounds refuses a range of all keys from one on. A range without bounds is all keys; NATS does
-// not know it, and SQL knows it for the newest revision only.
+// checkBounds refuses a range of all keys from one on. A range without bounds is all keys, which kine knows for the newest revision
+// only.
 func (b *Backend) checkBounds(key, end string, revision int64) error {
-	if all := key == "" && end == ""; end == "\x00" || all && (revision != 0 || !b.external.kind.sql) {
+	if all := key == "" && end == ""; end == "\x00" || all && revision != 0 {
 		return errBounds
 	}
 	return nil
@@ -214,7 +211,7 @@ func (b *Backend) ListStream(ctx context.Context, key, end string, limit, revisi
 
 // Count counts a range.
 func (b *Backend) Count(ctx context.Context, key, end string, revision int64) (int64, int64, error) {
-	if err := b.checkBounds(key, end, 0); err != nil { // SQL counts all keys at any revision
+	if err := b.checkBounds(key, end, 0); err != nil { // kine counts all keys at any revision
 		return 0, 0, err
 	}
 	limited, cancel := b.limit(ctx)
@@ -230,13 +227,13 @@ func (b *Backend) Create(ctx context.Context, key string, value []byte, lease in
 	recorded, o := withOutcome(limited)
 	var read result
 	rev, err := b.backend.Create(context.WithValue(recorded, resultKey{}, &read), key, value, lease)
-	if cut := read.err(); cut != nil && err == nil && b.writer != nil && o.revision == 0 {
+	if cut := read.err(); cut != nil && err == nil && o.revision == 0 {
 		err = cut // kine took the failed read for a key that was never there
 	}
 	// The second attempt is for a key that has been deleted; nobody reads after it.
 	if failed := o.failure(err == server.ErrKeyExists && o.attempts < 2); failed != nil {
 		err = failed
-	} else if err == nil && b.writer != nil {
+	} else if err == nil {
 		rev = o.revision // of a key that was deleted, kine returns the database's newest revision, not that of the row
 		if rev == 0 {
 			err = b.unwritten(key)
@@ -277,8 +274,6 @@ func (b *Backend) Delete(ctx context.Context, key string, revision int64) (int64
 		err = failed
 	} else if kv == nil {
 		ok = false // kine reports that it deleted a key that never existed
-	} else if err == nil && !ok && kv.ModRevision == revision {
-		err = fmt.Errorf("whether %s was deleted is not known", key) // kine's NATS driver hides the error of the write
 	}
 	return rev, kv, ok && err == nil, b.status(ctx, heard(limited, err))
 }
@@ -337,9 +332,7 @@ func (b *Backend) figures(to prometheus.Registerer) prometheus.Registerer {
 		return nil
 	}
 	r := registerer{b}
-	if b.external.kind.sql {
-		r.MustRegister(metrics.SQLTotal, metrics.SQLTime, metrics.CompactTotal, metrics.InsertErrorsTotal)
-	}
+	r.MustRegister(metrics.SQLTotal, metrics.SQLTime, metrics.CompactTotal, metrics.InsertErrorsTotal)
 	return r
 }
 

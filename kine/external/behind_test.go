@@ -44,7 +44,6 @@ func (c cutOff) QueryAfter(ctx context.Context, stmt *query.Stmt, revision int64
 // While a server is suspended or cut off, another one compacts what its watches wait for. They end, and what is gone is not filled.
 func TestDatabaseWatchesEndThatAnotherServerHasCompacted(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		db.needsSQL(t)
 		a, b, other, ctx := db.started(t), db.open(t), db.foreign(t), t.Context()
 		life, stop := context.WithCancel(ctx)
 		if err := b.Start(life); err != nil {
@@ -146,7 +145,6 @@ func TestDatabaseWatchesEndThatAnotherServerHasCompacted(t *testing.T) {
 // A statement that cannot be prepared costs no connection.
 func TestDatabaseStatementsThatFailCostNoConnection(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		db.needsSQL(t)
 		b, other := db.open(t), db.foreign(t)
 		follows, err := logOf(b.backend)
 		if err != nil {
@@ -212,7 +210,6 @@ func TestTheRevisionInMemoryIsNoAnswerOfTheDatabase(t *testing.T) {
 // A write whose sender loses its lease while the write waits for a lock of the database is not written.
 func TestDatabaseTakesAWriteBackThatWaitsForALock(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		db.needsSQL(t)
 		a, b, other := db.started(t), db.started(t), db.foreign(t)
 		take := func(unlock func()) {
 			t.Helper()
@@ -258,7 +255,6 @@ func TestDatabaseTakesAWriteBackThatWaitsForALock(t *testing.T) {
 // The new lease of a key is not forgotten with the old one.
 func TestDatabaseRemembersALeaseThatWasRenewed(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		db.needsSQL(t)
 		b, ctx := db.started(t), t.Context()
 		first, err := b.Create(ctx, "/keys/a", nil, 1000)
 		if err != nil {
@@ -311,7 +307,6 @@ func (b *Backend) holdLock(t *testing.T) (unlock func()) {
 // A server that starts beside an open transaction does not stop the writes of others, and says what it waits for.
 func TestDatabaseStartsBesideAnOpenTransaction(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		db.needsSQL(t)
 		b, other := db.started(t), db.foreign(t)
 		first, err := b.Create(t.Context(), "/keys/first", nil, 0)
 		if err != nil {
@@ -389,7 +384,6 @@ func (c *counted) insert(ctx context.Context, batch []*write, none *keyRange) ([
 // Where statements have a limit, a batch waits for a lock once, not once for each of its writes.
 func TestDatabaseAStatementThatIsEndedFailsTheBatch(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		db.needsSQL(t)
 		db.open(t) // makes the table
 		limit, locks, unlock := "?statement_timeout=1s", []string{
 			fmt.Sprintf("BEGIN; SELECT pg_advisory_xact_lock(%d)", pgLock), "BEGIN; LOCK TABLE kine IN EXCLUSIVE MODE"}, "ROLLBACK"
@@ -431,7 +425,6 @@ func TestDatabaseAStatementThatIsEndedFailsTheBatch(t *testing.T) {
 // A key that a database cannot store is the caller's mistake, not an outage.
 func TestDatabaseAKeyThatIsRefusedIsNoOutage(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		db.needsSQL(t)
 		b := db.started(t)
 		b.state = func(err error) { t.Errorf("told that the database is away: %v", err) }
 		long := make([]byte, 4000) // an index compresses its entries

@@ -16,15 +16,12 @@ import (
 // BenchmarkDatabase measures one client of each database that scripts/external-databases has
 // started: scripts/external-databases with KARVE_TEST_FLAGS='-bench .'.
 func BenchmarkDatabase(b *testing.B) {
-	for _, kind := range []string{"postgres", "mysql", "nats"} {
+	for _, kind := range []string{"postgres", "mysql"} {
 		endpoint := os.Getenv("KARVE_TEST_" + strings.ToUpper(kind))
 		if endpoint == "" {
 			continue
 		}
 		own := fmt.Sprintf("bench%d", time.Now().UnixNano())
-		if kind == "nats" {
-			own = "?bucket=" + own
-		}
 		d, err := Parse(endpoint + own)
 		if err != nil {
 			b.Fatal(err)

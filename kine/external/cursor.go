@@ -3,7 +3,6 @@ package external
 import (
 	"context"
 	"sync/atomic"
-	"time"
 
 	"github.com/k3s-io/kine/pkg/server"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -27,8 +26,6 @@ type cursor struct {
 	key, end string
 	start    int64
 
-	marks  bool          // the backend has revisions without an event
-	idle   chan int64    // marks: a revision for a reader that has nothing to read
 	seen   int64         // every event up to it has come
 	wanted atomic.Int64  // the revision for which progress was requested; 0: none
 	poke   chan struct{} // wanted has changed
@@ -38,10 +35,7 @@ func openCursor(ctx context.Context, backend server.Backend, key, end string, re
 	ctx, cancel := context.WithCancel(ctx)
 	c := &cursor{
 		backend: backend, ctx: ctx, cancel: cancel, key: key, end: end,
-		start: revision, seen: revision - 1, poke: make(chan struct{}, 1), idle: make(chan int64),
-	}
-	if b, ok := backend.(*Backend); ok {
-		c.marks = !b.external.kind.sql
+		start: revision, seen: revision - 1, poke: make(chan struct{}, 1),
 	}
 	c.result = backend.Watch(ctx, revision)
 	if c.result.CompactRevision != 0 {
@@ -66,8 +60,6 @@ func (c *cursor) Next(ctx context.Context) (int64, []*clientv3.Event, error) {
 				return events[len(events)-1].Kv.ModRevision, events, nil
 			}
 		case <-c.poke:
-		case revision := <-c.idle:
-			c.seen = max(c.seen, revision)
 		case <-ctx.Done():
 			return 0, nil, ctx.Err()
 		}
@@ -108,12 +100,7 @@ func (c *cursor) ended(ctx context.Context) error {
 	return errCutOff
 }
 
-// marksPause is the time in which events that kine's NATS driver has read reach the watches.
-const marksPause = 100 * time.Millisecond
-
-// RequestProgress is answered when every event up to the newest revision has come. NATS counts
-// the marks of deletes as well, so there a reader that has nothing to read after a pause has
-// everything.
+// RequestProgress is answered when every event up to the newest revision has come.
 func (c *cursor) RequestProgress() {
 	go func() {
 		revision, err := c.backend.CurrentRevision(c.ctx)
@@ -124,18 +111,6 @@ func (c *cursor) RequestProgress() {
 		}
 		select {
 		case c.poke <- struct{}{}:
-		default:
-		}
-		if !c.marks {
-			return
-		}
-		select {
-		case <-time.After(marksPause):
-		case <-c.ctx.Done():
-			return
-		}
-		select {
-		case c.idle <- revision: // only a waiting reader receives it
 		default:
 		}
 	}()

@@ -62,8 +62,7 @@ type driver struct {
 	// for open. Errors that waiting cannot cure are ErrRefused.
 	prepare func(ctx context.Context, rest string, files tls.Config) (config drivers.Config, release func(), err error)
 	open    func(context.Context, *sync.WaitGroup, *drivers.Config) (bool, server.Backend, error)
-	sql     bool
-	// Of SQL: rows opens kine's table for its writer, follow calls wake when there are rows of any server, until
+	// rows opens kine's table for its writer, follow calls wake when there are rows of any server, until
 	// ctx ends, and failed when it cannot, and the parameters of a statement begin with param, and have numbers if numbered.
 	rows     func(ctx context.Context, dsn string, dialect *generic.Generic) (inserter, error)
 	follow   func(ctx context.Context, dsn string, db *sql.DB, wake func(revision int64), failed func(error))
@@ -72,7 +71,7 @@ type driver struct {
 	numbered bool
 	fills    func(dsn string, wait time.Duration) (*sql.DB, error) // connections whose statements wait so long for a lock
 
-	// For [Table], if sql:
+	// For [Table]:
 	connect func(rest string, files tls.Config) (db *sql.DB, release func(), err error)
 	failure func(error) error // makes errors that waiting cannot cure ErrRefused
 	// primary refuses a database in which running servers cannot be seen.
@@ -81,15 +80,11 @@ type driver struct {
 	identity string // selects what tells databases apart
 	others   string // counts the other connections to the database
 	raise    string // makes the next revision follow one; without its end
-
-	// patience is the longest time of a call; 0 means the caller's.
-	patience time.Duration
 }
 
 var kinds = map[string]*driver{
 	"postgres": &postgres, "postgresql": &postgres,
 	"mysql": &mySQL,
-	"nats":  &natsKV,
 }
 
 // IsEndpoint tells whether endpoint names a database for [Parse].
@@ -102,7 +97,6 @@ func IsEndpoint(endpoint string) bool {
 //
 //	postgres://USER:PASSWORD@HOST:PORT/DATABASE?…  as libpq and pgx take it
 //	mysql://USER:PASSWORD@tcp(HOST:PORT)/DATABASE?…  a DSN of go-sql-driver/mysql
-//	nats://USER:PASSWORD@HOST:PORT,…?bucket=…  see kine's examples/nats.md
 //
 // The default database is kubernetes. [Database.Open] creates it if it does not exist. No
 // error contains a password.
@@ -125,10 +119,6 @@ func (e *Database) String() string { return e.where }
 
 // Tools names the programs for backups of such a database.
 func (e *Database) Tools() string { return e.kind.tools }
-
-// Shareable tells whether several servers can use the database. With NATS, each reads an index of its
-// own, which the writes of others reach later.
-func (e *Database) Shareable() bool { return e.kind.sql }
 
 // Options say how a Database is opened.
 type Options struct {
@@ -176,7 +166,7 @@ func (e *Database) Open(ctx context.Context, o Options) (_ *Backend, err error) 
 	b.life, b.cancel = life, end
 	inTime := context.AfterFunc(ctx, end)
 	err = contain(func() (err error) {
-		if _, b.backend, err = e.kind.open(life, &b.work, &config); err == nil && e.kind.sql {
+		if _, b.backend, err = e.kind.open(life, &b.work, &config); err == nil {
 			err = b.attach(life, config.DataSourceName)
 		}
 		return err

@@ -50,7 +50,7 @@ type resultKey struct{}
 
 func (r *result) err() error {
 	if r.rows == nil {
-		return nil // NATS, or a query that failed
+		return nil // a query that failed
 	}
 	return r.rows.Err()
 }

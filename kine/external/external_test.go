@@ -22,12 +22,10 @@ func TestParse(t *testing.T) {
 	for endpoint, want := range map[string]string{
 		"postgres://u:s3cret@h:5432/db":                   "postgres://u@h:5432/db",
 		"postgresql://u:s%2Fcret@h/KARVE?sslmode=disable": "postgres://u@h/karve",
-		"postgres://":                             "postgres://me@/kubernetes",
-		"mysql://u:s3cret@tcp(h:3306)/db":         "mysql://u@tcp(h:3306)/db",
-		"mysql://u:s3cret@unix(/run/x.sock)/":     "mysql://u@unix(/run/x.sock)/kubernetes",
-		"mysql://":                                "mysql://root@unix(/var/run/mysqld/mysqld.sock)/kubernetes",
-		"nats://u:s3cret@h:4222?bucket=b":         "nats://h:4222",
-		"nats://s3crettoken@h:4222,nats://i:4222": "nats://h:4222,nats://i:4222",
+		"postgres://":                         "postgres://me@/kubernetes",
+		"mysql://u:s3cret@tcp(h:3306)/db":     "mysql://u@tcp(h:3306)/db",
+		"mysql://u:s3cret@unix(/run/x.sock)/": "mysql://u@unix(/run/x.sock)/kubernetes",
+		"mysql://":                            "mysql://root@unix(/var/run/mysqld/mysqld.sock)/kubernetes",
 	} {
 		e, err := Parse(endpoint)
 		if err != nil || e.String() != want {
@@ -41,9 +39,6 @@ func TestParse(t *testing.T) {
 		"mysql://u:s3cret@h:3306/db":               "@tcp(",
 		"mysql://u:s3/cret@tcp(h:3306)":            "@tcp(",
 		"mysql://u:s3cret@tcp(h:3306)":             "slash",
-		"nats://u:s3cret@h,u:s3cret@i":             "nats://",
-		"nats://u:s3cret@h?history=9":              "history",
-		"nats://u:s3%20cret@h":                     "credsFile",
 	} {
 		_, err := Parse(endpoint)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3") {

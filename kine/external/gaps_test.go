@@ -163,7 +163,6 @@ func list(ctx context.Context, b *Backend, revision int64) (int64, map[string]bo
 // When a transaction is rolled back, InnoDB lets those who wait for its row run into a deadlock.
 func TestDatabaseListsWhenATransactionIsRolledBack(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		db.needsSQL(t)
 		servers := []*Backend{db.started(t), db.started(t), db.started(t)}
 		other := db.foreign(t)
 		for range 3 {
@@ -189,7 +188,6 @@ func TestDatabaseListsWhenATransactionIsRolledBack(t *testing.T) {
 // Lists and watches that wait for a transaction leave connections for reads.
 func TestDatabaseReadsBesideAnOpenTransaction(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		db.needsSQL(t)
 		b, other := db.open(t), db.foreign(t)
 		db.waitFor(t, b, time.Hour)
 		var looks atomic.Int64
@@ -236,7 +234,6 @@ func TestDatabaseReadsBesideAnOpenTransaction(t *testing.T) {
 // Many gaps, such as those that a crash of PostgreSQL leaves, are filled once.
 func TestDatabaseGapsAreFilledOnce(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		db.needsSQL(t)
 		b, other := db.open(t), db.foreign(t)
 		var looks, taken atomic.Int64
 		b.log.pause = func(context.Context) { looks.Add(1) }
@@ -275,7 +272,6 @@ func TestDatabaseGapsAreFilledOnce(t *testing.T) {
 // Lists and new watches end when a transaction does not, and say why.
 func TestDatabaseReadsEndBesideATransactionThatDoesNot(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		db.needsSQL(t)
 		b, other := db.started(t), db.foreign(t)
 		db.waitFor(t, b, time.Second)
 		other.begin(0)
@@ -293,7 +289,6 @@ func TestDatabaseReadsEndBesideATransactionThatDoesNot(t *testing.T) {
 // A live watch has what is committed late, however much later, and also when waiting for it has failed meanwhile.
 func TestDatabaseAWatchWaitsForALateTransaction(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		db.needsSQL(t)
 		b, other := db.open(t), db.foreign(t)
 		db.waitFor(t, b, time.Second)
 		warned := make(chan error, 100)
@@ -332,7 +327,6 @@ func TestDatabaseAWatchWaitsForALateTransaction(t *testing.T) {
 // The list at the revision of a write is followed by a watch, as the newest is.
 func TestDatabaseListsAtARevisionWithoutGaps(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		db.needsSQL(t)
 		b, other := db.started(t), db.foreign(t)
 		other.begin(0)
 		listed := make(chan map[string]bool, 1)
@@ -356,7 +350,6 @@ func TestDatabaseListsAtARevisionWithoutGaps(t *testing.T) {
 // A program whose row has a number and is not there yet keeps it. Beside ever new gaps there is an answer.
 func TestDatabaseGapsAreLookedAtTwice(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		db.needsSQL(t)
 		b, other, ctx := db.open(t), db.foreign(t), t.Context()
 		if _, err := b.Create(ctx, "/keys/first", nil, 0); err != nil {
 			t.Fatal(err)
@@ -382,7 +375,6 @@ func TestDatabaseGapsAreLookedAtTwice(t *testing.T) {
 // What newest remembers is of the table that is there.
 func TestDatabaseWithoutGapsIsRemembered(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		db.needsSQL(t)
 		b, other, ctx := db.open(t), db.foreign(t), t.Context()
 		want := func(what string, want int64) {
 			t.Helper()
@@ -449,7 +441,6 @@ func TestAHistoryFromNowOnCutShortEndsTheWatch(t *testing.T) {
 // The loop that follows the log fills what was there when it saw a gap, and goes on.
 func TestDatabaseTheLoopEndsBesideEverNewGaps(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		db.needsSQL(t)
 		b, other := db.open(t), db.foreign(t)
 		first, err := b.Create(t.Context(), "/keys/first", nil, 0)
 		if err != nil {
@@ -474,7 +465,6 @@ func TestDatabaseTheLoopEndsBesideEverNewGaps(t *testing.T) {
 // A caller who waits for the fill of others' gap does not get its error. What was complete stays so meanwhile.
 func TestDatabaseAGapOfOthersIsNoError(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		db.needsSQL(t)
 		b, other, ctx := db.open(t), db.foreign(t), t.Context()
 		first, err := b.Create(ctx, "/keys/first", nil, 0)
 		if err != nil {
@@ -506,7 +496,6 @@ func TestDatabaseAGapOfOthersIsNoError(t *testing.T) {
 // What live watches still wait for is not removed.
 func TestDatabaseCompactionWaitsForWatches(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		db.needsSQL(t)
 		if db.kind == "mysql" {
 			t.Skip("InnoDB lets the compaction itself wait for the transaction")
 		}

@@ -15,7 +15,6 @@ func TestPasswordsAreMasked(t *testing.T) {
 		{"postgres://u:db@db.example.com/db", "hostname resolving error: lookup db.example.com: no such host", ""},
 		{"postgres://karve:karve@h/karve", `password authentication failed for user "karve" (database=karve)`, ""},
 		{"mysql://u:o@tcp(h:3306)/db", "Error 1045 (28000): Access denied for user 'u'@'localhost' (using password: YES)", ""},
-		{"nats://u:nats@h", "nats: no servers available for connection", ""},
 		{"postgres://u:password@h/db", "password authentication failed", ""},
 
 		// The URL as it was written, and as a driver writes it.
@@ -29,10 +28,9 @@ func TestPasswordsAreMasked(t *testing.T) {
 		{"postgres://u@h/db?password=s3c%26ret", "postgres://u@h/db?password=s3c%26ret&sslmode=disable", "postgres://u@h/db?password=xxxxx&sslmode=disable"},
 		{"postgres://u@h/db?password=s3c%26ret", "user=u password='s3c&ret' host=h", "user=u password='xxxxx' host=h"},
 		{"postgres://u@h/db?sslpassword=s3cret", "u@h sslpassword=s3cret", "u@h sslpassword=xxxxx"},
-		// DSNs and tokens.
+		// DSNs.
 		{"mysql://u:tcp@tcp(h:3306)/db", "dial tcp: u:tcp@tcp(h:3306)/db", "dial tcp: u:xxxxx@tcp(h:3306)/db"},
 		{"mysql://u:p@ss/w0rd@tcp(h:3306)/db", "u:p@ss/w0rd@tcp(h:3306)/db", "u:xxxxx@tcp(h:3306)/db"},
-		{"nats://t0ken@h", "nats://t0ken@h: timeout", "nats://xxxxx@h: timeout"},
 		// Another URL than the endpoint, such as one that a file names.
 		{"postgres://u@h/db", "postgres://u:s3cret@other/db?password=s3cret&a=b", "postgres://u:xxxxx@other/db?password=xxxxx&a=b"},
 	} {
@@ -68,10 +66,8 @@ func TestAMalformedEndpointShowsNoPassword(t *testing.T) {
 		"postgres://u:s3?cret@h/db", "postgres://u:3?cret@h/db", "postgres://u:s3#cret@h/db", "postgres://u:s3%zzcret@h/db",
 		"postgres://u:3/cret@h/db", "postgres://u:3#cret@h/db", "postgres://u:3?a=cret@h/db", "postgres://u@x:3/cret@h/db",
 		"mysql://u:3/cret@tcp(h:3306)", "mysql://u:3/cret@h:3306/db", "mysql://u:3?cret@h/db", "mysql://u:3#cret@h/db", "mysql://tcp:3/cret@tcp(h)",
-		"nats://u:3/cret@h", "nats://u:3#cret@h", "nats://u:3?bucket=cret@h", "nats://3/cret@h", "nats://u:3,cret@h", "nats://u:3,c/cret@h",
 		"postgres://u@h:x/db?password=s3cret", "postgres://u@h/db?password=s3cret&sslmode=perhaps", "postgres://u:s3cret@h/db?sslmode=perhaps",
 		"mysql://u:s3/cret@h:3306", "mysql://u:s3@cret(x)@h/db",
-		"nats://u:s3?cret@h", "nats://s3?cret@h", "nats://u:s3cret@h,nats://u:s3cret@i",
 	} {
 		_, err := Parse(endpoint)
 		if err == nil || strings.Contains(err.Error(), "cret") {

@@ -21,7 +21,6 @@ var mySQL = driver{
 	parse:   parseMySQL,
 	prepare: prepareMySQL,
 	open:    kinemysql.New,
-	sql:     true,
 
 	rows:     openMySQLTable,
 	follow:   followMySQL,

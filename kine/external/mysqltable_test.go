@@ -62,9 +62,6 @@ func TestADatabaseWithoutLocksIsRefused(t *testing.T) {
 // A transaction that does not get the lock writes nothing.
 func TestDatabaseWritesOnlyWithTheLock(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		if db.kind == "nats" {
-			t.Skip("NATS has no lock")
-		}
 		a, b := db.open(t), db.open(t)
 		var waiting *sql.DB
 		switch table := b.writer.table.(type) {

@@ -25,7 +25,6 @@ var postgres = driver{
 	parse:   parsePostgres,
 	prepare: preparePostgres,
 	open:    pgsql.New,
-	sql:     true,
 
 	rows:    openPostgresTable,
 	follow:  followPostgres,

@@ -16,9 +16,6 @@ func (b *Backend) Empty(ctx context.Context, prefix, except string) (bool, error
 	return err == nil && !slices.ContainsFunc(kvs, other), err
 }
 
-// CanCreateAll tells whether CreateAll works.
-func (b *Backend) CanCreateAll() bool { return b.writer != nil }
-
 // CreateAll writes all objects, keys with their values, in one transaction. If a key with the prefix, besides
 // except, is or was there, it writes none: another server was faster.
 func (b *Backend) CreateAll(ctx context.Context, prefix, except string, objects iter.Seq2[string, []byte]) error {

@@ -39,16 +39,9 @@ func (db database) open(t *testing.T) *Backend {
 	return b
 }
 
-func (db database) needsSQL(t *testing.T) {
-	if db.kind == "nats" {
-		t.Skip("one server only: see DESIGN.md")
-	}
-}
-
 // What one server has acknowledged, every later read of another one has.
 func TestDatabaseReadsWhatAnotherServerHasWritten(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		db.needsSQL(t)
 		a, _ := db.serve(t, Options{})
 		b, _ := db.serve(t, Options{})
 		ctx := t.Context()
@@ -94,7 +87,6 @@ func TestDatabaseReadsWhatAnotherServerHasWritten(t *testing.T) {
 // becomes visible after a later one.
 func TestDatabaseListAndWatchMissNothing(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		db.needsSQL(t)
 		a, _ := db.serve(t, Options{})
 		b, _ := db.serve(t, Options{})
 		listAndWatch(t, []*kubernetes.Client{a, b}, func(ctx context.Context, n int, key string, value []byte) error {
@@ -107,7 +99,6 @@ func TestDatabaseListAndWatchMissNothing(t *testing.T) {
 // revisions become visible out of order.
 func TestDatabaseListAndWatchMissNothingBesideKine(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		db.needsSQL(t)
 		a, _ := db.serve(t, Options{})
 		kine := db.kine(t)
 		listAndWatch(t, []*kubernetes.Client{a}, func(ctx context.Context, n int, key string, value []byte) error {
@@ -212,7 +203,6 @@ func listAndWatch(t *testing.T, clients []*kubernetes.Client, write func(ctx con
 // write.
 func TestDatabaseCreatesAgain(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		db.needsSQL(t)
 		a, _ := db.serve(t, Options{})
 		b, _ := db.serve(t, Options{})
 		ctx := t.Context()
@@ -243,7 +233,6 @@ func TestDatabaseCreatesAgain(t *testing.T) {
 // A server hears of another one's rows, without asking at an interval.
 func TestDatabaseTellsOfRows(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		db.needsSQL(t)
 		a := db.open(t)
 		if err := a.Start(t.Context()); err != nil {
 			t.Fatal(err)
@@ -277,12 +266,6 @@ func TestDatabaseTellsOfRows(t *testing.T) {
 // Of the servers that start with an empty database, one writes the first objects.
 func TestDatabaseCreatesAllOrNothing(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		if db.kind == "nats" {
-			if db.open(t).CanCreateAll() {
-				t.Error("want no first objects on NATS, which has no transactions")
-			}
-			return
-		}
 		const prefix, except = "/registry/", "/registry/karve/cluster"
 		servers := []*Backend{db.open(t), db.open(t), db.open(t)}
 		for _, b := range servers {
@@ -344,7 +327,6 @@ func TestDatabaseCreatesAllOrNothing(t *testing.T) {
 // here.
 func TestDatabaseHasNoRowThatAnOlderKineCannotRead(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		db.needsSQL(t)
 		b, ctx := db.open(t), t.Context()
 		if err := b.Start(ctx); err != nil { // which writes kine's own keys
 			t.Fatal(err)
@@ -383,7 +365,6 @@ func TestDatabaseHasNoRowThatAnOlderKineCannotRead(t *testing.T) {
 // A write that a database cannot store fails alone, and its outcome is certain.
 func TestDatabaseAWriteThatCannotBeStoredFailsAlone(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		db.needsSQL(t)
 		w := newWriter(t.Context(), db.open(t).writer.table)
 		create := func(key string, ttl int64) *write {
 			return &write{ctx: t.Context(), key: key, created: true, ttl: ttl}
@@ -422,7 +403,6 @@ func TestDatabaseTellsWhichWriteItRefuses(t *testing.T) {
 // A lease may be longer than kine's column has room for.
 func TestDatabaseStoresLongLeases(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		db.needsSQL(t)
 		b := db.open(t)
 		if err := b.Start(t.Context()); err != nil {
 			t.Fatal(err)

@@ -136,10 +136,7 @@ func heard(limited context.Context, err error) error {
 // limit bounds a call of a driver that would wait for a lost connection as long as its caller does. While the database is
 // away, the context has ended at its begin, unless the database answers again.
 func (b *Backend) limit(ctx context.Context) (context.Context, context.CancelFunc) {
-	switch {
-	case b.external.kind.patience != 0:
-		return context.WithTimeout(ctx, b.external.kind.patience)
-	case b.watchdog == nil:
+	if b.watchdog == nil {
 		return ctx, func() {}
 	}
 	if b.away.Load() {

@@ -127,9 +127,6 @@ func TestDatabaseThatIsSilent(t *testing.T) {
 			"update": func() error { _, _, _, err := b.Update(ctx, "/a/0", nil, first.Revision, 0); return err },
 			"delete": func() error { _, _, _, err := b.Delete(ctx, "/a/0", first.Revision); return err },
 		}
-		if db.kind == "nats" {
-			delete(calls, "count") // of the server's own index
-		}
 		for _, when := range []string{"at once", "later"} {
 			var all sync.WaitGroup
 			for name, call := range calls {
@@ -234,9 +231,6 @@ func (s *swallower) swallow() {
 // its watches go on.
 func TestDatabaseWhoseConnectionsAreForgotten(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		if db.kind == "nats" {
-			t.Skip("its client has one connection, and asks itself whether that is silent")
-		}
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/k3s-io/kine/pkg/server"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
@@ -113,33 +112,7 @@ func TestRangesThatKineDoesNotKnow(t *testing.T) {
 		}
 	}
 	b := anExternal(nil)
-	b.external.kind = &natsKV
-	if _, _, err := b.List(t.Context(), "", "", 0, 0, false); status.Code(err) != codes.Unimplemented {
-		t.Errorf("all keys on NATS: %v, want Unimplemented", err)
-	}
 	if _, _, err := b.Count(t.Context(), "/", "\x00", 0); status.Code(err) != codes.Unimplemented {
 		t.Errorf("a count without an end: %v, want Unimplemented", err)
-	}
-}
-
-// readOnly is a backend that refuses writes without an error, as kine's NATS driver does.
-type readOnly struct{ server.Backend }
-
-func (readOnly) Get(context.Context, string, int64, bool) (int64, *server.KeyValue, error) {
-	return 5, &server.KeyValue{Key: "/a", ModRevision: 5}, nil
-}
-
-func (readOnly) Delete(context.Context, string, int64) (int64, *server.KeyValue, bool, error) {
-	return 5, &server.KeyValue{Key: "/a", ModRevision: 5}, false, nil
-}
-
-func TestADeleteThatIsRefusedEnds(t *testing.T) {
-	ended := make(chan error, 1)
-	go func() {
-		_, _, _, err := anExternal(readOnly{}).Delete(t.Context(), "/a", 0)
-		ended <- err
-	}()
-	if err := eventually.Receive(t, "the delete", ended); status.Code(err) != codes.Unavailable {
-		t.Errorf("%v, want Unavailable", err)
 	}
 }

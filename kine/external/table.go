@@ -59,9 +59,6 @@ var errNoTable = errors.New("no server has used this database")
 // Same tells whether both have the same endpoint.
 func (e *Database) Same(other *Database) bool { return e.kind == other.kind && e.rest == other.rest }
 
-// SQL tells whether the database has a [Table].
-func (e *Database) SQL() bool { return e.kind.sql }
-
 // ReadTable begins to read the table as it is now. It creates nothing. Close the Table.
 func (e *Database) ReadTable(ctx context.Context, o Options) (_ *Table, err error) {
 	t, err := e.openTable(ctx, o)

@@ -10,13 +10,8 @@ import (
 // Watch returns the events of all keys from revision on, or from the next one if that is 0.
 // Every batch has the revision up to which its events are complete, and no event comes twice.
 func (b *Backend) Watch(ctx context.Context, revision int64) server.WatchResult {
-	// kine's NATS driver tries a watch for ever after its deadline.
-	ctx, cancel := withoutDeadline(ctx)
+	ctx, cancel := context.WithCancel(ctx)
 	out, errc := make(chan server.EventBatch), make(chan error, 1)
-	if !b.external.kind.sql {
-		go b.watchLater(ctx, cancel, revision, out, errc)
-		return server.WatchResult{Eventc: out, Errorc: errc}
-	}
 	guarded, stop, _ := b.watchdog.guard(ctx) // it ends with ctx
 	from, history, start, end, err := b.watch(guarded, revision)
 	stop()
@@ -37,9 +32,7 @@ func (b *Backend) Watch(ctx context.Context, revision int64) server.WatchResult 
 		defer cancel()
 		defer end()
 		defer close(out)
-		if err := b.pass(ctx, from, &history, out, start); err != nil {
-			errc <- b.status(ctx, err)
-		}
+		b.pass(ctx, from, history, out, start)
 	}()
 	return to
 }
@@ -80,56 +73,24 @@ func (b *Backend) begin(ctx context.Context, revision int64) (to server.WatchRes
 	return to, history, err
 }
 
-// watchLater begins a watch without a caller that waits for it: kine's NATS driver waits for an
-// event at the newest revision, and the mark of a delete is none. The next write of anybody ends
-// that (kine pkg/drivers/nats/backend.go, after).
-func (b *Backend) watchLater(ctx context.Context, cancel context.CancelFunc, revision int64, out chan<- server.EventBatch, errc chan<- error) {
-	defer cancel()
-	defer close(out)
-	from := b.backend.Watch(ctx, revision)
-	err := error(server.ErrCompacted)
-	if from.CompactRevision == 0 {
-		err = b.pass(ctx, from, nil, out, revision)
-	}
-	if err != nil {
-		errc <- b.status(ctx, err)
-	}
-}
-
-// pass passes on the events of a watch until it ends. first is a batch that was read before, or nil.
-func (b *Backend) pass(ctx context.Context, from server.WatchResult, first *server.EventBatch, to chan<- server.EventBatch, start int64) error {
+// pass passes on the events of a watch, which begin with its history, until it ends.
+func (b *Backend) pass(ctx context.Context, from server.WatchResult, batch server.EventBatch, to chan<- server.EventBatch, start int64) {
 	o := order{seen: start - 1}
-	for {
-		var batch server.EventBatch
-		var open bool
-		if first != nil {
-			batch, open, first = *first, true, nil
-		} else {
-			select {
-			case batch, open = <-from.Eventc:
-			case <-ctx.Done():
-				return nil
-			}
-		}
-		if !open { // kine may have a reason
-			select {
-			case err := <-from.Errorc:
-				return err
-			default:
-				return nil
-			}
-		}
-		batch = o.next(batch)
+	for open := true; open; {
 		select {
-		case to <- batch:
+		case to <- o.next(batch):
 		case <-ctx.Done():
-			return nil
+			return
+		}
+		select {
+		case batch, open = <-from.Eventc:
+		case <-ctx.Done():
+			return
 		}
 	}
 }
 
-// order keeps the batches of a watch in order: the first live ones may have events of the history, and kine's NATS driver begins
-// anew after a lost connection, and sends events that it has sent.
+// order keeps the batches of a watch in order: the first live ones may have events of the history.
 type order struct {
 	seen int64 // every event up to it has been passed on
 }
@@ -143,10 +104,4 @@ func (o *order) next(batch server.EventBatch) server.EventBatch {
 	o.seen = max(o.seen, batch.CurrentRev)
 	batch.CurrentRev = o.seen
 	return batch
-}
-
-func withoutDeadline(parent context.Context) (context.Context, context.CancelFunc) {
-	ctx, stop := context.WithCancel(context.WithoutCancel(parent))
-	detach := context.AfterFunc(parent, stop)
-	return ctx, func() { detach(); stop() }
 }

@@ -27,7 +27,7 @@ type Location struct {
 }
 
 // endpointForms lists the forms of --datastore-endpoint, for error messages.
-const endpointForms = "want sqlite://DIR?durability=full|relaxed|memory&cache=BYTES, memory://, postgres://…, mysql://…, nats://…, or http(s)://host:port,… of an etcd; nothing is the built-in datastore in the data directory"
+const endpointForms = "want sqlite://DIR?durability=full|relaxed|memory&cache=BYTES, memory://, postgres://…, mysql://…, or http(s)://host:port,… of an etcd; nothing is the built-in datastore in the data directory"
 
 // Parse reads --datastore-endpoint and --durability. Both may be empty. Its errors contain no
 // passwords.
@@ -65,7 +65,7 @@ func ParseAs(option, endpoint string) (Location, error) {
 //	                                   data directory), D full, relaxed or memory,
 //	                                   N bytes of values in memory (64Mi is fine)
 //	memory://                          the engine, without a file
-//	postgres://, mysql://, nats://     a database (external.Parse)
+//	postgres://, mysql://              a database (external.Parse)
 //	http(s)://host:port,…              a real etcd
 func parseEndpoint(text string) (Location, error) {
 	scheme, rest, found := strings.Cut(text, "://")
@@ -85,6 +85,9 @@ func parseEndpoint(text string) (Location, error) {
 			return Location{}, fmt.Errorf("--datastore-endpoint: %w", err)
 		}
 		return Location{External: database}, nil
+	}
+	if found && scheme == "nats" { // the rest may have a password
+		return Location{}, errors.New("--datastore-endpoint nats://…: Karve does not speak to NATS itself: run kine (https://github.com/k3s-io/kine) with this endpoint, and name kine: --datastore-endpoint http://HOST:2379")
 	}
 	l := Location{Etcd: strings.Split(text, ",")}
 	for _, one := range l.Etcd {

@@ -73,7 +73,8 @@ func TestDatastoreEndpoint(t *testing.T) {
 		"postgre://me:3/secret@a/b":            "percent-encoded",
 		"postgres://me:3/secret@a/b":           "percent-encoded",
 		"mysql://me:3/secret@tcp(a:3306)":      "not a DSN",
-		"nats://me:3/secret@a:4222":            "percent-encoded",
+		"nats://me:3/secret@a:4222":            "name kine",
+		"nats://me:secret@a?bucket=b":          "--datastore-endpoint http://",
 		"//me:secret@a/b":                      "//me:xxxxx@a/b",
 	} {
 		_, err := parseEndpoint(text)

@@ -33,10 +33,8 @@ func (s *Storage) useExternal(ctx context.Context, ready func()) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, shim.Close()) }() // before the backend
-	s.connection = Connection{Endpoints: []string{s.config.endpointOf(shim)}}
-	if backend.CanCreateAll() {
-		s.connection.Store = databaseStore{backend, s.config.endpointOf(shim)}
-	}
+	endpoint := s.config.endpointOf(shim)
+	s.connection = Connection{Endpoints: []string{endpoint}, Store: databaseStore{backend, endpoint}}
 	if err := s.answers(ctx, shim); err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // Store writes the first objects of a new cluster; see bootstrap.Store. There is none for a real
-// etcd, because it refuses a transaction of that size, and none for NATS, which has no transactions.
+// etcd, because it refuses a transaction of that size.
 type Store interface {
 	Endpoint() string
 	Empty(ctx context.Context, prefix string) (bool, error)
