@@ -329,9 +329,7 @@ func (s *controlPlane) storageConfig() storage.Config {
 		Contents: s.fork.Contents, Dial: !s.plan.deviations.On(deviations.StorageClient),
 		Log: s.Log, Status: s.progress.status, OnProgress: s.progress.report, Step: s.stepsOf(datastorePart),
 	}
-	if s.recordsKeys() {
-		c.Answers = s.joinCluster
-	}
+	c.Answers = s.joinCluster
 	if s.etcdListen != nil {
 		c.EtcdAPI = &storage.EtcdAPI{
 			Listener: s.claim.etcd, URL: s.etcdURL(), Secure: s.etcdListen.Secure,

@@ -53,7 +53,6 @@ var homes = []struct {
 	{"github.com/k3s-io/kine/", []string{"kine/external", "kine/external/externaltest", "kine/external/liststream"}, "a new version of kine has one place to be looked at"},
 	{"github.com/jackc/pgx/", []string{"kine/external"}, "a database is asked once before kine's driver is"},
 	{"github.com/go-sql-driver/mysql", []string{"kine/external"}, "a database is asked once before kine's driver is"},
-	{"github.com/nats-io/", []string{"kine/external"}, "a database is asked once before kine's driver is"},
 	{"modernc.org/", []string{"datastore/sqlitefile"}, "one room of the datastore knows SQLite"},
 	{"golang.org/x/crypto/ssh", []string{"server/tunnels"}, "one room knows SSH"},
 	{"filippo.io/age", []string{"server/membership"}, "one room knows how the cluster's keys are encrypted"},
