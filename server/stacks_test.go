@@ -44,10 +44,17 @@ func (c *cluster) kubernetesEndpoint(t *testing.T) (address string, family disco
 
 func (c *cluster) service(t *testing.T, name string, policy corev1.IPFamilyPolicy) []string {
 	t.Helper()
-	return create(t, c.CoreV1().Services("default"), &corev1.Service{
+	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec:       corev1.ServiceSpec{IPFamilyPolicy: ptr.To(policy), Ports: []corev1.ServicePort{{Port: 80}}},
-	}).Spec.ClusterIPs
+	}
+	var made *corev1.Service
+	// Upstream's allocator reads its ranges with an informer. Until then it says that they are full.
+	eventually.Nil(t, "the Service "+name, func() (err error) {
+		made, err = c.CoreV1().Services("default").Create(t.Context(), service, metav1.CreateOptions{})
+		return err
+	})
+	return made.Spec.ClusterIPs
 }
 
 func inRange(t *testing.T, ip, cidr string) bool {
