@@ -79,6 +79,9 @@ func TestDiskFull(t *testing.T) {
 		}
 	}
 	check()
+	if err := e.Writable(); !errors.Is(err, ErrNoSpace) {
+		t.Errorf("Writable on a full disk: %v", err)
+	}
 	if _, err := e.Grant(t.Context(), 0, 60); !errors.Is(err, ErrNoSpace) {
 		t.Errorf("grant on a full disk: %v", err)
 	}
@@ -110,7 +113,7 @@ func TestDiskFull(t *testing.T) {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	if err := e.Err(); err != nil {
+	if err := e.Writable(); err != nil {
 		t.Fatal(err)
 	}
 	if err := e.Close(); err != nil {

@@ -10,6 +10,16 @@ import (
 // NoSpace returns [ErrNoSpace] as a write would return it now.
 func (e *Engine) NoSpace() error { return e.ballast.NoSpace() }
 
+// Writable returns why puts are refused, or nil. On a full disk it does what a put would do to get space again.
+func (e *Engine) Writable() error {
+	if err := e.Err(); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.roomForPuts()
+}
+
 // roomForPuts returns [ErrNoSpace] while the disk is full. The caller holds e.mu.
 func (e *Engine) roomForPuts() error {
 	ok, tried := e.ballast.Regained()

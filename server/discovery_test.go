@@ -136,7 +136,7 @@ func TestHealthAndMetrics(t *testing.T) {
 			"/livez":          {"ok"},
 			"/livez?verbose":  {"[+]etcd ok", "livez check passed"},
 			"/readyz":         {"ok"},
-			"/readyz?verbose": {"[+]controllers ok", "[+]scheduler ok", "[+]etcd ok", "[+]informer-sync ok", "readyz check passed"},
+			"/readyz?verbose": {"[+]controllers ok", "[+]scheduler ok", "[+]certificates ok", "[+]datastore-writes ok", "[+]etcd ok", "[+]informer-sync ok", "readyz check passed"},
 			"/healthz/etcd":   {"ok"},
 			"/version":        {`"gitVersion": "` + version.Full() + `"`},
 			"/api":            {"APIVersions"},

@@ -414,6 +414,7 @@ func (s *controlPlane) configureAPIServer() (apiserver.Config, error) {
 		c.Components["scheduler"] = s.scheduling.Check
 		c.ReadyChecks = append(c.ReadyChecks, healthz.NamedCheck("scheduler", s.scheduling.Check))
 	}
+	c.ReadyChecks = append(c.ReadyChecks, s.ownReadyChecks()...)
 	c.Certificates = apiserver.Certificates{
 		UserCert: s.TLSCertFile, UserKey: s.TLSKeyFile,
 		ServingCert: store.CertFile(certs.Serving), ServingKey: store.KeyFile(certs.Serving),
