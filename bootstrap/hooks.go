@@ -65,12 +65,15 @@ func provided(p genericapiserver.PostStartHookProvider) func(*Config) (string, g
 func (c *Config) ReplaceHooks(first *genericapiserver.Config, others ...*genericapiserver.Config) (replaced []string, err error) {
 	first.DisabledPostStartHooks = sets.NewString(first.DisabledPostStartHooks.UnsortedList()...)
 	for _, h := range hooks {
+		if !c.kube.AnyResourceForGroupEnabled(h.group) { // upstream has no hook, and its informers would never be synced
+			continue
+		}
 		name, upstreams, err := h.upstreams(c)
 		if err != nil {
 			return nil, fmt.Errorf("find upstream's hook for %s: %w", h.group, err)
 		}
-		if upstreams == nil || first.DisabledPostStartHooks.Has(name) || !c.kube.AnyResourceForGroupEnabled(h.group) {
-			continue // upstream has none either: RBAC is no authorizer, or the group is switched off
+		if upstreams == nil || first.DisabledPostStartHooks.Has(name) {
+			continue // upstream has none either: RBAC is no authorizer
 		}
 		err = first.AddPostStartHook(name, func(hc genericapiserver.PostStartHookContext) error {
 			return h.run(c, name, upstreams, hc)
