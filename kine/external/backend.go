@@ -9,7 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/k3s-io/kine/pkg/logstructured/sqllog"
+	"github.com/k3s-io/kine/pkg/drivers/generic"
 	"github.com/k3s-io/kine/pkg/metrics"
 	"github.com/k3s-io/kine/pkg/server"
 	"github.com/prometheus/client_golang/prometheus"
@@ -27,52 +27,26 @@ type Backend struct {
 	backend  server.Backend
 	reads    *sql.DB
 	log      *gapless
-	table    *sqllog.SQLLog
-	events   server.Dialect // reads the history of watches
-	writer   *writer        // nil: the driver writes itself
-	reader   *reader        // nil: the driver reads itself
-	watchdog *watchdog      // nil: calls have the driver's patience
-	wake     func(int64)    // tells the loop that follows the log of a revision
+	tail     *tail
+	table    *generic.Generic // kine's dialect
+	writer   *writer          // nil: the driver writes itself
+	reader   *reader          // nil: the driver reads itself
+	watchdog *watchdog        // nil: calls have the driver's patience
 	state    func(error)
 	warn     func(error)
 	away     atomic.Bool
-	failed   chan error
 	life     context.Context
 	cancel   context.CancelFunc
 	release  func()
-	work     sync.WaitGroup  // of the driver
-	done     <-chan struct{} // of Start's context
+	work     sync.WaitGroup // of the driver
 	metrics  prometheus.Registerer
 	shown    []prometheus.Collector
 }
 
 var _ server.Backend = (*Backend)(nil)
 
-// Failed receives the reason when the driver has given up.
-func (b *Backend) Failed() <-chan error { return b.failed }
-
-func (b *Backend) fail(err error) {
-	select {
-	case b.failed <- fmt.Errorf("%s: %s", b.external, b.external.scrub(err)):
-	default:
-	}
-}
-
-// ending tells whether Close has begun.
-func (b *Backend) ending() bool {
-	select {
-	case <-b.done:
-		return true
-	default:
-		return false
-	}
-}
-
 // Close closes the connections and waits until they are closed. Close the shim first.
 func (b *Backend) Close() {
-	running.Lock()
-	delete(running.all, b)
-	running.Unlock()
 	b.cancel()
 	if b.reader != nil {
 		b.reader.end()
@@ -125,19 +99,39 @@ func (b *Backend) tell(err error) {
 	}
 }
 
-// Start begins to follow the log of the database.
+// Start begins to follow the table, until ctx ends.
 func (b *Backend) Start(ctx context.Context) error {
-	b.done = ctx.Done() // before kine's goroutines start
-	return b.status(ctx, contain(func() error {
-		if err := b.table.Start(ctx); err != nil {
-			return err
+	return b.status(ctx, b.start(ctx))
+}
+
+func (b *Backend) start(ctx context.Context) error {
+	var marks int
+	if err := b.reads.QueryRowContext(ctx, "SELECT COUNT(*) FROM kine WHERE name = '"+compactKey+"'").Scan(&marks); err != nil {
+		return err
+	}
+	if marks == 0 { // a row of kine's: its prev_revision is that up to which history was removed
+		mark := &write{ctx: ctx, key: compactKey, created: true, value: []byte{}}
+		if answer := b.writer.insert(mark); answer.err != nil && !errors.Is(answer.err, server.ErrKeyExists) {
+			return answer.err
 		}
-		if _, err := b.Create(ctx, server.HealthKey, []byte(server.HealthVal), 0); err != nil && err != server.ErrKeyExists {
-			return err
-		}
-		b.work.Go(func() { b.expire(ctx) })
-		return nil
-	}))
+	}
+	newest, err := b.log.revision(ctx, generic.CurrentRevSQL) // the history of a watch has what is committed late
+	if err != nil {
+		return err
+	}
+	b.tail.at.Store(newest)
+	life, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(b.life, cancel)
+	b.work.Go(func() {
+		defer cancel()
+		defer stop()
+		b.tail.run(life)
+	})
+	if _, err := b.Create(ctx, server.HealthKey, []byte(server.HealthVal), 0); err != nil && err != server.ErrKeyExists {
+		return err
+	}
+	b.work.Go(func() { b.expire(ctx) })
+	return nil
 }
 
 // Get reads one key. It returns nil if the key does not exist.
@@ -147,7 +141,7 @@ func (b *Backend) Get(ctx context.Context, key string, revision int64, keysOnly 
 	if b.reader != nil && revision == 0 && !keysOnly && !strings.Contains(key, "\x00") { // kine translates such a key
 		rev, kv, err := b.reader.get(limited, key)
 		if err == nil {
-			b.wake(rev) // as a read of kine's does
+			b.tail.wake(rev) // as a read of kine's does
 		}
 		return rev, kv, b.status(ctx, heard(limited, err))
 	}
@@ -188,6 +182,7 @@ func (b *Backend) List(ctx context.Context, key, end string, limit, revision int
 	if newest != 0 {
 		rev = newest // kine tells the revision that is the newest now
 	}
+	b.tail.wake(rev)
 	return rev, kvs, b.status(ctx, nil)
 }
 
@@ -238,6 +233,9 @@ func (b *Backend) Create(ctx context.Context, key string, value []byte, lease in
 		if rev == 0 {
 			err = b.unwritten(key)
 		}
+	}
+	if err == server.ErrKeyExists {
+		rev = max(rev, b.tail.at.Load()) // kine's revision is that of this server's writes
 	}
 	return rev, b.status(ctx, heard(limited, err))
 }
@@ -302,27 +300,11 @@ func (b *Backend) DbSize(ctx context.Context) (int64, error) {
 
 // CurrentRevision is the newest revision that this server knows of. It is no sign that the database answers.
 func (b *Backend) CurrentRevision(ctx context.Context) (int64, error) {
-	revision, err := b.backend.CurrentRevision(ctx)
+	revision, err := b.backend.CurrentRevision(ctx) // of this server's writes
 	if err != nil {
 		return revision, b.status(ctx, err)
 	}
-	if b.log != nil { // kine's own is behind after its loop has begun again
-		revision = max(revision, b.log.followed.Load())
-	}
-	return revision, nil
-}
-
-// Compact removes history up to revision, except for the newest compactRetain revisions, and for what the watches
-// do not have yet.
-func (b *Backend) Compact(ctx context.Context, revision int64) (now int64, err error) {
-	if b.log != nil && b.log.followed.Load() > 0 {
-		revision = min(revision, b.log.followed.Load())
-	}
-	err = contain(func() (err error) {
-		now, err = b.backend.Compact(ctx, revision)
-		return err
-	})
-	return now, b.status(ctx, err)
+	return max(revision, b.tail.at.Load()), nil
 }
 
 // figures registers kine's metrics. It returns the registerer for the driver, which would end

@@ -9,12 +9,12 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/k3s-io/kine/pkg/query"
 	"github.com/k3s-io/kine/pkg/server"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -23,28 +23,29 @@ import (
 	"github.com/karve-k8s/karve/internal/fence"
 )
 
-// cutOff is the dialect of a server whose loop asks for the log only when it is let go.
-type cutOff struct {
-	filling
-	asks, goOn chan struct{}
-}
-
-func (c cutOff) QueryAfter(ctx context.Context, stmt *query.Stmt, revision int64) (*sql.Rows, error) {
-	select {
-	case c.asks <- struct{}{}:
-	default:
-	}
-	select {
-	case <-c.goOn:
-	case <-ctx.Done():
-	}
-	return c.filling.QueryAfter(ctx, stmt, revision)
-}
-
 // While a server is suspended or cut off, another one compacts what its watches wait for. They end, and what is gone is not filled.
 func TestDatabaseWatchesEndThatAnotherServerHasCompacted(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		a, b, other, ctx := db.started(t), db.open(t), db.foreign(t), t.Context()
+		a, b, other, ctx := db.open(t), db.open(t), db.foreign(t), t.Context()
+		var cutOff atomic.Bool
+		asks, goOn := make(chan struct{}, 1), make(chan struct{})
+		read := a.tail.read
+		a.tail.read = func(ctx context.Context, revision int64) ([]*server.Event, error) {
+			if cutOff.Load() {
+				select {
+				case asks <- struct{}{}:
+				default:
+				}
+				select {
+				case <-goOn:
+				case <-ctx.Done():
+				}
+			}
+			return read(ctx, revision)
+		}
+		if err := a.Start(ctx); err != nil {
+			t.Fatal(err)
+		}
 		life, stop := context.WithCancel(ctx)
 		if err := b.Start(life); err != nil {
 			t.Fatal(err)
@@ -60,13 +61,8 @@ func TestDatabaseWatchesEndThatAnotherServerHasCompacted(t *testing.T) {
 			return nil
 		})
 		w := a.Watch(ctx, made+1)
-		follows, err := logOf(a.backend)
-		if err != nil {
-			t.Fatal(err)
-		}
-		loop := cutOff{(*follows.dialect).(filling), make(chan struct{}, 1), make(chan struct{})}
-		*follows.dialect = loop
-		eventually.Receive(t, "the next question", loop.asks)
+		cutOff.Store(true)
+		eventually.Receive(t, "the next question", asks)
 
 		if _, _, ok, err := b.Delete(ctx, "/keys/pod", made); !ok || err != nil {
 			t.Fatal(ok, err)
@@ -84,10 +80,10 @@ func TestDatabaseWatchesEndThatAnotherServerHasCompacted(t *testing.T) {
 		}
 		writes.Wait()
 		eventually.Nil(t, "server B has all of it", func() error {
-			if newest, err = b.log.newest(ctx); err != nil || b.log.followed.Load() < newest {
-				return fmt.Errorf("it is at %d of %d, %v", b.log.followed.Load(), newest, err)
+			if newest, err = b.log.newest(ctx); err != nil || b.tail.at.Load() < newest {
+				return fmt.Errorf("it is at %d of %d, %v", b.tail.at.Load(), newest, err)
 			}
-			b.wake(newest)
+			b.tail.wake(newest)
 			return nil
 		})
 		again := 0
@@ -107,7 +103,7 @@ func TestDatabaseWatchesEndThatAnotherServerHasCompacted(t *testing.T) {
 		stop()
 		b.Close() // from here on, server A expires leases alone
 
-		close(loop.goOn)
+		close(goOn)
 		for open := true; open; {
 			var batch server.EventBatch
 			select {
@@ -142,34 +138,29 @@ func TestDatabaseWatchesEndThatAnotherServerHasCompacted(t *testing.T) {
 	})
 }
 
-// A statement that cannot be prepared costs no connection.
+// A statement that fails costs no connection.
 func TestDatabaseStatementsThatFailCostNoConnection(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
 		b, other := db.open(t), db.foreign(t)
-		follows, err := logOf(b.backend)
-		if err != nil {
-			t.Fatal(err)
-		}
-		loop := (*follows.dialect).(filling).Dialect.(dialect)
+		reader := newTailReader(b.table, b.watchdog)
 		if _, err := other.db.Exec("ALTER TABLE kine RENAME TO kine_away"); err != nil {
 			t.Fatal(err)
 		}
 		for range openConns + 1 {
-			if _, err := loop.prepareAfter(t.Context(), pollBatch); err == nil || errors.Is(err, context.DeadlineExceeded) {
+			if _, err := reader.read(t.Context(), 0); err == nil || errors.Is(err, context.DeadlineExceeded) {
 				t.Fatalf("%v, want that the table is away", err)
 			}
 		}
 		if _, err := other.db.Exec("ALTER TABLE kine_away RENAME TO kine"); err != nil {
 			t.Fatal(err)
 		}
-		stmt, err := loop.prepareAfter(t.Context(), pollBatch)
-		if err != nil {
+		if _, err := reader.read(t.Context(), 0); err != nil {
 			t.Fatal(err)
 		}
-		stmt.Close()
-		if n := b.reads.Stats().InUse; n > 0 {
-			t.Errorf("%d connections are in use", n)
+		if n := b.reads.Stats().InUse; n > 1 {
+			t.Errorf("%d connections are in use, want the reader's", n)
 		}
+		reader.close()
 	})
 }
 

@@ -12,8 +12,7 @@ import (
 	"github.com/karve-k8s/karve/kine/inprocess"
 )
 
-// errCutOff is the end of a watch that kine has ended because it did not read (kine
-// pkg/broadcaster).
+// errCutOff is the end of a watch that did not read, or that could not continue.
 var errCutOff = status.Error(codes.Unavailable, "the datastore has ended the watch")
 
 // cursor reads what a backend sends, as kine's bridge does (kine pkg/server/watch.go). A

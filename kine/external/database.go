@@ -34,15 +34,10 @@ const (
 	// openConns bounds the connections of one server for reads. kine has no bound, and PostgreSQL allows
 	// 100 for all clients by default. All of them stay open for idleTime: a new one costs more than
 	// a hundred reads.
-	openConns     = 20
-	connectLimit  = 5 * time.Second
-	idleConns     = openConns
-	idleTime      = 5 * time.Minute
-	compactBatch  = 1000
-	compactRetain = 1000
-	compactLimit  = 30 * time.Second
-	pollBatch     = 500
-	pollInterval  = time.Second
+	openConns    = 20
+	connectLimit = 5 * time.Second
+	idleConns    = openConns
+	idleTime     = 5 * time.Minute
 )
 
 // Database is a database of the user's behind one of kine's drivers.
@@ -152,25 +147,16 @@ func (e *Database) Open(ctx context.Context, o Options) (_ *Backend, err error) 
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{external: e, state: o.State, warn: o.Warn, failed: make(chan error, 1), release: release}
+	b := &Backend{external: e, state: o.State, warn: o.Warn, release: release}
 	config.MetricsRegisterer = b.figures(o.Metrics)
 	config.ConnectionPoolConfig = generic.ConnectionPoolConfig{MaxOpen: openConns, MaxIdle: idleConns, MaxIdleTime: idleTime}
-	// kine's compactor is a goroutine that ends when a commit fails. The compactor of the API
-	// server calls Compact instead, as with etcd, and survives that.
-	config.CompactInterval = 0
-	config.CompactTimeout, config.CompactMinRetain, config.CompactBatchSize = compactLimit, compactRetain, compactBatch
-	config.PollBatchSize, config.PollInterval = pollBatch, pollInterval
 
-	catchFatal()
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	b.life, b.cancel = life, end
 	inTime := context.AfterFunc(ctx, end)
-	err = contain(func() (err error) {
-		if _, b.backend, err = e.kind.open(life, &b.work, &config); err == nil {
-			err = b.attach(life, config.DataSourceName)
-		}
-		return err
-	})
+	if _, b.backend, err = e.kind.open(life, &b.work, &config); err == nil {
+		err = b.attach(life, config.DataSourceName)
+	}
 	if !inTime() && err == nil {
 		err = ctx.Err()
 	}
@@ -178,25 +164,19 @@ func (e *Database) Open(ctx context.Context, o Options) (_ *Backend, err error) 
 		b.Close()
 		return nil, err
 	}
-	running.Lock()
-	defer running.Unlock()
-	if running.all == nil {
-		running.all = map[*Backend]bool{}
-	}
-	running.all[b] = true
 	return b, nil
 }
 
 // attach puts a writer and faster statements before a driver of kine's.
 func (b *Backend) attach(life context.Context, dsn string) error {
 	kind := b.external.kind
-	log, err := logOf(b.backend)
+	reached, err := dialectOf(b.backend)
 	if err != nil {
 		return err
 	}
-	dialect, err := log.generic()
-	if err != nil {
-		return err
+	dialect, ok := (*reached).(*generic.Generic)
+	if !ok {
+		return fmt.Errorf("kine's dialect is a %T", *reached)
 	}
 	rows, err := kind.rows(life, dsn, dialect)
 	if err != nil {
@@ -211,28 +191,28 @@ func (b *Backend) attach(life context.Context, dsn string) error {
 			b.log.filler.DB.SetMaxIdleConns(0)
 			b.log.filler.DB.SetMaxIdleConns(1)
 		}}
-	b.reads, b.wake, b.table = dialect.DB, log.wake, log.SQLLog
+	b.reads, b.table = dialect.DB, dialect
 	b.writer = newWriter(life, rows)
 	b.reader = &reader{ctx: life, work: &b.work, db: b.reads, query: kind.keys, observe: func(began time.Time, err error, sql *query.Filled) {
 		observe(dialect, began, err, sql)
 	}}
-	log.observe(dialect, b.writer, b.watchdog)
 	gaps, err := newGapless(life, kind, dsn, dialect, rows)
 	if err != nil {
 		rows.close()
 		return err
 	}
-	gaps.wake, gaps.warn = log.wake, func(err error) {
+	gaps.warn = func(err error) {
 		if b.warn != nil {
 			b.warn(fmt.Errorf("watches wait: %w", b.named(errors.New(status.Convert(err).Message()))))
 		}
 	}
 	b.log = gaps
-	b.events = *log.dialect
-	*log.dialect = filling{*log.dialect, b.log}
+	b.tail = newTail(gaps, newTailReader(dialect, b.watchdog).read, gaps.warn)
+	gaps.wake, b.writer.wake = b.tail.wake, b.tail.wake
+	*reached = writing{dialect, b.writer}
 	b.work.Go(b.writer.run)
 	b.work.Go(func() {
-		kind.follow(life, dsn, b.reads, b.wake, func(err error) {
+		kind.follow(life, dsn, b.reads, b.tail.wake, func(err error) {
 			if b.warn != nil {
 				b.warn(fmt.Errorf("datastore %s: cannot listen for the writes of other servers, and asks for them every %v until it can: %s", b.external, pollInterval, b.external.scrub(err)))
 			}

@@ -74,11 +74,6 @@ func (db database) serve(t *testing.T, o Options) (*kubernetes.Client, func()) {
 		c.Close()
 		shim.Close()
 		b.Close()
-		select {
-		case err := <-b.Failed():
-			t.Errorf("the driver gave up: %v", err)
-		default:
-		}
 	})
 	t.Cleanup(stop)
 	return c, stop

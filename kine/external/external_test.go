@@ -2,19 +2,11 @@ package external
 
 import (
 	"context"
-	"database/sql"
-	sqldriver "database/sql/driver"
 	"errors"
 	"strings"
 	"testing"
 
-	"github.com/k3s-io/kine/pkg/drivers/generic"
 	"github.com/k3s-io/kine/pkg/server"
-	"github.com/sirupsen/logrus"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
-	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 func TestParse(t *testing.T) {
@@ -47,92 +39,10 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// brokenDB is a database whose commits and rollbacks fail.
-type brokenDB struct{}
-
-var errCommit = errors.New("the connection is gone")
-
-func (brokenDB) Connect(context.Context) (sqldriver.Conn, error) { return brokenDB{}, nil }
-func (brokenDB) Driver() sqldriver.Driver                        { return nil }
-func (brokenDB) Prepare(string) (sqldriver.Stmt, error)          { return nil, errCommit }
-func (brokenDB) Close() error                                    { return nil }
-func (brokenDB) Begin() (sqldriver.Tx, error)                    { return brokenDB{}, nil }
-func (brokenDB) Commit() error                                   { return errCommit }
-func (brokenDB) Rollback() error                                 { return errCommit }
-
-// commit is what kine's compaction does, but for the compaction.
-func commit(t *testing.T) error {
-	d := &generic.Generic{DB: sql.OpenDB(brokenDB{})}
-	defer d.DB.Close()
-	tx, err := d.BeginTx(t.Context(), &sql.TxOptions{})
-	if err != nil {
-		return err
-	}
-	defer tx.MustRollback()
-	tx.MustCommit()
-	return nil
-}
-
-// committer is a backend whose compaction is that.
-type committer struct {
-	server.Backend
-	t *testing.T
-}
-
-func (c committer) Compact(context.Context, int64) (int64, error) { return 0, commit(c.t) }
-
 func anExternal(b server.Backend) *Backend {
 	return &Backend{
 		external: &Database{kind: &postgres, where: "postgres://u@h/db", secrets: []string{"s3cret"}},
-		backend:  b, failed: make(chan error, 1), cancel: func() {}, release: func() {},
-	}
-}
-
-// kine ends the process when a commit fails. Here a compaction fails, and what
-// kine does in goroutines of its own is an error of the part.
-func TestACommitThatFailsIsAnError(t *testing.T) {
-	catchFatal()
-	previous := logrus.StandardLogger().ExitFunc
-	logrus.StandardLogger().ExitFunc = func(int) { t.Error("the process would have ended") }
-	defer func() { logrus.StandardLogger().ExitFunc = previous }()
-
-	b := anExternal(committer{t: t})
-	_, err := b.Compact(t.Context(), 1)
-	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), errCommit.Error()) {
-		t.Errorf("compact: %v, want Unavailable and %q", err, errCommit)
-	}
-	select {
-	case err := <-b.Failed():
-		t.Errorf("the part failed of a compaction: %v", err)
-	default:
-	}
-
-	running.Lock()
-	running.all = map[*Backend]bool{b: true}
-	running.Unlock()
-	defer b.Close()
-	ended := make(chan bool)
-	go func() {
-		defer close(ended)
-		commit(t)
-		t.Error("went on after a commit that failed")
-	}()
-	<-ended
-	if err := eventually.Receive(t, "the failure is reported", b.Failed()); !strings.Contains(err.Error(), errCommit.Error()) {
-		t.Errorf("failed: %v, want %q", err, errCommit)
-	}
-}
-
-// Fatal of anybody else ends the process as ever.
-func TestFatalOfOthers(t *testing.T) {
-	catchFatal()
-	exited := 0
-	previous := logrus.StandardLogger().ExitFunc
-	logrus.StandardLogger().ExitFunc = func(code int) { exited = code }
-	defer func() { logrus.StandardLogger().ExitFunc = previous }()
-	logrus.Fatal("not kine")
-	if exited != 1 {
-		t.Errorf("exit code %d, want 1", exited)
+		backend:  b, cancel: func() {}, release: func() {},
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -55,7 +54,6 @@ type gapless struct {
 	warn     func(error)
 	fills    singleflight.Group
 	complete atomic.Int64 // no revision up to it is missing; 0: not known
-	followed atomic.Int64 // kine's loop has every revision up to it; 0: it has not begun
 }
 
 func newGapless(life context.Context, kind *driver, dsn string, dialect *generic.Generic, rows inserter) (*gapless, error) {
@@ -253,67 +251,6 @@ func lockedOut(err error) bool { return code(err) == "55P03" || number(err) == 1
 // deadlock_detected, serialization_failure, ER_LOCK_DEADLOCK.
 func conflicts(err error) bool {
 	return code(err) == "40P01" || code(err) == "40001" || number(err) == 1213
-}
-
-// filling is the dialect of the loop that follows the log. That loop goes on without a revision that it has missed for more
-// than a second, also if the revision could not be filled. So its calls return when there is no gap, or with ctx.
-type filling struct {
-	server.Dialect
-	log *gapless
-}
-
-// QueryAfter is called by the loop only.
-func (f filling) QueryAfter(ctx context.Context, stmt *query.Stmt, revision int64) (*sql.Rows, error) {
-	f.log.followed.Store(revision)
-	return f.Dialect.QueryAfter(ctx, stmt, revision)
-}
-
-// CurrentRevision is called at the begin of the loop, with a lock of kine's held that all new watches need.
-func (f filling) CurrentRevision(ctx context.Context) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, eventsLimit)
-	defer cancel()
-	return f.Dialect.CurrentRevision(ctx)
-}
-
-// FillRetryDelay is called when the loop sees a gap for the first time. What comes meanwhile has its own turn.
-func (f filling) FillRetryDelay(ctx context.Context) {
-	f.fill(ctx, func(ctx context.Context) error {
-		newest, err := f.log.revision(ctx, generic.CurrentRevSQL)
-		if err != nil {
-			return err
-		}
-		return f.log.fill(ctx, f.log.followed.Load()+1, newest)
-	})
-}
-
-// Fill is called when the loop sees it again: the gap is wider than gapWindow.
-func (f filling) Fill(ctx context.Context, revision int64) error {
-	return f.fill(ctx, func(ctx context.Context) error { return f.log.fillOne(ctx, revision) })
-}
-
-// fill fills gaps, unless they are events that another server has compacted while this one was cut off or suspended. The loop
-// then ends, and with it all watches: their clients begin again, and list if they have to. The loop asks for the gap again
-// after the fill, so what was compacted during it has to be seen here.
-func (f filling) fill(ctx context.Context, body func(context.Context) error) error {
-	behind := false
-	look := func(ctx context.Context) error {
-		compacted, err := f.log.compacted(ctx)
-		behind = f.log.followed.Load() < compacted
-		return err
-	}
-	err := f.log.insist(ctx, func(ctx context.Context) error {
-		if err := look(ctx); err != nil || behind {
-			return err
-		}
-		if err := body(ctx); err != nil {
-			return err
-		}
-		return look(ctx)
-	})
-	if behind && err == nil {
-		runtime.Goexit()
-	}
-	return err
 }
 
 // insist calls body until it succeeds, or until ctx ends. The first failure is a warning.

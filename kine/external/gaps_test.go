@@ -422,12 +422,7 @@ func TestACreateThatIsCommittedIsNoFailure(t *testing.T) {
 func TestAHistoryFromNowOnCutShortEndsTheWatch(t *testing.T) {
 	d := &table{newest: 7, rows: []row{{6, "/a", false}}, cut: errors.New("lost"), asked: 5}
 	b := kineOn(t, d)
-	follows, err := logOf(b.backend)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.log = &gapless{db: sql.OpenDB(d), filler: &generic.Generic{DB: sql.OpenDB(d)}, since: "COUNT", wake: follows.wake, pause: func(context.Context) {}}
-	b.Start(t.Context())
+	b.log = &gapless{db: sql.OpenDB(d), filler: &generic.Generic{DB: sql.OpenDB(d)}, since: "COUNT", wake: b.tail.wake, pause: func(context.Context) {}}
 	w := b.Watch(t.Context(), 0)
 	var batch server.EventBatch
 	for batch = range w.Eventc {
@@ -446,7 +441,7 @@ func TestDatabaseTheLoopEndsBesideEverNewGaps(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.log.followed.Store(first)
+		b.tail.at.Store(first)
 		newest := first + 2
 		other.insert(newest, "/keys/second")
 		b.log.pause = func(context.Context) {
@@ -455,9 +450,8 @@ func TestDatabaseTheLoopEndsBesideEverNewGaps(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), eventually.Limit)
 		defer cancel()
-		filling{log: b.log}.FillRetryDelay(ctx)
-		if ctx.Err() != nil {
-			t.Errorf("it still fills, at %d", newest)
+		if err := b.tail.fill(ctx, false); err != nil {
+			t.Errorf("it still fills, at %d: %v", newest, err)
 		}
 	})
 }

@@ -258,7 +258,7 @@ func followMySQL(ctx context.Context, _ string, db *sql.DB, wake func(int64), _ 
 		}
 		var now sql.NullInt64
 		if err := newestRevision(ctx, db, &now); err != nil {
-			pause = pollInterval // kine's loop reports it
+			pause = pollInterval // the loop that follows the table reports it
 			continue
 		}
 		if pause = min(2*pause, followMost); now.Int64 > newest {

@@ -253,7 +253,7 @@ func undecided(err error) error {
 const listenAgain = time.Second
 
 // followPostgres calls wake for the rows of every server, as soon as they are committed, until ctx ends.
-// While there is no connection, kine asks every pollInterval. It calls failed with the first error.
+// While there is no connection, the table is asked every pollInterval. It calls failed with the first error.
 func followPostgres(ctx context.Context, dsn string, _ *sql.DB, wake func(int64), failed func(error)) {
 	for reported := false; ctx.Err() == nil; {
 		if err := listenPostgres(ctx, dsn, wake); !reported && ctx.Err() == nil {

@@ -14,7 +14,7 @@ import (
 )
 
 // A database that refuses connections is an error at once. One that is stopped (SIGSTOP), or whose packets are lost, is
-// silent: without a bound, calls would wait as long as their callers do, and the loop that follows the log until TCP
+// silent: without a bound, calls would wait as long as their callers do, and the loop that follows the table until TCP
 // gives up after a quarter of an hour.
 const (
 	// silentAfter is how long a call waits before the database is asked on another connection whether it is there. A

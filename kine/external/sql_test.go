@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/k3s-io/kine/pkg/drivers"
@@ -29,7 +28,6 @@ type table struct {
 	cut            error // instead of what comes after the rows
 	insert, commit error
 	refuse         func() error // returns the error of an INSERT, if it is not nil
-	away           *atomic.Bool // for the query of the newest revision alone
 	inserted       int64        // the id of an INSERT; 0: no row
 	refused        int          // so many INSERTs have no row first
 	during         func()       // is called by an INSERT that has one
@@ -48,7 +46,13 @@ func (d *table) Prepare(string) (sqldriver.Stmt, error)          { return nil, e
 func (d *table) Close() error                                    { return nil }
 func (d *table) Begin() (sqldriver.Tx, error)                    { return d, nil }
 func (d *table) Rollback() error                                 { return nil }
-func (d *table) Commit() error                                   { return errors.New("not used") }
+func (d *table) Commit() error                                   { return errCommit }
+
+var errCommit = errors.New("the connection is gone")
+
+func (d *table) ExecContext(context.Context, string, []sqldriver.NamedValue) (sqldriver.Result, error) {
+	return sqldriver.RowsAffected(1), nil
+}
 
 func (d *table) BeginTx(context.Context, sqldriver.TxOptions) (sqldriver.Tx, error) { return d, nil }
 
@@ -59,8 +63,8 @@ func (d *table) QueryContext(_ context.Context, query string, _ []sqldriver.Name
 		return &answer{columns: 3, rows: [][]sqldriver.Value{{d.asked, d.asked, int64(1)}}}, nil
 	}
 	if !strings.Contains(query, "fkv") { // one of the two revisions
-		if d.away != nil && d.away.Load() {
-			return nil, errors.New("lost")
+		if strings.Contains(query, "compact_rev_key") {
+			return &answer{columns: 1, rows: [][]sqldriver.Value{{int64(0)}}}, nil
 		}
 		return &answer{columns: 1, rows: [][]sqldriver.Value{{d.newest}}}, nil
 	}
@@ -145,15 +149,14 @@ func kineOn(t *testing.T, d *table) *Backend {
 		t.Fatal(err)
 	}
 	dialect.ErrCode = func(err error) string { return "" }
-	log := sqllog.New(dialect, &b.work, &drivers.Config{PollInterval: pollInterval, PollBatchSize: pollBatch, CompactBatchSize: compactBatch})
-	b.backend = logstructured.New(log)
-	follows, err := logOf(b.backend)
+	b.backend = logstructured.New(sqllog.New(dialect, &b.work, &drivers.Config{}))
+	reached, err := dialectOf(b.backend)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.writer, b.life, b.table = newWriter(ctx, rowsOf{d}), ctx, log
-	follows.observe(dialect, b.writer, nil)
-	b.events = *follows.dialect
+	b.writer, b.life, b.table, b.reads = newWriter(ctx, rowsOf{d}), ctx, dialect, dialect.DB
+	b.tail = newTail(nil, func(context.Context, int64) ([]*server.Event, error) { return nil, nil }, func(error) {})
+	*reached = writing{dialect, b.writer}
 	b.work.Go(b.writer.run)
 	t.Cleanup(b.Close)
 	return b
@@ -256,7 +259,6 @@ func TestAHistoryCutShortEndsTheWatch(t *testing.T) {
 		"not even begun": {table{newest: 7, cut: errors.New("lost")}, status.Error(codes.Unavailable, "lost")},
 	} {
 		b := kineOn(t, &c.table)
-		b.Start(t.Context()) // which fails on some of the tables, after it has begun
 		ctx, cancel := context.WithCancel(t.Context())
 		w := b.Watch(ctx, 6)
 		batch := eventually.Receive(t, name, w.Eventc)
@@ -274,23 +276,6 @@ func TestAHistoryCutShortEndsTheWatch(t *testing.T) {
 	}
 }
 
-// kine logs that it cannot follow the log of the database, and the watch waits for ever.
-func TestAWatchThatCannotFollowTheLogEnds(t *testing.T) {
-	catchFatal()
-	var away atomic.Bool
-	away.Store(true)
-	b := kineOn(t, &table{newest: 7, away: &away})
-	b.Start(t.Context())
-	w := b.Watch(t.Context(), 8)
-	if err := eventually.Receive(t, "the end of the watch", w.Errorc); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "lost") {
-		t.Errorf("%v, want Unavailable and the reason", err)
-	}
-	away.Store(false)
-	if batch := eventually.Receive(t, "the next watch", b.Watch(t.Context(), 8).Eventc); batch.CurrentRev != 7 {
-		t.Errorf("the next watch begins with %v, want revision 7", batch)
-	}
-}
-
 func TestNoEventComesTwice(t *testing.T) {
 	o := order{seen: 2}
 	var got []int64
@@ -305,28 +290,28 @@ func TestNoEventComesTwice(t *testing.T) {
 	}
 }
 
-// observe reaches into kine, and says so when kine has changed.
-func TestObserve(t *testing.T) {
-	if _, err := logOf(answers{}); err == nil {
+// dialectOf reaches into kine, and says so when kine has changed.
+func TestDialectOf(t *testing.T) {
+	if _, err := dialectOf(answers{}); err == nil {
 		t.Error("a backend that is not kine's: want an error")
 	}
-	var work sync.WaitGroup
-	inner := sqllog.New(&generic.Generic{}, &work, &drivers.Config{})
-	l, err := logOf(logstructured.New(inner))
+	own := &generic.Generic{}
+	reached, err := dialectOf(logstructured.New(sqllog.New(own, &sync.WaitGroup{}, &drivers.Config{})))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.generic(); err != nil {
-		t.Error(err)
+	if *reached != server.Dialect(own) {
+		t.Errorf("the dialect is a %T", *reached)
 	}
-	l.observe(&generic.Generic{}, nil, nil)
-	if d, ok := unexported[server.Dialect](inner, "d"); !ok {
-		t.Error("the log has no dialect")
-	} else if _, ok := (*d).(dialect); !ok {
-		t.Errorf("the dialect is a %T", *d)
-	}
-	l.wake(7)
-	if notify, ok := unexported[chan int64](inner, "notify"); !ok || len(*notify) != 1 {
-		t.Errorf("the log has not been told of a revision: %v", ok)
+}
+
+// kine ends the process when the commit of a compaction fails.
+func TestACompactionWhoseCommitFailsIsAnError(t *testing.T) {
+	d := &table{newest: 3 * compactRetain}
+	b := kineOn(t, d)
+	b.log, b.table.CompactSQL = &gapless{db: b.reads, filler: b.table}, b.table.DeleteSQL // any statement
+	b.tail.at.Store(d.newest)
+	if _, err := b.Compact(t.Context(), compactRetain); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), errCommit.Error()) {
+		t.Errorf("%v, want Unavailable and %q", err, errCommit)
 	}
 }

@@ -41,19 +41,13 @@ func (b *Backend) Watch(ctx context.Context, revision int64) server.WatchResult 
 // value before an event if that value is older than the compaction. etcd does not, as it reads the value as of the revision before the event,
 // and a watch of the API server ends without it.
 func (b *Backend) begin(ctx context.Context, revision int64) (to server.WatchResult, history server.EventBatch, err error) {
-	err = contain(func() error { // first, so that no event is missed
-		to.Eventc = b.table.Watch(ctx)
-		return nil
-	})
-	if err != nil {
-		return to, history, err
-	}
+	to.Eventc = b.tail.watch(ctx) // first, so that no event is missed
 	if revision == 0 {
-		to.CurrentRevision, err = b.table.CurrentRevision(ctx)
+		to.CurrentRevision, err = b.CurrentRevision(ctx)
 		return to, server.EventBatch{CurrentRev: to.CurrentRevision}, err
 	}
 	after := max(revision-1, 1) // the first revision is kine's own
-	rows, err := b.events.After(ctx, "", "", after, 0)
+	rows, err := b.table.After(ctx, "", "", after, 0)
 	if err != nil {
 		return to, history, err
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -120,6 +121,7 @@ func (unknown) Is(target error) bool { return target == ErrUncertain }
 // in their order: whoever reads revision n has every older one.
 type writer struct {
 	table inserter
+	wake  func(revision int64) // is told of each batch
 	queue chan *write
 	ended <-chan struct{}
 	late  context.Context // ends endLimit after ended
@@ -128,7 +130,7 @@ type writer struct {
 func newWriter(ctx context.Context, table inserter) *writer {
 	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() { time.AfterFunc(endLimit, cancel) })
-	return &writer{table: table, queue: make(chan *write, batchWrites), ended: ctx.Done(), late: late}
+	return &writer{table: table, wake: func(int64) {}, queue: make(chan *write, batchWrites), ended: ctx.Done(), late: late}
 }
 
 // run writes until the context of newWriter ends.
@@ -175,6 +177,7 @@ func (w *writer) commit(batch []*write) {
 			for i, one := range part {
 				one.answer <- written{revision: revisions[i]}
 			}
+			w.wake(slices.Max(revisions))
 			continue
 		}
 		open := unknown{}

@@ -376,7 +376,7 @@ func TestAWriteBesideOneThatWasTakenBack(t *testing.T) {
 func TestASecondAttemptDoesNotHideAnUnknownOutcome(t *testing.T) {
 	s, w := startWriter(t)
 	ctx, o := withOutcome(t.Context())
-	d := dialect{writer: w}
+	d := writing{writer: w}
 	attempt := func(answer error) {
 		tx, err := d.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 		if err != nil {

@@ -42,8 +42,6 @@ func (s *Storage) useExternal(ctx context.Context, ready func()) (err error) {
 	select {
 	case <-ctx.Done():
 		return nil
-	case err := <-backend.Failed():
-		lifecycle.Failed(ctx, err)
 	case err := <-shim.Failed():
 		lifecycle.Failed(ctx, err)
 	}

@@ -1,0 +1,242 @@
+package external
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/k3s-io/kine/pkg/drivers/generic"
+	"github.com/k3s-io/kine/pkg/logstructured/sqllog"
+	"github.com/k3s-io/kine/pkg/query"
+	"github.com/k3s-io/kine/pkg/server"
+)
+
+const (
+	pollBatch    = 500
+	pollInterval = time.Second
+	// tailBuffer is how many batches a watch may leave unread before it ends.
+	tailBuffer = 100
+)
+
+// A tail follows the table and hands its events to all watches. Every batch of a watch continues the one before, or the watch ends: its
+// client begins it again, and lists if it has to.
+type tail struct {
+	// read returns the events after a revision, in order and at most pollBatch of them.
+	read func(ctx context.Context, revision int64) ([]*server.Event, error)
+	log  *gapless
+	warn func(error)
+	poke chan struct{} // there may be more to read
+	at   atomic.Int64  // every event up to it has been handed over; 0: it has not begun
+
+	mu      sync.Mutex
+	watches map[chan server.EventBatch]bool
+	ended   bool
+}
+
+func newTail(log *gapless, read func(context.Context, int64) ([]*server.Event, error), warn func(error)) *tail {
+	return &tail{read: read, log: log, warn: warn, poke: make(chan struct{}, 1), watches: map[chan server.EventBatch]bool{}}
+}
+
+// wake tells of a revision. It does not wait.
+func (t *tail) wake(revision int64) {
+	if revision > t.at.Load() {
+		select {
+		case t.poke <- struct{}{}:
+		default: // it is awake
+		}
+	}
+}
+
+// watch returns the batches from now on. The channel is closed when ctx ends, when its reader has left too many of them unread, and when the
+// next one would not continue the last.
+func (t *tail) watch(ctx context.Context) <-chan server.EventBatch {
+	c := make(chan server.EventBatch, tailBuffer)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ended {
+		close(c)
+		return c
+	}
+	t.watches[c] = true
+	context.AfterFunc(ctx, func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.drop(c)
+	})
+	return c
+}
+
+// drop ends a watch. mu is held.
+func (t *tail) drop(c chan server.EventBatch) {
+	if t.watches[c] {
+		delete(t.watches, c)
+		close(c)
+	}
+}
+
+// deliver hands a batch to all watches. A full one ends, and gets none of the later batches.
+func (t *tail) deliver(batch server.EventBatch) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.at.Store(batch.CurrentRev)
+	for c := range t.watches {
+		select {
+		case c <- batch:
+		default:
+			t.drop(c)
+		}
+	}
+}
+
+// restart ends all watches and goes on at a revision, which was read before. A watch that begins later reads a history up to
+// that revision or a later one.
+func (t *tail) restart(revision int64, end bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for c := range t.watches {
+		t.drop(c)
+	}
+	t.at.Store(revision)
+	t.ended = t.ended || end
+}
+
+// run follows the table from a revision on, until ctx ends.
+func (t *tail) run(ctx context.Context) {
+	defer func() { t.restart(t.at.Load(), true) }()
+	poll := time.NewTicker(pollInterval)
+	defer poll.Stop()
+	for failing := false; ; {
+		more, err := t.step(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			if !failing && !errors.Is(err, context.Canceled) { // which is the end of a call that the watchdog reports
+				t.warn(err)
+			}
+			pause(ctx)
+		case !more:
+			select {
+			case <-t.poke:
+			case <-poll.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+		failing = err != nil
+	}
+}
+
+// step hands over what was read at once. It tells whether there may be more.
+func (t *tail) step(ctx context.Context) (more bool, err error) {
+	at := t.at.Load()
+	events, err := t.read(ctx, at)
+	if err != nil || len(events) == 0 {
+		return false, err
+	}
+	batch, gap := server.EventBatch{CurrentRev: at}, int64(0)
+	for _, e := range events {
+		if e.KV.ModRevision != batch.CurrentRev+1 {
+			gap = e.KV.ModRevision - batch.CurrentRev - 1
+			break
+		}
+		batch.CurrentRev++
+		if !(*generic.Generic)(nil).IsFill(e.KV.Key) {
+			batch.Events = append(batch.Events, e)
+		}
+	}
+	if batch.CurrentRev > at { // without events, too: progress waits for the revision
+		t.deliver(batch)
+	}
+	if gap > 0 {
+		return true, t.fill(ctx, gap > gapWindow)
+	}
+	return len(events) == pollBatch, nil
+}
+
+// fill returns when the next revision is there, or when it is known that it is none. It may be an event that another server has compacted
+// while this one was cut off or suspended. Then it ends all watches: filling what is gone would pass for events that never were.
+func (t *tail) fill(ctx context.Context, wide bool) error {
+	return t.log.insist(ctx, func(ctx context.Context) error {
+		if behind, err := t.behind(ctx); err != nil || behind {
+			return err
+		}
+		var err error
+		if wide { // of a sequence that was raised, or of a transaction that is open for long
+			err = t.log.fillOne(ctx, t.at.Load()+1)
+		} else {
+			var newest int64
+			if newest, err = t.log.revision(ctx, generic.CurrentRevSQL); err == nil {
+				err = t.log.fill(ctx, t.at.Load()+1, newest)
+			}
+		}
+		if err == nil { // what was compacted meanwhile has to be seen before the next step
+			_, err = t.behind(ctx)
+		}
+		return err
+	})
+}
+
+// behind ends all watches if something that they lack was compacted, and goes on at the newest revision.
+func (t *tail) behind(ctx context.Context) (bool, error) {
+	compacted, err := t.log.compacted(ctx)
+	if err != nil || compacted <= t.at.Load() {
+		return false, err
+	}
+	newest, err := t.log.revision(ctx, generic.CurrentRevSQL)
+	if err != nil {
+		return false, err
+	}
+	t.restart(newest, false)
+	return true, nil
+}
+
+// tailReader reads the events of a tail on a connection that it keeps, so that lists which take all others do not delay watches.
+type tailReader struct {
+	dialect  *generic.Generic
+	query    *query.Named
+	watchdog *watchdog
+	conn     *sql.Conn
+}
+
+func newTailReader(dialect *generic.Generic, w *watchdog) *tailReader {
+	return &tailReader{dialect: dialect, query: dialect.AfterAllOldValSQL.Appendf("LIMIT %d", pollBatch), watchdog: w}
+}
+
+// read is called by one goroutine. After an error, it opens a new connection.
+func (r *tailReader) read(ctx context.Context, revision int64) (events []*server.Event, err error) {
+	defer func(began time.Time) {
+		observe(r.dialect, began, err, r.query.Fill([]any{revision}))
+		if err != nil {
+			r.close()
+		}
+	}(time.Now())
+	rows, end, err := r.watchdog.first(ctx, func(ctx context.Context) (_ *sql.Rows, err error) {
+		if r.conn == nil {
+			if r.conn, err = r.dialect.DB.Conn(ctx); err != nil {
+				r.conn = nil
+				return nil, err
+			}
+		}
+		return r.conn.QueryContext(ctx, r.query.Query, revision)
+	})
+	defer end()
+	if err != nil {
+		return nil, err
+	}
+	batch, _, err := sqllog.RowsToEvents(rows, true, true)
+	if err == nil {
+		err = rows.Err()
+	}
+	return batch.Events, err
+}
+
+func (r *tailReader) close() {
+	if r.conn != nil {
+		r.conn.Close()
+		r.conn = nil
+	}
+}
