@@ -67,6 +67,12 @@ containernetworking-plugins and iptables are installed with apt if they are miss
 				},
 			},
 			{
+				Name:   "follow",
+				Hidden: true, // for the service beside the kubelet
+				Usage:  "wait for the range of the Node's Pods, and give it to their network",
+				Action: func(c *cli.Context) error { return node.Follow(c.Context, &node.Machine{}, nodeOptions(c)) },
+			},
+			{
 				Name:   "status",
 				Usage:  "show which node this machine is, and whether it is Ready",
 				Flags:  []cli.Flag{output.Flag()},
@@ -139,9 +145,14 @@ func nodeStatus(c *cli.Context) error {
 			state = "not Ready: " + s.Problem
 		}
 		fmt.Fprintf(w, "node\t%s\nserver\t%s\nkubelet\t%s\nstate\t%s\n", s.Node, s.Server, s.Kubelet, state)
+		if s.Range != "" {
+			fmt.Fprintf(w, "network\t%s\n", s.Range)
+		}
 	})
 	if err == nil && !s.Ready {
 		return errors.New("the node is not Ready")
+	} else if err == nil && s.Range != "" {
+		return errors.New("the node's Pods get addresses of another range than the Node's")
 	}
 	return err
 }

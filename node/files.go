@@ -32,14 +32,17 @@ func (m *Machine) place(r *record, o Options, f facts, c *cluster, rt containerR
 		return err
 	}
 	r.Version = k.version
-	if err := m.put(r,
+	files := []file{m.serviceFile(o)}
+	if m.init() == "systemd" {
+		files = append(files, followFile())
+	}
+	if err := m.put(r, append(files,
 		file{bootstrapFile, bootstrap, 0o600},
 		file{caFile, string(c.ca), 0o644},
 		file{kubeletConfig, config, 0o644},
 		file{modulesFile, kernelModules, 0o644},
 		file{sysctlFile, sysctls, 0o644},
-		m.serviceFile(o),
-	); err != nil {
+	)...); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(m.path(libDir), 0o755); err != nil {
@@ -116,7 +119,8 @@ func kubeletCommand(o Options) []string {
 	return args
 }
 
-// networkConfig is a network for the Pods of one node.
+// networkConfig is a network for the Pods of one node. The bridge gives up the address that it had in another
+// range (forceAddress).
 func networkConfig(cidrs []string) string {
 	ranges, routes := "", ""
 	for i, cidr := range cidrs {
@@ -138,6 +142,7 @@ func networkConfig(cidrs []string) string {
       "type": "bridge",
       "bridge": %q,
       "isGateway": true,
+      "forceAddress": true,
       "ipMasq": true,
       "hairpinMode": true,
       "ipam": {"type": "host-local", "ranges": [%s], "routes": [%s]}

@@ -177,6 +177,8 @@ type testCRI struct {
 	mu       sync.Mutex
 	unloaded bool
 	pods     []string
+	// addresses of Pods; those in the host's network have none
+	addresses map[string]string
 	// containers that run
 	containers []*runtimeapi.Container
 	log        []string
@@ -199,6 +201,12 @@ func (c *testCRI) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequ
 		list.Items = append(list.Items, &runtimeapi.PodSandbox{Id: p, Metadata: &runtimeapi.PodSandboxMetadata{Name: p, Namespace: "default"}})
 	}
 	return list, nil
+}
+
+func (c *testCRI) PodSandboxStatus(_ context.Context, r *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return &runtimeapi.PodSandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{Network: &runtimeapi.PodSandboxNetworkStatus{Ip: c.addresses[r.PodSandboxId]}}}, nil
 }
 
 func (c *testCRI) ListContainers(context.Context, *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {

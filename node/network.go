@@ -84,6 +84,8 @@ func (m *Machine) giveNetwork(ctx context.Context, r *record, o Options, c *clus
 		if len(cidrs) == 0 {
 			cidrs = []string{ownPart(o.Name)}
 			o.Say("the cluster gives nodes no Pod addresses: this one takes %s (--pod-cidr)", cidrs[0])
+		} else {
+			r.PodCIDRs = cidrs
 		}
 	}
 	if err := m.overlaps(cidrs); err != nil {

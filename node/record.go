@@ -47,6 +47,9 @@ type record struct {
 	Made []string `json:"made,omitempty"`
 	// Runtime is containerd's socket.
 	Runtime string `json:"runtime,omitempty"`
+	// PodCIDRs are those that the Node had when the network of Pods got them; empty: the network's are not
+	// the Node's.
+	PodCIDRs []string `json:"podCIDRs,omitempty"`
 	// SSH is what lets the server log in; nil: the join was without --ssh-user.
 	SSH *access `json:"ssh,omitempty"`
 }

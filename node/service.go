@@ -11,6 +11,11 @@ const (
 	systemdUnit  = "/etc/systemd/system/karve-node.service"
 	openrcScript = "/etc/init.d/karve-node"
 	openrcLog    = "/var/log/karve-node.log"
+
+	// followService runs Follow beside the kubelet.
+	followService = "karve-node-network"
+	followUnit    = "/etc/systemd/system/" + followService + ".service"
+	followPID     = "/run/" + followService + ".pid" // of OpenRC
 )
 
 // init is the init system that runs services here, or empty.
@@ -51,13 +56,22 @@ start_pre() {
 	sysctl -q -p %s
 	checkpath -f -m 0600 %s
 }
-`, command[0], strings.Join(command[1:], " "), openrcLog, openrcLog, sysctlFile, openrcLog), 0o755}
+
+# Beside the kubelet: it ends when Pods have addresses of the Node's range.
+start_post() {
+	start-stop-daemon --start --background --make-pidfile --pidfile %[7]s --exec %[8]q -- node follow || :
+}
+
+stop_post() {
+	start-stop-daemon --stop --quiet --pidfile %[7]s || :
+}
+`, command[0], strings.Join(command[1:], " "), openrcLog, openrcLog, sysctlFile, openrcLog, followPID, program()), 0o755}
 	}
 	return file{systemdUnit, fmt.Sprintf(`# Written by karve node join.
 [Unit]
 Description=kubelet: runs the Pods of a cluster on this machine
 Documentation=https://github.com/karve-k8s/karve
-Wants=network-online.target containerd.service
+Wants=network-online.target containerd.service `+followService+`.service
 After=network-online.target containerd.service
 # Restart it however often it fails: nobody may be there to start it by hand.
 StartLimitIntervalSec=0
@@ -75,6 +89,28 @@ UMask=0027
 [Install]
 WantedBy=multi-user.target
 `, strings.Join(command, " ")), 0o644}
+}
+
+// followFile is the unit that runs Follow. The kubelet's unit starts it, and does not wait for it.
+func followFile() file {
+	return file{followUnit, fmt.Sprintf(`# Written by karve node join.
+[Unit]
+Description=Pods have addresses of their Node's range
+Documentation=https://github.com/karve-k8s/karve
+# A kubelet that is restarted may register its Node again.
+PartOf=karve-node.service
+
+[Service]
+ExecStart=%q node follow
+`, program()), 0o644}
+}
+
+// program is this one.
+func program() string {
+	if file, err := os.Executable(); err == nil {
+		return file
+	}
+	return "/usr/local/bin/karve"
 }
 
 func (m *Machine) startService(ctx context.Context) error {

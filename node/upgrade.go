@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,7 +20,8 @@ import (
 
 // Upgrade replaces the kubelet by that of the cluster's version, or by Options.Kubelet. Pods keep
 // running meanwhile. If the new one does not become Ready, the old one returns. If Options.Server is
-// given, that is the server's address from now on. A kubelet without a DNS gets the cluster's.
+// given, that is the server's address from now on. A kubelet without a DNS gets the cluster's,
+// and a network of Pods with the range of an earlier Node gets the present one's.
 func Upgrade(ctx context.Context, m *Machine, o Options) error {
 	if err := m.supported(); err != nil {
 		return err
@@ -58,6 +60,11 @@ func Upgrade(ctx context.Context, m *Machine, o Options) error {
 	}
 	if err := m.takeDNS(ctx, r, o, client); err != nil {
 		return err
+	}
+	if n, err := m.ownNode(ctx, r); err == nil {
+		if err := m.follow(ctx, r, o, n); err != nil {
+			return err
+		}
 	}
 	if plain := fmt.Sprintf("v%d.%d.%d", version.Major(), version.Minor(), version.Patch()); o.Kubelet == "" && r.Version == plain {
 		o.Say("the kubelet is %s already, as the server", r.Version)
@@ -196,6 +203,8 @@ type State struct {
 	Ready   bool   `json:"ready"`
 	// Problem says why it is not ready, and what to do.
 	Problem string `json:"problem,omitempty"`
+	// Range says that Pods get addresses that are not the Node's, and what to do.
+	Range string `json:"range,omitempty"`
 	// Packages and files that Remove would take away.
 	Packages []string `json:"packages,omitempty"`
 	Files    []string `json:"files,omitempty"`
@@ -224,6 +233,9 @@ func Status(ctx context.Context, m *Machine) (State, error) {
 		s.Problem = explainConnection(r.Server, err).Error()
 	default:
 		s.Ready = alive(n)
+		if strays(r, n) {
+			s.Range = fmt.Sprintf("Pods here get addresses of %s, but the Node has %s, and another node may get the former: `karve node upgrade`", strings.Join(r.PodCIDRs, ","), strings.Join(n.Spec.PodCIDRs, ","))
+		}
 		for _, c := range n.Status.Conditions {
 			if c.Type == corev1.NodeReady && !s.Ready {
 				s.Problem = c.Message

@@ -35,7 +35,7 @@ installed_node() {
 	enter $name karve-node-uninstall.sh >"$run/$name/uninstall" 2>&1 || die "karve-node-uninstall.sh: $(cat "$run/$name/uninstall")"
 	same "containers of Pods" "$(enter $name ctr -n k8s.io containers ls -q)" ""
 	same "another program's container" "$(enter $name ctr -n other tasks ls -q)" bystander
-	same "left over" "$(enter $name sh -c 'ls -d /etc/karve-node /usr/local/lib/karve-node /etc/systemd/system/karve-node.service /etc/cni/net.d/* /sys/class/net/karve0 /var/lib/kubelet/* /usr/local/bin/karve /run/netns/* 2>/dev/null; grep -o " /var/lib/kubelet/[^ ]*" /proc/self/mountinfo; pgrep -a kubelet')" ""
+	same "left over" "$(enter $name sh -c 'ls -d /etc/karve-node /usr/local/lib/karve-node /etc/systemd/system/karve-node*.service /etc/cni/net.d/* /sys/class/net/karve0 /var/lib/kubelet/* /usr/local/bin/karve /run/netns/* 2>/dev/null; grep -o " /var/lib/kubelet/[^ ]*" /proc/self/mountinfo; pgrep -a kubelet')" ""
 	kubectl delete node $name >/dev/null
 	remove_machine $name
 }

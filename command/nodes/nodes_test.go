@@ -270,3 +270,32 @@ func TestLacks(t *testing.T) {
 		})
 	}
 }
+
+// Two nodes must not give Pods the same addresses.
+func TestRangeOfAnotherNode(t *testing.T) {
+	in := func(cidr string) func(*corev1.Node) { return func(n *corev1.Node) { n.Spec.PodCIDRs = []string{cidr} } }
+	pod := func(node, ip, more string) string {
+		return fmt.Sprintf(`{"spec":{"nodeName":%q%s},"status":{"podIP":%q}}`, node, more, ip)
+	}
+	answers := map[string]string{
+		"/api/v1/nodes":            encode(t, "", node("a", in("10.244.0.0/24")), node("b", in("10.244.1.0/24"))),
+		"/apis/apps/v1/daemonsets": `{}`,
+		"/api/v1/pods": `{"metadata":{"continue":"2"},"items":[` + pod("a", "10.244.0.2", "") + "," + pod("b", "10.244.0.9", `,"hostNetwork":true`) + "," +
+			pod("b", "10.99.0.9", "") + `]}`,
+		"/api/v1/pods 2": `{"items":[` + pod("a", "10.244.1.2", "") + `]}`,
+	}
+	lacks := func() string {
+		report, err := fakeServer(t, answers).Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(report.Lacks)
+	}
+	if got := lacks(); !strings.Contains(got, "another node's podCIDR on a (range of b):") {
+		t.Errorf("got %s", got)
+	}
+	answers["/apis/apps/v1/daemonsets"] = `{"items":[{"metadata":{"name":"cilium"}}]}`
+	if got := lacks(); strings.Contains(got, "podCIDR") {
+		t.Errorf("got %s of a plugin with addresses of its own", got)
+	}
+}
