@@ -64,6 +64,7 @@ start_post() {
 
 stop_post() {
 	start-stop-daemon --stop --quiet --pidfile %[7]s || :
+	rm -f %[7]s
 }
 `, command[0], strings.Join(command[1:], " "), openrcLog, openrcLog, sysctlFile, openrcLog, followPID, program()), 0o755}
 	}
