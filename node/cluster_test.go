@@ -222,6 +222,12 @@ func (s *testServer) setNode(name string, change func(*corev1.Node)) {
 	s.nodes[name] = n
 }
 
+func (s *testServer) removeNode(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.nodes, name)
+}
+
 func ready(n *corev1.Node) {
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now()}}
 }

@@ -101,6 +101,9 @@ func TestJoin(t *testing.T) {
 	if err := Join(t.Context(), m.Machine, o); err != nil {
 		t.Error(err)
 	}
+	s.removeNode("board")
+	wantError(t, Join(t.Context(), m.Machine, o), "no longer has the node board", "karve node remove")
+	s.setNode("board", func(n *corev1.Node) { ready(n); n.Spec.PodCIDR, n.Spec.PodCIDRs = "10.200.7.0/24", []string{"10.200.7.0/24"} })
 	another := o
 	another.Name = "other"
 	wantError(t, Join(t.Context(), m.Machine, another), "already the node board", "karve node upgrade", "karve node remove")

@@ -211,6 +211,9 @@ func Join(ctx context.Context, m *Machine, o Options) (err error) {
 		case !done:
 			return fmt.Errorf("an earlier attempt to join %s was interrupted: remove what it left with `karve node remove`, then join again", old.Server)
 		case wrong == nil && old.Server == o.Server && old.Node == o.Name:
+			if _, err := m.ownNode(ctx, old); isGone(err) {
+				return fmt.Errorf("this machine was the node %s of %s, but %s", old.Node, old.Server, gone(old))
+			}
 			o.Say("this machine is already the node %s of %s: nothing is changed", old.Node, old.Server)
 			if o.SSHUser != "" && (old.SSH == nil || old.SSH.User != o.SSHUser) {
 				o.Warn("--ssh-user %s was not looked at: put the line of `karve ssh public-key` into that user's %s by hand, or remove the node and join again", o.SSHUser, authorizedKeys)

@@ -210,6 +210,11 @@ type State struct {
 	Files    []string `json:"files,omitempty"`
 }
 
+// gone says what to do about a Node that the cluster no longer has.
+func gone(r *record) string {
+	return fmt.Sprintf("the cluster no longer has the node %s, or does not accept its certificate: `karve node remove`, then join again", r.Node)
+}
+
 // Status asks the cluster about this machine.
 func Status(ctx context.Context, m *Machine) (State, error) {
 	r, err := m.readRecord()
@@ -228,7 +233,7 @@ func Status(ctx context.Context, m *Machine) (State, error) {
 	n, err := client.CoreV1().Nodes().Get(ctx, r.Node, metav1.GetOptions{})
 	switch {
 	case isGone(err):
-		s.Problem = fmt.Sprintf("the cluster no longer has the node %s, or does not accept its certificate: `karve node remove`, then join again", r.Node)
+		s.Problem = gone(r)
 	case err != nil:
 		s.Problem = explainConnection(r.Server, err).Error()
 	default:

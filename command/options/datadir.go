@@ -113,6 +113,17 @@ func CheckListed(path string) error {
 // inDataDir are the options of the server that other commands take from its configuration file.
 var inDataDir = []string{"data-dir", "datastore-endpoint", "datastore-cafile", "datastore-certfile", "datastore-keyfile", membership.Option, membership.NewAuthoritiesOption, "ssh-keyfile"}
 
+// ConfiguredSSHUser is --ssh-user of the server in the configuration file; empty if it names none.
+func ConfiguredSSHUser(c *cli.Context) (user string) {
+	_, values := configFile(c)
+	for _, v := range values {
+		if v.name == "ssh-user" && len(v.values) > 0 {
+			user = v.values[len(v.values)-1]
+		}
+	}
+	return user
+}
+
 // ConfiguredEtcdPrefix is the prefix of the API server's keys in the configuration file, and the file. Both are
 // empty if it names none.
 func ConfiguredEtcdPrefix(c *cli.Context) (prefix, file string) {

@@ -28,6 +28,7 @@ import (
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/command/servers"
+	"github.com/karve-k8s/karve/internal/shell"
 )
 
 // timeout limits each request to the server.
@@ -133,6 +134,9 @@ func create(c *cli.Context) error {
 		line = to.kubeadm(*wanted.Token)
 		if c.Bool("print-install-command") {
 			line = to.install(*wanted.Token)
+			if user := options.ConfiguredSSHUser(c); user != "" && c.String("kubeconfig") == "" { // the server of this configuration
+				line += " --ssh-user " + shell.Quoted(user)
+			}
 		}
 	}
 	_, err = client.CoreV1().Secrets(metav1.NamespaceSystem).Create(c.Context, bootstraptoken.BootstrapTokenToSecret(wanted), metav1.CreateOptions{})
