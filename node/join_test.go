@@ -103,7 +103,10 @@ func TestJoin(t *testing.T) {
 	}
 	s.removeNode("board")
 	wantError(t, Join(t.Context(), m.Machine, o), "no longer has the node board", "karve node remove")
-	s.setNode("board", func(n *corev1.Node) { ready(n); n.Spec.PodCIDR, n.Spec.PodCIDRs = "10.200.7.0/24", []string{"10.200.7.0/24"} })
+	s.setNode("board", func(n *corev1.Node) {
+		ready(n)
+		n.Spec.PodCIDR, n.Spec.PodCIDRs = "10.200.7.0/24", []string{"10.200.7.0/24"}
+	})
 	another := o
 	another.Name = "other"
 	wantError(t, Join(t.Context(), m.Machine, another), "already the node board", "karve node upgrade", "karve node remove")
@@ -867,4 +870,18 @@ func TestTheNodeAddressIsOneOfThisMachine(t *testing.T) {
 		Server: "https://192.0.2.7:6443", Token: "abcdef.0123456789abcdef", CAHashes: []string{"sha256:" + strings.Repeat("0", 64)},
 		Name: "board", IP: "192.0.2.99",
 	}), "--node-ip 192.0.2.99", "no such address")
+}
+
+func TestJoinWithoutDNS(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, "127.0.0.1")
+	s.config["kubelet-config/kubelet"] = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n"
+	m := newMachine(t)
+	o := optionsFor(s)
+	o.Kubelet = withKubelet(t, m, s)
+	var warned string
+	o.Warn = func(format string, args ...any) { warned += fmt.Sprintf(format, args...) }
+	if err := Join(t.Context(), m.Machine, o); err != nil || !strings.Contains(warned, "karve addons apply coredns") {
+		t.Errorf("%v, and the warnings %q", err, warned)
+	}
 }

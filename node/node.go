@@ -327,10 +327,15 @@ func Join(ctx context.Context, m *Machine, o Options) (err error) {
 	waiting, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
 	if err := m.becomeReady(waiting, r, o, c, rt); err != nil {
+		// A kubelet may not delete its Node.
+		left := fmt.Sprintf("The cluster may have the Node %s already: before another attempt, remove it with `kubectl delete node %[1]s`", o.Name)
 		if ctx.Err() != nil {
-			return errors.New("interrupted")
+			return fmt.Errorf("interrupted. %s", left)
 		}
-		return fmt.Errorf("%w. %s", err, m.logHint(context.WithoutCancel(ctx)))
+		return fmt.Errorf("%w. %s. %s", err, m.logHint(context.WithoutCancel(ctx)), left)
+	}
+	if len(dnsOf(c.kubelet)) == 0 {
+		o.Warn("the cluster has no DNS yet, so Pods here have none: run `karve addons apply coredns` on the server, and then `karve node upgrade` here")
 	}
 	// The kubelet has its own certificate now. The token is not needed again.
 	if err := os.Remove(m.path(bootstrapFile)); err != nil && !errors.Is(err, os.ErrNotExist) {

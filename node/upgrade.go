@@ -124,6 +124,9 @@ func (m *Machine) moveTo(ctx context.Context, r *record, o Options, client kuber
 	return m.writeRecord(r)
 }
 
+// dnsOf returns the addresses of the cluster's DNS in a KubeletConfiguration.
+func dnsOf(config map[string]any) []any { all, _ := config["clusterDNS"].([]any); return all }
+
 // takeDNS gives the kubelet the cluster's DNS if it has none: the node may have joined before there was one. What
 // somebody has set on this machine stays.
 func (m *Machine) takeDNS(ctx context.Context, r *record, o Options, client kubernetes.Interface) error {
@@ -140,9 +143,8 @@ func (m *Machine) takeDNS(ctx context.Context, r *record, o Options, client kube
 	if err := yaml.Unmarshal(old, &config); err != nil || config == nil {
 		return fmt.Errorf("%s has no KubeletConfiguration (%v): repair it", kubeletConfig, err)
 	}
-	addresses := func(config map[string]any) []any { all, _ := config["clusterDNS"].([]any); return all }
-	dns := addresses(cluster)
-	if len(dns) == 0 || len(addresses(config)) > 0 {
+	dns := dnsOf(cluster)
+	if len(dns) == 0 || len(dnsOf(config)) > 0 {
 		return nil
 	}
 	config["clusterDNS"] = dns

@@ -154,6 +154,13 @@ func TestTokenPrintsTheJoinCommand(t *testing.T) {
 	if !regexp.MustCompile(`^curl \S+ https://\S+/install\.sh \| sh -s - node --server https://192\.0\.2\.7:6443 --token \S+ --ca-hash ` + match[2] + `\n$`).MatchString(install) {
 		t.Errorf("got %q, want a line for install.sh", install)
 	}
+	config := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(config, []byte("ssh-user: pi\ndata-dir: "+dir+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := karve(t, "token", "create", "--config", config, "--print-install-command"); !strings.HasSuffix(got, " --ssh-user pi\n") {
+		t.Errorf("got %q, want --ssh-user of the server's configuration", got)
+	}
 	wantProblems(t, finish(t, command(t, "karve", "token", "create", "--data-dir", dir, "--print-join-command", "--print-install-command")), "--print-install-command")
 }
 
