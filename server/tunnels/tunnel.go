@@ -333,7 +333,10 @@ func (n *tunnel) checkHealth(c *client) error {
 	return first
 }
 
-var errNoAnswer = errors.New("the kubelet does not answer")
+var (
+	errNoAnswer      = errors.New("the kubelet does not answer")
+	errNoCertificate = errors.New("the kubelet has no serving certificate yet: approve its request (kubectl get csr, then kubectl certificate approve NAME), or start the server with --approve-kubelet-serving")
+)
 
 // healthAt requests /healthz of the kubelet at an address. Any answer of a kubelet that does not say
 // that it is unhealthy is good: what the server may request is not the tunnel's concern.
@@ -353,6 +356,9 @@ func (n *tunnel) healthAt(ctx context.Context, c *client, address string) error 
 		return err
 	}
 	answer, err := transport.RoundTrip(request)
+	if err != nil && strings.Contains(err.Error(), "remote error: tls: internal error") { // the kubelet's word for it
+		return errNoCertificate
+	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", errNoAnswer, withoutNode(err))
 	}

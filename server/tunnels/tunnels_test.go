@@ -1,6 +1,7 @@
 package tunnels
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -233,6 +234,17 @@ func TestSilentNode(t *testing.T) {
 	}()
 	w.vanish()
 	wants(t, eventually.Receive(t, "the open connection ends", ended), ErrEnded, "n1", "has not answered for 300ms")
+}
+
+// A kubelet whose request for a serving certificate is not approved ends each handshake.
+func TestKubeletWithoutCertificate(t *testing.T) {
+	w, own := newWorld(t), key(t)
+	w.machine("10.0.0.1", own.PublicKey())
+	config := &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return nil, errors.New("none") }}
+	w.listen("10.0.0.1:10250", func(conn net.Conn) { _ = tls.Server(conn, config).Handshake() })
+	if s := await(t, w.tunnels(w.config(own), node(1)), "n1", stateUnhealthy); !strings.Contains(s.Problem, "kubectl certificate approve") {
+		t.Errorf("the problem is %q", s.Problem)
+	}
 }
 
 func TestUnhealthyKubelet(t *testing.T) {
