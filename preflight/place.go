@@ -52,7 +52,7 @@ func checkDir(check, dir string, replaced int) Finding {
 		return found(check, Fail, "run this as the server's user or root", "%v", err)
 	}
 	if held && (pid == 0 || pid != replaced) {
-		return found(check, Fail, "karve status --data-dir "+shell.Quoted(dir)+" shows it; to start another server, choose another --data-dir", "the server of %s runs already: %s", dir, process{pid, "karve"})
+		return found(check, Fail, "karve status --data-dir "+shell.Quoted(dir)+" shows it; to check for a restart of it, add --replaces "+shell.Quoted(dir)+"; to start another server, choose another --data-dir", "the server of %s runs already: %s", dir, process{pid, "karve"})
 	}
 	if err := directory.ClaimedElsewhere(existing(dir)); err != nil {
 		return found(check, Fail, "choose another --data-dir", "%v", err)
