@@ -1,6 +1,8 @@
 package tunnels
 
 import (
+	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -99,5 +101,18 @@ func TestHostKeysOfHostileAddresses(t *testing.T) {
 			t.Errorf("the pinned key of %s: %v", a, err)
 		}
 		wants(t, k.check(nil, key(t).PublicKey()), ErrHostKey, "has changed")
+	}
+}
+
+func TestBothFailed(t *testing.T) {
+	name := fmt.Errorf("%w: %w", ErrUnreachable, &net.DNSError{Err: "no such host", Name: "node-1"})
+	one, two := errors.New("one"), errors.New("two")
+	for _, c := range []struct {
+		first, second error
+		want          string
+	}{{nil, one, "one"}, {one, two, "one; two"}, {one, name, "one"}, {name, one, "one"}, {nil, name, name.Error()}} {
+		if got := bothFailed(c.first, c.second); got.Error() != c.want {
+			t.Errorf("%v and %v: got %v, want %s", c.first, c.second, got, c.want)
+		}
 	}
 }

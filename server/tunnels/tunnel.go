@@ -248,13 +248,22 @@ func (n *tunnel) connect() (*client, error) {
 		if !errors.Is(err, ErrUnreachable) { // this is the node, and it refuses
 			return nil, err
 		}
-		if failed == nil {
-			failed = err
-		} else {
-			failed = fmt.Errorf("%w; %w", failed, err)
-		}
+		failed = bothFailed(failed, err)
 	}
 	return nil, failed
+}
+
+// bothFailed is the error of two addresses of a node; first may be nil. A name that this machine cannot resolve says
+// nothing about a node that has another address.
+func bothFailed(first, second error) error {
+	var name *net.DNSError
+	switch {
+	case first == nil || errors.As(first, &name):
+		return second
+	case errors.As(second, &name):
+		return first
+	}
+	return fmt.Errorf("%w; %w", first, second)
 }
 
 // keep checks the connection and the kubelet until the connection or the tunnel ends. It

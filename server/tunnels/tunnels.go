@@ -301,11 +301,7 @@ func (t *Tunnels) Dial(next DialFunc) DialFunc {
 			if err == nil {
 				return conn, nil
 			}
-			if failed == nil {
-				failed = err
-			} else {
-				failed = fmt.Errorf("%w; %w", failed, err)
-			}
+			failed = bothFailed(failed, err)
 			if ctx.Err() != nil {
 				break
 			}
