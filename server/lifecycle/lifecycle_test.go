@@ -405,10 +405,12 @@ func TestOverduePartKeepsWhatItUses(t *testing.T) {
 			t.Errorf("got %v after %v, want that b is late after 2m0s", err, time.Since(began))
 		}
 		time.Sleep(59*time.Minute - time.Second)
+		synctest.Wait()
 		if slices.Contains(s.events, "a stops") || s.gone != 0 {
 			t.Errorf("a was stopped under b, or all was said to be gone: %v", s.events)
 		}
 		time.Sleep(2 * time.Second)
+		synctest.Wait()
 		s.wantOrder(t, "c is gone", "b is gone", "a stops", "a is gone")
 		if s.gone != 1 {
 			t.Errorf("gone was called %d times, want once", s.gone)

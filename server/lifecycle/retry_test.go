@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,15 +14,16 @@ import (
 func TestRetriedPartIsRunAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, refused, began := &stage{}, errors.New("refused"), time.Now()
-		attempts, blocked, left := 0, 0, 0
+		attempts, blocked := 0, 0
+		var left atomic.Int32
 		var took time.Duration
 		parts := s.parts(script{})
 		parts = append(parts, Retried(Part{"b", []string{"a"}, func(ctx context.Context, ready func()) error {
-			left++
-			context.AfterFunc(ctx, func() { left-- })
+			left.Add(1)
+			context.AfterFunc(ctx, func() { left.Add(-1) })
 			synctest.Wait()
-			if left != 1 {
-				t.Errorf("%d attempts at once, want one", left)
+			if n := left.Load(); n != 1 {
+				t.Errorf("%d attempts at once, want one", n)
 			}
 			if attempts++; attempts < 4 {
 				return refused
