@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,7 +30,14 @@ type script struct {
 type stage struct {
 	mu     sync.Mutex
 	events []string
-	gone   int // calls of gone
+	gone   atomic.Int32 // calls of gone
+}
+
+// told returns what has happened so far.
+func (s *stage) told() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.events)
 }
 
 func (s *stage) note(format string, args ...any) {
@@ -85,7 +93,7 @@ func (s *stage) run(life time.Duration, up func() error, parts []Part) error {
 	if up == nil {
 		up = func() error { s.note("up"); return nil }
 	}
-	return Run(ctx, parts, func(verb, name string) { s.note("%s %s", verb, name) }, up, func() { s.gone++ })
+	return Run(ctx, parts, func(verb, name string) { s.note("%s %s", verb, name) }, up, func() { s.gone.Add(1) })
 }
 
 func (s *stage) want(t *testing.T, want string) {
@@ -182,14 +190,15 @@ func TestFailedStartStopsWhatStartsToo(t *testing.T) {
 // wantOrder fails the test unless all of want happened, in this order.
 func (s *stage) wantOrder(t *testing.T, want ...string) {
 	t.Helper()
+	events := s.told()
 	left := want
-	for _, e := range s.events {
+	for _, e := range events {
 		if len(left) > 0 && e == left[0] {
 			left = left[1:]
 		}
 	}
 	if len(left) > 0 {
-		t.Errorf("%q did not happen, or not in this order: got %v", left[0], s.events)
+		t.Errorf("%q did not happen, or not in this order: got %v", left[0], events)
 	}
 }
 
@@ -405,15 +414,13 @@ func TestOverduePartKeepsWhatItUses(t *testing.T) {
 			t.Errorf("got %v after %v, want that b is late after 2m0s", err, time.Since(began))
 		}
 		time.Sleep(59*time.Minute - time.Second)
-		synctest.Wait()
-		if slices.Contains(s.events, "a stops") || s.gone != 0 {
-			t.Errorf("a was stopped under b, or all was said to be gone: %v", s.events)
+		if slices.Contains(s.told(), "a stops") || s.gone.Load() != 0 {
+			t.Errorf("a was stopped under b, or all was said to be gone: %v", s.told())
 		}
 		time.Sleep(2 * time.Second)
-		synctest.Wait()
 		s.wantOrder(t, "c is gone", "b is gone", "a stops", "a is gone")
-		if s.gone != 1 {
-			t.Errorf("gone was called %d times, want once", s.gone)
+		if s.gone.Load() != 1 {
+			t.Errorf("gone was called %d times, want once", s.gone.Load())
 		}
 	})
 }
@@ -424,8 +431,8 @@ func TestGone(t *testing.T) {
 		for _, parts := range [][]script{{}, {{}, {}}, {{failStart: errors.New("broken")}}, {{}, {endAfter: time.Second}}} {
 			s := &stage{}
 			_ = s.run(time.Minute, nil, s.parts(parts...))
-			if s.gone != 1 {
-				t.Errorf("gone was called %d times, want once", s.gone)
+			if s.gone.Load() != 1 {
+				t.Errorf("gone was called %d times, want once", s.gone.Load())
 			}
 		}
 	})
