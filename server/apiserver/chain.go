@@ -107,9 +107,6 @@ func New(ctx context.Context, c Config) (s *Server, err error) {
 	if c.Deviations.On(deviations.ListBuffer) {
 		replacements.BufferLists(last)
 	}
-	if c.Deviations.On(deviations.GoAway) {
-		replacements.CloseIdle(last)
-	}
 	if c.Deviations.On(deviations.Streams) {
 		s.streams = replacements.EndStreams(last)
 	}

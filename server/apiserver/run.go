@@ -130,6 +130,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 		select {
 		case <-s.drained:
 			stopServing()
+			s.streams.CloseIdle()
 		case <-serving.Done():
 		}
 	}()

@@ -10,6 +10,9 @@ import (
 // All stands for every name of Table.
 const All = "all"
 
+// removed are the names of former deviations. Upstream's code runs there.
+var removed = []string{"goaway"}
+
 // ErrUnknown is wrapped by the error of [Parse] for a name that is not in Table.
 var ErrUnknown = errors.New("there is no deviation of that name")
 
@@ -22,6 +25,7 @@ func Parse(names []string) (Switches, error) {
 	var off, unknown []string
 	for _, name := range names {
 		switch {
+		case slices.Contains(removed, name):
 		case name == All:
 			off = append(off, Names()...)
 		case slices.Contains(Names(), name):

@@ -115,14 +115,6 @@ var (
 		Command:  "scripts/bench start -upstream genericconfig -only cold -rounds 9",
 		Tests:    []string{"TestGenericConfigIsUpstreams", "TestWhatUsersNameReachesNoPortOfTheServer"},
 	}
-	GoAway = &Deviation{
-		Name:     "goaway",
-		Replaces: []string{"golang.org/x/net/http2.goAwayTimeout"},
-		Instead:  "A listener that only this machine can reach closes an idle connection 100 ms after GOAWAY instead of one second.",
-		Gain:     "A stop beside an idle client takes 0.28 s instead of 1.15 (ratio 0.24).",
-		Command:  "scripts/bench start -upstream goaway -only cold,warm -rounds 3",
-		Tests:    []string{"TestGoAway", "TestGoAwayOfOtherMachines"},
-	}
 	ListBuffer = &Deviation{
 		Name:     "listbuffer",
 		Replaces: []string{"golang.org/x/net/http2.(*responseWriter).Write"},
@@ -206,7 +198,7 @@ var (
 	Streams = &Deviation{
 		Name:     "streams",
 		Replaces: []string{"k8s.io/apiserver/pkg/server.preparedGenericAPIServer.RunWithContext"},
-		Instead:  "A stop ends followed logs, exec, attach and port-forward, and not only watches.",
+		Instead:  "A stop ends followed logs, exec, attach and port-forward, and not only watches. If only this machine can reach the listener, idle connections end after the last request instead of a second after GOAWAY.",
 		Gain:     "A stop with a followed log or an open exec takes 0.1 to 1 s instead of a minute.",
 		Tests:    []string{"TestStopEndsStreams"},
 	}
@@ -252,7 +244,7 @@ var (
 
 // Table has every deviation, by name.
 var Table = []*Deviation{
-	AlignedClock, AwaitStorage, Bootstrap, ClientCertificates, ComponentStatus, Compression, EarlyInformers, ExternalNames, Garbage, GenericConfig, GoAway,
+	AlignedClock, AwaitStorage, Bootstrap, ClientCertificates, ComponentStatus, Compression, EarlyInformers, ExternalNames, Garbage, GenericConfig,
 	ListBuffer, Loopback, Namespaces, OpenAPI, Queues, Routes, SharedInformers, SingleServer, Spreading, StorageClient, Streams,
 	TokenBackdate, Tracing, Uncached, Unwatched, VAPStatus,
 }

@@ -91,6 +91,7 @@ func TestParse(t *testing.T) {
 		{[]string{"routes", "openapi", "routes"}, []string{"routes", "openapi"}},
 		{[]string{"loopback"}, []string{"loopback", "earlyinformers"}}, // which needs it
 		{[]string{deviations.All}, deviations.Names()},
+		{[]string{"goaway"}, nil}, // a former one
 	} {
 		switches, err := deviations.Parse(c.names)
 		if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/karve-k8s/karve/internal/ownports"
-	"github.com/karve-k8s/karve/server/idleconns"
+	"github.com/karve-k8s/karve/server/ports"
 )
 
 // handlerGrace is how long Serve waits for handlers to return once their
@@ -28,7 +28,8 @@ const handlerGrace = 5 * time.Second
 //
 // When ctx ends, Serve accepts no more connections, tells HTTP/2 clients to go away (GOAWAY),
 // and lets requests in flight finish for opts.ShutdownTimeout. Then it closes all connections
-// and ends the contexts of the requests, which do not end with ctx. Like upstream, it does not
+// and ends the contexts of the requests, which do not end with ctx. If only this machine can reach l, it
+// closes them [ports.Patience] after the last request. Like upstream, it does not
 // wait for upgraded connections (exec, port-forward), which may last for ever.
 //
 // Serve returns nil if it stopped because ctx ended, and otherwise the error of l. The error
@@ -42,10 +43,10 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, opts Options) er
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	var running tally
-	conns := idleconns.Track(l)
+	conns := ports.Track(l)
 
 	srv := &http.Server{
-		Handler:           conns.Handler(running.count(Guard(h, opts))),
+		Handler:           running.count(Guard(h, opts)),
 		MaxHeaderBytes:    1 << 20,
 		IdleTimeout:       90 * time.Second,
 		ReadHeaderTimeout: 32 * time.Second,
@@ -69,12 +70,15 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, opts Options) er
 		failure = fmt.Errorf("accepting connections on %s: %w", l.Addr(), err)
 	case <-ctx.Done():
 		drain, done := context.WithTimeout(context.Background(), opts.ShutdownTimeout)
-		err := srv.Shutdown(drain)
+		if ports.OnlyHere(l) {
+			go func() {
+				running.rest(drain, ports.Patience)
+				done()
+			}()
+		}
+		_ = srv.Shutdown(drain)
 		done()
 		<-accepting
-		if err != nil && opts.Log != nil {
-			opts.Log.WithError(err).Debugf("closing %d connections on the insecure port", conns.Count())
-		}
 	}
 
 	_ = srv.Close()

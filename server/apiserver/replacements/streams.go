@@ -14,6 +14,8 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/endpoints/responsewriter"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+
+	"github.com/karve-k8s/karve/server/ports"
 )
 
 // These limit how long a stream continues once the server accepts no more requests.
@@ -43,23 +45,31 @@ var errShutdown = errors.New("the server is shutting down")
 // request may take. Nothing waits for connections that a handler has hijacked (exec, attach,
 // port-forward); they end with the process.
 type OpenStreams struct {
-	ending  context.Context // ends when the server accepts no more requests
-	end     context.CancelFunc
-	running sync.RWMutex // read-locked by each stream
+	ending      context.Context // ends when the server accepts no more requests
+	end         context.CancelFunc
+	running     sync.RWMutex       // read-locked by each stream
+	ended       func()             // returns when no stream is left
+	connections *ports.Connections // nil: other machines can reach the server
 }
 
 // EndStreams makes the server of c end its streams when it begins to shut down.
 func EndStreams(c *genericapiserver.Config) *OpenStreams {
 	s := &OpenStreams{}
 	s.ending, s.end = context.WithCancel(context.Background())
+	s.ended = sync.OnceFunc(s.running.Lock)
 	build := c.BuildHandlerChainFunc
 	c.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
 		return build(s.track(api, c.LongRunningFunc), c)
 	}
+	listener := c.SecureServing.Listener
+	if ports.OnlyHere(listener) {
+		s.connections = ports.Track(listener)
+		listener = s.connections
+	}
 	// http.Server.Shutdown closes the listener first. Upstream calls Shutdown when
 	// --shutdown-delay-duration has passed and the pre-shutdown hooks have run. With
 	// --shutdown-send-retry-after, it calls Shutdown when other requests have drained.
-	c.SecureServing.Listener = notifyingListener{c.SecureServing.Listener, s.end}
+	c.SecureServing.Listener = notifyingListener{listener, s.end}
 	return s
 }
 
@@ -144,7 +154,7 @@ func (s *OpenStreams) Wait() error {
 	s.end()
 	gone := make(chan struct{})
 	go func() {
-		s.running.Lock()
+		s.ended()
 		close(gone)
 	}()
 	timer := time.NewTimer(streamsLimit)
@@ -155,6 +165,19 @@ func (s *OpenStreams) Wait() error {
 	case <-timer.C:
 		return fmt.Errorf("long-running requests were still running %v after the server had ended them", streamsLimit)
 	}
+}
+
+// CloseIdle closes the connections that are left soon after the last stream, if only this machine can reach
+// the server. Upstream's server leaves an idle HTTP/2 connection open for a second. Call it when other requests
+// have ended. With a nil OpenStreams, it does nothing.
+func (s *OpenStreams) CloseIdle() {
+	if s == nil || s.connections == nil {
+		return
+	}
+	s.end()
+	s.ended()
+	time.Sleep(ports.Patience)
+	s.connections.CloseAll()
 }
 
 // upgradable is a response whose connection is closed when the server stops, if a handler has
