@@ -97,9 +97,6 @@ func New(ctx context.Context, c Config) (s *Server, err error) {
 	}
 	last := cfg.last()
 	last.AddReadyzChecks(c.ReadyChecks...)
-	if c.Deviations.On(deviations.Tracing) && last.FlowControl != nil && (completed.Traces == nil || completed.Traces.ConfigFile == "") {
-		replacements.PassTracesOn(last)
-	}
 	growStacks(last)
 	if !c.CompressLoopback && c.Deviations.On(deviations.Compression) {
 		replacements.LeaveUncompressed(last)

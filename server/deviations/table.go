@@ -209,14 +209,6 @@ var (
 		Gain:     "Pods keep access when the clock of a board is set back by hours. Upstream refuses their tokens until the clock has caught up.",
 		Tests:    []string{"TestTokensSurviveAClockSetBack"},
 	}
-	Tracing = &Deviation{
-		Name:     "tracing",
-		Replaces: []string{"k8s.io/apiserver/pkg/server.DefaultBuildHandlerChain", "k8s.io/apiserver/pkg/endpoints/filters.WithTracing"},
-		Instead:  "Without --tracing-config-file, a request that belongs to no trace does not pass the filter for traces.",
-		Gain:     "A get costs the server 164 µs of CPU instead of 187 (ratio 0.88), on a busy machine.",
-		Command:  "scripts/bench api -upstream tracing -only get -rounds 5 -quick",
-		Tests:    []string{"TestUntracedChainIsUpstreams", "TestTracesArePassedOn", "TestSignalsAreUpstreams"},
-	}
 	Uncached = &Deviation{
 		Name:     "uncached",
 		Replaces: []string{"k8s.io/apiserver/pkg/registry/generic/registry.StorageWithCacher", "k8s.io/apiserver/pkg/registry/generic.UndecoratedStorage"},
@@ -246,5 +238,5 @@ var (
 var Table = []*Deviation{
 	AlignedClock, AwaitStorage, Bootstrap, ClientCertificates, ComponentStatus, Compression, EarlyInformers, ExternalNames, Garbage, GenericConfig,
 	ListBuffer, Loopback, Namespaces, OpenAPI, Queues, Routes, SharedInformers, SingleServer, Spreading, StorageClient, Streams,
-	TokenBackdate, Tracing, Uncached, Unwatched, VAPStatus,
+	TokenBackdate, Uncached, Unwatched, VAPStatus,
 }

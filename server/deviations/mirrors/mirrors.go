@@ -45,7 +45,6 @@ var All = []Mirror{
 	{"server/apiserver/replacements/earlyinformers.go", genericServer, "GenericAPIServer.RunPreShutdownHooks", "12a830c85221"},
 	{"server/apiserver/replacements/externalnames.go", apiserverApp, "CreateKubeAPIServerConfig", "05f7160ffc0c"},
 	{"server/apiserver/replacements/externalnames.go", apiserverApp, "buildServiceResolver", "801dfef1d8cb"},
-	{"server/apiserver/replacements/untracedchain.go", genericServer, "DefaultBuildHandlerChain", "a7510c760823"},
 	{"server/apiserver/replacements/streams.go", genericServer, "preparedGenericAPIServer.RunWithContext", "27720df0fed7"},
 	{"server/apiserver/replacements/storageclient.go", "k8s.io/apiserver/pkg/storage/storagebackend/factory", "newETCD3Client", "03a55d7a5ffc"},
 	{"server/apiserver/replacements/storageclient.go", "k8s.io/apiserver/pkg/storage/etcd3", "NewETCDLatencyTracker", "31574770380c"},
