@@ -1,10 +1,8 @@
 package server_test
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -12,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/server"
 )
 
@@ -104,29 +101,4 @@ plugins:
 		c.APIServerArgs = append(c.APIServerArgs, "admission-control-config-file="+config, "request-timeout=1h") // half of it is the longest wait
 	})
 	mutatedSoon(t, c, "default", "file")
-}
-
-// The controller that checks the types in policies has to know the built-in types.
-func TestPolicyTypesAreChecked(t *testing.T) {
-	c := shared(t)
-	ns := c.namespace(t)
-	policies := c.AdmissionregistrationV1().ValidatingAdmissionPolicies()
-	create(t, policies, &registrationv1.ValidatingAdmissionPolicy{
-		ObjectMeta: metav1.ObjectMeta{Name: ns},
-		Spec: registrationv1.ValidatingAdmissionPolicySpec{
-			MatchConstraints: policyRules(),
-			Validations:      []registrationv1.Validation{{Expression: `object.date.size() == 0`}},
-		},
-	})
-	eventually.Nil(t, "the wrong field is in the policy's status", func() error {
-		policy, err := policies.Get(t.Context(), ns, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		if checked := policy.Status.TypeChecking; checked == nil || len(checked.ExpressionWarnings) != 1 ||
-			!strings.Contains(checked.ExpressionWarnings[0].Warning, "undefined field 'date'") {
-			return fmt.Errorf("got %+v, want a warning that date is undefined", policy.Status.TypeChecking)
-		}
-		return nil
-	})
 }

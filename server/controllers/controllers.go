@@ -1,10 +1,9 @@
 // Package controllers runs kube-controller-manager's controllers in this process.
 //
 // Read [Controllers.Run] first. The options are in options.go, the informers that the
-// controllers share with the API server in informers.go. Four controllers are not built by
-// upstream's own constructors: token.go, garbage.go, namespaces.go and policystatus.go give
-// the reasons. kubeletserving.go is a controller that upstream does not have. standstill.go is for a process that
-// was stopped for a while.
+// controllers share with the API server in informers.go. Three controllers are not built by
+// upstream's own constructors: token.go, garbage.go and namespaces.go give the reasons. kubeletserving.go is a
+// controller that upstream does not have. standstill.go is for a process that was stopped for a while.
 package controllers
 
 import (
@@ -361,9 +360,6 @@ func build(ctx context.Context, shared app.ControllerContext, root clientbuilder
 	own := map[string]func(context.Context, app.ControllerContext) (app.Controller, error){}
 	if switches.On(deviations.Garbage) {
 		own[names.GarbageCollectorController] = newGarbageController
-	}
-	if switches.On(deviations.VAPStatus) {
-		own[names.ValidatingAdmissionPolicyStatusController] = newPolicyStatusController
 	}
 	if writes != nil && switches.On(deviations.Namespaces) {
 		own[names.NamespaceController] = func(ctx context.Context, shared app.ControllerContext) (app.Controller, error) {

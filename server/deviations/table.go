@@ -224,19 +224,11 @@ var (
 		Gain:     "The log names a resource that the garbage collector cannot watch, once. Upstream's line names none, and comes again with each attempt.",
 		Tests:    []string{"TestUnwatchedResourcesFailAsUpstreams"},
 	}
-	VAPStatus = &Deviation{
-		Name: "vapstatus", Where: "server/controllers/policystatus.go",
-		Replaces: []string{"k8s.io/kubernetes/cmd/kube-controller-manager/app.newValidatingAdmissionPolicyStatusController"},
-		Instead:  "The controller that checks the types in ValidatingAdmissionPolicies makes the schemas of built-in types when there is a policy.",
-		Gain:     "Idle memory is 88.9 MB instead of 91.8 (ratio 0.97).",
-		Command:  "scripts/bench footprint -upstream vapstatus -only idle -settle 20s -window 15s -rounds 5",
-		Tests:    []string{"TestPolicyTypesAreChecked"},
-	}
 )
 
 // Table has every deviation, by name.
 var Table = []*Deviation{
 	AlignedClock, AwaitStorage, Bootstrap, ClientCertificates, ComponentStatus, Compression, EarlyInformers, ExternalNames, Garbage, GenericConfig,
 	ListBuffer, Loopback, Namespaces, OpenAPI, Queues, Routes, SharedInformers, SingleServer, Spreading, StorageClient, Streams,
-	TokenBackdate, Uncached, Unwatched, VAPStatus,
+	TokenBackdate, Uncached, Unwatched,
 }
