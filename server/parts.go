@@ -24,7 +24,6 @@ import (
 	"github.com/karve-k8s/karve/internal/memory"
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/apiserver/egress"
-	"github.com/karve-k8s/karve/server/apiserver/replacements"
 	"github.com/karve-k8s/karve/server/begin"
 	"github.com/karve-k8s/karve/server/certificates"
 	"github.com/karve-k8s/karve/server/controllers"
@@ -393,9 +392,7 @@ func (s *controlPlane) configureAPIServer() (apiserver.Config, error) {
 	c.Etcd = apiserver.Etcd{Endpoints: stored.Endpoints, CAFile: stored.CAFile, CertFile: stored.CertFile, KeyFile: stored.KeyFile}
 	c.Store = stored.Store
 	store := s.certificates.Store()
-	c.Components = map[string]replacements.Component{}
 	if s.plan.controllers != nil {
-		c.Components["controller-manager"] = s.controlling.Check
 		var err error
 		if c.Bootstrap, err = s.plan.controllers.Bootstrap(store); err != nil {
 			return c, err
@@ -411,7 +408,6 @@ func (s *controlPlane) configureAPIServer() (apiserver.Config, error) {
 		}
 	}
 	if s.scheduling != nil {
-		c.Components["scheduler"] = s.scheduling.Check
 		c.ReadyChecks = append(c.ReadyChecks, healthz.NamedCheck("scheduler", s.scheduling.Check))
 	}
 	c.ReadyChecks = append(c.ReadyChecks, s.ownReadyChecks()...)

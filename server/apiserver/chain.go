@@ -265,11 +265,6 @@ func (s *Server) createChain(c configs) error {
 		}
 		extras = group.PrioritizedVersions
 	}
-	if s.config.Deviations.On(deviations.ComponentStatus) {
-		if err := replacements.AskComponents(kube.ControlPlane.GenericAPIServer.Handler.GoRestfulContainer, c.kube.ControlPlane.StorageFactory, s.config.Components); err != nil {
-			return err
-		}
-	}
 	if s.config.Deviations.On(deviations.Routes) {
 		container := kube.ControlPlane.GenericAPIServer.Handler.GoRestfulContainer
 		ours, upstreams := replacements.RememberRoutes(container)

@@ -114,9 +114,6 @@ type Config struct {
 	// Routers is called with the router of kube-apiserver, upstream's router that it replaces,
 	// and the web services, so that a test can compare the two routers. Nil: no call.
 	Routers func(ours, upstreams restful.RouteSelector, services []*restful.WebService)
-	// Components are the parts that the API for ComponentStatus asks in this process, by upstream's names.
-	// It asks upstream's port for one that is not among them.
-	Components map[string]replacements.Component
 	// ReadyChecks are added to /readyz for the parts other than the API server.
 	ReadyChecks []healthz.HealthChecker
 	// Args are the user's own kube-apiserver options, name=value. They override the defaults

@@ -67,13 +67,6 @@ var (
 		Command:  "scripts/bench api -upstream clientcertificates -only get,update -rounds 3",
 		Tests:    []string{"TestClientCertificateIsRemembered", "FuzzClientCertificates"},
 	}
-	ComponentStatus = &Deviation{
-		Name:     "componentstatus",
-		Replaces: []string{"k8s.io/kubernetes/pkg/registry/core/rest.componentStatusStorage"},
-		Instead:  "A ComponentStatus is the health of the controllers and the scheduler in this process, and not that of a port.",
-		Gain:     "`kubectl get componentstatuses` says whether they are healthy. Upstream asks ports that Karve does not open, and reports both as unhealthy.",
-		Tests:    []string{"TestComponentStatuses", "TestComponentsAreAskedAsUpstreams"},
-	}
 	Compression = &Deviation{
 		Name:     "compression",
 		Replaces: []string{"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters.ContentEncodingSupported"},
@@ -228,7 +221,7 @@ var (
 
 // Table has every deviation, by name.
 var Table = []*Deviation{
-	AlignedClock, AwaitStorage, Bootstrap, ClientCertificates, ComponentStatus, Compression, EarlyInformers, ExternalNames, Garbage, GenericConfig,
+	AlignedClock, AwaitStorage, Bootstrap, ClientCertificates, Compression, EarlyInformers, ExternalNames, Garbage, GenericConfig,
 	ListBuffer, Loopback, Namespaces, OpenAPI, Queues, Routes, SharedInformers, SingleServer, Spreading, StorageClient, Streams,
 	TokenBackdate, Uncached, Unwatched,
 }
