@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"slices"
 	"strconv"
@@ -20,7 +19,6 @@ import (
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/datastore"
-	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/internal/memory"
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/apiserver/egress"
@@ -108,7 +106,7 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 	s.api = &apiserver.Part{Configure: s.configureAPIServer}
 	if p.controllers != nil {
 		o := controllers.Options{Upstream: p.controllers, Election: p.election, Deviations: p.deviations, Step: s.stepsOf(controllersPart), Connect: s.controllersConnection, Blocked: s.blockedPart(controllersPart)}
-		o.KnownPodRange, o.NoPodRanges, o.Unwatched = s.knownPodRange, s.logNoPodRanges, s.logUnwatched
+		o.KnownPodRange, o.NoPodRanges = s.knownPodRange, s.logNoPodRanges
 		if p.ApproveKubeletServing {
 			o.KubeletServing = func() controllers.KubeletServing {
 				return controllers.KubeletServing{Admin: s.adminClient(), Server: s.names, Warn: s.Log.Warnf}
@@ -219,19 +217,6 @@ func (s *controlPlane) runAPIServer(ctx context.Context, ready func()) error {
 		return s.api.Run(ctx, ready)
 	}
 	return lifecycle.Within(s.StartTimeout, lifecycle.Part{Run: until}, s.api.LastError).Run(ctx, func() {})
-}
-
-// logUnwatched tells that the controllers cannot watch a resource. That a definition or an APIService was
-// deleted is no problem.
-func (s *controlPlane) logUnwatched(resource string, status int, err error) {
-	switch {
-	case err != nil:
-		s.Log.Warnf("the garbage collector cannot watch %s, and tries again: %v", resource, err)
-	case status == http.StatusNotFound && logbridge.Custom(resource):
-		s.Log.Infof("%s is no longer served; the garbage collector goes on without it", resource)
-	default:
-		s.Log.Warnf("the garbage collector cannot watch %s, and tries again: the answer is %d %s", resource, status, http.StatusText(status))
-	}
 }
 
 func (s *controlPlane) certificatesConfig() certificates.Config {

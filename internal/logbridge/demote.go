@@ -123,7 +123,7 @@ var demotions = []Demotion{
 	// Types that are deleted or change.
 	{Message: "Terminating all watchers from cacher ", Custom: true, Reason: "the type was deleted or has changed, and clients watch it again"},
 	{Message: "Terminating all watchers from cacher ", Stopping: true, Reason: underWay},
-	{Message: "Failed to watch", Error: GoneResource, Field: "type", Value: "*v1.PartialObjectMetadata", Reason: "a line of the server names the resource, once"},
+	{Message: "Failed to watch", Error: "the server could not find the requested resource", Field: "type", Value: "*v1.PartialObjectMetadata", Reason: "the type was deleted, and the controllers stop watching it soon"},
 
 	// Admission webhooks that refuse an object. One that cannot be asked is a problem. Most controllers whose
 	// objects are refused have it in the middle of their error; the others record it in a condition or an event.
@@ -158,9 +158,6 @@ var demotions = []Demotion{
 	// plugin's PreFilter has refused the Pod: every Pod with an unbound volume.
 	{Message: "Status after running PostFilter plugins for pod", Field: "status", Value: "not found", Reason: "the scheduler looked for a claim of a Pod that has none"},
 }
-
-// GoneResource ends the error of a watch by the controllers whose custom resource is gone, after its name.
-const GoneResource = " is no longer served"
 
 // canceled is the error of a request that its client has cancelled. While the server stops, it
 // is the server that has cancelled it.

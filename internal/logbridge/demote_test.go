@@ -115,7 +115,8 @@ func TestDeletionsAreDemoted(t *testing.T) {
 		{"failed to sync with latest state: context canceled", "", ""},
 		{"Terminating all watchers from cacher widgets.example.com", "", ""},
 		{"Terminating all watchers from cacher gateways.gateway.networking.k8s.io", "", ""},
-		{"Failed to watch", "failed to list *v1.PartialObjectMetadata: widgets.example.com is no longer served", "*v1.PartialObjectMetadata"},
+		{"Failed to watch", "failed to list *v1.PartialObjectMetadata: the server could not find the requested resource", "*v1.PartialObjectMetadata"},
+		{"Failed to watch", "the server could not find the requested resource", "*v1.PartialObjectMetadata"},
 	} {
 		if _, ok := demotion(demotions, line.message, line.err, logrus.Fields{"type": line.of}); !ok {
 			t.Errorf("not demoted: %s: %s", line.message, line.err)
@@ -196,7 +197,6 @@ func TestRealErrorsAreNotDemoted(t *testing.T) {
 		{"Status after running PostFilter plugins for pod", ""},
 		{"failed to sync with latest state: rpc error: code = Unavailable desc = datastore postgres://u@h/db: connection refused", ""},
 		{"Failed to watch", "failed to list *v1.Pod: the server could not find the requested resource"},
-		{"Failed to watch", "failed to list *v1.Pod: pods.example.com is no longer served"},
 		{"Terminating all watchers from cacher pods", ""},
 		{"Terminating all watchers from cacher deployments.apps", ""},
 		{"Terminating all watchers from cacher ingresses.networking.k8s.io", ""},
@@ -211,11 +211,10 @@ func TestRealErrorsAreNotDemoted(t *testing.T) {
 	}
 }
 
-// The informers of all objects' metadata fail for many reasons. Only the end of a custom resource is one of a
-// healthy life.
+// The informers of all objects' metadata fail for many reasons. Only the end of a type is one of a healthy
+// life.
 func TestOtherFailuresToWatchMetadataAreNotDemoted(t *testing.T) {
 	for _, err := range []string{
-		"failed to list *v1.PartialObjectMetadata: the server could not find the requested resource",
 		"failed to list *v1.PartialObjectMetadata: the server is currently unable to handle the request",
 		"failed to list *v1.PartialObjectMetadata: conversion webhook for example.com/v1, Kind=Widget failed",
 		"unable to decode an event from the watch stream: illegal base64 data",

@@ -63,10 +63,6 @@ type Options struct {
 	// this node has pods, which are outside, or is older than the default; pods is then empty. It may
 	// be nil.
 	NoPodRanges func(node, pods, chosen string)
-	// Unwatched is called when the garbage collector and the quota controller can no longer watch a resource,
-	// such as widgets.example.com: once, until they can again. status is that of the answer, or err says why
-	// there is none. It may be nil. Nothing calls it if the deviation unwatched is off.
-	Unwatched func(resource string, status int, err error)
 	// Blocked is called with what keeps the controllers from beginning, and returns it with a remedy. It
 	// may be nil.
 	Blocked func(error) error
@@ -248,7 +244,7 @@ func (c *Controllers) run(ctx context.Context, connection Connection, term *elec
 	config.EventBroadcaster.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: config.Client.CoreV1().Events("")})
 	defer config.EventBroadcaster.Shutdown()
 
-	root := newRootBuilder(config.Kubeconfig, c.options.Unwatched, c.options.Deviations)
+	root := clientbuilder.SimpleControllerClientBuilder{ClientConfig: config.Kubeconfig}
 	anonymous := connection.Anonymous
 	anonymous.ContentType = config.Kubeconfig.ContentType
 	perController := fencedBuilder{clientbuilder.NewDynamicClientBuilder(anonymous, config.Client.CoreV1(), metav1.NamespaceSystem),

@@ -19,6 +19,10 @@ import (
 	"k8s.io/kubernetes/pkg/controller/nodelifecycle"
 )
 
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
 // withoutEvents refuses events, which upstream's fake client cannot take.
 type withoutEvents struct{ kubernetes.Interface }
 

@@ -210,18 +210,11 @@ var (
 		Command:  "scripts/bench start -upstream uncached -only cold -rounds 9",
 		Tests:    []string{"TestTypeWithoutCacheIsServedAsOneWithIt", "TestQuietWatchesOutliveCompaction"},
 	}
-	Unwatched = &Deviation{
-		Name: "unwatched", Where: "server/controllers/unwatched.go",
-		Replaces: []string{"k8s.io/controller-manager/pkg/clientbuilder.SimpleControllerClientBuilder.Config, for the client metadata-informers"},
-		Instead:  "The client of the informers for the garbage collector and the quota controller reports a resource that it cannot list or watch. The body of a 404 for a custom resource names it; code and reason are upstream's.",
-		Gain:     "The log names a resource that the garbage collector cannot watch, once. Upstream's line names none, and comes again with each attempt.",
-		Tests:    []string{"TestUnwatchedResourcesFailAsUpstreams"},
-	}
 )
 
 // Table has every deviation, by name.
 var Table = []*Deviation{
 	AlignedClock, AwaitStorage, Bootstrap, ClientCertificates, Compression, EarlyInformers, ExternalNames, Garbage, GenericConfig,
 	ListBuffer, Loopback, Namespaces, OpenAPI, Queues, Routes, SharedInformers, SingleServer, Spreading, StorageClient, Streams,
-	TokenBackdate, Uncached, Unwatched,
+	TokenBackdate, Uncached,
 }

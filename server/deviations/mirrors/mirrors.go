@@ -59,7 +59,6 @@ var All = []Mirror{
 	{"server/apiserver/openapi/aggregator.go", aggregator, "APIAggregator.PrepareRun", "09eba7e906bd"},
 	{"server/controllers/controllers.go", controllerApp, "Run", "524e464d904e"},
 	{"server/controllers/controllers.go", controllerApp, "NewControllerManagerCommand", "73f8ab311e9b"},
-	{"server/controllers/unwatched.go", controllerApp, "CreateControllerContext", "e3e4ce81b5c3"},
 	{"server/controllers/token.go", controllerApp, "newServiceAccountTokenController", "b874432e50e0"},
 	{"server/controllers/garbage.go", controllerApp, "newGarbageCollectorController", "783b9eced065"},
 	{"server/controllers/garbage.go", "k8s.io/kubernetes/pkg/controller/garbagecollector", "GarbageCollector.Sync", "c24157caa328"},
