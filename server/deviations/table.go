@@ -172,14 +172,6 @@ var (
 		Command:  "scripts/bench footprint -upstream singleserver -only idle -settle 15s -window 15s -rounds 3",
 		Tests:    []string{"TestIdleClusterWritesNothing"},
 	}
-	Spreading = &Deviation{
-		Name: "spreading", Where: "server/scheduler/spreading.go",
-		Replaces: []string{"k8s.io/kubernetes/pkg/scheduler/framework/plugins/podtopologyspread.(*PodTopologySpread).PreScore"},
-		Instead:  "The scheduler does not count the Pods on nodes without a zone by zone: upstream reads that count for no node. The plugin is called LeanPodTopologySpread in metrics.",
-		Gain:     "3,000 Pods on 300 simulated nodes take 31.5 s of CPU until all are available instead of 43.4 (ratio 0.73), on a busy machine.",
-		Command:  "scripts/bench simulate -upstream spreading -nodes 300 -settle 5s -window 10s",
-		Tests:    []string{"TestSpreadingIsUpstreams"},
-	}
 	StorageClient = &Deviation{
 		Name:     "storageclient",
 		Replaces: []string{"k8s.io/apiserver/pkg/storage/storagebackend/factory.newETCD3Client"},
@@ -215,6 +207,6 @@ var (
 // Table has every deviation, by name.
 var Table = []*Deviation{
 	AlignedClock, AwaitStorage, Bootstrap, ClientCertificates, Compression, EarlyInformers, ExternalNames, Garbage, GenericConfig,
-	ListBuffer, Loopback, Namespaces, OpenAPI, Queues, Routes, SharedInformers, SingleServer, Spreading, StorageClient, Streams,
+	ListBuffer, Loopback, Namespaces, OpenAPI, Queues, Routes, SharedInformers, SingleServer, StorageClient, Streams,
 	TokenBackdate, Uncached,
 }

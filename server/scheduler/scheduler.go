@@ -22,7 +22,6 @@ import (
 	"k8s.io/klog/v2"
 	schedulerconfig "k8s.io/kubernetes/cmd/kube-scheduler/app/config"
 	"k8s.io/kubernetes/pkg/scheduler"
-	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/kubernetes/pkg/scheduler/profile"
 
 	"github.com/karve-k8s/karve/server/begin"
@@ -188,7 +187,7 @@ func (s *Scheduler) run(ctx context.Context, connection Connection, ready func()
 
 	done = s.options.Step("scheduler")
 	completed := config.Complete()
-	sched, err := build(ctx, completed, s.options.Deviations)
+	sched, err := build(ctx, completed)
 	if err != nil {
 		return fmt.Errorf("create scheduler: %w", err)
 	}
@@ -268,19 +267,14 @@ func (s *Scheduler) configure(ctx context.Context, connection Connection) (*sche
 	return c, nil
 }
 
-func build(ctx context.Context, c schedulerconfig.CompletedConfig, switches deviations.Switches) (*scheduler.Scheduler, error) {
+func build(ctx context.Context, c schedulerconfig.CompletedConfig) (*scheduler.Scheduler, error) {
 	component := &c.ComponentConfig
-	var registry frameworkruntime.Registry
-	if switches.On(deviations.Spreading) {
-		registry = useSpreading(component.Profiles)
-	}
 	recorders := profile.RecorderFactory(func(name string) events.EventRecorderLogger {
 		return c.EventBroadcaster.NewRecorder(name)
 	})
 	return scheduler.New(ctx, c.Client, c.InformerFactory, c.DynInformerFactory, recorders,
 		scheduler.WithComponentConfigVersion(component.TypeMeta.APIVersion),
 		scheduler.WithKubeConfig(c.KubeConfig),
-		scheduler.WithFrameworkOutOfTreeRegistry(registry),
 		scheduler.WithProfiles(component.Profiles...),
 		scheduler.WithPercentageOfNodesToScore(component.PercentageOfNodesToScore),
 		scheduler.WithPodMaxBackoffSeconds(component.PodMaxBackoffSeconds),

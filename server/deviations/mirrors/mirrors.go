@@ -21,7 +21,6 @@ const (
 	aggregator    = "k8s.io/kube-aggregator/pkg/apiserver"
 	namespaceLoop = "k8s.io/kubernetes/pkg/controller/namespace"
 	namespaceGate = "k8s.io/apiserver/pkg/admission/plugin/namespace/lifecycle"
-	podSpreading  = "k8s.io/kubernetes/pkg/scheduler/framework/plugins/podtopologyspread"
 	goRestful     = "github.com/emicklei/go-restful/v3"
 )
 
@@ -71,11 +70,6 @@ var All = []Mirror{
 	{"server/controllers/namespaces.go", namespaceLoop, "NamespaceController.syncNamespaceFromKey", "65eaf3462f2d"},
 	{"server/scheduler/scheduler.go", schedulerApp, "Setup", "ad9e34380f1f"},
 	{"server/scheduler/scheduler.go", schedulerApp, "Run", "c6ca54d1c77a"},
-	{"server/scheduler/spreading.go", podSpreading, "systemDefaultConstraints", "d8d8985ea31a"},
-	{"server/scheduler/spreading.go", podSpreading, "PodTopologySpread.initPreScoreState", "1bad5b0cc64c"},
-	{"server/scheduler/spreading.go", podSpreading, "PodTopologySpread.PreScore", "1f255f713ea8"},
-	{"server/scheduler/spreading.go", podSpreading, "PodTopologySpread.Score", "d95db59cb257"},
-	{"server/scheduler/spreading.go", podSpreading, "PodTopologySpread.NormalizeScore", "e591c0a19327"},
 	{"server/queues/queues.go", "k8s.io/client-go/util/workqueue", "Typed.updateUnfinishedWorkLoop", "71f608828f4c"},
 	{"bootstrap/policy.go", "k8s.io/kubernetes/pkg/registry/rbac/rest", "PolicyData.EnsureRBACPolicy", "9c1a751a3c5a"},
 }
