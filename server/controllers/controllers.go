@@ -257,6 +257,7 @@ func (c *Controllers) run(ctx context.Context, connection Connection, term *elec
 	if err := sharedinformers.Share(shared.InformerFactory, connection.Informers, c.options.Deviations, sharedWithAPIServer...); err != nil {
 		return err
 	}
+	shared.ClientBuilder = rangeBuilder{perController, shared.InformerFactory.Core().V1().Nodes().Lister()}
 	now.shared = shared.InformerFactory
 	close(now.configured)
 	done()
