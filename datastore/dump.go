@@ -200,7 +200,9 @@ func (c *Dump) build(file string) (err error) {
 			return err
 		}
 	}
-	return b.Finish(sqlitefile.Metas{"revision": c.revision, "compact_revision": c.revision})
+	metas := backup.Resume(c.revision)
+	metas["revision"], metas["compact_revision"] = c.revision, c.revision
+	return b.Finish(metas)
 }
 
 // initial returns the state of an engine that begins with the dump; nil is an empty dump.

@@ -34,13 +34,16 @@ func (e *Engine) load() (*initial, error) {
 	}
 	l := &initial{index: newIndex(m.Revision(0)), compacted: m.Compacted()}
 	var changed sqlitefile.Metas
-	if floor := m["reserved"]; floor > 0 {
-		// Mode Relaxed, and no clean stop: clients may have seen revisions up to floor that are
-		// lost. None is used again. A client that continues from one of them gets ErrCompacted and
+	floor := m["resume"] // a backup: clients may have seen what was written after it
+	if reserved := m["reserved"]; reserved > 0 {
+		floor = max(floor, reserved+2) // mode Relaxed, and no clean stop: clients may have seen what is lost
+	}
+	if floor > 0 {
+		// No revision is used again. A client that continues from one of them gets ErrCompacted and
 		// lists again.
-		l.revision = max(l.revision, floor+2)
+		l.revision = max(l.revision, floor)
 		l.compacted = l.revision
-		changed = sqlitefile.Metas{"revision": l.revision, "compact_revision": l.compacted, "reserved": 0}
+		changed = sqlitefile.Metas{"revision": l.revision, "compact_revision": l.compacted, "reserved": 0, "resume": 0}
 	}
 	if err := e.loadLog(l, m); err != nil {
 		return nil, err

@@ -89,8 +89,8 @@ func TestSchemaUpgradeBacksUpFirst(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(old, datastore.EngineFile), b, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if got := newest(enginetest.Contents(t, old)); got != newest(want) {
-				t.Errorf("the backup has %s, want %s", got, newest(want))
+			if err := enginetest.TryOpen(old); err != nil {
+				t.Errorf("the backup, opened by the release before: %v", err)
 			}
 			asThisRelease(t, path)
 			if got := enginetest.Contents(t, dir); got != want {
@@ -101,11 +101,6 @@ func TestSchemaUpgradeBacksUpFirst(t *testing.T) {
 			}
 		})
 	}
-}
-
-// newest is the revision of contents, with how much there is.
-func newest(contents string) string {
-	return fmt.Sprint(strings.SplitN(contents, "/", 2)[0], len(contents))
 }
 
 // A stop at any point leaves the old schema or the new one, with every row, and

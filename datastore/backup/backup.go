@@ -48,7 +48,9 @@ func Write(ctx context.Context, from sqlitefile.Source, to string, opts Options)
 		if err := os.WriteFile(file, nil, 0o600); err != nil {
 			return nil, err
 		}
-		s, err := Copy(ctx, from, file, opts.Progress, nil)
+		s, err := Copy(ctx, from, file, opts.Progress, func(s *Summary) (sqlitefile.Metas, error) {
+			return Resume(max(s.Revision, s.Metas["reserved"])), nil
+		})
 		if err != nil {
 			return nil, err
 		}

@@ -25,7 +25,13 @@ func (s *Summary) Raise(seen int64) (sqlitefile.Metas, error) {
 	if revision > sqlitefile.MaxRevision {
 		return nil, fmt.Errorf("%w: revision %d is too high to be raised", sqlitefile.ErrCorrupt, s.Revision)
 	}
-	return sqlitefile.Metas{"revision": revision, "compact_revision": revision, "reserved": 0}, nil
+	return sqlitefile.Metas{"revision": revision, "compact_revision": revision, "reserved": 0, "resume": 0}, nil
+}
+
+// Resume returns the meta rows of a backup of a store that may have given out the revisions up to given. A start from it
+// raises the revision, even if somebody has copied the file into a data directory by hand.
+func Resume(given int64) sqlitefile.Metas {
+	return sqlitefile.Metas{"resume": min(given+RevisionMargin, sqlitefile.MaxRevision)}
 }
 
 // Continue makes a closed database, such as a backup, the beginning of another cluster. It raises

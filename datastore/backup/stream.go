@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
@@ -154,6 +155,8 @@ func receiveRows(r io.Reader, file string, progress sqlitefile.Progress) (err er
 		if b.Rows != part.End.Rows || b.Sum != part.End.Sum {
 			return fmt.Errorf("%w: %d rows of %d", ErrIncomplete, b.Rows, part.End.Rows)
 		}
-		return b.Finish(part.End.Metas)
+		metas := sqlitefile.Metas(part.End.Metas)
+		maps.Copy(metas, Resume(metas.Given(last)))
+		return b.Finish(metas)
 	}
 }
