@@ -18,11 +18,11 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
+	"github.com/karve-k8s/karve/kine/location"
 	"github.com/karve-k8s/karve/preflight"
 	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/membership"
-	"github.com/karve-k8s/karve/server/storage"
 )
 
 // checkCommand is `karve check`: what a start would find, before it.
@@ -83,7 +83,7 @@ func check(c *cli.Context) error {
 // target is what a server with that configuration would use.
 func target(config server.Config) preflight.Target {
 	t := preflight.Target{DataDir: datadir.Absolute(config.DataDir), MemoryLimit: config.MemoryLimit, Built: built()}
-	if dir, err := storage.Dir(config.DatastoreEndpoint, t.DataDir); err == nil {
+	if dir, err := location.Dir(config.DatastoreEndpoint, t.DataDir); err == nil {
 		t.StoreDir = dir
 	} else {
 		t.Store = "not the built-in one"

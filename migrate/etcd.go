@@ -16,7 +16,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/status"
 
-	"github.com/karve-k8s/karve/server/storage"
+	"github.com/karve-k8s/karve/kine/location"
 )
 
 const (
@@ -50,11 +50,11 @@ type etcd struct {
 }
 
 func dialEtcd(ctx context.Context, e End) (_ *etcd, marker *etcdserverpb.RangeResponse, err error) {
-	secured, err := storage.EtcdTLS(e.CAFile, e.CertFile, e.KeyFile)
+	secured, err := location.EtcdTLS(e.CAFile, e.CertFile, e.KeyFile)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", e.FileOptions, err)
 	}
-	client, marker, err := storage.DialEtcd(ctx, e.Etcd, secured, Prefix+storage.Migrating)
+	client, marker, err := location.DialEtcd(ctx, e.Etcd, secured, Prefix+location.Migrating)
 	if err != nil {
 		return nil, nil, plain(err)
 	}
@@ -183,7 +183,7 @@ func (c *etcd) close() error {
 	return nil
 }
 
-// filledEtcd is an etcd that is filled. While it has the key storage.Migrating, no server starts with it.
+// filledEtcd is an etcd that is filled. While it has the key location.Migrating, no server starts with it.
 type filledEtcd struct {
 	*etcd
 	end     End
@@ -222,7 +222,7 @@ func fillEtcd(ctx context.Context, e, from End, src source, progress func(Progre
 	}
 	text := fmt.Sprintf("from %s, begun at %s", from.Where, time.Now().UTC().Format(time.RFC3339))
 	none := clientv3.Compare(clientv3.CreateRevision(Prefix).WithPrefix(), "=", 0)
-	done, err := c.client.Txn(ctx).If(none).Then(clientv3.OpPut(Prefix+storage.Migrating, text)).Commit()
+	done, err := c.client.Txn(ctx).If(none).Then(clientv3.OpPut(Prefix+location.Migrating, text)).Commit()
 	if err != nil {
 		return nil, plain(err)
 	}
@@ -249,7 +249,7 @@ func (f *filledEtcd) raise(ctx context.Context, text string, now, to int64, prog
 	for range min(raisers, max(to-now, 0)) {
 		work.Go(func() {
 			for left.Add(-1) >= 0 && ctx.Err() == nil {
-				done, err := f.client.Put(ctx, Prefix+storage.Migrating, text)
+				done, err := f.client.Put(ctx, Prefix+location.Migrating, text)
 				if err != nil {
 					cancel(plain(err))
 					return
@@ -305,14 +305,14 @@ func (f *filledEtcd) flush(ctx context.Context) error {
 		return nil
 	}
 	f.sent = true
-	marked := clientv3.Compare(clientv3.CreateRevision(Prefix+storage.Migrating), ">", 0)
+	marked := clientv3.Compare(clientv3.CreateRevision(Prefix+location.Migrating), ">", 0)
 	done, err := f.client.Txn(ctx).If(marked).Then(f.ops...).Commit()
 	if err != nil {
 		return plain(err)
 	}
 	if !done.Succeeded {
 		f.gone = true
-		return fmt.Errorf("somebody has deleted %s meanwhile", Prefix+storage.Migrating)
+		return fmt.Errorf("somebody has deleted %s meanwhile", Prefix+location.Migrating)
 	}
 	f.written += len(f.ops)
 	f.at, f.ops, f.size = done.Header.Revision, f.ops[:0], 0
@@ -331,10 +331,10 @@ func (f *filledEtcd) commit(ctx context.Context) (int64, error) {
 	if _, err := f.client.Compact(ctx, f.at); err != nil {
 		return 0, plain(err)
 	}
-	done, err := f.client.Delete(ctx, Prefix+storage.Migrating)
+	done, err := f.client.Delete(ctx, Prefix+location.Migrating)
 	if err != nil {
 		return 0, uncertain{plain(err), fmt.Sprintf("etcdctl --endpoints %s get %s prints nothing if all of it is there, and verified",
-			strings.ReplaceAll(f.end.Where, " ", ""), Prefix+storage.Migrating)}
+			strings.ReplaceAll(f.end.Where, " ", ""), Prefix+location.Migrating)}
 	}
 	return done.Header.Revision, nil
 }
@@ -343,11 +343,11 @@ func (f *filledEtcd) abandon() string {
 	if !f.sent {
 		ctx, cancel := context.WithTimeout(context.Background(), waitAbandon)
 		defer cancel()
-		if _, err := f.client.Delete(ctx, Prefix+storage.Migrating); err == nil {
+		if _, err := f.client.Delete(ctx, Prefix+location.Migrating); err == nil {
 			return nothingLeft
 		}
 	}
-	holds := fmt.Sprintf("and %s, so that no server starts with it", Prefix+storage.Migrating)
+	holds := fmt.Sprintf("and %s, so that no server starts with it", Prefix+location.Migrating)
 	if f.gone {
 		holds = "and nothing keeps a server from starting with it: start none"
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/karve-k8s/karve/datastore/enginetest"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 	"github.com/karve-k8s/karve/kine/external"
+	"github.com/karve-k8s/karve/kine/location"
 	"github.com/karve-k8s/karve/server/storage"
 )
 
@@ -213,7 +214,7 @@ func TestMain(m *testing.M) {
 
 func migrateAndDie(from, to, doing string) {
 	target := fileEnd(strings.TrimPrefix(to, "sqlite://"))
-	if l, err := storage.ParseAs("--to", to); err == nil && l.External != nil {
+	if l, err := location.ParseAs("--to", to); err == nil && l.External != nil {
 		target = End{Option: "--to", Where: l.String(), Database: l.External}
 	} else if !strings.HasPrefix(to, "sqlite://") {
 		target = etcdEnd(to)

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/karve-k8s/karve/kine/external"
-	"github.com/karve-k8s/karve/server/storage"
+	"github.com/karve-k8s/karve/kine/location"
 )
 
 // End is one of the two datastores: one of Dir, Database and Etcd is set.
@@ -106,7 +106,7 @@ type target interface {
 // migrates tells whether a key is the cluster's. own tells whether it is one that a datastore, or a running
 // server, writes for itself.
 func migrates(key string) (cluster, own bool) {
-	own = strings.HasPrefix(key, "compact_rev_key") || key == Prefix+"health" || key == Prefix+storage.Migrating || strings.HasPrefix(key, leases)
+	own = strings.HasPrefix(key, "compact_rev_key") || key == Prefix+"health" || key == Prefix+location.Migrating || strings.HasPrefix(key, leases)
 	return !own && strings.HasPrefix(key, Prefix), own
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/internal/memory"
+	"github.com/karve-k8s/karve/kine/location"
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/controllers"
 	"github.com/karve-k8s/karve/server/deviations"
@@ -38,7 +39,7 @@ import (
 type plan struct {
 	completed // the values that need no parsing
 
-	location     storage.Location    // of the datastore
+	location     location.Location   // of the datastore
 	etcdListen   *storage.EtcdListen // nil: the socket only
 	clusterToken *membership.Token   // nil without --cluster-token-file
 	fork         snapshots.Fork
@@ -119,7 +120,7 @@ func (d *draft) parseDatastore() {
 	d.add(checkFile("datastore-certfile", d.DatastoreCertFile))
 	d.add(checkFile("datastore-keyfile", d.DatastoreKeyFile))
 	var err error
-	if d.location, err = storage.Parse(d.DatastoreEndpoint, d.Durability); err != nil {
+	if d.location, err = location.Parse(d.DatastoreEndpoint, d.Durability); err != nil {
 		d.add(err)
 	} else if d.DataDir != "" {
 		d.fork, err = snapshots.NewFork(d.ForkFrom, d.DataDir, d.location)

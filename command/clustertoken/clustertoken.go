@@ -21,6 +21,7 @@ import (
 	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/internal/socket"
+	"github.com/karve-k8s/karve/kine/location"
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/membership"
 	"github.com/karve-k8s/karve/server/storage"
@@ -148,7 +149,7 @@ func read(c *cli.Context) (before, after *membership.Token, encryption *[]byte, 
 
 // withDatastore calls do with a client of the datastore that the options name.
 func withDatastore(c *cli.Context, do func(context.Context, clientv3.KV) error) error {
-	where, err := storage.Parse(c.String("datastore-endpoint"), "")
+	where, err := location.Parse(c.String("datastore-endpoint"), "")
 	if err != nil {
 		return err
 	}

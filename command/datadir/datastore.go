@@ -26,7 +26,7 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/internal/socket"
-	"github.com/karve-k8s/karve/server/storage"
+	"github.com/karve-k8s/karve/kine/location"
 	"github.com/karve-k8s/karve/snapshot"
 )
 
@@ -67,7 +67,7 @@ func oneFile(c *cli.Context) (string, error) {
 
 // datastoreDir is the directory of the database, which need not exist.
 func datastoreDir(c *cli.Context) (string, error) {
-	return storage.Dir(c.String("datastore-endpoint"), c.String("data-dir"))
+	return location.Dir(c.String("datastore-endpoint"), c.String("data-dir"))
 }
 
 // engineFile is the path of the database, which must exist.

@@ -19,8 +19,8 @@ import (
 	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/internal/shell"
+	"github.com/karve-k8s/karve/kine/location"
 	"github.com/karve-k8s/karve/migrate"
-	"github.com/karve-k8s/karve/server/storage"
 )
 
 func datastoreMigrate(c *cli.Context) error {
@@ -148,7 +148,7 @@ func migrationTarget(c *cli.Context) (migrate.End, error) {
 
 // migrationEnd completes an end with what an endpoint names.
 func migrationEnd(c *cli.Context, e migrate.End, endpoint string) (migrate.End, error) {
-	location, err := storage.ParseAs(e.Option, endpoint)
+	location, err := location.ParseAs(e.Option, endpoint)
 	if err != nil {
 		return e, err
 	}

@@ -23,8 +23,8 @@ import (
 	"github.com/karve-k8s/karve/datastore/backup"
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
+	"github.com/karve-k8s/karve/kine/location"
 	"github.com/karve-k8s/karve/preflight"
-	"github.com/karve-k8s/karve/server/storage"
 )
 
 // The states of a server, and the exit codes of `karve status` for them. 1 is an error, as of
@@ -244,7 +244,7 @@ func onlySmallFiles(dir string) error {
 }
 
 func (s *ServerStatus) readDatastore(ctx context.Context, endpoint, dataDir string) error {
-	dir, err := storage.Dir(endpoint, dataDir)
+	dir, err := location.Dir(endpoint, dataDir)
 	if err != nil {
 		s.Elsewhere = err.Error()
 		return nil

@@ -7,8 +7,8 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/kine/location"
 	"github.com/karve-k8s/karve/server/startup"
-	"github.com/karve-k8s/karve/server/storage"
 	"github.com/karve-k8s/karve/snapshot"
 )
 
@@ -22,7 +22,7 @@ type Fork struct {
 
 // NewFork reads --fork-from. It reports a source that cannot be used, and a data directory that has
 // other contents or an unfinished fork. It changes nothing.
-func NewFork(from, dataDir string, where storage.Location) (Fork, error) {
+func NewFork(from, dataDir string, where location.Location) (Fork, error) {
 	f := Fork{from: from, dataDir: dataDir, inMemory: where.InMemory()}
 	var err error
 	if !f.inMemory {

@@ -16,6 +16,7 @@ import (
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/kine/location"
 	"github.com/karve-k8s/karve/server/queues"
 	"github.com/karve-k8s/karve/server/storage"
 	"github.com/karve-k8s/karve/snapshot"
@@ -221,7 +222,7 @@ func waitQuiet(ctx context.Context, engine *datastore.Engine, changed func() (bo
 // directory to a snapshot, which is an open file. With dryRun it only reports what that would
 // change.
 func ResetStopped(ctx context.Context, dataDir, endpoint string, from *os.File, dryRun bool) (_ *control.Result, err error) {
-	dir, err := storage.Dir(endpoint, dataDir)
+	dir, err := location.Dir(endpoint, dataDir)
 	if err != nil {
 		return nil, err
 	}

@@ -2,7 +2,6 @@ package storage
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"path"
@@ -11,21 +10,17 @@ import (
 	"github.com/sirupsen/logrus"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
-	"google.golang.org/grpc"
 
 	"github.com/karve-k8s/karve/kine/etcdapi"
 	"github.com/karve-k8s/karve/kine/external"
+	"github.com/karve-k8s/karve/kine/location"
 )
 
-// waitTimeout is how long startup waits for the user's datastore, waitAttempt the limit of one
-// attempt, and waitRetry the pause between attempts. The pause between two lines of the log with the same
+// waitTimeout is how long startup waits for the user's datastore, and waitRetry the pause between attempts. The pause between two lines of the log with the same
 // reason doubles, beginning with waitRepeat.
 const (
 	waitTimeout = 60 * time.Second
-	waitAttempt = 3 * time.Second
 	waitRetry   = time.Second
 	waitRepeat  = 5 * time.Second
 )
@@ -65,16 +60,16 @@ func (e *Etcd) Connection() Connection { return e.connection }
 // Run calls ready when the etcd answers a read.
 func (e *Etcd) Run(ctx context.Context, ready func()) error {
 	c := e.config
-	secured, err := EtcdTLS(c.CAFile, c.CertFile, c.KeyFile)
+	secured, err := location.EtcdTLS(c.CAFile, c.CertFile, c.KeyFile)
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.FileOptions, err)
 	}
 	e.connection = Connection{Endpoints: c.Endpoints, CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile}
-	wait := waiting{c.Option, redacted(c.Endpoints), c.Log, c.Status}
+	wait := waiting{c.Option, location.Redacted(c.Endpoints), c.Log, c.Status}
 	var client *clientv3.Client
 	err = wait.until(ctx, func(ctx context.Context) (err error) {
 		var read *etcdserverpb.RangeResponse
-		if client, read, err = DialEtcd(ctx, c.Endpoints, secured, path.Join("/", c.Prefix, Migrating)); err != nil {
+		if client, read, err = location.DialEtcd(ctx, c.Endpoints, secured, path.Join("/", c.Prefix, location.Migrating)); err != nil {
 			return err
 		}
 		if len(read.Kvs) > 0 {
@@ -105,43 +100,9 @@ func (e *Etcd) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// Migrating is the key, under the prefix of the API server's keys, that an etcd has while karve datastore
-// migrate fills it.
-const Migrating = "karve/migrating"
-
 // unfinished is a state that waiting does not cure.
 func unfinished(marker *mvccpb.KeyValue) error {
 	return fmt.Errorf("%w: %s is there: a migration into this etcd (%s) has not finished: wait for it, or delete its keys and migrate again", external.ErrRefused, marker.Key, marker.Value)
-}
-
-// EtcdTLS is the configuration of a client with these files; nil if there are none.
-func EtcdTLS(caFile, certFile, keyFile string) (*tls.Config, error) {
-	files := transport.TLSInfo{CertFile: certFile, KeyFile: keyFile, TrustedCAFile: caFile}
-	if files.Empty() && caFile == "" {
-		return nil, nil
-	}
-	return files.ClientConfig()
-}
-
-// DialEtcd makes a client, and reads a key that need not exist.
-//
-// It tries once, and fails with the cause. The client's own Get would wait for a connection until the
-// context ends, and report only that. The client outlives ctx.
-func DialEtcd(ctx context.Context, endpoints []string, secured *tls.Config, key string) (_ *clientv3.Client, read *etcdserverpb.RangeResponse, err error) {
-	client, err := clientv3.New(clientv3.Config{
-		Context: context.WithoutCancel(ctx), Endpoints: endpoints, TLS: secured, Logger: zap.NewNop(),
-	})
-	if err != nil {
-		return nil, nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, waitAttempt)
-	defer cancel()
-	resp, err := etcdserverpb.NewKVClient(client.ActiveConnection()).Range(ctx, &etcdserverpb.RangeRequest{Key: []byte(key)}, grpc.WaitForReady(false))
-	if err != nil {
-		client.Close()
-		return nil, nil, clientv3.ContextError(ctx, err)
-	}
-	return client, resp, nil
 }
 
 // waiting waits for the user's datastore.

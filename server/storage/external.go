@@ -7,6 +7,7 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 
 	"github.com/karve-k8s/karve/kine/external"
+	"github.com/karve-k8s/karve/kine/location"
 	"github.com/karve-k8s/karve/server/lifecycle"
 )
 
@@ -15,7 +16,7 @@ import (
 func (s *Storage) useExternal(ctx context.Context, ready func()) (err error) {
 	where := s.config.Location.External
 	var backend *external.Backend
-	wait := waiting{endpointOption, where.String(), s.config.Log, s.config.Status}
+	wait := waiting{location.Option, where.String(), s.config.Log, s.config.Status}
 	err = wait.until(ctx, func(ctx context.Context) (err error) {
 		backend, err = where.Open(ctx, external.Options{
 			CAFile: s.config.CAFile, CertFile: s.config.CertFile, KeyFile: s.config.KeyFile,

@@ -12,11 +12,12 @@ import (
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/kine"
 	"github.com/karve-k8s/karve/kine/inprocess"
+	"github.com/karve-k8s/karve/kine/location"
 )
 
 // Config is the configuration of the part.
 type Config struct {
-	Location Location
+	Location location.Location
 	DataDir  string // has the socket of the etcd API
 
 	// Lock is the lock of the built-in datastore's directory. A datastore in memory needs none of
@@ -103,7 +104,7 @@ func (s *Storage) Run(ctx context.Context, ready func()) error {
 		e := NewEtcd(EtcdConfig{
 			Endpoints: where.Etcd, Prefix: "/registry",
 			CAFile: s.config.CAFile, CertFile: s.config.CertFile, KeyFile: s.config.KeyFile,
-			Option: endpointOption, FileOptions: "--datastore-cafile, --datastore-certfile, --datastore-keyfile",
+			Option: location.Option, FileOptions: "--datastore-cafile, --datastore-certfile, --datastore-keyfile",
 			Answers: s.config.Answers, Log: s.config.Log, Status: s.config.Status,
 		})
 		return e.Run(ctx, func() {
@@ -115,6 +116,3 @@ func (s *Storage) Run(ctx context.Context, ready func()) error {
 	}
 	return s.useEngine(ctx, ready)
 }
-
-// endpointOption is the option that names the datastore, for messages.
-const endpointOption = "datastore-endpoint"

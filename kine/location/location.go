@@ -1,4 +1,5 @@
-package storage
+// Package location reads --datastore-endpoint, which says where the datastore is, and connects to an etcd.
+package location
 
 import (
 	"errors"
@@ -13,6 +14,9 @@ import (
 	"github.com/karve-k8s/karve/datastore/admin"
 	"github.com/karve-k8s/karve/kine/external"
 )
+
+// Option is the option that names the datastore, without dashes.
+const Option = "datastore-endpoint"
 
 // Location is the parsed form of --datastore-endpoint and --durability: where the datastore is, and
 // how it works. The zero value is the built-in datastore in the data directory.
@@ -53,7 +57,7 @@ func Parse(endpoint, durability string) (Location, error) {
 func ParseAs(option, endpoint string) (Location, error) {
 	l, err := parseEndpoint(endpoint)
 	if err != nil {
-		return l, errors.New(strings.ReplaceAll(err.Error(), "--"+endpointOption, option))
+		return l, errors.New(strings.ReplaceAll(err.Error(), "--"+Option, option))
 	}
 	return l, nil
 }
@@ -156,7 +160,7 @@ func (l Location) InMemory() bool { return l.BuiltIn() && l.Durability == datast
 func (l Location) DirOnDisk(dataDir string) (string, error) {
 	switch {
 	case l.Etcd != nil:
-		return "", fmt.Errorf("--datastore-endpoint %s is an etcd: use etcdctl and etcdutl for it", redacted(l.Etcd))
+		return "", fmt.Errorf("--datastore-endpoint %s is an etcd: use etcdctl and etcdutl for it", Redacted(l.Etcd))
 	case l.External != nil:
 		return "", fmt.Errorf("--datastore-endpoint %s is a database of yours: use %s for it", l.External, l.External.Tools())
 	case l.InMemory():
@@ -187,7 +191,7 @@ func Dir(endpoint, dataDir string) (string, error) {
 func (l Location) String() string {
 	switch {
 	case l.Etcd != nil:
-		return redacted(l.Etcd)
+		return Redacted(l.Etcd)
 	case l.External != nil:
 		return l.External.String()
 	case l.InMemory():
@@ -196,8 +200,8 @@ func (l Location) String() string {
 	return "sqlite://" + l.Dir
 }
 
-// redacted joins URLs, without their passwords.
-func redacted(endpoints []string) string {
+// Redacted joins URLs, without their passwords.
+func Redacted(endpoints []string) string {
 	var safe []string
 	for _, endpoint := range endpoints {
 		if u, err := url.Parse(endpoint); err == nil {
