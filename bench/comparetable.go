@@ -12,29 +12,25 @@ import (
 // A line is one line of the table.
 type line struct {
 	row, unit string
-	target    report.Target
 	// controllers says that only a control plane with controllers can do it.
 	controllers bool
 }
 
 // A figure is what one round measured of one line.
 type figure struct {
-	Row  string `json:"row"`
-	Unit string `json:"unit"`
+	Row  string
+	Unit string
 	// Parts are the figures of the peer's processes, which add up, or a single one.
-	Parts []float64 `json:"parts"`
+	Parts []float64
 }
 
 // A sample is what one round measured of one peer.
 type sample struct {
-	Peer    string   `json:"peer"`
-	Round   int      `json:"round"`
-	Figures []figure `json:"figures"`
+	Peer    string
+	Round   int
+	Figures []figure
 	// OtherLoad is the part of the machine that other processes used.
-	OtherLoad float64 `json:"other_load"`
-
-	// objects are the names of the objects in a new cluster, by path.
-	objects map[string][]string
+	OtherLoad float64
 }
 
 func (s *sample) add(row, unit string, parts ...float64) {
@@ -65,7 +61,7 @@ func medians(samples []*sample, peer, row, unit string) []float64 {
 }
 
 // Print writes the medians as a table: a column for each peer, of which Karve is the last, the
-// ratio of Karve's figure to the first peer's, and the target.
+// ratio of Karve's figure to the first peer's.
 func (cmp *comparison) Print(w io.Writer) error {
 	t := report.Table{{"", ""}}
 	for _, p := range cmp.peers {
@@ -75,9 +71,6 @@ func (cmp *comparison) Print(w io.Writer) error {
 	if len(cmp.peers) > 1 && cmp.datastores == nil {
 		t[0] = append(t[0], "ratio")
 		ratio = "; ratio: karve / " + cmp.peers[0].title
-	}
-	if cmp.datastores == nil {
-		t[0] = append(t[0], "target", "")
 	}
 	last := ""
 	for _, l := range cmp.lines {
@@ -129,20 +122,14 @@ func (cmp *comparison) cells(l line) []string {
 	if own == nil {
 		return nil
 	}
-	if cmp.datastores != nil {
+	if cmp.datastores != nil || len(cmp.peers) < 2 {
 		return cells
-	}
-	if l.target.Ratio && cmp.against != againstEtcd {
-		l.target = report.Target{} // it is a ratio to another peer
-	}
-	if len(cmp.peers) < 2 {
-		return append(cells, l.target.String(), l.target.Mark(*own, nil))
 	}
 	ratio := "–"
 	if first != nil && *first > 0 {
 		ratio = strconv.FormatFloat(*own / *first, 'f', 2, 64)
 	}
-	return append(cells, ratio, l.target.String(), l.target.Mark(*own, first))
+	return append(cells, ratio)
 }
 
 func sum(values []float64) (total float64) {

@@ -111,13 +111,6 @@ func (b *apiBench) memory(peak float64) error {
 	}
 	b.sample.add(rowMemoryNow, "MB", megabytes(now)...)
 	b.sample.add(rowMemoryPeak, "MB", megabytes([]float64{max(peak, sum(now))})...)
-	if b.peer.limit != nil {
-		if peak, err := b.peer.limit.peak(); err != nil {
-			return err
-		} else if peak >= 0 {
-			b.sample.add(rowCgroupPeak, "MB", megabytes([]float64{float64(peak)})...)
-		}
-	}
 	b.progress(b.peer, b.sample, from)
 	return nil
 }

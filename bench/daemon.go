@@ -25,8 +25,8 @@ type daemon struct {
 	gone chan struct{} // closed after the process has ended
 }
 
-// startDaemon starts a binary. A file in dir gets its output. limit may be nil.
-func startDaemon(dir, name string, limit *cgroup, binary string, args ...string) (*daemon, error) {
+// startDaemon starts a binary. A file in dir gets its output.
+func startDaemon(dir, name, binary string, args ...string) (*daemon, error) {
 	d := &daemon{name: name, log: filepath.Join(dir, name+".log"), gone: make(chan struct{})}
 	log, err := os.OpenFile(d.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -38,11 +38,6 @@ func startDaemon(dir, name string, limit *cgroup, binary string, args ...string)
 	d.cmd.Stdout, d.cmd.Stderr = log, log
 	// With a process group of its own, it does not get Ctrl-C: the benchmark stops it.
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if limit != nil {
-		if err := limit.apply(d.cmd); err != nil {
-			return nil, err
-		}
-	}
 	if err := d.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}

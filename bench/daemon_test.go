@@ -18,7 +18,7 @@ const parentVariable = "BENCH_TEST_PARENT"
 // TestDaemonDiesWithItsParent: nothing is left when the benchmark is killed.
 func TestDaemonDiesWithItsParent(t *testing.T) {
 	if dir := os.Getenv(parentVariable); dir != "" {
-		d, err := startDaemon(dir, "sleep", nil, "/bin/sleep", "1000")
+		d, err := startDaemon(dir, "sleep", "/bin/sleep", "1000")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -62,7 +62,7 @@ func TestDaemonDiesWithItsParent(t *testing.T) {
 
 func TestDaemonStopsAndFails(t *testing.T) {
 	dir := t.TempDir()
-	d, err := startDaemon(dir, "sleep", nil, "/bin/sleep", "1000")
+	d, err := startDaemon(dir, "sleep", "/bin/sleep", "1000")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func TestDaemonStopsAndFails(t *testing.T) {
 	if err := d.stop(t.Context()); err != nil {
 		t.Errorf("stop: %v", err)
 	}
-	broken, err := startDaemon(dir, "broken", nil, "/bin/sh", "-c", "echo no such flag; exit 3")
+	broken, err := startDaemon(dir, "broken", "/bin/sh", "-c", "echo no such flag; exit 3")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -70,13 +70,13 @@ func TestDatastoresOfTheEnvironment(t *testing.T) {
 	}
 }
 
-// A comparison of datastores has neither ratios nor targets, and its record names their versions.
+// A comparison of datastores has no ratios, and its record names their versions.
 func TestComparisonOfDatastores(t *testing.T) {
 	cmp := twoPeers()
 	cmp.datastores = []*userDatabase{{}, {}}
 	cmp.peers[0].database = &userDatabase{version: "15.14", controls: []string{"/x"}}
 	var out strings.Builder
-	if err := cmp.Print(&out); err != nil || strings.Contains(out.String(), "ratio") || strings.Contains(out.String(), "MISSED") || strings.Contains(out.String(), "target") {
+	if err := cmp.Print(&out); err != nil || strings.Contains(out.String(), "ratio") {
 		t.Errorf("%v\n%s\nwant figures only", err, &out)
 	}
 	var record strings.Builder

@@ -44,8 +44,6 @@ func flash(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	binary := flags.String("karve", "", "binary to measure (default: a build of this tree)")
 	nodes := flags.String("nodes", "0,1,3,10", "comma-separated numbers of nodes")
 	pods := flags.Int("pods", 3, "Pods on each node; the container of one of them crashes again and again")
-	pages := flags.Bool("pages", false, "also print which pages the commits write, and what they are about")
-	jobs := flags.Bool("jobs", false, "a CronJob for each node, with a Job every minute")
 	durability := flags.String("durability", strings.Join(flashModes, ","), "comma-separated modes of the datastore")
 	lease := flags.Duration("lease-duration", defaultLease, "nodeLeaseDurationSeconds of the kubelets, which renew their leases four times as often")
 	status := flags.Duration("status-frequency", defaultStatus, "nodeStatusReportFrequency of the kubelets: how often they report a status that has not changed")
@@ -89,7 +87,7 @@ func flash(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			return fmt.Errorf("-nodes: %q is not a number of nodes from 0 to 1000", text)
 		}
 		for _, mode := range modes {
-			w := &flashCluster{mode: mode, nodes: n, lease: *lease, statusEvery: *status, pods: *pods, jobs: *jobs, dir: filepath.Join(work, mode+text)}
+			w := &flashCluster{mode: mode, nodes: n, lease: *lease, statusEvery: *status, pods: *pods, dir: filepath.Join(work, mode+text)}
 			all = append(all, w)
 			if err := w.begin(ctx, *binary, stderr); err != nil {
 				return fmt.Errorf("%s with %d nodes: %w", mode, n, err)
@@ -132,10 +130,6 @@ func flash(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		if err := w.look(ctx, &w.before); err != nil {
 			return err
 		}
-		if *pages {
-			w.wal = newWALReader(filepath.Join(w.dir, "mvcc.db-wal"))
-			run(w, w.wal.follow)
-		}
 	}
 	if err := wait(*window); err != nil {
 		return err
@@ -149,9 +143,6 @@ func flash(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if *pods > 0 {
 		load += fmt.Sprintf(";\neach has Pods (%d), and the container of one of them crashes every %v", *pods, crashEvery)
 	}
-	if *jobs {
-		load += ";\neach has a CronJob with a Job every minute"
-	}
 	rep := &report.LineReport{
 		Head:    fmt.Sprintf("%s\n%s;\nmeasured for %v, after %v, and multiplied to a day\n", machine, load, *window, *settle),
 		Lines:   report.Table{{"nodes", "durability", "commits/min", "by karve, MB/day", "per node", "by the disk, MB/day", "per node", "flushes/min"}},
@@ -159,11 +150,6 @@ func flash(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	for _, w := range all {
 		rep.Lines = append(rep.Lines, w.line(rep.Figures))
-	}
-	for _, w := range all {
-		if w.wal != nil {
-			rep.Foot += w.pages()
-		}
 	}
 	if all[0].device == "" {
 		rep.Foot += "\nby the disk: only root can measure it, with a disk for each control plane\n"
@@ -177,7 +163,6 @@ type flashCluster struct {
 	nodes  int
 	lease  time.Duration // of a node
 	pods   int           // on each node
-	jobs   bool
 	dir    string
 	device string // such as loop3; empty: no disk of its own
 	image  string
@@ -186,7 +171,6 @@ type flashCluster struct {
 
 	cluster       *cluster
 	probe         *prober
-	wal           *walReader // nil without -pages
 	before, after counters
 }
 
@@ -207,7 +191,7 @@ func (w *flashCluster) begin(ctx context.Context, binary string, stderr io.Write
 	}
 	options := []string{"--durability", w.mode}
 	var err error
-	w.cluster, w.probe, err = karve("karve", binary, nil, nil, options...).startReady(ctx, w.dir)
+	w.cluster, w.probe, err = karve("karve", binary, nil, options...).startReady(ctx, w.dir)
 	if err != nil {
 		return err
 	}
@@ -275,7 +259,7 @@ func nodeName(n int) string { return fmt.Sprintf(nodeNameFormat, n) }
 // start begins what the nodes write. run runs a part of it in the background.
 func (w *flashCluster) start(ctx context.Context, run func(*flashCluster, func(context.Context) error)) error {
 	run(w, w.kubelets)
-	if w.nodes == 0 || w.pods == 0 && !w.jobs {
+	if w.nodes == 0 || w.pods == 0 {
 		return nil
 	}
 	p, err := newFlashPods(ctx, w.cluster, w.nodes)
@@ -290,9 +274,6 @@ func (w *flashCluster) start(ctx context.Context, run func(*flashCluster, func(c
 		if crashing != nil {
 			run(w, func(ctx context.Context) error { return p.crash(ctx, n, crashing) })
 		}
-	}
-	if w.jobs {
-		run(w, p.cronJobs)
 	}
 	return nil
 }

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"time"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -184,68 +183,4 @@ func ignoreEnd(ctx context.Context, err error) error {
 		return nil
 	}
 	return err
-}
-
-// cronJobs creates a CronJob for each node, and plays the kubelet for the Pods of its Jobs.
-func (p *flashPods) cronJobs(ctx context.Context) error {
-	w, err := p.client.CoreV1().Pods(flashNamespace).Watch(ctx, metav1.ListOptions{LabelSelector: batchv1.JobNameLabel})
-	if err != nil {
-		return err
-	}
-	defer w.Stop()
-	for n := range p.recorders {
-		job := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("minutely-%d", n)}}
-		job.Spec.Schedule = "* * * * *"
-		job.Spec.JobTemplate.Spec.Template.Spec = p.spec()
-		job.Spec.JobTemplate.Spec.Template.Spec.RestartPolicy = corev1.RestartPolicyNever
-		if _, err := p.client.BatchV1().CronJobs(flashNamespace).Create(ctx, job, metav1.CreateOptions{}); err != nil {
-			return err
-		}
-	}
-	failed := make(chan error, 1)
-	seen := map[types.UID]bool{}
-	for {
-		select {
-		case e, ok := <-w.ResultChan():
-			pod, isPod := e.Object.(*corev1.Pod)
-			if !ok || !isPod {
-				return ignoreEnd(ctx, fmt.Errorf("the watch of the Jobs' Pods has ended: %v", e.Object))
-			}
-			if pod.Spec.NodeName == "" || seen[pod.UID] {
-				continue
-			}
-			seen[pod.UID] = true
-			go func() {
-				if err := p.complete(ctx, pod); err != nil {
-					select {
-					case failed <- err:
-					default:
-					}
-				}
-			}()
-		case err := <-failed:
-			return ignoreEnd(ctx, err)
-		case <-ctx.Done():
-			return nil
-		}
-	}
-}
-
-// complete plays the kubelet for a Pod that succeeds.
-func (p *flashPods) complete(ctx context.Context, pod *corev1.Pod) error {
-	var n int
-	if _, err := fmt.Sscanf(pod.Spec.NodeName, nodeNameFormat, &n); err != nil || n >= len(p.recorders) {
-		return fmt.Errorf("a Pod is on node %q", pod.Spec.NodeName)
-	}
-	if err := p.report(ctx, pod, corev1.PodPending, waiting("ContainerCreating", ""), 0); err != nil {
-		return err
-	}
-	starts(p.recorders[n], pod)
-	if err := p.report(ctx, pod, corev1.PodRunning, running(), 0); err != nil {
-		return err
-	}
-	if pause(ctx, containerRun) != nil {
-		return nil
-	}
-	return p.report(ctx, pod, corev1.PodSucceeded, terminated(0, "Completed"), 0)
 }

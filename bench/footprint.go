@@ -1,19 +1,14 @@
 package main
 
 import (
-	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"os/exec"
-	"syscall"
 	"time"
 
 	"github.com/karve-k8s/karve/bench/machine"
-	"github.com/karve-k8s/karve/bench/report"
 )
 
 const (
@@ -24,23 +19,21 @@ const (
 	rowIdleSyncs  = "idle durable commits"
 	rowGoroutines = "goroutines"
 	rowBinary     = "binary"
-	rowDownload   = "download"
 )
 
 var footprintLines = []line{
-	{row: rowMemory, unit: "MB", target: report.AtMost(90)},
-	{row: rowRSS, unit: "MB", target: report.AtMost(170)},
-	{row: rowIdleCPU, unit: "% of a core", target: report.AtMost(0.5)},
-	{row: rowIdleDisk, unit: "kB/s", target: report.AtMost(0.5)},
+	{row: rowMemory, unit: "MB"},
+	{row: rowRSS, unit: "MB"},
+	{row: rowIdleCPU, unit: "% of a core"},
+	{row: rowIdleDisk, unit: "kB/s"},
 	{row: rowIdleSyncs, unit: "/min"},
-	{row: rowGoroutines, unit: "goroutines", target: report.AtMost(2300)},
-	{row: rowBinary, unit: "MB", target: report.AtMost(125)},
-	{row: rowDownload, unit: "MB", target: report.AtMost(28)},
+	{row: rowGoroutines, unit: "goroutines"},
+	{row: rowBinary, unit: "MB"},
 }
 
 // footprint is the command bench footprint.
 func footprint(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	rows := []string{"idle", "binary", "download"}
+	rows := []string{"idle", "binary"}
 	cmp, only := newComparison("footprint", 1, rows, stdout, stderr)
 	settle := cmp.flags.Duration("settle", 30*time.Second, "how long a new control plane runs before it is measured")
 	window := cmp.flags.Duration("window", time.Minute, "how long it is measured")
@@ -50,13 +43,8 @@ func footprint(ctx context.Context, args []string, stdout, stderr io.Writer) err
 	if *settle < 0 || *window <= 0 {
 		return fmt.Errorf("-settle is %v and -window is %v, want at least 0 and more than 0", *settle, *window)
 	}
-	compressor := "xz -9"
-	if _, err := exec.LookPath("xz"); err != nil {
-		compressor = "gzip -9"
-	}
-	cmp.Setting = fmt.Sprintf("a new control plane, measured for %v after %v without clients; MB are millions of bytes; download is %s", *window, *settle, compressor)
+	cmp.Setting = fmt.Sprintf("a new control plane, measured for %v after %v without clients; MB are millions of bytes", *window, *settle)
 	cmp.lines = footprintLines
-	sizes := map[string][]float64{}
 	return cmp.run(ctx, func(ctx context.Context, p *peer, dir string, s *sample) (err error) {
 		if cmp.wants("idle") {
 			if err := measureIdle(ctx, p, dir, s, *settle, *window); err != nil {
@@ -69,14 +57,6 @@ func footprint(ctx context.Context, args []string, stdout, stderr io.Writer) err
 				return err
 			}
 			s.add(rowBinary, "MB", megabytes(parts)...)
-		}
-		if cmp.wants("download") {
-			if sizes[p.title] == nil { // it takes a minute, and is the same in every round
-				if sizes[p.title], err = p.downloads(ctx, compressor); err != nil {
-					return err
-				}
-			}
-			s.add(rowDownload, "MB", megabytes(sizes[p.title])...)
 		}
 		cmp.progress(p, s, 0)
 		return nil
@@ -209,48 +189,6 @@ func (c *cluster) goroutines(ctx context.Context, probe *prober) (parts []float6
 		parts = append(parts, v)
 	}
 	return parts, nil
-}
-
-// downloads are the sizes of the compressed binaries.
-func (p *peer) downloads(ctx context.Context, compressor string) (parts []float64, err error) {
-	for _, name := range p.binaries {
-		var size counter
-		if compressor == "xz -9" {
-			cmd := exec.CommandContext(ctx, "xz", "-9", "-c", "--", name)
-			cmd.Stdout = &size
-			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-			err = cmd.Run()
-		} else {
-			err = gzipped(name, &size)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("compress %s: %w", name, err)
-		}
-		parts = append(parts, float64(size))
-	}
-	return parts, nil
-}
-
-func gzipped(name string, w io.Writer) error {
-	f, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	z, err := gzip.NewWriterLevel(w, gzip.BestCompression)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(z, f)
-	return errors.Join(err, z.Close())
-}
-
-// A counter counts the bytes that are written to it.
-type counter int64
-
-func (c *counter) Write(p []byte) (int, error) {
-	*c += counter(len(p))
-	return len(p), nil
 }
 
 // pause waits. It returns an error if ctx ends first.

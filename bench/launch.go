@@ -25,7 +25,6 @@ type peer struct {
 	// controllers says that it has controllers and a scheduler.
 	controllers bool
 	binaries    []string      // in the order of the processes
-	limit       *cgroup       // nil: none
 	database    *userDatabase // of Karve; nil: the built-in datastore
 	// launch starts the processes on a data directory, which may have the state of an earlier
 	// start, and adds them to c. It does not wait until they are ready.
@@ -49,8 +48,8 @@ func freePorts(n int) ([]string, error) {
 
 // karve is the whole control plane on loopback, with its defaults except for options and the database, which
 // may be nil.
-func karve(title, binary string, limit *cgroup, database *userDatabase, options ...string) *peer {
-	return &peer{title: title, name: "karve", version: karveVersion(binary), controllers: true, binaries: []string{binary}, limit: limit, database: database,
+func karve(title, binary string, database *userDatabase, options ...string) *peer {
+	return &peer{title: title, name: "karve", version: karveVersion(binary), controllers: true, binaries: []string{binary}, database: database,
 		launch: func(_ context.Context, dir string, c *cluster) error {
 			ports, err := freePorts(1)
 			if err != nil {
@@ -64,7 +63,7 @@ func karve(title, binary string, limit *cgroup, database *userDatabase, options 
 				return err
 			}
 			args = append(args, own...)
-			d, err := startDaemon(dir, "karve", limit, binary, args...)
+			d, err := startDaemon(dir, "karve", binary, args...)
 			if err != nil {
 				return err
 			}
@@ -112,7 +111,7 @@ func etcdAndKubeAPIServer(b binaries, pki string) *peer {
 
 func (c *cluster) launchEtcd(ctx context.Context, binary, dir, peerPort string) error {
 	client, members := "http://"+c.etcd, "http://127.0.0.1:"+peerPort
-	d, err := startDaemon(dir, "etcd", nil, binary, "--data-dir", filepath.Join(dir, "etcd"),
+	d, err := startDaemon(dir, "etcd", binary, "--data-dir", filepath.Join(dir, "etcd"),
 		"--listen-client-urls", client, "--advertise-client-urls", client,
 		"--listen-peer-urls", members, "--initial-advertise-peer-urls", members, "--initial-cluster", "default="+members)
 	if err != nil {
@@ -127,7 +126,7 @@ func (c *cluster) launchEtcd(ctx context.Context, binary, dir, peerPort string) 
 func (c *cluster) launchKubeAPIServer(binary, dir, port string) error {
 	key := filepath.Join(c.certs, string(certs.ServiceAccount)+".key")
 	file := func(name certs.Name, ext string) string { return filepath.Join(c.certs, string(name)+ext) }
-	d, err := startDaemon(dir, "kube-apiserver", nil, binary,
+	d, err := startDaemon(dir, "kube-apiserver", binary,
 		"--etcd-servers", "http://"+c.etcd,
 		"--bind-address", "127.0.0.1", "--advertise-address", "127.0.0.1", "--secure-port", port,
 		"--endpoint-reconciler-type", "none", // loopback is no address for an endpoint

@@ -17,10 +17,9 @@ import (
 	"github.com/karve-k8s/karve/bench/engine"
 )
 
-const usage = `usage: scripts/bench storage|scale|start|footprint|api|datastores|fresh|large|crds|flash|simulate [options]
+const usage = `usage: scripts/bench storage|start|footprint|api|datastores|fresh|large|crds|flash|simulate [options]
 
 storage    the engine, in process and on a socket, beside etcd
-scale      the engine with many keys: starts, memory, pages, counts, compaction
 start      start and stop, beside etcd + kube-apiserver
 footprint  memory, CPU, writes, goroutines and size of an idle control plane
 api        creates, updates, deletes, reads and watches through the API, and how fast
@@ -61,8 +60,6 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	switch args[0] {
 	case "storage":
 		return engine.Storage(ctx, args[1:], stdout, stderr)
-	case "scale":
-		return engine.Scale(ctx, args[1:], stdout, stderr)
 	case "start":
 		return start(ctx, args[1:], stdout, stderr)
 	case "footprint":
@@ -87,6 +84,6 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		fmt.Fprint(stderr, usage)
 		return flag.ErrHelp
 	default:
-		return fmt.Errorf("unknown benchmark %q, want storage, scale, start, footprint, api, datastores, fresh, large, crds, flash, simulate or stat", args[0])
+		return fmt.Errorf("unknown benchmark %q, want storage, start, footprint, api, datastores, fresh, large, crds, flash, simulate or stat", args[0])
 	}
 }

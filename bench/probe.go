@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -135,27 +134,6 @@ func (p *prober) send(ctx context.Context, method, path string, body []byte, hea
 		return nil, fmt.Errorf("%s %s: %s: %.200s", method, path, resp.Status, answer)
 	}
 	return answer, nil
-}
-
-// names lists the objects at a path of the API, as namespace/name.
-func (p *prober) names(ctx context.Context, path string) ([]string, error) {
-	answer, err := p.do(ctx, http.MethodGet, path, nil)
-	if err != nil {
-		return nil, err
-	}
-	var list struct {
-		Items []struct {
-			Metadata struct{ Namespace, Name string }
-		}
-	}
-	if err := json.Unmarshal(answer, &list); err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
-	}
-	var names []string
-	for _, item := range list.Items {
-		names = append(names, strings.TrimPrefix(item.Metadata.Namespace+"/"+item.Metadata.Name, "/"))
-	}
-	return names, nil
 }
 
 // metric reads a value without labels from a page in Prometheus' text format.

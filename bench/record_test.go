@@ -37,7 +37,7 @@ func readRecord(t *testing.T, file string) map[string]float64 {
 
 func TestOutputRecordsBesideTheTable(t *testing.T) {
 	cmp := twoPeers()
-	cmp.Output = report.Output{Format: "table", File: filepath.Join(t.TempDir(), "api.txt")}
+	cmp.Output = report.Output{File: filepath.Join(t.TempDir(), "api.txt")}
 	if err := cmp.Check(); err != nil {
 		t.Fatal(err)
 	}
@@ -62,17 +62,6 @@ func TestOutputRecordsBesideTheTable(t *testing.T) {
 	} {
 		if got := values[name]; got != want {
 			t.Errorf("%s is %v, want %v", name, got, want)
-		}
-	}
-}
-
-func TestOutputFormats(t *testing.T) {
-	for format, want := range map[string]string{"table": "create", "json": `"samples": [`, "bench": "\nBenchmarkAPI/create/peer=karve 1 1500 op/sec 0.004 p99-sec\n"} {
-		cmp := twoPeers()
-		cmp.Output = report.Output{Format: format}
-		var printed strings.Builder
-		if err := cmp.Write(&printed, cmp); err != nil || !strings.Contains(printed.String(), want) {
-			t.Errorf("%s: %v, printed\n%s\nwant %q", format, err, &printed, want)
 		}
 	}
 }

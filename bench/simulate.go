@@ -101,7 +101,7 @@ func (s *simulated) measure(ctx context.Context, binary, dir string) (line []str
 	}
 	began := time.Now()
 	options := append([]string{"--simulate-nodes", strconv.Itoa(s.nodes), "--datastore-endpoint", s.endpoint}, s.peer.options...)
-	if s.cluster, s.probe, err = karve("karve", binary, nil, nil, options...).startReady(ctx, dir); err != nil {
+	if s.cluster, s.probe, err = karve("karve", binary, nil, options...).startReady(ctx, dir); err != nil {
 		return nil, err
 	}
 	defer s.cluster.kill()

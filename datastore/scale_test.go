@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// scripts/bench scale prints the figures of scale. These tests check the causes of the figures that
-// do not depend on the machine.
+// These tests check what lets the engine grow: causes that do not depend on the machine.
 
 // Writes, starts and reads keep the values in memory within their budget.
 func TestCacheStaysWithinItsBudget(t *testing.T) {

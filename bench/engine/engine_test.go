@@ -3,14 +3,12 @@ package engine
 import (
 	"context"
 	"errors"
-	"io"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/karve-k8s/karve/bench/load"
 	"github.com/karve-k8s/karve/bench/machine"
-	"github.com/karve-k8s/karve/bench/report"
 )
 
 // tiny is a plan for tests: every row once or a few times.
@@ -70,22 +68,6 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
-// TestScale runs every line at a small size.
-func TestScale(t *testing.T) {
-	if testing.Short() {
-		t.Skip("writes 6,000 revisions")
-	}
-	s := &scaling{plan: scalePlan{few: 100, many: 1000, reads: 20, revisions: 5000}, dir: t.TempDir(), stderr: io.Discard, figures: report.NewRecord("scale", "", nil, 0)}
-	if err := s.measure(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	for _, cells := range s.lines {
-		if len(cells) != 5 || cells[2] == "0" || cells[2] == "NaN" {
-			t.Errorf("line is %q", cells)
-		}
-	}
-}
-
 func TestTable(t *testing.T) {
 	row := func(peer string, n int, perSecond float64) *round {
 		return &round{Peer: peer, Round: n, Rows: []load.Result{{Row: "create", PerSecond: perSecond}}}
@@ -122,19 +104,5 @@ func TestChoose(t *testing.T) {
 	}
 	if _, err := choose("consul"); err == nil {
 		t.Error("choose took a peer that is not there")
-	}
-}
-
-func TestOptionsOfBothCommands(t *testing.T) {
-	for want, args := range map[string][]string{
-		`takes no argument "extra"`: {"extra"},
-		`-o is "xml"`:               {"-o", "xml"},
-		"-record: stat /nowhere":    {"-record", "/nowhere/scale.txt"},
-	} {
-		for name, command := range map[string]func(context.Context, []string, io.Writer, io.Writer) error{"scale": Scale, "storage": Storage} {
-			if err := command(t.Context(), args, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%s %q: %v, want %q", name, args, err, want)
-			}
-		}
 	}
 }

@@ -1,7 +1,6 @@
 package report
 
 import (
-	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
@@ -14,26 +13,18 @@ import (
 	"github.com/karve-k8s/karve/bench/machine"
 )
 
-// formats are the values of -o.
-var formats = []string{"table", "json", "bench"}
-
-// An Output says how figures are printed, and which file gets them.
+// An Output says which file gets the figures that are printed.
 type Output struct {
-	Format string // of what is printed, one of formats
-	File   string // gets a Record; empty: none
+	File string // gets a Record; empty: none
 }
 
-// Register adds the options -o and -record.
+// Register adds the option -record.
 func (o *Output) Register(flags *flag.FlagSet) {
-	flags.StringVar(&o.Format, "o", "table", "`FORMAT` of the output: table, json (with every round), or bench (Go's benchmark format, for benchstat)")
-	flags.StringVar(&o.File, "record", "", "`FILE` that gets every figure in Go's benchmark format, whatever is printed")
+	flags.StringVar(&o.File, "record", "", "`FILE` that gets every figure in Go's benchmark format, for benchstat")
 }
 
 // Check returns an error for an output that is not possible, before anything is measured.
 func (o *Output) Check() error {
-	if !slices.Contains(formats, o.Format) {
-		return fmt.Errorf("-o is %q, want table, json or bench", o.Format)
-	}
 	if o.File == "" {
 		return nil
 	}
@@ -47,7 +38,7 @@ func (o *Output) Check() error {
 	return nil
 }
 
-// A Reporter has figures to print. Its JSON is that of json.Marshal.
+// A Reporter has figures to print.
 type Reporter interface {
 	Print(w io.Writer) error
 	Record() *Record
@@ -63,14 +54,6 @@ func (o *Output) Write(stdout io.Writer, r Reporter) error {
 		if err := os.WriteFile(o.File, []byte(text.String()), 0o644); err != nil {
 			return fmt.Errorf("-record: %w", err)
 		}
-	}
-	switch o.Format {
-	case "json":
-		enc := json.NewEncoder(stdout)
-		enc.SetIndent("", "  ")
-		return enc.Encode(r)
-	case "bench":
-		return r.Record().Write(stdout)
 	}
 	return r.Print(stdout)
 }
@@ -115,9 +98,6 @@ type LineReport struct {
 
 // Record implements Reporter.
 func (r *LineReport) Record() *Record { return r.Figures }
-
-// MarshalJSON implements json.Marshaler.
-func (r *LineReport) MarshalJSON() ([]byte, error) { return json.Marshal(r.Figures) }
 
 // Print implements Reporter.
 func (r *LineReport) Print(w io.Writer) error {

@@ -13,10 +13,10 @@ import (
 // A Record holds every figure of a run. It is written in Go's benchmark format
 // (https://go.dev/design/14313-benchmark-format), of which benchstat compares files.
 type Record struct {
-	Benchmark string   `json:"benchmark"` // such as Start
-	CPU       string   `json:"cpu"`
-	Remarks   []Remark `json:"remarks"` // benchstat ignores them
-	Entries   []Entry  `json:"entries"`
+	Benchmark string // such as Start
+	CPU       string
+	Remarks   []Remark // benchstat ignores them
+	Entries   []Entry
 }
 
 // A Remark says something about a run, such as its date.
@@ -24,15 +24,15 @@ type Remark struct{ Key, Text string }
 
 // A Entry is what one round measured of one row of one peer.
 type Entry struct {
-	Row    string  `json:"row"` // as the table calls it
-	Peer   string  `json:"peer"`
-	Values []Value `json:"values"`
+	Row    string // as the table calls it
+	Peer   string
+	Values []Value
 }
 
 // A Value has its unit as the table has it.
 type Value struct {
-	Amount float64 `json:"amount"`
-	Unit   string  `json:"unit"`
+	Amount float64
+	Unit   string
 }
 
 // units are those of Go's benchmark format for those of the tables. The format prefers

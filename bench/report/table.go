@@ -11,6 +11,9 @@ import (
 	"unicode/utf8"
 )
 
+// Quiet is the part of the machine that other processes may use without a remark.
+const Quiet = 0.10
+
 // A Table has lines of cells. The first two columns are text, and the others figures.
 type Table [][]string
 
