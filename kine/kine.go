@@ -39,7 +39,7 @@ const (
 )
 
 // EtcdVersion is the version in the answer to Status: the release of etcd whose API Karve is
-// built with and compared with (conformance/etcd). From 3.4.31 and 3.5.13 on, the API server
+// built with and compared with (test/conformance/etcd). From 3.4.31 and 3.5.13 on, the API server
 // requests progress of watches, and serves consistent lists from its cache (k8s.io/apiserver
 // pkg/storage/feature). EtcdClusterVersion is the version of a cluster of such members.
 var (

@@ -44,7 +44,7 @@ const (
 )
 
 // idle are the flags of etcd v3.7 (server/embed/config.go, server/etcdmain/config.go)
-// without effect here, by kind. TestFlagsAreEtcds in conformance/etcd compares them with
+// without effect here, by kind. TestFlagsAreEtcds in test/conformance/etcd compares them with
 // etcd's.
 var idle = []struct {
 	effect

@@ -149,7 +149,7 @@ func goModEdits(mod, upstream *goMod, version, oldStaging, newStaging string, ha
 }
 
 // constants are the files that repeat the version.
-var constants = []string{versionFile, "servertest/process/fetch.go", "bench/binaries.go", "CONTRIBUTING.md"}
+var constants = []string{versionFile, "servertest/process/fetch.go", "test/bench/binaries.go", "CONTRIBUTING.md"}
 
 // releaseNumber is the number of Karve's release, alone or after the version of Kubernetes.
 var releaseNumber = regexp.MustCompile(`(?m)^(const Release = "|const Version = ".*\+karve\.)[0-9]+"$`)

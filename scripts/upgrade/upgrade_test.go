@@ -41,7 +41,7 @@ func repository(t *testing.T) {
 		".gitignore":                  "/build/\n/log\n/fails\n/bin/\n/newest\n/upstream/\n",
 		"internal/version/version.go": "package version\n\nconst Kubernetes = \"v1.30.4\"\n\nconst Release = \"3\"\n",
 		"servertest/process/fetch.go": "package process\n\nconst Version = \"v1.30.4+karve.3\"\n",
-		"bench/binaries.go":           "package main\n\nconst kubernetesVersion = \"v1.30.4\"\n",
+		"test/bench/binaries.go":      "package main\n\nconst kubernetesVersion = \"v1.30.4\"\n",
 		"CONTRIBUTING.md":             "Kubernetes v1.30.4\n",
 		"docs/recipes.md":             "go install k8s.io/sample-apiserver@v0.30.4\n",
 		"README.md":                   "Karve has v1.30.4.\n",
@@ -154,7 +154,7 @@ func TestUpgrade(t *testing.T) {
 	if got := calls(t); !slices.Equal(got, want) {
 		t.Errorf("with failing checks: got %q, want %q", got, want)
 	}
-	if !strings.Contains(out, "README.md:1:Karve has v1.30.4.") || strings.Contains(out, "bench/binaries.go:3") {
+	if !strings.Contains(out, "README.md:1:Karve has v1.30.4.") || strings.Contains(out, "test/bench/binaries.go:3") {
 		t.Errorf("what still mentions the old version: got\n%s", out)
 	}
 	if _, err := move(t, "v1.31.0"); err == nil || !strings.Contains(err.Error(), "v1.30.4 to v1.31.1 has begun") {
@@ -199,7 +199,7 @@ func TestUpgrade(t *testing.T) {
 	if got, want := read(t, "servertest/process/fetch.go"), "package process\n\nconst Version = \"v1.31.1+karve.1\"\n"; got != want {
 		t.Errorf("the release that Go tests download: got %q", got)
 	}
-	if got := read(t, "CONTRIBUTING.md") + read(t, "bench/binaries.go"); strings.Count(got, "v1.31.1") != 2 {
+	if got := read(t, "CONTRIBUTING.md") + read(t, "test/bench/binaries.go"); strings.Count(got, "v1.31.1") != 2 {
 		t.Errorf("the other constants: got %q", got)
 	}
 	if got, want := read(t, "docs/recipes.md"), "go install k8s.io/sample-apiserver@v0.31.1\n"; got != want {

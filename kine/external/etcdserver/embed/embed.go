@@ -2,6 +2,6 @@
 // It has what kine's bridge uses of that (kine pkg/server/rangestream.go).
 package embed
 
-// DefaultMaxRequestBytes is the largest request of an etcd by default. conformance/etcd compares
+// DefaultMaxRequestBytes is the largest request of an etcd by default. test/conformance/etcd compares
 // it with etcd's.
 const DefaultMaxRequestBytes = 1.5 * 1024 * 1024

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// The packages of the peers. go.mod has them as tools, with their versions.
+const (
+	etcdPackage          = "go.etcd.io/etcd/server/v3"
+	kubeAPIServerPackage = "k8s.io/kubernetes/cmd/kube-apiserver"
+	kubernetesVersion    = "v1.37.2"
+)
+
+// buildGrace is how long a compilation may take to end after an interrupt.
+const buildGrace = 5 * time.Second
+
+// binaries are the programs under measurement.
+type binaries struct {
+	etcd          string
+	kubeAPIServer string
+}
+
+// buildDir is the directory of this program, build/ in the repository: scripts/bench puts it
+// there, and git ignores it.
+func buildDir() (string, error) {
+	own, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find own binary: %w", err)
+	}
+	return filepath.Dir(own), nil
+}
+
+// chosenKarve returns the absolute path of the binary that was asked for, because each server has a
+// working directory of its own. Without one, it builds Karve.
+func chosenKarve(ctx context.Context, binary string, stderr io.Writer) (string, error) {
+	if binary == "" {
+		return buildKarve(ctx, stderr)
+	}
+	return filepath.Abs(binary)
+}
+
+// buildKarve builds the binary that a user would install.
+func buildKarve(ctx context.Context, stderr io.Writer) (string, error) {
+	dir, err := buildDir()
+	if err != nil {
+		return "", err
+	}
+	output := filepath.Join(dir, "karve")
+	return output, build(ctx, stderr, "karve", exec.CommandContext(ctx, filepath.Join(filepath.Dir(dir), "scripts", "build"), output))
+}
+
+// buildPeers builds etcd and kube-apiserver, with the same options as Karve.
+func (b *binaries) buildPeers(ctx context.Context, stderr io.Writer) error {
+	dir, err := buildDir()
+	if err != nil {
+		return err
+	}
+	peer := func(name, pkg, ldflags string) (string, error) {
+		output := filepath.Join(dir, "peers", name)
+		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w "+ldflags, "-o", output, pkg)
+		cmd.Dir = filepath.Join(filepath.Dir(dir), "test")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		return output, build(ctx, stderr, name, cmd)
+	}
+	if b.etcd, err = peer("etcd", etcdPackage, ""); err != nil {
+		return err
+	}
+	b.kubeAPIServer, err = peer("kube-apiserver", kubeAPIServerPackage, "-X k8s.io/component-base/version.gitVersion="+kubernetesVersion)
+	return err
+}
+
+// build runs a compilation, and reports from time to time that it is still running.
+func build(ctx context.Context, stderr io.Writer, name string, cmd *exec.Cmd) error {
+	cmd.Stdout, cmd.Stderr = stderr, stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = buildGrace
+	fmt.Fprintf(stderr, "build %s (minutes the first time)\n", name)
+	began := time.Now()
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		for {
+			select {
+			case <-time.After(20 * time.Second):
+				fmt.Fprintf(stderr, "build %s: %v\n", name, time.Since(began).Round(time.Second))
+			case <-done:
+				return
+			}
+		}
+	}()
+	if err := cmd.Run(); err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return fmt.Errorf("build %s: %w", name, err)
+	}
+	return nil
+}
+
+// peerVersions are those of the programs that Karve is compared with.
+func peerVersions() string {
+	versions := []string{"kube-apiserver " + kubernetesVersion}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, dep := range info.Deps {
+			if dep.Path == etcdPackage {
+				versions = append([]string{"etcd " + dep.Version}, versions...)
+			}
+		}
+	}
+	return strings.Join(versions, ", ")
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/karve-k8s/karve/test/bench/machine"
+)
+
+// killTimeout is how long a control plane may take to stop.
+const killTimeout = 30 * time.Second
+
+// A daemon is a server process. The kernel kills it when the benchmark is killed.
+type daemon struct {
+	name string
+	cmd  *exec.Cmd
+	log  string
+	gone chan struct{} // closed after the process has ended
+}
+
+// startDaemon starts a binary. A file in dir gets its output.
+func startDaemon(dir, name, binary string, args ...string) (*daemon, error) {
+	d := &daemon{name: name, log: filepath.Join(dir, name+".log"), gone: make(chan struct{})}
+	log, err := os.OpenFile(d.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	d.cmd = exec.Command(binary, args...)
+	d.cmd.Dir = dir
+	d.cmd.Stdout, d.cmd.Stderr = log, log
+	// With a process group of its own, it does not get Ctrl-C: the benchmark stops it.
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := d.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	go func() {
+		d.cmd.Wait()
+		close(d.gone)
+	}()
+	return d, nil
+}
+
+func (d *daemon) pid() int { return d.cmd.Process.Pid }
+
+// failed returns an error if the daemon has ended by itself, and nil while it runs.
+func (d *daemon) failed() error {
+	select {
+	case <-d.gone:
+	default:
+		return nil
+	}
+	said, _ := os.ReadFile(d.log)
+	lines := bytes.Split(bytes.TrimSpace(said), []byte("\n"))
+	return fmt.Errorf("%s has ended (%v), its last lines:\n%s",
+		d.name, d.cmd.ProcessState, bytes.Join(lines[max(0, len(lines)-5):], []byte("\n")))
+}
+
+// stop sends SIGTERM and waits until the daemon has ended.
+func (d *daemon) stop(ctx context.Context) error {
+	if err := d.failed(); err != nil {
+		return err
+	}
+	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return fmt.Errorf("stop %s: %w", d.name, err)
+	}
+	select {
+	case <-d.gone:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(killTimeout):
+		return fmt.Errorf("stop %s: it still runs %v after SIGTERM", d.name, killTimeout)
+	}
+}
+
+// kill sends SIGKILL and waits until the daemon has ended.
+func (d *daemon) kill() {
+	d.cmd.Process.Kill()
+	<-d.gone
+}
+
+// A cluster is a running control plane.
+type cluster struct {
+	began   time.Time // when its first process was started
+	daemons []*daemon // in the order of their start
+	host    string    // host:port of the secure listener
+	etcd    string    // host:port of its etcd; empty: it has none
+	certs   string    // directory with admin.crt, admin.key and server-ca.crt
+}
+
+// stop ends the processes, the last one first, and returns how long that took.
+func (c *cluster) stop(ctx context.Context) (time.Duration, error) {
+	began := time.Now()
+	for i := len(c.daemons) - 1; i >= 0; i-- {
+		if err := c.daemons[i].stop(ctx); err != nil {
+			return 0, err
+		}
+	}
+	return time.Since(began), nil
+}
+
+// kill ends every process with SIGKILL.
+func (c *cluster) kill() {
+	for _, d := range c.daemons {
+		d.kill()
+	}
+}
+
+// failed returns an error if a process has ended by itself.
+func (c *cluster) failed() error {
+	var errs []error
+	for _, d := range c.daemons {
+		errs = append(errs, d.failed())
+	}
+	return errors.Join(errs...)
+}
+
+// each reads a figure of each process.
+func (c *cluster) each(read func(pid int) (int64, error)) (parts []float64, err error) {
+	for _, d := range c.daemons {
+		n, err := read(d.pid())
+		if err != nil {
+			return nil, errors.Join(err, d.failed())
+		}
+		parts = append(parts, float64(n))
+	}
+	return parts, nil
+}
+
+// cpu is the CPU time that its processes have used.
+func (c *cluster) cpu() (time.Duration, error) {
+	parts, err := c.each(func(pid int) (int64, error) {
+		t, err := machine.CPUTime(pid)
+		return int64(t), err
+	})
+	return time.Duration(sum(parts)), err
+}

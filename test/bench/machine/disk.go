@@ -1,0 +1,128 @@
+package machine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/karve-k8s/karve/test/bench/load"
+)
+
+// DiskBytes is the disk space of the files in a directory, which includes preallocated space.
+func DiskBytes(dir string) (int64, error) {
+	var total int64
+	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return ignoreGone(err)
+		}
+		info, err := d.Info()
+		if err != nil {
+			return ignoreGone(err)
+		}
+		total += info.Sys().(*syscall.Stat_t).Blocks * 512
+		return nil
+	})
+	return total, err
+}
+
+// ignoreGone returns nil for a file that does not exist: a peer may remove it while its directory
+// is read.
+func ignoreGone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// SettledDisk waits until the disk space of a directory has not changed for half a second, for two
+// seconds at most, because a peer may free space in the background.
+func SettledDisk(ctx context.Context, dir string) (int64, error) {
+	const step, same, most = 50 * time.Millisecond, 10, 40
+	size, err := DiskBytes(dir)
+	for i, unchanged := 0, 0; err == nil && unchanged < same && i < most; i++ {
+		select {
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		case <-time.After(step):
+		}
+		var now int64
+		if now, err = DiskBytes(dir); now == size {
+			unchanged++
+		} else {
+			unchanged, size = 0, now
+		}
+	}
+	return size, err
+}
+
+// ProbeDisk measures how long an append of 1 KB takes until it is on the disk, in milliseconds. A
+// durable write of one client cannot be faster.
+func ProbeDisk(dir string) (p50, p99 float64, err error) {
+	f, err := os.CreateTemp(dir, "probe-")
+	if err != nil {
+		return 0, 0, err
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	took := make([]time.Duration, 200)
+	block := make([]byte, 1024)
+	for i := range took {
+		began := time.Now()
+		if _, err := f.Write(block); err != nil {
+			return 0, 0, err
+		}
+		if err := unix.Fdatasync(int(f.Fd())); err != nil {
+			return 0, 0, fmt.Errorf("sync probe: %w", err)
+		}
+		took[i] = time.Since(began)
+	}
+	slices.Sort(took)
+	return load.Milliseconds(load.Quantile(took, 0.50)), load.Milliseconds(load.Quantile(took, 0.99)), nil
+}
+
+// WorkPlace makes a directory as WorkDir does, and describes the machine. The caller removes the
+// directory.
+func WorkPlace(dir string) (work, machine string, err error) {
+	if work, err = WorkDir(dir); err != nil {
+		return "", "", err
+	}
+	if machine, err = Describe(work); err != nil {
+		os.RemoveAll(work)
+		return "", "", err
+	}
+	return work, machine, nil
+}
+
+// WorkDir makes a directory on a disk, below dir or in the directory for temporary files.
+func WorkDir(dir string) (string, error) {
+	work, err := os.MkdirTemp(dir, "kb-") // short: a socket's path has 107 bytes
+	if err != nil {
+		return "", fmt.Errorf("make work directory: %w", err)
+	}
+	volatile, err := inMemory(work)
+	if err == nil && volatile {
+		err = fmt.Errorf("%s is not on a disk, so a sync costs nothing there: choose another directory with -dir", filepath.Dir(work))
+	}
+	if err != nil {
+		os.Remove(work)
+		return "", err
+	}
+	return work, nil
+}
+
+// inMemory reports whether a directory is on a file system in memory.
+func inMemory(dir string) (bool, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return false, fmt.Errorf("read file system of %s: %w", dir, err)
+	}
+	return st.Type == unix.TMPFS_MAGIC || st.Type == unix.RAMFS_MAGIC, nil
+}
