@@ -18,9 +18,9 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/test/bench/load"
 	"github.com/karve-k8s/karve/test/bench/machine"
-	"github.com/karve-k8s/karve/certs"
 )
 
 const (

@@ -23,12 +23,6 @@ const (
 // buildGrace is how long a compilation may take to end after an interrupt.
 const buildGrace = 5 * time.Second
 
-// binaries are the programs under measurement.
-type binaries struct {
-	etcd          string
-	kubeAPIServer string
-}
-
 // buildDir is the directory of this program, build/ in the repository: scripts/bench puts it
 // there, and git ignores it.
 func buildDir() (string, error) {
@@ -58,24 +52,26 @@ func buildKarve(ctx context.Context, stderr io.Writer) (string, error) {
 	return output, build(ctx, stderr, "karve", exec.CommandContext(ctx, filepath.Join(filepath.Dir(dir), "scripts", "build"), output))
 }
 
-// buildPeers builds etcd and kube-apiserver, with the same options as Karve.
-func (b *binaries) buildPeers(ctx context.Context, stderr io.Writer) error {
+// buildEtcd builds etcd, with the same options as Karve.
+func buildEtcd(ctx context.Context, stderr io.Writer) (string, error) {
+	return buildPeer(ctx, stderr, "etcd", etcdPackage, "")
+}
+
+// buildKubeAPIServer builds kube-apiserver, with the same options as Karve.
+func buildKubeAPIServer(ctx context.Context, stderr io.Writer) (string, error) {
+	return buildPeer(ctx, stderr, "kube-apiserver", kubeAPIServerPackage, "-X k8s.io/component-base/version.gitVersion="+kubernetesVersion)
+}
+
+func buildPeer(ctx context.Context, stderr io.Writer, name, pkg, ldflags string) (string, error) {
 	dir, err := buildDir()
 	if err != nil {
-		return err
+		return "", err
 	}
-	peer := func(name, pkg, ldflags string) (string, error) {
-		output := filepath.Join(dir, "peers", name)
-		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w "+ldflags, "-o", output, pkg)
-		cmd.Dir = filepath.Join(filepath.Dir(dir), "test")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		return output, build(ctx, stderr, name, cmd)
-	}
-	if b.etcd, err = peer("etcd", etcdPackage, ""); err != nil {
-		return err
-	}
-	b.kubeAPIServer, err = peer("kube-apiserver", kubeAPIServerPackage, "-X k8s.io/component-base/version.gitVersion="+kubernetesVersion)
-	return err
+	output := filepath.Join(dir, "peers", name)
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w "+ldflags, "-o", output, pkg)
+	cmd.Dir = filepath.Join(filepath.Dir(dir), "test")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	return output, build(ctx, stderr, name, cmd)
 }
 
 // build runs a compilation, and reports from time to time that it is still running.

@@ -47,6 +47,7 @@ type comparison struct {
 	database  *userDatabase // nil: the built-in datastore
 	// datastores are what is compared, if it is not programs: one karve on each. They have no ratio.
 	datastores []*userDatabase
+	storage    bool // programs that are an etcd are compared
 	flags      *flag.FlagSet
 	stdout     io.Writer
 	stderr     io.Writer
@@ -116,6 +117,16 @@ func (cmp *comparison) parse(args []string, only *string, rows []string) error {
 		}
 	}
 	return nil
+}
+
+// refuse returns an error if an option was set that means nothing to the command.
+func (cmp *comparison) refuse(names ...string) (err error) {
+	cmp.flags.Visit(func(f *flag.Flag) {
+		if slices.Contains(names, f.Name) {
+			err = fmt.Errorf("%s does not take -%s", cmp.name, f.Name)
+		}
+	})
+	return err
 }
 
 // wants reports whether a row is to be measured.
@@ -214,17 +225,25 @@ func (cmp *comparison) choosePeers(ctx context.Context, pki string) (err error) 
 	switch cmp.against {
 	case againstNone:
 	case againstEtcd:
-		var b binaries
-		if err := b.buildPeers(ctx, cmp.stderr); err != nil {
+		etcd, err := buildEtcd(ctx, cmp.stderr)
+		if err != nil {
 			return err
 		}
-		cmp.peers = append(cmp.peers, etcdAndKubeAPIServer(b, pki))
+		if cmp.storage {
+			cmp.peers = append(cmp.peers, etcdProgram("etcd", "etcd", etcd))
+			break
+		}
+		server, err := buildKubeAPIServer(ctx, cmp.stderr)
+		if err != nil {
+			return err
+		}
+		cmp.peers = append(cmp.peers, etcdAndKubeAPIServer(etcd, server, pki))
 	default:
 		binary, err := filepath.Abs(cmp.against)
 		if err != nil {
 			return err
 		}
-		before := karve(cmp.against, binary, cmp.database)
+		before := cmp.server(cmp.against, binary)
 		before.name = "before"
 		cmp.peers = append(cmp.peers, before)
 	}
@@ -234,8 +253,16 @@ func (cmp *comparison) choosePeers(ctx context.Context, pki string) (err error) 
 		before.name = "upstream"
 		cmp.peers = append(cmp.peers, before)
 	}
-	cmp.peers = append(cmp.peers, karve("karve", cmp.karve, cmp.database))
+	cmp.peers = append(cmp.peers, cmp.server("karve", cmp.karve))
 	return nil
+}
+
+// server is Karve, as the command measures it.
+func (cmp *comparison) server(title, binary string) *peer {
+	if cmp.storage {
+		return etcdProgram(title, "karve", binary)
+	}
+	return karve(title, binary, cmp.database)
 }
 
 // measureOne measures a peer in an empty directory, and how busy other processes were.

@@ -92,7 +92,7 @@ type cluster struct {
 	began   time.Time // when its first process was started
 	daemons []*daemon // in the order of their start
 	host    string    // host:port of the secure listener
-	etcd    string    // host:port of its etcd; empty: it has none
+	etcd    string    // URL of its etcd; empty: it has none
 	certs   string    // directory with admin.crt, admin.key and server-ca.crt
 }
 

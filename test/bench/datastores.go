@@ -3,11 +3,9 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"time"
 )
@@ -41,14 +39,8 @@ func datastores(ctx context.Context, args []string, stdout, stderr io.Writer) er
 	if err := cmp.parse(args, only, rows); err != nil {
 		return err
 	}
-	var wrong error
-	cmp.flags.Visit(func(f *flag.Flag) {
-		if slices.Contains([]string{"against", "upstream", "datastore"}, f.Name) {
-			wrong = fmt.Errorf("datastores compares Karve on several datastores: it does not take -%s", f.Name)
-		}
-	})
-	if wrong != nil {
-		return wrong
+	if err := cmp.refuse("against", "upstream", "datastore"); err != nil {
+		return err
 	}
 	if err := cmp.findDatastores(strings.Split(*on, ","), os.Getenv); err != nil {
 		return err

@@ -144,7 +144,7 @@ func (c *cluster) consumption() (u consumption, err error) {
 func (c *cluster) pages(ctx context.Context, probe *prober) ([][]byte, error) {
 	var pages [][]byte
 	if c.etcd != "" {
-		etcd := &prober{cluster: c, base: "http://" + c.etcd, client: &http.Client{Transport: &http.Transport{}}}
+		etcd := &prober{cluster: c, base: c.etcd, client: &http.Client{Transport: &http.Transport{}}}
 		defer etcd.close()
 		page, err := etcd.do(ctx, http.MethodGet, "/metrics", nil)
 		if err != nil {

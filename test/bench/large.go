@@ -22,9 +22,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 
-	"github.com/karve-k8s/karve/test/bench/machine"
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/test/bench/machine"
 )
 
 const (
@@ -52,8 +52,8 @@ func large(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err := cmp.parse(args, only, rows); err != nil {
 		return err
 	}
-	if cmp.database != nil {
-		return errors.New("large writes its objects into Karve's engine: it cannot take -datastore")
+	if err := cmp.refuse("datastore"); err != nil {
+		return err
 	}
 	if *objects < 1 || *objects > 10000000 || *settle < 0 {
 		return fmt.Errorf("-objects is %d and -settle is %v, want 1 to 10000000 and at least 0", *objects, *settle)
@@ -144,7 +144,7 @@ func (p *peer) prepareLarge(ctx context.Context, dir string, objects int) error 
 		if err := c.daemons[1].stop(ctx); err != nil {
 			return err
 		}
-		if err := fillEtcd(ctx, "http://"+c.etcd, objects); err != nil {
+		if err := fillEtcd(ctx, c.etcd, objects); err != nil {
 			return fmt.Errorf("fill etcd: %w", err)
 		}
 		return c.daemons[0].stop(ctx)

@@ -86,12 +86,12 @@ func karveVersion(binary string) string {
 // scheduler, and etcd with its defaults, which include fsync. Two things are to its advantage:
 // its keys and certificates are ECDSA and exist before the start, in pki, and kube-apiserver
 // starts when etcd answers.
-func etcdAndKubeAPIServer(b binaries, pki string) *peer {
+func etcdAndKubeAPIServer(etcd, kubeAPIServer, pki string) *peer {
 	made := sync.OnceValue(func() error {
 		_, _, err := certs.Ensure(certs.Config{Dir: pki, ServiceIPs: []net.IP{net.IPv4(10, 0, 0, 1)}, NoSync: true})
 		return err
 	})
-	return &peer{title: "etcd + kube-apiserver", name: "etcd-kube-apiserver", binaries: []string{b.etcd, b.kubeAPIServer},
+	return &peer{title: "etcd + kube-apiserver", name: "etcd-kube-apiserver", binaries: []string{etcd, kubeAPIServer},
 		launch: func(ctx context.Context, dir string, c *cluster) error {
 			if err := made(); err != nil {
 				return err
@@ -100,34 +100,37 @@ func etcdAndKubeAPIServer(b binaries, pki string) *peer {
 			if err != nil {
 				return err
 			}
-			c.host, c.etcd, c.certs = net.JoinHostPort("127.0.0.1", ports[0]), net.JoinHostPort("127.0.0.1", ports[1]), pki
+			c.host, c.etcd, c.certs = net.JoinHostPort("127.0.0.1", ports[0]), "http://"+net.JoinHostPort("127.0.0.1", ports[1]), pki
 			c.began = time.Now()
-			if err := c.launchEtcd(ctx, b.etcd, dir, ports[2]); err != nil {
+			if err := c.launchEtcd(etcd, dir, ports[2]); err != nil {
 				return err
 			}
-			return c.launchKubeAPIServer(b.kubeAPIServer, dir, ports[0])
+			p := &prober{cluster: c, base: c.etcd, client: &http.Client{Timeout: time.Second, Transport: &http.Transport{}}}
+			defer p.close()
+			if err := p.await(ctx, "/health"); err != nil {
+				return err
+			}
+			return c.launchKubeAPIServer(kubeAPIServer, dir, ports[0])
 		}}
 }
 
-func (c *cluster) launchEtcd(ctx context.Context, binary, dir, peerPort string) error {
-	client, members := "http://"+c.etcd, "http://127.0.0.1:"+peerPort
-	d, err := startDaemon(dir, "etcd", binary, "--data-dir", filepath.Join(dir, "etcd"),
-		"--listen-client-urls", client, "--advertise-client-urls", client,
+func (c *cluster) launchEtcd(binary, dir, peerPort string) error {
+	members := "http://127.0.0.1:" + peerPort
+	d, err := startDaemon(dir, "etcd", binary, "--data-dir", filepath.Join(dir, "data"),
+		"--listen-client-urls", c.etcd, "--advertise-client-urls", c.etcd,
 		"--listen-peer-urls", members, "--initial-advertise-peer-urls", members, "--initial-cluster", "default="+members)
 	if err != nil {
 		return err
 	}
 	c.daemons = append(c.daemons, d)
-	p := &prober{cluster: c, base: client, client: &http.Client{Timeout: time.Second, Transport: &http.Transport{}}}
-	defer p.close()
-	return p.await(ctx, "/health")
+	return nil
 }
 
 func (c *cluster) launchKubeAPIServer(binary, dir, port string) error {
 	key := filepath.Join(c.certs, string(certs.ServiceAccount)+".key")
 	file := func(name certs.Name, ext string) string { return filepath.Join(c.certs, string(name)+ext) }
 	d, err := startDaemon(dir, "kube-apiserver", binary,
-		"--etcd-servers", "http://"+c.etcd,
+		"--etcd-servers", c.etcd,
 		"--bind-address", "127.0.0.1", "--advertise-address", "127.0.0.1", "--secure-port", port,
 		"--endpoint-reconciler-type", "none", // loopback is no address for an endpoint
 		"--tls-cert-file", file(certs.Serving, ".crt"), "--tls-private-key-file", file(certs.Serving, ".key"),

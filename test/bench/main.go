@@ -13,13 +13,11 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-
-	"github.com/karve-k8s/karve/test/bench/engine"
 )
 
 const usage = `usage: scripts/bench storage|start|footprint|api|datastores|fresh|large|crds|flash|simulate [options]
 
-storage    the engine, in process and on a socket, beside etcd
+storage    the datastore on a socket, beside etcd
 start      start and stop, beside etcd + kube-apiserver
 footprint  memory, CPU, writes, goroutines and size of an idle control plane
 api        creates, updates, deletes, reads and watches through the API, and how fast
@@ -42,7 +40,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), signals...)
 	defer stop()
-	err := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	if errors.Is(err, flag.ErrHelp) {
 		os.Exit(2)
 	}
@@ -52,14 +50,14 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) == 0 {
 		fmt.Fprint(stderr, usage)
 		return flag.ErrHelp
 	}
 	switch args[0] {
 	case "storage":
-		return engine.Storage(ctx, args[1:], stdout, stderr)
+		return storage(ctx, args[1:], stdout, stderr)
 	case "start":
 		return start(ctx, args[1:], stdout, stderr)
 	case "footprint":
@@ -78,8 +76,6 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return flash(ctx, args[1:], stdout, stderr)
 	case "simulate":
 		return simulate(ctx, args[1:], stdout, stderr)
-	case engine.ChildCommand:
-		return engine.Child(ctx, args[1:], stdin, stdout)
 	case "-h", "-help", "--help", "help":
 		fmt.Fprint(stderr, usage)
 		return flag.ErrHelp
