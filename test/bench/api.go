@@ -39,8 +39,8 @@ const (
 	perServer, perClient, perDatastore = "server µs each", "client µs each", "datastore µs each"
 )
 
-// apiClients is how many clients work at the same time. By default each has a connection of its
-// own, as separate programs have.
+// apiClients is how many clients work at the same time. Each has a connection of its own, as separate
+// programs have.
 const apiClients = 32
 
 // An apiPlan says how much a round does.
@@ -87,7 +87,6 @@ func api(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	rows := []string{"create", "update", "delete", "get", "list", "watch", "serviceaccount", "deployment", "namespace"}
 	cmp, only := newComparison("api", 3, rows, stdout, stderr)
 	quick := cmp.flags.Bool("quick", false, "a few of each operation, to see that it works: the figures mean little")
-	connections := cmp.flags.Int("connections", apiClients, "number of connections that the clients share")
 	profiles := cmp.flags.String("profile", "", "directory for CPU profiles of the API server, one for each row and peer")
 	if err := cmp.parse(args, only, rows); err != nil {
 		return err
@@ -97,24 +96,21 @@ func api(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			return fmt.Errorf("-profile: %w", err)
 		}
 	}
-	if *connections < 1 || *connections > apiClients {
-		return fmt.Errorf("-connections is %d, want 1 to %d", *connections, apiClients)
-	}
 	plan := apiWhole
 	if *quick {
 		plan = apiQuick
 	}
-	cmp.Setting = fmt.Sprintf("ConfigMaps of 1 KB; client-go with protobuf, %d connection(s), no rate limit, on the same cores", *connections)
+	cmp.Setting = "ConfigMaps of 1 KB; client-go with protobuf, 32 connections, no rate limit, on the same cores"
 	silence()
 	cmp.lines = apiLines()
 	cmp.notes = "server, client µs each: CPU time of one operation. memory: RssAnon. never: it has no controllers.\n"
 	return cmp.run(ctx, func(ctx context.Context, p *peer, dir string, s *sample) error {
-		return cmp.load(ctx, p, dir, s, &apiBench{plan: plan, profiles: *profiles}, *connections)
+		return cmp.load(ctx, p, dir, s, &apiBench{plan: plan, profiles: *profiles})
 	})
 }
 
 // load starts a control plane, and measures it as b says.
-func (cmp *comparison) load(ctx context.Context, p *peer, dir string, s *sample, b *apiBench, connections int) error {
+func (cmp *comparison) load(ctx context.Context, p *peer, dir string, s *sample, b *apiBench) error {
 	c, probe, err := p.startReady(ctx, dir)
 	if err != nil {
 		return err
@@ -123,7 +119,7 @@ func (cmp *comparison) load(ctx context.Context, p *peer, dir string, s *sample,
 	defer probe.close()
 	b.comparison, b.cluster, b.peer, b.sample, b.probe = cmp, c, p, s, probe
 	probe.close() // a profile opens another connection
-	if err := b.connect(connections); err != nil {
+	if err := b.connect(); err != nil {
 		return err
 	}
 	if err := b.measure(ctx); err != nil {
@@ -157,10 +153,9 @@ type apiBench struct {
 }
 
 // connect makes the clients.
-func (b *apiBench) connect(connections int) error {
+func (b *apiBench) connect() error {
 	file := func(name certs.Name, ext string) string { return filepath.Join(b.cluster.certs, string(name)+ext) }
-	made := make([]kubernetes.Interface, connections)
-	for i := range made {
+	for range apiClients {
 		config := &rest.Config{
 			Host: "https://" + b.cluster.host,
 			QPS:  -1,
@@ -175,10 +170,7 @@ func (b *apiBench) connect(connections int) error {
 		if err != nil {
 			return err
 		}
-		made[i] = client
-	}
-	for worker := range apiClients {
-		b.clients = append(b.clients, made[worker%connections])
+		b.clients = append(b.clients, client)
 	}
 	noise := make([]byte, 1<<17) // it cannot be compressed, and is the same in every run
 	rand.NewChaCha8([32]byte{}).Read(noise)

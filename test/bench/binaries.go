@@ -74,26 +74,13 @@ func buildPeer(ctx context.Context, stderr io.Writer, name, pkg, ldflags string)
 	return output, build(ctx, stderr, name, cmd)
 }
 
-// build runs a compilation, and reports from time to time that it is still running.
+// build runs a compilation.
 func build(ctx context.Context, stderr io.Writer, name string, cmd *exec.Cmd) error {
 	cmd.Stdout, cmd.Stderr = stderr, stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = buildGrace
 	fmt.Fprintf(stderr, "build %s (minutes the first time)\n", name)
-	began := time.Now()
-	done := make(chan struct{})
-	defer close(done)
-	go func() {
-		for {
-			select {
-			case <-time.After(20 * time.Second):
-				fmt.Fprintf(stderr, "build %s: %v\n", name, time.Since(began).Round(time.Second))
-			case <-done:
-				return
-			}
-		}
-	}()
 	if err := cmd.Run(); err != nil {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)

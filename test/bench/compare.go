@@ -195,7 +195,7 @@ func (cmp *comparison) Record() *report.Record {
 			}
 		}
 		for _, f := range s.Figures {
-			r.Add(f.Row, name, sum(f.Parts), f.Unit)
+			r.Add(f.Row, name, f.Amount, f.Unit)
 		}
 	}
 	return r
@@ -317,7 +317,7 @@ func (cmp *comparison) progress(p *peer, s *sample, since int) {
 			flush()
 			row, figures = f.Row, nil
 		}
-		figures = append(figures, strings.TrimSpace(report.Number(sum(f.Parts))+" "+f.Unit))
+		figures = append(figures, strings.TrimSpace(report.Number(f.Amount)+" "+f.Unit))
 	}
 	flush()
 }

@@ -47,7 +47,7 @@ func TestComparisonTable(t *testing.T) {
 		"etcd + kube-apiserver karve ratio",
 		"create /s 1,000 1,500 1.50",
 		"p99 ms 8.00 4.00 0.50",
-		"memory MB 31.0 + 149 91.0 0.51",
+		"memory MB 180 91.0 0.51",
 		"pods p50 ms never 50.0 –",
 	}
 	if len(got) < 3+len(want) || strings.Join(got[3:3+len(want)], "\n") != strings.Join(want, "\n") {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"strings"
 
 	"github.com/karve-k8s/karve/test/bench/report"
 )
@@ -18,10 +17,9 @@ type line struct {
 
 // A figure is what one round measured of one line.
 type figure struct {
-	Row  string
-	Unit string
-	// Parts are the figures of the peer's processes, which add up, or a single one.
-	Parts []float64
+	Row    string
+	Unit   string
+	Amount float64 // of all processes of the peer
 }
 
 // A sample is what one round measured of one peer.
@@ -34,28 +32,17 @@ type sample struct {
 }
 
 func (s *sample) add(row, unit string, parts ...float64) {
-	s.Figures = append(s.Figures, figure{row, unit, parts})
+	s.Figures = append(s.Figures, figure{row, unit, sum(parts)})
 }
 
-// medians are the medians of a line's parts over all rounds of a peer; nil if there are none.
-func medians(samples []*sample, peer, row, unit string) []float64 {
-	var parts [][]float64
+// values are a line's figures in all rounds of a peer.
+func values(samples []*sample, peer, row, unit string) (all []float64) {
 	for _, s := range samples {
 		for _, f := range s.Figures {
-			if s.Peer != peer || f.Row != row || f.Unit != unit {
-				continue
-			}
-			for i, v := range f.Parts {
-				if i == len(parts) {
-					parts = append(parts, nil)
-				}
-				parts[i] = append(parts[i], v)
+			if s.Peer == peer && f.Row == row && f.Unit == unit {
+				all = append(all, f.Amount)
 			}
 		}
-	}
-	var all []float64
-	for _, values := range parts {
-		all = append(all, report.Median(values))
 	}
 	return all
 }
@@ -99,17 +86,13 @@ func (cmp *comparison) cells(l line) []string {
 	cells := []string{l.row, l.unit}
 	var first, own *float64
 	for i, p := range cmp.peers {
-		parts := medians(cmp.Samples, p.title, l.row, l.unit)
+		all := values(cmp.Samples, p.title, l.row, l.unit)
 		own = nil
 		switch {
-		case parts != nil:
-			var texts []string
-			for _, v := range parts {
-				texts = append(texts, report.Number(v))
-			}
-			cells = append(cells, strings.Join(texts, " + "))
-			total := sum(parts)
-			own = &total
+		case all != nil:
+			median := report.Median(all)
+			cells = append(cells, report.Number(median))
+			own = &median
 		case l.controllers && !p.controllers:
 			cells = append(cells, "never")
 		default:

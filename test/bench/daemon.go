@@ -90,6 +90,7 @@ func (d *daemon) kill() {
 // A cluster is a running control plane.
 type cluster struct {
 	began   time.Time // when its first process was started
+	options []string  // of Karve, for this start
 	daemons []*daemon // in the order of their start
 	host    string    // host:port of the secure listener
 	etcd    string    // URL of its etcd; empty: it has none

@@ -66,7 +66,7 @@ func datastores(ctx context.Context, args []string, stdout, stderr io.Writer) er
 				}
 			}
 		}
-		return cmp.load(ctx, p, dir, s, &apiBench{plan: plan}, apiClients)
+		return cmp.load(ctx, p, dir, s, &apiBench{plan: plan})
 	})
 }
 

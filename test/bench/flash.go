@@ -189,9 +189,8 @@ func (w *flashCluster) begin(ctx context.Context, binary string, stderr io.Write
 	if err := w.mount(ctx); err != nil {
 		fmt.Fprintf(stderr, "flash: no disk of its own: %v\n", err)
 	}
-	options := []string{"--durability", w.mode}
 	var err error
-	w.cluster, w.probe, err = karve("karve", binary, nil, options...).startReady(ctx, w.dir)
+	w.cluster, w.probe, err = karve("karve", binary, nil).startReady(ctx, w.dir, "--durability", w.mode)
 	if err != nil {
 		return err
 	}

@@ -93,14 +93,7 @@ func measureIdle(ctx context.Context, p *peer, dir string, s *sample, settle, wi
 	if err := pause(ctx, min(5*time.Second, settle)); err != nil {
 		return err
 	}
-	was, err := c.consumption()
-	if err != nil {
-		return err
-	}
-	if err := pause(ctx, window); err != nil {
-		return err
-	}
-	is, err := c.consumption()
+	was, is, err := c.during(ctx, window)
 	if err != nil {
 		return err
 	}
@@ -138,6 +131,18 @@ func (c *cluster) consumption() (u consumption, err error) {
 	u.resident, errs[2] = c.each(machine.ResidentMemory)
 	u.written, errs[3] = c.each(machine.WrittenBytes)
 	return u, errors.Join(errs[:]...)
+}
+
+// during is what the processes have used before and after a time.
+func (c *cluster) during(ctx context.Context, window time.Duration) (was, is consumption, err error) {
+	if was, err = c.consumption(); err != nil {
+		return was, is, err
+	}
+	if err = pause(ctx, window); err != nil {
+		return was, is, err
+	}
+	is, err = c.consumption()
+	return was, is, err
 }
 
 // pages are the metrics pages of the processes, in their order.

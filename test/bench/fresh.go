@@ -9,7 +9,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/klog/v2"
 
 	"github.com/karve-k8s/karve/test/bench/machine"
 )
@@ -62,8 +61,7 @@ func fresh(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		}
 	}
 	cmp.Setting = "ConfigMaps of 1 KB, from the moment a new cluster is ready; client-go with protobuf, 32 connections, no rate limit, on the same cores"
-	klog.LogToStderr(false) // client-go logs errors when a server stops
-	klog.SetOutput(io.Discard)
+	silence()
 	cmp.lines = freshLines()
 	cmp.notes = "ready: karve has written admin.kubeconfig; etcd + kube-apiserver: /readyz, RBAC and namespaces.\n" +
 		"server, client µs each: CPU time of one operation, with all that the server does meanwhile. memory: RssAnon.\n"
@@ -97,7 +95,7 @@ func (cmp *comparison) fresh(ctx context.Context, p *peer, dir string, s *sample
 	}
 	defer probe.close()
 	b := &apiBench{comparison: cmp, cluster: c, peer: p, sample: s, probe: probe, profiles: profiles}
-	if err := b.connect(apiClients); err != nil {
+	if err := b.connect(); err != nil {
 		return err
 	}
 	o := &objects{bench: b, namespace: "default", all: make([]*corev1.ConfigMap, l.objects)}

@@ -62,7 +62,7 @@ func karve(title, binary string, database *userDatabase, options ...string) *pee
 			if err != nil {
 				return err
 			}
-			args = append(args, own...)
+			args = append(append(args, own...), c.options...)
 			d, err := startDaemon(dir, "karve", binary, args...)
 			if err != nil {
 				return err

@@ -53,13 +53,6 @@ func (c *cluster) probe(ctx context.Context) (*prober, error) {
 	}}, nil
 }
 
-// http2 is another client with a connection of its own, like most of Kubernetes' clients.
-func (p *prober) http2() *prober {
-	transport := p.client.Transport.(*http.Transport).Clone()
-	transport.ForceAttemptHTTP2 = true
-	return &prober{cluster: p.cluster, base: p.base, client: &http.Client{Timeout: startTimeout, Transport: transport}}
-}
-
 // close closes the connection.
 func (p *prober) close() { p.client.CloseIdleConnections() }
 

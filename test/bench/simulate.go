@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"flag"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,9 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/karve-k8s/karve/test/bench/load"
 	"github.com/karve-k8s/karve/test/bench/machine"
-	"github.com/karve-k8s/karve/test/bench/report"
 )
 
 // podsOfDeployment is how many Pods a Deployment has.
@@ -23,164 +21,131 @@ const podsOfDeployment = 100
 
 // simulate is the command bench simulate: the cost of simulated nodes and the Pods on them.
 func simulate(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	flags := flag.NewFlagSet("simulate", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	var out report.Output
-	out.Register(flags)
-	dir := flags.String("dir", "", "directory on a disk (default: the one for temporary files)")
-	binary := flags.String("karve", "", "binary to measure (default: a build of this tree)")
-	sizes := flags.String("nodes", "0,100,1000", "comma-separated numbers of nodes, one cluster after the other")
-	endpoint := flags.String("datastore-endpoint", "memory://", "datastore of the clusters; the default is that of karve run")
-	perNode := flags.Int("pods", 10, "Pods for each node, in Deployments of "+strconv.Itoa(podsOfDeployment))
-	settle := flags.Duration("settle", 20*time.Second, "how long a cluster runs before its memory and idle CPU are measured")
-	window := flags.Duration("window", 30*time.Second, "how long it is measured")
-	upstream := flags.String("upstream", "", "measure each cluster also with --upstream=`NAMES`: what these deviations gain (karve server --upstream=list)")
-	most := flags.Duration("most", 10*time.Minute, "how long the Pods may take to become available, and to be gone")
-	if err := flags.Parse(args); err != nil {
-		return flag.ErrHelp
-	}
-	if flags.NArg() > 0 || *settle < 0 || *window <= 0 || *perNode < 1 || *perNode > 100 {
-		return fmt.Errorf("simulate: -settle is %v, -window %v, -pods %d, and there are %d arguments; want times, 1 to 100 and none", *settle, *window, *perNode, flags.NArg())
-	}
-	if err := out.Check(); err != nil {
+	rows := []string{"all"}
+	cmp, only := newComparison("simulate", 1, rows, stdout, stderr)
+	cmp.against = againstNone
+	sizes := cmp.flags.String("nodes", "0,100,1000", "comma-separated numbers of nodes, one cluster after the other")
+	perNode := cmp.flags.Int("pods", 10, "Pods for each node, in Deployments of "+strconv.Itoa(podsOfDeployment))
+	settle := cmp.flags.Duration("settle", 20*time.Second, "how long a cluster runs before its memory and idle CPU are measured")
+	window := cmp.flags.Duration("window", 30*time.Second, "how long it is measured")
+	if err := cmp.parse(args, only, rows); err != nil {
 		return err
 	}
-	work, machine, err := machine.WorkPlace(*dir)
-	if err != nil {
+	if *settle < 0 || *window <= 0 || *perNode < 1 || *perNode > 100 || cmp.against == againstEtcd {
+		return fmt.Errorf("simulate: -settle is %v, -window %v, -pods %d and -against %s; want times, 1 to 100 and a karve", *settle, *window, *perNode, cmp.against)
+	}
+	if err := cmp.refuse("datastore"); err != nil {
 		return err
 	}
-	defer os.RemoveAll(work)
-	if *binary, err = chosenKarve(ctx, *binary, stderr); err != nil {
-		return err
-	}
-	figures := report.NewRecord("simulate", machine, args, 0)
-	peers := []simulatedPeer{{name: "karve"}}
-	if *upstream != "" {
-		peers = []simulatedPeer{{"upstream", []string{"--upstream=" + *upstream}}, {name: "karve"}}
-	}
-	lines := report.Table{{"nodes", "Pods", "peer", "ready, s", "memory, MB", "idle CPU, %", "all run, s", "Pods/s", "CPU, s", "CPU, ms/Pod", "peak, MB", "memory, MB", "idle CPU, %", "gone, s"}}
+	var clusters []*simulated
 	for text := range strings.SplitSeq(*sizes, ",") {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 0 || n > 16384 {
 			return fmt.Errorf("-nodes: %q is not a number of nodes from 0 to 16384", text)
 		}
-		for _, peer := range peers {
-			s := &simulated{peer: peer, nodes: n, pods: n * *perNode, endpoint: *endpoint, settle: *settle, window: *window, most: *most, stderr: stderr, figures: figures}
-			line, err := s.measure(ctx, *binary, filepath.Join(work, text+peer.name))
-			if err != nil {
-				return fmt.Errorf("%s, %d nodes: %w", peer.name, n, err)
-			}
-			lines = append(lines, line)
+		s := &simulated{nodes: n, pods: n * *perNode, settle: *settle, window: *window}
+		clusters = append(clusters, s)
+		for _, l := range simulatedLines {
+			cmp.lines = append(cmp.lines, line{row: s.row(l.row), unit: l.unit})
 		}
 	}
-	return out.Write(stdout, &report.LineReport{Head: fmt.Sprintf("%s; %s\nready: from the start of the process until all nodes are ready; memory is anonymous, and idle CPU is of one core, in %v,\n%v after the nodes, or all Pods, were ready; all run: from the first Deployment of %d Pods until all Pods are available;\nCPU: the server's CPU time in that time; peak: of its resident memory by then; gone: until their namespace is deleted\n", machine, *endpoint, *window, *settle, podsOfDeployment), Lines: lines, Figures: figures})
+	cmp.Setting = fmt.Sprintf("a datastore in memory, as karve run has; Deployments of %d Pods; idle: for %v, %v after the nodes, or all Pods, were ready", podsOfDeployment, *window, *settle)
+	cmp.notes = "ready: from the start of the process. available: from the first Deployment. peak: of the resident memory by then. gone: until the namespace is deleted.\n"
+	return cmp.run(ctx, func(ctx context.Context, p *peer, dir string, s *sample) error {
+		for _, one := range clusters {
+			from := len(s.Figures)
+			if err := one.measure(ctx, p, filepath.Join(dir, strconv.Itoa(one.nodes)), s); err != nil {
+				return fmt.Errorf("%d nodes: %w", one.nodes, err)
+			}
+			cmp.progress(p, s, from)
+		}
+		return nil
+	})
 }
 
-// simulatedPeer is Karve with some options.
-type simulatedPeer struct {
-	name    string
-	options []string
+// mostSimulated is how long Pods may take to become available, and to be gone.
+const mostSimulated = 10 * time.Minute
+
+var simulatedLines = []line{
+	{row: "nodes ready", unit: "s"}, {row: "idle without Pods", unit: "MB"}, {row: "idle without Pods", unit: "% of a core"},
+	{row: "all Pods available", unit: "s"}, {row: "all Pods available", unit: "server µs each"}, {row: "peak memory", unit: "MB"},
+	{row: "idle with Pods", unit: "MB"}, {row: "idle with Pods", unit: "% of a core"}, {row: "namespace gone", unit: "s"},
 }
 
 // simulated is a cluster with simulated nodes.
 type simulated struct {
-	peer                 simulatedPeer
-	nodes, pods          int
-	endpoint             string
-	settle, window, most time.Duration
-	stderr               io.Writer
-	figures              *report.Record
+	nodes, pods    int
+	settle, window time.Duration
 
 	cluster *cluster
 	probe   *prober
 }
 
-func (s *simulated) measure(ctx context.Context, binary, dir string) (line []string, err error) {
+// row is the name of a row for these nodes.
+func (s *simulated) row(name string) string { return fmt.Sprintf("%d nodes, %s", s.nodes, name) }
+
+func (s *simulated) measure(ctx context.Context, p *peer, dir string, to *sample) (err error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
-		return nil, err
+		return err
 	}
 	began := time.Now()
-	options := append([]string{"--simulate-nodes", strconv.Itoa(s.nodes), "--datastore-endpoint", s.endpoint}, s.peer.options...)
-	if s.cluster, s.probe, err = karve("karve", binary, nil, options...).startReady(ctx, dir); err != nil {
-		return nil, err
+	if s.cluster, s.probe, err = p.startReady(ctx, dir, "--simulate-nodes", strconv.Itoa(s.nodes), "--datastore-endpoint", "memory://"); err != nil {
+		return err
 	}
 	defer s.cluster.kill()
 	defer s.probe.close()
 	if err := s.wait(ctx, s.nodesReady); err != nil {
-		return nil, err
+		return err
 	}
-	line = []string{strconv.Itoa(s.nodes), strconv.Itoa(s.pods), s.peer.name, s.seconds("nodes ready", time.Since(began))}
-	idle, err := s.idle(ctx, "idle without Pods")
-	if err != nil {
-		return nil, err
-	}
-	line = append(line, idle...)
-	if s.pods == 0 {
-		return append(line, "", "", "", "", "", "", "", ""), nil
+	to.add(s.row("nodes ready"), "s", time.Since(began).Seconds())
+	if err := s.idle(ctx, to, "idle without Pods"); err != nil || s.pods == 0 {
+		return err
 	}
 	before, err := s.cluster.cpu()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	began = time.Now()
-	if err := s.create(ctx); err != nil {
-		return nil, err
-	}
-	if err := s.wait(ctx, s.available); err != nil {
-		return nil, err
+	if err := errors.Join(s.create(ctx), s.wait(ctx, s.available)); err != nil {
+		return err
 	}
 	took := time.Since(began)
 	after, err := s.cluster.cpu()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	peaks, err := s.cluster.each(machine.PeakMemory)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	fmt.Fprintf(s.stderr, "%s, %d nodes: %d Pods run after %v\n", s.peer.name, s.nodes, s.pods, took.Round(100*time.Millisecond))
-	cpu, peak := load.Milliseconds(after-before)/float64(s.pods), sum(peaks)/1e6
-	s.add("all Pods available", 1e3*cpu, "server µs each")
-	s.add("peak memory", peak, "MB")
-	line = append(line, s.seconds("all Pods available", took), fmt.Sprintf("%.0f", float64(s.pods)/took.Seconds()), fmt.Sprintf("%.1f", (after-before).Seconds()), fmt.Sprintf("%.1f", cpu), fmt.Sprintf("%.0f", peak))
-	if idle, err = s.idle(ctx, "idle with Pods"); err != nil {
-		return nil, err
+	to.add(s.row("all Pods available"), "s", took.Seconds())
+	to.add(s.row("all Pods available"), "server µs each", float64((after-before).Microseconds())/float64(s.pods))
+	to.add(s.row("peak memory"), "MB", megabytes(peaks)...)
+	if err := s.idle(ctx, to, "idle with Pods"); err != nil {
+		return err
 	}
 	began = time.Now()
 	if _, err := s.probe.do(ctx, http.MethodDelete, "/api/v1/namespaces/bench", nil); err != nil {
-		return nil, err
+		return err
 	}
 	err = s.wait(ctx, func() (bool, error) {
 		_, err := s.probe.do(ctx, http.MethodGet, "/api/v1/namespaces/bench", nil)
 		return err != nil && strings.Contains(err.Error(), "404"), nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return append(append(line, idle...), s.seconds("namespace gone", time.Since(began))), nil
-}
-
-// add adds a figure of these nodes to the record.
-func (s *simulated) add(row string, amount float64, unit string) {
-	s.figures.Add(fmt.Sprintf("%d nodes, %s", s.nodes, row), s.peer.name, amount, unit)
-}
-
-// seconds returns the cell of a time, and adds the time to the record.
-func (s *simulated) seconds(row string, d time.Duration) string {
-	s.add(row, d.Seconds(), "s")
-	return fmt.Sprintf("%.1f", d.Seconds())
+	to.add(s.row("namespace gone"), "s", time.Since(began).Seconds())
+	return err
 }
 
 // wait calls done twice a second until it reports true. More often would cost the server
 // CPU time.
 func (s *simulated) wait(ctx context.Context, done func() (bool, error)) error {
-	for deadline := time.Now().Add(s.most); ; {
+	for deadline := time.Now().Add(mostSimulated); ; {
 		ok, err := done()
 		if err != nil || ok {
 			return err
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("not done after %v", s.most)
+			return fmt.Errorf("not done after %v", mostSimulated)
 		}
 		if err := s.cluster.failed(); err != nil {
 			return err
@@ -251,24 +216,16 @@ func (s *simulated) create(ctx context.Context) error {
 }
 
 // idle measures the memory and the CPU time of the cluster without clients.
-func (s *simulated) idle(ctx context.Context, row string) ([]string, error) {
+func (s *simulated) idle(ctx context.Context, to *sample, row string) error {
 	s.probe.close()
 	if err := pause(ctx, s.settle); err != nil {
-		return nil, err
+		return err
 	}
-	was, err := s.cluster.consumption()
+	was, is, err := s.cluster.during(ctx, s.window)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := pause(ctx, s.window); err != nil {
-		return nil, err
-	}
-	is, err := s.cluster.consumption()
-	if err != nil {
-		return nil, err
-	}
-	memory, cpu := sum(is.anonymous)/1e6, 100*(is.cpu-was.cpu).Seconds()/is.at.Sub(was.at).Seconds()
-	s.add(row, memory, "MB")
-	s.add(row, cpu, "% of a core")
-	return []string{fmt.Sprintf("%.0f", memory), fmt.Sprintf("%.2f", cpu)}, nil
+	to.add(s.row(row), "MB", megabytes(is.anonymous)...)
+	to.add(s.row(row), "% of a core", 100*(is.cpu-was.cpu).Seconds()/is.at.Sub(was.at).Seconds())
+	return nil
 }

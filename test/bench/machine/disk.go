@@ -1,67 +1,16 @@
 package machine
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/karve-k8s/karve/test/bench/load"
 )
-
-// DiskBytes is the disk space of the files in a directory, which includes preallocated space.
-func DiskBytes(dir string) (int64, error) {
-	var total int64
-	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
-		if err != nil || !d.Type().IsRegular() {
-			return ignoreGone(err)
-		}
-		info, err := d.Info()
-		if err != nil {
-			return ignoreGone(err)
-		}
-		total += info.Sys().(*syscall.Stat_t).Blocks * 512
-		return nil
-	})
-	return total, err
-}
-
-// ignoreGone returns nil for a file that does not exist: a peer may remove it while its directory
-// is read.
-func ignoreGone(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
-}
-
-// SettledDisk waits until the disk space of a directory has not changed for half a second, for two
-// seconds at most, because a peer may free space in the background.
-func SettledDisk(ctx context.Context, dir string) (int64, error) {
-	const step, same, most = 50 * time.Millisecond, 10, 40
-	size, err := DiskBytes(dir)
-	for i, unchanged := 0, 0; err == nil && unchanged < same && i < most; i++ {
-		select {
-		case <-ctx.Done():
-			return 0, context.Cause(ctx)
-		case <-time.After(step):
-		}
-		var now int64
-		if now, err = DiskBytes(dir); now == size {
-			unchanged++
-		} else {
-			unchanged, size = 0, now
-		}
-	}
-	return size, err
-}
 
 // ProbeDisk measures how long an append of 1 KB takes until it is on the disk, in milliseconds. A
 // durable write of one client cannot be faster.
