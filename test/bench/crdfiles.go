@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -108,62 +107,27 @@ func crdsIn(dir string) (all []crd, err error) {
 	return all, err
 }
 
-// kinds are the kinds that the CustomResourceDefinitions serve, by group/version.
-func kinds(all []crd) map[string][]string {
-	of := map[string][]string{}
+// contains returns an error that names a kind of the CustomResourceDefinitions which a document does not
+// have. written is how it writes a kind.
+func contains(document []byte, all []crd, written func(group, version, kind string) string) error {
 	for _, c := range all {
 		for _, v := range c.Spec.Versions {
-			if v.Served {
-				gv := c.Spec.Group + "/" + v.Name
-				of[gv] = append(of[gv], c.Spec.Names.Kind)
-			}
-		}
-	}
-	return of
-}
-
-// discovered are the kinds in an aggregated discovery document, by group/version.
-func discovered(document []byte) (map[string][]string, error) {
-	var list struct {
-		Items []struct {
-			Metadata struct{ Name string }
-			Versions []struct {
-				Version   string
-				Resources []struct{ ResponseKind struct{ Kind string } }
-			}
-		}
-	}
-	if err := json.Unmarshal(document, &list); err != nil {
-		return nil, fmt.Errorf("read discovery: %w", err)
-	}
-	found := map[string][]string{}
-	for _, group := range list.Items {
-		for _, v := range group.Versions {
-			for _, r := range v.Resources {
-				gv := group.Metadata.Name + "/" + v.Version
-				found[gv] = append(found[gv], r.ResponseKind.Kind)
-			}
-		}
-	}
-	return found, nil
-}
-
-// missing returns an error that names a kind that is not there.
-func missing(want map[string][]string, there func(gv, kind string) bool) error {
-	for _, gv := range slices.Sorted(maps.Keys(want)) {
-		for _, kind := range want[gv] {
-			if !there(gv, kind) {
-				return fmt.Errorf("%s of %s is not served", kind, gv)
+			if v.Served && !bytes.Contains(document, []byte(written(c.Spec.Group, v.Name, c.Spec.Names.Kind))) {
+				return fmt.Errorf("%s of %s/%s is not served", c.Spec.Names.Kind, c.Spec.Group, v.Name)
 			}
 		}
 	}
 	return nil
 }
 
+// inDiscovery is how an aggregated discovery document names a kind.
+func inDiscovery(group, version, kind string) string {
+	return fmt.Sprintf(`"responseKind":{"group":%q,"version":%q,"kind":%q}`, group, version, kind)
+}
+
 // definition is the name of a kind's type in OpenAPI, such as io.kyverno.v1.Policy.
-func definition(gv, kind string) []byte {
-	group, version, _ := strings.Cut(gv, "/")
+func definition(group, version, kind string) string {
 	parts := strings.Split(group, ".")
 	slices.Reverse(parts)
-	return []byte(strings.Join(append(parts, version, kind), "."))
+	return strings.Join(append(parts, version, kind), ".")
 }

@@ -1,13 +1,11 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/karve-k8s/karve/test/bench/machine"
@@ -88,7 +86,7 @@ type crdBench struct {
 }
 
 func (b *crdBench) measure(ctx context.Context) error {
-	if err := b.quiet(ctx); err != nil { // the start is no part of the first row
+	if _, err := b.cluster.awaitIdle(ctx); err != nil { // the start is no part of the first row
 		return err
 	}
 	if err := b.timed(ctx, rowCRDsApplied, b.apply); err != nil {
@@ -113,12 +111,6 @@ func (b *crdBench) measure(ctx context.Context) error {
 	b.sample.add(rowCRDsPeak, "MB", megabytes(peaks)...)
 	b.progress(b.peer, b.sample, from)
 	return nil
-}
-
-// quiet waits until the control plane has ended its own start.
-func (b *crdBench) quiet(ctx context.Context) error {
-	_, err := b.cluster.awaitIdle(ctx)
-	return err
 }
 
 // timed measures how long do takes, and the CPU time of the control plane until it is idle
@@ -176,11 +168,7 @@ func (b *crdBench) apply(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		found, err := discovered(answer)
-		if err != nil {
-			return err
-		}
-		return missing(kinds(b.crds), func(gv, kind string) bool { return slices.Contains(found[gv], kind) })
+		return contains(answer, b.crds, inDiscovery)
 	})
 }
 
@@ -191,7 +179,7 @@ func (b *crdBench) openAPIv2(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		return missing(kinds(b.crds), func(gv, kind string) bool { return bytes.Contains(answer, definition(gv, kind)) })
+		return contains(answer, b.crds, definition)
 	})
 }
 

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -34,7 +33,6 @@ type userDatabase struct {
 	title, name, version string
 	controls             []string // programs of scripts/databases; none: it runs all the time
 
-	mu   sync.Mutex
 	made map[string]string // the names of the databases, by data directory
 }
 
@@ -66,8 +64,6 @@ func parseDatabase(endpoint string) (*userDatabase, error) {
 
 // nameOf is the name of the database for a data directory.
 func (d *userDatabase) nameOf(dir string) string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	name := d.made[dir]
 	if name == "" {
 		name = fmt.Sprintf("bench%d", time.Now().UnixNano())
@@ -108,8 +104,6 @@ func (d *userDatabase) options(dir string) ([]string, error) {
 
 // drop removes the databases.
 func (d *userDatabase) drop(ctx context.Context) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	for dir, name := range d.made {
 		var err error
 		if d.etcd != nil {

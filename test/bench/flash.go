@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,9 +14,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/karve-k8s/karve/test/bench/machine"
-	"github.com/karve-k8s/karve/test/bench/report"
 )
 
 // What a kubelet writes when nothing happens on its node: it renews its Lease after a quarter of
@@ -36,125 +32,100 @@ var flashModes = []string{"full", "relaxed"}
 
 // flash is the command bench flash: what an idle cluster with nodes writes to the disk in a day.
 func flash(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	flags := flag.NewFlagSet("flash", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	var out report.Output
-	out.Register(flags)
-	dir := flags.String("dir", "", "directory on a disk (default: the one for temporary files)")
-	binary := flags.String("karve", "", "binary to measure (default: a build of this tree)")
-	nodes := flags.String("nodes", "0,1,3,10", "comma-separated numbers of nodes")
-	pods := flags.Int("pods", 3, "Pods on each node; the container of one of them crashes again and again")
-	durability := flags.String("durability", strings.Join(flashModes, ","), "comma-separated modes of the datastore")
-	lease := flags.Duration("lease-duration", defaultLease, "nodeLeaseDurationSeconds of the kubelets, which renew their leases four times as often")
-	status := flags.Duration("status-frequency", defaultStatus, "nodeStatusReportFrequency of the kubelets: how often they report a status that has not changed")
-	settle := flags.Duration("settle", 11*time.Minute, "how long the control planes run before they are measured; the API server compacts for the first time after ten minutes")
-	window := flags.Duration("window", 10*time.Minute, "how long they are measured")
-	if err := flags.Parse(args); err != nil {
-		return flag.ErrHelp
+	rows := []string{"all"}
+	cmp, only := newComparison("flash", 1, rows, stdout, stderr)
+	cmp.against = againstNone
+	nodes := cmp.flags.String("nodes", "0,1,3,10", "comma-separated numbers of nodes")
+	pods := cmp.flags.Int("pods", 3, "Pods on each node; the container of one of them crashes again and again")
+	durability := cmp.flags.String("durability", strings.Join(flashModes, ","), "comma-separated modes of the datastore")
+	lease := cmp.flags.Duration("lease-duration", defaultLease, "nodeLeaseDurationSeconds of the kubelets, which renew their leases four times as often")
+	status := cmp.flags.Duration("status-frequency", defaultStatus, "nodeStatusReportFrequency of the kubelets: how often they report a status that has not changed")
+	settle := cmp.flags.Duration("settle", 11*time.Minute, "how long the control planes run before they are measured; the API server compacts for the first time after ten minutes")
+	window := cmp.flags.Duration("window", 10*time.Minute, "how long they are measured")
+	if err := cmp.parse(args, only, rows); err != nil {
+		return err
 	}
-	if flags.NArg() > 0 || *settle < 0 || *window <= 0 || *pods < 0 || *pods > 100 {
-		return fmt.Errorf("flash: -settle is %v, -window %v, -pods %d, and there are %d arguments; want times, 0 to 100 and none", *settle, *window, *pods, flags.NArg())
+	if err := cmp.refuse("datastore"); err != nil {
+		return err
+	}
+	if *settle < 0 || *window <= 0 || *pods < 0 || *pods > 100 || cmp.against == againstEtcd {
+		return fmt.Errorf("flash: -settle is %v, -window %v, -pods %d and -against %s; want times, 0 to 100 and a karve", *settle, *window, *pods, cmp.against)
 	}
 	if *lease < leaseRenewals*time.Second || *lease%time.Second != 0 || *status < time.Second {
 		return fmt.Errorf("flash: -lease-duration is %v and -status-frequency %v; want full seconds, %v or more, and 1s or more", *lease, *status, leaseRenewals*time.Second)
 	}
-	modes := strings.Split(*durability, ",")
-	for _, mode := range modes {
-		if !slices.Contains(flashModes, mode) {
-			return fmt.Errorf("-durability: %q is none of %s", mode, strings.Join(flashModes, ", "))
-		}
-	}
-	if err := out.Check(); err != nil {
-		return err
-	}
-	work, machine, err := machine.WorkPlace(*dir)
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(work)
-	if *binary, err = chosenKarve(ctx, *binary, stderr); err != nil {
-		return err
-	}
-	var all []*flashCluster
-	defer func() {
-		for _, w := range all {
-			w.end()
-		}
-	}()
+	var all []flashCluster
 	for text := range strings.SplitSeq(*nodes, ",") {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 0 || n > 1000 {
 			return fmt.Errorf("-nodes: %q is not a number of nodes from 0 to 1000", text)
 		}
-		for _, mode := range modes {
-			w := &flashCluster{mode: mode, nodes: n, lease: *lease, statusEvery: *status, pods: *pods, dir: filepath.Join(work, mode+text)}
+		for mode := range strings.SplitSeq(*durability, ",") {
+			if !slices.Contains(flashModes, mode) {
+				return fmt.Errorf("-durability: %q is none of %s", mode, strings.Join(flashModes, ", "))
+			}
+			w := flashCluster{mode: mode, nodes: n, lease: *lease, statusEvery: *status, pods: *pods}
 			all = append(all, w)
-			if err := w.begin(ctx, *binary, stderr); err != nil {
-				return fmt.Errorf("%s with %d nodes: %w", mode, n, err)
-			}
+			cmp.lines = append(cmp.lines, w.lines()...)
 		}
 	}
-	// All clusters run at the same time, because the writes of each are counted apart.
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	failed := make(chan error, 1)
-	run := func(w *flashCluster, what func(context.Context) error) {
-		go func() {
-			if err := what(ctx); err != nil {
-				select {
-				case failed <- fmt.Errorf("%s with %d nodes: %w", w.mode, w.nodes, err):
-				default:
+	cmp.Setting = fmt.Sprintf("nodes renew a lease every %v and report their status every %v; each has Pods (%d), and the container of one crashes every %v; measured for %v, after %v, and multiplied to a day",
+		*lease/leaseRenewals, *status, *pods, crashEvery, *window, *settle)
+	cmp.notes = "by the disk: only root can measure it, with a disk for each control plane.\n"
+	return cmp.run(ctx, func(ctx context.Context, p *peer, dir string, s *sample) error {
+		return measureFlash(ctx, p, dir, s, slices.Clone(all), *settle, *window, stderr)
+	})
+}
+
+// measureFlash runs all clusters at the same time, because the writes of each are counted apart.
+func measureFlash(ctx context.Context, p *peer, dir string, s *sample, all []flashCluster, settle, window time.Duration, stderr io.Writer) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	named := func(w *flashCluster, err error) error {
+		if err != nil {
+			err = fmt.Errorf("%s: %w", w.row(), err)
+		}
+		return err
+	}
+	for i := range all {
+		w := &all[i]
+		w.dir = filepath.Join(dir, fmt.Sprintf("%s%d", w.mode, w.nodes))
+		defer w.end()
+		if err := w.begin(ctx, p, stderr); err != nil {
+			return named(w, err)
+		}
+	}
+	for i := range all {
+		w := &all[i]
+		err := w.start(ctx, func(what func(context.Context) error) {
+			go func() {
+				if err := what(ctx); err != nil {
+					cancel(named(w, err))
 				}
-			}
-		}()
-	}
-	for _, w := range all {
-		if err := w.start(ctx, run); err != nil {
-			return fmt.Errorf("%s with %d nodes: %w", w.mode, w.nodes, err)
+			}()
+		})
+		if err != nil {
+			return named(w, err)
 		}
 	}
-	wait := func(d time.Duration) error {
-		select {
-		case err := <-failed:
-			return err
-		case <-time.After(d):
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-	if err := wait(*settle); err != nil {
+	if err := pause(ctx, settle); err != nil {
 		return err
 	}
-	for _, w := range all {
-		if err := w.look(ctx, &w.before); err != nil {
+	for i := range all {
+		if err := all[i].look(ctx, &all[i].before); err != nil {
 			return err
 		}
 	}
-	if err := wait(*window); err != nil {
+	if err := pause(ctx, window); err != nil {
 		return err
 	}
-	for _, w := range all {
-		if err := w.look(ctx, &w.after); err != nil {
+	for i := range all {
+		if err := all[i].look(ctx, &all[i].after); err != nil {
 			return err
 		}
+		all[i].figures(s)
 	}
-	load := fmt.Sprintf("nodes renew a lease every %v and report their status every %v", *lease/leaseRenewals, *status)
-	if *pods > 0 {
-		load += fmt.Sprintf(";\neach has Pods (%d), and the container of one of them crashes every %v", *pods, crashEvery)
-	}
-	rep := &report.LineReport{
-		Head:    fmt.Sprintf("%s\n%s;\nmeasured for %v, after %v, and multiplied to a day\n", machine, load, *window, *settle),
-		Lines:   report.Table{{"nodes", "durability", "commits/min", "by karve, MB/day", "per node", "by the disk, MB/day", "per node", "flushes/min"}},
-		Figures: report.NewRecord("flash", machine, args, 0),
-	}
-	for _, w := range all {
-		rep.Lines = append(rep.Lines, w.line(rep.Figures))
-	}
-	if all[0].device == "" {
-		rep.Foot += "\nby the disk: only root can measure it, with a disk for each control plane\n"
-	}
-	return out.Write(stdout, rep)
+	return nil
 }
 
 // A flashCluster is a control plane with nodes. As root it has a disk of its own.
@@ -182,7 +153,7 @@ type counters struct {
 }
 
 // begin makes the disk, starts the control plane and creates the nodes.
-func (w *flashCluster) begin(ctx context.Context, binary string, stderr io.Writer) error {
+func (w *flashCluster) begin(ctx context.Context, p *peer, stderr io.Writer) error {
 	if err := os.Mkdir(w.dir, 0o700); err != nil {
 		return err
 	}
@@ -190,7 +161,7 @@ func (w *flashCluster) begin(ctx context.Context, binary string, stderr io.Write
 		fmt.Fprintf(stderr, "flash: no disk of its own: %v\n", err)
 	}
 	var err error
-	w.cluster, w.probe, err = karve("karve", binary, nil).startReady(ctx, w.dir, "--durability", w.mode)
+	w.cluster, w.probe, err = p.startReady(ctx, w.dir, "--durability", w.mode)
 	if err != nil {
 		return err
 	}
@@ -256,8 +227,8 @@ const nodeNameFormat = "node-%d"
 func nodeName(n int) string { return fmt.Sprintf(nodeNameFormat, n) }
 
 // start begins what the nodes write. run runs a part of it in the background.
-func (w *flashCluster) start(ctx context.Context, run func(*flashCluster, func(context.Context) error)) error {
-	run(w, w.kubelets)
+func (w *flashCluster) start(ctx context.Context, run func(func(context.Context) error)) error {
+	run(w.kubelets)
 	if w.nodes == 0 || w.pods == 0 {
 		return nil
 	}
@@ -271,7 +242,7 @@ func (w *flashCluster) start(ctx context.Context, run func(*flashCluster, func(c
 			return err
 		}
 		if crashing != nil {
-			run(w, func(ctx context.Context) error { return p.crash(ctx, n, crashing) })
+			run(func(ctx context.Context) error { return p.crash(ctx, n, crashing) })
 		}
 	}
 	return nil
@@ -362,30 +333,23 @@ func (w *flashCluster) look(ctx context.Context, into *counters) error {
 	return err
 }
 
-// line returns the cells of the table, and adds their figures to the record.
-func (w *flashCluster) line(figures *report.Record) []string {
+func (w *flashCluster) row() string { return fmt.Sprintf("%d nodes, %s", w.nodes, w.mode) }
+
+// byDisk is the row of what the disk has written.
+func (w *flashCluster) byDisk() string { return w.row() + ", by the disk" }
+
+func (w *flashCluster) lines() []line {
+	return []line{{row: w.row(), unit: "/min"}, {row: w.row(), unit: "MB/day"}, {row: w.byDisk(), unit: "MB/day"}, {row: w.byDisk(), unit: "flushes/min"}}
+}
+
+// figures adds what was written between before and after.
+func (w *flashCluster) figures(s *sample) {
 	took := w.after.at.Sub(w.before.at)
-	row := fmt.Sprintf("%d nodes, %s", w.nodes, w.mode)
-	cell := func(row, unit string, amount float64) string {
-		figures.Add(row, "karve", amount, unit)
-		return fmt.Sprintf("%.0f", amount)
-	}
 	day := func(bytes float64) float64 { return bytes / 1e6 * float64(24*time.Hour) / float64(took) }
-	perNode := func(row string, day float64) string {
-		if w.nodes == 0 {
-			return ""
-		}
-		return cell(row+", per node", "MB/day", day/float64(w.nodes))
+	s.add(w.row(), "/min", (w.after.commits-w.before.commits)/took.Minutes())
+	s.add(w.row(), "MB/day", day(w.after.process-w.before.process))
+	if w.device != "" {
+		s.add(w.byDisk(), "MB/day", day(w.after.disk-w.before.disk))
+		s.add(w.byDisk(), "flushes/min", (w.after.flushes-w.before.flushes)/took.Minutes())
 	}
-	byKarve := day(w.after.process - w.before.process)
-	line := []string{strconv.Itoa(w.nodes), w.mode,
-		cell(row, "/min", (w.after.commits-w.before.commits)/took.Minutes()),
-		cell(row, "MB/day", byKarve), perNode(row, byKarve)}
-	if w.device == "" {
-		return append(line, "", "", "")
-	}
-	byDisk := day(w.after.disk - w.before.disk)
-	return append(line,
-		cell(row+", by the disk", "MB/day", byDisk), perNode(row+", by the disk", byDisk),
-		cell(row+", by the disk", "flushes/min", (w.after.flushes-w.before.flushes)/took.Minutes()))
 }

@@ -37,19 +37,6 @@ func ProbeDisk(dir string) (p50, p99 float64, err error) {
 	return load.Milliseconds(load.Quantile(took, 0.50)), load.Milliseconds(load.Quantile(took, 0.99)), nil
 }
 
-// WorkPlace makes a directory as WorkDir does, and describes the machine. The caller removes the
-// directory.
-func WorkPlace(dir string) (work, machine string, err error) {
-	if work, err = WorkDir(dir); err != nil {
-		return "", "", err
-	}
-	if machine, err = Describe(work); err != nil {
-		os.RemoveAll(work)
-		return "", "", err
-	}
-	return work, machine, nil
-}
-
 // WorkDir makes a directory on a disk, below dir or in the directory for temporary files.
 func WorkDir(dir string) (string, error) {
 	work, err := os.MkdirTemp(dir, "kb-") // short: a socket's path has 107 bytes

@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -66,43 +65,11 @@ func NewRecord(command, described string, args []string, otherLoad float64) *Rec
 		name = "API"
 	}
 	r := &Record{Benchmark: name, CPU: machine.Processor()}
-	r.Remark("command", "scripts/bench "+strings.Join(append([]string{command}, withoutPaths(args)...), " "))
+	r.Remark("command", "scripts/bench "+strings.Join(append([]string{command}, args...), " "))
 	r.Remark("date", time.Now().UTC().Format(time.DateOnly))
 	r.Remark("machine", described)
 	if otherLoad > Quiet {
 		r.Remark("disturbed", fmt.Sprintf("other processes used up to %.0f %% of the machine", 100*otherLoad))
 	}
 	return r
-}
-
-// withoutPaths leaves out the options that name a file or a directory on this machine.
-func withoutPaths(args []string) (kept []string) {
-	paths := []string{"record", "karve", "dir", "profile"}
-	for i := 0; i < len(args); i++ {
-		name, _, hasValue := strings.Cut(strings.TrimLeft(args[i], "-"), "=")
-		if !strings.HasPrefix(args[i], "-") || !slices.Contains(paths, name) {
-			kept = append(kept, args[i])
-		} else if !hasValue {
-			i++
-		}
-	}
-	return kept
-}
-
-// A LineReport is a Reporter of a benchmark without rounds.
-type LineReport struct {
-	Head, Foot string
-	Lines      Table
-	Figures    *Record
-}
-
-// Record implements Reporter.
-func (r *LineReport) Record() *Record { return r.Figures }
-
-// Print implements Reporter.
-func (r *LineReport) Print(w io.Writer) error {
-	fmt.Fprintln(w, r.Head)
-	r.Lines.Print(w)
-	_, err := io.WriteString(w, r.Foot)
-	return err
 }

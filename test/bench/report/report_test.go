@@ -27,16 +27,3 @@ func TestOutputOptionsAreCheckedFirst(t *testing.T) {
 		}
 	}
 }
-
-func TestRecordedCommandHasNoPaths(t *testing.T) {
-	for args, want := range map[string]string{
-		"-rounds 3 -record /home/me/start.txt": "-rounds 3",
-		"--karve=/tmp/karve -only cold":        "-only cold",
-		"-dir":                                 "",
-		"":                                     "",
-	} {
-		if got := strings.Join(withoutPaths(strings.Fields(args)), " "); got != want {
-			t.Errorf("%q became %q, want %q", args, got, want)
-		}
-	}
-}
