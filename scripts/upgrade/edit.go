@@ -3,207 +3,168 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
+	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+
+	"golang.org/x/mod/modfile"
 )
 
-// goMods returns the paths of all go.mod files of the repository, from its top.
-func goMods(ctx context.Context) ([]string, error) {
-	out, err := exec.CommandContext(ctx, "git", "ls-files", "go.mod", "*/go.mod").Output()
-	if err != nil {
-		return nil, fmt.Errorf("git ls-files: %w", err)
-	}
-	files := strings.Fields(string(out))
-	slices.Sort(files)
-	return files, nil
-}
-
-// ownModules returns the directories of the repository's modules, each after those that it
-// replaces by a directory.
-func ownModules(ctx context.Context) ([]string, error) {
-	files, err := goMods(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var order []string
-	seen := map[string]bool{}
-	var visit func(dir string) error
-	visit = func(dir string) error {
-		if seen[dir] {
-			return nil
-		}
-		seen[dir] = true
-		mod, err := readGoMod(ctx, filepath.Join(dir, "go.mod"))
-		if err != nil {
-			return err
-		}
-		for _, r := range mod.Replace {
-			if strings.HasPrefix(r.New.Path, ".") {
-				if err := visit(filepath.Join(dir, r.New.Path)); err != nil {
-					return err
-				}
-			}
-		}
-		order = append(order, dir)
-		return nil
-	}
-	for _, file := range files {
-		if err := visit(filepath.Dir(file)); err != nil {
-			return nil, err
-		}
-	}
-	return order, nil
-}
-
-// edit names the new version in every go.mod, and in the constants that repeat it.
-func (u *upgrade) edit() error {
-	oldStaging, err := stagingVersion(u.state.From)
-	if err != nil {
-		return err
-	}
-	newStaging, err := stagingVersion(u.state.To)
-	if err != nil {
-		return err
-	}
-	dirs, err := downloadModules(u.ctx, kubernetes+"@"+u.state.To)
-	if err != nil {
-		return err
-	}
-	upstream, err := readGoMod(u.ctx, filepath.Join(dirs[kubernetes], "go.mod"))
-	if err != nil {
-		return err
-	}
-	files, err := goMods(u.ctx)
-	if err != nil {
-		return err
-	}
-	for _, file := range files {
-		mod, err := readGoMod(u.ctx, file)
-		if err != nil {
-			return err
-		}
-		args := goModEdits(mod, upstream, u.state.To, oldStaging, newStaging, func(path string) bool {
-			_, err := downloadModules(u.ctx, path+"@"+newStaging)
-			return err == nil
-		})
-		fmt.Fprintf(u.out, "%s: %d edits\n", file, len(args))
-		for _, arg := range args {
-			if strings.HasPrefix(arg, "-dropreplace") {
-				fmt.Fprintf(u.out, "%s: %s, because there is no %s of it\n", file, arg, newStaging)
-			}
-		}
-		if len(args) == 0 {
-			continue
-		}
-		if err := u.command(".", "go", append(append([]string{"mod", "edit"}, args...), file)...); err != nil {
-			return err
-		}
-	}
-	return errors.Join(editConstants(u.state.From, u.state.To), editStaging(oldStaging, newStaging))
-}
-
-// goModEdits are the arguments of `go mod edit` that move a go.mod to the new release:
-// requirements and replacements of the old one, and replacements of staging modules that
-// upstream has added. has tells whether a module has the new version; a replacement of one
-// that has not is dropped, unless upstream requires it.
-func goModEdits(mod, upstream *goMod, version, oldStaging, newStaging string, has func(path string) bool) []string {
-	staging := map[string]bool{} // upstream requires them
-	for _, r := range upstream.Require {
-		staging[r.Path] = r.Version == "v0.0.0"
-	}
-	var args []string
-	for _, r := range mod.Require {
-		switch {
-		case r.Path == kubernetes:
-			args = append(args, "-require="+r.Path+"@"+version)
-		case strings.HasPrefix(r.Path, "k8s.io/") && r.Version == oldStaging:
-			args = append(args, "-require="+r.Path+"@"+newStaging)
-		}
-	}
-	replaced := map[string]bool{}
-	for _, r := range mod.Replace {
-		if !strings.HasPrefix(r.New.Path, "k8s.io/") || r.New.Version != oldStaging {
-			continue
-		}
-		replaced[r.Old.Path] = true
-		if staging[r.Old.Path] || has(r.New.Path) {
-			args = append(args, "-replace="+r.Old.Path+"="+r.New.Path+"@"+newStaging)
-		} else {
-			args = append(args, "-dropreplace="+r.Old.Path)
-		}
-	}
-	if len(replaced) > 0 {
-		for _, r := range upstream.Require {
-			if staging[r.Path] && !replaced[r.Path] {
-				args = append(args, "-replace="+r.Path+"="+r.Path+"@"+newStaging)
-			}
-		}
-	}
-	return args
-}
-
-// constants are the files that repeat the version.
-var constants = []string{versionFile, "servertest/process/fetch.go", "test/bench/binaries.go", "CONTRIBUTING.md"}
+// repeating are the files that repeat the version of Kubernetes or that of its staging modules.
+var repeating = []string{"internal/version/version.go", "servertest/process/fetch.go", "bench/binaries.go", "CONTRIBUTING.md", "docs/recipes.md"}
 
 // releaseNumber is the number of Karve's release, alone or after the version of Kubernetes.
 var releaseNumber = regexp.MustCompile(`(?m)^(const Release = "|const Version = ".*\+karve\.)[0-9]+"$`)
 
-// editConstants names the new version in the files that repeat it, and begins to count
-// Karve's releases anew.
-func editConstants(from, to string) error {
-	for _, file := range constants {
+// edit names the new version in every go.mod and in the files that repeat it, where the number of Karve's
+// release begins at 1 again. It returns the directories of the modules, each after those that it requires.
+func edit(ctx context.Context, from, to string) (modules []string, err error) {
+	files, err := output(ctx, "git", "ls-files", "go.mod", "*/go.mod")
+	if err != nil {
+		return nil, err
+	}
+	mods := map[string]*modfile.File{}
+	for file := range strings.FieldsSeq(string(files)) {
 		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		if mods[file], err = modfile.Parse(file, text, nil); err != nil {
+			return nil, err
+		}
+		modules = append(modules, filepath.Dir(file))
+	}
+	slices.SortStableFunc(modules, func(a, b string) int {
+		return ownRequired(mods[filepath.Join(a, "go.mod")]) - ownRequired(mods[filepath.Join(b, "go.mod")])
+	})
+	present := required(mods["go.mod"])[kubernetes]
+	if present == to {
+		return modules, nil // an earlier run has made the edits
+	}
+	changes, err := output(ctx, "git", "status", "--porcelain")
+	if err != nil {
+		return nil, err
+	}
+	if present != from || len(changes) > 0 {
+		return nil, fmt.Errorf("the work tree has changes: commit or remove them, and begin again\n%s", changes)
+	}
+	upstream, err := upstreamMod(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+	for file, mod := range mods {
+		if err := move(mod, required(upstream), from, to); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+	}
+	for _, file := range repeating {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		edited := bytes.ReplaceAll(text, []byte(from), []byte(to))
+		edited = bytes.ReplaceAll(edited, []byte(staging(from)), []byte(staging(to)))
+		if bytes.Equal(edited, text) {
+			return nil, fmt.Errorf("%s does not have %s or %s, which it repeats", file, from, staging(from))
+		}
+		if err := os.WriteFile(file, releaseNumber.ReplaceAll(edited, []byte(`${1}1"`)), 0o644); err != nil {
+			return nil, err
+		}
+	}
+	for file, mod := range mods {
+		if err := os.WriteFile(file, modfile.Format(mod.Syntax), 0o644); err != nil {
+			return nil, err
+		}
+	}
+	return modules, nil
+}
+
+// ownRequired returns how many of the repository's modules a module requires. A go.mod names those that
+// it requires indirectly, too, so a module has more than each of them.
+func ownRequired(mod *modfile.File) (n int) {
+	for _, r := range mod.Require {
+		if strings.HasPrefix(r.Mod.Path, "github.com/karve-k8s/karve") {
+			n++
+		}
+	}
+	return n
+}
+
+// ownVersion begins the comment at a requirement or replacement that has the version that Kubernetes requires.
+const ownVersion = "Kubernetes' own version"
+
+// move names the new version of Kubernetes in a go.mod, and of what moves with it: the staging modules, and
+// the modules that have Kubernetes' own version. upstream has the requirements of the new version.
+func move(mod *modfile.File, upstream map[string]string, from, to string) error {
+	next := func(path, version string, line *modfile.Line) (string, error) {
+		switch {
+		case path == kubernetes && version == from:
+			return to, nil
+		case strings.HasPrefix(path, "k8s.io/") && version == staging(from):
+			return staging(to), nil
+		case isOwn(line) && upstream[path] == "":
+			return "", fmt.Errorf("%s: Kubernetes %s does not require it: take the newest, or write another reason", path, to)
+		case isOwn(line):
+			return upstream[path], nil
+		}
+		return version, nil
+	}
+	for _, r := range mod.Require {
+		version, err := next(r.Mod.Path, r.Mod.Version, r.Syntax)
 		if err != nil {
 			return err
 		}
-		edited := bytes.ReplaceAll(text, []byte(from), []byte(to))
-		edited = releaseNumber.ReplaceAll(edited, []byte(`${1}1"`))
-		if bytes.Equal(edited, text) && !bytes.Contains(text, []byte(to)) {
-			return fmt.Errorf("%s does not have %s, which it repeats", file, from)
+		if version == r.Mod.Version {
+			continue
 		}
-		if err := os.WriteFile(file, edited, 0o644); err != nil {
+		if err := mod.AddRequire(r.Mod.Path, version); err != nil {
 			return err
 		}
 	}
-	return nil
-}
-
-// stagingConstants are the files that repeat the version of the staging modules, such as v0.37.2.
-var stagingConstants = []string{"docs/recipes.md"}
-
-// editStaging names the new version in the files that repeat that of the staging modules.
-func editStaging(from, to string) error {
-	for _, file := range stagingConstants {
-		text, err := os.ReadFile(file)
+	replaced := map[string]bool{}
+	for _, r := range slices.Clone(mod.Replace) {
+		version, err := next(r.New.Path, r.New.Version, r.Syntax)
 		if err != nil {
 			return err
 		}
-		edited := bytes.ReplaceAll(text, []byte(from), []byte(to))
-		if !bytes.Contains(edited, []byte(to)) {
-			return fmt.Errorf("%s does not have %s, which it repeats", file, from)
+		if r.New.Version == version {
+			continue
 		}
-		if err := os.WriteFile(file, edited, 0o644); err != nil {
+		if strings.HasPrefix(r.Old.Path, "k8s.io/") {
+			replaced[r.Old.Path] = true
+			// Upstream may have removed a staging module that nothing of Karve's needs.
+			if upstream[r.Old.Path] == "" {
+				if err := mod.DropReplace(r.Old.Path, r.Old.Version); err != nil {
+					return err
+				}
+				continue
+			}
+		}
+		if err := mod.AddReplace(r.Old.Path, r.Old.Version, r.New.Path, version); err != nil {
 			return err
 		}
 	}
+	for _, path := range slices.Sorted(maps.Keys(upstream)) { // new staging modules
+		if len(replaced) > 0 && upstream[path] == "v0.0.0" && !replaced[path] {
+			if err := mod.AddReplace(path, "", path, staging(to)); err != nil {
+				return err
+			}
+		}
+	}
+	mod.Cleanup()
+	mod.SortBlocks()
 	return nil
 }
 
-// mentions lists what else has the old version in its text. Figures keep it: they were
-// measured with it.
-func (u *upgrade) mentions() error {
-	grep := exec.CommandContext(u.ctx, "git", "grep", "-nF", u.state.From, "--", ".", ":!docs/figures*", ":!*testdata*")
-	grep.Stdout, grep.Stderr = u.out, u.out
-	err := grep.Run()
-	if grep.ProcessState != nil && grep.ProcessState.ExitCode() == 1 {
-		fmt.Fprintf(u.out, "nothing else mentions %s\n", u.state.From)
-		return nil
+func isOwn(line *modfile.Line) bool {
+	for _, c := range slices.Concat(line.Suffix, line.Before) {
+		if strings.HasPrefix(strings.TrimSpace(strings.TrimPrefix(c.Token, "//")), ownVersion) {
+			return true
+		}
 	}
-	return err
+	return false
 }

@@ -1,143 +1,206 @@
 package main
 
 import (
-	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
-	"maps"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
+
+	"golang.org/x/mod/modfile"
+
+	"github.com/karve-k8s/karve/server/deviations"
+	"github.com/karve-k8s/karve/server/deviations/mirrors"
 )
 
-// facts are what one release has of something: a name and what is to be said about it.
-type facts map[string]string
-
-// section is one heading of the report.
-type section struct {
-	title string
-	look  string // what a maintainer does with it
-	facts func(*release) (facts, error)
-	// asDiff prints changed facts as a unified diff, because they have many lines.
-	asDiff bool
-	// onlyNew leaves out what is gone.
-	onlyNew bool
-	// gone says where a fact may have gone that the newer release does not have; it may be nil.
-	gone func(after *release, name string) string
+// watched are files and directories of upstream whose difference the report has, too.
+var watched = []string{
+	"k8s.io/kubernetes/pkg/features/kube_features.go",
+	"k8s.io/apiserver/pkg/features/kube_features.go",
+	"k8s.io/kubernetes/pkg/kubeapiserver/options/plugins.go",
+	"k8s.io/kubernetes/pkg/controlplane/instance.go",
+	"k8s.io/kubernetes/cmd/kube-controller-manager/names/controller_names.go",
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy/testdata",
+	"k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap",
 }
 
-// report prints, section by section, how two releases differ.
-func report(out io.Writer, before, after *release, sections []section) error {
-	var table, body strings.Builder
-	for _, s := range sections {
-		a, err := s.facts(before)
-		if err != nil {
-			return fmt.Errorf("%s of %s: %w", s.title, before.version, err)
-		}
-		b, err := s.facts(after)
-		if err != nil {
-			return fmt.Errorf("%s of %s: %w", s.title, after.version, err)
-		}
-		if len(a) == 0 || len(b) == 0 {
-			return fmt.Errorf("%s: found %d in %s and %d in %s: upstream has moved them, and this program has to follow", s.title, len(a), before.version, len(b), after.version)
-		}
-		c := compare(a, b)
-		if s.onlyNew {
-			c.removed = nil
-		}
-		fmt.Fprintf(&table, "%-24s %4d new %4d gone %4d changed, of %d\n", s.title, len(c.added), len(c.removed), len(c.changed), len(b))
-		if err := c.print(&body, s, a, b, before, after); err != nil {
+// report prints how two versions differ in what Karve mirrors or replaces.
+func report(ctx context.Context, out io.Writer, from, to string) error {
+	before, err := newRelease(ctx, from)
+	if err != nil {
+		return err
+	}
+	after, err := newRelease(ctx, to)
+	if err != nil {
+		return err
+	}
+	minor := regexp.MustCompile(`^v(\d+\.\d+)`).FindStringSubmatch(to)[1]
+	fmt.Fprintf(out, "\n# Kubernetes %s → %s\n\nRead the urgent upgrade notes: https://github.com/kubernetes/kubernetes/blob/master/CHANGELOG/CHANGELOG-%s.md\n", from, to, minor)
+	printed := map[string]bool{}
+	fmt.Fprint(out, "\n## Mirrored functions: change Karve's file if it has to follow, then the hash in server/deviations/mirrors\n")
+	for _, m := range mirrors.All {
+		printed[m.Package+"."+m.Function] = true
+		if err := difference(ctx, out, before, after, m.Package, m.Function, m.Ours); err != nil {
 			return err
 		}
 	}
-	_, err := fmt.Fprintf(out, "# Kubernetes %s → %s: what changed upstream that concerns Karve\n\n%s%s", before.version, after.version, &table, &body)
-	return err
-}
-
-type changes struct{ added, removed, changed []string }
-
-func compare(before, after facts) changes {
-	var c changes
-	for _, name := range slices.Sorted(maps.Keys(before)) {
-		if text, ok := after[name]; !ok {
-			c.removed = append(c.removed, name)
-		} else if text != before[name] {
-			c.changed = append(c.changed, name)
+	fmt.Fprint(out, "\n## Replaced functions: Karve's code has to do what the new ones do\n")
+	for _, d := range deviations.Table {
+		for _, name := range d.Replaces {
+			m := symbol.FindStringSubmatch(name)
+			if m == nil {
+				continue // a hook, in words
+			}
+			function := strings.TrimPrefix(m[2]+"."+m[3], ".")
+			if printed[m[1]+"."+function] {
+				continue
+			}
+			if err := difference(ctx, out, before, after, m[1], function, d.Code()); err != nil {
+				return err
+			}
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(after)) {
-		if _, ok := before[name]; !ok {
-			c.added = append(c.added, name)
-		}
-	}
-	return c
-}
-
-func (c changes) print(out *strings.Builder, s section, a, b facts, before, after *release) error {
-	fmt.Fprintf(out, "\n## %s\n\n%s\n\n", s.title, s.look)
-	if len(c.added)+len(c.removed)+len(c.changed) == 0 {
-		fmt.Fprintln(out, "No change.")
-		return nil
-	}
-	line := func(sign, name, text string) {
-		fmt.Fprintln(out, strings.TrimRight(fmt.Sprintf("%s %s  %s", sign, name, text), " "))
-	}
-	for _, name := range c.added {
-		if s.asDiff {
-			line("+", name, "")
-		} else {
-			line("+", name, b[name])
-		}
-	}
-	for _, name := range c.removed {
-		switch {
-		case s.gone != nil:
-			line("-", name, s.gone(after, name))
-		case s.asDiff:
-			line("-", name, "")
-		default:
-			line("-", name, a[name])
-		}
-	}
-	for _, name := range c.changed {
-		if !s.asDiff {
-			fmt.Fprintf(out, "~ %s\n    was  %s\n    is   %s\n", name, cmp.Or(a[name], "-"), cmp.Or(b[name], "-"))
-			continue
-		}
-		diff, err := unified(a[name], b[name], before.version, after.version)
+	fmt.Fprint(out, "\n## Feature gates, admission plugins, APIs, controllers, objects of a new cluster\n\n")
+	for _, path := range watched {
+		a, err := before.dir(ctx, path)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(out, "~ %s\n%s", name, diff)
+		b, err := after.dir(ctx, path)
+		if err != nil {
+			return err
+		}
+		if err := diff(ctx, out, a, b); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// unified returns what diff -u prints for two texts.
-func unified(before, after, oldName, newName string) (string, error) {
-	dir, err := os.MkdirTemp("", "karve-upgrade-")
+// symbol is a name as deviations.Table has it: package.Function or package.(*Type).Method.
+var symbol = regexp.MustCompile(`^([\w./-]+/[\w-]+)\.(?:\(\*?(\w+)\)\.)?(\w+(?:\.\w+)?)$`)
+
+// difference prints how a function differs that one of Karve's files mirrors or replaces.
+func difference(ctx context.Context, out io.Writer, before, after *release, path, function, ours string) error {
+	a, err := before.source(ctx, path, function)
+	if err != nil {
+		return err
+	}
+	b, err := after.source(ctx, path, function)
+	if err != nil || a == b {
+		return err
+	}
+	fmt.Fprintf(out, "\n### %s.%s (%s)\n", path, function, ours)
+	if b == "" {
+		fmt.Fprintln(out, "It is gone or has moved.")
+		return nil
+	}
+	tmp, err := os.MkdirTemp("", "karve-upgrade-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	fileA, fileB := filepath.Join(tmp, before.version), filepath.Join(tmp, after.version)
+	if err := errors.Join(os.WriteFile(fileA, []byte(a+"\n"), 0o600), os.WriteFile(fileB, []byte(b+"\n"), 0o600)); err != nil {
+		return err
+	}
+	return diff(ctx, out, fileA, fileB)
+}
+
+// diff prints how two files or directories differ.
+func diff(ctx context.Context, out io.Writer, a, b string) error {
+	cmd := exec.CommandContext(ctx, "git", "diff", "--no-index", "--no-color", "--no-ext-diff", a, b)
+	cmd.Stdout, cmd.Stderr = out, os.Stderr
+	err := cmd.Run()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() == 1 { // they differ
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("git diff of %s and %s: %w", a, b, err)
+	}
+	return nil
+}
+
+// release is the source of one version of Kubernetes in the module cache.
+type release struct {
+	version  string
+	requires map[string]string // path of a module → its version
+	dirs     map[string]string // path of a module → its directory
+}
+
+func newRelease(ctx context.Context, version string) (*release, error) {
+	mod, err := upstreamMod(ctx, version)
+	if err != nil {
+		return nil, err
+	}
+	r := &release{version: version, requires: required(mod), dirs: map[string]string{}}
+	r.requires[kubernetes] = version
+	return r, nil
+}
+
+func upstreamMod(ctx context.Context, version string) (*modfile.File, error) {
+	dir, err := download(ctx, kubernetes, version)
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(dir, "go.mod")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	return modfile.Parse(file, text, nil)
+}
+
+// dir returns where a package, or a file, of the release is.
+func (r *release) dir(ctx context.Context, path string) (string, error) {
+	module := path
+	for r.requires[module] == "" {
+		slash := strings.LastIndexByte(module, '/')
+		if slash < 0 {
+			return "", fmt.Errorf("no module of Kubernetes %s has %s", r.version, path)
+		}
+		module = module[:slash]
+	}
+	if r.dirs[module] == "" {
+		version := r.requires[module]
+		if version == "v0.0.0" {
+			version = staging(r.version)
+		}
+		dir, err := download(ctx, module, version)
+		if err != nil {
+			return "", err
+		}
+		r.dirs[module] = dir
+	}
+	return r.dirs[module] + strings.TrimPrefix(path, module), nil
+}
+
+// source returns the source of a function or variable, or nothing if it is gone.
+func (r *release) source(ctx context.Context, path, name string) (string, error) {
+	dir, err := r.dir(ctx, path)
 	if err != nil {
 		return "", err
 	}
-	defer os.RemoveAll(dir)
-	for name, text := range map[string]string{"before": before, "after": after} {
-		if !strings.HasSuffix(text, "\n") {
-			text += "\n"
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			return "", err
-		}
+	_, source, err := mirrors.Find(dir, name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil // the whole package is gone
 	}
-	diff := exec.Command("diff", "-u", "--label", oldName, "--label", newName, "before", "after")
-	diff.Dir = dir
-	out, err := diff.Output()
-	if diff.ProcessState != nil && diff.ProcessState.ExitCode() == 1 { // they differ
-		err = nil
+	return source, err
+}
+
+func download(ctx context.Context, module, version string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", module+"@"+version)
+	out, failed := cmd.Output()
+	var m struct{ Dir, Error string }
+	if err := json.Unmarshal(out, &m); err != nil || m.Error != "" || failed != nil {
+		return "", fmt.Errorf("%s %s is not available: %s", module, version, strings.Join(slices.Compact([]string{m.Error, fmt.Sprint(failed)}), ": "))
 	}
-	if err != nil {
-		return "", fmt.Errorf("diff: %w", err)
-	}
-	return string(out), nil
+	return m.Dir, nil
 }

@@ -1,6 +1,6 @@
 // Package mirrors lists the functions of upstream that Karve repeats in parts, or relies on
 // beyond their documentation: see [All]. A test compares their source with a hash, and
-// scripts/upgrade-kubernetes prints how they differ between two versions.
+// scripts/upgrade prints how they differ between two versions.
 package mirrors
 
 // Mirror is a function of upstream's whose body Karve repeats in parts, or relies on beyond
