@@ -83,11 +83,14 @@ func edit(ctx context.Context, from, to string) (modules []string, err error) {
 	return modules, nil
 }
 
-// ownRequired returns how many of the repository's modules a module requires. A go.mod names those that
-// it requires indirectly, too, so a module has more than each of them.
+// ownRequired returns how many of the repository's modules a module requires, to sort it behind them. The main
+// module counts for all that it requires.
 func ownRequired(mod *modfile.File) (n int) {
 	for _, r := range mod.Require {
-		if strings.HasPrefix(r.Mod.Path, "github.com/karve-k8s/karve") {
+		switch {
+		case r.Mod.Path == "github.com/karve-k8s/karve":
+			n += 10
+		case strings.HasPrefix(r.Mod.Path, "github.com/karve-k8s/karve/"):
 			n++
 		}
 	}
