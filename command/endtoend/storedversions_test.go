@@ -3,7 +3,6 @@ package endtoend
 import (
 	"bytes"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -115,7 +114,7 @@ func TestOldVersionsAreMigrated(t *testing.T) {
 	long(t)
 	parallel(t)
 	const policy = "/registry/mutatingadmissionpolicies/flag"
-	dir := unpack(t, filepath.Join(oldData, "v1.36.4", "full"+packed))
+	dir := unpackOldData(t)
 	storedAs := func() (version string) {
 		changeStored(t, dir, func(e *datastore.Engine) error {
 			found, err := e.Range(t.Context(), datastore.RangeRequest{Key: policy})
