@@ -67,8 +67,8 @@ type Engine struct {
 // Mode Memory needs none.
 //
 // OpenEngine verifies the checksum of every row. After an unclean stop, it runs SQLite's own check first. It
-// refuses a damaged file with [ErrCorrupt] and names the file and the row. It refuses a database of another
-// release with [sqlitefile.ErrNewerSchema] or [sqlitefile.ErrOlderSchema]. It never repairs a file by
+// refuses a damaged file with [ErrCorrupt] and names the file and the row. It refuses a database of a newer
+// release with [sqlitefile.ErrNewerSchema]. It never repairs a file by
 // leaving something out.
 func OpenEngine(lock *directory.Lock, opts Options) (*Engine, error) {
 	if err := opts.Validate(); err != nil {

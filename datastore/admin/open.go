@@ -32,14 +32,12 @@ func HasData(dir string) bool {
 // Opened is what [Open] has done before it started the engine.
 type Opened struct {
 	Conversion *kineimport.Conversion // of a kine table; nil if there was none
-	Upgrade    *Upgrade               // of the schema; nil if it was this release's
 	// Replaced says that a restore or a salvage was stopped, and is now finished. The replaced database is
 	// beside the new one, as [Restore] and [Salvage] name it.
 	Replaced bool
 }
 
-// Open is [datastore.OpenEngine] for a directory as it is found: it first converts a kine table, and
-// upgrades a database of an older release.
+// Open is [datastore.OpenEngine] for a directory as it is found: it first converts a kine table.
 func Open(ctx context.Context, lock *directory.Lock, opts datastore.Options) (*datastore.Engine, Opened, error) {
 	var done Opened
 	err := opts.Validate()
@@ -48,9 +46,7 @@ func Open(ctx context.Context, lock *directory.Lock, opts datastore.Options) (*d
 		if done.Replaced, err = sqlitefile.FinishReplacement(path); err != nil {
 			return nil, Opened{}, fmt.Errorf("open database: %w", err)
 		}
-		if done.Conversion, err = kineimport.Convert(ctx, lock, opts.Progress("converting "+kineimport.FileName)); err == nil {
-			done.Upgrade, err = upgrade(path, steps, opts, func(string) {})
-		}
+		done.Conversion, err = kineimport.Convert(ctx, lock, opts.Progress("converting "+kineimport.FileName))
 	}
 	if err != nil {
 		return nil, Opened{}, err
@@ -61,9 +57,5 @@ func Open(ctx context.Context, lock *directory.Lock, opts datastore.Options) (*d
 
 // openPlain opens an engine for a command, without ballast and with a small cache.
 func openPlain(lock *directory.Lock) (*datastore.Engine, error) {
-	opts := datastore.Options{BallastBytes: -1, CacheBytes: 1 << 20}
-	if _, err := upgrade(filepath.Join(lock.Dir(), datastore.EngineFile), steps, opts, func(string) {}); err != nil {
-		return nil, err
-	}
-	return datastore.OpenEngine(lock, opts)
+	return datastore.OpenEngine(lock, datastore.Options{BallastBytes: -1, CacheBytes: 1 << 20})
 }

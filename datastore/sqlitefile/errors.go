@@ -23,10 +23,6 @@ var (
 	// ErrNewerSchema is the error for a database of a newer release. The file is left as it is.
 	ErrNewerSchema = errors.New("database was written by a newer release")
 
-	// ErrOlderSchema is the error for a database of an older release, which has to be upgraded
-	// first.
-	ErrOlderSchema = errors.New("database was written by an older release")
-
 	// ErrForeign is the error for a database of another program.
 	ErrForeign = errors.New("database belongs to another program")
 )
@@ -75,7 +71,7 @@ func MayBeFull(err error) bool {
 
 // Explain turns an error of SQLite into one that names the database and the remedy.
 func Explain(path string, err error) error {
-	if errors.Is(err, ErrBusy) || errors.Is(err, ErrOlderSchema) {
+	if errors.Is(err, ErrBusy) {
 		return err
 	}
 	if IsFull(err) {

@@ -82,7 +82,7 @@ type Options struct {
 const readersMax = 4
 
 // Open opens the database at path, or makes it. It writes nothing to a file that it refuses with
-// [ErrCorrupt], [ErrForeign], [ErrNewerSchema], [ErrOlderSchema] or [ErrBusy].
+// [ErrCorrupt], [ErrForeign], [ErrNewerSchema] or [ErrBusy].
 func Open(path string, opts Options) (*File, error) {
 	f := &File{path: path, relaxed: opts.Relaxed, patience: opts.Patience, vfs: exclusiveVFS, sealing: exclusiveVFS != "", onWait: opts.OnWait}
 	if opts.Shared {
@@ -106,7 +106,7 @@ func Open(path string, opts Options) (*File, error) {
 		case err != nil:
 			return err
 		case there:
-			f.walWasCopied, err = Inspect(path, SchemaVersion)
+			f.walWasCopied, err = Inspect(path)
 		default:
 			err = create(path)
 		}
@@ -119,11 +119,10 @@ func Open(path string, opts Options) (*File, error) {
 		return nil, Explain(path, err)
 	}
 	f.readers = make(chan *Connection, readersMax)
-	if v, err := f.writer.Number("PRAGMA user_version"); err != nil || v < SchemaVersion {
-		if err == nil {
-			err = fmt.Errorf("%w: %s has schema %d, this release has %d (start the server once, which upgrades it)", ErrOlderSchema, path, v, SchemaVersion)
-		}
+	if v, err := f.writer.Number("PRAGMA user_version"); err != nil {
 		return nil, errors.Join(Explain(path, err), f.Close(false))
+	} else if v < SchemaVersion {
+		return nil, errors.Join(fmt.Errorf("%w: %s has schema %d, which no release wrote (restore a backup)", ErrCorrupt, path, v), f.Close(false))
 	}
 	for range readersMax {
 		c, err := f.connect(query)

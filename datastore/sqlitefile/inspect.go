@@ -11,9 +11,9 @@ import (
 )
 
 // Inspect checks a database before SQLite opens it, and changes nothing. It refuses a file that
-// must not be opened, or that has a newer schema than newest. walWasCopied reports whether another
+// must not be opened, or that has a newer schema. walWasCopied reports whether another
 // program has copied the whole WAL back since the last stop.
-func Inspect(path string, newest int64) (walWasCopied bool, err error) {
+func Inspect(path string) (walWasCopied bool, err error) {
 	header := make([]byte, 100)
 	f, err := os.Open(path)
 	if err != nil {
@@ -30,7 +30,7 @@ func Inspect(path string, newest int64) (walWasCopied bool, err error) {
 	if id := binary.BigEndian.Uint32(header[68:]); id != applicationID {
 		return false, fmt.Errorf("%w: %s has application id %#x", ErrForeign, path, id)
 	}
-	if v := int64(binary.BigEndian.Uint32(header[60:])); v > newest {
+	if v := int64(binary.BigEndian.Uint32(header[60:])); v > SchemaVersion {
 		return false, newerSchema(path, v)
 	}
 	if walWasCopied, err = inspectWAL(path); err != nil || !HasWAL(path) {
@@ -38,8 +38,13 @@ func Inspect(path string, newest int64) (walWasCopied bool, err error) {
 	}
 	// A newer release that was killed may have written its schema to the WAL only. Another
 	// error of this reading is not reported here: SQLite meets it again when it opens the file.
-	if v, err := WALSchema(path); err == nil && v > newest {
-		return false, newerSchema(path, v)
+	var schema int64
+	err = ViewLocked(path, func(c *Connection) (err error) {
+		schema, err = c.Number("PRAGMA user_version")
+		return err
+	})
+	if err == nil && schema > SchemaVersion {
+		return false, newerSchema(path, schema)
 	}
 	return walWasCopied, nil
 }
@@ -74,30 +79,6 @@ func IsDatabase(path string) bool {
 		return false
 	}
 	return binary.BigEndian.Uint32(header[68:]) == applicationID
-}
-
-// HeaderSchema returns the version of the schema in the header of a closed file, without its WAL.
-func HeaderSchema(path string) (int64, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	var version [4]byte
-	_, err = f.ReadAt(version[:], 60) // https://sqlite.org/fileformat2.html#user_version_number
-	return int64(binary.BigEndian.Uint32(version[:])), err
-}
-
-// WALSchema returns the version of the schema as SQLite reads it, with the WAL. The caller holds
-// the lock of the directory.
-func WALSchema(path string) (version int64, err error) {
-	err = ViewLocked(path, func(c *Connection) (err error) {
-		if version, err = c.Number("PRAGMA user_version"); err != nil {
-			return Explain(path, err)
-		}
-		return nil
-	})
-	return version, err
 }
 
 func newerSchema(path string, version int64) error {

@@ -5,10 +5,11 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
-// A database of an older release is not opened before it is upgraded, and stays as it is.
+// A database with a schema that no release wrote is refused, and stays as it is.
 func TestOlderSchemaIsRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), FileName)
 	f, err := Open(path, Options{})
@@ -26,8 +27,8 @@ func TestOlderSchemaIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	before, _ := os.ReadFile(path)
-	if _, err := Open(path, Options{}); !errors.Is(err, ErrOlderSchema) {
-		t.Errorf("got %v, want %v", err, ErrOlderSchema)
+	if _, err := Open(path, Options{}); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "has schema 0") {
+		t.Errorf("got %v, want %v and the schema", err, ErrCorrupt)
 	}
 	if after, _ := os.ReadFile(path); !bytes.Equal(before, after) {
 		t.Error("the refused database was changed")

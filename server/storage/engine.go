@@ -113,9 +113,6 @@ func (s *Storage) open(ctx context.Context) (_ *datastore.Engine, err error) {
 		log.Infof("converted %s to %s: %d keys at revision %d; the old file is %s",
 			converted.From, converted.To, converted.Keys, converted.Revision, converted.Kept)
 	}
-	if up := done.Upgrade; up != nil {
-		log.Infof("upgraded the datastore's schema from %d to %d; a copy from before is in %s", up.From, up.To, up.Backup)
-	}
 	if engine.WALWasCopied() {
 		log.Warnf("another program, such as an sqlite3 shell, has copied the WAL of %s back into it after the last stop; nothing is missing", engine.Path())
 	}
