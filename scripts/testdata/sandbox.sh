@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What scripts/install-test and scripts/upgrade-test share: namespaces of their own, with an empty
+# What scripts/install-test needs: namespaces of their own, with an empty
 # /usr/local, /var/lib and /run, with copies of /etc and /usr/bin that are thrown away, and
 # without a network but their own; releases that are signed with a key made for the test; and
 # the words that a test case is written in.
