@@ -25,7 +25,6 @@ import (
 	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/server/deviations"
-	"github.com/karve-k8s/karve/servertest"
 	"github.com/karve-k8s/karve/servertest/process"
 )
 
@@ -118,7 +117,7 @@ var blockers = map[string]struct {
 			fatal(t, c.CoreV1().Nodes().Delete(t.Context(), "odd", metav1.DeleteOptions{}))
 		},
 		check: "controllers",
-		names: []string{"node odd has the Pod range 10.99.0.0/24", "--cluster-cidr"},
+		names: []string{"node odd has the Pod range 10.99.0.0/24", "--cluster-cidr 10.55.0.0/16 --kube-controller-manager-arg allocate-node-cidrs=false"},
 	},
 	"a webhook before a missing role": { // which a hook of the API server makes
 		block: func(t *testing.T, c *kubernetes.Clientset) {
@@ -178,14 +177,17 @@ func changeRole(t *testing.T, c *kubernetes.Clientset, name string, change func(
 // removed.
 func TestBlockedStart(t *testing.T) {
 	compares(t, deviations.Bootstrap) // upstream's hook would end the process
+	last := start(t, nil)             // the server of the case before
+	t.Cleanup(func() { last.cancel(); <-last.done })
 	for name, blocker := range blockers {
 		t.Run(name, func(t *testing.T) {
-			first := start(t, nil)
-			blocker.block(t, first.Clientset)
-			if err := first.stop(); err != nil {
-				t.Fatal(err)
+			blocker.block(t, last.Clientset)
+			if err := last.stop(); err != nil {
+				t.Fatalf("%v; log:\n%s", err, last.log)
 			}
-			c, ready := startBlocked(t, first.dir, blocker.configure)
+			var ready <-chan server.Info
+			last, ready = startBlocked(t, last.dir, blocker.configure)
+			c := last
 			eventually.Nil(t, "the reason and the remedy are told", func() error {
 				told, failed := c.log.String(), error(nil)
 				if blocker.check != "" {
@@ -219,33 +221,15 @@ func TestBlockedStart(t *testing.T) {
 				t.Fatalf("the server has ended: %v", c.err)
 			}
 			eventually.Nil(t, "/readyz is ok", func() error { _, err := c.readyz(t, ""); return err })
-			if err := c.stop(); err != nil {
-				t.Errorf("%v; log:\n%s", err, c.log)
-			}
 		})
 	}
+	if err := last.stop(); err != nil {
+		t.Errorf("%v; log:\n%s", err, last.log)
+	}
 }
 
-// A server that is stopped while it is blocked stops.
-func TestBlockedStartIsStopped(t *testing.T) {
-	compares(t, deviations.Bootstrap)
-	first := start(t, nil)
-	fatal(t, first.RbacV1().ClusterRoles().Delete(t.Context(), "system:node-problem-detector", metav1.DeleteOptions{}))
-	blockingWebhook(t, first.Clientset, "*/*")
-	if err := first.stop(); err != nil {
-		t.Fatal(err)
-	}
-	c, _ := startBlocked(t, first.dir, nil)
-	c.cancel()
-	<-c.done
-	if c.err != nil {
-		t.Errorf("got %v, want nil after a clean stop", c.err)
-	}
-	// Upstream's hook does not hear of the stop, but ends after 30 seconds.
-	eventually.Nil(t, "nothing is left", func() error { return servertest.Leaks(c.dir) })
-}
-
-// startBlocked starts a control plane that cannot become ready, and returns when its kubeconfig is there.
+// startBlocked starts a control plane that cannot become ready, and returns when its kubeconfig is there. The
+// caller stops it.
 func startBlocked(t *testing.T, dir string, configure func(*server.Config)) (c *cluster, ready <-chan server.Info) {
 	t.Helper()
 	c = &cluster{dir: dir, log: &process.Text{}, done: make(chan struct{})}
@@ -265,7 +249,6 @@ func startBlocked(t *testing.T, dir string, configure func(*server.Config)) (c *
 		defer close(c.done)
 		c.err = server.Run(ctx, config)
 	}()
-	t.Cleanup(func() { cancel(); <-c.done })
 	eventually.Nil(t, "the administrator's kubeconfig is there", func() error {
 		select {
 		case <-c.done:

@@ -151,3 +151,38 @@ func TestSecondSignal(t *testing.T) {
 		t.Errorf("standard error: got %q, want a word about the second signal and no stack", got)
 	}
 }
+
+// TestStopOfABlockedStart stops a server that cannot become ready: a webhook that does not answer refuses what a hook
+// of upstream's API server makes, and the hook tries for half a minute, whatever happens.
+func TestStopOfABlockedStart(t *testing.T) {
+	long(t)
+	parallel(t)
+	dir := t.TempDir()
+	p := start(t, dir)
+	p.kubectl("delete", "clusterrole", "system:node-problem-detector")
+	p.kubectl("create", "-f", write(t, "webhook.yaml", `
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: {name: gone}
+webhooks:
+- name: gone.example.com
+  admissionReviewVersions: [v1]
+  sideEffects: None
+  timeoutSeconds: 1
+  clientConfig: {url: "https://127.0.0.1:9/"}
+  rules: [{operations: [CREATE], apiGroups: ["*"], apiVersions: ["*"], resources: ["*/*"]}]
+`))
+	p.stop()
+	p = launch(t, dir)
+	p.poll("the log names the webhook", func() error {
+		if !strings.Contains(p.stderr.String(), "gone.example.com") {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	p.signal(syscall.SIGTERM)
+	p.wantCleanEnd(stopLimit)
+	if text := p.stdout.String(); text != "" {
+		t.Errorf("the server said that it is ready: %s", text)
+	}
+}
