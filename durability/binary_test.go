@@ -58,9 +58,8 @@ func newServer(t *testing.T, args ...string) *testServer {
 	}
 	s := &testServer{&Server{Binary: binary(t), DataDir: filepath.Join(t.TempDir(), "data"), Log: log, Args: args}, t}
 	t.Cleanup(func() {
-		if s.cmd != nil {
-			s.cmd.Process.Kill()
-			<-s.done
+		if s.Process != nil {
+			_ = s.Kill() // it may have ended
 		}
 		if t.Failed() {
 			text, _ := os.ReadFile(log.Name())

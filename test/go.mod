@@ -10,6 +10,7 @@ require (
 	github.com/google/go-containerregistry v0.22.1
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/karve-k8s/karve v0.0.0
+	github.com/karve-k8s/karve/servertest/process v0.0.0
 	github.com/onsi/ginkgo/v2 v2.32.0
 	go.etcd.io/etcd/api/v3 v3.7.3
 	go.etcd.io/etcd/client/v3 v3.7.3

@@ -24,6 +24,7 @@ import (
 
 	karvecommand "github.com/karve-k8s/karve/command"
 	"github.com/karve-k8s/karve/internal/eventually"
+	"github.com/karve-k8s/karve/servertest/process/child"
 )
 
 // The tests of this package run the real command in processes of its own: the
@@ -142,7 +143,7 @@ type process struct {
 	cmd            *exec.Cmd
 	dir            string
 	stdout, stderr output
-	ended          chan struct{}
+	ended          <-chan struct{}
 
 	url, insecure, kubeconfig string // from the ready text
 }
@@ -170,14 +171,11 @@ func launchWith(t testing.TB, dir string, env []string, args ...string) *process
 func (p *process) begin() {
 	p.t.Helper()
 	p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
-	if err := p.cmd.Start(); err != nil {
+	started, err := child.Start(p.cmd)
+	if err != nil {
 		p.t.Fatal(err)
 	}
-	p.ended = make(chan struct{})
-	go func() {
-		_ = p.cmd.Wait() // ProcessState says all
-		close(p.ended)
-	}()
+	p.ended = started.Ended()
 }
 
 // launchAs is launchWith for any program that karve is.

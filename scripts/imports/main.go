@@ -26,7 +26,8 @@ var layers = [][]string{
 	{"addons", "bootstrap", "certs", "datastore", "simulate"},
 	{"kine", "preflight", "snapshot"},
 	{"server"},
-	{"durability", "envtest", "migrate", "node", "servertest"},
+	{"envtest", "migrate", "node", "servertest"},
+	{"durability"},
 	{"command", "scripts"},
 	{""}, // main.go
 }

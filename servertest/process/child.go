@@ -2,13 +2,15 @@ package process
 
 import (
 	"bytes"
-	"errors"
+	"context"
 	"fmt"
 	"io"
 	"os/exec"
 	"regexp"
 	"sync"
 	"time"
+
+	"github.com/karve-k8s/karve/servertest/process/child"
 )
 
 // Limits of a start and of a stop. A busy machine may need that long.
@@ -20,44 +22,29 @@ const (
 // Child is a process that ends when its standard input does. So it ends with the process
 // that started it, however that ends. Clusters of this package and of servertest use it.
 type Child struct {
-	cmd         *exec.Cmd
-	stdin       io.Closer
-	stdout, log Text
-	ended       chan struct{}
+	process *child.Process
+	stdin   io.Closer
+	log     Text
 }
 
 // StartChild starts cmd, whose streams must be unset, and waits until it has printed ready.
 // The error has what the child logged to standard error.
 func StartChild(cmd *exec.Cmd, ready *regexp.Regexp) (*Child, error) {
-	c := &Child{cmd: cmd, ended: make(chan struct{})}
-	c.stdout.grown = make(chan struct{}, 1)
-	cmd.Stdout, cmd.Stderr = &c.stdout, &c.log
+	c := &Child{}
+	stdout := child.NewReady(ready, nil)
+	cmd.Stdout, cmd.Stderr = stdout, &c.log
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
 	}
 	c.stdin = stdin
-	if err := cmd.Start(); err != nil {
+	if c.process, err = child.Start(cmd); err != nil {
 		return nil, err
 	}
-	go func() {
-		_ = cmd.Wait() // its ProcessState has the result
-		close(c.ended)
-	}()
-	limit := time.NewTimer(StartLimit)
-	defer limit.Stop()
-	for {
-		select {
-		case <-c.stdout.grown:
-			if ready.MatchString(c.stdout.String()) {
-				return c, nil
-			}
-		case <-c.ended:
-			return nil, fmt.Errorf("the cluster did not start (%v):\n%s", cmd.ProcessState, c.Log())
-		case <-limit.C:
-			return nil, errors.Join(fmt.Errorf("the cluster is not ready after %v:\n%s", StartLimit, c.Log()), c.Stop())
-		}
+	if _, err := c.process.Await(context.Background(), stdout, StartLimit); err != nil {
+		return nil, fmt.Errorf("the cluster did not start: %w:\n%s", err, c.Log())
 	}
+	return c, nil
 }
 
 // Log returns what the child has written to standard error.
@@ -66,36 +53,26 @@ func (c *Child) Log() string { return c.log.String() }
 // Stop ends the child, and returns an error if it did not end cleanly.
 func (c *Child) Stop() error {
 	c.stdin.Close()
-	select {
-	case <-c.ended:
-	case <-time.After(StopLimit):
-		c.cmd.Process.Kill()
-		<-c.ended
-		return fmt.Errorf("the cluster was still running %v after it was told to stop", StopLimit)
+	if err := c.process.Wait(StopLimit); err != nil {
+		return fmt.Errorf("stop the cluster: %w", err)
 	}
-	if !c.cmd.ProcessState.Success() {
-		return fmt.Errorf("the cluster did not end cleanly: %v", c.cmd.ProcessState)
+	if state := c.process.State(); !state.Success() {
+		return fmt.Errorf("the cluster did not end cleanly: %v", state)
 	}
 	return nil
 }
 
 // Text keeps what is written to it. Several goroutines may write.
 type Text struct {
-	mu    sync.Mutex
-	text  bytes.Buffer
-	grown chan struct{} // nil: nothing waits
+	mu   sync.Mutex
+	text bytes.Buffer
 }
 
 // Write adds p.
 func (t *Text) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n, err := t.text.Write(p)
-	select {
-	case t.grown <- struct{}{}:
-	default:
-	}
-	return n, err
+	return t.text.Write(p)
 }
 
 // String returns all of it.

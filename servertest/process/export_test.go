@@ -23,6 +23,5 @@ func Resting(s *Server) int {
 
 // Kill ends the process of s as a crash does.
 func Kill(s *Server) {
-	s.run.child.cmd.Process.Kill()
-	<-s.run.child.ended
+	_ = s.run.child.process.Kill() // it may have ended
 }

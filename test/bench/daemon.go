@@ -8,9 +8,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
 	"time"
 
+	"github.com/karve-k8s/karve/servertest/process/child"
 	"github.com/karve-k8s/karve/test/bench/machine"
 )
 
@@ -19,48 +19,37 @@ const killTimeout = 30 * time.Second
 
 // A daemon is a server process. The kernel kills it when the benchmark is killed.
 type daemon struct {
-	name string
-	cmd  *exec.Cmd
-	log  string
-	gone chan struct{} // closed after the process has ended
+	*child.Process
+	name, log string
 }
 
 // startDaemon starts a binary. A file in dir gets its output.
 func startDaemon(dir, name, binary string, args ...string) (*daemon, error) {
-	d := &daemon{name: name, log: filepath.Join(dir, name+".log"), gone: make(chan struct{})}
+	d := &daemon{name: name, log: filepath.Join(dir, name+".log")}
 	log, err := os.OpenFile(d.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close()
-	d.cmd = exec.Command(binary, args...)
-	d.cmd.Dir = dir
-	d.cmd.Stdout, d.cmd.Stderr = log, log
-	// With a process group of its own, it does not get Ctrl-C: the benchmark stops it.
-	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := d.cmd.Start(); err != nil {
+	cmd := exec.Command(binary, args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
+	child.EndWithParent(cmd)
+	cmd.SysProcAttr.Setpgid = true // it does not get Ctrl-C: the benchmark stops it
+	if d.Process, err = child.Start(cmd); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	go func() {
-		d.cmd.Wait()
-		close(d.gone)
-	}()
 	return d, nil
 }
 
-func (d *daemon) pid() int { return d.cmd.Process.Pid }
-
 // failed returns an error if the daemon has ended by itself, and nil while it runs.
 func (d *daemon) failed() error {
-	select {
-	case <-d.gone:
-	default:
+	if d.Running() {
 		return nil
 	}
 	said, _ := os.ReadFile(d.log)
 	lines := bytes.Split(bytes.TrimSpace(said), []byte("\n"))
 	return fmt.Errorf("%s has ended (%v), its last lines:\n%s",
-		d.name, d.cmd.ProcessState, bytes.Join(lines[max(0, len(lines)-5):], []byte("\n")))
+		d.name, d.State(), bytes.Join(lines[max(0, len(lines)-5):], []byte("\n")))
 }
 
 // stop sends SIGTERM and waits until the daemon has ended.
@@ -68,23 +57,10 @@ func (d *daemon) stop(ctx context.Context) error {
 	if err := d.failed(); err != nil {
 		return err
 	}
-	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+	if err := d.Stop(killTimeout); err != nil {
 		return fmt.Errorf("stop %s: %w", d.name, err)
 	}
-	select {
-	case <-d.gone:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(killTimeout):
-		return fmt.Errorf("stop %s: it still runs %v after SIGTERM", d.name, killTimeout)
-	}
-}
-
-// kill sends SIGKILL and waits until the daemon has ended.
-func (d *daemon) kill() {
-	d.cmd.Process.Kill()
-	<-d.gone
+	return context.Cause(ctx)
 }
 
 // A cluster is a running control plane.
@@ -111,7 +87,7 @@ func (c *cluster) stop(ctx context.Context) (time.Duration, error) {
 // kill ends every process with SIGKILL.
 func (c *cluster) kill() {
 	for _, d := range c.daemons {
-		d.kill()
+		_ = d.Kill() // it may have ended
 	}
 }
 
@@ -127,7 +103,7 @@ func (c *cluster) failed() error {
 // each reads a figure of each process.
 func (c *cluster) each(read func(pid int) (int64, error)) (parts []float64, err error) {
 	for _, d := range c.daemons {
-		n, err := read(d.pid())
+		n, err := read(d.PID())
 		if err != nil {
 			return nil, errors.Join(err, d.failed())
 		}

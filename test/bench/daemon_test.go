@@ -22,7 +22,7 @@ func TestDaemonDiesWithItsParent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		os.WriteFile(filepath.Join(dir, "pid"), []byte(strconv.Itoa(d.pid())), 0o600)
+		os.WriteFile(filepath.Join(dir, "pid"), []byte(strconv.Itoa(d.PID())), 0o600)
 		os.Stdout.WriteString("started\n")
 		time.Sleep(time.Minute)
 		return
@@ -66,7 +66,7 @@ func TestDaemonStopsAndFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer d.kill()
+	defer d.Kill()
 	if err := d.failed(); err != nil {
 		t.Errorf("running daemon: %v", err)
 	}
@@ -77,7 +77,7 @@ func TestDaemonStopsAndFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-broken.gone
+	<-broken.Ended()
 	if err := broken.failed(); err == nil || !strings.Contains(err.Error(), "exit status 3") || !strings.Contains(err.Error(), "no such flag") {
 		t.Errorf("daemon that has failed: %v, want its status and last lines", err)
 	}
