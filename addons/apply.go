@@ -7,12 +7,17 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/kubernetes/cmd/kubeadm/app/apis/kubeadm/v1beta4"
+
+	"github.com/karve-k8s/karve/internal/version"
 )
 
 const (
@@ -23,40 +28,6 @@ const (
 	// Label of the objects that Apply made, with the name of the addon. Delete deletes these only.
 	Label = prefix + "name"
 )
-
-// resources are those of the addons' objects, in the order in which Delete deletes them.
-var resources = []struct {
-	kind string
-	schema.GroupVersionResource
-	namespaced bool
-}{
-	{"DaemonSet", schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "daemonsets"}, true},
-	{"Deployment", schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, true},
-	{"Service", schema.GroupVersionResource{Version: "v1", Resource: "services"}, true},
-	{"ConfigMap", schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, true},
-	{"RoleBinding", schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "rolebindings"}, true},
-	{"Role", schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "roles"}, true},
-	{"ClusterRoleBinding", schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"}, false},
-	{"ClusterRole", schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles"}, false},
-	{"ServiceAccount", schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}, true},
-}
-
-// clientFor is the client for objects like o.
-func clientFor(client dynamic.Interface, o *unstructured.Unstructured) dynamic.ResourceInterface {
-	for _, r := range resources {
-		if r.kind == o.GetKind() {
-			return in(client, r.GroupVersionResource, r.namespaced)
-		}
-	}
-	panic("addons: no resource for kind " + o.GetKind()) // a test applies all
-}
-
-func in(client dynamic.Interface, r schema.GroupVersionResource, namespaced bool) dynamic.ResourceInterface {
-	if namespaced {
-		return client.Resource(r).Namespace(namespace)
-	}
-	return client.Resource(r)
-}
 
 // What happened to an object.
 const (
@@ -73,114 +44,109 @@ type Result struct {
 	Action string
 }
 
-// Conflict is a field with another value, which somebody else has set.
-type Conflict struct {
-	Object, Field, Cause string
-}
-
-// ConflictError lists the fields that Apply would have changed although others have set them.
-type ConflictError struct {
-	Conflicts []Conflict
-	// Late is true if somebody has set them since Apply tried. It has then applied the other objects.
-	Late bool
-}
-
-func (e *ConflictError) Error() string {
-	var text strings.Builder
-	what := "nothing was"
-	if e.Late {
-		what = "objects with these fields were not"
-	}
-	fields := "a field has another value"
-	if n := len(e.Conflicts); n != 1 {
-		fields = fmt.Sprintf("%d fields have other values", n)
-	}
-	fmt.Fprintf(&text, "%s changed, because %s that somebody else has set:", what, fields)
-	for _, c := range e.Conflicts {
-		fmt.Fprintf(&text, "\n  %s: %s: %s", c.Object, c.Field, c.Cause)
-	}
-	return text.String()
-}
-
 // ApplyOptions are those of kubectl apply.
 type ApplyOptions struct {
 	DryRun         bool // only tell what would happen
 	ForceConflicts bool // take the fields of others
 }
 
-// Apply creates the objects of an addon, or changes them to what they should be. It first tries all
-// of them, so that a [ConflictError], or what the API server refuses, leaves all objects as they are.
-// The results beside an error are of objects that were applied before it, or have been nevertheless.
-func Apply(ctx context.Context, client dynamic.Interface, name string, objects []*unstructured.Unstructured, o ApplyOptions) ([]Result, error) {
-	// An object that exists, and that Karve did not make, gets no label: Delete must leave it.
-	for _, object := range objects {
-		current, err := clientFor(client, object).Get(ctx, object.GetName(), metav1.GetOptions{})
-		if err == nil && current.GetLabels()[Label] == "" {
-			continue
-		} else if err != nil && !apierrors.IsNotFound(err) {
-			return nil, fmt.Errorf("%s: %w", nameOf(object), err)
-		}
-		labels := object.GetLabels()
-		if labels == nil {
-			labels = map[string]string{}
-		}
-		labels[Label] = name
-		object.SetLabels(labels)
-	}
-	results, err := applyAll(ctx, client, objects, true, o.ForceConflicts)
-	if o.DryRun {
-		return results, err
-	} else if err != nil {
-		return nil, err
-	}
-	return applyAll(ctx, client, objects, false, o.ForceConflicts)
+// clientFor is the client for objects like o.
+func clientFor(client dynamic.Interface, o *unstructured.Unstructured) dynamic.ResourceInterface {
+	resource, _ := meta.UnsafeGuessKindToResource(o.GroupVersionKind()) // the kinds have regular plurals
+	return client.Resource(resource).Namespace(o.GetNamespace())
 }
 
-func applyAll(ctx context.Context, client dynamic.Interface, objects []*unstructured.Unstructured, dryRun, force bool) ([]Result, error) {
-	options := metav1.ApplyOptions{FieldManager: FieldManager, Force: force}
-	if dryRun {
-		options.DryRun = []string{metav1.DryRunAll}
+// get returns an object as it is in the cluster, or nil.
+func get(ctx context.Context, client dynamic.Interface, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	current, err := clientFor(client, o).Get(ctx, o.GetName(), metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("%s: %w", nameOf(o), err)
 	}
-	var results []Result
-	var conflicts []Conflict
-	for _, object := range objects {
-		c := clientFor(client, object)
-		before, err := c.Get(ctx, object.GetName(), metav1.GetOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
-			return results, fmt.Errorf("%s: %w", nameOf(object), err)
+	return current, nil
+}
+
+func nameOf(o *unstructured.Unstructured) string {
+	return strings.ToLower(o.GetKind()) + "/" + o.GetName()
+}
+
+// Apply creates the objects of an addon, or changes them to what they should be. It first tries all
+// of them, so that a conflict, or what the API server refuses, leaves all objects as they are.
+// The results beside an error are of objects that were applied before it.
+func Apply(ctx context.Context, client dynamic.Interface, name string, objects []*unstructured.Unstructured, o ApplyOptions) ([]Result, error) {
+	options := metav1.ApplyOptions{FieldManager: FieldManager, Force: o.ForceConflicts, DryRun: []string{metav1.DryRunAll}}
+	before := make([]*unstructured.Unstructured, len(objects))
+	var tried []Result
+	var conflicts []string
+	for i, object := range objects {
+		var err error
+		if before[i], err = get(ctx, client, object); err != nil {
+			return nil, err
 		}
-		missing := err != nil
-		after, err := c.Apply(ctx, object.GetName(), object, options)
+		// An object that exists, and that Karve did not make, gets no label: Delete must leave it.
+		if before[i] == nil || before[i].GetLabels()[Label] != "" {
+			if err := unstructured.SetNestedField(object.Object, name, "metadata", "labels", Label); err != nil {
+				return nil, err
+			}
+		}
+		result, err := apply(ctx, client, before[i], object, options)
 		if found := conflictsOf(object, err); found != nil {
 			conflicts = append(conflicts, found...)
-			continue
-		}
-		switch {
-		case err != nil:
-			return results, fmt.Errorf("%s: %w", nameOf(object), err)
-		case missing:
-			results = append(results, Result{nameOf(object), Created})
-		case equality.Semantic.DeepEqual(content(before), content(after)):
-			results = append(results, Result{nameOf(object), Unchanged})
-		default:
-			results = append(results, Result{nameOf(object), Configured})
+		} else if err != nil {
+			return nil, err
+		} else {
+			tried = append(tried, result)
 		}
 	}
-	if conflicts != nil {
-		return results, &ConflictError{Conflicts: conflicts, Late: !dryRun && len(results) > 0}
+	switch len(conflicts) {
+	case 0:
+		if o.DryRun {
+			return tried, nil
+		}
+	case 1:
+		return nil, conflictError("a field has another value", conflicts)
+	default:
+		return nil, conflictError(fmt.Sprintf("%d fields have other values", len(conflicts)), conflicts)
+	}
+	options.DryRun = nil
+	var results []Result
+	for i, object := range objects {
+		result, err := apply(ctx, client, before[i], object, options)
+		if err != nil {
+			return results, err
+		}
+		results = append(results, result)
 	}
 	return results, nil
 }
 
+func apply(ctx context.Context, client dynamic.Interface, before, object *unstructured.Unstructured, options metav1.ApplyOptions) (Result, error) {
+	after, err := clientFor(client, object).Apply(ctx, object.GetName(), object, options)
+	switch {
+	case err != nil:
+		return Result{}, fmt.Errorf("%s: %w", nameOf(object), err)
+	case before == nil:
+		return Result{nameOf(object), Created}, nil
+	case equality.Semantic.DeepEqual(content(before), content(after)):
+		return Result{nameOf(object), Unchanged}, nil
+	}
+	return Result{nameOf(object), Configured}, nil
+}
+
+func conflictError(what string, conflicts []string) error {
+	return fmt.Errorf("nothing was changed, because %s that somebody else has set:%s\n--force-conflicts overwrites them", what, strings.Join(conflicts, ""))
+}
+
 // conflictsOf reads the fields in an API server's error.
-func conflictsOf(object *unstructured.Unstructured, err error) (conflicts []Conflict) {
+func conflictsOf(object *unstructured.Unstructured, err error) (conflicts []string) {
 	var status apierrors.APIStatus
 	if !apierrors.IsConflict(err) || !errors.As(err, &status) || status.Status().Details == nil {
 		return nil
 	}
 	for _, cause := range status.Status().Details.Causes {
 		if cause.Type == metav1.CauseTypeFieldManagerConflict {
-			conflicts = append(conflicts, Conflict{nameOf(object), cause.Field, cause.Message})
+			conflicts = append(conflicts, fmt.Sprintf("\n  %s: %s: %s", nameOf(object), cause.Field, cause.Message))
 		}
 	}
 	return conflicts
@@ -195,67 +161,90 @@ func content(o *unstructured.Unstructured) map[string]any {
 	return o.Object
 }
 
-func nameOf(o *unstructured.Unstructured) string {
-	return strings.ToLower(o.GetKind()) + "/" + o.GetName()
-}
+// anySettings are enough for the kinds and names of objects, which do not depend on them.
+var anySettings = Settings{Server: "https://server", ServiceRange: v1beta4.DefaultServicesSubnet, ClusterDomain: v1beta4.DefaultServiceDNSDomain, Version: version.Kubernetes}
 
-// Made returns the objects of an addon that Apply made, as nameOf names them.
-func Made(ctx context.Context, client dynamic.Interface, name string) ([]string, error) {
-	var names []string
-	err := each(ctx, client, name, func(_ dynamic.ResourceInterface, o *unstructured.Unstructured) error {
-		names = append(names, nameOf(o))
-		return nil
-	})
-	return names, err
-}
-
-func each(ctx context.Context, client dynamic.Interface, name string, do func(dynamic.ResourceInterface, *unstructured.Unstructured) error) error {
-	for _, r := range resources {
-		c := in(client, r.GroupVersionResource, r.namespaced)
-		list, err := c.List(ctx, metav1.ListOptions{LabelSelector: Label + "=" + name})
-		if err != nil {
-			return fmt.Errorf("list %s: %w", r.Resource, err)
-		}
-		for i := range list.Items {
-			o := &list.Items[i]
-			o.SetKind(r.kind)
-			if err := do(c, o); err != nil && !apierrors.IsNotFound(err) {
-				return fmt.Errorf("%s: %w", nameOf(o), err)
-			}
+// existing returns the objects of an addon in the cluster that Apply made, and those that it did not
+// make, in the order in which Delete deletes them.
+func existing(ctx context.Context, client dynamic.Interface, name string) (made, others []*unstructured.Unstructured, err error) {
+	objects, err := Objects(name, anySettings)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, o := range slices.Backward(objects) {
+		switch current, err := get(ctx, client, o); {
+		case err != nil:
+			return nil, nil, err
+		case current == nil:
+		case current.GetLabels()[Label] == name:
+			made = append(made, current)
+		default:
+			others = append(others, current)
 		}
 	}
-	return nil
+	return made, others, nil
+}
+
+// Made returns the objects of an addon that Apply made, such as "configmap/coredns".
+func Made(ctx context.Context, client dynamic.Interface, name string) ([]string, error) {
+	made, _, err := existing(ctx, client, name)
+	var names []string
+	for _, o := range made {
+		names = append(names, nameOf(o))
+	}
+	return names, err
 }
 
 // Delete deletes the objects of an addon that Apply made. It names the others that it would have
 // made, and leaves them.
 func Delete(ctx context.Context, client dynamic.Interface, name string) ([]Result, error) {
+	made, others, err := existing(ctx, client, name)
+	if err != nil {
+		return nil, err
+	}
 	var results []Result
-	err := each(ctx, client, name, func(c dynamic.ResourceInterface, o *unstructured.Unstructured) error {
-		uid := o.GetUID()
-		err := c.Delete(ctx, o.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
-		if err == nil {
-			results = append(results, Result{nameOf(o), Deleted})
-		}
-		return err
-	})
-	if err != nil {
-		return results, err
-	}
-	objects, err := parse(manifests[name])
-	if err != nil {
-		return results, err
-	}
-	for _, o := range objects {
-		if slices.Contains(results, Result{nameOf(o), Deleted}) {
+	for _, o := range made {
+		err := clientFor(client, o).Delete(ctx, o.GetName(), *metav1.NewPreconditionDeleteOptions(string(o.GetUID())))
+		if apierrors.IsNotFound(err) {
 			continue
+		} else if err != nil {
+			return results, fmt.Errorf("%s: %w", nameOf(o), err)
 		}
-		_, err := clientFor(client, o).Get(ctx, o.GetName(), metav1.GetOptions{})
-		if err == nil {
-			results = append(results, Result{nameOf(o), Left})
-		} else if !apierrors.IsNotFound(err) {
-			return results, err
-		}
+		results = append(results, Result{nameOf(o), Deleted})
+	}
+	for _, o := range others {
+		results = append(results, Result{nameOf(o), Left})
 	}
 	return results, nil
+}
+
+// State is the state of an addon in a cluster.
+type State struct {
+	Name   string `json:"name"`
+	Made   bool   `json:"made"`            // by Apply
+	Image  string `json:"image,omitempty"` // empty: it is not in the cluster
+	Wanted int32  `json:"wanted"`          // Pods
+	Ready  int32  `json:"ready"`
+}
+
+func state(name string, labels map[string]string, pods corev1.PodSpec, wanted, ready int32) State {
+	return State{name, labels[Label] == name, pods.Containers[0].Image, wanted, ready}
+}
+
+// List returns the state of each addon.
+func List(ctx context.Context, client kubernetes.Interface) ([]State, error) {
+	states := []State{{Name: KubeProxy}, {Name: CoreDNS}}
+	p, err := client.AppsV1().DaemonSets(namespace).Get(ctx, KubeProxy, metav1.GetOptions{})
+	if err == nil {
+		states[0] = state(KubeProxy, p.Labels, p.Spec.Template.Spec, p.Status.DesiredNumberScheduled, p.Status.NumberReady)
+	} else if !apierrors.IsNotFound(err) {
+		return nil, err
+	}
+	d, err := client.AppsV1().Deployments(namespace).Get(ctx, CoreDNS, metav1.GetOptions{})
+	if err == nil {
+		states[1] = state(CoreDNS, d.Labels, d.Spec.Template.Spec, *d.Spec.Replicas, d.Status.ReadyReplicas)
+	} else if !apierrors.IsNotFound(err) {
+		return nil, err
+	}
+	return states, nil
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,11 +16,34 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
-	netutils "k8s.io/utils/net"
+	"k8s.io/kubernetes/cmd/kubeadm/app/constants"
 	"sigs.k8s.io/yaml"
 
 	"github.com/karve-k8s/karve/internal/clusterinfo"
 )
+
+// Check returns the problems of what a user has decided. The errors name the options.
+func (s Settings) Check() error {
+	var problems []error
+	if s.ProxyMode != "" && !slices.Contains(ProxyModes, s.ProxyMode) {
+		problems = append(problems, fmt.Errorf("--proxy-mode %q: want %s", s.ProxyMode, strings.Join(ProxyModes, ", ")))
+	}
+	if s.Server != "" {
+		_, err := parseServer(s.Server)
+		problems = append(problems, err)
+	}
+	if s.ClusterDomain != "" && len(validation.IsDNS1123Subdomain(s.ClusterDomain)) > 0 {
+		problems = append(problems, fmt.Errorf("--cluster-domain %q: want a DNS domain such as cluster.local", s.ClusterDomain))
+	}
+	_, err := parseRanges(s.ClusterCIDR)
+	problems = append(problems, err)
+	for option, value := range map[string]string{"image": s.Image, "image-repository": s.ImageRepository} {
+		if strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r == 0x7f }) || strings.Contains(value, "://") {
+			problems = append(problems, fmt.Errorf("--%s %q: want the name of an image without spaces and without https://, such as registry.example.org/coredns", option, value))
+		}
+	}
+	return errors.Join(problems...)
+}
 
 // Read completes the settings of an addon with what the cluster says about itself. What a user has
 // decided stays.
@@ -28,37 +52,36 @@ func Read(ctx context.Context, client kubernetes.Interface, name string, s Setti
 	if s.ServiceRange, err = serviceRange(ctx, client); err != nil {
 		return s, err
 	}
-	switch name {
-	case KubeProxy:
+	if name == KubeProxy {
 		if s.Server == "" {
 			if s.Server, err = advertised(ctx, client); err != nil {
 				return s, err
 			}
 		}
 		if s.ClusterCIDR == "" {
-			networking, err := readNetworking(ctx, client, "--cluster-cidr")
-			if err != nil {
+			if s.ClusterCIDR, err = networking(ctx, client, "podSubnet", "--cluster-cidr"); err != nil {
 				return s, err
 			}
-			s.ClusterCIDR = networking.PodSubnet
 		}
 		return s, checkPodRanges(ctx, client, s.ClusterCIDR)
-	case CoreDNS:
-		if s.ClusterDomain == "" {
-			networking, err := readNetworking(ctx, client, "--cluster-domain")
-			if err != nil {
-				return s, err
-			}
-			s.ClusterDomain = networking.DNSDomain
-		}
-		if s.Replicas == nil {
-			if s.Replicas, err = replicas(ctx, client); err != nil {
-				return s, err
-			}
-		}
-		return s, checkAddressFree(ctx, client, s.ServiceRange)
 	}
-	return s, unknown(name)
+	if s.ClusterDomain == "" {
+		if s.ClusterDomain, err = networking(ctx, client, "dnsDomain", "--cluster-domain"); err != nil {
+			return s, err
+		} else if s.ClusterDomain == "" {
+			return s, errors.New("ConfigMap kube-system/kubeadm-config has no networking.dnsDomain: use --cluster-domain")
+		}
+	}
+	if s.Replicas == nil {
+		// An administrator may have scaled CoreDNS, to 0, too.
+		d, err := client.AppsV1().Deployments(namespace).Get(ctx, CoreDNS, metav1.GetOptions{})
+		if err == nil {
+			s.Replicas = d.Spec.Replicas
+		} else if !apierrors.IsNotFound(err) {
+			return s, err
+		}
+	}
+	return s, checkAddressFree(ctx, client, s.ServiceRange)
 }
 
 // serviceRange is the primary range of Service addresses.
@@ -73,50 +96,32 @@ func serviceRange(ctx context.Context, client kubernetes.Interface) (string, err
 	return r.Spec.CIDRs[0], nil
 }
 
-// ReadDNSAddress returns the address of the DNS in a cluster.
-func ReadDNSAddress(ctx context.Context, client kubernetes.Interface) (string, error) {
-	services, err := serviceRange(ctx, client)
-	if err != nil {
-		return "", err
-	}
-	return DNSAddress(services)
-}
-
-// networking is the part of kubeadm's ClusterConfiguration that matters here. The server keeps it
-// in the ConfigMap kubeadm-config.
-type networking struct {
-	PodSubnet string `json:"podSubnet"`
-	DNSDomain string `json:"dnsDomain"`
-}
-
-// readNetworking reads the ConfigMap kubeadm-config. option is the option that replaces it.
-func readNetworking(ctx context.Context, client kubernetes.Interface, option string) (networking, error) {
-	var c struct {
-		Networking networking `json:"networking"`
-	}
+// networking returns a field of kubeadm's ClusterConfiguration, which the server keeps up to date.
+// option is the option that replaces it.
+func networking(ctx context.Context, client kubernetes.Interface, field, option string) (string, error) {
 	m, err := client.CoreV1().ConfigMaps(namespace).Get(ctx, "kubeadm-config", metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return c.Networking, fmt.Errorf("the cluster has no ConfigMap %s/kubeadm-config, which says what its network is: use %s", namespace, option)
+		return "", fmt.Errorf("the cluster has no ConfigMap kube-system/kubeadm-config, which says what its network is: use %s", option)
 	} else if err != nil {
-		return c.Networking, err
+		return "", err
+	}
+	var c struct {
+		Networking map[string]string `json:"networking"`
 	}
 	if err := yaml.Unmarshal([]byte(m.Data["ClusterConfiguration"]), &c); err != nil {
-		return c.Networking, fmt.Errorf("ConfigMap %s/kubeadm-config, ClusterConfiguration: %w", namespace, err)
+		return "", fmt.Errorf("ConfigMap kube-system/kubeadm-config, ClusterConfiguration: %w", err)
 	}
-	if option == "--cluster-domain" && c.Networking.DNSDomain == "" {
-		return c.Networking, fmt.Errorf("ConfigMap %s/kubeadm-config has no networking.dnsDomain: use %s", namespace, option)
-	}
-	return c.Networking, nil
+	return c.Networking[field], nil
 }
 
 // advertised is the URL at which nodes reach the API server: that of the ConfigMap cluster-info, with
 // which they join, or that of the Service kubernetes.
 func advertised(ctx context.Context, client kubernetes.Interface) (string, error) {
-	const remedy = "start the server with --advertise-address, or use --server"
 	cluster, err := clusterinfo.Read(ctx, client)
 	switch {
 	case err == nil:
-		return cluster.Server, checkServer(cluster.Server)
+		_, err = parseServer(cluster.Server)
+		return cluster.Server, err
 	case errors.Is(err, clusterinfo.ErrUnreadable):
 		return "", fmt.Errorf("%w: repair it, or use --server", err)
 	case !apierrors.IsNotFound(err):
@@ -133,45 +138,52 @@ func advertised(ctx context.Context, client kubernetes.Interface) (string, error
 			}
 		}
 	}
-	return "", errors.New("the server advertises no address at which nodes reach it: " + remedy)
+	return "", errors.New("the server advertises no address at which nodes reach it: start the server with --advertise-address, or use --server")
 }
 
-// checkServer returns an error if nodes cannot reach a server at this URL.
-func checkServer(server string) error {
-	wrong := func() bool {
-		u, err := url.Parse(server)
-		if err != nil || u.Scheme != "https" || u.User != nil || u.Path != "" || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" {
-			return true
-		}
-		if port, err := strconv.ParseUint(u.Port(), 10, 16); u.Port() != "" && (err != nil || port == 0) {
-			return true
-		}
-		host := strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
-		if ip, err := netip.ParseAddr(host); err == nil {
-			return ip.Unmap().IsLoopback() || ip.Unmap().IsUnspecified()
-		}
-		return host == "localhost" || len(validation.IsDNS1123Subdomain(host)) > 0
+// parseServer returns the URL of a server with its port. It is an error if nodes cannot reach it there.
+func parseServer(server string) (*url.URL, error) {
+	wrong := fmt.Errorf("the server's URL %q: want https://HOST or https://HOST:PORT, with an address at which nodes reach it: start the server with --advertise-address, or use --server", server)
+	u, err := url.Parse(server)
+	if err != nil || u.Scheme != "https" || u.User != nil || u.Path != "" || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" {
+		return nil, wrong
 	}
-	if wrong() {
-		return fmt.Errorf("the server's URL %q: want https://HOST or https://HOST:PORT, with an address at which nodes reach it: start the server with --advertise-address, or use --server", server)
+	host, port := strings.TrimSuffix(strings.ToLower(u.Hostname()), "."), u.Port()
+	if port == "" {
+		port = "443"
 	}
-	return nil
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return nil, wrong
+	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		if ip.Unmap().IsLoopback() || ip.Unmap().IsUnspecified() {
+			return nil, wrong
+		}
+	} else if host == "localhost" || len(validation.IsDNS1123Subdomain(host)) > 0 {
+		return nil, wrong
+	}
+	return &url.URL{Scheme: "https", Host: net.JoinHostPort(host, port)}, nil
+}
+
+func isAddress(host string) bool {
+	_, err := netip.ParseAddr(host)
+	return err == nil
 }
 
 // parseRanges parses one CIDR, two of different families, or none.
-func parseRanges(clusterCIDR string) ([]*net.IPNet, error) {
+func parseRanges(clusterCIDR string) ([]netip.Prefix, error) {
 	if clusterCIDR == "" {
 		return nil, nil
 	}
-	var ranges []*net.IPNet
+	var ranges []netip.Prefix
 	for cidr := range strings.SplitSeq(clusterCIDR, ",") {
-		_, r, err := net.ParseCIDR(cidr)
+		r, err := netip.ParsePrefix(cidr)
 		if err != nil {
 			return nil, fmt.Errorf("--cluster-cidr %s: %q is not a CIDR such as 10.244.0.0/16", clusterCIDR, cidr)
 		}
 		ranges = append(ranges, r)
 	}
-	if len(ranges) > 2 || len(ranges) == 2 && netutils.IsIPv6CIDR(ranges[0]) == netutils.IsIPv6CIDR(ranges[1]) {
+	if len(ranges) > 2 || len(ranges) == 2 && ranges[0].Addr().Is4() == ranges[1].Addr().Is4() {
 		return nil, fmt.Errorf("--cluster-cidr %s: want one range, or one for IPv4 and one for IPv6", clusterCIDR)
 	}
 	return ranges, nil
@@ -181,11 +193,8 @@ func parseRanges(clusterCIDR string) ([]*net.IPNet, error) {
 // told: it would hide their addresses from other Pods.
 func checkPodRanges(ctx context.Context, client kubernetes.Interface, clusterCIDR string) error {
 	ranges, err := parseRanges(clusterCIDR)
-	if err != nil {
+	if err != nil || len(ranges) == 0 {
 		return err
-	}
-	if len(ranges) == 0 {
-		return nil
 	}
 	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
@@ -193,17 +202,8 @@ func checkPodRanges(ctx context.Context, client kubernetes.Interface, clusterCID
 	}
 	for _, node := range nodes.Items {
 		for _, cidr := range node.Spec.PodCIDRs {
-			_, pods, err := net.ParseCIDR(cidr)
-			if err != nil {
-				continue // the API server would not have accepted it
-			}
-			inside := false
-			for _, r := range ranges {
-				outer, _ := r.Mask.Size()
-				inner, _ := pods.Mask.Size()
-				inside = inside || r.Contains(pods.IP) && inner >= outer
-			}
-			if !inside {
+			pods, err := netip.ParsePrefix(cidr)
+			if err == nil && !slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Bits() <= pods.Bits() && r.Contains(pods.Addr()) }) {
 				return fmt.Errorf("the Pods of node %s have addresses of %s, which is not in %s: name the range of all Pods with --cluster-cidr", node.Name, cidr, clusterCIDR)
 			}
 		}
@@ -211,16 +211,10 @@ func checkPodRanges(ctx context.Context, client kubernetes.Interface, clusterCID
 	return nil
 }
 
-// replicas is the number of replicas that CoreDNS has, as an administrator may have scaled it.
-// Zero is a number, too. It returns nil if there is no CoreDNS yet.
-func replicas(ctx context.Context, client kubernetes.Interface) (*int32, error) {
-	d, err := client.AppsV1().Deployments(namespace).Get(ctx, "coredns", metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	} else if err != nil {
-		return nil, err
-	}
-	return d.Spec.Replicas, nil
+// DNSAddress is the address of the Service kube-dns: the tenth of the primary range of Services.
+func DNSAddress(serviceRange string) (string, error) {
+	address, err := constants.GetDNSIP(serviceRange)
+	return address.String(), err
 }
 
 // checkAddressFree returns an error if the DNS' address is another Service's, or its Service has

@@ -1,12 +1,10 @@
 package addons
 
 import (
-	"context"
-	"errors"
+	"slices"
 	"strings"
 	"testing"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,50 +14,78 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// A DNS that an administrator has switched off stays off.
-func TestReplicasStay(t *testing.T) {
+// The objects are kubeadm's; the settings decide what is in them.
+func TestObjects(t *testing.T) {
+	v4 := Settings{Server: "https://192.0.2.1:6443", ServiceRange: "10.96.0.0/12", ClusterCIDR: "10.244.0.0/16", ClusterDomain: "k8s.example.org", Version: "v1.2.3"}
+	v6, named, changed := v4, v4, v4
+	v6.Server, v6.ServiceRange, v6.ClusterCIDR = "https://[2001:db8::1]:6443", "fd00:10:96::/112", "fd00:10:244::/56,10.244.0.0/16"
+	named.Server, named.ServiceRange = "https://api.example.org", "fd00:10:96::/112"
+	changed.ImageRepository, changed.ProxyMode, changed.Replicas = "registry.example.org/k8s", "nftables", ptr.To[int32](0)
+	image := v4
+	image.Image = "registry.example.org/mine:1"
 	for _, tc := range []struct {
-		name string
-		d    *appsv1.Deployment
-		want int64
+		addon    string
+		settings Settings
+		want     []string
 	}{
-		{"none", nil, DefaultReplicas},
-		{"scaled to 0", &appsv1.Deployment{Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](0)}}, 0},
-		{"scaled to 5", &appsv1.Deployment{Spec: appsv1.DeploymentSpec{Replicas: ptr.To[int32](5)}}, 5},
+		{KubeProxy, v4, []string{"server: https://192.0.2.1:6443\n", "bindAddress: 0.0.0.0\n", "clusterCIDR: 10.244.0.0/16\n", "mode: iptables\n", "image: registry.k8s.io/kube-proxy:v1.2.3\n", "addons.karve/configuration: sha256:"}},
+		{KubeProxy, v6, []string{"server: https://[2001:db8::1]:6443\n", "bindAddress: '::'\n", "clusterCIDR: fd00:10:244::/56,10.244.0.0/16\n"}},
+		{KubeProxy, named, []string{"server: https://api.example.org:443\n", "bindAddress: '::'\n"}},
+		{KubeProxy, changed, []string{"image: registry.example.org/k8s/kube-proxy:v1.2.3\n", "mode: nftables\n"}},
+		{KubeProxy, image, []string{"image: registry.example.org/mine:1\n"}},
+		{CoreDNS, v4, []string{"clusterIP: 10.96.0.10\n", "kubernetes k8s.example.org in-addr.arpa", "image: registry.k8s.io/coredns/coredns:v", "replicas: 2\n"}},
+		{CoreDNS, v6, []string{"clusterIP: fd00:10:96::a\n"}},
+		{CoreDNS, changed, []string{"image: registry.example.org/k8s/coredns:v", "replicas: 0\n"}},
+		{KubeProxy, anySettings, []string{"kind: DaemonSet\n", "name: kubeadm:node-proxier\n"}},
+		{CoreDNS, anySettings, []string{"kind: Deployment\n", "name: kube-dns\n"}},
+		{CoreDNS, image, []string{"image: registry.example.org/mine:1\n"}},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			client := fake.NewClientset()
-			if tc.d != nil {
-				tc.d.ObjectMeta = metav1.ObjectMeta{Name: "coredns", Namespace: namespace}
-				if err := client.Tracker().Add(tc.d); err != nil {
-					t.Fatal(err)
-				}
+		objects, err := Objects(tc.addon, tc.settings)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := YAML(objects)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range tc.want {
+			if !strings.Contains(strings.ReplaceAll(string(text), `"`, "'"), want) {
+				t.Errorf("%s of %+v: want %q in\n%s", tc.addon, tc.settings, want, text)
 			}
-			n, err := replicas(context.Background(), client)
-			if err != nil {
-				t.Fatal(err)
+		}
+		for _, o := range objects {
+			if !slices.Contains(order, o.GetKind()) {
+				t.Errorf("%s has no place in the order", o.GetKind())
 			}
-			objects, err := Objects(CoreDNS, Settings{ServiceRange: "10.96.0.0/12", ClusterDomain: "cluster.local", Replicas: n})
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, _, err := unstructured.NestedInt64(find(objects, "Deployment").Object, "spec", "replicas")
-			if err != nil || got != tc.want {
-				t.Errorf("got %d, %v, want %d", got, err, tc.want)
-			}
-		})
+		}
+	}
+}
+
+// kube-proxy's Pods are replaced if only the server's address changes.
+func TestChecksum(t *testing.T) {
+	sum := func(server string) string {
+		t.Helper()
+		objects, err := Objects(KubeProxy, Settings{Server: server, ServiceRange: "10.96.0.0/12", Version: "v1.2.3"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, _, _ := unstructured.NestedString(objects[len(objects)-1].Object, "spec", "template", "metadata", "annotations", prefix+"configuration")
+		return s
+	}
+	if a, b := sum("https://192.0.2.1"), sum("https://192.0.2.2"); a == "" || a == b || a != sum("https://192.0.2.1:443") {
+		t.Errorf("got %q and %q", a, b)
 	}
 }
 
 func TestServerURL(t *testing.T) {
 	for _, good := range []string{"https://192.0.2.1:6443", "https://[2001:db8::1]:6443", "https://api.example.org", "https://board"} {
-		if err := checkServer(good); err != nil {
+		if _, err := parseServer(good); err != nil {
 			t.Errorf("%s: %v", good, err)
 		}
 	}
 	for _, bad := range []string{"", "https://", "http://192.0.2.1", "https://a b:99999/x y", "https://a:99999", "https://a:0", "https://a/x", "https://a?x", "https://u:p@a", "https://a#b",
 		"https://localhost:6443", "https://127.0.0.1", "https://[::1]:6443", "https://[::ffff:127.0.0.1]", "https://0.0.0.0:6443", "https://a_b"} {
-		if checkServer(bad) == nil {
+		if _, err := parseServer(bad); err == nil {
 			t.Errorf("%q: got no error", bad)
 		}
 	}
@@ -89,22 +115,6 @@ func TestAdvertisedServer(t *testing.T) {
 		got, err := advertised(t.Context(), fake.NewClientset(tc.objects...))
 		if got != tc.want || tc.wrong == "" && err != nil || tc.wrong != "" && (err == nil || !strings.Contains(err.Error(), tc.wrong)) {
 			t.Errorf("%s: got %q, %v, want %q, an error with %q", tc.name, got, err, tc.want, tc.wrong)
-		}
-	}
-}
-
-func TestConflictErrorSaysWhatWasChanged(t *testing.T) {
-	one := []Conflict{{"deployment/coredns", ".spec.replicas", "conflict"}}
-	for want, err := range map[string]error{
-		"nothing was changed, because a field has another value that somebody else has set:\n  deployment/coredns: .spec.replicas: conflict":                        &ConflictError{Conflicts: one},
-		"objects with these fields were not changed, because a field has another value that somebody else has set:\n  deployment/coredns: .spec.replicas: conflict": &ConflictError{Conflicts: one, Late: true},
-	} {
-		if err.Error() != want {
-			t.Errorf("got %q, want %q", err, want)
-		}
-		var conflict *ConflictError
-		if !errors.As(err, &conflict) {
-			t.Error("not found in the chain of errors")
 		}
 	}
 }

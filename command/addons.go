@@ -126,10 +126,7 @@ func newAddonClients(c *cli.Context) (*addonClients, error) {
 
 // explain adds to an error what a user can do about it.
 func (c *addonClients) explain(err error) error {
-	switch conflict := (*addons.ConflictError)(nil); {
-	case errors.As(err, &conflict):
-		return fmt.Errorf("%w\n--force-conflicts overwrites them", err)
-	case utilnet.IsConnectionRefused(err):
+	if utilnet.IsConnectionRefused(err) {
 		return fmt.Errorf("no server answers at %s: start one with karve server", c.url)
 	}
 	return err
@@ -157,6 +154,14 @@ func readSettings(c *cli.Context) (addons.Settings, error) {
 	return s, errors.Join(append(problems, s.Check())...)
 }
 
+const (
+	// oldNodes tells what an administrator has to do on nodes, whose kubelets have a copy.
+	oldNodes = "Nodes that joined before keep the DNS that they have. On each, run kubeadm upgrade node phase kubelet-config,\n" +
+		"or set clusterDNS in the configuration of its kubelet if it joined without kubeadm, and restart the kubelet."
+	// withoutDNS is about those that `karve node` looks after.
+	withoutDNS = "A node that install.sh made, and that has no DNS yet, takes it with karve node upgrade."
+)
+
 func applyAddon(c *cli.Context, name string) error {
 	settings, err := readSettings(c)
 	if err != nil {
@@ -182,21 +187,31 @@ func applyAddon(c *cli.Context, name string) error {
 	}
 	o := addons.ApplyOptions{DryRun: c.Bool("dry-run"), ForceConflicts: c.Bool("force-conflicts")}
 	results, err := addons.Apply(c.Context, clients.dynamic, name, objects, o)
-	showResults(c.App.Writer, results, o.DryRun)
+	showResults(c.App.Writer, o.DryRun, results...)
+	if err != nil || name != addons.CoreDNS {
+		return clients.explain(err)
+	}
+	address, err := addons.DNSAddress(settings.ServiceRange)
+	if err != nil {
+		return err
+	}
+	result, warning, err := addons.TellKubelets(c.Context, clients.typed, address, o)
 	if err != nil {
 		return clients.explain(err)
 	}
-	if name != addons.CoreDNS {
-		return nil
+	if warning != "" {
+		fmt.Fprintln(c.App.ErrWriter, "karve: warning:", warning)
 	}
-	address, err := addons.DNSAddress(settings.ServiceRange)
-	if err == nil {
-		err = clients.tellKubelets(c.Context, c.App.Writer, c.App.ErrWriter, address, o)
+	if result.Object != "" {
+		showResults(c.App.Writer, o.DryRun, result)
 	}
-	return err
+	if result.Action == addons.Configured && !o.DryRun {
+		fmt.Fprintln(c.App.Writer, oldNodes+"\n"+withoutDNS)
+	}
+	return nil
 }
 
-func showResults(w io.Writer, results []addons.Result, dryRun bool) {
+func showResults(w io.Writer, dryRun bool, results ...addons.Result) {
 	for _, r := range results {
 		if dryRun {
 			r.Action += " (dry run)"
@@ -223,12 +238,14 @@ func deleteAddon(c *cli.Context, name string) error {
 		}
 	}
 	results, err := addons.Delete(c.Context, clients.dynamic, name)
-	showResults(c.App.Writer, results, false)
-	if err == nil && slices.Contains(results, addons.Result{Object: "service/kube-dns", Action: addons.Deleted}) {
-		var address string
-		if address, err = addons.ReadDNSAddress(c.Context, clients.typed); err == nil {
-			err = clients.untellKubelets(c.Context, c.App.Writer, address)
-		}
+	showResults(c.App.Writer, false, results...)
+	if err != nil || !slices.Contains(results, addons.Result{Object: "service/kube-dns", Action: addons.Deleted}) {
+		return clients.explain(err)
+	}
+	result, changed, err := addons.UntellKubelets(c.Context, clients.typed)
+	if err == nil && changed {
+		showResults(c.App.Writer, false, result)
+		fmt.Fprintln(c.App.Writer, oldNodes)
 	}
 	return clients.explain(err)
 }
@@ -241,7 +258,7 @@ func listAddons(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	list, err := addons.List(c.Context, clients.dynamic)
+	list, err := addons.List(c.Context, clients.typed)
 	if err != nil {
 		return clients.explain(err)
 	}

@@ -184,6 +184,9 @@ func TestAddonsDelete(t *testing.T) {
 			t.Errorf("%s is gone; left are\n%s", strings.TrimSpace(want), left)
 		}
 	}
+	backwards := slices.Clone(kubeProxyObjects)
+	slices.Reverse(backwards)
+	wantActions(t, addons(t, p, "delete", "kube-proxy", "--yes"), "deleted", backwards...)
 }
 
 // Nodes that join get the address of the DNS from the ConfigMap kubelet-config, unless an
