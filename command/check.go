@@ -18,6 +18,7 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
+	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/kine/location"
 	"github.com/karve-k8s/karve/preflight"
 	"github.com/karve-k8s/karve/server"
@@ -123,7 +124,15 @@ func checkKeys(ctx context.Context, t preflight.Target, config server.Config) []
 // those for which a start would be refused.
 func checkConfig(c *cli.Context, config server.Config, reading error) []preflight.Finding {
 	const name = "configuration"
-	err := errors.Join(reading, config.Validate(c.Context))
+	// Files are read as the user who will read them: root would refuse those of the service, and accept
+	// its own.
+	validate := func() error { return config.Validate(c.Context) }
+	err := reading
+	if config.DataDir == "" {
+		err = errors.Join(err, validate())
+	} else {
+		err = errors.Join(err, ownership.Act(datadir.Absolute(config.DataDir), validate))
+	}
 	if err == nil {
 		return []preflight.Finding{{Check: name, Result: preflight.OK, Found: "every option is understood"}}
 	}

@@ -18,8 +18,19 @@ func nodeCommand() *cli.Command {
 	kubelet := []cli.Flag{
 		&cli.StringFlag{Name: "kubelet", Usage: "`FILE` to install as the kubelet. If FILE.sha256 is there, it is checked (default: download that of the server's version)"},
 		&cli.StringFlag{Name: "kubelet-url", Value: node.DefaultKubeletURL, Usage: "`URL` of a mirror of Kubernetes' downloads"},
-		&cli.StringFlag{Name: "kubelet-sha256", Usage: "`CHECKSUM` that the kubelet has to have (default: the one beside the download)"},
+		&cli.StringFlag{Name: "kubelet-sha256", Usage: "`CHECKSUM` that the kubelet has to have (default: that in this program, or the one that Kubernetes publishes)"},
 		&cli.DurationFlag{Name: "timeout", Value: node.DefaultTimeout, Usage: "`DURATION` that the node may take to become Ready"},
+	}
+	join := []cli.Flag{
+		&cli.StringFlag{Name: "server", Usage: "`URL` of the API server, such as https://board.example:6443"},
+		&cli.StringFlag{Name: "token-file", Usage: "`FILE` with the bootstrap token; - is standard input"},
+		&cli.StringSliceFlag{Name: "ca-hash", Usage: "`HASH` of the server's CA, such as sha256:0123… May be given several times"},
+		&cli.StringFlag{Name: "ca-file", Usage: "`FILE` with the server's CA, instead of --ca-hash"},
+		&cli.StringFlag{Name: "node-name", Usage: "`NAME` of the node (default: the hostname)"},
+		&cli.StringFlag{Name: "node-ip", Usage: "`ADDRESS` that the node reports (default: that of the default route)"},
+		&cli.StringFlag{Name: "pod-cidr", Usage: "`CIDR` of this node's Pods (default: what the cluster gives it, or a part of " + node.DefaultPodNetwork + ")"},
+		&cli.StringFlag{Name: "ssh-user", Usage: "`USER` as whom the server logs in through SSH: its key goes into that user's authorized_keys (needs a server with --ssh-user)"},
+		&cli.BoolFlag{Name: "no-network", Usage: "write no network configuration for Pods: another plugin will"},
 	}
 	return &cli.Command{
 		Name:  "node",
@@ -31,25 +42,19 @@ func nodeCommand() *cli.Command {
 				Description: `It checks everything that it can before it changes the machine, and undoes
 everything if the node does not become Ready. Debian's packages containerd, runc,
 containernetworking-plugins and iptables are installed with apt if they are missing.`,
-				Flags: append([]cli.Flag{
-					&cli.StringFlag{Name: "server", Usage: "`URL` of the API server, such as https://board.example:6443"},
-					&cli.StringFlag{Name: "token-file", Usage: "`FILE` with the bootstrap token; - is standard input"},
-					&cli.StringSliceFlag{Name: "ca-hash", Usage: "`HASH` of the server's CA, such as sha256:0123… May be given several times"},
-					&cli.StringFlag{Name: "ca-file", Usage: "`FILE` with the server's CA, instead of --ca-hash"},
-					&cli.StringFlag{Name: "node-name", Usage: "`NAME` of the node (default: the hostname)"},
-					&cli.StringFlag{Name: "node-ip", Usage: "`ADDRESS` that the node reports (default: that of the default route)"},
-					&cli.StringFlag{Name: "pod-cidr", Usage: "`CIDR` of this node's Pods (default: what the cluster gives it, or a part of " + node.DefaultPodNetwork + ")"},
-					&cli.StringFlag{Name: "ssh-user", Usage: "`USER` as whom the server logs in through SSH: its key goes into that user's authorized_keys (needs a server with --ssh-user)"},
-					&cli.BoolFlag{Name: "no-network", Usage: "write no network configuration for Pods: another plugin will"},
-				}, kubelet...),
+				Flags:  append(join, kubelet...),
 				Action: joinNode,
 			},
+			nodeInstallCommand(append(join, kubelet...)),
 			{
 				Name:  "upgrade",
 				Usage: "replace the kubelet by that of the server's version; Pods keep running",
 				Flags: append([]cli.Flag{&cli.StringFlag{Name: "server", Usage: "`URL` of the API server, if it has another address now"}}, kubelet...),
 				Action: func(c *cli.Context) error {
-					o := nodeOptions(c)
+					o, err := kubeletOptions(c)
+					if err != nil {
+						return err
+					}
 					o.Server = c.String("server")
 					return node.Upgrade(c.Context, &node.Machine{}, o)
 				},
@@ -65,6 +70,12 @@ containernetworking-plugins and iptables are installed with apt if they are miss
 					o.Say("this machine is no node any more. `karve kubectl delete node` on the server removes the Node object")
 					return nil
 				},
+			},
+			{
+				Name:   "uninstall",
+				Usage:  "remove what `karve node install` installed: the node, and this program unless a server needs it",
+				Flags:  []cli.Flag{&cli.BoolFlag{Name: "with-server", Usage: "only if it is the node of the server on this machine, which is being removed"}},
+				Action: uninstallNode,
 			},
 			{
 				Name:   "follow",
@@ -96,12 +107,27 @@ func nodeOptions(c *cli.Context) node.Options {
 	}
 }
 
-func joinNode(c *cli.Context) error {
-	o := nodeOptions(c)
+// kubeletOptions are nodeOptions of a command that installs a kubelet.
+func kubeletOptions(c *cli.Context) (o node.Options, err error) {
+	o = nodeOptions(c)
+	o.Trust, err = node.ParseTrust(os.Getenv("KARVE_REQUIRE_SIGNATURE"))
+	return o, err
+}
+
+// joinOptions are the options of a join, without the token.
+func joinOptions(c *cli.Context) (node.Options, error) {
+	o, err := kubeletOptions(c)
 	o.Server, o.CAHashes, o.CAFile = c.String("server"), c.StringSlice("ca-hash"), c.String("ca-file")
 	o.Name, o.IP, o.PodCIDR, o.NoNetwork = c.String("node-name"), c.String("node-ip"), c.String("pod-cidr"), c.Bool("no-network")
 	o.SSHUser = c.String("ssh-user")
-	var err error
+	return o, err
+}
+
+func joinNode(c *cli.Context) error {
+	o, err := joinOptions(c)
+	if err != nil {
+		return err
+	}
 	if o.Token, err = readToken(c.String("token-file"), c.App.Reader); err != nil {
 		return err
 	}

@@ -34,7 +34,7 @@ func (m *Machine) place(r *record, o Options, f facts, c *cluster, rt containerR
 	r.Version = k.version
 	files := []file{m.serviceFile(o)}
 	if m.init() == "systemd" {
-		files = append(files, followFile())
+		files = append(files, m.followFile())
 	}
 	if err := m.put(r, append(files,
 		file{bootstrapFile, bootstrap, 0o600},

@@ -22,6 +22,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"sigs.k8s.io/yaml"
+
+	karveversion "github.com/karve-k8s/karve/internal/version"
 )
 
 // withKubelet makes the machine's service a kubelet: it gets its certificate, creates its Node,
@@ -540,48 +542,76 @@ func TestDownload(t *testing.T) {
 	t.Parallel()
 	text := "a kubelet"
 	sum := sha256.Sum256([]byte(text))
-	good := hex.EncodeToString(sum[:])
-	published := good
-	mux := http.NewServeMux()
-	mux.HandleFunc("/v1.37.2/bin/linux/arm64/kubelet", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(text)) })
-	mux.HandleFunc("/v1.37.4/bin/linux/arm64/kubelet", func(w http.ResponseWriter, r *http.Request) {
-		_, _ = w.Write([]byte(text[:3]))
-		_ = http.NewResponseController(w).Flush()
-		<-r.Context().Done()
-	})
-	mux.HandleFunc("/v1.37.2/bin/linux/arm64/kubelet.sha256", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(published + "\n")) })
-	web := httptest.NewServer(mux)
-	t.Cleanup(web.Close)
+	good, bad := hex.EncodeToString(sum[:]), strings.Repeat("0", 64)
+	const path = "v1.37.2/bin/linux/arm64/kubelet"
+	site := func(published string) string {
+		mux := http.NewServeMux()
+		mux.HandleFunc("/"+path, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(text)) })
+		mux.HandleFunc("/v1.37.4/bin/linux/arm64/kubelet", func(w http.ResponseWriter, r *http.Request) {
+			_, _ = w.Write([]byte(text[:3]))
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		})
+		mux.HandleFunc("/"+path+".sha256", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(published + "\n")) })
+		web := httptest.NewServer(mux)
+		t.Cleanup(web.Close)
+		return web.URL
+	}
 	m := newMachine(t)
 	m.answers["kubelet --version"] = func([]string) (string, error) { return "Kubernetes v1.37.2\n", nil }
 	server := version.MustParseSemantic("v1.37.2+karve.3")
-	o := Options{KubeletURL: web.URL, Say: func(string, ...any) {}, stall: time.Minute}
-	k, err := m.fetchKubelet(t.Context(), o, server, t.TempDir())
+	fetch := func(change func(*Options)) (kubelet, error) {
+		o := Options{KubeletURL: site(good), official: site(good), Say: func(string, ...any) {}, stall: time.Minute}
+		change(&o)
+		return m.fetchKubelet(t.Context(), o, server, t.TempDir())
+	}
+	k, err := fetch(func(*Options) {})
 	if err != nil || k.version != "v1.37.2" {
 		t.Fatalf("got %+v, %v", k, err)
 	}
 	if got, err := os.ReadFile(k.file); err != nil || string(got) != text {
 		t.Errorf("got %q, %v", got, err)
 	}
-	published = strings.Repeat("0", 64)
-	_, err = m.fetchKubelet(t.Context(), o, server, t.TempDir())
-	wantError(t, err, "is damaged", good)
-	published = "<html>"
-	_, err = m.fetchKubelet(t.Context(), o, server, t.TempDir())
-	wantError(t, err, "kubelet.sha256 is not a checksum")
-	o.KubeletSHA256 = good
-	if _, err = m.fetchKubelet(t.Context(), o, server, t.TempDir()); err != nil {
-		t.Error(err)
+	for name, tc := range map[string]struct {
+		change func(*Options)
+		want   []string // of the error; nil: none
+	}{
+		"a mirror does not vouch for itself":             {func(o *Options) { o.KubeletURL, o.official = site(good), site(bad) }, []string{"is damaged", good}},
+		"nor does it have to have sums":                  {func(o *Options) { o.KubeletURL = site("<html>") }, nil},
+		"unless the user trusts it":                      {func(o *Options) { o.official, o.Trust = site(bad), TrustMirror }, nil},
+		"the program's sum is stronger than the site's":  {func(o *Options) { o.official, o.embedded = site(good), bad+"  "+path+"\n" }, []string{"is damaged"}},
+		"and needs no site":                              {func(o *Options) { o.official, o.embedded = site("<html>"), good+"  "+path+"\n" }, nil},
+		"it is the one that a signature covers":          {func(o *Options) { o.embedded, o.Trust = good+"  "+path+"\n", TrustSigned }, nil},
+		"without it, nothing is signed":                  {func(o *Options) { o.Trust = TrustSigned }, []string{"KARVE_REQUIRE_SIGNATURE", path, "--kubelet-sha256"}},
+		"a sum that the user gives is enough":            {func(o *Options) { o.KubeletSHA256, o.official, o.Trust = good, site(bad), TrustSigned }, nil},
+		"what is published must be a sum":                {func(o *Options) { o.official = site("<html>") }, []string{"kubelet.sha256 is not a checksum", "--kubelet-sha256"}},
+		"there must be one":                              {func(o *Options) { o.official = site(good) + "/nowhere" }, []string{"404", "--kubelet-sha256", "KARVE_REQUIRE_SIGNATURE=no"}},
+		"a site without this kubelet is named, as a way": {func(o *Options) { o.KubeletURL += "/nowhere" }, []string{"404", "--kubelet-url", "--kubelet FILE"}},
+	} {
+		_, err := fetch(tc.change)
+		if tc.want != nil {
+			wantError(t, err, tc.want...)
+		} else if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
-	o.stall = 10 * time.Millisecond
-	_, err = m.fetchKubelet(t.Context(), o, version.MustParseSemantic("v1.37.4"), t.TempDir())
+	server = version.MustParseSemantic("v1.37.4")
+	_, err = fetch(func(o *Options) { o.KubeletSHA256, o.stall = good, 10*time.Millisecond })
 	wantError(t, err, "could not be copied", "nothing came for")
-	o.KubeletSHA256, o.stall = "", time.Minute
-	_, err = m.fetchKubelet(t.Context(), o, version.MustParseSemantic("v1.37.3"), t.TempDir())
-	wantError(t, err, "404", "--kubelet-url", "--kubelet FILE")
 	m.Arch = "arm"
-	_, err = m.fetchKubelet(t.Context(), o, server, t.TempDir())
+	_, err = fetch(func(*Options) {})
 	wantError(t, err, "publishes no kubelet for arm", "--kubelet FILE")
+}
+
+// The file is of the version in go.mod: after a move to another, scripts/kubelet-sums writes it anew.
+func TestEmbeddedSums(t *testing.T) {
+	t.Parallel()
+	for line := range strings.Lines(embeddedSums) {
+		sum, path, _ := strings.Cut(strings.TrimSpace(line), "  ")
+		if _, err := checksum([]byte(sum)); err != nil || !strings.HasPrefix(path, karveversion.Kubernetes+"/bin/linux/") {
+			t.Errorf("kubelet.sha256 has %q: want those of %s: run scripts/kubelet-sums", line, karveversion.Kubernetes)
+		}
+	}
 }
 
 func TestChecksumBesideTheKubelet(t *testing.T) {
@@ -619,6 +649,13 @@ func TestChecksumBesideTheKubelet(t *testing.T) {
 	}
 	_, err := m.fetchKubelet(t.Context(), o, server, t.TempDir())
 	wantError(t, err, "cannot be checked", "--kubelet-sha256")
+	o.Trust = TrustSigned // a file is not its own witness
+	_, err = m.fetchKubelet(t.Context(), o, server, t.TempDir())
+	wantError(t, err, "KARVE_REQUIRE_SIGNATURE", "--kubelet-sha256")
+	o.KubeletSHA256 = hex.EncodeToString(sum[:])
+	if _, err := m.fetchKubelet(t.Context(), o, server, t.TempDir()); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestOtherNetworks(t *testing.T) {

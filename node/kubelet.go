@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -31,19 +30,16 @@ var published = []string{"amd64", "arm64", "ppc64le", "s390x"}
 // fetchKubelet copies or downloads the kubelet into a directory, and checks it.
 func (m *Machine) fetchKubelet(ctx context.Context, o Options, cluster *utilversion.Version, dir string) (kubelet, error) {
 	k := kubelet{file: filepath.Join(dir, "kubelet")}
-	want := o.KubeletSHA256
+	version := fmt.Sprintf("v%d.%d.%d", cluster.Major(), cluster.Minor(), cluster.Patch())
+	if pre := cluster.PreRelease(); pre != "" {
+		version += "-" + pre
+	}
+	path := version + "/bin/linux/" + m.arch() + "/kubelet"
 	origin := o.Kubelet
 	if origin != "" {
-		if want == "" {
-			sum, err := os.ReadFile(origin + ".sha256")
-			if err == nil {
-				want, err = checksum(sum)
-			} else if errors.Is(err, fs.ErrNotExist) {
-				err = nil
-			}
-			if err != nil {
-				return k, fmt.Errorf("--kubelet: %s.sha256 cannot be checked (%w): repair it, remove it, or give the checksum with --kubelet-sha256", origin, err)
-			}
+		want, err := o.sumOfFile(path)
+		if err != nil {
+			return k, err
 		}
 		in, err := os.Open(origin)
 		if err != nil {
@@ -58,11 +54,11 @@ func (m *Machine) fetchKubelet(ctx context.Context, o Options, cluster *utilvers
 			//lint:ignore ST1005 Kubernetes is a name
 			return k, fmt.Errorf("Kubernetes publishes no kubelet for %s, only for %s: build it (`go build k8s.io/kubernetes/cmd/kubelet`), and give the file with --kubelet FILE", m.arch(), strings.Join(published, ", "))
 		}
-		version := fmt.Sprintf("v%d.%d.%d", cluster.Major(), cluster.Minor(), cluster.Patch())
-		if pre := cluster.PreRelease(); pre != "" {
-			version += "-" + pre
+		origin = strings.TrimSuffix(o.KubeletURL, "/") + "/" + path
+		want, err := o.sumOfDownload(ctx, path)
+		if err != nil {
+			return k, err
 		}
-		origin = strings.TrimSuffix(o.KubeletURL, "/") + "/" + version + "/bin/linux/" + m.arch() + "/kubelet"
 		o.Say("downloading %s", origin)
 		if err := download(ctx, origin, k.file, want, o.stall); err != nil {
 			return k, err
@@ -93,50 +89,37 @@ func fits(origin, version string, cluster *utilversion.Version) error {
 	return nil
 }
 
-// download gets a file over https, and no redirect leads from https to http. The checksum beside
-// it detects damage; https is what protects it.
-func download(ctx context.Context, url, file, want string, stall time.Duration) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+const remedy = "check this machine's connection to the internet, name a mirror with --kubelet-url, or copy the file to this machine and give it with --kubelet FILE"
+
+// get opens a URL. No redirect leads from https to http.
+func get(ctx context.Context, url string) (io.ReadCloser, error) {
 	client := &http.Client{
 		CheckRedirect: onlyHTTPS,
 		Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, ResponseHeaderTimeout: time.Minute, TLSHandshakeTimeout: 20 * time.Second,
-			DialContext: (&net.Dialer{Timeout: 20 * time.Second}).DialContext},
+			DialContext: (&net.Dialer{Timeout: 20 * time.Second}).DialContext, DisableKeepAlives: true},
 	}
-	defer client.CloseIdleConnections()
-	const remedy = "check this machine's connection to the internet, name a mirror with --kubelet-url, or copy the file to this machine and give it with --kubelet FILE"
-	get := func(url string) (io.ReadCloser, error) {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		if err != nil {
-			return nil, err
-		}
-		response, err := client.Do(request)
-		if err != nil {
-			return nil, fmt.Errorf("the kubelet could not be downloaded: %w: %s", err, remedy)
-		}
-		if response.StatusCode != http.StatusOK {
-			response.Body.Close()
-			return nil, fmt.Errorf("the kubelet could not be downloaded: %s: %s: %s", url, response.Status, remedy)
-		}
-		return response.Body, nil
-	}
-	if want == "" {
-		body, err := get(url + ".sha256")
-		if err != nil {
-			return err
-		}
-		text, err := io.ReadAll(io.LimitReader(body, 1024))
-		body.Close()
-		if err != nil {
-			return fmt.Errorf("%s.sha256: %w", url, err)
-		}
-		if want, err = checksum(text); err != nil {
-			return fmt.Errorf("%s.sha256 is not a checksum: %s", url, remedy)
-		}
-	}
-	body, err := get(url)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return err
+		return nil, err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	if response.StatusCode != http.StatusOK {
+		response.Body.Close()
+		return nil, fmt.Errorf("%s: %s", url, response.Status)
+	}
+	return response.Body, nil
+}
+
+// download gets a file, which is complete and right if it has the wanted SHA-256.
+func download(ctx context.Context, url, file, want string, stall time.Duration) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	body, err := get(ctx, url)
+	if err != nil {
+		return fmt.Errorf("the kubelet could not be downloaded: %w: %s", err, remedy)
 	}
 	defer body.Close()
 	return checkedCopy(file, &stalling{body, stall, time.AfterFunc(stall, cancel)}, want, url)
@@ -159,15 +142,6 @@ func (s *stalling) Read(p []byte) (int, error) {
 		s.timer.Stop()
 	}
 	return n, err
-}
-
-// checksum reads what sha256sum writes, or a checksum alone.
-func checksum(text []byte) (string, error) {
-	sum, _, _ := strings.Cut(strings.TrimSpace(string(text)), " ")
-	if b, err := hex.DecodeString(sum); err != nil || len(b) != sha256.Size {
-		return "", errors.New("want 64 hexadecimal digits")
-	}
-	return sum, nil
 }
 
 // onlyHTTPS refuses a redirect that leads from https to http.

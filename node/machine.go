@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// Machine is this machine. Its fields are for tests: the zero value is the real one.
+// Machine is this machine. Its fields are for tests and for Install: the zero value is the real one.
 type Machine struct {
 	// Root is put before every path.
 	Root string
@@ -30,6 +30,8 @@ type Machine struct {
 	Addresses func() ([]net.IPNet, error)
 	// Arch is Go's name of the processor.
 	Arch string
+	// Program is the karve that services of the node start; empty: this program.
+	Program string
 }
 
 func (m *Machine) path(p string) string { return filepath.Join("/", m.Root, p) }
@@ -133,6 +135,9 @@ func (m *Machine) machineID() string {
 	}
 	return ""
 }
+
+// Supported fails where this user cannot make this machine a node.
+func Supported(m *Machine) error { return m.supported() }
 
 // supported fails where there can be no node at all, or where this user cannot make one.
 func (m *Machine) supported() error {

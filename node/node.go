@@ -50,14 +50,20 @@ type Options struct {
 	// SSHUser is the user as whom the server logs in through SSH; its keys go into that user's
 	// authorized_keys. Empty: the server connects directly, or the keys are put there by hand.
 	SSHUser string
+	// OwnServer says that the server is on this machine.
+	OwnServer bool
 	// NoNetwork leaves the network of Pods to a plugin that is installed otherwise.
 	NoNetwork bool
 	// Kubelet is a file to install; empty: the cluster's version is downloaded.
 	Kubelet string
 	// KubeletURL is the place of a mirror of DefaultKubeletURL.
 	KubeletURL string
-	// KubeletSHA256 is the checksum of the kubelet; empty: the one beside the download.
+	// KubeletSHA256 is the checksum of the kubelet; empty: the one that Trust allows.
 	KubeletSHA256 string
+	// Trust says where that may come from.
+	Trust Trust
+	// embedded are the sums in this program, and official is where Kubernetes publishes them.
+	embedded, official string
 	// Timeout is how long the node may take to become Ready.
 	Timeout time.Duration
 	// patience is how long the token may be unknown.
@@ -83,6 +89,9 @@ const (
 func (o *Options) complete() error {
 	if o.KubeletURL == "" {
 		o.KubeletURL = DefaultKubeletURL
+	}
+	if o.official == "" {
+		o.embedded, o.official = embeddedSums, DefaultKubeletURL
 	}
 	if o.Timeout == 0 {
 		o.Timeout = DefaultTimeout
@@ -282,7 +291,7 @@ func Join(ctx context.Context, m *Machine, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	r := &record{Server: o.Server, Node: o.Name}
+	r := &record{Server: o.Server, Node: o.Name, OwnServer: o.OwnServer}
 	// From here on the machine changes.
 	defer func() {
 		if err == nil {

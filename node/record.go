@@ -50,6 +50,8 @@ type record struct {
 	// PodCIDRs are those that the Node had when the network of Pods got them; empty: the network's are not
 	// the Node's.
 	PodCIDRs []string `json:"podCIDRs,omitempty"`
+	// OwnServer: the server is on this machine, and its uninstaller removes the node, too.
+	OwnServer bool `json:"ownServer,omitempty"`
 	// SSH is what lets the server log in; nil: the join was without --ssh-user.
 	SSH *access `json:"ssh,omitempty"`
 }

@@ -66,7 +66,7 @@ stop_post() {
 	start-stop-daemon --stop --quiet --pidfile %[7]s || :
 	rm -f %[7]s
 }
-`, command[0], strings.Join(command[1:], " "), openrcLog, openrcLog, sysctlFile, openrcLog, followPID, program()), 0o755}
+`, command[0], strings.Join(command[1:], " "), openrcLog, openrcLog, sysctlFile, openrcLog, followPID, m.program()), 0o755}
 	}
 	return file{systemdUnit, fmt.Sprintf(`# Written by karve node join.
 [Unit]
@@ -93,7 +93,7 @@ WantedBy=multi-user.target
 }
 
 // followFile is the unit that runs Follow. The kubelet's unit starts it, and does not wait for it.
-func followFile() file {
+func (m *Machine) followFile() file {
 	return file{followUnit, fmt.Sprintf(`# Written by karve node join.
 [Unit]
 Description=Pods have addresses of their Node's range
@@ -103,15 +103,18 @@ PartOf=karve-node.service
 
 [Service]
 ExecStart=%q node follow
-`, program()), 0o644}
+`, m.program()), 0o644}
 }
 
-// program is this one.
-func program() string {
+// program is the karve that services start.
+func (m *Machine) program() string {
+	if m.Program != "" {
+		return m.Program
+	}
 	if file, err := os.Executable(); err == nil {
 		return file
 	}
-	return "/usr/local/bin/karve"
+	return ProgramFile
 }
 
 func (m *Machine) startService(ctx context.Context) error {

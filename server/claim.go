@@ -9,12 +9,15 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	"github.com/sirupsen/logrus"
 
 	datadir "github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/internal/ownership"
+	"github.com/karve-k8s/karve/internal/shell"
+	"github.com/karve-k8s/karve/server/marker"
 	"github.com/karve-k8s/karve/server/ports"
 )
 
@@ -78,7 +81,7 @@ func (c *claim) lockDirs(p *plan, log *logrus.Logger) error {
 		err := makeWritable(dir.path)
 		if err == nil {
 			// Files of root would make a service's own directory unusable for it. `karve check`
-			// does not check this, because install.sh runs it as root for the service's directory.
+			// does not check this, because karve install runs it as root for the service's directory.
 			err = ownership.Check(dir.path)
 		}
 		if err != nil {
@@ -111,9 +114,9 @@ func (c *claim) lockDirs(p *plan, log *logrus.Logger) error {
 		return errors.Join(errs...)
 	}
 	for _, dir := range dirs {
-		removeLeft(dir.path)
-		if err := mark(dir.path); mayStayUnmarked(err) {
-			log.Warnf("cannot write %s, by which install.sh recognises Karve's directories; the next start tries again: %v", filepath.Join(dir.path, markerFile), err)
+		marker.RemoveLeft(dir.path)
+		if err := marker.Mark(dir.path); marker.MayStayUnmarked(err) {
+			log.Warnf("cannot write %s, by which karve install recognises Karve's directories; the next start tries again: %v", filepath.Join(dir.path, marker.File), err)
 		} else if err != nil {
 			errs.addf("--%s: %w", dir.option, err)
 		}
@@ -242,7 +245,9 @@ func missing(dir string) []string {
 // makeWritable creates a directory, and briefly a file in it. Quotas and some network file systems
 // refuse a write that the permissions allow.
 func makeWritable(dir string) error {
-	if err := atomicfile.MakeDir(dir); err != nil {
+	if err := atomicfile.MakeDir(dir); errors.Is(err, syscall.EROFS) || errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%w: if it is on a disk of its own, mount that; otherwise, as root: install -d -m 0700 -o %d -g %d %s", err, os.Geteuid(), os.Getegid(), shell.Quoted(dir))
+	} else if err != nil {
 		return err
 	}
 	f, err := os.CreateTemp(dir, ".writable-")

@@ -6,9 +6,10 @@ import (
 	"testing"
 
 	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/server/marker"
 )
 
-// install.sh refuses a directory that has a file of any other name, because it may not be
+// karve install refuses a directory that has a file of any other name, because it may not be
 // Karve's.
 func TestDataDirHasOwnNamesOnly(t *testing.T) {
 	dir, err := os.MkdirTemp("", "karve-names-") // short: there are sockets in it
@@ -28,19 +29,20 @@ func TestDataDirHasOwnNamesOnly(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, e := range entries {
-			if !server.OwnName(e.Name()) {
+			if !marker.OwnName(e.Name()) {
 				t.Errorf("%s is not in the list of names", e.Name())
 			}
 		}
 	}
 	c, err := launch(dir, func(c *server.Config) {
 		c.WriteKubeconfig = filepath.Join(t.TempDir(), "copy")
+		c.SSHUser = "nodes"
 		c.NoControllers, c.DisableScheduler = true, true // a process can have those of only one cluster
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want("karve-data", "mvcc.db", "admin.kubeconfig", "admin.kubeconfig.copy")
+	want("karve-data", "mvcc.db", "ssh", "admin.kubeconfig", "admin.kubeconfig.copy")
 	if err := c.stop(); err != nil {
 		t.Fatal(err)
 	}

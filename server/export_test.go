@@ -2,9 +2,6 @@ package server
 
 import "github.com/emicklei/go-restful/v3"
 
-// OwnName reports whether Karve gives this name to a file of a data directory.
-var OwnName = ownName
-
 // WithRouters makes a server pass its routers to told; see apiserver.Config.
 func WithRouters(told func(ours, upstreams restful.RouteSelector, services []*restful.WebService)) func(*Config) {
 	return func(c *Config) { c.routers = told }

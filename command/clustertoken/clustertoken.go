@@ -20,6 +20,7 @@ import (
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/internal/logbridge"
+	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/internal/socket"
 	"github.com/karve-k8s/karve/kine/location"
 	"github.com/karve-k8s/karve/server/apiserver"
@@ -42,16 +43,20 @@ func Command() *cli.Command {
 		Usage: "create and replace the secret of a cluster with several servers on one datastore",
 		Subcommands: []*cli.Command{
 			{
-				Name:      "create",
-				Usage:     "write a new secret to a file, for --cluster-token-file",
+				Name:  "create",
+				Usage: "write a new secret to a file, for --cluster-token-file",
+				Description: `It makes the directory, if that is missing. As root, it gives the file to the user who
+owns the data directory, so that the service can read it.`,
 				ArgsUsage: "FILE",
+				Flags:     []cli.Flag{options.Config(), options.DataDir()},
+				Before:    options.ReadDataDir,
 				Action:    create,
 			},
 			{
 				Name:  "rotate",
 				Usage: "encrypt the cluster's keys in the datastore with another secret, or change its encryption configuration",
 				Description: `Give each server a new secret before it starts the next time. Servers that run are
-not disturbed. Without --datastore-endpoint, the datastore is that of the running
+not disturbed. As root, it gives the new file to the user who owns the data directory. Without --datastore-endpoint, the datastore is that of the running
 server in --data-dir.`,
 				Flags: []cli.Flag{
 					options.Config(), options.DataDir(), options.DatastoreEndpoint(),
@@ -73,6 +78,9 @@ func create(c *cli.Context) error {
 		return fmt.Errorf("karve cluster-token create takes one FILE, got %d arguments", c.Args().Len())
 	}
 	file := c.Args().First()
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
+	}
 	err := atomicfile.Create(file, false, func(w io.Writer) error {
 		_, err := io.WriteString(w, membership.NewToken())
 		return err
@@ -80,6 +88,9 @@ func create(c *cli.Context) error {
 	if errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("%s exists, and may be the secret of a cluster: name another file", file)
 	} else if err != nil {
+		return err
+	}
+	if err := ownership.Give(file, c.String("data-dir")); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(c.App.Writer, "wrote a new secret to %s: copy it to each server, readable for the server's user only\n", file)
@@ -101,6 +112,11 @@ func rotate(c *cli.Context) error {
 		} else if err != nil {
 			return err
 		}
+		if file := c.String(newTokenFile); file != "" {
+			if err := ownership.Give(file, c.String("data-dir")); err != nil {
+				return err
+			}
+		}
 		next := "give each server the new file before it starts the next time"
 		if c.String(newTokenFile) == "" {
 			next = "the servers use the configuration when they start the next time: start them again, one at a time"
@@ -117,7 +133,18 @@ func read(c *cli.Context) (before, after *membership.Token, encryption *[]byte, 
 	}
 	var problems []error
 	token := func(option string) *membership.Token {
-		t, err := membership.ReadToken(c.String(option))
+		file, dir := c.String(option), c.String("data-dir")
+		var t *membership.Token
+		readIt := func() (err error) {
+			t, err = membership.ReadToken(file)
+			return err
+		}
+		var err error
+		if ownership.Same(dir, file) { // the service's own, which root would refuse
+			err = ownership.Act(dir, readIt)
+		} else {
+			err = readIt()
+		}
 		if err != nil {
 			problems = append(problems, fmt.Errorf("--%s: %w", option, err))
 		}

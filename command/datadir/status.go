@@ -340,3 +340,15 @@ func (s *ServerStatus) serverTable(w io.Writer) {
 }
 
 func mebi(bytes int64) string { return fmt.Sprintf("%.1f Mi", float64(bytes)/(1<<20)) }
+
+// Ready returns an error unless the server in a data directory is ready, as `karve status` finds it.
+func Ready(ctx context.Context, dir string) error {
+	s, err := readState(ctx, dir, time.Now())
+	if err != nil || s.State == stateReady {
+		return err
+	}
+	if s.Problem == "" {
+		return fmt.Errorf("karve status: %s", s.State)
+	}
+	return fmt.Errorf("karve status: %s: %s", s.State, output.Printable(s.Problem))
+}

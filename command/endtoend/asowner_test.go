@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/preflight"
 )
 
 const nobodyID = 65534
@@ -202,4 +203,27 @@ func TestCommandsRemoveStages(t *testing.T) {
 	if err := used.Remove(); err != nil {
 		t.Error(err)
 	}
+}
+
+// Root's check reads files as the service will, and the commands for the cluster's secret leave it files that it can
+// read.
+func TestRootsCheckOfAServicesFiles(t *testing.T) {
+	long(t)
+	parallel(t)
+	dir := servicesDir(t)
+	place := filepath.Join(filepath.Dir(dir), "etc")
+	token, next := filepath.Join(place, "cluster-token"), filepath.Join(place, "next")
+	karve(t, "cluster-token", "create", "--data-dir", dir, token) // makes the directory
+	p := service(t, dir, "KARVE_SSH_USER=nodes", "KARVE_ETCD_LISTEN=http://127.0.0.1:0", "KARVE_CLUSTER_TOKEN_FILE="+token)
+	karve(t, "cluster-token", "create", "--data-dir", t.TempDir(), next) // root's
+	karve(t, "cluster-token", "rotate", "--data-dir", dir, "--cluster-token-file", token, "--new-cluster-token-file", next)
+	if info, err := os.Stat(next); err != nil || !ownedBy(info, nobodyID) {
+		t.Errorf("the new secret is not the service's: %v", err)
+	}
+	p.stop()
+	options := []string{"--data-dir", dir, "--ssh-user", "nodes", "--etcd-listen", "http://127.0.0.1:0", "--cluster-token-file"}
+	wantFinding(t, findings(t, append(options, next)...), "configuration", preflight.OK, "")
+	roots := filepath.Join(t.TempDir(), "roots") // closed to everybody else
+	karve(t, "cluster-token", "create", "--data-dir", t.TempDir(), roots)
+	wantFinding(t, findings(t, append(options, roots)...), "configuration", preflight.Fail, "permission denied")
 }

@@ -36,7 +36,6 @@ func TestHelpFitsTwoScreens(t *testing.T) {
 	}
 }
 
-// TestHelpAllHasEveryOption in the form that install.sh reads.
 func TestHelpAllHasEveryOption(t *testing.T) {
 	t.Parallel()
 	lines := strings.Split(karve(t, "server", "--help", "--all"), "\n")

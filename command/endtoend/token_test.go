@@ -146,7 +146,7 @@ func TestTokenPrintsTheJoinCommand(t *testing.T) {
 		t.Errorf("hash: got %s, want %s", match[2], want)
 	}
 	install := karve(t, "token", "create", "--data-dir", dir, "--print-install-command")
-	if !regexp.MustCompile(`^curl \S+ https://\S+/install\.sh \| sh -s - node --server https://192\.0\.2\.7:6443 --token \S+ --ca-hash ` + match[2] + `\n$`).MatchString(install) {
+	if !regexp.MustCompile(`^curl \S+ \S+ https://\S+/install\.sh && KARVE_TOKEN=\S+ sh \S+ node --server https://192\.0\.2\.7:6443 --ca-hash ` + match[2] + `\n$`).MatchString(install) {
 		t.Errorf("got %q, want a line for install.sh", install)
 	}
 	config := filepath.Join(t.TempDir(), "config.yaml")

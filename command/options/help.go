@@ -33,8 +33,7 @@ func (p Purpose) HasMore() bool {
 }
 
 // WriteHelp writes the help of a command. Of the options of a server it shows those that
-// most users need, and the others only if all is set. What it prints with all is also what
-// install.sh reads: a line "  --name" for an option without a value, and "  --name VALUE".
+// most users need, and the others only if all is set.
 func WriteHelp(w io.Writer, p Purpose, all bool) {
 	line := "Usage: " + p.Name
 	switch {

@@ -15,10 +15,11 @@ import (
 
 	"github.com/karve-k8s/karve/command/servers"
 	"github.com/karve-k8s/karve/internal/clusterinfo"
+	"github.com/karve-k8s/karve/internal/shell"
 )
 
-// installer is where install.sh comes from.
-const installer = "https://github.com/karve-k8s/karve/releases/latest/download/install.sh"
+// releases is where releases are, unless KARVE_DOWNLOAD_URL names a mirror.
+const releases = "https://github.com/karve-k8s/karve/releases"
 
 // target is what a machine needs to know of the cluster that it joins.
 type target struct {
@@ -84,7 +85,22 @@ func (t *target) kubeadm(token bootstraptoken.BootstrapTokenString) string {
 }
 
 // install is the command with which Karve's installer makes a machine a node. It needs the hashes of all
-// authorities, because any of them may have signed the server's certificate.
-func (t *target) install(token bootstraptoken.BootstrapTokenString) string {
-	return fmt.Sprintf("curl -sfL %s | sh -s - node --server https://%s --token %s --ca-hash %s", installer, t.address, token, strings.Join(t.hashes, " --ca-hash "))
+// authorities, because any of them may have signed the server's certificate. The token is not among the
+// arguments, which other users can see. The machine gets this release, from the mirror if there is one. Only
+// a release can be named: release is empty if this program is another build.
+func (t *target) install(token bootstraptoken.BootstrapTokenString, mirror, release string) string {
+	from, environment := mirror, ""
+	switch {
+	case mirror != "":
+		environment = "KARVE_DOWNLOAD_URL=" + shell.Quoted(mirror) + " "
+	case release != "":
+		from = releases + "/download/" + strings.ReplaceAll(release, "+", "%2B")
+	default:
+		from = releases + "/latest/download"
+	}
+	if release != "" {
+		environment += "KARVE_VERSION=" + release + " "
+	}
+	return fmt.Sprintf("curl -fsSLo karve-install.sh %s && %sKARVE_TOKEN=%s sh karve-install.sh node --server https://%s --ca-hash %s",
+		shell.Quoted(strings.TrimSuffix(from, "/")+"/install.sh"), environment, token, t.address, strings.Join(t.hashes, " --ca-hash "))
 }

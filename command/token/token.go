@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -29,6 +30,7 @@ import (
 	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/command/servers"
 	"github.com/karve-k8s/karve/internal/shell"
+	"github.com/karve-k8s/karve/internal/version"
 )
 
 // timeout limits each request to the server.
@@ -133,7 +135,11 @@ func create(c *cli.Context) error {
 		}
 		line = to.kubeadm(*wanted.Token)
 		if c.Bool("print-install-command") {
-			line = to.install(*wanted.Token)
+			release := version.Full()
+			if version.Build != "" {
+				release = ""
+			}
+			line = to.install(*wanted.Token, os.Getenv("KARVE_DOWNLOAD_URL"), release)
 			if user := options.ConfiguredSSHUser(c); user != "" && c.String("kubeconfig") == "" { // the server of this configuration
 				line += " --ssh-user " + shell.Quoted(user)
 			}
@@ -148,6 +154,26 @@ func create(c *cli.Context) error {
 	}
 	_, err = fmt.Fprintln(c.App.Writer, line)
 	return err
+}
+
+// Temporary creates a token that joins a machine, and returns what deletes it.
+func Temporary(ctx context.Context, client kubernetes.Interface, ttl time.Duration, description string) (text string, remove func() error, err error) {
+	made, err := parse(nil, request{
+		ttl: ttl, usages: strings.Join(bootstraptoken.DefaultTokenUsages, ","), groups: strings.Join(bootstraptoken.DefaultTokenGroups, ","),
+		description: description, join: true,
+	})
+	if err != nil {
+		return "", nil, err
+	}
+	secret := bootstraptoken.BootstrapTokenToSecret(made)
+	if _, err := client.CoreV1().Secrets(metav1.NamespaceSystem).Create(ctx, secret, metav1.CreateOptions{}); err != nil {
+		return "", nil, fmt.Errorf("create a token: %w", err)
+	}
+	return made.Token.String(), func() error { // also after an interruption
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+		defer cancel()
+		return client.CoreV1().Secrets(metav1.NamespaceSystem).Delete(ctx, secret.Name, metav1.DeleteOptions{})
+	}, nil
 }
 
 // request is what a user asked for.

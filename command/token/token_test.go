@@ -2,8 +2,11 @@ package token
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/pem"
+	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -216,8 +219,15 @@ func TestFind(t *testing.T) {
 		if got, want := got.kubeadm(token), "kubeadm join 192.0.2.7:6443 --token "+someToken+" --discovery-token-ca-cert-hash "+hash; got != want {
 			t.Errorf("%s: got %s, want %s", name, got, want)
 		}
-		if got, want := got.install(token), " | sh -s - node --server https://192.0.2.7:6443 --token "+someToken+" --ca-hash "+hash; !strings.HasSuffix(got, want) {
-			t.Errorf("%s: got %s, want %s at its end", name, got, want)
+		const node = " sh karve-install.sh node --server https://192.0.2.7:6443 --ca-hash "
+		for _, c := range []struct{ mirror, release, want string }{
+			{"", "v1.37.2+karve.3", "curl -fsSLo karve-install.sh https://github.com/karve-k8s/karve/releases/download/v1.37.2%2Bkarve.3/install.sh && KARVE_VERSION=v1.37.2+karve.3 "},
+			{"", "", "curl -fsSLo karve-install.sh https://github.com/karve-k8s/karve/releases/latest/download/install.sh && "},
+			{"https://mirror.example/k a/", "v1.37.2+karve.3", "curl -fsSLo karve-install.sh 'https://mirror.example/k a/install.sh' && KARVE_DOWNLOAD_URL='https://mirror.example/k a/' KARVE_VERSION=v1.37.2+karve.3 "},
+		} {
+			if got, want := got.install(token, c.mirror, c.release), c.want+"KARVE_TOKEN="+someToken+node+hash; got != want {
+				t.Errorf("%s: got %s, want %s", name, got, want)
+			}
 		}
 	}
 	// Either of two authorities may have signed the server's certificate.
@@ -226,7 +236,7 @@ func TestFind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := both.install(bootstraptoken.BootstrapTokenString{}); len(both.hashes) != 2 || !strings.HasSuffix(got, " --ca-hash "+both.hashes[0]+" --ca-hash "+hash) {
+	if got := both.install(bootstraptoken.BootstrapTokenString{}, "", ""); len(both.hashes) != 2 || !strings.HasSuffix(got, " --ca-hash "+both.hashes[0]+" --ca-hash "+hash) {
 		t.Errorf("two authorities: got %s, want the hashes of both", got)
 	}
 	mine = mine[len(others):]
@@ -234,5 +244,28 @@ func TestFind(t *testing.T) {
 		if _, err := find(ca); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("got %v, want that cluster-info %s", err, name)
 		}
+	}
+}
+
+func TestTemporary(t *testing.T) {
+	client := fake.NewClientset()
+	ctx, interrupt := context.WithCancel(t.Context())
+	text, remove, err := Temporary(ctx, client, 15*time.Minute, "for a test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens, err := read(ctx, client, io.Discard)
+	if err != nil || len(tokens) != 1 {
+		t.Fatalf("got %v, %v, want one token", tokens, err)
+	}
+	if got := tokens[0]; got.Token.String() != text || got.Description != "for a test" || got.Expires == nil || !slices.Equal(got.Usages, []string{"authentication", "signing"}) {
+		t.Errorf("got %+v, want %s", got, text)
+	}
+	interrupt()
+	if err := remove(); err != nil {
+		t.Error(err)
+	}
+	if tokens, err := read(t.Context(), client, io.Discard); err != nil || len(tokens) != 0 {
+		t.Errorf("got %v, %v, want that it is deleted although the user has interrupted", tokens, err)
 	}
 }

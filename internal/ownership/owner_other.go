@@ -6,3 +6,5 @@ import "io/fs"
 
 // ownerOf returns no owner: files have none of this kind.
 func ownerOf(fs.FileInfo) (Owner, bool) { return Owner{}, false }
+
+const nonblock = 0

@@ -7,6 +7,9 @@ import (
 	"syscall"
 )
 
+// nonblock lets a FIFO be opened without a writer.
+const nonblock = syscall.O_NONBLOCK
+
 func ownerOf(info fs.FileInfo) (Owner, bool) {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

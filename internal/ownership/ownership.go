@@ -100,6 +100,30 @@ func Same(dir, place string) bool {
 // Lend gives f to o. This process has made f in a directory that only root can change.
 func Lend(f *os.File, o Owner) error { return f.Chown(o.UID, o.GID) }
 
+// Give makes the owner of dir the owner of a file of root's, if this process is root's and dir is another user's.
+// It leaves a file alone that is already somebody else's, or is in a directory that another user can change.
+func Give(file, dir string) error {
+	owner, foreign, err := Foreign(dir)
+	if err != nil || !foreign {
+		return err
+	}
+	if _, others, err := Foreign(filepath.Dir(file)); err != nil || others {
+		return err
+	}
+	if _, others, err := Foreign(file); err != nil || others {
+		return err
+	}
+	f, err := os.OpenFile(file, os.O_RDONLY|nonblock, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return err
+	}
+	return Lend(f, owner)
+}
+
 // Explain adds to an error about permissions which files of dir belong to another user than
 // dir itself, and the remedy. It returns other errors unchanged.
 func Explain(err error, dir string) error {

@@ -66,7 +66,7 @@ arch() { case $(uname -m) in x86_64) echo amd64 ;; aarch64) echo arm64 ;; *) die
 # publish FILE [VERSION] puts a release of that program on the web, in the version that it prints.
 publish() {
 	local version=${2:-}
-	[ -n "$version" ] || version=$("$1" version | grep -om 1 'v[0-9][^ ]*') || die "$1 prints no version"
+	[ -n "$version" ] || version=$("$1" version | grep -om 1 'v[0-9][^ ,]*') || die "$1 prints no version"
 	rm -f "$web"/*
 	xz -0 -c "$1" >"$web/karve-linux-$(arch).xz"
 	gzip -1 -c "$1" >"$web/karve-linux-$(arch).gz"

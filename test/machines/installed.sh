@@ -2,11 +2,12 @@
 # A node that install.sh makes, beside those of kubeadm. The programs come from files: there is no
 # internet here.
 
-# install_node NAME ARGS... runs install.sh node on a machine.
+# install_node NAME LINE ARGS... runs the line of karve token create --print-install-command on a machine.
 install_node() {
-	local name=$1
-	shift
-	enter "$name" env KARVE_BINARY=/opt/nodes/karve sh -s - node "$@" --kubelet /opt/nodes/kubelet <install.sh >"$run/$name/install" 2>&1 ||
+	local name=$1 line=${2#*&& }
+	shift 2
+	# shellcheck disable=SC2086 # variables, and arguments
+	enter "$name" env KARVE_BINARY=/opt/nodes/karve ${line%% sh *} sh -s - ${line#*install.sh } "$@" --kubelet /opt/nodes/kubelet <install.sh >"$run/$name/install" 2>&1 ||
 		die "install.sh node: $(cat "$run/$name/install")"
 }
 
@@ -19,8 +20,7 @@ installed_node() {
 	enter $name ctr -n other images import --snapshotter "$(snapshotter)" - <"$build/images/busybox.tar" >/dev/null
 	enter $name ctr -n other run --snapshotter "$(snapshotter)" -d "$busybox" bystander sleep 100000
 	line=$(enter server karve token create --print-install-command)
-	# shellcheck disable=SC2086 # the line is a command with arguments
-	install_node $name ${line##*sh -s - node }
+	install_node $name "$line"
 	until_ok "node $name" kubectl wait --for=condition=Ready --timeout=10s "node/$name"
 	enter $name test ! -e /etc/karve-node/bootstrap.kubeconfig || die "the token is left on $name"
 

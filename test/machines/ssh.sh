@@ -251,8 +251,7 @@ node_of_install_sh() {
 	add_node $name
 	let_ssh_in $name
 	line=$(enter server karve token create --print-install-command)
-	# shellcheck disable=SC2086 # the line is a command with arguments
-	install_node $name ${line##*sh -s - node } --ssh-user tunnel
+	install_node $name "$line" --ssh-user tunnel
 	same "the keys, their mode and their owner" "$(enter $name sh -c 'cat /home/tunnel/.ssh/authorized_keys; stat -c "%a %U" /home/tunnel/.ssh /home/tunnel/.ssh/authorized_keys')" \
 		"restrict,port-forwarding $(enter server cat /etc/karve/ssh-key.pub)
 700 tunnel

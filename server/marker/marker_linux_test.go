@@ -1,4 +1,4 @@
-package server
+package marker
 
 import (
 	"errors"
@@ -37,19 +37,19 @@ func TestMarkOnFullDisk(t *testing.T) {
 	if err := os.WriteFile(ballast, make([]byte, 128<<10), 0o600); !datadir.IsFull(err) {
 		t.Fatalf("fill the disk: %v", err)
 	}
-	if err := mark(dir); !mayStayUnmarked(err) {
+	if err := Mark(dir); !MayStayUnmarked(err) {
 		t.Errorf("got %v, want an error despite which the server starts", err)
 	}
-	if _, err := os.Lstat(filepath.Join(dir, markerFile)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(filepath.Join(dir, File)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("an empty mark: %v", err)
 	}
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}
-	if err := mark(dir); err != nil {
+	if err := Mark(dir); err != nil {
 		t.Error(err)
 	}
-	if text, err := os.ReadFile(filepath.Join(dir, markerFile)); err != nil || string(text) != markerText {
-		t.Errorf("the mark with room: %q, %v", text, err)
+	if content, err := os.ReadFile(filepath.Join(dir, File)); err != nil || string(content) != markText {
+		t.Errorf("the mark with room: %q, %v", content, err)
 	}
 }

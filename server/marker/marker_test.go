@@ -1,4 +1,4 @@
-package server
+package marker
 
 import (
 	"errors"
@@ -51,7 +51,7 @@ func TestOnlyKarvesDirectoriesAreMarked(t *testing.T) {
 	}{
 		"nothing":                             {nil, true},
 		"certificates put there before":       {[]func(*testing.T, string){write("certs/server-ca.crt", "of a company")}, true},
-		"a mark that a power cut emptied":     {[]func(*testing.T, string){write(markerFile, ""), write("lock", "1")}, true},
+		"a mark that a power cut emptied":     {[]func(*testing.T, string){write(File, ""), write("lock", "1")}, true},
 		"like /etc/ssl":                       {[]func(*testing.T, string){write("certs/ca.pem", "x"), write("openssl.cnf", "x")}, false},
 		"another program's lock":              {[]func(*testing.T, string){write("lock", "1"), write("data", "x")}, false},
 		"no database":                         {[]func(*testing.T, string){write(datastore.EngineFile, "of another program"), write("x", "x")}, false},
@@ -60,8 +60,9 @@ func TestOnlyKarvesDirectoriesAreMarked(t *testing.T) {
 		"k3s' database":                       {[]func(*testing.T, string){write(kineimport.FileName, "SQLite format 3\x00 and more")}, false},
 		"ours, of an earlier release": {[]func(*testing.T, string){database, write("lock", "1"), write("lost+found/x", "x"),
 			write(kineimport.FileName+kineimport.ConvertedSuffix, "x"), write(datastore.EngineFile+".before-restore-20260102T030405Z-wal", "x")}, true},
-		"ours, with another datastore": {[]func(*testing.T, string){issued, write("flexvolume/x", "x")}, true},
-		"certificates and more":        {[]func(*testing.T, string){issued, write("x", "x")}, false},
+		"ours, with another datastore":    {[]func(*testing.T, string){issued, write("flexvolume/x", "x")}, true},
+		"certificates, and a key for SSH": {[]func(*testing.T, string){issued, write("ssh/id_ed25519", "x")}, true},
+		"certificates and more":           {[]func(*testing.T, string){issued, write("x", "x")}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -70,28 +71,60 @@ func TestOnlyKarvesDirectoriesAreMarked(t *testing.T) {
 				with(t, dir)
 			}
 			for range 2 { // the second time, the marker exists
-				if err := mark(dir); err != nil {
+				if err := Mark(dir); err != nil {
 					t.Fatal(err)
 				}
-				text, err := os.ReadFile(filepath.Join(dir, markerFile))
+				content, err := os.ReadFile(filepath.Join(dir, File))
 				if !test.want && errors.Is(err, fs.ErrNotExist) {
 					continue
 				}
-				if err != nil || !test.want || !strings.HasPrefix(string(text), markerBegins) {
-					t.Errorf("got %q, %v; want a mark: %v", text, err, test.want)
+				if err != nil || !test.want || !strings.HasPrefix(string(content), begins) {
+					t.Errorf("got %q, %v; want a mark: %v", content, err, test.want)
 				}
 			}
 		})
 	}
-	// The scripts look for the same words in the same file.
-	script, err := os.ReadFile("../install.sh")
-	if err != nil || !strings.Contains(string(script), "$1/"+markerFile) || !strings.Contains(string(script), "'^"+markerBegins+"'") {
-		t.Errorf("install.sh does not look for %q in %s: %v", markerBegins, markerFile, err)
+}
+
+// An installation gives only these directories to the service's user.
+func TestOursAndVacant(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		files        map[string]string // -> is a symbolic link
+		ours, vacant bool
+	}{
+		"nothing":                    {nil, false, true},
+		"a mark":                     {map[string]string{File: markText, "mine": "x"}, true, false},
+		"another program's files":    {map[string]string{"mail.pem": "x"}, false, false},
+		"another program's lock":     {map[string]string{"lock": "", "mail": "x"}, false, false},
+		"a user's certificates":      {map[string]string{"certs/server-ca.crt": "x", "certs/server-ca.key": "x"}, false, true},
+		"others' certificates":       {map[string]string{"certs/mail.pem": "x"}, false, false},
+		"a link to others' files":    {map[string]string{"certs": "->/etc/ssl"}, false, false},
+		"a link to another's mark":   {map[string]string{File: "->/dev/null", "x": "x"}, false, false},
+		"a database that is no file": {map[string]string{datastore.EngineFile: "->/dev/null"}, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			for file, content := range test.files {
+				path := filepath.Join(dir, file)
+				err := os.MkdirAll(filepath.Dir(path), 0o700)
+				if target, link := strings.CutPrefix(content, "->"); link {
+					err = errors.Join(err, os.Symlink(target, path))
+				} else {
+					err = errors.Join(err, os.WriteFile(path, []byte(content), 0o600))
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			if Ours(dir) != test.ours || Vacant(dir) != test.vacant {
+				t.Errorf("got ours %v, vacant %v", Ours(dir), Vacant(dir))
+			}
+		})
 	}
-	_, list, _ := strings.Cut(string(script), "# Every name that Karve gives; server/marker.go has the same list.\n")
-	list, _, _ = strings.Cut(list, ") ;;")
-	if got := strings.Fields(strings.NewReplacer("|", " ", "\\", " ").Replace(list)); !slices.Equal(got, ownNames[:]) {
-		t.Errorf("install.sh has the names %q, want %q", got, ownNames)
+	if none := filepath.Join(t.TempDir(), "none"); Ours(none) || !Vacant(none) {
+		t.Error("a directory that does not exist is vacant")
 	}
 }
 
@@ -129,10 +162,10 @@ func TestRemoveLeft(t *testing.T) {
 		create(dir, ".karve-13.tmp", time.Now())
 		want = append(want, ".snapshot-13", ".karve-13.tmp")
 		if marked {
-			create(dir, markerFile, old)
-			want = append(want, markerFile)
+			create(dir, File, old)
+			want = append(want, File)
 		}
-		removeLeft(dir)
+		RemoveLeft(dir)
 		entries, err := os.ReadDir(dir)
 		if err != nil {
 			t.Fatal(err)

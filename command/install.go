@@ -1,0 +1,202 @@
+package command
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/term"
+
+	"github.com/karve-k8s/karve/command/datadir"
+	"github.com/karve-k8s/karve/command/install"
+	"github.com/karve-k8s/karve/command/options"
+	"github.com/karve-k8s/karve/internal/version"
+	"github.com/karve-k8s/karve/node"
+)
+
+const installNotes = `It takes the options of karve server, also from variables KARVE_NAME, and writes them to
+the configuration file, where they stay. --name= (with no value) removes one; write a
+switch as --name or --name=false. Run it again to change options. Options of the node
+follow --with-node, which makes this machine a node of its own server, too.
+
+For root it uses /usr/local/bin, /etc/karve/config.yaml, /var/lib/karve, a user "karve" and
+a service of systemd or OpenRC; for other users ~/.local/bin, ~/.config/karve,
+~/.local/share/karve and a unit of their systemd. An upgrade backs up the data to
+<data-dir>.before-upgrade. If the new version does not become ready, the earlier one
+returns, with its options and data.
+
+KARVE_INSTALL_TIMEOUT is how many seconds the service may take to become ready (default:
+300). KARVE_INSTALL_CHECK=no leaves out karve check.`
+
+// installCommand is `karve install`, to which install.sh hands over.
+func installCommand() *cli.Command {
+	return &cli.Command{
+		Name: "install", Usage: "install this program as a service, or upgrade the installed one",
+		ArgsUsage: "[OPTION of karve server...]", SkipFlagParsing: true, Description: installNotes,
+		BashComplete: func(c *cli.Context) {
+			completeWith(&cli.Command{Name: "install", Flags: serverOptions()}, os.Args)(c)
+		},
+		Action: func(c *cli.Context) error {
+			args := c.Args().Slice()
+			if len(args) > 0 && args[0] == "--print-unit" { // packages are made with it
+				return printUnit(c, args[1:])
+			}
+			if own := beforeNode(args); slices.Contains(own, "--help") || slices.Contains(own, "-h") {
+				options.WriteHelp(c.App.Writer, options.Purpose{
+					Name: "karve install", Usage: c.Command.Usage, Args: "[--with-node [OPTION of a node...]]", Notes: installNotes, Options: serverOptions(),
+				}, slices.Contains(own, "--all"))
+				return nil
+			}
+			return runInstall(c, args, os.Environ())
+		},
+	}
+}
+
+// upgradeCommand is `karve upgrade`.
+func upgradeCommand() *cli.Command {
+	return &cli.Command{
+		Name: "upgrade", Usage: "make this program the installed one, with the options that the configuration file has",
+		Description: `It is karve install without options, for a machine where Karve is installed.`,
+		Action: func(c *cli.Context) error {
+			place, err := install.FindPlace(c.Context)
+			if err == nil {
+				err = place.Installed()
+			}
+			if err != nil {
+				return err
+			}
+			return runInstall(c, nil, nil)
+		},
+	}
+}
+
+// uninstallCommand is `karve uninstall`, which karve-uninstall.sh calls.
+func uninstallCommand() *cli.Command {
+	return &cli.Command{
+		Name: "uninstall", Usage: "stop the service, and remove what karve install has installed",
+		Description: `It keeps data and configuration, unless --purge is given or its question is answered
+with yes. It removes nothing that Karve has not made, and names what stays.`,
+		Flags:  []cli.Flag{&cli.BoolFlag{Name: "purge", Usage: "remove data and configuration, too, and do not ask"}},
+		Action: uninstall,
+	}
+}
+
+// beforeNode are the arguments for the server.
+func beforeNode(args []string) []string {
+	if at := slices.Index(args, "--with-node"); at >= 0 {
+		return args[:at]
+	}
+	return args
+}
+
+// serverOptions are the options of karve server that an installation takes.
+func serverOptions() []cli.Flag {
+	return slices.DeleteFunc(options.Server(), func(f cli.Flag) bool { return f.Names()[0] == "config" })
+}
+
+func runInstall(c *cli.Context, args, environ []string) error {
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	defer removeStage(program)
+	known := install.Known{}
+	for _, f := range options.Server() {
+		if d, ok := f.(cli.DocGenerationFlag); ok {
+			known[f.Names()[0]] = d.TakesValue()
+		}
+	}
+	given, nodeArgs, err := install.ReadOptions(args, environ, known)
+	timeout, timeoutErr := installTimeout()
+	if err := errors.Join(err, timeoutErr, wantedVersion()); err != nil {
+		return errors.Join(err, errors.New("nothing was changed"))
+	}
+	place, err := install.FindPlace(c.Context)
+	if err != nil {
+		return err
+	}
+	if nodeArgs != nil { // a node that is impossible is no reason to begin with the server
+		if err := node.Supported(&node.Machine{}); err != nil {
+			return err
+		}
+	}
+	i := &install.Installer{
+		Place: place, Source: program, Version: "Karve " + version.Full(), Timeout: timeout,
+		Check: os.Getenv("KARVE_INSTALL_CHECK") != "no", Ready: datadir.Ready,
+		Say:  func(format string, args ...any) { fmt.Fprintf(c.App.Writer, "karve: "+format+"\n", args...) },
+		Warn: func(format string, args ...any) { fmt.Fprintf(c.App.ErrWriter, "karve: "+format+"\n", args...) },
+	}
+	dataDir, err := i.Run(c.Context, given)
+	if err != nil || nodeArgs == nil {
+		return err
+	}
+	removeStage(program)
+	self := place.Program()
+	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "KARVE_") && !strings.HasPrefix(v, "KARVE_REQUIRE_SIGNATURE=")
+	})
+	return fmt.Errorf("%s: %w", self, syscall.Exec(self, append([]string{"karve", "node", "install", "--" + ownServer, dataDir}, nodeArgs...), env))
+}
+
+// installTimeout is how long the service may take to become ready.
+func installTimeout() (time.Duration, error) {
+	text, set := os.LookupEnv("KARVE_INSTALL_TIMEOUT")
+	if !set || text == "" {
+		return 300 * time.Second, nil
+	}
+	seconds, err := strconv.ParseUint(text, 10, 31)
+	if err != nil {
+		return 0, fmt.Errorf("KARVE_INSTALL_TIMEOUT %s: want a number of seconds", text)
+	}
+	return time.Duration(seconds) * time.Second, nil
+}
+
+// wantedVersion refuses to install another version than the one that the user asks for.
+func wantedVersion() error {
+	if wanted := os.Getenv("KARVE_VERSION"); wanted != "" && strings.TrimPrefix(wanted, "v") != strings.TrimPrefix(version.Full(), "v") {
+		return fmt.Errorf("KARVE_VERSION %s: this is Karve %s: take the program of that version, for install.sh by KARVE_DOWNLOAD_URL", wanted, version.Full())
+	}
+	return nil
+}
+
+func printUnit(c *cli.Context, args []string) error {
+	text := install.SystemUnit()
+	if len(args) == 1 && args[0] == "user" {
+		text = install.UserUnit("%h/.local/bin/karve", "%h/.config/karve/config.yaml")
+	} else if len(args) > 0 {
+		return fmt.Errorf("--print-unit takes nothing, or \"user\", got %q", args[0])
+	}
+	_, err := fmt.Fprint(c.App.Writer, text)
+	return err
+}
+
+func uninstall(c *cli.Context) error {
+	place, err := install.FindPlace(c.Context)
+	if err != nil {
+		return err
+	}
+	r := &install.Remover{
+		Place: place, Purge: c.Bool("purge"),
+		Say:  func(format string, args ...any) { fmt.Fprintf(c.App.Writer, format+"\n", args...) },
+		Warn: func(format string, args ...any) { fmt.Fprintf(c.App.ErrWriter, format+"\n", args...) },
+	}
+	if !place.User {
+		r.Node = func(ctx context.Context) (bool, error) {
+			return node.UninstallWithServer(ctx, &node.Machine{}, nodeOptions(c).Say)
+		}
+	}
+	if !r.Purge && term.IsTerminal(int(os.Stdin.Fd())) {
+		fmt.Fprintf(c.App.Writer, "Remove the data in %s and the configuration as well? [y/N] ", r.Target())
+		answer, _ := bufio.NewReader(c.App.Reader).ReadString('\n')
+		r.Purge = slices.Contains([]string{"y", "Y", "yes"}, strings.TrimSpace(answer))
+	}
+	return r.Run(c.Context)
+}

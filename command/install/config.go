@@ -1,0 +1,166 @@
+package install
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/karve-k8s/karve/kine/location"
+	"github.com/karve-k8s/karve/server/marker"
+)
+
+const configBegins = "# Options of karve server. karve install changes those that it is given.\n"
+
+// config is the configuration file of a server, and what an installation has to know of it.
+type config struct {
+	text  []byte
+	value map[string]yaml.Node
+
+	dataDir  string
+	location location.Location
+	storeDir string // of the built-in datastore; empty if it is another one, or in memory
+}
+
+// newConfig is a configuration file with other options. Nothing else in it changes.
+func newConfig(text []byte, given Options, usualDataDir string) (*config, error) {
+	if len(text) == 0 {
+		text = []byte(configBegins)
+	} else if !bytes.HasSuffix(text, []byte("\n")) {
+		text = append(bytes.Clone(text), '\n')
+	}
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		text = without(text, name)
+		switch values := given[name]; {
+		case len(values) == 1:
+			text = fmt.Appendf(text, "%s: %s\n", name, quoted(values[0]))
+		case len(values) > 1:
+			text = fmt.Appendf(text, "%s:\n", name)
+			for _, v := range values {
+				text = fmt.Appendf(text, "- %s\n", quoted(v))
+			}
+		}
+	}
+	c := &config{text: text}
+	if err := yaml.Unmarshal(text, &c.value); err != nil {
+		return nil, err
+	}
+	if c.option("data-dir") == "" {
+		c.text = fmt.Appendf(without(c.text, "data-dir"), "data-dir: %s\n", quoted(usualDataDir))
+		c.dataDir = usualDataDir
+	} else {
+		c.dataDir = c.option("data-dir")
+		if len(c.dataDir) > 1 {
+			c.dataDir = strings.TrimSuffix(c.dataDir, "/")
+		}
+	}
+	var err error
+	if c.location, err = location.Parse(c.option("datastore-endpoint"), ""); err != nil {
+		return nil, err
+	}
+	if dir, err := c.location.DirOnDisk(c.dataDir); err == nil {
+		c.storeDir = strings.TrimSuffix(dir, "/")
+	}
+	return c, nil
+}
+
+// readConfig is the configuration of an installation.
+func readConfig(file, usualDataDir string) (*config, error) {
+	text, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	c, err := newConfig(text, nil, usualDataDir)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return c, nil
+}
+
+// without is a configuration without an option, be that a value or a list.
+func without(text []byte, option string) []byte {
+	var kept []byte
+	skip := false
+	for line := range bytes.Lines(text) {
+		if !strings.ContainsRune(" \t-\n", rune(line[0])) {
+			name, _, _ := strings.Cut(string(line), ":")
+			skip = strings.Trim(strings.TrimSpace(name), `"'`) == option
+		}
+		if !skip {
+			kept = append(kept, line...)
+		}
+	}
+	return kept
+}
+
+// quoted is a string in YAML.
+func quoted(value string) string { return "'" + strings.ReplaceAll(value, "'", "''") + "'" }
+
+// option is the value of an option, and empty if it is a list.
+func (c *config) option(name string) string {
+	n := c.value[name]
+	if n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
+		return ""
+	}
+	return n.Value
+}
+
+// directories are those of the data.
+func (c *config) directories() []string {
+	if c.storeDir == "" || c.storeDir == c.dataDir {
+		return []string{c.dataDir}
+	}
+	return []string{c.dataDir, c.storeDir}
+}
+
+// external reports whether the datastore is another program's.
+func (c *config) external() bool { return !c.location.BuiltIn() }
+
+// hasData reports whether the built-in datastore has data on the disk.
+func (c *config) hasData() bool { return c.storeDir != "" && c.location.HasData(c.dataDir) }
+
+// plain are paths that need no quotes in units and scripts.
+var plain = regexp.MustCompile(`^/[A-Za-z0-9._@+-]+(/[A-Za-z0-9._@+-]+)+$`)
+
+// checkDirectories refuses paths that need quotes, and directories that are not Karve's: an installation changes
+// their owner, and --purge removes them.
+func (c *config) checkDirectories() error {
+	var problems []error
+	for i, dir := range c.directories() {
+		option := []string{"--data-dir", "--datastore-endpoint"}[i]
+		info, err := os.Stat(dir)
+		switch {
+		case !filepath.IsAbs(dir) || strings.Count(dir, "/") < 2:
+			problems = append(problems, fmt.Errorf("%s %s: want an absolute path below a directory", option, dir))
+		case !plain.MatchString(dir) || filepath.Clean(dir) != dir:
+			problems = append(problems, fmt.Errorf("%s %s: want a path of letters, digits and ._@+-", option, dir))
+		case err == nil && !info.IsDir():
+			problems = append(problems, fmt.Errorf("%s %s: is not a directory", option, dir))
+		case !marker.Ours(dir) && !marker.Vacant(dir):
+			problems = append(problems, fmt.Errorf("%s %s: it has other files than Karve's, and not the file %s that the server writes: name an empty directory, or one that does not exist", option, dir, marker.File))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// lowPort reports whether the options name a port below 1024.
+func (c *config) lowPort() bool {
+	for _, name := range []string{"secure-port", "insecure-port", "etcd-listen"} {
+		value := c.option(name)
+		if at := strings.LastIndex(value, ":"); at >= 0 {
+			value = value[at+1:]
+		}
+		if port, err := strconv.Atoi(value); err == nil && port > 0 && port < 1024 {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,219 @@
+package install
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/karve-k8s/karve/internal/ownership"
+	"github.com/karve-k8s/karve/internal/setup"
+)
+
+func TestInstallAndChangeOptions(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.checks = `[{"check":"disk speed","result":"warn","found":"fsync 30ms","do":"a better card"}]`
+	m.installs("v1", "--tls-san", "a.example", "--tls-san=b.example", "--no-controllers", "--secure-port", "443")
+	m.upright("v1", "v1")
+	m.says("check: warn: disk speed: fsync 30ms (a better card)")
+	dir := "data-dir: '" + m.place.DataDir + "'\n"
+	m.want("etc/karve/config.yaml", configBegins+"no-controllers: 'true'\nsecure-port: '443'\ntls-san:\n- 'a.example'\n- 'b.example'\n"+dir)
+	if info, err := os.Stat(m.place.DataDir); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the data directory: %v, %v", info, err)
+	}
+	m.installs("v1")
+	m.says("installed already")
+	if m.starts != 1 {
+		t.Errorf("%d starts, want 1", m.starts)
+	}
+	m.installs("v1", "--tls-san=", "--secure-port", "it's")
+	m.upright("v1", "v1")
+	m.want("etc/karve/config.yaml", configBegins+"no-controllers: 'true'\n"+dir+"secure-port: 'it''s'\n")
+	if exists(m.place.DataDir + ".before-upgrade") {
+		t.Error("a backup, although the same version converts nothing")
+	}
+}
+
+func TestNothingChangesIfTheCheckFails(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.checks = `[{"check":"datastore","result":"fail","found":"schema 99"}]`
+	m.fails("1 of 1 checks failed", "v1")
+	if exists(m.place.DataDir) || exists(m.place.Program()) {
+		t.Error("something is left of it")
+	}
+	m.checks = "[]"
+	m.installs("v1")
+	m.checks = `[{"check":"datastore","result":"fail","found":"schema 99"}]`
+	m.fails("the installed version is as it was", "v2")
+	m.upright("v1", "v1")
+}
+
+func TestUpgradeKeepsABackup(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.installs("v1")
+	m.installs("v2")
+	m.upright("v2", "v1 v2")
+	m.want("data.before-upgrade/mvcc.db", "v1")
+	m.installs("v1")
+	m.want("data.before-upgrade/mvcc.db", "v1 v2")
+	m.want("data.before-upgrade/mvcc.db.previous", "v1")
+}
+
+// A server that is blocked has said that it is ready, and `karve status` tells that it is not.
+func TestAFailedUpgradeReturns(t *testing.T) {
+	t.Parallel()
+	for behaviour, reason := range map[string]string{"dies": "not ready within", "spoils": "not ready within", "is blocked": "not ready: addons"} {
+		t.Run(behaviour, func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t)
+			m.installs("v1", "--secure-port", "1443")
+			before := m.read(m.place.Config)
+			m.fails("the earlier version is restored, and ready", "v2 "+behaviour, "--secure-port", "2443")
+			m.upright("v1", "v1")
+			m.says(reason)
+			if m.read(m.place.Config) != before {
+				t.Error("the configuration is not the one of before")
+			}
+		})
+	}
+}
+
+func TestAPowerCutKeepsTheWayBack(t *testing.T) {
+	t.Parallel()
+	for _, next := range []string{"v2 dies", "v3 spoils"} { // the same version again, and another one
+		t.Run(next, func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t)
+			m.installs("v1")
+			m.losesPower("v2")
+			m.fails("the earlier version is restored", next)
+			m.says("an earlier upgrade was cut short")
+			if got := m.read(m.place.Program()); got != "v1" {
+				t.Errorf("got %s, want v1", got)
+			}
+			m.want("data/mvcc.db", "v1")
+			m.want("data.before-upgrade/mvcc.db", "v1")
+			m.installs("v2")
+			m.upright("v2", "v1 v2")
+		})
+	}
+}
+
+func TestABackupOfDataWithoutAProgram(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.installs("v1")
+	m.uninstalls(false)
+	m.installs("v2")
+	m.upright("v2", "v1 v2")
+	m.want("data.before-upgrade/mvcc.db", "v1")
+	m.says("backed up by v2")
+}
+
+func TestOneInstallationAtATime(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	unlock, err := setup.Lock(m.place.BinDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.fails("another installation", "v1")
+	unlock()
+	m.installs("v1")
+}
+
+func (m *machine) uninstalls(purge bool) {
+	m.t.Helper()
+	m.said.Reset()
+	say := func(format string, args ...any) {
+		m.said.WriteString(strings.TrimSpace(format))
+		m.said.WriteString(" ")
+		m.sayArgs(args)
+	}
+	r := &Remover{Place: m.place, Purge: purge, Say: say, Warn: say}
+	if err := r.Run(context.Background()); err != nil {
+		m.t.Fatal(err)
+	}
+	if exists(m.place.Program()) || exists(m.place.Service.File) || exists(m.place.Uninstall) || m.started != "" {
+		m.t.Error("the program, the unit or the script is still there")
+	}
+}
+
+func (m *machine) sayArgs(args []any) {
+	for _, a := range args {
+		if s, ok := a.(string); ok {
+			m.said.WriteString(s + " ")
+		}
+	}
+}
+
+func TestUninstallLeavesWhatIsNotKarves(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.installs("v1")
+	dropIn := m.place.Service.File + ".d/low-port.conf"
+	m.write(dropIn, "x")
+	m.uninstalls(false)
+	if !exists(dropIn) || !exists(m.place.Config) || !exists(m.place.DataDir) {
+		t.Error("the configuration, its drop-in or the data are gone")
+	}
+	m.says(m.place.Service.File + ".d")
+	m.installs("v2")
+	token := filepath.Join(filepath.Dir(m.place.Config), "cluster-token")
+	m.write(token, "secret")
+	m.uninstalls(true)
+	if exists(m.place.DataDir) || exists(m.place.DataDir+".before-upgrade") || exists(m.place.Config) {
+		t.Error("the data or the configuration are still there")
+	}
+	if !exists(token) {
+		t.Error("the secret is gone")
+	}
+	m.says(token)
+}
+
+func TestPurgeWithoutOthersFiles(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.installs("v1")
+	m.uninstalls(true)
+	if exists(filepath.Dir(m.place.Config)) {
+		t.Error("an empty directory is left")
+	}
+}
+
+// karve check reads files as the service, so they are the service's before it.
+func TestTheServiceCanReadItsSecret(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give files away")
+	}
+	m := newMachine(t)
+	m.place.User = false
+	token := filepath.Join(filepath.Dir(m.place.Config), "cluster-token")
+	m.write(token, "secret")
+	c, err := newConfig(nil, Options{"cluster-token-file": {token}}, m.place.DataDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := ownership.Owner{UID: 65534, GID: 65534}
+	undo, err := (&Installer{Place: m.place}).prepare(c, owner{"nobody", nobody})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{token, m.place.DataDir} {
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := ownership.Of(info); got != nobody {
+			t.Errorf("%s belongs to %s", path, got)
+		}
+	}
+	if undo(); exists(m.place.DataDir) {
+		t.Error("the directory is left")
+	}
+}

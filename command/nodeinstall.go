@@ -1,0 +1,152 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/karve-k8s/karve/command/servers"
+	"github.com/karve-k8s/karve/command/token"
+	"github.com/karve-k8s/karve/node"
+)
+
+// ownServer is the option with which `karve install --with-node` calls this command.
+const ownServer = "own-server"
+
+// nodeInstallCommand is `karve node install`, to which install.sh hands over. Its options are those of a join, and others.
+func nodeInstallCommand(join []cli.Flag) *cli.Command {
+	return &cli.Command{
+		Name:  "install",
+		Usage: "install this program, and make the machine a node, or upgrade the one that it is; needs root",
+		Description: `install.sh calls it. This program becomes ` + node.ProgramFile + `, and
+` + node.UninstallFile + ` removes everything. Then it joins as "karve node join"
+does. On a machine that is a node, it upgrades the kubelet unless --server or a token is given.`,
+		Flags: append(join,
+			&cli.StringFlag{Name: "token", EnvVars: []string{"KARVE_TOKEN"}, Usage: "the bootstrap `TOKEN`. Other users can see a command line: prefer the variable, or --token-file"},
+			&cli.StringFlag{Name: ownServer, Usage: "the data `DIR` of the server on this machine, instead of --server, a token and --ca-hash"},
+		),
+		Action: installNode,
+	}
+}
+
+func installNode(c *cli.Context) error {
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	defer removeStage(program)
+	if err := useServers(program); err != nil {
+		return err
+	}
+	o, err := joinOptions(c)
+	if err != nil {
+		return err
+	}
+	o.Token = c.String("token")
+	os.Unsetenv("KARVE_TOKEN") // the programs that this one calls need none
+	if file := c.String("token-file"); file != "" {
+		if o.Token, err = readToken(file, c.App.Reader); err != nil {
+			return err
+		}
+	}
+	m := &node.Machine{}
+	dir, done := c.String(ownServer), func() {}
+	if dir != "" {
+		done, err = joinOwn(c, m, dir, &o)
+	}
+	if err == nil {
+		err = node.Install(c.Context, m, program, o)
+		done()
+	}
+	if err != nil && dir != "" {
+		err = fmt.Errorf("%w. The server is installed and ready, but this machine is not its node: run the same command again when that is repaired", err)
+	}
+	if err != nil {
+		return err
+	}
+	o.Say("this machine is a node: `karve node status` shows it, and %s removes it", node.UninstallFile)
+	return nil
+}
+
+// joinOwn fills in the options with which this machine joins the server on it, with a token for that alone. The
+// options of a join are ignored if the machine is its node already, because the same command upgrades.
+func joinOwn(c *cli.Context, m *node.Machine, dir string, o *node.Options) (done func(), err error) {
+	config, err := servers.Connect(dir, "")
+	if err != nil {
+		return nil, err
+	}
+	joined, _, err := node.Joined(m)
+	if err != nil {
+		return nil, err
+	}
+	o.Server, o.OwnServer = config.Host, true
+	if joined {
+		for _, name := range []string{"no-network", "node-name", "node-ip", "pod-cidr", "ssh-user"} {
+			if c.IsSet(name) {
+				o.Warn("--%s was not looked at, because this machine is a node already. To change it: %s, then the same command again", name, node.UninstallFile)
+			}
+		}
+		o.NoNetwork, o.Name, o.IP, o.PodCIDR, o.SSHUser = false, "", "", "", ""
+		return func() {}, nil
+	}
+	o.CAFile = filepath.Join(dir, "certs", "server-ca.crt")
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	text, remove, err := token.Temporary(c.Context, client, 15*time.Minute, "for karve install --with-node")
+	if err != nil {
+		return nil, err
+	}
+	o.Token = text
+	return func() {
+		if err := remove(); err != nil {
+			o.Warn("the token that was used could not be deleted, and expires in 15 minutes: %v", err)
+		}
+	}, nil
+}
+
+// useServers goes on with the installed program if that is a server's, because that is replaced only with a backup
+// and a way back. It returns if this is that program, or there is no server.
+func useServers(program string) error {
+	installed, err := os.Stat(node.ProgramFile)
+	if err != nil || !node.HasServer(&node.Machine{}) {
+		return nil
+	}
+	if own, err := os.Stat(program); err != nil || os.SameFile(own, installed) {
+		return err
+	}
+	if err := exec.Command(node.ProgramFile, "node", "install", "--help").Run(); err != nil {
+		return errors.New("the server on this machine is too old to make a node: upgrade it first, by install.sh without \"node\"")
+	}
+	removeStage(program)
+	return fmt.Errorf("%s: %w", node.ProgramFile, syscall.Exec(node.ProgramFile, append([]string{"karve"}, os.Args[1:]...), os.Environ()))
+}
+
+// removeStage removes the directory in which install.sh left the program, and nothing else.
+func removeStage(program string) {
+	if dir := filepath.Dir(program); strings.HasPrefix(filepath.Base(dir), ".karve-install.") {
+		_, _ = os.Remove(program), os.Remove(dir) // what is left of it does no harm
+	}
+}
+
+func uninstallNode(c *cli.Context) error {
+	o := nodeOptions(c)
+	if c.Bool("with-server") {
+		_, err := node.UninstallWithServer(c.Context, &node.Machine{}, o.Say)
+		return err
+	}
+	if err := node.Uninstall(c.Context, &node.Machine{}, o.Say); err != nil {
+		return err
+	}
+	o.Say("this machine is no node any more. `karve kubectl delete node` on the server removes the Node object")
+	return nil
+}

@@ -1,0 +1,14 @@
+//go:build !unix
+
+package setup
+
+import (
+	"os"
+	"os/exec"
+)
+
+// No service is installed on these systems; the package only has to compile.
+
+func lock(*os.File) error { return nil }
+
+func apart(*exec.Cmd) {}
