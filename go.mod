@@ -54,11 +54,11 @@ require (
 require (
 	github.com/karve-k8s/karve/control v0.0.0
 	github.com/karve-k8s/karve/servertest/process v0.0.0
+	golang.org/x/crypto/x509roots/fallback v0.0.0-20261030153154-30a33513ff6d
 	golang.org/x/mod v0.42.0
 	google.golang.org/protobuf v1.36.12
 	k8s.io/component-helpers v0.37.2
 	k8s.io/kube-proxy v0.0.0
-	k8s.io/kube-scheduler v0.0.0
 	k8s.io/kubelet v0.37.2
 	k8s.io/streaming v0.37.2
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2
@@ -202,6 +202,7 @@ require (
 	k8s.io/externaljwt v0.0.0 // indirect
 	k8s.io/kms v0.37.2 // indirect
 	k8s.io/kube-controller-manager v0.0.0 // indirect
+	k8s.io/kube-scheduler v0.0.0 // indirect
 	k8s.io/mount-utils v0.0.0 // indirect
 	k8s.io/pod-security-admission v0.0.0 // indirect
 	modernc.org/libc v1.79.0 // indirect

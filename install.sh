@@ -34,7 +34,7 @@ set -u
 umask 022
 
 # The public keys of releases, with spaces between; the first is that of
-# scripts/release.pub. docs/release.md says how they change.
+# release/release.pub. docs/release.md says how they change.
 release_keys='RWTbTOAIDc8fAxjosbhJPUeHbmQob1kk8hVrMeWL7Tdr4vJb9fS1YVTI'
 releases=https://github.com/karve-k8s/karve/releases
 stall=60 # seconds without a byte that end a download

@@ -28,12 +28,12 @@ var layers = [][]string{
 	{"server"},
 	{"envtest", "migrate", "node", "servertest"},
 	{"durability"},
-	{"command", "scripts"},
+	{"command", "release", "scripts"},
 	{""}, // main.go
 }
 
 // testRooms are for tests: no part of the program imports them.
-var testRooms = []string{"durability", "servertest", "scripts"}
+var testRooms = []string{"durability", "servertest", "release", "scripts"}
 
 // homes says which of our packages may import what starts with a prefix.
 var homes = []struct {

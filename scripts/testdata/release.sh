@@ -14,6 +14,6 @@ quick_release() {
 	(cd "$dir" && sha256sum karve-* >SHA256SUMS)
 	minisign -G -W -p "$dir.pub" -s "$dir.key" >/dev/null
 	sed "s,^release_keys=.*,release_keys='$(tail -n 1 "$dir.pub")'," install.sh >"$dir/install.sh"
-	INSTALL=$dir/install.sh scripts/sign "$dir.key" "$dir/SHA256SUMS" "karve $(scripts/version --release)" >&2
+	INSTALL=$dir/install.sh release/sign "$dir.key" "$dir/SHA256SUMS" "karve $(scripts/version --release)" >&2
 	tail -n 1 "$dir.pub"
 }

@@ -13,7 +13,7 @@ new_sandbox() {
 	mkdir "$work/repo"
 	local keys name
 	keys=$(sed -n "s/^release_keys='\\(.*\\)'$/\\1/p" install.sh)
-	[ "${keys%% *}" = "$(tail -n 1 scripts/release.pub)" ] || { echo "$(basename "$0"): the first key of install.sh is not that of scripts/release.pub" >&2; exit 1; }
+	[ "${keys%% *}" = "$(tail -n 1 release/release.pub)" ] || { echo "$(basename "$0"): the first key of install.sh is not that of release/release.pub" >&2; exit 1; }
 	for name in ours others; do minisign -G -W -p "$work/$name.pub" -s "$work/$name.key" >/dev/null; done
 	cp scripts/testdata/systemctl "$work/repo"
 	# The second one of two keys, as after a new one was made.
@@ -75,7 +75,7 @@ publish() {
 }
 
 # sign DIR COMMENT signs the checksums as a release's are.
-sign() { INSTALL=$work/repo/install.sh scripts/sign "$work/ours.key" "$1/SHA256SUMS" "$2" >"$work/signed" 2>&1 || die "scripts/sign: $(cat "$work/signed")"; }
+sign() { INSTALL=$work/repo/install.sh release/sign "$work/ours.key" "$1/SHA256SUMS" "$2" >"$work/signed" 2>&1 || die "release/sign: $(cat "$work/signed")"; }
 
 # install ARGS: the way people do it, through a pipe.
 install() { sh -s - "$@" <"$work/repo/install.sh" >"$work/out" 2>&1; }

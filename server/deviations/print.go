@@ -17,7 +17,7 @@ func Print(w io.Writer) error {
 	return columns.Flush()
 }
 
-// Document writes Table as Markdown. `go run ./scripts/deviations` puts that into
+// Document writes Table as Markdown. `go test ./server/deviations -update` puts that into
 // docs/deviations.md.
 func Document(w io.Writer) error {
 	var text strings.Builder

@@ -2,6 +2,7 @@ package deviations_test
 
 import (
 	"errors"
+	"flag"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -114,9 +115,12 @@ func TestParse(t *testing.T) {
 	}
 }
 
+var update = flag.Bool("update", false, "write the table into docs/deviations.md")
+
 // docs/deviations.md has what Table has.
 func TestDocumentIsTheTable(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root, "docs", "deviations.md"))
+	file := filepath.Join(root, "docs", "deviations.md")
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,9 +128,17 @@ func TestDocumentIsTheTable(t *testing.T) {
 	if err := deviations.Document(&want); err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(text), "<!-- from here: go run ./scripts/deviations -->\n")
-	got, _, _ := strings.Cut(rest, "<!-- to here -->\n")
-	if got != want.String() {
-		t.Error("docs/deviations.md is not what the table says: go run ./scripts/deviations")
+	const begin, end = "<!-- from here: go test ./server/deviations -update -->\n", "<!-- to here -->\n"
+	before, rest, begins := strings.Cut(string(text), begin)
+	got, after, ends := strings.Cut(rest, end)
+	switch {
+	case !begins || !ends:
+		t.Fatalf("%s has no lines %q and %q", file, begin, end)
+	case *update:
+		if err := os.WriteFile(file, []byte(before+begin+want.String()+end+after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	case got != want.String():
+		t.Error("docs/deviations.md is not what the table says: go test ./server/deviations -update")
 	}
 }

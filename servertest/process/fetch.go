@@ -30,7 +30,7 @@ const Version = "v1.37.2+karve.1"
 // release [Version], as for install.sh. The default is the release on GitHub.
 const DownloadVariable = "KARVE_DOWNLOAD_URL"
 
-// releaseKey is the public key of the releases; scripts/release.pub has the same.
+// releaseKey is the public key of the releases; release/release.pub has the same.
 var releaseKey = "RWTbTOAIDc8fAxjosbhJPUeHbmQob1kk8hVrMeWL7Tdr4vJb9fS1YVTI"
 
 // Program returns the path of the karve program that clusters without [Binary] run: the one

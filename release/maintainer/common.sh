@@ -1,4 +1,4 @@
-# What the scripts of both packages share. The first lines set new, the version in the package.
+# What the scripts of both packages share: release/packages puts it in front of each, and new, the version in the package.
 config=/etc/karve/config.yaml
 data_dir=/var/lib/karve
 backup=$data_dir.before-upgrade # wherever the data is: only root can change what is in /var/lib
@@ -78,6 +78,34 @@ read_places() {
 	data=${data:-$data_dir} data=${data%/}
 	store=$(datastore_dir "$(option datastore-endpoint "$config")" "$data") || store=external
 	store=${store:-memory}
+}
+
+# option NAME FILE prints a value in a configuration file.
+option() {
+	awk -v key="$1" '
+		{ name = $0; sub(/[ \t]*:.*/, "", name); gsub(/["\047]/, "", name) }
+		/^[^ \t#-]/ && name == key {
+			sub(/^[^:]*:[ \t]*/, "")
+			if (!/^["\047]/) sub(/[ \t]+#.*/, "")
+			gsub(/^["\047]|["\047][ \t]*$/, "")
+			print
+			exit
+		}' "$2"
+}
+
+# datastore_dir ENDPOINT DATA_DIR prints the directory of the built-in datastore, nothing for one in memory, and
+# fails for another one.
+datastore_dir() {
+	case $1 in
+	'') printf '%s\n' "$2" ;;
+	memory://* | sqlite://*\?*durability=memory*) ;;
+	sqlite://*)
+		set -- "${1#sqlite://}" "$2"
+		set -- "${1%%\?*}" "$2"
+		printf '%s\n' "${1:-$2}"
+		;;
+	*) return 1 ;;
+	esac
 }
 
 # only_roots DIR tells whether only root can change what is in a directory.

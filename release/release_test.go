@@ -1,4 +1,5 @@
-package scripts
+// Package release has only tests, of what the scripts here promise.
+package release
 
 import (
 	"cmp"
@@ -41,17 +42,17 @@ func TestReleaseIsSignedAtItsTag(t *testing.T) {
 				"bin/minisign":                "#!/bin/sh\n",
 				"node/kubelet.sha256":         strings.Repeat("00  "+cmp.Or(c.sums, "v1.37.2")+"/bin/linux/amd64/kubelet\n", 4),
 				"key":                         "",
-				".gitignore":                  "/release/\n",
+				".gitignore":                  "/out/\n",
 			} {
 				path := filepath.Join(dir, file)
 				if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o700)); err != nil {
 					t.Fatal(err)
 				}
 			}
-			for _, script := range []string{"release", "version"} {
-				text, err := os.ReadFile(script)
+			for _, script := range []string{"release/release", "scripts/version"} {
+				text, err := os.ReadFile(filepath.Join("..", script))
 				if err == nil {
-					err = os.WriteFile(filepath.Join(dir, "scripts", script), text, 0o700)
+					err = errors.Join(os.MkdirAll(filepath.Join(dir, filepath.Dir(script)), 0o700), os.WriteFile(filepath.Join(dir, script), text, 0o700))
 				}
 				if err != nil {
 					t.Fatal(err)
@@ -73,7 +74,7 @@ func TestReleaseIsSignedAtItsTag(t *testing.T) {
 					t.Fatalf("git %s: %v\n%s", args, err, out)
 				}
 			}
-			got, err := run("scripts/release", append(c.args, "release", "linux/amd64")...)
+			got, err := run("release/release", append(c.args, "out", "linux/amd64")...)
 			if err == nil || !strings.Contains(got, c.want) || !strings.Contains(c.want, "builds") && strings.Contains(got, "builds") {
 				t.Errorf("got %q, %v, want %q", got, err, c.want)
 			}
@@ -106,7 +107,7 @@ func TestReleaseMarksUntestedPlatforms(t *testing.T) {
 
 // A Go test downloads the release of its module, and knows who signs it.
 func TestReleaseOfGoTests(t *testing.T) {
-	version, err := exec.CommandContext(t.Context(), "./version", "--release").Output()
+	version, err := exec.CommandContext(t.Context(), "../scripts/version", "--release").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,5 +126,25 @@ func TestReleaseOfGoTests(t *testing.T) {
 	keys := regexp.MustCompile(`(?m)^release_keys='(.+)'$`).FindSubmatch(install)
 	if key == nil || keys == nil || !slices.Contains(strings.Fields(string(keys[1])), string(key[1])) {
 		t.Errorf("releaseKey of servertest/process/fetch.go, %s, is none of release_keys in install.sh, %s", key, keys)
+	}
+}
+
+// A tag of an action can be moved to other code.
+func TestWorkflowsPinActionsByCommit(t *testing.T) {
+	workflows, err := filepath.Glob("../.github/workflows/*.yml")
+	if err != nil || len(workflows) == 0 {
+		t.Fatalf("no workflows, %v", err)
+	}
+	pinned := regexp.MustCompile(`@[0-9a-f]{40} # v[0-9.]+$`)
+	for _, path := range append(workflows, "../action.yml") {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, use := range regexp.MustCompile(`(?m)^[ -]*uses: .*$`).FindAllString(string(text), -1) {
+			if !pinned.MatchString(use) {
+				t.Errorf("%s: %s: want the commit, with its tag as a comment", path, strings.TrimSpace(use))
+			}
+		}
 	}
 }
