@@ -162,7 +162,7 @@ func installTimeout() (time.Duration, error) {
 // wantedVersion refuses to install another version than the one that the user asks for.
 func wantedVersion() error {
 	if wanted := os.Getenv("KARVE_VERSION"); wanted != "" && strings.TrimPrefix(wanted, "v") != strings.TrimPrefix(version.Full(), "v") {
-		return fmt.Errorf("KARVE_VERSION %s: this is Karve %s: take the program of that version, for install.sh by KARVE_DOWNLOAD_URL", wanted, version.Full())
+		return fmt.Errorf("KARVE_VERSION %s: this is Karve %s: take the program of that version, or let install.sh download it", wanted, version.Full())
 	}
 	return nil
 }

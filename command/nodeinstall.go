@@ -13,6 +13,7 @@ import (
 	"github.com/urfave/cli/v2"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/karve-k8s/karve/command/install"
 	"github.com/karve-k8s/karve/command/servers"
 	"github.com/karve-k8s/karve/command/token"
 	"github.com/karve-k8s/karve/node"
@@ -44,6 +45,9 @@ func installNode(c *cli.Context) error {
 	}
 	defer removeStage(program)
 	if err := useServers(program); err != nil {
+		return err
+	}
+	if err := install.NotPackaged(c.Context); err != nil {
 		return err
 	}
 	o, err := joinOptions(c)
@@ -133,7 +137,7 @@ func useServers(program string) error {
 
 // removeStage removes the directory in which install.sh left the program, and nothing else.
 func removeStage(program string) {
-	if dir := filepath.Dir(program); strings.HasPrefix(filepath.Base(dir), ".karve-install.") {
+	if dir := filepath.Dir(program); strings.HasPrefix(filepath.Base(dir), install.StagePrefix) {
 		_, _ = os.Remove(program), os.Remove(dir) // what is left of it does no harm
 	}
 }

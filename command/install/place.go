@@ -103,6 +103,11 @@ func (p *Place) notPackaged(ctx context.Context) error {
 	return fmt.Errorf("the package karve is installed here. Upgrade it with a newer package, or remove it (%s) and run this again: it goes on with the data and the configuration", remover)
 }
 
+// NotPackaged fails if a package has installed Karve for the machine.
+func NotPackaged(ctx context.Context) error {
+	return (&Place{Service: setup.Service{Run: setup.Run}}).notPackaged(ctx)
+}
+
 // real is a path without symbolic links: the directory may be on another disk.
 func real(dir string) string {
 	if path, err := filepath.EvalSymlinks(dir); err == nil {
