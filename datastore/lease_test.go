@@ -113,7 +113,7 @@ func TestLeaseExpiry(t *testing.T) {
 }
 
 // A lease expires by the monotonic clock, however often it is renewed. The time of day, which NTP
-// may set forward by decades or back by hours, does not matter. scripts/clock-test sets a real
+// may set forward by decades or back by hours, does not matter. scripts/vm-test clock sets a real
 // clock.
 func TestLeasesDoNotKnowTheTimeOfDay(t *testing.T) {
 	dir := t.TempDir()
