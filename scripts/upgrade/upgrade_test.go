@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -104,6 +105,23 @@ func TestReportFindsEverything(t *testing.T) {
 	}
 	if strings.Contains(out.String(), "###") || strings.Contains(out.String(), "diff --git") {
 		t.Errorf("a version differs from itself:\n%s", out.String())
+	}
+}
+
+func TestRepeatingFilesHaveTheVersion(t *testing.T) {
+	t.Chdir("../..")
+	version, err := committedVersion(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range repeating {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(text), version) && !strings.Contains(string(text), staging(version)) {
+			t.Errorf("%s does not have %s or %s", file, version, staging(version))
+		}
 	}
 }
 
