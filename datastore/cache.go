@@ -51,7 +51,7 @@ func (c *valueCache) add(vs ...*version) {
 func (c *valueCache) addValue(v *version, value []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if v.slot != slotNone || v.value.Load() != nil { // in the cache, or held
+	if v.slot != slotNone || v.value.Load() != nil { // another reader was faster
 		return
 	}
 	v.value.Store(&value)
@@ -95,24 +95,13 @@ func (c *valueCache) retire(vs ...*version) {
 	}
 }
 
-// hold takes a value out of the cache, so that it is never evicted, and reports whether it was still in memory.
-func (c *valueCache) hold(v *version) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if v.value.Load() == nil {
-		return false
-	}
-	c.forget(v)
-	return true
-}
-
 // drop evicts values whose rows are deleted.
 func (c *valueCache) drop(vs ...*version) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, v := range vs {
 		c.forget(v)
-		v.value.Store(nil) // also of a held version: old entries of the queues still point to it
+		v.value.Store(nil) // old entries of the queues still point to it
 	}
 	for i := range c.queue {
 		c.queue[i].tidy(c.count[i], cacheSlot(i))

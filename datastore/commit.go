@@ -26,7 +26,7 @@ func (e *Engine) run() {
 			break // a caller has panicked
 		}
 		if b == nil && closing {
-			e.writeHeld()
+			e.stopDeferred()
 			return
 		}
 		if b != nil {
@@ -99,9 +99,6 @@ func (e *Engine) commit(b *batch) error {
 			return err
 		}
 		if e.mayDefer(b) {
-			for _, v := range b.rows {
-				v.place = held
-			}
 			e.deferred, b.deferred = append(e.deferred, b.rows...), true
 			return nil
 		}

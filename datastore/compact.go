@@ -240,15 +240,10 @@ func (e *Engine) collect() {
 	}
 	if j.pos == j.end {
 		g.jobs = g.jobs[1:]
-		defer e.dropReleased()
 	}
 	for _, v := range gone {
-		if v.place == onDisk {
-			g.ids = append(g.ids, v.ID)
-			g.bytes += v.bytes()
-		} else {
-			v.place = released
-		}
+		g.ids = append(g.ids, v.ID) // its row is on the disk: the compaction's batch has written the deferred ones
+		g.bytes += v.bytes()
 	}
 	e.cache.drop(gone...)
 	if len(buried) > 0 {

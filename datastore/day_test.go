@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// A day of a node with three Pods is at most 60 MB of WAL in mode relaxed. The load is that of `scripts/bench
+// A day of a node with three Pods is at most 100 MB of WAL in mode relaxed. The load is that of `scripts/bench
 // flash` after its first half hour, in the time of the test: the node renews its lease every 10 s and reports
 // its status every five minutes; one Pod crashes every five minutes, with two reports and an Event, whose lease expires
 // after an hour; the API server compacts every five minutes.
@@ -22,7 +22,7 @@ func TestDayOfANode(t *testing.T) {
 	for _, mode := range []Durability{Full, Relaxed} {
 		t.Run(mode.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				const hours, megabytes = 6, 60
+				const hours, megabytes = 6, 100
 				day := nodeHours(t, mode, hours) * 24 / hours / 1e6
 				t.Logf("%v: %d MB a day", mode, day)
 				if mode == Relaxed && day > megabytes {

@@ -1,6 +1,7 @@
 package datastore
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -28,12 +29,13 @@ func (e *Engine) mayDefer(b *batch) bool {
 
 // write commits a batch, after the deferred rows.
 func (e *Engine) write(b *batch) error {
-	if len(e.deferred) > 0 {
-		return e.writeReplacing(b)
-	}
-	if err := e.file.Commit(b.forDisk()); err != nil {
+	all := *b
+	all.rows = slices.Concat(e.deferred, b.rows)
+	if err := e.file.Commit(all.forDisk()); err != nil {
 		return err
 	}
+	e.cache.add(e.deferred...) // not earlier: an evicted value must be on the disk
+	e.deferred = nil
 	e.unsynced = e.opts.Durability == Relaxed
 	return nil
 }
@@ -58,4 +60,11 @@ func (e *Engine) writeDeferred() error {
 		e.fail(err)
 	}
 	return err
+}
+
+// stopDeferred writes the deferred rows for a stop in order. If that fails, the next start sees another stop.
+func (e *Engine) stopDeferred() {
+	if e.unwritten = e.writeDeferred(); sqlitefile.IsFull(e.unwritten) {
+		e.unwritten = e.writeDeferred() // in the space that the ballast has left
+	}
 }

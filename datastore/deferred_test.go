@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -193,5 +195,41 @@ func TestDeferredUpdatesAmongOthers(t *testing.T) {
 	e = openTest(t, dir, opts)
 	for key, value := range want {
 		wantValue(t, e, key, 0, value)
+	}
+}
+
+// A stop tries again in the space of the ballast, and says what prevented it from writing.
+func TestStopWritesDeferredUpdates(t *testing.T) {
+	for _, test := range []struct {
+		fault error
+		times int64
+		want  error
+	}{
+		{syscall.ENOSPC, 1, nil},
+		{syscall.ENOSPC, 2, ErrNoSpace},
+		{sqlitefile.ErrBusy, 1, sqlitefile.ErrBusy},
+	} {
+		dir := t.TempDir()
+		opts := relaxed(time.Hour)
+		opts.BallastBytes = 1 << 20
+		e, lock := openLocked(t, dir, opts)
+		put(t, e, "/beat/a", "zero")
+		put(t, e, "/beat/a", "one") // deferred
+		var commits atomic.Int64
+		e.file.OnStep(func(step string) error {
+			if step == "commit" && commits.Add(1) <= test.times {
+				return test.fault
+			}
+			return nil
+		})
+		if err := e.Close(); !errors.Is(err, test.want) {
+			t.Errorf("%v, %d times: Close: got %v, want %v", test.fault, test.times, err, test.want)
+		}
+		lock.Close()
+		e = openTest(t, dir, opts)
+		wantSound(t, e)
+		if whole := e.CompactRevision() == 0; whole != (test.want == nil) {
+			t.Errorf("%v, %d times: history is whole after the stop: %t", test.fault, test.times, whole)
+		}
 	}
 }

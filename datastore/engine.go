@@ -54,8 +54,6 @@ type Engine struct {
 	garbage   garbage
 	unsynced  bool
 	deferred  []*version // published and not written yet; see deferred.go
-	held      []*version // superseded, and only in memory; see replace.go
-	heldSize  int64      // bytes of held
 	unwritten error      // why a stop could not write them
 
 	backlog  atomic.Int64 // number of rows that compaction has yet to delete
@@ -292,11 +290,6 @@ func (e *Engine) value(v *version) ([]byte, error) {
 		return nil, sqlitefile.ErrRowMissing
 	}
 	value, err := e.file.Read(&v.Row)
-	if errors.Is(err, sqlitefile.ErrRowMissing) {
-		if p := v.value.Load(); p != nil {
-			return *p, nil // another reader has read it, and then its row was replaced
-		}
-	}
 	if err != nil {
 		return nil, err
 	}

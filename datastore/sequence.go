@@ -14,7 +14,6 @@ import (
 // the committer uses it. err is set before done is closed.
 type batch struct {
 	rows     []*version
-	replaced []*version // rows to delete, because later ones take their place; see replace.go
 	leases   []leaseChange
 	compact  int64 // the new compaction revision, or 0
 	bytes    int
@@ -55,9 +54,6 @@ func (b *batch) forDisk() sqlitefile.Batch {
 	out := sqlitefile.Batch{Rows: b}
 	if b.compact > 0 {
 		out.Metas = sqlitefile.Metas{"compact_revision": b.compact}
-	}
-	for _, v := range b.replaced {
-		out.Delete = append(out.Delete, v.ID)
 	}
 	for _, l := range b.leases {
 		out.Leases = append(out.Leases, sqlitefile.LeaseChange{ID: l.id, TTL: l.ttl, Revoked: l.revoked})

@@ -13,7 +13,6 @@ type version struct {
 	size int32 // bytes of the value
 
 	slot       cacheSlot   // guarded by the cache's lock
-	place      place       // of the row; only the committer uses it
 	used       atomic.Bool // read since the last pass of the cache
 	superseded atomic.Bool // by a published version
 
@@ -24,15 +23,6 @@ type version struct {
 	// value is nil for tombstones, and for values that are only on the disk.
 	value atomic.Pointer[[]byte]
 }
-
-// place says where the row of a version is.
-type place uint8
-
-const (
-	onDisk   place = iota
-	held           // only in memory, until compaction or the stop; see replace.go
-	released       // it was held, and compaction has removed it
-)
 
 // at returns the version of the key as of a revision, from v backwards, or nil if the key did not exist.
 func (v *version) at(revision int64) *version {

@@ -130,8 +130,7 @@ const metaPages = 5
 
 // Batch is what one commit writes.
 type Batch struct {
-	Delete []int64 // ids of rows of the log table, all of which are there
-	Rows   Rows    // to add to the log table
+	Rows   Rows // to add to the log table
 	Metas  Metas
 	Leases []LeaseChange
 }
@@ -152,17 +151,11 @@ type LeaseChange struct {
 // Commit writes one batch.
 func (f *File) Commit(b Batch) error {
 	rows := b.Rows.Len()
-	bytes := int64(metaPages+len(b.Leases)+len(b.Delete)) * pageSize
+	bytes := int64(metaPages+len(b.Leases)) * pageSize
 	for i := range rows {
 		bytes += rowPages(b.Rows.At(i))
 	}
 	err := f.transaction((bytes+pageSize-1)/pageSize, func(c *Connection) error {
-		// The deletes come first: the new row then fits into the page of the one that it replaces.
-		for _, id := range b.Delete {
-			if err := c.Exec(deleteSQL, id); err != nil {
-				return err
-			}
-		}
 		for i := range rows {
 			if err := c.insert(b.Rows.At(i)); err != nil {
 				return err
@@ -188,9 +181,6 @@ func (f *File) Commit(b Batch) error {
 		for i := range rows {
 			r, _ := b.Rows.At(i)
 			f.account(r.ID, +1)
-		}
-		for _, id := range b.Delete {
-			f.account(id, -1)
 		}
 	}
 	return err

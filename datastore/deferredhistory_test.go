@@ -110,7 +110,7 @@ func (m *keptModel) wantHistory(t *testing.T, s source, e *Engine) {
 	revision := func() int64 { return max(1, m.compacted+int64(s.pick(int(m.revision-m.compacted+1)))) }
 	for range 10 {
 		reads := []RangeRequest{everything}
-		for _, key := range heldHistoryKeys {
+		for _, key := range deferredHistoryKeys {
 			reads = append(reads, RangeRequest{Key: key})
 		}
 		at := revision()
@@ -142,19 +142,19 @@ func wantSoundFile(t *testing.T, dir string) {
 	}
 }
 
-// heldHistoryKeys are the keys of these tests.
-var heldHistoryKeys = []string{"/beat/a", "/beat/b", "/beat/c", "/beat/d", "/other/a", "/other/b", "/other/c"}
+// deferredHistoryKeys are the keys of these tests.
+var deferredHistoryKeys = []string{"/beat/a", "/beat/b", "/beat/c", "/beat/d", "/other/a", "/other/b", "/other/c"}
 
-// heldHistoryKey picks a key. Most are deferred.
-func heldHistoryKey(s source) string {
+// deferredHistoryKey picks a key. Most are deferred.
+func deferredHistoryKey(s source) string {
 	if s.pick(3) > 0 {
-		return heldHistoryKeys[s.pick(4)]
+		return deferredHistoryKeys[s.pick(4)]
 	}
-	return heldHistoryKeys[s.pick(len(heldHistoryKeys))]
+	return deferredHistoryKeys[s.pick(len(deferredHistoryKeys))]
 }
 
-// A heldHistory makes the same random calls to an engine and to its model, across stops, kills and changes of the mode.
-type heldHistory struct {
+// A deferredHistory makes the same random calls to an engine and to its model, across stops, kills and changes of the mode.
+type deferredHistory struct {
 	t    *testing.T
 	s    source
 	m    *keptModel
@@ -165,8 +165,8 @@ type heldHistory struct {
 	n    int // puts
 }
 
-func newHeldHistory(t *testing.T, seed uint64) *heldHistory {
-	h := &heldHistory{t: t, s: randomSource{rand.New(rand.NewPCG(seed, 3))}, m: newKeptModel(), dir: t.TempDir()}
+func newDeferredHistory(t *testing.T, seed uint64) *deferredHistory {
+	h := &deferredHistory{t: t, s: randomSource{rand.New(rand.NewPCG(seed, 3))}, m: newKeptModel(), dir: t.TempDir()}
 	// Deferred updates are written at any moment, or only with other writes.
 	h.opts = relaxed([]time.Duration{time.Millisecond, time.Hour}[h.s.pick(2)])
 	// The cache has some values, most, or all.
@@ -176,17 +176,17 @@ func newHeldHistory(t *testing.T, seed uint64) *heldHistory {
 	return h
 }
 
-func (h *heldHistory) same(what, got, want string) {
+func (h *deferredHistory) same(what, got, want string) {
 	h.t.Helper()
 	(&run{t: h.t, m: h.m.model}).same(what, got, want)
 }
 
 // step makes one call, most often a put.
-func (h *heldHistory) step() {
+func (h *deferredHistory) step() {
 	h.t.Helper()
 	switch n := h.s.pick(200); {
 	case n < 4:
-		key := heldHistoryKey(h.s)
+		key := deferredHistoryKey(h.s)
 		h.write("delete "+key, Op{Delete: &DeleteRequest{Key: key}})
 	case n < 10:
 		h.compact()
@@ -197,20 +197,20 @@ func (h *heldHistory) step() {
 		h.restart()
 	default:
 		h.n++
-		key := heldHistoryKey(h.s)
+		key := deferredHistoryKey(h.s)
 		value := fmt.Sprint(h.n, strings.Repeat("x", h.s.pick(400)))
 		h.write("put "+key, Op{Put: &PutRequest{Key: key, Value: []byte(value)}})
 	}
 }
 
-func (h *heldHistory) write(what string, op Op) {
+func (h *deferredHistory) write(what string, op Op) {
 	h.t.Helper()
 	got, err := h.e.Txn(h.t.Context(), TxnRequest{Then: []Op{op}})
 	want, wantErr := h.m.write(op, h.opts.Durability)
 	h.same(what, show(got, err), show(want, wantErr))
 }
 
-func (h *heldHistory) compact() {
+func (h *deferredHistory) compact() {
 	h.t.Helper()
 	if h.m.revision == h.m.compacted {
 		return
@@ -221,14 +221,14 @@ func (h *heldHistory) compact() {
 }
 
 // check verifies the file in use, and compares reads with the model.
-func (h *heldHistory) check() {
+func (h *deferredHistory) check() {
 	h.t.Helper()
 	wantSound(h.t, h.e)
 	h.m.wantHistory(h.t, h.s, h.e)
 }
 
 // backUp makes a backup and opens it as it is.
-func (h *heldHistory) backUp() {
+func (h *deferredHistory) backUp() {
 	h.t.Helper()
 	dir := h.t.TempDir()
 	if _, err := h.e.Backup(h.t.Context(), filepath.Join(dir, EngineFile), backup.Options{}); err != nil {
@@ -245,7 +245,7 @@ func (h *heldHistory) backUp() {
 }
 
 // restart stops or kills the engine and starts it again, perhaps in another mode.
-func (h *heldHistory) restart() {
+func (h *deferredHistory) restart() {
 	h.t.Helper()
 	kill, before := h.s.pick(2) == 0, h.opts.Durability
 	if kill {
@@ -281,7 +281,7 @@ func TestHistoriesOfDeferredKeys(t *testing.T) {
 	for range histories {
 		seed := rand.Uint64()
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			h := newHeldHistory(t, seed)
+			h := newDeferredHistory(t, seed)
 			for range 1000 {
 				h.step()
 			}
@@ -317,7 +317,7 @@ func deferringClient(e *Engine, _ int) error {
 
 // nextDeferring returns a write, and journals it.
 func nextDeferring(s source, value string) Op {
-	key := heldHistoryKey(s)
+	key := deferredHistoryKey(s)
 	if s.pick(70) == 0 {
 		fmt.Printf("delete %s\n", key)
 		return Op{Delete: &DeleteRequest{Key: key}}
@@ -326,8 +326,8 @@ func nextDeferring(s source, value string) Op {
 	return Op{Put: &PutRequest{Key: key, Value: []byte(value)}}
 }
 
-// heldKills are kills of processes that write deferred keys, one after the other in one directory.
-type heldKills struct {
+// deferredKills are kills of processes that write deferred keys, one after the other in one directory.
+type deferredKills struct {
 	t    *testing.T
 	m    *keptModel
 	dir  string
@@ -335,7 +335,7 @@ type heldKills struct {
 }
 
 // run runs a child until it is killed, after some time or by the wrapper, and brings the model to what it acknowledged.
-func (k *heldKills) run(after time.Duration, wrapper []string) {
+func (k *deferredKills) run(after time.Duration, wrapper []string) {
 	k.t.Helper()
 	compaction := int64(0) // in flight
 	journal(k.t, k.dir, deferring+"-relaxed", after, wrapper, func(f []string) {
@@ -355,7 +355,7 @@ func (k *heldKills) run(after time.Duration, wrapper []string) {
 }
 
 // acknowledge does the call in flight: a compaction, or else a write.
-func (k *heldKills) acknowledge(revision string, compaction int64) {
+func (k *deferredKills) acknowledge(revision string, compaction int64) {
 	k.t.Helper()
 	var err error
 	if compaction > 0 {
@@ -372,7 +372,7 @@ func (k *heldKills) acknowledge(revision string, compaction int64) {
 
 // look starts an engine after the n-th kill, and compares it with the model. The next child starts after a stop in
 // order or after a second unclean one.
-func (k *heldKills) look(n int) {
+func (k *deferredKills) look(n int) {
 	k.t.Helper()
 	opts := relaxed(time.Hour)
 	opts.Durability = []Durability{Full, Relaxed}[n%2]
@@ -413,7 +413,7 @@ func TestDeferredKeysAcrossKills(t *testing.T) {
 			if kind.calls != "" {
 				strace = traceable(t)
 			}
-			k := &heldKills{t: t, m: newKeptModel(), dir: t.TempDir()}
+			k := &deferredKills{t: t, m: newKeptModel(), dir: t.TempDir()}
 			k.look(0) // this makes the database
 			// On a busy machine, every process may be killed before its first answer.
 			for n := 0; n < kills || k.acks == 0 && n < 10*kills; n++ {
