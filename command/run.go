@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -205,7 +206,10 @@ func withKubectl(name, bin string) (path string, env []string, err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	kubectl := filepath.Join(bin, "kubectl"+filepath.Ext(self))
+	kubectl := filepath.Join(bin, "kubectl")
+	if runtime.GOOS == "windows" {
+		kubectl += ".exe"
+	}
 	if _, missing := exec.LookPath("kubectl"); missing != nil {
 		if err := os.Mkdir(bin, 0o700); err != nil {
 			return "", nil, err

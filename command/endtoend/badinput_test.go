@@ -75,7 +75,7 @@ func TestBadInput(t *testing.T) {
 		{"serving certificate alone", []string{"--tls-cert-file=" + nonsense}, []string{"--tls-cert-file…--tls-private-key-file"}},
 		{"serving certificate of no use", []string{"--tls-cert-file=" + nonsense, "--tls-private-key-file=" + nonsense}, []string{"--tls-cert-file…" + nonsense}},
 		{"data directory in a file", []string{"--data-dir=" + filepath.Join(notDir, "data")}, []string{"--data-dir…" + notDir}},
-		{"data directory in /proc", []string{"--data-dir=/proc/karve"}, []string{"--data-dir…/proc/karve"}},
+		{"data directory in /proc", []string{"--data-dir=/proc/karve"}, []string{"--data-dir…/proc"}},
 		{"datastore", []string{"--datastore-endpoint=mysql://root:secret@db/x"}, []string{"--datastore-endpoint…mysql://…db"}},
 		{"datastore's CA", []string{"--datastore-endpoint=https://127.0.0.1:1", "--datastore-cafile=/nowhere/ca"}, []string{"--datastore-cafile…/nowhere/ca"}},
 		{"log level", []string{"--log-level=loud"}, []string{"--log-level…loud…debug"}},

@@ -133,7 +133,7 @@ func TestDatastoreLive(t *testing.T) {
 	if _, err := e.Put(t.Context(), datastore.PutRequest{Key: "/registry/live", Value: []byte("v")}); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range []string{"stats", "verify", "backup b"} {
+	for _, args := range []string{"stats", "verify", "backup " + filepath.Join(t.TempDir(), "b")} {
 		cmd := command(t, "karve", append([]string{"datastore"}, strings.Fields(args)...)...)
 		cmd.Env = append(cmd.Env, "KARVE_DATA_DIR="+dir)
 		wantProblems(t, finish(t, cmd), fmt.Sprintf("mvcc.db is open in process %d (…karve.sock", os.Getpid()))

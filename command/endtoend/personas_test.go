@@ -183,7 +183,7 @@ func TestFaceMistakes(t *testing.T) {
 		{"kube-apiserver", "", []string{"--etcd-server=x"}, []string{"kube-apiserver (karve): kube-apiserver has no flag --etcd-server; did you mean --etcd-servers?"}},
 		{"kube-apiserver", "", []string{"--nonsensical-flag"}, []string{"no flag --nonsensical-flag (see kube-apiserver --help)"}},
 		{"kube-apiserver", "", []string{"serve"}, []string{"flags only", "serve"}},
-		{"kube-apiserver", "", nil, []string{"--etcd-servers must be specified", "service-account-issuer is a required flag"}},
+		{"kube-apiserver", "", []string{"--cert-dir=" + t.TempDir()}, []string{"--etcd-servers must be specified", "service-account-issuer is a required flag"}},
 		{"kube-apiserver", "", []string{"--feature-gates=Nonsense=true"}, []string{"Nonsense"}},
 		{"kube-apiserver", "", []string{"--bind-address=127.0.0.1", "--secure-port=" + port}, []string{"--secure-port " + port, "in use"}},
 		{"kube-apiserver", "KARVE_CONTROLLERS=perhaps", nil, []string{`KARVE_CONTROLLERS="perhaps": want 1 or 0`}},
