@@ -66,6 +66,11 @@ type driver struct {
 	numbered bool
 	fills    func(dsn string, wait time.Duration) (*sql.DB, error) // connections whose statements wait so long for a lock
 
+	foreign  string // foreignSQL
+	rename   string // gives the column for leases Karve's name
+	patience string // lets that wait for lockLimit
+	lock     string // takes the lock of a transaction with new rows
+
 	// For [Table]:
 	connect func(rest string, files tls.Config) (db *sql.DB, release func(), err error)
 	failure func(error) error // makes errors that waiting cannot cure ErrRefused
@@ -177,6 +182,9 @@ func (b *Backend) attach(life context.Context, dsn string) error {
 	dialect, ok := (*reached).(*generic.Generic)
 	if !ok {
 		return fmt.Errorf("kine's dialect is a %T", *reached)
+	}
+	if err := kind.own(life, dialect.DB); err != nil {
+		return err
 	}
 	rows, err := kind.rows(life, dsn, dialect)
 	if err != nil {

@@ -52,7 +52,7 @@ func (f *foreign) row(revision int64, key string) string {
 	if f.kind == "postgres" {
 		hex = "''::bytea"
 	}
-	return fmt.Sprintf("INSERT INTO kine (id, name, created, deleted, create_revision, prev_revision, lease, value, old_value) VALUES (%d, '%s', 1, 0, 0, 0, 0, %s, NULL)", revision, key, hex)
+	return fmt.Sprintf("INSERT INTO kine (id, name, created, deleted, create_revision, prev_revision, karve_lease, value, old_value) VALUES (%d, '%s', 1, 0, 0, 0, 0, %s, NULL)", revision, key, hex)
 }
 
 func (f *foreign) insert(revision int64, key string) {

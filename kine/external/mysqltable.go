@@ -132,7 +132,7 @@ func (t *mysqlTable) taken(err error) bool {
 // kine's INSERT without common table expressions, which take more than half of its time. What is created
 // has no row before it.
 const (
-	mysqlInsert = "INSERT INTO kine(name, created, deleted, create_revision, prev_revision, lease, value, old_value) "
+	mysqlInsert = "INSERT INTO kine(name, created, deleted, create_revision, prev_revision, " + leaseColumn + ", value, old_value) "
 	mysqlWhere  = " FROM DUAL WHERE COALESCE((SELECT MAX(id) FROM kine WHERE name = ?), 0) = ?"
 	mysqlCreate = mysqlInsert + "SELECT ?, 1, 0, 0, ?, ?, ?, NULL" + mysqlWhere // 0: see kineCreated
 	mysqlChange = mysqlInsert + `SELECT ?, 0, ?, COALESCE((SELECT COALESCE(NULLIF(create_revision, 0), id) FROM kine WHERE id = ? AND deleted = 0), 0),

@@ -26,11 +26,17 @@ var postgres = driver{
 	prepare: preparePostgres,
 	open:    pgsql.New,
 
-	rows:    openPostgresTable,
-	follow:  followPostgres,
-	fills:   fillsOfPostgres,
-	keys:    pgKeyQuery,
-	param:   "$",
+	rows:   openPostgresTable,
+	follow: followPostgres,
+	fills:  fillsOfPostgres,
+	keys:   pgKeyQuery,
+	param:  "$",
+
+	foreign:  strings.Replace(foreignSQL, "CONTAINS", "position('karve'::bytea IN value) > 0", 1),
+	lock:     fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", pgLock),
+	rename:   "ALTER TABLE kine RENAME COLUMN " + leaseOfKine + " TO " + leaseColumn,
+	patience: fmt.Sprintf("SET lock_timeout = %d", lockLimit.Milliseconds()),
+
 	connect: connectPostgres,
 	failure: postgresFailure,
 	// Autovacuum is nobody's.

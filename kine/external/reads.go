@@ -18,7 +18,7 @@ const (
 )
 
 // The columns of a query for keys: the newest revision, and the row of a key, or nulls if there is none.
-const keyColumns = "newest.id, kv.id, kv.name, kv.created, kv.create_revision, kv.lease, kv.value"
+const keyColumns = "newest.id, kv.id, kv.name, kv.created, kv.create_revision, kv." + leaseColumn + ", kv.value"
 
 // A keyQuery makes the query of the newest rows of keys.
 type keyQuery func(keys []string) (*query.Named, []any)

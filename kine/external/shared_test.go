@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/k3s-io/kine/pkg/server"
 	"github.com/k3s-io/kine/pkg/tls"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
@@ -93,44 +92,6 @@ func TestDatabaseListAndWatchMissNothing(t *testing.T) {
 			return put(ctx, []*kubernetes.Client{a, b}[n%2], key, value)
 		})
 	})
-}
-
-// The same beside a program that writes without the lock, as kine itself and Karves before v1.37 do. Its
-// revisions become visible out of order.
-func TestDatabaseListAndWatchMissNothingBesideKine(t *testing.T) {
-	databases(t, func(t *testing.T, db database) {
-		a, _ := db.serve(t, Options{})
-		kine := db.kine(t)
-		listAndWatch(t, []*kubernetes.Client{a}, func(ctx context.Context, n int, key string, value []byte) error {
-			if n%4 == 0 {
-				return put(ctx, a, key, value)
-			}
-			_, err := kine.Create(ctx, key, value, 0)
-			return err
-		})
-	})
-}
-
-// kine is kine's own driver of the database, which another program has opened.
-func (db database) kine(t *testing.T) server.Backend {
-	t.Helper()
-	e, err := Parse(db.endpoint)
-	if err != nil {
-		t.Fatal(err)
-	}
-	config, release, err := e.kind.prepare(t.Context(), e.rest, tls.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	config.CompactBatchSize, config.PollBatchSize, config.PollInterval = compactBatch, pollBatch, pollInterval
-	ctx, cancel := context.WithCancel(context.Background())
-	var work sync.WaitGroup
-	_, backend, err := e.kind.open(ctx, &work, &config)
-	t.Cleanup(func() { cancel(); work.Wait(); release() })
-	if err != nil {
-		t.Fatal(err)
-	}
-	return backend
 }
 
 func put(ctx context.Context, c *kubernetes.Client, key string, value []byte) error {
@@ -353,7 +314,7 @@ func TestDatabaseHasNoRowThatAnOlderKineCannotRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		var nulls int
-		if err := b.reads.QueryRowContext(ctx, "SELECT COUNT(*) FROM kine WHERE create_revision IS NULL OR created IS NULL OR deleted IS NULL OR prev_revision IS NULL OR lease IS NULL").Scan(&nulls); err != nil || nulls != 0 {
+		if err := b.reads.QueryRowContext(ctx, "SELECT COUNT(*) FROM kine WHERE create_revision IS NULL OR created IS NULL OR deleted IS NULL OR prev_revision IS NULL OR karve_lease IS NULL").Scan(&nulls); err != nil || nulls != 0 {
 			t.Errorf("%d rows have nulls, %v", nulls, err)
 		}
 		if _, kv, err := b.Get(ctx, "/one", 0, false); err != nil || kv == nil || kv.CreateRevision != again {

@@ -23,8 +23,8 @@ const getSQL = `
 // write 0, as long as a Karve with such a kine may use the table beside this one, or after it.
 const kineCreated = "(SELECT COALESCE(NULLIF(create_revision, 0), id) FROM ikv)"
 
-// rewrite replaces kine's statements of a dialect with equal ones that take less time, and with one that an older kine
-// understands.
+// rewrite gives the column for leases its name in kine's statements of a dialect. It replaces some with equal ones that take less time, and
+// one with one whose rows an older kine can read.
 func rewrite(d *generic.Generic, param string, numbered bool) {
 	get := func(columns, name string) *query.Named {
 		columns = "kv." + strings.ReplaceAll(columns, ", ", ", kv.")
@@ -35,6 +35,13 @@ func rewrite(d *generic.Generic, param string, numbered bool) {
 	d.InsertReturningSQL = &insert
 	d.GetSingleSQL = get(generic.Columns, d.GetSingleSQL.Name)
 	d.GetSingleValSQL = get(generic.WithVal, d.GetSingleValSQL.Name)
+	for _, named := range []**query.Named{
+		&d.GetSingleSQL, &d.GetSingleValSQL, &d.AllCurrentSQL, &d.AllCurrentValSQL, &d.ListCurrentSQL, &d.ListCurrentValSQL,
+		&d.ListRevisionStartSQL, &d.ListRevisionStartValSQL, &d.GetRevisionAfterSQL, &d.GetRevisionAfterValSQL,
+		&d.AfterAllOldValSQL, &d.InsertSQL, &d.InsertReturningSQL, &d.FillSQL,
+	} {
+		*named = &query.Named{Name: (*named).Name, Query: strings.ReplaceAll((*named).Query, leaseOfKine, leaseColumn)}
+	}
 }
 
 // observe counts one of this package's queries in kine's metrics.

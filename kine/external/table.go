@@ -20,7 +20,8 @@ type Table struct {
 	db       *sql.DB
 	tx       *sql.Tx
 	release  func()
-	numbered bool // $1, not ?
+	numbered bool   // $1, not ?
+	lease    string // the name of the column
 	identity string
 
 	newest []tableKey // as of the begin of the transaction
@@ -123,6 +124,9 @@ func (e *Database) WriteTable(ctx context.Context, o Options, least int64, sourc
 	if t.tx, err = t.db.BeginTx(ctx, nil); err != nil {
 		return nil, err
 	}
+	if _, err := t.tx.ExecContext(ctx, e.kind.lock); err != nil {
+		return nil, err
+	}
 	if err := t.readKeys(ctx); err != nil {
 		return nil, err
 	}
@@ -203,6 +207,14 @@ func (e *Database) openTable(ctx context.Context, o Options) (_ *Table, err erro
 	if err := e.kind.failure(db.PingContext(limited)); err != nil {
 		t.Close()
 		return nil, err
+	}
+	own, err := isOwn(limited, db)
+	if err != nil {
+		t.Close()
+		return nil, e.kind.failure(err)
+	}
+	if t.lease = leaseOfKine; own {
+		t.lease = leaseColumn
 	}
 	if db.QueryRowContext(limited, e.kind.identity).Scan(&t.identity) != nil {
 		t.identity = "" // not permitted
@@ -293,7 +305,7 @@ func (t *Table) Each(ctx context.Context, do func(key string, value []byte, ttl 
 
 // page reads the values of keys with these ids, which are numbers.
 func (t *Table) page(ctx context.Context, keys []tableKey, ids string, do func(string, []byte, int64) error) error {
-	rows, err := t.tx.QueryContext(ctx, `SELECT id, COALESCE(lease, 0), value FROM kine WHERE id IN (`+ids+`) ORDER BY id`)
+	rows, err := t.tx.QueryContext(ctx, `SELECT id, COALESCE(`+t.lease+`, 0), value FROM kine WHERE id IN (`+ids+`) ORDER BY id`)
 	if err != nil {
 		return t.external.clean(err)
 	}
@@ -377,7 +389,7 @@ func (t *Table) flush(ctx context.Context) error {
 		return nil
 	}
 	var text strings.Builder
-	text.WriteString(`INSERT INTO kine(id, name, created, deleted, create_revision, prev_revision, lease, value) VALUES `)
+	text.WriteString(`INSERT INTO kine(id, name, created, deleted, create_revision, prev_revision, ` + t.lease + `, value) VALUES `)
 	for i := range t.rows {
 		if i > 0 {
 			text.WriteString(", ")
