@@ -26,7 +26,6 @@ type Backend struct {
 	external *Database
 	backend  server.Backend
 	reads    *sql.DB
-	log      *gapless
 	tail     *tail
 	table    *generic.Generic // kine's dialect
 	writer   *writer          // nil: the driver writes itself
@@ -52,9 +51,6 @@ func (b *Backend) Close() {
 		b.reader.end()
 	}
 	b.work.Wait()
-	if b.log != nil {
-		b.log.filler.DB.Close()
-	}
 	b.release()
 	for _, c := range b.shown {
 		b.metrics.Unregister(c)
@@ -115,7 +111,7 @@ func (b *Backend) start(ctx context.Context) error {
 			return answer.err
 		}
 	}
-	newest, err := b.log.revision(ctx, generic.CurrentRevSQL) // the history of a watch has what is committed late
+	newest, err := b.revision(ctx, generic.CurrentRevSQL)
 	if err != nil {
 		return err
 	}
@@ -132,6 +128,13 @@ func (b *Backend) start(ctx context.Context) error {
 	}
 	b.work.Go(func() { b.expire(ctx) })
 	return nil
+}
+
+// revision returns the revision that a statement selects, or 0 if the table is empty.
+func (b *Backend) revision(ctx context.Context, statement string) (int64, error) {
+	var revision sql.NullInt64
+	err := b.reads.QueryRowContext(ctx, statement).Scan(&revision)
+	return revision.Int64, err
 }
 
 // Get reads one key. It returns nil if the key does not exist.
@@ -158,19 +161,6 @@ func (b *Backend) List(ctx context.Context, key, end string, limit, revision int
 	}
 	limited, cancel := b.limit(ctx)
 	defer cancel()
-	var newest int64
-	if b.log != nil && key != "" { // kine knows all keys at the newest revision only, which may then lack others' rows
-		var err error
-		if revision != 0 {
-			err = b.log.upTo(limited, revision)
-		} else {
-			newest, err = b.log.newest(limited)
-			revision = newest
-		}
-		if err != nil {
-			return 0, nil, b.status(ctx, heard(limited, err))
-		}
-	}
 	var read result
 	rev, kvs, err := b.backend.List(context.WithValue(limited, resultKey{}, &read), key, end, limit, revision, keysOnly)
 	if cut := read.err(); cut != nil {
@@ -178,9 +168,6 @@ func (b *Backend) List(ctx context.Context, key, end string, limit, revision int
 	}
 	if err != nil {
 		return rev, nil, b.status(ctx, heard(limited, err))
-	}
-	if newest != 0 {
-		rev = newest // kine tells the revision that is the newest now
 	}
 	b.tail.wake(rev)
 	return rev, kvs, b.status(ctx, nil)

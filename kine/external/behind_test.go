@@ -15,6 +15,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/k3s-io/kine/pkg/drivers/generic"
 	"github.com/k3s-io/kine/pkg/server"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -26,11 +27,11 @@ import (
 // While a server is suspended or cut off, another one compacts what its watches wait for. They end, and what is gone is not filled.
 func TestDatabaseWatchesEndThatAnotherServerHasCompacted(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
-		a, b, other, ctx := db.open(t), db.open(t), db.foreign(t), t.Context()
+		a, b, ctx := db.open(t), db.open(t), t.Context()
 		var cutOff atomic.Bool
 		asks, goOn := make(chan struct{}, 1), make(chan struct{})
 		read := a.tail.read
-		a.tail.read = func(ctx context.Context, revision int64) ([]*server.Event, error) {
+		a.tail.read = func(ctx context.Context, revision int64) (server.EventBatch, int64, error) {
 			if cutOff.Load() {
 				select {
 				case asks <- struct{}{}:
@@ -67,23 +68,11 @@ func TestDatabaseWatchesEndThatAnotherServerHasCompacted(t *testing.T) {
 		if _, _, ok, err := b.Delete(ctx, "/keys/pod", made); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
-		var writes sync.WaitGroup
-		var newest int64
-		for i := range 32 {
-			writes.Go(func() {
-				for n := range (compactRetain + 100) / 32 {
-					if _, err := b.Create(ctx, fmt.Sprintf("/keys/%d/%d", i, n), nil, 0); err != nil {
-						t.Error(err)
-					}
-				}
-			})
-		}
-		writes.Wait()
+		newest := createMany(t, b)
 		eventually.Nil(t, "server B has all of it", func() error {
-			if newest, err = b.log.newest(ctx); err != nil || b.tail.at.Load() < newest {
-				return fmt.Errorf("it is at %d of %d, %v", b.tail.at.Load(), newest, err)
+			if at := b.tail.at.Load(); at < newest {
+				return fmt.Errorf("it is at %d of %d", at, newest)
 			}
-			b.tail.wake(newest)
 			return nil
 		})
 		again := 0
@@ -96,7 +85,7 @@ func TestDatabaseWatchesEndThatAnotherServerHasCompacted(t *testing.T) {
 			_, err := b.Compact(ctx, newest)
 			return err
 		})
-		compacted, err := b.log.compacted(ctx)
+		compacted, err := b.revision(ctx, generic.CompactRevSQL)
 		if err != nil || compacted <= made+1 {
 			t.Fatalf("compacted up to %d, %v, want more than %d", compacted, err, made+1)
 		}
@@ -118,13 +107,6 @@ func TestDatabaseWatchesEndThatAnotherServerHasCompacted(t *testing.T) {
 		if next := a.Watch(ctx, made+1); next.CompactRevision != compacted {
 			t.Errorf("it begins again: %+v, want that it is compacted up to %d", next, compacted)
 		}
-		if err := a.log.fill(ctx, made, compacted+1); err != nil {
-			t.Error(err)
-		}
-		var fills int
-		if err := other.db.QueryRow("SELECT COUNT(*) FROM kine WHERE name LIKE 'gap-%'").Scan(&fills); err != nil || fills > 0 {
-			t.Errorf("%d rows for revisions that were compacted, %v", fills, err)
-		}
 
 		if _, err := a.Create(ctx, "/keys/leased", nil, 1); err != nil {
 			t.Fatal(err)
@@ -138,6 +120,75 @@ func TestDatabaseWatchesEndThatAnotherServerHasCompacted(t *testing.T) {
 	})
 }
 
+// createMany creates more keys than compactions leave, and returns the newest revision.
+func createMany(t *testing.T, b *Backend) (newest int64) {
+	t.Helper()
+	var writes sync.WaitGroup
+	for i := range 32 {
+		writes.Go(func() {
+			for n := range (compactRetain + 100) / 32 {
+				if _, err := b.Create(t.Context(), fmt.Sprintf("/keys/%d/%d", i, n), nil, 0); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	writes.Wait()
+	newest, err := b.Create(t.Context(), "/keys/newest", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newest
+}
+
+// What live watches still wait for is not removed.
+func TestDatabaseCompactionWaitsForWatches(t *testing.T) {
+	databases(t, func(t *testing.T, db database) {
+		a, b, ctx := db.started(t), db.open(t), t.Context()
+		first, err := a.Create(ctx, "/keys/first", nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		newest := createMany(t, a)
+		b.tail.at.Store(first)
+		if _, err := b.Compact(ctx, newest); err != nil {
+			t.Fatal(err)
+		}
+		if at, err := b.revision(ctx, generic.CompactRevSQL); err != nil || at > first {
+			t.Errorf("compacted up to %d, %v; the loop has all up to %d", at, err, first)
+		}
+	})
+}
+
+// The revision of a write that has failed is that of no event. Nobody waits for it.
+func TestDatabaseWatchesPassOverAFailedWrite(t *testing.T) {
+	databases(t, func(t *testing.T, db database) {
+		b, ctx := db.started(t), t.Context()
+		w := b.Watch(ctx, 0)
+		from := eventually.Receive(t, "the begin", w.Eventc).CurrentRev
+		if err := db.foreign(t).late(leaseColumn).Rollback(); err != nil {
+			t.Fatal(err)
+		}
+		made, err := b.Create(ctx, "/keys/a", nil, 0)
+		if err != nil || made < from+2 {
+			t.Fatalf("revision %d, %v, want that one after %d is missing", made, err, from)
+		}
+		batch := server.EventBatch{}
+		for batch.CurrentRev < made { // the first live one may be of what was before
+			batch = eventually.Receive(t, "the event", w.Eventc)
+		}
+		if batch.CurrentRev != made || len(batch.Events) != 1 {
+			t.Errorf("%+v, want the event of %d", batch, made)
+		}
+		if at, keys, err := list(ctx, b, 0); at != made || len(keys) != 1 || err != nil {
+			t.Errorf("a list at %d: %v, %v", at, keys, err)
+		}
+		if batch := eventually.Receive(t, "a history", b.Watch(ctx, from+1).Eventc); batch.CurrentRev != made || len(batch.Events) != 1 {
+			t.Errorf("a history: %+v, want the event of %d", batch, made)
+		}
+	})
+}
+
 // A statement that fails costs no connection.
 func TestDatabaseStatementsThatFailCostNoConnection(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
@@ -147,14 +198,14 @@ func TestDatabaseStatementsThatFailCostNoConnection(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range openConns + 1 {
-			if _, err := reader.read(t.Context(), 0); err == nil || errors.Is(err, context.DeadlineExceeded) {
+			if _, _, err := reader.read(t.Context(), 0); err == nil || errors.Is(err, context.DeadlineExceeded) {
 				t.Fatalf("%v, want that the table is away", err)
 			}
 		}
 		if _, err := other.db.Exec("ALTER TABLE kine_away RENAME TO kine"); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := reader.read(t.Context(), 0); err != nil {
+		if _, _, err := reader.read(t.Context(), 0); err != nil {
 			t.Fatal(err)
 		}
 		if n := b.reads.Stats().InUse; n > 1 {
@@ -299,11 +350,7 @@ func (b *Backend) holdLock(t *testing.T) (unlock func()) {
 func TestDatabaseStartsBesideAnOpenTransaction(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
 		b, other := db.started(t), db.foreign(t)
-		first, err := b.Create(t.Context(), "/keys/first", nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		other.tx = other.late(first + 10)
+		tx := other.late(leaseColumn)
 		e, err := Parse(db.endpoint)
 		if err != nil {
 			t.Fatal(err)
@@ -322,7 +369,7 @@ func TestDatabaseStartsBesideAnOpenTransaction(t *testing.T) {
 				t.Errorf("a write of the first server: %v", err)
 			}
 		}
-		if err := other.tx.Rollback(); err != nil {
+		if err := tx.Rollback(); err != nil {
 			t.Fatal(err)
 		}
 		if second, err = e.Open(t.Context(), Options{}); err != nil {

@@ -77,20 +77,6 @@ func BenchmarkDatabase(b *testing.B) {
 				}
 			}
 		})
-		if backend.log != nil { // what a list asks first, and what the first list asks
-			for name, known := range map[string]bool{"newest": true, "newest1000": false} {
-				b.Run(kind+"/"+name, func(b *testing.B) {
-					for b.Loop() {
-						if !known {
-							backend.log.complete.Store(0)
-						}
-						if _, err := backend.log.newest(b.Context()); err != nil {
-							b.Fatal(err)
-						}
-					}
-				})
-			}
-		}
 		b.Run(kind+"/page500", func(b *testing.B) {
 			for b.Loop() {
 				if r, err := k.List(b.Context(), "/list/", kubernetes.ListOptions{Limit: 500}); err != nil || len(r.Kvs) != 500 {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"time"
 
+	"github.com/k3s-io/kine/pkg/drivers/generic"
 	"github.com/k3s-io/kine/pkg/metrics"
 	"github.com/k3s-io/kine/pkg/server"
 )
@@ -33,7 +34,7 @@ func (b *Backend) compact(ctx context.Context, revision, now int64) (err error) 
 		return server.ErrFutureRev
 	}
 	revision = min(revision, b.tail.at.Load())
-	compacted, err := b.log.compacted(ctx)
+	compacted, err := b.revision(ctx, generic.CompactRevSQL)
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,6 @@ import (
 	"github.com/k3s-io/kine/pkg/server"
 	"github.com/k3s-io/kine/pkg/tls"
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc/status"
 )
 
 // ErrRefused means that the database has answered, and that waiting will not change the
@@ -64,7 +63,6 @@ type driver struct {
 	keys     keyQuery
 	param    string
 	numbered bool
-	fills    func(dsn string, wait time.Duration) (*sql.DB, error) // connections whose statements wait so long for a lock
 
 	foreign  string // foreignSQL
 	rename   string // gives the column for leases Karve's name
@@ -196,27 +194,18 @@ func (b *Backend) attach(life context.Context, dsn string) error {
 		refresh: func() {
 			b.reads.SetMaxIdleConns(0)
 			b.reads.SetMaxIdleConns(idleConns)
-			b.log.filler.DB.SetMaxIdleConns(0)
-			b.log.filler.DB.SetMaxIdleConns(1)
 		}}
 	b.reads, b.table = dialect.DB, dialect
 	b.writer = newWriter(life, rows)
 	b.reader = &reader{ctx: life, work: &b.work, db: b.reads, query: kind.keys, observe: func(began time.Time, err error, sql *query.Filled) {
 		observe(dialect, began, err, sql)
 	}}
-	gaps, err := newGapless(life, kind, dsn, dialect, rows)
-	if err != nil {
-		rows.close()
-		return err
-	}
-	gaps.warn = func(err error) {
+	b.tail = newTail(newTailReader(dialect, b.watchdog).read, func(err error) {
 		if b.warn != nil {
-			b.warn(fmt.Errorf("watches wait: %w", b.named(errors.New(status.Convert(err).Message()))))
+			b.warn(fmt.Errorf("watches wait: %w", b.named(err)))
 		}
-	}
-	b.log = gaps
-	b.tail = newTail(gaps, newTailReader(dialect, b.watchdog).read, gaps.warn)
-	gaps.wake, b.writer.wake = b.tail.wake, b.tail.wake
+	})
+	b.writer.wake = b.tail.wake
 	*reached = writing{dialect, b.writer}
 	b.work.Go(b.writer.run)
 	b.work.Go(func() {
@@ -227,6 +216,12 @@ func (b *Backend) attach(life context.Context, dsn string) error {
 		})
 	})
 	return nil
+}
+
+// conflicts recognises that a statement was ended for the sake of another one, and can be tried again:
+// deadlock_detected, serialization_failure, ER_LOCK_DEADLOCK.
+func conflicts(err error) bool {
+	return code(err) == "40P01" || code(err) == "40001" || number(err) == 1213
 }
 
 // refusedStatement tells whether the database itself has answered a statement with the error, and goes on.

@@ -2,6 +2,7 @@ package external
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"os"
@@ -34,6 +35,59 @@ func (db database) kine(t *testing.T) (_ server.Backend, stop func()) {
 		t.Fatal(err)
 	}
 	return started{backend, ctx}, stop
+}
+
+// foreign is a program that writes to the table of a database without the lock.
+type foreign struct {
+	t  *testing.T
+	db *sql.DB
+}
+
+func (db database) foreign(t *testing.T) *foreign {
+	t.Helper()
+	e, err := Parse(db.endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, release, err := e.kind.connect(e.rest, tls.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { pool.Close(); release() })
+	return &foreign{t, pool}
+}
+
+// late begins a transaction with a row.
+func (f *foreign) late(lease string) *sql.Tx {
+	f.t.Helper()
+	tx, err := f.db.Begin()
+	if err == nil {
+		f.t.Cleanup(func() { tx.Rollback() })
+		_, err = tx.Exec("INSERT INTO kine (name, created, deleted, create_revision, prev_revision, " + lease + ") VALUES ('/keys/late', 1, 0, 0, 0, 0)")
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return tx
+}
+
+// started is a server of the database.
+func (db database) started(t *testing.T) *Backend {
+	t.Helper()
+	b := db.open(t)
+	if err := b.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func list(ctx context.Context, b *Backend, revision int64) (int64, map[string]bool, error) {
+	at, kvs, err := b.List(ctx, "/keys/", "/keys0", 0, revision, false)
+	keys := map[string]bool{}
+	for _, kv := range kvs {
+		keys[kv.Key] = true
+	}
+	return at, keys, err
 }
 
 // started is a backend of kine's that starts with a context of its own.
@@ -170,15 +224,7 @@ func TestDatabaseTakesNoTableWithAnOpenTransaction(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
 		_, stop := db.filled(t, "karve")
 		stop()
-		other := db.foreign(t)
-		tx, err := other.db.Begin()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer tx.Rollback()
-		if _, err := tx.Exec("INSERT INTO kine (name, created, deleted, create_revision, prev_revision, lease) VALUES ('/keys/late', 1, 0, 0, 0, 0)"); err != nil {
-			t.Fatal(err)
-		}
+		tx := db.foreign(t).late(leaseOfKine)
 		e, err := Parse(db.endpoint)
 		if err != nil {
 			t.Fatal(err)

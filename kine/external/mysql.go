@@ -24,7 +24,6 @@ var mySQL = driver{
 
 	rows:     openMySQLTable,
 	follow:   followMySQL,
-	fills:    fillsOfMySQL,
 	keys:     mysqlKeyQuery,
 	param:    "?",
 	foreign:  strings.Replace(foreignSQL, "CONTAINS", "LOCATE('karve', value) > 0", 1),

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	sqldriver "database/sql/driver"
-	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -88,24 +87,6 @@ func tryMySQLLock(ctx context.Context, db *sql.DB) error {
 	return err
 }
 
-// fillsOfMySQL opens connections whose statements wait so long for a lock of a row or of the table, in whole seconds.
-func fillsOfMySQL(dsn string, wait time.Duration) (*sql.DB, error) {
-	config, err := mysql.ParseDSN(dsn)
-	if err != nil {
-		return nil, err
-	}
-	if config.Params == nil {
-		config.Params = map[string]string{}
-	}
-	seconds := fmt.Sprint(int(wait.Seconds()))
-	config.Params["innodb_lock_wait_timeout"], config.Params["lock_wait_timeout"] = seconds, seconds
-	connector, err := mysql.NewConnector(config)
-	if err != nil {
-		return nil, err
-	}
-	return sql.OpenDB(connector), nil
-}
-
 func (t *mysqlTable) close() { t.db.Close() }
 
 func (t *mysqlTable) ping(ctx context.Context) error {
@@ -114,19 +95,6 @@ func (t *mysqlTable) ping(ctx context.Context) error {
 		return err
 	}
 	return conn.Close()
-}
-
-func (t *mysqlTable) translate(err error) error {
-	if e := (*mysql.MySQLError)(nil); errors.As(err, &e) {
-		return t.dialect.TranslateErr(e)
-	}
-	return err
-}
-
-// taken recognises a duplicate entry for the primary key.
-func (t *mysqlTable) taken(err error) bool {
-	e := (*mysql.MySQLError)(nil)
-	return errors.As(err, &e) && e.Number == 1062 && strings.HasSuffix(e.Message, "PRIMARY'")
 }
 
 // kine's INSERT without common table expressions, which take more than half of its time. What is created

@@ -37,8 +37,8 @@ type pgTable struct {
 }
 
 // pgConfig is the configuration of a connection of which both ends notice within seconds that the other is gone, and whose
-// statements wait so long for a lock.
-func pgConfig(dsn string, wait time.Duration) (*pgx.ConnConfig, error) {
+// statements wait for a lock for lockLimit.
+func pgConfig(dsn string) (*pgx.ConnConfig, error) {
 	config, err := pgx.ParseConfig("postgres://" + dsn)
 	if err != nil {
 		return nil, err
@@ -52,14 +52,14 @@ func pgConfig(dsn string, wait time.Duration) (*pgx.ConnConfig, error) {
 		return conn, err
 	}
 	config.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
-		_, err := conn.Exec(ctx, fmt.Sprintf(pgSession, wait.Milliseconds())).ReadAll()
+		_, err := conn.Exec(ctx, fmt.Sprintf(pgSession, lockLimit.Milliseconds())).ReadAll()
 		return err
 	}
 	return config, nil
 }
 
 func openPostgresTable(_ context.Context, dsn string, dialect *generic.Generic) (inserter, error) {
-	config, err := pgConfig(dsn, lockLimit)
+	config, err := pgConfig(dsn)
 	if err != nil {
 		return nil, err
 	}
@@ -70,31 +70,10 @@ func openPostgresTable(_ context.Context, dsn string, dialect *generic.Generic) 
 	return &pgTable{db, line, config, dialect}, nil
 }
 
-// fillsOfPostgres opens connections whose statements wait so long for a lock.
-func fillsOfPostgres(dsn string, wait time.Duration) (*sql.DB, error) {
-	config, err := pgConfig(dsn, wait)
-	if err != nil {
-		return nil, err
-	}
-	return stdlib.OpenDB(*config), nil
-}
-
 func (t *pgTable) close() { t.db.Close() }
 
 func (t *pgTable) ping(ctx context.Context) error {
 	return withPostgres(ctx, t.config, func(context.Context, *pgx.Conn) error { return nil })
-}
-
-func (t *pgTable) translate(err error) error {
-	if e := (*pgconn.PgError)(nil); errors.As(err, &e) {
-		return t.dialect.TranslateErr(e)
-	}
-	return err
-}
-
-func (t *pgTable) taken(err error) bool {
-	e := (*pgconn.PgError)(nil)
-	return errors.As(err, &e) && t.dialect.InsertRetry(e)
 }
 
 // insert sends the whole transaction at once, so it takes one round trip.
@@ -268,7 +247,7 @@ func followPostgres(ctx context.Context, dsn string, _ *sql.DB, wake func(int64)
 }
 
 func listenPostgres(ctx context.Context, dsn string, wake func(int64)) error {
-	config, err := pgConfig(dsn, lockLimit)
+	config, err := pgConfig(dsn)
 	if err != nil {
 		return err
 	}

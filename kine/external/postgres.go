@@ -28,7 +28,6 @@ var postgres = driver{
 
 	rows:   openPostgresTable,
 	follow: followPostgres,
-	fills:  fillsOfPostgres,
 	keys:   pgKeyQuery,
 	param:  "$",
 

@@ -38,7 +38,7 @@ func rewrite(d *generic.Generic, param string, numbered bool) {
 	for _, named := range []**query.Named{
 		&d.GetSingleSQL, &d.GetSingleValSQL, &d.AllCurrentSQL, &d.AllCurrentValSQL, &d.ListCurrentSQL, &d.ListCurrentValSQL,
 		&d.ListRevisionStartSQL, &d.ListRevisionStartValSQL, &d.GetRevisionAfterSQL, &d.GetRevisionAfterValSQL,
-		&d.AfterAllOldValSQL, &d.InsertSQL, &d.InsertReturningSQL, &d.FillSQL,
+		&d.AfterAllOldValSQL, &d.InsertSQL, &d.InsertReturningSQL,
 	} {
 		*named = &query.Named{Name: (*named).Name, Query: strings.ReplaceAll((*named).Query, leaseOfKine, leaseColumn)}
 	}

@@ -163,7 +163,7 @@ func (e *NotEmptyError) Error() string {
 }
 
 // empty removes what kine itself writes to a table, in a transaction of its own: if the other one fails, the
-// next revision of the database may be a high one, and kine would fill the gap after a low one row by row.
+// next revision of the database may be a high one, and an earlier Karve would fill the gap after a low one row by row.
 // Without remove, it only looks whether there is anything else.
 func (t *Table) empty(ctx context.Context, isOwn func(string) bool, remove bool) (err error) {
 	if t.tx, err = t.db.BeginTx(ctx, nil); err != nil {

@@ -24,9 +24,7 @@ const (
 // A tail follows the table and hands its events to all watches. Every batch of a watch continues the one before, or the watch ends: its
 // client begins it again, and lists if it has to.
 type tail struct {
-	// read returns the events after a revision, in order and at most pollBatch of them.
-	read func(ctx context.Context, revision int64) ([]*server.Event, error)
-	log  *gapless
+	read readTail
 	warn func(error)
 	poke chan struct{} // there may be more to read
 	at   atomic.Int64  // every event up to it has been handed over; 0: it has not begun
@@ -36,8 +34,12 @@ type tail struct {
 	ended   bool
 }
 
-func newTail(log *gapless, read func(context.Context, int64) ([]*server.Event, error), warn func(error)) *tail {
-	return &tail{read: read, log: log, warn: warn, poke: make(chan struct{}, 1), watches: map[chan server.EventBatch]bool{}}
+// readTail returns the events after a revision, in order and at most pollBatch of them. Of the same moment are the newest revision, as that of
+// the batch, and the one up to which history was removed.
+type readTail func(ctx context.Context, revision int64) (server.EventBatch, int64, error)
+
+func newTail(read readTail, warn func(error)) *tail {
+	return &tail{read: read, warn: warn, poke: make(chan struct{}, 1), watches: map[chan server.EventBatch]bool{}}
 }
 
 // wake tells of a revision. It does not wait.
@@ -130,68 +132,24 @@ func (t *tail) run(ctx context.Context) {
 	}
 }
 
-// step hands over what was read at once. It tells whether there may be more.
+// step hands over what was read at once. It tells whether there may be more. A revision that is missing is in no transaction, as no
+// revision becomes visible after a later one: it was that of a write that failed.
 func (t *tail) step(ctx context.Context) (more bool, err error) {
 	at := t.at.Load()
-	events, err := t.read(ctx, at)
-	if err != nil || len(events) == 0 {
+	batch, compacted, err := t.read(ctx, at)
+	n := len(batch.Events)
+	switch {
+	case err != nil:
 		return false, err
+	case compacted > at: // by another server, while this one was cut off or suspended: some that the watches lack may be gone
+		t.restart(batch.CurrentRev, false)
+		return true, nil
+	case n == 0:
+		return false, nil
 	}
-	batch, gap := server.EventBatch{CurrentRev: at}, int64(0)
-	for _, e := range events {
-		if e.KV.ModRevision != batch.CurrentRev+1 {
-			gap = e.KV.ModRevision - batch.CurrentRev - 1
-			break
-		}
-		batch.CurrentRev++
-		if !(*generic.Generic)(nil).IsFill(e.KV.Key) {
-			batch.Events = append(batch.Events, e)
-		}
-	}
-	if batch.CurrentRev > at { // without events, too: progress waits for the revision
-		t.deliver(batch)
-	}
-	if gap > 0 {
-		return true, t.fill(ctx, gap > gapWindow)
-	}
-	return len(events) == pollBatch, nil
-}
-
-// fill returns when the next revision is there, or when it is known that it is none. It may be an event that another server has compacted
-// while this one was cut off or suspended. Then it ends all watches: filling what is gone would pass for events that never were.
-func (t *tail) fill(ctx context.Context, wide bool) error {
-	return t.log.insist(ctx, func(ctx context.Context) error {
-		if behind, err := t.behind(ctx); err != nil || behind {
-			return err
-		}
-		var err error
-		if wide { // of a sequence that was raised, or of a transaction that is open for long
-			err = t.log.fillOne(ctx, t.at.Load()+1)
-		} else {
-			var newest int64
-			if newest, err = t.log.revision(ctx, generic.CurrentRevSQL); err == nil {
-				err = t.log.fill(ctx, t.at.Load()+1, newest)
-			}
-		}
-		if err == nil { // what was compacted meanwhile has to be seen before the next step
-			_, err = t.behind(ctx)
-		}
-		return err
-	})
-}
-
-// behind ends all watches if something that they lack was compacted, and goes on at the newest revision.
-func (t *tail) behind(ctx context.Context) (bool, error) {
-	compacted, err := t.log.compacted(ctx)
-	if err != nil || compacted <= t.at.Load() {
-		return false, err
-	}
-	newest, err := t.log.revision(ctx, generic.CurrentRevSQL)
-	if err != nil {
-		return false, err
-	}
-	t.restart(newest, false)
-	return true, nil
+	batch.CurrentRev = batch.Events[n-1].KV.ModRevision
+	t.deliver(batch)
+	return n == pollBatch, nil
 }
 
 // tailReader reads the events of a tail on a connection that it keeps, so that lists which take all others do not delay watches.
@@ -207,7 +165,7 @@ func newTailReader(dialect *generic.Generic, w *watchdog) *tailReader {
 }
 
 // read is called by one goroutine. After an error, it opens a new connection.
-func (r *tailReader) read(ctx context.Context, revision int64) (events []*server.Event, err error) {
+func (r *tailReader) read(ctx context.Context, revision int64) (batch server.EventBatch, compacted int64, err error) {
 	defer func(began time.Time) {
 		observe(r.dialect, began, err, r.query.Fill([]any{revision}))
 		if err != nil {
@@ -225,13 +183,13 @@ func (r *tailReader) read(ctx context.Context, revision int64) (events []*server
 	})
 	defer end()
 	if err != nil {
-		return nil, err
+		return batch, 0, err
 	}
-	batch, _, err := sqllog.RowsToEvents(rows, true, true)
+	batch, compacted, err = sqllog.RowsToEvents(rows, true, true)
 	if err == nil {
 		err = rows.Err()
 	}
-	return batch.Events, err
+	return batch, compacted, err
 }
 
 func (r *tailReader) close() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/k3s-io/kine/pkg/server"
 
@@ -18,15 +19,21 @@ func eventsOf(revisions ...int64) (events []*server.Event) {
 	return events
 }
 
+// moment is what a tail reads at once.
+type moment struct {
+	events            []*server.Event
+	newest, compacted int64
+}
+
 // reads is a tail that reads what it is told to.
-func reads(t *testing.T) (*tail, chan []*server.Event) {
-	read := make(chan []*server.Event)
-	f := newTail(nil, func(ctx context.Context, _ int64) ([]*server.Event, error) {
+func reads(t *testing.T) (*tail, chan moment) {
+	read := make(chan moment)
+	f := newTail(func(ctx context.Context, _ int64) (server.EventBatch, int64, error) {
 		select {
-		case events := <-read:
-			return events, nil
+		case m := <-read:
+			return server.EventBatch{Events: m.events, CurrentRev: m.newest}, m.compacted, nil
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return server.EventBatch{}, 0, ctx.Err()
 		}
 	}, func(err error) { t.Error(err) })
 	ctx, cancel := context.WithCancel(t.Context())
@@ -43,7 +50,7 @@ func TestAWatchContinuesOrEnds(t *testing.T) {
 	const all = 2 * tailBuffer
 	for revision := int64(1); revision <= all; revision++ {
 		f.wake(revision)
-		read <- eventsOf(revision)
+		read <- moment{events: eventsOf(revision), newest: revision}
 		if got := eventually.Receive(t, "a batch", fast); got.CurrentRev != revision {
 			t.Fatalf("the watch that reads is at %d, want %d", got.CurrentRev, revision)
 		}
@@ -63,23 +70,50 @@ func TestAWatchContinuesOrEnds(t *testing.T) {
 	}
 }
 
-// A row that only fills a gap is no event, but progress waits for its revision.
-func TestAFillIsNoEvent(t *testing.T) {
+// A revision that is missing is waited for by nobody.
+func TestAMissingRevisionIsPassedOver(t *testing.T) {
 	f, read := reads(t)
 	w := f.watch(t.Context())
-	rows := eventsOf(1, 2, 3)
-	rows[2].KV.Key = "gap-3"
-	read <- rows
-	batch := eventually.Receive(t, "a batch", w)
-	if batch.CurrentRev != 3 || !slices.Equal(batch.Events, rows[:2]) {
-		t.Errorf("%v, want revision 3 and two events", batch)
+	events := eventsOf(1, 2, 4)
+	read <- moment{events: events, newest: 9} // which the next read has
+	if batch := eventually.Receive(t, "a batch", w); batch.CurrentRev != 4 || !slices.Equal(batch.Events, events) {
+		t.Errorf("%v, want revision 4 and three events", batch)
+	}
+}
+
+// Watches end when something may be gone that they have not had, and others begin at the newest revision.
+func TestWatchesEndWhenWhatTheyLackIsCompacted(t *testing.T) {
+	f, read := reads(t)
+	w := f.watch(t.Context())
+	read <- moment{events: eventsOf(1, 2), newest: 2, compacted: 0}
+	eventually.Receive(t, "a batch", w)
+	f.wake(3)
+	read <- moment{events: eventsOf(3), newest: 3, compacted: 2} // all up to 2 was handed over
+	eventually.Receive(t, "a batch", w)
+	f.wake(9)
+	read <- moment{events: eventsOf(7, 8, 9), newest: 9, compacted: 4}
+	select {
+	case batch, open := <-w:
+		if open {
+			t.Errorf("%v, want the end", batch)
+		}
+	case <-time.After(eventually.Limit):
+		t.Error("the watch goes on")
+	}
+	w = f.watch(t.Context())
+	read <- moment{events: eventsOf(10), newest: 10, compacted: 4}
+	if batch := eventually.Receive(t, "a batch", w); batch.CurrentRev != 10 {
+		t.Errorf("%v, want the next event", batch)
 	}
 }
 
 // The end of a tail is the end of its watches, and of those that begin after it.
 func TestWatchesEndWithTheTail(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	f := newTail(nil, func(ctx context.Context, _ int64) ([]*server.Event, error) { <-ctx.Done(); return nil, ctx.Err() }, func(error) {})
+	f := newTail(func(ctx context.Context, _ int64) (server.EventBatch, int64, error) {
+		<-ctx.Done()
+		return server.EventBatch{}, 0, ctx.Err()
+	}, func(error) {})
 	before := f.watch(t.Context())
 	cancel()
 	f.run(ctx)

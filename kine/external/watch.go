@@ -3,6 +3,7 @@ package external
 import (
 	"context"
 
+	"github.com/k3s-io/kine/pkg/drivers/generic"
 	"github.com/k3s-io/kine/pkg/logstructured/sqllog"
 	"github.com/k3s-io/kine/pkg/server"
 )
@@ -13,9 +14,9 @@ func (b *Backend) Watch(ctx context.Context, revision int64) server.WatchResult 
 	ctx, cancel := context.WithCancel(ctx)
 	out, errc := make(chan server.EventBatch), make(chan error, 1)
 	guarded, stop, _ := b.watchdog.guard(ctx) // it ends with ctx
-	from, history, start, end, err := b.watch(guarded, revision)
+	from, history, err := b.begin(guarded, revision)
 	stop()
-	if guarded.Err() != nil { // kine does not tell of an end in its history
+	if guarded.Err() != nil {
 		err = context.Cause(guarded)
 	}
 	to := server.WatchResult{CurrentRevision: from.CurrentRevision, CompactRevision: from.CompactRevision, Eventc: out, Errorc: errc}
@@ -23,16 +24,14 @@ func (b *Backend) Watch(ctx context.Context, revision int64) server.WatchResult 
 		if err != nil {
 			errc <- b.status(ctx, err)
 		}
-		end()
 		cancel()
 		close(out)
 		return to
 	}
 	go func() {
 		defer cancel()
-		defer end()
 		defer close(out)
-		b.pass(ctx, from, history, out, start)
+		b.pass(ctx, from, history, out, revision)
 	}()
 	return to
 }
@@ -43,7 +42,7 @@ func (b *Backend) Watch(ctx context.Context, revision int64) server.WatchResult 
 func (b *Backend) begin(ctx context.Context, revision int64) (to server.WatchResult, history server.EventBatch, err error) {
 	to.Eventc = b.tail.watch(ctx) // first, so that no event is missed
 	if revision == 0 {
-		to.CurrentRevision, err = b.CurrentRevision(ctx)
+		to.CurrentRevision, err = b.revision(ctx, generic.CurrentRevSQL)
 		return to, server.EventBatch{CurrentRev: to.CurrentRevision}, err
 	}
 	after := max(revision-1, 1) // the first revision is kine's own

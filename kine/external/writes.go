@@ -25,9 +25,8 @@ const (
 	// writeLimit bounds a transaction on a connection, and lockLimit its wait for the lock.
 	writeLimit = 10 * time.Second
 	lockLimit  = 8 * time.Second
-	// takenTries is how often a write takes another revision, because another server has filled
-	// the one that the database gave it.
-	takenTries = 5
+	// endedTries is how often a transaction is tried that the database ends for the sake of another one.
+	endedTries = 5
 	// endLimit is how long a transaction may go on after the end.
 	endLimit = 2 * time.Second
 )
@@ -83,10 +82,6 @@ type inserter interface {
 	// It inserts nothing and returns errNotEmpty if the range is not nil and has a key. It inserts nothing and returns
 	// errTakenBack if a fence was closed while the batch waited for a connection or the lock.
 	insert(ctx context.Context, batch []*write, none *keyRange) ([]int64, error)
-	// translate makes server.ErrKeyExists of the error of a unique index.
-	translate(error) error
-	// taken tells whether the error is of a revision that another server has filled.
-	taken(error) bool
 	// ping asks the database for any answer, on another connection.
 	ping(ctx context.Context) error
 	close()
@@ -201,7 +196,7 @@ func (w *writer) commit(batch []*write) {
 			}
 			parts = append(without(part, err), parts...)
 		default:
-			fail(part, written{err: w.table.translate(err)})
+			fail(part, written{err: err})
 		}
 	}
 }
@@ -276,8 +271,7 @@ type refused struct {
 
 func (r refused) Unwrap() error { return r.error }
 
-// without parts a batch that was refused: in the write that was, alone, and the others, or in halves. Each attempt
-// takes revisions, which every server then has to fill, so there are few.
+// without parts a batch that was refused: in the write that was, alone, and the others, or in halves.
 func without(batch []*write, err error) [][]*write {
 	if one := (refused{}); errors.As(err, &one) {
 		others := append(batch[:one.index:one.index], batch[one.index+1:]...)
@@ -287,14 +281,12 @@ func without(batch []*write, err error) [][]*write {
 	return [][]*write{batch[:half:half], batch[half:]}
 }
 
-// try writes a batch; a single write as often as its revision is taken, and a batch that was ended for the sake of another
-// transaction, as compactions are.
+// try writes a batch, again if it was ended for the sake of another transaction, as compactions are.
 func (w *writer) try(batch []*write) (revisions []int64, err error) {
 	ctx, cancel := context.WithTimeout(w.late, connectLimit+writeLimit)
 	defer cancel()
-	for range takenTries {
-		revisions, err = w.table.insert(ctx, batch, nil)
-		if err == nil || !conflicts(err) && (len(batch) > 1 || !w.table.taken(err)) {
+	for range endedTries {
+		if revisions, err = w.table.insert(ctx, batch, nil); !conflicts(err) {
 			break
 		}
 	}

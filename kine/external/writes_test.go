@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/k3s-io/kine/pkg/server"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -42,12 +44,8 @@ func (s *scripted) insert(_ context.Context, batch []*write, _ *keyRange) (revis
 	return revisions, nil
 }
 
-func (*scripted) translate(err error) error  { return err }
-func (*scripted) taken(err error) bool       { return err == errTaken }
 func (*scripted) ping(context.Context) error { return nil }
 func (*scripted) close()                     {}
-
-var errTaken = errors.New("taken")
 
 // write starts a write.
 func (s *scripted) write(ctx context.Context, w *writer, key string) <-chan written {
@@ -271,12 +269,12 @@ func TestAnUnknownOutcomeIsThatOfTheWholeBatch(t *testing.T) {
 	}
 }
 
-// Another server may have filled a revision that the database hands out.
-func TestAWriteTakesAnotherRevision(t *testing.T) {
+// A transaction that was ended for the sake of another one is tried again.
+func TestADeadlockIsTriedAgain(t *testing.T) {
 	s := &scripted{begun: make(chan []string, 10), fail: make(chan error, 10)}
 	w := newWriter(t.Context(), s)
-	s.fail <- errTaken
-	s.fail <- errTaken
+	s.fail <- &pgconn.PgError{Code: "40P01"}
+	s.fail <- &mysql.MySQLError{Number: 1213}
 	s.fail <- nil
 	a := &write{ctx: t.Context(), key: "a"}
 	if commitOf(w, a); (<-a.answer).err != nil {
