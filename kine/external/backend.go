@@ -5,11 +5,13 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
 
 	"github.com/k3s-io/kine/pkg/drivers/generic"
+	"github.com/k3s-io/kine/pkg/logstructured/sqllog"
 	"github.com/k3s-io/kine/pkg/metrics"
 	"github.com/k3s-io/kine/pkg/server"
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,18 +21,18 @@ import (
 	"github.com/karve-k8s/karve/kine/external/liststream"
 )
 
-// Backend is a database behind kine's driver, with what the driver lacks: its errors are those
+// Backend is kine's table in a database, with kine's statements: its errors are those
 // that etcd's clients understand, and no failure looks like an answer. DESIGN.md lists where
 // kine's do.
 type Backend struct {
 	external *Database
-	backend  server.Backend
 	reads    *sql.DB
 	tail     *tail
 	table    *generic.Generic // kine's dialect
-	writer   *writer          // nil: the driver writes itself
-	reader   *reader          // nil: the driver reads itself
-	watchdog *watchdog        // nil: calls have the driver's patience
+	writer   *writer
+	reader   *reader      // nil: each read is a query of its own
+	watchdog *watchdog    // nil: calls have the driver's patience
+	newest   atomic.Int64 // the newest revision that this server has written or read
 	state    func(error)
 	warn     func(error)
 	away     atomic.Bool
@@ -107,8 +109,8 @@ func (b *Backend) start(ctx context.Context) error {
 	}
 	if marks == 0 { // a row of kine's: its prev_revision is that up to which history was removed
 		mark := &write{ctx: ctx, key: compactKey, created: true, value: []byte{}}
-		if answer := b.writer.insert(mark); answer.err != nil && !errors.Is(answer.err, server.ErrKeyExists) {
-			return answer.err
+		if _, err := b.write(mark); err != nil {
+			return err
 		}
 	}
 	newest, err := b.revision(ctx, generic.CurrentRevSQL)
@@ -144,33 +146,80 @@ func (b *Backend) Get(ctx context.Context, key string, revision int64, keysOnly 
 	if b.reader != nil && revision == 0 && !keysOnly && !strings.Contains(key, "\x00") { // kine translates such a key
 		rev, kv, err := b.reader.get(limited, key)
 		if err == nil {
-			b.tail.wake(rev) // as a read of kine's does
+			b.saw(rev)
 		}
 		return rev, kv, b.status(ctx, heard(limited, err))
 	}
-	rev, kv, err := b.backend.Get(limited, key, revision, keysOnly)
-	return rev, kv, b.status(ctx, heard(limited, err))
+	batch, err := b.list(limited, key, "", 1, revision, false, keysOnly)
+	return batch.CurrentRev, newestOf(batch), b.status(ctx, heard(limited, err))
 }
 
-// List reads a range. kine's List does not ask sql.Rows for its error, so a lost connection could
-// cut a list short without an error. List asks. kine's ListStream asks too, but it returns a
-// revision that its goroutine writes at the same time.
+// newestOf is the key of a list of one, or nil.
+func newestOf(batch server.EventBatch) *server.KeyValue {
+	if len(batch.Events) == 0 || batch.Events[0].Delete {
+		return nil
+	}
+	return batch.Events[0].KV
+}
+
+// List reads a range.
 func (b *Backend) List(ctx context.Context, key, end string, limit, revision int64, keysOnly bool) (int64, []*server.KeyValue, error) {
 	if err := b.checkBounds(key, end, revision); err != nil {
 		return 0, nil, err
 	}
 	limited, cancel := b.limit(ctx)
 	defer cancel()
-	var read result
-	rev, kvs, err := b.backend.List(context.WithValue(limited, resultKey{}, &read), key, end, limit, revision, keysOnly)
-	if cut := read.err(); cut != nil {
-		err = cut
+	batch, err := b.list(limited, key, end, limit, revision, false, keysOnly)
+	if err != nil {
+		return batch.CurrentRev, nil, b.status(ctx, heard(limited, err))
+	}
+	kvs := make([]*server.KeyValue, len(batch.Events))
+	for i, e := range batch.Events {
+		kvs[i] = e.KV
+	}
+	return batch.CurrentRev, kvs, b.status(ctx, nil)
+}
+
+// list reads a range, or one key without an end, in one statement.
+func (b *Backend) list(ctx context.Context, key, end string, limit, revision int64, deleted, keysOnly bool) (server.EventBatch, error) {
+	var rows *sql.Rows
+	var err error
+	if key = b.table.TranslateStartKey(key); revision == 0 {
+		rows, err = b.table.ListCurrent(ctx, key, end, limit, deleted, keysOnly)
+	} else {
+		rows, err = b.table.List(ctx, key, end, limit, revision, deleted, keysOnly)
 	}
 	if err != nil {
-		return rev, nil, b.status(ctx, heard(limited, err))
+		return server.EventBatch{}, err
 	}
-	b.tail.wake(rev)
-	return rev, kvs, b.status(ctx, nil)
+	batch, _, err := eventsOf(rows, revision, !keysOnly, false)
+	b.saw(batch.CurrentRev)
+	return batch, err
+}
+
+// eventsOf reads the rows of a statement of kine's at a revision, or at the newest one if that is 0, and the revision up to which history was
+// removed. kine does not ask sql.Rows for its error, so a lost connection would cut a list short without one.
+func eventsOf(rows *sql.Rows, revision int64, value, old bool) (batch server.EventBatch, compacted int64, err error) {
+	batch, compacted, err = sqllog.RowsToEvents(rows, value, old)
+	switch {
+	case err != nil:
+	case rows.Err() != nil:
+		err = rows.Err()
+	case batch.CurrentRev == 0:
+		err = server.ErrGRPCUnhealthy
+	case revision > 0 && revision < compacted:
+		err = server.ErrCompacted
+	case revision > batch.CurrentRev:
+		err = server.ErrFutureRev
+	}
+	return batch, compacted, err
+}
+
+// saw remembers a revision that is in the table, and wakes the loop that follows the table.
+func (b *Backend) saw(revision int64) {
+	for old := b.newest.Load(); old < revision && !b.newest.CompareAndSwap(old, revision); old = b.newest.Load() {
+	}
+	b.tail.wake(revision)
 }
 
 // errBounds is the error for ranges that kine's drivers do not know: they answer that there are no keys.
@@ -198,69 +247,89 @@ func (b *Backend) Count(ctx context.Context, key, end string, revision int64) (i
 	}
 	limited, cancel := b.limit(ctx)
 	defer cancel()
-	rev, count, err := b.backend.Count(limited, key, end, revision)
+	key = b.table.TranslateStartKey(key)
+	if revision == 0 {
+		rev, count, err := b.table.CountCurrent(limited, key, end)
+		return rev, count, b.status(ctx, heard(limited, err))
+	}
+	rev, compacted, count, err := b.table.Count(limited, key, end, revision)
+	switch {
+	case err != nil:
+	case revision > rev:
+		err = server.ErrFutureRev
+	case revision < compacted:
+		err = server.ErrCompacted
+	}
 	return rev, count, b.status(ctx, heard(limited, err))
 }
+
+// createTries is how often a key that is deleted and created by others meanwhile is tried to be created.
+const createTries = 5
 
 // Create puts a key that does not exist.
 func (b *Backend) Create(ctx context.Context, key string, value []byte, lease int64) (int64, error) {
 	limited, cancel := b.limit(ctx)
 	defer cancel()
-	recorded, o := withOutcome(limited)
-	var read result
-	rev, err := b.backend.Create(context.WithValue(recorded, resultKey{}, &read), key, value, lease)
-	if cut := read.err(); cut != nil && err == nil && o.revision == 0 {
-		err = cut // kine took the failed read for a key that was never there
-	}
-	// The second attempt is for a key that has been deleted; nobody reads after it.
-	if failed := o.failure(err == server.ErrKeyExists && o.attempts < 2); failed != nil {
-		err = failed
-	} else if err == nil {
-		rev = o.revision // of a key that was deleted, kine returns the database's newest revision, not that of the row
-		if rev == 0 {
-			err = b.unwritten(key)
-		}
-	}
-	if err == server.ErrKeyExists {
-		rev = max(rev, b.tail.at.Load()) // kine's revision is that of this server's writes
-	}
+	rev, err := b.create(limited, key, value, lease)
 	return rev, b.status(ctx, heard(limited, err))
 }
 
-// unwritten is the error for a write that the driver reports as done although there was another
-// value, which has gone since.
-func (b *Backend) unwritten(key string) error {
-	return status.Errorf(codes.Unavailable, "datastore %s: %s has changed meanwhile", b.external, key)
+func (b *Backend) create(ctx context.Context, key string, value []byte, lease int64) (int64, error) {
+	var previous int64 // the revision at which the key was deleted
+	for range createTries {
+		rev, err := b.write(&write{ctx: ctx, key: key, created: true, previous: previous, ttl: lease, value: value})
+		if rev != 0 || err != nil {
+			return rev, err
+		}
+		batch, err := b.list(ctx, key, "", 1, 0, true, true)
+		switch {
+		case err != nil:
+			return batch.CurrentRev, err
+		case len(batch.Events) == 0: // the compaction has removed that it was deleted
+			previous = 0
+		case !batch.Events[0].Delete:
+			return batch.CurrentRev, server.ErrKeyExists
+		default:
+			previous = batch.Events[0].KV.ModRevision
+		}
+	}
+	return 0, status.Errorf(codes.Unavailable, "datastore %s: %s keeps changing", b.external, key)
+}
+
+// write returns the revision of a row, or 0 if the key is at another revision than the previous one. The column of leases has four bytes.
+func (b *Backend) write(one *write) (int64, error) {
+	one.ttl = min(one.ttl, math.MaxInt32)
+	answer := b.writer.insert(one)
+	return answer.revision, answer.err
 }
 
 // Update puts a key that is at revision.
 func (b *Backend) Update(ctx context.Context, key string, value []byte, revision, lease int64) (int64, *server.KeyValue, bool, error) {
-	limited, cancel := b.limit(ctx)
-	defer cancel()
-	recorded, o := withOutcome(limited)
-	rev, kv, ok, err := b.backend.Update(recorded, key, value, revision, lease)
-	if failed := o.failure(err == nil && (kv == nil || kv.ModRevision != revision)); failed != nil {
-		err = failed
-	}
-	return rev, kv, ok && err == nil, b.status(ctx, heard(limited, err))
+	return b.change(ctx, &write{key: key, previous: revision, ttl: lease, value: value})
 }
 
-// Delete removes a key that is at revision, or at any if that is 0. For that, kine would delete
-// only a key that never existed.
+// Delete removes a key that is at revision, or at any if that is 0.
 func (b *Backend) Delete(ctx context.Context, key string, revision int64) (int64, *server.KeyValue, bool, error) {
 	if revision == 0 {
 		return b.deleteAny(ctx, key)
 	}
+	return b.change(ctx, &write{key: key, deleted: true, previous: revision})
+}
+
+// change writes a row after a previous one. If the key is at another revision, it returns the key as it is.
+func (b *Backend) change(ctx context.Context, one *write) (int64, *server.KeyValue, bool, error) {
 	limited, cancel := b.limit(ctx)
 	defer cancel()
-	recorded, o := withOutcome(limited)
-	rev, kv, ok, err := b.backend.Delete(recorded, key, revision)
-	if failed := o.failure(err == nil && (kv == nil || kv.ModRevision != revision)); failed != nil {
-		err = failed
-	} else if kv == nil {
-		ok = false // kine reports that it deleted a key that never existed
+	one.ctx = limited
+	rev, err := b.write(one)
+	if err != nil {
+		return 0, nil, false, b.status(ctx, heard(limited, err))
 	}
-	return rev, kv, ok && err == nil, b.status(ctx, heard(limited, err))
+	if rev != 0 {
+		return rev, &server.KeyValue{Key: one.key, Value: one.value, Lease: one.ttl, ModRevision: rev}, true, b.status(ctx, nil)
+	}
+	batch, err := b.list(limited, one.key, "", 1, 0, false, false)
+	return batch.CurrentRev, newestOf(batch), false, b.status(ctx, heard(limited, err))
 }
 
 // deleteAny removes a key at whatever revision it is.
@@ -281,17 +350,21 @@ func (b *Backend) deleteAny(ctx context.Context, key string) (int64, *server.Key
 func (b *Backend) DbSize(ctx context.Context) (int64, error) {
 	limited, cancel := b.limit(ctx)
 	defer cancel()
-	size, err := b.backend.DbSize(limited)
+	size, err := b.table.GetSize(limited)
 	return size, b.status(ctx, heard(limited, err))
 }
 
 // CurrentRevision is the newest revision that this server knows of. It is no sign that the database answers.
 func (b *Backend) CurrentRevision(ctx context.Context) (int64, error) {
-	revision, err := b.backend.CurrentRevision(ctx) // of this server's writes
-	if err != nil {
-		return revision, b.status(ctx, err)
+	revision := max(b.newest.Load(), b.tail.at.Load())
+	if revision != 0 {
+		return revision, nil
 	}
-	return max(revision, b.tail.at.Load()), nil
+	revision, err := b.revision(ctx, generic.CurrentRevSQL)
+	if err != nil {
+		return 0, b.status(ctx, err)
+	}
+	return revision, nil
 }
 
 // figures registers kine's metrics. It returns the registerer for the driver, which would end

@@ -157,8 +157,9 @@ func (e *Database) Open(ctx context.Context, o Options) (_ *Backend, err error) 
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	b.life, b.cancel = life, end
 	inTime := context.AfterFunc(ctx, end)
-	if _, b.backend, err = e.kind.open(life, &b.work, &config); err == nil {
-		err = b.attach(life, config.DataSourceName)
+	var backend server.Backend
+	if _, backend, err = e.kind.open(life, &b.work, &config); err == nil {
+		err = b.attach(life, backend, config.DataSourceName)
 	}
 	if !inTime() && err == nil {
 		err = ctx.Err()
@@ -170,16 +171,12 @@ func (e *Database) Open(ctx context.Context, o Options) (_ *Backend, err error) 
 	return b, nil
 }
 
-// attach puts a writer and faster statements before a driver of kine's.
-func (b *Backend) attach(life context.Context, dsn string) error {
+// attach takes the connections and statements of a backend of kine's, and adds a writer, a reader and the loop that follows the table.
+func (b *Backend) attach(life context.Context, kines server.Backend, dsn string) error {
 	kind := b.external.kind
-	reached, err := dialectOf(b.backend)
+	dialect, err := dialectOf(kines)
 	if err != nil {
 		return err
-	}
-	dialect, ok := (*reached).(*generic.Generic)
-	if !ok {
-		return fmt.Errorf("kine's dialect is a %T", *reached)
 	}
 	if err := kind.own(life, dialect.DB); err != nil {
 		return err
@@ -205,8 +202,7 @@ func (b *Backend) attach(life context.Context, dsn string) error {
 			b.warn(fmt.Errorf("watches wait: %w", b.named(err)))
 		}
 	})
-	b.writer.wake = b.tail.wake
-	*reached = writing{dialect, b.writer}
+	b.writer.wake = b.saw
 	b.work.Go(b.writer.run)
 	b.work.Go(func() {
 		kind.follow(life, dsn, b.reads, b.tail.wake, func(err error) {

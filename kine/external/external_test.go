@@ -1,12 +1,9 @@
 package external
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"testing"
-
-	"github.com/k3s-io/kine/pkg/server"
 )
 
 func TestParse(t *testing.T) {
@@ -39,31 +36,20 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func anExternal(b server.Backend) *Backend {
+func anExternal() *Backend {
 	return &Backend{
 		external: &Database{kind: &postgres, where: "postgres://u@h/db", secrets: []string{"s3cret"}},
-		backend:  b, cancel: func() {}, release: func() {},
+		cancel:   func() {}, release: func() {},
 	}
-}
-
-// answers is a backend that answers what it is told to.
-type answers struct {
-	server.Backend
-	err error
-}
-
-func (a answers) Count(context.Context, string, string, int64) (int64, int64, error) {
-	return 0, 0, a.err
 }
 
 func TestStateIsReportedWhenItChanges(t *testing.T) {
 	var told []bool
-	a := &answers{err: errors.New("gone")}
-	b := anExternal(a)
+	d, gone := &table{newest: 7}, errors.New("gone")
+	b := kineOn(t, d)
 	b.state = func(err error) { told = append(told, err == nil) }
-	for _, err := range []error{nil, a.err, a.err, nil, nil, a.err} {
-		a.err = err
-		b.Count(t.Context(), "/", "0", 0)
+	for _, d.cut = range []error{nil, gone, gone, nil, nil, gone} {
+		b.List(t.Context(), "/", "0", 0, 0, false)
 	}
 	if len(told) != 3 || told[0] || !told[1] || told[2] {
 		t.Errorf("told %v, want away, back, away", told)

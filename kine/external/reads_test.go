@@ -217,7 +217,7 @@ func TestReadsEndWithTheBackend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &keyTable{newest: 9}
 		r := newReader(t, d)
-		b := anExternal(nil)
+		b := anExternal()
 		b.reader, r.work = r, &b.work
 		r.ctx, b.cancel = context.WithCancel(t.Context())
 		answer := r.ask(t, t.Context(), "/a")

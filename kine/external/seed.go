@@ -33,6 +33,6 @@ func (b *Backend) CreateAll(ctx context.Context, prefix, except string, objects 
 	if err != nil {
 		return b.status(ctx, err)
 	}
-	b.tail.wake(slices.Max(revisions))
+	b.saw(slices.Max(revisions))
 	return nil
 }

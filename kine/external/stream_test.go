@@ -111,7 +111,7 @@ func TestRangesThatKineDoesNotKnow(t *testing.T) {
 			t.Errorf("%q: %v, %v, want %v", request, resp, err, test.want)
 		}
 	}
-	b := anExternal(nil)
+	b := anExternal()
 	if _, _, err := b.Count(t.Context(), "/", "\x00", 0); status.Code(err) != codes.Unimplemented {
 		t.Errorf("a count without an end: %v, want Unimplemented", err)
 	}

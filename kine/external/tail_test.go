@@ -11,8 +11,8 @@ import (
 	"github.com/karve-k8s/karve/internal/eventually"
 )
 
-// eventsOf are events of these revisions.
-func eventsOf(revisions ...int64) (events []*server.Event) {
+// eventsAt are events of these revisions.
+func eventsAt(revisions ...int64) (events []*server.Event) {
 	for _, revision := range revisions {
 		events = append(events, &server.Event{KV: &server.KeyValue{Key: "/a", ModRevision: revision}})
 	}
@@ -50,7 +50,7 @@ func TestAWatchContinuesOrEnds(t *testing.T) {
 	const all = 2 * tailBuffer
 	for revision := int64(1); revision <= all; revision++ {
 		f.wake(revision)
-		read <- moment{events: eventsOf(revision), newest: revision}
+		read <- moment{events: eventsAt(revision), newest: revision}
 		if got := eventually.Receive(t, "a batch", fast); got.CurrentRev != revision {
 			t.Fatalf("the watch that reads is at %d, want %d", got.CurrentRev, revision)
 		}
@@ -74,7 +74,7 @@ func TestAWatchContinuesOrEnds(t *testing.T) {
 func TestAMissingRevisionIsPassedOver(t *testing.T) {
 	f, read := reads(t)
 	w := f.watch(t.Context())
-	events := eventsOf(1, 2, 4)
+	events := eventsAt(1, 2, 4)
 	read <- moment{events: events, newest: 9} // which the next read has
 	if batch := eventually.Receive(t, "a batch", w); batch.CurrentRev != 4 || !slices.Equal(batch.Events, events) {
 		t.Errorf("%v, want revision 4 and three events", batch)
@@ -85,13 +85,13 @@ func TestAMissingRevisionIsPassedOver(t *testing.T) {
 func TestWatchesEndWhenWhatTheyLackIsCompacted(t *testing.T) {
 	f, read := reads(t)
 	w := f.watch(t.Context())
-	read <- moment{events: eventsOf(1, 2), newest: 2, compacted: 0}
+	read <- moment{events: eventsAt(1, 2), newest: 2, compacted: 0}
 	eventually.Receive(t, "a batch", w)
 	f.wake(3)
-	read <- moment{events: eventsOf(3), newest: 3, compacted: 2} // all up to 2 was handed over
+	read <- moment{events: eventsAt(3), newest: 3, compacted: 2} // all up to 2 was handed over
 	eventually.Receive(t, "a batch", w)
 	f.wake(9)
-	read <- moment{events: eventsOf(7, 8, 9), newest: 9, compacted: 4}
+	read <- moment{events: eventsAt(7, 8, 9), newest: 9, compacted: 4}
 	select {
 	case batch, open := <-w:
 		if open {
@@ -101,7 +101,7 @@ func TestWatchesEndWhenWhatTheyLackIsCompacted(t *testing.T) {
 		t.Error("the watch goes on")
 	}
 	w = f.watch(t.Context())
-	read <- moment{events: eventsOf(10), newest: 10, compacted: 4}
+	read <- moment{events: eventsAt(10), newest: 10, compacted: 4}
 	if batch := eventually.Receive(t, "a batch", w); batch.CurrentRev != 10 {
 		t.Errorf("%v, want the next event", batch)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/k3s-io/kine/pkg/drivers/generic"
-	"github.com/k3s-io/kine/pkg/logstructured/sqllog"
 	"github.com/k3s-io/kine/pkg/server"
 )
 
@@ -50,17 +49,9 @@ func (b *Backend) begin(ctx context.Context, revision int64) (to server.WatchRes
 	if err != nil {
 		return to, history, err
 	}
-	history, compacted, err := sqllog.RowsToEvents(rows, true, true)
-	switch {
-	case err != nil:
-	case rows.Err() != nil:
-		err = rows.Err()
-	case history.CurrentRev == 0:
-		err = server.ErrGRPCUnhealthy
-	case after < compacted:
-		to.CompactRevision = compacted
-	case after > history.CurrentRev:
-		err = server.ErrFutureRev
+	history, compacted, err := eventsOf(rows, after, true, true)
+	if err == server.ErrCompacted {
+		to.CompactRevision, err = compacted, nil
 	}
 	to.CurrentRevision = history.CurrentRev
 	return to, history, err

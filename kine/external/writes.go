@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/k3s-io/kine/pkg/server"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -333,26 +332,3 @@ func (w *writer) insert(one *write) written {
 		return one.leave(errClosed)
 	}
 }
-
-// transaction is the part of a kine transaction that its Append uses.
-type transaction struct {
-	server.Transaction // nil: another method than those here panics
-	writer             *writer
-	outcome            *outcome
-}
-
-// Insert writes and commits. The column of leases has four bytes.
-func (t *transaction) Insert(ctx context.Context, key string, created, deleted bool, previousRevision, ttl int64, value []byte) (int64, error) {
-	answer := t.writer.insert(&write{ctx: ctx, key: key, created: created, deleted: deleted, previous: previousRevision, ttl: min(ttl, math.MaxInt32), value: value})
-	t.outcome.attempts++
-	if !t.outcome.unknown || answer.revision != 0 { // an attempt after one that may have succeeded tells nothing
-		t.outcome.written = answer
-	}
-	return answer.revision, answer.err
-}
-
-// Commit has nothing left to do.
-func (t *transaction) Commit() error { return nil }
-
-// Rollback has nothing to take back.
-func (t *transaction) Rollback() error { return nil }

@@ -2,7 +2,6 @@ package external
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"slices"
 	"sync"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/k3s-io/kine/pkg/server"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -366,26 +364,5 @@ func TestAWriteBesideOneThatWasTakenBack(t *testing.T) {
 	s.fail <- nil
 	if got := eventually.Receive(t, "an answer", other); got.err != nil {
 		t.Error(got.err)
-	}
-}
-
-// A create that fails although it may be in the datastore must not be answered from what a second attempt
-// finds.
-func TestASecondAttemptDoesNotHideAnUnknownOutcome(t *testing.T) {
-	s, w := startWriter(t)
-	ctx, o := withOutcome(t.Context())
-	d := writing{writer: w}
-	attempt := func(answer error) {
-		tx, err := d.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
-		if err != nil {
-			t.Fatal(err)
-		}
-		go func() { s.wait(t); s.fail <- answer }()
-		tx.Insert(ctx, "/a", true, false, 0, 0, nil)
-	}
-	attempt(unknown{errors.New("gone")})
-	attempt(server.ErrKeyExists)
-	if err := o.failure(true); err == nil || errors.Is(err, server.ErrKeyExists) {
-		t.Errorf("%v, want the error of the first attempt", err)
 	}
 }
