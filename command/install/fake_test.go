@@ -92,9 +92,6 @@ func (m *machine) start() error {
 	m.starts++
 	version, behaviour, _ := strings.Cut(m.read(m.place.Program()), " ")
 	data := filepath.Join(m.place.DataDir, "mvcc.db")
-	if behaviour == "loses power" {
-		panic(behaviour)
-	}
 	if behaviour == "dies" {
 		return nil
 	}
@@ -107,6 +104,9 @@ func (m *machine) start() error {
 	}
 	if err := errors.Join(marker.Write(m.place.DataDir), os.WriteFile(data, []byte(content), 0o600)); err != nil {
 		return err
+	}
+	if behaviour == "loses power" {
+		panic(behaviour)
 	}
 	if behaviour != "spoils" {
 		m.started, m.blocked = version, behaviour == "is blocked"
