@@ -80,7 +80,7 @@ func (p *Place) files() []string {
 func (p *Place) Installed() error {
 	for _, file := range []string{p.Program(), p.Config} {
 		if _, err := os.Stat(file); err != nil {
-			return fmt.Errorf("Karve is not installed here (%w): run `karve install`", err)
+			return fmt.Errorf("no installed Karve is here (%w): run `karve install`", err)
 		}
 	}
 	return nil

@@ -39,7 +39,7 @@ func (r *Remover) Run(ctx context.Context) error {
 	}
 	defer unlock()
 	if !exists(r.Uninstall) && !exists(r.Program()) {
-		return fmt.Errorf("Karve is not installed here: there is no %s", r.Program())
+		return fmt.Errorf("no installed Karve is here: there is no %s", r.Program())
 	}
 	if !exists(r.Uninstall) {
 		if err := r.notPackaged(ctx); err != nil {
