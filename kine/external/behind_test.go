@@ -321,7 +321,7 @@ func (b *Backend) holdLock(t *testing.T) (unlock func()) {
 		pool = table.db
 	case *pgTable:
 		pool = table.db
-		take, give = fmt.Sprintf("SELECT 1 FROM pg_advisory_lock(%d)", int64(pgLock)), fmt.Sprintf("SELECT pg_advisory_unlock(%d)", int64(pgLock))
+		take, give = fmt.Sprintf("SELECT 1 FROM pg_advisory_lock(%d)", pgLock), fmt.Sprintf("SELECT pg_advisory_unlock(%d)", pgLock)
 	}
 	holder, err := pool.Conn(t.Context())
 	if err != nil {
@@ -418,7 +418,7 @@ func TestDatabaseAStatementThatIsEndedFailsTheBatch(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
 		db.open(t) // makes the table
 		limit, locks, unlock := "?statement_timeout=1s", []string{
-			fmt.Sprintf("BEGIN; SELECT pg_advisory_xact_lock(%d)", int64(pgLock)), "BEGIN; LOCK TABLE kine IN EXCLUSIVE MODE"}, "ROLLBACK"
+			fmt.Sprintf("BEGIN; SELECT pg_advisory_xact_lock(%d)", pgLock), "BEGIN; LOCK TABLE kine IN EXCLUSIVE MODE"}, "ROLLBACK"
 		if db.kind == "mysql" {
 			limit, locks, unlock = "?max_statement_time=1", []string{"DO GET_LOCK(" + mysqlLock + ", 10)", "LOCK TABLES kine READ"}, "UNLOCK TABLES"
 		}

@@ -20,7 +20,7 @@ import (
 
 const (
 	// pgLock is the number of the advisory lock that a transaction with new rows holds.
-	pgLock = 0x6b61727665 // "karve"
+	pgLock int64 = 0x6b61727665 // "karve"
 	// pgChannel is where servers tell each other of new rows.
 	pgChannel = "karve_kine"
 	// pgSession makes the database notice within seconds that a server which may hold the lock is gone.
@@ -116,7 +116,7 @@ func (t *pgTable) send(ctx context.Context, conn *pgx.Conn, batch []*write, none
 	b := &pgx.Batch{}
 	// Every statement has a snapshot of its own, so the INSERTs see what was committed before the lock.
 	b.Queue("begin isolation level read committed")
-	b.Queue("select pg_advisory_xact_lock($1)", int64(pgLock))
+	b.Queue("select pg_advisory_xact_lock($1)", pgLock)
 	first := b.Len()
 	if none != nil {
 		b.Queue("select exists (select 1 from kine where name >= $1 and name < $2 and name <> $3 and name <> $4)", none.start, none.end, server.HealthKey, none.except)
