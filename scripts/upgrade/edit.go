@@ -15,7 +15,7 @@ import (
 )
 
 // repeating are the files that repeat the version of Kubernetes or that of its staging modules.
-var repeating = []string{"internal/version/version.go", "servertest/process/fetch.go", "bench/binaries.go", "CONTRIBUTING.md", "docs/recipes.md"}
+var repeating = []string{"internal/version/version.go", "servertest/process/fetch.go", "test/bench/binaries.go", "CONTRIBUTING.md", "docs/recipes.md"}
 
 // releaseNumber is the number of Karve's release, alone or after the version of Kubernetes.
 var releaseNumber = regexp.MustCompile(`(?m)^(const Release = "|const Version = ".*\+karve\.)[0-9]+"$`)

@@ -14,7 +14,7 @@ check_ssh() {
 # test is tested again, and then what SSH adds.
 ssh_only() {
 	local node
-	CGO_ENABLED=0 go build -trimpath -o "$build/bin/standin" ./scripts/konnectivity
+	CGO_ENABLED=0 go build -trimpath -o "$build/bin/standin" ./scripts/testdata/konnectivity
 	enter server mkdir -p /etc/karve
 	enter server ssh-keygen -q -t ed25519 -N '' -C karve@server -f /etc/karve/ssh-key
 	for node in node-1 node-2; do
