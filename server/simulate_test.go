@@ -36,21 +36,28 @@ func TestSimulatedNodes(t *testing.T) {
 		// be silent for the ten seconds of its lease.
 		config.ControllerManagerArgs = []string{"node-monitor-grace-period=20s", "node-monitor-period=1s"}
 	})
-	for name, test := range map[string]func(*testing.T, *cluster){
+	together := func(name string, tests map[string]func(*testing.T, *cluster)) {
+		t.Run(name, func(t *testing.T) {
+			for name, test := range tests {
+				t.Run(name, func(t *testing.T) {
+					t.Parallel()
+					test(t, c)
+				})
+			}
+		})
+	}
+	together("nodes that stay", map[string]func(*testing.T, *cluster){
 		"nodes": testSimulatedNodes, "Deployment": testSimulatedDeployment, "Job": testSimulatedJob, "Job that fails": testSimulatedJobFails,
 		"StatefulSet": testSimulatedStatefulSet, "DaemonSet": testSimulatedDaemonSet, "disruption budget": testSimulatedDisruption,
 		"deletion": testSimulatedDeletion, "crash loop": testSimulatedCrashLoop, "image pull error": testSimulatedPullError,
 		"not ready": testSimulatedNotReady, "readiness gate": testSimulatedGate, "init containers": testSimulatedInit,
 		"misspelt annotation": testSimulatedMisspelt, "ephemeral container and resize": testSimulatedChanges,
-		"logs and proxy": testSimulatedKubelet, "node down": testSimulatedNodeDown, "node deleted": testSimulatedNodeDeleted,
-		"Pods that end": testSimulatedEnd, "defaults": testSimulatedDefaults, "exec": testSimulatedExec, "attach": testSimulatedAttach,
-		"no port-forward": testSimulatedNoPort, "listen": hosts.testListen, "listen elsewhere": testSimulatedListenElsewhere,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			test(t, c)
-		})
-	}
+		"logs and proxy": testSimulatedKubelet, "Pods that end": testSimulatedEnd, "defaults": testSimulatedDefaults,
+		"exec": testSimulatedExec, "attach": testSimulatedAttach, "no port-forward": testSimulatedNoPort,
+		"listen": hosts.testListen, "listen elsewhere": testSimulatedListenElsewhere,
+	})
+	// These would take the nodes of the others away.
+	together("nodes that go", map[string]func(*testing.T, *cluster){"node down": testSimulatedNodeDown, "node deleted": testSimulatedNodeDeleted})
 }
 
 // simulated returns a Pod with annotations, given as alternating names and values.
