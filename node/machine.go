@@ -1,19 +1,19 @@
 package node
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/karve-k8s/karve/internal/setup"
 )
 
 // Machine is this machine. Its fields are for tests and for Install: the zero value is the real one.
@@ -50,59 +50,14 @@ func (m *Machine) run(ctx context.Context, name string, args ...string) (string,
 	if m.Run != nil {
 		return m.Run(ctx, name, args...)
 	}
-	file, err := lookPath(name)
-	if err != nil {
-		return "", err
-	}
-	cmd := exec.CommandContext(ctx, file, args...)
-	apart(cmd)
-	cmd.WaitDelay = 10 * time.Second
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C", "PATH="+os.Getenv("PATH")+":"+strings.Join(systemDirs, ":"))
-	err = cmd.Run()
-	if errors.Is(err, exec.ErrWaitDelay) {
-		err = nil // it succeeded, and a service that it started keeps its output open
-	}
-	if err != nil {
-		err = fmt.Errorf("%s: %w%s", strings.Join(append([]string{filepath.Base(name)}, args...), " "), err, said(stderr.String(), stdout.String()))
-	}
-	return stdout.String(), err
-}
-
-// said is the last line that a failed program wrote.
-func said(outputs ...string) string {
-	for _, o := range outputs {
-		lines := strings.Split(strings.TrimSpace(o), "\n")
-		if last := strings.TrimSpace(lines[len(lines)-1]); last != "" {
-			return ": " + last
-		}
-	}
-	return ""
+	return setup.RunFor(ctx, 10*time.Second, []string{"DEBIAN_FRONTEND=noninteractive"}, name, args...)
 }
 
 func (m *Machine) has(name string) bool {
 	if m.Has != nil {
 		return m.Has(name)
 	}
-	_, err := lookPath(name)
-	return err == nil
-}
-
-// systemDirs are not in the PATH of everybody who becomes root, such as by `su`.
-var systemDirs = []string{"/usr/local/sbin", "/usr/sbin", "/sbin"}
-
-func lookPath(name string) (string, error) {
-	file, err := exec.LookPath(name)
-	for _, dir := range systemDirs {
-		if err == nil {
-			break
-		}
-		if found, e := exec.LookPath(filepath.Join(dir, name)); e == nil {
-			return found, nil
-		}
-	}
-	return file, err
+	return setup.Has(name)
 }
 
 func (m *Machine) arch() string {

@@ -332,26 +332,6 @@ func TestInterruptionAsks(t *testing.T) {
 	}
 }
 
-// By `su`, root has the PATH of a user, in which the programs of the system are missing.
-func TestProgramsOfTheSystem(t *testing.T) {
-	dir := t.TempDir()
-	t.Setenv("PATH", dir)
-	was := systemDirs
-	systemDirs = []string{filepath.Join(dir, "sbin")}
-	t.Cleanup(func() { systemDirs = was })
-	if err := os.Mkdir(systemDirs[0], 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(systemDirs[0], "modprobe"), []byte("#!/bin/sh\necho \"$PATH\"\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	m := &Machine{}
-	out, err := m.run(t.Context(), "modprobe")
-	if err != nil || strings.TrimSpace(out) != dir+":"+systemDirs[0] || !m.has("modprobe") || m.has("insmod") {
-		t.Errorf("got %q, %v", out, err)
-	}
-}
-
 func TestContainerdIsRead(t *testing.T) {
 	t.Parallel()
 	rt, err := parseContainerd(dump16)

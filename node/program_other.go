@@ -2,14 +2,9 @@
 
 package node
 
-import (
-	"io/fs"
-	"os/exec"
-)
+import "io/fs"
 
 // There are no nodes here (Machine.supported); package node only has to compile.
-
-func apart(*exec.Cmd) {}
 
 const nonblock = 0
 

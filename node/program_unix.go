@@ -4,16 +4,8 @@ package node
 
 import (
 	"io/fs"
-	"os/exec"
 	"syscall"
 )
-
-// apart keeps the terminal's Ctrl-C from a program: only this process decides what an interruption
-// ends, and how.
-func apart(cmd *exec.Cmd) {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-}
 
 // nonblock lets a FIFO be opened without a writer.
 const nonblock = syscall.O_NONBLOCK

@@ -20,17 +20,22 @@ type Runner func(ctx context.Context, name string, args ...string) (string, erro
 // Run is the [Runner] of this machine. The program gets no variable KARVE_…, which karve would
 // prefer to its configuration file.
 func Run(ctx context.Context, name string, args ...string) (string, error) {
+	return RunFor(ctx, 2*time.Second, nil, name, args...)
+}
+
+// RunFor is [Run] with more variables, for a program that may take up to wait to end when ctx does.
+func RunFor(ctx context.Context, wait time.Duration, env []string, name string, args ...string) (string, error) {
 	file, err := lookPath(name)
 	if err != nil {
 		return "", err
 	}
 	cmd := exec.CommandContext(ctx, file, args...)
 	apart(cmd)
-	cmd.WaitDelay = 2 * time.Second
+	cmd.WaitDelay = wait
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "KARVE_") }),
-		"LC_ALL=C", "PATH="+os.Getenv("PATH")+":"+strings.Join(systemDirs, ":"))
+		append(env, "LC_ALL=C", "PATH="+os.Getenv("PATH")+":"+strings.Join(systemDirs, ":"))...)
 	err = cmd.Run()
 	if errors.Is(err, exec.ErrWaitDelay) {
 		err = nil // it succeeded, and a service that it started keeps its output open

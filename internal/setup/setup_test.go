@@ -57,6 +57,25 @@ func TestAnotherProcessPutsBackWhatWasBeforeThePowerCut(t *testing.T) {
 	want(t, path, "good")
 }
 
+// By `su`, root has the PATH of a user, in which the programs of the system are missing.
+func TestProgramsOfTheSystem(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PATH", dir)
+	was := systemDirs
+	systemDirs = []string{filepath.Join(dir, "sbin")}
+	t.Cleanup(func() { systemDirs = was })
+	if err := os.Mkdir(systemDirs[0], 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(systemDirs[0], "modprobe"), []byte("#!/bin/sh\necho \"$PATH\"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	out, err := Run(t.Context(), "modprobe")
+	if err != nil || strings.TrimSpace(out) != dir+":"+systemDirs[0] || !Has("modprobe") || Has("insmod") {
+		t.Errorf("got %q, %v", out, err)
+	}
+}
+
 func TestLockNamesTheOther(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
