@@ -14,8 +14,8 @@ import (
 	"k8s.io/controller-manager/pkg/clientbuilder"
 )
 
-// nodeController is the client of upstream's node IPAM controller (newNodeIpamController in
-// cmd/kube-controller-manager/app/core.go). The node lifecycle controller has the same name.
+// nodeController is the name for which the node IPAM controller asks a client (newNodeIpamController in upstream's
+// cmd/kube-controller-manager/app/core.go). The node lifecycle controller uses the same name.
 const nodeController = "node-controller"
 
 // rangeBuilder gives the node IPAM controller a client whose patches wait for its informer. Without that, the
