@@ -12,6 +12,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/karve-k8s/karve/command/check"
 	"github.com/karve-k8s/karve/command/datadir"
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
@@ -20,7 +21,6 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/kine/location"
-	"github.com/karve-k8s/karve/preflight"
 	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/membership"
@@ -38,11 +38,11 @@ otherwise 1.`,
 			output.Flag(),
 			&cli.StringFlag{Name: "replaces", Usage: "data `DIR` of a server that will stop before the start: what it uses counts as free"},
 		}, options.Server()...),
-		Action: check,
+		Action: runCheck,
 	}
 }
 
-func check(c *cli.Context) error {
+func runCheck(c *cli.Context) error {
 	if err := output.Check(c); err != nil { // before seconds of work
 		return err
 	}
@@ -55,7 +55,7 @@ func check(c *cli.Context) error {
 			err = errors.Join(err, fmt.Errorf("--replaces: %w", wrong))
 		}
 	}
-	all := append(preflight.Run(c.Context, looked), checkStoredVersions(looked.StoreDir)...)
+	all := append(check.Run(c.Context, looked), checkStoredVersions(looked.StoreDir)...)
 	all = append(all, checkKeys(c.Context, looked, config)...)
 	running := looked.DataDir
 	if old := c.String("replaces"); old != "" {
@@ -75,33 +75,33 @@ func check(c *cli.Context) error {
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", f.Check, f.Result, f.Found, do)
 		}
 	})
-	if failed := preflight.Failed(all); err == nil && failed > 0 {
+	if failed := check.Failed(all); err == nil && failed > 0 {
 		return fmt.Errorf("%d of %d checks failed", failed, len(all))
 	}
 	return err
 }
 
 // target is what a server with that configuration would use.
-func target(config server.Config) preflight.Target {
-	t := preflight.Target{DataDir: datadir.Absolute(config.DataDir), MemoryLimit: config.MemoryLimit, Built: built()}
+func target(config server.Config) check.Target {
+	t := check.Target{DataDir: datadir.Absolute(config.DataDir), MemoryLimit: config.MemoryLimit, Built: built()}
 	if dir, err := location.Dir(config.DatastoreEndpoint, t.DataDir); err == nil {
 		t.StoreDir = dir
 	} else {
 		t.Store = "not the built-in one"
 	}
 	for _, p := range config.Ports() {
-		t.Ports = append(t.Ports, preflight.Port{Option: p.Option, Number: p.Number, Try: p.Try})
+		t.Ports = append(t.Ports, check.Port{Option: p.Option, Number: p.Number, Try: p.Try})
 	}
 	return t
 }
 
 // checkKeys compares the keys in the data directory with those of the cluster in the built-in datastore. The
 // check of the datastore reports a file that cannot be read.
-func checkKeys(ctx context.Context, t preflight.Target, config server.Config) []preflight.Finding {
+func checkKeys(ctx context.Context, t check.Target, config server.Config) []check.Finding {
 	if t.StoreDir == "" {
 		return nil
 	}
-	f := preflight.Finding{Check: "authorities", Result: preflight.OK, Found: "the keys in the data directory are the cluster's"}
+	f := check.Finding{Check: "authorities", Result: check.OK, Found: "the keys in the data directory are the cluster's"}
 	err := datadir.CheckKeys(ctx, t.DataDir, filepath.Join(t.StoreDir, datastore.EngineFile),
 		apiserver.StoragePrefix(config.APIServerArgs), config.ClusterTokenFile, membership.Server{
 			NewAuthorities: config.NewAuthorities, OtherFrontProxy: apiserver.LastArg(config.APIServerArgs, apiserver.FrontProxyOption) != "",
@@ -111,18 +111,18 @@ func checkKeys(ctx context.Context, t preflight.Target, config server.Config) []
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case errors.As(err, &other):
-		f.Result, f.Found, f.Do = preflight.Fail, other.Reason, "one of these: "+other.Ways
+		f.Result, f.Found, f.Do = check.Fail, other.Reason, "one of these: "+other.Ways
 	case errors.Is(err, sqlitefile.ErrBusy):
-		f.Result, f.Found = preflight.Unknown, "not checked, because a server uses the datastore; a start compares them"
+		f.Result, f.Found = check.Unknown, "not checked, because a server uses the datastore; a start compares them"
 	case err != nil:
-		f.Result, f.Found = preflight.Unknown, err.Error()
+		f.Result, f.Found = check.Unknown, err.Error()
 	}
-	return []preflight.Finding{f}
+	return []check.Finding{f}
 }
 
 // checkConfig returns a finding for each problem of the configuration: those of reading it, and
 // those for which a start would be refused.
-func checkConfig(c *cli.Context, config server.Config, reading error) []preflight.Finding {
+func checkConfig(c *cli.Context, config server.Config, reading error) []check.Finding {
 	const name = "configuration"
 	// Files are read as the user who will read them: root would refuse those of the service, and accept
 	// its own.
@@ -134,11 +134,11 @@ func checkConfig(c *cli.Context, config server.Config, reading error) []prefligh
 		err = errors.Join(err, ownership.Act(datadir.Absolute(config.DataDir), validate))
 	}
 	if err == nil {
-		return []preflight.Finding{{Check: name, Result: preflight.OK, Found: "every option is understood"}}
+		return []check.Finding{{Check: name, Result: check.OK, Found: "every option is understood"}}
 	}
-	var all []preflight.Finding
+	var all []check.Finding
 	for _, problem := range flatten(err) {
-		all = append(all, preflight.Finding{Check: name, Result: preflight.Fail, Found: problem.Error(), Do: "see karve server --help"})
+		all = append(all, check.Finding{Check: name, Result: check.Fail, Found: problem.Error(), Do: "see karve server --help"})
 	}
 	return all
 }

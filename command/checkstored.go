@@ -6,10 +6,10 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/karve-k8s/karve/command/check"
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 	"github.com/karve-k8s/karve/internal/version"
-	"github.com/karve-k8s/karve/preflight"
 	"github.com/karve-k8s/karve/server/apiserver"
 )
 
@@ -18,27 +18,27 @@ const objectsPrefix = "/registry/"
 
 // checkStoredVersions looks for objects in the built-in datastore in dir that this program cannot
 // read. dir is empty if another datastore is used. The check of the datastore reports a file that cannot be opened.
-func checkStoredVersions(dir string) []preflight.Finding {
+func checkStoredVersions(dir string) []check.Finding {
 	if dir == "" {
 		return nil
 	}
-	f := preflight.Finding{Check: "stored versions", Result: preflight.OK}
+	f := check.Finding{Check: "stored versions", Result: check.OK}
 	path := filepath.Join(dir, datastore.EngineFile)
 	unreadable, err := unreadable(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case errors.Is(err, sqlitefile.ErrBusy):
-		f.Result, f.Found = preflight.Unknown, "not checked, because a server uses the datastore; a start names objects that it cannot read"
+		f.Result, f.Found = check.Unknown, "not checked, because a server uses the datastore; a start names objects that it cannot read"
 	case err != nil:
-		f.Result, f.Found = preflight.Unknown, err.Error()
+		f.Result, f.Found = check.Unknown, err.Error()
 	case len(unreadable) > 0:
-		f.Result, f.Found = preflight.Warn, "Kubernetes "+version.Kubernetes+" cannot read "+apiserver.Sentence(unreadable)
+		f.Result, f.Found = check.Warn, "Kubernetes "+version.Kubernetes+" cannot read "+apiserver.Sentence(unreadable)
 		f.Do = "delete these objects with the release that wrote them, or write them in a version that both know"
 	default:
 		f.Found = "Kubernetes " + version.Kubernetes + " can read all objects"
 	}
-	return []preflight.Finding{f}
+	return []check.Finding{f}
 }
 
 // unreadable returns the objects of a database that this program cannot read. It keeps no values in

@@ -19,7 +19,7 @@ import (
 	"github.com/karve-k8s/karve/command/install"
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/internal/version"
-	"github.com/karve-k8s/karve/node"
+	"github.com/karve-k8s/karve/nodes/join"
 )
 
 const installNotes = `It takes the options of karve server, also from variables KARVE_NAME, and writes them to
@@ -124,7 +124,7 @@ func runInstall(c *cli.Context, args, environ []string) error {
 		return err
 	}
 	if nodeArgs != nil { // a node that is impossible is no reason to begin with the server
-		if err := node.Supported(&node.Machine{}); err != nil {
+		if err := join.Supported(&join.Machine{}); err != nil {
 			return err
 		}
 	}
@@ -190,7 +190,7 @@ func uninstall(c *cli.Context) error {
 	}
 	if !place.User {
 		r.Node = func(ctx context.Context) (bool, error) {
-			return node.UninstallWithServer(ctx, &node.Machine{}, nodeOptions(c).Say)
+			return join.UninstallWithServer(ctx, &join.Machine{}, nodeOptions(c).Say)
 		}
 	}
 	if !r.Purge && term.IsTerminal(int(os.Stdin.Fd())) {

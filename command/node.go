@@ -10,25 +10,25 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/karve-k8s/karve/command/output"
-	"github.com/karve-k8s/karve/node"
+	"github.com/karve-k8s/karve/nodes/join"
 )
 
 // nodeCommand is `karve node`, which install.sh uses: this machine as a node.
 func nodeCommand() *cli.Command {
 	kubelet := []cli.Flag{
 		&cli.StringFlag{Name: "kubelet", Usage: "`FILE` to install as the kubelet. If FILE.sha256 is there, it is checked (default: download that of the server's version)"},
-		&cli.StringFlag{Name: "kubelet-url", Value: node.DefaultKubeletURL, Usage: "`URL` of a mirror of Kubernetes' downloads"},
+		&cli.StringFlag{Name: "kubelet-url", Value: join.DefaultKubeletURL, Usage: "`URL` of a mirror of Kubernetes' downloads"},
 		&cli.StringFlag{Name: "kubelet-sha256", Usage: "`CHECKSUM` that the kubelet has to have (default: that in this program, or the one that Kubernetes publishes)"},
-		&cli.DurationFlag{Name: "timeout", Value: node.DefaultTimeout, Usage: "`DURATION` that the node may take to become Ready"},
+		&cli.DurationFlag{Name: "timeout", Value: join.DefaultTimeout, Usage: "`DURATION` that the node may take to become Ready"},
 	}
-	join := []cli.Flag{
+	joining := []cli.Flag{
 		&cli.StringFlag{Name: "server", Usage: "`URL` of the API server, such as https://board.example:6443"},
 		&cli.StringFlag{Name: "token-file", Usage: "`FILE` with the bootstrap token; - is standard input"},
 		&cli.StringSliceFlag{Name: "ca-hash", Usage: "`HASH` of the server's CA, such as sha256:0123… May be given several times"},
 		&cli.StringFlag{Name: "ca-file", Usage: "`FILE` with the server's CA, instead of --ca-hash"},
 		&cli.StringFlag{Name: "node-name", Usage: "`NAME` of the node (default: the hostname)"},
 		&cli.StringFlag{Name: "node-ip", Usage: "`ADDRESS` that the node reports (default: that of the default route)"},
-		&cli.StringFlag{Name: "pod-cidr", Usage: "`CIDR` of this node's Pods (default: what the cluster gives it, or a part of " + node.DefaultPodNetwork + ")"},
+		&cli.StringFlag{Name: "pod-cidr", Usage: "`CIDR` of this node's Pods (default: what the cluster gives it, or a part of " + join.DefaultPodNetwork + ")"},
 		&cli.StringFlag{Name: "ssh-user", Usage: "`USER` as whom the server logs in through SSH: its key goes into that user's authorized_keys (needs a server with --ssh-user)"},
 		&cli.BoolFlag{Name: "no-network", Usage: "write no network configuration for Pods: another plugin will"},
 	}
@@ -42,10 +42,10 @@ func nodeCommand() *cli.Command {
 				Description: `It checks everything that it can before it changes the machine, and undoes
 everything if the node does not become Ready. Debian's packages containerd, runc,
 containernetworking-plugins and iptables are installed with apt if they are missing.`,
-				Flags:  append(join, kubelet...),
+				Flags:  append(joining, kubelet...),
 				Action: joinNode,
 			},
-			nodeInstallCommand(append(join, kubelet...)),
+			nodeInstallCommand(append(joining, kubelet...)),
 			{
 				Name:  "upgrade",
 				Usage: "replace the kubelet by that of the server's version; Pods keep running",
@@ -56,7 +56,7 @@ containernetworking-plugins and iptables are installed with apt if they are miss
 						return err
 					}
 					o.Server = c.String("server")
-					return node.Upgrade(c.Context, &node.Machine{}, o)
+					return join.Upgrade(c.Context, &join.Machine{}, o)
 				},
 			},
 			{
@@ -64,7 +64,7 @@ containernetworking-plugins and iptables are installed with apt if they are miss
 				Usage: "remove the kubelet, this machine's Pods, and all that join installed",
 				Action: func(c *cli.Context) error {
 					o := nodeOptions(c)
-					if err := node.Remove(c.Context, &node.Machine{}, o.Say); err != nil {
+					if err := join.Remove(c.Context, &join.Machine{}, o.Say); err != nil {
 						return err
 					}
 					o.Say("this machine is no node any more. `karve kubectl delete node` on the server removes the Node object")
@@ -81,7 +81,7 @@ containernetworking-plugins and iptables are installed with apt if they are miss
 				Name:   "follow",
 				Hidden: true, // for the service beside the kubelet
 				Usage:  "wait for the range of the Node's Pods, and give it to their network",
-				Action: func(c *cli.Context) error { return node.Follow(c.Context, &node.Machine{}, nodeOptions(c)) },
+				Action: func(c *cli.Context) error { return join.Follow(c.Context, &join.Machine{}, nodeOptions(c)) },
 			},
 			{
 				Name:   "status",
@@ -94,8 +94,8 @@ containernetworking-plugins and iptables are installed with apt if they are miss
 }
 
 // nodeOptions are those that several commands have.
-func nodeOptions(c *cli.Context) node.Options {
-	return node.Options{
+func nodeOptions(c *cli.Context) join.Options {
+	return join.Options{
 		Kubelet:       c.String("kubelet"),
 		KubeletURL:    c.String("kubelet-url"),
 		KubeletSHA256: c.String("kubelet-sha256"),
@@ -108,14 +108,14 @@ func nodeOptions(c *cli.Context) node.Options {
 }
 
 // kubeletOptions are nodeOptions of a command that installs a kubelet.
-func kubeletOptions(c *cli.Context) (o node.Options, err error) {
+func kubeletOptions(c *cli.Context) (o join.Options, err error) {
 	o = nodeOptions(c)
-	o.Trust, err = node.ParseTrust(os.Getenv("KARVE_REQUIRE_SIGNATURE"))
+	o.Trust, err = join.ParseTrust(os.Getenv("KARVE_REQUIRE_SIGNATURE"))
 	return o, err
 }
 
 // joinOptions are the options of a join, without the token.
-func joinOptions(c *cli.Context) (node.Options, error) {
+func joinOptions(c *cli.Context) (join.Options, error) {
 	o, err := kubeletOptions(c)
 	o.Server, o.CAHashes, o.CAFile = c.String("server"), c.StringSlice("ca-hash"), c.String("ca-file")
 	o.Name, o.IP, o.PodCIDR, o.NoNetwork = c.String("node-name"), c.String("node-ip"), c.String("pod-cidr"), c.Bool("no-network")
@@ -131,7 +131,7 @@ func joinNode(c *cli.Context) error {
 	if o.Token, err = readToken(c.String("token-file"), c.App.Reader); err != nil {
 		return err
 	}
-	if err := node.Join(c.Context, &node.Machine{}, o); err != nil {
+	if err := join.Join(c.Context, &join.Machine{}, o); err != nil {
 		return err
 	}
 	o.Say("this machine is a node now: `karve node status` shows it")
@@ -161,7 +161,7 @@ func readToken(file string, stdin io.Reader) (string, error) {
 }
 
 func nodeStatus(c *cli.Context) error {
-	s, err := node.Status(c.Context, &node.Machine{})
+	s, err := join.Status(c.Context, &join.Machine{})
 	if err != nil {
 		return err
 	}

@@ -16,21 +16,21 @@ import (
 	"github.com/karve-k8s/karve/command/install"
 	"github.com/karve-k8s/karve/command/servers"
 	"github.com/karve-k8s/karve/command/token"
-	"github.com/karve-k8s/karve/node"
+	"github.com/karve-k8s/karve/nodes/join"
 )
 
 // ownServer is the option with which `karve install --with-node` calls this command.
 const ownServer = "own-server"
 
 // nodeInstallCommand is `karve node install`, to which install.sh hands over. Its options are those of a join, and others.
-func nodeInstallCommand(join []cli.Flag) *cli.Command {
+func nodeInstallCommand(joining []cli.Flag) *cli.Command {
 	return &cli.Command{
 		Name:  "install",
 		Usage: "install this program, and make the machine a node, or upgrade the one that it is; needs root",
-		Description: `install.sh calls it. This program becomes ` + node.ProgramFile + `, and
-` + node.UninstallFile + ` removes everything. Then it joins as "karve node join"
+		Description: `install.sh calls it. This program becomes ` + join.ProgramFile + `, and
+` + join.UninstallFile + ` removes everything. Then it joins as "karve node join"
 does. On a machine that is a node, it upgrades the kubelet unless --server or a token is given.`,
-		Flags: append(join,
+		Flags: append(joining,
 			&cli.StringFlag{Name: "token", EnvVars: []string{"KARVE_TOKEN"}, Usage: "the bootstrap `TOKEN`. Other users can see a command line: prefer the variable, or --token-file"},
 			&cli.StringFlag{Name: ownServer, Usage: "the data `DIR` of the server on this machine, instead of --server, a token and --ca-hash"},
 		),
@@ -61,13 +61,13 @@ func installNode(c *cli.Context) error {
 			return err
 		}
 	}
-	m := &node.Machine{}
+	m := &join.Machine{}
 	dir, done := c.String(ownServer), func() {}
 	if dir != "" {
 		done, err = joinOwn(c, m, dir, &o)
 	}
 	if err == nil {
-		err = node.Install(c.Context, m, program, o)
+		err = join.Install(c.Context, m, program, o)
 		done()
 	}
 	if err != nil && dir != "" {
@@ -76,18 +76,18 @@ func installNode(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	o.Say("this machine is a node: `karve node status` shows it, and %s removes it", node.UninstallFile)
+	o.Say("this machine is a node: `karve node status` shows it, and %s removes it", join.UninstallFile)
 	return nil
 }
 
 // joinOwn fills in the options with which this machine joins the server on it, with a token for that alone. The
 // options of a join are ignored if the machine is its node already, because the same command upgrades.
-func joinOwn(c *cli.Context, m *node.Machine, dir string, o *node.Options) (done func(), err error) {
+func joinOwn(c *cli.Context, m *join.Machine, dir string, o *join.Options) (done func(), err error) {
 	config, err := servers.Connect(dir, "")
 	if err != nil {
 		return nil, err
 	}
-	joined, _, err := node.Joined(m)
+	joined, _, err := join.Joined(m)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +95,7 @@ func joinOwn(c *cli.Context, m *node.Machine, dir string, o *node.Options) (done
 	if joined {
 		for _, name := range []string{"no-network", "node-name", "node-ip", "pod-cidr", "ssh-user"} {
 			if c.IsSet(name) {
-				o.Warn("--%s was not looked at, because this machine is a node already. To change it: %s, then the same command again", name, node.UninstallFile)
+				o.Warn("--%s was not looked at, because this machine is a node already. To change it: %s, then the same command again", name, join.UninstallFile)
 			}
 		}
 		o.NoNetwork, o.Name, o.IP, o.PodCIDR, o.SSHUser = false, "", "", "", ""
@@ -121,18 +121,18 @@ func joinOwn(c *cli.Context, m *node.Machine, dir string, o *node.Options) (done
 // useServers goes on with the installed program if that is a server's, because that is replaced only with a backup
 // and a way back. It returns if this is that program, or there is no server.
 func useServers(program string) error {
-	installed, err := os.Stat(node.ProgramFile)
-	if err != nil || !node.HasServer(&node.Machine{}) {
+	installed, err := os.Stat(join.ProgramFile)
+	if err != nil || !join.HasServer(&join.Machine{}) {
 		return nil
 	}
 	if own, err := os.Stat(program); err != nil || os.SameFile(own, installed) {
 		return err
 	}
-	if err := exec.Command(node.ProgramFile, "node", "install", "--help").Run(); err != nil {
+	if err := exec.Command(join.ProgramFile, "node", "install", "--help").Run(); err != nil {
 		return errors.New("the server on this machine is too old to make a node: upgrade it first, by install.sh without \"node\"")
 	}
 	removeStage(program)
-	return fmt.Errorf("%s: %w", node.ProgramFile, syscall.Exec(node.ProgramFile, append([]string{"karve"}, os.Args[1:]...), os.Environ()))
+	return fmt.Errorf("%s: %w", join.ProgramFile, syscall.Exec(join.ProgramFile, append([]string{"karve"}, os.Args[1:]...), os.Environ()))
 }
 
 // removeStage removes the directory in which install.sh left the program, and nothing else.
@@ -145,10 +145,10 @@ func removeStage(program string) {
 func uninstallNode(c *cli.Context) error {
 	o := nodeOptions(c)
 	if c.Bool("with-server") {
-		_, err := node.UninstallWithServer(c.Context, &node.Machine{}, o.Say)
+		_, err := join.UninstallWithServer(c.Context, &join.Machine{}, o.Say)
 		return err
 	}
-	if err := node.Uninstall(c.Context, &node.Machine{}, o.Say); err != nil {
+	if err := join.Uninstall(c.Context, &join.Machine{}, o.Say); err != nil {
 		return err
 	}
 	o.Say("this machine is no node any more. `karve kubectl delete node` on the server removes the Node object")

@@ -26,7 +26,7 @@ import (
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/control"
-	"github.com/karve-k8s/karve/server/tunnels"
+	"github.com/karve-k8s/karve/nodes/tunnels"
 	"github.com/karve-k8s/karve/simulate"
 )
 

@@ -20,8 +20,8 @@ import (
 
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/internal/eventually"
+	"github.com/karve-k8s/karve/nodes/tunnels"
 	"github.com/karve-k8s/karve/server"
-	"github.com/karve-k8s/karve/server/tunnels"
 )
 
 // sshServer forwards connections to a kubelet, and counts them.

@@ -5,6 +5,7 @@ module github.com/karve-k8s/karve/test
 go 1.26.5
 
 require (
+	github.com/anishathalye/porcupine v1.3.1
 	github.com/coredns/coredns v1.14.6
 	github.com/go-sql-driver/mysql v1.10.1
 	github.com/google/go-containerregistry v0.22.1

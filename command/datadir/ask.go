@@ -19,9 +19,9 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/command/check"
 	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/command/servers"
-	"github.com/karve-k8s/karve/preflight"
 )
 
 const (
@@ -168,16 +168,16 @@ func (l leaseStatus) String() string {
 }
 
 // CheckLeaders tells who leads, as `karve status` does. A server without an election has no findings.
-func CheckLeaders(ctx context.Context, dir string) []preflight.Finding {
+func CheckLeaders(ctx context.Context, dir string) []check.Finding {
 	s, err := readState(ctx, dir, time.Now())
 	if err != nil {
 		return nil // other checks report it
 	}
-	var all []preflight.Finding
+	var all []check.Finding
 	for _, l := range s.Leases {
-		f := preflight.Finding{Check: "leader election", Result: preflight.OK, Found: l.String()}
+		f := check.Finding{Check: "leader election", Result: check.OK, Found: l.String()}
 		if !l.Leads && l.Holder == "" {
-			f.Result, f.Do = preflight.Warn, "see the log of the servers that share the datastore"
+			f.Result, f.Do = check.Warn, "see the log of the servers that share the datastore"
 		}
 		all = append(all, f)
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/internal/shell"
 	"github.com/karve-k8s/karve/kine/location"
-	"github.com/karve-k8s/karve/migrate"
+	"github.com/karve-k8s/karve/kine/migrate"
 )
 
 func datastoreMigrate(c *cli.Context) error {

@@ -11,7 +11,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/karve-k8s/karve/command/options"
-	"github.com/karve-k8s/karve/migrate"
+	"github.com/karve-k8s/karve/kine/migrate"
 )
 
 // migrateContext calls do with what karve datastore migrate gets from these arguments.

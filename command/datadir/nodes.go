@@ -9,11 +9,11 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/karve-k8s/karve/command/check"
 	"github.com/karve-k8s/karve/command/nodes"
 	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/command/servers"
 	"github.com/karve-k8s/karve/datastore/directory"
-	"github.com/karve-k8s/karve/preflight"
 )
 
 // nodesTimeout limits each request about nodes. Package nodes has shorter limits for most.
@@ -104,21 +104,21 @@ func usageOf(n nodes.Node) string {
 
 // CheckNodes returns what the nodes of the cluster in dir lack, if its server runs and it has nodes. It
 // does not connect to the nodes.
-func CheckNodes(ctx context.Context, dir string) []preflight.Finding {
+func CheckNodes(ctx context.Context, dir string) []check.Finding {
 	if _, held, err := directory.Holder(dir); err != nil || !held {
 		return nil // preflight reports it
 	}
-	const check = "nodes"
+	const name = "nodes"
 	report, err := readNodes(ctx, dir, false)
 	switch {
 	case err != nil:
-		return []preflight.Finding{{Check: check, Result: preflight.Unknown, Found: "not checked: " + output.Printable(err.Error())}}
+		return []check.Finding{{Check: name, Result: check.Unknown, Found: "not checked: " + output.Printable(err.Error())}}
 	case len(report.Nodes) == 0:
 		return nil
 	}
-	var all []preflight.Finding
+	var all []check.Finding
 	for _, l := range report.Lacks {
-		all = append(all, preflight.Finding{Check: check, Result: preflight.Warn, Found: output.Printable(l.What), Do: output.Printable(l.Do)})
+		all = append(all, check.Finding{Check: name, Result: check.Warn, Found: output.Printable(l.What), Do: output.Printable(l.Do)})
 	}
 	var down []string
 	for _, n := range report.Nodes {
@@ -127,10 +127,10 @@ func CheckNodes(ctx context.Context, dir string) []preflight.Finding {
 		}
 	}
 	if len(down) > 0 {
-		all = append(all, preflight.Finding{Check: check, Result: preflight.Warn, Found: "not ready: " + strings.Join(down, ", "), Do: "karve status says why"})
+		all = append(all, check.Finding{Check: name, Result: check.Warn, Found: "not ready: " + strings.Join(down, ", "), Do: "karve status says why"})
 	}
 	if len(all) == 0 {
-		all = []preflight.Finding{{Check: check, Result: preflight.OK, Found: fmt.Sprintf("%d, and nothing is missing that a client can see", len(report.Nodes))}}
+		all = []check.Finding{{Check: name, Result: check.OK, Found: fmt.Sprintf("%d, and nothing is missing that a client can see", len(report.Nodes))}}
 	}
 	return all
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/internal/ownership"
-	"github.com/karve-k8s/karve/server/tunnels"
+	"github.com/karve-k8s/karve/nodes/tunnels"
 )
 
 // SSH is `karve ssh`.

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/command/check"
 	"github.com/karve-k8s/karve/command/nodes"
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
@@ -24,7 +25,6 @@ import (
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 	"github.com/karve-k8s/karve/kine/location"
-	"github.com/karve-k8s/karve/preflight"
 )
 
 // The states of a server, and the exit codes of `karve status` for them. 1 is an error, as of
@@ -179,7 +179,7 @@ func readFiles(dir string, now time.Time) (s *ServerState, config *rest.Config, 
 		return nil, nil, fmt.Errorf("%w (run this as root or the server's user)", err)
 	}
 	if held {
-		s.PID, s.Listening, s.Memory = pid, preflight.Listening(pid), &memoryStatus{Anonymous: anonymous(pid)}
+		s.PID, s.Listening, s.Memory = pid, check.Listening(pid), &memoryStatus{Anonymous: anonymous(pid)}
 		if info, err := os.Stat(filepath.Join(dir, "lock")); err == nil {
 			began := info.ModTime().UTC().Truncate(time.Second)
 			s.Since = &began // the server may know better

@@ -13,11 +13,11 @@ import (
 	"github.com/urfave/cli/v2"
 	"k8s.io/client-go/rest"
 
+	"github.com/karve-k8s/karve/command/check"
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/command/servers"
 	"github.com/karve-k8s/karve/internal/ownership"
-	"github.com/karve-k8s/karve/preflight"
 )
 
 // allUsage is the usage of `karve status --all`, which depends on how the system lets servers
@@ -125,7 +125,7 @@ func readFound(found servers.Server, now time.Time) (s *ServerState, config *res
 		return unknown(found, err), nil
 	}
 	if s.PID == found.PID && len(s.Listening) == 0 {
-		s.Listening = preflight.Listening(s.PID) // the owner may not look at a process of another user
+		s.Listening = check.Listening(s.PID) // the owner may not look at a process of another user
 	}
 	return s, config
 }

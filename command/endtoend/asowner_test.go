@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/karve-k8s/karve/command/check"
 	"github.com/karve-k8s/karve/datastore/directory"
-	"github.com/karve-k8s/karve/preflight"
 )
 
 const nobodyID = 65534
@@ -222,8 +222,8 @@ func TestRootsCheckOfAServicesFiles(t *testing.T) {
 	}
 	p.stop()
 	options := []string{"--data-dir", dir, "--ssh-user", "nodes", "--etcd-listen", "http://127.0.0.1:0", "--cluster-token-file"}
-	wantFinding(t, findings(t, append(options, next)...), "configuration", preflight.OK, "")
+	wantFinding(t, findings(t, append(options, next)...), "configuration", check.OK, "")
 	roots := filepath.Join(t.TempDir(), "roots") // closed to everybody else
 	karve(t, "cluster-token", "create", "--data-dir", t.TempDir(), roots)
-	wantFinding(t, findings(t, append(options, roots)...), "configuration", preflight.Fail, "permission denied")
+	wantFinding(t, findings(t, append(options, roots)...), "configuration", check.Fail, "permission denied")
 }

@@ -10,36 +10,36 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/karve-k8s/karve/command/check"
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/datastore/directory"
-	"github.com/karve-k8s/karve/preflight"
 )
 
 // findings runs karve check for a server on free ports, and checks its exit code
 // against what it found.
-func findings(t *testing.T, args ...string) map[string]preflight.Finding {
+func findings(t *testing.T, args ...string) map[string]check.Finding {
 	t.Helper()
 	args = append([]string{"check", "-o", "json", "--secure-port", "0", "--insecure-port", "-1"}, args...)
 	got := finish(t, command(t, "karve", args...))
-	var all []preflight.Finding
+	var all []check.Finding
 	if err := json.Unmarshal([]byte(got.stdout), &all); err != nil {
 		t.Fatalf("%v: %q: %v\n%s", args, got.stdout, err, got.stderr)
 	}
 	code := 0
-	if preflight.Failed(all) > 0 {
+	if check.Failed(all) > 0 {
 		code = 1
 	}
 	if got.code != code {
 		t.Errorf("exit code: got %d, want %d after %+v", got.code, code, all)
 	}
-	byName := map[string]preflight.Finding{}
+	byName := map[string]check.Finding{}
 	for _, f := range all {
 		byName[f.Check] = f
 	}
 	return byName
 }
 
-func wantFinding(t *testing.T, all map[string]preflight.Finding, check string, result preflight.Result, text string) {
+func wantFinding(t *testing.T, all map[string]check.Finding, check string, result check.Result, text string) {
 	t.Helper()
 	if f := all[check]; f.Result != result || !strings.Contains(f.Found+f.Do, text) {
 		t.Errorf("%s: got %+v, want %s and %q", check, f, result, text)
@@ -51,10 +51,10 @@ func TestCheckBeforeTheFirstStart(t *testing.T) {
 	above := t.TempDir()
 	dir := filepath.Join(above, "a", "data")
 	all := findings(t, "--data-dir", dir)
-	wantFinding(t, all, "configuration", preflight.OK, "")
-	wantFinding(t, all, "data directory", preflight.OK, dir+" will be created")
-	wantFinding(t, all, "datastore", preflight.OK, "none yet")
-	wantFinding(t, all, "port secure-port", preflight.OK, "any free port")
+	wantFinding(t, all, "configuration", check.OK, "")
+	wantFinding(t, all, "data directory", check.OK, dir+" will be created")
+	wantFinding(t, all, "datastore", check.OK, "none yet")
+	wantFinding(t, all, "port secure-port", check.OK, "any free port")
 	if left, err := os.ReadDir(above); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v (%v)", left, err)
 	}
@@ -97,28 +97,28 @@ func TestCheckFindsWhatAStartWouldRefuse(t *testing.T) {
 	config := write(t, "config.yaml", "data-dir: "+dir+"\netcd-listen: http://127.0.0.1:"+strconv.Itoa(port)+"\nservice-cluster-ip-range: nonsense\n")
 
 	all := findings(t, "--config", config)
-	wantFinding(t, all, "configuration", preflight.Fail, "nonsense")
-	wantFinding(t, all, "data directory", preflight.Fail, "the server of "+dir+" runs already: karve (pid "+strconv.Itoa(os.Getpid())+")")
-	wantFinding(t, all, "datastore", preflight.Fail, "schema 99")
+	wantFinding(t, all, "configuration", check.Fail, "nonsense")
+	wantFinding(t, all, "data directory", check.Fail, "the server of "+dir+" runs already: karve (pid "+strconv.Itoa(os.Getpid())+")")
+	wantFinding(t, all, "datastore", check.Fail, "schema 99")
 	if runtime.GOOS == "linux" { // this test is both
-		wantFinding(t, all, "port etcd-listen", preflight.OK, strconv.Itoa(port)+" is used by the server of this data directory")
+		wantFinding(t, all, "port etcd-listen", check.OK, strconv.Itoa(port)+" is used by the server of this data directory")
 	}
-	wantFinding(t, findings(t, "--config", config, "--data-dir", t.TempDir()), "port etcd-listen", preflight.Fail, "--etcd-listen "+strconv.Itoa(port)+": the port is in use")
+	wantFinding(t, findings(t, "--config", config, "--data-dir", t.TempDir()), "port etcd-listen", check.Fail, "--etcd-listen "+strconv.Itoa(port)+": the port is in use")
 	// A server that makes way is no hindrance, nor are its ports; here it is this test.
 	if _, err := f.WriteAt([]byte{1}, 63); err != nil {
 		t.Fatal(err)
 	}
 	replacing := findings(t, "--config", config, "--service-cluster-ip-range", "10.96.0.0/12", "--replaces", dir)
-	wantFinding(t, replacing, "configuration", preflight.OK, "")
-	wantFinding(t, replacing, "data directory", preflight.OK, dir)
+	wantFinding(t, replacing, "configuration", check.OK, "")
+	wantFinding(t, replacing, "data directory", check.OK, dir)
 	if runtime.GOOS == "linux" {
-		wantFinding(t, replacing, "port etcd-listen", preflight.OK, "(pid "+strconv.Itoa(os.Getpid())+"), which this replaces")
+		wantFinding(t, replacing, "port etcd-listen", check.OK, "(pid "+strconv.Itoa(os.Getpid())+"), which this replaces")
 	}
-	wantFinding(t, findings(t, "--config", config, "--replaces", t.TempDir()), "data directory", preflight.Fail, "runs already")
+	wantFinding(t, findings(t, "--config", config, "--replaces", t.TempDir()), "data directory", check.Fail, "runs already")
 	if err := lock.Close(); err != nil {
 		t.Fatal(err)
 	}
-	wantFinding(t, findings(t, "--config", config), "data directory", preflight.OK, dir)
+	wantFinding(t, findings(t, "--config", config), "data directory", check.OK, dir)
 }
 
 func TestCheckRepeatsNoPassword(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/karve-k8s/karve/command/check"
 	"github.com/karve-k8s/karve/internal/eventually"
-	"github.com/karve-k8s/karve/preflight"
 )
 
 // lose removes files of a data directory's certs.
@@ -122,7 +122,7 @@ func TestDataWithoutTheirKeys(t *testing.T) {
 			}
 			wantProblems(t, refused, "/registry/karve/cluster")
 			wantOutput(t, refused.stderr, filepath.Join(dir, "certs"), "--new-authorities")
-			wantFinding(t, findings(t, "--data-dir", dir), "authorities", preflight.Fail, "/registry/karve/cluster")
+			wantFinding(t, findings(t, "--data-dir", dir), "authorities", check.Fail, "/registry/karve/cluster")
 			got := finish(t, command(t, "karve", "datastore", "restore", "--data-dir", dir, backup))
 			wantProblems(t, got, "nothing was changed")
 			wantOutput(t, got.stderr, filepath.Join(dir, "certs"), "--new-authorities")
@@ -148,7 +148,7 @@ func TestDataWithoutTheirKeys(t *testing.T) {
 		if err := os.CopyFS(filepath.Join(dir, "certs"), os.DirFS(filepath.Join(p.dir, "certs"))); err != nil {
 			t.Fatal(err)
 		}
-		wantFinding(t, findings(t, "--data-dir", dir), "authorities", preflight.OK, "")
+		wantFinding(t, findings(t, "--data-dir", dir), "authorities", check.OK, "")
 		wantOutput(t, karve(t, "datastore", "restore", "--data-dir", dir, backup), "restored ")
 		config := *kubeconfig
 		config.Host = start(t, dir, bare...).url
@@ -165,7 +165,7 @@ func TestDataWithoutTheirKeys(t *testing.T) {
 			t.Fatal("the refused start does not name the option")
 		}
 		option := []string{"--new-authorities", match[1]}
-		wantFinding(t, findings(t, append(option, "--data-dir", dir)...), "authorities", preflight.OK, "")
+		wantFinding(t, findings(t, append(option, "--data-dir", dir)...), "authorities", check.OK, "")
 		for range 2 { // the option can stay
 			again := start(t, dir, option...)
 			c := client(t, again.plain())

@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"github.com/karve-k8s/karve/internal/eventually"
-	"github.com/karve-k8s/karve/node"
+	"github.com/karve-k8s/karve/nodes/join"
 )
 
 // emptyMachine is a Debian in a directory: it has what a node needs, except a kubelet.
-func emptyMachine(t *testing.T) *node.Machine {
+func emptyMachine(t *testing.T) *join.Machine {
 	t.Helper()
 	root := t.TempDir()
 	for path, text := range map[string]string{
@@ -32,7 +32,7 @@ func emptyMachine(t *testing.T) *node.Machine {
 			t.Fatal(err)
 		}
 	}
-	return &node.Machine{
+	return &join.Machine{
 		Root: root,
 		UID:  func() int { return 0 },
 		Has:  func(string) bool { return true },
@@ -50,7 +50,7 @@ func TestNodeFindsItsCluster(t *testing.T) {
 	dir := t.TempDir()
 	p := start(t, dir, "--secure-port", "0", "--insecure-port", "-1", "--disable-scheduler") // a controller signs cluster-info
 	token := strings.TrimSuffix(karve(t, "token", "create", "--data-dir", dir), "\n")
-	options := node.Options{
+	options := join.Options{
 		Server:  p.config().Host,
 		Token:   token,
 		CAFile:  filepath.Join(dir, "certs", "server-ca.crt"),
@@ -58,10 +58,10 @@ func TestNodeFindsItsCluster(t *testing.T) {
 		Kubelet: filepath.Join(dir, "no-kubelet"),
 		Timeout: time.Minute,
 	}
-	join := func(change func(*node.Options)) error {
+	join := func(change func(*join.Options)) error {
 		o := options
 		change(&o)
-		return node.Join(t.Context(), emptyMachine(t), o)
+		return join.Join(t.Context(), emptyMachine(t), o)
 	}
 	want := func(what string, err error, words ...string) {
 		t.Helper()
@@ -71,16 +71,16 @@ func TestNodeFindsItsCluster(t *testing.T) {
 			}
 		}
 	}
-	want("a token of this cluster", join(func(*node.Options) {}), "--kubelet", "no-kubelet")
-	want("another CA", join(func(o *node.Options) { o.CAFile = filepath.Join(dir, "certs", "front-proxy-ca.crt") }), "--ca-hash", "another hash")
+	want("a token of this cluster", join(func(*join.Options) {}), "--kubelet", "no-kubelet")
+	want("another CA", join(func(o *join.Options) { o.CAFile = filepath.Join(dir, "certs", "front-proxy-ca.crt") }), "--ca-hash", "another hash")
 	// cluster-info has this CA as well, but it did not sign the server's certificate.
-	want("the CA of clients", join(func(o *node.Options) { o.CAFile = filepath.Join(dir, "certs", "client-ca.crt") }), "--ca-hash")
-	want("an unknown token", join(func(o *node.Options) { o.Token = "zzzzzz.0123456789abcdef" }), "does not know the token zzzzzz")
-	want("another secret", join(func(o *node.Options) { o.Token = token[:7] + "0123456789abcdef" }), "another secret")
+	want("the CA of clients", join(func(o *join.Options) { o.CAFile = filepath.Join(dir, "certs", "client-ca.crt") }), "--ca-hash")
+	want("an unknown token", join(func(o *join.Options) { o.Token = "zzzzzz.0123456789abcdef" }), "does not know the token zzzzzz")
+	want("another secret", join(func(o *join.Options) { o.Token = token[:7] + "0123456789abcdef" }), "another secret")
 
 	karve(t, "token", "delete", "--data-dir", dir, token)
 	eventually.Nil(t, "the end of the token", func() error {
-		err := join(func(*node.Options) {})
+		err := join(func(*join.Options) {})
 		if err == nil || !strings.Contains(err.Error(), "does not know the token") && !strings.Contains(err.Error(), "does not accept it") {
 			return fmt.Errorf("got %v", err)
 		}

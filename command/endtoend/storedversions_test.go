@@ -9,9 +9,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/karve-k8s/karve/command/check"
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/datastore/directory"
-	"github.com/karve-k8s/karve/preflight"
 )
 
 // What the log says about stored objects.
@@ -70,7 +70,7 @@ func TestStoredVersionsAreNamed(t *testing.T) {
 	}
 	wantLog("a new cluster")
 	wantLog("the same version again")
-	wantFinding(t, findings(t, "--data-dir", dir), "stored versions", preflight.OK, "can read all objects")
+	wantFinding(t, findings(t, "--data-dir", dir), "stored versions", check.OK, "can read all objects")
 
 	put(record, []byte("v1.0.0"))
 	wantLog("another version")
@@ -81,7 +81,7 @@ func TestStoredVersionsAreNamed(t *testing.T) {
 	put(record, []byte("v1.0.0"))
 	unreadable := cannotRead + "1 workloads.scheduling.k8s.io as v0. Unless their API is off, the API server does not become ready. Return to Kubernetes v1.0.0, and delete them there"
 	unserved := doesNotServe + "1 leasecandidates.coordination.k8s.io as v1beta1."
-	wantFinding(t, findings(t, "--data-dir", dir), "stored versions", preflight.Warn, "cannot read 1 workloads.scheduling.k8s.io as v0")
+	wantFinding(t, findings(t, "--data-dir", dir), "stored versions", check.Warn, "cannot read 1 workloads.scheduling.k8s.io as v0")
 	wantLog("an object of a version that is gone", unreadable, unserved)
 	wantLog("the same again", unreadable, unserved)
 	changeStored(t, dir, func(e *datastore.Engine) error {
@@ -92,7 +92,7 @@ func TestStoredVersionsAreNamed(t *testing.T) {
 	wantLog("the second start without it")
 
 	p := start(t, dir, bare...)
-	wantFinding(t, findings(t, "--data-dir", p.dir), "stored versions", preflight.Unknown, "a server uses the datastore")
+	wantFinding(t, findings(t, "--data-dir", p.dir), "stored versions", check.Unknown, "a server uses the datastore")
 	p.stop()
 }
 

@@ -13,9 +13,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/karve-k8s/karve/command/check"
 	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/internal/setup"
-	"github.com/karve-k8s/karve/preflight"
 )
 
 // StagePrefix begins the name of the directory in which install.sh leaves the program, beside the installed one.
@@ -183,12 +183,12 @@ func (r *installation) lookAround(ctx context.Context, program, config, replaces
 		args = append(args, "--replaces", replaces)
 	}
 	text, failed := r.Service.Run(ctx, program, args...)
-	var found []preflight.Finding
+	var found []check.Finding
 	if err := json.Unmarshal([]byte(text), &found); err != nil {
 		return errors.Join(failed, fmt.Errorf("karve check: %w", err))
 	}
 	for _, f := range found {
-		if f.Result == preflight.Warn || f.Result == preflight.Fail {
+		if f.Result == check.Warn || f.Result == check.Fail {
 			do := ""
 			if f.Do != "" {
 				do = " (" + f.Do + ")"
@@ -199,7 +199,7 @@ func (r *installation) lookAround(ctx context.Context, program, config, replaces
 	if failed == nil || r.Service.Init == setup.None {
 		return nil
 	}
-	return fmt.Errorf("karve check: %d of %d checks failed; to install nevertheless, set KARVE_INSTALL_CHECK=no", preflight.Failed(found), len(found))
+	return fmt.Errorf("karve check: %d of %d checks failed; to install nevertheless, set KARVE_INSTALL_CHECK=no", check.Failed(found), len(found))
 }
 
 // secure makes the way back for the data.

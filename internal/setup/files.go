@@ -15,6 +15,9 @@ import (
 	"github.com/karve-k8s/karve/internal/ownership"
 )
 
+// ServerMarker is the name of the file by which a server marks its data directory. See server/marker.
+const ServerMarker = "karve-data"
+
 // PreviousSuffix ends the names of the copies of replaced files.
 const PreviousSuffix = ".previous"
 

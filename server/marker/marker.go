@@ -21,10 +21,11 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 	"github.com/karve-k8s/karve/internal/atomicfile"
+	"github.com/karve-k8s/karve/internal/setup"
 )
 
 // File is the name of the file that marks a directory as Karve's.
-const File = "karve-data"
+const File = setup.ServerMarker
 
 const (
 	begins   = "Karve keeps the data of a cluster here" // releases that differ in the rest recognise it by this

@@ -1,0 +1,84 @@
+package check
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/datastore"
+)
+
+// slack is by how much a clock may be wrong without a finding.
+const slack = time.Hour
+
+// clock finds a clock that must be wrong. A server starts with a wrong clock, and continues
+// when it is set, so that is a warning. If a certificate of the user's own has expired,
+// waiting does not help.
+func (h *host) clock(t Target) Finding {
+	const check = "clock"
+	now := h.now()
+	text := now.UTC().Format("2006-01-02 15:04:05 MST")
+	const do = "set the clock, or let NTP do it; a start works anyway"
+	least := certs.Reference()
+	if t.Built.After(least) {
+		least = t.Built
+	}
+	if now.Before(least.Add(-slack)) {
+		return found(check, Warn, do, "%s, but this program is from %s", text, least.UTC().Format(time.DateOnly))
+	}
+	if written := lastWritten(t); written.After(now.Add(slack)) {
+		return found(check, Warn, do, "%s, but the data directory was written at %s", text, written.UTC().Format("2006-01-02 15:04:05 MST"))
+	}
+	infos, err := certs.List(filepath.Join(t.DataDir, "certs"), now)
+	if err != nil {
+		return found(check, OK, "", "%s", text) // no certificates yet
+	}
+	var theirs, ended []string
+	for _, i := range infos {
+		if i.NotAfter.IsZero() || now.Before(i.NotAfter) {
+			continue
+		}
+		ended = append(ended, string(i.Name))
+		if i.UserSupplied {
+			theirs = append(theirs, fmt.Sprintf("%s on %s", i.Name, i.NotAfter.Format(time.DateOnly)))
+		}
+	}
+	switch {
+	case len(theirs) > 0:
+		return found(check, Fail, "renew what you supplied, or set the clock", "%s; your certificate has expired: %s", text, theirs[0])
+	case len(ended) > 0:
+		return found(check, Warn, "set the clock if it is wrong; a start renews them", "%s; %d certificates have expired (%s)", text, len(ended), ended[0])
+	}
+	return found(check, OK, "", "%s", text)
+}
+
+// lastWritten returns when something was last written to the data directory; zero for a new
+// one.
+func lastWritten(t Target) time.Time {
+	var last time.Time
+	for _, path := range []string{
+		filepath.Join(t.DataDir, "lock"),
+		filepath.Join(t.StoreDir, datastore.EngineFile),
+		filepath.Join(t.StoreDir, datastore.EngineFile+"-wal"),
+	} {
+		if info, err := os.Stat(path); err == nil && info.ModTime().After(last) {
+			last = info.ModTime()
+		}
+	}
+	return last
+}
+
+// timeZone matters to CronJobs that name none: they use the server's.
+func (h *host) timeZone() Finding {
+	const check = "time zone"
+	name := h.env("TZ")
+	if name != "" && name[0] != ':' {
+		if _, err := time.LoadLocation(name); err != nil {
+			return found(check, Warn, "correct TZ, or unset it", "TZ=%s is unknown, so UTC is used", name)
+		}
+	}
+	zone, offset := h.zone()
+	return found(check, OK, "", "%s (UTC%+03d:%02d); CronJobs without a timeZone use it", zone, offset/3600, max(offset, -offset)%3600/60)
+}

@@ -1,0 +1,88 @@
+package check
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// magics are the numbers by which statfs(2) names file systems.
+var magics = map[int64]string{
+	unix.EXT4_SUPER_MAGIC:      "ext4", // ext2 and ext3 have the same number
+	unix.XFS_SUPER_MAGIC:       "xfs",
+	unix.BTRFS_SUPER_MAGIC:     "btrfs",
+	unix.F2FS_SUPER_MAGIC:      "f2fs",
+	0x2fc12fc1:                 "zfs",
+	0xca451a4e:                 "bcachefs",
+	unix.NFS_SUPER_MAGIC:       "nfs",
+	unix.CIFS_SUPER_MAGIC:      "cifs",
+	unix.SMB_SUPER_MAGIC:       "smb",
+	unix.SMB2_SUPER_MAGIC:      "smb",
+	unix.V9FS_MAGIC:            "9p",
+	unix.FUSE_SUPER_MAGIC:      "fuse",
+	unix.CEPH_SUPER_MAGIC:      "ceph",
+	unix.OVERLAYFS_SUPER_MAGIC: "overlay",
+	unix.TMPFS_MAGIC:           "tmpfs",
+	unix.RAMFS_MAGIC:           "ramfs",
+	unix.MSDOS_SUPER_MAGIC:     "vfat",
+	unix.EXFAT_SUPER_MAGIC:     "exfat",
+}
+
+func fileSystem(dir string) (string, error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil {
+		return "", fmt.Errorf("statfs %s: %w", dir, err)
+	}
+	magic := int64(uint32(s.Type)) // it is signed on 32-bit systems
+	if name, ok := magics[magic]; ok {
+		return name, nil
+	}
+	return fmt.Sprintf("type %#x", magic), nil
+}
+
+// freeSpace returns how many bytes users other than root can still write at dir.
+func freeSpace(dir string) (int64, error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil {
+		return 0, fmt.Errorf("statfs %s: %w", dir, err)
+	}
+	return int64(s.Bavail) * int64(s.Bsize), nil
+}
+
+// tryFileSystem locks a file, as the server locks the data directory, and shares memory
+// through it, as SQLite does with the index of its WAL.
+func tryFileSystem(dir string) error {
+	f, err := os.CreateTemp(dir, ".mmap-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("flock: %w", err)
+	}
+	record := unix.Flock_t{Type: unix.F_WRLCK, Len: 1}
+	if err := unix.FcntlFlock(f.Fd(), unix.F_SETLK, &record); err != nil {
+		return fmt.Errorf("lock of a range: %w", err)
+	}
+	if err := f.Truncate(4096); err != nil {
+		return err
+	}
+	m, err := unix.Mmap(int(f.Fd()), 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("shared mmap: %w", err)
+	}
+	defer unix.Munmap(m)
+	m[7] = 'x'
+	var b [1]byte
+	if _, err := f.ReadAt(b[:], 7); err != nil {
+		return err
+	} else if b[0] != 'x' {
+		return fmt.Errorf("shared mmap: what is written through it is not in the file")
+	}
+	return nil
+}
+
+func readableByOthers(info fs.FileInfo) bool { return info.Mode().Perm()&0o077 != 0 }

@@ -1,0 +1,924 @@
+package join
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/client-go/tools/clientcmd"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"sigs.k8s.io/yaml"
+
+	karveversion "github.com/karve-k8s/karve/internal/version"
+)
+
+// withKubelet makes the machine's service a kubelet: it gets its certificate, creates its Node,
+// and is Ready when there is a network.
+func withKubelet(t *testing.T, m *testMachine, s *testServer) (file string) {
+	t.Helper()
+	file = filepath.Join(t.TempDir(), "kubelet")
+	if err := os.WriteFile(file, []byte("a kubelet"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	m.answers["kubelet --version"] = func([]string) (string, error) { return "Kubernetes v1.37.2\n", nil }
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	m.answers["systemctl enable --quiet --now karve-node"] = func([]string) (string, error) {
+		text, err := os.ReadFile(m.path(bootstrapFile))
+		if err != nil {
+			return "", err
+		}
+		// As the kubelet does: its certificate comes after the file that names it.
+		half := strings.Replace(string(text), "    token: "+goodToken, "    client-certificate: later.pem\n    client-key: later.pem", 1)
+		if half == string(text) {
+			return "", errors.New("the bootstrap kubeconfig has no token")
+		}
+		if err := os.WriteFile(m.path(kubeconfigFile), []byte(half), 0o600); err != nil {
+			return "", err
+		}
+		time.AfterFunc(100*time.Millisecond, func() { _ = os.WriteFile(m.path(kubeconfigFile), text, 0o600) })
+		s.setNode("board", func(n *corev1.Node) {
+			n.Spec.PodCIDR, n.Spec.PodCIDRs = "10.200.7.0/24", []string{"10.200.7.0/24"}
+			n.Status.NodeInfo.MachineID = "id-of-board"
+			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Message: "cni plugin not initialized"}}
+		})
+		go func() {
+			if until(ctx, func() (bool, error) { return m.exists("/etc/cni/net.d/" + networkName), nil }) == nil {
+				s.setNode("board", ready)
+			}
+		}()
+		return "", os.MkdirAll(m.path(kubeletDir+"/pki"), 0o755)
+	}
+	return file
+}
+
+func TestJoin(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, "127.0.0.1")
+	m := newMachine(t)
+	before := m.tree(t)
+	o := optionsFor(s)
+	o.Kubelet = withKubelet(t, m, s)
+	if err := Join(t.Context(), m.Machine, o); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{kubeletFile, caFile, kubeletConfig, kubeconfigFile, systemdUnit, modulesFile, sysctlFile} {
+		if !m.exists(path) {
+			t.Errorf("there is no %s", path)
+		}
+	}
+	if m.exists(bootstrapFile) {
+		t.Error("the token is still there")
+	}
+	if got := m.read(containerdConfig); got != "# somebody's own" {
+		t.Errorf("containerd's configuration was changed to %q", got)
+	}
+	if got := m.read("/proc/sys/net/ipv4/ip_forward"); got != "1" {
+		t.Errorf("ip_forward is %s", got)
+	}
+	if network := m.read("/etc/cni/net.d/" + networkName); !strings.Contains(network, `"subnet": "10.200.7.0/24"`) {
+		t.Errorf("the network does not have the Node's addresses: %s", network)
+	}
+	if unit := m.read(systemdUnit); !strings.Contains(unit, "KillMode=process") || strings.Contains(unit, "abcdef") {
+		t.Errorf("got the unit %s", unit)
+	}
+	if left, _ := filepath.Glob(m.path("/usr/local/lib/.karve-node-*")); len(left) > 0 {
+		t.Errorf("left over: %v", left)
+	}
+	// The same line again changes nothing.
+	if err := Join(t.Context(), m.Machine, o); err != nil {
+		t.Error(err)
+	}
+	s.removeNode("board")
+	wantError(t, Join(t.Context(), m.Machine, o), "no longer has the node board", "karve node remove")
+	s.setNode("board", func(n *corev1.Node) {
+		ready(n)
+		n.Spec.PodCIDR, n.Spec.PodCIDRs = "10.200.7.0/24", []string{"10.200.7.0/24"}
+	})
+	another := o
+	another.Name = "other"
+	wantError(t, Join(t.Context(), m.Machine, another), "already the node board", "karve node upgrade", "karve node remove")
+	state, err := Status(t.Context(), m.Machine)
+	if err != nil || !state.Ready || state.Node != "board" || state.Kubelet != "v1.37.2" {
+		t.Errorf("got %+v, %v", state, err)
+	}
+
+	m.cri.pods = []string{"web", "db"}
+	m.write(t, "/proc/self/mountinfo", "1 0 8:1 / / rw\n2 1 0:5 / /var/lib/kubelet/pods/a/volumes/x rw\n3 1 0:5 / /var/lib/kubeletx rw\n")
+	m.answers["umount"] = func(args []string) (string, error) {
+		m.write(t, "/proc/self/mountinfo", "")
+		return "", nil
+	}
+	if err := Remove(t.Context(), m.Machine, func(string, ...any) {}); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"stop web", "remove web", "stop db", "remove db"}; !slices.Equal(m.cri.log, want) {
+		t.Errorf("got %v, want %v", m.cri.log, want)
+	}
+	if !m.wasCalled("umount /var/lib/kubelet/pods/a/volumes/x") || m.wasCalled("umount /var/lib/kubeletx") {
+		t.Errorf("got the calls %v", m.called)
+	}
+	if m.wasCalled("apt-get") {
+		t.Error("packages that were there before were touched")
+	}
+	sameTree(t, before, m.tree(t))
+	if m.exists(kubeletDir) || m.exists(configDir) || m.exists(libDir) {
+		t.Error("a directory is left over")
+	}
+	if _, err := Status(t.Context(), m.Machine); !errors.Is(err, errNoNode) {
+		t.Errorf("got %v, want that it is no node", err)
+	}
+}
+
+// withApt gives the machine an apt and a dpkg that know the package containerd, in a state of dpkg.
+func withApt(t *testing.T, m *testMachine, state string) {
+	t.Helper()
+	m.programs["containerd"] = false
+	m.answers["dpkg-query"] = func([]string) (string, error) { return "containerd " + state + "\n", nil }
+	m.answers["apt-get install"] = func(args []string) (string, error) {
+		if slices.Contains(args, "--download-only") {
+			return "", nil
+		}
+		if m.exists(containerdConfig) && !slices.Contains(args, "Dpkg::Options::=--force-confold") {
+			return "", errors.New("end of file on stdin at conffile prompt")
+		}
+		if !slices.Contains(args, "--no-remove") {
+			return "", errors.New("docker-ce is removed")
+		}
+		m.programs["containerd"], state = true, "installed"
+		if !m.exists(containerdConfig) {
+			m.write(t, containerdConfig, "# the package's\n")
+		}
+		m.write(t, containerdData+"/io.containerd.metadata.v1.bolt/meta.db", "containers")
+		for _, dir := range []string{"/opt/containerd/bin", "/opt/containerd/lib", "/var/lib/cni/results"} {
+			if err := os.MkdirAll(m.path(dir), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return "", nil
+	}
+	m.answers["apt-get remove"] = func([]string) (string, error) {
+		m.programs["containerd"], state = false, "config-files"
+		return "", nil
+	}
+	m.answers["apt-get purge"] = func([]string) (string, error) {
+		m.programs["containerd"], state = false, "not-installed"
+		return "", os.Remove(m.path(containerdConfig)) // as dpkg does with a conffile, whoever changed it
+	}
+	m.answers["containerd config dump"] = func([]string) (string, error) {
+		text, err := os.ReadFile(m.path(containerdConfig))
+		return strings.Replace(string(text), "# somebody's own", dump16, 1), err
+	}
+}
+
+// ctr answers what containerd has in a namespace, such as "containers list" of "moby".
+func (m *testMachine) ctr(args, answer string) {
+	m.answers["ctr --address "+m.path("/run/containerd/containerd.sock")+" "+args] = func([]string) (string, error) { return answer, nil }
+}
+
+func TestJoinInstallsPackages(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, "127.0.0.1")
+	m := newMachine(t)
+	o := optionsFor(s)
+	o.Kubelet = withKubelet(t, m, s)
+	os.RemoveAll(m.path("/etc/containerd"))
+	before := m.tree(t)
+	withApt(t, m, "not-installed")
+	if err := Join(t.Context(), m.Machine, o); err != nil {
+		t.Fatal(err)
+	}
+	if !m.wasCalled("apt-get install -y -q -o DPkg::Lock::Timeout=300 --no-remove --no-install-recommends") || !m.wasCalled("systemctl restart containerd") {
+		t.Errorf("got the calls %v", m.called)
+	}
+	if text := m.read(containerdConfig); !strings.Contains(text, "SystemdCgroup = true") {
+		t.Errorf("containerd is configured with %s", text)
+	}
+	if text := m.read(kubeletConfig); !strings.Contains(text, "cgroupDriver: systemd") {
+		t.Errorf("the kubelet is configured with %s", text)
+	}
+	// Somebody else's containers keep the package, and so do images, and what it does not say.
+	r, err := m.readRecord()
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := func(why string) {
+		t.Helper()
+		if kept, err := m.removePackages(t.Context(), r); err != nil || len(kept) != 1 {
+			t.Errorf("got %v, %v, want containerd kept for %s", kept, err, why)
+		}
+	}
+	m.ctr("namespaces list", "k8s.io\nmoby\n")
+	m.ctr("--namespace k8s.io images", "pause\n")
+	m.ctr("--namespace moby containers", "one\n")
+	kept("the container in moby")
+	m.ctr("--namespace moby containers", "")
+	m.ctr("--namespace moby images", "mine\n")
+	kept("the image in moby")
+	m.ctr("--namespace moby images", "")
+	m.answers["ctr --address "+m.path("/run/containerd/containerd.sock")+" namespaces list"] = func([]string) (string, error) { return "", errStandIn }
+	_, err = m.removePackages(t.Context(), r)
+	wantError(t, err, "its package stays", "it fails", "try again")
+	m.ctr("namespaces list", "k8s.io\nmoby\n")
+	m.answers["apt-get -s purge"] = func([]string) (string, error) { return "Purg containerd [1]\nPurg docker.io [2]\n", nil }
+	kept("docker.io")
+	m.answers["apt-get -s purge"] = func([]string) (string, error) { return "Purg containerd [1]\n", nil }
+	if m.wasCalled("apt-get purge") {
+		t.Fatal("it was removed nevertheless")
+	}
+	if err := os.MkdirAll(m.path("/usr/libexec/kubernetes/kubelet-plugins/volume/exec"), 0o755); err != nil { // the kubelet does
+		t.Fatal(err)
+	}
+	m.write(t, "/sys/fs/cgroup/kubepods.slice/kubepods-besteffort.slice/pids.max", "max\n")
+	m.answers["systemctl stop kubepods.slice"] = func([]string) (string, error) {
+		return "", os.RemoveAll(m.path("/sys/fs/cgroup/kubepods.slice"))
+	}
+	if err := Remove(t.Context(), m.Machine, func(string, ...any) {}); err != nil {
+		t.Fatal(err)
+	}
+	if !m.wasCalled("apt-get purge") {
+		t.Errorf("got the calls %v", m.called)
+	}
+	sameTree(t, before, m.tree(t))
+	for _, dir := range []string{"/etc/containerd", containerdData, "/opt/containerd", "/etc/cni", "/var/lib/cni", "/usr/libexec/kubernetes"} {
+		if m.exists(dir) {
+			t.Errorf("%s is left over", dir)
+		}
+	}
+}
+
+// What was there before the packages stays, after a removal and after a join that failed.
+func TestJoinKeepsWhatIsNotThePackages(t *testing.T) {
+	t.Parallel()
+	for _, fails := range []bool{false, true} {
+		for _, state := range []string{"not-installed", "config-files"} {
+			t.Run(fmt.Sprintf("%s, fails=%t", state, fails), func(t *testing.T) {
+				t.Parallel()
+				s := newServer(t, "127.0.0.1")
+				m := newMachine(t)
+				o := optionsFor(s)
+				o.Kubelet = withKubelet(t, m, s)
+				m.write(t, "/etc/containerd/certs.d/hosts.toml", "a registry")
+				m.write(t, containerdData+"/image", "mine")
+				m.write(t, containerdData+"/io.containerd.metadata.v1.bolt/meta.db", "containers")
+				if err := os.Chmod(m.path(containerdConfig), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				before := m.tree(t)
+				withApt(t, m, state)
+				if fails {
+					m.answers["systemctl enable --quiet --now karve-node"] = func([]string) (string, error) { return "", errStandIn }
+					wantError(t, Join(t.Context(), m.Machine, o), "could not be started")
+				} else {
+					if err := Join(t.Context(), m.Machine, o); err != nil {
+						t.Fatal(err)
+					}
+					if got := m.read(containerdConfig); got != "# somebody's own" {
+						t.Errorf("the administrator's configuration became %q", got)
+					}
+					if err := Remove(t.Context(), m.Machine, func(string, ...any) {}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if m.programs["containerd"] || m.wasCalled("apt-get purge") != (state == "not-installed") {
+					t.Errorf("got the calls %v", m.called)
+				}
+				sameTree(t, before, m.tree(t))
+				if info, err := os.Stat(m.path(containerdConfig)); err != nil || info.Mode().Perm() != 0o600 {
+					t.Errorf("the configuration has the mode %v, %v", info.Mode(), err)
+				}
+			})
+		}
+	}
+}
+
+// A package that dpkg has is not the join's, even if its program was not found.
+func TestOnlyNewPackagesAreRecorded(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.answers["dpkg-query"] = func([]string) (string, error) {
+		return "containerd installed\niptables installed\nrunc not-installed\n", nil
+	}
+	r := &record{}
+	if err := m.install(t.Context(), r, []string{"containerd", "iptables", "runc", "containernetworking-plugins"}, t.Logf); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"runc", "containernetworking-plugins"}; !slices.Equal(r.Packages, want) || len(r.Made) > 0 {
+		t.Errorf("got %v and %v, want %v and nothing of containerd's", r.Packages, r.Made, want)
+	}
+}
+
+// Containers outlive a containerd that was stopped.
+func TestRemoveStartsContainerd(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.write(t, kubeletDir+"/x", "")
+	socket := "/run/containerd/containerd.sock"
+	if err := m.writeRecord(&record{Node: "board", Runtime: socket}); err != nil {
+		t.Fatal(err)
+	}
+	m.cri.pods = []string{"web"}
+	m.stopCRI()
+	m.answers["systemctl start containerd"] = func([]string) (string, error) { return "", errStandIn }
+	wantError(t, Remove(t.Context(), m.Machine, t.Logf), "Pods may still run", "it fails", "try again")
+	if !m.exists(recordFile) || !m.exists(kubeletDir+"/x") {
+		t.Error("something was removed nevertheless")
+	}
+	m.answers["systemctl start containerd"] = func([]string) (string, error) { m.serveCRI(t); return "", nil }
+	if err := Remove(t.Context(), m.Machine, t.Logf); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"stop web", "remove web"}; !slices.Equal(m.cri.log, want) {
+		t.Errorf("got %v, want %v", m.cri.log, want)
+	}
+}
+
+// /var/lib/kubelet may be a file system of its own, or a link to a directory on another one.
+func TestKubeletDirectoryOnAnotherDisk(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.write(t, "/srv/disk/lost+found/piece", "of fsck")
+	if err := os.MkdirAll(m.path("/var/lib"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("../../srv/disk", m.path(kubeletDir)); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.otherKubelet(); err != nil {
+		t.Error(err)
+	}
+	m.write(t, kubeletDir+"/pods/a/volumes/x/file", "")
+	m.write(t, "/proc/self/mountinfo", "2 1 0:5 / /srv/disk/pods/a/volumes/x rw\n")
+	m.answers["umount /srv/disk/pods/a/volumes/x"] = func([]string) (string, error) {
+		m.write(t, "/proc/self/mountinfo", "")
+		return "", nil
+	}
+	if err := m.writeRecord(&record{Node: "board"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := Remove(t.Context(), m.Machine, t.Logf); err != nil {
+		t.Fatal(err)
+	}
+	if !m.wasCalled("umount /srv/disk/pods/a/volumes/x") || m.exists("/srv/disk/pods") || !m.exists(kubeletDir) || m.read("/srv/disk/lost+found/piece") != "of fsck" {
+		t.Errorf("got the calls %v and the files %v", m.called, m.tree(t))
+	}
+	os.Remove(m.path(kubeletDir))
+	m.write(t, kubeletDir+"/lost+found/piece", "of fsck")
+	m.write(t, kubeletDir+"/pki/x", "")
+	if err := m.removeDir(kubeletDir); err != nil {
+		t.Error(err)
+	}
+	if m.exists(kubeletDir+"/pki") || !m.exists(kubeletDir+"/lost+found/piece") {
+		t.Errorf("got the files %v", m.tree(t))
+	}
+}
+
+func TestJoinLeavesNothingHalfDone(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name   string
+		change func(*testMachine, *testServer, *Options)
+		want   []string
+	}{
+		{"the token is unknown", func(_ *testMachine, s *testServer, _ *Options) { s.refused = true }, []string{"--token"}},
+		{"the name is taken", func(_ *testMachine, s *testServer, _ *Options) { s.setNode("board", ready) }, []string{"--node-name board"}},
+		{"no kubelet there", func(_ *testMachine, _ *testServer, o *Options) { o.Kubelet = "/nowhere/kubelet" }, []string{"--kubelet", "/nowhere/kubelet"}},
+		{"a kubelet for another machine", func(m *testMachine, _ *testServer, _ *Options) {
+			m.answers["kubelet --version"] = func([]string) (string, error) { return "", errors.New("exec format error") }
+		}, []string{"does not run on this machine", "exec format error", "linux/arm64"}},
+		{"a kubelet that is newer", func(m *testMachine, _ *testServer, _ *Options) {
+			m.answers["kubelet --version"] = func([]string) (string, error) { return "Kubernetes v1.38.0\n", nil }
+		}, []string{"v1.38.0", "not newer", "Take v1.37.2"}},
+		{"a checksum that differs", func(_ *testMachine, _ *testServer, o *Options) { o.KubeletSHA256 = strings.Repeat("0", 64) }, []string{"is damaged", "SHA-256"}},
+		{"no containerd and no apt", func(m *testMachine, _ *testServer, _ *Options) {
+			m.programs["containerd"], m.programs["apt-get"] = false, false
+		}, []string{"containerd", "no apt-get"}},
+		{"apt fails", func(m *testMachine, _ *testServer, _ *Options) {
+			m.programs["containerd"] = false
+			m.answers["apt-get"] = func([]string) (string, error) { return "", errStandIn }
+		}, []string{"packages cannot be installed", "it fails", "repair apt"}},
+		{"CRI is disabled", func(m *testMachine, _ *testServer, _ *Options) {
+			m.answers["containerd config dump"] = func([]string) (string, error) {
+				return strings.Replace(dump16, "[]", `["cri"]`, 1), nil
+			}
+		}, []string{"CRI plugin is disabled"}},
+		{"a CNI plugin is missing", func(m *testMachine, _ *testServer, _ *Options) { os.Remove(m.path("/usr/lib/cni/portmap")) }, []string{"portmap is not there", "bin_dir"}},
+		{"CRI could not be loaded", func(m *testMachine, _ *testServer, _ *Options) { m.cri.unloaded = true }, []string{"could not load its CRI plugin", "ctr plugins list"}},
+		{"the service does not start", func(m *testMachine, _ *testServer, _ *Options) {
+			m.answers["systemctl enable --quiet --now karve-node"] = func([]string) (string, error) { return "", errStandIn }
+		}, []string{"could not be started", "it fails"}},
+		{"no certificate in time", func(m *testMachine, _ *testServer, o *Options) {
+			o.Timeout = time.Millisecond
+			m.answers["systemctl enable --quiet --now karve-node"] = func([]string) (string, error) { return "", nil }
+			m.answers["journalctl"] = func([]string) (string, error) { return "I1\nE1122 it is forbidden\nI2\n", nil }
+		}, []string{"no certificate", "approve it", "E1122 it is forbidden"}},
+		{"the cluster assigns no Pod ranges", func(m *testMachine, s *testServer, o *Options) {
+			o.rangePatience = time.Millisecond
+			start := m.answers["systemctl enable --quiet --now karve-node"]
+			m.answers["systemctl enable --quiet --now karve-node"] = func(args []string) (string, error) {
+				out, err := start(args)
+				s.setNode("board", func(n *corev1.Node) { n.Spec.PodCIDR, n.Spec.PodCIDRs = "", nil })
+				return out, err
+			}
+		}, []string{"no part of 10.200.0.0/16", "allocate-node-cidrs=false", "--no-network", "--pod-cidr", "CIDRNotAvailable"}},
+		{"Pod addresses overlap", func(m *testMachine, _ *testServer, o *Options) { o.PodCIDR = "192.0.2.128/25" }, []string{"192.0.2.128/25", "192.0.2.0/24", "--pod-cidr"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t, "127.0.0.1")
+			m := newMachine(t)
+			o := optionsFor(s)
+			o.Kubelet = withKubelet(t, m, s)
+			tc.change(m, s, &o)
+			before := m.tree(t)
+			wantError(t, Join(t.Context(), m.Machine, o), tc.want...)
+			sameTree(t, before, m.tree(t))
+			if m.exists(configDir) || m.exists(libDir) || m.exists(kubeletDir) {
+				t.Error("a directory is left over")
+			}
+		})
+	}
+}
+
+func TestInterruptedJoin(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, "127.0.0.1")
+	m := newMachine(t)
+	o := optionsFor(s)
+	o.Kubelet = withKubelet(t, m, s)
+	before := m.tree(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	m.answers["systemctl enable --quiet --now karve-node"] = func([]string) (string, error) { cancel(); return "", nil }
+	wantError(t, Join(ctx, m.Machine, o), "interrupted")
+	sameTree(t, before, m.tree(t))
+	// One that was killed is found by the next, also if it was about to end.
+	if err := m.writeRecord(&record{Server: s.url, Node: "board", Files: []string{bootstrapFile}}); err != nil {
+		t.Fatal(err)
+	}
+	m.write(t, kubeconfigFile, "a certificate")
+	m.write(t, bootstrapFile, "a token")
+	wantError(t, Join(t.Context(), m.Machine, o), "interrupted", "karve node remove")
+	if err := Remove(t.Context(), m.Machine, func(string, ...any) {}); err != nil {
+		t.Fatal(err)
+	}
+	sameTree(t, before, m.tree(t))
+}
+
+func TestRemoveKeepsWhatIsMounted(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.write(t, kubeletDir+"/pods/a/volumes/precious", "data")
+	m.write(t, "/proc/self/mountinfo", "2 1 0:5 / /var/lib/kubelet/pods/a/volumes rw\n")
+	if err := m.writeRecord(&record{Node: "board"}); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, Remove(t.Context(), m.Machine, func(string, ...any) {}), "still mounted", kubeletDir)
+	if !m.exists(kubeletDir+"/pods/a/volumes/precious") || !m.exists(recordFile) {
+		t.Error("something was removed nevertheless")
+	}
+}
+
+func TestKubeletConfiguration(t *testing.T) {
+	t.Parallel()
+	text, err := kubeletConfiguration(map[string]any{
+		"clusterDNS": []any{"10.96.0.10"}, "staticPodPath": "/etc/kubernetes/manifests", "fieldOfTheFuture": "kept",
+		"authentication": map[string]any{"x509": map[string]any{"clientCAFile": "/etc/kubernetes/pki/ca.crt"}, "webhook": map[string]any{"cacheTTL": "0s"}},
+	}, facts{cgroup: 1, swap: true, resolver: "/run/x"}, containerRuntime{socket: "/run/c.sock", cgroupDriver: "cgroupfs"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got map[string]any
+	if err := yaml.Unmarshal([]byte(text), &got); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]any{
+		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration", "clusterDNS": []any{"10.96.0.10"}, "fieldOfTheFuture": "kept",
+		"authentication": map[string]any{"x509": map[string]any{"clientCAFile": caFile}, "webhook": map[string]any{"cacheTTL": "0s", "enabled": true}, "anonymous": map[string]any{"enabled": false}},
+		"authorization":  map[string]any{"mode": "Webhook"}, "rotateCertificates": true, "containerRuntimeEndpoint": "unix:///run/c.sock", "cgroupDriver": "cgroupfs",
+		"failCgroupV1": false, "failSwapOn": false, "resolvConf": "/run/x",
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got  %v\nwant %v", got, want)
+	}
+}
+
+func TestBootstrapKubeconfig(t *testing.T) {
+	t.Parallel()
+	text, err := bootstrapKubeconfig("https://a:6443", goodToken, []byte("CA"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(text))
+	if err != nil || config.Host != "https://a:6443" || config.BearerToken != goodToken || string(config.CAData) != "CA" {
+		t.Errorf("got %+v, %v", config, err)
+	}
+}
+
+func TestFits(t *testing.T) {
+	t.Parallel()
+	server := version.MustParseSemantic("v1.37.2+karve.3")
+	for v, ok := range map[string]bool{"v1.37.2": true, "v1.37.9": true, "v1.36.0": true, "v1.34.1": true, "v1.33.9": false, "v1.38.0": false, "v2.37.0": false, "nonsense": false} {
+		if err := fits("kubelet", v, server); (err == nil) != ok {
+			t.Errorf("%s: got %v, want fits = %v", v, err, ok)
+		}
+	}
+}
+
+func TestDownload(t *testing.T) {
+	t.Parallel()
+	text := "a kubelet"
+	sum := sha256.Sum256([]byte(text))
+	good, bad := hex.EncodeToString(sum[:]), strings.Repeat("0", 64)
+	const path = "v1.37.2/bin/linux/arm64/kubelet"
+	site := func(published string) string {
+		mux := http.NewServeMux()
+		mux.HandleFunc("/"+path, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(text)) })
+		mux.HandleFunc("/v1.37.4/bin/linux/arm64/kubelet", func(w http.ResponseWriter, r *http.Request) {
+			_, _ = w.Write([]byte(text[:3]))
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		})
+		mux.HandleFunc("/"+path+".sha256", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(published + "\n")) })
+		web := httptest.NewServer(mux)
+		t.Cleanup(web.Close)
+		return web.URL
+	}
+	m := newMachine(t)
+	m.answers["kubelet --version"] = func([]string) (string, error) { return "Kubernetes v1.37.2\n", nil }
+	server := version.MustParseSemantic("v1.37.2+karve.3")
+	fetch := func(change func(*Options)) (kubelet, error) {
+		o := Options{KubeletURL: site(good), official: site(good), Say: func(string, ...any) {}, stall: time.Minute}
+		change(&o)
+		return m.fetchKubelet(t.Context(), o, server, t.TempDir())
+	}
+	k, err := fetch(func(*Options) {})
+	if err != nil || k.version != "v1.37.2" {
+		t.Fatalf("got %+v, %v", k, err)
+	}
+	if got, err := os.ReadFile(k.file); err != nil || string(got) != text {
+		t.Errorf("got %q, %v", got, err)
+	}
+	for name, tc := range map[string]struct {
+		change func(*Options)
+		want   []string // of the error; nil: none
+	}{
+		"a mirror does not vouch for itself":             {func(o *Options) { o.KubeletURL, o.official = site(good), site(bad) }, []string{"is damaged", good}},
+		"nor does it have to have sums":                  {func(o *Options) { o.KubeletURL = site("<html>") }, nil},
+		"unless the user trusts it":                      {func(o *Options) { o.official, o.Trust = site(bad), TrustMirror }, nil},
+		"the program's sum is stronger than the site's":  {func(o *Options) { o.official, o.embedded = site(good), bad+"  "+path+"\n" }, []string{"is damaged"}},
+		"and needs no site":                              {func(o *Options) { o.official, o.embedded = site("<html>"), good+"  "+path+"\n" }, nil},
+		"it is the one that a signature covers":          {func(o *Options) { o.embedded, o.Trust = good+"  "+path+"\n", TrustSigned }, nil},
+		"without it, nothing is signed":                  {func(o *Options) { o.Trust = TrustSigned }, []string{"KARVE_REQUIRE_SIGNATURE", path, "--kubelet-sha256"}},
+		"a sum that the user gives is enough":            {func(o *Options) { o.KubeletSHA256, o.official, o.Trust = good, site(bad), TrustSigned }, nil},
+		"what is published must be a sum":                {func(o *Options) { o.official = site("<html>") }, []string{"kubelet.sha256 is not a checksum", "--kubelet-sha256"}},
+		"there must be one":                              {func(o *Options) { o.official = site(good) + "/nowhere" }, []string{"404", "--kubelet-sha256", "KARVE_REQUIRE_SIGNATURE=no"}},
+		"a site without this kubelet is named, as a way": {func(o *Options) { o.KubeletURL += "/nowhere" }, []string{"404", "--kubelet-url", "--kubelet FILE"}},
+	} {
+		_, err := fetch(tc.change)
+		if tc.want != nil {
+			wantError(t, err, tc.want...)
+		} else if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	server = version.MustParseSemantic("v1.37.4")
+	_, err = fetch(func(o *Options) { o.KubeletSHA256, o.stall = good, 10*time.Millisecond })
+	wantError(t, err, "could not be copied", "nothing came for")
+	m.Arch = "arm"
+	_, err = fetch(func(*Options) {})
+	wantError(t, err, "publishes no kubelet for arm", "--kubelet FILE")
+}
+
+// The file is of the version in go.mod: after a move to another, scripts/kubelet-sums writes it anew.
+func TestEmbeddedSums(t *testing.T) {
+	t.Parallel()
+	for line := range strings.Lines(embeddedSums) {
+		sum, path, _ := strings.Cut(strings.TrimSpace(line), "  ")
+		if _, err := checksum([]byte(sum)); err != nil || !strings.HasPrefix(path, karveversion.Kubernetes+"/bin/linux/") {
+			t.Errorf("kubelet.sha256 has %q: want those of %s: run scripts/kubelet-sums", line, karveversion.Kubernetes)
+		}
+	}
+}
+
+func TestChecksumBesideTheKubelet(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.answers["kubelet --version"] = func([]string) (string, error) { return "Kubernetes v1.37.2\n", nil }
+	server := version.MustParseSemantic("v1.37.2")
+	o := Options{Kubelet: filepath.Join(t.TempDir(), "kubelet")}
+	if err := os.WriteFile(o.Kubelet, []byte("a kubelet"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.fetchKubelet(t.Context(), o, server, t.TempDir()); err != nil {
+		t.Errorf("without a checksum: %v", err)
+	}
+	sum := sha256.Sum256([]byte("a kubelet"))
+	for text, want := range map[string]string{
+		"":                                   "cannot be checked",
+		"<html>":                             "cannot be checked",
+		strings.Repeat("0", 64) + "  x\n":    "is damaged",
+		hex.EncodeToString(sum[:]) + "  x\n": "",
+	} {
+		if err := os.WriteFile(o.Kubelet+".sha256", []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		_, err := m.fetchKubelet(t.Context(), o, server, t.TempDir())
+		if want != "" {
+			wantError(t, err, want)
+		} else if err != nil {
+			t.Error(err)
+		}
+	}
+	os.Remove(o.Kubelet + ".sha256")
+	if err := os.Mkdir(o.Kubelet+".sha256", 0o755); err != nil { // it cannot be read, not even by root
+		t.Fatal(err)
+	}
+	_, err := m.fetchKubelet(t.Context(), o, server, t.TempDir())
+	wantError(t, err, "cannot be checked", "--kubelet-sha256")
+	o.Trust = TrustSigned // a file is not its own witness
+	_, err = m.fetchKubelet(t.Context(), o, server, t.TempDir())
+	wantError(t, err, "KARVE_REQUIRE_SIGNATURE", "--kubelet-sha256")
+	o.KubeletSHA256 = hex.EncodeToString(sum[:])
+	if _, err := m.fetchKubelet(t.Context(), o, server, t.TempDir()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOtherNetworks(t *testing.T) {
+	t.Parallel()
+	const loopback = `{"cniVersion": "0.4.0", "type": "loopback"}`
+	for _, tc := range []struct{ name, text, want, wrong string }{
+		{"10-flannel.conflist", "{}", "10-flannel.conflist", ""},
+		{"20-calico.conf", `{"type": "calico"}`, "20-calico.conf", ""},
+		{"87-podman-bridge.conflist", `{"plugins": [{"type": "bridge"}]}`, "", ""},
+		{"nerdctl-bridge.conflist", `{"plugins": [{"type": "bridge"}]}`, "", ""},
+		{"100-crio-bridge.conflist", `{"plugins": [{"type": "bridge"}]}`, "", ""},
+		{"10-crio-bridge.conflist", `{"plugins": [{"type": "bridge"}]}`, "10-crio-bridge.conflist", ""}, // containerd takes it first
+		{"200-loopback.conf", loopback, "", ""},
+		{"99-loopback.conflist", `{"plugins": [` + loopback + `]}`, "", ""},
+		{"00-loopback.conf", loopback, "", "rename it"},
+		{networkName, "{}", "", ""},
+		{"README", "", "", ""},
+	} {
+		m := newMachine(t)
+		m.write(t, defaultNetworkDir+"/"+tc.name, tc.text)
+		got, err := m.otherNetwork(defaultNetworkDir)
+		if tc.wrong != "" {
+			wantError(t, err, tc.wrong, tc.name)
+		} else if want := tc.want; err != nil || strings.TrimPrefix(got, defaultNetworkDir+"/") != want {
+			t.Errorf("%s: got %q, %v, want %q", tc.name, got, err, want)
+		}
+	}
+}
+
+// What can be known before apt runs is.
+func TestNoPackagesForNothing(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name   string
+		change func(*testMachine, *Options)
+		want   []string
+	}{
+		{"addresses overlap", func(_ *testMachine, o *Options) { o.PodCIDR = "192.0.2.128/25" }, []string{"--pod-cidr"}},
+		{"another plugin wins", func(m *testMachine, o *Options) {
+			o.PodCIDR = "10.9.0.0/24"
+			m.write(t, "/etc/cni/net.d/05-other.conf", "{}")
+		}, []string{"--pod-cidr 10.9.0.0/24", "05-other.conf"}},
+		{"CRI is disabled", func(m *testMachine, _ *Options) {
+			m.answers["containerd config dump"] = func([]string) (string, error) {
+				return strings.Replace(dump16, "[]", `["cri"]`, 1), nil
+			}
+		}, []string{"CRI plugin is disabled"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t, "127.0.0.1")
+			m := newMachine(t)
+			o := optionsFor(s)
+			o.Kubelet = withKubelet(t, m, s)
+			m.programs["iptables"] = false
+			tc.change(m, &o)
+			wantError(t, Join(t.Context(), m.Machine, o), tc.want...)
+			if m.wasCalled("apt-get") {
+				t.Errorf("got the calls %v", m.called)
+			}
+		})
+	}
+}
+
+// Containers get the time to end that their Pods ask for.
+func TestRemoveEndsContainersGracefully(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	if err := m.writeRecord(&record{Node: "board", Runtime: "/run/containerd/containerd.sock"}); err != nil {
+		t.Fatal(err)
+	}
+	m.cri.pods = []string{"web"}
+	m.cri.containers = []*runtimeapi.Container{
+		{Id: "a"},
+		{Id: "b", Annotations: map[string]string{gracePeriod: "5"}},
+		{Id: "c", Annotations: map[string]string{gracePeriod: "86400"}},
+	}
+	leftover := "/usr/local/lib/" + stagePattern + "1"
+	m.write(t, leftover+"/kubelet", "of an upgrade that was killed")
+	if err := Remove(t.Context(), m.Machine, t.Logf); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(m.cri.log[:min(3, len(m.cri.log))])
+	if want := []string{"end a in 30 s", "end b in 5 s", "end c in 120 s", "stop web", "remove web"}; !slices.Equal(m.cri.log, want) {
+		t.Errorf("got %v, want %v", m.cri.log, want)
+	}
+	if m.exists(leftover) {
+		t.Error("the files of an attempt that was killed are left")
+	}
+}
+
+func TestDownloadStaysWithHTTPS(t *testing.T) {
+	t.Parallel()
+	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("x")) }))
+	t.Cleanup(plain.Close)
+	via, err := http.NewRequest(http.MethodGet, "https://dl.example/kubelet", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := http.NewRequest(http.MethodGet, plain.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, onlyHTTPS(to, []*http.Request{via}), "not https")
+	if err := onlyHTTPS(via, []*http.Request{via}); err != nil {
+		t.Error(err)
+	}
+}
+
+// forward makes the server of a URL reachable by another port, and returns its URL there.
+func forward(t *testing.T, url string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			from, err := l.Accept()
+			if err != nil {
+				return
+			}
+			to, err := net.Dial("tcp", strings.TrimPrefix(url, "https://"))
+			if err != nil {
+				from.Close()
+				continue
+			}
+			go func() { _, _ = io.Copy(to, from); to.Close() }()
+			go func() { _, _ = io.Copy(from, to); from.Close() }()
+		}
+	}()
+	return "https://" + l.Addr().String()
+}
+
+func TestUpgrade(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, "127.0.0.1")
+	m := newMachine(t)
+	o := optionsFor(s)
+	o.Kubelet = withKubelet(t, m, s)
+	if err := Join(t.Context(), m.Machine, o); err != nil {
+		t.Fatal(err)
+	}
+	said := ""
+	say := func(format string, args ...any) { said += fmt.Sprintf(format, args...) }
+	if err := Upgrade(t.Context(), m.Machine, Options{Say: say}); err != nil || !strings.Contains(said, "already") {
+		t.Errorf("got %v, %q", err, said)
+	}
+	newer := filepath.Join(t.TempDir(), "kubelet")
+	if err := os.WriteFile(newer, []byte("a newer kubelet"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	m.answers["kubelet --version"] = func([]string) (string, error) { return "Kubernetes v1.37.1\n", nil }
+	// It never reports.
+	err := Upgrade(t.Context(), m.Machine, Options{Kubelet: newer, Timeout: time.Millisecond})
+	wantError(t, err, "was not Ready", "the earlier one runs again")
+	if got := m.read(kubeletFile); got != "a kubelet" {
+		t.Errorf("the kubelet is %q", got)
+	}
+	m.answers["systemctl restart karve-node"] = func([]string) (string, error) {
+		s.setNode("board", func(n *corev1.Node) { ready(n); n.Status.NodeInfo.KubeletVersion = "v1.37.1" })
+		return "", nil
+	}
+	// What the Node says may be the old one's.
+	err = Upgrade(t.Context(), m.Machine, Options{Kubelet: newer, Timeout: time.Millisecond})
+	wantError(t, err, "was not Ready", "the earlier one runs again")
+	s.mu.Lock()
+	s.renewed = time.Now().Add(time.Hour)
+	s.mu.Unlock()
+	if err := Upgrade(t.Context(), m.Machine, Options{Kubelet: newer}); err != nil {
+		t.Fatal(err)
+	}
+	if got := m.read(kubeletFile); got != "a newer kubelet" {
+		t.Errorf("the kubelet is %q", got)
+	}
+	// The same server has another port.
+	moved := forward(t, s.url)
+	err = Upgrade(t.Context(), m.Machine, Options{Kubelet: newer, Server: "https://127.0.0.1:1"})
+	wantError(t, err, "https://127.0.0.1:1")
+	if state, err := Status(t.Context(), m.Machine); err != nil || !state.Ready || state.Server != s.url {
+		t.Errorf("got %+v, %v, want the server as it was", state, err)
+	}
+	if err := Upgrade(t.Context(), m.Machine, Options{Kubelet: newer, Server: moved}); err != nil {
+		t.Fatal(err)
+	}
+	if state, err := Status(t.Context(), m.Machine); err != nil || !state.Ready || state.Server != moved || !strings.Contains(m.read(kubeconfigFile), "server: "+moved) {
+		t.Errorf("got %+v, %v, want the server %s", state, err, moved)
+	}
+	if m.wasCalled("systemctl stop") || len(m.cri.log) > 0 {
+		t.Error("an upgrade ended Pods")
+	}
+	wantError(t, Upgrade(t.Context(), newMachine(t).Machine, Options{}), "no node")
+}
+
+// A node that joined before the cluster had a DNS gets it by an upgrade, although the kubelet has the server's version.
+func TestUpgradeTakesTheDNS(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, "127.0.0.1")
+	const key = "kubelet-config/kubelet"
+	dns := func(addresses string) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.config[key] = "kind: KubeletConfiguration\nclusterDNS: " + addresses + "\n"
+	}
+	dns("[]")
+	m := newMachine(t)
+	o := optionsFor(s)
+	o.Kubelet = withKubelet(t, m, s)
+	if err := Join(t.Context(), m.Machine, o); err != nil {
+		t.Fatal(err)
+	}
+	restarts := 0
+	m.answers["systemctl restart karve-node"] = func([]string) (string, error) { restarts++; return "", nil }
+	s.setNode("board", func(n *corev1.Node) { ready(n); n.Status.NodeInfo.KubeletVersion = "v1.37.2" })
+	before := m.read(kubeletConfig)
+	upgrade := func(want string, wantRestarts int, wantErr ...string) {
+		t.Helper()
+		err := Upgrade(t.Context(), m.Machine, Options{Timeout: 100 * time.Millisecond})
+		if len(wantErr) == 0 && err != nil {
+			t.Error(err)
+		} else if len(wantErr) > 0 {
+			wantError(t, err, wantErr...)
+		}
+		if got := m.read(kubeletConfig); !strings.Contains(got, want) || restarts != wantRestarts {
+			t.Errorf("got %d restarts and the configuration %s, want %d and %q", restarts, got, wantRestarts, want)
+		}
+	}
+	upgrade("clusterDNS: []", 0)
+	dns("[10.96.0.10]")
+	upgrade(before, 2, "the cluster's DNS [10.96.0.10]", "was not Ready", "as it was")
+	s.mu.Lock()
+	s.renewed = time.Now().Add(time.Hour)
+	s.mu.Unlock()
+	upgrade("clusterDNS:\n- 10.96.0.10", 3)
+	upgrade("clusterDNS:\n- 10.96.0.10", 3)
+	dns("[10.96.0.11]")
+	upgrade("clusterDNS:\n- 10.96.0.10", 3)
+	// A server that does not tell is no reason not to upgrade.
+	s.mu.Lock()
+	delete(s.config, key)
+	s.mu.Unlock()
+	upgrade("clusterDNS:\n- 10.96.0.10", 3)
+}
+
+func TestTheNodeAddressIsOneOfThisMachine(t *testing.T) {
+	m := newMachine(t)
+	wantError(t, Join(t.Context(), m.Machine, Options{
+		Server: "https://192.0.2.7:6443", Token: "abcdef.0123456789abcdef", CAHashes: []string{"sha256:" + strings.Repeat("0", 64)},
+		Name: "board", IP: "192.0.2.99",
+	}), "--node-ip 192.0.2.99", "no such address")
+}
+
+func TestJoinWithoutDNS(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, "127.0.0.1")
+	s.config["kubelet-config/kubelet"] = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n"
+	m := newMachine(t)
+	o := optionsFor(s)
+	o.Kubelet = withKubelet(t, m, s)
+	var warned string
+	o.Warn = func(format string, args ...any) { warned += fmt.Sprintf(format, args...) }
+	if err := Join(t.Context(), m.Machine, o); err != nil || !strings.Contains(warned, "karve addons apply coredns") {
+		t.Errorf("%v, and the warnings %q", err, warned)
+	}
+}

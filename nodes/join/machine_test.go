@@ -1,0 +1,397 @@
+package join
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+const dump16 = `disabled_plugins = []
+version = 2
+
+[grpc]
+  address = "/run/containerd/containerd.sock"
+  tcp_address = ""
+
+[plugins]
+
+  [plugins."io.containerd.grpc.v1.cri"]
+    sandbox_image = "registry.k8s.io/pause:3.6"
+
+    [plugins."io.containerd.grpc.v1.cri".cni]
+      bin_dir = "/usr/lib/cni"
+      conf_dir = "/etc/cni/net.d"
+
+    [plugins."io.containerd.grpc.v1.cri".containerd]
+      default_runtime_name = "runc"
+
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        SystemdCgroup = false
+`
+
+// testMachine is a Debian in a directory, with programs that only say that they were called.
+type testMachine struct {
+	*Machine
+	mu       sync.Mutex
+	programs map[string]bool
+	called   []string
+	// answers to a program with its arguments, by their beginning.
+	answers map[string]func(args []string) (string, error)
+	cri     *testCRI
+	stopCRI func()
+}
+
+func newMachine(t *testing.T) *testMachine {
+	t.Helper()
+	root, err := os.MkdirTemp("", "node-") // short, for a socket in it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(root) })
+	m := &testMachine{programs: map[string]bool{}, answers: map[string]func([]string) (string, error){}, cri: &testCRI{}}
+	for _, name := range []string{"systemctl", "apt-get", "containerd", "runc", "iptables", "ctr"} {
+		m.programs[name] = true
+	}
+	m.Machine = &Machine{
+		Root: root,
+		UID:  func() int { return 0 },
+		Has: func(name string) bool {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return m.programs[name]
+		},
+		Run: m.call,
+		Addresses: func() ([]net.IPNet, error) {
+			return []net.IPNet{{IP: net.IPv4(192, 0, 2, 1), Mask: net.CIDRMask(24, 32)}, {IP: net.IPv4(127, 0, 0, 1), Mask: net.CIDRMask(8, 32)}}, nil
+		},
+		Arch: "arm64",
+	}
+	for path, text := range map[string]string{
+		"/etc/machine-id":                     "id-of-board\n",
+		"/etc/resolv.conf":                    "nameserver 192.0.2.53\n",
+		"/run/systemd/system/x":               "",
+		"/sys/fs/cgroup/cgroup.controllers":   "cpuset cpu io memory hugetlb pids\n",
+		"/proc/swaps":                         "Filename Type Size Used Priority\n",
+		"/proc/self/mountinfo":                "",
+		"/proc/sys/net/ipv4/ip_forward":       "0\n",
+		"/proc/sys/net/bridge/bridge-nf-call": "",
+		containerdConfig:                      "# somebody's own\n",
+	} {
+		m.write(t, path, text)
+	}
+	m.write(t, "/proc/sys/net/bridge/bridge-nf-call-iptables", "0\n")
+	for _, plugin := range []string{"bridge", "host-local", "portmap", "firewall", "loopback"} {
+		m.write(t, "/usr/lib/cni/"+plugin, "")
+	}
+	m.answers["containerd config dump"] = func([]string) (string, error) { return dump16, nil }
+	m.serveCRI(t)
+	return m
+}
+
+func (m *testMachine) write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(m.path(path)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(m.path(path), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (m *testMachine) call(_ context.Context, name string, args ...string) (string, error) {
+	line := strings.Join(append([]string{name}, args...), " ")
+	if filepath.IsAbs(name) {
+		line = strings.Join(append([]string{filepath.Base(name)}, args...), " ")
+	}
+	m.mu.Lock()
+	m.called = append(m.called, line)
+	var answer func([]string) (string, error)
+	longest := ""
+	for begin, a := range m.answers {
+		if strings.HasPrefix(line, begin) && len(begin) >= len(longest) {
+			longest, answer = begin, a
+		}
+	}
+	m.mu.Unlock()
+	if answer == nil {
+		return "", nil
+	}
+	return answer(args)
+}
+
+func (m *testMachine) wasCalled(begin string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.ContainsFunc(m.called, func(c string) bool { return strings.HasPrefix(c, begin) })
+}
+
+// tree is every file of the machine with its text.
+func (m *testMachine) tree(t *testing.T) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	err := filepath.WalkDir(m.Root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		all[strings.TrimPrefix(path, m.Root)] = string(text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// sameTree ignores what only the running kernel has.
+func sameTree(t *testing.T, before, after map[string]string) {
+	t.Helper()
+	for path, text := range after {
+		if old, ok := before[path]; !strings.HasPrefix(path, "/proc/") && (!ok || old != text) {
+			t.Errorf("%s is left over or changed: %q", path, text)
+		}
+	}
+	for path := range before {
+		if _, ok := after[path]; !ok {
+			t.Errorf("%s is gone", path)
+		}
+	}
+}
+
+// testCRI has Pods, which a removal stops and removes.
+type testCRI struct {
+	runtimeapi.UnimplementedRuntimeServiceServer
+	mu       sync.Mutex
+	unloaded bool
+	pods     []string
+	// addresses of Pods; those in the host's network have none
+	addresses map[string]string
+	// containers that run
+	containers []*runtimeapi.Container
+	log        []string
+}
+
+func (c *testCRI) Version(context.Context, *runtimeapi.VersionRequest) (*runtimeapi.VersionResponse, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.unloaded {
+		return nil, status.Error(codes.Unimplemented, "unknown service runtime.v1.RuntimeService")
+	}
+	return &runtimeapi.VersionResponse{}, nil
+}
+
+func (c *testCRI) ListPodSandbox(context.Context, *runtimeapi.ListPodSandboxRequest) (*runtimeapi.ListPodSandboxResponse, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := &runtimeapi.ListPodSandboxResponse{}
+	for _, p := range c.pods {
+		list.Items = append(list.Items, &runtimeapi.PodSandbox{Id: p, Metadata: &runtimeapi.PodSandboxMetadata{Name: p, Namespace: "default"}})
+	}
+	return list, nil
+}
+
+func (c *testCRI) PodSandboxStatus(_ context.Context, r *runtimeapi.PodSandboxStatusRequest) (*runtimeapi.PodSandboxStatusResponse, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return &runtimeapi.PodSandboxStatusResponse{Status: &runtimeapi.PodSandboxStatus{Network: &runtimeapi.PodSandboxNetworkStatus{Ip: c.addresses[r.PodSandboxId]}}}, nil
+}
+
+func (c *testCRI) ListContainers(context.Context, *runtimeapi.ListContainersRequest) (*runtimeapi.ListContainersResponse, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return &runtimeapi.ListContainersResponse{Containers: slices.Clone(c.containers)}, nil
+}
+
+func (c *testCRI) StopContainer(_ context.Context, r *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.log = append(c.log, fmt.Sprintf("end %s in %d s", r.ContainerId, r.Timeout))
+	return &runtimeapi.StopContainerResponse{}, nil
+}
+
+func (c *testCRI) StopPodSandbox(_ context.Context, r *runtimeapi.StopPodSandboxRequest) (*runtimeapi.StopPodSandboxResponse, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.log = append(c.log, "stop "+r.PodSandboxId)
+	return &runtimeapi.StopPodSandboxResponse{}, nil
+}
+
+func (c *testCRI) RemovePodSandbox(_ context.Context, r *runtimeapi.RemovePodSandboxRequest) (*runtimeapi.RemovePodSandboxResponse, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.log = append(c.log, "remove "+r.PodSandboxId)
+	return &runtimeapi.RemovePodSandboxResponse{}, nil
+}
+
+func (m *testMachine) serveCRI(t *testing.T) {
+	t.Helper()
+	if err := os.MkdirAll(m.path("/run/containerd"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", m.path("/run/containerd/containerd.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	m.stopCRI = func() {
+		server.Stop()
+		l.Close() // which Stop does not do before Serve has begun
+	}
+	runtimeapi.RegisterRuntimeServiceServer(server, m.cri)
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(m.stopCRI)
+}
+
+func TestMachineIsChecked(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name   string
+		change func(*testMachine)
+		want   []string
+	}{
+		{"not root", func(m *testMachine) { m.UID = func() int { return 1000 } }, []string{"root", "sudo"}},
+		{"no init system", func(m *testMachine) { m.programs["systemctl"] = false }, []string{"neither systemd nor OpenRC"}},
+		{"kubeadm's node", func(m *testMachine) { m.write(t, "/etc/kubernetes/kubelet.conf", "x") }, []string{"/etc/kubernetes/kubelet.conf", "kubeadm reset"}},
+		{"k3s' agent", func(m *testMachine) { m.write(t, "/var/lib/rancher/k3s/agent/x", "x") }, []string{"k3s", "another cluster"}},
+		{"another kubelet's directory", func(m *testMachine) { m.write(t, "/var/lib/kubelet/cpu_manager_state", "x") }, []string{"/var/lib/kubelet is not empty", "cpu_manager_state"}},
+		{"no memory group on a Raspberry Pi", func(m *testMachine) {
+			m.write(t, "/sys/fs/cgroup/cgroup.controllers", "cpuset cpu io pids\n")
+			m.write(t, "/boot/firmware/cmdline.txt", "quiet\n")
+		}, []string{"cgroup_enable=memory", "/boot/firmware/cmdline.txt", "restart the machine"}},
+		{"no pids group", func(m *testMachine) { m.write(t, "/sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory\n") }, []string{"pids", "cgroup v2"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			m := newMachine(t)
+			tc.change(m)
+			before := m.tree(t)
+			s := newServer(t, "127.0.0.1")
+			wantError(t, Join(t.Context(), m.Machine, optionsFor(s)), tc.want...)
+			sameTree(t, before, m.tree(t))
+			if s.asked > 0 {
+				t.Error("the server was asked nevertheless")
+			}
+		})
+	}
+}
+
+func TestFacts(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	f, err := m.look()
+	if err != nil || f.cgroup != 2 || f.swap || f.resolver != "" || len(f.notes) > 0 {
+		t.Errorf("got %+v, %v, want nothing to note", f, err)
+	}
+	m.write(t, "/proc/swaps", "Filename Type Size Used Priority\n/var/swap file 102396 0 -2\n")
+	m.write(t, "/etc/resolv.conf", "nameserver 127.0.0.53\n")
+	m.write(t, "/run/systemd/resolve/resolv.conf", "nameserver 192.0.2.53\n")
+	os.Remove(m.path("/sys/fs/cgroup/cgroup.controllers"))
+	groups := "#subsys_name hierarchy num_cgroups enabled\n"
+	for _, g := range []string{"cpuset", "cpu", "memory", "pids"} {
+		groups += g + "\t1\t1\t1\n"
+		m.write(t, "/sys/fs/cgroup/"+g+"/tasks", "")
+	}
+	m.write(t, "/proc/cgroups", groups)
+	f, err = m.look()
+	if err != nil || f.cgroup != 1 || !f.swap || f.resolver != "/run/systemd/resolve/resolv.conf" || len(f.notes) != 2 {
+		t.Errorf("got %+v, %v, want cgroup v1, swap and the resolver of systemd-resolved", f, err)
+	}
+	m.write(t, "/proc/cgroups", strings.Replace(groups, "memory\t1\t1\t1", "memory\t1\t1\t0", 1))
+	_, err = m.look()
+	wantError(t, err, "memory", "cgroup v1")
+}
+
+// An interruption asks a program to end, so that it can leave its work in order.
+func TestInterruptionAsks(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		if until(t.Context(), func() (bool, error) {
+			_, err := os.Stat(filepath.Join(dir, "began"))
+			return err == nil, nil
+		}) == nil {
+			cancel()
+		}
+	}()
+	out, err := (&Machine{}).run(ctx, "sh", "-c", `trap 'echo in order; exit 1' TERM; : >"$1/began"; while :; do sleep 0.1; done`, "sh", dir)
+	if err == nil || out != "in order\n" {
+		t.Errorf("got %q, %v, want that the program ended itself", out, err)
+	}
+}
+
+func TestContainerdIsRead(t *testing.T) {
+	t.Parallel()
+	rt, err := parseContainerd(dump16)
+	if err != nil || rt.socket != "/run/containerd/containerd.sock" || rt.cgroupDriver != "cgroupfs" || !slices.Equal(rt.pluginDirs, []string{"/usr/lib/cni"}) || rt.configDir != "/etc/cni/net.d" {
+		t.Errorf("got %+v, %v", rt, err)
+	}
+	rt, err = parseContainerd(strings.Replace(dump16, "SystemdCgroup = false", "SystemdCgroup = true", 1))
+	if err != nil || rt.cgroupDriver != "systemd" {
+		t.Errorf("got %+v, %v, want the driver systemd", rt, err)
+	}
+	two := `version = 3
+disabled_plugins = []
+
+[grpc]
+  address = '/run/other.sock'
+
+[plugins]
+  [plugins.'io.containerd.cri.v1.runtime']
+    [plugins.'io.containerd.cri.v1.runtime'.cni]
+      bin_dirs = ['/opt/cni/bin', '/usr/lib/cni']
+      conf_dir = '/etc/cni/other.d'
+
+    [plugins.'io.containerd.cri.v1.runtime'.containerd]
+      default_runtime_name = 'crun'
+
+      [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.crun.options]
+        SystemdCgroup = true
+
+      [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+        SystemdCgroup = false
+`
+	rt, err = parseContainerd(two)
+	if err != nil || rt.socket != "/run/other.sock" || rt.cgroupDriver != "systemd" || !slices.Equal(rt.pluginDirs, []string{"/opt/cni/bin", "/usr/lib/cni"}) || rt.configDir != "/etc/cni/other.d" {
+		t.Errorf("containerd 2: got %+v, %v", rt, err)
+	}
+	_, err = parseContainerd(strings.Replace(dump16, "disabled_plugins = []", `disabled_plugins = ["cri"]`, 1))
+	wantError(t, err, "CRI plugin is disabled", "disabled_plugins", containerdConfig)
+	_, err = parseContainerd("version = 2\n")
+	wantError(t, err, "no CRI plugin")
+	// What is written here is what is read.
+	rt, err = parseContainerd(containerdText(true, "/usr/lib/cni"))
+	if err != nil || rt.cgroupDriver != "systemd" || !slices.Equal(rt.pluginDirs, []string{"/usr/lib/cni"}) {
+		t.Errorf("got %+v, %v", rt, err)
+	}
+}
+
+func TestMissingPackages(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	if missing, err := m.missingPackages(); err != nil || len(missing) > 0 {
+		t.Errorf("got %v, %v, want nothing missing", missing, err)
+	}
+	m.programs["containerd"] = false
+	os.RemoveAll(m.path("/usr/lib/cni"))
+	if missing, err := m.missingPackages(); err != nil || !slices.Equal(missing, []string{"containerd", "containernetworking-plugins"}) {
+		t.Errorf("got %v, %v", missing, err)
+	}
+	m.programs["apt-get"] = false
+	_, err := m.missingPackages()
+	wantError(t, err, "containerd, containernetworking-plugins", "no apt-get", "join again")
+}
+
+var errStandIn = errors.New("it fails")

@@ -1,0 +1,127 @@
+package join
+
+import (
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+)
+
+// embeddedSums are the SHA-256 of the kubelets of the version that Karve contains, in lines of sha256sum. They are
+// signed with the program. scripts/kubelet-sums writes the file.
+//
+//go:embed kubelet.sha256
+var embeddedSums string
+
+// Trust says what may vouch for a kubelet, which root will run.
+type Trust int
+
+const (
+	// TrustPublished is the sum in this program, or that which Kubernetes publishes at DefaultKubeletURL.
+	TrustPublished Trust = iota
+	// TrustSigned is only the sum in this program, which the signature of a release covers.
+	TrustSigned
+	// TrustMirror is also the sum that a mirror has.
+	TrustMirror
+)
+
+// ParseTrust reads the value of KARVE_REQUIRE_SIGNATURE.
+func ParseTrust(value string) (Trust, error) {
+	switch value {
+	case "":
+		return TrustPublished, nil
+	case "1", "yes", "true":
+		return TrustSigned, nil
+	case "0", "no", "false":
+		return TrustMirror, nil
+	}
+	return 0, fmt.Errorf("KARVE_REQUIRE_SIGNATURE %s: want yes or no", value)
+}
+
+// sumOfFile returns the SHA-256 that the file Options.Kubelet must have; empty: any. The path is that of the
+// cluster's kubelet.
+func (o Options) sumOfFile(path string) (string, error) {
+	if o.KubeletSHA256 != "" {
+		return o.KubeletSHA256, nil
+	}
+	if o.Trust == TrustSigned {
+		return o.signedSum(path)
+	}
+	sum, err := os.ReadFile(o.Kubelet + ".sha256")
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	want := ""
+	if err == nil {
+		want, err = checksum(sum)
+	}
+	if err != nil {
+		return "", fmt.Errorf("--kubelet: %s.sha256 cannot be checked (%w): repair it, remove it, or give the checksum with --kubelet-sha256", o.Kubelet, err)
+	}
+	return want, nil
+}
+
+// sumOfDownload returns the SHA-256 that the kubelet of a path must have. A mirror does not vouch for itself.
+func (o Options) sumOfDownload(ctx context.Context, path string) (string, error) {
+	if o.KubeletSHA256 != "" {
+		return o.KubeletSHA256, nil
+	}
+	if sum := embeddedSum(o.embedded, path); sum != "" || o.Trust == TrustSigned {
+		return o.signedSum(path)
+	}
+	base, remedy := o.official, "give the checksum with --kubelet-sha256, or accept that of the mirror with KARVE_REQUIRE_SIGNATURE=no"
+	if o.Trust == TrustMirror {
+		base, remedy = o.KubeletURL, "give the checksum with --kubelet-sha256"
+	}
+	url := strings.TrimSuffix(base, "/") + "/" + path + ".sha256"
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	body, err := get(ctx, url)
+	if err != nil {
+		return "", fmt.Errorf("the checksum of the kubelet could not be downloaded: %w: check this machine's connection to the internet, or %s", err, remedy)
+	}
+	defer body.Close()
+	text, err := io.ReadAll(io.LimitReader(body, 1024))
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", url, err)
+	}
+	sum, err := checksum(text)
+	if err != nil {
+		return "", fmt.Errorf("%s is not a checksum: %s", url, remedy)
+	}
+	return sum, nil
+}
+
+// signedSum returns the sum in this program.
+func (o Options) signedSum(path string) (string, error) {
+	if sum := embeddedSum(o.embedded, path); sum != "" {
+		return sum, nil
+	}
+	return "", fmt.Errorf("KARVE_REQUIRE_SIGNATURE is set, but this Karve has no checksum of the kubelet %s: take the release of Karve that the server runs, or give the checksum with --kubelet-sha256", path)
+}
+
+// embeddedSum finds the sum of a path in lines of sha256sum.
+func embeddedSum(lines, path string) string {
+	for line := range strings.Lines(lines) {
+		if sum, name, ok := strings.Cut(strings.TrimSpace(line), "  "); ok && name == path {
+			return sum
+		}
+	}
+	return ""
+}
+
+// checksum reads what sha256sum writes, or a checksum alone.
+func checksum(text []byte) (string, error) {
+	sum, _, _ := strings.Cut(strings.TrimSpace(string(text)), " ")
+	if b, err := hex.DecodeString(sum); err != nil || len(b) != sha256.Size {
+		return "", errors.New("want 64 hexadecimal digits")
+	}
+	return sum, nil
+}
