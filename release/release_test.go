@@ -40,7 +40,7 @@ func TestReleaseIsSignedAtItsTag(t *testing.T) {
 				"internal/version/version.go": "package version\n\nconst Kubernetes = \"v1.37.2\"\n\nconst Release = \"3\"\n",
 				"scripts/build":               "#!/bin/sh\necho builds $KARVE_VERSION\nexit 9\n",
 				"bin/minisign":                "#!/bin/sh\n",
-				"nodes/join/kubelet.sha256":         strings.Repeat("00  "+cmp.Or(c.sums, "v1.37.2")+"/bin/linux/amd64/kubelet\n", 4),
+				"nodes/join/kubelet.sha256":   strings.Repeat("00  "+cmp.Or(c.sums, "v1.37.2")+"/bin/linux/amd64/kubelet\n", 4),
 				"key":                         "",
 				".gitignore":                  "/out/\n",
 			} {

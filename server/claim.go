@@ -15,9 +15,9 @@ import (
 
 	datadir "github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/internal/atomicfile"
-	"github.com/karve-k8s/karve/server/marker"
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/internal/shell"
+	"github.com/karve-k8s/karve/server/marker"
 	"github.com/karve-k8s/karve/server/ports"
 )
 

@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/karve-k8s/karve/server/marker"
 	"github.com/karve-k8s/karve/server"
+	"github.com/karve-k8s/karve/server/marker"
 )
 
 // karve install refuses a directory that has a file of any other name, because it may not be

@@ -14,8 +14,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/karve-k8s/karve/server/marker"
 	"github.com/karve-k8s/karve/kine/location"
+	"github.com/karve-k8s/karve/server/marker"
 )
 
 const configBegins = "# Options of karve server. karve install changes those that it is given.\n"

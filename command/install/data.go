@@ -12,8 +12,8 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/datastore/kineimport"
 	"github.com/karve-k8s/karve/internal/atomicfile"
-	"github.com/karve-k8s/karve/server/marker"
 	"github.com/karve-k8s/karve/internal/setup"
+	"github.com/karve-k8s/karve/server/marker"
 )
 
 // statsFile has what `karve datastore stats` printed before an upgrade, beside the backup.

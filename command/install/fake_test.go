@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/karve-k8s/karve/server/marker"
 	"github.com/karve-k8s/karve/internal/setup"
+	"github.com/karve-k8s/karve/server/marker"
 )
 
 // machine stands for systemd and for programs. A program is a file with its version, and what it does when it starts:

@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/karve-k8s/karve/server/marker"
 	"github.com/karve-k8s/karve/internal/setup"
+	"github.com/karve-k8s/karve/server/marker"
 )
 
 // Remover removes a server. The fields are those of an [Installer].

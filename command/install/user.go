@@ -9,9 +9,9 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"github.com/karve-k8s/karve/server/marker"
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/internal/setup"
+	"github.com/karve-k8s/karve/server/marker"
 	"github.com/karve-k8s/karve/server/membership"
 )
 
