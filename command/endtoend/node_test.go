@@ -58,7 +58,7 @@ func TestNodeFindsItsCluster(t *testing.T) {
 		Kubelet: filepath.Join(dir, "no-kubelet"),
 		Timeout: time.Minute,
 	}
-	join := func(change func(*join.Options)) error {
+	attempt := func(change func(*join.Options)) error {
 		o := options
 		change(&o)
 		return join.Join(t.Context(), emptyMachine(t), o)
@@ -71,16 +71,16 @@ func TestNodeFindsItsCluster(t *testing.T) {
 			}
 		}
 	}
-	want("a token of this cluster", join(func(*join.Options) {}), "--kubelet", "no-kubelet")
-	want("another CA", join(func(o *join.Options) { o.CAFile = filepath.Join(dir, "certs", "front-proxy-ca.crt") }), "--ca-hash", "another hash")
+	want("a token of this cluster", attempt(func(*join.Options) {}), "--kubelet", "no-kubelet")
+	want("another CA", attempt(func(o *join.Options) { o.CAFile = filepath.Join(dir, "certs", "front-proxy-ca.crt") }), "--ca-hash", "another hash")
 	// cluster-info has this CA as well, but it did not sign the server's certificate.
-	want("the CA of clients", join(func(o *join.Options) { o.CAFile = filepath.Join(dir, "certs", "client-ca.crt") }), "--ca-hash")
-	want("an unknown token", join(func(o *join.Options) { o.Token = "zzzzzz.0123456789abcdef" }), "does not know the token zzzzzz")
-	want("another secret", join(func(o *join.Options) { o.Token = token[:7] + "0123456789abcdef" }), "another secret")
+	want("the CA of clients", attempt(func(o *join.Options) { o.CAFile = filepath.Join(dir, "certs", "client-ca.crt") }), "--ca-hash")
+	want("an unknown token", attempt(func(o *join.Options) { o.Token = "zzzzzz.0123456789abcdef" }), "does not know the token zzzzzz")
+	want("another secret", attempt(func(o *join.Options) { o.Token = token[:7] + "0123456789abcdef" }), "another secret")
 
 	karve(t, "token", "delete", "--data-dir", dir, token)
 	eventually.Nil(t, "the end of the token", func() error {
-		err := join(func(*join.Options) {})
+		err := attempt(func(*join.Options) {})
 		if err == nil || !strings.Contains(err.Error(), "does not know the token") && !strings.Contains(err.Error(), "does not accept it") {
 			return fmt.Errorf("got %v", err)
 		}
