@@ -17,26 +17,17 @@ func Print(w io.Writer) error {
 	return columns.Flush()
 }
 
-// Document writes Table as Markdown. `go test ./server/deviations -update` puts that into
+// Document writes Table as Markdown, for users. `go test ./server/deviations -update` puts that into
 // docs/deviations.md.
 func Document(w io.Writer) error {
 	var text strings.Builder
+	text.WriteString("| name | what runs in place of upstream's code | gain |\n|---|---|---|\n")
 	for _, d := range Table {
-		fmt.Fprintf(&text, "\n### %s\n\n%s\n\n", d.Name, d.Instead)
-		fmt.Fprintf(&text, "- Replaces: `%s`\n", strings.Join(d.Replaces, "`, `"))
-		fmt.Fprintf(&text, "- Code: `%s`\n", d.Code())
-		fmt.Fprintf(&text, "- Gain: %s", d.Gain)
-		if d.Command != "" {
-			fmt.Fprintf(&text, " (`%s`)", d.Command)
-		}
-		fmt.Fprintf(&text, "\n- Compared with upstream by: %s\n", strings.Join(d.Tests, ", "))
-		var needs []string
+		instead := d.Instead
 		for _, n := range d.Needs {
-			needs = append(needs, n.Name)
+			instead += " Off without `" + n.Name + "`."
 		}
-		if len(needs) > 0 {
-			fmt.Fprintf(&text, "- Off without: %s\n", strings.Join(needs, ", "))
-		}
+		fmt.Fprintf(&text, "| `%s` | %s | %s |\n", d.Name, instead, d.Gain)
 	}
 	_, err := io.WriteString(w, text.String())
 	return err
