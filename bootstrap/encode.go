@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path"
 	stdruntime "runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,7 +20,6 @@ import (
 	"k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage/value"
-	restclient "k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
 	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
 	"k8s.io/kube-aggregator/pkg/registry/apiservice"
@@ -74,13 +74,21 @@ type object struct {
 	runtime.Object // version v1
 	*kind
 	in      part
-	manager string // of its fields; if empty, the program's name
+	manager string // of its fields; if empty, kube-apiserver
 
 	// fill is what its registry or a controller fills in, and status what a controller
 	// reports about it. Both change the Object. also are managers that own some of the
 	// fields.
 	fill, status func()
 	also         []metav1.ManagedFieldsEntry
+}
+
+// controllerManager is the manager of what controllers create.
+const controllerManager = "kube-controller-manager"
+
+func (o object) by(manager string) object {
+	o.manager = manager
+	return o
 }
 
 func (p part) new(k *kind, o runtime.Object) object { return object{Object: o, kind: k, in: p} }
@@ -236,7 +244,7 @@ func (e *encoder) manage(o object) error {
 	}
 	name := o.manager
 	if name == "" {
-		name, _, _ = strings.Cut(restclient.DefaultKubernetesUserAgent(), "/")
+		name = "kube-apiserver"
 	}
 	if _, err := e.kinds[o.kind].manager.Update(empty, o.Object, name); err != nil {
 		return err
@@ -247,8 +255,11 @@ func (e *encoder) manage(o object) error {
 	}
 	for _, entry := range o.also {
 		entry.APIVersion, entry.Time = o.gvk().GroupVersion().String(), &e.now
-		entries = append([]metav1.ManagedFieldsEntry{entry}, entries...) // upstream's order
+		entries = append(entries, entry)
 	}
+	slices.SortStableFunc(entries, func(a, b metav1.ManagedFieldsEntry) int {
+		return strings.Compare(string(a.Operation), string(b.Operation))
+	}) // as upstream: Apply first
 	accessor.SetManagedFields(entries)
 	return nil
 }

@@ -42,8 +42,13 @@ func (converter) ObjectToTyped(o runtime.Object, opts ...typed.ValidationOptions
 // applied returns the entry of a manager that does not create an object but applies a part
 // of it.
 func applied(manager, subresource, set string) metav1.ManagedFieldsEntry {
+	return owns(manager, metav1.ManagedFieldsOperationApply, subresource, set)
+}
+
+// owns returns the entry of a manager that has changed a part of an object with operation.
+func owns(manager string, operation metav1.ManagedFieldsOperationType, subresource, set string) metav1.ManagedFieldsEntry {
 	return metav1.ManagedFieldsEntry{
-		Manager: manager, Operation: metav1.ManagedFieldsOperationApply, Subresource: subresource,
+		Manager: manager, Operation: operation, Subresource: subresource,
 		FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(set),
 	}
 }

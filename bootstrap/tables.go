@@ -59,12 +59,15 @@ func (c *Config) systemNamespaces() []object {
 	var all []object
 	for _, name := range c.namespaces {
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		made := c.kube.new(namespaces, ns)
 		if c.Kubeadm != nil && name == metav1.NamespaceSystem {
-			kubeadm.MarkMade(ns)
+			made.fill = func() { kubeadm.MarkMade(ns) }
+			made.also = []metav1.ManagedFieldsEntry{owns(kubeadm.Component, metav1.ManagedFieldsOperationUpdate, "",
+				`{"f:metadata":{"f:annotations":{".":{},"f:`+kubeadm.MadeAnnotation+`":{}}}}`)}
 		}
-		all = append(all, c.kube.new(namespaces, ns))
+		all = append(all, made)
 		if c.ServiceAccounts {
-			all = append(all, c.kube.new(serviceAccounts, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: name}}))
+			all = append(all, c.kube.new(serviceAccounts, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: name}}).by(controllerManager))
 		}
 		if c.RootCA != "" {
 			all = append(all, c.kube.new(configMaps, &corev1.ConfigMap{
@@ -73,7 +76,7 @@ func (c *Config) systemNamespaces() []object {
 					Annotations: map[string]string{rootcacertpublisher.DescriptionAnnotation: rootcacertpublisher.Description},
 				},
 				Data: map[string]string{"ca.crt": c.RootCA},
-			}))
+			}).by(controllerManager))
 		}
 	}
 	return all
@@ -106,7 +109,7 @@ func (c *Config) controllerAccounts() []object {
 			continue
 		}
 		made.Insert(s.Name)
-		all = append(all, c.kube.new(serviceAccounts, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: s.Name, Namespace: s.Namespace}}))
+		all = append(all, c.kube.new(serviceAccounts, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: s.Name, Namespace: s.Namespace}}).by(controllerManager))
 	}
 	return all
 }
@@ -313,7 +316,7 @@ func (c *Config) joining() ([]object, error) {
 		default:
 			return nil, fmt.Errorf("no storage is known for %T", o)
 		}
-		all = append(all, c.kube.new(of, o))
+		all = append(all, c.kube.new(of, o).by(kubeadm.Component))
 	}
 	return all, nil
 }

@@ -94,7 +94,7 @@ func (s *controlPlane) healthy(ctx context.Context) error {
 	return s.api.Server().Healthy(ctx)
 }
 
-func (s *controlPlane) adminClient() *rest.Config { return s.clients().Config(certs.Admin) }
+func (s *controlPlane) adminClient() *rest.Config { return s.clients().Config("karve", certs.Admin) }
 
 // stepsOf returns a function that begins a step of a part in the startup trace.
 func (s *controlPlane) stepsOf(part string) func(step string) (done func()) {

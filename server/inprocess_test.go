@@ -51,15 +51,15 @@ rules: [{level: Metadata}]
 		agents[asked] = append(agents[asked], e.UserAgent)
 	}
 	const account = "system:serviceaccount:kube-system:"
-	for want, agent := range map[request]string{
-		{"system:apiserver", "watch", "customresourcedefinitions"}:            "",
-		{"system:kube-controller-manager", "watch", "deployments"}:            "shared-informers",
-		{"system:kube-scheduler", "watch", "pods"}:                            "scheduler",
-		{account + "deployment-controller", "create", "replicasets"}:          account + "deployment-controller",
-		{account + "replicaset-controller", "create", "pods"}:                 account + "replicaset-controller",
-		{account + "service-account-controller", "create", "serviceaccounts"}: account + "service-account-controller",
+	for want, agent := range map[request][2]string{
+		{"system:apiserver", "watch", "customresourcedefinitions"}:            {"kube-apiserver/", ""},
+		{"system:kube-controller-manager", "watch", "deployments"}:            {"kube-controller-manager/", "shared-informers"},
+		{"system:kube-scheduler", "watch", "pods"}:                            {"kube-scheduler/", "scheduler"},
+		{account + "deployment-controller", "create", "replicasets"}:          {"kube-controller-manager/", account + "deployment-controller"},
+		{account + "replicaset-controller", "create", "pods"}:                 {"kube-controller-manager/", account + "replicaset-controller"},
+		{account + "service-account-controller", "create", "serviceaccounts"}: {"kube-controller-manager/", account + "service-account-controller"},
 	} {
-		if !slices.ContainsFunc(agents[want], func(a string) bool { return strings.HasSuffix(a, agent) }) {
+		if !slices.ContainsFunc(agents[want], func(a string) bool { return strings.HasPrefix(a, agent[0]) && strings.HasSuffix(a, agent[1]) }) {
 			t.Errorf("%v: got agents %q, want one of %q", want, slices.Compact(agents[want]), agent)
 		}
 	}

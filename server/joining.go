@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/karve-k8s/karve/bootstrap/kubeadm"
+	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/internal/panics"
 	"github.com/karve-k8s/karve/internal/version"
 	"github.com/karve-k8s/karve/server/election"
@@ -104,7 +105,7 @@ func (s *controlPlane) keepJoining(ctx context.Context, term *election.Term, rea
 	if err != nil {
 		return err
 	}
-	client, err := kubernetes.NewForConfig(term.Fence(s.adminClient()))
+	client, err := kubernetes.NewForConfig(term.Fence(s.clients().Config(kubeadm.Component, certs.Admin)))
 	if err != nil {
 		return fmt.Errorf("create client: %w", err)
 	}

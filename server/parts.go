@@ -429,7 +429,7 @@ func (s *controlPlane) configureAPIServer() (apiserver.Config, error) {
 func (s *controlPlane) controllersConnection() controllers.Connection {
 	clients, api := s.clients(), s.api.Server()
 	c := controllers.Connection{
-		Client: clients.Config(certs.ControllerManager), Anonymous: clients.Anonymous(),
+		Client: clients.Config(controllers.Component, certs.ControllerManager), Anonymous: clients.Anonymous(controllers.Component),
 		Certificates: s.certificates.Store(), Informers: api.Informers(),
 	}
 	if s.ownsStorage() {
@@ -442,7 +442,7 @@ func (s *controlPlane) controllersConnection() controllers.Connection {
 }
 
 func (s *controlPlane) schedulerConnection() scheduler.Connection {
-	c := scheduler.Connection{Client: s.clients().Config(certs.Scheduler), Informers: s.api.Server().Informers()}
+	c := scheduler.Connection{Client: s.clients().Config(scheduler.Component, certs.Scheduler), Informers: s.api.Server().Informers()}
 	if s.controlling != nil && s.election == nil { // otherwise they may stop before the scheduler
 		c.Controllers = s.controlling
 	}
@@ -451,7 +451,7 @@ func (s *controlPlane) schedulerConnection() scheduler.Connection {
 
 func (s *controlPlane) simulationConnection() simulationConnection {
 	return simulationConnection{
-		client: s.adminClient(), informers: s.api.Server().Informers(), certificates: s.certificates.Store(),
+		client: s.clients().Config("kubelet", certs.Admin), informers: s.api.Server().Informers(), certificates: s.certificates.Store(),
 	}
 }
 

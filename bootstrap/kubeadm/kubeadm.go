@@ -27,6 +27,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
+// Component is the name of upstream's program. The managers of the objects' fields have it.
+const Component = "kubeadm"
+
 // Annotations of Karve's own.
 const (
 	// MadeAnnotation, on the Namespace kube-system, records that the objects were made. Karve

@@ -41,6 +41,9 @@ import (
 	"github.com/karve-k8s/karve/server/sharedinformers"
 )
 
+// Component is the name of upstream's program.
+const Component = "kube-controller-manager"
+
 // Options are what [New] needs.
 type Options struct {
 	// Upstream is what [Parse] returned. Run changes it.
@@ -330,7 +333,7 @@ func (c *Controllers) configure(ctx context.Context, connection Connection) (*co
 	}
 	client.ContentType = o.Generic.ClientConnection.ContentType
 	config.Kubeconfig = client
-	config.Client, err = kubernetes.NewForConfig(rest.AddUserAgent(client, "kube-controller-manager"))
+	config.Client, err = kubernetes.NewForConfig(rest.AddUserAgent(client, Component))
 	if err != nil {
 		return nil, fmt.Errorf("create client for controllers: %w", err)
 	}

@@ -96,7 +96,7 @@ func Parse(s Settings) (*Upstream, error) {
 	o.PersistentVolumeBinderController.VolumeConfiguration.FlexVolumePluginDir = s.FlexVolumes
 
 	const option = "kube-controller-manager-arg"
-	problems := []error{flags.Apply("kube-controller-manager", option, sets, ownedFlags, s.Args)}
+	problems := []error{flags.Apply(Component, option, sets, ownedFlags, s.Args)}
 	problems = append(problems, election.Check(option, o.Generic.LeaderElection, sets.FlagSet("generic"), s.Shared))
 	for _, name := range s.Disabled {
 		if err := checkName(name); err != nil {
@@ -115,7 +115,7 @@ func (u *Upstream) NewElection(identity string, log *logrus.Logger) *election.El
 		return nil
 	}
 	return election.New(election.Config{
-		Identity: identity, Settings: u.Generic.LeaderElection, Component: "kube-controller-manager", Work: "runs the controllers", Log: log,
+		Identity: identity, Settings: u.Generic.LeaderElection, Component: Component, Work: "runs the controllers", Log: log,
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,27 +26,53 @@ type Clients struct {
 	Connect bool
 }
 
-// Config is a client with the certificate of identity.
-func (c Clients) Config(identity certs.Name) *rest.Config {
+// Config is a client with the certificate of identity. Its requests name component as the program that
+// makes them, see [As].
+func (c Clients) Config(component string, identity certs.Name) *rest.Config {
 	if c.Connect {
-		config := c.Anonymous()
+		config := c.Anonymous(component)
 		config.CertFile, config.KeyFile = c.Store.CertFile(identity), c.Store.KeyFile(identity)
 		return config
 	}
 	pair := &clientCertificate{cert: c.Store.CertFile(identity), key: c.Store.KeyFile(identity), now: time.Now}
-	return c.through(&Transport{Server: c.Server, Certificates: pair.chain})
+	return As(component, c.through(&Transport{Server: c.Server, Certificates: pair.chain}))
 }
 
 // Anonymous is a client without an identity, to which its user adds one.
-func (c Clients) Anonymous() *rest.Config {
+func (c Clients) Anonymous(component string) *rest.Config {
 	if c.Connect {
 		// By this name the API server shows the certificate of the cluster's own authority,
 		// also if the user has supplied another.
 		tls := rest.TLSClientConfig{CAFile: c.Store.CertFile(certs.ServerCA), ServerName: "kubernetes"}
-		return &rest.Config{Host: c.Host, TLSClientConfig: tls, QPS: -1}
+		return As(component, &rest.Config{Host: c.Host, TLSClientConfig: tls, QPS: -1})
 	}
-	return c.through(&Transport{Server: c.Server})
+	return As(component, c.through(&Transport{Server: c.Server}))
 }
+
+// As changes config so that its requests name component as their program, and returns it. Upstream's
+// components are programs of their own, so client-go takes the name from the command line, and the API
+// server makes it the manager of the fields that a request sets. The rest of the User-Agent stays.
+func As(component string, config *rest.Config) *rest.Config {
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &named{component, next} })
+	return config
+}
+
+// named replaces the name of the program in the User-Agent.
+type named struct {
+	component string
+	next      http.RoundTripper
+}
+
+func (n *named) RoundTrip(r *http.Request) (*http.Response, error) {
+	_, rest, _ := strings.Cut(r.UserAgent(), "/")
+	own := *r
+	own.Header = r.Header.Clone()
+	own.Header.Set("User-Agent", n.component+"/"+rest)
+	return n.next.RoundTrip(&own)
+}
+
+// WrappedRoundTripper is how client-go finds the transport below, for example to close idle connections.
+func (n *named) WrappedRoundTripper() http.RoundTripper { return n.next }
 
 func (c Clients) through(transport http.RoundTripper) *rest.Config {
 	return &rest.Config{Host: c.Host, Transport: transport, QPS: -1, DisableCompression: true}

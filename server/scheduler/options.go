@@ -47,7 +47,7 @@ func Parse(args []string, shared bool) (*Upstream, error) {
 			return nil, fmt.Errorf("switch off leader election: %w", err)
 		}
 	}
-	if err := flags.Apply("kube-scheduler", option, *o.Flags, ownedFlags, args); err != nil {
+	if err := flags.Apply(Component, option, *o.Flags, ownedFlags, args); err != nil {
 		return nil, err
 	}
 	if err := election.Check(option, *o.LeaderElection, set, shared); err != nil {

@@ -32,6 +32,9 @@ import (
 	"github.com/karve-k8s/karve/server/sharedinformers"
 )
 
+// Component is the name of upstream's program.
+const Component = "kube-scheduler"
+
 // Options are what [New] needs.
 type Options struct {
 	// Upstream is what [Parse] returned. Run changes it.
@@ -113,7 +116,7 @@ func (s *Scheduler) Run(ctx context.Context, ready func()) error {
 	// They run longer than a term, but those that only the scheduler uses cannot start a second time.
 	connection.Controllers = nil
 	candidate := election.New(election.Config{
-		Identity: s.options.Identity, Settings: settings, Component: "kube-scheduler", Work: "runs the scheduler", Log: s.options.Log,
+		Identity: s.options.Identity, Settings: settings, Component: Component, Work: "runs the scheduler", Log: s.options.Log,
 	})
 	ready = sync.OnceFunc(ready)
 	s.health.Set(errNoLeader)
@@ -159,7 +162,7 @@ func (s *Scheduler) election(ctx context.Context, connection Connection) (compon
 // client from a kubeconfig file and return an error after a clean stop.
 func (s *Scheduler) run(ctx context.Context, connection Connection, ready func()) error {
 	done := s.options.Step("configuration")
-	name := sharedinformers.Name("kube-scheduler")
+	name := sharedinformers.Name(Component)
 	defer name.Release()
 	s.options.Upstream.InformerName = name
 	begin := begin.New(s.SetBlocked)

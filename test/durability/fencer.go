@@ -34,8 +34,8 @@ type span struct{ from, to int64 }
 
 // A creation is that of an object which only a controller creates.
 type creation struct {
-	program, what string
-	revision      int64
+	what     string
+	revision int64
 }
 
 // watchSeconds is how long a watch lasts. Before its end, the server sends a bookmark.
@@ -220,8 +220,8 @@ func (w *fencerWatch) event(e Event) {
 		if node(before) == "" && node(e.Object) != "" {
 			w.bound[m.UID] = exact
 		}
-		if !ok && len(m.ManagedFields) > 0 && slices.ContainsFunc(m.OwnerReferences, func(o OwnerReference) bool { return o.Controller }) {
-			w.created = append(w.created, creation{m.ManagedFields[0].Manager, "create " + w.path + " " + e.Object.Key(), exact.to})
+		if !ok && len(m.ManagedFields) > 0 && m.ManagedFields[0].Manager == ControllersLease && slices.ContainsFunc(m.OwnerReferences, func(o OwnerReference) bool { return o.Controller }) {
+			w.created = append(w.created, creation{"create " + w.path + " " + e.Object.Key(), exact.to})
 		}
 	}
 	w.holder(w.path, e.Object)
@@ -255,7 +255,7 @@ func (f *Fencer) Check(ctx context.Context, api *API, logs []string, graces ...G
 	}
 	c := &Checked{Acts: map[string]int{}}
 	var recorded []Recorded
-	identities := map[string][]string{} // of each program
+	var identities []string
 	for _, name := range logs {
 		log, err := os.Open(name)
 		if err != nil {
@@ -266,7 +266,7 @@ func (f *Fencer) Check(ctx context.Context, api *API, logs []string, graces ...G
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		identities[audit.Program] = append(identities[audit.Program], audit.Identity)
+		identities = append(identities, audit.Identity)
 		recorded = append(recorded, audit.Acts...)
 		c.Unknown += len(audit.Unknown)
 	}
@@ -310,12 +310,11 @@ func (f *Fencer) Check(ctx context.Context, api *API, logs []string, graces ...G
 			c.Excused++
 		}
 	}
+	// A killed process has not recorded all that it created. Nothing says which process created an object.
 	for _, made := range f.created {
-		all, found := identities[made.program]
-		found = found && made.revision > f.from
 		var last []error
-		if !found || slices.ContainsFunc(all, func(identity string) bool {
-			last = TwoLeaders(f.tenures, []Act{{ControllersLease, identity, made.what + " (" + made.program + ")", made.revision}}, graces...)
+		if made.revision <= f.from || slices.ContainsFunc(identities, func(identity string) bool {
+			last = TwoLeaders(f.tenures, []Act{{ControllersLease, identity, made.what, made.revision}}, graces...)
 			return len(last) == 0
 		}) {
 			continue

@@ -93,7 +93,6 @@ rules:
 
 // An Audit is what one process has recorded.
 type Audit struct {
-	Program  string // the name under which the process ran, which is in its User-Agent
 	Identity string // in the leases; empty if the process never wanted one
 	Acts     []Recorded
 	Unknown  []Recorded // writes without a successful answer; they may have been carried out
@@ -211,7 +210,6 @@ func (a *Audit) identify(r record) error {
 	if !strings.HasSuffix(r.UserAgent, "/leader-election") {
 		return nil
 	}
-	a.Program, _, _ = strings.Cut(r.UserAgent, "/")
 	if r.ObjectRef.Resource != "leases" {
 		return nil // an event
 	}

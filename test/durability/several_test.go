@@ -96,10 +96,6 @@ func newSeveral(t *testing.T, kind string) *several {
 	for n := range s.servers {
 		p := &peer{name: string(rune('A' + n)), network: newNetwork(t)}
 		p.testServer = newServer(t, append([]string{"--cluster-token-file", token, "--simulate-nodes", "1", "--audit-policy-file", policy}, s.database.args...)...)
-		p.Binary = filepath.Join(t.TempDir(), "karve-"+p.name) // what it writes has this name
-		if err := os.Symlink(program, p.Binary); err != nil {
-			t.Fatal(err)
-		}
 		if p.network != nil {
 			p.Address, p.Wrap = p.network.address, p.network.wrap
 			p.Args = append(p.Args, "--advertise-address", p.network.address)

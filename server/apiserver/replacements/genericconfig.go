@@ -119,6 +119,7 @@ func (c *Generic) useLoopback(own *loopback.Server, name *cache.InformerName) (e
 			return &loopback.Transport{Server: own, Upgrade: connecting}
 		}, config.WrapTransport)
 	}
+	loopback.As("kube-apiserver", config)
 	if c.client, err = kubernetes.NewForConfig(config); err != nil {
 		return fmt.Errorf("create client: %w", err)
 	}
