@@ -115,11 +115,7 @@ func leafEnd(e entry, ca *pair, now time.Time) time.Time {
 }
 
 func subject(e entry) pkix.Name {
-	n := pkix.Name{CommonName: e.cn}
-	if e.org != "" {
-		n.Organization = []string{e.org}
-	}
-	return n
+	return pkix.Name{CommonName: e.cn, Organization: e.orgs}
 }
 
 func sign(t, parent *x509.Certificate, pub crypto.PublicKey, key crypto.Signer, issued time.Time) (*x509.Certificate, error) {

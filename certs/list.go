@@ -9,26 +9,29 @@ import (
 
 // Info describes the files of one Name.
 type Info struct {
-	Name Name
-	Kind Kind
+	Name Name `json:"name"`
+	Kind Kind `json:"kind"`
 	// Subject and Issuer are in RFC 2253 form; empty for KindKey.
-	Subject, Issuer string
+	Subject string `json:"subject"`
+	Issuer  string `json:"issuer"`
 	// SANs are DNS names, then IP addresses.
-	SANs []string
+	SANs []string `json:"sans"`
 	// NotAfter is the end of validity. From Due on, Karve renews the certificate, or urges
 	// the user to renew theirs.
-	NotAfter, Due time.Time
+	NotAfter time.Time `json:"notAfter"`
+	Due      time.Time `json:"due"`
 	// DaysLeft is the number of whole days until NotAfter, negative after it.
-	DaysLeft int
+	DaysLeft int `json:"daysLeft"`
 	// KeyType is, for example, "ECDSA P-256" or "RSA 2048".
-	KeyType string
+	KeyType string `json:"keyType"`
 	// UserSupplied says that this package did not make the certificate. It is false for
 	// KindKey, because keys do not say where they come from.
-	UserSupplied bool
+	UserSupplied bool `json:"userSupplied"`
 	// CertFile and KeyFile are the paths, or empty if there is no such file.
-	CertFile, KeyFile string
+	CertFile string `json:"certFile"`
+	KeyFile  string `json:"keyFile"`
 	// Problem says why the files cannot be used, or is empty.
-	Problem string
+	Problem string `json:"problem"`
 }
 
 // List describes every Name, in the order of Names, from the files in dir; the names of
@@ -75,11 +78,16 @@ func describe(dir string, e entry, now time.Time) Info {
 	if p.main == nil {
 		return info
 	}
+	info.of(p, now)
+	return info
+}
+
+// of describes the certificate of p.
+func (info *Info) of(p *pair, now time.Time) {
 	info.Subject, info.Issuer = p.main.Subject.String(), p.main.Issuer.String()
 	info.SANs = certSANs(p.main).Strings()
 	info.NotAfter, info.Due = p.main.NotAfter, p.due()
 	info.DaysLeft = int(math.Floor(p.main.NotAfter.Sub(now).Hours() / 24))
 	info.KeyType = keyType(p.main.PublicKey)
 	info.UserSupplied = !p.ours
-	return info
 }

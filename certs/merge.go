@@ -33,6 +33,8 @@ type MergeOptions struct {
 	SetCurrent bool
 	// Server replaces the URL of the API server, for a client on another machine.
 	Server string
+	// User replaces the user of src. Its name ends the names, unless there is a Name.
+	User *Issued
 }
 
 // MergeResult says what MergeKubeconfig did.
@@ -89,6 +91,9 @@ func MergeKubeconfig(ctx context.Context, dst, src string, opts MergeOptions) (M
 	name, cluster, user, kubeContext, err := currentOf(from, src)
 	if err != nil {
 		return MergeResult{}, err
+	}
+	if opts.User != nil {
+		name, user = name+"-"+opts.User.User, opts.User.authInfo()
 	}
 	if opts.Name != "" {
 		name = opts.Name

@@ -57,7 +57,7 @@ type entry struct {
 	kind    Kind
 	signer  Name // the CA; empty unless kind is KindLeaf
 	cn      string
-	org     string // empty: no O
+	orgs    []string
 	usage   x509.ExtKeyUsage
 	withSAN bool // carries Config's SANs
 	life    time.Duration
@@ -73,8 +73,8 @@ var table = [...]entry{
 	{name: ServiceAccount, kind: KindKey},
 	{name: Serving, kind: KindLeaf, signer: ServerCA, cn: "kube-apiserver", usage: x509.ExtKeyUsageServerAuth, withSAN: true, life: leafLife},
 	{name: FrontProxyClient, kind: KindLeaf, signer: FrontProxyCA, cn: "front-proxy-client", usage: x509.ExtKeyUsageClientAuth, life: leafLife},
-	{name: KubeletClient, kind: KindLeaf, signer: ClientCA, cn: "kube-apiserver-kubelet-client", org: masters, usage: x509.ExtKeyUsageClientAuth, life: leafLife},
-	{name: Admin, kind: KindLeaf, signer: ClientCA, cn: "kubernetes-admin", org: masters, usage: x509.ExtKeyUsageClientAuth, life: leafLife},
+	{name: KubeletClient, kind: KindLeaf, signer: ClientCA, cn: "kube-apiserver-kubelet-client", orgs: []string{masters}, usage: x509.ExtKeyUsageClientAuth, life: leafLife},
+	{name: Admin, kind: KindLeaf, signer: ClientCA, cn: "kubernetes-admin", orgs: []string{masters}, usage: x509.ExtKeyUsageClientAuth, life: leafLife},
 	{name: ControllerManager, kind: KindLeaf, signer: ClientCA, cn: "system:kube-controller-manager", usage: x509.ExtKeyUsageClientAuth, life: leafLife},
 	{name: Scheduler, kind: KindLeaf, signer: ClientCA, cn: "system:kube-scheduler", usage: x509.ExtKeyUsageClientAuth, life: leafLife},
 	{name: EtcdCA, kind: KindCA, life: caLife, etcd: true},

@@ -58,6 +58,11 @@ func listCerts(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	users, err := certs.Users(dir, time.Now())
+	if err != nil {
+		return err
+	}
+	infos = append(infos, users...)
 	return output.Show(c, infos, func(w io.Writer) {
 		fmt.Fprintln(w, "NAME\tKIND\tSUBJECT\tKEY\tEXPIRES\tDAYS LEFT\tORIGIN")
 		for _, i := range infos {

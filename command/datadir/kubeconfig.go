@@ -6,28 +6,39 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/servers"
+	"github.com/karve-k8s/karve/internal/ownership"
 )
 
 // Kubeconfig is `karve kubeconfig`.
 func Kubeconfig() *cli.Command {
 	return &cli.Command{
 		Name:  "kubeconfig",
-		Usage: "print the admin's kubeconfig, or merge it into your own",
-		Description: `With --server, or if the server was started with --advertise-url, the kubeconfig is
+		Usage: "print the admin's kubeconfig or one for another user, or merge it into your own",
+		Description: `With --user, it is for a new user with the rights that RBAC gives to that name and
+those groups. A running server accepts the user immediately. Nothing can take the
+certificate back before it expires, so prefer a short --ttl; "karve certs list" shows
+all of them. Without --user, it is the administrator's, whose rights have no limit.
+
+With --server, or if the server was started with --advertise-url, the kubeconfig is
 for another machine. A warning says if the certificate of the server is not valid
 for that name or address.`,
 		Flags: []cli.Flag{
 			options.Config(), options.DataDir(),
+			&cli.StringFlag{Name: "user", Usage: "`NAME` of a user to make, instead of the administrator"},
+			&cli.StringSliceFlag{Name: "group", Usage: "`GROUP` of that user. Repeat it for several. system:masters makes an administrator."},
+			&cli.DurationFlag{Name: "ttl", Value: 8 * time.Hour, Usage: "`DURATION` for which that user's certificate is valid"},
 			&cli.StringFlag{Name: "server", Usage: "`URL` or HOST[:PORT] of the server as the other machine reaches it. " + advertised + " is its --advertise-url or, without that, the address that the running server advertises to nodes. (default: its --advertise-url, else this machine's own address)"},
 			&cli.BoolFlag{Name: "merge", Usage: "merge it into the first file of KUBECONFIG, or ~/.kube/config"},
 			&cli.StringFlag{Name: "into", Usage: "`FILE` to merge into instead"},
-			&cli.StringFlag{Name: "name", Usage: "`NAME` of the context, cluster and user there (default: " + certs.DefaultContext + ")"},
+			&cli.StringFlag{Name: "name", Usage: "`NAME` of the context, cluster and user there (default: " + certs.DefaultContext + ", and that of --user)"},
 			&cli.BoolFlag{Name: "overwrite", Usage: "replace entries of that name, even if they are of another cluster"},
 			&cli.BoolFlag{Name: "set-current", Usage: "make it the current context, even if there is another"},
 		},
@@ -35,6 +46,10 @@ for that name or address.`,
 		Action: func(c *cli.Context) error {
 			if c.String("into") == "-" {
 				return errors.New("--into -: want a file to merge into; without --into and --merge, the kubeconfig is printed")
+			}
+			var user *certs.Issued
+			if !c.IsSet("user") && (c.IsSet("group") || c.IsSet("ttl")) {
+				return errors.New("--group and --ttl are for the user that --user names: add --user NAME")
 			}
 			path := filepath.Join(c.String("data-dir"), "admin.kubeconfig")
 			text, err := os.ReadFile(path)
@@ -47,9 +62,19 @@ for that name or address.`,
 			if err != nil {
 				return err
 			}
+			if c.IsSet("user") {
+				if user, err = issueUser(c); err != nil {
+					return err
+				}
+			}
 			if !c.Bool("merge") && c.String("into") == "" {
 				if server != "" {
 					if text, err = withServer(text, server); err != nil {
+						return fmt.Errorf("%s: %w", path, err)
+					}
+				}
+				if user != nil {
+					if text, err = user.Kubeconfig(text); err != nil {
 						return fmt.Errorf("%s: %w", path, err)
 					}
 				}
@@ -58,7 +83,7 @@ for that name or address.`,
 			}
 			result, err := certs.MergeKubeconfig(c.Context, c.String("into"), path, certs.MergeOptions{
 				Name: c.String("name"), Overwrite: c.Bool("overwrite"), SetCurrent: c.Bool("set-current"),
-				Server: server,
+				Server: server, User: user,
 			})
 			if errors.Is(err, certs.ErrConflict) {
 				return fmt.Errorf("%w: choose another name with --name, or replace it with --overwrite", err)
@@ -66,7 +91,7 @@ for that name or address.`,
 				return err
 			}
 			if result.Closed {
-				fmt.Fprintf(c.App.ErrWriter, "karve: warning: other users could read %s, which has an administrator's key now: only its owner can read it from now on\n", result.Path)
+				fmt.Fprintf(c.App.ErrWriter, "karve: warning: other users could read %s, which has a user's key now: only its owner can read it from now on\n", result.Path)
 			}
 			next := "kubectl config use-context " + result.Context
 			if result.Current {
@@ -76,4 +101,25 @@ for that name or address.`,
 			return nil
 		},
 	}
+}
+
+// issueUser makes the user of --user.
+func issueUser(c *cli.Context) (*certs.Issued, error) {
+	u := certs.User{Name: c.String("user"), Groups: c.StringSlice("group"), Life: c.Duration("ttl")}
+	var issued certs.Issued
+	dir := c.String("data-dir")
+	err := ownership.Act(dir, func() (err error) {
+		issued, err = certs.IssueUser(filepath.Join(dir, "certs"), u, time.Now())
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if slices.Contains(u.Groups, "system:masters") {
+		fmt.Fprintf(c.App.ErrWriter, "karve: warning: %s is an administrator until %s, and RBAC cannot limit the group system:masters\n", u.Name, issued.NotAfter.Format(time.DateTime))
+	}
+	if short := time.Until(issued.NotAfter); short < u.Life-time.Minute {
+		fmt.Fprintf(c.App.ErrWriter, "karve: warning: %s is valid only until %s, when its authority ends\n", u.Name, issued.NotAfter.Format(time.DateTime))
+	}
+	return &issued, nil
 }
