@@ -17,34 +17,34 @@ import (
 
 // Config is --config.
 func Config() cli.Flag {
-	return text(general, "config", "", "`FILE` with options in YAML (default: "+DefaultFile+", if it exists)")
+	return text(nil, general, "config", "", "`FILE` with options in YAML (default: "+DefaultFile+", if it exists)").Flag
 }
 
 // DataDir is --data-dir.
 func DataDir() cli.Flag {
-	return text(general, "data-dir", DefaultDataDir(), "`DIR` for state, certificates and the admin's kubeconfig")
+	return text(nil, general, "data-dir", DefaultDataDir(), "`DIR` for state, certificates and the admin's kubeconfig").Flag
 }
 
 // DatastoreEndpoint is --datastore-endpoint.
 func DatastoreEndpoint() cli.Flag {
-	return text(storage, "datastore-endpoint", "", "`URL` of an external datastore: PostgreSQL, MySQL or etcd (default: the built-in one in the data directory). "+
+	return text(nil, storage, "datastore-endpoint", "", "`URL` of an external datastore: PostgreSQL, MySQL or etcd (default: the built-in one in the data directory). "+
 		"One of sqlite://DIR?durability=full|relaxed|memory&cache=BYTES, memory://, postgres://USER:PASSWORD@HOST/DATABASE, mysql://USER:PASSWORD@tcp(HOST:PORT)/DATABASE, and http(s)://host:port,… of an etcd. "+
-		"Other users can see the command line: give a password in the variable or the configuration file instead.")
+		"Other users can see the command line: give a password in the variable or the configuration file instead.").Flag
 }
 
 // DatastoreCAFile is --datastore-cafile.
 func DatastoreCAFile() cli.Flag {
-	return text(storage, "datastore-cafile", "", "`FILE` with the CA certificate of the external datastore")
+	return text(nil, storage, "datastore-cafile", "", "`FILE` with the CA certificate of the external datastore").Flag
 }
 
 // DatastoreCertFile is --datastore-certfile.
 func DatastoreCertFile() cli.Flag {
-	return text(storage, "datastore-certfile", "", "`FILE` with a client certificate for it")
+	return text(nil, storage, "datastore-certfile", "", "`FILE` with a client certificate for it").Flag
 }
 
 // DatastoreKeyFile is --datastore-keyfile.
 func DatastoreKeyFile() cli.Flag {
-	return text(storage, "datastore-keyfile", "", "`FILE` with the private key of --datastore-certfile")
+	return text(nil, storage, "datastore-keyfile", "", "`FILE` with the private key of --datastore-certfile").Flag
 }
 
 // MigrateFrom and MigrateTo are the variables of the two URLs of karve datastore migrate.
@@ -67,22 +67,22 @@ func Migration() []cli.Flag {
 
 // ClusterTokenFile is --cluster-token-file.
 func ClusterTokenFile() cli.Flag {
-	return text(storage, membership.Option, "", "`FILE` with the secret of servers that share a datastore. No other user may read it. The first server stores the cluster's keys in the datastore, encrypted with it, and the others fetch them. karve cluster-token create makes one.")
+	return text(nil, storage, membership.Option, "", "`FILE` with the cluster token, a secret of the servers that share a datastore. No other user may read it. The first server stores the cluster's keys in the datastore, encrypted with it, and the others fetch them. karve cluster-token create makes one.").Flag
 }
 
 // NewAuthorities is --new-authorities.
 func NewAuthorities() cli.Flag {
-	return text(storage, membership.NewAuthoritiesOption, "", "`ID` of a cluster whose keys are lost or to be replaced: it goes on with those in the certs directory, and with new ones in place of missing ones. A start that is refused for its keys names the ID. Kubeconfigs, tokens and node certificates that the old keys have signed are refused from then on. The option has this effect once, and can stay.")
+	return text(nil, storage, membership.NewAuthoritiesOption, "", "`ID` of a cluster whose keys are lost or to be replaced: it goes on with those in the certs directory, and with new ones in place of missing ones. A start that is refused for its keys names the ID. Kubeconfigs, tokens and node certificates that the old keys have signed are refused from then on. The option has this effect once, and can stay.").Flag
 }
 
 // SSHKeyFile is --ssh-keyfile.
 func SSHKeyFile() cli.Flag {
-	return text(reaching, "ssh-keyfile", "", "`FILE` with the private key for --ssh-user, which no other user may read (default: one that the server makes in its data directory; karve ssh public-key prints its public half)")
+	return text(nil, reaching, "ssh-keyfile", "", "`FILE` with the private key for --ssh-user, which no other user may read (default: one that the server makes in its data directory; karve ssh public-key prints its public half)").Flag
 }
 
 // SSHKnownHosts is --ssh-known-hosts.
 func SSHKnownHosts() cli.Flag {
-	return text(reaching, "ssh-known-hosts", "", "`FILE` with the pinned host keys (default: ssh/known_hosts in the data directory). The first key of a node is pinned there, and no other is accepted afterwards.")
+	return text(nil, reaching, "ssh-known-hosts", "", "`FILE` with the pinned host keys (default: ssh/known_hosts in the data directory). The first key of a node is pinned there, and no other is accepted afterwards.").Flag
 }
 
 // DefaultDataDir is /var/lib/karve for root, and in the XDG data directory

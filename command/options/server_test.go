@@ -14,16 +14,16 @@ import (
 func TestInsecureOfUnknownOwners(t *testing.T) {
 	t.Parallel()
 	var written strings.Builder
-	WriteHelp(&written, Purpose{Name: "karve server", Options: []cli.Flag{insecurePortFlag(false), anyUserFlag(false)}}, true)
+	WriteHelp(&written, Purpose{Name: "karve server", Options: []cli.Flag{insecurePortFlag(nil, false).Flag, anyUserFlag(nil, false).Flag}}, true)
 	for _, want := range []string{"(default: 0)", "every other value needs --insecure-any-user", "every container on this machine"} {
 		if text := strings.Join(strings.Fields(written.String()), " "); !strings.Contains(text, want) {
 			t.Errorf("help: got %q, want %q in it", text, want)
 		}
 	}
-	if got := insecurePortFlag(false).(*cli.IntFlag).Value; got != 0 {
+	if got := insecurePortFlag(nil, false).Flag.(*cli.IntFlag).Value; got != 0 {
 		t.Errorf("--insecure-port: got %d by default, want 0", got)
 	}
-	if got := insecurePortFlag(true).(*cli.IntFlag).Value; got != server.DefaultInsecurePort {
+	if got := insecurePortFlag(nil, true).Flag.(*cli.IntFlag).Value; got != server.DefaultInsecurePort {
 		t.Errorf("--insecure-port where owners are known: got %d by default, want %d", got, server.DefaultInsecurePort)
 	}
 	for _, tc := range []struct{ known, anyUser, portGiven, refused bool }{
