@@ -102,6 +102,7 @@ func newApp(args []string, stdout, stderr io.Writer) *cli.App {
 			inCategory(cluster, upgradeCommand()),
 			inCategory(cluster, uninstallCommand()),
 			inCategory(cluster, addonsCommand()),
+			inCategory(data, datadir.Backup()),
 			inCategory(data, datadir.Snapshot()),
 			inCategory(data, datadir.Reset()),
 			inCategory(data, datadir.Datastore()),

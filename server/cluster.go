@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -131,4 +132,14 @@ func (s *controlPlane) clusterEncryption() (file string, err error) {
 	}
 	s.Log.Infof("encrypting stored objects as the cluster does: its configuration is in %s", file)
 	return file, nil
+}
+
+// usersFiles returns the paths of files outside the data directory that belong to the cluster, for backups.
+func (p *plan) usersFiles() (files []string) {
+	for _, path := range []string{p.ConfigFile, apiserver.LastArg(p.APIServerArgs, apiserver.EncryptionOption)} {
+		if abs, err := filepath.Abs(path); path != "" && err == nil {
+			files = append(files, abs)
+		}
+	}
+	return files
 }

@@ -23,6 +23,10 @@ type Config struct {
 	// server creates it with mode 0700 if it does not exist. Required.
 	DataDir string
 
+	// ConfigFile is the absolute path of the file of these options; empty if there is none. The server does not
+	// read it: backups contain it.
+	ConfigFile string
+
 	// BindAddress is the address of the secure listener; empty means every address.
 	BindAddress string
 	// SecurePort is its port; with 0 the kernel chooses one.

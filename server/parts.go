@@ -102,7 +102,7 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 	s.loopback = loopback.NewServer(p.Log.Errorf)
 	s.certificates = certificates.New(s.certificatesConfig())
 	s.storage = storage.New(s.storageConfig())
-	s.control = snapshots.New(snapshots.Options{DataDir: p.DataDir, Log: p.Log, Connect: s.snapshotsConnection})
+	s.control = snapshots.New(snapshots.Options{DataDir: p.DataDir, Files: p.usersFiles(), Log: p.Log, Connect: s.snapshotsConnection})
 	s.api = &apiserver.Part{Configure: s.configureAPIServer}
 	if p.controllers != nil {
 		o := controllers.Options{Upstream: p.controllers, Election: p.election, Deviations: p.deviations, Step: s.stepsOf(controllersPart), Connect: s.controllersConnection, Blocked: s.blockedPart(controllersPart)}

@@ -40,6 +40,8 @@ type mark struct {
 	Source string `json:"source"` // absolute path
 	// ID is also in the fork's database (forkMeta), and in no other.
 	ID int64 `json:"id"`
+	// Restore says that the directory is to be the cluster itself, not a fork of it.
+	Restore bool `json:"restore,omitempty"`
 }
 
 // forkMeta is the row of the meta table by which a fork recognises the database that it has made.
@@ -56,18 +58,23 @@ type Forked struct {
 // directory and the directory of its datastore, which is empty if the datastore is in
 // memory. It also returns nil for a directory that is already a fork of source.
 func Check(source, dataDir, storeDir string) error {
-	_, _, err := check(source, dataDir, storeDir)
+	_, _, err := check(source, Target{DataDir: dataDir, StoreDir: storeDir})
 	return err
 }
 
 // check returns what dataDir was made of, if it is already a fork of source, and the mark of
 // a fork of source that is unfinished.
-func check(source, dataDir, storeDir string) (already *Origin, begun *mark, err error) {
+func check(source string, to Target) (already *Origin, begun *mark, err error) {
+	dataDir, storeDir := to.DataDir, to.StoreDir
 	path, err := filepath.Abs(source)
 	if err != nil {
 		return nil, nil, err
 	}
-	if begun = readMark(dataDir); begun != nil && begun.Source != path {
+	begun = readMark(dataDir)
+	if begun != nil && begun.Restore != to.whole {
+		return nil, nil, Unfinished(dataDir)
+	}
+	if begun != nil && begun.Source != path {
 		return nil, nil, fmt.Errorf("%w: %s was to be a fork of %q; a fork of %s needs a data directory of its own", ErrHalf, dataDir, begun.Source, source)
 	}
 	for _, path := range occupied(dataDir, storeDir) {
@@ -76,6 +83,9 @@ func check(source, dataDir, storeDir string) (already *Origin, begun *mark, err 
 		}
 		switch {
 		case begun == nil:
+			if to.whole {
+				return nil, nil, fmt.Errorf("%w: %s; restore into a data directory of its own, or move this one away", ErrOccupied, path)
+			}
 			already, err = alreadyOf(source, dataDir, path)
 			return already, nil, err
 		case !mayBeOf(begun, dataDir, storeDir, path):
@@ -95,7 +105,7 @@ func check(source, dataDir, storeDir string) (already *Origin, begun *mark, err 
 		return nil, nil, fmt.Errorf("%s is a part of the data directory, which the fork would replace: copy it elsewhere", source)
 	}
 	if !info.IsDir() {
-		return nil, begun, WithFile(source, func(*Snapshot) error { return nil })
+		return nil, begun, to.read(source, func(*Snapshot) error { return nil })
 	}
 	if same(source, dataDir) {
 		return nil, nil, fmt.Errorf("%s is the data directory itself", source)
@@ -235,7 +245,7 @@ func readMark(dataDir string) *mark {
 }
 
 // mayBeOf reports whether an unfinished fork may have made a file. Of the files in dataDir, where
-// its mark is, it reports that for every name that forks make: [writeCertificates] compares the
+// its mark is, it reports that for every name that forks make: [writeSmall] compares the
 // contents. The database may be in another directory, and has an id.
 func mayBeOf(begun *mark, dataDir, storeDir, path string) bool {
 	switch path {
@@ -263,6 +273,9 @@ func Unfinished(dataDir string) error {
 	begun := readMark(dataDir)
 	if begun == nil {
 		return nil
+	}
+	if begun.Restore {
+		return fmt.Errorf("a restore was begun in %s and not finished: karve backup restore %s finishes it; or use another --data-dir", dataDir, begun.Source)
 	}
 	source := ""
 	if begun.Source != "" {

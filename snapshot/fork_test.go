@@ -35,7 +35,7 @@ func TestHalfAFork(t *testing.T) {
 		if _, err := snapshot.Fork(t.Context(), file, target(dir, dir)); err != nil {
 			t.Fatal(err)
 		}
-		wantCluster(t, dir, dir)
+		wantFork(t, dir, dir)
 		if err := snapshot.Unfinished(dir); err != nil {
 			t.Errorf("%d: after it %v", i, err)
 		}
@@ -48,7 +48,7 @@ func TestHalfAFork(t *testing.T) {
 	if _, err := snapshot.Fork(t.Context(), file, target(dir, dir)); err != nil {
 		t.Error(err)
 	}
-	wantCluster(t, dir, dir)
+	wantFork(t, dir, dir)
 	if _, err := snapshot.Fork(t.Context(), gone, target(other, other)); !errors.Is(err, snapshot.ErrHalf) || !strings.Contains(err.Error(), file) {
 		t.Errorf("of another source: %v, want %v and the source", err, snapshot.ErrHalf)
 	}

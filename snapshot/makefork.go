@@ -27,6 +27,10 @@ type Target struct {
 	// Drop returns true for keys that the fork does not get: what the servers of the original
 	// have written about themselves.
 	Drop func(key string) bool
+	// Open opens the source, if it is not a file that can be read as it is.
+	Open func() (io.ReadCloser, error)
+
+	whole bool // see [Restore]
 }
 
 // Fork makes a data directory from a snapshot in a file, or from the data directory of
@@ -46,7 +50,7 @@ func Fork(ctx context.Context, source string, to Target) (*Forked, error) {
 }
 
 func forkInto(ctx context.Context, source string, to Target) (*Forked, error) {
-	already, begun, err := check(source, to.DataDir, to.StoreDir)
+	already, begun, err := check(source, to)
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +62,7 @@ func forkInto(ctx context.Context, source string, to Target) (*Forked, error) {
 		if err != nil {
 			return nil, err
 		}
-		begun = &mark{Source: path, ID: 1 + rand.Int64N(math.MaxInt64)}
+		begun = &mark{Source: path, ID: 1 + rand.Int64N(math.MaxInt64), Restore: to.whole}
 		// The mark is durable before anything that it marks.
 		if err := write(to.DataDir, unfinished, begun); err != nil {
 			return nil, err
@@ -71,7 +75,12 @@ func forkInto(ctx context.Context, source string, to Target) (*Forked, error) {
 	// Everything else is durable before the last file, that is before the mark is removed, and
 	// the removal before the caller starts anything.
 	of := Origin{Source: begun.Source, Info: *info}
-	if err := write(to.DataDir, origin, of); err != nil {
+	if to.whole { // it is no fork, and has no use for a copy of its beginning
+		err = errors.Join(os.Remove(filepath.Join(to.DataDir, FileName)), atomicfile.SyncDir(to.DataDir))
+	} else {
+		err = write(to.DataDir, origin, of)
+	}
+	if err != nil {
 		return nil, err
 	}
 	return &Forked{of, false}, removeMark(to.DataDir)
@@ -101,22 +110,31 @@ func write(dir, name string, content any) error {
 func makeFork(ctx context.Context, begun *mark, to Target) (*Info, error) {
 	own := filepath.Join(to.DataDir, FileName)
 	if _, err := os.Lstat(own); errors.Is(err, fs.ErrNotExist) {
-		if err := takeSnapshot(ctx, begun.Source, own); err != nil {
+		if err := takeSnapshot(ctx, begun.Source, own, to.Open); err != nil {
 			return nil, err
 		}
 	}
 	var info *Info
 	err := WithFile(own, func(s *Snapshot) error {
 		info = &s.Info
-		if err := writeCertificates(filepath.Join(to.DataDir, certsName), s.certs); err != nil {
-			return err
+		dirs := []string{certsName}
+		if to.whole {
+			dirs = append(dirs, sshName)
+		}
+		for _, dir := range dirs {
+			if err := writeSmall(to.DataDir, dir, s.filesIn(dir)); err != nil {
+				return err
+			}
 		}
 		return s.makeDatabase(ctx, begun, to)
 	})
 	return info, err
 }
 
-func takeSnapshot(ctx context.Context, source, to string) error {
+func takeSnapshot(ctx context.Context, source, to string, open func() (io.ReadCloser, error)) error {
+	if open != nil {
+		return copyFrom(open, to)
+	}
 	from, err := os.Stat(source)
 	if err != nil {
 		return err
@@ -125,15 +143,18 @@ func takeSnapshot(ctx context.Context, source, to string) error {
 		_, err = Make(ctx, Source{DataDir: source, StoreDir: source}, to, false)
 		return err
 	}
-	return copyFile(source, to)
+	return copyFrom(func() (io.ReadCloser, error) { return os.Open(source) }, to)
 }
 
-// writeCertificates writes the files that are missing. It returns [ErrOccupied] for one with
+// writeSmall writes the files of a directory that are missing. It returns [ErrOccupied] for one with
 // another content.
-func writeCertificates(dir string, files []file) error {
+func writeSmall(dataDir, dir string, files []file) error {
+	if len(files) == 0 && dir != certsName {
+		return nil
+	}
 	var missing []atomicfile.File
 	for _, f := range files {
-		path := filepath.Join(dir, f.name)
+		path := filepath.Join(dataDir, filepath.FromSlash(f.name))
 		content, err := os.ReadFile(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
@@ -144,7 +165,7 @@ func writeCertificates(dir string, files []file) error {
 			return fmt.Errorf("%w: %s, which is not that of the snapshot; a fork needs a data directory of its own", ErrOccupied, path)
 		}
 	}
-	if err := atomicfile.MakeDir(dir); err != nil {
+	if err := atomicfile.MakeDir(filepath.Join(dataDir, dir)); err != nil {
 		return err
 	}
 	return atomicfile.Writer{}.Write(missing...)
@@ -192,8 +213,8 @@ func Contents(ctx context.Context, at Target) (*datastore.Dump, error) {
 	return contents, err
 }
 
-func copyFile(from, to string) error {
-	r, err := os.Open(from)
+func copyFrom(open func() (io.ReadCloser, error), to string) error {
+	r, err := open()
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -19,8 +20,9 @@ import (
 
 // What a child of the test does.
 const (
-	forkVariable = "KARVE_TEST_FORK" // SOURCE:DIRECTORY
-	hangVariable = "KARVE_TEST_HANG" // SOURCE:FILE: a snapshot that hangs when it has copied the datastore
+	forkVariable    = "KARVE_TEST_FORK"    // SOURCE:DIRECTORY
+	restoreVariable = "KARVE_TEST_RESTORE" // SOURCE:DIRECTORY
+	hangVariable    = "KARVE_TEST_HANG"    // SOURCE:FILE: a snapshot that hangs when it has copied the datastore
 )
 
 func TestMain(m *testing.M) {
@@ -34,6 +36,11 @@ func TestMain(m *testing.M) {
 			return nil, nil
 		}}, file, false)
 		fmt.Print("failed: ", err)
+		return
+	}
+	if source, dir, ok := strings.Cut(os.Getenv(restoreVariable), ":"); ok {
+		runtime.LockOSThread() // strace counts the calls of each thread
+		fmt.Print("done ", restored(context.Background(), source, dir))
 		return
 	}
 	if source, dir, ok := strings.Cut(os.Getenv(forkVariable), ":"); ok {

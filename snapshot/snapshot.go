@@ -1,23 +1,28 @@
 // Package snapshot keeps a cluster in one file: a consistent copy of its datastore, and the
-// certificates and keys that make it this cluster. [Fork] makes the data directory of
-// another cluster from such a file, or from a data directory.
+// certificates, keys and files that make it this cluster. [Fork] makes the data directory of
+// another cluster from such a file, or from a data directory. [Restore] makes the cluster itself again.
 //
 // The file is a tar archive with mode 0600, since it has all the secrets of the cluster. It
-// contains karve-snapshot.json, certs/…, and at the end mvcc.db, as a backup of the
-// datastore is. The keys of --encryption-provider-config and other files of the user's are
-// not in it.
+// contains karve-snapshot.json, certs/…, ssh/…, the user's files as files/N, and at the end mvcc.db, as a
+// backup of the datastore is.
 package snapshot
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -27,6 +32,7 @@ import (
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 	"github.com/karve-k8s/karve/internal/atomicfile"
+	"github.com/karve-k8s/karve/internal/version"
 )
 
 // The errors that callers can tell apart.
@@ -43,10 +49,12 @@ var (
 const FileName = "snapshot"
 
 const (
-	format    = 1
+	format    = 2 // 1 had neither ssh/ nor files/, and no sums
 	infoName  = "karve-snapshot.json"
 	certsName = "certs"
-	certsMost = 1 << 20 // bytes of a file in certs
+	sshName   = "ssh"
+	filesName = "files"
+	fileMost  = 1 << 20 // bytes of a file that is not the database
 )
 
 // Info is what a snapshot says about itself.
@@ -55,6 +63,19 @@ type Info struct {
 	Time     time.Time `json:"time"`
 	Revision int64     `json:"revision"`
 	Keys     int64     `json:"keys"`
+	// Version is that of the Karve that took it.
+	Version string `json:"version,omitempty"`
+	// Files are the user's files in it. The first one is files/0.
+	Files []UserFile `json:"files,omitempty"`
+	// Sums has the SHA-256 of every other entry, in hexadecimal. That of the database is there with
+	// [Source.Sum] only.
+	Sums map[string]string `json:"sums,omitempty"`
+}
+
+// UserFile is a file that is not in the data directory.
+type UserFile struct {
+	Path string      `json:"path"` // absolute
+	Mode fs.FileMode `json:"mode"`
 }
 
 // Source is a cluster of which a snapshot is taken.
@@ -66,6 +87,11 @@ type Source struct {
 	// that server.
 	Backup   func(ctx context.Context, to string) (*backup.Result, error)
 	StoreDir string
+	// Files are paths of files that belong to the cluster, but are not in DataDir. One that does not exist is
+	// left out.
+	Files []string
+	// Sum adds the checksum of the database, which costs reading it once more.
+	Sum bool
 }
 
 func (s Source) backup(ctx context.Context, to string) (*backup.Result, error) {
@@ -160,29 +186,34 @@ func Write(ctx context.Context, from Source, scratch string, w io.Writer) (*Info
 	if err != nil {
 		return nil, err
 	}
-	info := &Info{Format: format, Time: time.Now().UTC().Truncate(time.Second), Revision: made.Revision, Keys: made.Keys}
-	text, err := json.Marshal(info)
+	info := &Info{Format: format, Time: time.Now().UTC().Truncate(time.Second), Revision: made.Revision, Keys: made.Keys, Version: version.Full(), Sums: map[string]string{}}
+	files, err := from.small(info)
 	if err != nil {
 		return nil, err
-	}
-	archive := tar.NewWriter(w)
-	if err := add(archive, infoName, int64(len(text)), info.Time, strings.NewReader(string(text))); err != nil {
-		return nil, err
-	}
-	files, err := certificates(filepath.Join(from.DataDir, certsName))
-	if err != nil {
-		return nil, err
-	}
-	for _, f := range files {
-		if err := add(archive, certsName+"/"+f.name, int64(len(f.content)), info.Time, strings.NewReader(string(f.content))); err != nil {
-			return nil, err
-		}
 	}
 	f, err := os.Open(database)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
+	if from.Sum {
+		if info.Sums[datastore.EngineFile], err = sum(f); err != nil {
+			return nil, err
+		}
+	}
+	text, err := json.Marshal(info)
+	if err != nil {
+		return nil, err
+	}
+	archive := tar.NewWriter(w)
+	if err := add(archive, infoName, int64(len(text)), info.Time, bytes.NewReader(text)); err != nil {
+		return nil, err
+	}
+	for _, f := range files {
+		if err := add(archive, f.name, int64(len(f.content)), info.Time, bytes.NewReader(f.content)); err != nil {
+			return nil, err
+		}
+	}
 	size, err := f.Seek(0, io.SeekEnd)
 	if err == nil {
 		_, err = f.Seek(0, io.SeekStart)
@@ -204,17 +235,56 @@ func add(archive *tar.Writer, name string, size int64, at time.Time, content io.
 	return err
 }
 
+// sum returns the SHA-256 of a reader's contents.
+func sum(r io.Reader) (string, error) {
+	h := sha256.New()
+	_, err := io.Copy(h, r)
+	return hex.EncodeToString(h.Sum(nil)), err
+}
+
 type file struct {
-	name    string
+	name    string // in the archive
 	content []byte
 }
 
-// certificates returns the files of a directory, and those that links in it refer to.
-func certificates(dir string) ([]file, error) {
-	entries, err := os.ReadDir(dir)
+// small returns all files but the database, and adds their checksums, and the user's files, to info.
+func (s Source) small(info *Info) ([]file, error) {
+	all, err := filesIn(s.DataDir, certsName)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: no server has been started with this --data-dir", err)
 	} else if err != nil {
+		return nil, err
+	}
+	ssh, err := filesIn(s.DataDir, sshName)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	all = append(all, ssh...)
+	for _, path := range s.Files {
+		stat, err := os.Stat(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		content, err := readSmall(path)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, file{fmt.Sprintf("%s/%d", filesName, len(info.Files)), content})
+		info.Files = append(info.Files, UserFile{path, stat.Mode().Perm()})
+	}
+	for _, f := range all {
+		if info.Sums[f.name], err = sum(bytes.NewReader(f.content)); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// filesIn returns the files of a directory in dataDir, and those that links in it refer to.
+func filesIn(dataDir, name string) ([]file, error) {
+	dir := filepath.Join(dataDir, name)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
 		return nil, err
 	}
 	var all []file
@@ -224,22 +294,27 @@ func certificates(dir string) ([]file, error) {
 		if err != nil || !info.Mode().IsRegular() || strings.HasPrefix(e.Name(), ".") {
 			continue // a directory, or an unfinished file
 		}
-		content, err := os.ReadFile(path)
+		content, err := readSmall(path)
 		if err != nil {
 			return nil, err
 		}
-		if len(content) > certsMost {
-			return nil, fmt.Errorf("%s has %d bytes: no certificate or key is so large", path, len(content))
-		}
-		all = append(all, file{e.Name(), content})
+		all = append(all, file{name + "/" + e.Name(), content})
 	}
 	return all, nil
+}
+
+func readSmall(path string) ([]byte, error) {
+	content, err := os.ReadFile(path)
+	if err == nil && len(content) > fileMost {
+		err = fmt.Errorf("%s has %d bytes: no certificate, key or configuration is so large", path, len(content))
+	}
+	return content, err
 }
 
 // Snapshot is a snapshot that is being read.
 type Snapshot struct {
 	Info
-	certs []file
+	small []file
 	in    io.Reader // at the beginning of the database
 	size  int64     // of the database
 }
@@ -258,12 +333,11 @@ func Read(in io.Reader) (*Snapshot, error) {
 		case first != (h.Name == infoName):
 			return nil, ErrNone
 		}
-		dir, name, found := strings.Cut(h.Name, "/")
 		switch {
 		case h.Name == datastore.EngineFile:
 			s.size = h.Size
 			return s, nil
-		case h.Size > certsMost || !first && (dir != certsName || !found || !filepath.IsLocal(name) || strings.ContainsAny(name, `/\`)):
+		case h.Size > fileMost || !first && !s.mayHave(h):
 			return nil, fmt.Errorf("%w: %q does not belong there", ErrNone, h.Name)
 		}
 		content, err := io.ReadAll(archive)
@@ -271,7 +345,12 @@ func Read(in io.Reader) (*Snapshot, error) {
 			return nil, fmt.Errorf("%w: it ends within %s", ErrNone, h.Name)
 		}
 		if !first {
-			s.certs = append(s.certs, file{name, content})
+			if want, ok := s.Sums[h.Name]; ok {
+				if got, _ := sum(bytes.NewReader(content)); got != want {
+					return nil, fmt.Errorf("%w: %s is damaged: its checksum is wrong", ErrNone, h.Name)
+				}
+			}
+			s.small = append(s.small, file{h.Name, content})
 			continue
 		}
 		if err := json.Unmarshal(content, &s.Info); err != nil {
@@ -283,9 +362,29 @@ func Read(in io.Reader) (*Snapshot, error) {
 	}
 }
 
+// mayHave tells whether an archive may have an entry. No name leads out of its directory.
+func (s *Snapshot) mayHave(h *tar.Header) bool {
+	dir, name, found := strings.Cut(h.Name, "/")
+	if h.Typeflag != tar.TypeReg || !found || !filepath.IsLocal(name) || strings.ContainsAny(name, `/\`) {
+		return false
+	}
+	if dir == filesName {
+		n, err := strconv.Atoi(name)
+		return err == nil && n >= 0 && n < len(s.Files)
+	}
+	return dir == certsName || dir == sshName
+}
+
+// filesIn returns the files of a directory of the archive.
+func (s *Snapshot) filesIn(dir string) []file {
+	return slices.DeleteFunc(slices.Clone(s.small), func(f file) bool { return path.Dir(f.name) != dir })
+}
+
 // Certificate returns the content of a file in certs, or nil if there is none.
-func (s *Snapshot) Certificate(name string) []byte {
-	for _, f := range s.certs {
+func (s *Snapshot) Certificate(name string) []byte { return s.content(certsName + "/" + name) }
+
+func (s *Snapshot) content(name string) []byte {
+	for _, f := range s.small {
 		if f.name == name {
 			return f.content
 		}
@@ -296,13 +395,21 @@ func (s *Snapshot) Certificate(name string) []byte {
 // CopyDatabase writes the database to a file, which must not exist. It can be called once.
 // Between files, it shares blocks where the file system can do that.
 func (s *Snapshot) CopyDatabase(to string) error {
-	f, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := os.OpenFile(to, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = io.CopyN(f, s.in, s.size)
 	if errors.Is(err, io.EOF) {
 		err = fmt.Errorf("%w: it ends within its database", ErrNone)
+	}
+	if want := s.Sums[datastore.EngineFile]; err == nil && want != "" {
+		if _, err = f.Seek(0, io.SeekStart); err == nil {
+			var got string
+			if got, err = sum(f); err == nil && got != want {
+				err = fmt.Errorf("%w: its database is damaged: its checksum is wrong", ErrNone)
+			}
+		}
 	}
 	if err == nil {
 		err = f.Sync()

@@ -117,6 +117,12 @@ func wantCluster(t *testing.T, dir, storeDir string) {
 	if err := snapshot.Unfinished(dir); err != nil {
 		t.Error(err)
 	}
+}
+
+// wantFork is wantCluster for a fork, which keeps its snapshot.
+func wantFork(t *testing.T, dir, storeDir string) {
+	t.Helper()
+	wantCluster(t, dir, storeDir)
 	if err := snapshot.WithFile(filepath.Join(dir, snapshot.FileName), func(*snapshot.Snapshot) error { return nil }); err != nil {
 		t.Error(err)
 	}
@@ -135,7 +141,7 @@ func TestFork(t *testing.T) {
 			if _, err := snapshot.Fork(t.Context(), from, target(dir, dir)); err != nil {
 				t.Fatal(err)
 			}
-			wantCluster(t, dir, dir)
+			wantFork(t, dir, dir)
 			before := listing(t, dir)
 			if again, err := snapshot.Fork(t.Context(), from, target(dir, dir)); err != nil || !again.Already || again.Source != from {
 				t.Errorf("again: %+v, %v; want that it is a fork already", again, err)
@@ -150,7 +156,7 @@ func TestFork(t *testing.T) {
 		if _, err := snapshot.Fork(t.Context(), file, target(dir, store)); err != nil {
 			t.Fatal(err)
 		}
-		wantCluster(t, dir, store)
+		wantFork(t, dir, store)
 	})
 	t.Run("into itself", func(t *testing.T) {
 		if _, err := snapshot.Fork(t.Context(), source, target(source, source)); err == nil || !strings.Contains(err.Error(), "itself") {
@@ -217,7 +223,7 @@ func TestWhatIsNoSnapshot(t *testing.T) {
 		"out of certs":     {archive(t, info, `{"format":1}`, "certs/../../x", "x", "mvcc.db", "x"), snapshot.ErrNone},
 		"absolute":         {archive(t, info, `{"format":1}`, "/etc/passwd", "x", "mvcc.db", "x"), snapshot.ErrNone},
 		"below certs":      {archive(t, info, `{"format":1}`, "certs/a/b", "x", "mvcc.db", "x"), snapshot.ErrNone},
-		"a newer format":   {archive(t, info, `{"format":2}`, "mvcc.db", "x"), snapshot.ErrNewer},
+		"a newer format":   {archive(t, info, `{"format":3}`, "mvcc.db", "x"), snapshot.ErrNewer},
 		"wrong first file": {archive(t, "mvcc.db", "x"), snapshot.ErrNone},
 	} {
 		if _, err := snapshot.Read(bytes.NewReader(test.text)); !errors.Is(err, test.want) {

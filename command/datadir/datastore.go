@@ -249,7 +249,7 @@ func noSnapshot(verb, file string) error {
 	if err := snapshot.WithOpen(f, func(*snapshot.Snapshot) error { return nil }); errors.Is(err, snapshot.ErrNone) {
 		return nil
 	}
-	return fmt.Errorf("%s %s: this is a snapshot, which is more than a backup: karve reset %[2]s returns the cluster in --data-dir to it, and karve server --fork-from %[2]s makes another cluster of it", verb, file)
+	return fmt.Errorf("%s %s: this is a whole cluster, not a copy of the datastore alone: karve reset %[2]s returns the cluster in --data-dir to it, karve backup restore %[2]s rebuilds the cluster in an empty directory, and karve server --fork-from %[2]s makes another one of it", verb, file)
 }
 
 func datastoreSalvage(c *cli.Context) error {

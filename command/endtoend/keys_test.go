@@ -133,7 +133,7 @@ func TestDataWithoutTheirKeys(t *testing.T) {
 	t.Run("a snapshot", func(t *testing.T) {
 		for _, verb := range []string{"restore", "import"} {
 			got := finish(t, command(t, "karve", "datastore", verb, "--data-dir", p.dir, snapshot))
-			wantProblems(t, got, verb+" "+snapshot+": this is a snapshot")
+			wantProblems(t, got, verb+" "+snapshot+": this is a whole cluster")
 			wantOutput(t, got.stderr, "karve reset "+snapshot, "karve server --fork-from "+snapshot)
 		}
 	})

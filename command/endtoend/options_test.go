@@ -36,6 +36,7 @@ func TestOptionsSetTheConfiguration(t *testing.T) {
 	set := map[string]bool{ // by programs only
 		"Log": true, "Ready": true, "Progress": true, "RequireReady": true, "StopTimeout": true,
 		"DisableInsecure": true, // --insecure-port 0
+		"ConfigFile":      true, // --config
 	}
 	for _, f := range options.Server() {
 		name := f.Names()[0]

@@ -19,20 +19,22 @@ import (
 
 // readConfigFile sets the options that neither the command line nor a variable has set from the
 // configuration file. Its keys are the names of options, and its lists are lists. A key that is no
-// option is an error. If --config names no file, it reads usual, which need not exist.
-func readConfigFile(c *cli.Context, usual string) error {
-	path, named := c.String("config"), true
-	if path == "" {
-		path, named = usual, false
+// option is an error. If --config names no file, it reads usual, which need not exist. It returns the path of what
+// it has read.
+func readConfigFile(c *cli.Context, usual string) (path string, err error) {
+	path = c.String("config")
+	named := path != ""
+	if !named {
+		path = usual
 	}
 	text, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !named:
-		return nil
+		return "", nil
 	case err != nil:
-		return fmt.Errorf("--config: %w", err)
+		return "", fmt.Errorf("--config: %w", err)
 	}
-	return applyConfig(c, path, text)
+	return path, applyConfig(c, path, text)
 }
 
 func applyConfig(c *cli.Context, path string, text []byte) error {

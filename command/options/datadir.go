@@ -12,6 +12,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/membership"
 )
 
@@ -139,6 +140,39 @@ func ConfiguredEtcdPrefix(c *cli.Context) (prefix, file string) {
 		return "", ""
 	}
 	return prefix, file
+}
+
+// ConfigPath is the absolute path of the configuration file, whether it exists or not.
+func ConfigPath(c *cli.Context) string {
+	path, _ := configFile(c)
+	if abs, err := filepath.Abs(path); err == nil {
+		return abs
+	}
+	return path
+}
+
+// ConfiguredFiles are the absolute paths of the configuration file and of the encryption configuration that it names, for
+// backups while no server runs. A path in it that is not absolute depends on the server's working directory, and is left out.
+func ConfiguredFiles(c *cli.Context) []string {
+	files := []string{ConfigPath(c)}
+	_, values := configFile(c)
+	for _, v := range values {
+		for _, value := range v.values {
+			if v.name == "kube-apiserver-arg" {
+				name, rest, _ := strings.Cut(strings.TrimLeft(value, "-"), "=")
+				if name != apiserver.EncryptionOption {
+					continue
+				}
+				value = rest
+			} else if v.name != apiserver.EncryptionOption {
+				continue
+			}
+			if filepath.IsAbs(value) {
+				files = append(files, value)
+			}
+		}
+	}
+	return files
 }
 
 // configFile is what the configuration file has, if it can be read.

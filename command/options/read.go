@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 
 	"github.com/urfave/cli/v2"
 
@@ -24,9 +25,12 @@ func Read(c *cli.Context) (server.Config, error) {
 // ReadFrom makes the server's configuration from options, variables and the configuration file, which
 // is usual unless --config names another. The server logs to log. The error joins all problems.
 func ReadFrom(c *cli.Context, usual string, log io.Writer) (server.Config, error) {
-	problems := []error{readConfigFile(c, usual)}
+	file, wrong := readConfigFile(c, usual)
 	config, err := serverConfig(c)
-	problems = append(problems, err)
+	problems := []error{wrong, err}
+	if file != "" {
+		config.ConfigFile, _ = filepath.Abs(file) // fails in a working directory that is gone; then backups leave it out
+	}
 	if err := CheckListed(config.DataDir); err != nil && config.DataDir != "" {
 		problems = append(problems, fmt.Errorf("--data-dir: %w", err))
 	}

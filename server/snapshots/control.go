@@ -29,7 +29,9 @@ import (
 // Options is the configuration of the part.
 type Options struct {
 	DataDir string
-	Log     *logrus.Logger
+	// Files are paths of files outside the data directory that snapshots contain.
+	Files []string
+	Log   *logrus.Logger
 	// Connect is called when the part starts.
 	Connect func() Connection
 }
@@ -112,7 +114,7 @@ func (c *Control) Run(ctx context.Context, ready func()) error {
 func (c *Control) scratch() string { return filepath.Join(c.DataDir, ".control") }
 
 // notBuiltIn is the answer if the datastore is not the built-in one.
-const notBuiltIn = "the datastore of this server is not the built-in one (--datastore-endpoint): use its own tools"
+const notBuiltIn = "the datastore of this server is not the built-in one (--datastore-endpoint): use its own tools. A copy of the database, such as that of pg_dump, and the file of --cluster-token-file are a whole backup"
 
 // whenReady refuses requests until the server is ready, or if the datastore is not the built-in
 // one.
@@ -132,7 +134,7 @@ func (c *Control) whenReady(do controlHandler) controlHandler {
 }
 
 func (c *Control) source() snapshot.Source {
-	return snapshot.Source{DataDir: c.DataDir, Backup: func(ctx context.Context, to string) (*backup.Result, error) {
+	return snapshot.Source{DataDir: c.DataDir, Files: c.Files, Backup: func(ctx context.Context, to string) (*backup.Result, error) {
 		return c.Engine.Backup(ctx, to, backup.Options{})
 	}}
 }
@@ -156,7 +158,9 @@ func (c *Control) snapshot(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer os.Remove(f.Name())
 	defer f.Close()
-	if _, err := snapshot.Write(r.Context(), c.source(), c.scratch(), f); err != nil {
+	from := c.source()
+	from.Sum = r.URL.Query().Get(control.Sum) == "true"
+	if _, err := snapshot.Write(r.Context(), from, c.scratch(), f); err != nil {
 		return err
 	}
 	size, err := f.Seek(0, io.SeekCurrent)

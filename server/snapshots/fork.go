@@ -3,11 +3,16 @@ package snapshots
 import (
 	"context"
 	"fmt"
+	"io"
+	"slices"
 
 	"github.com/sirupsen/logrus"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/kine/location"
+	"github.com/karve-k8s/karve/server/marker"
 	"github.com/karve-k8s/karve/server/startup"
 	"github.com/karve-k8s/karve/snapshot"
 )
@@ -72,6 +77,25 @@ func (f Fork) Contents(ctx context.Context) (*datastore.Dump, error) {
 		return nil, fmt.Errorf("--fork-from: %w", err)
 	}
 	return contents, nil
+}
+
+// Restore makes the cluster of a snapshot again (see [snapshot.Restore]). It takes the locks of both directories, which
+// it makes if they do not exist.
+func Restore(ctx context.Context, from string, open func() (io.ReadCloser, error), dataDir, storeDir string, files func(*snapshot.Snapshot) error) (*snapshot.Info, error) {
+	for _, dir := range slices.Compact([]string{dataDir, storeDir}) {
+		if err := atomicfile.MakeDir(dir); err != nil {
+			return nil, err
+		}
+		lock, err := directory.Acquire(dir)
+		if err != nil {
+			return nil, fmt.Errorf("%w: stop the server, or name another --data-dir", err)
+		}
+		defer lock.Close()
+	}
+	if err := marker.Mark(dataDir); err != nil {
+		return nil, err
+	}
+	return snapshot.Restore(ctx, from, snapshot.Target{DataDir: dataDir, StoreDir: storeDir, Drop: ofServers, Open: open}, files)
 }
 
 func (f Fork) target() snapshot.Target {

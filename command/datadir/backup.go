@@ -1,0 +1,454 @@
+package datadir
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"filippo.io/age"
+	"github.com/urfave/cli/v2"
+
+	"github.com/karve-k8s/karve/command/options"
+	"github.com/karve-k8s/karve/command/output"
+	"github.com/karve-k8s/karve/control"
+	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/internal/atomicfile"
+	"github.com/karve-k8s/karve/internal/ownership"
+	"github.com/karve-k8s/karve/server/snapshots"
+	"github.com/karve-k8s/karve/snapshot"
+)
+
+// backupsDir is the directory in the data directory for backups.
+const backupsDir = "backups"
+
+// backupSuffix ends their names.
+const backupSuffix = ".backup"
+
+// Backup is `karve backup`.
+func Backup() *cli.Command {
+	passphrase := func(usage string) cli.Flag { return &cli.StringFlag{Name: "passphrase-file", Usage: usage} }
+	open := []cli.Flag{
+		passphrase("`FILE` with the passphrase of a sealed backup; - is standard input"),
+		&cli.StringFlag{Name: "identity", Usage: "`FILE` with the age identity of a sealed backup"},
+	}
+	with := func(flags ...cli.Flag) []cli.Flag {
+		return append([]cli.Flag{options.Config(), options.DataDir(), options.DatastoreEndpoint()}, flags...)
+	}
+	return &cli.Command{
+		Name:  "backup",
+		Usage: "back up the whole cluster to a file, and rebuild it from one",
+		Subcommands: []*cli.Command{
+			{
+				Name: "create", ArgsUsage: "[FILE]",
+				Usage: "write a backup, and verify it",
+				Description: "FILE is DATA-DIR/" + backupsDir + "/karve-TIME" + backupSuffix + " by default. A server may run. The backup has everything that\n" +
+					"makes the cluster this cluster: objects, certificates, keys, the keys of encrypted\n" +
+					"Secrets, SSH keys and the configuration file. Whoever can read it is an administrator.\n" +
+					"With --recipient or --passphrase-file it is sealed, in the format of age.",
+				Flags: with(&cli.BoolFlag{Name: "overwrite", Usage: "replace the file if it exists"},
+					&cli.StringSliceFlag{Name: "recipient", Usage: "`KEY` of age, the public one, to seal the backup for. Repeat it for several."},
+					passphrase("`FILE` with a passphrase to seal the backup with; - is standard input")),
+				Before: options.ReadDataDir, Action: createBackup,
+			},
+			{
+				Name: "list", ArgsUsage: "[DIR]",
+				Usage:       "list the backups in a directory",
+				Description: "DIR is DATA-DIR/" + backupsDir + " by default. It does not read the databases: karve backup verify does.",
+				Flags:       with(output.Flag()), Before: options.ReadDataDir, Action: listBackups,
+			},
+			{
+				Name: "verify", ArgsUsage: "FILE", Usage: "check that a backup is whole, and print what is in it",
+				Flags: with(append(open, output.Flag())...), Before: options.ReadDataDir, Action: verifyBackup,
+			},
+			{
+				Name: "restore", ArgsUsage: "FILE", Usage: "rebuild the cluster of a backup in an empty data directory",
+				Description: "Nodes, kubeconfigs and tokens of the cluster remain valid. The server must not run, and its\n" +
+					"data directory must not have a cluster. No file is replaced. If it is interrupted, the same\n" +
+					"command finishes it. karve datastore restore and karve reset take an existing cluster\n" +
+					"back instead.",
+				Flags: with(open...), Before: options.ReadDataDir, Action: restoreBackup,
+			},
+		},
+	}
+}
+
+func createBackup(c *cli.Context) error {
+	dir := Absolute(c.String("data-dir"))
+	if !Exists(dir) {
+		return fmt.Errorf("there is no data directory %s: no server has been started with this --data-dir", dir)
+	}
+	var file string
+	switch c.Args().Len() {
+	case 0:
+		backups := filepath.Join(dir, backupsDir)
+		if err := ownership.Act(dir, func() error { return atomicfile.MakeDir(backups) }); err != nil {
+			return err
+		}
+		file = filepath.Join(backups, "karve-"+time.Now().UTC().Format("20060102T150405Z")+backupSuffix)
+	case 1:
+		file = Absolute(c.Args().First())
+	default:
+		return fmt.Errorf("karve backup create takes one FILE, got %d arguments", c.Args().Len())
+	}
+	if Exists(file) && !c.Bool("overwrite") {
+		return fmt.Errorf("%s exists already (--overwrite replaces it)", file)
+	}
+	recipients, err := recipientsOf(c)
+	if err != nil {
+		return err
+	}
+	show, end := output.Report(c)
+	defer end()
+	doing := func(what string) { show(func() string { return what }) }
+	var info *snapshot.Info
+	err = asOwnerIn(c, file, func() (err error) {
+		info, err = writeBackup(c, dir, file, recipients, doing)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	sealed := ""
+	if len(recipients) > 0 {
+		sealed = ", sealed"
+	}
+	fmt.Fprintf(c.App.Writer, "wrote and verified %s: %d keys at revision %d%s\n", file, info.Keys, info.Revision, sealed)
+	return nil
+}
+
+// writeBackup makes the backup in the data directory first, so that one that is to be sealed is never anywhere else
+// as it is, verifies it, and then places it.
+func writeBackup(c *cli.Context, dir, file string, recipients []age.Recipient, doing func(string)) (*snapshot.Info, error) {
+	temp, err := directory.NewTempDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer temp.Remove()
+	doing("writing")
+	if err := snapshot.Place(temp.File(), false, func(w io.Writer) error { return takeWhole(c, dir, temp.Dir(), w) }); err != nil {
+		return nil, err
+	}
+	doing("verifying")
+	var info snapshot.Info
+	err = snapshot.WithFile(temp.File(), func(s *snapshot.Snapshot) error {
+		info = s.Info
+		_, err := s.Verify(c.Context, temp.Dir())
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	plain, err := os.Open(temp.File())
+	if err != nil {
+		return nil, err
+	}
+	defer plain.Close()
+	err = snapshot.Place(file, c.Bool("overwrite"), func(w io.Writer) error {
+		if len(recipients) == 0 {
+			_, err := io.Copy(w, plain) // shares blocks where the file system can
+			return err
+		}
+		sealing, err := age.Encrypt(w, recipients...)
+		if err != nil {
+			return err
+		}
+		if _, err := io.Copy(sealing, plain); err != nil {
+			return err
+		}
+		return sealing.Close()
+	})
+	return &info, err
+}
+
+// takeWhole writes a snapshot with all checksums. If a server runs, it asks that.
+func takeWhole(c *cli.Context, dir, scratch string, w io.Writer) error {
+	_, held, err := directory.Holder(dir)
+	if err != nil {
+		return fmt.Errorf("%w (run this as root or the server's user)", err)
+	}
+	if held {
+		client := control.New(dir)
+		defer client.Close()
+		return client.Snapshot(c.Context, w, control.Sum)
+	}
+	path, err := engineFile(c)
+	if err != nil {
+		return err
+	}
+	from := snapshot.Source{DataDir: dir, StoreDir: filepath.Dir(path), Files: options.ConfiguredFiles(c), Sum: true}
+	_, err = snapshot.Write(c.Context, from, scratch, w)
+	return err
+}
+
+// recipientsOf returns those for whom to seal a backup; none if it stays as it is.
+func recipientsOf(c *cli.Context) ([]age.Recipient, error) {
+	var all []age.Recipient
+	for _, key := range c.StringSlice("recipient") {
+		r, err := age.ParseX25519Recipient(key)
+		if err != nil {
+			return nil, fmt.Errorf("--recipient %q: want the public key of an age identity, age1…, as age-keygen prints it", key)
+		}
+		all = append(all, r)
+	}
+	text, err := passphraseOf(c)
+	if err != nil || text == "" {
+		return all, err
+	}
+	if len(all) > 0 {
+		return nil, errors.New("--recipient and --passphrase-file: choose one of them")
+	}
+	r, err := age.NewScryptRecipient(text)
+	return []age.Recipient{r}, err
+}
+
+// passphraseOf reads the file of --passphrase-file.
+func passphraseOf(c *cli.Context) (string, error) {
+	file := c.String("passphrase-file")
+	if file == "" {
+		return "", nil
+	}
+	in := io.Reader(os.Stdin)
+	if file != "-" {
+		f, err := os.Open(file)
+		if err != nil {
+			return "", fmt.Errorf("--passphrase-file: %w", err)
+		}
+		defer f.Close()
+		in = f
+	}
+	text, err := io.ReadAll(io.LimitReader(in, 4096))
+	if err != nil {
+		return "", fmt.Errorf("--passphrase-file: %w", err)
+	}
+	passphrase := strings.TrimRight(string(text), "\r\n")
+	if len(passphrase) < 8 {
+		return "", fmt.Errorf("--passphrase-file %s: want 8 characters or more", file)
+	}
+	return passphrase, nil
+}
+
+// ageMark begins every sealed backup.
+const ageMark = "age-encryption.org/"
+
+// opened opens a backup, sealed or not, as often as the result is called.
+func opened(c *cli.Context, f *os.File) (func() (io.ReadCloser, error), error) {
+	whole := func() *io.SectionReader { return io.NewSectionReader(f, 0, 1<<62) }
+	if !isSealed(whole()) {
+		return func() (io.ReadCloser, error) { return io.NopCloser(whole()), nil }, nil
+	}
+	identities, err := identitiesOf(c)
+	if err != nil {
+		return nil, err
+	}
+	if len(identities) == 0 {
+		return nil, fmt.Errorf("%s is sealed: name its passphrase with --passphrase-file, or its age identity with --identity", f.Name())
+	}
+	return func() (io.ReadCloser, error) {
+		r, err := age.Decrypt(whole(), identities...)
+		var not *age.NoIdentityMatchError
+		if errors.As(err, &not) {
+			return nil, fmt.Errorf("%s is sealed with another passphrase, or for another identity", f.Name())
+		} else if err != nil {
+			return nil, fmt.Errorf("%s: %w", f.Name(), err)
+		}
+		return io.NopCloser(r), nil
+	}, nil
+}
+
+func isSealed(r io.Reader) bool {
+	begin := make([]byte, len(ageMark))
+	_, err := io.ReadFull(r, begin)
+	return err == nil && string(begin) == ageMark
+}
+
+func identitiesOf(c *cli.Context) ([]age.Identity, error) {
+	if file := c.String("identity"); file != "" {
+		f, err := os.Open(file)
+		if err != nil {
+			return nil, fmt.Errorf("--identity: %w", err)
+		}
+		defer f.Close()
+		found, err := age.ParseIdentities(f)
+		if err != nil {
+			return nil, fmt.Errorf("--identity %s: this is no file of age identities, as age-keygen writes them", file) // the parser may quote it
+		}
+		return found, nil
+	}
+	text, err := passphraseOf(c)
+	if err != nil || text == "" {
+		return nil, err
+	}
+	i, err := age.NewScryptIdentity(text)
+	return []age.Identity{i}, err
+}
+
+// backupInfo is a line of `karve backup list`.
+type backupInfo struct {
+	File     string    `json:"file"`
+	Bytes    int64     `json:"bytes"`
+	Time     time.Time `json:"time,omitzero"`
+	Revision int64     `json:"revision,omitempty"`
+	Keys     int64     `json:"keys,omitempty"`
+	Version  string    `json:"version,omitempty"`
+	Sealed   bool      `json:"sealed"`
+	Problem  string    `json:"problem,omitempty"`
+}
+
+func (b *backupInfo) of(i snapshot.Info) {
+	b.Time, b.Revision, b.Keys, b.Version = i.Time, i.Revision, i.Keys, i.Version
+}
+
+func listBackups(c *cli.Context) error {
+	dir := filepath.Join(Absolute(c.String("data-dir")), backupsDir)
+	switch c.Args().Len() {
+	case 0:
+	case 1:
+		dir = Absolute(c.Args().First())
+	default:
+		return fmt.Errorf("karve backup list takes one DIR, got %d arguments", c.Args().Len())
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil && (c.Args().Present() || !errors.Is(err, fs.ErrNotExist)) {
+		return err
+	}
+	all := []backupInfo{}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil || !info.Mode().IsRegular() || !strings.HasSuffix(e.Name(), backupSuffix) {
+			continue
+		}
+		b := backupInfo{File: filepath.Join(dir, e.Name()), Bytes: info.Size()}
+		f, err := os.Open(b.File)
+		if err == nil {
+			if b.Sealed = isSealed(f); b.Sealed {
+				b.Time = info.ModTime().UTC().Truncate(time.Second)
+			} else {
+				err = snapshot.WithOpen(f, func(s *snapshot.Snapshot) error { b.of(s.Info); return nil })
+			}
+			f.Close()
+		}
+		if err != nil {
+			b.Problem = err.Error()
+		}
+		all = append(all, b)
+	}
+	return output.Show(c, all, func(w io.Writer) {
+		fmt.Fprintln(w, "FILE\tTIME\tBYTES\tKEYS\tREVISION\tSTATE")
+		for _, b := range all {
+			state := "plain"
+			switch {
+			case b.Problem != "":
+				state = b.Problem
+			case b.Sealed:
+				state = "sealed"
+			}
+			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%s\n", b.File, b.Time.Local().Format(time.DateTime), b.Bytes, b.Keys, b.Revision, state)
+		}
+	})
+}
+
+// withBackup opens the file that is the argument.
+func withBackup(c *cli.Context, body func(file string, f *os.File, open func() (io.ReadCloser, error)) error) error {
+	file, err := oneFile(c)
+	if err != nil {
+		return err
+	}
+	file = Absolute(file)
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil {
+		return err
+	} else if info.IsDir() {
+		return fmt.Errorf("%s is a directory: name a file of karve backup create", file)
+	}
+	open, err := opened(c, f)
+	if err != nil {
+		return err
+	}
+	return body(file, f, open)
+}
+
+func verifyBackup(c *cli.Context) error {
+	if err := output.Check(c); err != nil {
+		return err
+	}
+	return withBackup(c, func(file string, f *os.File, open func() (io.ReadCloser, error)) error {
+		b := backupInfo{File: file, Sealed: isSealed(io.NewSectionReader(f, 0, 1<<62))}
+		if info, err := f.Stat(); err == nil {
+			b.Bytes = info.Size()
+		}
+		scratch, err := directory.NewTempDir(os.TempDir())
+		if err != nil {
+			return err
+		}
+		defer scratch.Remove()
+		err = snapshot.WithSource(file, open, func(s *snapshot.Snapshot) error {
+			b.of(s.Info)
+			_, err := s.Verify(c.Context, scratch.Dir())
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		return output.Show(c, b, func(w io.Writer) {
+			fmt.Fprintf(w, "%s is whole: %d keys at revision %d, of %s, made by karve %s\n", b.File, b.Keys, b.Revision, b.Time.Local().Format(time.DateTime), b.Version)
+		})
+	})
+}
+
+func restoreBackup(c *cli.Context) error {
+	return withBackup(c, func(file string, _ *os.File, open func() (io.ReadCloser, error)) error {
+		return RestoreBackup(c.Context, c, file, open)
+	})
+}
+
+// RestoreBackup rebuilds a cluster in --data-dir. Files beside the configuration file are made there, and others of the
+// user's in the data directory.
+func RestoreBackup(ctx context.Context, c *cli.Context, file string, open func() (io.ReadCloser, error)) error {
+	dir := Absolute(c.String("data-dir"))
+	store, err := datastoreDir(c)
+	if err != nil {
+		return err
+	}
+	if err := atomicfile.MakeDir(dir); err != nil {
+		return err
+	}
+	configs := filepath.Dir(options.ConfigPath(c))
+	var placed, kept []string
+	var done *snapshot.Info
+	err = ownership.Act(dir, func() (err error) {
+		done, err = snapshots.Restore(ctx, file, open, dir, store, func(s *snapshot.Snapshot) (err error) {
+			placed, kept, err = s.PlaceFiles(func(path string) string {
+				if filepath.Dir(path) == configs {
+					return path
+				}
+				return filepath.Join(dir, snapshot.Elsewhere, filepath.Base(path))
+			})
+			return err
+		})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(c.App.Writer, "restored %d keys of revision %d and the cluster's keys to %s\n", done.Keys, done.Revision, dir)
+	for _, path := range placed {
+		fmt.Fprintf(c.App.Writer, "placed %s\n", path)
+		if strings.HasPrefix(path, filepath.Join(dir, snapshot.Elsewhere)) {
+			fmt.Fprintf(c.App.ErrWriter, "karve: warning: move %s to where its option looks for it, before the first start\n", path)
+		}
+	}
+	for _, path := range kept {
+		fmt.Fprintf(c.App.ErrWriter, "karve: warning: %s exists with other contents and stays; the backup's is %s\n", path, path+snapshot.Beside)
+	}
+	return nil
+}

@@ -1,0 +1,126 @@
+package snapshot
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/karve-k8s/karve/datastore/backup"
+	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
+	"github.com/karve-k8s/karve/internal/atomicfile"
+)
+
+// Beside ends the name of a user's file that Restore found changed and left alone.
+const Beside = ".from-backup"
+
+// Elsewhere is the directory in a data directory for the user's files that may not be made where they were.
+const Elsewhere = "from-backup"
+
+// Restore makes the cluster of a snapshot again, in a directory without one: with the same certificates and
+// keys, so that nodes, kubeconfigs and tokens remain valid. Like [Fork], it continues at a revision far above that of the
+// snapshot, can be stopped at any point, and finishes when it is called again. It replaces no file.
+//
+// It calls files with the snapshot when it has found that the directory has no cluster, and before it makes
+// anything. files may place the user's files ([Snapshot.PlaceFiles]).
+func Restore(ctx context.Context, source string, to Target, files func(*Snapshot) error) (*Info, error) {
+	to.whole = true
+	done, err := restore(ctx, source, to, files)
+	if err != nil {
+		return nil, fmt.Errorf("restore %s: %w", source, err)
+	}
+	return done, nil
+}
+
+func restore(ctx context.Context, source string, to Target, files func(*Snapshot) error) (*Info, error) {
+	if _, _, err := check(source, to); err != nil {
+		return nil, err
+	}
+	if err := to.read(source, files); err != nil {
+		return nil, err
+	}
+	done, err := forkInto(ctx, source, to)
+	if err != nil {
+		return nil, err
+	}
+	return &done.Info, nil
+}
+
+// PlaceFiles makes the user's files that do not exist. One that exists with other contents stays, and the
+// snapshot's is made beside it, with a name that ends in Beside. placeFor says where a file may be made. It returns the paths
+// of both kinds.
+func (s *Snapshot) PlaceFiles(placeFor func(path string) string) (placed, kept []string, err error) {
+	for i, f := range s.Files {
+		path := placeFor(f.Path)
+		content := s.content(fmt.Sprintf("%s/%d", filesName, i))
+		now, err := os.ReadFile(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			if err = atomicfile.MakeDir(filepath.Dir(path)); err == nil {
+				err = atomicfile.Write(path, content, f.Mode&0o755)
+			}
+			placed = append(placed, path)
+		case err == nil && !bytes.Equal(now, content):
+			err = atomicfile.Write(path+Beside, content, 0o600)
+			kept = append(kept, path)
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	return placed, kept, nil
+}
+
+// read calls body with the source.
+func (t Target) read(source string, body func(*Snapshot) error) error {
+	return WithSource(source, t.Open, body)
+}
+
+// WithSource is [WithFile] for a file that open opens, if it is not nil.
+func WithSource(source string, open func() (io.ReadCloser, error), body func(*Snapshot) error) error {
+	if open == nil {
+		return WithFile(source, body)
+	}
+	r, err := open()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	s, err := Read(r)
+	if err == nil {
+		err = body(s)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", source, err)
+	}
+	return nil
+}
+
+// Verify checks everything in a snapshot: the checksums, and each row of the database. scratch is a directory
+// with space for a copy of the database. A snapshot that is damaged is an error.
+func (s *Snapshot) Verify(ctx context.Context, scratch string) (*backup.Verification, error) {
+	temp, err := directory.NewTempDir(scratch)
+	if err != nil {
+		return nil, err
+	}
+	defer temp.Remove()
+	if err := s.CopyDatabase(temp.File()); err != nil {
+		return nil, err
+	}
+	done, err := backup.Verify(ctx, sqlitefile.ClosedFile(temp.File()), nil)
+	if err != nil {
+		return nil, err
+	}
+	if err := done.Err(); err != nil {
+		return nil, err
+	}
+	if done.Revision != s.Revision {
+		return nil, fmt.Errorf("%w: it says revision %d, and its database has %d", ErrNone, s.Revision, done.Revision)
+	}
+	return done, nil
+}
