@@ -160,7 +160,7 @@ func newConfigs(ctx context.Context, o options.CompletedOptions, own Config) (co
 	}
 	configure := app.CreateKubeAPIServerConfig
 	if o.EnableAggregatorRouting && own.Deviations.On(deviations.ExternalNames) {
-		configure = replacements.ConfigureKubeAPIServer
+		configure = configureKubeAPIServer
 	}
 	kube, resolver, admission, err := configure(o, generic.Config, informers, generic.Storage)
 	if err != nil {
@@ -179,7 +179,7 @@ func newConfigs(ctx context.Context, o options.CompletedOptions, own Config) (co
 		}
 	}()
 	if own.SingleServer && own.Deviations.On(deviations.SingleServer) {
-		replacements.WithoutPeers(shared)
+		withoutPeers(shared)
 	}
 	webhookAuth := webhook.NewDefaultAuthenticationInfoResolverWrapper(
 		shared.ProxyTransport, shared.Generic.EgressSelector, shared.Generic.LoopbackClientConfig, shared.Generic.TracerProvider)
@@ -206,10 +206,10 @@ func newConfigs(ctx context.Context, o options.CompletedOptions, own Config) (co
 }
 
 // genericConfig returns the configuration that the three servers share.
-func (c Config) genericConfig(o options.CompletedOptions, schemes []*runtime.Scheme) (*replacements.Generic, error) {
+func (c Config) genericConfig(o options.CompletedOptions, schemes []*runtime.Scheme) (*sharedConfig, error) {
 	resources, definitions := controlplane.DefaultAPIResourceConfigSource(), generatedopenapi.GetOpenAPIDefinitions
 	if !c.Deviations.On(deviations.GenericConfig) {
-		generic, err := replacements.UpstreamsGenericConfig(o.CompletedOptions, o.InformerName, schemes, resources, definitions)
+		generic, err := upstreamsGenericConfig(o.CompletedOptions, o.InformerName, schemes, resources, definitions)
 		if err == nil { // too late for authentication, authorization and audit
 			generic.EgressSelector, err = c.selector(generic.EgressSelector)
 		}
@@ -219,7 +219,7 @@ func (c Config) genericConfig(o options.CompletedOptions, schemes []*runtime.Sch
 	if !c.Deviations.On(deviations.Loopback) {
 		inProcess = nil
 	}
-	return replacements.BuildGenericConfig(o.CompletedOptions, inProcess, c.selector, o.InformerName, schemes, resources, definitions)
+	return buildGenericConfig(o.CompletedOptions, inProcess, c.selector, o.InformerName, schemes, resources, definitions)
 }
 
 func (c Config) selector(users *egressselector.EgressSelector) (*egressselector.EgressSelector, error) {
@@ -253,7 +253,7 @@ func (s *Server) createChain(c configs) error {
 	generic.SkipOpenAPIInstallation = s.config.Deviations.On(deviations.OpenAPI)
 	var kube *controlplane.Instance
 	rarely := (s.config.SingleServer || s.config.Upstream != nil) && s.config.Deviations.On(deviations.SingleServer)
-	replacements.RenewIdentity(rarely, func() { kube, err = c.kube.Complete().New(extensions.GenericAPIServer) })
+	renewIdentity(rarely, func() { kube, err = c.kube.Complete().New(extensions.GenericAPIServer) })
 	if err != nil {
 		return fmt.Errorf("create kube-apiserver: %w", err)
 	}

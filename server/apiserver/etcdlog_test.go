@@ -7,7 +7,6 @@ import (
 	"github.com/sirupsen/logrus"
 	"go.uber.org/zap"
 
-	"github.com/karve-k8s/karve/server/apiserver/replacements"
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
 )
 
@@ -47,7 +46,7 @@ func TestEtcdLoggerStays(t *testing.T) {
 func TestIdentityIntervalStays(t *testing.T) {
 	upstreams := controlplaneapiserver.IdentityLeaseRenewIntervalPeriod
 	for _, rarely := range []bool{true, false} {
-		replacements.RenewIdentity(rarely, func() {
+		renewIdentity(rarely, func() {
 			if got := controlplaneapiserver.IdentityLeaseRenewIntervalPeriod; (got > upstreams) != rarely {
 				t.Errorf("rarely %v: %v, upstream's is %v", rarely, got, upstreams)
 			}

@@ -27,7 +27,6 @@ import (
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/kine"
-	"github.com/karve-k8s/karve/server/apiserver/replacements"
 	"github.com/karve-k8s/karve/server/loopback"
 )
 
@@ -84,7 +83,7 @@ func TestGenericConfigIsUpstreams(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ours, err := replacements.BuildGenericConfig(o.CompletedOptions, own, nil, nil, schemes, controlplane.DefaultAPIResourceConfigSource(), generatedopenapi.GetOpenAPIDefinitions)
+			ours, err := buildGenericConfig(o.CompletedOptions, own, nil, nil, schemes, controlplane.DefaultAPIResourceConfigSource(), generatedopenapi.GetOpenAPIDefinitions)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -221,7 +221,7 @@ func newOptions(c Config) (*options.ServerRunOptions, *Gates, error) {
 	}
 
 	if c.SingleServer && c.AdvertiseAddress != nil && c.Deviations.On(deviations.SingleServer) {
-		replacements.WithoutEndpointLease(o)
+		withoutEndpointLease(o)
 	}
 
 	o.Etcd.StorageConfig.Transport.ServerList = c.Etcd.Endpoints

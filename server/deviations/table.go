@@ -85,7 +85,7 @@ var (
 		Needs:    []*Deviation{GenericConfig, Loopback},
 	}
 	ExternalNames = &Deviation{
-		Name:     "externalnames",
+		Name: "externalnames", Where: "server/apiserver/externalnames.go",
 		Replaces: []string{"k8s.io/kubernetes/cmd/kube-apiserver/app.CreateKubeAPIServerConfig", "k8s.io/kube-aggregator/pkg/apiserver.NewEndpointServiceResolver"},
 		Instead: "With --enable-aggregator-routing, which is Karve's default, webhooks and APIServices may name Services of type ExternalName, as without it. " +
 			"docs/configuration.md says who then decides where the API server connects.",
@@ -100,7 +100,7 @@ var (
 		Tests:    []string{"TestGarbageOfNewKinds"},
 	}
 	GenericConfig = &Deviation{
-		Name:     "genericconfig",
+		Name: "genericconfig", Where: "server/apiserver/genericconfig.go",
 		Replaces: []string{"k8s.io/kubernetes/pkg/controlplane/apiserver.BuildGenericConfig"},
 		Instead:  "The certificate for the API server's own clients has an ECDSA key instead of two RSA keys, and the OpenAPI definitions are collected concurrently. Webhooks for authentication, authorization and audit connect to the addresses in their kubeconfigs only.",
 		Gain:     "A start takes 0.48 s of CPU instead of 0.57.",
@@ -164,7 +164,7 @@ var (
 		Tests:    []string{"TestSharedInformer"},
 	}
 	SingleServer = &Deviation{
-		Name:     "singleserver",
+		Name: "singleserver", Where: "server/apiserver/singleserver.go",
 		Replaces: []string{"k8s.io/kubernetes/pkg/controlplane/reconcilers.NewLeaseEndpointReconciler", "k8s.io/apiserver/pkg/reconcilers.PeerEndpointLeaseReconciler"},
 		Instead:  "A server with a datastore of its own writes no leases for other API servers, and renews its identity every ten minutes.",
 		Gain:     "An idle server writes nothing instead of 5.2 kB a second, in 42 durable commits a minute.",

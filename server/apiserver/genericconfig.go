@@ -1,4 +1,4 @@
-package replacements
+package apiserver
 
 import (
 	"fmt"
@@ -39,8 +39,8 @@ import (
 // internalResync is how often the API server's own informers resync.
 const internalResync = 10 * time.Minute
 
-// Generic is the configuration that the three servers share, while it is being built.
-type Generic struct {
+// sharedConfig is the configuration that the three servers share, while it is being built.
+type sharedConfig struct {
 	options.CompletedOptions
 	*genericapiserver.Config
 	client    kubernetes.Interface
@@ -50,18 +50,18 @@ type Generic struct {
 }
 
 // Wait returns when everything in the configuration is set.
-func (c *Generic) Wait() { <-c.described }
+func (c *sharedConfig) Wait() { <-c.described }
 
-// UpstreamsGenericConfig calls the upstream function that [BuildGenericConfig] replaces.
-func UpstreamsGenericConfig(o options.CompletedOptions, name *cache.InformerName, schemes []*runtime.Scheme, resources *serverstorage.ResourceConfig, definitions common.GetOpenAPIDefinitions) (*Generic, error) {
-	c := &Generic{CompletedOptions: o, described: make(chan struct{})}
+// upstreamsGenericConfig calls the upstream function that [buildGenericConfig] replaces.
+func upstreamsGenericConfig(o options.CompletedOptions, name *cache.InformerName, schemes []*runtime.Scheme, resources *serverstorage.ResourceConfig, definitions common.GetOpenAPIDefinitions) (*sharedConfig, error) {
+	c := &sharedConfig{CompletedOptions: o, described: make(chan struct{})}
 	close(c.described)
 	var err error
 	c.Config, c.Informers, c.Storage, err = controlplaneapiserver.BuildGenericConfig(o, schemes, resources, definitions, name)
 	return c, err
 }
 
-// BuildGenericConfig is upstream's BuildGenericConfig, whose steps are all exported, with three
+// buildGenericConfig is upstream's BuildGenericConfig, whose steps are all exported, with three
 // differences. Unless selector is nil, everything gets the egress selector that it returns for the user's
 // (which may be nil), and webhooks in kubeconfigs connect to nothing else. The server's own clients get another certificate; upstream generates two RSA
 // keys for it, which is a third of a start's CPU time. And those clients call the handler
@@ -72,12 +72,12 @@ func UpstreamsGenericConfig(o options.CompletedOptions, name *cache.InformerName
 //
 // The order of the steps matters. The client is made from the serving options, storage reads
 // the egress selector, and authentication reads nearly everything before it.
-func BuildGenericConfig(o options.CompletedOptions, own *loopback.Server, selector egress.Choice, name *cache.InformerName, schemes []*runtime.Scheme, resources *serverstorage.ResourceConfig, definitions common.GetOpenAPIDefinitions) (*Generic, error) {
+func buildGenericConfig(o options.CompletedOptions, own *loopback.Server, selector egress.Choice, name *cache.InformerName, schemes []*runtime.Scheme, resources *serverstorage.ResourceConfig, definitions common.GetOpenAPIDefinitions) (*sharedConfig, error) {
 	codecs := legacyscheme.Codecs
 	if utilfeature.DefaultFeatureGate.Enabled(genericfeatures.CBORServingAndStorage) {
 		codecs = serializer.NewCodecFactory(legacyscheme.Scheme, serializer.WithSerializer(cbor.NewSerializerInfo))
 	}
-	c := &Generic{CompletedOptions: o, Config: genericapiserver.NewConfig(codecs), described: make(chan struct{})}
+	c := &sharedConfig{CompletedOptions: o, Config: genericapiserver.NewConfig(codecs), described: make(chan struct{})}
 	c.Config.Flagz = o.Flagz
 	c.MergedResourceConfig = resources
 	for _, apply := range []func() error{
@@ -110,7 +110,7 @@ func BuildGenericConfig(o options.CompletedOptions, own *loopback.Server, select
 // useLoopback makes the API server's own clients call its handler through own instead of
 // connecting to its listener. Their identity does not change: they have a token that only they
 // know. Requests that take over a connection still get one.
-func (c *Generic) useLoopback(own *loopback.Server, name *cache.InformerName) (err error) {
+func (c *sharedConfig) useLoopback(own *loopback.Server, name *cache.InformerName) (err error) {
 	config := c.LoopbackClientConfig
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.DisableCompression = true
@@ -137,7 +137,7 @@ func dropFieldOwners(object any) (any, error) {
 }
 
 // describe configures OpenAPI, and which requests are long-running.
-func (c *Generic) describe(schemes []*runtime.Scheme, definitions common.GetOpenAPIDefinitions) {
+func (c *sharedConfig) describe(schemes []*runtime.Scheme, definitions common.GetOpenAPIDefinitions) {
 	definitions = utilopenapi.GetOpenAPIDefinitionsWithoutDisabledFeatures(definitions)
 	namer := openapinamer.NewDefinitionNamer(schemes...)
 	c.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(definitions, namer)
@@ -154,7 +154,7 @@ func (c *Generic) describe(schemes []*runtime.Scheme, definitions common.GetOpen
 		sets.NewString("watch", "proxy"), sets.NewString("attach", "exec", "proxy", "log", "portforward"))
 }
 
-func (c *Generic) store() (err error) {
+func (c *sharedConfig) store() (err error) {
 	dial := &c.Etcd.StorageConfig.Transport
 	if c.Config.EgressSelector != nil {
 		dial.EgressLookup = c.Config.EgressSelector.Lookup
@@ -172,7 +172,7 @@ func (c *Generic) store() (err error) {
 
 // authenticate configures authentication. What it starts runs until the last request has
 // ended; so does what authorize starts.
-func (c *Generic) authenticate() error {
+func (c *sharedConfig) authenticate() error {
 	selector, o := c.Config.EgressSelector, c.CompletedOptions.Authentication
 	// Issuers of tokens may have the same dialer, and name further hosts themselves.
 	if o.WebHook != nil && o.AuthenticationConfigFile == "" {
@@ -185,7 +185,7 @@ func (c *Generic) authenticate() error {
 		c.Config.SecureServing, selector, c.OpenAPIConfig, c.OpenAPIV3Config, c.client, c.Informers, c.APIServerID)
 }
 
-func (c *Generic) authorize() error {
+func (c *sharedConfig) authorize() error {
 	selector, err := egress.Towards(c.Config.EgressSelector, c.authorizationWebhooks)
 	if err != nil {
 		return err
@@ -203,7 +203,7 @@ func (c *Generic) authorize() error {
 }
 
 // authorizationWebhooks returns the kubeconfigs of webhooks for authorization.
-func (c *Generic) authorizationWebhooks() ([]string, error) {
+func (c *sharedConfig) authorizationWebhooks() ([]string, error) {
 	o := c.CompletedOptions.Authorization
 	if o == nil {
 		return nil, nil
@@ -225,7 +225,7 @@ func (c *Generic) authorizationWebhooks() ([]string, error) {
 }
 
 // audit gives the webhook a selector of its own.
-func (c *Generic) audit() (err error) {
+func (c *sharedConfig) audit() (err error) {
 	all := c.Config.EgressSelector
 	defer func() { c.Config.EgressSelector = all }()
 	if c.Config.EgressSelector, err = egress.Towards(all, named(c.CompletedOptions.Audit.WebhookOptions.ConfigFile)); err != nil {

@@ -1,4 +1,4 @@
-package replacements
+package apiserver
 
 import (
 	"sync"
@@ -11,19 +11,19 @@ import (
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 )
 
-// WithoutPeers stops the lease with which a server tells other API servers its address every
+// withoutPeers stops the lease with which a server tells other API servers its address every
 // ten seconds (UnknownVersionInteroperabilityProxy). If the user has set up the proxy to
 // peers, the lease stays.
-func WithoutPeers(config *controlplaneapiserver.Config) {
+func withoutPeers(config *controlplaneapiserver.Config) {
 	if r := config.PeerEndpointLeaseReconciler; r != nil && config.PeerProxy == nil {
 		config.PeerEndpointLeaseReconciler = noPeers{r}
 	}
 }
 
-// WithoutEndpointLease makes the endpoints of the kubernetes Service those of this server
+// withoutEndpointLease makes the endpoints of the kubernetes Service those of this server
 // only. No lease is written every ten seconds, and the addresses of earlier starts are removed
 // immediately.
-func WithoutEndpointLease(o *options.ServerRunOptions) {
+func withoutEndpointLease(o *options.ServerRunOptions) {
 	o.EndpointReconcilerType = string(reconcilers.MasterCountReconcilerType)
 }
 
@@ -35,9 +35,9 @@ const identityLeaseRenewal = 10 * time.Minute
 // identityRenewal guards upstream's variable, which its constructor of a server reads.
 var identityRenewal sync.Mutex
 
-// RenewIdentity calls build, which makes an API server. If rarely is true, that server renews its
+// renewIdentity calls build, which makes an API server. If rarely is true, that server renews its
 // identity lease rarely, and otherwise at upstream's interval.
-func RenewIdentity(rarely bool, build func()) {
+func renewIdentity(rarely bool, build func()) {
 	identityRenewal.Lock()
 	defer identityRenewal.Unlock()
 	if rarely {

@@ -1,4 +1,4 @@
-package replacements
+package apiserver
 
 import (
 	"crypto/ecdsa"

@@ -1,4 +1,4 @@
-package replacements
+package apiserver
 
 import (
 	"fmt"
@@ -21,10 +21,10 @@ import (
 	kubeadmission "k8s.io/kubernetes/pkg/kubeapiserver/admission"
 )
 
-// ConfigureKubeAPIServer is upstream's CreateKubeAPIServerConfig for --enable-aggregator-routing,
+// configureKubeAPIServer is upstream's CreateKubeAPIServerConfig for --enable-aggregator-routing,
 // with one difference: webhooks and APIServices may name Services of type ExternalName, as they may
 // without that option.
-func ConfigureKubeAPIServer(o kubeoptions.CompletedOptions, generic *genericapiserver.Config, shared informers.SharedInformerFactory, storage *serverstorage.DefaultStorageFactory) (
+func configureKubeAPIServer(o kubeoptions.CompletedOptions, generic *genericapiserver.Config, shared informers.SharedInformerFactory, storage *serverstorage.DefaultStorageFactory) (
 	*controlplane.Config, aggregatorserver.ServiceResolver, []admission.PluginInitializer, error) {
 	capabilities.Setup(o.AllowPrivileged, o.MaxConnectionBytesPerSec)
 	initializers, err := (&kubeadmission.Config{}).New()
