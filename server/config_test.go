@@ -14,7 +14,9 @@ import (
 	basecompatibility "k8s.io/component-base/compatibility"
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
 
+	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/internal/logbridge"
+	"github.com/karve-k8s/karve/server/controllers"
 )
 
 // quietConfig returns a valid configuration without a log.
@@ -100,14 +102,10 @@ var mistakes = map[string]struct {
 	"prefix of the built-in datastore, elsewhere": {func(c *Config) {
 		c.DatastoreEndpoint, c.APIServerArgs = "memory://", []string{"etcd-prefix=/elsewhere"}
 	}, []string{"--kube-apiserver-arg", "etcd-prefix"}},
-	"size of nodes' ranges": {func(c *Config) {
-		c.ServiceClusterIPRange, c.ControllerManagerArgs = "10.96.0.0/16,fd00:10:96::/112", []string{"node-cidr-mask-size=24"}
-	}, []string{"node-cidr-mask-size=24", "10.244.0.0/16,fd00:10:244::/56", "node-cidr-mask-size-ipv4", "allocate-node-cidrs=false"}},
-	"nodes' ranges larger than the cluster's": {func(c *Config) { c.ClusterCIDR = "10.1.0.0/25" }, []string{"--cluster-cidr 10.1.0.0/25", "/24", "node-cidr-mask-size"}},
-	"controllers' own flag":                   {func(c *Config) { c.ControllerManagerArgs = []string{"secure-port=1"} }, []string{"--kube-controller-manager-arg", "have no port of their own"}},
-	"election without others":                 {func(c *Config) { c.ControllerManagerArgs = []string{"leader-elect"} }, []string{"--kube-controller-manager-arg: leader-elect=true", "no other server", "--etcd-listen"}},
-	"scheduler's election without others":     {func(c *Config) { c.SchedulerArgs = []string{"leader-elect=true"} }, []string{"--kube-scheduler-arg: leader-elect=true", "no other server"}},
-	"lease without others":                    {func(c *Config) { c.SchedulerArgs = []string{"leader-elect-lease-duration=30s"} }, []string{"--kube-scheduler-arg: leader-elect-lease-duration", "no other server"}},
+	"controllers' own flag":               {func(c *Config) { c.ControllerManagerArgs = []string{"secure-port=1"} }, []string{"--kube-controller-manager-arg", "have no port of their own"}},
+	"election without others":             {func(c *Config) { c.ControllerManagerArgs = []string{"leader-elect"} }, []string{"--kube-controller-manager-arg: leader-elect=true", "no other server", "--etcd-listen"}},
+	"scheduler's election without others": {func(c *Config) { c.SchedulerArgs = []string{"leader-elect=true"} }, []string{"--kube-scheduler-arg: leader-elect=true", "no other server"}},
+	"lease without others":                {func(c *Config) { c.SchedulerArgs = []string{"leader-elect-lease-duration=30s"} }, []string{"--kube-scheduler-arg: leader-elect-lease-duration", "no other server"}},
 	"lease without an election": {func(c *Config) {
 		c.EtcdListen, c.ControllerManagerArgs = "http://127.0.0.1:0", []string{"leader-elect=false", "leader-elect-lease-duration=30s"}
 	}, []string{"--kube-controller-manager-arg: leader-elect-lease-duration", "leader-elect=false"}},
@@ -365,6 +363,68 @@ func TestSecondServerNamesTheDirectoryAndPortsInUse(t *testing.T) {
 func portOf(t *testing.T, l net.Listener) int {
 	t.Helper()
 	return l.Addr().(*net.TCPAddr).Port
+}
+
+// Upstream finds these mistakes when it builds the controller, and ends the program.
+func TestSizesOfNodesPodRanges(t *testing.T) {
+	const dual, first, second = "10.96.0.0/12,fd00:10:96::/112", "10.96.0.0/12", "fd00:10:96::/112"
+	const both = "10.1.0.0/16,fd00:1::/56"
+	for _, tc := range []struct {
+		services, pods string
+		args           []string
+		want           string // in the error; empty: none
+	}{
+		{dual, both, nil, ""},
+		{dual, both, []string{"node-cidr-mask-size=24"}, "node-cidr-mask-size=24: the Pod ranges " + both},
+		{dual, both, []string{"node-cidr-mask-size=24", "allocate-node-cidrs=false"}, ""},
+		{dual, both, []string{"node-cidr-mask-size=24", "controllers=*,-nodeipam"}, ""},
+		{dual, both, []string{"node-cidr-mask-size-ipv4=26", "node-cidr-mask-size-ipv6=72"}, ""},
+		{first, "10.1.0.0/16", []string{"node-cidr-mask-size=20"}, ""},
+		{first, "10.1.0.0/16", []string{"node-cidr-mask-size=20", "node-cidr-mask-size-ipv4=20"}, "leave it out"},
+		{first, "10.1.0.0/16", []string{"node-cidr-mask-size-ipv6=64"}, "node-cidr-mask-size-ipv6=64: the Pod range 10.1.0.0/16"},
+		{second, "fd00:1::/56", []string{"node-cidr-mask-size-ipv4=24"}, "node-cidr-mask-size-ipv4=24: the Pod range fd00:1::/56"},
+		{first, "10.1.0.0/16", []string{"node-cidr-mask-size=12"}, "--cluster-cidr 10.1.0.0/16: a node's part is a /12"},
+		{second, "fd00::/32", nil, "--cluster-cidr fd00::/32: a node's part is a /64"},
+		{first, "10.1.0.0/16", []string{"node-cidr-mask-size=40"}, "want 32 at most"},
+	} {
+		c := quietConfig(t)
+		c.ServiceClusterIPRange, c.ClusterCIDR, c.ControllerManagerArgs = tc.services, tc.pods, tc.args
+		if err := c.Validate(t.Context()); (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("--cluster-cidr %q, %v: got %v, want %q", tc.pods, tc.args, err, tc.want)
+		}
+	}
+}
+
+// The controllers' certificates fill in only what the user left open. Upstream refuses them if the
+// user names an authority that signs everything.
+func TestUsersFilesWinOverTheServersCertificates(t *testing.T) {
+	store, _, err := certs.Ensure(certs.Config{Dir: t.TempDir(), NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		args          []string
+		rootCA, signs string
+	}{
+		"no files":              {nil, store.CertFile(certs.ServerCA), store.KeyFile(certs.ServerCA)},
+		"a root CA":             {[]string{"root-ca-file=/mine.crt"}, "/mine.crt", store.KeyFile(certs.ServerCA)},
+		"a cluster's authority": {[]string{"cluster-signing-cert-file=/mine.crt", "cluster-signing-key-file=/mine.key"}, store.CertFile(certs.ServerCA), ""},
+	} {
+		o, err := controllers.Parse(controllers.Settings{Args: tc.args})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.UseCertificates(store)
+		if got := o.SAController.RootCAFile; got != tc.rootCA {
+			t.Errorf("%s: root CA: got %q, want %q", name, got, tc.rootCA)
+		}
+		if got := o.CSRSigningController.KubeletServingSignerConfiguration.KeyFile; got != tc.signs {
+			t.Errorf("%s: signer of servers: got %q, want %q", name, got, tc.signs)
+		}
+		if errs := o.CSRSigningController.Validate(); len(errs) > 0 {
+			t.Errorf("%s: upstream refuses: %v", name, errs)
+		}
+	}
 }
 
 // The default of --cluster-cidr follows the families of the Service addresses, and avoids them.

@@ -21,7 +21,7 @@ import (
 
 	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/server"
-	"github.com/karve-k8s/karve/server/controllers"
+	"github.com/karve-k8s/karve/server/controllers/replacements"
 )
 
 // servingRequest is what a kubelet with serverTLSBootstrap asks for.
@@ -223,7 +223,7 @@ func TestServingCertificatesOfKubelets(t *testing.T) {
 		return nil
 	})
 	for range 2 { // a start again
-		if err := controllers.PublishNames(t.Context(), c, []string{"second.example.org", "198.51.100.200", "*.second.example.net"}); err != nil {
+		if err := replacements.PublishNames(t.Context(), c, []string{"second.example.org", "198.51.100.200", "*.second.example.net"}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/karve-k8s/karve/server/begin"
 	"github.com/karve-k8s/karve/server/certificates"
 	"github.com/karve-k8s/karve/server/controllers"
+	"github.com/karve-k8s/karve/server/controllers/replacements"
 	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/server/insecure"
 	"github.com/karve-k8s/karve/server/lifecycle"
@@ -108,8 +109,8 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 		o := controllers.Options{Upstream: p.controllers, Election: p.election, Deviations: p.deviations, Step: s.stepsOf(controllersPart), Connect: s.controllersConnection, Blocked: s.blockedPart(controllersPart)}
 		o.KnownPodRange, o.NoPodRanges = s.knownPodRange, s.logNoPodRanges
 		if p.ApproveKubeletServing {
-			o.KubeletServing = func() controllers.KubeletServing {
-				return controllers.KubeletServing{Admin: s.adminClient(), Server: s.names, Warn: s.Log.Warnf}
+			o.KubeletServing = func() replacements.KubeletServing {
+				return replacements.KubeletServing{Admin: s.adminClient(), Server: s.names, Warn: s.Log.Warnf}
 			}
 		}
 		s.controlling = controllers.New(o)
@@ -433,7 +434,7 @@ func (s *controlPlane) controllersConnection() controllers.Connection {
 		Certificates: s.certificates.Store(), Informers: api.Informers(),
 	}
 	if s.ownsStorage() {
-		c.Writes = &controllers.Writes{
+		c.Writes = &replacements.Writes{
 			Admission: api.Informers().Core().V1().Namespaces().Informer().GetStore(),
 			Requests:  api.WritesEnd, Engine: s.storage.Connection().Engine.Barrier,
 		}

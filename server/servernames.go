@@ -11,7 +11,7 @@ import (
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/internal/panics"
-	"github.com/karve-k8s/karve/server/controllers"
+	"github.com/karve-k8s/karve/server/controllers/replacements"
 )
 
 // When a server publishes its names again, and how long it waits after an error.
@@ -34,7 +34,7 @@ func (s *controlPlane) publishNames(ctx context.Context, ready func()) error {
 			if err != nil {
 				return err
 			}
-			return controllers.PublishNames(ctx, client, names)
+			return replacements.PublishNames(ctx, client, names)
 		})
 		ready()
 		next := namesAgain

@@ -2,8 +2,9 @@
 //
 // Read [Controllers.Run] first. The options are in options.go, the informers that the
 // controllers share with the API server in informers.go. Three controllers are not built by
-// upstream's own constructors: token.go, garbage.go and namespaces.go give the reasons. kubeletserving.go is a
-// controller that upstream does not have. standstill.go is for a process that was stopped for a while.
+// upstream's own constructors: token.go, and garbage.go and namespaces.go in package replacements, give the
+// reasons. kubeletserving.go there is a controller that upstream does not have, and standstill.go is for a
+// process that was stopped for a while.
 package controllers
 
 import (
@@ -34,6 +35,7 @@ import (
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/server/begin"
+	"github.com/karve-k8s/karve/server/controllers/replacements"
 	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/server/election"
 	"github.com/karve-k8s/karve/server/health"
@@ -58,7 +60,7 @@ type Options struct {
 	Step func(name string) (done func())
 	// KubeletServing makes an approver of kubelets' serving certificates run. It is nil if nobody
 	// wants one.
-	KubeletServing func() KubeletServing
+	KubeletServing func() replacements.KubeletServing
 	// KnownPodRange returns the range of Pod addresses that the cluster itself names, or nothing. It
 	// may be nil.
 	KnownPodRange func(context.Context) (string, error)
@@ -83,7 +85,7 @@ type Connection struct {
 	Informers informers.SharedInformerFactory
 	// Writes tells which writes a deleted namespace waits for. If it is nil, other API
 	// servers may write to the datastore, and upstream's namespace controller runs.
-	Writes *Writes
+	Writes *replacements.Writes
 
 	begin func() // starts Informers, if they run longer than the controllers; otherwise nil
 }
@@ -250,8 +252,8 @@ func (c *Controllers) run(ctx context.Context, connection Connection, term *elec
 	root := clientbuilder.SimpleControllerClientBuilder{ClientConfig: config.Kubeconfig}
 	anonymous := connection.Anonymous
 	anonymous.ContentType = config.Kubeconfig.ContentType
-	perController := fencedBuilder{clientbuilder.NewDynamicClientBuilder(anonymous, config.Client.CoreV1(), metav1.NamespaceSystem),
-		func(client *rest.Config) *rest.Config { return begin.Repeat(ctx, term.Fence(client)) }}
+	perController := replacements.FencedBuilder{ControllerClientBuilder: clientbuilder.NewDynamicClientBuilder(anonymous, config.Client.CoreV1(), metav1.NamespaceSystem),
+		Fence: func(client *rest.Config) *rest.Config { return begin.Repeat(ctx, term.Fence(client)) }}
 	shared, err := app.CreateControllerContext(ctx, config, root, perController)
 	if err != nil {
 		return ended(ctx, fmt.Errorf("prepare controllers: %w", err))
@@ -260,7 +262,7 @@ func (c *Controllers) run(ctx context.Context, connection Connection, term *elec
 	if err := sharedinformers.Share(shared.InformerFactory, connection.Informers, c.options.Deviations, sharedWithAPIServer...); err != nil {
 		return err
 	}
-	shared.ClientBuilder = rangeBuilder{perController, shared.InformerFactory.Core().V1().Nodes().Lister()}
+	shared.ClientBuilder = replacements.RangeBuilder{ControllerClientBuilder: perController, Nodes: shared.InformerFactory.Core().V1().Nodes().Lister()}
 	now.shared = shared.InformerFactory
 	close(now.configured)
 	done()
@@ -274,10 +276,11 @@ func (c *Controllers) run(ctx context.Context, connection Connection, term *elec
 		return err
 	}
 	if c.options.KubeletServing != nil {
-		events := config.EventBroadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: servingApprover})
+		events := config.EventBroadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: replacements.ServingApprover})
 		serving := c.options.KubeletServing()
 		serving.Admin = term.Fence(serving.Admin)
-		approver, err := newServingApprover(shared, serving, events)
+		ranges := shared.ComponentConfig.NodeIPAMController
+		approver, err := replacements.NewServingApprover(perController, shared.InformerFactory, []string{ranges.ServiceCIDR, ranges.SecondaryServiceCIDR}, serving, events)
 		if err != nil {
 			return err
 		}
@@ -345,25 +348,32 @@ func (c *Controllers) configure(ctx context.Context, connection Connection) (*co
 
 // build makes all controllers that are enabled, and a health check for each but the token
 // controller, as upstream does.
-func build(ctx context.Context, shared app.ControllerContext, root clientbuilder.ControllerClientBuilder, writes *Writes, switches deviations.Switches) ([]app.Controller, []health.Checker, error) {
+func build(ctx context.Context, shared app.ControllerContext, root clientbuilder.ControllerClientBuilder, writes *replacements.Writes, switches deviations.Switches) ([]app.Controller, []health.Checker, error) {
 	// Upstream does not export the constructor of the token controller, which it builds
 	// before all others.
 	tokens, err := newTokenController(ctx, shared, root)
 	if err != nil {
 		return nil, nil, err
 	}
-	heart := newHeart(time.Now)
-	go heart.run(ctx)
-	shared.InformerFactory = renewing{shared.InformerFactory, heart}
+	heart := replacements.NewHeart(time.Now)
+	go heart.Run(ctx)
+	shared.InformerFactory = heart.Renewing(shared.InformerFactory)
 	descriptors := app.NewControllerDescriptors()
 	delete(descriptors, names.ServiceAccountTokenController)
 	own := map[string]func(context.Context, app.ControllerContext) (app.Controller, error){}
 	if switches.On(deviations.Garbage) {
-		own[names.GarbageCollectorController] = newGarbageController
+		own[names.GarbageCollectorController] = func(ctx context.Context, shared app.ControllerContext) (app.Controller, error) {
+			o := shared.ComponentConfig.GarbageCollectorController
+			if !o.EnableGarbageCollector {
+				return nil, nil
+			}
+			return replacements.NewGarbageCollector(ctx, shared.ClientBuilder, shared.GraphBuilder, shared.ObjectOrMetadataInformerFactory, shared.RESTMapper, int(o.ConcurrentGCSyncs))
+		}
 	}
 	if writes != nil && switches.On(deviations.Namespaces) {
 		own[names.NamespaceController] = func(ctx context.Context, shared app.ControllerContext) (app.Controller, error) {
-			return newNamespaceController(ctx, shared, writes)
+			o := shared.ComponentConfig.NamespaceController
+			return replacements.NewNamespaceController(ctx, shared.ClientBuilder, shared.InformerFactory.Core().V1().Namespaces().Informer(), writes, int(o.ConcurrentNamespaceSyncs), o.NamespaceSyncPeriod.Duration)
 		}
 	}
 	for name := range own {

@@ -1,13 +1,18 @@
 package controllers
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 
+	"github.com/karve-k8s/karve/server/controllers/replacements"
 	"github.com/karve-k8s/karve/server/health"
 	"github.com/karve-k8s/karve/server/sharedinformers"
 )
@@ -49,7 +54,7 @@ func (c *Controllers) Followers(changes sharedinformers.Changes) ([]sharedinform
 // does not know, from now on. No worker may be running during the call.
 func (c *Controllers) ForgetAbsentOwners() {
 	if now := c.running(); now != nil && now.graph != nil {
-		rememberNoAbsentOwners(now.graph)
+		replacements.RememberNoAbsentOwners(now.graph)
 	}
 }
 
@@ -59,5 +64,27 @@ type healthChecks []health.Checker
 func (c *healthChecks) AddHealthChecker(checks ...healthz.HealthChecker) {
 	for _, check := range checks {
 		*c = append(*c, check)
+	}
+}
+
+// firstWritesPoll is how often AwaitFirstWrites checks.
+const firstWritesPoll = 10 * time.Millisecond
+
+// AwaitFirstWrites waits until the controllers that run here have written what they write to every
+// cluster at their start. They do so soon after they are ready. A snapshot without that would
+// differ from each cluster that starts with it. client is an administrator's.
+func (c *Controllers) AwaitFirstWrites(ctx context.Context, client kubernetes.Interface) error {
+	tick := time.NewTicker(firstWritesPoll)
+	defer tick.Stop()
+	for {
+		err := replacements.MissingWrites(ctx, client, c.Names())
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), err)
+		}
 	}
 }

@@ -93,7 +93,7 @@ var (
 		Tests: []string{"TestServicesResolveAsUpstream", "TestServicesOnTheHost"},
 	}
 	Garbage = &Deviation{
-		Name: "garbage", Where: "server/controllers/garbage.go",
+		Name: "garbage", Where: "server/controllers/replacements/garbage.go",
 		Replaces: []string{"k8s.io/kubernetes/cmd/kube-controller-manager/app.newGarbageCollectorController"},
 		Instead:  "The garbage collector looks for new kinds when a CustomResourceDefinition changes, and not only every 30 seconds.",
 		Gain:     "What a custom resource of a new kind owns is deleted after 0.5 to 2 s instead of up to 30.",
@@ -124,7 +124,7 @@ var (
 		Tests:    []string{"TestSameAsHTTP2"},
 	}
 	Namespaces = &Deviation{
-		Name: "namespaces", Where: "server/controllers/namespaces.go",
+		Name: "namespaces", Where: "server/controllers/replacements/namespaces.go",
 		Replaces: []string{"k8s.io/kubernetes/pkg/controller/namespace.NamespaceController"},
 		Instead:  "A deleted namespace is emptied when the requests that were admitted to it have ended, instead of after five seconds.",
 		Gain:     "A namespace with 20 Pods is gone after 0.42 s instead of 5.63.",

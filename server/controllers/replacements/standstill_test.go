@@ -1,4 +1,4 @@
-package controllers
+package replacements
 
 import (
 	"context"
@@ -52,9 +52,9 @@ func TestStandstillIsNotTheNodes(t *testing.T) {
 				client := fake.NewClientset(node, lease)
 				ctx, cancel := context.WithCancel(t.Context())
 				var jump atomic.Int64
-				heart := newHeart(func() time.Time { return time.Now().Add(time.Duration(jump.Load())) })
-				go heart.run(ctx)
-				shared := renewing{informers.NewSharedInformerFactory(client, 0), heart}
+				heart := NewHeart(func() time.Time { return time.Now().Add(time.Duration(jump.Load())) })
+				go heart.Run(ctx)
+				shared := heart.Renewing(informers.NewSharedInformerFactory(client, 0))
 				controller, err := nodelifecycle.NewNodeLifecycleController(ctx, shared.Coordination().V1().Leases(), shared.Core().V1().Pods(),
 					shared.Core().V1().Nodes(), shared.Apps().V1().DaemonSets(), withoutEvents{client}, 5*time.Second, time.Minute, grace, 0.1, 0.01, 50, 0.55)
 				if err != nil {

@@ -1,4 +1,4 @@
-package controllers
+package replacements
 
 import (
 	"net/http"
@@ -9,23 +9,23 @@ import (
 	"k8s.io/controller-manager/pkg/clientbuilder"
 )
 
-// fencedBuilder builds clients that fail as soon as the term is over. A client of upstream's DynamicControllerClientBuilder first asks
+// FencedBuilder builds clients that fail as soon as the term is over. A client of upstream's DynamicControllerClientBuilder first asks
 // for a token. At each request it tries that for 3.5 seconds, whatever the context says (tokenSourceImpl), so a
 // few requests in a row take longer than --controller-shutdown-timeout. And it ends the process if ClientOrDie finds no service account.
-type fencedBuilder struct {
+type FencedBuilder struct {
 	clientbuilder.ControllerClientBuilder
-	fence func(*rest.Config) *rest.Config
+	Fence func(*rest.Config) *rest.Config
 }
 
-func (b fencedBuilder) Config(name string) (*rest.Config, error) {
+func (b FencedBuilder) Config(name string) (*rest.Config, error) {
 	config, err := b.ControllerClientBuilder.Config(name)
 	if err != nil {
 		return nil, err
 	}
-	return b.fence(config), nil
+	return b.Fence(config), nil
 }
 
-func (b fencedBuilder) Client(name string) (kubernetes.Interface, error) {
+func (b FencedBuilder) Client(name string) (kubernetes.Interface, error) {
 	config, err := b.Config(name)
 	if err != nil {
 		return nil, err
@@ -34,7 +34,7 @@ func (b fencedBuilder) Client(name string) (kubernetes.Interface, error) {
 }
 
 // ClientOrDie returns a client whose requests fail if there is an error.
-func (b fencedBuilder) ClientOrDie(name string) kubernetes.Interface {
+func (b FencedBuilder) ClientOrDie(name string) kubernetes.Interface {
 	client, err := b.Client(name)
 	if err != nil {
 		return kubernetes.NewForConfigOrDie(&rest.Config{Transport: failing{err}}) // this one is valid
@@ -47,7 +47,7 @@ type failing struct{ err error }
 func (f failing) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.err }
 
 // DiscoveryClient has upstream's limits (DynamicControllerClientBuilder.DiscoveryClient).
-func (b fencedBuilder) DiscoveryClient(name string) (discovery.DiscoveryInterface, error) {
+func (b FencedBuilder) DiscoveryClient(name string) (discovery.DiscoveryInterface, error) {
 	config, err := b.Config(name)
 	if err != nil {
 		return nil, err

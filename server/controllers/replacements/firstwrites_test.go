@@ -1,4 +1,4 @@
-package controllers
+package replacements
 
 import (
 	"testing"
@@ -30,7 +30,7 @@ func TestMissingWrites(t *testing.T) {
 		"a kind is not there": {both[:1], nil, false},
 	} {
 		t.Run(what, func(t *testing.T) {
-			err := missingWrites(t.Context(), fake.NewClientset(test.objects...), test.running)
+			err := MissingWrites(t.Context(), fake.NewClientset(test.objects...), test.running)
 			if (err != nil) != test.missing {
 				t.Errorf("got %v, want an error: %v", err, test.missing)
 			}

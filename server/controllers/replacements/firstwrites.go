@@ -1,11 +1,10 @@
-package controllers
+package replacements
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -37,30 +36,8 @@ var firstWrites = map[string]func(context.Context, kubernetes.Interface) error{
 	},
 }
 
-// firstWritesPoll is how often AwaitFirstWrites checks.
-const firstWritesPoll = 10 * time.Millisecond
-
-// AwaitFirstWrites waits until the controllers that run here have written what they write to every
-// cluster at their start. They do so soon after they are ready. A snapshot without that would
-// differ from each cluster that starts with it. client is an administrator's.
-func (c *Controllers) AwaitFirstWrites(ctx context.Context, client kubernetes.Interface) error {
-	tick := time.NewTicker(firstWritesPoll)
-	defer tick.Stop()
-	for {
-		err := missingWrites(ctx, client, c.Names())
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return errors.Join(ctx.Err(), err)
-		}
-	}
-}
-
-// missingWrites returns what one of the controllers has not written yet.
-func missingWrites(ctx context.Context, client kubernetes.Interface, running []string) error {
+// MissingWrites returns what one of the controllers has not written yet.
+func MissingWrites(ctx context.Context, client kubernetes.Interface, running []string) error {
 	for name, missing := range firstWrites {
 		if !slices.Contains(running, name) {
 			continue

@@ -1,4 +1,4 @@
-package controllers
+package replacements
 
 import (
 	"testing"
@@ -55,7 +55,7 @@ func TestRangeIsSeenBeforeTheNodeIsHandledAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			nodes := &late{gone: c.gone}
 			core := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}})
-			client, err := rangeBuilder{fakeBuilder{client: core}, nodes}.Client(c.client)
+			client, err := RangeBuilder{fakeBuilder{client: core}, nodes}.Client(c.client)
 			if err != nil {
 				t.Fatal(err)
 			}

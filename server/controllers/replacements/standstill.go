@@ -1,4 +1,4 @@
-package controllers
+package replacements
 
 import (
 	"context"
@@ -19,12 +19,12 @@ const (
 	standstill   = 5 * time.Second
 )
 
-// heart notices that the process stood still. Meanwhile no node could renew its lease, and upstream's node
+// Heart notices that the process stood still. Meanwhile no node could renew its lease, and upstream's node
 // lifecycle controller would take all of them for dead. It compares the time at which it has seen a renewal
-// with the present, by the clock that heart uses, too. A standstill therefore counts as a renewal of every
+// with the present, by the clock that Heart uses, too. A standstill therefore counts as a renewal of every
 // lease: each node has its grace period again, as after a start. With an election, upstream's process ends
 // instead.
-type heart struct {
+type Heart struct {
 	now func() time.Time
 
 	mu     sync.Mutex
@@ -32,10 +32,11 @@ type heart struct {
 	stills int64 // how often it has stood still
 }
 
-func newHeart(now func() time.Time) *heart { return &heart{now: now, last: now()} }
+// NewHeart returns a heart with that clock.
+func NewHeart(now func() time.Time) *Heart { return &Heart{now: now, last: now()} }
 
-// run beats until ctx ends.
-func (h *heart) run(ctx context.Context) {
+// Run beats until ctx ends.
+func (h *Heart) Run(ctx context.Context) {
 	beats := time.NewTicker(beatInterval)
 	defer beats.Stop()
 	for {
@@ -49,7 +50,7 @@ func (h *heart) run(ctx context.Context) {
 }
 
 // beat returns how often the process has stood still so far. Whoever continues first after a standstill notices it.
-func (h *heart) beat() int64 {
+func (h *Heart) beat() int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := h.now()
@@ -60,11 +61,15 @@ func (h *heart) beat() int64 {
 	return h.stills
 }
 
-// renewing makes the lister of Leases renew each one when the process has stood still. Only the node lifecycle
-// controller reads the time of a renewal.
+// Renewing returns a factory whose lister of Leases renews each one when the process has stood still. Only the
+// node lifecycle controller reads the time of a renewal.
+func (h *Heart) Renewing(f informers.SharedInformerFactory) informers.SharedInformerFactory {
+	return renewing{f, h}
+}
+
 type renewing struct {
 	informers.SharedInformerFactory
-	heart *heart
+	heart *Heart
 }
 
 func (f renewing) Coordination() coordination.Interface {
@@ -73,7 +78,7 @@ func (f renewing) Coordination() coordination.Interface {
 
 type renewingGroup struct {
 	coordination.Interface
-	heart *heart
+	heart *Heart
 }
 
 func (g renewingGroup) V1() informersv1.Interface {
@@ -82,7 +87,7 @@ func (g renewingGroup) V1() informersv1.Interface {
 
 type renewingVersion struct {
 	informersv1.Interface
-	heart *heart
+	heart *Heart
 }
 
 func (v renewingVersion) Leases() informersv1.TypedLeaseInformer {
@@ -91,7 +96,7 @@ func (v renewingVersion) Leases() informersv1.TypedLeaseInformer {
 
 type renewingInformer struct {
 	informersv1.TypedLeaseInformer
-	heart *heart
+	heart *Heart
 }
 
 func (i renewingInformer) Lister() listersv1.LeaseLister {
@@ -100,7 +105,7 @@ func (i renewingInformer) Lister() listersv1.LeaseLister {
 
 type renewingLister struct {
 	listersv1.LeaseLister
-	heart *heart
+	heart *Heart
 }
 
 func (l renewingLister) Leases(namespace string) listersv1.LeaseNamespaceLister {
@@ -109,7 +114,7 @@ func (l renewingLister) Leases(namespace string) listersv1.LeaseNamespaceLister 
 
 type renewingLeases struct {
 	listersv1.LeaseNamespaceLister
-	heart *heart
+	heart *Heart
 }
 
 func (l renewingLeases) Get(name string) (*coordinationv1.Lease, error) {

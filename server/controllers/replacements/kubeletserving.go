@@ -1,4 +1,4 @@
-package controllers
+package replacements
 
 import (
 	"context"
@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	certificateslisters "k8s.io/client-go/listers/certificates/v1"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -30,8 +31,8 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/component-helpers/auth/rbac/reconciliation"
+	"k8s.io/controller-manager/pkg/clientbuilder"
 	"k8s.io/klog/v2"
-	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	certificatesapi "k8s.io/kubernetes/pkg/apis/certificates"
 	"k8s.io/kubernetes/pkg/controller/certificates"
 
@@ -39,10 +40,10 @@ import (
 	"github.com/karve-k8s/karve/internal/panics"
 )
 
-// The approver's name is that of its service account in kube-system, too.
+// ServingApprover is the name of the approver, and of its service account in kube-system.
 const (
-	servingApprover     = "kubelet-serving-approver"
-	servingApproverRole = "karve:" + servingApprover
+	ServingApprover     = "kubelet-serving-approver"
+	servingApproverRole = "karve:" + ServingApprover
 )
 
 const (
@@ -98,29 +99,29 @@ type servingApproverController struct {
 	told map[string]string // why a request is not approved, by its name; for the one worker
 }
 
-func newServingApprover(shared app.ControllerContext, o KubeletServing, events record.EventRecorder) (app.Controller, error) {
-	client, err := shared.NewClient(servingApprover)
+// NewServingApprover returns the approver. services are the configured ranges of Services.
+func NewServingApprover(clients clientbuilder.ControllerClientBuilder, shared informers.SharedInformerFactory, services []string, o KubeletServing, events record.EventRecorder) (Controller, error) {
+	client, err := clients.Client(ServingApprover)
 	if err != nil {
-		return nil, fmt.Errorf("create client for %s: %w", servingApprover, err)
+		return nil, fmt.Errorf("create client for %s: %w", ServingApprover, err)
 	}
-	admin, err := kubernetes.NewForConfig(rest.AddUserAgent(o.Admin, servingApprover))
+	admin, err := kubernetes.NewForConfig(rest.AddUserAgent(o.Admin, ServingApprover))
 	if err != nil {
-		return nil, fmt.Errorf("create client for %s: %w", servingApprover, err)
+		return nil, fmt.Errorf("create client for %s: %w", ServingApprover, err)
 	}
-	requests := shared.InformerFactory.Certificates().V1().CertificateSigningRequests()
-	nodes := shared.InformerFactory.Core().V1().Nodes()
-	ranges := shared.InformerFactory.Networking().V1().ServiceCIDRs()
-	endpoints := shared.InformerFactory.Discovery().V1().EndpointSlices()
+	requests := shared.Certificates().V1().CertificateSigningRequests()
+	nodes := shared.Core().V1().Nodes()
+	ranges := shared.Networking().V1().ServiceCIDRs()
+	endpoints := shared.Discovery().V1().EndpointSlices()
 	c := &servingApproverController{
 		client: client, admin: admin, requests: requests.Lister(), nodes: nodes.Lister(), ranges: ranges.Lister(), slices: endpoints.Lister(),
 		events: events, server: o.Server, warn: o.Warn, told: map[string]string{},
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](servingRetry, servingRetryLimit),
-			workqueue.TypedRateLimitingQueueConfig[string]{Name: servingApprover}),
+			workqueue.TypedRateLimitingQueueConfig[string]{Name: ServingApprover}),
 	}
-	options := shared.ComponentConfig.NodeIPAMController
-	for _, text := range []string{options.ServiceCIDR, options.SecondaryServiceCIDR} {
-		if prefix, err := netip.ParsePrefix(text); err == nil { // Parse has checked it
+	for _, text := range services {
+		if prefix, err := netip.ParsePrefix(text); err == nil { // controllers.Parse has checked it
 			c.services = append(c.services, prefix)
 		}
 	}
@@ -152,7 +153,7 @@ func newServingApprover(shared app.ControllerContext, o KubeletServing, events r
 	return c, nil
 }
 
-func (*servingApproverController) Name() string { return servingApprover }
+func (*servingApproverController) Name() string { return ServingApprover }
 
 // pending reports whether a request waits for this controller.
 func pending(csr *certificatesv1.CertificateSigningRequest) bool {
@@ -435,7 +436,7 @@ func (c *servingApproverController) ensureRole() error {
 	}}
 	binding := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: servingApproverRole},
 		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: servingApproverRole},
-		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: servingApprover, Namespace: metav1.NamespaceSystem}},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: ServingApprover, Namespace: metav1.NamespaceSystem}},
 	}
 	roles := reconciliation.ReconcileRoleOptions{
 		Role: reconciliation.ClusterRoleRuleOwner{ClusterRole: role}, Confirm: true, RemoveExtraPermissions: true,

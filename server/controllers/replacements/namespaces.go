@@ -1,4 +1,4 @@
-package controllers
+package replacements
 
 import (
 	"context"
@@ -18,10 +18,10 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/controller-manager/pkg/clientbuilder"
 	"k8s.io/klog/v2"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kube-aggregator/pkg/controllers/autoregister"
-	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 	"k8s.io/kubernetes/pkg/controller/namespace/deletion"
 
@@ -95,8 +95,10 @@ type namespaceController struct {
 	settling map[types.UID]*settling // of namespaces in the informer's store
 }
 
-func newNamespaceController(ctx context.Context, shared app.ControllerContext, writes *Writes) (app.Controller, error) {
-	config, err := shared.NewClientConfig("namespace-controller")
+// NewNamespaceController returns a namespace controller whose deletions wait for writes. It handles
+// each namespace again after resync.
+func NewNamespaceController(ctx context.Context, clients clientbuilder.ControllerClientBuilder, namespaces cache.SharedIndexInformer, writes *Writes, workers int, resync time.Duration) (Controller, error) {
+	config, err := clients.Config("namespace-controller")
 	if err != nil {
 		return nil, err
 	}
@@ -108,15 +110,14 @@ func newNamespaceController(ctx context.Context, shared app.ControllerContext, w
 	if err != nil {
 		return nil, fmt.Errorf("create client for namespace controller: %w", err)
 	}
-	options := shared.ComponentConfig.NamespaceController
 	c := &namespaceController{
-		informer: shared.InformerFactory.Core().V1().Namespaces().Informer(),
+		informer: namespaces,
 		contents: contents,
 		deleter: deletion.NewNamespacedResourcesDeleter(ctx, client.CoreV1().Namespaces(), contents, client.CoreV1(),
 			client.Discovery().ServerPreferredNamespacedResources, corev1.FinalizerKubernetes),
 		queue:    workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{Name: "namespace"}),
 		retry:    workqueue.NewTypedItemExponentialFailureRateLimiter[string](namespaceRetry, namespaceRetryLimit),
-		workers:  int(options.ConcurrentNamespaceSyncs),
+		workers:  workers,
 		writes:   writes,
 		settling: map[types.UID]*settling{},
 	}
@@ -124,7 +125,7 @@ func newNamespaceController(ctx context.Context, shared app.ControllerContext, w
 		AddFunc:    c.changed,
 		UpdateFunc: c.updated,
 		DeleteFunc: c.gone,
-	}, options.NamespaceSyncPeriod.Duration)
+	}, resync)
 	if err != nil {
 		return nil, fmt.Errorf("watch namespaces: %w", err)
 	}

@@ -1,4 +1,4 @@
-package controllers
+package replacements
 
 import (
 	"errors"
@@ -20,7 +20,7 @@ func (r refusing) RoundTrip(*http.Request) (*http.Response, error) { return nil,
 func TestClientsAskForNoTokenAfterTheTerm(t *testing.T) {
 	over := errors.New("over")
 	core := fake.NewClientset()
-	builder := fencedBuilder{
+	builder := FencedBuilder{
 		clientbuilder.NewDynamicClientBuilder(&rest.Config{Host: "https://127.0.0.1:1"}, core.CoreV1(), metav1.NamespaceSystem),
 		func(config *rest.Config) *rest.Config {
 			fenced := rest.CopyConfig(config)

@@ -1,4 +1,4 @@
-package controllers
+package replacements
 
 import (
 	"context"
@@ -47,7 +47,7 @@ func TestGarbageCollectorForgetsAbsentOwners(t *testing.T) {
 	graph := garbagecollector.NewDependencyGraphBuilder(t.Context(), nil, nil, nil, nil, nil)
 	_, _, before := graph.GetGraphResources()
 	was := *before
-	rememberNoAbsentOwners(graph)
+	RememberNoAbsentOwners(graph)
 	if _, _, after := graph.GetGraphResources(); after != before || *after == was {
 		t.Error("the workers still have the old cache")
 	}

@@ -1,4 +1,4 @@
-package controllers
+package replacements
 
 import (
 	"context"
@@ -18,20 +18,20 @@ import (
 // cmd/kube-controller-manager/app/core.go). The node lifecycle controller uses the same name.
 const nodeController = "node-controller"
 
-// rangeBuilder gives the node IPAM controller a client whose patches wait for its informer. Without that, the
+// RangeBuilder gives the node IPAM controller a client whose patches wait for its informer. Without that, the
 // controller handles a Node that changes right after its creation before the informer has seen the range that was just
 // written, and takes another one for it.
-type rangeBuilder struct {
+type RangeBuilder struct {
 	clientbuilder.ControllerClientBuilder
-	nodes corelisters.NodeLister // of the controller's informer
+	Nodes corelisters.NodeLister // of the controller's informer
 }
 
-func (b rangeBuilder) Client(name string) (kubernetes.Interface, error) {
+func (b RangeBuilder) Client(name string) (kubernetes.Interface, error) {
 	client, err := b.ControllerClientBuilder.Client(name)
 	if err != nil || name != nodeController {
 		return client, err
 	}
-	return rangeClient{client, b.nodes}, nil
+	return rangeClient{client, b.Nodes}, nil
 }
 
 type rangeClient struct {

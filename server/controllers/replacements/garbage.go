@@ -1,4 +1,4 @@
-package controllers
+package replacements
 
 import (
 	"context"
@@ -9,12 +9,14 @@ import (
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	"k8s.io/controller-manager/pkg/clientbuilder"
+	"k8s.io/controller-manager/pkg/informerfactory"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 	"k8s.io/kubernetes/pkg/controller/garbagecollector"
 )
@@ -45,22 +47,19 @@ type garbageController struct {
 	workers int
 }
 
-// newGarbageController returns nil if garbage collection is switched off.
-func newGarbageController(ctx context.Context, shared app.ControllerContext) (app.Controller, error) {
-	options := shared.ComponentConfig.GarbageCollectorController
-	if !options.EnableGarbageCollector {
-		return nil, nil
-	}
+// NewGarbageCollector returns a garbage collector with the graph and the informers of objects that
+// upstream has made.
+func NewGarbageCollector(ctx context.Context, clients clientbuilder.ControllerClientBuilder, graph *garbagecollector.GraphBuilder, informers informerfactory.InformerFactory, mapper meta.ResettableRESTMapper, workers int) (Controller, error) {
 	const identity = "generic-garbage-collector"
-	client, err := shared.NewClient(identity)
+	client, err := clients.Client(identity)
 	if err != nil {
 		return nil, fmt.Errorf("create client for garbage collector: %w", err)
 	}
-	served, err := shared.ClientBuilder.DiscoveryClient(identity)
+	served, err := clients.DiscoveryClient(identity)
 	if err != nil {
 		return nil, fmt.Errorf("create discovery client for garbage collector: %w", err)
 	}
-	config, err := shared.NewClientConfig(identity)
+	config, err := clients.Config(identity)
 	if err != nil {
 		return nil, err
 	}
@@ -68,13 +67,13 @@ func newGarbageController(ctx context.Context, shared app.ControllerContext) (ap
 	if err != nil {
 		return nil, fmt.Errorf("create client for garbage collector: %w", err)
 	}
-	collector, err := garbagecollector.NewComposedGarbageCollector(ctx, client, objects, shared.RESTMapper, shared.GraphBuilder)
+	collector, err := garbagecollector.NewComposedGarbageCollector(ctx, client, objects, mapper, graph)
 	if err != nil {
 		return nil, fmt.Errorf("create garbage collector: %w", err)
 	}
 	kinds := &kinds{ServerResourcesInterface: served, changed: make(chan struct{}, 1)}
 	// The collector watches the metadata of all objects, so it has this informer already.
-	definitions, err := shared.ObjectOrMetadataInformerFactory.ForResource(apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"))
+	definitions, err := informers.ForResource(apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"))
 	if err != nil {
 		return nil, fmt.Errorf("watch definitions for garbage collector: %w", err)
 	}
@@ -90,14 +89,14 @@ func newGarbageController(ctx context.Context, shared app.ControllerContext) (ap
 	if err != nil {
 		return nil, fmt.Errorf("watch definitions for garbage collector: %w", err)
 	}
-	return garbageController{collector, kinds, int(options.ConcurrentGCSyncs)}, nil
+	return garbageController{collector, kinds, workers}, nil
 }
 
-// rememberNoAbsentOwners makes the garbage collector ask the API server for each owner that it
+// RememberNoAbsentOwners makes the garbage collector ask the API server for each owner that it
 // does not know. Upstream remembers the UIDs of the last 500 absent owners, because a UID is
 // never used again. But a reset creates objects again with their UIDs, and the collector would
 // delete their dependents. No worker may be running during the call.
-func rememberNoAbsentOwners(graph *garbagecollector.GraphBuilder) {
+func RememberNoAbsentOwners(graph *garbagecollector.GraphBuilder) {
 	_, _, absent := graph.GetGraphResources()
 	*absent = *garbagecollector.NewReferenceCache(rememberNothing)
 }
