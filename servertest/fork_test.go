@@ -56,39 +56,3 @@ func TestForks(t *testing.T) {
 		})
 	}
 }
-
-// BenchmarkStart measures a start in a process that has had a cluster before. It leaves out
-// the stop.
-func BenchmarkStart(b *testing.B) {
-	for name, options := range map[string][]servertest.Option{
-		"whole": nil,
-		"api":   {servertest.APIOnly()},
-	} {
-		b.Run(name, func(b *testing.B) {
-			warm := &ending{TB: b}
-			servertest.Start(warm, options...)
-			warm.end()
-			for b.Loop() {
-				t := &ending{TB: b}
-				servertest.Start(t, options...)
-				b.StopTimer()
-				t.end()
-				b.StartTimer()
-			}
-		})
-	}
-}
-
-// ending is a test that ends when end is called.
-type ending struct {
-	testing.TB
-	cleanups []func()
-}
-
-func (e *ending) Cleanup(f func()) { e.cleanups = append(e.cleanups, f) }
-
-func (e *ending) end() {
-	for i := range e.cleanups {
-		e.cleanups[len(e.cleanups)-1-i]()
-	}
-}

@@ -2,7 +2,6 @@ package insecure
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -285,32 +284,5 @@ func TestNoFilesLeft(t *testing.T) {
 	}
 	if _, err := fresh.of(root + 1<<40); err != nil || fresh.root != known.root {
 		t.Errorf("afterwards, the hierarchy: got %q, %v, want %q", fresh.root, err, known.root)
-	}
-}
-
-// BenchmarkFindGroup is the first connection from a session, on a machine with that
-// many control groups; those after it are remembered.
-func BenchmarkFindGroup(b *testing.B) {
-	for _, n := range []int{100, 1000} {
-		b.Run(fmt.Sprintf("groups=%d", n), func(b *testing.B) {
-			c := looked(b)
-			dir, err := os.MkdirTemp(c.root, "karve-bench-")
-			if err != nil || os.Geteuid() != 0 {
-				b.Skipf("no control group can be made: %v", err)
-			}
-			defer os.Remove(dir)
-			for i := range n {
-				name := filepath.Join(dir, fmt.Sprint(i))
-				if err := os.Mkdir(name, 0o755); err != nil {
-					b.Fatal(err)
-				}
-				defer os.Remove(name)
-			}
-			for b.Loop() {
-				if name, err := c.find(1 << 40); name != "" || err != nil { // every one is looked at
-					b.Fatal(name, err)
-				}
-			}
-		})
 	}
 }

@@ -513,20 +513,3 @@ func TestBuffersAreNotShared(t *testing.T) {
 		}
 	}
 }
-
-func BenchmarkRoundTrip(b *testing.B) {
-	s := NewServer(b.Logf)
-	defer s.Close()
-	content := make([]byte, 1000)
-	s.Serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.Write(content) }))
-	client := &http.Client{Transport: &Transport{Server: s}}
-	b.ReportAllocs()
-	for b.Loop() {
-		answer, err := client.Get("https://x/")
-		if err != nil {
-			b.Fatal(err)
-		}
-		io.Copy(io.Discard, answer.Body)
-		answer.Body.Close()
-	}
-}

@@ -728,26 +728,3 @@ func TestARecordLacksAFingerprint(t *testing.T) {
 	c.put(t, c.key(), encode(t, r))
 	c.refused(t, s, "is damaged")
 }
-
-// BenchmarkOpen is what a start pays for the token.
-func BenchmarkOpen(b *testing.B) {
-	shared, err := certs.MakeShared(certs.Config{Dir: filepath.Join(b.TempDir(), "certs")})
-	if err != nil {
-		b.Fatal(err)
-	}
-	token := &Token{strings.TrimSpace(NewToken())}
-	value, err := seal(Material{Shared: shared}, token)
-	if err != nil {
-		b.Fatal(err)
-	}
-	r, err := parse(value)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := r.open(token); err != nil {
-			b.Fatal(err)
-		}
-	}
-}

@@ -197,19 +197,6 @@ func TestCachedProgram(t *testing.T) {
 	}
 }
 
-// BenchmarkChecksum takes the checksum of the program that KARVE_BINARY names.
-func BenchmarkChecksum(b *testing.B) {
-	path := os.Getenv(BinaryVariable)
-	if path == "" {
-		b.Skip("needs " + BinaryVariable)
-	}
-	for b.Loop() {
-		if _, err := sumOfFile(path); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 func TestCachedProgramThatOthersCanChange(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("an access list protects the user's cache there, and files have no mode")
@@ -531,18 +518,5 @@ func TestInstalledProgram(t *testing.T) {
 				t.Errorf("Program returned %q (%v), want the release", path, err)
 			}
 		})
-	}
-}
-
-// BenchmarkKubernetesOf reads the version of the program that KARVE_BINARY names.
-func BenchmarkKubernetesOf(b *testing.B) {
-	path := os.Getenv(BinaryVariable)
-	if path == "" {
-		b.Skip("needs " + BinaryVariable)
-	}
-	for b.Loop() {
-		if _, err := kubernetesOf(path); err != nil {
-			b.Fatal(err)
-		}
 	}
 }
