@@ -1,31 +1,24 @@
 package server_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/sirupsen/logrus"
 	registrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
 
 	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/server/deviations"
-	"github.com/karve-k8s/karve/servertest/process"
 )
 
 // blockers are what somebody may write through the API that keeps the control plane from its start.
@@ -129,13 +122,6 @@ var blockers = map[string]struct {
 	},
 }
 
-func fatal(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func createOf(path string) registrationv1.RuleWithOperations {
 	return registrationv1.RuleWithOperations{
 		Operations: []registrationv1.OperationType{registrationv1.Create},
@@ -232,23 +218,9 @@ func TestBlockedStart(t *testing.T) {
 // caller stops it.
 func startBlocked(t *testing.T, dir string, configure func(*server.Config)) (c *cluster, ready <-chan server.Info) {
 	t.Helper()
-	c = &cluster{dir: dir, log: &process.Text{}, done: make(chan struct{})}
-	told := make(chan server.Info, 1)
-	config := server.Config{
-		DataDir: dir, Ready: func(i server.Info) { told <- i },
-		Log: &logrus.Logger{Out: c.log, Formatter: &logrus.TextFormatter{DisableColors: true}, Level: logrus.InfoLevel, Hooks: logrus.LevelHooks{}},
-	}
-	if configure != nil {
-		configure(&config)
-	}
 	kubeconfig := filepath.Join(dir, "admin.kubeconfig")
 	fatal(t, os.Remove(kubeconfig)) // that of the first start
-	ctx, cancel := context.WithCancel(context.Background())
-	c.cancel = cancel
-	go func() {
-		defer close(c.done)
-		c.err = server.Run(ctx, config)
-	}()
+	c, ready = boot(dir, configure)
 	eventually.Nil(t, "the administrator's kubeconfig is there", func() error {
 		select {
 		case <-c.done:
@@ -258,29 +230,13 @@ func startBlocked(t *testing.T, dir string, configure func(*server.Config)) (c *
 		_, err := os.Stat(kubeconfig)
 		return err
 	})
-	var err error
-	c.admin, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
-	fatal(t, err)
-	c.Clientset, err = kubernetes.NewForConfig(c.admin)
-	fatal(t, err)
-	return c, told
+	fatal(t, c.connect(kubeconfig))
+	return c, ready
 }
 
 // readyz is the text of a check of /readyz, or of all. The error says that it fails.
 func (c *cluster) readyz(t *testing.T, check string) (string, error) {
 	t.Helper()
-	client, err := rest.HTTPClientFor(c.admin)
-	fatal(t, err)
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, strings.TrimSuffix(c.admin.Host+"/readyz/"+check, "/"), nil)
-	fatal(t, err)
-	resp, err := client.Do(r)
-	if err != nil {
-		return "", err
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = errors.New(resp.Status)
-	}
-	return string(text), err
+	status, text := get(t, httpClient(t, c.admin), strings.TrimSuffix(c.admin.Host+"/readyz/"+check, "/"))
+	return text, contains(status, text)
 }

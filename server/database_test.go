@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -236,20 +235,10 @@ func useAll(t *testing.T, c *cluster) {
 
 // deploy creates a Deployment, and returns an error unless it has its Pods.
 func deploy(t *testing.T, c *cluster, name string) error {
-	replicas := int32(3)
-	labels := map[string]string{"app": name}
-	c.AppsV1().Deployments("default").Create(t.Context(), &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: appsv1.DeploymentSpec{
-			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels},
-				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "image"}}},
-			},
-		},
-	}, metav1.CreateOptions{})
+	const replicas = 3
+	c.AppsV1().Deployments("default").Create(t.Context(), deployment(name, replicas), metav1.CreateOptions{})
 	pods, err := c.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{LabelSelector: "app=" + name})
-	if err == nil && len(pods.Items) != int(replicas) {
+	if err == nil && len(pods.Items) != replicas {
 		err = fmt.Errorf("%d Pods, want %d", len(pods.Items), replicas)
 	}
 	return err

@@ -3,10 +3,14 @@ package server_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
+	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -31,7 +35,8 @@ import (
 )
 
 // The tests of this package run the server in this process, which has one set of upstream's
-// globals. So control planes run one after another.
+// globals. So control planes run one after another, and a run of all tests divides them over several
+// processes.
 //
 // A test that needs its own configuration calls start and is sequential. All other tests call
 // shared, which makes them parallel: the testing package runs them after the sequential ones,
@@ -74,16 +79,15 @@ func compares(t *testing.T, d *deviations.Deviation) {
 	}
 }
 
-// launch runs a control plane until it is ready. Unless configure changes it, the
-// configuration has a new data directory, ports that the kernel chooses, and a log of warnings
-// and errors.
-func launch(dir string, configure func(*server.Config)) (*cluster, error) {
-	c := &cluster{dir: dir, log: &process.Text{}, done: make(chan struct{})}
-	ready := make(chan server.Info, 1)
+// boot runs a control plane, and returns at once. Unless configure changes it, the configuration has
+// a new data directory, ports that the kernel chooses, and a log of warnings and errors.
+func boot(dir string, configure func(*server.Config)) (c *cluster, ready <-chan server.Info) {
+	c = &cluster{dir: dir, log: &process.Text{}, done: make(chan struct{})}
+	told := make(chan server.Info, 1)
 	config := server.Config{
 		DataDir: dir,
 		Log:     &logrus.Logger{Out: c.log, Formatter: &logrus.TextFormatter{DisableColors: true}, Level: logrus.InfoLevel, Hooks: logrus.LevelHooks{}},
-		Ready:   func(i server.Info) { ready <- i },
+		Ready:   func(i server.Info) { told <- i },
 	}
 	if names := os.Getenv(upstreamVariable); names != "" {
 		config.Upstream = strings.Split(names, ",")
@@ -97,25 +101,35 @@ func launch(dir string, configure func(*server.Config)) (*cluster, error) {
 		defer close(c.done)
 		c.err = server.Run(ctx, config)
 	}()
+	return c, told
+}
+
+// connect makes the administrator's clients.
+func (c *cluster) connect(kubeconfig string) (err error) {
+	if c.admin, err = clientcmd.BuildConfigFromFlags("", kubeconfig); err != nil {
+		return err
+	}
+	c.admin.QPS = -1
+	c.admin.WarningHandler = rest.NoWarnings{}
+	if c.Clientset, err = kubernetes.NewForConfig(c.admin); err != nil {
+		return err
+	}
+	c.dynamic, err = dynamic.NewForConfig(c.admin)
+	return err
+}
+
+// launch runs a control plane until it is ready.
+func launch(dir string, configure func(*server.Config)) (*cluster, error) {
+	c, ready := boot(dir, configure)
 	select {
 	case c.Info = <-ready:
 	case <-c.done:
 		return c, fmt.Errorf("did not start: %w", c.err)
 	case <-time.After(startLimit):
-		cancel()
+		c.cancel()
 		return c, fmt.Errorf("not ready after %v; log:\n%s", startLimit, c.log)
 	}
-	var err error
-	if c.admin, err = clientcmd.BuildConfigFromFlags("", c.Kubeconfig); err != nil {
-		return c, err
-	}
-	c.admin.QPS = -1
-	c.admin.WarningHandler = rest.NoWarnings{}
-	if c.Clientset, err = kubernetes.NewForConfig(c.admin); err != nil {
-		return c, err
-	}
-	c.dynamic, err = dynamic.NewForConfig(c.admin)
-	return c, err
+	return c, c.connect(c.Kubeconfig)
 }
 
 // stop ends the control plane and returns an error if anything went wrong while it ran or
@@ -151,6 +165,24 @@ func start(t *testing.T, configure func(*server.Config)) *cluster {
 	return c
 }
 
+// once runs a control plane for as long as do takes, and returns what it has logged.
+func once(t *testing.T, dir string, configure func(*server.Config), do func(c *cluster)) string {
+	t.Helper()
+	c, err := launch(dir, configure)
+	if err == nil {
+		do(c)
+	}
+	fatal(t, errors.Join(err, c.stop()))
+	return c.log.String()
+}
+
+func fatal(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 var sharedCluster struct {
 	sync.Once
 	*cluster
@@ -174,7 +206,17 @@ func shared(t *testing.T) *cluster {
 	return sharedCluster.cluster
 }
 
+// TestMain runs the tests. If those are all, most of their time is spent on waiting, so it runs them
+// in several processes at once.
 func TestMain(m *testing.M) {
+	flag.Parse()
+	all := !testing.Short() && testing.CoverMode() == ""
+	for _, only := range []string{"test.run", "test.bench", "test.fuzz", "test.list", "test.cpuprofile", "test.memprofile", "test.trace"} {
+		all = all && flag.Lookup(only).Value.String() == ""
+	}
+	if all {
+		os.Exit(divide(2 * runtime.NumCPU()))
+	}
 	code := m.Run()
 	if c := sharedCluster.cluster; c != nil {
 		err := errors.Join(c.stop(), os.RemoveAll(c.dir))
@@ -184,6 +226,38 @@ func TestMain(m *testing.M) {
 		}
 	}
 	os.Exit(code)
+}
+
+// divide runs the tests in processes with a few tests each, of which n run at once. It returns the
+// exit code.
+func divide(n int) (code int) {
+	list, err := exec.Command(os.Args[0], "-test.list=.").Output()
+	if err != nil {
+		panic(err)
+	}
+	options := slices.DeleteFunc(slices.Clone(os.Args[1:]), func(o string) bool {
+		return strings.HasPrefix(o, "-test.testlogfile=") // they would write to the same file
+	})
+	var ended sync.WaitGroup
+	var mu sync.Mutex
+	places := make(chan struct{}, n)
+	for names := range slices.Chunk(strings.Fields(string(list)), 6) {
+		ended.Go(func() {
+			places <- struct{}{}
+			defer func() { <-places }()
+			run := "-test.run=^(" + strings.Join(names, "|") + ")$"
+			said, err := exec.Command(os.Args[0], append(slices.Clone(options), run, "-test.parallel=20")...).CombinedOutput()
+			mu.Lock()
+			defer mu.Unlock()
+			os.Stdout.Write(said)
+			if err != nil {
+				fmt.Println("FAIL:", err)
+				code = 1
+			}
+		})
+	}
+	ended.Wait()
+	return code
 }
 
 var namespaces atomic.Int64

@@ -164,12 +164,6 @@ func contents(t *testing.T, dir string, configure func(*server.Config), do func(
 // nodes to join.
 func runKubeadmsPhases(t *testing.T, c *cluster, config server.Config, bundle []byte) {
 	t.Helper()
-	check := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	cluster := &v1beta4.ClusterConfiguration{
 		KubernetesVersion: version.Kubernetes, ControlPlaneEndpoint: config.ControlPlaneEndpoint,
 		Networking: v1beta4.Networking{
@@ -181,24 +175,24 @@ func runKubeadmsPhases(t *testing.T, c *cluster, config server.Config, bundle []
 		BootstrapTokens:  []bootstraptokenv1.BootstrapToken{configutil.PlaceholderToken},
 		NodeRegistration: v1beta4.NodeRegistrationOptions{CRISocket: "unix:///run/containerd/containerd.sock", Name: "node"},
 	}, cluster, configutil.LoadOrDefaultConfigurationOptions{SkipCRIDetect: true})
-	check(err)
+	fatal(t, err)
 	kubeconfig, err := clientcmd.LoadFromFile(c.Kubeconfig)
-	check(err)
+	fatal(t, err)
 	for _, cluster := range kubeconfig.Clusters {
 		cluster.CertificateAuthorityData, cluster.Server = bundle, "https://"+net.JoinHostPort(config.AdvertiseAddress, c.port())
 		if config.ControlPlaneEndpoint != "" {
 			cluster.Server = "https://" + config.ControlPlaneEndpoint
 		}
 	}
-	check(uploadconfig.UploadConfiguration(full, c))
-	check(kubeletphase.CreateConfigMap(&full.ClusterConfiguration, c))
-	check(tokenphase.AllowBootstrapTokensToGetNodes(c))
-	check(tokenphase.AllowBootstrapTokensToPostCSRs(c))
-	check(tokenphase.AutoApproveNodeBootstrapTokens(c))
-	check(tokenphase.AutoApproveNodeCertificateRotation(c))
-	check(tokenphase.AllowAPIServerToAccessKubeletAPI(c))
-	check(clusterinfophase.CreateBootstrapConfigMapIfNotExists(c, kubeconfig))
-	check(clusterinfophase.CreateClusterInfoRBACRules(c))
+	fatal(t, uploadconfig.UploadConfiguration(full, c))
+	fatal(t, kubeletphase.CreateConfigMap(&full.ClusterConfiguration, c))
+	fatal(t, tokenphase.AllowBootstrapTokensToGetNodes(c))
+	fatal(t, tokenphase.AllowBootstrapTokensToPostCSRs(c))
+	fatal(t, tokenphase.AutoApproveNodeBootstrapTokens(c))
+	fatal(t, tokenphase.AutoApproveNodeCertificateRotation(c))
+	fatal(t, tokenphase.AllowAPIServerToAccessKubeletAPI(c))
+	fatal(t, clusterinfophase.CreateBootstrapConfigMapIfNotExists(c, kubeconfig))
+	fatal(t, clusterinfophase.CreateClusterInfoRBACRules(c))
 }
 
 // port returns the port of the secure listener.
@@ -416,23 +410,6 @@ func TestJoiningObjectsOfAnExistingCluster(t *testing.T) {
 		t.Skip("starts five control planes")
 	}
 	dir := t.TempDir()
-	once := func(configure func(*server.Config), do func(c *cluster)) string {
-		t.Helper()
-		c, err := launch(dir, configure)
-		if err == nil {
-			do(c)
-		}
-		if err := errors.Join(err, c.stop()); err != nil {
-			t.Fatalf("%v; log:\n%s", err, c.log)
-		}
-		return c.log.String()
-	}
-	check := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	exists := func(want bool, what string, err error) {
 		t.Helper()
 		if (err == nil) != want || err != nil && !apierrors.IsNotFound(err) {
@@ -442,7 +419,7 @@ func TestJoiningObjectsOfAnExistingCluster(t *testing.T) {
 	system := func(c *cluster, name string) *corev1.ConfigMap {
 		t.Helper()
 		cm, err := c.CoreV1().ConfigMaps("kube-system").Get(t.Context(), name, metav1.GetOptions{})
-		check(err)
+		fatal(t, err)
 		return cm
 	}
 	const approval, anonymous = "kubeadm:node-autoapprove-bootstrap", "kubeadm:bootstrap-signer-clusterinfo"
@@ -450,11 +427,11 @@ func TestJoiningObjectsOfAnExistingCluster(t *testing.T) {
 	var get metav1.GetOptions
 	var remove metav1.DeleteOptions
 
-	once(func(c *server.Config) { c.NoKubeadmObjects = true }, func(c *cluster) {
+	once(t, dir, func(c *server.Config) { c.NoKubeadmObjects = true }, func(c *cluster) {
 		_, err := c.CoreV1().ConfigMaps("kube-public").Get(t.Context(), "cluster-info", get)
 		exists(false, "cluster-info with --no-kubeadm-objects", err)
 	})
-	log := once(func(c *server.Config) { c.AdvertiseAddress = "198.51.100.7" }, func(c *cluster) {
+	log := once(t, dir, func(c *server.Config) { c.AdvertiseAddress = "198.51.100.7" }, func(c *cluster) {
 		if got, want := clusterInfo(t, c).Server, "https://198.51.100.7:"+c.port(); got != want {
 			t.Errorf("server in cluster-info: got %s, want %s", got, want)
 		}
@@ -468,8 +445,8 @@ func TestJoiningObjectsOfAnExistingCluster(t *testing.T) {
 			t.Error("the test changed nothing in cluster-info")
 		}
 		// The administrator hardens the cluster, and changes what belongs to him.
-		check(c.RbacV1().ClusterRoleBindings().Delete(t.Context(), approval, remove))
-		check(c.RbacV1().RoleBindings("kube-public").Delete(t.Context(), anonymous, remove))
+		fatal(t, c.RbacV1().ClusterRoleBindings().Delete(t.Context(), approval, remove))
+		fatal(t, c.RbacV1().RoleBindings("kube-public").Delete(t.Context(), anonymous, remove))
 		change(t, c.CoreV1().ConfigMaps("kube-system"), "kubelet-config", func(cm *corev1.ConfigMap) { cm.Data["kubelet"] += "maxPods: 7\n" })
 		change(t, c.CoreV1().ConfigMaps("kube-system"), "kubeadm-config", func(cm *corev1.ConfigMap) {
 			for _, r := range [][2]string{{version.Kubernetes, "v1.30.0"}, {"registry.k8s.io", "registry.example"}, {"cluster.local", "old.example"}} {
@@ -485,7 +462,7 @@ func TestJoiningObjectsOfAnExistingCluster(t *testing.T) {
 		t.Errorf("nothing says that the objects were made; log:\n%s", log)
 	}
 
-	once(func(c *server.Config) { c.ControlPlaneEndpoint = "lb.example.org:7443" }, func(c *cluster) {
+	once(t, dir, func(c *server.Config) { c.ControlPlaneEndpoint = "lb.example.org:7443" }, func(c *cluster) {
 		if got, want := clusterInfo(t, c).Server, "https://lb.example.org:7443"; got != want {
 			t.Errorf("server in cluster-info: got %s, want %s", got, want)
 		}
@@ -493,7 +470,7 @@ func TestJoiningObjectsOfAnExistingCluster(t *testing.T) {
 			t.Error("the authorities in cluster-info do not follow the server")
 		}
 		serving, err := certutil.ParseCertsPEM(c.readFile(t, "certs/serving.crt"))
-		check(err)
+		fatal(t, err)
 		if err := serving[0].VerifyHostname("lb.example.org"); err != nil {
 			t.Errorf("the serving certificate, with --control-plane-endpoint: %v", err)
 		}
@@ -511,7 +488,7 @@ func TestJoiningObjectsOfAnExistingCluster(t *testing.T) {
 			}
 		}
 		role, err := c.RbacV1().Roles("kube-system").Get(t.Context(), "kubeadm:kubelet-config", get)
-		check(err)
+		fatal(t, err)
 		if len(role.Rules[0].Verbs) != 2 {
 			t.Errorf("the administrator's Role: %v", role.Rules)
 		}
@@ -520,10 +497,10 @@ func TestJoiningObjectsOfAnExistingCluster(t *testing.T) {
 			metav1.SetMetaDataAnnotation(&cm.ObjectMeta, kubeadm.AutoUpdateAnnotation, "false")
 		})
 		change(t, c.CoreV1().ConfigMaps("kube-system"), "kubeadm-config", func(cm *corev1.ConfigMap) { cm.Data["ClusterConfiguration"] = "none" })
-		check(c.CoreV1().ConfigMaps("kube-system").Delete(t.Context(), "kubelet-config", remove))
+		fatal(t, c.CoreV1().ConfigMaps("kube-system").Delete(t.Context(), "kubelet-config", remove))
 	})
 
-	log = once(nil, func(c *cluster) {
+	log = once(t, dir, nil, func(c *cluster) {
 		if got, want := clusterInfo(t, c).Server, "https://lb.example.org:7443"; got != want {
 			t.Errorf("server in cluster-info that is excluded from updates: got %s, want %s", got, want)
 		}
@@ -537,7 +514,7 @@ func TestJoiningObjectsOfAnExistingCluster(t *testing.T) {
 		exists(false, "the binding that an administrator deleted", err)
 		// The administrator wants everything back.
 		change(t, c.CoreV1().Namespaces(), "kube-system", func(ns *corev1.Namespace) { delete(ns.Annotations, kubeadm.MadeAnnotation) })
-		check(c.CoreV1().ConfigMaps("kube-system").Delete(t.Context(), "kubeadm-config", remove))
+		fatal(t, c.CoreV1().ConfigMaps("kube-system").Delete(t.Context(), "kubeadm-config", remove))
 		// CoreDNS, applied by whatever means, is what kubelets are pointed to.
 		create(t, c.CoreV1().Services("kube-system"), &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Name: "kube-dns"},
@@ -548,7 +525,7 @@ func TestJoiningObjectsOfAnExistingCluster(t *testing.T) {
 		t.Errorf("nothing names the ConfigMap that cannot be read; log:\n%s", log)
 	}
 
-	once(nil, func(c *cluster) {
+	once(t, dir, nil, func(c *cluster) {
 		_, err := c.RbacV1().ClusterRoleBindings().Get(t.Context(), approval, get)
 		exists(true, "the binding, which the administrator wants back", err)
 		if config := system(c, "kubeadm-config").Data["ClusterConfiguration"]; !strings.Contains(config, "imageRepository: registry.k8s.io") {

@@ -72,20 +72,14 @@ func damage(t *testing.T, c *cluster) {
 	t.Helper()
 	ctx, all := t.Context(), metav1.DeleteOptions{}
 	rbac := c.RbacV1()
-	check := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 
 	// Deleted objects.
-	check(rbac.ClusterRoles().Delete(ctx, "cluster-admin", all))
-	check(rbac.ClusterRoleBindings().Delete(ctx, "system:basic-user", all))
-	check(rbac.Roles("kube-system").Delete(ctx, "system::leader-locking-kube-scheduler", all))
-	check(rbac.RoleBindings("kube-public").Delete(ctx, "system:controller:bootstrap-signer", all))
-	check(c.CoreV1().ServiceAccounts("kube-public").Delete(ctx, "default", all))
-	check(c.FlowcontrolV1().FlowSchemas().Delete(ctx, "probes", all))
+	fatal(t, rbac.ClusterRoles().Delete(ctx, "cluster-admin", all))
+	fatal(t, rbac.ClusterRoleBindings().Delete(ctx, "system:basic-user", all))
+	fatal(t, rbac.Roles("kube-system").Delete(ctx, "system::leader-locking-kube-scheduler", all))
+	fatal(t, rbac.RoleBindings("kube-public").Delete(ctx, "system:controller:bootstrap-signer", all))
+	fatal(t, c.CoreV1().ServiceAccounts("kube-public").Delete(ctx, "default", all))
+	fatal(t, c.FlowcontrolV1().FlowSchemas().Delete(ctx, "probes", all))
 
 	// Changed objects: missing rules and subjects are added, others are kept.
 	change(t, rbac.ClusterRoles(), "system:node", func(r *rbacv1.ClusterRole) { r.Rules = r.Rules[:1] })
@@ -111,21 +105,21 @@ func damage(t *testing.T, c *cluster) {
 
 	// A binding to another role, which cannot be changed, is created again.
 	binding, err := rbac.ClusterRoleBindings().Get(ctx, "system:volume-scheduler", metav1.GetOptions{})
-	check(err)
-	check(rbac.ClusterRoleBindings().Delete(ctx, binding.Name, all))
+	fatal(t, err)
+	fatal(t, rbac.ClusterRoleBindings().Delete(ctx, binding.Name, all))
 	binding.ResourceVersion, binding.RoleRef.Name = "", "view"
 	create(t, rbac.ClusterRoleBindings(), binding)
 
 	// Releases before the aggregated roles, and before the binding was split, left these
 	// objects.
 	for _, name := range []string{"system:aggregate-to-view", "view"} {
-		check(rbac.ClusterRoles().Delete(ctx, name, all))
+		fatal(t, rbac.ClusterRoles().Delete(ctx, name, all))
 	}
 	create(t, rbac.ClusterRoles(), &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: "view", Labels: map[string]string{"kubernetes.io/bootstrapping": "rbac-defaults"}},
 		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{"own.example"}, Resources: []string{"views"}}},
 	})
-	check(rbac.ClusterRoleBindings().Delete(ctx, "system:public-info-viewer", all))
+	fatal(t, rbac.ClusterRoleBindings().Delete(ctx, "system:public-info-viewer", all))
 	change(t, rbac.ClusterRoleBindings(), "system:discovery", func(b *rbacv1.ClusterRoleBinding) {
 		b.Subjects = append(b.Subjects, rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "own"})
 	})

@@ -1,7 +1,6 @@
 package server_test
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -103,10 +102,6 @@ func TestDualStack(t *testing.T) {
 // them.
 func TestPodRangesOutsideTheDefault(t *testing.T) {
 	dir := t.TempDir()
-	first, err := launch(dir, func(config *server.Config) { config.ClusterCIDR = "10.1.0.0/16" })
-	if err != nil {
-		t.Fatal(err)
-	}
 	withRange := func(c *cluster, name, prefix string) {
 		t.Helper()
 		eventually.Nil(t, "node "+name+" has a Pod range", func() error {
@@ -117,39 +112,24 @@ func TestPodRangesOutsideTheDefault(t *testing.T) {
 			return err
 		})
 	}
-	first.node(t, "old")
-	withRange(first, "old", "10.1.")
-	if err := first.stop(); err != nil {
-		t.Fatal(err)
-	}
-
-	second, err := launch(dir, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := "node old have addresses of 10.1.0.0/24, which is not in the default range 10.244.0.0/16; --cluster-cidr"; !strings.Contains(second.log.String(), want) {
-		t.Errorf("want %q in the log:\n%s", want, second.log)
-	}
-	config, err := second.CoreV1().ConfigMaps("kube-system").Get(t.Context(), "kubeadm-config", metav1.GetOptions{})
-	if err != nil || !strings.Contains(config.Data["ClusterConfiguration"], "podSubnet: 10.1.0.0/16\n") {
-		t.Errorf("kubeadm-config: got %v\n%v\nwant the range that a user has named", err, config.Data)
-	}
-	if err := second.CoreV1().Nodes().Delete(t.Context(), "old", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := second.stop(); err != nil {
-		t.Fatal(err)
-	}
-
-	third, err := launch(dir, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	third.node(t, "new")
-	withRange(third, "new", "10.244.")
-	if err := third.stop(); err != nil {
-		t.Fatal(err)
-	}
+	once(t, dir, func(config *server.Config) { config.ClusterCIDR = "10.1.0.0/16" }, func(c *cluster) {
+		c.node(t, "old")
+		withRange(c, "old", "10.1.")
+	})
+	once(t, dir, nil, func(c *cluster) {
+		if want := "node old have addresses of 10.1.0.0/24, which is not in the default range 10.244.0.0/16; --cluster-cidr"; !strings.Contains(c.log.String(), want) {
+			t.Errorf("want %q in the log:\n%s", want, c.log)
+		}
+		config, err := c.CoreV1().ConfigMaps("kube-system").Get(t.Context(), "kubeadm-config", metav1.GetOptions{})
+		if err != nil || !strings.Contains(config.Data["ClusterConfiguration"], "podSubnet: 10.1.0.0/16\n") {
+			t.Errorf("kubeadm-config: got %v\n%v\nwant the range that a user has named", err, config.Data)
+		}
+		fatal(t, c.CoreV1().Nodes().Delete(t.Context(), "old", metav1.DeleteOptions{}))
+	})
+	once(t, dir, nil, func(c *cluster) {
+		c.node(t, "new")
+		withRange(c, "new", "10.244.")
+	})
 }
 
 // A cluster that is older than the default range, with a network plugin that has its own addresses, is
@@ -160,16 +140,6 @@ func TestPodRangesOfAnOlderCluster(t *testing.T) {
 		t.Skip("starts four control planes")
 	}
 	dir := t.TempDir()
-	once := func(configure func(*server.Config), do func(c *cluster)) {
-		t.Helper()
-		c, err := launch(dir, configure)
-		if err == nil {
-			do(c)
-		}
-		if err := errors.Join(err, c.stop()); err != nil {
-			t.Fatalf("%v; log:\n%s", err, c.log)
-		}
-	}
 	get := func(c *cluster, name string) *corev1.Node {
 		t.Helper()
 		node, err := c.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
@@ -190,11 +160,11 @@ func TestPodRangesOfAnOlderCluster(t *testing.T) {
 		}
 	}
 
-	once(func(c *server.Config) { c.ControllerManagerArgs = []string{"allocate-node-cidrs=false"} }, func(c *cluster) {
+	once(t, dir, func(c *server.Config) { c.ControllerManagerArgs = []string{"allocate-node-cidrs=false"} }, func(c *cluster) {
 		wantPodSubnet(c, "")
 		c.node(t, "old")
 	})
-	once(nil, func(c *cluster) {
+	once(t, dir, nil, func(c *cluster) {
 		if want := "node old has none and is older than the default range; --cluster-cidr 10.244.0.0/16"; !strings.Contains(c.log.String(), want) {
 			t.Errorf("want %q in the log:\n%s", want, c.log)
 		}
@@ -207,7 +177,7 @@ func TestPodRangesOfAnOlderCluster(t *testing.T) {
 			cm.Data["ClusterConfiguration"] = strings.Replace(cm.Data["ClusterConfiguration"], "networking:\n", "networking:\n  podSubnet: 10.244.0.0/16\n", 1)
 		})
 	})
-	once(nil, func(c *cluster) {
+	once(t, dir, nil, func(c *cluster) {
 		eventually.Nil(t, "node old has a Pod range", func() error {
 			if got := get(c, "old").Spec.PodCIDR; !strings.HasPrefix(got, "10.244.") {
 				return fmt.Errorf("got %q", got)
@@ -215,7 +185,7 @@ func TestPodRangesOfAnOlderCluster(t *testing.T) {
 			return nil
 		})
 	})
-	once(func(c *server.Config) {
+	once(t, dir, func(c *server.Config) {
 		c.ClusterCIDR, c.ControllerManagerArgs = "192.168.0.0/16", []string{"allocate-node-cidrs=false"}
 	}, func(c *cluster) { wantPodSubnet(c, "192.168.0.0/16") })
 }
