@@ -121,6 +121,9 @@ var mistakes = map[string]struct {
 	"nodes without controllers, of several servers": {func(c *Config) {
 		c.EtcdListen, c.NoControllers, c.SimulateNodes = "http://127.0.0.1:0", true, 1
 	}, []string{"--simulate-nodes with --no-controllers", "the one that runs the controllers", "leave out"}},
+	"nodes that are less than none":       {func(c *Config) { c.SimulateNodes = -1 }, []string{"--simulate-nodes -1: want a number of nodes from 1 to 16384, or 0 for none"}},
+	"too many nodes":                      {func(c *Config) { c.SimulateNodes = 20000 }, []string{"--simulate-nodes 20000: want"}},
+	"simulated nodes beside the Services": {func(c *Config) { c.SimulateNodes, c.ServiceClusterIPRange = 1, "100.64.0.0/16" }, []string{"--cluster-cidr"}},
 	"defaults of Pods without simulated nodes": {func(c *Config) { c.SimulatePods = []string{"run-for=1s"} },
 		[]string{"--simulate-pods and --simulate-listen are for simulated nodes", "add --simulate-nodes"}},
 	"a default of Pods without a name": {func(c *Config) { c.SimulateNodes, c.SimulatePods = 1, []string{"runfor=1s"} },
@@ -148,6 +151,12 @@ var mistakes = map[string]struct {
 func TestValidateNamesTheOption(t *testing.T) {
 	if err := quietConfig(t).Validate(t.Context()); err != nil {
 		t.Fatalf("a valid configuration: got %v", err)
+	}
+	for _, c := range []Config{{ServiceClusterIPRange: "100.64.0.0/16", ClusterCIDR: "10.1.0.0/16"}, {ServiceClusterIPRange: "10.96.0.0/12,fd00:10::/112"}} {
+		c.SimulateNodes, c.DataDir = 1, t.TempDir()
+		if err := c.Validate(t.Context()); err != nil {
+			t.Errorf("simulated nodes: %v", err)
+		}
 	}
 	for name, mistake := range mistakes {
 		t.Run(name, func(t *testing.T) {

@@ -16,7 +16,6 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -73,18 +72,6 @@ func sameCertificates(a, b []byte) bool {
 	ablock, _ := pem.Decode(a)
 	bblock, _ := pem.Decode(b)
 	return ablock != nil && bblock != nil && bytes.Equal(ablock.Bytes, bblock.Bytes)
-}
-
-func TestRootCAIsPublished(t *testing.T) {
-	c := shared(t)
-	ns := c.namespace(t)
-	eventually.Nil(t, "kube-root-ca.crt", func() error {
-		published, err := c.CoreV1().ConfigMaps(ns).Get(t.Context(), "kube-root-ca.crt", metav1.GetOptions{})
-		if err == nil && !sameCertificates([]byte(published.Data["ca.crt"]), c.readFile(t, "certs/server-ca.crt")) {
-			err = errors.New("it is not the server's CA: " + published.Data["ca.crt"])
-		}
-		return err
-	})
 }
 
 // bootstrapToken creates a token that kubeadm join could use.
@@ -184,42 +171,5 @@ func approve(t *testing.T, c *cluster, name string) {
 	})
 	if _, err := requests.UpdateApproval(t.Context(), name, request, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
-	}
-}
-
-func TestApprovedRequestIsSigned(t *testing.T) {
-	c := shared(t)
-	key := requestCertificate(t, c, "olaf", certificatesv1.KubeAPIServerClientSignerName, pkix.Name{CommonName: "olaf", Organization: []string{"crew"}})
-	approve(t, c, "olaf")
-	name, groups := whoami(t, clientFor(t, c.with(c.issued(t, "olaf"), key)))
-	if name != "olaf" || groups[0] != "crew" {
-		t.Errorf("got %s of %v, want olaf of the crew", name, groups)
-	}
-}
-
-// A kubelet that joins with a bootstrap token gets its certificate without an administrator's
-// approval, once the group has the role that kubeadm gives it.
-func TestKubeletRequestIsApproved(t *testing.T) {
-	c := shared(t)
-	create(t, c.RbacV1().ClusterRoleBindings(), &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "test-kubelet-bootstrap"},
-		Subjects:   []rbacv1.Subject{{Kind: "Group", APIGroup: rbacv1.GroupName, Name: "system:bootstrappers:test"}},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:node-bootstrapper"},
-	})
-	create(t, c.RbacV1().ClusterRoleBindings(), &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "test-kubelet-approve"},
-		Subjects:   []rbacv1.Subject{{Kind: "Group", APIGroup: rbacv1.GroupName, Name: "system:bootstrappers:test"}},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:certificates.k8s.io:certificatesigningrequests:nodeclient"},
-	})
-	kubelet := clientFor(t, bootstrapToken(t, c, "cccccc"))
-	eventually.Nil(t, "the token may request certificates", func() error {
-		_, err := kubelet.CertificatesV1().CertificateSigningRequests().List(t.Context(), metav1.ListOptions{})
-		return err
-	})
-	key := requestCertificate(t, kubelet, "kubelet", certificatesv1.KubeAPIServerClientKubeletSignerName,
-		pkix.Name{CommonName: "system:node:joining", Organization: []string{"system:nodes"}})
-	name, groups := whoami(t, clientFor(t, c.with(c.issued(t, "kubelet"), key)))
-	if name != "system:node:joining" || groups[0] != "system:nodes" {
-		t.Errorf("got %s of %v, want the node", name, groups)
 	}
 }

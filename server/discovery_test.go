@@ -109,26 +109,6 @@ func TestDiscovery(t *testing.T) {
 	}
 }
 
-func TestOpenAPI(t *testing.T) {
-	c := shared(t)
-	bothListeners(t, c, func(t *testing.T, config *rest.Config) {
-		client := httpClient(t, config)
-		for path, want := range map[string][]string{
-			"/openapi/v2":                {"io.k8s.api.apps.v1.Deployment", "io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.APIService", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"},
-			"/openapi/v3":                {`"api/v1"`, `"apis/apps/v1"`, `"apis/apiregistration.k8s.io/v1"`, `"apis/apiextensions.k8s.io/v1"`},
-			"/openapi/v3/apis/apps/v1":   {"io.k8s.api.apps.v1.Deployment"},
-			"/openapi/v3/api/v1":         {"io.k8s.api.core.v1.Pod"},
-			"/openapi/v3/apis/policy/v1": {"io.k8s.api.policy.v1.PodDisruptionBudget"},
-		} {
-			// The specifications are built after the start.
-			eventually.Nil(t, path, func() error {
-				status, body := get(t, client, config.Host+path)
-				return contains(status, body, want...)
-			})
-		}
-	})
-}
-
 func TestHealthAndMetrics(t *testing.T) {
 	c := shared(t)
 	bothListeners(t, c, func(t *testing.T, config *rest.Config) {
