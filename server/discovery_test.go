@@ -137,30 +137,6 @@ func TestHealthAndMetrics(t *testing.T) {
 	})
 }
 
-func TestPriorityAndFairness(t *testing.T) {
-	c := shared(t)
-	for _, name := range []string{"system", "leader-election", "workload-high", "workload-low", "global-default", "exempt", "catch-all"} {
-		if _, err := c.FlowcontrolV1().PriorityLevelConfigurations().Get(t.Context(), name, metav1.GetOptions{}); err != nil {
-			t.Errorf("priority level %s: %v", name, err)
-		}
-	}
-	// The server classifies requests at both listeners.
-	bothListeners(t, c, func(t *testing.T, config *rest.Config) {
-		answer, err := httpClient(t, config).Get(config.Host + "/api/v1/namespaces")
-		if err != nil {
-			t.Fatal(err)
-		}
-		answer.Body.Close()
-		exempt, err := c.FlowcontrolV1().FlowSchemas().Get(t.Context(), "exempt", metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := answer.Header.Get("X-Kubernetes-PF-FlowSchema-UID"); got != string(exempt.UID) {
-			t.Errorf("an administrator's flow schema: got %q, want that of exempt, %s", got, exempt.UID)
-		}
-	})
-}
-
 // With these documents, other services verify this cluster's service account tokens.
 func TestServiceAccountIssuerDiscovery(t *testing.T) {
 	c := shared(t)

@@ -97,29 +97,6 @@ func inNamespace(name string) *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: name}}
 }
 
-func TestValidatingWebhook(t *testing.T) {
-	c := shared(t)
-	ns := c.namespace(t)
-	url, ca := serveTLS(t, "127.0.0.1", nil, nil, review(t, func(r *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
-		if r.Name == "forbidden" {
-			return &admissionv1.AdmissionResponse{Result: &metav1.Status{Message: "the webhook says no"}}
-		}
-		return &admissionv1.AdmissionResponse{Allowed: true}
-	}))
-	configurations := c.AdmissionregistrationV1().ValidatingWebhookConfigurations()
-	create(t, configurations, &registrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: ns},
-		Webhooks: []registrationv1.ValidatingWebhook{{
-			Name: "validate.karve.test", Rules: configMaps, NamespaceSelector: inNamespace(ns),
-			ClientConfig: registrationv1.WebhookClientConfig{URL: &url, CABundle: ca},
-			SideEffects:  ptr.To(registrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
-		}},
-	})
-	defer configurations.Delete(t.Context(), ns, metav1.DeleteOptions{})
-	refusedSoon(t, c, ns, "the webhook says no")
-	create(t, c.CoreV1().ConfigMaps(ns), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "allowed"}})
-}
-
 // refusedSoon waits until the ConfigMap "forbidden" is refused with words. Admission learns
 // its configuration from a watch.
 func refusedSoon(t *testing.T, c *cluster, ns, words string) {

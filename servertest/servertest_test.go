@@ -93,24 +93,6 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-func TestRestart(t *testing.T) {
-	for _, where := range []struct {
-		name    string
-		options []servertest.Option
-	}{{"here", nil}, {"separate", []servertest.Option{servertest.Separate()}}} {
-		t.Run(where.name, func(t *testing.T) {
-			cluster := servertest.Start(t, where.options...)
-			client := cluster.Client()
-			namespace := cluster.Namespace(t)
-			cluster.Restart(t)
-			if _, err := client.AppsV1().Deployments(namespace).Create(t.Context(), deployment(2), metav1.CreateOptions{}); err != nil {
-				t.Fatal(err)
-			}
-			wantPods(t, cluster, namespace, 2)
-		})
-	}
-}
-
 // Clusters in parallel, each with its own objects: with controllers, of which one can be in
 // this process; without; and with other feature gates. All run before the first one ends.
 func TestParallel(t *testing.T) {
