@@ -1,23 +1,17 @@
 package server_test
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	registrationv1 "k8s.io/api/admissionregistration/v1"
@@ -43,22 +37,8 @@ func serveTLS(t *testing.T, address string, names []string, clients *x509.CertPo
 // serveTLSAt is serveTLS at a listener.
 func serveTLSAt(t *testing.T, l net.Listener, names []string, clients *x509.CertPool, handler http.Handler) (url string, ca []byte) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true,
-		KeyUsage:    x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		DNSNames:    names, IPAddresses: []net.IP{l.Addr().(*net.TCPAddr).IP},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key, _ := newKey(t)
+	der := selfSigned(t, key, "test", append(names, l.Addr().(*net.TCPAddr).IP.String())...)
 	s := httptest.NewUnstartedServer(handler)
 	s.Listener.Close()
 	s.Listener = l
