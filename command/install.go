@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,6 +33,9 @@ a service of systemd or OpenRC; for other users ~/.local/bin, ~/.config/karve,
 ~/.local/share/karve and a unit of their systemd. An upgrade backs up the data to
 <data-dir>.before-upgrade. If the new version does not become ready, the earlier one
 returns, with its options and data.
+
+--restore FILE rebuilds the cluster of a backup of karve backup create before the first start, and takes its
+configuration file, if this machine has none; --passphrase-file or --identity opens one that is sealed.
 
 KARVE_INSTALL_TIMEOUT is how many seconds the service may take to become ready (default:
 300). KARVE_INSTALL_CHECK=no leaves out karve check.`
@@ -102,6 +106,58 @@ func serverOptions() []cli.Flag {
 	return slices.DeleteFunc(options.Server(), func(f cli.Flag) bool { return f.Names()[0] == "config" })
 }
 
+// takeRestore takes --restore, and the options that open a sealed backup, out of the arguments of an installation. restore are
+// those of karve backup restore; none if nothing is to be restored.
+func takeRestore(args []string) (others, restore []string, err error) {
+	file := ""
+	for i := 0; i < len(args); i++ {
+		name, value, joined := strings.Cut(args[i], "=")
+		if args[i] == "--with-node" || !slices.Contains([]string{"--restore", "--passphrase-file", "--identity"}, name) {
+			if args[i] == "--with-node" {
+				others = append(others, args[i:]...)
+				break
+			}
+			others = append(others, args[i])
+			continue
+		}
+		if !joined {
+			if i++; i == len(args) {
+				return nil, nil, fmt.Errorf("%s: want a file after it", name)
+			}
+			value = args[i]
+		}
+		if name == "--restore" {
+			file = value
+		} else {
+			restore = append(restore, name, value)
+		}
+	}
+	switch {
+	case file != "":
+		return others, append(restore, file), nil
+	case len(restore) > 0:
+		return nil, nil, fmt.Errorf("%s is for a backup: add --restore FILE", restore[0])
+	}
+	return others, nil, nil
+}
+
+// rebuild runs karve backup restore for an installation.
+func rebuild(program string, place install.Place, given install.Options, restore []string) error {
+	args := []string{"backup", "restore"}
+	if _, err := os.Stat(place.Config); err == nil {
+		args = append(args, "--config", place.Config)
+	}
+	if dir := given["data-dir"]; len(dir) > 0 {
+		args = append(args, "--data-dir", dir[len(dir)-1])
+	}
+	cmd := exec.Command(program, append(args, restore...)...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("karve backup restore: %w", err)
+	}
+	return nil
+}
+
 func runInstall(c *cli.Context, args, environ []string) error {
 	program, err := os.Executable()
 	if err != nil {
@@ -114,7 +170,9 @@ func runInstall(c *cli.Context, args, environ []string) error {
 			known[f.Names()[0]] = d.TakesValue()
 		}
 	}
+	args, restore, restoreErr := takeRestore(args)
 	given, nodeArgs, err := install.ReadOptions(args, environ, known)
+	err = errors.Join(restoreErr, err)
 	timeout, timeoutErr := installTimeout()
 	if err := errors.Join(err, timeoutErr, wantedVersion()); err != nil {
 		return errors.Join(err, errors.New("nothing was changed"))
@@ -133,6 +191,11 @@ func runInstall(c *cli.Context, args, environ []string) error {
 		Check: os.Getenv("KARVE_INSTALL_CHECK") != "no", Ready: datadir.Ready,
 		Say:  func(format string, args ...any) { fmt.Fprintf(c.App.Writer, "karve: "+format+"\n", args...) },
 		Warn: func(format string, args ...any) { fmt.Fprintf(c.App.ErrWriter, "karve: "+format+"\n", args...) },
+	}
+	if len(restore) > 0 {
+		if err := rebuild(program, place, given, restore); err != nil {
+			return fmt.Errorf("--restore: %w; nothing was installed", err)
+		}
 	}
 	dataDir, err := i.Run(c.Context, given)
 	if err != nil || nodeArgs == nil {

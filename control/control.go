@@ -48,6 +48,17 @@ const (
 // server has none.
 const TunnelsPath = "/tunnels"
 
+// BackupsPath asks for the state of --backup-schedule (GET): a Backups, in JSON.
+const BackupsPath = "/backups"
+
+// Backups is the state of the backups that the server makes.
+type Backups struct {
+	Dir     string     `json:"dir,omitempty"` // empty if there is no schedule
+	Last    *time.Time `json:"last,omitempty"`
+	Next    *time.Time `json:"next,omitempty"`
+	Problem string     `json:"problem,omitempty"` // why the last one failed
+}
+
 // Tunnel is the state of the SSH tunnel to a node.
 type Tunnel struct {
 	Node    string `json:"node"`
@@ -176,6 +187,19 @@ func (c *Client) Tunnels(ctx context.Context) ([]Tunnel, error) {
 		return nil, fmt.Errorf("read the server's answer: %w", err)
 	}
 	return all, nil
+}
+
+// Backups returns the state of --backup-schedule.
+func (c *Client) Backups(ctx context.Context) (b Backups, err error) {
+	answer, err := c.do(ctx, http.MethodGet, BackupsPath, nil, nil)
+	if err != nil {
+		return b, err
+	}
+	defer answer.Body.Close()
+	if err := json.NewDecoder(answer.Body).Decode(&b); err != nil {
+		return b, fmt.Errorf("read the server's answer: %w", err)
+	}
+	return b, nil
 }
 
 // Uses checks that the server uses the database in file.

@@ -27,6 +27,13 @@ type Config struct {
 	// read it: backups contain it.
 	ConfigFile string
 
+	// BackupSchedule says when the server makes backups, in cron's syntax; empty means never.
+	BackupSchedule string
+	// BackupDir is the directory for them; empty means the directory backups in DataDir.
+	BackupDir string
+	// BackupRetention is how many of them stay; 0 means 7.
+	BackupRetention int
+
 	// BindAddress is the address of the secure listener; empty means every address.
 	BindAddress string
 	// SecurePort is its port; with 0 the kernel chooses one.
@@ -222,6 +229,7 @@ const (
 	DefaultServiceClusterIPRange = "10.96.0.0/12"
 	DefaultClusterCIDR           = "10.244.0.0/16"
 	DefaultClusterCIDRv6         = "fd00:10:244::/56"
+	DefaultBackupRetention       = 7
 	DefaultClusterDomain         = "cluster.local"
 	defaultStartTimeout          = 5 * time.Minute
 	defaultStopTimeout           = time.Minute
@@ -263,6 +271,7 @@ func (c Config) complete() completed {
 	c.ServiceClusterIPRange = cmp.Or(c.ServiceClusterIPRange, DefaultServiceClusterIPRange)
 	c.ClusterDomain = cmp.Or(c.ClusterDomain, DefaultClusterDomain)
 	c.WriteKubeconfigMode = cmp.Or(c.WriteKubeconfigMode, 0o600)
+	c.BackupRetention = cmp.Or(c.BackupRetention, DefaultBackupRetention)
 	c.StartTimeout = cmp.Or(c.StartTimeout, defaultStartTimeout)
 	c.StopTimeout = cmp.Or(c.StopTimeout, defaultStopTimeout)
 	if c.Log == nil {

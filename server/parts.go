@@ -1,10 +1,12 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -88,6 +90,7 @@ const (
 	tunnelsPart      = "SSH tunnels"
 	tunnelNodesPart  = "nodes behind SSH tunnels"
 	firstObjectsPart = "first objects"
+	backupsPart      = "scheduled backups"
 	joiningPart      = "objects for kubeadm join"
 	namesPart        = "names for other servers"
 	tokensPart       = "tokens in Secrets"
@@ -103,7 +106,11 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 	s.loopback = loopback.NewServer(p.Log.Errorf)
 	s.certificates = certificates.New(s.certificatesConfig())
 	s.storage = storage.New(s.storageConfig())
-	s.control = snapshots.New(snapshots.Options{DataDir: p.DataDir, Files: p.usersFiles(), Log: p.Log, Connect: s.snapshotsConnection})
+	var schedule *snapshots.Schedule
+	if p.backups != nil {
+		schedule = &snapshots.Schedule{When: p.backups, Dir: cmp.Or(p.BackupDir, filepath.Join(p.DataDir, "backups")), Retention: p.BackupRetention, Log: p.Log, Failed: s.backupFailed}
+	}
+	s.control = snapshots.New(snapshots.Options{DataDir: p.DataDir, Files: p.usersFiles(), Schedule: schedule, Log: p.Log, Connect: s.snapshotsConnection})
 	s.api = &apiserver.Part{Configure: s.configureAPIServer}
 	if p.controllers != nil {
 		o := controllers.Options{Upstream: p.controllers, Election: p.election, Deviations: p.deviations, Step: s.stepsOf(controllersPart), Connect: s.controllersConnection, Blocked: s.blockedPart(controllersPart)}
@@ -188,6 +195,9 @@ func (s *controlPlane) parts() []lifecycle.Part {
 	}
 	if !s.NoKubeadmObjects && s.mayLead() {
 		addRetried(joiningPart, s.maintainJoining, s.setBlocked(joiningPart))
+	}
+	if s.plan.backups != nil {
+		addRetried(backupsPart, s.control.RunSchedule, s.setBlocked(backupsPart))
 	}
 	if !s.ownsStorage() {
 		addRetried(namesPart, s.publishNames, s.setBlocked(namesPart))

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/robfig/cron/v3"
 	netutils "k8s.io/utils/net"
 
 	"github.com/karve-k8s/karve/certs"
@@ -51,7 +52,8 @@ type plan struct {
 	endpoint     *endpoint    // of --control-plane-endpoint, or its default; nil without both
 	ports        []ports.Port
 	deviations   deviations.Switches
-	ssh          *sshPlan // nil: nodes are reached directly
+	backups      cron.Schedule // nil without --backup-schedule
+	ssh          *sshPlan      // nil: nodes are reached directly
 	podDefaults  map[string]string
 	podTargets   simulate.Targets
 
@@ -91,6 +93,7 @@ func (c completed) parse() *draft {
 	d.add(checkDataDir(c.DataDir))
 	d.parseDatastore()
 	d.parseAddresses()
+	d.parseBackups()
 	d.parseRanges()
 	d.parseSSH()
 	for _, san := range c.TLSSANs {
@@ -171,6 +174,23 @@ func (d *draft) parseAddresses() {
 	if errs == nil {
 		d.ports = append(d.ports, ports.Port{Option: insecurePort, Address: d.InsecureBindAddress, Number: d.InsecurePort})
 	}
+}
+
+// parseBackups reads --backup-schedule and what belongs to it.
+func (d *draft) parseBackups() {
+	if d.BackupRetention < 0 {
+		d.addf("--backup-retention %d: want the number of backups that stay", d.BackupRetention)
+	}
+	if d.BackupSchedule == "" {
+		return
+	}
+	if !d.location.BuiltIn() {
+		d.addf("--backup-schedule: the datastore is not the built-in one: back up the database with its own tools, and the file of --cluster-token-file with it")
+		return
+	}
+	var err error
+	d.backups, err = snapshots.ParseSchedule(d.BackupSchedule)
+	d.add(err)
 }
 
 // parseRanges reads the ranges of Service and Pod addresses, and chooses the address to advertise.

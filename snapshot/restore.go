@@ -55,9 +55,10 @@ func restore(ctx context.Context, source string, to Target, files func(*Snapshot
 // snapshot's is made beside it, with a name that ends in Beside. placeFor says where a file may be made. It returns the paths
 // of both kinds.
 func (s *Snapshot) PlaceFiles(placeFor func(path string) string) (placed, kept []string, err error) {
+	contents := s.FileContents()
 	for i, f := range s.Files {
 		path := placeFor(f.Path)
-		content := s.content(fmt.Sprintf("%s/%d", filesName, i))
+		content := contents[i]
 		now, err := os.ReadFile(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
@@ -74,6 +75,14 @@ func (s *Snapshot) PlaceFiles(placeFor func(path string) string) (placed, kept [
 		}
 	}
 	return placed, kept, nil
+}
+
+// FileContents returns the contents of the user's files, in the order of Files.
+func (s *Snapshot) FileContents() (all [][]byte) {
+	for i := range s.Files {
+		all = append(all, s.content(fmt.Sprintf("%s/%d", filesName, i)))
+	}
+	return all
 }
 
 // read calls body with the source.

@@ -27,9 +27,6 @@ import (
 // backupsDir is the directory in the data directory for backups.
 const backupsDir = "backups"
 
-// backupSuffix ends their names.
-const backupSuffix = ".backup"
-
 // Backup is `karve backup`.
 func Backup() *cli.Command {
 	passphrase := func(usage string) cli.Flag { return &cli.StringFlag{Name: "passphrase-file", Usage: usage} }
@@ -47,7 +44,7 @@ func Backup() *cli.Command {
 			{
 				Name: "create", ArgsUsage: "[FILE]",
 				Usage: "write a backup, and verify it",
-				Description: "FILE is DATA-DIR/" + backupsDir + "/karve-TIME" + backupSuffix + " by default. A server may run. The backup has everything that\n" +
+				Description: "FILE is DATA-DIR/" + backupsDir + "/karve-TIME" + snapshots.BackupSuffix + " by default. A server may run. The backup has everything that\n" +
 					"makes the cluster this cluster: objects, certificates, keys, the keys of encrypted\n" +
 					"Secrets, SSH keys and the configuration file. Whoever can read it is an administrator.\n" +
 					"With --recipient or --passphrase-file it is sealed, in the format of age.",
@@ -90,7 +87,7 @@ func createBackup(c *cli.Context) error {
 		if err := ownership.Act(dir, func() error { return atomicfile.MakeDir(backups) }); err != nil {
 			return err
 		}
-		file = filepath.Join(backups, "karve-"+time.Now().UTC().Format("20060102T150405Z")+backupSuffix)
+		file = filepath.Join(backups, snapshots.BackupName(time.Now()))
 	case 1:
 		file = Absolute(c.Args().First())
 	default:
@@ -320,7 +317,7 @@ func listBackups(c *cli.Context) error {
 	all := []backupInfo{}
 	for _, e := range entries {
 		info, err := e.Info()
-		if err != nil || !info.Mode().IsRegular() || !strings.HasSuffix(e.Name(), backupSuffix) {
+		if err != nil || !info.Mode().IsRegular() || !strings.HasSuffix(e.Name(), snapshots.BackupSuffix) {
 			continue
 		}
 		b := backupInfo{File: filepath.Join(dir, e.Name()), Bytes: info.Size()}
@@ -411,9 +408,18 @@ func restoreBackup(c *cli.Context) error {
 	})
 }
 
-// RestoreBackup rebuilds a cluster in --data-dir. Files beside the configuration file are made there, and others of the
+// RestoreBackup rebuilds a cluster in --data-dir, or in that of the backup's configuration file, if there is no other. Files beside the configuration file are made there, and others of the
 // user's in the data directory.
 func RestoreBackup(ctx context.Context, c *cli.Context, file string, open func() (io.ReadCloser, error)) error {
+	configured, err := configuredDataDir(file, open)
+	if err != nil {
+		return err
+	}
+	if configured != "" && !c.IsSet("data-dir") && !Exists(options.ConfigPath(c)) {
+		if err := c.Set("data-dir", configured); err != nil {
+			return err
+		}
+	}
 	dir := Absolute(c.String("data-dir"))
 	store, err := datastoreDir(c)
 	if err != nil {
@@ -423,6 +429,9 @@ func RestoreBackup(ctx context.Context, c *cli.Context, file string, open func()
 		return err
 	}
 	configs := filepath.Dir(options.ConfigPath(c))
+	if configured != "" && configured != dir { // with that file, a server would begin a new cluster elsewhere
+		configs = ""
+	}
 	var placed, kept []string
 	var done *snapshot.Info
 	err = ownership.Act(dir, func() (err error) {
@@ -449,6 +458,31 @@ func RestoreBackup(ctx context.Context, c *cli.Context, file string, open func()
 	}
 	for _, path := range kept {
 		fmt.Fprintf(c.App.ErrWriter, "karve: warning: %s exists with other contents and stays; the backup's is %s\n", path, path+snapshot.Beside)
+	}
+	return nil
+}
+
+// configuredDataDir is --data-dir in the configuration file of a backup; empty if it names none.
+func configuredDataDir(file string, open func() (io.ReadCloser, error)) (dir string, err error) {
+	err = snapshot.WithSource(file, open, func(s *snapshot.Snapshot) error {
+		for _, text := range s.FileContents() {
+			if named := options.DataDirIn(text); named != "" {
+				dir = named
+			}
+		}
+		return nil
+	})
+	return dir, err
+}
+
+// readBackups returns the state of the schedule of the server in dir; nil if there is none, or the server does not answer.
+func readBackups(ctx context.Context, dir string) *control.Backups {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	client := control.New(dir)
+	defer client.Close()
+	if b, err := client.Backups(ctx); err == nil && b.Next != nil {
+		return &b
 	}
 	return nil
 }

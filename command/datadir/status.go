@@ -46,6 +46,7 @@ type ServerStatus struct {
 	Tunnels    []control.Tunnel `json:"tunnels,omitempty"` // through SSH to nodes
 	Datastore  *sqlitefile.Info `json:"datastore,omitempty"`
 	Elsewhere  string           `json:"datastoreElsewhere,omitempty"` // what the datastore is, if not the built-in one
+	Backups    *control.Backups `json:"backups,omitempty"`            // of --backup-schedule
 	LastBackup *backup.Record   `json:"lastBackup"`                   // null: never, by karve datastore backup
 
 	*nodes.Report        // nil if the server does not answer
@@ -154,6 +155,7 @@ func readStatusWithin(ctx context.Context, dir, endpoint string, now time.Time) 
 	}
 	if s.PID != 0 {
 		s.Tunnels = readTunnels(ctx, dir)
+		s.Backups = readBackups(ctx, dir)
 	}
 	s.readNodes(ctx) // last: a node may be silent until the time is over
 	return s, nil
@@ -327,6 +329,16 @@ func (s *ServerStatus) serverTable(w io.Writer) {
 		return
 	default:
 		line("datastore", "none yet")
+	}
+	if b := s.Backups; b != nil {
+		last := "none yet"
+		if b.Last != nil {
+			last = b.Last.Local().Format(time.DateTime)
+		}
+		line("backups", "%s, next %s (%s)", last, b.Next.Local().Format(time.DateTime), b.Dir)
+		if b.Problem != "" {
+			line("", "the last one failed: %s", output.Printable(b.Problem))
+		}
 	}
 	if b := s.LastBackup; b != nil {
 		gone := ""

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 // A backup rebuilds a lost machine: objects, encrypted Secrets, kubeconfigs, tokens and the configuration.
@@ -113,5 +115,71 @@ func TestBackupRebuildsAMachine(t *testing.T) {
 				t.Errorf("the token is of %q", who)
 			}
 		})
+	}
+}
+
+// The server makes backups by itself, keeps as many as it should, and says when one fails.
+func TestScheduledBackups(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	p := start(t, dir, append(bare, "--backup-schedule", "@every 1s", "--backup-retention", "2")...)
+	made := func() []string {
+		files, _ := filepath.Glob(filepath.Join(dir, "backups", "karve-*.backup"))
+		return files
+	}
+	first := ""
+	eventually.True(t, "a first backup is made", func() bool {
+		if files := made(); len(files) > 0 {
+			first = files[0]
+		}
+		return first != ""
+	})
+	foreign := filepath.Join(dir, "backups", "mine.backup")
+	if err := os.WriteFile(foreign, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	eventually.True(t, "the first backup makes room", func() bool {
+		n++
+		karve(t, "kubectl", "--data-dir", dir, "create", "namespace", fmt.Sprintf("n%d", n))
+		_, err := os.Stat(first)
+		return os.IsNotExist(err)
+	})
+	eventually.True(t, "two are left", func() bool { return len(made()) == 2 })
+	for _, file := range made() {
+		karve(t, "backup", "verify", "--data-dir", dir, file)
+	}
+	if _, err := os.Stat(foreign); err != nil {
+		t.Errorf("a file of the user's: %v", err)
+	}
+	if got := karve(t, "status", "--data-dir", dir); !strings.Contains(got, filepath.Join(dir, "backups")) {
+		t.Errorf("karve status: got %s, want the directory of the backups", got)
+	}
+	if got := karve(t, "kubectl", "--data-dir", dir, "get", "--raw", "/metrics"); !strings.Contains(got, "\nkarve_backup_last_success_timestamp_seconds 1.") {
+		t.Error("/metrics does not say when the last backup was made")
+	}
+	p.stop()
+
+	blocked := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	start(t, dir, append(bare, "--backup-schedule", "@every 1s", "--backup-dir", blocked)...)
+	eventually.True(t, "an Event names the failure", func() bool {
+		events := karve(t, "kubectl", "--data-dir", dir, "get", "events", "-n", "kube-system", "-o", "jsonpath={.items[*].reason} {.items[*].message}")
+		return strings.Contains(events, "BackupFailed") && strings.Contains(events, blocked)
+	})
+	if got := karve(t, "status", "--data-dir", dir); !strings.Contains(got, "failed") || !strings.Contains(got, blocked) {
+		t.Errorf("karve status: got %s, want that the last backup failed", got)
+	}
+	for args, want := range map[string]string{
+		"--backup-schedule daily":                                          `--backup-schedule "daily"`,
+		"--backup-schedule @daily --backup-retention=-1":                   "--backup-retention -1",
+		"--backup-schedule @daily --datastore-endpoint http://127.0.0.1:1": "own tools",
+	} {
+		got := finish(t, command(t, "karve", append([]string{"server", "--data-dir", t.TempDir()}, strings.Fields(args)...)...))
+		if got.code == 0 || !strings.Contains(got.stderr, want) {
+			t.Errorf("karve server %s: got code %d and %s, want %s", args, got.code, got.stderr, want)
+		}
 	}
 }

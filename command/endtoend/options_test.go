@@ -51,6 +51,8 @@ func TestOptionsSetTheConfiguration(t *testing.T) {
 			value = "0640"
 		case "memory-limit":
 			value = "512Mi"
+		case "backup-retention":
+			value = "3"
 		case "settle-after", "start-timeout":
 			value = "7s"
 		}

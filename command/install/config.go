@@ -32,7 +32,8 @@ type config struct {
 
 // newConfig is a configuration file with other options. Nothing else in it changes.
 func newConfig(text []byte, given Options, usualDataDir string) (*config, error) {
-	if len(text) == 0 {
+	fresh := len(text) == 0
+	if fresh {
 		text = []byte(configBegins)
 	} else if !bytes.HasSuffix(text, []byte("\n")) {
 		text = append(bytes.Clone(text), '\n')
@@ -68,6 +69,9 @@ func newConfig(text []byte, given Options, usualDataDir string) (*config, error)
 	}
 	if dir, err := c.location.DirOnDisk(c.dataDir); err == nil {
 		c.storeDir = strings.TrimSuffix(dir, "/")
+	}
+	if _, chosen := c.value["backup-schedule"]; fresh && !chosen && c.storeDir != "" {
+		c.text = append(c.text, "backup-schedule: '@daily'\n"...)
 	}
 	return c, nil
 }

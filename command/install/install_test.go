@@ -18,7 +18,7 @@ func TestInstallAndChangeOptions(t *testing.T) {
 	m.installs("v1", "--tls-san", "a.example", "--tls-san=b.example", "--no-controllers", "--secure-port", "443")
 	m.upright("v1", "v1")
 	m.says("check: warn: disk speed: fsync 30ms (a better card)")
-	dir := "data-dir: '" + m.place.DataDir + "'\n"
+	dir := "data-dir: '" + m.place.DataDir + "'\nbackup-schedule: '@daily'\n"
 	m.want("etc/karve/config.yaml", configBegins+"no-controllers: 'true'\nsecure-port: '443'\ntls-san:\n- 'a.example'\n- 'b.example'\n"+dir)
 	if info, err := os.Stat(m.place.DataDir); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("the data directory: %v, %v", info, err)

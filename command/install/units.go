@@ -58,6 +58,9 @@ func (i *Installer) unit(c *config, user string) string {
 	if dir := filepath.Dir(c.option("write-kubeconfig")); len(dir) > 1 && plain.MatchString(dir+"/x") {
 		writable += " -" + dir
 	}
+	if dir := c.option("backup-dir"); plain.MatchString(dir + "/x") {
+		writable += " -" + dir
+	}
 	text = withLine(text, "ReadWritePaths", writable)
 	if user == "root" {
 		text = withoutLine(withoutLine(text, "User"), "Group")

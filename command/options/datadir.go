@@ -175,6 +175,17 @@ func ConfiguredFiles(c *cli.Context) []string {
 	return files
 }
 
+// DataDirIn is the data directory that the text of a configuration file names; empty if it names none.
+func DataDirIn(text []byte) (dir string) {
+	values, _ := parseConfig(text) // another file has no such option
+	for _, v := range values {
+		if v.name == "data-dir" && len(v.values) > 0 {
+			dir = v.values[len(v.values)-1]
+		}
+	}
+	return dir
+}
+
 // configFile is what the configuration file has, if it can be read.
 func configFile(c *cli.Context) (path string, values []configValue) {
 	path = cmp.Or(c.String("config"), DefaultFile)

@@ -102,6 +102,9 @@ func table(c *server.Config) []option {
 
 		bound(DatastoreEndpoint(), &c.DatastoreEndpoint),
 		text(&c.Durability, storage, "durability", "", "`MODE` of the built-in datastore: full or relaxed (default: full). With full, every write is on the disk before it is acknowledged. relaxed writes less, for SD cards: a power cut may lose the last 100 ms, and the last 60 s of nodes' heartbeats."),
+		text(&c.BackupSchedule, storage, "backup-schedule", "", "`WHEN` to make a backup of the whole cluster, in cron's syntax, such as \"30 3 * * *\" or @daily (default: never). It is left out if nothing has changed."),
+		text(&c.BackupDir, storage, "backup-dir", "", "`DIR` for these backups, better on another disk (default: backups in the data directory)"),
+		number(&c.BackupRetention, storage, "backup-retention", server.DefaultBackupRetention, "`NUMBER` of these backups that stay"),
 		text(&c.ForkFrom, storage, "fork-from", "", "start as a copy of another cluster: a `FILE` of karve snapshot, or a data directory. The new cluster has the objects, certificates and keys of the other one, which may be running. If --data-dir is such a fork already, it goes on as it is."),
 		bound(DatastoreCAFile(), &c.DatastoreCAFile),
 		bound(DatastoreCertFile(), &c.DatastoreCertFile),

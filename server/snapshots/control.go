@@ -31,7 +31,9 @@ type Options struct {
 	DataDir string
 	// Files are paths of files outside the data directory that snapshots contain.
 	Files []string
-	Log   *logrus.Logger
+	// Schedule makes backups; nil: none.
+	Schedule *Schedule
+	Log      *logrus.Logger
 	// Connect is called when the part starts.
 	Connect func() Connection
 }
@@ -99,6 +101,14 @@ func (c *Control) Run(ctx context.Context, ready func()) error {
 		w.Header().Set("Content-Type", "application/json")
 		return json.NewEncoder(w).Encode(all)
 	})
+	server.handle("GET "+control.BackupsPath, func(w http.ResponseWriter, _ *http.Request) error {
+		var b control.Backups
+		if c.Schedule != nil {
+			b = c.Schedule.State()
+		}
+		w.Header().Set("Content-Type", "application/json")
+		return json.NewEncoder(w).Encode(b)
+	})
 	questions := DatastoreHandler(c.Engine)
 	server.handle("/datastore/", func(w http.ResponseWriter, r *http.Request) error {
 		questions.ServeHTTP(w, r)
@@ -133,8 +143,15 @@ func (c *Control) whenReady(do controlHandler) controlHandler {
 	}
 }
 
+// RunSchedule makes the backups of the schedule until ctx ends.
+func (c *Control) RunSchedule(ctx context.Context, ready func()) error {
+	ready()
+	c.Schedule.Run(ctx, c.Engine, c.source)
+	return nil
+}
+
 func (c *Control) source() snapshot.Source {
-	return snapshot.Source{DataDir: c.DataDir, Files: c.Files, Backup: func(ctx context.Context, to string) (*backup.Result, error) {
+	return snapshot.Source{DataDir: c.DataDir, StoreDir: filepath.Dir(c.Engine.Path()), Files: c.Files, Backup: func(ctx context.Context, to string) (*backup.Result, error) {
 		return c.Engine.Backup(ctx, to, backup.Options{})
 	}}
 }
