@@ -18,6 +18,7 @@ import (
 	"github.com/karve-k8s/karve/command/datadir"
 	"github.com/karve-k8s/karve/command/kubectl"
 	"github.com/karve-k8s/karve/command/locale"
+	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/token"
 	"github.com/karve-k8s/karve/envtest"
 	"github.com/karve-k8s/karve/internal/version"
@@ -27,11 +28,11 @@ import (
 // if the exit code is not 0.
 func Main() {
 	if locale.IsKubectl(os.Args[:1]) {
-		kubectl.Run(os.Args[1:], kubectl.UsersFirst)
+		kubectlSetup().Run(os.Args[1:], kubectl.UsersFirst)
 		return
 	}
 	if locale.IsKubectl(os.Args) { // kubectl parses its flags itself
-		kubectl.Run(os.Args[2:], kubectl.OursFirst)
+		kubectlSetup().Run(os.Args[2:], kubectl.OursFirst)
 		return
 	}
 	if name, run := envtest.Persona(os.Args[0]); run != nil {
@@ -43,6 +44,14 @@ func Main() {
 	if err := run(ctx, os.Args, os.Stdout, os.Stderr); err != nil {
 		printProblems(os.Stderr, "karve", err)
 		os.Exit(exitCode(err))
+	}
+}
+
+func kubectlSetup() kubectl.Setup {
+	return kubectl.Setup{
+		UsualDirs:      []string{options.DefaultDataDir(), "/var/lib/karve"},
+		CheckListed:    options.CheckListed,
+		CheckVariables: func(names []string) error { return options.CheckVariables(os.Environ(), names, io.Discard) },
 	}
 }
 
@@ -93,9 +102,13 @@ func newApp(args []string, stdout, stderr io.Writer) *cli.App {
 			inCategory(cluster, serverCommand()),
 			inCategory(cluster, runCommand()),
 			inCategory(cluster, datadir.Status()),
-			inCategory(cluster, kubectl.Command()),
+			inCategory(cluster, kubectl.Command(kubectlSetup())),
 			inCategory(cluster, datadir.Kubeconfig()),
-			inCategory(cluster, token.Command()),
+			inCategory(cluster, token.Command(token.Setup{
+				Flags:   func() []cli.Flag { return []cli.Flag{options.Config(), options.DataDir()} },
+				Before:  options.ReadDataDir,
+				SSHUser: options.ConfiguredSSHUser,
+			})),
 			inCategory(cluster, clustertoken.Command()),
 			inCategory(cluster, nodeCommand()),
 			inCategory(cluster, installCommand()),

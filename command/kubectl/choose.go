@@ -17,7 +17,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/servers"
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/internal/ownership"
@@ -59,16 +58,18 @@ type machine struct {
 	usersKubeconfig    string   // ~/.kube/config
 	usualDirs          []string // data directories
 	running            func(usual ...string) ([]servers.Server, error)
+	checkListed        func(path string) error // that KUBECONFIG can name it
 }
 
-func thisMachine() machine {
+func (s Setup) thisMachine() machine {
 	return machine{
 		kubeconfigVariable: os.Getenv(clientcmd.RecommendedConfigPathEnvVar),
 		dataDirVariable:    os.Getenv(dataDirVariable),
 		inCluster:          os.Getenv("KUBERNETES_SERVICE_HOST") != "",
 		usersKubeconfig:    clientcmd.RecommendedHomeFile,
-		usualDirs:          []string{options.DefaultDataDir(), "/var/lib/karve"},
+		usualDirs:          s.UsualDirs,
 		running:            servers.Running,
+		checkListed:        s.CheckListed,
 	}
 }
 
@@ -86,27 +87,27 @@ type choice struct {
 func (m machine) choose(dir string, order Order) choice {
 	switch {
 	case dir != "":
-		return in(dir)
+		return m.in(dir)
 	case m.kubeconfigVariable != "", order == UsersFirst && readable(m.usersKubeconfig):
 		return choice{}
 	case m.dataDirVariable != "":
-		return in(m.dataDirVariable)
+		return m.in(m.dataDirVariable)
 	}
 	for _, usual := range m.usualDirs {
 		if readable(filepath.Join(usual, servers.KubeconfigName)) && held(usual) {
-			return inUsual(usual)
+			return m.inUsual(usual)
 		}
 	}
 	switch dirs := m.own(); {
 	case len(dirs) == 1:
-		return in(dirs[0])
+		return m.in(dirs[0])
 	case len(dirs) > 1:
 		return choice{kubeconfig: os.DevNull, sure: true,
 			missing: fmt.Errorf("%d servers of this user run, in %s: choose one with --data-dir DIR or %s", len(dirs), strings.Join(dirs, ", "), dataDirVariable)}
 	}
 	for _, usual := range m.usualDirs {
 		if readable(filepath.Join(usual, servers.KubeconfigName)) {
-			return inUsual(usual)
+			return m.inUsual(usual)
 		}
 	}
 	if readable(m.usersKubeconfig) || m.inCluster {
@@ -114,13 +115,13 @@ func (m machine) choose(dir string, order Order) choice {
 	}
 	// Without a kubeconfig, kubectl tries localhost:8080, where a server may listen whose data
 	// directory this user cannot read.
-	none := in(m.usualDirs[0])
+	none := m.in(m.usualDirs[0])
 	none.sure, none.usual = false, true
 	return none
 }
 
 // own are the data directories of this user's running servers. Root does not use another user's,
-// unless it is a usual one: see [inUsual].
+// unless it is a usual one: see [machine.inUsual].
 func (m machine) own() (dirs []string) {
 	running, _ := m.running(m.usualDirs...) // without /proc there are only the usual ones
 	for _, s := range running {
@@ -135,8 +136,8 @@ func (m machine) own() (dirs []string) {
 // inUsual is the server of a data directory that the user did not name. A service's directory
 // belongs to the service's user. That user could write a kubeconfig that makes kubectl start a
 // program as root, or send a file of root's. So root uses only one that a server could have written.
-func inUsual(dir string) choice {
-	c := in(dir)
+func (m machine) inUsual(dir string) choice {
+	c := m.in(dir)
 	if c.foreign = foreign(dir); !c.foreign {
 		return c
 	}
@@ -154,9 +155,9 @@ func foreign(dir string) bool {
 }
 
 // in is the server of a data directory.
-func in(dir string) choice {
+func (m machine) in(dir string) choice {
 	path := filepath.Join(dir, servers.KubeconfigName)
-	if err := options.CheckListed(path); err != nil {
+	if err := m.checkListed(path); err != nil {
 		return choice{kubeconfig: os.DevNull, sure: true, missing: err}
 	}
 	return choice{

@@ -94,6 +94,7 @@ func TestChoose(t *testing.T) {
 		if test.machine.running == nil {
 			test.machine.running = runningIn()
 		}
+		test.machine.checkListed = anyPath
 		want := test.want
 		if want != "" && want != os.DevNull {
 			want = filepath.Join(want, servers.KubeconfigName)
@@ -117,6 +118,8 @@ func runningIn(dirs ...string) func(...string) ([]servers.Server, error) {
 	}
 }
 
+func anyPath(string) error { return nil }
+
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -124,18 +127,18 @@ func TestCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	answers := &rest.Config{Host: "https://" + l.Addr().String()}
-	dir := dirWith(t, false)
+	dir, m := dirWith(t, false), machine{checkListed: anyPath}
 	flags := func() *genericclioptions.ConfigFlags { return genericclioptions.NewConfigFlags(true) }
-	if err := in(dir).check(flags(), answers); err != nil {
+	if err := m.in(dir).check(flags(), answers); err != nil {
 		t.Errorf("a server that answers: got %v", err)
 	}
-	if err := in(t.TempDir()).check(flags(), answers); err == nil {
+	if err := m.in(t.TempDir()).check(flags(), answers); err == nil {
 		t.Error("a directory without a kubeconfig, and another server at kubectl's default address: got no error")
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := in(dir).check(flags(), answers); err == nil || !strings.Contains(err.Error(), "no server in "+dir) {
+	if err := m.in(dir).check(flags(), answers); err == nil || !strings.Contains(err.Error(), "no server in "+dir) {
 		t.Errorf("no server: got %v", err)
 	}
 	for _, set := range []func(*genericclioptions.ConfigFlags){
@@ -146,7 +149,7 @@ func TestCheck(t *testing.T) {
 	} {
 		f := flags()
 		set(f)
-		if err := in(dir).check(f, answers); err != nil {
+		if err := m.in(dir).check(f, answers); err != nil {
 			t.Errorf("an option names another cluster: got %v", err)
 		}
 	}
@@ -181,7 +184,7 @@ func TestChooseForRoot(t *testing.T) {
 		if err := os.Chown(dir, stranger, stranger); err != nil {
 			t.Fatal(err)
 		}
-		m := machine{usualDirs: []string{dir}, running: runningIn(dir)}
+		m := machine{usualDirs: []string{dir}, running: runningIn(dir), checkListed: anyPath}
 		path := filepath.Join(dir, servers.KubeconfigName)
 		if err := os.WriteFile(path, []byte(program), 0o600); err != nil {
 			t.Fatal(err)

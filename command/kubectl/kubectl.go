@@ -4,7 +4,6 @@ package kubectl
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 
@@ -17,18 +16,23 @@ import (
 	"k8s.io/kubectl/pkg/cmd"
 	"k8s.io/kubectl/pkg/cmd/plugin"
 	"k8s.io/kubectl/pkg/cmd/util"
-
-	"github.com/karve-k8s/karve/command/options"
 )
+
+// Setup is what kubectl shares with the other commands.
+type Setup struct {
+	UsualDirs      []string                // data directories of servers
+	CheckListed    func(path string) error // refuses a path that KUBECONFIG cannot name
+	CheckVariables func(options []string) error
+}
 
 // Command is only for the help and completion: command.Main hands `karve kubectl …` to Run before
 // options are parsed.
-func Command() *cli.Command {
+func Command(setup Setup) *cli.Command {
 	return &cli.Command{
 		Name:            "kubectl",
 		Usage:           "kubectl for a cluster of this machine, unless KUBECONFIG names another",
 		SkipFlagParsing: true,
-		Action:          func(c *cli.Context) error { Run(c.Args().Slice(), OursFirst); return nil },
+		Action:          func(c *cli.Context) error { setup.Run(c.Args().Slice(), OursFirst); return nil },
 	}
 }
 
@@ -49,18 +53,18 @@ runs there, the only server of this user. If KUBECONFIG is set, kubectl uses tha
 
 // Run is upstream's kubectl (k8s.io/kubernetes/cmd/kubectl). It ends the process with kubectl's
 // exit code if there was an error.
-func Run(args []string, order Order) {
+func (s Setup) Run(args []string, order Order) {
 	dir := ""
 	if order == OursFirst {
 		var err error
 		if dir, args, err = cutDataDir(args); err != nil {
 			fail(err)
 		}
-		if err := options.CheckVariables(os.Environ(), []string{dataDirVariable}, io.Discard); err != nil {
+		if err := s.CheckVariables([]string{dataDirVariable}); err != nil {
 			fail(err)
 		}
 	}
-	chosen := thisMachine().choose(dir, order)
+	chosen := s.thisMachine().choose(dir, order)
 	if chosen.kubeconfig != "" {
 		os.Setenv(clientcmd.RecommendedConfigPathEnvVar, chosen.kubeconfig)
 	}

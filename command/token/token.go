@@ -26,7 +26,6 @@ import (
 	bootstraputil "k8s.io/cluster-bootstrap/token/util"
 	bootstraptoken "k8s.io/kubernetes/cmd/kubeadm/app/apis/bootstraptoken/v1"
 
-	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/command/servers"
 	"github.com/karve-k8s/karve/internal/shell"
@@ -46,40 +45,47 @@ const (
 // a secret with a typing error.
 var errForm = errors.New("TOKEN has the wrong form: want " + tokenForm)
 
+// Setup is what the commands share with the others of a data directory.
+type Setup struct {
+	Flags   func() []cli.Flag // with data-dir
+	Before  cli.BeforeFunc    // reads the configuration
+	SSHUser func(*cli.Context) string
+}
+
 // Command is `karve token`.
-func Command() *cli.Command {
+func Command(setup Setup) *cli.Command {
 	return &cli.Command{
 		Name:  "token",
 		Usage: "create, list and delete bootstrap tokens, with which machines join the cluster",
 		Subcommands: []*cli.Command{
-			createCommand(),
+			setup.create(),
 			{
 				Name:   "list",
 				Usage:  "list bootstrap tokens, with their secrets",
-				Flags:  append(serverFlags(), output.Flag()),
-				Before: options.ReadDataDir,
+				Flags:  append(setup.serverFlags(), output.Flag()),
+				Before: setup.Before,
 				Action: list,
 			},
 			{
 				Name:      "delete",
 				Usage:     "delete bootstrap tokens",
 				ArgsUsage: "TOKEN|ID...",
-				Flags:     serverFlags(),
-				Before:    options.ReadDataDir,
+				Flags:     setup.serverFlags(),
+				Before:    setup.Before,
 				Action:    remove,
 			},
 		},
 	}
 }
 
-func createCommand() *cli.Command {
+func (s Setup) create() *cli.Command {
 	return &cli.Command{
 		Name:      "create",
 		Usage:     "create a bootstrap token and print it",
 		ArgsUsage: "[TOKEN]",
 		Description: `Without TOKEN, Karve makes a random one. Other users of this machine can see the
 command line: leave TOKEN out unless something else has to know it before.`,
-		Flags: append(serverFlags(),
+		Flags: append(s.serverFlags(),
 			&cli.DurationFlag{Name: "ttl", Value: bootstraptoken.DefaultTokenDuration, Usage: "`DURATION` after which the token expires; 0 means never"},
 			&cli.StringFlag{Name: "usages", Value: strings.Join(bootstraptoken.DefaultTokenUsages, ","), Usage: "what the token is for: signing, authentication, or both, separated by a comma"},
 			&cli.StringFlag{Name: "groups", Value: strings.Join(bootstraptoken.DefaultTokenGroups, ","), Usage: "`GROUPS` that the token's holder is in, separated by commas. Each begins with " + bootstrapapi.BootstrapDefaultGroup + ":."},
@@ -87,17 +93,14 @@ command line: leave TOKEN out unless something else has to know it before.`,
 			&cli.BoolFlag{Name: "print-join-command", Usage: "print the command with which kubeadm joins a machine, instead of the token"},
 			&cli.BoolFlag{Name: "print-install-command", Usage: "print the command with which install.sh makes a machine a node, instead of the token"},
 		),
-		Before: options.ReadDataDir,
-		Action: create,
+		Before: s.Before,
+		Action: func(c *cli.Context) error { return create(c, s.SSHUser) },
 	}
 }
 
 // serverFlags choose the server.
-func serverFlags() []cli.Flag {
-	return []cli.Flag{
-		options.Config(), options.DataDir(),
-		&cli.StringFlag{Name: "kubeconfig", Usage: "`FILE` that names another server than that of --data-dir"},
-	}
+func (s Setup) serverFlags() []cli.Flag {
+	return append(s.Flags(), &cli.StringFlag{Name: "kubeconfig", Usage: "`FILE` that names another server than that of --data-dir"})
 }
 
 // connect returns a client for the server that the options choose.
@@ -111,7 +114,7 @@ func connect(c *cli.Context) (kubernetes.Interface, *rest.Config, error) {
 	return client, config, err
 }
 
-func create(c *cli.Context) error {
+func create(c *cli.Context, sshUser func(*cli.Context) string) error {
 	wanted, err := parse(c.Args().Slice(), request{
 		ttl: c.Duration("ttl"), usages: c.String("usages"), groups: c.String("groups"), groupsGiven: c.IsSet("groups"),
 		description: c.String("description"), join: c.Bool("print-join-command") || c.Bool("print-install-command"),
@@ -140,7 +143,7 @@ func create(c *cli.Context) error {
 				release = ""
 			}
 			line = to.install(*wanted.Token, os.Getenv("KARVE_DOWNLOAD_URL"), release)
-			if user := options.ConfiguredSSHUser(c); user != "" && c.String("kubeconfig") == "" { // the server of this configuration
+			if user := sshUser(c); user != "" && c.String("kubeconfig") == "" { // the server of this configuration
 				line += " --ssh-user " + shell.Quoted(user)
 			}
 		}
