@@ -77,3 +77,10 @@ func greet(w io.Writer, info server.Info) {
 	fmt.Fprintf(w, "karve is ready after %v (%s) at %s%s\nNext:\n  %s; %s get namespaces\n",
 		info.Took.Round(time.Millisecond), strings.Join(slowest, ", "), info.URL, plain, output.SetVariable(runtime.GOOS, "KUBECONFIG", info.Kubeconfig), client)
 }
+
+// showProgress makes a server with that configuration tell its progress until done is called.
+func showProgress(config *server.Config, stderr io.Writer) (done func()) {
+	p := output.NewStartProgress(config.Log, stderr)
+	config.Progress = func(at server.Progress) { p.Tell(at.Part, at.For, at.Doing) }
+	return p.Done
+}

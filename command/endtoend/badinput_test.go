@@ -139,6 +139,9 @@ func TestConfigFile(t *testing.T) {
 		{"a map", "tls-san: {a: b}\n", []string{"line 1…tls-san"}},
 		{"a list", "- log-level\n", []string{"want name: value"}},
 		{"no YAML", "a: [b\n", []string{"yaml"}},
+		{"one document", "# only\n---\nlog-level: loud\n...\n--- # end\n", []string{"--log-level…loud"}},
+		{"two documents", "log-level: loud\n---\nsecure-port: 1\n", []string{"line 2: a second document"}},
+		{"a second document that is no map", "---\n---\nanonymous\n", []string{"line 2: a second document"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			path := write(t, "config.yaml", tc.text)

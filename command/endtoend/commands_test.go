@@ -175,6 +175,7 @@ func TestCompletion(t *testing.T) {
 		{"karve server --durability = =", ""},
 		{"karve run --log-format j", "json"},
 		{"karve status -o -", "json table"},
+		{"karve addons apply coredns -o -", "yaml"},
 		{"karve server --data-dir -", ""}, // a file: the shell's own proposals
 		{"karve completion -", "bash fish zsh"},
 		{"karve version -", ""},

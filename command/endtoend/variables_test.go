@@ -1,9 +1,108 @@
 package endtoend
 
 import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/karve-k8s/karve/command/options"
 )
+
+// checkVariable is what the commands say about a variable.
+func checkVariable(variable string) (warning string, err error) {
+	var known []string
+	for _, name := range options.Names(append(options.Server(), options.Migration()...)) {
+		known = append(known, "KARVE_"+strings.ToUpper(strings.ReplaceAll(name, "-", "_")))
+	}
+	var warnings strings.Builder
+	err = options.CheckVariables([]string{variable}, append(known, options.MigrateFrom, options.MigrateTo), &warnings)
+	return warnings.String(), err
+}
+
+func TestVariables(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		variable, problem, warning string
+	}{
+		{"KARVE_SECURE_PORT=7443", "", ""},
+		{"KARVE_AUTHORIZATION_MODE=Node", "", ""},
+		{"KARVE_SECURE_PROT=7443", "there is no variable KARVE_SECURE_PROT; did you mean KARVE_SECURE_PORT?", ""},
+		{"KARVE_DATADIR=/x", "did you mean KARVE_DATA_DIR?", ""},
+		{"KARVE_TLSSAN=x", "did you mean KARVE_TLS_SAN?", ""},
+		// The user's own are left alone.
+		{"KARVE_COLOUR_OF_THE_SHED=red", "", "the variable KARVE_COLOUR_OF_THE_SHED is no option and sets nothing\n"},
+		{"KARVE_AUDIT=x", "", "did you mean KARVE_AUDIT_"},
+		{"KARVETTE=x", "", ""},
+		{"PATH=/x", "", ""},
+		// Those of install.sh and of tests.
+		{"KARVE_BINARY=/x", "", ""},
+		{"KARVE_INSTALL_TIMEOUT=5", "", ""},
+		{"KARVE_TEST_ANYTHING=1", "", ""},
+		// In a Pod beside a Service named karve, or karve-api.
+		{"KARVE_SERVICE_HOST=10.96.0.7", "", ""},
+		{"KARVE_SERVICE_PORT=6443", "", ""},
+		{"KARVE_SERVICE_PORT_HTTPS=6443", "", ""},
+		{"KARVE_PORT=tcp://10.96.0.7:6443", "", ""},
+		{"KARVE_PORT_6443_TCP=tcp://10.96.0.7:6443", "", ""},
+		{"KARVE_PORT_6443_TCP_ADDR=10.96.0.7", "", ""},
+		{"KARVE_API_SERVICE_HOST=10.96.0.7", "", ""},
+		{"KARVE_API_PORT=tcp://10.96.0.7:6443", "", ""},
+		{"KARVE_SECUR_PORT=7443", "did you mean KARVE_SECURE_PORT?", ""},
+	} {
+		got, err := checkVariable(test.variable)
+		if test.problem == "" && err != nil || test.problem != "" && (err == nil || !strings.Contains(err.Error(), test.problem)) {
+			t.Errorf("%s: got %v, want %q", test.variable, err, test.problem)
+		}
+		if (got == "") != (test.warning == "") || !strings.Contains(got, test.warning) {
+			t.Errorf("%s: warned %q, want %q", test.variable, got, test.warning)
+		}
+	}
+}
+
+// Every KARVE_… variable that this repository speaks of is one that karve knows.
+func TestVariablesOfTheRepository(t *testing.T) {
+	t.Parallel()
+	// A placeholder, and one of the stand-in for karve in a test of install.sh.
+	examples := []string{"KARVE_NAME", "KARVE_TOKEN"}
+	mentioned := regexp.MustCompile(`\bKARVE_[A-Z0-9_]*[A-Z0-9]`)
+	seen := map[string]bool{}
+	err := filepath.WalkDir("../..", func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && (entry.Name() == ".git" || entry.Name() == "node_modules"):
+			return filepath.SkipDir
+		case !entry.Type().IsRegular() || filepath.Base(path) == "variables_test.go":
+			return nil
+		}
+		if info, err := entry.Info(); err != nil || info.Size() > 1<<20 {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		for _, name := range mentioned.FindAllString(string(text), -1) {
+			if seen[name] || slices.Contains(examples, name) {
+				continue
+			}
+			seen[name] = true
+			warning, err := checkVariable(name + "=x")
+			family, familyErr := checkVariable(name + "_=x")
+			if err == nil && warning != "" && (familyErr != nil || family != "") {
+				t.Errorf("%s speaks of %s, which is no option: add it to otherVariables, or call it KARVE_TEST_…", path, name)
+			}
+		}
+		return nil
+	})
+	if err != nil || len(seen) < 50 {
+		t.Errorf("%d variables seen: %v", len(seen), err)
+	}
+}
 
 // A misspelt variable stops the command before it does anything, with other problems.
 func TestMisspeltVariableStopsTheCommand(t *testing.T) {

@@ -1,28 +1,11 @@
-package command
+package endtoend
 
 import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"testing"
-
-	"github.com/urfave/cli/v2"
-
-	"github.com/karve-k8s/karve/command/output"
 )
-
-func TestOutputOfAddonsIsProposedAsItIs(t *testing.T) {
-	t.Parallel()
-	for _, option := range []string{"-o", "--output"} {
-		if got := proposals(applyCommand("coredns", ""), option); !slices.Equal(got, []string{"yaml"}) {
-			t.Errorf("karve addons apply coredns %s: got %q, want yaml", option, got)
-		}
-		if got := proposals(&cli.Command{Flags: []cli.Flag{output.Flag()}}, option); !slices.Equal(got, []string{"table", "json"}) {
-			t.Errorf("another command's %s: got %q, want table and json", option, got)
-		}
-	}
-}
 
 // Names of objects come from the cluster, where anybody who may create one chooses its name (those
 // of RBAC's objects may have any character). bash must not run them.
@@ -32,11 +15,12 @@ func TestBashDoesNotRunProposals(t *testing.T) {
 	if err != nil {
 		t.Skip("this machine has no bash")
 	}
-	const karve = `karve() {
+	const stub = `karve() {
   if [ "$1" = kubectl ]; then printf '%s\n' 'a$(touch made)	its description' 'a*' 'a b' 'a` + "`touch made`" + `' '${a}' plain :4 Directive
   else printf '%s\n' 'a$(touch made):usage' 'other'; fi
 }
 `
+	script := karve(t, "completion", "bash")
 	for _, test := range []struct{ words, want string }{
 		{`karve kubectl get a`, "a\\$\\(touch\\ made\\)\na\\*\na\\ b\na\\`touch\\ made\\`\n"},
 		{`karve kubectl get 'a\$\('`, "a\\$\\(touch\\ made\\)\n"}, // as bash quoted it before
@@ -50,7 +34,7 @@ func TestBashDoesNotRunProposals(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "abc"), nil, 0o600); err != nil { // what a* matches
 			t.Fatal(err)
 		}
-		run := exec.Command(bash, "--norc", "-c", karve+completionScripts["bash"]+
+		run := exec.Command(bash, "--norc", "-c", stub+script+
 			"COMP_WORDS=("+test.words+"); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _karve\n"+
 			`if [ ${#COMPREPLY[@]} -gt 0 ]; then printf '%s\n' "${COMPREPLY[@]}"; fi`)
 		run.Dir, run.Stderr = dir, os.Stderr
@@ -73,7 +57,7 @@ func TestZshCompletes(t *testing.T) {
 		t.Skip("this machine has no zsh")
 	}
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "_karve"), []byte(completionScripts["zsh"]), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "_karve"), []byte(karve(t, "completion", "zsh")), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	const call = `

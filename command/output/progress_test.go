@@ -1,4 +1,4 @@
-package command
+package output
 
 import (
 	"strings"
@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
-
-	"github.com/karve-k8s/karve/server"
 )
 
 func TestStartProgressInTheLog(t *testing.T) {
@@ -17,14 +15,14 @@ func TestStartProgressInTheLog(t *testing.T) {
 	log.SetOutput(&text)
 	log.SetFormatter(&logrus.TextFormatter{DisableColors: true, DisableTimestamp: true})
 	now := time.Unix(0, 0)
-	p := &startProgress{log: log, now: func() time.Time { return now }}
+	p := &StartProgress{log: log, now: func() time.Time { return now }}
 	for range 10 { // the server tells it every five seconds
 		now = now.Add(5 * time.Second)
-		p.tell(server.Progress{Part: "datastore", For: time.Duration(now.Unix()) * time.Second, Doing: "reading the database: 40%"})
+		p.Tell("datastore", time.Duration(now.Unix())*time.Second, "reading the database: 40%")
 	}
-	p.done()
+	p.Done()
 	now = now.Add(time.Hour)
-	p.tell(server.Progress{Part: "datastore"})
+	p.Tell("datastore", 0, "")
 	want := `level=info msg="the datastore has been starting for 5s (reading the database: 40%)"` + "\n" +
 		`level=info msg="the datastore has been starting for 35s (reading the database: 40%)"` + "\n"
 	if got := text.String(); got != want {
