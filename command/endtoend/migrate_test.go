@@ -2,7 +2,9 @@ package endtoend
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,6 +25,7 @@ import (
 func TestMigrateBadInput(t *testing.T) {
 	t.Parallel()
 	dir, config := stored(t), write(t, "config.yaml", "datastore-endpoint: postgres://karve:secret@127.0.0.1:1/x\n")
+	prefix, usual := write(t, "prefix.yaml", "kube-apiserver-arg: [v=1, etcd-prefix=/one]\n"), write(t, "usual.yaml", "kube-apiserver-arg: etcd-prefix=/registry\n")
 	empty := "sqlite://" + filepath.Join(t.TempDir(), "new")
 	for _, tc := range []struct {
 		args []string
@@ -38,6 +41,12 @@ func TestMigrateBadInput(t *testing.T) {
 		{[]string{"--to", "postgres://karve:secret@127.0.0.1:1/x"}, "", "--to: other users can see a password…KARVE_MIGRATE_TO…~/.pgpass"},
 		{[]string{"--to", "postgres://127.0.0.1:1/x?password=secret"}, "", "--to: other users can see a password"},
 		{[]string{"--to", "mysql://karve:secret@tcp(127.0.0.1:1)/x"}, "", "--to: other users can see a password"},
+		{[]string{"--to", "mysql://karve:se?cret@tcp(127.0.0.1:1)/x"}, "", "--to: other users can see a password"},
+		{[]string{"--to=http://karve:secret@127.0.0.1:1"}, "", "--to: other users can see a password"},
+		{[]string{"--to", "postgres://karve@127.0.0.1:1/x?application_name=a%40b"}, "", "--to postgres://karve@127.0.0.1:1/x: …connection refused"},
+		{[]string{"--to", "mysql://karve@tcp(127.0.0.1:1)/x?loc=a:b%40c"}, "", "--to: mysql://…: unknown time zone a:b@c"},
+		{[]string{"--to", empty, "--config", prefix}, "", "--config " + prefix + ": …etcd-prefix=/one: only keys below /registry/"},
+		{[]string{"--to", "http://127.0.0.1:1", "--config", usual}, "", "--to http://127.0.0.1:1: …connection refused"},
 		{[]string{"--from", "mysql://karve:secret@tcp(127.0.0.1:1)/x", "--to", empty}, "", "--from: other users can see a password…KARVE_MIGRATE_FROM"},
 		{[]string{"--datastore-endpoint", "postgres://karve:secret@127.0.0.1:1/x", "--to", empty}, "", "--datastore-endpoint: other users can see a password…KARVE_DATASTORE_ENDPOINT"},
 		{nil, "KARVE_MIGRATE_TO=postgres://karve:secret@127.0.0.1:1/x", "--to postgres://karve@127.0.0.1:1/x: …connection refused"},
@@ -66,6 +75,55 @@ func TestMigrateBadInput(t *testing.T) {
 	if s := readDatastore(t, dir); s.Revision != 61 || s.Keys != 20 || !s.Clean {
 		t.Errorf("the source is %+v now", s)
 	}
+}
+
+// The command line that is printed never starts the old cluster.
+func TestNextServer(t *testing.T) {
+	t.Parallel()
+	from := "sqlite://" + stored(t)
+	config := write(t, "config.yaml", "datastore-endpoint: "+from+"\n")
+	for _, tc := range []struct {
+		args               []string
+		config, next, note string
+	}{
+		{[]string{"--from", from}, os.DevNull, "", ""},
+		{[]string{"--datastore-endpoint", from}, os.DevNull, " --datastore-endpoint sqlite://", ""},
+		{[]string{"--config", config}, config, " --datastore-endpoint sqlite://", config + " has datastore-endpoint: remove it there"},
+	} {
+		dir := filepath.Join(t.TempDir(), "new")
+		var done struct {
+			Next  string
+			Notes []string
+		}
+		text := karve(t, append([]string{"datastore", "migrate", "--data-dir", dir, "--to", "sqlite://", "-o", "json"}, tc.args...)...)
+		if err := json.Unmarshal([]byte(text), &done); err != nil {
+			t.Fatal(err)
+		}
+		if want := "karve server --config " + tc.config + " --data-dir " + dir + tc.next; done.Next != want {
+			t.Errorf("%v: %s, want %s", tc.args, done.Next, want)
+		}
+		if notes := strings.Join(done.Notes, "; "); !strings.HasPrefix(notes, tc.note) || (tc.note == "") != (notes == "") {
+			t.Errorf("%v: %q, want %q", tc.args, notes, tc.note)
+		}
+	}
+}
+
+// What root makes inside a service's directory is the service's.
+func TestMigrationIntoAServicesDirectory(t *testing.T) {
+	t.Parallel()
+	service := servicesDir(t)
+	from := filepath.Join(filepath.Dir(service), "from") // which the service may read
+	err := os.CopyFS(from, os.DirFS(stored(t)))
+	if err == nil {
+		err = filepath.WalkDir(from, func(path string, _ fs.DirEntry, err error) error {
+			return errors.Join(err, os.Lchown(path, nobodyID, nobodyID))
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	karve(t, "datastore", "migrate", "--data-dir", t.TempDir(), "--from", "sqlite://"+from, "--to", "sqlite://"+filepath.Join(service, "a", "b"))
+	wantAllOf(t, service, "migrate")
 }
 
 // A cluster moves to another datastore and back, with the command lines that are printed.
@@ -129,6 +187,9 @@ func moveCluster(t *testing.T, other, refusal string, env []string) {
 	}
 	if want := `KARVE_DATASTORE_ENDPOINT="$KARVE_MIGRATE_TO" karve server --config /dev/null --data-dir ` + dir; done.Next != want || strings.Contains(text, "w0rd") {
 		t.Errorf("next: %s, want %s", done.Next, want)
+	}
+	if note := "stays as it is. A start without the new datastore-endpoint runs the old cluster"; strings.Contains(text, note) != (env != nil) {
+		t.Errorf("%s, want a note on the old datastore only if it is in the data directory", text)
 	}
 	args := bare
 	if env == nil {
