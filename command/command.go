@@ -102,6 +102,7 @@ func newApp(args []string, stdout, stderr io.Writer) *cli.App {
 			inCategory(cluster, serverCommand()),
 			inCategory(cluster, runCommand()),
 			inCategory(cluster, datadir.Status()),
+			inCategory(cluster, datadir.Wait()),
 			inCategory(cluster, kubectl.Command(kubectlSetup())),
 			inCategory(cluster, datadir.Kubeconfig()),
 			inCategory(cluster, token.Command(token.Setup{
