@@ -71,6 +71,32 @@ type Tunnel struct {
 	Problem     string    `json:"problem,omitempty"`
 }
 
+// ManifestsPath asks for the files of manifests (GET): a Manifests, in JSON.
+const ManifestsPath = "/manifests"
+
+// Manifests is the state of the directory of manifests.
+type Manifests struct {
+	Dir     string     `json:"directory"`
+	Problem string     `json:"problem,omitempty"` // why nothing is applied
+	Files   []Manifest `json:"files,omitempty"`
+}
+
+// The states of a file of manifests.
+const (
+	Applied  = "applied"
+	Failed   = "failed"   // at least a part of it
+	Removing = "removing" // the file is gone, and some of its objects cannot be deleted
+)
+
+// Manifest is the state of a file of manifests, or of a directory with a kustomization, whose name ends with a slash.
+type Manifest struct {
+	File     string     `json:"file"`
+	State    string     `json:"state"`
+	Objects  int        `json:"objects"`      // that it has in the cluster
+	At       *time.Time `json:"at,omitempty"` // of the last try
+	Problems []string   `json:"problems,omitempty"`
+}
+
 // DatastoreHeader is a header of these answers. It names the file that the answer is about:
 // an absolute path, escaped as in a URL.
 const DatastoreHeader = "Karve-Datastore"
@@ -177,16 +203,27 @@ func (c *Client) Get(ctx context.Context, path, file string) (io.ReadCloser, err
 // Tunnels returns the SSH tunnels of the server. The error is [ErrUnknown] if the server is of a
 // release that had none.
 func (c *Client) Tunnels(ctx context.Context) ([]Tunnel, error) {
-	answer, err := c.do(ctx, http.MethodGet, TunnelsPath, nil, nil)
+	var all []Tunnel
+	return all, c.read(ctx, TunnelsPath, &all)
+}
+
+// Manifests returns the state of the manifests of the server. The error is [ErrUnknown] if the server is of a release that had none.
+func (c *Client) Manifests(ctx context.Context) (*Manifests, error) {
+	out := &Manifests{}
+	return out, c.read(ctx, ManifestsPath, out)
+}
+
+// read decodes the answer to a request.
+func (c *Client) read(ctx context.Context, path string, to any) error {
+	answer, err := c.do(ctx, http.MethodGet, path, nil, nil)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer answer.Body.Close()
-	var all []Tunnel
-	if err := json.NewDecoder(answer.Body).Decode(&all); err != nil {
-		return nil, fmt.Errorf("read the server's answer: %w", err)
+	if err := json.NewDecoder(answer.Body).Decode(to); err != nil {
+		return fmt.Errorf("read the server's answer: %w", err)
 	}
-	return all, nil
+	return nil
 }
 
 // Backups returns the state of --backup-schedule.

@@ -33,6 +33,8 @@ type Config struct {
 	BackupDir string
 	// BackupRetention is how many of them stay; 0 means 7.
 	BackupRetention int
+	// ManifestsDir is the directory whose files the server applies to the cluster; empty means manifests in DataDir. It may be missing.
+	ManifestsDir string
 
 	// BindAddress is the address of the secure listener; empty means every address.
 	BindAddress string
@@ -279,6 +281,9 @@ func (c Config) complete() completed {
 	}
 	if abs, err := filepath.Abs(c.DataDir); err == nil && c.DataDir != "" {
 		c.DataDir = abs
+	}
+	if abs, err := filepath.Abs(cmp.Or(c.ManifestsDir, filepath.Join(c.DataDir, "manifests"))); err == nil {
+		c.ManifestsDir = abs
 	}
 	return completed{c}
 }

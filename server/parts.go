@@ -32,6 +32,7 @@ import (
 	"github.com/karve-k8s/karve/server/insecure"
 	"github.com/karve-k8s/karve/server/lifecycle"
 	"github.com/karve-k8s/karve/server/loopback"
+	"github.com/karve-k8s/karve/server/manifests"
 	"github.com/karve-k8s/karve/server/notify"
 	"github.com/karve-k8s/karve/server/ports"
 	"github.com/karve-k8s/karve/server/ready"
@@ -59,6 +60,7 @@ type controlPlane struct {
 	scheduling   *scheduler.Scheduler     // nil if it is disabled
 	simulation   *simulation              // nil without simulated nodes
 	tunnels      *sshTunnels              // nil without --ssh-user
+	manifests    *manifests.Manifests
 	first        *ready.FirstObjects
 	settling     *ready.Settling
 
@@ -94,6 +96,7 @@ const (
 	joiningPart      = "objects for kubeadm join"
 	namesPart        = "names for other servers"
 	tokensPart       = "tokens in Secrets"
+	manifestsPart    = "manifests"
 )
 
 // assemble makes the parts without starting them.
@@ -106,11 +109,12 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 	s.loopback = loopback.NewServer(p.Log.Errorf)
 	s.certificates = certificates.New(s.certificatesConfig())
 	s.storage = storage.New(s.storageConfig())
+	s.manifests = manifests.New(manifests.Options{Dir: p.ManifestsDir, Election: p.election, Connect: s.adminClient, Log: p.Log})
 	var schedule *snapshots.Schedule
 	if p.backups != nil {
 		schedule = &snapshots.Schedule{When: p.backups, Dir: cmp.Or(p.BackupDir, filepath.Join(p.DataDir, "backups")), Retention: p.BackupRetention, Log: p.Log, Failed: s.backupFailed}
 	}
-	s.control = snapshots.New(snapshots.Options{DataDir: p.DataDir, Files: p.usersFiles(), Schedule: schedule, Log: p.Log, Connect: s.snapshotsConnection})
+	s.control = snapshots.New(snapshots.Options{DataDir: p.DataDir, Files: p.usersFiles(), Schedule: schedule, Log: p.Log, Manifests: s.manifests.Status, Connect: s.snapshotsConnection})
 	s.api = &apiserver.Part{Configure: s.configureAPIServer}
 	if p.controllers != nil {
 		o := controllers.Options{Upstream: p.controllers, Election: p.election, Deviations: p.deviations, Step: s.stepsOf(controllersPart), Connect: s.controllersConnection, Blocked: s.blockedPart(controllersPart)}
@@ -148,8 +152,8 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 //   - The SSH tunnels stop after the API server, whose open connections use them.
 //   - The controllers and the scheduler stop before the API server, because their watches would
 //     delay its shutdown, and because they give their leases back.
-//   - What acts only while the controllers do stops before them: the simulated nodes and the objects for
-//     kubeadm join.
+//   - What acts only while the controllers do stops before them: the simulated nodes, the objects for
+//     kubeadm join and the manifests.
 //
 // What does its work through the API is tried again until it succeeds (lifecycle.Retried), and its start has no limit:
 // see blocked.go. The scheduler uses informers of the controllers, and waits for them itself. The datastore says which
@@ -204,6 +208,9 @@ func (s *controlPlane) parts() []lifecycle.Part {
 	}
 	if s.NewAuthorities != "" {
 		addRetried(tokensPart, s.renewTokens, s.setBlocked(tokensPart))
+	}
+	if s.mayLead() {
+		addRetried(manifestsPart, s.manifests.Run, s.setBlocked(manifestsPart))
 	}
 	addRetried(firstObjectsPart, s.first.Run, s.setBlocked(firstObjectsPart))
 	return all

@@ -43,11 +43,12 @@ const (
 // ServerStatus is what `karve status -o json` prints. What is not known is left out.
 type ServerStatus struct {
 	ServerState
-	Tunnels    []control.Tunnel `json:"tunnels,omitempty"` // through SSH to nodes
-	Datastore  *sqlitefile.Info `json:"datastore,omitempty"`
-	Elsewhere  string           `json:"datastoreElsewhere,omitempty"` // what the datastore is, if not the built-in one
-	Backups    *control.Backups `json:"backups,omitempty"`            // of --backup-schedule
-	LastBackup *backup.Record   `json:"lastBackup"`                   // null: never, by karve datastore backup
+	Tunnels    []control.Tunnel   `json:"tunnels,omitempty"`   // through SSH to nodes
+	Manifests  *control.Manifests `json:"manifests,omitempty"` // nil if there are none
+	Datastore  *sqlitefile.Info   `json:"datastore,omitempty"`
+	Elsewhere  string             `json:"datastoreElsewhere,omitempty"` // what the datastore is, if not the built-in one
+	Backups    *control.Backups   `json:"backups,omitempty"`            // of --backup-schedule
+	LastBackup *backup.Record     `json:"lastBackup"`                   // null: never, by karve datastore backup
 
 	*nodes.Report        // nil if the server does not answer
 	NodesUnknown  string `json:"nodesUnknown,omitempty"` // why
@@ -154,8 +155,7 @@ func readStatusWithin(ctx context.Context, dir, endpoint string, now time.Time) 
 		return nil, err
 	}
 	if s.PID != 0 {
-		s.Tunnels = readTunnels(ctx, dir)
-		s.Backups = readBackups(ctx, dir)
+		s.Tunnels, s.Manifests, s.Backups = readTunnels(ctx, dir), readManifests(ctx, dir), readBackups(ctx, dir)
 	}
 	s.readNodes(ctx) // last: a node may be silent until the time is over
 	return s, nil
@@ -273,6 +273,32 @@ func (s *ServerStatus) readDatastore(ctx context.Context, endpoint, dataDir stri
 	return err
 }
 
+// readManifests asks the server for its manifests. It returns nil if there are none, or if the server does not answer.
+func readManifests(ctx context.Context, dir string) *control.Manifests {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	client := control.New(dir)
+	defer client.Close()
+	all, err := client.Manifests(ctx)
+	if err != nil || all.Problem == "" && len(all.Files) == 0 {
+		return nil
+	}
+	return all
+}
+
+// describeManifests writes a line for each file, and one for each problem.
+func describeManifests(all control.Manifests, line func(name, format string, args ...any)) {
+	if all.Problem != "" {
+		line("manifests", "%s", output.Printable(all.Problem))
+	}
+	for _, f := range all.Files {
+		line("manifests", "%s: %s, objects: %d", output.Printable(f.File), f.State, f.Objects)
+		for _, p := range f.Problems {
+			line("", "%s", output.Printable(p))
+		}
+	}
+}
+
 // table writes the status for people, a line for each fact.
 func (s *ServerStatus) table(w io.Writer) {
 	s.serverTable(w)
@@ -320,6 +346,9 @@ func (s *ServerStatus) serverTable(w io.Writer) {
 	}
 	for _, t := range s.Tunnels {
 		line("SSH tunnel", "%s", describeTunnel(t))
+	}
+	if s.Manifests != nil {
+		describeManifests(*s.Manifests, line)
 	}
 	switch d := s.Datastore; {
 	case d != nil:

@@ -59,6 +59,7 @@ func table(c *server.Config) []option {
 	return []option{
 		{Flag: Config()},
 		bound(DataDir(), &c.DataDir),
+		text(&c.ManifestsDir, general, "manifests-dir", "", "`DIR` whose YAML and JSON files and kustomizations are applied to the cluster when they change, and whose objects are deleted with them (default: manifests in the data directory)"),
 		text(nil, general, "log-level", "info", "`LEVEL` of the log: error, warning, info, debug or trace. From debug on, the log has upstream's info lines too."),
 		text(nil, general, "log-format", "text", "`FORMAT` of the log: text or json"),
 		text(&c.StartupTrace, general, "startup-trace", "", "`FILE` for a trace of the start, which Perfetto and Chrome's tracing can show"),

@@ -33,7 +33,9 @@ type Options struct {
 	Files []string
 	// Schedule makes backups; nil: none.
 	Schedule *Schedule
-	Log      *logrus.Logger
+	// Manifests returns the state of the manifests. Nil: there are none.
+	Manifests func() control.Manifests
+	Log       *logrus.Logger
 	// Connect is called when the part starts.
 	Connect func() Connection
 }
@@ -108,6 +110,14 @@ func (c *Control) Run(ctx context.Context, ready func()) error {
 		}
 		w.Header().Set("Content-Type", "application/json")
 		return json.NewEncoder(w).Encode(b)
+	})
+	server.handle("GET "+control.ManifestsPath, func(w http.ResponseWriter, _ *http.Request) error {
+		var all control.Manifests
+		if c.Manifests != nil {
+			all = c.Manifests()
+		}
+		w.Header().Set("Content-Type", "application/json")
+		return json.NewEncoder(w).Encode(all)
 	})
 	questions := DatastoreHandler(c.Engine)
 	server.handle("/datastore/", func(w http.ResponseWriter, r *http.Request) error {

@@ -1,0 +1,158 @@
+package manifests
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+	"k8s.io/utils/ptr"
+)
+
+const (
+	requestLimit   = 30 * time.Second
+	establishLimit = 10 * time.Second // after that, a retry finds the definition
+)
+
+var definitions = schema.GroupKind{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}
+
+// cluster has the clients of one pass.
+type cluster struct {
+	*kubernetes.Clientset
+	dynamic dynamic.Interface
+	mapper  *restmapper.DeferredDiscoveryRESTMapper
+}
+
+func connect(config *rest.Config) (*cluster, error) {
+	config = rest.CopyConfig(config)
+	config.QPS, config.Timeout, config.WarningHandler = -1, requestLimit, rest.NoWarnings{}
+	config.UserAgent = manager
+	http, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, err
+	}
+	typed, err := kubernetes.NewForConfigAndClient(config, http)
+	if err != nil {
+		return nil, err
+	}
+	client, err := dynamic.NewForConfigAndClient(config, http)
+	if err != nil {
+		return nil, err
+	}
+	return &cluster{typed, client, restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(discovery.NewDiscoveryClient(typed.RESTClient())))}, nil
+}
+
+// desired is an object that is to be applied.
+type desired struct {
+	object
+	mapping *meta.RESTMapping
+	id      id
+}
+
+// first reports whether others may need the object: it is applied before them and deleted after them.
+func first(kind schema.GroupKind) bool {
+	return kind == definitions || kind == schema.GroupKind{Kind: "Namespace"}
+}
+
+// resolve finds out where the API has an object. Without a namespace it goes to default.
+func (c *cluster) resolve(o object) (*desired, error) {
+	kind := o.GroupVersionKind()
+	mapping, err := c.mapper.RESTMapping(kind.GroupKind(), kind.Version)
+	if meta.IsNoMatchError(err) {
+		return nil, fmt.Errorf("the cluster has no kind %s in %s", kind.Kind, o.GetAPIVersion())
+	}
+	if err != nil {
+		return nil, err
+	}
+	if mapping.Scope.Name() == meta.RESTScopeNameRoot {
+		o.SetNamespace("")
+	} else if o.GetNamespace() == "" {
+		o.SetNamespace(metav1.NamespaceDefault)
+	}
+	return &desired{o, mapping, makeID(kind.GroupKind(), o.GetNamespace(), o.GetName())}, nil
+}
+
+// apply creates or changes an object. One that exists and is not the inventory's is not made part of it.
+func (c *cluster) apply(ctx context.Context, d *desired) error {
+	client := c.dynamic.Resource(d.mapping.Resource).Namespace(d.GetNamespace())
+	found, err := client.Get(ctx, d.GetName(), metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		found = nil
+	case err != nil:
+		return err
+	case found.GetDeletionTimestamp() != nil:
+		return errors.New("it is being deleted")
+	}
+	labels := d.GetLabels()
+	delete(labels, partOfLabel)
+	if found == nil || found.GetLabels()[partOfLabel] == setID {
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		labels[partOfLabel] = setID
+	}
+	d.SetLabels(labels)
+	text, err := json.Marshal(d.Object)
+	if err != nil {
+		return err
+	}
+	_, err = client.Patch(ctx, d.GetName(), types.ApplyPatchType, text,
+		metav1.PatchOptions{FieldManager: manager, Force: ptr.To(true), FieldValidation: metav1.FieldValidationStrict})
+	return err
+}
+
+// remove deletes an object if the inventory has made it, and reports whether it has.
+func (c *cluster) remove(ctx context.Context, i id) (bool, error) {
+	kind, namespace, name := i.split()
+	mapping, err := c.mapper.RESTMapping(kind)
+	if meta.IsNoMatchError(err) {
+		return false, nil // its kind is gone, and so is the object
+	}
+	if err != nil {
+		return false, err
+	}
+	client := c.dynamic.Resource(mapping.Resource).Namespace(namespace)
+	found, err := client.Get(ctx, name, metav1.GetOptions{})
+	own := err == nil && found.GetLabels()[partOfLabel] == setID && found.GetDeletionTimestamp() == nil
+	if own {
+		err = client.Delete(ctx, name, metav1.DeleteOptions{
+			Preconditions: &metav1.Preconditions{UID: ptr.To(found.GetUID())}, PropagationPolicy: ptr.To(metav1.DeletePropagationBackground),
+		})
+	}
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return own && err == nil, err
+}
+
+// established waits until a definition's custom resources can be made, or for a while.
+func (c *cluster) established(ctx context.Context, d *desired) {
+	client := c.dynamic.Resource(d.mapping.Resource)
+	_ = wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, establishLimit, true, func(ctx context.Context) (bool, error) {
+		found, err := client.Get(ctx, d.GetName(), metav1.GetOptions{})
+		if err != nil {
+			return false, nil
+		}
+		conditions, _, _ := unstructured.NestedSlice(found.Object, "status", "conditions")
+		return slices.ContainsFunc(conditions, func(c any) bool {
+			m, ok := c.(map[string]any)
+			return ok && m["type"] == "Established" && m["status"] == "True"
+		}), nil
+	})
+}

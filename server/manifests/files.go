@@ -1,0 +1,190 @@
+package manifests
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/kustomize/api/konfig"
+)
+
+// maxFile is the size of the largest file that is read.
+const maxFile = 16 << 20
+
+// unit is what is applied as a whole: a file, or a directory with a kustomization.
+type unit struct {
+	name      string // relative to the directory, with slashes; that of a kustomization ends with one
+	path      string
+	kustomize bool
+	stamp     string    // differs after each change
+	newest    time.Time // the time of the last change
+	err       error     // why it cannot be read
+}
+
+// add makes the stamp depend on a file.
+func (u *unit) add(real string, info fs.FileInfo) {
+	u.stamp += fmt.Sprintf("%s %d %d\n", real, info.Size(), info.ModTime().UnixNano())
+	if info.ModTime().After(u.newest) {
+		u.newest = info.ModTime()
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxFile {
+		u.fail(fmt.Errorf("%s is no regular file of at most %d MiB", real, maxFile>>20))
+	}
+}
+
+func (u *unit) fail(err error) {
+	u.err = errors.Join(u.err, err)
+	u.stamp += err.Error() + "\n"
+}
+
+// read returns the objects of the unit.
+func (u *unit) read() ([]object, error) {
+	if u.err != nil {
+		return nil, u.err
+	}
+	if u.kustomize {
+		return build(u.path)
+	}
+	text, err := readFile(u.path)
+	if err != nil {
+		return nil, err
+	}
+	return parse(text, path.Ext(u.name) == ".json")
+}
+
+func readFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(text) > maxFile {
+		err = fmt.Errorf("%s has more than %d MiB", path, maxFile>>20)
+	}
+	return bytes.TrimPrefix(text, []byte("\ufeff")), err
+}
+
+// ignored reports whether a name is that of a hidden or an editor's temporary file.
+func ignored(name string) bool {
+	return strings.ContainsAny(name[:1], ".#~") || strings.HasSuffix(name, "~")
+}
+
+// scan returns the units of a directory, sorted by name, without reading a file. The error is fs.ErrNotExist if there is
+// no directory, and otherwise says why nothing in it can be trusted.
+func scan(dir string) ([]*unit, error) {
+	root, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return nil, err
+	}
+	s := scanner{root: root, seen: map[string]bool{}}
+	if err := s.directory(root, "", nil); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(s.units, func(a, b *unit) int { return strings.Compare(a.name, b.name) })
+	return s.units, nil
+}
+
+type scanner struct {
+	root  string
+	seen  map[string]bool // directories, against loops of links
+	units []*unit
+}
+
+// directory adds what a directory has to the unit in, or else as units.
+func (s *scanner) directory(dir, name string, in *unit) error {
+	if s.seen[dir] {
+		return nil
+	}
+	s.seen[dir] = true
+	info, err := os.Stat(dir)
+	if err == nil {
+		err = safe(dir, info)
+	}
+	if err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	if in == nil && slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
+		return slices.Contains(konfig.RecognizedKustomizationFileNames(), e.Name())
+	}) {
+		in = &unit{name: path.Clean(name) + "/", path: dir, kustomize: true}
+		s.units = append(s.units, in)
+	}
+	for _, e := range entries {
+		if ignored(e.Name()) {
+			continue
+		}
+		name := path.Join(name, e.Name())
+		real, info, err := s.resolve(filepath.Join(dir, e.Name()))
+		if errors.Is(err, fs.ErrNotExist) && e.Type()&fs.ModeSymlink == 0 {
+			continue // it has just been removed
+		}
+		if err == nil && info.IsDir() {
+			if err := s.directory(real, name, in); err != nil {
+				return err
+			}
+			continue
+		}
+		to := in
+		if in == nil {
+			if !slices.Contains([]string{".yaml", ".yml", ".json"}, path.Ext(name)) {
+				continue
+			}
+			to = &unit{name: name, path: real}
+			s.units = append(s.units, to)
+		}
+		if err != nil {
+			to.fail(err)
+		} else {
+			to.add(real, info)
+		}
+	}
+	return nil
+}
+
+// resolve follows links inside the root, and checks what it finds.
+func (s *scanner) resolve(path string) (string, fs.FileInfo, error) {
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return path, nil, err
+	}
+	if !within(s.root, real) {
+		return path, nil, fmt.Errorf("it is a link to %s, outside of %s", real, s.root)
+	}
+	info, err := os.Stat(real)
+	if err != nil {
+		return real, nil, err
+	}
+	// Only a link leads into a hidden directory, which nothing else looks at.
+	for up := filepath.Dir(real); real != path && up != s.root; up = filepath.Dir(up) {
+		parent, err := os.Stat(up)
+		if err == nil {
+			err = safe(up, parent)
+		}
+		if err != nil {
+			return real, nil, err
+		}
+	}
+	if info.IsDir() {
+		return real, info, nil // directory checks it
+	}
+	return real, info, safe(real, info)
+}
+
+// within reports whether path is root or below it. Both are clean.
+func within(root, path string) bool {
+	rel, err := filepath.Rel(root, path)
+	return err == nil && filepath.IsLocal(rel)
+}

@@ -1,0 +1,301 @@
+package manifests
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/karve-k8s/karve/control"
+)
+
+const configMap = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s}\n"
+
+// Each document of a file is found with its line, whatever is between them.
+func TestDocumentsHaveTheirLines(t *testing.T) {
+	for _, c := range []struct {
+		name, text string
+		isJSON     bool
+		want       string
+	}{
+		{"one", fmt.Sprintf(configMap, "a"), false, "a: document 1, line 1"},
+		{"with comments and empty documents", "# a comment\n---\n# another\n\n" + fmt.Sprintf(configMap, "a") + "---\n---\r\n" + fmt.Sprintf(configMap, "b") + "--- # last\n", false,
+			"a: document 1, line 5\nb: document 2, line 10"},
+		{"text that looks like a separator", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata:\n  x: |\n    ---\n  y: '----'\n", false, "a: document 1, line 1"},
+		{"a list", "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: ConfigMap, metadata: {name: a}}\n- {apiVersion: v1, kind: Secret, metadata: {name: b}}\n", false,
+			"a: document 1, line 1\nb: document 1, line 1"},
+		{"JSON with tabs", "{\"apiVersion\": \"v1\",\n\t\"kind\": \"ConfigMap\", \"metadata\": {\"name\": \"a\"}}\n\n{\"apiVersion\": \"v1\", \"kind\": \"ConfigMap\", \"metadata\": {\"name\": \"b\"}}", true,
+			"a: document 1, line 1\nb: document 2, line 4"},
+		{"nothing", "# only a comment\n", false, ""},
+	} {
+		objects, err := parse([]byte(c.text), c.isJSON)
+		var got []string
+		for _, o := range objects {
+			got = append(got, o.GetName()+": "+o.where)
+		}
+		if text := strings.Join(got, "\n"); text != c.want || err != nil {
+			t.Errorf("%s: got\n%s\n%v\nwant\n%s", c.name, text, err, c.want)
+		}
+	}
+}
+
+// An error names the document, and the line at which a user finds it.
+func TestErrorsNameDocumentAndLine(t *testing.T) {
+	good := fmt.Sprintf(configMap, "a")
+	for _, c := range []struct {
+		name, text string
+		isJSON     bool
+		want       string
+	}{
+		{"a tab", good + "---\nkind: ConfigMap\nmetadata:\n\tname: b\n", false, "document 2, line 7:"},
+		{"an indentation", good + "---\n" + good + "data:\n  a: b\n c: d\n", false, "document 2, line 9:"},
+		{"a key twice", good + "---\nkind: ConfigMap\nkind: Secret\n", false, "document 2, line 6:"},
+		{"a template", "kind: {{ .Kind }}\n", false, "document 1, line 1:"},
+		{"no name", good + "---\n\napiVersion: v1\nkind: ConfigMap\n", false, "document 2, line 6: metadata.name is missing"},
+		{"no kind", "metadata: {name: a}\napiVersion: v1\n", false, "kind is missing"},
+		{"a number as name", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: 7}\n", false, "metadata.name is missing, or no text"},
+		{"a text", "some text\n", false, "this is no object"},
+		{"JSON", "{}\n{\"a\":\n  b}", true, "document 2, line 3:"},
+		{"half of JSON", "{\"a\":\n", true, "document 1, line 2:"},
+	} {
+		if _, err := parse([]byte(c.text), c.isJSON); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %s", c.name, err, c.want)
+		}
+	}
+	_, err := parse([]byte("a\n---\n"+good+"---\nb\n"), false)
+	if err == nil || strings.Count(err.Error(), "\n") != 1 {
+		t.Errorf("got %v, want both documents", err)
+	}
+}
+
+func write(t *testing.T, dir, name, text string) {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func names(t *testing.T, dir string) string {
+	t.Helper()
+	units, err := scan(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, u := range units {
+		if u.err != nil {
+			t.Errorf("%s: %v", u.name, u.err)
+		}
+		all = append(all, u.name)
+	}
+	return strings.Join(all, " ")
+}
+
+func TestScanFindsFilesAndKustomizations(t *testing.T) {
+	if _, err := scan(filepath.Join(t.TempDir(), "missing")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without a directory: got %v, want fs.ErrNotExist", err)
+	}
+	dir := t.TempDir()
+	for _, name := range []string{"a.yaml", "b.yml", "c.json", "sub/d.yaml", "README.md", ".hidden.yaml", ".a.yaml.swp", "a.yaml~", "#a.yaml#", ".#a.yaml", ".git/e.yaml", "shop/kustomization.yaml", "shop/base/f.yaml"} {
+		write(t, dir, name, "")
+	}
+	if got, want := names(t, dir), "a.yaml b.yml c.json shop/ sub/d.yaml"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	before, _ := scan(dir)
+	write(t, dir, "shop/base/f.yaml", "changed")
+	after, _ := scan(dir)
+	for i := range before {
+		if changed := before[i].stamp != after[i].stamp; changed != (before[i].name == "shop/") {
+			t.Errorf("%s: changed: %v", before[i].name, changed)
+		}
+	}
+}
+
+// A mounted ConfigMap has links to a hidden directory, and a change replaces the link to that.
+func TestScanFollowsLinksOfAConfigMap(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("links need a privilege")
+	}
+	dir := t.TempDir()
+	link := func(to, name string) {
+		t.Helper()
+		os.Remove(filepath.Join(dir, name))
+		if err := os.Symlink(to, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, dir, "..1/a.yaml", "one")
+	write(t, dir, "..2/a.yaml", "two")
+	link("..1", "..data")
+	link("..data/a.yaml", "a.yaml")
+	link(".", "loop")
+	if got := names(t, dir); got != "a.yaml" {
+		t.Errorf("got %s, want a.yaml", got)
+	}
+	before, _ := scan(dir)
+	link("..2", "..data")
+	after, _ := scan(dir)
+	if before[0].stamp == after[0].stamp {
+		t.Error("another version of the ConfigMap is no change")
+	}
+
+	outside := filepath.Join(t.TempDir(), "b.yaml")
+	write(t, filepath.Dir(outside), "b.yaml", "")
+	link(outside, "b.yaml")
+	link("nowhere", "c.yaml")
+	units, err := scan(dir)
+	if err != nil || len(units) != 3 || units[1].err == nil || units[2].err == nil {
+		t.Errorf("links outside and to nothing: got %+v, %v, want an error of each", units, err)
+	}
+}
+
+// What another user could change is refused: a file alone, and a directory with everything.
+func TestScanRefusesWhatOthersCanWrite(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("there are no modes")
+	}
+	dir := t.TempDir()
+	write(t, dir, "a.yaml", "")
+	write(t, dir, "..data/b.yaml", "")
+	if err := os.Symlink("..data/b.yaml", filepath.Join(dir, "b.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		path  string
+		whole bool
+		bad   int
+	}{{"a.yaml", false, 0}, {"..data/b.yaml", false, 1}, {"..data", false, 1}, {".", true, 0}} {
+		path := filepath.Join(dir, c.path)
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, info.Mode().Perm()|0o020); err != nil {
+			t.Fatal(err)
+		}
+		units, err := scan(dir)
+		if c.whole {
+			if err == nil || !strings.Contains(err.Error(), "run chmod go-w") {
+				t.Errorf("%s: got %v, want an error", c.path, err)
+			}
+		} else if err != nil || units[c.bad].err == nil || units[1-c.bad].err != nil {
+			t.Errorf("%s: got %v, %v, %v, want an error of it", c.path, err, units[0].err, units[1].err)
+		}
+		if err := os.Chmod(path, info.Mode().Perm()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestKustomizationIsBuiltFromLocalFiles(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "kustomization.yaml", "resources: [overlay]\nnamePrefix: pre-\n")
+	write(t, dir, "overlay/kustomization.yml", "resources: [../base]\nconfigMapGenerator:\n- {name: made, files: [key=file.txt]}\n")
+	write(t, dir, "overlay/file.txt", "https://example.com")
+	write(t, dir, "base/kustomization.yaml", "resources: [a.yaml]\n")
+	write(t, dir, "base/a.yaml", fmt.Sprintf(configMap, "a"))
+	objects, err := build(dir)
+	if err != nil || len(objects) != 2 || objects[0].GetName() != "pre-a" || !strings.HasPrefix(objects[1].GetName(), "pre-made-") {
+		t.Errorf("got %v, %v", objects, err)
+	}
+}
+
+// Nothing in a kustomization makes the server open a connection or run a program.
+func TestKustomizationIsRefused(t *testing.T) {
+	parent := t.TempDir()
+	write(t, parent, "outside/kustomization.yaml", "resources: [a.yaml]\n")
+	write(t, parent, "outside/a.yaml", fmt.Sprintf(configMap, "a"))
+	for _, text := range []string{
+		"resources: ['https://example.com/a.yaml']",
+		"Resources: ['HTTPS://example.com/a.yaml']",
+		"resources: [github.com/owner/repository]",
+		"resources: ['GitHub.com/owner/repository//base?ref=v1']",
+		"resources: ['git@example.com:owner/repository']",
+		"resources: ['file:///tmp/repository']",
+		"resources: ['git::https://example.com/repository']",
+		"bases: ['ssh://example.com/repository']",
+		"components: ['https://example.com/repository.git']",
+		"crds: ['https://example.com/a.json']",
+		"configurations: ['https://example.com/a.yaml']",
+		"openapi: {path: 'https://example.com/a.json'}",
+		"patches: [{path: 'https://example.com/a.yaml'}]",
+		"patchesJson6902: [{path: 'https://example.com/a.yaml'}]",
+		"patchesStrategicMerge: ['https://example.com/a.yaml']",
+		"replacements: [{path: 'https://example.com/a.yaml'}]",
+		"configMapGenerator: [{name: a, files: ['a=https://example.com/a']}]",
+		"configMapGenerator: [{name: a, envs: ['https://example.com/a']}]",
+		"secretGenerator: [{name: a, env: 'https://example.com/a'}]",
+		"transformers: [a.yaml]", "generators: [a.yaml]", "validators: [a.yaml]",
+		"helmCharts: [{name: a, repo: 'https://example.com'}]",
+	} {
+		dir := filepath.Join(parent, "inside")
+		write(t, dir, "kustomization.yaml", text+"\n")
+		if _, err := build(dir); err == nil || !strings.Contains(err.Error(), "refused") {
+			t.Errorf("%s: got %v, want a refusal", text, err)
+		}
+	}
+	dir := filepath.Join(parent, "inside")
+	write(t, dir, "kustomization.yaml", "resources: [../outside]\n")
+	if _, err := build(dir); err == nil || !strings.Contains(err.Error(), "outside of the kustomization's directory") {
+		t.Errorf("a base elsewhere: got %v", err)
+	}
+	if runtime.GOOS != "windows" { // the name of the file is another's
+		write(t, dir, "other.yaml", "resources: ['https://example.com/a.yaml']\n")
+		os.Remove(filepath.Join(dir, "kustomization.yaml"))
+		if err := os.Symlink("other.yaml", filepath.Join(dir, "kustomization.yaml")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := build(dir); err == nil || !strings.Contains(err.Error(), "refused") {
+			t.Errorf("a link: got %v, want a refusal", err)
+		}
+	}
+}
+
+func TestIDs(t *testing.T) {
+	for want, of := range map[id][3]string{
+		"Deployment.apps default/web": {"Deployment.apps", "default", "web"},
+		"Namespace shop":              {"Namespace", "", "shop"},
+		"ClusterRole.rbac.authorization.k8s.io system:auth-of:some": {"ClusterRole.rbac.authorization.k8s.io", "", "system:auth-of:some"},
+	} {
+		if got := makeID(schema.ParseGroupKind(of[0]), of[1], of[2]); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		if kind, in, name := want.split(); kind.String() != of[0] || in != of[1] || name != of[2] {
+			t.Errorf("%s: got %v, %s, %s", want, kind, in, name)
+		}
+	}
+}
+
+// Only objects that no file has are left over. A file that cannot be read keeps what it has applied.
+func TestSurplus(t *testing.T) {
+	inv := inventory{"gone.yaml": {"a", "moved"}, "changed.yaml": {"b", "c"}, "broken.yaml": {"d"}}
+	inv = inv.with("changed.yaml", []id{"c", "e"}).with("empty.yaml", nil)
+	if got := fmt.Sprint(inv); got != "map[broken.yaml:[d] changed.yaml:[b c e] gone.yaml:[a moved]]" {
+		t.Errorf("got %s", got)
+	}
+	known := map[string]*state{
+		"changed.yaml": {ids: []id{"c", "e"}},
+		"broken.yaml":  {keeps: true},
+		"new.yaml":     {Manifest: control.Manifest{File: "new.yaml"}, ids: []id{"moved"}},
+	}
+	got := inv.surplus(known)
+	if want := map[id]string{"a": "gone.yaml", "b": "changed.yaml"}; !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if got := slices.Sorted(maps.Keys(inv.surplus(nil))); len(got) != 6 {
+		t.Errorf("without files: got %v, want all", got)
+	}
+}
