@@ -74,8 +74,7 @@ func (inv inventory) with(unit string, ids []id) inventory {
 	return out
 }
 
-// surplus returns the objects of an inventory that the files do not have any more: by kinds, as they are to be deleted, with
-// the unit that had them. Units that are not known well keep their objects.
+// surplus returns the objects of an inventory that no unit has any more, with the unit that had them.
 func (inv inventory) surplus(known map[string]*state) map[id]string {
 	wanted := map[id]bool{}
 	for unit, ids := range inv {

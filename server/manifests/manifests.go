@@ -123,7 +123,7 @@ type watcher struct {
 }
 
 // look applies what has changed, and returns how long to wait until the next look. It deletes what is left over when two looks have
-// seen the same files: an editor may rename a file before it writes the new one.
+// seen the same files.
 func (w *watcher) look(ctx context.Context) time.Duration {
 	units, err := scan(w.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -156,6 +156,9 @@ func (w *watcher) look(ctx context.Context) time.Duration {
 	}
 	same := before != nil && maps.EqualFunc(before, w.stamps, func(string, string) bool { return true })
 	w.pruned = w.pruned && same && len(todo) == 0
+	if !same && !w.next.IsZero() { // what was removed does not wait for other files
+		w.retry, w.next = firstRetry, time.Now()
+	}
 	if prune := same && !unstable; len(todo) > 0 || prune && !w.pruned && (again || w.next.IsZero()) {
 		err = w.pass(ctx, todo, prune)
 		if ctx.Err() != nil {

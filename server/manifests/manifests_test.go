@@ -27,8 +27,8 @@ func TestDocumentsHaveTheirLines(t *testing.T) {
 		want       string
 	}{
 		{"one", fmt.Sprintf(configMap, "a"), false, "a: document 1, line 1"},
-		{"with comments and empty documents", "# a comment\n---\n# another\n\n" + fmt.Sprintf(configMap, "a") + "---\n---\r\n" + fmt.Sprintf(configMap, "b") + "--- # last\n", false,
-			"a: document 1, line 5\nb: document 2, line 10"},
+		{"with comments and empty documents", "# a comment\n---\n# another\n\n" + fmt.Sprintf(configMap, "a") + "---\n---\r\n" + fmt.Sprintf(configMap, "b") + "--- # last\n...\n" + fmt.Sprintf(configMap, "c"), false,
+			"a: document 1, line 5\nb: document 2, line 10\nc: document 3, line 15"},
 		{"text that looks like a separator", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata:\n  x: |\n    ---\n  y: '----'\n", false, "a: document 1, line 1"},
 		{"a list", "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: ConfigMap, metadata: {name: a}}\n- {apiVersion: v1, kind: Secret, metadata: {name: b}}\n", false,
 			"a: document 1, line 1\nb: document 1, line 1"},

@@ -36,17 +36,12 @@ func parse(text []byte, isJSON bool) ([]object, error) {
 	problems := []error{err}
 	var objects []object
 	for i, d := range all {
-		found, err := d.objects()
-		where := fmt.Sprintf("document %d, line %d", i+1, d.line)
+		found, line, err := d.objects()
 		if err != nil {
-			var at lineError
-			if errors.As(err, &at) {
-				where = fmt.Sprintf("document %d, line %d", i+1, at.line)
-			}
-			problems = append(problems, fmt.Errorf("%s: %w", where, err))
+			problems = append(problems, fmt.Errorf("document %d, line %d: %w", i+1, line, err))
 		}
 		for _, o := range found {
-			objects = append(objects, object{o, where})
+			objects = append(objects, object{o, fmt.Sprintf("document %d, line %d", i+1, line)})
 		}
 	}
 	return objects, errors.Join(problems...)
@@ -63,9 +58,10 @@ func split(text []byte) []document {
 		now = document{begins: n}
 	}
 	for line := range bytes.Lines(text) {
-		if rest, found := bytes.CutPrefix(line, []byte("---")); found && (len(rest) == 0 || strings.ContainsAny(string(rest[:1]), " \t\r\n")) {
+		mark := bytes.HasPrefix(line, []byte("---")) || bytes.HasPrefix(line, []byte("..."))
+		if mark && (len(line) == 3 || strings.ContainsAny(string(line[3:4]), " \t\r\n")) {
 			end()
-			line = rest
+			line = line[3:]
 		}
 		n++
 		if content := bytes.TrimSpace(line); now.line == 0 && len(content) > 0 && content[0] != '#' {
@@ -100,33 +96,25 @@ func splitJSON(text []byte) ([]document, error) {
 	}
 }
 
-// lineError is an error whose line in the file is known.
-type lineError struct {
-	line int
-	text string
-}
-
-func (e lineError) Error() string { return e.text }
-
 var yamlLine = regexp.MustCompile(`(?s)line (\d+): (.*)`)
 
-// objects returns the object of a document, or those of a List.
-func (d document) objects() ([]*unstructured.Unstructured, error) {
+// objects returns the object of a document, or those of a List, and the line of the document or of its error.
+func (d document) objects() ([]*unstructured.Unstructured, int, error) {
 	text, err := yaml.YAMLToJSONStrict(d.text)
 	if err != nil {
 		if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {
 			n, _ := strconv.Atoi(m[1])
-			return nil, lineError{d.begins + n, strings.TrimSpace(m[2])}
+			return nil, d.begins + n, errors.New(strings.TrimSpace(m[2]))
 		}
-		return nil, err
+		return nil, d.line, err
 	}
 	var value any
 	if err := utiljson.Unmarshal(text, &value); err != nil || value == nil {
-		return nil, err
+		return nil, d.line, err
 	}
 	content, ok := value.(map[string]any)
 	if !ok {
-		return nil, errors.New("this is no object")
+		return nil, d.line, errors.New("this is no object")
 	}
 	whole := &unstructured.Unstructured{Object: content}
 	items := []*unstructured.Unstructured{whole}
@@ -134,7 +122,7 @@ func (d document) objects() ([]*unstructured.Unstructured, error) {
 		items = nil
 		list, err := whole.ToList()
 		if err != nil {
-			return nil, err
+			return nil, d.line, err
 		}
 		for i := range list.Items {
 			items = append(items, &list.Items[i])
@@ -142,10 +130,10 @@ func (d document) objects() ([]*unstructured.Unstructured, error) {
 	}
 	for _, o := range items {
 		if err := complete(o); err != nil {
-			return nil, err
+			return nil, d.line, err
 		}
 	}
-	return items, nil
+	return items, d.line, nil
 }
 
 // complete reports what an object is missing.
