@@ -3,7 +3,6 @@ package datastore
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -131,71 +130,6 @@ func TestOnlyPlainUpdatesAreDeferred(t *testing.T) {
 	put(t, e, "/beat/a", "0")
 	put(t, e, "/beat/a", "1")
 	now("mode full")
-}
-
-// A killed process loses only deferred updates. Their revisions are not used again, and a client
-// that has seen one of them has to list again.
-func TestDeferredUpdatesOfAKilledProcess(t *testing.T) {
-	dir := t.TempDir()
-	e, lock := openLocked(t, dir, relaxed(time.Hour))
-	put(t, e, "/beat/a", "0")
-	put(t, e, "/kept", "x")
-	var lost int64
-	for i := range 10 {
-		lost = put(t, e, "/beat/a", fmt.Sprint("lost ", i))
-	}
-	crash(t, e)
-	lock.Close()
-	e = openTest(t, dir, relaxed(time.Hour))
-	wantValue(t, e, "/beat/a", 0, "0")
-	wantValue(t, e, "/kept", 0, "x")
-	if e.Revision() <= lost {
-		t.Errorf("revision %d, want it above the lost %d", e.Revision(), lost)
-	}
-	if _, err := e.Watch(WatchRequest{Key: "/beat/a", StartRevision: lost}); !errors.Is(err, ErrCompacted) {
-		t.Errorf("a watch from a lost revision: %v, want %v", err, ErrCompacted)
-	}
-}
-
-// With many deferred updates, other writes, compactions and evictions, nothing is missing. After a
-// clean stop, the file has the same contents.
-func TestDeferredUpdatesAmongOthers(t *testing.T) {
-	dir := t.TempDir()
-	opts := relaxed(5 * time.Millisecond)
-	opts.CacheBytes = 4 << 10
-	e, lock := openLocked(t, dir, opts)
-	want := map[string]string{}
-	for i := range 2000 {
-		key := fmt.Sprintf("/beat/%d", i%7)
-		if i%50 == 0 {
-			key = fmt.Sprintf("/other/%d", i%350)
-		}
-		want[key] = fmt.Sprintf("%d %0300d", i, i)
-		put(t, e, key, want[key])
-		if i%300 == 299 {
-			if err := e.Compact(t.Context(), e.Revision()-20, i%600 == 599); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	for key, value := range want {
-		wantValue(t, e, key, 0, value)
-	}
-	if err := e.Close(); err != nil {
-		t.Fatal(err)
-	}
-	v, err := backup.Verify(t.Context(), sqlitefile.ClosedFile(filepath.Join(dir, EngineFile)), nil)
-	if err == nil {
-		err = v.Err()
-	}
-	if err != nil {
-		t.Error(err)
-	}
-	lock.Close()
-	e = openTest(t, dir, opts)
-	for key, value := range want {
-		wantValue(t, e, key, 0, value)
-	}
 }
 
 // A stop tries again in the space of the ballast, and says what prevented it from writing.

@@ -15,149 +15,6 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// These are the calls in a history of concurrent clients on a few keys: guarded puts, deletes and
-// reads. The state of a key is its mod revision; 0 means that it is absent.
-type linearInput struct {
-	key    string
-	kind   int   // 0 read, 1 put if the revision is guard, 2 delete if it is
-	guard  int64 // expected mod revision
-	client int
-}
-
-type linearOutput struct {
-	ok       bool
-	revision int64 // of the key found, or made
-}
-
-// linearModel is a register with compare-and-swap. Its values are revisions, which only grow.
-var linearModel = porcupine.Model{
-	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
-		byKey := map[string][]porcupine.Operation{}
-		for _, op := range history {
-			key := op.Input.(linearInput).key
-			byKey[key] = append(byKey[key], op)
-		}
-		var parts [][]porcupine.Operation
-		for _, part := range byKey {
-			parts = append(parts, part)
-		}
-		return parts
-	},
-	Init: func() any { return [2]int64{} }, // mod revision, highest revision ever
-	Step: func(state, input, output any) (bool, any) {
-		s, in, out := state.([2]int64), input.(linearInput), output.(linearOutput)
-		switch {
-		case in.kind == 0:
-			return out.revision == s[0], s
-		case !out.ok:
-			return s[0] != in.guard && out.revision == s[0], s
-		case s[0] != in.guard || out.revision <= s[1]:
-			return false, s
-		case in.kind == 1:
-			return true, [2]int64{out.revision, out.revision}
-		default:
-			return true, [2]int64{0, out.revision}
-		}
-	},
-	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v -> %+v", input, output) },
-}
-
-// record runs clients for a while and returns their history.
-func record(t *testing.T, e *Engine, clients, calls int) []porcupine.Operation {
-	var clock atomic.Int64 // that of Windows may show one time for many calls
-	histories := make([][]porcupine.Operation, clients)
-	var group sync.WaitGroup
-	for c := range clients {
-		group.Go(func() {
-			random := rand.New(rand.NewPCG(rand.Uint64(), 1))
-			known := map[string]int64{}
-			for range calls {
-				in := linearInput{key: fmt.Sprintf("/%d", random.IntN(3)), kind: random.IntN(3), client: c}
-				in.guard = known[in.key]
-				call := clock.Add(1)
-				out, err := linearCall(t, e, in)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				known[in.key] = out.revision
-				if out.ok && in.kind == 2 {
-					known[in.key] = 0
-				}
-				histories[c] = append(histories[c], porcupine.Operation{ClientId: c, Input: in, Output: out, Call: call, Return: clock.Add(1)})
-			}
-		})
-	}
-	group.Wait()
-	var all []porcupine.Operation
-	for _, h := range histories {
-		all = append(all, h...)
-	}
-	return all
-}
-
-func linearCall(t *testing.T, e *Engine, in linearInput) (out linearOutput, err error) {
-	if in.kind == 0 {
-		resp, err := e.Range(t.Context(), RangeRequest{Key: in.key})
-		if err == nil && len(resp.KVs) > 0 {
-			out.revision = resp.KVs[0].ModRevision
-		}
-		return out, err
-	}
-	op := Op{Put: &PutRequest{Key: in.key, Value: []byte(fmt.Sprint(in.client))}}
-	if in.kind == 2 {
-		op = Op{Delete: &DeleteRequest{Key: in.key}}
-	}
-	resp, err := e.Txn(t.Context(), TxnRequest{
-		Compare: []Compare{{Key: in.key, Target: CompareModRevision, Number: in.guard}},
-		Then:    []Op{op},
-		Else:    []Op{{Range: &RangeRequest{Key: in.key}}},
-	})
-	switch {
-	case err != nil:
-		return out, err
-	case resp.Succeeded && in.kind == 2 && in.guard == 0:
-		return linearOutput{ok: false}, nil // nothing to delete: no revision, a read of an absent key
-	case resp.Succeeded:
-		return linearOutput{ok: true, revision: resp.Revision}, nil
-	}
-	if kvs := resp.Responses[0].Range.KVs; len(kvs) > 0 {
-		out.revision = kvs[0].ModRevision
-	}
-	return out, nil
-}
-
-func TestLinearizable(t *testing.T) {
-	for _, mode := range []Durability{Full, Memory} {
-		t.Run(mode.String(), func(t *testing.T) {
-			e := openTest(t, t.TempDir(), Options{Durability: mode, CacheBytes: 50})
-			history := record(t, e, 8, 150)
-			for i, op := range history { // a delete of nothing is a read that found nothing
-				if in := op.Input.(linearInput); in.kind == 2 && in.guard == 0 && !op.Output.(linearOutput).ok && op.Output.(linearOutput).revision == 0 {
-					in.kind = 0
-					history[i].Input = in
-				}
-			}
-			result, info := porcupine.CheckOperationsVerbose(linearModel, history, 30*time.Second)
-			if result != porcupine.Ok {
-				_ = info
-				t.Errorf("history of %d calls: %v", len(history), result)
-			}
-		})
-	}
-}
-
-// The checker can fail: it rejects a history with a stale read.
-func TestLinearizableNoticesStaleReads(t *testing.T) {
-	history := []porcupine.Operation{
-		{ClientId: 0, Input: linearInput{key: "/0", kind: 1}, Output: linearOutput{ok: true, revision: 2}, Call: 0, Return: 1},
-		{ClientId: 1, Input: linearInput{key: "/0"}, Output: linearOutput{}, Call: 2, Return: 3},
-	}
-	if porcupine.CheckOperations(linearModel, history) {
-		t.Error("a stale read was accepted")
-	}
-}
-
 // These are calls on a register with unique values. The outcome of some is unknown: they may have
 // happened at any time after the call, or never.
 type registerInput struct {
@@ -216,12 +73,66 @@ var registerModel = porcupine.NondeterministicModel{
 	},
 }
 
+// record runs clients that call an engine on a few keys, and returns their history. A client ends after its calls, or
+// at the first error, after which the outcome of its call is unknown. Values begin with begin.
+func record(t *testing.T, e *Engine, clock *atomic.Int64, begin string, clients, calls, keys int) (all []porcupine.Operation, unknown int) {
+	t.Helper()
+	histories, failed := make([][]porcupine.Operation, clients), make([]error, clients)
+	var group sync.WaitGroup
+	for c := range clients {
+		group.Go(func() {
+			known := map[string]string{}
+			for i := 0; i < calls && failed[c] == nil; i++ {
+				in := nextRegisterInput(fmt.Sprintf("/%d", rand.IntN(keys)), known, fmt.Sprintf("%s-%d-%d", begin, c, i))
+				op := porcupine.Operation{ClientId: c, Input: in, Call: clock.Add(1)}
+				out, err := registerCall(t.Context(), e, in)
+				op.Output, op.Return = out, clock.Add(1)
+				if failed[c] = err; err != nil {
+					op.Output, op.Return = registerOutput{unknown: true}, int64(time.Hour)
+				}
+				histories[c] = append(histories[c], op)
+				known[in.key] = out.value
+			}
+		})
+	}
+	group.Wait()
+	for c, err := range failed {
+		all = append(all, histories[c]...)
+		if err != nil {
+			unknown++
+			if !errors.Is(err, ErrUnknownOutcome) {
+				t.Errorf("%v, want %v", err, ErrUnknownOutcome)
+			}
+		}
+	}
+	return all, unknown
+}
+
+func wantLinearizable(t *testing.T, history []porcupine.Operation) {
+	t.Helper()
+	if got := porcupine.CheckOperationsTimeout(registerModel.ToModel(), history, 30*time.Second); got != porcupine.Ok {
+		t.Errorf("history of %d calls: %v", len(history), got)
+	}
+}
+
+func TestLinearizable(t *testing.T) {
+	for _, mode := range []Durability{Full, Memory} {
+		t.Run(mode.String(), func(t *testing.T) {
+			e := openTest(t, t.TempDir(), Options{Durability: mode, CacheBytes: 50})
+			history, unknown := record(t, e, new(atomic.Int64), "v", 8, 150, 3)
+			if unknown != 0 {
+				t.Errorf("%d calls failed", unknown)
+			}
+			wantLinearizable(t, history)
+		})
+	}
+}
+
 // The history stays linearizable across failures of the disk before, in and after a COMMIT, each
 // followed by a start. A call with an unknown outcome has happened completely or not at all.
 func TestLinearizableAcrossFailures(t *testing.T) {
 	dir := t.TempDir()
 	var clock atomic.Int64
-	var mu sync.Mutex
 	var history []porcupine.Operation
 	unknown := 0
 	for round := range 8 {
@@ -235,35 +146,8 @@ func TestLinearizableAcrossFailures(t *testing.T) {
 			}
 			return nil
 		})
-		var group sync.WaitGroup
-		for c := range 5 {
-			group.Go(func() {
-				known := map[string]string{}
-				for i := range 100 {
-					in := nextRegisterInput(fmt.Sprintf("/%d", rand.IntN(2)), known, fmt.Sprintf("%d-%d-%d", round, c, i))
-					call := clock.Add(1)
-					out, err := registerCall(t.Context(), e, in)
-					op := porcupine.Operation{ClientId: c, Input: in, Output: out, Call: call, Return: clock.Add(1)}
-					if err != nil {
-						if !errors.Is(err, ErrUnknownOutcome) {
-							t.Errorf("round %d: %v, want %v", round, err, ErrUnknownOutcome)
-						}
-						op.Output, op.Return = registerOutput{unknown: true}, int64(time.Hour)
-					}
-					mu.Lock()
-					history = append(history, op)
-					if err != nil {
-						unknown++
-					}
-					mu.Unlock()
-					if err != nil {
-						return
-					}
-					known[in.key] = out.value
-				}
-			})
-		}
-		group.Wait()
+		calls, open := record(t, e, &clock, fmt.Sprint(round), 5, 100, 2)
+		history, unknown = append(history, calls...), unknown+open
 		if e.Err() == nil {
 			e.fail(errors.New("the round is over"))
 		}
@@ -285,8 +169,17 @@ func TestLinearizableAcrossFailures(t *testing.T) {
 	if unknown == 0 {
 		t.Error("no call had an unknown outcome")
 	}
-	if got := porcupine.CheckOperationsTimeout(registerModel.ToModel(), history, 30*time.Second); got != porcupine.Ok {
-		t.Errorf("history of %d calls, %d of them unknown: %v", len(history), unknown, got)
+	wantLinearizable(t, history)
+}
+
+// The checker can fail: it rejects a history with a stale read.
+func TestLinearizableNoticesStaleReads(t *testing.T) {
+	history := []porcupine.Operation{
+		{ClientId: 0, Input: registerInput{key: "/0", kind: 1, value: "v"}, Output: registerOutput{ok: true, value: "v"}, Call: 0, Return: 1},
+		{ClientId: 1, Input: registerInput{key: "/0"}, Output: registerOutput{}, Call: 2, Return: 3},
+	}
+	if porcupine.CheckOperations(registerModel.ToModel(), history) {
+		t.Error("a stale read was accepted")
 	}
 }
 
