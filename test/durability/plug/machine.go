@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -9,9 +8,10 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
+
+	"github.com/karve-k8s/karve/servertest/process"
 )
 
 // options are what the machine is made of.
@@ -105,22 +105,9 @@ func (m *machine) up() error {
 }
 
 // console is what the machine prints.
-type console struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
+type console struct{ process.Text }
 
-func (c *console) Write(p []byte) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.text.Write(p)
-}
-
-func (c *console) String() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return strings.ReplaceAll(c.text.String(), "\r", "")
-}
+func (c *console) String() string { return strings.ReplaceAll(c.Text.String(), "\r", "") }
 
 func (c *console) tail() string {
 	text := c.String()

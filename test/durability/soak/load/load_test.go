@@ -2,8 +2,6 @@ package load
 
 import (
 	"bytes"
-	"encoding/json"
-	"errors"
 	"math"
 	"strings"
 	"testing"
@@ -65,42 +63,15 @@ func TestRows(t *testing.T) {
 	}
 }
 
-func TestQuantile(t *testing.T) {
-	took := make([]time.Duration, 100)
-	for i := range took {
-		took[i] = time.Duration(i+1) * time.Millisecond
-	}
-	for q, want := range map[float64]float64{0.5: 51, 0.99: 100, 1: 100, 0: 1} {
-		if got := milliseconds(quantile(took, q)); got != want {
-			t.Errorf("quantile %v: got %v ms, want %v", q, got, want)
-		}
-	}
-	if got := quantile(nil, 0.5); got != 0 {
-		t.Errorf("got %v of nothing, want 0", got)
-	}
-}
-
-func TestMetric(t *testing.T) {
-	page := []byte("# HELP go_goroutines x\ngo_goroutines_total 7\ngo_goroutines 2001\ngo_gc_heap_live_bytes 4.909736e+07\n")
-	for name, want := range map[string]float64{"go_goroutines": 2001, "go_gc_heap_live_bytes": 49097360} {
-		if got, err := metric(page, name); err != nil || got != want {
-			t.Errorf("%s: got %v, %v, want %v", name, got, err, want)
-		}
-	}
-	if _, err := metric(page, "nope"); err == nil {
-		t.Error("a missing metric gives no error")
-	}
-}
-
-// The report of a failed soak says that it failed, in every format.
+// The report of a failed soak says that it failed.
 func TestReport(t *testing.T) {
 	r := &report{
 		Failure: "acknowledged data is missing", Acknowledged: 7, Lives: []life{{Ended: 60}}, Latency: map[string]figures{"create": {7, 1, 2, 3}},
 		Counts: map[string]int{"create": 7, "failed: create": 2}, Log: map[string]int{"watch chan error": 3},
 		Rows: rows([]sample{{Seconds: 1, InLife: 1, Figures: map[string]float64{}}}, 0, 0),
 	}
-	var table, text bytes.Buffer
-	if err := errors.Join(r.write(&table, "table"), r.write(&text, "json")); err != nil {
+	var table bytes.Buffer
+	if err := r.write(&table); err != nil {
 		t.Fatal(err)
 	}
 	if strings.Contains(table.String(), "none lost") || !strings.Contains(table.String(), "FAILED") {
@@ -110,44 +81,5 @@ func TestReport(t *testing.T) {
 		if !strings.Contains(table.String(), want) {
 			t.Errorf("the table has no %q:\n%s", want, &table)
 		}
-	}
-	var back report
-	if err := json.Unmarshal(text.Bytes(), &back); err != nil || back.Failure != r.Failure || len(back.Rows) != len(columns) {
-		t.Errorf("got %+v, %v from JSON, want the report", back, err)
-	}
-}
-
-func TestOptions(t *testing.T) {
-	for _, args := range [][]string{
-		{}, {"-karve", "/nowhere/karve"}, {"-karve", "/bin/true", "-for", "0s"}, {"-karve", "/bin/true", "-rate", "-1"},
-		{"-karve", "/bin/true", "-o", "yaml"}, {"-karve", "/bin/true", "2h"}, {"-karve", "/bin/true", "-nodes", "0"},
-	} {
-		if _, err := parse(args, new(bytes.Buffer)); err == nil {
-			t.Errorf("%q: no error", args)
-		}
-	}
-	o, err := parse([]string{"-karve", "/bin/true", "-for", "1h"}, new(bytes.Buffer))
-	if err != nil || o.Length != time.Hour {
-		t.Errorf("got %+v, %v, want an hour", o, err)
-	}
-}
-
-// The soak watches every kind that it writes, and a kind that is never written.
-func TestWatched(t *testing.T) {
-	paths := strings.Join(watched(), "\n")
-	for _, k := range kinds {
-		if !strings.Contains(paths, k.collection()) {
-			t.Errorf("%s is not watched", k.collection())
-		}
-	}
-	if !strings.Contains(paths, "/quiets") {
-		t.Error("no kind that is never written is watched")
-	}
-	share := 0
-	for _, k := range kinds {
-		share += k.share
-	}
-	if share != 100 {
-		t.Errorf("the kinds have %d of 100 writes", share)
 	}
 }

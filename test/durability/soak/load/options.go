@@ -21,7 +21,6 @@ type options struct {
 	kill       time.Duration
 	sample     time.Duration
 	warmUp     time.Duration
-	output     string
 	durability string
 }
 
@@ -46,7 +45,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		if failed != nil {
 			report.Failure = failed.Error()
 		}
-		err = errors.Join(report.keep(filepath.Join(o.Dir, "report.json")), report.write(stdout, o.output))
+		err = errors.Join(report.keep(filepath.Join(o.Dir, "report.json")), report.write(stdout))
 	}
 	return errors.Join(failed, err)
 }
@@ -59,16 +58,12 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	flags.DurationVar(&o.kill, "kill", 10*time.Minute, "how long a life lasts until the server is killed; in the second half of the time it is not killed")
 	flags.DurationVar(&o.sample, "sample", 15*time.Second, "how often the server is measured")
 	flags.DurationVar(&o.warmUp, "warm-up", 5*time.Minute, "how much of the beginning of each life the slopes leave out")
-	flags.StringVar(&o.output, "o", "table", "`FORMAT` of the result, table or json; DIRECTORY/report.json is written in either case")
 	flags.StringVar(&o.durability, "durability", "full", "`MODE` of the datastore; with relaxed a kill loses nothing either")
 	if err := o.Parse(flags, args); err != nil {
 		return o, err
 	}
-	switch {
-	case o.rate <= 0 || o.kill <= 0 || o.sample <= 0 || o.warmUp < 0 || o.nodes < 1:
+	if o.rate <= 0 || o.kill <= 0 || o.sample <= 0 || o.warmUp < 0 || o.nodes < 1 {
 		return o, errors.New("-rate, -nodes, -kill and -sample have to be more than 0, and -warm-up not less")
-	case o.output != "table" && o.output != "json":
-		return o, fmt.Errorf("-o is %q, want table or json", o.output)
 	}
 	return o, nil
 }

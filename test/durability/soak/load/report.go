@@ -1,7 +1,6 @@
 package load
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -19,23 +18,22 @@ import (
 
 // A report is the result of the soak.
 type report struct {
-	Failure       string             `json:"failure,omitempty"`
-	Hours         float64            `json:"hours"`
-	Processors    int                `json:"processors"`
-	Rate          float64            `json:"rate"`
-	CompactEvery  string             `json:"compactEvery"`
-	WarmUp        string             `json:"warmUp"`
-	Nodes         int                `json:"nodes"`
-	Acknowledged  int                `json:"acknowledged"`
-	Lives         []life             `json:"lives"`
-	Counts        map[string]int     `json:"counts"`
-	Watches       map[string]int     `json:"watches"`
-	Log           map[string]int     `json:"log"`
-	Latency       map[string]figures `json:"latency"`
-	Rows          []row              `json:"rows"`
-	Samples       []sample           `json:"samples"`
-	LongestLife   int                `json:"longestLife"`
-	OthersPercent float64            `json:"othersPercent"`
+	Failure      string             `json:"failure,omitempty"`
+	Hours        float64            `json:"hours"`
+	Processors   int                `json:"processors"`
+	Rate         float64            `json:"rate"`
+	CompactEvery string             `json:"compactEvery"`
+	WarmUp       string             `json:"warmUp"`
+	Nodes        int                `json:"nodes"`
+	Acknowledged int                `json:"acknowledged"`
+	Lives        []life             `json:"lives"`
+	Counts       map[string]int     `json:"counts"`
+	Watches      map[string]int     `json:"watches"`
+	Log          map[string]int     `json:"log"`
+	Latency      map[string]figures `json:"latency"`
+	Rows         []row              `json:"rows"`
+	Samples      []sample           `json:"samples"`
+	LongestLife  int                `json:"longestLife"`
 }
 
 type figures struct {
@@ -89,11 +87,6 @@ func (s *soak) report(log *os.File) (*report, error) {
 		}
 	}
 	r.Rows = rows(s.samples, s.warmUp, r.LongestLife)
-	for _, row := range r.Rows {
-		if row.Name == "CPU of other processes" {
-			r.OthersPercent = row.Median
-		}
-	}
 	return r, nil
 }
 
@@ -135,21 +128,16 @@ func rows(samples []sample, warmUp time.Duration, longest int) []row {
 
 // keep writes the report to a file, as JSON.
 func (r *report) keep(file string) error {
-	var text bytes.Buffer
-	if err := r.write(&text, "json"); err != nil {
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
 		return err
 	}
-	return os.WriteFile(file, text.Bytes(), 0o600)
+	return os.WriteFile(file, text, 0o600)
 }
 
 // write prints the report.
-func (r *report) write(w io.Writer, format string) error {
-	if format == "json" {
-		enc := json.NewEncoder(w)
-		enc.SetIndent("", "  ")
-		return enc.Encode(r)
-	}
-	fmt.Fprintf(w, "%.2f hours on %d processors, other processes used %.0f %% of them; %.0f writes/s, %d simulated nodes, compaction every %s\n", r.Hours, r.Processors, r.OthersPercent, r.Rate, r.Nodes, r.CompactEvery)
+func (r *report) write(w io.Writer) error {
+	fmt.Fprintf(w, "%.2f hours on %d processors; %.0f writes/s, %d simulated nodes, compaction every %s\n", r.Hours, r.Processors, r.Rate, r.Nodes, r.CompactEvery)
 	verdict := "none lost"
 	if r.Failure != "" {
 		verdict = "FAILED: see the error"

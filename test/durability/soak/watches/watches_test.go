@@ -4,7 +4,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -58,23 +57,5 @@ func TestReport(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v\ndoes not say %q", err, want)
 		}
-	}
-}
-
-func TestOptions(t *testing.T) {
-	for want, args := range map[string][]string{
-		"-karve is missing":    nil,
-		"unexpected argument":  {"30"},
-		"more than 0":          {"-karve", os.Args[0], "-rate", "0"},
-		"three times -compact": {"-karve", os.Args[0], "-for", "1m", "-compact", "30s"},
-		"no such file":         {"-karve", "/nowhere/karve"},
-		"flag: help requested": {"-nonsense"},
-	} {
-		if _, err := parse(args, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v, want %q", args, err, want)
-		}
-	}
-	if o, err := parse([]string{"-karve", os.Args[0]}, io.Discard); err != nil || o.Length != 30*time.Minute || o.Compact != time.Minute {
-		t.Errorf("%+v, %v; want half an hour of compaction every minute", o, err)
 	}
 }
