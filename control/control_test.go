@@ -62,6 +62,22 @@ func TestSnapshotAndResetAsk(t *testing.T) {
 	}
 }
 
+func TestManifestsAsk(t *testing.T) {
+	c := client(t, serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != ManifestsPath {
+			http.NotFound(w, r)
+			return
+		}
+		io.WriteString(w, `{"directory":"/m","files":[{"file":"a.yaml","state":"failed","problems":["line 2"]}]}`)
+	}))
+	if all, err := c.Manifests(t.Context()); err != nil || all.Dir != "/m" || len(all.Files) != 1 || all.Files[0].State != Failed || all.Files[0].Problems[0] != "line 2" {
+		t.Errorf("got %+v, %v", all, err)
+	}
+	if _, err := c.Tunnels(t.Context()); !errors.Is(err, ErrUnknown) {
+		t.Errorf("of a server without tunnels: got %v, want ErrUnknown", err)
+	}
+}
+
 func TestErrors(t *testing.T) {
 	missing := t.TempDir()
 	if err := client(t, missing).Snapshot(t.Context(), io.Discard); !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), missing) {
