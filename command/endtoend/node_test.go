@@ -72,6 +72,7 @@ func TestNodeFindsItsCluster(t *testing.T) {
 		}
 	}
 	want("a token of this cluster", attempt(func(*join.Options) {}), "--kubelet", "no-kubelet")
+	options.Patience = time.Millisecond // the signature is there
 	want("another CA", attempt(func(o *join.Options) { o.CAFile = filepath.Join(dir, "certs", "front-proxy-ca.crt") }), "--ca-hash", "another hash")
 	// cluster-info has this CA as well, but it did not sign the server's certificate.
 	want("the CA of clients", attempt(func(o *join.Options) { o.CAFile = filepath.Join(dir, "certs", "client-ca.crt") }), "--ca-hash")

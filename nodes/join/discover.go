@@ -93,7 +93,7 @@ func readSigned(ctx context.Context, o Options) (string, error) {
 		Timeout:       requestTimeout,
 	}
 	defer client.CloseIdleConnections()
-	for deadline := time.Now().Add(o.patience); ; {
+	for deadline := time.Now().Add(o.Patience); ; {
 		info, date, err := readClusterInfo(ctx, client, o.Server)
 		if err != nil {
 			return "", err

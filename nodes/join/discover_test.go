@@ -35,7 +35,7 @@ func wantError(t *testing.T, err error, words ...string) {
 }
 
 func optionsFor(s *testServer) Options {
-	return Options{Server: s.url, Token: goodToken, CAHashes: []string{s.hash}, Name: "board", patience: time.Millisecond}
+	return Options{Server: s.url, Token: goodToken, CAHashes: []string{s.hash}, Name: "board", Patience: time.Millisecond}
 }
 
 func complete(t *testing.T, o Options) Options {
@@ -141,7 +141,7 @@ func TestTokenMayBeNew(t *testing.T) {
 	s.second = s.info // signed after the first question
 	s.sign(t, "fedcba.fedcba9876543210", s.ca.pem)
 	o := optionsFor(s)
-	o.patience = time.Hour
+	o.Patience = time.Hour
 	if _, err := discover(t.Context(), complete(t, o)); err != nil {
 		t.Error(err)
 	}

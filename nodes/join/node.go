@@ -66,8 +66,8 @@ type Options struct {
 	embedded, official string
 	// Timeout is how long the node may take to become Ready.
 	Timeout time.Duration
-	// patience is how long the token may be unknown.
-	patience time.Duration
+	// Patience is how long the token may be unknown; 0 stands for ten seconds.
+	Patience time.Duration
 	// rangePatience is how long the cluster may take to give the node a range for its Pods.
 	rangePatience time.Duration
 	// stall is how long a download may bring nothing.
@@ -96,8 +96,8 @@ func (o *Options) complete() error {
 	if o.Timeout == 0 {
 		o.Timeout = DefaultTimeout
 	}
-	if o.patience == 0 {
-		o.patience = signaturePatience
+	if o.Patience == 0 {
+		o.Patience = signaturePatience
 	}
 	if o.rangePatience == 0 {
 		o.rangePatience = time.Minute

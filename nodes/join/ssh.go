@@ -53,7 +53,7 @@ type access struct {
 func (c *cluster) offeredKeys(ctx context.Context, o Options) ([]string, error) {
 	const where = "the ConfigMap " + tunnels.OfferName + " in kube-public"
 	var offer *corev1.ConfigMap
-	for deadline := time.Now().Add(o.patience); ; {
+	for deadline := time.Now().Add(o.Patience); ; {
 		var err error
 		offer, err = c.client.CoreV1().ConfigMaps(metav1.NamespacePublic).Get(ctx, tunnels.OfferName, metav1.GetOptions{})
 		if err == nil {

@@ -237,7 +237,7 @@ func TestJoinWaitsForTheOffer(t *testing.T) {
 	s := newServer(t, "127.0.0.1")
 	m := newMachine(t)
 	o := optionsFor(s)
-	o.Kubelet, o.SSHUser, o.patience = withKubelet(t, m, s), "karve-ssh", time.Minute
+	o.Kubelet, o.SSHUser, o.Patience = withKubelet(t, m, s), "karve-ssh", time.Minute
 	withSSH(t, m, s, offered)
 	s.offer, s.later = nil, s.offer
 	if err := Join(t.Context(), m.Machine, o); err != nil {
