@@ -1,19 +1,14 @@
 package endtoend
 
 import (
-	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 func do(c *http.Client, r *http.Request) (answer, error) {
@@ -33,7 +28,7 @@ func h2c() *http.Client {
 	return &http.Client{Timeout: patience, Transport: tr}
 }
 
-// TestInsecure goes by all guards of the insecure listener.
+// TestInsecure goes by each guard of the insecure listener; package insecure has all that they refuse.
 func TestInsecure(t *testing.T) {
 	parallel(t)
 	p := start(t, t.TempDir(), bare...)
@@ -49,20 +44,12 @@ func TestInsecure(t *testing.T) {
 	}{
 		{nil, 200, `"kind":"NamespaceList"`},
 		{[]string{"Host", "localhost:" + port}, 200, `"kind":"NamespaceList"`},
-		{[]string{"Host", "127.0.0.1"}, 200, `"kind":"NamespaceList"`},
-		{[]string{"Host", "[::1]:" + port}, 200, `"kind":"NamespaceList"`},
 		{[]string{"Host", "evil.example:" + port}, 403, "evil.example"},
-		{[]string{"Host", "localhost.evil.example"}, 403, "localhost.evil.example"},
-		{[]string{"Host", "192.0.2.1:" + port}, 403, "192.0.2.1"},
 		{[]string{"Origin", p.insecure}, 200, `"kind":"NamespaceList"`},
 		// A tunnel's end has another port, in both.
 		{[]string{"Origin", "http://localhost:9090", "Host", "localhost:9090"}, 200, `"kind":"NamespaceList"`},
-		{[]string{"Origin", "http://localhost:3000"}, 403, "http://localhost:3000"},
 		{[]string{"Origin", "http://127.0.0.1:3000"}, 403, "http://127.0.0.1:3000"},
-		{[]string{"Origin", "https://evil.example"}, 403, "https://evil.example"},
-		{[]string{"Origin", "null"}, 403, "null"},
 		{[]string{"Sec-Fetch-Site", "cross-site"}, 403, "cross-site"},
-		{[]string{"Sec-Fetch-Site", "same-site"}, 403, "same-site"},
 		{[]string{"Sec-Fetch-Site", "none"}, 200, `"kind":"NamespaceList"`},
 		// Credentials are not looked at: everybody is the administrator.
 		{[]string{"Authorization", "Bearer nonsense"}, 200, `"kind":"NamespaceList"`},
@@ -81,6 +68,12 @@ func TestInsecure(t *testing.T) {
 			}
 		}
 	}
+	// kubectl sends this without a Content-Type, which a page of another site could, too.
+	succeed(t, command(t, "kubectl", "--server", p.insecure, "create", "--raw", "/api/v1/namespaces/default/configmaps", "-f",
+		write(t, "raw.json", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"raw"}}`)))
+	if got, err := http.Post(p.insecure+"/api/v1/namespaces/default/configmaps", "text/plain", strings.NewReader("{}")); err != nil || got.StatusCode != 403 {
+		t.Errorf("text: got %v, %v, want 403", got, err)
+	}
 	t.Run("another user", func(t *testing.T) {
 		got := asNobody(t, p, "get", "namespaces")
 		if got.code == 0 || !strings.Contains(got.stderr, "uid 65534") || !strings.Contains(got.stderr, "--insecure-any-user") {
@@ -90,65 +83,6 @@ func TestInsecure(t *testing.T) {
 			t.Errorf("a stack: %s", got.stderr)
 		}
 	})
-}
-
-// TestInsecureBodies sends what a page of another site could, which creates nothing,
-// and what kubectl and curl send.
-func TestInsecureBodies(t *testing.T) {
-	long(t)
-	parallel(t)
-	p := start(t, t.TempDir(), bare...)
-	maps := client(t, p.config()).CoreV1().ConfigMaps("default")
-	create := p.insecure + "/api/v1/namespaces/default/configmaps"
-	const object = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"%s"}}`
-	for i, headers := range []http.Header{
-		{}, // a Blob without a type
-		{"Content-Type": {"text/plain"}},
-		{"Content-Type": {"application/x-www-form-urlencoded"}},
-		{"Content-Type": {"multipart/form-data; boundary=x"}},
-		{"Content-Type": {"application/json"}, "Origin": {"http://localhost:3000"}},
-		{"Content-Type": {"application/json"}, "Sec-Fetch-Site": {"same-site"}},
-		{"Content-Type": {"application/json"}, "Referer": {"http://evil.localhost/"}},
-	} {
-		r, err := http.NewRequest(http.MethodPost, create, strings.NewReader(fmt.Sprintf(object, fmt.Sprintf("page-%d", i))))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header = headers
-		if got, err := do(http.DefaultClient, r); err != nil || got.code != 403 {
-			t.Errorf("%v: got %v, %v, want 403", headers, got, err)
-		}
-	}
-	file := write(t, "raw.json", fmt.Sprintf(object, "kubectl-raw"))
-	raw := strings.TrimPrefix(create, p.insecure)
-	for _, args := range [][]string{
-		{"create", "configmap", "kubectl-typed"},
-		{"create", "--raw", raw, "-f", file}, // without a Content-Type
-		{"patch", "configmap", "kubectl-typed", "-p", `{"data":{"a":"b"}}`},
-		{"apply", "--server-side", "-f", file},
-		{"delete", "configmap", "kubectl-typed"},
-	} {
-		succeed(t, command(t, "kubectl", append([]string{"--server", p.insecure}, args...)...))
-	}
-	r, err := http.NewRequest(http.MethodPost, create, strings.NewReader(fmt.Sprintf(object, "curl")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Content-Type", "application/json")
-	if got, err := do(http.DefaultClient, r); err != nil || got.code != 201 {
-		t.Errorf("JSON: got %v, %v, want 201", got, err)
-	}
-	list, err := maps.List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var names []string
-	for _, m := range list.Items {
-		names = append(names, m.Name)
-	}
-	if slices.Sort(names); !slices.Equal(names, []string{"curl", "kubectl-raw"}) {
-		t.Errorf("created: got %q, want curl and kubectl-raw only", names)
-	}
 }
 
 // asNobody runs kubectl as another user, with the insecure port.
@@ -206,49 +140,6 @@ func TestInsecureAnyUser(t *testing.T) {
 	if got, err := get(http.DefaultClient, p.insecure+"/readyz", "Host", "evil.example"); err != nil || got.code != 403 {
 		t.Errorf("another host: got %v, %v; want it refused all the same", got, err)
 	}
-}
-
-func TestInsecureOff(t *testing.T) {
-	long(t)
-	parallel(t)
-	p := start(t, t.TempDir(), append(bare, "--insecure-port=0")...)
-	if p.insecure != "" {
-		t.Errorf("the ready line has an insecure address, %s", p.insecure)
-	}
-	if runtime.GOOS == "linux" {
-		if got := listening(t, p); len(got) != 1 {
-			t.Errorf("the process listens on %q, want the secure port only", got)
-		}
-	}
-}
-
-// listening is what the process listens on, of TCP.
-func listening(t *testing.T, p *process) (addresses []string) {
-	t.Helper()
-	own := map[string]bool{}
-	dir := fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid)
-	files, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range files {
-		if link, err := os.Readlink(filepath.Join(dir, f.Name())); err == nil {
-			own[strings.TrimSuffix(strings.TrimPrefix(link, "socket:["), "]")] = true
-		}
-	}
-	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
-		text, err := os.ReadFile(table)
-		if err != nil {
-			continue // no IPv6
-		}
-		for line := range strings.Lines(string(text)) {
-			const localAddress, state, inode = 1, 3, 9
-			if f := strings.Fields(line); len(f) > inode && f[state] == "0A" && own[f[inode]] {
-				addresses = append(addresses, f[localAddress])
-			}
-		}
-	}
-	return addresses
 }
 
 // TestInsecureRemote is what somebody gets who insists.

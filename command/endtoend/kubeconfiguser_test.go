@@ -8,6 +8,7 @@ import (
 
 // A user of karve kubeconfig --user has the rights of its name and groups, and no others.
 func TestKubeconfigUser(t *testing.T) {
+	parallel(t)
 	dir := t.TempDir()
 	start(t, dir, "--secure-port", "0", "--insecure-port", "-1", "--disable-scheduler")
 	karve(t, "kubectl", "--data-dir", dir, "create", "clusterrolebinding", "readers", "--clusterrole", "view", "--group", "readers")

@@ -14,7 +14,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"golang.org/x/net/http2"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -99,55 +98,7 @@ func TestListeners(t *testing.T) {
 			t.Errorf("localhost: got %v, %v; want karve's own certificate", cert, err)
 		}
 	})
-	t.Run("HTTP/2", func(t *testing.T) {
-		secure, err := tls.Dial("tcp", hostPort(t, p.url), &tls.Config{RootCAs: p.pool(), NextProtos: []string{"h2", "http/1.1"}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := secure.ConnectionState().NegotiatedProtocol; got != "h2" {
-			t.Fatalf("secure: protocol %q, want h2", got)
-		}
-		plain, err := net.Dial("tcp", hostPort(t, p.insecure))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for name, c := range map[string]net.Conn{"secure": secure, "insecure": plain} {
-			settings := settingsOf(t, c)
-			if got := settings[http2.SettingMaxConcurrentStreams]; got != 250 {
-				t.Errorf("%s: got %d concurrent streams, want 250", name, got)
-			}
-			if got := settings[http2.SettingMaxFrameSize]; got != 256<<10 {
-				t.Errorf("%s: got frames of %d bytes, want 256 KiB", name, got)
-			}
-		}
-	})
 	t.Run("identities", func(t *testing.T) { identities(t, p) })
-}
-
-// settingsOf begins to speak HTTP/2 and reads what the server can do.
-func settingsOf(t *testing.T, c net.Conn) map[http2.SettingID]uint32 {
-	t.Helper()
-	defer c.Close()
-	if _, err := c.Write([]byte(http2.ClientPreface)); err != nil {
-		t.Fatal(err)
-	}
-	framer := http2.NewFramer(c, c)
-	if err := framer.WriteSettings(); err != nil {
-		t.Fatal(err)
-	}
-	frame, err := framer.ReadFrame()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, ok := frame.(*http2.SettingsFrame)
-	if !ok {
-		t.Fatalf("the first frame: got %v, want SETTINGS", frame)
-	}
-	settings := map[http2.SettingID]uint32{}
-	if err := s.ForeachSetting(func(s http2.Setting) error { settings[s.ID] = s.Val; return nil }); err != nil {
-		t.Fatal(err)
-	}
-	return settings
 }
 
 // identities asks for something that only administrators may see.
@@ -184,28 +135,6 @@ func identities(t *testing.T, p *process) {
 	}
 	if _, err := client(t, anonymous).Discovery().ServerVersion(); err != nil {
 		t.Errorf("nobody asks for the version, as upstream allows: %v", err)
-	}
-}
-
-func TestDisableHTTP2(t *testing.T) {
-	long(t)
-	parallel(t)
-	p := start(t, t.TempDir(), append(bare, "--disable-http2")...)
-	c, err := tls.Dial("tcp", hostPort(t, p.url), &tls.Config{RootCAs: p.pool(), NextProtos: []string{"h2", "http/1.1"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	if got := c.ConnectionState().NegotiatedProtocol; got == "h2" {
-		t.Errorf("secure: protocol %q, want HTTP/1.1", got)
-	}
-	if got, err := get(h2c(), p.insecure+"/readyz"); err == nil {
-		t.Errorf("insecure, HTTP/2: got %+v, want none", got)
-	}
-	for _, config := range []*rest.Config{p.config(), p.plain()} {
-		if _, err := client(t, config).CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{}); err != nil {
-			t.Errorf("%s: %v", config.Host, err)
-		}
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -231,38 +230,19 @@ func makeNamespace(t *testing.T, p *process, name string) {
 	}
 }
 
-// TestStopUnderLoad ends a server by SIGTERM while it is written to.
-func TestStopUnderLoad(t *testing.T) {
+// TestEndUnderLoad ends a server by SIGTERM and by SIGKILL while it is written to, and nobody tidies up in between.
+func TestEndUnderLoad(t *testing.T) {
 	parallel(t)
 	dir := t.TempDir()
+	l := newLedger(t)
 	p := start(t, dir)
 	makeNamespace(t, p, loaded)
-	l := newLedger(t)
-	l.load(p, 0, func() {
-		p.signal(syscall.SIGTERM)
-		p.wantCleanEnd(stopLimit)
-	})
-	l.verify(start(t, dir))
-}
-
-// TestKillUnderLoad ends servers by SIGKILL while they are written to, and
-// nobody tidies up in between.
-func TestKillUnderLoad(t *testing.T) {
-	long(t)
-	parallel(t)
-	rounds := 3
-	if testing.Short() {
-		rounds = 1
-	}
-	dir := t.TempDir()
-	l := newLedger(t)
-	p := start(t, dir, bare...)
-	makeNamespace(t, p, loaded)
-	for round := range rounds {
-		l.load(p, round, p.kill)
-		began := time.Now()
+	for round, end := range []func(){
+		func() { p.signal(syscall.SIGTERM); p.wantCleanEnd(stopLimit) },
+		func() { p.kill() },
+	} {
+		l.load(p, round, end)
 		p = start(t, dir, bare...)
-		t.Logf("ready again after %v", time.Since(began).Round(time.Millisecond))
 		l.verify(p)
 	}
 }

@@ -101,32 +101,16 @@ func count(messages []string, line string) (n int) {
 	return n
 }
 
-// TestNotify follows a server from its start to its end, by a socket of each kind.
+// TestNotify follows a server from its start to its end.
 func TestNotify(t *testing.T) {
-	dir, err := os.MkdirTemp("", "n") // a short one: names of sockets are
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	for kind, name := range map[string]string{
-		"path":     filepath.Join(dir, "s"),
-		"abstract": fmt.Sprintf("@karve-main-test-%d", os.Getpid()),
-	} {
-		t.Run(kind, func(t *testing.T) {
-			parallel(t)
-			notify(t, name)
-		})
-	}
-}
-
-func notify(t *testing.T, name string) {
+	parallel(t)
 	data := t.TempDir()
 	kubeconfig := filepath.Join(data, "admin.kubeconfig")
 	const earlier = "of an earlier start"
 	if err := os.WriteFile(kubeconfig, []byte(earlier), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := listen(t, name, func(message string) {
+	s := listen(t, fmt.Sprintf("@karve-main-test-%d", os.Getpid()), func(message string) {
 		switch {
 		case strings.HasPrefix(message, "STATUS=starting "):
 			// Whatever was there before says that the cluster is usable. By the

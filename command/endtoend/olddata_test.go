@@ -143,26 +143,6 @@ func missing(path string, want, got any) (problems []string) {
 	return problems
 }
 
-func TestOldDataNotices(t *testing.T) {
-	object := func(text string) (o map[string]any) {
-		if err := json.Unmarshal([]byte(text), &o); err != nil {
-			t.Fatal(err)
-		}
-		return o
-	}
-	was := object(`{"spec": {"replicas": 2, "names": ["a", "b"]}}`)
-	for now, want := range map[string]int{
-		`{"spec": {"replicas": 2, "names": ["a", "b"], "added": true}, "status": {}}`: 0,
-		`{"spec": {"replicas": 3, "names": ["a", "b"]}}`:                              1,
-		`{"spec": {"names": ["a"]}}`:                                                  2,
-		`{}`:                                                                          1,
-	} {
-		if got := missing("", was, object(now)); len(got) != want {
-			t.Errorf("%s: got %q, want %d problems", now, got, want)
-		}
-	}
-}
-
 // wantSecrets checks that the Secrets can be read, and written.
 func wantSecrets(t *testing.T, p *process) {
 	t.Helper()

@@ -168,9 +168,6 @@ rules: [{apiGroups: [""], resources: [pods], verbs: [get]}]
 // TestRestart compares everything before a restart with everything after it.
 func TestRestart(t *testing.T) {
 	long(t)
-	if testing.Short() {
-		t.Skip("starts two servers and waits for the controllers of both")
-	}
 	parallel(t)
 	dir := t.TempDir()
 	p := start(t, dir)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -23,15 +22,14 @@ import (
 // five seconds of grace for them, and a busy machine.
 const stopLimit = 30 * time.Second
 
-// TestStopDuringStart stops a server before each part, and at random moments of
-// its start, with one data directory for all.
+// TestStopDuringStart stops a server before each part, with one data directory for
+// all.
 func TestStopDuringStart(t *testing.T) {
 	parallel(t)
 	dir := filepath.Join(t.TempDir(), "data")
 	type moment struct {
 		name string
 		come func(p *process) error // nil when it is there
-		wait time.Duration          // from then on
 	}
 	said := func(words string) func(*process) error {
 		return func(p *process) error {
@@ -43,31 +41,25 @@ func TestStopDuringStart(t *testing.T) {
 	}
 	moments := []moment{
 		// Earlier there is nothing to stop, and no handler for the signal.
-		{"the data directory is there", func(p *process) error { _, err := os.Stat(p.dir); return err }, 0},
-		{"before the datastore", said("starting the datastore"), 0},
-		{"before the API server", said("starting the API server"), 0},
-		{"before the controllers", said("starting the controllers"), 0},
-		{"before the scheduler", said("starting the scheduler"), 0},
+		{"the data directory is there", func(p *process) error { _, err := os.Stat(p.dir); return err }},
+		{"before the datastore", said("starting the datastore")},
+		{"before the API server", said("starting the API server")},
+		{"before the controllers", said("starting the controllers")},
+		{"before the scheduler", said("starting the scheduler")},
 		{"ready", func(p *process) error {
 			if p.stdout.String() == "" {
 				return errors.New("no ready line")
 			}
 			return nil
-		}, 0},
+		}},
 	}
 	if testing.Short() {
 		moments = moments[2:4]
-	} else {
-		for range 4 {
-			d := rand.N(3 * time.Second)
-			moments = append(moments, moment{"some time after the datastore", said("starting the datastore"), d})
-		}
 	}
 	for _, m := range moments {
-		t.Run(fmt.Sprintf("%s + %v", m.name, m.wait), func(t *testing.T) {
+		t.Run(m.name, func(t *testing.T) {
 			p := launch(t, dir, "--log-level=debug")
 			p.poll(m.name, func() error { return m.come(p) })
-			time.Sleep(m.wait) // a random moment, not one to wait for
 			p.signal(syscall.SIGTERM)
 			p.wantCleanEnd(stopLimit)
 			for line := range strings.Lines(p.stderr.String()) {
@@ -84,44 +76,6 @@ func TestStopDuringStart(t *testing.T) {
 	p := start(t, dir)
 	readyz(t, p)
 	p.kubectl("create", "configmap", "afterwards")
-}
-
-// TestStopWithWatches has watches open at both listeners, which end with the
-// server and do not hold it up.
-func TestStopWithWatches(t *testing.T) {
-	long(t)
-	parallel(t)
-	p := start(t, t.TempDir())
-	type watch struct {
-		name string
-		c    kubernetes.Interface
-	}
-	h1 := p.config()
-	h1.NextProtos = []string{"http/1.1"}
-	ended := make(chan string)
-	watches := []watch{{"HTTP/2", client(t, p.config())}, {"HTTP/1.1", client(t, h1)}, {"insecure", client(t, p.plain())}}
-	for _, w := range watches {
-		open, err := w.c.CoreV1().ConfigMaps("").Watch(within(t, patience), metav1.ListOptions{})
-		if err != nil {
-			t.Fatalf("%s: %v", w.name, err)
-		}
-		go func() {
-			for range open.ResultChan() {
-			}
-			ended <- w.name
-		}()
-	}
-	began := time.Now()
-	p.signal(os.Interrupt)
-	p.wantCleanEnd(stopLimit)
-	t.Logf("stopped in %v", time.Since(began).Round(time.Millisecond))
-	for range watches {
-		select {
-		case <-ended:
-		case <-time.After(patience):
-			t.Fatal("a watch is still open after the server's end")
-		}
-	}
 }
 
 // TestSecondSignal does not wait for a stop that takes long.

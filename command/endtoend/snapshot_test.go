@@ -1,7 +1,6 @@
 package endtoend
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -230,10 +229,7 @@ func TestForks(t *testing.T) {
 	wantOutput(t, karve(t, "snapshot", "--data-dir", forks[2].dir, "--overwrite"), "keys at revision")
 
 	// A service is started with the same options again, in the datastore's directory and
-	// in memory; what it has written since is there. Of another cluster no fork is made.
-	again := func(p *process, options ...string) []string {
-		return append(append([]string{"server", "--data-dir", p.dir, "--secure-port", "0", "--insecure-port", "0"}, bare...), options...)
-	}
+	// in memory; what it has written since is there.
 	c := client(t, forks[0].plain()).CoreV1().ConfigMaps("default")
 	if _, err := c.Create(t.Context(), configMap("since", "0"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -253,37 +249,6 @@ func TestForks(t *testing.T) {
 	}
 	restarted.stop()
 	start(t, forks[2].dir, append([]string{"--fork-from", file, "--datastore-endpoint", "memory://"}, bare...)...).stop()
-	other := start(t, t.TempDir(), bare...)
-	wantProblems(t, finish(t, command(t, "karve", again(forks[0], "--fork-from", other.dir)...)), "--fork-from: there is a cluster already…data directory of its own")
-
-	// A mark in a finished fork is no reason to make it anew.
-	if err := os.WriteFile(filepath.Join(forks[0].dir, "fork-unfinished"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, options := range [][]string{nil, {"--fork-from", file}} {
-		marked := start(t, forks[0].dir, append(options, bare...)...)
-		if _, err := client(t, marked.plain()).CoreV1().ConfigMaps("default").Get(t.Context(), "since", metav1.GetOptions{}); err != nil {
-			t.Errorf("what a fork has written is gone after a mark: %v", err)
-		}
-		marked.stop()
-	}
-	// An unfinished one does not start without its source, nor with a database that it has not made.
-	half := &process{dir: t.TempDir()}
-	if err := os.WriteFile(filepath.Join(half.dir, "fork-unfinished"), []byte(file+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	wantProblems(t, finish(t, command(t, "karve", again(half)...)), "a fork was begun here and not finished…--fork-from "+file)
-	store := filepath.Join(other.dir, "mvcc.db")
-	other.stop()
-	before, err := os.ReadFile(store)
-	if err != nil {
-		t.Fatal(err)
-	}
-	elsewhere := append(again(half, "--fork-from", file), "--datastore-endpoint", "sqlite://"+other.dir)
-	wantProblems(t, finish(t, command(t, "karve", elsewhere...)), "--fork-from: there is a cluster already: "+store+", which the unfinished fork in "+half.dir+" has not made")
-	if after, err := os.ReadFile(store); err != nil || !bytes.Equal(after, before) {
-		t.Errorf("the database of another cluster has changed: %v", err)
-	}
 }
 
 func TestSnapshotProblems(t *testing.T) {

@@ -14,12 +14,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/internal/eventually"
-	"github.com/karve-k8s/karve/internal/version"
 )
 
 // TestStart is a first start with no options but for the ports, and what a
@@ -51,26 +49,6 @@ func TestStart(t *testing.T) {
 	})
 	t.Run("modes", func(t *testing.T) { modes(t, dir) })
 	t.Run("kubectl", func(t *testing.T) { kubectls(t, p) })
-	t.Run("client-go", func(t *testing.T) {
-		config := map[string]discovery.DiscoveryInterface{
-			"secure":   client(t, p.config()).Discovery(),
-			"insecure": client(t, p.plain()).Discovery(),
-		}
-		for listener, c := range config {
-			v, err := c.ServerVersion()
-			if err != nil || v.GitVersion != version.Full() {
-				t.Errorf("%s: version: got %v, %v; want %s", listener, v, err, version.Full())
-			}
-		}
-		namespaces := client(t, p.config()).CoreV1().Namespaces()
-		name := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "by-the-secure-port"}}
-		if _, err := namespaces.Create(t.Context(), name, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := client(t, p.plain()).CoreV1().Namespaces().Get(t.Context(), name.Name, metav1.GetOptions{}); err != nil {
-			t.Errorf("read by the insecure port what was written by the secure one: %v", err)
-		}
-	})
 	t.Run("kubeconfig", func(t *testing.T) { kubeconfigCommands(t, p) })
 	t.Run("certs", func(t *testing.T) { certsCommands(t, p) })
 	t.Run("quiet", func(t *testing.T) {
@@ -159,12 +137,6 @@ func kubectls(t *testing.T, p *process) {
 	cmd.Path = link
 	if got := succeed(t, cmd); got != "ok" {
 		t.Errorf("kubectl get --raw /readyz: got %q, want ok", got)
-	}
-	// The server beside it, without being told where.
-	cmd = command(t, "karve", "kubectl", "config", "view", "-o", "jsonpath={.clusters[0].cluster.server}")
-	cmd.Env = append(cmd.Env, "KARVE_DATA_DIR="+p.dir)
-	if got := succeed(t, cmd); got != p.url {
-		t.Errorf("the server of karve kubectl: got %q, want %q", got, p.url)
 	}
 	cmd = command(t, "karve", "kubectl", "get", "no-such-kind")
 	cmd.Env = append(cmd.Env, "KUBECONFIG="+p.kubeconfig)
