@@ -106,13 +106,16 @@ func local(text []byte) error {
 	if len(k.Generators)+len(k.Transformers)+len(k.Validators)+len(k.HelmCharts)+len(k.HelmChartInflationGenerator) > 0 || k.HelmGlobals != nil {
 		return errors.New("generators, transformers, validators and Helm charts are refused: they could run programs")
 	}
+	//lint:ignore SA1019 what is deprecated is read all the same
 	references := slices.Concat(k.Resources, k.Components, k.Bases, k.Crds, k.Configurations)
 	for _, path := range k.OpenAPI {
 		references = append(references, path)
 	}
+	//lint:ignore SA1019 as above
 	for _, p := range slices.Concat(k.Patches, k.PatchesJson6902) {
 		references = append(references, p.Path)
 	}
+	//lint:ignore SA1019 as above
 	for _, p := range k.PatchesStrategicMerge {
 		if !strings.Contains(string(p), "\n") { // otherwise it is the patch
 			references = append(references, string(p))
