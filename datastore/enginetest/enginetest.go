@@ -3,9 +3,7 @@
 package enginetest
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -131,54 +129,6 @@ func Written(t testing.TB, clean bool) string {
 		t.Fatal(err)
 	}
 	return dir
-}
-
-// CopyStore copies the database in a directory, with its WAL, to a new directory.
-func CopyStore(t testing.TB, from string) string {
-	t.Helper()
-	to := t.TempDir()
-	for _, name := range []string{datastore.EngineFile, datastore.EngineFile + "-wal"} {
-		b, err := os.ReadFile(filepath.Join(from, name))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err == nil {
-			err = os.WriteFile(filepath.Join(to, name), b, 0o600)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	return to
-}
-
-// Contents is every version that can be read of the store in a directory, as text to compare.
-func Contents(t testing.TB, dir string) string {
-	t.Helper()
-	e, lock := OpenLocked(t, dir, datastore.Options{})
-	defer lock.Close()
-	defer e.Close()
-	w, err := e.Watch(datastore.WatchRequest{Key: "/", End: "0", StartRevision: 2, PrevKV: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer w.Close()
-	var b strings.Builder
-	for w.RequestProgress(); ; w.RequestProgress() {
-		resp, err := w.Next(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(resp.Events) == 0 {
-			return fmt.Sprint(e.Revision(), b.String())
-		}
-		for _, event := range resp.Events {
-			fmt.Fprintf(&b, " %d %+v", event.Type, event.KV)
-			if event.Prev != nil {
-				fmt.Fprintf(&b, " was %+v", *event.Prev)
-			}
-		}
-	}
 }
 
 // Glob are the files in a directory whose names match a pattern.

@@ -51,13 +51,8 @@ type Conversion struct {
 // After a stop at any point, the next call begins again or has nothing to do: the new file gets its name
 // in one step when all of it is durable, and the old one is renamed after that. progress may be nil.
 func Convert(ctx context.Context, lock *directory.Lock, progress sqlitefile.Progress) (*Conversion, error) {
-	return convert(ctx, lock.Dir(), progress, func(string) {})
-}
-
-// convert calls at after each step, so that a test can stop there.
-func convert(ctx context.Context, dir string, progress sqlitefile.Progress, at func(string)) (*Conversion, error) {
 	begin := time.Now()
-	from, to := filepath.Join(dir, FileName), filepath.Join(dir, datastore.EngineFile)
+	from, to := filepath.Join(lock.Dir(), FileName), filepath.Join(lock.Dir(), datastore.EngineFile)
 	fresh := to + ".converting"
 	if _, err := sqlitefile.FinishReplacement(to); err != nil {
 		return nil, fmt.Errorf("convert database: %w", err)
@@ -90,25 +85,22 @@ func convert(ctx context.Context, dir string, progress sqlitefile.Progress, at f
 
 	c := &Conversion{From: from, To: to}
 	own := func(body func(*sqlitefile.Connection) error) error { return ownTable(from, body) }
-	if err := c.build(ctx, fresh, own, progress, at); err != nil {
+	if err := c.build(ctx, fresh, own, progress); err != nil {
 		return nil, fmt.Errorf("convert database %s: %w", from, err)
 	}
-	at("filled")
 	if err := atomicfile.Rename(fresh, to); err != nil {
 		return nil, fmt.Errorf("convert database: %w", err)
 	}
-	at("renamed")
 	if c.Kept, err = sqlitefile.SetAside(from, ConvertedSuffix); err != nil {
 		return nil, err
 	}
-	at("kept")
 	c.Took = time.Since(begin)
 	return c, nil
 }
 
 // build makes the new file of the table that source opens. source may open it again, and then build
 // begins again.
-func (c *Conversion) build(ctx context.Context, fresh string, source func(func(*sqlitefile.Connection) error) error, progress sqlitefile.Progress, at func(string)) (err error) {
+func (c *Conversion) build(ctx context.Context, fresh string, source func(func(*sqlitefile.Connection) error) error, progress sqlitefile.Progress) (err error) {
 	var b *sqlitefile.Builder
 	defer func() {
 		if err != nil && b != nil {
@@ -123,12 +115,10 @@ func (c *Conversion) build(ctx context.Context, fresh string, source func(func(*
 		if b, err = sqlitefile.NewBuilder(fresh); err != nil {
 			return err
 		}
-		at("made")
 		t, err := readTable(ctx, table, c.From, progress)
 		if err != nil {
 			return err
 		}
-		at("read")
 		// History does not come along, so everything before this revision is compacted.
 		c.Revision = max(1, t.revision)
 		err = b.SetMetas(sqlitefile.Metas{"revision": c.Revision, "compact_revision": t.revision, "replaced_revision": t.revision})
@@ -141,7 +131,6 @@ func (c *Conversion) build(ctx context.Context, fresh string, source func(func(*
 	if err != nil {
 		return err
 	}
-	at("closed")
 	return b.Finish(nil)
 }
 
@@ -203,7 +192,7 @@ func Import(ctx context.Context, lock *directory.Lock, file string, progress sql
 	fresh := to + ".importing"
 	c := &Conversion{From: file, To: to}
 	source := func(body func(*sqlitefile.Connection) error) error { return sqlitefile.ViewAny(file, body) }
-	if err := c.build(ctx, fresh, source, progress, func(string) {}); err != nil {
+	if err := c.build(ctx, fresh, source, progress); err != nil {
 		return nil, fmt.Errorf("import %s: %w", file, err)
 	}
 	if err := atomicfile.Rename(fresh, to); err != nil {

