@@ -13,6 +13,7 @@ require (
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/k3s-io/kine v0.17.5
 	github.com/prometheus/client_golang v1.25.0
+	github.com/robfig/cron/v3 v3.0.1
 	github.com/sirupsen/logrus v1.10.2
 	github.com/spf13/pflag v1.0.10 // Kubernetes' own version: it is tested with that
 	github.com/tidwall/btree v1.8.2
@@ -55,7 +56,6 @@ require (
 require (
 	github.com/karve-k8s/karve/control v0.0.0
 	github.com/karve-k8s/karve/servertest/process v0.0.0
-	github.com/robfig/cron/v3 v3.0.1
 	golang.org/x/crypto/x509roots/fallback v0.0.0-20261030153154-30a33513ff6d
 	golang.org/x/mod v0.42.0
 	google.golang.org/protobuf v1.36.12

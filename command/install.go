@@ -34,8 +34,8 @@ a service of systemd or OpenRC; for other users ~/.local/bin, ~/.config/karve,
 <data-dir>.before-upgrade. If the new version does not become ready, the earlier one
 returns, with its options and data.
 
---restore FILE rebuilds the cluster of a backup of karve backup create before the first start, and takes its
-configuration file, if this machine has none; --passphrase-file or --identity opens one that is sealed.
+--restore FILE rebuilds the cluster of a karve backup on a new machine before the first start,
+with its configuration. A sealed one needs --passphrase-file or --identity, too.
 
 KARVE_INSTALL_TIMEOUT is how many seconds the service may take to become ready (default:
 300). KARVE_INSTALL_CHECK=no leaves out karve check.`
@@ -106,58 +106,6 @@ func serverOptions() []cli.Flag {
 	return slices.DeleteFunc(options.Server(), func(f cli.Flag) bool { return f.Names()[0] == "config" })
 }
 
-// takeRestore takes --restore, and the options that open a sealed backup, out of the arguments of an installation. restore are
-// those of karve backup restore; none if nothing is to be restored.
-func takeRestore(args []string) (others, restore []string, err error) {
-	file := ""
-	for i := 0; i < len(args); i++ {
-		name, value, joined := strings.Cut(args[i], "=")
-		if args[i] == "--with-node" || !slices.Contains([]string{"--restore", "--passphrase-file", "--identity"}, name) {
-			if args[i] == "--with-node" {
-				others = append(others, args[i:]...)
-				break
-			}
-			others = append(others, args[i])
-			continue
-		}
-		if !joined {
-			if i++; i == len(args) {
-				return nil, nil, fmt.Errorf("%s: want a file after it", name)
-			}
-			value = args[i]
-		}
-		if name == "--restore" {
-			file = value
-		} else {
-			restore = append(restore, name, value)
-		}
-	}
-	switch {
-	case file != "":
-		return others, append(restore, file), nil
-	case len(restore) > 0:
-		return nil, nil, fmt.Errorf("%s is for a backup: add --restore FILE", restore[0])
-	}
-	return others, nil, nil
-}
-
-// rebuild runs karve backup restore for an installation.
-func rebuild(program string, place install.Place, given install.Options, restore []string) error {
-	args := []string{"backup", "restore"}
-	if _, err := os.Stat(place.Config); err == nil {
-		args = append(args, "--config", place.Config)
-	}
-	if dir := given["data-dir"]; len(dir) > 0 {
-		args = append(args, "--data-dir", dir[len(dir)-1])
-	}
-	cmd := exec.Command(program, append(args, restore...)...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("karve backup restore: %w", err)
-	}
-	return nil
-}
-
 func runInstall(c *cli.Context, args, environ []string) error {
 	program, err := os.Executable()
 	if err != nil {
@@ -170,9 +118,8 @@ func runInstall(c *cli.Context, args, environ []string) error {
 			known[f.Names()[0]] = d.TakesValue()
 		}
 	}
-	args, restore, restoreErr := takeRestore(args)
+	args, restore := takeRestore(args)
 	given, nodeArgs, err := install.ReadOptions(args, environ, known)
-	err = errors.Join(restoreErr, err)
 	timeout, timeoutErr := installTimeout()
 	if err := errors.Join(err, timeoutErr, wantedVersion()); err != nil {
 		return errors.Join(err, errors.New("nothing was changed"))
@@ -192,9 +139,15 @@ func runInstall(c *cli.Context, args, environ []string) error {
 		Say:  func(format string, args ...any) { fmt.Fprintf(c.App.Writer, "karve: "+format+"\n", args...) },
 		Warn: func(format string, args ...any) { fmt.Fprintf(c.App.ErrWriter, "karve: "+format+"\n", args...) },
 	}
-	if len(restore) > 0 {
-		if err := rebuild(program, place, given, restore); err != nil {
-			return fmt.Errorf("--restore: %w; nothing was installed", err)
+	if restore != nil {
+		i.Restore = func(ctx context.Context, config, dataDir, endpoint string) error {
+			args := []string{"backup", "restore", "--config", config, "--data-dir", dataDir}
+			if endpoint != "" {
+				args = append(args, "--datastore-endpoint", endpoint)
+			}
+			cmd := exec.CommandContext(ctx, program, append(args, restore...)...)
+			cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, c.App.Writer, c.App.ErrWriter
+			return cmd.Run()
 		}
 	}
 	dataDir, err := i.Run(c.Context, given)
@@ -207,6 +160,32 @@ func runInstall(c *cli.Context, args, environ []string) error {
 		return strings.HasPrefix(v, "KARVE_") && !strings.HasPrefix(v, "KARVE_REQUIRE_SIGNATURE=")
 	})
 	return fmt.Errorf("%s: %w", self, syscall.Exec(self, append([]string{"karve", "node", "install", "--" + ownServer, dataDir}, nodeArgs...), env))
+}
+
+// takeRestore separates --restore FILE, and what opens a sealed one, from the options of the server. restore has the
+// arguments of karve backup restore; it is nil without --restore. What has no value stays, and is refused as an option of the server.
+func takeRestore(args []string) (rest, restore []string) {
+	file, own := "", len(beforeNode(args))
+	for i := 0; i < len(args); i++ {
+		name, value, hasValue := strings.Cut(args[i], "=")
+		ours := i < own && slices.Contains([]string{"--restore", "--passphrase-file", "--identity"}, name)
+		if ours && !hasValue && i+1 < own {
+			i++
+			value = args[i]
+		}
+		switch {
+		case !ours || value == "":
+			rest = append(rest, args[i])
+		case name == "--restore":
+			file = value
+		default:
+			restore = append(restore, name+"="+value)
+		}
+	}
+	if file == "" {
+		return append(restore, rest...), nil
+	}
+	return rest, append(restore, file)
 }
 
 // installTimeout is how long the service may take to become ready.

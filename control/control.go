@@ -48,17 +48,6 @@ const (
 // server has none.
 const TunnelsPath = "/tunnels"
 
-// BackupsPath asks for the state of --backup-schedule (GET): a Backups, in JSON.
-const BackupsPath = "/backups"
-
-// Backups is the state of the backups that the server makes.
-type Backups struct {
-	Dir     string     `json:"dir,omitempty"` // empty if there is no schedule
-	Last    *time.Time `json:"last,omitempty"`
-	Next    *time.Time `json:"next,omitempty"`
-	Problem string     `json:"problem,omitempty"` // why the last one failed
-}
-
 // Tunnel is the state of the SSH tunnel to a node.
 type Tunnel struct {
 	Node    string `json:"node"`
@@ -224,19 +213,6 @@ func (c *Client) read(ctx context.Context, path string, to any) error {
 		return fmt.Errorf("read the server's answer: %w", err)
 	}
 	return nil
-}
-
-// Backups returns the state of --backup-schedule.
-func (c *Client) Backups(ctx context.Context) (b Backups, err error) {
-	answer, err := c.do(ctx, http.MethodGet, BackupsPath, nil, nil)
-	if err != nil {
-		return b, err
-	}
-	defer answer.Body.Close()
-	if err := json.NewDecoder(answer.Body).Decode(&b); err != nil {
-		return b, fmt.Errorf("read the server's answer: %w", err)
-	}
-	return b, nil
 }
 
 // Uses checks that the server uses the database in file.

@@ -9,9 +9,6 @@ import (
 	"path/filepath"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/server/apiserver"
@@ -145,21 +142,4 @@ func (p *plan) usersFiles() (files []string) {
 		}
 	}
 	return files
-}
-
-// backupFailed writes an Event about a backup of --backup-schedule that failed.
-func (s *controlPlane) backupFailed(ctx context.Context, why error) {
-	client, err := kubernetes.NewForConfig(s.adminClient())
-	if err == nil {
-		now := metav1.Now()
-		_, err = client.CoreV1().Events(metav1.NamespaceSystem).Create(ctx, &corev1.Event{
-			ObjectMeta:     metav1.ObjectMeta{GenerateName: "karve-backup-"},
-			InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Namespace", Name: metav1.NamespaceSystem, Namespace: metav1.NamespaceSystem},
-			Reason:         "BackupFailed", Message: why.Error(), Type: corev1.EventTypeWarning,
-			Source: corev1.EventSource{Component: "karve", Host: s.identity}, FirstTimestamp: now, LastTimestamp: now, Count: 1,
-		}, metav1.CreateOptions{})
-	}
-	if err != nil {
-		s.Log.Warnf("cannot write an Event about the failed backup: %v", err)
-	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/server/insecure"
 	"github.com/karve-k8s/karve/server/ports"
+	"github.com/karve-k8s/karve/server/snapshots"
 	"github.com/karve-k8s/karve/server/startup"
 )
 
@@ -27,14 +28,16 @@ type Config struct {
 	// read it: backups contain it.
 	ConfigFile string
 
-	// BackupSchedule says when the server makes backups, in cron's syntax; empty means never.
-	BackupSchedule string
-	// BackupDir is the directory for them; empty means the directory backups in DataDir.
-	BackupDir string
-	// BackupRetention is how many of them stay; 0 means 7.
-	BackupRetention int
 	// ManifestsDir is the directory whose files the server applies to the cluster; empty means manifests in DataDir. It may be missing.
 	ManifestsDir string
+	// BackupSchedule says when the server backs itself up, in the syntax of cron; empty means never. Without a
+	// built-in datastore on the disk, it has no effect.
+	BackupSchedule string
+	// BackupRetention is how many scheduled backups stay; 0 means 7.
+	BackupRetention int
+	// BackupDir is an existing directory for scheduled backups; empty means backups in DataDir, which the server
+	// creates.
+	BackupDir string
 
 	// BindAddress is the address of the secure listener; empty means every address.
 	BindAddress string
@@ -284,6 +287,11 @@ func (c Config) complete() completed {
 	}
 	if abs, err := filepath.Abs(cmp.Or(c.ManifestsDir, filepath.Join(c.DataDir, "manifests"))); err == nil {
 		c.ManifestsDir = abs
+	}
+	if c.BackupDir == "" {
+		c.BackupDir = filepath.Join(c.DataDir, snapshots.BackupsDir)
+	} else if abs, err := filepath.Abs(c.BackupDir); err == nil {
+		c.BackupDir = abs
 	}
 	return completed{c}
 }

@@ -1,12 +1,10 @@
 package server
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -55,6 +53,7 @@ type controlPlane struct {
 	certificates *certificates.Certificates
 	storage      *storage.Storage
 	control      *snapshots.Control
+	backups      *snapshots.Scheduled // nil without a schedule
 	api          *apiserver.Part
 	controlling  *controllers.Controllers // nil if they are disabled
 	scheduling   *scheduler.Scheduler     // nil if it is disabled
@@ -82,6 +81,7 @@ type start struct {
 
 // The names of the parts, as users see them.
 const (
+	backupsPart      = "scheduled backups"
 	certificatesPart = "certificates"
 	datastorePart    = "datastore"
 	controlPart      = "control socket"
@@ -92,7 +92,6 @@ const (
 	tunnelsPart      = "SSH tunnels"
 	tunnelNodesPart  = "nodes behind SSH tunnels"
 	firstObjectsPart = "first objects"
-	backupsPart      = "scheduled backups"
 	joiningPart      = "objects for kubeadm join"
 	namesPart        = "names for other servers"
 	tokensPart       = "tokens in Secrets"
@@ -110,11 +109,17 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 	s.certificates = certificates.New(s.certificatesConfig())
 	s.storage = storage.New(s.storageConfig())
 	s.manifests = manifests.New(manifests.Options{Dir: p.ManifestsDir, Election: p.election, Connect: s.adminClient, Log: p.Log})
-	var schedule *snapshots.Schedule
-	if p.backups != nil {
-		schedule = &snapshots.Schedule{When: p.backups, Dir: cmp.Or(p.BackupDir, filepath.Join(p.DataDir, "backups")), Retention: p.BackupRetention, Log: p.Log, Failed: s.backupFailed}
+	s.control = snapshots.New(snapshots.Options{DataDir: p.DataDir, Files: p.usersFiles(), Log: p.Log, Manifests: s.manifests.Status, Connect: s.snapshotsConnection})
+	switch {
+	case p.backups == nil:
+	case !p.location.BuiltIn() || p.location.InMemory():
+		p.Log.Warnf("--backup-schedule has no effect: the datastore is not the built-in one on the disk")
+	default:
+		s.backups = &snapshots.Scheduled{
+			Options:  snapshots.Options{DataDir: p.DataDir, Files: p.usersFiles(), Log: p.Log, Connect: s.snapshotsConnection},
+			Schedule: p.backups, Dir: p.BackupDir, Keep: p.BackupRetention, Report: s.reportBackup,
+		}
 	}
-	s.control = snapshots.New(snapshots.Options{DataDir: p.DataDir, Files: p.usersFiles(), Schedule: schedule, Log: p.Log, Manifests: s.manifests.Status, Connect: s.snapshotsConnection})
 	s.api = &apiserver.Part{Configure: s.configureAPIServer}
 	if p.controllers != nil {
 		o := controllers.Options{Upstream: p.controllers, Election: p.election, Deviations: p.deviations, Step: s.stepsOf(controllersPart), Connect: s.controllersConnection, Blocked: s.blockedPart(controllersPart)}
@@ -200,9 +205,6 @@ func (s *controlPlane) parts() []lifecycle.Part {
 	if !s.NoKubeadmObjects && s.mayLead() {
 		addRetried(joiningPart, s.maintainJoining, s.setBlocked(joiningPart))
 	}
-	if s.plan.backups != nil {
-		addRetried(backupsPart, s.control.RunSchedule, s.setBlocked(backupsPart))
-	}
 	if !s.ownsStorage() {
 		addRetried(namesPart, s.publishNames, s.setBlocked(namesPart))
 	}
@@ -211,6 +213,9 @@ func (s *controlPlane) parts() []lifecycle.Part {
 	}
 	if s.mayLead() {
 		addRetried(manifestsPart, s.manifests.Run, s.setBlocked(manifestsPart))
+	}
+	if s.backups != nil {
+		addRetried(backupsPart, s.backups.Run, s.setBlocked(backupsPart))
 	}
 	addRetried(firstObjectsPart, s.first.Run, s.setBlocked(firstObjectsPart))
 	return all

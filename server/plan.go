@@ -41,6 +41,7 @@ type plan struct {
 	completed // the values that need no parsing
 
 	location     location.Location   // of the datastore
+	backups      cron.Schedule       // nil: the server makes no backups by itself
 	etcdListen   *storage.EtcdListen // nil: the socket only
 	clusterToken *membership.Token   // nil without --cluster-token-file
 	fork         snapshots.Fork
@@ -52,8 +53,7 @@ type plan struct {
 	endpoint     *endpoint    // of --control-plane-endpoint, or its default; nil without both
 	ports        []ports.Port
 	deviations   deviations.Switches
-	backups      cron.Schedule // nil without --backup-schedule
-	ssh          *sshPlan      // nil: nodes are reached directly
+	ssh          *sshPlan // nil: nodes are reached directly
 	podDefaults  map[string]string
 	podTargets   simulate.Targets
 
@@ -93,7 +93,6 @@ func (c completed) parse() *draft {
 	d.add(checkDataDir(c.DataDir))
 	d.parseDatastore()
 	d.parseAddresses()
-	d.parseBackups()
 	d.parseRanges()
 	d.parseSSH()
 	for _, san := range c.TLSSANs {
@@ -130,6 +129,13 @@ func (d *draft) parseDatastore() {
 		d.add(err)
 		d.parseClusterToken()
 		d.parseNewAuthorities()
+	}
+	if d.BackupSchedule != "" {
+		d.backups, err = snapshots.ParseSchedule(d.BackupSchedule)
+		d.add(err)
+	}
+	if d.BackupRetention < 0 {
+		d.addf("--backup-retention %d: want 1 or more", d.BackupRetention)
 	}
 	l, err := storage.ParseEtcdListen(d.EtcdListen)
 	switch {
@@ -174,23 +180,6 @@ func (d *draft) parseAddresses() {
 	if errs == nil {
 		d.ports = append(d.ports, ports.Port{Option: insecurePort, Address: d.InsecureBindAddress, Number: d.InsecurePort})
 	}
-}
-
-// parseBackups reads --backup-schedule and what belongs to it.
-func (d *draft) parseBackups() {
-	if d.BackupRetention < 0 {
-		d.addf("--backup-retention %d: want the number of backups that stay", d.BackupRetention)
-	}
-	if d.BackupSchedule == "" {
-		return
-	}
-	if !d.location.BuiltIn() {
-		d.addf("--backup-schedule: the datastore is not the built-in one: back up the database with its own tools, and the file of --cluster-token-file with it")
-		return
-	}
-	var err error
-	d.backups, err = snapshots.ParseSchedule(d.BackupSchedule)
-	d.add(err)
 }
 
 // parseRanges reads the ranges of Service and Pod addresses, and chooses the address to advertise.

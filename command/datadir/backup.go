@@ -17,6 +17,7 @@ import (
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/control"
+	"github.com/karve-k8s/karve/datastore/backup"
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/internal/ownership"
@@ -24,8 +25,10 @@ import (
 	"github.com/karve-k8s/karve/snapshot"
 )
 
-// backupsDir is the directory in the data directory for backups.
-const backupsDir = "backups"
+const (
+	backupsDir   = snapshots.BackupsDir
+	backupSuffix = snapshots.BackupSuffix
+)
 
 // Backup is `karve backup`.
 func Backup() *cli.Command {
@@ -44,7 +47,7 @@ func Backup() *cli.Command {
 			{
 				Name: "create", ArgsUsage: "[FILE]",
 				Usage: "write a backup, and verify it",
-				Description: "FILE is DATA-DIR/" + backupsDir + "/karve-TIME" + snapshots.BackupSuffix + " by default. A server may run. The backup has everything that\n" +
+				Description: "FILE is DATA-DIR/" + backupsDir + "/karve-TIME" + backupSuffix + " by default. A server may run. The backup has everything that\n" +
 					"makes the cluster this cluster: objects, certificates, keys, the keys of encrypted\n" +
 					"Secrets, SSH keys and the configuration file. Whoever can read it is an administrator.\n" +
 					"With --recipient or --passphrase-file it is sealed, in the format of age.",
@@ -69,7 +72,13 @@ func Backup() *cli.Command {
 					"data directory must not have a cluster. No file is replaced. If it is interrupted, the same\n" +
 					"command finishes it. karve datastore restore and karve reset take an existing cluster\n" +
 					"back instead.",
-				Flags: with(open...), Before: options.ReadDataDir, Action: restoreBackup,
+				Flags: with(open...), Action: restoreBackup,
+				Before: func(c *cli.Context) error {
+					if config := c.String("config"); config != "" && !Exists(config) {
+						return nil // it may be in the backup
+					}
+					return options.ReadDataDir(c)
+				},
 			},
 		},
 	}
@@ -87,7 +96,7 @@ func createBackup(c *cli.Context) error {
 		if err := ownership.Act(dir, func() error { return atomicfile.MakeDir(backups) }); err != nil {
 			return err
 		}
-		file = filepath.Join(backups, snapshots.BackupName(time.Now()))
+		file = filepath.Join(backups, "karve-"+time.Now().UTC().Format("20060102T150405Z")+backupSuffix)
 	case 1:
 		file = Absolute(c.Args().First())
 	default:
@@ -115,8 +124,24 @@ func createBackup(c *cli.Context) error {
 	if len(recipients) > 0 {
 		sealed = ", sealed"
 	}
+	if err := recordBackup(c, file, info); err != nil { // the backup itself is complete
+		fmt.Fprintf(c.App.ErrWriter, "karve: %v (karve status will not show this backup)\n", err)
+	}
 	fmt.Fprintf(c.App.Writer, "wrote and verified %s: %d keys at revision %d%s\n", file, info.Keys, info.Revision, sealed)
 	return nil
+}
+
+// recordBackup records a backup for `karve status`.
+func recordBackup(c *cli.Context, file string, info *snapshot.Info) error {
+	path, err := engineFile(c)
+	if err != nil {
+		return err
+	}
+	made := &backup.Result{From: path, To: file, Revision: info.Revision}
+	if stat, err := os.Stat(file); err == nil {
+		made.Bytes = stat.Size()
+	}
+	return ownership.Act(filepath.Dir(path), func() error { return backup.SetLast(made, time.Now()) })
 }
 
 // writeBackup makes the backup in the data directory first, so that one that is to be sealed is never anywhere else
@@ -317,7 +342,7 @@ func listBackups(c *cli.Context) error {
 	all := []backupInfo{}
 	for _, e := range entries {
 		info, err := e.Info()
-		if err != nil || !info.Mode().IsRegular() || !strings.HasSuffix(e.Name(), snapshots.BackupSuffix) {
+		if err != nil || !info.Mode().IsRegular() || !strings.HasSuffix(e.Name(), backupSuffix) {
 			continue
 		}
 		b := backupInfo{File: filepath.Join(dir, e.Name()), Bytes: info.Size()}
@@ -408,7 +433,7 @@ func restoreBackup(c *cli.Context) error {
 	})
 }
 
-// RestoreBackup rebuilds a cluster in --data-dir, or in that of the backup's configuration file, if there is no other. Files beside the configuration file are made there, and others of the
+// RestoreBackup rebuilds a cluster in --data-dir, or in that of the backup's configuration file, if this machine has none. Files beside the configuration file are made there, and others of the
 // user's in the data directory.
 func RestoreBackup(ctx context.Context, c *cli.Context, file string, open func() (io.ReadCloser, error)) error {
 	configured, err := configuredDataDir(file, open)
@@ -429,7 +454,7 @@ func RestoreBackup(ctx context.Context, c *cli.Context, file string, open func()
 		return err
 	}
 	configs := filepath.Dir(options.ConfigPath(c))
-	if configured != "" && configured != dir { // with that file, a server would begin a new cluster elsewhere
+	if configured != "" && configured != dir && !c.IsSet("config") { // with that file, a server would begin a new cluster elsewhere
 		configs = ""
 	}
 	var placed, kept []string
@@ -473,16 +498,4 @@ func configuredDataDir(file string, open func() (io.ReadCloser, error)) (dir str
 		return nil
 	})
 	return dir, err
-}
-
-// readBackups returns the state of the schedule of the server in dir; nil if there is none, or the server does not answer.
-func readBackups(ctx context.Context, dir string) *control.Backups {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	client := control.New(dir)
-	defer client.Close()
-	if b, err := client.Backups(ctx); err == nil && b.Next != nil {
-		return &b
-	}
-	return nil
 }

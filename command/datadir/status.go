@@ -47,8 +47,9 @@ type ServerStatus struct {
 	Manifests  *control.Manifests `json:"manifests,omitempty"` // nil if there are none
 	Datastore  *sqlitefile.Info   `json:"datastore,omitempty"`
 	Elsewhere  string             `json:"datastoreElsewhere,omitempty"` // what the datastore is, if not the built-in one
-	Backups    *control.Backups   `json:"backups,omitempty"`            // of --backup-schedule
-	LastBackup *backup.Record     `json:"lastBackup"`                   // null: never, by karve datastore backup
+	LastBackup *backup.Record     `json:"lastBackup"`                   // null: never
+	// BackupFailure says why the last scheduled backup failed. A later one that succeeds removes it.
+	BackupFailure *backup.Failure `json:"backupFailure,omitempty"`
 
 	*nodes.Report        // nil if the server does not answer
 	NodesUnknown  string `json:"nodesUnknown,omitempty"` // why
@@ -155,7 +156,7 @@ func readStatusWithin(ctx context.Context, dir, endpoint string, now time.Time) 
 		return nil, err
 	}
 	if s.PID != 0 {
-		s.Tunnels, s.Manifests, s.Backups = readTunnels(ctx, dir), readManifests(ctx, dir), readBackups(ctx, dir)
+		s.Tunnels, s.Manifests = readTunnels(ctx, dir), readManifests(ctx, dir)
 	}
 	s.readNodes(ctx) // last: a node may be silent until the time is over
 	return s, nil
@@ -269,7 +270,10 @@ func (s *ServerStatus) readDatastore(ctx context.Context, endpoint, dataDir stri
 	if err != nil {
 		return err
 	}
-	s.LastBackup, err = backup.Last(path)
+	if s.LastBackup, err = backup.Last(path); err != nil {
+		return err
+	}
+	s.BackupFailure, err = backup.LastFailure(path)
 	return err
 }
 
@@ -359,24 +363,17 @@ func (s *ServerStatus) serverTable(w io.Writer) {
 	default:
 		line("datastore", "none yet")
 	}
-	if b := s.Backups; b != nil {
-		last := "none yet"
-		if b.Last != nil {
-			last = b.Last.Local().Format(time.DateTime)
-		}
-		line("backups", "%s, next %s (%s)", last, b.Next.Local().Format(time.DateTime), b.Dir)
-		if b.Problem != "" {
-			line("", "the last one failed: %s", output.Printable(b.Problem))
-		}
-	}
 	if b := s.LastBackup; b != nil {
 		gone := ""
 		if !Exists(b.File) {
 			gone = ", which no longer exists"
 		}
-		line("last backup", "%s at revision %d: %s%s", b.Time.Local().Format(time.DateTime), b.Revision, b.File, gone)
+		line("last backup", "%s (%v ago) at revision %d: %s%s", b.Time.Local().Format(time.DateTime), time.Since(b.Time).Round(time.Second), b.Revision, b.File, gone)
 	} else {
 		line("last backup", "never")
+	}
+	if f := s.BackupFailure; f != nil {
+		line("backup failed", "%s: %s", f.Time.Local().Format(time.DateTime), output.Printable(f.Problem))
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/karve-k8s/karve/internal/eventually"
+	"github.com/karve-k8s/karve/datastore/backup"
 )
 
 // A backup rebuilds a lost machine: objects, encrypted Secrets, kubeconfigs, tokens and the configuration.
@@ -118,68 +118,61 @@ func TestBackupRebuildsAMachine(t *testing.T) {
 	}
 }
 
-// The server makes backups by itself, keeps as many as it should, and says when one fails.
+// A server backs itself up, and says so. A failure shows where people look.
 func TestScheduledBackups(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	p := start(t, dir, append(bare, "--backup-schedule", "@every 1s", "--backup-retention", "2")...)
-	made := func() []string {
-		files, _ := filepath.Glob(filepath.Join(dir, "backups", "karve-*.backup"))
-		return files
-	}
-	first := ""
-	eventually.True(t, "a first backup is made", func() bool {
-		if files := made(); len(files) > 0 {
-			first = files[0]
+	dir, away := t.TempDir(), filepath.Join(t.TempDir(), "not mounted yet")
+	p := start(t, dir, append(bare, "--backup-schedule", "@every 1s", "--backup-dir", away, "--backup-retention", "1")...)
+	p.poll("a failed backup", func() error {
+		if s := status(t, dir, 0); s.LastBackup != nil || s.BackupFailure == nil || !strings.Contains(s.BackupFailure.Problem, away) {
+			return fmt.Errorf("got backup %+v and failure %+v", s.LastBackup, s.BackupFailure)
 		}
-		return first != ""
+		if table := karve(t, "status", "--data-dir", dir); !strings.Contains(table, "backup failed") {
+			return fmt.Errorf("karve status: got\n%s", table)
+		}
+		if got := karve(t, "kubectl", "--data-dir", dir, "get", "events", "--field-selector", "reason=BackupFailed", "-o", "jsonpath={.items[*].message}"); !strings.Contains(got, away) {
+			return fmt.Errorf("Events: got %q", got)
+		}
+		return nil
 	})
-	foreign := filepath.Join(dir, "backups", "mine.backup")
-	if err := os.WriteFile(foreign, nil, 0o600); err != nil {
+	metrics := func(want ...string) error {
+		text := karve(t, "kubectl", "--data-dir", dir, "get", "--raw", "/metrics")
+		for _, line := range want {
+			if !strings.Contains(text, "\n"+line) {
+				return fmt.Errorf("/metrics: want %s", line)
+			}
+		}
+		return nil
+	}
+	if err := metrics("karve_backup_last_success_timestamp_seconds 0\n", "karve_backup_failed 1\n"); err != nil {
+		t.Error(err)
+	}
+	if err := os.Mkdir(away, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	n := 0
-	eventually.True(t, "the first backup makes room", func() bool {
-		n++
-		karve(t, "kubectl", "--data-dir", dir, "create", "namespace", fmt.Sprintf("n%d", n))
-		_, err := os.Stat(first)
-		return os.IsNotExist(err)
+	var first *backup.Record
+	p.poll("a backup", func() error {
+		s := status(t, dir, 0)
+		if s.LastBackup == nil || s.BackupFailure != nil || filepath.Dir(s.LastBackup.File) != away {
+			return fmt.Errorf("got backup %+v and failure %+v", s.LastBackup, s.BackupFailure)
+		}
+		first = s.LastBackup
+		return metrics("karve_backup_last_success_timestamp_seconds 1", "karve_backup_failed 0\n")
 	})
-	eventually.True(t, "two are left", func() bool { return len(made()) == 2 })
-	for _, file := range made() {
-		karve(t, "backup", "verify", "--data-dir", dir, file)
-	}
-	if _, err := os.Stat(foreign); err != nil {
-		t.Errorf("a file of the user's: %v", err)
-	}
-	if got := karve(t, "status", "--data-dir", dir); !strings.Contains(got, filepath.Join(dir, "backups")) {
-		t.Errorf("karve status: got %s, want the directory of the backups", got)
-	}
-	if got := karve(t, "kubectl", "--data-dir", dir, "get", "--raw", "/metrics"); !strings.Contains(got, "\nkarve_backup_last_success_timestamp_seconds 1.") {
-		t.Error("/metrics does not say when the last backup was made")
-	}
+	karve(t, "kubectl", "--data-dir", dir, "create", "namespace", "more")
+	p.poll("another backup in its place", func() error {
+		if last := status(t, dir, 0).LastBackup; last.Revision <= first.Revision {
+			return fmt.Errorf("the last one is of revision %d", last.Revision)
+		}
+		if files, err := os.ReadDir(away); err != nil || len(files) != 1 {
+			return fmt.Errorf("got %v, %v, want one file", files, err)
+		}
+		return nil
+	})
 	p.stop()
-
-	blocked := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
-		t.Fatal(err)
+	files, err := os.ReadDir(away)
+	if err != nil || len(files) != 1 {
+		t.Fatalf("got %v, %v, want one file and nothing temporary", files, err)
 	}
-	start(t, dir, append(bare, "--backup-schedule", "@every 1s", "--backup-dir", blocked)...)
-	eventually.True(t, "an Event names the failure", func() bool {
-		events := karve(t, "kubectl", "--data-dir", dir, "get", "events", "-n", "kube-system", "-o", "jsonpath={.items[*].reason} {.items[*].message}")
-		return strings.Contains(events, "BackupFailed") && strings.Contains(events, blocked)
-	})
-	if got := karve(t, "status", "--data-dir", dir); !strings.Contains(got, "failed") || !strings.Contains(got, blocked) {
-		t.Errorf("karve status: got %s, want that the last backup failed", got)
-	}
-	for args, want := range map[string]string{
-		"--backup-schedule daily":                                          `--backup-schedule "daily"`,
-		"--backup-schedule @daily --backup-retention=-1":                   "--backup-retention -1",
-		"--backup-schedule @daily --datastore-endpoint http://127.0.0.1:1": "own tools",
-	} {
-		got := finish(t, command(t, "karve", append([]string{"server", "--data-dir", t.TempDir()}, strings.Fields(args)...)...))
-		if got.code == 0 || !strings.Contains(got.stderr, want) {
-			t.Errorf("karve server %s: got code %d and %s, want %s", args, got.code, got.stderr, want)
-		}
-	}
+	karve(t, "backup", "verify", filepath.Join(away, files[0].Name()))
 }

@@ -52,7 +52,7 @@ func TestOptionsSetTheConfiguration(t *testing.T) {
 		case "memory-limit":
 			value = "512Mi"
 		case "backup-retention":
-			value = "3"
+			value = "8"
 		case "settle-after", "start-timeout":
 			value = "7s"
 		}

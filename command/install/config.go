@@ -20,6 +20,9 @@ import (
 
 const configBegins = "# Options of karve server. karve install changes those that it is given.\n"
 
+// usualSchedule is --backup-schedule of a new installation.
+const usualSchedule = "@daily"
+
 // config is the configuration file of a server, and what an installation has to know of it.
 type config struct {
 	text  []byte
@@ -32,8 +35,8 @@ type config struct {
 
 // newConfig is a configuration file with other options. Nothing else in it changes.
 func newConfig(text []byte, given Options, usualDataDir string) (*config, error) {
-	fresh := len(text) == 0
-	if fresh {
+	isNew := len(text) == 0
+	if isNew {
 		text = []byte(configBegins)
 	} else if !bytes.HasSuffix(text, []byte("\n")) {
 		text = append(bytes.Clone(text), '\n')
@@ -70,8 +73,8 @@ func newConfig(text []byte, given Options, usualDataDir string) (*config, error)
 	if dir, err := c.location.DirOnDisk(c.dataDir); err == nil {
 		c.storeDir = strings.TrimSuffix(dir, "/")
 	}
-	if _, chosen := c.value["backup-schedule"]; fresh && !chosen && c.storeDir != "" {
-		c.text = append(c.text, "backup-schedule: '@daily'\n"...)
+	if _, ok := given["backup-schedule"]; isNew && !ok && c.storeDir != "" {
+		c.text = fmt.Appendf(c.text, "backup-schedule: %s\n", quoted(usualSchedule))
 	}
 	return c, nil
 }

@@ -63,6 +63,32 @@ func TestConfigKeepsWhatIsNotGiven(t *testing.T) {
 	}
 }
 
+// A new installation backs itself up daily. One that exists stays as it is.
+func TestNewConfigHasABackupSchedule(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		text  string
+		given Options
+		want  string
+	}{
+		"new":             {"", nil, "backup-schedule: '@daily'\n"},
+		"with another":    {"", Options{"backup-schedule": {"@weekly"}}, "backup-schedule: '@weekly'\n"},
+		"without":         {"", Options{"backup-schedule": nil}, ""},
+		"of a database":   {"", Options{"datastore-endpoint": {"postgres://db/karve"}}, ""},
+		"there is one":    {"secure-port: 1\n", nil, ""},
+		"there is no new": {"secure-port: 1\n", Options{"secure-port": {"2"}}, ""},
+	} {
+		c, err := newConfig([]byte(test.text), test.given, "/var/lib/karve")
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if got := c.text; strings.Contains(string(got), "backup-schedule") != (test.want != "") || !strings.Contains(string(got), test.want) {
+			t.Errorf("%s: got %q, want %q in it", name, got, test.want)
+		}
+	}
+}
+
 func TestOthersDirectoriesAreRefused(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -101,9 +127,9 @@ func TestUnits(t *testing.T) {
 	if got := unit(setup.Systemd, "", "karve"); got != SystemUnit() {
 		t.Errorf("without options:\n%s", got)
 	}
-	got := unit(setup.Systemd, "secure-port: 443\ndata-dir: /srv/karve\ndatastore-endpoint: sqlite:///srv/store\nwrite-kubeconfig: /home/me/config\n", "root")
+	got := unit(setup.Systemd, "secure-port: 443\ndata-dir: /srv/karve\ndatastore-endpoint: sqlite:///srv/store\nwrite-kubeconfig: /home/me/config\nbackup-dir: /mnt/usb\n", "root")
 	for _, line := range []string{
-		"RequiresMountsFor=/srv/karve /srv/store", "ReadWritePaths=-/srv/karve -/srv/store -/home/me",
+		"RequiresMountsFor=/srv/karve /srv/store", "ReadWritePaths=-/srv/karve -/srv/store -/home/me -/mnt/usb",
 		"CapabilityBoundingSet=CAP_NET_BIND_SERVICE", "AmbientCapabilities=CAP_NET_BIND_SERVICE",
 	} {
 		if !strings.Contains(got, "\n"+line+"\n") {

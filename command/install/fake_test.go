@@ -23,6 +23,7 @@ type machine struct {
 	blocked bool
 	starts  int
 	checks  string // what karve check finds
+	restore func(ctx context.Context, config, dataDir, endpoint string) error
 	said    strings.Builder
 }
 
@@ -126,7 +127,7 @@ func (m *machine) install(program string, options ...string) error {
 	}
 	say := func(format string, args ...any) { fmt.Fprintf(&m.said, format+"\n", args...) }
 	m.said.Reset()
-	i := &Installer{Place: m.place, Source: source, Version: "Karve " + program, Check: true, Say: say, Warn: say,
+	i := &Installer{Place: m.place, Source: source, Version: "Karve " + program, Check: true, Restore: m.restore, Say: say, Warn: say,
 		Ready: func(context.Context, string) error {
 			if m.blocked {
 				return errors.New("not ready: addons")

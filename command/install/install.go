@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,7 +22,7 @@ import (
 // StagePrefix begins the name of the directory in which install.sh leaves the program, beside the installed one.
 const StagePrefix = ".karve-install."
 
-// Installer installs a server. All fields are required, but Check.
+// Installer installs a server. All fields are required, but Check and Restore.
 type Installer struct {
 	Place
 	Source  string // the program to install
@@ -30,8 +31,10 @@ type Installer struct {
 	Timeout time.Duration
 	// Ready returns an error as long as `karve status` does not find the server ready.
 	Ready func(ctx context.Context, dataDir string) error
-	Say   func(format string, args ...any)
-	Warn  func(format string, args ...any)
+	// Restore rebuilds the cluster of a backup, and may place its configuration file; nil if there is no backup.
+	Restore func(ctx context.Context, config, dataDir, datastoreEndpoint string) error
+	Say     func(format string, args ...any)
+	Warn    func(format string, args ...any)
 }
 
 // installation is one run of an Installer.
@@ -58,6 +61,11 @@ func (i *Installer) Run(ctx context.Context, given Options) (dataDir string, err
 		return "", err
 	}
 	i.sweep()
+	if i.Restore != nil {
+		if given, err = i.restoreFirst(ctx, given); err != nil {
+			return "", fmt.Errorf("--restore: %w; nothing was installed", err)
+		}
+	}
 	r := &installation{Installer: i, fresh: !exists(i.Program()) && !setup.Interrupted(i.Program())}
 	if err := r.run(ctx, given); err != nil {
 		return "", err
@@ -136,6 +144,35 @@ func (r *installation) run(ctx context.Context, given Options) error {
 	}
 	r.whatNext(ctx)
 	return nil
+}
+
+// restoreFirst restores the backup before the installation reads the configuration file, which may come from it. It
+// returns the options with the places of the restored data, because that file may name others.
+func (i *Installer) restoreFirst(ctx context.Context, given Options) (Options, error) {
+	if exists(i.Program()) || setup.Interrupted(i.Program()) {
+		return nil, fmt.Errorf("%s is installed already: this is for a new machine. To take an existing cluster back, use karve reset or karve datastore restore", i.Program())
+	}
+	text, err := os.ReadFile(i.Config)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	c, err := newConfig(text, given, i.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.checkDirectories(); err != nil {
+		return nil, err
+	}
+	endpoint := c.option("datastore-endpoint")
+	if err := i.Restore(ctx, i.Config, c.dataDir, endpoint); err != nil {
+		return nil, err
+	}
+	given = maps.Clone(given)
+	given["data-dir"], given["datastore-endpoint"] = []string{c.dataDir}, nil
+	if endpoint != "" {
+		given["datastore-endpoint"] = []string{endpoint}
+	}
+	return given, nil
 }
 
 // sweep removes what installations that were killed have left.

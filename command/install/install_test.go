@@ -2,6 +2,7 @@ package install
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/internal/setup"
+	"github.com/karve-k8s/karve/server/marker"
 )
 
 func TestInstallAndChangeOptions(t *testing.T) {
@@ -18,8 +20,8 @@ func TestInstallAndChangeOptions(t *testing.T) {
 	m.installs("v1", "--tls-san", "a.example", "--tls-san=b.example", "--no-controllers", "--secure-port", "443")
 	m.upright("v1", "v1")
 	m.says("check: warn: disk speed: fsync 30ms (a better card)")
-	dir := "data-dir: '" + m.place.DataDir + "'\nbackup-schedule: '@daily'\n"
-	m.want("etc/karve/config.yaml", configBegins+"no-controllers: 'true'\nsecure-port: '443'\ntls-san:\n- 'a.example'\n- 'b.example'\n"+dir)
+	dir, schedule := "data-dir: '"+m.place.DataDir+"'\n", "backup-schedule: '@daily'\n"
+	m.want("etc/karve/config.yaml", configBegins+"no-controllers: 'true'\nsecure-port: '443'\ntls-san:\n- 'a.example'\n- 'b.example'\n"+dir+schedule)
 	if info, err := os.Stat(m.place.DataDir); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("the data directory: %v, %v", info, err)
 	}
@@ -30,9 +32,38 @@ func TestInstallAndChangeOptions(t *testing.T) {
 	}
 	m.installs("v1", "--tls-san=", "--secure-port", "it's")
 	m.upright("v1", "v1")
-	m.want("etc/karve/config.yaml", configBegins+"no-controllers: 'true'\n"+dir+"secure-port: 'it''s'\n")
+	m.want("etc/karve/config.yaml", configBegins+"no-controllers: 'true'\n"+dir+schedule+"secure-port: 'it''s'\n")
 	if exists(m.place.DataDir + ".before-upgrade") {
 		t.Error("a backup, although the same version converts nothing")
+	}
+}
+
+// A restored cluster is the one that starts, although its configuration names other directories.
+func TestInstallFromABackup(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.restore = func(_ context.Context, config, dataDir, endpoint string) error {
+		if config != m.place.Config || dataDir != m.place.DataDir || endpoint != "" {
+			t.Errorf("restored to %s, %s, %q", config, dataDir, endpoint)
+		}
+		m.write(config, "secure-port: 1\ndata-dir: /elsewhere/karve\ndatastore-endpoint: sqlite:///elsewhere/store\n")
+		m.write(filepath.Join(dataDir, "mvcc.db"), "restored")
+		return marker.Write(dataDir)
+	}
+	m.installs("v1", "--tls-san", "a.example")
+	m.upright("v1", "restored v1")
+	m.want("etc/karve/config.yaml", "secure-port: 1\ndata-dir: '"+m.place.DataDir+"'\ntls-san: 'a.example'\n")
+	m.fails("--restore", "v2")
+	m.upright("v1", "restored v1")
+}
+
+func TestNothingIsInstalledWithoutTheBackup(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.restore = func(context.Context, string, string, string) error { return errors.New("it is damaged") }
+	m.fails("it is damaged; nothing was installed", "v1")
+	if exists(m.place.Program()) || exists(m.place.Config) || m.starts > 0 {
+		t.Errorf("something is installed; %d starts", m.starts)
 	}
 }
 

@@ -55,11 +55,10 @@ func (i *Installer) unit(c *config, user string) string {
 	dirs := c.directories()
 	text = withLine(text, "RequiresMountsFor", strings.Join(dirs, " "))
 	writable := "-" + strings.Join(dirs, " -")
-	if dir := filepath.Dir(c.option("write-kubeconfig")); len(dir) > 1 && plain.MatchString(dir+"/x") {
-		writable += " -" + dir
-	}
-	if dir := c.option("backup-dir"); plain.MatchString(dir + "/x") {
-		writable += " -" + dir
+	for _, dir := range []string{filepath.Dir(c.option("write-kubeconfig")), c.option("backup-dir")} {
+		if len(dir) > 1 && plain.MatchString(dir+"/x") {
+			writable += " -" + dir
+		}
 	}
 	text = withLine(text, "ReadWritePaths", writable)
 	if user == "root" {

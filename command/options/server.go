@@ -103,9 +103,9 @@ func table(c *server.Config) []option {
 
 		bound(DatastoreEndpoint(), &c.DatastoreEndpoint),
 		text(&c.Durability, storage, "durability", "", "`MODE` of the built-in datastore: full or relaxed (default: full). With full, every write is on the disk before it is acknowledged. relaxed writes less, for SD cards: a power cut may lose the last 100 ms, and the last 60 s of nodes' heartbeats."),
-		text(&c.BackupSchedule, storage, "backup-schedule", "", "`WHEN` to make a backup of the whole cluster, in cron's syntax, such as \"30 3 * * *\" or @daily (default: never). It is left out if nothing has changed."),
-		text(&c.BackupDir, storage, "backup-dir", "", "`DIR` for these backups, better on another disk (default: backups in the data directory)"),
-		number(&c.BackupRetention, storage, "backup-retention", server.DefaultBackupRetention, "`NUMBER` of these backups that stay"),
+		text(&c.BackupSchedule, storage, "backup-schedule", "", "`TIMES` at which the server backs up the whole cluster to a file, in the syntax of cron, such as @daily or \"0 3 * * *\". What has not changed is not backed up again. (default: never)"),
+		number(&c.BackupRetention, storage, "backup-retention", server.DefaultBackupRetention, "`NUMBER` of those backups that stay; older ones are removed"),
+		text(&c.BackupDir, storage, "backup-dir", "", "existing `DIRECTORY` for those backups, such as one on another disk (default: backups in the data directory)"),
 		text(&c.ForkFrom, storage, "fork-from", "", "start as a copy of another cluster: a `FILE` of karve snapshot, or a data directory. The new cluster has the objects, certificates and keys of the other one, which may be running. If --data-dir is such a fork already, it goes on as it is."),
 		bound(DatastoreCAFile(), &c.DatastoreCAFile),
 		bound(DatastoreCertFile(), &c.DatastoreCertFile),

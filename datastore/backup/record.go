@@ -19,6 +19,32 @@ type Record struct {
 	Bytes    int64     `json:"bytes"`
 }
 
+// Failure describes why the server's last scheduled backup failed, in a file beside the database.
+type Failure struct {
+	Time    time.Time `json:"time"`
+	Problem string    `json:"problem"`
+}
+
+func failureName(path string) string { return path + ".backup-failure" }
+
+// SetFailure writes the record of a backup that failed now. Without a problem, it removes the record.
+func SetFailure(path string, problem error, now time.Time) error {
+	if problem == nil {
+		if err := os.Remove(failureName(path)); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	text, err := json.Marshal(Failure{Time: now.UTC().Truncate(time.Second), Problem: problem.Error()})
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(failureName(path), append(text, '\n'), 0o644)
+}
+
+// LastFailure returns the record of [SetFailure], or nil if there is none.
+func LastFailure(path string) (*Failure, error) { return read[Failure](failureName(path)) }
+
 func recordName(path string) string { return path + ".last-backup" }
 
 // SetLast writes the record of a backup that ended now. The file is readable by all (0644), because
@@ -36,16 +62,18 @@ func SetLast(made *Result, now time.Time) error {
 }
 
 // Last returns the record of the last backup of the database at path, or nil if there is none.
-func Last(path string) (*Record, error) {
-	text, err := os.ReadFile(recordName(path))
+func Last(path string) (*Record, error) { return read[Record](recordName(path)) }
+
+func read[T any](name string) (*T, error) {
+	text, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	} else if err != nil {
 		return nil, fmt.Errorf("read record of the last backup: %w", err)
 	}
-	var out Record
-	if err := json.Unmarshal(text, &out); err != nil {
-		return nil, fmt.Errorf("read record of the last backup %s: %w", recordName(path), err)
+	out := new(T)
+	if err := json.Unmarshal(text, out); err != nil {
+		return nil, fmt.Errorf("read record of the last backup %s: %w", name, err)
 	}
-	return &out, nil
+	return out, nil
 }

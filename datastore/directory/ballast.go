@@ -91,7 +91,7 @@ func (b *Ballast) make() error {
 	if b.size <= 0 {
 		return nil
 	}
-	if free, known := freeBytes(filepath.Dir(b.path)); known && free < b.needs() && b.needs() > ballastMargin {
+	if free, known := FreeBytes(filepath.Dir(b.path)); known && free < b.needs() && b.needs() > ballastMargin {
 		return syscall.ENOSPC // filling the disk, even for a moment, could make other programs fail
 	}
 	if !b.gone {
@@ -169,7 +169,7 @@ func (b *Ballast) MakeRoom() {
 	}
 	for _, path := range []string{b.path, b.small()} {
 		err := tryWrite(filepath.Dir(b.path))
-		if free, known := freeBytes(filepath.Dir(b.path)); known && free < ballastMargin/4 && err == nil {
+		if free, known := FreeBytes(filepath.Dir(b.path)); known && free < ballastMargin/4 && err == nil {
 			err = syscall.ENOSPC
 		}
 		if !IsFull(err) {

@@ -4,9 +4,9 @@ package directory
 
 import "golang.org/x/sys/unix"
 
-// freeBytes returns how much users other than root can still write to the file system of dir.
+// FreeBytes returns how much users other than root can still write to the file system of dir.
 // It ignores quotas.
-func freeBytes(dir string) (int64, bool) {
+func FreeBytes(dir string) (int64, bool) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
 		return 0, false

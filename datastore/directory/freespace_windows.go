@@ -2,8 +2,8 @@ package directory
 
 import "golang.org/x/sys/windows"
 
-// freeBytes returns how much this user can still write to the disk of dir.
-func freeBytes(dir string) (int64, bool) {
+// FreeBytes returns how much this user can still write to the disk of dir.
+func FreeBytes(dir string) (int64, bool) {
 	name, err := windows.UTF16PtrFromString(dir)
 	if err != nil {
 		return 0, false

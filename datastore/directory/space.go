@@ -23,15 +23,6 @@ func (b *Ballast) NoSpace() error {
 	return noSpace(filepath.Dir(b.path), b.quota.Load(), b.size > 0, b.needs)
 }
 
-// NeedSpace returns an error if a directory has less free space than bytes and a margin, so that what is to be
-// written there does not fill the disk. It is nil where the space cannot be measured.
-func NeedSpace(dir string, bytes int64) error {
-	if free, known := freeBytes(dir); known && free < bytes+ballastMargin {
-		return fmt.Errorf("%s has %d MiB free, and %d MiB are needed", dir, free>>20, (bytes+ballastMargin)>>20)
-	}
-	return nil
-}
-
 // NoSpaceIn returns [ErrNoSpace] for a directory in which a write failed with cause.
 func NoSpaceIn(dir string, cause error) error {
 	return noSpace(dir, errors.Is(cause, syscall.EDQUOT), false, nil)
@@ -45,7 +36,7 @@ func noSpace(dir string, quota, known bool, needs func() int64) error {
 		why = append(why, "a disk quota is used up")
 	}
 	remedy := "free some space there, or delete objects; writes then work again by themselves"
-	free, measured := freeBytes(dir)
+	free, measured := FreeBytes(dir)
 	if measured {
 		why = append(why, fmt.Sprintf("%.1f MiB free on its file system", float64(free)/(1<<20)))
 	}

@@ -31,8 +31,6 @@ type Options struct {
 	DataDir string
 	// Files are paths of files outside the data directory that snapshots contain.
 	Files []string
-	// Schedule makes backups; nil: none.
-	Schedule *Schedule
 	// Manifests returns the state of the manifests. Nil: there are none.
 	Manifests func() control.Manifests
 	Log       *logrus.Logger
@@ -103,14 +101,6 @@ func (c *Control) Run(ctx context.Context, ready func()) error {
 		w.Header().Set("Content-Type", "application/json")
 		return json.NewEncoder(w).Encode(all)
 	})
-	server.handle("GET "+control.BackupsPath, func(w http.ResponseWriter, _ *http.Request) error {
-		var b control.Backups
-		if c.Schedule != nil {
-			b = c.Schedule.State()
-		}
-		w.Header().Set("Content-Type", "application/json")
-		return json.NewEncoder(w).Encode(b)
-	})
 	server.handle("GET "+control.ManifestsPath, func(w http.ResponseWriter, _ *http.Request) error {
 		var all control.Manifests
 		if c.Manifests != nil {
@@ -153,15 +143,8 @@ func (c *Control) whenReady(do controlHandler) controlHandler {
 	}
 }
 
-// RunSchedule makes the backups of the schedule until ctx ends.
-func (c *Control) RunSchedule(ctx context.Context, ready func()) error {
-	ready()
-	c.Schedule.Run(ctx, c.Engine, c.source)
-	return nil
-}
-
 func (c *Control) source() snapshot.Source {
-	return snapshot.Source{DataDir: c.DataDir, StoreDir: filepath.Dir(c.Engine.Path()), Files: c.Files, Backup: func(ctx context.Context, to string) (*backup.Result, error) {
+	return snapshot.Source{DataDir: c.DataDir, Files: c.Files, Backup: func(ctx context.Context, to string) (*backup.Result, error) {
 		return c.Engine.Backup(ctx, to, backup.Options{})
 	}}
 }

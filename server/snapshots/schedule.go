@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,187 +13,239 @@ import (
 	"time"
 
 	"github.com/robfig/cron/v3"
-	"github.com/sirupsen/logrus"
 	"k8s.io/component-base/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
 
-	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/backup"
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/snapshot"
 )
 
-// The names of backups that the server makes. It removes old ones of its own only.
 const (
-	BackupPrefix = "karve-"
+	// BackupsDir is the directory in the data directory for backups.
+	BackupsDir = "backups"
+	// BackupSuffix ends the name of a backup.
 	BackupSuffix = ".backup"
+
+	scheduledPrefix = "scheduled-" // with another name, a backup is the user's, and stays
+	stamp           = "20060102T150405Z"
 )
 
-// BackupName is the name of a backup of this time.
-func BackupName(at time.Time) string {
-	return BackupPrefix + at.UTC().Format("20060102T150405Z") + BackupSuffix
-}
+const (
+	overdueDelay = time.Minute // from the start to a backup that was missed: the start has precedence
+	spaceMargin  = 64 << 20    // bytes that a backup leaves free
+)
 
 var (
-	lastGood = metrics.NewGauge(&metrics.GaugeOpts{
-		Name: "karve_backup_last_success_timestamp_seconds", Help: "When the newest good backup of --backup-schedule was made, in seconds since 1970; 0 is never.",
-		StabilityLevel: metrics.ALPHA,
+	lastSuccess = metrics.NewGauge(&metrics.GaugeOpts{
+		Name: "karve_backup_last_success_timestamp_seconds", StabilityLevel: metrics.ALPHA,
+		Help: "When a scheduled backup last succeeded, or was not necessary because nothing had changed.",
 	})
-	failures = metrics.NewCounter(&metrics.CounterOpts{
-		Name: "karve_backup_failures_total", Help: "Backups of --backup-schedule that failed since the start.", StabilityLevel: metrics.ALPHA,
+	failedBackup = metrics.NewGauge(&metrics.GaugeOpts{
+		Name: "karve_backup_failed", StabilityLevel: metrics.ALPHA, Help: "1 if the last scheduled backup failed.",
 	})
-	registerBackups = sync.OnceFunc(func() { legacyregistry.MustRegister(lastGood, failures) })
+	registerBackups = sync.OnceFunc(func() { legacyregistry.MustRegister(lastSuccess, failedBackup) })
 )
 
-// Schedule makes backups while the server runs.
-type Schedule struct {
-	When      cron.Schedule
-	Dir       string
-	Retention int // how many backups stay
-	Log       *logrus.Logger
-	// Failed is told of each backup that fails, for example to write an Event. It may fail itself.
-	Failed func(ctx context.Context, why error)
-
-	mu    sync.Mutex
-	state control.Backups
-}
-
-// ParseSchedule reads --backup-schedule, in cron's syntax.
+// ParseSchedule parses --backup-schedule.
 func ParseSchedule(text string) (cron.Schedule, error) {
-	when, err := cron.ParseStandard(text)
+	if strings.HasPrefix(text, "TZ=") || strings.HasPrefix(text, "CRON_TZ=") { // the parser panics if nothing follows
+		return nil, fmt.Errorf("--backup-schedule %q: times are in the server's time zone (TZ): leave out another", text)
+	}
+	schedule, err := cron.ParseStandard(text)
 	if err != nil {
-		return nil, fmt.Errorf("--backup-schedule %q: want five fields as in a crontab, such as \"30 3 * * *\", or @daily: %w", text, err)
+		return nil, fmt.Errorf("--backup-schedule %q: want five fields of cron, such as \"0 3 * * *\", or @daily: %w", text, err)
 	}
-	return when, nil
+	if schedule.Next(time.Now()).IsZero() {
+		return nil, fmt.Errorf("--backup-schedule %q: this time never comes", text)
+	}
+	return schedule, nil
 }
 
-// look is how often the clock is read: it may be set while the server waits.
-const look = time.Minute
+// Scheduled is the part that backs up the cluster at set times. Its backups are those of `karve backup create`.
+type Scheduled struct {
+	Options
+	Schedule cron.Schedule
+	Dir      string // is created if it is [BackupsDir] in the data directory
+	Keep     int    // how many stay
+	// Report is called with each failure.
+	Report func(context.Context, error)
 
-// Run makes backups until ctx ends. A backup that was due while the server did not run is not made up for. from is called for each.
-func (s *Schedule) Run(ctx context.Context, engine *datastore.Engine, from func() snapshot.Source) {
+	engine *datastore.Engine
+	free   func(dir string) (bytes int64, known bool) // for tests
+}
+
+// Run makes backups until ctx ends.
+func (s *Scheduled) Run(ctx context.Context, ready func()) error {
 	registerBackups()
-	s.note(nil)
+	s.engine = s.Connect().Engine
+	last := time.Time{}
+	if files := s.files(); len(files) > 0 {
+		last = madeAt(files[len(files)-1])
+		lastSuccess.Set(float64(last.Unix()))
+	}
+	ready()
 	for {
-		for due := s.When.Next(time.Now()); ; {
-			left := time.Until(due)
-			if left <= 0 {
-				break
-			}
-			select {
-			case <-time.After(min(left, look)):
-			case <-ctx.Done():
-				return
-			}
+		timer := time.NewTimer(time.Until(s.next(last, time.Now())))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
 		}
-		err := s.make(ctx, engine.Revision(), from())
-		if ctx.Err() != nil {
-			return
-		}
-		s.note(err)
-		if err != nil {
-			failures.Inc()
-			s.Log.Errorf("the backup of --backup-schedule failed: %v", err)
-			s.Failed(ctx, err)
-		}
+		s.once(ctx)
+		last = time.Now()
 	}
 }
 
-// make makes a backup, unless the newest has the same revision, and removes those beyond the retention.
-func (s *Schedule) make(ctx context.Context, revision int64, from snapshot.Source) error {
-	if err := atomicfile.MakeDir(s.Dir); err != nil {
-		return err
+// next returns when to make the next backup. One that was missed, because the server did not run, follows soon.
+func (s *Scheduled) next(last, now time.Time) time.Time {
+	soon := s.Schedule.Next(now)
+	if overdue := now.Add(overdueDelay); overdue.Before(soon) {
+		soon = overdue
 	}
-	if newest := s.newest(); newest != nil && newest.Revision == revision {
-		return nil
+	if last.IsZero() || last.After(now) { // the clock was wrong
+		return soon
 	}
-	// The copy of the database and the file are there at the same time.
-	if err := directory.NeedSpace(s.Dir, 2*sizeOf(from)); err != nil {
-		return err
+	if next := s.Schedule.Next(last.In(now.Location())); next.After(soon) {
+		return next
 	}
-	file := filepath.Join(s.Dir, BackupName(time.Now()))
-	from.Sum = true
-	if _, err := snapshot.Make(ctx, from, file, false); err != nil {
-		return err
+	return soon
+}
+
+// once makes a backup, and records and reports how it went.
+func (s *Scheduled) once(ctx context.Context) {
+	made, err := s.backUp(ctx)
+	if ctx.Err() != nil {
+		return // the server stops
 	}
-	err := snapshot.WithFile(file, func(made *snapshot.Snapshot) error {
-		_, err := made.Verify(ctx, s.Dir)
+	switch {
+	case err != nil:
+		failedBackup.Set(1)
+		s.Log.Errorf("the scheduled backup failed: %v", err)
+		s.Report(ctx, err)
+	case made == nil:
+		s.Log.Debugf("no backup: nothing has changed since the last one")
+	default:
+		s.Log.Infof("backed up %d keys at revision %d to %s", made.Keys, made.Revision, made.To)
+	}
+	if err == nil {
+		failedBackup.Set(0)
+		lastSuccess.Set(float64(time.Now().Unix()))
+	}
+	recorded := backup.SetFailure(s.engine.Path(), err, time.Now())
+	if made != nil {
+		recorded = errors.Join(recorded, backup.SetLast(made, time.Now()))
+	}
+	if recorded != nil {
+		s.Log.Warnf("karve status will not show this backup: %v", recorded)
+	}
+}
+
+// backUp makes a backup, verifies it, places it, and removes old ones. It returns nil if nothing has changed
+// since the last one.
+func (s *Scheduled) backUp(ctx context.Context) (*backup.Result, error) {
+	if s.Dir == filepath.Join(s.DataDir, BackupsDir) { // any other may be on a disk that is not mounted
+		if err := atomicfile.MakeDir(s.Dir); err != nil {
+			return nil, err
+		}
+	}
+	files := s.files()
+	if len(files) > 0 {
+		same := false
+		err := snapshot.WithFile(filepath.Join(s.Dir, files[len(files)-1]), func(old *snapshot.Snapshot) error {
+			same = old.Revision == s.engine.Revision()
+			return nil
+		})
+		if err == nil && same {
+			return nil, nil
+		}
+	}
+	temp, err := directory.NewTempDir(s.Dir) // removes what a kill has left
+	if err != nil {
+		return nil, err
+	}
+	defer temp.Remove()
+	if err := s.checkSpace(); err != nil {
+		return nil, err
+	}
+	from := snapshot.Source{DataDir: s.DataDir, Files: s.Files, Sum: true, Backup: func(ctx context.Context, to string) (*backup.Result, error) {
+		return s.engine.Backup(ctx, to, backup.Options{})
+	}}
+	made := &backup.Result{From: s.engine.Path(), To: filepath.Join(s.Dir, scheduledPrefix+time.Now().UTC().Format(stamp)+BackupSuffix)}
+	err = snapshot.Place(temp.File(), false, func(w io.Writer) error {
+		info, err := snapshot.Write(ctx, from, temp.Dir(), w)
+		if err == nil {
+			made.Revision, made.Keys = info.Revision, info.Keys
+		}
 		return err
 	})
 	if err != nil {
-		return errors.Join(err, os.Remove(file))
+		return nil, err
 	}
-	s.Log.Infof("made the backup %s", file)
-	return s.prune()
-}
-
-// sizeOf is the size of the database to back up; 0 if it is not known.
-func sizeOf(from snapshot.Source) int64 {
-	info, err := os.Stat(filepath.Join(from.StoreDir, datastore.EngineFile))
+	err = snapshot.WithFile(temp.File(), func(written *snapshot.Snapshot) error {
+		_, err := written.Verify(ctx, temp.Dir())
+		return err
+	})
 	if err != nil {
-		return 0
+		return nil, err
 	}
-	return info.Size()
+	if info, err := os.Stat(temp.File()); err == nil {
+		made.Bytes = info.Size()
+	}
+	if err := atomicfile.RenameNew(temp.File(), made.To); err != nil {
+		return nil, err
+	}
+	s.prune(filepath.Base(made.To))
+	return made, nil
 }
 
-// files are the backups, the oldest first.
-func (s *Schedule) files() ([]string, error) {
-	entries, err := os.ReadDir(s.Dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+// checkSpace returns an error unless there is space for a backup. While it is made, and while it is verified,
+// there are two copies of the database.
+func (s *Scheduled) checkSpace() error {
+	free := s.free
+	if free == nil {
+		free = directory.FreeBytes
 	}
-	var all []string
-	for _, e := range entries {
-		if name := e.Name(); strings.HasPrefix(name, BackupPrefix) && strings.HasSuffix(name, BackupSuffix) && e.Type().IsRegular() {
-			all = append(all, filepath.Join(s.Dir, name))
-		}
+	info, err := s.engine.Info()
+	if err != nil {
+		return err
 	}
-	slices.Sort(all)
-	return all, err
-}
-
-// newest is what the newest backup says of itself; nil if there is none.
-func (s *Schedule) newest() *snapshot.Info {
-	files, _ := s.files() // the next backup reports the error
-	for _, file := range slices.Backward(files) {
-		var info *snapshot.Info
-		if err := snapshot.WithFile(file, func(b *snapshot.Snapshot) error { info = &b.Info; return nil }); err == nil {
-			return info
-		}
+	need := 2*(info.Bytes+info.WALBytes) + spaceMargin
+	if has, known := free(s.Dir); known && has < need {
+		return fmt.Errorf("%s has %d MiB free, and a backup needs %d MiB: free some space, or name another disk with --backup-dir", s.Dir, has>>20, need>>20)
 	}
 	return nil
 }
 
-// prune removes the oldest backups.
-func (s *Schedule) prune() error {
-	files, err := s.files()
-	for len(files) > s.Retention && err == nil {
-		err = os.Remove(files[0])
-		s.Log.Infof("removed the backup %s: --backup-retention is %d", files[0], s.Retention)
-		files = files[1:]
+// files returns the names of the scheduled backups, the oldest first.
+func (s *Scheduled) files() (names []string) {
+	entries, _ := os.ReadDir(s.Dir) // making a backup reports the error
+	for _, e := range entries {
+		if e.Type().IsRegular() && !madeAt(e.Name()).IsZero() {
+			names = append(names, e.Name())
+		}
 	}
-	return err
+	return names // as os.ReadDir sorts them
 }
 
-// note records the result of a backup.
-func (s *Schedule) note(err error) {
-	next, newest := s.When.Next(time.Now()), s.newest()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.state = control.Backups{Dir: s.Dir, Next: &next}
-	if newest != nil {
-		s.state.Last = &newest.Time
-		lastGood.Set(float64(newest.Time.Unix()))
-	}
+// madeAt returns when a scheduled backup was made, or zero for any other file.
+func madeAt(name string) time.Time {
+	at, err := time.Parse(scheduledPrefix+stamp+BackupSuffix, name)
 	if err != nil {
-		s.state.Problem = err.Error()
+		return time.Time{}
 	}
+	return at
 }
 
-// State is what `karve status` shows.
-func (s *Schedule) State() control.Backups {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.state
+// prune removes the oldest scheduled backups, but never the one that was just made.
+func (s *Scheduled) prune(made string) {
+	files := slices.DeleteFunc(s.files(), func(name string) bool { return name == made })
+	for _, name := range files[:max(0, len(files)-(s.Keep-1))] {
+		if err := os.Remove(filepath.Join(s.Dir, name)); err != nil {
+			s.Log.Warnf("an old backup stays: %v", err)
+		}
+	}
 }

@@ -1,0 +1,36 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// reportLimit is how long the Event of a failed backup may take.
+const reportLimit = 10 * time.Second
+
+// eventMessageMost is the API's limit for the message of an Event.
+const eventMessageMost = 1024
+
+// reportBackup writes an Event that a scheduled backup has failed. It is about the namespace kube-system, whose
+// uid identifies the cluster, and so it is in the namespace default.
+func (s *controlPlane) reportBackup(ctx context.Context, failure error) {
+	ctx, cancel := context.WithTimeout(ctx, reportLimit)
+	defer cancel()
+	clients, err := kubernetes.NewForConfig(s.adminClient())
+	if err == nil {
+		message, now := failure.Error(), metav1.Now()
+		_, err = clients.CoreV1().Events(metav1.NamespaceDefault).Create(ctx, &corev1.Event{
+			ObjectMeta:     metav1.ObjectMeta{GenerateName: "karve-backup-"},
+			InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Namespace", Name: metav1.NamespaceSystem},
+			Type:           corev1.EventTypeWarning, Reason: "BackupFailed", Message: message[:min(len(message), eventMessageMost)],
+			Source: corev1.EventSource{Component: "karve"}, FirstTimestamp: now, LastTimestamp: now, Count: 1,
+		}, metav1.CreateOptions{})
+	}
+	if err != nil {
+		s.Log.Warnf("no Event about the failed backup: %v", err)
+	}
+}
