@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/urfave/cli/v2"
@@ -13,6 +14,22 @@ import (
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/server"
 )
+
+// fieldOf is the name of the field that an option sets: without hyphens, that of the option itself.
+func fieldOf(option string) string {
+	if field, ok := map[string]string{
+		"tls-san": "TLSSANs", "tls-private-key-file": "TLSKeyFile", "kube-apiserver-arg": "APIServerArgs",
+		"kube-controller-manager-arg": "ControllerManagerArgs", "kube-scheduler-arg": "SchedulerArgs",
+	}[option]; ok {
+		return field
+	}
+	if len(option) > 0 && !slices.ContainsFunc(reflect.VisibleFields(reflect.TypeFor[server.Config]()), func(f reflect.StructField) bool {
+		return strings.EqualFold(f.Name, strings.ReplaceAll(option, "-", ""))
+	}) {
+		return "APIServerArgs" // one of kube-apiserver's own
+	}
+	return strings.ReplaceAll(option, "-", "")
+}
 
 // Every option of karve server changes the server's configuration, and every field of the configuration
 // that users may set has an option.
@@ -63,14 +80,14 @@ func TestOptionsSetTheConfiguration(t *testing.T) {
 		if name == "insecure-any-user" && !server.OwnersKnown {
 			args = append(args, "--insecure-port=8080")
 		}
-		got, changed := reflect.ValueOf(read(args...)), false
+		got, changed := reflect.ValueOf(read(args...)), []string(nil)
 		for i := range got.NumField() {
 			if field := got.Type().Field(i); field.IsExported() && !reflect.DeepEqual(got.Field(i).Interface(), reflect.ValueOf(before).Field(i).Interface()) {
-				changed, set[field.Name] = true, true
+				changed, set[field.Name] = append(changed, field.Name), true
 			}
 		}
-		if !changed {
-			t.Errorf("--%s %s changes nothing", name, value)
+		if want := fieldOf(name); len(changed) != 1 || !strings.EqualFold(changed[0], want) {
+			t.Errorf("--%s %s changes %q, want %s alone", name, value, changed, want)
 		}
 	}
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[server.Config]()) {
