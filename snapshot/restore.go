@@ -62,7 +62,7 @@ func (s *Snapshot) PlaceFiles(placeFor func(path string) string) (placed, kept [
 		now, err := os.ReadFile(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			if err = atomicfile.MakeDir(filepath.Dir(path)); err == nil {
+			if err = openDir(filepath.Dir(path)); err == nil {
 				err = atomicfile.Write(path, content, f.Mode&0o755)
 			}
 			placed = append(placed, path)
@@ -75,6 +75,14 @@ func (s *Snapshot) PlaceFiles(placeFor func(path string) string) (placed, kept [
 		}
 	}
 	return placed, kept, nil
+}
+
+// openDir makes a directory, if it does not exist, that the service's user may enter, too: the files in it have their own modes.
+func openDir(dir string) error {
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return errors.Join(atomicfile.MakeDir(dir), os.Chmod(dir, 0o755))
 }
 
 // FileContents returns the contents of the user's files, in the order of Files.
