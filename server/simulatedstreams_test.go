@@ -250,7 +250,11 @@ func testSimulatedNoPort(t *testing.T, c *cluster) {
 	create(t, c.CoreV1().Pods(ns), simulated("web"))
 	c.wantPod(t, ns, "web", "is ready", isReady)
 	const reason = "the annotation simulate.karve/listen lets a process of this machine answer"
-	got := portFrames(t, c.frames(t, c.at(ns, "web", "portforward", &corev1.PodPortForwardOptions{Ports: []int32{81}})), 81)
+	var got map[byte]string
+	eventually.True(t, "the simulation sees that the Pod runs", func() bool { // by an informer, which may come after the API
+		got = portFrames(t, c.frames(t, c.at(ns, "web", "portforward", &corev1.PodPortForwardOptions{Ports: []int32{81}})), 81)
+		return !strings.Contains(got[1], "does not run")
+	})
 	if got[0] != "" || !strings.Contains(strings.ToLower(got[1]), "simulated: nothing listens on port 81 of pod "+ns+"/web") || !strings.Contains(strings.ToLower(got[1]), reason) {
 		t.Errorf("by WebSocket: got %q, want the reason on the error channel", got)
 	}
