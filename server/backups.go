@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/karve-k8s/karve/server/snapshots"
 )
 
 // reportLimit is how long the Event of a failed backup may take.
@@ -14,6 +16,21 @@ const reportLimit = 10 * time.Second
 
 // eventMessageMost is the API's limit for the message of an Event.
 const eventMessageMost = 1024
+
+// scheduledBackups returns the part that makes backups; nil without a schedule, or without a datastore to back up.
+func (s *controlPlane) scheduledBackups() *snapshots.Scheduled {
+	switch {
+	case s.plan.backups == nil:
+		return nil
+	case !s.location.BuiltIn() || s.location.InMemory():
+		s.Log.Warnf("--backup-schedule has no effect: the datastore is not the built-in one on the disk")
+		return nil
+	}
+	return &snapshots.Scheduled{
+		Options:  snapshots.Options{DataDir: s.DataDir, Files: s.usersFiles(), Log: s.Log, Connect: s.snapshotsConnection},
+		Schedule: s.plan.backups, Dir: s.BackupDir, Keep: s.BackupRetention, Report: s.reportBackup,
+	}
+}
 
 // reportBackup writes an Event that a scheduled backup has failed. It is about the namespace kube-system, whose
 // uid identifies the cluster, and so it is in the namespace default.

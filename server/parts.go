@@ -110,16 +110,8 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 	s.storage = storage.New(s.storageConfig())
 	s.manifests = manifests.New(manifests.Options{Dir: p.ManifestsDir, Election: p.election, Connect: s.adminClient, Log: p.Log})
 	s.control = snapshots.New(snapshots.Options{DataDir: p.DataDir, Files: p.usersFiles(), Log: p.Log, Manifests: s.manifests.Status, Connect: s.snapshotsConnection})
-	switch {
-	case p.backups == nil:
-	case !p.location.BuiltIn() || p.location.InMemory():
-		p.Log.Warnf("--backup-schedule has no effect: the datastore is not the built-in one on the disk")
-	default:
-		s.backups = &snapshots.Scheduled{
-			Options:  snapshots.Options{DataDir: p.DataDir, Files: p.usersFiles(), Log: p.Log, Connect: s.snapshotsConnection},
-			Schedule: p.backups, Dir: p.BackupDir, Keep: p.BackupRetention, Report: s.reportBackup,
-		}
-	}
+	s.backups = s.scheduledBackups()
+
 	s.api = &apiserver.Part{Configure: s.configureAPIServer}
 	if p.controllers != nil {
 		o := controllers.Options{Upstream: p.controllers, Election: p.election, Deviations: p.deviations, Step: s.stepsOf(controllersPart), Connect: s.controllersConnection, Blocked: s.blockedPart(controllersPart)}

@@ -118,6 +118,21 @@ func WithSource(source string, open func() (io.ReadCloser, error), body func(*Sn
 	return nil
 }
 
+// MakeVerified makes a snapshot as the file of temp, reads it back and checks it. write writes the snapshot; scratch is a
+// directory with space for a copy of the datastore.
+func MakeVerified(ctx context.Context, temp *directory.TempDir, write func(w io.Writer, scratch string) error) (*Info, error) {
+	if err := Place(temp.File(), false, func(w io.Writer) error { return write(w, temp.Dir()) }); err != nil {
+		return nil, err
+	}
+	var info Info
+	err := WithFile(temp.File(), func(s *Snapshot) error {
+		info = s.Info
+		_, err := s.Verify(ctx, temp.Dir())
+		return err
+	})
+	return &info, err
+}
+
 // Verify checks everything in a snapshot: the checksums, and each row of the database. scratch is a directory
 // with space for a copy of the database. A snapshot that is damaged is an error.
 func (s *Snapshot) Verify(ctx context.Context, scratch string) (*backup.Verification, error) {

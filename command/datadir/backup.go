@@ -1,7 +1,6 @@
 package datadir
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -153,15 +152,9 @@ func writeBackup(c *cli.Context, dir, file string, recipients []age.Recipient, d
 	}
 	defer temp.Remove()
 	doing("writing")
-	if err := snapshot.Place(temp.File(), false, func(w io.Writer) error { return takeWhole(c, dir, temp.Dir(), w) }); err != nil {
-		return nil, err
-	}
-	doing("verifying")
-	var info snapshot.Info
-	err = snapshot.WithFile(temp.File(), func(s *snapshot.Snapshot) error {
-		info = s.Info
-		_, err := s.Verify(c.Context, temp.Dir())
-		return err
+	info, err := snapshot.MakeVerified(c.Context, temp, func(w io.Writer, scratch string) error {
+		defer doing("verifying")
+		return takeWhole(c, dir, scratch, w)
 	})
 	if err != nil {
 		return nil, err
@@ -185,7 +178,7 @@ func writeBackup(c *cli.Context, dir, file string, recipients []age.Recipient, d
 		}
 		return sealing.Close()
 	})
-	return &info, err
+	return info, err
 }
 
 // takeWhole writes a snapshot with all checksums. If a server runs, it asks that.
@@ -206,108 +199,6 @@ func takeWhole(c *cli.Context, dir, scratch string, w io.Writer) error {
 	from := snapshot.Source{DataDir: dir, StoreDir: filepath.Dir(path), Files: options.ConfiguredFiles(c), Sum: true}
 	_, err = snapshot.Write(c.Context, from, scratch, w)
 	return err
-}
-
-// recipientsOf returns those for whom to seal a backup; none if it stays as it is.
-func recipientsOf(c *cli.Context) ([]age.Recipient, error) {
-	var all []age.Recipient
-	for _, key := range c.StringSlice("recipient") {
-		r, err := age.ParseX25519Recipient(key)
-		if err != nil {
-			return nil, fmt.Errorf("--recipient %q: want the public key of an age identity, age1…, as age-keygen prints it", key)
-		}
-		all = append(all, r)
-	}
-	text, err := passphraseOf(c)
-	if err != nil || text == "" {
-		return all, err
-	}
-	if len(all) > 0 {
-		return nil, errors.New("--recipient and --passphrase-file: choose one of them")
-	}
-	r, err := age.NewScryptRecipient(text)
-	return []age.Recipient{r}, err
-}
-
-// passphraseOf reads the file of --passphrase-file.
-func passphraseOf(c *cli.Context) (string, error) {
-	file := c.String("passphrase-file")
-	if file == "" {
-		return "", nil
-	}
-	in := io.Reader(os.Stdin)
-	if file != "-" {
-		f, err := os.Open(file)
-		if err != nil {
-			return "", fmt.Errorf("--passphrase-file: %w", err)
-		}
-		defer f.Close()
-		in = f
-	}
-	text, err := io.ReadAll(io.LimitReader(in, 4096))
-	if err != nil {
-		return "", fmt.Errorf("--passphrase-file: %w", err)
-	}
-	passphrase := strings.TrimRight(string(text), "\r\n")
-	if len(passphrase) < 8 {
-		return "", fmt.Errorf("--passphrase-file %s: want 8 characters or more", file)
-	}
-	return passphrase, nil
-}
-
-// ageMark begins every sealed backup.
-const ageMark = "age-encryption.org/"
-
-// opened opens a backup, sealed or not, as often as the result is called.
-func opened(c *cli.Context, f *os.File) (func() (io.ReadCloser, error), error) {
-	whole := func() *io.SectionReader { return io.NewSectionReader(f, 0, 1<<62) }
-	if !isSealed(whole()) {
-		return func() (io.ReadCloser, error) { return io.NopCloser(whole()), nil }, nil
-	}
-	identities, err := identitiesOf(c)
-	if err != nil {
-		return nil, err
-	}
-	if len(identities) == 0 {
-		return nil, fmt.Errorf("%s is sealed: name its passphrase with --passphrase-file, or its age identity with --identity", f.Name())
-	}
-	return func() (io.ReadCloser, error) {
-		r, err := age.Decrypt(whole(), identities...)
-		var not *age.NoIdentityMatchError
-		if errors.As(err, &not) {
-			return nil, fmt.Errorf("%s is sealed with another passphrase, or for another identity", f.Name())
-		} else if err != nil {
-			return nil, fmt.Errorf("%s: %w", f.Name(), err)
-		}
-		return io.NopCloser(r), nil
-	}, nil
-}
-
-func isSealed(r io.Reader) bool {
-	begin := make([]byte, len(ageMark))
-	_, err := io.ReadFull(r, begin)
-	return err == nil && string(begin) == ageMark
-}
-
-func identitiesOf(c *cli.Context) ([]age.Identity, error) {
-	if file := c.String("identity"); file != "" {
-		f, err := os.Open(file)
-		if err != nil {
-			return nil, fmt.Errorf("--identity: %w", err)
-		}
-		defer f.Close()
-		found, err := age.ParseIdentities(f)
-		if err != nil {
-			return nil, fmt.Errorf("--identity %s: this is no file of age identities, as age-keygen writes them", file) // the parser may quote it
-		}
-		return found, nil
-	}
-	text, err := passphraseOf(c)
-	if err != nil || text == "" {
-		return nil, err
-	}
-	i, err := age.NewScryptIdentity(text)
-	return []age.Identity{i}, err
 }
 
 // backupInfo is a line of `karve backup list`.
@@ -404,7 +295,7 @@ func verifyBackup(c *cli.Context) error {
 		return err
 	}
 	return withBackup(c, func(file string, f *os.File, open func() (io.ReadCloser, error)) error {
-		b := backupInfo{File: file, Sealed: isSealed(io.NewSectionReader(f, 0, 1<<62))}
+		b := backupInfo{File: file, Sealed: isSealed(whole(f))}
 		if info, err := f.Stat(); err == nil {
 			b.Bytes = info.Size()
 		}
@@ -429,13 +320,13 @@ func verifyBackup(c *cli.Context) error {
 
 func restoreBackup(c *cli.Context) error {
 	return withBackup(c, func(file string, _ *os.File, open func() (io.ReadCloser, error)) error {
-		return RestoreBackup(c.Context, c, file, open)
+		return rebuildFrom(c, file, open)
 	})
 }
 
-// RestoreBackup rebuilds a cluster in --data-dir, or in that of the backup's configuration file, if this machine has none. Files beside the configuration file are made there, and others of the
+// rebuildFrom rebuilds a cluster in --data-dir, or in that of the backup's configuration file, if this machine has none. Files beside the configuration file are made there, and others of the
 // user's in the data directory.
-func RestoreBackup(ctx context.Context, c *cli.Context, file string, open func() (io.ReadCloser, error)) error {
+func rebuildFrom(c *cli.Context, file string, open func() (io.ReadCloser, error)) error {
 	configured, err := configuredDataDir(file, open)
 	if err != nil {
 		return err
@@ -460,7 +351,7 @@ func RestoreBackup(ctx context.Context, c *cli.Context, file string, open func()
 	var placed, kept []string
 	var done *snapshot.Info
 	err = ownership.Act(dir, func() (err error) {
-		done, err = snapshots.Restore(ctx, file, open, dir, store, func(s *snapshot.Snapshot) (err error) {
+		done, err = snapshots.Restore(c.Context, file, open, dir, store, func(s *snapshot.Snapshot) (err error) {
 			placed, kept, err = s.PlaceFiles(func(path string) string {
 				if filepath.Dir(path) == configs {
 					return path

@@ -143,9 +143,10 @@ func (c *Control) whenReady(do controlHandler) controlHandler {
 	}
 }
 
-func (c *Control) source() snapshot.Source {
-	return snapshot.Source{DataDir: c.DataDir, Files: c.Files, Backup: func(ctx context.Context, to string) (*backup.Result, error) {
-		return c.Engine.Backup(ctx, to, backup.Options{})
+// source is the cluster with this datastore.
+func (o Options) source(engine *datastore.Engine) snapshot.Source {
+	return snapshot.Source{DataDir: o.DataDir, Files: o.Files, Backup: func(ctx context.Context, to string) (*backup.Result, error) {
+		return engine.Backup(ctx, to, backup.Options{})
 	}}
 }
 
@@ -168,7 +169,7 @@ func (c *Control) snapshot(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer os.Remove(f.Name())
 	defer f.Close()
-	from := c.source()
+	from := c.source(c.Engine)
 	from.Sum = r.URL.Query().Get(control.Sum) == "true"
 	if _, err := snapshot.Write(r.Context(), from, c.scratch(), f); err != nil {
 		return err

@@ -171,27 +171,17 @@ func (s *Scheduled) backUp(ctx context.Context) (*backup.Result, error) {
 	if err := s.checkSpace(); err != nil {
 		return nil, err
 	}
-	from := snapshot.Source{DataDir: s.DataDir, Files: s.Files, Sum: true, Backup: func(ctx context.Context, to string) (*backup.Result, error) {
-		return s.engine.Backup(ctx, to, backup.Options{})
-	}}
+	from := s.source(s.engine)
+	from.Sum = true
 	made := &backup.Result{From: s.engine.Path(), To: filepath.Join(s.Dir, scheduledPrefix+time.Now().UTC().Format(stamp)+BackupSuffix)}
-	err = snapshot.Place(temp.File(), false, func(w io.Writer) error {
-		info, err := snapshot.Write(ctx, from, temp.Dir(), w)
-		if err == nil {
-			made.Revision, made.Keys = info.Revision, info.Keys
-		}
+	info, err := snapshot.MakeVerified(ctx, temp, func(w io.Writer, scratch string) error {
+		_, err := snapshot.Write(ctx, from, scratch, w)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	err = snapshot.WithFile(temp.File(), func(written *snapshot.Snapshot) error {
-		_, err := written.Verify(ctx, temp.Dir())
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
+	made.Revision, made.Keys = info.Revision, info.Keys
 	if info, err := os.Stat(temp.File()); err == nil {
 		made.Bytes = info.Size()
 	}
