@@ -23,6 +23,9 @@ import (
 // Socket is the name of the socket in the data directory.
 const Socket = "karve.sock"
 
+// APISocket is the name of the socket in the data directory on which the API is served to users of this machine.
+const APISocket = "karve-api.sock"
+
 // ErrMissing means that there is no socket: no server runs, or it has not started to listen.
 var ErrMissing = errors.New("no server answers")
 

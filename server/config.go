@@ -70,7 +70,10 @@ type Config struct {
 	// InsecureAnyUser makes the insecure listener accept every local user, and containers that
 	// share this machine's network. Without it, only root and the server's own user may use it.
 	InsecureAnyUser bool
-	// DisableHTTP2 restricts both listeners to HTTP/1.1.
+	// SocketGroups, each UNIXGROUP=GROUP, lets members of a Unix group use the API by the socket in DataDir, as
+	// members of a group of Kubernetes. Root and the server's own user are always administrators there.
+	SocketGroups []string
+	// DisableHTTP2 restricts all listeners to HTTP/1.1.
 	DisableHTTP2 bool
 	// CompressLoopback compresses large responses also for clients on this machine that accept
 	// compression. It is useful for tunnels and proxies that end on this machine.

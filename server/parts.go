@@ -380,6 +380,11 @@ func (s *controlPlane) configureAPIServer() (apiserver.Config, error) {
 	if s.TLSCertFile == "" { // otherwise clients at an address get the user's certificate
 		c.SecureListener = s.certificates.Covering(s.claim.secure, ports.Local(s.claim.secure))
 	}
+	var err error
+	if c.Socket, err = s.listenLocally(); err != nil {
+		return c, err
+	}
+	c.SocketGroups = s.socketGroups
 	c.Insecure = insecure.Options{
 		AnyUser: s.InsecureAnyUser, AllowRemote: s.InsecureAllowRemote,
 		DisableHTTP2: s.DisableHTTP2, ShutdownTimeout: drainTimeout,
@@ -393,7 +398,6 @@ func (s *controlPlane) configureAPIServer() (apiserver.Config, error) {
 	c.Store = stored.Store
 	store := s.certificates.Store()
 	if s.plan.controllers != nil {
-		var err error
 		if c.Bootstrap, err = s.plan.controllers.Bootstrap(store); err != nil {
 			return c, err
 		}
@@ -402,7 +406,6 @@ func (s *controlPlane) configureAPIServer() (apiserver.Config, error) {
 	c.Bootstrap.Repairing = ready.Repairing(s.Log)
 	c.Bootstrap.Report = begin.New(s.setBlocked(apiserverPart)).Report
 	if !s.NoKubeadmObjects {
-		var err error
 		if c.Bootstrap.Kubeadm, err = s.joining(s.plan.controllers != nil && s.plan.controllers.AssignsPodRanges()); err != nil {
 			return c, err
 		}

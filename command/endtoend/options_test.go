@@ -18,7 +18,7 @@ import (
 // fieldOf is the name of the field that an option sets: without hyphens, that of the option itself.
 func fieldOf(option string) string {
 	if field, ok := map[string]string{
-		"tls-san": "TLSSANs", "tls-private-key-file": "TLSKeyFile", "kube-apiserver-arg": "APIServerArgs",
+		"tls-san": "TLSSANs", "socket-group": "SocketGroups", "tls-private-key-file": "TLSKeyFile", "kube-apiserver-arg": "APIServerArgs",
 		"kube-controller-manager-arg": "ControllerManagerArgs", "kube-scheduler-arg": "SchedulerArgs",
 	}[option]; ok {
 		return field
@@ -66,6 +66,8 @@ func TestOptionsSetTheConfiguration(t *testing.T) {
 			value = filepath.Join(dir, "data")
 		case "write-kubeconfig-mode":
 			value = "0640"
+		case "socket-group":
+			value = "0=viewers"
 		case "memory-limit":
 			value = "512Mi"
 		case "backup-retention":

@@ -80,6 +80,7 @@ type choice struct {
 	sure       bool   // that there is none: nothing needs to be tried
 	foreign    bool   // kubeconfig is in another user's directory, which this one, root, did not name
 	usual      bool   // nothing is named or found: kubectl tries its default address
+	socketIn   string // the data directory whose socket this user may use instead of the kubeconfig there
 }
 
 // choose picks the cluster for kubectl; dir is that of --data-dir. Commands that need no cluster work
@@ -94,7 +95,7 @@ func (m machine) choose(dir string, order Order) choice {
 		return m.in(m.dataDirVariable)
 	}
 	for _, usual := range m.usualDirs {
-		if readable(filepath.Join(usual, servers.KubeconfigName)) && held(usual) {
+		if held(usual) && (readable(filepath.Join(usual, servers.KubeconfigName)) || answers(usual)) {
 			return m.inUsual(usual)
 		}
 	}
@@ -138,7 +139,7 @@ func (m machine) own() (dirs []string) {
 // program as root, or send a file of root's. So root uses only one that a server could have written.
 func (m machine) inUsual(dir string) choice {
 	c := m.in(dir)
-	if c.foreign = foreign(dir); !c.foreign {
+	if c.foreign = foreign(dir); !c.foreign || c.socketIn != "" {
 		return c
 	}
 	if _, err := servers.Kubeconfig(dir); err != nil {
@@ -154,24 +155,32 @@ func foreign(dir string) bool {
 	return foreign || err != nil
 }
 
-// in is the server of a data directory.
+// in is the server of a data directory. A user who may not read the kubeconfig there uses the socket.
 func (m machine) in(dir string) choice {
 	path := filepath.Join(dir, servers.KubeconfigName)
+	if !readable(path) && answers(dir) {
+		return choice{kubeconfig: os.DevNull, socketIn: dir}
+	}
 	if err := m.checkListed(path); err != nil {
 		return choice{kubeconfig: os.DevNull, sure: true, missing: err}
 	}
-	return choice{
-		kubeconfig: path,
-		sure:       !readable(path),
-		missing:    fmt.Errorf("no server in %s: start one with karve server, or set %s", dir, dataDirVariable),
+	c := choice{kubeconfig: path, sure: !readable(path)}
+	if pid, held, err := directory.Holder(dir); c.sure && err == nil && held {
+		c.missing = fmt.Errorf("the server in %s (process %d) is not ready: karve wait --data-dir %[1]s waits for it, and says for what it waits", dir, pid)
+	} else {
+		c.missing = fmt.Errorf("no server in %s: start one with karve server, or set %s", dir, dataDirVariable)
 	}
+	return c
 }
 
-// check tells that no server answers, if no option names another: upstream's kubectl would say
-// five times that it was refused.
+// check tells that no server answers or that the socket refuses this user, if no option names another server:
+// upstream's kubectl would say five times that it was refused.
 func (c choice) check(flags *genericclioptions.ConfigFlags, config *rest.Config) error {
 	if c.foreign && *flags.KubeConfig == "" && (config.ExecProvider != nil || config.AuthProvider != nil || config.BearerTokenFile != "") {
 		return fmt.Errorf("%s: %w any more", c.kubeconfig, servers.ErrUnlike) // changed since inUsual read it
+	}
+	if c.socketIn != "" && config.Host != nowhere {
+		return refused(c.socketIn)
 	}
 	if c.missing == nil || *flags.KubeConfig != "" || *flags.APIServer != "" || *flags.ClusterName != "" || *flags.Context != "" {
 		return nil

@@ -71,9 +71,23 @@ func (s Setup) Run(args []string, order Order) {
 	os.Args = append([]string{"kubectl"}, args...) // plugins and completion look there
 	flags := genericclioptions.NewConfigFlags(true).WithDeprecatedPasswordFlag().WithDiscoveryBurst(300).WithDiscoveryQPS(50)
 	usual := leaveDefaultAddress()
+	var address, token string
+	socket := func() (string, string, error) {
+		var err error
+		if address == "" {
+			address, token, err = passOn(chosen.socketIn)
+		}
+		return address, token, err
+	}
 	flags.WithWrapConfigFn(func(c *rest.Config) *rest.Config {
 		if c.Host == nowhere && chosen.usual && *flags.KubeConfig == "" {
 			c.Host = usual
+		}
+		if c.Host == nowhere && chosen.socketIn != "" && *flags.KubeConfig == "" {
+			var err error
+			if c.Host, c.BearerToken, err = socket(); err != nil {
+				fail(fmt.Errorf("listen for kubectl's own requests: %w", err))
+			}
 		}
 		if err := chosen.check(flags, c); err != nil {
 			fail(err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/internal/memory"
 	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/server/apiserver"
@@ -81,6 +82,7 @@ func table(c *server.Config) []option {
 		insecurePortFlag(&c.InsecurePort, server.OwnersKnown),
 		yes(&c.InsecureAllowRemote, listeners, "insecure-allow-remote", "allow an --insecure-bind-address that is not loopback. Everybody who can reach it is an administrator."),
 		anyUserFlag(&c.InsecureAnyUser, server.OwnersKnown),
+		list(&c.SocketGroups, listeners, "socket-group", "let members of a Unix group use the API by "+control.APISocket+" in the data directory, as members of a group of Kubernetes: `UNIXGROUP=GROUP`. Repeat it, or separate several with commas. Root and the server's user are administrators there."),
 		yes(&c.DisableHTTP2, listeners, "disable-http2", "serve HTTP/1.1 only"),
 		yes(&c.CompressLoopback, listeners, "compress-loopback", "compress large responses for clients on this machine too, if they ask for it. Use it if a tunnel ends on this machine."),
 

@@ -113,7 +113,7 @@ func New(ctx context.Context, c Config) (s *Server, err error) {
 	if completed.Admission.GenericAdmission.ConfigFile != "" {
 		s.release() // it may name policies in files, which need the index for the first write
 	}
-	s.buildInsecureChain(last)
+	s.buildPlainChains(last)
 	if err := s.createChain(cfg); err != nil {
 		s.early.Stop()
 		return nil, err

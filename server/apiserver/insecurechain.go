@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"net/http"
+	"strconv"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -9,18 +10,23 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 )
 
-// buildInsecureChain makes last build a second handler beside the secure one. It has the same
-// filters around the same API, but every request is an administrator's. Kubernetes had this
-// step until 1.24, as BuildInsecureHandlerChain. Here it uses today's filters, so audit,
-// priority and fairness, timeouts, impersonation and graceful termination work on the insecure
-// port too.
-func (s *Server) buildInsecureChain(last *genericapiserver.Config) {
+// buildPlainChains makes last build two more handlers beside the secure one, with the same filters around the same API:
+// audit, priority and fairness, timeouts, impersonation and graceful termination.
+//
+// On the insecure port, every request is an administrator's. Kubernetes had this step until 1.24, as
+// BuildInsecureHandlerChain. On the socket, the kernel says who the user is, and the authorizer is that of the
+// secure port.
+func (s *Server) buildPlainChains(last *genericapiserver.Config) {
 	build := last.BuildHandlerChainFunc
 	last.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
-		open := *c
+		open, local := *c, *c
 		open.Authentication.Authenticator = authenticator.RequestFunc(anyone)
 		open.Authorization.Authorizer = authorizerfactory.NewAlwaysAllowAuthorizer()
 		s.insecureChain = build(api, &open)
+		if s.config.Socket != nil {
+			local.Authentication.Authenticator = authenticator.RequestFunc(s.localUser)
+			s.socketChain = s.onlyLocalUsers(build(api, &local))
+		}
 		return build(api, c)
 	}
 }
@@ -32,4 +38,27 @@ func anyone(*http.Request) (*authenticator.Response, bool, error) {
 		Name:   "system:unsecured",
 		Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated},
 	}}, true, nil
+}
+
+// localUser authenticates a request on the socket by its connection. It ignores credentials in the request, except for
+// impersonation headers.
+func (s *Server) localUser(r *http.Request) (*authenticator.Response, bool, error) {
+	u, err := s.config.SocketGroups.Of(r.Context())
+	if err != nil {
+		return nil, false, err
+	}
+	return &authenticator.Response{User: &user.DefaultInfo{
+		Name: u.Name, UID: strconv.FormatUint(uint64(u.UID), 10), Groups: append(u.Groups, user.AllAuthenticated),
+	}}, true, nil
+}
+
+// onlyLocalUsers tells everybody else why they may not use the socket. kubectl prints the sentence.
+func (s *Server) onlyLocalUsers(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, err := s.config.SocketGroups.Of(r.Context()); err != nil {
+			http.Error(w, err.Error(), http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }

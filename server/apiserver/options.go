@@ -40,6 +40,7 @@ import (
 	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/server/flags"
 	"github.com/karve-k8s/karve/server/insecure"
+	"github.com/karve-k8s/karve/server/localusers"
 	"github.com/karve-k8s/karve/server/loopback"
 )
 
@@ -54,6 +55,9 @@ type Config struct {
 	SecureListener net.Listener
 	// InsecureListener is bound to loopback already. Nil: no insecure port.
 	InsecureListener net.Listener
+	// Socket is for users of this machine, whose groups SocketGroups maps. Nil: there is none.
+	Socket       net.Listener
+	SocketGroups localusers.Groups
 	// Insecure guards the insecure listener.
 	Insecure insecure.Options
 	// Loopback gets the chain's handler once it is built. The API server's own clients, and

@@ -20,6 +20,7 @@ import (
 	"github.com/karve-k8s/karve/server/apiserver/replacements"
 	"github.com/karve-k8s/karve/server/insecure"
 	"github.com/karve-k8s/karve/server/lifecycle"
+	"github.com/karve-k8s/karve/server/localusers"
 )
 
 // readyPoll is how often waitReady checks a starting server. A check is a function call, and
@@ -44,6 +45,7 @@ type Server struct {
 	run           func(context.Context) error
 	drained       <-chan struct{}
 	insecureChain http.Handler
+	socketChain   http.Handler // nil without a socket
 	informers     informers.SharedInformerFactory
 	addressTypes  []string // of nodes, the preferred one first
 	informerName  *cache.InformerName
@@ -78,12 +80,12 @@ func (s *Server) Settle() {
 // release lets the requests continue that wait for Settle.
 func (s *Server) release() { s.settle.Do(func() { close(s.settled) }) }
 
-// Run serves both listeners until ctx ends. It calls ready when /readyz reports ok for
+// Run serves its listeners until ctx ends. It calls ready when /readyz reports ok for
 // everything except c.ReadyChecks and the versions of the stored objects are known.
 //
 // Run returns after upstream's termination: /readyz fails, --shutdown-delay-duration passes,
 // the hooks run, requests in flight are drained, watches and other streams are closed, and the
-// audit log is flushed. No handler runs any more by then. The insecure listener stays open as
+// audit log is flushed. No handler runs any more by then. The insecure listener and the socket stay open as
 // long as the secure one.
 func (s *Server) Run(ctx context.Context, ready func()) error {
 	running, stop := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -113,19 +115,23 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 		stop(context.Cause(ctx))
 	}()
 
-	plain := make(chan struct{})
+	var plain sync.WaitGroup
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServing()
-	go func() {
-		defer close(plain)
-		if s.config.InsecureListener == nil {
-			return
-		}
-		err := insecure.Serve(serving, s.config.InsecureListener, s.insecureChain, s.config.Insecure)
-		if err != nil {
-			stop(fmt.Errorf("insecure listener: %w", err))
-		}
-	}()
+	if s.config.InsecureListener != nil {
+		plain.Go(func() {
+			if err := insecure.Serve(serving, s.config.InsecureListener, s.insecureChain, s.config.Insecure); err != nil {
+				stop(fmt.Errorf("insecure listener: %w", err))
+			}
+		})
+	}
+	if s.config.Socket != nil {
+		plain.Go(func() {
+			if err := insecure.ServePlain(serving, s.config.Socket, s.socketChain, localusers.ConnContext, s.config.Insecure); err != nil {
+				stop(fmt.Errorf("socket: %w", err))
+			}
+		})
+	}
 	go func() {
 		select {
 		case <-s.drained:
@@ -143,7 +149,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	err := s.runBounded(running)
 	s.early.Stop()
 	stopServing()
-	<-plain
+	plain.Wait()
 	err = errors.Join(err, s.streams.Wait())
 	if cause := context.Cause(running); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause

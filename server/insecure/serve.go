@@ -40,18 +40,25 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, opts Options) er
 		opts.Addr = addrPort(l.Addr()).Addr()
 	}
 	defer ownports.Add(l)()
+	return ServePlain(ctx, l, Guard(h, opts), ConnContext, opts)
+}
+
+// ServePlain is [Serve] with another guard than that of the insecure port: h sees every request, and connContext is
+// called for each connection. Of opts, it uses DisableHTTP2, the limits and Log.
+func ServePlain(ctx context.Context, l net.Listener, h http.Handler, connContext func(context.Context, net.Conn) context.Context, opts Options) error {
+	opts = opts.withDefaults()
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	var running tally
 	conns := ports.Track(l)
 
 	srv := &http.Server{
-		Handler:           running.count(Guard(h, opts)),
+		Handler:           running.count(h),
 		MaxHeaderBytes:    1 << 20,
 		IdleTimeout:       90 * time.Second,
 		ReadHeaderTimeout: 32 * time.Second,
 		BaseContext:       func(net.Listener) context.Context { return base },
-		ConnContext:       ConnContext,
+		ConnContext:       connContext,
 		ErrorLog:          errorLog(opts.Log),
 		Protocols:         new(http.Protocols),
 		HTTP2:             http2Config(opts),
@@ -87,7 +94,7 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, opts Options) er
 	grace, done := context.WithTimeout(context.Background(), handlerGrace)
 	defer done()
 	if running.wait(grace) != nil {
-		return errors.Join(failure, fmt.Errorf("stopping the insecure port: %d %w", running.now(), ErrStillRunning))
+		return errors.Join(failure, fmt.Errorf("stopping to listen on %s: %d %w", l.Addr(), running.now(), ErrStillRunning))
 	}
 	return failure
 }
