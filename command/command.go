@@ -77,7 +77,8 @@ func exitCode(err error) int {
 // run is the whole program except kubectl. It takes everything from its arguments, apart from
 // KARVE_… variables.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	err := newApp(args, stdout, stderr).RunContext(ctx, args)
+	app := newApp(args, stdout, stderr)
+	err := app.RunContext(ctx, arrange(app, args))
 	if errors.Is(err, errAnswered) {
 		return nil
 	}
@@ -107,7 +108,7 @@ func newApp(args []string, stdout, stderr io.Writer) *cli.App {
 			inCategory(cluster, datadir.Kubeconfig()),
 			inCategory(cluster, token.Command(token.Setup{
 				Flags:   func() []cli.Flag { return []cli.Flag{options.Config(), options.DataDir()} },
-				Before:  options.ReadDataDir,
+				Before:  options.FindDataDir,
 				SSHUser: options.ConfiguredSSHUser,
 			})),
 			inCategory(cluster, clustertoken.Command()),

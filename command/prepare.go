@@ -86,26 +86,21 @@ func prepareCommand(name string, command *cli.Command, args []string) {
 		if err := options.CheckValues(c); err != nil {
 			return err
 		}
+		if len(command.Subcommands) == 0 && command.ArgsUsage == "" && !slices.Contains(readsArguments, command.Name) && c.Args().Present() {
+			return fmt.Errorf("%s takes options only, got %q", name, token.Shown(c.Args().First()))
+		}
 		if before == nil {
 			return nil
 		}
 		return before(c)
 	}
-	switch action := command.Action; {
-	case len(command.Subcommands) > 0:
+	if len(command.Subcommands) > 0 {
 		command.Action = func(c *cli.Context) error {
 			if c.Args().Present() {
 				return noCommand(name, c.Args().First(), command.Subcommands)
 			}
 			options.WriteHelp(c.App.Writer, help, false)
 			return nil
-		}
-	case command.ArgsUsage == "" && !slices.Contains(readsArguments, command.Name):
-		command.Action = func(c *cli.Context) error {
-			if c.Args().Present() {
-				return fmt.Errorf("%s takes options only, got %q", name, token.Shown(c.Args().First()))
-			}
-			return action(c)
 		}
 	}
 }
@@ -131,7 +126,7 @@ func noCommand(above, name string, commands []*cli.Command) error {
 // command.
 func explainRoot(err error, known []cli.Flag) error {
 	if name, ok := options.Undefined(err); ok && slices.Contains(options.Names(options.Server()), name) {
-		return fmt.Errorf("--%s comes after the command: karve server --%s …", name, name)
+		return fmt.Errorf("--%s is an option of a command: karve server --%s …", name, name)
 	}
 	return options.ExplainMistake(err, "karve", known)
 }

@@ -40,8 +40,9 @@ func runCommand() *cli.Command {
 		ArgsUsage: "-- COMMAND [ARGUMENT...]",
 		Description: `The cluster is in memory, in a temporary directory, and on a free port of this
 machine. The command finds its kubeconfig in KUBECONFIG and, if no kubectl is
-installed, one in its PATH. karve exits with the command's exit code, and prints
-the server's log if that is not 0. With --data-dir the cluster is kept there. The
+installed, one in its PATH. In KARVE_DATA_DIR, the commands of karve find the server.
+karve exits with the command's exit code, and prints the server's log if that is not
+0. With --data-dir the cluster is kept there. The
 configuration file of an installed server is not read.
 
 karve passes SIGINT, SIGTERM and SIGHUP on to the command; a second SIGINT or
@@ -165,7 +166,7 @@ func runBeside(c *cli.Context, args []string, kubeconfig, dir string, serverEnde
 	}
 	cmd := exec.Command(path, args[1:]...)
 	cmd.Args[0] = args[0]
-	cmd.Env = append(env, "KUBECONFIG="+kubeconfig)
+	cmd.Env = append(env, "KUBECONFIG="+kubeconfig, "KARVE_DATA_DIR="+filepath.Dir(kubeconfig))
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, c.App.Writer, c.App.ErrWriter
 	if err := cmd.Start(); err != nil {
 		return cli.Exit(err.Error(), exitNotExecutable)
@@ -201,7 +202,9 @@ func runBeside(c *cli.Context, args []string, kubeconfig, dir string, serverEnde
 // withKubectl finds a program, and makes its environment. If there is no kubectl in the PATH, this
 // program is added as kubectl, in bin.
 func withKubectl(name, bin string) (path string, env []string, err error) {
-	env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "KUBECONFIG=") })
+	env = slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "KUBECONFIG=") || strings.HasPrefix(v, "KARVE_DATA_DIR=")
+	})
 	self, err := os.Executable()
 	if err != nil {
 		return "", nil, err

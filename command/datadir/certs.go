@@ -26,7 +26,7 @@ func Certs() *cli.Command {
 				Name:   "list",
 				Usage:  "list the certificates and keys, and when they expire",
 				Flags:  []cli.Flag{options.Config(), options.DataDir(), output.Flag()},
-				Before: options.ReadDataDir,
+				Before: options.FindDataDir,
 				Action: listCerts,
 			},
 			{
@@ -34,7 +34,7 @@ func Certs() *cli.Command {
 				Usage:     "renew the named certificates, or all except the CAs, and the admin's kubeconfigs. A running server uses them immediately.",
 				ArgsUsage: "[NAME...]",
 				Flags:     []cli.Flag{options.Config(), options.DataDir()},
-				Before:    options.ReadDataDir,
+				Before:    options.FindDataDir,
 				Action:    asOwner(renewCerts),
 			},
 		},

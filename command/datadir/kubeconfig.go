@@ -42,7 +42,7 @@ for that name or address.`,
 			&cli.BoolFlag{Name: "overwrite", Usage: "replace entries of that name, even if they are of another cluster"},
 			&cli.BoolFlag{Name: "set-current", Usage: "make it the current context, even if there is another"},
 		},
-		Before: options.ReadDataDir,
+		Before: options.FindDataDir,
 		Action: func(c *cli.Context) error {
 			if c.String("into") == "-" {
 				return errors.New("--into -: want a file to merge into; without --into and --merge, the kubeconfig is printed")

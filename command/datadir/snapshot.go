@@ -22,7 +22,7 @@ func Snapshot() *cli.Command {
 		Description: "FILE is DATA-DIR/" + snapshot.FileName + " by default. A server may run. The snapshot has all Secrets and keys of\n" +
 			"the cluster, so only its owner can read it (mode 0600). karve reset returns to it,\n" +
 			"and karve server --fork-from FILE starts a copy of the cluster.",
-		Before: options.ReadDataDir,
+		Before: options.FindDataDir,
 		Flags: []cli.Flag{
 			options.Config(), options.DataDir(), options.DatastoreEndpoint(),
 			&cli.BoolFlag{Name: "overwrite", Usage: "replace the file if it exists"},

@@ -105,7 +105,7 @@ ready, 3 if none runs, otherwise 4.`,
 			if c.Bool("all") {
 				return onlyAll(c)
 			}
-			return options.ReadDataDir(c)
+			return options.FindDataDir(c)
 		},
 		Action: func(c *cli.Context) error {
 			if c.Bool("all") {

@@ -25,7 +25,7 @@ karve status finds it, and 1 after --timeout, with what was missing.`,
 			options.Config(), options.DataDir(),
 			&cli.DurationFlag{Name: "timeout", Value: 5 * time.Minute, Usage: "`DURATION` to wait"},
 		},
-		Before: options.ReadDataDir,
+		Before: options.FindDataDir,
 		Action: func(c *cli.Context) error {
 			if c.Args().Present() {
 				return fmt.Errorf("karve wait takes options only, got %q", c.Args().First())

@@ -2,6 +2,7 @@ package endtoend
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -36,6 +37,37 @@ func TestVersion(t *testing.T) {
 	}
 }
 
+// Options may stand anywhere but after "--" and in the command of karve run.
+func TestOptionsAnywhere(t *testing.T) {
+	t.Parallel()
+	nope := filepath.Join(t.TempDir(), "nope")
+	for _, args := range []string{
+		"status --data-dir %s", "--data-dir %s status", "--data-dir=%s status", "reset b1.db --yes --data-dir %s", "snapshot file --data-dir %s",
+		"certs renew serving --data-dir %s", "certs --data-dir %s list", "--data-dir %s kubectl get ns", "kubectl get --data-dir %s ns",
+		"backup create --data-dir %s -- file",
+	} {
+		got := finish(t, command(t, "karve", strings.Fields(fmt.Sprintf(args, nope))...))
+		if got.code == 0 || !strings.Contains(got.stderr, nope) {
+			t.Errorf("karve %s: got %+v, want an error about the directory", args, got)
+		}
+	}
+	if got := karve(t, "run", "echo", "--data-dir", "--", "-n"); got != "--data-dir -- -n\n" {
+		t.Errorf("karve run changed the arguments of its command: %q", got)
+	}
+	if got := finish(t, command(t, "karve", "backup", "verify", "--", "--data-dir")); !strings.Contains(got.stderr, "--data-dir: no such file") {
+		t.Errorf(`an argument after "--": got %+v`, got)
+	}
+}
+
+// In karve run, the commands of karve find its server.
+func TestCommandsInRun(t *testing.T) {
+	parallel(t)
+	self := command(t, "karve").Path
+	for _, args := range [][]string{{"status"}, {"certs", "list"}, {"kubeconfig"}, {"wait"}} {
+		karve(t, slices.Concat([]string{"run", "--", "env", asKarve + "=1", self}, args)...)
+	}
+}
+
 // TestWrongCommands has mistakes on the command line but for the server's.
 func TestWrongCommands(t *testing.T) {
 	t.Parallel()
@@ -48,7 +80,7 @@ func TestWrongCommands(t *testing.T) {
 		{"sever", "did you mean karve server?"},
 		{"quite-something-else", `there is no command "karve quite-something-else" (see karve --help)`},
 		{"help sever", "did you mean karve server?"},
-		{"--data-dir /x server", "--data-dir comes after the command: karve server --data-dir …"},
+		{"--secure-port 1", "--secure-port is an option of a command: karve server --secure-port …"},
 		{"completion tcsh", `takes bash, zsh or fish, got "tcsh"`},
 		{"version -o yaml", `--output "yaml": want table or json`},
 		{"kubeconfig --data-dir " + empty, filepath.Join(empty, "admin.kubeconfig")},

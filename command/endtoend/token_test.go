@@ -173,7 +173,6 @@ func TestTokenBadInput(t *testing.T) {
 	}{
 		{"create --ttl tomorrow", []string{"--ttl…tomorrow…a duration"}},
 		{"create --ttl -1h --usages x y", []string{form, "--ttl", "--usages"}},
-		{"create abcdef.fedcba9876543210 --ttl 1h", []string{"--ttl comes after TOKEN"}},
 		{"create --data-dir /nowhere/at/all", []string{"there is no directory /nowhere/at/all"}},
 		{"create --data-dir " + stopped, []string{"no server runs in " + stopped + "…--data-dir"}},
 		{"create --kubeconfig /nowhere/kubeconfig", []string{"--kubeconfig…/nowhere/kubeconfig"}},

@@ -19,7 +19,6 @@ import (
 
 	"github.com/karve-k8s/karve/command/servers"
 	"github.com/karve-k8s/karve/datastore/directory"
-	"github.com/karve-k8s/karve/internal/ownership"
 )
 
 const dataDirVariable = "KARVE_DATA_DIR"
@@ -27,38 +26,37 @@ const dataDirVariable = "KARVE_DATA_DIR"
 // dialTimeout is how long a server of this machine may take to accept a connection.
 const dialTimeout = 5 * time.Second
 
-// cutDataDir takes --data-dir DIR from the beginning of kubectl's arguments. A completion script asks
-// for proposals with a command of cobra's, which precedes the arguments that were typed.
+// cutDataDir takes --data-dir DIR out of kubectl's arguments, up to a "--".
 func cutDataDir(args []string) (dir string, rest []string, err error) {
-	if len(args) == 0 {
-		return "", args, nil
+	for i, arg := range args {
+		value, joined := strings.CutPrefix(arg, "--data-dir=")
+		switch {
+		case arg == "--":
+			return "", args, nil
+		case joined:
+			dir, rest = value, slices.Concat(args[:i], args[i+1:])
+		case arg != "--data-dir":
+			continue
+		case i+1 < len(args):
+			dir, rest = args[i+1], slices.Concat(args[:i], args[i+2:])
+		}
+		if dir == "" || dir == "--" {
+			return "", nil, errors.New("--data-dir needs a directory, as in karve kubectl --data-dir DIR get namespaces")
+		}
+		return dir, rest, nil
 	}
-	if args[0] == "__complete" || args[0] == "__completeNoDesc" {
-		dir, rest, err = cutDataDir(args[1:])
-		return dir, slices.Concat(args[:1], rest), err
-	}
-	if value, ok := strings.CutPrefix(args[0], "--data-dir="); ok {
-		dir, rest = value, args[1:]
-	} else if args[0] != "--data-dir" {
-		return "", args, nil
-	} else if len(args) > 1 {
-		dir, rest = args[1], args[2:]
-	}
-	if dir == "" || dir == "--" {
-		return "", nil, errors.New("--data-dir needs a directory, as in karve kubectl --data-dir DIR get namespaces")
-	}
-	return dir, rest, nil
+	return "", args, nil
 }
 
 // machine is what a choice depends on.
 type machine struct {
 	kubeconfigVariable string
 	dataDirVariable    string
-	inCluster          bool     // in a Pod, whose service account kubectl uses
-	usersKubeconfig    string   // ~/.kube/config
-	usualDirs          []string // data directories
-	running            func(usual ...string) ([]servers.Server, error)
-	checkListed        func(path string) error // that KUBECONFIG can name it
+	inCluster          bool                           // in a Pod, whose service account kubectl uses
+	usersKubeconfig    string                         // ~/.kube/config
+	usualDirs          []string                       // data directories
+	own                func(usual ...string) []string // the data directories of this user's servers that run
+	checkListed        func(path string) error        // that KUBECONFIG can name it
 }
 
 func (s Setup) thisMachine() machine {
@@ -68,7 +66,7 @@ func (s Setup) thisMachine() machine {
 		inCluster:          os.Getenv("KUBERNETES_SERVICE_HOST") != "",
 		usersKubeconfig:    clientcmd.RecommendedHomeFile,
 		usualDirs:          s.UsualDirs,
-		running:            servers.Running,
+		own:                servers.Own,
 		checkListed:        s.CheckListed,
 	}
 }
@@ -99,7 +97,7 @@ func (m machine) choose(dir string, order Order) choice {
 			return m.inUsual(usual)
 		}
 	}
-	switch dirs := m.own(); {
+	switch dirs := m.own(m.usualDirs...); {
 	case len(dirs) == 1:
 		return m.in(dirs[0])
 	case len(dirs) > 1:
@@ -121,25 +119,12 @@ func (m machine) choose(dir string, order Order) choice {
 	return none
 }
 
-// own are the data directories of this user's running servers. Root does not use another user's,
-// unless it is a usual one: see [machine.inUsual].
-func (m machine) own() (dirs []string) {
-	running, _ := m.running(m.usualDirs...) // without /proc there are only the usual ones
-	for _, s := range running {
-		info, err := os.Stat(filepath.Join(s.DataDir, servers.KubeconfigName))
-		if err == nil && ownership.Mine(info) && !foreign(s.DataDir) {
-			dirs = append(dirs, s.DataDir)
-		}
-	}
-	return dirs
-}
-
 // inUsual is the server of a data directory that the user did not name. A service's directory
 // belongs to the service's user. That user could write a kubeconfig that makes kubectl start a
 // program as root, or send a file of root's. So root uses only one that a server could have written.
 func (m machine) inUsual(dir string) choice {
 	c := m.in(dir)
-	if c.foreign = foreign(dir); !c.foreign || c.socketIn != "" {
+	if c.foreign = servers.Foreign(dir); !c.foreign || c.socketIn != "" {
 		return c
 	}
 	if _, err := servers.Kubeconfig(dir); err != nil {
@@ -147,12 +132,6 @@ func (m machine) inUsual(dir string) choice {
 			missing: fmt.Errorf("another user owns %s, and root does not use the kubeconfig there unasked: %w (to use it all the same: --data-dir %[1]s)", dir, err)}
 	}
 	return c
-}
-
-// foreign tells whether this process is root's and dir is another user's, or may be.
-func foreign(dir string) bool {
-	_, foreign, err := ownership.Foreign(dir)
-	return foreign || err != nil
 }
 
 // in is the server of a data directory. A user who may not read the kubeconfig there uses the socket.

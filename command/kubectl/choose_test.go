@@ -27,10 +27,12 @@ func TestCutDataDir(t *testing.T) {
 		{"", "", "", false},
 		{"--data-dir D get ns", "D", "get ns", false},
 		{"--data-dir=D get ns", "D", "get ns", false},
-		{"get ns --data-dir D", "", "get ns --data-dir D", false}, // kubectl refuses it
+		{"get ns --data-dir D", "D", "get ns", false},
+		{"get --data-dir=D ns", "D", "get ns", false},
+		{"exec p -- --data-dir D", "", "exec p -- --data-dir D", false},
 		{"__complete --data-dir D get ns", "D", "__complete get ns", false},
 		{"__completeNoDesc --data-dir=D get ns", "D", "__completeNoDesc get ns", false},
-		{"__complete get --data-dir D", "", "__complete get --data-dir D", false},
+		{"__complete get --data-dir D", "D", "__complete get", false},
 		{"__complete", "", "__complete", false},
 		{"--data-dir", "", "", true},
 		{"--data-dir= get ns", "", "", true},
@@ -77,9 +79,9 @@ func TestChoose(t *testing.T) {
 		{"the usual directory", machine{usualDirs: []string{runs}}, "", OursFirst, runs, "no server in " + runs, false},
 		{"the second usual directory, in which one runs", machine{usualDirs: []string{stopped, runs}}, "", OursFirst, runs, "", false},
 		{"a usual directory whose server has stopped", machine{usualDirs: []string{stopped}}, "", OursFirst, stopped, "no server in " + stopped, false},
-		{"the only server", machine{usualDirs: []string{stopped}, running: runningIn(another)}, "", OursFirst, another, "", false},
-		{"two servers", machine{usualDirs: []string{stopped}, running: runningIn(runs, another)}, "", OursFirst, os.DevNull, "2 servers of this user run", true},
-		{"two servers, one of them usual", machine{usualDirs: []string{runs}, running: runningIn(runs, another)}, "", OursFirst, runs, "", false},
+		{"the only server", machine{usualDirs: []string{stopped}, own: runningIn(another)}, "", OursFirst, another, "", false},
+		{"two servers", machine{usualDirs: []string{stopped}, own: runningIn(runs, another)}, "", OursFirst, os.DevNull, "2 servers of this user run", true},
+		{"two servers, one of them usual", machine{usualDirs: []string{runs}, own: runningIn(runs, another)}, "", OursFirst, runs, "", false},
 		{"an option", machine{usualDirs: []string{runs}, kubeconfigVariable: "x"}, another, OursFirst, another, "", false},
 		{"an option with nothing there", machine{usualDirs: []string{runs}}, empty, OursFirst, empty, "no server in " + empty, true},
 		{"a variable", machine{usualDirs: []string{runs}, dataDirVariable: another}, "", OursFirst, another, "", false},
@@ -91,8 +93,8 @@ func TestChoose(t *testing.T) {
 		{"only a kubeconfig of the user", machine{usualDirs: []string{empty}, usersKubeconfig: users}, "", OursFirst, "", "", false},
 		{"in a Pod", machine{usualDirs: []string{empty}, inCluster: true}, "", OursFirst, "", "", false},
 	} {
-		if test.machine.running == nil {
-			test.machine.running = runningIn()
+		if test.machine.own == nil {
+			test.machine.own = runningIn()
 		}
 		test.machine.checkListed = anyPath
 		want := test.want
@@ -109,12 +111,13 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-func runningIn(dirs ...string) func(...string) ([]servers.Server, error) {
-	return func(...string) (all []servers.Server, err error) {
+func runningIn(dirs ...string) func(...string) []string {
+	return func(...string) []string {
+		var all []servers.Server
 		for _, dir := range dirs {
 			all = append(all, servers.Server{DataDir: dir, PID: os.Getpid()})
 		}
-		return all, nil
+		return servers.Owned(all)
 	}
 }
 
@@ -165,7 +168,7 @@ func TestOwnServersOnly(t *testing.T) {
 	if err := os.Chown(filepath.Join(foreign, servers.KubeconfigName), 65534, 65534); err != nil {
 		t.Fatal(err)
 	}
-	if got := (machine{running: runningIn(foreign, mine)}).own(); !slices.Equal(got, []string{mine}) {
+	if got := runningIn(foreign, mine)(); !slices.Equal(got, []string{mine}) {
 		t.Errorf("got %v, want %s", got, mine)
 	}
 }
@@ -184,7 +187,7 @@ func TestChooseForRoot(t *testing.T) {
 		if err := os.Chown(dir, stranger, stranger); err != nil {
 			t.Fatal(err)
 		}
-		m := machine{usualDirs: []string{dir}, running: runningIn(dir), checkListed: anyPath}
+		m := machine{usualDirs: []string{dir}, own: runningIn(dir), checkListed: anyPath}
 		path := filepath.Join(dir, servers.KubeconfigName)
 		if err := os.WriteFile(path, []byte(program), 0o600); err != nil {
 			t.Fatal(err)

@@ -47,8 +47,8 @@ const (
 // help is what upstream's help does not say.
 const help = `
 
- karve kubectl is for a server of this machine. Name its data directory with --data-dir DIR before all other
-arguments, or in the variable KARVE_DATA_DIR. Otherwise it is the server in the usual data directory or, if none
+ karve kubectl is for a server of this machine. Name its data directory with --data-dir DIR or in the
+variable KARVE_DATA_DIR. Otherwise it is the server in the usual data directory or, if none
 runs there, the only server of this user. If KUBECONFIG is set, kubectl uses that file instead.`
 
 // Run is upstream's kubectl (k8s.io/kubernetes/cmd/kubectl). It ends the process with kubectl's

@@ -12,6 +12,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/karve-k8s/karve/command/servers"
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/membership"
 )
@@ -203,6 +204,21 @@ func ConfigFileWith(c *cli.Context, option string) string {
 		return ""
 	}
 	return path
+}
+
+// FindDataDir is [ReadDataDir] for commands about a server that runs: if nothing names a data directory and the default
+// one does not exist, it is that of the only server of this user.
+func FindDataDir(c *cli.Context) error {
+	if err := ReadDataDir(c); err != nil || c.IsSet("data-dir") || c.IsSet("kubeconfig") {
+		return err
+	}
+	if _, err := os.Stat(c.String("data-dir")); !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if dirs := servers.Own(); len(dirs) == 1 {
+		return c.Set("data-dir", dirs[0])
+	}
+	return nil
 }
 
 // ReadDataDir takes data-dir, and the others of inDataDir for the commands that have them, from the server's configuration file, and leaves the other options in it alone.

@@ -196,8 +196,6 @@ func parse(args []string, r request) (*bootstraptoken.BootstrapToken, error) {
 	switch {
 	case len(args) == 1:
 		text = args[0]
-	case len(args) > 1 && strings.HasPrefix(args[1], "-"):
-		problems = append(problems, fmt.Errorf("%s comes after TOKEN: give the options first", args[1]))
 	case len(args) > 1:
 		problems = append(problems, errors.New("more than one TOKEN: create them one by one"))
 	}
@@ -347,9 +345,6 @@ func parseIDs(args []string) (ids []string, err error) {
 		return nil, errors.New("karve token delete needs a TOKEN, or " + idForm)
 	}
 	for _, arg := range args {
-		if strings.HasPrefix(arg, "-") {
-			return nil, fmt.Errorf("%s comes after TOKEN: give the options first", arg)
-		}
 		id := arg
 		if !bootstraputil.IsValidBootstrapTokenID(arg) {
 			token, err := bootstraptoken.NewBootstrapTokenString(arg)

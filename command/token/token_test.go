@@ -60,7 +60,6 @@ func TestParse(t *testing.T) {
 		{"a line break", []string{someToken + "\n"}, nil, []string{"TOKEN has the wrong form"}},
 		{"empty", []string{""}, nil, []string{"TOKEN has the wrong form"}},
 		{"two tokens", []string{someToken, someToken}, nil, []string{"more than one TOKEN"}},
-		{"an option behind", []string{someToken, "--ttl", "0"}, nil, []string{"--ttl comes after TOKEN"}},
 		{"for ever", nil, func(r *request) { r.ttl = 0 }, nil},
 		{"negative", nil, func(r *request) { r.ttl = -time.Second }, []string{"--ttl -1s"}},
 		{"less than the expiration can say", nil, func(r *request) { r.ttl = time.Millisecond }, []string{"--ttl 1ms"}},
