@@ -27,7 +27,7 @@ func TestDatabaseOfADirectory(t *testing.T) {
 			t.Errorf("%s, %v, want the endpoint", text, err)
 		}
 	}
-	for _, endpoint := range []string{"postgres://u:s3cret@h/mine", "mysql://u:s3cret@tcp(h:1)/mine", "mysql://u:s3cret@h", "s3cret"} {
+	for _, endpoint := range []string{"mysql://u:s3cret@h", "s3cret"} {
 		if _, err := parseDatabase(endpoint); err == nil || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: %v, want an error without the password", endpoint, err)
 		}

@@ -28,19 +28,20 @@ func TestDriveBounds(t *testing.T) {
 }
 
 // A peer must not send an event twice.
-func TestFanOutRefusesOtherEvents(t *testing.T) {
-	events := make(chan int64, 1)
-	watch := func(ctx context.Context) (func() ([]int64, error), error) {
-		return func() ([]int64, error) {
+func TestDeliveryRefusesOtherEvents(t *testing.T) {
+	events := make(chan int64, 2)
+	watch := func(ctx context.Context) (func() (int64, error), error) {
+		return func() (int64, error) {
 			select {
 			case revision := <-events:
-				return []int64{revision, revision}, nil
+				return revision, nil
 			case <-ctx.Done():
-				return nil, ctx.Err()
+				return 0, ctx.Err()
 			}
 		}, nil
 	}
-	_, err := FanOut(t.Context(), watch, 1, 10, time.Minute, func(_ context.Context, n int) (int64, error) {
+	_, err := Delivery(t.Context(), watch, 10, time.Minute, func(_ context.Context, n int) (int64, error) {
+		events <- int64(n)
 		events <- int64(n)
 		return int64(n), nil
 	})
