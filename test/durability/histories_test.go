@@ -2,12 +2,9 @@ package durability
 
 import (
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
-
-	"github.com/anishathalye/porcupine"
 )
 
 // What clients see through the API server is linearizable across kills, stops, resets and restores,
@@ -44,32 +41,5 @@ func TestHistories(t *testing.T) {
 				t.Error("no call was in progress at a kill")
 			}
 		})
-	}
-}
-
-// The check notices a start that has lost acknowledged writes: the test replaces the database with
-// the one of an earlier kill.
-func TestHistoriesNoticeLoss(t *testing.T) {
-	h := newServerHistory(t, collections["configmaps"])
-	first := h.start()
-	h.live(first, true, func() { time.Sleep(time.Second) })
-	old := map[string][]byte{}
-	for _, name := range []string{"mvcc.db", "mvcc.db-wal"} {
-		text, err := os.ReadFile(filepath.Join(h.server.DataDir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		old[name] = text
-	}
-	h.live(h.start(), true, func() { time.Sleep(time.Second) })
-	acknowledged := len(h.ops)
-	for name, text := range old {
-		if err := os.WriteFile(filepath.Join(h.server.DataDir, name), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	h.look()
-	if got := checkHistory(h.ops); got != porcupine.Illegal {
-		t.Errorf("acknowledged writes are gone after %d calls, and the history is %v, want %v", acknowledged, got, porcupine.Illegal)
 	}
 }

@@ -2,7 +2,6 @@ package durability
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"testing"
 	"time"
@@ -58,89 +57,4 @@ func TestEventsExpireAcrossKills(t *testing.T) {
 	}
 	api.HTTP.CloseIdleConnections()
 	s.stop()
-}
-
-// Renewals of nodes' Leases survive a kill, as all writes do. In mode relaxed a kill may lose the
-// last renewals since another write, but none is invented, none is older than the last one before
-// another write, and no resourceVersion is used twice.
-func TestHeartbeatsAcrossKills(t *testing.T) {
-	for _, mode := range []string{"full", "relaxed"} {
-		t.Run(mode, func(t *testing.T) {
-			const leases, others = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", "/api/v1/namespaces/default/configmaps"
-			s := newServer(t, "--durability", mode)
-			type lease struct {
-				tried, acknowledged, kept int // numbers of renewals; kept: those that a kill must not lose
-				revision                  int64
-			}
-			var all [3]lease
-			newest, lost := int64(0), 0
-			write := func(api *API, method, collection, name, rv string, value int) int64 {
-				t.Helper()
-				o := Object{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Metadata: Metadata{
-					Name: name, ResourceVersion: rv, Annotations: map[string]string{ValueAnnotation: fmt.Sprint(value)},
-				}}
-				if collection == others {
-					o.APIVersion, o.Kind = "v1", "ConfigMap"
-				}
-				path := collection
-				if method == http.MethodPut {
-					path += "/" + name
-				}
-				var got Object
-				if err := api.Do(t.Context(), method, path, o, &got); err != nil {
-					t.Fatal(err)
-				}
-				if got.Revision() <= newest {
-					t.Errorf("%s was given resourceVersion %d after %d", path, got.Revision(), newest)
-				}
-				newest = got.Revision()
-				return newest
-			}
-			keep := func() {
-				for i := range all {
-					all[i].kept = all[i].acknowledged
-				}
-			}
-			api := s.start()
-			for i := range all {
-				all[i].revision = write(api, http.MethodPost, leases, fmt.Sprintf("node-%d", i), "", 0)
-			}
-			keep()
-			for life := range rounds(t, 4) {
-				for n := range 10 + rand.IntN(50) {
-					i := rand.IntN(len(all))
-					all[i].tried++
-					all[i].revision = write(api, http.MethodPut, leases, fmt.Sprintf("node-%d", i), fmt.Sprint(all[i].revision), all[i].tried)
-					all[i].acknowledged = all[i].tried
-					if rand.IntN(20) == 0 {
-						write(api, http.MethodPost, others, fmt.Sprintf("other-%d-%d", life, n), "", 0)
-						keep()
-					}
-				}
-				if mode == "full" {
-					keep()
-				}
-				api.HTTP.CloseIdleConnections()
-				s.kill()
-				api = s.start()
-				for i := range all {
-					l := &all[i]
-					var got Object
-					if err := api.Do(t.Context(), http.MethodGet, fmt.Sprintf("%s/node-%d", leases, i), nil, &got); err != nil {
-						t.Fatal(err)
-					}
-					var value int
-					if _, err := fmt.Sscan(got.Value(), &value); err != nil || value < l.kept || value > l.tried {
-						t.Errorf("life %d: node-%d has renewal %q, want one from %d to %d", life, i, got.Value(), l.kept, l.tried)
-					}
-					lost += l.acknowledged - value
-					l.acknowledged, l.revision = value, got.Revision()
-				}
-				keep()
-			}
-			api.HTTP.CloseIdleConnections()
-			s.stop()
-			t.Logf("kills took %d renewals", lost)
-		})
-	}
 }

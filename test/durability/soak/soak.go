@@ -1,4 +1,4 @@
-package load
+package main
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -54,9 +55,9 @@ func newSoak(o options, log, stderr io.Writer) *soak {
 	return &soak{
 		options: o, stderr: stderr, journal: durability.NewJournal(), times: newLatencies(), seen: newWatchers(),
 		counts: map[string]int{}, gone: map[string]bool{}, began: time.Now(), pace: newPacer(o.rate),
-		server: &durability.Server{Binary: o.Binary, DataDir: o.DataDir(), Log: log, Args: []string{
+		server: &durability.Server{Binary: o.binary, DataDir: filepath.Join(o.dir, "data"), Log: log, Args: []string{
 			"--simulate-nodes", strconv.Itoa(o.nodes), "--durability", o.durability,
-			"--kube-apiserver-arg", "etcd-compaction-interval=" + o.Compact.String(),
+			"--kube-apiserver-arg", "etcd-compaction-interval=" + o.compact.String(),
 			"--kube-apiserver-arg", "event-ttl=" + eventTTL.String(),
 		}},
 	}
@@ -66,13 +67,13 @@ func newSoak(o options, log, stderr io.Writer) *soak {
 // life, whose slopes show a leak. After the last kill, the server is started and stopped once more,
 // and karve datastore verify reads its file.
 func (s *soak) run(ctx context.Context) error {
-	end := s.began.Add(s.Length)
+	end := s.began.Add(s.length)
 	for {
 		now := time.Now()
 		until := now.Add(s.kill)
-		if now.Sub(s.began) >= s.Length/2 || until.After(end) {
+		if now.Sub(s.began) >= s.length/2 || until.After(end) {
 			until = end
-		} else if half := s.began.Add(s.Length / 2); until.After(half) {
+		} else if half := s.began.Add(s.length / 2); until.After(half) {
 			until = half
 		}
 		if err := s.live(ctx, until); err != nil {
@@ -189,7 +190,7 @@ func (s *soak) last(ctx context.Context) error {
 	if err := s.server.Stop(time.Minute); err != nil {
 		return err
 	}
-	out, err := exec.Command(s.Binary, "datastore", "verify", "--data-dir", s.server.DataDir).CombinedOutput()
+	out, err := exec.Command(s.binary, "datastore", "verify", "--data-dir", s.server.DataDir).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("karve datastore verify: %w: %s", err, out)
 	}

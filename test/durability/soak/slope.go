@@ -1,4 +1,4 @@
-package load
+package main
 
 // A point of a figure over time.
 type point struct {
