@@ -6,15 +6,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"go.yaml.in/yaml/v3"
 )
-
-// actionUse is how a workflow names the action.
-const actionUse = "uses: karve-k8s/karve@"
 
 // afterAction is what a later step of the job finds.
 const afterAction = `set -e
@@ -141,4 +139,22 @@ func bash(script, dir string, env []string) (said string, group int, err error) 
 	}
 	err = cmd.Wait()
 	return out.String(), cmd.Process.Pid, err
+}
+
+// next is the environment of the step after those that wrote to these files.
+func next(env []string, environment, path string) ([]string, error) {
+	vars, err := os.ReadFile(environment)
+	if err != nil {
+		return nil, err
+	}
+	env = append(env, strings.Fields(string(vars))...)
+	dirs, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	for dir := range strings.FieldsSeq(string(dirs)) {
+		i := slices.IndexFunc(env, func(v string) bool { return strings.HasPrefix(v, "PATH=") })
+		env[i] = "PATH=" + dir + ":" + strings.TrimPrefix(env[i], "PATH=")
+	}
+	return env, nil
 }

@@ -16,13 +16,16 @@ import (
 	"time"
 )
 
-// patience is how long a recipe of a page may take on a busy machine.
+// nobody is the user who follows recipes.
+const nobody = 65534
+
+// patience is how long a recipe of a document may take on a busy machine.
 const patience = 5 * time.Minute
 
-// between is what the script of a page's recipe prints after each block.
+// between is what the script of a recipe prints after each block.
 const between = "\x1e"
 
-// A tutorial is a section of a page whose commands a reader copies one block after the other.
+// A tutorial is a section of a document whose commands a reader copies one block after the other.
 type tutorial struct {
 	title  string
 	blocks []block
@@ -35,26 +38,25 @@ type block struct {
 	want   []string
 }
 
-// followPage runs the recipes of a page, each in an empty directory of its own, as a user without rights. The
-// PATH begins with programs. Without titles, all of them run.
-func followPage(document, programs string, titles []string, stdout io.Writer) error {
+// releaseURL is what the recipes download from.
+const releaseURL = "https://github.com/karve-k8s/karve/releases/latest/download"
+
+// follow runs the recipes of a document, each in an empty directory of its own, as a user without rights. The
+// PATH begins with programs. url, unless it is empty, is where the release comes from.
+func follow(document, programs, url string, stdout io.Writer) error {
 	text, err := os.ReadFile(document)
 	if err != nil {
 		return err
 	}
-	tutorials, err := parsePage(string(text))
+	page := string(text)
+	if url != "" {
+		page = strings.ReplaceAll(page, releaseURL, url)
+	}
+	tutorials, err := parsePage(page)
 	if err != nil {
 		return fmt.Errorf("%s: %w", document, err)
 	}
-	for _, title := range titles {
-		if !slices.ContainsFunc(tutorials, func(t tutorial) bool { return t.title == title }) {
-			return fmt.Errorf("%s has no recipe %q", document, title)
-		}
-	}
 	for _, t := range tutorials {
-		if len(titles) > 0 && !slices.Contains(titles, t.title) {
-			continue
-		}
 		began := time.Now()
 		if err := t.follow(programs); err != nil {
 			return fmt.Errorf("%s: %s: %w", document, t.title, err)
@@ -65,7 +67,7 @@ func followPage(document, programs string, titles []string, stdout io.Writer) er
 }
 
 // parsePage finds the recipes: sections of the second level. Blocks in sh are commands, and a block of text below one has
-// the lines that it prints.
+// the lines that it prints. Blocks in yaml are for other programs.
 func parsePage(page string) ([]tutorial, error) {
 	var tutorials []tutorial
 	var language string
@@ -79,6 +81,9 @@ func parsePage(page string) ([]tutorial, error) {
 			inside, language, lines = true, fence, nil
 		case isFence:
 			inside = false
+			if language == "yaml" {
+				continue
+			}
 			if len(tutorials) == 0 {
 				return nil, errors.New("a code block is above the first recipe")
 			}
@@ -101,11 +106,12 @@ func parsePage(page string) ([]tutorial, error) {
 	if inside {
 		return nil, errors.New("a code block has no end")
 	}
+	tutorials = slices.DeleteFunc(tutorials, func(t tutorial) bool { return len(t.blocks) == 0 })
 	if len(tutorials) == 0 {
 		return nil, errors.New("there is no recipe")
 	}
 	for _, t := range tutorials {
-		if len(t.blocks) == 0 || t.blocks[len(t.blocks)-1].want == nil {
+		if t.blocks[len(t.blocks)-1].want == nil {
 			return nil, fmt.Errorf("%s does not end with a proof: commands, and a block of text with what they print", t.title)
 		}
 	}

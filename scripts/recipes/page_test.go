@@ -7,7 +7,7 @@ import (
 )
 
 func TestParsePage(t *testing.T) {
-	page := "# Recipes\n\n## One\n\n```sh\na\nb\n```\n\ntext\n\n```sh\nc\n```\n```text\nd\n```\n"
+	page := "# Recipes\n\n## Another program's\n```yaml\na: b\n```\n\n## One\n\n```sh\na\nb\n```\n\ntext\n\n```sh\nc\n```\n```text\nd\n```\n"
 	got, err := parsePage(page)
 	want := []tutorial{{title: "One", blocks: []block{{script: "a\nb"}, {script: "c", want: []string{"d"}}}}}
 	if err != nil || !reflect.DeepEqual(got, want) {
@@ -17,7 +17,7 @@ func TestParsePage(t *testing.T) {
 		"no proof":            {"## One\n```sh\na\n```\n", "does not end with a proof"},
 		"no recipe":           {"# Recipes\n", "there is no recipe"},
 		"no end":              {"## One\n```sh\n", "has no end"},
-		"an unknown language": {"## One\n```yaml\na: b\n```\n", `a block in "yaml"`},
+		"an unknown language": {"## One\n```go\na\n```\n", `a block in "go"`},
 		"a proof of nothing":  {"## One\n```text\na\n```\n", `a block in "text"`},
 		"an empty proof":      {"## One\n```sh\na\n```\n```text\n```\n", `a block in "text"`},
 		"nobody's block":      {"```sh\na\n```\n## One\n", "above the first recipe"},
