@@ -6,9 +6,9 @@
 //
 // VERSION is one like v1.37.2; "patch" is the newest patch release of the present minor version. The
 // program names the version in every go.mod and in the files that repeat it, tidies the modules,
-// prints the report, builds, vets, and runs the tests that compare Karve with upstream. It commits nothing.
-// It begins in a work tree without changes. If something does not compile or a test fails, correct that and
-// run the same command again. With two versions, it prints the report only.
+// prints the report, and builds and vets every module. It commits nothing. .ci/run has the tests.
+// It begins in a work tree without changes. If something does not compile, correct that and run the same
+// command again. With two versions, it prints the report only.
 //
 // It needs Go, git and the Go module proxy. The report takes seconds; a move takes a quarter of an hour or
 // more, most of it compiling Kubernetes.
@@ -86,8 +86,13 @@ func upgrade(ctx context.Context, to string) error {
 	if err := report(ctx, os.Stdout, from, to); err != nil {
 		return err
 	}
-	if err := check(ctx, modules); err != nil {
+	if err := command(ctx, ".", "scripts/build"); err != nil {
 		return err
+	}
+	for _, dir := range modules {
+		if err := command(ctx, dir, "go", "vet", "./..."); err != nil {
+			return err
+		}
 	}
 	fmt.Printf("\n== What else mentions %s. docs/upgrading.md says what is left to do.\n", from)
 	err = command(ctx, ".", "git", "grep", "-nF", from, "--", ".", ":!docs/figures*", ":!*testdata*")

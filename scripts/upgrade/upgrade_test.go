@@ -2,7 +2,6 @@ package main
 
 import (
 	"os"
-	"slices"
 	"strings"
 	"testing"
 
@@ -122,12 +121,5 @@ func TestRepeatingFilesHaveTheVersion(t *testing.T) {
 		if !strings.Contains(string(text), version) && !strings.Contains(string(text), staging(version)) {
 			t.Errorf("%s does not have %s or %s", file, version, staging(version))
 		}
-	}
-}
-
-func TestComparisons(t *testing.T) {
-	got := comparisons("server/flags_test.go:func TestFlagsAreUpstreams(t *testing.T) {\nserver/flags_test.go:func TestOther(t *testing.T) {\nkine/a_test.go:func TestOther(t *testing.T) {\n")
-	if len(got) != 1 || !slices.Equal(got["server"], []string{"TestFlagsAreUpstreams"}) {
-		t.Errorf("got %v", got)
 	}
 }
