@@ -97,8 +97,8 @@ func tunnelsKey(t *testing.T) (ssh.Signer, error) {
 	return tunnels.ReadKey(path)
 }
 
-// TestNodesThroughSSH reads a log of a kubelet that is reached through SSH alone. scripts/ssh-test has
-// the rest, with real SSH servers.
+// TestNodesThroughSSH reads a log of a kubelet that is reached through SSH alone. scripts/nodes has
+// the rest, with real nodes and their SSH servers.
 func TestNodesThroughSSH(t *testing.T) {
 	var clients atomic.Int64 // requests with the API server's certificate
 	kubelet := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -41,6 +41,8 @@ ssh_only() {
 	extensions_in_a_pod
 	tunnel_ends
 	node_reboots
+	bastion
+	changed_key
 	node_of_install_sh
 
 	# As before.
@@ -223,6 +225,37 @@ node_reboots() {
 
 says() { "${@:2}" | grep -x "$1"; }
 runs_again() { [ "$(container_state "$1")" != "$2" ] && kubectl wait --for=condition=Ready --timeout=10s "pod/$1"; }
+
+# bastion: the server reaches node-1 only through node-2.
+bastion() {
+	enter node-1 nft -f - <<-END
+		table inet bastion {
+			chain input { type filter hook input priority -20; ip saddr $(address_of server) ct state new drop; }
+		}
+	END
+	server_options --ssh-user tunnel --ssh-keyfile /etc/karve/ssh-key --ssh-jump "tunnel@$(address_of node-2)"
+	until_ok "the tunnel to node-1" tunnel_is node-1 healthy
+	start_pod behind node-1 "$busybox" sh -c "$counter"
+	until_ok "its log" says "line 0" kubectl logs behind
+	same "exec" "$(kubectl exec behind -- hostname)" behind
+	kubectl delete pod behind --now >/dev/null
+	enter node-1 nft delete table inet bastion
+	server_options --ssh-user tunnel --ssh-keyfile /etc/karve/ssh-key
+	say "ok: ssh_only: a bastion"
+}
+
+# changed_key: a node with another host key is refused, until the old one is forgotten.
+changed_key() {
+	enter node-1 sh -c 'rm /etc/ssh/ssh_host_ed25519_key*; ssh-keygen -q -t ed25519 -N "" -f /etc/ssh/ssh_host_ed25519_key'
+	enter node-1 systemctl restart ssh
+	enter node-1 pkill -KILL -f '^sshd(-session)?: tunnel' || true # it has ended with sshd, or not
+	until_ok "the refusal" key_is_refused node-1
+	enter server karve ssh forget --data-dir /var/lib/karve "$(address_of node-1)" >/dev/null
+	until_ok "the tunnel to node-1" tunnel_is node-1 healthy
+	say "ok: ssh_only: a changed host key"
+}
+
+key_is_refused() { enter server karve status --data-dir /var/lib/karve | grep -F "the host key of $(address_of "$1"):22 has changed"; }
 
 # shut_down NAME ends what runs on a machine. Its first process stays, because its file system ends with it.
 shut_down() {
