@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -135,7 +134,5 @@ func metric(page []byte, name string) (float64, error) {
 		}
 		return v, nil
 	}
-	return 0, fmt.Errorf("%w: there is no metric %s", errNoMetric, name)
+	return 0, fmt.Errorf("there is no metric %s", name)
 }
-
-var errNoMetric = errors.New("metric missing")
