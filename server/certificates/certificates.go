@@ -12,8 +12,18 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"k8s.io/component-base/metrics"
+	"k8s.io/component-base/metrics/legacyregistry"
 
 	"github.com/karve-k8s/karve/certs"
+)
+
+var (
+	expiration = metrics.NewGaugeVec(&metrics.GaugeOpts{
+		Name: "karve_certificate_expiration_timestamp_seconds", StabilityLevel: metrics.ALPHA,
+		Help: "When a certificate of this server, or an authority, expires.",
+	}, []string{"name"})
+	registerMetrics = sync.OnceFunc(func() { legacyregistry.MustRegister(expiration) })
 )
 
 // Config is the configuration of the part.
@@ -108,12 +118,26 @@ func (c *Certificates) use(store *certs.Store) {
 
 // keepFresh renews what is due until ctx ends.
 func (c *Certificates) keepFresh(ctx context.Context, set <-chan time.Duration) {
+	registerMetrics()
+	c.measure()
 	renew := func() ([]certs.Name, []certs.Note, error) {
 		renewed, notes, err := c.Store().Renew()
 		c.addresses.covers(c.Store().CertFile(certs.Serving))
+		c.measure()
 		return renewed, notes, err
 	}
 	renewer{renew: renew, nextDue: c.Store().NextDue, publish: c.republish, log: c.config.Log}.run(ctx, c.asked, set)
+}
+
+// measure sets the metric to the ends of the certificates in the directory. One that cannot be read has none.
+func (c *Certificates) measure() {
+	infos, _ := certs.List(filepath.Dir(c.Store().CertFile(certs.Serving)), time.Now()) // Renew reports the same error
+	expiration.Reset()
+	for _, i := range infos {
+		if !i.NotAfter.IsZero() {
+			expiration.WithLabelValues(string(i.Name)).Set(float64(i.NotAfter.Unix()))
+		}
+	}
 }
 
 // KubeconfigPath returns the path of the admin's kubeconfig.

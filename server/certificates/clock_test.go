@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"k8s.io/component-base/metrics/legacyregistry"
 
 	"github.com/karve-k8s/karve/certs"
 )
@@ -128,6 +129,9 @@ func TestCertificatesWhenTheClockIsSet(t *testing.T) {
 			if !i.NotAfter.IsZero() && i.DaysLeft < 100 {
 				t.Errorf("set to %d: %s has %d days left", year, i.Name, i.DaysLeft)
 			}
+			if got := measured(t)[string(i.Name)]; !i.NotAfter.IsZero() && got != i.NotAfter.Unix() {
+				t.Errorf("set to %d: the metric of %s is %d, want %d", year, i.Name, got, i.NotAfter.Unix())
+			}
 		}
 	}
 	before := serial()
@@ -136,4 +140,22 @@ func TestCertificatesWhenTheClockIsSet(t *testing.T) {
 	if serial() != before {
 		t.Error("renewed because the clock was set back")
 	}
+}
+
+// measured returns the metric of each certificate.
+func measured(t *testing.T) map[string]int64 {
+	t.Helper()
+	families, err := legacyregistry.DefaultGatherer.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ends := map[string]int64{}
+	for _, family := range families {
+		if family.GetName() == "karve_certificate_expiration_timestamp_seconds" {
+			for _, m := range family.GetMetric() {
+				ends[m.GetLabel()[0].GetValue()] = int64(m.GetGauge().GetValue())
+			}
+		}
+	}
+	return ends
 }
