@@ -47,6 +47,7 @@ func (s *controlPlane) announce(running context.Context) error {
 	}
 	info := s.info()
 	s.writeTrace()
+	s.readyAt = time.Now()
 	s.up.Store(true)
 	s.blocked.clear()
 	s.settling.Begin(running)

@@ -32,6 +32,7 @@ import (
 	"github.com/karve-k8s/karve/server/loopback"
 	"github.com/karve-k8s/karve/server/manifests"
 	"github.com/karve-k8s/karve/server/notify"
+	"github.com/karve-k8s/karve/server/page"
 	"github.com/karve-k8s/karve/server/ports"
 	"github.com/karve-k8s/karve/server/ready"
 	"github.com/karve-k8s/karve/server/scheduler"
@@ -67,8 +68,10 @@ type controlPlane struct {
 
 	blocked  blockedParts
 	wasReset chan struct{} // has a value after a reset, until the objects for kubeadm join follow
-	up       atomic.Bool   // every part has become ready
-	stopping atomic.Bool   // the shutdown has begun, and systemd has been notified
+	hour     *page.Hour
+	readyAt  time.Time   // valid when up is
+	up       atomic.Bool // every part has become ready
+	stopping atomic.Bool // the shutdown has begun, and systemd has been notified
 }
 
 // start has what belongs to one startup of this process, independently of its parts.
@@ -103,6 +106,7 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 	s := &controlPlane{plan: p, claim: c, start: begun, wasReset: make(chan struct{}, 1)}
 	s.keysFirst = p.issuesFirst()
 	s.blocked.init()
+	s.hour = page.NewHour(begun.began, func() int64 { return memory.Anonymous(os.Getpid()) })
 	s.progress = newProgress(begun.systemd, p.Progress, time.Now)
 	s.progress.reason = s.blocked.reason
 	s.loopback = loopback.NewServer(p.Log.Errorf)
@@ -325,7 +329,7 @@ func (s *controlPlane) storageConfig() storage.Config {
 	c := storage.Config{
 		Location: s.location, DataDir: s.DataDir, Lock: s.claim.storage(), MemoryLimit: s.MemoryLimit,
 		CAFile: s.DatastoreCAFile, CertFile: s.DatastoreCertFile, KeyFile: s.DatastoreKeyFile,
-		Contents: s.fork.Contents, Dial: !s.plan.deviations.On(deviations.StorageClient),
+		Committed: s.hour.Commit, Contents: s.fork.Contents, Dial: !s.plan.deviations.On(deviations.StorageClient),
 		Log: s.Log, Status: s.progress.status, OnProgress: s.progress.report, Step: s.stepsOf(datastorePart),
 	}
 	c.Answers = s.joinCluster
@@ -393,6 +397,7 @@ func (s *controlPlane) configureAPIServer() (apiserver.Config, error) {
 	c.Log = s.Log
 	c.Step = s.stepsOf(apiserverPart)
 	c.Routers = s.routers
+	c.Page, c.PagePath, c.Seen = page.Handler(s.look), page.Path, s.hour.Request
 	stored := s.storage.Connection()
 	c.Etcd = apiserver.Etcd{Endpoints: stored.Endpoints, CAFile: stored.CAFile, CertFile: stored.CertFile, KeyFile: stored.KeyFile}
 	c.Store = stored.Store

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -24,6 +23,7 @@ import (
 	"github.com/karve-k8s/karve/datastore/backup"
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
+	"github.com/karve-k8s/karve/internal/memory"
 	"github.com/karve-k8s/karve/kine/location"
 )
 
@@ -182,7 +182,7 @@ func readFiles(dir string, now time.Time) (s *ServerState, config *rest.Config, 
 		return nil, nil, fmt.Errorf("%w (run this as root or the server's user)", err)
 	}
 	if held {
-		s.PID, s.Listening, s.Memory = pid, check.Listening(pid), &memoryStatus{Anonymous: anonymous(pid)}
+		s.PID, s.Listening, s.Memory = pid, check.Listening(pid), &memoryStatus{Anonymous: memory.Anonymous(pid)}
 		if info, err := os.Stat(filepath.Join(dir, "lock")); err == nil {
 			began := info.ModTime().UTC().Truncate(time.Second)
 			s.Since = &began // the server may know better
@@ -193,22 +193,6 @@ func readFiles(dir string, now time.Time) (s *ServerState, config *rest.Config, 
 		}
 	}
 	return s, config, s.readCertificates(filepath.Join(dir, "certs"), now)
-}
-
-// anonymous is RssAnon of a process in bytes, the memory that the kernel cannot reclaim
-// (proc_pid_status(5)). 0 is unknown.
-func anonymous(pid int) int64 {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0
-	}
-	for line := range strings.Lines(string(text)) {
-		if f := strings.Fields(line); len(f) == 3 && f[0] == "RssAnon:" {
-			n, _ := strconv.ParseInt(f[1], 10, 64)
-			return n << 10
-		}
-	}
-	return 0
 }
 
 func (s *ServerState) readCertificates(dir string, now time.Time) error {

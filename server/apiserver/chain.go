@@ -113,6 +113,7 @@ func New(ctx context.Context, c Config) (s *Server, err error) {
 	if completed.Admission.GenericAdmission.ConfigFile != "" {
 		s.release() // it may name policies in files, which need the index for the first write
 	}
+	s.count(last)
 	s.buildPlainChains(last)
 	if err := s.createChain(cfg); err != nil {
 		s.early.Stop()
@@ -322,6 +323,9 @@ func (s *Server) use(servers []*genericapiserver.GenericAPIServer, informers []r
 	last := servers[len(servers)-1]
 	s.unfiltered = func(w http.ResponseWriter, r *http.Request) {
 		last.UnprotectedHandler().ServeHTTP(w, r)
+	}
+	if s.config.Page != nil {
+		last.Handler.NonGoRestfulMux.UnlistedHandle(s.config.PagePath, s.config.Page)
 	}
 	s.config.Loopback.Serve(openapi.WhenPrepared(s.prepared, last.Handler))
 	if s.early == nil {

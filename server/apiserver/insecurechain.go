@@ -31,6 +31,21 @@ func (s *Server) buildPlainChains(last *genericapiserver.Config) {
 	}
 }
 
+// count makes each chain report the requests that it gets.
+func (s *Server) count(last *genericapiserver.Config) {
+	if s.config.Seen == nil {
+		return
+	}
+	build := last.BuildHandlerChainFunc
+	last.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
+		next := build(api, c)
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			s.config.Seen()
+			next.ServeHTTP(w, r)
+		})
+	}
+}
+
 // anyone authenticates every request as the user of the old insecure port. It ignores
 // credentials in the request, except for impersonation headers.
 func anyone(*http.Request) (*authenticator.Response, bool, error) {

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/http"
 	"os"
 	"slices"
 	"time"
@@ -118,6 +119,11 @@ type Config struct {
 	// Routers is called with the router of kube-apiserver, upstream's router that it replaces,
 	// and the web services, so that a test can compare the two routers. Nil: no call.
 	Routers func(ours, upstreams restful.RouteSelector, services []*restful.WebService)
+	// Page is served at PagePath to whom the authorizer allows it: administrators, unless a role says otherwise. Nil: there is none.
+	Page     http.Handler
+	PagePath string
+	// Seen is called for each request. Nil: no call.
+	Seen func()
 	// ReadyChecks are added to /readyz for the parts other than the API server.
 	ReadyChecks []healthz.HealthChecker
 	// Args are the user's own kube-apiserver options, name=value. They override the defaults

@@ -276,6 +276,12 @@ func (s *Server) Healthy(ctx context.Context) error {
 	return fmt.Errorf("/livez: %s", strings.Join(failingChecks(body), ", "))
 }
 
+// Failing requests /readyz and returns the checks that fail.
+func (s *Server) Failing(ctx context.Context) []string {
+	_, body := s.get(ctx, "/readyz?verbose")
+	return failingChecks(body)
+}
+
 // get calls the health endpoints directly, without the filters, so it needs no connection and
 // no identity, and no limit applies.
 func (s *Server) get(ctx context.Context, path string) (int, string) {

@@ -51,14 +51,14 @@ func (t *Trace) Step(part, name string) (done func()) {
 	}
 }
 
+// Parts returns the parts, in the order in which they began.
+func (t *Trace) Parts() []Span {
+	return slices.DeleteFunc(t.all(), func(s Span) bool { return s.Step != "" })
+}
+
 // Slowest returns the n parts that took longest, the slowest first.
 func (t *Trace) Slowest(n int) []Span {
-	var parts []Span
-	for _, s := range t.all() {
-		if s.Step == "" && s.Took > 0 {
-			parts = append(parts, s)
-		}
-	}
+	parts := slices.DeleteFunc(t.Parts(), func(s Span) bool { return s.Took == 0 })
 	slices.SortStableFunc(parts, func(a, b Span) int { return cmp.Compare(b.Took, a.Took) })
 	return parts[:min(n, len(parts))]
 }

@@ -79,7 +79,7 @@ func (s *Storage) open(ctx context.Context) (_ *datastore.Engine, err error) {
 	options := datastore.Options{
 		Durability:     where.Durability,
 		CacheBytes:     where.CacheBytes,
-		OnCommit:       observeCommit,
+		OnCommit:       s.observeCommit,
 		DeferredPrefix: NodeLeases,
 		OnProgress:     s.config.OnProgress,
 		OnWait: func(err error) {

@@ -31,7 +31,10 @@ var (
 )
 
 // observeCommit records a commit; it is for datastore.Options.OnCommit.
-func observeCommit(c datastore.Commit) {
+func (s *Storage) observeCommit(c datastore.Commit) {
+	if s.config.Committed != nil {
+		s.config.Committed(c.Duration)
+	}
 	commitSeconds.Observe(c.Duration.Seconds())
 	commitChanges.Observe(float64(c.Rows))
 }

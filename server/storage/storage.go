@@ -4,6 +4,7 @@ package storage
 
 import (
 	"context"
+	"time"
 
 	"github.com/sirupsen/logrus"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -44,6 +45,8 @@ type Config struct {
 	// Status is called with a short text on what startup waits for, OnProgress with its progress.
 	Status     func(string)
 	OnProgress func(what string, done, total int64)
+	// Committed is called for each commit of the built-in datastore. It may be nil.
+	Committed func(took time.Duration)
 	// Step is called when a step of the startup begins, and its result when the step ends.
 	Step func(name string) (done func())
 }
