@@ -124,6 +124,7 @@ func newApp(args []string, stdout, stderr io.Writer) *cli.App {
 			inCategory(data, datadir.Certs()),
 			inCategory(data, datadir.SSH()),
 			inCategory(tools, checkCommand()),
+			inCategory(tools, supportCommand()),
 			inCategory(tools, featureGatesCommand()),
 			inCategory(tools, envtestAssetsCommand()),
 			inCategory(tools, completionCommand()),

@@ -1,0 +1,122 @@
+// Package redact replaces secrets in texts that leave the machine: those that are known, wherever they stand, and what
+// looks like one.
+package redact
+
+import (
+	"bytes"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Mark stands in place of a secret.
+const Mark = "[redacted]"
+
+const (
+	shortest  = 6       // characters of a secret that is looked for: shorter ones are parts of other words
+	fileLimit = 1 << 20 // bytes
+)
+
+// naming is a name whose value is a secret.
+const naming = `[\w.-]*(?:passw(?:or)?d|passphrase|secret|token|credential|api[_-]?key|private[_-]?key|key-data|authorization|cookie|datastore[_-]endpoint|migrate[_-](?:from|to))[\w.-]*`
+
+var (
+	// A password in a URL ends at the last @, since those of MySQL need no escapes.
+	inURL   = regexp.MustCompile(`([a-zA-Z][\w+.-]*://)([^\s"'<>@]*)(:)([^\s"'<>]*)@|([a-zA-Z][\w+.-]*://)[^\s"'<>]*@`)
+	named   = regexp.MustCompile(`(?i)(--` + naming + `[ \n]+|` + naming + `["']?\s*[:=]\s*)("(?:[^"\\]|\\.)*"|'[^']*'|[^\s,;&"'<]+)`)
+	ofLine  = regexp.MustCompile(`(?im)^(.*?` + naming + `["']?\s*[:=])(.*)$`)
+	option  = regexp.MustCompile(`(?im)^[\s#-]*(?:KARVE_|--)?([\w-]+)["']?\s*[:=\n]\s*["']?([^\s"']+)`)
+	inYAML  = regexp.MustCompile(`(?m)\b(?:secret|key-data|token):\s*["']?([^\s"'{}\[\],]+)`)
+	hasFile = regexp.MustCompile(`(?i)(token|key|secret|encryption|passw)`)
+
+	shapes = []*regexp.Regexp{
+		regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)`),
+		regexp.MustCompile(`\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*`),           // a JSON web token
+		regexp.MustCompile(`\b[a-z0-9]{6}\.[a-z0-9]{16}\b`),            // a bootstrap token
+		regexp.MustCompile(`AGE-SECRET-KEY-1\w+`),                      // an identity of age
+		regexp.MustCompile(`(?i)\b(?:bearer|basic)\s+[\w.~+/-]{8,}=*`), // a header
+		regexp.MustCompile(`\bLS0tLS1CRUdJTi[\w+/]{20,}=*`),            // PEM in base64
+	}
+)
+
+// Secrets are secrets that are known. The zero value knows none.
+type Secrets struct{ known []string }
+
+func (s *Secrets) add(secret string) {
+	if len(secret) >= shortest && !slices.Contains(s.known, secret) {
+		s.known = append(s.known, secret)
+	}
+}
+
+// Learn finds passwords in the URLs of a configuration, a command line or an environment, and reads the files that
+// options with secrets name.
+func (s *Secrets) Learn(text []byte) {
+	for _, m := range inURL.FindAllSubmatch(text, -1) {
+		s.add(string(m[4]))
+	}
+	for _, m := range option.FindAllSubmatch(text, -1) {
+		if hasFile.Match(m[1]) && bytes.HasPrefix(m[2], []byte("/")) {
+			s.LearnFiles(string(m[2]))
+		}
+	}
+}
+
+// LearnFiles reads files that have secrets: keys, tokens with or without more fields, kubeconfigs, and configurations of
+// encryption. What cannot be read is not known.
+func (s *Secrets) LearnFiles(paths ...string) {
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		if err != nil || !info.Mode().IsRegular() || info.Size() > fileLimit {
+			continue
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		if strings.Contains(string(text), "kind:") { // YAML, whose other words are none
+			for _, m := range inYAML.FindAllSubmatch(text, -1) {
+				s.add(string(m[1]))
+			}
+			continue
+		}
+		for line := range strings.Lines(string(text)) {
+			secret, _, _ := strings.Cut(strings.TrimSpace(line), ",")
+			if !strings.HasPrefix(secret, "-----") {
+				s.add(secret)
+			}
+		}
+	}
+}
+
+// Redact replaces the secrets in a text.
+func (s *Secrets) Redact(text []byte) []byte {
+	for _, secret := range s.known {
+		text = bytes.ReplaceAll(text, []byte(secret), []byte(Mark))
+	}
+	for _, shape := range shapes {
+		text = shape.ReplaceAllLiteral(text, []byte(Mark))
+	}
+	text = inURL.ReplaceAll(text, []byte("${1}${5}"+Mark+"@"))
+	return named.ReplaceAllFunc(text, func(found []byte) []byte {
+		m := named.FindSubmatch(found)
+		name := strings.ToLower(strings.TrimRight(string(m[1]), " \n:=\"'"))
+		switch {
+		case strings.HasSuffix(name, "file"), strings.HasSuffix(name, ".go"), strings.ContainsAny(string(m[2][:1]), "{["):
+			return found
+		}
+		return append(slices.Clone(m[1]), Mark...)
+	})
+}
+
+// Config replaces the values of a configuration file whose options have secrets, up to the ends of their lines. Redact does
+// the rest.
+func Config(text []byte) []byte {
+	return ofLine.ReplaceAllFunc(text, func(found []byte) []byte {
+		m := ofLine.FindSubmatch(found)
+		if value := bytes.TrimSpace(m[2]); len(value) == 0 || strings.HasSuffix(strings.ToLower(strings.TrimRight(string(m[1]), " :=\"'")), "file") {
+			return found
+		}
+		return append(slices.Clone(m[1]), " "+Mark...)
+	})
+}

@@ -1,0 +1,303 @@
+package command
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"k8s.io/client-go/rest"
+
+	"github.com/karve-k8s/karve/command/datadir"
+	"github.com/karve-k8s/karve/command/options"
+	"github.com/karve-k8s/karve/command/redact"
+	"github.com/karve-k8s/karve/command/servers"
+	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/internal/atomicfile"
+	"github.com/karve-k8s/karve/server/page"
+)
+
+// What a file of karve support has at most, and how long each question may take.
+const (
+	supportLimit  = 8 << 20 // bytes of one text
+	supportLines  = "3000"  // of the journal
+	supportTime   = 30 * time.Second
+	openRCLogFile = "/var/log/karve.log"
+)
+
+// supportCommand is `karve support`.
+func supportCommand() *cli.Command {
+	return &cli.Command{
+		Name: "support", ArgsUsage: "[FILE]",
+		Usage: "write a file for those who help you: versions, configuration, state and log, without secrets",
+		Description: "FILE is karve-support-TIME.tar.gz by default. Secrets are not read, and passwords, tokens and keys in\n" +
+			"the texts are replaced. Names of your cluster remain: look through it before you pass it on.\n" +
+			"The server need not run. summary.txt in the file says what is missing, and why.",
+		Flags: []cli.Flag{options.Config(), options.DataDir(), options.DatastoreEndpoint(),
+			&cli.StringFlag{Name: "log-file", Usage: "`FILE` with the server's log (default: the journal of the unit karve, or " + openRCLogFile + ")"}},
+		Before: options.ReadDataDir,
+		Action: writeSupport,
+	}
+}
+
+func writeSupport(c *cli.Context) error {
+	now := time.Now()
+	file := "karve-support-" + now.UTC().Format("20060102T150405Z") + ".tar.gz"
+	if c.Args().Len() > 1 {
+		return fmt.Errorf("karve support takes one FILE, got %q", c.Args().Slice())
+	} else if c.Args().Present() {
+		file = c.Args().First()
+	}
+	s := &support{ctx: c.Context, dir: datadir.Absolute(c.String("data-dir")), now: now}
+	s.collect(c)
+	if err := atomicfile.Create(file, false, s.write); err != nil {
+		return err
+	}
+	for _, line := range s.missing {
+		fmt.Fprintf(c.App.ErrWriter, "missing: %s\n", line)
+	}
+	fmt.Fprintf(c.App.Writer, "wrote %d files to %s; look through it before you pass it on\n", len(s.files), file)
+	return nil
+}
+
+// support is what the file will have. The secrets are known when all has been read, so texts are redacted at the end.
+type support struct {
+	ctx     context.Context
+	dir     string
+	now     time.Time
+	secrets redact.Secrets
+	files   []supportFile
+	missing []string
+}
+
+type supportFile struct {
+	name string
+	text []byte
+}
+
+// add takes the result of a question. A text is worth having in spite of an error.
+func (s *support) add(name string, text []byte, err error) {
+	if len(text) > 0 {
+		s.files = append(s.files, supportFile{name, text[max(0, len(text)-supportLimit):]})
+	}
+	if err != nil {
+		s.missing = append(s.missing, string(s.secrets.Redact([]byte(fmt.Sprintf("%s: %v", name, err)))))
+	}
+}
+
+func (s *support) collect(c *cli.Context) {
+	config, err := os.ReadFile(options.ConfigPath(c))
+	s.secrets.Learn(config)
+	own := strings.Join(os.Environ(), "\n")
+	s.secrets.Learn([]byte(own))
+	s.secrets.LearnFiles(slices.Concat(glob(s.dir, "certs/*.key"), glob(s.dir, "ssh/*"), glob(s.dir, "*.kubeconfig"))...)
+	s.add("config.yaml", redact.Config(config), err)
+	if pid, held, err := directory.Holder(s.dir); err != nil || !held {
+		s.add("process.txt", nil, errors.Join(err, errors.New("no server runs in "+s.dir)))
+	} else {
+		s.process(pid)
+	}
+	s.add("environment.txt", variables(own), nil)
+	s.log(c.String("log-file"))
+	s.commands(c)
+	s.api()
+}
+
+func glob(dir, pattern string) []string {
+	found, _ := filepath.Glob(filepath.Join(dir, pattern)) // the pattern is a constant
+	return found
+}
+
+// process is how the server was started.
+func (s *support) process(pid int) {
+	var text bytes.Buffer
+	for _, name := range []string{"cmdline", "environ", "status", "limits", "cgroup"} {
+		content, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, name))
+		if err != nil {
+			s.add("process.txt", nil, err)
+			continue
+		}
+		content = bytes.ReplaceAll(content, []byte{0}, []byte("\n"))
+		s.secrets.Learn(content)
+		if name == "environ" {
+			content = variables(string(content))
+		}
+		fmt.Fprintf(&text, "# %s\n%s\n", name, content)
+	}
+	s.add("process.txt", text.Bytes(), nil)
+}
+
+// variables are those that Karve and Go's runtime read.
+func variables(environment string) []byte {
+	var kept []string
+	for _, line := range strings.Split(environment, "\n") {
+		if strings.HasPrefix(line, "KARVE_") || strings.HasPrefix(line, "GO") || strings.HasPrefix(line, "NOTIFY_SOCKET=") {
+			kept = append(kept, line)
+		}
+	}
+	return []byte(strings.Join(kept, "\n") + "\n")
+}
+
+func (s *support) log(file string) {
+	if file == "" {
+		if _, err := exec.LookPath("journalctl"); err == nil {
+			limited, cancel := context.WithTimeout(s.ctx, supportTime)
+			defer cancel()
+			text, err := exec.CommandContext(limited, "journalctl", "--no-pager", "--output", "short-iso", "--lines", supportLines, "--unit", "karve", "--user-unit", "karve").Output()
+			s.add("log.txt", text, err)
+			return
+		}
+		file = openRCLogFile
+	}
+	text, err := tail(file)
+	if err != nil {
+		err = fmt.Errorf("%w (--log-file names the server's log)", err)
+	}
+	s.add("log.txt", text, err)
+}
+
+// tail reads the end of a file.
+func tail(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(err, fmt.Errorf("%s is not a regular file", path))
+	} else if _, err := f.Seek(max(0, info.Size()-supportLimit), io.SeekStart); err != nil {
+		return nil, err
+	}
+	return io.ReadAll(io.LimitReader(f, supportLimit))
+}
+
+// commands are what a user would be asked to run.
+func (s *support) commands(c *cli.Context) {
+	var where []string
+	for _, name := range []string{"config", "data-dir", "datastore-endpoint"} {
+		if value := c.String(name); value != "" {
+			where = append(where, "--"+name, value)
+		}
+	}
+	for _, ask := range []struct {
+		file, command string
+		where         bool
+	}{
+		{"version.txt", "version", false}, {"status.txt", "status", true}, {"status.json", "status -o json", true}, {"check.txt", "check", true},
+		{"certificates.txt", "certs list", true}, {"datastore.json", "datastore stats -o json", true}, {"backups.txt", "backup list", true},
+	} {
+		args := append([]string{"karve"}, strings.Fields(ask.command)...)
+		if ask.where {
+			known := where
+			if ask.file == "certificates.txt" { // they are not in the datastore
+				known = slices.DeleteFunc(slices.Clone(where), func(s string) bool { return s == "--datastore-endpoint" || s == c.String("datastore-endpoint") })
+			}
+			args = append(args, known...)
+		}
+		var out, problems bytes.Buffer
+		limited, cancel := context.WithTimeout(s.ctx, supportTime)
+		err := run(limited, args, &out, &problems)
+		cancel()
+		out.Write(problems.Bytes())
+		if coded := cli.ExitCoder(nil); errors.As(err, &coded) && err.Error() == "" {
+			err = nil // the text says it
+		}
+		s.add(ask.file, out.Bytes(), err)
+	}
+}
+
+// api is what only a running server can tell.
+func (s *support) api() {
+	config, err := servers.Kubeconfig(s.dir)
+	if err != nil {
+		s.missing = append(s.missing, fmt.Sprintf("what the API tells: %v", err))
+		return
+	}
+	config.Timeout = supportTime
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		s.missing = append(s.missing, fmt.Sprintf("what the API tells: %v", err))
+		return
+	}
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	defer client.CloseIdleConnections()
+	for _, ask := range []struct{ file, path string }{
+		{"ready.txt", "/readyz?verbose"}, {"metrics.txt", "/metrics"}, {"goroutines.txt", "/debug/pprof/goroutine?debug=2"}, {"page.html", page.Path},
+		{"nodes.json", "/api/v1/nodes?limit=500"}, {"events.json", "/api/v1/events?limit=2000"},
+	} {
+		text, err := get(s.ctx, client, config.Host+ask.path)
+		if err == nil && strings.HasSuffix(ask.file, ".json") {
+			text, err = withoutAnnotations(text)
+		}
+		s.add(ask.file, text, err)
+	}
+}
+
+func get(ctx context.Context, client *http.Client, url string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(answer.Body, 4*supportLimit))
+	if err == nil && answer.StatusCode != http.StatusOK {
+		err = errors.New(answer.Status)
+	}
+	return text, err
+}
+
+// withoutAnnotations removes what users write into any object, such as the last applied configuration.
+func withoutAnnotations(text []byte) ([]byte, error) {
+	var list struct {
+		Metadata any              `json:"metadata"`
+		Items    []map[string]any `json:"items"`
+	}
+	if err := json.Unmarshal(text, &list); err != nil {
+		return nil, err
+	}
+	for _, item := range list.Items {
+		if meta, ok := item["metadata"].(map[string]any); ok {
+			delete(meta, "annotations")
+			delete(meta, "managedFields")
+		}
+	}
+	return json.MarshalIndent(list, "", " ")
+}
+
+func (s *support) write(to io.Writer) error {
+	summary := fmt.Sprintf("karve support, %s\n\n", s.now.UTC().Format(time.RFC3339))
+	for _, f := range s.files {
+		summary += f.name + "\n"
+	}
+	if len(s.missing) > 0 {
+		summary += "\nmissing:\n" + strings.Join(s.missing, "\n") + "\n"
+	}
+	packed := gzip.NewWriter(to)
+	archive := tar.NewWriter(packed)
+	for _, f := range append([]supportFile{{"summary.txt", []byte(summary)}}, s.files...) {
+		text := s.secrets.Redact(f.text)
+		if err := archive.WriteHeader(&tar.Header{Name: "karve-support/" + f.name, Mode: 0o600, Size: int64(len(text)), ModTime: s.now}); err != nil {
+			return err
+		}
+		if _, err := archive.Write(text); err != nil {
+			return err
+		}
+	}
+	return errors.Join(archive.Close(), packed.Close())
+}
