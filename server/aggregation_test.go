@@ -6,14 +6,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/rest"
 	registrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	aggregator "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 	"k8s.io/utils/ptr"
@@ -51,13 +47,13 @@ func extension(t *testing.T) http.Handler {
 
 // aggregate serves fleet.test/v1 with handler until the test ends, as an APIService of the
 // cluster whose Service is in ns. It returns when the group is available.
-func (c *cluster) aggregate(t *testing.T, ns string, handler http.Handler) (at string, ca []byte) {
+func (c *cluster) aggregate(t *testing.T, ns string, handler http.Handler) {
 	t.Helper()
-	return c.aggregateGroup(t, ns, "fleet.test", (*cluster).sliceTo, handler)
+	c.aggregateGroup(t, ns, "fleet.test", (*cluster).sliceTo, handler)
 }
 
 // aggregateGroup does that for any group, with the Service that lead makes.
-func (c *cluster) aggregateGroup(t *testing.T, ns, group string, lead leader, handler http.Handler) (at string, ca []byte) {
+func (c *cluster) aggregateGroup(t *testing.T, ns, group string, lead leader, handler http.Handler) {
 	t.Helper()
 	ctx := t.Context()
 	// Some time after a start, the cluster publishes what an extension API server has to
@@ -71,7 +67,7 @@ func (c *cluster) aggregateGroup(t *testing.T, ns, group string, lead leader, ha
 	if !frontProxy.AppendCertsFromPEM([]byte(published.Data["requestheader-client-ca-file"])) {
 		t.Fatalf("no front-proxy CA in %v", published.Data)
 	}
-	port, at, ca := lead(c, t, ns, "extension", frontProxy, handler)
+	port, _, ca := lead(c, t, ns, "extension", frontProxy, handler)
 	services, err := aggregator.NewForConfig(c.admin)
 	if err != nil {
 		t.Fatal(err)
@@ -103,45 +99,4 @@ func (c *cluster) aggregateGroup(t *testing.T, ns, group string, lead leader, ha
 		}
 		return fmt.Errorf("no condition in %v", s.Status)
 	})
-	return at, ca
-}
-
-func TestAggregatedAPI(t *testing.T) {
-	c := shared(t)
-	ctx := t.Context()
-	ns := c.namespace(t)
-
-	at, ca := c.aggregate(t, ns, extension(t))
-
-	ships := schema.GroupVersionResource{Group: "fleet.test", Version: "v1", Resource: "ships"}
-	var ship *unstructured.Unstructured
-	eventually.Nil(t, "ships are served", func() (err error) { // an APIService can be available a moment earlier
-		ship, err = c.dynamic.Resource(ships).Get(ctx, "mine", metav1.GetOptions{})
-		return err
-	})
-	if got := ship.GetName(); got != "kubernetes-admin" {
-		t.Errorf("X-Remote-User: got %q, want kubernetes-admin", got)
-	}
-	groups := fmt.Sprint(ship.Object["groups"])
-	if groups != "[system:masters system:authenticated]" && groups != "[kubeadm:cluster-admins system:authenticated]" {
-		t.Errorf("X-Remote-Group: got %s, want the administrator's", groups)
-	}
-	eventually.Nil(t, "ships are discovered", func() error {
-		_, lists, err := c.Discovery().ServerGroupsAndResources()
-		if err != nil {
-			return err
-		}
-		if !slices.ContainsFunc(lists, func(l *metav1.APIResourceList) bool { return l.GroupVersion == "fleet.test/v1" }) {
-			return fmt.Errorf("no fleet.test/v1 in %d groups", len(lists))
-		}
-		return nil
-	})
-
-	// The extension does not trust a client that connects without the front proxy's
-	// certificate.
-	config := &rest.Config{Host: at, TLSClientConfig: rest.TLSClientConfig{CAData: ca}}
-	if answer, err := httpClient(t, config).Get(at + "/apis/fleet.test/v1"); err == nil {
-		answer.Body.Close()
-		t.Errorf("without a certificate: got status %d, want no connection", answer.StatusCode)
-	}
 }

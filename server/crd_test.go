@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
-	"strings"
 	"testing"
 	"time"
 
@@ -79,100 +78,6 @@ func (c *cluster) definitions(t *testing.T) apiextensionsclient.CustomResourceDe
 		t.Fatal(err)
 	}
 	return extensions.ApiextensionsV1().CustomResourceDefinitions()
-}
-
-func TestCustomResources(t *testing.T) {
-	c := shared(t)
-	ctx := t.Context()
-	ns := c.namespace(t)
-	definitions := c.definitions(t)
-	create(t, definitions, boatDefinition())
-	client := c.dynamic.Resource(boats).Namespace(ns)
-	eventually.Nil(t, "boats are served", func() error {
-		_, err := client.List(ctx, metav1.ListOptions{})
-		return err
-	})
-
-	made, err := client.Create(ctx, boat("longship", map[string]any{"sails": int64(1)}, map[string]any{"afloat": true}), metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if oars, _, _ := unstructured.NestedInt64(made.Object, "spec", "oars"); oars != 12 {
-		t.Errorf("spec.oars: got %d, want the schema's default, 12", oars)
-	}
-	if _, found := made.Object["status"]; found {
-		t.Error("status could be set without its subresource")
-	}
-
-	made.Object["status"] = map[string]any{"afloat": true}
-	made.Object["spec"] = map[string]any{"oars": int64(2)}
-	made, err = client.UpdateStatus(ctx, made, metav1.UpdateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	afloat, _, _ := unstructured.NestedBool(made.Object, "status", "afloat")
-	oars, _, _ := unstructured.NestedInt64(made.Object, "spec", "oars")
-	if !afloat || oars != 12 {
-		t.Errorf("after an update of the status: got afloat %v and oars %d, want true, and 12 as before", afloat, oars)
-	}
-
-	v2, err := c.dynamic.Resource(boats.GroupResource().WithVersion("v2")).Namespace(ns).Get(ctx, "longship", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := v2.GetAPIVersion(); got != "karve.test/v2" {
-		t.Errorf("read as v2: got apiVersion %s", got)
-	}
-
-	for name, spec := range map[string]map[string]any{
-		"a boat needs an even number of oars": {"oars": int64(3)},
-		"must be of type integer":             {"sails": "many"},
-	} {
-		_, err := client.Create(ctx, boat("odd", spec, nil), metav1.CreateOptions{})
-		if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), name) {
-			t.Errorf("create %v: got %v, want it refused: %s", spec, err, name)
-		}
-	}
-	if err := unknownFieldsPruned(t, c, ns); err != nil {
-		t.Error(err)
-	}
-
-	// The deletion of the definition deletes its objects.
-	if err := definitions.Delete(ctx, "boats.karve.test", metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	eventually.Nil(t, "the definition is gone", func() error {
-		_, err := definitions.Get(ctx, "boats.karve.test", metav1.GetOptions{})
-		return wantNotFound(err)
-	})
-	eventually.Nil(t, "boats are no longer served", func() error {
-		_, err := client.Get(ctx, "longship", metav1.GetOptions{})
-		return wantNotFound(err)
-	})
-	create(t, definitions, boatDefinition())
-	eventually.Nil(t, "boats are served again, and none is left", func() error {
-		list, err := client.List(ctx, metav1.ListOptions{})
-		if err == nil && len(list.Items) > 0 {
-			err = fmt.Errorf("%d boats outlived their definition", len(list.Items))
-		}
-		return err
-	})
-	if err := definitions.Delete(ctx, "boats.karve.test", metav1.DeleteOptions{}); err != nil {
-		t.Error(err)
-	}
-}
-
-func unknownFieldsPruned(t *testing.T, c *cluster, ns string) error {
-	made, err := c.dynamic.Resource(boats).Namespace(ns).Create(t.Context(),
-		boat("pruned", map[string]any{"rudders": int64(1)}, nil), metav1.CreateOptions{})
-	if err != nil {
-		return err
-	}
-	spec, _, _ := unstructured.NestedMap(made.Object, "spec")
-	if _, found := spec["rudders"]; found {
-		return errors.New("a field that the schema does not know was kept")
-	}
-	return nil
 }
 
 // wantNotFound is nil if err is the API's answer that there is no such object.
@@ -252,7 +157,7 @@ func TestGarbageOfNewKinds(t *testing.T) {
 
 // The first request for custom resources of a kind succeeds, where upstream reports that
 // storage is being initialised. A definition that is deleted before the first request for its
-// kind is deleted immediately. TestCustomResources compares what is stored.
+// kind is deleted immediately.
 func TestFirstRequestForCustomResourcesSucceeds(t *testing.T) {
 	compares(t, deviations.AwaitStorage)
 	c := shared(t)

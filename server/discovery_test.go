@@ -1,18 +1,11 @@
 package server_test
 
 import (
-	"encoding/json"
 	"net/http"
-	"slices"
-	"strings"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/internal/version"
 	"github.com/karve-k8s/karve/server/insecure"
 )
@@ -22,91 +15,6 @@ import (
 func bothListeners(t *testing.T, c *cluster, test func(*testing.T, *rest.Config)) {
 	t.Run("secure", func(t *testing.T) { test(t, c.admin) })
 	t.Run("insecure", func(t *testing.T) { test(t, &rest.Config{Host: c.InsecureURL, Dial: insecure.Dial}) })
-}
-
-func TestClientsAtBothListeners(t *testing.T) {
-	c := shared(t)
-	bothListeners(t, c, func(t *testing.T, config *rest.Config) {
-		client, err := kubernetes.NewForConfig(config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all, err := client.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var names []string
-		for _, n := range all.Items {
-			names = append(names, n.Name)
-		}
-		for _, want := range []string{"default", "kube-system", "kube-public", "kube-node-lease"} {
-			if !slices.Contains(names, want) {
-				t.Errorf("namespaces: got %v, want %s among them", names, want)
-			}
-		}
-		info, err := client.Discovery().ServerVersion()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if want := version.Full(); info.GitVersion != want || !strings.HasPrefix(want, version.Kubernetes+"+karve.") {
-			t.Errorf("/version: got %s, want %s, of %s+karve.N", info.GitVersion, want, version.Kubernetes)
-		}
-		if got := "v" + info.Major + "." + info.Minor + "."; !strings.HasPrefix(version.Kubernetes, got) {
-			t.Errorf("/version: got major and minor %s, want those of %s", got, version.Kubernetes)
-		}
-	})
-}
-
-func TestDiscovery(t *testing.T) {
-	c := shared(t)
-	want := []string{"v1 pods", "v1 pods/binding", "apps/v1 deployments", "rbac.authorization.k8s.io/v1 clusterroles",
-		"apiextensions.k8s.io/v1 customresourcedefinitions", "apiregistration.k8s.io/v1 apiservices",
-		"admissionregistration.k8s.io/v1 validatingadmissionpolicies", "flowcontrol.apiserver.k8s.io/v1 flowschemas"}
-	for name, legacy := range map[string]bool{"aggregated": false, "legacy": true} {
-		t.Run(name, func(t *testing.T) {
-			client, err := discovery.NewDiscoveryClientForConfig(c.admin)
-			if err != nil {
-				t.Fatal(err)
-			}
-			client.UseLegacyDiscovery = legacy
-			var groups []*metav1.APIGroup
-			var lists []*metav1.APIResourceList
-			eventually.Nil(t, "complete discovery, without the aggregated APIs of other tests", func() (err error) {
-				groups, lists, err = client.ServerGroupsAndResources()
-				return err
-			})
-			if len(groups) < 20 {
-				t.Errorf("got %d groups, want all that upstream has, 20 and more", len(groups))
-			}
-			got := map[string]bool{}
-			for _, list := range lists {
-				for _, r := range list.APIResources {
-					got[list.GroupVersion+" "+r.Name] = true
-				}
-			}
-			for _, resource := range want {
-				if !got[resource] {
-					t.Errorf("not discovered: %s", resource)
-				}
-			}
-		})
-	}
-	// Both kinds of clients above fall back on the other form, so request the aggregated form
-	// explicitly.
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.URL+"/apis", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
-	answer, err := httpClient(t, c.admin).Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	var list metav1.TypeMeta
-	if err := json.NewDecoder(answer.Body).Decode(&list); err != nil || list.Kind != "APIGroupDiscoveryList" {
-		t.Errorf("/apis, aggregated: got kind %q and error %v, want APIGroupDiscoveryList", list.Kind, err)
-	}
 }
 
 func TestHealthAndMetrics(t *testing.T) {

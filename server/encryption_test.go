@@ -13,61 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/karve-k8s/karve/certs"
-	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/server"
 )
-
-func TestEncryptionAtRest(t *testing.T) {
-	key := base64.StdEncoding.EncodeToString(bytes.Repeat([]byte("k"), 32))
-	providers := writeFile(t, "encryption.yaml", `
-apiVersion: apiserver.config.k8s.io/v1
-kind: EncryptionConfiguration
-resources:
-- resources: [secrets]
-  providers:
-  - secretbox: {keys: [{name: one, secret: `+key+`}]}
-  - identity: {}
-`)
-	c := start(t, func(config *server.Config) {
-		config.APIServerArgs = []string{"encryption-provider-config=" + providers}
-	})
-	ctx := t.Context()
-	create(t, c.CoreV1().Secrets("default"), &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: "hidden"}, StringData: map[string]string{"where": "the-treasure-is-buried"},
-	})
-	create(t, c.CoreV1().ConfigMaps("default"), &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: "plain"}, Data: map[string]string{"where": "the-harbour-is-open"},
-	})
-	secret, err := c.CoreV1().Secrets("default").Get(ctx, "hidden", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := string(secret.Data["where"]); got != "the-treasure-is-buried" {
-		t.Errorf("read back: got %q", got)
-	}
-	if err := c.stop(); err != nil {
-		t.Fatal(err)
-	}
-
-	var state []byte
-	files, _ := filepath.Glob(filepath.Join(c.dir, datastore.EngineFile+"*"))
-	for _, file := range files {
-		content, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		state = append(state, content...)
-	}
-	if !bytes.Contains(state, []byte("the-harbour-is-open")) {
-		t.Errorf("the ConfigMap is not in %v: looking for the Secret there proves nothing", files)
-	}
-	if bytes.Contains(state, []byte("the-treasure-is-buried")) {
-		t.Errorf("the Secret is readable in %v", files)
-	}
-	if !bytes.Contains(state, []byte("k8s:enc:secretbox:v1:one:")) {
-		t.Errorf("nothing in %v is encrypted with the key", files)
-	}
-}
 
 // A server uses the configuration that it has fetched from its cluster in every start: also when it
 // is started with its built-in datastore, and not as one of a cluster.

@@ -22,26 +22,6 @@ import (
 
 // These tests use upstream options that change what is served and how it is reached.
 
-func TestRuntimeConfigAndFeatureGates(t *testing.T) {
-	const gate = "CRIListStreaming" // alpha, and a kubelet's: no server behaves otherwise
-	c := start(t, func(config *server.Config) {
-		config.APIServerArgs = []string{"runtime-config=resource.k8s.io/v1beta1=true", "feature-gates=" + gate + "=true"}
-	})
-	client := httpClient(t, c.admin)
-	for path, want := range map[string]int{
-		"/apis/resource.k8s.io/v1beta1": http.StatusOK,
-		"/apis/policy/v1beta1":          http.StatusNotFound,
-	} {
-		if status, _ := get(t, client, c.URL+path); status != want {
-			t.Errorf("%s: got %d, want %d", path, status, want)
-		}
-	}
-	status, body := get(t, client, c.URL+"/metrics")
-	if err := contains(status, body, `kubernetes_feature_enabled{name="`+gate+`",stage="ALPHA"} 1`); err != nil {
-		t.Error(err)
-	}
-}
-
 // connectProxy is an HTTP CONNECT proxy at a Unix socket. It records the destinations.
 type connectProxy struct {
 	mu sync.Mutex

@@ -6,62 +6,8 @@ import (
 	"testing"
 	"time"
 
-	registrationv1 "k8s.io/api/admissionregistration/v1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/karve-k8s/karve/server"
 )
-
-func policyRules() *registrationv1.MatchResources {
-	return &registrationv1.MatchResources{ResourceRules: []registrationv1.NamedRuleWithOperations{{RuleWithOperations: configMaps[0]}}}
-}
-
-func TestValidatingAdmissionPolicy(t *testing.T) {
-	c := shared(t)
-	ns := c.namespace(t)
-	policies, bindings := c.AdmissionregistrationV1().ValidatingAdmissionPolicies(), c.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings()
-	create(t, policies, &registrationv1.ValidatingAdmissionPolicy{
-		ObjectMeta: metav1.ObjectMeta{Name: ns},
-		Spec: registrationv1.ValidatingAdmissionPolicySpec{
-			MatchConstraints: policyRules(),
-			Validations:      []registrationv1.Validation{{Expression: `object.metadata.name != "forbidden"`, Message: "the policy says no"}},
-		},
-	})
-	create(t, bindings, &registrationv1.ValidatingAdmissionPolicyBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: ns},
-		Spec: registrationv1.ValidatingAdmissionPolicyBindingSpec{
-			PolicyName: ns, ValidationActions: []registrationv1.ValidationAction{registrationv1.Deny},
-			MatchResources: &registrationv1.MatchResources{NamespaceSelector: inNamespace(ns)},
-		},
-	})
-	refusedSoon(t, c, ns, "the policy says no")
-	create(t, c.CoreV1().ConfigMaps(ns), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "allowed"}})
-}
-
-func TestMutatingAdmissionPolicy(t *testing.T) {
-	c := shared(t)
-	ns := c.namespace(t)
-	policies, bindings := c.AdmissionregistrationV1().MutatingAdmissionPolicies(), c.AdmissionregistrationV1().MutatingAdmissionPolicyBindings()
-	create(t, policies, &registrationv1.MutatingAdmissionPolicy{
-		ObjectMeta: metav1.ObjectMeta{Name: ns},
-		Spec: registrationv1.MutatingAdmissionPolicySpec{
-			MatchConstraints:   policyRules(),
-			ReinvocationPolicy: registrationv1.NeverReinvocationPolicy,
-			Mutations: []registrationv1.Mutation{{
-				PatchType:          registrationv1.PatchTypeApplyConfiguration,
-				ApplyConfiguration: &registrationv1.ApplyConfiguration{Expression: `Object{data: {"from": "policy"}}`},
-			}},
-		},
-	})
-	create(t, bindings, &registrationv1.MutatingAdmissionPolicyBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: ns},
-		Spec: registrationv1.MutatingAdmissionPolicyBindingSpec{
-			PolicyName: ns, MatchResources: &registrationv1.MatchResources{NamespaceSelector: inNamespace(ns)},
-		},
-	})
-	mutatedSoon(t, c, ns, "policy")
-}
 
 // Policies in files act although the server has not settled. The plugin refuses what they match until it
 // has the index of OpenAPI.

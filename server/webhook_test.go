@@ -17,7 +17,6 @@ import (
 	registrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/karve-k8s/karve/internal/eventually"
 )
@@ -93,28 +92,6 @@ func refusedSoon(t *testing.T, c *cluster, ns, words string) {
 		}
 		return err
 	})
-}
-
-func TestMutatingWebhook(t *testing.T) {
-	c := shared(t)
-	ns := c.namespace(t)
-	url, ca := serveTLS(t, "127.0.0.1", nil, nil, review(t, func(r *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
-		return &admissionv1.AdmissionResponse{
-			Allowed: true, PatchType: ptr.To(admissionv1.PatchTypeJSONPatch),
-			Patch: []byte(`[{"op":"add","path":"/data","value":{"from":"webhook"}}]`),
-		}
-	}))
-	configurations := c.AdmissionregistrationV1().MutatingWebhookConfigurations()
-	create(t, configurations, &registrationv1.MutatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: ns},
-		Webhooks: []registrationv1.MutatingWebhook{{
-			Name: "mutate.karve.test", Rules: configMaps, NamespaceSelector: inNamespace(ns),
-			ClientConfig: registrationv1.WebhookClientConfig{URL: &url, CABundle: ca},
-			SideEffects:  ptr.To(registrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
-		}},
-	})
-	defer configurations.Delete(t.Context(), ns, metav1.DeleteOptions{})
-	mutatedSoon(t, c, ns, "webhook")
 }
 
 // mutatedSoon waits until new ConfigMaps get the data from=want.
