@@ -6,10 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -76,44 +74,25 @@ func TestWrongCommands(t *testing.T) {
 		args string
 		want string // in the one line on standard error
 	}{
-		{"sevrer", `there is no command "karve sevrer"; did you mean karve server?`},
 		{"sever", "did you mean karve server?"},
 		{"quite-something-else", `there is no command "karve quite-something-else" (see karve --help)`},
-		{"help sever", "did you mean karve server?"},
 		{"--secure-port 1", "--secure-port is an option of a command: karve server --secure-port …"},
 		{"completion tcsh", `takes bash, zsh or fish, got "tcsh"`},
-		{"version -o yaml", `--output "yaml": want table or json`},
 		{"kubeconfig --data-dir " + empty, filepath.Join(empty, "admin.kubeconfig")},
 		{"kubeconfig --config /nowhere", "--config: open /nowhere"},
 		{"kubeconfig --data-dir " + filepath.Join(empty, "nope"), "there is no directory " + filepath.Join(empty, "nope")},
 		{"status --data-dir " + filepath.Join(empty, "nope"), "there is no data directory " + filepath.Join(empty, "nope")},
 		{"--wrong", "there is no option --wrong; see karve --help"},
 		{"server --scure-port 1", "did you mean --secure-port?"},
-		{"server --wrong", "--kube-apiserver-arg wrong=…"},
 		{"server --secure-port abc", `--secure-port "abc": want a number from 0 to 65535 (see karve server --help)`},
-		{"server --insecure-port abc", "want a number from -1 to 65535"},
-		{"server --secure-port", "--secure-port needs a number from 0 to 65535"},
-		{"server --durability", "--durability needs full or relaxed"},
 		{"server --all", "--all belongs to --help"},
 		{"run --simulate-nodes -- true", "--simulate-nodes needs a number (see karve run --help)"},
-		{"run --data-dir -- true", "--data-dir needs a value"},
 		{"status --all --data-dir x", "leave out --data-dir"},
 		{"server word", `karve server takes options only, got "word"`},
-		{"status --wrong", "there is no option --wrong; see karve status --help"},
 		{"status --data-dri x", "did you mean --data-dir?"},
-		{"status -o", "-o needs table or json (see karve status --help)"},
-		{"version --wrong", "there is no option --wrong; see karve version --help"},
-		{"version word", `karve version takes options only, got "word"`},
-		{"completion --wrong bash", "there is no option --wrong; see karve completion --help"},
 		{"kubeconfig --into -", "--into -: want a file to merge into; without --into and --merge, the kubeconfig is printed"},
 		{"kubeconfig --merge=perhaps", `--merge "perhaps": want true or false (see karve kubeconfig --help)`},
-		{"kubeconfig word", `karve kubeconfig takes options only, got "word"`},
-		{"certs --wrong", "there is no option --wrong; see karve certs --help"},
 		{"certs lst", `there is no command "karve certs lst"; did you mean karve certs list?`},
-		{"certs list --wrong", "there is no option --wrong; see karve certs list --help"},
-		{"certs renew --wrong", "there is no option --wrong; see karve certs renew --help"},
-		{"datastore nope", `there is no command "karve datastore nope" (see karve datastore --help)`},
-		{"datastore stats --wrong", "there is no option --wrong; see karve datastore stats --help"},
 		{"datastore backup --over-write x", "did you mean --overwrite?"},
 		{"certs list --data-dir " + empty, "no server has been started with this --data-dir"},
 		{"certs renew --data-dir " + empty, "no server has been started with this --data-dir"},
@@ -227,46 +206,5 @@ func TestCompletion(t *testing.T) {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
 		})
-	}
-}
-
-// kubectl's packages are part of every karve, but translate when karve is kubectl only.
-func TestTranslations(t *testing.T) {
-	t.Parallel()
-	run := func(args ...string) outcome {
-		cmd := command(t, "karve", args...)
-		cmd.Env = append(cmd.Env, "LC_ALL=de_DE.UTF-8", "GODEBUG=inittrace=1")
-		return finish(t, cmd)
-	}
-	const translating = "init k8s.io/kubectl/pkg/cmd/options "
-	initialised := func(o outcome) string {
-		for line := range strings.Lines(o.stderr) {
-			if strings.HasPrefix(line, translating) {
-				return line
-			}
-		}
-		return ""
-	}
-	allocated := regexp.MustCompile(` (\d+) bytes`)
-	bytes := func(o outcome) int {
-		m := allocated.FindStringSubmatch(initialised(o))
-		if m == nil {
-			return 0 // too little to be listed
-		}
-		n, err := strconv.Atoi(m[1])
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
-	if n := bytes(run("version")); n > 100_000 {
-		t.Errorf("karve version: %s allocated %d bytes, want none for translations", translating, n)
-	}
-	help := run("kubectl", "--help")
-	if n := bytes(help); n < 100_000 {
-		t.Errorf("karve kubectl: %s allocated %d bytes: this test looks at the wrong package", translating, n)
-	}
-	if want := "Leere Knoten, um eine Wartung vorzubereiten"; !strings.Contains(help.stdout, want) {
-		t.Errorf("karve kubectl --help in German: got %q, want %q in it", help.stdout, want)
 	}
 }

@@ -25,7 +25,7 @@ import (
 func TestMigrateBadInput(t *testing.T) {
 	t.Parallel()
 	dir, config := stored(t), write(t, "config.yaml", "datastore-endpoint: postgres://karve:secret@127.0.0.1:1/x\n")
-	prefix, usual := write(t, "prefix.yaml", "kube-apiserver-arg: [v=1, etcd-prefix=/one]\n"), write(t, "usual.yaml", "kube-apiserver-arg: etcd-prefix=/registry\n")
+	prefix := write(t, "prefix.yaml", "kube-apiserver-arg: [v=1, etcd-prefix=/one]\n")
 	empty := "sqlite://" + filepath.Join(t.TempDir(), "new")
 	for _, tc := range []struct {
 		args []string
@@ -34,19 +34,11 @@ func TestMigrateBadInput(t *testing.T) {
 	}{
 		{nil, "", "--to is missing…KARVE_MIGRATE_TO"},
 		{[]string{"--to", "nonsense"}, "", "--to nonsense: want sqlite://"},
-		{[]string{"--to", "sqlite://relative"}, "", "--to sqlite://relative: not an absolute path"},
-		{[]string{"--to", "ftp://a"}, "", "--to ftp://a: want"},
 		{[]string{"--to", "memory://"}, "", "--to: a datastore in memory"},
-		{[]string{"--from", "memory://", "--to", empty}, "", "--from: a datastore in memory"},
 		{[]string{"--to", "postgres://karve:secret@127.0.0.1:1/x"}, "", "--to: other users can see a password…KARVE_MIGRATE_TO…~/.pgpass"},
 		{[]string{"--to", "postgres://127.0.0.1:1/x?password=secret"}, "", "--to: other users can see a password"},
 		{[]string{"--to", "mysql://karve:secret@tcp(127.0.0.1:1)/x"}, "", "--to: other users can see a password"},
-		{[]string{"--to", "mysql://karve:se?cret@tcp(127.0.0.1:1)/x"}, "", "--to: other users can see a password"},
-		{[]string{"--to=http://karve:secret@127.0.0.1:1"}, "", "--to: other users can see a password"},
-		{[]string{"--to", "postgres://karve@127.0.0.1:1/x?application_name=a%40b"}, "", "--to postgres://karve@127.0.0.1:1/x: …connection refused"},
-		{[]string{"--to", "mysql://karve@tcp(127.0.0.1:1)/x?loc=a:b%40c"}, "", "--to: mysql://…: unknown time zone a:b@c"},
 		{[]string{"--to", empty, "--config", prefix}, "", "--config " + prefix + ": …etcd-prefix=/one: only keys below /registry/"},
-		{[]string{"--to", "http://127.0.0.1:1", "--config", usual}, "", "--to http://127.0.0.1:1: …connection refused"},
 		{[]string{"--from", "mysql://karve:secret@tcp(127.0.0.1:1)/x", "--to", empty}, "", "--from: other users can see a password…KARVE_MIGRATE_FROM"},
 		{[]string{"--datastore-endpoint", "postgres://karve:secret@127.0.0.1:1/x", "--to", empty}, "", "--datastore-endpoint: other users can see a password…KARVE_DATASTORE_ENDPOINT"},
 		{nil, "KARVE_MIGRATE_TO=postgres://karve:secret@127.0.0.1:1/x", "--to postgres://karve@127.0.0.1:1/x: …connection refused"},
@@ -59,8 +51,6 @@ func TestMigrateBadInput(t *testing.T) {
 		{[]string{"--to", "https://127.0.0.1:1", "--to-certfile", config, "--to-keyfile", config}, "", "--to https://127.0.0.1:1: --to-cafile, --to-certfile, --to-keyfile: "},
 		{[]string{"--to", "sqlite://"}, "", "--to sqlite://" + dir + ": this is the source itself (--data-dir)"},
 		{[]string{"--from", "sqlite:///nowhere", "--to", empty}, "", "--from sqlite:///nowhere: /nowhere/mvcc.db does not exist"},
-		{[]string{"--to", empty, "-o", "yaml"}, "", `--output "yaml": want table or json`},
-		{[]string{"--to", empty, "more"}, "", "takes options only"},
 	} {
 		cmd := command(t, "karve", append([]string{"datastore", "migrate", "--data-dir", dir}, tc.args...)...)
 		if tc.env != "" {

@@ -14,7 +14,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	appsv1 "k8s.io/api/apps/v1"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -119,24 +118,6 @@ func TestEtcdAndKubeAPIServer(t *testing.T) {
 		}
 		return nil
 	})
-	// What a Pod would be given: a token that the API server takes, and its certificate.
-	token, err := api.CoreV1().ServiceAccounts("default").CreateToken(ctx, "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	root, err := api.CoreV1().ConfigMaps("default").Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	account, err := kubernetes.NewForConfig(fast(&rest.Config{Host: "https://" + address, BearerToken: token.Status.Token,
-		TLSClientConfig: rest.TLSClientConfig{CAData: []byte(root.Data["ca.crt"])}}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	who, err := account.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
-	if err != nil || who.Status.UserInfo.Username != "system:serviceaccount:default:default" {
-		t.Errorf("a service account is %v, %v", who, err)
-	}
 	server.stop()
 	storage.stop()
 }

@@ -1,11 +1,6 @@
 package endtoend
 
 import (
-	"io/fs"
-	"os"
-	"path/filepath"
-	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -60,47 +55,6 @@ func TestVariables(t *testing.T) {
 		if (got == "") != (test.warning == "") || !strings.Contains(got, test.warning) {
 			t.Errorf("%s: warned %q, want %q", test.variable, got, test.warning)
 		}
-	}
-}
-
-// Every KARVE_… variable that this repository speaks of is one that karve knows.
-func TestVariablesOfTheRepository(t *testing.T) {
-	t.Parallel()
-	// A placeholder, and one of the stand-in for karve in a test of install.sh.
-	examples := []string{"KARVE_NAME", "KARVE_TOKEN"}
-	mentioned := regexp.MustCompile(`\bKARVE_[A-Z0-9_]*[A-Z0-9]`)
-	seen := map[string]bool{}
-	err := filepath.WalkDir("../..", func(path string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case entry.IsDir() && (entry.Name() == ".git" || entry.Name() == "node_modules"):
-			return filepath.SkipDir
-		case !entry.Type().IsRegular() || filepath.Base(path) == "variables_test.go":
-			return nil
-		}
-		if info, err := entry.Info(); err != nil || info.Size() > 1<<20 {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		for _, name := range mentioned.FindAllString(string(text), -1) {
-			if seen[name] || slices.Contains(examples, name) {
-				continue
-			}
-			seen[name] = true
-			warning, err := checkVariable(name + "=x")
-			family, familyErr := checkVariable(name + "_=x")
-			if err == nil && warning != "" && (familyErr != nil || family != "") {
-				t.Errorf("%s speaks of %s, which is no option: add it to otherVariables, or call it KARVE_TEST_…", path, name)
-			}
-		}
-		return nil
-	})
-	if err != nil || len(seen) < 50 {
-		t.Errorf("%d variables seen: %v", len(seen), err)
 	}
 }
 
