@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -61,20 +60,4 @@ func (c *cluster) issued(t *testing.T, name string) []byte {
 		return err
 	})
 	return cert
-}
-
-// approve approves a certificate signing request, as an administrator does.
-func approve(t *testing.T, c *cluster, name string) {
-	t.Helper()
-	requests := c.CertificatesV1().CertificateSigningRequests()
-	request, err := requests.Get(t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	request.Status.Conditions = append(request.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
-		Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "Test",
-	})
-	if _, err := requests.UpdateApproval(t.Context(), name, request, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
 }

@@ -52,7 +52,10 @@ func TestControlPlaneOnADatabase(t *testing.T) {
 			}
 			t.Cleanup(func() { c.cancel(); <-c.done })
 			done("start on an empty database")
-			useAll(t, c)
+			if _, err := makeConfigMap(t, c, "one"); err != nil {
+				t.Fatal(err)
+			}
+			eventually.Nil(t, "a Deployment has Pods", func() error { return deploy(t, c, "web") })
 			done("use")
 			metrics, err := c.RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
 			if has := strings.Contains(string(metrics), "kine_sql_total{"); err != nil || !has {
@@ -190,47 +193,6 @@ func loseSilently(t *testing.T, c *cluster, database func(verb string)) {
 
 func makeConfigMap(t *testing.T, c *cluster, name string) (*corev1.ConfigMap, error) {
 	return c.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"k": "v"}}, metav1.CreateOptions{})
-}
-
-// useAll does what kubectl does: create, get, update, list, watch, delete, and a Deployment.
-func useAll(t *testing.T, c *cluster) {
-	t.Helper()
-	ctx, maps := t.Context(), c.CoreV1().ConfigMaps("default")
-	made, err := makeConfigMap(t, c, "one")
-	if err != nil {
-		t.Fatal(err)
-	}
-	events, err := maps.Watch(ctx, metav1.ListOptions{ResourceVersion: made.ResourceVersion, FieldSelector: "metadata.name=one"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer events.Stop()
-	made.Data["k"] = "w"
-	changed, err := maps.Update(ctx, made, metav1.UpdateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := maps.Update(ctx, made, metav1.UpdateOptions{}); err == nil {
-		t.Error("an update of an old version succeeded")
-	}
-	list, err := maps.List(ctx, metav1.ListOptions{}) // a consistent list has the update
-	if err != nil || !slices.ContainsFunc(list.Items, func(m corev1.ConfigMap) bool { return m.ResourceVersion == changed.ResourceVersion }) {
-		t.Errorf("list right after an update: %d items, %v, want version %s", len(list.Items), err, changed.ResourceVersion)
-	}
-	if err := maps.Delete(ctx, "one", metav1.DeleteOptions{}); err != nil {
-		t.Error(err)
-	}
-	for want := range slices.Values([]string{"MODIFIED", "DELETED"}) {
-		select {
-		case e := <-events.ResultChan():
-			if m, ok := e.Object.(*corev1.ConfigMap); string(e.Type) != want || !ok || m.Name != "one" {
-				t.Errorf("watched %v %v, want %s of one", e.Type, e.Object, want)
-			}
-		case <-time.After(patience):
-			t.Fatalf("no %s within %v", want, patience)
-		}
-	}
-	eventually.Nil(t, "a Deployment has Pods", func() error { return deploy(t, c, "web") })
 }
 
 // deploy creates a Deployment, and returns an error unless it has its Pods.

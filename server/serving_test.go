@@ -3,7 +3,7 @@ package server_test
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
+	"errors"
 	"net"
 	"net/url"
 	"os"
@@ -11,9 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/karve-k8s/karve/server"
 )
@@ -34,6 +31,16 @@ func (c *cluster) shownTo(t *testing.T, name string) *x509.Certificate {
 	return conn.ConnectionState().PeerCertificates[0]
 }
 
+// tlsTrust is the authority of the serving certificate.
+func tlsTrust(c *cluster) (*x509.CertPool, error) {
+	ca, err := os.ReadFile(filepath.Join(c.dir, "certs", "server-ca.crt"))
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(ca) {
+		err = errors.Join(err, errors.New("no CA in server-ca.crt"))
+	}
+	return pool, err
+}
+
 // trustedFor checks that clients that trust the cluster's CA can reach the server under each
 // name or address.
 func trustedFor(t *testing.T, c *cluster, names ...string) {
@@ -46,49 +53,6 @@ func trustedFor(t *testing.T, c *cluster, names ...string) {
 	for _, name := range names {
 		if _, err := cert.Verify(x509.VerifyOptions{Roots: roots, DNSName: name}); err != nil {
 			t.Errorf("serving certificate: %v", err)
-		}
-	}
-}
-
-// A user's serving certificate is served to every client that does not ask for one of the
-// cluster's own names. The administrator's kubeconfig still works.
-func TestUserServingCertificate(t *testing.T) {
-	key, keyPEM := newKey(t)
-	der := selfSigned(t, key, "cluster.example.org", "cluster.example.org")
-	cert := writeFile(t, "tls.crt", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
-	kubeconfig := filepath.Join(t.TempDir(), "there", "config")
-	if err := os.Mkdir(filepath.Dir(kubeconfig), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	c := start(t, func(config *server.Config) {
-		config.TLSCertFile, config.TLSKeyFile = cert, writeFile(t, "tls.key", string(keyPEM))
-		config.WriteKubeconfig, config.WriteKubeconfigMode = kubeconfig, 0o640
-		config.TLSSANs = []string{"karve.example.org", "192.0.2.77"}
-	})
-	for name, want := range map[string]string{
-		"cluster.example.org": "cluster.example.org", "192.0.2.2": "cluster.example.org", "elsewhere": "cluster.example.org",
-		"localhost": "kube-apiserver", "kubernetes.default.svc": "kube-apiserver",
-	} {
-		if got := c.shownTo(t, name).Subject.CommonName; got != want {
-			t.Errorf("certificate for the name %s: got %s, want %s", name, got, want)
-		}
-	}
-	trustedFor(t, c, "karve.example.org", "192.0.2.77")
-
-	for path, mode := range map[string]os.FileMode{c.Kubeconfig: 0o600, kubeconfig: 0o640} {
-		info, err := os.Stat(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := info.Mode().Perm(); got != mode {
-			t.Errorf("%s: got mode %o, want %o", path, got, mode)
-		}
-		config, err := clientcmd.BuildConfigFromFlags("", path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := clientFor(t, config).CoreV1().Namespaces().Get(t.Context(), "default", metav1.GetOptions{}); err != nil {
-			t.Errorf("with %s: %v", path, err)
 		}
 	}
 }

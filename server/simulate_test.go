@@ -11,12 +11,9 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/kubernetes/pkg/kubelet/status"
 	"k8s.io/utils/ptr"
 
@@ -45,12 +42,10 @@ func TestSimulatedNodes(t *testing.T) {
 	t.Run("all", func(t *testing.T) {
 		for name, test := range map[string]func(*testing.T, *cluster){
 			"nodes": testSimulatedNodes, "Deployment": testSimulatedDeployment, "Job": testSimulatedJob,
-			"StatefulSet": testSimulatedStatefulSet, "DaemonSet": testSimulatedDaemonSet, "disruption budget": testSimulatedDisruption,
-			"deletion": testSimulatedDeletion, "crash loop": testSimulatedCrashLoop,
-			"not ready": testSimulatedNotReady, "readiness gate": testSimulatedGate, "init containers": testSimulatedInit,
+			"volume": testSimulatedVolume, "deletion": testSimulatedDeletion, "crash loop": testSimulatedCrashLoop, "readiness gate": testSimulatedGate,
 			"ephemeral container and resize": testSimulatedChanges,
 			"logs and proxy":                 testSimulatedKubelet, "defaults": testSimulatedDefaults,
-			"exec": testSimulatedExec, "attach": testSimulatedAttach, "no port-forward": testSimulatedNoPort,
+			"exec": testSimulatedExec, "attach": testSimulatedAttach,
 			"listen": hosts.testListen, "listen elsewhere": testSimulatedListenElsewhere,
 			"node down": testSimulatedNodeDown, "node deleted": testSimulatedNodeDeleted,
 		} {
@@ -249,31 +244,21 @@ func testSimulatedJob(t *testing.T, c *cluster) {
 	}
 }
 
-func testSimulatedStatefulSet(t *testing.T, c *cluster) {
+// A volume is made for a claim, and deleted with it once no Pod uses it.
+func testSimulatedVolume(t *testing.T, c *cluster) {
 	ns := c.namespace(t)
 	create(t, c.AppsV1().StatefulSets(ns), &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "db"}, Spec: appsv1.StatefulSetSpec{
-		Replicas: ptr.To[int32](3), Selector: web, Template: template(simulate.ReadyAfter, "1100ms"),
+		Replicas: ptr.To[int32](1), Selector: web, Template: template(simulate.ReadyAfter, "1100ms"),
 		VolumeClaimTemplates: []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"}, Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
 		}}},
 	}})
-	var before *corev1.Pod
-	for i := range 3 {
-		p := c.wantPod(t, ns, fmt.Sprintf("db-%d", i), "is ready", isReady)
-		if before != nil {
-			was := before.Status.Conditions[slices.IndexFunc(before.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady })]
-			if p.CreationTimestamp.Before(&was.LastTransitionTime) {
-				t.Errorf("%s was made at %v, before %s was ready at %v", p.Name, p.CreationTimestamp, before.Name, was.LastTransitionTime)
-			}
-		}
-		before = p
-	}
+	c.wantPod(t, ns, "db-0", "is ready", isReady)
 	claim, err := c.CoreV1().PersistentVolumeClaims(ns).Get(t.Context(), "data-db-0", metav1.GetOptions{})
 	if err != nil || claim.Status.Phase != corev1.ClaimBound {
 		t.Fatalf("the claim of a Pod: got %+v and %v, want it bound", claim, err)
 	}
-	// The volume is deleted with its claim, which is deleted once no Pod uses it.
 	if err := c.AppsV1().StatefulSets(ns).Delete(t.Context(), "db", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -282,55 +267,6 @@ func testSimulatedStatefulSet(t *testing.T, c *cluster) {
 	}
 	eventually.Nil(t, "the volume is gone", func() error {
 		_, err := c.CoreV1().PersistentVolumes().Get(t.Context(), claim.Spec.VolumeName, metav1.GetOptions{})
-		return wantNotFound(err)
-	})
-}
-
-func testSimulatedDaemonSet(t *testing.T, c *cluster) {
-	ns := c.namespace(t)
-	create(t, c.AppsV1().DaemonSets(ns), &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "agent"}, Spec: appsv1.DaemonSetSpec{Selector: web, Template: template()}})
-	eventually.Nil(t, "the DaemonSet is on every node that stays", func() error {
-		d, err := c.AppsV1().DaemonSets(ns).Get(t.Context(), "agent", metav1.GetOptions{})
-		if err == nil && (d.Status.NumberReady < 3 || d.Status.DesiredNumberScheduled != 5) {
-			err = fmt.Errorf("status: %+v", d.Status)
-		}
-		return err
-	})
-}
-
-// testSimulatedDisruption does what a drain does: it evicts Pods, and a budget delays it until
-// another Pod is ready.
-func testSimulatedDisruption(t *testing.T, c *cluster) {
-	ns := c.namespace(t)
-	create(t, c.PolicyV1().PodDisruptionBudgets(ns), &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: "web"},
-		Spec: policyv1.PodDisruptionBudgetSpec{Selector: web, MinAvailable: ptr.To(intstr.FromInt32(2))}})
-	create(t, c.AppsV1().Deployments(ns), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.DeploymentSpec{
-		Replicas: ptr.To[int32](2), Selector: web, Template: template(simulate.ReadyAfter, "2s"),
-	}})
-	evict := func(name string) error {
-		return c.PolicyV1().Evictions(ns).Evict(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: ns}})
-	}
-	first := c.wantPods(t, ns, 2)
-	for _, p := range first {
-		c.wantPod(t, ns, p.Name, "is ready", isReady)
-	}
-	eventually.Nil(t, "the budget is known", func() error {
-		err := evict(first[0].Name)
-		if !apierrors.IsTooManyRequests(err) || !strings.Contains(err.Error(), "disruption budget") {
-			return fmt.Errorf("got %v, want to be refused", err)
-		}
-		b, err := c.PolicyV1().PodDisruptionBudgets(ns).Get(t.Context(), "web", metav1.GetOptions{})
-		if err == nil && b.Status.CurrentHealthy != 2 {
-			err = fmt.Errorf("status: %+v", b.Status)
-		}
-		return err
-	})
-	if _, err := c.AppsV1().Deployments(ns).Patch(t.Context(), "web", types.MergePatchType, []byte(`{"spec":{"replicas":3}}`), metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	eventually.Nil(t, "a Pod may go when there are three", func() error { return evict(first[0].Name) })
-	eventually.Nil(t, "it is gone", func() error {
-		_, err := c.CoreV1().Pods(ns).Get(t.Context(), first[0].Name, metav1.GetOptions{})
 		return wantNotFound(err)
 	})
 }
@@ -396,20 +332,6 @@ func testSimulatedCrashLoop(t *testing.T, c *cluster) {
 	c.wantPod(t, ns, "bad", "is ready", isReady)
 }
 
-func testSimulatedNotReady(t *testing.T, c *cluster) {
-	ns := c.namespace(t)
-	create(t, c.CoreV1().Pods(ns), simulated("sick", simulate.NotReadyAfter, "2s"))
-	create(t, c.CoreV1().Pods(ns), simulated("late", simulate.StartDelay, "1s"))
-	c.wantPod(t, ns, "late", "is being created", func(p *corev1.Pod) bool {
-		s := p.Status.ContainerStatuses
-		return isReady(p) || len(s) == 1 && s[0].State.Waiting != nil && s[0].State.Waiting.Reason == "ContainerCreating"
-	})
-	c.wantPod(t, ns, "late", "is ready", isReady)
-	c.wantPod(t, ns, "sick", "runs and is not ready", func(p *corev1.Pod) bool {
-		return p.Status.Phase == corev1.PodRunning && !isReady(p) && *p.Status.ContainerStatuses[0].Started
-	})
-}
-
 func testSimulatedGate(t *testing.T, c *cluster) {
 	ns := c.namespace(t)
 	p := simulated("gated")
@@ -421,39 +343,6 @@ func testSimulatedGate(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	c.wantPod(t, ns, "gated", "is ready", isReady)
-}
-
-func testSimulatedInit(t *testing.T, c *cluster) {
-	ns := c.namespace(t)
-	p := simulated("web", simulate.RunFor+".first", "1100ms", simulate.RunFor, "3s")
-	p.Spec.RestartPolicy = corev1.RestartPolicyNever
-	p.Spec.InitContainers = []corev1.Container{
-		{Name: "first", Image: "init"},
-		{Name: "proxy", Image: "sidecar", RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways)},
-		{Name: "second", Image: "init"},
-	}
-	create(t, c.CoreV1().Pods(ns), p)
-	c.wantPod(t, ns, "web", "waits for the first init container", func(p *corev1.Pod) bool {
-		s := p.Status.InitContainerStatuses
-		return len(s) == 3 && (s[0].State.Running != nil && s[1].State.Waiting != nil && s[2].State.Waiting != nil && p.Status.Phase == corev1.PodPending || isReady(p))
-	})
-	got := c.wantPod(t, ns, "web", "is ready", isReady)
-	s := got.Status.InitContainerStatuses
-	if s[0].State.Terminated == nil || s[1].State.Running == nil || !s[1].Ready || s[2].State.Terminated == nil {
-		t.Fatalf("init containers: %+v", s)
-	}
-	if proxy, first := s[1].State.Running.StartedAt, s[0].State.Terminated.FinishedAt; proxy.Before(&first) {
-		t.Errorf("the sidecar started at %v, before the first init container ended at %v", proxy, first)
-	}
-	c.wantPod(t, ns, "web", "has succeeded", func(p *corev1.Pod) bool {
-		return p.Status.Phase == corev1.PodSucceeded && p.Status.InitContainerStatuses[1].State.Terminated != nil
-	})
-
-	fails := simulated("fails", simulate.ExitCode+".first", "3")
-	fails.Spec.RestartPolicy = corev1.RestartPolicyNever
-	fails.Spec.InitContainers = []corev1.Container{{Name: "first", Image: "init"}}
-	create(t, c.CoreV1().Pods(ns), fails)
-	c.wantPod(t, ns, "fails", "has failed", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed })
 }
 
 func testSimulatedChanges(t *testing.T, c *cluster) {

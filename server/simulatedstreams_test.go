@@ -245,25 +245,6 @@ func portFrames(t *testing.T, got map[byte]string, port uint16) map[byte]string 
 	return got
 }
 
-func testSimulatedNoPort(t *testing.T, c *cluster) {
-	ns := c.namespace(t)
-	create(t, c.CoreV1().Pods(ns), simulated("web"))
-	c.wantPod(t, ns, "web", "is ready", isReady)
-	const reason = "the annotation simulate.karve/listen lets a process of this machine answer"
-	var got map[byte]string
-	eventually.True(t, "the simulation sees that the Pod runs", func() bool { // by an informer, which may come after the API
-		got = portFrames(t, c.frames(t, c.at(ns, "web", "portforward", &corev1.PodPortForwardOptions{Ports: []int32{81}})), 81)
-		return !strings.Contains(got[1], "does not run")
-	})
-	if got[0] != "" || !strings.Contains(strings.ToLower(got[1]), "simulated: nothing listens on port 81 of pod "+ns+"/web") || !strings.Contains(strings.ToLower(got[1]), reason) {
-		t.Errorf("by WebSocket: got %q, want the reason on the error channel", got)
-	}
-	// A client of SPDY gets it before it listens.
-	if err := c.forward(t, ns, "web", 81, func(net.Conn) {}); err == nil || !strings.Contains(strings.ToLower(err.Error()), reason) {
-		t.Errorf("by SPDY: got %v, want the reason", err)
-	}
-}
-
 // forward calls do with a connection to a port of a Pod, by SPDY.
 func (c *cluster) forward(t *testing.T, ns, pod string, port int, do func(net.Conn)) error {
 	t.Helper()

@@ -58,22 +58,3 @@ func TestStartupTrace(t *testing.T) {
 		t.Errorf("slowest: got %+v, want three, the slowest first", c.Slowest)
 	}
 }
-
-func TestStartupTraceOfAFailedStart(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts a control plane")
-	}
-	dir := t.TempDir()
-	path := filepath.Join(dir, "trace.json")
-	// A certificate that cannot be read makes a start fail after its checks.
-	if err := os.MkdirAll(filepath.Join(dir, "data", "certs", "server-ca.crt"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	c, err := launch(filepath.Join(dir, "data"), func(c *server.Config) { c.StartupTrace = path })
-	if err == nil {
-		t.Fatal(c.stop(), "the start did not fail")
-	}
-	if _, unfinished := traceEvents(t, path); !slices.Contains(unfinished, "certificates") {
-		t.Errorf("unfinished: got %v, want certificates among them", unfinished)
-	}
-}
