@@ -1,13 +1,9 @@
 package datastore
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,27 +11,6 @@ import (
 	"github.com/karve-k8s/karve/datastore/backup"
 	"github.com/karve-k8s/karve/internal/eventually"
 )
-
-func TestCompactErrors(t *testing.T) {
-	e := openTest(t, "", Options{Durability: Memory})
-	put(t, e, "/a", "1")
-	put(t, e, "/a", "2")
-	if err := e.Compact(t.Context(), 4, false); !errors.Is(err, ErrFutureRevision) {
-		t.Errorf("future: %v", err)
-	}
-	if err := e.Compact(t.Context(), 3, true); err != nil {
-		t.Fatal(err)
-	}
-	for _, revision := range []int64{0, 2, 3} {
-		if err := e.Compact(t.Context(), revision, false); !errors.Is(err, ErrCompacted) {
-			t.Errorf("compact %d again: %v", revision, err)
-		}
-	}
-	if _, err := e.Range(t.Context(), RangeRequest{Key: "/a", Revision: 2}); !errors.Is(err, ErrCompacted) {
-		t.Errorf("read of a compacted revision: %v", err)
-	}
-	wantValue(t, e, "/a", 3, "2")
-}
 
 // After a compaction, memory and file hold little more than the live data. The next start completes
 // a compaction that a kill interrupted.
@@ -87,65 +62,6 @@ func TestCompactionFreesSpace(t *testing.T) {
 }
 
 func incompressibleValue() []byte { return []byte(fmt.Sprintf("%1024d", time.Now().UnixNano())) }
-
-// A compaction of many revisions does not block writers. KARVE_COMPACT sets the number of
-// revisions. The goal is a stall below 50 ms with 1,000,000.
-func TestCompactionDoesNotStallWrites(t *testing.T) {
-	revisions := 20000
-	if n, err := strconv.Atoi(os.Getenv("KARVE_COMPACT")); err == nil {
-		revisions = n
-	} else if testing.Short() {
-		t.Skip("writes 20,000 revisions")
-	}
-	e := openTest(t, "", Options{})
-	var next atomic.Int64
-	done := make(chan error, 64)
-	for range 64 {
-		go func() {
-			for next.Add(1) <= int64(revisions) {
-				i := next.Load()
-				if _, err := e.Put(context.Background(), PutRequest{Key: fmt.Sprintf("/k/%d", i*7919%10000), Value: make([]byte, 200)}); err != nil {
-					done <- err
-					return
-				}
-			}
-			done <- nil
-		}()
-	}
-	for range 64 {
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
-	}
-	compacted := make(chan error, 1)
-	begin := time.Now()
-	go func() { compacted <- e.Compact(context.Background(), e.Revision(), true) }()
-	var longest time.Duration
-	var wal int64
-	for writes := 0; ; writes++ {
-		one := time.Now()
-		put(t, e, "/probe", "v")
-		longest = max(longest, time.Since(one))
-		wal = max(wal, e.Stats().WALBytes)
-		select {
-		case err := <-compacted:
-			t.Logf("%d revisions compacted in %v, beside %d writes; the longest took %v; log at most %d KiB",
-				revisions, time.Since(begin).Round(time.Millisecond), writes, longest, wal>>10)
-			if err != nil {
-				t.Error(err)
-			}
-			if wal > 16<<20 {
-				t.Errorf("WAL: %d bytes, the limit is %d", wal, 16<<20)
-			}
-			// The machine may pause, too, so the exact figure is only logged.
-			if longest > 500*time.Millisecond {
-				t.Errorf("a write took %v", longest)
-			}
-			return
-		default:
-		}
-	}
-}
 
 // In mode relaxed the rows of small compactions are deleted together: after an hour, when they are large, or when a
 // caller waits for it.

@@ -53,10 +53,6 @@ func crashChild(dir, mode string) error {
 	if mode == "relaxed" {
 		opts.Durability = Relaxed
 	}
-	if task == deferring {
-		opts = relaxed(3 * time.Millisecond)
-		opts.BallastBytes = -1
-	}
 	begin := time.Now()
 	e, err := OpenEngine(lock, opts)
 	if err != nil {
@@ -67,12 +63,8 @@ func crashChild(dir, mode string) error {
 	switch task {
 	case "history":
 		client, clients = historyClient, 5
-	case deferring:
-		client, clients = deferringClient, 1
 	case "idle":
 		client, clients = idleClient, 1
-	case "restless":
-		client, clients = restlessClient, 1
 	case "reset":
 		client, clients = resetClient, 1
 	}

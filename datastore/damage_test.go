@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -346,61 +345,6 @@ func TestFailedCheckpointPoisons(t *testing.T) {
 	e = openTest(t, dir, Options{})
 	if got := e.Revision(); got != before {
 		t.Errorf("after a start: revision %d, want %d", got, before)
-	}
-}
-
-// The n-th fsync really fails: strace makes it return EIO.
-func TestFailedFsync(t *testing.T) {
-	strace := traceable(t)
-	unknown := 0
-	for n := 10; n < 90; n += 13 {
-		dir := t.TempDir()
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		cmd := exec.CommandContext(ctx, strace, "-f", "-qq", "-o", os.DevNull, "-e", "trace=fsync,fdatasync",
-			"-e", fmt.Sprintf("inject=fsync,fdatasync:error=EIO:when=%d+", n), os.Args[0])
-		cmd.Env = append(os.Environ(), "KARVE_CRASH_DIR="+dir, "KARVE_CRASH_MODE=crash-full")
-		var stdout, stderr bytes.Buffer
-		cmd.Stdout, cmd.Stderr = &stdout, &stderr
-		err := cmd.Run()
-		cancel()
-		switch {
-		case err != nil && strings.Contains(stderr.String(), ErrUnknownOutcome.Error()):
-			unknown++
-		case err != nil && strings.Contains(stderr.String(), EngineFile) && !strings.Contains(stdout.String(), "ack"):
-			continue // it failed to start
-		default:
-			t.Fatalf("fsync %d: the child ended with %v and said %q, want %q", n, err, stderr.String(), ErrUnknownOutcome)
-		}
-		acks := 0
-		var last int64
-		for line := range strings.Lines(stdout.String()) {
-			var revision int64
-			if _, err := fmt.Sscanf(line, "ack %d", &revision); err == nil {
-				acks++
-				last = max(last, revision)
-			}
-		}
-		e, lock := openLocked(t, dir, Options{})
-		if e.Revision() < last {
-			t.Errorf("fsync %d: revision %d, acknowledged was %d", n, e.Revision(), last)
-		}
-		e.Close()
-		lock.Close()
-		t.Logf("fsync %d failed: %d writes acknowledged before, the newest at %d, all there", n, acks, last)
-	}
-	if unknown == 0 {
-		t.Error("no fsync failed under a write")
-	}
-}
-
-func TestSecondProcessIsRefused(t *testing.T) {
-	dir := t.TempDir()
-	openTest(t, dir, Options{})
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), "KARVE_CRASH_DIR="+dir)
-	out, err := cmd.CombinedOutput()
-	if err == nil || !strings.Contains(string(out), fmt.Sprint("process ", os.Getpid())) {
-		t.Errorf("a second process: %v, %s; want it refused with the pid %d", err, out, os.Getpid())
 	}
 }
 

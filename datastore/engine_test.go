@@ -1,7 +1,6 @@
 package datastore
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -91,6 +90,22 @@ func wantValue(t testing.TB, e *Engine, key string, revision int64, want string)
 	if kv == nil || string(kv.Value) != want {
 		t.Errorf("%s at %d: got %v, want value %q", key, revision, kv, want)
 	}
+}
+
+// fill puts n keys with values of 1 KB and returns their names.
+func fill(b testing.TB, e *Engine, n int) []string {
+	names := make([]string, n)
+	for begin := 0; begin < n; begin += 500 {
+		var ops []Op
+		for i := begin; i < min(n, begin+500); i++ {
+			names[i] = fmt.Sprintf("/registry/pods/default/%06d", i)
+			ops = append(ops, Op{Put: &PutRequest{Key: names[i], Value: make([]byte, 1024)}})
+		}
+		if _, err := e.Txn(context.Background(), TxnRequest{Then: ops}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return names
 }
 
 func TestRevisions(t *testing.T) {
@@ -227,52 +242,6 @@ func TestReadsDoNotGrowWithTheNumberOfKeys(t *testing.T) {
 	}
 }
 
-func TestReopenedEngineHasTheSameContents(t *testing.T) {
-	dir := t.TempDir()
-	for _, clean := range []bool{true, false} {
-		e, lock := openLocked(t, dir, Options{})
-		begin := e.Revision()
-		for i := range 50 {
-			put(t, e, fmt.Sprintf("/k/%d", i%7), fmt.Sprint(i))
-		}
-		put(t, e, "/empty", "")
-		if _, err := e.Delete(t.Context(), DeleteRequest{Key: "/k/3"}); err != nil {
-			t.Fatal(err)
-		}
-		if clean {
-			if err := e.Close(); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := os.Stat(filepath.Join(dir, EngineFile+"-wal")); err == nil {
-				t.Error("the WAL is still there after a clean stop")
-			}
-		} else {
-			crash(t, e)
-		}
-		lock.Close()
-		before := e.snap.Load()
-		e, lock = openLocked(t, dir, Options{})
-		if got, want := e.Revision(), begin+52; got != want {
-			t.Errorf("clean %v: revision %d, want %d", clean, got, want)
-		}
-		wantValue(t, e, "/empty", 0, "")
-		wantValue(t, e, "/k/3", e.Revision()-2, "45")
-		after := e.snap.Load()
-		for r := int64(1); r <= after.revision; r++ {
-			for i := range 7 {
-				was, is := before.head(fmt.Sprintf("/k/%d", i)).at(r), after.head(fmt.Sprintf("/k/%d", i)).at(r)
-				if (was == nil) != (is == nil) || was != nil && fmt.Sprint(was.header()) != fmt.Sprint(is.header()) {
-					t.Fatalf("key %d at %d: was %v, is %v", i, r, was, is)
-				}
-			}
-		}
-		if err := e.Close(); err != nil {
-			t.Fatal(err)
-		}
-		lock.Close()
-	}
-}
-
 // crash stops the engine as a kill does: it leaves the WAL, and no mark of a clean stop.
 func crash(t testing.TB, e *Engine) {
 	t.Helper()
@@ -294,29 +263,6 @@ func crash(t testing.TB, e *Engine) {
 		}
 	}
 	os.Remove(e.path + "-shm")
-}
-
-func TestEvictedValuesAreReadAgain(t *testing.T) {
-	e := openTest(t, t.TempDir(), Options{CacheBytes: 64 << 10})
-	value := func(i int) string { return string(bytes.Repeat([]byte{byte(i)}, 1000)) }
-	for i := range 500 {
-		put(t, e, fmt.Sprintf("/k/%03d", i), value(i))
-	}
-	if got := e.Stats().CacheBytes; got > 64<<10 {
-		t.Errorf("cache: %d bytes, want at most 64 KiB", got)
-	}
-	resp, err := e.Range(t.Context(), RangeRequest{Key: "/k/", End: "/k0"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, kv := range resp.KVs {
-		if string(kv.Value) != value(i) {
-			t.Errorf("%s: wrong value", kv.Key)
-		}
-	}
-	if got := e.Stats().CacheBytes; got > 64<<10 {
-		t.Errorf("cache after reading all: %d bytes, want at most 64 KiB", got)
-	}
 }
 
 func TestCloseEndsWritesAndWatches(t *testing.T) {

@@ -129,9 +129,12 @@ func TestDiskFaults(t *testing.T) {
 			counts = append(counts, 1+i*i+rand.IntN(1+i))
 		}
 	}
-	for _, system := range []string{"ext4", "xfs", "btrfs", "f2fs"} {
+	for _, system := range []string{"here", "ext4", "xfs", "btrfs"} {
 		t.Run(system, func(t *testing.T) {
-			root := loopMount(t, system)
+			root := t.TempDir()
+			if system != "here" {
+				root = loopMount(t, system)
+			}
 			for name, f := range faults {
 				t.Run(name, func(t *testing.T) {
 					dir := filepath.Join(root, strings.ReplaceAll(name, " ", "-"))
@@ -148,9 +151,8 @@ func TestDiskFaults(t *testing.T) {
 	}
 }
 
-// faultyRun runs a child under a tracer until it ends, and calls each for every line of its
-// journal.
-func faultyRun(t *testing.T, dir string, tracer []string, each func(*testimony)) (heard *testimony, said string, ended error) {
+// faultyRun runs a child under a tracer until it ends.
+func faultyRun(t *testing.T, dir string, tracer []string) (heard *testimony, said string, ended error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
@@ -169,7 +171,6 @@ func faultyRun(t *testing.T, dir string, tracer []string, each func(*testimony))
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		if fields := strings.Fields(lines.Text()); len(fields) > 0 {
 			heard.hear(fields)
-			each(heard)
 		}
 	}
 	ended = cmd.Wait()
@@ -186,7 +187,7 @@ func (f fault) run(t *testing.T, strace, dir string, n int, l *ledger) {
 	heard, said, ended := faultyRun(t, dir, []string{
 		strace, "-f", "-qq", "-o", os.DevNull, "-P", filepath.Join(dir, EngineFile) + f.file,
 		"-e", "trace=" + f.calls, "-e", "inject=" + f.calls + ":" + when,
-	}, func(*testimony) {})
+	})
 	if heard.opened != 0 && heard.opened < l.last {
 		t.Errorf("%s: the child started at revision %d, acknowledged was %d", when, heard.opened, l.last)
 	}

@@ -10,7 +10,7 @@ import (
 // something is missing for that, it skips the test with the reason.
 func loopMount(t *testing.T, system string) string {
 	t.Helper()
-	options := map[string][]string{"ext4": {"-F", "-m", "0"}, "xfs": {"-f"}, "btrfs": {"-f"}, "f2fs": {"-f"}}[system]
+	options := map[string][]string{"ext4": {"-F", "-m", "0"}, "xfs": {"-f"}, "btrfs": {"-f"}}[system]
 	dir := t.TempDir()
 	image := filepath.Join(dir, "image")
 	run := func(why string, command ...string) {

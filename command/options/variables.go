@@ -22,7 +22,7 @@ var otherVariables = []string{
 	"KARVE_VERSION",     // of scripts/build
 	"KARVE_CONTROLLERS", // of the kube-apiserver that envtest starts
 	"KARVE_SERVERTEST_CHILD",
-	"KARVE_COMPACT", "KARVE_CRASHES", "KARVE_CRASH_", "KARVE_HISTORIES", "KARVE_INSECURE_TEST_", "KARVE_LOGBRIDGE_TEST",
+	"KARVE_CRASHES", "KARVE_CRASH_", "KARVE_HISTORIES", "KARVE_INSECURE_TEST_", "KARVE_LOGBRIDGE_TEST",
 	"KARVE_NODES_", "KARVE_KONNECTIVITY_HOLD", // of scripts/nodes and scripts/konnectivity-test
 	"KARVE_PLUG_", "KARVE_STORAGE", "KARVE_TEST_", "KARVE_VM_",
 }
