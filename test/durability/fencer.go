@@ -242,14 +242,13 @@ func (f *Fencer) holder(path string, o Object) {
 type Checked struct {
 	Acts      map[string]int // by identity
 	Terms     int            // how often a lease got another holder
-	Excused   int            // acts in a grace
 	Unknown   int            // writes of leaders without a successful answer: only what they created was looked at
 	Undecided int            // deletions and bindings near a change of leaders, whose revision is not known exactly
 }
 
 // Check compares the audit logs of all processes with what was watched. It waits until every deletion and
 // every binding was seen.
-func (f *Fencer) Check(ctx context.Context, api *API, logs []string, graces ...Grace) (*Checked, error) {
+func (f *Fencer) Check(ctx context.Context, api *API, logs []string) (*Checked, error) {
 	if err := f.caughtUp(ctx, api); err != nil {
 		return nil, err
 	}
@@ -301,20 +300,18 @@ func (f *Fencer) Check(ctx context.Context, api *API, logs []string, graces ...G
 	problems := slices.Clone(f.problems)
 	for i := range late {
 		c.Acts[late[i].Holder]++
-		first, last := TwoLeaders(f.tenures, early[i:i+1], graces...), TwoLeaders(f.tenures, late[i:i+1], graces...)
+		first, last := TwoLeaders(f.tenures, early[i:i+1]), TwoLeaders(f.tenures, late[i:i+1])
 		if len(first) > 0 && len(last) > 0 {
 			problems = append(problems, last...)
 		} else if len(first)+len(last) > 0 {
 			c.Undecided++
-		} else if len(TwoLeaders(f.tenures, late[i:i+1])) > 0 {
-			c.Excused++
 		}
 	}
 	// A killed process has not recorded all that it created. Nothing says which process created an object.
 	for _, made := range f.created {
 		var last []error
 		if made.revision <= f.from || slices.ContainsFunc(identities, func(identity string) bool {
-			last = TwoLeaders(f.tenures, []Act{{ControllersLease, identity, made.what, made.revision}}, graces...)
+			last = TwoLeaders(f.tenures, []Act{{ControllersLease, identity, made.what, made.revision}})
 			return len(last) == 0
 		}) {
 			continue

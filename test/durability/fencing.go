@@ -32,16 +32,9 @@ type Act struct {
 	Revision      int64  // of the write
 }
 
-// A Grace is a stretch of revisions in which a server may act without its lease: from the one at which
-// somebody took the lease away to one after which its work had ended.
-type Grace struct {
-	Lease, Holder string
-	From, To      int64
-}
-
 // TwoLeaders returns an error for each act at a revision at which the lease named another server, or none.
 // Revisions order everything; clocks do not matter.
-func TwoLeaders(tenures []Tenure, acts []Act, graces ...Grace) []error {
+func TwoLeaders(tenures []Tenure, acts []Act) []error {
 	byLease := map[string][]Tenure{}
 	for _, t := range tenures {
 		byLease[t.Lease] = append(byLease[t.Lease], t)
@@ -58,9 +51,7 @@ func TwoLeaders(tenures []Tenure, acts []Act, graces ...Grace) []error {
 		if next > 0 {
 			now = all[next-1]
 		}
-		if now.Holder == act.Holder && now.Holder != "" || slices.ContainsFunc(graces, func(g Grace) bool {
-			return g.Lease == act.Lease && g.Holder == act.Holder && g.From <= act.Revision && act.Revision <= g.To
-		}) {
+		if now.Holder == act.Holder && now.Holder != "" {
 			continue
 		}
 		holder := now.Holder

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -26,27 +25,23 @@ func TestTwoLeaders(t *testing.T) {
 	for _, c := range []struct {
 		lease, holder string
 		revision      int64
-		graces        []Grace
 		want          string
 	}{
-		{ControllersLease, "a", 9, nil, "names nobody since revision 0"},
-		{ControllersLease, "a", 10, nil, ""},
-		{ControllersLease, "a", 29, nil, ""},
-		{ControllersLease, "b", 29, nil, "names a since revision 20"},
-		{ControllersLease, "a", 31, nil, "names b since revision 30"},
-		{ControllersLease, "b", 39, nil, ""},
-		{ControllersLease, "a", 41, nil, ""},
-		{ControllersLease, "a", 51, nil, "names nobody since revision 50"},
-		{ControllersLease, "", 51, nil, "names nobody since revision 50"},
-		{SchedulerLease, "a", 15, nil, "the lease kube-scheduler names b"},
-		{SchedulerLease, "b", 35, nil, ""},
-		{"other", "b", 35, nil, "names nobody"},
-		{ControllersLease, "a", 31, []Grace{{ControllersLease, "a", 30, 31}}, ""},
-		{ControllersLease, "a", 32, []Grace{{ControllersLease, "a", 30, 31}}, "names b"},
-		{ControllersLease, "a", 31, []Grace{{SchedulerLease, "a", 30, 31}, {ControllersLease, "b", 30, 31}}, "names b"},
+		{ControllersLease, "a", 9, "names nobody since revision 0"},
+		{ControllersLease, "a", 10, ""},
+		{ControllersLease, "a", 29, ""},
+		{ControllersLease, "b", 29, "names a since revision 20"},
+		{ControllersLease, "a", 31, "names b since revision 30"},
+		{ControllersLease, "b", 39, ""},
+		{ControllersLease, "a", 41, ""},
+		{ControllersLease, "a", 51, "names nobody since revision 50"},
+		{ControllersLease, "", 51, "names nobody since revision 50"},
+		{SchedulerLease, "a", 15, "the lease kube-scheduler names b"},
+		{SchedulerLease, "b", 35, ""},
+		{"other", "b", 35, "names nobody"},
 	} {
 		act := Act{c.lease, c.holder, "create pods x", c.revision}
-		problems := TwoLeaders(tenures, []Act{act}, c.graces...)
+		problems := TwoLeaders(tenures, []Act{act})
 		if c.want == "" && len(problems) > 0 {
 			t.Errorf("%+v: %v", act, problems)
 		} else if c.want != "" && (len(problems) != 1 || !strings.Contains(problems[0].Error(), c.want)) {
@@ -98,64 +93,6 @@ func (l *auditLog) elected(identity string, revision int64) {
 }
 
 func pod(revision int64) json.RawMessage { return json.RawMessage(fmt.Sprintf(aPod, revision)) }
-
-func TestReadAudit(t *testing.T) {
-	status := json.RawMessage(`{"kind":"Status","metadata":{},"details":{"uid":"u1"}}`)
-	var l auditLog
-	l.elected("a_1", 10)
-	l.line(map[string]any{"responseObject": pod(11)})
-	l.line(map[string]any{"responseObject": pod(11), "verb": "patch"})                                          // changed nothing
-	l.line(map[string]any{"responseObject": status, "verb": "delete"})                                          // has no revision
-	l.line(map[string]any{"responseObject": pod(14), "verb": "delete"})                                         // deleted later
-	l.line(map[string]any{"responseObject": pod(15), "user": user("kubernetes-admin")})                         // a user's
-	l.line(map[string]any{"responseObject": pod(16), "user": user("system:apiserver")})                         // every server's
-	l.line(map[string]any{"responseObject": pod(17), "user": user("system:serviceaccount:default:controller")}) // another program's
-	l.line(map[string]any{"responseObject": status, "responseStatus": map[string]any{"code": 409}})             // refused
-	l.line(map[string]any{"responseObject": status, "responseStatus": map[string]any{"code": 504}})             // may be carried out
-	l.line(map[string]any{"responseObject": pod(18), "user": user("kubernetes-admin"), "userAgent": "kube-controller-manager/v1/simulated-kubelet", "verb": "update"})
-	l.line(map[string]any{"responseObject": status, "verb": "deletecollection"})
-	l.line(map[string]any{"responseObject": json.RawMessage(`{"kind":"Pod","metadata":{"uid":"u1"}}`), "verb": "delete"})
-	l.line(map[string]any{
-		"user": user("system:kube-scheduler"), "objectRef": map[string]any{"resource": "pods", "subresource": "binding", "name": "web"},
-		"requestObject": json.RawMessage(`{"metadata":{"uid":"u2"}}`), "responseObject": json.RawMessage(`{"kind":"Status","metadata":{}}`),
-	})
-	l.elected("", 19)
-	l.WriteString(`{"verb":"cre`)
-	audit, err := ReadAudit(strings.NewReader(l.String()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if audit.Identity != "a_1" || len(audit.Unknown) != 1 {
-		t.Errorf("got %+v", audit)
-	}
-	var got []string
-	for _, a := range audit.Acts {
-		verb, _, _ := strings.Cut(a.What, " ")
-		got = append(got, fmt.Sprintf("%s %s %s %d %s%s", a.Holder, a.Lease, verb, a.Revision, a.Deleted, a.Bound))
-	}
-	want := []string{
-		"a_1 kube-controller-manager create 11 ", "a_1 kube-controller-manager delete 0 u1", "a_1 kube-controller-manager delete 14 ",
-		"a_1 kube-controller-manager update 18 ", "a_1 kube-scheduler create 0 u2",
-	}
-	if strings.Join(got, "\n") != strings.Join(want, "\n") {
-		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
-}
-
-func TestReadAuditRefuses(t *testing.T) {
-	for want, write := range map[string]func(*auditLog){
-		"never had a lease": func(l *auditLog) { l.line(map[string]any{"responseObject": pod(11)}) },
-		"no revision":       func(l *auditLog) { l.elected("a", 1); l.line(map[string]any{"responseObject": nil}) },
-		"as a and as b":     func(l *auditLog) { l.elected("a", 1); l.elected("b", 2) },
-		"line 2":            func(l *auditLog) { l.elected("a", 1); l.WriteString("{\n") },
-	} {
-		var l auditLog
-		write(&l)
-		if _, err := ReadAudit(strings.NewReader(l.String())); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want an error with %q", err, want)
-		}
-	}
-}
 
 // A fakeServer answers the lists and watches of a Fencer.
 func fakeServer(t *testing.T, events map[string][]string) *API {
@@ -266,74 +203,5 @@ func TestFencerNotices(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-// A server that has just started does not know what was before. The history is lost only if no other server knows it.
-func TestFencerAsksEachServerForTheHistory(t *testing.T) {
-	events := map[string][]string{"/apis/coordination.k8s.io/v1/leases": {lease("a", 10), lease("b", 20), lease("b", 30)}}
-	old := fakeServer(t, events)
-	gone := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Query().Get("watch") != "" {
-			http.Error(w, "too old", http.StatusGone)
-			return
-		}
-		fmt.Fprint(w, `{"metadata":{"resourceVersion":"40"}}`)
-	}))
-	defer gone.Close()
-	fresh := &API{URL: gone.URL, HTTP: gone.Client()}
-	for _, c := range []struct {
-		servers []*API
-		lost    bool
-	}{
-		{[]*API{fresh, old}, false},
-		{[]*API{fresh, fresh}, true},
-	} {
-		begun := false
-		f, err := NewFencer(t.Context(), func() []*API {
-			if !begun {
-				begun = true
-				return []*API{old}
-			}
-			return c.servers
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		eventually.True(t, "the leases are seen, or not", func() bool {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			return f.leases[ControllersLease] == 30 || len(f.problems) > 0
-		})
-		f.Close()
-		if err := errors.Join(f.problems...); (err != nil) != c.lost {
-			t.Errorf("got %v, want it to be lost: %t", err, c.lost)
-		}
-	}
-}
-
-// While the cache of a type is not there yet, a server says so, and clients ask again.
-func TestReadsAreSentAgain(t *testing.T) {
-	asked := 0
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if asked++; asked%3 != 0 {
-			http.Error(w, "storage is (re)initializing", http.StatusTooManyRequests)
-			return
-		}
-		if r.URL.Query().Get("watch") == "" {
-			fmt.Fprint(w, `{"metadata":{"resourceVersion":"7"},"items":[{"metadata":{"name":"a"}}]}`)
-			return
-		}
-		fmt.Fprintln(w, lease("a", 8))
-	}))
-	defer server.Close()
-	api := &API{URL: server.URL, HTTP: server.Client()}
-	list, revision, err := api.List(t.Context(), "/api/v1/nodes", "")
-	if err != nil || revision != 7 || len(list) != 1 {
-		t.Errorf("got %v at %d, %v", list, revision, err)
-	}
-	seen := 0
-	if err := api.Watch(t.Context(), "/api/v1/nodes", revision, func(Event) error { seen++; return nil }); err != nil || seen != 1 {
-		t.Errorf("got %d events, %v", seen, err)
 	}
 }

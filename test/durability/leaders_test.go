@@ -6,8 +6,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"os"
-	"strings"
 	"time"
 )
 
@@ -44,7 +42,7 @@ func (s *several) fenced() {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), severalLimit)
 	defer cancel()
-	checked, err := s.fencer.Check(ctx, s.servers[0].api.Load(), append(s.servers[0].audits, s.servers[1].audits...), s.graces...)
+	checked, err := s.fencer.Check(ctx, s.servers[0].api.Load(), append(s.servers[0].audits, s.servers[1].audits...))
 	if err != nil {
 		s.t.Errorf("the check that no two servers led at the same time: %v", err)
 	}
@@ -59,52 +57,4 @@ func (s *several) fenced() {
 	if s.row.acts == 0 {
 		s.t.Error("no leader has written anything")
 	}
-}
-
-// take deletes the lease of the controllers, and waits until the server that led has stopped, or has the
-// lease again.
-func (s *several) take() {
-	s.t.Helper()
-	leads := s.leader()
-	waits := func() int {
-		text, err := os.ReadFile(leads.Log.(*os.File).Name())
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		return strings.Count(string(text), "leads and runs the controllers: this server waits until it stops")
-	}
-	before := waits()
-	g := Grace{Lease: ControllersLease}
-	var err error
-	if g.Holder, err = s.holder(leads); err != nil {
-		s.t.Fatal(err)
-	}
-	api := s.other(leads).api.Load()
-	g.From = s.revision(api)
-	if err := api.Do(s.t.Context(), http.MethodDelete, controllersLease, nil, nil); err != nil {
-		s.t.Fatal(err)
-	}
-	await(s.t, "server "+leads.name+" has stopped its controllers, or has the lease again", func() error {
-		if waits() > before {
-			return nil
-		}
-		now, err := s.holder(leads)
-		if err == nil && now != g.Holder {
-			err = fmt.Errorf("%s has the lease", now)
-		}
-		return err
-	})
-	g.To = s.revision(api)
-	s.graces = append(s.graces, g)
-	s.leader()
-}
-
-// revision is the newest one.
-func (s *several) revision(api *API) int64 {
-	s.t.Helper()
-	_, revision, err := api.List(s.t.Context(), "/api/v1/namespaces/default/configmaps", "")
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return revision
 }

@@ -73,13 +73,6 @@ var faults = []struct {
 			s.work(s.servers[:]...)
 		}
 	}},
-	// Somebody deletes the lease of the controllers. The leader may act until it hears of that.
-	{"taken", "postgres mysql etcd", func(s *several) {
-		for range 5 {
-			s.take()
-		}
-		s.work(s.servers[:]...)
-	}},
 	// The database is stopped in order, is away until both servers have noticed, and comes back.
 	{"restart", "postgres mysql etcd", func(s *several) { s.restart("TERM") }},
 	// The database is killed with -9, and started at once.

@@ -41,7 +41,6 @@ type several struct {
 	servers  [2]*peer
 	journal  *Journal // of objects with one writer each
 	fencer   *Fencer
-	graces   []Grace
 	ending   chan struct{}
 	stop     func() // closes ending
 	clients  sync.WaitGroup
