@@ -1,6 +1,6 @@
-// Package markdown finds what the project's documents name and the project does not
+// Package markdown_test finds what the project's documents name and the project does not
 // have: the target of a link, a heading, a file, a test, an image's text.
-package markdown
+package markdown_test
 
 import (
 	"fmt"
@@ -13,9 +13,9 @@ import (
 	"unicode"
 )
 
-// Check reads every Markdown file in project and returns a line for each mistake, in
+// check reads every Markdown file in project and returns a line for each mistake, in
 // the order of the files. A line begins with the file and the line number.
-func Check(project fs.FS) ([]string, error) {
+func check(project fs.FS) ([]string, error) {
 	documents, tests, err := read(project)
 	if err != nil {
 		return nil, err
@@ -46,7 +46,7 @@ func Check(project fs.FS) ([]string, error) {
 	return mistakes, nil
 }
 
-// A document is what Check needs to know of one Markdown file.
+// A document is what check needs to know of one Markdown file.
 type document struct {
 	anchors map[string]bool // of its headings, as GitHub makes them
 	links   []mention       // targets of links and images, as written
