@@ -15,13 +15,14 @@ import (
 	"syscall"
 )
 
-const usage = `usage: scripts/bench start|footprint|api|datastores|flash|simulate [options]
+const usage = `usage: scripts/bench start|footprint|api|datastores|fresh|flash|simulate [options]
 
 start      start and stop, beside etcd + kube-apiserver
 footprint  memory, CPU, writes, goroutines and size of an idle control plane
 api        creates, updates, deletes, reads and watches through the API, and how fast
            the controllers react
 datastores Karve on its built-in datastore, PostgreSQL, MariaDB, one etcd and three
+fresh      creates that begin when a new control plane is ready, and memory after them
 flash      what an idle cluster with nodes writes to the disk in a day
 simulate   the cost of simulated nodes, and how fast Pods run on them
 stat       compares two files of -record: scripts/bench stat OLD NEW
@@ -60,6 +61,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return api(ctx, args[1:], stdout, stderr)
 	case "datastores":
 		return datastores(ctx, args[1:], stdout, stderr)
+	case "fresh":
+		return fresh(ctx, args[1:], stdout, stderr)
 	case "flash":
 		return flash(ctx, args[1:], stdout, stderr)
 	case "simulate":
@@ -68,6 +71,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		fmt.Fprint(stderr, usage)
 		return flag.ErrHelp
 	default:
-		return fmt.Errorf("unknown benchmark %q, want start, footprint, api, datastores, flash, simulate or stat", args[0])
+		return fmt.Errorf("unknown benchmark %q, want start, footprint, api, datastores, fresh, flash, simulate or stat", args[0])
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -134,5 +135,7 @@ func metric(page []byte, name string) (float64, error) {
 		}
 		return v, nil
 	}
-	return 0, fmt.Errorf("there is no metric %s", name)
+	return 0, fmt.Errorf("%w: there is no metric %s", errNoMetric, name)
 }
+
+var errNoMetric = errors.New("metric missing")
