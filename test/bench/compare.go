@@ -42,8 +42,12 @@ type comparison struct {
 	against string
 	// upstream are deviations to switch off in the karve that is compared with.
 	upstream string
+	// datastore is the endpoint of database.
+	datastore string
+	database  *userDatabase // nil: the built-in datastore
 	// datastores are what is compared, if it is not programs: one karve on each. They have no ratio.
 	datastores []*userDatabase
+	storage    bool // programs that are an etcd are compared
 	flags      *flag.FlagSet
 	stdout     io.Writer
 	stderr     io.Writer
@@ -60,6 +64,7 @@ func newComparison(name string, rounds int, rows []string, stdout, stderr io.Wri
 	cmp.flags.StringVar(&cmp.karve, "karve", "", "binary to measure (default: a build of this tree)")
 	cmp.flags.StringVar(&cmp.against, "against", againstEtcd, "what to compare with: etcd (with kube-apiserver), none, or another karve binary")
 	cmp.flags.StringVar(&cmp.upstream, "upstream", "", "compare with the same karve with --upstream=`NAMES`: what these deviations gain (karve server --upstream=list)")
+	cmp.flags.StringVar(&cmp.datastore, "datastore", "", "database server to keep Karve's objects on, without a name of a database: postgres://USER:PASSWORD@HOST:PORT/ or mysql://USER:PASSWORD@tcp(HOST:PORT)/")
 	only := cmp.flags.String("only", "", "comma-separated rows to measure (default all): "+strings.Join(rows, ","))
 	return cmp, only
 }
@@ -79,6 +84,16 @@ func (cmp *comparison) parse(args []string, only *string, rows []string) error {
 		return err
 	}
 	cmp.args = args
+	if cmp.datastore != "" {
+		var err error
+		if cmp.database, err = parseDatabase(cmp.datastore); err != nil {
+			return fmt.Errorf("-datastore: %w", err)
+		}
+		cmp.args = slices.Clone(args)
+		for i, arg := range args { // the record must not have the password
+			cmp.args[i] = strings.ReplaceAll(arg, cmp.datastore, cmp.database.scheme)
+		}
+	}
 	if cmp.Rounds < 1 || cmp.Rounds > 100 {
 		return fmt.Errorf("-rounds is %d, want 1 to 100", cmp.Rounds)
 	}
@@ -125,6 +140,9 @@ func (cmp *comparison) run(ctx context.Context, measure func(ctx context.Context
 		return err
 	}
 	defer os.RemoveAll(work)
+	if cmp.database != nil {
+		cmp.Setting += "; karve on " + cmp.database.scheme + ", whose CPU time and memory are not in the figures"
+	}
 	if err := cmp.choosePeers(ctx, filepath.Join(work, "pki")); err != nil {
 		return err
 	}
@@ -211,6 +229,10 @@ func (cmp *comparison) choosePeers(ctx context.Context, pki string) (err error) 
 		if err != nil {
 			return err
 		}
+		if cmp.storage {
+			cmp.peers = append(cmp.peers, etcdProgram("etcd", "etcd", etcd))
+			break
+		}
 		server, err := buildKubeAPIServer(ctx, cmp.stderr)
 		if err != nil {
 			return err
@@ -221,18 +243,26 @@ func (cmp *comparison) choosePeers(ctx context.Context, pki string) (err error) 
 		if err != nil {
 			return err
 		}
-		before := karve(cmp.against, binary, nil)
+		before := cmp.server(cmp.against, binary)
 		before.name = "before"
 		cmp.peers = append(cmp.peers, before)
 	}
 	if cmp.upstream != "" {
 		option := "--upstream=" + cmp.upstream
-		before := karve(option, cmp.karve, nil, option)
+		before := karve(option, cmp.karve, cmp.database, option)
 		before.name = "upstream"
 		cmp.peers = append(cmp.peers, before)
 	}
-	cmp.peers = append(cmp.peers, karve("karve", cmp.karve, nil))
+	cmp.peers = append(cmp.peers, cmp.server("karve", cmp.karve))
 	return nil
+}
+
+// server is Karve, as the command measures it.
+func (cmp *comparison) server(title, binary string) *peer {
+	if cmp.storage {
+		return etcdProgram(title, "karve", binary)
+	}
+	return karve(title, binary, cmp.database)
 }
 
 // measureOne measures a peer in an empty directory, and how busy other processes were.
@@ -249,7 +279,7 @@ func (cmp *comparison) measureOne(ctx context.Context, work string, p *peer, s *
 		defer func() {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 			defer cancel()
-			if err := p.database.stop(ctx); err != nil {
+			if err := errors.Join(p.database.drop(ctx), p.database.stop(ctx)); err != nil {
 				fmt.Fprintln(cmp.stderr, "bench:", err)
 			}
 		}()

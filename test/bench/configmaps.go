@@ -49,7 +49,7 @@ func (b *apiBench) onObjects(ctx context.Context) error {
 	}
 	if b.wants("watch") {
 		err := b.row(ctx, rowWatch, func(ctx context.Context) (load.Result, error) {
-			return load.Delivery(ctx, kept.watch, b.plan.events, b.plan.most, kept.put)
+			return load.FanOut(ctx, kept.watch, 1, b.plan.events, b.plan.most, kept.put)
 		})
 		if err != nil {
 			return err
@@ -167,7 +167,7 @@ func (o *objects) update(ctx context.Context, n int) (load.Result, error) {
 	})
 }
 
-// put makes the n-th update for load.Delivery, and returns its revision.
+// put makes the n-th update for load.FanOut, and returns its revision.
 func (o *objects) put(ctx context.Context, n int) (int64, error) {
 	i := n % len(o.all)
 	if err := o.change(ctx, 0, i, n); err != nil {
@@ -177,7 +177,7 @@ func (o *objects) put(ctx context.Context, n int) (int64, error) {
 }
 
 // watch is a load.Watch of every later change of the objects.
-func (o *objects) watch(ctx context.Context) (func() (int64, error), error) {
+func (o *objects) watch(ctx context.Context) (func() ([]int64, error), error) {
 	now, err := o.client(1).List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {
 		return nil, err
@@ -186,16 +186,17 @@ func (o *objects) watch(ctx context.Context) (func() (int64, error), error) {
 	if err != nil {
 		return nil, err
 	}
-	return func() (int64, error) {
+	return func() ([]int64, error) {
 		event, err := nextEvent(ctx, w)
 		if err != nil {
-			return 0, err
+			return nil, err
 		}
 		cm, ok := event.Object.(*corev1.ConfigMap)
 		if !ok || event.Type != watch.Modified {
-			return 0, fmt.Errorf("%w: event %s of a %T", load.ErrWrong, event.Type, event.Object)
+			return nil, fmt.Errorf("%w: event %s of a %T", load.ErrWrong, event.Type, event.Object)
 		}
-		return strconv.ParseInt(cm.ResourceVersion, 10, 64)
+		revision, err := strconv.ParseInt(cm.ResourceVersion, 10, 64)
+		return []int64{revision}, err
 	}, nil
 }
 

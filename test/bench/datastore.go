@@ -44,9 +44,13 @@ func parseDatabase(endpoint string) (*userDatabase, error) {
 	var err error
 	switch scheme {
 	case "postgres":
-		d.url, err = url.Parse(endpoint)
+		if d.url, err = url.Parse(endpoint); err == nil && strings.Trim(d.url.Path, "/") != "" {
+			return nil, errors.New("it names a database: each round makes a new one")
+		}
 	case "mysql":
-		d.dsn, err = mysql.ParseDSN(rest)
+		if d.dsn, err = mysql.ParseDSN(rest); err == nil && d.dsn.DBName != "" {
+			return nil, errors.New("it names a database: each round makes a new one")
+		}
 	case "http":
 		d.scheme, d.etcd = "etcd", strings.Split(endpoint, ",")
 	default:
@@ -98,6 +102,27 @@ func (d *userDatabase) options(dir string) ([]string, error) {
 	return options, os.WriteFile(file, fmt.Appendf(nil, "datastore-endpoint: %q\n", d.of(name)), 0o600)
 }
 
+// drop removes the databases.
+func (d *userDatabase) drop(ctx context.Context) error {
+	for dir, name := range d.made {
+		var err error
+		if d.etcd != nil {
+			err = d.dropPrefix(ctx, "/"+name+"/")
+		} else {
+			quote := `"`
+			if d.dsn != nil {
+				quote = "`"
+			}
+			_, err = d.ask(ctx, "DROP DATABASE IF EXISTS "+quote+name+quote)
+		}
+		if err != nil {
+			return fmt.Errorf("drop the database of a round: %w", err)
+		}
+		delete(d.made, dir)
+	}
+	return nil
+}
+
 // ask sends a statement to the server, and returns the first column of its first row, if it has one.
 func (d *userDatabase) ask(ctx context.Context, statement string) (answer string, err error) {
 	driver, source := "pgx", ""
@@ -124,6 +149,28 @@ func (d *userDatabase) ask(ctx context.Context, statement string) (answer string
 
 func (d *userDatabase) client() (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{Endpoints: d.etcd, Logger: zap.NewNop()})
+}
+
+// dropPrefix leaves an etcd as small as it was.
+func (d *userDatabase) dropPrefix(ctx context.Context, prefix string) error {
+	c, err := d.client()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	deleted, err := c.Delete(ctx, prefix, clientv3.WithPrefix())
+	if err != nil {
+		return err
+	}
+	if _, err := c.Compact(ctx, deleted.Header.Revision, clientv3.WithCompactPhysical()); err != nil {
+		return err
+	}
+	for _, member := range d.etcd {
+		if _, err := c.Defragment(ctx, member); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // controlled tells whether it runs only while it is measured.

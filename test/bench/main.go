@@ -15,14 +15,17 @@ import (
 	"syscall"
 )
 
-const usage = `usage: scripts/bench start|footprint|api|datastores|fresh|flash|simulate [options]
+const usage = `usage: scripts/bench storage|start|footprint|api|datastores|fresh|large|crds|flash|simulate [options]
 
+storage    the datastore on a socket, beside etcd
 start      start and stop, beside etcd + kube-apiserver
 footprint  memory, CPU, writes, goroutines and size of an idle control plane
 api        creates, updates, deletes, reads and watches through the API, and how fast
            the controllers react
 datastores Karve on its built-in datastore, PostgreSQL, MariaDB, one etcd and three
 fresh      creates that begin when a new control plane is ready, and memory after them
+large      a start with 300,000 objects, from a cold page cache: time and memory
+crds       many large CustomResourceDefinitions: time, CPU and memory
 flash      what an idle cluster with nodes writes to the disk in a day
 simulate   the cost of simulated nodes, and how fast Pods run on them
 stat       compares two files of -record: scripts/bench stat OLD NEW
@@ -53,6 +56,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return flag.ErrHelp
 	}
 	switch args[0] {
+	case "storage":
+		return storage(ctx, args[1:], stdout, stderr)
 	case "start":
 		return start(ctx, args[1:], stdout, stderr)
 	case "footprint":
@@ -63,6 +68,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return datastores(ctx, args[1:], stdout, stderr)
 	case "fresh":
 		return fresh(ctx, args[1:], stdout, stderr)
+	case "large":
+		return large(ctx, args[1:], stdout, stderr)
+	case "crds":
+		return crds(ctx, args[1:], stdout, stderr)
 	case "flash":
 		return flash(ctx, args[1:], stdout, stderr)
 	case "simulate":
@@ -71,6 +80,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		fmt.Fprint(stderr, usage)
 		return flag.ErrHelp
 	default:
-		return fmt.Errorf("unknown benchmark %q, want start, footprint, api, datastores, fresh, flash, simulate or stat", args[0])
+		return fmt.Errorf("unknown benchmark %q, want storage, start, footprint, api, datastores, fresh, large, crds, flash, simulate or stat", args[0])
 	}
 }

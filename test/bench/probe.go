@@ -97,16 +97,23 @@ func (c *cluster) poll(ctx context.Context, ask func() error) error {
 // do sends one request and returns the body of the response. A response other than a 2xx is an
 // error.
 func (p *prober) do(ctx context.Context, method, path string, body []byte) ([]byte, error) {
+	header := http.Header{}
+	switch {
+	case method == http.MethodPatch:
+		header.Set("Content-Type", "application/merge-patch+json")
+	case body != nil:
+		header.Set("Content-Type", "application/json")
+	}
+	return p.send(ctx, method, path, body, header)
+}
+
+// send is do with a header.
+func (p *prober) send(ctx context.Context, method, path string, body []byte, header http.Header) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, method, p.base+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case method == http.MethodPatch:
-		req.Header.Set("Content-Type", "application/merge-patch+json")
-	case body != nil:
-		req.Header.Set("Content-Type", "application/json")
-	}
+	req.Header = header
 	resp, err := p.client.Do(req)
 	if err != nil {
 		return nil, err

@@ -68,7 +68,7 @@ func TestOutputRecordsBesideTheTable(t *testing.T) {
 
 // Every line of every comparison has a unit that Go's benchmark format has a name for.
 func TestEveryLineCanBeRecorded(t *testing.T) {
-	lines := slices.Concat(apiLines(), startLines, footprintLines, freshLines(), datastoreLines())
+	lines := slices.Concat(apiLines(), startLines, footprintLines, freshLines(), storageLines())
 	cmp := &comparison{name: "api", peers: twoPeers().peers}
 	s := &sample{Peer: "karve", Round: 1}
 	for _, l := range lines {

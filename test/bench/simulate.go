@@ -34,6 +34,9 @@ func simulate(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 	if *settle < 0 || *window <= 0 || *perNode < 1 || *perNode > 100 || cmp.against == againstEtcd {
 		return fmt.Errorf("simulate: -settle is %v, -window %v, -pods %d and -against %s; want times, 1 to 100 and a karve", *settle, *window, *perNode, cmp.against)
 	}
+	if err := cmp.refuse("datastore"); err != nil {
+		return err
+	}
 	var clusters []*simulated
 	for text := range strings.SplitSeq(*sizes, ",") {
 		n, err := strconv.Atoi(text)

@@ -28,20 +28,19 @@ func TestDriveBounds(t *testing.T) {
 }
 
 // A peer must not send an event twice.
-func TestDeliveryRefusesOtherEvents(t *testing.T) {
-	events := make(chan int64, 2)
-	watch := func(ctx context.Context) (func() (int64, error), error) {
-		return func() (int64, error) {
+func TestFanOutRefusesOtherEvents(t *testing.T) {
+	events := make(chan int64, 1)
+	watch := func(ctx context.Context) (func() ([]int64, error), error) {
+		return func() ([]int64, error) {
 			select {
 			case revision := <-events:
-				return revision, nil
+				return []int64{revision, revision}, nil
 			case <-ctx.Done():
-				return 0, ctx.Err()
+				return nil, ctx.Err()
 			}
 		}, nil
 	}
-	_, err := Delivery(t.Context(), watch, 10, time.Minute, func(_ context.Context, n int) (int64, error) {
-		events <- int64(n)
+	_, err := FanOut(t.Context(), watch, 1, 10, time.Minute, func(_ context.Context, n int) (int64, error) {
 		events <- int64(n)
 		return int64(n), nil
 	})

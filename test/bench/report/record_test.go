@@ -92,9 +92,9 @@ func TestRecordRefusesUnknownUnits(t *testing.T) {
 
 // A name that ended with a number would be read as one with GOMAXPROCS.
 func TestRecordNamesEndWithThePeer(t *testing.T) {
-	r := &Record{Benchmark: "API"}
+	r := &Record{Benchmark: "Scale"}
 	r.Add("page of 500", "karve", 1, "s")
-	if _, results, _ := recorded(t, r); string(results[0].Name) != "API/page-of-500/peer=karve" {
+	if _, results, _ := recorded(t, r); string(results[0].Name) != "Scale/page-of-500/peer=karve" {
 		t.Errorf("the name is %s", results[0].Name)
 	}
 }
