@@ -24,12 +24,14 @@ import (
 	"github.com/karve-k8s/karve/internal/socket"
 	"github.com/karve-k8s/karve/kine/location"
 	"github.com/karve-k8s/karve/server/apiserver"
+	"github.com/karve-k8s/karve/server/certificates"
 	"github.com/karve-k8s/karve/server/membership"
 	"github.com/karve-k8s/karve/server/storage"
 )
 
 const (
 	newTokenFile = "new-cluster-token-file"
+	lost         = "lost"
 	etcdPrefix   = "etcd-prefix"
 )
 
@@ -57,19 +59,26 @@ owns the data directory, so that the service can read it.`,
 				Usage: "encrypt the cluster's keys in the datastore with another secret, or change its encryption configuration",
 				Description: `Give each server a new secret before it starts the next time. Servers that run are
 not disturbed. As root, it gives the new file to the user who owns the data directory. Without --datastore-endpoint, the datastore is that of the running
-server in --data-dir.`,
-				Flags: []cli.Flag{
-					options.Config(), options.DataDir(), options.DatastoreEndpoint(),
-					options.DatastoreCAFile(), options.DatastoreCertFile(), options.DatastoreKeyFile(),
-					options.ClusterTokenFile(),
+server in --data-dir. If the present secret is lost, --lost takes the keys from --data-dir of a server of the cluster.`,
+				Flags: append(DatastoreFlags(),
 					&cli.StringFlag{Name: newTokenFile, Usage: "`FILE` with the secret that replaces that of --cluster-token-file"},
+					&cli.BoolFlag{Name: lost, Usage: "do without the present secret: the keys in --data-dir, which must be those of the cluster, are encrypted again"},
 					&cli.StringFlag{Name: apiserver.EncryptionOption, Usage: "`FILE` that replaces the cluster's configuration of the encryption of stored objects; '' removes it"},
-					&cli.StringFlag{Name: etcdPrefix, Value: "/registry", Usage: "`PREFIX` of the cluster's keys in an etcd that several clusters share"},
-				},
+				),
 				Before: options.ReadDataDir,
 				Action: rotate,
 			},
 		},
+	}
+}
+
+// DatastoreFlags choose a cluster's datastore, see [WithCluster].
+func DatastoreFlags() []cli.Flag {
+	return []cli.Flag{
+		options.Config(), options.DataDir(), options.DatastoreEndpoint(),
+		options.DatastoreCAFile(), options.DatastoreCertFile(), options.DatastoreKeyFile(),
+		options.ClusterTokenFile(),
+		&cli.StringFlag{Name: etcdPrefix, Value: "/registry", Usage: "`PREFIX` of the cluster's keys in an etcd that several clusters share"},
 	}
 }
 
@@ -102,11 +111,16 @@ func rotate(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	return withDatastore(c, func(ctx context.Context, kv clientv3.KV) error {
+	return WithCluster(c, func(ctx context.Context, cluster membership.Cluster) error {
 		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
-		cluster := membership.Cluster{KV: kv, Prefix: apiserver.StoragePrefix([]string{etcdPrefix + "=" + c.String(etcdPrefix)}), CheckEncryption: apiserver.CheckEncryption}
-		err := cluster.Rotate(ctx, before, after, encryption)
+		var err error
+		if c.Bool(lost) {
+			dir := c.String("data-dir")
+			err = ownership.Act(dir, func() error { return cluster.Reseal(ctx, certificates.Dir(dir), after, encryption) })
+		} else {
+			err = cluster.Rotate(ctx, before, after, encryption)
+		}
 		if errors.Is(err, membership.ErrToken) {
 			return fmt.Errorf("--%s %s: %w: name the file that its servers have", membership.Option, c.String(membership.Option), err)
 		} else if err != nil {
@@ -126,6 +140,24 @@ func rotate(c *cli.Context) error {
 	})
 }
 
+// ReadToken reads the file that an option names.
+func ReadToken(c *cli.Context, option string) (token *membership.Token, err error) {
+	file, dir := c.String(option), c.String("data-dir")
+	read := func() (err error) {
+		token, err = membership.ReadToken(file)
+		return err
+	}
+	if ownership.Same(dir, file) { // the service's own, which root would refuse
+		err = ownership.Act(dir, read)
+	} else {
+		err = read()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--%s: %w", option, err)
+	}
+	return token, nil
+}
+
 // read reads the files that the options name.
 func read(c *cli.Context) (before, after *membership.Token, encryption *[]byte, err error) {
 	if c.Args().Len() > 0 {
@@ -133,32 +165,23 @@ func read(c *cli.Context) (before, after *membership.Token, encryption *[]byte, 
 	}
 	var problems []error
 	token := func(option string) *membership.Token {
-		file, dir := c.String(option), c.String("data-dir")
-		var t *membership.Token
-		readIt := func() (err error) {
-			t, err = membership.ReadToken(file)
-			return err
-		}
-		var err error
-		if ownership.Same(dir, file) { // the service's own, which root would refuse
-			err = ownership.Act(dir, readIt)
-		} else {
-			err = readIt()
-		}
+		t, err := ReadToken(c, option)
 		if err != nil {
-			problems = append(problems, fmt.Errorf("--%s: %w", option, err))
+			problems = append(problems, err)
 		}
 		return t
 	}
-	if c.String(membership.Option) == "" {
-		problems = append(problems, fmt.Errorf("--%s: name the file with the present secret", membership.Option))
-	} else {
+	switch {
+	case c.Bool(lost): // the configuration file may still name the one that is lost
+	case c.String(membership.Option) == "":
+		problems = append(problems, fmt.Errorf("--%s: name the file with the present secret; if it is lost, run this with --%s on a server of the cluster", membership.Option, lost))
+	default:
 		before = token(membership.Option)
 	}
 	switch {
 	case c.String(newTokenFile) != "":
 		after = token(newTokenFile)
-	case c.IsSet(apiserver.EncryptionOption):
+	case c.IsSet(apiserver.EncryptionOption) && !c.Bool(lost):
 		after = before
 	default:
 		problems = append(problems, fmt.Errorf("--%s: name the file with the new secret; karve cluster-token create makes one", newTokenFile))
@@ -174,11 +197,14 @@ func read(c *cli.Context) (before, after *membership.Token, encryption *[]byte, 
 	return before, after, encryption, errors.Join(problems...)
 }
 
-// withDatastore calls do with a client of the datastore that the options name.
-func withDatastore(c *cli.Context, do func(context.Context, clientv3.KV) error) error {
+// WithCluster calls do with the cluster in the datastore that [DatastoreFlags] choose.
+func WithCluster(c *cli.Context, do func(context.Context, membership.Cluster) error) error {
 	where, err := location.Parse(c.String("datastore-endpoint"), "")
 	if err != nil {
 		return err
+	}
+	cluster := membership.Cluster{
+		Alone: where.BuiltIn(), Prefix: apiserver.StoragePrefix([]string{etcdPrefix + "=" + c.String(etcdPrefix)}), CheckEncryption: apiserver.CheckEncryption,
 	}
 	if where.BuiltIn() { // the server that runs has it
 		var release func()
@@ -203,7 +229,8 @@ func withDatastore(c *cli.Context, do func(context.Context, clientv3.KV) error) 
 		Location: where, Log: log, Status: func(string) {}, Step: func(string) func() { return func() {} },
 		CAFile: c.String("datastore-cafile"), CertFile: c.String("datastore-certfile"), KeyFile: c.String("datastore-keyfile"),
 		Answers: func(ctx context.Context, kv clientv3.KV) error {
-			err := do(ctx, kv)
+			cluster.KV = kv
+			err := do(ctx, cluster)
 			done = err == nil
 			return err
 		},

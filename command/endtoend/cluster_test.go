@@ -175,7 +175,31 @@ func TestAServerOffersItsStoreToACluster(t *testing.T) {
 	store.stop()
 	wantIn(t, refusedServer(t, store.dir, append(bare, "--etcd-listen=https://127.0.0.1:0", "--cluster-token-file="+token)...), "is not the one of the cluster")
 	wantIn(t, refusedServer(t, store.dir, append(bare, "--cluster-token-file="+next)...), "--cluster-token-file "+next, "--etcd-listen")
-	start(t, store.dir, append(bare, "--etcd-listen=https://127.0.0.1:0", "--cluster-token-file="+next)...)
+	store = start(t, store.dir, append(bare, "--etcd-listen=https://127.0.0.1:0", "--cluster-token-file="+next)...)
+
+	// Nobody has the token any more. A server has the keys, and another server's directory has not.
+	last := filepath.Join(t.TempDir(), "last")
+	karve(t, "cluster-token", "create", last)
+	renew := []string{"cluster-token", "rotate", "--lost", "--new-cluster-token-file", last, "--data-dir"}
+	karve(t, append(renew, store.dir)...)
+	joins := func() {
+		t.Helper()
+		other := start(t, t.TempDir(), append(bare, "--datastore-endpoint="+store.etcdURL(), "--datastore-cafile="+file(certs.EtcdCA, ".crt"),
+			"--datastore-certfile="+file(certs.EtcdClient, ".crt"), "--datastore-keyfile="+file(certs.EtcdClient, ".key"), "--cluster-token-file="+last)...)
+		other.stop()
+	}
+	joins()
+	key, err := os.ReadFile(file(certs.ServiceAccount, ".key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(file(certs.ServiceAccount, ".key")); err != nil {
+		t.Fatal(err)
+	}
+	wantIn(t, finish(t, command(t, "karve", append(renew, store.dir)...)).stderr, "service-account.key is missing")
+	if err := os.WriteFile(file(certs.ServiceAccount, ".key"), key, 0o600); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestClusterTokenCommands(t *testing.T) {
@@ -191,6 +215,7 @@ func TestClusterTokenCommands(t *testing.T) {
 		{[]string{"create"}, []string{"takes one FILE"}},
 		{[]string{"rotate"}, []string{"--cluster-token-file", "--new-cluster-token-file"}},
 		{[]string{"rotate", "--data-dir", t.TempDir(), "--cluster-token-file", file, "--new-cluster-token-file", file}, []string{"kine.sock does not exist", "--datastore-endpoint"}},
+		{[]string{"rotate", "--lost"}, []string{"--new-cluster-token-file"}},
 		{[]string{"rotate", "--cluster-token-file", file, "--encryption-provider-config", "/nowhere/e"}, []string{"--encryption-provider-config", "/nowhere/e"}},
 	} {
 		got := finish(t, command(t, "karve", append([]string{"cluster-token"}, tc.args...)...))

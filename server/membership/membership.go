@@ -217,6 +217,11 @@ func (c Cluster) Rotate(ctx context.Context, before, after *Token, encryption *[
 	if err != nil {
 		return fmt.Errorf("encrypt the cluster's keys: %w", err)
 	}
+	return c.replace(ctx, value, revision)
+}
+
+// replace stores the record in place of the one at revision.
+func (c Cluster) replace(ctx context.Context, value []byte, revision int64) error {
 	ok, err := c.write(ctx, value, revision)
 	if err != nil {
 		return fmt.Errorf("%w: the outcome is unknown, and the new token or configuration may be in force: run the command again, and if the old token is refused, the new one is the cluster's", err)

@@ -1,0 +1,129 @@
+package membership
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/karve-k8s/karve/certs"
+)
+
+// Stored says how an object is stored: the provider of the encryption configuration, and its key. An object
+// without encryption has the provider identity and no key.
+type Stored struct {
+	Provider string `json:"provider"`
+	Key      string `json:"key,omitempty"`
+}
+
+// Identity is the provider that does not encrypt.
+const Identity = "identity"
+
+// encrypted begins every value that the API server has encrypted (k8s.io/apiserver
+// pkg/server/options/encryptionconfig). The provider, its version and the key's name follow.
+const encrypted = "k8s:enc:"
+
+// EachSecret calls do with the namespace, the name and the way of storage of each Secret.
+func (c Cluster) EachSecret(ctx context.Context, do func(namespace, name string, how Stored) error) error {
+	const page = 100 // a Secret has up to a MiB
+	prefix := c.Prefix + "secrets/"
+	end := clientv3.GetPrefixRangeEnd(prefix)
+	for from := prefix; ; {
+		got, err := c.KV.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(page))
+		if err != nil {
+			return fmt.Errorf("read the Secrets in the datastore: %w", err)
+		}
+		for _, kv := range got.Kvs {
+			namespace, name, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), prefix), "/")
+			if err := do(namespace, name, storedAs(kv.Value)); err != nil {
+				return err
+			}
+			from = string(kv.Key) + "\x00"
+		}
+		if !got.More {
+			return nil
+		}
+	}
+}
+
+func storedAs(value []byte) Stored {
+	rest, ok := bytes.CutPrefix(value, []byte(encrypted))
+	if !ok {
+		return Stored{Provider: Identity}
+	}
+	fields := bytes.SplitN(rest, []byte(":"), 4)
+	if len(fields) < 4 {
+		return Stored{Provider: "unknown"}
+	}
+	return Stored{Provider: string(fields[0]), Key: string(fields[2])}
+}
+
+// Encryption returns the cluster's encryption configuration, nil if it has none. sealed says whether the record has
+// keys: if not, there is no token, and the configuration is the server's.
+func (c Cluster) Encryption(ctx context.Context, token *Token) (content []byte, sealed bool, err error) {
+	r, _, err := c.read(ctx)
+	if err != nil || r == nil || len(r.Sealed) == 0 {
+		return nil, false, err
+	}
+	if token == nil {
+		return nil, true, fmt.Errorf("the cluster's encryption configuration is in the datastore: name the file with its token by --%s", Option)
+	}
+	m, err := c.open(r, Server{Token: token})
+	if err != nil {
+		return nil, true, err
+	}
+	return m.Encryption, true, nil
+}
+
+// Reseal encrypts the keys in a directory with a token, in place of a record whose token is lost. The keys must be
+// those of the record. The encryption configuration is that which the server has fetched, unless encryption, a pointer to the
+// content of a file, replaces it.
+func (c Cluster) Reseal(ctx context.Context, dir string, after *Token, encryption *[]byte) error {
+	r, revision, err := c.read(ctx)
+	if err != nil {
+		return err
+	}
+	if r == nil {
+		return fmt.Errorf("the datastore has no %s: start a server that has the keys with --%s", c.key(), Option)
+	}
+	local, err := certs.ReadShared(dir)
+	if err != nil {
+		return err
+	}
+	switch differing, lacking, err := compare(local, r); {
+	case err != nil:
+		return err
+	case len(differing) > 0:
+		return fmt.Errorf("%s %s not the cluster's: run this on one of its servers, with the server's --data-dir", files(dir, differing), are(differing))
+	case len(lacking) > 0:
+		return fmt.Errorf("%s %s missing: run this on a server that has all of the cluster's keys", files(dir, lacking), are(lacking))
+	}
+	m := Material{Shared: local}
+	if encryption != nil {
+		m.Encryption = *encryption
+	} else if m.Encryption, err = os.ReadFile(certs.EncryptionFile(dir)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if m.Encryption == nil {
+		err = c.EachSecret(ctx, func(namespace, name string, how Stored) error {
+			if how.Provider != Identity {
+				return fmt.Errorf("the Secret %s/%s is encrypted, and this server has not fetched the configuration: name its file by %s", namespace, name, encryptionOption)
+			}
+			return nil
+		})
+	} else if err = c.CheckEncryption(m.Encryption); err != nil {
+		err = fmt.Errorf("%s: %w", encryptionOption, err)
+	}
+	if err != nil {
+		return err
+	}
+	value, err := seal(m, after)
+	if err != nil {
+		return fmt.Errorf("encrypt the cluster's keys: %w", err)
+	}
+	return c.replace(ctx, value, revision)
+}
