@@ -19,6 +19,7 @@ import (
 	"github.com/karve-k8s/karve/command/kubectl"
 	"github.com/karve-k8s/karve/command/locale"
 	"github.com/karve-k8s/karve/command/options"
+	"github.com/karve-k8s/karve/command/secrets"
 	"github.com/karve-k8s/karve/command/token"
 	"github.com/karve-k8s/karve/envtest"
 	"github.com/karve-k8s/karve/internal/version"
@@ -122,6 +123,7 @@ func newApp(args []string, stdout, stderr io.Writer) *cli.App {
 			inCategory(data, datadir.Reset()),
 			inCategory(data, datadir.Datastore()),
 			inCategory(data, datadir.Certs()),
+			inCategory(data, secrets.Command()),
 			inCategory(data, datadir.SSH()),
 			inCategory(tools, checkCommand()),
 			inCategory(tools, supportCommand()),

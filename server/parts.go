@@ -378,6 +378,9 @@ func (s *controlPlane) configureAPIServer() (apiserver.Config, error) {
 		return c, err
 	} else if file != "" {
 		c.Args = append(slices.Clone(c.Args), apiserver.EncryptionOption+"="+file)
+		if apiserver.LastArg(c.Args, apiserver.ReloadOption) == "" { // karve secrets changes the file
+			c.Args = append(c.Args, apiserver.ReloadOption+"=true")
+		}
 	}
 	c.TerminationTimeout = s.StopTimeout
 	c.SecureListener, c.InsecureListener = s.claim.secure, s.claim.insecure

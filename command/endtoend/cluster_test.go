@@ -200,6 +200,24 @@ func TestAServerOffersItsStoreToACluster(t *testing.T) {
 	if err := os.WriteFile(file(certs.ServiceAccount, ".key"), key, 0o600); err != nil {
 		t.Fatal(err)
 	}
+
+	// The key for Secrets goes to all servers before one of them writes with it.
+	secrets := func(verb string, want ...string) {
+		t.Helper()
+		wantIn(t, karve(t, "secrets", verb, "--data-dir", store.dir, "--cluster-token-file", last), want...)
+		store.stop()
+		store = start(t, store.dir, append(bare, "--etcd-listen=https://127.0.0.1:0", "--cluster-token-file="+last)...)
+	}
+	store.kubectl("create", "secret", "generic", "hidden", "--from-literal=key=value")
+	wantIn(t, finish(t, command(t, "karve", "secrets", "enable", "--data-dir", store.dir)).stderr, "--cluster-token-file")
+	secrets("enable", "only read", "one at a time", "karve secrets rotate")
+	if counts, next := secretsStored(t, store.dir); counts["key-1"] != 0 || !strings.Contains(next, "karve secrets rotate") {
+		t.Errorf("got %v and %q", counts, next)
+	}
+	secrets("rotate", "write with key-1", "karve secrets reencrypt")
+	wantIn(t, karve(t, "secrets", "reencrypt", "--data-dir", store.dir, "--cluster-token-file", last), "all 1")
+	joins()
+	wantIn(t, finish(t, command(t, "karve", append(renew, store.dir, "--encryption-provider-config", "")...)).stderr, "default/hidden is encrypted")
 }
 
 func TestClusterTokenCommands(t *testing.T) {

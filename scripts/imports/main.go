@@ -57,7 +57,7 @@ var homes = []struct {
 	{"modernc.org/", []string{"datastore/sqlitefile"}, "one room of the datastore knows SQLite"},
 	{"golang.org/x/crypto/ssh", []string{"nodes/tunnels"}, "one room knows SSH"},
 	{"filippo.io/age", []string{"server/membership", "command/datadir"}, "one room knows how the cluster's keys are encrypted, and one how backups are sealed"},
-	{"github.com/urfave/cli", []string{"command", "command/clustertoken", "command/datadir", "command/kubectl", "command/options", "command/output", "command/token"}, "only the commands parse a command line"},
+	{"github.com/urfave/cli", []string{"command", "command/clustertoken", "command/datadir", "command/kubectl", "command/options", "command/output", "command/secrets", "command/token"}, "only the commands parse a command line"},
 	{"C", nil, "there is no cgo in Karve"},
 }
 

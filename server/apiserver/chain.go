@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
@@ -145,6 +146,9 @@ func newConfigs(ctx context.Context, o options.CompletedOptions, own Config) (co
 	if err != nil {
 		return configs{}, fmt.Errorf("build generic configuration: %w", err)
 	}
+	// The three servers have copies of these, and append to them. Upstream's automatic reload leaves room behind the last one,
+	// which they would share.
+	generic.HealthzChecks, generic.ReadyzChecks = slices.Clip(generic.HealthzChecks), slices.Clip(generic.ReadyzChecks)
 	if own.Deviations.On(deviations.OpenAPI) {
 		openapi.ForgetBuilders(generic.OpenAPIConfig, generic.OpenAPIV3Config)
 	}

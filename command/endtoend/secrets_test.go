@@ -1,0 +1,103 @@
+package endtoend
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// secretsStored returns the number of Secrets for each key, "" for those without encryption, and what comes next.
+func secretsStored(t *testing.T, dir string) (counts map[string]int, next string) {
+	t.Helper()
+	var report struct {
+		Stored []struct {
+			Key     string
+			Secrets int
+		}
+		Next string
+	}
+	if err := json.Unmarshal([]byte(karve(t, "secrets", "status", "--data-dir", dir, "-o", "json")), &report); err != nil {
+		t.Fatal(err)
+	}
+	counts = map[string]int{}
+	for _, s := range report.Stored {
+		counts[s.Key] += s.Secrets
+	}
+	return counts, report.Next
+}
+
+// Secrets are encrypted, and their key is replaced. At every step each Secret can be read.
+func TestSecretsCommands(t *testing.T) {
+	long(t)
+	parallel(t)
+	dir := t.TempDir()
+	p := start(t, dir, bare...)
+	made := 0
+	create := func() {
+		t.Helper()
+		made++
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("s", made)}, StringData: map[string]string{"key": "value"}}
+		if _, err := client(t, p.config()).CoreV1().Secrets("default").Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	step := func(verb string, counts map[string]int, next string) {
+		t.Helper()
+		if verb != "" {
+			karve(t, "secrets", verb, "--data-dir", dir)
+		}
+		if got, then := secretsStored(t, dir); !maps.Equal(got, counts) || then != next {
+			t.Errorf("after %q: got %v and %q, want %v and %q", verb, got, then, counts, next)
+		}
+		for i := range made {
+			got, err := client(t, p.config()).CoreV1().Secrets("default").Get(t.Context(), fmt.Sprint("s", i+1), metav1.GetOptions{})
+			if err != nil || string(got.Data["key"]) != "value" {
+				t.Errorf("after %q: the Secret s%d: %v, %v", verb, i+1, got.Data, err)
+			}
+		}
+	}
+	refuse := func(verb string, want ...string) {
+		t.Helper()
+		got := finish(t, command(t, "karve", "secrets", verb, "--data-dir", dir))
+		if got.code != 1 {
+			t.Errorf("%s: exit code %d, want 1", verb, got.code)
+		}
+		wantIn(t, got.stderr, want...)
+	}
+	create()
+	step("", map[string]int{"": 1}, "karve secrets enable")
+	refuse("rotate", "karve secrets enable")
+	refuse("reencrypt", "without encryption")
+	step("enable", map[string]int{"key-1": 0, "": 1}, "karve secrets reencrypt")
+	refuse("enable", "karve secrets rotate")
+	refuse("reencrypt", "1 of 1 Secrets", "start each server again")
+	p.stop()
+	p = start(t, dir, bare...)
+	create()
+	step("", map[string]int{"key-1": 1, "": 1}, "karve secrets reencrypt")
+	step("reencrypt", map[string]int{"key-1": 2, "": 0}, "")
+	step("rotate", map[string]int{"key-2": 0, "key-1": 2, "": 0}, "karve secrets reencrypt") // waits until the server has the key
+	create()
+	step("", map[string]int{"key-2": 1, "key-1": 2, "": 0}, "karve secrets reencrypt")
+	wantIn(t, karve(t, "secrets", "reencrypt", "--drop-old", "--data-dir", dir), "all 3", "key-2")
+	step("", map[string]int{"key-2": 3, "": 0}, "")
+	for _, file := range []string{"encryption-provider-config.yaml", "encryption-provider-config.yaml.before-key-2"} {
+		if info, err := os.Stat(filepath.Join(dir, "certs", file)); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v; want mode 0600", file, info, err)
+		}
+	}
+	p.stop()
+	p = start(t, dir, bare...)
+	step("", map[string]int{"key-2": 3, "": 0}, "")
+	p.stop()
+
+	dir = t.TempDir()
+	start(t, dir, append(bare, "--encryption-provider-config="+write(t, "own.yaml", encryptionConfig))...)
+	refuse("enable", "--encryption-provider-config", "a file of yours")
+}
