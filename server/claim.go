@@ -225,7 +225,7 @@ func checkDataDir(dir string) error {
 		break
 	}
 	if err := writable(at); err != nil {
-		return fmt.Errorf("--data-dir: %w", &fs.PathError{Op: "write to", Path: at, Err: err})
+		return fmt.Errorf("--data-dir %s: %w: name another directory", dir, &fs.PathError{Op: "write to", Path: at, Err: err})
 	}
 	return nil
 }

@@ -31,9 +31,17 @@ func (d *draft) parseClusterToken() {
 		d.addf("%s %s: a datastore in memory does not keep the cluster's keys: leave the option out", option, file)
 		return
 	}
+	d.readClusterToken()
+}
+
+// readClusterToken reads the file of --cluster-token-file, if there is one.
+func (d *draft) readClusterToken() {
+	if d.ClusterTokenFile == "" {
+		return
+	}
 	var err error
-	if d.clusterToken, err = membership.ReadToken(file); err != nil {
-		d.addf("%s: %w", option, err)
+	if d.clusterToken, err = membership.ReadToken(d.ClusterTokenFile); err != nil {
+		d.addf("--%s: %w", membership.Option, err)
 	}
 }
 

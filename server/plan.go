@@ -126,12 +126,13 @@ func (d *draft) parseDatastore() {
 	var err error
 	if d.location, err = location.Parse(d.DatastoreEndpoint, d.Durability); err != nil {
 		d.add(err)
+		d.readClusterToken()
 	} else if d.DataDir != "" {
 		d.fork, err = snapshots.NewFork(d.ForkFrom, d.DataDir, d.location)
 		d.add(err)
 		d.parseClusterToken()
-		d.parseNewAuthorities()
 	}
+	d.parseNewAuthorities()
 	if d.BackupSchedule != "" {
 		d.backups, err = snapshots.ParseSchedule(d.BackupSchedule)
 		d.add(err)
@@ -199,7 +200,12 @@ func (d *draft) parseRanges() {
 	}
 	pods, err := parseCIDRs("cluster-cidr", d.ClusterCIDR)
 	d.add(err)
+	usable := d.services != nil
 	for _, s := range d.services {
+		if ones, bits := s.Mask.Size(); bits-ones < 3 { // as upstream, whose message does not name the option
+			d.addf("--service-cluster-ip-range %s: want 8 addresses at least, such as a range of size /%d", s, bits-3)
+			usable = false
+		}
 		for _, p := range pods {
 			if overlap(s, p) {
 				d.addf("--cluster-cidr %s overlaps --service-cluster-ip-range %s", p, s)
@@ -213,9 +219,9 @@ func (d *draft) parseRanges() {
 		d.serviceIPs = append(d.serviceIPs, ip)
 	}
 	d.parseSimulation()
-	// Upstream's checks need ranges that can be parsed. With Karve's default in their place,
+	// Upstream's checks need ranges that can be used. With Karve's default in their place,
 	// upstream repeats no problem that was reported above.
-	if d.services == nil {
+	if !usable {
 		d.ServiceClusterIPRange = DefaultServiceClusterIPRange
 	}
 	ipv6 := len(d.services) > 0 && netutils.IsIPv6CIDR(d.services[0])

@@ -60,7 +60,7 @@ func Datastore() *cli.Command {
 // oneFile is the argument of the commands that take one file.
 func oneFile(c *cli.Context) (string, error) {
 	if c.Args().Len() != 1 || c.Args().First() == "" {
-		return "", fmt.Errorf("karve datastore %s takes one FILE after the options, got %d arguments", c.Command.Name, c.Args().Len())
+		return "", fmt.Errorf("karve datastore %s takes one FILE, got %d arguments", c.Command.Name, c.Args().Len())
 	}
 	return c.Args().First(), nil
 }

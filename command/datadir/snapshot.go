@@ -58,7 +58,7 @@ func snapshotOf(c *cli.Context) (dir, file string, err error) {
 	case 1:
 		return dir, Absolute(c.Args().First()), nil
 	}
-	return "", "", fmt.Errorf("karve %s takes one FILE after the options, got %d arguments", c.Command.Name, c.Args().Len())
+	return "", "", fmt.Errorf("karve %s takes one FILE, got %d arguments", c.Command.Name, c.Args().Len())
 }
 
 // takeSnapshot asks the server, if one runs: only the server has what it keeps in memory.

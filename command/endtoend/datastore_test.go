@@ -336,8 +336,8 @@ func TestDatastoreProblems(t *testing.T) {
 	for _, tc := range []struct{ args, want string }{
 		{"datastore restore --data-dir " + empty + "/new /nowhere/b", "restore /nowhere/b: file does not exist"},
 		{"datastore import --data-dir " + empty + "/new /nowhere/b", "import /nowhere/b: file does not exist"},
-		{"datastore backup --data-dir " + empty, "takes one FILE after the options, got 0"},
-		{"datastore backup --data-dir " + empty + " a --overwrite", "takes one FILE after the options, got 2"},
+		{"datastore backup --data-dir " + empty, "takes one FILE, got 0"},
+		{"datastore backup --data-dir " + empty + " a b --overwrite", "takes one FILE, got 2"},
 		{"datastore stats --data-dir " + empty + " a", `takes options only, got "a"`},
 		{"datastore stats --config /nowhere", "--config: open /nowhere"},
 	} {
