@@ -35,13 +35,3 @@ func (l *latencies) take() (writes, reads []time.Duration) {
 	slices.Sort(reads)
 	return writes, reads
 }
-
-// quantile is the nearest-rank quantile of sorted values. It is 0 without any.
-func quantile(sorted []time.Duration, q float64) time.Duration {
-	if len(sorted) == 0 {
-		return 0
-	}
-	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
-}
-
-func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

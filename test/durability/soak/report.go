@@ -5,17 +5,19 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math"
 	"os"
 	"runtime"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/karve-k8s/karve/test/bench/load"
+	"github.com/karve-k8s/karve/test/bench/report"
 )
 
-// A report is the result of the soak.
-type report struct {
+// A result is what a soak has found.
+type result struct {
 	Failure      string             `json:"failure,omitempty"`
 	Hours        float64            `json:"hours"`
 	Processors   int                `json:"processors"`
@@ -56,7 +58,7 @@ type row struct {
 // logLines are counted in the server's log.
 var logLines = []string{"panic", "datastore is closed", "required revision has been compacted", "watch chan error"}
 
-func (s *soak) report(log *os.File) (*report, error) {
+func (s *soak) report(log *os.File) (*result, error) {
 	text, err := os.ReadFile(log.Name())
 	if err != nil {
 		return nil, err
@@ -64,7 +66,7 @@ func (s *soak) report(log *os.File) (*report, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w := s.seen
-	r := &report{
+	r := &result{
 		Hours: time.Since(s.began).Hours(), Processors: runtime.NumCPU(), Rate: s.rate, CompactEvery: s.compact.String(), WarmUp: s.warmUp.String(), Nodes: s.nodes,
 		Acknowledged: s.journal.Acks(), Lives: s.lives, Counts: s.counts, Samples: s.samples, Log: map[string]int{}, Latency: map[string]figures{},
 		Watches: map[string]int{
@@ -77,7 +79,7 @@ func (s *soak) report(log *os.File) (*report, error) {
 	}
 	for what, took := range s.times.all {
 		slices.Sort(took)
-		r.Latency[what] = figures{len(took), milliseconds(quantile(took, 0.5)), milliseconds(quantile(took, 0.99)), milliseconds(took[len(took)-1])}
+		r.Latency[what] = figures{len(took), load.Milliseconds(load.Quantile(took, 0.5)), load.Milliseconds(load.Quantile(took, 0.99)), load.Milliseconds(took[len(took)-1])}
 	}
 	for i, l := range r.Lives {
 		if longest := r.Lives[r.LongestLife]; l.Ended-l.Began > longest.Ended-longest.Began {
@@ -125,7 +127,7 @@ func rows(samples []sample, warmUp time.Duration, longest int) []row {
 }
 
 // keep writes the report to a file, as JSON.
-func (r *report) keep(file string) error {
+func (r *result) keep(file string) error {
 	text, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return err
@@ -134,7 +136,7 @@ func (r *report) keep(file string) error {
 }
 
 // write prints the report.
-func (r *report) write(w io.Writer) error {
+func (r *result) write(w io.Writer) error {
 	fmt.Fprintf(w, "%.2f hours on %d processors; %.0f writes/s, %d simulated nodes, compaction every %s\n", r.Hours, r.Processors, r.Rate, r.Nodes, r.CompactEvery)
 	verdict := "none lost"
 	if r.Failure != "" {
@@ -144,12 +146,12 @@ func (r *report) write(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "after %s of each life\tmin\tmedian\tmax\tper hour\tper hour within lives\tper hour in life %d\t\n", r.WarmUp, r.LongestLife+1)
 	for _, row := range r.Rows {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", strings.TrimSpace(row.Name+" "+row.Unit), number(row.Min), number(row.Median), number(row.Max), signed(row.All), signed(row.Within), signed(row.Longest))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", strings.TrimSpace(row.Name+" "+row.Unit), report.Number(row.Min), report.Number(row.Median), report.Number(row.Max), signed(row.All), signed(row.Within), signed(row.Longest))
 	}
 	fmt.Fprint(t, "\nrequests\tnumber\tp50 ms\tp99 ms\tmax ms\t\n")
 	for _, what := range slices.Sorted(maps.Keys(r.Latency)) {
 		f := r.Latency[what]
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t\n", what, f.N, number(f.P50), number(f.P99), number(f.Max))
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t\n", what, f.N, report.Number(f.P50), report.Number(f.P99), report.Number(f.Max))
 	}
 	fmt.Fprintln(t)
 	for _, counts := range []struct {
@@ -178,24 +180,13 @@ func failures(counts map[string]int) map[string]int {
 	return failed
 }
 
-func number(v float64) string {
-	switch {
-	case math.Abs(v) >= 100:
-		return fmt.Sprintf("%.0f", v)
-	case math.Abs(v) >= 10:
-		return fmt.Sprintf("%.1f", v)
-	default:
-		return fmt.Sprintf("%.2f", v)
-	}
-}
-
 func signed(v *float64) string {
 	switch {
 	case v == nil:
 		return "–"
 	case *v >= 0:
-		return "+" + number(*v)
+		return "+" + report.Number(*v)
 	default:
-		return number(*v)
+		return "-" + report.Number(-*v)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/karve-k8s/karve/test/bench/load"
 	"github.com/karve-k8s/karve/test/durability"
 )
 
@@ -50,8 +51,8 @@ func (s *soak) measure(ctx context.Context, api *durability.API, life int) {
 		}
 		writes, reads := s.times.take()
 		one.Figures["writes"] = float64(len(writes)) / now.Sub(last).Seconds()
-		one.Figures["write p50"], one.Figures["write p99"] = milliseconds(quantile(writes, 0.5)), milliseconds(quantile(writes, 0.99))
-		one.Figures["read p50"], one.Figures["read p99"] = milliseconds(quantile(reads, 0.5)), milliseconds(quantile(reads, 0.99))
+		one.Figures["write p50"], one.Figures["write p99"] = load.Milliseconds(load.Quantile(writes, 0.5)), load.Milliseconds(load.Quantile(writes, 0.99))
+		one.Figures["read p50"], one.Figures["read p99"] = load.Milliseconds(load.Quantile(reads, 0.5)), load.Milliseconds(load.Quantile(reads, 0.99))
 		last = now
 		s.mu.Lock()
 		s.samples = append(s.samples, one)
