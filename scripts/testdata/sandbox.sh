@@ -15,7 +15,7 @@ new_sandbox() {
 	keys=$(sed -n "s/^release_keys='\\(.*\\)'$/\\1/p" install.sh)
 	[ "${keys%% *}" = "$(tail -n 1 release/release.pub)" ] || { echo "$(basename "$0"): the first key of install.sh is not that of release/release.pub" >&2; exit 1; }
 	for name in ours others; do minisign -G -W -p "$work/$name.pub" -s "$work/$name.key" >/dev/null; done
-	cp scripts/testdata/systemctl "$work/repo"
+	cp test/machines/machine/systemctl "$work/repo"
 	# The second one of two keys, as after a new one was made.
 	sed "s,^release_keys=.*,release_keys='${keys%% *} $(tail -n 1 "$work/ours.pub")'," install.sh >"$work/repo/install.sh"
 }
