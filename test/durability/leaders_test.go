@@ -50,11 +50,7 @@ func (s *several) fenced() {
 		return
 	}
 	s.t.Logf("writes of leaders: %+v", *checked)
-	for _, n := range checked.Acts {
-		s.row.acts += n
-	}
-	s.row.terms = checked.Terms
-	if s.row.acts == 0 {
+	if len(checked.Acts) == 0 {
 		s.t.Error("no leader has written anything")
 	}
 }

@@ -4,13 +4,10 @@ package durability
 
 import (
 	"context"
-	"fmt"
 	"net/http"
-	"os"
 	"strings"
 	"syscall"
 	"testing"
-	"text/tabwriter"
 	"time"
 )
 
@@ -154,7 +151,6 @@ func (s *several) notStale(cut, other *peer) {
 // What clients of two servers on one database see is linearizable, and the same at both, while one of
 // them or the database fails. scripts/several-servers runs all of it.
 func TestSeveralServers(t *testing.T) {
-	var rows []severalRow
 	for _, kind := range []string{"postgres", "mysql", "etcd"} {
 		t.Run(kind, func(t *testing.T) {
 			for _, fault := range faults {
@@ -163,13 +159,6 @@ func TestSeveralServers(t *testing.T) {
 				}
 				t.Run(fault.name, func(t *testing.T) {
 					s := newSeveral(t, kind)
-					s.row.name = kind + "/" + fault.name
-					defer func() {
-						s.count()
-						if !t.Skipped() {
-							rows = append(rows, s.row)
-						}
-					}()
 					s.load()
 					defer s.clients.Wait() // also after a failure: what they report belongs to this test
 					defer s.stop()
@@ -179,22 +168,4 @@ func TestSeveralServers(t *testing.T) {
 			}
 		})
 	}
-	printRows(rows)
-}
-
-func printRows(rows []severalRow) {
-	if len(rows) == 0 {
-		return
-	}
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "scenario\twrites acknowledged\tunknown\tevents\tlisted again\thandover\tterms\twrites of leaders\tcalls checked\tin\tresult")
-	for _, r := range rows {
-		var handover []string
-		for _, d := range r.handover {
-			handover = append(handover, fmt.Sprintf("%.1f s", d.Seconds()))
-		}
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%s\t%d\t%d\t%d\t%.1f s\t%s\n", r.name, r.acknowledged, r.unknown, r.events, r.relisted,
-			strings.Join(handover, ", "), r.terms, r.acts, r.calls, r.check.Seconds(), r.result)
-	}
-	w.Flush()
 }

@@ -46,11 +46,11 @@ type several struct {
 	clients  sync.WaitGroup
 	watching sync.WaitGroup
 	last     string // the object that ends the watches
-	row      severalRow
 
 	// With mu of the history:
-	open    []porcupine.Operation // without an answer
-	replays []*replay
+	open     []porcupine.Operation // without an answer
+	replays  []*replay
+	relisted int // watches that had to list again
 }
 
 // A peer is one of the servers.
@@ -63,18 +63,6 @@ type peer struct {
 	api     atomic.Pointer[API]
 	well    atomic.Bool  // it answers consistent reads
 	acks    atomic.Int64 // the writes that it has acknowledged
-}
-
-// A severalRow is what a test has tried.
-type severalRow struct {
-	name                  string
-	acknowledged, unknown int
-	events, relisted      int
-	handover              []time.Duration
-	acts, terms           int // of leaders
-	calls                 int
-	check                 time.Duration
-	result                string
 }
 
 // newSeveral starts two servers on a database of the given kind.
@@ -235,7 +223,7 @@ func (s *several) handover(to *peer, end func() error) {
 		}
 		return err
 	})
-	s.row.handover = append(s.row.handover, time.Since(began))
+	s.t.Logf("the handover took %.1f s", time.Since(began).Seconds())
 	if err := <-done; err != nil {
 		s.t.Fatal(err)
 	}

@@ -192,7 +192,7 @@ func (s *several) watch(w *watcher) {
 			if expired++; expired == 2 {
 				r, expired = nil, 0
 				s.mu.Lock()
-				s.row.relisted++
+				s.relisted++
 				s.mu.Unlock()
 			}
 			at = s.other(at)
