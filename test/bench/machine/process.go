@@ -3,62 +3,61 @@
 package machine
 
 import (
-	"bufio"
 	"fmt"
 	"os"
 	"runtime"
-	"strconv"
-	"strings"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
 // OwnPID is the process of the benchmark.
 var OwnPID = os.Getpid()
 
+// status reads a size of a process, in bytes.
+func status(pid int, size func(procfs.ProcStatus) uint64) (int64, error) {
+	p, err := procfs.NewProc(pid)
+	if err != nil {
+		return 0, err
+	}
+	s, err := p.NewStatus()
+	return int64(size(s)), err
+}
+
 // AnonymousMemory is RssAnon of a process, in bytes: memory that the kernel cannot reclaim, as it
 // can pages of mapped files.
 func AnonymousMemory(pid int) (int64, error) {
-	kb, err := procField(fmt.Sprintf("/proc/%d/status", pid), "RssAnon")
-	return kb << 10, err
+	return status(pid, func(s procfs.ProcStatus) uint64 { return s.RssAnon })
 }
 
 // ResidentMemory is VmRSS of a process, in bytes.
 func ResidentMemory(pid int) (int64, error) {
-	kb, err := procField(fmt.Sprintf("/proc/%d/status", pid), "VmRSS")
-	return kb << 10, err
+	return status(pid, func(s procfs.ProcStatus) uint64 { return s.VmRSS })
 }
 
 // PeakMemory is VmHWM of a process, in bytes: the largest resident memory so far.
 func PeakMemory(pid int) (int64, error) {
-	n, err := procField(fmt.Sprintf("/proc/%d/status", pid), "VmHWM")
-	return n << 10, err
+	return status(pid, func(s procfs.ProcStatus) uint64 { return s.VmHWM })
 }
 
 // WrittenBytes is the number of bytes that a process has caused to be written to disks.
 func WrittenBytes(pid int) (int64, error) {
-	return procField(fmt.Sprintf("/proc/%d/io", pid), "write_bytes")
-}
-
-// procField reads a number from a file of lines "name: value [kB]".
-func procField(file, name string) (int64, error) {
-	f, err := os.Open(file)
+	p, err := procfs.NewProc(pid)
 	if err != nil {
-		return 0, fmt.Errorf("read %s: %w", name, err)
+		return 0, err
 	}
-	defer f.Close()
-	for s := bufio.NewScanner(f); s.Scan(); {
-		if value, ok := strings.CutPrefix(s.Text(), name+":"); ok {
-			return strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(value, "kB")), 10, 64)
-		}
-	}
-	return 0, fmt.Errorf("read %s: it is not in %s", name, file)
+	io, err := p.IO()
+	return int64(io.WriteBytes), err
 }
 
 // Describe describes the machine, with the time of a durable write to the disk of a directory.
 func Describe(dir string) (string, error) {
-	memory, err := procField("/proc/meminfo", "MemTotal")
+	fs, err := procfs.NewDefaultFS()
+	if err != nil {
+		return "", err
+	}
+	memory, err := fs.Meminfo()
 	if err != nil {
 		return "", err
 	}
@@ -67,16 +66,14 @@ func Describe(dir string) (string, error) {
 		return "", fmt.Errorf("probe disk: %w", err)
 	}
 	return fmt.Sprintf("%d cores (%s), %.1f GB, %s, %s/%s; an append of 1 KB is durable in %.3g ms (p99 %.3g ms)",
-		runtime.NumCPU(), Processor(), float64(memory)*1024/1e9, runtime.Version(), runtime.GOOS, runtime.GOARCH, p50, p99), nil
+		runtime.NumCPU(), Processor(), float64(*memory.MemTotalBytes)/1e9, runtime.Version(), runtime.GOOS, runtime.GOARCH, p50, p99), nil
 }
 
 // Processor is the name of this machine's Processor.
 func Processor() string {
-	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {
-		for line := range strings.Lines(string(info)) {
-			if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == "model name" {
-				return strings.TrimSpace(value)
-			}
+	if fs, err := procfs.NewDefaultFS(); err == nil {
+		if all, err := fs.CPUInfo(); err == nil && len(all) > 0 && all[0].ModelName != "" {
+			return all[0].ModelName
 		}
 	}
 	return runtime.GOARCH
@@ -96,24 +93,16 @@ func CPUTime(pid int) (time.Duration, error) {
 // BusyTime is the time that all cores together were busy. In a virtual machine it includes the time
 // that other guests took.
 func BusyTime() (time.Duration, error) {
-	stat, err := os.ReadFile("/proc/stat")
+	fs, err := procfs.NewDefaultFS()
 	if err != nil {
-		return 0, fmt.Errorf("read load: %w", err)
+		return 0, err
 	}
-	line, _, _ := strings.Cut(string(stat), "\n")
-	var ticks int64
-	for i, field := range strings.Fields(line) {
-		// cpu user nice system idle iowait irq softirq steal; guests are in user.
-		if i == 0 || i == 4 || i == 5 || i > 8 {
-			continue
-		}
-		n, err := strconv.ParseInt(field, 10, 64)
-		if err != nil {
-			return 0, fmt.Errorf("read load: %w", err)
-		}
-		ticks += n
+	stat, err := fs.Stat()
+	if err != nil {
+		return 0, err
 	}
-	return time.Duration(ticks) * (time.Second / 100), nil // USER_HZ is 100 everywhere
+	all := stat.CPUTotal // guests are in user
+	return time.Duration((all.User + all.Nice + all.System + all.IRQ + all.SoftIRQ + all.Steal) * float64(time.Second)), nil
 }
 
 // OwnTime is the CPU time of this process and of the children that it has waited for.
@@ -130,17 +119,13 @@ func OwnTime() (total time.Duration) {
 // TimeWithChildren is the CPU time of a process and of the children that it has waited for, in hundredths of a second; 0 if it
 // is gone.
 func TimeWithChildren(pid int) time.Duration {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	p, err := procfs.NewProc(pid)
 	if err != nil {
 		return 0
 	}
-	_, after, _ := strings.Cut(string(stat), ") ") // the name of the program may have spaces
-	var ticks int64
-	if fields := strings.Fields(after); len(fields) > 14 {
-		for _, field := range fields[11:15] { // utime, stime, cutime, cstime
-			n, _ := strconv.ParseInt(field, 10, 64)
-			ticks += n
-		}
+	s, err := p.Stat()
+	if err != nil {
+		return 0
 	}
-	return time.Duration(ticks) * (time.Second / 100)
+	return time.Duration(int(s.UTime)+int(s.STime)+s.CUTime+s.CSTime) * (time.Second / 100) // USER_HZ is 100 everywhere
 }

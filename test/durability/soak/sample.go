@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/karve-k8s/karve/test/bench/load"
+	"github.com/karve-k8s/karve/test/bench/machine"
 	"github.com/karve-k8s/karve/test/durability"
 )
 
@@ -87,20 +88,12 @@ func (s *soak) look(ctx context.Context, api *durability.API, into map[string]fl
 		}
 		into[m.column] = value / m.unit
 	}
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.server.PID()))
-	if err != nil {
-		return err
-	}
-	for column, field := range map[string]string{"RSS": "VmRSS:", "anonymous memory": "RssAnon:"} {
-		for line := range strings.Lines(string(status)) {
-			if rest, ok := strings.CutPrefix(line, field); ok {
-				kib, err := strconv.ParseFloat(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 64)
-				if err != nil {
-					return err
-				}
-				into[column] = kib * 1024 / mb
-			}
+	for column, read := range map[string]func(pid int) (int64, error){"RSS": machine.ResidentMemory, "anonymous memory": machine.AnonymousMemory} {
+		bytes, err := read(s.server.PID())
+		if err != nil {
+			return err
 		}
+		into[column] = float64(bytes) / mb
 	}
 	for column, name := range map[string]string{"database file": "", "WAL": "-wal"} {
 		info, err := os.Stat(s.server.Database() + name)
