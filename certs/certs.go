@@ -177,7 +177,7 @@ func (s *Store) ForceRenew(names ...Name) (renewed []Name, notes []Note, err err
 			return nil, nil, fmt.Errorf("there is no %s: it is made by a server with --etcd-listen", n)
 		}
 		if e.kind == KindKey {
-			return nil, nil, fmt.Errorf("%s is not renewed, every token would become invalid; to do that, stop the server and remove %s; the next start says how to make a new one (--new-authorities)", n, s.KeyFile(n))
+			return nil, nil, fmt.Errorf("%s is not renewed, as a key has no end; karve certs rotate-ca --service-account-key replaces it", n)
 		}
 		force[n] = true
 	}

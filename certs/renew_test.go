@@ -177,7 +177,7 @@ func TestForceRenew(t *testing.T) {
 		{nil, leaves, ""},
 		{[]Name{Admin}, []Name{Admin}, ""},
 		{[]Name{ServerCA}, []Name{ServerCA}, ""},
-		{[]Name{ServiceAccount}, nil, "service-account.key"},
+		{[]Name{ServiceAccount}, nil, "rotate-ca --service-account-key"},
 		{[]Name{"admn"}, nil, "unknown certificate"},
 	} {
 		before := b.files(t)

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,13 +15,14 @@ import (
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
+	"github.com/karve-k8s/karve/internal/ownership"
 )
 
 // Certs is `karve certs`.
 func Certs() *cli.Command {
 	return &cli.Command{
 		Name:  "certs",
-		Usage: "list the certificates, or renew them",
+		Usage: "list the certificates, renew them, or replace the authorities",
 		Subcommands: []*cli.Command{
 			{
 				Name:   "list",
@@ -35,8 +37,9 @@ func Certs() *cli.Command {
 				ArgsUsage: "[NAME...]",
 				Flags:     []cli.Flag{options.Config(), options.DataDir()},
 				Before:    options.FindDataDir,
-				Action:    asOwner(renewCerts),
+				Action:    renewCerts,
 			},
+			rotateCACommand(),
 		},
 	}
 }
@@ -94,34 +97,52 @@ func renewCerts(c *cli.Context) error {
 		}
 		names = append(names, name)
 	}
-	infos, err := certs.List(dir, time.Now())
-	if err != nil {
-		return err
-	}
-	// The server's options are not known here. Its certificate is: it stays valid for the same
-	// names and addresses, and none of this machine's others are added.
-	config := certs.Config{Dir: dir, InterfaceAddrs: func() ([]net.Addr, error) { return nil, nil }}
-	for _, i := range infos {
-		if i.Name == certs.Serving {
-			config.ExtraSANs = i.SANs
-			config.ClusterDomain = clusterDomain(i.SANs)
+	return withStore(c, dir, func(store *certs.Store) ([]certs.Note, error) {
+		renewed, notes, err := store.ForceRenew(names...)
+		for _, name := range renewed {
+			fmt.Fprintf(c.App.Writer, "renewed %s\n", name)
 		}
-	}
-	store, notes, err := certs.Ensure(config)
-	if err != nil {
-		return err
-	}
-	renewed, more, err := store.ForceRenew(names...)
-	if err != nil {
-		return err
-	}
-	for _, note := range append(notes, more...) {
-		fmt.Fprintln(c.App.ErrWriter, "karve:", note)
-	}
-	for _, name := range renewed {
-		fmt.Fprintf(c.App.Writer, "renewed %s\n", name)
-	}
-	return certs.RenewKubeconfigs(store, filepath.Join(c.String("data-dir"), "admin.kubeconfig"))
+		return notes, err
+	})
+}
+
+// withStore calls change with the certificates of a server. Afterwards it renews what is due, and the admin's kubeconfigs.
+func withStore(c *cli.Context, dir string, change func(*certs.Store) ([]certs.Note, error)) error {
+	return ownership.Act(dir, func() error {
+		infos, err := certs.List(dir, time.Now())
+		if err != nil {
+			return err
+		}
+		// The server's options are not known here. Its certificate is: it stays valid for the same
+		// names and addresses, and none of this machine's others are added.
+		config := certs.Config{Dir: dir, InterfaceAddrs: func() ([]net.Addr, error) { return nil, nil }}
+		for _, i := range infos {
+			if i.Name == certs.Serving {
+				config.ExtraSANs = i.SANs
+				config.ClusterDomain = clusterDomain(i.SANs)
+			}
+		}
+		store, notes, err := certs.Ensure(config)
+		if err != nil {
+			return err
+		}
+		changed, err := change(store)
+		if err != nil {
+			return err
+		}
+		_, renewed, err := store.Renew()
+		if err != nil {
+			return err
+		}
+		told := map[certs.Note]bool{}
+		for _, note := range slices.Concat(notes, changed, renewed) {
+			if !told[note] {
+				fmt.Fprintln(c.App.ErrWriter, "karve:", note)
+			}
+			told[note] = true
+		}
+		return certs.RenewKubeconfigs(store, filepath.Join(c.String("data-dir"), "admin.kubeconfig"))
+	})
 }
 
 // clusterDomain returns the cluster domain of a serving certificate, or "" for the default.

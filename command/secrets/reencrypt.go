@@ -59,7 +59,7 @@ func loaded(ctx context.Context, dir string) (string, error) {
 // awaitLoaded waits until the server in dir uses the content. It returns false if the server does not read the file while it runs.
 func awaitLoaded(ctx context.Context, dir string, content []byte) (ok bool, err error) {
 	hash := fmt.Sprintf("%x", sha256.Sum256(content))
-	err = wait.PollUntilContextTimeout(ctx, time.Second, reloadPatience, true, func(ctx context.Context) (bool, error) {
+	err = wait.PollUntilContextTimeout(ctx, time.Second, reloadPatience, true, func(context.Context) (bool, error) {
 		line, err := loaded(ctx, dir)
 		ok = bytes.Contains([]byte(line), []byte(hash))
 		return ok || line == "", err

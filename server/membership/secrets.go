@@ -79,6 +79,12 @@ func (c Cluster) Encryption(ctx context.Context, token *Token) (content []byte, 
 	return m.Encryption, true, nil
 }
 
+// Sealed reports whether the record has keys, which servers with its token fetch.
+func (c Cluster) Sealed(ctx context.Context) (bool, error) {
+	r, _, err := c.read(ctx)
+	return r != nil && len(r.Sealed) > 0, err
+}
+
 // Reseal encrypts the keys in a directory with a token, in place of a record whose token is lost. The keys must be
 // those of the record. The encryption configuration is that which the server has fetched, unless encryption, a pointer to the
 // content of a file, replaces it.
@@ -124,6 +130,27 @@ func (c Cluster) Reseal(ctx context.Context, dir string, after *Token, encryptio
 	value, err := seal(m, after)
 	if err != nil {
 		return fmt.Errorf("encrypt the cluster's keys: %w", err)
+	}
+	return c.replace(ctx, value, revision)
+}
+
+// Rekey records the keys in a directory as the cluster's, which [certs.Store.Replace] has put in place of those of the record. No other
+// server may have the former ones.
+func (c Cluster) Rekey(ctx context.Context, dir string) error {
+	r, revision, err := c.read(ctx)
+	if err != nil || r == nil {
+		return err
+	}
+	local, err := certs.ReadShared(dir)
+	if err != nil {
+		return err
+	}
+	if err := c.refusal(ctx, r, Server{Certs: certs.Config{Dir: dir}}, local); err != nil {
+		return err
+	}
+	value, err := seal(Material{Shared: local}, nil)
+	if err != nil {
+		return err
 	}
 	return c.replace(ctx, value, revision)
 }

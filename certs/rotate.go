@@ -1,0 +1,236 @@
+package certs
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/karve-k8s/karve/internal/atomicfile"
+)
+
+// An authority is replaced in two stages. In between, its file has the new certificate, the former one, and a third, the
+// bridge: the new key, signed by the former authority. The bridge goes with every new leaf, so programs accept it that
+// trust only the former authority. What the former authority signed is accepted because its certificate is in the file.
+//
+// The service account key has no certificate. In between, its file has the former public key behind the new key, which
+// is how upstream takes several keys that verify.
+
+// Replace makes new authorities, or if serviceAccount is true a new service account key. What the former ones
+// signed stays valid until DropFormer. It returns the names of what it replaced; what has a former one already is left alone, so
+// Replace can be called again after a kill. Call Renew afterwards.
+func (s *Store) Replace(serviceAccount bool) (replaced []Name, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	pairs, err := s.replaceable(serviceAccount)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range pairs {
+		if p.hasFormer() {
+			continue
+		}
+		if p.kind == KindKey {
+			err = s.replaceKey(p)
+		} else {
+			err = s.replaceCA(p)
+		}
+		if err != nil {
+			return replaced, fmt.Errorf("replace %s: %w", p.name, err)
+		}
+		replaced = append(replaced, p.name)
+	}
+	return replaced, nil
+}
+
+// DropFormer removes what Replace has kept of the former authorities or key, and returns the names. Call Renew afterwards.
+func (s *Store) DropFormer(serviceAccount bool) (dropped []Name, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	pairs, err := s.replaceable(serviceAccount)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range pairs {
+		if !p.hasFormer() {
+			continue
+		}
+		if p.kind == KindKey {
+			var own []byte
+			for block, rest := pem.Decode(p.keyPEM); block != nil; block, rest = pem.Decode(rest) {
+				if block.Type != publicKey {
+					own = append(own, pem.EncodeToMemory(block)...)
+				}
+			}
+			err = s.write(p.keyFile, own)
+		} else {
+			former := p.formerCerts()
+			err = s.write(p.certFile, encodeCerts(slices.DeleteFunc(slices.Clone(p.certs), func(c *x509.Certificate) bool { return slices.Contains(former, c) })))
+		}
+		if err != nil {
+			return dropped, fmt.Errorf("drop the former %s: %w", p.name, err)
+		}
+		dropped = append(dropped, p.name)
+	}
+	return dropped, nil
+}
+
+// publicKey is the type of the PEM block with a former service account key.
+const publicKey = "PUBLIC KEY"
+
+// replaceable returns what Replace replaces. The error names everything that it cannot replace.
+func (s *Store) replaceable(serviceAccount bool) (pairs []*pair, err error) {
+	var errs []error
+	for _, e := range table {
+		if e.kind == KindLeaf || (e.kind == KindKey) != serviceAccount || !e.wanted(s.cfg.Dir, false) {
+			continue
+		}
+		p, err := loadPair(s.cfg.Dir, e)
+		switch {
+		case err != nil:
+		case p.key == nil:
+			err = fmt.Errorf("%w: %s: put it back, to have it replaced", ErrKeyMissing, p.keyFile)
+		case e.kind == KindCA && !p.ours:
+			err = fmt.Errorf("%s was not made by karve: replace it yourself: put a new authority before it in that file, and its key into %s", p.certFile, p.keyFile)
+		}
+		errs = append(errs, err)
+		pairs = append(pairs, p)
+	}
+	return pairs, errors.Join(errs...)
+}
+
+// hasFormer reports whether p is between the two stages.
+func (p *pair) hasFormer() bool {
+	return len(p.formerCerts()) > 0 || p.kind == KindKey && len(p.formerKeys()) > 0
+}
+
+// formerCerts returns the bridge and the certificates of the authority that signed it.
+func (p *pair) formerCerts() (former []*x509.Certificate) {
+	for _, bridge := range p.certs {
+		if bytes.Equal(bridge.RawIssuer, p.main.RawSubject) || !bytes.Equal(bridge.RawSubject, p.main.RawSubject) || !samePublic(bridge.PublicKey, p.main.PublicKey) {
+			continue
+		}
+		for _, c := range p.certs {
+			if c == bridge || bytes.Equal(c.RawSubject, bridge.RawIssuer) {
+				former = append(former, c)
+			}
+		}
+	}
+	return former
+}
+
+// formerKeys returns the public keys behind the private one.
+func (p *pair) formerKeys() (former []crypto.PublicKey) {
+	for block, rest := pem.Decode(p.keyPEM); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != publicKey {
+			continue
+		}
+		if key, err := x509.ParsePKIXPublicKey(block.Bytes); err == nil {
+			former = append(former, key)
+		}
+	}
+	return former
+}
+
+// replaceCA puts a new authority before the present one. The new key is written first, under another name; then the
+// certificates, of which the one with the key in KeyFile signs; and last the key takes its place. A kill at any moment leaves
+// an authority that can sign, and the next call goes on.
+func (s *Store) replaceCA(p *pair) error {
+	pending := p.keyFile + ".next"
+	data, _, err := readFile(pending)
+	if err != nil {
+		return err
+	}
+	var key crypto.Signer
+	if data != nil {
+		if key, err = parseKey(pending, data); err != nil {
+			return err
+		}
+	}
+	if key == nil || samePublic(key.Public(), p.key.Public()) { // of an earlier replacement, which was killed at its end
+		if key, data, err = newKey(); err != nil {
+			return err
+		}
+		if err := s.write(pending, data); err != nil {
+			return err
+		}
+	}
+	if !slices.ContainsFunc(p.certs, func(c *x509.Certificate) bool { return samePublic(c.PublicKey, key.Public()) }) {
+		now := s.cfg.Now()
+		if made, ok := caCreated(p.main.Subject.CommonName); ok && !now.Truncate(time.Second).After(made) {
+			now = made.Add(time.Second) // the names have to differ
+		}
+		root, err := issueCA(p.entry, key, nil, now)
+		if err != nil {
+			return err
+		}
+		bridge, err := issueBridge(root, p)
+		if err != nil {
+			return err
+		}
+		if err := s.write(p.certFile, encodeCerts(append([]*x509.Certificate{root, bridge}, p.certs...))); err != nil {
+			return err
+		}
+	}
+	if err := s.write(p.keyFile, data); err != nil {
+		return err
+	}
+	if err := os.Remove(pending); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// issueBridge signs the key of root with the authority p.
+func issueBridge(root *x509.Certificate, p *pair) (*x509.Certificate, error) {
+	t := &x509.Certificate{
+		RawSubject: root.RawSubject, NotBefore: notBefore, NotAfter: p.main.NotAfter, KeyUsage: root.KeyUsage,
+		BasicConstraintsValid: true, IsCA: true, SubjectKeyId: root.SubjectKeyId,
+	}
+	issued, _ := marked(root)
+	return sign(t, p.main, root.PublicKey, p.key, issued)
+}
+
+func (s *Store) replaceKey(p *pair) error {
+	der, err := x509.MarshalPKIXPublicKey(p.key.Public())
+	if err != nil {
+		return err
+	}
+	_, data, err := newKey()
+	if err != nil {
+		return err
+	}
+	return s.write(p.keyFile, append(data, pem.EncodeToMemory(&pem.Block{Type: publicKey, Bytes: der})...))
+}
+
+func (s *Store) write(path string, data []byte) error {
+	to, err := target(path)
+	if err != nil {
+		return err
+	}
+	return s.files.Write(atomicfile.File{Path: to, Data: data, Mode: fileMode})
+}
+
+// Trusted reports whether the file of name has the public key with a fingerprint: the present one or, between Replace and DropFormer,
+// the former one.
+func (s Shared) Trusted(name Name, fingerprint string) bool {
+	e, _ := lookup(name)
+	p := &pair{entry: e, certFile: string(name) + ".crt", keyFile: string(name) + ".key"}
+	if p.parse(s[name].Cert, s[name].Key) != nil || p.public() == nil {
+		return false
+	}
+	all := append(p.formerKeys(), p.public())
+	for _, c := range p.formerCerts() {
+		all = append(all, c.PublicKey)
+	}
+	return slices.ContainsFunc(all, func(key crypto.PublicKey) bool {
+		sum, err := Fingerprint(key)
+		return err == nil && sum == fingerprint
+	})
+}

@@ -1,0 +1,208 @@
+package datadir
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/command/clustertoken"
+	"github.com/karve-k8s/karve/command/options"
+	"github.com/karve-k8s/karve/command/servers"
+	"github.com/karve-k8s/karve/internal/ownership"
+	"github.com/karve-k8s/karve/server/membership"
+)
+
+const (
+	dropOld        = "drop-old"
+	serviceAccount = "service-account-key"
+)
+
+func rotateCACommand() *cli.Command {
+	return &cli.Command{
+		Name:  "rotate-ca",
+		Usage: "replace the authorities, or the key of service account tokens, of a running server",
+		Description: `What the old ones have signed stays valid until a second run with --drop-old. Each run can be
+repeated after it was stopped. If several servers share the datastore, nothing is replaced.`,
+		Flags: append(clustertoken.DatastoreFlags(),
+			&cli.BoolFlag{Name: serviceAccount, Usage: "replace the key of service account tokens, not the authorities"},
+			&cli.BoolFlag{Name: dropOld, Usage: "end a replacement: what the old authorities, or the old key, have signed is refused from then on"},
+		),
+		Before: options.ReadDataDir,
+		Action: func(c *cli.Context) error {
+			dir, err := certsDir(c)
+			if err != nil {
+				return err
+			}
+			return clustertoken.WithCluster(c, func(ctx context.Context, cluster membership.Cluster) error {
+				if err := onlyServer(ctx, cluster); err != nil {
+					return err
+				}
+				if c.Bool(dropOld) {
+					return dropFormer(ctx, c, cluster, dir)
+				}
+				return replaceKeys(ctx, c, cluster, dir)
+			})
+		},
+	}
+}
+
+// onlyServer refuses a cluster of several servers: their copies of the keys would become different.
+func onlyServer(ctx context.Context, cluster membership.Cluster) error {
+	sealed, err := cluster.Sealed(ctx)
+	if err == nil && (sealed || !cluster.Alone) {
+		err = fmt.Errorf("several servers may share this datastore, and each has a copy of these keys: stop all of them, move the keys in certs/ of one away, and start it with --%s ID, which the refused start names; then start the others, each with a new --data-dir", membership.NewAuthoritiesOption)
+	}
+	return err
+}
+
+func replaceKeys(ctx context.Context, c *cli.Context, cluster membership.Cluster, dir string) error {
+	var replaced []certs.Name
+	err := withStore(c, dir, func(store *certs.Store) (_ []certs.Note, err error) {
+		replaced, err = store.Replace(c.Bool(serviceAccount))
+		return nil, err
+	})
+	if err != nil {
+		return err
+	}
+	if err := ownership.Act(dir, func() error { return cluster.Rekey(ctx, dir) }); err != nil {
+		return err
+	}
+	for _, name := range replaced {
+		fmt.Fprintf(c.App.Writer, "replaced %s; the old one is still trusted\n", name)
+	}
+	if len(replaced) == 0 {
+		fmt.Fprintln(c.App.Writer, "they have been replaced already; the old ones are still trusted")
+	}
+	next := "start the server again when it suits: from then on Pods and machines that join trust the new authorities. Give users new kubeconfigs, and let nodes join again; then run karve certs rotate-ca --" + dropOld
+	if c.Bool(serviceAccount) {
+		next = "start the server again: from then on it signs tokens with the new key. When all Pods have new tokens, after an hour at most, run karve certs rotate-ca --" + serviceAccount + " --" + dropOld
+	}
+	_, err = fmt.Fprintln(c.App.Writer, "Next: "+next)
+	return err
+}
+
+// startPatience is how long after its start a server may take to publish the authorities.
+const startPatience = 5 * time.Second
+
+// dropFormer ends a replacement, if the server has been started again since.
+func dropFormer(ctx context.Context, c *cli.Context, cluster membership.Cluster, dir string) error {
+	api, err := apiClient(c)
+	if err != nil {
+		return err
+	}
+	started := func(ctx context.Context) (bool, error) {
+		return has(ctx, api, "kube-root-ca.crt", "ca.crt", dir, certs.ServerCA)
+	}
+	if c.Bool(serviceAccount) {
+		started = func(context.Context) (bool, error) { return knowsKey(ctx, api, dir) }
+	}
+	err = wait.PollUntilContextTimeout(ctx, time.Second, startPatience, true, started)
+	if wait.Interrupted(err) && ctx.Err() == nil {
+		err = errors.New("--" + dropOld + ": the server does not use everything that is new yet: start it again first")
+	}
+	if err != nil {
+		return err
+	}
+	if err := ownership.Act(dir, func() error { return cluster.Rekey(ctx, dir) }); err != nil {
+		return err
+	}
+	var dropped []certs.Name
+	err = withStore(c, dir, func(store *certs.Store) (_ []certs.Note, err error) {
+		dropped, err = store.DropFormer(c.Bool(serviceAccount))
+		return nil, err
+	})
+	if err != nil {
+		return err
+	}
+	if len(dropped) == 0 {
+		return errors.New("--" + dropOld + ": nothing is being replaced: run karve certs rotate-ca without it first")
+	}
+	for _, name := range dropped {
+		fmt.Fprintf(c.App.Writer, "dropped the old %s\n", name)
+	}
+	if !c.Bool(serviceAccount) {
+		if err := forget(ctx, api, dir); err != nil {
+			return err
+		}
+	}
+	next := "start the server again: Pods, and machines that join, then trust the new authorities only"
+	if c.Bool(serviceAccount) {
+		next = "start the server again, with --" + membership.NewAuthoritiesOption + " unrecorded if programs use tokens in Secrets: it then refuses what the old key has signed, and replaces tokens in Secrets that it refuses"
+	}
+	_, err = fmt.Fprintln(c.App.Writer, "Next: "+next)
+	return err
+}
+
+func apiClient(c *cli.Context) (kubernetes.Interface, error) {
+	config, err := servers.Connect(c.String("data-dir"), "")
+	if err != nil {
+		return nil, err
+	}
+	config.QPS = -1 // the server limits
+	return kubernetes.NewForConfig(config)
+}
+
+// has reports whether a ConfigMap has the authority in dir, and no other. One that does not exist has nothing to correct: without
+// controllers, there is none for Pods.
+func has(ctx context.Context, api kubernetes.Interface, configMap, key, dir string, name certs.Name) (bool, error) {
+	m, err := api.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, configMap, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	} else if err != nil {
+		return false, err
+	}
+	want, err := os.ReadFile(filepath.Join(dir, string(name)+".crt"))
+	return strings.TrimSpace(m.Data[key]) == strings.TrimSpace(string(want)), err
+}
+
+// knowsKey reports whether the server verifies tokens with the service account key in dir. Each key's ID is a hash of the key.
+func knowsKey(ctx context.Context, api kubernetes.Interface, dir string) (bool, error) {
+	served, err := api.Discovery().RESTClient().Get().AbsPath("/openid/v1/jwks").DoRaw(ctx)
+	if err != nil {
+		return false, err
+	}
+	local, err := certs.ReadShared(dir)
+	if err != nil {
+		return false, err
+	}
+	keys, err := local.Fingerprints()
+	if err != nil {
+		return false, err
+	}
+	sum, err := hex.DecodeString(keys[certs.ServiceAccount])
+	return strings.Contains(string(served), base64.RawURLEncoding.EncodeToString(sum)), err
+}
+
+// forget removes the old authorities from the ConfigMap by which extension API servers know whom to trust. API servers only add to
+// it, so it is deleted, and the server makes it again.
+func forget(ctx context.Context, api kubernetes.Interface, dir string) error {
+	const name = "extension-apiserver-authentication"
+	err := wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, time.Minute, false, func(context.Context) (bool, error) {
+		ok, err := has(ctx, api, name, "client-ca-file", dir, certs.ClientCA)
+		if err != nil || ok {
+			return ok, err
+		}
+		err = api.CoreV1().ConfigMaps(metav1.NamespaceSystem).Delete(ctx, name, metav1.DeleteOptions{})
+		if apierrors.IsNotFound(err) {
+			err = nil
+		}
+		return false, err
+	})
+	if err != nil {
+		return fmt.Errorf("the old authorities are dropped, but extension API servers may still trust them: delete the ConfigMap %s in kube-system: %w", name, err)
+	}
+	return nil
+}

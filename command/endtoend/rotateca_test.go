@@ -1,0 +1,101 @@
+package endtoend
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// The authorities of a running server are replaced: a watch goes on, and an old kubeconfig works until the old ones are dropped.
+func TestRotateCA(t *testing.T) {
+	long(t)
+	parallel(t)
+	p := start(t, t.TempDir())
+	kubeconfig, err := os.ReadFile(p.kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := write(t, "old.kubeconfig", string(kubeconfig))
+	oldWorks := func(want bool) {
+		t.Helper()
+		got := finish(t, command(t, "karve", "kubectl", "--kubeconfig", old, "get", "namespaces"))
+		if got.code == 0 != want {
+			t.Errorf("the old kubeconfig: exit code %d, want it to work: %v\n%s", got.code, want, got.stderr)
+		}
+		if !want {
+			wantIn(t, got.stderr, "x509: certificate signed by unknown authority")
+		}
+	}
+	rotate := []string{"certs", "rotate-ca", "--data-dir", p.dir}
+	drop := append(rotate, "--drop-old")
+	refuse := func(args []string, want string) {
+		t.Helper()
+		got := finish(t, command(t, "karve", args...))
+		wantIn(t, got.stderr, want)
+		if got.code != 1 {
+			t.Errorf("%q: exit code %d, want 1", args, got.code)
+		}
+	}
+	restart := func() {
+		t.Helper()
+		p.stop()
+		p = start(t, p.dir, "--secure-port", p.url[strings.LastIndex(p.url, ":")+1:]) // where the kubeconfigs find it
+	}
+	refuse(drop, "nothing is being replaced")
+	watching, err := client(t, p.config()).CoreV1().Namespaces().Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watching.Stop()
+	wantIn(t, karve(t, rotate...), "replaced client-ca", "Next: start the server again", "--drop-old")
+	wantIn(t, karve(t, rotate...), "replaced already")
+	if _, err := client(t, p.config()).CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "seen"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for seen := false; !seen; {
+		event := <-watching.ResultChan()
+		n, ok := event.Object.(*corev1.Namespace)
+		if !ok {
+			t.Fatalf("the watch reports %+v", event)
+		}
+		seen = n.Name == "seen"
+	}
+	oldWorks(true)
+	refuse(drop, "start it again first")
+	restart()
+	oldWorks(true)
+	wantIn(t, karve(t, drop...), "dropped the old client-ca")
+	oldWorks(false)
+	trusted, err := client(t, p.config()).CoreV1().ConfigMaps("kube-system").Get(t.Context(), "extension-apiserver-authentication", metav1.GetOptions{})
+	if err != nil || strings.Count(trusted.Data["client-ca-file"], "BEGIN") != 1 {
+		t.Errorf("extension API servers trust %v, want one authority of clients (%v)", trusted.Data, err)
+	}
+	restart()
+	p.kubectl("get", "namespaces")
+	oldWorks(false)
+
+	token, err := client(t, p.config()).CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	authenticated := func(want bool) {
+		t.Helper()
+		review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token.Status.Token}}
+		got, err := client(t, p.config()).AuthenticationV1().TokenReviews().Create(t.Context(), review, metav1.CreateOptions{})
+		if err != nil || got.Status.Authenticated != want {
+			t.Errorf("a token of the old key: %+v, %v; want %v", got.Status, err, want)
+		}
+	}
+	refuse(append(drop, "--service-account-key"), "nothing is being replaced")
+	wantIn(t, karve(t, append(rotate, "--service-account-key")...), "replaced service-account")
+	refuse(append(drop, "--service-account-key"), "start it again first")
+	restart()
+	authenticated(true)
+	wantIn(t, karve(t, append(drop, "--service-account-key")...), "dropped the old service-account")
+	restart()
+	authenticated(false)
+}
