@@ -63,7 +63,7 @@ repeated after it was stopped. If several servers share the datastore, nothing i
 func onlyServer(ctx context.Context, cluster membership.Cluster) error {
 	sealed, err := cluster.Sealed(ctx)
 	if err == nil && (sealed || !cluster.Alone) {
-		err = fmt.Errorf("several servers may share this datastore, and each has a copy of these keys: stop all of them, move the keys in certs/ of one away, and start it with --%s ID, which the refused start names; then start the others, each with a new --data-dir", membership.NewAuthoritiesOption)
+		err = fmt.Errorf("several servers may share this datastore, and each has a copy of these keys: stop all of them, move certs/*-ca.* or certs/service-account.key of one away, and start that one without --%s and with --%s ID, which the refused start names; then start it with its token, and the others with it and a new --data-dir", membership.Option, membership.NewAuthoritiesOption)
 	}
 	return err
 }
@@ -103,7 +103,7 @@ func dropFormer(ctx context.Context, c *cli.Context, cluster membership.Cluster,
 	if err != nil {
 		return err
 	}
-	started := func(ctx context.Context) (bool, error) {
+	started := func(context.Context) (bool, error) {
 		return has(ctx, api, "kube-root-ca.crt", "ca.crt", dir, certs.ServerCA)
 	}
 	if c.Bool(serviceAccount) {

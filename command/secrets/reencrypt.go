@@ -88,16 +88,15 @@ func reencrypt(c *cli.Context) error {
 		if err != nil {
 			return fmt.Errorf("%w: %d Secrets have been stored again; karve secrets reencrypt continues", err, done)
 		}
-		left, total := 0, 0
-		if err := cluster.EachSecret(ctx, func(_, _ string, how membership.Stored) error {
-			total++
-			if how != present {
-				left++
-			}
-			return nil
-		}); err != nil {
+		stored, err := count(ctx, cluster)
+		if err != nil {
 			return err
 		}
+		total := 0
+		for _, n := range stored {
+			total += n
+		}
+		left := total - stored[present]
 		if left > 0 {
 			return fmt.Errorf("%d of %d Secrets are still not stored with %s: a server does not use %s yet: start each server again, and run this again", left, total, present.Key, file)
 		}

@@ -210,3 +210,66 @@ func TestAnotherFrontProxy(t *testing.T) {
 		t.Errorf("got %+v, want its keys recorded", done)
 	}
 }
+
+// A server whose keys were replaced starts although a kill came before the record, as its files trust the former ones. After that it
+// needs the record.
+func TestReplacedKeys(t *testing.T) {
+	for _, recorded := range []bool{true, false} {
+		c, s := emptyCluster(t), newServer(t, nil)
+		c.join(t, s)
+		s.issue(t)
+		store, _, err := certs.Ensure(s.Certs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, serviceAccount := range []bool{false, true} {
+			if _, err := store.Replace(serviceAccount); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if done := c.join(t, s); done != (Outcome{}) {
+			t.Errorf("got %+v, want nothing", done)
+		}
+		if recorded {
+			if err := c.Rekey(t.Context(), s.Certs.Dir); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, serviceAccount := range []bool{false, true} {
+			if _, err := store.DropFormer(serviceAccount); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if recorded {
+			c.join(t, s)
+		} else {
+			c.refused(t, s, "client-ca.crt", "service-account.key", "are not the cluster's")
+		}
+		stranger := started(t, nil)
+		if err := c.Rekey(t.Context(), stranger.Certs.Dir); !errors.Is(err, ErrOther) {
+			t.Errorf("another cluster's keys: got %v, want ErrOther", err)
+		}
+	}
+}
+
+// A server that has the keys replaces a token that is lost.
+func TestLostToken(t *testing.T) {
+	c, next := emptyCluster(t), newToken(t)
+	one := newServer(t, newToken(t))
+	c.join(t, one)
+	if err := c.Reseal(t.Context(), started(t, nil).Certs.Dir, next, nil); err == nil {
+		t.Error("another cluster's keys have replaced the record")
+	}
+	if err := c.Reseal(t.Context(), one.Certs.Dir, next, nil); err != nil {
+		t.Fatal(err)
+	}
+	two := newServer(t, next)
+	if done := c.join(t, two); !done.Fetched || !maps.Equal(one.keys(t), two.keys(t)) {
+		t.Errorf("a server with the new token: got %+v, want the keys", done)
+	}
+	c.refused(t, one, "is not the one of the cluster")
+	one.lose(t, certs.ServiceAccount)
+	if err := c.Reseal(t.Context(), one.Certs.Dir, next, nil); err == nil {
+		t.Error("a server without all keys has replaced the record")
+	}
+}

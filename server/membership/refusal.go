@@ -66,9 +66,8 @@ func (c Cluster) refusal(ctx context.Context, r *record, s Server, local certs.S
 		return c.checkStored(ctx, s, local)
 	}
 	differing, lacking, err := compare(local, r)
-	if c.Alone { // a replacement that was killed before it had written the record
-		differing = slices.DeleteFunc(differing, func(name certs.Name) bool { return local.Trusted(name, r.Keys[name]) })
-	}
+	// A replacement may have been killed before it had written the record.
+	differing = slices.DeleteFunc(differing, func(name certs.Name) bool { return local.Trusted(name, r.Keys[name]) })
 	switch {
 	case err != nil:
 		return err
