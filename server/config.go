@@ -39,6 +39,10 @@ type Config struct {
 	// creates.
 	BackupDir string
 
+	// AuditPreset is one of metadata, writes and full: an audit log in DataDir with a policy of Karve's. Empty means the policy
+	// that APIServerArgs name, or none.
+	AuditPreset string
+
 	// BindAddress is the address of the secure listener; empty means every address.
 	BindAddress string
 	// SecurePort is its port; with 0 the kernel chooses one.

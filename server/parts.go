@@ -2,9 +2,11 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -19,6 +21,7 @@ import (
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/internal/memory"
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/apiserver/egress"
@@ -381,6 +384,13 @@ func (s *controlPlane) configureAPIServer() (apiserver.Config, error) {
 		if apiserver.LastArg(c.Args, apiserver.ReloadOption) == "" { // karve secrets changes the file
 			c.Args = append(c.Args, apiserver.ReloadOption+"=true")
 		}
+	}
+	if s.auditPolicy != "" {
+		file := filepath.Join(s.DataDir, "audit", "policy.yaml")
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), atomicfile.Write(file, []byte(s.auditPolicy), 0o600)); err != nil {
+			return c, fmt.Errorf("--%s: %w", apiserver.AuditOption, err)
+		}
+		c.Args = append(slices.Clone(c.Args), "audit-policy-file="+file)
 	}
 	c.TerminationTimeout = s.StopTimeout
 	c.SecureListener, c.InsecureListener = s.claim.secure, s.claim.insecure

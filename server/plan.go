@@ -46,6 +46,7 @@ type plan struct {
 	etcdListen   *storage.EtcdListen // nil: the socket only
 	clusterToken *membership.Token   // nil without --cluster-token-file
 	fork         snapshots.Fork
+	auditPolicy  string       // of --audit-preset; empty: none
 	services     []*net.IPNet // ranges of Service addresses
 	podsChosen   bool         // ClusterCIDR is a default, and not the user's
 	serviceIPs   []net.IP     // of the kubernetes Service: the first of each range
@@ -104,8 +105,10 @@ func (c completed) parse() *draft {
 	}
 	d.add(checkKeyPair(c.TLSCertFile, c.TLSKeyFile))
 	d.add(apiserver.CheckFiles(c.APIServerArgs))
-	d.add(checkStartupTrace(c.StartupTrace))
 	var err error
+	d.auditPolicy, err = apiserver.AuditPolicy(c.AuditPreset, c.APIServerArgs)
+	d.add(err)
+	d.add(checkStartupTrace(c.StartupTrace))
 	if d.deviations, err = deviations.Parse(c.Upstream); err != nil {
 		d.addf("--upstream: %w", err)
 	}
@@ -379,6 +382,10 @@ func (p *plan) mayLead() bool { return !p.NoControllers || p.ownsStorage() }
 
 // apiserverConfig returns the part of the API server's configuration that the plan determines.
 func (p *plan) apiserverConfig() apiserver.Config {
+	args := p.APIServerArgs
+	if p.auditPolicy != "" {
+		args = append(apiserver.AuditArgs(p.DataDir), args...)
+	}
 	return apiserver.Config{
 		Deviations:            p.deviations,
 		ServiceClusterIPRange: p.ServiceClusterIPRange,
@@ -386,7 +393,7 @@ func (p *plan) apiserverConfig() apiserver.Config {
 		DisableHTTP2:          p.DisableHTTP2,
 		CompressLoopback:      p.CompressLoopback,
 		AdvertiseAddress:      p.advertise,
-		Args:                  p.APIServerArgs,
+		Args:                  args,
 		BuiltIn:               p.location.BuiltIn(),
 	}
 }

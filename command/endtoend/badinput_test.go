@@ -49,6 +49,8 @@ func TestBadInput(t *testing.T) {
 		{"feature gate's value", []string{"--feature-gates=AllAlpha=perhaps"}, []string{"feature-gates…AllAlpha=perhaps"}},
 		{"controllers", []string{"--disable-controllers=replicasetcontroller,nonesuch"}, []string{"replicasetcontroller…did you mean", "nonesuch"}},
 		{"audit policy", []string{"--audit-policy-file=/nowhere/audit.yaml"}, []string{"--audit-policy-file…/nowhere/audit.yaml"}},
+		{"audit preset", []string{"--audit-preset=most"}, []string{"--audit-preset…most…full, metadata, writes"}},
+		{"audit preset beside a policy", []string{"--audit-preset=full", "--audit-policy-file=" + notDir}, []string{"--audit-preset full and --audit-policy-file exclude each other"}},
 		{"encryption", []string{"--encryption-provider-config=/nowhere/encryption.yaml"}, []string{"--encryption-provider-config…/nowhere/encryption.yaml"}},
 		{"SNI certificate", []string{"--tls-sni-cert-key=/nowhere/a,/nowhere/b"}, []string{"--tls-sni-cert-key…/nowhere/a", "--tls-sni-cert-key…/nowhere/b"}},
 		{"serving certificate", []string{"--tls-cert-file=/nowhere/crt", "--tls-private-key-file=/nowhere/key"},

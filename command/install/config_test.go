@@ -127,9 +127,9 @@ func TestUnits(t *testing.T) {
 	if got := unit(setup.Systemd, "", "karve"); got != SystemUnit() {
 		t.Errorf("without options:\n%s", got)
 	}
-	got := unit(setup.Systemd, "secure-port: 443\ndata-dir: /srv/karve\ndatastore-endpoint: sqlite:///srv/store\nwrite-kubeconfig: /home/me/config\nbackup-dir: /mnt/usb\n", "root")
+	got := unit(setup.Systemd, "secure-port: 443\ndata-dir: /srv/karve\ndatastore-endpoint: sqlite:///srv/store\nwrite-kubeconfig: /home/me/config\nbackup-dir: /mnt/usb\naudit-log-path: /var/log/karve/audit.log\n", "root")
 	for _, line := range []string{
-		"RequiresMountsFor=/srv/karve /srv/store", "ReadWritePaths=-/srv/karve -/srv/store -/home/me -/mnt/usb",
+		"RequiresMountsFor=/srv/karve /srv/store", "ReadWritePaths=-/srv/karve -/srv/store -/home/me -/mnt/usb -/var/log/karve",
 		"CapabilityBoundingSet=CAP_NET_BIND_SERVICE", "AmbientCapabilities=CAP_NET_BIND_SERVICE",
 	} {
 		if !strings.Contains(got, "\n"+line+"\n") {

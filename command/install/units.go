@@ -55,7 +55,7 @@ func (i *Installer) unit(c *config, user string) string {
 	dirs := c.directories()
 	text = withLine(text, "RequiresMountsFor", strings.Join(dirs, " "))
 	writable := "-" + strings.Join(dirs, " -")
-	for _, dir := range []string{filepath.Dir(c.option("write-kubeconfig")), c.option("backup-dir")} {
+	for _, dir := range []string{filepath.Dir(c.option("write-kubeconfig")), c.option("backup-dir"), filepath.Dir(c.option("audit-log-path"))} {
 		if len(dir) > 1 && plain.MatchString(dir+"/x") {
 			writable += " -" + dir
 		}

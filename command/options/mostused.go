@@ -9,7 +9,7 @@ import (
 // mostUsedNames are the options of a server that its help shows: those that decide what most
 // users want to decide. --help --all has all.
 var mostUsedNames = []string{
-	"config", "data-dir", "log-level", "memory-limit",
+	"config", "data-dir", "log-level", "audit-preset", "memory-limit",
 	"bind-address", "secure-port", "advertise-address", "insecure-port",
 	"tls-san", "tls-cert-file", "tls-private-key-file", "write-kubeconfig",
 	"service-cluster-ip-range", "cluster-cidr", "cluster-domain",
@@ -21,7 +21,7 @@ var mostUsedNames = []string{
 	"feature-gates", "runtime-config",
 	"authentication-config", "authorization-mode",
 	"enable-admission-plugins",
-	"audit-policy-file", "audit-log-path", "encryption-provider-config",
+	"audit-policy-file", "encryption-provider-config",
 }
 
 // shortUsages are what [WriteHelp] says of options whose usage is upstream's and long, or
@@ -33,7 +33,6 @@ var shortUsages = map[string]string{
 	"authorization-mode":         "ordered list of authorizers (default: Node,RBAC)",
 	"enable-admission-plugins":   "admission plugins to switch on beside the default ones",
 	"audit-policy-file":          "file with the audit policy",
-	"audit-log-path":             "file for the audit log, or - for standard output",
 	"encryption-provider-config": "file that configures the encryption of Secrets in the datastore",
 }
 
