@@ -19,6 +19,7 @@ import (
 	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/server"
 	"github.com/karve-k8s/karve/server/deviations"
+	"github.com/karve-k8s/karve/server/page"
 )
 
 // blockers are what somebody may write through the API that keeps the control plane from its start.
@@ -193,6 +194,9 @@ func TestBlockedStart(t *testing.T) {
 				}
 				return nil
 			})
+			if _, text := get(t, httpClient(t, c.admin), c.admin.Host+page.Path); !strings.Contains(text, "<title>Not ready") || !strings.Contains(text, blocker.names[len(blocker.names)-1]) {
+				t.Errorf("the page does not tell: %s", text)
+			}
 			select {
 			case <-ready:
 				t.Error("the server said that it is ready")

@@ -72,12 +72,15 @@ func (s *controlPlane) lookAtState(ctx context.Context, v *page.View) {
 		v.State = page.Stopping
 	case !s.up.Load():
 		if starting {
-			v.Problem = strings.TrimSpace("waiting for the " + at.Part + ". " + at.Doing)
+			v.Problem = "It waits for the " + at.Part + "."
+		}
+		if slices.ContainsFunc(v.Parts, func(p page.Part) bool { return p.Problem != "" }) {
+			v.State = page.NotReady
 		}
 	default:
 		v.State, v.Since, v.Took = page.Ready, s.readyAt, s.readyAt.Sub(s.began)
 		if failing := s.api.Server().Failing(ctx); len(failing) > 0 {
-			v.State, v.Problem = page.NotReady, "failed checks: "+strings.Join(failing, ", ")
+			v.State, v.Problem = page.NotReady, "Failed checks: "+strings.Join(failing, ", ")+"."
 		}
 	}
 }

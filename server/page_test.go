@@ -1,7 +1,6 @@
 package server_test
 
 import (
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -21,28 +20,15 @@ func TestPage(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "warning"}, Type: corev1.EventTypeWarning, Reason: "TestOfThePage", Message: "<b>bold</b>",
 		InvolvedObject: corev1.ObjectReference{Kind: "Namespace", Name: "page", Namespace: "page"},
 	})
-	get := func(config *rest.Config, method string) (int, string, http.Header) {
-		t.Helper()
-		client, err := rest.HTTPClientFor(config)
-		fatal(t, err)
-		r, err := http.NewRequestWithContext(t.Context(), method, config.Host+page.Path, nil)
-		fatal(t, err)
-		answer, err := client.Do(r)
-		fatal(t, err)
-		defer answer.Body.Close()
-		text, err := io.ReadAll(answer.Body)
-		fatal(t, err)
-		return answer.StatusCode, string(text), answer.Header
-	}
 	user := rest.CopyConfig(c.admin)
 	user.Impersonate = rest.ImpersonationConfig{UserName: "jane", Groups: []string{"developers"}}
-	if code, text, _ := get(user, http.MethodGet); code != http.StatusForbidden || strings.Contains(text, "Ready") {
+	if code, text := get(t, httpClient(t, user), c.URL+page.Path); code != http.StatusForbidden || strings.Contains(text, "Ready") {
 		t.Errorf("no administrator: got %d: %s", code, text)
 	}
-	if code, _, _ := get(rest.AnonymousClientConfig(c.admin), http.MethodGet); code != http.StatusForbidden {
+	if code, _ := get(t, httpClient(t, rest.AnonymousClientConfig(c.admin)), c.URL+page.Path); code != http.StatusForbidden {
 		t.Errorf("nobody: got %d", code)
 	}
-	code, text, _ := get(c.admin, http.MethodGet)
+	code, text := get(t, httpClient(t, c.admin), c.URL+page.Path)
 	if code != http.StatusOK {
 		t.Fatalf("an administrator: got %d: %s", code, text)
 	}
@@ -51,7 +37,10 @@ func TestPage(t *testing.T) {
 			t.Errorf("the page does not have %q:\n%s", want, text)
 		}
 	}
-	if code, text, header := get(c.admin, http.MethodHead); code != http.StatusOK || text != "" || header.Get("Content-Security-Policy") == "" || header.Get("Cache-Control") != "no-store" {
-		t.Errorf("HEAD: got %d, %q and %v", code, text, header)
+	answer, err := httpClient(t, c.admin).Head(c.URL + page.Path)
+	fatal(t, err)
+	answer.Body.Close()
+	if h := answer.Header; answer.StatusCode != http.StatusOK || h.Get("Content-Security-Policy") == "" || h.Get("Cache-Control") != "no-store" {
+		t.Errorf("HEAD: got %s and %v", answer.Status, h)
 	}
 }

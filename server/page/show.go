@@ -127,17 +127,17 @@ type bar struct{ X, Y, Height float64 }
 // newChart draws values, of which 0 is none. Its text is for those who do not see it.
 func newChart(what string, values []int64, now int64, show func(int64) string, of time.Time) chart {
 	c := chart{Width: minutes + 1, Now: show(now)}
-	if len(values) == 0 {
-		c.Text = what + ": nothing recorded yet"
+	peak := slices.Max(append([]int64{0}, values...))
+	if peak == 0 {
+		c.Text = what + ": none in the last hour"
 		return c
 	}
-	peak := slices.Max(values)
 	at := of.Add(-time.Duration(len(values)-1-slices.Index(values, peak)) * time.Minute)
 	c.Peak = show(peak)
 	c.Text = fmt.Sprintf("%s in the last hour: at present %s, most %s at %s", what, c.Now, c.Peak, at.Format("15:04"))
 	for i, value := range values {
 		if value > 0 {
-			height := max(2, 100*float64(value)/float64(max(peak, 1)))
+			height := max(2, 100*float64(value)/float64(peak))
 			c.Bars = append(c.Bars, bar{float64(c.Width-len(values)+i) + 0.1, 100 - height, height})
 		}
 	}
