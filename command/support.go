@@ -221,14 +221,13 @@ func (s *support) commands(c *cli.Context) {
 // api is what only a running server can tell.
 func (s *support) api() {
 	config, err := servers.Kubeconfig(s.dir)
-	if err != nil {
-		s.missing = append(s.missing, fmt.Sprintf("what the API tells: %v", err))
-		return
+	var client *http.Client
+	if err == nil {
+		config.Timeout = supportTime
+		client, err = rest.HTTPClientFor(config)
 	}
-	config.Timeout = supportTime
-	client, err := rest.HTTPClientFor(config)
 	if err != nil {
-		s.missing = append(s.missing, fmt.Sprintf("what the API tells: %v", err))
+		s.add("what the API tells", nil, err)
 		return
 	}
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
@@ -237,29 +236,12 @@ func (s *support) api() {
 		{"ready.txt", "/readyz?verbose"}, {"metrics.txt", "/metrics"}, {"goroutines.txt", "/debug/pprof/goroutine?debug=2"}, {"page.html", page.Path},
 		{"nodes.json", "/api/v1/nodes?limit=500"}, {"events.json", "/api/v1/events?limit=2000"},
 	} {
-		text, err := get(s.ctx, client, config.Host+ask.path)
+		text, err := datadir.Fetch(s.ctx, client, config.Host+ask.path)
 		if err == nil && strings.HasSuffix(ask.file, ".json") {
 			text, err = withoutAnnotations(text)
 		}
 		s.add(ask.file, text, err)
 	}
-}
-
-func get(ctx context.Context, client *http.Client, url string) ([]byte, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, err
-	}
-	answer, err := client.Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(answer.Body, 4*supportLimit))
-	if err == nil && answer.StatusCode != http.StatusOK {
-		err = errors.New(answer.Status)
-	}
-	return text, err
 }
 
 // withoutAnnotations removes what users write into any object, such as the last applied configuration.

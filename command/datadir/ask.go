@@ -52,7 +52,7 @@ func (s *ServerState) ask(ctx context.Context, config *rest.Config) error {
 	}
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	defer client.CloseIdleConnections()
-	get := func(path string) ([]byte, error) { return fetch(ctx, client, config.Host+path) }
+	get := func(path string) ([]byte, error) { return Fetch(ctx, client, config.Host+path) }
 	s.State = stateReady
 	if text, err := get("/readyz?verbose"); err != nil {
 		s.State, s.Problem = stateNotReady, failedChecks(text, err, get)
@@ -80,7 +80,8 @@ func (s *ServerState) ask(ctx context.Context, config *rest.Config) error {
 	return nil
 }
 
-func fetch(ctx context.Context, client *http.Client, url string) ([]byte, error) {
+// Fetch returns what a running server answers; of an answer that is not 200 OK, the text and an error.
+func Fetch(ctx context.Context, client *http.Client, url string) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
