@@ -102,7 +102,7 @@ func (s *support) collect(c *cli.Context) {
 	s.secrets.Learn(config)
 	own := strings.Join(os.Environ(), "\n")
 	s.secrets.Learn([]byte(own))
-	s.secrets.LearnFiles(slices.Concat(glob(s.dir, "certs/*.key"), glob(s.dir, "ssh/*"), glob(s.dir, "*.kubeconfig"))...)
+	s.secrets.LearnFiles(slices.Concat(glob(s.dir, "certs/*.key"), glob(s.dir, "certs/encryption-provider-config.yaml*"), glob(s.dir, "ssh/*"), glob(s.dir, "*.kubeconfig"))...)
 	s.add("config.yaml", redact.Config(config), err)
 	if pid, held, err := directory.Holder(s.dir); err != nil || !held {
 		s.add("process.txt", nil, errors.Join(err, errors.New("no server runs in "+s.dir)))
@@ -196,7 +196,7 @@ func (s *support) commands(c *cli.Context) {
 		where         bool
 	}{
 		{"version.txt", "version", false}, {"status.txt", "status", true}, {"status.json", "status -o json", true}, {"check.txt", "check", true},
-		{"certificates.txt", "certs list", true}, {"datastore.json", "datastore stats -o json", true}, {"backups.txt", "backup list", true},
+		{"certificates.txt", "certs list", true}, {"datastore.json", "datastore stats -o json", true}, {"backups.txt", "backup list", true}, {"secrets.txt", "secrets status", true},
 	} {
 		args := append([]string{"karve"}, strings.Fields(ask.command)...)
 		if ask.where {

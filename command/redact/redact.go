@@ -28,6 +28,7 @@ var (
 	ofLine  = regexp.MustCompile(`(?im)^(.*?` + naming + `["']?\s*[:=])(.*)$`)
 	option  = regexp.MustCompile(`(?im)^[\s#-]*(?:KARVE_|--)?([\w-]+)["']?\s*[:=\n]\s*["']?([^\s"']+)`)
 	inYAML  = regexp.MustCompile(`(?m)\b(?:secret|key-data|token):\s*["']?([^\s"'{}\[\],]+)`)
+	count   = regexp.MustCompile(`^\d+$`) // of secrets
 	hasFile = regexp.MustCompile(`(?i)(token|key|secret|encryption|passw)`)
 
 	shapes = []*regexp.Regexp{
@@ -102,6 +103,8 @@ func (s *Secrets) Redact(text []byte) []byte {
 		m := named.FindSubmatch(found)
 		name := strings.ToLower(strings.TrimRight(string(m[1]), " \n:=\"'"))
 		switch {
+		case strings.HasSuffix(name, "s") && count.Match(m[2]):
+			return found
 		case strings.HasSuffix(name, "file"), strings.HasSuffix(name, ".go"), strings.ContainsAny(string(m[2][:1]), "{["):
 			return found
 		}

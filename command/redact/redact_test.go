@@ -30,7 +30,7 @@ func TestRedact(t *testing.T) {
 	}
 	for _, text := range []string{
 		"token-auth-file: /etc/karve/tokens.csv", "cluster-token-file=/etc/karve/token", "token.go:123 +0x5f", `resource="secrets",verb="list"`,
-		"https://127.0.0.1:6443", "state: ready", `name="token_cleaner"} 0`, "the certificate of user@example.com",
+		"https://127.0.0.1:6443", "state: ready", `"secrets": 5`, `name="token_cleaner"} 0`, "the certificate of user@example.com",
 	} {
 		if got := string(new(Secrets).Redact([]byte(text))); got != text {
 			t.Errorf("no secret: got %s, want %s", got, text)
