@@ -172,9 +172,6 @@ func (s *controlPlane) lookAtEvents(ctx context.Context, v *page.View) error {
 	}
 	slices.SortStableFunc(v.Events, func(a, b page.Event) int { return b.At.Compare(a.At) })
 	v.MoreEvents = max(0, len(v.Events)-mostEvents)
-	if all.RemainingItemCount != nil {
-		v.MoreEvents += int(*all.RemainingItemCount)
-	}
 	v.Events = v.Events[:min(len(v.Events), mostEvents)]
 	return nil
 }
