@@ -77,6 +77,7 @@ type support struct {
 	ctx     context.Context
 	dir     string
 	now     time.Time
+	running bool // a server in dir
 	secrets redact.Secrets
 	files   []supportFile
 	missing []string
@@ -107,9 +108,10 @@ func (s *support) collect(c *cli.Context) {
 	if pid, held, err := directory.Holder(s.dir); err != nil || !held {
 		s.add("process.txt", nil, errors.Join(err, errors.New("no server runs in "+s.dir)))
 	} else {
+		s.running = true
 		s.process(pid)
 	}
-	s.add("environment.txt", variables(own), nil)
+	s.add("environment.txt", redact.Config(variables(own)), nil)
 	s.log(c.String("log-file"))
 	s.commands(c)
 	s.api()
@@ -136,7 +138,7 @@ func (s *support) process(pid int) {
 		}
 		fmt.Fprintf(&text, "# %s\n%s\n", name, content)
 	}
-	s.add("process.txt", text.Bytes(), nil)
+	s.add("process.txt", redact.Config(text.Bytes()), nil)
 }
 
 // variables are those that Karve and Go's runtime read.
@@ -191,13 +193,18 @@ func (s *support) commands(c *cli.Context) {
 			where = append(where, "--"+name, value)
 		}
 	}
-	for _, ask := range []struct {
+	type question struct {
 		file, command string
 		where         bool
-	}{
+	}
+	all := []question{
 		{"version.txt", "version", false}, {"status.txt", "status", true}, {"status.json", "status -o json", true}, {"check.txt", "check", true},
-		{"certificates.txt", "certs list", true}, {"datastore.json", "datastore stats -o json", true}, {"backups.txt", "backup list", true}, {"secrets.txt", "secrets status", true},
-	} {
+		{"certificates.txt", "certs list", true}, {"datastore.json", "datastore stats -o json", true}, {"backups.txt", "backup list", true},
+	}
+	if s.running {
+		all = append(all, question{"secrets.txt", "secrets status", true})
+	}
+	for _, ask := range all {
 		args := append([]string{"karve"}, strings.Fields(ask.command)...)
 		if ask.where {
 			known := where

@@ -78,11 +78,11 @@ func TestSupportHasNoSecrets(t *testing.T) {
 	}
 	log := plant("server.log", "level=error msg=\"connect to mysql://u:planted@log@tcp(db)/k\"\ntoken planted-token-file and planted-endpoint\n"+string(key)+"the last line\n")
 
-	ask := func(name string) map[string]string {
+	ask := func(name string, env ...string) map[string]string {
 		t.Helper()
 		file := filepath.Join(place, name)
 		cmd := command(t, "karve", "support", "--data-dir", dir, "--config", config, "--log-file", log, file)
-		cmd.Env = append(cmd.Env, "KARVE_DATASTORE_ENDPOINT=postgres://u:planted-endpoint@127.0.0.1:1/k")
+		cmd.Env = append(cmd.Env, env...)
 		succeed(t, cmd)
 		all := unpack(t, file)
 		for name, text := range all {
@@ -101,7 +101,7 @@ func TestSupportHasNoSecrets(t *testing.T) {
 		}
 		return all
 	}
-	running := ask("running.tar.gz")
+	running := ask("running.tar.gz", "KARVE_MIGRATE_FROM=postgres://u:planted-endpoint@127.0.0.1:1/k")
 	for name, want := range map[string]string{
 		"status.txt": "ready", "metrics.txt": "apiserver_request_total", "goroutines.txt": "goroutine 1 [", "page.html": "The start", "nodes.json": "simulated-0",
 		"events.json": `"Seeded"`, "process.txt": "--simulate-nodes", "ready.txt": "[+]etcd ok",
@@ -111,7 +111,8 @@ func TestSupportHasNoSecrets(t *testing.T) {
 		}
 	}
 	p.stop()
-	if down := ask("down.tar.gz"); !strings.Contains(down["summary.txt"], "no server runs in "+dir) || down["metrics.txt"] != "" {
+	config = plant("external.yaml", "event-ttl: 2h\ndatastore-endpoint: postgres://u:planted-endpoint@127.0.0.1:1/k\n")
+	if down := ask("down.tar.gz", "KARVE_TOKEN_AUTH_FILE="+tokens); !strings.Contains(down["summary.txt"], "no server runs in "+dir) || down["metrics.txt"] != "" {
 		t.Errorf("without a server: the summary is %q", down["summary.txt"])
 	}
 	if got := finish(t, command(t, "karve", "support", "--data-dir", dir, filepath.Join(place, "down.tar.gz"))); got.code != 1 || !strings.Contains(got.stderr, "exists") {

@@ -25,7 +25,7 @@ var (
 	// A password in a URL ends at the last @, since those of MySQL need no escapes.
 	inURL   = regexp.MustCompile(`([a-zA-Z][\w+.-]*://)([^\s"'<>@]*)(:)([^\s"'<>]*)@|([a-zA-Z][\w+.-]*://)[^\s"'<>]*@`)
 	named   = regexp.MustCompile(`(?i)(--` + naming + `[ \n]+|` + naming + `["']?\s*[:=]\s*)("(?:[^"\\]|\\.)*"|'[^']*'|[^\s,;&"'<]+)`)
-	ofLine  = regexp.MustCompile(`(?im)^(.*?` + naming + `["']?\s*[:=])(.*)$`)
+	ofLine  = regexp.MustCompile(`(?im)^(.*?` + naming + `["']?[ \t]*[:=]|--` + naming + `\n)(.*)$`)
 	option  = regexp.MustCompile(`(?im)^[\s#-]*(?:KARVE_|--)?([\w-]+)["']?\s*[:=\n]\s*["']?([^\s"']+)`)
 	inYAML  = regexp.MustCompile(`(?m)\b(?:secret|key-data|token):\s*["']?([^\s"'{}\[\],]+)`)
 	count   = regexp.MustCompile(`^\d+$`) // of secrets
@@ -112,14 +112,14 @@ func (s *Secrets) Redact(text []byte) []byte {
 	})
 }
 
-// Config replaces the values of a configuration file whose options have secrets, up to the ends of their lines. Redact does
-// the rest.
+// Config replaces the values of options that have secrets, up to the ends of their lines: in a configuration file, an
+// environment, or a command line with an argument in each line. Redact does the rest.
 func Config(text []byte) []byte {
 	return ofLine.ReplaceAllFunc(text, func(found []byte) []byte {
 		m := ofLine.FindSubmatch(found)
-		if value := bytes.TrimSpace(m[2]); len(value) == 0 || strings.HasSuffix(strings.ToLower(strings.TrimRight(string(m[1]), " :=\"'")), "file") {
+		if value := bytes.TrimSpace(m[2]); len(value) == 0 || strings.HasSuffix(strings.ToLower(strings.TrimRight(string(m[1]), " :=\"'\n\t")), "file") {
 			return found
 		}
-		return append(slices.Clone(m[1]), " "+Mark...)
+		return append(slices.Clone(m[1]), Mark...)
 	})
 }

@@ -40,8 +40,8 @@ func TestRedact(t *testing.T) {
 
 // A value of the configuration ends with its line, and those of comments count.
 func TestConfig(t *testing.T) {
-	got := string(Config([]byte("secure-port: 7443\n# old password: two words\ndatastore-endpoint: mysql://u:two words@tcp(db)/k\ncluster-token-file: /etc/token\n")))
-	if want := "secure-port: 7443\n# old password: " + Mark + "\ndatastore-endpoint: " + Mark + "\ncluster-token-file: /etc/token\n"; got != want {
+	got := string(Config([]byte("KARVE_DATASTORE_ENDPOINT=mysql://u:two words@h\n--datastore-endpoint\nmysql://u:two words@h\n--token-auth-file\n/etc/t\nsecure-port: 7443\n# old password: two words\ndatastore-endpoint: mysql://u:two words@tcp(db)/k\ncluster-token-file: /etc/token\n")))
+	if want := "KARVE_DATASTORE_ENDPOINT=" + Mark + "\n--datastore-endpoint\n" + Mark + "\n--token-auth-file\n/etc/t\nsecure-port: 7443\n# old password:" + Mark + "\ndatastore-endpoint:" + Mark + "\ncluster-token-file: /etc/token\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
