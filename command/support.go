@@ -44,7 +44,7 @@ func supportCommand() *cli.Command {
 		Usage: "write a file for those who help you: versions, configuration, state and log, without secrets",
 		Description: "FILE is karve-support-TIME.tar.gz by default. Secrets are not read, and passwords, tokens and keys in\n" +
 			"the texts are replaced. Names of your cluster remain: look through it before you pass it on.\n" +
-			"The server need not run. summary.txt in the file says what is missing, and why.",
+			"The server need not run. summary.txt in the file says what failed or is missing, and why.",
 		Flags: []cli.Flag{options.Config(), options.DataDir(), options.DatastoreEndpoint(),
 			&cli.StringFlag{Name: "log-file", Usage: "`FILE` with the server's log (default: the journal of the unit karve, or " + openRCLogFile + ")"}},
 		Before: options.ReadDataDir,
@@ -65,8 +65,8 @@ func writeSupport(c *cli.Context) error {
 	if err := atomicfile.Create(file, false, s.write); err != nil {
 		return err
 	}
-	for _, line := range s.missing {
-		fmt.Fprintf(c.App.ErrWriter, "missing: %s\n", line)
+	for _, line := range s.notes {
+		fmt.Fprintf(c.App.ErrWriter, "note: %s\n", line)
 	}
 	fmt.Fprintf(c.App.Writer, "wrote %d files to %s; look through it before you pass it on\n", len(s.files), file)
 	return nil
@@ -80,7 +80,7 @@ type support struct {
 	running bool // a server in dir
 	secrets redact.Secrets
 	files   []supportFile
-	missing []string
+	notes   []string
 }
 
 type supportFile struct {
@@ -94,7 +94,7 @@ func (s *support) add(name string, text []byte, err error) {
 		s.files = append(s.files, supportFile{name, text[max(0, len(text)-supportLimit):]})
 	}
 	if err != nil {
-		s.missing = append(s.missing, string(s.secrets.Redact([]byte(fmt.Sprintf("%s: %v", name, err)))))
+		s.notes = append(s.notes, string(s.secrets.Redact([]byte(fmt.Sprintf("%s: %v", name, err)))))
 	}
 }
 
@@ -274,8 +274,8 @@ func (s *support) write(to io.Writer) error {
 	for _, f := range s.files {
 		summary += f.name + "\n"
 	}
-	if len(s.missing) > 0 {
-		summary += "\nmissing:\n" + strings.Join(s.missing, "\n") + "\n"
+	if len(s.notes) > 0 {
+		summary += "\nnotes:\n" + strings.Join(s.notes, "\n") + "\n"
 	}
 	packed := gzip.NewWriter(to)
 	archive := tar.NewWriter(packed)
