@@ -2,8 +2,8 @@
 // transactions, watches, leases, compaction) over one SQLite file,
 // <data-dir>/mvcc.db, in a directory that it locks.
 //
-// A server begins with [github.com/karve-k8s/karve/datastore/admin.Open], which brings an older
-// database up to date first. DESIGN.md has the decisions, the rooms and what always holds.
+// A server begins with [github.com/karve-k8s/karve/datastore/admin.Open], which first finishes a
+// restore that was stopped. DESIGN.md has the decisions, the rooms and what always holds.
 package datastore
 
 import "github.com/karve-k8s/karve/datastore/sqlitefile"

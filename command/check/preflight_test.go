@@ -263,10 +263,10 @@ func TestStore(t *testing.T) {
 	want(t, checkStore(Target{Store: "an etcd"}), OK, "an etcd: not checked here")
 	want(t, checkStore(target), OK, "none yet")
 	old := filepath.Join(dir, kineimport.FileName)
-	if err := os.WriteFile(old, nil, 0o600); err != nil {
+	if err := os.WriteFile(old, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	want(t, checkStore(target), OK, old+" will be converted")
+	want(t, checkStore(target), Fail, "karve datastore import "+old)
 	os.Remove(old)
 
 	lock, err := directory.Acquire(dir)

@@ -18,9 +18,8 @@ func checkStore(t Target) Finding {
 	}
 	path := filepath.Join(t.StoreDir, datastore.EngineFile)
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
-		old := filepath.Join(t.StoreDir, kineimport.FileName)
-		if _, err := os.Stat(old); err == nil {
-			return found(check, OK, "", "%s will be converted", old)
+		if err := kineimport.Waiting(t.StoreDir); err != nil {
+			return found(check, Fail, "import it, or choose another --data-dir", "%v", err)
 		}
 		return found(check, OK, "", "none yet; a start creates it")
 	}

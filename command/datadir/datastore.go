@@ -81,8 +81,8 @@ func engineFile(c *cli.Context) (string, error) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return path, err
 	}
-	if old := filepath.Join(dir, kineimport.FileName); Exists(old) {
-		return "", fmt.Errorf("%s is a database of an earlier version: start the server once to convert it", old)
+	if err := kineimport.Waiting(dir); err != nil {
+		return "", err
 	}
 	return "", fmt.Errorf("%s does not exist: no server has been started with this --data-dir and --datastore-endpoint", path)
 }

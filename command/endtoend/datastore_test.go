@@ -320,7 +320,7 @@ func TestDatastoreImport(t *testing.T) {
 	}
 	wantProblems(t, finish(t, command(t, "karve", "datastore", "import", "--data-dir", dir, file)),
 		"data directory already has data: "+filepath.Join(dir, datastore.EngineFile))
-	wantProblems(t, finish(t, command(t, "karve", "datastore", "stats", "--data-dir", k3s)), file+" is a database of an earlier version")
+	wantProblems(t, finish(t, command(t, "karve", "datastore", "stats", "--data-dir", k3s)), file+" is a database of kine")
 }
 
 func TestDatastoreProblems(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/datastore/kineimport"
@@ -29,13 +28,12 @@ func backupOf(c *config) backup { return backup{dir: c.dataDir + ".before-upgrad
 
 // find looks for the backup that an upgrade made that was cut short.
 func (b *backup) find() bool {
-	for _, name := range []string{datastore.EngineFile, kineimport.FileName} {
-		if file := filepath.Join(b.dir, name); exists(file) {
-			b.file = file
-			return true
-		}
+	file := filepath.Join(b.dir, datastore.EngineFile)
+	if !exists(file) {
+		return false
 	}
-	return false
+	b.file = file
+	return true
 }
 
 // backUp copies the data while the service is stopped, with a program that knows them.
@@ -48,7 +46,7 @@ func (i *Installer) backUp(ctx context.Context, b *backup, program, config strin
 	}
 	target := filepath.Join(b.dir, datastore.EngineFile)
 	if !exists(filepath.Join(b.store, datastore.EngineFile)) {
-		return i.copyOld(ctx, b)
+		return kineimport.Waiting(b.store)
 	}
 	stats, _ := i.Service.Run(ctx, program, "datastore", "stats", "--config", config)
 	if err := atomicfile.Write(filepath.Join(b.dir, statsFile), []byte(stats), 0o600); err != nil {
@@ -81,61 +79,21 @@ func (i *Installer) backUp(ctx context.Context, b *backup, program, config strin
 	return nil
 }
 
-// copyOld copies a state.db, which the new version converts.
-func (i *Installer) copyOld(ctx context.Context, b *backup) error {
-	for _, suffix := range []string{"-wal", "-shm", ""} { // the file itself last: if it is there, the copy is complete
-		from, to := filepath.Join(b.store, kineimport.FileName+suffix), filepath.Join(b.dir, kineimport.FileName+suffix)
-		os.Remove(to)
-		if exists(from) {
-			if _, err := i.Service.Run(ctx, "cp", "-p", from, to); err != nil {
-				return fmt.Errorf("no upgrade without a backup: %w", err)
-			}
-		}
-	}
-	b.file = filepath.Join(b.dir, kineimport.FileName)
-	i.Say("copied %s to %s", filepath.Join(b.store, kineimport.FileName), b.file)
-	return nil
-}
-
 // putBack undoes what the new version did to the data. A version that refused them has not changed them.
 func (b *backup) putBack(ctx context.Context, i *Installer, config string) {
-	database := filepath.Join(b.store, datastore.EngineFile)
-	switch filepath.Base(b.file) {
-	case datastore.EngineFile:
-		before, err := os.ReadFile(filepath.Join(b.dir, statsFile))
-		if now, _ := i.Service.Run(ctx, i.Program(), "datastore", "stats", "--config", config); err == nil && now == string(before) && now != "" {
-			return
-		}
-		said, err := i.Service.Run(ctx, i.Program(), "datastore", "restore", "--config", config, b.file)
-		if err != nil {
-			i.Warn("the data could not be restored: %v. The backup is %s", err, b.file)
-			return
-		}
-		i.Warn("%s", lastLine(said))
-	case kineimport.FileName:
-		if !exists(database) {
-			return // not converted
-		}
-		aside := filepath.Join(b.store, "given-up."+time.Now().Format("20060102T150405"))
-		err := os.Mkdir(aside, 0o700)
-		for _, pattern := range []string{datastore.EngineFile, kineimport.FileName} {
-			files, _ := filepath.Glob(filepath.Join(b.store, pattern+"*"))
-			for _, file := range files {
-				err = errors.Join(err, os.Rename(file, filepath.Join(aside, filepath.Base(file))))
-			}
-		}
-		copies, _ := filepath.Glob(b.file + "*")
-		if err == nil {
-			_, err = i.Service.Run(ctx, "cp", append(append([]string{"-p"}, copies...), b.store)...)
-		}
-		if err != nil {
-			i.Warn("the data could not be restored to %s: %v. The backup is %s", b.store, err, b.file)
-			return
-		}
-		i.Warn("the data as the new version left them are in %s", aside)
-	default:
+	if b.file == "" {
 		return
 	}
+	before, err := os.ReadFile(filepath.Join(b.dir, statsFile))
+	if now, _ := i.Service.Run(ctx, i.Program(), "datastore", "stats", "--config", config); err == nil && now == string(before) && now != "" {
+		return
+	}
+	said, err := i.Service.Run(ctx, i.Program(), "datastore", "restore", "--config", config, b.file)
+	if err != nil {
+		i.Warn("the data could not be restored: %v. The backup is %s", err, b.file)
+		return
+	}
+	i.Warn("%s", lastLine(said))
 	i.Warn("the data of before the upgrade are restored")
 }
 

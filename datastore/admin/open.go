@@ -3,7 +3,6 @@
 package admin
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -29,30 +28,30 @@ func HasData(dir string) bool {
 	})
 }
 
-// Opened is what [Open] has done before it started the engine.
-type Opened struct {
-	Conversion *kineimport.Conversion // of a kine table; nil if there was none
-	// Replaced says that a restore or a salvage was stopped, and is now finished. The replaced database is
-	// beside the new one, as [Restore] and [Salvage] name it.
-	Replaced bool
-}
-
-// Open is [datastore.OpenEngine] for a directory as it is found: it first converts a kine table.
-func Open(ctx context.Context, lock *directory.Lock, opts datastore.Options) (*datastore.Engine, Opened, error) {
-	var done Opened
-	err := opts.Validate()
-	if err == nil && opts.Durability != datastore.Memory && lock != nil {
+// Open is [datastore.OpenEngine] for a directory as it is found. replaced reports that a restore or a salvage was
+// stopped, and is now finished: the replaced database is beside the new one, as [Restore] and [Salvage] name it. Open refuses
+// a directory that has a table of kine's only; see [kineimport.Import].
+func Open(lock *directory.Lock, opts datastore.Options) (e *datastore.Engine, replaced bool, err error) {
+	if err := opts.Validate(); err != nil {
+		return nil, false, err
+	}
+	if opts.Durability != datastore.Memory && lock != nil {
 		path := filepath.Join(lock.Dir(), datastore.EngineFile)
-		if done.Replaced, err = sqlitefile.FinishReplacement(path); err != nil {
-			return nil, Opened{}, fmt.Errorf("open database: %w", err)
+		if replaced, err = sqlitefile.FinishReplacement(path); err != nil {
+			return nil, false, fmt.Errorf("open database: %w", err)
 		}
-		done.Conversion, err = kineimport.Convert(ctx, lock, opts.Progress("converting "+kineimport.FileName))
+		// A power cut may have left these.
+		for _, unfinished := range []string{".importing", ".restoring", ".salvaging", ".migrating"} {
+			if err := sqlitefile.Remove(path + unfinished); err != nil {
+				return nil, false, fmt.Errorf("open database: %w", err)
+			}
+		}
+		if err := kineimport.Waiting(lock.Dir()); err != nil {
+			return nil, false, err
+		}
 	}
-	if err != nil {
-		return nil, Opened{}, err
-	}
-	e, err := datastore.OpenEngine(lock, opts)
-	return e, done, err
+	e, err = datastore.OpenEngine(lock, opts)
+	return e, replaced, err
 }
 
 // openPlain opens an engine for a command, without ballast and with a small cache.

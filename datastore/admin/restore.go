@@ -14,7 +14,6 @@ import (
 
 	"github.com/karve-k8s/karve/datastore/backup"
 	"github.com/karve-k8s/karve/datastore/directory"
-	"github.com/karve-k8s/karve/datastore/kineimport"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
@@ -37,7 +36,7 @@ func Restore(ctx context.Context, lock *directory.Lock, file string, progress sq
 // restore calls at after each step, so that a test can stop there.
 func restore(ctx context.Context, lock *directory.Lock, file string, progress sqlitefile.Progress, at func(string)) (*backup.Result, error) {
 	begin := time.Now()
-	to, table := filepath.Join(lock.Dir(), datastore.EngineFile), filepath.Join(lock.Dir(), kineimport.FileName)
+	to := filepath.Join(lock.Dir(), datastore.EngineFile)
 	if directory.Same(file, to) {
 		return nil, fmt.Errorf("restore %s: this is the database itself", file)
 	}
@@ -51,9 +50,7 @@ func restore(ctx context.Context, lock *directory.Lock, file string, progress sq
 	if err != nil {
 		return nil, fmt.Errorf("restore %s: %w", file, err)
 	}
-	replaced := tableRevision(table)
-	seen := max(newestRevision(to), replaced)
-
+	seen := newestRevision(to)
 	fresh := to + ".restoring"
 	if err := sqlitefile.Remove(fresh); err != nil {
 		return nil, fmt.Errorf("restore %s: %w", file, err)
@@ -70,7 +67,6 @@ func restore(ctx context.Context, lock *directory.Lock, file string, progress sq
 			return nil, err
 		}
 		out.Revision = metas["revision"]
-		metas["replaced_revision"] = replaced
 		return metas, nil
 	})
 	if err != nil {
@@ -92,7 +88,7 @@ func restore(ctx context.Context, lock *directory.Lock, file string, progress sq
 // replaceDatabase replaces the database in a locked directory with a finished one, and returns the new
 // name of the old one, or nothing if there was none. Its errors name what was kept.
 func replaceDatabase(lock *directory.Lock, fresh, suffix string, at func(string)) (kept string, err error) {
-	to, table := filepath.Join(lock.Dir(), datastore.EngineFile), filepath.Join(lock.Dir(), kineimport.FileName)
+	to := filepath.Join(lock.Dir(), datastore.EngineFile)
 	if kept, err = keepOld(lock, to, suffix, at); err != nil {
 		return "", fmt.Errorf("keep the old database, which is still in place: %w", err)
 	}
@@ -102,16 +98,6 @@ func replaceDatabase(lock *directory.Lock, fresh, suffix string, at func(string)
 			err = fmt.Errorf("%w (the old database is kept as %s)", err, kept)
 		}
 		return kept, err
-	}
-	if there, _ := directory.Exists(table); there {
-		// A table that was never converted: the next start must not convert it any more.
-		aside, err := sqlitefile.SetAside(table, suffix)
-		if err != nil {
-			return kept, fmt.Errorf("the database is in place, but %s has to be moved away: %w", table, err)
-		}
-		if kept == "" {
-			kept = aside
-		}
 	}
 	return kept, nil
 }
@@ -131,11 +117,6 @@ func newestRevision(path string) int64 {
 		return nil
 	})
 	return min(revision, sqlitefile.MaxRevision-2*RestoreMargin)
-}
-
-// tableRevision does the same for a kine table, and leaves the table whole in one file.
-func tableRevision(path string) int64 {
-	return min(kineimport.Revision(path), sqlitefile.MaxRevision-2*RestoreMargin)
 }
 
 // keepOld gives the database in a locked directory a second name and returns it, or nothing if there

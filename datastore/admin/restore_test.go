@@ -179,7 +179,7 @@ func TestRestoreOverDamage(t *testing.T) {
 		{"a WAL only", func(dir string) error {
 			return os.WriteFile(filepath.Join(dir, datastore.EngineFile+"-wal"), []byte("junk"), 0o600)
 		}, 1},
-		{"a table of kine's", func(dir string) error { enginetest.KineFixture(t, dir); return nil }, 1},
+		{"a table of kine's", func(dir string) error { enginetest.KineFixture(t, dir); return nil }, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -198,9 +198,9 @@ func TestRestoreOverDamage(t *testing.T) {
 			if kept := enginetest.Glob(t, dir, "*.before-restore-*"); len(kept) != c.kept {
 				t.Errorf("kept: %v, want %d files", kept, c.kept)
 			}
-			e, done, _ := open(t, dir)
-			if done.Conversion != nil || e.Revision() != out.Revision || out.Revision < RestoreMargin+301 {
-				t.Errorf("revision %d, restored to %d, converted %+v", e.Revision(), out.Revision, done.Conversion)
+			e, _, _ := open(t, dir)
+			if e.Revision() != out.Revision || out.Revision < RestoreMargin+301 {
+				t.Errorf("revision %d, restored to %d", e.Revision(), out.Revision)
 			}
 			enginetest.WantValue(t, e, "/k/099", strings.Repeat("299", 100))
 		})
@@ -211,29 +211,25 @@ func TestRestoreOverDamage(t *testing.T) {
 // restore succeeds.
 func TestRestoreStoppedAnywhere(t *testing.T) {
 	file := filepath.Join(enginetest.Written(t, true), datastore.EngineFile)
-	for _, old := range []string{"closed", "killed", unclosed, "table"} {
+	for _, old := range []string{"closed", "killed", unclosed} {
 		if testing.Short() && old != unclosed {
 			continue // each takes a child process for each step
 		}
 		seen := map[bool]int{}
 		for n := 1; ; n++ {
 			dir := t.TempDir()
-			if old == "table" {
-				enginetest.KineFixture(t, dir)
+			e, lock := enginetest.OpenLocked(t, dir, datastore.Options{})
+			enginetest.Put(t, e, "/mine", "v")
+			if old == "closed" {
+				e.Close()
 			} else {
-				e, lock := enginetest.OpenLocked(t, dir, datastore.Options{})
-				enginetest.Put(t, e, "/mine", "v")
-				if old == "closed" {
-					e.Close()
-				} else {
-					enginetest.Crash(t, e)
-				}
-				lock.Close()
-				if old == unclosed {
-					before := copyDir(t, dir)
-					if err := os.Rename(before, filepath.Join(dir, unclosed)); err != nil {
-						t.Fatal(err)
-					}
+				enginetest.Crash(t, e)
+			}
+			lock.Close()
+			if old == unclosed {
+				before := copyDir(t, dir)
+				if err := os.Rename(before, filepath.Join(dir, unclosed)); err != nil {
+					t.Fatal(err)
 				}
 			}
 			step := enginetest.RunChild(dir, n, file)
@@ -247,9 +243,9 @@ func TestRestoreStoppedAnywhere(t *testing.T) {
 				t.Fatalf("step %d: the child said %q", n, step)
 			}
 			again := copyDir(t, dir)
-			e, _, lock := open(t, dir)
+			e, _, lock = open(t, dir)
 			restored := enginetest.Get(t, e, "/k/099", 0) != nil
-			if mine := enginetest.Get(t, e, "/mine", 0) != nil || enginetest.Get(t, e, "/registry/new", 0) != nil; mine == restored {
+			if mine := enginetest.Get(t, e, "/mine", 0) != nil; mine == restored {
 				t.Errorf("%s, stopped at %q: old data %v, restored data %v", old, step, mine, restored)
 			}
 			seen[restored]++
@@ -292,9 +288,9 @@ func TestRestoreThatFailsNamesWhatItKept(t *testing.T) {
 		t.Errorf("verify before the start: %+v, %v, want the restored data", v, err)
 	}
 	lock.Close()
-	e, done, _ := open(t, dir)
+	e, replaced, _ := open(t, dir)
 	enginetest.WantValue(t, e, "/k/099", strings.Repeat("299", 100))
-	if !done.Replaced {
+	if !replaced {
 		t.Error("the start does not say that it has finished the restore")
 	}
 }
@@ -325,29 +321,53 @@ func TestCancelledWorkLeavesNothing(t *testing.T) {
 	if _, err := Restore(ctx, lock, filepath.Join(dir, datastore.EngineFile), nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("restore: %v, want it cancelled", err)
 	}
-	if _, err := kineimport.Convert(ctx, lock, nil); !errors.Is(err, context.Canceled) {
-		t.Errorf("convert: %v, want it cancelled", err)
+	if _, err := kineimport.Import(ctx, lock, filepath.Join(table, kineimport.FileName), nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("import: %v, want it cancelled", err)
 	}
 	if left := append(enginetest.Glob(t, out, ".*"), enginetest.Glob(t, out, "*")...); len(left) > 0 {
 		t.Errorf("left by the backup: %v", left)
 	}
 	if left := enginetest.Glob(t, table, "*"); len(left) != 2 {
-		t.Errorf("left by the conversion: %v, want state.db and the lock", left)
+		t.Errorf("left by the import: %v, want state.db and the lock", left)
 	}
 }
 
 // open opens a directory as it is found.
-func open(t *testing.T, dir string) (*datastore.Engine, Opened, *directory.Lock) {
+func open(t *testing.T, dir string) (e *datastore.Engine, replaced bool, lock *directory.Lock) {
 	t.Helper()
 	lock, err := directory.Acquire(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { lock.Close() })
-	e, done, err := Open(t.Context(), lock, datastore.Options{BallastBytes: -1})
+	e, replaced, err = Open(lock, datastore.Options{BallastBytes: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { e.Close() })
-	return e, done, lock
+	return e, replaced, lock
+}
+
+// A directory with a table of kine's only is refused, and the error says how its keys come along. Beside a database of the
+// engine, the table is left alone.
+func TestTableIsNamed(t *testing.T) {
+	dir := t.TempDir()
+	want, _ := enginetest.KineFixture(t, dir)
+	lock, err := directory.Acquire(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, kineimport.FileName)
+	if _, _, err := Open(lock, datastore.Options{BallastBytes: -1}); err == nil || !strings.Contains(err.Error(), "karve datastore import "+file) {
+		t.Errorf("got %v, want the command that imports %s", err, file)
+	}
+	if left := enginetest.Glob(t, dir, "*"); len(left) != 2 {
+		t.Errorf("files: %v, want the table and the lock", left)
+	}
+	if _, err := kineimport.Import(t.Context(), lock, file, nil); err != nil {
+		t.Fatal(err)
+	}
+	lock.Close()
+	e, _, _ := open(t, dir)
+	enginetest.WantKeys(t, e, want)
 }

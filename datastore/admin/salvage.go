@@ -15,7 +15,6 @@ import (
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/datastore/backup"
 	"github.com/karve-k8s/karve/datastore/directory"
-	"github.com/karve-k8s/karve/datastore/kineimport"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
@@ -69,7 +68,7 @@ func salvage(ctx context.Context, lock *directory.Lock, progress sqlitefile.Prog
 	}
 	fresh := out.Path + ".salvaging"
 	err := sqlitefile.ViewLocked(out.Path, func(c *sqlitefile.Connection) error {
-		return out.save(ctx, c, fresh, tableRevision(filepath.Join(lock.Dir(), kineimport.FileName)), progress)
+		return out.save(ctx, c, fresh, progress)
 	})
 	if errors.Is(err, sqlitefile.ErrCorrupt) && out.Rows == 0 {
 		return nil, fmt.Errorf("%w, and none of it can be read: restore a backup", sqlitefile.ErrCorrupt)
@@ -111,9 +110,8 @@ func startError(path string) error {
 	})
 }
 
-// save builds the new database from what c can read of the old one. replaced is the revision of a kine
-// table beside it.
-func (out *Salvaged) save(ctx context.Context, c *sqlitefile.Connection, fresh string, replaced int64, progress sqlitefile.Progress) (err error) {
+// save builds the new database from what c can read of the old one.
+func (out *Salvaged) save(ctx context.Context, c *sqlitefile.Connection, fresh string, progress sqlitefile.Progress) (err error) {
 	metas, err := c.Metas()
 	if err != nil {
 		out.problem("the meta table cannot be read: %v", err)
@@ -174,9 +172,8 @@ func (out *Salvaged) save(ctx context.Context, c *sqlitefile.Connection, fresh s
 		out.Keys++
 		progress.Report(int64(n), int64(len(ids)))
 	}
-	seen := max(metas.Given(last), replaced)
-	out.Revision = min(seen, sqlitefile.MaxRevision-2*RestoreMargin) + RestoreMargin
-	return b.Finish(sqlitefile.Metas{"revision": out.Revision, "compact_revision": out.Revision, "reserved": 0, "replaced_revision": replaced})
+	out.Revision = min(metas.Given(last), sqlitefile.MaxRevision-2*RestoreMargin) + RestoreMargin
+	return b.Finish(sqlitefile.Metas{"revision": out.Revision, "compact_revision": out.Revision, "reserved": 0})
 }
 
 func (out *Salvaged) problem(format string, args ...any) {

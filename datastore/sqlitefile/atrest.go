@@ -5,10 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-
-	"github.com/karve-k8s/karve/internal/atomicfile"
-
-	"github.com/karve-k8s/karve/datastore/directory"
 )
 
 // HasWAL reports whether there is a WAL beside the database that is not empty.
@@ -74,20 +70,4 @@ func Remove(path string) error {
 		}
 	}
 	return nil
-}
-
-// SetAside renames a closed database that is whole, never over another file, and returns the
-// new name.
-func SetAside(path, suffix string) (string, error) {
-	if err := Whole(path); err != nil {
-		return "", err
-	}
-	name, err := directory.Unused(path + suffix)
-	if err != nil {
-		return "", err
-	}
-	if err := atomicfile.Rename(path, name); err != nil {
-		return "", fmt.Errorf("keep old database: %w", err)
-	}
-	return name, nil
 }

@@ -8,7 +8,6 @@ import "database/sql/driver"
 //	revision           the store's revision is at least this
 //	reserved           no revision up to it may be used again after a crash
 //	resume             in a backup: the revision at which a start goes on
-//	replaced_revision  the newest revision of the kine table that the database was made from
 //	clean              how the last process left the database; see stopState
 //	log_rows, log_sum  number of rows and sum over their ids, when closed in order
 type Metas map[string]int64

@@ -72,7 +72,7 @@ func TestMigrationRefusals(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(old, "state.db"), []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	fails(t, fileEnd(old), empty(), "start the server once to convert it")
+	fails(t, fileEnd(old), empty(), "karve datastore import "+filepath.Join(old, "state.db"))
 	fails(t, source, fileEnd(old), "state.db", "move it away")
 	full := t.TempDir()
 	e, lock := enginetest.OpenLocked(t, full, datastore.Options{})

@@ -36,8 +36,8 @@ func readFile(ctx context.Context, dir string) (_ source, err error) {
 	if there, err := directory.Exists(f.path); err != nil {
 		return nil, err
 	} else if !there {
-		if old, _ := directory.Exists(filepath.Join(dir, kineimport.FileName)); old {
-			return nil, fmt.Errorf("%s is a database of an earlier version: start the server once to convert it", filepath.Join(dir, kineimport.FileName))
+		if err := kineimport.Waiting(dir); err != nil {
+			return nil, err
 		}
 		return nil, fmt.Errorf("%s does not exist: no server has been started with this directory", f.path)
 	}

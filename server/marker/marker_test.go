@@ -59,7 +59,7 @@ func TestOnlyKarvesDirectoriesAreMarked(t *testing.T) {
 		"nothing but others' in certs":        {[]func(*testing.T, string){write("certs/ca.pem", "x")}, false},
 		"k3s' database":                       {[]func(*testing.T, string){write(kineimport.FileName, "SQLite format 3\x00 and more")}, false},
 		"ours, of an earlier release": {[]func(*testing.T, string){database, write("lock", "1"), write("lost+found/x", "x"),
-			write(kineimport.FileName+kineimport.ConvertedSuffix, "x"), write(datastore.EngineFile+".before-restore-20260102T030405Z-wal", "x")}, true},
+			write(kineimport.FileName+".converted", "x"), write(datastore.EngineFile+".before-restore-20260102T030405Z-wal", "x")}, true},
 		"ours, with another datastore":    {[]func(*testing.T, string){issued, write("flexvolume/x", "x")}, true},
 		"certificates, and a key for SSH": {[]func(*testing.T, string){issued, write("ssh/id_ed25519", "x")}, true},
 		"certificates and more":           {[]func(*testing.T, string){issued, write("x", "x")}, false},

@@ -102,16 +102,12 @@ func (s *Storage) open(ctx context.Context) (_ *datastore.Engine, err error) {
 			return nil, err
 		}
 	}
-	engine, done, err := admin.Open(ctx, s.config.Lock, options)
+	engine, replaced, err := admin.Open(s.config.Lock, options)
 	if err != nil {
 		return nil, err
 	}
-	if done.Replaced {
+	if replaced {
 		log.Infof("finished the replacement of %s, in which a karve datastore restore or salvage was stopped; the old one is beside it, as %[1]s.before-…", engine.Path())
-	}
-	if converted := done.Conversion; converted != nil {
-		log.Infof("converted %s to %s: %d keys at revision %d; the old file is %s",
-			converted.From, converted.To, converted.Keys, converted.Revision, converted.Kept)
 	}
 	if engine.WALWasCopied() {
 		log.Warnf("another program, such as an sqlite3 shell, has copied the WAL of %s back into it after the last stop; nothing is missing", engine.Path())

@@ -2,7 +2,6 @@ package kineimport
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -16,29 +15,17 @@ import (
 	"github.com/karve-k8s/karve/datastore/enginetest"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 	"github.com/karve-k8s/karve/internal/eventually"
-	"github.com/karve-k8s/karve/internal/filemode"
 )
 
-func init() {
-	enginetest.Child(func(dir, _ string, _ func(string)) error {
-		lock, err := directory.Acquire(dir)
-		if err != nil {
-			return err
-		}
-		defer lock.Close()
-		_, err = Convert(context.Background(), lock, nil)
-		return err
-	})
-}
-
-func openConverted(t testing.TB, dir string) (*datastore.Engine, *Conversion, *directory.Lock) {
+// openImported imports the table in a directory into another one, and opens that.
+func openImported(t testing.TB, from string) (*datastore.Engine, *Imported) {
 	t.Helper()
-	lock, err := directory.Acquire(dir)
+	lock, err := directory.Acquire(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { lock.Close() })
-	c, err := Convert(t.Context(), lock, nil)
+	out, err := Import(t.Context(), lock, filepath.Join(from, FileName), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,16 +34,16 @@ func openConverted(t testing.TB, dir string) (*datastore.Engine, *Conversion, *d
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { e.Close() })
-	return e, c, lock
+	return e, out
 }
 
-func TestConversionKeepsRevisions(t *testing.T) {
+func TestImportKeepsRevisions(t *testing.T) {
 	dir := t.TempDir()
 	want, revision := enginetest.KineFixture(t, dir)
-	e, c, _ := openConverted(t, dir)
+	e, out := openImported(t, dir)
 	enginetest.WantKeys(t, e, want)
-	if c == nil || c.Revision != revision || c.Keys != int64(len(want)) || c.Leases != 2 || c.Kept != filepath.Join(dir, FileName+ConvertedSuffix) {
-		t.Errorf("conversion: got %+v, want revision %d, %d keys, 2 leases", c, revision, len(want))
+	if out.Revision != revision || out.Keys != int64(len(want)) || out.Leases != 2 {
+		t.Errorf("got %+v, want revision %d, %d keys, 2 leases", out, revision, len(want))
 	}
 	if e.Revision() != revision || e.CompactRevision() != revision {
 		t.Errorf("got revision %d, compacted %d; want both %d", e.Revision(), e.CompactRevision(), revision)
@@ -87,14 +74,14 @@ func TestConversionKeepsRevisions(t *testing.T) {
 	}
 }
 
-func TestConvertedLeases(t *testing.T) {
+func TestImportedLeases(t *testing.T) {
 	dir := t.TempDir()
 	w, done := enginetest.NewKineTable(t, dir)
 	w.Create("/short", "v", 1)
 	w.Create("/long", "v", 3600)
 	w.Create("/endless", "v", 1<<60)
 	done()
-	e, _, _ := openConverted(t, dir)
+	e, _ := openImported(t, dir)
 	kv := enginetest.Get(t, e, "/long", 0)
 	l, err := e.TimeToLive(t.Context(), kv.Lease, true)
 	if err != nil || l.TTL != 3600 || l.Remaining < 3500*time.Second || fmt.Sprint(l.Keys) != "[/long]" {
@@ -109,126 +96,33 @@ func TestConvertedLeases(t *testing.T) {
 	}
 }
 
-func TestConversionIsDoneOnce(t *testing.T) {
-	dir := t.TempDir()
-	want, revision := enginetest.KineFixture(t, dir)
-	old, err := os.ReadFile(filepath.Join(dir, FileName))
-	if err != nil {
-		t.Fatal(err)
-	}
-	e, _, lock := openConverted(t, dir)
-	enginetest.Put(t, e, "/later", "v")
-	e.Close()
-	lock.Close()
-	if kept, err := os.ReadFile(filepath.Join(dir, FileName+ConvertedSuffix)); err != nil || !bytes.Equal(kept, old) {
-		t.Errorf("the old file is not what it was (%v)", err)
-	}
-	for name, mode := range map[string]os.FileMode{datastore.EngineFile: 0o600, FileName + ConvertedSuffix: 0o600} {
-		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || !filemode.Is(info, mode) {
-			t.Errorf("%s: %v, %v, want mode %o", name, info, err, mode)
-		}
-	}
-	e, c, lock := openConverted(t, dir)
-	if c != nil {
-		t.Errorf("converted again: %+v", c)
-	}
-	if e.Revision() != revision+1 {
-		t.Errorf("revision %d, want %d", e.Revision(), revision+1)
-	}
-	want["/later"] = *enginetest.Get(t, e, "/later", 0)
-	enginetest.WantKeys(t, e, want)
-	e.Close()
-	lock.Close()
-
-	// A downgrade in between: what it wrote is neither used nor lost.
-	w, done := enginetest.NewKineTable(t, dir)
-	w.Create("/downgraded", "v", 0)
-	done()
-	lock, err = directory.Acquire(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lock.Close()
-	for range 2 {
-		_, err := Convert(t.Context(), lock, nil)
-		if !errors.Is(err, ErrTwoStores) || !strings.Contains(err.Error(), FileName) || !strings.Contains(err.Error(), datastore.EngineFile) {
-			t.Errorf("got %v, want ErrTwoStores naming both", err)
-		}
-	}
-	if left := enginetest.Glob(t, dir, "*-wal"); len(left) > 0 {
-		t.Errorf("WALs left: %v", left)
-	}
-}
-
-func TestConversionWithoutCleanStop(t *testing.T) {
-	dir := t.TempDir()
-	w, done := enginetest.NewKineTable(t, dir)
-	id := w.Create("/in/the/log", "v", 0)
-	// A copy with its WAL, as a crash leaves it.
-	crashed := t.TempDir()
-	for _, suffix := range []string{"", "-wal"} {
-		b, err := os.ReadFile(filepath.Join(dir, FileName+suffix))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(crashed, FileName+suffix), b, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	done()
-	e, _, _ := openConverted(t, crashed)
-	if kv := enginetest.Get(t, e, "/in/the/log", 0); kv == nil || kv.ModRevision != id {
-		t.Errorf("got %+v, want revision %d", kv, id)
-	}
-}
-
-func TestConversionRefusals(t *testing.T) {
+// What is no table of kine's is refused, and nothing is left behind.
+func TestRefusedImports(t *testing.T) {
 	for _, c := range []struct {
 		name    string
-		prepare func(dir string) error
+		prepare func(path string) error
 		want    error
 	}{
-		{"no database", func(dir string) error {
-			return os.WriteFile(filepath.Join(dir, FileName), bytes.Repeat([]byte("none "), 1000), 0o600)
-		}, sqlitefile.ErrCorrupt},
-		{"another program's", func(dir string) error {
-			return enginetest.MakeForeign(filepath.Join(dir, FileName))
-		}, sqlitefile.ErrForeign},
-		{"WAL of a lost engine file", func(dir string) error {
-			enginetest.KineFixture(t, dir)
-			return os.WriteFile(filepath.Join(dir, datastore.EngineFile+"-wal"), []byte("log"), 0o600)
-		}, sqlitefile.ErrCorrupt},
+		{"no database", func(path string) error { return os.WriteFile(path, bytes.Repeat([]byte("none "), 1000), 0o600) }, sqlitefile.ErrCorrupt},
+		{"another program's", enginetest.MakeForeign, sqlitefile.ErrForeign},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			dir := t.TempDir()
-			if err := c.prepare(dir); err != nil {
+			file, dir := filepath.Join(t.TempDir(), FileName), t.TempDir()
+			if err := c.prepare(file); err != nil {
 				t.Fatal(err)
 			}
-			before, _ := os.ReadFile(filepath.Join(dir, FileName))
 			lock, err := directory.Acquire(dir)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer lock.Close()
-			_, err = Convert(t.Context(), lock, nil)
-			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), dir) {
+			if _, err := Import(t.Context(), lock, file, nil); !errors.Is(err, c.want) || !strings.Contains(err.Error(), file) {
 				t.Errorf("got %v, want %v naming the file", err, c.want)
 			}
-			if after, _ := os.ReadFile(filepath.Join(dir, FileName)); !bytes.Equal(before, after) {
-				t.Error("the refused file was changed")
-			}
-			if left := enginetest.Glob(t, dir, "*.converting*"); len(left) > 0 {
-				t.Errorf("left behind: %v", left)
+			if left := enginetest.Glob(t, dir, "*"); len(left) != 1 {
+				t.Errorf("left behind: %v, want the lock only", left)
 			}
 		})
-	}
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, FileName), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	e, c, _ := openConverted(t, dir)
-	if c != nil || e.Revision() != 1 {
-		t.Errorf("an empty file: %+v, revision %d; want a new store", c, e.Revision())
 	}
 }
 
@@ -292,7 +186,7 @@ func TestImportOfFileInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer lock2.Close()
-	if _, err := Import(t.Context(), lock2, filepath.Join(from, FileName), nil); !errors.Is(err, ErrNotEmpty) {
-		t.Errorf("beside a state.db of its own: %v, want ErrNotEmpty", err)
+	if err := CheckEmpty(lock2); !errors.Is(err, ErrNotEmpty) {
+		t.Errorf("a directory with a state.db: %v, want ErrNotEmpty", err)
 	}
 }
