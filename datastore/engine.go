@@ -148,9 +148,6 @@ func (e *Engine) Close() error {
 	e.stopOnce.Do(func() {
 		e.mu.Lock()
 		e.closing = true
-		if e.file != nil {
-			e.file.GiveUp()
-		}
 		e.leases.stop()
 		e.mu.Unlock()
 		e.wakeCommitter()

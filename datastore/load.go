@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
@@ -25,7 +26,9 @@ func (e *Engine) load() (*initial, error) {
 		return nil, err
 	}
 	if !m.Closed() {
-		stop := sqlitefile.WatchIO(e.opts.Progress("checking " + EngineFile))
+		// SQLite reports no progress of its check. While it waits for a disk that hangs, the process could not be killed either.
+		seconds := int64(0)
+		stop := e.opts.Progress("checking "+EngineFile).Meanwhile(time.Second, func() (done, total int64) { seconds++; return seconds, 0 })
 		err := f.QuickCheck()
 		stop()
 		if err != nil {

@@ -82,8 +82,7 @@ type Options struct {
 	// block.
 	OnCommit func(Commit)
 
-	// OnWait, if set, is called with what a start or a write waits for: another program that has the database
-	// open.
+	// OnWait, if set, is called with what a start waits for: another program that has the database open.
 	OnWait func(error)
 
 	// OnProgress, if set, is called with how far a long start has come: what it is doing, and done of total units
@@ -95,7 +94,6 @@ type Options struct {
 	// when they work again.
 	OnFull func(error)
 
-	shared       bool          // other programs may use the database, as on Windows; for tests
 	busyPatience time.Duration // how long a start waits for other programs; for tests
 }
 
@@ -128,7 +126,7 @@ func (o Options) Validate() error {
 
 // file returns the options of the database.
 func (o Options) file() sqlitefile.Options {
-	return sqlitefile.Options{Relaxed: o.Durability == Relaxed, Shared: o.shared, Patience: o.busyPatience, OnWait: o.OnWait}
+	return sqlitefile.Options{Relaxed: o.Durability == Relaxed, Patience: o.busyPatience, OnWait: o.OnWait}
 }
 
 // Progress returns OnProgress for one operation, or nil.

@@ -30,11 +30,6 @@ const RestoreMargin = backup.RevisionMargin
 //
 // A stop at any point leaves the old database or the new one in place. progress may be nil.
 func Restore(ctx context.Context, lock *directory.Lock, file string, progress sqlitefile.Progress) (*backup.Result, error) {
-	return restore(ctx, lock, file, progress, func(string) {})
-}
-
-// restore calls at after each step, so that a test can stop there.
-func restore(ctx context.Context, lock *directory.Lock, file string, progress sqlitefile.Progress, at func(string)) (*backup.Result, error) {
 	begin := time.Now()
 	to := filepath.Join(lock.Dir(), datastore.EngineFile)
 	if directory.Same(file, to) {
@@ -73,9 +68,8 @@ func restore(ctx context.Context, lock *directory.Lock, file string, progress sq
 		return nil, fmt.Errorf("restore %s: %w", file, err)
 	}
 
-	at("copied")
 	suffix := ".before-restore-" + begin.UTC().Format("20060102T150405Z")
-	if out.Kept, err = replaceDatabase(lock, fresh, suffix, at); err != nil {
+	if out.Kept, err = replaceDatabase(lock, fresh, suffix); err != nil {
 		return nil, fmt.Errorf("restore %s: %w", file, err)
 	}
 	if info, err := os.Stat(to); err == nil {
@@ -87,13 +81,12 @@ func restore(ctx context.Context, lock *directory.Lock, file string, progress sq
 
 // replaceDatabase replaces the database in a locked directory with a finished one, and returns the new
 // name of the old one, or nothing if there was none. Its errors name what was kept.
-func replaceDatabase(lock *directory.Lock, fresh, suffix string, at func(string)) (kept string, err error) {
+func replaceDatabase(lock *directory.Lock, fresh, suffix string) (kept string, err error) {
 	to := filepath.Join(lock.Dir(), datastore.EngineFile)
-	if kept, err = keepOld(lock, to, suffix, at); err != nil {
+	if kept, err = keepOld(lock, to, suffix); err != nil {
 		return "", fmt.Errorf("keep the old database, which is still in place: %w", err)
 	}
-	at("kept")
-	if err := sqlitefile.Replace(to, fresh, at); err != nil {
+	if err := sqlitefile.Replace(to, fresh); err != nil {
 		if kept != "" {
 			err = fmt.Errorf("%w (the old database is kept as %s)", err, kept)
 		}
@@ -122,7 +115,7 @@ func newestRevision(path string) int64 {
 // keepOld gives the database in a locked directory a second name and returns it, or nothing if there
 // was no database. The database may be damaged. Its WAL gets a second name too. After an error both have
 // their old names only.
-func keepOld(lock *directory.Lock, path, suffix string, at func(string)) (kept string, err error) {
+func keepOld(lock *directory.Lock, path, suffix string) (kept string, err error) {
 	kept, err = directory.Unused(path+suffix, "-wal")
 	if err != nil {
 		return "", err
@@ -139,7 +132,6 @@ func keepOld(lock *directory.Lock, path, suffix string, at func(string)) (kept s
 			}
 		}
 	}
-	at("closed")
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, sqlitefile.Remove(kept))
@@ -156,7 +148,6 @@ func keepOld(lock *directory.Lock, path, suffix string, at func(string)) (kept s
 			return "", err
 		}
 	}
-	at("named")
 	if err := atomicfile.SyncDir(filepath.Dir(path)); err != nil {
 		return "", err
 	}

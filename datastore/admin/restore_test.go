@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -18,39 +19,20 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
+// The directory and the backup of a child of this test, which restores.
+const (
+	restoreDir  = "KARVE_TEST_RESTORE_DIR"
+	restoreFile = "KARVE_TEST_RESTORE_FILE"
+)
+
 func init() {
-	enginetest.Child(func(dir, file string, at func(string)) error {
+	if dir := os.Getenv(restoreDir); dir != "" {
 		lock, err := directory.Acquire(dir)
-		if err != nil {
-			return err
-		}
-		defer lock.Close()
-		_, err = restore(context.Background(), lock, file, nil, func(step string) {
-			if step == "closed" {
-				putBack(dir)
-			}
-			at(step)
-		})
-		return err
-	})
-}
-
-// unclosed is a directory beside the database for what putBack puts there: the state before the restore has
-// closed it, as if that had failed.
-const unclosed = "unclosed"
-
-func putBack(dir string) {
-	if _, err := os.Stat(filepath.Join(dir, unclosed)); err != nil {
-		return
-	}
-	for _, name := range []string{datastore.EngineFile, datastore.EngineFile + "-wal"} {
-		text, err := os.ReadFile(filepath.Join(dir, unclosed, name))
 		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, name), text, 0o600)
+			_, err = Restore(context.Background(), lock, os.Getenv(restoreFile), nil)
 		}
-		if err != nil {
-			panic(err)
-		}
+		fmt.Print("done ", err)
+		os.Exit(0)
 	}
 }
 
@@ -207,58 +189,104 @@ func TestRestoreOverDamage(t *testing.T) {
 	}
 }
 
-// After a stop at any step, a start finds the old data or the new, and a second
-// restore succeeds.
+// A restore is killed at each call that changes what a name of the database stands for. A start then finds the old data
+// or the restored ones, and a second restore succeeds. An old database that no start accepts stays as it was.
 func TestRestoreStoppedAnywhere(t *testing.T) {
+	strace, err := exec.LookPath("strace")
+	if err != nil {
+		t.Skip("strace is not installed: no way to stop at a system call")
+	}
+	if out, err := exec.Command(strace, "-f", "-o", os.DevNull, "true").CombinedOutput(); err != nil {
+		t.Skipf("strace may not trace here: %v: %s", err, out)
+	}
 	file := filepath.Join(enginetest.Written(t, true), datastore.EngineFile)
-	for _, old := range []string{"closed", "killed", unclosed} {
-		if testing.Short() && old != unclosed {
-			continue // each takes a child process for each step
-		}
-		seen := map[bool]int{}
-		for n := 1; ; n++ {
-			dir := t.TempDir()
+	restoreIn := func(dir, calls string, killAt int) string { // each kind of call is counted by itself
+		path := filepath.Join(dir, datastore.EngineFile)
+		cmd := exec.Command(strace, "-f", "-qq", "-o", os.DevNull, "-P", path, "-P", path+"-wal", "-P", path+".replacement",
+			"-e", "trace="+calls, "-e", fmt.Sprintf("inject=%s:signal=KILL:when=%d", calls, killAt), os.Args[0])
+		cmd.Env = append(os.Environ(), restoreDir+"="+dir, restoreFile+"="+file)
+		out, _ := cmd.Output()
+		return string(out)
+	}
+	old := map[string]func(dir string){
+		"closed": func(dir string) {
 			e, lock := enginetest.OpenLocked(t, dir, datastore.Options{})
 			enginetest.Put(t, e, "/mine", "v")
-			if old == "closed" {
-				e.Close()
-			} else {
-				enginetest.Crash(t, e)
-			}
-			lock.Close()
-			if old == unclosed {
-				before := copyDir(t, dir)
-				if err := os.Rename(before, filepath.Join(dir, unclosed)); err != nil {
-					t.Fatal(err)
-				}
-			}
-			step := enginetest.RunChild(dir, n, file)
-			if step == "done <nil>" {
-				if n < 5 {
-					t.Errorf("%d steps were looked at, want 5 at least", n-1)
-				}
-				break
-			}
-			if step == "" || strings.HasPrefix(step, "done") {
-				t.Fatalf("step %d: the child said %q", n, step)
-			}
-			again := copyDir(t, dir)
-			e, _, lock = open(t, dir)
-			restored := enginetest.Get(t, e, "/k/099", 0) != nil
-			if mine := enginetest.Get(t, e, "/mine", 0) != nil; mine == restored {
-				t.Errorf("%s, stopped at %q: old data %v, restored data %v", old, step, mine, restored)
-			}
-			seen[restored]++
 			e.Close()
 			lock.Close()
-			if end := enginetest.RunChild(again, 0, file); end != "done <nil>" {
-				t.Errorf("%s, stopped at %q, restored again: %s", old, step, end)
+		},
+		"killed": func(dir string) {
+			e, lock := enginetest.OpenLocked(t, dir, datastore.Options{})
+			enginetest.Put(t, e, "/mine", "v")
+			enginetest.Crash(t, e)
+			lock.Close()
+		},
+		"damaged": func(dir string) {
+			if err := os.CopyFS(dir, os.DirFS(enginetest.Written(t, false))); err != nil {
+				t.Fatal(err)
 			}
-		}
-		if seen[true] == 0 || seen[false] == 0 {
-			t.Errorf("%s: restored at the stop %v, want both", old, seen)
-		}
+			damage(t, dir, datastore.EngineFile+"-wal", func(b []byte) []byte { b[len(b)/2] ^= 1; return b })
+		},
 	}
+	for name, prepare := range old {
+		t.Run(name, func(t *testing.T) {
+			seen := map[bool]int{}
+			for _, calls := range []string{"linkat", "?renameat,?renameat2", "?unlink,unlinkat"} {
+				for n := 1; ; n++ {
+					dir := t.TempDir()
+					prepare(dir)
+					before := databaseIn(dir)
+					said := restoreIn(dir, calls, n)
+					if said == "done <nil>" {
+						break
+					} else if said != "" {
+						t.Fatalf("%s %d: the child said %q", calls, n, said)
+					}
+					again := copyDir(t, dir)
+					seen[foundRestored(t, dir, before)]++
+					if said := restoreIn(again, calls, 1000); said != "done <nil>" {
+						t.Errorf("%s %d: restored again: %s", calls, n, said)
+					}
+				}
+			}
+			if seen[true] == 0 || seen[false] == 0 {
+				t.Errorf("restored at the kill %v, want both", seen)
+			}
+		})
+	}
+}
+
+// databaseIn returns the contents of a database and its WAL.
+func databaseIn(dir string) (out [2]string) {
+	for i, suffix := range []string{"", "-wal"} {
+		b, _ := os.ReadFile(filepath.Join(dir, datastore.EngineFile+suffix))
+		out[i] = string(b)
+	}
+	return out
+}
+
+// foundRestored reports whether a start finds the restored data or the old ones. If it is refused, the old database must be
+// as it was.
+func foundRestored(t *testing.T, dir string, before [2]string) bool {
+	t.Helper()
+	lock, err := directory.Acquire(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	e, _, err := Open(lock, datastore.Options{BallastBytes: -1})
+	if err != nil {
+		if databaseIn(dir) != before {
+			t.Errorf("a start is refused, and the old database has changed: %v", err)
+		}
+		return false
+	}
+	defer e.Close()
+	restored := enginetest.Get(t, e, "/k/099", 0) != nil
+	if mine := enginetest.Get(t, e, "/mine", 0) != nil; mine == restored {
+		t.Errorf("old data %v, restored data %v", mine, restored)
+	}
+	return restored
 }
 
 // What a restore that fails has kept is named, and the next start has the restored data.
@@ -268,23 +296,19 @@ func TestRestoreThatFailsNamesWhatItKept(t *testing.T) {
 	defer lock.Close()
 	enginetest.Put(t, e, "/mine", "v")
 	e.Close()
-	obstacle := filepath.Join(dir, datastore.EngineFile)
-	_, err := restore(t.Context(), lock, file, nil, func(step string) {
-		if step != "decided" {
-			return
-		}
-		if err := errors.Join(os.Remove(obstacle), os.MkdirAll(filepath.Join(obstacle, "full"), 0o700)); err != nil {
-			t.Error(err)
-		}
-	})
+	path := filepath.Join(dir, datastore.EngineFile)
+	if err := os.MkdirAll(filepath.Join(path+"-shm", "obstacle"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Restore(t.Context(), lock, file, nil)
 	kept := enginetest.Glob(t, dir, "*.before-restore-*")
 	if err == nil || len(kept) != 1 || !strings.Contains(err.Error(), kept[0]) || !strings.Contains(err.Error(), "next start") {
 		t.Fatalf("got %v, want an error that names %v and says how it goes on", err, kept)
 	}
-	if err := os.RemoveAll(obstacle); err != nil {
+	if err := os.RemoveAll(path + "-shm"); err != nil {
 		t.Fatal(err)
 	}
-	if v, err := backup.Verify(t.Context(), sqlitefile.ClosedFile(obstacle), nil); err != nil || !v.OK || v.Keys != 100 {
+	if v, err := backup.Verify(t.Context(), sqlitefile.ClosedFile(path), nil); err != nil || !v.OK || v.Keys != 100 {
 		t.Errorf("verify before the start: %+v, %v, want the restored data", v, err)
 	}
 	lock.Close()

@@ -42,15 +42,12 @@ const orphanTTL = 3600
 //
 // Salvage raises the revision as [Restore] does. It refuses a database that a start would accept with
 // [ErrSound]. progress may be nil.
-func Salvage(ctx context.Context, lock *directory.Lock, progress sqlitefile.Progress) (*Salvaged, error) {
-	out, err := salvage(ctx, lock, progress, func(string) {})
-	if err != nil {
-		return nil, fmt.Errorf("salvage %s: %w", filepath.Join(lock.Dir(), datastore.EngineFile), err)
-	}
-	return out, nil
-}
-
-func salvage(ctx context.Context, lock *directory.Lock, progress sqlitefile.Progress, at func(string)) (*Salvaged, error) {
+func Salvage(ctx context.Context, lock *directory.Lock, progress sqlitefile.Progress) (_ *Salvaged, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("salvage %s: %w", filepath.Join(lock.Dir(), datastore.EngineFile), err)
+		}
+	}()
 	begin := time.Now()
 	out := &Salvaged{Path: filepath.Join(lock.Dir(), datastore.EngineFile)}
 	if sqlitefile.LockingProcesses(out.Path) != nil {
@@ -67,7 +64,7 @@ func salvage(ctx context.Context, lock *directory.Lock, progress sqlitefile.Prog
 		out.Problems = append(out.Problems, strings.TrimSuffix(err.Error(), " ("+sqlitefile.Remedy+")"))
 	}
 	fresh := out.Path + ".salvaging"
-	err := sqlitefile.ViewLocked(out.Path, func(c *sqlitefile.Connection) error {
+	err = sqlitefile.ViewLocked(out.Path, func(c *sqlitefile.Connection) error {
 		return out.save(ctx, c, fresh, progress)
 	})
 	if errors.Is(err, sqlitefile.ErrCorrupt) && out.Rows == 0 {
@@ -81,8 +78,7 @@ func salvage(ctx context.Context, lock *directory.Lock, progress sqlitefile.Prog
 	} else if err := v.Err(); err != nil {
 		return nil, err
 	}
-	at("copied")
-	out.Kept, err = replaceDatabase(lock, fresh, ".before-salvage-"+begin.UTC().Format("20060102T150405Z"), at)
+	out.Kept, err = replaceDatabase(lock, fresh, ".before-salvage-"+begin.UTC().Format("20060102T150405Z"))
 	return out, err
 }
 

@@ -106,7 +106,7 @@ func Place(from, to string, opts Options, build func(file string) (*Result, erro
 	return out, nil
 }
 
-// Copy makes a verified, durable copy of the database from in the empty file to. change, if not nil,
+// Copy makes a verified, durable copy of the database from in the empty file to. change
 // returns rows of the meta table to write to the copy.
 func Copy(ctx context.Context, from sqlitefile.Source, to string, progress sqlitefile.Progress, change func(*Summary) (sqlitefile.Metas, error)) (*Summary, error) {
 	err := from.View(ctx, func(ctx context.Context, c *sqlitefile.Connection) error {
@@ -128,76 +128,60 @@ func Copy(ctx context.Context, from sqlitefile.Source, to string, progress sqlit
 		if err != nil {
 			return sqlitefile.Explain(from.Path(), err)
 		}
-		stop := watchSize(to, pages*4096, progress)
+		total := pages * 4096
+		stop := progress.Meanwhile(200*time.Millisecond, func() (int64, int64) { return min(sqlitefile.Size(to), total), 2 * total })
 		defer stop()
 		return c.ExecContext(ctx, from.Path(), "VACUUM INTO ?", to)
 	})
 	if err != nil {
 		return nil, err
 	}
-	c, err := sqlitefile.Connect(to, url.Values{"_pragma": {"synchronous(FULL)", "cache_size(-8192)"}})
+	return rewrite(ctx, to, from.Path(), true, func(done, total int64) { progress.Report(total+done, 2*total) }, func(_ *sqlitefile.Connection, s *Summary) (sqlitefile.Metas, error) {
+		return change(s)
+	})
+}
+
+// rewrite reads all of the database at path, which is named name in errors, and lets change change it and return rows of the meta
+// table. All of that is one transaction, which also marks the database as closed in order. With values, it verifies each row.
+func rewrite(ctx context.Context, path, name string, values bool, progress sqlitefile.Progress, change func(*sqlitefile.Connection, *Summary) (sqlitefile.Metas, error)) (*Summary, error) {
+	c, err := sqlitefile.Connect(path, url.Values{"_pragma": {"synchronous(FULL)", "cache_size(-8192)"}})
 	if err != nil {
-		return nil, sqlitefile.Explain(to, err)
+		return nil, sqlitefile.Explain(path, err)
 	}
-	s, err := sealCopy(ctx, c, to, from.Path(), progress, change)
-	if e := c.Close(); err == nil && e != nil {
-		err = sqlitefile.Explain(to, e)
+	s, err := rewriteIn(ctx, c, path, name, values, progress, change)
+	if closing := c.Close(); err == nil && closing != nil {
+		err = sqlitefile.Explain(path, closing)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return s, sqlitefile.Settle(to)
+	return s, sqlitefile.Settle(path)
 }
 
-// sealCopy verifies a copy and marks it as closed in order.
-func sealCopy(ctx context.Context, c *sqlitefile.Connection, path, from string, progress sqlitefile.Progress, change func(*Summary) (sqlitefile.Metas, error)) (*Summary, error) {
+func rewriteIn(ctx context.Context, c *sqlitefile.Connection, path, name string, values bool, progress sqlitefile.Progress, change func(*sqlitefile.Connection, *Summary) (sqlitefile.Metas, error)) (*Summary, error) {
 	if err := c.Exec("BEGIN IMMEDIATE"); err != nil {
 		return nil, sqlitefile.Explain(path, err)
 	}
-	// The copy still has the mark of the source. If that was closed in order, its figures count.
-	s, err := Summarize(ctx, c, path, true, func(done, total int64) { progress.Report(total+done, 2*total) })
+	// A copy still has the mark of its source. If that was closed in order, its figures count.
+	s, err := Summarize(ctx, c, path, values, progress)
 	if err == nil {
-		err = s.Err(from)
-	}
-	var metas sqlitefile.Metas
-	if err == nil && change != nil {
-		metas, err = change(s)
+		err = s.Err(name)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if err := c.SetMetas(metas); err != nil {
-		return nil, sqlitefile.Explain(path, err)
+	metas, err := change(c, s)
+	if err == nil {
+		err = c.SetMetas(metas)
 	}
-	if err := c.SetClosed(s.rows, s.sum); err != nil {
-		return nil, sqlitefile.Explain(path, err)
+	if err == nil {
+		err = c.SetClosed(s.rows, s.sum)
 	}
-	if err := c.Exec("COMMIT"); err != nil {
-		return nil, sqlitefile.Explain(path, err)
+	if err == nil {
+		err = c.Exec("COMMIT")
 	}
-	return s, nil
-}
-
-// watchSize reports the size of a growing file as the first half of the work, until stop is called.
-func watchSize(path string, total int64, progress sqlitefile.Progress) (stop func()) {
-	if progress == nil {
-		return func() {}
+	if sqlitefile.IsSQLError(err) {
+		err = sqlitefile.Explain(path, err)
 	}
-	end, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		tick := time.NewTicker(200 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				if info, err := os.Stat(path); err == nil {
-					progress(min(info.Size(), total), 2*total)
-				}
-			case <-end:
-				return
-			}
-		}
-	}()
-	return func() { close(end); <-ended }
+	return s, err
 }

@@ -3,9 +3,8 @@ package backup
 import (
 	"context"
 	"database/sql/driver"
-	"errors"
 	"fmt"
-	"net/url"
+	"maps"
 
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
@@ -47,33 +46,21 @@ func Continue(ctx context.Context, path string, drop func(key string) bool, more
 	}); err != nil {
 		return err
 	}
-	c, err := sqlitefile.Connect(path, url.Values{"_pragma": {"synchronous(FULL)", "cache_size(-8192)"}})
-	if err != nil {
-		return sqlitefile.Explain(path, err)
-	}
-	if err := errors.Join(change(ctx, c, path, drop, more), c.Close()); err != nil {
-		return err
-	}
-	return sqlitefile.Settle(path)
+	_, err = rewrite(ctx, path, path, false, nil, func(c *sqlitefile.Connection, s *Summary) (sqlitefile.Metas, error) {
+		metas, err := s.Raise(0)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(metas, more)
+		return metas, s.drop(c, drop)
+	})
+	return err
 }
 
-func change(ctx context.Context, c *sqlitefile.Connection, path string, drop func(key string) bool, more sqlitefile.Metas) error {
-	if err := c.Exec("BEGIN IMMEDIATE"); err != nil {
-		return sqlitefile.Explain(path, err)
-	}
-	s, err := Summarize(ctx, c, path, false, nil)
-	if err == nil {
-		err = s.Err(path)
-	}
-	if err != nil {
-		return err
-	}
-	raised, err := s.Raise(0)
-	if err != nil {
-		return err
-	}
+// drop deletes the rows of keys for which drop returns true.
+func (s *Summary) drop(c *sqlitefile.Connection, drop func(key string) bool) error {
 	var dropped []int64
-	err = c.Query(`SELECT id, key FROM log`, func(row []driver.Value) error {
+	err := c.Query(`SELECT id, key FROM log`, func(row []driver.Value) error {
 		id, _ := row[0].(int64)
 		if key, _ := row[1].([]byte); drop(string(key)) {
 			dropped = append(dropped, id)
@@ -87,17 +74,5 @@ func change(ctx context.Context, c *sqlitefile.Connection, path string, drop fun
 		s.rows--
 		s.sum -= sqlitefile.RowSum(id)
 	}
-	if err == nil {
-		err = errors.Join(c.SetMetas(more), c.SetMetas(raised))
-	}
-	if err == nil {
-		err = c.SetClosed(s.rows, s.sum)
-	}
-	if err == nil {
-		err = c.Exec("COMMIT")
-	}
-	if err != nil {
-		return sqlitefile.Explain(path, err)
-	}
-	return nil
+	return err
 }

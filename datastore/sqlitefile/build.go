@@ -2,6 +2,7 @@ package sqlitefile
 
 import (
 	"net/url"
+	"time"
 )
 
 // Progress is called with how far a long operation has come: done of total units; total is 0 if
@@ -13,6 +14,29 @@ func (p Progress) Report(done, total int64) {
 	if p != nil {
 		p(done, total)
 	}
+}
+
+// Meanwhile reports what measure returns, at that interval, until stop is called. It is for an operation that reports
+// nothing itself.
+func (p Progress) Meanwhile(every time.Duration, measure func() (done, total int64)) (stop func()) {
+	if p == nil {
+		return func() {}
+	}
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				p(measure())
+			case <-end:
+				return
+			}
+		}
+	}()
+	return func() { close(end); <-ended }
 }
 
 // Builder writes a new database under a name that no start reads. It syncs nothing before the

@@ -27,7 +27,7 @@ const FileName = "mvcc.db"
 // cancelled (for one, the driver starts a goroutine per statement), and every statement is
 // prepared once.
 //
-// Read, View, WALBytes and GiveUp may be called by any goroutine at any time. The other methods
+// Read, View and WALBytes may be called by any goroutine at any time. The other methods
 // are for one goroutine at a time.
 type File struct {
 	path     string
@@ -55,9 +55,7 @@ type File struct {
 	closing   bool // guarded by gate; no long read begins any more
 	closed    context.Context
 	endReads  context.CancelFunc // of closed
-
-	giveUp atomic.Bool // the engine is about to close: do not wait for other programs
-	onWait func(error)
+	onWait    func(error)
 
 	walWasCopied bool // another program copied the whole WAL back before this start
 	sealing      bool // no other program can checkpoint the WAL, so the states below are kept
@@ -73,9 +71,8 @@ type File struct {
 // Options say how an engine uses its database.
 type Options struct {
 	Relaxed  bool          // a commit is durable only after [File.Sync]
-	Shared   bool          // other programs may use the database, as on systems without exclusiveVFS
 	Patience time.Duration // how long Open waits for other programs
-	OnWait   func(error)   // called with what a start or a commit waits for; may be nil
+	OnWait   func(error)   // called with what a start waits for; may be nil
 }
 
 // readersMax is the number of connections that read values.
@@ -85,9 +82,6 @@ const readersMax = 4
 // [ErrCorrupt], [ErrForeign], [ErrNewerSchema] or [ErrBusy].
 func Open(path string, opts Options) (*File, error) {
 	f := &File{path: path, relaxed: opts.Relaxed, patience: opts.Patience, vfs: exclusiveVFS, sealing: exclusiveVFS != "", onWait: opts.OnWait}
-	if opts.Shared {
-		f.vfs, f.sealing = "", false
-	}
 	f.openState, f.sealState = inUseStates(opts.Relaxed)
 	f.walTarget = walTargetFull
 	if opts.Relaxed {
@@ -160,8 +154,12 @@ func pragmas(relaxed bool) url.Values {
 	if relaxed || syncsItself {
 		synchronous = "NORMAL"
 	}
+	busy := "busy_timeout(100)"
+	if exclusiveVFS == "" {
+		busy = "busy_timeout(10000)" // another program can lock the database at any time: a write waits for it
+	}
 	return url.Values{"_pragma": {
-		"busy_timeout(100)",
+		busy,
 		"journal_mode(WAL)",
 		"synchronous(" + synchronous + ")",
 		"wal_autocheckpoint(0)",
@@ -172,9 +170,6 @@ func pragmas(relaxed bool) url.Values {
 func (f *File) patiently(patience time.Duration, try func() error) error {
 	return patiently(f.path, patience, f.onWait, try)
 }
-
-// GiveUp ends the wait of commits for other programs: the engine is about to close.
-func (f *File) GiveUp() { f.giveUp.Store(true) }
 
 // WALWasCopied reports whether another program had copied the whole WAL back into the database
 // before this start.

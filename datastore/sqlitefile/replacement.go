@@ -20,13 +20,11 @@ const replacementSuffix = ".replacement"
 // A WAL belongs to whichever file has the name of the database, so the old WAL has to go before the new
 // file can have that name, and the old file may be nothing without it. That is why the new file first gets
 // a name that says so, in one durable step: a stop before this step leaves the old database with its
-// WAL, and after a stop behind it, [FinishReplacement] goes on. Open calls that. It calls at after each step,
-// so that a test can stop there.
-func Replace(path, finished string, at func(string)) error {
+// WAL, and after a stop behind it, [FinishReplacement] goes on. Open calls that.
+func Replace(path, finished string) error {
 	err := atomicfile.Rename(finished, path+replacementSuffix)
 	if err == nil {
-		at("decided")
-		_, err = finishReplacement(path, at)
+		_, err = FinishReplacement(path)
 	}
 	if there, _ := directory.Exists(path + replacementSuffix); err != nil && there {
 		return fmt.Errorf("%w: the next start puts %s in its place", err, path+replacementSuffix)
@@ -36,9 +34,7 @@ func Replace(path, finished string, at func(string)) error {
 
 // FinishReplacement finishes a [Replace] that was stopped, and reports whether there was one. The caller
 // holds the lock of the directory.
-func FinishReplacement(path string) (bool, error) { return finishReplacement(path, func(string) {}) }
-
-func finishReplacement(path string, at func(string)) (bool, error) {
+func FinishReplacement(path string) (bool, error) {
 	if there, err := directory.Exists(path + replacementSuffix); err != nil || !there {
 		return false, err
 	}
@@ -47,15 +43,10 @@ func finishReplacement(path string, at func(string)) (bool, error) {
 			return false, err
 		}
 	}
-	at("WAL removed")
 	if err := atomicfile.SyncDir(filepath.Dir(path)); err != nil {
 		return false, err
 	}
-	if err := atomicfile.Rename(path+replacementSuffix, path); err != nil {
-		return false, err
-	}
-	at("renamed")
-	return true, nil
+	return true, atomicfile.Rename(path+replacementSuffix, path)
 }
 
 // current returns the file that has the contents of the database at path: its replacement, if a [Replace]

@@ -63,24 +63,8 @@ func (f *File) transaction(pages int64, body func(*Connection) error) error {
 	return err
 }
 
-// commitPages is transaction without the stopState. While another program has locked the database,
-// nothing is written, and it tries again until the engine is about to close.
+// commitPages is transaction without the stopState.
 func (f *File) commitPages(pages int64, body func(*Connection) error) error {
-	told := ""
-	for {
-		err := f.commitOnce(pages, body)
-		if !IsBusy(err) || f.giveUp.Load() {
-			return err
-		}
-		if busy := BusyWith(f.path); f.onWait != nil && busy.Error() != told {
-			told = busy.Error()
-			f.onWait(busy)
-		}
-		time.Sleep(busyRetry)
-	}
-}
-
-func (f *File) commitOnce(pages int64, body func(*Connection) error) error {
 	if err := f.writer.Exec("BEGIN IMMEDIATE"); err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
