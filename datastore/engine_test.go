@@ -148,53 +148,6 @@ func TestRevisions(t *testing.T) {
 	}
 }
 
-func TestRangeLimitsAndCounts(t *testing.T) {
-	e := openTest(t, t.TempDir(), Options{Durability: Memory})
-	for i := range 1000 {
-		put(t, e, fmt.Sprintf("/k/%04d", i), "v")
-	}
-	at := e.Revision()
-	ask := func(r RangeRequest) *RangeResponse {
-		t.Helper()
-		resp, err := e.Range(t.Context(), r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return resp
-	}
-	first := ask(RangeRequest{Key: "/k/", End: PrefixEnd("/k/"), Limit: 10})
-	if len(first.KVs) != 10 || !first.More || first.Count != 1000 {
-		t.Errorf("page: %d keys, more %v, count %d", len(first.KVs), first.More, first.Count)
-	}
-	for i := range 1000 {
-		if i%2 == 0 {
-			if _, err := e.Delete(t.Context(), DeleteRequest{Key: fmt.Sprintf("/k/%04d", i)}); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	second := ask(RangeRequest{Key: first.KVs[9].Key + "\x00", End: PrefixEnd("/k/"), Limit: 10, Revision: at})
-	if second.KVs[0].Key != "/k/0010" || second.Count != 990 {
-		t.Errorf("second page begins at %s, count %d; want /k/0010, 990", second.KVs[0].Key, second.Count)
-	}
-	e.pages = pageCache{}
-	again := ask(RangeRequest{Key: first.KVs[9].Key + "\x00", End: PrefixEnd("/k/"), Limit: 10, Revision: at})
-	if fmt.Sprint(again) != fmt.Sprint(second) {
-		t.Errorf("a page from history differs from one of the kept state:\n%v\n%v", again, second)
-	}
-	for _, c := range []struct {
-		key, end string
-		want     int64
-	}{{"/k/", "/k0", 500}, {"/k/0500", "\x00", 500/2 - 0}, {"/k/0501", "", 1}, {"/k/0500", "", 0}, {"/z", "/a", 0}, {"\x00", "\x00", 500}} {
-		if got := ask(RangeRequest{Key: c.key, End: c.end, CountOnly: true}); got.Count != c.want || len(got.KVs) != 0 {
-			t.Errorf("count [%q,%q): got %d, want %d", c.key, c.end, got.Count, c.want)
-		}
-	}
-	if got := ask(RangeRequest{Key: "/k/", End: "/k0", KeysOnly: true}); got.KVs[0].Value != nil || got.KVs[0].ModRevision == 0 {
-		t.Errorf("keys only: %+v", got.KVs[0])
-	}
-}
-
 // A count or a limited list reads a number of keys that grows with the depth of the index, and not
 // with the number of keys. This also holds for later pages, which read an older revision, and for those of a
 // revision that is not kept if they need no count.

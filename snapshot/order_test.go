@@ -11,10 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/karve-k8s/karve/datastore"
-	"github.com/karve-k8s/karve/datastore/backup"
 	"github.com/karve-k8s/karve/snapshot"
 )
 
@@ -22,22 +20,9 @@ import (
 const (
 	forkVariable    = "KARVE_TEST_FORK"    // SOURCE:DIRECTORY
 	restoreVariable = "KARVE_TEST_RESTORE" // SOURCE:DIRECTORY
-	hangVariable    = "KARVE_TEST_HANG"    // SOURCE:FILE: a snapshot that hangs when it has copied the datastore
 )
 
 func TestMain(m *testing.M) {
-	if source, file, ok := strings.Cut(os.Getenv(hangVariable), ":"); ok {
-		_, err := snapshot.Make(context.Background(), snapshot.Source{DataDir: source, Backup: func(_ context.Context, to string) (*backup.Result, error) {
-			if err := os.WriteFile(to, []byte("a copy"), 0o600); err != nil {
-				return nil, err
-			}
-			fmt.Println("copied", to)
-			time.Sleep(time.Hour) // it is killed
-			return nil, nil
-		}}, file, false)
-		fmt.Print("failed: ", err)
-		return
-	}
 	if source, dir, ok := strings.Cut(os.Getenv(restoreVariable), ":"); ok {
 		runtime.LockOSThread() // strace counts the calls of each thread
 		fmt.Print("done ", restored(context.Background(), source, dir))
@@ -150,44 +135,4 @@ func stepsIn(trace, dir string) []string {
 		}
 	}
 	return steps
-}
-
-// A snapshot that is killed leaves copies of all objects. The next one in the same directory removes them,
-// whatever its name is, but not those of one that is still at work.
-func TestNextSnapshotRemovesWhatAKilledOneLeft(t *testing.T) {
-	source, dir := cluster(t), t.TempDir()
-	hang := func(name string) (*exec.Cmd, string) {
-		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), hangVariable+"="+source+":"+filepath.Join(dir, name))
-		out, err := cmd.StdoutPipe()
-		if err == nil {
-			err = cmd.Start()
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
-		var copied, to string
-		if _, err := fmt.Fscanln(out, &copied, &to); err != nil || copied != "copied" {
-			t.Fatalf("%s %s: %v", copied, to, err)
-		}
-		return cmd, to
-	}
-	killed, left := hang("monday")
-	_, used := hang("tuesday")
-	if _, err := os.Lstat(left); err != nil {
-		t.Fatalf("the copy of a snapshot at work: %v", err)
-	}
-	killed.Process.Kill()
-	killed.Wait()
-	if _, err := snapshot.Make(t.Context(), snapshot.Source{DataDir: source, StoreDir: source}, filepath.Join(dir, "wednesday"), false); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Lstat(used); err != nil {
-		t.Errorf("the copy of a snapshot at work: %v", err)
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil || len(entries) != 2 { // of the one at work, and the finished one
-		t.Errorf("left are %v, %v", entries, err)
-	}
 }

@@ -136,29 +136,3 @@ func TestVerifyFindsDamage(t *testing.T) {
 		t.Errorf("another program's: %v, want ErrForeign", err)
 	}
 }
-
-// What random operations and compactions leave is sound in the eyes of Verify.
-func TestVerifyAcceptsWhatTheEngineWrites(t *testing.T) {
-	dir := t.TempDir()
-	e := enginetest.Open(t, dir, datastore.Options{})
-	for i := range 400 {
-		key := fmt.Sprint("/k/", i*i%17)
-		switch {
-		case i%7 == 3:
-			if _, err := e.Delete(t.Context(), datastore.DeleteRequest{Key: "/k/", End: fmt.Sprint("/k/", i%5)}); err != nil {
-				t.Fatal(err)
-			}
-		case i%50 == 49:
-			if err := e.Compact(t.Context(), e.Revision()-int64(i%20), i%100 == 99); err != nil {
-				t.Fatal(err)
-			}
-		default:
-			enginetest.Put(t, e, key, fmt.Sprint(i))
-		}
-		if i%25 == 0 || i%50 == 49 {
-			if v, err := backup.Verify(t.Context(), e.Source(), nil); err != nil || !v.OK || v.Revision != e.Revision() || v.Keys != e.Stats().Keys {
-				t.Errorf("after %d: %+v, %v; want %d keys at revision %d", i, v, err, e.Stats().Keys, e.Revision())
-			}
-		}
-	}
-}

@@ -1,7 +1,6 @@
 package directory
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -115,7 +114,7 @@ func (b *Ballast) make() error {
 // makeBallast writes a file of random bytes. A sparse file, or one that the file system can
 // compress, would reserve no space.
 func makeBallast(path string, size int64) error {
-	if info, err := os.Stat(path); err == nil && info.Size() == size && !compressible(path) {
+	if info, err := os.Stat(path); err == nil && info.Size() == size {
 		return nil
 	}
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -145,20 +144,6 @@ func randomBytes() io.Reader {
 		seed[i] = byte(rand.Uint32())
 	}
 	return rand.NewChaCha8(seed)
-}
-
-// compressible reports whether a file repeats itself, as the ballast of old releases does.
-func compressible(path string) bool {
-	f, err := os.Open(path)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	block := make([]byte, 512)
-	if _, err := io.ReadFull(f, block); err != nil {
-		return false
-	}
-	return bytes.Equal(block[:256], block[256:])
 }
 
 // MakeRoom removes the ballast before a start that has no space for its own files: the large

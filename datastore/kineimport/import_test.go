@@ -76,11 +76,10 @@ func TestImportKeepsRevisions(t *testing.T) {
 
 func TestImportedLeases(t *testing.T) {
 	dir := t.TempDir()
-	w, done := enginetest.NewKineTable(t, dir)
-	w.Create("/short", "v", 1)
-	w.Create("/long", "v", 3600)
-	w.Create("/endless", "v", 1<<60)
-	done()
+	enginetest.KineTable(t, dir, 0,
+		enginetest.KineRow{ID: 3, Name: "/short", Created: true, TTL: 1, Value: "v"},
+		enginetest.KineRow{ID: 4, Name: "/long", Created: true, TTL: 3600, Value: "v"},
+		enginetest.KineRow{ID: 5, Name: "/endless", Created: true, TTL: 1 << 60, Value: "v"}).Close()
 	e, _ := openImported(t, dir)
 	kv := enginetest.Get(t, e, "/long", 0)
 	l, err := e.TimeToLive(t.Context(), kv.Lease, true)
@@ -166,9 +165,9 @@ func TestImport(t *testing.T) {
 // A file that kine has open, with rows that are in its WAL only.
 func TestImportOfFileInUse(t *testing.T) {
 	from := t.TempDir()
-	w, done := enginetest.NewKineTable(t, from)
-	defer done()
-	id := w.Create("/in/the/log", "v", 0)
+	const id = 3
+	db := enginetest.KineTable(t, from, 0, enginetest.KineRow{ID: id, Name: "/in/the/log", Created: true, Value: "v"})
+	defer db.Close()
 	lock, err := directory.Acquire(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -178,7 +177,7 @@ func TestImportOfFileInUse(t *testing.T) {
 	if err != nil || c.Revision != id || c.Keys != 1 {
 		t.Errorf("got %+v, %v; want 1 key at revision %d", c, err, id)
 	}
-	w.Create("/later", "v", 0) // its writer is not disturbed
+	enginetest.AddKineRow(t, db, enginetest.KineRow{ID: 4, Name: "/later", Created: true, Value: "v"}) // its writer is not disturbed
 	own := t.TempDir()
 	enginetest.KineFixture(t, own)
 	lock2, err := directory.Acquire(own)

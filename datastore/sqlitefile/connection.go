@@ -27,12 +27,7 @@ func Connect(path string, query url.Values) (*Connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	return connectTo(dataSource(filepath.ToSlash(full), query), path)
-}
-
-// connectTo opens the database of a URI. path is its name in errors.
-func connectTo(uri, path string) (*Connection, error) {
-	connector, err := sqlite.NewConnector(uri)
+	connector, err := sqlite.NewConnector(dataSource(filepath.ToSlash(full), query))
 	if err != nil {
 		return nil, err
 	}
