@@ -107,24 +107,6 @@ func TestSmallCompactionsDeleteTogether(t *testing.T) {
 	})
 }
 
-// A start deletes what an earlier process has postponed.
-func TestPostponedDeletionsAreMadeUpForAtAStart(t *testing.T) {
-	dir := t.TempDir()
-	e, lock := openLocked(t, dir, Options{Durability: Relaxed})
-	for range 5 {
-		put(t, e, "/k", "x")
-	}
-	if err := e.Compact(t.Context(), e.Revision(), false); err != nil {
-		t.Fatal(err)
-	}
-	if err := e.Close(); err != nil {
-		t.Fatal(err)
-	}
-	lock.Close()
-	e = openTest(t, dir, Options{Durability: Relaxed})
-	eventually.True(t, "one row is left", func() bool { return fileRows(t, e) == 1 })
-}
-
 func fileRows(t *testing.T, e *Engine) int64 {
 	t.Helper()
 	stats, err := backup.ReadStats(t.Context(), e.Source())

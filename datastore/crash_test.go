@@ -65,8 +65,6 @@ func crashChild(dir, mode string) error {
 		client, clients = historyClient, 5
 	case "idle":
 		client, clients = idleClient, 1
-	case "reset":
-		client, clients = resetClient, 1
 	}
 	failed := make(chan error)
 	for c := range clients {
@@ -295,6 +293,18 @@ func (l *ledger) compare(t *testing.T, e *Engine, open map[string]acknowledged) 
 			return fmt.Errorf("%s is of revision %d, acknowledged was %d", key, kv.ModRevision, revision)
 		case kv != nil && kv.ModRevision == revision && string(kv.Value) != l.values[key]:
 			return fmt.Errorf("%s at %d has another value than was acknowledged", key, revision)
+		}
+	}
+	for _, try := range open { // all of it, or nothing
+		a, b := get(t, e, try.a, 0), get(t, e, try.b, 0)
+		first := a != nil && string(a.Value) == try.value
+		second := b != nil && string(b.Value) == try.value
+		if try.deleted {
+			second = b == nil
+			first = first || second && l.values[try.b] == ""
+		}
+		if first != second {
+			return fmt.Errorf("of a transaction in flight, %s and %s, a kill has left one half", try.a, try.b)
 		}
 	}
 	for key := range l.newest {

@@ -93,12 +93,8 @@ func OpenEngine(lock *directory.Lock, opts Options) (*Engine, error) {
 	}
 	e.path = filepath.Join(lock.Dir(), EngineFile)
 	e.ballast = directory.NewBallast(e.path, opts.BallastBytes, opts.OnFull)
-	e.ballast.MakeRoom()
+	e.ballast.MakeRoom(sqlitefile.Size(e.path + "-wal")) // which a start may have to copy back
 	state, err := e.openFile()
-	if err != nil && sqlitefile.MayBeFull(err) && e.ballast.GiveAll(err) {
-		// Even a start needs some space, for SQLite's own files.
-		state, err = e.openFile()
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -188,10 +184,6 @@ func (e *Engine) closeInOrder() error {
 	}
 	return e.file.CloseInOrder(sqlitefile.Metas{"reserved": 0}, e.ballast.Give)
 }
-
-// WALWasCopied reports whether another program, such as an sqlite3 shell, had copied the whole WAL back
-// into the database after the last stop. Then nothing is missing.
-func (e *Engine) WALWasCopied() bool { return e.file != nil && e.file.WALWasCopied() }
 
 // Path returns the path of the database, or "memory".
 func (e *Engine) Path() string { return e.path }

@@ -1,16 +1,13 @@
 package datastore
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -18,52 +15,6 @@ import (
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
-
-// While a server in another process uses the file, no process can read it, and the error names that
-// process. After a kill, the file can be read.
-func TestFileInUseNamesItsProcess(t *testing.T) {
-	if testing.Short() {
-		t.Skip("four times, waits as long as a start waits for another program")
-	}
-	dir := t.TempDir()
-	child := exec.Command(os.Args[0])
-	child.Env = append(os.Environ(), "KARVE_CRASH_DIR="+dir, "KARVE_CRASH_MODE=crash-full")
-	out, err := child.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewReader(out)
-	for text := ""; !strings.HasPrefix(text, "ack"); {
-		if text, err = lines.ReadString('\n'); err != nil {
-			t.Fatalf("the child has ended: %v", err)
-		}
-	}
-	go io.Copy(io.Discard, lines)
-	from := filepath.Join(dir, EngineFile)
-	_, verifying := backup.Verify(t.Context(), sqlitefile.ClosedFile(from), nil)
-	_, copying := backup.Write(t.Context(), sqlitefile.ClosedFile(from), filepath.Join(t.TempDir(), "b"), backup.Options{})
-	_, counting := backup.ReadStats(t.Context(), sqlitefile.ClosedFile(from))
-	_, looking := sqlitefile.ReadInfo(from)
-	for what, err := range map[string]error{"verify": verifying, "backup": copying, "stats": counting, "look": looking} {
-		if runtime.GOOS == "windows" {
-			if err != nil {
-				t.Errorf("%s: %v", what, err)
-			}
-		} else if !errors.Is(err, sqlitefile.ErrBusy) || !strings.Contains(err.Error(), from) || runtime.GOOS == "linux" && !strings.Contains(err.Error(), fmt.Sprintf("process %d (", child.Process.Pid)) {
-			t.Errorf("%s: %v, want ErrBusy, which names the file and process %d", what, err, child.Process.Pid)
-		}
-	}
-	child.Process.Kill()
-	child.Wait()
-	// The child is dead, and everything is still there.
-	if v, err := backup.Verify(t.Context(), sqlitefile.ClosedFile(from), nil); err != nil || !v.OK {
-		t.Errorf("verify after the kill: %+v, %v", v, err)
-	}
-	openTest(t, dir, Options{})
-}
 
 // Another process starts and stops while readers come at any moment. They see consistent contents,
 // or get the error that the file is in use. Each start waits for them.

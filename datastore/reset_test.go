@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -133,7 +132,11 @@ func resetsOf(t *testing.T, mode Durability, seed uint64) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		commits := e.Stats().Commits
 		r := reset(t, e, to, ResetOptions{})
+		if n := e.Stats().Commits - commits; n > 1 {
+			t.Errorf("seed %d: a reset was %d commits, want one: it is seen at once, and a kill leaves all of it or nothing", seed, n)
+		}
 		if got := stateAt(t, e, 0); !maps.Equal(got, want) {
 			t.Fatalf("seed %d: after a reset %v, want %v", seed, got, want)
 		}
@@ -252,45 +255,6 @@ func TestResetBesideWriters(t *testing.T) {
 		wantValue(t, e, key.(string), 0, value.(string))
 		return true
 	})
-}
-
-// A reader sees the state before a reset or the state after it.
-func TestResetIsSeenAtOnce(t *testing.T) {
-	e := openTest(t, t.TempDir(), Options{Durability: Relaxed})
-	defer e.Close()
-	var sides [2]*Dump
-	for side := range sides {
-		if _, err := e.Delete(t.Context(), DeleteRequest{Key: "\x00", End: allKeys}); err != nil {
-			t.Fatal(err)
-		}
-		for i := range 500 {
-			put(t, e, fmt.Sprintf("/%d", i*(side+1)), strconv.Itoa(side))
-		}
-		sides[side] = contentsOf(t, e)
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for i := range 60 {
-			if _, err := e.Reset(context.Background(), sides[i%2], ResetOptions{}); err != nil {
-				t.Error(err)
-			}
-		}
-	}()
-	for looks := 0; ; looks++ {
-		got := stateAt(t, e, 0)
-		if !maps.Equal(got, stateOf(sides[0])) && !maps.Equal(got, stateOf(sides[1])) {
-			t.Errorf("a reader saw %d keys, which are neither state", len(got))
-		}
-		select {
-		case <-done:
-			if looks == 0 {
-				t.Error("no reader saw a reset")
-			}
-			return
-		default:
-		}
-	}
 }
 
 // If keys now belong to other objects, the reset deletes and creates them, the oldest object first.
@@ -448,106 +412,6 @@ func TestEngineInMemoryStartsWithContents(t *testing.T) {
 	wantValue(t, e, "/a", 0, "2")
 	if _, err := OpenEngine(nil, Options{Initial: contentsOf(t, e)}); err == nil {
 		t.Error("an engine with a file took contents")
-	}
-}
-
-// resetSide returns one of the two states to which the child of TestKilledResetLeavesOneSide resets
-// alternately.
-func resetSide(side int) map[string]string {
-	state := map[string]string{}
-	for i := range 60 {
-		state[fmt.Sprintf("/%d", i*(side+1))] = strings.Repeat(strconv.Itoa(side), 100+i*20)
-	}
-	return state
-}
-
-// resetClient resets to one side and then the other, until it is killed.
-func resetClient(e *Engine, _ int) error {
-	ctx := context.Background()
-	var sides [2]*Dump
-	for side := range sides {
-		scratch, err := OpenEngine(nil, Options{Durability: Memory})
-		if err != nil {
-			return err
-		}
-		state := resetSide(side)
-		for _, key := range slices.Sorted(maps.Keys(state)) {
-			if _, err := scratch.Put(ctx, PutRequest{Key: key, Value: []byte(state[key])}); err != nil {
-				return err
-			}
-		}
-		if sides[side], err = scratch.Dump(ctx); err != nil {
-			return err
-		}
-		scratch.Close()
-	}
-	for i := 0; ; i++ {
-		r, err := e.Reset(ctx, sides[i%2], ResetOptions{})
-		if err != nil {
-			return err
-		}
-		fmt.Printf("reset %d %d\n", r.Revision, i%2)
-		if i%20 == 19 {
-			if err := e.Compact(ctx, r.Revision-50, false); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-// A process is killed at any moment, and at any write or sync. It leaves one of the two sides
-// complete: the one that was acknowledged or the next.
-func TestKilledResetLeavesOneSide(t *testing.T) {
-	strace := ""
-	t.Run("at a system call", func(t *testing.T) { strace = traceable(t) })
-	kills := 8
-	if n, err := strconv.Atoi(os.Getenv("KARVE_CRASHES")); err == nil {
-		kills = n
-	} else if testing.Short() {
-		kills = 2
-	}
-	for _, mode := range []string{"full", "relaxed"} {
-		dir := t.TempDir()
-		resets := 0
-		// On a busy machine, every process may be killed before its first reset.
-		for n := 0; n < kills || resets == 0 && n < 10*kills; n++ {
-			var wrapper []string
-			if strace != "" && n%2 == 1 {
-				calls := []string{"pwrite64", "fsync,fdatasync,ftruncate"}[n/2%2]
-				wrapper = []string{strace, "-f", "-qq", "-o", os.DevNull, "-e", "trace=" + calls, "-e", fmt.Sprintf("inject=%s:signal=SIGKILL:when=%d", calls, 5+n*13)}
-			}
-			var acknowledged string
-			var revision int64
-			journal(t, dir, "reset-"+mode, time.Duration(rand.IntN(100*(1+n/kills)))*time.Millisecond, wrapper, func(f []string) {
-				if f[0] == "reset" {
-					resets++
-					acknowledged = f[2]
-					revision, _ = strconv.ParseInt(f[1], 10, 64)
-				}
-			})
-			e, lock := openLocked(t, dir, Options{BallastBytes: -1})
-			got := stateAt(t, e, 0)
-			side := -1
-			for s := range 2 {
-				if maps.Equal(got, resetSide(s)) {
-					side = s
-				}
-			}
-			if side < 0 && (len(got) > 0 || acknowledged != "") {
-				t.Fatalf("%s, kill %d: %d keys that are neither side", mode, n, len(got))
-			}
-			if e.Revision() < revision {
-				t.Errorf("%s, kill %d: revision %d, acknowledged was %d", mode, n, e.Revision(), revision)
-			}
-			if acknowledged != "" && strconv.Itoa(side) != acknowledged && e.Revision() == revision {
-				t.Errorf("%s, kill %d: side %d, acknowledged was %s", mode, n, side, acknowledged)
-			}
-			e.Close()
-			lock.Close()
-		}
-		if resets == 0 {
-			t.Errorf("%s: no reset was acknowledged before a kill", mode)
-		}
 	}
 }
 

@@ -2,10 +2,8 @@ package admin
 
 import (
 	"context"
-	"database/sql/driver"
 	"errors"
 	"fmt"
-	"math"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -60,21 +58,9 @@ func shrink(ctx context.Context, path string) error {
 	if err != nil {
 		return sqlitefile.Explain(path, err)
 	}
-	for before := int64(math.MaxInt64); ; {
-		free, err := c.Number(`PRAGMA freelist_count`)
-		if err == nil && free > 0 && free < before && ctx.Err() == nil {
-			before = free
-			err = c.Query(`PRAGMA incremental_vacuum(10000)`, func([]driver.Value) error { return nil })
-			if err == nil {
-				continue
-			}
-		}
-		if e := c.Close(); err == nil {
-			err = e
-		}
-		if err != nil {
-			return sqlitefile.Explain(path, err)
-		}
-		return ctx.Err()
+	err = c.ExecContext(ctx, path, `PRAGMA incremental_vacuum`)
+	if closing := c.Close(); err == nil && closing != nil {
+		err = sqlitefile.Explain(path, closing)
 	}
+	return err
 }

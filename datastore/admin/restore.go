@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -160,26 +159,10 @@ func keepOld(lock *directory.Lock, path, suffix string) (kept string, err error)
 	return "", nil
 }
 
-// secondName links a file, or copies it where the file system has no links.
+// secondName links a file.
 func secondName(from, to string) error {
-	if os.Link(from, to) == nil {
-		return nil
+	if err := os.Link(from, to); err != nil {
+		return fmt.Errorf("%w (if the file system has no links, move %s and its -wal elsewhere)", err, from)
 	}
-	r, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	w, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(w, r)
-	if err == nil {
-		err = w.Sync()
-	}
-	if e := w.Close(); err == nil {
-		err = e
-	}
-	return err
+	return nil
 }

@@ -87,7 +87,7 @@ func startError(path string) error {
 	if there, err := directory.Exists(path); err != nil || !there {
 		return fmt.Errorf("open database: %w", os.ErrNotExist)
 	}
-	if _, err := sqlitefile.Inspect(path); err != nil {
+	if err := sqlitefile.Inspect(path); err != nil {
 		return err
 	}
 	return sqlitefile.ViewLocked(path, func(c *sqlitefile.Connection) error {

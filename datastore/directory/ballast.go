@@ -66,8 +66,6 @@ func (b *Ballast) Open() {
 
 func (b *Ballast) small() string { return b.path + ".start" }
 
-func (b *Ballast) exists() bool { return present(b.path) || present(b.small()) }
-
 func present(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
@@ -146,17 +144,17 @@ func randomBytes() io.Reader {
 	return rand.NewChaCha8(seed)
 }
 
-// MakeRoom removes the ballast before a start that has no space for its own files: the large
+// startRoom is how much space a start needs for its own files.
+const startRoom = 256 << 10
+
+// MakeRoom removes the ballast before a start that has no space for its own files and need bytes more: the large
 // file, and if that is not enough, the small one.
-func (b *Ballast) MakeRoom() {
+func (b *Ballast) MakeRoom(need int64) {
 	if b.size <= 0 {
 		return
 	}
 	for _, path := range []string{b.path, b.small()} {
-		err := tryWrite(filepath.Dir(b.path))
-		if free, known := FreeBytes(filepath.Dir(b.path)); known && free < ballastMargin/4 && err == nil {
-			err = syscall.ENOSPC
-		}
+		err := tryWrite(filepath.Dir(b.path), startRoom+need)
 		if !IsFull(err) {
 			return
 		}
@@ -168,13 +166,13 @@ func (b *Ballast) MakeRoom() {
 	}
 }
 
-// tryWrite writes a file as large as the first pages of a WAL, and removes it.
-func tryWrite(dir string) error {
+// tryWrite writes a file of that size, and removes it.
+func tryWrite(dir string, size int64) error {
 	f, err := os.CreateTemp(dir, ".room-")
 	if err != nil {
 		return err
 	}
-	_, err = io.CopyN(f, randomBytes(), 64<<10)
+	_, err = io.CopyN(f, randomBytes(), size)
 	return errors.Join(err, f.Close(), os.Remove(f.Name()))
 }
 
@@ -253,17 +251,6 @@ func (b *Ballast) Give(why error) bool {
 	given := present(b.path)
 	b.Release(why)
 	return given
-}
-
-// GiveAll removes both files for a start that has no space for its own files, and reports
-// whether there was one.
-func (b *Ballast) GiveAll(why error) bool {
-	if !b.exists() {
-		return false
-	}
-	b.Release(why)
-	os.Remove(b.small())
-	return true
 }
 
 // SettleDeletions makes the file system commit what is under way, if a quota is used up. Until

@@ -59,16 +59,6 @@ func IsFull(err error) bool {
 	return sqliteCode(err) == sqlite3.SQLITE_FULL || directory.IsFull(err)
 }
 
-// MayBeFull reports whether a full disk can be the cause of an error of a start. SQLite's code
-// depends on which of its files has no space.
-func MayBeFull(err error) bool {
-	switch sqliteCode(err) {
-	case sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN:
-		return true
-	}
-	return errors.Is(err, directory.ErrNoSpace)
-}
-
 // Explain turns an error of SQLite into one that names the database and the remedy.
 func Explain(path string, err error) error {
 	if errors.Is(err, ErrBusy) {

@@ -57,12 +57,11 @@ type File struct {
 	endReads  context.CancelFunc // of closed
 	onWait    func(error)
 
-	walWasCopied bool // another program copied the whole WAL back before this start
-	sealing      bool // no other program can checkpoint the WAL, so the states below are kept
-	sealed       bool // the newest commit says sealState
-	mustOpen     bool // the database itself may say sealState: it must say openState before the next commit
-	openState    stopState
-	sealState    stopState
+	sealing   bool // no other program can checkpoint the WAL, so the states below are kept
+	sealed    bool // the newest commit says sealState
+	mustOpen  bool // the database itself may say sealState: it must say openState before the next commit
+	openState stopState
+	sealState stopState
 
 	// fail, if set, is called before each step; see OnStep.
 	fail atomic.Pointer[func(step string) error]
@@ -100,7 +99,7 @@ func Open(path string, opts Options) (*File, error) {
 		case err != nil:
 			return err
 		case there:
-			f.walWasCopied, err = Inspect(path)
+			err = Inspect(path)
 		default:
 			err = create(path)
 		}
@@ -113,11 +112,6 @@ func Open(path string, opts Options) (*File, error) {
 		return nil, Explain(path, err)
 	}
 	f.readers = make(chan *Connection, readersMax)
-	if v, err := f.writer.Number("PRAGMA user_version"); err != nil {
-		return nil, errors.Join(Explain(path, err), f.Close(false))
-	} else if v < SchemaVersion {
-		return nil, errors.Join(fmt.Errorf("%w: %s has schema %d, which no release wrote (restore a backup)", ErrCorrupt, path, v), f.Close(false))
-	}
 	for range readersMax {
 		c, err := f.connect(query)
 		if err != nil {
@@ -170,10 +164,6 @@ func pragmas(relaxed bool) url.Values {
 func (f *File) patiently(patience time.Duration, try func() error) error {
 	return patiently(f.path, patience, f.onWait, try)
 }
-
-// WALWasCopied reports whether another program had copied the whole WAL back into the database
-// before this start.
-func (f *File) WALWasCopied() bool { return f.walWasCopied }
 
 // Metas reads the meta table.
 func (f *File) Metas() (Metas, error) {

@@ -11,30 +11,29 @@ import (
 )
 
 // Inspect checks a database before SQLite opens it, and changes nothing. It refuses a file that
-// must not be opened, or that has a newer schema. walWasCopied reports whether another
-// program has copied the whole WAL back since the last stop.
-func Inspect(path string) (walWasCopied bool, err error) {
+// must not be opened, or that has a newer schema.
+func Inspect(path string) error {
 	header := make([]byte, 100)
 	f, err := os.Open(path)
 	if err != nil {
-		return false, fmt.Errorf("open database: %w", err)
+		return fmt.Errorf("open database: %w", err)
 	}
 	n, err := io.ReadFull(f, header)
 	f.Close()
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
-		return false, fmt.Errorf("read database: %w", err)
+		return fmt.Errorf("read database: %w", err)
 	}
 	if n < len(header) || !bytes.HasPrefix(header, []byte("SQLite format 3\x00")) {
-		return false, fmt.Errorf("%w: %s is not a database (%s)", ErrCorrupt, path, Remedy)
+		return fmt.Errorf("%w: %s is not a database (%s)", ErrCorrupt, path, Remedy)
 	}
 	if id := binary.BigEndian.Uint32(header[68:]); id != applicationID {
-		return false, fmt.Errorf("%w: %s has application id %#x", ErrForeign, path, id)
+		return fmt.Errorf("%w: %s has application id %#x", ErrForeign, path, id)
 	}
 	if v := int64(binary.BigEndian.Uint32(header[60:])); v > SchemaVersion {
-		return false, newerSchema(path, v)
+		return newerSchema(path, v)
 	}
-	if walWasCopied, err = inspectWAL(path); err != nil || !HasWAL(path) {
-		return walWasCopied, err
+	if err := inspectWAL(path); err != nil || !HasWAL(path) {
+		return err
 	}
 	// A newer release that was killed may have written its schema to the WAL only. Another
 	// error of this reading is not reported here: SQLite meets it again when it opens the file.
@@ -44,26 +43,25 @@ func Inspect(path string) (walWasCopied bool, err error) {
 		return err
 	})
 	if err == nil && schema > SchemaVersion {
-		return false, newerSchema(path, schema)
+		return newerSchema(path, schema)
 	}
-	return walWasCopied, nil
+	return nil
 }
 
 // inspectWAL compares what the database, read without its WAL, says of the last stop with the WAL
 // that is there.
-func inspectWAL(path string) (walWasCopied bool, err error) {
+func inspectWAL(path string) error {
 	c, err := Connect(path, url.Values{"mode": {"ro"}, "immutable": {"1"}})
 	if err != nil {
-		return false, Explain(path, err)
+		return Explain(path, err)
 	}
 	defer c.Close()
 	value, err := c.Number(`SELECT value FROM meta WHERE name = 'clean'`)
 	if err != nil {
 		// A power loss has torn a checkpoint: the WAL has the pages.
-		return false, nil
+		return nil
 	}
-	state := stopState(value)
-	return state.sealed() && !HasWAL(path), checkStopped(path, state)
+	return checkStopped(path, stopState(value))
 }
 
 // IsDatabase reports, by the header of a file, whether it is a database of the engine. The caller

@@ -44,7 +44,7 @@ func readFile(ctx context.Context, dir string) (_ source, err error) {
 	if f.lock, err = locked(dir); err != nil {
 		return nil, err
 	}
-	if _, err = sqlitefile.Inspect(f.path); err == nil {
+	if err = sqlitefile.Inspect(f.path); err == nil {
 		err = f.readKeys(ctx)
 	}
 	if err != nil {

@@ -109,9 +109,6 @@ func (s *Storage) open(ctx context.Context) (_ *datastore.Engine, err error) {
 	if replaced {
 		log.Infof("finished the replacement of %s, in which a karve datastore restore or salvage was stopped; the old one is beside it, as %[1]s.before-…", engine.Path())
 	}
-	if engine.WALWasCopied() {
-		log.Warnf("another program, such as an sqlite3 shell, has copied the WAL of %s back into it after the last stop; nothing is missing", engine.Path())
-	}
 	return engine, nil
 }
 
