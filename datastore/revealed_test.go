@@ -198,35 +198,3 @@ func TestRenewalAfterTheEndRevokes(t *testing.T) {
 		t.Error("after a start the key of the lease is there")
 	}
 }
-
-// After a million renewals the queue has one entry for each lease, and none for revoked leases.
-func TestRenewalsTakeNoMemory(t *testing.T) {
-	e := openTest(t, "", Options{Durability: Memory})
-	const leases, renewals = 10, 1_000_000
-	for id := int64(1); id <= leases; id++ {
-		if _, err := e.Grant(t.Context(), id, 3600+id); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for i := range int64(renewals) {
-		if _, err := e.KeepAlive(t.Context(), 1+i%leases); err != nil {
-			t.Fatal(err)
-		}
-	}
-	queue := func() (length, capacity int) {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		return len(e.leases.due), cap(e.leases.due)
-	}
-	if n, room := queue(); n != leases || room > 2*leases {
-		t.Errorf("%d entries, room for %d; want one for each of %d leases", n, room, leases)
-	}
-	for id := int64(1); id <= leases; id++ {
-		if err := e.Revoke(t.Context(), id); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if n, _ := queue(); n != 0 {
-		t.Errorf("%d entries of leases that were revoked", n)
-	}
-}

@@ -178,18 +178,12 @@ func (s *Snapshot) makeDatabase(ctx context.Context, begun *mark, to Target) err
 	if _, err := os.Lstat(path); to.StoreDir == "" || err == nil {
 		return nil
 	}
-	temp, err := directory.NewTempDir(to.StoreDir)
-	if err != nil {
-		return err
-	}
-	defer temp.Remove()
-	if err := s.CopyDatabase(temp.File()); err != nil {
-		return err
-	}
-	if err := backup.Continue(ctx, temp.File(), to.Drop, sqlitefile.Metas{forkMeta: begun.ID}); err != nil {
-		return err
-	}
-	return atomicfile.RenameNew(temp.File(), path)
+	return directory.Place(path, false, func(temp *directory.TempDir) error {
+		if err := s.CopyDatabase(temp.File()); err != nil {
+			return err
+		}
+		return backup.Continue(ctx, temp.File(), to.Drop, sqlitefile.Metas{forkMeta: begun.ID})
+	})
 }
 
 // Contents returns what a datastore in memory of a fork begins with. Each start has higher

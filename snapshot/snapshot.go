@@ -31,7 +31,6 @@ import (
 	"github.com/karve-k8s/karve/datastore/backup"
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
-	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/internal/version"
 )
 
@@ -142,36 +141,23 @@ func Place(to string, overwrite bool, write func(io.Writer) error) error {
 // place is Place with a directory for temporary files. If the process is killed, the next
 // snapshot beside the file removes what it leaves.
 func place(to string, overwrite bool, write func(w io.Writer, scratch string) error) error {
-	err := placeIn(to, overwrite, write)
+	err := directory.Place(to, overwrite, func(temp *directory.TempDir) error {
+		f, err := os.OpenFile(temp.File(), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			return err
+		}
+		err = write(f, temp.Dir())
+		if err == nil {
+			err = f.Sync()
+		}
+		return errors.Join(err, f.Close())
+	})
 	if errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("make snapshot: %w: %s", ErrExists, to)
 	} else if err != nil {
 		return fmt.Errorf("make snapshot %s: %w", to, err)
 	}
 	return nil
-}
-
-func placeIn(to string, overwrite bool, write func(w io.Writer, scratch string) error) error {
-	temp, err := directory.NewTempDir(filepath.Dir(to))
-	if err != nil {
-		return err
-	}
-	defer temp.Remove()
-	f, err := os.OpenFile(temp.File(), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	err = write(f, temp.Dir())
-	if err == nil {
-		err = f.Sync()
-	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if overwrite {
-		return atomicfile.Rename(temp.File(), to)
-	}
-	return atomicfile.RenameNew(temp.File(), to)
 }
 
 // Write writes a snapshot. scratch is a directory with space for a copy of the datastore.

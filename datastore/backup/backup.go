@@ -12,8 +12,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/karve-k8s/karve/internal/atomicfile"
-
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
@@ -80,21 +78,12 @@ func Place(from, to string, opts Options, build func(file string) (*Result, erro
 			return nil, fmt.Errorf("%s is the database itself", to)
 		}
 	}
-	unfinished, err := directory.NewTempDir(filepath.Dir(to))
-	if err != nil {
-		return nil, err
-	}
-	defer unfinished.Remove()
-	file := unfinished.File()
-	out, err := build(file)
-	if err != nil {
-		return nil, err
-	}
-	place := atomicfile.RenameNew
-	if opts.Overwrite {
-		place = atomicfile.Rename
-	}
-	if err := place(file, to); errors.Is(err, fs.ErrExist) {
+	var out *Result
+	err = directory.Place(to, opts.Overwrite, func(temp *directory.TempDir) (err error) {
+		out, err = build(temp.File())
+		return err
+	})
+	if errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("%w: %s", ErrExists, to)
 	} else if err != nil {
 		return nil, err

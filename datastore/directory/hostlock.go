@@ -1,7 +1,6 @@
 package directory
 
 import (
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,10 +15,9 @@ import (
 // options (nolock, local_lock) it does not. The file is created with O_EXCL, which is atomic
 // on NFS too, so one of two machines that start at the same time is refused.
 type claim struct {
-	Host    string `json:"host"`    // name of the machine, for the message
-	Machine string `json:"machine"` // hash of its machine-id; empty if it has none
-	Boot    string `json:"boot"`    // boot id of its kernel; containers have that of their host
-	PID     int    `json:"pid"`
+	Host string `json:"host"` // name of the machine, for the message
+	Boot string `json:"boot"` // boot id of its kernel; containers have that of their host
+	PID  int    `json:"pid"`
 }
 
 // claimFile is the name of the claim in the directory.
@@ -29,23 +27,15 @@ const claimFile = "lock.host"
 func thisHost() claim {
 	c := claim{PID: os.Getpid()}
 	c.Host, _ = os.Hostname()
-	if id, err := os.ReadFile("/etc/machine-id"); err == nil && len(strings.TrimSpace(string(id))) > 0 {
-		// machine-id(5) asks programs not to write the id itself anywhere.
-		c.Machine = fmt.Sprintf("%x", sha256.Sum256(append([]byte("karve data directory "), id...)))
-	}
 	if id, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil {
 		c.Boot = strings.TrimSpace(string(id))
 	}
 	return c
 }
 
-// sameHost reports whether two claims are certainly of the same running machine, on which the kernel's lock
-// counts. A machine that was cloned has the machine-id of the other one, so the boot id decides; and two clones
-// of a running machine differ in their names. A container may have no machine-id, and its name says nothing.
-func (c claim) sameHost(other claim) bool {
-	container := c.Machine == "" || other.Machine == ""
-	return c.Boot != "" && c.Boot == other.Boot && (container || c.Machine == other.Machine && c.Host == other.Host)
-}
+// sameHost reports whether two claims are of the same kernel, whose lock counts. Names say nothing: a container has one of
+// its own, and a machine that was cloned has the other one's.
+func (c claim) sameHost(other claim) bool { return c.Boot != "" && c.Boot == other.Boot }
 
 // claimDir claims a directory for a machine. The error is [ErrLocked] if another machine has
 // claimed it. The caller holds the kernel's lock, so a claim of this machine is left from a
@@ -101,9 +91,7 @@ func claimedElsewhere(path string, host claim) error {
 		return nil
 	}
 	owner := "another machine, or by a start that did not finish"
-	if have.Machine != "" && have.Machine == host.Machine {
-		owner = fmt.Sprintf("process %d of the machine %s before it was started again, or of a copy of it", have.PID, have.Host)
-	} else if have.Host != "" {
+	if have.Host != "" {
 		owner = fmt.Sprintf("process %d of the machine %s", have.PID, have.Host)
 	}
 	return fmt.Errorf("%w: %s is used by %s, or was when that machine lost power; two machines would destroy the datastore. "+

@@ -13,8 +13,8 @@ import (
 // it has let go, also if it was killed.
 func TestTwoHosts(t *testing.T) {
 	dir := t.TempDir()
-	one := claim{Host: "one", Machine: "m1", Boot: "b1", PID: 11}
-	two := claim{Host: "two", Machine: "m2", Boot: "b2", PID: 22}
+	one := claim{Host: "one", Boot: "b1", PID: 11}
+	two := claim{Host: "two", Boot: "b2", PID: 22}
 	claims := func(host claim, want bool) {
 		t.Helper()
 		err := claimDir(dir, host)
@@ -27,12 +27,10 @@ func TestTwoHosts(t *testing.T) {
 	}
 	claims(one, true)
 	claims(two, false)
-	claims(claim{Host: "one", Machine: "", Boot: "b3"}, false) // a name is no proof
-	claims(claim{Host: "container", Boot: "b1"}, true)         // killed, and started in a container
+	claims(claim{Host: "one", Boot: "b3"}, false)      // a clone of its disk, or started again
+	claims(claim{Host: "container", Boot: "b1"}, true) // killed, and started in a container
 	claims(one, true)
-	claims(claim{Host: "one", Machine: "m1", Boot: "b4"}, false)   // a clone of its disk, or started again
-	claims(claim{Host: "clone", Machine: "m1", Boot: "b1"}, false) // a clone of the running machine
-	claims(claim{Host: "one", Machine: "m1"}, false)
+	claims(claim{Host: "one"}, false)
 	if err := unclaim(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +50,7 @@ func TestHostsAtOnce(t *testing.T) {
 		var both sync.WaitGroup
 		for _, name := range []string{"one", "two"} {
 			both.Go(func() {
-				if claimDir(dir, claim{Host: name, Machine: name}) == nil {
+				if claimDir(dir, claim{Host: name, Boot: name}) == nil {
 					won.Store(name, true)
 				}
 			})

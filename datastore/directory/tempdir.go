@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/karve-k8s/karve/internal/atomicfile"
 )
 
 // TempDir is a directory (0700) in which a file is being made that belongs beside it. A lock in
@@ -53,6 +55,23 @@ func (p *TempDir) Remove() error {
 		p.lock.Close()
 	}
 	return os.RemoveAll(p.dir)
+}
+
+// Place calls build with a new TempDir in the directory of to, and then gives the file that build has made in it the name to, durably. Without
+// overwrite, the error is [fs.ErrExist] if there is a file of that name.
+func Place(to string, overwrite bool, build func(*TempDir) error) error {
+	temp, err := NewTempDir(filepath.Dir(to))
+	if err != nil {
+		return err
+	}
+	defer temp.Remove()
+	if err := build(temp); err != nil {
+		return err
+	}
+	if overwrite {
+		return atomicfile.Rename(temp.File(), to)
+	}
+	return atomicfile.RenameNew(temp.File(), to)
 }
 
 // RemoveAbandoned removes the directories that killed processes have left in above. Those that a

@@ -104,7 +104,7 @@ func (f *File) MarkInUse(changed Metas) error {
 		err = f.Sync()
 	}
 	if err == nil {
-		err = f.patiently(f.patience, f.copyBack)
+		err = f.copyBack()
 	}
 	if err != nil {
 		return Explain(f.path, err)

@@ -30,10 +30,9 @@ const FileName = "mvcc.db"
 // Read, View and WALBytes may be called by any goroutine at any time. The other methods
 // are for one goroutine at a time.
 type File struct {
-	path     string
-	relaxed  bool
-	patience time.Duration
-	writer   *Connection
+	path    string
+	relaxed bool
+	writer  *Connection
 
 	vfs string // of the connections; empty for SQLite's default
 
@@ -55,7 +54,6 @@ type File struct {
 	closing   bool // guarded by gate; no long read begins any more
 	closed    context.Context
 	endReads  context.CancelFunc // of closed
-	onWait    func(error)
 
 	sealing   bool // no other program can checkpoint the WAL, so the states below are kept
 	sealed    bool // the newest commit says sealState
@@ -80,7 +78,7 @@ const readersMax = 4
 // Open opens the database at path, or makes it. It writes nothing to a file that it refuses with
 // [ErrCorrupt], [ErrForeign], [ErrNewerSchema] or [ErrBusy].
 func Open(path string, opts Options) (*File, error) {
-	f := &File{path: path, relaxed: opts.Relaxed, patience: opts.Patience, vfs: exclusiveVFS, sealing: exclusiveVFS != "", onWait: opts.OnWait}
+	f := &File{path: path, relaxed: opts.Relaxed, vfs: exclusiveVFS, sealing: exclusiveVFS != ""}
 	f.openState, f.sealState = inUseStates(opts.Relaxed)
 	f.walTarget = walTargetFull
 	if opts.Relaxed {
@@ -91,7 +89,7 @@ func Open(path string, opts Options) (*File, error) {
 	if _, err := FinishReplacement(path); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
-	err := f.patiently(f.patience, func() (err error) {
+	err := patiently(path, opts.Patience, opts.OnWait, func() (err error) {
 		// The file itself decides: that something beside it is missing must not lead to a
 		// new database in its place.
 		there, err := directory.Exists(path)
@@ -159,10 +157,6 @@ func pragmas(relaxed bool) url.Values {
 		"wal_autocheckpoint(0)",
 		"cache_size(-4096)",
 	}}
-}
-
-func (f *File) patiently(patience time.Duration, try func() error) error {
-	return patiently(f.path, patience, f.onWait, try)
 }
 
 // Metas reads the meta table.
