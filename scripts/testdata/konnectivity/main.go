@@ -10,29 +10,24 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log"
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/remotecommand"
-	"k8s.io/streaming/pkg/httpstream"
-	"k8s.io/streaming/pkg/httpstream/spdy"
+	"k8s.io/cri-streaming/pkg/streaming/portforward"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	"k8s.io/utils/exec"
 )
-
-// portForwardProtocol is the kubelet's subprotocol for port-forward over SPDY.
-const portForwardProtocol = "portforward.k8s.io"
 
 func main() {
 	if len(os.Args) != 5 {
@@ -80,121 +75,62 @@ func kubeletHandler(node string) http.Handler {
 	return mux
 }
 
-// A stream is one that the client created, and closed once the server has agreed to it.
-type stream struct {
-	httpstream.Stream
-	agreed <-chan struct{}
-}
+// The kubelet's limits of a stream.
+const (
+	streamIdle     = 4 * time.Hour
+	streamCreation = 30 * time.Second
+)
 
-// upgrade agrees to one of protocols. Streams that the client creates come through the channel.
-func upgrade(w http.ResponseWriter, r *http.Request, protocols ...string) (httpstream.Connection, <-chan stream) {
-	if _, err := httpstream.Handshake(r, w, protocols); err != nil {
-		log.Print(err)
-		return nil, nil
-	}
-	streams := make(chan stream, 100)
-	conn := spdy.NewResponseUpgrader().UpgradeResponse(w, r, func(s httpstream.Stream, agreed <-chan struct{}) error {
-		streams <- stream{s, agreed}
-		return nil
-	})
-	return conn, streams
-}
+// machine runs commands, and reaches ports, on this machine in the place of a container.
+type machine struct{}
 
-// serveExec runs the command on this machine, and reports its exit code as the kubelet does.
 func serveExec(w http.ResponseWriter, r *http.Request) {
-	wanted := []string{corev1.StreamTypeError}
-	for param, kind := range map[string]string{
-		corev1.ExecStdinParam: corev1.StreamTypeStdin, corev1.ExecStdoutParam: corev1.StreamTypeStdout, corev1.ExecStderrParam: corev1.StreamTypeStderr} {
-		if r.FormValue(param) == "1" {
-			wanted = append(wanted, kind)
-		}
-	}
-	conn, streams := upgrade(w, r, remotecommand.StreamProtocolV5Name, remotecommand.StreamProtocolV4Name)
-	if conn == nil {
+	options, err := remotecommand.NewOptions(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	defer conn.Close()
-	got := map[string]io.ReadWriteCloser{}
-	for range wanted {
-		select {
-		case s := <-streams:
-			<-s.agreed
-			got[s.Headers().Get(corev1.StreamType)] = s
-		case <-conn.CloseChan():
-			return
-		}
-	}
-	status := metav1.Status{Status: metav1.StatusSuccess}
-	if err := run(r.Form["command"], got); err != nil {
-		status = metav1.Status{Status: metav1.StatusFailure, Message: err.Error()}
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
-			status.Reason = remotecommand.NonZeroExitCodeReason
-			status.Details = &metav1.StatusDetails{Causes: []metav1.StatusCause{
-				{Type: remotecommand.ExitCodeCauseType, Message: fmt.Sprint(exit.ExitCode())}}}
-		}
-	}
-	if err := json.NewEncoder(got[corev1.StreamTypeError]).Encode(status); err != nil {
-		log.Print(err)
-	}
-	for _, s := range got {
-		s.Close()
-	}
-	<-conn.CloseChan() // the client has read everything
+	protocols := []string{remotecommand.StreamProtocolV4Name} // with the exit code
+	remotecommand.ServeExec(w, r, machine{}, r.PathValue("pod"), "", r.PathValue("container"), r.URL.Query()["command"], options, streamIdle, streamCreation, protocols)
 }
 
-func run(command []string, streams map[string]io.ReadWriteCloser) error {
-	cmd := exec.Command(command[0], command[1:]...)
-	if in, ok := streams[corev1.StreamTypeStdin]; ok {
-		cmd.Stdin = in
+// ExecInContainer implements remotecommand.Executor.
+func (machine) ExecInContainer(ctx context.Context, _, _, _ string, command []string, in io.Reader, out, stderr io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize, _ time.Duration) error {
+	cmd := exec.New().CommandContext(ctx, command[0], command[1:]...)
+	if in != nil {
+		cmd.SetStdin(in)
 	}
-	if out, ok := streams[corev1.StreamTypeStdout]; ok {
-		cmd.Stdout = out
+	if out != nil {
+		cmd.SetStdout(out)
 	}
-	if out, ok := streams[corev1.StreamTypeStderr]; ok {
-		cmd.Stderr = out
+	if stderr != nil {
+		cmd.SetStderr(stderr)
 	}
 	return cmd.Run()
 }
 
-// servePortForward connects each data stream with its port on this machine.
 func servePortForward(w http.ResponseWriter, r *http.Request) {
-	conn, streams := upgrade(w, r, portForwardProtocol)
-	if conn == nil {
+	options, err := portforward.NewV4Options(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	defer conn.Close()
-	failures := map[string]io.WriteCloser{} // by request
-	for {
-		select {
-		case s := <-streams:
-			<-s.agreed
-			request := s.Headers().Get(corev1.PortForwardRequestIDHeader)
-			if s.Headers().Get(corev1.StreamType) == corev1.StreamTypeError {
-				failures[request] = s // the client creates it before the data stream
-				continue
-			}
-			go forward(s, net.JoinHostPort("127.0.0.1", s.Headers().Get(corev1.PortHeader)), failures[request])
-		case <-conn.CloseChan():
-			return
-		}
-	}
+	portforward.ServePortForward(w, r, machine{}, r.PathValue("pod"), "", options, streamIdle, streamCreation, portforward.SupportedProtocols)
 }
 
-func forward(data io.ReadWriteCloser, to string, failure io.WriteCloser) {
-	defer failure.Close()
-	defer data.Close()
-	onward, err := net.Dial("tcp", to)
+// PortForward implements portforward.PortForwarder.
+func (machine) PortForward(_ context.Context, _, _ string, port int32, data io.ReadWriteCloser) error {
+	onward, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {
-		fmt.Fprint(failure, err)
-		return
+		return err
 	}
 	defer onward.Close()
 	go func() {
 		io.Copy(onward, data)
 		onward.(*net.TCPConn).CloseWrite()
 	}()
-	io.Copy(data, onward)
+	_, err = io.Copy(data, onward)
+	return err
 }
 
 func pod(node string) http.Handler {
