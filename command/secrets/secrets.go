@@ -33,7 +33,7 @@ func Command() *cli.Command {
 	sub := func(name, usage, description string, action cli.ActionFunc, more ...cli.Flag) *cli.Command {
 		return &cli.Command{
 			Name: name, Usage: usage, Description: description,
-			Flags: append(clustertoken.DatastoreFlags(), more...), Before: options.ReadDataDir,
+			Flags: append(clustertoken.DatastoreFlags(), more...), Before: options.FindDataDir,
 			Action: func(c *cli.Context) error {
 				if c.Args().Len() > 0 {
 					return fmt.Errorf("karve secrets %s takes no arguments, got %q", name, c.Args().First())
