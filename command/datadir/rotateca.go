@@ -40,7 +40,7 @@ repeated after it was stopped. If several servers share the datastore, nothing i
 			&cli.BoolFlag{Name: serviceAccount, Usage: "replace the key of service account tokens, not the authorities"},
 			&cli.BoolFlag{Name: dropOld, Usage: "end a replacement: what the old authorities, or the old key, have signed is refused from then on"},
 		),
-		Before: options.ReadDataDir,
+		Before: options.FindDataDir,
 		Action: func(c *cli.Context) error {
 			dir, err := certsDir(c)
 			if err != nil {
