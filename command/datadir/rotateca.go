@@ -61,8 +61,8 @@ repeated after it was stopped. If several servers share the datastore, nothing i
 
 // onlyServer refuses a cluster of several servers: their copies of the keys would become different.
 func onlyServer(ctx context.Context, cluster membership.Cluster) error {
-	sealed, err := cluster.Sealed(ctx)
-	if err == nil && (sealed || !cluster.Alone) {
+	_, sealed, err := cluster.Encryption(ctx, nil)
+	if sealed || !cluster.Alone {
 		err = fmt.Errorf("several servers may share this datastore, and each has a copy of these keys: stop all of them, move certs/*-ca.* or certs/service-account.key of one away, and start that one without --%s and with --%s ID, which the refused start names; then start it with its token, and the others with it and a new --data-dir", membership.Option, membership.NewAuthoritiesOption)
 	}
 	return err
@@ -99,7 +99,7 @@ const startPatience = 5 * time.Second
 
 // dropFormer ends a replacement, if the server has been started again since.
 func dropFormer(ctx context.Context, c *cli.Context, cluster membership.Cluster, dir string) error {
-	api, err := apiClient(c)
+	api, err := servers.Client(c.String("data-dir"))
 	if err != nil {
 		return err
 	}
@@ -144,15 +144,6 @@ func dropFormer(ctx context.Context, c *cli.Context, cluster membership.Cluster,
 	}
 	_, err = fmt.Fprintln(c.App.Writer, "Next: "+next)
 	return err
-}
-
-func apiClient(c *cli.Context) (kubernetes.Interface, error) {
-	config, err := servers.Connect(c.String("data-dir"), "")
-	if err != nil {
-		return nil, err
-	}
-	config.QPS = -1 // the server limits
-	return kubernetes.NewForConfig(config)
 }
 
 // has reports whether a ConfigMap has the authority in dir, and no other. One that does not exist has nothing to correct: without

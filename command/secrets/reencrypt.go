@@ -29,22 +29,13 @@ const metric = "apiserver_encryption_config_controller_last_config_info{"
 // reloadPatience is how long a server may take to read its file again.
 const reloadPatience = 30 * time.Second
 
-func client(dir string) (*kubernetes.Clientset, error) {
-	config, err := servers.Connect(dir, "")
-	if err != nil {
-		return nil, err
-	}
-	config.QPS = -1 // the server limits
-	return kubernetes.NewForConfig(config)
-}
-
 // loaded returns the line of the metric of the server that runs in dir; empty if it has no encryption configuration.
 func loaded(ctx context.Context, dir string) (string, error) {
-	c, err := client(dir)
+	c, err := servers.Client(dir)
 	if err != nil {
 		return "", err
 	}
-	all, err := c.RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+	all, err := c.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
 	if err != nil {
 		return "", fmt.Errorf("read /metrics of the server: %w", err)
 	}
@@ -79,7 +70,7 @@ func reencrypt(c *cli.Context) error {
 	if present.Provider == membership.Identity {
 		return fmt.Errorf("servers write Secrets without encryption: karve secrets status says what comes before this (%s)", file)
 	}
-	api, err := client(c.String("data-dir"))
+	api, err := servers.Client(c.String("data-dir"))
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -36,6 +37,17 @@ func Connect(dir, kubeconfig string) (*rest.Config, error) {
 		return nil, fmt.Errorf("no server runs in %s: start it, or name the data directory of another with --data-dir", dir)
 	}
 	return config, nil
+}
+
+// Client returns a client of the administrator for the server that runs in a data directory. It has no rate limit: the
+// server limits.
+func Client(dir string) (kubernetes.Interface, error) {
+	config, err := Connect(dir, "")
+	if err != nil {
+		return nil, err
+	}
+	config.QPS = -1
+	return kubernetes.NewForConfig(config)
 }
 
 // fromFile reads a kubeconfig of the user's own. It does not pass on what the parser says, which may

@@ -79,12 +79,6 @@ func (c Cluster) Encryption(ctx context.Context, token *Token) (content []byte, 
 	return m.Encryption, true, nil
 }
 
-// Sealed reports whether the record has keys, which servers with its token fetch.
-func (c Cluster) Sealed(ctx context.Context) (bool, error) {
-	r, _, err := c.read(ctx)
-	return r != nil && len(r.Sealed) > 0, err
-}
-
 // Reseal encrypts the keys in a directory with a token, in place of a record whose token is lost. The keys must be
 // those of the record. The encryption configuration is that which the server has fetched, unless encryption, a pointer to the
 // content of a file, replaces it.
