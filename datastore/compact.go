@@ -56,9 +56,6 @@ func (e *Engine) WaitTidy(ctx context.Context) error {
 // are yet to be found.
 type garbage struct {
 	ids     []int64
-	bytes   int64     // of the rows in ids
-	due     bool      // delete ids now; see postpones
-	last    time.Time // when rows were deleted
 	jobs    []job
 	blocked bool // the disk had no space to delete it: wait for the next batch
 	vacuum  bool // there are free pages to return
@@ -84,29 +81,6 @@ const (
 	sliceTime   = 3 * time.Millisecond
 	sliceEvents = 512
 )
-
-// Rows wait for their deletion in mode Relaxed until there are that many, or for that long.
-const (
-	postponedRows  = 1024
-	postponedBytes = 1 << 20
-	postponedTime  = time.Hour
-)
-
-// postpones reports whether the garbage can wait for more of it. Each deletion writes whole pages, and four
-// others for a page that it frees; so in mode Relaxed few rows are not deleted after each compaction, but together.
-// There is no timer: with nothing to do the committer sleeps.
-func (e *Engine) postpones(full bool) bool {
-	g := &e.garbage
-	if g.due {
-		return false
-	}
-	e.mu.Lock()
-	waiting := e.tidy != nil
-	e.mu.Unlock()
-	g.due = e.opts.Durability != Relaxed || full || waiting || len(g.ids) >= postponedRows || g.bytes >= postponedBytes ||
-		time.Since(g.last) >= postponedTime
-	return !g.due
-}
 
 // maintain does the most urgent piece of housekeeping, and reports whether it did anything. It returns free
 // pages only when nobody writes.
@@ -134,8 +108,8 @@ func (e *Engine) maintain(idle bool) (worked bool) {
 	if g.blocked {
 		return false
 	}
-	if len(g.jobs) > 0 || len(g.ids) > 0 && !e.postpones(full) {
-		return e.tolerate(e.deleteSlice(full))
+	if len(g.jobs) > 0 || len(g.ids) > 0 {
+		return e.tolerate(e.deleteSlice())
 	}
 	if !g.vacuum || !idle {
 		return false
@@ -180,14 +154,10 @@ func (e *Engine) tolerate(err error) bool {
 
 // deleteSlice removes some superseded versions from memory and then from the disk. A reader that does not
 // find a row any more compares its revision with the compaction revision, which is newer.
-func (e *Engine) deleteSlice(full bool) error {
+func (e *Engine) deleteSlice() error {
 	g := &e.garbage
-	if postponed := e.postpones(full); postponed || len(g.ids) == 0 {
+	if len(g.ids) == 0 {
 		e.collect()
-		if postponed {
-			e.setBacklog()
-			return nil
-		}
 	}
 	done := len(g.ids)
 	if e.file != nil && done > 0 {
@@ -197,7 +167,7 @@ func (e *Engine) deleteSlice(full bool) error {
 		}
 	}
 	g.ids = g.ids[done:]
-	g.last, g.vacuum = time.Now(), true
+	g.vacuum = true
 	e.setBacklog()
 	return nil
 }
@@ -214,7 +184,6 @@ func (e *Engine) setBacklog() {
 	}
 	if n == 0 {
 		g.ids, g.jobs = nil, nil
-		g.bytes, g.due = 0, false
 		e.signalTidy()
 	}
 }
@@ -243,7 +212,6 @@ func (e *Engine) collect() {
 	}
 	for _, v := range gone {
 		g.ids = append(g.ids, v.ID) // its row is on the disk: the compaction's batch has written the deferred ones
-		g.bytes += v.bytes()
 	}
 	e.cache.drop(gone...)
 	if len(buried) > 0 {

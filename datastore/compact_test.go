@@ -3,9 +3,7 @@ package datastore
 import (
 	"fmt"
 	"os"
-	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/karve-k8s/karve/datastore/backup"
@@ -62,59 +60,6 @@ func TestCompactionFreesSpace(t *testing.T) {
 }
 
 func incompressibleValue() []byte { return []byte(fmt.Sprintf("%1024d", time.Now().UnixNano())) }
-
-// In mode relaxed the rows of small compactions are deleted together: after an hour, when they are large, or when a
-// caller waits for it.
-func TestSmallCompactionsDeleteTogether(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, mode := range []Durability{Full, Relaxed} {
-			e, lock := openLocked(t, t.TempDir(), Options{Durability: mode})
-			compact := func(value string) (rows int64) {
-				t.Helper()
-				for range 5 {
-					put(t, e, "/k", value)
-				}
-				if err := e.Compact(t.Context(), e.Revision(), false); err != nil {
-					t.Fatal(err)
-				}
-				synctest.Wait()
-				return fileRows(t, e)
-			}
-			want := func(what string, got, relaxed int64) {
-				t.Helper()
-				if mode == Full {
-					relaxed = 1
-				}
-				if got != relaxed {
-					t.Errorf("%v: %d rows after %s, want %d", mode, got, what, relaxed)
-				}
-			}
-			want("a compaction", compact("x"), 5)
-			want("another one", compact("x"), 10)
-			time.Sleep(postponedTime)
-			want("one an hour later, which deletes the earlier rows", compact("x"), 6)
-			want("the next one", compact("x"), 11)
-			if err := e.WaitTidy(t.Context()); err != nil {
-				t.Error(err)
-			}
-			want("a wait", fileRows(t, e), 1)
-			want("one of large rows", compact(strings.Repeat("x", postponedBytes/2)), 1)
-			if err := e.Close(); err != nil {
-				t.Error(err)
-			}
-			lock.Close()
-		}
-	})
-}
-
-func fileRows(t *testing.T, e *Engine) int64 {
-	t.Helper()
-	stats, err := backup.ReadStats(t.Context(), e.Source())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return stats.Rows
-}
 
 func wantSound(t *testing.T, e *Engine) {
 	t.Helper()

@@ -127,8 +127,6 @@ func (e *Engine) start(state *initial) {
 	e.snap.Store(first)
 	e.watchers.end = first.history.next
 	e.garbage.ids = state.garbage
-	e.garbage.due = len(state.garbage) > 0
-	e.garbage.last = time.Now()
 	e.garbage.vacuum = len(state.garbage) > 0
 	e.backlog.Store(int64(len(state.garbage)))
 	e.leases.init(e, state.leases, first.live)
