@@ -2,6 +2,7 @@ package datastore
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -372,35 +373,48 @@ func (s *testimony) hear(f []string) {
 // the child.
 func journal(t *testing.T, dir, mode string, after time.Duration, wrapper []string, line func(fields []string)) {
 	t.Helper()
-	args := append(wrapper, os.Args[0])
-	cmd := exec.Command(args[0], args[1:]...)
-	cmd.Env = append(os.Environ(), "KARVE_CRASH_DIR="+dir, "KARVE_CRASH_MODE="+mode)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewReader(out)
-	for {
-		text, err := lines.ReadString('\n')
-		if err != nil {
-			break // the end; an incomplete line acknowledges nothing
-		}
-		fields := strings.Fields(text)
+	said, err := runChild(t, dir, mode, wrapper, func(cmd *exec.Cmd, fields []string) {
 		if fields[0] == "open" && wrapper == nil {
 			time.AfterFunc(after, func() { cmd.Process.Kill() })
 		}
 		line(fields)
-	}
-	err = cmd.Wait()
+	})
 	killed := -1
 	if runtime.GOOS == "windows" {
 		killed = 1
 	}
-	if cmd.ProcessState.ExitCode() != killed {
-		t.Fatalf("the child ended by itself: %v", err)
+	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != killed {
+		t.Fatalf("the child ended by itself: %v: %s", err, said)
 	}
+}
+
+// runChild runs a child in dir until it ends, and calls line with the fields of every line of its journal. wrapper begins its
+// command line. runChild returns what the child wrote to standard error, and the error with which it ended.
+func runChild(t *testing.T, dir, mode string, wrapper []string, line func(cmd *exec.Cmd, fields []string)) (said string, ended error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	args := append(wrapper, os.Args[0])
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.Env = append(os.Environ(), "KARVE_CRASH_DIR="+dir, "KARVE_CRASH_MODE="+mode)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for lines := bufio.NewReader(out); ; {
+		text, err := lines.ReadString('\n')
+		if err != nil {
+			break // the end; an incomplete line acknowledges nothing
+		}
+		line(cmd, strings.Fields(text))
+	}
+	if ended = cmd.Wait(); ctx.Err() != nil {
+		t.Fatalf("the child hangs; it said %s", &stderr)
+	}
+	return stderr.String(), ended
 }

@@ -1,8 +1,6 @@
 package datastore
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -151,43 +149,15 @@ func TestDiskFaults(t *testing.T) {
 	}
 }
 
-// faultyRun runs a child under a tracer until it ends.
-func faultyRun(t *testing.T, dir string, tracer []string) (heard *testimony, said string, ended error) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, tracer[0], append(tracer[1:], os.Args[0])...)
-	cmd.Env = append(os.Environ(), "KARVE_CRASH_DIR="+dir, "KARVE_CRASH_MODE="+faulty)
-	var errors bytes.Buffer
-	cmd.Stderr = &errors
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	heard = newTestimony()
-	for lines := bufio.NewScanner(out); lines.Scan(); {
-		if fields := strings.Fields(lines.Text()); len(fields) > 0 {
-			heard.hear(fields)
-		}
-	}
-	ended = cmd.Wait()
-	if ctx.Err() != nil {
-		t.Fatalf("the child hangs; it said %s", &errors)
-	}
-	return heard, errors.String(), ended
-}
-
 // run runs a child with the fault, and checks what it has left.
 func (f fault) run(t *testing.T, strace, dir string, n int, l *ledger) {
 	t.Helper()
 	when := fmt.Sprintf(strings.Replace(f.inject, "..%d", fmt.Sprintf("..%d", n+3), 1), n)
-	heard, said, ended := faultyRun(t, dir, []string{
+	heard := newTestimony()
+	said, ended := runChild(t, dir, faulty, []string{
 		strace, "-f", "-qq", "-o", os.DevNull, "-P", filepath.Join(dir, EngineFile) + f.file,
 		"-e", "trace=" + f.calls, "-e", "inject=" + f.calls + ":" + when,
-	})
+	}, func(_ *exec.Cmd, fields []string) { heard.hear(fields) })
 	if heard.opened != 0 && heard.opened < l.last {
 		t.Errorf("%s: the child started at revision %d, acknowledged was %d", when, heard.opened, l.last)
 	}
