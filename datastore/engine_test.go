@@ -108,46 +108,6 @@ func fill(b testing.TB, e *Engine, n int) []string {
 	return names
 }
 
-func TestRevisions(t *testing.T) {
-	e := openTest(t, t.TempDir(), Options{})
-	if got := e.Revision(); got != 1 {
-		t.Errorf("revision of an empty store: got %d, want 1", got)
-	}
-	if got := put(t, e, "/a", "1"); got != 2 {
-		t.Errorf("first write: revision %d, want 2", got)
-	}
-	put(t, e, "/a", "2")
-	put(t, e, "/b", "3")
-	kv := get(t, e, "/a", 0)
-	want := KeyValue{Key: "/a", Value: []byte("2"), CreateRevision: 2, ModRevision: 3, Version: 2}
-	if fmt.Sprint(*kv) != fmt.Sprint(want) {
-		t.Errorf("got %v, want %v", *kv, want)
-	}
-	wantValue(t, e, "/a", 2, "1")
-	if kv := get(t, e, "/b", 3); kv != nil {
-		t.Errorf("/b before it was created: %v", kv)
-	}
-	resp, err := e.Delete(t.Context(), DeleteRequest{Key: "/", End: PrefixEnd("/"), PrevKV: true})
-	if err != nil || resp.Deleted != 2 || resp.Revision != 5 || len(resp.Prev) != 2 || string(resp.Prev[1].Value) != "3" {
-		t.Errorf("delete: %+v, %v", resp, err)
-	}
-	resp, err = e.Delete(t.Context(), DeleteRequest{Key: "/", End: PrefixEnd("/")})
-	if err != nil || resp.Deleted != 0 || resp.Revision != 5 {
-		t.Errorf("delete of nothing: %+v, %v; want the revision to stay 5", resp, err)
-	}
-	put(t, e, "/a", "4")
-	if kv := get(t, e, "/a", 0); kv.Version != 1 || kv.CreateRevision != 6 {
-		t.Errorf("created again: %+v, want version 1, create revision 6", kv)
-	}
-	wantValue(t, e, "/a", 4, "2")
-	if _, err := e.Range(t.Context(), RangeRequest{Key: "/a", Revision: 7}); !errors.Is(err, ErrFutureRevision) {
-		t.Errorf("future revision: %v", err)
-	}
-	if _, err := e.Put(t.Context(), PutRequest{}); !errors.Is(err, ErrEmptyKey) {
-		t.Errorf("empty key: %v", err)
-	}
-}
-
 // A count or a limited list reads a number of keys that grows with the depth of the index, and not
 // with the number of keys. This also holds for later pages, which read an older revision, and for those of a
 // revision that is not kept if they need no count.

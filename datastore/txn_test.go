@@ -63,6 +63,9 @@ func TestTxn(t *testing.T) {
 	if _, err := e.Put(t.Context(), PutRequest{Key: "/none", IgnoreValue: true}); !errors.Is(err, ErrKeyNotFound) {
 		t.Errorf("ignore value of no key: %v", err)
 	}
+	if _, err := e.Put(t.Context(), PutRequest{}); !errors.Is(err, ErrEmptyKey) {
+		t.Errorf("empty key: %v", err)
+	}
 	many := make([]Op, sqlitefile.MaxSubs+1)
 	for i := range many {
 		many[i].Put = &PutRequest{Key: fmt.Sprint(i)}

@@ -256,34 +256,6 @@ func TestWatchersAgree(t *testing.T) {
 	}
 }
 
-// A watch can start at the compaction revision itself, and returns the deletion of that revision.
-func TestWatchFromCompactRevisionAfterStart(t *testing.T) {
-	dir := t.TempDir()
-	e, lock := openLocked(t, dir, Options{})
-	put(t, e, "/a", "1")
-	deleted, err := e.Delete(t.Context(), DeleteRequest{Key: "/a"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := e.Compact(t.Context(), deleted.Revision, true); err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		w := watch(t, e, WatchRequest{Key: "/a", StartRevision: deleted.Revision, PrevKV: true})
-		resp := next(t, w)
-		if len(resp.Events) != 1 || resp.Events[0].Type != EventDelete || resp.Events[0].Prev != nil {
-			t.Errorf("got %+v, want the deletion", resp)
-		}
-		if err := e.Close(); err != nil {
-			t.Fatal(err)
-		}
-		lock.Close()
-		e, lock = openLocked(t, dir, Options{})
-	}
-	e.Close()
-	lock.Close()
-}
-
 // One goroutine can read many watchers. Each wakes it once after Poll has returned that there is no
 // more, and never while there is more.
 func TestPollWakesOnceWhenThereIsMore(t *testing.T) {
