@@ -242,3 +242,14 @@ func (a *API) List(ctx context.Context, path, query string) (map[string]Object, 
 func (o *Object) Key() string {
 	return strings.TrimPrefix(o.Metadata.Namespace+"/"+o.Metadata.Name, "/")
 }
+
+// Deployment has Pods for simulated nodes, which end after a second.
+func Deployment(name string, replicas int) Object {
+	labels := map[string]any{"app": name}
+	return Object{APIVersion: "apps/v1", Kind: "Deployment", Metadata: Metadata{Name: name}, Spec: map[string]any{
+		"replicas": replicas, "selector": map[string]any{"matchLabels": labels}, "template": map[string]any{
+			"metadata": map[string]any{"labels": labels},
+			"spec":     map[string]any{"terminationGracePeriodSeconds": 1, "containers": []any{map[string]any{"name": "c", "image": "none"}}},
+		},
+	}}
+}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 // A sharedDatabase is a real database that several servers use. scripts/several-servers starts it.
@@ -77,7 +79,7 @@ func (d sharedDatabase) everyMember() []int {
 func (d sharedDatabase) member(t *testing.T, leads bool) int {
 	t.Helper()
 	var found int
-	await(t, "a member of etcd knows whether it leads", func() error {
+	eventually.Nil(t, "a member of etcd knows whether it leads", func() error {
 		found = slices.IndexFunc(d.members, func(url string) bool {
 			page, err := get(url + "/metrics")
 			return err == nil && strings.Contains(page, "\netcd_server_has_leader 1\n") && strings.Contains(page, "\netcd_server_is_leader 1\n") == leads

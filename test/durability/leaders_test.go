@@ -16,7 +16,7 @@ func (s *several) employ() {
 	for n := 0; !s.ended(); n++ {
 		for _, p := range s.servers {
 			ctx, cancel := s.limited()
-			err := p.api.Load().Do(ctx, http.MethodPost, path, deployment(fmt.Sprintf("busy-%d", n), 3), nil)
+			err := p.api.Load().Do(ctx, http.MethodPost, path, Deployment(fmt.Sprintf("busy-%d", n), 3), nil)
 			if n >= kept && err == nil {
 				err = p.api.Load().Do(ctx, http.MethodDelete, fmt.Sprintf("%s/busy-%d", path, n-kept), nil, nil)
 			}
@@ -27,14 +27,6 @@ func (s *several) employ() {
 		}
 		time.Sleep(200 * time.Millisecond)
 	}
-}
-
-func deployment(name string, replicas int) Object {
-	labels := map[string]any{"app": name}
-	return Object{APIVersion: "apps/v1", Kind: "Deployment", Metadata: Metadata{Name: name}, Spec: map[string]any{
-		"replicas": replicas, "selector": map[string]any{"matchLabels": labels},
-		"template": map[string]any{"metadata": map[string]any{"labels": labels}, "spec": map[string]any{"containers": []any{map[string]any{"name": "c", "image": "none"}}}},
-	}}
 }
 
 // fenced checks that no two servers led at the same time.

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
+
+	"github.com/karve-k8s/karve/internal/eventually"
 )
 
 const (
@@ -137,7 +139,7 @@ func (s *several) work(at ...*peer) {
 	s.t.Helper()
 	for _, p := range at {
 		enough := p.acks.Load() + 100
-		await(s.t, fmt.Sprintf("server %s acknowledges %d writes", p.name, enough), func() error {
+		eventually.Nil(s.t, fmt.Sprintf("server %s acknowledges %d writes", p.name, enough), func() error {
 			if n := p.acks.Load(); n < enough {
 				return fmt.Errorf("it has acknowledged %d", n)
 			}
@@ -158,14 +160,14 @@ func (s *several) ready(want bool, at ...*peer) {
 
 // says waits until /readyz of a server is as wanted.
 func (s *several) says(want bool, p *peer) error {
-	return awaited(s.t, fmt.Sprintf("/readyz of server %s says %v", p.name, want), func() error {
+	return eventually.Poll(func() error {
 		ctx, cancel := s.limited()
 		defer cancel()
 		err := p.api.Load().Do(ctx, http.MethodGet, "/readyz", nil, nil)
 		if want == (err == nil) {
 			return nil
 		}
-		return fmt.Errorf("got %v", err)
+		return fmt.Errorf("/readyz of server %s: got %v, want success: %v", p.name, err, want)
 	})
 }
 
@@ -189,7 +191,7 @@ func (s *several) holder(p *peer) (string, error) {
 func (s *several) leader() *peer {
 	s.t.Helper()
 	var leads *peer
-	await(s.t, "a server leads", func() error {
+	eventually.Nil(s.t, "a server leads", func() error {
 		for _, p := range s.servers {
 			page, err := p.api.Load().Metrics(s.t.Context())
 			if err != nil {
@@ -216,7 +218,7 @@ func (s *several) handover(to *peer, end func() error) {
 	began := time.Now()
 	done := make(chan error, 1)
 	s.clients.Go(func() { done <- end() })
-	await(s.t, "server "+to.name+" leads", func() error {
+	eventually.Nil(s.t, "server "+to.name+" leads", func() error {
 		now, err := s.holder(to)
 		if err == nil && now == before {
 			err = fmt.Errorf("%s does", now)
@@ -235,7 +237,7 @@ func (s *several) continues() {
 	a, b := s.servers[0].api.Load(), s.servers[1].api.Load()
 	name := "after-" + s.fresh()
 	ctx := s.t.Context()
-	if err := a.Do(ctx, http.MethodPost, "/apis/apps/v1/namespaces/default/deployments", deployment(name, 2), nil); err != nil {
+	if err := a.Do(ctx, http.MethodPost, "/apis/apps/v1/namespaces/default/deployments", Deployment(name, 2), nil); err != nil {
 		s.t.Fatal(err)
 	}
 	namespace := Object{APIVersion: "v1", Kind: "Namespace", Metadata: Metadata{Name: name}}
@@ -249,7 +251,7 @@ func (s *several) continues() {
 			s.t.Fatal(err)
 		}
 	}
-	await(s.t, "the Deployment has its Pods", func() error {
+	eventually.Nil(s.t, "the Deployment has its Pods", func() error {
 		for path, want := range map[string]int{"/apis/apps/v1/namespaces/default/replicasets": 1, "/api/v1/namespaces/default/pods": 2} {
 			found, _, err := b.List(ctx, path, "labelSelector=app%3D"+name)
 			if err == nil && len(found) != want {
@@ -261,7 +263,7 @@ func (s *several) continues() {
 		}
 		return nil
 	})
-	await(s.t, "the Namespace is gone", func() error {
+	eventually.Nil(s.t, "the Namespace is gone", func() error {
 		err := a.Do(ctx, http.MethodGet, "/api/v1/namespaces/"+name, nil, nil)
 		switch {
 		case Refused(err) == http.StatusNotFound:
@@ -271,31 +273,6 @@ func (s *several) continues() {
 		}
 		return err
 	})
-}
-
-// await waits until a condition holds.
-func await(t *testing.T, what string, holds func() error) {
-	t.Helper()
-	if err := awaited(t, what, holds); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// awaited waits until a condition holds, beside the test's goroutine.
-func awaited(t *testing.T, what string, holds func() error) error {
-	t.Helper()
-	began := time.Now()
-	for {
-		err := holds()
-		if err == nil {
-			t.Logf("%s: after %.1f s", what, time.Since(began).Seconds())
-			return nil
-		}
-		if time.Since(began) > severalLimit {
-			return fmt.Errorf("%s: not after %v: %w", what, severalLimit, err)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
 }
 
 // get reads a page without TLS.

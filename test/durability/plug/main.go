@@ -216,14 +216,7 @@ func (t *test) ready(ctx context.Context) error {
 func (t *test) controllersWork(ctx context.Context) error {
 	const pods = 10
 	began := time.Now()
-	labels := map[string]any{"app": "plug"}
-	err := t.api.Do(ctx, "POST", "/apis/apps/v1/namespaces/default/deployments", map[string]any{
-		"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"name": "plug"},
-		"spec": map[string]any{"replicas": pods, "selector": map[string]any{"matchLabels": labels}, "template": map[string]any{
-			"metadata": map[string]any{"labels": labels},
-			"spec":     map[string]any{"containers": []any{map[string]any{"name": "c", "image": "none"}}},
-		}},
-	}, nil)
+	err := t.api.Do(ctx, "POST", "/apis/apps/v1/namespaces/default/deployments", durability.Deployment("plug", pods), nil)
 	if err != nil {
 		return err
 	}

@@ -143,7 +143,7 @@ func (s *soak) deployments(ctx context.Context, api *durability.API) error {
 	for n := 0; pause(ctx, 5*time.Second); n++ {
 		name := fmt.Sprintf("deployment-%d-%d", len(s.lives), n)
 		path := "/apis/apps/v1/namespaces/" + namespaceName + "/deployments"
-		if s.request(ctx, api, "create", http.MethodPost, path, deployment(name, 3), nil) != nil {
+		if s.request(ctx, api, "create", http.MethodPost, path, durability.Deployment(name, 3), nil) != nil {
 			continue
 		}
 		for _, replicas := range []int{3, 6, 1} {
@@ -172,7 +172,7 @@ func (s *soak) namespaces(ctx context.Context, api *durability.API) error {
 			object := durability.Object{APIVersion: "v1", Kind: "ConfigMap", Metadata: durability.Metadata{Name: fmt.Sprintf("object-%d", i)}}
 			s.request(ctx, api, "create", http.MethodPost, "/api/v1/namespaces/"+name+"/configmaps", object, nil)
 		}
-		s.request(ctx, api, "create", http.MethodPost, "/apis/apps/v1/namespaces/"+name+"/deployments", deployment("d", 3), nil)
+		s.request(ctx, api, "create", http.MethodPost, "/apis/apps/v1/namespaces/"+name+"/deployments", durability.Deployment("d", 3), nil)
 		pause(ctx, 2*time.Second)
 		s.request(ctx, api, "delete", http.MethodDelete, "/api/v1/namespaces/"+name, nil, nil)
 		if s.await(ctx, api, "namespace gone", "/api/v1/namespaces/"+name, nil) {
@@ -201,17 +201,6 @@ func (s *soak) await(ctx context.Context, api *durability.API, what, path string
 		}
 	}
 	return false
-}
-
-// deployment is a Deployment for simulated nodes.
-func deployment(name string, replicas int) durability.Object {
-	labels := map[string]any{"app": name}
-	return durability.Object{APIVersion: "apps/v1", Kind: "Deployment", Metadata: durability.Metadata{Name: name}, Spec: map[string]any{
-		"replicas": replicas, "selector": map[string]any{"matchLabels": labels}, "template": map[string]any{
-			"metadata": map[string]any{"labels": labels},
-			"spec":     map[string]any{"terminationGracePeriodSeconds": 1, "containers": []any{map[string]any{"name": "c", "image": "none"}}},
-		},
-	}}
 }
 
 // pause waits. It returns false if ctx ends first.
