@@ -65,29 +65,13 @@ func TestMain(m *testing.M) {
 
 func TestPodsOfADeployment(t *testing.T) {
 	cluster := process.Start(t)
-	namespace := cluster.Namespace(t)
-	if !strings.HasPrefix(namespace, "testpodsofadeployment-") {
+	if namespace := cluster.Namespace(t); !strings.HasPrefix(namespace, "testpodsofadeployment-") {
 		t.Errorf("namespace %q has not the test's name", namespace)
 	}
-	labels := map[string]string{"app": "web"}
-	two := int32(2)
-	_, err := cluster.Client().AppsV1().Deployments(namespace).Create(t.Context(), &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: "web"},
-		Spec: appsv1.DeploymentSpec{Replicas: &two, Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{
-			ObjectMeta: metav1.ObjectMeta{Labels: labels},
-			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "web"}}},
-		}},
-	}, metav1.CreateOptions{})
-	if err != nil {
+	if _, err := cluster.Client().AppsV1().Deployments("default").Create(t.Context(), web(2), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	cluster.Eventually(t, "two pods", func() error {
-		pods, err := cluster.Client().CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
-		if err == nil && len(pods.Items) != 2 {
-			err = fmt.Errorf("%d pods, want 2", len(pods.Items))
-		}
-		return err
-	})
+	cluster.Eventually(t, "two pods", func() error { return wantPods(t, cluster, 2) })
 }
 
 func TestRestartKeepsObjectsAndAddress(t *testing.T) {

@@ -13,14 +13,10 @@ import (
 
 // A Result is what was measured of one row. Times are in milliseconds.
 type Result struct {
-	Row       string  `json:"row"`
-	Ops       int     `json:"ops"`
-	PerSecond float64 `json:"per_second"`
-	P50       float64 `json:"p50_ms"`
-	P99       float64 `json:"p99_ms"`
-	// CPU is the CPU time of one operation, for the peer and its client together, in
-	// microseconds.
-	CPU float64 `json:"cpu_us_per_op"`
+	Ops       int
+	PerSecond float64
+	P50       float64
+	P99       float64
 }
 
 // Limits say how many clients there are, and when they end: each waits for an answer before

@@ -47,22 +47,17 @@ var units = map[string]struct {
 	"/s":                {"op/sec", 1, true},
 	"p50 ms":            {"p50-sec", 1e-3, false},
 	"p99 ms":            {"p99-sec", 1e-3, false},
-	"max ms":            {"max-sec", 1e-3, false},
-	"p50 us":            {"p50-sec", 1e-6, false},
 	"CPU us":            {"CPU-sec/op", 1e-6, false},
 	"server µs each":    {"server-CPU-sec/op", 1e-6, false},
 	"client µs each":    {"client-CPU-sec/op", 1e-6, false},
 	"datastore µs each": {"datastore-CPU-sec/op", 1e-6, false},
-	"B":                 {"B", 1, false},
 	"MB":                {"B", 1e6, false},
-	"MiB":               {"B", 1 << 20, false},
 	"MB/day":            {"B/day", 1e6, false},
 	"kB/s":              {"written-B/sec", 1e3, false},
 	"% of a core":       {"cores", 1e-2, false},
 	"/min":              {"commits/min", 1, false},
 	"flushes/min":       {"flushes/min", 1, false},
 	"goroutines":        {"goroutines", 1, false},
-	"×":                 {"ratio", 1, false},
 }
 
 // Remark adds a remark. A remark without a text is left out.

@@ -1,4 +1,4 @@
-// Package report prints what a benchmark has measured: as a table, as JSON, and in Go's
+// Package report prints what a benchmark has measured: as a table, and in Go's
 // benchmark format.
 package report
 
