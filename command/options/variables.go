@@ -23,8 +23,7 @@ var otherVariables = []string{
 	"KARVE_CONTROLLERS", // of the kube-apiserver that envtest starts
 	"KARVE_SERVERTEST_CHILD",
 	"KARVE_CRASHES", "KARVE_CRASH_", "KARVE_HISTORIES", "KARVE_INSECURE_TEST_", "KARVE_LOGBRIDGE_TEST",
-	"KARVE_NODES_", "KARVE_KONNECTIVITY_HOLD", // of scripts/nodes and scripts/konnectivity-test
-	"KARVE_PLUG_", "KARVE_STORAGE", "KARVE_TEST_", "KARVE_VM_",
+	"KARVE_NODES_", "KARVE_PLUG_", "KARVE_STORAGE", "KARVE_TEST_", "KARVE_VM_",
 }
 
 // serviceLink is a variable that kubelet sets in Pods for a Service whose name begins with
