@@ -69,7 +69,7 @@ func serve(release string) (url string, err error) {
 func end(group int) error {
 	const patience = time.Minute
 	signal, asked := syscall.SIGTERM, time.Now()
-	for syscall.Kill(-group, signal) == nil {
+	for group > 0 && syscall.Kill(-group, signal) == nil { // 0: nothing was started
 		switch waited := time.Since(asked); {
 		case waited > 2*patience:
 			return fmt.Errorf("what was started is still there after %v", waited)
