@@ -6,11 +6,11 @@
 //
 // VERSION is one like v1.37.2; "patch" is the newest patch release of the present minor version. The
 // program names the version in every go.mod and in the files that repeat it, tidies the modules,
-// prints the report, and builds and vets every module. It commits nothing. .ci/run has the tests.
+// writes the checksums of the kubelets, prints the report, and builds and vets every module. It commits nothing. .ci/run has the tests.
 // It begins in a work tree without changes. If something does not compile, correct that and run the same
 // command again. With two versions, it prints the report only.
 //
-// It needs Go, git and the Go module proxy. The report takes seconds; a move takes a quarter of an hour or
+// It needs Go, git, the Go module proxy, and curl with https://dl.k8s.io. The report takes seconds; a move takes a quarter of an hour or
 // more, most of it compiling Kubernetes.
 package main
 
@@ -82,6 +82,9 @@ func upgrade(ctx context.Context, to string) error {
 		if err := command(ctx, dir, "go", "mod", "tidy"); err != nil {
 			return err
 		}
+	}
+	if err := command(ctx, ".", "scripts/kubelet-sums"); err != nil {
+		return err
 	}
 	if err := report(ctx, os.Stdout, from, to); err != nil {
 		return err
