@@ -64,11 +64,11 @@ rules: [{level: Metadata}]
 		}
 	}
 
-	// Objects that several of them need are watched only once: see package sharedinformers.
+	// Each part has informers of its own, as upstream.
 	for resource, want := range map[string][]string{
-		"nodes":        {"system:apiserver"},
-		"statefulsets": {"system:kube-controller-manager"},
-		"pods":         {"system:apiserver", "system:kube-scheduler"},
+		"nodes":        {"system:apiserver", "system:kube-controller-manager", "system:kube-scheduler"},
+		"statefulsets": {"system:kube-controller-manager", "system:kube-scheduler"},
+		"pods":         {"system:apiserver", "system:kube-controller-manager", "system:kube-scheduler"},
 	} {
 		var watching []string
 		for asked := range agents {

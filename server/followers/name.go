@@ -1,4 +1,4 @@
-package sharedinformers
+package followers
 
 import "k8s.io/client-go/tools/cache"
 

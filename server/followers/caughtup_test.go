@@ -1,4 +1,4 @@
-package sharedinformers
+package followers
 
 import (
 	"context"
