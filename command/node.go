@@ -30,6 +30,8 @@ func nodeCommand() *cli.Command {
 		&cli.StringFlag{Name: "node-ip", Usage: "`ADDRESS` that the node reports (default: that of the default route)"},
 		&cli.StringFlag{Name: "pod-cidr", Usage: "`CIDR` of this node's Pods (default: what the cluster gives it, or a part of " + join.DefaultPodNetwork + ")"},
 		&cli.StringFlag{Name: "ssh-user", Usage: "`USER` as whom the server logs in through SSH: its key goes into that user's authorized_keys (needs a server with --ssh-user)"},
+		&cli.StringSliceFlag{Name: "node-labels", Usage: "labels of the Node, such as `disk=ssd,zone=a`"},
+		&cli.StringSliceFlag{Name: "node-taints", Usage: "taints of the Node, such as `gpu=yes:NoSchedule`: only Pods that tolerate them come to it"},
 		&cli.BoolFlag{Name: "no-network", Usage: "write no network configuration for Pods: another plugin will"},
 	}
 	return &cli.Command{
@@ -120,6 +122,7 @@ func joinOptions(c *cli.Context) (join.Options, error) {
 	o.Server, o.CAHashes, o.CAFile = c.String("server"), c.StringSlice("ca-hash"), c.String("ca-file")
 	o.Name, o.IP, o.PodCIDR, o.NoNetwork = c.String("node-name"), c.String("node-ip"), c.String("pod-cidr"), c.Bool("no-network")
 	o.SSHUser = c.String("ssh-user")
+	o.Labels, o.Taints = strings.Join(c.StringSlice("node-labels"), ","), strings.Join(c.StringSlice("node-taints"), ",")
 	return o, err
 }
 

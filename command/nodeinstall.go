@@ -93,12 +93,12 @@ func joinOwn(c *cli.Context, m *join.Machine, dir string, o *join.Options) (done
 	}
 	o.Server, o.OwnServer = config.Host, true
 	if joined {
-		for _, name := range []string{"no-network", "node-name", "node-ip", "pod-cidr", "ssh-user"} {
+		for _, name := range []string{"no-network", "node-name", "node-ip", "pod-cidr", "ssh-user", "node-labels", "node-taints"} {
 			if c.IsSet(name) {
 				o.Warn("--%s was not looked at, because this machine is a node already. To change it: %s, then the same command again", name, join.UninstallFile)
 			}
 		}
-		o.NoNetwork, o.Name, o.IP, o.PodCIDR, o.SSHUser = false, "", "", "", ""
+		o.NoNetwork, o.Name, o.IP, o.PodCIDR, o.SSHUser, o.Labels, o.Taints = false, "", "", "", "", "", ""
 		return func() {}, nil
 	}
 	o.CAFile = filepath.Join(dir, "certs", "server-ca.crt")

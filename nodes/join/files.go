@@ -116,6 +116,12 @@ func kubeletCommand(o Options) []string {
 	if o.IP != "" {
 		args = append(args, "--node-ip="+o.IP)
 	}
+	if o.Labels != "" {
+		args = append(args, "--node-labels="+o.Labels)
+	}
+	if o.Taints != "" {
+		args = append(args, "--register-with-taints="+o.Taints)
+	}
 	return args
 }
 

@@ -73,6 +73,7 @@ func TestJoin(t *testing.T) {
 	before := m.tree(t)
 	o := optionsFor(s)
 	o.Kubelet = withKubelet(t, m, s)
+	o.Labels, o.Taints = "zone=a, node.kubernetes.io/disk=ssd,node-role=", "gpu=yes:NoSchedule,spot:NoExecute"
 	if err := Join(t.Context(), m.Machine, o); err != nil {
 		t.Fatal(err)
 	}
@@ -95,6 +96,8 @@ func TestJoin(t *testing.T) {
 	}
 	if unit := m.read(systemdUnit); !strings.Contains(unit, "KillMode=process") || strings.Contains(unit, "abcdef") {
 		t.Errorf("got the unit %s", unit)
+	} else if want := " --node-labels=node-role=,node.kubernetes.io/disk=ssd,zone=a --register-with-taints=gpu=yes:NoSchedule,spot:NoExecute\n"; !strings.Contains(unit, want) {
+		t.Errorf("got the unit %s, want %q", unit, want)
 	}
 	if left, _ := filepath.Glob(m.path("/usr/local/lib/.karve-node-*")); len(left) > 0 {
 		t.Errorf("left over: %v", left)

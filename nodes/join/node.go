@@ -44,6 +44,9 @@ type Options struct {
 	Name string
 	// IP is the address that the node reports; empty: the kubelet chooses.
 	IP string
+	// Labels and Taints are those with which the kubelet registers the Node, separated by commas: key=value, and
+	// key=value:Effect or key:Effect.
+	Labels, Taints string
 	// PodCIDR are the addresses of this node's Pods; empty: those that the cluster gives the
 	// node, or a part of DefaultPodNetwork.
 	PodCIDR string
@@ -162,6 +165,12 @@ func (o *Options) complete() error {
 	}
 	if o.IP != "" && net.ParseIP(o.IP) == nil {
 		add("--node-ip %q: want an IP address", o.IP)
+	}
+	if err := o.parseLabels(); err != nil {
+		add("--node-labels %q: %w", o.Labels, err)
+	}
+	if err := o.parseTaints(); err != nil {
+		add("--node-taints %q: %w: want key=value:Effect, or key:Effect, with the effect NoSchedule, PreferNoSchedule or NoExecute", o.Taints, err)
 	}
 	if o.PodCIDR != "" {
 		if _, err := parseCIDRs(o.PodCIDR); err != nil {
