@@ -55,6 +55,17 @@ func addonsCommand() *cli.Command {
 				Action: listAddons,
 			},
 			{
+				Name:  "images",
+				Usage: "list the images that nodes without internet need",
+				Description: "These are the images of the addons, and that of the sandbox of each Pod (pause), which kubeadm\n" +
+					"uses, too. containerd uses the one in its configuration. No server is asked.",
+				Flags: []cli.Flag{
+					&cli.StringFlag{Name: "image-repository", Value: addons.DefaultImageRepository, Usage: "`REPOSITORY` of the images, such as a mirror"},
+					output.Flag(),
+				},
+				Action: listImages,
+			},
+			{
 				Name:        "delete",
 				Usage:       "delete what karve addons apply has created",
 				Subcommands: []*cli.Command{deleteCommand(addons.KubeProxy), deleteCommand(addons.CoreDNS)},
@@ -280,6 +291,18 @@ func listAddons(c *cli.Context) error {
 				ready = fmt.Sprintf("%d/%d", s.Ready, s.Wanted)
 			}
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", s.Name, applied, ready, image)
+		}
+	})
+}
+
+func listImages(c *cli.Context) error {
+	if err := output.Check(c); err != nil {
+		return err
+	}
+	images := addons.Images(addons.Settings{Version: version.Kubernetes, ImageRepository: strings.TrimSuffix(c.String("image-repository"), "/")})
+	return output.Show(c, images, func(w io.Writer) {
+		for _, image := range images {
+			fmt.Fprintln(w, image)
 		}
 	})
 }

@@ -264,6 +264,7 @@ func TestAddonsWithoutAServer(t *testing.T) {
 		{"apply coredns --proxy-mode ipvs", []string{"there is no option --proxy-mode"}},
 		{"apply coredns --replicas 0 --image a --image-repository https://b -o json", []string{"--replicas 0", "--image is the whole name", "--image-repository…https://b", `--output "json": want yaml`}},
 		{"apply coredns -o --", []string{"--output needs yaml"}},
+		{"images -o yaml", []string{`--output "yaml"`}},
 		{"list -o --", []string{"--output needs table or json"}},
 		{"apply kube-proxy --server https://a%20b:99999/x", []string{"https://a%20b:99999/x…want https://HOST or https://HOST:PORT"}},
 		{"apply coredns --cluster-domain -x-", []string{`--cluster-domain "-x-": want a DNS domain`}},

@@ -22,6 +22,8 @@ import (
 	kubeadmapi "k8s.io/kubernetes/cmd/kubeadm/app/apis/kubeadm"
 	"k8s.io/kubernetes/cmd/kubeadm/app/apis/kubeadm/v1beta4"
 	"k8s.io/kubernetes/cmd/kubeadm/app/componentconfigs"
+	"k8s.io/kubernetes/cmd/kubeadm/app/constants"
+	"k8s.io/kubernetes/cmd/kubeadm/app/images"
 	"k8s.io/kubernetes/cmd/kubeadm/app/phases/addons/dns"
 	"k8s.io/kubernetes/cmd/kubeadm/app/phases/addons/proxy"
 	yamlencoding "sigs.k8s.io/yaml"
@@ -146,6 +148,12 @@ func kubeadms(name string, s Settings) (*bytes.Buffer, error) {
 	}
 	cluster.ComponentConfigs[componentconfigs.KubeProxyGroup].Default(cluster, endpoint, nil)
 	return manifest, proxy.EnsureProxyAddon(cluster, endpoint, nil, "", manifest, true)
+}
+
+// Images returns the images of all addons, and the one of the sandbox of each Pod.
+func Images(s Settings) []string {
+	cluster := &kubeadmapi.ClusterConfiguration{KubernetesVersion: s.Version, ImageRepository: cmp.Or(s.ImageRepository, DefaultImageRepository)}
+	return []string{images.GetKubernetesImage(constants.KubeProxy, cluster), images.GetDNSImage(cluster), images.GetPauseImage(cluster)}
 }
 
 // YAML returns objects as one stream of documents.

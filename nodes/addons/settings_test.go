@@ -61,6 +61,26 @@ func TestObjects(t *testing.T) {
 	}
 }
 
+// Who copies the images of the list has those of the objects.
+func TestImages(t *testing.T) {
+	for _, repository := range []string{"", "registry.example.org/k8s"} {
+		s := Settings{Server: "https://192.0.2.1:6443", ServiceRange: "10.96.0.0/12", Version: "v1.2.3", ImageRepository: repository}
+		images := Images(s)
+		if len(images) != 3 || !strings.Contains(images[2], "/pause:") {
+			t.Fatalf("got %q", images)
+		}
+		for i, name := range []string{KubeProxy, CoreDNS} {
+			objects, err := Objects(name, s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if text, err := YAML(objects); err != nil || !strings.Contains(string(text), "image: "+images[i]+"\n") {
+				t.Errorf("%s does not have the image %s (%v):\n%s", name, images[i], err, text)
+			}
+		}
+	}
+}
+
 // kube-proxy's Pods are replaced if only the server's address changes.
 func TestChecksum(t *testing.T) {
 	sum := func(server string) string {
