@@ -43,6 +43,8 @@ var homes = []struct {
 	{"k8s.io/kubernetes/cmd/kubeadm/app/apis/bootstraptoken/", []string{"command/token"}, "it links little of Kubernetes, and one command needs it"},
 	{"k8s.io/kubernetes/cmd/kubeadm/app/util/pubkeypin", []string{"command/token", "nodes/join"}, "it links little of Kubernetes, and both check the hash of a CA"},
 	{"k8s.io/kubernetes/cmd/kubeadm/", []string{"nodes/addons", "bootstrap/kubeadm"}, "two packages know what kubeadm does"},
+	{"k8s.io/kubernetes/pkg/util/taints", []string{"nodes/join"}, "it links little of Kubernetes, and a node that joins needs it"},
+	{"k8s.io/kubernetes/pkg/api/v1/pod", []string{"simulate"}, "it links little of Kubernetes, and simulated nodes decide as kubelets do"},
 	{"k8s.io/kubernetes/", []string{"server", "server/apiserver", "server/controllers", "server/controllers/replacements", "server/scheduler", "bootstrap", "bootstrap/kubeadm", "envtest/kubeapiserver", "server/apiserver/replacements"}, "a test binary that links Kubernetes takes 20 s: keep those packages few"},
 	{"k8s.io/apiserver/", []string{"server", "server/apiserver", "server/controllers", "bootstrap", "envtest/kubeapiserver", "server/apiserver/egress", "server/apiserver/openapi", "server/apiserver/replacements", "simulate/metricsapi"}, "it comes with most of Kubernetes"},
 	{"k8s.io/kubectl/pkg/util/i18n", []string{"command/locale"}, "it has to be initialised first"},
