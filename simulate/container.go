@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 )
 
 // The kubelet's reasons.
@@ -197,48 +198,7 @@ func shouldRestart(c *corev1.Container, pod *corev1.Pod, code int32) bool {
 	if isInit && code == 0 && !isSidecar(c) {
 		return false
 	}
-	return ShouldRestart(c, pod, code)
-}
-
-// ShouldRestart is upstream's podutil.ContainerShouldRestart; a test compares them.
-func ShouldRestart(c *corev1.Container, pod *corev1.Pod, code int32) bool {
-	if c.RestartPolicy != nil {
-		for _, rule := range c.RestartPolicyRules {
-			if matches(rule, code) {
-				return true // both existing actions start it again
-			}
-		}
-		switch *c.RestartPolicy {
-		case corev1.ContainerRestartPolicyAlways:
-			return true
-		case corev1.ContainerRestartPolicyOnFailure:
-			return code != 0
-		case corev1.ContainerRestartPolicyNever:
-			return false
-		}
-	}
-	switch pod.Spec.RestartPolicy {
-	case corev1.RestartPolicyNever:
-		return false
-	case corev1.RestartPolicyOnFailure:
-		return code != 0
-	default:
-		return true
-	}
-}
-
-func matches(rule corev1.ContainerRestartRule, code int32) bool {
-	if rule.ExitCodes == nil {
-		return false
-	}
-	found := slices.Contains(rule.ExitCodes.Values, code)
-	switch rule.ExitCodes.Operator {
-	case corev1.ContainerRestartRuleOnExitCodesOpIn:
-		return found
-	case corev1.ContainerRestartRuleOnExitCodesOpNotIn:
-		return !found
-	}
-	return false
+	return podutil.ContainerShouldRestart(*c, pod.Spec, code)
 }
 
 func isSidecar(c *corev1.Container) bool {

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -89,10 +90,9 @@ func (u usages) ofNode(n *corev1.Node, all []*corev1.Pod) *metrics.NodeMetrics {
 			continue
 		}
 		if m := u.ofPod(p); m != nil {
-			for _, c := range m.Containers {
-				cpu.Add(c.Usage[corev1.ResourceCPU])
-				memory.Add(c.Usage[corev1.ResourceMemory])
-			}
+			podCPU, podMemory := sum(m)
+			cpu.Add(podCPU)
+			memory.Add(podMemory)
 		}
 	}
 	return &metrics.NodeMetrics{
@@ -134,29 +134,6 @@ func (s podMetrics) List(ctx context.Context, options *metainternalversion.ListO
 		}
 	}
 	return list, nil
-}
-
-func (podMetrics) ConvertToTable(_ context.Context, object, _ runtime.Object) (*metav1.Table, error) {
-	var rows []metav1.TableRow
-	row := func(m *metrics.PodMetrics) {
-		var cpu, memory resource.Quantity
-		for _, c := range m.Containers {
-			cpu.Add(c.Usage[corev1.ResourceCPU])
-			memory.Add(c.Usage[corev1.ResourceMemory])
-		}
-		rows = append(rows, tableRow(m, m.Name, cpu, memory))
-	}
-	switch o := object.(type) {
-	case *metrics.PodMetrics:
-		row(o)
-	case *metrics.PodMetricsList:
-		for i := range o.Items {
-			row(&o.Items[i])
-		}
-	default:
-		return nil, fmt.Errorf("no table for %T", object)
-	}
-	return table(rows), nil
 }
 
 // nodeMetrics is the resource nodes of the group.
@@ -205,24 +182,6 @@ func (s nodeMetrics) List(_ context.Context, options *metainternalversion.ListOp
 	return list, nil
 }
 
-func (nodeMetrics) ConvertToTable(_ context.Context, object, _ runtime.Object) (*metav1.Table, error) {
-	var rows []metav1.TableRow
-	row := func(m *metrics.NodeMetrics) {
-		rows = append(rows, tableRow(m, m.Name, m.Usage[corev1.ResourceCPU], m.Usage[corev1.ResourceMemory]))
-	}
-	switch o := object.(type) {
-	case *metrics.NodeMetrics:
-		row(o)
-	case *metrics.NodeMetricsList:
-		for i := range o.Items {
-			row(&o.Items[i])
-		}
-	default:
-		return nil, fmt.Errorf("no table for %T", object)
-	}
-	return table(rows), nil
-}
-
 // chosenBy returns what selects the objects of a list: a label selector, and a function that
 // checks name and namespace.
 func chosenBy(options *metainternalversion.ListOptions) (labels.Selector, func(metav1.Object) bool) {
@@ -238,14 +197,38 @@ func chosenBy(options *metainternalversion.ListOptions) (labels.Selector, func(m
 	}
 }
 
-// table returns what kubectl get shows, with metrics-server's columns.
-func table(rows []metav1.TableRow) *metav1.Table {
-	return &metav1.Table{Rows: rows, ColumnDefinitions: []metav1.TableColumnDefinition{
+// ConvertToTable returns what kubectl get shows, with metrics-server's columns.
+func (usages) ConvertToTable(_ context.Context, object, _ runtime.Object) (*metav1.Table, error) {
+	table := &metav1.Table{ColumnDefinitions: []metav1.TableColumnDefinition{
 		{Name: "Name", Type: "string", Format: "name"}, {Name: "cpu", Type: "string"},
 		{Name: "memory", Type: "string"}, {Name: "Window", Type: "string"},
 	}}
+	row := func(of runtime.Object) error {
+		var name string
+		var cpu, memory resource.Quantity
+		switch m := of.(type) {
+		case *metrics.PodMetrics:
+			name = m.Name
+			cpu, memory = sum(m)
+		case *metrics.NodeMetrics:
+			name, cpu, memory = m.Name, m.Usage[corev1.ResourceCPU], m.Usage[corev1.ResourceMemory]
+		default:
+			return fmt.Errorf("no table for %T", of)
+		}
+		table.Rows = append(table.Rows, metav1.TableRow{Object: runtime.RawExtension{Object: of}, Cells: []any{name, cpu.String(), memory.String(), usageWindow.String()}})
+		return nil
+	}
+	if meta.IsListType(object) {
+		return table, meta.EachListItem(object, row)
+	}
+	return table, row(object)
 }
 
-func tableRow(object runtime.Object, name string, cpu, memory resource.Quantity) metav1.TableRow {
-	return metav1.TableRow{Object: runtime.RawExtension{Object: object}, Cells: []any{name, cpu.String(), memory.String(), usageWindow.String()}}
+// sum returns what all containers of a Pod use.
+func sum(m *metrics.PodMetrics) (cpu, memory resource.Quantity) {
+	for _, c := range m.Containers {
+		cpu.Add(c.Usage[corev1.ResourceCPU])
+		memory.Add(c.Usage[corev1.ResourceMemory])
+	}
+	return cpu, memory
 }
