@@ -361,37 +361,7 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// A FIFO without a writer would keep root waiting, and a file without an end would fill its memory.
-func TestReadKeysThatAreNoFile(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct {
-		replace func(path string) error
-		want    string
-	}{
-		{func(path string) error { return exec.Command("mkfifo", path).Run() }, "not a file"},
-		{func(path string) error { return os.Mkdir(path, 0o700) }, "not a file"},
-		{func(path string) error {
-			return errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, maxKeys+1))
-		}, "larger than 1048576 bytes"},
-	} {
-		dir := t.TempDir()
-		if err := errors.Join(os.Mkdir(filepath.Join(dir, sshDir), 0o700), tc.replace(filepath.Join(dir, authorizedKeys))); err != nil {
-			t.Fatal(err)
-		}
-		home, err := os.OpenRoot(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		f := keyFile{mode: 0o640, uid: 1}
-		wantError(t, f.read(home), tc.want)
-		if f.text != nil || f.mode != 0o640 || f.uid != 1 {
-			t.Errorf("it read %+v", f)
-		}
-		home.Close()
-	}
-}
-
-// What is no file does not keep a node from being removed, but is not passed over in silence.
+// A FIFO without a writer would keep root waiting, and a file without an end would fill its memory. What is no file does not keep a node from being removed, but is not passed over in silence.
 func TestWithdrawFromWhatIsNoFile(t *testing.T) {
 	t.Parallel()
 	for name, replace := range map[string]func(home string) error{

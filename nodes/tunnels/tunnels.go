@@ -8,6 +8,7 @@
 package tunnels
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -138,33 +139,15 @@ var errStopped = errors.New("the server is shutting down")
 
 // New returns tunnels to no nodes. They make no connection before Set is called.
 func New(c Config) *Tunnels {
-	if c.Port == 0 {
-		c.Port = defaultPort
-	}
+	c.Port, c.AtOnce = cmp.Or(c.Port, defaultPort), cmp.Or(c.AtOnce, defaultAtOnce)
+	c.ConnectTimeout, c.DialTimeout = cmp.Or(c.ConnectTimeout, defaultConnectTimeout), cmp.Or(c.DialTimeout, defaultDialTimeout)
+	c.Linger, c.KeepAlive, c.Health = cmp.Or(c.Linger, defaultLinger), cmp.Or(c.KeepAlive, defaultKeepAlive), cmp.Or(c.Health, defaultHealth)
 	if c.Dial == nil {
 		c.Dial = (&net.Dialer{}).DialContext
 	}
 	if c.Log == nil {
 		c.Log = logrus.New()
 		c.Log.SetOutput(io.Discard)
-	}
-	if c.AtOnce == 0 {
-		c.AtOnce = defaultAtOnce
-	}
-	if c.ConnectTimeout == 0 {
-		c.ConnectTimeout = defaultConnectTimeout
-	}
-	if c.Linger == 0 {
-		c.Linger = defaultLinger
-	}
-	if c.DialTimeout == 0 {
-		c.DialTimeout = defaultDialTimeout
-	}
-	if c.KeepAlive == 0 {
-		c.KeepAlive = defaultKeepAlive
-	}
-	if c.Health == 0 {
-		c.Health = defaultHealth
 	}
 	if c.Retry.Duration == 0 {
 		c.Retry = defaultRetry
