@@ -2,6 +2,7 @@ package kubeadm
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
@@ -116,10 +117,7 @@ func (m *Maintainer) makeAll(ctx context.Context, done *Changes) error {
 	}
 	mark := &corev1.Namespace{}
 	MarkMade(mark)
-	patch, err := yaml.Marshal(map[string]any{"metadata": map[string]any{"annotations": mark.Annotations}})
-	if err == nil {
-		patch, err = yaml.YAMLToJSON(patch)
-	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": mark.Annotations}})
 	if err != nil {
 		return err
 	}
