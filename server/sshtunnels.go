@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	nodeutil "k8s.io/component-helpers/node/util"
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/control"
@@ -164,7 +165,7 @@ func (s *sshTunnels) follow(ctx context.Context, ready func()) error {
 	from, all := s.connect(), s.tunnels.Load()
 	informer := from.informers.Core().V1().Nodes().Informer()
 	set := func(object any) {
-		if node, ok := object.(*corev1.Node); ok && !isSimulated(node) {
+		if node, ok := object.(*corev1.Node); ok && !simulate.IsNode(node) {
 			all.Set(tunnelNode(node, from.addressTypes))
 		}
 	}
@@ -197,12 +198,6 @@ func (s *sshTunnels) follow(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// isSimulated reports whether nothing can be reached at the node's addresses.
-func isSimulated(node *corev1.Node) bool {
-	_, ok := node.Labels[simulate.NodeLabel]
-	return ok
-}
-
 // tunnelNode is what the tunnels need to know of a node. The addresses are in the order in which the
 // API server prefers their types.
 func tunnelNode(node *corev1.Node, addressTypes []string) tunnels.Node {
@@ -219,11 +214,8 @@ func tunnelNode(node *corev1.Node, addressTypes []string) tunnels.Node {
 			n.PodCIDRs = append(n.PodCIDRs, p)
 		}
 	}
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			n.Ready = c.Status == corev1.ConditionTrue
-		}
-	}
+	_, ready := nodeutil.GetNodeCondition(&node.Status, corev1.NodeReady)
+	n.Ready = ready != nil && ready.Status == corev1.ConditionTrue
 	return n
 }
 

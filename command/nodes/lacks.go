@@ -11,6 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/version"
+	nodeutil "k8s.io/component-helpers/node/util"
 )
 
 // facts are what is known about a cluster. What could not be read is not known, and nothing is said
@@ -165,7 +166,7 @@ func (f *facts) lacks() (all []Lack) {
 func (f *facts) addNetwork(add func(do, format string, args ...any)) {
 	var without, withoutRange []string
 	for _, n := range f.nodes {
-		c := readiness(&n)
+		_, c := nodeutil.GetNodeCondition(&n.Status, corev1.NodeReady)
 		if c == nil || c.Status == corev1.ConditionTrue {
 			continue
 		}

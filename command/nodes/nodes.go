@@ -20,6 +20,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	nodeutil "k8s.io/component-helpers/node/util"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
 	"github.com/karve-k8s/karve/simulate"
@@ -89,7 +90,7 @@ func (s Server) Read(ctx context.Context) (*Report, error) {
 	report := &Report{}
 	var machines []corev1.Node
 	for _, n := range all {
-		if _, simulated := n.Labels[simulate.NodeLabel]; simulated {
+		if simulate.IsNode(&n) {
 			report.Simulated++
 			continue
 		}
@@ -122,7 +123,7 @@ func describe(n *corev1.Node) Node {
 	d := Node{Name: n.Name, Kubelet: n.Status.NodeInfo.KubeletVersion, Problem: "the kubelet has not reported yet",
 		MilliCPU: n.Status.Allocatable.Cpu().MilliValue(), Memory: n.Status.Allocatable.Memory().Value()}
 	d.nowhere = len(n.Status.Addresses) == 0
-	if c := readiness(n); c != nil {
+	if _, c := nodeutil.GetNodeCondition(&n.Status, corev1.NodeReady); c != nil {
 		if d.Ready = c.Status == corev1.ConditionTrue; d.Ready {
 			d.Problem = ""
 		} else {
@@ -130,15 +131,6 @@ func describe(n *corev1.Node) Node {
 		}
 	}
 	return d
-}
-
-func readiness(n *corev1.Node) *corev1.NodeCondition {
-	for i, c := range n.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			return &n.Status.Conditions[i]
-		}
-	}
-	return nil
 }
 
 // ReadUsage adds the usage of the nodes to a report of [Server.Read], from metrics-server, and from the

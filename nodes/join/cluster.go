@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/client-go/kubernetes"
+	nodeutil "k8s.io/component-helpers/node/util"
 	"sigs.k8s.io/yaml"
 )
 
@@ -119,15 +120,9 @@ func (c *cluster) free(ctx context.Context, m *Machine, name string) error {
 	return fmt.Errorf("--node-name %s: the cluster has a node of that name already (%s): choose another name, or `karve kubectl delete node %s` if that machine is gone", name, where, name)
 }
 
-func alive(n *corev1.Node) bool { return condition(n, corev1.NodeReady) == corev1.ConditionTrue }
-
-func condition(n *corev1.Node, kind corev1.NodeConditionType) corev1.ConditionStatus {
-	for _, c := range n.Status.Conditions {
-		if c.Type == kind {
-			return c.Status
-		}
-	}
-	return corev1.ConditionUnknown
+func alive(n *corev1.Node) bool {
+	_, ready := nodeutil.GetNodeCondition(&n.Status, corev1.NodeReady)
+	return ready != nil && ready.Status == corev1.ConditionTrue
 }
 
 // hasAddress tells whether an address is one of this machine's.

@@ -17,8 +17,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+	nodeutil "k8s.io/component-helpers/node/util"
 )
 
 // becomeReady waits until the kubelet has its certificate, gives the node a network, and waits
@@ -51,10 +53,8 @@ func (m *Machine) becomeReady(ctx context.Context, r *record, o Options, c *clus
 	}
 	if err := until(ctx, func() (bool, error) { return get() == nil && alive(last), nil }); err != nil {
 		why := "it reports nothing"
-		for _, condition := range last.Status.Conditions {
-			if condition.Type == corev1.NodeReady {
-				why = condition.Message
-			}
+		if _, ready := nodeutil.GetNodeCondition(&last.Status, corev1.NodeReady); ready != nil {
+			why = ready.Message
 		}
 		if o.NoNetwork && strings.Contains(why, "cni") {
 			o.Warn("the node %s is not Ready, because it has no network plugin yet: install one, as --no-network leaves that to you", o.Name)
@@ -223,16 +223,7 @@ func (m *Machine) ownClient(server string) (kubernetes.Interface, error) {
 
 // until asks every half second, until the answer is yes or the context ends.
 func until(ctx context.Context, yes func() (bool, error)) error {
-	for {
-		if ok, err := yes(); ok || err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(500 * time.Millisecond):
-		}
-	}
+	return wait.PollUntilContextCancel(ctx, 500*time.Millisecond, true, func(context.Context) (bool, error) { return yes() })
 }
 
 // isGone tells whether the Node was deleted, or its certificate is no longer accepted.
