@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 )
 
 // Prefix begins the annotations that tell Pods and Nodes how to behave, and the label of
@@ -114,7 +115,7 @@ func readScript(pod *corev1.Pod, defaults Defaults) (podScript, error) {
 		c := &pod.Spec.InitContainers[i]
 		r.container, r.whole = c.Name, false
 		usual := time.Duration(0)
-		if isSidecar(c) {
+		if podutil.IsRestartableInitContainer(c) {
 			usual = forever
 		}
 		s.containers[c.Name] = r.script(usual)

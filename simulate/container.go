@@ -195,14 +195,10 @@ func backOff(s script, restarts int32) time.Duration {
 // for init containers, which are done once they have succeeded.
 func shouldRestart(c *corev1.Container, pod *corev1.Pod, code int32) bool {
 	isInit := slices.ContainsFunc(pod.Spec.InitContainers, func(i corev1.Container) bool { return i.Name == c.Name })
-	if isInit && code == 0 && !isSidecar(c) {
+	if isInit && code == 0 && !podutil.IsRestartableInitContainer(c) {
 		return false
 	}
 	return podutil.ContainerShouldRestart(*c, pod.Spec, code)
-}
-
-func isSidecar(c *corev1.Container) bool {
-	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
 func hash(parts ...string) string {

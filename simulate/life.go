@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 )
 
 // life is a Pod at a moment. Everything about it except the exact times is in its status.
@@ -69,7 +70,7 @@ func (l *life) since(name string, d time.Duration) bool {
 // advance returns the Pod's status now.
 func (l *life) advance() corev1.PodStatus {
 	status := *l.pod.Status.DeepCopy()
-	if status.Phase == corev1.PodSucceeded || status.Phase == corev1.PodFailed {
+	if podutil.IsPodPhaseTerminal(status.Phase) {
 		return status
 	}
 	status.ObservedGeneration = l.pod.Generation
@@ -101,15 +102,11 @@ func (l *life) advance() corev1.PodStatus {
 	if status.Phase != corev1.PodFailed {
 		status.Phase = phaseOf(l.pod, &status, initialized, failed)
 	}
-	if over(status.Phase) {
+	if podutil.IsPodPhaseTerminal(status.Phase) {
 		l.endAll(&status)
 	}
 	l.conditions(&status)
 	return status
-}
-
-func over(phase corev1.PodPhase) bool {
-	return phase == corev1.PodSucceeded || phase == corev1.PodFailed
 }
 
 // hasStarted reports whether the Pod has its addresses, and so is past its beginning.
@@ -150,7 +147,7 @@ func (l *life) initialize(status *corev1.PodStatus) (initialized, failed bool) {
 		c := &l.pod.Spec.InitContainers[i]
 		var now corev1.ContainerStatus
 		switch {
-		case isSidecar(c) && (initialized || begun):
+		case podutil.IsRestartableInitContainer(c) && (initialized || begun):
 			now = l.run(c, find(was, c.Name))
 			initialized = initialized && (*now.Started || begun)
 		case !initialized || begun:
@@ -278,7 +275,7 @@ func phaseOf(pod *corev1.Pod, status *corev1.PodStatus, initialized, failed bool
 func (l *life) conditions(status *corev1.PodStatus) {
 	var incomplete, unready []string
 	for _, c := range status.InitContainerStatuses { // with any name: others can write the status too
-		sidecar := slices.ContainsFunc(l.pod.Spec.InitContainers, func(of corev1.Container) bool { return of.Name == c.Name && isSidecar(&of) })
+		sidecar := slices.ContainsFunc(l.pod.Spec.InitContainers, func(of corev1.Container) bool { return of.Name == c.Name && podutil.IsRestartableInitContainer(&of) })
 		started := c.Started != nil && *c.Started
 		if sidecar && !started || !sidecar && !c.Ready {
 			incomplete = append(incomplete, c.Name)

@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 
 	"github.com/karve-k8s/karve/internal/ownports"
 )
@@ -159,7 +160,7 @@ func (s *simulation) listens(key types.NamespacedName) (uid types.UID, _ listenM
 	if n := s.nodes[pod.Spec.NodeName]; n != nil && n.isDown() {
 		return uid, nil, fmt.Errorf("node %s of pod %s is down", n.name, key)
 	}
-	if over(pod.Status.Phase) || !hasStarted(&pod.Status) {
+	if podutil.IsPodPhaseTerminal(pod.Status.Phase) || !hasStarted(&pod.Status) {
 		return uid, nil, fmt.Errorf("pod %s does not run", key)
 	}
 	script, err := readScript(pod, s.Defaults)

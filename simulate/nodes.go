@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
+	nodeutil "k8s.io/component-helpers/node/util"
 )
 
 // The kubelet's own intervals (pkg/kubelet/apis/config/v1beta1/defaults.go).
@@ -176,20 +177,11 @@ func conditionsOf(n *node, o *corev1.Node, now time.Time) []corev1.NodeCondition
 		if o == nil {
 			continue
 		}
-		if was := conditionOf(o, c.Type); was != nil && was.Status == c.Status {
+		if _, was := nodeutil.GetNodeCondition(&o.Status, c.Type); was != nil && was.Status == c.Status {
 			c.LastTransitionTime = was.LastTransitionTime
 		}
 	}
 	return all
-}
-
-func conditionOf(o *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
-	for i := range o.Status.Conditions {
-		if o.Status.Conditions[i].Type == kind {
-			return &o.Status.Conditions[i]
-		}
-	}
-	return nil
 }
 
 // nodeEvents handles the events of Node objects.
@@ -214,7 +206,7 @@ func (s *simulation) nodeEvents() cache.ResourceEventHandler {
 }
 
 func readiness(o *corev1.Node) corev1.ConditionStatus {
-	if c := conditionOf(o, corev1.NodeReady); c != nil {
+	if _, c := nodeutil.GetNodeCondition(&o.Status, corev1.NodeReady); c != nil {
 		return c.Status
 	}
 	return corev1.ConditionUnknown

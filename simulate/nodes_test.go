@@ -10,6 +10,7 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	nodeutil "k8s.io/component-helpers/node/util"
 )
 
 func TestRenewals(t *testing.T) {
@@ -71,7 +72,8 @@ func TestWrongAnnotationsOfANodeAreNamedOnce(t *testing.T) {
 		reported := slices.Clone(*written)
 		n.reported = time.Now()
 		s.syncNode(t.Context(), n.name)
-		message := conditionOf(is, corev1.NodeReady).Message
+		_, ready := nodeutil.GetNodeCondition(&is.Status, corev1.NodeReady)
+		message := ready.Message
 		if c.want == "" {
 			if len(lines.AllEntries()) > 0 || len(reported) > 0 || strings.Contains(message, ";") {
 				t.Errorf("%s=%s: logged %v, wrote %q, the condition says %q; want nothing", c.name, c.value, lines.AllEntries(), reported, message)

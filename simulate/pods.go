@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/tools/cache"
+	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 )
 
 // record is what the simulation knows about a Pod besides its object. Only the Pod's worker
@@ -42,7 +43,7 @@ func (s *simulation) podEvents() cache.ResourceEventHandler {
 func (s *simulation) takeUpPods() {
 	for _, object := range s.PodInformer.GetStore().List() {
 		p := object.(*corev1.Pod)
-		if s.nodes[p.Spec.NodeName] == nil || p.Spec.HostNetwork || over(p.Status.Phase) {
+		if s.nodes[p.Spec.NodeName] == nil || p.Spec.HostNetwork || podutil.IsPodPhaseTerminal(p.Status.Phase) {
 			continue
 		}
 		s.recordOf(types.NamespacedName{Namespace: p.Namespace, Name: p.Name}, p)
@@ -140,7 +141,7 @@ func (s *simulation) syncPod(ctx context.Context, key types.NamespacedName) (tim
 	if p.DeletionTimestamp != nil {
 		return s.endPod(ctx, n, r, l)
 	}
-	if over(p.Status.Phase) {
+	if podutil.IsPodPhaseTerminal(p.Status.Phase) {
 		s.giveBack(key, r)
 		return 0, nil
 	}
@@ -227,7 +228,7 @@ func (s *simulation) endPod(ctx context.Context, n *node, r *record, l *life) (t
 		}
 	}
 	takes := time.Duration(0)
-	if !over(p.Status.Phase) && hasStarted(&p.Status) {
+	if !podutil.IsPodPhaseTerminal(p.Status.Phase) && hasStarted(&p.Status) {
 		takes = min(l.script.stopAfter+longestPreStop(p), grace)
 	}
 	if left := r.deleted.Add(takes).Sub(l.now); left > 0 {
@@ -235,7 +236,7 @@ func (s *simulation) endPod(ctx context.Context, n *node, r *record, l *life) (t
 	}
 	// A controller that keeps the Pod with a finalizer, as Job does, needs to see how it
 	// ended.
-	if len(p.Finalizers) > 0 && !over(p.Status.Phase) {
+	if len(p.Finalizers) > 0 && !podutil.IsPodPhaseTerminal(p.Status.Phase) {
 		if err := s.write(ctx, n, r, l, l.end()); err != nil {
 			return 0, err
 		}
