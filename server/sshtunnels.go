@@ -15,7 +15,6 @@ import (
 
 	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -25,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	nodeutil "k8s.io/component-helpers/node/util"
 
+	"github.com/karve-k8s/karve/bootstrap/kubeadm"
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/nodes/tunnels"
@@ -258,21 +258,11 @@ func (s *sshTunnels) offerKey(ctx context.Context, config *rest.Config) {
 // publish creates or changes the objects. Several servers of one cluster have a line each.
 func (s *sshTunnels) publish(ctx context.Context, client kubernetes.Interface, line string) error {
 	ns := metav1.NamespacePublic
-	role := &rbacv1.Role{
-		ObjectMeta: metav1.ObjectMeta{Name: sshRole, Namespace: ns},
-		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{tunnels.OfferName}, Verbs: []string{"get"}}},
-	}
+	role := kubeadm.Reader(ns, sshRole, tunnels.OfferName)
 	if _, err := client.RbacV1().Roles(ns).Create(ctx, role, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
 	}
-	group := func(name string) rbacv1.Subject {
-		return rbacv1.Subject{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: name}
-	}
-	binding := &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: sshRole, Namespace: ns},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: sshRole},
-		Subjects:   []rbacv1.Subject{group("system:nodes"), group("system:bootstrappers")},
-	}
+	binding := kubeadm.Readers(ns, sshRole, kubeadm.Group("system:nodes"), kubeadm.Group("system:bootstrappers"))
 	if _, err := client.RbacV1().RoleBindings(ns).Create(ctx, binding, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
 	}

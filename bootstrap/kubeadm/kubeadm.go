@@ -6,11 +6,8 @@
 package kubeadm
 
 import (
-	"crypto/sha256"
 	"fmt"
-	"maps"
 	"path"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -22,6 +19,7 @@ import (
 	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/kubernetes/cmd/kubeadm/app/apis/kubeadm/v1beta4"
+	"k8s.io/kubernetes/cmd/kubeadm/app/componentconfigs"
 	"k8s.io/kubernetes/cmd/kubeadm/app/constants"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
@@ -88,7 +86,7 @@ func (c Config) Objects() ([]runtime.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	tokens, nodes := group(constants.NodeBootstrapTokenAuthGroup), group(constants.NodesGroup)
+	tokens, nodes := Group(constants.NodeBootstrapTokenAuthGroup), Group(constants.NodesGroup)
 	getNodes := &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: constants.GetNodesClusterRoleName},
 		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"nodes"}}},
@@ -98,12 +96,12 @@ func (c Config) Objects() ([]runtime.Object, error) {
 		info,
 		kubeadm,
 		kubelet,
-		reader(metav1.NamespacePublic, clusterInfoRole, info.Name),
-		readers(metav1.NamespacePublic, clusterInfoRole, rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: anonymous}),
-		reader(metav1.NamespaceSystem, kubeadmConfigRole, kubeadm.Name),
-		readers(metav1.NamespaceSystem, kubeadmConfigRole, tokens, nodes),
-		reader(metav1.NamespaceSystem, constants.KubeletBaseConfigMapRole, kubelet.Name),
-		readers(metav1.NamespaceSystem, constants.KubeletBaseConfigMapRole, nodes, tokens),
+		Reader(metav1.NamespacePublic, clusterInfoRole, info.Name),
+		Readers(metav1.NamespacePublic, clusterInfoRole, rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: anonymous}),
+		Reader(metav1.NamespaceSystem, kubeadmConfigRole, kubeadm.Name),
+		Readers(metav1.NamespaceSystem, kubeadmConfigRole, tokens, nodes),
+		Reader(metav1.NamespaceSystem, constants.KubeletBaseConfigMapRole, kubelet.Name),
+		Readers(metav1.NamespaceSystem, constants.KubeletBaseConfigMapRole, nodes, tokens),
 		// A bootstrap token may look whether the name of its node is taken, and ask for a
 		// certificate, which is approved. A node may renew its own.
 		getNodes,
@@ -122,20 +120,21 @@ func MarkMade(system *corev1.Namespace) {
 	metav1.SetMetaDataAnnotation(&system.ObjectMeta, MadeAnnotation, fmt.Sprint(generation))
 }
 
-func group(name string) rbacv1.Subject {
+// Group is a group of users as the subject of a binding.
+func Group(name string) rbacv1.Subject {
 	return rbacv1.Subject{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: name}
 }
 
-// reader returns a Role that may get one ConfigMap.
-func reader(namespace, name, configMap string) *rbacv1.Role {
+// Reader returns a Role that may get one ConfigMap.
+func Reader(namespace, name, configMap string) *rbacv1.Role {
 	return &rbacv1.Role{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{configMap}}},
 	}
 }
 
-// readers binds subjects to the Role of the same name.
-func readers(namespace, name string, subjects ...rbacv1.Subject) *rbacv1.RoleBinding {
+// Readers binds subjects to the Role of the same name.
+func Readers(namespace, name string, subjects ...rbacv1.Subject) *rbacv1.RoleBinding {
 	return &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
@@ -212,7 +211,7 @@ func (c Config) kubeletConfig(dns []string) (*corev1.ConfigMap, error) {
 		return nil, fmt.Errorf("make ConfigMap %s: %w", constants.KubeletBaseConfigurationConfigMap, err)
 	}
 	cm := configMap(metav1.NamespaceSystem, constants.KubeletBaseConfigurationConfigMap, constants.KubeletBaseConfigurationConfigMapKey, text)
-	sign(cm)
+	componentconfigs.SignConfigMap(cm)
 	return cm, nil
 }
 
@@ -227,27 +226,4 @@ func withClusterDNS(config []byte, dns []string) ([]byte, error) {
 	}
 	fields["clusterDNS"] = append([]string{}, dns...)
 	return yaml.Marshal(fields)
-}
-
-// sign adds kubeadm's annotation for a configuration that was generated and that nobody has
-// edited (componentconfigs.SignConfigMap, in a package that would link the rest of kubeadm).
-func sign(cm *corev1.ConfigMap) {
-	metav1.SetMetaDataAnnotation(&cm.ObjectMeta, constants.ComponentConfigHashAnnotationKey, checksum(cm))
-}
-
-// signed reports whether nobody has edited a configuration since it was generated.
-func signed(cm *corev1.ConfigMap) bool {
-	return cm.Annotations[constants.ComponentConfigHashAnnotationKey] == checksum(cm)
-}
-
-// checksum is componentconfigs.ChecksumForConfigMap.
-func checksum(cm *corev1.ConfigMap) string {
-	hash := sha256.New()
-	for _, key := range slices.Sorted(maps.Keys(cm.Data)) {
-		hash.Write([]byte(cm.Data[key]))
-	}
-	for _, key := range slices.Sorted(maps.Keys(cm.BinaryData)) {
-		hash.Write(cm.BinaryData[key])
-	}
-	return fmt.Sprintf("sha256:%x", hash.Sum(nil))
 }

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/util/retry"
 	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
 	"k8s.io/kubernetes/cmd/kubeadm/app/apis/kubeadm/v1beta4"
+	"k8s.io/kubernetes/cmd/kubeadm/app/componentconfigs"
 	"k8s.io/kubernetes/cmd/kubeadm/app/constants"
 	"sigs.k8s.io/yaml"
 
@@ -292,9 +293,9 @@ func (m *Maintainer) followKubeletConfig(ctx context.Context, done *Changes) err
 		return err
 	}
 	return m.follow(ctx, done, want, key, func(cm *corev1.ConfigMap) error {
-		if signed(cm) && cm.Data[key] != want.Data[key] {
+		if componentconfigs.VerifyConfigMapSignature(cm) && cm.Data[key] != want.Data[key] {
 			cm.Data[key] = want.Data[key]
-			sign(cm)
+			componentconfigs.SignConfigMap(cm)
 		}
 		return nil
 	})
@@ -323,14 +324,14 @@ func SetClusterDNS(ctx context.Context, client kubernetes.Interface, addresses .
 		if config.ClusterDNS != nil && slices.Equal(config.ClusterDNS, addresses) {
 			return nil
 		}
-		unedited := signed(cm)
+		unedited := componentconfigs.VerifyConfigMapSignature(cm)
 		text, err := withClusterDNS([]byte(cm.Data[key]), addresses)
 		if err != nil {
 			return fmt.Errorf("ConfigMap %s/%s: %s: %w", cm.Namespace, cm.Name, key, err)
 		}
 		cm.Data[key] = string(text)
 		if unedited {
-			sign(cm)
+			componentconfigs.SignConfigMap(cm)
 		}
 		_, err = configMaps.Update(ctx, cm, metav1.UpdateOptions{})
 		changed = err == nil
