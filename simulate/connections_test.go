@@ -260,23 +260,6 @@ func TestConnectionsToANodeEndWhenItIsDown(t *testing.T) {
 	}
 }
 
-// A node may be down before the first of its events: a connection may be as early.
-func TestConnectionsEndWhenANodeIsTakenUpAsDown(t *testing.T) {
-	a := newAnswering(t, false)
-	a.Nodes = 1
-	at := nodeAddress(0, false).String() + ":10250"
-	if _, err := a.get(at); err != nil {
-		t.Fatal(err)
-	}
-	add(t, a.NodeInformer, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: Name(0), Labels: map[string]string{NodeLabel: ""}, Annotations: map[string]string{NodeDown: "true"}}})
-	if err := a.takeUpNodes(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := a.get(at); err == nil || !strings.Contains(err.Error(), "is down") {
-		t.Errorf("got %q and %v, want that it is down", got, err)
-	}
-}
-
 // A change may come between the check for a connection and the connection, and the end of all nodes, too.
 func TestConnectionsAreCheckedAgain(t *testing.T) {
 	var c connections
