@@ -10,7 +10,7 @@ import (
 
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/server/apiserver"
-	"github.com/karve-k8s/karve/server/followers"
+	"github.com/karve-k8s/karve/server/sharedinformers"
 )
 
 // awaitInformers returns when the informers of this process have seen the changes of a reset.
@@ -30,7 +30,7 @@ func (s *controlPlane) awaitInformers(ctx context.Context, engine *datastore.Eng
 	if err != nil {
 		return err
 	}
-	return followers.Wait(ctx, all, changes)
+	return sharedinformers.Wait(ctx, all, changes)
 }
 
 // forgetAbsent makes the controllers forget which owners are absent.
@@ -41,8 +41,8 @@ func (s *controlPlane) forgetAbsent() {
 }
 
 // changesOf returns the objects that a reset has changed, with their revisions in storage.
-func changesOf(ctx context.Context, api *apiserver.Server, engine *datastore.Engine, done *datastore.ResetResult) (followers.Changes, error) {
-	changes := followers.Changes{Revision: done.Revision, Of: map[schema.GroupResource][]followers.Change{}}
+func changesOf(ctx context.Context, api *apiserver.Server, engine *datastore.Engine, done *datastore.ResetResult) (sharedinformers.Changes, error) {
+	changes := sharedinformers.Changes{Revision: done.Revision, Of: map[schema.GroupResource][]sharedinformers.Change{}}
 	keys := map[schema.GroupResource]map[string]string{}
 	revisionOf := func(key string, at int64) (int64, error) {
 		got, err := engine.Range(ctx, datastore.RangeRequest{Key: key, Revision: at, KeysOnly: true})
@@ -65,7 +65,7 @@ func changesOf(ctx context.Context, api *apiserver.Server, engine *datastore.Eng
 		if err != nil {
 			return changes, fmt.Errorf("find what the reset has changed: %w", err)
 		}
-		changes.Of[resource] = append(changes.Of[resource], followers.Change{Key: object, Revision: revision})
+		changes.Of[resource] = append(changes.Of[resource], sharedinformers.Change{Key: object, Revision: revision})
 		if keys[resource] == nil {
 			keys[resource] = map[string]string{}
 		}
@@ -79,7 +79,7 @@ func changesOf(ctx context.Context, api *apiserver.Server, engine *datastore.Eng
 }
 
 // followers returns the informers that have to see changes.
-func (s *controlPlane) followers(api *apiserver.Server, changes followers.Changes) ([]followers.Informer, error) {
+func (s *controlPlane) followers(api *apiserver.Server, changes sharedinformers.Changes) ([]sharedinformers.Informer, error) {
 	all, err := api.Followers()
 	if err != nil {
 		return nil, err

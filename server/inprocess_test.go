@@ -64,11 +64,11 @@ rules: [{level: Metadata}]
 		}
 	}
 
-	// Each part has informers of its own, as upstream.
+	// Objects that several of them need are watched only once: see package sharedinformers.
 	for resource, want := range map[string][]string{
-		"nodes":        {"system:apiserver", "system:kube-controller-manager", "system:kube-scheduler"},
-		"statefulsets": {"system:kube-controller-manager", "system:kube-scheduler"},
-		"pods":         {"system:apiserver", "system:kube-controller-manager", "system:kube-scheduler"},
+		"nodes":        {"system:apiserver"},
+		"statefulsets": {"system:kube-controller-manager"},
+		"pods":         {"system:apiserver", "system:kube-scheduler"},
 	} {
 		var watching []string
 		for asked := range agents {

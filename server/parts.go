@@ -131,7 +131,7 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 		s.controlling = controllers.New(o)
 	}
 	if p.scheduler != nil {
-		s.scheduling = scheduler.New(scheduler.Options{Upstream: p.scheduler, Identity: p.identity, Log: p.Log, Step: s.stepsOf(schedulerPart), Connect: s.schedulerConnection, Blocked: s.blockedPart(schedulerPart)})
+		s.scheduling = scheduler.New(scheduler.Options{Upstream: p.scheduler, Deviations: p.deviations, Identity: p.identity, Log: p.Log, Step: s.stepsOf(schedulerPart), Connect: s.schedulerConnection, Blocked: s.blockedPart(schedulerPart)})
 	}
 	if p.SimulateNodes > 0 {
 		s.simulation = newSimulation(p, s.simulationConnection)
@@ -160,8 +160,9 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 //     kubeadm join and the manifests.
 //
 // What does its work through the API is tried again until it succeeds (lifecycle.Retried), and its start has no limit:
-// see blocked.go. The datastore says which cluster this is (joinCluster) before certificates are issued, unless these cannot
-// be of another one (issuesFirst). With --etcd-listen, it accepts TLS connections when they are.
+// see blocked.go. The scheduler uses informers of the controllers, and waits for them itself. The datastore says which
+// cluster this is (joinCluster) before certificates are issued, unless these cannot be of another one (issuesFirst). With
+// --etcd-listen, it accepts TLS connections when they are.
 func (s *controlPlane) parts() []lifecycle.Part {
 	var all []lifecycle.Part
 	add := func(name string, run func(context.Context, func()) error, lastError func() error, needs ...string) {
@@ -465,7 +466,7 @@ func (s *controlPlane) controllersConnection() controllers.Connection {
 	clients, api := s.clients(), s.api.Server()
 	c := controllers.Connection{
 		Client: clients.Config(controllers.Component, certs.ControllerManager), Anonymous: clients.Anonymous(controllers.Component),
-		Certificates: s.certificates.Store(),
+		Certificates: s.certificates.Store(), Informers: api.Informers(),
 	}
 	if s.ownsStorage() {
 		c.Writes = &replacements.Writes{
@@ -477,7 +478,11 @@ func (s *controlPlane) controllersConnection() controllers.Connection {
 }
 
 func (s *controlPlane) schedulerConnection() scheduler.Connection {
-	return scheduler.Connection{Client: s.clients().Config(scheduler.Component, certs.Scheduler)}
+	c := scheduler.Connection{Client: s.clients().Config(scheduler.Component, certs.Scheduler), Informers: s.api.Server().Informers()}
+	if s.controlling != nil && s.election == nil { // otherwise they may stop before the scheduler
+		c.Controllers = s.controlling
+	}
+	return c
 }
 
 func (s *controlPlane) simulationConnection() simulationConnection {

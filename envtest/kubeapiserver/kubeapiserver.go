@@ -306,11 +306,13 @@ func (c *controlling) make(p *program) (err error) {
 	c.controllers = controllers.New(controllers.Options{Upstream: c.upstream, Step: noStep, Connect: func() controllers.Connection {
 		return controllers.Connection{
 			Client: clients().Config(controllers.Component, certs.ControllerManager), Anonymous: clients().Anonymous(controllers.Component),
-			Certificates: c.store,
+			Certificates: c.store, Informers: p.api.Server().Informers(),
 		}
 	}})
 	c.scheduler = scheduler.New(scheduler.Options{Upstream: scheduling, Step: noStep, Connect: func() scheduler.Connection {
-		return scheduler.Connection{Client: clients().Config(scheduler.Component, certs.Scheduler)}
+		return scheduler.Connection{
+			Client: clients().Config(scheduler.Component, certs.Scheduler), Informers: p.api.Server().Informers(), Controllers: c.controllers,
+		}
 	}})
 	c.first = &ready.FirstObjects{
 		Client:          func() *rest.Config { return clients().Config("karve", certs.Admin) },

@@ -31,7 +31,7 @@ import (
 	"github.com/karve-k8s/karve/server/apiserver/openapi"
 	"github.com/karve-k8s/karve/server/apiserver/replacements"
 	"github.com/karve-k8s/karve/server/deviations"
-	"github.com/karve-k8s/karve/server/followers"
+	"github.com/karve-k8s/karve/server/sharedinformers"
 )
 
 // withoutAggregator is an environment variable. If it has any value, the chain is built
@@ -68,7 +68,7 @@ func New(ctx context.Context, c Config) (s *Server, err error) {
 	done()
 	plugins := completed.Admission.GenericAdmission
 	plugins.Decorators = append(admission.Decorators{admission.DecoratorFunc(egress.StayingPlugin)}, plugins.Decorators...)
-	completed.InformerName = followers.Name(upstreamsName)
+	completed.InformerName = sharedinformers.Name(upstreamsName)
 	defer func() {
 		if err != nil {
 			completed.InformerName.Release() // otherwise Run does

@@ -15,24 +15,25 @@ import (
 	registrationinformers "k8s.io/kube-aggregator/pkg/client/informers/externalversions"
 
 	"github.com/karve-k8s/karve/server/apiserver/replacements"
-	"github.com/karve-k8s/karve/server/followers"
+	"github.com/karve-k8s/karve/server/sharedinformers"
 )
 
-// Followers returns the informers of the API server.
-func (s *Server) Followers() ([]followers.Informer, error) {
+// Followers returns the informers of the API server, including those that other parts of this
+// process share.
+func (s *Server) Followers() ([]sharedinformers.Informer, error) {
 	const whose = "API server"
-	all, err := followers.Of(whose, scheme.Scheme, replacements.StartedTypes(s.informers), func(o runtime.Object) cache.SharedIndexInformer {
+	all, err := sharedinformers.Of(whose, scheme.Scheme, replacements.StartedTypes(s.informers), func(o runtime.Object) cache.SharedIndexInformer {
 		return s.informers.InformerFor(o, nil)
 	})
-	var more []followers.Informer
+	var more []sharedinformers.Informer
 	if f := s.definitions; f != nil && err == nil {
-		more, err = followers.Of(whose, apiextensionsscheme.Scheme, replacements.StartedTypes(f), func(o runtime.Object) cache.SharedIndexInformer {
+		more, err = sharedinformers.Of(whose, apiextensionsscheme.Scheme, replacements.StartedTypes(f), func(o runtime.Object) cache.SharedIndexInformer {
 			return f.InformerFor(o, nil)
 		})
 		all = append(all, more...)
 	}
 	if f := s.registrations; f != nil && err == nil {
-		more, err = followers.Of(whose, registrationscheme.Scheme, replacements.StartedTypes(f), func(o runtime.Object) cache.SharedIndexInformer {
+		more, err = sharedinformers.Of(whose, registrationscheme.Scheme, replacements.StartedTypes(f), func(o runtime.Object) cache.SharedIndexInformer {
 			return f.InformerFor(o, nil)
 		})
 		all = append(all, more...)

@@ -40,6 +40,7 @@ import (
 	"github.com/karve-k8s/karve/server/election"
 	"github.com/karve-k8s/karve/server/health"
 	"github.com/karve-k8s/karve/server/lifecycle"
+	"github.com/karve-k8s/karve/server/sharedinformers"
 )
 
 // Component is the name of upstream's program.
@@ -80,9 +81,13 @@ type Connection struct {
 	Anonymous *rest.Config
 	// Certificates has the keys with which controllers sign.
 	Certificates *certs.Store
+	// Informers are the API server's.
+	Informers informers.SharedInformerFactory
 	// Writes tells which writes a deleted namespace waits for. If it is nil, other API
 	// servers may write to the datastore, and upstream's namespace controller runs.
 	Writes *replacements.Writes
+
+	begin func() // starts Informers, if they run longer than the controllers; otherwise nil
 }
 
 // Controllers are kube-controller-manager's controllers, with no port and no client-side rate
@@ -99,8 +104,10 @@ type run struct {
 	podsDecided chan struct{} // closed once the following is set
 	assignsPods bool          // a controller gives nodes ranges of Pod addresses
 
+	configured chan struct{} // closed once the following is set
+	shared     informers.SharedInformerFactory
+
 	started   chan struct{} // closed once the following are set, and the informers started
-	shared    informers.SharedInformerFactory
 	names     []string
 	collected informerfactory.InformerFactory // has custom resources, too; nil without garbage collection
 	mapper    meta.RESTMapper
@@ -121,7 +128,7 @@ func New(o Options) *Controllers {
 
 // renew forgets what the controllers were.
 func (c *Controllers) renew() {
-	ended := c.current.Swap(&run{started: make(chan struct{}), podsDecided: make(chan struct{}), over: make(chan struct{})})
+	ended := c.current.Swap(&run{configured: make(chan struct{}), started: make(chan struct{}), podsDecided: make(chan struct{}), over: make(chan struct{})})
 	if ended != nil {
 		close(ended.over)
 	}
@@ -132,6 +139,26 @@ func (c *Controllers) Check(r *http.Request) error { return c.health.Check(r) }
 
 // LastError returns why the controllers are not ready, or nil if they are.
 func (c *Controllers) LastError() error { return c.health.LastError() }
+
+// Informers waits until the controllers' informers are configured, and returns them. They may be
+// added to, but are started later: started waits for that, and returns an error if the controllers could not
+// begin. With an election, they end with the term, so no other part may use them.
+func (c *Controllers) Informers(ctx context.Context) (shared informers.SharedInformerFactory, started func(context.Context) error, err error) {
+	now, err := c.await(ctx, func(r *run) <-chan struct{} { return r.configured })
+	if err != nil {
+		return nil, nil, err
+	}
+	return now.shared, func(ctx context.Context) error {
+		select {
+		case <-now.started:
+			return nil
+		case <-now.over:
+			return errors.New("the controllers could not begin, and begin again")
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}, nil
+}
 
 // await waits until a channel of the current run is closed.
 func (c *Controllers) await(ctx context.Context, which func(*run) <-chan struct{}) (*run, error) {
@@ -187,6 +214,7 @@ func (c *Controllers) Run(ctx context.Context, ready func()) error {
 		defer c.health.Set(errNoLeader)
 		during := connection
 		during.Client, during.Anonymous = term.Fence(connection.Client), term.Fence(connection.Anonymous)
+		during.begin = func() { connection.Informers.StartWithContext(ctx) }
 		return c.run(leading, during, term, ready)
 	})
 }
@@ -231,7 +259,12 @@ func (c *Controllers) run(ctx context.Context, connection Connection, term *elec
 		return ended(ctx, fmt.Errorf("prepare controllers: %w", err))
 	}
 	defer shared.InformerFactory.Shutdown()
+	if err := sharedinformers.Share(shared.InformerFactory, connection.Informers, c.options.Deviations, sharedWithAPIServer...); err != nil {
+		return err
+	}
 	shared.ClientBuilder = replacements.RangeBuilder{ControllerClientBuilder: perController, Nodes: shared.InformerFactory.Core().V1().Nodes().Lister()}
+	now.shared = shared.InformerFactory
+	close(now.configured)
 	done()
 
 	done = c.options.Step("controllers")
@@ -256,13 +289,16 @@ func (c *Controllers) run(ctx context.Context, connection Connection, term *elec
 	done()
 
 	begin.End()
+	if connection.begin != nil { // none of them can start twice
+		connection.begin()
+	}
 	shared.InformerFactory.StartWithContext(ctx)
 	shared.ObjectOrMetadataInformerFactory.Start(ctx.Done())
 	close(shared.InformersStarted)
 	for _, controller := range all {
 		now.names = append(now.names, controller.Name())
 	}
-	now.shared, now.mapper = shared.InformerFactory, shared.RESTMapper
+	now.mapper = shared.RESTMapper
 	if shared.GraphBuilder != nil {
 		now.collected, now.graph = shared.ObjectOrMetadataInformerFactory, shared.GraphBuilder
 	}

@@ -13,19 +13,19 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/karve-k8s/karve/server/controllers/replacements"
-	"github.com/karve-k8s/karve/server/followers"
 	"github.com/karve-k8s/karve/server/health"
+	"github.com/karve-k8s/karve/server/sharedinformers"
 )
 
 // Followers returns the controllers' informers that have to see the changes. Among them are
 // the garbage collector's metadata informers of custom resources.
-func (c *Controllers) Followers(changes followers.Changes) ([]followers.Informer, error) {
+func (c *Controllers) Followers(changes sharedinformers.Changes) ([]sharedinformers.Informer, error) {
 	now := c.running()
 	if now == nil {
 		return nil, nil
 	}
 	const owner = "controllers"
-	all, err := followers.Started(owner, now.shared)
+	all, err := sharedinformers.Started(owner, now.shared)
 	if err != nil || now.collected == nil {
 		return all, err
 	}
@@ -34,7 +34,7 @@ func (c *Controllers) Followers(changes followers.Changes) ([]followers.Informer
 	redefined := changes.Of[apiextensions.Resource("customresourcedefinitions")]
 	for resource := range changes.Of {
 		custom := strings.Contains(resource.Group, ".") && !scheme.Scheme.IsGroupRegistered(resource.Group)
-		if !custom || slices.ContainsFunc(redefined, func(r followers.Change) bool { return r.Key == resource.String() }) {
+		if !custom || slices.ContainsFunc(redefined, func(r sharedinformers.Change) bool { return r.Key == resource.String() }) {
 			continue
 		}
 		preferred, err := now.mapper.ResourceFor(resource.WithVersion(""))
@@ -45,7 +45,7 @@ func (c *Controllers) Followers(changes followers.Changes) ([]followers.Informer
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, followers.Informer{Resource: resource, Informer: generic.Informer(), Of: owner})
+		all = append(all, sharedinformers.Informer{Resource: resource, Informer: generic.Informer(), Of: owner})
 	}
 	return all, nil
 }

@@ -155,6 +155,14 @@ var (
 		Command:  "scripts/bench api -upstream routes -only get,update -rounds 3",
 		Tests:    []string{"TestRoutesAreUpstreams", "TestRememberedRoutesAreUpstreams", "FuzzRoutes"},
 	}
+	SharedInformers = &Deviation{
+		Name: "sharedinformers", Where: "server/sharedinformers/share.go",
+		Replaces: []string{"k8s.io/client-go/informers.SharedInformerFactory.InformerFor"},
+		Instead:  "API server, controllers and scheduler share the informers of 45 types.",
+		Gain:     "Idle memory is 89.1 MB instead of 93.7, with 1,958 goroutines instead of 2,488.",
+		Command:  "scripts/bench footprint -upstream sharedinformers -only idle -settle 15s -window 15s -rounds 3",
+		Tests:    []string{"TestSharedInformer"},
+	}
 	SingleServer = &Deviation{
 		Name: "singleserver", Where: "server/apiserver/singleserver.go",
 		Replaces: []string{"k8s.io/kubernetes/pkg/controlplane/reconcilers.NewLeaseEndpointReconciler", "k8s.io/apiserver/pkg/reconcilers.PeerEndpointLeaseReconciler"},
@@ -198,6 +206,6 @@ var (
 // Table has every deviation, by name.
 var Table = []*Deviation{
 	AlignedClock, AwaitStorage, Bootstrap, ClientCertificates, Compression, EarlyInformers, ExternalNames, Garbage, GenericConfig,
-	ListBuffer, Loopback, Namespaces, OpenAPI, Queues, Routes, SingleServer, StorageClient, Streams,
+	ListBuffer, Loopback, Namespaces, OpenAPI, Queues, Routes, SharedInformers, SingleServer, StorageClient, Streams,
 	TokenBackdate, Uncached,
 }

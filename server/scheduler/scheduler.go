@@ -25,10 +25,11 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/profile"
 
 	"github.com/karve-k8s/karve/server/begin"
+	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/server/election"
-	"github.com/karve-k8s/karve/server/followers"
 	"github.com/karve-k8s/karve/server/health"
 	"github.com/karve-k8s/karve/server/lifecycle"
+	"github.com/karve-k8s/karve/server/sharedinformers"
 )
 
 // Component is the name of upstream's program.
@@ -40,6 +41,8 @@ type Options struct {
 	Upstream *Upstream
 	// Connect returns what a running API server offers. Run calls it.
 	Connect func() Connection
+	// Deviations are the places where Karve's own code runs instead of upstream's.
+	Deviations deviations.Switches
 	// Identity is this server's in an election, and Log receives who leads.
 	Identity string
 	Log      *logrus.Logger
@@ -50,10 +53,24 @@ type Options struct {
 	Blocked func(error) error
 }
 
-// Connection is what the scheduler needs of a running API server.
+// Connection is what the scheduler needs of a running API server and of the controllers.
 type Connection struct {
 	// Client has the identity of kube-scheduler.
 	Client *rest.Config
+	// Informers are the API server's.
+	Informers informers.SharedInformerFactory
+	// Controllers are the controllers. It is nil if there are none, or if they may stop before the
+	// scheduler. A scheduler with leader election does not use them.
+	Controllers Controllers
+
+	begin func() // starts Informers, if they run longer than the scheduler; otherwise nil
+}
+
+// Controllers are the controllers, as far as the scheduler shares their informers.
+type Controllers interface {
+	// Informers waits for the informers, which may not have started. started waits until they have, or
+	// returns an error if they will not.
+	Informers(context.Context) (shared informers.SharedInformerFactory, started func(context.Context) error, err error)
 }
 
 // Scheduler is kube-scheduler, with no port.
@@ -96,6 +113,8 @@ func (s *Scheduler) Run(ctx context.Context, ready func()) error {
 	if err := election.Valid(s.options.Upstream.source(), settings); err != nil { // a configuration file may have them
 		return lifecycle.Final(err)
 	}
+	// They run longer than a term, but those that only the scheduler uses cannot start a second time.
+	connection.Controllers = nil
 	candidate := election.New(election.Config{
 		Identity: s.options.Identity, Settings: settings, Component: Component, Work: "runs the scheduler", Log: s.options.Log,
 	})
@@ -109,6 +128,7 @@ func (s *Scheduler) Run(ctx context.Context, ready func()) error {
 		defer s.health.Set(errNoLeader)
 		during := connection
 		during.Client = term.Fence(connection.Client)
+		during.begin = func() { connection.Informers.StartWithContext(ctx) }
 		return s.run(leading, during, ready)
 	})
 }
@@ -116,6 +136,7 @@ func (s *Scheduler) Run(ctx context.Context, ready func()) error {
 var (
 	errNoLeader = errors.New("no server has the lease yet")
 	errBegins   = errors.New("the scheduler begins")
+	errWaits    = errors.New("it waits for the controllers, whose informers it uses")
 )
 
 // SetBlocked makes err the reason why the scheduler is not ready. With nil, it begins.
@@ -141,7 +162,7 @@ func (s *Scheduler) election(ctx context.Context, connection Connection) (compon
 // client from a kubeconfig file and return an error after a clean stop.
 func (s *Scheduler) run(ctx context.Context, connection Connection, ready func()) error {
 	done := s.options.Step("configuration")
-	name := followers.Name(Component)
+	name := sharedinformers.Name(Component)
 	defer name.Release()
 	s.options.Upstream.InformerName = name
 	begin := begin.New(s.SetBlocked)
@@ -151,7 +172,21 @@ func (s *Scheduler) run(ctx context.Context, connection Connection, ready func()
 	if err != nil {
 		return err
 	}
+	if err := sharedinformers.Share(config.InformerFactory, connection.Informers, s.options.Deviations, sharedWithAPIServer...); err != nil {
+		return err
+	}
 	done()
+	started := func(context.Context) error { return nil }
+	if connection.Controllers != nil {
+		s.health.Set(errWaits)
+		var theirs informers.SharedInformerFactory
+		if theirs, started, err = connection.Controllers.Informers(ctx); err != nil {
+			return err
+		}
+		if err := sharedinformers.Share(config.InformerFactory, theirs, s.options.Deviations, sharedWithControllers...); err != nil {
+			return err
+		}
+	}
 
 	done = s.options.Step("scheduler")
 	completed := config.Complete()
@@ -160,10 +195,22 @@ func (s *Scheduler) run(ctx context.Context, connection Connection, ready func()
 		return fmt.Errorf("create scheduler: %w", err)
 	}
 	done()
+	if connection.Controllers != nil {
+		// Who starts a shared informer first also stops it, and the scheduler stops before the controllers.
+		done = s.options.Step("wait for the controllers")
+		if err := started(ctx); err != nil {
+			return err
+		}
+		done()
+		s.health.Set(errBegins)
+	}
 
 	done = s.options.Step("informers")
 	completed.EventBroadcaster.StartRecordingToSink(ctx.Done())
 	defer completed.EventBroadcaster.Shutdown()
+	if connection.begin != nil { // none of them can start twice
+		connection.begin()
+	}
 	completed.InformerFactory.StartWithContext(ctx)
 	defer completed.InformerFactory.Shutdown()
 	completed.DynInformerFactory.Start(ctx.Done())
@@ -258,15 +305,15 @@ func waitForHandlers(ctx context.Context, sched *scheduler.Scheduler) error {
 }
 
 // Followers returns the informers of the scheduler that have to see changes.
-func (s *Scheduler) Followers() ([]followers.Informer, error) {
+func (s *Scheduler) Followers() ([]sharedinformers.Informer, error) {
 	started := s.informers.Load()
 	if started == nil {
 		return nil, nil
 	}
-	all, err := followers.Started("scheduler", *started)
+	all, err := sharedinformers.Started("scheduler", *started)
 	for i := range all {
 		// scheduler.NewInformerFactory watches only Pods that have not ended.
-		if all[i].Resource == corev1.Resource("pods") {
+		if all[i].Resource == corev1.Resource("pods") && !sharedinformers.IsShared(all[i].Informer) {
 			all[i].Keeps = hasNotEnded
 		}
 	}

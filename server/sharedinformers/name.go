@@ -1,4 +1,4 @@
-package followers
+package sharedinformers
 
 import "k8s.io/client-go/tools/cache"
 

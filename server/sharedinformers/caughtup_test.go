@@ -1,4 +1,4 @@
-package followers
+package sharedinformers
 
 import (
 	"context"

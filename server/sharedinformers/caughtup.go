@@ -1,4 +1,4 @@
-package followers
+package sharedinformers
 
 import (
 	"context"
@@ -78,6 +78,13 @@ func Started(whose string, factory informers.SharedInformerFactory) ([]Informer,
 	return Of(whose, scheme.Scheme, factory.WaitForCacheSync(now), func(o runtime.Object) cache.SharedIndexInformer {
 		return factory.InformerFor(o, nil)
 	})
+}
+
+// IsShared reports whether [Share] put i into its factory, so that i belongs to another
+// factory.
+func IsShared(i cache.SharedIndexInformer) bool {
+	_, shared := i.(*sharedInformer)
+	return shared
 }
 
 // Wait returns when every informer has seen the changes of its resource. If ctx ends before
