@@ -85,16 +85,3 @@ func TestNodeLeasesAreWrittenTogether(t *testing.T) {
 		}
 	}
 }
-
-func TestDatastoreInMemory(t *testing.T) {
-	c := start(t, func(c *server.Config) {
-		c.DatastoreEndpoint = "memory://"
-		c.NoControllers, c.DisableScheduler = true, true
-	})
-	if _, err := c.CoreV1().Namespaces().Get(t.Context(), "default", metav1.GetOptions{}); err != nil {
-		t.Error(err)
-	}
-	if files, _ := filepath.Glob(filepath.Join(c.dir, "mvcc.db*")); len(files) > 0 {
-		t.Errorf("%v were made", files)
-	}
-}

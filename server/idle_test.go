@@ -2,7 +2,6 @@ package server_test
 
 import (
 	"fmt"
-	"runtime"
 	"testing"
 	"time"
 
@@ -31,24 +30,6 @@ func TestIdleClusterWritesNothing(t *testing.T) {
 		}
 		if quiet := time.Since(since); quiet < still {
 			return fmt.Errorf("the last write was %v ago, at revision %s", quiet.Round(time.Millisecond), revision)
-		}
-		return nil
-	})
-}
-
-// Stacks and queues of goroutines that wait for ever take a sixth of an idle server's memory,
-// so there must be no more of them than necessary.
-func TestIdleClusterHasFewGoroutines(t *testing.T) {
-	compares(t, deviations.StorageClient)
-	// About 2,370 on the machine where the limit was set. Most belong to upstream's informers,
-	// their handlers, the object counts of its storage, and the two goroutines that decode the
-	// events of each watch (the gate ConcurrentWatchObjectDecode).
-	const most = 2450
-	before := runtime.NumGoroutine()
-	start(t, nil)
-	eventually.Nil(t, fmt.Sprintf("no more than %d goroutines", most), func() error {
-		if n := runtime.NumGoroutine() - before; n > most {
-			return fmt.Errorf("got %d", n)
 		}
 		return nil
 	})

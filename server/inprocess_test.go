@@ -6,14 +6,10 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/sirupsen/logrus"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 
 	"github.com/karve-k8s/karve/server"
@@ -100,34 +96,3 @@ func auditEvents(t *testing.T, log string) []auditv1.Event {
 	}
 	return events
 }
-
-// Nothing in the process has a connection to itself that would have to be drained. With HTTP/2
-// alone, this would wait a second for the client. The informers of the API server have ended
-// when it counts its watches.
-func TestStopWithoutClients(t *testing.T) {
-	compares(t, deviations.Loopback)
-	const tries = 3 // because the machine may be busy with something else
-	var took time.Duration
-	const few = 8 // of about 24, because some may just have been started
-	watches := -1
-	for range tries {
-		c := start(t, func(c *server.Config) {
-			c.Log.Level = logrus.TraceLevel
-			c.SettleAfter = time.Hour // the stop does not wait for it
-		})
-		began := time.Now()
-		c.cancel()
-		<-c.done
-		took = time.Since(began)
-		if found := watchesToDrain.FindStringSubmatch(c.log.String()); found != nil {
-			watches, _ = strconv.Atoi(found[1])
-		}
-		if took < time.Second && watches >= 0 && watches < few {
-			return
-		}
-	}
-	t.Errorf("the stop took %v and waited for %d watches (the last of %d tries), want less than a second and %d", took, watches, tries, few)
-}
-
-// watchesToDrain matches upstream's log line about the watches that it ends at a limited rate.
-var watchesToDrain = regexp.MustCompile(`have drained" activeWatchesAfter=0 activeWatchesBefore=(\d+)`)

@@ -23,40 +23,6 @@ import (
 	"github.com/karve-k8s/karve/server/insecure"
 )
 
-// An object with a finalizer keeps its namespace, whose conditions say so. The namespace goes
-// soon after the finalizer.
-func TestNamespaceWaitsForFinalizers(t *testing.T) {
-	c := shared(t)
-	ctx := t.Context()
-	ns := c.namespace(t)
-	maps := c.CoreV1().ConfigMaps(ns)
-	held := create(t, maps, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "held", Finalizers: []string{"example.org/hold"}}})
-	if err := c.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	eventually.Nil(t, "the namespace says what holds it", func() error {
-		now, err := c.CoreV1().Namespaces().Get(ctx, ns, metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err) // it must still exist
-		}
-		for _, condition := range now.Status.Conditions {
-			if condition.Type == corev1.NamespaceFinalizersRemaining && condition.Status == corev1.ConditionTrue {
-				return nil
-			}
-		}
-		return fmt.Errorf("conditions: %v", now.Status.Conditions)
-	})
-	held, err := maps.Get(ctx, held.Name, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	held.Finalizers = nil
-	if _, err := maps.Update(ctx, held, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	c.namespaceGone(t, ns)
-}
-
 // A client that continues to create objects while their namespace is deleted leaves nothing
 // behind.
 func TestNothingOutlivesItsNamespace(t *testing.T) {

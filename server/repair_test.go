@@ -98,10 +98,6 @@ func damage(t *testing.T, c *cluster) {
 		r.Annotations[rbacv1.AutoUpdateAnnotationKey] = "false"
 		r.Rules = r.Rules[:1]
 	})
-	change(t, rbac.ClusterRoleBindings(), "system:monitoring", func(b *rbacv1.ClusterRoleBinding) {
-		b.Annotations[rbacv1.AutoUpdateAnnotationKey] = "false"
-		b.Subjects = append(b.Subjects, rbacv1.Subject{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: "own"})
-	})
 
 	// A binding to another role, which cannot be changed, is created again.
 	binding, err := rbac.ClusterRoleBindings().Get(ctx, "system:volume-scheduler", metav1.GetOptions{})
@@ -109,20 +105,6 @@ func damage(t *testing.T, c *cluster) {
 	fatal(t, rbac.ClusterRoleBindings().Delete(ctx, binding.Name, all))
 	binding.ResourceVersion, binding.RoleRef.Name = "", "view"
 	create(t, rbac.ClusterRoleBindings(), binding)
-
-	// Releases before the aggregated roles, and before the binding was split, left these
-	// objects.
-	for _, name := range []string{"system:aggregate-to-view", "view"} {
-		fatal(t, rbac.ClusterRoles().Delete(ctx, name, all))
-	}
-	create(t, rbac.ClusterRoles(), &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: "view", Labels: map[string]string{"kubernetes.io/bootstrapping": "rbac-defaults"}},
-		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{"own.example"}, Resources: []string{"views"}}},
-	})
-	fatal(t, rbac.ClusterRoleBindings().Delete(ctx, "system:public-info-viewer", all))
-	change(t, rbac.ClusterRoleBindings(), "system:discovery", func(b *rbacv1.ClusterRoleBinding) {
-		b.Subjects = append(b.Subjects, rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "own"})
-	})
 }
 
 // changer is the part of every typed client that change uses.

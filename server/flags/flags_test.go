@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spf13/pflag"
 	cliflag "k8s.io/component-base/cli/flag"
 )
 
@@ -109,48 +108,4 @@ func TestNearest(t *testing.T) {
 	if got := Nearest("anything", nil); got != "" {
 		t.Errorf("of no names: got %q", got)
 	}
-}
-
-func FuzzApply(f *testing.F) {
-	for _, seed := range []string{"event-ttl=1m", "--names=a,\"b", "verbose", "etcd-servers=x", "=", "--", "names=\xff", "evnt-ttl=1"} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, arg string) {
-		v, sets := testSets()
-		err := Apply("server", "server-arg", sets, owned, []string{arg})
-		if err != nil && !strings.HasPrefix(err.Error(), "--server-arg: ") {
-			t.Errorf("%q: got %v, which does not name the option", arg, err)
-		}
-		name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
-		known := false
-		for _, set := range sets.FlagSets {
-			set.VisitAll(func(flag *pflag.Flag) { known = known || flag.Name == name })
-		}
-		if err == nil && !known {
-			t.Errorf("%q: accepted, but there is no such flag", arg)
-		}
-		if v.owned != "ours" {
-			t.Errorf("%q: our own value became %q", arg, v.owned)
-		}
-	})
-}
-
-func FuzzNearest(f *testing.F) {
-	f.Add("event-tll", "event-ttl,names")
-	f.Add("", "")
-	f.Add("ærlig", "erlig,ærleg")
-	f.Fuzz(func(t *testing.T, word, list string) {
-		names := strings.Split(list, ",")
-		got := Nearest(word, names)
-		found := got == ""
-		for _, name := range names {
-			found = found || name == got
-			if name == word && word != "" && got != word {
-				t.Errorf("Nearest(%q, %q): got %q, want the word itself", word, names, got)
-			}
-		}
-		if !found {
-			t.Errorf("Nearest(%q, %q): got %q, which is none of them", word, names, got)
-		}
-	})
 }

@@ -260,18 +260,6 @@ func TestPartThatEndsStopsTheOthers(t *testing.T) {
 	}
 }
 
-func TestPartThatEndsWhileAnotherStarts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &stage{}
-		broken := errors.New("broken")
-		err := s.run(time.Hour, nil, s.parts(script{endAfter: time.Second, end: broken}, script{hang: true}, script{}))
-		if !errors.Is(err, broken) || !strings.HasPrefix(err.Error(), "a: ") {
-			t.Errorf("got %v, want a: broken", err)
-		}
-		s.want(t, "starting a, a starts, a is ready, starting b, b starts, a is gone, stopping b, b is gone, stopping a")
-	})
-}
-
 func TestContextEndsDuringStart(t *testing.T) {
 	for position := range 3 {
 		synctest.Test(t, func(t *testing.T) {
@@ -291,13 +279,6 @@ func TestContextEndsDuringStart(t *testing.T) {
 				t.Errorf("hanging at %d: %d parts were started, want %d", position, started, position+1)
 			}
 		})
-	}
-}
-
-func TestContextEndedBeforeStart(t *testing.T) {
-	s := &stage{}
-	if err := s.run(0, nil, s.parts(script{}, script{})); err != nil || len(s.events) != 0 {
-		t.Errorf("got %v and %v, want nothing at all to happen", err, s.events)
 	}
 }
 

@@ -298,23 +298,6 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// A deadline of the client's ends the handler as well.
-func TestClientDeadline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var ended error
-		client, _ := serving(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done(); ended = r.Context().Err() })
-		client.Timeout = time.Minute
-		_, err := client.Do(request(t, t.Context(), "GET", nil))
-		if !os.IsTimeout(err) {
-			t.Errorf("got %v, want a timeout", err)
-		}
-		synctest.Wait()
-		if ended == nil {
-			t.Error("the handler's context has not ended")
-		}
-	})
-}
-
 func TestPanic(t *testing.T) {
 	for value, want := range map[any]int{any(http.ErrAbortHandler): 0, any("boom"): 1} {
 		synctest.Test(t, func(t *testing.T) {

@@ -3,7 +3,6 @@ package sharedinformers
 import (
 	"context"
 	"errors"
-	"reflect"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,9 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -136,18 +133,4 @@ func TestWaitNamesTheCulprit(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
-}
-
-func TestOf(t *testing.T) {
-	want := newInformer()
-	got, err := Of("tests", scheme.Scheme, map[reflect.Type]bool{reflect.TypeFor[*corev1.Pod](): true, reflect.TypeFor[*corev1.ConfigMap](): false},
-		func(runtime.Object) cache.SharedIndexInformer { return want })
-	if err != nil || len(got) != 2 {
-		t.Fatalf("got %v, %v", got, err)
-	}
-	for _, i := range got {
-		if i.Informer != cache.SharedIndexInformer(want) || i.Of != "tests" || i.Resource != pods && i.Resource != corev1.Resource("configmaps") {
-			t.Errorf("got %+v", i)
-		}
-	}
 }

@@ -2,7 +2,6 @@ package replacements
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -50,39 +49,6 @@ func chosen(router restful.RouteSelector, services []*restful.WebService, r *htt
 		text = fmt.Sprint(route.Method, route.Path, route.Consumes, route.Produces, text)
 	}
 	return text
-}
-
-// The memory returns the route of upstream's router, whatever came before.
-func TestRememberedRoutesAreUpstreams(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2))
-	pick := func(from ...string) string { return from[random.IntN(len(from))] }
-	token := func() string {
-		return pick("api", "apis", "v1", "odd", "conditional", "deep", "pods", "nodes", "namespaces", "watch", "proxy", "widgets", "gadgets", "things", "any",
-			"special", "status", "finalize", "log", "a", "b", "x", "web:verb", "{name}", "")
-	}
-	all := services()
-	ours := rememberRoutes(restful.CurlyRouter{}).(*routeMemory)
-	fits := 0
-	for range 100_000 {
-		path := pick("/api/v1", "/apis/odd/v1", "/apis/conditional/v1", "/apis/deep/v1", "/api", "/apis", "")
-		for range random.IntN(6) {
-			path += "/" + token()
-		}
-		r := httptest.NewRequest(pick("GET", "GET", "PUT", "DELETE", "PATCH", "POST", "OPTIONS"), "/", nil)
-		r.URL.Path = path
-		r.Header.Set("Accept", pick("", "*/*", "application/json", "application/vnd.kubernetes.protobuf,application/json", "text/html"))
-		r.Header.Set("Content-Type", pick("", "application/json", "application/merge-patch+json", "text/html"))
-		want := chosen(restful.CurlyRouter{}, all, r)
-		if got := chosen(ours, all, r); got != want {
-			t.Fatalf("%s %s (Accept %q, Content-Type %q): got %s, want %s", r.Method, path, r.Header.Get("Accept"), r.Header.Get("Content-Type"), got, want)
-		}
-		if !strings.HasSuffix(want, "Not Found") {
-			fits++
-		}
-	}
-	if fits < 5_000 || len(ours.known) < 100 {
-		t.Errorf("%d requests met a route and %d routes are remembered: the paths are not those of the services", fits, len(ours.known))
-	}
 }
 
 // countingRouter counts the requests that reach upstream's router.
