@@ -39,7 +39,7 @@ func SetFailure(path string, problem error, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(failureName(path), append(text, '\n'), 0o644)
+	return atomicfile.Write(failureName(path), append(text, '\n'), 0o600)
 }
 
 // LastFailure returns the record of [SetFailure], or nil if there is none.
@@ -47,15 +47,14 @@ func LastFailure(path string) (*Failure, error) { return read[Failure](failureNa
 
 func recordName(path string) string { return path + ".last-backup" }
 
-// SetLast writes the record of a backup that ended now. The file is readable by all (0644), because
-// one user may write it and another may read it, such as root's cron and the server's user. It has
-// no secrets.
+// SetLast writes the record of a backup that ended now. Call it as the owner of the database, whose server reads the
+// record.
 func SetLast(made *Result, now time.Time) error {
 	text, err := json.Marshal(Record{Time: now.UTC().Truncate(time.Second), File: made.To, Revision: made.Revision, Bytes: made.Bytes})
 	if err != nil {
 		return err
 	}
-	if err := atomicfile.Write(recordName(made.From), append(text, '\n'), 0o644); err != nil {
+	if err := atomicfile.Write(recordName(made.From), append(text, '\n'), 0o600); err != nil {
 		return fmt.Errorf("record backup: %w", err)
 	}
 	return nil
