@@ -48,7 +48,7 @@ func TestUsersOfThisMachine(t *testing.T) {
 		t.Errorf("a user in no such group: got %+v, want one sentence", got)
 	}
 	p.stop()
-	p = start(t, dir, bare...)
+	start(t, dir, bare...)
 	if got := as("get", "pods"); got.code == 0 || strings.Contains(got.stderr, "Unix group") {
 		t.Errorf("without --socket-group: got %+v, want no way in", got)
 	}

@@ -202,7 +202,7 @@ func rotate(c *cli.Context) error {
 			return s.tell(ctx, c, "servers write with "+way.Key+",", "karve secrets reencrypt")
 		}
 		if config.Ways()[0].Provider == membership.Identity {
-			return errors.New("Secrets are not encrypted: karve secrets enable makes the first key")
+			return errors.New("the cluster does not encrypt Secrets: karve secrets enable makes the first key")
 		}
 		return addKey(ctx, c, s, config)
 	})
