@@ -16,6 +16,8 @@ import (
 	"k8s.io/kubectl/pkg/cmd"
 	"k8s.io/kubectl/pkg/cmd/plugin"
 	"k8s.io/kubectl/pkg/cmd/util"
+
+	"github.com/karve-k8s/karve/command/servers"
 )
 
 // Setup is what kubectl shares with the other commands.
@@ -88,6 +90,9 @@ func (s Setup) Run(args []string, order Order) {
 			if c.Host, c.BearerToken, err = socket(); err != nil {
 				fail(fmt.Errorf("listen for kubectl's own requests: %w", err))
 			}
+		}
+		if chosen.kubeconfig != "" && c.Proxy == nil && *flags.KubeConfig == "" && *flags.APIServer == "" {
+			c.Proxy = servers.Direct
 		}
 		if err := chosen.check(flags, c); err != nil {
 			fail(err)

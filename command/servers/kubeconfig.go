@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -51,8 +53,13 @@ func WholeKubeconfig(dir string) (*rest.Config, *clientcmdapi.Config, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", path, err)
 	}
+	made.Proxy = Direct
 	return made, config, nil
 }
+
+// Direct is a proxy function (http.Transport) for a server of this machine, whose address may be none that HTTPS_PROXY
+// leaves out: no proxy.
+func Direct(*http.Request) (*url.URL, error) { return nil, nil }
 
 // readRegular reads a regular file of a limited size. It does not wait for the writer of a pipe.
 func readRegular(path string) ([]byte, error) {

@@ -37,8 +37,12 @@ func TestKubeconfig(t *testing.T) {
 		t.Errorf("that of an insecure listener: got %v, %v", config, err)
 	}
 	const ca, pair = `,"certificate-authority-data":"YQ=="`, `"client-certificate-data":"YQ==","client-key-data":"YQ=="`
-	if config, err := Kubeconfig(kubeconfigWith(t, "https://127.0.0.1:1", ca, pair)); err != nil || string(config.KeyData) != "a" {
-		t.Errorf("as a server writes it: got %v, %v", config, err)
+	config, err := Kubeconfig(kubeconfigWith(t, "https://127.0.0.1:1", ca, pair))
+	if err != nil || string(config.KeyData) != "a" {
+		t.Fatalf("as a server writes it: got %v, %v", config, err)
+	}
+	if config.Proxy == nil { // then that of HTTPS_PROXY counts
+		t.Error("a server of this machine is reached through a proxy")
 	}
 }
 
