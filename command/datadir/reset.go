@@ -24,6 +24,9 @@ import (
 	"github.com/karve-k8s/karve/snapshot"
 )
 
+// beforeReset begins the names of the snapshots of states before a reset.
+const beforeReset = snapshot.FileName + ".before-reset-"
+
 // Reset is `karve reset`.
 func Reset() *cli.Command {
 	return &cli.Command{
@@ -32,7 +35,8 @@ func Reset() *cli.Command {
 		Description: "FILE is DATA-DIR/" + snapshot.FileName + " by default. Objects that are not in the snapshot are deleted,\n" +
 			"and those that are missing or have changed are restored, in one step. Revisions\n" +
 			"only rise, so watches continue and report the changes. The state before the reset\n" +
-			"is kept as the snapshot DATA-DIR/" + snapshot.FileName + ".before-reset-TIME.",
+			"is kept as the snapshot DATA-DIR/" + snapshot.FileName + ".before-reset-TIME; of these, the\n" +
+			"newest five stay.",
 		Before: options.ReadDataDir,
 		Flags: []cli.Flag{
 			options.Config(), options.DataDir(), options.DatastoreEndpoint(), output.Flag(),
@@ -86,7 +90,7 @@ func resetTo(c *cli.Context, dir string, from *os.File) error {
 	}
 	kept := ""
 	if !c.Bool("no-backup") {
-		kept = filepath.Join(dir, snapshot.FileName+".before-reset-"+time.Now().UTC().Format("20060102T150405Z"))
+		kept = filepath.Join(dir, beforeReset+time.Now().UTC().Format("20060102T150405Z"))
 		if err := takeSnapshot(c, dir, kept, true); err != nil { // over one of the same second
 			return fmt.Errorf("nothing was reset: %w (--no-backup resets without a snapshot of the current state)", err)
 		}
@@ -95,13 +99,44 @@ func resetTo(c *cli.Context, dir string, from *os.File) error {
 	if err != nil {
 		return err
 	}
+	removed, err := removeKept(dir, from)
+	if err != nil {
+		return fmt.Errorf("the cluster was reset, but older snapshots of the state before a reset stay: %w", err)
+	}
 	return output.Show(c, done, func(w io.Writer) {
 		fmt.Fprintf(w, "%d objects restored, %d changed back, %d deleted in %v; the revision is %d\n",
 			done.Missing, done.Changed, done.Surplus, done.Took.Round(10*time.Microsecond), done.Revision)
 		if kept != "" {
 			fmt.Fprintf(w, "the state before is kept as %s\n", kept)
 		}
+		for _, file := range removed {
+			fmt.Fprintf(w, "removed %s, as five newer ones are kept\n", file)
+		}
 	})
+}
+
+// keptStates is how many snapshots of states before a reset stay: each has all Secrets.
+const keptStates = 5
+
+// removeKept removes older ones, but for the one that the cluster was reset to. Their names have the time.
+func removeKept(dir string, but *os.File) (removed []string, err error) {
+	entries, err := os.ReadDir(dir) // by name
+	if err != nil {
+		return nil, err
+	}
+	var all []string
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), beforeReset) && e.Type().IsRegular() && filepath.Base(but.Name()) != e.Name() {
+			all = append(all, filepath.Join(dir, e.Name()))
+		}
+	}
+	for _, file := range all[:max(0, len(all)-keptStates)] {
+		if err := os.Remove(file); err != nil {
+			return removed, err
+		}
+		removed = append(removed, file)
+	}
+	return removed, nil
 }
 
 // askReset makes the server reset the cluster, or does it itself if none runs.

@@ -158,7 +158,15 @@ func TestSnapshotAndReset(t *testing.T) {
 	p.stop()
 
 	// The same without a server.
-	wantOutput(t, karve(t, "reset", "--data-dir", p.dir, "--yes"), "deleted", "before-reset")
+	for i := range 6 {
+		if err := os.WriteFile(fmt.Sprintf("%s/snapshot.before-reset-2000010%dT000000Z", p.dir, i), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantOutput(t, karve(t, "reset", "--data-dir", p.dir, "--yes"), "deleted", "before-reset", "removed "+p.dir+"/snapshot.before-reset-20000102T000000Z")
+	if kept, _ = filepath.Glob(filepath.Join(p.dir, "snapshot.before-reset-*")); len(kept) != 5 || !strings.HasSuffix(kept[0], "20000103T000000Z") {
+		t.Errorf("%q is kept, want the newest five", kept)
+	}
 	wantOutput(t, karve(t, "reset", "--data-dir", p.dir), "0 objects to restore, 0 to change back, 0 to delete")
 	wantOutput(t, karve(t, "datastore", "verify", "--data-dir", p.dir), "is sound")
 }
