@@ -47,7 +47,7 @@ func supportCommand() *cli.Command {
 			"The server need not run. summary.txt in the file says what failed or is missing, and why.",
 		Flags: []cli.Flag{options.Config(), options.DataDir(), options.DatastoreEndpoint(),
 			&cli.StringFlag{Name: "log-file", Usage: "`FILE` with the server's log (default: the journal of the unit karve, or " + openRCLogFile + ")"}},
-		Before: options.ReadDataDir,
+		Before: options.FindDataDir,
 		Action: writeSupport,
 	}
 }
