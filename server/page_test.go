@@ -32,7 +32,7 @@ func TestPage(t *testing.T) {
 	if code != http.StatusOK {
 		t.Fatalf("an administrator: got %d: %s", code, text)
 	}
-	for _, want := range []string{"<title>Ready · Karve on ", c.URL, c.dir, "TestOfThePage", "&lt;b&gt;bold", "server-ca", "datastore", "scheduler", "No nodes yet",
+	for _, want := range []string{"<title>Ready · Karve on ", c.URL, c.dir, "TestOfThePage", "&lt;b&gt;bold", "server-ca", "datastore", "scheduler", "Nodes and Pods",
 		"Requests per minute in the last hour", "Longest commit of each minute in the last hour", "Memory in the last hour"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page does not have %q:\n%s", want, text)

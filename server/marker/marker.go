@@ -38,7 +38,7 @@ const (
 // snapshots and of forks. lost+found, which file systems create, is among them.
 var ownNames = [...]string{
 	File, "lock", "lock.host", "certs", "ssh", "flexvolume", "admin.kubeconfig", "admin.kubeconfig.copy",
-	"karve.sock", "kine.sock", ".control", "fork-of", "fork-unfinished", "snapshot", "snapshot.before-reset-*", "backups", "from-backup", "audit",
+	"karve.sock", "karve-api.sock", "kine.sock", ".control", "fork-of", "fork-unfinished", "snapshot", "snapshot.before-reset-*", "backups", "from-backup", "audit",
 	"mvcc.db", "mvcc.db-*", "mvcc.db.*", "state.db", "state.db-*", "state.db.*",
 	".*.partial", ".karve-*.tmp", ".snapshot-*", ".room-*", ".writable-*", ".owner-*", "lost+found",
 }

@@ -94,6 +94,23 @@ func TestTrace(t *testing.T) {
 	}
 }
 
+func TestTraceCanNotBeWritten(t *testing.T) {
+	dir := t.TempDir()
+	if err := New(time.Now()).Write(filepath.Join(dir, "missing", "trace.json")); err == nil {
+		t.Error("in a directory that is not there: got no error")
+	}
+	path := filepath.Join(dir, "directory")
+	if err := os.MkdirAll(filepath.Join(path, "full"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := New(time.Now()).Write(path); err == nil {
+		t.Error("over a directory: got no error")
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, ".*")); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
 func TestNilTrace(t *testing.T) {
 	var trace *Trace
 	trace.Part("none")()
