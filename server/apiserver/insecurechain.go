@@ -2,12 +2,15 @@ package apiserver
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+
+	"github.com/karve-k8s/karve/server/localusers"
 )
 
 // buildPlainChains makes last build two more handlers beside the secure one, with the same filters around the same API:
@@ -24,8 +27,8 @@ func (s *Server) buildPlainChains(last *genericapiserver.Config) {
 		open.Authorization.Authorizer = authorizerfactory.NewAlwaysAllowAuthorizer()
 		s.insecureChain = build(api, &open)
 		if s.config.Socket != nil {
-			local.Authentication.Authenticator = authenticator.RequestFunc(s.localUser)
-			s.socketChain = s.onlyLocalUsers(build(api, &local))
+			local.Authentication.Authenticator = authenticator.RequestFunc(localUser)
+			s.socketChain = onlyLocalUsers(build(api, &local))
 		}
 		return build(api, c)
 	}
@@ -57,20 +60,20 @@ func anyone(*http.Request) (*authenticator.Response, bool, error) {
 
 // localUser authenticates a request on the socket by its connection. It ignores credentials in the request, except for
 // impersonation headers.
-func (s *Server) localUser(r *http.Request) (*authenticator.Response, bool, error) {
-	u, err := s.config.SocketGroups.Of(r.Context())
+func localUser(r *http.Request) (*authenticator.Response, bool, error) {
+	u, err := localusers.Of(r.Context())
 	if err != nil {
 		return nil, false, err
 	}
 	return &authenticator.Response{User: &user.DefaultInfo{
-		Name: u.Name, UID: strconv.FormatUint(uint64(u.UID), 10), Groups: append(u.Groups, user.AllAuthenticated),
+		Name: u.Name, UID: strconv.FormatUint(uint64(u.UID), 10), Groups: slices.Concat(u.Groups, []string{user.AllAuthenticated}),
 	}}, true, nil
 }
 
 // onlyLocalUsers tells everybody else why they may not use the socket. kubectl prints the sentence.
-func (s *Server) onlyLocalUsers(next http.Handler) http.Handler {
+func onlyLocalUsers(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if _, err := s.config.SocketGroups.Of(r.Context()); err != nil {
+		if _, err := localusers.Of(r.Context()); err != nil {
 			http.Error(w, err.Error(), http.StatusForbidden)
 			return
 		}

@@ -20,7 +20,6 @@ import (
 	"github.com/karve-k8s/karve/server/apiserver/replacements"
 	"github.com/karve-k8s/karve/server/insecure"
 	"github.com/karve-k8s/karve/server/lifecycle"
-	"github.com/karve-k8s/karve/server/localusers"
 )
 
 // readyPoll is how often waitReady checks a starting server. A check is a function call, and
@@ -127,7 +126,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	}
 	if s.config.Socket != nil {
 		plain.Go(func() {
-			if err := insecure.ServePlain(serving, s.config.Socket, s.socketChain, localusers.ConnContext, s.config.Insecure); err != nil {
+			if err := insecure.ServePlain(serving, s.config.Socket, s.socketChain, s.config.SocketGroups.ConnContext, s.config.Insecure); err != nil {
 				stop(fmt.Errorf("socket: %w", err))
 			}
 		})

@@ -35,7 +35,6 @@ const handlerGrace = 5 * time.Second
 // Serve returns nil if it stopped because ctx ended, and otherwise the error of l. The error
 // wraps [ErrStillRunning] if handlers had not returned after all that.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, opts Options) error {
-	opts = opts.withDefaults()
 	if !opts.Addr.IsValid() {
 		opts.Addr = addrPort(l.Addr()).Addr()
 	}

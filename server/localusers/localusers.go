@@ -58,9 +58,10 @@ type User struct {
 
 type peerKey struct{}
 
+// peer is who is at the other end of a connection, or why that user may not use it.
 type peer struct {
-	credentials credentials
-	err         error
+	user User
+	err  error
 }
 
 // credentials are those that a process had when it connected.
@@ -69,30 +70,31 @@ type credentials struct {
 	groups []uint32
 }
 
-// ConnContext keeps the credentials of a connection's peer for [Groups.Of]. It belongs into the field of that name in
-// http.Server.
-func ConnContext(ctx context.Context, c net.Conn) context.Context {
+// ConnContext looks up whose a connection is, once, for [Of]. Root and the user of this process are administrators;
+// everybody else has the groups that g maps. It belongs into the field of that name in http.Server.
+func (g Groups) ConnContext(ctx context.Context, c net.Conn) context.Context {
 	p := peer{err: errors.New("the connection does not say whose it is")}
 	if system, ok := c.(syscall.Conn); ok {
-		p.credentials, p.err = peerCredentials(system)
+		credentials, err := peerCredentials(system)
+		if err != nil {
+			p.err = fmt.Errorf("this system does not tell who is connected: %w", err)
+		} else {
+			p.user, p.err = g.user(credentials, uint32(os.Geteuid()))
+		}
 	}
 	return context.WithValue(ctx, peerKey{}, p)
 }
 
-// Of returns the user whose connection has the context ctx. Root and the user of this process are administrators;
-// everybody else has the groups that g maps. The error says why a user may not use the socket.
-func (g Groups) Of(ctx context.Context) (User, error) {
+// Of returns the user whose connection has the context ctx. The error says why a user may not use the socket.
+func Of(ctx context.Context) (User, error) {
 	p, ok := ctx.Value(peerKey{}).(peer)
 	if !ok {
 		return User{}, errors.New("the connection of this request is not known (a mistake in the server's set-up)")
 	}
-	if p.err != nil {
-		return User{}, fmt.Errorf("this system does not tell who is connected: %w", p.err)
-	}
-	return g.user(p.credentials, uint32(os.Geteuid()))
+	return p.user, p.err
 }
 
-// user is Of for a server that self runs.
+// user returns the user with these credentials, for a server that self runs.
 func (g Groups) user(c credentials, self uint32) (User, error) {
 	u := User{Name: "unix:" + userName(c.uid), UID: c.uid}
 	if c.uid == 0 || c.uid == self {

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -77,20 +78,23 @@ func TestOfConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	ctx := ConnContext(t.Context(), server)
-	if got, err := (Groups{}).Of(ctx); err != nil || got.UID != uint32(os.Geteuid()) {
+	if got, err := Of(Groups{}.ConnContext(t.Context(), server)); err != nil || got.UID != uint32(os.Geteuid()) {
 		t.Errorf("got %v, %v, want this process' user", got, err)
 	}
 	own, err := os.Getgroups()
 	if err != nil {
 		t.Fatal(err)
 	}
+	got, err := peerCredentials(server.(syscall.Conn))
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, gid := range own {
-		if got := ctx.Value(peerKey{}).(peer).credentials.groups; !slices.Contains(got, uint32(gid)) {
+		if got := got.groups; !slices.Contains(got, uint32(gid)) {
 			t.Errorf("got the groups %v, want %d among them", got, gid)
 		}
 	}
-	if _, err := (Groups{}).Of(t.Context()); err == nil {
+	if _, err := Of(t.Context()); err == nil {
 		t.Error("a request without a connection has a user")
 	}
 }
