@@ -26,31 +26,33 @@ import (
 // signed stays valid until DropFormer. It returns the names of what it replaced; what has a former one already is left alone, so
 // Replace can be called again after a kill. Call Renew afterwards.
 func (s *Store) Replace(serviceAccount bool) (replaced []Name, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	pairs, err := s.replaceable(serviceAccount)
-	if err != nil {
-		return nil, err
-	}
-	for _, p := range pairs {
-		if p.hasFormer() {
-			continue
-		}
+	return s.each(serviceAccount, false, "replace", func(p *pair) error {
 		if p.kind == KindKey {
-			err = s.replaceKey(p)
-		} else {
-			err = s.replaceCA(p)
+			return s.replaceKey(p)
 		}
-		if err != nil {
-			return replaced, fmt.Errorf("replace %s: %w", p.name, err)
-		}
-		replaced = append(replaced, p.name)
-	}
-	return replaced, nil
+		return s.replaceCA(p)
+	})
 }
 
 // DropFormer removes what Replace has kept of the former authorities or key, and returns the names. Call Renew afterwards.
 func (s *Store) DropFormer(serviceAccount bool) (dropped []Name, err error) {
+	return s.each(serviceAccount, true, "drop the former", func(p *pair) error {
+		if p.kind != KindKey {
+			former := p.formerCerts()
+			return s.write(p.certFile, encodeCerts(slices.DeleteFunc(slices.Clone(p.certs), func(c *x509.Certificate) bool { return slices.Contains(former, c) })))
+		}
+		var own []byte
+		for block, rest := pem.Decode(p.keyPEM); block != nil; block, rest = pem.Decode(rest) {
+			if block.Type != publicKey {
+				own = append(own, pem.EncodeToMemory(block)...)
+			}
+		}
+		return s.write(p.keyFile, own)
+	})
+}
+
+// each calls do, which verb names in errors, for what is between the two stages, or is not. It returns the names of what do has changed.
+func (s *Store) each(serviceAccount, between bool, verb string, do func(*pair) error) (changed []Name, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	pairs, err := s.replaceable(serviceAccount)
@@ -58,27 +60,15 @@ func (s *Store) DropFormer(serviceAccount bool) (dropped []Name, err error) {
 		return nil, err
 	}
 	for _, p := range pairs {
-		if !p.hasFormer() {
+		if p.hasFormer() != between {
 			continue
 		}
-		if p.kind == KindKey {
-			var own []byte
-			for block, rest := pem.Decode(p.keyPEM); block != nil; block, rest = pem.Decode(rest) {
-				if block.Type != publicKey {
-					own = append(own, pem.EncodeToMemory(block)...)
-				}
-			}
-			err = s.write(p.keyFile, own)
-		} else {
-			former := p.formerCerts()
-			err = s.write(p.certFile, encodeCerts(slices.DeleteFunc(slices.Clone(p.certs), func(c *x509.Certificate) bool { return slices.Contains(former, c) })))
+		if err := do(p); err != nil {
+			return changed, fmt.Errorf("%s %s: %w", verb, p.name, err)
 		}
-		if err != nil {
-			return dropped, fmt.Errorf("drop the former %s: %w", p.name, err)
-		}
-		dropped = append(dropped, p.name)
+		changed = append(changed, p.name)
 	}
-	return dropped, nil
+	return changed, nil
 }
 
 // publicKey is the type of the PEM block with a former service account key.
