@@ -128,18 +128,24 @@ func New(dataDir string) *Client {
 }
 
 func (c *Client) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	path, release, err := SocketPath(c.path)
+	conn, err := DialSocket(ctx, c.path)
 	if err == nil {
-		defer release()
-		var conn net.Conn
-		if conn, err = (&net.Dialer{}).DialContext(ctx, "unix", path); err == nil {
-			return conn, nil
-		}
+		return conn, nil
 	}
 	if errors.Is(err, fs.ErrPermission) {
 		return nil, fmt.Errorf("%w (run this as root or the server's user)", err)
 	}
 	return nil, fmt.Errorf("%w at %s: %w", ErrMissing, c.path, err)
+}
+
+// DialSocket connects to the socket at path, however long that path is.
+func DialSocket(ctx context.Context, path string) (net.Conn, error) {
+	path, release, err := SocketPath(path)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return (&net.Dialer{}).DialContext(ctx, "unix", path)
 }
 
 // LongestSocketPath is the length of a path that the kernel takes for a socket: sockaddr_un on Linux, without its final

@@ -25,13 +25,7 @@ func answers(dir string) bool {
 }
 
 func dialSocket(ctx context.Context, dir string) (net.Conn, error) {
-	path, release, err := control.SocketPath(filepath.Join(dir, control.APISocket))
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	var d net.Dialer
-	return d.DialContext(ctx, "unix", path)
+	return control.DialSocket(ctx, filepath.Join(dir, control.APISocket))
 }
 
 // refused returns why the server refuses this user at the socket in a data directory.

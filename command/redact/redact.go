@@ -14,7 +14,7 @@ import (
 const Mark = "[redacted]"
 
 const (
-	shortest  = 6       // characters of a secret that is looked for: shorter ones are parts of other words
+	shortest  = 6       // characters: a secret with fewer is not looked for, because other words contain it
 	fileLimit = 1 << 20 // bytes
 )
 
