@@ -4,13 +4,16 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
 	"slices"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
+	certutil "k8s.io/client-go/util/cert"
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/internal/panics"
+	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/controllers/replacements"
 )
 
@@ -72,4 +75,61 @@ func (s *controlPlane) lastingNames() ([]string, error) {
 			return ok && n.IP.Equal(ip)
 		})
 	}), nil
+}
+
+// names returns the names and addresses at which clients may look for this server: those of its
+// certificates, those that the user has configured, and those of this machine. A serving
+// certificate gets new addresses while the server runs, and a user's own may lack some.
+func (s *controlPlane) names() ([]string, error) {
+	config := s.certificatesConfig()
+	all := slices.Clone(config.SANs)
+	addresses := slices.Concat(config.Addresses, config.ServiceIPs)
+	files := []string{s.certificates.Store().CertFile(certs.Serving)}
+	if s.TLSCertFile != "" {
+		files = append(files, s.TLSCertFile)
+	}
+	sni, err := apiserver.SNICertificates(s.APIServerArgs)
+	if err != nil {
+		return nil, err
+	}
+	for _, pair := range sni {
+		if len(pair.Names) > 0 { // the server presents the certificate for these names only
+			all = append(all, pair.Names...)
+		} else {
+			chain, err := certutil.CertsFromFile(pair.CertFile)
+			if err != nil {
+				return nil, err
+			}
+			if name := chain[0].Subject.CommonName; net.ParseIP(name) == nil { // the server presents it for that too
+				all = append(all, name)
+			}
+			files = append(files, pair.CertFile)
+		}
+	}
+	for _, file := range files {
+		chain, err := certutil.CertsFromFile(file)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, chain[0].DNSNames...)
+		addresses = append(addresses, chain[0].IPAddresses...)
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, err
+	}
+	local, err := certs.InterfaceAddrs()
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range local {
+		if n, ok := a.(*net.IPNet); ok {
+			addresses = append(addresses, n.IP)
+		}
+	}
+	all = append(all, host)
+	for _, ip := range addresses {
+		all = append(all, ip.String())
+	}
+	return all, nil
 }
