@@ -1,6 +1,7 @@
 package endtoend
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -155,6 +156,10 @@ func TestSnapshotAndReset(t *testing.T) {
 	if kept, _ = filepath.Glob(filepath.Join(p.dir, "snapshot.before-reset-*")); len(kept) != 1 {
 		t.Errorf("%q is kept with --no-backup", kept)
 	}
+	first, err := os.ReadFile(kept[0])
+	if err != nil {
+		t.Fatal(err)
+	}
 	p.stop()
 
 	// The same without a server.
@@ -164,8 +169,12 @@ func TestSnapshotAndReset(t *testing.T) {
 		}
 	}
 	wantOutput(t, karve(t, "reset", "--data-dir", p.dir, "--yes"), "deleted", "before-reset", "removed "+p.dir+"/snapshot.before-reset-20000102T000000Z")
-	if kept, _ = filepath.Glob(filepath.Join(p.dir, "snapshot.before-reset-*")); len(kept) != 5 || !strings.HasSuffix(kept[0], "20000103T000000Z") {
-		t.Errorf("%q is kept, want the newest five", kept)
+	states, _ := filepath.Glob(filepath.Join(p.dir, "snapshot.before-reset-*"))
+	if len(states) != 5 || !strings.HasSuffix(states[0], "20000103T000000Z") {
+		t.Errorf("%q is kept, want the newest five", states)
+	}
+	if again, err := os.ReadFile(kept[0]); err != nil || !bytes.Equal(first, again) {
+		t.Errorf("the second reset wrote over the state before the first: %v", err)
 	}
 	wantOutput(t, karve(t, "reset", "--data-dir", p.dir), "0 objects to restore, 0 to change back, 0 to delete")
 	wantOutput(t, karve(t, "datastore", "verify", "--data-dir", p.dir), "is sound")
