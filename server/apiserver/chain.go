@@ -102,9 +102,6 @@ func New(ctx context.Context, c Config) (s *Server, err error) {
 	if !c.CompressLoopback && c.Deviations.On(deviations.Compression) {
 		replacements.LeaveUncompressed(last)
 	}
-	if c.Deviations.On(deviations.ListBuffer) {
-		replacements.BufferLists(last)
-	}
 	if c.Deviations.On(deviations.Streams) {
 		s.streams = replacements.EndStreams(last)
 	}

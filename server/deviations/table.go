@@ -107,14 +107,6 @@ var (
 		Command:  "scripts/bench start -upstream genericconfig -only cold -rounds 9",
 		Tests:    []string{"TestGenericConfigIsUpstreams", "TestWhatUsersNameReachesNoPortOfTheServer"},
 	}
-	ListBuffer = &Deviation{
-		Name:     "listbuffer",
-		Replaces: []string{"golang.org/x/net/http2.(*responseWriter).Write"},
-		Instead:  "The answer to a GET over HTTP/2 is written in pieces of 64 KB instead of 4 KB.",
-		Gain:     "A list of 2,000 objects costs the server 11.9 ms of CPU instead of 14.0 and the client 10.1 instead of 11.3.",
-		Command:  "scripts/bench api -upstream listbuffer -only list,get -rounds 3",
-		Tests:    []string{"TestWideAnswersAreTheSame", "TestWideAnswersFlush"},
-	}
 	Loopback = &Deviation{
 		Name: "loopback", Where: "server/loopback",
 		Replaces: []string{"k8s.io/client-go/transport.New, for clients in the server's process"},
@@ -146,6 +138,14 @@ var (
 		Gain:     "Idle CPU is 0.29 % of a core instead of 0.53.",
 		Command:  "scripts/bench footprint -upstream queues -only idle -settle 15s -window 15s -rounds 3",
 		Tests:    []string{"TestNamesAreUpstreams", "TestMetricsAreUpstreams"},
+	}
+	ReplicaSets = &Deviation{
+		Name: "replicasets", Where: "server/controllers/replacements/replicasets.go",
+		Replaces: []string{"k8s.io/kubernetes/pkg/controller/replicaset.(*ReplicaSetController).updatePod, for how often it is called"},
+		Instead:  "A ReplicaSet is reconciled once for the updates of its Pods within half a millisecond for each replica, and not for each update.",
+		Gain:     "Each of 3,000 Pods of three Deployments costs 14.4 ms of CPU until it is available, instead of 18.2.",
+		Command:  "scripts/bench simulate -upstream replicasets -nodes 300 -replicas 1000 -settle 1s -window 2s -rounds 2",
+		Tests:    []string{"TestReplicaSetsArePaced"},
 	}
 	Routes = &Deviation{
 		Name:     "routes",
@@ -206,6 +206,6 @@ var (
 // Table has every deviation, by name.
 var Table = []*Deviation{
 	AlignedClock, AwaitStorage, Bootstrap, ClientCertificates, Compression, EarlyInformers, ExternalNames, Garbage, GenericConfig,
-	ListBuffer, Loopback, Namespaces, OpenAPI, Queues, Routes, SharedInformers, SingleServer, StorageClient, Streams,
+	Loopback, Namespaces, OpenAPI, Queues, ReplicaSets, Routes, SharedInformers, SingleServer, StorageClient, Streams,
 	TokenBackdate, Uncached,
 }

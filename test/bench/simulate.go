@@ -16,23 +16,21 @@ import (
 	"github.com/karve-k8s/karve/test/bench/machine"
 )
 
-// podsOfDeployment is how many Pods a Deployment has.
-const podsOfDeployment = 100
-
 // simulate is the command bench simulate: the cost of simulated nodes and the Pods on them.
 func simulate(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	rows := []string{"all"}
 	cmp, only := newComparison("simulate", 1, rows, stdout, stderr)
 	cmp.against = againstNone
 	sizes := cmp.flags.String("nodes", "0,100,1000", "comma-separated numbers of nodes, one cluster after the other")
-	perNode := cmp.flags.Int("pods", 10, "Pods for each node, in Deployments of "+strconv.Itoa(podsOfDeployment))
+	perNode := cmp.flags.Int("pods", 10, "Pods for each node")
+	replicas := cmp.flags.Int("replicas", 100, "Pods of each Deployment")
 	settle := cmp.flags.Duration("settle", 20*time.Second, "how long a cluster runs before its memory and idle CPU are measured")
 	window := cmp.flags.Duration("window", 30*time.Second, "how long it is measured")
 	if err := cmp.parse(args, only, rows); err != nil {
 		return err
 	}
-	if *settle < 0 || *window <= 0 || *perNode < 1 || *perNode > 100 || cmp.against == againstEtcd {
-		return fmt.Errorf("simulate: -settle is %v, -window %v, -pods %d and -against %s; want times, 1 to 100 and a karve", *settle, *window, *perNode, cmp.against)
+	if *settle < 0 || *window <= 0 || *perNode < 1 || *perNode > 100 || *replicas < 1 || cmp.against == againstEtcd {
+		return fmt.Errorf("simulate: -settle is %v, -window %v, -pods %d, -replicas %d and -against %s; want times, 1 to 100, at least 1, and a karve", *settle, *window, *perNode, *replicas, cmp.against)
 	}
 	if err := cmp.refuse("datastore"); err != nil {
 		return err
@@ -43,13 +41,13 @@ func simulate(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 		if err != nil || n < 0 || n > 16384 {
 			return fmt.Errorf("-nodes: %q is not a number of nodes from 0 to 16384", text)
 		}
-		s := &simulated{nodes: n, pods: n * *perNode, settle: *settle, window: *window}
+		s := &simulated{nodes: n, pods: n * *perNode, replicas: *replicas, settle: *settle, window: *window}
 		clusters = append(clusters, s)
 		for _, l := range simulatedLines {
 			cmp.lines = append(cmp.lines, line{row: s.row(l.row), unit: l.unit})
 		}
 	}
-	cmp.Setting = fmt.Sprintf("a datastore in memory, as karve run has; Deployments of %d Pods; idle: for %v, %v after the nodes, or all Pods, were ready", podsOfDeployment, *window, *settle)
+	cmp.Setting = fmt.Sprintf("a datastore in memory, as karve run has; Deployments of %d Pods; idle: for %v, %v after the nodes, or all Pods, were ready", *replicas, *window, *settle)
 	cmp.notes = "ready: from the start of the process. available: from the first Deployment. peak: of the resident memory by then. gone: until the namespace is deleted.\n"
 	return cmp.run(ctx, func(ctx context.Context, p *peer, dir string, s *sample) error {
 		for _, one := range clusters {
@@ -75,6 +73,7 @@ var simulatedLines = []line{
 // simulated is a cluster with simulated nodes.
 type simulated struct {
 	nodes, pods    int
+	replicas       int // of each Deployment
 	settle, window time.Duration
 
 	cluster *cluster
@@ -204,10 +203,10 @@ func (s *simulated) create(ctx context.Context) error {
 	if _, err := s.probe.do(ctx, http.MethodPost, "/api/v1/namespaces", []byte(`{"metadata": {"name": "bench"}}`)); err != nil {
 		return err
 	}
-	for i, left := 0, s.pods; left > 0; i, left = i+1, left-podsOfDeployment {
+	for i, left := 0, s.pods; left > 0; i, left = i+1, left-s.replicas {
 		body := fmt.Sprintf(`{"metadata": {"name": "web-%d"}, "spec": {"replicas": %d, "selector": {"matchLabels": {"app": "web-%[1]d"}},
 			"template": {"metadata": {"labels": {"app": "web-%[1]d"}}, "spec": {"containers": [{"name": "web", "image": "example.invalid/web",
-			"resources": {"requests": {"cpu": "100m", "memory": "128Mi"}}}]}}}}`, i, min(left, podsOfDeployment))
+			"resources": {"requests": {"cpu": "100m", "memory": "128Mi"}}}]}}}}`, i, min(left, s.replicas))
 		if _, err := s.probe.do(ctx, http.MethodPost, "/apis/apps/v1/namespaces/bench/deployments", []byte(body)); err != nil {
 			return err
 		}
