@@ -3,7 +3,6 @@ package datastore
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -36,28 +35,21 @@ func TestSmallCompactionsMakeNoCheckpoint(t *testing.T) {
 }
 
 // What is on the disk after a failed sync is not known, whatever the reason. So ENOSPC from a sync is
-// no full disk, after which the engine would go on.
+// no full disk, after which the engine would go on. TestDiskFaults shows the same of SQLite's own syncs.
 func TestFailedSyncIsNoFullDisk(t *testing.T) {
-	for _, mode := range []Durability{Full, Relaxed} {
-		if mode == Full && runtime.GOOS != "linux" {
-			continue // SQLite syncs
+	e := openTest(t, t.TempDir(), Options{Durability: Relaxed})
+	e.file.OnStep(func(step string) error {
+		if step == "sync" {
+			return syscall.ENOSPC
 		}
-		t.Run(mode.String(), func(t *testing.T) {
-			e := openTest(t, t.TempDir(), Options{Durability: mode})
-			e.file.OnStep(func(step string) error {
-				if step == "sync" {
-					return syscall.ENOSPC
-				}
-				return nil
-			})
-			_, err := e.Put(t.Context(), PutRequest{Key: "/a", Value: []byte("x")})
-			if !errors.Is(err, ErrUnknownOutcome) || errors.Is(err, ErrNoSpace) {
-				t.Errorf("got %v, want %v", err, ErrUnknownOutcome)
-			}
-			if e.Err() == nil {
-				t.Error("the engine still accepts writes")
-			}
-		})
+		return nil
+	})
+	_, err := e.Put(t.Context(), PutRequest{Key: "/a", Value: []byte("x")})
+	if !errors.Is(err, ErrUnknownOutcome) || errors.Is(err, ErrNoSpace) {
+		t.Errorf("got %v, want %v", err, ErrUnknownOutcome)
+	}
+	if e.Err() == nil {
+		t.Error("the engine still accepts writes")
 	}
 }
 

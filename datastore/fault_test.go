@@ -100,6 +100,7 @@ var faults = map[string]fault{
 	"EIO once when the WAL is written":   {calls: "pwrite64", file: "-wal", inject: "error=EIO:when=%d"},
 	"EIO when the database is written":   {calls: "pwrite64", file: "", inject: "error=EIO:when=%d+"},
 	"EIO when the WAL is synced":         {calls: "fsync,fdatasync", file: "-wal", inject: "error=EIO:when=%d+"},
+	"ENOSPC when the WAL is synced":      {calls: "fsync,fdatasync", file: "-wal", inject: "error=ENOSPC:when=%d+"},
 	"EIO when the database is synced":    {calls: "fsync,fdatasync", file: "", inject: "error=EIO:when=%d+"},
 	"EIO when the WAL is read":           {calls: "pread64", file: "-wal", inject: "error=EIO:when=%d+"},
 	"EIO when the database is read":      {calls: "pread64", file: "", inject: "error=EIO:when=%d+"},
@@ -164,6 +165,8 @@ func (f fault) run(t *testing.T, strace, dir string, n int, l *ledger) {
 	switch {
 	case ended == nil && !heard.closed:
 		t.Errorf("%s: the child ended without a word", when)
+	case heard.full > 0 && strings.HasPrefix(f.calls, "fsync"):
+		t.Errorf("%s: the engine takes a failed sync for a full disk, and continues", when)
 	case f.passes && heard.opened == math.MaxInt64 && strings.Contains(said, ErrNoSpace.Error()):
 		// A start may be refused: nothing was acknowledged, and the next one tries again.
 	case f.passes && ended != nil:

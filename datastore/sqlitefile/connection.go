@@ -20,6 +20,10 @@ type Connection struct {
 	stmts map[string]driver.Stmt
 }
 
+// The sync of a commit does not write the time of the WAL's last change, which would take a transaction of the file
+// system's journal. On macOS and Windows this returns an error, as SQLite has another way there.
+func init() { _, _ = sqlite.Fdatasync(true) }
+
 // Connect opens the database at path. query has the URI parameters of SQLite and of the driver
 // (_pragma).
 func Connect(path string, query url.Values) (*Connection, error) {

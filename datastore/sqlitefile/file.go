@@ -143,7 +143,7 @@ func (f *File) connect(query url.Values) (*Connection, error) {
 // pragmas are those of a connection that shares the WAL.
 func pragmas(relaxed bool) url.Values {
 	synchronous := "FULL"
-	if relaxed || syncsItself {
+	if relaxed {
 		synchronous = "NORMAL"
 	}
 	busy := "busy_timeout(100)"

@@ -77,9 +77,6 @@ func (f *File) commitPages(pages int64, body func(*Connection) error) error {
 		err = f.writer.Exec("COMMIT")
 	}
 	if err == nil {
-		err = f.syncCommit()
-	}
-	if err == nil {
 		err = f.broken("committed")
 	}
 	if err != nil {
@@ -88,15 +85,6 @@ func (f *File) commitPages(pages int64, body func(*Connection) error) error {
 		return fmt.Errorf("commit: %w", err)
 	}
 	return nil
-}
-
-// syncCommit makes a commit of mode full durable before the next one is written, where SQLite does
-// not do that itself.
-func (f *File) syncCommit() error {
-	if f.relaxed || !syncsItself {
-		return nil
-	}
-	return f.Sync()
 }
 
 func (f *File) broken(step string) error {
