@@ -4,9 +4,14 @@ package redact
 
 import (
 	"bytes"
+	"cmp"
+	"encoding/json"
+	"html"
+	"net/url"
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -21,23 +26,29 @@ const (
 // naming is a name whose value is a secret.
 const naming = `[\w.-]*(?:passw(?:or)?d|passphrase|secret|token|credential|api[_-]?key|private[_-]?key|key-data|authorization|cookie|datastore[_-]endpoint|migrate[_-](?:from|to))[\w.-]*`
 
+// escaped is a quotation mark within a quoted text (of a log, of JSON) or of HTML.
+const escaped = `(?:\\+["']|\\*&#3[49];)`
+
 var (
 	// A password in a URL ends at the last @, since those of MySQL need no escapes.
-	inURL   = regexp.MustCompile(`([a-zA-Z][\w+.-]*://)([^\s"'<>@]*)(:)([^\s"'<>]*)@|([a-zA-Z][\w+.-]*://)[^\s"'<>]*@`)
-	named   = regexp.MustCompile(`(?i)(--` + naming + `[ \n]+|` + naming + `["']?\s*[:=]\s*)("(?:[^"\\]|\\.)*"|'[^']*'|[^\s,;&"'<]+)`)
-	ofLine  = regexp.MustCompile(`(?im)^(.*?` + naming + `["']?[ \t]*[:=]|--` + naming + `\n)(.*)$`)
+	inURL = regexp.MustCompile(`([a-zA-Z][\w+.-]*://)([^\s"'<>@]*)(:)([^\s"'<>]*)@|([a-zA-Z][\w+.-]*://)[^\s"'<>]*@`)
+	named = regexp.MustCompile(`(?i)(--` + naming + `[ \n]+|` + naming + `(?:["']|` + escaped + `)?\s*[:=]\s*)` +
+		`("(?:[^"\\]|\\.)*"|'[^']*'|` + escaped + `.*?` + escaped + `|[^\s,;&"'<]+)`)
+	// The value of an option of YAML goes on in the lines that are indented.
+	ofLine  = regexp.MustCompile(`(?im)^(.*?` + naming + `["']?[ \t]*[:=]|--` + naming + `\n)(.*)((?:\n(?:[ \t]*\n)*[ \t]+\S.*)*)$`)
 	option  = regexp.MustCompile(`(?im)^[\s#-]*(?:KARVE_|--)?([\w-]+)["']?\s*[:=\n]\s*["']?([^\s"']+)`)
-	inYAML  = regexp.MustCompile(`(?m)\b(?:secret|key-data|token):\s*["']?([^\s"'{}\[\],]+)`)
-	count   = regexp.MustCompile(`^\d+$`) // of secrets
+	inYAML  = regexp.MustCompile(`(?m)\b(?:secret|key-data|token|password)["']?:\s*["']?([^\s"'{}\[\],]+)`)
+	isYAML  = regexp.MustCompile(`\bkind["']?:`) // or JSON
+	count   = regexp.MustCompile(`^\d+$`)        // of secrets
 	hasFile = regexp.MustCompile(`(?i)(token|key|secret|encryption|passw)`)
 
 	shapes = []*regexp.Regexp{
 		regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)`),
-		regexp.MustCompile(`\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*`),           // a JSON web token
-		regexp.MustCompile(`\b[a-z0-9]{6}\.[a-z0-9]{16}\b`),            // a bootstrap token
-		regexp.MustCompile(`AGE-SECRET-KEY-1\w+`),                      // an identity of age
-		regexp.MustCompile(`(?i)\b(?:bearer|basic)\s+[\w.~+/-]{8,}=*`), // a header
-		regexp.MustCompile(`\bLS0tLS1CRUdJTi[\w+/]{20,}=*`),            // PEM in base64
+		regexp.MustCompile(`\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*`),                     // a JSON web token
+		regexp.MustCompile(`\b[a-z0-9]{6}\.[a-z0-9]{16}\b`),                      // a bootstrap token
+		regexp.MustCompile(`AGE-SECRET-KEY-1\w+`),                                // an identity of age
+		regexp.MustCompile(`(?i)\b(?:bearer|basic)\s+(?:[\w.~+/-]|&#43;){8,}=*`), // a header
+		regexp.MustCompile(`\bLS0tLS1CRUdJTi[\w+/]{20,}=*`),                      // PEM in base64
 	}
 )
 
@@ -55,6 +66,9 @@ func (s *Secrets) add(secret string) {
 func (s *Secrets) Learn(text []byte) {
 	for _, m := range inURL.FindAllSubmatch(text, -1) {
 		s.add(string(m[4]))
+		if password, err := url.PathUnescape(string(m[4])); err == nil {
+			s.add(password)
+		}
 	}
 	for _, m := range option.FindAllSubmatch(text, -1) {
 		if hasFile.Match(m[1]) && bytes.HasPrefix(m[2], []byte("/")) {
@@ -75,7 +89,7 @@ func (s *Secrets) LearnFiles(paths ...string) {
 		if err != nil {
 			continue
 		}
-		if strings.Contains(string(text), "kind:") { // YAML, whose other words are none
+		if isYAML.Match(text) { // its other words are none
 			for _, m := range inYAML.FindAllSubmatch(text, -1) {
 				s.add(string(m[1]))
 			}
@@ -84,15 +98,40 @@ func (s *Secrets) LearnFiles(paths ...string) {
 		for line := range strings.Lines(string(text)) {
 			secret, _, _ := strings.Cut(strings.TrimSpace(line), ",")
 			if !strings.HasPrefix(secret, "-----") {
-				s.add(secret)
+				s.add(strings.Trim(secret, `"`)) // of CSV
 			}
 		}
 	}
 }
 
+// forms returns a secret as it stands in logs, JSON, HTML and URLs, and in one of these within another.
+func forms(secret string) []string {
+	all := []string{secret}
+	for range 2 {
+		for _, form := range all {
+			text, _ := json.Marshal(form) // a string cannot fail
+			quoted := strconv.Quote(form)
+			for _, other := range []string{
+				string(text[1 : len(text)-1]), quoted[1 : len(quoted)-1], url.QueryEscape(form), url.PathEscape(form),
+				strings.ReplaceAll(html.EscapeString(form), "+", "&#43;"), // as html/template
+			} {
+				if !slices.Contains(all, other) {
+					all = append(all, other)
+				}
+			}
+		}
+	}
+	return all
+}
+
 // Redact replaces the secrets in a text.
 func (s *Secrets) Redact(text []byte) []byte {
+	var known []string
 	for _, secret := range s.known {
+		known = append(known, forms(secret)...)
+	}
+	slices.SortFunc(known, func(a, b string) int { return cmp.Compare(len(b), len(a)) }) // one may be the beginning of another
+	for _, secret := range known {
 		text = bytes.ReplaceAll(text, []byte(secret), []byte(Mark))
 	}
 	for _, shape := range shapes {
@@ -112,12 +151,15 @@ func (s *Secrets) Redact(text []byte) []byte {
 	})
 }
 
-// Config replaces the values of options that have secrets, up to the ends of their lines: in a configuration file, an
-// environment, or a command line with an argument in each line. Redact does the rest.
+// Config replaces the values of options that have secrets, up to their ends: in a configuration file, an environment, or a
+// command line with an argument in each line. Redact does the rest.
 func Config(text []byte) []byte {
 	return ofLine.ReplaceAllFunc(text, func(found []byte) []byte {
 		m := ofLine.FindSubmatch(found)
-		if value := bytes.TrimSpace(m[2]); len(value) == 0 || strings.HasSuffix(strings.ToLower(strings.TrimRight(string(m[1]), " :=\"'\n\t")), "file") {
+		switch {
+		case strings.HasSuffix(strings.ToLower(strings.TrimRight(string(m[1]), " :=\"'\n\t")), "file"):
+			return slices.Concat(m[1], m[2], Config(m[3]))
+		case len(bytes.TrimSpace(found[len(m[1]):])) == 0:
 			return found
 		}
 		return append(slices.Clone(m[1]), Mark...)

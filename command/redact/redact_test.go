@@ -1,6 +1,10 @@
 package redact
 
 import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"html/template"
 	"os"
 	"path/filepath"
 	"strings"
@@ -38,11 +42,71 @@ func TestRedact(t *testing.T) {
 	}
 }
 
-// A value of the configuration ends with its line, and those of comments count.
+// quotings are the ways in which a text gets into the files: plain, in the server's log, in JSON, and in the page.
+var quotings = map[string]func(text string) string{
+	"plain": func(text string) string { return text },
+	"log":   func(text string) string { return fmt.Sprintf("msg=%q", text) },
+	"JSON": func(text string) string {
+		made, _ := json.Marshal(map[string]string{"message": text})
+		return string(made)
+	},
+	"HTML": func(text string) string {
+		var made bytes.Buffer
+		_ = template.Must(template.New("").Parse("<p>{{.}}</p>")).Execute(&made, text)
+		return made.String()
+	},
+}
+
+// A secret is found however often the text with it has been quoted.
+func TestQuoted(t *testing.T) {
+	const known = `hunter2 "x"&<y>'z'\+/?%`
+	var s Secrets
+	s.add("hunter")
+	s.add(known)
+	for name, quote := range quotings {
+		for again, quoteAgain := range quotings {
+			if name == "HTML" { // the page is in nothing else
+				continue
+			}
+			for _, text := range []string{"it is " + known + ".", `{"password":"hunter2 \"x\""}`, `{"password": "hunter2"}`, `password="hunter2 x"`, `token: 'hunter2'`, "Bearer hunter2+x/y12="} {
+				whole := quoteAgain(quote(text))
+				secrets := &s
+				if !strings.Contains(text, known) {
+					secrets = new(Secrets)
+				}
+				got := string(secrets.Redact([]byte(whole)))
+				if strings.Contains(got, "unter2") || !strings.Contains(got, Mark) {
+					t.Errorf("%s in %s: %s: got %s", name, again, whole, got)
+				}
+				if secrets == &s && strings.Contains(got, "x") {
+					t.Errorf("%s in %s: the end remains: %s", name, again, got)
+				}
+			}
+		}
+	}
+}
+
+// A value of the configuration ends where the next option begins, and those of comments count.
 func TestConfig(t *testing.T) {
 	got := string(Config([]byte("KARVE_DATASTORE_ENDPOINT=mysql://u:two words@h\n--datastore-endpoint\nmysql://u:two words@h\n--token-auth-file\n/etc/t\nsecure-port: 7443\n# old password: two words\ndatastore-endpoint: mysql://u:two words@tcp(db)/k\ncluster-token-file: /etc/token\n")))
 	if want := "KARVE_DATASTORE_ENDPOINT=" + Mark + "\n--datastore-endpoint\n" + Mark + "\n--token-auth-file\n/etc/t\nsecure-port: 7443\n# old password:" + Mark + "\ndatastore-endpoint:" + Mark + "\ncluster-token-file: /etc/token\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestConfigOfSeveralLines(t *testing.T) {
+	for _, value := range []string{" >-\n  mysql://u:two hunter2@h", " |\n\n  hunter2\n\n  more", "\n  hunter2 words", " \"mysql://u:two\n  hunter2@h\""} {
+		text := "datastore-endpoint:" + value + "\nsecure-port: 7443\n"
+		if got, want := string(Config([]byte(text))), "datastore-endpoint:"+Mark+"\nsecure-port: 7443\n"; got != want {
+			t.Errorf("%q: got %q, want %q", text, got, want)
+		}
+	}
+	got := string(Config([]byte("kube-apiserver-arg:\n- token-auth-file=/etc/t\n- etcd-token=two words\n- v=2\ncluster-token-file:\n  /etc/t\n")))
+	if want := "kube-apiserver-arg:\n- token-auth-file=/etc/t\n- etcd-token=" + Mark + "\n- v=2\ncluster-token-file:\n  /etc/t\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := string(Config([]byte("a:\n  - token-auth-file=/etc/t\n  - etcd-token=two words\n"))); strings.Contains(got, "words") {
+		t.Errorf("an option after a file: got %q", got)
 	}
 }
 
@@ -57,13 +121,14 @@ func TestKnownSecrets(t *testing.T) {
 		return path
 	}
 	var s Secrets
-	s.Learn([]byte("datastore-endpoint: postgres://u:inURLsecret@db/k\n" +
-		"token-auth-file: " + write("tokens.csv", "inCSVsecret,jane,1\n") + "\n" +
+	s.Learn([]byte("datastore-endpoint: postgres://u:inURLsecret@db/k\nmigrate-from: postgres://u:escaped%40secret@db/k\n" +
+		"token-auth-file: " + write("tokens.csv", "inCSVsecret,jane,1\n\"quotedSecret\",joe,2\n") + "\n" +
 		"KARVE_CLUSTER_TOKEN_FILE=" + write("token", "inFILEsecret\n") + "\n" +
 		"--encryption-provider-config\n" + write("e.yaml", "kind: EncryptionConfiguration\nkeys: [{name: k, secret: inYAMLsecret}]\n") + "\n" +
+		"token-config: " + write("k.json", `{"kind": "Config", "users": [{"user": {"token": "inJSONsecret", "password": "alsoInJSON"}}]}`) + "\n" +
 		"manifests-dir: " + write("other", "ordinary\n")))
-	got := string(s.Redact([]byte("inURLsecret inCSVsecret inFILEsecret inYAMLsecret jane EncryptionConfiguration ordinary")))
-	if want := strings.Repeat(Mark+" ", 4) + "jane EncryptionConfiguration ordinary"; got != want {
+	got := string(s.Redact([]byte("inURLsecret inCSVsecret inFILEsecret inYAMLsecret inJSONsecret alsoInJSON escaped@secret quotedSecret jane EncryptionConfiguration ordinary")))
+	if want := strings.Repeat(Mark+" ", 8) + "jane EncryptionConfiguration ordinary"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
