@@ -124,6 +124,10 @@ func glob(dir, pattern string) []string {
 
 // process is how the server was started.
 func (s *support) process(pid int) {
+	if !holds(pid, filepath.Join(s.dir, "lock")) {
+		s.add("process.txt", nil, fmt.Errorf("process %d is not that of the server, which may run in a container or as another user", pid))
+		return
+	}
 	var text bytes.Buffer
 	for _, name := range []string{"cmdline", "environ", "status", "limits", "cgroup"} {
 		content, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, name))
@@ -141,11 +145,25 @@ func (s *support) process(pid int) {
 	s.add("process.txt", redact.Config(text.Bytes()), nil)
 }
 
+// holds reports whether a process has a file open. The number in a lock may be that of another process: the one that holds it may be in a
+// container, and the data directory's owner can write any number.
+func holds(pid int, path string) bool {
+	want, err := os.Stat(path)
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(glob(fmt.Sprintf("/proc/%d/fd", pid), "*"), func(open string) bool {
+		got, err := os.Stat(open)
+		return err == nil && os.SameFile(want, got)
+	})
+}
+
 // variables are those that Karve and Go's runtime read.
 func variables(environment string) []byte {
 	var kept []string
 	for _, line := range strings.Split(environment, "\n") {
-		if strings.HasPrefix(line, "KARVE_") || strings.HasPrefix(line, "GO") || strings.HasPrefix(line, "NOTIFY_SOCKET=") {
+		name, _, _ := strings.Cut(line, "=")
+		if strings.HasPrefix(name, "KARVE_") || slices.Contains([]string{"GODEBUG", "GOGC", "GOMAXPROCS", "GOMEMLIMIT", "GOTRACEBACK", "NOTIFY_SOCKET"}, name) {
 			kept = append(kept, line)
 		}
 	}

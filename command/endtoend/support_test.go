@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"compress/gzip"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -66,7 +67,7 @@ func TestSupportHasNoSecrets(t *testing.T) {
 	applied := map[string]string{corev1.LastAppliedConfigAnnotation: `{"a":"planted-annotation"}`}
 	_, err2 := core.Events("default").Create(t.Context(), &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Name: "e", Annotations: applied}, Type: "Warning", Reason: "Seeded",
-		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Name: "p", Namespace: "default"}, Message: "password=planted-message",
+		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Name: "p", Namespace: "default"}, Message: `password=planted-message {"token": "planted-json"}`,
 	}, metav1.CreateOptions{})
 	_, err3 := core.Nodes().Patch(t.Context(), "simulated-0", types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+corev1.LastAppliedConfigAnnotation+`":"planted-annotation"}}}`), metav1.PatchOptions{})
 	if err := errors.Join(err, err2, err3); err != nil {
@@ -76,7 +77,7 @@ func TestSupportHasNoSecrets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := plant("server.log", "level=error msg=\"connect to mysql://u:planted@log@tcp(db)/k\"\ntoken planted-token-file and planted-endpoint\n"+string(key)+"the last line\n")
+	log := plant("server.log", "level=error msg=\"connect to mysql://u:planted@log@tcp(db)/k {\\\"password\\\":\\\"planted json\\\"}\"\ntoken planted-token-file and planted-endpoint\n"+string(key)+"the last line\n")
 
 	ask := func(name string, env ...string) map[string]string {
 		t.Helper()
@@ -101,7 +102,7 @@ func TestSupportHasNoSecrets(t *testing.T) {
 		}
 		return all
 	}
-	running := ask("running.tar.gz", "KARVE_MIGRATE_FROM=postgres://u:planted-endpoint@127.0.0.1:1/k")
+	running := ask("running.tar.gz", "KARVE_MIGRATE_FROM=postgres://u:planted-endpoint@127.0.0.1:1/k", "GOFOREIGN=planted")
 	for name, want := range map[string]string{
 		"status.txt": "ready", "metrics.txt": "apiserver_request_total", "goroutines.txt": "goroutine 1 [", "page.html": "The start", "nodes.json": "simulated-0",
 		"events.json": `"Seeded"`, "process.txt": "--simulate-nodes", "ready.txt": "[+]etcd ok",
@@ -109,6 +110,13 @@ func TestSupportHasNoSecrets(t *testing.T) {
 		if !strings.Contains(running[name], want) {
 			t.Errorf("%s: got %d bytes, want %q in it", name, len(running[name]), want)
 		}
+	}
+	// Another process is nobody's business, whatever the lock says.
+	if err := os.WriteFile(filepath.Join(dir, "lock"), fmt.Appendln(nil, os.Getpid()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if other := ask("other.tar.gz", "KARVE_MIGRATE_FROM=postgres://u:planted-endpoint@127.0.0.1:1/k"); other["process.txt"] != "" || !strings.Contains(other["summary.txt"], "is not that of the server") {
+		t.Errorf("with the number of another process: got %q, and the summary %q", other["process.txt"], other["summary.txt"])
 	}
 	p.stop()
 	config = plant("external.yaml", "event-ttl: 2h\ndatastore-endpoint: postgres://u:planted-endpoint@127.0.0.1:1/k\n")
