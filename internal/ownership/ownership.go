@@ -20,6 +20,9 @@ import (
 	"github.com/karve-k8s/karve/internal/shell"
 )
 
+// ErrShared is for a user whose number is [Shared].
+var ErrShared = errors.New("the server runs in a user namespace, where the kernel shows every user without a number there as 65534: run it as another user")
+
 // Owner is the user and group that a directory belongs to.
 type Owner struct {
 	UID, GID int

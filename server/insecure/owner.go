@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/internal/ownports"
 )
 
@@ -43,8 +44,9 @@ func ConnContext(ctx context.Context, c net.Conn) context.Context {
 
 // owners decides which users may use the listener. Tests replace its fields.
 type owners struct {
-	known     bool   // whether the system can tell the owner of a connection
-	self      uint32 // the user this process runs as
+	known     bool                  // whether the system can tell the owner of a connection
+	self      uint32                // the user this process runs as
+	shared    func(uid uint32) bool // whether other users have this number, too
 	lookup    func(local, remote netip.AddrPort) (owner, error)
 	held      func(inode uint64) (bool, error)    // whether this process opened the socket, other than by [Dial]
 	container func(cgroup uint64) (string, error) // the name of the control group's container, if it has one
@@ -58,6 +60,7 @@ func thisProcess() owners {
 		// The kernel records the file system user of the socket's creator,
 		// which follows the effective user.
 		self:      uint32(os.Geteuid()),
+		shared:    ownership.Shared,
 		lookup:    socketOwner,
 		held:      heldHere,
 		container: newContainers().of,
@@ -109,6 +112,8 @@ func (o owners) judge(c net.Conn, opts *Options) string {
 	switch {
 	case err != nil:
 		return unknownOwner(err)
+	case o.shared(of.uid):
+		return unknownOwner(ownership.ErrShared)
 	case of.uid != 0 && of.uid != o.self:
 		return otherUser(of.uid, o.self)
 	case !o.alive(c):

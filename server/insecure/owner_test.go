@@ -15,7 +15,7 @@ func TestJudge(t *testing.T) {
 	const inPod, failing = 77, 78
 	open := func(uint64) (bool, error) { return true, nil }
 	system := owners{
-		known: true, self: 7, alive: yes,
+		known: true, self: 7, alive: yes, shared: func(uid uint32) bool { return uid == 9 },
 		held:   func(uint64) (bool, error) { return false, nil },
 		lookup: func(_, _ netip.AddrPort) (owner, error) { return owner{}, nil },
 		container: func(cgroup uint64) (string, error) {
@@ -63,6 +63,8 @@ func TestJudge(t *testing.T) {
 		{"any user, and perhaps this process", noFiles, "127.0.0.1:9", Options{AnyUser: true}, ""},
 		{"root, where this process has the socket open too", func(o *owners) { as(0, 1, nil)(o); o.held = open }, "127.0.0.1:9", Options{}, ""},
 		{"another user", as(8, 1, nil), "127.0.0.1:9", Options{}, "uid 8"},
+		{"a user with the number of others", as(9, 1, nil), "127.0.0.1:9", Options{}, "user namespace"},
+		{"our user with the number of others", func(o *owners) { as(9, 1, nil)(o); o.self = 9 }, "127.0.0.1:9", Options{}, "user namespace"},
 		{"another user, any", as(8, 1, nil), "127.0.0.1:9", Options{AnyUser: true}, ""},
 		{"root that is gone", gone, "127.0.0.1:9", Options{}, "no process"},
 		{"not found", as(0, 0, errNoSocket), "127.0.0.1:9", Options{}, "no process"},

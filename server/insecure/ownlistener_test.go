@@ -20,7 +20,7 @@ func TestOwnOnly(t *testing.T) {
 	var logged strings.Builder
 	l := OwnOnly(tcp, logrus.NewEntry(&logrus.Logger{Out: &logged, Formatter: &logrus.TextFormatter{}, Level: logrus.InfoLevel})).(*ownListener)
 	defer l.Close()
-	l.owners = owners{known: true, self: 7, alive: func(net.Conn) bool { return true }, local: ownports.IsLocal, held: func(uint64) (bool, error) { return false, nil }, container: func(uint64) (string, error) { return "", nil }}
+	l.owners = owners{known: true, self: 7, shared: func(uint32) bool { return false }, alive: func(net.Conn) bool { return true }, local: ownports.IsLocal, held: func(uint64) (bool, error) { return false, nil }, container: func(uint64) (string, error) { return "", nil }}
 	users := []uint32{8, 9, 7} // of those that connect
 	known := map[netip.AddrPort]uint32{}
 	l.owners.lookup = func(peer, _ netip.AddrPort) (owner, error) {

@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/karve-k8s/karve/internal/ownership"
 )
 
 // Masters is the group of administrators.
@@ -94,14 +96,22 @@ func Of(ctx context.Context) (User, error) {
 	return p.user, p.err
 }
 
+var shared = ownership.Shared // tests replace it
+
 // user returns the user with these credentials, for a server that self runs.
 func (g Groups) user(c credentials, self uint32) (User, error) {
+	if shared(c.uid) {
+		return User{}, ownership.ErrShared
+	}
 	u := User{Name: "unix:" + userName(c.uid), UID: c.uid}
 	if c.uid == 0 || c.uid == self {
 		u.Groups = []string{Masters}
 		return u, nil
 	}
 	for _, gid := range c.groups {
+		if shared(gid) {
+			continue
+		}
 		for _, group := range g[gid] {
 			if !slices.Contains(u.Groups, group) {
 				u.Groups = append(u.Groups, group)

@@ -33,7 +33,6 @@ func TestParseGroups(t *testing.T) {
 }
 
 func TestUser(t *testing.T) {
-	t.Parallel()
 	const self, stranger = 990, 4000000000
 	groups := Groups{100: {"viewers"}, 200: {"viewers", "operators"}}
 	for _, test := range []struct {
@@ -55,6 +54,19 @@ func TestUser(t *testing.T) {
 	}
 	if got, err := groups.user(credentials{uid: stranger, groups: []uint32{100}}, self); err != nil || got.Name != "unix:4000000000" {
 		t.Errorf("a user without a name: got %v, %v", got, err)
+	}
+}
+
+// The number that the kernel has for everybody else in a user namespace is nobody's, whoever runs the server.
+func TestSharedNumber(t *testing.T) {
+	const number, member = 65534, 4711
+	before := shared
+	shared = func(id uint32) bool { return id == number }
+	t.Cleanup(func() { shared = before })
+	for _, who := range []credentials{{number, nil}, {number, []uint32{100}}, {member, []uint32{number}}} {
+		if got, err := (Groups{100: {"viewers"}, number: {"viewers"}}).user(who, number); err == nil {
+			t.Errorf("%v: got %v, want a refusal", who, got)
+		}
 	}
 }
 
