@@ -3,6 +3,7 @@
 package socket
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -63,7 +64,7 @@ func Listen(dir, name string) (*Listener, error) {
 			return nil, fmt.Errorf("link to socket: %w", err)
 		}
 	}
-	if l.Listener, err = net.Listen("unix", l.path); err != nil {
+	if l.Listener, err = (&net.ListenConfig{Control: private}).Listen(context.Background(), "unix", l.path); err != nil {
 		l.remove()
 		if missing(err) {
 			return nil, fmt.Errorf("%w: %w", ErrMissing, err)
