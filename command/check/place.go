@@ -74,7 +74,7 @@ func checkDir(check, dir string, replaced int) Finding {
 	case !info.IsDir():
 		return found(check, Fail, "choose another --data-dir", "%s is not a directory", dir)
 	case readableByOthers(info):
-		return found(check, Warn, "chmod 0700 "+dir, "%s has mode %04o: other users can read it", dir, info.Mode().Perm())
+		return found(check, Warn, "chmod 0700 "+dir, "%s has mode %04o: other users can read or change it", dir, info.Mode().Perm())
 	}
 	return found(check, OK, "", "%s, mode %04o", dir, info.Mode().Perm())
 }

@@ -85,4 +85,5 @@ func tryFileSystem(dir string) error {
 	return nil
 }
 
-func readableByOthers(info fs.FileInfo) bool { return info.Mode().Perm()&0o077 != 0 }
+// readableByOthers leaves out who may only pass, as --socket-group lets them: the files have mode 0600.
+func readableByOthers(info fs.FileInfo) bool { return info.Mode().Perm()&0o066 != 0 }

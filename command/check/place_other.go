@@ -16,5 +16,5 @@ func tryFileSystem(string) error { return nil }
 
 // readableByOthers returns false: Windows' modes say nothing about other users.
 func readableByOthers(info fs.FileInfo) bool {
-	return runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0
+	return runtime.GOOS != "windows" && info.Mode().Perm()&0o066 != 0
 }

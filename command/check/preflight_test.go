@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -203,10 +204,15 @@ func TestDirectory(t *testing.T) {
 		t.Errorf("left behind: %v (%v), want nothing but the file", left, err)
 	}
 	if runtime.GOOS != "windows" {
-		if err := os.Chmod(dir, 0o755); err != nil {
-			t.Fatal(err)
+		for _, c := range []struct {
+			mode os.FileMode
+			want Result
+		}{{0o711, OK}, {0o777, Warn}, {0o730, Warn}, {0o755, Warn}} {
+			if err := os.Chmod(dir, c.mode); err != nil {
+				t.Fatal(err)
+			}
+			want(t, checkDir("data directory", dir, 0), c.want, fmt.Sprintf("mode %04o", c.mode))
 		}
-		want(t, checkDir("data directory", dir, 0), Warn, "mode 0755")
 	}
 	lock, err := directory.Acquire(dir)
 	if err != nil {
