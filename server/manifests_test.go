@@ -120,6 +120,9 @@ func TestManifestsFollowTheirFiles(t *testing.T) {
 	place(t, dir, "broken.yaml", manifest("", "unseen", "1")+"---\nkind: ConfigMap\n")
 	place(t, dir, "kept.yaml", manifest("", "kept", "1"))
 	place(t, dir, "refused.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: refused}\ndatum: {}\n---\n"+manifest("", "beside", "1"))
+	for name, value := range map[string]string{"number": "{a: 4815162342}", "list": "{a: [4815162342]}", "text": "'a 4815162342'", "block": "|\n  a\n  4815162342"} {
+		place(t, dir, "secret-"+name+".yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: "+name+"}\nstringData: "+value+"\n")
+	}
 
 	c, stop := run(t, data)
 	c.has(t, "default", "plain", "1")
@@ -141,10 +144,15 @@ func TestManifestsFollowTheirFiles(t *testing.T) {
 		all := c.files(t)
 		for name, want := range map[string]string{
 			"a.yaml": "applied, 2: []", "b.yaml": "applied, 2: []", "c/namespace.json": "applied, 1: []", "d/": "applied, 1: []", "kept.yaml": "applied, 1: []",
-			"broken.yaml":  "failed, 0: [document 2, line 6: apiVersion is missing, or no text]",
-			"refused.yaml": "failed, 1: [document 1, line 1: ConfigMap refused: ",
+			"broken.yaml":        "failed, 0: [document 2, line 6: apiVersion is missing, or no text]",
+			"refused.yaml":       "failed, 1: [document 1, line 1: ConfigMap refused: ",
+			"secret-number.yaml": "failed, 0: [document 1, line 1: Secret number: ", "secret-list.yaml": "failed, 0: [document 1, line 1: Secret list: ",
+			"secret-text.yaml": "failed, 0: [document 1, line 1: Secret text: ", "secret-block.yaml": "failed, 0: [document 1, line 1: Secret block: ",
 		} {
 			f := all[name]
+			if strings.Contains(fmt.Sprint(f.Problems), "4815162342") {
+				t.Errorf("%s: the state has a secret: %s", name, f.Problems)
+			}
 			if got := fmt.Sprintf("%s, %d: %s", f.State, f.Objects, f.Problems); !strings.HasPrefix(got, want) {
 				return fmt.Errorf("%s: got %s, want %s", name, got, want)
 			}
@@ -152,6 +160,10 @@ func TestManifestsFollowTheirFiles(t *testing.T) {
 		return nil
 	})
 	c.has(t, "default", "unseen", "")
+
+	if strings.Contains(fmt.Sprint(c.log), "4815162342") {
+		t.Errorf("the log has a secret:\n%s", c.log)
+	}
 
 	// A change, an object less, an object of somebody else, a move, a file that breaks, and files that go.
 	create(t, c.CoreV1().ConfigMaps("default"), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}, Data: map[string]string{"key": "0"}})

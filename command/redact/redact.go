@@ -44,11 +44,12 @@ var (
 
 	shapes = []*regexp.Regexp{
 		regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)`),
-		regexp.MustCompile(`\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*`),                     // a JSON web token
-		regexp.MustCompile(`\b[a-z0-9]{6}\.[a-z0-9]{16}\b`),                      // a bootstrap token
-		regexp.MustCompile(`AGE-SECRET-KEY-1\w+`),                                // an identity of age
-		regexp.MustCompile(`(?i)\b(?:bearer|basic)\s+(?:[\w.~+/-]|&#43;){8,}=*`), // a header
-		regexp.MustCompile(`\bLS0tLS1CRUdJTi[\w+/]{20,}=*`),                      // PEM in base64
+		regexp.MustCompile(`\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*`),                              // a JSON web token
+		regexp.MustCompile(`\b[a-z0-9]{6}\.[a-z0-9]{16}\b`),                               // a bootstrap token
+		regexp.MustCompile(`AGE-SECRET-KEY-1\w+`),                                         // an identity of age
+		regexp.MustCompile(`(?i)\b(?:bearer|basic)\s+(?:[\w.~+/-]|&#43;){8,}=*`),          // a header
+		regexp.MustCompile(`expected (?:list|map|string|boolean|any scalar), got [^\n]*`), // a value of a Secret, in the logs of earlier releases
+		regexp.MustCompile(`\bLS0tLS1CRUdJTi[\w+/]{20,}=*`),                               // PEM in base64
 	}
 )
 

@@ -13,19 +13,20 @@ import (
 
 func TestRedact(t *testing.T) {
 	for text, secret := range map[string]string{
-		"dial postgres://karve:hunter2@db/k: refused":                             "hunter2",
-		`endpoint=mysql://u:p@ss:w/rd@tcp(db:3306)/k`:                             "ss:w/rd",
-		"postgres://db/k?user=a&password=hunter2&sslmode=off":                     "hunter2",
-		`{"password": "two words", "a": 1}`:                                       "words",
-		"KARVE_DATASTORE_ENDPOINT=u:hunter2":                                      "hunter2",
-		"--datastore-endpoint\nu:hunter2":                                         "hunter2",
-		"Authorization: Bearer abcdefgh12345":                                     "abcdefgh",
-		"token abcdef.0123456789abcdef is valid":                                  "0123456789abcdef",
-		"eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJrdWJl.c2ln":                              "eyJpc3Mi",
-		"a\n-----BEGIN EC PRIVATE KEY-----\nMHcCAQ\n-----END EC PRIVATE KEY-----": "MHcCAQ",
-		"client-key-data: LS0tLS1CRUdJTiBQUklWQVRFIEtFWS0tLS0tCk1Hd0NBUUE=":       "CRUdJTiBQ",
-		"AGE-SECRET-KEY-1QQPZRY9X8GF2TVDW0S3JN54KHCE6MUA7L":                       "PZRY9X8",
-		"my_api_key='hunter2'":                                                    "hunter2",
+		"dial postgres://karve:hunter2@db/k: refused":                                             "hunter2",
+		`endpoint=mysql://u:p@ss:w/rd@tcp(db:3306)/k`:                                             "ss:w/rd",
+		"postgres://db/k?user=a&password=hunter2&sslmode=off":                                     "hunter2",
+		`{"password": "two words", "a": 1}`:                                                       "words",
+		"KARVE_DATASTORE_ENDPOINT=u:hunter2":                                                      "hunter2",
+		"--datastore-endpoint\nu:hunter2":                                                         "hunter2",
+		"Authorization: Bearer abcdefgh12345":                                                     "abcdefgh",
+		"token abcdef.0123456789abcdef is valid":                                                  "0123456789abcdef",
+		"eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJrdWJl.c2ln":                                              "eyJpc3Mi",
+		"a\n-----BEGIN EC PRIVATE KEY-----\nMHcCAQ\n-----END EC PRIVATE KEY-----":                 "MHcCAQ",
+		"client-key-data: LS0tLS1CRUdJTiBQUklWQVRFIEtFWS0tLS0tCk1Hd0NBUUE=":                       "CRUdJTiBQ",
+		"AGE-SECRET-KEY-1QQPZRY9X8GF2TVDW0S3JN54KHCE6MUA7L":                                       "PZRY9X8",
+		`error=".stringData.a: expected string, got &value.valueUnstructured{Value:\"hunter2\"}"`: "hunter2",
+		"my_api_key='hunter2'":                                                                    "hunter2",
 	} {
 		got := string(new(Secrets).Redact([]byte(text)))
 		if strings.Contains(got, secret) || !strings.Contains(got, Mark) {

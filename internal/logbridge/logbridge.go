@@ -120,11 +120,14 @@ func (t *target) log(level logrus.Level, component, message, errText string, fie
 	}
 	entry := logrus.NewEntry(t.logger)
 	for k, v := range fields {
+		if text, ok := v.(string); ok {
+			v = WithoutValue(text)
+		}
 		entry.Data[k] = v
 	}
 	entry.Data[componentKey] = component
 	// Entry.Log does not exit at FatalLevel; PanicLevel never comes here.
-	entry.Log(level, strings.TrimRight(message, "\n"))
+	entry.Log(level, WithoutValue(strings.TrimRight(message, "\n")))
 }
 
 // enabled returns the current target if it would write an event of this level.

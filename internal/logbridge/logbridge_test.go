@@ -93,6 +93,26 @@ func TestGoLogAndSlog(t *testing.T) {
 	}
 }
 
+// Upstream logs what a client has sent as a Secret, if its type is wrong.
+func TestNoValuesOfObjects(t *testing.T) {
+	l, b := logger(t, "info")
+	Install(l)
+	for _, err := range []string{
+		`.stringData.a: expected string, got &value.valueUnstructured{Value:4815162342}`, ".stringData: expected map, got &{a\n4815162342\n}",
+		".spec.list: expected list, got &{4815162342}", ".spec.on: expected boolean, got &{4815162342}", ".spec.any: expected any scalar, got &{map[a:4815162342]}",
+	} {
+		err := fmt.Errorf("failed to create typed patch object (default/a; /v1, Kind=Secret): %s", err)
+		klog.ErrorS(err, "Unhandled Error")
+		klog.Errorf("apiserver received an error: %#v: %v", err, err)
+		klog.InfoS("refused", "err", err)
+		for _, e := range b.take(t) {
+			if text := fmt.Sprint(e); strings.Contains(text, "4815162342") || !strings.Contains(text, "expected ") {
+				t.Errorf("got %s, want the error without its value", text)
+			}
+		}
+	}
+}
+
 func TestGRPC(t *testing.T) {
 	l, b := logger(t, "debug")
 	Install(l)

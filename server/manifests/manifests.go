@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/karve-k8s/karve/control"
+	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/internal/panics"
 	"github.com/karve-k8s/karve/server/election"
 )
@@ -208,7 +210,7 @@ func (w *watcher) pass(ctx context.Context, todo []*unit, prune bool) error {
 		b := batch{state: &state{Manifest: control.Manifest{File: u.name}, stamp: u.stamp}}
 		err := panics.Catch(func() (err error) { b.objects, err = u.read(); return err })
 		if err != nil {
-			b.Problems, b.objects, b.keeps = strings.Split(err.Error(), "\n"), nil, true
+			b.Problems, b.objects, b.keeps = strings.Split(withoutQuotes(err), "\n"), nil, true
 		}
 		batches = append(batches, b)
 	}
@@ -289,9 +291,17 @@ func (w *watcher) pass(ctx context.Context, todo []*unit, prune bool) error {
 	return w.prune(ctx, inv, func(rest inventory) error { _, err := rest.store(ctx, client, stored); return err })
 }
 
+// quotes begins what errors of kustomize quote of the files. It may be a secret, and its end is not marked.
+var quotes = regexp.MustCompile(`(?s)(?:literal sources \[|with config: ` + "`" + `|line \[[0-9 ]+\] has invalid utf8).*`)
+
+// withoutQuotes is an error for logs and the status, up to what it quotes.
+func withoutQuotes(err error) string {
+	return quotes.ReplaceAllString(logbridge.WithoutValue(err.Error()), "…")
+}
+
 // refused records why an object was not applied.
 func (s *state) refused(o object, err error) {
-	text := fmt.Sprintf("%s %s: %v", o.GetKind(), o.GetName(), err)
+	text := fmt.Sprintf("%s %s: %s", o.GetKind(), o.GetName(), withoutQuotes(err))
 	if o.where != "" {
 		text = o.where + ": " + text
 	}

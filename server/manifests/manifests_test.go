@@ -264,6 +264,31 @@ func TestKustomizationIsRefused(t *testing.T) {
 	}
 }
 
+// An error says what is wrong, and not what a secret is.
+func TestErrorsQuoteNoSecrets(t *testing.T) {
+	for text, want := range map[string]string{
+		"secretGenerator: [{name: a, literals: [planted]}]":                           "loading KV pairs",
+		"secretGenerator: [{name: a, literals: [a=planted, a=planted]}]":              "repeats the key",
+		"secretGenerator: [{name: a, literals: {a: planted}}]":                        "literals",
+		"secretGenerator: [{name: a, envs: [a.env]}]":                                 "a.env",
+		"resources: [a.yaml]\npatches: [{patch: 'a: planted'}]":                       "PatchTransformer",
+		"resources: [a.yaml]\npatches: [{patch: '{planted', target: {kind: Secret}}]": "PatchTransformer",
+		"resources: [broken.yaml]":                                                    "broken.yaml",
+	} {
+		dir := t.TempDir()
+		write(t, dir, "kustomization.yaml", text+"\n")
+		write(t, dir, "a.yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData: {a: planted}\n")
+		write(t, dir, "broken.yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData: {a: planted\n")
+		write(t, dir, "a.env", "a=planted\xff\n")
+		_, err := build(dir)
+		if err == nil {
+			t.Errorf("%s: no error", text)
+		} else if got := withoutQuotes(err); strings.Contains(got, "planted") || strings.Contains(got, fmt.Sprint([]byte("planted"))[1:20]) || !strings.Contains(got, want) {
+			t.Errorf("%s: got %s, want an error with %s and no secret", text, got, want)
+		}
+	}
+}
+
 func TestIDs(t *testing.T) {
 	for want, of := range map[id][3]string{
 		"Deployment.apps default/web": {"Deployment.apps", "default", "web"},
