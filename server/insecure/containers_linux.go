@@ -178,7 +178,12 @@ func inode(name string) (uint64, bool) {
 // below kubepods or kubepods.slice, with any prefix. Containers and virtual machines of
 // systemd-machined are in machine.slice; those of LXC and of Docker's builder are below groups
 // of fixed names. Neither systemd nor a login nor sudo uses any of these names.
-var containerName = regexp.MustCompile(`[0-9a-f]{64}|^kubepods$|^(.*-)?kubepods(-.*)?\.slice$|^machine\.slice$|^lxc\.payload(\..*)?$|^lxc$|^docker$|^buildkit$`)
+//
+// The services of kubelets and container runtimes belong to them, because they connect where
+// users of the cluster want: the kubelet for probes, and the runtime for a port-forward to a Pod
+// with hostNetwork.
+var containerName = regexp.MustCompile(`[0-9a-f]{64}|^kubepods$|^(.*-)?kubepods(-.*)?\.slice$|^machine\.slice$|^lxc\.payload(\..*)?$|^lxc$|^docker$|^buildkit$` +
+	`|^(kubelet|karve-node|containerd|crio|cri-docker|docker)\.service$|^openrc\.(kubelet|karve-node|containerd|crio|docker)$`)
 
 // containerOf returns the part of a control group's path that names a container, or nothing.
 func containerOf(name string) string {

@@ -163,7 +163,7 @@ func otherUser(uid, self uint32) string {
 }
 
 func inContainer(container string) string {
-	return fmt.Sprintf("this connection comes from a container (%s), and this port, which has no authentication, is only for processes outside containers; "+
+	return fmt.Sprintf("this connection comes from a container, or from what runs containers (%s), and this port, which has no authentication, is only for other processes; "+
 		"use the authenticated port with a kubeconfig or a service account, or start the server with %s", container, flagAnyUser)
 }
 
