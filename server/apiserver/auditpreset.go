@@ -66,7 +66,7 @@ func AuditPolicy(preset string, args []string) (string, error) {
 // AuditArgs are the options of kube-apiserver that a preset sets before the user's: where the log is, and how much of it stays.
 func AuditArgs(dataDir string) []string {
 	return []string{
-		"audit-log-path=" + filepath.Join(dataDir, "audit", "audit.log"),
+		auditLogOption + "=" + filepath.Join(dataDir, "audit", "audit.log"),
 		"audit-log-maxsize=50", "audit-log-maxbackup=5", "audit-log-maxage=90", "audit-log-compress=true",
 	}
 }

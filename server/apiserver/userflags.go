@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -35,7 +36,7 @@ var userFlags = []struct {
 		"oidc-issuer-url", "oidc-client-id", "oidc-username-claim", "oidc-groups-claim", "oidc-ca-file", "token-auth-file", "service-account-issuer",
 		"service-account-jwks-uri", "api-audiences"}},
 	{"ADMISSION", []string{"enable-admission-plugins", "disable-admission-plugins", "admission-control-config-file"}},
-	{"AUDIT, ENCRYPTION, TRACING", []string{"audit-policy-file", "audit-log-path", "audit-log-maxage", "audit-log-maxbackup", "audit-log-maxsize",
+	{"AUDIT, ENCRYPTION, TRACING", []string{"audit-policy-file", auditLogOption, "audit-log-maxage", "audit-log-maxbackup", "audit-log-maxsize",
 		"audit-webhook-config-file", EncryptionOption, "encryption-provider-config-automatic-reload", "tracing-config-file"}},
 	{"LISTENERS", []string{"tls-min-version", "tls-cipher-suites", "tls-sni-cert-key", "goaway-chance", "cors-allowed-origins"}},
 }
@@ -52,8 +53,8 @@ var fileFlags = []string{
 }
 
 // CheckFiles opens every file that args (name=value) name, and validates the configuration of the
-// egress selector, because upstream's error names neither option nor file. The error joins those
-// that are wrong, each with its option.
+// egress selector, because upstream's error names neither option nor file. It creates nothing. The error
+// joins those that are wrong, each with its option.
 func CheckFiles(args []string) error {
 	var errs []error
 	for _, arg := range args {
@@ -61,6 +62,9 @@ func CheckFiles(args []string) error {
 		files := []string{value}
 		switch {
 		case value == "":
+			continue
+		case name == auditLogOption:
+			errs = append(errs, checkAuditLog(value))
 			continue
 		case name == "tls-sni-cert-key": // cert,key:names
 			pair, _, _ := strings.Cut(value, ":")
@@ -132,6 +136,27 @@ func checkEgressSelector(flag, path string) error {
 		return fmt.Errorf("--%s %s: %w", flag, path, err)
 	}
 	return nil
+}
+
+// auditLogOption is the option of kube-apiserver that names the file of the audit log. "-" is stdout.
+const auditLogOption = "audit-log-path"
+
+// checkAuditLog opens the log as upstream does later, if it exists.
+func checkAuditLog(path string) error {
+	if path == "-" {
+		return nil
+	}
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return fmt.Errorf("--%s %s: is a directory: name a file, such as %s", auditLogOption, path, filepath.Join(path, "audit.log"))
+	}
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_RDWR, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("--%s: %w: name a file that the server can write", auditLogOption, err)
+	}
+	return f.Close()
 }
 
 // CheckFile opens a file that an option names.

@@ -1,6 +1,9 @@
 package apiserver
 
 import (
+	"errors"
+	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -36,5 +39,25 @@ func TestCheckEgressSelector(t *testing.T) {
 				t.Errorf("%s: got %q, want %q in it", c.name, err, want)
 			}
 		}
+	}
+}
+
+// The error about an audit log that cannot be written names the option, and what to do. The check creates no file.
+func TestCheckAuditLog(t *testing.T) {
+	dir := t.TempDir()
+	file := written(t, "")
+	absent := filepath.Join(dir, "audit", "audit.log")
+	for path, want := range map[string]string{
+		"-": "", file: "", absent: "",
+		dir:                              "--audit-log-path " + dir + ": is a directory: name a file, such as " + filepath.Join(dir, "audit.log"),
+		filepath.Join(file, "audit.log"): "not a directory: name a file that the server can write",
+	} {
+		err := CheckFiles([]string{"audit-log-path=" + path})
+		if got := fmt.Sprint(err); want == "" && err != nil || !strings.Contains(got, want) {
+			t.Errorf("%s: got %v, want %q", path, err, want)
+		}
+	}
+	if _, err := os.Stat(filepath.Dir(absent)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the check has made the directory of a log: %v", err)
 	}
 }
