@@ -53,11 +53,16 @@ func ofServers(key string) bool {
 	return slices.ContainsFunc(serverPrefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
 }
 
-// resetOptions describe the API server's keys to the engine. A live node's lease is always newer
-// than that in the snapshot, so a reset keeps the leases of nodes that the snapshot has, too.
+// clusterInfo is the key of the ConfigMap that names the server to nodes that join.
+const clusterInfo = "/registry/configmaps/kube-public/cluster-info"
+
+// resetOptions describe the API server's keys to the engine. A reset keeps two kinds of objects that the
+// snapshot has, too: the leases of nodes, because a live node's is always newer than that in the snapshot, and
+// cluster-info, because it follows the server. If a reset brought back what a fork's snapshot says, the server would
+// change it again, and the fork would never be as its snapshot.
 var resetOptions = datastore.ResetOptions{
 	Keep: func(key string, both bool) bool {
-		return OfServer(key) || both && strings.HasPrefix(key, storage.NodeLeases)
+		return OfServer(key) || both && (key == clusterInfo || strings.HasPrefix(key, storage.NodeLeases))
 	},
 	Another: func(now, then []byte) bool {
 		a, b := ObjectUID(now), ObjectUID(then)

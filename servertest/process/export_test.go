@@ -1,5 +1,7 @@
 package process
 
+import "slices"
+
 // Sweep removes the directories in above that killed tests have left.
 var Sweep = sweep
 
@@ -19,6 +21,13 @@ func Resting(s *Server) int {
 		s.base.forks.changed.Wait()
 	}
 	return len(s.base.forks.idle)
+}
+
+// Same reports whether the clusters that are there for the next forks are as the snapshot was.
+func Same(s *Server) bool {
+	s.base.forks.mu.Lock()
+	defer s.base.forks.mu.Unlock()
+	return !slices.ContainsFunc(s.base.forks.idle, func(one *fork) bool { return !one.same() })
 }
 
 // Kill ends the process of s as a crash does.

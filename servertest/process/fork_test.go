@@ -373,6 +373,19 @@ func TestForkAtOnce(t *testing.T) {
 	base.Fork(t)
 }
 
+// A cluster stays as the snapshot once it has returned there. Otherwise each fork would wait until it
+// has returned once more. Without controllers, nothing but the server itself writes late.
+func TestAForkStaysLikeTheSnapshot(t *testing.T) {
+	base := process.Start(t, process.APIOnly())
+	base.Snapshot(t)
+	for _, when := range []string{"after its start", "after a test"} {
+		if process.Resting(base) == 0 || !process.Same(base) {
+			t.Errorf("%s, the cluster for the next fork is not as the snapshot; thrown away: %v", when, process.Thrown(base))
+		}
+		t.Run(when, func(t *testing.T) { base.Fork(t) })
+	}
+}
+
 // A fork's snapshot is its own, and is deleted with it.
 func TestForkOfAFork(t *testing.T) {
 	base := process.Start(t, process.APIOnly())
