@@ -189,7 +189,7 @@ func (d *draft) parseAddresses() {
 		checkPortsDiffer(d.Config))
 	d.add(errs)
 	if errs == nil {
-		d.ports = append(d.ports, ports.Port{Option: insecurePort, Address: d.InsecureBindAddress, Number: d.InsecurePort})
+		d.ports = append(d.ports, ports.Port{Option: insecurePort, Address: d.InsecureBindAddress, Number: d.InsecurePort, AnyFree: "-1"})
 	}
 }
 

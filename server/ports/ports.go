@@ -2,6 +2,7 @@
 package ports
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -14,6 +15,7 @@ type Port struct {
 	Option  string // the option that sets it, without dashes
 	Address string // empty means every address
 	Number  int    // 0 means any free port
+	AnyFree string // the value of the option that means any free port; empty means 0
 }
 
 // Listen binds the port; its errors name the option.
@@ -23,7 +25,7 @@ func (p Port) Listen() (net.Listener, error) {
 	case err == nil:
 		return l, nil
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("--%s %d: the port is in use by another process (another karve, k3s or kube-apiserver?); choose another, or 0 for any", p.Option, p.Number)
+		return nil, fmt.Errorf("--%s %d: the port is in use by another process (another karve, k3s or kube-apiserver?); choose another, or %s for any free one", p.Option, p.Number, cmp.Or(p.AnyFree, "0"))
 	case errors.Is(err, syscall.EACCES):
 		return nil, fmt.Errorf("--%s %d: ports below 1024 need root or CAP_NET_BIND_SERVICE", p.Option, p.Number)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):

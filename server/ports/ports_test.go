@@ -21,9 +21,10 @@ func TestErrorsNameTheOption(t *testing.T) {
 		port Port
 		want []string
 	}{
-		{Port{"secure-port", "127.0.0.1", used}, []string{"--secure-port", "in use", "0 for any"}},
-		{Port{"insecure-port", "192.0.2.1", 0}, []string{"--insecure-port 0", "does not have the address 192.0.2.1"}},
-		{Port{"etcd-listen", "no address", 0}, []string{"--etcd-listen 0"}},
+		{Port{Option: "secure-port", Address: "127.0.0.1", Number: used}, []string{"--secure-port", "in use", "or 0 for any"}},
+		{Port{Option: "insecure-port", Address: "127.0.0.1", Number: used, AnyFree: "-1"}, []string{"--insecure-port", "in use", "or -1 for any"}},
+		{Port{Option: "insecure-port", Address: "192.0.2.1"}, []string{"--insecure-port 0", "does not have the address 192.0.2.1"}},
+		{Port{Option: "etcd-listen", Address: "no address"}, []string{"--etcd-listen 0"}},
 	} {
 		err := tc.port.Try()
 		for _, want := range tc.want {
