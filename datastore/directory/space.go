@@ -13,9 +13,10 @@ import (
 // space.
 var ErrNoSpace = errors.New("no space left for the datastore")
 
-// IsFull reports whether err says that a disk is full or a quota is used up.
+// IsFull reports whether err says that a disk is full, that a quota is used up, or that a file would be larger
+// than this process may write.
 func IsFull(err error) bool {
-	return errors.Is(err, ErrNoSpace) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+	return errors.Is(err, ErrNoSpace) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG)
 }
 
 // NoSpace returns [ErrNoSpace] with the directory, the cause and the remedy.
@@ -40,12 +41,19 @@ func noSpace(dir string, quota, known bool, needs func() int64) error {
 	if measured {
 		why = append(why, fmt.Sprintf("%.1f MiB free on its file system", float64(free)/(1<<20)))
 	}
+	need := int64(ballastMargin)
 	if known {
-		if need := needs(); measured && free >= need && !quota {
-			remedy = "try again in a moment"
-		} else {
-			why = append(why, fmt.Sprintf("writes need %.1f MiB", float64(need)/(1<<20)))
-		}
+		need = needs()
+	}
+	limit, limited := fileSizeLimit()
+	switch enough := measured && free >= need && !quota; {
+	case enough && limited: // SQLite does not always say which of the two it was
+		why = append(why, fmt.Sprintf("this process may write files of %.1f MiB at most", float64(limit)/(1<<20)))
+		remedy = "raise the limit of file sizes (ulimit -f, LimitFSIZE= of a systemd unit), and start the server again"
+	case enough && known:
+		remedy = "try again in a moment"
+	case known:
+		why = append(why, fmt.Sprintf("writes need %.1f MiB", float64(need)/(1<<20)))
 	}
 	return fmt.Errorf("%w in %s (%s): %s", ErrNoSpace, dir, strings.Join(why, ", "), remedy)
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // withCause adds the system's error to SQLite's "disk I/O error" of a write. SQLite makes
-// SQLITE_FULL of ENOSPC only: when a quota is used up, it says no more than that. Nothing was
+// SQLITE_FULL of ENOSPC only: when a quota is used up or a file too large, it says no more than that. Nothing was
 // written then either, and the frame that commits is written last, so this is a full disk too. The
 // same holds when SQLite truncates the database at the end of a checkpoint, for which btrfs needs
 // space: the WAL still counts as not copied back, and the next checkpoint repeats it.
@@ -24,7 +24,7 @@ func (c *Connection) withCause(err error) error {
 		return err
 	}
 	errno := c.errno()
-	if errno == syscall.EDQUOT || errno == syscall.ENOSPC {
+	if directory.IsFull(errno) {
 		return fmt.Errorf("%w: %w: %w", directory.ErrNoSpace, errno, err)
 	}
 	if errno != 0 {
