@@ -15,8 +15,8 @@ import (
 
 const (
 	runPrefix = "karve-run-"
-	// runLeast is the age at which a directory counts as left behind: its lock is created a moment
-	// after it.
+	// runLeast is the age at which an empty directory counts as left behind: its lock is created a moment
+	// after it, and everything else after the lock.
 	runLeast = time.Minute
 	// removeTries is how often to try to remove a directory in which a server may still create
 	// files, because nothing waited for its end.
@@ -65,7 +65,10 @@ func sweepRuns(temp string) {
 			continue
 		}
 		info, err := entry.Info()
-		if err != nil || !ownership.Mine(info) || time.Since(info.ModTime()) < runLeast {
+		if err != nil || !ownership.Mine(info) {
+			continue
+		}
+		if inside, _ := os.ReadDir(dir); len(inside) < 2 && time.Since(info.ModTime()) < runLeast {
 			continue
 		}
 		if _, err := os.Lstat(filepath.Join(dir, "lock")); err != nil {

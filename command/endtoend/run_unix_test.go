@@ -102,7 +102,8 @@ func TestRunLeavesNothingAfterSignals(t *testing.T) {
 	}
 }
 
-// What kill -9 leaves, the next karve run removes, and nothing that is in use.
+// What kill -9 leaves, the next karve run removes at once, and nothing that is in use, or that another one has
+// just made.
 func TestRunSweepsWhatAKilledOneLeft(t *testing.T) {
 	long(t)
 	parallel(t)
@@ -112,14 +113,18 @@ func TestRunSweepsWhatAKilledOneLeft(t *testing.T) {
 	killed := runs(t, temp, wait)
 	before := runDirs(t, temp)
 	killed.kill()
-	if err := os.Mkdir(filepath.Join(temp, runDirPrefix+"by-others"), 0o700); err != nil {
+	const new, byOthers = runDirPrefix + "new", runDirPrefix + "by-others"
+	for _, name := range []string{new, byOthers} {
+		if err := os.Mkdir(filepath.Join(temp, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(temp, new, "lock"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	old := time.Now().Add(-2 * time.Minute)
-	for _, dir := range runDirs(t, temp) {
-		if err := os.Chtimes(dir, old, old); err != nil {
-			t.Fatal(err)
-		}
+	if err := os.Chtimes(filepath.Join(temp, byOthers), old, old); err != nil {
+		t.Fatal(err)
 	}
 	cmd := command(t, "karve", append(append([]string{"run"}, bare...), "--", "true")...)
 	cmd.Env = append(cmd.Env, "TMPDIR="+temp)
@@ -127,12 +132,12 @@ func TestRunSweepsWhatAKilledOneLeft(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 	left := runDirs(t, temp)
-	if len(before) != 2 || len(left) != 2 || !slices.Contains(left, filepath.Join(temp, runDirPrefix+"by-others")) {
-		t.Errorf("left: %v, before: %v; want the one in use, and the one without a lock", left, before)
+	if len(before) != 2 || len(left) != 3 || !slices.Contains(left, filepath.Join(temp, new)) || !slices.Contains(left, filepath.Join(temp, byOthers)) {
+		t.Errorf("left: %v, before: %v; want the one in use, the new one, and the one without a lock", left, before)
 	}
 	used.signal(syscall.SIGTERM)
 	used.wait(patience)
-	if left := runDirs(t, temp); len(left) != 1 {
-		t.Errorf("left: %v, want the one without a lock", left)
+	if left := runDirs(t, temp); len(left) != 2 {
+		t.Errorf("left: %v, want the new one, and the one without a lock", left)
 	}
 }

@@ -12,8 +12,8 @@ import (
 
 const (
 	tempPrefix = "karve-cluster-"
-	// tempLeast is the age at which a directory may count as left behind: its lock is created a
-	// moment after it.
+	// tempLeast is the age at which an empty directory may count as left behind: its lock is created a
+	// moment after it, and everything else after the lock.
 	tempLeast = time.Minute
 )
 
@@ -46,10 +46,13 @@ func sweep(above string) {
 	found, _ := filepath.Glob(filepath.Join(above, tempPrefix+"*")) // the pattern is valid
 	for _, path := range found {
 		info, err := os.Lstat(path)
-		if err != nil || !info.IsDir() || time.Since(info.ModTime()) < tempLeast || onlyMine(path) != nil {
+		if err != nil || !info.IsDir() || onlyMine(path) != nil {
 			continue
 		}
-		lock := flock.New(filepath.Join(path, "lock"))
+		if inside, _ := os.ReadDir(path); len(inside) < 2 && time.Since(info.ModTime()) < tempLeast {
+			continue
+		}
+		lock := flock.New(filepath.Join(path, "lock"), flock.SetFlag(os.O_RDWR)) // a new file would keep its owner from removing the directory
 		if free, err := lock.TryLock(); free && err == nil {
 			_ = (&tempDir{path, lock}).remove() // the next test removes what is left
 		}
