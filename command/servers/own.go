@@ -25,8 +25,13 @@ func Owned(running []Server) (dirs []string) {
 	return dirs
 }
 
-// Foreign reports whether this process is root's and dir is another user's, or may be.
+// Foreign reports whether this process is root's and dir is another user's, or may be: where everybody may write, such as in /tmp, anybody can hold a
+// lock, and make a link to a file of root's and then change it.
 func Foreign(dir string) bool {
 	_, foreign, err := ownership.Foreign(dir)
-	return foreign || err != nil
+	if foreign || err != nil || os.Geteuid() != 0 {
+		return foreign || err != nil
+	}
+	info, err := os.Stat(dir)
+	return err == nil && info.Mode().Perm()&0o002 != 0
 }
