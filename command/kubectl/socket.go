@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/control"
 )
 
@@ -41,7 +42,7 @@ func refused(dir string) error {
 		return nil
 	}
 	text, _ := io.ReadAll(io.LimitReader(answer.Body, 4096))
-	return errors.New(strings.TrimSpace(string(text)))
+	return errors.New(output.Printable(strings.TrimSpace(string(text))))
 }
 
 func transport(dir string) *http.Transport {

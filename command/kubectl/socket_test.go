@@ -89,3 +89,21 @@ func TestPassOn(t *testing.T) {
 		t.Errorf("got %q, %v through the upgraded connection", line, err)
 	}
 }
+
+// A data directory may be another user's, and so may the server there.
+func TestRefusalIsPrintable(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	l, err := net.Listen("unix", filepath.Join(dir, control.APISocket))
+	if err != nil {
+		t.Skipf("no unix sockets in %s: %v", dir, err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "no \x1b[2J access", http.StatusForbidden)
+	})}
+	go server.Serve(l)
+	defer server.Close()
+	if err := refused(dir); err == nil || strings.Contains(err.Error(), "\x1b") || !strings.Contains(err.Error(), "access") {
+		t.Errorf("got %q, want the reason without control characters", err)
+	}
+}
