@@ -26,8 +26,8 @@ const Elsewhere = "from-backup"
 // keys, so that nodes, kubeconfigs and tokens remain valid. Like [Fork], it continues at a revision far above that of the
 // snapshot, can be stopped at any point, and finishes when it is called again. It replaces no file.
 //
-// It calls files with the snapshot when it has found that the directory has no cluster, and before it makes
-// anything. files may place the user's files ([Snapshot.PlaceFiles]).
+// It calls files with the snapshot when it has found that the directory has no cluster and the snapshot is whole, and before it
+// makes anything. files may place the user's files ([Snapshot.PlaceFiles]).
 func Restore(ctx context.Context, source string, to Target, files func(*Snapshot) error) (*Info, error) {
 	to.whole = true
 	done, err := restore(ctx, source, to, files)
@@ -38,8 +38,14 @@ func Restore(ctx context.Context, source string, to Target, files func(*Snapshot
 }
 
 func restore(ctx context.Context, source string, to Target, files func(*Snapshot) error) (*Info, error) {
-	if _, _, err := check(source, to); err != nil {
+	_, begun, err := check(source, to)
+	if err != nil {
 		return nil, err
+	}
+	if begun == nil { // with a damaged one, nothing is begun that could never be finished
+		if err := to.read(source, func(s *Snapshot) error { _, err := s.Verify(ctx, to.DataDir); return err }); err != nil {
+			return nil, err
+		}
 	}
 	if err := to.read(source, files); err != nil {
 		return nil, err

@@ -94,6 +94,35 @@ func TestRestore(t *testing.T) {
 	}
 }
 
+// A backup that is damaged where only reading all of it shows that leaves nothing behind, so the next restore takes another one.
+func TestRestoreOfADamagedBackup(t *testing.T) {
+	file, _ := whole(t)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := strings.Index(string(text), "/registry/a")
+	changed := []byte(string(text))
+	changed[at] ^= 1
+	for name, damaged := range map[string][]byte{"changed": changed, "cut off": text[:at]} {
+		dir, path := t.TempDir(), filepath.Join(t.TempDir(), "damaged")
+		if err := os.WriteFile(path, damaged, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := restored(t.Context(), path, dir); !errors.Is(err, snapshot.ErrNone) {
+			t.Errorf("%s: got %v, want %v", name, err, snapshot.ErrNone)
+		}
+		if left := listing(t, dir); left != "" {
+			t.Errorf("%s: it left\n%s", name, left)
+		}
+		if err := restored(t.Context(), file, dir); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		wantRestored(t, dir)
+	}
+}
+
 // A restore that is killed leaves a directory that no server starts with, and that the same command finishes.
 func TestRestoreKilledAtEachCall(t *testing.T) {
 	strace, err := exec.LookPath("strace")
@@ -172,6 +201,13 @@ func TestVerifyNoticesDamage(t *testing.T) {
 		if err := verify(damaged); err == nil {
 			t.Errorf("a changed %q was not noticed", mark)
 		}
+	}
+	begin, end := strings.Index(string(text), "certs/service-account.key\x00"), strings.Index(string(text), "ssh/id\x00")
+	if begin < 0 || end < begin {
+		t.Fatalf("an entry is from %d to %d", begin, end)
+	}
+	if err := verify(append(text[:begin:begin], text[end:]...)); err == nil {
+		t.Error("a missing key was not noticed")
 	}
 	for length := 0; length < len(text)-1024; length += len(text) / 50 { // tar ends with empty blocks
 		if err := verify(text[:length]); err == nil {

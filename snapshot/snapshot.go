@@ -321,6 +321,11 @@ func Read(in io.Reader) (*Snapshot, error) {
 		}
 		switch {
 		case h.Name == datastore.EngineFile:
+			for name := range s.Sums {
+				if name != datastore.EngineFile && s.content(name) == nil {
+					return nil, fmt.Errorf("%w: %s is missing", ErrNone, name)
+				}
+			}
 			s.size = h.Size
 			return s, nil
 		case h.Size > fileMost || !first && !s.mayHave(h):
