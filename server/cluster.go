@@ -86,7 +86,7 @@ func (s *controlPlane) joinCluster(ctx context.Context, kv clientv3.KV) error {
 			return fmt.Errorf("--%s: %w", apiserver.EncryptionOption, err)
 		}
 	}
-	cluster := membership.Cluster{KV: kv, Alone: s.ownsStorage(), Prefix: apiserver.StoragePrefix(s.APIServerArgs), CheckEncryption: apiserver.CheckEncryption}
+	cluster := membership.Cluster{KV: kv, Alone: s.ownsStorage(), Prefix: apiserver.StoragePrefix(s.APIServerArgs), Ways: apiserver.Ways}
 	done, err := cluster.Join(ctx, server)
 	if err != nil {
 		return err

@@ -204,7 +204,7 @@ func WithCluster(c *cli.Context, do func(context.Context, membership.Cluster) er
 		return err
 	}
 	cluster := membership.Cluster{
-		Alone: where.BuiltIn(), Prefix: apiserver.StoragePrefix([]string{etcdPrefix + "=" + c.String(etcdPrefix)}), CheckEncryption: apiserver.CheckEncryption,
+		Alone: where.BuiltIn(), Prefix: apiserver.StoragePrefix([]string{etcdPrefix + "=" + c.String(etcdPrefix)}), Ways: apiserver.Ways,
 	}
 	if where.BuiltIn() { // the server that runs has it
 		var release func()

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -64,7 +65,8 @@ func TestSecretsCommands(t *testing.T) {
 	}
 	refuse := func(verb string, want ...string) {
 		t.Helper()
-		got := finish(t, command(t, "karve", "secrets", verb, "--data-dir", dir))
+		args := append(strings.Fields("secrets "+verb), "--data-dir", dir)
+		got := finish(t, command(t, "karve", args...))
 		if got.code != 1 {
 			t.Errorf("%s: exit code %d, want 1", verb, got.code)
 		}
@@ -95,6 +97,23 @@ func TestSecretsCommands(t *testing.T) {
 	p.stop()
 	p = start(t, dir, bare...)
 	step("", map[string]int{"key-2": 3, "": 0}, "")
+
+	// Old keys stay while it is not known that nothing needs them, and so does a copy of older ones.
+	step("rotate", map[string]int{"key-3": 0, "key-2": 3, "": 0}, "karve secrets reencrypt")
+	file := filepath.Join(dir, "certs", "encryption-provider-config.yaml")
+	if err := os.WriteFile(file+".before-key-3", []byte("older keys"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	refuse("reencrypt --drop-old", "before-key-3", "move it elsewhere")
+	config, err := os.ReadFile(file)
+	if err == nil {
+		err = os.WriteFile(file, []byte(strings.Replace(string(config), "- secrets\n", "- secrets\n  - configmaps\n", 1)), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	refuse("reencrypt --drop-old", "configmaps may be stored with the old keys")
+	step("", map[string]int{"key-3": 3, "key-2": 0, "": 0}, "")
 	p.stop()
 
 	dir = t.TempDir()

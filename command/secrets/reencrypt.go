@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -140,7 +141,15 @@ func drop(ctx context.Context, c *cli.Context, cluster membership.Cluster, prese
 		_, err = fmt.Fprintln(c.App.Writer, "there are no old keys")
 		return err
 	}
+	if others := config.Others(); len(others) > 0 {
+		return fmt.Errorf("--%s: %s may be stored with the old keys, too: store them again, and remove the keys from the configuration yourself (%s)", dropOld, strings.Join(others, ", "), s.file)
+	}
 	kept := s.file + ".before-" + present.Key
+	if has, err := readFile(kept); err != nil {
+		return err
+	} else if has != nil && !bytes.Equal(has, s.content) {
+		return fmt.Errorf("--%s: %s has other keys, which old backups may need: move it elsewhere", dropOld, kept)
+	}
 	if err := ownership.Act(s.dir, func() error { return atomicfile.Write(kept, s.content, 0o600) }); err != nil {
 		return err
 	}

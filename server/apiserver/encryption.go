@@ -80,6 +80,15 @@ func ParseEncryption(content []byte) (*Encryption, error) {
 	return e, nil
 }
 
+// Ways returns how Secrets can be read with a configuration.
+func Ways(content []byte) ([]membership.Stored, error) {
+	e, err := ParseEncryption(content)
+	if err != nil {
+		return nil, err
+	}
+	return e.Ways(), nil
+}
+
 // Encode returns the configuration as a file.
 func (e *Encryption) Encode() ([]byte, error) { return yaml.Marshal(e.config) }
 
@@ -143,6 +152,11 @@ func (e *Encryption) AddKey(write bool, used []membership.Stored) membership.Sto
 	}
 	e.secrets.Providers = slices.Insert(e.secrets.Providers, at, apiserverv1.ProviderConfiguration{Secretbox: &apiserverv1.SecretboxConfiguration{Keys: []apiserverv1.Key{key}}})
 	return membership.Stored{Provider: "secretbox", Key: key.Name}
+}
+
+// Others returns the other resources that are stored with the keys of Secrets.
+func (e *Encryption) Others() []string {
+	return slices.DeleteFunc(slices.Clone(e.secrets.Resources), func(name string) bool { return name == "secrets" })
 }
 
 // WriteWith makes the server write with the key that Waiting returns.

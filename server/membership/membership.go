@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -37,8 +38,8 @@ type Cluster struct {
 	Prefix string      // of the API server's keys, with a slash at the end
 	// Alone says that no other server can use the datastore, so that none needs the token.
 	Alone bool
-	// CheckEncryption says why an API server would not accept an encryption configuration.
-	CheckEncryption func(content []byte) error
+	// Ways returns how an API server with an encryption configuration can read Secrets, or why it would not accept that.
+	Ways func(content []byte) ([]Stored, error)
 }
 
 func (c Cluster) key() string { return c.Prefix + storage.ClusterRecord }
@@ -169,7 +170,7 @@ func (c Cluster) store(ctx context.Context, s Server, revision int64) (done Outc
 			}
 		}
 		if m.Encryption != nil {
-			if err := c.CheckEncryption(m.Encryption); err != nil {
+			if _, err := c.Ways(m.Encryption); err != nil {
 				return Outcome{}, false, fmt.Errorf("%s: %w", name, err)
 			}
 		}
@@ -207,10 +208,10 @@ func (c Cluster) Rotate(ctx context.Context, before, after *Token, encryption *[
 		return fmt.Errorf("%s %w", c.key(), err)
 	}
 	if encryption != nil {
-		if m.Encryption = *encryption; m.Encryption != nil {
-			if err := c.CheckEncryption(m.Encryption); err != nil {
-				return fmt.Errorf("%s: %w", encryptionOption, err)
-			}
+		before, _ := c.ways(m.Encryption) // one that is no good any more reads nothing
+		m.Encryption = *encryption
+		if err := c.checkReadable(ctx, m.Encryption, func(how Stored) bool { return slices.Contains(before, how) }); err != nil {
+			return err
 		}
 	}
 	value, err := seal(*m, after)

@@ -59,13 +59,17 @@ func emptyStore(t *testing.T, database bool) clientv3.KV {
 func emptyCluster(t *testing.T) Cluster { return clusterIn(emptyStore(t, false), prefix) }
 
 // clusterIn returns a cluster whose API servers accept every encryption configuration without the word
-// invalid.
+// invalid. Its other words are the keys.
 func clusterIn(kv clientv3.KV, prefix string) Cluster {
-	return Cluster{KV: kv, Prefix: prefix, CheckEncryption: func(content []byte) error {
+	return Cluster{KV: kv, Prefix: prefix, Ways: func(content []byte) ([]Stored, error) {
 		if bytes.Contains(content, []byte("invalid")) {
-			return errors.New("is no good")
+			return nil, errors.New("is no good")
 		}
-		return nil
+		ways := []Stored{{Provider: Identity}}
+		for _, key := range strings.Fields(string(content)) {
+			ways = append(ways, Stored{"secretbox", key})
+		}
+		return ways, nil
 	}}
 }
 
@@ -641,6 +645,37 @@ func TestEncryptionIsTheClusters(t *testing.T) {
 		t.Error("the keys of stored objects are lost")
 	}
 	c.refused(t, other, "stored without it")
+}
+
+// No configuration comes into force that lacks the key of a Secret which could be read until then.
+func TestEncryptionKeepsTheKeysOfSecrets(t *testing.T) {
+	c, token := emptyCluster(t), newToken(t)
+	one, away := newServer(t, token), newServer(t, token)
+	one.Encryption = []byte("keys: one")
+	c.join(t, one)
+	c.join(t, away)
+	rotate := func(content []byte) error { return c.Rotate(t.Context(), token, token, &content) }
+	if err := rotate([]byte("keys: one two")); err != nil {
+		t.Fatal(err)
+	}
+	c.put(t, prefix+"secrets/default/s", "k8s:enc:secretbox:v1:two:x")
+	refused := func(err error) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), "default/s") || !strings.Contains(err.Error(), "key two") {
+			t.Errorf("got %v, want the Secret and its key", err)
+		}
+	}
+	refused(rotate([]byte("keys: one")))
+	refused(rotate(nil))
+	refused(c.Reseal(t.Context(), away.Certs.Dir, newToken(t), nil)) // it has missed the second key
+	all := []byte("keys: two")
+	if err := c.Reseal(t.Context(), away.Certs.Dir, token, &all); err != nil {
+		t.Error(err)
+	}
+	c.put(t, prefix+"secrets/default/lost", "k8s:enc:secretbox:v1:one:x")
+	if err := rotate([]byte("keys: two three")); err != nil {
+		t.Errorf("a Secret that could not be read before: %v", err)
+	}
 }
 
 // A server that has fetched the configuration stores it again if the record was lost.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -62,6 +63,37 @@ func storedAs(value []byte) Stored {
 	return Stored{Provider: string(fields[0]), Key: string(fields[2])}
 }
 
+// ways returns how a server with an encryption configuration, or without one, can read Secrets.
+func (c Cluster) ways(encryption []byte) ([]Stored, error) {
+	if encryption == nil {
+		return []Stored{{Provider: Identity}}, nil
+	}
+	ways, err := c.Ways(encryption)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", encryptionOption, err)
+	}
+	return ways, err
+}
+
+// checkReadable returns an error if a server with an encryption configuration could not read a Secret which counts. Servers
+// that fetch the configuration put it in place of what they have.
+func (c Cluster) checkReadable(ctx context.Context, encryption []byte, counts func(Stored) bool) error {
+	ways, err := c.ways(encryption)
+	if err != nil {
+		return err
+	}
+	return c.EachSecret(ctx, func(namespace, name string, how Stored) error {
+		if !counts(how) || slices.Contains(ways, how) {
+			return nil
+		}
+		lacks := "has no key " + how.Key + " of " + how.Provider
+		if how.Provider == Identity {
+			lacks = "does not read what is not encrypted (identity)"
+		}
+		return fmt.Errorf("the Secret %s/%s could not be read, because the configuration %s: name a file that has all keys by %s", namespace, name, lacks, encryptionOption)
+	})
+}
+
 // Encryption returns the cluster's encryption configuration, nil if it has none. sealed says whether the record has
 // keys: if not, there is no token, and the configuration is the server's.
 func (c Cluster) Encryption(ctx context.Context, token *Token) (content []byte, sealed bool, err error) {
@@ -81,7 +113,7 @@ func (c Cluster) Encryption(ctx context.Context, token *Token) (content []byte, 
 
 // Reseal encrypts the keys in a directory with a token, in place of a record whose token is lost. The keys must be
 // those of the record. The encryption configuration is that which the server has fetched, unless encryption, a pointer to the
-// content of a file, replaces it.
+// content of a file, replaces it. It must have the keys of all Secrets: a server that was away has an old one.
 func (c Cluster) Reseal(ctx context.Context, dir string, after *Token, encryption *[]byte) error {
 	r, revision, err := c.read(ctx)
 	if err != nil {
@@ -108,17 +140,7 @@ func (c Cluster) Reseal(ctx context.Context, dir string, after *Token, encryptio
 	} else if m.Encryption, err = os.ReadFile(certs.EncryptionFile(dir)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	if m.Encryption == nil {
-		err = c.EachSecret(ctx, func(namespace, name string, how Stored) error {
-			if how.Provider != Identity {
-				return fmt.Errorf("the Secret %s/%s is encrypted, and this server has not fetched the configuration: name its file by %s", namespace, name, encryptionOption)
-			}
-			return nil
-		})
-	} else if err = c.CheckEncryption(m.Encryption); err != nil {
-		err = fmt.Errorf("%s: %w", encryptionOption, err)
-	}
-	if err != nil {
+	if err := c.checkReadable(ctx, m.Encryption, func(Stored) bool { return true }); err != nil {
 		return err
 	}
 	value, err := seal(m, after)
