@@ -134,16 +134,33 @@ type Options struct {
 
 // Open connects, creates the database and its table if they do not exist, and returns a
 // backend for [Serve]. ctx bounds only that. The error is ErrRefused if waiting cannot help.
-func (e *Database) Open(ctx context.Context, o Options) (_ *Backend, err error) {
-	defer func() {
-		if err != nil {
-			refused := errors.Is(err, ErrRefused)
-			err = errors.New(e.scrub(err))
-			if refused {
-				err = refusal{err}
-			}
-		}
-	}()
+func (e *Database) Open(ctx context.Context, o Options) (*Backend, error) {
+	b, err := e.open(ctx, o)
+	for tries := 0; alreadyMade(err) && tries < madeTries; tries++ {
+		b, err = e.open(ctx, o)
+	}
+	if err == nil {
+		return b, nil
+	}
+	refused := errors.Is(err, ErrRefused)
+	err = errors.New(e.scrub(err))
+	if refused {
+		err = refusal{err}
+	}
+	return nil, err
+}
+
+// madeTries is how often Open tries again if another server has made a table or an index at the same moment. It is
+// more than kine's driver makes.
+const madeTries = 10
+
+// alreadyMade recognises what PostgreSQL answers to CREATE … IF NOT EXISTS if another transaction makes the same
+// meanwhile: unique_violation in its own catalogue, duplicate_table, duplicate_object.
+func alreadyMade(err error) bool {
+	return slices.Contains([]string{"23505", "42P07", "42710"}, code(err))
+}
+
+func (e *Database) open(ctx context.Context, o Options) (_ *Backend, err error) {
 	first, cancel := context.WithTimeout(ctx, connectLimit)
 	defer cancel()
 	config, release, err := e.kind.prepare(first, e.rest, tls.Config{CAFile: o.CAFile, CertFile: o.CertFile, KeyFile: o.KeyFile})

@@ -172,6 +172,34 @@ func TestDatabaseStoppedAtOnce(t *testing.T) {
 	})
 }
 
+// Servers that start together on a new database all open it: kine's driver makes its table without regard to others.
+func TestDatabaseMadeByServersTogether(t *testing.T) {
+	databases(t, func(t *testing.T, db database) {
+		e, err := Parse(db.endpoint)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const servers = 6
+		opened := make(chan error, servers)
+		for range servers {
+			go func() {
+				b, err := e.Open(t.Context(), Options{})
+				if err == nil {
+					b.Close()
+				}
+				opened <- err
+			}()
+		}
+		var all []error
+		for range servers {
+			all = append(all, <-opened)
+		}
+		if err := errors.Join(all...); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestDatabaseLeases(t *testing.T) {
 	databases(t, func(t *testing.T, db database) {
 		c, _ := db.serve(t, Options{})
