@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -29,7 +30,12 @@ type Salvaged struct {
 	Keys     int64    `json:"keys"`
 	Rows     int64    `json:"rows"`     // number of rows that could be read
 	Problems []string `json:"problems"` // what is damaged or could not be read
+
+	lost []stretch
 }
+
+// stretch is the ids of rows that SQLite cannot read, without the last one.
+type stretch struct{ from, to int64 }
 
 // orphanTTL is the TTL in seconds of keys whose lease cannot be read. They had a lease, so they must not
 // stay for ever.
@@ -38,7 +44,7 @@ const orphanTTL = 3600
 // Salvage replaces the damaged database in a locked directory with what can be read of it: the newest
 // version of each key whose checksum is right. If the newest version or the deletion of a key cannot be
 // read, the key goes back to the version before. The damaged database stays as
-// mvcc.db.before-salvage-TIME, with its WAL.
+// mvcc.db.before-salvage-TIME, with its WAL. Salvage names such keys, as far as the damaged pages still have them.
 //
 // Salvage raises the revision as [Restore] does. It refuses a database that a start would accept with
 // [ErrSound]. progress may be nil.
@@ -127,6 +133,10 @@ func (out *Salvaged) save(ctx context.Context, c *sqlitefile.Connection, fresh s
 	if err != nil {
 		return err
 	}
+	out.lost = append(out.lost, stretch{last + 1, math.MaxInt64}) // in the WAL, after a damaged frame
+	if err := out.nameLost(newest); err != nil {
+		return err
+	}
 	ids := make([]int64, 0, len(newest))
 	for _, id := range newest {
 		ids = append(ids, id)
@@ -199,7 +209,9 @@ func (out *Salvaged) readRows(ctx context.Context, c *sqlitefile.Connection) (ne
 			return newest, last, nil
 		}
 		from := next
-		if next = readableAfter(c, next); next == math.MaxInt64 {
+		next = readableAfter(c, next)
+		out.lost = append(out.lost, stretch{from, next})
+		if next == math.MaxInt64 {
 			out.problem("the rows from revision %d on cannot be read: %v", max(0, sqlitefile.RevisionOf(from)), err)
 			if out.Rows == 0 {
 				return nil, 0, sqlitefile.ErrCorrupt
@@ -208,6 +220,24 @@ func (out *Salvaged) readRows(ctx context.Context, c *sqlitefile.Connection) (ne
 		}
 		out.problem("rows of revisions %d to %d cannot be read: %v", max(0, sqlitefile.RevisionOf(from)), sqlitefile.RevisionOf(next), err)
 	}
+}
+
+// nameLost names the keys whose newest rows SQLite cannot read, as far as their pages still have them.
+func (out *Salvaged) nameLost(newest map[string]int64) error {
+	lost := map[string]bool{}
+	err := sqlitefile.Remains(out.Path, func(id int64, key string) {
+		if id > newest[key] && slices.ContainsFunc(out.lost, func(s stretch) bool { return id >= s.from && id < s.to }) {
+			lost[key] = true
+		}
+	})
+	for _, key := range slices.Sorted(maps.Keys(lost)) {
+		if id := newest[key]; id > 0 {
+			out.problem("key %q goes back to revision %d", key, sqlitefile.RevisionOf(id))
+		} else {
+			out.problem("key %q is lost", key)
+		}
+	}
+	return err
 }
 
 // readableAfter returns the first id from which SQLite can read the log table after a damaged stretch
