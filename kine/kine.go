@@ -1,7 +1,7 @@
-// Package kine serves a datastore as the etcd API: on a unix socket, over TCP if
+// Package kine serves Karve's engine as the etcd API: on a unix socket, over TCP if
 // asked to, and to this process without either.
 //
-// Package etcdapi is the API of our own engine (package datastore). Package inprocess has
+// Package etcdapi is the API of the engine (package datastore). Package inprocess has
 // the client for this process, and package external the databases that are reached through
 // k3s-io/kine. The package is named after the project whose place it takes.
 package kine
@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 	"sync"
 	"time"
 
@@ -47,12 +46,11 @@ var (
 	EtcdClusterVersion = version.Cluster(EtcdVersion) + ".0"
 )
 
-// Shim is a datastore served as the etcd API. Close it before the datastore.
+// Shim is an engine served as the etcd API. Close it before the engine.
 type Shim struct {
 	endpoint string
 	local    *inprocess.Endpoint
 	servers  []*grpc.Server
-	cancel   context.CancelFunc
 	work     sync.WaitGroup
 	failed   chan error
 }
@@ -63,31 +61,6 @@ type Listener struct {
 	URL string      // by which clients reach it
 	TLS *tls.Config // nil is none
 }
-
-// API is an etcd API that can be served on a listener.
-type API interface {
-	inprocess.API
-	Register(*grpc.Server)
-}
-
-// Datastore is what a [Shim] serves: a store to clients in this process, and its API to
-// clients on listeners.
-type Datastore interface {
-	inprocess.Store
-	// API answers the clients of a listener whose URL has this scheme.
-	API(scheme string) API
-}
-
-// engine is Karve's engine with its API.
-type engine struct {
-	inprocess.Store
-	inprocess.SpaceKeeper
-	api *etcdapi.Server
-}
-
-var _ inprocess.SpaceKeeper = engine{} // the client in the process asks for it
-
-func (e engine) API(string) API { return e.api }
 
 // Serve starts to serve an engine on a unix socket, mode 0600, and on the listeners. The
 // socket is dir/kine.sock, however long that path is ([socket.Listen]). A Windows before 10 1803
@@ -101,66 +74,43 @@ func Serve(ctx context.Context, engine *datastore.Engine, dir string, listeners 
 
 // ServeAPI is [Serve] with an API that the caller has made, and with the interval of
 // notifications. If dir is empty, there is no socket.
-func ServeAPI(ctx context.Context, e *datastore.Engine, api *etcdapi.Server, progress time.Duration, dir string, listeners ...Listener) (*Shim, error) {
-	s, err := ServeDatastore(ctx, engine{inprocess.Engine(e), e, api}, progress, dir, listeners...)
-	if err != nil {
+func ServeAPI(ctx context.Context, e *datastore.Engine, api *etcdapi.Server, progress time.Duration, dir string, listeners ...Listener) (_ *Shim, err error) {
+	s := &Shim{failed: make(chan error, 1+len(listeners))}
+	if s.local, err = inprocess.Serve(ctx, inprocess.Engine(e), api, progress); err != nil {
 		return nil, err
 	}
-	urls := map[string]string{"unix": s.endpoint}
+	api.OnNotified(s.local.AddInterest)
+	urls := map[string]string{}
 	for _, l := range listeners {
 		urls[l.Addr().Network()] = l.URL
-	}
-	api.SetClientURLs(urls)
-	return s, nil
-}
-
-// ServeDatastore is [ServeAPI] for any datastore.
-func ServeDatastore(ctx context.Context, data Datastore, progress time.Duration, dir string, listeners ...Listener) (_ *Shim, err error) {
-	s := &Shim{failed: make(chan error, 1+len(listeners))}
-	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	s.cancel = cancel
-	defer func() {
-		if err != nil {
-			cancel()
-		}
-	}()
-
-	if err := data.Start(running); err != nil {
-		return nil, fmt.Errorf("start datastore: %w", err)
-	}
-	revision, err := data.CurrentRevision(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("start datastore: %w", err)
 	}
 	var listener *socket.Listener
 	if dir != "" {
 		if listener, err = socket.Listen(dir, "kine.sock"); err != nil && !errors.Is(err, socket.ErrMissing) {
+			s.local.Close()
 			return nil, fmt.Errorf("etcd API: %w", err)
 		}
 	}
-	api := data.API("unix")
-	s.local = inprocess.Register(running, data, api, progress)
-	if own, ok := api.(*etcdapi.Server); ok {
-		own.OnNotified(s.local.AddInterest)
-	}
-	s.work.Go(func() { s.local.Notify(revision) })
 	if listener != nil {
 		s.endpoint = socket.URL(listener.Path())
+	}
+	urls["unix"] = s.endpoint
+	api.SetClientURLs(urls)
+	if listener != nil {
 		s.serve(listener, api, s.endpoint)
 	}
 	for _, l := range listeners {
-		scheme, _, _ := strings.Cut(l.URL, "://")
 		var secure []grpc.ServerOption
 		if l.TLS != nil {
 			secure = append(secure, grpc.Creds(credentials.NewTLS(l.TLS)))
 		}
-		s.serve(l, data.API(scheme), l.URL, secure...)
+		s.serve(l, api, l.URL, secure...)
 	}
 	return s, nil
 }
 
 // serve serves api on one listener.
-func (s *Shim) serve(listener net.Listener, api API, where string, opts ...grpc.ServerOption) {
+func (s *Shim) serve(listener net.Listener, api *etcdapi.Server, where string, opts ...grpc.ServerOption) {
 	server := grpc.NewServer(append(opts,
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 2 * time.Hour, Timeout: 20 * time.Second}),
@@ -190,8 +140,7 @@ func (s *Shim) Failed() <-chan error { return s.failed }
 // Close ends every request. It does not wait for requests in flight: the API server has ended
 // by then, and the watches of other clients do not end by themselves.
 func (s *Shim) Close() error {
-	s.local.Unregister()
-	s.cancel()
+	s.local.Close()
 	for _, server := range s.servers {
 		s.work.Go(server.Stop)
 	}

@@ -19,8 +19,6 @@ import (
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/kine"
-	"github.com/karve-k8s/karve/kine/external"
-	"github.com/karve-k8s/karve/kine/external/externaltest"
 )
 
 // serve serves the datastore in dir. It returns a client and a function that stops both.
@@ -172,56 +170,45 @@ func TestASocketOfACrashIsReplaced(t *testing.T) {
 	}
 }
 
-// With every kind of datastore, the other listeners serve the same contents as the socket. The
-// member list has the address of the listener that the client uses.
+// The other listeners serve the same contents as the socket. The member list has the address of the
+// listener that the client uses.
 func TestListeners(t *testing.T) {
-	for name, serve := range map[string]func(*datastore.Engine, kine.Listener) (*kine.Shim, error){
-		"engine": func(e *datastore.Engine, l kine.Listener) (*kine.Shim, error) {
-			return kine.Serve(t.Context(), e, t.TempDir(), l)
-		},
-		"other": func(e *datastore.Engine, l kine.Listener) (*kine.Shim, error) {
-			return kine.ServeDatastore(t.Context(), external.Bridge(externaltest.Backend(e)), kine.ProgressInterval, t.TempDir(), l)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			tcp, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			engine, err := datastore.OpenEngine(nil, datastore.Options{Durability: datastore.Memory})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer engine.Close()
-			url := "http://" + tcp.Addr().String()
-			shim, err := serve(engine, kine.Listener{Listener: tcp, URL: url})
-			if err != nil {
-				t.Fatal(err)
-			}
-			for i, endpoint := range []string{shim.Endpoint(), url} {
-				c, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, DialTimeout: 10 * time.Second, Logger: zap.NewNop()})
-				if err != nil {
-					t.Fatal(err)
-				}
-				if made, err := create(t.Context(), c, "/a", "1"); err != nil || made.Succeeded != (i == 0) {
-					t.Errorf("create at %s: %v, %v, want it to be there after the first", endpoint, made, err)
-				}
-				members, err := c.MemberList(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
-				if scheme, _, _ := strings.Cut(endpoint, ":"); !strings.HasPrefix(members.Members[0].ClientURLs[0], scheme+":") {
-					t.Errorf("members at %s: %v", endpoint, members.Members)
-				}
-				c.Close()
-			}
-			if err := shim.Close(); err != nil {
-				t.Error(err)
-			}
-			if _, err := net.Dial("tcp", tcp.Addr().String()); err == nil {
-				t.Error("the listener is open after Close")
-			}
-		})
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	engine, err := datastore.OpenEngine(nil, datastore.Options{Durability: datastore.Memory})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Close()
+	url := "http://" + tcp.Addr().String()
+	shim, err := kine.Serve(t.Context(), engine, t.TempDir(), kine.Listener{Listener: tcp, URL: url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, endpoint := range []string{shim.Endpoint(), url} {
+		c, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, DialTimeout: 10 * time.Second, Logger: zap.NewNop()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if made, err := create(t.Context(), c, "/a", "1"); err != nil || made.Succeeded != (i == 0) {
+			t.Errorf("create at %s: %v, %v, want it to be there after the first", endpoint, made, err)
+		}
+		members, err := c.MemberList(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if scheme, _, _ := strings.Cut(endpoint, ":"); !strings.HasPrefix(members.Members[0].ClientURLs[0], scheme+":") {
+			t.Errorf("members at %s: %v", endpoint, members.Members)
+		}
+		c.Close()
+	}
+	if err := shim.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := net.Dial("tcp", tcp.Addr().String()); err == nil {
+		t.Error("the listener is open after Close")
 	}
 }
 

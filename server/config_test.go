@@ -85,6 +85,9 @@ var mistakes = map[string]struct {
 	"etcd without TLS, all": {func(c *Config) { c.EtcdListen = "http://:2379" }, []string{"--etcd-listen http://:2379", "use https://"}},
 	"etcd before an etcd":   {func(c *Config) { c.DatastoreEndpoint, c.EtcdListen = "http://127.0.0.1:1", "https://:0" }, []string{"--etcd-listen https://:0", "is an etcd"}},
 	"cluster token of the built-in datastore": {func(c *Config) { c.ClusterTokenFile = "/the/token" }, []string{"--cluster-token-file /the/token", "--datastore-endpoint", "--etcd-listen"}},
+	"etcd before a database": {func(c *Config) {
+		c.DatastoreEndpoint, c.EtcdListen = "postgres://me@db/x", "https://:0"
+	}, []string{"--etcd-listen https://:0", "leave the flag out", "--datastore-endpoint"}},
 	"cluster token in memory": {func(c *Config) {
 		c.ClusterTokenFile, c.DatastoreEndpoint, c.EtcdListen = "/the/token", "memory://", "https://127.0.0.1:0"
 	}, []string{"--cluster-token-file /the/token", "in memory"}},

@@ -150,6 +150,8 @@ func (d *draft) parseDatastore() {
 	case l == nil:
 	case d.location.Etcd != nil:
 		d.addf("--etcd-listen %s: the datastore is an etcd, which clients reach at its own address: leave the flag out", d.EtcdListen)
+	case d.location.External != nil:
+		d.addf("--etcd-listen %s: only the built-in datastore has the etcd API: leave the flag out, and give other servers the same --datastore-endpoint", d.EtcdListen)
 	case !l.Secure && !d.ownersKnown():
 		d.addf("--etcd-listen %s: %w, so every local user would be an administrator: use https://", d.EtcdListen, insecure.ErrOwnersUnknown)
 	default:

@@ -115,7 +115,7 @@ func table(c *server.Config) []option {
 		bound(DatastoreKeyFile(), &c.DatastoreKeyFile),
 		bound(ClusterTokenFile(), &c.ClusterTokenFile),
 		bound(NewAuthorities(), &c.NewAuthorities),
-		text(&c.EtcdListen, storage, "etcd-listen", "", "`URL` at which to serve the etcd API as well: https://ADDRESS:PORT. Clients need a certificate of certs/etcd-ca in the data directory. With a loopback address, http:// works too. (default: a socket in the data directory only)"),
+		text(&c.EtcdListen, storage, "etcd-listen", "", "`URL` at which to serve the etcd API of the built-in datastore as well: https://ADDRESS:PORT. Clients need a certificate of certs/etcd-ca in the data directory. With a loopback address, http:// works too. (default: a socket in the data directory only)"),
 
 		text(&c.SSHUser, reaching, "ssh-user", "", "reach nodes, Pods and Services through SSH as this `USER` of the nodes, which then need no open port but that of SSH (default: directly)"),
 		bound(SSHKeyFile(), &c.SSHKeyFile),

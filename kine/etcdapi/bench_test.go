@@ -109,7 +109,7 @@ func BenchmarkChunks(b *testing.B) {
 	for _, others := range []int{0, 9} {
 		b.Run(fmt.Sprintf("others/%d", others), func(b *testing.B) {
 			for b.Loop() {
-				c, err := (&Server{engine: engine}).Chunks(request, 500)
+				c, err := NewChunks(engine, request, 500)
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -14,7 +14,7 @@ import (
 // the count, and tells whether there are more keys than the limit. No more than one chunk is in
 // memory, whatever the size of the range.
 func (s *Server) RangeStream(r *pb.RangeRequest, stream pb.KV_RangeStreamServer) error {
-	c, err := s.Chunks(r, FirstChunk)
+	c, err := NewChunks(s.engine, r, firstChunk)
 	if err != nil {
 		return err
 	}
@@ -50,9 +50,9 @@ func CheckRangeStream(r *pb.RangeRequest) error {
 	return nil
 }
 
-// FirstChunk is the number of keys in the first chunk, as in etcd. [NextChunk] doubles or halves
+// firstChunk is the number of keys in the first chunk, as in etcd. nextChunk doubles or halves
 // it until a chunk has about as many bytes as the largest write.
-const FirstChunk = 10
+const firstChunk = 10
 
 // Chunks reads a range piece by piece.
 type Chunks struct {
@@ -65,13 +65,13 @@ type Chunks struct {
 	done   bool
 }
 
-// Chunks is what [Server.RangeStream] sends, with a number of keys in the first chunk.
-func (s *Server) Chunks(r *pb.RangeRequest, first int64) (*Chunks, error) {
+// NewChunks is what [Server.RangeStream] sends, with a number of keys in the first chunk.
+func NewChunks(engine *datastore.Engine, r *pb.RangeRequest, first int64) (*Chunks, error) {
 	if err := CheckRangeStream(r); err != nil {
 		return nil, err
 	}
 	key, end := bounds(r.Key, r.RangeEnd)
-	c := &Chunks{engine: s.engine, asked: r, left: -1}
+	c := &Chunks{engine: engine, asked: r, left: -1}
 	if r.Limit > 0 {
 		c.left = r.Limit
 	}
@@ -118,7 +118,7 @@ func (c *Chunks) Next(ctx context.Context) (*pb.RangeResponse, error) {
 	}
 	c.sent += n
 	c.req.Key = resp.KVs[n-1].Key + "\x00"
-	c.req.Limit = c.bound(NextChunk(c.req.Limit, size(resp.KVs)))
+	c.req.Limit = c.bound(nextChunk(c.req.Limit, size(resp.KVs)))
 	return out, nil
 }
 
@@ -129,8 +129,8 @@ func size(kvs []datastore.KeyValue) (n int) {
 	return n
 }
 
-// NextChunk is the number of keys of a chunk after one that had so many keys and bytes.
-func NextChunk(keys int64, bytes int) int64 {
+// nextChunk is the number of keys of a chunk after one that had so many keys and bytes.
+func nextChunk(keys int64, bytes int) int64 {
 	switch {
 	case bytes < maxRequest/2:
 		return keys * 2

@@ -27,10 +27,9 @@ func TestOnlyTheLastChunkCounts(t *testing.T) {
 	for i := range all {
 		put(fmt.Sprintf("/a/%04d", i))
 	}
-	s := &Server{engine: engine}
 	for _, limit := range []int64{0, 1, 10, 300, all - 1, all, all + 1} {
 		request := &pb.RangeRequest{Key: []byte("/a/"), RangeEnd: []byte("/a0"), Limit: limit, Revision: all + 1}
-		c, err := s.Chunks(request, FirstChunk)
+		c, err := NewChunks(engine, request, firstChunk)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,8 +17,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-
-	"github.com/karve-k8s/karve/kine/external/liststream"
 )
 
 // Backend is kine's table in a database, with kine's statements: its errors are those
@@ -164,9 +162,6 @@ func newestOf(batch server.EventBatch) *server.KeyValue {
 
 // List reads a range.
 func (b *Backend) List(ctx context.Context, key, end string, limit, revision int64, keysOnly bool) (int64, []*server.KeyValue, error) {
-	if err := b.checkBounds(key, end, revision); err != nil {
-		return 0, nil, err
-	}
 	limited, cancel := b.limit(ctx)
 	defer cancel()
 	batch, err := b.list(limited, key, end, limit, revision, false, keysOnly)
@@ -222,29 +217,16 @@ func (b *Backend) saw(revision int64) {
 	b.tail.wake(revision)
 }
 
-// errBounds is the error for ranges that kine's drivers do not know: they answer that there are no keys.
-var errBounds = status.Error(codes.Unimplemented, "this datastore can list a range that has an end, and all keys of the newest revision: set range_end to the first key after the range")
-
-// checkBounds refuses a range of all keys from one on. A range without bounds is all keys, which kine knows for the newest revision
-// only.
-func (b *Backend) checkBounds(key, end string, revision int64) error {
-	if all := key == "" && end == ""; end == "\x00" || all && revision != 0 {
-		return errBounds
-	}
-	return nil
-}
-
-// ListStream reads a range key by key. It reads all of it before it returns: the driver of an SQL
-// database would hold a connection until its reader, who may have stopped, has read everything.
-func (b *Backend) ListStream(ctx context.Context, key, end string, limit, revision int64, keysOnly bool) server.ListResult {
-	return liststream.Of(b.List(ctx, key, end, limit, revision, keysOnly))
+// ListStream is for clients of kine's bridge on a socket, which a database has not.
+func (b *Backend) ListStream(context.Context, string, string, int64, int64, bool) server.ListResult {
+	keys, errs := make(chan *server.KeyValue), make(chan error, 1)
+	close(keys)
+	errs <- server.ErrNotSupported
+	return server.ListResult{KVc: keys, Errorc: errs}
 }
 
 // Count counts a range.
 func (b *Backend) Count(ctx context.Context, key, end string, revision int64) (int64, int64, error) {
-	if err := b.checkBounds(key, end, 0); err != nil { // kine counts all keys at any revision
-		return 0, 0, err
-	}
 	limited, cancel := b.limit(ctx)
 	defer cancel()
 	key = b.table.TranslateStartKey(key)

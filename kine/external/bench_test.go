@@ -30,11 +30,11 @@ func BenchmarkDatabase(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		shim, err := Serve(b.Context(), backend, b.TempDir())
+		served, err := Serve(b.Context(), backend)
 		if err != nil {
 			b.Fatal(err)
 		}
-		client, err := inprocess.NewClient(shim.LocalEndpoint())
+		client, err := inprocess.NewClient(served.URL())
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -110,7 +110,7 @@ func BenchmarkDatabase(b *testing.B) {
 			}
 		})
 		client.Close()
-		shim.Close()
+		served.Close()
 		backend.Close()
 	}
 }

@@ -4,24 +4,24 @@ import (
 	"context"
 
 	"github.com/k3s-io/kine/pkg/server"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
 
 	"github.com/karve-k8s/karve/kine"
+	"github.com/karve-k8s/karve/kine/etcdapi"
 	"github.com/karve-k8s/karve/kine/inprocess"
 )
 
-// bridge is a backend as the shim serves it: kine's bridge answers clients on listeners, and
-// the methods here do the same for clients in the process.
+// bridge is a backend as a store of clients in this process.
 type bridge struct{ backend server.Backend }
 
-// Bridge makes a backend something that [kine.ServeDatastore] serves.
-func Bridge(backend server.Backend) kine.Datastore { return bridge{backend} }
-
-// Serve is [kine.Serve] for a database instead of the engine.
-func Serve(ctx context.Context, b *Backend, dir string, listeners ...kine.Listener) (*kine.Shim, error) {
-	return kine.ServeDatastore(ctx, Bridge(b), kine.ProgressInterval, dir, listeners...)
+// Serve begins to serve a database to clients in this process. Close the endpoint before the backend.
+func Serve(ctx context.Context, backend server.Backend) (*inprocess.Endpoint, error) {
+	// What is rare goes through kine's bridge. No client has its scheme, which is for lists of members.
+	rare := server.New(backend, "", kine.ProgressInterval, kine.EtcdVersion)
+	return inprocess.Serve(ctx, bridge{backend}, rare, kine.ProgressInterval)
 }
 
 func (b bridge) Start(ctx context.Context) error { return b.backend.Start(ctx) }
@@ -52,6 +52,25 @@ func (b bridge) Watch(ctx context.Context, key, end string, revision int64, _ bo
 	}
 	c, err := openCursor(ctx, b.backend, key, end, revision)
 	return c, revision - 1, err
+}
+
+// List answers with all keys at once: the client reads a list whole before it hands over the first
+// key. The API server asks for whole objects of a range.
+func (b bridge) List(ctx context.Context, r *pb.RangeRequest) ([]*pb.RangeResponse, error) {
+	if err := etcdapi.CheckRangeStream(r); err != nil {
+		return nil, err
+	}
+	if len(r.RangeEnd) == 0 || r.KeysOnly || r.CountOnly {
+		return nil, server.ErrNotSupported
+	}
+	opts := kubernetes.ListOptions{Limit: r.Limit, Revision: r.Revision}
+	revision, kvs, count, err := direct{backend: b.backend}.listAndCount(ctx, string(r.Key), string(r.RangeEnd), opts)
+	if err != nil {
+		return nil, err
+	}
+	return []*pb.RangeResponse{{
+		Header: &pb.ResponseHeader{Revision: revision}, Kvs: clientKVs(kvs), More: count > int64(len(kvs)), Count: count,
+	}}, nil
 }
 
 func (b bridge) Client(awaited func(revision int64)) kubernetes.Interface {
@@ -86,11 +105,7 @@ func (d direct) List(ctx context.Context, prefix string, opts kubernetes.ListOpt
 	if err != nil {
 		return resp, clientv3.ContextError(ctx, err)
 	}
-	resp.Revision, resp.Count = revision, count
-	resp.Kvs = make([]*mvccpb.KeyValue, len(kvs))
-	for i, kv := range kvs {
-		resp.Kvs[i] = clientKV(kv)
-	}
+	resp.Revision, resp.Count, resp.Kvs = revision, count, clientKVs(kvs)
 	return resp, nil
 }
 
@@ -156,6 +171,14 @@ func (d direct) OptimisticDelete(ctx context.Context, key string, expectedRevisi
 		resp.KV = optionalKV(kv)
 	}
 	return resp, nil
+}
+
+func clientKVs(kvs []*server.KeyValue) []*mvccpb.KeyValue {
+	all := make([]*mvccpb.KeyValue, len(kvs))
+	for i, kv := range kvs {
+		all[i] = clientKV(kv)
+	}
+	return all
 }
 
 func optionalKV(kv *server.KeyValue) *mvccpb.KeyValue {

@@ -62,17 +62,17 @@ func (db database) serve(t *testing.T, o Options) (*kubernetes.Client, func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shim, err := Serve(t.Context(), b, t.TempDir())
+	served, err := Serve(t.Context(), b)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := inprocess.NewClient(shim.LocalEndpoint())
+	c, err := inprocess.NewClient(served.URL())
 	if err != nil {
 		t.Fatal(err)
 	}
 	stop := sync.OnceFunc(func() {
 		c.Close()
-		shim.Close()
+		served.Close()
 		b.Close()
 	})
 	t.Cleanup(stop)

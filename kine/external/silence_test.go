@@ -111,7 +111,7 @@ func TestDatabaseThatIsSilent(t *testing.T) {
 		if err := b.Start(ctx); err != nil {
 			t.Fatal(err)
 		}
-		direct := Bridge(b).Client(func(int64) {})
+		direct := bridge{b}.Client(func(int64) {})
 		first, err := direct.OptimisticPut(ctx, "/a/0", []byte("v"), 0, kubernetes.PutOptions{})
 		if err != nil {
 			t.Fatal(err)

@@ -160,12 +160,6 @@ func TestNoFailureLooksLikeAnAnswer(t *testing.T) {
 		return func(b *Backend) error { _, _, _, err := b.Delete(ctx, "/a", revision); return err }
 	}
 	list := func(b *Backend) error { _, _, err := b.List(ctx, "/", "0", 0, 0, false); return err }
-	stream := func(b *Backend) error {
-		list := b.ListStream(ctx, "/", "0", 0, 0, false)
-		for range list.KVc {
-		}
-		return eventually.Receive(t, "the end of a list", list.Errorc)
-	}
 	get := func(b *Backend) error { _, _, err := b.Get(ctx, "/a", 0, false); return err }
 	for name, c := range map[string]struct {
 		table table
@@ -192,9 +186,6 @@ func TestNoFailureLooksLikeAnAnswer(t *testing.T) {
 		"a list of nothing":                      {table{newest: 7}, list, codes.OK},
 		"a list cut short":                       {table{newest: 7, rows: live, cut: lost}, list, codes.Unavailable},
 		"a list that has not begun":              {table{newest: 7, cut: lost}, list, codes.Unavailable},
-		"chunks":                                 {table{newest: 7, rows: live}, stream, codes.OK},
-		"chunks cut short":                       {table{newest: 7, rows: live, cut: lost}, stream, codes.Unavailable},
-		"chunks that have not begun":             {table{newest: 7, cut: lost}, stream, codes.Unavailable},
 		"a get that has not begun":               {table{newest: 7, cut: lost}, get, codes.Unavailable},
 	} {
 		if err := c.call(kineOn(t, &c.table)); status.Code(err) != c.want || err != nil && strings.Contains(err.Error(), "s3cret") {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/kine"
+	"github.com/karve-k8s/karve/kine/etcdapi"
 	"github.com/karve-k8s/karve/kine/external"
 	"github.com/karve-k8s/karve/kine/external/externaltest"
 	"github.com/karve-k8s/karve/kine/inprocess"
@@ -53,24 +54,26 @@ type served struct {
 // clients runs a test with a client of the engine and with one of a backend of
 // kine's.
 func clients(t *testing.T, test func(t *testing.T, e *datastore.Engine, l served, c *kubernetes.Client)) {
-	for name, serve := range map[string]func(*datastore.Engine) (*kine.Shim, error){
-		"engine": func(e *datastore.Engine) (*kine.Shim, error) { return kine.Serve(t.Context(), e, t.TempDir()) },
-		"other": func(e *datastore.Engine) (*kine.Shim, error) {
-			return kine.ServeDatastore(t.Context(), external.Bridge(externaltest.Backend(e)), kine.ProgressInterval, t.TempDir())
+	for name, serve := range map[string]func(*datastore.Engine) (*inprocess.Endpoint, error){
+		"engine": func(e *datastore.Engine) (*inprocess.Endpoint, error) {
+			return inprocess.Serve(t.Context(), inprocess.Engine(e), etcdapi.New(e, kine.EtcdVersion), kine.ProgressInterval)
+		},
+		"other": func(e *datastore.Engine) (*inprocess.Endpoint, error) {
+			return external.Serve(t.Context(), externaltest.Backend(e))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := memory(t)
-			shim, err := serve(e)
+			store, err := serve(e)
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { shim.Close() })
-			c, err := inprocess.NewClient(shim.LocalEndpoint())
+			t.Cleanup(store.Close)
+			c, err := inprocess.NewClient(store.URL())
 			if err != nil {
 				t.Fatal(err)
 			}
-			test(t, e, served{shim.LocalEndpoint(), name == "engine"}, c)
+			test(t, e, served{store.URL(), name == "engine"}, c)
 		})
 	}
 }

@@ -23,6 +23,8 @@ type Endpoint struct {
 	store Store
 	api   API
 	ctx   context.Context // ends when the datastore is no longer served
+	end   context.CancelFunc
+	work  sync.WaitGroup
 
 	interval time.Duration // of notifications
 	interest interest      // in them: of clients in this process, and of clients of the API
@@ -41,31 +43,41 @@ var endpoints struct {
 	made  int
 }
 
-// Register gives a store a URL until ctx ends or [Endpoint.Unregister] is called. A watch
+// Serve starts a store and gives it a URL, until [Endpoint.Close]. ctx bounds only the start. A watch
 // that asked for notifications gets one at most interval after a write.
-func Register(ctx context.Context, store Store, api API, interval time.Duration) *Endpoint {
-	endpoints.Lock()
-	defer endpoints.Unlock()
-	endpoints.made++
+func Serve(ctx context.Context, store Store, api API, interval time.Duration) (*Endpoint, error) {
 	e := &Endpoint{
-		url:   fmt.Sprintf("%s%d", Scheme, endpoints.made),
-		store: store, api: api, ctx: ctx,
-		interval: interval, interest: newInterest(),
+		store: store, api: api, interval: interval, interest: newInterest(),
 		notified: map[*clientWatch]bool{},
 	}
+	e.ctx, e.end = context.WithCancel(context.WithoutCancel(ctx))
+	revision, err := int64(0), store.Start(e.ctx)
+	if err == nil {
+		revision, err = store.CurrentRevision(ctx)
+	}
+	if err != nil {
+		e.end()
+		return nil, fmt.Errorf("start datastore: %w", err)
+	}
+	endpoints.Lock()
+	endpoints.made++
+	e.url = fmt.Sprintf("%s%d", Scheme, endpoints.made)
 	if endpoints.byURL == nil {
 		endpoints.byURL = map[string]*Endpoint{}
 	}
 	endpoints.byURL[e.url] = e
-	return e
+	endpoints.Unlock()
+	e.work.Go(func() { e.notify(revision) })
+	return e, nil
 }
 
-// Unregister takes the URL back. Clients that have been made end with the context of
-// [Register].
-func (e *Endpoint) Unregister() {
+// Close takes the URL back, and ends the clients that have been made.
+func (e *Endpoint) Close() {
 	endpoints.Lock()
-	defer endpoints.Unlock()
 	delete(endpoints.byURL, e.url)
+	endpoints.Unlock()
+	e.end()
+	e.work.Wait()
 }
 
 // URL is what [NewClient] wants.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -40,6 +41,25 @@ func (e engine) watchError(err error) error {
 		return CompactedError{e.Revision(), e.CompactRevision()}
 	}
 	return etcdapi.Status(err)
+}
+
+// firstChunk is the number of keys in the first chunk. A chunk has about as many bytes as in etcd,
+// but there is nothing to encode that would have to begin small.
+const firstChunk = 500
+
+func (e engine) List(ctx context.Context, r *pb.RangeRequest) (all []*pb.RangeResponse, err error) {
+	chunks, err := etcdapi.NewChunks(e.Engine, r, firstChunk)
+	if err != nil {
+		return nil, err
+	}
+	for chunks.More() {
+		chunk, err := chunks.Next(ctx)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, chunk)
+	}
+	return all, nil
 }
 
 func (e engine) Client(awaited func(revision int64)) kubernetes.Interface {

@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// Notify sends notifications until the context of [Register] ends. An interval after a write,
+// notify sends notifications until the endpoint is closed. An interval after a write,
 // it requests progress of the watches that asked for notifications, so each answers after its
 // events. Without notifications, the resourceVersion of a type without changes would be
 // compacted under its watchers. told is the revision at the start.
 //
 // A timer runs only after a write, and only while such a watch exists. Watches of the etcd API
-// get their notifications here too, if the API wants it; kine's bridge has a timer of its own.
-// Notify asks a store again that was away.
-func (e *Endpoint) Notify(told int64) {
+// get their notifications here too, if the API wants it.
+// notify asks a store again that was away.
+func (e *Endpoint) notify(told int64) {
 	for e.interest.wait(e.ctx) {
 		e.store.WaitFor(e.ctx, told+1)
 		select {

@@ -20,11 +20,8 @@ import (
 // looks is a store that counts how often somebody wants to know its revision.
 type looks struct {
 	inprocess.Store
-	api *etcdapi.Server
-	n   *atomic.Int64
+	n *atomic.Int64
 }
-
-func (l looks) API(string) kine.API { return l.api }
 
 func (l looks) CurrentRevision(ctx context.Context) (int64, error) {
 	l.n.Add(1)
@@ -36,13 +33,13 @@ func inBubble(t *testing.T, interval time.Duration, test func(t *testing.T, e *d
 	synctest.Test(t, func(t *testing.T) {
 		e := memory(t)
 		looked := new(atomic.Int64)
-		counted := looks{inprocess.Engine(e), etcdapi.New(e, kine.EtcdVersion), looked}
-		shim, err := kine.ServeDatastore(t.Context(), counted, interval, "")
+		counted := looks{inprocess.Engine(e), looked}
+		served, err := inprocess.Serve(t.Context(), counted, etcdapi.New(e, kine.EtcdVersion), interval)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer shim.Close()
-		c, err := inprocess.NewClient(shim.LocalEndpoint())
+		defer served.Close()
+		c, err := inprocess.NewClient(served.URL())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -30,6 +30,9 @@ type Store interface {
 	// is a [Poller] calls wake. opened is a revision at which the watch had begun; a
 	// watch without a revision sends nothing of that revision or before.
 	Watch(ctx context.Context, key, end string, revision int64, prevKV bool, wake func()) (c Cursor, opened int64, err error)
+	// List reads a range in chunks of one revision. The last chunk alone has the header, the count, and
+	// tells whether there are more keys than the limit.
+	List(ctx context.Context, r *pb.RangeRequest) ([]*pb.RangeResponse, error)
 	// Client reads and writes resources.
 	//
 	// To find out what its cache has to wait for, the API server reads a key that does

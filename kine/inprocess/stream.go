@@ -6,8 +6,6 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
-
-	"github.com/karve-k8s/karve/kine/etcdapi"
 )
 
 // kv is etcd's client with another GetStream. That of etcd's client waits for ever for a reader
@@ -40,46 +38,16 @@ func (k kv) GetStream(ctx context.Context, key string, opts ...clientv3.OpOption
 	return out, nil
 }
 
-// firstChunk is the number of keys in the first chunk of the engine. A chunk has about as many
-// bytes as in etcd, but there is nothing to encode that would have to begin small.
-const firstChunk = 500
-
-// chunks reads a range.
+// chunks reads a range. It ends with the datastore, because the context may never end.
 func (k kv) chunks(ctx context.Context, in *pb.RangeRequest) (all []clientv3.RangeStreamResponse, err error) {
-	if api, ok := k.endpoint.api.(*etcdapi.Server); ok {
-		chunks, err := api.Chunks(in, firstChunk)
-		if err != nil {
-			return nil, err
-		}
-		for chunks.More() {
-			resp, err := chunks.Next(ctx)
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, clientv3.RangeStreamResponse{RangeResponse: resp})
-		}
-		return all, nil
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(k.endpoint.ctx, cancel)()
-	to := sink{ctx: ctx}
-	err = k.endpoint.api.RangeStream(in, &to)
-	return to.chunks, err
-}
-
-// sink is a stream that keeps what the server sends.
-type sink struct {
-	grpc.ServerStream
-	ctx    context.Context
-	chunks []clientv3.RangeStreamResponse
-}
-
-func (s *sink) Context() context.Context { return s.ctx }
-
-func (s *sink) Send(m *pb.RangeStreamResponse) error {
-	s.chunks = append(s.chunks, clientv3.RangeStreamResponse{RangeResponse: m.RangeResponse})
-	return nil
+	chunks, err := k.endpoint.store.List(ctx, in)
+	for _, chunk := range chunks {
+		all = append(all, clientv3.RangeStreamResponse{RangeResponse: chunk})
+	}
+	return all, err
 }
 
 // streamRequest is the request that etcd's client makes of the options.

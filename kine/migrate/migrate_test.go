@@ -319,26 +319,29 @@ func serve(t *testing.T, e End) (kubernetes.Interface, *clientv3.Client) {
 		c := client(t, e)
 		return kubernetes.Client{Client: c}, c
 	}
-	var shim *kine.Shim
+	var url string
 	if e.Database != nil {
 		b, err := e.Database.Open(t.Context(), external.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(b.Close)
-		shim, err = external.Serve(t.Context(), b, "")
+		served, err := external.Serve(t.Context(), b)
 		if err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(served.Close)
+		url = served.URL()
 	} else {
 		engine := enginetest.Open(t, e.Dir, datastore.Options{})
-		var err error
-		if shim, err = kine.Serve(t.Context(), engine, ""); err != nil {
+		shim, err := kine.Serve(t.Context(), engine, "")
+		if err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(func() { shim.Close() })
+		url = shim.LocalEndpoint()
 	}
-	t.Cleanup(func() { shim.Close() })
-	c, err := inprocess.NewClient(shim.LocalEndpoint())
+	c, err := inprocess.NewClient(url)
 	if err != nil {
 		t.Fatal(err)
 	}

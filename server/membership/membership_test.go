@@ -22,6 +22,7 @@ import (
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/kine"
+	"github.com/karve-k8s/karve/kine/etcdapi"
 	"github.com/karve-k8s/karve/kine/external"
 	"github.com/karve-k8s/karve/kine/external/externaltest"
 	"github.com/karve-k8s/karve/kine/inprocess"
@@ -38,17 +39,17 @@ func emptyStore(t *testing.T, database bool) clientv3.KV {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { engine.Close() })
-	var shim *kine.Shim
+	var served *inprocess.Endpoint
 	if database {
-		shim, err = kine.ServeDatastore(t.Context(), external.Bridge(externaltest.Backend(engine)), kine.ProgressInterval, "")
+		served, err = external.Serve(t.Context(), externaltest.Backend(engine))
 	} else {
-		shim, err = kine.Serve(t.Context(), engine, t.TempDir())
+		served, err = inprocess.Serve(t.Context(), inprocess.Engine(engine), etcdapi.New(engine, kine.EtcdVersion), kine.ProgressInterval)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { shim.Close() })
-	client, err := inprocess.NewClient(shim.LocalEndpoint())
+	t.Cleanup(served.Close)
+	client, err := inprocess.NewClient(served.URL())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,7 +56,7 @@ func (s *Storage) useEngine(ctx context.Context, ready func()) (err error) {
 		Store:     engineStore{engine, s.config.endpointOf(shim)},
 		Engine:    engine,
 	}
-	if err := s.answers(ctx, shim); err != nil {
+	if err := s.answers(ctx, shim.LocalEndpoint()); err != nil {
 		return err
 	}
 	ready()

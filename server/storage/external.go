@@ -2,22 +2,19 @@ package storage
 
 import (
 	"context"
-	"errors"
 
 	"k8s.io/component-base/metrics/legacyregistry"
 
 	"github.com/karve-k8s/karve/kine/external"
 	"github.com/karve-k8s/karve/kine/location"
-	"github.com/karve-k8s/karve/server/lifecycle"
 )
 
-// useExternal serves the user's database. While the database does not answer, requests fail. The
-// part ends only if kine gives up.
-func (s *Storage) useExternal(ctx context.Context, ready func()) (err error) {
+// useExternal serves the user's database to the API server. While the database does not answer, requests fail.
+func (s *Storage) useExternal(ctx context.Context, ready func()) error {
 	where := s.config.Location.External
 	var backend *external.Backend
 	wait := waiting{location.Option, where.String(), s.config.Log, s.config.Status}
-	err = wait.until(ctx, func(ctx context.Context) (err error) {
+	err := wait.until(ctx, func(ctx context.Context) (err error) {
 		backend, err = where.Open(ctx, external.Options{
 			CAFile: s.config.CAFile, CertFile: s.config.CertFile, KeyFile: s.config.KeyFile,
 			Metrics: legacyregistry.Registerer(), State: s.externalState,
@@ -29,23 +26,17 @@ func (s *Storage) useExternal(ctx context.Context, ready func()) (err error) {
 		return err
 	}
 	defer backend.Close()
-	shim, err := external.Serve(ctx, backend, s.config.DataDir, s.listeners()...)
+	served, err := external.Serve(ctx, backend)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, shim.Close()) }() // before the backend
-	endpoint := s.config.endpointOf(shim)
+	defer served.Close() // before the backend
+	endpoint := served.URL()
 	s.connection = Connection{Endpoints: []string{endpoint}, Store: databaseStore{backend, endpoint}}
-	if err := s.answers(ctx, shim); err != nil {
+	if err := s.answers(ctx, endpoint); err != nil {
 		return err
 	}
 	ready()
-	select {
-	case <-ctx.Done():
-		return nil
-	case err := <-shim.Failed():
-		lifecycle.Failed(ctx, err)
-	}
 	<-ctx.Done()
 	return nil
 }

@@ -19,7 +19,7 @@ import (
 // Config is the configuration of the part.
 type Config struct {
 	Location location.Location
-	DataDir  string // has the socket of the etcd API
+	DataDir  string // has the socket of the engine's etcd API
 
 	// Lock is the lock of the built-in datastore's directory. A datastore in memory needs none of
 	// its own, so it may be the lock of any directory.
@@ -28,7 +28,7 @@ type Config struct {
 	MemoryLimit int64
 	// CAFile, CertFile and KeyFile are for TLS to a database or an etcd.
 	CAFile, CertFile, KeyFile string
-	// EtcdAPI is the listener of --etcd-listen; nil means the socket only.
+	// EtcdAPI is the listener of --etcd-listen for the engine; nil means the socket only.
 	EtcdAPI *EtcdAPI
 
 	// Contents returns the initial contents of a datastore in memory; nil means empty.
@@ -37,7 +37,7 @@ type Config struct {
 	// client that is valid until Answers returns.
 	Answers func(ctx context.Context, kv clientv3.KV) error
 
-	// Dial makes the API server connect to the socket of the etcd API, as upstream does. Without
+	// Dial makes the API server connect to the socket of the engine's etcd API, as upstream does. Without
 	// it, the API server calls the engine in this process.
 	Dial bool
 
@@ -61,7 +61,7 @@ type Connection struct {
 	Engine *datastore.Engine
 }
 
-// endpointOf returns how the API server reaches the datastore behind shim.
+// endpointOf returns how the API server reaches the engine behind shim.
 func (c Config) endpointOf(shim *kine.Shim) string {
 	if c.Dial {
 		return shim.Endpoint()
@@ -73,12 +73,12 @@ func (c Config) endpointOf(shim *kine.Shim) string {
 // datastore (package membership). It may be there before the first objects are.
 const ClusterRecord = "karve/cluster"
 
-// answers calls Answers with a client of what shim serves.
-func (s *Storage) answers(ctx context.Context, shim *kine.Shim) error {
+// answers calls Answers with a client of the datastore that this process serves at url.
+func (s *Storage) answers(ctx context.Context, url string) error {
 	if s.config.Answers == nil {
 		return nil
 	}
-	client, err := inprocess.NewClient(shim.LocalEndpoint())
+	client, err := inprocess.NewClient(url)
 	if err != nil {
 		return err
 	}

@@ -10,16 +10,16 @@ import (
 
 	"github.com/karve-k8s/karve/datastore"
 	"github.com/karve-k8s/karve/kine/etcdapi"
-	"github.com/karve-k8s/karve/kine/external/liststream"
 )
 
 // backend keeps the contract of kine's server.Backend as kine's bridge relies on it.
-type backend struct{ engine *datastore.Engine }
-
-var _ server.Backend = (*backend)(nil)
+type backend struct {
+	server.Backend // ListStream is never called
+	engine         *datastore.Engine
+}
 
 // Backend returns an engine as a kine backend.
-func Backend(engine *datastore.Engine) server.Backend { return &backend{engine} }
+func Backend(engine *datastore.Engine) server.Backend { return &backend{engine: engine} }
 
 // Start has nothing to do: an open engine runs.
 func (b *backend) Start(context.Context) error { return nil }
@@ -162,11 +162,6 @@ func firstOf(resp *datastore.RangeResponse) *server.KeyValue {
 	}
 	kv := keyValue(&resp.KVs[0])
 	return &kv
-}
-
-// ListStream is List, key by key.
-func (b *backend) ListStream(ctx context.Context, key, end string, limit, revision int64, keysOnly bool) server.ListResult {
-	return liststream.Of(b.List(ctx, key, end, limit, revision, keysOnly))
 }
 
 // Watch hands over the events of all keys from revision on, or from the next one if that is 0,
