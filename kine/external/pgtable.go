@@ -165,7 +165,7 @@ func (t *pgTable) send(ctx context.Context, conn *pgx.Conn, batch []*write, none
 	revisions := make([]int64, len(batch))
 	for i := range batch {
 		if err := results.QueryRow().Scan(&revisions[i]); err != nil && !errors.Is(err, pgx.ErrNoRows) {
-			return nil, decided(notInserted(err, i))
+			return nil, decided(notInserted(err))
 		}
 	}
 	if fenced {
@@ -202,9 +202,9 @@ func locked(err error) error {
 
 // notInserted is the error of an INSERT. If the database has not refused the row itself, it is that of every write of the batch: somebody
 // may have locked the whole table, or statements may have a limit.
-func notInserted(err error, index int) error {
+func notInserted(err error) error {
 	if refusedData(err) {
-		return refused{err, index}
+		return err
 	}
 	return undecided(err)
 }

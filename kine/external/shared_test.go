@@ -2,7 +2,6 @@ package external
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -337,26 +336,6 @@ func TestDatabaseAWriteThatCannotBeStoredFailsAlone(t *testing.T) {
 			if failed := one == bad; got.unknown || failed != (got.err != nil) || failed != (got.revision == 0) {
 				t.Errorf("%s: %+v, want that only /bad fails, and for certain", one.key, got)
 			}
-		}
-	})
-}
-
-// PostgreSQL tells which write of a transaction it has refused.
-func TestDatabaseTellsWhichWriteItRefuses(t *testing.T) {
-	databases(t, func(t *testing.T, db database) {
-		if db.kind != "postgres" {
-			t.Skip("only PostgreSQL does")
-		}
-		table := db.open(t).writer.table
-		batch := writesOf(t.Context(), 5, 3)
-		for i, one := range batch {
-			one.created = true
-			one.key = fmt.Sprintf("/%d", i)
-		}
-		batch[3].key = "/not UTF-8 \xff"
-		_, err := table.insert(t.Context(), batch, nil)
-		if one := (refused{}); !errors.As(err, &one) || one.index != 3 || code(err) != "22021" {
-			t.Errorf("%#v, want the error of the write 3", err)
 		}
 	})
 }

@@ -1,7 +1,6 @@
 package external
 
 import (
-	"errors"
 	"strings"
 	"time"
 
@@ -46,8 +45,5 @@ func rewrite(d *generic.Generic, param string, numbered bool) {
 
 // observe counts one of this package's queries in kine's metrics.
 func observe(d *generic.Generic, began time.Time, err error, sql *query.Filled) {
-	if one := (refused{}); errors.As(err, &one) {
-		err = one.error // kine's codes are those of plain errors
-	}
 	metrics.ObserveSQL(began, d.ErrCode(err), 0, sql)
 }

@@ -77,7 +77,7 @@ type written struct {
 type inserter interface {
 	// insert writes a batch in one transaction, which no other server's overlaps, and returns
 	// their revisions. After an error nothing of the batch is there, unless the error is unknown.
-	// A refused error tells which write has failed, and a lost one that it is that of all; otherwise any may have.
+	// A lost error is that of all writes; otherwise any may have failed.
 	// It inserts nothing and returns errNotEmpty if the range is not nil and has a key. It inserts nothing and returns
 	// errTakenBack if a fence was closed while the batch waited for a connection or the lock.
 	insert(ctx context.Context, batch []*write, none *keyRange) ([]int64, error)
@@ -154,7 +154,7 @@ func (w *writer) waiting(first *write) []*write {
 	return batch
 }
 
-// commit writes a batch. Where a database refuses a write, the others of the batch are written without it. After a lost
+// commit writes a batch. Where a database refuses a write, each of the batch is a transaction of its own. After a lost
 // transaction, or after the end, what was not written yet is not.
 func (w *writer) commit(batch []*write) {
 	for parts := [][]*write{batch}; len(parts) > 0; {
@@ -193,7 +193,7 @@ func (w *writer) commit(batch []*write) {
 			for _, one := range part {
 				one.turn.Store(waits)
 			}
-			parts = append(without(part, err), parts...)
+			parts = append(slices.Collect(slices.Chunk(part, 1)), parts...)
 		default:
 			fail(part, written{err: err})
 		}
@@ -260,24 +260,6 @@ func (w *writer) isEnded() bool {
 	default:
 		return false
 	}
-}
-
-// refused is the error of the write with an index in its batch.
-type refused struct {
-	error
-	index int
-}
-
-func (r refused) Unwrap() error { return r.error }
-
-// without parts a batch that was refused: in the write that was, alone, and the others, or in halves.
-func without(batch []*write, err error) [][]*write {
-	if one := (refused{}); errors.As(err, &one) {
-		others := append(batch[:one.index:one.index], batch[one.index+1:]...)
-		return [][]*write{others, {batch[one.index]}}
-	}
-	half := len(batch) / 2
-	return [][]*write{batch[:half:half], batch[half:]}
 }
 
 // try writes a batch, again if it was ended for the sake of another transaction, as compactions are.
