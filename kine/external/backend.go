@@ -3,7 +3,6 @@ package external
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -28,8 +27,8 @@ type Backend struct {
 	tail     *tail
 	table    *generic.Generic // kine's dialect
 	writer   *writer
-	reader   *reader      // nil: each read is a query of its own
-	watchdog *watchdog    // nil: calls have the driver's patience
+	reader   *reader // nil: each read is a query of its own
+	watchdog *watchdog
 	newest   atomic.Int64 // the newest revision that this server has written or read
 	state    func(error)
 	warn     func(error)
@@ -69,9 +68,6 @@ func (b *Backend) status(ctx context.Context, err error) error {
 		return err
 	}
 	if ended := ctx.Err(); ended != nil {
-		if errors.Is(ended, context.DeadlineExceeded) {
-			b.suspect()
-		}
 		return ended
 	}
 	if refusedData(err) { // the database works

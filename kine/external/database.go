@@ -203,7 +203,7 @@ func (b *Backend) attach(life context.Context, kines server.Backend, dsn string)
 		return err
 	}
 	rewrite(dialect, kind.param, kind.numbered)
-	b.watchdog = &watchdog{life: life, question: rows.ping, after: silentAfter, limit: askLimit,
+	b.watchdog = &watchdog{life: life, question: rows.ping,
 		lost: func(err error) { b.tell(b.named(err)) },
 		refresh: func() {
 			b.reads.SetMaxIdleConns(0)

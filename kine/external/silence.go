@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -37,8 +36,6 @@ type watchdog struct {
 	life context.Context
 	// question is answered by a database that works. It opens a connection of its own.
 	question func(context.Context) error
-	after    time.Duration // silentAfter, but for tests
-	limit    time.Duration // askLimit, but for tests
 	// lost is told of a database that does not answer.
 	lost func(error)
 	// refresh closes idle connections: nobody may be at their other end.
@@ -57,7 +54,7 @@ func (w *watchdog) ask() error {
 	if w.asked.After(began) {
 		return w.last
 	}
-	ctx, cancel := context.WithTimeout(w.life, w.limit)
+	ctx, cancel := context.WithTimeout(w.life, askLimit)
 	defer cancel()
 	err := w.question(ctx)
 	switch {
@@ -78,47 +75,36 @@ func answered(err error) bool {
 	return errors.As(err, &pg) || errors.As(err, &my)
 }
 
-// guard is the context of a call, which ends when the database has been silent. After stop, it no longer does; after
-// end, it has ended.
-func (w *watchdog) guard(ctx context.Context) (_ context.Context, stop, end context.CancelFunc) {
-	if w == nil {
-		ctx, end := context.WithCancel(ctx)
-		return ctx, func() {}, end
-	}
+// guard is the context of a call, which ends when the database has been silent, or by end.
+func (w *watchdog) guard(ctx context.Context) (_ context.Context, end context.CancelFunc) {
 	limited, cancel := context.WithCancelCause(ctx)
-	var stopped atomic.Bool
-	var timer atomic.Pointer[time.Timer]
 	var check func()
 	check = func() {
-		if stopped.Load() || limited.Err() != nil {
+		if limited.Err() != nil {
 			return
 		}
-		if err := w.ask(); err != nil && !stopped.Load() && limited.Err() == nil {
+		switch err := w.ask(); {
+		case limited.Err() != nil:
+		case err != nil:
 			w.lost(err)
 			cancel(err)
-			return
+		default:
+			time.AfterFunc(silentAfter, check) // after the end, it does nothing
 		}
-		timer.Store(time.AfterFunc(w.after, check)) // after stop, it does nothing
 	}
-	timer.Store(time.AfterFunc(w.after, check))
-	stop = func() {
-		stopped.Store(true)
-		timer.Load().Stop()
-	}
-	return limited, stop, func() {
-		stop()
+	first := time.AfterFunc(silentAfter, check)
+	return limited, func() {
+		first.Stop()
 		cancel(nil)
 	}
 }
 
 // first guards a query for events, and bounds the time until its first row.
 func (w *watchdog) first(ctx context.Context, query func(context.Context) (*sql.Rows, error)) (_ *sql.Rows, end context.CancelFunc, err error) {
-	ctx, _, end = w.guard(ctx)
+	ctx, end = w.guard(ctx)
 	late := time.AfterFunc(eventsLimit, func() {
 		end()
-		if w != nil {
-			w.refresh() // the next query is not for another such connection
-		}
+		w.refresh() // the next query is not for another such connection
 	})
 	defer late.Stop()
 	rows, err := query(ctx)
@@ -136,9 +122,6 @@ func heard(limited context.Context, err error) error {
 // limit bounds a call of a driver that would wait for a lost connection as long as its caller does. While the database is
 // away, the context has ended at its begin, unless the database answers again.
 func (b *Backend) limit(ctx context.Context) (context.Context, context.CancelFunc) {
-	if b.watchdog == nil {
-		return ctx, func() {}
-	}
 	if b.away.Load() {
 		if err := b.watchdog.ask(); err != nil {
 			limited, end := context.WithCancelCause(ctx)
@@ -147,18 +130,5 @@ func (b *Backend) limit(ctx context.Context) (context.Context, context.CancelFun
 		}
 		b.watchdog.refresh()
 	}
-	limited, _, end := b.watchdog.guard(ctx)
-	return limited, end
-}
-
-// suspect asks whether the database is there, after a caller has waited in vain, such as a health check.
-func (b *Backend) suspect() {
-	if b.watchdog == nil || b.away.Load() {
-		return
-	}
-	go func() {
-		if err := b.watchdog.ask(); err != nil {
-			b.watchdog.lost(err)
-		}
-	}()
+	return b.watchdog.guard(ctx)
 }

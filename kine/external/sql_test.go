@@ -140,6 +140,7 @@ func kineOn(t *testing.T, d *table) *Backend {
 		t.Fatal(err)
 	}
 	dialect.ErrCode = func(err error) string { return "" }
+	b.watchdog = &watchdog{life: ctx, question: func(context.Context) error { return nil }, refresh: func() {}}
 	b.writer, b.life, b.table, b.reads = newWriter(ctx, rowsOf{d}), ctx, dialect, dialect.DB
 	b.tail = newTail(func(context.Context, int64) (server.EventBatch, int64, error) { return server.EventBatch{}, 0, nil }, func(error) {})
 	b.work.Go(b.writer.run)

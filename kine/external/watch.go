@@ -12,12 +12,11 @@ import (
 func (b *Backend) Watch(ctx context.Context, revision int64) server.WatchResult {
 	ctx, cancel := context.WithCancel(ctx)
 	out, errc := make(chan server.EventBatch), make(chan error, 1)
-	guarded, stop, _ := b.watchdog.guard(ctx) // it ends with ctx
-	from, history, err := b.begin(guarded, revision)
-	stop()
-	if guarded.Err() != nil {
-		err = context.Cause(guarded)
-	}
+	live := b.tail.watch(ctx) // first, so that no event is missed
+	limited, end := b.limit(ctx)
+	from, history, err := b.begin(limited, revision)
+	err = heard(limited, err)
+	end()
 	to := server.WatchResult{CurrentRevision: from.CurrentRevision, CompactRevision: from.CompactRevision, Eventc: out, Errorc: errc}
 	if err != nil || from.CompactRevision != 0 {
 		if err != nil {
@@ -30,16 +29,15 @@ func (b *Backend) Watch(ctx context.Context, revision int64) server.WatchResult 
 	go func() {
 		defer cancel()
 		defer close(out)
-		b.pass(ctx, from, history, out, revision)
+		b.pass(ctx, live, history, out, revision)
 	}()
 	return to
 }
 
-// begin begins a watch, as kine's LogStructured does, and reads its history. It reads the events itself: kine leaves out the
+// begin reads the history of a watch. It reads the events itself: kine leaves out the
 // value before an event if that value is older than the compaction. etcd does not, as it reads the value as of the revision before the event,
 // and a watch of the API server ends without it.
 func (b *Backend) begin(ctx context.Context, revision int64) (to server.WatchResult, history server.EventBatch, err error) {
-	to.Eventc = b.tail.watch(ctx) // first, so that no event is missed
 	if revision == 0 {
 		to.CurrentRevision, err = b.revision(ctx, generic.CurrentRevSQL)
 		return to, server.EventBatch{CurrentRev: to.CurrentRevision}, err
@@ -58,7 +56,7 @@ func (b *Backend) begin(ctx context.Context, revision int64) (to server.WatchRes
 }
 
 // pass passes on the events of a watch, which begin with its history, until it ends.
-func (b *Backend) pass(ctx context.Context, from server.WatchResult, batch server.EventBatch, to chan<- server.EventBatch, start int64) {
+func (b *Backend) pass(ctx context.Context, from <-chan server.EventBatch, batch server.EventBatch, to chan<- server.EventBatch, start int64) {
 	o := order{seen: start - 1}
 	for open := true; open; {
 		select {
@@ -67,7 +65,7 @@ func (b *Backend) pass(ctx context.Context, from server.WatchResult, batch serve
 			return
 		}
 		select {
-		case batch, open = <-from.Eventc:
+		case batch, open = <-from:
 		case <-ctx.Done():
 			return
 		}
