@@ -51,6 +51,19 @@ func List(dir string, now time.Time) ([]Info, error) {
 	return infos, nil
 }
 
+// End returns when the first certificate in a file expires.
+func End(file string) (time.Time, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return time.Time{}, err
+	}
+	all, err := parseCerts(file, data)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return all[0].NotAfter, nil
+}
+
 func describe(dir string, e entry, now time.Time) Info {
 	info := Info{Name: e.name, Kind: e.kind}
 	if _, err := os.Lstat(certFile(dir, e.name)); err == nil && e.kind != KindKey {

@@ -244,6 +244,7 @@ func (s *controlPlane) certificatesConfig() certificates.Config {
 	c := certificates.Config{
 		DataDir: s.DataDir, SANs: s.TLSSANs, ServiceIPs: s.serviceIPs, ClusterDomain: s.ClusterDomain, Etcd: s.claim.etcd != nil,
 		Server: s.claim.url(), KubeconfigCopy: s.WriteKubeconfig, KubeconfigCopyMode: s.WriteKubeconfigMode, Log: s.Log,
+		DatastoreClient: s.DatastoreCertFile,
 	}
 	if s.advertise != nil { // with NAT, no interface has this address
 		c.Addresses = append(c.Addresses, s.advertise)

@@ -38,6 +38,9 @@ type Config struct {
 	ClusterDomain string
 	// Etcd says whether to issue the certificates of the etcd API, too.
 	Etcd bool
+	// DatastoreClient is the file of the certificate that the datastore wants, if any. Others renew it; the metric
+	// says when it expires.
+	DatastoreClient string
 
 	// Server is the URL of this server, in the admin's kubeconfig. Advertised is the one at which users
 	// reach the cluster; empty if it has none.
@@ -133,6 +136,9 @@ func (c *Certificates) keepFresh(ctx context.Context, set <-chan time.Duration) 
 func (c *Certificates) measure() {
 	infos, _ := certs.List(filepath.Dir(c.Store().CertFile(certs.Serving)), time.Now()) // Renew reports the same error
 	expiration.Reset()
+	if end, err := certs.End(c.config.DatastoreClient); err == nil {
+		expiration.WithLabelValues("datastore-client").Set(float64(end.Unix()))
+	}
 	for _, i := range infos {
 		if !i.NotAfter.IsZero() {
 			expiration.WithLabelValues(string(i.Name)).Set(float64(i.NotAfter.Unix()))

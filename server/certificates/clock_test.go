@@ -88,10 +88,11 @@ func TestCertificatesWhenTheClockIsSet(t *testing.T) {
 	}
 	log := logrus.New()
 	log.SetOutput(t.Output())
-	c := New(Config{DataDir: t.TempDir(), Server: "https://127.0.0.1:6443", Log: log})
+	kubeletClient := filepath.Join(dir, string(certs.KubeletClient)+".crt")
+	c := New(Config{DataDir: t.TempDir(), Server: "https://127.0.0.1:6443", DatastoreClient: kubeletClient, Log: log})
 	c.use(store)
 	serial := func() string {
-		b, err := os.ReadFile(filepath.Join(dir, string(certs.KubeletClient)+".crt"))
+		b, err := os.ReadFile(kubeletClient)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -133,6 +134,9 @@ func TestCertificatesWhenTheClockIsSet(t *testing.T) {
 				t.Errorf("set to %d: the metric of %s is %d, want %d", year, i.Name, got, i.NotAfter.Unix())
 			}
 		}
+	}
+	if ends := measured(t); ends["datastore-client"] != ends[string(certs.KubeletClient)] {
+		t.Errorf("the metric of the datastore's certificate is %d", ends["datastore-client"])
 	}
 	before := serial()
 	steps <- day(1999)
