@@ -143,7 +143,7 @@ func (b *testbed) verify(t testing.TB, times ...time.Time) {
 				t.Fatal(err)
 			}
 			for _, at := range times {
-				opts := x509.VerifyOptions{Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{e.usage}, CurrentTime: at}
+				opts := x509.VerifyOptions{Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), KeyUsages: e.usage, CurrentTime: at}
 				for _, c := range ca.certs {
 					if bytes.Equal(c.RawIssuer, c.RawSubject) {
 						opts.Roots.AddCert(c)

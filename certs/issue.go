@@ -93,7 +93,7 @@ func issueLeaf(e entry, pub crypto.PublicKey, sans SANs, ca *pair, now time.Time
 		NotBefore:             notBefore,
 		NotAfter:              leafEnd(e, ca, now),
 		KeyUsage:              x509.KeyUsageDigitalSignature,
-		ExtKeyUsage:           []x509.ExtKeyUsage{e.usage},
+		ExtKeyUsage:           e.usage,
 		BasicConstraintsValid: true,
 	}
 	if _, ok := pub.(*rsa.PublicKey); ok {
@@ -141,7 +141,7 @@ func stale(p, ca *pair, sans SANs) string {
 		return fmt.Sprintf("%s did not sign it", ca.name)
 	case c.Subject.CommonName != p.cn || !slices.Equal(c.Subject.Organization, subject(p.entry).Organization):
 		return "the subject is not " + subject(p.entry).String()
-	case !slices.Equal(c.ExtKeyUsage, []x509.ExtKeyUsage{p.usage}):
+	case !slices.Equal(c.ExtKeyUsage, p.usage):
 		return "its key usage has changed"
 	case !bytes.Equal(encodeCerts(p.certs[1:]), encodeCerts(ca.chain())):
 		return fmt.Sprintf("the intermediate certificates of %s changed", ca.name)

@@ -36,9 +36,8 @@ func (s *Store) plan(force map[Name]bool) *plan {
 	return &plan{cfg: s.cfg, now: s.cfg.Now(), force: force, cas: map[Name]*pair{}, signers: map[Name]string{}}
 }
 
-// run makes the plan, and returns every problem.
+// run makes the plan for the table, and returns every problem.
 func (p *plan) run() error {
-	var errs []error
 	sans, err := p.cfg.SANs()
 	if hidden := (*interfaceError)(nil); errors.As(err, &hidden) {
 		p.note("", true, "%v: the serving certificate is not renewed for new addresses of this machine", hidden)
@@ -48,7 +47,13 @@ func (p *plan) run() error {
 		return err // without the names, nothing can be decided
 	}
 	p.sans = sans
-	for _, e := range table {
+	return p.rows(table[:])
+}
+
+// rows makes the plan for some rows; p.sans is known.
+func (p *plan) rows(rows []entry) error {
+	var errs []error
+	for _, e := range rows {
 		if !e.wanted(p.cfg.Dir, p.cfg.Etcd) {
 			continue
 		}
@@ -266,7 +271,7 @@ func (p *plan) warnRejected(c, ca *pair) {
 	opts := x509.VerifyOptions{
 		Roots:         x509.NewCertPool(),
 		Intermediates: x509.NewCertPool(),
-		KeyUsages:     []x509.ExtKeyUsage{c.usage},
+		KeyUsages:     c.usage,
 		CurrentTime:   p.now,
 	}
 	for _, a := range ca.certs {

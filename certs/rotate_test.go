@@ -11,9 +11,9 @@ import (
 )
 
 // accepts reports whether a program that trusts the certificates in one file accepts the chain in the other.
-func accepts(t *testing.T, trust, chain string, usage x509.ExtKeyUsage, now time.Time) bool {
+func accepts(t *testing.T, trust, chain string, usage []x509.ExtKeyUsage, now time.Time) bool {
 	t.Helper()
-	opts := x509.VerifyOptions{Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{usage}, CurrentTime: now}
+	opts := x509.VerifyOptions{Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), KeyUsages: usage, CurrentTime: now}
 	if !opts.Roots.AppendCertsFromPEM([]byte(trust)) {
 		t.Fatal("nothing to trust")
 	}

@@ -100,18 +100,8 @@ func (c Config) SANs() (SANs, error) {
 		names = append(names, h)
 	}
 	addrs := []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()}
-	for _, s := range c.ExtraSANs {
-		name, ip, err := ParseSAN(s)
-		switch {
-		case err != nil:
-			errs = append(errs, err)
-		case ip != nil:
-			addr, _ := netip.AddrFromSlice(ip)
-			addrs = append(addrs, addr)
-		default:
-			names = append(names, name)
-		}
-	}
+	extraNames, extraAddrs, err := parseSANs(c.ExtraSANs)
+	names, addrs, errs = append(names, extraNames...), append(addrs, extraAddrs...), append(errs, err)
 	for _, ip := range c.ServiceIPs {
 		addr, ok := netip.AddrFromSlice(ip)
 		if !ok {
@@ -128,6 +118,24 @@ func (c Config) SANs() (SANs, error) {
 		err = &interfaceError{err}
 	}
 	return newSANs(names, append(addrs, reachable(local)...)), err
+}
+
+// parseSANs sorts names and addresses. The error lists every invalid one.
+func parseSANs(given []string) (names []string, addrs []netip.Addr, err error) {
+	var errs []error
+	for _, s := range given {
+		name, ip, err := ParseSAN(s)
+		switch {
+		case err != nil:
+			errs = append(errs, err)
+		case ip != nil:
+			addr, _ := netip.AddrFromSlice(ip)
+			addrs = append(addrs, addr)
+		default:
+			names = append(names, name)
+		}
+	}
+	return names, addrs, errors.Join(errs...)
 }
 
 // interfaceError distinguishes a machine that hides its addresses, which can be tolerated,

@@ -51,6 +51,12 @@ const (
 	masters  = "system:masters"
 )
 
+var (
+	forServers = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	forClients = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	forBoth    = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+)
+
 // entry is one row of the table.
 type entry struct {
 	name    Name
@@ -58,7 +64,7 @@ type entry struct {
 	signer  Name // the CA; empty unless kind is KindLeaf
 	cn      string
 	orgs    []string
-	usage   x509.ExtKeyUsage
+	usage   []x509.ExtKeyUsage
 	withSAN bool // carries Config's SANs
 	life    time.Duration
 	etcd    bool // made with Config.Etcd, and maintained where EtcdCA exists
@@ -71,15 +77,15 @@ var table = [...]entry{
 	{name: ClientCA, kind: KindCA, life: caLife},
 	{name: FrontProxyCA, kind: KindCA, life: caLife},
 	{name: ServiceAccount, kind: KindKey},
-	{name: Serving, kind: KindLeaf, signer: ServerCA, cn: "kube-apiserver", usage: x509.ExtKeyUsageServerAuth, withSAN: true, life: leafLife},
-	{name: FrontProxyClient, kind: KindLeaf, signer: FrontProxyCA, cn: "front-proxy-client", usage: x509.ExtKeyUsageClientAuth, life: leafLife},
-	{name: KubeletClient, kind: KindLeaf, signer: ClientCA, cn: "kube-apiserver-kubelet-client", orgs: []string{masters}, usage: x509.ExtKeyUsageClientAuth, life: leafLife},
-	{name: Admin, kind: KindLeaf, signer: ClientCA, cn: "kubernetes-admin", orgs: []string{masters}, usage: x509.ExtKeyUsageClientAuth, life: leafLife},
-	{name: ControllerManager, kind: KindLeaf, signer: ClientCA, cn: "system:kube-controller-manager", usage: x509.ExtKeyUsageClientAuth, life: leafLife},
-	{name: Scheduler, kind: KindLeaf, signer: ClientCA, cn: "system:kube-scheduler", usage: x509.ExtKeyUsageClientAuth, life: leafLife},
+	{name: Serving, kind: KindLeaf, signer: ServerCA, cn: "kube-apiserver", usage: forServers, withSAN: true, life: leafLife},
+	{name: FrontProxyClient, kind: KindLeaf, signer: FrontProxyCA, cn: "front-proxy-client", usage: forClients, life: leafLife},
+	{name: KubeletClient, kind: KindLeaf, signer: ClientCA, cn: "kube-apiserver-kubelet-client", orgs: []string{masters}, usage: forClients, life: leafLife},
+	{name: Admin, kind: KindLeaf, signer: ClientCA, cn: "kubernetes-admin", orgs: []string{masters}, usage: forClients, life: leafLife},
+	{name: ControllerManager, kind: KindLeaf, signer: ClientCA, cn: "system:kube-controller-manager", usage: forClients, life: leafLife},
+	{name: Scheduler, kind: KindLeaf, signer: ClientCA, cn: "system:kube-scheduler", usage: forClients, life: leafLife},
 	{name: EtcdCA, kind: KindCA, life: caLife, etcd: true},
-	{name: EtcdServer, kind: KindLeaf, signer: EtcdCA, cn: "etcd-server", usage: x509.ExtKeyUsageServerAuth, withSAN: true, life: leafLife, etcd: true},
-	{name: EtcdClient, kind: KindLeaf, signer: EtcdCA, cn: "etcd-client", usage: x509.ExtKeyUsageClientAuth, life: leafLife, etcd: true},
+	{name: EtcdServer, kind: KindLeaf, signer: EtcdCA, cn: "etcd-server", usage: forServers, withSAN: true, life: leafLife, etcd: true},
+	{name: EtcdClient, kind: KindLeaf, signer: EtcdCA, cn: "etcd-client", usage: forClients, life: leafLife, etcd: true},
 }
 
 // wanted reports whether e is made and maintained in dir.

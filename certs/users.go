@@ -79,7 +79,7 @@ func IssueUser(dir string, u User, now time.Time) (Issued, error) {
 	if err != nil {
 		return Issued{}, err
 	}
-	e := entry{kind: KindLeaf, signer: ClientCA, cn: u.Name, orgs: u.Groups, usage: x509.ExtKeyUsageClientAuth, life: u.Life}
+	e := entry{kind: KindLeaf, signer: ClientCA, cn: u.Name, orgs: u.Groups, usage: forClients, life: u.Life}
 	cert, err := issueLeaf(e, key.Public(), SANs{}, ca, now)
 	if err != nil {
 		return Issued{}, fmt.Errorf("sign a certificate for %s: %w", u.Name, err)

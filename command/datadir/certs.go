@@ -40,6 +40,7 @@ func Certs() *cli.Command {
 				Action:    renewCerts,
 			},
 			rotateCACommand(),
+			etcdMemberCommand(),
 		},
 	}
 }

@@ -176,7 +176,7 @@ func TestCompletion(t *testing.T) {
 		want  string
 	}{
 		{"karve ser", "server"},
-		{"karve certs -", "list renew rotate-ca"},
+		{"karve certs -", "etcd-member list renew rotate-ca"},
 		{"karve server --secure-p", "--secure-port"},
 		{"karve server --insecure-a", "--insecure-allow-remote --insecure-any-user"},
 		{"karve kubectl vers", "version"},

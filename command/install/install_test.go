@@ -217,7 +217,7 @@ func TestPurgeWithoutOthersFiles(t *testing.T) {
 }
 
 // karve check reads files as the service, so they are the service's before it.
-func TestTheServiceCanReadItsSecret(t *testing.T) {
+func TestTheServiceCanReadItsSecrets(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give files away")
@@ -225,8 +225,10 @@ func TestTheServiceCanReadItsSecret(t *testing.T) {
 	m := newMachine(t)
 	m.place.User = false
 	token := filepath.Join(filepath.Dir(m.place.Config), "cluster-token")
+	key := filepath.Join(filepath.Dir(m.place.Config), "etcd-client.key")
 	m.write(token, "secret")
-	c, err := newConfig(nil, Options{"cluster-token-file": {token}}, m.place.DataDir)
+	m.write(key, "secret")
+	c, err := newConfig(nil, Options{"cluster-token-file": {token}, "datastore-keyfile": {key}}, m.place.DataDir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +237,7 @@ func TestTheServiceCanReadItsSecret(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{token, m.place.DataDir} {
+	for _, path := range []string{token, key, m.place.DataDir} {
 		info, err := os.Stat(path)
 		if err != nil {
 			t.Fatal(err)

@@ -92,7 +92,7 @@ func (i *Installer) prepare(c *config, o owner) (undo func(), err error) {
 	if o == root {
 		return undo, nil
 	}
-	for _, option := range []string{membership.Option, "ssh-keyfile"} {
+	for _, option := range []string{membership.Option, "datastore-keyfile", "ssh-keyfile"} {
 		// Those elsewhere may serve another program, too: karve check says what is wrong with them.
 		if file := c.option(option); filepath.Dir(file) == filepath.Dir(i.Config) {
 			if err := ownership.Give(file, c.dataDir); err != nil && !os.IsNotExist(err) {
