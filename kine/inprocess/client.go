@@ -4,6 +4,7 @@
 package inprocess
 
 import (
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/kubernetes"
 )
@@ -21,9 +22,9 @@ func NewClient(url string) (*kubernetes.Client, error) {
 	}
 	client := clientv3.NewCtxClient(e.ctx)
 	setField(client, "endpoints", []string{url}) // SetEndpoints needs a connection
-	client.KV = kv{clientv3.NewKVFromKVClient(kvCalls{e}, client), e}
-	client.Lease = clientv3.NewLeaseFromLeaseClient(leaseCalls{e}, client, 0)
-	client.Maintenance = clientv3.NewMaintenanceFromMaintenanceClient(maintenanceCalls{e}, client)
+	client.KV = kv{clientv3.NewKVFromKVClient(kvCalls{pb.NewKVClient(unserved{}), e.api}, client), e}
+	client.Lease = clientv3.NewLeaseFromLeaseClient(leaseCalls{pb.NewLeaseClient(unserved{}), e}, client, 0)
+	client.Maintenance = clientv3.NewMaintenanceFromMaintenanceClient(maintenanceCalls{pb.NewMaintenanceClient(unserved{}), e.api}, client)
 	watcher := newWatcher(e)
 	client.Watcher = watcher
 	return &kubernetes.Client{Client: client, Kubernetes: e.store.Client(watcher.tell)}, nil

@@ -68,5 +68,5 @@ type capture struct {
 
 func (c *capture) RangeStream(_ context.Context, in *pb.RangeRequest, _ ...grpc.CallOption) (pb.KV_RangeStreamClient, error) {
 	c.in = in
-	return nil, errNoStreams
+	return nil, errUnserved
 }
