@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"path/filepath"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,10 +37,10 @@ func BenchmarkMigration(b *testing.B) {
 			for b.Loop() {
 				there := empty(b)
 				begin := time.Now()
-				var raised atomic.Int64
+				var raised time.Duration
 				one, err := Run(b.Context(), source, there, func(p Progress) {
 					if p.Doing == raisingRevision {
-						raised.Store(int64(time.Since(begin)))
+						raised = time.Since(begin)
 					}
 				})
 				if err != nil {
@@ -51,7 +50,7 @@ func BenchmarkMigration(b *testing.B) {
 				if one.Keys != keys || two.SHA256 != one.SHA256 {
 					b.Errorf("%+v, %+v, want the same %d keys", one, two, keys)
 				}
-				to, back, raising = to+one.Took.Seconds(), back+two.Took.Seconds(), raising+time.Duration(raised.Load()).Seconds()
+				to, back, raising = to+one.Took.Seconds(), back+two.Took.Seconds(), raising+raised.Seconds()
 			}
 			b.ReportMetric(to/float64(b.N), "s/to")
 			b.ReportMetric(back/float64(b.N), "s/back")

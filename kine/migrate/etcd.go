@@ -6,14 +6,13 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/status"
 
 	"github.com/karve-k8s/karve/kine/location"
@@ -238,41 +237,24 @@ func fillEtcd(ctx context.Context, e, from End, src source, progress func(Progre
 // raise writes one key again and again until the revision is at least to. So the objects, which are written
 // after that, have resourceVersions that no client has seen.
 func (f *filledEtcd) raise(ctx context.Context, text string, now, to int64, progress func(Progress)) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var at, compacted atomic.Int64
-	at.Store(now)
-	compacted.Store(now)
-	var left atomic.Int64
-	left.Store(to - now)
-	var work sync.WaitGroup
-	for range min(raisers, max(to-now, 0)) {
-		work.Go(func() {
-			for left.Add(-1) >= 0 && ctx.Err() == nil {
-				done, err := f.client.Put(ctx, Prefix+location.Migrating, text)
-				if err != nil {
-					cancel(plain(err))
-					return
-				}
-				revision := done.Header.Revision
-				for before := at.Load(); before < revision && !at.CompareAndSwap(before, revision); before = at.Load() {
-				}
-				progress(Progress{Doing: raisingRevision, Done: min(revision, to) - now, Total: to - now})
-				if last := compacted.Load(); revision-last > compactEvery && compacted.CompareAndSwap(last, revision) {
-					// Another one may have gone further.
-					if _, err := f.client.Compact(ctx, revision); err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
-						cancel(plain(err))
-					}
+	writes, failed := errgroup.WithContext(ctx)
+	writes.SetLimit(raisers)
+	for step := int64(1); step <= to-now && failed.Err() == nil; step++ {
+		progress(Progress{Doing: raisingRevision, Done: step, Total: to - now})
+		writes.Go(func() error {
+			done, err := f.client.Put(failed, Prefix+location.Migrating, text)
+			if err == nil && step%compactEvery == 0 {
+				if _, err = f.client.Compact(failed, done.Header.Revision); errors.Is(err, rpctypes.ErrCompacted) {
+					err = nil // etcd may compact by itself
 				}
 			}
+			return plain(err)
 		})
 	}
-	work.Wait()
-	if err := context.Cause(ctx); err != nil {
+	if err := writes.Wait(); err != nil {
 		return err
 	}
-	f.at = at.Load()
-	return nil
+	return ctx.Err()
 }
 
 func (f *filledEtcd) put(ctx context.Context, e entry) error {

@@ -116,7 +116,7 @@ func isOwn(key string) bool {
 }
 
 // Run copies everything, and compares the target with what it has read from the source. It only reads the
-// source. progress may be nil; any goroutine calls it, often.
+// source. progress may be nil; it is called often.
 func Run(ctx context.Context, from, to End, progress func(Progress)) (_ *Result, err error) {
 	begin := time.Now()
 	if progress == nil {
