@@ -286,10 +286,10 @@ func (b *Backend) Update(ctx context.Context, key string, value []byte, revision
 	return b.change(ctx, &write{key: key, previous: revision, ttl: lease, value: value})
 }
 
-// Delete removes a key that is at revision, or at any if that is 0.
+// Delete removes a key that is at revision. kine takes 0 for any revision, which nobody asks for.
 func (b *Backend) Delete(ctx context.Context, key string, revision int64) (int64, *server.KeyValue, bool, error) {
 	if revision == 0 {
-		return b.deleteAny(ctx, key)
+		return 0, nil, false, server.ErrNotSupported
 	}
 	return b.change(ctx, &write{key: key, deleted: true, previous: revision})
 }
@@ -310,20 +310,6 @@ func (b *Backend) change(ctx context.Context, one *write) (int64, *server.KeyVal
 	return batch.CurrentRev, newestOf(batch), false, b.status(ctx, heard(limited, err))
 }
 
-// deleteAny removes a key at whatever revision it is.
-func (b *Backend) deleteAny(ctx context.Context, key string) (int64, *server.KeyValue, bool, error) {
-	for {
-		rev, there, err := b.Get(ctx, key, 0, false)
-		if err != nil || there == nil {
-			return rev, nil, false, err
-		}
-		rev, _, ok, err := b.Delete(ctx, key, there.ModRevision)
-		if err != nil || ok {
-			return rev, there, ok, err
-		} // otherwise another client was faster
-	}
-}
-
 // DbSize is the size of the table, in bytes.
 func (b *Backend) DbSize(ctx context.Context) (int64, error) {
 	limited, cancel := b.limit(ctx)
@@ -333,16 +319,8 @@ func (b *Backend) DbSize(ctx context.Context) (int64, error) {
 }
 
 // CurrentRevision is the newest revision that this server knows of. It is no sign that the database answers.
-func (b *Backend) CurrentRevision(ctx context.Context) (int64, error) {
-	revision := max(b.newest.Load(), b.tail.at.Load())
-	if revision != 0 {
-		return revision, nil
-	}
-	revision, err := b.revision(ctx, generic.CurrentRevSQL)
-	if err != nil {
-		return 0, b.status(ctx, err)
-	}
-	return revision, nil
+func (b *Backend) CurrentRevision(context.Context) (int64, error) {
+	return max(b.newest.Load(), b.tail.at.Load()), nil
 }
 
 // figures registers kine's metrics. It returns the registerer for the driver, which would end

@@ -22,11 +22,8 @@ const (
 // Compact removes history up to revision, except for the newest compactRetain revisions, and for what the watches
 // do not have yet.
 func (b *Backend) Compact(ctx context.Context, revision int64) (int64, error) {
-	now, err := b.CurrentRevision(ctx)
-	if err == nil {
-		err = b.status(ctx, b.compact(ctx, revision, now))
-	}
-	return now, err
+	now, _ := b.CurrentRevision(ctx)
+	return now, b.status(ctx, b.compact(ctx, revision, now))
 }
 
 func (b *Backend) compact(ctx context.Context, revision, now int64) (err error) {

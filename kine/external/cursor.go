@@ -101,18 +101,16 @@ func (c *cursor) ended(ctx context.Context) error {
 
 // RequestProgress is answered when every event up to the newest revision has come.
 func (c *cursor) RequestProgress() {
-	go func() {
-		revision, err := c.backend.CurrentRevision(c.ctx)
-		if err != nil {
-			return
-		}
-		for old := c.wanted.Load(); old < revision && !c.wanted.CompareAndSwap(old, revision); old = c.wanted.Load() {
-		}
-		select {
-		case c.poke <- struct{}{}:
-		default:
-		}
-	}()
+	revision, err := c.backend.CurrentRevision(c.ctx) // from memory
+	if err != nil {
+		return
+	}
+	for old := c.wanted.Load(); old < revision && !c.wanted.CompareAndSwap(old, revision); old = c.wanted.Load() {
+	}
+	select {
+	case c.poke <- struct{}{}:
+	default:
+	}
 }
 
 func (c *cursor) Close() { c.cancel() }

@@ -3,11 +3,10 @@ package external
 import (
 	"context"
 
-	"github.com/k3s-io/kine/pkg/drivers/generic"
 	"github.com/k3s-io/kine/pkg/server"
 )
 
-// Watch returns the events of all keys from revision on, or from the next one if that is 0.
+// Watch returns the events of all keys from revision on, which is not 0.
 // Every batch has the revision up to which its events are complete, and no event comes twice.
 func (b *Backend) Watch(ctx context.Context, revision int64) server.WatchResult {
 	ctx, cancel := context.WithCancel(ctx)
@@ -38,10 +37,6 @@ func (b *Backend) Watch(ctx context.Context, revision int64) server.WatchResult 
 // value before an event if that value is older than the compaction. etcd does not, as it reads the value as of the revision before the event,
 // and a watch of the API server ends without it.
 func (b *Backend) begin(ctx context.Context, revision int64) (to server.WatchResult, history server.EventBatch, err error) {
-	if revision == 0 {
-		to.CurrentRevision, err = b.revision(ctx, generic.CurrentRevSQL)
-		return to, server.EventBatch{CurrentRev: to.CurrentRevision}, err
-	}
 	after := max(revision-1, 1) // the first revision is kine's own
 	rows, err := b.table.After(ctx, "", "", after, 0)
 	if err != nil {

@@ -98,28 +98,21 @@ func (b *backend) Update(ctx context.Context, key string, value []byte, revision
 	return resp.Revision, firstOf(resp.Responses[len(resp.Responses)-1].Range), resp.Succeeded, nil
 }
 
-// Delete removes a key that is at revision, or at any if that is 0. The answer is
+// Delete removes a key that is at revision. The answer is
 // the key as it was or, with false, as it is; nil and false if there is none.
 func (b *backend) Delete(ctx context.Context, key string, revision int64) (int64, *server.KeyValue, bool, error) {
-	req := datastore.TxnRequest{
-		Then: []datastore.Op{{Delete: &datastore.DeleteRequest{Key: key, PrevKV: true}}},
-		Else: []datastore.Op{{Range: &datastore.RangeRequest{Key: key}}},
-	}
-	if revision != 0 {
-		req.Compare = []datastore.Compare{{Key: key, Target: datastore.CompareModRevision, Number: revision}}
-	}
-	resp, err := b.engine.Txn(ctx, req)
+	resp, err := b.engine.Txn(ctx, datastore.TxnRequest{
+		Compare: []datastore.Compare{{Key: key, Target: datastore.CompareModRevision, Number: revision}},
+		Then:    []datastore.Op{{Delete: &datastore.DeleteRequest{Key: key, PrevKV: true}}},
+		Else:    []datastore.Op{{Range: &datastore.RangeRequest{Key: key}}},
+	})
 	if err != nil {
 		return b.engine.Revision(), nil, false, etcdapi.Status(err)
 	}
 	if !resp.Succeeded {
 		return resp.Revision, firstOf(resp.Responses[0].Range), false, nil
 	}
-	deleted := resp.Responses[0].Delete
-	if len(deleted.Prev) == 0 {
-		return resp.Revision, nil, false, nil
-	}
-	kv := keyValue(&deleted.Prev[0])
+	kv := keyValue(&resp.Responses[0].Delete.Prev[0])
 	return resp.Revision, &kv, true, nil
 }
 
