@@ -116,7 +116,13 @@ type Store struct {
 
 // Ensure makes the missing keys and certificates in cfg.Dir, renews those that are due, and
 // returns the store. It reports every problem together, and writes nothing if there is one.
-func Ensure(cfg Config) (*Store, []Note, error) {
+func Ensure(cfg Config) (*Store, []Note, error) { return open(cfg, true) }
+
+// Open is Ensure for a directory that a server has, which may run. As Renew does, it makes no new authority or service account key:
+// the cluster would not know it.
+func Open(cfg Config) (*Store, []Note, error) { return open(cfg, false) }
+
+func open(cfg Config, starting bool) (*Store, []Note, error) {
 	if cfg.Dir == "" {
 		return nil, nil, errors.New("no directory for the certificates given")
 	}
@@ -131,9 +137,11 @@ func Ensure(cfg Config) (*Store, []Note, error) {
 	if err := makeDir(s.files, dir); err != nil {
 		return nil, nil, err
 	}
-	s.files.Sweep(dir)
+	if starting {
+		s.files.Sweep(dir)
+	}
 	p := s.plan(nil)
-	p.starting = true
+	p.starting = starting
 	if err := p.run(); err != nil {
 		return nil, p.notes, err
 	}

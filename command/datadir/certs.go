@@ -123,7 +123,7 @@ func withStore(c *cli.Context, dir string, change func(*certs.Store) ([]certs.No
 				config.ClusterDomain = clusterDomain(i.SANs)
 			}
 		}
-		store, notes, err := certs.Ensure(config)
+		store, notes, err := certs.Open(config)
 		if err != nil {
 			return err
 		}

@@ -2,12 +2,14 @@ package datadir
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
+	certutil "k8s.io/client-go/util/cert"
 
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/command/clustertoken"
@@ -127,16 +130,17 @@ func dropFormer(ctx context.Context, c *cli.Context, cluster membership.Cluster,
 	if err != nil {
 		return err
 	}
-	if len(dropped) == 0 {
+	forgot := false
+	if !c.Bool(serviceAccount) { // also after a run that was killed before this
+		if forgot, err = forget(ctx, api, dir); err != nil {
+			return err
+		}
+	}
+	if len(dropped) == 0 && !forgot {
 		return errors.New("--" + dropOld + ": nothing is being replaced: run karve certs rotate-ca without it first")
 	}
 	for _, name := range dropped {
 		fmt.Fprintf(c.App.Writer, "dropped the old %s\n", name)
-	}
-	if !c.Bool(serviceAccount) {
-		if err := forget(ctx, api, dir); err != nil {
-			return err
-		}
 	}
 	next := "start the server again: Pods, and machines that join, then trust the new authorities only"
 	if c.Bool(serviceAccount) {
@@ -177,15 +181,26 @@ func knowsKey(ctx context.Context, api kubernetes.Interface, dir string) (bool, 
 	return strings.Contains(string(served), base64.RawURLEncoding.EncodeToString(sum)), err
 }
 
-// forget removes the old authorities from the ConfigMap by which extension API servers know whom to trust. API servers only add to
-// it, so it is deleted, and the server makes it again.
-func forget(ctx context.Context, api kubernetes.Interface, dir string) error {
+// forget removes the old authorities from the ConfigMap by which extension API servers know whom to trust, and reports whether it had
+// any. API servers only add to it, so it is deleted, and the server makes it again.
+func forget(ctx context.Context, api kubernetes.Interface, dir string) (deleted bool, err error) {
 	const name = "extension-apiserver-authentication"
-	err := wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, time.Minute, false, func(context.Context) (bool, error) {
-		ok, err := has(ctx, api, name, "client-ca-file", dir, certs.ClientCA)
-		if err != nil || ok {
-			return ok, err
+	err = wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, time.Minute, false, func(context.Context) (bool, error) {
+		m, err := api.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return !deleted, nil
+		} else if err != nil {
+			return false, err
 		}
+		clients, err := outdated(m.Data["client-ca-file"], dir, certs.ClientCA)
+		if err != nil {
+			return false, err
+		}
+		proxies, err := outdated(m.Data["requestheader-client-ca-file"], dir, certs.FrontProxyCA)
+		if err != nil || !clients && !proxies {
+			return err == nil, err
+		}
+		deleted = true
 		err = api.CoreV1().ConfigMaps(metav1.NamespaceSystem).Delete(ctx, name, metav1.DeleteOptions{})
 		if apierrors.IsNotFound(err) {
 			err = nil
@@ -193,7 +208,19 @@ func forget(ctx context.Context, api kubernetes.Interface, dir string) error {
 		return false, err
 	})
 	if err != nil {
-		return fmt.Errorf("the old authorities are dropped, but extension API servers may still trust them: delete the ConfigMap %s in kube-system: %w", name, err)
+		err = fmt.Errorf("the old authorities are dropped, but extension API servers may still trust them: run this again, or delete the ConfigMap %s in kube-system: %w", name, err)
 	}
-	return nil
+	return deleted, err
+}
+
+// outdated reports whether certificates in PEM have the authority in dir, and others that its file has not. Those of another file, which
+// an option names, are not.
+func outdated(text, dir string, name certs.Name) (bool, error) {
+	own, err := certutil.CertsFromFile(certs.File(dir, name))
+	if err != nil {
+		return false, err
+	}
+	all, _ := certutil.ParseCertsPEM([]byte(text)) // without any, nothing is trusted
+	has := func(list []*x509.Certificate, c *x509.Certificate) bool { return slices.ContainsFunc(list, c.Equal) }
+	return has(all, own[0]) && slices.ContainsFunc(all, func(c *x509.Certificate) bool { return !has(own, c) }), nil
 }

@@ -18,7 +18,9 @@ func recipientsOf(c *cli.Context) ([]age.Recipient, error) {
 	var all []age.Recipient
 	for _, key := range c.StringSlice("recipient") {
 		r, err := age.ParseX25519Recipient(key)
-		if err != nil {
+		if err != nil && strings.HasPrefix(strings.ToUpper(key), "AGE-SECRET-KEY-") {
+			return nil, errors.New("--recipient: this is the secret key of an age identity, and others may have seen it: make another one, and name its public key, age1…")
+		} else if err != nil {
 			return nil, fmt.Errorf("--recipient %q: want the public key of an age identity, age1…, as age-keygen prints it", key)
 		}
 		all = append(all, r)

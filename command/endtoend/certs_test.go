@@ -2,6 +2,7 @@ package endtoend
 
 import (
 	"bytes"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -40,6 +41,16 @@ func TestRenewLeavesOtherCertificates(t *testing.T) {
 		}
 		if !bytes.Equal(read(certs.Serving), serving) {
 			t.Errorf("domain %q: the serving certificate has been issued again", domain)
+		}
+		// An authority that is lost does not become another one, which the cluster would not know.
+		lost := store.CertFile(certs.ClientCA)
+		if err := errors.Join(os.Remove(lost), os.Remove(store.KeyFile(certs.ClientCA))); err != nil {
+			t.Fatal(err)
+		}
+		got := finish(t, command(t, "karve", "certs", "renew", "--data-dir", dir))
+		wantIn(t, got.stderr, "client-ca.crt", "put it back")
+		if _, err := os.Stat(lost); got.code != 1 || err == nil {
+			t.Errorf("domain %q: exit code %d, want 1, and the authority has been made: %v", domain, got.code, err == nil)
 		}
 	}
 }
