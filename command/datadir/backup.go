@@ -351,7 +351,7 @@ func rebuildFrom(c *cli.Context, file string, open func() (io.ReadCloser, error)
 	var placed, kept []string
 	var done *snapshot.Info
 	err = ownership.Act(dir, func() (err error) {
-		done, err = snapshots.Restore(c.Context, file, open, dir, store, func(s *snapshot.Snapshot) (err error) {
+		done, err = snapshots.Restore(c.Context, file, open, dir, Absolute(store), func(s *snapshot.Snapshot) (err error) {
 			placed, kept, err = s.PlaceFiles(func(path string) string {
 				if filepath.Dir(path) == configs {
 					return path

@@ -72,6 +72,10 @@ func TestBackupRebuildsAMachine(t *testing.T) {
 			p.stop()
 			refused("there is a cluster already", restore...)
 			refused("exists already", append(create, file)...)
+			got := finish(t, command(t, "karve", append(create, "--recipient", "age-secret-key-1x", filepath.Join(away, "b.backup"))...))
+			if got.code == 0 || !strings.Contains(got.stderr, "secret key") || strings.Contains(got.stderr, "1x") {
+				t.Errorf("a secret key as recipient: got code %d and %s, want an error without it", got.code, got.stderr)
+			}
 
 			// The card dies.
 			for _, path := range []string{dir, config, keys} {
@@ -79,7 +83,7 @@ func TestBackupRebuildsAMachine(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			at := []string{"--data-dir", dir}
+			at := []string{"--data-dir", filepath.Base(dir)} // as somebody types it
 			if sealed {
 				at = append(at, "--passphrase-file", passphrase)
 			}
@@ -90,8 +94,9 @@ func TestBackupRebuildsAMachine(t *testing.T) {
 			if err := os.WriteFile(config, nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			got := finish(t, command(t, "karve", append(append([]string{"backup", "restore", "--config", config}, at...), file)...))
-			if got.code != 0 || !strings.Contains(got.stderr, config+".from-backup") {
+			restoring := command(t, "karve", append(append([]string{"backup", "restore", "--config", config}, at...), file)...)
+			restoring.Dir = etc
+			if got = finish(t, restoring); got.code != 0 || !strings.Contains(got.stderr, config+".from-backup") {
 				t.Fatalf("karve backup restore: got code %d and %s, want that it keeps %s", got.code, got.stderr, config)
 			}
 			if err := os.Rename(config+".from-backup", config); err != nil {
