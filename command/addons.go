@@ -58,7 +58,8 @@ func addonsCommand() *cli.Command {
 				Name:  "images",
 				Usage: "list the images that nodes without internet need",
 				Description: "These are the images of the addons, and that of the sandbox of each Pod (pause), which kubeadm\n" +
-					"uses, too. containerd uses the one in its configuration. No server is asked.",
+					"uses, too. karve node join writes it into containerd's configuration if there is none; another\n" +
+					"configuration may name another image (containerd config dump, sandbox). No server is asked.",
 				Flags: []cli.Flag{
 					&cli.StringFlag{Name: "image-repository", Value: addons.DefaultImageRepository, Usage: "`REPOSITORY` of the images, such as a mirror"},
 					output.Flag(),

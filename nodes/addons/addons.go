@@ -153,7 +153,12 @@ func kubeadms(name string, s Settings) (*bytes.Buffer, error) {
 // Images returns the images of all addons, and the one of the sandbox of each Pod.
 func Images(s Settings) []string {
 	cluster := &kubeadmapi.ClusterConfiguration{KubernetesVersion: s.Version, ImageRepository: cmp.Or(s.ImageRepository, DefaultImageRepository)}
-	return []string{images.GetKubernetesImage(constants.KubeProxy, cluster), images.GetDNSImage(cluster), images.GetPauseImage(cluster)}
+	return []string{images.GetKubernetesImage(constants.KubeProxy, cluster), images.GetDNSImage(cluster), PauseImage(cluster.ImageRepository)}
+}
+
+// PauseImage returns the image of the sandbox of each Pod.
+func PauseImage(repository string) string {
+	return images.GetPauseImage(&kubeadmapi.ClusterConfiguration{ImageRepository: repository})
 }
 
 // YAML returns objects as one stream of documents.

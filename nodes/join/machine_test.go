@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/karve-k8s/karve/nodes/addons"
 )
 
 const dump16 = `disabled_plugins = []
@@ -372,9 +374,13 @@ disabled_plugins = []
 	_, err = parseContainerd("version = 2\n")
 	wantError(t, err, "no CRI plugin")
 	// What is written here is what is read.
-	rt, err = parseContainerd(containerdText(true, "/usr/lib/cni"))
+	text := containerdText(true, "/usr/lib/cni")
+	rt, err = parseContainerd(text)
 	if err != nil || rt.cgroupDriver != "systemd" || !slices.Equal(rt.pluginDirs, []string{"/usr/lib/cni"}) {
 		t.Errorf("got %+v, %v", rt, err)
+	}
+	if !slices.ContainsFunc(addons.Images(addons.Settings{Version: "v1.2.3"}), func(image string) bool { return strings.Contains(text, fmt.Sprintf("sandbox_image = %q\n", image)) }) {
+		t.Errorf("the image of sandboxes is not in the list for nodes without internet:\n%s", text)
 	}
 }
 

@@ -16,6 +16,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/karve-k8s/karve/nodes/addons"
 )
 
 // runtime is containerd as it is configured.
@@ -317,10 +319,14 @@ func listOf(s string) []string {
 	return all
 }
 
-// containerdText is a configuration for Kubernetes.
+// containerdText is a configuration for Kubernetes. Its image for the sandboxes of Pods is the one that
+// `karve addons images` lists, because nodes without internet have that one.
 func containerdText(systemd bool, pluginDir string) string {
 	return fmt.Sprintf(`# Written by karve node join. Everything that is not here has containerd's default.
 version = 2
+
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = %q
 
 [plugins."io.containerd.grpc.v1.cri".cni]
   bin_dir = %q
@@ -331,5 +337,5 @@ version = 2
 
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
   SystemdCgroup = %t
-`, pluginDir, systemd)
+`, addons.PauseImage(addons.DefaultImageRepository), pluginDir, systemd)
 }
