@@ -16,6 +16,7 @@ import (
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
 	"github.com/karve-k8s/karve/internal/ownership"
+	"github.com/karve-k8s/karve/internal/setup"
 )
 
 // Certs is `karve certs`.
@@ -110,6 +111,11 @@ func renewCerts(c *cli.Context) error {
 // withStore calls change with the certificates of a server. Afterwards it renews what is due, and the admin's kubeconfigs.
 func withStore(c *cli.Context, dir string, change func(*certs.Store) ([]certs.Note, error)) error {
 	return ownership.Act(dir, func() error {
+		unlock, err := setup.Lock(dir) // two replacements at once would mix the certificate of one with the key of the other
+		if err != nil {
+			return err
+		}
+		defer unlock()
 		infos, err := certs.List(dir, time.Now())
 		if err != nil {
 			return err

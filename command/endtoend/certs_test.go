@@ -6,12 +6,14 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/karve-k8s/karve/certs"
+	"github.com/karve-k8s/karve/internal/setup"
 )
 
 // Renewing one certificate leaves the serving certificate alone, although this machine may have
@@ -38,6 +40,17 @@ func TestRenewLeavesOtherCertificates(t *testing.T) {
 		karve(t, "certs", "renew", "--data-dir", dir, string(certs.Admin))
 		if bytes.Equal(read(certs.Admin), admin) {
 			t.Errorf("domain %q: the named certificate has not been renewed", domain)
+		}
+		if runtime.GOOS != "windows" { // which has no such lock
+			unlock, err := setup.Lock(filepath.Join(dir, "certs"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := finish(t, command(t, "karve", "certs", "renew", "--data-dir", dir))
+			if wantIn(t, got.stderr, "another command"); got.code != 1 {
+				t.Errorf("two commands at once: exit code %d, want 1", got.code)
+			}
+			unlock()
 		}
 		if !bytes.Equal(read(certs.Serving), serving) {
 			t.Errorf("domain %q: the serving certificate has been issued again", domain)

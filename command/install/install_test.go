@@ -152,7 +152,7 @@ func TestOneInstallationAtATime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.fails("another installation", "v1")
+	m.fails("another command of Karve", "v1")
 	unlock()
 	m.installs("v1")
 }

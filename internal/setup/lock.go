@@ -9,8 +9,8 @@ import (
 // errLocked means that another process has the lock.
 var errLocked = errors.New("locked")
 
-// Lock keeps other installations, upgrades and removals away from a directory of programs until
-// unlock is called, or the process ends. It leaves no file there.
+// Lock keeps other installations, upgrades and removals away from a directory of programs, or other commands from one of
+// certificates, until unlock is called, or the process ends. It leaves no file there.
 func Lock(dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -22,7 +22,7 @@ func Lock(dir string) (unlock func(), err error) {
 	if err := lock(d); err != nil {
 		d.Close()
 		if errors.Is(err, errLocked) {
-			return nil, fmt.Errorf("another installation, upgrade or removal of Karve is running on this machine (it holds a lock of %s): wait until it ends", dir)
+			return nil, fmt.Errorf("another command of Karve that changes %s is running on this machine: wait until it ends", dir)
 		}
 		return nil, fmt.Errorf("lock %s: %w", dir, err)
 	}

@@ -83,7 +83,7 @@ func TestLockNamesTheOther(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Lock(dir); err == nil || !strings.Contains(err.Error(), "another installation") {
+	if _, err := Lock(dir); err == nil || !strings.Contains(err.Error(), "another command of Karve") {
 		t.Errorf("got %v", err)
 	}
 	unlock()

@@ -187,8 +187,8 @@ func TestInstallHasALock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, Install(t.Context(), m.Machine, newProgram(t, "v1"), Options{}), "another installation")
-	wantError(t, Uninstall(t.Context(), m.Machine, quiet), "another installation")
+	wantError(t, Install(t.Context(), m.Machine, newProgram(t, "v1"), Options{}), "another command of Karve")
+	wantError(t, Uninstall(t.Context(), m.Machine, quiet), "another command of Karve")
 	unlock()
 	if err := Uninstall(t.Context(), m.Machine, quiet); !errors.Is(err, errNoNode) {
 		t.Errorf("got %v", err)
