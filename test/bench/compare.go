@@ -42,9 +42,6 @@ type comparison struct {
 	against string
 	// upstream are deviations to switch off in the karve that is compared with.
 	upstream string
-	// datastore is the endpoint of database.
-	datastore string
-	database  *userDatabase // nil: the built-in datastore
 	// datastores are what is compared, if it is not programs: one karve on each. They have no ratio.
 	datastores []*userDatabase
 	storage    bool // programs that are an etcd are compared
@@ -64,7 +61,6 @@ func newComparison(name string, rounds int, rows []string, stdout, stderr io.Wri
 	cmp.flags.StringVar(&cmp.karve, "karve", "", "binary to measure (default: a build of this tree)")
 	cmp.flags.StringVar(&cmp.against, "against", againstEtcd, "what to compare with: etcd (with kube-apiserver), none, or another karve binary")
 	cmp.flags.StringVar(&cmp.upstream, "upstream", "", "compare with the same karve with --upstream=`NAMES`: what these deviations gain (karve server --upstream=list)")
-	cmp.flags.StringVar(&cmp.datastore, "datastore", "", "database server to keep Karve's objects on, without a name of a database: postgres://USER:PASSWORD@HOST:PORT/ or mysql://USER:PASSWORD@tcp(HOST:PORT)/")
 	only := cmp.flags.String("only", "", "comma-separated rows to measure (default all): "+strings.Join(rows, ","))
 	return cmp, only
 }
@@ -84,16 +80,6 @@ func (cmp *comparison) parse(args []string, only *string, rows []string) error {
 		return err
 	}
 	cmp.args = args
-	if cmp.datastore != "" {
-		var err error
-		if cmp.database, err = parseDatabase(cmp.datastore); err != nil {
-			return fmt.Errorf("-datastore: %w", err)
-		}
-		cmp.args = slices.Clone(args)
-		for i, arg := range args { // the record must not have the password
-			cmp.args[i] = strings.ReplaceAll(arg, cmp.datastore, cmp.database.scheme)
-		}
-	}
 	if cmp.Rounds < 1 || cmp.Rounds > 100 {
 		return fmt.Errorf("-rounds is %d, want 1 to 100", cmp.Rounds)
 	}
@@ -140,9 +126,6 @@ func (cmp *comparison) run(ctx context.Context, measure func(ctx context.Context
 		return err
 	}
 	defer os.RemoveAll(work)
-	if cmp.database != nil {
-		cmp.Setting += "; karve on " + cmp.database.scheme + ", whose CPU time and memory are not in the figures"
-	}
 	if err := cmp.choosePeers(ctx, filepath.Join(work, "pki")); err != nil {
 		return err
 	}
@@ -249,7 +232,7 @@ func (cmp *comparison) choosePeers(ctx context.Context, pki string) (err error) 
 	}
 	if cmp.upstream != "" {
 		option := "--upstream=" + cmp.upstream
-		before := karve(option, cmp.karve, cmp.database, option)
+		before := karve(option, cmp.karve, nil, option)
 		before.name = "upstream"
 		cmp.peers = append(cmp.peers, before)
 	}
@@ -262,7 +245,7 @@ func (cmp *comparison) server(title, binary string) *peer {
 	if cmp.storage {
 		return etcdProgram(title, "karve", binary)
 	}
-	return karve(title, binary, cmp.database)
+	return karve(title, binary, nil)
 }
 
 // measureOne measures a peer in an empty directory, and how busy other processes were.

@@ -39,7 +39,7 @@ func datastores(ctx context.Context, args []string, stdout, stderr io.Writer) er
 	if err := cmp.parse(args, only, rows); err != nil {
 		return err
 	}
-	if err := cmp.refuse("against", "upstream", "datastore"); err != nil {
+	if err := cmp.refuse("against", "upstream"); err != nil {
 		return err
 	}
 	if err := cmp.findDatastores(strings.Split(*on, ","), os.Getenv); err != nil {

@@ -45,9 +45,6 @@ func flash(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err := cmp.parse(args, only, rows); err != nil {
 		return err
 	}
-	if err := cmp.refuse("datastore"); err != nil {
-		return err
-	}
 	if *settle < 0 || *window <= 0 || *pods < 0 || *pods > 100 || cmp.against == againstEtcd {
 		return fmt.Errorf("flash: -settle is %v, -window %v, -pods %d and -against %s; want times, 0 to 100 and a karve", *settle, *window, *pods, cmp.against)
 	}

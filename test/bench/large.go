@@ -52,9 +52,6 @@ func large(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err := cmp.parse(args, only, rows); err != nil {
 		return err
 	}
-	if err := cmp.refuse("datastore"); err != nil {
-		return err
-	}
 	if *objects < 1 || *objects > 10000000 || *settle < 0 {
 		return fmt.Errorf("-objects is %d and -settle is %v, want 1 to 10000000 and at least 0", *objects, *settle)
 	}

@@ -32,9 +32,6 @@ func simulate(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 	if *settle < 0 || *window <= 0 || *perNode < 1 || *perNode > 100 || *replicas < 1 || cmp.against == againstEtcd {
 		return fmt.Errorf("simulate: -settle is %v, -window %v, -pods %d, -replicas %d and -against %s; want times, 1 to 100, at least 1, and a karve", *settle, *window, *perNode, *replicas, cmp.against)
 	}
-	if err := cmp.refuse("datastore"); err != nil {
-		return err
-	}
 	var clusters []*simulated
 	for text := range strings.SplitSeq(*sizes, ",") {
 		n, err := strconv.Atoi(text)

@@ -62,7 +62,7 @@ func storage(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	if err := cmp.parse(args, only, rows); err != nil {
 		return err
 	}
-	if err := cmp.refuse("upstream", "datastore"); err != nil {
+	if err := cmp.refuse("upstream"); err != nil {
 		return err
 	}
 	plan := storagePlan{keys: 3000, part: 1, most: 3 * time.Second}
