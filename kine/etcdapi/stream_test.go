@@ -151,53 +151,6 @@ func (s *sink) settle() {
 	}
 }
 
-// A watch that is made while an answer about all watches is pending gets its events
-// before it, whichever request came first.
-func TestProgressWaitsForAWatchMadeMeanwhile(t *testing.T) {
-	for name, requests := range map[string]func(s *sink, create func()){
-		"ask, create":      func(s *sink, create func()) { s.ask(); create() },
-		"create, ask":      func(s *sink, create func()) { create(); s.ask() },
-		"ask, create, ask": func(s *sink, create func()) { s.ask(); create(); s.ask() },
-		"ask twice":        func(s *sink, create func()) { s.ask(); s.ask(); create() },
-		"between rounds":   func(s *sink, create func()) { s.ask(); s.round(); create(); s.round() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newSink(t)
-			for i := range 5000 { // five responses
-				s.put(fmt.Sprint("ab"[i%2:i%2+1], i))
-			}
-			s.create(1, "a", 2)
-			s.round()
-			requests(s, func() { s.create(2, "b", 2) })
-			s.settle()
-			if n := len(s.answers); n == 0 || s.answers[n-1] != 5001 {
-				t.Errorf("answers %v, want 5001", s.answers)
-			}
-		})
-	}
-}
-
-// A watch that goes on while another one catches up is not told of a revision older
-// than its newest event.
-func TestProgressIsNeverBehindEvents(t *testing.T) {
-	s := newSink(t)
-	s.create(1, "a", 0)
-	s.settle()
-	for i := range 5000 {
-		s.put(fmt.Sprint("b", i))
-	}
-	s.create(2, "b", 2)
-	s.ask()
-	for i := range 10 {
-		s.put(fmt.Sprint("a", i))
-		s.round()
-	}
-	s.settle()
-	if len(s.answers) != 1 || s.answers[0] <= 5001 {
-		t.Errorf("answers %v, want one, of a revision after the question", s.answers)
-	}
-}
-
 // Any order of requests, writes, notifications and work of the stream: every watch
 // gets its events in order, and every progress is true.
 func TestStreamsKeepOrder(t *testing.T) {

@@ -14,7 +14,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/k3s-io/kine/pkg/drivers"
 	"github.com/k3s-io/kine/pkg/drivers/generic"
-	"github.com/k3s-io/kine/pkg/query"
 	"github.com/k3s-io/kine/pkg/server"
 	"github.com/k3s-io/kine/pkg/tls"
 	"github.com/prometheus/client_golang/prometheus"
@@ -211,9 +210,7 @@ func (b *Backend) attach(life context.Context, kines server.Backend, dsn string)
 		}}
 	b.reads, b.table = dialect.DB, dialect
 	b.writer = newWriter(life, rows)
-	b.reader = &reader{ctx: life, work: &b.work, db: b.reads, query: kind.keys, observe: func(began time.Time, err error, sql *query.Filled) {
-		observe(dialect, began, err, sql)
-	}}
+	b.reader = &reader{ctx: life, work: &b.work, read: b.readKeys}
 	b.tail = newTail(newTailReader(dialect, b.watchdog).read, func(err error) {
 		if b.warn != nil {
 			b.warn(fmt.Errorf("watches wait: %w", b.named(err)))

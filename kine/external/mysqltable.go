@@ -74,16 +74,20 @@ func tryMySQLLock(ctx context.Context, db *sql.DB) error {
 	}
 	defer conn.Close()
 	var got sql.NullInt64
-	err = conn.QueryRowContext(ctx, "SELECT GET_LOCK("+mysqlLock+", 0)").Scan(&got)
+	if err = conn.QueryRowContext(ctx, "SELECT GET_LOCK("+mysqlLock+", 0)").Scan(&got); err != nil {
+		return noLock(err)
+	}
+	_, err = conn.ExecContext(ctx, strings.TrimPrefix(mysqlEnd, "; "))
+	return err
+}
+
+// noLock explains the error of GET_LOCK.
+func noLock(err error) error {
 	switch number(err) {
 	case 1105, 1235: // Percona XtraDB Cluster; ER_NOT_SUPPORTED_YET
 		return refusal{fmt.Errorf("the database does not allow GET_LOCK, without which lists and watches miss writes of other servers: "+
 			"on Percona XtraDB Cluster, set pxc_strict_mode=PERMISSIVE; otherwise use a release that has GET_LOCK, or another database: %w", err)}
 	}
-	if err != nil {
-		return err
-	}
-	_, err = conn.ExecContext(ctx, strings.TrimPrefix(mysqlEnd, "; "))
 	return err
 }
 

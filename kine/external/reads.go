@@ -27,12 +27,9 @@ type keyQuery func(keys []string) (*query.Named, []any)
 // query: a database takes nearly as long to plan a query as to find eight keys. Each query begins after
 // the calls that it answers, so they get what any server has acknowledged.
 type reader struct {
-	ctx   context.Context
-	work  *sync.WaitGroup // has the queries. No query begins after ctx has ended and end has returned
-	db    *sql.DB
-	query keyQuery
-	// observe is told of each query. It may be nil.
-	observe func(began time.Time, err error, sql *query.Filled)
+	ctx  context.Context
+	work *sync.WaitGroup // has the queries. No query begins after ctx has ended and end has returned
+	read func(ctx context.Context, keys []string) (revision int64, rows map[string]*server.KeyValue, err error)
 
 	mu      sync.Mutex
 	waiting []*ask
@@ -107,7 +104,11 @@ func (r *reader) answer(batch []*ask) {
 	if len(batch) == 1 { // the caller may leave
 		defer context.AfterFunc(batch[0].ctx, cancel)()
 	}
-	revision, rows, err := r.read(ctx, batch)
+	keys := make([]string, len(batch))
+	for i, one := range batch {
+		keys[i] = one.key
+	}
+	revision, rows, err := r.read(ctx, keys)
 	if refusedData(err) && len(batch) > 1 {
 		for i := range batch {
 			r.answer(batch[i : i+1])
@@ -124,16 +125,11 @@ func (r *reader) answer(batch []*ask) {
 	}
 }
 
-func (r *reader) read(ctx context.Context, batch []*ask) (revision int64, rows map[string]*server.KeyValue, err error) {
-	keys := make([]string, len(batch))
-	for i, one := range batch {
-		keys[i] = one.key
-	}
-	named, arguments := r.query(keys)
-	if r.observe != nil {
-		defer func(began time.Time) { r.observe(began, err, named.Fill(arguments)) }(time.Now())
-	}
-	result, err := r.db.QueryContext(ctx, named.Query, arguments...)
+// readKeys reads the newest rows of keys in one query.
+func (b *Backend) readKeys(ctx context.Context, keys []string) (revision int64, rows map[string]*server.KeyValue, err error) {
+	named, arguments := b.external.kind.keys(keys)
+	defer func(began time.Time) { observe(b.table, began, err, named.Fill(arguments)) }(time.Now())
+	result, err := b.reads.QueryContext(ctx, named.Query, arguments...)
 	if err != nil {
 		return 0, nil, err
 	}

@@ -2,8 +2,6 @@ package external
 
 import (
 	"context"
-	"database/sql"
-	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,14 +10,12 @@ import (
 	"testing/synctest"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/k3s-io/kine/pkg/query"
 	"github.com/k3s-io/kine/pkg/server"
 
 	"github.com/karve-k8s/karve/internal/eventually"
 )
 
-// keyTable is a database that answers queries for keys when it is told to. It has the keys whose revision
-// is in rows.
+// keyTable answers queries for keys when it is told to. It has the keys whose revision is in rows.
 type keyTable struct {
 	begun  chan []string // the keys of a query
 	fail   chan error    // its error, or nil
@@ -27,45 +23,24 @@ type keyTable struct {
 	rows   map[string]int64
 }
 
-func (d *keyTable) Connect(context.Context) (sqldriver.Conn, error) { return d, nil }
-func (d *keyTable) Driver() sqldriver.Driver                        { return nil }
-func (d *keyTable) Prepare(string) (sqldriver.Stmt, error)          { return nil, errors.New("not used") }
-func (d *keyTable) Close() error                                    { return nil }
-func (d *keyTable) Begin() (sqldriver.Tx, error)                    { return nil, errors.New("not used") }
-
-func (d *keyTable) QueryContext(ctx context.Context, _ string, arguments []sqldriver.NamedValue) (sqldriver.Rows, error) {
-	var keys []string
-	for _, a := range arguments {
-		keys = append(keys, a.Value.(string))
-	}
+func (d *keyTable) read(ctx context.Context, keys []string) (int64, map[string]*server.KeyValue, error) {
 	select {
-	case d.begun <- keys:
+	case d.begun <- slices.Clone(keys):
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return 0, nil, ctx.Err()
 	}
-	if err := <-d.fail; err != nil {
-		return nil, err
-	}
-	out := &answer{columns: 7}
+	rows := map[string]*server.KeyValue{}
 	for _, key := range keys {
 		if id, ok := d.rows[key]; ok {
-			out.rows = append(out.rows, []sqldriver.Value{d.newest, id, key, false, int64(1), int64(0), []byte(key)})
+			rows[key] = &server.KeyValue{Key: key, ModRevision: id, Value: []byte(key)}
 		}
 	}
-	if len(out.rows) == 0 {
-		out.rows = [][]sqldriver.Value{append([]sqldriver.Value{d.newest}, make([]sqldriver.Value, 6)...)}
-	}
-	return out, nil
+	return d.newest, rows, <-d.fail
 }
 
 func newReader(t *testing.T, d *keyTable) *reader {
 	d.begun, d.fail = make(chan []string), make(chan error)
-	db := sql.OpenDB(d)
-	t.Cleanup(func() { db.Close() })
-	return &reader{ctx: t.Context(), work: &sync.WaitGroup{}, db: db, query: func(keys []string) (*query.Named, []any) {
-		_, arguments := mysqlKeyQuery(keys)
-		return &query.Named{Query: "keys"}, arguments
-	}}
+	return &reader{ctx: t.Context(), work: &sync.WaitGroup{}, read: d.read}
 }
 
 // ask starts a read, and returns when it has been asked for.
@@ -187,17 +162,6 @@ func TestAnErrorOfNoKeyIsTheAnswerToAll(t *testing.T) {
 				t.Errorf("%+v, want %v", f, gone)
 			}
 		}
-	}
-}
-
-func TestAnEmptyTableIsNoAnswer(t *testing.T) {
-	d := &keyTable{}
-	r := newReader(t, d)
-	answer := r.ask(t, t.Context(), "/a")
-	d.wait(t)
-	d.fail <- nil
-	if f := eventually.Receive(t, "/a", answer); f.err != server.ErrGRPCUnhealthy {
-		t.Errorf("%+v, want that kine has not started", f)
 	}
 }
 
