@@ -270,6 +270,13 @@ func TestEnvtestAssets(t *testing.T) {
 		t.Errorf("with --force: %s, %v", target, err)
 	}
 
+	full := t.TempDir()
+	if err := os.Mkdir(filepath.Join(full, "etcd"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	wantProblems(t, finish(t, command(t, "karve", "envtest-assets", "--dir", full)), "is no program")
+	wantProblems(t, finish(t, command(t, "karve", "envtest-assets")), "--dir: needs a directory")
+
 	// A copy does not need the program that made it, nor its place.
 	if runtime.GOOS == "linux" {
 		moved := filepath.Join(t.TempDir(), "moved")
@@ -284,37 +291,6 @@ func TestEnvtestAssets(t *testing.T) {
 		}
 		if info, err := os.Lstat(filepath.Join(moved, "kube-apiserver")); err != nil || !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 {
 			t.Errorf("the copy: %v, %v", info, err)
-		}
-	}
-}
-
-func TestEnvtestAssetsMistakes(t *testing.T) {
-	t.Parallel()
-	file := write(t, "file", "")
-	closed := "/proc/self" // where not even root makes files
-	if runtime.GOOS != "linux" {
-		closed = file
-	}
-	full := t.TempDir()
-	if err := os.Mkdir(filepath.Join(full, "etcd"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	for name, test := range map[string]struct {
-		args []string
-		want string
-	}{
-		"no directory":     {nil, "--dir: needs a directory"},
-		"a file":           {[]string{"--dir", file}, "--dir: mkdir " + file},
-		"below a file":     {[]string{"--dir", filepath.Join(file, "bin")}, "--dir: mkdir " + file},
-		"not writable":     {[]string{"--dir", closed}, "--dir: "},
-		"a directory etcd": {[]string{"--dir", full}, "is no program"},
-		"a typo":           {[]string{"--dirr", full}, "there is no option --dirr; did you mean --dir?"},
-		"a word":           {[]string{full}, "takes options only"},
-	} {
-		cmd := command(t, "karve", append([]string{"envtest-assets"}, test.args...)...)
-		got := finish(t, cmd)
-		if got.code != 1 || !strings.Contains(got.stderr, test.want) || got.stdout != "" {
-			t.Errorf("%s: exit code %d, %q; want 1 and %q", name, got.code, got.stderr, test.want)
 		}
 	}
 }
