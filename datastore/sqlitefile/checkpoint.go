@@ -171,7 +171,7 @@ func (f *File) syncWAL() error {
 		}
 		f.walFile = wal
 	}
-	return f.walFile.Sync()
+	return syncData(f.walFile)
 }
 
 // How many pages one call of Vacuum frees, and how many on a full disk, where the WAL must not
