@@ -54,12 +54,20 @@ var (
 )
 
 // Secrets are secrets that are known. The zero value knows none.
-type Secrets struct{ known []string }
+type Secrets struct {
+	known []string // in all their forms, the longest first: one may be the beginning of another
+}
 
 func (s *Secrets) add(secret string) {
-	if len(secret) >= shortest && !slices.Contains(s.known, secret) {
-		s.known = append(s.known, secret)
+	if len(secret) < shortest {
+		return
 	}
+	for _, form := range forms(secret) {
+		if !slices.Contains(s.known, form) {
+			s.known = append(s.known, form)
+		}
+	}
+	slices.SortFunc(s.known, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
 }
 
 // Learn finds passwords in the URLs of a configuration, a command line or an environment, and reads the files that
@@ -127,12 +135,7 @@ func forms(secret string) []string {
 
 // Redact replaces the secrets in a text.
 func (s *Secrets) Redact(text []byte) []byte {
-	var known []string
 	for _, secret := range s.known {
-		known = append(known, forms(secret)...)
-	}
-	slices.SortFunc(known, func(a, b string) int { return cmp.Compare(len(b), len(a)) }) // one may be the beginning of another
-	for _, secret := range known {
 		text = bytes.ReplaceAll(text, []byte(secret), []byte(Mark))
 	}
 	for _, shape := range shapes {
