@@ -239,7 +239,7 @@ func fillEtcd(ctx context.Context, e, from End, src source, progress func(Progre
 func (f *filledEtcd) raise(ctx context.Context, text string, now, to int64, progress func(Progress)) error {
 	writes, failed := errgroup.WithContext(ctx)
 	writes.SetLimit(raisers)
-	for step := int64(1); step <= to-now && failed.Err() == nil; step++ {
+	for step := int64(1); step < to-now && failed.Err() == nil; step++ {
 		progress(Progress{Doing: raisingRevision, Done: step, Total: to - now})
 		writes.Go(func() error {
 			done, err := f.client.Put(failed, Prefix+location.Migrating, text)
@@ -253,6 +253,14 @@ func (f *filledEtcd) raise(ctx context.Context, text string, now, to int64, prog
 	}
 	if err := writes.Wait(); err != nil {
 		return err
+	}
+	if f.at = now; to > now { // the last write is alone, so its revision is the newest
+		done, err := f.client.Put(ctx, Prefix+location.Migrating, text)
+		if err != nil {
+			return plain(err)
+		}
+		f.at = done.Header.Revision
+		progress(Progress{Doing: raisingRevision, Done: to - now, Total: to - now})
 	}
 	return ctx.Err()
 }
