@@ -3,9 +3,12 @@ package replacements
 import (
 	"context"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/informers/admissionregistration"
-	admissionregistrationv1 "k8s.io/client-go/informers/admissionregistration/v1"
+	"k8s.io/client-go/informers/internalinterfaces"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -25,75 +28,19 @@ type promptFactory struct {
 }
 
 func (f promptFactory) Admissionregistration() admissionregistration.Interface {
-	return promptGroup{f.SharedInformerFactory.Admissionregistration(), f.ctx}
+	return admissionregistration.New(f, metav1.NamespaceAll, nil)
 }
 
-type promptGroup struct {
-	admissionregistration.Interface
-	ctx context.Context
-}
-
-func (g promptGroup) V1() admissionregistrationv1.Interface {
-	return promptVersion{g.Interface.V1(), g.ctx}
-}
-
-// promptVersion has the types that the plugins read: see NewPolicySource's callers in
-// k8s.io/apiserver pkg/admission/plugin/policy/{validating,mutating}/plugin.go.
-type promptVersion struct {
-	admissionregistrationv1.Interface
-	ctx context.Context
-}
-
-func (v promptVersion) ValidatingAdmissionPolicies() admissionregistrationv1.TypedValidatingAdmissionPolicyInformer {
-	return promptValidating{v.Interface.ValidatingAdmissionPolicies(), v.ctx}
-}
-
-func (v promptVersion) ValidatingAdmissionPolicyBindings() admissionregistrationv1.TypedValidatingAdmissionPolicyBindingInformer {
-	return promptValidatingBindings{v.Interface.ValidatingAdmissionPolicyBindings(), v.ctx}
-}
-
-func (v promptVersion) MutatingAdmissionPolicies() admissionregistrationv1.TypedMutatingAdmissionPolicyInformer {
-	return promptMutating{v.Interface.MutatingAdmissionPolicies(), v.ctx}
-}
-
-func (v promptVersion) MutatingAdmissionPolicyBindings() admissionregistrationv1.TypedMutatingAdmissionPolicyBindingInformer {
-	return promptMutatingBindings{v.Interface.MutatingAdmissionPolicyBindings(), v.ctx}
-}
-
-type promptValidating struct {
-	admissionregistrationv1.TypedValidatingAdmissionPolicyInformer
-	ctx context.Context
-}
-
-func (i promptValidating) Informer() cache.SharedIndexInformer {
-	return promptInformer{i.TypedValidatingAdmissionPolicyInformer.Informer(), i.ctx}
-}
-
-type promptValidatingBindings struct {
-	admissionregistrationv1.TypedValidatingAdmissionPolicyBindingInformer
-	ctx context.Context
-}
-
-func (i promptValidatingBindings) Informer() cache.SharedIndexInformer {
-	return promptInformer{i.TypedValidatingAdmissionPolicyBindingInformer.Informer(), i.ctx}
-}
-
-type promptMutating struct {
-	admissionregistrationv1.TypedMutatingAdmissionPolicyInformer
-	ctx context.Context
-}
-
-func (i promptMutating) Informer() cache.SharedIndexInformer {
-	return promptInformer{i.TypedMutatingAdmissionPolicyInformer.Informer(), i.ctx}
-}
-
-type promptMutatingBindings struct {
-	admissionregistrationv1.TypedMutatingAdmissionPolicyBindingInformer
-	ctx context.Context
-}
-
-func (i promptMutatingBindings) Informer() cache.SharedIndexInformer {
-	return promptInformer{i.TypedMutatingAdmissionPolicyBindingInformer.Informer(), i.ctx}
+// InformerFor is what Admissionregistration calls for each informer. The types are those that the plugins read: see
+// NewPolicySource's callers in k8s.io/apiserver pkg/admission/plugin/policy/{validating,mutating}/plugin.go.
+func (f promptFactory) InformerFor(obj runtime.Object, make internalinterfaces.NewInformerFunc) cache.SharedIndexInformer {
+	informer := f.SharedInformerFactory.InformerFor(obj, make)
+	switch obj.(type) {
+	case *admissionv1.ValidatingAdmissionPolicy, *admissionv1.ValidatingAdmissionPolicyBinding,
+		*admissionv1.MutatingAdmissionPolicy, *admissionv1.MutatingAdmissionPolicyBinding:
+		return promptInformer{informer, f.ctx}
+	}
+	return informer
 }
 
 // promptInformer is an informer whose HasSynced waits until the answer is yes.

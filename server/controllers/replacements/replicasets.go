@@ -7,10 +7,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/informers/core"
-	informersv1 "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/informers/internalinterfaces"
 	appslisters "k8s.io/client-go/listers/apps/v1"
 	"k8s.io/client-go/tools/cache"
 )
@@ -36,33 +37,15 @@ type pacedFactory struct {
 	informers.SharedInformerFactory
 }
 
-func (f pacedFactory) Core() core.Interface {
-	return pacedGroup{f.SharedInformerFactory.Core(), f.Apps().V1().ReplicaSets().Lister()}
-}
+func (f pacedFactory) Core() core.Interface { return core.New(f, metav1.NamespaceAll, nil) }
 
-type pacedGroup struct {
-	core.Interface
-	replicaSets appslisters.ReplicaSetLister
-}
-
-func (g pacedGroup) V1() informersv1.Interface { return pacedVersion{g.Interface.V1(), g.replicaSets} }
-
-type pacedVersion struct {
-	informersv1.Interface
-	replicaSets appslisters.ReplicaSetLister
-}
-
-func (v pacedVersion) Pods() informersv1.TypedPodInformer {
-	return pacedPods{v.Interface.Pods(), v.replicaSets}
-}
-
-type pacedPods struct {
-	informersv1.TypedPodInformer
-	replicaSets appslisters.ReplicaSetLister
-}
-
-func (p pacedPods) Informer() cache.SharedIndexInformer {
-	return pacedInformer{p.TypedPodInformer.Informer(), p.replicaSets}
+// InformerFor is what Core calls for each informer.
+func (f pacedFactory) InformerFor(obj runtime.Object, make internalinterfaces.NewInformerFunc) cache.SharedIndexInformer {
+	informer := f.SharedInformerFactory.InformerFor(obj, make)
+	if _, ok := obj.(*corev1.Pod); ok {
+		return pacedInformer{informer, f.Apps().V1().ReplicaSets().Lister()}
+	}
+	return informer
 }
 
 type pacedInformer struct {

@@ -10,7 +10,11 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/informers/internalinterfaces"
+	"k8s.io/client-go/kubernetes/fake"
 	appslisters "k8s.io/client-go/listers/apps/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
@@ -114,4 +118,43 @@ func TestReplicaSetsArePaced(t *testing.T) {
 		time.Sleep(500 * time.Millisecond)
 		want("the one that waited", "updated of-large 3")
 	})
+}
+
+// pods is an informer that keeps the handler that it is given.
+type pods struct {
+	cache.SharedIndexInformer
+	handler cache.ResourceEventHandler
+}
+
+func (p *pods) AddEventHandler(h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	p.handler = h
+	return nil, nil
+}
+
+// stubFactory has that informer.
+type stubFactory struct {
+	informers.SharedInformerFactory
+	pods *pods
+}
+
+func (f stubFactory) InformerFor(obj runtime.Object, make internalinterfaces.NewInformerFunc) cache.SharedIndexInformer {
+	if _, ok := obj.(*corev1.Pod); ok {
+		return f.pods
+	}
+	return f.SharedInformerFactory.InformerFor(obj, make)
+}
+
+// Only handlers of Pods are paced.
+func TestPacedFactory(t *testing.T) {
+	stub := stubFactory{informers.NewSharedInformerFactory(fake.NewClientset(), 0), &pods{}}
+	f := PaceReplicaSets(stub)
+	if _, err := f.Core().V1().Pods().Informer().AddEventHandler(&heard{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := stub.pods.handler.(*pacedHandler); !ok {
+		t.Errorf("a handler of Pods became %T", stub.pods.handler)
+	}
+	if got, want := f.Core().V1().Nodes().Informer().GetIndexer(), stub.Core().V1().Nodes().Informer().GetIndexer(); got != want {
+		t.Error("the informer of another type is not the factory's")
+	}
 }
