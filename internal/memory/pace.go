@@ -9,8 +9,9 @@ import (
 )
 
 const (
-	// mostRoom bounds how many bytes a busy server may allocate between two collections.
-	mostRoom = 256 << 20
+	// mostRoom bounds how many bytes a busy server may allocate between two collections. What
+	// survives is scattered over the room, so a part of it stays in use in the lull afterwards.
+	mostRoom = 160 << 20
 	// plenty is the room from which on a server postpones returning memory until it is not busy.
 	plenty = 64 << 20
 	// busyRate is how many bytes a second a busy server allocates. At rest, that is a collection
