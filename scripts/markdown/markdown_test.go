@@ -2,7 +2,6 @@ package markdown_test
 
 import (
 	"os"
-	"strings"
 	"testing"
 )
 
@@ -15,26 +14,5 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 	}
 	for _, mistake := range mistakes {
 		t.Error(mistake)
-	}
-}
-
-// A newcomer reads the root listing first, and CONTRIBUTING.md to learn what each name is.
-func TestContributingNamesEveryDirectory(t *testing.T) {
-	text, err := os.ReadFile("../../CONTRIBUTING.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	entries, err := os.ReadDir("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, entry := range entries {
-		name := entry.Name()
-		if !entry.IsDir() || strings.HasPrefix(name, ".") || name == "build" { // build is not in the repository
-			continue
-		}
-		if !strings.Contains(string(text), "| `"+name+"/`") {
-			t.Errorf("CONTRIBUTING.md has no line for %s/", name)
-		}
 	}
 }
