@@ -1,6 +1,6 @@
 // Command plug pulls the plug of a virtual machine with karve in it, again and
 // again, while clients write, and looks each time at what is left: see
-// scripts/vm-test plug, which makes the parts and runs it.
+// scripts/plug-test, which makes the parts and runs it.
 package main
 
 import (
