@@ -2,11 +2,9 @@
 //
 //	recipes follow DOCUMENT PROGRAM-DIRECTORY [RELEASE-DIRECTORY]
 //	recipes action RELEASE-DIRECTORY
-//	recipes gotest RELEASE-DIRECTORY [PUBLIC-KEY]
 //
 // follow runs the commands of a document, and compares what they print with what stands there. action runs the
-// action of action.yml, and gotest a Go test on a machine that has only Go. A web server serves the release, in
-// place of the one on the web.
+// action of action.yml. A web server serves the release, in place of the one on the web.
 package main
 
 import (
@@ -42,14 +40,8 @@ func run(args []string) error {
 			return err
 		}
 		return runAction("action.yml", arg(1), url, os.Stdout)
-	case arg(0) == "gotest" && (n == 2 || n == 3):
-		url, err := serve(arg(1))
-		if err != nil {
-			return err
-		}
-		return goTest(url, arg(2), os.Stdout)
 	}
-	return errors.New("usage: recipes follow DOCUMENT PROGRAM-DIRECTORY [RELEASE-DIRECTORY] | action RELEASE-DIRECTORY | gotest RELEASE-DIRECTORY [PUBLIC-KEY]")
+	return errors.New("usage: recipes follow DOCUMENT PROGRAM-DIRECTORY [RELEASE-DIRECTORY] | action RELEASE-DIRECTORY")
 }
 
 // serve serves a release until the program ends. It returns nothing without a directory.
