@@ -15,6 +15,8 @@ import (
 const (
 	namespaceName = "soak"
 	group         = "durability.karve.example"
+	writes        = 30 // a second, besides those of the controllers
+	nodes         = 5  // simulated
 )
 
 // A kind is a kind of objects that the load writes and the journal records.
@@ -81,13 +83,11 @@ func (s *soak) jobs(api *durability.API) []func(context.Context) error {
 	return jobs
 }
 
-// request sends a request and measures it.
+// request sends a request and counts it.
 func (s *soak) request(ctx context.Context, api *durability.API, what, method, path string, in, out any) error {
-	began := time.Now()
 	err := api.Do(ctx, method, path, in, out)
 	if ctx.Err() == nil {
 		if err == nil {
-			s.times.add(what, time.Since(began))
 			s.count(what)
 		} else if durability.Refused(err) == 0 && !s.killing.Load() {
 			s.count("failed: " + what)
@@ -98,7 +98,7 @@ func (s *soak) request(ctx context.Context, api *durability.API, what, method, p
 
 // write creates, updates and deletes objects of a kind, one after the other.
 func (s *soak) write(ctx context.Context, api *durability.API, k kind) error {
-	for n := 0; s.pace.wait(ctx, k.share); n++ {
+	for n := 0; pause(ctx, time.Second*100/writes/time.Duration(k.share)); n++ {
 		name := fmt.Sprintf("%s-%d", strings.ToLower(k.name), n%k.objects)
 		path := k.object(name)
 		known, open := s.journal.Known(path)
@@ -141,7 +141,7 @@ func (s *soak) lists(ctx context.Context, api *durability.API) error {
 // deployments creates, scales and deletes a Deployment again and again, and waits for its Pods.
 func (s *soak) deployments(ctx context.Context, api *durability.API) error {
 	for n := 0; pause(ctx, 5*time.Second); n++ {
-		name := fmt.Sprintf("deployment-%d-%d", len(s.lives), n)
+		name := fmt.Sprintf("deployment-%d-%d", s.lives, n)
 		path := "/apis/apps/v1/namespaces/" + namespaceName + "/deployments"
 		if s.request(ctx, api, "create", http.MethodPost, path, durability.Deployment(name, 3), nil) != nil {
 			continue
@@ -163,7 +163,7 @@ func (s *soak) deployments(ctx context.Context, api *durability.API) error {
 // namespaces creates and deletes a namespace with objects and a Deployment again and again.
 func (s *soak) namespaces(ctx context.Context, api *durability.API) error {
 	for n := 0; pause(ctx, 15*time.Second); n++ {
-		name := fmt.Sprintf("soak-%d-%d", len(s.lives), n)
+		name := fmt.Sprintf("soak-%d-%d", s.lives, n)
 		namespace := durability.Object{APIVersion: "v1", Kind: "Namespace", Metadata: durability.Metadata{Name: name}}
 		if s.request(ctx, api, "create", http.MethodPost, "/api/v1/namespaces", namespace, nil) != nil {
 			continue
@@ -184,14 +184,12 @@ func (s *soak) namespaces(ctx context.Context, api *durability.API) error {
 	return nil
 }
 
-// await waits until done reports true for an object, or until the object is gone if done is nil, and
-// measures how long that takes.
+// await waits until done reports true for an object, or until the object is gone if done is nil.
 func (s *soak) await(ctx context.Context, api *durability.API, what, path string, done func(durability.Object) bool) bool {
 	for began := time.Now(); pause(ctx, 100*time.Millisecond); {
 		var o durability.Object
 		err := api.Do(ctx, http.MethodGet, path, nil, &o)
 		if done == nil && durability.Refused(err) == http.StatusNotFound || err == nil && done != nil && done(o) {
-			s.times.add(what, time.Since(began))
 			s.count(what)
 			return true
 		}
@@ -211,16 +209,4 @@ func pause(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 		return false
 	}
-}
-
-// A pacer spreads writes over time.
-type pacer struct{ each time.Duration }
-
-func newPacer(perSecond float64) *pacer {
-	return &pacer{time.Duration(float64(time.Second) / perSecond)}
-}
-
-// wait waits for the next write of a writer that has share percent of all writes.
-func (p *pacer) wait(ctx context.Context, share int) bool {
-	return pause(ctx, p.each*100/time.Duration(share))
 }

@@ -1,6 +1,6 @@
 // Command soak puts a mixed load on a karve server for hours, kills and restarts it now and
 // then, checks after each start that everything acknowledged is there, and prints how memory,
-// goroutines, files and latencies develop. See scripts/soak.
+// goroutines and files develop. See scripts/soak.
 package main
 
 import (
@@ -18,16 +18,13 @@ import (
 )
 
 type options struct {
-	binary     string        // an absolute path after parse
-	dir        string        // holds the cluster, its log and the report; empty: a temporary one
-	length     time.Duration // of the soak
-	compact    time.Duration // how often the API server compacts
-	rate       float64
-	nodes      int
-	kill       time.Duration
-	sample     time.Duration
-	warmUp     time.Duration
-	durability string
+	binary  string        // an absolute path after parse
+	dir     string        // holds the cluster and its log; empty: a temporary one
+	length  time.Duration // of the soak
+	compact time.Duration // how often the API server compacts
+	kill    time.Duration
+	sample  time.Duration
+	warmUp  time.Duration
 }
 
 func main() {
@@ -61,17 +58,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	defer log.Close()
 	s := newSoak(o, log, stderr)
 	failed := s.run(ctx)
-	report, err := s.report(log)
 	if failed != nil {
 		failed = fmt.Errorf("%w\nthe end of the server's log:\n%s", failed, tail(log, 20))
 	}
-	if err == nil {
-		if failed != nil {
-			report.Failure = failed.Error()
-		}
-		err = errors.Join(report.keep(filepath.Join(o.dir, "report.json")), report.write(stdout))
-	}
-	return errors.Join(failed, err)
+	return errors.Join(failed, s.report(stdout, log))
 }
 
 // parse returns flag.ErrHelp if the flag set has printed what is wrong.
@@ -79,15 +69,12 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 	flags := flag.NewFlagSet("soak", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.StringVar(&o.binary, "karve", "", "`BINARY` to run")
-	flags.StringVar(&o.dir, "dir", "", "empty `DIRECTORY` for the cluster, its log and the report, which stay there (default: a temporary one)")
+	flags.StringVar(&o.dir, "dir", "", "empty `DIRECTORY` for the cluster and its log, which stay there (default: a temporary one)")
 	flags.DurationVar(&o.length, "for", 2*time.Hour, "how long the soak lasts")
 	flags.DurationVar(&o.compact, "compact", 2*time.Minute, "how often the API server compacts")
-	flags.Float64Var(&o.rate, "rate", 30, "writes a second, besides those of the controllers")
-	flags.IntVar(&o.nodes, "nodes", 5, "simulated nodes")
 	flags.DurationVar(&o.kill, "kill", 10*time.Minute, "how long a life lasts until the server is killed; in the second half of the time it is not killed")
 	flags.DurationVar(&o.sample, "sample", 15*time.Second, "how often the server is measured")
-	flags.DurationVar(&o.warmUp, "warm-up", 5*time.Minute, "how much of the beginning of each life the slopes leave out")
-	flags.StringVar(&o.durability, "durability", "full", "`MODE` of the datastore; with relaxed a kill loses nothing either")
+	flags.DurationVar(&o.warmUp, "warm-up", 5*time.Minute, "how much of the beginning of the last life the figures leave out")
 	if err := flags.Parse(args); err != nil {
 		return o, flag.ErrHelp
 	}
@@ -96,8 +83,8 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 		return o, fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	case o.binary == "":
 		return o, errors.New("-karve is missing: the binary to run")
-	case o.length <= 0 || o.compact <= 0 || o.rate <= 0 || o.kill <= 0 || o.sample <= 0 || o.warmUp < 0 || o.nodes < 1:
-		return o, errors.New("-for, -compact, -rate, -nodes, -kill and -sample have to be more than 0, and -warm-up not less")
+	case o.length <= 0 || o.compact <= 0 || o.kill <= 0 || o.sample <= 0 || o.warmUp < 0:
+		return o, errors.New("-for, -compact, -kill and -sample have to be more than 0, and -warm-up not less")
 	}
 	if o.binary, err = filepath.Abs(o.binary); err != nil {
 		return o, err

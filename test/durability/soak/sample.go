@@ -8,17 +8,15 @@ import (
 	"strings"
 	"time"
 
-	"github.com/karve-k8s/karve/test/bench/load"
 	"github.com/karve-k8s/karve/test/bench/machine"
 	"github.com/karve-k8s/karve/test/durability"
 )
 
 // A sample has what was measured at one time. Figures are by the names of the columns.
 type sample struct {
-	Seconds float64            `json:"seconds"` // since the start of the run
-	InLife  float64            `json:"inLife"`  // since the start of the server
-	Life    int                `json:"life"`
-	Figures map[string]float64 `json:"figures"`
+	life    int // the first is 1
+	inLife  time.Duration
+	figures map[string]float64
 }
 
 // columns are the figures of a sample, in the order of the table.
@@ -30,39 +28,27 @@ var columns = []struct{ name, unit string }{
 	{"open files", ""},
 	{"WAL", "MB"},
 	{"database file", "MB"},
-	{"writes", "/s"},
-	{"write p50", "ms"},
-	{"write p99", "ms"},
-	{"read p50", "ms"},
-	{"read p99", "ms"},
 }
 
 // measure takes samples until ctx ends, and prints a line every minute.
-func (s *soak) measure(ctx context.Context, api *durability.API, life int) {
-	s.times.take()
+func (s *soak) measure(ctx context.Context, api *durability.API) {
 	began, told := time.Now(), time.Now()
-	for last := began; pause(ctx, s.sample); {
-		now := time.Now()
-		one := sample{now.Sub(s.began).Seconds(), now.Sub(began).Seconds(), life, map[string]float64{}}
-		if err := s.look(ctx, api, one.Figures); err != nil {
+	for pause(ctx, s.sample) {
+		one := sample{s.lives, time.Since(began), map[string]float64{}}
+		if err := s.look(ctx, api, one.figures); err != nil {
 			if ctx.Err() == nil {
 				s.say("a sample failed: %v", err)
 			}
 			continue
 		}
-		writes, reads := s.times.take()
-		one.Figures["writes"] = float64(len(writes)) / now.Sub(last).Seconds()
-		one.Figures["write p50"], one.Figures["write p99"] = load.Milliseconds(load.Quantile(writes, 0.5)), load.Milliseconds(load.Quantile(writes, 0.99))
-		one.Figures["read p50"], one.Figures["read p99"] = load.Milliseconds(load.Quantile(reads, 0.5)), load.Milliseconds(load.Quantile(reads, 0.99))
-		last = now
 		s.mu.Lock()
 		s.samples = append(s.samples, one)
 		s.mu.Unlock()
-		if now.Sub(told) >= time.Minute {
-			told = now
-			f := one.Figures
-			s.say("life %d: %d writes acknowledged; RSS %.0f MB, live heap %.1f MB, %.0f goroutines, WAL %.1f MB, file %.1f MB; writes %.0f/s, p50 %.1f, p99 %.1f ms",
-				life+1, s.journal.Acks(), f["RSS"], f["live heap"], f["goroutines"], f["WAL"], f["database file"], f["writes"], f["write p50"], f["write p99"])
+		if time.Since(told) >= time.Minute {
+			told = time.Now()
+			f := one.figures
+			s.say("life %d: %d writes acknowledged; RSS %.0f MB, live heap %.1f MB, %.0f goroutines, WAL %.1f MB, file %.1f MB",
+				s.lives, s.journal.Acks(), f["RSS"], f["live heap"], f["goroutines"], f["WAL"], f["database file"])
 		}
 	}
 }

@@ -25,8 +25,6 @@ type soak struct {
 	journal *durability.Journal
 	stderr  io.Writer
 	began   time.Time
-	pace    *pacer
-	times   *latencies
 	seen    *watchers
 
 	killing atomic.Bool // the server is being killed, so requests fail
@@ -34,16 +32,8 @@ type soak struct {
 	mu      sync.Mutex
 	samples []sample
 	counts  map[string]int // of requests, by name
-	lives   []life
+	lives   int
 	gone    map[string]bool // namespaces that were seen to be gone
-}
-
-// A life is that of a server, from its start to its end.
-type life struct {
-	Began  float64 `json:"began"` // seconds since the start of the run
-	Ended  float64 `json:"ended"`
-	Start  float64 `json:"start"` // seconds that the start took
-	Writes int     `json:"writes"`
 }
 
 // eventTTL is how long the API server keeps Events, instead of an hour by default. As in etcd, a
@@ -53,10 +43,10 @@ const eventTTL = 2 * time.Minute
 
 func newSoak(o options, log, stderr io.Writer) *soak {
 	return &soak{
-		options: o, stderr: stderr, journal: durability.NewJournal(), times: newLatencies(), seen: newWatchers(),
-		counts: map[string]int{}, gone: map[string]bool{}, began: time.Now(), pace: newPacer(o.rate),
+		options: o, stderr: stderr, journal: durability.NewJournal(), seen: newWatchers(),
+		counts: map[string]int{}, gone: map[string]bool{}, began: time.Now(),
 		server: &durability.Server{Binary: o.binary, DataDir: filepath.Join(o.dir, "data"), Log: log, Args: []string{
-			"--simulate-nodes", strconv.Itoa(o.nodes), "--durability", o.durability,
+			"--simulate-nodes", strconv.Itoa(nodes),
 			"--kube-apiserver-arg", "etcd-compaction-interval=" + o.compact.String(),
 			"--kube-apiserver-arg", "event-ttl=" + eventTTL.String(),
 		}},
@@ -89,14 +79,12 @@ func (s *soak) run(ctx context.Context) error {
 // live starts the server, compares its objects with the journal, loads it until the given time and
 // kills it.
 func (s *soak) live(ctx context.Context, until time.Time) error {
-	asked := time.Now()
 	api, err := s.start(ctx)
 	if err != nil {
 		return err
 	}
-	n, acks := len(s.lives), s.journal.Acks()
-	s.lives = append(s.lives, life{Began: asked.Sub(s.began).Seconds(), Start: time.Since(asked).Seconds()})
-	if n == 0 {
+	s.lives++
+	if s.lives == 1 {
 		if err := s.prepare(ctx, api); err != nil {
 			return err
 		}
@@ -113,7 +101,7 @@ func (s *soak) live(ctx context.Context, until time.Time) error {
 			}
 		})
 	}
-	work.Go(func() { s.measure(living, api, n) })
+	work.Go(func() { s.measure(living, api) })
 	select {
 	case <-time.After(time.Until(until)):
 	case <-s.server.Ended():
@@ -126,8 +114,6 @@ func (s *soak) live(ctx context.Context, until time.Time) error {
 	stop(errKilled)
 	work.Wait()
 	api.HTTP.CloseIdleConnections()
-	l := &s.lives[n]
-	l.Ended, l.Writes = time.Since(s.began).Seconds(), s.journal.Acks()-acks
 	if ctx.Err() != nil {
 		return nil // the user's Ctrl-C is not a failure
 	}
@@ -144,14 +130,14 @@ func (s *soak) start(ctx context.Context) (*durability.API, error) {
 		return nil, err
 	}
 	took := time.Since(began)
-	if len(s.lives) == 0 {
+	if s.lives == 0 {
 		return api, nil
 	}
 	objects, err := s.compare(ctx, api)
 	if err != nil {
-		return nil, fmt.Errorf("acknowledged data is missing after kill %d: %w", len(s.lives), err)
+		return nil, fmt.Errorf("acknowledged data is missing after kill %d: %w", s.lives, err)
 	}
-	s.say("start %d took %.2f s; all %d objects are as acknowledged", len(s.lives)+1, took.Seconds(), objects)
+	s.say("start %d took %.2f s; all %d objects are as acknowledged", s.lives+1, took.Seconds(), objects)
 	return api, nil
 }
 

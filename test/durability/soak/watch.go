@@ -23,19 +23,11 @@ func watched() []string {
 	return paths
 }
 
-// watchers count what the watches have seen, over all lives.
+// watchers are the watches over all lives.
 type watchers struct {
-	mu        sync.Mutex
-	revision  map[string]int64
-	events    int
-	bookmarks int
-	ends      int // watches that the server ended, as it does after some minutes
-	failures  int // watches that ended in another way while the server ran
-	// relists are the lists after a 410, without the first list of each watch after a start: a
-	// watch cache begins with the revision of the start.
-	relists      int
-	afterRestart int
-	resumed      map[string]bool // has had an event since the start
+	mu       sync.Mutex
+	revision map[string]int64
+	resumed  map[string]bool // has had an event since the start
 }
 
 func newWatchers() *watchers { return &watchers{revision: map[string]int64{}} }
@@ -71,11 +63,6 @@ func (s *soak) watch(ctx context.Context, api *durability.API, path string) {
 			defer w.mu.Unlock()
 			w.revision[path] = e.Object.Revision()
 			w.resumed[path] = true
-			if e.Type == "BOOKMARK" {
-				w.bookmarks++
-			} else {
-				w.events++
-			}
 			return nil
 		})
 		if ctx.Err() != nil || s.killing.Load() {
@@ -84,17 +71,14 @@ func (s *soak) watch(ctx context.Context, api *durability.API, path string) {
 		w.mu.Lock()
 		switch {
 		case errors.Is(err, durability.ErrExpired) && w.resumed[path]:
-			w.relists++
+			s.count("watches that had to list again")
 			w.revision[path] = 0
 			s.say("the watch of %s has to list again: %v", path, err)
-		case errors.Is(err, durability.ErrExpired):
-			w.afterRestart++
+		case errors.Is(err, durability.ErrExpired): // a watch cache begins with the revision of the start
 			w.revision[path] = 0
 			w.resumed[path] = true
 		case err != nil:
-			w.failures++
-		default:
-			w.ends++
+			s.count("watches that broke")
 		}
 		w.mu.Unlock()
 		if err != nil {
