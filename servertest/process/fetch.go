@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -40,9 +41,8 @@ var releaseKey = "RWTbTOAIDc8fAxjosbhJPUeHbmQob1kk8hVrMeWL7Tdr4vJb9fS1YVTI"
 // That release is downloaded once, into the directory karve of the user's cache directory.
 // Nothing of a download is used before the release manager's signature of the release and the
 // checksum of the program are found right. The signature includes the version, so a mirror cannot
-// offer another release. A program in the cache that is not what was downloaded is downloaded again, and one that
-// other users can change is an error. Several processes may call Program at once, and one of them
-// downloads.
+// offer another release. A program in the cache that other users can change is an error. Several processes may call
+// Program at once, and one of them downloads.
 func Program(ctx context.Context) (string, error) {
 	if path := os.Getenv(BinaryVariable); path != "" {
 		path, err := exec.LookPath(path)
@@ -115,6 +115,22 @@ func fetched(ctx context.Context) (string, error) {
 	return path, download(ctx, from, path)
 }
 
+// cached reports whether the program is in the cache. It returns an error if others could have changed it.
+func cached(path string) (bool, error) {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	} else if err != nil {
+		return false, err
+	}
+	for _, place := range []string{filepath.Dir(path), path} {
+		if err := onlyMine(place); err != nil {
+			return false, fmt.Errorf("%w: remove %s, so that it is downloaded again, or set %s", err, filepath.Dir(path), BinaryVariable)
+		}
+	}
+	return info.Mode().IsRegular(), nil
+}
+
 // asset is the name of this machine's program in a release.
 func asset() string {
 	arch := runtime.GOARCH
@@ -155,8 +171,7 @@ func download(ctx context.Context, from *origin, path string) error {
 	}
 	defer os.Remove(partial.Name()) // fails after the rename
 	defer partial.Close()
-	hash := sha256.New()
-	if err := unpack(io.MultiWriter(partial, hash), packed); err != nil {
+	if err := unpack(partial, packed); err != nil {
 		return fmt.Errorf("%s: %w", from.show(name), err)
 	}
 	// A cache with half a program after a power cut would stay so.
@@ -169,10 +184,7 @@ func download(ctx context.Context, from *origin, path string) error {
 	if err := os.Chmod(partial.Name(), 0o755); err != nil {
 		return err
 	}
-	if err := os.Rename(partial.Name(), path); err != nil {
-		return err
-	}
-	return writeRecord(path, fmt.Sprintf("%x", hash.Sum(nil)))
+	return os.Rename(partial.Name(), path)
 }
 
 func unpack(to io.Writer, packed []byte) error {
