@@ -42,6 +42,9 @@ func newConfig(text []byte, given Options, usualDataDir string) (*config, error)
 		text = append(bytes.Clone(text), '\n')
 	}
 	for _, name := range slices.Sorted(maps.Keys(given)) {
+		if has(text, name, given[name]) { // the same options again change nothing, not even their order
+			continue
+		}
 		text = without(text, name)
 		switch values := given[name]; {
 		case len(values) == 1:
@@ -106,6 +109,22 @@ func without(text []byte, option string) []byte {
 		}
 	}
 	return kept
+}
+
+// has reports whether a configuration has these values of an option.
+func has(text []byte, option string, values []string) bool {
+	var all map[string]yaml.Node
+	if err := yaml.Unmarshal(text, &all); err != nil {
+		return false
+	}
+	n := all[option]
+	nodes := []*yaml.Node{&n}
+	if n.Kind == yaml.SequenceNode {
+		nodes = n.Content
+	}
+	return slices.EqualFunc(nodes, values, func(n *yaml.Node, v string) bool {
+		return n.Kind == yaml.ScalarNode && n.Tag != "!!null" && n.Value == v
+	})
 }
 
 // quoted is a string in YAML.

@@ -63,6 +63,21 @@ func TestConfigKeepsWhatIsNotGiven(t *testing.T) {
 	}
 }
 
+// Automation gives the same options each time: they must not restart the server.
+func TestConfigStaysAsItIsWithTheSameOptions(t *testing.T) {
+	t.Parallel()
+	given := Options{"tls-san": {"a", "b"}, "secure-port": {"443"}, "no-controllers": {"true"}, "etcd-listen": nil}
+	first, err := newConfig(nil, given, "/var/lib/karve")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{string(first.text), "tls-san: [a, b] # names\nno-controllers: true\nsecure-port: 443\ndata-dir: /d/k\n"} {
+		if c, err := newConfig([]byte(text), given, "/var/lib/karve"); err != nil || string(c.text) != text {
+			t.Errorf("got %q, %v, want %q", c.text, err, text)
+		}
+	}
+}
+
 // A new installation backs itself up daily. One that exists stays as it is.
 func TestNewConfigHasABackupSchedule(t *testing.T) {
 	t.Parallel()
