@@ -2,25 +2,30 @@
 # A node that install.sh makes, beside those of kubeadm. The programs come from files: there is no
 # internet here.
 
-# install_node NAME LINE ARGS... runs the line of karve token create --print-install-command on a machine.
-install_node() {
-	local name=$1 line=${2#*&& }
-	shift 2
-	# shellcheck disable=SC2086 # variables, and arguments
-	enter "$name" env KARVE_BINARY=/opt/nodes/karve ${line%% sh *} sh -s - ${line#*install.sh } "$@" --kubelet /opt/nodes/kubelet <install.sh >"$run/$name/install" 2>&1 ||
-		die "install.sh node: $(cat "$run/$name/install")"
+# playbook NAME ARGS... runs the playbook of docs/install.md for a machine. A script stands in for ssh.
+playbook() {
+	local dir=$run/playbook
+	mkdir -p "$dir"
+	awk '/^```/ { inside = $0 == "```yaml"; next } inside' docs/install.md >"$dir/karve.yml"
+	cp install.sh "$dir/"
+	printf '[karve_servers]\nserver\n[karve_nodes]\n%s\n' "$1" >"$dir/inventory"
+	# shellcheck disable=SC2016 # they are the script's
+	printf '#!/bin/bash\nexec scripts/nodes exec "${@: -2:1}" env KARVE_BINARY=/opt/nodes/karve sh -c "${*: -1}"\n' >"$dir/ssh"
+	chmod 755 "$dir/ssh"
+	ANSIBLE_LOCAL_TEMP=$dir/local ANSIBLE_SSH_EXECUTABLE=$dir/ssh ANSIBLE_SSH_TRANSFER_METHOD=piped KARVE_NODES_DIR=$run \
+		ansible-playbook -i "$dir/inventory" -u root --limit "$1" -e "karve_version=$("$build/bin/karve" version | awk '/^karve / { print $2 }')" \
+		-e "karve_node_options='--kubelet /opt/nodes/kubelet'" "$dir/karve.yml" "${@:2}" >"$dir/said" 2>&1
 }
 
 # installed_node makes one, replaces its kubelet under a running Pod, and removes it beside a container
 # that is nobody's Pod.
 installed_node() {
-	local name=node-3 line before
+	local name=node-3 before
 	add_node $name
 	# What the node finds: another program's container in containerd.
 	enter $name ctr -n other images import --snapshotter "$(snapshotter)" - <"$build/images/busybox.tar" >/dev/null
 	enter $name ctr -n other run --snapshotter "$(snapshotter)" -d "$busybox" bystander sleep 100000
-	line=$(enter server karve token create --print-install-command)
-	install_node $name "$line"
+	playbook $name || die "the playbook: $(cat "$run/playbook/said")"
 	until_ok "node $name" kubectl wait --for=condition=Ready --timeout=10s "node/$name"
 	enter $name test ! -e /etc/karve-node/bootstrap.kubeconfig || die "the token is left on $name"
 
@@ -28,6 +33,10 @@ installed_node() {
 	until_ok "a line of the log" later_line installed ""
 	same "exec" "$(kubectl exec installed -- hostname)" installed
 	before=$(container_state installed)
+	playbook $name || die "the playbook: $(cat "$run/playbook/said")"
+	grep -q "changed=0 " "$run/playbook/said" || die "the playbook has changed a node: $(cat "$run/playbook/said")"
+	! playbook $name -e karve_version=v1.0.0+karve.1 || die "the playbook upgrades a node to a version that is not there"
+	grep -q "KARVE_VERSION is v1.0.0+karve.1" "$run/playbook/said" || die "the playbook: $(cat "$run/playbook/said")"
 	enter $name karve node upgrade --kubelet /opt/nodes/kubelet >"$run/$name/upgrade" 2>&1 || die "karve node upgrade: $(cat "$run/$name/upgrade")"
 	same "the container after an upgrade" "$(container_state installed)" "$before"
 	until_ok "exec after an upgrade" enter server kubectl exec installed -- hostname

@@ -280,11 +280,10 @@ start_again() {
 
 # node_of_install_sh: a machine where SSH alone is open becomes a node, and gets the server's key by itself.
 node_of_install_sh() {
-	local name=node-3 line
+	local name=node-3
 	add_node $name
 	let_ssh_in $name
-	line=$(enter server karve token create --print-install-command)
-	install_node $name "$line" --ssh-user tunnel
+	playbook $name -e "karve_node_options='--kubelet /opt/nodes/kubelet --ssh-user tunnel'" || die "the playbook: $(cat "$run/playbook/said")"
 	same "the keys, their mode and their owner" "$(enter $name sh -c 'cat /home/tunnel/.ssh/authorized_keys; stat -c "%a %U" /home/tunnel/.ssh /home/tunnel/.ssh/authorized_keys')" \
 		"restrict,port-forwarding $(enter server cat /etc/karve/ssh-key.pub)
 700 tunnel
