@@ -86,6 +86,9 @@ func (s *controlPlane) joinCluster(ctx context.Context, kv clientv3.KV) error {
 			return fmt.Errorf("--%s: %w", apiserver.EncryptionOption, err)
 		}
 	}
+	if !s.NoSecretsEncryption && !s.location.InMemory() {
+		server.NewEncryption = apiserver.NewEncryption
+	}
 	cluster := membership.Cluster{KV: kv, Alone: s.ownsStorage(), Prefix: apiserver.StoragePrefix(s.APIServerArgs), Ways: apiserver.Ways}
 	done, err := cluster.Join(ctx, server)
 	if err != nil {
@@ -103,10 +106,29 @@ func (s *controlPlane) joinCluster(ctx context.Context, kv clientv3.KV) error {
 	case done.Fetched:
 		s.Log.Info("joined the cluster in the datastore, with its keys")
 	}
+	if file == "" {
+		if err := checkEncryptionFile(ctx, cluster, certs.EncryptionFile(server.Certs.Dir)); err != nil {
+			return err
+		}
+	}
 	if done.Recorded && !s.ownsStorage() {
 		return s.logFingerprints(server.Certs.Dir)
 	}
 	return nil
+}
+
+// checkEncryptionFile returns an error if file, which may not exist, has not the key of Secrets in the datastore. The API server
+// would start, and fail later wherever something reads them.
+func checkEncryptionFile(ctx context.Context, cluster membership.Cluster, file string) error {
+	content, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	unreadable, err := cluster.FirstUnreadable(ctx, content)
+	if err != nil || unreadable == "" {
+		return err
+	}
+	return fmt.Errorf("the Secret %s is encrypted, and its key is not in %s: bring the file back from a backup or another server, or name one by --%s; if the key is lost, an own configuration by that option lets the server start, and the Secrets have to be deleted and made again", unreadable, file, apiserver.EncryptionOption)
 }
 
 // logFingerprints says which keys the datastore now names as the cluster's.

@@ -138,6 +138,10 @@ type Config struct {
 	// socket only.
 	EtcdListen string
 
+	// NoSecretsEncryption lets a new cluster store Secrets as they are. Otherwise it gets a key for them, unless its datastore is
+	// in memory, or is shared without a cluster token. A cluster that exists stays as it is.
+	NoSecretsEncryption bool
+
 	// NoKubeadmObjects leaves out the objects that `kubeadm join` needs, and leaves alone those that
 	// exist.
 	NoKubeadmObjects bool

@@ -239,7 +239,7 @@ func migrationNotes(c *cli.Context, from, to migrate.End, encrypted int64) []str
 		notes = append(notes, fmt.Sprintf("%s stays as it is. A start without the new datastore-endpoint runs the old cluster: put it into the configuration of every service", filepath.Join(from.Dir, datastore.EngineFile)))
 	}
 	if encrypted > 0 {
-		notes = append(notes, fmt.Sprintf("%d values are encrypted: the server can only read them with the same --encryption-provider-config as before", encrypted))
+		notes = append(notes, fmt.Sprintf("%d values are encrypted: servers need the key, in certs/encryption-provider-config.yaml of the data directory or in the file of --encryption-provider-config; with --cluster-token-file, the server that has it gives it to the others", encrypted))
 	}
 	return notes
 }

@@ -38,7 +38,7 @@ func TestSecretsCommands(t *testing.T) {
 	long(t)
 	parallel(t)
 	dir := t.TempDir()
-	p := start(t, dir, bare...)
+	p := start(t, dir, append(bare, "--no-secrets-encryption")...)
 	made := 0
 	create := func() {
 		t.Helper()
@@ -119,4 +119,34 @@ func TestSecretsCommands(t *testing.T) {
 	dir = t.TempDir()
 	start(t, dir, append(bare, "--encryption-provider-config="+write(t, "own.yaml", encryptionConfig))...)
 	refuse("enable", "--encryption-provider-config", "a file of yours")
+}
+
+// A new cluster encrypts Secrets. A server that has lost the key says so, and starts again when it is back.
+func TestNewClusterEncryptsSecrets(t *testing.T) {
+	dir := t.TempDir()
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}, StringData: map[string]string{"key": "value"}}
+	p := start(t, dir, bare...)
+	if _, err := client(t, p.config()).CoreV1().Secrets("default").Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if got, next := secretsStored(t, dir); !maps.Equal(got, map[string]int{"key-1": 1, "": 0}) || next != "" {
+		t.Errorf("got %v and %q, want one Secret with key-1", got, next)
+	}
+	p.stop()
+	file := filepath.Join(dir, "certs", "encryption-provider-config.yaml")
+	if err := os.Rename(file, file+".lost"); err != nil {
+		t.Fatal(err)
+	}
+	got := finish(t, command(t, "karve", append([]string{"server", "--data-dir", dir, "--secure-port=0", "--insecure-port=-1"}, bare...)...))
+	if got.code == 0 {
+		t.Error("the server has started without the key")
+	}
+	wantIn(t, got.stderr, "the Secret default/s", file, "backup", "--encryption-provider-config")
+	if err := os.Rename(file+".lost", file); err != nil {
+		t.Fatal(err)
+	}
+	p = start(t, dir, bare...)
+	if got, err := client(t, p.config()).CoreV1().Secrets("default").Get(t.Context(), "s", metav1.GetOptions{}); err != nil || string(got.Data["key"]) != "value" {
+		t.Errorf("got %v, %v", got, err)
+	}
 }

@@ -102,6 +102,7 @@ func table(c *server.Config) []option {
 		text(&c.ServiceClusterIPRange, network, "service-cluster-ip-range", server.DefaultServiceClusterIPRange, "`CIDR` of Service addresses. For dual-stack, give an IPv4 and an IPv6 CIDR, separated by a comma."),
 		text(&c.ClusterCIDR, network, "cluster-cidr", "", "`CIDR` of Pod addresses; each node gets a part of it. For dual-stack, give two, separated by a comma. (default: "+server.DefaultClusterCIDR+", for IPv6 "+server.DefaultClusterCIDRv6+")"),
 		text(&c.ClusterDomain, network, "cluster-domain", server.DefaultClusterDomain, "DNS `DOMAIN` of the cluster"),
+		yes(&c.NoSecretsEncryption, storage, "no-secrets-encryption", "let a new cluster store Secrets as they are: see karve secrets"),
 		yes(&c.NoKubeadmObjects, network, "no-kubeadm-objects", "leave out the objects that kubeadm join needs, and leave alone those that exist"),
 
 		bound(DatastoreEndpoint(), &c.DatastoreEndpoint),

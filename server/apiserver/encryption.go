@@ -80,6 +80,16 @@ func ParseEncryption(content []byte) (*Encryption, error) {
 	return e, nil
 }
 
+// NewEncryption returns the configuration of a new cluster, with a key for Secrets.
+func NewEncryption() ([]byte, error) {
+	e, err := ParseEncryption(nil)
+	if err != nil {
+		return nil, err
+	}
+	e.AddKey(true, nil)
+	return e.Encode()
+}
+
 // Ways returns how Secrets can be read with a configuration.
 func Ways(content []byte) ([]membership.Stored, error) {
 	e, err := ParseEncryption(content)

@@ -52,6 +52,8 @@ type Server struct {
 	TokenFile string
 	// Encryption is the content of the file of --encryption-provider-config; nil without the option.
 	Encryption []byte
+	// NewEncryption makes the encryption configuration of a new cluster; nil if it gets none.
+	NewEncryption func() ([]byte, error)
 	// OtherFrontProxy says that an option names the authority of the front proxy, in place of the one in the
 	// directory.
 	OtherFrontProxy bool
@@ -175,19 +177,56 @@ func (c Cluster) store(ctx context.Context, s Server, revision int64) (done Outc
 			}
 		}
 	}
+	made, err := c.newEncryption(ctx, s, m.Encryption, revision)
+	if err != nil {
+		return Outcome{}, false, err
+	}
+	if made != nil {
+		m.Encryption = made
+	}
 	value, err := seal(*m, s.Token)
 	if err != nil {
 		return Outcome{}, false, fmt.Errorf("encrypt the cluster's keys: %w", err)
 	}
+	writeFiles := func() error {
+		if err := m.Shared.WriteMissing(s.Certs); err != nil || made == nil {
+			return err
+		}
+		return atomicfile.Write(certs.EncryptionFile(s.Certs.Dir), made, 0o600)
+	}
 	if c.Alone { // nobody else writes the record, and a kill must not leave one whose keys are nowhere
-		if err := m.Shared.WriteMissing(s.Certs); err != nil {
+		if err := writeFiles(); err != nil {
 			return Outcome{}, false, err
 		}
 	}
 	if ok, err := c.write(ctx, value, revision); err != nil || !ok {
 		return Outcome{}, ok, err
 	}
-	return Outcome{Recorded: true, Stored: s.Token != nil}, true, m.Shared.WriteMissing(s.Certs)
+	return Outcome{Recorded: true, Stored: s.Token != nil}, true, writeFiles()
+}
+
+// newEncryption returns the encryption configuration that s makes for a new cluster, or nil. Servers that share a datastore
+// without a token could not give each other the key.
+func (c Cluster) newEncryption(ctx context.Context, s Server, has []byte, revision int64) ([]byte, error) {
+	if s.NewEncryption == nil || has != nil || revision != 0 || !c.Alone && s.Token == nil {
+		return nil, nil
+	}
+	if _, err := os.Stat(certs.EncryptionFile(s.Certs.Dir)); !errors.Is(err, os.ErrNotExist) {
+		return nil, err // of a start that was killed, or brought by the user
+	}
+	if empty, err := c.isNew(ctx); err != nil || !empty {
+		return nil, err
+	}
+	return s.NewEncryption()
+}
+
+// isNew reports whether the datastore has no cluster.
+func (c Cluster) isNew(ctx context.Context) (bool, error) {
+	found, err := c.KV.Get(ctx, c.Prefix+"namespaces/", clientv3.WithPrefix(), clientv3.WithLimit(1), clientv3.WithKeysOnly())
+	if err != nil {
+		return false, fmt.Errorf("read the datastore: %w", err)
+	}
+	return len(found.Kvs) == 0, nil
 }
 
 // Rotate encrypts the record with another token. With encryption, a pointer to the content of a

@@ -602,21 +602,93 @@ func TestRotateInADatabase(t *testing.T) {
 	c.join(t, newServer(t, after))
 }
 
+// encryption returns the server's copy of the encryption configuration.
+func (s Server) encryption(t *testing.T) string {
+	return content(t, s.Certs.Dir)[filepath.Base(certs.EncryptionFile(s.Certs.Dir))]
+}
+
+// A new cluster gets a configuration if each of its servers can have it.
+func TestNewEncryption(t *testing.T) {
+	for name, tc := range map[string]struct {
+		alone, token, exists bool
+		own, want            string
+	}{
+		"a server alone":                   {alone: true, want: "key-1"},
+		"the first of several":             {token: true, want: "key-1"},
+		"several without a token":          {},
+		"a cluster that exists":            {alone: true, exists: true},
+		"a shared cluster that exists":     {token: true, exists: true},
+		"a configuration of the user's":    {token: true, own: "key-7"},
+		"alone with one of the user's own": {alone: true, own: "key-7"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := emptyCluster(t)
+			c.Alone = tc.alone
+			var token *Token
+			if tc.token {
+				token = newToken(t)
+			}
+			s := started(t, token)
+			s.NewEncryption = func() ([]byte, error) { return []byte("key-1"), nil }
+			if tc.own != "" {
+				s.Encryption = []byte(tc.own)
+			}
+			if tc.exists {
+				c.put(t, prefix+"namespaces/default", "{}")
+				c.putAuthorities(t, s)
+			}
+			for range 2 {
+				c.join(t, s)
+				if got := s.encryption(t); got != tc.want {
+					t.Errorf("got %q, want %q", got, tc.want)
+				}
+			}
+			if tc.token {
+				second := newServer(t, token)
+				second.NewEncryption = func() ([]byte, error) { return []byte("key-2"), nil }
+				if c.join(t, second); second.encryption(t) != tc.want+tc.own {
+					t.Errorf("a second server has %q, want %q", second.encryption(t), tc.want+tc.own)
+				}
+			}
+		})
+	}
+}
+
+// A start finds out that it has not the key of Secrets.
+func TestFirstUnreadable(t *testing.T) {
+	c := emptyCluster(t)
+	find := func(encryption []byte, want string) {
+		t.Helper()
+		if got, err := c.FirstUnreadable(t.Context(), encryption); got != want || err != nil {
+			t.Errorf("with %q: got %q, %v, want %q", encryption, got, err, want)
+		}
+	}
+	find(nil, "")
+	c.put(t, prefix+"secrets/a/plain", "x")
+	find(nil, "")
+	c.put(t, prefix+"secrets/b/sealed", "k8s:enc:secretbox:v1:key-1:x")
+	find(nil, "b/sealed")
+	find([]byte("key-2"), "b/sealed")
+	find([]byte("key-2 key-1"), "")
+	if _, err := c.FirstUnreadable(t.Context(), []byte("invalid")); err == nil {
+		t.Error("got no error for a configuration that is no good")
+	}
+}
+
 func TestEncryptionIsTheClusters(t *testing.T) {
 	c, token := emptyCluster(t), newToken(t)
 	one, other := newServer(t, token), newServer(t, token)
 	one.Encryption, other.Encryption = []byte("keys: one"), []byte("keys: two")
-	copyOf := func(s Server) string { return content(t, s.Certs.Dir)["encryption-provider-config.yaml"] }
 	c.join(t, one)
 	two := newServer(t, token)
 	c.join(t, two)
-	if got := copyOf(two); got != string(one.Encryption) {
+	if got := two.encryption(t); got != string(one.Encryption) {
 		t.Errorf("got %q, want the first server's", got)
 	}
 	if info, err := os.Stat(certs.EncryptionFile(two.Certs.Dir)); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("got %v, %v", info, err)
 	}
-	if c.join(t, one); copyOf(one) != "" {
+	if c.join(t, one); one.encryption(t) != "" {
 		t.Error("a server with a file of its own got another")
 	}
 	err := c.refused(t, other, "--encryption-provider-config", "karve cluster-token rotate")
@@ -634,12 +706,12 @@ func TestEncryptionIsTheClusters(t *testing.T) {
 	own := two
 	own.Encryption = other.Encryption
 	for name, s := range map[string]Server{"with": own, "without": two} {
-		if c.join(t, s); copyOf(two) != string(other.Encryption) {
+		if c.join(t, s); two.encryption(t) != string(other.Encryption) {
 			t.Errorf("a server that comes back %s a file of its own has the old configuration", name)
 		}
 	}
 	rotate(nil)
-	if c.join(t, two); copyOf(two) != "" {
+	if c.join(t, two); two.encryption(t) != "" {
 		t.Error("a server that comes back has the configuration that was removed")
 	}
 	if content(t, two.Certs.Dir)["encryption-provider-config.yaml.old"] != string(other.Encryption) {

@@ -2,6 +2,7 @@ package membership
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -128,6 +129,8 @@ func TestAServerAloneIsKilled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c, s := emptyCluster(t), newServer(t, nil)
 			c.Alone = true
+			made := 0
+			s.NewEncryption = func() ([]byte, error) { made++; return fmt.Appendf(nil, "key-%d", made), nil }
 			dying := &kv{KV: c.KV}
 			step(dying)
 			func() {
@@ -145,6 +148,9 @@ func TestAServerAloneIsKilled(t *testing.T) {
 			keys := s.keys(t)
 			if c.join(t, s); len(keys) != len(certs.SharedNames()) || !maps.Equal(keys, s.keys(t)) {
 				t.Errorf("the keys are %v, and were %v", s.keys(t), keys)
+			}
+			if got := s.encryption(t); got != "key-1" {
+				t.Errorf("the encryption configuration is %q, want the first one", got)
 			}
 		})
 	}

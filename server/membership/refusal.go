@@ -10,8 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"github.com/karve-k8s/karve/certs"
 )
 
@@ -52,12 +50,8 @@ func (c Cluster) accept(ctx context.Context, s Server, local certs.Shared) (*rec
 // error. r is nil if there is no record.
 func (c Cluster) refusal(ctx context.Context, r *record, s Server, local certs.Shared) error {
 	if r == nil {
-		found, err := c.KV.Get(ctx, c.Prefix+"namespaces/", clientv3.WithPrefix(), clientv3.WithLimit(1), clientv3.WithKeysOnly())
-		if err != nil {
-			return fmt.Errorf("read the datastore: %w", err)
-		}
-		if len(found.Kvs) == 0 {
-			return nil // a new cluster
+		if empty, err := c.isNew(ctx); err != nil || empty {
+			return err
 		}
 		// In an existing cluster, new keys would make this server the only one that has them.
 		if lacking := lackingOf(local); len(lacking) > 0 {

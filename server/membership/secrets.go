@@ -28,9 +28,36 @@ const Identity = "identity"
 // pkg/server/options/encryptionconfig). The provider, its version and the key's name follow.
 const encrypted = "k8s:enc:"
 
+// FirstUnreadable returns the first of some Secrets that a server with an encryption configuration, nil if it has none, could not
+// read, as namespace/name; empty if there is none. It looks at one page of Secrets, so that a start takes no longer with many.
+func (c Cluster) FirstUnreadable(ctx context.Context, encryption []byte) (secret string, err error) {
+	ways, err := c.ways(encryption)
+	if err != nil {
+		return "", err
+	}
+	seen := 0
+	err = c.EachSecret(ctx, func(namespace, name string, how Stored) error {
+		if !slices.Contains(ways, how) {
+			secret = namespace + "/" + name
+		}
+		if seen++; secret != "" || seen == page {
+			return errEnough
+		}
+		return nil
+	})
+	if errors.Is(err, errEnough) {
+		err = nil
+	}
+	return secret, err
+}
+
+// errEnough ends EachSecret.
+var errEnough = errors.New("enough")
+
+const page = 100 // Secrets; one has up to a MiB
+
 // EachSecret calls do with the namespace, the name and the way of storage of each Secret.
 func (c Cluster) EachSecret(ctx context.Context, do func(namespace, name string, how Stored) error) error {
-	const page = 100 // a Secret has up to a MiB
 	prefix := c.Prefix + "secrets/"
 	end := clientv3.GetPrefixRangeEnd(prefix)
 	for from := prefix; ; {
