@@ -147,15 +147,17 @@ func (e *Encryption) Waiting() (way membership.Stored, waiting bool) {
 }
 
 // AddKey adds a random key, whose name is none of used: for reading or, if write is true, also for writing. The provider is
-// secretbox, which Kubernetes' documentation recommends where there is no KMS.
+// secretbox, which Kubernetes' documentation recommends where there is no KMS. The end of the name is random, because a name says
+// which Secrets can be read: a restored datastore of another cluster must not seem to have this key.
 func (e *Encryption) AddKey(write bool, used []membership.Stored) membership.Stored {
 	number := 1
 	for _, way := range append(e.Ways(), used...) {
 		number = max(number, keyNumber(way)+1)
 	}
-	secret := make([]byte, 32)
+	secret, id := make([]byte, 32), make([]byte, 4)
 	rand.Read(secret) // never fails
-	key := apiserverv1.Key{Name: fmt.Sprintf("key-%d", number), Secret: base64.StdEncoding.EncodeToString(secret)}
+	rand.Read(id)
+	key := apiserverv1.Key{Name: fmt.Sprintf("key-%d-%x", number, id), Secret: base64.StdEncoding.EncodeToString(secret)}
 	at := 1
 	if write {
 		at = 0
