@@ -117,8 +117,8 @@ func (s *controlPlane) joinCluster(ctx context.Context, kv clientv3.KV) error {
 	return nil
 }
 
-// checkEncryptionFile returns an error if file, which may not exist, has not the key of Secrets in the datastore. The API server
-// would start, and fail later wherever something reads them.
+// checkEncryptionFile returns an error if file, which may not exist, lacks the key of Secrets in the datastore. The API server
+// would start, and never be ready.
 func checkEncryptionFile(ctx context.Context, cluster membership.Cluster, file string) error {
 	content, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -128,7 +128,7 @@ func checkEncryptionFile(ctx context.Context, cluster membership.Cluster, file s
 	if err != nil || unreadable == "" {
 		return err
 	}
-	return fmt.Errorf("the Secret %s is encrypted, and its key is not in %s: bring the file back from a backup or another server, or name one by --%s; if the key is lost, an own configuration by that option lets the server start, and the Secrets have to be deleted and made again", unreadable, file, apiserver.EncryptionOption)
+	return fmt.Errorf("the Secret %s could not be read: its key is not in %s: bring the file back from a backup or another server, or name one by --%s; if the key is lost, start with a file that has only the provider identity, and delete the unreadable Secrets by etcdctl", unreadable, file, apiserver.EncryptionOption)
 }
 
 // logFingerprints says which keys the datastore now names as the cluster's.

@@ -162,7 +162,7 @@ func TestNewClusterEncryptsSecrets(t *testing.T) {
 		if got.code == 0 {
 			t.Error("the server has started without the key")
 		}
-		wantIn(t, got.stderr, "the Secret default/s", file, "backup", "--encryption-provider-config")
+		wantIn(t, got.stderr, "the Secret default/s", file, "backup", "--encryption-provider-config", "etcdctl")
 		if err := os.WriteFile(file, other, 0o600); err != nil {
 			t.Fatal(err)
 		}

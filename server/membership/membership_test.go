@@ -654,7 +654,21 @@ func TestNewEncryption(t *testing.T) {
 	}
 }
 
-// A start finds out that it has not the key of Secrets.
+// A cluster that began on a server alone is moved to a database: the first server with a token gives the others the key.
+func TestNewEncryptionGoesToOtherServers(t *testing.T) {
+	c, one := emptyCluster(t), newServer(t, nil)
+	c.Alone, one.NewEncryption = true, func() ([]byte, error) { return []byte("key-1"), nil }
+	c.join(t, one)
+	c.put(t, prefix+"namespaces/default", "{}")
+	c.Alone, one.Token = false, newToken(t)
+	two := newServer(t, one.Token)
+	c.join(t, one)
+	if c.join(t, two); two.encryption(t) != "key-1" || one.encryption(t) != "key-1" {
+		t.Errorf("the servers have %q and %q", one.encryption(t), two.encryption(t))
+	}
+}
+
+// A start finds out that it lacks the key of Secrets.
 func TestFirstUnreadable(t *testing.T) {
 	c := emptyCluster(t)
 	find := func(encryption []byte, want string) {
