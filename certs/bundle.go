@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"bytes"
 	"crypto/x509"
 	"slices"
 )
@@ -50,7 +51,7 @@ func (s *Store) NodeBundle() ([]byte, error) {
 		chain, between = next, left
 	}
 	var all []*x509.Certificate
-	for _, c := range append(servers, signers...) {
+	for _, c := range slices.Concat(servers, signers, inReplacement(clients)) {
 		if !slices.ContainsFunc(all, c.Equal) {
 			all = append(all, c)
 		}
@@ -66,4 +67,19 @@ func (s *Store) certificates(n Name) ([]*x509.Certificate, error) {
 		return nil, err
 	}
 	return parseCerts(path, data)
+}
+
+// inReplacement returns the bridges in all, and the authorities on their two sides.
+func inReplacement(all []*x509.Certificate) (found []*x509.Certificate) {
+	for _, bridge := range all {
+		if _, ours := marked(bridge); !ours || bytes.Equal(bridge.RawIssuer, bridge.RawSubject) {
+			continue
+		}
+		for _, c := range all {
+			if bytes.Equal(c.RawSubject, bridge.RawSubject) || bytes.Equal(c.RawSubject, bridge.RawIssuer) {
+				found = append(found, c)
+			}
+		}
+	}
+	return found
 }

@@ -41,14 +41,18 @@ func (s *Store) DropFormer(serviceAccount bool) (dropped []Name, err error) {
 			former := p.formerCerts()
 			return s.write(p.certFile, encodeCerts(slices.DeleteFunc(slices.Clone(p.certs), func(c *x509.Certificate) bool { return slices.Contains(former, c) })))
 		}
-		var own []byte
-		for block, rest := pem.Decode(p.keyPEM); block != nil; block, rest = pem.Decode(rest) {
-			if block.Type != publicKey {
-				own = append(own, pem.EncodeToMemory(block)...)
-			}
-		}
-		return s.write(p.keyFile, own)
+		return s.write(p.keyFile, withoutPublic(p.keyPEM))
 	})
+}
+
+// withoutPublic returns the file of a service account key without the public parts of others.
+func withoutPublic(file []byte) (own []byte) {
+	for block, rest := pem.Decode(file); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != publicKey {
+			own = append(own, pem.EncodeToMemory(block)...)
+		}
+	}
+	return own
 }
 
 // each calls do, which verb names in errors, for what is between the two stages, or is not. It returns the names of what do has changed.
@@ -82,17 +86,23 @@ func (s *Store) replaceable(serviceAccount bool) (pairs []*pair, err error) {
 			continue
 		}
 		p, err := loadPair(s.cfg.Dir, e)
-		switch {
-		case err != nil:
-		case p.key == nil:
-			err = fmt.Errorf("%w: %s: put it back, to have it replaced", ErrKeyMissing, p.keyFile)
-		case e.kind == KindCA && !p.ours:
-			err = fmt.Errorf("%s was not made by karve: replace it yourself: put a new authority before it in that file, and its key into %s", p.certFile, p.keyFile)
+		if err == nil {
+			err = p.replaceable()
 		}
 		errs = append(errs, err)
 		pairs = append(pairs, p)
 	}
 	return pairs, errors.Join(errs...)
+}
+
+func (p *pair) replaceable() error {
+	switch {
+	case p.key == nil:
+		return fmt.Errorf("%w: %s: put it back, to have it replaced", ErrKeyMissing, p.keyFile)
+	case p.kind == KindCA && !p.ours:
+		return fmt.Errorf("%s was not made by karve: replace it yourself: put a new authority before it in that file, and its key into %s", p.certFile, p.keyFile)
+	}
+	return nil
 }
 
 // hasFormer reports whether p is between the two stages.
@@ -152,19 +162,11 @@ func (s *Store) replaceCA(p *pair) error {
 		}
 	}
 	if !slices.ContainsFunc(p.certs, func(c *x509.Certificate) bool { return samePublic(c.PublicKey, key.Public()) }) {
-		now := s.cfg.Now()
-		if made, ok := caCreated(p.main.Subject.CommonName); ok && !now.Truncate(time.Second).After(made) {
-			now = made.Add(time.Second) // the names have to differ
-		}
-		root, err := issueCA(p.entry, key, nil, now)
+		bundle, err := p.introduce(key, s.cfg.Now())
 		if err != nil {
 			return err
 		}
-		bridge, err := issueBridge(root, p)
-		if err != nil {
-			return err
-		}
-		if err := s.write(p.certFile, encodeCerts(append([]*x509.Certificate{root, bridge}, p.certs...))); err != nil {
+		if err := s.write(p.certFile, bundle); err != nil {
 			return err
 		}
 	}
@@ -175,6 +177,22 @@ func (s *Store) replaceCA(p *pair) error {
 		return err
 	}
 	return nil
+}
+
+// introduce returns the certificates of p behind those of a new authority: its own, and the bridge.
+func (p *pair) introduce(key crypto.Signer, now time.Time) ([]byte, error) {
+	if made, ok := caCreated(p.main.Subject.CommonName); ok && !now.Truncate(time.Second).After(made) {
+		now = made.Add(time.Second) // the names have to differ
+	}
+	root, err := issueCA(p.entry, key, nil, now)
+	if err != nil {
+		return nil, err
+	}
+	bridge, err := issueBridge(root, p)
+	if err != nil {
+		return nil, err
+	}
+	return encodeCerts(append([]*x509.Certificate{root, bridge}, p.certs...)), nil
 }
 
 // issueBridge signs the key of root with the authority p.
@@ -188,15 +206,24 @@ func issueBridge(root *x509.Certificate, p *pair) (*x509.Certificate, error) {
 }
 
 func (s *Store) replaceKey(p *pair) error {
-	der, err := x509.MarshalPKIXPublicKey(p.key.Public())
-	if err != nil {
-		return err
-	}
 	_, data, err := newKey()
 	if err != nil {
 		return err
 	}
-	return s.write(p.keyFile, append(data, pem.EncodeToMemory(&pem.Block{Type: publicKey, Bytes: der})...))
+	both, err := withPublic(data, p.key)
+	if err != nil {
+		return err
+	}
+	return s.write(p.keyFile, both)
+}
+
+// withPublic returns the file of a service account key with the public part of another one behind it.
+func withPublic(own []byte, other crypto.Signer) ([]byte, error) {
+	der, err := x509.MarshalPKIXPublicKey(other.Public())
+	if err != nil {
+		return nil, err
+	}
+	return append(slices.Clone(own), pem.EncodeToMemory(&pem.Block{Type: publicKey, Bytes: der})...), nil
 }
 
 func (s *Store) write(path string, data []byte) error {
@@ -211,8 +238,8 @@ func (s *Store) write(path string, data []byte) error {
 // the former one.
 func (s Shared) Trusted(name Name, fingerprint string) bool {
 	e, _ := lookup(name)
-	p := &pair{entry: e, certFile: string(name) + ".crt", keyFile: string(name) + ".key"}
-	if p.parse(s[name].Cert, s[name].Key) != nil || p.public() == nil {
+	p, err := s.pair(e)
+	if err != nil || p.public() == nil {
 		return false
 	}
 	all := append(p.formerKeys(), p.public())

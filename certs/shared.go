@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"github.com/karve-k8s/karve/internal/atomicfile"
 )
@@ -35,6 +36,12 @@ func SharedNames() (names []Name) {
 		}
 	}
 	return names
+}
+
+// pair returns what s has of e.
+func (s Shared) pair(e entry) (*pair, error) {
+	p := &pair{entry: e, certFile: string(e.name) + ".crt", keyFile: string(e.name) + ".key"}
+	return p, p.parse(s[e.name].Cert, s[e.name].Key)
 }
 
 // ReadShared returns those that dir has. dir need not exist.
@@ -80,20 +87,23 @@ func MakeShared(cfg Config) (Shared, error) {
 	return all, errors.Join(errs...)
 }
 
-// WriteMissing writes the files that cfg.Dir lacks, and changes none. Keys come first, because a
-// key without a certificate can always be completed. The caller has made sure that the files of the
-// directory have the same keys.
-func (s Shared) WriteMissing(cfg Config) error {
+// Take writes the files that cfg.Dir lacks, and puts what rotations have changed in place of what it has: rotated has the fingerprints of
+// all keys that they have made or replaced. Everything else stays, such as a certificate that was renewed, and those that a user has put
+// there. The caller has made sure that the keys in the directory are, or were, those of the cluster.
+//
+// Where an authority has another key, its file gets the new certificates before the old ones first, then comes the key, and last the old
+// certificates leave: a kill in between leaves files that go together, and the next call goes on.
+func (s Shared) Take(cfg Config, rotated []string) (taken bool, err error) {
 	files := atomicfile.Writer{NoSync: cfg.NoSync, Fault: cfg.fault}
-	var keys, certs []atomicfile.File
+	var both, keys, certs []atomicfile.File
 	var errs []error
 	for _, e := range table {
-		want, ok := s[e.name]
-		if !ok || !e.shared() {
+		if _, ok := s[e.name]; !ok || !e.shared() {
 			continue
 		}
-		has, err := loadPair(cfg.Dir, e)
-		if err != nil {
+		want, err := s.pair(e)
+		has, hasErr := loadPair(cfg.Dir, e)
+		if err := errors.Join(err, hasErr); err != nil {
 			errs = append(errs, err)
 			continue
 		}
@@ -102,23 +112,34 @@ func (s Shared) WriteMissing(cfg Config) error {
 			errs = append(errs, err)
 			*list = append(*list, atomicfile.File{Path: to, Data: data, Mode: fileMode})
 		}
-		if has.key == nil && want.Key != nil {
-			add(&keys, has.keyFile, want.Key)
+		changed := has.public() != nil && !slices.Equal(want.rotatedOf(rotated), has.rotatedOf(rotated))
+		taken = taken || changed
+		if want.key != nil && (has.key == nil || changed) {
+			add(&keys, has.keyFile, want.keyPEM)
 		}
-		if has.main == nil && want.Cert != nil {
-			add(&certs, has.certFile, want.Cert)
+		if want.main == nil || has.main != nil && !changed {
+			continue
 		}
+		users := slices.DeleteFunc(slices.Clone(has.certs), func(c *x509.Certificate) bool {
+			return isRotated(c.PublicKey, rotated) || slices.ContainsFunc(want.certs, c.Equal)
+		})
+		if has.main != nil {
+			add(&both, has.certFile, encodeCerts(slices.Concat(want.certs, has.certs)))
+		}
+		add(&certs, has.certFile, encodeCerts(slices.Concat(want.certs, users)))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return err
+		return false, err
 	}
 	if err := makeDir(files, cfg.Dir); err != nil {
-		return err
+		return false, err
 	}
-	if err := files.Write(keys...); err != nil {
-		return err
+	for _, list := range [][]atomicfile.File{both, keys, certs} {
+		if err := files.Write(list...); err != nil {
+			return false, err
+		}
 	}
-	return files.Write(certs...)
+	return taken, nil
 }
 
 // Fingerprints returns the SHA-256 of the public keys, in hexadecimal. A renewal of an authority
@@ -126,14 +147,14 @@ func (s Shared) WriteMissing(cfg Config) error {
 func (s Shared) Fingerprints() (map[Name]string, error) {
 	all := map[Name]string{}
 	var errs []error
-	for name, content := range s {
+	for name := range s {
 		e, ok := lookup(name)
 		if !ok || !e.shared() {
 			errs = append(errs, fmt.Errorf("%s is not what servers of a cluster share", name))
 			continue
 		}
-		c := &pair{entry: e, certFile: string(name) + ".crt", keyFile: string(name) + ".key"}
-		if err := c.parse(content.Cert, content.Key); err != nil {
+		c, err := s.pair(e)
+		if err != nil {
 			errs = append(errs, err)
 			continue
 		}

@@ -48,7 +48,7 @@ func TestServersShareAuthorities(t *testing.T) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	for _, b := range []*testbed{one, two} {
-		if err := made.WriteMissing(b.Config); err != nil {
+		if _, err := made.Take(b.Config, nil); err != nil {
 			t.Fatal(err)
 		}
 		b.ensure(t)
@@ -84,7 +84,7 @@ func TestFingerprintsSurviveARenewal(t *testing.T) {
 }
 
 // Files that are there stay, whoever made them, and those that are missing are written.
-func TestWriteMissingChangesNothing(t *testing.T) {
+func TestTakeChangesNothing(t *testing.T) {
 	b := newTestbed(t)
 	user := newUserCA(t, "their CA", ecKey(t), nil, today.AddDate(20, 0, 0))
 	b.put(t, "client-ca.crt", encodeCerts(certsOf(user)))
@@ -95,7 +95,7 @@ func TestWriteMissingChangesNothing(t *testing.T) {
 	made := makeShared(t, b)
 	b.put(t, "front-proxy-ca.key", made[FrontProxyCA].Key) // as a power cut leaves it
 	before := b.files(t)
-	if err := made.WriteMissing(b.Config); err != nil {
+	if _, err := made.Take(b.Config, nil); err != nil {
 		t.Fatal(err)
 	}
 	after := b.files(t)
@@ -121,7 +121,7 @@ func TestPowerCutWhileWritingShared(t *testing.T) {
 		cut := b.Config
 		fault, steps := cutAfter(n)
 		cut.fault = fault
-		err := made.WriteMissing(cut)
+		_, err := made.Take(cut, nil)
 		if err == nil {
 			if *steps > n || n < 20 {
 				t.Fatalf("%d steps of %d and no error", *steps, n)
@@ -131,7 +131,7 @@ func TestPowerCutWhileWritingShared(t *testing.T) {
 		if !errors.Is(err, errPowerCut) {
 			t.Fatalf("after step %d: %v", n, err)
 		}
-		if err := made.WriteMissing(b.Config); err != nil {
+		if _, err := made.Take(b.Config, nil); err != nil {
 			t.Fatalf("cut after step %d: %v", n, err)
 		}
 		b.ensure(t)

@@ -94,6 +94,7 @@ func (s *controlPlane) joinCluster(ctx context.Context, kv clientv3.KV) error {
 	if err != nil {
 		return err
 	}
+	s.steps = done.Steps
 	switch {
 	case done.Replaced:
 		s.Log.Warnf("--%s: the cluster has new authorities, and refuses kubeconfigs, tokens and node certificates that the old ones have signed", membership.NewAuthoritiesOption)
@@ -105,6 +106,8 @@ func (s *controlPlane) joinCluster(ctx context.Context, kv clientv3.KV) error {
 		s.Log.Info("stored the keys of the cluster in the datastore, encrypted with its token: other servers can join")
 	case done.Fetched:
 		s.Log.Info("joined the cluster in the datastore, with its keys")
+	case done.Taken:
+		s.Log.Info("took the keys of the cluster that have been replaced since the last start")
 	}
 	if file == "" {
 		if err := checkEncryptionFile(ctx, cluster, certs.EncryptionFile(server.Certs.Dir)); err != nil {

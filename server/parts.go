@@ -66,7 +66,8 @@ type controlPlane struct {
 	first        *ready.FirstObjects
 	settling     *ready.Settling
 
-	keysFirst bool // see issuesFirst
+	keysFirst bool   // see issuesFirst
+	steps     string // of membership.Outcome
 
 	blocked  blockedParts
 	wasReset chan struct{} // has a value after a reset, until the objects for kubeadm join follow

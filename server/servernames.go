@@ -2,12 +2,17 @@ package server
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	certutil "k8s.io/client-go/util/cert"
 
@@ -15,6 +20,7 @@ import (
 	"github.com/karve-k8s/karve/internal/panics"
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/controllers/replacements"
+	"github.com/karve-k8s/karve/server/membership"
 )
 
 // When a server publishes its names again, and how long it waits after an error.
@@ -25,7 +31,7 @@ const (
 )
 
 // publishNames tells the servers that share the datastore this one's names, for which no kubelet may get
-// a certificate. A start waits for the first try.
+// a certificate, and what it has taken of keys that are being replaced. A start waits for the first try.
 func (s *controlPlane) publishNames(ctx context.Context, ready func()) error {
 	client, err := kubernetes.NewForConfig(s.adminClient())
 	if err != nil {
@@ -37,7 +43,7 @@ func (s *controlPlane) publishNames(ctx context.Context, ready func()) error {
 			if err != nil {
 				return err
 			}
-			return replacements.PublishNames(ctx, client, names)
+			return errors.Join(replacements.PublishNames(ctx, client, names), s.publishSteps(ctx, client))
 		})
 		ready()
 		next := namesAgain
@@ -45,7 +51,7 @@ func (s *controlPlane) publishNames(ctx context.Context, ready func()) error {
 			retry = namesFirstRetry
 		} else if ctx.Err() == nil {
 			if retry > namesTold {
-				s.Log.Warnf("cannot tell other servers this one's names, for which no kubelet may get a certificate; trying again: %v", err)
+				s.Log.Warnf("cannot tell other servers this one's names, for which no kubelet may get a certificate, and which keys it has; trying again: %v", err)
 			}
 			next, retry = retry, min(2*retry, namesAgain)
 		}
@@ -55,6 +61,31 @@ func (s *controlPlane) publishNames(ctx context.Context, ready func()) error {
 			return nil
 		}
 	}
+}
+
+// publishSteps writes the steps in replacements of keys to the Lease of this server, which upstream makes when the API server has started.
+func (s *controlPlane) publishSteps(ctx context.Context, client kubernetes.Interface) error {
+	if s.steps == "" {
+		return nil
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	leases := client.CoordinationV1().Leases(metav1.NamespaceSystem)
+	found, err := leases.List(ctx, metav1.ListOptions{LabelSelector: membership.ServerLabel + "," + corev1.LabelHostname + "=" + host})
+	if err == nil && len(found.Items) == 0 {
+		err = fmt.Errorf("there is no Lease of an API server on %s", host)
+	}
+	if err != nil {
+		return err
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{membership.StepsAnnotation: s.steps}}})
+	if err != nil {
+		return err
+	}
+	_, err = leases.Patch(ctx, found.Items[0].Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
 }
 
 // lastingNames returns those of names that stay this server's: not the addresses of its interfaces, which

@@ -140,6 +140,11 @@ func rotate(c *cli.Context) error {
 	})
 }
 
+// Needed is the error of a command that has no way to give what it makes to all servers.
+func Needed(what string) error {
+	return fmt.Errorf("--%s: other servers can use this datastore, and would not get the %s: make a token by karve cluster-token create FILE, start each server with --%[1]s FILE, and run this again with it", membership.Option, what)
+}
+
 // ReadToken reads the file that an option names.
 func ReadToken(c *cli.Context, option string) (token *membership.Token, err error) {
 	file, dir := c.String(option), c.String("data-dir")

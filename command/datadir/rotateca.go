@@ -36,9 +36,10 @@ const (
 func rotateCACommand() *cli.Command {
 	return &cli.Command{
 		Name:  "rotate-ca",
-		Usage: "replace the authorities, or the key of service account tokens, of a running server",
+		Usage: "replace the authorities, or the key of service account tokens, of running servers",
 		Description: `What the old ones have signed stays valid until a second run with --drop-old. Each run can be
-repeated after it was stopped. If several servers share the datastore, nothing is replaced.`,
+repeated after it was stopped. Servers with a cluster token first learn to trust what is new: without --drop-old, run it twice. Each
+run says what comes next, and is refused while a server has not taken the step before.`,
 		Flags: append(clustertoken.DatastoreFlags(),
 			&cli.BoolFlag{Name: serviceAccount, Usage: "replace the key of service account tokens, not the authorities"},
 			&cli.BoolFlag{Name: dropOld, Usage: "end a replacement: what the old authorities, or the old key, have signed is refused from then on"},
@@ -50,10 +51,15 @@ repeated after it was stopped. If several servers share the datastore, nothing i
 				return err
 			}
 			return clustertoken.WithCluster(c, func(ctx context.Context, cluster membership.Cluster) error {
-				if err := onlyServer(ctx, cluster); err != nil {
+				sealed, err := cluster.Sealed(ctx)
+				switch {
+				case err != nil:
 					return err
-				}
-				if c.Bool(dropOld) {
+				case sealed:
+					return rotateShared(ctx, c, cluster, dir)
+				case !cluster.Alone:
+					return clustertoken.Needed("keys")
+				case c.Bool(dropOld):
 					return dropFormer(ctx, c, cluster, dir)
 				}
 				return replaceKeys(ctx, c, cluster, dir)
@@ -62,12 +68,39 @@ repeated after it was stopped. If several servers share the datastore, nothing i
 	}
 }
 
-// onlyServer refuses a cluster of several servers: their copies of the keys would become different.
-func onlyServer(ctx context.Context, cluster membership.Cluster) error {
-	_, sealed, err := cluster.Encryption(ctx, nil)
-	if sealed || !cluster.Alone {
-		err = fmt.Errorf("several servers may share this datastore, and each has a copy of these keys: stop all of them, move certs/*-ca.* or certs/service-account.key of one away, and start that one without --%s and with --%s ID, which the refused start names; then start it with its token, and the others with it and a new --data-dir", membership.Option, membership.NewAuthoritiesOption)
+// rotateShared takes the next step in a cluster whose servers share the keys.
+func rotateShared(ctx context.Context, c *cli.Context, cluster membership.Cluster, dir string) error {
+	if c.String(membership.Option) == "" {
+		return fmt.Errorf("--%s: several servers may share these keys: name the file with their token", membership.Option)
 	}
+	token, err := clustertoken.ReadToken(c, membership.Option)
+	if err != nil {
+		return err
+	}
+	api, err := servers.Client(c.String("data-dir"))
+	if err != nil {
+		return err
+	}
+	kind, what, again := membership.Authorities, "authorities", "karve certs rotate-ca"
+	users, tokens := "Give users new kubeconfigs, and let nodes join again", ""
+	if c.Bool(serviceAccount) {
+		kind, what, again = membership.ServiceAccountKey, "keys of tokens", again+" --"+serviceAccount
+		users, tokens = "Wait an hour, until all Pods have new tokens", " (one of them with --"+membership.NewAuthoritiesOption+" unrecorded if programs use tokens in Secrets)"
+	}
+	step, err := cluster.RotateKeys(ctx, token, kind, c.Bool(dropOld), func(step string) error { return servers.AwaitStep(ctx, api, kind, step) })
+	if err == nil && step == membership.Finished && kind == membership.Authorities {
+		_, err = forget(ctx, api, dir)
+	}
+	if err != nil {
+		return err
+	}
+	const restart = "\nNext: start each server again, one at a time"
+	_, err = fmt.Fprintln(c.App.Writer, map[membership.Step]string{
+		membership.Introduced: "made new " + what + ", which servers trust at first; the old ones still sign" + restart + "; then run " + again + " again, which lets the new ones sign",
+		membership.Switched:   "the new " + what + " sign; the old ones are still trusted" + restart + ". " + users + "; then run " + again + " --" + dropOld,
+		membership.Dropped:    "dropped the old " + what + restart + tokens + "; then run " + again + " --" + dropOld + " once more, to make sure that no server trusts them",
+		membership.Finished:   "no server trusts the old " + what + " any more",
+	}[step])
 	return err
 }
 

@@ -19,7 +19,9 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	certutil "k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
 	"k8s.io/kubernetes/cmd/kubeadm/app/util/pubkeypin"
 
 	"github.com/karve-k8s/karve/internal/eventually"
@@ -95,45 +97,45 @@ func TestChainsOfAuthorities(t *testing.T) {
 	start(t, dir, "--disable-scheduler").stop()
 }
 
-// kubeletServing requests a serving certificate as the kubelet of a node, approves it, and returns it.
+// kubeletServing returns a serving certificate that the server has signed for the kubelet of a node.
 func kubeletServing(t *testing.T, p *process, node string) *x509.Certificate {
 	t.Helper()
-	admin := client(t, p.config())
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	cert, _ := signed(t, client(t, p.config()), certificatesv1.KubeletServingSignerName, &pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}},
+		[]string{node}, certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth)
+	all, err := certutil.ParseCertsPEM(cert)
 	if err != nil {
 		t.Fatal(err)
 	}
-	request, err := certutil.MakeCSR(key, &pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}}, []string{node}, []net.IP{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	return all[0]
+}
+
+// signed requests a certificate, approves it, and returns it with its key.
+func signed(t *testing.T, admin kubernetes.Interface, signer string, subject *pkix.Name, names []string, usages ...certificatesv1.KeyUsage) (cert, key []byte) {
+	t.Helper()
+	private, err1 := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	request, err2 := certutil.MakeCSR(private, subject, names, []net.IP{})
+	key, err3 := keyutil.MarshalPrivateKeyToPEM(private)
 	requests := admin.CertificatesV1().CertificateSigningRequests()
-	made, err := requests.Create(t.Context(), &certificatesv1.CertificateSigningRequest{
-		ObjectMeta: metav1.ObjectMeta{Name: node},
-		Spec: certificatesv1.CertificateSigningRequestSpec{Request: request, SignerName: certificatesv1.KubeletServingSignerName,
-			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}},
+	made, err4 := requests.Create(t.Context(), &certificatesv1.CertificateSigningRequest{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"},
+		Spec:       certificatesv1.CertificateSigningRequestSpec{Request: request, SignerName: signer, Usages: usages},
 	}, metav1.CreateOptions{})
-	if err != nil {
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		t.Fatal(err)
 	}
 	made.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "Test"}}
-	if _, err := requests.UpdateApproval(t.Context(), node, made, metav1.UpdateOptions{}); err != nil {
+	if _, err := requests.UpdateApproval(t.Context(), made.Name, made, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	var text []byte
-	eventually.Nil(t, "a kubelet's serving certificate", func() error {
-		got, err := requests.Get(t.Context(), node, metav1.GetOptions{})
+	eventually.Nil(t, "a certificate is signed", func() error {
+		got, err := requests.Get(t.Context(), made.Name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
-		if text = got.Status.Certificate; len(text) == 0 {
+		if cert = got.Status.Certificate; len(cert) == 0 {
 			return errors.New("it is not signed yet")
 		}
 		return nil
 	})
-	signed, err := certutil.ParseCertsPEM(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return signed[0]
+	return cert, key
 }

@@ -201,7 +201,7 @@ func TestAServerOffersItsStoreToACluster(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	wantIn(t, finish(t, command(t, "karve", "certs", "rotate-ca", "--data-dir", store.dir)).stderr, "several servers", "--new-authorities")
+	wantIn(t, finish(t, command(t, "karve", "certs", "rotate-ca", "--data-dir", store.dir)).stderr, "several servers", "--cluster-token-file")
 
 	// The key for Secrets goes to all servers before one of them writes with it.
 	secrets := func(verb string, want ...string) {

@@ -144,6 +144,9 @@ func drop(ctx context.Context, c *cli.Context, cluster membership.Cluster, prese
 	if others := config.Others(); len(others) > 0 {
 		return fmt.Errorf("--%s: %s may be stored with the old keys, too: store them again, and remove the keys from the configuration yourself (%s)", dropOld, strings.Join(others, ", "), s.file)
 	}
+	if err := s.taken(ctx); err != nil { // a server that still writes with an old key
+		return fmt.Errorf("--%s: %w", dropOld, err)
+	}
 	kept := s.file + ".before-" + present.Key
 	if has, err := readFile(kept); err != nil {
 		return err

@@ -19,6 +19,7 @@ import (
 	"github.com/karve-k8s/karve/command/clustertoken"
 	"github.com/karve-k8s/karve/command/options"
 	"github.com/karve-k8s/karve/command/output"
+	"github.com/karve-k8s/karve/command/servers"
 	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/server/apiserver"
@@ -120,7 +121,7 @@ func open(ctx context.Context, c *cli.Context, cluster membership.Cluster) (*sto
 	case sealed:
 		s.content = content
 	case !cluster.Alone:
-		return nil, nil, fmt.Errorf("--%s: other servers can use this datastore, and would not get the key: make a token by karve cluster-token create FILE, start each server with --%[1]s FILE, and run this again with it", membership.Option)
+		return nil, nil, clustertoken.Needed("key")
 	default:
 		s.token = nil
 		if s.content, err = readFile(s.file); err != nil {
@@ -153,6 +154,19 @@ func (s *store) save(ctx context.Context, config *apiserver.Encryption) error {
 	}
 	s.content = content
 	return ownership.Act(s.dir, func() error { return atomicfile.Write(s.file, content, 0o600) })
+}
+
+// taken returns an error if a server has not been started since the configuration was saved.
+func (s *store) taken(ctx context.Context) error {
+	step, err := s.cluster.Last(ctx, membership.Encryption)
+	if err != nil || s.token == nil || step == "" {
+		return err
+	}
+	api, err := servers.Client(s.dir)
+	if err != nil {
+		return err
+	}
+	return servers.AwaitStep(ctx, api, membership.Encryption, step)
 }
 
 // tell says where the configuration is, what servers do with it, and what comes next.
@@ -195,6 +209,9 @@ func rotate(c *cli.Context) error {
 			return err
 		}
 		if way, waiting := config.Waiting(); waiting {
+			if err := s.taken(ctx); err != nil {
+				return err
+			}
 			config.WriteWith(way)
 			if err := s.save(ctx, config); err != nil {
 				return err

@@ -69,7 +69,10 @@ type Outcome struct {
 	Recorded bool // the fingerprints of the server's own keys are now the cluster's
 	Stored   bool // the server's own material is now the cluster's, encrypted
 	Fetched  bool // from the datastore, what the server lacked
+	Taken    bool // keys that were replaced since the server's last start
 	Replaced bool // the server's own keys are now the cluster's, in place of others
+	// Steps are the last ones in replacements of keys, which the server has now taken: see [StepsAnnotation].
+	Steps string
 }
 
 // attempts limits how often Join begins again because somebody else has changed the record.
@@ -77,7 +80,7 @@ const attempts = 5
 
 // Join makes s a server of the cluster. The files that s lacks are then in its directory, and the
 // cluster's encryption configuration is in [certs.EncryptionFile], unless s has its own file. Join
-// changes no file that is there, except this copy, and never the record of another server. If both
+// changes no file that is there, except this copy and keys that the cluster has replaced, and never the record of another server. If both
 // differ, it is an error.
 //
 // If several servers can use the datastore, the record is created before any file is written. So a server
@@ -125,7 +128,7 @@ func (c Cluster) Check(ctx context.Context, s Server) error {
 	return err
 }
 
-// fetch makes s a server of the cluster whose material r has. No key of s differs.
+// fetch makes s a server of the cluster whose material r has. The keys of s are the cluster's, or were.
 func (c Cluster) fetch(r *record, s Server, local certs.Shared) (Outcome, error) {
 	m, err := c.open(r, s)
 	if err != nil {
@@ -138,10 +141,11 @@ func (c Cluster) fetch(r *record, s Server, local certs.Shared) (Outcome, error)
 	if err := checkEncryption(m, s); err != nil {
 		return Outcome{}, err
 	}
-	if err := m.Shared.WriteMissing(s.Certs); err != nil {
+	done := Outcome{Fetched: len(lacking) > 0, Steps: r.steps()}
+	if done.Taken, err = m.Shared.Take(s.Certs, r.Rotated); err != nil {
 		return Outcome{}, err
 	}
-	return Outcome{Fetched: len(lacking) > 0}, keepEncryption(m, s)
+	return done, keepEncryption(m, s)
 }
 
 // open decrypts r. Its errors name the option.
@@ -189,7 +193,7 @@ func (c Cluster) store(ctx context.Context, s Server, revision int64) (done Outc
 		return Outcome{}, false, fmt.Errorf("encrypt the cluster's keys: %w", err)
 	}
 	writeFiles := func() error {
-		if err := m.Shared.WriteMissing(s.Certs); err != nil || made == nil {
+		if _, err := m.Shared.Take(s.Certs, nil); err != nil || made == nil {
 			return err
 		}
 		return atomicfile.Write(certs.EncryptionFile(s.Certs.Dir), made, 0o600)
@@ -233,12 +237,9 @@ func (c Cluster) isNew(ctx context.Context) (bool, error) {
 // file, it replaces the encryption configuration, too. Either all of it happens or nothing.
 // Servers that run are not disturbed: they read the record when they start.
 func (c Cluster) Rotate(ctx context.Context, before, after *Token, encryption *[]byte) error {
-	r, revision, err := c.read(ctx)
+	r, revision, err := c.readSealed(ctx)
 	if err != nil {
 		return err
-	}
-	if r == nil || len(r.Sealed) == 0 {
-		return fmt.Errorf("the datastore has no keys in %s: no server has been started with --%s", c.key(), Option)
 	}
 	m, err := r.open(before)
 	if errors.Is(err, ErrToken) {
@@ -247,6 +248,7 @@ func (c Cluster) Rotate(ctx context.Context, before, after *Token, encryption *[
 		return fmt.Errorf("%s %w", c.key(), err)
 	}
 	if encryption != nil {
+		m.rotations.step(Encryption, Switched)
 		before, _ := c.ways(m.Encryption) // one that is no good any more reads nothing
 		m.Encryption = *encryption
 		if err := c.checkReadable(ctx, m.Encryption, func(how Stored) bool { return slices.Contains(before, how) }); err != nil {
@@ -286,6 +288,15 @@ func (c Cluster) read(ctx context.Context) (*record, int64, error) {
 		return nil, 0, fmt.Errorf("%s %w", c.key(), err)
 	}
 	return r, got.Kvs[0].ModRevision, nil
+}
+
+// readSealed is read for a record that has the keys.
+func (c Cluster) readSealed(ctx context.Context) (*record, int64, error) {
+	r, revision, err := c.read(ctx)
+	if err == nil && (r == nil || len(r.Sealed) == 0) {
+		err = fmt.Errorf("the datastore has no keys in %s: no server has been started with --%s", c.key(), Option)
+	}
+	return r, revision, err
 }
 
 // write stores the record if it is at revision; 0 means that there is none. The transactions have

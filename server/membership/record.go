@@ -33,6 +33,15 @@ type record struct {
 	Format int                   `json:"format"`
 	Keys   map[certs.Name]string `json:"keys"`
 	Sealed []byte                `json:"sealed,omitempty"`
+	rotations
+}
+
+// rotations say what has been replaced. They are no secret: a server is accepted, or refused, before anything is decrypted.
+type rotations struct {
+	// Steps has the last step in the replacement of keys of each kind. Each is another one, so a server that reports it has taken it.
+	Steps map[Kind]string `json:"steps,omitempty"`
+	// Rotated has the fingerprints of all keys that were made or replaced.
+	Rotated []string `json:"rotated,omitempty"`
 }
 
 // Material is what makes a cluster this cluster.
@@ -40,6 +49,10 @@ type Material struct {
 	Shared certs.Shared `json:"shared"`
 	// Encryption is the file of --encryption-provider-config; nil if there is none.
 	Encryption []byte `json:"encryption,omitempty"`
+	// Next has the keys that are going to sign, while servers learn to trust them.
+	Next certs.Shared `json:"next,omitempty"`
+
+	rotations rotations // is not encrypted
 }
 
 // ErrToken means that the record is encrypted with another token.
@@ -55,7 +68,7 @@ func seal(m Material, token *Token) ([]byte, error) {
 		return nil, err
 	}
 	if token == nil {
-		return json.Marshal(record{Format: format, Keys: keys})
+		return json.Marshal(record{Format: format, Keys: keys, rotations: m.rotations})
 	}
 	plain, err := json.Marshal(m)
 	if err != nil {
@@ -77,7 +90,7 @@ func seal(m Material, token *Token) ([]byte, error) {
 	if err := w.Close(); err != nil {
 		return nil, err
 	}
-	return json.Marshal(record{Format: format, Keys: keys, Sealed: sealed.Bytes()})
+	return json.Marshal(record{Format: format, Keys: keys, Sealed: sealed.Bytes(), rotations: m.rotations})
 }
 
 // unrecorded is the id of a cluster without a record. Those of others have idBytes bytes.
@@ -146,5 +159,6 @@ func (r *record) open(token *Token) (*Material, error) {
 	if err != nil || !maps.Equal(keys, r.Keys) {
 		return nil, errChanged
 	}
+	m.rotations = r.rotations
 	return m, nil
 }

@@ -60,8 +60,13 @@ func (c Cluster) refusal(ctx context.Context, r *record, s Server, local certs.S
 		return c.checkStored(ctx, s, local)
 	}
 	differing, lacking, err := compare(local, r)
-	// A replacement may have been killed before it had written the record.
-	differing = slices.DeleteFunc(differing, func(name certs.Name) bool { return local.Trusted(name, r.Keys[name]) })
+	own, _ := local.Fingerprints()
+	differing = slices.DeleteFunc(differing, func(name certs.Name) bool {
+		if len(r.Sealed) == 0 { // a replacement may have been killed before it had written the record
+			return local.Trusted(name, r.Keys[name])
+		}
+		return s.Token != nil && slices.Contains(r.Rotated, own[name]) // a key that was the cluster's: fetch replaces it
+	})
 	switch {
 	case err != nil:
 		return err
@@ -84,7 +89,9 @@ func lackingReason(s Server, local certs.Shared, lacking []certs.Name) string {
 func (c Cluster) other(r *record, s Server, reason string) error {
 	ways := []string{"put its keys there: certs/ of the server that ran the cluster, or that of a snapshot or a copy of its data directory"}
 	switch {
-	case r != nil && len(r.Sealed) > 0 && s.Token == nil:
+	case r != nil && len(r.Sealed) > 0 && s.Token != nil:
+		ways = append(ways, "move these files away, if the datastore is a backup from before a replacement of keys: the start fetches its keys")
+	case r != nil && len(r.Sealed) > 0:
 		ways = append(ways, fmt.Sprintf("give the file with the token that its servers share as --%s", Option))
 	case !c.Alone && (r == nil || len(r.Sealed) == 0):
 		ways = append(ways, fmt.Sprintf("start the server that has them with --%s, and then this one, with the same token and a new --data-dir", Option))

@@ -121,6 +121,12 @@ func (c Cluster) checkReadable(ctx context.Context, encryption []byte, counts fu
 	})
 }
 
+// Sealed reports whether the record has the keys of the cluster, so that servers share them.
+func (c Cluster) Sealed(ctx context.Context) (bool, error) {
+	r, _, err := c.read(ctx)
+	return err == nil && r != nil && len(r.Sealed) > 0, err
+}
+
 // Encryption returns the cluster's encryption configuration, nil if it has none. sealed says whether the record has
 // keys: if not, there is no token, and the configuration is the server's.
 func (c Cluster) Encryption(ctx context.Context, token *Token) (content []byte, sealed bool, err error) {
@@ -161,7 +167,10 @@ func (c Cluster) Reseal(ctx context.Context, dir string, after *Token, encryptio
 	case len(lacking) > 0:
 		return fmt.Errorf("%s %s missing: run this on a server that has all of the cluster's keys", files(dir, lacking), are(lacking))
 	}
-	m := Material{Shared: local}
+	m := Material{Shared: local, rotations: r.rotations}
+	if err := m.endSteps(); err != nil {
+		return err
+	}
 	if encryption != nil {
 		m.Encryption = *encryption
 	} else if m.Encryption, err = os.ReadFile(certs.EncryptionFile(dir)); err != nil && !errors.Is(err, os.ErrNotExist) {
