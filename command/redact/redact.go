@@ -33,7 +33,9 @@ var (
 	// A password in a URL ends at the last @, since those of MySQL need no escapes.
 	inURL = regexp.MustCompile(`([a-zA-Z][\w+.-]*://)([^\s"'<>@]*)(:)([^\s"'<>]*)@|([a-zA-Z][\w+.-]*://)[^\s"'<>]*@`)
 	named = regexp.MustCompile(`(?i)(--` + naming + `[ \n]+|` + naming + `(?:["']|` + escaped + `)?\s*[:=]\s*)` +
-		`("(?:[^"\\]|\\.)*"|'[^']*'|` + escaped + `.*?` + escaped + `|[^\s,;&"'<]+)`)
+		`("(?:[^"\\]|\\.)*"|'[^']*'|` + escaped + `.*?` + escaped + `|[^\s"'<]+)`)
+	// A value without quotes ends where another name begins, or with the punctuation of the sentence.
+	ending = regexp.MustCompile(`[,;&](?:amp;)?[\w.\[\]-]+[:=]|[,;&)}\]]+$`)
 	// The value of an option of YAML goes on in the lines that are indented.
 	ofLine  = regexp.MustCompile(`(?im)^(.*?` + naming + `["']?[ \t]*[:=]|--` + naming + `\n)(.*)((?:\n(?:[ \t]*\n)*[ \t]+\S.*)*)$`)
 	option  = regexp.MustCompile(`(?im)^[\s#-]*(?:KARVE_|--)?([\w-]+)["']?\s*[:=\n]\s*["']?([^\s"']+)`)
@@ -150,6 +152,9 @@ func (s *Secrets) Redact(text []byte) []byte {
 			return found
 		case strings.HasSuffix(name, "file"), strings.HasSuffix(name, ".go"), strings.ContainsAny(string(m[2][:1]), "{["):
 			return found
+		}
+		if at := ending.FindIndex(m[2]); at != nil && at[0] > 0 {
+			return slices.Concat(m[1], []byte(Mark), s.Redact(m[2][at[0]:]))
 		}
 		return append(slices.Clone(m[1]), Mark...)
 	})

@@ -27,6 +27,9 @@ func TestRedact(t *testing.T) {
 		"AGE-SECRET-KEY-1QQPZRY9X8GF2TVDW0S3JN54KHCE6MUA7L":                                       "PZRY9X8",
 		`error=".stringData.a: expected string, got &value.valueUnstructured{Value:\"hunter2\"}"`: "hunter2",
 		"my_api_key='hunter2'":                                                                    "hunter2",
+		"password=a,hunter2;b&c":                                                                  "hunter2",
+		"token=abc,password=hunter2":                                                              "hunter2",
+		"GET /api?access_token=hunter2;x&watch=1":                                                 "hunter2",
 	} {
 		got := string(new(Secrets).Redact([]byte(text)))
 		if strings.Contains(got, secret) || !strings.Contains(got, Mark) {
@@ -39,6 +42,20 @@ func TestRedact(t *testing.T) {
 	} {
 		if got := string(new(Secrets).Redact([]byte(text))); got != text {
 			t.Errorf("no secret: got %s, want %s", got, text)
+		}
+	}
+}
+
+// What follows a secret stays, such as the rest of a query.
+func TestRedactEndsWithTheSecret(t *testing.T) {
+	for text, want := range map[string]string{
+		"token=abc,password=x,user=y":                   "token=" + Mark + ",password=" + Mark + ",user=y",
+		"/api?token=a;b&watch=1&amp;password=c&limit=5": "/api?token=" + Mark + "&watch=1&amp;password=" + Mark + "&limit=5",
+		"{password: x, user: y}, and more":              "{password: " + Mark + ", user: y}, and more",
+		"(token=abc), see above":                        "(token=" + Mark + "), see above",
+	} {
+		if got := string(new(Secrets).Redact([]byte(text))); got != want {
+			t.Errorf("%s: got %s, want %s", text, got, want)
 		}
 	}
 }
