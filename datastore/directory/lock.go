@@ -5,11 +5,13 @@ package directory
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/karve-k8s/karve/internal/atomicfile"
@@ -47,9 +49,9 @@ func Acquire(dir string) (*Lock, error) {
 		return nil, fmt.Errorf("make data directory: %w", err)
 	}
 	path := filepath.Join(dir, "lock")
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := openLock(path, os.O_CREATE)
 	if err != nil {
-		return nil, fmt.Errorf("open lock of data directory: %w", err)
+		return nil, err
 	}
 	err = tryLock(f)
 	for deadline := time.Now().Add(lockPatience); errors.Is(err, errHeld) && time.Now().Before(deadline); {
@@ -61,7 +63,7 @@ func Acquire(dir string) (*Lock, error) {
 		if !errors.Is(err, errHeld) {
 			return nil, fmt.Errorf("lock data directory %s: %w", dir, err)
 		}
-		return nil, fmt.Errorf("%w: %s is held by %s", ErrLocked, dir, holder(path))
+		return nil, fmt.Errorf("%w: %s is held by %s", ErrLocked, dir, holder(f))
 	}
 	// Not before: a process that is refused must not overwrite the holder's pid.
 	err = f.Truncate(0)
@@ -82,8 +84,21 @@ func Acquire(dir string) (*Lock, error) {
 	return l, nil
 }
 
-func holder(path string) string {
-	b, err := os.ReadFile(path)
+// openLock opens a lock file. It refuses a FIFO, from which a reader would wait for ever.
+func openLock(path string, flags int) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|syscall.O_NONBLOCK|flags, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open lock of data directory: %w", err)
+	}
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		f.Close()
+		return nil, errors.Join(err, fmt.Errorf("open lock of data directory: %s is not a regular file: remove it", path))
+	}
+	return f, nil
+}
+
+func holder(f *os.File) string {
+	b, err := io.ReadAll(f)
 	pid := strings.TrimSpace(string(b))
 	if err != nil || pid == "" {
 		return "another process"
@@ -96,11 +111,11 @@ func holder(path string) string {
 // a free lock for a moment, and [Acquire] waits for it.
 func Holder(dir string) (pid int, held bool, err error) {
 	path := filepath.Join(dir, "lock")
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	f, err := openLock(path, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, false, nil
 	} else if err != nil {
-		return 0, false, fmt.Errorf("open lock of data directory: %w", err)
+		return 0, false, err
 	}
 	defer f.Close() // which also releases the lock
 	err = tryLock(f)
@@ -109,7 +124,7 @@ func Holder(dir string) (pid int, held bool, err error) {
 	} else if !errors.Is(err, errHeld) {
 		return 0, false, fmt.Errorf("read lock of data directory %s: %w", dir, err)
 	}
-	text, err := os.ReadFile(path)
+	text, err := io.ReadAll(f)
 	if err != nil {
 		return 0, true, nil
 	}

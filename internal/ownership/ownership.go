@@ -78,7 +78,24 @@ func Act(dir string, body func() error) (err error) {
 			err = errors.Join(err, fmt.Errorf("become root again: %w", restoring))
 		}
 	}()
+	if err := refuseFIFOs(dir); err != nil {
+		return err
+	}
 	return Explain(body(), dir)
+}
+
+// refuseFIFOs returns an error that names a FIFO in dir or its certs: whoever opens one waits for another process, and
+// the owner of dir could let root wait for ever.
+func refuseFIFOs(dir string) error {
+	for _, in := range []string{dir, filepath.Join(dir, "certs")} {
+		entries, _ := os.ReadDir(in) // what needs to read it reports the error
+		for _, e := range entries {
+			if e.Type()&fs.ModeNamedPipe != 0 {
+				return fmt.Errorf("%s is a FIFO, for which this command of root's would wait: remove it", filepath.Join(in, e.Name()))
+			}
+		}
+	}
+	return nil
 }
 
 // Mine reports whether a file belongs to this process' user. It is true where files have no

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -60,6 +61,18 @@ func TestActMakesFilesOfTheOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantOwner(t, filepath.Join(dir, "root"), 0)
+}
+
+// Opening a FIFO waits for another process.
+func TestActRefusesFIFOs(t *testing.T) {
+	dir := foreignDir(t)
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "certs"), 0o755), syscall.Mkfifo(filepath.Join(dir, "certs", "a.key"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	err := Act(dir, func() error { t.Error("it was called"); return nil })
+	if err == nil || !strings.Contains(err.Error(), filepath.Join(dir, "certs", "a.key")+" is a FIFO") {
+		t.Errorf("got %v, want an error that names the FIFO", err)
+	}
 }
 
 // A link of the owner's does not lead root to anything that the owner cannot reach.
