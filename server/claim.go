@@ -84,6 +84,9 @@ func (c *claim) lockDirs(p *plan, log *logrus.Logger) error {
 			// does not check this, because karve install runs it as root for the service's directory.
 			err = ownership.Check(dir.path)
 		}
+		if err == nil {
+			err = closeToOthers(dir.path, log)
+		}
 		if err != nil {
 			errs.addf("--%s: %w", dir.option, err)
 		}
@@ -122,6 +125,25 @@ func (c *claim) lockDirs(p *plan, log *logrus.Logger) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// closeToOthers takes from every other user the right to place files in a directory of this user's: a database, or keys. It
+// changes no directory that has other files than Karve's. A file system without modes keeps what it has.
+func closeToOthers(dir string, log *logrus.Logger) error {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	if _, known := ownership.Of(info); !known || !ownership.Mine(info) || info.Mode().Perm()&0o002 == 0 {
+		return nil
+	}
+	if !marker.Ours(dir) && !marker.Vacant(dir) {
+		return fmt.Errorf("every user of this machine may place files in %s (mode %04o): chmod o-w %s, or name another directory", dir, info.Mode().Perm(), shell.Quoted(dir))
+	}
+	if os.Chmod(dir, info.Mode()&^0o002) == nil {
+		log.Warnf("every user of this machine could place files in %s (mode %04o): now they cannot", dir, info.Mode().Perm())
+	}
+	return nil
 }
 
 // taken reports which ports and directories a refused configuration could not use, so that one

@@ -17,6 +17,7 @@ import (
 	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/internal/logbridge"
 	"github.com/karve-k8s/karve/server/controllers"
+	"github.com/karve-k8s/karve/server/marker"
 )
 
 // quietConfig returns a valid configuration without a log.
@@ -147,6 +148,7 @@ var mistakes = map[string]struct {
 	}, []string{"--kube-scheduler-arg: leader-elect-resource-lock=configmaps", "leases"}},
 	"leader migration":       {func(c *Config) { c.ControllerManagerArgs = []string{"enable-leader-migration=true"} }, []string{"--kube-controller-manager-arg: enable-leader-migration", "cloud-controller-manager"}},
 	"scheduler's flag":       {func(c *Config) { c.SchedulerArgs = []string{"kube-api-qsp=5"} }, []string{"--kube-scheduler-arg", `did you mean "kube-api-qps"?`}},
+	"backups in a file":      {func(c *Config) { c.BackupDir = os.DevNull }, []string{"--backup-dir /dev/null", "not a directory"}},
 	"scheduler's own flag":   {func(c *Config) { c.SchedulerArgs = []string{"secure-port=1"} }, []string{"--kube-scheduler-arg", "no port of its own"}},
 	"scheduler's flag value": {func(c *Config) { c.SchedulerArgs = []string{"kube-api-qps=fast"} }, []string{"--kube-scheduler-arg", "kube-api-qps=fast"}},
 }
@@ -323,6 +325,41 @@ func TestRefusedStartLeavesNothing(t *testing.T) {
 				t.Errorf("%s was left in %s", left[0].Name(), above)
 			}
 		})
+	}
+}
+
+// Others could place a database or keys in a directory to which they may write. One that is Karve's, or empty, is closed to them.
+func TestDirectoryThatOthersMayWriteTo(t *testing.T) {
+	log := quietConfig(t).Log
+	for name, test := range map[string]struct {
+		file string
+		want string
+		mode os.FileMode
+	}{
+		"empty":       {"", "", 0o775},
+		"Karve's":     {marker.File, "", 0o775},
+		"with others": {"other", "chmod o-w", 0o777},
+	} {
+		dir := t.TempDir()
+		if test.file == marker.File {
+			if err := marker.Write(dir); err != nil {
+				t.Fatal(err)
+			}
+		} else if test.file != "" {
+			if err := os.WriteFile(filepath.Join(dir, test.file), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Chmod(dir, 0o777); err != nil {
+			t.Fatal(err)
+		}
+		err := closeToOthers(dir, log)
+		if (err == nil) != (test.want == "") || err != nil && (!strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), dir)) {
+			t.Errorf("%s: got %v, want %q", name, err, test.want)
+		}
+		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != test.mode {
+			t.Errorf("%s: got %v, %v, want mode %o", name, info.Mode(), err, test.mode)
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -94,6 +95,9 @@ const (
 func (c completed) parse() *draft {
 	d := &draft{plan: plan{completed: c}}
 	d.add(checkDataDir(c.DataDir))
+	if info, err := os.Stat(c.BackupDir); err == nil && !info.IsDir() { // one that is missing may be on a disk that comes later
+		d.addf("--backup-dir %s: is not a directory", c.BackupDir)
+	}
 	d.parseDatastore()
 	d.parseAddresses()
 	d.parseRanges()
