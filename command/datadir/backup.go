@@ -146,11 +146,14 @@ func recordBackup(c *cli.Context, file string, info *snapshot.Info) error {
 // writeBackup makes the backup in the data directory first, so that one that is to be sealed is never anywhere else
 // as it is, verifies it, and then places it.
 func writeBackup(c *cli.Context, dir, file string, recipients []age.Recipient, doing func(string)) (*snapshot.Info, error) {
-	temp, err := directory.NewTempDir(dir)
+	temp, err := directory.NewTempDir(dir) // removes what a kill has left
 	if err != nil {
 		return nil, err
 	}
 	defer temp.Remove()
+	if err := checkBackupSpace(c, dir); err != nil {
+		return nil, err
+	}
 	doing("writing")
 	info, err := snapshot.MakeVerified(c.Context, temp, func(w io.Writer, scratch string) error {
 		defer doing("verifying")
@@ -179,6 +182,21 @@ func writeBackup(c *cli.Context, dir, file string, recipients []age.Recipient, d
 		return sealing.Close()
 	})
 	return info, err
+}
+
+// checkBackupSpace returns an error unless the data directory has space for a backup.
+func checkBackupSpace(c *cli.Context, dir string) error {
+	path, err := engineFile(c)
+	if err != nil {
+		return nil // writing the backup reports it
+	}
+	var database int64
+	for _, file := range []string{path, path + "-wal"} {
+		if info, err := os.Stat(file); err == nil {
+			database += info.Size()
+		}
+	}
+	return snapshots.CheckSpace(dir, database)
 }
 
 // takeWhole writes a snapshot with all checksums. If a server runs, it asks that.

@@ -203,9 +203,22 @@ func (s *Scheduled) checkSpace() error {
 	if err != nil {
 		return err
 	}
-	need := 2*(info.Bytes+info.WALBytes) + spaceMargin
-	if has, known := free(s.Dir); known && has < need {
-		return fmt.Errorf("%s has %d MiB free, and a backup needs %d MiB: free some space, or name another disk with --backup-dir", s.Dir, has>>20, need>>20)
+	if err := checkSpace(s.Dir, info.Bytes+info.WALBytes, free); err != nil {
+		return fmt.Errorf("%w, or name another disk with --backup-dir", err)
+	}
+	return nil
+}
+
+// CheckSpace returns an error unless dir has space for a backup of a database of that size, and for the copy with which
+// it is verified.
+func CheckSpace(dir string, database int64) error {
+	return checkSpace(dir, database, directory.FreeBytes)
+}
+
+func checkSpace(dir string, database int64, free func(string) (int64, bool)) error {
+	need := 2*database + spaceMargin
+	if has, known := free(dir); known && has < need {
+		return fmt.Errorf("%s has %d MiB free, and a backup needs %d MiB: free some space", dir, has>>20, need>>20)
 	}
 	return nil
 }
