@@ -48,6 +48,9 @@ func runCheck(c *cli.Context) error {
 	}
 	config, err := options.Read(c)
 	looked := target(config)
+	if wrong := ownership.RefuseFIFOs(looked.DataDir); wrong != nil {
+		return wrong
+	}
 	looked.Look = func(path string) (*sqlitefile.Info, error) { return datadir.LookAt(c.Context, looked.DataDir, path) }
 	if old := c.String("replaces"); old != "" {
 		var wrong error

@@ -13,6 +13,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/karve-k8s/karve/command/servers"
+	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/server/apiserver"
 	"github.com/karve-k8s/karve/server/membership"
 )
@@ -209,6 +210,13 @@ func ConfigFileWith(c *cli.Context, option string) string {
 // FindDataDir is [ReadDataDir] for commands about a server that runs: if nothing names a data directory and the default
 // one does not exist, it is that of the only server of this user.
 func FindDataDir(c *cli.Context) error {
+	if err := findDataDir(c); err != nil {
+		return err
+	}
+	return ownership.RefuseFIFOs(c.String("data-dir"))
+}
+
+func findDataDir(c *cli.Context) error {
 	if err := ReadDataDir(c); err != nil || c.IsSet("data-dir") || c.IsSet("kubeconfig") {
 		return err
 	}

@@ -69,6 +69,9 @@ func Act(dir string, body func() error) (err error) {
 	if !foreign {
 		return body()
 	}
+	if err := RefuseFIFOs(dir); err != nil {
+		return err
+	}
 	back, err := become(owner)
 	if err != nil {
 		return fmt.Errorf("act as %s, who owns %s: %w (run this command as that user)", owner, dir, err)
@@ -78,15 +81,15 @@ func Act(dir string, body func() error) (err error) {
 			err = errors.Join(err, fmt.Errorf("become root again: %w", restoring))
 		}
 	}()
-	if err := refuseFIFOs(dir); err != nil {
-		return err
-	}
 	return Explain(body(), dir)
 }
 
-// refuseFIFOs returns an error that names a FIFO in dir or its certs: whoever opens one waits for another process, and
-// the owner of dir could let root wait for ever.
-func refuseFIFOs(dir string) error {
+// RefuseFIFOs returns an error that names a FIFO in dir or its certs, if this process is root's and dir is another
+// user's: whoever opens one waits for another process, and that user could let root wait for ever.
+func RefuseFIFOs(dir string) error {
+	if _, foreign, err := Foreign(dir); err != nil || !foreign {
+		return err
+	}
 	for _, in := range []string{dir, filepath.Join(dir, "certs")} {
 		entries, _ := os.ReadDir(in) // what needs to read it reports the error
 		for _, e := range entries {
