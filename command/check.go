@@ -47,10 +47,10 @@ func runCheck(c *cli.Context) error {
 		return err
 	}
 	config, err := options.Read(c)
-	looked := target(config)
-	if wrong := ownership.RefuseFIFOs(looked.DataDir); wrong != nil {
+	if wrong := ownership.RefuseFIFOs(config.DataDir); wrong != nil {
 		return wrong
 	}
+	looked := target(config)
 	looked.Look = func(path string) (*sqlitefile.Info, error) { return datadir.LookAt(c.Context, looked.DataDir, path) }
 	if old := c.String("replaces"); old != "" {
 		var wrong error
