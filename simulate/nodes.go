@@ -343,6 +343,7 @@ func (s *simulation) renew(ctx context.Context, n *node, o *corev1.Node, now tim
 	if n.lease != nil && len(n.lease.OwnerReferences) > 0 && n.lease.OwnerReferences[0].UID == o.UID {
 		next := n.lease.DeepCopy()
 		next.Spec.RenewTime = &micro
+		next.ManagedFields = []metav1.ManagedFieldsEntry{{}} // from now on, the API server tracks none for this lease
 		written := &coordinationv1.Lease{}
 		err := as(s.coordination.Put().Namespace(corev1.NamespaceNodeLease).Resource("leases").Name(n.name), n.name).Body(next).Do(ctx).Into(written)
 		if err == nil {
