@@ -29,14 +29,14 @@ const (
 // user sets --node-monitor-grace-period.
 const defaultGrace = 50 * time.Second
 
-// renewInterval is the time between two renewals of a lease; one of them may fail. A
+// renewInterval is the time between two renewals of a lease; one that fails is repeated soon. A
 // kubelet renews its lease every ten seconds, because there is a network between it and the
 // controller.
 func renewInterval(grace time.Duration) time.Duration {
 	if grace <= 0 {
 		grace = defaultGrace
 	}
-	return max(min(grace, defaultGrace)*2/5, time.Second)
+	return max(min(grace, defaultGrace)/2, time.Second)
 }
 
 // slots is the number of groups of nodes that renew their leases together. So a hundred
@@ -294,7 +294,7 @@ func (s *simulation) syncNode(ctx context.Context, name string) (time.Duration, 
 	if down {
 		return 0, nil
 	}
-	if now.Sub(n.renewed) >= s.interval*9/10 { // a slot may come a little early
+	if now.Sub(n.renewed) >= s.interval/2 { // the first slot may come early
 		if err := s.renew(ctx, n, o, now); err != nil {
 			return 0, err
 		}
@@ -327,10 +327,10 @@ func (s *simulation) checkNode(n *node, o *corev1.Node) {
 }
 
 // nextRenewal returns the time until the node's next slot. Slot i begins after i tenths of
-// each interval.
+// each interval. The first renewal comes after half an interval at the earliest, and after one and a half at the latest.
 func (s *simulation) nextRenewal(n *node, now time.Time) time.Duration {
 	at := now.Truncate(s.interval).Add(time.Duration(n.index%slots) * s.interval / slots)
-	for at.Sub(n.renewed) < s.interval*9/10 || !at.After(now) {
+	for at.Sub(n.renewed) < s.interval/2 || !at.After(now) {
 		at = at.Add(s.interval)
 	}
 	return at.Sub(now)
