@@ -18,6 +18,7 @@ import (
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore/backup"
 	"github.com/karve-k8s/karve/datastore/directory"
+	"github.com/karve-k8s/karve/datastore/sqlitefile"
 	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/internal/ownership"
 	"github.com/karve-k8s/karve/server/snapshots"
@@ -190,13 +191,7 @@ func checkBackupSpace(c *cli.Context, dir string) error {
 	if err != nil {
 		return nil // writing the backup reports it
 	}
-	var database int64
-	for _, file := range []string{path, path + "-wal"} {
-		if info, err := os.Stat(file); err == nil {
-			database += info.Size()
-		}
-	}
-	return snapshots.CheckSpace(dir, database)
+	return snapshots.CheckSpace(dir, sqlitefile.Size(path)+sqlitefile.Size(path+"-wal"))
 }
 
 // takeWhole writes a snapshot with all checksums. If a server runs, it asks that.

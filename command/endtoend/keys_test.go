@@ -76,6 +76,7 @@ func tokenIn(t *testing.T, client kubernetes.Interface, before string) (token st
 	return token
 }
 
+// accepts reports whether a server authenticates a token.
 func accepts(t *testing.T, client kubernetes.Interface, token string) bool {
 	t.Helper()
 	review, err := client.AuthenticationV1().TokenReviews().Create(t.Context(),

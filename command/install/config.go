@@ -41,8 +41,12 @@ func newConfig(text []byte, given Options, usualDataDir string) (*config, error)
 	} else if !bytes.HasSuffix(text, []byte("\n")) {
 		text = append(bytes.Clone(text), '\n')
 	}
+	var before map[string]yaml.Node
+	if yaml.Unmarshal(text, &before) != nil {
+		before = nil // the new text may be right; otherwise it has the error
+	}
 	for _, name := range slices.Sorted(maps.Keys(given)) {
-		if has(text, name, given[name]) { // the same options again change nothing, not even their order
+		if hasValues(before[name], given[name]) { // the same options again change nothing, not even their order
 			continue
 		}
 		text = without(text, name)
@@ -111,13 +115,8 @@ func without(text []byte, option string) []byte {
 	return kept
 }
 
-// has reports whether a configuration has these values of an option.
-func has(text []byte, option string, values []string) bool {
-	var all map[string]yaml.Node
-	if err := yaml.Unmarshal(text, &all); err != nil {
-		return false
-	}
-	n := all[option]
+// hasValues reports whether an option of a configuration has these values.
+func hasValues(n yaml.Node, values []string) bool {
 	nodes := []*yaml.Node{&n}
 	if n.Kind == yaml.SequenceNode {
 		nodes = n.Content

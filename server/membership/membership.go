@@ -206,7 +206,10 @@ func (c Cluster) store(ctx context.Context, s Server, revision int64) (done Outc
 	if ok, err := c.write(ctx, value, revision); err != nil || !ok {
 		return Outcome{}, ok, err
 	}
-	return Outcome{Recorded: true, Stored: s.Token != nil}, true, writeFiles()
+	if !c.Alone {
+		err = writeFiles()
+	}
+	return Outcome{Recorded: true, Stored: s.Token != nil}, true, err
 }
 
 // newEncryption returns the encryption configuration that s makes for a new cluster, or nil. Servers that share a datastore

@@ -36,23 +36,21 @@ func (c Cluster) FirstUnreadable(ctx context.Context, encryption []byte) (secret
 		return "", err
 	}
 	seen := 0
+	enough := errors.New("enough")
 	err = c.EachSecret(ctx, func(namespace, name string, how Stored) error {
 		if !slices.Contains(ways, how) {
 			secret = namespace + "/" + name
 		}
 		if seen++; secret != "" || seen == page {
-			return errEnough
+			return enough
 		}
 		return nil
 	})
-	if errors.Is(err, errEnough) {
+	if errors.Is(err, enough) {
 		err = nil
 	}
 	return secret, err
 }
-
-// errEnough ends EachSecret.
-var errEnough = errors.New("enough")
 
 const page = 100 // Secrets; one has up to a MiB
 
