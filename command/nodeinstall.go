@@ -81,7 +81,8 @@ func installNode(c *cli.Context) error {
 }
 
 // joinOwn fills in the options with which this machine joins the server on it, with a token for that alone. The
-// options of a join are ignored if the machine is its node already, because the same command upgrades.
+// options of a join are ignored if the machine is its node already, because the same command upgrades; and there is
+// no token, unless the server does not accept the node's certificate any more.
 func joinOwn(c *cli.Context, m *join.Machine, dir string, o *join.Options) (done func(), err error) {
 	config, err := servers.Connect(dir, "")
 	if err != nil {
@@ -99,7 +100,9 @@ func joinOwn(c *cli.Context, m *join.Machine, dir string, o *join.Options) (done
 			}
 		}
 		o.NoNetwork, o.Name, o.IP, o.PodCIDR, o.SSHUser, o.Labels, o.Taints = false, "", "", "", "", "", ""
-		return func() {}, nil
+		if join.Accepted(c.Context, m, o.Server) {
+			return func() {}, nil
+		}
 	}
 	o.CAFile = filepath.Join(dir, "certs", "server-ca.crt")
 	client, err := kubernetes.NewForConfig(config)

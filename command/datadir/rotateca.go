@@ -82,7 +82,7 @@ func rotateShared(ctx context.Context, c *cli.Context, cluster membership.Cluste
 		return err
 	}
 	kind, what, again := membership.Authorities, "authorities", "karve certs rotate-ca"
-	users, tokens := "Give users new kubeconfigs, and let nodes join again", ""
+	users, tokens := "Nodes follow within an hour. Give users new kubeconfigs", ""
 	if c.Bool(serviceAccount) {
 		kind, what, again = membership.ServiceAccountKey, "keys of tokens", again+" --"+serviceAccount
 		users, tokens = "Wait an hour, until all Pods have new tokens", " (one of them with --"+membership.NewAuthoritiesOption+" unrecorded if programs use tokens in Secrets)"
@@ -122,7 +122,7 @@ func replaceKeys(ctx context.Context, c *cli.Context, cluster membership.Cluster
 	if len(replaced) == 0 {
 		fmt.Fprintln(c.App.Writer, "they have been replaced already; the old ones are still trusted")
 	}
-	next := "start the server again when it suits: from then on Pods and machines that join trust the new authorities. Give users new kubeconfigs, and let nodes join again; then run karve certs rotate-ca --" + dropOld
+	next := "start the server again when it suits: from then on Pods and machines that join trust the new authorities. Nodes follow within an hour. Give users new kubeconfigs; then run karve certs rotate-ca --" + dropOld
 	if c.Bool(serviceAccount) {
 		next = "start the server again: from then on it signs tokens with the new key. When all Pods have new tokens, after an hour at most, run karve certs rotate-ca --" + serviceAccount + " --" + dropOld
 	}

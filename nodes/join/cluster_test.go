@@ -9,6 +9,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
+	"io"
 	"math/big"
 	"net"
 	"net/http"
@@ -19,9 +20,11 @@ import (
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/cluster-bootstrap/token/jws"
@@ -92,6 +95,11 @@ type testServer struct {
 	nodes    map[string]*corev1.Node
 	seenAuth []string  // of the anonymous requests
 	renewed  time.Time // when the kubelet renewed its Lease
+	// clients are the authorities of clients' certificates, and signer is the one that signs.
+	clients  []testCA
+	signer   testCA
+	requests []certificatesv1.CertificateSigningRequest
+	present  func(tls.Certificate) // sets the server's own certificate
 	// offer is the data of the ConfigMap karve-ssh; nil: there is none, but next time there is later.
 	offer, later map[string]string
 }
@@ -105,7 +113,13 @@ func newServer(t *testing.T, host string) *testServer {
 		"kubeadm-config/ClusterConfiguration": "networking:\n  podSubnet: 10.200.0.0/16\n",
 	}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(s.serve))
-	server.TLS = &tls.Config{Certificates: []tls.Certificate{s.ca.serving(t, host)}}
+	serving := s.ca.serving(t, host)
+	s.present = func(c tls.Certificate) { s.mu.Lock(); defer s.mu.Unlock(); serving = c }
+	server.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return &tls.Config{Certificates: []tls.Certificate{serving}, ClientAuth: tls.RequestClientCert}, nil
+	}}
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	s.url = server.URL
@@ -162,15 +176,34 @@ func (s *testServer) serve(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
-	if r.URL.Path == "/version" {
+	if r.URL.Path == "/version" && (len(r.TLS.PeerCertificates) == 0 || s.knows(r.TLS.PeerCertificates)) {
 		answer(map[string]string{"gitVersion": s.version, "major": "1", "minor": "37"})
 		return
 	}
-	if s.refused || r.Header.Get("Authorization") != "Bearer "+goodToken {
+	if s.refused || r.Header.Get("Authorization") != "Bearer "+goodToken && !s.knows(r.TLS.PeerCertificates) {
 		failure(http.StatusUnauthorized, metav1.StatusReasonUnauthorized)
 		return
 	}
 	switch path := r.URL.Path; {
+	case strings.HasSuffix(path, "/certificatesigningrequests") && r.Method == http.MethodPost:
+		body, _ := io.ReadAll(r.Body)
+		decoded, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+		if err != nil {
+			failure(http.StatusBadRequest, metav1.StatusReasonBadRequest)
+			return
+		}
+		request := decoded.(*certificatesv1.CertificateSigningRequest)
+		request.Name, request.Status.Certificate = "csr-one", s.signer.client(request.Spec.Request, time.Now().Add(time.Hour))
+		request.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue}}
+		s.requests = append(s.requests, *request)
+		w.WriteHeader(http.StatusCreated)
+		answer(request)
+	case strings.HasSuffix(path, "/certificatesigningrequests"):
+		list := &certificatesv1.CertificateSigningRequestList{TypeMeta: metav1.TypeMeta{Kind: "CertificateSigningRequestList", APIVersion: "certificates.k8s.io/v1"}}
+		if n := len(s.requests); n > 0 {
+			list.Items = s.requests[n-1:]
+		}
+		answer(list)
 	case strings.HasSuffix(path, "/selfsubjectaccessreviews"):
 		review := &authorizationv1.SelfSubjectAccessReview{}
 		// client-go may send protobuf; which it asks is in the text either way.
@@ -207,6 +240,46 @@ func (s *testServer) serve(w http.ResponseWriter, r *http.Request) {
 	default:
 		failure(http.StatusNotFound, metav1.StatusReasonNotFound)
 	}
+}
+
+// knows tells whether a client has a certificate of one of the authorities.
+func (s *testServer) knows(chain []*x509.Certificate) bool {
+	for _, ca := range s.clients {
+		roots := x509.NewCertPool()
+		roots.AddCert(ca.cert)
+		if len(chain) > 0 {
+			if _, err := chain[0].Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err == nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// client signs a request for a client's certificate.
+func (ca testCA) client(request []byte, until time.Time) []byte {
+	block, _ := pem.Decode(request)
+	parsed, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		panic(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: parsed.Subject, NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: until, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	der, err := x509.CreateCertificate(rand.Reader, template, ca.cert, parsed.PublicKey, ca.key)
+	if err != nil {
+		panic(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+// vouch is the bridge from an authority to its successor.
+func (ca testCA) vouch(t *testing.T, next testCA) []byte {
+	t.Helper()
+	template := *next.cert
+	der, err := x509.CreateCertificate(rand.Reader, &template, ca.cert, next.key.Public(), ca.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
 // setNode replaces a Node.

@@ -219,7 +219,7 @@ func explainConnection(server string, err error) error {
 	case errors.Is(err, context.Canceled):
 		return errors.New("interrupted")
 	case apierrors.IsUnauthorized(err):
-		return fmt.Errorf("--server %s: it does not accept the credentials: a token has expired or was deleted (make a new one with `karve token create --print-install-command` on the server), or the certificate of a node has expired (`karve node remove`, then join again with a new token)", server)
+		return fmt.Errorf("--server %s: it does not accept the credentials: a token has expired or was deleted (make a new one with `karve token create --print-install-command` on the server), or the certificate of a node has expired or its authority was replaced ("+renewal+")", server)
 	case errors.As(err, &name):
 		return fmt.Errorf("--server %s: the server's certificate is not valid for that name (%w): use a name that it has, or start the server with --tls-san %s", server, err, name.Host)
 	case errors.As(err, &unknown):

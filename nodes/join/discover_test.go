@@ -251,7 +251,7 @@ func TestNameIsFree(t *testing.T) {
 
 func TestAnUnauthorizedAnswerIsNoMissingAnswer(t *testing.T) {
 	err := explainConnection("https://board:6443", apierrors.NewUnauthorized("Unauthorized"))
-	if wantError(t, err, "does not accept the credentials", "karve token create", "karve node remove"); strings.Contains(err.Error(), "firewall") {
+	if wantError(t, err, "does not accept the credentials", "karve token create", "Pods keep running"); strings.Contains(err.Error(), "firewall") {
 		t.Errorf("a server that answered is looked for behind a firewall: %v", err)
 	}
 }

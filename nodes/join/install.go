@@ -31,6 +31,16 @@ func Joined(m *Machine) (joined, own bool, err error) {
 	return r != nil, r != nil && m.own(r), err
 }
 
+// Accepted tells whether a server accepts the certificate of this machine's kubelet. It is true if nobody knows.
+func Accepted(ctx context.Context, m *Machine, server string) bool {
+	client, err := m.ownClient(server)
+	if err != nil {
+		return true
+	}
+	_, err = client.Discovery().ServerVersion()
+	return !notAccepted(err)
+}
+
 // own tells whether the record is that of a node of the server on this machine. Earlier releases had that in the
 // uninstaller.
 func (m *Machine) own(r *record) bool {
@@ -62,6 +72,15 @@ func Install(ctx context.Context, m *Machine, program string, o Options) error {
 		switch {
 		case o.OwnServer && !m.own(r):
 			return fmt.Errorf("this machine is a node of another server: %s removes it", UninstallFile)
+		case o.OwnServer && o.Token != "":
+			act = func(ctx context.Context, m *Machine, o Options) error {
+				again := o
+				again.Name = r.Node
+				if err := Join(ctx, m, again); err != nil {
+					return err
+				}
+				return Upgrade(ctx, m, o)
+			}
 		case o.OwnServer, o.Server == "" && o.Token == "":
 			act = Upgrade
 		}

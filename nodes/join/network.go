@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	nodeutil "k8s.io/component-helpers/node/util"
 )
@@ -217,6 +218,10 @@ func (m *Machine) ownClient(server string) (kubernetes.Interface, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Otherwise client-go keeps a connection by the files' names, with the certificate that they had before a renewal.
+	if err := rest.LoadTLSFiles(config); err != nil {
+		return nil, err
+	}
 	config.Timeout, config.UserAgent = requestTimeout, "karve-node"
 	return kubernetes.NewForConfig(config)
 }
@@ -227,8 +232,6 @@ func until(ctx context.Context, yes func() (bool, error)) error {
 }
 
 // isGone tells whether the Node was deleted, or its certificate is no longer accepted.
-func isGone(err error) bool {
-	return apierrors.IsNotFound(err) || apierrors.IsUnauthorized(err)
-}
+func isGone(err error) bool { return apierrors.IsNotFound(err) || notAccepted(err) }
 
 var errNoNode = errors.New("this machine is no node that `karve node join` or install.sh made")

@@ -216,7 +216,9 @@ func parseCIDRs(text string) ([]netip.Prefix, error) {
 	return all, nil
 }
 
-// Join makes this machine a node. If it fails, it leaves the machine as it found it.
+// Join makes this machine a node. If it fails, it leaves the machine as it found it. On a machine that is the node
+// already, it changes nothing, unless the cluster no longer accepts the kubelet's certificate: then it gets another one,
+// and Pods keep running.
 func Join(ctx context.Context, m *Machine, o Options) (err error) {
 	if err := m.supported(); err != nil {
 		return err
@@ -228,17 +230,16 @@ func Join(ctx context.Context, m *Machine, o Options) (err error) {
 		switch done := m.exists(kubeconfigFile) && !m.exists(bootstrapFile); {
 		case !done:
 			return fmt.Errorf("an earlier attempt to join %s was interrupted: remove what it left with `karve node remove`, then join again", old.Server)
-		case wrong == nil && old.Server == o.Server && old.Node == o.Name:
-			if _, err := m.ownNode(ctx, old); isGone(err) {
-				return fmt.Errorf("this machine was the node %s of %s, but %s", old.Node, old.Server, gone(old))
+		case wrong == nil && old.Node == o.Name:
+			if err := m.joinAgain(ctx, old, o); err != nil {
+				return err
 			}
-			o.Say("this machine is already the node %s of %s: nothing is changed", old.Node, old.Server)
 			if o.SSHUser != "" && (old.SSH == nil || old.SSH.User != o.SSHUser) {
 				o.Warn("--ssh-user %s was not looked at: put the line of `karve ssh public-key` into that user's %s by hand, or remove the node and join again", o.SSHUser, authorizedKeys)
 			}
 			return nil
 		}
-		return fmt.Errorf("this machine is already the node %s of %s: `karve node upgrade` upgrades its kubelet, with --server if that has another address now, and `karve node remove` removes it", old.Node, old.Server)
+		return already(old)
 	}
 	if wrong != nil {
 		return wrong

@@ -16,10 +16,10 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Follow waits until the cluster has this machine's Node with a range for its Pods, and gives it to the network of
-// Pods if it is another than before: a Node that was deleted and registers again gets another one. The service
-// [followService] runs it whenever the kubelet starts, because a kubelet registers only then. The server may be away for
-// as long as it likes. Without a network that follows the Node there is nothing to do.
+// Follow does what a kubelet does not. It gives the network of Pods the range of the Node: a Node that was deleted and
+// registers again gets another one. And it gives the kubelet the authorities by which the cluster has replaced its own. The service
+// [followService] runs it whenever the kubelet starts, because a kubelet registers only then, and once an hour. The server may be
+// away for as long as it likes.
 func Follow(ctx context.Context, m *Machine, o Options) error {
 	if err := m.supported(); err != nil {
 		return err
@@ -29,17 +29,17 @@ func Follow(ctx context.Context, m *Machine, o Options) error {
 	}
 	for wait := time.Second; ; wait = min(2*wait, time.Minute) {
 		r, err := m.readRecord()
-		if err != nil || r == nil || len(r.PodCIDRs) == 0 {
+		if err != nil || r == nil {
 			return err
 		}
 		if n, err := m.ownNode(ctx, r); err != nil {
 			o.Say("the Node %s cannot be read yet: %v", r.Node, err)
-		} else if len(n.Spec.PodCIDRs) == 0 {
+		} else if len(r.PodCIDRs) > 0 && len(n.Spec.PodCIDRs) == 0 {
 			o.Say("the Node %s has no podCIDR yet", r.Node)
-		} else if err := m.follow(ctx, r, o, n); err == nil {
-			return nil
-		} else {
+		} else if err := m.follow(ctx, r, o, n); err != nil {
 			o.Say("the network of Pods does not follow the Node yet: %v", err)
+		} else {
+			return m.takeAuthorities(ctx, r, o) // a failure is for the next hour
 		}
 		select {
 		case <-ctx.Done():

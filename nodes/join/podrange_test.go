@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -13,13 +14,8 @@ import (
 // of the earlier range end.
 func TestNetworkFollowsTheNode(t *testing.T) {
 	t.Parallel()
-	s := newServer(t, "127.0.0.1")
-	m := newMachine(t)
-	o := optionsFor(s)
-	o.Kubelet = withKubelet(t, m, s)
-	if err := Join(t.Context(), m.Machine, o); err != nil {
-		t.Fatal(err)
-	}
+	j := newJoined(t, time.Now().Add(time.Hour))
+	s, m, o := j.s, j.testMachine, j.o
 	if !strings.Contains(m.read(systemdUnit), followService) || !strings.Contains(m.read(followUnit), "node follow") {
 		t.Error("nothing runs beside the kubelet")
 	}
@@ -79,13 +75,8 @@ func TestNetworkFollowsTheNode(t *testing.T) {
 // A network with addresses that the user has named does not follow the Node.
 func TestOwnPodRangeStays(t *testing.T) {
 	t.Parallel()
-	s := newServer(t, "127.0.0.1")
-	m := newMachine(t)
-	o := optionsFor(s)
-	o.Kubelet, o.PodCIDR = withKubelet(t, m, s), "10.201.0.0/24"
-	if err := Join(t.Context(), m.Machine, o); err != nil {
-		t.Fatal(err)
-	}
+	j := newJoined(t, time.Now().Add(time.Hour), func(o *Options) { o.PodCIDR = "10.201.0.0/24" })
+	m, o := j.testMachine, j.o
 	if err := Follow(t.Context(), m.Machine, o); err != nil {
 		t.Error(err)
 	}

@@ -12,7 +12,7 @@ const (
 	openrcScript = "/etc/init.d/karve-node"
 	openrcLog    = "/var/log/karve-node.log"
 
-	// followService runs Follow beside the kubelet.
+	// followService runs Follow beside the kubelet, and once an hour.
 	followService = "karve-node-network"
 	followUnit    = "/etc/systemd/system/" + followService + ".service"
 	followPID     = "/run/" + followService + ".pid" // of OpenRC
@@ -57,9 +57,9 @@ start_pre() {
 	checkpath -f -m 0600 %s
 }
 
-# Beside the kubelet: it ends when Pods have addresses of the Node's range.
+# Beside the kubelet: Pods get addresses of the Node's range, and the kubelet the cluster's authorities.
 start_post() {
-	start-stop-daemon --start --background --make-pidfile --pidfile %[7]s --exec %[8]q -- node follow || :
+	start-stop-daemon --start --background --make-pidfile --pidfile %[7]s --exec /bin/sh -- -c 'while :; do "$0" node follow; sleep 3600; done' %[8]q || :
 }
 
 stop_post() {
@@ -96,13 +96,17 @@ WantedBy=multi-user.target
 func (m *Machine) followFile() file {
 	return file{followUnit, fmt.Sprintf(`# Written by karve node join.
 [Unit]
-Description=Pods have addresses of their Node's range
+Description=Pods have addresses of their Node's range, and the kubelet has the cluster's authorities
 Documentation=https://github.com/karve-k8s/karve
 # A kubelet that is restarted may register its Node again.
 PartOf=karve-node.service
+StartLimitIntervalSec=0
 
 [Service]
 ExecStart=%q node follow
+# It ends when there is nothing to do, and looks again in an hour.
+Restart=always
+RestartSec=1h
 `, m.program()), 0o644}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/client-go/kubernetes"
@@ -21,7 +22,8 @@ import (
 // Upgrade replaces the kubelet by that of the cluster's version, or by Options.Kubelet. Pods keep
 // running meanwhile. If the new one does not become Ready, the old one returns. If Options.Server is
 // given, that is the server's address from now on. A kubelet without a DNS gets the cluster's,
-// and a network of Pods with the range of an earlier Node gets the present one's.
+// a network of Pods with the range of an earlier Node gets the present one's, and a replacement of the
+// cluster's authorities is followed.
 func Upgrade(ctx context.Context, m *Machine, o Options) error {
 	if err := m.supported(); err != nil {
 		return err
@@ -46,7 +48,9 @@ func Upgrade(ctx context.Context, m *Machine, o Options) error {
 		return err
 	}
 	v, err := client.Discovery().ServerVersion()
-	if err != nil {
+	if notAccepted(err) {
+		return errors.New(gone(r, err))
+	} else if err != nil {
 		return explainConnection(o.Server, err)
 	}
 	version, err := utilversion.ParseSemantic(v.GitVersion)
@@ -65,6 +69,9 @@ func Upgrade(ctx context.Context, m *Machine, o Options) error {
 		if err := m.follow(ctx, r, o, n); err != nil {
 			return err
 		}
+	}
+	if err := m.takeAuthorities(ctx, r, o); err != nil {
+		o.Warn("whether the cluster has replaced its authorities is not known: %v", err)
 	}
 	if plain := fmt.Sprintf("v%d.%d.%d", version.Major(), version.Minor(), version.Patch()); o.Kubelet == "" && r.Version == plain {
 		o.Say("the kubelet is %s already, as the server", r.Version)
@@ -212,9 +219,15 @@ type State struct {
 	Files    []string `json:"files,omitempty"`
 }
 
-// gone says what to do about a Node that the cluster no longer has.
-func gone(r *record) string {
-	return fmt.Sprintf("the cluster no longer has the node %s, or does not accept its certificate: `karve node remove`, then join again", r.Node)
+// renewal is the remedy if the cluster does not accept the kubelet's certificate.
+const renewal = "`karve token create --print-install-command` on the server prints a line which, run here, gets it another one, and Pods keep running"
+
+// gone says what to do where isGone is true.
+func gone(r *record, err error) string {
+	if apierrors.IsNotFound(err) {
+		return fmt.Sprintf("the cluster no longer has the node %s: `karve node remove`, then join again", r.Node)
+	}
+	return fmt.Sprintf("the cluster does not accept the certificate of the node %s: %s", r.Node, renewal)
 }
 
 // Status asks the cluster about this machine.
@@ -235,7 +248,7 @@ func Status(ctx context.Context, m *Machine) (State, error) {
 	n, err := client.CoreV1().Nodes().Get(ctx, r.Node, metav1.GetOptions{})
 	switch {
 	case isGone(err):
-		s.Problem = gone(r)
+		s.Problem = gone(r, err)
 	case err != nil:
 		s.Problem = explainConnection(r.Server, err).Error()
 	default:
