@@ -44,7 +44,7 @@ finish_test() {
 	(kubectl --request-timeout 30s get nodes,pods,services,endpointslices,csr -A -o wide) >"$kept/objects" 2>&1
 	(kubectl --request-timeout 30s get events -A) >>"$kept/objects" 2>&1
 	cat "$kept/objects" >&2
-	printf 'nodes: FAIL %s; %s has the logs\n' "${case:-before the first case}" "$kept" >&2
+	printf 'nodes: FAIL %s%s; %s has the logs\n' "${case:-before the first case}" "$(cat "$run/died" 2>/dev/null)" "$kept" >&2
 }
 
 same() { [ "$2" = "$3" ] || die "$1: got \"$2\", want \"$3\""; }
