@@ -76,7 +76,7 @@ func (s *controlPlane) joinCluster(ctx context.Context, kv clientv3.KV) error {
 	}
 	defer s.stepsOf(datastorePart)("join the cluster")()
 	server := membership.Server{
-		Certs: s.certificates.CertsConfig(), Token: s.clusterToken, TokenFile: s.ClusterTokenFile, NewAuthorities: s.NewAuthorities,
+		Certs: s.certificates.CertsConfig(), Token: s.clusterToken, NewAuthorities: s.NewAuthorities,
 		OtherFrontProxy: apiserver.LastArg(s.APIServerArgs, apiserver.FrontProxyOption) != "",
 	}
 	file := apiserver.LastArg(s.APIServerArgs, apiserver.EncryptionOption)

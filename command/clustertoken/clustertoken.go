@@ -121,9 +121,7 @@ func rotate(c *cli.Context) error {
 		} else {
 			err = cluster.Rotate(ctx, before, after, encryption)
 		}
-		if errors.Is(err, membership.ErrToken) {
-			return fmt.Errorf("--%s %s: %w: name the file that its servers have", membership.Option, c.String(membership.Option), err)
-		} else if err != nil {
+		if err != nil {
 			return err
 		}
 		if file := c.String(newTokenFile); file != "" {

@@ -47,9 +47,8 @@ func (c Cluster) key() string { return c.Prefix + storage.ClusterRecord }
 // Server is a server that is about to start.
 type Server struct {
 	Certs certs.Config // its directory may be empty
-	// Token is nil without --cluster-token-file, which TokenFile names.
-	Token     *Token
-	TokenFile string
+	// Token is nil without --cluster-token-file.
+	Token *Token
 	// Encryption is the content of the file of --encryption-provider-config; nil without the option.
 	Encryption []byte
 	// NewEncryption makes the encryption configuration of a new cluster; nil if it gets none.
@@ -130,7 +129,7 @@ func (c Cluster) Check(ctx context.Context, s Server) error {
 
 // fetch makes s a server of the cluster whose material r has. The keys of s are the cluster's, or were.
 func (c Cluster) fetch(r *record, s Server, local certs.Shared) (Outcome, error) {
-	m, err := c.open(r, s)
+	m, err := c.open(r, s.Token)
 	if err != nil {
 		return Outcome{}, err
 	}
@@ -148,15 +147,13 @@ func (c Cluster) fetch(r *record, s Server, local certs.Shared) (Outcome, error)
 	return done, keepEncryption(m, s)
 }
 
-// open decrypts r. Its errors name the option.
-func (c Cluster) open(r *record, s Server) (*Material, error) {
-	m, err := r.open(s.Token)
-	if errors.Is(err, ErrToken) {
-		return nil, fmt.Errorf("--%s %s: %w: copy the file from a server of that cluster", Option, s.TokenFile, err)
-	} else if err != nil {
-		return nil, fmt.Errorf("%s %w", c.key(), err)
+// open decrypts r. Its errors name the option and the file of the token, or the record.
+func (c Cluster) open(r *record, token *Token) (*Material, error) {
+	m, err := r.open(token)
+	if err != nil && !errors.Is(err, ErrToken) {
+		err = fmt.Errorf("%s %w", c.key(), err)
 	}
-	return m, nil
+	return m, err
 }
 
 // store writes what s has as the cluster's, in place of the record at revision. Without a token, it
@@ -244,11 +241,9 @@ func (c Cluster) Rotate(ctx context.Context, before, after *Token, encryption *[
 	if err != nil {
 		return err
 	}
-	m, err := r.open(before)
-	if errors.Is(err, ErrToken) {
+	m, err := c.open(r, before)
+	if err != nil {
 		return err
-	} else if err != nil {
-		return fmt.Errorf("%s %w", c.key(), err)
 	}
 	if encryption != nil {
 		m.rotations.step(Encryption, Switched)

@@ -74,11 +74,11 @@ func clusterIn(kv clientv3.KV, prefix string) Cluster {
 	}}
 }
 
-func newToken(t *testing.T) *Token { return &Token{strings.TrimSpace(NewToken())} }
+func newToken(t *testing.T) *Token { return &Token{strings.TrimSpace(NewToken()), "/the/token"} }
 
 // newServer returns a server with an empty directory.
 func newServer(t *testing.T, token *Token) Server {
-	return Server{Certs: certs.Config{Dir: filepath.Join(t.TempDir(), "certs"), NoSync: true}, Token: token, TokenFile: "/the/token"}
+	return Server{Certs: certs.Config{Dir: filepath.Join(t.TempDir(), "certs"), NoSync: true}, Token: token}
 }
 
 // started returns a server that has been a cluster of its own.
@@ -349,7 +349,7 @@ func TestAnotherTokenIsRefused(t *testing.T) {
 	c := emptyCluster(t)
 	one := newServer(t, newToken(t))
 	c.join(t, one)
-	for _, s := range []Server{newServer(t, newToken(t)), {Certs: one.Certs, Token: newToken(t), TokenFile: "/the/token"}} {
+	for _, s := range []Server{newServer(t, newToken(t)), {Certs: one.Certs, Token: newToken(t)}} {
 		if err := c.refused(t, s, "--cluster-token-file /the/token", "is not the one"); !errors.Is(err, ErrToken) {
 			t.Errorf("got %v, want ErrToken", err)
 		}
@@ -551,8 +551,12 @@ func TestRotate(t *testing.T) {
 	}
 	one := newServer(t, before)
 	c.join(t, one)
-	if err := c.Rotate(t.Context(), after, before, nil); !errors.Is(err, ErrToken) {
-		t.Errorf("with another token: got %v, want ErrToken", err)
+	_, rotated := c.RotateKeys(t.Context(), after, Authorities, false, nil)
+	_, _, encryption := c.Encryption(t.Context(), after)
+	for _, err := range []error{c.Rotate(t.Context(), after, before, nil), rotated, encryption} {
+		if !errors.Is(err, ErrToken) || !strings.Contains(err.Error(), "--cluster-token-file /the/token") {
+			t.Errorf("with another token: got %v, want ErrToken with the file", err)
+		}
 	}
 	if err := c.Rotate(t.Context(), before, after, nil); err != nil {
 		t.Fatal(err)

@@ -143,7 +143,7 @@ func (r *record) open(token *Token) (*Material, error) {
 	identity.SetMaxWorkFactor(mostWork)
 	plain, err := age.Decrypt(bytes.NewReader(r.Sealed), identity)
 	if errors.Is(err, age.ErrIncorrectIdentity) {
-		return nil, ErrToken
+		return nil, fmt.Errorf("--%s %s: %w: take a copy of the file that its servers have", Option, token.file, ErrToken)
 	} else if err != nil {
 		return nil, fmt.Errorf("%w: %w", errChanged, err)
 	}

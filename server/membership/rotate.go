@@ -80,7 +80,7 @@ func (c Cluster) RotateKeys(ctx context.Context, token *Token, k Kind, drop bool
 	if err != nil {
 		return "", err
 	}
-	m, err := c.open(r, Server{Token: token})
+	m, err := c.open(r, token)
 	if err != nil {
 		return "", err
 	}

@@ -135,7 +135,7 @@ func (c Cluster) Encryption(ctx context.Context, token *Token) (content []byte, 
 	if token == nil {
 		return nil, true, fmt.Errorf("the cluster's encryption configuration is in the datastore: name the file with its token by --%s", Option)
 	}
-	m, err := c.open(r, Server{Token: token})
+	m, err := c.open(r, token)
 	if err != nil {
 		return nil, true, err
 	}

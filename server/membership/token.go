@@ -26,7 +26,7 @@ const (
 )
 
 // Token is the secret that the servers of a cluster share. It does not print.
-type Token struct{ secret string }
+type Token struct{ secret, file string }
 
 // String keeps the secret out of logs and errors.
 func (Token) String() string { return "(a cluster token)" }
@@ -82,5 +82,5 @@ func ReadToken(path string) (*Token, error) {
 	case len(distinct) < leastDistinct:
 		return nil, fmt.Errorf("the token in %s has %d different characters, and could be guessed: want %d or more; karve cluster-token create makes one", path, len(distinct), leastDistinct)
 	}
-	return &Token{secret}, nil
+	return &Token{secret, path}, nil
 }
