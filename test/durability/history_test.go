@@ -92,6 +92,11 @@ func (h *serverHistory) command(in input, args ...string) {
 	if in.action == save {
 		op.Input, op.Call = input{action: saved, slot: in.slot}, h.now()
 	}
+	if in.action == reset {
+		half := op
+		half.Input = input{action: resetting, slot: in.slot}
+		h.commanded(half)
+	}
 	h.commanded(op)
 }
 

@@ -33,18 +33,19 @@ func (v version) present() bool { return v.value != "" }
 type action int
 
 const (
-	read    action = iota
-	create         // if the object is absent
-	update         // if it has the version of the guard
-	remove         // if it has the version of the guard
-	patch          // if it exists
-	save           // begin to copy it to a slot: karve snapshot, karve datastore backup
-	saved          // end the copy, which is the object as it was at some time since save
-	reset          // set it to the slot's copy with a new write: karve reset
-	restore        // set it to the slot's copy: karve datastore restore
+	read      action = iota
+	create           // if the object is absent
+	update           // if it has the version of the guard
+	remove           // if it has the version of the guard
+	patch            // if it exists
+	save             // begin to copy it to a slot: karve snapshot, karve datastore backup
+	saved            // end the copy, which is the object as it was at some time since save
+	resetting        // begin a reset, which may delete what it then sets: each has a revision, and a list is of one of them
+	reset            // set it to the slot's copy with a new write: karve reset
+	restore          // set it to the slot's copy: karve datastore restore
 )
 
-var actions = [...]string{"read", "create", "update", "delete", "patch", "save", "saved", "reset", "restore"}
+var actions = [...]string{"read", "create", "update", "delete", "patch", "save", "saved", "resetting", "reset", "restore"}
 
 // slots are the copies of the cluster that a history makes.
 const (
@@ -74,6 +75,10 @@ type state struct {
 	is     version
 	copies [slots]versions
 	saving [slots]bool
+	// half is resetting or reset if only that one of the two has happened, else 0. If cleared, the object is deleted, and was was.
+	half    action
+	cleared bool
+	was     version
 }
 
 // versions are what a copy may contain: a line with value and resourceVersion for each. They are a
@@ -159,6 +164,9 @@ var historyModel = porcupine.NondeterministicModel{
 func step(s state, in input, out answer) []any {
 	may, must := false, false // the call changes the object
 	after := version{in.value, out.found.rv}
+	if s.cleared && in.action != read && in.action != reset {
+		return nil // no other write comes in between
+	}
 	switch in.action {
 	case read:
 		switch {
@@ -174,9 +182,33 @@ func step(s state, in input, out answer) []any {
 	case saved:
 		s.saving[in.slot] = false
 		return []any{s}
+	case resetting:
+		if s.half == reset {
+			s.half = 0
+			return []any{s}
+		}
+		s.half = resetting
+		gone := s
+		gone.is, gone.was, gone.cleared = version{}, s.is, true
+		if !s.is.present() {
+			return []any{s}
+		}
+		return []any{s, gone}
 	case reset, restore:
 		var all []any
+		before := s
+		if s.cleared {
+			s.is, s.was, s.cleared = s.was, version{}, false
+		}
+		if in.action == reset && s.half == resetting {
+			s.half = 0
+		} else if in.action == reset {
+			s.half = reset
+		}
 		for v := range s.copies[in.slot].all() {
+			if before.cleared && v.value == s.is.value {
+				continue // it was not touched
+			}
 			after := s
 			after.copies[in.slot] = versions("").and(v)
 			if in.action == restore || v.value != s.is.value {
@@ -299,13 +331,17 @@ func TestHistoryModel(t *testing.T) {
 		"an update that creates":                 {[]any{input{key: "a", action: update, guard: v("1", 5), value: "2", upsert: true}, done(v("2", 6))}, porcupine.Ok},
 		"an update that should have created":     {[]any{input{key: "a", action: update, guard: v("1", 5), value: "2", upsert: true}, answer{absent: true}}, porcupine.Illegal},
 		"a patch":                                {append(made, guarded(patch, version{}, "2"), done(v("2", 6)), get, done(v("2", 6))), porcupine.Ok},
-		"a reset":                                {append(made, input{action: save}, answer{}, input{action: saved}, answer{}, guarded(update, v("1", 5), "2"), done(v("2", 6)), input{action: reset}, answer{}, get, done(v("1", 8))), porcupine.Ok},
-		"a reset that did nothing":               {append(made, input{action: save}, answer{}, input{action: saved}, answer{}, guarded(update, v("1", 5), "2"), done(v("2", 6)), input{action: reset}, answer{}, get, done(v("2", 6))), porcupine.Illegal},
-		"a reset that touched what was the same": {append(made, input{action: save}, answer{}, input{action: saved}, answer{}, input{action: reset}, answer{}, get, done(v("1", 8))), porcupine.Illegal},
-		"a guard from before a reset":            {append(made, input{action: save}, answer{}, input{action: saved}, answer{}, guarded(update, v("1", 5), "2"), done(v("2", 6)), input{action: reset}, answer{}, guarded(update, v("1", 5), "3"), answer{}), porcupine.Ok},
-		"a reset to what was never the object":   {append(made, input{action: save}, answer{}, guarded(update, v("1", 5), "2"), done(v("2", 6)), input{action: saved}, answer{}, guarded(update, v("2", 6), "3"), done(v("3", 7)), input{action: reset}, answer{}, get, done(v("3", 7))), porcupine.Illegal},
-		"a reset to what was during the copy":    {append(made, input{action: save}, answer{}, guarded(update, v("1", 5), "2"), done(v("2", 6)), input{action: saved}, answer{}, guarded(update, v("2", 6), "3"), done(v("3", 7)), input{action: reset}, answer{}, get, done(v("2", 8))), porcupine.Ok},
-		"two resets to different copies":         {append(made, input{action: save}, answer{}, guarded(update, v("1", 5), "2"), done(v("2", 6)), input{action: saved}, answer{}, input{action: reset}, answer{}, get, done(v("1", 7)), input{action: reset}, answer{}, get, done(v("2", 8))), porcupine.Illegal},
+		"a reset":                                {append(made, input{action: save}, answer{}, input{action: saved}, answer{}, guarded(update, v("1", 5), "2"), done(v("2", 6)), input{action: resetting}, answer{}, input{action: reset}, answer{}, get, done(v("1", 8))), porcupine.Ok},
+		"a reset that did nothing":               {append(made, input{action: save}, answer{}, input{action: saved}, answer{}, guarded(update, v("1", 5), "2"), done(v("2", 6)), input{action: resetting}, answer{}, input{action: reset}, answer{}, get, done(v("2", 6))), porcupine.Illegal},
+		"a reset that touched what was the same": {append(made, input{action: save}, answer{}, input{action: saved}, answer{}, input{action: resetting}, answer{}, input{action: reset}, answer{}, get, done(v("1", 8))), porcupine.Illegal},
+		"a guard from before a reset":            {append(made, input{action: save}, answer{}, input{action: saved}, answer{}, guarded(update, v("1", 5), "2"), done(v("2", 6)), input{action: resetting}, answer{}, input{action: reset}, answer{}, guarded(update, v("1", 5), "3"), answer{}), porcupine.Ok},
+		"a reset to what was never the object":   {append(made, input{action: save}, answer{}, guarded(update, v("1", 5), "2"), done(v("2", 6)), input{action: saved}, answer{}, guarded(update, v("2", 6), "3"), done(v("3", 7)), input{action: resetting}, answer{}, input{action: reset}, answer{}, get, done(v("3", 7))), porcupine.Illegal},
+		"a reset to what was during the copy":    {append(made, input{action: save}, answer{}, guarded(update, v("1", 5), "2"), done(v("2", 6)), input{action: saved}, answer{}, guarded(update, v("2", 6), "3"), done(v("3", 7)), input{action: resetting}, answer{}, input{action: reset}, answer{}, get, done(v("2", 8))), porcupine.Ok},
+		"two resets to different copies":         {append(made, input{action: save}, answer{}, guarded(update, v("1", 5), "2"), done(v("2", 6)), input{action: saved}, answer{}, input{action: resetting}, answer{}, input{action: reset}, answer{}, get, done(v("1", 7)), input{action: resetting}, answer{}, input{action: reset}, answer{}, get, done(v("2", 8))), porcupine.Illegal},
+		"a list amid a reset":                    {append(made, input{action: save}, answer{}, input{action: saved}, answer{}, guarded(update, v("1", 5), "2"), done(v("2", 6)), input{action: resetting}, answer{}, get, done(version{}), input{action: reset}, answer{}, get, done(v("1", 8))), porcupine.Ok},
+		"a reset that deleted what was the same": {append(made, input{action: save}, answer{}, input{action: saved}, answer{}, input{action: resetting}, answer{}, get, done(version{}), input{action: reset}, answer{}, get, done(v("1", 5))), porcupine.Illegal},
+		"a reset that stopped amid":              {append(made, input{action: save}, answer{}, input{action: saved}, answer{}, guarded(update, v("1", 5), "2"), done(v("2", 6)), input{action: resetting}, answer{}, get, done(version{}), input{action: reset}, answer{}, get, done(version{})), porcupine.Illegal},
+		"a write amid a reset":                   {append(made, input{action: save}, answer{}, input{action: saved}, answer{}, guarded(update, v("1", 5), "2"), done(v("2", 6)), input{action: resetting}, answer{}, get, done(version{}), guarded(create, version{}, "3"), done(v("3", 9)), input{action: reset}, answer{}, get, done(v("1", 8))), porcupine.Illegal},
 		"a restore":                              {append(made, input{action: save}, answer{}, input{action: saved}, answer{}, guarded(remove, v("1", 5), ""), done(version{}), input{action: restore}, answer{}, get, done(v("1", 5))), porcupine.Ok},
 		"a restore of something else":            {append(made, input{action: save}, answer{}, input{action: saved}, answer{}, guarded(update, v("1", 5), "2"), done(v("2", 6)), input{action: restore}, answer{}, get, done(v("2", 6))), porcupine.Illegal},
 	} {
