@@ -43,7 +43,8 @@ type ResetResult struct {
 // each key in a revision of its own. So revisions only rise, watchers see every change, and no resourceVersion
 // stands for two states. (If keys shared a revision, a client whose watch breaks between them would miss some.)
 // All changes are one batch: they are on the disk as a whole or not at all, readers see them at the same time, and
-// no other write comes in between.
+// no other write comes in between. An API server's cache takes one revision after the other: a list from it may be of one in
+// the middle.
 //
 // Reset deletes and creates keys in the order of their creation, so that an owner is deleted before the objects it
 // owns are created again. A key that had a lease is attached to that lease, or, if it has expired, to a new one
