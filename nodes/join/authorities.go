@@ -3,7 +3,6 @@ package join
 import (
 	"bytes"
 	"context"
-	"crypto"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
@@ -67,7 +66,7 @@ func (m *Machine) takeAuthorities(ctx context.Context, r *record, o Options) err
 	if _, err := m.adopt(ctx, r.Node, r.Server, i, bundle); err != nil {
 		return err
 	}
-	// This process may be one that ends when the kubelet is restarted. It is told so by its context.
+	// The restart also stops the service of Follow, which ends ctx. What comes next is done nevertheless.
 	if err := m.restart(context.WithoutCancel(ctx), "karve-node"); err != nil {
 		return err
 	}
@@ -80,7 +79,7 @@ func (m *Machine) takeAuthorities(ctx context.Context, r *record, o Options) err
 
 // readAuthorities reads those of cluster-info, over a connection that ca verifies.
 func readAuthorities(ctx context.Context, server string, ca []byte) ([]byte, error) {
-	client, err := rest.HTTPClientFor(&rest.Config{Host: server, Timeout: requestTimeout, TLSClientConfig: rest.TLSClientConfig{CAData: ca}})
+	client, err := rest.HTTPClientFor(clientConfig(server, ca))
 	if err != nil {
 		return nil, err
 	}
@@ -131,15 +130,11 @@ func (m *Machine) identity() (*identity, error) {
 
 // request gets another certificate for a node, with a new key. The client has the credentials of the node, or a token.
 func (i *identity) request(ctx context.Context, client kubernetes.Interface, node string) error {
-	key, err := keyutil.MakeEllipticPrivateKeyPEM()
+	key, text, err := makeRequest(node)
 	if err != nil {
 		return err
 	}
 	parsed, err := keyutil.ParsePrivateKeyPEM(key)
-	if err != nil {
-		return err
-	}
-	text, err := certutil.MakeCSR(parsed.(crypto.Signer), &pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}}, nil, nil)
 	if err != nil {
 		return err
 	}
@@ -162,10 +157,24 @@ func (i *identity) request(ctx context.Context, client kubernetes.Interface, nod
 	return nil
 }
 
+// makeRequest makes a key, and the request for a certificate of a node: both PEM.
+func makeRequest(node string) (key, request []byte, err error) {
+	if key, err = keyutil.MakeEllipticPrivateKeyPEM(); err != nil {
+		return nil, nil, err
+	}
+	parsed, err := keyutil.ParsePrivateKeyPEM(key)
+	if err != nil {
+		return nil, nil, err
+	}
+	request, err = certutil.MakeCSR(parsed, &pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}}, nil, nil)
+	return key, request, err
+}
+
 // adopt gives the kubelet what request got, and the authorities ca, for its next start. Before that, the server has to accept it.
 func (m *Machine) adopt(ctx context.Context, node, server string, i *identity, ca []byte) (kubernetes.Interface, error) {
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: server, Timeout: requestTimeout, UserAgent: "karve-node",
-		TLSClientConfig: rest.TLSClientConfig{CAData: ca, CertData: i.pem, KeyData: i.pem}})
+	config := clientConfig(server, ca)
+	config.CertData, config.KeyData = i.pem, i.pem
+	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err
 	}

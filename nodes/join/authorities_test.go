@@ -2,9 +2,7 @@ package join
 
 import (
 	"context"
-	"crypto"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,7 +15,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	certutil "k8s.io/client-go/util/cert"
-	"k8s.io/client-go/util/keyutil"
 	"k8s.io/kubernetes/cmd/kubeadm/app/util/pubkeypin"
 )
 
@@ -50,15 +47,7 @@ func newJoined(t *testing.T, until time.Time, change ...func(*Options)) *joined 
 	s.setNode("board", func(n *corev1.Node) {
 		n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}}
 	})
-	key, err := keyutil.MakeEllipticPrivateKeyPEM()
-	if err != nil {
-		t.Fatal(err)
-	}
-	parsed, err := keyutil.ParsePrivateKeyPEM(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	request, err := certutil.MakeCSR(parsed.(crypto.Signer), &pkix.Name{CommonName: "system:node:board", Organization: []string{"system:nodes"}}, nil, nil)
+	key, request, err := makeRequest("board")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -59,9 +59,7 @@ func discover(ctx context.Context, o Options) (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	config := &rest.Config{Host: o.Server, Timeout: requestTimeout, TLSClientConfig: rest.TLSClientConfig{CAData: pinned}, UserAgent: "karve-node"}
-	// Several requests of one join are no burst that a client should slow down.
-	config.QPS = -1
+	config := clientConfig(o.Server, pinned)
 	anonymous, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, err
@@ -81,6 +79,12 @@ func discover(ctx context.Context, o Options) (*cluster, error) {
 	}
 	c := &cluster{server: o.Server, ca: ca, client: client}
 	return c, c.read(ctx)
+}
+
+// clientConfig is for requests without credentials to a server whose certificate ca has signed.
+func clientConfig(server string, ca []byte) *rest.Config {
+	// Several requests of one join are no burst that a client should slow down.
+	return &rest.Config{Host: server, Timeout: requestTimeout, TLSClientConfig: rest.TLSClientConfig{CAData: ca}, UserAgent: "karve-node", QPS: -1}
 }
 
 // readSigned returns the kubeconfig of cluster-info, whose signature is checked.

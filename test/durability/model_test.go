@@ -75,10 +75,9 @@ type state struct {
 	is     version
 	copies [slots]versions
 	saving [slots]bool
-	// half is resetting or reset if only that one of the two has happened, else 0. If cleared, the object is deleted, and was was.
-	half    action
-	cleared bool
-	was     version
+	// half is resetting or reset if only that one of the two has happened, else 0. was is the object that resetting has deleted.
+	half action
+	was  version
 }
 
 // versions are what a copy may contain: a line with value and resourceVersion for each. They are a
@@ -164,7 +163,7 @@ var historyModel = porcupine.NondeterministicModel{
 func step(s state, in input, out answer) []any {
 	may, must := false, false // the call changes the object
 	after := version{in.value, out.found.rv}
-	if s.cleared && in.action != read && in.action != reset {
+	if s.was.present() && in.action != read && in.action != reset {
 		return nil // no other write comes in between
 	}
 	switch in.action {
@@ -189,16 +188,16 @@ func step(s state, in input, out answer) []any {
 		}
 		s.half = resetting
 		gone := s
-		gone.is, gone.was, gone.cleared = version{}, s.is, true
+		gone.is, gone.was = version{}, s.is
 		if !s.is.present() {
 			return []any{s}
 		}
 		return []any{s, gone}
 	case reset, restore:
 		var all []any
-		before := s
-		if s.cleared {
-			s.is, s.was, s.cleared = s.was, version{}, false
+		deleted := s.was.present()
+		if deleted {
+			s.is, s.was = s.was, version{}
 		}
 		if in.action == reset && s.half == resetting {
 			s.half = 0
@@ -206,7 +205,7 @@ func step(s state, in input, out answer) []any {
 			s.half = reset
 		}
 		for v := range s.copies[in.slot].all() {
-			if before.cleared && v.value == s.is.value {
+			if deleted && v.value == s.is.value {
 				continue // it was not touched
 			}
 			after := s
