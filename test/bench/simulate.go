@@ -24,6 +24,7 @@ func simulate(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 	sizes := cmp.flags.String("nodes", "0,100,1000", "comma-separated numbers of nodes, one cluster after the other")
 	perNode := cmp.flags.Int("pods", 10, "Pods for each node")
 	replicas := cmp.flags.Int("replicas", 100, "Pods of each Deployment")
+	scheduler := cmp.flags.String("scheduler-config", "", "`FILE` for the scheduler, as docs/testing.md has one for thousands of Pods")
 	settle := cmp.flags.Duration("settle", 20*time.Second, "how long a cluster runs before its memory and idle CPU are measured")
 	window := cmp.flags.Duration("window", 30*time.Second, "how long it is measured")
 	if err := cmp.parse(args, only, rows); err != nil {
@@ -38,7 +39,7 @@ func simulate(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 		if err != nil || n < 0 || n > 16384 {
 			return fmt.Errorf("-nodes: %q is not a number of nodes from 0 to 16384", text)
 		}
-		s := &simulated{nodes: n, pods: n * *perNode, replicas: *replicas, settle: *settle, window: *window}
+		s := &simulated{nodes: n, pods: n * *perNode, replicas: *replicas, scheduler: *scheduler, settle: *settle, window: *window}
 		clusters = append(clusters, s)
 		for _, l := range simulatedLines {
 			cmp.lines = append(cmp.lines, line{row: s.row(l.row), unit: l.unit})
@@ -70,7 +71,8 @@ var simulatedLines = []line{
 // simulated is a cluster with simulated nodes.
 type simulated struct {
 	nodes, pods    int
-	replicas       int // of each Deployment
+	replicas       int    // of each Deployment
+	scheduler      string // its configuration file, or ""
 	settle, window time.Duration
 
 	cluster *cluster
@@ -85,7 +87,11 @@ func (s *simulated) measure(ctx context.Context, p *peer, dir string, to *sample
 		return err
 	}
 	began := time.Now()
-	if s.cluster, s.probe, err = p.startReady(ctx, dir, "--simulate-nodes", strconv.Itoa(s.nodes), "--datastore-endpoint", "memory://"); err != nil {
+	args := []string{"--simulate-nodes", strconv.Itoa(s.nodes), "--datastore-endpoint", "memory://"}
+	if s.scheduler != "" {
+		args = append(args, "--kube-scheduler-arg", "config="+s.scheduler)
+	}
+	if s.cluster, s.probe, err = p.startReady(ctx, dir, args...); err != nil {
 		return err
 	}
 	defer s.cluster.kill()
