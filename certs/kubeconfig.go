@@ -3,6 +3,8 @@ package certs
 import (
 	"crypto/tls"
 	"fmt"
+	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -64,7 +66,8 @@ func WriteKubeconfig(path string, mode os.FileMode, k Kubeconfig) error {
 	if mode == 0 {
 		mode = fileMode
 	}
-	cluster := &clientcmdapi.Cluster{Server: k.Server}
+	cluster := &clientcmdapi.Cluster{}
+	SetServer(cluster, k.Server)
 	user := &clientcmdapi.AuthInfo{}
 	var err error
 	if k.Reference {
@@ -82,7 +85,7 @@ func WriteKubeconfig(path string, mode os.FileMode, k Kubeconfig) error {
 	config.CurrentContext = k.Name
 	if k.Advertised != "" {
 		name, second := k.Name+AdvertisedSuffix, cluster.DeepCopy()
-		second.Server = k.Advertised
+		SetServer(second, k.Advertised)
 		config.Clusters[name] = second
 		config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: k.Name}
 	}
@@ -92,6 +95,14 @@ func WriteKubeconfig(path string, mode os.FileMode, k Kubeconfig) error {
 	}
 	_, err = replace(atomicfile.Writer{NoSync: k.NoSync}, path, data, mode)
 	return err
+}
+
+// SetServer makes server the URL of a cluster. Clients on the server's own machine ask for no compression,
+// which takes half of the CPU time of a large list and saves no network.
+func SetServer(cluster *clientcmdapi.Cluster, server string) {
+	cluster.Server = server
+	u, err := url.Parse(server)
+	cluster.DisableCompression = err == nil && (u.Hostname() == "localhost" || net.ParseIP(u.Hostname()).IsLoopback())
 }
 
 // KubeconfigServers returns the Server and Advertised of a file that WriteKubeconfig wrote; empty if it

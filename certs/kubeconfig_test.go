@@ -107,6 +107,27 @@ func TestWriteKubeconfig(t *testing.T) {
 	}
 }
 
+// Only a client on the server's own machine goes without compression.
+func TestSetServer(t *testing.T) {
+	for server, want := range map[string]bool{
+		"https://127.0.0.1:6443": true, "https://127.1.2.3:6443": true, "https://[::1]:6443": true, "http://localhost:8080": true,
+		"https://192.0.2.5:6443": false, "https://[2001:db8::1]:6443": false, "https://localhost.example:6443": false, "https://karve.example": false, "": false,
+	} {
+		cluster := &clientcmdapi.Cluster{DisableCompression: !want}
+		if SetServer(cluster, server); cluster.Server != server || cluster.DisableCompression != want {
+			t.Errorf("%q: disable-compression is %t, want %t", server, cluster.DisableCompression, want)
+		}
+	}
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := WriteKubeconfig(path, 0, Kubeconfig{Server: "http://127.0.0.1:8080", Advertised: "https://karve.example"}); err != nil {
+		t.Fatal(err)
+	}
+	clusters := mustLoad(t, path).Clusters
+	if !clusters[DefaultContext].DisableCompression || clusters[DefaultContext+AdvertisedSuffix].DisableCompression {
+		t.Errorf("the kubeconfig has %+v and %+v", clusters[DefaultContext], clusters[DefaultContext+AdvertisedSuffix])
+	}
+}
+
 const others = `# mine
 apiVersion: v1
 kind: Config

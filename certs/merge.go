@@ -99,7 +99,7 @@ func MergeKubeconfig(ctx context.Context, dst, src string, opts MergeOptions) (M
 		name = opts.Name
 	}
 	if opts.Server != "" {
-		cluster.Server = opts.Server
+		SetServer(cluster, opts.Server)
 	}
 	if err := makeDir(atomicfile.Writer{}, filepath.Dir(file)); err != nil {
 		return MergeResult{}, err
@@ -272,7 +272,7 @@ func putCluster(into *clientcmdapi.Config, name string, cluster *clientcmdapi.Cl
 		into.Clusters[name] = cluster
 		return
 	}
-	have.Server = cluster.Server
+	have.Server, have.DisableCompression = cluster.Server, cluster.DisableCompression
 	have.CertificateAuthority, have.CertificateAuthorityData = "", cluster.CertificateAuthorityData
 	have.InsecureSkipTLSVerify = cluster.InsecureSkipTLSVerify
 }

@@ -79,9 +79,6 @@ type Config struct {
 	SocketGroups []string
 	// DisableHTTP2 restricts all listeners to HTTP/1.1.
 	DisableHTTP2 bool
-	// CompressLoopback compresses large responses also for clients on this machine that accept
-	// compression. It is useful for tunnels and proxies that end on this machine.
-	CompressLoopback bool
 
 	// TLSSANs are names and addresses added to the serving certificate.
 	TLSSANs []string

@@ -43,6 +43,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/karve-k8s/karve/bootstrap/kubeadm"
+	"github.com/karve-k8s/karve/certs"
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/internal/clusterinfo"
 	"github.com/karve-k8s/karve/internal/eventually"
@@ -179,10 +180,8 @@ func runKubeadmsPhases(t *testing.T, c *cluster, config server.Config, bundle []
 	kubeconfig, err := clientcmd.LoadFromFile(c.Kubeconfig)
 	fatal(t, err)
 	for _, cluster := range kubeconfig.Clusters {
-		cluster.CertificateAuthorityData, cluster.Server = bundle, "https://"+net.JoinHostPort(config.AdvertiseAddress, c.port())
-		if config.ControlPlaneEndpoint != "" {
-			cluster.Server = "https://" + config.ControlPlaneEndpoint
-		}
+		cluster.CertificateAuthorityData = bundle
+		certs.SetServer(cluster, "https://"+cmp.Or(config.ControlPlaneEndpoint, net.JoinHostPort(config.AdvertiseAddress, c.port())))
 	}
 	fatal(t, uploadconfig.UploadConfiguration(full, c))
 	fatal(t, kubeletphase.CreateConfigMap(&full.ClusterConfiguration, c))

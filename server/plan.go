@@ -397,7 +397,6 @@ func (p *plan) apiserverConfig() apiserver.Config {
 		ServiceClusterIPRange: p.ServiceClusterIPRange,
 		ClusterDomain:         p.ClusterDomain,
 		DisableHTTP2:          p.DisableHTTP2,
-		CompressLoopback:      p.CompressLoopback,
 		AdvertiseAddress:      p.advertise,
 		Args:                  args,
 		BuiltIn:               p.location.BuiltIn(),

@@ -134,7 +134,7 @@ func withServer(text []byte, server string) ([]byte, error) {
 			delete(config.Clusters, name)
 			delete(config.Contexts, name)
 		}
-		cluster.Server = server
+		certs.SetServer(cluster, server)
 	}
 	return clientcmd.Write(*config)
 }

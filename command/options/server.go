@@ -85,7 +85,6 @@ func table(c *server.Config) []option {
 		anyUserFlag(&c.InsecureAnyUser, server.OwnersKnown),
 		list(&c.SocketGroups, listeners, "socket-group", "let members of a Unix group use the API by "+control.APISocket+" in the data directory, as members of a group of Kubernetes: `UNIXGROUP=GROUP`. Repeat it, or separate several with commas. Root and the server's user are administrators there."),
 		yes(&c.DisableHTTP2, listeners, "disable-http2", "serve HTTP/1.1 only"),
-		yes(&c.CompressLoopback, listeners, "compress-loopback", "compress large responses for clients on this machine too, if they ask for it. Use it if a tunnel ends on this machine."),
 
 		list(&c.TLSSANs, identity, "tls-san", "`NAME` or address to add to the serving certificate. Repeat it, or separate several with commas."),
 		text(&c.TLSCertFile, identity, "tls-cert-file", "", "`FILE` with your own serving certificate"),

@@ -86,11 +86,11 @@ func readRegular(path string) ([]byte, error) {
 func asWritten(config *clientcmdapi.Config) error {
 	secure := true
 	for name, c := range config.Clusters {
-		want := clientcmdapi.Cluster{Server: c.Server, CertificateAuthorityData: c.CertificateAuthorityData,
+		want := clientcmdapi.Cluster{Server: c.Server, CertificateAuthorityData: c.CertificateAuthorityData, DisableCompression: c.DisableCompression,
 			LocationOfOrigin: c.LocationOfOrigin, Extensions: c.Extensions}
 		switch {
 		case !reflect.DeepEqual(*c, want):
-			return fmt.Errorf("cluster %q has more than server and certificate-authority-data", name)
+			return fmt.Errorf("cluster %q has more than server, certificate-authority-data and disable-compression", name)
 		case strings.HasPrefix(c.Server, "http://"): // the insecure listener
 			secure = false
 		case !strings.HasPrefix(c.Server, "https://"):

@@ -99,9 +99,6 @@ func New(ctx context.Context, c Config) (s *Server, err error) {
 	last := cfg.last()
 	last.AddReadyzChecks(c.ReadyChecks...)
 	growStacks(last)
-	if !c.CompressLoopback && c.Deviations.On(deviations.Compression) {
-		replacements.LeaveUncompressed(last)
-	}
 	if c.Deviations.On(deviations.Streams) {
 		s.streams = replacements.EndStreams(last)
 	}

@@ -83,9 +83,6 @@ type Config struct {
 	ClusterDomain string
 	// DisableHTTP2 leaves only HTTP/1.1 on both listeners.
 	DisableHTTP2 bool
-	// CompressLoopback lets upstream compress responses to clients on this machine, as it does
-	// for others.
-	CompressLoopback bool
 
 	Etcd         Etcd
 	Certificates Certificates

@@ -162,7 +162,8 @@ func (b *apiBench) connect() error {
 			TLSClientConfig: rest.TLSClientConfig{
 				CAFile: file(certs.ServerCA, ".crt"), CertFile: file(certs.Admin, ".crt"), KeyFile: file(certs.Admin, ".key"),
 			},
-			ContentConfig: rest.ContentConfig{ContentType: "application/vnd.kubernetes.protobuf"},
+			ContentConfig:      rest.ContentConfig{ContentType: "application/vnd.kubernetes.protobuf"},
+			DisableCompression: true, // of both peers, as Karve's kubeconfig has it
 			// client-go shares a connection between clients of the same dialer.
 			Dial: (&net.Dialer{}).DialContext,
 		}

@@ -44,7 +44,6 @@ var All = []Mirror{
 	{"server/apiserver/replacements/streams.go", genericServer, "preparedGenericAPIServer.RunWithContext", "27720df0fed7"},
 	{"server/apiserver/replacements/storageclient.go", "k8s.io/apiserver/pkg/storage/storagebackend/factory", "newETCD3Client", "03a55d7a5ffc"},
 	{"server/apiserver/replacements/storageclient.go", "k8s.io/apiserver/pkg/storage/etcd3", "NewETCDLatencyTracker", "31574770380c"},
-	{"server/apiserver/replacements/compression.go", "k8s.io/apiserver/pkg/endpoints/handlers/responsewriters", "ContentEncodingSupported", "4f1c9e6ce33a"},
 	{"server/apiserver/replacements/clientcertificates.go", "k8s.io/apiserver/pkg/authentication/request/x509", "Authenticator.AuthenticateRequest", "5546107c28bf"},
 	{"server/apiserver/replacements/clientcertificates.go", "k8s.io/apiserver/pkg/authentication/request/x509", "CommonNameUserConversion", "9235777a787c"},
 	{"server/apiserver/replacements/clientcertificates.go", "k8s.io/kubernetes/pkg/kubeapiserver/authenticator", "Config.New", "89c04e806eeb"},
