@@ -22,9 +22,7 @@ type endpoint struct {
 func (e *endpoint) url() string { return "https://" + net.JoinHostPort(e.host, e.port) }
 
 // loopback reports whether only this machine can reach it.
-func (e *endpoint) loopback() bool {
-	return strings.EqualFold(e.host, "localhost") || net.ParseIP(e.host).IsLoopback()
-}
+func (e *endpoint) loopback() bool { return certs.IsLoopback(e.host) }
 
 // parseEndpoint parses --control-plane-endpoint. It returns nil if the value is empty.
 func parseEndpoint(value string) (*endpoint, error) {
