@@ -46,7 +46,6 @@ func (s *controlPlane) announce(running context.Context) error {
 		return err
 	}
 	info := s.info()
-	s.writeTrace()
 	s.readyAt = time.Now()
 	s.up.Store(true)
 	s.blocked.clear()
@@ -96,25 +95,3 @@ func (s *controlPlane) healthy(ctx context.Context) error {
 }
 
 func (s *controlPlane) adminClient() *rest.Config { return s.clients().Config("karve", certs.Admin) }
-
-// stepsOf returns a function that begins a step of a part in the startup trace.
-func (s *controlPlane) stepsOf(part string) func(step string) (done func()) {
-	return func(step string) func() { return s.trace.Step(part, step) }
-}
-
-// writeFailedTrace writes the trace of a startup that did not complete.
-func (s *controlPlane) writeFailedTrace() {
-	if !s.up.Load() {
-		s.writeTrace()
-	}
-}
-
-// writeTrace writes the startup trace, if the user asked for one.
-func (s *controlPlane) writeTrace() {
-	if s.StartupTrace == "" {
-		return
-	}
-	if err := s.trace.Write(s.StartupTrace); err != nil {
-		s.Log.Errorf("--startup-trace: %v", err)
-	}
-}

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 
 	"k8s.io/kubernetes/pkg/apis/core/validation"
 
@@ -36,19 +35,6 @@ func (p *plan) validateAPIServer(ctx context.Context) error {
 		scratch = ""
 	}
 	return apiserver.Validate(ctx, p.apiserverConfig(), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), scratch)
-}
-
-func checkStartupTrace(file string) error {
-	if file == "" {
-		return nil
-	}
-	if info, err := os.Stat(file); err == nil && info.IsDir() {
-		return fmt.Errorf("--startup-trace %s: is a directory", file)
-	}
-	if _, err := os.Stat(filepath.Dir(file)); err != nil {
-		return fmt.Errorf("--startup-trace %s: %w", file, err)
-	}
-	return nil
 }
 
 func checkPort(flag string, port int) error {

@@ -74,7 +74,6 @@ func (s *controlPlane) joinCluster(ctx context.Context, kv clientv3.KV) error {
 			return ctx.Err()
 		}
 	}
-	defer s.stepsOf(datastorePart)("join the cluster")()
 	server := membership.Server{
 		Certs: s.certificates.CertsConfig(), Token: s.clusterToken, NewAuthorities: s.NewAuthorities,
 		OtherFrontProxy: apiserver.LastArg(s.APIServerArgs, apiserver.FrontProxyOption) != "",

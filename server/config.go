@@ -207,11 +207,6 @@ type Config struct {
 	// less until then. A cluster for a short command is then ready sooner and uses more memory.
 	SettleAfter time.Duration
 
-	// StartupTrace is a file for a trace of the startup, in the format of Chrome's tracing and
-	// Perfetto. The server writes it when everything is ready or the startup has failed. Empty
-	// means no trace.
-	StartupTrace string
-
 	// Upstream lists the deviations that are switched off, so that upstream's code runs in place
 	// of Karve's. deviations.Table has the names; "all" means every one. It is for tests, and for
 	// finding out whether Karve or upstream causes a problem. A few deviations apply to the whole

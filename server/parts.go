@@ -121,7 +121,7 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 
 	s.api = &apiserver.Part{Configure: s.configureAPIServer}
 	if p.controllers != nil {
-		o := controllers.Options{Upstream: p.controllers, Election: p.election, Deviations: p.deviations, Step: s.stepsOf(controllersPart), Connect: s.controllersConnection, Blocked: s.blockedPart(controllersPart)}
+		o := controllers.Options{Upstream: p.controllers, Election: p.election, Deviations: p.deviations, Connect: s.controllersConnection, Blocked: s.blockedPart(controllersPart)}
 		o.KnownPodRange, o.NoPodRanges = s.knownPodRange, s.logNoPodRanges
 		if p.ApproveKubeletServing {
 			o.KubeletServing = func() replacements.KubeletServing {
@@ -131,7 +131,7 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 		s.controlling = controllers.New(o)
 	}
 	if p.scheduler != nil {
-		s.scheduling = scheduler.New(scheduler.Options{Upstream: p.scheduler, Deviations: p.deviations, Identity: p.identity, Log: p.Log, Step: s.stepsOf(schedulerPart), Connect: s.schedulerConnection, Blocked: s.blockedPart(schedulerPart)})
+		s.scheduling = scheduler.New(scheduler.Options{Upstream: p.scheduler, Deviations: p.deviations, Identity: p.identity, Log: p.Log, Connect: s.schedulerConnection, Blocked: s.blockedPart(schedulerPart)})
 	}
 	if p.SimulateNodes > 0 {
 		s.simulation = newSimulation(p, s.simulationConnection)
@@ -277,7 +277,7 @@ func (s *controlPlane) storageConfig() storage.Config {
 		Location: s.location, DataDir: s.DataDir, Lock: s.claim.storage(), MemoryLimit: s.MemoryLimit,
 		CAFile: s.DatastoreCAFile, CertFile: s.DatastoreCertFile, KeyFile: s.DatastoreKeyFile,
 		Committed: s.hour.Commit, Contents: s.fork.Contents, Dial: !s.plan.deviations.On(deviations.StorageClient),
-		Log: s.Log, Status: s.progress.status, OnProgress: s.progress.report, Step: s.stepsOf(datastorePart),
+		Log: s.Log, Status: s.progress.status, OnProgress: s.progress.report,
 	}
 	c.Answers = s.joinCluster
 	if s.etcdListen != nil {
@@ -352,7 +352,6 @@ func (s *controlPlane) configureAPIServer() (apiserver.Config, error) {
 		Log: logrus.NewEntry(s.Log),
 	}
 	c.Log = s.Log
-	c.Step = s.stepsOf(apiserverPart)
 	c.Routers = s.routers
 	c.Page, c.PagePath, c.Seen = page.Handler(s.look), page.Path, s.hour.Request
 	stored := s.storage.Connection()

@@ -112,7 +112,6 @@ func (c completed) parse() *draft {
 	var err error
 	d.auditPolicy, err = apiserver.AuditPolicy(c.AuditPreset, c.APIServerArgs)
 	d.add(err)
-	d.add(checkStartupTrace(c.StartupTrace))
 	if d.deviations, err = deviations.Parse(c.Upstream); err != nil {
 		d.addf("--upstream: %w", err)
 	}

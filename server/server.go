@@ -81,7 +81,6 @@ func Run(ctx context.Context, c Config) (err error) {
 	go systemd.Watchdog(running, s.healthy)
 	reports.Go(func() { s.progress.run(running) })
 	reports.Go(func() { s.admit(running) })
-	defer s.writeFailedTrace()
 	gone := release
 	release = func() {}
 	return lifecycle.Run(ctx, s.parts(), s.doing, func() error { return s.announce(running) }, gone)

@@ -19,7 +19,7 @@ func (s *Server) Snapshot(t testing.TB) {
 func (i *instance) fork(snapshot, dir string) (process.Instance, error) {
 	config := i.config
 	config.DataDir, config.ForkFrom, config.SecurePort = dir, snapshot, 0
-	config.EtcdListen, config.WriteKubeconfig, config.StartupTrace = "", "", "" // these exist once only
+	config.EtcdListen, config.WriteKubeconfig = "", "" // these exist once only
 	if !strings.HasPrefix(config.DatastoreEndpoint, "memory:") {
 		config.DatastoreEndpoint = relaxed(dir)
 	}

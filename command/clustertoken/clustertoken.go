@@ -229,7 +229,7 @@ func WithCluster(c *cli.Context, do func(context.Context, membership.Cluster) er
 	defer cancel()
 	done := false
 	part := storage.New(storage.Config{
-		Location: where, Log: log, Status: func(string) {}, Step: func(string) func() { return func() {} },
+		Location: where, Log: log, Status: func(string) {},
 		CAFile: c.String("datastore-cafile"), CertFile: c.String("datastore-certfile"), KeyFile: c.String("datastore-keyfile"),
 		Answers: func(ctx context.Context, kv clientv3.KV) error {
 			cluster.KV = kv

@@ -183,7 +183,7 @@ func (p *program) parts() ([]lifecycle.Part, error) {
 func (p *program) configure() (apiserver.Config, error) {
 	c := apiserver.Config{
 		Upstream: p.options, Loopback: p.loopback, Store: p.etcd.Connection().Store,
-		TerminationTimeout: stopTimeout, Log: p.log, Step: noStep,
+		TerminationTimeout: stopTimeout, Log: p.log,
 	}
 	if p.controlling != nil {
 		var err error
@@ -196,8 +196,6 @@ func (p *program) configure() (apiserver.Config, error) {
 	c.Bootstrap.Repairing = ready.Repairing(p.log)
 	return c, nil
 }
-
-func noStep(string) func() { return func() {} }
 
 // built begins the time after which connections are served anyway.
 func (p *program) built() {
@@ -303,13 +301,13 @@ func (c *controlling) make(p *program) (err error) {
 	clients := func() loopback.Clients {
 		return loopback.Clients{Server: p.loopback, Store: c.store, Host: "https://" + ports.Local(p.options.SecureServing.Listener)}
 	}
-	c.controllers = controllers.New(controllers.Options{Upstream: c.upstream, Step: noStep, Connect: func() controllers.Connection {
+	c.controllers = controllers.New(controllers.Options{Upstream: c.upstream, Connect: func() controllers.Connection {
 		return controllers.Connection{
 			Client: clients().Config(controllers.Component, certs.ControllerManager), Anonymous: clients().Anonymous(controllers.Component),
 			Certificates: c.store, Informers: p.api.Server().Informers(),
 		}
 	}})
-	c.scheduler = scheduler.New(scheduler.Options{Upstream: scheduling, Step: noStep, Connect: func() scheduler.Connection {
+	c.scheduler = scheduler.New(scheduler.Options{Upstream: scheduling, Connect: func() scheduler.Connection {
 		return scheduler.Connection{
 			Client: clients().Config(scheduler.Component, certs.Scheduler), Informers: p.api.Server().Informers(), Controllers: c.controllers,
 		}

@@ -52,10 +52,6 @@ type configs struct {
 // feature gates of the configuration (see [Gates.Hold]). The error joins everything that
 // upstream refuses about the options.
 func New(ctx context.Context, c Config) (s *Server, err error) {
-	if c.Step == nil {
-		c.Step = func(string) func() { return func() {} }
-	}
-	done := c.Step("options")
 	var completed options.CompletedOptions
 	if c.Upstream != nil {
 		completed = *c.Upstream
@@ -65,7 +61,6 @@ func New(ctx context.Context, c Config) (s *Server, err error) {
 			return nil, err
 		}
 	}
-	done()
 	plugins := completed.Admission.GenericAdmission
 	plugins.Decorators = append(admission.Decorators{admission.DecoratorFunc(egress.StayingPlugin)}, plugins.Decorators...)
 	completed.InformerName = sharedinformers.Name(upstreamsName)
@@ -134,7 +129,6 @@ func (c configs) last() *genericapiserver.Config {
 // The node dialer is in the generic configuration because everything else captures it. It is the egress
 // selector's dialer for the cluster, which Config.Dial wraps.
 func newConfigs(ctx context.Context, o options.CompletedOptions, own Config) (configs, error) {
-	done := own.Step("generic configuration")
 	schemes := []*runtime.Scheme{legacyscheme.Scheme, apiextensionsserver.Scheme, aggregatorscheme.Scheme}
 	generic, err := own.genericConfig(o, schemes)
 	if err != nil {
@@ -149,8 +143,6 @@ func newConfigs(ctx context.Context, o options.CompletedOptions, own Config) (co
 	if own.Deviations.On(deviations.ClientCertificates) {
 		replacements.RememberClientCertificates(&generic.Config.Authentication)
 	}
-	done()
-	defer own.Step("configuration of the servers")()
 	defer generic.Wait()
 	c := configs{stored: &prefixes{of: map[string]schema.GroupResource{}}}
 	informers := generic.Informers
@@ -239,15 +231,12 @@ func (c configs) changeStorage(own Config, watchCacheSizes []string) error {
 // createChain is steps 7 to 10. Each server delegates the requests that it does not know to
 // the one created before it. The first server delegates to the not-found handler.
 func (s *Server) createChain(c configs) error {
-	done := s.config.Step("apiextensions-apiserver")
 	notFound := notfoundhandler.New(c.kube.ControlPlane.Generic.Serializer, genericfilters.NoMuxAndDiscoveryIncompleteKey)
 	extensions, err := c.extensions.Complete().New(genericapiserver.NewEmptyDelegateWithCustomHandler(notFound))
 	if err != nil {
 		return fmt.Errorf("create apiextensions-apiserver: %w", err)
 	}
 	s.definitions = extensions.Informers
-	done()
-	done = s.config.Step("kube-apiserver")
 	generic := c.kube.ControlPlane.Generic
 	generic.SkipOpenAPIInstallation = s.config.Deviations.On(deviations.OpenAPI)
 	var kube *controlplane.Instance
@@ -274,7 +263,6 @@ func (s *Server) createChain(c configs) error {
 	if s.config.Deviations.On(deviations.OpenAPI) {
 		openapi.ServeDocuments(kube.ControlPlane.GenericAPIServer, generic.OpenAPIConfig, generic.OpenAPIV3Config, s.stopping)
 	}
-	done()
 	servers := []*genericapiserver.GenericAPIServer{extensions.GenericAPIServer, kube.ControlPlane.GenericAPIServer}
 	informers := []replacements.InformerFactory{s.informers, extensions.Informers}
 	if c.aggregator == nil {
@@ -283,7 +271,6 @@ func (s *Server) createChain(c configs) error {
 		return err
 	}
 
-	done = s.config.Step("kube-aggregator")
 	crds := extensions.Informers.Apiextensions().V1().CustomResourceDefinitions()
 	crdsServed := c.extensions.GenericConfig.MergedResourceConfig.ResourceEnabled(
 		apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"))
@@ -301,8 +288,6 @@ func (s *Server) createChain(c configs) error {
 			return fmt.Errorf("prepare OpenAPI: %w", err)
 		}
 	}
-	done()
-	defer s.config.Step("prepare to run")()
 	prepared, err := aggregator.PrepareRun()
 	if err != nil {
 		return fmt.Errorf("prepare kube-aggregator: %w", err)

@@ -110,9 +110,6 @@ type Config struct {
 
 	// Log gets the lines of the etcd clients. Nil: they are dropped.
 	Log *logrus.Logger
-	// Step is called at the beginning of each step of a start, and returns a function to call
-	// at its end. Nil: no record.
-	Step func(name string) (done func())
 	// Routers is called with the router of kube-apiserver, upstream's router that it replaces,
 	// and the web services, so that a test can compare the two routers. Nil: no call.
 	Routers func(ours, upstreams restful.RouteSelector, services []*restful.WebService)

@@ -141,9 +141,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	}()
 
 	if s.early != nil {
-		done := s.config.Step("informers")
 		s.early.Wait(running)
-		done()
 	}
 	err := s.runBounded(running)
 	s.early.Stop()
@@ -203,16 +201,12 @@ func (s *Server) waitReady(ctx context.Context) bool {
 	}
 	tick := time.NewTicker(readyPoll)
 	defer tick.Stop()
-	hooks := checkSteps{s.config.Step, map[string]func(){}}
-	defer hooks.see(nil)
 	for {
 		status, body := s.get(ctx, "/readyz?"+exclude.Encode())
 		if status == http.StatusOK {
 			return true
 		}
-		failing := failingChecks(body)
-		hooks.see(failing)
-		text := strings.Join(failing, ", ")
+		text := strings.Join(failingChecks(body), ", ")
 		s.notReady.Store(&text)
 		select {
 		case <-tick.C:
@@ -241,27 +235,6 @@ func (s *Server) awaitHooks() {
 		case <-tick.C:
 		case <-limit.C:
 			return
-		}
-	}
-}
-
-// checkSteps records a step of the start for each check of /readyz that fails for a while.
-// Most of these are post-start hooks. The times are as exact as readyPoll.
-type checkSteps struct {
-	begin   func(step string) (done func())
-	failing map[string]func()
-}
-
-func (c checkSteps) see(failing []string) {
-	for _, name := range failing {
-		if c.failing[name] == nil {
-			c.failing[name] = c.begin(name)
-		}
-	}
-	for name, done := range c.failing {
-		if !slices.Contains(failing, name) {
-			done()
-			delete(c.failing, name)
 		}
 	}
 }

@@ -44,11 +44,9 @@ type runningCheck struct {
 func (c Config) checkStored(ctx context.Context, kube generic.RESTOptionsGetter, served serverstorage.APIResourceConfigSource) *runningCheck {
 	ctx, cancel := context.WithCancel(ctx)
 	running := &runningCheck{cancel, make(chan struct{})}
-	step := c.Step("stored versions")
 	go func() {
 		defer close(running.done)
 		defer cancel()
-		defer step()
 		options, err := kube.GetRESTOptions(schema.GroupResource{Resource: "namespaces"}, &core.Namespace{})
 		if err != nil {
 			c.Log.Warnf("the versions of the stored objects are not known: %v", err)

@@ -56,8 +56,6 @@ type Options struct {
 	Election *election.Election
 	// Deviations are the places where Karve's own code runs instead of upstream's.
 	Deviations deviations.Switches
-	// Step records a step of the start, until done is called.
-	Step func(name string) (done func())
 	// KubeletServing makes an approver of kubelets' serving certificates run. It is nil if nobody
 	// wants one.
 	KubeletServing func() replacements.KubeletServing
@@ -238,7 +236,6 @@ func (c *Controllers) SetBlocked(err error) {
 // the controllers' health on a port of its own.
 func (c *Controllers) run(ctx context.Context, connection Connection, term *election.Term, ready func()) error {
 	now := c.current.Load()
-	done := c.options.Step("configuration")
 	begin := begin.New(c.SetBlocked)
 	defer begin.End()
 	connection.Client = begin.Repeat(ctx, connection.Client)
@@ -265,9 +262,7 @@ func (c *Controllers) run(ctx context.Context, connection Connection, term *elec
 	shared.ClientBuilder = replacements.RangeBuilder{ControllerClientBuilder: perController, Nodes: shared.InformerFactory.Core().V1().Nodes().Lister()}
 	now.shared = shared.InformerFactory
 	close(now.configured)
-	done()
 
-	done = c.options.Step("controllers")
 	all, checks, err := build(ctx, shared, root, connection.Writes, c.options.Deviations)
 	if ctx.Err() != nil {
 		return ctx.Err() // constructors that list objects fail when the server stops
@@ -286,7 +281,6 @@ func (c *Controllers) run(ctx context.Context, connection Connection, term *elec
 		}
 		all = append(all, approver)
 	}
-	done()
 
 	begin.End()
 	if connection.begin != nil { // none of them can start twice

@@ -46,8 +46,6 @@ type Options struct {
 	// Identity is this server's in an election, and Log receives who leads.
 	Identity string
 	Log      *logrus.Logger
-	// Step records a step of the start, until done is called.
-	Step func(name string) (done func())
 	// Blocked is called with what keeps the scheduler from beginning, and returns it with a remedy. It
 	// may be nil.
 	Blocked func(error) error
@@ -161,7 +159,6 @@ func (s *Scheduler) election(ctx context.Context, connection Connection) (compon
 // It mirrors app.Setup and app.Run (cmd/kube-scheduler/app/server.go), which read their
 // client from a kubeconfig file and return an error after a clean stop.
 func (s *Scheduler) run(ctx context.Context, connection Connection, ready func()) error {
-	done := s.options.Step("configuration")
 	name := sharedinformers.Name(Component)
 	defer name.Release()
 	s.options.Upstream.InformerName = name
@@ -175,7 +172,6 @@ func (s *Scheduler) run(ctx context.Context, connection Connection, ready func()
 	if err := sharedinformers.Share(config.InformerFactory, connection.Informers, s.options.Deviations, sharedWithAPIServer...); err != nil {
 		return err
 	}
-	done()
 	started := func(context.Context) error { return nil }
 	if connection.Controllers != nil {
 		s.health.Set(errWaits)
@@ -188,24 +184,19 @@ func (s *Scheduler) run(ctx context.Context, connection Connection, ready func()
 		}
 	}
 
-	done = s.options.Step("scheduler")
 	completed := config.Complete()
 	sched, err := build(ctx, completed)
 	if err != nil {
 		return fmt.Errorf("create scheduler: %w", err)
 	}
-	done()
 	if connection.Controllers != nil {
 		// Who starts a shared informer first also stops it, and the scheduler stops before the controllers.
-		done = s.options.Step("wait for the controllers")
 		if err := started(ctx); err != nil {
 			return err
 		}
-		done()
 		s.health.Set(errBegins)
 	}
 
-	done = s.options.Step("informers")
 	completed.EventBroadcaster.StartRecordingToSink(ctx.Done())
 	defer completed.EventBroadcaster.Shutdown()
 	if connection.begin != nil { // none of them can start twice
@@ -220,7 +211,6 @@ func (s *Scheduler) run(ctx context.Context, connection Connection, ready func()
 	if err := waitForHandlers(ctx, sched); err != nil {
 		return fmt.Errorf("fill the scheduler's caches: %w", err)
 	}
-	done()
 	begin.End()
 	s.informers.Store(&completed.InformerFactory)
 	defer s.informers.Store(nil)

@@ -33,12 +33,10 @@ func cacheBytes(limit int64) int64 {
 // useEngine opens the engine and serves it. If the engine fails to write, the part fails.
 // Everything that was acknowledged before is on the disk.
 func (s *Storage) useEngine(ctx context.Context, ready func()) (err error) {
-	done := s.config.Step("open")
 	engine, err := s.open(ctx)
 	if err != nil {
 		return err
 	}
-	done()
 	told := false // whether the failure of the engine was reported
 	defer func() {
 		if closing := engine.Close(); !told { // otherwise Close returns the same error

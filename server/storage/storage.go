@@ -47,8 +47,6 @@ type Config struct {
 	OnProgress func(what string, done, total int64)
 	// Committed is called for each commit of the built-in datastore. It may be nil.
 	Committed func(took time.Duration)
-	// Step is called when a step of the startup begins, and its result when the step ends.
-	Step func(name string) (done func())
 }
 
 // Connection is what the part hands over: it says how the API server reaches the datastore.
