@@ -1,10 +1,12 @@
 package datastore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -263,25 +265,56 @@ func (e *Engine) Stats() Stats {
 }
 
 // value returns the value of a version, from memory or from the disk.
-func (e *Engine) value(v *version) ([]byte, error) {
-	if p := v.value.Load(); p != nil {
-		if !v.used.Load() {
-			v.used.Store(true)
-		}
+func (e *Engine) value(v *version) (value []byte, err error) {
+	if p := v.remembered(); p != nil {
 		return *p, nil
 	}
-	if v.Tombstone() {
-		return nil, nil
+	err = e.values([]*version{v}, func(_ int, of []byte) { value = of })
+	return value, err
+}
+
+// remembered returns the value of a version if it is in memory, or nil.
+func (v *version) remembered() *[]byte {
+	p := v.value.Load()
+	if p != nil && !v.used.Load() {
+		v.used.Store(true)
 	}
-	if e.file == nil {
-		return nil, sqlitefile.ErrRowMissing
+	return p
+}
+
+// valuesAtOnce is how many values are read from the disk at once. A write may wait for as long as that takes.
+const valuesAtOnce = 256
+
+// values calls each with the index of every version and its value, from memory or from the disk, in any order.
+func (e *Engine) values(of []*version, each func(i int, value []byte)) error {
+	var absent []int
+	for i, v := range of {
+		switch p := v.remembered(); {
+		case p != nil:
+			each(i, *p)
+		case v.Tombstone():
+			each(i, nil)
+		case e.file == nil:
+			return sqlitefile.ErrRowMissing
+		default:
+			absent = append(absent, i)
+		}
 	}
-	value, err := e.file.Read(&v.Row)
-	if err != nil {
-		return nil, err
+	slices.SortFunc(absent, func(a, b int) int { return cmp.Compare(of[a].ID, of[b].ID) }) // as they lie on the disk
+	for some := range slices.Chunk(absent, valuesAtOnce) {
+		rows := make([]*sqlitefile.Row, len(some))
+		for i, at := range some {
+			rows[i] = &of[at].Row
+		}
+		err := e.file.Read(rows, func(i int, value []byte) {
+			e.cache.addValue(of[some[i]], value)
+			each(some[i], value)
+		})
+		if err != nil {
+			return err
+		}
 	}
-	e.cache.addValue(v, value)
-	return value, nil
+	return nil
 }
 
 // Info returns from memory what [sqlitefile.ReadInfo] reads from the database.

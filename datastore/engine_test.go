@@ -246,6 +246,34 @@ func TestWALIsBoundedUnderReaders(t *testing.T) {
 	t.Logf("the log was at most %d KiB after 40 MB of writes", largest.Load()>>10)
 }
 
+// A list reads the values that are not in memory in the order of the file, and returns each with its key.
+func TestListReadsManyValues(t *testing.T) {
+	e := openTest(t, t.TempDir(), Options{CacheBytes: 1})
+	const keys = 2*valuesAtOnce + 10
+	want := map[string]string{}
+	for round := range 2 {
+		for i := range keys {
+			at := i * 7 % keys // the file has another order than the keys
+			if round == 1 && at%3 != 0 {
+				continue
+			}
+			key := fmt.Sprintf("/k/%04d", at)
+			want[key] = fmt.Sprintf("%d of round %d", at, round)
+			put(t, e, key, want[key])
+		}
+	}
+	all := RangeRequest{Key: "/k/", End: "/k0"}
+	got, err := e.Range(t.Context(), all)
+	if err != nil || len(got.KVs) != keys {
+		t.Fatalf("got %d keys and %v, want %d", len(got.KVs), err, keys)
+	}
+	for i, kv := range got.KVs {
+		if key := fmt.Sprintf("/k/%04d", i); kv.Key != key || string(kv.Value) != want[key] {
+			t.Errorf("key %d: got %s %q, want %s %q", i, kv.Key, kv.Value, key, want[key])
+		}
+	}
+}
+
 func TestReadAfterClose(t *testing.T) {
 	e, lock := openLocked(t, t.TempDir(), Options{CacheBytes: 1})
 	defer lock.Close()

@@ -61,14 +61,11 @@ func (e *Engine) rangeOnce(req *RangeRequest) (*RangeResponse, error) {
 	}
 	for i, v := range hits {
 		resp.KVs[i] = v.header()
-		if req.KeysOnly {
-			continue
-		}
-		value, err := e.value(v)
-		if err != nil {
+	}
+	if !req.KeysOnly {
+		if err := e.values(hits, func(i int, value []byte) { resp.KVs[i].Value = value }); err != nil {
 			return nil, err
 		}
-		resp.KVs[i].Value = value
 	}
 	// Compaction may have removed some of the history meanwhile.
 	if req.Revision != 0 && req.Revision < e.CompactRevision() {

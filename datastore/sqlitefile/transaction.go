@@ -4,6 +4,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/karve-k8s/karve/datastore/directory"
@@ -23,7 +24,8 @@ const (
 	grantSQL  = `INSERT INTO lease (id, ttl) VALUES (?,?) ON CONFLICT (id) DO UPDATE SET ttl = excluded.ttl`
 	revokeSQL = `DELETE FROM lease WHERE id = ?`
 	deleteSQL = `DELETE FROM log WHERE id = ?`
-	readSQL   = `SELECT crc, value FROM log WHERE id = ?`
+	readSQL   = `SELECT id, crc, value FROM log WHERE id = ?`
+	readsSQL  = `SELECT id, crc, value FROM log WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id`
 )
 
 // transaction runs body, which changes at most that many pages, between BEGIN IMMEDIATE and COMMIT.
@@ -202,34 +204,49 @@ func (f *File) DeleteRows(ids []int64, budget time.Duration) (done int, err erro
 	return done, err
 }
 
-// Read returns the value of a row after it has verified the checksum.
-func (f *File) Read(r *Row) ([]byte, error) {
+// Read calls each with the index of every row and its value, whose checksum it has verified. The rows are
+// ordered by their ids. The error is [ErrRowMissing] if one of them is not there.
+func (f *File) Read(rows []*Row, each func(i int, value []byte)) error {
 	c := <-f.readers
 	if c == nil {
-		return nil, ErrClosed
+		return ErrClosed
 	}
 	defer func() { f.readers <- c }()
 	f.gate.RLock()
 	defer f.gate.RUnlock()
-	found := false
-	var value []byte
-	err := c.Query(readSQL, func(row []driver.Value) error {
-		found = true
-		sum, _ := row[0].(int64)
-		value, _ = row[1].([]byte)
+	query, ids := readSQL, driver.Value(rows[0].ID)
+	if len(rows) > 1 {
+		list := []byte{'['}
+		for _, r := range rows {
+			list = append(strconv.AppendInt(list, r.ID, 10), ',')
+		}
+		list[len(list)-1] = ']'
+		query, ids = readsSQL, string(list)
+	}
+	found := 0
+	err := c.Query(query, func(columns []driver.Value) error {
+		id, _ := columns[0].(int64)
+		sum, _ := columns[1].(int64)
+		value, _ := columns[2].([]byte)
+		r := rows[found]
+		if r.ID != id {
+			return ErrRowMissing
+		}
 		if r.Checksum(value) != sum {
 			return fmt.Errorf("%w: %s: row %d (revision %d) has a bad checksum (%s)", ErrCorrupt, f.path, r.ID, r.Revision(), Remedy)
 		}
+		if value == nil {
+			value = []byte{}
+		}
+		each(found, value)
+		found++
 		return nil
-	}, r.ID)
-	if err != nil && !errors.Is(err, ErrCorrupt) {
-		return nil, Explain(f.path, err)
+	}, ids)
+	switch {
+	case err == nil && found < len(rows):
+		return ErrRowMissing
+	case err == nil || errors.Is(err, ErrCorrupt) || errors.Is(err, ErrRowMissing):
+		return err
 	}
-	if err == nil && !found {
-		return nil, ErrRowMissing
-	}
-	if value == nil {
-		value = []byte{}
-	}
-	return value, err
+	return Explain(f.path, err)
 }
