@@ -19,11 +19,12 @@ const restPercent = 75
 const hastyPercent = 400
 
 const (
-	// lull is how often Karve checks whether there is memory to return. The first time that
-	// the server is not busy there always is: controllers and caches work for some seconds
-	// after everything is ready. Later it is what a burst of work has left. Without requests,
-	// the next collection may come two minutes later, and keeps most of it.
+	// lull is how often Karve checks whether there is memory to return. Without requests, the next
+	// collection may come two minutes later, and keeps most of it.
 	lull = 10 * time.Second
+	// rests is in how many lulls after a busy time memory is returned: controllers and caches work for
+	// some seconds after it, and leave garbage once more.
+	rests = 2
 	// worth is how many bytes justify a collection of a small heap.
 	worth = 16 << 20
 	// share is the same as a part of the live heap. What a collection costs grows with that: a
@@ -59,8 +60,8 @@ func (c *Collector) setPercent(percent int) {
 	c.percent = func() { debug.SetGCPercent(before); restore() }
 }
 
-// Settle sets the target for a running server. In the first lull, the server returns to the
-// system what the start has left.
+// Settle sets the target for a running server. In a lull, the server returns to the system what
+// the start, or a busy time, has left.
 func (c *Collector) Settle() {
 	if c.patient() {
 		c.setPercent(busyPercent(c.room)) // many clusters are used at once
@@ -104,7 +105,7 @@ func (c *Collector) follow(collected <-chan struct{}, tick *time.Ticker) {
 	var sinceCollection, sinceTick meter
 	sinceCollection.busy()
 	sinceTick.busy()
-	first, before := true, uint64(0)
+	due, before := rests, uint64(0)
 	for {
 		select {
 		case <-collected:
@@ -117,11 +118,12 @@ func (c *Collector) follow(collected <-chan struct{}, tick *time.Ticker) {
 		busy := sinceTick.busy()
 		cycles, spare, live := heap()
 		switch {
-		case first && busy && c.patient(): // the first requests go before
-		case first:
+		case busy:
+			due = rests
+		case due > 0:
 			giveBack()
-			first = false
-		case !busy && cycles == before && pays(spare, live):
+			due--
+		case cycles == before && pays(spare, live):
 			debug.FreeOSMemory()
 		}
 		before, _, _ = heap()
