@@ -150,10 +150,10 @@ var (
 	SharedInformers = &Deviation{
 		Name: "sharedinformers", Where: "server/sharedinformers/share.go",
 		Replaces: []string{"k8s.io/client-go/informers.SharedInformerFactory.InformerFor"},
-		Instead:  "API server, controllers and scheduler share the informers of 45 types.",
+		Instead:  "API server, controllers and scheduler share the informers of 45 types. The controllers' informer of ConfigMaps keeps only the data that they read.",
 		Gain:     "Idle memory is 89.1 MB instead of 93.7, with 1,958 goroutines instead of 2,488.",
 		Command:  "scripts/bench footprint -upstream sharedinformers -only idle -settle 15s -window 15s -rounds 3",
-		Tests:    []string{"TestSharedInformer"},
+		Tests:    []string{"TestSharedInformer", "TestControllersThatReadConfigMaps"},
 	}
 	SingleServer = &Deviation{
 		Name: "singleserver", Where: "server/apiserver/singleserver.go",

@@ -60,6 +60,7 @@ var handful = []schema.GroupResource{
 	{Group: "admissionregistration.k8s.io", Resource: "validatingadmissionpolicies"},
 	{Group: "admissionregistration.k8s.io", Resource: "validatingadmissionpolicybindings"},
 	{Group: "admissionregistration.k8s.io", Resource: "validatingwebhookconfigurations"},
+	{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}, // large ones, too
 	{Group: "apiregistration.k8s.io", Resource: "apiservices"},
 	{Group: "apps", Resource: "controllerrevisions"},
 	{Group: "certificates.k8s.io", Resource: "clustertrustbundles"},
