@@ -259,6 +259,11 @@ func (c *Controllers) run(ctx context.Context, connection Connection, term *elec
 	if err := sharedinformers.Share(shared.InformerFactory, connection.Informers, c.options.Deviations, sharedWithAPIServer...); err != nil {
 		return err
 	}
+	if c.options.Deviations.On(deviations.SharedInformers) {
+		if err := shared.InformerFactory.Core().V1().ConfigMaps().Informer().SetTransform(forgetData); err != nil {
+			return err
+		}
+	}
 	shared.ClientBuilder = replacements.RangeBuilder{ControllerClientBuilder: perController, Nodes: shared.InformerFactory.Core().V1().Nodes().Lister()}
 	now.shared = shared.InformerFactory
 	close(now.configured)

@@ -12,6 +12,8 @@ import (
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
+	"k8s.io/kubernetes/pkg/controller/certificates/rootcacertpublisher"
 )
 
 // sharedWithAPIServer are the types for which the controllers use the API server's
@@ -31,4 +33,16 @@ var sharedWithAPIServer = []runtime.Object{
 	&rbacv1.ClusterRoleBinding{}, &rbacv1.ClusterRole{}, &rbacv1.RoleBinding{}, &rbacv1.Role{},
 	&resourcev1.DeviceClass{}, &schedulingv1.PriorityClass{},
 	&storagev1.CSIDriver{}, &storagev1.StorageClass{}, &storagev1.VolumeAttachment{},
+}
+
+// forgetData takes from an object of the controllers' informer of ConfigMaps what no controller reads. The root CA
+// publisher and the bootstrap signer read one ConfigMap each, by its name; the garbage collector reads metadata.
+func forgetData(object any) (any, error) {
+	if c, ok := object.(*corev1.ConfigMap); ok {
+		c.ManagedFields = nil // as upstream's own transform
+		if c.Name != rootcacertpublisher.RootCACertConfigMapName && c.Name != bootstrapapi.ConfigMapClusterInfo {
+			c.Data, c.BinaryData = nil, nil
+		}
+	}
+	return object, nil
 }

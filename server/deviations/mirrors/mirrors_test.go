@@ -58,3 +58,25 @@ func directories(t *testing.T) map[string]string {
 		dirs[p.ImportPath] = p.Dir
 	}
 }
+
+// The controllers' informer keeps the data of two ConfigMaps (forgetData in server/controllers/informers.go), for
+// these controllers.
+func TestControllersThatReadConfigMaps(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(directories(t)[controllerApp], "*.go"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("got %d files of kube-controller-manager, %v", len(files), err)
+	}
+	var readers []string
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Contains(text, []byte(".Core().V1().ConfigMaps()")) {
+			readers = append(readers, filepath.Base(file))
+		}
+	}
+	if want := []string{"bootstrap.go", "certificates.go"}; !slices.Equal(readers, want) {
+		t.Errorf("ConfigMaps are read by controllers in %v, want %v: does another one need their data?", readers, want)
+	}
+}
