@@ -51,7 +51,8 @@ func (b bookmarked) Watch(ctx context.Context, key string, opts storage.ListOpti
 
 // handful are types of which a cluster has few objects, and which hardly any client watches
 // except the controllers in this process. Their watches read the datastore's history, and each
-// read decodes the object again.
+// read decodes the object again. CustomResourceDefinitions have other clients, too, but are large
+// and rarely change.
 var handful = []schema.GroupResource{
 	{Resource: "limitranges"}, {Resource: "podtemplates"}, {Resource: "replicationcontrollers"}, {Resource: "resourcequotas"},
 	{Group: "admissionregistration.k8s.io", Resource: "mutatingadmissionpolicies"},
@@ -60,7 +61,7 @@ var handful = []schema.GroupResource{
 	{Group: "admissionregistration.k8s.io", Resource: "validatingadmissionpolicies"},
 	{Group: "admissionregistration.k8s.io", Resource: "validatingadmissionpolicybindings"},
 	{Group: "admissionregistration.k8s.io", Resource: "validatingwebhookconfigurations"},
-	{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}, // large ones, too
+	{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"},
 	{Group: "apiregistration.k8s.io", Resource: "apiservices"},
 	{Group: "apps", Resource: "controllerrevisions"},
 	{Group: "certificates.k8s.io", Resource: "clustertrustbundles"},
