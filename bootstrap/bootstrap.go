@@ -81,8 +81,7 @@ type service struct {
 	target         int // the API server's own port
 }
 
-// New reads the configuration of a chain before the chain is built. The aggregator may be
-// nil.
+// New reads the configuration of a chain before the chain is built.
 func New(o Options, extensions *apiextensionsserver.Config, kube *controlplane.Config, aggregator *aggregatorapiserver.Config, priorities Priorities) (*Config, error) {
 	shared := kube.ControlPlane.Generic
 	_, port, err := shared.SecureServing.HostPort()
@@ -102,13 +101,11 @@ func New(o Options, extensions *apiextensionsserver.Config, kube *controlplane.C
 		extensions: extensions.GenericConfig.MergedResourceConfig,
 		informers:  kube.ControlPlane.VersionedInformers,
 		kube:       part{shared.RESTOptionsGetter, kube.ControlPlane.APIResourceConfigSource},
+		aggregator: part{aggregator.GenericConfig.RESTOptionsGetter, aggregator.GenericConfig.MergedResourceConfig},
+		priorities: priorities,
 	}
 	if kube.SecondaryServiceIPRange.IP != nil {
 		c.service.ranges = append(c.service.ranges, kube.SecondaryServiceIPRange.String())
-	}
-	if aggregator != nil {
-		c.priorities = priorities
-		c.aggregator = part{aggregator.GenericConfig.RESTOptionsGetter, aggregator.GenericConfig.MergedResourceConfig}
 	}
 	return c, nil
 }

@@ -56,7 +56,6 @@ resources:
 				"authorization-mode=AlwaysAllow", "enable-priority-and-fairness=false", "disable-admission-plugins=Priority",
 			}
 		},
-		"without aggregator": func(t *testing.T, c *server.Config) { t.Setenv("KUBE_API_VERSIONS", "v1") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			if testing.Short() {

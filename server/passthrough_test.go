@@ -107,26 +107,3 @@ egressSelections:
 		t.Errorf("the proxy connected to %q, want %s among them", proxy.connections(), host)
 	}
 }
-
-func TestWithoutAggregator(t *testing.T) {
-	t.Setenv("KUBE_API_VERSIONS", "v1")
-	c := start(t, nil)
-	client := httpClient(t, c.admin)
-	for path, want := range map[string]int{
-		"/apis/apiregistration.k8s.io/v1": http.StatusNotFound,
-		"/apis/apiextensions.k8s.io/v1":   http.StatusOK,
-		"/apis/apps/v1":                   http.StatusOK,
-		"/openapi/v2":                     http.StatusOK,
-	} {
-		if status, _ := get(t, client, c.URL+path); status != want {
-			t.Errorf("%s: got %d, want %d", path, status, want)
-		}
-	}
-	ns := c.namespace(t)
-	create(t, c.AppsV1().Deployments(ns), deployment("web", 1))
-	c.wantPods(t, ns, 1)
-	status, _ := get(t, plainClient(t), c.InsecureURL+"/api/v1/namespaces/"+ns)
-	if status != http.StatusOK {
-		t.Errorf("insecure listener: got %d, want %d", status, http.StatusOK)
-	}
-}

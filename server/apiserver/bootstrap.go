@@ -3,8 +3,6 @@ package apiserver
 import (
 	"context"
 
-	genericapiserver "k8s.io/apiserver/pkg/server"
-
 	"github.com/karve-k8s/karve/bootstrap"
 	"github.com/karve-k8s/karve/server/deviations"
 )
@@ -25,9 +23,5 @@ func (c Config) bootstrap(ctx context.Context, cfg configs) (interruptible []str
 			return nil, err
 		}
 	}
-	others := []*genericapiserver.Config{cfg.kube.ControlPlane.Generic}
-	if cfg.aggregator != nil {
-		others = append(others, &cfg.aggregator.GenericConfig.Config)
-	}
-	return objects.ReplaceHooks(&cfg.extensions.GenericConfig.Config, others...)
+	return objects.ReplaceHooks(&cfg.extensions.GenericConfig.Config, cfg.kube.ControlPlane.Generic, &cfg.aggregator.GenericConfig.Config)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"os"
 	"slices"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -34,15 +33,11 @@ import (
 	"github.com/karve-k8s/karve/server/sharedinformers"
 )
 
-// withoutAggregator is an environment variable. If it has any value, the chain is built
-// without the aggregator. Kubernetes used it for bare test servers.
-const withoutAggregator = "KUBE_API_VERSIONS"
-
 // configs are the configurations of the three servers, made from one generic configuration.
 type configs struct {
 	extensions *apiextensionsserver.Config
 	kube       *controlplane.Config
-	aggregator *aggregatorserver.Config // nil without aggregator
+	aggregator *aggregatorserver.Config
 
 	stored *prefixes
 }
@@ -91,7 +86,7 @@ func New(ctx context.Context, c Config) (s *Server, err error) {
 			return nil, err
 		}
 	}
-	last := cfg.last()
+	last := &cfg.aggregator.GenericConfig.Config // its handlers see a request first
 	last.AddReadyzChecks(c.ReadyChecks...)
 	growStacks(last)
 	if c.Deviations.On(deviations.Streams) {
@@ -111,15 +106,6 @@ func New(ctx context.Context, c Config) (s *Server, err error) {
 	}
 	close(s.prepared)
 	return s, nil
-}
-
-// last returns the configuration of the server at the end of the chain, whose handlers see a
-// request first.
-func (c configs) last() *genericapiserver.Config {
-	if c.aggregator != nil {
-		return &c.aggregator.GenericConfig.Config
-	}
-	return c.kube.ControlPlane.Generic
 }
 
 // newConfigs is steps 4 to 6. It configures what the three servers share (handler chain,
@@ -185,9 +171,6 @@ func newConfigs(ctx context.Context, o options.CompletedOptions, own Config) (co
 	if own.Deviations.On(deviations.OpenAPI) {
 		openapi.DescribeOwnTypes(&c.extensions.GenericConfig.Config)
 	}
-	if os.Getenv(withoutAggregator) != "" {
-		return c, c.changeStorage(own, o.Etcd.WatchCacheSizes)
-	}
 	c.aggregator, err = controlplaneapiserver.CreateAggregatorConfig(
 		*shared.Generic, o.CompletedOptions, shared.VersionedInformers, resolver, shared.ProxyTransport, shared.PeerProxy, admission)
 	if err != nil {
@@ -220,10 +203,8 @@ func (c Config) selector(users *egressselector.EgressSelector) (*egressselector.
 // changeStorage changes how the servers store objects, for each deviation that is on.
 func (c configs) changeStorage(own Config, watchCacheSizes []string) error {
 	custom := &c.extensions.ExtraConfig.CRDRESTOptionsGetter
-	servers := []*generic.RESTOptionsGetter{&c.kube.ControlPlane.Generic.RESTOptionsGetter, &c.extensions.GenericConfig.RESTOptionsGetter, custom}
-	if c.aggregator != nil {
-		servers = append(servers, &c.aggregator.GenericConfig.RESTOptionsGetter)
-	}
+	servers := []*generic.RESTOptionsGetter{&c.kube.ControlPlane.Generic.RESTOptionsGetter, &c.extensions.GenericConfig.RESTOptionsGetter, custom,
+		&c.aggregator.GenericConfig.RESTOptionsGetter}
 	change := replacements.Storage{Switches: own.Deviations, SingleServer: own.SingleServer, WatchCacheSizes: watchCacheSizes, Stored: c.stored.add}
 	return change.Change(custom, servers...)
 }
@@ -263,13 +244,6 @@ func (s *Server) createChain(c configs) error {
 	if s.config.Deviations.On(deviations.OpenAPI) {
 		openapi.ServeDocuments(kube.ControlPlane.GenericAPIServer, generic.OpenAPIConfig, generic.OpenAPIV3Config, s.stopping)
 	}
-	servers := []*genericapiserver.GenericAPIServer{extensions.GenericAPIServer, kube.ControlPlane.GenericAPIServer}
-	informers := []replacements.InformerFactory{s.informers, extensions.Informers}
-	if c.aggregator == nil {
-		err := s.use(servers, informers)
-		s.run = kube.ControlPlane.GenericAPIServer.PrepareRun().RunWithContext
-		return err
-	}
 
 	crds := extensions.Informers.Apiextensions().V1().CustomResourceDefinitions()
 	crdsServed := c.extensions.GenericConfig.MergedResourceConfig.ResourceEnabled(
@@ -280,7 +254,9 @@ func (s *Server) createChain(c configs) error {
 		return fmt.Errorf("create kube-aggregator: %w", err)
 	}
 	s.registrations = aggregator.APIRegistrationInformers
-	if err := s.use(append(servers, aggregator.GenericAPIServer), append(informers, aggregator.APIRegistrationInformers)); err != nil {
+	servers := []*genericapiserver.GenericAPIServer{extensions.GenericAPIServer, kube.ControlPlane.GenericAPIServer, aggregator.GenericAPIServer}
+	informers := []replacements.InformerFactory{s.informers, extensions.Informers, aggregator.APIRegistrationInformers}
+	if err := s.use(servers, informers); err != nil {
 		return err
 	}
 	if s.config.Deviations.On(deviations.OpenAPI) {

@@ -44,7 +44,7 @@ func (s *Server) Followers() ([]sharedinformers.Informer, error) {
 // otherFactories are the factories for types outside of Kubernetes' own scheme.
 type otherFactories struct {
 	definitions   apiextensionsinformers.SharedInformerFactory
-	registrations registrationinformers.SharedInformerFactory // nil without the aggregator
+	registrations registrationinformers.SharedInformerFactory
 }
 
 // ErrUnknownKey means that no API that has been served so far stores objects under the key.

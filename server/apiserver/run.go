@@ -59,7 +59,7 @@ type Server struct {
 	interruptible []string // post-start hooks that a stop may interrupt
 
 	notReady atomic.Pointer[string]
-	openAPI  *openapi.Aggregated // nil: upstream's OpenAPI, or no aggregator
+	openAPI  *openapi.Aggregated // nil: upstream's OpenAPI
 	prepared chan struct{}       // closed once everything is installed
 	settled  chan struct{}       // closed by Settle, or when the server stops
 	settle   sync.Once
