@@ -2,17 +2,13 @@ package server
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 
+	"k8s.io/client-go/util/keyutil"
 	"k8s.io/kubernetes/pkg/apis/core/validation"
 
 	"github.com/karve-k8s/karve/server/apiserver"
@@ -22,11 +18,7 @@ import (
 // validateAPIServer runs upstream's own validation of the API server's options.
 func (p *plan) validateAPIServer(ctx context.Context) error {
 	// This key serves only the validation: upstream parses a key when it completes its options.
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return fmt.Errorf("make a key: %w", err)
-	}
-	der, err := x509.MarshalECPrivateKey(key)
+	key, err := keyutil.MakeEllipticPrivateKeyPEM()
 	if err != nil {
 		return fmt.Errorf("make a key: %w", err)
 	}
@@ -34,7 +26,7 @@ func (p *plan) validateAPIServer(ctx context.Context) error {
 	if info, err := os.Stat(p.DataDir); err != nil || !info.IsDir() {
 		scratch = ""
 	}
-	return apiserver.Validate(ctx, p.apiserverConfig(), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), scratch)
+	return apiserver.Validate(ctx, p.apiserverConfig(), key, scratch)
 }
 
 func checkPort(flag string, port int) error {

@@ -4,11 +4,8 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
+	"errors"
 	"fmt"
-	"math/big"
 	"net/http"
 	"time"
 
@@ -17,11 +14,9 @@ import (
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/pkg/server/healthz"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
+	certutil "k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
 )
-
-// loopbackLife is how long the certificate for the server's own clients is valid. Each start
-// makes a new one. As upstream, /livez fails when it has expired.
-const loopbackLife = (3*365 + 1) * 24 * time.Hour
 
 // serveWithLoopback applies the serving options, and makes a certificate and a token for the
 // server's own clients. It is upstream's SecureServingOptionsWithLoopback with an ECDSA key,
@@ -44,6 +39,7 @@ func serveWithLoopback(o *genericoptions.SecureServingOptions, c *genericapiserv
 	if c.LoopbackClientConfig, err = c.SecureServing.NewLoopbackClientConfig(string(uuid.NewUUID()), cert); err != nil {
 		return fmt.Errorf("configure the server's own clients: %w", err)
 	}
+	// As upstream, /livez fails when the certificate has expired.
 	expired := healthz.NamedCheck("loopback-serving-certificate", func(*http.Request) error {
 		if time.Now().After(end) {
 			return genericoptions.LoopbackCertificateExpiredError{}
@@ -55,37 +51,18 @@ func serveWithLoopback(o *genericoptions.SecureServingOptions, c *genericapiserv
 	return nil
 }
 
-// selfSigned returns a self-signed server certificate for name, and its key, as PEM.
+// selfSigned returns a self-signed server certificate for name, and its key, as PEM. Each start makes a new one.
 func selfSigned(name string) (cert, key []byte, end time.Time, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, end, err
 	}
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 63))
+	// The clock may be set back.
+	made, err := certutil.NewSelfSignedCACert(certutil.Config{CommonName: name, NotBefore: time.Now().Add(-time.Hour)}, private)
 	if err != nil {
 		return nil, nil, end, err
 	}
-	now := time.Now()
-	end = now.Add(loopbackLife)
-	t := &x509.Certificate{
-		SerialNumber: serial.Add(serial, big.NewInt(1)),
-		Subject:      pkix.Name{CommonName: name},
-		DNSNames:     []string{name},
-		NotBefore:    now.Add(-time.Hour), // the clock may be set back
-		NotAfter:     end,
-		KeyUsage:     x509.KeyUsageDigitalSignature,
-		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-
-		BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, t, t, private.Public(), private)
-	if err != nil {
-		return nil, nil, end, err
-	}
-	encoded, err := x509.MarshalECPrivateKey(private)
-	if err != nil {
-		return nil, nil, end, err
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-		pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: encoded}), end, nil
+	cert, err1 := certutil.EncodeCertificates(made)
+	key, err2 := keyutil.MarshalPrivateKeyToPEM(private)
+	return cert, key, made.NotAfter, errors.Join(err1, err2)
 }
