@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -353,32 +352,6 @@ func TestSlowReader(t *testing.T) {
 		}
 		if read != 1000*1000 {
 			t.Errorf("got %d bytes, want %d", read, 1000*1000)
-		}
-	})
-}
-
-func TestDeadlines(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var wrote, readErr error
-		client, _ := serving(t, func(w http.ResponseWriter, r *http.Request) {
-			c := http.NewResponseController(w)
-			c.SetReadDeadline(time.Now().Add(time.Second))
-			_, readErr = r.Body.Read(make([]byte, 1))
-			c.SetWriteDeadline(time.Now().Add(time.Second))
-			for wrote == nil {
-				_, wrote = w.Write(make([]byte, 1000))
-			}
-		})
-		body, _ := io.Pipe()
-		answer, err := client.Do(request(t, t.Context(), "POST", body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(3 * time.Second)
-		synctest.Wait()
-		answer.Body.Close()
-		if !errors.Is(readErr, os.ErrDeadlineExceeded) || !errors.Is(wrote, os.ErrDeadlineExceeded) {
-			t.Errorf("got %v reading and %v writing, want deadlines exceeded", readErr, wrote)
 		}
 	})
 }

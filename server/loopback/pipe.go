@@ -2,9 +2,7 @@ package loopback
 
 import (
 	"io"
-	"os"
 	"sync"
-	"time"
 )
 
 // bufferSize is how much of an answer may wait for its reader before the writer has to wait.
@@ -24,9 +22,7 @@ type pipe struct {
 	shown   bool              // the reader may read it
 
 	readErr  error // after the data
-	writeErr error
-	expired  bool // the write deadline has passed
-	deadline *time.Timer
+	writeErr error // why the writer may not write
 }
 
 func newPipe() *pipe {
@@ -41,11 +37,11 @@ func (p *pipe) Write(b []byte) (n int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for len(b) > 0 {
-		if err := p.refusal(); err != nil {
-			return n, err
+		if p.writeErr != nil {
+			return n, p.writeErr
 		}
 		if len(p.data) == 0 && len(b) >= bufferSize {
-			return n + p.lend(b), p.refusal()
+			return n + p.lend(b), p.writeErr
 		}
 		if len(p.data) == bufferSize {
 			p.changed.Wait()
@@ -65,7 +61,7 @@ func (p *pipe) Write(b []byte) (n int, err error) {
 func (p *pipe) lend(b []byte) int {
 	p.data = b
 	p.show()
-	for len(p.data) > 0 && p.refusal() == nil {
+	for len(p.data) > 0 && p.writeErr == nil {
 		p.changed.Wait()
 	}
 	taken := len(b) - len(p.data)
@@ -92,14 +88,6 @@ func (p *pipe) show() {
 	p.changed.Broadcast()
 }
 
-// refusal is the reason why the writer may not write.
-func (p *pipe) refusal() error {
-	if p.writeErr == nil && p.expired {
-		return os.ErrDeadlineExceeded
-	}
-	return p.writeErr
-}
-
 // Flush lets the reader read what waits.
 func (p *pipe) Flush() error {
 	p.mu.Lock()
@@ -107,7 +95,7 @@ func (p *pipe) Flush() error {
 	if len(p.data) > 0 {
 		p.show()
 	}
-	return p.refusal()
+	return p.writeErr
 }
 
 func (p *pipe) Read(b []byte) (int, error) {
@@ -163,27 +151,4 @@ func (p *pipe) abort(readErr, writeErr error) {
 	}
 	p.shown = false // what was lent is the writer's again
 	p.changed.Broadcast()
-}
-
-// setDeadline makes writes fail after at; zero means never.
-func (p *pipe) setDeadline(at time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.deadline != nil {
-		p.deadline.Stop()
-	}
-	p.expired, p.deadline = false, nil
-	if at.IsZero() {
-		return
-	}
-	var timer *time.Timer
-	timer = time.AfterFunc(time.Until(at), func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if p.deadline == timer {
-			p.expired = true
-			p.changed.Broadcast()
-		}
-	})
-	p.deadline = timer
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -129,7 +128,7 @@ func bodyAllowed(status int) bool {
 
 func (w *response) Flush() { _ = w.FlushError() }
 
-// FlushError is for [http.ResponseController], as the next three methods are.
+// FlushError is for [http.ResponseController].
 func (w *response) FlushError() error {
 	if w.over.Load() {
 		return io.ErrClosedPipe
@@ -140,10 +139,6 @@ func (w *response) FlushError() error {
 	w.send()
 	return w.body.Flush()
 }
-
-func (w *response) SetWriteDeadline(at time.Time) error { w.body.setDeadline(at); return nil }
-func (w *response) SetReadDeadline(at time.Time) error  { w.request.setDeadline(at); return nil }
-func (w *response) EnableFullDuplex() error             { return nil }
 
 // CloseNotify is deprecated, but upstream's wrappers of response writers treat a writer
 // without it as one that cannot flush.
@@ -174,9 +169,7 @@ func (w *response) end(finished bool) {
 	for _, stop := range w.unwatch {
 		stop()
 	}
-	w.body.setDeadline(time.Time{})
 	w.body.finish(err)
-	w.request.setDeadline(time.Time{})
 	w.request.Close()
 	if !w.committed {
 		w.whole, w.broken = true, !finished
@@ -235,10 +228,8 @@ func (b responseBody) Close() error {
 type requestBody struct {
 	from io.ReadCloser
 
-	mu       sync.Mutex
-	closed   bool
-	expired  bool
-	deadline *time.Timer
+	mu     sync.Mutex
+	closed bool
 }
 
 func (b *requestBody) Read(p []byte) (int, error) {
@@ -257,10 +248,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 func (b *requestBody) refusal() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch {
-	case b.expired:
-		return os.ErrDeadlineExceeded
-	case b.closed:
+	if b.closed {
 		return http.ErrBodyReadAfterClose
 	}
 	return nil
@@ -275,22 +263,4 @@ func (b *requestBody) Close() error {
 		return nil
 	}
 	return b.from.Close()
-}
-
-// setDeadline makes reads fail after at, permanently; zero means never.
-func (b *requestBody) setDeadline(at time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.deadline != nil {
-		b.deadline.Stop()
-		b.deadline = nil
-	}
-	if !at.IsZero() {
-		b.deadline = time.AfterFunc(time.Until(at), func() {
-			b.mu.Lock()
-			b.expired = true
-			b.mu.Unlock()
-			b.Close()
-		})
-	}
 }
