@@ -5,20 +5,13 @@ package notify
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 )
-
-// ErrUnsupported is wrapped by the errors of all methods when NOTIFY_SOCKET is
-// neither a path nor an abstract socket: systemd offers vsock addresses to
-// virtual machines.
-var ErrUnsupported = errors.New("not a path and not an abstract socket")
 
 // sendTimeout limits one message: systemd may be busy, and a full queue blocks.
 const sendTimeout = 5 * time.Second
@@ -28,11 +21,8 @@ const sendTimeout = 5 * time.Second
 // unit is not of Type=notify. All methods may be called concurrently.
 type Notifier struct {
 	socket   string
-	watchdog time.Duration
+	watchdog time.Duration // WatchdogSec= of the unit; 0: there is no watchdog
 	patience time.Duration // of one message
-
-	mu     sync.Mutex
-	status string // the last one given, to return to when an illness has passed
 }
 
 // Take reads NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID and unsets them, so
@@ -65,19 +55,11 @@ func Take() *Notifier {
 // Ready reports that the service is up. status is the line in "systemctl status" and may be
 // empty. With Type=notify, units that are ordered After= this one start now.
 func (n *Notifier) Ready(status string) error {
-	if n == nil {
-		return nil
-	}
-	n.remember(status)
 	return n.send("READY=1" + statusLine(status))
 }
 
 // Status changes the line in "systemctl status". Line breaks become spaces.
 func (n *Notifier) Status(status string) error {
-	if n == nil {
-		return nil
-	}
-	n.remember(status)
 	return n.send("STATUS=" + oneLine(status))
 }
 
@@ -91,28 +73,16 @@ func (n *Notifier) ExtendTimeout(d time.Duration) error {
 	return n.send("EXTEND_TIMEOUT_USEC=" + strconv.FormatInt(max(d, 0).Microseconds(), 10))
 }
 
-// WatchdogTimeout is how long the service may go without a sign of life (WatchdogSec=); 0
-// means that there is no watchdog.
-func (n *Notifier) WatchdogTimeout() time.Duration {
-	if n == nil {
-		return 0
+// Watchdog gives a sign of life immediately, and then every half of the unit's WatchdogSec=
+// as long as healthy returns nil, until ctx ends. Without a watchdog it returns immediately. If
+// healthy returns an error, or does not return within that half, there is no sign of life, and
+// "systemctl status" shows the error. systemd restarts a service that stays silent for the whole
+// time. If systemd cannot be reached, Watchdog tries again the next time.
+func (n *Notifier) Watchdog(ctx context.Context, healthy func(ctx context.Context) error) {
+	if n == nil || n.watchdog <= 0 {
+		return
 	}
-	return n.watchdog
-}
-
-// Watchdog gives a sign of life immediately, and then every half of [Notifier.WatchdogTimeout]
-// as long as healthy returns nil, until ctx ends. It then returns nil; without a watchdog it
-// returns immediately. If healthy returns an error, or does not return within that half, there
-// is no sign of life, and "systemctl status" shows the error. systemd restarts a service that
-// stays silent for the whole time.
-//
-// Watchdog returns [ErrUnsupported] if systemd cannot be reached at all. After any other
-// failure, it tries again the next time.
-func (n *Notifier) Watchdog(ctx context.Context, healthy func(ctx context.Context) error) error {
-	every := n.WatchdogTimeout() / 2
-	if every <= 0 {
-		return nil
-	}
+	every := n.watchdog / 2
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	ill := false
@@ -121,39 +91,24 @@ func (n *Notifier) Watchdog(ctx context.Context, healthy func(ctx context.Contex
 		err := healthy(check)
 		cancel()
 		if ctx.Err() != nil {
-			return nil // the process is stopping, which is what err says
+			return // the process is stopping, which is what err says
 		}
 		switch {
 		case err != nil:
 			ill = true
-			err = n.send("STATUS=" + oneLine("unhealthy: "+err.Error()))
+			_ = n.Status("unhealthy: " + err.Error())
 		case ill:
 			ill = false
-			err = n.send("WATCHDOG=1\nSTATUS=" + oneLine(n.remembered()))
+			_ = n.send("WATCHDOG=1\nSTATUS=healthy again")
 		default:
-			err = n.send("WATCHDOG=1")
-		}
-		if errors.Is(err, ErrUnsupported) {
-			return err
+			_ = n.send("WATCHDOG=1")
 		}
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-tick.C:
 		}
 	}
-}
-
-func (n *Notifier) remember(status string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.status = status
-}
-
-func (n *Notifier) remembered() string {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.status
 }
 
 // send writes one datagram. It opens the socket each time, because systemd makes a new one
@@ -163,9 +118,6 @@ func (n *Notifier) send(message string) error {
 		return nil
 	}
 	// Go's net turns a leading @ into the zero byte of an abstract socket.
-	if !strings.HasPrefix(n.socket, "/") && !strings.HasPrefix(n.socket, "@") {
-		return fmt.Errorf("notifying systemd: NOTIFY_SOCKET=%q is %w", n.socket, ErrUnsupported)
-	}
 	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: n.socket, Net: "unixgram"})
 	if err != nil {
 		return fmt.Errorf("notifying systemd: %w", err)
