@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"regexp"
@@ -10,10 +9,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 )
 
 // Somebody who may write through the API can keep parts from beginning that do their work through it: with
@@ -98,7 +93,7 @@ func (b *blockedParts) String() string {
 // nil, nothing blocks it any more.
 func (s *controlPlane) blockedPart(part string) func(error) error {
 	return func(err error) error {
-		err = s.explain(err)
+		err = explain(err)
 		if s.blocked.set(part, err, time.Now()) {
 			s.Log.Warnf("the %s cannot begin; trying again: %v", part, err)
 			if !s.up.Load() && !s.stopping.Load() {
@@ -150,7 +145,7 @@ func (s *controlPlane) admit(running context.Context) {
 
 // What the API server says when it refuses a request.
 var (
-	ofWebhook = regexp.MustCompile(`(?:failed calling|admission) webhook "([^"]+)"`)
+	ofWebhook = regexp.MustCompile(`(?:failed calling|admission) webhook "`)
 	ofPolicy  = regexp.MustCompile(`(ValidatingAdmissionPolicy|policy) '[^']+' with binding '([^']+)' denied request`)
 	ofQuota   = regexp.MustCompile(`exceeded quota: ([^,\s]+)`)
 	ofAccount = regexp.MustCompile(`system:serviceaccount:kube-system:(\S+): Unauthorized`)
@@ -164,14 +159,14 @@ const (
 )
 
 // explain adds the remedy to the refusal of a request.
-func (s *controlPlane) explain(err error) error {
+func explain(err error) error {
 	if err == nil {
 		return nil
 	}
 	text := err.Error()
 	var remedy string
-	if m := ofWebhook.FindStringSubmatch(text); m != nil {
-		remedy = s.deleteWebhook(m[1])
+	if ofWebhook.MatchString(text) {
+		remedy = "repair the webhook, or delete its configuration: kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations"
 	} else if m := ofPolicy.FindStringSubmatch(text); m != nil {
 		kind := "validatingadmissionpolicybinding"
 		if m[1] == "policy" {
@@ -193,43 +188,4 @@ func (s *controlPlane) explain(err error) error {
 		return err
 	}
 	return fmt.Errorf("%w (%s)", err, remedy)
-}
-
-// webhookLimit is how long the search for a webhook may take.
-const webhookLimit = 5 * time.Second
-
-// deleteWebhook returns how to delete the configurations that have a webhook.
-func (s *controlPlane) deleteWebhook(name string) string {
-	ctx, cancel := context.WithTimeout(context.Background(), webhookLimit)
-	defer cancel()
-	var commands []string
-	found := func(kind, configuration string) {
-		commands = append(commands, "kubectl delete "+kind+" "+configuration)
-	}
-	client, err := kubernetes.NewForConfig(rest.AddUserAgent(s.adminClient(), "blocked"))
-	if err == nil {
-		registrations := client.AdmissionregistrationV1()
-		validating, err1 := registrations.ValidatingWebhookConfigurations().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
-		mutating, err2 := registrations.MutatingWebhookConfigurations().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
-		if err = errors.Join(err1, err2); err == nil {
-			for _, c := range validating.Items {
-				for _, w := range c.Webhooks {
-					if w.Name == name {
-						found("validatingwebhookconfiguration", c.Name)
-					}
-				}
-			}
-			for _, c := range mutating.Items {
-				for _, w := range c.Webhooks {
-					if w.Name == name {
-						found("mutatingwebhookconfiguration", c.Name)
-					}
-				}
-			}
-		}
-	}
-	if len(commands) == 0 {
-		return "repair the webhook, or delete its configuration: kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations"
-	}
-	return "repair the webhook, or remove it: " + strings.Join(commands, "; ")
 }

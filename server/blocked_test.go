@@ -36,7 +36,7 @@ var blockers = map[string]struct {
 		},
 		unblock: deleteWebhook,
 		check:   "controllers",
-		names:   []string{"serviceaccounts/", "gone.example.com", "kubectl delete validatingwebhookconfiguration gone"},
+		names:   []string{"serviceaccounts/", "gone.example.com", "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations"},
 	},
 	"a policy": {
 		block: func(t *testing.T, c *kubernetes.Clientset) {
@@ -119,7 +119,7 @@ var blockers = map[string]struct {
 			blockingWebhook(t, c, "clusterroles")
 		},
 		unblock: deleteWebhook,
-		names:   []string{"POST /apis/rbac.authorization.k8s.io/v1/clusterroles", "kubectl delete validatingwebhookconfiguration gone"},
+		names:   []string{"POST /apis/rbac.authorization.k8s.io/v1/clusterroles", "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations"},
 	},
 }
 

@@ -140,7 +140,7 @@ func assemble(p *plan, c *claim, begun start) *controlPlane {
 		s.tunnels = &sshTunnels{sshPlan: p.ssh, dataDir: p.DataDir, log: p.Log, certificates: s.certificates.Store, connect: s.sshConnection}
 	}
 	s.first = &ready.FirstObjects{Client: s.adminClient, Missing: func(err error) {
-		s.Log.Warnf("the cluster goes on without an object that a new Pod may need: %v", s.explain(err))
+		s.Log.Warnf("the cluster goes on without an object that a new Pod may need: %v", explain(err))
 	}}
 	if p.controllers != nil {
 		s.first.ServiceAccounts = p.controllers.MakesServiceAccounts()
