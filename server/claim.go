@@ -1,14 +1,12 @@
 package server
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"syscall"
 
 	"github.com/sirupsen/logrus"
@@ -28,23 +26,16 @@ type claim struct {
 	secure    net.Listener
 	insecure  net.Listener // nil if it is disabled
 	etcd      net.Listener // nil if the etcd API has only its socket
-
-	made   []string // the directories that it created, the deepest first
-	served bool     // the API server has the listeners and closes them
+	served    bool         // the API server has the listeners and closes them
 }
 
 // claim takes all of them, or none. It comes before any slow work, so that the user sees a mistake
-// immediately. It binds the ports first, so that a refused start leaves no directory behind.
+// immediately. It binds the ports first, so that one in use leaves no new directory behind.
 func (p *plan) claim(log *logrus.Logger) (_ *claim, err error) {
 	c := &claim{}
 	defer func() {
 		if err != nil {
 			c.release()
-			// One may be inside another.
-			slices.SortFunc(c.made, func(a, b string) int { return len(b) - len(a) })
-			for _, dir := range c.made {
-				os.Remove(dir) // fails unless it is empty
-			}
 		}
 	}()
 	var errs problems
@@ -64,67 +55,47 @@ func (p *plan) claim(log *logrus.Logger) (_ *claim, err error) {
 		}
 	}
 	if len(errs) > 0 {
-		errs.add(p.directoriesInUse())
+		errs.add(p.directoriesInUse()) // by the server that has the port
 		return nil, errors.Join(errs...)
 	}
-	return c, c.lockDirs(p, log)
+	for _, dir := range p.directories() {
+		if err := c.lockDir(dir.path, p.DataDir, log); err != nil {
+			return nil, fmt.Errorf("--%s: %w", dir.option, err)
+		}
+	}
+	return c, nil
 }
 
-// lockDirs creates, locks and marks the directories. It locks the existing ones first, because
-// only they can be in use. If one is, the directories that it created are still empty. It never
-// removes a lock file, because another process may be about to lock it.
-func (c *claim) lockDirs(p *plan, log *logrus.Logger) error {
-	var errs problems
-	dirs := p.directories()
-	for _, dir := range dirs {
-		c.made = append(c.made, missing(dir.path)...)
-		err := makeWritable(dir.path)
-		if err == nil {
-			// Files of root would make a service's own directory unusable for it. `karve check`
-			// does not check this, because karve install runs it as root for the service's directory.
-			err = ownership.Check(dir.path)
-		}
-		if err == nil {
-			err = closeToOthers(dir.path, log)
-		}
-		if err != nil {
-			errs.addf("--%s: %w", dir.option, err)
-		}
+// lockDir creates, checks, locks and marks a directory. A failed claim does not remove the lock file, because
+// another process may be about to lock it.
+func (c *claim) lockDir(dir, dataDir string, log *logrus.Logger) error {
+	if err := makeWritable(dir); err != nil {
+		return err
 	}
-	if len(errs) > 0 {
-		errs.add(p.directoriesInUse())
-		return errors.Join(errs...)
+	// Files of root would make a service's own directory unusable for it. `karve check`
+	// does not check this, because karve install runs it as root for the service's directory.
+	if err := ownership.Check(dir); err != nil {
+		return err
 	}
-	slices.SortStableFunc(dirs, func(a, b directory) int {
-		return cmp.Compare(slices.Index(c.made, a.path), slices.Index(c.made, b.path))
-	})
-	for _, dir := range dirs {
-		if len(errs) > 0 && slices.Contains(c.made, dir.path) {
-			continue // it stays empty
-		}
-		lock, err := datadir.Acquire(dir.path)
-		if err != nil {
-			errs.addf("--%s: %w", dir.option, err)
-			continue
-		}
-		if dir.path == p.DataDir {
-			c.lock = lock
-		} else {
-			c.storeLock = lock
-		}
+	if err := closeToOthers(dir, log); err != nil {
+		return err
 	}
-	if len(errs) > 0 {
-		return errors.Join(errs...)
+	lock, err := datadir.Acquire(dir)
+	if err != nil {
+		return err
 	}
-	for _, dir := range dirs {
-		marker.RemoveLeft(dir.path)
-		if err := marker.Mark(dir.path); marker.MayStayUnmarked(err) {
-			log.Warnf("cannot write %s, by which karve install recognises Karve's directories; the next start tries again: %v", filepath.Join(dir.path, marker.File), err)
-		} else if err != nil {
-			errs.addf("--%s: %w", dir.option, err)
-		}
+	if dir == dataDir {
+		c.lock = lock
+	} else {
+		c.storeLock = lock
 	}
-	return errors.Join(errs...)
+	marker.RemoveLeft(dir)
+	err = marker.Mark(dir)
+	if marker.MayStayUnmarked(err) {
+		log.Warnf("cannot write %s, by which karve install recognises Karve's directories; the next start tries again: %v", filepath.Join(dir, marker.File), err)
+		return nil
+	}
+	return err
 }
 
 // closeToOthers takes from every other user the right to place files in a directory of this user's: a database, or keys. It
@@ -144,29 +115,6 @@ func closeToOthers(dir string, log *logrus.Logger) error {
 		log.Warnf("every user of this machine could place files in %s (mode %04o): now they cannot", dir, info.Mode().Perm())
 	}
 	return nil
-}
-
-// taken reports which ports and directories a refused configuration could not use, so that one
-// start reports every mistake. It claims nothing, and removes the directories that it creates.
-func (d *draft) taken() error {
-	var errs problems
-	for _, port := range d.ports {
-		errs.add(port.Try())
-	}
-	for _, dir := range d.directories() {
-		if dir.option == "data-dir" && checkDataDir(dir.path) != nil {
-			continue // parse has reported this
-		}
-		created := missing(dir.path)
-		if err := makeWritable(dir.path); err != nil {
-			errs.addf("--%s: %w", dir.option, err)
-		}
-		for _, dir := range created {
-			os.Remove(dir)
-		}
-	}
-	errs.add(d.directoriesInUse())
-	return errors.Join(errs...)
 }
 
 // directory is a directory that the server locks, and the option that names it.
@@ -224,45 +172,6 @@ func (c *claim) release() {
 
 // url returns the URL of the secure listener at an address of this machine.
 func (c *claim) url() string { return "https://" + ports.Local(c.secure) }
-
-// checkDataDir reports why a directory cannot be created or written. It changes nothing, so it
-// cannot see limits such as a quota; makeWritable finds those.
-func checkDataDir(dir string) error {
-	if dir == "" {
-		return errors.New("--data-dir: needs a directory")
-	}
-	at := dir
-	for {
-		info, err := os.Stat(at)
-		if errors.Is(err, fs.ErrNotExist) && at != filepath.Dir(at) {
-			at = filepath.Dir(at)
-			continue
-		}
-		switch {
-		case err != nil:
-			return fmt.Errorf("--data-dir: %w", err)
-		case !info.IsDir():
-			return fmt.Errorf("--data-dir: %s: not a directory", at)
-		}
-		break
-	}
-	if err := writable(at); err != nil {
-		return fmt.Errorf("--data-dir %s: %w: name another directory", dir, &fs.PathError{Op: "write to", Path: at, Err: err})
-	}
-	return nil
-}
-
-// missing returns the directories that creating dir would create, the deepest first.
-func missing(dir string) []string {
-	var all []string
-	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
-		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
-			break
-		}
-		all = append(all, dir)
-	}
-	return all
-}
 
 // makeWritable creates a directory, and briefly a file in it. Quotas and some network file systems
 // refuse a write that the permissions allow.

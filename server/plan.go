@@ -94,7 +94,9 @@ const (
 // parse reads every value, and the files that values name. It changes nothing.
 func (c completed) parse() *draft {
 	d := &draft{plan: plan{completed: c}}
-	d.add(checkDataDir(c.DataDir))
+	if c.DataDir == "" {
+		d.addf("--data-dir: needs a directory")
+	}
 	if info, err := os.Stat(c.BackupDir); err == nil && !info.IsDir() { // one that is missing may be on a disk that comes later
 		d.addf("--backup-dir %s: is not a directory", c.BackupDir)
 	}

@@ -8,7 +8,6 @@ package server
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -101,7 +100,7 @@ func (c completed) plan(ctx context.Context) (_ *plan, releaseGates func(), err 
 	plan, refused := draft.validate(ctx)
 	if refused != nil {
 		releaseGates()
-		return nil, nil, errors.Join(refused, draft.taken())
+		return nil, nil, refused
 	}
 	if err != nil {
 		return nil, nil, err
