@@ -55,7 +55,7 @@ func TestOldData(t *testing.T) {
 		p := start(t, dir, encryptedBy("encryption.yaml"))
 		wantObjects(t, p)
 		wantSecrets(t, p)
-		wantNamed(t, p, writesAnother+"1 mutatingadmissionpolicies.admissionregistration.k8s.io as v1beta1, 1 mutatingadmissionpolicybindings.admissionregistration.k8s.io as v1beta1.")
+		wantNamed(t, p, "")
 		p.stop()
 		wantEncrypted(t, dir)
 	}

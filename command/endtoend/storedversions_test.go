@@ -3,7 +3,6 @@ package endtoend
 import (
 	"bytes"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -14,12 +13,8 @@ import (
 	"github.com/karve-k8s/karve/datastore/directory"
 )
 
-// What the log says about stored objects.
-const (
-	cannotRead    = "cannot read the version of these stored objects: "
-	doesNotServe  = "does not serve the API of these stored objects: "
-	writesAnother = "reads these stored objects, and writes another version of them: "
-)
+// cannotRead is what the log says about stored objects.
+const cannotRead = "cannot read the version of these stored objects: "
 
 // changeStored changes the datastore of a stopped server.
 func changeStored(t *testing.T, dir string, do func(e *datastore.Engine) error) {
@@ -39,13 +34,13 @@ func changeStored(t *testing.T, dir string, do func(e *datastore.Engine) error) 
 	}
 }
 
-// A start after a move from another version of Kubernetes names stored objects that it cannot read,
-// and those whose API it does not serve. It names the first again until they are gone.
+// A start after a move from another version of Kubernetes names stored objects that it cannot read. It
+// names them again until they are gone.
 func TestStoredVersionsAreNamed(t *testing.T) {
 	long(t)
 	parallel(t)
 	dir := t.TempDir()
-	const record, workload, candidate = "/registry/karve/kubernetes-version", "/registry/workloads/default/old", "/registry/leasecandidates/default/mate"
+	const record, workload = "/registry/karve/kubernetes-version", "/registry/workloads/default/old"
 	put := func(key string, value []byte) {
 		t.Helper()
 		changeStored(t, dir, func(e *datastore.Engine) error {
@@ -61,28 +56,26 @@ func TestStoredVersionsAreNamed(t *testing.T) {
 		}
 		return append([]byte("k8s\x00"), text...)
 	}
-	wantLog := func(what string, want ...string) {
+	wantLog := func(what, want string) {
 		t.Helper()
 		t.Log(what)
 		p := start(t, dir, bare...)
 		p.stop()
-		wantNamed(t, p, want...)
+		wantNamed(t, p, want)
 	}
-	wantLog("a new cluster")
+	wantLog("a new cluster", "")
 	wantFinding(t, findings(t, "--data-dir", dir), "stored versions", check.OK, "can read all objects")
 
 	put(record, []byte("v1.0.0"))
-	wantLog("another version")
+	wantLog("another version", "")
 	put(workload, stored("scheduling.k8s.io/v0", "Workload"))
-	put(candidate, stored("coordination.k8s.io/v1beta1", "LeaseCandidate"))
-	wantLog("the version that was recorded then")
+	wantLog("the version that was recorded then", "")
 
 	put(record, []byte("v1.0.0"))
 	unreadable := cannotRead + "1 workloads.scheduling.k8s.io as v0. Unless their API is off, the API server does not become ready. Return to Kubernetes v1.0.0, and delete them there"
-	unserved := doesNotServe + "1 leasecandidates.coordination.k8s.io as v1beta1."
 	wantFinding(t, findings(t, "--data-dir", dir), "stored versions", check.Warn, "cannot read 1 workloads.scheduling.k8s.io as v0")
-	wantLog("an object of a version that is gone", unreadable, unserved)
-	wantLog("the same again", unreadable, unserved)
+	wantLog("an object of a version that is gone", unreadable)
+	wantLog("the same again", unreadable)
 	changeStored(t, dir, func(e *datastore.Engine) error {
 		_, err := e.Delete(t.Context(), datastore.DeleteRequest{Key: workload})
 		return err
@@ -90,18 +83,15 @@ func TestStoredVersionsAreNamed(t *testing.T) {
 	p := start(t, dir, bare...) // without that object
 	wantFinding(t, findings(t, "--data-dir", p.dir), "stored versions", check.Unknown, "a server uses the datastore")
 	p.stop()
-	wantNamed(t, p, unserved)
+	wantNamed(t, p, "")
 }
 
-// wantNamed checks what the log says about the versions of stored objects.
-func wantNamed(t *testing.T, p *process, want ...string) {
+// wantNamed checks what the log says about the versions of stored objects; an empty want is nothing.
+func wantNamed(t *testing.T, p *process, want string) {
 	t.Helper()
 	log := p.stderr.String()
-	for _, text := range []string{cannotRead, doesNotServe, writesAnother} {
-		i := slices.IndexFunc(want, func(w string) bool { return strings.HasPrefix(w, text) })
-		if named := strings.Contains(log, text); named != (i >= 0) || named && !strings.Contains(log, want[i]) {
-			t.Errorf("got the log\n%s\nwant %q about the versions of stored objects", log, want)
-		}
+	if named := strings.Contains(log, cannotRead); named != (want != "") || !strings.Contains(log, want) {
+		t.Errorf("got the log\n%s\nwant %q about the versions of stored objects", log, want)
 	}
 }
 

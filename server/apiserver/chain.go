@@ -75,7 +75,7 @@ func New(ctx context.Context, c Config) (s *Server, err error) {
 	if s.interruptible, err = c.bootstrap(ctx, cfg); err != nil {
 		return nil, err
 	}
-	s.stored = c.checkStored(ctx, cfg.kube.ControlPlane.Generic.RESTOptionsGetter, cfg.kube.ControlPlane.APIResourceConfigSource)
+	s.stored = c.checkStored(ctx, cfg.kube.ControlPlane.Generic.RESTOptionsGetter)
 	defer func(check *runningCheck) {
 		if err != nil {
 			check.stop() // otherwise Run does

@@ -11,9 +11,7 @@ import (
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/generic"
-	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
-	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/core"
 
 	"github.com/karve-k8s/karve/internal/version"
@@ -25,13 +23,11 @@ import (
 const storedLimit = 20 * time.Second
 
 // storedCheck looks at the versions of all stored objects if another version of Kubernetes used the
-// datastore last. It logs those that this one cannot read or does not serve. It runs beside the start,
+// datastore last. It logs those that this one cannot read. It runs beside the start,
 // and a failure of it does not stop the start.
 type storedCheck struct {
 	log    *logrus.Logger
 	prefix string // of all keys
-	kube   generic.RESTOptionsGetter
-	served serverstorage.APIResourceConfigSource
 }
 
 // runningCheck is a check that has begun. A nil one has ended.
@@ -41,7 +37,7 @@ type runningCheck struct {
 }
 
 // checkStored begins the check. It ends at the latest with ctx.
-func (c Config) checkStored(ctx context.Context, kube generic.RESTOptionsGetter, served serverstorage.APIResourceConfigSource) *runningCheck {
+func (c Config) checkStored(ctx context.Context, kube generic.RESTOptionsGetter) *runningCheck {
 	ctx, cancel := context.WithCancel(ctx)
 	running := &runningCheck{cancel, make(chan struct{})}
 	go func() {
@@ -52,7 +48,7 @@ func (c Config) checkStored(ctx context.Context, kube generic.RESTOptionsGetter,
 			c.Log.Warnf("the versions of the stored objects are not known: %v", err)
 			return
 		}
-		check := storedCheck{c.Log, path.Join("/", options.StorageConfig.Prefix) + "/", kube, served}
+		check := storedCheck{c.Log, path.Join("/", options.StorageConfig.Prefix) + "/"}
 		check.connect(ctx, options.StorageConfig.Transport)
 	}()
 	return running
@@ -137,7 +133,7 @@ func (c storedCheck) do(ctx context.Context, client *kubernetes.Client, stored *
 	return "", nil
 }
 
-// name logs what has to be known about the stored objects, and reports whether some cannot be read.
+// name logs the stored objects that cannot be read, and reports whether there are some.
 // before is the version that used them last.
 func (c storedCheck) name(stored *StoredVersions, before string) bool {
 	unreadable := stored.Unreadable()
@@ -146,45 +142,5 @@ func (c storedCheck) name(stored *StoredVersions, before string) bool {
 			"Return to %s, and delete them there or write them in a version that both know",
 			version.Kubernetes, Sentence(unreadable), before)
 	}
-	if unserved := stored.unserved(c.served); len(unserved) > 0 {
-		c.log.Warnf("Kubernetes %s does not serve the API of these stored objects: %s. To reach them, switch the API on with --runtime-config",
-			version.Kubernetes, Sentence(unserved))
-	}
-	if old := stored.older(c.kube); len(old) > 0 {
-		c.log.Infof("Kubernetes %s reads these stored objects, and writes another version of them: %s. A StorageVersionMigration of their resource writes them again",
-			version.Kubernetes, Sentence(old))
-	}
 	return len(unreadable) > 0
-}
-
-// unserved returns the objects whose resource is not served in any version.
-func (s *StoredVersions) unserved(served serverstorage.APIResourceConfigSource) []Stored {
-	return s.those(func(kind schema.GroupVersionKind) bool {
-		if !legacyscheme.Scheme.Recognizes(kind) {
-			return false // the aggregator's and CustomResourceDefinitions are always served
-		}
-		resource := resourceOf(kind).GroupResource()
-		for _, v := range legacyscheme.Scheme.VersionsForGroupKind(kind.GroupKind()) {
-			if served.ResourceEnabled(resource.WithVersion(v.Version)) {
-				return false
-			}
-		}
-		return true
-	})
-}
-
-// older returns the objects that the API server would write in another version.
-func (s *StoredVersions) older(kube generic.RESTOptionsGetter) []Stored {
-	return s.those(func(kind schema.GroupVersionKind) bool {
-		example, err := legacyscheme.Scheme.New(kind)
-		if err != nil {
-			return false
-		}
-		options, err := kube.GetRESTOptions(resourceOf(kind).GroupResource(), example)
-		if err != nil || options.StorageConfig.EncodeVersioner == nil {
-			return false
-		}
-		now, ok := options.StorageConfig.EncodeVersioner.KindForGroupVersionKinds([]schema.GroupVersionKind{kind})
-		return ok && now != kind
-	})
 }

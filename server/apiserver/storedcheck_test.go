@@ -16,10 +16,7 @@ import (
 	"go.etcd.io/etcd/client/v3/kubernetes"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/registry/generic"
-	serverstorage "k8s.io/apiserver/pkg/server/storage"
 
 	"github.com/karve-k8s/karve/internal/eventually"
 	"github.com/karve-k8s/karve/internal/version"
@@ -99,13 +96,6 @@ func (r *storedRecord) OptimisticPut(_ context.Context, _ string, value []byte, 
 	return resp, nil
 }
 
-// noOptions has no options for any resource.
-type noOptions struct{}
-
-func (noOptions) GetRESTOptions(schema.GroupResource, runtime.Object) (generic.RESTOptions, error) {
-	return generic.RESTOptions{}, errors.New("none")
-}
-
 // storedPods are n Pods, of which the third has a version that this program does not know.
 func storedPods(t *testing.T, n int) (pods []*mvccpb.KeyValue) {
 	known, unknown := protobuf(t, "v1", "Pod"), protobuf(t, "v9", "Pod")
@@ -123,9 +113,7 @@ func checked(t *testing.T, ctx context.Context, kv *storedKV, record *storedReco
 	t.Helper()
 	var text bytes.Buffer
 	log := &logrus.Logger{Out: &text, Formatter: &logrus.TextFormatter{DisableColors: true, DisableTimestamp: true}, Level: logrus.InfoLevel}
-	served := serverstorage.NewResourceConfig()
-	served.EnableVersions(schema.GroupVersion{Version: "v1"})
-	check := storedCheck{log, "/registry/", noOptions{}, served}
+	check := storedCheck{log, "/registry/"}
 	check.run(ctx, &kubernetes.Client{Client: &clientv3.Client{KV: kv}, Kubernetes: record})
 	return text.String()
 }
