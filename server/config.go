@@ -221,8 +221,7 @@ type Config struct {
 	Progress func(Progress) `json:"-"`
 
 	routers       func(ours, upstreams restful.RouteSelector, services []*restful.WebService)
-	unknownOwners bool        // for tests: acts as if OwnersKnown were false
-	clockDoubted  func() bool // for tests: replaces certificates.ClockDoubt
+	unknownOwners bool // for tests: acts as if OwnersKnown were false
 }
 
 // OwnersKnown is true if this system reports which user opened a connection. Without that, the

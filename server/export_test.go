@@ -6,9 +6,3 @@ import "github.com/emicklei/go-restful/v3"
 func WithRouters(told func(ours, upstreams restful.RouteSelector, services []*restful.WebService)) func(*Config) {
 	return func(c *Config) { c.routers = told }
 }
-
-// WithClockDoubted sets the function that reports whether the clock is doubted when a token is
-// issued.
-func WithClockDoubted(doubted bool) func(*Config) {
-	return func(c *Config) { c.clockDoubted = func() bool { return doubted } }
-}

@@ -399,9 +399,6 @@ func (s *controlPlane) configureAPIServer() (apiserver.Config, error) {
 		}
 	}
 	c.SingleServer = s.ownsStorage()
-	if c.ClockDoubted = s.clockDoubted; s.clockDoubted == nil {
-		c.ClockDoubted = certificates.ClockDoubt()
-	}
 	return c, nil
 }
 

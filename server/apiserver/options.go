@@ -37,7 +37,6 @@ import (
 
 	"github.com/karve-k8s/karve/bootstrap"
 	"github.com/karve-k8s/karve/server/apiserver/egress"
-	"github.com/karve-k8s/karve/server/apiserver/replacements"
 	"github.com/karve-k8s/karve/server/deviations"
 	"github.com/karve-k8s/karve/server/flags"
 	"github.com/karve-k8s/karve/server/insecure"
@@ -91,9 +90,6 @@ type Config struct {
 	// BuiltIn means that the storage is Karve's own datastore, which knows objects by their
 	// keys.
 	BuiltIn bool
-	// ClockDoubted is called for each token, and reports whether the clock may be set back by
-	// hours. Nil: never.
-	ClockDoubted func() bool
 
 	// TerminationTimeout limits how long a stop may take, not counting
 	// --shutdown-delay-duration.
@@ -325,21 +321,13 @@ func complete(ctx context.Context, c Config) (options.CompletedOptions, error) {
 		return options.CompletedOptions{}, err
 	}
 	defer release()
-	doubted := c.ClockDoubted
-	if !c.Deviations.On(deviations.TokenBackdate) {
-		doubted = nil
-	}
-	return completeOptions(ctx, o, doubted)
+	return completeOptions(ctx, o)
 }
 
-func completeOptions(ctx context.Context, o *options.ServerRunOptions, clockDoubted func() bool) (options.CompletedOptions, error) {
+func completeOptions(ctx context.Context, o *options.ServerRunOptions) (options.CompletedOptions, error) {
 	completed, err := o.Complete(ctx)
 	if err != nil {
 		return options.CompletedOptions{}, err
-	}
-	// Without this file, the user's own signer makes the tokens.
-	if completed.ServiceAccountSigningKeyFile != "" && clockDoubted != nil {
-		completed.ServiceAccountIssuer = replacements.BackdateTokens(completed.ServiceAccountIssuer, clockDoubted)
 	}
 	return completed, errors.Join(completed.Validate()...)
 }

@@ -101,6 +101,6 @@ func (u *Upstream) Gates() (*Gates, error) { return gatesOf(u.trial) }
 // have the feature gates of the command line.
 func (u *Upstream) Complete(ctx context.Context, log *logrus.Logger) (*options.CompletedOptions, error) {
 	prepareProcess(log)
-	completed, err := completeOptions(ctx, u.ServerRunOptions, nil)
+	completed, err := completeOptions(ctx, u.ServerRunOptions)
 	return &completed, err
 }

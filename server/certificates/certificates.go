@@ -99,7 +99,7 @@ func (c *Certificates) Run(ctx context.Context, ready func()) error {
 	}
 	close(c.issued)
 	ready()
-	c.keepFresh(ctx, watchClock(ctx, systemClock()))
+	c.keepFresh(ctx)
 	return nil
 }
 
@@ -120,7 +120,7 @@ func (c *Certificates) use(store *certs.Store) {
 }
 
 // keepFresh renews what is due until ctx ends.
-func (c *Certificates) keepFresh(ctx context.Context, set <-chan time.Duration) {
+func (c *Certificates) keepFresh(ctx context.Context) {
 	registerMetrics()
 	c.measure()
 	renew := func() ([]certs.Name, []certs.Note, error) {
@@ -129,7 +129,7 @@ func (c *Certificates) keepFresh(ctx context.Context, set <-chan time.Duration) 
 		c.measure()
 		return renewed, notes, err
 	}
-	renewer{renew: renew, nextDue: c.Store().NextDue, publish: c.republish, log: c.config.Log}.run(ctx, c.asked, set)
+	renewer{renew: renew, nextDue: c.Store().NextDue, publish: c.republish, log: c.config.Log}.run(ctx, c.asked)
 }
 
 // measure sets the metric to the ends of the certificates in the directory. One that cannot be read has none.

@@ -15,8 +15,12 @@ import (
 	"github.com/karve-k8s/karve/internal/panics"
 )
 
-// renewCheck is the longest time between two checks for certificates that are due.
-const renewCheck = time.Hour
+// renewCheck is the longest time between two renewals. clockCheck is how often the clock, which may
+// have been set, is compared with the day on which a certificate is due.
+const (
+	renewCheck = time.Hour
+	clockCheck = time.Minute
+)
 
 // delays returns the delays between failing attempts. Each is twice the previous one, up to limit.
 func delays(first, limit time.Duration) wait.Backoff {
@@ -32,35 +36,36 @@ type renewer struct {
 }
 
 // run renews certificates that are due until ctx ends. It also renews immediately when it receives
-// a function from asked, which it then calls, and when the clock was set. Readers of the files
-// notice the change themselves, so nothing restarts. After a failure run tries again in a second,
-// and then with delays that double up to an hour. It logs each of these attempts.
-func (r renewer) run(ctx context.Context, asked <-chan func(), set <-chan time.Duration) {
+// a function from asked, which it then calls. Readers of the files notice the change themselves, so
+// nothing restarts. After a failure run tries again in a second, and then with delays that double up
+// to an hour. It logs each of these attempts.
+func (r renewer) run(ctx context.Context, asked <-chan func()) {
 	told := map[certs.Note]bool{}
 	var (
 		retry  wait.Backoff
 		delay  time.Duration // before the next attempt; 0: nothing has failed
 		failed string        // the failure that was logged
 		stale  bool          // the kubeconfigs lack a renewed certificate
+		last   = time.Now()  // when certificates were last renewed
 	)
 	for {
 		next := delay
 		if delay == 0 {
-			retry, next = delays(time.Second, renewCheck), renewCheck
-			if due := r.nextDue(); !due.IsZero() {
-				next = max(min(next, time.Until(due)), time.Second)
-			}
+			retry, next = delays(time.Second, renewCheck), clockCheck
 		}
 		waited, answer := false, func() {}
 		select {
 		case <-ctx.Done():
 			return
 		case answer = <-asked:
-		case step := <-set:
-			r.log.Infof("the clock was set by %v: checking the certificates", step.Round(time.Second))
 		case <-time.After(next):
+			due := r.nextDue()
+			if delay == 0 && time.Since(last) < renewCheck && (due.IsZero() || time.Now().Before(due)) {
+				continue
+			}
 			waited = true
 		}
+		last = time.Now()
 		var renewed []certs.Name
 		var notes []certs.Note
 		err := panics.Catch(func() (err error) { renewed, notes, err = r.renew(); return err })

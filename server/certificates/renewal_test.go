@@ -73,7 +73,7 @@ func TestRenewalThatFails(t *testing.T) {
 			},
 			log: log,
 		}
-		go r.run(ctx, asked, nil)
+		go r.run(ctx, asked)
 		lines := func() int { return strings.Count(logged.String(), "renew certificates, next attempt in") }
 		pass := func(d time.Duration) { time.Sleep(d); synctest.Wait() }
 
@@ -135,15 +135,13 @@ func TestRenewalDuringTheStart(t *testing.T) {
 	log.SetOutput(io.Discard)
 	c := New(Config{DataDir: dir, Server: "https://127.0.0.1:6443", KubeconfigCopy: copied, KubeconfigCopyMode: 0o600, Log: log})
 	c.use(store)
-	steps := make(chan time.Duration)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
-	go func() { c.keepFresh(ctx, steps); close(ended) }()
+	go func() { c.keepFresh(ctx); close(ended) }()
 	defer func() { cancel(); <-ended }()
 	renew := func() {
 		machine.set(3 * 365 * 24 * time.Hour)
-		steps <- time.Hour
-		steps <- 0 // received when the first has been dealt with
+		renewNow(c)
 	}
 	carries := func(path string) bool {
 		k := certs.Kubeconfig{Server: c.config.Server, CAFile: store.CertFile(certs.ServerCA), CertFile: store.CertFile(certs.Admin), KeyFile: store.KeyFile(certs.Admin)}
@@ -178,6 +176,47 @@ func TestRenewalDuringTheStart(t *testing.T) {
 	}
 }
 
+// A certificate that ends because the clock was set is renewed within a minute, and not at the hourly
+// renewal. As the fake clock cannot be set, the day on which it is due moves instead.
+func TestRenewalWhenTheClockIsSet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var renewals, due atomic.Int64
+		due.Store(time.Now().AddDate(1, 0, 0).Unix())
+		log := logrus.New()
+		log.SetOutput(io.Discard)
+		r := renewer{
+			renew: func() ([]certs.Name, []certs.Note, error) {
+				renewals.Add(1)
+				due.Store(time.Now().AddDate(1, 0, 0).Unix())
+				return []certs.Name{certs.Serving}, nil, nil
+			},
+			nextDue: func() time.Time { return time.Unix(due.Load(), 0) },
+			publish: func() error { return nil },
+			log:     log,
+		}
+		go r.run(ctx, nil)
+		time.Sleep(30 * time.Minute)
+		synctest.Wait()
+		if got := renewals.Load(); got != 0 {
+			t.Errorf("%d renewals before the clock is set, want 0", got)
+		}
+		due.Store(time.Now().AddDate(-1, 0, 0).Unix())
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := renewals.Load(); got != 1 {
+			t.Errorf("%d renewals in the minute after, want 1", got)
+		}
+		time.Sleep(59 * time.Minute)
+		synctest.Wait()
+		if got := renewals.Load(); got != 1 {
+			t.Errorf("%d renewals in the hour after, want 1", got)
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
 // A mistake in a renewal is logged with its stack, and the next one follows.
 func TestRenewalThatPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -198,7 +237,7 @@ func TestRenewalThatPanics(t *testing.T) {
 			log:     log,
 		}
 		ended := make(chan struct{})
-		go func() { defer close(ended); r.run(ctx, nil, nil) }()
+		go func() { defer close(ended); r.run(ctx, nil) }()
 		for attempts.Load() < 2 {
 			time.Sleep(time.Minute) // of synctest's clock
 		}

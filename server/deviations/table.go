@@ -178,13 +178,6 @@ var (
 		Gain:     "A stop with a followed log or an open exec takes 0.1 to 1 s instead of a minute.",
 		Tests:    []string{"TestStopEndsStreams"},
 	}
-	TokenBackdate = &Deviation{
-		Name:     "tokenbackdate",
-		Replaces: []string{"k8s.io/kubernetes/pkg/serviceaccount.JWTTokenGenerator"},
-		Instead:  "While the clock is in doubt, tokens of service accounts are valid from a day before they are issued.",
-		Gain:     "Pods keep access when the clock of a board is set back by hours. Upstream refuses their tokens until the clock has caught up.",
-		Tests:    []string{"TestTokensSurviveAClockSetBack"},
-	}
 	Uncached = &Deviation{
 		Name:     "uncached",
 		Replaces: []string{"k8s.io/apiserver/pkg/registry/generic/registry.StorageWithCacher", "k8s.io/apiserver/pkg/registry/generic.UndecoratedStorage"},
@@ -207,5 +200,5 @@ var (
 var Table = []*Deviation{
 	AlignedClock, AwaitStorage, Bootstrap, ClientCertificates, EarlyInformers, ExternalNames, Garbage, GenericConfig,
 	Loopback, Namespaces, OpenAPI, Queues, ReplicaSets, Routes, SharedInformers, SingleServer, StorageClient, Streams,
-	TokenBackdate, Uncached, VAPStatus,
+	Uncached, VAPStatus,
 }
