@@ -22,10 +22,9 @@ import (
 // access to the hierarchy, unless it is privileged, and a privileged container is root of the
 // machine in other ways as well.
 //
-// A machine that cannot tell refuses nobody. A kernel before 5.9 or without tcp_diag reports
-// no group, and on a machine with only cgroup v1 all processes are in the root group. A
-// failure to look, for example with too many open files, refuses the connection, because a
-// client could cause it.
+// A machine that cannot tell refuses nobody. A kernel before 5.9 reports no group,
+// and on a machine with only cgroup v1 all processes are in the root group. A failure to
+// look, for example with too many open files, refuses the connection, because a client could cause it.
 type containers struct {
 	mountinfo, self string // files of /proc, see proc(5)
 

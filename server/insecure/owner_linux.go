@@ -1,8 +1,6 @@
 package insecure
 
 import (
-	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"syscall"
@@ -40,39 +38,15 @@ func (s tcpSocket) owned() bool {
 
 // socketOwner returns the owner of the TCP socket with these addresses, which a process in this
 // network namespace holds. The error wraps errNoSocket if there is none.
-//
-// It asks the kernel for this one socket (sock_diag(7)). It searches /proc/net, which does not
-// have the control group, only where the kernel cannot be asked: if a client could cause a
-// lookup there, it would pass for a process outside containers.
 func socketOwner(local, remote netip.AddrPort) (owner, error) {
 	s, err := diagSocket(local, remote)
-	if diagMissing(err) {
-		var perr error
-		if s, perr = procSocket(local, remote); perr != nil {
-			return owner{}, fmt.Errorf("%w; and %w", perr, err)
-		}
-	} else if err != nil {
+	if err != nil {
 		return owner{}, err
 	}
 	if !s.owned() {
 		return owner{}, errNoSocket
 	}
 	return owner{s.uid, s.cgroup, s.inode}, nil
-}
-
-// diagMissing reports whether err means that this kernel or sandbox has no sock_diag, or does
-// not allow it. Errors that a client can cause, such as too many open files, are not among
-// these.
-func diagMissing(err error) bool {
-	for _, missing := range []error{
-		errNoDiag, unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT, unix.ESOCKTNOSUPPORT, unix.EOPNOTSUPP,
-		unix.ENOSYS, unix.EINVAL, unix.EPERM, unix.EACCES, unix.ECONNREFUSED,
-	} {
-		if errors.Is(err, missing) {
-			return true
-		}
-	}
-	return false
 }
 
 // connAlive reports whether the server's end of the connection still exists for the kernel. It

@@ -4,10 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,12 +25,10 @@ const (
 // errBadReply means that a netlink message does not have the documented form.
 var errBadReply = errors.New("reading the kernel's answer: malformed message")
 
-// errNoDiag means that the kernel answers "no such socket" even for the server's end of a
-// connection. It lacks tcp_diag, for which it has the same error.
-var errNoDiag = errors.New("the kernel finds no TCP socket by its addresses (its module tcp_diag may be missing)")
-
-// diagSocket asks the kernel for the one TCP socket with these addresses, in any state. The
-// error wraps errNoSocket if there is none. DESIGN.md says why no library does this.
+// diagSocket asks the kernel for the one TCP socket with these addresses, in any state
+// (sock_diag(7)). The error wraps errNoSocket if there is none, if it is bound to a network device,
+// or if the kernel lacks tcp_diag, which it does not tell apart. DESIGN.md says why no library does
+// this.
 func diagSocket(local, remote netip.AddrPort) (tcpSocket, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
@@ -45,73 +41,17 @@ func diagSocket(local, remote netip.AddrPort) (tcpSocket, error) {
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit); err != nil {
 		return tcpSocket{}, os.NewSyscallError("setsockopt(SO_RCVTIMEO)", err)
 	}
-	return findDiag(local, remote, devices, func(local, remote netip.AddrPort, device uint32) (tcpSocket, error) {
-		return diagAsk(fd, local, remote, device)
-	})
-}
-
-// findDiag finds the socket with these addresses, whatever device it is bound to.
-//
-// A lookup without a device does not find a socket that is bound to one, and since
-// Linux 5.7 SO_BINDTODEVICE needs no privilege. A lookup with a device finds the
-// sockets bound to it and those bound to none.
-func findDiag(local, remote netip.AddrPort, devices func() ([]uint32, error),
-	ask func(local, remote netip.AddrPort, device uint32) (tcpSocket, error)) (tcpSocket, error) {
-	same := func(s tcpSocket) bool { return s.local == zoneless(local) && s.remote == zoneless(remote) }
-	s, err := ask(local, remote, zoneIndex(local.Addr().Zone()))
-	switch {
-	case err == nil && same(s):
-		return s, nil
-	case errors.Is(err, errNoSocket):
-		// The other end is the server's. If a device hides it, the kernel answers
-		// with the listener.
-		if _, err := ask(remote, local, zoneIndex(remote.Addr().Zone())); errors.Is(err, errNoSocket) {
-			return tcpSocket{}, errNoDiag
-		} else if err != nil {
-			return tcpSocket{}, err
-		}
-	case err != nil:
-		return tcpSocket{}, err
+	s, err := diagAsk(fd, local, remote)
+	if err == nil && (s.local != local || s.remote != remote) {
+		return tcpSocket{}, errNoSocket // it is the listener on the same port
 	}
-	all, err := devices()
-	if err != nil {
-		// Not wrapped: it says nothing about sock_diag.
-		return tcpSocket{}, fmt.Errorf("listing the network interfaces: %v", err)
-	}
-	for _, device := range all {
-		s, err := ask(local, remote, device)
-		if err == nil && same(s) {
-			return s, nil
-		}
-		// An answer with other addresses is a listener on the same port.
-		if err != nil && !errors.Is(err, errNoSocket) {
-			return tcpSocket{}, err
-		}
-	}
-	return tcpSocket{}, errNoSocket
-}
-
-// devices are the indexes of the network interfaces, loopback first.
-func devices() ([]uint32, error) {
-	all, err := net.Interfaces()
-	if err != nil {
-		return nil, err
-	}
-	var first, others []uint32
-	for _, i := range all {
-		if i.Flags&net.FlagLoopback != 0 {
-			first = append(first, uint32(i.Index))
-		} else {
-			others = append(others, uint32(i.Index))
-		}
-	}
-	return append(first, others...), nil
+	return s, err
 }
 
 // diagAsk does one lookup. The kernel falls back to a listener on the local port,
 // which has other addresses.
-func diagAsk(fd int, local, remote netip.AddrPort, device uint32) (tcpSocket, error) {
-	if err := unix.Sendto(fd, diagRequest(local, remote, device), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+func diagAsk(fd int, local, remote netip.AddrPort) (tcpSocket, error) {
+	if err := unix.Sendto(fd, diagRequest(local, remote), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return tcpSocket{}, os.NewSyscallError("sendto(NETLINK_SOCK_DIAG)", err)
 	}
 	buf := make([]byte, 4096)
@@ -132,7 +72,7 @@ func diagAsk(fd int, local, remote netip.AddrPort, device uint32) (tcpSocket, er
 }
 
 // diagRequest is an exact lookup: struct nlmsghdr and struct inet_diag_req_v2.
-func diagRequest(local, remote netip.AddrPort, device uint32) []byte {
+func diagRequest(local, remote netip.AddrPort) []byte {
 	b := make([]byte, diagRequestLen)
 	ne := binary.NativeEndian
 	ne.PutUint32(b[0:], diagRequestLen)
@@ -152,7 +92,7 @@ func diagRequest(local, remote netip.AddrPort, device uint32) []byte {
 	binary.BigEndian.PutUint16(id[2:], remote.Port())
 	copy(id[4:20], local.Addr().AsSlice())
 	copy(id[20:36], remote.Addr().AsSlice())
-	ne.PutUint32(id[36:], device)
+	// id[36:40] is the network device: none
 	ne.PutUint64(id[40:], ^uint64(0)) // INET_DIAG_NOCOOKIE
 	return b
 }
@@ -216,21 +156,4 @@ func cgroupAttribute(b []byte) uint64 {
 		b = b[min((size+3)&^3, len(b)):] // aligned to four bytes
 	}
 	return 0
-}
-
-func zoneless(a netip.AddrPort) netip.AddrPort {
-	return netip.AddrPortFrom(a.Addr().WithZone(""), a.Port())
-}
-
-// zoneIndex is the number of the interface that a link-local address belongs
-// to; such a connection is bound to it, and not found without.
-func zoneIndex(zone string) uint32 {
-	if zone == "" {
-		return 0
-	}
-	if i, err := net.InterfaceByName(zone); err == nil {
-		return uint32(i.Index)
-	}
-	n, _ := strconv.ParseUint(zone, 10, 32)
-	return uint32(n)
 }
