@@ -198,7 +198,7 @@ func newOptions(c Config) (*options.ServerRunOptions, *Gates, error) {
 
 	o.SecureServing.Listener = c.SecureListener
 	o.SecureServing.DisableHTTP2Serving = c.DisableHTTP2
-	o.SecureServing.HTTP2MaxStreamsPerConnection = insecure.DefaultMaxConcurrentStreams
+	o.SecureServing.HTTP2MaxStreamsPerConnection = insecure.MaxConcurrentStreams
 	o.SecureServing.ServerCert.CertKey.CertFile = c.Certificates.ServingCert
 	o.SecureServing.ServerCert.CertKey.KeyFile = c.Certificates.ServingKey
 	if c.Certificates.UserCert != "" {

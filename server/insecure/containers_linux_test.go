@@ -154,7 +154,7 @@ func TestContainersAreRefused(t *testing.T) {
 	base := realCgroups(t)
 	serve := func(opts Options, own string) string {
 		l := listen(t, "127.0.0.1:0")
-		g := &guard{next: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok") }), opts: opts.withDefaults(), owners: thisProcess()}
+		g := &guard{next: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok") }), opts: opts, owners: thisProcess()}
 		if own != "" {
 			inside := newContainers()
 			inside.self = filepath.Join(t.TempDir(), "cgroup")

@@ -12,22 +12,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dialled has the inodes of the sockets that dial has opened.
+// dialled has the inodes of the sockets that dial has opened. They stay when a socket is closed: the kernel
+// numbers four thousand million sockets before it uses an inode again.
 var dialled sync.Map
 
 // dial notes the socket before it connects, because the guard may look for it before dial returns.
 func dial(ctx context.Context, network, address string) (net.Conn, error) {
-	var mu sync.Mutex
-	var noted []uint64
 	d := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
 		var failed error
 		err := raw.Control(func(fd uintptr) {
 			inode, err := socketInode(int(fd))
 			if failed = err; err == nil {
 				dialled.Store(inode, nil)
-				mu.Lock()
-				noted = append(noted, inode) // one for each address that is tried
-				mu.Unlock()
 			}
 		})
 		if err != nil {
@@ -35,30 +31,7 @@ func dial(ctx context.Context, network, address string) (net.Conn, error) {
 		}
 		return failed
 	}}
-	forget := sync.OnceFunc(func() {
-		mu.Lock()
-		defer mu.Unlock()
-		for _, inode := range noted {
-			dialled.Delete(inode)
-		}
-	})
-	c, err := d.DialContext(ctx, network, address)
-	if err != nil {
-		forget()
-		return nil, err
-	}
-	return &dialledConn{c, forget}, nil
-}
-
-type dialledConn struct {
-	net.Conn
-	forget func()
-}
-
-func (c *dialledConn) Close() error {
-	err := c.Conn.Close()
-	c.forget()
-	return err
+	return d.DialContext(ctx, network, address)
 }
 
 // heldHere reports whether this process holds the socket with this inode, unless it is dial's.

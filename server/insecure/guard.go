@@ -36,7 +36,7 @@ var refusalNames = [refusals]string{"host", "origin", "body", "owner", "method"}
 // counts as the Host (RFC 9112, section 3.2.2). "OPTIONS *" gets an empty 200 if it passes the
 // checks.
 func Guard(next http.Handler, opts Options) http.Handler {
-	return &guard{next: next, opts: opts.withDefaults(), owners: thisProcess()}
+	return &guard{next: next, opts: opts, owners: thisProcess()}
 }
 
 type guard struct {

@@ -85,17 +85,18 @@ func (o *Options) hostAllowed(host string) bool {
 		return true
 	}
 	a, ok := parseAuthority(host)
+	bound := o.Addr.Unmap().WithZone("")
 	switch {
 	case !ok:
 		return false
 	case a.isLoopback():
 		return true
-	case !a.ip.IsValid() || !o.Addr.IsValid():
+	case !a.ip.IsValid() || !bound.IsValid():
 		return false
-	case o.Addr.IsUnspecified():
+	case bound.IsUnspecified():
 		// The listener is bound to every address. Which one a client used, and
 		// whether a router translated it, is not known.
 		return o.AllowRemote
 	}
-	return a.ip == o.Addr
+	return a.ip == bound
 }

@@ -31,16 +31,8 @@ const (
 	flagAnyUser     = "--insecure-any-user"
 )
 
-// Defaults of the fields of [Options] which are zero.
-const (
-	// DefaultMaxConcurrentStreams is the number of HTTP/2 requests that one connection may
-	// have in flight.
-	DefaultMaxConcurrentStreams = 250
-	// DefaultFrameSize is the largest HTTP/2 frame read, and the buffer for
-	// each upload, in bytes. Upstream's reasoning for 256 KiB is in
-	// k8s.io/apiserver/pkg/server/secure_serving.go: 99% of all objects fit.
-	DefaultFrameSize = 256 << 10
-)
+// MaxConcurrentStreams is the number of HTTP/2 requests that one connection may have in flight.
+const MaxConcurrentStreams = 250
 
 // ErrRemote is wrapped by the error of [Check] for an address that other machines may reach.
 var ErrRemote = errors.New("is not a loopback address")
@@ -72,14 +64,6 @@ type Options struct {
 	// DisableHTTP2 leaves HTTP/1.1 only.
 	DisableHTTP2 bool
 
-	// MaxConcurrentStreams is the number of HTTP/2 requests that one connection may have in
-	// flight; 0 means DefaultMaxConcurrentStreams.
-	MaxConcurrentStreams uint32
-
-	// FrameSize is the largest HTTP/2 frame read, and the upload buffer per
-	// request, in bytes; between 16 KiB and 16 MiB; 0 means DefaultFrameSize.
-	FrameSize uint32
-
 	// ShutdownTimeout is how long [Serve] waits for requests in flight after its context has
 	// ended; 0 closes them immediately.
 	ShutdownTimeout time.Duration
@@ -87,17 +71,6 @@ type Options struct {
 	// Log receives refusals (one warning per kind and minute, the others at debug level) and
 	// errors of net/http (debug). If it is nil, nothing is logged.
 	Log *logrus.Entry
-}
-
-func (o Options) withDefaults() Options {
-	if o.MaxConcurrentStreams == 0 {
-		o.MaxConcurrentStreams = DefaultMaxConcurrentStreams
-	}
-	if o.FrameSize == 0 {
-		o.FrameSize = DefaultFrameSize
-	}
-	o.Addr = o.Addr.Unmap().WithZone("")
-	return o
 }
 
 // Check reports whether the listener may be bound to bindAddress, the value of

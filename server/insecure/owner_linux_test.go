@@ -100,7 +100,7 @@ func TestOtherUsersAreRefused(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			for _, l := range []net.Listener{listen(t, "127.0.0.1:0"), listen(t, "[::1]:0"), listen(t, "0.0.0.0:0")} {
-				g := &guard{next: http.NotFoundHandler(), opts: tc.opts.withDefaults(), owners: thisProcess()}
+				g := &guard{next: http.NotFoundHandler(), opts: tc.opts, owners: thisProcess()}
 				g.next = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok") })
 				g.owners.self = tc.self
 				srv := &http.Server{Handler: g, ConnContext: ConnContext}

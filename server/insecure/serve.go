@@ -43,9 +43,8 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, opts Options) er
 }
 
 // ServePlain is [Serve] with another guard than that of the insecure port: h sees every request, and connContext is
-// called for each connection. Of opts, it uses DisableHTTP2, the limits and Log.
+// called for each connection. Of opts, it uses DisableHTTP2, ShutdownTimeout and Log.
 func ServePlain(ctx context.Context, l net.Listener, h http.Handler, connContext func(context.Context, net.Conn) context.Context, opts Options) error {
-	opts = opts.withDefaults()
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	var running tally
@@ -60,7 +59,7 @@ func ServePlain(ctx context.Context, l net.Listener, h http.Handler, connContext
 		ConnContext:       connContext,
 		ErrorLog:          errorLog(opts.Log),
 		Protocols:         new(http.Protocols),
-		HTTP2:             http2Config(opts),
+		HTTP2:             http2Config(),
 		// Else net/http answers "OPTIONS *" before the guard sees it.
 		DisableGeneralOptionsHandler: true,
 	}
@@ -98,16 +97,19 @@ func ServePlain(ctx context.Context, l net.Listener, h http.Handler, connContext
 	return failure
 }
 
+// frameSize is the largest HTTP/2 frame read, and the buffer for each upload, in bytes. Upstream's
+// reasoning is in k8s.io/apiserver/pkg/server/secure_serving.go: 99% of all objects fit.
+const frameSize = 256 << 10
+
 // http2Config has upstream's settings (SecureServingInfo.Serve). http.Server takes the idle timeout
 // from its own field.
-func http2Config(opts Options) *http.HTTP2Config {
-	perConn := int64(opts.FrameSize) * int64(opts.MaxConcurrentStreams)
+func http2Config() *http.HTTP2Config {
 	return &http.HTTP2Config{
-		MaxConcurrentStreams:      int(opts.MaxConcurrentStreams),
-		MaxReadFrameSize:          int(opts.FrameSize),
-		MaxReceiveBufferPerStream: int(opts.FrameSize),
-		// All streams may fill their buffers at the same time. HTTP/2 has 31 bits for the size.
-		MaxReceiveBufferPerConnection: int(min(perConn, 1<<31-1)),
+		MaxConcurrentStreams:      MaxConcurrentStreams,
+		MaxReadFrameSize:          frameSize,
+		MaxReceiveBufferPerStream: frameSize,
+		// All streams may fill their buffers at the same time.
+		MaxReceiveBufferPerConnection: frameSize * MaxConcurrentStreams,
 	}
 }
 

@@ -135,7 +135,7 @@ func TestUpgradeToHTTP2IsIgnored(t *testing.T) {
 // What an HTTP/2 client sees on the wire is what upstream's secure port sends: the limits first, and
 // GOAWAY when the server stops.
 func TestHTTP2OnTheWire(t *testing.T) {
-	addr, stop := start(t, http.HandlerFunc(proto), Options{MaxConcurrentStreams: 250, FrameSize: 64 << 10, ShutdownTimeout: 10 * time.Second})
+	addr, stop := start(t, http.HandlerFunc(proto), Options{ShutdownTimeout: 10 * time.Second})
 	c, err := Dial(t.Context(), "tcp", addr)
 	if err != nil {
 		t.Fatal(err)
@@ -147,14 +147,14 @@ func TestHTTP2OnTheWire(t *testing.T) {
 	fr.WriteSettings()
 	settings := frames(t, fr, func(f http2.Frame) bool { s, ok := f.(*http2.SettingsFrame); return ok && !s.IsAck() }).(*http2.SettingsFrame)
 	for id, want := range map[http2.SettingID]uint32{
-		http2.SettingMaxConcurrentStreams: 250, http2.SettingMaxFrameSize: 64 << 10, http2.SettingInitialWindowSize: 64 << 10,
+		http2.SettingMaxConcurrentStreams: 250, http2.SettingMaxFrameSize: 256 << 10, http2.SettingInitialWindowSize: 256 << 10,
 	} {
 		if got, _ := settings.Value(id); got != want {
 			t.Errorf("%v is %d, want %d", id, got, want)
 		}
 	}
 	window := frames(t, fr, func(f http2.Frame) bool { _, ok := f.(*http2.WindowUpdateFrame); return ok }).(*http2.WindowUpdateFrame)
-	if got, want := window.Increment, uint32(250*64<<10-65535); window.StreamID != 0 || got != want {
+	if got, want := window.Increment, uint32(250*256<<10-65535); window.StreamID != 0 || got != want {
 		t.Errorf("the window of the connection grows by %d, want %d: all streams may fill their buffers", got, want)
 	}
 	stopped := make(chan error, 1)
