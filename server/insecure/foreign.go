@@ -17,9 +17,8 @@ import (
 //   - Sec-Fetch-Site is on every request of today's browsers to localhost. Images,
 //     scripts, frames and links have it and no Origin.
 //     Browsers do not send it to an address without TLS that is not loopback.
-//   - Without Origin and Sec-Fetch-Site, Referer remains. A page can leave it out,
-//     but then it can only send a GET whose answer the browser keeps from it: see
-//     the header that Guard adds to every answer.
+//     Without both, a page can only send a GET whose answer the browser keeps from
+//     it: see the header that Guard adds to every answer.
 //   - A body that a page may send without a preflight has one of three types or
 //     none, and the API takes a body without a type for JSON.
 //
@@ -48,15 +47,7 @@ func (o *Options) foreign(r *http.Request) (kind refusal, sentence string) {
 			return refusedOrigin, fromPage("(Sec-Fetch-Site: "+quote(site)+")") + "; or type the address into the browser"
 		}
 	}
-	if own {
-		return 0, ""
-	}
-	for _, page := range r.Header["Referer"] {
-		if !sameOrigin(originOf(page), r.Host) {
-			return refusedOrigin, fromPage(quote(page))
-		}
-	}
-	if r.ContentLength != 0 {
+	if !own && r.ContentLength != 0 {
 		if found, simple := simpleType(r); simple {
 			return refusedBody, "this port has no authentication and refuses a body " + found + ", which a web page of any site can send; " +
 				"give the type of the body, such as Content-Type: application/json, or use the authenticated port with a kubeconfig"
@@ -92,16 +83,6 @@ func (a authority) withPort() authority {
 		a.port = "80"
 	}
 	return a
-}
-
-// originOf returns the origin of a URL in a Referer header, or nothing if it cannot read the
-// URL.
-func originOf(page string) string {
-	u, err := url.Parse(page)
-	if err != nil {
-		return ""
-	}
-	return u.Scheme + "://" + u.Host
 }
 
 // simpleType reports whether a page may send a body of this Content-Type without

@@ -96,13 +96,8 @@ func TestFetchSite(t *testing.T) {
 		{http.Header{"Sec-Fetch-Site": {"none", "same-site"}}, 403},
 		{http.Header{"Sec-Fetch-Site": {"same-site"}, "Origin": {"http://localhost:8080"}}, 403},
 		{http.Header{"Sec-Fetch-Site": {"same-origin"}, "Origin": {"http://localhost:3000"}}, 403},
-		// A link on the page of another site, in a browser that reports it; then in one
-		// that does not.
+		// A link on the page of another site.
 		{http.Header{"Sec-Fetch-Site": {"cross-site"}, "Referer": {"https://evil.example/"}}, 403},
-		{http.Header{"Referer": {"https://evil.example/"}}, 403},
-		{http.Header{"Referer": {"http://localhost:3000/page"}}, 403},
-		{http.Header{"Referer": {"about:blank"}}, 403},
-		{http.Header{"Referer": {"http://localhost:8080/api?limit=1"}}, 200},
 		// Through "kubectl proxy", which leaves the browser's headers as they are.
 		{http.Header{"Sec-Fetch-Site": {"same-origin"}, "Referer": {"http://localhost:8001/api"}}, 200},
 	} {
