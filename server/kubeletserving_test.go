@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -223,29 +224,19 @@ func TestServingCertificatesOfKubelets(t *testing.T) {
 	if csr, err = requests.Get(t.Context(), "denied", metav1.GetOptions{}); err != nil || len(csr.Status.Conditions) != 1 {
 		t.Errorf("the denied request: got %+v, %v, want it as it was", csr.Status, err)
 	}
-
-	// The approver may approve for this signer only.
-	role, err := c.RbacV1().ClusterRoles().Get(t.Context(), "karve:kubelet-serving-approver", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, rule := range role.Rules {
-		if rule.Verbs[0] == "approve" && (len(rule.ResourceNames) != 1 || rule.ResourceNames[0] != certificatesv1.KubeletServingSignerName) {
-			t.Errorf("role: got %+v, want approval for one signer", rule)
-		}
-	}
 }
 
-// Without the option, there is neither the approver nor its service account, which is made before a
-// server is ready.
+// Without the option, nobody approves a request that the approver would approve. That the other
+// controllers have made a service account since shows that they had the time.
 func TestServingCertificatesAreNotApprovedUnasked(t *testing.T) {
 	c := shared(t)
-	if _, err := c.CoreV1().ServiceAccounts("kube-system").Get(t.Context(), "kubelet-serving-approver", metav1.GetOptions{}); wantNotFound(err) != nil {
-		t.Errorf("got %v, want no service account of the approver", err)
-	}
-	if _, err := c.RbacV1().ClusterRoles().Get(t.Context(), "karve:kubelet-serving-approver", metav1.GetOptions{}); wantNotFound(err) != nil {
-		t.Errorf("got %v, want no role of the approver", err)
-	}
+	kubelet := clientFor(t, c.withCertificate(t, pkix.Name{CommonName: "system:node:unasked", Organization: []string{"system:nodes"}}))
+	create(t, kubelet.CoreV1().Nodes(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "unasked"}})
+	t.Cleanup(func() { _ = c.CoreV1().Nodes().Delete(context.Background(), "unasked", metav1.DeleteOptions{}) })
+	report(t, kubelet, "unasked", "198.19.77.9")
+	servingRequest{name: "unasked", cn: "system:node:unasked", ips: []string{"198.19.77.9"}}.create(t, kubelet)
+	c.namespace(t)
+	c.unapproved(t, "unasked")
 }
 
 func TestApproverNeedsControllers(t *testing.T) {

@@ -280,7 +280,7 @@ func (c *Controllers) run(ctx context.Context, connection Connection, term *elec
 		serving := c.options.KubeletServing()
 		serving.Admin = term.Fence(serving.Admin)
 		ranges := shared.ComponentConfig.NodeIPAMController
-		approver, err := replacements.NewServingApprover(perController, shared.InformerFactory, []string{ranges.ServiceCIDR, ranges.SecondaryServiceCIDR}, serving, events)
+		approver, err := replacements.NewServingApprover(shared.InformerFactory, []string{ranges.ServiceCIDR, ranges.SecondaryServiceCIDR}, serving, events)
 		if err != nil {
 			return err
 		}

@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -14,12 +13,10 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	certificateslisters "k8s.io/client-go/listers/certificates/v1"
@@ -30,21 +27,15 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/component-helpers/auth/rbac/reconciliation"
-	"k8s.io/controller-manager/pkg/clientbuilder"
 	"k8s.io/klog/v2"
 	certificatesapi "k8s.io/kubernetes/pkg/apis/certificates"
 	"k8s.io/kubernetes/pkg/controller/certificates"
 
-	"github.com/karve-k8s/karve/bootstrap/kubeadm"
 	"github.com/karve-k8s/karve/internal/panics"
 )
 
-// ServingApprover is the name of the approver, and of its service account in kube-system.
-const (
-	ServingApprover     = "kubelet-serving-approver"
-	servingApproverRole = "karve:" + ServingApprover
-)
+// ServingApprover is the name of the approver.
+const ServingApprover = "kubelet-serving-approver"
 
 const (
 	nodeUserPrefix = "system:node:"
@@ -58,15 +49,9 @@ const (
 	servingRetriesInSilence = 6
 )
 
-// How long it waits before it tries again to make its role.
-const (
-	roleRetry      = time.Second // doubled with each attempt
-	roleRetryLimit = time.Minute
-)
-
 // KubeletServing is what the approver of kubelets' serving certificates needs.
 type KubeletServing struct {
-	// Admin is an administrator's client, for the approver's role.
+	// Admin is an administrator's client. Upstream's roles let nobody else approve for this signer.
 	Admin *rest.Config
 	// Server returns the names and addresses of this API server. No node gets a certificate for one
 	// of them. A name may begin with "*.".
@@ -84,7 +69,6 @@ type KubeletServing struct {
 // controller look again.
 type servingApproverController struct {
 	client   kubernetes.Interface
-	admin    kubernetes.Interface
 	requests certificateslisters.CertificateSigningRequestLister
 	nodes    corelisters.NodeLister
 	ranges   networkinglisters.ServiceCIDRLister
@@ -100,12 +84,8 @@ type servingApproverController struct {
 }
 
 // NewServingApprover returns the approver. services are the configured ranges of Services.
-func NewServingApprover(clients clientbuilder.ControllerClientBuilder, shared informers.SharedInformerFactory, services []string, o KubeletServing, events record.EventRecorder) (Controller, error) {
-	client, err := clients.Client(ServingApprover)
-	if err != nil {
-		return nil, fmt.Errorf("create client for %s: %w", ServingApprover, err)
-	}
-	admin, err := kubernetes.NewForConfig(rest.AddUserAgent(o.Admin, ServingApprover))
+func NewServingApprover(shared informers.SharedInformerFactory, services []string, o KubeletServing, events record.EventRecorder) (Controller, error) {
+	client, err := kubernetes.NewForConfig(rest.AddUserAgent(o.Admin, ServingApprover))
 	if err != nil {
 		return nil, fmt.Errorf("create client for %s: %w", ServingApprover, err)
 	}
@@ -114,7 +94,7 @@ func NewServingApprover(clients clientbuilder.ControllerClientBuilder, shared in
 	ranges := shared.Networking().V1().ServiceCIDRs()
 	endpoints := shared.Discovery().V1().EndpointSlices()
 	c := &servingApproverController{
-		client: client, admin: admin, requests: requests.Lister(), nodes: nodes.Lister(), ranges: ranges.Lister(), slices: endpoints.Lister(),
+		client: client, requests: requests.Lister(), nodes: nodes.Lister(), ranges: ranges.Lister(), slices: endpoints.Lister(),
 		events: events, server: o.Server, warn: o.Warn, told: map[string]string{},
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](servingRetry, servingRetryLimit),
@@ -179,22 +159,10 @@ func (c *servingApproverController) nodesChanged() {
 	}
 }
 
-// Run makes the approver's role, and then approves until ctx ends.
+// Run approves until ctx ends.
 func (c *servingApproverController) Run(ctx context.Context) {
 	defer c.queue.ShutDown()
-	retry := wait.Backoff{Duration: roleRetry, Factor: 2, Steps: math.MaxInt, Cap: roleRetryLimit}
-	err := retry.DelayFunc().Until(ctx, true, true, func(context.Context) (bool, error) {
-		err := c.ensureRole()
-		if kubeadm.NotServed(err) {
-			// Without the API group, RBAC allows nothing: another authorizer decides, if the server has one.
-			err = nil
-		}
-		if err != nil {
-			klog.FromContext(ctx).Error(err, "Role of the approver of kubelets' serving certificates", "role", servingApproverRole)
-		}
-		return err == nil, nil
-	})
-	if err != nil || !cache.WaitForNamedCacheSyncWithContext(ctx, c.synced...) {
+	if !cache.WaitForNamedCacheSyncWithContext(ctx, c.synced...) {
 		return
 	}
 	go func() {
@@ -214,7 +182,7 @@ func (c *servingApproverController) next(ctx context.Context) bool {
 	defer c.queue.Done(name)
 	err := panics.Catch(func() error { return c.sync(ctx, name) })
 	if err != nil && ctx.Err() == nil {
-		// The role takes a moment to be known, and somebody else may change the request meanwhile.
+		// Somebody else may change the request meanwhile.
 		if errors.Is(err, panics.Err) || c.queue.NumRequeues(name) >= servingRetriesInSilence {
 			klog.FromContext(ctx).Error(err, "Approval of a kubelet's serving certificate failed", "csr", name)
 		}
@@ -290,7 +258,7 @@ func (c *servingApproverController) known(ctx context.Context) (k known, err err
 	}
 	// A shared datastore may have other servers. They are endpoints of the Service kubernetes, and publish
 	// their names.
-	if k.others, err = publishedNames(ctx, c.admin); err != nil {
+	if k.others, err = publishedNames(ctx, c.client); err != nil {
 		return k, err
 	}
 	endpoints, err := c.slices.EndpointSlices(metav1.NamespaceDefault).List(labels.Set{discoveryv1.LabelServiceName: "kubernetes"}.AsSelector())
@@ -424,31 +392,4 @@ func canonical(text string) string {
 		return address.Unmap().String()
 	}
 	return strings.ToLower(strings.TrimSuffix(text, "."))
-}
-
-// ensureRole lets the approver's service account approve for this signer, and for no other. Upstream's
-// roles let nobody do that but administrators.
-func (c *servingApproverController) ensureRole() error {
-	group := certificatesv1.GroupName
-	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: servingApproverRole}, Rules: []rbacv1.PolicyRule{
-		{APIGroups: []string{group}, Resources: []string{"certificatesigningrequests/approval"}, Verbs: []string{"update"}},
-		{APIGroups: []string{group}, Resources: []string{"signers"}, ResourceNames: []string{certificatesv1.KubeletServingSignerName}, Verbs: []string{"approve"}},
-	}}
-	binding := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: servingApproverRole},
-		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: servingApproverRole},
-		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: ServingApprover, Namespace: metav1.NamespaceSystem}},
-	}
-	roles := reconciliation.ReconcileRoleOptions{
-		Role: reconciliation.ClusterRoleRuleOwner{ClusterRole: role}, Confirm: true, RemoveExtraPermissions: true,
-		Client: reconciliation.ClusterRoleModifier{Client: c.admin.RbacV1().ClusterRoles()},
-	}
-	if _, err := roles.Run(); err != nil {
-		return err
-	}
-	bindings := reconciliation.ReconcileRoleBindingOptions{
-		RoleBinding: reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: binding}, Confirm: true, RemoveExtraSubjects: true,
-		Client: reconciliation.ClusterRoleBindingClientAdapter{Client: c.admin.RbacV1().ClusterRoleBindings()},
-	}
-	_, err := bindings.Run()
-	return err
 }

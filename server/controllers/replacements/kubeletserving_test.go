@@ -49,7 +49,7 @@ func TestServingApproverRefuses(t *testing.T) {
 	server := []string{"lb.example.org", "192.0.2.100", "*.san.example"}
 	var unreadable error
 	c := &servingApproverController{
-		admin: fake.NewClientset(), nodes: corelisters.NewNodeLister(nodes), ranges: networkinglisters.NewServiceCIDRLister(ranges), slices: discoverylisters.NewEndpointSliceLister(slices),
+		client: fake.NewClientset(), nodes: corelisters.NewNodeLister(nodes), ranges: networkinglisters.NewServiceCIDRLister(ranges), slices: discoverylisters.NewEndpointSliceLister(slices),
 		services: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}, server: func() ([]string, error) { return server, unreadable },
 	}
 	// A range that somebody adds while the server runs, and another server of the datastore.
