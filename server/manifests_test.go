@@ -144,10 +144,10 @@ func TestManifestsFollowTheirFiles(t *testing.T) {
 		all := c.files(t)
 		for name, want := range map[string]string{
 			"a.yaml": "applied, 2: []", "b.yaml": "applied, 2: []", "c/namespace.json": "applied, 1: []", "d/": "applied, 1: []", "kept.yaml": "applied, 1: []",
-			"broken.yaml":        "failed, 0: [document 2, line 6: apiVersion is missing, or no text]",
-			"refused.yaml":       "failed, 1: [document 1, line 1: ConfigMap refused: ",
-			"secret-number.yaml": "failed, 0: [document 1, line 1: Secret number: ", "secret-list.yaml": "failed, 0: [document 1, line 1: Secret list: ",
-			"secret-text.yaml": "failed, 0: [document 1, line 1: Secret text: ", "secret-block.yaml": "failed, 0: [document 1, line 1: Secret block: ",
+			"broken.yaml":        "failed, 0: [document 2: apiVersion is missing, or no text]",
+			"refused.yaml":       "failed, 1: [document 1: ConfigMap refused: ",
+			"secret-number.yaml": "failed, 0: [document 1: Secret number: ", "secret-list.yaml": "failed, 0: [document 1: Secret list: ",
+			"secret-text.yaml": "failed, 0: [document 1: Secret text: ", "secret-block.yaml": "failed, 0: [document 1: Secret block: ",
 		} {
 			f := all[name]
 			if strings.Contains(fmt.Sprint(f.Problems), "4815162342") {

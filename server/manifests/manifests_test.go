@@ -19,21 +19,21 @@ import (
 
 const configMap = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s}\n"
 
-// Each document of a file is found with its line, whatever is between them.
-func TestDocumentsHaveTheirLines(t *testing.T) {
+// Each document of a file is found, whatever is between them.
+func TestDocuments(t *testing.T) {
 	for _, c := range []struct {
 		name, text string
 		isJSON     bool
 		want       string
 	}{
-		{"one", fmt.Sprintf(configMap, "a"), false, "a: document 1, line 1"},
-		{"with comments and empty documents", "# a comment\n---\n# another\n\n" + fmt.Sprintf(configMap, "a") + "---\n---\r\n" + fmt.Sprintf(configMap, "b") + "--- # last\n...\n" + fmt.Sprintf(configMap, "c"), false,
-			"a: document 1, line 5\nb: document 2, line 10\nc: document 3, line 15"},
-		{"text that looks like a separator", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata:\n  x: |\n    ---\n  y: '----'\n", false, "a: document 1, line 1"},
-		{"a list", "apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: ConfigMap, metadata: {name: a}}\n- {apiVersion: v1, kind: Secret, metadata: {name: b}}\n", false,
-			"a: document 1, line 1\nb: document 1, line 1"},
+		{"one", fmt.Sprintf(configMap, "a"), false, "a: document 1"},
+		{"with comments and empty documents", "# a comment\n---\n# another\n\n" + fmt.Sprintf(configMap, "a") + "---\n---\r\n" + fmt.Sprintf(configMap, "b") + "...\n--- # last\n" + fmt.Sprintf(configMap, "c"), false,
+			"a: document 1\nb: document 2\nc: document 3"},
+		{"text that looks like a separator", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata:\n  x: |\n    ---\n    ...\n  y: '----'\n", false, "a: document 1"},
+		{"lists", "apiVersion: v1\nkind: List\nitems: []\n---\napiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: ConfigMap, metadata: {name: a}}\n- {apiVersion: v1, kind: Secret, metadata: {name: b}}\n", false,
+			"a: document 2\nb: document 2"},
 		{"JSON with tabs", "{\"apiVersion\": \"v1\",\n\t\"kind\": \"ConfigMap\", \"metadata\": {\"name\": \"a\"}}\n\n{\"apiVersion\": \"v1\", \"kind\": \"ConfigMap\", \"metadata\": {\"name\": \"b\"}}", true,
-			"a: document 1, line 1\nb: document 2, line 4"},
+			"a: document 1\nb: document 2"},
 		{"nothing", "# only a comment\n", false, ""},
 	} {
 		objects, err := parse([]byte(c.text), c.isJSON)
@@ -47,24 +47,25 @@ func TestDocumentsHaveTheirLines(t *testing.T) {
 	}
 }
 
-// An error names the document, and the line at which a user finds it.
-func TestErrorsNameDocumentAndLine(t *testing.T) {
+// An error names the document.
+func TestErrorsNameTheDocument(t *testing.T) {
 	good := fmt.Sprintf(configMap, "a")
 	for _, c := range []struct {
 		name, text string
 		isJSON     bool
 		want       string
 	}{
-		{"a tab", good + "---\nkind: ConfigMap\nmetadata:\n\tname: b\n", false, "document 2, line 7:"},
-		{"an indentation", good + "---\n" + good + "data:\n  a: b\n c: d\n", false, "document 2, line 9:"},
-		{"a key twice", good + "---\nkind: ConfigMap\nkind: Secret\n", false, "document 2, line 6:"},
-		{"a template", "kind: {{ .Kind }}\n", false, "document 1, line 1:"},
-		{"no name", good + "---\n\napiVersion: v1\nkind: ConfigMap\n", false, "document 2, line 6: metadata.name is missing"},
+		{"a tab", good + "---\nkind: ConfigMap\nmetadata:\n\tname: b\n", false, "document 2: yaml: line 3:"},
+		{"a key twice", good + "---\nkind: ConfigMap\nkind: Secret\n", false, "document 2: "},
+		{"a template", "kind: {{ .Kind }}\n", false, "document 1: "},
+		{"no name", good + "---\n\napiVersion: v1\nkind: ConfigMap\n", false, "document 2: metadata.name is missing"},
 		{"no kind", "metadata: {name: a}\napiVersion: v1\n", false, "kind is missing"},
 		{"a number as name", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: 7}\n", false, "metadata.name is missing, or no text"},
 		{"a text", "some text\n", false, "this is no object"},
-		{"JSON", "{}\n{\"a\":\n  b}", true, "document 2, line 3:"},
-		{"half of JSON", "{\"a\":\n", true, "document 1, line 2:"},
+		{"content after a separator", good + "--- " + good, false, "document 1: "},
+		{"content after the end", good + "...\n" + good, false, "document 1: separate documents by ---"},
+		{"JSON", "{}\n{\"a\":\n  b}", true, "document 2: "},
+		{"half of JSON", "{\"a\":\n", true, "document 1: "},
 	} {
 		if _, err := parse([]byte(c.text), c.isJSON); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want %s", c.name, err, c.want)
