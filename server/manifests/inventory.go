@@ -16,8 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
-
-	"github.com/karve-k8s/karve/internal/version"
 )
 
 // manager is the field manager, and the name of the ConfigMap with the inventory.
@@ -27,13 +25,10 @@ const (
 	filesKey  = "files"
 )
 
-// The labels and annotations of an ApplySet (KEP-3659), by which other tools know whose objects these are.
+// The labels of an ApplySet (KEP-3659), by which other tools know whose objects these are.
 const (
-	partOfLabel       = "applyset.kubernetes.io/part-of"
-	idLabel           = "applyset.kubernetes.io/id"
-	toolingAnnotation = "applyset.kubernetes.io/tooling"
-	kindsAnnotation   = "applyset.kubernetes.io/contains-group-kinds"
-	placesAnnotation  = "applyset.kubernetes.io/additional-namespaces"
+	partOfLabel = "applyset.kubernetes.io/part-of"
+	idLabel     = "applyset.kubernetes.io/id"
 )
 
 // setID is the ApplySet's: the hash of the name, namespace, kind and group of the inventory.
@@ -121,17 +116,6 @@ func (inv inventory) store(ctx context.Context, client typedcore.ConfigMapInterf
 	if stored == nil && len(inv) == 0 {
 		return nil, nil
 	}
-	kinds, places := map[string]bool{}, map[string]bool{}
-	for _, ids := range inv {
-		for _, i := range ids {
-			kind, in, _ := i.split()
-			kinds[kind.String()] = true
-			if in != "" && in != namespace {
-				places[in] = true
-			}
-		}
-	}
-	list := func(of map[string]bool) string { return strings.Join(slices.Sorted(maps.Keys(of)), ",") }
 	text, err := json.MarshalIndent(inv, "", " ")
 	if err != nil {
 		return stored, err
@@ -142,9 +126,6 @@ func (inv inventory) store(ctx context.Context, client typedcore.ConfigMapInterf
 	}
 	now.Data = map[string]string{filesKey: string(text)}
 	metav1.SetMetaDataLabel(&now.ObjectMeta, idLabel, setID)
-	metav1.SetMetaDataAnnotation(&now.ObjectMeta, toolingAnnotation, manager+"/"+version.Full())
-	metav1.SetMetaDataAnnotation(&now.ObjectMeta, kindsAnnotation, list(kinds))
-	metav1.SetMetaDataAnnotation(&now.ObjectMeta, placesAnnotation, list(places))
 	if reflect.DeepEqual(now, stored) {
 		return stored, nil
 	}
