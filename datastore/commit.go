@@ -36,11 +36,11 @@ func (e *Engine) run() {
 			if len(e.deferred) == 0 {
 				writeDue = nil // the next deferred batch sets it again
 			} else if writeDue == nil {
-				writeDue = time.After(e.opts.DeferredInterval)
+				writeDue = time.After(e.opts.deferredInterval)
 			}
 		}
 		if e.unsynced && syncDue == nil {
-			syncDue = time.After(e.opts.SyncInterval)
+			syncDue = time.After(e.opts.syncInterval)
 		}
 		worked := e.maintain(b == nil)
 		if worked || b != nil || e.Err() != nil {
@@ -63,7 +63,7 @@ func (e *Engine) run() {
 		case <-writeDue:
 			writeDue = nil
 			if e.writeDeferred(); len(e.deferred) > 0 {
-				writeDue = time.After(e.opts.DeferredInterval)
+				writeDue = time.After(e.opts.deferredInterval)
 			}
 		}
 	}

@@ -352,7 +352,7 @@ func TestFailedCheckpointPoisons(t *testing.T) {
 // and a client that has seen one of them has to list again.
 func TestRelaxedLossIsNoticed(t *testing.T) {
 	dir := t.TempDir()
-	e, lock := openLocked(t, dir, Options{Durability: Relaxed, SyncInterval: time.Hour})
+	e, lock := openLocked(t, dir, Options{Durability: Relaxed, syncInterval: time.Hour})
 	put(t, e, "/a", "kept")
 	path := filepath.Join(dir, EngineFile)
 	saved, err := os.ReadFile(path + "-wal")

@@ -10,8 +10,8 @@ import (
 
 // Some updates only say that their writer is still alive, such as the lease that a node renews every ten
 // seconds. In an idle cluster nothing else is written, and each commit writes whole pages. In mode Relaxed
-// such updates are published immediately and written later, together: after [Options.DeferredInterval] at
-// the latest, and before anything else is written. If a kill loses them, the next update says the same.
+// such updates are published immediately and written later, together: after a minute at the
+// latest, and before anything else is written. If a kill loses them, the next update says the same.
 // Their revisions are reserved, like all revisions of mode Relaxed, so none is used twice.
 
 // mayDefer reports whether a batch consists of such updates.

@@ -23,7 +23,7 @@ func fileRevision(t *testing.T, e *Engine) int64 {
 }
 
 func relaxed(interval time.Duration) Options {
-	return Options{Durability: Relaxed, DeferredPrefix: "/beat/", DeferredInterval: interval, SyncInterval: time.Millisecond, CacheBytes: 1 << 20}
+	return Options{Durability: Relaxed, DeferredPrefix: "/beat/", deferredInterval: interval, syncInterval: time.Millisecond, CacheBytes: 1 << 20}
 }
 
 // Readers and watchers see deferred updates immediately. The engine writes them together with the

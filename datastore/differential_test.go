@@ -302,8 +302,8 @@ func TestEngineAgreesWithTheModel(t *testing.T) {
 func differential(t *testing.T, mode Durability, deferred time.Duration, seed uint64, steps int) int {
 	t.Logf("seed %d, updates deferred for %v", seed, deferred)
 	// A cache of a few values, so that most are read from the disk.
-	opts := Options{Durability: mode, CacheBytes: 200, BallastBytes: -1, SyncInterval: time.Millisecond,
-		DeferredPrefix: beats, DeferredInterval: deferred}
+	opts := Options{Durability: mode, CacheBytes: 200, BallastBytes: -1, syncInterval: time.Millisecond,
+		DeferredPrefix: beats, deferredInterval: deferred}
 	dir := t.TempDir()
 	e, lock := openLocked(t, dir, opts)
 	r := &run{t: t, s: randomSource{rand.New(rand.NewPCG(seed, 1))}, e: e, m: newModel(), mode: mode}

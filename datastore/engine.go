@@ -71,8 +71,8 @@ type Engine struct {
 // release with [sqlitefile.ErrNewerSchema]. It never repairs a file by
 // leaving something out.
 func OpenEngine(lock *directory.Lock, opts Options) (*Engine, error) {
-	if err := opts.Validate(); err != nil {
-		return nil, err
+	if opts.Initial != nil && opts.Durability != Memory {
+		return nil, fmt.Errorf("open datastore: initial contents need durability memory, and it is %v", opts.Durability)
 	}
 	opts = opts.withDefaults()
 	e := &Engine{

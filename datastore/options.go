@@ -1,7 +1,6 @@
 package datastore
 
 import (
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -17,7 +16,7 @@ const (
 	// default.
 	Full Durability = iota
 
-	// Relaxed: after [Options.SyncInterval] at most. A killed process loses only deferred updates
+	// Relaxed: after 100 ms at most. A killed process loses only deferred updates
 	// ([Options.DeferredPrefix]). No revision is used twice, because revisions are reserved on the disk
 	// before their use. A client that has seen a lost one has to list again.
 	Relaxed
@@ -46,7 +45,7 @@ func ParseDurability(name string) (Durability, error) {
 			return d, nil
 		}
 	}
-	return 0, fmt.Errorf("durability: %q is none of full, relaxed, memory", name)
+	return 0, fmt.Errorf("durability=%s: want full, relaxed or memory", name)
 }
 
 // Options configure an [Engine]. The zero value is what a server wants.
@@ -58,16 +57,10 @@ type Options struct {
 	// always in memory.
 	CacheBytes int64
 
-	// SyncInterval is how long a write of mode Relaxed stays unsynced at most. Default 100 ms.
-	SyncInterval time.Duration
-
 	// DeferredPrefix is a prefix of keys whose updates only say that their writer is still alive. In mode Relaxed
-	// they may be written together, DeferredInterval after they are acknowledged. A killed process loses them.
+	// they may be written together, a minute after they are acknowledged. A killed process loses them.
 	// Empty for none.
 	DeferredPrefix string
-
-	// DeferredInterval is how long such updates stay unwritten at most. Default 60 s.
-	DeferredInterval time.Duration
 
 	// BallastBytes is the size of a file that reserves space: it is removed when the disk is full, so that deletes
 	// and compaction can go on. It needs more than the 3 MiB of the WAL that a checkpoint may copy. On btrfs
@@ -94,34 +87,16 @@ type Options struct {
 	// when they work again.
 	OnFull func(error)
 
-	busyPatience time.Duration // how long a start waits for other programs; for tests
+	// Tests have others than withDefaults.
+	syncInterval     time.Duration // how long a write of mode Relaxed stays unsynced at most
+	deferredInterval time.Duration // how long updates of DeferredPrefix stay unwritten at most
+	busyPatience     time.Duration // how long a start waits for other programs
 }
 
 // Commit describes one durable batch.
 type Commit struct {
 	Rows     int           // number of changes
 	Duration time.Duration // from BEGIN to the end of COMMIT
-}
-
-// Validate reports every problem of the options at once.
-func (o Options) Validate() error {
-	var errs []error
-	if o.Durability < Full || o.Durability > Memory {
-		errs = append(errs, fmt.Errorf("durability: %v is none of full, relaxed, memory", o.Durability))
-	}
-	if o.CacheBytes < 0 {
-		errs = append(errs, fmt.Errorf("cache: %d bytes is negative", o.CacheBytes))
-	}
-	if o.SyncInterval < 0 {
-		errs = append(errs, fmt.Errorf("sync interval: %v is negative", o.SyncInterval))
-	}
-	if o.DeferredInterval < 0 {
-		errs = append(errs, fmt.Errorf("deferred interval: %v is negative", o.DeferredInterval))
-	}
-	if o.Initial != nil && o.Durability != Memory {
-		errs = append(errs, fmt.Errorf("initial contents: they need durability memory, and it is %v", o.Durability))
-	}
-	return errors.Join(errs...)
 }
 
 // file returns the options of the database.
@@ -147,11 +122,11 @@ func (o Options) withDefaults() Options {
 	if o.CacheBytes == 0 {
 		o.CacheBytes = 64 << 20
 	}
-	if o.SyncInterval == 0 {
-		o.SyncInterval = 100 * time.Millisecond
+	if o.syncInterval == 0 {
+		o.syncInterval = 100 * time.Millisecond
 	}
-	if o.DeferredInterval == 0 {
-		o.DeferredInterval = time.Minute
+	if o.deferredInterval == 0 {
+		o.deferredInterval = time.Minute
 	}
 	if o.busyPatience == 0 {
 		o.busyPatience = sqlitefile.BusyPatience

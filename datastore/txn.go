@@ -26,16 +26,23 @@ type txn struct {
 
 // checkTxn refuses a request that is wrong whatever the state is.
 func checkTxn(req *TxnRequest) error {
+	_, err := checkBranches(req)
+	return err
+}
+
+// checkBranches is checkTxn, and returns what each branch may write.
+func checkBranches(req *TxnRequest) ([]*written, error) {
 	for _, c := range req.Compare {
 		if c.Key == "" {
-			return ErrEmptyKey
+			return nil, ErrEmptyKey
 		}
 	}
-	if _, err := checkOps(req.Then); err != nil {
-		return err
+	then, err := checkOps(req.Then)
+	if err != nil {
+		return nil, err
 	}
-	_, err := checkOps(req.Else)
-	return err
+	other, err := checkOps(req.Else)
+	return []*written{then, other}, err
 }
 
 // written is the keys that a branch may write.
@@ -90,20 +97,11 @@ func checkOps(ops []Op) (*written, error) {
 		if ops[i].Txn == nil {
 			continue
 		}
-		for _, c := range ops[i].Txn.Compare {
-			if c.Key == "" {
-				return nil, ErrEmptyKey
-			}
-		}
-		then, err := checkOps(ops[i].Txn.Then)
+		branches, err := checkBranches(ops[i].Txn)
 		if err != nil {
 			return nil, err
 		}
-		other, err := checkOps(ops[i].Txn.Else)
-		if err != nil {
-			return nil, err
-		}
-		for _, branch := range []*written{then, other} {
+		for _, branch := range branches {
 			if k, bad := w.overlaps(branch); bad {
 				return nil, fmt.Errorf("%w: %q", ErrDuplicateKey, k)
 			}
@@ -111,7 +109,7 @@ func checkOps(ops []Op) (*written, error) {
 				return nil, fmt.Errorf("%w: %q", ErrDuplicateKey, k)
 			}
 		}
-		for _, branch := range []*written{then, other} {
+		for _, branch := range branches {
 			for k := range branch.puts {
 				w.puts[k] = true
 			}

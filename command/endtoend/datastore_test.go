@@ -20,12 +20,14 @@ import (
 
 	"github.com/karve-k8s/karve/control"
 	"github.com/karve-k8s/karve/datastore"
-	"github.com/karve-k8s/karve/datastore/admin"
 	"github.com/karve-k8s/karve/datastore/backup"
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/datastore/kineimport"
 	"github.com/karve-k8s/karve/server/snapshots"
 )
+
+// restoredRevision is the revision after a restore of what stored makes.
+const restoredRevision = 61 + backup.RevisionMargin
 
 // stored makes a data directory with an engine's file of 20 keys, 60 revisions.
 func stored(t *testing.T) (dir string) {
@@ -103,8 +105,8 @@ func TestDatastoreStopped(t *testing.T) {
 	wantOutput(t, karve(t, "datastore", "compact", "--data-dir", dir), "to revision 61: ") // nothing to do is no error
 
 	wantOutput(t, karve(t, "datastore", "restore", "--data-dir", dir, backup), "restored 20 keys to ", ".before-restore-")
-	if s := readDatastore(t, dir); s.Revision != 61+admin.RestoreMargin || s.CompactRevision != s.Revision {
-		t.Errorf("stats after restore: got %+v, want revision and compaction %d", s, 61+admin.RestoreMargin)
+	if s := readDatastore(t, dir); s.Revision != restoredRevision || s.CompactRevision != s.Revision {
+		t.Errorf("stats after restore: got %+v, want revision and compaction %d", s, restoredRevision)
 	}
 	for _, args := range []string{"stats --data-dir .", "verify --data-dir .", "backup --data-dir . b", "compact --data-dir .", "restore --data-dir . b", "restore --data-dir new b"} {
 		cmd := command(t, "karve", append([]string{"datastore"}, strings.Fields(args)...)...)
@@ -387,8 +389,8 @@ func TestDatastoreElsewhere(t *testing.T) {
 	for _, args := range [][]string{{"verify"}, {"backup", backup}, {"compact"}, {"restore", backup}} {
 		karve(t, append([]string{"datastore", args[0], "--config", config}, args[1:]...)...)
 	}
-	if s := readDatastore(t, dir); s.Revision != 61+admin.RestoreMargin {
-		t.Errorf("after restore: %+v, want revision %d", s, 61+admin.RestoreMargin)
+	if s := readDatastore(t, dir); s.Revision != restoredRevision {
+		t.Errorf("after restore: %+v, want revision %d", s, restoredRevision)
 	}
 	if left, err := os.ReadDir(data); err != nil || len(left) > 0 {
 		t.Errorf("in the data directory: %v (%v), want nothing", left, err)

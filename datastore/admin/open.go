@@ -32,9 +32,6 @@ func HasData(dir string) bool {
 // stopped, and is now finished: the replaced database is beside the new one, as [Restore] and [Salvage] name it. Open refuses
 // a directory that has a table of kine's only; see [kineimport.Import].
 func Open(lock *directory.Lock, opts datastore.Options) (e *datastore.Engine, replaced bool, err error) {
-	if err := opts.Validate(); err != nil {
-		return nil, false, err
-	}
 	if opts.Durability != datastore.Memory && lock != nil {
 		path := filepath.Join(lock.Dir(), datastore.EngineFile)
 		if replaced, err = sqlitefile.FinishReplacement(path); err != nil {

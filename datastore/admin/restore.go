@@ -16,20 +16,16 @@ import (
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
 )
 
-// RestoreMargin is how far a restore raises the revision above that of the backup and, as far as it
-// can be read, that of the file it replaces.
-const RestoreMargin = backup.RevisionMargin
-
 // Restore replaces the database in a locked directory with a backup. It verifies the backup first and
 // only reads it. The replaced database stays as mvcc.db.before-restore-TIME.
 //
-// Restore raises the revision by [RestoreMargin] and compacts everything before. A client that
+// Restore raises the revision by [backup.RevisionMargin] above that of the backup and, as far as it can be read, that
+// of the file it replaces, and compacts everything before. A client that
 // continues from a resourceVersion that was seen before must list again, and cannot mistake old state
 // for new.
 //
 // A stop at any point leaves the old database or the new one in place. progress may be nil.
 func Restore(ctx context.Context, lock *directory.Lock, file string, progress sqlitefile.Progress) (*backup.Result, error) {
-	begin := time.Now()
 	to := filepath.Join(lock.Dir(), datastore.EngineFile)
 	if directory.Same(file, to) {
 		return nil, fmt.Errorf("restore %s: this is the database itself", file)
@@ -67,14 +63,13 @@ func Restore(ctx context.Context, lock *directory.Lock, file string, progress sq
 		return nil, fmt.Errorf("restore %s: %w", file, err)
 	}
 
-	suffix := ".before-restore-" + begin.UTC().Format("20060102T150405Z")
+	suffix := ".before-restore-" + time.Now().UTC().Format("20060102T150405Z")
 	if out.Kept, err = replaceDatabase(lock, fresh, suffix); err != nil {
 		return nil, fmt.Errorf("restore %s: %w", file, err)
 	}
 	if info, err := os.Stat(to); err == nil {
 		out.Bytes = info.Size()
 	}
-	out.Took = time.Since(begin)
 	return out, nil
 }
 
@@ -98,17 +93,13 @@ func replaceDatabase(lock *directory.Lock, fresh, suffix string) (kept string, e
 // read. The database may be damaged or missing.
 func newestRevision(path string) int64 {
 	var revision int64
-	// The margin covers what cannot be read.
 	_ = sqlitefile.View(path, func(c *sqlitefile.Connection) error {
-		if metas, err := c.Metas(); err == nil {
-			revision = max(revision, metas["revision"], metas["compact_revision"], metas["reserved"])
-		}
-		if id, err := c.Number(`SELECT MAX(id) FROM log`); err == nil {
-			revision = max(revision, sqlitefile.RevisionOf(id))
-		}
+		metas, _ := c.Metas() // the margin covers what cannot be read
+		last, _ := c.Number(`SELECT MAX(id) FROM log`)
+		revision = metas.Given(last)
 		return nil
 	})
-	return min(revision, sqlitefile.MaxRevision-2*RestoreMargin)
+	return min(revision, sqlitefile.MaxRevision-2*backup.RevisionMargin)
 }
 
 // keepOld gives the database in a locked directory a second name and returns it, or nothing if there

@@ -43,7 +43,7 @@ func TestRestore(t *testing.T) {
 	defer lock.Close()
 	enginetest.Put(t, e, "/kept", "1")
 	enginetest.Put(t, e, "/kept", "2")
-	backup, err := e.Backup(t.Context(), file, backup.Options{})
+	made, err := e.Backup(t.Context(), file, backup.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestRestore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := lost + RestoreMargin; c.Revision != want || c.Keys != 1 {
+	if want := lost + backup.RevisionMargin; c.Revision != want || c.Keys != 1 {
 		t.Errorf("got %+v, want revision %d", c, want)
 	}
 	if !strings.Contains(c.Kept, datastore.EngineFile+".before-restore-") {
@@ -72,7 +72,7 @@ func TestRestore(t *testing.T) {
 	if enginetest.Get(t, e, "/lost", 0) != nil {
 		t.Error("/lost is there")
 	}
-	for _, at := range []int64{backup.Revision, lost, lost + 1} {
+	for _, at := range []int64{made.Revision, lost, lost + 1} {
 		if _, err := e.Watch(datastore.WatchRequest{Key: "/kept", StartRevision: at}); !errors.Is(err, datastore.ErrCompacted) {
 			t.Errorf("watch from %d: %v, want ErrCompacted", at, err)
 		}
@@ -158,7 +158,7 @@ func TestRestoreOverDamage(t *testing.T) {
 				t.Errorf("kept: %v, want %d files", kept, c.kept)
 			}
 			e, _, _ := open(t, dir)
-			if e.Revision() != out.Revision || out.Revision < RestoreMargin+301 {
+			if e.Revision() != out.Revision || out.Revision < backup.RevisionMargin+301 {
 				t.Errorf("revision %d, restored to %d", e.Revision(), out.Revision)
 			}
 			enginetest.WantValue(t, e, "/k/099", strings.Repeat("299", 100))

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/karve-k8s/karve/datastore"
+	"github.com/karve-k8s/karve/datastore/backup"
 	"github.com/karve-k8s/karve/datastore/directory"
 	"github.com/karve-k8s/karve/datastore/enginetest"
 	"github.com/karve-k8s/karve/datastore/sqlitefile"
@@ -142,7 +143,7 @@ func TestSalvage(t *testing.T) {
 					t.Errorf("%s of revision %d has a value that it never had", kv.Key, kv.ModRevision)
 				}
 			}
-			if e.Revision() < RestoreMargin || e.Revision() != s.Revision {
+			if e.Revision() < backup.RevisionMargin || e.Revision() != s.Revision {
 				t.Errorf("revision %d, said was %d, want it raised", e.Revision(), s.Revision)
 			}
 			if _, err := e.Watch(datastore.WatchRequest{Key: "/k/", StartRevision: 301}); !errors.Is(err, datastore.ErrCompacted) {

@@ -21,13 +21,12 @@ var ErrExists = errors.New("file is there already")
 
 // Result describes a backup that was made or restored.
 type Result struct {
-	From     string        `json:"from"`
-	To       string        `json:"to"`
-	Kept     string        `json:"kept,omitempty"` // new name of the file that To replaced
-	Revision int64         `json:"revision"`
-	Keys     int64         `json:"keys"`
-	Bytes    int64         `json:"bytes"`
-	Took     time.Duration `json:"-"`
+	From     string `json:"from"`
+	To       string `json:"to"`
+	Kept     string `json:"kept,omitempty"` // new name of the file that To replaced
+	Revision int64  `json:"revision"`
+	Keys     int64  `json:"keys"`
+	Bytes    int64  `json:"bytes"`
 }
 
 // Options configure a backup. The zero value never overwrites.
@@ -59,7 +58,6 @@ func Write(ctx context.Context, from sqlitefile.Source, to string, opts Options)
 // Place calls build to make a database in a temporary directory beside to, and then gives it the
 // name to. from is the path of the original database, or empty.
 func Place(from, to string, opts Options, build func(file string) (*Result, error)) (_ *Result, err error) {
-	begin := time.Now()
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("back up: %w", err)
@@ -88,7 +86,7 @@ func Place(from, to string, opts Options, build func(file string) (*Result, erro
 	} else if err != nil {
 		return nil, err
 	}
-	out.From, out.To, out.Took = from, to, time.Since(begin)
+	out.From, out.To = from, to
 	if info, err := os.Stat(to); err == nil {
 		out.Bytes = info.Size()
 	}

@@ -126,14 +126,8 @@ func parseSQLite(rest string) (Location, error) {
 		value := all[len(all)-1]
 		switch name {
 		case "durability":
-			var known bool
-			for _, d := range []datastore.Durability{datastore.Full, datastore.Relaxed, datastore.Memory} {
-				if value == d.String() {
-					l.Durability, known = d, true
-				}
-			}
-			if !known {
-				problem("--datastore-endpoint: durability=%s: want full, relaxed or memory", value)
+			if l.Durability, err = datastore.ParseDurability(value); err != nil {
+				problem("--datastore-endpoint: %w", err)
 			}
 		case "cache":
 			size, err := resource.ParseQuantity(value)
