@@ -197,6 +197,7 @@ func (e *Engine) publish(b *batch) {
 	}
 	e.snap.Store(next)
 	e.watchers.notify(next, uint64(len(b.rows)))
+	e.published.fire()
 }
 
 // undo goes back to the durable state after a batch that was not committed. Every transaction that was

@@ -35,21 +35,10 @@ func (e *Engine) Compact(ctx context.Context, revision int64, physical bool) err
 
 // WaitTidy waits until all compacted rows are deleted.
 func (e *Engine) WaitTidy(ctx context.Context) error {
-	for e.backlog.Load() > 0 {
-		idle := e.tidied()
+	return e.waitUntil(ctx, &e.tidy, func() bool {
 		e.wakeCommitter()
-		if e.backlog.Load() == 0 {
-			break
-		}
-		select {
-		case <-idle:
-		case <-e.stopped:
-			return ErrClosed
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	return nil
+		return e.backlog.Load() == 0
+	})
 }
 
 // garbage is what compaction has yet to remove: rows, and stretches of history whose superseded versions
@@ -184,7 +173,7 @@ func (e *Engine) setBacklog() {
 	}
 	if n == 0 {
 		g.ids, g.jobs = nil, nil
-		e.signalTidy()
+		e.tidy.fire()
 	}
 }
 
@@ -232,24 +221,5 @@ func (e *Engine) bury(vs []*version) {
 		snap := *e.snap.Load()
 		snap.index = e.spec.clone()
 		e.snap.Store(&snap)
-	}
-}
-
-// tidied returns a channel that signalTidy closes when there is no backlog.
-func (e *Engine) tidied() <-chan struct{} {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.tidy == nil {
-		e.tidy = make(chan struct{})
-	}
-	return e.tidy
-}
-
-func (e *Engine) signalTidy() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.tidy != nil {
-		close(e.tidy)
-		e.tidy = nil
 	}
 }

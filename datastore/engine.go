@@ -37,7 +37,6 @@ type Engine struct {
 	pending   *batch        // gathering; nil when there is nothing to commit
 	inflight  *batch        // being committed
 	taken     chan struct{} // closed when pending is taken
-	tidy      chan struct{} // closed when compaction has nothing left to delete
 	closing   bool
 	fatal     error // why the engine refuses writes
 
@@ -58,9 +57,11 @@ type Engine struct {
 	deferred  []*version // published and not written yet; see deferred.go
 	unwritten error      // why a stop could not write them
 
-	backlog  atomic.Int64 // number of rows that compaction has yet to delete
-	watchers watcherSet
-	commits  atomic.Int64
+	published signal       // there is a new revision
+	backlog   atomic.Int64 // number of rows that compaction has yet to delete
+	tidy      signal       // the backlog is empty
+	watchers  watcherSet
+	commits   atomic.Int64
 }
 
 // OpenEngine opens or makes the database in a locked directory. Keep the lock until Close has returned.

@@ -239,42 +239,7 @@ func (w *Watcher) RequestProgress() {
 
 // WaitFor waits until the revision of the store is at least revision. It uses no timer: changes wake it.
 func (e *Engine) WaitFor(ctx context.Context, revision int64) error {
-	if e.Revision() >= revision {
-		return nil
-	}
-	woken := make(chan struct{}, 1)
-	wake := func() {
-		select {
-		case woken <- struct{}{}:
-		default:
-		}
-	}
-	w, err := e.Watch(WatchRequest{Key: allKeys, End: allKeys, StartRevision: revision, Wake: wake})
-	if errors.Is(err, ErrCompacted) {
-		return nil // the revision exists, and is compacted already
-	}
-	if err != nil {
-		return err
-	}
-	defer w.Close()
-	for {
-		// This reads nothing at or after revision: as soon as there is such a change, the wait is over.
-		_, more, err := w.PollTo(revision - 1)
-		if err != nil {
-			return err
-		}
-		if e.Revision() >= revision {
-			return nil
-		}
-		if more {
-			continue
-		}
-		select {
-		case <-woken:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+	return e.waitUntil(ctx, &e.published, func() bool { return e.Revision() >= revision })
 }
 
 // Close ends the watch, and a call of Next that waits in it.
