@@ -54,9 +54,6 @@ func checkDir(check, dir string, replaced int) Finding {
 	if held && (pid == 0 || pid != replaced) {
 		return found(check, Fail, "karve status --data-dir "+shell.Quoted(dir)+" shows it; to check for a restart of it, add --replaces "+shell.Quoted(dir)+"; to start another server, choose another --data-dir", "the server of %s runs already: %s", dir, process{pid, "karve"})
 	}
-	if err := directory.ClaimedElsewhere(existing(dir)); err != nil {
-		return found(check, Fail, "choose another --data-dir", "%v", err)
-	}
 	info, err := os.Stat(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return found(check, Fail, "run this as the server's user or root", "%v", err)

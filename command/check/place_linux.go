@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -81,6 +82,29 @@ func tryFileSystem(dir string) error {
 		return err
 	} else if b[0] != 'x' {
 		return fmt.Errorf("shared mmap: what is written through it is not in the file")
+	}
+	var s unix.Stat_t
+	if err := unix.Stat(dir, &s); err != nil {
+		return err
+	}
+	mounts, _ := os.ReadFile("/proc/self/mountinfo") // without it, nothing is known
+	return localLocks(string(mounts), fmt.Sprintf("%d:%d", unix.Major(uint64(s.Dev)), unix.Minor(uint64(s.Dev))))
+}
+
+// localLocks returns an error if the file system of a device is mounted with an option that keeps its locks on this
+// machine.
+func localLocks(mounts, device string) error {
+	for line := range strings.Lines(mounts) {
+		fields := strings.Fields(line)
+		if len(fields) < 3 || fields[2] != device {
+			continue
+		}
+		for option := range strings.SplitSeq(fields[len(fields)-1], ",") {
+			switch option {
+			case "nolock", "local_lock=all", "local_lock=flock":
+				return fmt.Errorf("mounted with %s, so another machine could use it at the same time and destroy the datastore", option)
+			}
+		}
 	}
 	return nil
 }

@@ -26,9 +26,8 @@ var ErrLocked = errors.New("data directory is in use")
 // nothing to clean up. The pid in the file is only for the message that another process
 // prints.
 type Lock struct {
-	dir     string
-	f       *os.File
-	claimed bool // the directory is on a network file system and has this machine's claim
+	dir string
+	f   *os.File
 }
 
 // Dir returns the directory.
@@ -74,14 +73,7 @@ func Acquire(dir string) (*Lock, error) {
 		f.Close()
 		return nil, fmt.Errorf("write lock of data directory: %w", err)
 	}
-	l := &Lock{dir: dir, f: f, claimed: networked(dir)}
-	if l.claimed {
-		if err := claimDir(dir, thisHost()); err != nil {
-			f.Close()
-			return nil, err
-		}
-	}
-	return l, nil
+	return &Lock{dir, f}, nil
 }
 
 // openLock opens a lock file. It refuses a FIFO, from which a reader would wait for ever.
@@ -135,12 +127,6 @@ func Holder(dir string) (pid int, held bool, err error) {
 // Close releases the lock. Call it last, when nothing in the directory is open any more. The
 // file stays: if it were removed, a third process could lock a new file of that name while a
 // second one holds the old file.
-func (l *Lock) Close() error {
-	var err error
-	if l.claimed {
-		err = unclaim(l.dir)
-	}
-	return errors.Join(err, l.f.Close())
-}
+func (l *Lock) Close() error { return l.f.Close() }
 
 var errHeld = errors.New("held by another process")
