@@ -109,7 +109,7 @@ func OpenEngine(lock *directory.Lock, opts Options) (*Engine, error) {
 // openFile opens the database and loads it.
 func (e *Engine) openFile() (state *initial, err error) {
 	e.cache = newValueCache(e.opts.CacheBytes)
-	if e.file, err = sqlitefile.Open(e.path, e.opts.file()); err != nil {
+	if e.file, err = sqlitefile.Open(e.path, e.opts.Durability == Relaxed); err != nil {
 		return nil, err
 	}
 	if state, err = e.load(); err != nil {

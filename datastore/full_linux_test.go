@@ -240,7 +240,7 @@ func TestReadOnlyDirectory(t *testing.T) {
 	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
 		t.Fatalf("cannot make the used file system read-only: %v", err)
 	}
-	if _, err := sqlitefile.Open(filepath.Join(dir, EngineFile), sqlitefile.Options{}); err == nil || !strings.Contains(err.Error(), EngineFile) {
+	if _, err := sqlitefile.Open(filepath.Join(dir, EngineFile), false); err == nil || !strings.Contains(err.Error(), EngineFile) {
 		t.Errorf("got %v, want an error that names the database", err)
 	}
 }

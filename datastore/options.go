@@ -75,9 +75,6 @@ type Options struct {
 	// block.
 	OnCommit func(Commit)
 
-	// OnWait, if set, is called with what a start waits for: another program that has the database open.
-	OnWait func(error)
-
 	// OnProgress, if set, is called with how far a long start has come: what it is doing, and done of total units
 	// (0: not known). Any goroutine calls it, often, but only when there is progress since the last call. It must
 	// return soon.
@@ -90,18 +87,12 @@ type Options struct {
 	// Tests have others than withDefaults.
 	syncInterval     time.Duration // how long a write of mode Relaxed stays unsynced at most
 	deferredInterval time.Duration // how long updates of DeferredPrefix stay unwritten at most
-	busyPatience     time.Duration // how long a start waits for other programs
 }
 
 // Commit describes one durable batch.
 type Commit struct {
 	Rows     int           // number of changes
 	Duration time.Duration // from BEGIN to the end of COMMIT
-}
-
-// file returns the options of the database.
-func (o Options) file() sqlitefile.Options {
-	return sqlitefile.Options{Relaxed: o.Durability == Relaxed, Patience: o.busyPatience, OnWait: o.OnWait}
 }
 
 // Progress returns OnProgress for one operation, or nil.
@@ -127,9 +118,6 @@ func (o Options) withDefaults() Options {
 	}
 	if o.deferredInterval == 0 {
 		o.deferredInterval = time.Minute
-	}
-	if o.busyPatience == 0 {
-		o.busyPatience = sqlitefile.BusyPatience
 	}
 	if o.BallastBytes == 0 {
 		o.BallastBytes = 4 << 20

@@ -56,9 +56,6 @@ func Salvage(ctx context.Context, lock *directory.Lock, progress sqlitefile.Prog
 	}()
 	begin := time.Now()
 	out := &Salvaged{Path: filepath.Join(lock.Dir(), datastore.EngineFile)}
-	if sqlitefile.LockingProcesses(out.Path) != nil {
-		return nil, sqlitefile.BusyWith(out.Path)
-	}
 	if _, err := sqlitefile.FinishReplacement(out.Path); err != nil {
 		return nil, err
 	}

@@ -10,12 +10,12 @@ import (
 // A checkpoint comes when the WAL has its target size, however small the commits are: their
 // estimate is several times what they write.
 func TestCheckpointAtTheSizeOfTheWAL(t *testing.T) {
-	t.Run("full", func(t *testing.T) { checkpointsAtTheSize(t, Options{}, walTargetFull) })
-	t.Run("relaxed", func(t *testing.T) { checkpointsAtTheSize(t, Options{Relaxed: true}, walTargetRelaxed) })
+	t.Run("full", func(t *testing.T) { checkpointsAtTheSize(t, false, walTargetFull) })
+	t.Run("relaxed", func(t *testing.T) { checkpointsAtTheSize(t, true, walTargetRelaxed) })
 }
 
-func checkpointsAtTheSize(t *testing.T, opts Options, walTarget int64) {
-	f, err := Open(filepath.Join(t.TempDir(), FileName), opts)
+func checkpointsAtTheSize(t *testing.T, relaxed bool, walTarget int64) {
+	f, err := Open(filepath.Join(t.TempDir(), FileName), relaxed)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ func TestDataSource(t *testing.T) {
 
 // macOS' fsync does not reach the disk: SQLite has to be told so on every connection.
 func TestEveryConnectionAsksForFullSync(t *testing.T) {
-	f, err := Open(filepath.Join(t.TempDir(), FileName), Options{})
+	f, err := Open(filepath.Join(t.TempDir(), FileName), false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,6 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/karve-k8s/karve/datastore/directory"
 )
@@ -65,47 +64,34 @@ type File struct {
 	fail atomic.Pointer[func(step string) error]
 }
 
-// Options say how an engine uses its database.
-type Options struct {
-	Relaxed  bool          // a commit is durable only after [File.Sync]
-	Patience time.Duration // how long Open waits for other programs
-	OnWait   func(error)   // called with what a start waits for; may be nil
-}
-
 // readersMax is the number of connections that read values.
 const readersMax = 4
 
 // Open opens the database at path, or makes it. It writes nothing to a file that it refuses with
-// [ErrCorrupt], [ErrForeign], [ErrNewerSchema] or [ErrBusy].
-func Open(path string, opts Options) (*File, error) {
-	f := &File{path: path, relaxed: opts.Relaxed, vfs: exclusiveVFS, sealing: exclusiveVFS != ""}
-	f.openState, f.sealState = inUseStates(opts.Relaxed)
+// [ErrCorrupt], [ErrForeign], [ErrNewerSchema] or [ErrBusy]. If relaxed, a commit is durable only after [File.Sync].
+func Open(path string, relaxed bool) (*File, error) {
+	f := &File{path: path, relaxed: relaxed, vfs: exclusiveVFS, sealing: exclusiveVFS != ""}
+	f.openState, f.sealState = inUseStates(relaxed)
 	f.walTarget = walTargetFull
-	if opts.Relaxed {
+	if relaxed {
 		f.walTarget = walTargetRelaxed
 	}
 	f.closed, f.endReads = context.WithCancel(context.Background())
-	query := pragmas(opts.Relaxed)
+	query := pragmas(relaxed)
 	if _, err := FinishReplacement(path); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
-	err := patiently(path, opts.Patience, opts.OnWait, func() (err error) {
-		// The file itself decides: that something beside it is missing must not lead to a
-		// new database in its place.
-		there, err := directory.Exists(path)
-		switch {
-		case err != nil:
-			return err
-		case there:
-			err = Inspect(path)
-		default:
-			err = create(path)
-		}
-		if err == nil {
-			f.writer, err = f.connect(query)
-		}
-		return err
-	})
+	// The file itself decides: that something beside it is missing must not lead to a new database in
+	// its place.
+	there, err := directory.Exists(path)
+	if err == nil && there {
+		err = Inspect(path)
+	} else if err == nil {
+		err = create(path)
+	}
+	if err == nil {
+		f.writer, err = f.connect(query)
+	}
 	if err != nil {
 		return nil, Explain(path, err)
 	}
@@ -146,12 +132,8 @@ func pragmas(relaxed bool) url.Values {
 	if relaxed {
 		synchronous = "NORMAL"
 	}
-	busy := "busy_timeout(100)"
-	if exclusiveVFS == "" {
-		busy = "busy_timeout(10000)" // another program can lock the database at any time: a write waits for it
-	}
 	return url.Values{"_pragma": {
-		busy,
+		"busy_timeout(10000)", // for another program, which may have the database open when the engine starts
 		"journal_mode(WAL)",
 		"synchronous(" + synchronous + ")",
 		"wal_autocheckpoint(0)",

@@ -16,7 +16,7 @@ import (
 func TestFlippedBitsOfFrameHeaders(t *testing.T) {
 	const frameSize = 24 + 4096
 	path := filepath.Join(t.TempDir(), FileName)
-	f, err := Open(path, Options{})
+	f, err := Open(path, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -80,10 +80,6 @@ func (s *Storage) open(ctx context.Context) (_ *datastore.Engine, err error) {
 		OnCommit:       s.observeCommit,
 		DeferredPrefix: NodeLeases,
 		OnProgress:     s.config.OnProgress,
-		OnWait: func(err error) {
-			log.Warnf("waiting: %v", err)
-			s.config.Status("waiting: " + err.Error())
-		},
 		OnFull: func(err error) {
 			if err == nil {
 				log.Info("the disk has room for the datastore again: writes work")
