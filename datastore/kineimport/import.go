@@ -69,22 +69,18 @@ func Import(ctx context.Context, lock *directory.Lock, file string, progress sql
 	return out, nil
 }
 
-// build makes the new file. It begins again if the table was not read consistently.
+// build makes the new file.
 func (out *Imported) build(ctx context.Context, file, fresh string, progress sqlitefile.Progress) (err error) {
-	var b *sqlitefile.Builder
+	b, err := sqlitefile.NewBuilder(fresh)
+	if err != nil {
+		return err
+	}
 	defer func() {
-		if err != nil && b != nil {
+		if err != nil {
 			b.Abandon()
 		}
 	}()
 	err = sqlitefile.ViewAny(file, func(table *sqlitefile.Connection) error {
-		if b != nil {
-			b.Abandon()
-		}
-		var err error
-		if b, err = sqlitefile.NewBuilder(fresh); err != nil {
-			return err
-		}
 		t, err := readTable(ctx, table, file, progress)
 		if err != nil {
 			return err
@@ -110,9 +106,6 @@ func CopyTable(ctx context.Context, file, to string) error {
 		// SQLite refuses VACUUM in a transaction; VACUUM INTO is one by itself.
 		if err := c.Exec("COMMIT"); err != nil {
 			return sqlitefile.Explain(file, err)
-		}
-		if err := sqlitefile.Remove(to); err != nil { // from an earlier, inconsistent read
-			return err
 		}
 		return c.ExecContext(ctx, file, "VACUUM INTO ?", to)
 	})

@@ -5,46 +5,38 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"time"
 )
 
-// viewTries is how often ViewAny reads a file again that changes meanwhile, as it does while a
-// server starts and stops again and again.
-const viewTries = 50
-
 // ViewAny runs body with a connection that reads any SQLite database in one transaction. It changes
-// nothing, and another process may be writing meanwhile; then body may be called again.
+// nothing, and another process may be writing meanwhile.
 //
 // A database with a WAL beside it is read with SQLite's locks. While a server in another process
 // uses it, the error is [ErrBusy]. Nobody has a database without a WAL open: ViewAny reads it without
-// locks and makes no file beside it, so it can be on a read-only disk. If a WAL has appeared by the
-// end, what body has read may be inconsistent, and ViewAny starts again.
+// locks and makes no file beside it, so it can be on a read-only disk. If a server has started or stopped by
+// the end, what body has read may be inconsistent, and the error is ErrBusy too.
 //
 // Only SQLite opens the file: if this process closed a descriptor of its own, the locks of an engine
 // in the same process would be gone (https://sqlite.org/howtocorrupt.html#posixlocks). A database that
 // this process has open is read with [File.View] instead.
 func ViewAny(path string, body func(c *Connection) error) error {
 	path = current(path)
-	for range viewTries {
-		before, err := os.Stat(path)
-		if err != nil {
-			return fmt.Errorf("open database: %w", err)
-		}
-		if !before.Mode().IsRegular() {
-			return fmt.Errorf("open database: %s is not a regular file", path)
-		}
-		alone := !HasWAL(path)
-		err = viewOnce(path, alone, body)
-		if !alone {
-			return err
-		}
-		after, statErr := os.Stat(path)
-		if statErr == nil && !HasWAL(path) && after.Size() == before.Size() && after.ModTime().Equal(before.ModTime()) {
-			return err
-		}
-		time.Sleep(100 * time.Millisecond) // a server is starting
+	before, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("open database: %w", err)
 	}
-	return fmt.Errorf("read database %s: it keeps changing (try again)", path)
+	if !before.Mode().IsRegular() {
+		return fmt.Errorf("open database: %s is not a regular file", path)
+	}
+	alone := !HasWAL(path)
+	err = viewOnce(path, alone, body)
+	if !alone {
+		return err
+	}
+	after, statErr := os.Stat(path)
+	if statErr != nil || HasWAL(path) || after.Size() != before.Size() || !after.ModTime().Equal(before.ModTime()) {
+		return BusyWith(path)
+	}
+	return err
 }
 
 func viewOnce(path string, alone bool, body func(c *Connection) error) error {

@@ -111,12 +111,8 @@ func (f *file) keys() int64 { return int64(len(f.newest)) }
 
 // each reads all rows once more: values are not kept in memory.
 func (f *file) each(ctx context.Context, do func(entry) error) error {
-	again, read := false, 0
+	read := 0
 	err := sqlitefile.ViewLocked(f.path, func(c *sqlitefile.Connection) error {
-		if again {
-			return fmt.Errorf("%s has been changed meanwhile: stop the program that uses it", f.path)
-		}
-		again = true
 		return f.eachRow(ctx, c, func(r sqlitefile.Row, value []byte) error {
 			if f.newest[r.Key] != r.ID {
 				return nil

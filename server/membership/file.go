@@ -24,7 +24,6 @@ func (f fileKV) Get(ctx context.Context, key string, opts ...clientv3.OpOption) 
 	found := &clientv3.GetResponse{}
 	enough := errors.New("enough")
 	err := sqlitefile.View(f.path, func(c *sqlitefile.Connection) error {
-		found.Kvs = nil
 		err := c.Newest(key, string(op.RangeBytes()), func(r sqlitefile.Row, value []byte) error {
 			found.Kvs = append(found.Kvs, &mvccpb.KeyValue{Key: []byte(r.Key), ModRevision: r.Revision(), CreateRevision: r.Create, Version: r.Version, Value: value})
 			if n := op.Limit(); n > 0 && int64(len(found.Kvs)) >= n {
