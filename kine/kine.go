@@ -79,7 +79,6 @@ func ServeAPI(ctx context.Context, e *datastore.Engine, api *etcdapi.Server, pro
 	if s.local, err = inprocess.Serve(ctx, inprocess.Engine(e), api, progress); err != nil {
 		return nil, err
 	}
-	api.OnNotified(s.local.AddInterest)
 	urls := map[string]string{}
 	for _, l := range listeners {
 		urls[l.Addr().Network()] = l.URL

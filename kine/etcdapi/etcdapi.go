@@ -44,8 +44,6 @@ type Server struct {
 	encoded eventCache
 	hold    func(key, end string, start int64) time.Duration // how long a watch waits for its history
 
-	notified func(delta int) // see OnNotified
-
 	mu      sync.Mutex
 	streams map[*stream]bool
 	urls    map[string]string // by network
@@ -54,7 +52,7 @@ type Server struct {
 // New makes a server of an engine. The caller closes the engine after the gRPC servers.
 // version is the release of etcd in the answer to Status.
 func New(engine *datastore.Engine, version string) *Server {
-	return &Server{engine: engine, version: version, maxOps: maxOps, notified: func(int) {}, streams: map[*stream]bool{}, hold: new(pace.Watches).Hold}
+	return &Server{engine: engine, version: version, maxOps: maxOps, streams: map[*stream]bool{}, hold: new(pace.Watches).Hold}
 }
 
 // SetMaxTxnOps sets the number of operations that a transaction may have. The default is

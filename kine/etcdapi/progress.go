@@ -154,10 +154,6 @@ func (s *Server) Notify() {
 	}
 }
 
-// OnNotified makes the server call f with +1 for every watch with progress_notify, and with -1
-// at its end. Call it before the server is registered.
-func (s *Server) OnNotified(f func(delta int)) { s.notified = f }
-
 // notify does Notify in the stream's own goroutine.
 func (st *stream) notify() {
 	revision := st.server.engine.Revision()

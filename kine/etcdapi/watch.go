@@ -260,7 +260,7 @@ func (st *stream) create(r *pb.WatchCreateRequest) error {
 		w.least, w.sent = cursor.Opened(), cursor.Opened()
 	}
 	w.told = w.sent
-	st.remember(w)
+	st.watches[w.id] = w
 	if err := st.grpc.Send(created); err != nil {
 		return err
 	}
@@ -276,22 +276,11 @@ func (st *stream) create(r *pb.WatchCreateRequest) error {
 	return st.askAgain()
 }
 
-// remember adds w to the stream's watches.
-func (st *stream) remember(w *watch) {
-	st.watches[w.id] = w
-	if w.progressNotify {
-		st.server.notified(+1)
-	}
-}
-
 // forget removes w from the stream's watches.
 func (st *stream) forget(w *watch) {
 	delete(st.watches, w.id)
 	w.ended = true
 	w.cursor.Close()
-	if w.progressNotify {
-		st.server.notified(-1)
-	}
 }
 
 func (st *stream) refuse(reason error) error {

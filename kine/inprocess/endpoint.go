@@ -27,7 +27,6 @@ type Endpoint struct {
 	work  sync.WaitGroup
 
 	interval time.Duration // of notifications
-	interest interest      // in them: of clients in this process, and of clients of the API
 
 	paced pace.Watches
 
@@ -47,7 +46,7 @@ var endpoints struct {
 // that asked for notifications gets one at most interval after a write.
 func Serve(ctx context.Context, store Store, api API, interval time.Duration) (*Endpoint, error) {
 	e := &Endpoint{
-		store: store, api: api, interval: interval, interest: newInterest(),
+		store: store, api: api, interval: interval,
 		notified: map[*clientWatch]bool{},
 	}
 	e.ctx, e.end = context.WithCancel(context.WithoutCancel(ctx))
@@ -82,9 +81,6 @@ func (e *Endpoint) Close() {
 
 // URL is what [NewClient] wants.
 func (e *Endpoint) URL() string { return e.url }
-
-// AddInterest counts watches of the etcd API that want notifications; delta is 1 or -1.
-func (e *Endpoint) AddInterest(delta int) { e.interest.add(delta) }
 
 func find(url string) (*Endpoint, error) {
 	endpoints.Lock()

@@ -266,7 +266,6 @@ func (w *watcher) add(one *clientWatch) bool {
 		w.endpoint.mu.Lock()
 		defer w.endpoint.mu.Unlock()
 		w.endpoint.notified[one] = true
-		w.endpoint.interest.add(+1)
 	}
 	return true
 }
@@ -279,6 +278,5 @@ func (w *watcher) remove(one *clientWatch) {
 		w.endpoint.mu.Lock()
 		defer w.endpoint.mu.Unlock()
 		delete(w.endpoint.notified, one)
-		w.endpoint.interest.add(-1)
 	}
 }
