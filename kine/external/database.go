@@ -72,11 +72,9 @@ type driver struct {
 	connect func(rest string, files tls.Config) (db *sql.DB, release func(), err error)
 	failure func(error) error // makes errors that waiting cannot cure ErrRefused
 	// primary refuses a database in which running servers cannot be seen.
-	primary  func(context.Context, *sql.DB) error
-	packet   string // selects how many bytes a statement may have; empty: enough
-	identity string // selects what tells databases apart
-	others   string // counts the other connections to the database
-	raise    string // makes the next revision follow one; without its end
+	primary func(context.Context, *sql.DB) error
+	others  string // counts the other connections to the database
+	raise   string // makes the next revision follow one; without its end
 }
 
 var kinds = map[string]*driver{

@@ -33,8 +33,6 @@ var mySQL = driver{
 	connect:  connectMySQL,
 	failure:  mysqlFailure,
 	primary:  mysqlPrimary,
-	packet:   `SELECT @@max_allowed_packet`,
-	identity: `SELECT CONCAT('mysql ', @@hostname, ' ', @@port, ' ', @@datadir, ' ', DATABASE())`,
 	others:   `SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE DB = DATABASE() AND ID <> CONNECTION_ID()`,
 }
 
@@ -149,6 +147,8 @@ func mysqlFailure(err error) error {
 	switch number(err) {
 	case 1049, 1146: // ER_BAD_DB_ERROR, ER_NO_SUCH_TABLE
 		return refusal{fmt.Errorf("%w: %w", errNoTable, err)}
+	case 1153: // ER_NET_PACKET_TOO_LARGE
+		return refusal{fmt.Errorf("raise max_allowed_packet in the database, at least until the migration is complete: %w", err)}
 	case 1062: // ER_DUP_ENTRY
 		return refusal{fmt.Errorf("the table compares keys without regard to case, and two keys differ only in case: delete or rename one of them at the source (%w)", err)}
 	}

@@ -43,7 +43,6 @@ var postgres = driver{
 	raise:    `SELECT setval(pg_get_serial_sequence('kine', 'id'), `,
 	numbered: true,
 	primary:  postgresPrimary,
-	identity: `SELECT 'postgres ' || system_identifier || ' ' || current_database() FROM pg_control_system()`,
 }
 
 // postgresPrimary refuses a standby: servers are connected to its primary.

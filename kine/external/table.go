@@ -22,14 +22,12 @@ type Table struct {
 	release  func()
 	numbered bool   // $1, not ?
 	lease    string // the name of the column
-	identity string
 
 	newest []tableKey // as of the begin of the transaction
 	last   int64      // revision
 
 	rows    int   // waiting in args
 	size    int   // bytes of args, about
-	packet  int   // bytes that a statement may have; 0: enough
 	args    []any //
 	written int64 // revision of the last row
 }
@@ -41,15 +39,11 @@ type tableKey struct {
 	size int64
 }
 
+// Bounds of a statement.
 const (
 	tableRows  = 500
-	tableBytes = 1 << 20
-	rowBytes   = 100  // of a row in a statement, without its key and value
-	headBytes  = 1024 // of a statement, without its rows
+	tableBytes = 1 << 20 // of keys and values, unless one row has more
 )
-
-// ErrSame means that the table to be written is the one that is read, by another name.
-var ErrSame = errors.New("this is the source itself, by another name")
 
 // errReplica is the error for a source that servers are not connected to.
 var errReplica = errors.New("it is read-only, as a replica is: servers that use its primary could not be seen. Name the primary, and make it writable")
@@ -86,11 +80,11 @@ func (e *Database) ReadTable(ctx context.Context, o Options) (_ *Table, err erro
 }
 
 // WriteTable creates the database and the table if they do not exist, and begins a transaction that fills the
-// table with revisions above least. [Table.Commit] ends it; until then, the table is empty for everybody else.
-// isOwn tells which keys a table may already have: they are removed. Nothing is written to the table whose
-// [Table.Identity] is source.
-func (e *Database) WriteTable(ctx context.Context, o Options, least int64, source string, isOwn func(key string) bool) (_ *Table, err error) {
-	if err := e.isNot(ctx, o, source); err != nil {
+// table with revisions above least. [Table.Commit] ends it; until then, nobody else sees a change.
+// isOwn tells which keys a table may already have: they are removed. Nothing is written to a table with other
+// keys, which is refused with a [NotEmptyError].
+func (e *Database) WriteTable(ctx context.Context, o Options, least int64, isOwn func(key string) bool) (_ *Table, err error) {
+	if err := e.look(ctx, o, isOwn); err != nil {
 		return nil, e.clean(err)
 	}
 	b, err := e.Open(ctx, o)
@@ -108,16 +102,6 @@ func (e *Database) WriteTable(ctx context.Context, o Options, least int64, sourc
 			err = e.clean(err)
 		}
 	}()
-	// A server that uses the database keeps its keys: nothing is removed before it has been looked for.
-	if err := t.empty(ctx, isOwn, false); err != nil {
-		return nil, err
-	}
-	if err := t.alone(ctx); err != nil {
-		return nil, err
-	}
-	if err := t.empty(ctx, isOwn, true); err != nil {
-		return nil, err
-	}
 	if err := t.alone(ctx); err != nil {
 		return nil, err
 	}
@@ -127,18 +111,18 @@ func (e *Database) WriteTable(ctx context.Context, o Options, least int64, sourc
 	if _, err := t.tx.ExecContext(ctx, e.kind.lock); err != nil {
 		return nil, err
 	}
-	if err := t.readKeys(ctx); err != nil {
+	if err := t.empty(ctx, isOwn); err != nil {
 		return nil, err
 	}
-	if t.last != 0 {
-		return nil, fmt.Errorf("%s: a server has begun to use it: stop the server", e)
+	if _, err := t.tx.ExecContext(ctx, `DELETE FROM kine`); err != nil {
+		return nil, err
 	}
 	t.written = least
 	return t, t.put(ctx, compactKey, []byte{}, 0)
 }
 
-// isNot refuses the database whose identity is source. A database that does not exist is another one.
-func (e *Database) isNot(ctx context.Context, o Options, source string) error {
+// look refuses a table with keys before Open changes anything. It may be the source.
+func (e *Database) look(ctx context.Context, o Options, isOwn func(string) bool) error {
 	t, err := e.openTable(ctx, o)
 	if errors.Is(err, errNoTable) {
 		return nil
@@ -146,10 +130,10 @@ func (e *Database) isNot(ctx context.Context, o Options, source string) error {
 		return err
 	}
 	defer t.Close()
-	if source != "" && t.identity == source {
-		return ErrSame
+	if t.tx, err = t.db.BeginTx(ctx, nil); err != nil {
+		return err
 	}
-	return nil
+	return t.empty(ctx, isOwn)
 }
 
 // NotEmptyError is the error for a table that has the keys of a cluster.
@@ -159,21 +143,11 @@ type NotEmptyError struct {
 }
 
 func (e *NotEmptyError) Error() string {
-	return fmt.Sprintf("%s is not empty: its table kine has %d keys (name another database, or drop the table if nobody needs it)", e.Where, e.Keys)
+	return fmt.Sprintf("%s is not empty: its table kine has %d keys", e.Where, e.Keys)
 }
 
-// empty removes what kine itself writes to a table, in a transaction of its own: if the other one fails, the
-// next revision of the database may be a high one, and an earlier Karve would fill the gap after a low one row by row.
-// Without remove, it only looks whether there is anything else.
-func (t *Table) empty(ctx context.Context, isOwn func(string) bool, remove bool) (err error) {
-	if t.tx, err = t.db.BeginTx(ctx, nil); err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			t.tx.Rollback()
-		}
-	}()
+// empty refuses a table with keys that are not its own.
+func (t *Table) empty(ctx context.Context, isOwn func(string) bool) error {
 	if err := t.readKeys(ctx); err != nil {
 		return err
 	}
@@ -186,12 +160,7 @@ func (t *Table) empty(ctx context.Context, isOwn func(string) bool, remove bool)
 	if foreign > 0 {
 		return &NotEmptyError{t.external.String(), foreign}
 	}
-	if remove {
-		if _, err := t.tx.ExecContext(ctx, `DELETE FROM kine`); err != nil {
-			return err
-		}
-	}
-	return t.tx.Commit()
+	return nil
 }
 
 // openTable connects to a database that exists.
@@ -216,20 +185,8 @@ func (e *Database) openTable(ctx context.Context, o Options) (_ *Table, err erro
 	if t.lease = leaseOfKine; own {
 		t.lease = leaseColumn
 	}
-	if db.QueryRowContext(limited, e.kind.identity).Scan(&t.identity) != nil {
-		t.identity = "" // not permitted
-	}
-	if e.kind.packet != "" {
-		if err := db.QueryRowContext(limited, e.kind.packet).Scan(&t.packet); err != nil {
-			t.Close()
-			return nil, err
-		}
-	}
 	return t, nil
 }
-
-// Identity tells databases apart, and is the same by every name of one. It is empty if the database does not tell.
-func (t *Table) Identity() string { return t.identity }
 
 // aloneLimit is how long the database may need to end the connections of a server that has stopped.
 const aloneLimit = 5 * time.Second
@@ -351,15 +308,8 @@ func (t *Table) Put(ctx context.Context, key string, value []byte, ttl int64) er
 }
 
 func (t *Table) put(ctx context.Context, key string, value []byte, ttl int64) error {
-	size, limit := rowBytes+len(key)+len(value), tableBytes
-	if t.packet > 0 {
-		// The driver writes values into the statement, with up to two bytes for one.
-		if headBytes+size+escapes(value) > t.packet {
-			return refusal{fmt.Errorf("%s has %d bytes, more than max_allowed_packet (%d) lets a statement have: raise it in the database", key, len(value), t.packet)}
-		}
-		limit = min(limit, t.packet/4)
-	}
-	if t.rows > 0 && (t.rows == tableRows || t.size+size > limit) {
+	size := len(key) + len(value)
+	if t.rows > 0 && (t.rows == tableRows || t.size+size > tableBytes) {
 		if err := t.flush(ctx); err != nil {
 			return err
 		}
@@ -371,16 +321,6 @@ func (t *Table) put(ctx context.Context, key string, value []byte, ttl int64) er
 	t.args = append(t.args, t.written, key, min(ttl, math.MaxInt32), value)
 	t.rows, t.size = t.rows+1, t.size+size
 	return nil
-}
-
-// escapes is how many bytes of a value a statement has a backslash before.
-func escapes(value []byte) (n int) {
-	for _, b := range value {
-		if strings.IndexByte("\x00\n\r\x1a'\"\\", b) >= 0 {
-			n++
-		}
-	}
-	return n
 }
 
 // flush inserts rows as kine does for keys that are created.
@@ -473,9 +413,6 @@ func (e *Database) clean(err error) error {
 	}
 	if errors.Is(err, ErrRefused) {
 		return refusal{errors.New(text)}
-	}
-	if errors.Is(err, ErrSame) {
-		return fmt.Errorf("%s: %w", e, ErrSame)
 	}
 	return errors.New(text)
 }

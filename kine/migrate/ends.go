@@ -70,9 +70,12 @@ func readTable(ctx context.Context, e End) (source, error) {
 }
 
 func fillTable(ctx context.Context, e, from End, src source) (target, error) {
-	t, err := e.Database.WriteTable(ctx, e.tableOptions(), src.revision(), src.identity(), isOwn)
-	if errors.Is(err, external.ErrSame) {
-		return nil, fmt.Errorf("%w (%s %s)", err, from.Option, from.Where)
+	t, err := e.Database.WriteTable(ctx, e.tableOptions(), src.revision(), isOwn)
+	if full := (*external.NotEmptyError)(nil); errors.As(err, &full) {
+		if from.Database != nil {
+			return nil, fmt.Errorf("%w, and may be the source itself (%s %s) by another name. Name another database", err, from.Option, from.Where)
+		}
+		return nil, fmt.Errorf("%w. Name another database, or drop the table if nobody needs it", err)
 	}
 	if err != nil {
 		return nil, err
@@ -81,8 +84,6 @@ func fillTable(ctx context.Context, e, from End, src source) (target, error) {
 }
 
 func (t table) revision() int64 { return t.Revision() }
-
-func (t table) identity() string { return t.Identity() }
 
 func (t table) outside() int64 { return 0 }
 

@@ -43,8 +43,7 @@ type etcd struct {
 	client *clientv3.Client
 	at     int64 // revision that is read
 	count  int64
-	id     uint64 // of the cluster
-	others int64  // keys outside of the prefix
+	others int64 // keys outside of the prefix
 	ttls   map[clientv3.LeaseID]int64
 }
 
@@ -57,7 +56,7 @@ func dialEtcd(ctx context.Context, e End) (_ *etcd, marker *etcdserverpb.RangeRe
 	if err != nil {
 		return nil, nil, plain(err)
 	}
-	c := &etcd{client: client, at: marker.Header.Revision, id: marker.Header.ClusterId, ttls: map[clientv3.LeaseID]int64{}}
+	c := &etcd{client: client, at: marker.Header.Revision, ttls: map[clientv3.LeaseID]int64{}}
 	all, err := client.Get(ctx, Prefix, clientv3.WithPrefix(), clientv3.WithCountOnly(), clientv3.WithRev(c.at))
 	if err != nil {
 		client.Close()
@@ -113,9 +112,6 @@ func readEtcd(ctx context.Context, e End) (source, error) {
 }
 
 func (c *etcd) revision() int64 { return c.at }
-
-// identity is the same for all spellings of the endpoints. Those of Karve's own etcd API all have one.
-func (c *etcd) identity() string { return fmt.Sprintf("etcd %x", c.id) }
 
 func (c *etcd) outside() int64 { return c.others }
 
@@ -209,8 +205,8 @@ func fillEtcd(ctx context.Context, e, from End, src source, progress func(Progre
 	if len(marker.Kvs) > 0 {
 		return nil, fmt.Errorf("a migration (%s) has not finished, and has left %d keys. %s", marker.Kvs[0].Value, c.count, f.remedy())
 	}
-	if c.count > 0 && src.identity() == c.identity() {
-		return nil, fmt.Errorf("it is not empty: there are %d keys below %s, and it may be the source itself (%s %s) by another name: its cluster ID is the same. Name another etcd", c.count, Prefix, from.Option, from.Where)
+	if c.count > 0 && from.Etcd != nil {
+		return nil, fmt.Errorf("it is not empty: there are %d keys below %s, and it may be the source itself (%s %s) by another name. Name another etcd", c.count, Prefix, from.Option, from.Where)
 	}
 	if c.count > 0 {
 		return nil, fmt.Errorf("it is not empty: there are %d keys below %s. If nobody needs them: %s", c.count, Prefix, f.remedy())

@@ -142,14 +142,15 @@ func TestMigrationRefusesDatabases(t *testing.T) {
 			run(t, source, db)
 			other := kinds[kind](t)
 			run(t, source, other)
-			fails(t, other, db, "is not empty", fmt.Sprint(clusterKeys, " keys"), "drop the table")
+			fails(t, source, db, "is not empty", fmt.Sprint(clusterKeys, " keys"), "drop the table")
+			fails(t, other, db, "is not empty", "may be the source itself", other.Where)
 			fails(t, db, db, "this is the source itself")
 			endpoint := os.Getenv("KARVE_TEST_" + strings.ToUpper(kind))
 			spelled, err := external.Parse(strings.Replace(endpoint, "127.0.0.1", "localhost", 1) + db.Where[strings.LastIndex(db.Where, "/")+1:])
 			if err != nil {
 				t.Fatal(err)
 			}
-			fails(t, db, End{Option: "--database", Where: spelled.String(), Database: spelled}, "this is the source itself, by another name", db.Where)
+			fails(t, db, End{Option: "--database", Where: spelled.String(), Database: spelled}, "is not empty", "may be the source itself", db.Where)
 			serve(t, db)
 			fails(t, db, fileEnd(filepath.Join(t.TempDir(), "data")), "other programs have", "stop all servers")
 

@@ -103,8 +103,6 @@ func (f *file) eachRow(ctx context.Context, c *sqlitefile.Connection, do func(sq
 
 func (f *file) revision() int64 { return f.given }
 
-func (f *file) identity() string { return "" } // the lock is enough
-
 func (f *file) outside() int64 { return 0 }
 
 func (f *file) keys() int64 { return int64(len(f.newest)) }

@@ -80,10 +80,8 @@ type entry struct {
 // source is a datastore that is read as it was at one revision.
 type source interface {
 	revision() int64 // newest one that clients may have seen
-	// identity is the same for the same datastore by another name, if that is known, and otherwise empty.
-	identity() string
-	keys() int64    // about how many
-	outside() int64 // keys outside of the prefix that each does not return
+	keys() int64     // about how many
+	outside() int64  // keys outside of the prefix that each does not return
 	// each calls do with every key. do may keep the value.
 	each(ctx context.Context, do func(entry) error) error
 	// changed returns a key that has been written after that revision, or nothing.
