@@ -14,6 +14,7 @@ import (
 	"github.com/k3s-io/kine/pkg/metrics"
 	"github.com/k3s-io/kine/pkg/server"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -323,32 +324,14 @@ func (b *Backend) CurrentRevision(context.Context) (int64, error) {
 	return max(b.newest.Load(), b.tail.at.Load()), nil
 }
 
-// figures registers kine's metrics. It returns the registerer for the driver, which would end
-// the process if it registered its own a second time.
-func (b *Backend) figures(to prometheus.Registerer) prometheus.Registerer {
+// register registers kine's metrics, until Close. The driver would end the process where another server of it has them.
+func (b *Backend) register(to prometheus.Registerer) {
 	if b.metrics = to; to == nil {
-		return nil
+		return
 	}
-	r := registerer{b}
-	r.MustRegister(metrics.SQLTotal, metrics.SQLTime, metrics.CompactTotal, metrics.InsertErrorsTotal)
-	return r
-}
-
-// registerer registers what is not registered yet, and remembers it for Close.
-type registerer struct{ b *Backend }
-
-func (r registerer) Register(c prometheus.Collector) error {
-	err := r.b.metrics.Register(c)
-	if err == nil {
-		r.b.shown = append(r.b.shown, c)
-	}
-	return err
-}
-
-func (r registerer) MustRegister(all ...prometheus.Collector) {
-	for _, c := range all {
-		r.Register(c) // if it fails, another server of this process has them
+	for _, c := range []prometheus.Collector{collectors.NewDBStatsCollector(b.reads, "kine"), metrics.SQLTotal, metrics.SQLTime, metrics.CompactTotal, metrics.InsertErrorsTotal} {
+		if to.Register(c) == nil {
+			b.shown = append(b.shown, c)
+		}
 	}
 }
-
-func (r registerer) Unregister(c prometheus.Collector) bool { return r.b.metrics.Unregister(c) }

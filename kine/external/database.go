@@ -165,7 +165,6 @@ func (e *Database) open(ctx context.Context, o Options) (_ *Backend, err error) 
 		return nil, err
 	}
 	b := &Backend{external: e, state: o.State, warn: o.Warn, release: release}
-	config.MetricsRegisterer = b.figures(o.Metrics)
 	config.ConnectionPoolConfig = generic.ConnectionPoolConfig{MaxOpen: openConns, MaxIdle: idleConns, MaxIdleTime: idleTime}
 
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -182,6 +181,7 @@ func (e *Database) open(ctx context.Context, o Options) (_ *Backend, err error) 
 		b.Close()
 		return nil, err
 	}
+	b.register(o.Metrics)
 	return b, nil
 }
 
