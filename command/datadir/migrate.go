@@ -54,7 +54,7 @@ func datastoreMigrate(c *cli.Context) error {
 		Notes []string `json:"notes"`
 	}{done, next, notes}, func(w io.Writer) {
 		fmt.Fprintf(w, "migrated %d keys (%d bytes, %d keys with a TTL) from %s to %s\n", done.Keys, done.Bytes, done.WithTTL, done.From, done.To)
-		fmt.Fprintf(w, "every key and value was read again and is the same; SHA-256 %s\n", done.SHA256)
+		fmt.Fprintln(w, "every key and value was read again and is the same")
 		fmt.Fprintf(w, "the revision was %d, and is %d now\n", done.SourceRevision, done.Revision)
 		if done.LeftOut > 0 {
 			fmt.Fprintf(w, "%d keys that are not below %s were left out\n", done.LeftOut, migrate.Prefix)

@@ -166,13 +166,13 @@ func moveCluster(t *testing.T, other, refusal string, env []string) {
 
 	text := succeed(t, migrate("KARVE_MIGRATE_TO", "-o", "json"))
 	var done struct {
-		From, To, SHA256, Next         string
+		From, To, Next                 string
 		Keys, SourceRevision, Revision int64
 	}
 	if err := json.Unmarshal([]byte(text), &done); err != nil {
 		t.Fatal(err)
 	}
-	if s := readDatastore(t, dir); done.SourceRevision != s.Revision || done.Keys == 0 || done.Revision <= s.Revision || len(done.SHA256) != 64 || done.From != "sqlite://"+dir {
+	if s := readDatastore(t, dir); done.SourceRevision != s.Revision || done.Keys == 0 || done.Revision <= s.Revision || done.From != "sqlite://"+dir {
 		t.Errorf("%s, want a higher revision than %d", text, s.Revision)
 	}
 	if want := `KARVE_DATASTORE_ENDPOINT="$KARVE_MIGRATE_TO" karve server --config /dev/null --data-dir ` + dir; done.Next != want || strings.Contains(text, "w0rd") {
@@ -209,7 +209,7 @@ func moveCluster(t *testing.T, other, refusal string, env []string) {
 
 	back := "sqlite://" + filepath.Join(t.TempDir(), "back")
 	got := succeed(t, migrate("KARVE_MIGRATE_FROM", "--to", back))
-	wantOutput(t, got, "migrated ", " keys (", "every key and value was read again and is the same; SHA-256 ", "the revision was ",
+	wantOutput(t, got, "migrated ", " keys (", "every key and value was read again and is the same", "the revision was ",
 		"Next:\n  karve server --config /dev/null --data-dir "+dir+" --datastore-endpoint "+back+"\n")
 	wantProblems(t, finish(t, migrate("KARVE_MIGRATE_TO", "--from", back)), "--to …"+refusal)
 	p = launchWith(t, dir, nil, append(bare, "--datastore-endpoint", back)...).waitReady()

@@ -186,7 +186,6 @@ type filledEtcd struct {
 	size    int
 	sent    bool             // a transaction with keys; it may have been committed, whatever its answer was
 	written int              // keys that etcd has acknowledged
-	gone    bool             // somebody has deleted the marker
 	leases  map[int64]leased // by TTL
 }
 
@@ -297,7 +296,6 @@ func (f *filledEtcd) flush(ctx context.Context) error {
 		return plain(err)
 	}
 	if !done.Succeeded {
-		f.gone = true
 		return fmt.Errorf("somebody has deleted %s meanwhile", Prefix+location.Migrating)
 	}
 	f.written += len(f.ops)
@@ -333,11 +331,7 @@ func (f *filledEtcd) abandon() string {
 			return nothingLeft
 		}
 	}
-	holds := fmt.Sprintf("and %s, so that no server starts with it", Prefix+location.Migrating)
-	if f.gone {
-		holds = "and nothing keeps a server from starting with it: start none"
-	}
-	return fmt.Sprintf("%s %s now has %d or more of the keys, %s. %s", f.end.Option, f.end.Where, f.written, holds, f.remedy())
+	return fmt.Sprintf("%s %s now has %d or more of the keys. No server starts with it while it has %s. %s", f.end.Option, f.end.Where, f.written, Prefix+location.Migrating, f.remedy())
 }
 
 // remedy says how to empty the etcd again.

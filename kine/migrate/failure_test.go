@@ -293,7 +293,7 @@ func TestMigrationInterrupted(t *testing.T) {
 		}
 		left := nothingLeft
 		if to.Etcd != nil {
-			left = "or more of the keys, and /registry/karve/migrating"
+			left = "or more of the keys. No server starts with it while it has /registry/karve/migrating"
 		}
 		if !strings.Contains(err.Error(), left) {
 			t.Errorf("%v, want %q", err, left)

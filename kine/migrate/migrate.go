@@ -52,7 +52,6 @@ type Result struct {
 	Encrypted      int64         `json:"encrypted"`      // values that the API server has encrypted
 	SourceRevision int64         `json:"sourceRevision"` // newest one that the source may have given out
 	Revision       int64         `json:"revision"`       // of the target
-	SHA256         string        `json:"sha256"`         // over all keys and values, equal at both ends
 	Took           time.Duration `json:"-"`
 }
 
@@ -172,7 +171,6 @@ func (m *migration) run(ctx context.Context) error {
 	if m.out.Keys == 0 {
 		return fmt.Errorf("%s %s has no keys below %s: there is nothing to migrate", m.from.Option, m.from.Where, Prefix)
 	}
-	m.out.SHA256 = m.sums.all()
 	if err := m.verify(ctx); err != nil {
 		return err
 	}

@@ -2,8 +2,6 @@ package migrate
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
-	"encoding/hex"
 	"fmt"
 	"maps"
 	"slices"
@@ -47,18 +45,4 @@ func (s sums) missing() error {
 		return nil
 	}
 	return fmt.Errorf("verification failed: %d keys are missing, such as %s", len(s), slices.Sorted(maps.Keys(s))[0])
-}
-
-// all is the checksum over everything.
-func (s sums) all() string {
-	h := sha256.New()
-	var length [8]byte
-	for _, key := range slices.Sorted(maps.Keys(s)) {
-		binary.BigEndian.PutUint64(length[:], uint64(len(key)))
-		h.Write(length[:])
-		h.Write([]byte(key))
-		sum := s[key]
-		h.Write(sum[:])
-	}
-	return hex.EncodeToString(h.Sum(nil))
 }
