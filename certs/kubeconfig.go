@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"k8s.io/client-go/tools/clientcmd"
@@ -34,9 +33,6 @@ type Kubeconfig struct {
 	// CAFile is what to trust. CertFile and KeyFile are the user's identity. All three may
 	// be empty, for the insecure listener.
 	CAFile, CertFile, KeyFile string
-	// Reference makes the kubeconfig name the files, by absolute path, instead of
-	// containing them. It then follows renewals, and works on this machine only.
-	Reference bool
 	// NoSync leaves out fsync, as in Config.
 	NoSync bool
 }
@@ -69,13 +65,7 @@ func WriteKubeconfig(path string, mode os.FileMode, k Kubeconfig) error {
 	cluster := &clientcmdapi.Cluster{}
 	SetServer(cluster, k.Server)
 	user := &clientcmdapi.AuthInfo{}
-	var err error
-	if k.Reference {
-		err = refer(k, cluster, user)
-	} else {
-		err = embed(k, cluster, user)
-	}
-	if err != nil {
+	if err := embed(k, cluster, user); err != nil {
 		return fmt.Errorf("write kubeconfig %s: %w", path, err)
 	}
 	config := clientcmdapi.NewConfig()
@@ -121,23 +111,6 @@ func KubeconfigServers(config *clientcmdapi.Config) (server, advertised string) 
 		}
 	}
 	return server, advertised
-}
-
-func refer(k Kubeconfig, cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) error {
-	for _, r := range []struct {
-		to   *string
-		path string
-	}{{&cluster.CertificateAuthority, k.CAFile}, {&user.ClientCertificate, k.CertFile}, {&user.ClientKey, k.KeyFile}} {
-		if r.path == "" {
-			continue
-		}
-		abs, err := filepath.Abs(r.path)
-		if err != nil {
-			return err
-		}
-		*r.to = abs
-	}
-	return nil
 }
 
 func embed(k Kubeconfig, cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) error {

@@ -14,6 +14,9 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	certutil "k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
 )
 
 // pair is what the disk holds, or will hold, of one row of the table.
@@ -172,60 +175,26 @@ func corrupt(path, why string) error {
 
 // parseCerts returns the certificates in data, at least one.
 func parseCerts(path string, data []byte) ([]*x509.Certificate, error) {
-	var certs []*x509.Certificate
-	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
-		if block.Type != "CERTIFICATE" {
-			continue
-		}
-		c, err := x509.ParseCertificate(block.Bytes)
-		if err != nil {
-			return nil, corrupt(path, "holds a damaged certificate ("+err.Error()+")")
-		}
-		certs = append(certs, c)
-	}
-	if len(certs) == 0 {
-		return nil, corrupt(path, "holds no PEM certificate")
+	certs, err := certutil.ParseCertsPEM(data)
+	if err != nil {
+		return nil, corrupt(path, "holds no PEM certificates or damaged ones ("+err.Error()+")")
 	}
 	return certs, nil
 }
 
-// parseKey returns the first private key in data: PKCS#8, PKCS#1 or SEC 1. It does not pass
-// on what the parser says, which might quote the key.
+// parseKey returns the first private key in data: PKCS#8, PKCS#1 or SEC 1. Its errors do not quote the key.
 func parseKey(path string, data []byte) (crypto.Signer, error) {
-	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
-		var key any
-		var err error
-		switch block.Type {
-		case "EC PRIVATE KEY", "RSA PRIVATE KEY":
-			if block.Headers["DEK-Info"] != "" {
-				return nil, encrypted(path)
-			}
-			if block.Type == "EC PRIVATE KEY" {
-				key, err = x509.ParseECPrivateKey(block.Bytes)
-			} else {
-				key, err = x509.ParsePKCS1PrivateKey(block.Bytes)
-			}
-		case "PRIVATE KEY":
-			key, err = x509.ParsePKCS8PrivateKey(block.Bytes)
-		case "ENCRYPTED PRIVATE KEY":
-			return nil, encrypted(path)
-		default:
-			continue // EC PARAMETERS, a certificate, a public key
-		}
-		if err != nil {
-			return nil, corrupt(path, "holds a damaged private key")
-		}
-		signer, ok := key.(crypto.Signer)
-		if !ok {
-			return nil, corrupt(path, "holds a key that cannot sign")
-		}
-		return signer, nil
+	key, err := keyutil.ParsePrivateKeyPEM(data)
+	signer, ok := key.(crypto.Signer)
+	switch {
+	case err != nil && bytes.Contains(data, []byte("ENCRYPTED")):
+		return nil, fmt.Errorf("%w: %s is encrypted: decrypt it (openssl pkey -in FILE -out FILE), nobody is there to type its password", ErrCorrupt, path)
+	case err != nil:
+		return nil, corrupt(path, "holds no PEM private key, or a damaged one")
+	case !ok:
+		return nil, corrupt(path, "holds a key that cannot sign")
 	}
-	return nil, corrupt(path, "holds no PEM private key")
-}
-
-func encrypted(path string) error {
-	return fmt.Errorf("%w: %s is encrypted: decrypt it (openssl pkey -in FILE -out FILE), nobody is there to type its password", ErrCorrupt, path)
+	return signer, nil
 }
 
 func encodeCerts(certs []*x509.Certificate) []byte {

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // SANs are the names and addresses that a serving certificate is valid for. Each list is
@@ -46,36 +48,10 @@ func ParseSAN(s string) (dnsName string, ip net.IP, err error) {
 // notDNS says why name, in lower case, cannot be looked up in DNS. It accepts the
 // underscore, which host names do not have, but which is in use.
 func notDNS(name string) string {
-	switch {
-	case name == "":
-		return "it is empty"
-	case len(name) > 253:
-		return "it is longer than 253 characters"
-	case strings.Contains(name, "://"):
-		return "it is a URL"
+	if strings.Trim(name[strings.LastIndex(name, ".")+1:], "0123456789") == "" {
+		return "it is empty, a malformed IP address, or ends in a number"
 	}
-	labels := strings.Split(name, ".")
-	for _, l := range labels {
-		if l == "" || len(l) > 63 {
-			return "a part between dots is empty or longer than 63 characters"
-		}
-		if l[0] == '-' || l[len(l)-1] == '-' {
-			return "a part begins or ends with a hyphen"
-		}
-		for _, r := range l {
-			switch {
-			case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '-', r == '_':
-			case r > 127:
-				return "it is not ASCII: use the xn-- form"
-			default:
-				return fmt.Sprintf("it contains %q", r)
-			}
-		}
-	}
-	if strings.Trim(labels[len(labels)-1], "0123456789") == "" {
-		return "it is a malformed IP address, or ends in a number"
-	}
-	return ""
+	return strings.Join(validation.IsDNS1123SubdomainWithUnderscore(name), "; ")
 }
 
 // SANs computes what the serving certificate is to be valid for: kubernetes,
