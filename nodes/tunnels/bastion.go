@@ -115,6 +115,9 @@ func (b *bastion) connect(ctx context.Context) (*client, error) {
 // make connects to the bastion, and keeps the connection until it ends.
 func (b *bastion) make(m *making) {
 	m.client, m.err = b.t.handshake(b.t.running, b.t.dialTCP, nil, b.User, "the bastion "+b.Jump.String(), net.JoinHostPort(b.Host, strconv.Itoa(b.Port)))
+	if m.err == nil {
+		m.client.bastion = true
+	}
 	b.mu.Lock()
 	b.client, b.making = m.client, nil
 	b.mu.Unlock()

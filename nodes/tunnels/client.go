@@ -25,7 +25,7 @@ type client struct {
 	wire    *wire
 	done    chan struct{} // closed when the connection has ended
 	conns   atomic.Int64  // connections through it
-	count   func()        // called when conns has changed; nil for the bastion
+	bastion bool
 
 	mu    sync.Mutex
 	first error // why it ended, if this side knows
@@ -40,12 +40,7 @@ func (t *Tunnels) dialNode(ctx context.Context, name, address string) (*client, 
 	if t.jump != nil {
 		dial = t.jump.dial // it has limits of its own
 	}
-	c, err := t.handshake(ctx, dial, t.dialing, t.config.User, name, address)
-	if err != nil {
-		return nil, err
-	}
-	c.count = func() { t.countOpen(c) }
-	return c, nil
+	return t.handshake(ctx, dial, t.dialing, t.config.User, name, address)
 }
 
 // handshake makes an SSH connection. The error wraps the reason, and names the address. What waits

@@ -39,7 +39,7 @@ func newConn(c *client, channel ssh.Channel, host string, port int) (net.Conn, e
 	k := &conn{Conn: user, c: c, remote: destination(host, port)}
 	k.linger = time.AfterFunc(time.Hour, func() { channel.Close() })
 	k.linger.Stop()
-	c.opened(1)
+	c.conns.Add(1)
 	var both sync.WaitGroup
 	both.Go(func() { k.receive(channel, inside) })
 	both.Go(func() {
@@ -47,7 +47,7 @@ func newConn(c *client, channel ssh.Channel, host string, port int) (net.Conn, e
 		channel.Close() // after everything that was written
 	})
 	unstop := func() bool { return true }
-	if c.count != nil { // a connection from the bastion is closed by the SSH connection that uses it
+	if !c.bastion { // a connection from the bastion is closed by the SSH connection that uses it
 		unstop = context.AfterFunc(t.running, func() {
 			k.ended.CompareAndSwap(nil, &errStopped)
 			inside.Close() // its user may not read what is left
@@ -58,17 +58,9 @@ func newConn(c *client, channel ssh.Channel, host string, port int) (net.Conn, e
 		both.Wait()
 		k.linger.Stop()
 		unstop()
-		c.opened(-1)
+		c.conns.Add(-1)
 	}()
 	return k, nil
-}
-
-// opened counts connections.
-func (c *client) opened(more int64) {
-	c.conns.Add(more)
-	if c.count != nil {
-		c.count()
-	}
 }
 
 // bufferSize is that of each direction of a connection.

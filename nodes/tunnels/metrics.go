@@ -18,13 +18,10 @@ var (
 	failuresMetric = metrics.NewCounterVec(&metrics.CounterOpts{
 		Name: "apiserver_ssh_tunnel_failures_total", Help: "Failed attempts to make the SSH connection to a node, and connections that ended, by reason.", StabilityLevel: metrics.ALPHA,
 	}, []string{"node", "reason"})
-	openMetric = metrics.NewGaugeVec(&metrics.GaugeOpts{
-		Name: "apiserver_ssh_tunnel_open_connections", Help: "Connections that are open through the SSH tunnel to a node.", StabilityLevel: metrics.ALPHA,
-	}, []string{"node"})
 )
 
 var registerMetrics = sync.OnceFunc(func() {
-	legacyregistry.MustRegister(healthyMetric, dialsMetric, failuresMetric, openMetric)
+	legacyregistry.MustRegister(healthyMetric, dialsMetric, failuresMetric)
 })
 
 // forgetMetrics removes what is known of a node that is no longer there.
@@ -32,18 +29,8 @@ func forgetMetrics(node string) {
 	label := map[string]string{"node": node}
 	healthyMetric.Delete(label)
 	dialsMetric.Delete(label)
-	openMetric.Delete(label)
 	for _, r := range reasons {
 		failuresMetric.Delete(map[string]string{"node": node, "reason": r.reason})
 	}
 	failuresMetric.Delete(map[string]string{"node": node, "reason": "other"})
-}
-
-// countOpen sets the metric of open connections, unless c is no longer the connection of its tunnel.
-func (t *Tunnels) countOpen(c *client) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if n := t.nodes[c.name]; n != nil && n.client == c {
-		openMetric.WithLabelValues(c.name).Set(float64(c.conns.Load()))
-	}
 }

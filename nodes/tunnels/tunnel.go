@@ -148,11 +148,6 @@ func (n *tunnel) change(to state, c *client, cause error, next time.Time) {
 	name := n.name
 	if t.nodes[name] == n { // otherwise it is a removed node's, or a new tunnel has its place
 		healthyMetric.WithLabelValues(name).Set(map[bool]float64{true: 1}[to == stateHealthy])
-		open := 0.0
-		if c != nil {
-			open = float64(c.conns.Load())
-		}
-		openMetric.WithLabelValues(name).Set(open)
 	}
 	t.announce()
 
