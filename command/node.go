@@ -43,7 +43,8 @@ func nodeCommand() *cli.Command {
 				Usage: "install a kubelet and join a cluster; needs root",
 				Description: `It checks everything that it can before it changes the machine, and undoes
 everything if the node does not become Ready. Debian's packages containerd, runc,
-containernetworking-plugins and iptables are installed with apt if they are missing.`,
+containernetworking-plugins and iptables are installed with apt if they are missing;
+they stay.`,
 				Flags:  append(joining, kubelet...),
 				Action: joinNode,
 			},
@@ -63,7 +64,7 @@ containernetworking-plugins and iptables are installed with apt if they are miss
 			},
 			{
 				Name:  "remove",
-				Usage: "remove the kubelet, this machine's Pods, and all that join installed",
+				Usage: "remove the kubelet, this machine's Pods, and all that join made, but not packages",
 				Action: func(c *cli.Context) error {
 					o := nodeOptions(c)
 					if err := join.Remove(c.Context, &join.Machine{}, o.Say); err != nil {

@@ -147,11 +147,10 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// withApt gives the machine an apt and a dpkg that know the package containerd, in a state of dpkg.
-func withApt(t *testing.T, m *testMachine, state string) {
+// withApt gives the machine an apt that knows the package containerd.
+func withApt(t *testing.T, m *testMachine) {
 	t.Helper()
 	m.programs["containerd"] = false
-	m.answers["dpkg-query"] = func([]string) (string, error) { return "containerd " + state + "\n", nil }
 	m.answers["apt-get install"] = func(args []string) (string, error) {
 		if slices.Contains(args, "--download-only") {
 			return "", nil
@@ -162,35 +161,16 @@ func withApt(t *testing.T, m *testMachine, state string) {
 		if !slices.Contains(args, "--no-remove") {
 			return "", errors.New("docker-ce is removed")
 		}
-		m.programs["containerd"], state = true, "installed"
+		m.programs["containerd"] = true
 		if !m.exists(containerdConfig) {
 			m.write(t, containerdConfig, "# the package's\n")
 		}
-		m.write(t, containerdData+"/io.containerd.metadata.v1.bolt/meta.db", "containers")
-		for _, dir := range []string{"/opt/containerd/bin", "/opt/containerd/lib", "/var/lib/cni/results"} {
-			if err := os.MkdirAll(m.path(dir), 0o755); err != nil {
-				t.Fatal(err)
-			}
-		}
 		return "", nil
-	}
-	m.answers["apt-get remove"] = func([]string) (string, error) {
-		m.programs["containerd"], state = false, "config-files"
-		return "", nil
-	}
-	m.answers["apt-get purge"] = func([]string) (string, error) {
-		m.programs["containerd"], state = false, "not-installed"
-		return "", os.Remove(m.path(containerdConfig)) // as dpkg does with a conffile, whoever changed it
 	}
 	m.answers["containerd config dump"] = func([]string) (string, error) {
 		text, err := os.ReadFile(m.path(containerdConfig))
 		return strings.Replace(string(text), "# somebody's own", dump16, 1), err
 	}
-}
-
-// ctr answers what containerd has in a namespace, such as "containers list" of "moby".
-func (m *testMachine) ctr(args, answer string) {
-	m.answers["ctr --address "+m.path("/run/containerd/containerd.sock")+" "+args] = func([]string) (string, error) { return answer, nil }
 }
 
 func TestJoinInstallsPackages(t *testing.T) {
@@ -201,47 +181,22 @@ func TestJoinInstallsPackages(t *testing.T) {
 	o.Kubelet = withKubelet(t, m, s)
 	os.RemoveAll(m.path("/etc/containerd"))
 	before := m.tree(t)
-	withApt(t, m, "not-installed")
-	if err := Join(t.Context(), m.Machine, o); err != nil {
-		t.Fatal(err)
-	}
-	if !m.wasCalled("apt-get install -y -q -o DPkg::Lock::Timeout=300 --no-remove --no-install-recommends") || !m.wasCalled("systemctl restart containerd") {
-		t.Errorf("got the calls %v", m.called)
-	}
-	if text := m.read(containerdConfig); !strings.Contains(text, "SystemdCgroup = true") {
-		t.Errorf("containerd is configured with %s", text)
-	}
-	if text := m.read(kubeletConfig); !strings.Contains(text, "cgroupDriver: systemd") {
-		t.Errorf("the kubelet is configured with %s", text)
-	}
-	// Somebody else's containers keep the package, and so do images, and what it does not say.
-	r, err := m.readRecord()
-	if err != nil {
-		t.Fatal(err)
-	}
-	kept := func(why string) {
+	withApt(t, m)
+	joins := func() {
 		t.Helper()
-		if kept, err := m.removePackages(t.Context(), r); err != nil || len(kept) != 1 {
-			t.Errorf("got %v, %v, want containerd kept for %s", kept, err, why)
+		if err := Join(t.Context(), m.Machine, o); err != nil {
+			t.Fatal(err)
+		}
+		if text := m.read(containerdConfig); !strings.Contains(text, "SystemdCgroup = true") {
+			t.Errorf("containerd is configured with %s", text)
+		}
+		if text := m.read(kubeletConfig); !strings.Contains(text, "cgroupDriver: systemd") {
+			t.Errorf("the kubelet is configured with %s", text)
 		}
 	}
-	m.ctr("namespaces list", "k8s.io\nmoby\n")
-	m.ctr("--namespace k8s.io images", "pause\n")
-	m.ctr("--namespace moby containers", "one\n")
-	kept("the container in moby")
-	m.ctr("--namespace moby containers", "")
-	m.ctr("--namespace moby images", "mine\n")
-	kept("the image in moby")
-	m.ctr("--namespace moby images", "")
-	m.answers["ctr --address "+m.path("/run/containerd/containerd.sock")+" namespaces list"] = func([]string) (string, error) { return "", errStandIn }
-	_, err = m.removePackages(t.Context(), r)
-	wantError(t, err, "its package stays", "it fails", "try again")
-	m.ctr("namespaces list", "k8s.io\nmoby\n")
-	m.answers["apt-get -s purge"] = func([]string) (string, error) { return "Purg containerd [1]\nPurg docker.io [2]\n", nil }
-	kept("docker.io")
-	m.answers["apt-get -s purge"] = func([]string) (string, error) { return "Purg containerd [1]\n", nil }
-	if m.wasCalled("apt-get purge") {
-		t.Fatal("it was removed nevertheless")
+	joins()
+	if !m.wasCalled("apt-get install -y -q -o DPkg::Lock::Timeout=300 --no-remove --no-install-recommends") || !m.wasCalled("systemctl restart containerd") {
+		t.Errorf("got the calls %v", m.called)
 	}
 	if err := os.MkdirAll(m.path("/usr/libexec/kubernetes/kubelet-plugins/volume/exec"), 0o755); err != nil { // the kubelet does
 		t.Fatal(err)
@@ -250,78 +205,72 @@ func TestJoinInstallsPackages(t *testing.T) {
 	m.answers["systemctl stop kubepods.slice"] = func([]string) (string, error) {
 		return "", os.RemoveAll(m.path("/sys/fs/cgroup/kubepods.slice"))
 	}
-	if err := Remove(t.Context(), m.Machine, func(string, ...any) {}); err != nil {
+	said := ""
+	say := func(format string, args ...any) { said += fmt.Sprintf(format, args...) }
+	if err := Remove(t.Context(), m.Machine, say); err != nil {
 		t.Fatal(err)
 	}
-	if !m.wasCalled("apt-get purge") {
-		t.Errorf("got the calls %v", m.called)
+	// The package stays without its configuration, which the next join would take for somebody's.
+	const remedy = "apt-get purge --autoremove containerd && rm -rf /var/lib/containerd"
+	if !strings.HasSuffix(said, remedy) || m.wasCalled("apt-get purge") || m.wasCalled("apt-get remove") {
+		t.Errorf("got %q and the calls %v", said, m.called)
 	}
 	sameTree(t, before, m.tree(t))
-	for _, dir := range []string{"/etc/containerd", containerdData, "/opt/containerd", "/etc/cni", "/var/lib/cni", "/usr/libexec/kubernetes"} {
-		if m.exists(dir) {
-			t.Errorf("%s is left over", dir)
-		}
+	if m.exists("/usr/libexec/kubernetes") {
+		t.Error("/usr/libexec/kubernetes is left over")
 	}
+	s.removeNode("board")
+	joins()
+	if said = ""; Remove(t.Context(), m.Machine, say) != nil || said != "" {
+		t.Errorf("got %q about packages that the join found", said)
+	}
+	// A join that fails says it, too.
+	s.removeNode("board")
+	m.programs["containerd"], o.Say = false, say
+	m.answers["systemctl enable --quiet --now karve-node"] = func([]string) (string, error) { return "", errStandIn }
+	wantError(t, Join(t.Context(), m.Machine, o), "could not be started")
+	if !strings.HasSuffix(said, remedy) {
+		t.Errorf("got %q", said)
+	}
+	sameTree(t, before, m.tree(t))
 }
 
 // What was there before the packages stays, after a removal and after a join that failed.
 func TestJoinKeepsWhatIsNotThePackages(t *testing.T) {
 	t.Parallel()
 	for _, fails := range []bool{false, true} {
-		for _, state := range []string{"not-installed", "config-files"} {
-			t.Run(fmt.Sprintf("%s, fails=%t", state, fails), func(t *testing.T) {
-				t.Parallel()
-				s := newServer(t, "127.0.0.1")
-				m := newMachine(t)
-				o := optionsFor(s)
-				o.Kubelet = withKubelet(t, m, s)
-				m.write(t, "/etc/containerd/certs.d/hosts.toml", "a registry")
-				m.write(t, containerdData+"/image", "mine")
-				m.write(t, containerdData+"/io.containerd.metadata.v1.bolt/meta.db", "containers")
-				if err := os.Chmod(m.path(containerdConfig), 0o600); err != nil {
+		t.Run(fmt.Sprintf("fails=%t", fails), func(t *testing.T) {
+			t.Parallel()
+			s := newServer(t, "127.0.0.1")
+			m := newMachine(t)
+			o := optionsFor(s)
+			o.Kubelet = withKubelet(t, m, s)
+			m.write(t, "/etc/containerd/certs.d/hosts.toml", "a registry")
+			m.write(t, containerdData+"/image", "mine")
+			if err := os.Chmod(m.path(containerdConfig), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			before := m.tree(t)
+			withApt(t, m)
+			if fails {
+				m.answers["systemctl enable --quiet --now karve-node"] = func([]string) (string, error) { return "", errStandIn }
+				wantError(t, Join(t.Context(), m.Machine, o), "could not be started")
+			} else {
+				if err := Join(t.Context(), m.Machine, o); err != nil {
 					t.Fatal(err)
 				}
-				before := m.tree(t)
-				withApt(t, m, state)
-				if fails {
-					m.answers["systemctl enable --quiet --now karve-node"] = func([]string) (string, error) { return "", errStandIn }
-					wantError(t, Join(t.Context(), m.Machine, o), "could not be started")
-				} else {
-					if err := Join(t.Context(), m.Machine, o); err != nil {
-						t.Fatal(err)
-					}
-					if got := m.read(containerdConfig); got != "# somebody's own" {
-						t.Errorf("the administrator's configuration became %q", got)
-					}
-					if err := Remove(t.Context(), m.Machine, func(string, ...any) {}); err != nil {
-						t.Fatal(err)
-					}
+				if got := m.read(containerdConfig); got != "# somebody's own" {
+					t.Errorf("the administrator's configuration became %q", got)
 				}
-				if m.programs["containerd"] || m.wasCalled("apt-get purge") != (state == "not-installed") {
-					t.Errorf("got the calls %v", m.called)
+				if err := Remove(t.Context(), m.Machine, func(string, ...any) {}); err != nil {
+					t.Fatal(err)
 				}
-				sameTree(t, before, m.tree(t))
-				if info, err := os.Stat(m.path(containerdConfig)); err != nil || info.Mode().Perm() != 0o600 {
-					t.Errorf("the configuration has the mode %v, %v", info.Mode(), err)
-				}
-			})
-		}
-	}
-}
-
-// A package that dpkg has is not the join's, even if its program was not found.
-func TestOnlyNewPackagesAreRecorded(t *testing.T) {
-	t.Parallel()
-	m := newMachine(t)
-	m.answers["dpkg-query"] = func([]string) (string, error) {
-		return "containerd installed\niptables installed\nrunc not-installed\n", nil
-	}
-	r := &record{}
-	if err := m.install(t.Context(), r, []string{"containerd", "iptables", "runc", "containernetworking-plugins"}, t.Logf); err != nil {
-		t.Fatal(err)
-	}
-	if want := []string{"runc", "containernetworking-plugins"}; !slices.Equal(r.Packages, want) || len(r.Made) > 0 {
-		t.Errorf("got %v and %v, want %v and nothing of containerd's", r.Packages, r.Made, want)
+			}
+			sameTree(t, before, m.tree(t))
+			if info, err := os.Stat(m.path(containerdConfig)); err != nil || info.Mode().Perm() != 0o600 {
+				t.Errorf("the configuration has the mode %v, %v", info.Mode(), err)
+			}
+		})
 	}
 }
 

@@ -317,10 +317,17 @@ func Join(ctx context.Context, m *Machine, o Options) (err error) {
 	if err := m.writeRecord(r); err != nil {
 		return err
 	}
+	configured := m.exists(containerdConfig)
+	if !configured {
+		// The record has that there was none before a package brings one: to the next join, that would be somebody's decision.
+		if err := m.keep(r, containerdConfig); err != nil {
+			return err
+		}
+	}
 	if err := m.install(ctx, r, missing, o.Say); err != nil {
 		return err
 	}
-	rt, err := m.containerd(ctx, r, facts, o)
+	rt, err := m.containerd(ctx, r, facts, o, configured)
 	if err != nil {
 		return err
 	}

@@ -39,12 +39,8 @@ type record struct {
 	Files      []string              `json:"files,omitempty"`
 	Before     map[string]string     `json:"before,omitempty"`
 	Attributes map[string]attributes `json:"attributes,omitempty"`
-	// Packages that were not installed before. Of those in Configured the configuration was there
-	// nevertheless, and stays.
-	Packages   []string `json:"packages,omitempty"`
-	Configured []string `json:"configured,omitempty"`
-	// Made are files and directories of the packages that were not there before.
-	Made []string `json:"made,omitempty"`
+	// Packages that the join installed. A removal leaves them, and says so.
+	Packages []string `json:"packages,omitempty"`
 	// Runtime is containerd's socket.
 	Runtime string `json:"runtime,omitempty"`
 	// PodCIDRs are those that the Node had when the network of Pods got them; empty: the network's are not
@@ -150,7 +146,7 @@ func (m *Machine) takeBack(r *record) error {
 			if !ok { // earlier versions did not record them
 				old = attributes{0o644, -1, -1}
 			}
-			if err := os.MkdirAll(m.path(filepath.Dir(path)), 0o755); err != nil { // it may have gone with a package
+			if err := os.MkdirAll(m.path(filepath.Dir(path)), 0o755); err != nil { // somebody may have removed the package
 				wrong = append(wrong, err)
 				continue
 			}

@@ -60,39 +60,27 @@ func (m *Machine) remove(ctx context.Context, r *record, say func(string, ...any
 	if hadService {
 		wrong = append(wrong, m.stopSlice(ctx))
 	}
-	configured := slices.Contains(r.Files, containerdConfig)
+	configured := slices.Contains(r.Files, containerdConfig) && m.exists(containerdConfig)
 	if slices.Contains(r.Files, openrcScript) {
 		wrong = append(wrong, removeIfThere(m.path(openrcLog)))
 	}
-	// Before the files, because a purge takes a package's configuration away, whoever wrote it.
-	kept, err := m.removePackages(ctx, r)
-	wrong = append(wrong, err)
-	if len(kept) > 0 {
-		say("these packages stay, because something else uses them: %s", strings.Join(kept, ", "))
-	}
 	wrong = append(wrong, m.takeBack(r), m.withdraw(ctx, r.SSH, say), removeIfThere(m.path(kubeconfigFile)))
-	gone := err == nil && len(kept) == 0
-	if gone && !m.has("containerd") { // another package may have brought it since
-		for _, path := range r.Made {
-			if path == containerdData {
-				wrong = append(wrong, os.RemoveAll(m.path(path)))
-			} else {
-				wrong = append(wrong, m.removeEmpty(path)) // what somebody has put there since stays
-			}
-		}
-	}
 	if hadService {
 		_, err := m.run(ctx, "systemctl", "daemon-reload")
 		wrong = append(wrong, err)
 	}
-	if configured && !(gone && slices.Contains(r.Packages, "containerd")) && m.has("containerd") {
+	if configured && m.has("containerd") {
 		wrong = append(wrong, m.restart(ctx, "containerd")) // with its own configuration
 	}
 	if err := errors.Join(wrong...); err != nil {
 		return err
 	}
 	m.sweep(0)
-	return os.RemoveAll(m.path(configDir))
+	if err := os.RemoveAll(m.path(configDir)); err != nil {
+		return err
+	}
+	m.sayPackages(r, say)
+	return nil
 }
 
 // podSlice is the control group in which a kubelet makes those of its Pods. It leaves them all.
@@ -262,99 +250,17 @@ func (m *Machine) mountsBelow(dir string) []string {
 	return all
 }
 
-// removePackages removes those that were not there before, and returns those that something else
-// uses now.
-func (m *Machine) removePackages(ctx context.Context, r *record) (kept []string, err error) {
-	if len(r.Packages) == 0 {
-		return nil, nil
+// sayPackages says how to remove the packages that the join installed. They stay, because only the administrator knows
+// whether something else uses them.
+func (m *Machine) sayPackages(r *record, say func(string, ...any)) {
+	missing, _ := m.missingPackages() // somebody may have removed them, or the join failed before apt ended
+	stay := slices.DeleteFunc(slices.Clone(r.Packages), func(name string) bool { return slices.Contains(missing, name) })
+	if len(stay) == 0 {
+		return
 	}
-	if slices.Contains(r.Packages, "containerd") {
-		if others, err := m.otherContainers(ctx, r.Runtime); err != nil || others {
-			return r.Packages, err
-		}
+	remedy := "apt-get purge --autoremove " + strings.Join(stay, " ")
+	if slices.Contains(stay, "containerd") {
+		remedy += " && rm -rf " + containerdData
 	}
-	// Some may not be there: a join may have failed before apt ended, or somebody removed them.
-	status := m.packageStatus(ctx, r.Packages)
-	var purge, remove []string
-	for _, name := range r.Packages {
-		switch state := status[name]; {
-		case state == "", state == "not-installed":
-		case !slices.Contains(r.Configured, name):
-			purge = append(purge, name)
-		case state != "config-files":
-			remove = append(remove, name)
-		}
-	}
-	for _, step := range []struct {
-		verb     string
-		packages []string
-	}{{"remove", remove}, {"purge", purge}} {
-		if len(step.packages) == 0 {
-			continue
-		}
-		args := append(append([]string{step.verb}, aptOptions...), step.packages...)
-		plan, err := m.run(ctx, "apt-get", append([]string{"-s"}, args...)...)
-		if err != nil {
-			return nil, err
-		}
-		for line := range strings.SplitSeq(plan, "\n") {
-			fields := strings.Fields(line)
-			if len(fields) > 1 && (fields[0] == "Remv" || fields[0] == "Purg") && !slices.Contains(r.Packages, fields[1]) {
-				return r.Packages, nil // a package that was installed since needs them
-			}
-		}
-		if slices.Contains(step.packages, "containerd") && m.exists(containerdConfig) {
-			// If the join did not write it, it is somebody's, and comes back afterwards.
-			if err := errors.Join(m.keep(r, containerdConfig), m.writeRecord(r)); err != nil {
-				return nil, err
-			}
-		}
-		// An interruption waits for dpkg.
-		if _, err := m.run(context.WithoutCancel(ctx), "apt-get", args...); err != nil {
-			return nil, err
-		}
-	}
-	return nil, nil
-}
-
-// otherContainers tells whether somebody has put containers or images into another of
-// containerd's namespaces. Those of Kubernetes have gone, or are the kubelet's.
-func (m *Machine) otherContainers(ctx context.Context, socket string) (bool, error) {
-	if !m.has("containerd") {
-		return false, nil // it was never installed, or has gone
-	}
-	if socket == "" {
-		if !m.exists(containerdData + "/io.containerd.metadata.v1.bolt") {
-			return false, nil // it has never run
-		}
-		socket = "/run/containerd/containerd.sock"
-	}
-	unknown := func(err error) (bool, error) {
-		return false, fmt.Errorf("containerd does not say whether somebody else has containers in it, so its package stays: %w: repair containerd, or remove its package, and try again", err)
-	}
-	if err := m.startContainerd(ctx, socket); err != nil {
-		return unknown(err)
-	}
-	ctr := func(args ...string) (string, error) {
-		return m.run(ctx, "ctr", append([]string{"--address", m.path(socket)}, args...)...)
-	}
-	names, err := ctr("namespaces", "list", "--quiet")
-	if err != nil {
-		return unknown(err)
-	}
-	for _, name := range strings.Fields(names) {
-		for _, kind := range []string{"containers", "images"} {
-			if name == "k8s.io" && kind == "images" {
-				continue
-			}
-			found, err := ctr("--namespace", name, kind, "list", "--quiet")
-			if err != nil {
-				return unknown(err)
-			}
-			if strings.TrimSpace(found) != "" {
-				return true, nil
-			}
-		}
-	}
-	return false, nil
+	say("packages that the join installed stay. If nothing else uses them: %s", remedy)
 }

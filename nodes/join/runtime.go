@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -69,38 +68,12 @@ var aptOptions = []string{"-y", "-q", "-o", "DPkg::Lock::Timeout=300"}
 // containerdData has containerd's images and containers.
 const containerdData = "/var/lib/containerd"
 
-// containerdPaths are what containerd's package, containerd and the network plugins make, and no package
-// manager removes. A directory comes after what is in it.
-var containerdPaths = []string{
-	containerdConfig, filepath.Dir(containerdConfig), containerdData,
-	"/opt/containerd/bin", "/opt/containerd/lib", "/opt/containerd",
-	"/etc/cni/net.d", "/etc/cni",
-	"/var/lib/cni/networks", "/var/lib/cni/results", "/var/lib/cni",
-}
-
-// install installs packages. It records before that which of them, and which of their files, were not
-// there.
+// install installs packages, and records them before that.
 func (m *Machine) install(ctx context.Context, r *record, missing []string, say func(string, ...any)) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	status := m.packageStatus(ctx, missing)
-	for _, name := range missing {
-		switch status[name] {
-		case "", "not-installed":
-			r.Packages = append(r.Packages, name)
-		case "config-files": // it was removed, and left its configuration
-			r.Packages = append(r.Packages, name)
-			r.Configured = append(r.Configured, name)
-		}
-	}
-	if slices.Contains(r.Packages, "containerd") {
-		for _, path := range containerdPaths {
-			if !m.exists(path) {
-				r.Made = append(r.Made, path)
-			}
-		}
-	}
+	r.Packages = missing
 	if err := m.writeRecord(r); err != nil {
 		return err
 	}
@@ -131,24 +104,10 @@ func (m *Machine) install(ctx context.Context, r *record, missing []string, say 
 	return nil
 }
 
-// packageStatus is what dpkg says about packages: installed, config-files, not-installed and
-// others. It has none of which dpkg knows nothing.
-func (m *Machine) packageStatus(ctx context.Context, packages []string) map[string]string {
-	// It fails if it does not know a package, and prints the others nevertheless.
-	out, _ := m.run(ctx, "dpkg-query", append([]string{"--show", "--showformat", "${Package} ${db:Status-Status}\n"}, packages...)...)
-	all := map[string]string{}
-	for line := range strings.SplitSeq(out, "\n") {
-		if name, status, ok := strings.Cut(line, " "); ok {
-			all[name] = status
-		}
-	}
-	return all
-}
-
-// containerd configures it if nobody has, and checks its configuration otherwise. Nobody has if
-// there was no file before the join: what a package brought a moment ago is nobody's decision.
-func (m *Machine) containerd(ctx context.Context, r *record, f facts, o Options) (containerRuntime, error) {
-	if slices.Contains(r.Made, containerdConfig) || !m.exists(containerdConfig) {
+// containerd configures it if nobody has, and checks its configuration otherwise. configured tells whether there was
+// a configuration before the join: what a package brought a moment ago is nobody's decision.
+func (m *Machine) containerd(ctx context.Context, r *record, f facts, o Options, configured bool) (containerRuntime, error) {
+	if !configured {
 		systemd := m.init() == "systemd" && f.cgroup == 2
 		dir := pluginDirs[0]
 		for _, d := range pluginDirs {
