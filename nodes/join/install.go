@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/karve-k8s/karve/internal/atomicfile"
 	"github.com/karve-k8s/karve/internal/setup"
@@ -28,7 +27,7 @@ const (
 // Joined tells whether this machine is a node, and whether it is that of the server on it.
 func Joined(m *Machine) (joined, own bool, err error) {
 	r, err := m.readRecord()
-	return r != nil, r != nil && m.own(r), err
+	return r != nil, r != nil && r.OwnServer, err
 }
 
 // Accepted tells whether a server accepts the certificate of this machine's kubelet. It is true if nobody knows.
@@ -39,12 +38,6 @@ func Accepted(ctx context.Context, m *Machine, server string) bool {
 	}
 	_, err = client.Discovery().ServerVersion()
 	return !notAccepted(err)
-}
-
-// own tells whether the record is that of a node of the server on this machine. Earlier releases had that in the
-// uninstaller.
-func (m *Machine) own(r *record) bool {
-	return r.OwnServer || strings.Contains("\n"+m.read(UninstallFile)+"\n", "\nwith_server=yes\n")
 }
 
 // HasServer tells whether a server is installed on this machine.
@@ -70,7 +63,7 @@ func Install(ctx context.Context, m *Machine, program string, o Options) error {
 	if r != nil {
 		act := Join
 		switch {
-		case o.OwnServer && !m.own(r):
+		case o.OwnServer && !r.OwnServer:
 			return fmt.Errorf("this machine is a node of another server: %s removes it", UninstallFile)
 		case o.OwnServer && o.Token != "":
 			act = func(ctx context.Context, m *Machine, o Options) error {
@@ -103,11 +96,6 @@ func Install(ctx context.Context, m *Machine, program string, o Options) error {
 				return fmt.Errorf("%w; a part of the node is left on this machine: remove it with %s, and try again", err, UninstallFile)
 			}
 			return errors.Join(err, undo(), removeIfThere(m.path(UninstallFile)))
-		}
-	} else if m.own(r) && !r.OwnServer {
-		r.OwnServer = true
-		if err := m.writeRecord(r); err != nil {
-			return err
 		}
 	}
 	if err := m.writeUninstaller(); err != nil {

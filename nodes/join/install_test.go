@@ -1,7 +1,6 @@
 package join
 
 import (
-	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -144,26 +143,6 @@ func TestInstallBesideAServer(t *testing.T) {
 	}
 	if joined, own, err := Joined(m.Machine); !joined || !own || err != nil {
 		t.Errorf("got %t, %t, %v, want the server's own node", joined, own, err)
-	}
-	// Earlier releases had in the uninstaller whose node it is.
-	r, err := m.readRecord()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.OwnServer = false
-	if err := m.writeRecord(r); err != nil {
-		t.Fatal(err)
-	}
-	m.write(t, UninstallFile, "#!/bin/sh\nwith_server=yes\n")
-	if err := Install(t.Context(), m.Machine, newProgram(t, "v1"), Options{OwnServer: true, Server: s.url}); err != nil {
-		t.Fatal(err)
-	}
-	if text := m.read(UninstallFile); strings.Contains(text, "with_server") {
-		t.Errorf("the uninstaller is still %q", text)
-	}
-	if r, err = m.readRecord(); err != nil || !r.OwnServer {
-		text, _ := json.Marshal(r)
-		t.Errorf("the record is %s, %v", text, err)
 	}
 	if stays, err := UninstallWithServer(t.Context(), m.Machine, quiet); stays || err != nil {
 		t.Fatalf("got %t, %v", stays, err)

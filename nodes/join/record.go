@@ -142,10 +142,7 @@ func (m *Machine) takeBack(r *record) error {
 	var wrong []error
 	for _, path := range r.Files {
 		if before, ok := r.Before[path]; ok {
-			old, ok := r.Attributes[path]
-			if !ok { // earlier versions did not record them
-				old = attributes{0o644, -1, -1}
-			}
+			old := r.Attributes[path]
 			if err := os.MkdirAll(m.path(filepath.Dir(path)), 0o755); err != nil { // somebody may have removed the package
 				wrong = append(wrong, err)
 				continue
