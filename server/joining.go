@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -9,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/karve-k8s/karve/bootstrap/kubeadm"
@@ -174,7 +176,11 @@ func (s *controlPlane) knownPodRange(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("create client: %w", err)
 	}
-	return kubeadm.PodRange(ctx, client)
+	networking, err := kubeadm.Networking(ctx, client)
+	if apierrors.IsNotFound(err) || errors.Is(err, kubeadm.ErrUnreadable) {
+		return "", nil
+	}
+	return networking.PodSubnet, err
 }
 
 // logNoPodRanges says that a default of --cluster-cidr is not in effect.

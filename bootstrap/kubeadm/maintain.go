@@ -340,18 +340,19 @@ func SetClusterDNS(ctx context.Context, client kubernetes.Interface, addresses .
 	return changed, err
 }
 
-// PodRange returns the range of Pod addresses in kubeadm-config, or nothing if there is none, or no
-// such ConfigMap that can be read.
-func PodRange(ctx context.Context, client kubernetes.Interface) (string, error) {
-	cm, err := client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, constants.KubeadmConfigConfigMap, cached)
-	if apierrors.IsNotFound(err) {
-		return "", nil
-	} else if err != nil {
-		return "", err
-	}
+// ErrUnreadable is the error for a kubeadm-config that cannot be read. Maintain reports it, too.
+var ErrUnreadable = errors.New("it is no ClusterConfiguration")
+
+// Networking returns what kubeadm-config says about the cluster's network. The server keeps it up to date.
+func Networking(ctx context.Context, client kubernetes.Interface) (v1beta4.Networking, error) {
 	var config v1beta4.ClusterConfiguration
-	if err := yaml.Unmarshal([]byte(cm.Data[constants.ClusterConfigurationConfigMapKey]), &config); err != nil {
-		return "", nil // Maintain reports it
+	cm, err := client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, constants.KubeadmConfigConfigMap, cached)
+	if err != nil {
+		return config.Networking, err
 	}
-	return config.Networking.PodSubnet, nil
+	const key = constants.ClusterConfigurationConfigMapKey
+	if err := yaml.Unmarshal([]byte(cm.Data[key]), &config); err != nil {
+		return config.Networking, fmt.Errorf("%s: %s: %w: %w", nameOf(cm), key, ErrUnreadable, err)
+	}
+	return config.Networking, nil
 }

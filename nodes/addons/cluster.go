@@ -11,14 +11,14 @@ import (
 	"strconv"
 	"strings"
 
-	discovery "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/kubernetes/cmd/kubeadm/app/apis/kubeadm/v1beta4"
 	"k8s.io/kubernetes/cmd/kubeadm/app/constants"
-	"sigs.k8s.io/yaml"
 
+	"github.com/karve-k8s/karve/bootstrap/kubeadm"
 	"github.com/karve-k8s/karve/internal/clusterinfo"
 )
 
@@ -59,16 +59,20 @@ func Read(ctx context.Context, client kubernetes.Interface, name string, s Setti
 			}
 		}
 		if s.ClusterCIDR == "" {
-			if s.ClusterCIDR, err = networking(ctx, client, "podSubnet", "--cluster-cidr"); err != nil {
+			n, err := networking(ctx, client, "--cluster-cidr")
+			if err != nil {
 				return s, err
 			}
+			s.ClusterCIDR = n.PodSubnet
 		}
 		return s, checkPodRanges(ctx, client, s.ClusterCIDR)
 	}
 	if s.ClusterDomain == "" {
-		if s.ClusterDomain, err = networking(ctx, client, "dnsDomain", "--cluster-domain"); err != nil {
+		n, err := networking(ctx, client, "--cluster-domain")
+		if err != nil {
 			return s, err
-		} else if s.ClusterDomain == "" {
+		}
+		if s.ClusterDomain = n.DNSDomain; s.ClusterDomain == "" {
 			return s, errors.New("ConfigMap kube-system/kubeadm-config has no networking.dnsDomain: use --cluster-domain")
 		}
 	}
@@ -96,26 +100,17 @@ func serviceRange(ctx context.Context, client kubernetes.Interface) (string, err
 	return r.Spec.CIDRs[0], nil
 }
 
-// networking returns a field of kubeadm's ClusterConfiguration, which the server keeps up to date.
-// option is the option that replaces it.
-func networking(ctx context.Context, client kubernetes.Interface, field, option string) (string, error) {
-	m, err := client.CoreV1().ConfigMaps(namespace).Get(ctx, "kubeadm-config", metav1.GetOptions{})
+// networking returns what the cluster says about its network. option is the option that replaces it.
+func networking(ctx context.Context, client kubernetes.Interface, option string) (v1beta4.Networking, error) {
+	n, err := kubeadm.Networking(ctx, client)
 	if apierrors.IsNotFound(err) {
-		return "", fmt.Errorf("the cluster has no ConfigMap kube-system/kubeadm-config, which says what its network is: use %s", option)
-	} else if err != nil {
-		return "", err
+		err = fmt.Errorf("the cluster has no ConfigMap kube-system/kubeadm-config, which says what its network is: use %s", option)
 	}
-	var c struct {
-		Networking map[string]string `json:"networking"`
-	}
-	if err := yaml.Unmarshal([]byte(m.Data["ClusterConfiguration"]), &c); err != nil {
-		return "", fmt.Errorf("ConfigMap kube-system/kubeadm-config, ClusterConfiguration: %w", err)
-	}
-	return c.Networking[field], nil
+	return n, err
 }
 
 // advertised is the URL at which nodes reach the API server: that of the ConfigMap cluster-info, with
-// which they join, or that of the Service kubernetes.
+// which they join.
 func advertised(ctx context.Context, client kubernetes.Interface) (string, error) {
 	cluster, err := clusterinfo.Read(ctx, client)
 	switch {
@@ -124,21 +119,10 @@ func advertised(ctx context.Context, client kubernetes.Interface) (string, error
 		return cluster.Server, err
 	case errors.Is(err, clusterinfo.ErrUnreadable):
 		return "", fmt.Errorf("%w: repair it, or use --server", err)
-	case !apierrors.IsNotFound(err):
-		return "", err
+	case apierrors.IsNotFound(err):
+		return "", errors.New("the cluster has no ConfigMap kube-public/cluster-info, which says at which address nodes reach the server: use --server")
 	}
-	slices, err := client.DiscoveryV1().EndpointSlices("default").List(ctx, metav1.ListOptions{LabelSelector: discovery.LabelServiceName + "=kubernetes"})
-	if err != nil {
-		return "", err
-	}
-	for _, slice := range slices.Items {
-		for _, endpoint := range slice.Endpoints {
-			if len(endpoint.Addresses) > 0 && len(slice.Ports) > 0 && slice.Ports[0].Port != nil {
-				return "https://" + net.JoinHostPort(endpoint.Addresses[0], strconv.Itoa(int(*slice.Ports[0].Port))), nil
-			}
-		}
-	}
-	return "", errors.New("the server advertises no address at which nodes reach it: start the server with --advertise-address, or use --server")
+	return "", err
 }
 
 // parseServer returns the URL of a server with its port. It is an error if nodes cannot reach it there.

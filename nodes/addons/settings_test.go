@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	discovery "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -111,14 +110,10 @@ func TestServerURL(t *testing.T) {
 	}
 }
 
-// kube-proxy gets the address in cluster-info, or without that the one of the Service kubernetes.
+// kube-proxy gets the address in cluster-info.
 func TestAdvertisedServer(t *testing.T) {
 	info := func(kubeconfig string) runtime.Object {
 		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-public", Name: "cluster-info"}, Data: map[string]string{"kubeconfig": kubeconfig}}
-	}
-	endpoints := &discovery.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Labels: map[string]string{discovery.LabelServiceName: "kubernetes"}},
-		Endpoints:  []discovery.Endpoint{{Addresses: []string{"192.0.2.8"}}}, Ports: []discovery.EndpointPort{{Port: ptr.To[int32](6443)}},
 	}
 	const cluster = "apiVersion: v1\nkind: Config\nclusters: [{name: '', cluster: {server: 'https://192.0.2.7:6443'}}]"
 	for _, tc := range []struct {
@@ -127,9 +122,8 @@ func TestAdvertisedServer(t *testing.T) {
 		want    string
 		wrong   string // in the error
 	}{
-		{"cluster-info", []runtime.Object{info(cluster), endpoints}, "https://192.0.2.7:6443", ""},
-		{"without it", []runtime.Object{endpoints}, "https://192.0.2.8:6443", ""},
-		{"one that no machine can join with", []runtime.Object{info("{"), endpoints}, "", "use --server"},
+		{"cluster-info", []runtime.Object{info(cluster)}, "https://192.0.2.7:6443", ""},
+		{"one that no machine can join with", []runtime.Object{info("{")}, "", "use --server"},
 		{"nothing", nil, "", "use --server"},
 	} {
 		got, err := advertised(t.Context(), fake.NewClientset(tc.objects...))

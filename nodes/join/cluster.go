@@ -14,6 +14,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	nodeutil "k8s.io/component-helpers/node/util"
 	"sigs.k8s.io/yaml"
+
+	"github.com/karve-k8s/karve/bootstrap/kubeadm"
 )
 
 // cluster is what a token may learn about a cluster.
@@ -58,7 +60,8 @@ func (c *cluster) read(ctx context.Context) error {
 	if c.kubelet, err = readKubelet(ctx, c.client, c.server); err != nil {
 		return err
 	}
-	c.podSubnet = c.readPodSubnet(ctx)
+	networking, _ := kubeadm.Networking(ctx, c.client) // a cluster need not have it
+	c.podSubnet = networking.PodSubnet
 	return nil
 }
 
@@ -73,23 +76,6 @@ func readKubelet(ctx context.Context, client kubernetes.Interface, server string
 		return nil, fmt.Errorf("%s: the ConfigMap kubelet-config in kube-system has no KubeletConfiguration under the key kubelet (%v): repair it", server, err)
 	}
 	return kubelet, nil
-}
-
-// readPodSubnet reads kubeadm's ClusterConfiguration. A cluster need not have one.
-func (c *cluster) readPodSubnet(ctx context.Context) string {
-	config, err := c.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "kubeadm-config", metav1.GetOptions{})
-	if err != nil {
-		return ""
-	}
-	var parsed struct {
-		Networking struct {
-			PodSubnet string `json:"podSubnet"`
-		} `json:"networking"`
-	}
-	if yaml.Unmarshal([]byte(config.Data["ClusterConfiguration"]), &parsed) != nil {
-		return ""
-	}
-	return parsed.Networking.PodSubnet
 }
 
 // free fails if the name is another machine's.
