@@ -2,6 +2,7 @@ package certs
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -25,16 +26,12 @@ var ErrConflict = errors.New("kubeconfig entry belongs to another cluster")
 // MergeOptions changes what MergeKubeconfig does. The zero value is the careful way.
 type MergeOptions struct {
 	// Name is the name of the merged context, cluster and user. By default, it is the name
-	// of src's current context.
+	// of the current context.
 	Name string
 	// Overwrite replaces entries of that name, whatever they are.
 	Overwrite bool
 	// SetCurrent makes the merged context the current one even if there is one.
 	SetCurrent bool
-	// Server replaces the URL of the API server, for a client on another machine.
-	Server string
-	// User replaces the user of src. Its name ends the names, unless there is a Name.
-	User *Issued
 }
 
 // MergeResult says what MergeKubeconfig did.
@@ -46,24 +43,10 @@ type MergeResult struct {
 	Current bool   // whether the merged context is now the current one
 }
 
-// DefaultKubeconfig returns the file that kubectl would write to: the first of $KUBECONFIG,
-// or ~/.kube/config.
-func DefaultKubeconfig() (string, error) {
-	for _, p := range filepath.SplitList(os.Getenv(clientcmd.RecommendedConfigPathEnvVar)) {
-		if p != "" {
-			return p, nil
-		}
-	}
-	home, err := os.UserHomeDir()
-	if err != nil {
-		return "", fmt.Errorf("find ~/.kube/config: %w", err)
-	}
-	return filepath.Join(home, clientcmd.RecommendedHomeDir, clientcmd.RecommendedFileName), nil
-}
-
-// MergeKubeconfig puts the current context of the kubeconfig src into dst, with its cluster
-// and user, and with the contents of the files that they name. dst is DefaultKubeconfig()
-// if empty, and is made if it does not exist.
+// MergeKubeconfig puts the current context of the kubeconfig text into dst, with its cluster
+// and user, which do not name files. If dst is empty, it is the file that kubectl would write to: of
+// those in $KUBECONFIG the first that exists, or else the last; without any, ~/.kube/config. It is made
+// if it does not exist.
 //
 // Everything else in dst keeps its meaning, though not its comments. A context that was
 // merged before keeps its namespace, and stays the current one if it was. An entry of the
@@ -72,41 +55,30 @@ func DefaultKubeconfig() (string, error) {
 // dst cannot be read. After an error, dst is unchanged. dst is replaced in one step, under
 // kubectl's lock, for which MergeKubeconfig waits until ctx ends, at most lockPatience. dst
 // keeps its owner, and remains a symbolic link if it is one. Only its owner can read it
-// afterwards, because src has an administrator's key.
-func MergeKubeconfig(ctx context.Context, dst, src string, opts MergeOptions) (MergeResult, error) {
-	var err error
+// afterwards, because text has a user's key.
+func MergeKubeconfig(ctx context.Context, dst string, text []byte, opts MergeOptions) (MergeResult, error) {
 	if dst == "" {
-		if dst, err = DefaultKubeconfig(); err != nil {
-			return MergeResult{}, err
-		}
+		dst = clientcmd.NewDefaultPathOptions().GetDefaultFilename()
 	}
 	file, err := target(dst)
 	if err != nil {
 		return MergeResult{}, err
 	}
-	from, err := readKubeconfig(src)
+	from, err := clientcmd.Load(text)
 	if err != nil {
-		return MergeResult{}, err
+		return MergeResult{}, fmt.Errorf("%w: the server's admin.kubeconfig is not a kubeconfig", ErrCorrupt) // the parser may quote it
 	}
-	name, cluster, user, kubeContext, err := currentOf(from, src)
-	if err != nil {
-		return MergeResult{}, err
-	}
-	if opts.User != nil {
-		name, user = name+"-"+opts.User.User, opts.User.authInfo()
-	}
-	if opts.Name != "" {
-		name = opts.Name
-	}
-	if opts.Server != "" {
-		SetServer(cluster, opts.Server)
+	name := cmp.Or(opts.Name, from.CurrentContext)
+	kubeContext := from.Contexts[from.CurrentContext]
+	if kubeContext == nil || from.Clusters[kubeContext.Cluster] == nil || from.AuthInfos[kubeContext.AuthInfo] == nil {
+		return MergeResult{}, fmt.Errorf("%w: the server's admin.kubeconfig has no current context with a cluster and a user", ErrCorrupt)
 	}
 	if err := makeDir(atomicfile.Writer{}, filepath.Dir(file)); err != nil {
 		return MergeResult{}, err
 	}
 	var result MergeResult
 	err = locked(ctx, slices.Compact([]string{dst, file}), func() (err error) {
-		result, err = mergeInto(file, name, cluster, user, kubeContext, opts)
+		result, err = mergeInto(file, name, from.Clusters[kubeContext.Cluster], from.AuthInfos[kubeContext.AuthInfo], kubeContext, opts)
 		return err
 	})
 	return result, err
@@ -132,6 +104,7 @@ func mergeInto(dst, name string, cluster *clientcmdapi.Cluster, user *clientcmda
 			mode, result.Closed = mode&^0o077, true
 		}
 	}
+	user.LocationOfOrigin = dst // as that of the users in into
 	if !opts.Overwrite {
 		if err := conflict(into, name, cluster, user); err != nil {
 			return MergeResult{}, fmt.Errorf("%w in %s: merge under another name, or overwrite it", err, dst)
@@ -164,56 +137,15 @@ func mergeInto(dst, name string, cluster *clientcmdapi.Cluster, user *clientcmda
 // readKubeconfig reads path. It does not pass on what the parser says, which may quote the
 // file.
 func readKubeconfig(path string) (*clientcmdapi.Config, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
+	config, err := clientcmd.LoadFromFile(path)
+	var unread *fs.PathError
+	switch {
+	case errors.As(err, &unread):
 		return nil, fmt.Errorf("read kubeconfig: %w", err)
-	}
-	config, err := clientcmd.Load(data)
-	if err != nil {
+	case err != nil:
 		return nil, fmt.Errorf("%w: %s is not a kubeconfig: repair or remove it; kubectl config view --kubeconfig %[2]s says where it is wrong", ErrCorrupt, path)
 	}
-	// Load leaves out what the file leaves out.
-	if config.Clusters == nil {
-		config.Clusters = map[string]*clientcmdapi.Cluster{}
-	}
-	if config.AuthInfos == nil {
-		config.AuthInfos = map[string]*clientcmdapi.AuthInfo{}
-	}
-	if config.Contexts == nil {
-		config.Contexts = map[string]*clientcmdapi.Context{}
-	}
 	return config, nil
-}
-
-// currentOf returns the current context of config, read from path, and what it refers to.
-// Contents of files replace the names of the files.
-func currentOf(config *clientcmdapi.Config, path string) (string, *clientcmdapi.Cluster, *clientcmdapi.AuthInfo, *clientcmdapi.Context, error) {
-	fail := func(err error) (string, *clientcmdapi.Cluster, *clientcmdapi.AuthInfo, *clientcmdapi.Context, error) {
-		return "", nil, nil, nil, fmt.Errorf("kubeconfig %s: %w", path, err)
-	}
-	name := config.CurrentContext
-	context := config.Contexts[name]
-	if context == nil {
-		return fail(errors.New("it has no current context"))
-	}
-	cluster, user := config.Clusters[context.Cluster], config.AuthInfos[context.AuthInfo]
-	if cluster == nil || user == nil {
-		return fail(fmt.Errorf("its context %q names a cluster or user that is not there", name))
-	}
-	dir := filepath.Dir(path)
-	for _, f := range []struct {
-		path *string
-		data *[]byte
-	}{
-		{&cluster.CertificateAuthority, &cluster.CertificateAuthorityData},
-		{&user.ClientCertificate, &user.ClientCertificateData},
-		{&user.ClientKey, &user.ClientKeyData},
-	} {
-		if err := clientcmdapi.FlattenContent(f.path, f.data, dir); err != nil {
-			return fail(err)
-		}
-	}
-	return name, cluster, user, context, nil
 }
 
 // conflict says which entry of the name belongs to another cluster.
@@ -265,7 +197,7 @@ func authorities(c *clientcmdapi.Cluster) []*x509.Certificate {
 	return certs
 }
 
-// putCluster replaces a cluster entry, and keeps what src does not decide, such as a proxy.
+// putCluster replaces a cluster entry, and keeps what the other does not decide, such as a proxy.
 func putCluster(into *clientcmdapi.Config, name string, cluster *clientcmdapi.Cluster) {
 	have := into.Clusters[name]
 	if have == nil || !sameCluster(have, cluster) {

@@ -22,11 +22,12 @@ func TestMergesAtOnce(t *testing.T) {
 	if err := os.Symlink("real", link); err != nil {
 		t.Fatal(err)
 	}
+	text := []byte(read(t, src))
 	const merges = 10
 	errs := make(chan error)
 	for i := range merges {
 		go func() {
-			_, err := MergeKubeconfig(t.Context(), []string{real, link}[i%2], src, MergeOptions{Name: fmt.Sprint("c", i)})
+			_, err := MergeKubeconfig(t.Context(), []string{real, link}[i%2], text, MergeOptions{Name: fmt.Sprint("c", i)})
 			errs <- err
 		}()
 	}
@@ -57,15 +58,15 @@ func TestMergeWaitsForKubectl(t *testing.T) {
 	}
 	ended, end := context.WithCancel(t.Context())
 	end()
-	if _, err := MergeKubeconfig(ended, dst, src, MergeOptions{}); err == nil || !strings.Contains(err.Error(), lock+" is there") {
+	if _, err := MergeKubeconfig(ended, dst, []byte(read(t, src)), MergeOptions{}); err == nil || !strings.Contains(err.Error(), lock+" is there") {
 		t.Errorf("got %v, want the lock's name", err)
 	}
 	if _, err := os.Stat(dst); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the kubeconfig is written beside the lock (%v)", err)
 	}
-	merged := make(chan error)
+	merged, text := make(chan error), []byte(read(t, src))
 	go func() {
-		_, err := MergeKubeconfig(t.Context(), dst, src, MergeOptions{})
+		_, err := MergeKubeconfig(t.Context(), dst, text, MergeOptions{})
 		merged <- err
 	}()
 	if err := os.Remove(lock); err != nil {

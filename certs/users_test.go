@@ -130,7 +130,7 @@ func TestUsersKubeconfig(t *testing.T) {
 		t.Error("the administrator is in it")
 	}
 	merged := filepath.Join(t.TempDir(), "config")
-	if _, err := MergeKubeconfig(t.Context(), merged, admin, MergeOptions{User: &jane}); err != nil {
+	if _, err := MergeKubeconfig(t.Context(), merged, text, MergeOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if got := mustLoad(t, merged); len(got.AuthInfos) != 1 || !bytes.Equal(got.AuthInfos["karve-jane"].ClientKeyData, jane.KeyPEM) {

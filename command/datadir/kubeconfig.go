@@ -36,7 +36,7 @@ for that name or address.`,
 			&cli.StringSliceFlag{Name: "group", Usage: "`GROUP` of that user. Repeat it for several. system:masters makes an administrator."},
 			&cli.DurationFlag{Name: "ttl", Value: 8 * time.Hour, Usage: "`DURATION` for which that user's certificate is valid"},
 			&cli.StringFlag{Name: "server", Usage: "`URL` or HOST[:PORT] of the server as the other machine reaches it. " + advertised + " is its --advertise-url or, without that, the address that the running server advertises to nodes. (default: its --advertise-url, else this machine's own address)"},
-			&cli.BoolFlag{Name: "merge", Usage: "merge it into the first file of KUBECONFIG, or ~/.kube/config"},
+			&cli.BoolFlag{Name: "merge", Usage: "merge it into the file that kubectl writes to: of those in KUBECONFIG the first that exists, or else the last; ~/.kube/config without any"},
 			&cli.StringFlag{Name: "into", Usage: "`FILE` to merge into instead"},
 			&cli.StringFlag{Name: "name", Usage: "`NAME` of the context, cluster and user there (default: " + certs.DefaultContext + ", and that of --user)"},
 			&cli.BoolFlag{Name: "overwrite", Usage: "replace entries of that name, even if they are of another cluster"},
@@ -47,7 +47,6 @@ for that name or address.`,
 			if c.String("into") == "-" {
 				return errors.New("--into -: want a file to merge into; without --into and --merge, the kubeconfig is printed")
 			}
-			var user *certs.Issued
 			if !c.IsSet("user") && (c.IsSet("group") || c.IsSet("ttl")) {
 				return errors.New("--group and --ttl are for the user that --user names: add --user NAME")
 			}
@@ -62,28 +61,26 @@ for that name or address.`,
 			if err != nil {
 				return err
 			}
+			if server != "" {
+				if text, err = withServer(text, server); err != nil {
+					return fmt.Errorf("%s: %w", path, err)
+				}
+			}
 			if c.IsSet("user") {
-				if user, err = issueUser(c); err != nil {
+				user, err := issueUser(c)
+				if err != nil {
 					return err
+				}
+				if text, err = user.Kubeconfig(text); err != nil {
+					return fmt.Errorf("%s: %w", path, err)
 				}
 			}
 			if !c.Bool("merge") && c.String("into") == "" {
-				if server != "" {
-					if text, err = withServer(text, server); err != nil {
-						return fmt.Errorf("%s: %w", path, err)
-					}
-				}
-				if user != nil {
-					if text, err = user.Kubeconfig(text); err != nil {
-						return fmt.Errorf("%s: %w", path, err)
-					}
-				}
 				_, err = c.App.Writer.Write(text)
 				return err
 			}
-			result, err := certs.MergeKubeconfig(c.Context, c.String("into"), path, certs.MergeOptions{
+			result, err := certs.MergeKubeconfig(c.Context, c.String("into"), text, certs.MergeOptions{
 				Name: c.String("name"), Overwrite: c.Bool("overwrite"), SetCurrent: c.Bool("set-current"),
-				Server: server, User: user,
 			})
 			if errors.Is(err, certs.ErrConflict) {
 				return fmt.Errorf("%w: choose another name with --name, or replace it with --overwrite", err)
