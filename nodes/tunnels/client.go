@@ -25,7 +25,6 @@ type client struct {
 	wire    *wire
 	done    chan struct{} // closed when the connection has ended
 	conns   atomic.Int64  // connections through it
-	bastion bool
 
 	mu    sync.Mutex
 	first error // why it ended, if this side knows
@@ -37,15 +36,15 @@ type client struct {
 // dialNode makes the SSH connection to a node, through the bastion if there is one.
 func (t *Tunnels) dialNode(ctx context.Context, name, address string) (*client, error) {
 	dial := t.dialTCP
-	if t.jump != nil {
-		dial = t.jump.dial // it has limits of its own
+	if t.config.Jump != nil {
+		dial = t.dialJump // it has limits of its own
 	}
-	return t.handshake(ctx, dial, t.dialing, t.config.User, name, address)
+	return t.handshake(ctx, dial, t.config.User, name, address)
 }
 
 // handshake makes an SSH connection. The error wraps the reason, and names the address. What waits
-// for the network holds no slot; a nil slots has no limit.
-func (t *Tunnels) handshake(ctx context.Context, dial DialFunc, slots chan struct{}, user, name, address string) (*client, error) {
+// for the network holds no slot.
+func (t *Tunnels) handshake(ctx context.Context, dial DialFunc, user, name, address string) (*client, error) {
 	known, err := t.config.HostKeys.of(address)
 	if err != nil {
 		return nil, err
@@ -54,14 +53,12 @@ func (t *Tunnels) handshake(ctx context.Context, dial DialFunc, slots chan struc
 	if err != nil {
 		return nil, err
 	}
-	if slots != nil {
-		select {
-		case slots <- struct{}{}:
-			defer func() { <-slots }()
-		case <-ctx.Done():
-			raw.Close()
-			return nil, context.Cause(ctx)
-		}
+	select {
+	case t.dialing <- struct{}{}:
+		defer func() { <-t.dialing }()
+	case <-ctx.Done():
+		raw.Close()
+		return nil, context.Cause(ctx)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, t.config.DialTimeout,
 		fmt.Errorf("%w: %s does not answer within %v", ErrUnreachable, address, t.config.DialTimeout))

@@ -46,13 +46,10 @@ func newConn(c *client, channel ssh.Channel, host string, port int) (net.Conn, e
 		_, _ = io.CopyBuffer(struct{ io.Writer }{channel}, struct{ io.Reader }{inside}, make([]byte, bufferSize))
 		channel.Close() // after everything that was written
 	})
-	unstop := func() bool { return true }
-	if !c.bastion { // a connection from the bastion is closed by the SSH connection that uses it
-		unstop = context.AfterFunc(t.running, func() {
-			k.ended.CompareAndSwap(nil, &errStopped)
-			inside.Close() // its user may not read what is left
-		})
-	}
+	unstop := context.AfterFunc(t.running, func() {
+		k.ended.CompareAndSwap(nil, &errStopped)
+		inside.Close() // its user may not read what is left
+	})
 	go func() {
 		defer t.copying.Done()
 		both.Wait()

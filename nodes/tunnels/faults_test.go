@@ -306,7 +306,7 @@ func TestBastionThatDoesNotAnswer(t *testing.T) {
 			t.Errorf("the problem is %q", s.Problem)
 		}
 	}
-	// A node that is given up ends its wait, and not the attempt of the others.
+	// A node that is given up ends its attempt.
 	c.ConnectTimeout = time.Hour
 	tunnels = w.tunnels(c, node(1))
 	closed := make(chan struct{})

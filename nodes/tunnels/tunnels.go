@@ -122,7 +122,6 @@ const mostTried = 3
 type Tunnels struct {
 	config  Config
 	dialing chan struct{} // has a token for each SSH connection that is being made
-	jump    *bastion      // nil without --ssh-jump
 
 	running context.Context
 	stop    context.CancelCauseFunc
@@ -155,9 +154,6 @@ func New(c Config) *Tunnels {
 	registerMetrics()
 	t := &Tunnels{config: c, dialing: make(chan struct{}, c.AtOnce), nodes: map[string]*tunnel{}, changed: make(chan struct{})}
 	t.running, t.stop = context.WithCancelCause(context.Background())
-	if c.Jump != nil {
-		t.jump = &bastion{t: t, Jump: *c.Jump}
-	}
 	return t
 }
 

@@ -341,8 +341,8 @@ func TestBastion(t *testing.T) {
 		})
 	}
 	check()
-	if n := bastion.accepted.Load(); n != 1 {
-		t.Errorf("%d connections to the bastion for three nodes, want 1", n)
+	if n := bastion.accepted.Load(); n != 3 {
+		t.Errorf("%d connections to the bastion for three nodes, want one for each", n)
 	}
 	conn, err := connect(t, tunnels, "10.244.2.2:80")
 	if err != nil {
@@ -351,7 +351,7 @@ func TestBastion(t *testing.T) {
 	bastion.kill()
 	_, err = io.ReadAll(conn)
 	wants(t, err, ErrEnded, "n2", "bastion karve@bastion.example:22")
-	eventually.True(t, "the bastion is reached again", func() bool { return bastion.accepted.Load() == 2 })
+	eventually.True(t, "the bastion is reached again", func() bool { return bastion.accepted.Load() >= 6 })
 	check()
 
 	bastion.mu.Lock()
